@@ -1,1 +1,12 @@
+//! Model files: GGUF and SafeTensors behind one [`WeightProvider`], the block layout of every dtype,
+//! and the scalar (de)quantisation that the rest of the engine is tested against.
 
+mod config;
+mod dtype;
+mod provider;
+mod region;
+
+pub use config::{Activation, ModelConfig, Rope, RopeScaling, Source, Window, WindowPattern};
+pub use dtype::DType;
+pub use provider::{TensorInfo, WeightProvider};
+pub use region::Region;

@@ -1,0 +1,100 @@
+//! The element types that weights come in, and how many bytes their blocks take.
+
+/// A weight's storage type. Quantised types come in blocks; a row is always whole blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum DType {
+    F32,
+    F16,
+    BF16,
+    Q4_0,
+    Q4_1,
+    Q5_0,
+    Q5_1,
+    Q8_0,
+    Q2K,
+    Q3K,
+    Q4K,
+    Q5K,
+    Q6K,
+}
+
+impl DType {
+    pub const ALL: [DType; 13] = [
+        DType::F32,
+        DType::F16,
+        DType::BF16,
+        DType::Q4_0,
+        DType::Q4_1,
+        DType::Q5_0,
+        DType::Q5_1,
+        DType::Q8_0,
+        DType::Q2K,
+        DType::Q3K,
+        DType::Q4K,
+        DType::Q5K,
+        DType::Q6K,
+    ];
+
+    /// (GGUF type id, name, elements in a block, bytes in a block)
+    const fn facts(self) -> (u32, &'static str, usize, usize) {
+        match self {
+            DType::F32 => (0, "F32", 1, 4),
+            DType::F16 => (1, "F16", 1, 2),
+            DType::BF16 => (30, "BF16", 1, 2),
+            DType::Q4_0 => (2, "Q4_0", 32, 18),
+            DType::Q4_1 => (3, "Q4_1", 32, 20),
+            DType::Q5_0 => (6, "Q5_0", 32, 22),
+            DType::Q5_1 => (7, "Q5_1", 32, 24),
+            DType::Q8_0 => (8, "Q8_0", 32, 34),
+            DType::Q2K => (10, "Q2_K", 256, 84),
+            DType::Q3K => (11, "Q3_K", 256, 110),
+            DType::Q4K => (12, "Q4_K", 256, 144),
+            DType::Q5K => (13, "Q5_K", 256, 176),
+            DType::Q6K => (14, "Q6_K", 256, 210),
+        }
+    }
+
+    pub const fn gguf_id(self) -> u32 {
+        self.facts().0
+    }
+
+    /// The name as users write it: `Q4_K`, `BF16`.
+    pub const fn name(self) -> &'static str {
+        self.facts().1
+    }
+
+    pub const fn block_len(self) -> usize {
+        self.facts().2
+    }
+
+    pub const fn block_bytes(self) -> usize {
+        self.facts().3
+    }
+
+    pub const fn is_quantised(self) -> bool {
+        self.block_len() > 1
+    }
+
+    pub fn from_gguf_id(id: u32) -> Option<DType> {
+        DType::ALL.into_iter().find(|t| t.gguf_id() == id)
+    }
+
+    /// Parses what a user writes, in either case: `q4_k`, `Q8_0`.
+    pub fn from_name(name: &str) -> Option<DType> {
+        DType::ALL.into_iter().find(|t| t.name().eq_ignore_ascii_case(name))
+    }
+
+    /// Bytes of a row of `cols` elements; `None` where the row is not whole blocks or the product overflows.
+    pub const fn row_bytes(self, cols: usize) -> Option<usize> {
+        if cols % self.block_len() != 0 {
+            return None;
+        }
+        (cols / self.block_len()).checked_mul(self.block_bytes())
+    }
+}
+
+impl std::fmt::Display for DType {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(self.name())
+    }
+}
