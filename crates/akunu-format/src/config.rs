@@ -9,7 +9,7 @@ pub enum Source {
     HuggingFace,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Activation {
     Silu,
     /// The tanh approximation of GELU.

@@ -1,1 +1,24 @@
+//! What to compute: dispatch tables, the architectures they are built from, the memory they need, the
+//! [`Device`] that replays them, and the reference device that every other one is checked against.
 
+pub mod arch;
+pub mod buffer;
+mod build;
+pub mod device;
+pub mod kernel;
+pub mod load;
+pub mod params;
+pub mod plan;
+pub mod q8;
+pub mod row;
+pub mod table;
+
+pub use akunu_format::{Activation, DType};
+pub use arch::{ArchDescriptor, RopeStyle};
+pub use buffer::{BufferId, BufferKind, BufferSpec};
+pub use device::{Capabilities, Device, DeviceBuffer, DeviceError, Outcome, ReplayId, Submission};
+pub use kernel::{Access, Content, Kernel, KvType, MatmulForm, NormOut, RowSet};
+pub use row::Row;
+pub use table::{Binding, CommandBuilder, CommandInfo, DispatchCommand, DispatchTable, Patch, TableIo};
+pub use load::{Loaded, load};
+pub use plan::{MemoryPlan, ModelPlan, PlanError, PlanOptions, Tables, plan};

@@ -1,0 +1,115 @@
+//! What a device does for a table. One device belongs to one thread.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use akunu_format::Region;
+
+use crate::{DispatchTable, Row};
+
+/// A device's own handle to memory; never freed before the device is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct DeviceBuffer(pub u32);
+
+/// A device's own handle to a prepared table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ReplayId(pub u32);
+
+/// What the builder asks of a device before it writes a table.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Capabilities {
+    /// `reference`, `cpu`, …
+    pub name: &'static str,
+    /// What this one is, for people: `AVX2, 2 threads`.
+    pub detail: String,
+    /// Quantised weights meet activations rounded to int8 blocks ([`crate::q8`]); otherwise f32.
+    pub q8_activations: bool,
+    /// Weights are used where the file's mapping put them.
+    pub unified_memory: bool,
+    /// The most steps worth chaining in one submission.
+    pub chain: usize,
+    /// Rows of a prefill table.
+    pub prefill_rows: usize,
+    /// Bytes that the device itself allocates when it is made, whatever the model.
+    pub workspace_bytes: u64,
+    /// Bytes that may still be allocated, where known.
+    pub available_bytes: Option<u64>,
+}
+
+/// One entry into the device: `steps` replays of a table, each step's rows following from the last one's.
+#[derive(Clone, Copy, Debug)]
+pub struct Submission<'a> {
+    /// At most `table.rows`.
+    pub rows: &'a [Row],
+    /// Indices of rows that ask for logits, ascending; at most `table.logit_rows`.
+    pub logit_rows: &'a [u32],
+    /// At least 1; more only where the table's last command advances its rows.
+    pub steps: usize,
+    /// A row that finds one of these ends the chain.
+    pub stop: &'a [u32],
+    /// Looked at between steps.
+    pub cancel: Option<&'a AtomicBool>,
+}
+
+/// How far a submission got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// Steps whose tokens were written.
+    pub steps: usize,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum DeviceError {
+    #[error("{device}: cannot allocate {bytes} bytes for {what}; try a smaller context (-c)")]
+    OutOfMemory { device: &'static str, what: String, bytes: u64 },
+    #[error("{device} has no kernel {kernel}; use --device cpu")]
+    MissingKernel { device: &'static str, kernel: String },
+    #[error("{device}: submission of {rows} rows, {logit_rows} logit rows and {steps} steps does not fit table {table}")]
+    BadSubmission { device: &'static str, table: &'static str, rows: usize, logit_rows: usize, steps: usize },
+    #[error("{device}: row {row} has token {token}, position {position} or slot {slot} outside the model's bounds")]
+    BadRow { device: &'static str, row: usize, token: u32, position: u32, slot: u32 },
+    #[error("{device}: access to bytes {offset}..{end} of a buffer of {bytes}")]
+    OutOfBounds { device: &'static str, offset: u64, end: u64, bytes: u64 },
+    #[error("{device}: {message}")]
+    Failed { device: &'static str, message: String },
+}
+
+pub trait Device: std::fmt::Debug {
+    fn capabilities(&self) -> &Capabilities;
+
+    /// Zeroed memory.
+    fn allocate(&mut self, what: &str, bytes: u64) -> Result<DeviceBuffer, DeviceError>;
+
+    /// Read-only memory that already exists: in place with unified memory, else copied.
+    fn import(&mut self, region: &Region, offset: usize, bytes: usize) -> Result<DeviceBuffer, DeviceError>;
+
+    fn upload(&mut self, buffer: DeviceBuffer, offset: u64, bytes: &[u8]) -> Result<(), DeviceError>;
+
+    fn download(&mut self, buffer: DeviceBuffer, offset: u64, bytes: &mut [u8]) -> Result<(), DeviceError>;
+
+    /// Resolves every kernel and buffer (`buffers` is indexed by `BufferId`) into the device's own form, once.
+    fn prepare(
+        &mut self,
+        table: &Arc<DispatchTable>,
+        buffers: &[DeviceBuffer],
+    ) -> Result<ReplayId, DeviceError>;
+
+    /// Submits; may return before it is done. Uploads the rows first.
+    fn replay(&mut self, replay: ReplayId, submission: Submission<'_>) -> Result<(), DeviceError>;
+
+    /// Waits for the last submission.
+    fn wait(&mut self) -> Result<Outcome, DeviceError>;
+
+    /// Runs `count` commands from `first` for one step, and waits: for profiling and verifying. With `rows` empty, the
+    /// rows of the last call stay.
+    fn run_range(
+        &mut self,
+        replay: ReplayId,
+        submission: Submission<'_>,
+        first: usize,
+        count: usize,
+    ) -> Result<(), DeviceError>;
+
+    /// Bytes allocated so far, imports in place not counted.
+    fn allocated_bytes(&self) -> u64;
+}

@@ -1,0 +1,335 @@
+//! Every operation that a table may hold, with what it binds.
+//!
+//! No kernel writes a buffer that it reads (`kv_shift` and `argmax` excepted, which move state on), so a command
+//! can be run again.
+
+use crate::params::{
+    AnglesParams, ArgmaxParams, AttentionParams, Describe, ElementParams, EmbedParams, GluMatmulParams,
+    KvMoveParams, MatmulParams, NormParams, QkvParams, RopeKvParams,
+};
+use crate::{Activation, DType, RopeStyle};
+
+/// How keys and values are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum KvType {
+    F32,
+    F16,
+    /// Blocks of 32: an f16 scale and 32 int8, as in GGUF. `scale = amax / 127` rounded to f16 after
+    /// `quant = round_ties_even(x · (127 / amax))`.
+    Q8_0,
+}
+
+impl KvType {
+    pub fn dtype(self) -> DType {
+        match self {
+            KvType::F32 => DType::F32,
+            KvType::F16 => DType::F16,
+            KvType::Q8_0 => DType::Q8_0,
+        }
+    }
+
+    pub fn name(self) -> &'static str {
+        match self {
+            KvType::F32 => "f32",
+            KvType::F16 => "f16",
+            KvType::Q8_0 => "q8_0",
+        }
+    }
+
+    pub fn from_name(name: &str) -> Option<KvType> {
+        [KvType::F32, KvType::F16, KvType::Q8_0].into_iter().find(|t| t.name() == name)
+    }
+
+    /// Bytes of one head's key or value at one position; `None` where `head_dim` is not whole blocks.
+    pub fn row_bytes(self, head_dim: usize) -> Option<usize> {
+        self.dtype().row_bytes(head_dim)
+    }
+}
+
+/// Which way a matrix product goes, chosen from the table's rows when it is built.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum MatmulForm {
+    /// One row.
+    Gemv,
+    /// 2 to 16 rows.
+    Small,
+    Gemm,
+}
+
+impl MatmulForm {
+    pub fn for_rows(rows: usize) -> MatmulForm {
+        match rows {
+            0..=1 => MatmulForm::Gemv,
+            2..=16 => MatmulForm::Small,
+            _ => MatmulForm::Gemm,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            MatmulForm::Gemv => "gemv",
+            MatmulForm::Small => "gemm_small",
+            MatmulForm::Gemm => "gemm",
+        }
+    }
+}
+
+/// The forms in which a kernel writes its activations: what its consumers' weights want.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum NormOut {
+    F32,
+    Q8,
+    Both,
+}
+
+impl NormOut {
+    pub fn f32(self) -> bool {
+        self != NormOut::Q8
+    }
+
+    pub fn q8(self) -> bool {
+        self != NormOut::F32
+    }
+
+    fn suffix(self) -> &'static str {
+        match self {
+            NormOut::F32 => "",
+            NormOut::Q8 => "_q8",
+            NormOut::Both => "_f32_q8",
+        }
+    }
+}
+
+/// Which of a pass's rows a kernel works on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum RowSet {
+    All,
+    /// Only rows that ask for logits, packed together in the order of the `logit_rows` buffer.
+    Logits,
+}
+
+/// Bindings are numbered as in [`Kernel::bindings`]; the names there are the documentation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kernel {
+    /// A token's embedding, scaled. Params: [`EmbedParams`].
+    Embed { weight: DType },
+    /// cos and sin of every pair's angle, for each row's position: `[row][pair][cos, sin]`. [`AnglesParams`].
+    RopeAngles,
+    /// `x / rms(x) · weight`. With [`RowSet::Logits`] it also packs the rows that ask. [`NormParams`].
+    RmsNorm { out: NormOut, rows: RowSet },
+    /// `residual + x / rms(x) · weight`. [`NormParams`].
+    NormAdd,
+    /// `x · Wᵀ (+ bias) (+ residual)`. Input is q8 where `q8`, else f32. [`MatmulParams`].
+    Matmul { weight: DType, form: MatmulForm, q8: bool, bias: bool, residual: bool, rows: RowSet },
+    /// Q, K and V of one dtype in one command, outputs side by side. [`QkvParams`].
+    Qkv { weight: DType, form: MatmulForm, q8: bool, bias: bool },
+    /// `activation(x · Gᵀ) · (x · Uᵀ)`. [`GluMatmulParams`].
+    GluMatmul { weight: DType, form: MatmulForm, q8: bool, activation: Activation, out: NormOut },
+    /// `activation(gate) · up`, elementwise. [`ElementParams`].
+    Glu { activation: Activation, out: NormOut },
+    /// Rounds rows to int8 blocks ([`crate::q8`]). [`ElementParams`].
+    Quantise,
+    /// (QK norm,) rotates Q and K, writes K and V to the cache. [`RopeKvParams`].
+    RopeKv { style: RopeStyle, qk_norm: bool, kv: KvType },
+    /// Causal grouped-query attention over a slot's cache. [`AttentionParams`].
+    Attention { kv: KvType, out: NormOut },
+    /// The best token of each row that asked; the lowest id wins a tie, `u32::MAX` reports a NaN. [`ArgmaxParams`].
+    Argmax,
+    /// Drops `row.token` positions from `row.position` on, and moves the rest of `row.kv_len` down, turning the keys
+    /// back by as many positions. [`KvMoveParams`].
+    KvShift { style: RopeStyle, kv: KvType },
+    /// Copies the first `row.kv_len` positions of slot `row.token` to `row.slot`. [`KvMoveParams`].
+    KvCopy { kv: KvType },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    Read,
+    Write,
+    /// Read and written.
+    Update,
+}
+
+/// What a binding's bytes are, for checking sizes and comparing devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Content {
+    F32,
+    /// [`crate::q8`] rows of this many elements are told by the params.
+    Q8,
+    U32,
+    Rows,
+    Kv(KvType),
+    Weight(DType),
+}
+
+/// One binding of a kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slot {
+    pub name: &'static str,
+    pub access: Access,
+    pub content: Content,
+}
+
+const fn read(name: &'static str, content: Content) -> Slot {
+    Slot { name, access: Access::Read, content }
+}
+
+const fn write(name: &'static str, content: Content) -> Slot {
+    Slot { name, access: Access::Write, content }
+}
+
+const fn update(name: &'static str, content: Content) -> Slot {
+    Slot { name, access: Access::Update, content }
+}
+
+impl Kernel {
+    /// What each binding is, in order. A binding that a variant does not use is left out, and the next ones move up.
+    pub fn bindings(self) -> Vec<Slot> {
+        use Content::{F32, Kv, Q8, Rows, U32, Weight};
+        let input = |q8: bool| read("x", if q8 { Q8 } else { F32 });
+        let mut slots = Vec::with_capacity(8);
+        match self {
+            Kernel::Embed { weight } => {
+                slots.extend([read("embedding", Weight(weight)), read("rows", Rows), write("out", F32)]);
+            }
+            Kernel::RopeAngles => {
+                slots.extend([read("frequencies", F32), read("rows", Rows), write("angles", F32)]);
+            }
+            Kernel::RmsNorm { out, rows } => {
+                slots.extend([read("x", F32), read("weight", F32)]);
+                push_outputs(&mut slots, out);
+                if rows == RowSet::Logits {
+                    slots.push(read("logit_rows", U32));
+                }
+            }
+            Kernel::NormAdd => {
+                slots.extend([read("x", F32), read("weight", F32), read("residual", F32), write("out", F32)]);
+            }
+            Kernel::Matmul { weight, q8, bias, residual, .. } => {
+                slots.extend([input(q8), read("weight", Weight(weight)), write("out", F32)]);
+                if bias {
+                    slots.push(read("bias", F32));
+                }
+                if residual {
+                    slots.push(read("residual", F32));
+                }
+            }
+            Kernel::Qkv { weight, q8, bias, .. } => {
+                let w = |name| read(name, Weight(weight));
+                slots.extend([input(q8), w("q_weight"), w("k_weight"), w("v_weight"), write("out", F32)]);
+                if bias {
+                    slots.extend([read("q_bias", F32), read("k_bias", F32), read("v_bias", F32)]);
+                }
+            }
+            Kernel::GluMatmul { weight, q8, out, .. } => {
+                let w = |name| read(name, Weight(weight));
+                slots.extend([input(q8), w("gate_weight"), w("up_weight")]);
+                push_outputs(&mut slots, out);
+            }
+            Kernel::Glu { out, .. } => {
+                slots.extend([read("gate", F32), read("up", F32)]);
+                push_outputs(&mut slots, out);
+            }
+            Kernel::Quantise => slots.extend([read("x", F32), write("out_q8", Q8)]),
+            Kernel::RopeKv { qk_norm, kv, .. } => {
+                slots.extend([read("qkv", F32), read("angles", F32), read("rows", Rows), write("q", F32)]);
+                slots.extend([update("k_cache", Kv(kv)), update("v_cache", Kv(kv))]);
+                if qk_norm {
+                    slots.extend([read("q_norm", F32), read("k_norm", F32)]);
+                }
+            }
+            Kernel::Attention { kv, out } => {
+                slots.extend([read("q", F32), read("k_cache", Kv(kv)), read("v_cache", Kv(kv))]);
+                slots.push(read("rows", Rows));
+                push_outputs(&mut slots, out);
+            }
+            Kernel::Argmax => {
+                slots.extend([read("logits", F32), write("tokens", U32), update("rows", Rows)]);
+                slots.push(read("logit_rows", U32));
+            }
+            Kernel::KvShift { kv, .. } => {
+                slots.extend([update("k_cache", Kv(kv)), update("v_cache", Kv(kv))]);
+                slots.extend([read("frequencies", F32), read("rows", Rows)]);
+            }
+            Kernel::KvCopy { kv } => {
+                slots.extend([update("k_cache", Kv(kv)), update("v_cache", Kv(kv)), read("rows", Rows)]);
+            }
+        }
+        slots
+    }
+
+    /// Names carry their parameters: a device that looks kernels up by name finds a distinct one for each variant.
+    pub fn name(self) -> String {
+        let lower = |t: DType| t.name().to_ascii_lowercase();
+        let input = |weight: DType, q8: bool| if weight.is_quantised() && !q8 { "_f32in" } else { "" };
+        match self {
+            Kernel::Embed { weight } => format!("embed_{}", lower(weight)),
+            Kernel::RopeAngles => "rope_angles".into(),
+            Kernel::RmsNorm { out, rows } => {
+                let pick = if rows == RowSet::Logits { "_pick" } else { "" };
+                format!("rms_norm{pick}{}", out.suffix())
+            }
+            Kernel::NormAdd => "norm_add".into(),
+            Kernel::Matmul { weight, form, q8, bias, residual, rows: _ } => {
+                let bias = if bias { "_bias" } else { "" };
+                let residual = if residual { "_add" } else { "" };
+                format!("{}_{}{}{bias}{residual}", form.name(), lower(weight), input(weight, q8))
+            }
+            Kernel::Qkv { weight, form, q8, bias } => {
+                let bias = if bias { "_bias" } else { "" };
+                format!("{}_qkv_{}{}{bias}", form.name(), lower(weight), input(weight, q8))
+            }
+            Kernel::GluMatmul { weight, form, q8, activation, out } => {
+                let (activation, weight, input) = (activation_name(activation), lower(weight), input(weight, q8));
+                format!("{}_{activation}_glu_{weight}{input}{}", form.name(), out.suffix())
+            }
+            Kernel::Glu { activation, out } => format!("{}_glu{}", activation_name(activation), out.suffix()),
+            Kernel::Quantise => "quantise_q8".into(),
+            Kernel::RopeKv { style, qk_norm, kv } => {
+                let norm = if qk_norm { "qk_norm_" } else { "" };
+                format!("{norm}rope_{}_kv_write_{}", style.name(), kv.name())
+            }
+            Kernel::Attention { kv, out } => format!("attention_{}{}", kv.name(), out.suffix()),
+            Kernel::Argmax => "argmax".into(),
+            Kernel::KvShift { style, kv } => format!("kv_shift_{}_{}", style.name(), kv.name()),
+            Kernel::KvCopy { kv } => format!("kv_copy_{}", kv.name()),
+        }
+    }
+
+    /// The inline parameters of a command of this kernel, as names and values.
+    pub fn describe_params(self, params: &[u8]) -> Vec<(&'static str, String)> {
+        fn of<P: Describe + bytemuck::AnyBitPattern>(params: &[u8]) -> Vec<(&'static str, String)> {
+            bytemuck::pod_read_unaligned::<P>(&params[..size_of::<P>()]).fields()
+        }
+        match self {
+            Kernel::Embed { .. } => of::<EmbedParams>(params),
+            Kernel::RopeAngles => of::<AnglesParams>(params),
+            Kernel::RmsNorm { .. } | Kernel::NormAdd => of::<NormParams>(params),
+            Kernel::Matmul { .. } => of::<MatmulParams>(params),
+            Kernel::Qkv { .. } => of::<QkvParams>(params),
+            Kernel::GluMatmul { .. } => of::<GluMatmulParams>(params),
+            Kernel::Glu { .. } | Kernel::Quantise => of::<ElementParams>(params),
+            Kernel::RopeKv { .. } => of::<RopeKvParams>(params),
+            Kernel::Attention { .. } => of::<AttentionParams>(params),
+            Kernel::Argmax => of::<ArgmaxParams>(params),
+            Kernel::KvShift { .. } | Kernel::KvCopy { .. } => of::<KvMoveParams>(params),
+        }
+    }
+}
+
+fn push_outputs(slots: &mut Vec<Slot>, out: NormOut) {
+    if out.f32() {
+        slots.push(write("out", Content::F32));
+    }
+    if out.q8() {
+        slots.push(write("out_q8", Content::Q8));
+    }
+}
+
+fn activation_name(activation: Activation) -> &'static str {
+    match activation {
+        Activation::Silu => "silu",
+        Activation::GeluTanh => "gelu_tanh",
+        Activation::GeluErf => "gelu_erf",
+    }
+}

@@ -1,0 +1,55 @@
+//! Puts a plan's buffers on a device and prepares its tables.
+
+use akunu_format::WeightProvider;
+
+use crate::plan::ModelPlan;
+use crate::{BufferKind, Device, DeviceBuffer, DeviceError, ReplayId};
+
+/// A plan that stands on a device.
+#[derive(Debug)]
+pub struct Loaded {
+    /// Indexed by `BufferId`.
+    pub buffers: Vec<DeviceBuffer>,
+    pub decode: ReplayId,
+    pub prefill: ReplayId,
+    pub kv_shift: ReplayId,
+    pub kv_copy: ReplayId,
+}
+
+pub fn load(
+    plan: &ModelPlan,
+    weights: &dyn WeightProvider,
+    device: &mut dyn Device,
+) -> Result<Loaded, DeviceError> {
+    let mut buffers = Vec::with_capacity(plan.buffers.len());
+    for spec in &plan.buffers {
+        let buffer = match &spec.kind {
+            BufferKind::Weight { tensor } => {
+                let tensor = &weights.tensors()[*tensor];
+                device.import(&weights.regions()[tensor.region], tensor.offset, tensor.bytes)?
+            }
+            BufferKind::Vector { tensor, add } => {
+                let tensor = &weights.tensors()[*tensor];
+                let values = crate::build::vector_values(tensor.dtype, weights.tensor_bytes(tensor), *add);
+                let buffer = device.allocate(&spec.name, spec.bytes)?;
+                device.upload(buffer, 0, bytemuck::cast_slice(&values))?;
+                buffer
+            }
+            BufferKind::Constant { data } => {
+                let buffer = device.allocate(&spec.name, spec.bytes)?;
+                device.upload(buffer, 0, data)?;
+                buffer
+            }
+            BufferKind::Kv | BufferKind::Scratch | BufferKind::Io => device.allocate(&spec.name, spec.bytes)?,
+        };
+        buffers.push(buffer);
+    }
+    let tables = &plan.tables;
+    Ok(Loaded {
+        decode: device.prepare(&tables.decode, &buffers)?,
+        prefill: device.prepare(&tables.prefill, &buffers)?,
+        kv_shift: device.prepare(&tables.kv_shift, &buffers)?,
+        kv_copy: device.prepare(&tables.kv_copy, &buffers)?,
+        buffers,
+    })
+}

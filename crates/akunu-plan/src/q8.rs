@@ -1,0 +1,50 @@
+//! Activations rounded to int8, as quantised weights meet them.
+//!
+//! A row of `n` elements (a multiple of 32) is three planes, one after the other:
+//! `[i8; n]` quants, `[f32; n/32]` scales, `[i32; n/32]` sums of each block's quants.
+//!
+//! Per block of 32: `amax` is the largest magnitude (compared as bit patterns, so NaN wins), `scale = amax / 127`,
+//! `quant = round_ties_even(x · (127 / amax))`; a zero block has scale 0 and quants 0. A block with a NaN or an
+//! infinity has scale NaN and quants 0, so that it reaches the logits, where it is reported.
+
+pub const BLOCK: usize = 32;
+
+/// Bytes of one row of `n` elements.
+pub const fn row_bytes(n: usize) -> usize {
+    n + n / BLOCK * 8
+}
+
+/// Byte offset of the scales within a row.
+pub const fn scales_offset(n: usize) -> usize {
+    n
+}
+
+/// Byte offset of the block sums within a row.
+pub const fn sums_offset(n: usize) -> usize {
+    n + n / BLOCK * 4
+}
+
+/// The definition, one block at a time. Returns (scale, sum of quants).
+pub fn quantise_block(x: &[f32], quants: &mut [i8]) -> (f32, i32) {
+    let amax = f32::from_bits(x.iter().map(|v| v.to_bits() & 0x7fff_ffff).max().unwrap_or(0));
+    if !amax.is_finite() {
+        quants.fill(0);
+        return (f32::NAN, 0);
+    }
+    if amax == 0.0 {
+        quants.fill(0);
+        return (0.0, 0);
+    }
+    let inverse = 127.0 / amax;
+    if !inverse.is_finite() {
+        // Subnormal beyond use: the whole block is below 1e-36.
+        quants.fill(0);
+        return (0.0, 0);
+    }
+    let mut sum = 0;
+    for (q, &v) in quants.iter_mut().zip(x) {
+        *q = (v * inverse).round_ties_even() as i8;
+        sum += i32::from(*q);
+    }
+    (amax / 127.0, sum)
+}

@@ -1,0 +1,30 @@
+//! One token of one sequence: the only thing that changes between replays of a table.
+
+use bytemuck::{Pod, Zeroable};
+
+/// All rows of a pass write their K and V before any attends, and a row sees `slot` up to `kv_len`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
+pub struct Row {
+    pub token: u32,
+    /// Where in its sequence the token stands: its RoPE angle and its place in the KV cache.
+    pub position: u32,
+    /// Cache positions that the row attends to, its own included: `position + 1` for causal decoding.
+    pub kv_len: u32,
+    /// Which sequence's part of the KV cache.
+    pub slot: u32,
+}
+
+impl Row {
+    pub const BYTES: usize = size_of::<Row>();
+
+    /// A causal row: it sees everything up to itself.
+    pub fn causal(token: u32, position: u32, slot: u32) -> Row {
+        Row { token, position, kv_len: position + 1, slot }
+    }
+
+    /// The row that decodes `token` after this one.
+    pub fn next(self, token: u32) -> Row {
+        Row { token, position: self.position + 1, kv_len: self.kv_len + 1, slot: self.slot }
+    }
+}
