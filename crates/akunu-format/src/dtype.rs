@@ -86,7 +86,7 @@ impl DType {
 
     /// Bytes of a row of `cols` elements; `None` where the row is not whole blocks or the product overflows.
     pub const fn row_bytes(self, cols: usize) -> Option<usize> {
-        if cols % self.block_len() != 0 {
+        if !cols.is_multiple_of(self.block_len()) {
             return None;
         }
         (cols / self.block_len()).checked_mul(self.block_bytes())

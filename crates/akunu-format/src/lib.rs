@@ -1,12 +1,18 @@
 //! Model files: GGUF and SafeTensors behind one [`WeightProvider`], the block layout of every dtype,
 //! and the scalar (de)quantisation that the rest of the engine is tested against.
 
+pub mod blocks;
 mod config;
 mod dtype;
+mod error;
+pub mod gguf;
+mod map;
 mod provider;
 mod region;
 
 pub use config::{Activation, ModelConfig, Rope, RopeScaling, Source, Window, WindowPattern};
 pub use dtype::DType;
+pub use error::FormatError;
+pub use gguf::{Array, Gguf, Metadata, Strings, Value};
 pub use provider::{TensorInfo, WeightProvider};
 pub use region::Region;

@@ -1,6 +1,9 @@
 //! The one face that every weight file shows.
 
-use crate::{DType, ModelConfig, Region};
+use std::collections::HashMap;
+
+use crate::gguf::Metadata;
+use crate::{DType, FormatError, ModelConfig, Region};
 
 /// Where a tensor's bytes are. Names are canonical: GGUF's (`blk.3.attn_q.weight`), whatever the file calls them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,7 +41,37 @@ pub trait WeightProvider: std::fmt::Debug + Send + Sync {
 
     fn regions(&self) -> &[Region];
 
+    /// GGUF metadata (the vocabulary is in there), where the file is GGUF.
+    fn metadata(&self) -> Option<&Metadata> {
+        None
+    }
+
     fn tensor_bytes(&self, tensor: &TensorInfo) -> &[u8] {
         &self.regions()[tensor.region].bytes()[tensor.offset..tensor.offset + tensor.bytes]
     }
+}
+
+/// Names to places in the list; a name that occurs twice is an error.
+pub(crate) fn index_names(tensors: &[TensorInfo]) -> Result<HashMap<String, usize>, FormatError> {
+    let mut by_name = HashMap::with_capacity(tensors.len());
+    for (i, tensor) in tensors.iter().enumerate() {
+        if by_name.insert(tensor.name.clone(), i).is_some() {
+            return Err(FormatError::tensor(&tensor.name, "it occurs twice"));
+        }
+    }
+    Ok(by_name)
+}
+
+/// Tensors of one region may not share bytes: no sound writer makes such files.
+pub(crate) fn refuse_overlaps(tensors: &[TensorInfo]) -> Result<(), FormatError> {
+    let mut order: Vec<&TensorInfo> = tensors.iter().collect();
+    order.sort_by_key(|tensor| tensor.offset);
+    for pair in order.windows(2) {
+        if pair[0].offset + pair[0].bytes > pair[1].offset {
+            let problem =
+                format!("its data overlaps that of tensor {}", crate::error::printable(&pair[0].name));
+            return Err(FormatError::tensor(&pair[1].name, problem));
+        }
+    }
+    Ok(())
 }

@@ -1,0 +1,119 @@
+//! What can be wrong with a model file, in words that say what to do next.
+
+use std::path::{Path, PathBuf};
+
+/// Display is the whole story, causes included: print it as it is.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FormatError {
+    /// Any other error, with the file that it was found in.
+    #[error("{}: {error}", path.display())]
+    InFile { path: PathBuf, error: Box<FormatError> },
+
+    #[error("cannot {action}: {error}")]
+    Io { action: &'static str, error: std::io::Error },
+
+    /// The path leads to something else than a model.
+    #[error("this is {found}, not a model that can be run. {advice}")]
+    NotAModel { found: String, advice: String },
+
+    #[error(
+        "the file ends inside {what}: {need} bytes needed, {have} left. It is cut short or damaged: download it again"
+    )]
+    Truncated { what: String, need: u64, have: u64 },
+
+    #[error("big-endian GGUF is not supported: convert the file with gguf-py's gguf_convert_endian")]
+    BigEndian,
+
+    #[error("GGUF version {version} is not supported (2 and 3 are): convert the original model again")]
+    Version { version: u32 },
+
+    /// The container itself is wrong, before any key or tensor.
+    #[error("damaged header: {problem}")]
+    Header { problem: String },
+
+    #[error("metadata key `{key}`: {problem}")]
+    Key { key: String, problem: String },
+
+    #[error("metadata key `{key}` should be {wanted}, but is {found}")]
+    WrongType { key: String, wanted: &'static str, found: String },
+
+    #[error("`{key}` is missing from the {place}: this file cannot be run, convert the original model again")]
+    MissingKey { key: String, place: &'static str },
+
+    #[error("tensor {name}: {problem}")]
+    Tensor { name: String, problem: String },
+
+    /// A known or unknown element type that has no kernels here.
+    #[error("tensor {name} is {type_name}, which is not supported: take a file in {supported}")]
+    TensorType { name: String, type_name: String, supported: &'static str },
+
+    #[error("tensor {name} has no place in a {architecture} model: this kind of model is not supported yet")]
+    UnknownTensor { name: String, architecture: String },
+
+    #[error("tensor {name} is missing: this file cannot be run, convert the original model again")]
+    MissingTensor { name: String },
+
+    /// A part of a split model is missing or belongs to another.
+    #[error("split model: {problem}")]
+    Split { problem: String },
+
+    /// The configuration makes no sense.
+    #[error("`{key}` in the {place}: {problem}")]
+    Config { key: String, place: &'static str, problem: String },
+
+    /// The file is fine, and asks for something that the engine does not do.
+    #[error("`{key}` {asks}, which is not supported{hint}")]
+    Unsupported { key: String, asks: String, hint: String },
+
+    #[error("{0}")]
+    Row(#[from] crate::blocks::RowError),
+}
+
+impl FormatError {
+    pub(crate) fn in_file(self, path: &Path) -> FormatError {
+        match self {
+            FormatError::InFile { .. } => self,
+            other => FormatError::InFile { path: path.to_path_buf(), error: Box::new(other) },
+        }
+    }
+
+    pub(crate) fn io(action: &'static str, error: std::io::Error, path: &Path) -> FormatError {
+        FormatError::Io { action, error }.in_file(path)
+    }
+
+    pub(crate) fn header(problem: impl Into<String>) -> FormatError {
+        FormatError::Header { problem: problem.into() }
+    }
+
+    pub(crate) fn key(key: &str, problem: impl Into<String>) -> FormatError {
+        FormatError::Key { key: printable(key), problem: problem.into() }
+    }
+
+    pub(crate) fn tensor(name: &str, problem: impl Into<String>) -> FormatError {
+        FormatError::Tensor { name: printable(name), problem: problem.into() }
+    }
+
+    #[expect(dead_code)]
+    pub(crate) fn unsupported(key: &str, asks: impl Into<String>) -> FormatError {
+        FormatError::Unsupported { key: key.to_string(), asks: asks.into(), hint: String::new() }
+    }
+
+    /// The error itself, without the path that it was found at.
+    pub fn kind(&self) -> &FormatError {
+        match self {
+            FormatError::InFile { error, .. } => error.kind(),
+            other => other,
+        }
+    }
+}
+
+/// A name from an untrusted file, cut and escaped so that it can go to a terminal.
+pub(crate) fn printable(name: &str) -> String {
+    const MOST: usize = 120;
+    let mut out: String = name.chars().take(MOST).flat_map(char::escape_debug).collect();
+    if name.chars().nth(MOST).is_some() {
+        out.push('…');
+    }
+    out
+}

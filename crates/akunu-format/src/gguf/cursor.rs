@@ -1,0 +1,86 @@
+//! A reader over untrusted bytes: every step is checked, nothing is allocated.
+
+/// Why a value could not be read. Turned into a `FormatError` by whoever knows the key's or tensor's name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    Short {
+        need: u64,
+        have: u64,
+    },
+    /// A count that even the smallest elements would not fit.
+    Count {
+        count: u64,
+        have: u64,
+    },
+    Utf8,
+    Bool(u8),
+    Type(u32),
+    Deep,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Cursor<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Cursor<'a> {
+    pub(crate) fn new(bytes: &'a [u8]) -> Cursor<'a> {
+        Cursor { bytes, at: 0 }
+    }
+
+    pub(crate) fn position(&self) -> usize {
+        self.at
+    }
+
+    pub(crate) fn left(&self) -> usize {
+        self.bytes.len() - self.at
+    }
+
+    pub(crate) fn take(&mut self, count: u64) -> Result<&'a [u8], Fault> {
+        let left = self.left();
+        match usize::try_from(count) {
+            Ok(n) if n <= left => {
+                let out = &self.bytes[self.at..self.at + n];
+                self.at += n;
+                Ok(out)
+            }
+            _ => Err(Fault::Short { need: count, have: left as u64 }),
+        }
+    }
+
+    pub(crate) fn array<const N: usize>(&mut self) -> Result<[u8; N], Fault> {
+        match self.bytes[self.at..].first_chunk::<N>() {
+            Some(chunk) => {
+                self.at += N;
+                Ok(*chunk)
+            }
+            None => Err(Fault::Short { need: N as u64, have: self.left() as u64 }),
+        }
+    }
+
+    pub(crate) fn u32(&mut self) -> Result<u32, Fault> {
+        Ok(u32::from_le_bytes(self.array()?))
+    }
+
+    pub(crate) fn u64(&mut self) -> Result<u64, Fault> {
+        Ok(u64::from_le_bytes(self.array()?))
+    }
+
+    /// A string: its length in 8 bytes, then UTF-8.
+    pub(crate) fn str(&mut self) -> Result<&'a str, Fault> {
+        let len = self.u64()?;
+        let bytes = self.take(len)?;
+        std::str::from_utf8(bytes).map_err(|_| Fault::Utf8)
+    }
+
+    /// A count of things that take at least `least` bytes each: refused where the file is too short for them.
+    pub(crate) fn count(&mut self, least: usize) -> Result<usize, Fault> {
+        let count = self.u64()?;
+        let have = self.left() as u64;
+        if count > have / least as u64 {
+            return Err(Fault::Count { count, have });
+        }
+        Ok(count as usize)
+    }
+}

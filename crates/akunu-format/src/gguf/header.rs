@@ -1,0 +1,294 @@
+//! One GGUF file's header: from untrusted bytes to metadata and checked tensor places.
+//!
+//! ```text
+//! "GGUF"  version u32  tensor count u64  key count u64
+//! keys:    name string, type u32, value
+//! tensors: name string, dims u32, dim u64 × dims (innermost first), type u32, offset u64
+//! padding to general.alignment, then the data that offsets count from
+//! ```
+
+use std::collections::HashSet;
+
+use super::cursor::{Cursor, Fault};
+use super::metadata::{Array, Metadata, Strings, Value};
+use super::types::tensor_type_name;
+use crate::error::printable;
+use crate::{DType, FormatError, Region, TensorInfo};
+
+pub(crate) const MAGIC: [u8; 4] = *b"GGUF";
+pub(crate) const DEFAULT_ALIGNMENT: u32 = 32;
+pub(crate) const ALIGNMENT_KEY: &str = "general.alignment";
+pub(crate) const MAX_DIMS: usize = 4;
+/// Arrays in arrays in arrays: no known file goes deeper than one, and a hostile one must not exhaust the stack.
+pub(crate) const MAX_DEPTH: usize = 8;
+
+/// Least bytes that a key-value pair, a tensor entry, a string and an array can take.
+const LEAST_PAIR: usize = 8 + 4 + 1;
+const LEAST_TENSOR: usize = 8 + 4 + 4 + 8;
+const LEAST_STRING: usize = 8;
+const LEAST_ARRAY: usize = 4 + 8;
+
+/// What one file holds; a split model has several.
+#[derive(Debug)]
+pub(crate) struct Part {
+    pub(crate) metadata: Metadata,
+    pub(crate) tensors: Vec<TensorInfo>,
+}
+
+/// Reads the header. The tensors' `region` is set to `region_index`.
+pub(crate) fn read_part(region: &Region, region_index: usize) -> Result<Part, FormatError> {
+    let bytes = region.bytes();
+    let mut cursor = Cursor::new(bytes);
+    let in_header = |fault| from_fault(fault, "the header", FormatError::header);
+    let magic: [u8; 4] = cursor.array().map_err(in_header)?;
+    if magic != MAGIC {
+        return Err(FormatError::header("it does not begin with the letters GGUF"));
+    }
+    match cursor.u32().map_err(in_header)? {
+        2 | 3 => {}
+        // A version's low half is never zero, unless its bytes are the other way round.
+        version if version & 0xffff == 0 && version != 0 => return Err(FormatError::BigEndian),
+        version => return Err(FormatError::Version { version }),
+    }
+    let tensor_count = cursor.u64().map_err(in_header)?;
+    let pair_count = cursor.count(LEAST_PAIR).map_err(in_header)?;
+
+    let metadata = read_metadata(&mut cursor, pair_count, region)?;
+    let alignment = alignment(&metadata)?;
+    let entries = read_tensor_entries(&mut cursor, tensor_count)?;
+    let tensors = place_tensors(entries, cursor.position(), alignment, bytes.len(), region_index)?;
+    Ok(Part { metadata, tensors })
+}
+
+fn from_fault(fault: Fault, what: &str, wrong: impl Fn(String) -> FormatError) -> FormatError {
+    match fault {
+        Fault::Short { need, have } => FormatError::Truncated { what: what.to_string(), need, have },
+        Fault::Count { count, have } => wrong(format!("it claims {count} entries with {have} bytes left")),
+        Fault::Utf8 => wrong("the text is not UTF-8".to_string()),
+        Fault::Bool(byte) => wrong(format!("{byte} is not a bool")),
+        Fault::Type(id) => wrong(format!("unknown value type {id}")),
+        Fault::Deep => wrong(format!("arrays are nested more than {MAX_DEPTH} deep")),
+    }
+}
+
+fn alignment(metadata: &Metadata) -> Result<usize, FormatError> {
+    let alignment = metadata.u32(ALIGNMENT_KEY)?.unwrap_or(DEFAULT_ALIGNMENT);
+    if !alignment.is_power_of_two() {
+        return Err(FormatError::key(ALIGNMENT_KEY, format!("{alignment} is not a power of two")));
+    }
+    Ok(alignment as usize)
+}
+
+fn read_metadata(cursor: &mut Cursor<'_>, count: usize, region: &Region) -> Result<Metadata, FormatError> {
+    let mut metadata = Metadata::default();
+    let mut previous = None;
+    for number in 0..count {
+        let key = cursor.str().map_err(|fault| {
+            let after = previous.map(|key| format!(" (after `{}`)", printable(key))).unwrap_or_default();
+            let what = format!("the name of metadata key {} of {count}{after}", number + 1);
+            from_fault(fault, &what, |problem| FormatError::header(format!("{what}: {problem}")))
+        })?;
+        let in_key = |fault| {
+            let what = format!("metadata key `{}`", printable(key));
+            from_fault(fault, &what, |problem| FormatError::key(key, problem))
+        };
+        let kind = cursor.u32().map_err(in_key)?;
+        let value = read_value(cursor, kind, region).map_err(in_key)?;
+        if metadata.insert(key, value).is_some() {
+            return Err(FormatError::key(key, "it occurs twice"));
+        }
+        previous = Some(key);
+    }
+    Ok(metadata)
+}
+
+fn read_value(cursor: &mut Cursor<'_>, kind: u32, region: &Region) -> Result<Value, Fault> {
+    Ok(match kind {
+        0 => Value::U8(u8::from_le_bytes(cursor.array()?)),
+        1 => Value::I8(i8::from_le_bytes(cursor.array()?)),
+        2 => Value::U16(u16::from_le_bytes(cursor.array()?)),
+        3 => Value::I16(i16::from_le_bytes(cursor.array()?)),
+        4 => Value::U32(cursor.u32()?),
+        5 => Value::I32(i32::from_le_bytes(cursor.array()?)),
+        6 => Value::F32(f32::from_le_bytes(cursor.array()?)),
+        7 => Value::Bool(to_bool(cursor.array::<1>()?[0])?),
+        8 => Value::String(cursor.str()?.to_string()),
+        9 => Value::Array(read_array(cursor, region, 1)?),
+        10 => Value::U64(cursor.u64()?),
+        11 => Value::I64(i64::from_le_bytes(cursor.array()?)),
+        12 => Value::F64(f64::from_le_bytes(cursor.array()?)),
+        other => return Err(Fault::Type(other)),
+    })
+}
+
+fn to_bool(byte: u8) -> Result<bool, Fault> {
+    match byte {
+        0 => Ok(false),
+        1 => Ok(true),
+        other => Err(Fault::Bool(other)),
+    }
+}
+
+fn read_array(cursor: &mut Cursor<'_>, region: &Region, depth: usize) -> Result<Array, Fault> {
+    if depth > MAX_DEPTH {
+        return Err(Fault::Deep);
+    }
+    Ok(match cursor.u32()? {
+        0 => Array::U8(numbers(cursor, u8::from_le_bytes)?),
+        1 => Array::I8(numbers(cursor, i8::from_le_bytes)?),
+        2 => Array::U16(numbers(cursor, u16::from_le_bytes)?),
+        3 => Array::I16(numbers(cursor, i16::from_le_bytes)?),
+        4 => Array::U32(numbers(cursor, u32::from_le_bytes)?),
+        5 => Array::I32(numbers(cursor, i32::from_le_bytes)?),
+        6 => Array::F32(numbers(cursor, f32::from_le_bytes)?),
+        7 => {
+            let bytes = numbers(cursor, u8::from_le_bytes)?;
+            Array::Bool(bytes.into_iter().map(to_bool).collect::<Result<_, _>>()?)
+        }
+        8 => {
+            let count = cursor.count(LEAST_STRING)?;
+            let mut starts = Vec::with_capacity(count);
+            for _ in 0..count {
+                starts.push(cursor.position());
+                cursor.str()?;
+            }
+            Array::Strings(Strings::mapped(region.clone(), starts))
+        }
+        9 => {
+            // Not reserved up front: an `Array` takes more memory than the 12 bytes of an empty one in the file.
+            let count = cursor.count(LEAST_ARRAY)?;
+            let mut arrays = Vec::new();
+            for _ in 0..count {
+                arrays.push(read_array(cursor, region, depth + 1)?);
+            }
+            Array::Arrays(arrays)
+        }
+        10 => Array::U64(numbers(cursor, u64::from_le_bytes)?),
+        11 => Array::I64(numbers(cursor, i64::from_le_bytes)?),
+        12 => Array::F64(numbers(cursor, f64::from_le_bytes)?),
+        other => return Err(Fault::Type(other)),
+    })
+}
+
+fn numbers<T, const N: usize>(cursor: &mut Cursor<'_>, from: fn([u8; N]) -> T) -> Result<Vec<T>, Fault> {
+    let count = cursor.count(N)?;
+    let bytes = cursor.take((count * N) as u64)?;
+    Ok(bytes.as_chunks::<N>().0.iter().map(|chunk| from(*chunk)).collect())
+}
+
+/// A tensor as the header states it: sizes sound, place not yet checked.
+struct Entry {
+    name: String,
+    dtype: DType,
+    shape: Vec<usize>,
+    offset: u64,
+    bytes: usize,
+}
+
+fn read_tensor_entries(cursor: &mut Cursor<'_>, count: u64) -> Result<Vec<Entry>, FormatError> {
+    let have = cursor.left() as u64;
+    if count > have / LEAST_TENSOR as u64 {
+        return Err(FormatError::header(format!("it claims {count} tensors with {have} bytes left")));
+    }
+    let mut entries = Vec::new();
+    let mut names = HashSet::new();
+    for number in 0..count {
+        let name = cursor.str().map_err(|fault| {
+            let what = format!("the name of tensor {} of {count}", number + 1);
+            from_fault(fault, &what, |problem| FormatError::header(format!("{what}: {problem}")))
+        })?;
+        if !names.insert(name) {
+            return Err(FormatError::tensor(name, "it occurs twice"));
+        }
+        entries.push(read_tensor_entry(cursor, name)?);
+    }
+    Ok(entries)
+}
+
+fn read_tensor_entry(cursor: &mut Cursor<'_>, name: &str) -> Result<Entry, FormatError> {
+    let in_tensor = |fault| {
+        let what = format!("the header entry of tensor {}", printable(name));
+        from_fault(fault, &what, |problem| FormatError::tensor(name, problem))
+    };
+    let dims = cursor.u32().map_err(in_tensor)?;
+    if dims == 0 || dims as usize > MAX_DIMS {
+        return Err(FormatError::tensor(
+            name,
+            format!("it has {dims} dimensions, and 1 to {MAX_DIMS} are possible"),
+        ));
+    }
+    let mut shape = Vec::with_capacity(dims as usize);
+    for _ in 0..dims {
+        shape.push(cursor.u64().map_err(in_tensor)?);
+    }
+    shape.reverse();
+    let type_id = cursor.u32().map_err(in_tensor)?;
+    let offset = cursor.u64().map_err(in_tensor)?;
+    let dtype = DType::from_gguf_id(type_id).ok_or_else(|| unsupported_type(name, type_id))?;
+    let (shape, bytes) = measure(dtype, &shape).map_err(|problem| FormatError::tensor(name, problem))?;
+    Ok(Entry { name: name.to_string(), dtype, shape, offset, bytes })
+}
+
+fn unsupported_type(name: &str, type_id: u32) -> FormatError {
+    let type_name = match tensor_type_name(type_id) {
+        Some(known) => known.to_string(),
+        None => format!("of unknown type {type_id}"),
+    };
+    FormatError::TensorType { name: printable(name), type_name, supported: super::SUPPORTED }
+}
+
+/// Shape in `usize` and bytes, or what is wrong with them.
+fn measure(dtype: DType, shape: &[u64]) -> Result<(Vec<usize>, usize), String> {
+    if shape.contains(&0) {
+        return Err(format!("a dimension of {shape:?} is zero"));
+    }
+    let too_large = || format!("{shape:?} is too large for any memory");
+    let sizes: Vec<usize> =
+        shape.iter().map(|&n| usize::try_from(n)).collect::<Result<_, _>>().map_err(|_| too_large())?;
+    let (cols, rows) = sizes.split_last().ok_or("it has no dimensions")?;
+    if !cols.is_multiple_of(dtype.block_len()) {
+        return Err(format!("rows of {cols} elements are not whole {dtype} blocks of {}", dtype.block_len()));
+    }
+    // Elements, and not only bytes, have to fit: they are multiplied freely later on.
+    let rows = rows.iter().try_fold(1usize, |all, &n| all.checked_mul(n)).ok_or_else(too_large)?;
+    rows.checked_mul(*cols).and_then(|n| n.checked_mul(4)).ok_or_else(too_large)?;
+    let bytes = dtype.row_bytes(*cols).and_then(|row| row.checked_mul(rows)).ok_or_else(too_large)?;
+    Ok((sizes, bytes))
+}
+
+fn place_tensors(
+    entries: Vec<Entry>,
+    header_end: usize,
+    alignment: usize,
+    file_len: usize,
+    region: usize,
+) -> Result<Vec<TensorInfo>, FormatError> {
+    if entries.is_empty() {
+        return Ok(Vec::new());
+    }
+    let data_start = header_end.checked_next_multiple_of(alignment).unwrap_or(usize::MAX);
+    let mut tensors = Vec::with_capacity(entries.len());
+    for entry in entries {
+        if !entry.offset.is_multiple_of(alignment as u64) {
+            let problem =
+                format!("its offset {} is not a multiple of the alignment {alignment}", entry.offset);
+            return Err(FormatError::tensor(&entry.name, problem));
+        }
+        let have = (file_len as u64).saturating_sub(data_start as u64).saturating_sub(entry.offset);
+        if entry.bytes as u64 > have {
+            let what = format!("the data of tensor {}", printable(&entry.name));
+            return Err(FormatError::Truncated { what, need: entry.bytes as u64, have });
+        }
+        tensors.push(TensorInfo {
+            name: entry.name,
+            dtype: entry.dtype,
+            shape: entry.shape,
+            region,
+            // Fits: the end of the tensor lies within the file.
+            offset: data_start + entry.offset as usize,
+            bytes: entry.bytes,
+        });
+    }
+    crate::provider::refuse_overlaps(&tensors)?;
+    Ok(tensors)
+}

@@ -1,0 +1,72 @@
+//! GGUF, versions 2 and 3, little-endian: reading (mapped, split files too) and writing.
+
+mod cursor;
+mod header;
+mod metadata;
+mod split;
+mod types;
+
+use std::collections::HashMap;
+use std::path::Path;
+
+pub use metadata::{Array, Metadata, Strings, Value};
+pub use types::tensor_type_name;
+
+use crate::{FormatError, Region, TensorInfo};
+
+/// What the refusal of another type recommends.
+pub(crate) const SUPPORTED: &str = "F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1 or Q2_K to Q6_K";
+
+/// A parsed GGUF container: metadata, and tensors if it has any. What it means is for `GgufModel`.
+#[derive(Debug)]
+pub struct Gguf {
+    metadata: Metadata,
+    tensors: Vec<TensorInfo>,
+    by_name: HashMap<String, usize>,
+    regions: Vec<Region>,
+}
+
+impl Gguf {
+    /// Maps a file, and the other parts if it is one of a split model (any part may be given).
+    pub fn open(path: &Path) -> Result<Gguf, FormatError> {
+        split::open(path)
+    }
+
+    /// Reads a container from bytes, such as those embedded in a binary. It has to be whole.
+    pub fn from_region(region: Region) -> Result<Gguf, FormatError> {
+        let part = header::read_part(&region, 0)?;
+        split::refuse_part(&part.metadata)?;
+        Gguf::assemble(part.metadata, part.tensors, vec![region])
+    }
+
+    fn assemble(
+        metadata: Metadata,
+        tensors: Vec<TensorInfo>,
+        regions: Vec<Region>,
+    ) -> Result<Gguf, FormatError> {
+        let by_name = crate::provider::index_names(&tensors)?;
+        Ok(Gguf { metadata, tensors, by_name, regions })
+    }
+
+    pub fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+
+    /// In file order; a split model's parts one after the other.
+    pub fn tensors(&self) -> &[TensorInfo] {
+        &self.tensors
+    }
+
+    pub fn tensor(&self, name: &str) -> Option<&TensorInfo> {
+        self.by_name.get(name).map(|&i| &self.tensors[i])
+    }
+
+    /// One per file.
+    pub fn regions(&self) -> &[Region] {
+        &self.regions
+    }
+
+    pub fn tensor_bytes(&self, tensor: &TensorInfo) -> &[u8] {
+        &self.regions[tensor.region].bytes()[tensor.offset..tensor.offset + tensor.bytes]
+    }
+}

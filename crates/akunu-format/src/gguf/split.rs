@@ -1,0 +1,134 @@
+//! Models split over several files, `NAME-00001-of-00005.gguf`: any part leads to all of them.
+//! The first part's metadata is the model's; the others carry only `split.*`.
+
+use std::path::{Path, PathBuf};
+
+use super::Gguf;
+use super::header::{Part, read_part};
+use super::metadata::Metadata;
+use crate::map::map_file;
+use crate::{FormatError, Region};
+
+const NUMBER: &str = "split.no";
+const COUNT: &str = "split.count";
+const TENSORS: &str = "split.tensors.count";
+/// Digits in a part's number.
+const DIGITS: usize = 5;
+
+/// Where a part's name says that it stands.
+#[derive(Debug, PartialEq, Eq)]
+struct PartName {
+    folder: PathBuf,
+    stem: String,
+    /// From 1.
+    number: u32,
+    count: u32,
+}
+
+impl PartName {
+    /// Reads `STEM-00002-of-00005.gguf`.
+    fn parse(path: &Path) -> Option<PartName> {
+        let rest = path.file_name()?.to_str()?.strip_suffix(".gguf")?;
+        let (rest, count) = rest.rsplit_once("-of-")?;
+        let (stem, number) = rest.rsplit_once('-')?;
+        let digits = |text: &str| {
+            let plain = text.len() == DIGITS && text.bytes().all(|b| b.is_ascii_digit());
+            plain.then(|| text.parse::<u32>().ok()).flatten()
+        };
+        let folder = path.parent().unwrap_or(Path::new("")).to_path_buf();
+        Some(PartName { folder, stem: stem.to_string(), number: digits(number)?, count: digits(count)? })
+    }
+
+    fn path_of(&self, number: u32) -> PathBuf {
+        self.folder.join(format!("{}-{number:0w$}-of-{:0w$}.gguf", self.stem, self.count, w = DIGITS))
+    }
+}
+
+fn split(problem: impl Into<String>) -> FormatError {
+    FormatError::Split { problem: problem.into() }
+}
+
+/// How many parts the metadata speaks of; 1 for an ordinary file.
+fn part_count(metadata: &Metadata) -> Result<u32, FormatError> {
+    Ok(metadata.u32(COUNT)?.unwrap_or(1).max(1))
+}
+
+/// Bytes without a name cannot lead to the other parts.
+pub(super) fn refuse_part(metadata: &Metadata) -> Result<(), FormatError> {
+    match part_count(metadata)? {
+        1 => Ok(()),
+        count => Err(split(format!("these bytes are one part of {count}; merge the parts first"))),
+    }
+}
+
+pub(super) fn open(path: &Path) -> Result<Gguf, FormatError> {
+    let region = map_file(path)?;
+    let given = read_part(&region, 0).map_err(|error| error.in_file(path))?;
+    let count = part_count(&given.metadata).map_err(|error| error.in_file(path))?;
+    if count == 1 {
+        return Gguf::assemble(given.metadata, given.tensors, vec![region])
+            .map_err(|error| error.in_file(path));
+    }
+    let name = PartName::parse(path).filter(|name| name.count == count).ok_or_else(|| {
+        let example = format!("NAME-{:0w$}-of-{count:0w$}.gguf", 1, w = DIGITS);
+        split(format!(
+            "this is one part of {count}, and the others are found by name: call it {example} again"
+        ))
+        .in_file(path)
+    })?;
+    open_parts(&name, (region, given)).map_err(|error| error.in_file(path))
+}
+
+/// Opens the other parts and puts all of them together in order.
+fn open_parts(name: &PartName, given: (Region, Part)) -> Result<Gguf, FormatError> {
+    let mut given = Some(given);
+    let mut regions = Vec::new();
+    let mut tensors = Vec::new();
+    let mut metadata = None;
+    for number in 1..=name.count {
+        let path = name.path_of(number);
+        let (region, part) = match given.take_if(|_| number == name.number) {
+            Some((region, part)) => (region, part),
+            None => open_part(&path, number, name.count)?,
+        };
+        check_number(&part.metadata, number, name.count).map_err(|error| error.in_file(&path))?;
+        // The part that was given was read as if it were the only one.
+        let index = regions.len();
+        tensors.extend(part.tensors.into_iter().map(|tensor| crate::TensorInfo { region: index, ..tensor }));
+        regions.push(region);
+        metadata.get_or_insert(part.metadata);
+    }
+    let metadata = metadata.unwrap_or_default();
+    if let Some(stated) = metadata.u64(TENSORS)?
+        && stated != tensors.len() as u64
+    {
+        let found = tensors.len();
+        return Err(split(format!("`{TENSORS}` is {stated}, and the {} parts hold {found}", name.count)));
+    }
+    Gguf::assemble(metadata, tensors, regions)
+}
+
+fn open_part(path: &Path, number: u32, count: u32) -> Result<(Region, Part), FormatError> {
+    if !path.exists() {
+        let missing = path.display();
+        return Err(split(format!("part {number} of {count} is missing: put {missing} beside the others")));
+    }
+    let region = map_file(path)?;
+    let part = read_part(&region, 0).map_err(|error| error.in_file(path))?;
+    Ok((region, part))
+}
+
+fn check_number(metadata: &Metadata, number: u32, count: u32) -> Result<(), FormatError> {
+    let stated_count = metadata.u32(COUNT)?;
+    if stated_count != Some(count) {
+        return Err(split(format!("`{COUNT}` is {stated_count:?}, and the name says {count}")));
+    }
+    // The file counts from 0, the name from 1.
+    match metadata.u32(NUMBER)? {
+        Some(stated) if stated == number - 1 => Ok(()),
+        Some(stated) => {
+            Err(split(format!("its name says part {number}, and `{NUMBER}` says {}", stated + 1)))
+        }
+        None => Err(split(format!("`{NUMBER}` is missing"))),
+    }
+}
