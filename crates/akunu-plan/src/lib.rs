@@ -10,6 +10,7 @@ pub mod load;
 pub mod params;
 pub mod plan;
 pub mod q8;
+pub mod rope;
 pub mod row;
 pub mod table;
 

@@ -1,0 +1,204 @@
+//! The table builder. It reads a descriptor and the file's facts, and knows no architecture by name.
+
+mod maintenance;
+mod pass;
+mod scratch;
+mod weights;
+
+use std::sync::Arc;
+
+use akunu_format::{ModelConfig, WeightProvider};
+
+pub(crate) use weights::vector_values;
+
+use crate::plan::{MemoryPlan, ModelPlan, PlanError, PlanOptions, Tables};
+use crate::{ArchDescriptor, BufferId, BufferKind, BufferSpec, Capabilities, TableIo, arch};
+
+/// The buffers of a plan as they come into being.
+#[derive(Debug, Default)]
+struct Buffers(Vec<BufferSpec>);
+
+impl Buffers {
+    fn add(&mut self, name: impl Into<String>, bytes: u64, kind: BufferKind) -> BufferId {
+        self.0.push(BufferSpec { name: name.into(), bytes, kind });
+        BufferId(self.0.len() as u32 - 1)
+    }
+}
+
+/// What every table of one model shares.
+#[derive(Debug)]
+struct Context<'a> {
+    config: &'a ModelConfig,
+    arch: &'static ArchDescriptor,
+    options: &'a PlanOptions,
+    q8_activations: bool,
+    kv: KvLayout,
+}
+
+/// The cache: `[layer][slot][kv head][position][head dim]`, keys and values apart.
+#[derive(Clone, Copy, Debug)]
+struct KvLayout {
+    k: BufferId,
+    v: BufferId,
+    /// Bytes of one layer in either.
+    layer_bytes: u64,
+    /// Bytes of K and V together at one position of one layer.
+    position_bytes: u64,
+}
+
+impl KvLayout {
+    fn layer_offset(&self, layer: usize) -> u64 {
+        self.layer_bytes * layer as u64
+    }
+}
+
+pub(crate) fn plan(
+    provider: &dyn WeightProvider,
+    capabilities: &Capabilities,
+    options: &PlanOptions,
+) -> Result<ModelPlan, PlanError> {
+    let config = provider.config();
+    let arch = ArchDescriptor::find(&config.architecture).ok_or_else(|| {
+        let names: Vec<&str> = arch::ARCHITECTURES.iter().flat_map(|a| a.names).copied().collect();
+        PlanError::UnknownArchitecture(config.architecture.clone(), names.join(", "))
+    })?;
+    check(config, options)?;
+
+    let mut buffers = Buffers::default();
+    let weights = weights::resolve(provider, arch, &mut buffers)?;
+    let kv = kv_layout(config, options, &mut buffers)?;
+    let context = Context { config, arch, options, q8_activations: capabilities.q8_activations, kv };
+
+    let decode = pass::Spec { name: "decode", rows: 1, logit_rows: 1, steps: options.chain };
+    let prefill = pass::Spec {
+        name: "prefill",
+        rows: options.prefill_rows,
+        logit_rows: options.prefill_logit_rows,
+        steps: 1,
+    };
+    let tables = Tables {
+        decode: Arc::new(pass::build(&context, &weights, &decode, &mut buffers)?),
+        prefill: Arc::new(pass::build(&context, &weights, &prefill, &mut buffers)?),
+        kv_shift: Arc::new(maintenance::kv_shift(&context, &weights, &mut buffers)?),
+        kv_copy: Arc::new(maintenance::kv_copy(&context, &mut buffers)?),
+    };
+    let memory = memory(&buffers.0, &tables, capabilities);
+    Ok(ModelPlan {
+        config: config.clone(),
+        arch,
+        options: options.clone(),
+        buffers: buffers.0,
+        tables,
+        memory,
+    })
+}
+
+/// Refuses what no table could be built for, before a weight is looked at.
+fn check(config: &ModelConfig, options: &PlanOptions) -> Result<(), PlanError> {
+    let unsupported = |reason: String| Err(PlanError::Unsupported(reason));
+    let shape = [
+        ("vocabulary", config.vocab_size),
+        ("hidden size", config.hidden_size),
+        ("layer count", config.layer_count),
+        ("feed-forward size", config.ffn_size),
+        ("head count", config.head_count),
+        ("KV head count", config.kv_head_count),
+        ("head size", config.head_dim),
+    ];
+    for (what, value) in shape {
+        if value == 0 || value > u32::MAX as usize / 4 {
+            return unsupported(format!("the file's {what} is {value}"));
+        }
+    }
+    if !config.head_count.is_multiple_of(config.kv_head_count) {
+        return unsupported(format!(
+            "{} heads cannot share {} KV heads evenly",
+            config.head_count, config.kv_head_count
+        ));
+    }
+    let dims = config.rope.dims;
+    if !dims.is_multiple_of(2) || dims > config.head_dim {
+        return unsupported(format!("RoPE over {dims} dimensions of heads of {}", config.head_dim));
+    }
+    if options.kv.row_bytes(config.head_dim).is_none() {
+        return unsupported(format!(
+            "a {} KV cache needs heads of a multiple of 32, and this model's are {}; use --kv-type f16",
+            options.kv.name(),
+            config.head_dim
+        ));
+    }
+    for (what, value) in [
+        ("context", options.context),
+        ("slots", options.slots),
+        ("rows", options.prefill_rows),
+        ("logit rows", options.prefill_logit_rows),
+        ("chain", options.chain),
+    ] {
+        if value == 0 || value > i32::MAX as usize {
+            return unsupported(format!("{what} must be from 1 to {}, not {value}", i32::MAX));
+        }
+    }
+    Ok(())
+}
+
+fn kv_layout(
+    config: &ModelConfig,
+    options: &PlanOptions,
+    buffers: &mut Buffers,
+) -> Result<KvLayout, PlanError> {
+    let row = options.kv.row_bytes(config.head_dim).unwrap_or(0);
+    let layer_bytes = size(&[options.slots, config.kv_head_count, options.context, row])?;
+    let bytes = layer_bytes.checked_mul(config.layer_count as u64).ok_or_else(too_large)?;
+    Ok(KvLayout {
+        k: buffers.add("kv.k", bytes, BufferKind::Kv),
+        v: buffers.add("kv.v", bytes, BufferKind::Kv),
+        layer_bytes,
+        position_bytes: size(&[2, config.kv_head_count, row])?,
+    })
+}
+
+fn memory(buffers: &[BufferSpec], tables: &Tables, capabilities: &Capabilities) -> MemoryPlan {
+    let mut memory = MemoryPlan { workspace: capabilities.workspace_bytes, ..MemoryPlan::default() };
+    for buffer in buffers {
+        let part = match buffer.kind {
+            BufferKind::Weight { .. } if capabilities.unified_memory => &mut memory.weights_in_place,
+            BufferKind::Weight { .. } | BufferKind::Vector { .. } => &mut memory.weights_copied,
+            BufferKind::Constant { .. } => &mut memory.constants,
+            BufferKind::Kv => &mut memory.kv,
+            BufferKind::Scratch => &mut memory.scratch,
+            BufferKind::Io => &mut memory.io,
+        };
+        *part += buffer.bytes;
+    }
+    memory.tables =
+        [&tables.decode, &tables.prefill, &tables.kv_shift, &tables.kv_copy].map(|t| t.bytes()).iter().sum();
+    memory
+}
+
+/// The host's side of a table.
+fn table_io(
+    buffers: &mut Buffers,
+    name: &str,
+    [rows, logit_rows, steps, vocab]: [usize; 4],
+) -> Result<TableIo, PlanError> {
+    let mut io = |field: &str, bytes: u64| buffers.add(format!("{name}.{field}"), bytes, BufferKind::Io);
+    Ok(TableIo {
+        rows: io("rows", size(&[rows, crate::Row::BYTES])?),
+        logit_rows: io("logit_rows", size(&[logit_rows, 4])?),
+        tokens: io("tokens", size(&[steps + 1, logit_rows, 4])?),
+        logits: io("logits", size(&[logit_rows, vocab, 4])?),
+    })
+}
+
+/// A product of sizes, as bytes that could exist.
+fn size(factors: &[usize]) -> Result<u64, PlanError> {
+    factors
+        .iter()
+        .try_fold(1u64, |product, &f| product.checked_mul(f as u64))
+        .filter(|&bytes| bytes <= i64::MAX as u64)
+        .ok_or_else(too_large)
+}
+
+fn too_large() -> PlanError {
+    PlanError::Unsupported("the context and slots asked for need more bytes than can be counted".into())
+}

@@ -1,0 +1,472 @@
+//! The forward pass, for any number of rows.
+
+use super::scratch::{Activation, Scratch};
+use super::weights::{Layer, Matrix, ModelWeights};
+use super::{Buffers, Context, table_io};
+use crate::params::{
+    AnglesParams, ArgmaxParams, AttentionParams, ElementParams, EmbedParams, GluMatmulParams, MatmulParams,
+    NormParams, QkvParams, RopeKvParams,
+};
+use crate::plan::PlanError;
+use crate::{
+    BufferId, CommandBuilder, CommandInfo, DispatchCommand, DispatchTable, Kernel, MatmulForm, NormOut, Patch,
+    RowSet, TableIo,
+};
+
+pub(super) struct Spec {
+    pub name: &'static str,
+    pub rows: usize,
+    pub logit_rows: usize,
+    pub steps: usize,
+}
+
+pub(super) fn build(
+    context: &Context<'_>,
+    weights: &ModelWeights,
+    spec: &Spec,
+    buffers: &mut Buffers,
+) -> Result<DispatchTable, PlanError> {
+    let logit_rows = spec.logit_rows.min(spec.rows);
+    let sizes = [spec.rows, logit_rows, spec.steps, context.config.vocab_size];
+    let io = table_io(buffers, spec.name, sizes)?;
+    let scratch = Scratch::new(context, weights, (spec.name, spec.rows, logit_rows), buffers)?;
+    let mut pass = Pass {
+        context,
+        scratch,
+        io,
+        rows: spec.rows,
+        logit_rows,
+        form: MatmulForm::for_rows(spec.rows),
+        commands: Vec::new(),
+        info: Vec::new(),
+    };
+    pass.embed(weights);
+    for (index, layer) in weights.layers.iter().enumerate() {
+        pass.attention_block(index, layer);
+        pass.feed_forward_block(index, layer);
+    }
+    pass.logits(weights, spec.steps);
+    let Pass { commands, info, .. } = pass;
+    Ok(DispatchTable {
+        name: spec.name,
+        commands,
+        info,
+        rows: spec.rows,
+        logit_rows,
+        steps: spec.steps,
+        io,
+    })
+}
+
+struct Pass<'a> {
+    context: &'a Context<'a>,
+    scratch: Scratch,
+    io: TableIo,
+    rows: usize,
+    logit_rows: usize,
+    form: MatmulForm,
+    commands: Vec<DispatchCommand>,
+    info: Vec<CommandInfo>,
+}
+
+impl Pass<'_> {
+    fn push(&mut self, label: String, command: CommandBuilder, weight_bytes: u64) {
+        self.commands.push(command.build());
+        self.info.push(CommandInfo { label, weight_bytes, kv_bytes_per_position: 0, kv_window: None });
+    }
+
+    fn embed(&mut self, weights: &ModelWeights) {
+        let config = self.context.config;
+        let scale = match self.context.arch.scaled_embeddings {
+            true => (config.hidden_size as f32).sqrt(),
+            false => 1.0,
+        };
+        let matrix = &weights.embedding;
+        let row_bytes = matrix.bytes / config.vocab_size as u64;
+        let command = CommandBuilder::new(Kernel::Embed { weight: matrix.dtype })
+            .bind(matrix.buffer)
+            .bind(self.io.rows)
+            .bind(self.scratch.hidden[0])
+            .params(EmbedParams {
+                cols: config.hidden_size as u32,
+                vocab: config.vocab_size as u32,
+                scale,
+            })
+            .grid(1, self.rows)
+            .patch(Patch::TokenOffset);
+        self.push("embed".into(), command, row_bytes);
+
+        for (i, rope) in weights.ropes.iter().enumerate() {
+            let command = CommandBuilder::new(Kernel::RopeAngles)
+                .bind(rope.buffer)
+                .bind(self.io.rows)
+                .bind(self.scratch.angles[i])
+                .params(AnglesParams {
+                    pairs: (config.rope.dims / 2) as u32,
+                    magnitude: rope.frequencies.magnitude,
+                })
+                .grid(config.rope.dims / 2, self.rows)
+                .patch(Patch::Position);
+            self.push(["rope_angles", "rope_angles.local"][i].into(), command, 0);
+        }
+    }
+
+    /// Norm, Q·K·V, rotation and cache write, attention, output projection with the residual.
+    fn attention_block(&mut self, index: usize, layer: &Layer) {
+        let label = |part: &str| format!("layer.{index}.{part}");
+        let [input, output] = self.scratch.hidden;
+        self.rms_norm(label("attn_norm"), input, layer.attn_norm, &[&layer.q, &layer.k, &layer.v]);
+        if self.context.fuses(&[&layer.q, &layer.k, &layer.v]) {
+            self.qkv_fused(label("qkv"), layer);
+        } else {
+            self.qkv_apart(index, layer);
+        }
+        self.rope_kv(label("rope_kv"), index, layer);
+        self.attention(index, layer);
+        let to = Projection {
+            matrix: &layer.output,
+            bias: layer.output_bias,
+            post_norm: layer.post_attn_norm,
+            inputs: self.context.config.head_count * self.context.config.head_dim,
+        };
+        self.project([label("attn_output"), label("post_attn_norm")], self.scratch.attn, to, [input, output]);
+    }
+
+    /// Norm, gate·up with the activation, down projection with the residual.
+    fn feed_forward_block(&mut self, index: usize, layer: &Layer) {
+        let label = |part: &str| format!("layer.{index}.{part}");
+        let [output, input] = self.scratch.hidden;
+        self.rms_norm(label("ffn_norm"), input, layer.ffn_norm, &[&layer.gate, &layer.up]);
+        if self.context.fuses(&[&layer.gate, &layer.up]) {
+            self.glu_fused(label("ffn_glu"), layer);
+        } else {
+            self.glu_apart(index, layer);
+        }
+        let to = Projection {
+            matrix: &layer.down,
+            bias: None,
+            post_norm: layer.post_ffn_norm,
+            inputs: self.context.config.ffn_size,
+        };
+        self.project([label("ffn_down"), label("post_ffn_norm")], self.scratch.act, to, [input, output]);
+    }
+
+    fn rms_norm(&mut self, label: String, x: BufferId, weight: BufferId, consumers: &[&Matrix]) {
+        let out = self.context.out_form(consumers);
+        let command = CommandBuilder::new(Kernel::RmsNorm { out, rows: RowSet::All }).bind(x).bind(weight);
+        let command = bind_outputs(command, out, self.scratch.normed)
+            .params(self.norm_params())
+            .grid(1, self.rows)
+            .patch(Patch::Rows);
+        self.push(label, command, 0);
+    }
+
+    fn qkv_fused(&mut self, label: String, layer: &Layer) {
+        let config = self.context.config;
+        let (q, k, v) = (&layer.q, &layer.k, &layer.v);
+        let q8 = self.context.wants_q8(q);
+        let [q_size, kv_size] = self.qkv_sizes();
+        let kernel =
+            Kernel::Qkv { weight: q.dtype, form: self.form, q8, bias: layer.qkv_bias.is_some() };
+        let mut command = CommandBuilder::new(kernel)
+            .bind(input_of(self.scratch.normed, q8))
+            .bind(q.buffer)
+            .bind(k.buffer)
+            .bind(v.buffer)
+            .bind(self.scratch.qkv);
+        for bias in layer.qkv_bias.iter().flatten() {
+            command = command.bind(*bias);
+        }
+        let command = command
+            .params(QkvParams {
+                inputs: config.hidden_size as u32,
+                q: q_size as u32,
+                k: kv_size as u32,
+                v: kv_size as u32,
+            })
+            .grid(q_size + 2 * kv_size, self.rows)
+            .patch(Patch::Rows);
+        self.push(label, command, q.bytes + k.bytes + v.bytes);
+    }
+
+    fn qkv_apart(&mut self, index: usize, layer: &Layer) {
+        let [q_size, kv_size] = self.qkv_sizes();
+        let bias = |i: usize| layer.qkv_bias.map(|b| b[i]);
+        let parts = [
+            ("q", &layer.q, bias(0), 0, q_size),
+            ("k", &layer.k, bias(1), q_size, kv_size),
+            ("v", &layer.v, bias(2), q_size + kv_size, kv_size),
+        ];
+        for (name, matrix, bias, start, outputs) in parts {
+            let params = MatmulParams {
+                inputs: self.context.config.hidden_size as u32,
+                outputs: outputs as u32,
+                out_stride: (q_size + 2 * kv_size) as u32,
+                soft_cap: 0.0,
+            };
+            let to = Target { out: self.scratch.qkv, offset: start as u64 * 4, bias, residual: None };
+            self.matmul(format!("layer.{index}.{name}"), self.scratch.normed, matrix, to, params);
+        }
+    }
+
+    fn rope_kv(&mut self, label: String, index: usize, layer: &Layer) {
+        let config = self.context.config;
+        let kernel = Kernel::RopeKv {
+            style: self.context.arch.rope_style(config),
+            qk_norm: layer.qk_norm.is_some(),
+            kv: self.context.options.kv,
+        };
+        let kv = self.context.kv;
+        let mut command = CommandBuilder::new(kernel)
+            .bind(self.scratch.qkv)
+            .bind(self.scratch.angles[layer.rope])
+            .bind(self.io.rows)
+            .bind(self.scratch.q)
+            .bind_at(kv.k, kv.layer_offset(index))
+            .bind_at(kv.v, kv.layer_offset(index));
+        for norm in layer.qk_norm.iter().flatten() {
+            command = command.bind(*norm);
+        }
+        let command = command
+            .params(RopeKvParams {
+                heads: config.head_count as u32,
+                kv_heads: config.kv_head_count as u32,
+                head_dim: config.head_dim as u32,
+                rope_dims: config.rope.dims as u32,
+                capacity: self.context.options.context as u32,
+                epsilon: config.norm_epsilon,
+            })
+            .grid(config.head_count + 2 * config.kv_head_count, self.rows)
+            .patch(Patch::Position);
+        self.push(label, command, 0);
+    }
+
+    fn attention(&mut self, index: usize, layer: &Layer) {
+        let (context, config) = (self.context, self.context.config);
+        let wanted = context.out_form(&[&layer.output]);
+        let own = if context.attention_writes_q8() { wanted } else { NormOut::F32 };
+        let kv = context.kv;
+        let command = CommandBuilder::new(Kernel::Attention { kv: context.options.kv, out: own })
+            .bind(self.scratch.q)
+            .bind_at(kv.k, kv.layer_offset(index))
+            .bind_at(kv.v, kv.layer_offset(index))
+            .bind(self.io.rows);
+        let command = bind_outputs(command, own, self.scratch.attn)
+            .params(AttentionParams {
+                heads: config.head_count as u32,
+                kv_heads: config.kv_head_count as u32,
+                head_dim: config.head_dim as u32,
+                capacity: context.options.context as u32,
+                scale: config.attention_scale.unwrap_or(1.0 / (config.head_dim as f32).sqrt()),
+                soft_cap: config.attention_soft_cap.unwrap_or(0.0),
+                window: layer.window.unwrap_or(0) as u32,
+            })
+            .grid(config.kv_head_count, self.rows)
+            .patch(Patch::PositionAndKvLen);
+        self.push(format!("layer.{index}.attention"), command, 0);
+        if let Some(info) = self.info.last_mut() {
+            info.kv_bytes_per_position = kv.position_bytes;
+            info.kv_window = layer.window.map(|w| w as u32);
+        }
+        if own != wanted {
+            let cols = config.head_count * config.head_dim;
+            let command = CommandBuilder::new(Kernel::Quantise)
+                .bind(input_of(self.scratch.attn, false))
+                .bind(input_of(self.scratch.attn, true))
+                .params(ElementParams { cols: cols as u32 })
+                .grid(cols, self.rows)
+                .patch(Patch::Rows);
+            self.push(format!("layer.{index}.attn_quantise"), command, 0);
+        }
+    }
+
+    fn glu_fused(&mut self, label: String, layer: &Layer) {
+        let config = self.context.config;
+        let (gate, up) = (&layer.gate, &layer.up);
+        let q8 = self.context.wants_q8(gate);
+        let out = self.context.out_form(&[&layer.down]);
+        let kernel =
+            Kernel::GluMatmul { weight: gate.dtype, form: self.form, q8, activation: self.activation(), out };
+        let command = CommandBuilder::new(kernel)
+            .bind(input_of(self.scratch.normed, q8))
+            .bind(gate.buffer)
+            .bind(up.buffer);
+        let command = bind_outputs(command, out, self.scratch.act)
+            .params(GluMatmulParams { inputs: config.hidden_size as u32, outputs: config.ffn_size as u32 })
+            .grid(config.ffn_size, self.rows)
+            .patch(Patch::Rows);
+        self.push(label, command, gate.bytes + up.bytes);
+    }
+
+    fn glu_apart(&mut self, index: usize, layer: &Layer) {
+        let config = self.context.config;
+        let Some(halves) = self.scratch.gate_up else { return };
+        for (name, matrix, out) in [("gate", &layer.gate, halves[0]), ("up", &layer.up, halves[1])] {
+            let params = MatmulParams {
+                inputs: config.hidden_size as u32,
+                outputs: config.ffn_size as u32,
+                out_stride: config.ffn_size as u32,
+                soft_cap: 0.0,
+            };
+            let to = Target { out, offset: 0, bias: None, residual: None };
+            self.matmul(format!("layer.{index}.ffn_{name}"), self.scratch.normed, matrix, to, params);
+        }
+        let out = self.context.out_form(&[&layer.down]);
+        let command = CommandBuilder::new(Kernel::Glu { activation: self.activation(), out })
+            .bind(halves[0])
+            .bind(halves[1]);
+        let command = bind_outputs(command, out, self.scratch.act)
+            .params(ElementParams { cols: config.ffn_size as u32 })
+            .grid(config.ffn_size, self.rows)
+            .patch(Patch::Rows);
+        self.push(format!("layer.{index}.ffn_act"), command, 0);
+    }
+
+    /// Back to the hidden state: with the residual added in the product's epilogue, or after a norm of its own.
+    fn project(
+        &mut self,
+        [label, norm_label]: [String; 2],
+        x: Activation,
+        to: Projection<'_>,
+        [residual, output]: [BufferId; 2],
+    ) {
+        let hidden = self.context.config.hidden_size as u32;
+        let params =
+            MatmulParams { inputs: to.inputs as u32, outputs: hidden, out_stride: hidden, soft_cap: 0.0 };
+        let (Some(norm), Some(projected)) = (to.post_norm, self.scratch.projected) else {
+            let target = Target { out: output, offset: 0, bias: to.bias, residual: Some(residual) };
+            self.matmul(label, x, to.matrix, target, params);
+            return;
+        };
+        let target = Target { out: projected, offset: 0, bias: to.bias, residual: None };
+        self.matmul(label, x, to.matrix, target, params);
+        let command = CommandBuilder::new(Kernel::NormAdd)
+            .bind(projected)
+            .bind(norm)
+            .bind(residual)
+            .bind(output)
+            .params(self.norm_params())
+            .grid(1, self.rows)
+            .patch(Patch::Rows);
+        self.push(norm_label, command, 0);
+    }
+
+    fn matmul(&mut self, label: String, x: Activation, matrix: &Matrix, to: Target, params: MatmulParams) {
+        let q8 = self.context.wants_q8(matrix);
+        let kernel = Kernel::Matmul {
+            weight: matrix.dtype,
+            form: self.form,
+            q8,
+            bias: to.bias.is_some(),
+            residual: to.residual.is_some(),
+            rows: RowSet::All,
+        };
+        let command = CommandBuilder::new(kernel)
+            .bind(input_of(x, q8))
+            .bind(matrix.buffer)
+            .bind_at(to.out, to.offset)
+            .bind_if(to.bias)
+            .bind_if(to.residual)
+            .params(params)
+            .grid(params.outputs as usize, self.rows)
+            .patch(Patch::Rows);
+        self.push(label, command, matrix.bytes);
+    }
+
+    /// Output norm, vocabulary projection and the best token, for the rows that ask.
+    fn logits(&mut self, weights: &ModelWeights, steps: usize) {
+        let config = self.context.config;
+        let output = &weights.output;
+        let (out, q8) = (self.context.out_form(&[output]), self.context.wants_q8(output));
+        let command = CommandBuilder::new(Kernel::RmsNorm { out, rows: RowSet::Logits })
+            .bind(self.scratch.hidden[0])
+            .bind(weights.output_norm);
+        let command = bind_outputs(command, out, self.scratch.picked)
+            .bind(self.io.logit_rows)
+            .params(self.norm_params())
+            .grid(1, self.logit_rows)
+            .patch(Patch::LogitRows);
+        self.push("output_norm".into(), command, 0);
+
+        let kernel = Kernel::Matmul {
+            weight: output.dtype,
+            form: MatmulForm::for_rows(self.logit_rows),
+            q8,
+            bias: false,
+            residual: false,
+            rows: RowSet::Logits,
+        };
+        let vocab = config.vocab_size as u32;
+        let command = CommandBuilder::new(kernel)
+            .bind(input_of(self.scratch.picked, q8))
+            .bind(output.buffer)
+            .bind(self.io.logits)
+            .params(MatmulParams {
+                inputs: config.hidden_size as u32,
+                outputs: vocab,
+                out_stride: vocab,
+                soft_cap: config.logit_soft_cap.unwrap_or(0.0),
+            })
+            .grid(config.vocab_size, self.logit_rows)
+            .patch(Patch::LogitRows);
+        self.push("logits".into(), command, output.bytes);
+
+        let command = CommandBuilder::new(Kernel::Argmax)
+            .bind(self.io.logits)
+            .bind(self.io.tokens)
+            .bind(self.io.rows)
+            .bind(self.io.logit_rows)
+            .params(ArgmaxParams { vocab, advance: u32::from(steps > 1) })
+            .grid(1, self.logit_rows)
+            .patch(Patch::ArgmaxOutput);
+        self.push("argmax".into(), command, 0);
+    }
+
+    fn norm_params(&self) -> NormParams {
+        let config = self.context.config;
+        NormParams { cols: config.hidden_size as u32, epsilon: config.norm_epsilon }
+    }
+
+    fn activation(&self) -> crate::Activation {
+        self.context.config.activation.unwrap_or(self.context.arch.activation)
+    }
+
+    /// Outputs of Q, and of K or V.
+    fn qkv_sizes(&self) -> [usize; 2] {
+        let config = self.context.config;
+        [config.head_count * config.head_dim, config.kv_head_count * config.head_dim]
+    }
+}
+
+/// Where a matrix product's output goes.
+#[derive(Clone, Copy)]
+struct Target {
+    out: BufferId,
+    offset: u64,
+    bias: Option<BufferId>,
+    residual: Option<BufferId>,
+}
+
+/// A product that leads back to the hidden state.
+struct Projection<'a> {
+    matrix: &'a Matrix,
+    bias: Option<BufferId>,
+    post_norm: Option<BufferId>,
+    inputs: usize,
+}
+
+/// Scratch allocates the forms that some layer's consumers want, so the one asked for is there.
+fn input_of(activation: Activation, q8: bool) -> BufferId {
+    let form = if q8 { activation.q8 } else { activation.f32 };
+    form.unwrap_or_else(|| panic!("scratch lacks the {} form of {activation:?}", if q8 { "q8" } else { "f32" }))
+}
+
+fn bind_outputs(mut command: CommandBuilder, out: NormOut, to: Activation) -> CommandBuilder {
+    if out.f32() {
+        command = command.bind(input_of(to, false));
+    }
+    if out.q8() {
+        command = command.bind(input_of(to, true));
+    }
+    command
+}
