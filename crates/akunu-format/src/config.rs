@@ -1,6 +1,8 @@
 //! What a model file says about its shape. Facts only: what they mean for the forward pass is decided by
 //! the architecture's descriptor in `akunu-plan`.
 
+use crate::{FormatError, TensorInfo};
+
 /// Where the weights come from; conventions differ (see the field notes in `akunu_plan::arch`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
@@ -96,4 +98,111 @@ pub enum WindowPattern {
     FullEvery(usize),
     /// One entry a layer: does it slide?
     Layers(Vec<bool>),
+}
+
+/// Architectures whose configuration is known to be read in full. Others may be readable too; whether they
+/// can be run is for the descriptors to say.
+pub(crate) fn is_known_architecture(name: &str) -> bool {
+    ["llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3", "gemma3_text"].contains(&name)
+}
+
+/// The embedding's rows are the vocabulary, whatever the metadata says about it.
+pub(crate) fn vocab_size(tensors: &[TensorInfo]) -> Result<usize, FormatError> {
+    Ok(embedding(tensors)?.rows())
+}
+
+fn embedding(tensors: &[TensorInfo]) -> Result<&TensorInfo, FormatError> {
+    const NAME: &str = "token_embd.weight";
+    let tensor = tensors
+        .iter()
+        .find(|tensor| tensor.name == NAME)
+        .ok_or_else(|| FormatError::MissingTensor { name: NAME.to_string() })?;
+    if tensor.shape.len() != 2 {
+        let problem = format!("it should be a matrix, and its shape is {:?}", tensor.shape);
+        return Err(FormatError::tensor(NAME, problem));
+    }
+    Ok(tensor)
+}
+
+impl ModelConfig {
+    /// Refuses numbers that no model has, so that nobody further down divides by zero or overflows.
+    /// Shapes of single tensors are checked against the descriptor, not here.
+    pub(crate) fn check(&self, place: &'static str, tensors: &[TensorInfo]) -> Result<(), FormatError> {
+        /// Far above any model, far below where products of two would overflow.
+        const MOST: usize = 1 << 28;
+        let wrong =
+            |key: &str, problem: String| Err(FormatError::Config { key: key.to_string(), place, problem });
+        for (key, value) in [
+            ("context length", self.context_length),
+            ("hidden size", self.hidden_size),
+            ("layer count", self.layer_count),
+            ("feed-forward size", self.ffn_size),
+            ("head count", self.head_count),
+            ("key-value head count", self.kv_head_count),
+            ("head size", self.head_dim),
+        ] {
+            if value == 0 || value > MOST {
+                return wrong(key, format!("{value} is out of range"));
+            }
+        }
+        if !self.head_count.is_multiple_of(self.kv_head_count) {
+            let (heads, kv_heads) = (self.head_count, self.kv_head_count);
+            return wrong(
+                "head count",
+                format!("{heads} query heads cannot share {kv_heads} key-value heads evenly"),
+            );
+        }
+        if self.layer_count > tensors.len() {
+            let problem = format!("{} layers in a file of {} tensors", self.layer_count, tensors.len());
+            return wrong("layer count", problem);
+        }
+        let width = embedding(tensors)?.cols();
+        if width != self.hidden_size {
+            let problem = format!("{}, and token_embd.weight is {width} wide", self.hidden_size);
+            return wrong("hidden size", problem);
+        }
+        let dims = self.rope.dims;
+        if dims > self.head_dim || !dims.is_multiple_of(2) {
+            let problem =
+                format!("{dims} dimensions cannot rotate in pairs within heads of {}", self.head_dim);
+            return wrong("RoPE dimensions", problem);
+        }
+        self.check_floats().or_else(|(key, value)| wrong(key, format!("{value} is out of range")))
+    }
+
+    /// Numbers that have to be above zero and finite; the first that is not.
+    fn check_floats(&self) -> Result<(), (&'static str, f64)> {
+        let mut all = vec![
+            ("norm epsilon", Some(f64::from(self.norm_epsilon))),
+            ("RoPE base", Some(self.rope.base)),
+            ("local RoPE base", self.rope.local_base),
+            ("attention scale", self.attention_scale.map(f64::from)),
+            ("attention soft cap", self.attention_soft_cap.map(f64::from)),
+            ("logit soft cap", self.logit_soft_cap.map(f64::from)),
+        ];
+        match self.rope.scaling {
+            RopeScaling::None => {}
+            RopeScaling::Linear { factor } => all.push(("RoPE factor", Some(factor))),
+            RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context } => {
+                all.push(("RoPE factor", Some(factor)));
+                all.push(("RoPE low frequency factor", Some(low_freq_factor)));
+                // The ramp between them divides by their difference.
+                all.push(("RoPE high over low frequency factor", Some(high_freq_factor - low_freq_factor)));
+                all.push(("RoPE original context", Some(original_context as f64)));
+            }
+            RopeScaling::Yarn { factor, original_context, beta_fast, beta_slow, attention_factor } => {
+                all.push(("RoPE factor", Some(factor)));
+                all.push(("RoPE original context", Some(original_context as f64)));
+                all.push(("RoPE fast beta", Some(beta_fast)));
+                all.push(("RoPE slow beta", Some(beta_slow)));
+                all.push(("RoPE attention factor", attention_factor));
+            }
+        }
+        for (key, value) in all {
+            if let Some(value) = value.filter(|value| !(value.is_finite() && *value > 0.0)) {
+                return Err((key, value));
+            }
+        }
+        Ok(())
+    }
 }

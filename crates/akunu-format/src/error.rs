@@ -59,12 +59,12 @@ pub enum FormatError {
     Split { problem: String },
 
     /// The configuration makes no sense.
-    #[error("`{key}` in the {place}: {problem}")]
+    #[error("{key} in the {place}: {problem}")]
     Config { key: String, place: &'static str, problem: String },
 
     /// The file is fine, and asks for something that the engine does not do.
-    #[error("`{key}` {asks}, which is not supported{hint}")]
-    Unsupported { key: String, asks: String, hint: String },
+    #[error("`{key}` {asks}, which is not supported")]
+    Unsupported { key: String, asks: String },
 
     #[error("{0}")]
     Row(#[from] crate::blocks::RowError),
@@ -94,9 +94,8 @@ impl FormatError {
         FormatError::Tensor { name: printable(name), problem: problem.into() }
     }
 
-    #[expect(dead_code)]
     pub(crate) fn unsupported(key: &str, asks: impl Into<String>) -> FormatError {
-        FormatError::Unsupported { key: key.to_string(), asks: asks.into(), hint: String::new() }
+        FormatError::Unsupported { key: printable(key), asks: asks.into() }
     }
 
     /// The error itself, without the path that it was found at.

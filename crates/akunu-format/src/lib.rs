@@ -7,12 +7,16 @@ mod dtype;
 mod error;
 pub mod gguf;
 mod map;
+#[expect(dead_code)]
+mod names;
+mod open;
 mod provider;
 mod region;
 
 pub use config::{Activation, ModelConfig, Rope, RopeScaling, Source, Window, WindowPattern};
 pub use dtype::DType;
 pub use error::FormatError;
-pub use gguf::{Array, Gguf, Metadata, Strings, Value};
+pub use gguf::{Array, Gguf, GgufModel, Metadata, Strings, Value};
+pub use open::open_model;
 pub use provider::{TensorInfo, WeightProvider};
 pub use region::Region;

@@ -46,6 +46,7 @@ pub trait WeightProvider: std::fmt::Debug + Send + Sync {
         None
     }
 
+    /// F32 tensors start at a multiple of 4 bytes in memory, all others at a multiple of 2.
     fn tensor_bytes(&self, tensor: &TensorInfo) -> &[u8] {
         &self.regions()[tensor.region].bytes()[tensor.offset..tensor.offset + tensor.bytes]
     }
@@ -71,6 +72,21 @@ pub(crate) fn refuse_overlaps(tensors: &[TensorInfo]) -> Result<(), FormatError>
             let problem =
                 format!("its data overlaps that of tensor {}", crate::error::printable(&pair[0].name));
             return Err(FormatError::tensor(&pair[1].name, problem));
+        }
+    }
+    Ok(())
+}
+
+/// Files whose numbers lie across their natural places are refused here, so that nobody has to wonder later.
+pub(crate) fn refuse_misaligned(tensors: &[TensorInfo], regions: &[Region]) -> Result<(), FormatError> {
+    for tensor in tensors {
+        // Blocks begin with half-precision scales or bytes, and have even sizes.
+        let align = if tensor.dtype == DType::F32 { 4 } else { 2 };
+        let start = regions[tensor.region].bytes().as_ptr().addr() + tensor.offset;
+        if !start.is_multiple_of(align) {
+            let problem =
+                format!("its data does not start at a multiple of {align} bytes: write the file again");
+            return Err(FormatError::tensor(&tensor.name, problem));
         }
     }
     Ok(())

@@ -1,8 +1,10 @@
 //! GGUF, versions 2 and 3, little-endian: reading (mapped, split files too) and writing.
 
+mod config;
 mod cursor;
 mod header;
 mod metadata;
+mod model;
 mod split;
 mod types;
 
@@ -10,6 +12,7 @@ use std::collections::HashMap;
 use std::path::Path;
 
 pub use metadata::{Array, Metadata, Strings, Value};
+pub use model::GgufModel;
 pub use types::tensor_type_name;
 
 use crate::{FormatError, Region, TensorInfo};

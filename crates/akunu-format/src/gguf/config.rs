@@ -1,0 +1,290 @@
+//! GGUF metadata → [`ModelConfig`].
+
+use super::metadata::{Metadata, Value};
+use crate::error::printable;
+use crate::{FormatError, ModelConfig, Rope, RopeScaling, Source, TensorInfo, Window, WindowPattern};
+
+const PLACE: &str = "GGUF metadata";
+const ARCHITECTURE: &str = "general.architecture";
+
+/// Reading keys under the architecture's name.
+struct Keys<'a> {
+    metadata: &'a Metadata,
+    architecture: &'a str,
+}
+
+impl Keys<'_> {
+    fn name(&self, key: &str) -> String {
+        format!("{}.{key}", self.architecture)
+    }
+
+    fn usize(&self, key: &str) -> Result<Option<usize>, FormatError> {
+        // u32 is what the format's own keys are specified as; it fits usize everywhere.
+        Ok(self.metadata.u32(&self.name(key))?.map(|v| v as usize))
+    }
+
+    fn required(&self, key: &str) -> Result<usize, FormatError> {
+        self.usize(key)?.ok_or_else(|| self.missing(key))
+    }
+
+    fn missing(&self, key: &str) -> FormatError {
+        FormatError::MissingKey { key: self.name(key), place: PLACE }
+    }
+
+    fn f32(&self, key: &str) -> Result<Option<f32>, FormatError> {
+        self.metadata.f32(&self.name(key))
+    }
+
+    fn f64(&self, key: &str) -> Result<Option<f64>, FormatError> {
+        Ok(self.f32(key)?.map(f64::from))
+    }
+
+    /// A positive number; zero and absence mean that the feature is off.
+    fn nonzero(&self, key: &str) -> Result<Option<f32>, FormatError> {
+        Ok(self.f32(key)?.filter(|&v| v != 0.0))
+    }
+
+    /// A number, or an array with the same number for every layer.
+    fn per_layer(&self, key: &str, layers: usize) -> Result<Option<usize>, FormatError> {
+        let name = self.name(key);
+        if !matches!(self.metadata.get(&name), Some(Value::Array(_))) {
+            return self.usize(key);
+        }
+        let values = self.metadata.i32s(&name)?.unwrap_or_default();
+        if values.len() < layers {
+            let problem = format!("it has {} entries for {layers} layers", values.len());
+            return Err(FormatError::key(&name, problem));
+        }
+        let values = &values[..layers];
+        let Some(&first) = values.first() else { return Ok(None) };
+        if values.iter().any(|&v| v != first) {
+            return Err(FormatError::unsupported(&name, "differs from layer to layer"));
+        }
+        usize::try_from(first)
+            .map(Some)
+            .map_err(|_| FormatError::key(&name, format!("{first} is out of range")))
+    }
+
+    fn unsupported(&self, key: &str, asks: impl Into<String>) -> FormatError {
+        FormatError::unsupported(&self.name(key), asks)
+    }
+}
+
+pub(super) fn model_config(metadata: &Metadata, tensors: &[TensorInfo]) -> Result<ModelConfig, FormatError> {
+    let architecture = metadata
+        .str(ARCHITECTURE)?
+        .ok_or_else(|| FormatError::MissingKey { key: ARCHITECTURE.to_string(), place: PLACE })?;
+    let keys = Keys { metadata, architecture };
+    refuse_unsupported(&keys)?;
+    match read(&keys, tensors) {
+        // The key may be missing because this kind of model has no such thing.
+        Err(FormatError::MissingKey { key, .. }) if !crate::config::is_known_architecture(architecture) => {
+            let asks = format!("is {} (without `{key}`)", printable(architecture));
+            Err(FormatError::unsupported(ARCHITECTURE, asks))
+        }
+        other => other,
+    }
+}
+
+/// What makes a different computation of an otherwise plain model.
+fn refuse_unsupported(keys: &Keys<'_>) -> Result<(), FormatError> {
+    if let Some(count) = keys.usize("expert_count")?.filter(|&count| count > 0) {
+        return Err(keys.unsupported("expert_count", format!("asks for a mixture of {count} experts")));
+    }
+    if keys.metadata.bool(&keys.name("attention.causal"))? == Some(false) {
+        return Err(keys.unsupported("attention.causal", "asks for attention in both directions"));
+    }
+    for scale in ["logit_scale", "residual_scale", "embedding_scale"] {
+        if let Some(value) = keys.nonzero(scale)?.filter(|&value| value != 1.0) {
+            return Err(keys.unsupported(scale, format!("is {value}")));
+        }
+    }
+    let sections = keys.name("rope.dimension_sections");
+    if keys.metadata.get(&sections).is_some() {
+        return Err(FormatError::unsupported(&sections, "asks for positions in several dimensions"));
+    }
+    Ok(())
+}
+
+fn read(keys: &Keys<'_>, tensors: &[TensorInfo]) -> Result<ModelConfig, FormatError> {
+    let layer_count = keys.required("block_count")?;
+    let hidden_size = keys.required("embedding_length")?;
+    let head_count = keys
+        .per_layer("attention.head_count", layer_count)?
+        .ok_or_else(|| keys.missing("attention.head_count"))?;
+    let kv_head_count = keys.per_layer("attention.head_count_kv", layer_count)?.unwrap_or(head_count);
+    let head_dim = head_dim(keys, hidden_size, head_count)?;
+    let context_length = keys.required("context_length")?;
+    let config = ModelConfig {
+        architecture: keys.architecture.to_string(),
+        source: Source::Gguf,
+        name: keys.metadata.str("general.name")?.map(str::to_string),
+        vocab_size: crate::config::vocab_size(tensors)?,
+        context_length,
+        hidden_size,
+        layer_count,
+        ffn_size: keys
+            .per_layer("feed_forward_length", layer_count)?
+            .ok_or_else(|| keys.missing("feed_forward_length"))?,
+        head_count,
+        kv_head_count,
+        head_dim,
+        norm_epsilon: norm_epsilon(keys)?,
+        rope: rope(keys, head_dim, context_length)?,
+        window: window(keys, layer_count)?,
+        attention_scale: attention_scale(keys, hidden_size, head_count, layer_count)?,
+        attention_soft_cap: keys.nonzero("attn_logit_softcapping")?,
+        logit_soft_cap: keys.nonzero("final_logit_softcapping")?,
+        activation: None,
+        eos_ids: eos_ids(keys.metadata)?,
+        bos_id: keys.metadata.u32("tokenizer.ggml.bos_token_id")?,
+    };
+    config.check(PLACE, tensors)?;
+    Ok(config)
+}
+
+fn head_dim(keys: &Keys<'_>, hidden_size: usize, head_count: usize) -> Result<usize, FormatError> {
+    let even_share = || {
+        hidden_size.checked_div(head_count).ok_or_else(|| {
+            FormatError::key(
+                &keys.name("attention.head_count"),
+                "a model without attention heads cannot be run",
+            )
+        })
+    };
+    let key = keys.usize("attention.key_length")?.map_or_else(even_share, Ok)?;
+    let value = keys.usize("attention.value_length")?.unwrap_or(key);
+    if key != value {
+        let asks = format!("makes value heads {value} wide, and key heads are {key} wide");
+        return Err(keys.unsupported("attention.value_length", asks));
+    }
+    Ok(key)
+}
+
+fn norm_epsilon(keys: &Keys<'_>) -> Result<f32, FormatError> {
+    const KEY: &str = "attention.layer_norm_rms_epsilon";
+    keys.f32(KEY)?.ok_or_else(|| keys.missing(KEY))
+}
+
+fn rope(keys: &Keys<'_>, head_dim: usize, context_length: usize) -> Result<Rope, FormatError> {
+    let base = keys.f64("rope.freq_base")?.unwrap_or(10_000.0);
+    let local = match keys.f64("rope.freq_base_swa")? {
+        None if keys.architecture == "gemma3" => Some(10_000.0), // as llama.cpp does; converters leave it out
+        stated => stated,
+    };
+    Ok(Rope {
+        dims: keys.usize("rope.dimension_count")?.unwrap_or(head_dim),
+        base,
+        local_base: local.filter(|&local| local != base || keys.architecture == "gemma3"),
+        scaling: rope_scaling(keys, context_length)?,
+    })
+}
+
+fn rope_scaling(keys: &Keys<'_>, context_length: usize) -> Result<RopeScaling, FormatError> {
+    const TYPE: &str = "rope.scaling.type";
+    let name = keys.name(TYPE);
+    let factor = match keys.f64("rope.scaling.factor")? {
+        Some(factor) => Some(factor),
+        None => keys.f64("rope.scale_linear")?, // the name before there were other kinds
+    };
+    let factor = factor.filter(|&factor| factor != 0.0).unwrap_or(1.0);
+    // Multiplies cos and sin, on top of what YaRN makes of the factor itself.
+    let extra = keys.f64("rope.scaling.attn_factor")?.unwrap_or(1.0);
+    let kind = keys.metadata.str(&name)?.unwrap_or("linear");
+    let scaling = match kind {
+        "none" => RopeScaling::None,
+        "linear" if factor == 1.0 => RopeScaling::None,
+        "linear" => RopeScaling::Linear { factor },
+        "yarn" => {
+            refuse_yarn_variants(keys)?;
+            return Ok(RopeScaling::Yarn {
+                factor,
+                original_context: keys
+                    .usize("rope.scaling.original_context_length")?
+                    .unwrap_or(context_length),
+                beta_fast: keys.f64("rope.scaling.yarn_beta_fast")?.unwrap_or(32.0),
+                beta_slow: keys.f64("rope.scaling.yarn_beta_slow")?.unwrap_or(1.0),
+                attention_factor: (extra != 1.0).then(|| extra * (0.1 * factor.ln() + 1.0)),
+            });
+        }
+        other => return Err(keys.unsupported(TYPE, format!("is {}", printable(other)))),
+    };
+    if extra != 1.0 {
+        return Err(keys.unsupported("rope.scaling.attn_factor", format!("is {extra} without YaRN")));
+    }
+    Ok(scaling)
+}
+
+fn refuse_yarn_variants(keys: &Keys<'_>) -> Result<(), FormatError> {
+    for (key, plain) in [
+        ("rope.scaling.yarn_log_multiplier", 0.0),
+        ("rope.scaling.yarn_ext_factor", 1.0),
+        ("rope.scaling.yarn_attn_factor", 1.0),
+    ] {
+        // A negative number stands for "not set".
+        if let Some(value) = keys.f32(key)?.filter(|&value| value != plain && value >= 0.0) {
+            return Err(keys.unsupported(key, format!("is {value}")));
+        }
+    }
+    Ok(())
+}
+
+fn window(keys: &Keys<'_>, layer_count: usize) -> Result<Option<Window>, FormatError> {
+    const SIZE: &str = "attention.sliding_window";
+    let size = match keys.usize(SIZE)? {
+        // Gemma 2's own; early conversions leave it out.
+        None if keys.architecture == "gemma2" => 4096,
+        None | Some(0) => return Ok(None),
+        Some(size) => size,
+    };
+    let name = keys.name("attention.sliding_window_pattern");
+    let pattern = match keys.metadata.get(&name) {
+        None => WindowPattern::Unstated,
+        Some(Value::Array(array)) => {
+            let slides: Option<Vec<bool>> = match array {
+                crate::Array::Bool(slides) => Some(slides.clone()),
+                other => other.to_i128s().map(|all| all.into_iter().map(|v| v != 0).collect()),
+            };
+            let mut slides = slides
+                .ok_or_else(|| FormatError::key(&name, "it is neither a number nor an array of bools"))?;
+            if slides.len() < layer_count {
+                let problem = format!("it has {} entries for {layer_count} layers", slides.len());
+                return Err(FormatError::key(&name, problem));
+            }
+            slides.truncate(layer_count);
+            WindowPattern::Layers(slides)
+        }
+        Some(_) => match keys.usize("attention.sliding_window_pattern")? {
+            Some(0) => return Err(FormatError::key(&name, "0 says nothing about any layer")),
+            Some(every) => WindowPattern::FullEvery(every),
+            None => WindowPattern::Unstated,
+        },
+    };
+    Ok(Some(Window { size, pattern }))
+}
+
+/// The file seldom says it: Gemma's largest models are told by their depth, as llama.cpp does.
+fn attention_scale(
+    keys: &Keys<'_>,
+    hidden_size: usize,
+    head_count: usize,
+    layer_count: usize,
+) -> Result<Option<f32>, FormatError> {
+    if let Some(scale) = keys.nonzero("attention.scale")? {
+        return Ok(Some(scale));
+    }
+    let by_hidden_size = matches!((keys.architecture, layer_count), ("gemma2", 46) | ("gemma3", 62));
+    Ok(by_hidden_size.then(|| 1.0 / ((hidden_size / head_count) as f32).sqrt()))
+}
+
+fn eos_ids(metadata: &Metadata) -> Result<Vec<u32>, FormatError> {
+    let mut ids = Vec::new();
+    for kind in ["eos", "eot", "eom"] {
+        if let Some(id) = metadata.u32(&format!("tokenizer.ggml.{kind}_token_id"))?
+            && !ids.contains(&id)
+        {
+            ids.push(id);
+        }
+    }
+    Ok(ids)
+}
