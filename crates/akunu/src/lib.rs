@@ -1,1 +1,45 @@
+//! The Akunu inference engine: open a [`Model`], stand it on a device with an [`Engine`], and generate.
+//!
+//! ```no_run
+//! use std::ops::ControlFlow;
+//! use std::sync::Arc;
+//!
+//! # fn main() -> Result<(), akunu::Error> {
+//! let model = Arc::new(akunu::Model::embedded()?);
+//! let mut engine = akunu::Engine::new(model.clone(), &akunu::EngineOptions::default())?;
+//! let mut session = engine.session()?;
+//! let prompt = model.encode("Once upon a time")?;
+//! let mut story = String::new();
+//! let options = akunu::GenerateOptions { max_tokens: Some(100), ..Default::default() };
+//! engine.generate(&mut session, &prompt, &options, &mut |piece| {
+//!     story.push_str(piece.text);
+//!     ControlFlow::Continue(())
+//! })?;
+//! # Ok(())
+//! # }
+//! ```
 
+pub mod devices;
+mod engine;
+mod error;
+mod generate;
+mod memory;
+mod model;
+mod profile;
+pub mod random;
+pub mod sampling;
+mod score;
+mod session;
+
+pub use akunu_format::{DType, ModelConfig, TensorInfo, WeightProvider};
+pub use akunu_plan::{Capabilities, Device, DispatchTable, KvType, MemoryPlan, ModelPlan};
+pub use devices::{DeviceChoice, open_device};
+pub use engine::{DEFAULT_CONTEXT, Engine, EngineOptions, Note, Prefilled, plan};
+pub use error::Error;
+pub use generate::{FinishReason, GenerateOptions, Generated, Overflow, Piece, Timings};
+pub use memory::{available_memory, human};
+pub use model::Model;
+pub use profile::{LabelTiming, ProfileOptions};
+pub use sampling::{Sampler, Sampling};
+pub use score::Perplexity;
+pub use session::Session;

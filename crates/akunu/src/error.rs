@@ -1,0 +1,64 @@
+//! What can go wrong between a file and a token, in words that say what to do next.
+
+use akunu_format::FormatError;
+use akunu_plan::{DeviceError, MemoryPlan, PlanError};
+
+/// Display is the whole story, causes included: print it as it is.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    #[error(transparent)]
+    Format(#[from] FormatError),
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+
+    #[error("there is no device \"{name}\"; choose one of {known}")]
+    UnknownDevice { name: String, known: String },
+
+    #[error(
+        "this model with a context of {context} needs {} of memory, and {} are available; {advice}\n{}",
+        crate::memory::human(plan.allocated()), crate::memory::human(*available), crate::memory::listing(plan)
+    )]
+    DoesNotFit { plan: Box<MemoryPlan>, context: usize, available: u64, advice: String },
+
+    #[error("the prompt is empty: give at least one token")]
+    EmptyPrompt,
+
+    #[error("token id {id} (number {index} of the prompt) is outside the vocabulary of {vocab} ids: use 0 to {}", vocab - 1)]
+    TokenOutsideVocabulary { id: u32, index: usize, vocab: usize },
+
+    #[error(
+        "the prompt has {prompt} tokens and the context {context} positions; shorten the prompt or ask for a \
+         context of at least {} (-c)", prompt + 1
+    )]
+    PromptTooLong { prompt: usize, context: usize },
+
+    #[error(
+        "all {context} positions of the context are full; ask for a larger one (-c), or allow stopping or shifting"
+    )]
+    ContextFull { context: usize },
+
+    #[error("this model has no vocabulary, so it takes and gives token ids only (--ids)")]
+    NoTokenizer,
+
+    #[error(
+        "the logits after position {position} are not finite numbers: the weights are damaged, or a kernel is \
+         wrong (akunu verify MODEL tells)"
+    )]
+    NotFinite { position: usize },
+
+    #[error("all {slots} slots are taken: drop a session, or make the engine with more slots")]
+    NoFreeSlot { slots: usize },
+
+    #[error("this session belongs to another engine")]
+    ForeignSession,
+
+    /// A setting that makes no sense.
+    #[error("{name} is {value}; it has to be {expected}")]
+    Setting { name: &'static str, value: String, expected: &'static str },
+
+    #[error("the logit biases rule every token out, so none can be picked")]
+    NothingToPick,
+}
