@@ -1,11 +1,172 @@
-//! Block layouts (to come): byte layout of every dtype, scalar conversion both ways.
+//! Block layouts: what the bytes of every dtype mean, and scalar conversion both ways.
+//!
+//! These loops are the definition that kernels are tested against, so they are written to be read.
+//! All numbers are little-endian; `d` and `m` are half-precision scales and offsets.
+//!
+//! | dtype | elements | bytes of a block, in order |
+//! |---|---|---|
+//! | Q4_0 | 32 | `d` 2, nibbles 16 |
+//! | Q4_1 | 32 | `d` 2, `m` 2, nibbles 16 |
+//! | Q5_0 | 32 | `d` 2, fifth bits 4, nibbles 16 |
+//! | Q5_1 | 32 | `d` 2, `m` 2, fifth bits 4, nibbles 16 |
+//! | Q8_0 | 32 | `d` 2, signed bytes 32 |
+//! | Q2_K | 256 | scales and offsets 16 (4 + 4 bits), 2-bit codes 64, `d` 2, `m` 2 |
+//! | Q3_K | 256 | third bits 32, 2-bit codes 64, scales 12 (16 × 6 bits), `d` 2 |
+//! | Q4_K | 256 | `d` 2, `m` 2, scales and offsets 12 (8 × 6 + 6 bits), nibbles 128 |
+//! | Q5_K | 256 | `d` 2, `m` 2, scales and offsets 12, fifth bits 32, nibbles 128 |
+//! | Q6_K | 256 | low nibbles 128, upper 2 bits 64, signed scales 16, `d` 2 |
+//!
+//! In the 32-element types, byte i of the nibbles holds element i (low) and element i + 16 (high).
+
+mod k;
+mod random;
+mod simple;
+
+pub use k::{unpack_scales_offsets, unpack_scales_q3};
+pub use random::{Rng, random_row};
+
+use half::{bf16, f16};
+
+use crate::DType;
 
 /// Why a row could not be converted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RowError {
-    #[error("a row of {elements} elements in {bytes} bytes is not {dtype}")]
-    Length { dtype: crate::DType, elements: usize, bytes: usize },
-    #[error("quantising to {dtype} is not supported")]
-    NoQuantiser { dtype: crate::DType },
+    #[error("{elements} elements in {bytes} bytes is not whole {dtype} blocks")]
+    Length { dtype: DType, elements: usize, bytes: usize },
+    #[error("there is no quantiser for {dtype} yet: choose F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0 or Q5_1")]
+    NoQuantiser { dtype: DType },
+}
+
+fn check(dtype: DType, elements: usize, bytes: usize) -> Result<(), RowError> {
+    if dtype.row_bytes(elements) == Some(bytes) {
+        return Ok(());
+    }
+    Err(RowError::Length { dtype, elements, bytes })
+}
+
+/// Bytes to numbers, each operation in f32 in the order that the format's definition has.
+pub fn dequantize_row(dtype: DType, bytes: &[u8], out: &mut [f32]) -> Result<(), RowError> {
+    check(dtype, out.len(), bytes.len())?;
+    match dtype {
+        DType::F32 => {
+            for (bytes, out) in bytes.as_chunks::<4>().0.iter().zip(out) {
+                *out = f32::from_le_bytes(*bytes);
+            }
+        }
+        DType::F16 => {
+            for (bytes, out) in bytes.as_chunks::<2>().0.iter().zip(out) {
+                *out = f16::from_le_bytes(*bytes).to_f32();
+            }
+        }
+        DType::BF16 => {
+            for (bytes, out) in bytes.as_chunks::<2>().0.iter().zip(out) {
+                *out = bf16::from_le_bytes(*bytes).to_f32();
+            }
+        }
+        DType::Q4_0 => each_block(bytes, out, simple::q4_0),
+        DType::Q4_1 => each_block(bytes, out, simple::q4_1),
+        DType::Q5_0 => each_block(bytes, out, simple::q5_0),
+        DType::Q5_1 => each_block(bytes, out, simple::q5_1),
+        DType::Q8_0 => each_block(bytes, out, simple::q8_0),
+        DType::Q2K => each_block(bytes, out, k::q2_k),
+        DType::Q3K => each_block(bytes, out, k::q3_k),
+        DType::Q4K => each_block(bytes, out, k::q4_k),
+        DType::Q5K => each_block(bytes, out, k::q5_k),
+        DType::Q6K => each_block(bytes, out, k::q6_k),
+    }
+    Ok(())
+}
+
+/// Numbers to bytes, rounded to nearest. Infinite or NaN input gives some block, never a panic.
+pub fn quantize_row(dtype: DType, values: &[f32], out: &mut [u8]) -> Result<(), RowError> {
+    check(dtype, values.len(), out.len())?;
+    match dtype {
+        DType::F32 => {
+            for (value, out) in values.iter().zip(out.as_chunks_mut::<4>().0) {
+                *out = value.to_le_bytes();
+            }
+        }
+        DType::F16 => {
+            for (value, out) in values.iter().zip(out.as_chunks_mut::<2>().0) {
+                *out = f16::from_f32(*value).to_le_bytes();
+            }
+        }
+        DType::BF16 => {
+            for (value, out) in values.iter().zip(out.as_chunks_mut::<2>().0) {
+                *out = bf16::from_f32(*value).to_le_bytes();
+            }
+        }
+        DType::Q4_0 => each_row(values, out, simple::to_q4_0),
+        DType::Q4_1 => each_row(values, out, simple::to_q4_1),
+        DType::Q5_0 => each_row(values, out, simple::to_q5_0),
+        DType::Q5_1 => each_row(values, out, simple::to_q5_1),
+        DType::Q8_0 => each_row(values, out, simple::to_q8_0),
+        DType::Q2K | DType::Q3K | DType::Q4K | DType::Q5K | DType::Q6K => {
+            return Err(RowError::NoQuantiser { dtype });
+        }
+    }
+    Ok(())
+}
+
+fn each_block<const BYTES: usize, const LEN: usize>(
+    bytes: &[u8],
+    out: &mut [f32],
+    convert: fn(&[u8; BYTES], &mut [f32; LEN]),
+) {
+    for (block, out) in bytes.as_chunks::<BYTES>().0.iter().zip(out.as_chunks_mut::<LEN>().0) {
+        convert(block, out);
+    }
+}
+
+fn each_row<const BYTES: usize, const LEN: usize>(
+    values: &[f32],
+    out: &mut [u8],
+    convert: fn(&[f32; LEN], &mut [u8; BYTES]),
+) {
+    for (values, block) in values.as_chunks::<LEN>().0.iter().zip(out.as_chunks_mut::<BYTES>().0) {
+        convert(values, block);
+    }
+}
+
+/// The half-precision number at `at`.
+fn half_at(block: &[u8], at: usize) -> f32 {
+    f16::from_le_bytes([block[at], block[at + 1]]).to_f32()
+}
+
+fn put_half(block: &mut [u8], at: usize, value: f32) {
+    block[at..at + 2].copy_from_slice(&f16::from_f32(value).to_le_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lengths_that_are_not_whole_blocks_are_refused() {
+        let mut out = [0.0; 32];
+        let error = dequantize_row(DType::Q4_0, &[0; 17], &mut out).unwrap_err();
+        assert_eq!(error.to_string(), "32 elements in 17 bytes is not whole Q4_0 blocks");
+        assert!(dequantize_row(DType::Q4K, &[0; 144], &mut out).is_err());
+        assert!(quantize_row(DType::Q8_0, &out[..31], &mut [0; 34]).is_err());
+    }
+
+    #[test]
+    fn k_quants_have_no_quantiser_yet() {
+        let error = quantize_row(DType::Q4K, &[0.0; 256], &mut [0; 144]).unwrap_err();
+        assert_eq!(error, RowError::NoQuantiser { dtype: DType::Q4K });
+    }
+
+    #[test]
+    fn every_type_reads_any_bytes() {
+        for dtype in DType::ALL {
+            let mut rng = Rng::new(3);
+            for _ in 0..50 {
+                let bytes: Vec<u8> = (0..dtype.block_bytes() * 2).map(|_| rng.next_u64() as u8).collect();
+                let mut out = vec![0.0; dtype.block_len() * 2];
+                dequantize_row(dtype, &bytes, &mut out).unwrap();
+            }
+        }
+    }
 }
