@@ -74,6 +74,34 @@ pub enum DeviceError {
     Failed { device: &'static str, message: String },
 }
 
+/// The checks that every device makes before it touches its memory: counts against the table, and rows against the
+/// bounds that the table's own commands state.
+pub fn check_submission(
+    device: &'static str,
+    table: &DispatchTable,
+    submission: &Submission<'_>,
+) -> Result<(), DeviceError> {
+    let Submission { rows, logit_rows, steps, .. } = *submission;
+    let ascending = logit_rows.windows(2).all(|w| w[0] < w[1]);
+    let within = logit_rows.last().is_none_or(|&last| (last as usize) < rows.len());
+    let fits = rows.len() <= table.rows
+        && logit_rows.len() <= table.logit_rows
+        && (1..=table.steps).contains(&steps)
+        && ascending
+        && within;
+    if !fits {
+        let (rows, logit_rows) = (rows.len(), logit_rows.len());
+        return Err(DeviceError::BadSubmission { device, table: table.name, rows, logit_rows, steps });
+    }
+    match rows.iter().position(|row| !table.bounds.admit(row, steps)) {
+        None => Ok(()),
+        Some(row) => {
+            let Row { token, position, slot, .. } = rows[row];
+            Err(DeviceError::BadRow { device, row, token, position, slot })
+        }
+    }
+}
+
 pub trait Device: std::fmt::Debug {
     fn capabilities(&self) -> &Capabilities;
 

@@ -2,7 +2,7 @@
 
 use bytemuck::{AnyBitPattern, NoUninit};
 
-use crate::{BufferId, Kernel};
+use crate::{BufferId, Kernel, Row};
 
 pub const MAX_BINDINGS: usize = 8;
 pub const PARAM_BYTES: usize = 64;
@@ -80,6 +80,40 @@ pub struct TableIo {
     pub logits: BufferId,
 }
 
+/// What a table's rows say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RowMeaning {
+    /// A token to run.
+    Token,
+    /// [`Kernel::KvShift`]'s.
+    Shift,
+    /// [`Kernel::KvCopy`]'s.
+    Copy,
+}
+
+/// What a row may say without leading a kernel outside its buffers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RowBounds {
+    pub meaning: RowMeaning,
+    pub vocab: u32,
+    pub capacity: u32,
+    pub slots: u32,
+}
+
+impl RowBounds {
+    /// Whether the row stays inside for `steps` steps.
+    pub fn admit(&self, row: &Row, steps: usize) -> bool {
+        let (token, position, len) = (u64::from(row.token), u64::from(row.position), u64::from(row.kv_len));
+        let more = steps as u64 - 1;
+        let fits = row.slot < self.slots && len + more <= u64::from(self.capacity);
+        fits && match self.meaning {
+            RowMeaning::Token => row.token < self.vocab && position < len,
+            RowMeaning::Shift => position + token <= len,
+            RowMeaning::Copy => row.token < self.slots,
+        }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq)]
 pub struct DispatchTable {
     /// `decode`, `prefill`, `kv_shift`, …
@@ -94,6 +128,7 @@ pub struct DispatchTable {
     /// The most steps that one submission may chain.
     pub steps: usize,
     pub io: TableIo,
+    pub bounds: RowBounds,
 }
 
 impl DispatchTable {

@@ -4,7 +4,7 @@ use super::weights::ModelWeights;
 use super::{Buffers, Context, table_io};
 use crate::params::KvMoveParams;
 use crate::plan::PlanError;
-use crate::{BufferId, CommandBuilder, CommandInfo, DispatchTable, Kernel, Patch};
+use crate::{BufferId, CommandBuilder, CommandInfo, DispatchTable, Kernel, Patch, RowMeaning};
 
 pub(super) fn kv_shift(
     context: &Context<'_>,
@@ -14,17 +14,18 @@ pub(super) fn kv_shift(
     let style = context.arch.rope_style(context.config);
     let kernel = Kernel::KvShift { style, kv: context.options.kv };
     let frequencies = |layer: usize| Some(weights.ropes[weights.layers[layer].rope].buffer);
-    build(context, "kv_shift", kernel, frequencies, buffers)
+    build(context, "kv_shift", (kernel, RowMeaning::Shift), frequencies, buffers)
 }
 
 pub(super) fn kv_copy(context: &Context<'_>, buffers: &mut Buffers) -> Result<DispatchTable, PlanError> {
-    build(context, "kv_copy", Kernel::KvCopy { kv: context.options.kv }, |_| None, buffers)
+    let kernel = Kernel::KvCopy { kv: context.options.kv };
+    build(context, "kv_copy", (kernel, RowMeaning::Copy), |_| None, buffers)
 }
 
 fn build(
     context: &Context<'_>,
     name: &'static str,
-    kernel: Kernel,
+    (kernel, meaning): (Kernel, RowMeaning),
     frequencies: impl Fn(usize) -> Option<BufferId>,
     buffers: &mut Buffers,
 ) -> Result<DispatchTable, PlanError> {
@@ -62,5 +63,6 @@ fn build(
         logit_rows: 1,
         steps: 1,
         io,
+        bounds: context.bounds(meaning),
     })
 }

@@ -12,7 +12,7 @@ use akunu_format::{ModelConfig, WeightProvider};
 pub(crate) use weights::vector_values;
 
 use crate::plan::{MemoryPlan, ModelPlan, PlanError, PlanOptions, Tables};
-use crate::{ArchDescriptor, BufferId, BufferKind, BufferSpec, Capabilities, TableIo, arch};
+use crate::{ArchDescriptor, BufferId, BufferKind, BufferSpec, Capabilities, RowBounds, RowMeaning, TableIo, arch};
 
 /// The buffers of a plan as they come into being.
 #[derive(Debug, Default)]
@@ -33,6 +33,17 @@ struct Context<'a> {
     options: &'a PlanOptions,
     q8_activations: bool,
     kv: KvLayout,
+}
+
+impl Context<'_> {
+    fn bounds(&self, meaning: RowMeaning) -> RowBounds {
+        RowBounds {
+            meaning,
+            vocab: self.config.vocab_size as u32,
+            capacity: self.options.context as u32,
+            slots: self.options.slots as u32,
+        }
+    }
 }
 
 /// The cache: `[layer][slot][kv head][position][head dim]`, keys and values apart.

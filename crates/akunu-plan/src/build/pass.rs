@@ -10,7 +10,7 @@ use crate::params::{
 use crate::plan::PlanError;
 use crate::{
     BufferId, CommandBuilder, CommandInfo, DispatchCommand, DispatchTable, Kernel, MatmulForm, NormOut, Patch,
-    RowSet, TableIo,
+    RowMeaning, RowSet, TableIo,
 };
 
 pub(super) struct Spec {
@@ -55,6 +55,7 @@ pub(super) fn build(
         logit_rows,
         steps: spec.steps,
         io,
+        bounds: context.bounds(RowMeaning::Token),
     })
 }
 

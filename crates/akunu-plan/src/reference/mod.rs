@@ -1,0 +1,287 @@
+//! The reference device: the same table, one command at a time, in plain scalar loops with f64 accumulators.
+//! Slow, obvious, correct: the oracle for every other device.
+
+mod attention;
+mod math;
+mod memory;
+mod ops;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use akunu_format::Region;
+
+use crate::{
+    BufferId, Capabilities, Device, DeviceBuffer, DeviceError, DispatchCommand, DispatchTable, Kernel, Outcome,
+    ReplayId, Row, Submission,
+};
+use memory::Memory;
+
+pub(crate) const NAME: &str = "reference";
+
+#[derive(Debug)]
+pub struct ReferenceDevice {
+    capabilities: Capabilities,
+    memory: Vec<Memory>,
+    allocated: u64,
+    prepared: Vec<Prepared>,
+    outcome: Outcome,
+}
+
+#[derive(Debug)]
+struct Prepared {
+    table: Arc<DispatchTable>,
+    /// By `BufferId`.
+    buffers: Vec<DeviceBuffer>,
+}
+
+/// What a command needs to know beyond its own bindings.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Live {
+    pub rows: usize,
+    pub logit_rows: usize,
+    pub step: usize,
+    /// Entries of one step in the tokens buffer.
+    pub logit_capacity: usize,
+}
+
+/// A command with its buffers at hand. Outputs are taken out of the memory while it runs: no kernel reads what it writes.
+pub(crate) struct Bound<'a> {
+    pub command: &'a DispatchCommand,
+    pub memory: &'a mut [Memory],
+    buffers: &'a [DeviceBuffer],
+    pub live: Live,
+}
+
+impl Bound<'_> {
+    fn place(&self, binding: usize) -> (usize, usize) {
+        let b = self.command.bindings[binding];
+        (self.buffers[b.buffer.index()].0 as usize, b.offset as usize)
+    }
+
+    pub(crate) fn bytes(&self, binding: usize) -> &[u8] {
+        let (index, offset) = self.place(binding);
+        &self.memory[index].bytes()[offset..]
+    }
+
+    pub(crate) fn f32s(&self, binding: usize) -> &[f32] {
+        bytemuck::cast_slice(self.bytes(binding))
+    }
+
+    pub(crate) fn u32s(&self, binding: usize) -> &[u32] {
+        bytemuck::cast_slice(self.bytes(binding))
+    }
+
+    pub(crate) fn rows(&self, binding: usize) -> &[Row] {
+        &bytemuck::cast_slice(self.bytes(binding))[..self.live.rows]
+    }
+
+    /// Runs `write` on a binding's bytes while the others stay readable.
+    pub(crate) fn write(&mut self, binding: usize, write: impl FnOnce(&Self, &mut [u8])) {
+        let (index, offset) = self.place(binding);
+        let mut taken = std::mem::take(&mut self.memory[index]);
+        write(self, &mut taken.bytes_mut()[offset..]);
+        self.memory[index] = taken;
+    }
+
+    pub(crate) fn write_f32s(&mut self, binding: usize, write: impl FnOnce(&Self, &mut [f32])) {
+        self.write(binding, |bound, bytes| write(bound, bytemuck::cast_slice_mut(bytes)));
+    }
+}
+
+impl Default for ReferenceDevice {
+    fn default() -> ReferenceDevice {
+        ReferenceDevice::new()
+    }
+}
+
+impl ReferenceDevice {
+    pub fn new() -> ReferenceDevice {
+        ReferenceDevice::like(&Capabilities {
+            name: NAME,
+            detail: "scalar loops, f64 accumulators".into(),
+            q8_activations: true,
+            unified_memory: true,
+            chain: 8,
+            prefill_rows: 64,
+            workspace_bytes: 0,
+            available_bytes: None,
+        })
+    }
+
+    /// Plans tables as another device would, so that both run the same one.
+    pub fn like(other: &Capabilities) -> ReferenceDevice {
+        ReferenceDevice {
+            capabilities: Capabilities {
+                name: NAME,
+                detail: "scalar loops, f64 accumulators".into(),
+                unified_memory: true,
+                workspace_bytes: 0,
+                available_bytes: None,
+                ..other.clone()
+            },
+            memory: Vec::new(),
+            allocated: 0,
+            prepared: Vec::new(),
+            outcome: Outcome { steps: 0 },
+        }
+    }
+
+    fn push(&mut self, memory: Memory) -> DeviceBuffer {
+        self.memory.push(memory);
+        DeviceBuffer(self.memory.len() as u32 - 1)
+    }
+
+    fn region(&mut self, buffer: DeviceBuffer, offset: u64, len: usize) -> Result<&mut Memory, DeviceError> {
+        let memory = &mut self.memory[buffer.0 as usize];
+        let (end, bytes) = (offset.saturating_add(len as u64), memory.bytes().len() as u64);
+        match end <= bytes {
+            true => Ok(memory),
+            false => Err(DeviceError::OutOfBounds { device: NAME, offset, end, bytes }),
+        }
+    }
+
+    fn io(&mut self, replay: ReplayId, id: BufferId) -> &mut [u8] {
+        let buffer = self.prepared[replay.0 as usize].buffers[id.index()];
+        self.memory[buffer.0 as usize].bytes_mut()
+    }
+
+    fn begin(&mut self, replay: ReplayId, submission: &Submission<'_>) -> Result<(), DeviceError> {
+        let table = Arc::clone(&self.prepared[replay.0 as usize].table);
+        crate::device::check_submission(NAME, &table, submission)?;
+        if !submission.rows.is_empty() {
+            let rows: &[u8] = bytemuck::cast_slice(submission.rows);
+            self.io(replay, table.io.rows)[..rows.len()].copy_from_slice(rows);
+        }
+        let logit_rows: &[u8] = bytemuck::cast_slice(submission.logit_rows);
+        self.io(replay, table.io.logit_rows)[..logit_rows.len()].copy_from_slice(logit_rows);
+        Ok(())
+    }
+
+    fn run(&mut self, replay: ReplayId, live: Live, first: usize, count: usize) {
+        let Prepared { table, buffers } = &self.prepared[replay.0 as usize];
+        for command in &table.commands[first..first + count] {
+            ops::run(Bound { command, memory: &mut self.memory, buffers, live });
+        }
+    }
+
+    /// The ids that a step found.
+    fn step_tokens(&mut self, replay: ReplayId, live: Live) -> &[u32] {
+        let tokens = self.prepared[replay.0 as usize].table.io.tokens;
+        let start = (live.step + 1) * live.logit_capacity;
+        let ids: &[u32] = bytemuck::cast_slice(self.io(replay, tokens));
+        &ids[start..start + live.logit_rows]
+    }
+
+    fn live(&self, replay: ReplayId, submission: &Submission<'_>) -> Live {
+        Live {
+            rows: submission.rows.len(),
+            logit_rows: submission.logit_rows.len(),
+            step: 0,
+            logit_capacity: self.prepared[replay.0 as usize].table.logit_rows,
+        }
+    }
+}
+
+impl Device for ReferenceDevice {
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    fn allocate(&mut self, what: &str, bytes: u64) -> Result<DeviceBuffer, DeviceError> {
+        let memory = Memory::zeroed(bytes).ok_or_else(|| DeviceError::OutOfMemory {
+            device: NAME,
+            what: what.into(),
+            bytes,
+        })?;
+        self.allocated += bytes;
+        Ok(self.push(memory))
+    }
+
+    fn import(&mut self, region: &Region, offset: usize, bytes: usize) -> Result<DeviceBuffer, DeviceError> {
+        let len = region.bytes().len();
+        match offset.checked_add(bytes).is_some_and(|end| end <= len) {
+            true => Ok(self.push(Memory::imported(region.clone(), offset, bytes))),
+            false => Err(DeviceError::OutOfBounds {
+                device: NAME,
+                offset: offset as u64,
+                end: offset.saturating_add(bytes) as u64,
+                bytes: len as u64,
+            }),
+        }
+    }
+
+    fn upload(&mut self, buffer: DeviceBuffer, offset: u64, bytes: &[u8]) -> Result<(), DeviceError> {
+        let memory = self.region(buffer, offset, bytes.len())?;
+        memory.bytes_mut()[offset as usize..][..bytes.len()].copy_from_slice(bytes);
+        Ok(())
+    }
+
+    fn download(&mut self, buffer: DeviceBuffer, offset: u64, bytes: &mut [u8]) -> Result<(), DeviceError> {
+        let memory = self.region(buffer, offset, bytes.len())?;
+        bytes.copy_from_slice(&memory.bytes()[offset as usize..][..bytes.len()]);
+        Ok(())
+    }
+
+    fn prepare(
+        &mut self,
+        table: &Arc<DispatchTable>,
+        buffers: &[DeviceBuffer],
+    ) -> Result<ReplayId, DeviceError> {
+        self.prepared.push(Prepared { table: Arc::clone(table), buffers: buffers.to_vec() });
+        Ok(ReplayId(self.prepared.len() as u32 - 1))
+    }
+
+    fn replay(&mut self, replay: ReplayId, submission: Submission<'_>) -> Result<(), DeviceError> {
+        self.begin(replay, &submission)?;
+        let commands = self.prepared[replay.0 as usize].table.commands.len();
+        let mut live = self.live(replay, &submission);
+        self.outcome = Outcome { steps: 0 };
+        for step in 0..submission.steps {
+            if submission.cancel.is_some_and(|c| c.load(Ordering::Relaxed)) {
+                break;
+            }
+            live.step = step;
+            self.run(replay, live, 0, commands);
+            self.outcome.steps += 1;
+            let found = self.step_tokens(replay, live);
+            if found.iter().any(|id| *id == u32::MAX || submission.stop.contains(id)) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn wait(&mut self) -> Result<Outcome, DeviceError> {
+        Ok(self.outcome)
+    }
+
+    fn run_range(
+        &mut self,
+        replay: ReplayId,
+        submission: Submission<'_>,
+        first: usize,
+        count: usize,
+    ) -> Result<(), DeviceError> {
+        self.begin(replay, &submission)?;
+        let live = self.live(replay, &submission);
+        self.run(replay, live, first, count);
+        Ok(())
+    }
+
+    fn allocated_bytes(&self) -> u64 {
+        self.allocated + self.capabilities.workspace_bytes
+    }
+}
+
+/// Whether a kernel's rows are all of a pass's, or those that ask for logits.
+pub(crate) fn live_rows(kernel: Kernel, live: Live) -> usize {
+    use crate::RowSet;
+    match kernel {
+        Kernel::RmsNorm { rows: RowSet::Logits, .. } | Kernel::Matmul { rows: RowSet::Logits, .. } => {
+            live.logit_rows
+        }
+        Kernel::Argmax => live.logit_rows,
+        _ => live.rows,
+    }
+}

@@ -1,0 +1,274 @@
+//! One function a kernel. Bindings are numbered as in `Kernel::bindings`.
+
+use akunu_format::DType;
+
+use super::attention::{attention, kv_copy, kv_shift, rope_kv};
+use super::math::{activate, soft_cap};
+use super::{Bound, live_rows};
+use crate::params::{
+    AnglesParams, ArgmaxParams, ElementParams, EmbedParams, GluMatmulParams, MatmulParams, NormParams, QkvParams,
+};
+use crate::{Activation, Kernel, NormOut, Row, RowSet, q8};
+
+pub(super) fn run(bound: Bound<'_>) {
+    match bound.command.kernel {
+        Kernel::Embed { weight } => embed(bound, weight),
+        Kernel::RopeAngles => rope_angles(bound),
+        Kernel::RmsNorm { out, rows } => rms_norm(bound, out, rows),
+        Kernel::NormAdd => norm_add(bound),
+        Kernel::Matmul { weight, q8, bias, residual, .. } => matmul(bound, weight, q8, bias, residual),
+        Kernel::Qkv { weight, q8, bias, .. } => qkv(bound, weight, q8, bias),
+        Kernel::GluMatmul { weight, q8, activation, out, .. } => glu_matmul(bound, weight, q8, activation, out),
+        Kernel::Glu { activation, out } => glu(bound, activation, out),
+        Kernel::Quantise => quantise(bound),
+        Kernel::RopeKv { style, qk_norm, kv } => rope_kv(bound, style, qk_norm, kv),
+        Kernel::Attention { kv, out } => attention(bound, kv, out),
+        Kernel::Argmax => argmax(bound),
+        Kernel::KvShift { style, kv } => kv_shift(bound, style, kv),
+        Kernel::KvCopy { kv } => kv_copy(bound, kv),
+    }
+}
+
+/// Writes rows in the forms asked for, bound from `first` on.
+pub(super) fn write_outputs(bound: &mut Bound<'_>, out: NormOut, first: usize, rows: &[Vec<f32>]) {
+    if out.f32() {
+        bound.write_f32s(first, |_, to| {
+            for (row, values) in rows.iter().enumerate() {
+                to[row * values.len()..][..values.len()].copy_from_slice(values);
+            }
+        });
+    }
+    if out.q8() {
+        bound.write(first + usize::from(out.f32()), |_, to| {
+            for (row, values) in rows.iter().enumerate() {
+                let bytes = q8::row_bytes(values.len());
+                quantise_row(values, &mut to[row * bytes..][..bytes]);
+            }
+        });
+    }
+}
+
+fn quantise_row(values: &[f32], to: &mut [u8]) {
+    let n = values.len();
+    for (i, block) in values.chunks_exact(q8::BLOCK).enumerate() {
+        let mut quants = [0i8; q8::BLOCK];
+        let (scale, sum) = q8::quantise_block(block, &mut quants);
+        to[i * q8::BLOCK..][..q8::BLOCK].copy_from_slice(bytemuck::cast_slice(&quants));
+        to[q8::scales_offset(n) + i * 4..][..4].copy_from_slice(&scale.to_le_bytes());
+        to[q8::sums_offset(n) + i * 4..][..4].copy_from_slice(&sum.to_le_bytes());
+    }
+}
+
+/// Input row `row` of `n` elements as f64, from either form.
+fn input_row(bound: &Bound<'_>, binding: usize, q8: bool, row: usize, n: usize) -> Vec<f64> {
+    if !q8 {
+        return bound.f32s(binding)[row * n..][..n].iter().map(|&v| f64::from(v)).collect();
+    }
+    let bytes = &bound.bytes(binding)[row * q8::row_bytes(n)..];
+    let scale = |i: usize| {
+        let b = &bytes[q8::scales_offset(n) + i / q8::BLOCK * 4..];
+        f64::from(f32::from_le_bytes([b[0], b[1], b[2], b[3]]))
+    };
+    (0..n).map(|i| scale(i) * f64::from(bytes[i] as i8)).collect()
+}
+
+fn weight_row(bound: &Bound<'_>, binding: usize, dtype: DType, row: usize, n: usize) -> Vec<f32> {
+    let bytes = dtype.row_bytes(n).unwrap_or(0);
+    let mut values = vec![0.0; n];
+    if akunu_format::blocks::dequantize_row(dtype, &bound.bytes(binding)[row * bytes..][..bytes], &mut values).is_err() {
+        values.fill(f32::NAN);
+    }
+    values
+}
+
+/// `outputs` rows of `x · Wᵀ`: `[input row][output]`.
+fn products(
+    bound: &Bound<'_>,
+    (x, q8): (usize, bool),
+    (weight, dtype): (usize, DType),
+    [inputs, outputs]: [usize; 2],
+) -> Vec<Vec<f64>> {
+    let rows = live_rows(bound.command.kernel, bound.live);
+    let xs: Vec<Vec<f64>> = (0..rows).map(|row| input_row(bound, x, q8, row, inputs)).collect();
+    let mut out = vec![vec![0.0; outputs]; rows];
+    for o in 0..outputs {
+        let w = weight_row(bound, weight, dtype, o, inputs);
+        for (x, out) in xs.iter().zip(&mut out) {
+            out[o] = x.iter().zip(&w).map(|(x, w)| x * f64::from(*w)).sum();
+        }
+    }
+    out
+}
+
+fn embed(mut bound: Bound<'_>, weight: DType) {
+    let p: EmbedParams = bound.command.params();
+    let cols = p.cols as usize;
+    bound.write_f32s(2, |bound, out| {
+        for (row, out) in bound.rows(1).iter().zip(out.chunks_exact_mut(cols)) {
+            let values = weight_row(bound, 0, weight, row.token as usize, cols);
+            out.iter_mut().zip(&values).for_each(|(o, v)| *o = v * p.scale);
+        }
+    });
+}
+
+fn rope_angles(mut bound: Bound<'_>) {
+    let p: AnglesParams = bound.command.params();
+    let pairs = p.pairs as usize;
+    bound.write_f32s(2, |bound, out| {
+        for (row, out) in bound.rows(1).iter().zip(out.chunks_exact_mut(pairs * 2)) {
+            for (frequency, out) in bound.f32s(0)[..pairs].iter().zip(out.chunks_exact_mut(2)) {
+                let angle = f64::from(row.position) * f64::from(*frequency);
+                out[0] = (angle.cos() * f64::from(p.magnitude)) as f32;
+                out[1] = (angle.sin() * f64::from(p.magnitude)) as f32;
+            }
+        }
+    });
+}
+
+/// `x / rms(x) · weight`, in f64.
+pub(super) fn normalise(x: &[f32], weight: &[f32], epsilon: f32) -> Vec<f64> {
+    let mean = x.iter().map(|&v| f64::from(v) * f64::from(v)).sum::<f64>() / x.len() as f64;
+    let scale = 1.0 / (mean + f64::from(epsilon)).sqrt();
+    x.iter().zip(weight).map(|(&x, &w)| f64::from(x) * scale * f64::from(w)).collect()
+}
+
+fn rms_norm(mut bound: Bound<'_>, out: NormOut, set: RowSet) {
+    let p: NormParams = bound.command.params();
+    let cols = p.cols as usize;
+    let picks = 2 + usize::from(out.f32()) + usize::from(out.q8());
+    let source = |row: usize| match set {
+        RowSet::All => row,
+        RowSet::Logits => bound.u32s(picks)[row] as usize,
+    };
+    let rows: Vec<Vec<f32>> = (0..live_rows(bound.command.kernel, bound.live))
+        .map(|row| {
+            let x = &bound.f32s(0)[source(row) * cols..][..cols];
+            normalise(x, &bound.f32s(1)[..cols], p.epsilon).into_iter().map(|v| v as f32).collect()
+        })
+        .collect();
+    write_outputs(&mut bound, out, 2, &rows);
+}
+
+fn norm_add(mut bound: Bound<'_>) {
+    let p: NormParams = bound.command.params();
+    let cols = p.cols as usize;
+    let rows = bound.live.rows;
+    bound.write_f32s(3, |bound, out| {
+        for (row, out) in out.chunks_exact_mut(cols).take(rows).enumerate() {
+            let normed = normalise(&bound.f32s(0)[row * cols..][..cols], &bound.f32s(1)[..cols], p.epsilon);
+            let residual = &bound.f32s(2)[row * cols..][..cols];
+            for ((out, n), r) in out.iter_mut().zip(normed).zip(residual) {
+                *out = (f64::from(*r) + n) as f32;
+            }
+        }
+    });
+}
+
+fn matmul(mut bound: Bound<'_>, weight: DType, q8: bool, bias: bool, residual: bool) {
+    let p: MatmulParams = bound.command.params();
+    let (inputs, outputs, stride) = (p.inputs as usize, p.outputs as usize, p.out_stride as usize);
+    let mut y = products(&bound, (0, q8), (1, weight), [inputs, outputs]);
+    for (row, y) in y.iter_mut().enumerate() {
+        for (o, y) in y.iter_mut().enumerate() {
+            if bias {
+                *y += f64::from(bound.f32s(3)[o]);
+            }
+            if residual {
+                *y += f64::from(bound.f32s(3 + usize::from(bias))[row * stride + o]);
+            }
+            *y = soft_cap(*y, p.soft_cap);
+        }
+    }
+    bound.write_f32s(2, |_, out| {
+        for (row, y) in y.iter().enumerate() {
+            out[row * stride..][..outputs].iter_mut().zip(y).for_each(|(o, y)| *o = *y as f32);
+        }
+    });
+}
+
+fn qkv(mut bound: Bound<'_>, weight: DType, q8: bool, bias: bool) {
+    let p: QkvParams = bound.command.params();
+    let sizes = [p.q, p.k, p.v].map(|n| n as usize);
+    let stride: usize = sizes.iter().sum();
+    let mut start = 0;
+    for (part, outputs) in sizes.into_iter().enumerate() {
+        let y = products(&bound, (0, q8), (1 + part, weight), [p.inputs as usize, outputs]);
+        bound.write_f32s(4, |bound, out| {
+            for (row, y) in y.iter().enumerate() {
+                for (o, y) in y.iter().enumerate() {
+                    let bias = if bias { f64::from(bound.f32s(5 + part)[o]) } else { 0.0 };
+                    out[row * stride + start + o] = (y + bias) as f32;
+                }
+            }
+        });
+        start += outputs;
+    }
+}
+
+fn glu_matmul(mut bound: Bound<'_>, weight: DType, q8: bool, activation: Activation, out: NormOut) {
+    let p: GluMatmulParams = bound.command.params();
+    let shape = [p.inputs as usize, p.outputs as usize];
+    let gate = products(&bound, (0, q8), (1, weight), shape);
+    let up = products(&bound, (0, q8), (2, weight), shape);
+    let rows: Vec<Vec<f32>> = gate
+        .iter()
+        .zip(&up)
+        .map(|(g, u)| g.iter().zip(u).map(|(g, u)| (activate(activation, *g) * u) as f32).collect())
+        .collect();
+    write_outputs(&mut bound, out, 3, &rows);
+}
+
+fn glu(mut bound: Bound<'_>, activation: Activation, out: NormOut) {
+    let p: ElementParams = bound.command.params();
+    let cols = p.cols as usize;
+    let rows: Vec<Vec<f32>> = (0..bound.live.rows)
+        .map(|row| {
+            let (gate, up) = (&bound.f32s(0)[row * cols..][..cols], &bound.f32s(1)[row * cols..][..cols]);
+            gate.iter()
+                .zip(up)
+                .map(|(g, u)| (activate(activation, f64::from(*g)) * f64::from(*u)) as f32)
+                .collect()
+        })
+        .collect();
+    write_outputs(&mut bound, out, 2, &rows);
+}
+
+fn quantise(mut bound: Bound<'_>) {
+    let p: ElementParams = bound.command.params();
+    let cols = p.cols as usize;
+    let rows: Vec<Vec<f32>> =
+        (0..bound.live.rows).map(|row| bound.f32s(0)[row * cols..][..cols].to_vec()).collect();
+    write_outputs(&mut bound, NormOut::Q8, 1, &rows);
+}
+
+fn argmax(mut bound: Bound<'_>) {
+    let p: ArgmaxParams = bound.command.params();
+    let (vocab, live) = (p.vocab as usize, bound.live);
+    let best: Vec<u32> = (0..live.logit_rows).map(|j| best_token(&bound.f32s(0)[j * vocab..][..vocab])).collect();
+    bound.write(1, |_, bytes| {
+        let tokens: &mut [u32] = bytemuck::cast_slice_mut(bytes);
+        tokens[(live.step + 1) * live.logit_capacity..][..best.len()].copy_from_slice(&best);
+    });
+    if p.advance == 1 {
+        let asking = bound.u32s(3)[..best.len()].to_vec();
+        bound.write(2, |_, bytes| {
+            let rows: &mut [Row] = bytemuck::cast_slice_mut(bytes);
+            for (&row, &token) in asking.iter().zip(&best).filter(|(_, token)| **token != u32::MAX) {
+                rows[row as usize] = rows[row as usize].next(token);
+            }
+        });
+    }
+}
+
+fn best_token(logits: &[f32]) -> u32 {
+    let mut best = 0;
+    for (id, value) in logits.iter().enumerate() {
+        if value.is_nan() {
+            return u32::MAX;
+        }
+        if *value > logits[best] {
+            best = id;
+        }
+    }
+    best as u32
+}
