@@ -35,7 +35,7 @@ pub enum FormatError {
     #[error("metadata key `{key}`: {problem}")]
     Key { key: String, problem: String },
 
-    #[error("metadata key `{key}` should be {wanted}, but is {found}")]
+    #[error("key `{key}` should be {wanted}, but is {found}")]
     WrongType { key: String, wanted: &'static str, found: String },
 
     #[error("`{key}` is missing from the {place}: this file cannot be run, convert the original model again")]

@@ -6,8 +6,8 @@ mod config;
 mod dtype;
 mod error;
 pub mod gguf;
+mod hf;
 mod map;
-#[expect(dead_code)]
 mod names;
 mod open;
 mod provider;
@@ -17,6 +17,7 @@ pub use config::{Activation, ModelConfig, Rope, RopeScaling, Source, Window, Win
 pub use dtype::DType;
 pub use error::FormatError;
 pub use gguf::{Array, Gguf, GgufModel, Metadata, Strings, Value};
+pub use hf::SafeTensorsModel;
 pub use open::open_model;
 pub use provider::{TensorInfo, WeightProvider};
 pub use region::Region;

@@ -115,12 +115,12 @@ fn is_canonical(name: &str, layer_count: usize) -> bool {
 pub(crate) fn refuse_unknown(tensors: &[TensorInfo], config: &ModelConfig) -> Result<(), FormatError> {
     match tensors.iter().find(|tensor| !is_canonical(&tensor.name, config.layer_count)) {
         None => Ok(()),
-        Some(tensor) => Err(unknown(&tensor.name, config)),
+        Some(tensor) => Err(unknown(&tensor.name, &config.architecture)),
     }
 }
 
-pub(crate) fn unknown(name: &str, config: &ModelConfig) -> FormatError {
-    FormatError::UnknownTensor { name: printable(name), architecture: printable(&config.architecture) }
+pub(crate) fn unknown(name: &str, architecture: &str) -> FormatError {
+    FormatError::UnknownTensor { name: printable(name), architecture: printable(architecture) }
 }
 
 #[cfg(test)]

@@ -1,11 +1,116 @@
 //! One door for every kind of model file. What a file is, its content says, not its name.
 
+use std::fs::File;
+use std::io::Read;
 use std::path::Path;
 
-use crate::{FormatError, GgufModel, WeightProvider};
+use crate::{FormatError, GgufModel, SafeTensorsModel, WeightProvider, gguf, hf};
 
-/// Opens a model: a GGUF file, a SafeTensors file, or a Hugging Face folder.
+/// Opens a model: a GGUF file (any part of a split one), a SafeTensors file, or a Hugging Face folder.
 pub fn open_model(path: &Path) -> Result<Box<dyn WeightProvider>, FormatError> {
-    // SafeTensors to come.
-    Ok(Box::new(GgufModel::open(path)?))
+    let about = std::fs::metadata(path).map_err(|error| FormatError::io("open it", error, path))?;
+    if about.is_dir() {
+        if !path.join(hf::CONFIG).is_file() {
+            return Err(no_config(path));
+        }
+        return Ok(Box::new(SafeTensorsModel::open(path)?));
+    }
+    if !about.is_file() {
+        let advice = "Give a file or a folder.";
+        return Err(not_a_model("neither a file nor a folder", advice).in_file(path));
+    }
+    match recognise(&first_bytes(path)?, about.len()) {
+        Kind::Gguf => Ok(Box::new(GgufModel::open(path)?)),
+        Kind::SafeTensors => Ok(Box::new(SafeTensorsModel::open(path)?)),
+        Kind::Other(error) => Err(error.in_file(path)),
+    }
+}
+
+enum Kind {
+    Gguf,
+    SafeTensors,
+    Other(FormatError),
+}
+
+const LOOKED_AT: usize = 32;
+
+fn first_bytes(path: &Path) -> Result<Vec<u8>, FormatError> {
+    let file = File::open(path).map_err(|error| FormatError::io("open it", error, path))?;
+    let mut bytes = Vec::with_capacity(LOOKED_AT);
+    file.take(LOOKED_AT as u64)
+        .read_to_end(&mut bytes)
+        .map_err(|error| FormatError::io("read it", error, path))?;
+    Ok(bytes)
+}
+
+fn not_a_model(found: &str, advice: &str) -> FormatError {
+    FormatError::NotAModel { found: found.to_string(), advice: advice.to_string() }
+}
+
+/// What people have instead of a model, by its first bytes: (beginning, what it is, what to do).
+const OTHERS: [(&[u8], &str, &str); 12] = [
+    (b"PK\x03\x04", "a zip archive, as PyTorch writes weights", SAVE_AS_SAFETENSORS),
+    (b"\x80\x02", "a Python pickle, as PyTorch writes weights", SAVE_AS_SAFETENSORS),
+    (b"\x80\x03", "a Python pickle, as PyTorch writes weights", SAVE_AS_SAFETENSORS),
+    (b"\x80\x04", "a Python pickle, as PyTorch writes weights", SAVE_AS_SAFETENSORS),
+    (b"\x80\x05", "a Python pickle, as PyTorch writes weights", SAVE_AS_SAFETENSORS),
+    (b"lmgg", "a GGML file, of whisper.cpp or from before GGUF", TAKE_GGUF),
+    (b"fmgg", "a GGMF file, from before GGUF", TAKE_GGUF),
+    (b"tjgg", "a GGJT file, from before GGUF", TAKE_GGUF),
+    (b"algg", "a GGLA adapter, from before GGUF", TAKE_GGUF),
+    (
+        b"version https://git-lfs",
+        "a Git LFS pointer",
+        "Run `git lfs pull` to get the file that it stands for.",
+    ),
+    (b"{", "a JSON file", "Give the folder that it lies in, or the weights' file."),
+    (b"<", "a web page", "The download went wrong: download the file again."),
+];
+
+const SAVE_AS_SAFETENSORS: &str = "Save the model as SafeTensors, or take a GGUF file of it.";
+const TAKE_GGUF: &str = "Take a GGUF file of the model.";
+
+fn recognise(first: &[u8], len: u64) -> Kind {
+    if first.is_empty() {
+        return Kind::Other(not_a_model("an empty file", "Download it again."));
+    }
+    if first.starts_with(&gguf::MAGIC) {
+        return Kind::Gguf;
+    }
+    // A header's length, then its opening brace.
+    if let Some((length, rest)) = first.split_first_chunk::<8>()
+        && rest.first() == Some(&b'{')
+        && u64::from_le_bytes(*length) <= len
+    {
+        return Kind::SafeTensors;
+    }
+    for (beginning, found, advice) in OTHERS {
+        if first.starts_with(beginning) {
+            return Kind::Other(not_a_model(found, advice));
+        }
+    }
+    let found = format!(
+        "a file of an unknown kind (it begins with “{}”)",
+        first[..first.len().min(8)].escape_ascii()
+    );
+    Kind::Other(not_a_model(&found, "GGUF and SafeTensors files can be run."))
+}
+
+/// A folder that is no checkpoint often holds what was meant.
+fn no_config(folder: &Path) -> FormatError {
+    let entries = match std::fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(error) => return FormatError::io("list it", error, folder),
+    };
+    let mut files: Vec<_> = entries
+        .filter_map(|entry| entry.ok())
+        .map(|entry| entry.path())
+        .filter(|path| path.extension().is_some_and(|ending| ending == "gguf" || ending == "safetensors"))
+        .collect();
+    files.sort();
+    let advice = match files.first() {
+        Some(file) => format!("Give a file in it, such as {}.", file.display()),
+        None => "A Hugging Face folder has config.json and model.safetensors in it.".to_string(),
+    };
+    not_a_model("a folder without config.json", &advice).in_file(folder)
 }

@@ -15,6 +15,8 @@ pub use metadata::{Array, Metadata, Strings, Value};
 pub use model::GgufModel;
 pub use types::tensor_type_name;
 
+pub(crate) use header::MAGIC;
+
 use crate::{FormatError, Region, TensorInfo};
 
 /// What the refusal of another type recommends.

@@ -1,0 +1,140 @@
+//! JSON configuration with typed, path-naming access. `null` counts as absent, as it does in transformers,
+//! except where a caller asks for the difference.
+
+use std::path::Path;
+
+use serde_json::{Map, Value};
+
+use crate::FormatError;
+use crate::error::printable;
+
+pub(super) const PLACE: &str = "config.json";
+
+/// Configurations are kilobytes and indexes a few megabytes; anything larger is something else.
+const MOST_BYTES: u64 = 64 << 20;
+
+/// A JSON file whose root is an object.
+#[derive(Debug)]
+pub(super) struct Document(Map<String, Value>);
+
+impl Document {
+    pub(super) fn read(path: &Path) -> Result<Document, FormatError> {
+        let about = std::fs::metadata(path).map_err(|error| FormatError::io("open it", error, path))?;
+        if !about.is_file() || about.len() > MOST_BYTES {
+            let problem = format!("a configuration file has at most {} MiB", MOST_BYTES >> 20);
+            return Err(wrong("file", problem).in_file(path));
+        }
+        let bytes = std::fs::read(path).map_err(|error| FormatError::io("read it", error, path))?;
+        let text = std::str::from_utf8(&bytes)
+            .map_err(|_| wrong("file", "the text is not UTF-8".to_string()).in_file(path))?;
+        Document::parse(text).map_err(|error| error.in_file(path))
+    }
+
+    pub(super) fn parse(text: &str) -> Result<Document, FormatError> {
+        match serde_json::from_str(text) {
+            Ok(Value::Object(map)) => Ok(Document(map)),
+            Ok(_) => Err(wrong("file", "it is not a JSON object".to_string())),
+            Err(error) => Err(wrong("file", format!("it is not JSON: {error}"))),
+        }
+    }
+
+    pub(super) fn root(&self) -> Json<'_> {
+        Json { map: &self.0, path: String::new() }
+    }
+}
+
+pub(super) fn wrong(key: &str, problem: String) -> FormatError {
+    FormatError::Config { key: printable(key), place: PLACE, problem }
+}
+
+/// An object and where it stands in the document.
+#[derive(Clone, Debug)]
+pub(super) struct Json<'a> {
+    map: &'a Map<String, Value>,
+    path: String,
+}
+
+impl<'a> Json<'a> {
+    /// The key with all that leads to it: `text_config.rope_scaling.factor`.
+    pub(super) fn full(&self, key: &str) -> String {
+        if self.path.is_empty() { key.to_string() } else { format!("{}.{key}", self.path) }
+    }
+
+    pub(super) fn keys(&self) -> impl Iterator<Item = &'a str> + use<'a> {
+        self.map.keys().map(String::as_str)
+    }
+
+    /// Is it there, be it `null`?
+    pub(super) fn mentions(&self, key: &str) -> bool {
+        self.map.contains_key(key)
+    }
+
+    pub(super) fn get(&self, key: &str) -> Option<&'a Value> {
+        self.map.get(key).filter(|value| !value.is_null())
+    }
+
+    fn wrong_type(&self, key: &str, wanted: &'static str, found: &Value) -> FormatError {
+        let found = match found {
+            Value::Null => "null".to_string(),
+            Value::Bool(value) => value.to_string(),
+            Value::Number(number) => number.to_string(),
+            Value::String(_) => "a string".to_string(),
+            Value::Array(_) => "an array".to_string(),
+            Value::Object(_) => "an object".to_string(),
+        };
+        FormatError::WrongType { key: printable(&self.full(key)), wanted, found }
+    }
+
+    pub(super) fn usize(&self, key: &str) -> Result<Option<usize>, FormatError> {
+        let Some(value) = self.get(key) else { return Ok(None) };
+        let whole = value.as_u64().or_else(|| {
+            // Python writes some counts as 2048.0.
+            let float = value.as_f64()?;
+            (float >= 0.0 && float.fract() == 0.0 && float < 9e15).then_some(float as u64)
+        });
+        let fits = whole.and_then(|whole| usize::try_from(whole).ok());
+        fits.map(Some).ok_or_else(|| self.wrong_type(key, "a whole number", value))
+    }
+
+    pub(super) fn f64(&self, key: &str) -> Result<Option<f64>, FormatError> {
+        let Some(value) = self.get(key) else { return Ok(None) };
+        value.as_f64().map(Some).ok_or_else(|| self.wrong_type(key, "a number", value))
+    }
+
+    pub(super) fn bool(&self, key: &str) -> Result<Option<bool>, FormatError> {
+        let Some(value) = self.get(key) else { return Ok(None) };
+        value.as_bool().map(Some).ok_or_else(|| self.wrong_type(key, "true or false", value))
+    }
+
+    pub(super) fn str(&self, key: &str) -> Result<Option<&'a str>, FormatError> {
+        let Some(value) = self.get(key) else { return Ok(None) };
+        value.as_str().map(Some).ok_or_else(|| self.wrong_type(key, "a string", value))
+    }
+
+    pub(super) fn strings(&self, key: &str) -> Result<Option<Vec<&'a str>>, FormatError> {
+        let Some(value) = self.get(key) else { return Ok(None) };
+        let all = value.as_array().and_then(|all| all.iter().map(Value::as_str).collect());
+        all.map(Some).ok_or_else(|| self.wrong_type(key, "an array of strings", value))
+    }
+
+    /// A number, or several.
+    pub(super) fn ids(&self, key: &str) -> Result<Vec<u32>, FormatError> {
+        let Some(value) = self.get(key) else { return Ok(Vec::new()) };
+        let id = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok());
+        let all = match value {
+            Value::Array(all) => all.iter().map(id).collect(),
+            one => id(one).map(|id| vec![id]),
+        };
+        all.ok_or_else(|| self.wrong_type(key, "a token id or an array of them", value))
+    }
+
+    pub(super) fn object(&self, key: &str) -> Result<Option<Json<'a>>, FormatError> {
+        let Some(value) = self.get(key) else { return Ok(None) };
+        let map = value.as_object().ok_or_else(|| self.wrong_type(key, "an object", value))?;
+        Ok(Some(Json { map, path: self.full(key) }))
+    }
+
+    pub(super) fn unsupported(&self, key: &str, asks: impl Into<String>) -> FormatError {
+        FormatError::unsupported(&self.full(key), asks)
+    }
+}

@@ -1,0 +1,119 @@
+//! Rotary embedding in `config.json`: `rope_theta` with `rope_scaling`, or transformers 5's `rope_parameters`,
+//! flat or one object per kind of layer.
+
+use super::json::{Json, wrong};
+use crate::error::printable;
+use crate::{FormatError, Rope, RopeScaling};
+
+/// `two_bases`: Gemma 3, whose sliding layers have a base of their own even where the file does not say so.
+pub(super) fn rope(
+    text: &Json<'_>,
+    two_bases: bool,
+    head_dim: usize,
+    context: usize,
+) -> Result<Rope, FormatError> {
+    let parameters = match text.object("rope_parameters")? {
+        Some(parameters) => Some(parameters),
+        None => text.object("rope_scaling")?,
+    };
+    let nested = |kind: &str| parameters.as_ref().map_or(Ok(None), |all| all.object(kind));
+    let (full, sliding) = (nested("full_attention")?, nested("sliding_attention")?);
+    let is_nested = full.is_some() || sliding.is_some();
+    let flat = if is_nested { full } else { parameters };
+
+    let default_base = if two_bases { 1_000_000.0 } else { 10_000.0 };
+    let base = theta(flat.as_ref())?.or(text.f64("rope_theta")?).unwrap_or(default_base);
+    let scaling = flat.as_ref().map_or(Ok(RopeScaling::None), |one| scaling(one, text, context))?;
+    let local_base = match &sliding {
+        Some(sliding) => local_base(sliding, text, base, scaling, two_bases, context)?,
+        None if two_bases => Some(text.f64("rope_local_base_freq")?.unwrap_or(10_000.0)),
+        None => None,
+    };
+    let part = match flat.as_ref().map_or(Ok(None), |one| one.f64("partial_rotary_factor"))? {
+        None => text.f64("partial_rotary_factor")?.unwrap_or(1.0),
+        Some(part) => part,
+    };
+    if !(0.0..=1.0).contains(&part) {
+        return Err(wrong("partial_rotary_factor", format!("{part} is not between 0 and 1")));
+    }
+    Ok(Rope { dims: (head_dim as f64 * part) as usize, base, local_base, scaling })
+}
+
+fn theta(parameters: Option<&Json<'_>>) -> Result<Option<f64>, FormatError> {
+    parameters.map_or(Ok(None), |one| one.f64("rope_theta"))
+}
+
+/// The sliding layers' base, `None` where those layers rotate as the others do.
+fn local_base(
+    sliding: &Json<'_>,
+    text: &Json<'_>,
+    base: f64,
+    full_scaling: RopeScaling,
+    two_bases: bool,
+    context: usize,
+) -> Result<Option<f64>, FormatError> {
+    let default = if two_bases {
+        text.f64("rope_local_base_freq")?.or(Some(10_000.0))
+    } else {
+        text.f64("rope_theta")?
+    };
+    let local = theta(Some(sliding))?.or(default).unwrap_or(base);
+    let local_scaling = scaling(sliding, text, context)?;
+    match local_scaling {
+        RopeScaling::None if full_scaling == RopeScaling::None && local == base && !two_bases => Ok(None),
+        RopeScaling::None => Ok(Some(local)),
+        same if same == full_scaling && local == base => Ok(None),
+        _ => Err(sliding.unsupported("rope_type", "asks for scaling of its own in sliding layers")),
+    }
+}
+
+fn scaling(one: &Json<'_>, text: &Json<'_>, context: usize) -> Result<RopeScaling, FormatError> {
+    let key = if one.get("rope_type").is_some() { "rope_type" } else { "type" };
+    let factor = || one.f64("factor")?.ok_or_else(|| missing(one, "factor"));
+    match one.str(key)?.unwrap_or("default") {
+        "default" => Ok(RopeScaling::None),
+        "linear" => Ok(RopeScaling::Linear { factor: factor()? }),
+        "llama3" => Ok(RopeScaling::Llama3 {
+            factor: factor()?,
+            low_freq_factor: one.f64("low_freq_factor")?.ok_or_else(|| missing(one, "low_freq_factor"))?,
+            high_freq_factor: one.f64("high_freq_factor")?.ok_or_else(|| missing(one, "high_freq_factor"))?,
+            original_context: original_context(one, text, context)?,
+        }),
+        "yarn" => yarn(one, text, context),
+        other => Err(one.unsupported(key, format!("is {}", printable(other)))),
+    }
+}
+
+fn missing(one: &Json<'_>, key: &str) -> FormatError {
+    FormatError::MissingKey { key: one.full(key), place: super::CONFIG }
+}
+
+fn original_context(one: &Json<'_>, text: &Json<'_>, context: usize) -> Result<usize, FormatError> {
+    const KEY: &str = "original_max_position_embeddings";
+    Ok(text.usize(KEY)?.or(one.usize(KEY)?).unwrap_or(context))
+}
+
+fn yarn(one: &Json<'_>, text: &Json<'_>, context: usize) -> Result<RopeScaling, FormatError> {
+    if one.bool("truncate")? == Some(false) {
+        return Err(one.unsupported("truncate", "is false"));
+    }
+    let original_context = original_context(one, text, context)?;
+    let factor = one.f64("factor")?.unwrap_or(context as f64 / original_context as f64);
+    // Zero stands for "not set", as in transformers.
+    let set = |key: &str| one.f64(key).map(|value| value.filter(|&value| value != 0.0));
+    let growth = |weight: f64| if factor <= 1.0 { 1.0 } else { 0.1 * weight * factor.ln() + 1.0 };
+    let attention_factor = match (one.f64("attention_factor")?, set("mscale")?, set("mscale_all_dim")?) {
+        (Some(stated), _, _) => Some(stated),
+        (None, Some(mscale), Some(all)) => Some(growth(mscale) / growth(all)),
+        // The formula that `None` stands for would go below 1 here.
+        _ if factor < 1.0 => Some(1.0),
+        _ => None,
+    };
+    Ok(RopeScaling::Yarn {
+        factor,
+        original_context,
+        beta_fast: set("beta_fast")?.unwrap_or(32.0),
+        beta_slow: set("beta_slow")?.unwrap_or(1.0),
+        attention_factor,
+    })
+}

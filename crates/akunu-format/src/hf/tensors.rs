@@ -1,0 +1,71 @@
+//! A SafeTensors header: checked places of tensors, by the `safetensors` crate's own parser and ours on top.
+
+use safetensors::SafeTensors;
+use safetensors::tensor::Dtype;
+
+use crate::error::printable;
+use crate::names::{self, Sandwich};
+use crate::{DType, FormatError, Region, TensorInfo, provider};
+
+/// Bytes of the length before the header.
+const LENGTH: usize = 8;
+
+/// All tensors of one file, in file order, under the file's own names.
+pub(super) fn read(region: &Region, index: usize) -> Result<Vec<TensorInfo>, FormatError> {
+    let bytes = region.bytes();
+    let (header, metadata) = SafeTensors::read_metadata(bytes)
+        .map_err(|error| FormatError::header(format!("{error}. The file is cut short or damaged")))?;
+    let data_start = LENGTH + header;
+    let mut tensors = Vec::new();
+    for (name, info) in metadata.tensors() {
+        let dtype = dtype(info.dtype).ok_or_else(|| FormatError::TensorType {
+            name: printable(&name),
+            type_name: format!("{:?}", info.dtype),
+            supported: super::SUPPORTED,
+        })?;
+        if info.shape.contains(&0) {
+            return Err(FormatError::tensor(&name, format!("a dimension of {:?} is zero", info.shape)));
+        }
+        let (from, to) = info.data_offsets;
+        // The parser has checked all this; these bytes are untrusted, and the checks cost nothing.
+        let sound = from <= to && to <= bytes.len() - data_start;
+        let size = info.shape.iter().try_fold(dtype.block_bytes(), |all, &n| all.checked_mul(n));
+        if !sound || size != Some(to - from) {
+            return Err(FormatError::tensor(&name, "its place and its shape do not agree"));
+        }
+        tensors.push(TensorInfo {
+            name,
+            dtype,
+            shape: info.shape.clone(),
+            region: index,
+            offset: data_start + from,
+            bytes: to - from,
+        });
+    }
+    tensors.sort_by(|a, b| (a.offset, &a.name).cmp(&(b.offset, &b.name)));
+    provider::refuse_overlaps(&tensors)?;
+    Ok(tensors)
+}
+
+fn dtype(stored: Dtype) -> Option<DType> {
+    match stored {
+        Dtype::F32 => Some(DType::F32),
+        Dtype::F16 => Some(DType::F16),
+        Dtype::BF16 => Some(DType::BF16),
+        _ => None,
+    }
+}
+
+/// Gives every tensor its canonical name and leaves out what carries nothing.
+pub(super) fn rename(
+    mut tensors: Vec<TensorInfo>,
+    architecture: &str,
+) -> Result<Vec<TensorInfo>, FormatError> {
+    let sandwich = Sandwich::of(tensors.iter().map(|tensor| tensor.name.as_str()));
+    tensors.retain(|tensor| !names::is_ignorable(&tensor.name));
+    for tensor in &mut tensors {
+        tensor.name = names::canonical(&tensor.name, sandwich)
+            .ok_or_else(|| names::unknown(&tensor.name, architecture))?;
+    }
+    Ok(tensors)
+}

@@ -1,0 +1,91 @@
+//! Every SafeTensors model of the shared test data opens with the right configuration, or says why not.
+
+mod common;
+
+use akunu_format::{
+    Activation, DType, FormatError, RopeScaling, SafeTensorsModel, Source, Window, WindowPattern, open_model,
+};
+
+#[test]
+fn golden_models_open() {
+    for (name, layers, vocab, head_dim) in
+        [("llama", 2, 11, 4), ("qwen3", 2, 13, 6), ("gemma", 2, 13, 6), ("gemma3", 3, 13, 6)]
+    {
+        let file = format!("golden/tiny_{name}.safetensors");
+        let Some(path) = common::data("golden_models_open", &file) else { return };
+        let model = open_model(&path).unwrap();
+        let config = model.config();
+        assert_eq!(config.source, Source::HuggingFace);
+        assert_eq!(
+            (config.layer_count, config.vocab_size, config.head_dim),
+            (layers, vocab, head_dim),
+            "{name}"
+        );
+        assert_eq!((config.hidden_size, config.ffn_size, config.context_length), (8, 12, 16));
+        assert_eq!((config.head_count, config.kv_head_count, config.rope.dims), (2, 1, head_dim));
+        for layer in 0..layers {
+            let q = model.tensor(&format!("blk.{layer}.attn_q.weight")).unwrap();
+            assert_eq!((q.shape.as_slice(), q.dtype), ([2 * head_dim, 8].as_slice(), DType::F32));
+            assert_eq!(model.tensor_bytes(q).len(), 2 * head_dim * 8 * 4);
+        }
+        assert_eq!(model.tensor("blk.0.attn_q_norm.weight").is_some(), name.ends_with('3'));
+        assert_eq!(model.tensor("blk.0.post_attention_norm.weight").is_some(), name == "gemma3");
+        assert!(model.tensor("blk.0.ffn_norm.weight").is_some());
+        let activation = if name.starts_with("gemma") { Activation::GeluTanh } else { Activation::Silu };
+        assert_eq!(config.activation, Some(activation));
+        assert_eq!(config.rope.scaling, RopeScaling::None);
+    }
+}
+
+#[test]
+fn gemma_3_has_its_window_scale_and_two_bases() {
+    let Some(path) =
+        common::data("gemma_3_has_its_window_scale_and_two_bases", "golden/tiny_gemma3.safetensors")
+    else {
+        return;
+    };
+    let model = open_model(&path).unwrap();
+    let config = model.config();
+    assert_eq!(config.architecture, "gemma3_text");
+    assert_eq!(config.window, Some(Window { size: 4, pattern: WindowPattern::FullEvery(3) }));
+    assert_eq!(config.attention_scale, Some((12f64.powf(-0.5)) as f32));
+    assert_eq!((config.rope.base, config.rope.local_base), (1000.0, Some(10.0)));
+    assert_eq!((config.attention_soft_cap, config.logit_soft_cap), (None, None));
+}
+
+#[test]
+fn a_hugging_face_folder_opens() {
+    let Some(path) = common::data("a_hugging_face_folder_opens", "stories260K/hf") else { return };
+    let model = SafeTensorsModel::open(&path).unwrap();
+    let model: &dyn akunu_format::WeightProvider = &model;
+    let config = model.config();
+    assert_eq!((config.architecture.as_str(), config.vocab_size, config.layer_count), ("llama", 512, 5));
+    assert_eq!((&config.eos_ids[..], config.bos_id), (&[2][..], Some(1)));
+    assert!(model.tensor("output.weight").is_none() || model.tensor("token_embd.weight").is_some());
+}
+
+#[test]
+fn encoders_are_refused_by_kind() {
+    for (file, kind) in [
+        ("golden/tiny_bert.safetensors", "bert"),
+        ("golden/tiny_whisper.safetensors", "whisper"),
+        ("minilm", "bert"),
+    ] {
+        let Some(path) = common::data("encoders_are_refused_by_kind", file) else { return };
+        let error = open_model(&path).unwrap_err();
+        assert!(
+            matches!(error.kind(), FormatError::Unsupported { key, .. } if key == "model_type"),
+            "{error}"
+        );
+        assert!(error.to_string().contains(&format!("`model_type` is {kind}")), "{error}");
+    }
+}
+
+#[test]
+fn a_whisper_ggml_file_is_named_for_what_it_is() {
+    let Some(path) = common::data("a_whisper_ggml_file_is_named", "whisper/for-tests-ggml-tiny.bin") else {
+        return;
+    };
+    let error = open_model(&path).unwrap_err().to_string();
+    assert!(error.contains("this is a GGML file, of whisper.cpp or from before GGUF"), "{error}");
+}
