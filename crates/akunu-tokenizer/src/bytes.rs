@@ -1,0 +1,84 @@
+//! Byte-level BPE writes every byte as a printable character, so that its files hold no control characters or
+//! broken UTF-8: `Ġ` is a space, `Ċ` a line end, and most of ASCII is itself.
+
+/// Bytes that stand for themselves; the others count up from U+0100 in order.
+const fn is_itself(byte: u8) -> bool {
+    matches!(byte, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff)
+}
+
+/// U+0100 and the 67 after it are the bytes that do not stand for themselves.
+const SHIFTED: usize = 256 - (0x7e - 0x21 + 1) - (0xac - 0xa1 + 1) - (0xff - 0xae + 1);
+
+static BYTE_OF_SHIFTED: [u8; SHIFTED] = {
+    let mut bytes = [0; SHIFTED];
+    let (mut byte, mut count) = (0usize, 0);
+    while byte < 256 {
+        if !is_itself(byte as u8) {
+            bytes[count] = byte as u8;
+            count += 1;
+        }
+        byte += 1;
+    }
+    bytes
+};
+
+fn byte_of(c: char) -> Option<u8> {
+    match u8::try_from(c) {
+        Ok(byte) => Some(byte).filter(|&byte| is_itself(byte)),
+        Err(_) => BYTE_OF_SHIFTED.get((c as usize).checked_sub(0x100)?).copied(),
+    }
+}
+
+/// Appends the bytes that `text` writes. Text that is not in this writing (tokens that were added later, by
+/// hand) is taken as it stands.
+pub(crate) fn append_bytes(text: &str, out: &mut Vec<u8>) {
+    let start = out.len();
+    for c in text.chars() {
+        match byte_of(c) {
+            Some(byte) => out.push(byte),
+            None => {
+                out.truncate(start);
+                out.extend_from_slice(text.as_bytes());
+                return;
+            }
+        }
+    }
+}
+
+/// The byte that a SentencePiece token such as `<0x0A>` stands for.
+pub(crate) fn byte_of_hex(text: &str) -> Option<u8> {
+    let digits = text.strip_prefix("<0x")?.strip_suffix('>')?;
+    let plain = digits.len() == 2 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+    if plain { u8::from_str_radix(digits, 16).ok() } else { None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_byte_is_written_by_one_character() {
+        let written: Vec<u8> = ('\0'..='\u{143}').filter_map(byte_of).collect();
+        let mut sorted = written.clone();
+        sorted.sort_unstable();
+        assert_eq!(sorted, (0..=255).collect::<Vec<u8>>());
+        assert_eq!(byte_of('\u{144}'), None);
+        let bytes = |text: &str| {
+            let mut out = Vec::new();
+            append_bytes(text, &mut out);
+            out
+        };
+        assert_eq!(bytes("ĠtheĊ"), b" the\n");
+        assert_eq!(bytes("Ã©"), "é".as_bytes());
+        assert_eq!(bytes("<｜end▁of▁sentence｜>"), "<｜end▁of▁sentence｜>".as_bytes());
+    }
+
+    #[test]
+    fn byte_tokens_are_hexadecimal() {
+        assert_eq!(byte_of_hex("<0x0A>"), Some(10));
+        assert_eq!(byte_of_hex("<0xff>"), Some(255));
+        for text in ["<0x+A>", "<0x0>", "<0x000>", "0x0A", "<0x0A", "<0x€>"] {
+            assert_eq!(byte_of_hex(text), None, "{text}");
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! Fast seeded hashing, and the two look-ups that tokenizing consists of: text → token, pair → merge.
+//!
+//! The seed is random, so that no file can be made whose entries all collide.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, Hasher, RandomState};
+
+/// An odd constant with its bits well spread (2⁶⁴ divided by the golden ratio).
+const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// Multiplies to 128 bits and folds them: every bit of the input reaches every bit of the result.
+#[inline(always)]
+fn fold(a: u64, b: u64) -> u64 {
+    let product = a as u128 * b as u128;
+    product as u64 ^ (product >> 64) as u64
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Seed(u64);
+
+impl Seed {
+    pub(crate) fn random() -> Seed {
+        Seed(RandomState::new().hash_one(0u8) | 1)
+    }
+
+    #[inline]
+    pub(crate) fn hash_bytes(self, bytes: &[u8]) -> u64 {
+        let mut hash = self.0 ^ bytes.len() as u64;
+        let (words, tail) = bytes.as_chunks::<8>();
+        for word in words {
+            hash = fold(hash ^ u64::from_le_bytes(*word), SPREAD);
+        }
+        let mut last = [0; 8];
+        last[..tail.len()].copy_from_slice(tail);
+        fold(hash ^ u64::from_le_bytes(last), SPREAD ^ self.0)
+    }
+
+    #[inline]
+    pub(crate) fn hash_word(self, word: u128) -> u64 {
+        fold(fold(word as u64 ^ self.0, SPREAD) ^ (word >> 64) as u64, SPREAD)
+    }
+}
+
+/// What two neighbours become, and how soon: lower ranks go first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Merge {
+    pub(crate) rank: u32,
+    pub(crate) id: u32,
+}
+
+pub(crate) type PairMap = HashMap<u64, Merge, Seed>;
+
+#[inline(always)]
+pub(crate) fn pair(left: u32, right: u32) -> u64 {
+    (left as u64) << 32 | right as u64
+}
+
+impl BuildHasher for Seed {
+    type Hasher = PairHasher;
+
+    fn build_hasher(&self) -> PairHasher {
+        PairHasher(self.0)
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct PairHasher(u64);
+
+impl Hasher for PairHasher {
+    #[inline(always)]
+    fn write_u64(&mut self, pair: u64) {
+        self.0 = fold(self.0 ^ pair, SPREAD);
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        self.0 = Seed(self.0).hash_bytes(bytes);
+    }
+
+    #[inline(always)]
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+/// Finds the id of a byte string among those of a [`Pieces`]: open addressing over (part of the hash, id).
+#[derive(Debug)]
+pub(crate) struct PieceIndex {
+    seed: Seed,
+    slots: Vec<Slot>,
+    longest: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    tag: u32,
+    /// `VACANT`, or an id.
+    id: u32,
+}
+
+const VACANT: u32 = u32::MAX;
+
+/// Byte strings by id, end to end in one allocation.
+#[derive(Debug, Default)]
+pub(crate) struct Pieces {
+    bytes: Vec<u8>,
+    ends: Vec<usize>,
+}
+
+impl Pieces {
+    /// Ends the piece that `write` appends, and gives it the next id.
+    pub(crate) fn push_with(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
+        write(&mut self.bytes);
+        self.ends.push(self.bytes.len());
+    }
+
+    pub(crate) fn get(&self, id: u32) -> Option<&[u8]> {
+        let id = id as usize;
+        let end = *self.ends.get(id)?;
+        let start = if id == 0 { 0 } else { self.ends[id - 1] };
+        Some(&self.bytes[start..end])
+    }
+}
+
+impl PieceIndex {
+    /// Room for `count` pieces.
+    pub(crate) fn with_capacity(count: usize) -> PieceIndex {
+        let slots = (count.saturating_mul(2)).max(8).next_power_of_two();
+        PieceIndex { seed: Seed::random(), slots: vec![Slot { tag: 0, id: VACANT }; slots], longest: 0 }
+    }
+
+    /// Bytes of the longest piece that was inserted.
+    pub(crate) fn longest(&self) -> usize {
+        self.longest
+    }
+
+    /// Where `bytes` are, or the vacant slot where they would be.
+    #[inline]
+    fn probe(&self, pieces: &Pieces, bytes: &[u8]) -> (usize, u32) {
+        let hash = self.seed.hash_bytes(bytes);
+        let (tag, mask) = ((hash >> 32) as u32, self.slots.len() - 1);
+        let mut at = hash as usize & mask;
+        loop {
+            let slot = self.slots[at];
+            if slot.id == VACANT || slot.tag == tag && pieces.get(slot.id) == Some(bytes) {
+                return (at, tag);
+            }
+            at = (at + 1) & mask;
+        }
+    }
+
+    /// Of several ids with the same bytes the first to be inserted is found. Empty pieces are none.
+    pub(crate) fn insert(&mut self, pieces: &Pieces, id: u32) {
+        let Some(bytes) = pieces.get(id).filter(|bytes| !bytes.is_empty()) else { return };
+        let (at, tag) = self.probe(pieces, bytes);
+        if self.slots[at].id == VACANT {
+            self.slots[at] = Slot { tag, id };
+            self.longest = self.longest.max(bytes.len());
+        }
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, pieces: &Pieces, bytes: &[u8]) -> Option<u32> {
+        if bytes.is_empty() || bytes.len() > self.longest {
+            return None;
+        }
+        let id = self.slots[self.probe(pieces, bytes).0].id;
+        Some(id).filter(|&id| id != VACANT)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_are_found_by_their_bytes_and_the_first_of_equals_wins() {
+        let mut pieces = Pieces::default();
+        let texts = ["", "a", "ab", "a", "a longer piece than eight bytes", "b"];
+        for text in texts {
+            pieces.push_with(|out| out.extend(text.bytes()));
+        }
+        let mut index = PieceIndex::with_capacity(texts.len());
+        (0..6).for_each(|id| index.insert(&pieces, id));
+        let find = |text: &str| index.get(&pieces, text.as_bytes());
+        assert_eq!([find("a"), find("ab"), find("b"), find("")], [Some(1), Some(2), Some(5), None]);
+        assert_eq!(
+            [find(texts[4]), find("c"), find("a longer piece than eight byteS")],
+            [Some(4), None, None]
+        );
+        assert_eq!(pieces.get(6), None);
+    }
+}

@@ -1,0 +1,272 @@
+//! The tokenizers of this crate, behind one type: what all models share stands here.
+
+use std::sync::{Mutex, PoisonError};
+
+use akunu_format::Strings;
+
+use crate::bytelevel::ByteLevel;
+use crate::bytes::{append_bytes, byte_of_hex};
+use crate::cache::WordCache;
+use crate::eog::{self, Candidate};
+use crate::hash::Pieces;
+use crate::merge::Merger;
+use crate::sentencepiece::{SPACE_MARK, SentencePiece};
+use crate::special::{Fragment, SpecialTexts};
+use crate::wordpiece::WordPiece;
+use crate::{
+    EncodeOptions, MAX_TEXT, Model, SpecialTokens, TokenKind, Tokenizer, TokenizerError, Vocabulary,
+};
+
+/// A tokenizer made of a [`Vocabulary`].
+#[derive(Debug)]
+pub struct NativeTokenizer {
+    model: Encoder,
+    texts: Strings,
+    kinds: Vec<TokenKind>,
+    /// What each token adds to a text.
+    pieces: Pieces,
+    special_texts: SpecialTexts,
+    special: SpecialTokens,
+    end_of_generation: Vec<u32>,
+    add_space_prefix: bool,
+    scratch: Mutex<Vec<Scratch>>,
+}
+
+#[derive(Debug)]
+enum Encoder {
+    SentencePiece(SentencePiece),
+    ByteLevel(ByteLevel),
+    WordPiece(WordPiece),
+}
+
+/// Working memory of one encoding. Kept for the next: threads that encode at the same time have one each.
+#[derive(Debug, Default)]
+pub(crate) struct Scratch {
+    pub(crate) cache: WordCache,
+    pub(crate) merger: Merger,
+    pub(crate) text: String,
+}
+
+/// Working memories that are kept.
+const MAX_SCRATCH: usize = 16;
+
+impl NativeTokenizer {
+    pub fn new(vocabulary: Vocabulary) -> Result<NativeTokenizer, TokenizerError> {
+        check(&vocabulary)?;
+        let mut kinds = vocabulary.kinds.clone();
+        kinds.resize(vocabulary.tokens.len(), TokenKind::Normal);
+        name_control_tokens(&vocabulary, &mut kinds);
+        let pieces = pieces(&vocabulary, &kinds);
+        let model = match vocabulary.model {
+            Model::SentencePiece => Encoder::SentencePiece(SentencePiece::new(&vocabulary, &kinds, &pieces)),
+            Model::ByteLevel => Encoder::ByteLevel(ByteLevel::new(&vocabulary, &kinds, &pieces)?),
+            Model::WordPiece => Encoder::WordPiece(WordPiece::new(&vocabulary, &kinds, &pieces)),
+        };
+        let with_ids = || (0u32..).zip(vocabulary.tokens.iter()).zip(&kinds);
+        let special_texts = SpecialTexts::new(with_ids().map(|((id, text), &kind)| (id, text, kind)));
+        let candidates: Vec<Candidate<'_>> = with_ids()
+            .filter(|((_, text), kind)| is_special(**kind) && eog::looks_final(text))
+            .map(|((id, text), _)| Candidate { id, text })
+            .collect();
+        let (end_of_generation, eot) = eog::collect(&vocabulary.special, &candidates);
+        Ok(NativeTokenizer {
+            model,
+            pieces,
+            special_texts,
+            special: SpecialTokens { eot, ..vocabulary.special },
+            end_of_generation,
+            add_space_prefix: vocabulary.add_space_prefix,
+            texts: vocabulary.tokens,
+            kinds,
+            scratch: Mutex::new(Vec::new()),
+        })
+    }
+
+    fn encode_fragments(
+        &self,
+        text: &str,
+        options: EncodeOptions,
+        scratch: &mut Scratch,
+        ids: &mut Vec<u32>,
+    ) -> Result<(), TokenizerError> {
+        let special = &self.special;
+        let push = |ids: &mut Vec<u32>, wanted: bool, id: Option<u32>| {
+            ids.extend(id.filter(|_| wanted && options.add_special));
+        };
+        push(ids, special.add_bos, special.bos);
+        // The first word of a text gets its space, and so does the first after a special token.
+        let mut add_space = self.add_space_prefix;
+        self.special_texts.split(text, options.parse_special, |fragment| match fragment {
+            Fragment::Token(id) => {
+                ids.push(id);
+                add_space = self.add_space_prefix;
+                Ok(())
+            }
+            Fragment::Text(text) => {
+                let space = std::mem::take(&mut add_space);
+                match &self.model {
+                    Encoder::SentencePiece(model) => model.encode(text, space, &self.pieces, scratch, ids),
+                    Encoder::ByteLevel(model) => model.encode(text, &self.pieces, scratch, ids),
+                    Encoder::WordPiece(model) => model.encode(text, &self.pieces, scratch, ids),
+                }
+            }
+        })?;
+        push(ids, special.add_eos, special.eos);
+        push(ids, special.add_separator, special.separator);
+        Ok(())
+    }
+}
+
+impl Tokenizer for NativeTokenizer {
+    fn encode_into(
+        &self,
+        text: &str,
+        options: EncodeOptions,
+        ids: &mut Vec<u32>,
+    ) -> Result<(), TokenizerError> {
+        if text.len() > MAX_TEXT {
+            return Err(TokenizerError::TextTooLong { len: text.len(), max: MAX_TEXT });
+        }
+        let pool = || self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
+        let kept = pool().pop();
+        let mut scratch = kept.unwrap_or_default();
+        let before = ids.len();
+        let result = self.encode_fragments(text, options, &mut scratch, ids);
+        if result.is_err() {
+            ids.truncate(before);
+        }
+        scratch.merger.release_excess();
+        let mut pool = pool();
+        if pool.len() < MAX_SCRATCH {
+            pool.push(scratch);
+        }
+        result
+    }
+
+    fn vocab_size(&self) -> usize {
+        self.kinds.len()
+    }
+
+    fn token_bytes(&self, id: u32) -> Option<&[u8]> {
+        self.pieces.get(id)
+    }
+
+    fn token_text(&self, id: u32) -> Option<&str> {
+        self.texts.get(id as usize)
+    }
+
+    fn token_kind(&self, id: u32) -> Option<TokenKind> {
+        self.kinds.get(id as usize).copied()
+    }
+
+    fn find_token(&self, text: &str) -> Option<u32> {
+        (0u32..).zip(self.texts.iter()).find(|(_, token)| *token == text).map(|(id, _)| id)
+    }
+
+    fn special(&self) -> &SpecialTokens {
+        &self.special
+    }
+
+    fn end_of_generation(&self) -> &[u32] {
+        &self.end_of_generation
+    }
+
+    fn has_space_prefix(&self) -> bool {
+        // WordPiece begins every word with a space, the first included.
+        self.add_space_prefix || matches!(self.model, Encoder::WordPiece(_))
+    }
+}
+
+fn is_special(kind: TokenKind) -> bool {
+    matches!(kind, TokenKind::Control | TokenKind::Unknown | TokenKind::UserDefined)
+}
+
+/// Lengths and ids; what the models need is checked by them.
+fn check(vocabulary: &Vocabulary) -> Result<(), TokenizerError> {
+    let tokens = vocabulary.tokens.len();
+    if tokens == 0 {
+        return Err(TokenizerError::Empty);
+    }
+    let lengths = [
+        ("tokenizer.ggml.scores", vocabulary.scores.len()),
+        ("tokenizer.ggml.token_type", vocabulary.kinds.len()),
+    ];
+    for (key, found) in lengths {
+        if found != 0 && found != tokens {
+            return Err(TokenizerError::WrongLength { key, found, tokens });
+        }
+    }
+    // The last id, and one below, stand for "none" in the tables.
+    if tokens >= u32::MAX as usize {
+        return Err(TokenizerError::WrongLength { key: "tokenizer.ggml.tokens", found: tokens, tokens });
+    }
+    let special = &vocabulary.special;
+    let ids = [
+        ("tokenizer.ggml.bos_token_id", special.bos, special.add_bos),
+        ("tokenizer.ggml.eos_token_id", special.eos, special.add_eos),
+        ("tokenizer.ggml.seperator_token_id", special.separator, special.add_separator),
+        ("tokenizer.ggml.eot_token_id", special.eot, false),
+        ("tokenizer.ggml.unknown_token_id", special.unknown, false),
+        ("tokenizer.ggml.padding_token_id", special.padding, false),
+        ("tokenizer.ggml.mask_token_id", special.mask, false),
+    ];
+    for (key, id, needed) in ids {
+        match id {
+            Some(id) if id as usize >= tokens => {
+                return Err(TokenizerError::IdOutOfRange { key, id: id.into(), tokens });
+            }
+            None if needed => return Err(TokenizerError::MissingSpecial { key }),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Some files call `<|im_end|>` and the like normal. Text that merges spell stays text; what only looks like an
+/// end of generation, and can come about in no other way, is a control token.
+fn name_control_tokens(vocabulary: &Vocabulary, kinds: &mut [TokenKind]) {
+    let mut suspects: Vec<(usize, &str)> = vocabulary
+        .tokens
+        .iter()
+        .enumerate()
+        .filter(|&(id, text)| kinds[id] == TokenKind::Normal && eog::looks_final(text))
+        .collect();
+    if suspects.is_empty() {
+        return;
+    }
+    for merge in vocabulary.merges.iter() {
+        if let Some((left, right)) = merge.split_once(' ') {
+            suspects.retain(|(_, text)| text.strip_prefix(left) != Some(right));
+        }
+    }
+    for (id, _) in suspects {
+        kinds[id] = TokenKind::Control;
+    }
+}
+
+/// What each token adds to a text.
+fn pieces(vocabulary: &Vocabulary, kinds: &[TokenKind]) -> Pieces {
+    let mut pieces = Pieces::default();
+    for (text, kind) in vocabulary.tokens.iter().zip(kinds) {
+        pieces.push_with(|out| match kind {
+            TokenKind::Control | TokenKind::Unknown => {}
+            TokenKind::UserDefined => out.extend_from_slice(text.as_bytes()),
+            TokenKind::Byte => match byte_of_hex(text) {
+                Some(byte) => out.push(byte),
+                None => out.extend_from_slice(text.as_bytes()),
+            },
+            TokenKind::Normal | TokenKind::Unused if vocabulary.model == Model::ByteLevel => {
+                append_bytes(text, out);
+            }
+            TokenKind::Normal | TokenKind::Unused => {
+                for (at, part) in text.split(SPACE_MARK).enumerate() {
+                    if at > 0 {
+                        out.push(b' ');
+                    }
+                    out.extend_from_slice(part.as_bytes());
+                }
+            }
+        });
+    }
+    pieces
+}

@@ -1,0 +1,310 @@
+//! Before BPE, text is cut into words, and merges never reach across a cut. How is the business of each family
+//! of models; `tokenizer.ggml.pre` names it. A name that is not here is an error: cut wrongly, a text still
+//! becomes tokens, only not those that the model was trained on.
+
+mod sets;
+mod words;
+
+use crate::TokenizerError;
+use crate::error::printable;
+use crate::unicode::{Class, Reader};
+use words::{Cased, Cl100k};
+
+/// A pattern. What it matches becomes a piece, and so does what lies between two matches.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Gpt2,
+    Cl100k(Cl100k),
+    Cased(Cased),
+    DeepSeekV3,
+    /// `\p{N}{1,n}`
+    Numbers(usize),
+    /// `[0-9][0-9][0-9]`
+    ThreeDigits,
+    /// `[\p{P}…]+`, with these ASCII characters too.
+    Punctuation(&'static [u8]),
+    /// `\s?[class]+`
+    SpacedClass(Class),
+    /// `\s?[set]+`
+    SpacedSet(Set),
+    /// `[set]+`
+    Set(Set),
+    /// `[\r\n]`
+    LineEnd,
+    /// `[^\n]+|[\n]+`
+    Lines,
+    /// `\s+$`
+    TrailingSpace,
+    /// ` ?[^(\s|.,!?…。，、।۔،)]+`
+    Bloom,
+}
+
+/// Sorted ranges, both ends included.
+type Set = &'static [(char, char)];
+
+const fn cl100k(digits: usize) -> Step {
+    Step::Cl100k(Cl100k { contractions: true, letters: Class::LETTER, digits, line_ends: true })
+}
+
+const UNLIMITED: usize = usize::MAX;
+const LLAMA3: &[Step] = &[cl100k(3)];
+const QWEN2: &[Step] = &[cl100k(1)];
+const GPT2: &[Step] = &[Step::Gpt2];
+const SINGLE_DIGITS: &[Step] = &[Step::Numbers(1), Step::Gpt2];
+const O200K: &[Step] = &[Step::Cased(Cased { contractions: true, digits: 3 })];
+const TEKKEN: &[Step] = &[Step::Cased(Cased { contractions: false, digits: 1 })];
+const DEEPSEEK_V3: &[Step] = &[Step::Numbers(3), Step::Set(sets::CHINESE_AND_JAPANESE), Step::DeepSeekV3];
+const DEEPSEEK_LLM: &[Step] = &[
+    Step::LineEnd,
+    Step::SpacedSet(sets::CASED_LETTERS),
+    Step::SpacedSet(sets::WESTERN_AND_WIDE_SIGNS),
+    Step::TrailingSpace,
+    Step::Set(sets::CHINESE_AND_KOREAN),
+    Step::Numbers(UNLIMITED),
+];
+const DEEPSEEK_CODER: &[Step] = &[
+    Step::LineEnd,
+    Step::SpacedClass(Class::LETTER),
+    Step::SpacedClass(Class::PUNCTUATION),
+    Step::Set(sets::CHINESE_AND_KOREAN),
+    Step::Numbers(1),
+];
+const QWEN35: &[Step] = &[Step::Cl100k(Cl100k {
+    contractions: true,
+    letters: Class::LETTER.or(Class::MARK),
+    digits: 1,
+    line_ends: true,
+})];
+const NO_CONTRACTIONS: &[Step] =
+    &[Step::Cl100k(Cl100k { contractions: false, letters: Class::LETTER, digits: 1, line_ends: true })];
+const SEED_CODER: &[Step] =
+    &[Step::Cl100k(Cl100k { contractions: true, letters: Class::LETTER, digits: 1, line_ends: false })];
+const FALCON: &[Step] = &[Step::Punctuation(b"$+<=>^~|`"), Step::Gpt2, Step::ThreeDigits];
+const DEFAULT: &[Step] =
+    &[Step::Punctuation(b"$+<=>^~|"), Step::Gpt2, Step::Numbers(UNLIMITED), Step::ThreeDigits];
+
+/// Every known name, by what it does.
+const NAMES: &[(&[Step], &[&str])] = &[
+    (DEFAULT, &["default"]),
+    (
+        LLAMA3,
+        &[
+            "llama-bpe",
+            "llama3",
+            "llama-v3",
+            "falcon3",
+            "falcon-h1",
+            "pixtral",
+            "midm-2.0",
+            "lfm2",
+            "jina-v5-nano",
+            "dbrx",
+            "smaug-bpe",
+            "chatglm-bpe",
+            "glm4",
+        ],
+    ),
+    (
+        QWEN2,
+        &[
+            "qwen2",
+            "deepseek-r1-qwen",
+            "kormo",
+            "f2llmv2",
+            "megrez",
+            "stablelm2",
+            "hunyuan",
+            "solar-open",
+            "grok-2",
+        ],
+    ),
+    (QWEN35, &["qwen35"]),
+    (
+        GPT2,
+        &[
+            "gpt-2",
+            "phi-2",
+            "jina-es",
+            "jina-de",
+            "jina-v1-en",
+            "jina-v2-es",
+            "jina-v2-de",
+            "jina-v2-code",
+            "roberta-bpe",
+            "gigachat",
+            "a.x-4.0",
+            "mellum",
+            "modern-bert",
+            "exaone4",
+            "mpt",
+            "olmo",
+            "jais",
+            "trillion",
+            "granite-docling",
+        ],
+    ),
+    (
+        SINGLE_DIGITS,
+        &["smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b", "mellum2"],
+    ),
+    (TEKKEN, &["tekken"]),
+    (O200K, &["gpt-4o", "llama4", "kanana2", "talkie", "minimax-m2"]),
+    (DEEPSEEK_LLM, &["deepseek-llm"]),
+    (DEEPSEEK_CODER, &["deepseek-coder"]),
+    (DEEPSEEK_V3, &["deepseek-v3", "hunyuan-dense", "joyai-llm", "hy_v4"]),
+    (FALCON, &["falcon"]),
+    (&[Step::Bloom], &["bloom", "poro-chat", "gpt3-finnish"]),
+    (&[Step::Bloom, Step::Numbers(1)], &["viking"]),
+    (SEED_CODER, &["seed-coder"]),
+    (NO_CONTRACTIONS, &["ufakzeka"]),
+    (&[Step::Numbers(3), cl100k(UNLIMITED)], &["minicpm5"]),
+    (&[Step::Lines, cl100k(1)], &["laguna"]),
+];
+
+/// Models of these families have whole words in their vocabularies that no merges lead to.
+pub(crate) fn ignores_merges(pre: &str) -> bool {
+    const NAMES: [&str; 11] = [
+        "llama-bpe",
+        "llama3",
+        "llama-v3",
+        "falcon3",
+        "falcon-h1",
+        "pixtral",
+        "midm-2.0",
+        "lfm2",
+        "jina-v5-nano",
+        "tekken",
+        "minicpm5",
+    ];
+    NAMES.contains(&pre)
+}
+
+/// Texts of these families begin with the begin-of-text token, unless the file says otherwise.
+pub(crate) fn begins_with_bos(pre: &str) -> bool {
+    pre != "minicpm5" && ignores_merges(pre)
+}
+
+/// Cuts text into words.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PreTokenizer {
+    steps: &'static [Step],
+}
+
+impl PreTokenizer {
+    pub(crate) fn named(name: &str) -> Result<PreTokenizer, TokenizerError> {
+        match NAMES.iter().find(|(_, names)| names.contains(&name)) {
+            Some(&(steps, _)) => Ok(PreTokenizer { steps }),
+            None => Err(TokenizerError::UnknownPreTokenizer {
+                name: printable(name),
+                known: PreTokenizer::names().collect::<Vec<_>>().join(", "),
+            }),
+        }
+    }
+
+    pub(crate) fn names() -> impl Iterator<Item = &'static str> {
+        NAMES.iter().flat_map(|(_, names)| names.iter().copied())
+    }
+
+    /// Hands the words of `text` to `emit` in order; together they are the text.
+    pub(crate) fn split<E>(self, text: &str, emit: &mut impl FnMut(&str) -> Result<(), E>) -> Result<(), E> {
+        split(self.steps, text, emit)
+    }
+}
+
+fn split<E>(steps: &[Step], text: &str, emit: &mut impl FnMut(&str) -> Result<(), E>) -> Result<(), E> {
+    let Some((step, later)) = steps.split_first() else { return emit(text) };
+    let reader = Reader::new(text);
+    let mut done = 0;
+    while done < text.len() {
+        let (start, end) = step.find(reader, done).unwrap_or((text.len(), text.len()));
+        if done < start {
+            split(later, &text[done..start], emit)?;
+        }
+        if start < end {
+            split(later, &text[start..end], emit)?;
+        }
+        done = end;
+    }
+    Ok(())
+}
+
+impl Step {
+    /// The first match at or after `from`.
+    fn find(self, text: Reader<'_>, from: usize) -> Option<(usize, usize)> {
+        // Trying this one at each of many spaces would look at all that follow every time.
+        if let Step::TrailingSpace = self {
+            return trailing_space(text, from);
+        }
+        let mut at = from;
+        loop {
+            let end = self.end(text, at);
+            if end > at {
+                return Some((at, end));
+            }
+            (_, at) = text.char(at)?;
+        }
+    }
+
+    /// The end of the match that starts at `at`; `at` if none does.
+    fn end(self, text: Reader<'_>, at: usize) -> usize {
+        match self {
+            Step::Gpt2 => words::gpt2(text, at),
+            Step::Cl100k(rule) => rule.word(text, at),
+            Step::Cased(rule) => rule.word(text, at),
+            Step::DeepSeekV3 => words::deepseek_v3(text, at),
+            Step::Numbers(max) => words::numbers(text, at, max),
+            Step::ThreeDigits => {
+                let three = (0..3).all(|i| text.byte(at + i).is_ascii_digit());
+                if three { at + 3 } else { at }
+            }
+            Step::Punctuation(also) => run(text, at, |c| {
+                Class::of(c).is(Class::PUNCTUATION) || c.is_ascii() && also.contains(&(c as u8))
+            }),
+            Step::SpacedClass(class) => after_space(text, at, |start| text.run(start, class)),
+            Step::SpacedSet(set) => after_space(text, at, |start| run(text, start, |c| within(set, c))),
+            Step::Set(set) => run(text, at, |c| within(set, c)),
+            Step::LineEnd => at + matches!(text.byte(at), b'\r' | b'\n') as usize,
+            Step::Lines if text.byte(at) == b'\n' => run(text, at, |c| c == '\n'),
+            Step::Lines => run(text, at, |c| c != '\n'),
+            Step::TrailingSpace => trailing_space(text, at).filter(|m| m.0 == at).map_or(at, |m| m.1),
+            Step::Bloom => {
+                let start = if text.byte(at) == b' ' { at + 1 } else { at };
+                let end =
+                    run(text, start, |c| !Class::of(c).is(Class::SPACE) && !sets::BLOOM_ENDS.contains(&c));
+                if end > start { end } else { at }
+            }
+        }
+    }
+}
+
+/// The end of the run of characters from `at` that `belongs` accepts.
+fn run(text: Reader<'_>, mut at: usize, belongs: impl Fn(char) -> bool) -> usize {
+    while let Some((c, next)) = text.char(at) {
+        if !belongs(c) {
+            break;
+        }
+        at = next;
+    }
+    at
+}
+
+/// `\s?` and then something, or that alone.
+fn after_space(text: Reader<'_>, at: usize, rest: impl Fn(usize) -> usize) -> usize {
+    let (class, next) = text.class(at);
+    if class.is(Class::SPACE) {
+        let end = rest(next);
+        return if end > next { end } else { at };
+    }
+    rest(at)
+}
+
+fn within(set: Set, c: char) -> bool {
+    let after = set.partition_point(|range| range.0 <= c);
+    after > 0 && c <= set[after - 1].1
+}
+
+fn trailing_space(text: Reader<'_>, from: usize) -> Option<(usize, usize)> {
+    let end = text.len();
+    let start = from + text.tail(from).trim_end_matches(|c| Class::of(c).is(Class::SPACE)).len();
+    Some((start, end)).filter(|_| start < end)
+}

@@ -1,0 +1,237 @@
+//! The patterns that cut most of a text into words, each written out as a scanner.
+//!
+//! Each takes a reader over a piece of text and a position, and gives the end of the word that starts there, or
+//! that position itself where none does. They are regular expressions in the files that models come with; the
+//! expression that a scanner stands for is quoted at it, `\s+(?!\S)` included, which leaves the last of several
+//! spaces to the word that follows.
+
+use crate::unicode::{Class, Reader};
+
+const NUMBER: Class = Class::NUMBER;
+const SPACE: Class = Class::SPACE;
+const LETTER: Class = Class::LETTER;
+
+/// GPT-2: `'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`
+pub(super) fn gpt2(text: Reader<'_>, at: usize) -> usize {
+    let end = contraction(text, at, false);
+    if end > at {
+        return end;
+    }
+    let start = if text.byte(at) == b' ' { at + 1 } else { at };
+    let (class, _) = text.class(start);
+    for kind in [LETTER, NUMBER, SPACE.or(LETTER).or(NUMBER).not()] {
+        if class.is(kind) {
+            return text.run(start, kind);
+        }
+    }
+    spaces(text, at, false)
+}
+
+/// What the many descendants of cl100k differ in.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cl100k {
+    /// `'s` and the like are words of their own, whatever their case.
+    pub(super) contractions: bool,
+    /// What words are of: letters, with or without marks.
+    pub(super) letters: Class,
+    /// Digits in a group.
+    pub(super) digits: usize,
+    /// Signs take the line ends that follow them.
+    pub(super) line_ends: bool,
+}
+
+impl Cl100k {
+    /// `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
+    pub(super) fn word(self, text: Reader<'_>, at: usize) -> usize {
+        if self.contractions {
+            let end = contraction(text, at, true);
+            if end > at {
+                return end;
+            }
+        }
+        let (class, next) = text.class(at);
+        if may_lead(text, at, class) && text.class(next).0.is(self.letters) {
+            return text.run(next, self.letters);
+        }
+        if class.is(self.letters) {
+            return text.run(at, self.letters);
+        }
+        if class.is(NUMBER) {
+            return numbers(text, at, self.digits);
+        }
+        let signs = SPACE.or(self.letters).or(NUMBER).not();
+        let end = signs_after_space(text, at, signs);
+        if end > at {
+            return if self.line_ends { skip(text, end, b"\r\n") } else { end };
+        }
+        spaces(text, at, true)
+    }
+}
+
+/// o200k and tekken, which begin a new word where capitals follow small letters.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cased {
+    /// `'s` and the like end the word before them.
+    pub(super) contractions: bool,
+    pub(super) digits: usize,
+}
+
+impl Cased {
+    /// ```text
+    /// [^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|
+    /// [^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|
+    /// \p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+
+    /// ```
+    pub(super) fn word(self, text: Reader<'_>, at: usize) -> usize {
+        let (class, next) = text.class(at);
+        let leads = may_lead(text, at, class);
+        let mut end = None;
+        if leads {
+            end = capitals_then_small(text, next);
+        }
+        // A mark may lead, and it may be part of the word; leading is tried first.
+        end = end.or_else(|| capitals_then_small(text, at));
+        if end.is_none() {
+            let start = if leads && text.class(next).0.is(CAPITAL) { next } else { at };
+            end = Some(text.run(start, CAPITAL)).filter(|&end| end > start);
+        }
+        if let Some(end) = end {
+            return if self.contractions { contraction(text, end, true) } else { end };
+        }
+        if class.is(NUMBER) {
+            return numbers(text, at, self.digits);
+        }
+        let end = signs_after_space(text, at, SPACE.or(LETTER).or(NUMBER).not());
+        if end > at {
+            return skip(text, end, b"\r\n/");
+        }
+        spaces(text, at, true)
+    }
+}
+
+const EITHER: Class = Class::UNCASED.or(Class::MARK);
+const CAPITAL: Class = Class::UPPER.or(Class::TITLE).or(EITHER);
+const SMALL: Class = Class::LOWER.or(EITHER);
+
+/// `[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+`
+///
+/// Letters without case are in both sets. The first set takes all it can; if no small letter follows, it gives
+/// back as little as will do: down to the last letter without case.
+fn capitals_then_small(text: Reader<'_>, start: usize) -> Option<usize> {
+    let (mut at, mut after_either) = (start, None);
+    loop {
+        let (class, next) = text.class(at);
+        if !class.is(CAPITAL) {
+            break;
+        }
+        if class.is(EITHER) {
+            after_either = Some(next);
+        }
+        at = next;
+    }
+    let end = text.run(at, SMALL);
+    if end > at { Some(end) } else { after_either }
+}
+
+/// DeepSeek V3, after numbers and Chinese and Japanese have been cut out:
+/// ```text
+/// [!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+|
+///  ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+
+/// ```
+pub(super) fn deepseek_v3(text: Reader<'_>, at: usize) -> usize {
+    const SIGN: Class = Class::PUNCTUATION.or(Class::SYMBOL);
+    const WORD: Class = LETTER.or(Class::MARK);
+    if text.byte(at).is_ascii_punctuation() && text.byte(at + 1).is_ascii_alphabetic() {
+        let mut end = at + 2;
+        while text.byte(end).is_ascii_alphabetic() {
+            end += 1;
+        }
+        return end;
+    }
+    let (class, next) = text.class(at);
+    let leads = class.is(LETTER.or(SIGN).not()) && !matches!(text.byte(at), b'\r' | b'\n');
+    if leads && text.class(next).0.is(WORD) {
+        return text.run(next, WORD);
+    }
+    if class.is(WORD) {
+        return text.run(at, WORD);
+    }
+    let end = signs_after_space(text, at, SIGN);
+    if end > at {
+        return skip(text, end, b"\r\n");
+    }
+    spaces(text, at, true)
+}
+
+/// `[^\r\n\p{L}\p{N}]`: what may stand in front of a word and belong to it.
+#[inline(always)]
+fn may_lead(text: Reader<'_>, at: usize, class: Class) -> bool {
+    class.is(LETTER.or(NUMBER).not()) && !matches!(text.byte(at), b'\r' | b'\n')
+}
+
+/// `'s|'t|'re|'ve|'m|'ll|'d`, in any case of letters if asked; `at` where there is none.
+#[inline]
+fn contraction(text: Reader<'_>, at: usize, any_case: bool) -> usize {
+    if text.byte(at) != b'\'' {
+        return at;
+    }
+    let letter = |at| if any_case { text.byte(at).to_ascii_lowercase() } else { text.byte(at) };
+    match (letter(at + 1), letter(at + 2)) {
+        (b's' | b't' | b'm' | b'd', _) => at + 2,
+        (b'r' | b'v', b'e') | (b'l', b'l') => at + 3,
+        // The long s is an s to a case-insensitive match.
+        _ if any_case && text.char(at + 1).is_some_and(|(c, _)| c == 'ſ') => at + 1 + 'ſ'.len_utf8(),
+        _ => at,
+    }
+}
+
+/// `\p{N}{1,max}`
+pub(super) fn numbers(text: Reader<'_>, mut at: usize, max: usize) -> usize {
+    for _ in 0..max {
+        let (class, next) = text.class(at);
+        if !class.is(NUMBER) {
+            break;
+        }
+        at = next;
+    }
+    at
+}
+
+/// ` ?[signs]+`
+#[inline]
+fn signs_after_space(text: Reader<'_>, at: usize, signs: Class) -> usize {
+    let start = if text.byte(at) == b' ' { at + 1 } else { at };
+    let end = text.run(start, signs);
+    if end > start { end } else { at }
+}
+
+/// `[set]*`
+#[inline]
+fn skip(text: Reader<'_>, mut at: usize, set: &[u8]) -> usize {
+    while at < text.len() && set.contains(&text.byte(at)) {
+        at += 1;
+    }
+    at
+}
+
+/// `\s*[\r\n]+|\s+(?!\S)|\s+`, the first only where line ends matter.
+fn spaces(text: Reader<'_>, start: usize, line_ends: bool) -> usize {
+    let (mut at, mut last, mut after_line_end) = (start, start, None);
+    loop {
+        let (class, next) = text.class(at);
+        if !class.is(SPACE) {
+            break;
+        }
+        last = at;
+        if line_ends && matches!(text.byte(at), b'\r' | b'\n') {
+            after_line_end = Some(next);
+        }
+        at = next;
+    }
+    match after_line_end {
+        Some(end) => end,
+        // All but the last, unless it is the only one or nothing follows.
+        None if at < text.len() && last > start => last,
+        None => at,
+    }
+}

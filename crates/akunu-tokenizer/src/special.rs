@@ -1,0 +1,156 @@
+//! Tokens that are found in a text before the model sees it: control tokens such as `<|im_end|>`, if the caller
+//! wants them, and those that the vocabulary's maker defined (always).
+
+use std::collections::HashMap;
+
+use crate::TokenKind;
+use crate::hash::Seed;
+
+/// A byte trie. Nodes are numbers, and an edge is found by (node, byte).
+#[derive(Debug)]
+pub(crate) struct SpecialTexts {
+    edges: HashMap<u64, u32, Seed>,
+    /// By node: the token that ends there, or [`NO_TOKEN`].
+    ends: Vec<End>,
+    /// Bytes that such a token can begin with, to pass over nearly everything at once.
+    first: [bool; 256],
+    any_user_defined: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct End {
+    id: u32,
+    user_defined: bool,
+}
+
+const NO_TOKEN: End = End { id: u32::MAX, user_defined: false };
+
+/// A part of a text: still text, or a token already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fragment<'t> {
+    Text(&'t str),
+    Token(u32),
+}
+
+impl SpecialTexts {
+    pub(crate) fn new<'v>(tokens: impl Iterator<Item = (u32, &'v str, TokenKind)>) -> SpecialTexts {
+        let mut special = SpecialTexts {
+            edges: HashMap::with_hasher(Seed::random()),
+            ends: vec![NO_TOKEN],
+            first: [false; 256],
+            any_user_defined: false,
+        };
+        for (id, text, kind) in tokens {
+            let user_defined = kind == TokenKind::UserDefined;
+            let wanted = user_defined || matches!(kind, TokenKind::Control | TokenKind::Unknown);
+            if wanted && !text.is_empty() {
+                special.insert(id, text, user_defined);
+            }
+        }
+        special
+    }
+
+    fn insert(&mut self, id: u32, text: &str, user_defined: bool) {
+        let mut node = 0u32;
+        for &byte in text.as_bytes() {
+            let fresh = self.ends.len() as u32;
+            node = *self.edges.entry(edge(node, byte)).or_insert(fresh);
+            if node == fresh {
+                self.ends.push(NO_TOKEN);
+            }
+        }
+        self.first[text.as_bytes()[0] as usize] = true;
+        self.any_user_defined |= user_defined;
+        let end = &mut self.ends[node as usize];
+        if end.id == NO_TOKEN.id {
+            *end = End { id, user_defined };
+        }
+    }
+
+    /// Hands the parts of `text` to `emit` in order: at each place the longest token, and what lies between.
+    pub(crate) fn split<'t, E>(
+        &self,
+        text: &'t str,
+        parse_special: bool,
+        mut emit: impl FnMut(Fragment<'t>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let bytes = text.as_bytes();
+        let (mut done, mut at) = (0, 0);
+        while at < bytes.len() && (parse_special || self.any_user_defined) {
+            match self.longest(bytes, at, parse_special) {
+                Some((id, end)) => {
+                    if done < at {
+                        emit(Fragment::Text(&text[done..at]))?;
+                    }
+                    emit(Fragment::Token(id))?;
+                    (done, at) = (end, end);
+                }
+                None => at += 1,
+            }
+        }
+        if done < text.len() {
+            emit(Fragment::Text(&text[done..]))?;
+        }
+        Ok(())
+    }
+
+    fn longest(&self, bytes: &[u8], at: usize, parse_special: bool) -> Option<(u32, usize)> {
+        if !self.first[bytes[at] as usize] {
+            return None;
+        }
+        let (mut node, mut found) = (0, None);
+        for (offset, &byte) in bytes[at..].iter().enumerate() {
+            let Some(&next) = self.edges.get(&edge(node, byte)) else { break };
+            node = next;
+            let end = self.ends[node as usize];
+            if end.id != NO_TOKEN.id && (parse_special || end.user_defined) {
+                found = Some((end.id, at + offset + 1));
+            }
+        }
+        found
+    }
+}
+
+fn edge(node: u32, byte: u8) -> u64 {
+    (node as u64) << 8 | byte as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fragments(text: &str, parse_special: bool) -> Vec<Fragment<'_>> {
+        let tokens = [
+            (1, "<s>", TokenKind::Control),
+            (2, "<s>x", TokenKind::UserDefined),
+            (3, "  ", TokenKind::UserDefined),
+            (4, "    ", TokenKind::UserDefined),
+            (5, "normal", TokenKind::Normal),
+            (6, "", TokenKind::Control),
+            (7, "é", TokenKind::Control),
+        ];
+        let mut out = Vec::new();
+        let keep = |fragment| -> Result<(), ()> {
+            out.push(fragment);
+            Ok(())
+        };
+        SpecialTexts::new(tokens.into_iter()).split(text, parse_special, keep).unwrap();
+        out
+    }
+
+    #[test]
+    fn the_longest_token_wins_at_each_place() {
+        use Fragment::{Text, Token};
+        assert_eq!(fragments("a<s>xb<s>", true), [Text("a"), Token(2), Text("b"), Token(1)]);
+        assert_eq!(fragments("       ", true), [Token(4), Token(3), Text(" ")]);
+        assert_eq!(fragments("èé<s", true), [Text("è"), Token(7), Text("<s")]);
+        assert_eq!(fragments("", true), []);
+    }
+
+    #[test]
+    fn control_tokens_are_text_unless_asked_for_and_user_defined_ones_never_are() {
+        use Fragment::{Text, Token};
+        assert_eq!(fragments("<s>é<s>x", false), [Text("<s>é"), Token(2)]);
+        assert_eq!(fragments("normal", true), [Text("normal")]);
+    }
+}

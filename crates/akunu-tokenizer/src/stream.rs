@@ -1,0 +1,148 @@
+//! Decoding one token at a time. A token may be part of a character, so bytes wait until theirs is whole.
+
+use std::str::from_utf8;
+
+use crate::Tokenizer;
+
+/// Turns tokens into text as they come. What all calls append is what [`Tokenizer::decode`] gives for all the
+/// tokens at once.
+///
+/// It holds at most three bytes and allocates nothing; the caller's `String` grows if it has to.
+#[derive(Clone, Debug)]
+pub struct StreamDecoder {
+    /// The beginning of a character.
+    pending: [u8; 4],
+    len: usize,
+    /// The next byte begins the text: a space there is the tokenizer's own.
+    at_start: bool,
+}
+
+impl StreamDecoder {
+    /// Decodes from the start of a text.
+    pub fn new() -> StreamDecoder {
+        StreamDecoder { pending: [0; 4], len: 0, at_start: true }
+    }
+
+    /// Decodes what continues a text that is already there, such as an answer to a prompt: a leading space is
+    /// kept.
+    pub fn continuing() -> StreamDecoder {
+        StreamDecoder { at_start: false, ..StreamDecoder::new() }
+    }
+
+    /// Appends the characters that are whole with this token.
+    pub fn push(&mut self, tokenizer: &dyn Tokenizer, id: u32, out: &mut String) {
+        let mut bytes = tokenizer.token_bytes(id).unwrap_or_default();
+        if self.at_start && !bytes.is_empty() {
+            self.at_start = false;
+            if tokenizer.has_space_prefix() && bytes[0] == b' ' {
+                bytes = &bytes[1..];
+            }
+        }
+        self.push_bytes(bytes, out);
+    }
+
+    /// The same for bytes from elsewhere.
+    pub fn push_bytes(&mut self, mut bytes: &[u8], out: &mut String) {
+        while self.len > 0 {
+            let Some((&byte, rest)) = bytes.split_first() else { return };
+            self.pending[self.len] = byte;
+            match from_utf8(&self.pending[..self.len + 1]) {
+                Ok(character) => {
+                    out.push_str(character);
+                    self.len = 0;
+                    bytes = rest;
+                }
+                Err(error) if error.error_len().is_none() => {
+                    self.len += 1;
+                    bytes = rest;
+                }
+                // The new byte does not continue the character. What waited was broken; the byte may be whole.
+                Err(_) => {
+                    out.push(char::REPLACEMENT_CHARACTER);
+                    self.len = 0;
+                }
+            }
+        }
+        while !bytes.is_empty() {
+            let error = match from_utf8(bytes) {
+                Ok(text) => return out.push_str(text),
+                Err(error) => error,
+            };
+            let (valid, rest) = bytes.split_at(error.valid_up_to());
+            out.push_str(from_utf8(valid).unwrap_or_default());
+            match error.error_len() {
+                Some(broken) => {
+                    out.push(char::REPLACEMENT_CHARACTER);
+                    bytes = &rest[broken..];
+                }
+                None => {
+                    self.pending[..rest.len()].copy_from_slice(rest);
+                    self.len = rest.len();
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Ends the text: bytes that still wait for the rest of their character become U+FFFD.
+    pub fn finish(&mut self, out: &mut String) {
+        if self.len > 0 {
+            out.push(char::REPLACEMENT_CHARACTER);
+        }
+        *self = StreamDecoder::new();
+    }
+
+    /// Bytes that wait for the rest of their character.
+    pub fn pending(&self) -> &[u8] {
+        &self.pending[..self.len]
+    }
+}
+
+impl Default for StreamDecoder {
+    fn default() -> StreamDecoder {
+        StreamDecoder::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Bytes that are often part of characters.
+    fn byte() -> impl Strategy<Value = u8> {
+        prop_oneof![any::<u8>(), 0x80..=0xbfu8, Just(0xe2), Just(0xf0), Just(0xed), Just(0xf4), Just(b'a')]
+    }
+
+    proptest! {
+        #[test]
+        fn bytes_in_pieces_give_the_text_of_the_whole(
+            bytes in proptest::collection::vec(byte(), 0..40),
+            sizes in proptest::collection::vec(0usize..6, 0..40),
+        ) {
+            let (mut decoder, mut out, mut rest) = (StreamDecoder::new(), String::new(), &bytes[..]);
+            for size in sizes.into_iter().chain([bytes.len()]) {
+                let (piece, later) = rest.split_at(size.min(rest.len()));
+                decoder.push_bytes(piece, &mut out);
+                prop_assert!(decoder.pending().len() <= 3);
+                rest = later;
+            }
+            decoder.finish(&mut out);
+            prop_assert_eq!(out, String::from_utf8_lossy(&bytes));
+        }
+    }
+
+    #[test]
+    fn a_character_is_shown_when_its_last_byte_comes() {
+        let (mut decoder, mut out) = (StreamDecoder::new(), String::new());
+        for &byte in &"𝄞".as_bytes()[..3] {
+            decoder.push_bytes(&[byte], &mut out);
+            assert_eq!(out, "");
+        }
+        decoder.push_bytes(&"𝄞!".as_bytes()[3..], &mut out);
+        assert_eq!(out, "𝄞!");
+        decoder.push_bytes(&[0xe2, 0x82], &mut out);
+        decoder.finish(&mut out);
+        assert_eq!(out, "𝄞!\u{fffd}");
+    }
+}

@@ -1,0 +1,227 @@
+//! A vocabulary as files state it: plain data, checked when a tokenizer is made of it.
+
+use akunu_format::{Array, Metadata, Strings, Value};
+
+use crate::TokenizerError;
+use crate::pretokenizer;
+
+/// How text becomes tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Model {
+    /// `llama`: SentencePiece's BPE: pieces of text merge in the order of their scores.
+    SentencePiece,
+    /// `gpt2`: byte-level BPE: bytes of a word merge in the order of a list of pairs.
+    ByteLevel,
+    /// `bert`: WordPiece: the longest token that fits, from left to right.
+    WordPiece,
+}
+
+/// What a token is for. The numbers are those of `tokenizer.ggml.token_type`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TokenKind {
+    Normal = 1,
+    /// Stands for text that has no token.
+    Unknown = 2,
+    /// Begins, ends or structures a text. Never part of what a user wrote.
+    Control = 3,
+    /// Text that is always one token, whatever the model would have made of it.
+    UserDefined = 4,
+    Unused = 5,
+    /// One byte of a character that has no token of its own.
+    Byte = 6,
+}
+
+impl TokenKind {
+    fn from_gguf(kind: i128) -> TokenKind {
+        match kind {
+            2 => TokenKind::Unknown,
+            3 => TokenKind::Control,
+            4 => TokenKind::UserDefined,
+            5 => TokenKind::Unused,
+            6 => TokenKind::Byte,
+            _ => TokenKind::Normal,
+        }
+    }
+}
+
+/// The ids that the model gives a meaning of its own, and which of them go around a text.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SpecialTokens {
+    /// Begins a text (`[CLS]` in WordPiece vocabularies).
+    pub bos: Option<u32>,
+    pub eos: Option<u32>,
+    /// Ends a turn of a conversation.
+    pub eot: Option<u32>,
+    pub unknown: Option<u32>,
+    pub separator: Option<u32>,
+    pub padding: Option<u32>,
+    pub mask: Option<u32>,
+    pub add_bos: bool,
+    pub add_eos: bool,
+    /// Ends every text with the separator, as WordPiece models want.
+    pub add_separator: bool,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Vocabulary {
+    pub model: Model,
+    /// The name of the rule that cuts text into words, for byte-level BPE.
+    pub pre: String,
+    /// Token texts by id, as files write them: `▁the`, `Ġthe`, `<0x0A>`.
+    pub tokens: Strings,
+    /// One for each token (SentencePiece), or none.
+    pub scores: Vec<f32>,
+    /// One for each token, or none: then all are normal.
+    pub kinds: Vec<TokenKind>,
+    /// Pairs of token texts separated by a space, the earliest first (byte-level BPE).
+    pub merges: Strings,
+    pub special: SpecialTokens,
+    /// Text gets a space in front, so that its first word is the token that it is elsewhere (SentencePiece).
+    pub add_space_prefix: bool,
+    /// A word that is a token stays whole, whether merges lead there or not (byte-level BPE).
+    pub ignore_merges: bool,
+    /// WordPiece: fold case; take marks off letters.
+    pub lowercase: bool,
+    pub strip_accents: bool,
+}
+
+impl Vocabulary {
+    /// A vocabulary with the settings that `model` (and `pre`) bring when nothing else is said, and no tokens.
+    pub fn new(model: Model, pre: &str) -> Vocabulary {
+        let llama_like = model == Model::ByteLevel && pretokenizer::begins_with_bos(pre);
+        Vocabulary {
+            model,
+            pre: pre.to_string(),
+            tokens: Strings::new(),
+            scores: Vec::new(),
+            kinds: Vec::new(),
+            merges: Strings::new(),
+            special: SpecialTokens {
+                add_bos: model != Model::ByteLevel || llama_like,
+                add_separator: model == Model::WordPiece,
+                ..SpecialTokens::default()
+            },
+            add_space_prefix: model == Model::SentencePiece,
+            ignore_merges: model == Model::ByteLevel && pretokenizer::ignores_merges(pre),
+            lowercase: model == Model::WordPiece,
+            strip_accents: model == Model::WordPiece,
+        }
+    }
+
+    /// The vocabulary of a GGUF file.
+    pub fn from_gguf(metadata: &Metadata) -> Result<Vocabulary, TokenizerError> {
+        const MODEL: &str = "tokenizer.ggml.model";
+        const TOKENS: &str = "tokenizer.ggml.tokens";
+        const MERGES: &str = "tokenizer.ggml.merges";
+        let name = metadata.str(MODEL)?.ok_or(TokenizerError::MissingKey { key: MODEL })?;
+        let model = match name {
+            "llama" => Model::SentencePiece,
+            "gpt2" => Model::ByteLevel,
+            "bert" => Model::WordPiece,
+            other => return Err(TokenizerError::UnknownModel { name: crate::error::printable(other) }),
+        };
+        // Files from before the key existed have none, and those all mean `default`.
+        let pre = metadata.str("tokenizer.ggml.pre")?.unwrap_or("default");
+        let mut vocabulary = Vocabulary::new(model, pre);
+        vocabulary.tokens =
+            metadata.strings(TOKENS)?.ok_or(TokenizerError::MissingKey { key: TOKENS })?.clone();
+        match metadata.strings(MERGES)? {
+            Some(merges) => vocabulary.merges = merges.clone(),
+            None if model == Model::ByteLevel => return Err(TokenizerError::MissingKey { key: MERGES }),
+            None => {}
+        }
+        vocabulary.scores = scores(metadata)?;
+        vocabulary.kinds = kinds(metadata)?;
+        vocabulary.read_special(metadata)?;
+        vocabulary.read_settings(metadata)?;
+        Ok(vocabulary)
+    }
+
+    fn read_special(&mut self, metadata: &Metadata) -> Result<(), TokenizerError> {
+        let tokens = self.tokens.len();
+        let known = |id: u32| Some(id).filter(|&id| (id as usize) < tokens);
+        let special = &mut self.special;
+        // What files of these kinds mean where they do not say.
+        match self.model {
+            Model::SentencePiece => {
+                (special.unknown, special.bos, special.eos) = (known(0), known(1), known(2));
+            }
+            Model::WordPiece => {
+                (special.padding, special.unknown, special.bos) = (known(0), known(100), known(101));
+                (special.separator, special.mask) = (known(102), known(103));
+            }
+            Model::ByteLevel => {}
+        }
+        if let Some(cls) = special_id(metadata, "tokenizer.ggml.cls_token_id", tokens)? {
+            special.bos = cls;
+        }
+        let ids = [
+            ("tokenizer.ggml.bos_token_id", &mut special.bos),
+            ("tokenizer.ggml.eos_token_id", &mut special.eos),
+            ("tokenizer.ggml.eot_token_id", &mut special.eot),
+            ("tokenizer.ggml.unknown_token_id", &mut special.unknown),
+            ("tokenizer.ggml.seperator_token_id", &mut special.separator), // as GGUF spells it
+            ("tokenizer.ggml.padding_token_id", &mut special.padding),
+            ("tokenizer.ggml.mask_token_id", &mut special.mask),
+        ];
+        for (key, id) in ids {
+            if let Some(stated) = special_id(metadata, key, tokens)? {
+                *id = stated;
+            }
+        }
+        // A rule of thumb asks only for tokens that there are. The file itself may err, and is told so later.
+        let flags = [
+            ("tokenizer.ggml.add_bos_token", &mut special.add_bos, special.bos),
+            ("tokenizer.ggml.add_eos_token", &mut special.add_eos, special.eos),
+            ("tokenizer.ggml.add_sep_token", &mut special.add_separator, special.separator),
+        ];
+        for (key, flag, id) in flags {
+            *flag = metadata.bool(key)?.unwrap_or(*flag && id.is_some());
+        }
+        Ok(())
+    }
+
+    fn read_settings(&mut self, metadata: &Metadata) -> Result<(), TokenizerError> {
+        if let Some(prefix) = metadata.bool("tokenizer.ggml.add_space_prefix")? {
+            self.add_space_prefix = prefix && self.model == Model::SentencePiece;
+        }
+        if let Some(lowercase) = metadata.bool("tokenizer.ggml.normalizer.lowercase")? {
+            (self.lowercase, self.strip_accents) = (lowercase, lowercase);
+        }
+        if let Some(strip) = metadata.bool("tokenizer.ggml.normalizer.strip_accents")? {
+            self.strip_accents = strip;
+        }
+        Ok(())
+    }
+}
+
+/// `Some(None)`: the file says that there is no such token, as converters do with −1.
+fn special_id(
+    metadata: &Metadata,
+    key: &'static str,
+    tokens: usize,
+) -> Result<Option<Option<u32>>, TokenizerError> {
+    match metadata.get(key).and_then(Value::to_i128) {
+        Some(id) if id < 0 || id == u32::MAX as i128 => return Ok(Some(None)),
+        _ => {}
+    }
+    match metadata.u32(key)? {
+        Some(id) if id as usize >= tokens => Err(TokenizerError::IdOutOfRange { key, id: id.into(), tokens }),
+        stated => Ok(stated.map(Some)),
+    }
+}
+
+fn scores(metadata: &Metadata) -> Result<Vec<f32>, TokenizerError> {
+    const KEY: &str = "tokenizer.ggml.scores";
+    Ok(match metadata.get(KEY) {
+        // Some converters number the pieces instead.
+        Some(Value::Array(Array::I32(ranks))) => ranks.iter().map(|&rank| rank as f32).collect(),
+        _ => metadata.f32s(KEY)?.map(|scores| scores.to_vec()).unwrap_or_default(),
+    })
+}
+
+fn kinds(metadata: &Metadata) -> Result<Vec<TokenKind>, TokenizerError> {
+    const KEY: &str = "tokenizer.ggml.token_type";
+    let kinds = metadata.i32s(KEY)?.map(|kinds| kinds.to_vec()).unwrap_or_default();
+    Ok(kinds.into_iter().map(|kind| TokenKind::from_gguf(kind.into())).collect())
+}

@@ -1,0 +1,141 @@
+//! WordPiece, as BERT has it: text is cleaned, split at spaces and signs, and each word becomes the longest
+//! token that fits, then the longest that fits what is left. A word for which that fails is one unknown token.
+
+use crate::hash::{PieceIndex, Pieces};
+use crate::native::Scratch;
+use crate::unicode::{Class, without_marks};
+use crate::{TokenKind, TokenizerError, Vocabulary};
+
+/// Longer words, in characters, are not tried.
+const LONGEST_WORD: usize = 100;
+
+#[derive(Debug)]
+pub(crate) struct WordPiece {
+    /// Tokens that begin a word do so with a space.
+    index: PieceIndex,
+    unknown: Option<u32>,
+    lowercase: bool,
+    strip_accents: bool,
+}
+
+impl WordPiece {
+    pub(crate) fn new(vocabulary: &Vocabulary, kinds: &[TokenKind], pieces: &Pieces) -> WordPiece {
+        let mut index = PieceIndex::with_capacity(kinds.len());
+        for (id, kind) in kinds.iter().enumerate() {
+            if matches!(kind, TokenKind::Normal | TokenKind::Unused | TokenKind::UserDefined) {
+                index.insert(pieces, id as u32);
+            }
+        }
+        WordPiece {
+            index,
+            unknown: vocabulary.special.unknown,
+            lowercase: vocabulary.lowercase,
+            strip_accents: vocabulary.strip_accents,
+        }
+    }
+
+    pub(crate) fn encode(
+        &self,
+        text: &str,
+        pieces: &Pieces,
+        scratch: &mut Scratch,
+        ids: &mut Vec<u32>,
+    ) -> Result<(), TokenizerError> {
+        let mut word = std::mem::take(&mut scratch.text);
+        let mut bare = String::new();
+        word.clear();
+        let mut result = Ok(());
+        let mut flush = |word: &mut String| {
+            if !word.is_empty() && result.is_ok() {
+                result = self.encode_word(word, pieces, scratch, ids);
+            }
+            word.clear();
+        };
+        for c in text.chars() {
+            let class = Class::of(c);
+            let line_space = matches!(c, '\t' | '\n' | '\r');
+            if c == '\0'
+                || c == char::REPLACEMENT_CHARACTER
+                || class.is(Class::CONTROL)
+                || c.is_control() && !line_space
+            {
+                continue;
+            }
+            if class.is(Class::SPACE) {
+                flush(&mut word);
+                continue;
+            }
+            if stands_alone(c) {
+                flush(&mut word);
+            }
+            bare.clear();
+            if self.strip_accents {
+                without_marks(c, &mut bare)
+            } else {
+                bare.push(c)
+            }
+            for c in bare.chars() {
+                let alone =
+                    c.is_ascii_punctuation() || Class::of(c).is(Class::PUNCTUATION) || stands_alone(c);
+                if alone {
+                    flush(&mut word);
+                }
+                if self.lowercase {
+                    word.extend(c.to_lowercase())
+                } else {
+                    word.push(c)
+                }
+                if alone {
+                    flush(&mut word);
+                }
+            }
+        }
+        flush(&mut word);
+        scratch.text = word;
+        result
+    }
+
+    fn encode_word(
+        &self,
+        word: &str,
+        pieces: &Pieces,
+        scratch: &mut Scratch,
+        ids: &mut Vec<u32>,
+    ) -> Result<(), TokenizerError> {
+        if scratch.cache.append(word.as_bytes(), ids) {
+            return Ok(());
+        }
+        let before = ids.len();
+        if word.chars().count() > LONGEST_WORD || !self.spell(word, pieces, ids) {
+            ids.truncate(before);
+            let none = || TokenizerError::Unencodable { text: crate::error::printable(word) };
+            ids.push(self.unknown.ok_or_else(none)?);
+        }
+        scratch.cache.keep(word.as_bytes(), &ids[before..]);
+        Ok(())
+    }
+
+    /// Appends the tokens of a word; `false`, with some of them, where one cannot be found.
+    fn spell(&self, word: &str, pieces: &Pieces, ids: &mut Vec<u32>) -> bool {
+        let spaced = format!(" {word}");
+        let mut start = 0;
+        while start < spaced.len() {
+            let end = spaced.len().min(start.saturating_add(self.index.longest()));
+            let found = (start + 1..=end)
+                .rev()
+                .filter(|&end| spaced.is_char_boundary(end))
+                .find_map(|end| Some((self.index.get(pieces, &spaced.as_bytes()[start..end])?, end)));
+            let Some((id, end)) = found else { return false };
+            ids.push(id);
+            start = end;
+        }
+        true
+    }
+}
+
+/// Chinese characters, each of which is a word. The ranges are BERT's.
+fn stands_alone(c: char) -> bool {
+    matches!(c,
+        '\u{4e00}'..='\u{9fff}' | '\u{3400}'..='\u{4dbf}' | '\u{20000}'..='\u{2a6df}' | '\u{2a700}'..='\u{2b73f}'
+        | '\u{2b740}'..='\u{2b81f}' | '\u{2b920}'..='\u{2ceaf}' | '\u{f900}'..='\u{faff}' | '\u{2f800}'..='\u{2fa1f}')
+}
