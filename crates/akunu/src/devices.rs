@@ -3,6 +3,7 @@
 use std::str::FromStr;
 
 use akunu_plan::Device;
+use akunu_plan::reference::ReferenceDevice;
 
 use crate::Error;
 
@@ -56,6 +57,11 @@ impl std::fmt::Display for DeviceChoice {
 
 /// Opens a device; `threads` is for those that use host threads (`None`: one for each core).
 pub fn open_device(choice: DeviceChoice, threads: Option<usize>) -> Result<Box<dyn Device>, Error> {
-    let _ = (choice, threads);
-    Err(Error::NoTokenizer)
+    if threads == Some(0) {
+        return Err(Error::Setting { name: "threads", value: "0".into(), expected: "at least 1" });
+    }
+    match choice.resolve() {
+        DeviceChoice::Reference => Ok(Box::new(ReferenceDevice::new())),
+        DeviceChoice::Auto | DeviceChoice::Cpu => Ok(Box::new(ReferenceDevice::new())),
+    }
 }

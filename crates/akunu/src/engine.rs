@@ -1,13 +1,15 @@
 //! A model on a device: passes over rows, and the KV cache they fill.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
-use akunu_plan::{Capabilities, Device, KvType, Loaded, ModelPlan};
+use akunu_plan::{
+    Capabilities, Device, DispatchTable, KvType, Loaded, ModelPlan, PlanOptions, ReplayId, Row, Submission,
+};
 
 use crate::session::SlotPool;
-use crate::{DeviceChoice, Error, Model, Session};
+use crate::{DeviceChoice, Error, Model, Session, memory};
 
 /// Positions of the context where nobody says, unless the model has fewer.
 pub const DEFAULT_CONTEXT: usize = 4096;
@@ -63,9 +65,10 @@ pub enum Note {
     )]
     BeyondTraining { context: usize, trained: usize },
     #[error(
-        "the weights ({weights_bytes} bytes) are larger than the memory available: they are read from disk again for each token"
+        "the weights ({}) are larger than the memory available ({}): parts are read from the file again for each token",
+        memory::human(*weights), memory::human(*available)
     )]
-    WeightsExceedMemory { weights_bytes: u64 },
+    WeightsExceedMemory { weights: u64, available: u64 },
 }
 
 /// What a prefill did.
@@ -79,20 +82,105 @@ pub struct Prefilled {
 
 /// Plans a model for a device without allocating or loading anything, and without asking whether it fits.
 pub fn plan(model: &Model, capabilities: &Capabilities, options: &EngineOptions) -> Result<ModelPlan, Error> {
-    let _ = (model, capabilities, options);
-    Err(Error::EmptyPrompt)
+    let at_least_1 = |name, value: Option<usize>| match value {
+        Some(0) => Err(Error::Setting { name, value: "0".into(), expected: "at least 1" }),
+        _ => Ok(()),
+    };
+    at_least_1("the context", options.context)?;
+    at_least_1("the number of slots", Some(options.slots))?;
+    at_least_1("the chunk", options.chunk)?;
+    at_least_1("the number of logit rows", Some(options.logit_rows))?;
+    at_least_1("the chain", options.chain)?;
+
+    let trained = model.config().context_length;
+    let context = options.context.unwrap_or(trained.min(DEFAULT_CONTEXT).max(1));
+    let prefill_rows = options.chunk.unwrap_or(capabilities.prefill_rows).clamp(1, context);
+    let plan_options = PlanOptions {
+        context,
+        slots: options.slots,
+        kv: options.kv,
+        prefill_rows,
+        prefill_logit_rows: options.logit_rows.min(prefill_rows),
+        chain: options.chain.unwrap_or(capabilities.chain).clamp(1, context),
+        fuse: options.fuse,
+    };
+    Ok(akunu_plan::plan(model.weights(), capabilities, &plan_options)?)
+}
+
+/// Bytes that a device can still allocate, where anybody knows.
+fn available(capabilities: &Capabilities) -> Option<u64> {
+    match capabilities.available_bytes {
+        Some(bytes) => Some(bytes),
+        None if capabilities.unified_memory => memory::available_memory(),
+        None => None,
+    }
+}
+
+fn check_fits(plan: &ModelPlan, available: Option<u64>) -> Result<(), Error> {
+    let Some(available) = available else { return Ok(()) };
+    // What a device made for itself is allocated already.
+    let needed = plan.memory.allocated() - plan.memory.workspace;
+    if needed <= available {
+        return Ok(());
+    }
+    let context = plan.options.context;
+    let advice = memory::advice(&plan.memory, context, available);
+    Err(Error::DoesNotFit { plan: Box::new(plan.memory), context, available, advice })
+}
+
+fn notes(
+    options: &EngineOptions,
+    plan: &ModelPlan,
+    capabilities: &Capabilities,
+    available: Option<u64>,
+) -> Vec<Note> {
+    let mut notes = Vec::new();
+    if options.device == DeviceChoice::Auto {
+        notes.push(Note::AutoDevice { device: capabilities.name, detail: capabilities.detail.clone() });
+    }
+    let (context, trained) = (plan.options.context, plan.config.context_length);
+    if context > trained {
+        notes.push(Note::BeyondTraining { context, trained });
+    } else if options.context.is_none() && context < trained {
+        notes.push(Note::DefaultContext { context, trained });
+    }
+    let weights = plan.memory.weights_in_place;
+    if let Some(available) = available.filter(|&available| weights > available) {
+        notes.push(Note::WeightsExceedMemory { weights, available });
+    }
+    notes
+}
+
+/// The pass that ran last: which table, and how many of its rows gave logits.
+#[derive(Clone, Copy, Debug)]
+struct LastPass {
+    decode: bool,
+    logit_rows: usize,
 }
 
 /// A model that stands on a device.
 #[derive(Debug)]
 pub struct Engine {
     model: Arc<Model>,
-    device: Box<dyn Device>,
+    pub(crate) device: Box<dyn Device>,
     plan: ModelPlan,
-    loaded: Loaded,
+    pub(crate) loaded: Loaded,
     pool: Arc<SlotPool>,
     notes: Vec<Note>,
     load_time: Duration,
+
+    // The host's side of passes, allocated once.
+    /// At most the prefill table's rows.
+    rows: Vec<Row>,
+    /// Which of them ask for logits.
+    asking: Vec<u32>,
+    /// The ids of a submission, step by step.
+    found: Vec<u32>,
+    /// One row's.
+    logits: Vec<f32>,
+    last: Option<LastPass>,
+    /// Seconds of one decode step, as measured; a moving average.
+    step_seconds: Option<f64>,
 }
 
 impl Engine {
@@ -102,14 +190,33 @@ impl Engine {
         Engine::on_device(model, device, options)
     }
 
-    /// As [`Engine::new`], on a device that is open already (`options.device` and `options.threads` are not looked at).
+    /// As [`Engine::new`], on a device that is open already: `options.threads` is not looked at.
     pub fn on_device(
         model: Arc<Model>,
-        device: Box<dyn Device>,
+        mut device: Box<dyn Device>,
         options: &EngineOptions,
     ) -> Result<Engine, Error> {
-        let _ = (model, device, options);
-        Err(Error::EmptyPrompt)
+        let start = Instant::now();
+        let plan = plan(&model, device.capabilities(), options)?;
+        let available = available(device.capabilities());
+        check_fits(&plan, available)?;
+        let notes = notes(options, &plan, device.capabilities(), available);
+        let loaded = akunu_plan::load(&plan, model.weights(), &mut *device)?;
+        Ok(Engine {
+            pool: Arc::new(SlotPool::new(plan.options.slots)),
+            rows: Vec::with_capacity(plan.options.prefill_rows),
+            asking: Vec::with_capacity(plan.options.prefill_rows),
+            found: vec![0; plan.tables.decode.steps],
+            logits: vec![0.0; plan.config.vocab_size],
+            last: None,
+            step_seconds: None,
+            load_time: start.elapsed(),
+            model,
+            device,
+            plan,
+            loaded,
+            notes,
+        })
     }
 
     pub fn model(&self) -> &Arc<Model> {
@@ -152,17 +259,107 @@ impl Engine {
     /// Makes the session's tokens equal to `ids`: keeps the prefix that they share, and feeds the rest (at least the
     /// last token, so that its logits can be had).
     pub fn prefill(&mut self, session: &mut Session, ids: &[u32]) -> Result<Prefilled, Error> {
-        let _ = (session, ids, &self.loaded);
-        Err(Error::EmptyPrompt)
+        let reused = self.reuse(session, ids)?;
+        self.feed(session, &ids[reused..], None)?;
+        Ok(Prefilled { reused, fed: ids.len() - reused })
     }
 
-    /// The logits of the last pass's last row.
+    /// Checks a prompt and cuts the session back to what it shares with it, and leaves at least one token to feed.
+    pub(crate) fn reuse(&self, session: &mut Session, ids: &[u32]) -> Result<usize, Error> {
+        self.check_own(session)?;
+        self.check_prompt(ids)?;
+        let shared = session.tokens.iter().zip(ids).take_while(|(a, b)| a == b).count();
+        let reused = shared.min(ids.len() - 1);
+        session.truncate(reused);
+        Ok(reused)
+    }
+
+    /// Feeds tokens after those of the session, in passes as large as the prefill table; the last row gives logits.
+    /// False if `cancel` was set before the end.
+    pub(crate) fn feed(
+        &mut self,
+        session: &mut Session,
+        ids: &[u32],
+        cancel: Option<&AtomicBool>,
+    ) -> Result<bool, Error> {
+        let chunk = self.plan.tables.prefill.rows;
+        for (index, part) in ids.chunks(chunk).enumerate() {
+            if cancel.is_some_and(|c| c.load(Ordering::Relaxed)) {
+                return Ok(false);
+            }
+            let is_last = index * chunk + part.len() == ids.len();
+            self.pass(session, part, if is_last { part.len() - 1 } else { part.len() })?;
+        }
+        Ok(true)
+    }
+
+    /// One pass over at most the prefill table's rows; those from `first_logits` on give logits. A single row goes
+    /// through the decode table.
+    pub(crate) fn pass(
+        &mut self,
+        session: &mut Session,
+        ids: &[u32],
+        first_logits: usize,
+    ) -> Result<(), Error> {
+        let start = session.len() as u32;
+        let slot = session.slot;
+        self.rows.clear();
+        self.rows.extend(ids.iter().zip(start..).map(|(&id, position)| Row::causal(id, position, slot)));
+        self.asking.clear();
+        self.asking.extend(first_logits as u32..ids.len() as u32);
+        let decode = ids.len() == 1;
+        let replay = if decode { self.loaded.decode } else { self.loaded.prefill };
+        let submission =
+            Submission { rows: &self.rows, logit_rows: &self.asking, steps: 1, stop: &[], cancel: None };
+        self.device.replay(replay, submission)?;
+        self.device.wait()?;
+        session.tokens.extend_from_slice(ids);
+        if !self.asking.is_empty() {
+            self.last = Some(LastPass { decode, logit_rows: self.asking.len() });
+        }
+        Ok(())
+    }
+
+    fn table(&self, pass: LastPass) -> &DispatchTable {
+        if pass.decode { &self.plan.tables.decode } else { &self.plan.tables.prefill }
+    }
+
+    /// The logits of the last row that gave any.
     pub fn last_logits(&mut self) -> Result<&[f32], Error> {
-        Err(Error::EmptyPrompt)
+        let pass = self.last.ok_or(Error::NoLogits)?;
+        let buffer = self.loaded.buffers[self.table(pass).io.logits.index()];
+        let offset = (pass.logit_rows - 1) * self.logits.len() * size_of::<f32>();
+        self.device.download(buffer, offset as u64, bytemuck::cast_slice_mut(&mut self.logits))?;
+        Ok(&self.logits)
+    }
+
+    /// The logits of all rows of the last pass that gave any, appended.
+    pub(crate) fn append_logits(&mut self, to: &mut Vec<f32>) -> Result<(), Error> {
+        let pass = self.last.ok_or(Error::NoLogits)?;
+        let buffer = self.loaded.buffers[self.table(pass).io.logits.index()];
+        let start = to.len();
+        to.resize(start + pass.logit_rows * self.vocab_size(), 0.0);
+        Ok(self.device.download(buffer, 0, bytemuck::cast_slice_mut(&mut to[start..]))?)
+    }
+
+    /// The best token after the last row that gave logits.
+    pub(crate) fn best_token(&mut self, session: &Session) -> Result<u32, Error> {
+        let pass = self.last.ok_or(Error::NoLogits)?;
+        let table = self.table(pass);
+        let buffer = self.loaded.buffers[table.io.tokens.index()];
+        // Entry 0 is not used: a step's ids stand behind those of the step before.
+        let index = table.logit_rows + pass.logit_rows - 1;
+        let mut id = [0u32];
+        self.device.download(buffer, (index * size_of::<u32>()) as u64, bytemuck::cast_slice_mut(&mut id))?;
+        match id[0] {
+            u32::MAX => Err(Error::NotFinite { position: session.len() - 1 }),
+            id => Ok(id),
+        }
     }
 
     /// Decodes greedily: feeds `token`, then what followed from it, `steps` times in one submission. Gives the ids
-    /// found, fewer if one of `stop` came up or `cancel` was set; the session then holds `token` and all of them but the last.
+    /// found, fewer if one of `stop` came up or `cancel` was set; the session then holds `token` and all of them but the
+    /// last.
     pub fn decode(
         &mut self,
         session: &mut Session,
@@ -171,27 +368,133 @@ impl Engine {
         stop: &[u32],
         cancel: Option<&AtomicBool>,
     ) -> Result<&[u32], Error> {
-        let _ = (session, token, steps, stop, cancel);
-        Err(Error::EmptyPrompt)
+        self.check_own(session)?;
+        self.check_ids(&[token])?;
+        let steps = steps.clamp(1, self.found.len());
+        if session.len() + steps > self.context() {
+            return Err(Error::ContextFull { context: self.context() });
+        }
+        let row = Row::causal(token, session.len() as u32, session.slot);
+        let start = Instant::now();
+        let submission = Submission { rows: &[row], logit_rows: &[0], steps, stop, cancel };
+        self.device.replay(self.loaded.decode, submission)?;
+        let done = self.device.wait()?.steps.min(steps);
+        self.note_speed(start.elapsed(), done);
+        if done == 0 {
+            return Ok(&[]);
+        }
+        self.last = Some(LastPass { decode: true, logit_rows: 1 });
+        let buffer = self.loaded.buffers[self.plan.tables.decode.io.tokens.index()];
+        let found = &mut self.found[..done];
+        self.device.download(buffer, size_of::<u32>() as u64, bytemuck::cast_slice_mut(found))?;
+        if let Some(step) = found.iter().position(|&id| id == u32::MAX) {
+            return Err(Error::NotFinite { position: session.len() + step });
+        }
+        session.tokens.push(token);
+        session.tokens.extend_from_slice(&found[..done - 1]);
+        Ok(&self.found[..done])
+    }
+
+    fn note_speed(&mut self, elapsed: Duration, steps: usize) {
+        if steps == 0 {
+            return;
+        }
+        let seconds = elapsed.as_secs_f64() / steps as f64;
+        self.step_seconds = Some(self.step_seconds.map_or(seconds, |s| 0.75 * s + 0.25 * seconds));
+    }
+
+    /// Steps that are over within `seconds`, as far as is known.
+    pub(crate) fn steps_within(&self, seconds: f64) -> usize {
+        self.step_seconds.map_or(1, |step| (seconds / step.max(1e-9)) as usize).max(1)
     }
 
     /// Forgets `discard` tokens after the first `keep_first` and moves the rest down, their keys turned back to their new
     /// positions. What the rest had seen of the forgotten stays in it, so this is not the same as feeding it anew.
     pub fn shift(&mut self, session: &mut Session, keep_first: usize, discard: usize) -> Result<(), Error> {
-        let _ = (session, keep_first, discard);
-        Err(Error::EmptyPrompt)
+        self.check_own(session)?;
+        let len = session.len();
+        if keep_first.checked_add(discard).is_none_or(|end| end > len) {
+            return Err(Error::OutsideSession { what: "a shift", first: keep_first, count: discard, len });
+        }
+        let row = Row {
+            token: discard as u32,
+            position: keep_first as u32,
+            kv_len: len as u32,
+            slot: session.slot,
+        };
+        self.maintain(self.loaded.kv_shift, row)?;
+        session.tokens.drain(keep_first..keep_first + discard);
+        Ok(())
     }
 
     /// Makes the first `n` tokens of `from` all that `to` holds, without running the model.
     pub fn copy_prefix(&mut self, from: &Session, to: &mut Session, n: usize) -> Result<(), Error> {
-        let _ = (from, to, n);
-        Err(Error::EmptyPrompt)
+        self.check_own(from)?;
+        self.check_own(to)?;
+        if n > from.len() {
+            return Err(Error::OutsideSession { what: "a copy", first: 0, count: n, len: from.len() });
+        }
+        to.clear();
+        let row = Row { token: from.slot, position: 0, kv_len: n as u32, slot: to.slot };
+        self.maintain(self.loaded.kv_copy, row)?;
+        to.tokens.extend_from_slice(&from.tokens[..n]);
+        Ok(())
+    }
+
+    fn maintain(&mut self, replay: ReplayId, row: Row) -> Result<(), Error> {
+        let submission = Submission { rows: &[row], logit_rows: &[], steps: 1, stop: &[], cancel: None };
+        self.device.replay(replay, submission)?;
+        self.device.wait()?;
+        Ok(())
     }
 
     /// The logits of every position of `ids` (`all`) or the last, one row after the other, in passes of at most `chunk`
     /// rows (`None`: as many as the engine was made for). Uses a free slot for the while.
     pub fn logits(&mut self, ids: &[u32], all: bool, chunk: Option<usize>) -> Result<Vec<f32>, Error> {
-        let _ = (ids, all, chunk);
-        Err(Error::EmptyPrompt)
+        self.check_prompt(ids)?;
+        let table = &self.plan.tables.prefill;
+        let most = if all { table.logit_rows } else { table.rows };
+        let chunk = chunk.unwrap_or(most).clamp(1, most);
+        let mut session = self.session()?;
+        let mut logits = Vec::with_capacity(self.vocab_size() * if all { ids.len() } else { 1 });
+        for (index, part) in ids.chunks(chunk).enumerate() {
+            let is_last = index * chunk + part.len() == ids.len();
+            let first = match (all, is_last) {
+                (true, _) => 0,
+                (false, true) => part.len() - 1,
+                (false, false) => part.len(),
+            };
+            self.pass(&mut session, part, first)?;
+            if first < part.len() {
+                self.append_logits(&mut logits)?;
+            }
+        }
+        Ok(logits)
+    }
+
+    /// What every prompt has to be: something, known ids, no longer than the context.
+    pub(crate) fn check_prompt(&self, ids: &[u32]) -> Result<(), Error> {
+        if ids.is_empty() {
+            return Err(Error::EmptyPrompt);
+        }
+        self.check_ids(ids)?;
+        if ids.len() > self.context() {
+            return Err(Error::PromptTooLong { prompt: ids.len(), context: self.context() });
+        }
+        Ok(())
+    }
+
+    fn check_ids(&self, ids: &[u32]) -> Result<(), Error> {
+        let vocab = self.vocab_size();
+        match ids.iter().position(|&id| id as usize >= vocab) {
+            None => Ok(()),
+            Some(index) => {
+                Err(Error::TokenOutsideVocabulary { id: ids[index], index, vocab, place: "prompt" })
+            }
+        }
+    }
+
+    fn check_own(&self, session: &Session) -> Result<(), Error> {
+        if Arc::ptr_eq(&self.pool, &session.pool) { Ok(()) } else { Err(Error::ForeignSession) }
     }
 }

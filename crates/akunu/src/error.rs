@@ -2,6 +2,7 @@
 
 use akunu_format::FormatError;
 use akunu_plan::{DeviceError, MemoryPlan, PlanError};
+use akunu_tokenizer::TokenizerError;
 
 /// Display is the whole story, causes included: print it as it is.
 #[derive(Debug, thiserror::Error)]
@@ -13,6 +14,8 @@ pub enum Error {
     Plan(#[from] PlanError),
     #[error(transparent)]
     Device(#[from] DeviceError),
+    #[error(transparent)]
+    Tokenizer(#[from] TokenizerError),
 
     #[error("there is no device \"{name}\"; choose one of {known}")]
     UnknownDevice { name: String, known: String },
@@ -26,8 +29,10 @@ pub enum Error {
     #[error("the prompt is empty: give at least one token")]
     EmptyPrompt,
 
-    #[error("token id {id} (number {index} of the prompt) is outside the vocabulary of {vocab} ids: use 0 to {}", vocab - 1)]
-    TokenOutsideVocabulary { id: u32, index: usize, vocab: usize },
+    #[error(
+        "token id {id} (number {index} of the {place}) is outside the vocabulary of {vocab} ids: use 0 to {}", vocab - 1
+    )]
+    TokenOutsideVocabulary { id: u32, index: usize, vocab: usize, place: &'static str },
 
     #[error(
         "the prompt has {prompt} tokens and the context {context} positions; shorten the prompt or ask for a \
@@ -40,8 +45,8 @@ pub enum Error {
     )]
     ContextFull { context: usize },
 
-    #[error("this model has no vocabulary, so it takes and gives token ids only (--ids)")]
-    NoTokenizer,
+    #[error("this model has no vocabulary that can be used ({reason}), so it takes and gives token ids only")]
+    NoTokenizer { reason: String },
 
     #[error(
         "the logits after position {position} are not finite numbers: the weights are damaged, or a kernel is \
@@ -54,6 +59,12 @@ pub enum Error {
 
     #[error("this session belongs to another engine")]
     ForeignSession,
+
+    #[error("{what} of {count} tokens from number {first} on do not lie within the session's {len}")]
+    OutsideSession { what: &'static str, first: usize, count: usize, len: usize },
+
+    #[error("no pass has asked for logits since the engine was made")]
+    NoLogits,
 
     /// A setting that makes no sense.
     #[error("{name} is {value}; it has to be {expected}")]

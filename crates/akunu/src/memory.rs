@@ -1,16 +1,45 @@
 //! Does it fit: what this machine has left, and how a plan is told to people.
 
+use std::fs::read_to_string;
+use std::path::Path;
+
 use akunu_plan::MemoryPlan;
 
-/// Bytes that can be allocated without swapping: Linux's `MemAvailable`, less where a control group limits it.
+/// Bytes that can be allocated without swapping: Linux's `MemAvailable`, or less where a control group limits it.
 /// `None` where the system does not say.
 pub fn available_memory() -> Option<u64> {
-    None
+    let system = mem_available(&read_to_string("/proc/meminfo").ok()?)?;
+    let groups = read_to_string("/proc/self/cgroup").unwrap_or_default();
+    // Version 2's line; a limit may stand at any level above.
+    let own = groups.lines().find_map(|line| line.strip_prefix("0::/")).unwrap_or("");
+    let limit = Path::new(own)
+        .ancestors()
+        .filter_map(|group| group_available(Path::new("/sys/fs/cgroup").join(group).as_path()));
+    Some(limit.fold(system, u64::min))
 }
 
-/// `1.50 GiB`, `12.0 KiB`, `512 B`.
+fn mem_available(meminfo: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+}
+
+/// What a control group's limit leaves. Pages of files count as used there, but are given up when memory is short.
+fn group_available(group: &Path) -> Option<u64> {
+    let number = |name: &str| read_to_string(group.join(name)).ok()?.trim().parse::<u64>().ok();
+    let limit = number("memory.max")?;
+    let used = number("memory.current")?;
+    let stat = read_to_string(group.join("memory.stat")).unwrap_or_default();
+    let of = |name: &str| {
+        let value = stat.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<u64>().ok());
+        value.unwrap_or(0)
+    };
+    let files = of("inactive_file ") + of("active_file ");
+    Some(limit.saturating_sub(used.saturating_sub(files)))
+}
+
+/// `1.50 GiB`, `12.00 KiB`, `512 B`.
 pub fn human(bytes: u64) -> String {
-    const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
+    const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
     if bytes < 1024 {
         return format!("{bytes} B");
     }
@@ -36,4 +65,64 @@ pub(crate) fn listing(plan: &MemoryPlan) -> String {
         ("weights, in place", plan.weights_in_place),
     ];
     lines.map(|(name, bytes)| format!("  {name:<18} {:>12}", human(bytes))).join("\n")
+}
+
+/// What to do when a plan needs more than there is: the largest context that would fit, if one would.
+pub(crate) fn advice(plan: &MemoryPlan, context: usize, available: u64) -> String {
+    const LEAST_USEFUL: u64 = 64;
+    let fixed = plan.allocated() - plan.kv;
+    let fits = available.saturating_sub(fixed) as f64 / (plan.kv as f64 / context as f64);
+    // A round number below what fits.
+    let fits = (fits * 0.95) as u64;
+    let round = if fits >= 1024 { fits / 256 * 256 } else { fits / 16 * 16 };
+    if round >= LEAST_USEFUL {
+        format!("a context of {round} would fit (-c {round}), or take a smaller KV type (--kv-type q8_0)")
+    } else {
+        "take a smaller model or a machine with more memory".into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_told_in_the_unit_that_fits() {
+        let told = [0, 1023, 1024, 1536 << 20, 3 << 50].map(human);
+        assert_eq!(told, ["0 B", "1023 B", "1.00 KiB", "1.50 GiB", "3.00 PiB"]);
+    }
+
+    #[test]
+    fn meminfo_is_read() {
+        let text = "MemTotal:       16000 kB\nMemFree:  1 kB\nMemAvailable:    8192 kB\n";
+        assert_eq!(mem_available(text), Some(8 << 20));
+        assert_eq!(mem_available("MemTotal: 5 kB\n"), None);
+    }
+
+    #[test]
+    fn a_control_group_limits() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(group_available(dir.path()), None);
+        for (name, text) in [
+            ("memory.max", "1000\n"),
+            ("memory.current", "700\n"),
+            ("memory.stat", "anon 500\nfile 200\ninactive_file 150\nactive_file 50\n"),
+        ] {
+            std::fs::write(dir.path().join(name), text).unwrap();
+        }
+        assert_eq!(group_available(dir.path()), Some(500));
+        std::fs::write(dir.path().join("memory.max"), "max\n").unwrap();
+        assert_eq!(group_available(dir.path()), None);
+    }
+
+    #[test]
+    fn advice_names_a_context_that_fits() {
+        let plan = MemoryPlan { kv: 100_000_000, scratch: 1000, ..MemoryPlan::default() };
+        assert!(
+            advice(&plan, 100_000, 10_001_000).contains("-c 9472"),
+            "{}",
+            advice(&plan, 100_000, 10_001_000)
+        );
+        assert!(advice(&plan, 100_000, 10_000).contains("smaller model"));
+    }
 }

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use akunu_format::{Metadata, ModelConfig, WeightProvider};
+use akunu_tokenizer::{EncodeOptions, Tokenizer};
 
 use crate::Error;
 
@@ -11,6 +12,9 @@ use crate::Error;
 #[derive(Debug)]
 pub struct Model {
     weights: Arc<dyn WeightProvider>,
+    /// Or why there is none.
+    tokenizer: Result<Arc<dyn Tokenizer>, String>,
+    eos_ids: Vec<u32>,
     /// What it is called in listings: the file's name, or `embedded`.
     name: String,
 }
@@ -18,18 +22,36 @@ pub struct Model {
 impl Model {
     /// Opens a GGUF file (any part of a split one), a SafeTensors file or a folder with `config.json`.
     pub fn open(path: impl AsRef<Path>) -> Result<Model, Error> {
-        let _ = path;
-        Err(Error::NoTokenizer)
+        let path = path.as_ref();
+        let name =
+            path.file_name().map_or_else(|| path.display().to_string(), |n| n.to_string_lossy().into());
+        Model::from_weights(akunu_format::open_model(path)?.into(), &name)
     }
 
     /// The small story-teller that comes with the binary.
     pub fn embedded() -> Result<Model, Error> {
-        Err(Error::NoTokenizer)
+        Err(Error::NoTokenizer { reason: "no model is embedded yet".into() })
     }
 
     /// A model from any provider: weights made in memory, another file format.
     pub fn from_weights(weights: Arc<dyn WeightProvider>, name: &str) -> Result<Model, Error> {
-        Ok(Model { weights, name: name.to_string() })
+        let tokenizer: Result<Arc<dyn Tokenizer>, String> = match weights.metadata() {
+            None => Err("it is not a GGUF file".into()),
+            Some(metadata) => match akunu_tokenizer::from_gguf(metadata) {
+                Ok(tokenizer) => Ok(Arc::new(tokenizer)),
+                Err(error) => Err(error.to_string()),
+            },
+        };
+        let vocab = weights.config().vocab_size;
+        let mut eos_ids = weights.config().eos_ids.clone();
+        if let Ok(tokenizer) = &tokenizer {
+            eos_ids.extend(tokenizer.end_of_generation());
+        }
+        // An id that the model has no logit for never comes up.
+        eos_ids.retain(|&id| (id as usize) < vocab);
+        eos_ids.sort_unstable();
+        eos_ids.dedup();
+        Ok(Model { weights, tokenizer, eos_ids, name: name.to_string() })
     }
 
     pub fn name(&self) -> &str {
@@ -49,20 +71,24 @@ impl Model {
         self.weights.metadata()
     }
 
-    /// Ids that end a text, from the configuration and the vocabulary; ascending.
-    pub fn eos_ids(&self) -> &[u32] {
-        &[]
+    /// An error that says why, where the file has no vocabulary that can be used: such a model takes ids only.
+    pub fn tokenizer(&self) -> Result<&Arc<dyn Tokenizer>, Error> {
+        self.tokenizer.as_ref().map_err(|reason| Error::NoTokenizer { reason: reason.clone() })
     }
 
-    /// A prompt's ids, with the special tokens that the model wants around it (usually a BOS in front).
+    /// Ids that end a text, from the configuration and the vocabulary; ascending.
+    pub fn eos_ids(&self) -> &[u32] {
+        &self.eos_ids
+    }
+
+    /// A prompt's ids, with the special tokens that the model wants around it (usually a BOS in front). Special tokens
+    /// written out in the text (`<|im_end|>`) are read as such: for text that a stranger wrote, use [`Model::tokenizer`].
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, Error> {
-        let _ = text;
-        Err(Error::NoTokenizer)
+        Ok(self.tokenizer()?.encode(text, EncodeOptions { add_special: true, parse_special: true })?)
     }
 
     /// The text of ids; special tokens have none.
     pub fn decode(&self, ids: &[u32]) -> Result<String, Error> {
-        let _ = ids;
-        Err(Error::NoTokenizer)
+        Ok(self.tokenizer()?.decode(ids))
     }
 }

@@ -1,1 +1,185 @@
-//! The counter-based generator behind sampling.
+//! The counter-based generator behind sampling: no state, so that a draw depends on nothing but its place.
+//!
+//! The draw for token `id` at `position` under `seed` is defined in four steps, each of them exact integer arithmetic
+//! or single IEEE f32 operations (`+ − × ÷`, round to nearest even, never contracted into fused ones), so that any
+//! processor and any GPU, one thread a candidate, gets the same bits:
+//!
+//! 1. Philox4x32 with 10 rounds (Salmon et al., 2011), key `(seed low, seed high)`, counter
+//!    `(id div 4, position low, position high, 0)`; `x` is word `id mod 4` of the block.
+//! 2. `u = (x + ½) / 2³²` stands for a number in (0, 1); it is never rounded to 0 or 1.
+//! 3. `e = −ln u` ([`exponential`]): from `u` where `x < 2³¹`, from `1 − u` where not, so that it is precise at both
+//!    ends: tiny `e` are the draws that win.
+//! 4. `g = −ln e` ([`gumbel`]). The id with the largest `logit + g` is a draw from the softmax (the Gumbel-max trick).
+
+/// No draw is larger: 33 · ln 2, rounded up.
+pub const GUMBEL_MAX: f32 = 22.88;
+
+/// Philox4x32-10: four words for a counter under a key.
+pub fn philox(counter: [u32; 4], key: [u32; 2]) -> [u32; 4] {
+    let [mut c0, mut c1, mut c2, mut c3] = counter;
+    let [mut k0, mut k1] = key;
+    for _ in 0..10 {
+        let a = u64::from(c0) * 0xD251_1F53;
+        let b = u64::from(c2) * 0xCD9E_8D57;
+        (c0, c1, c2, c3) = ((b >> 32) as u32 ^ c1 ^ k0, b as u32, (a >> 32) as u32 ^ c3 ^ k1, a as u32);
+        k0 = k0.wrapping_add(0x9E37_79B9);
+        k1 = k1.wrapping_add(0xBB67_AE85);
+    }
+    [c0, c1, c2, c3]
+}
+
+/// The draws at one position, four ids a block.
+#[derive(Clone, Debug)]
+pub struct Draws {
+    key: [u32; 2],
+    position: [u32; 2],
+    /// The block computed last: ids in ascending order cost a quarter of a block each.
+    block: [u32; 4],
+    block_index: Option<u32>,
+}
+
+impl Draws {
+    pub fn new(seed: u64, position: u64) -> Draws {
+        let halves = |v: u64| [v as u32, (v >> 32) as u32];
+        Draws { key: halves(seed), position: halves(position), block: [0; 4], block_index: None }
+    }
+
+    /// Step 1: 32 random bits.
+    pub fn bits(&mut self, id: u32) -> u32 {
+        let index = id / 4;
+        if self.block_index != Some(index) {
+            let [low, high] = self.position;
+            self.block = philox([index, low, high, 0], self.key);
+            self.block_index = Some(index);
+        }
+        self.block[(id % 4) as usize]
+    }
+
+    /// Steps 1 to 4.
+    pub fn gumbel(&mut self, id: u32) -> f32 {
+        gumbel(self.bits(id))
+    }
+}
+
+/// `−ln(−ln u)`
+pub fn gumbel(x: u32) -> f32 {
+    -ln(exponential(x))
+}
+
+/// `−ln u`, positive and finite for every `x`.
+pub fn exponential(x: u32) -> f32 {
+    const SCALE: f32 = 1.0 / 4_294_967_296.0;
+    if x < 1 << 31 {
+        return -ln((x as f32 + 0.5) * SCALE);
+    }
+    // −ln(1 − w) = 2·artanh(w / (2 − w)), with w = 1 − u.
+    let w = (!x as f32 + 0.5) * SCALE;
+    let s = w / (2.0 - w);
+    let z = s * s;
+    let mut series = 1.0 / 15.0;
+    for coefficient in [1.0 / 13.0, 1.0 / 11.0, 1.0 / 9.0, 1.0 / 7.0, 1.0 / 5.0, 1.0 / 3.0] {
+        series = series * z + coefficient;
+    }
+    2.0 * (s + s * z * series)
+}
+
+/// Natural logarithm of a positive normal number, within 2 units in the last place of the larger of the result and 1.
+pub fn ln(x: f32) -> f32 {
+    const LN2_HIGH: f32 = 0.693_145_75; // 15 bits, so that exponent · LN2_HIGH is exact
+    const LN2_LOW: f32 = 1.428_606_8e-6;
+    const SQRT_HALF_BITS: u32 = 0x3f35_04f3;
+    // x = m · 2^e with m in [√½, √2): 2·artanh((m − 1) / (m + 1)) converges fast there.
+    let e = (x.to_bits().wrapping_sub(SQRT_HALF_BITS) as i32) >> 23;
+    let m = f32::from_bits(x.to_bits().wrapping_sub((e as u32) << 23));
+    let s = (m - 1.0) / (m + 1.0);
+    let z = s * s;
+    let mut series = 2.0 / 9.0;
+    for coefficient in [2.0 / 7.0, 2.0 / 5.0, 2.0 / 3.0] {
+        series = series * z + coefficient;
+    }
+    let e = e as f32;
+    e * LN2_HIGH + (2.0 * s + (s * z * series + e * LN2_LOW))
+}
+
+/// e^x for x ≤ 0, the same on every platform, within 1e-15 of its value; 0 below −700.
+pub fn exp(x: f64) -> f64 {
+    const LN2_HIGH: f64 = 6.931_471_803_691_238e-1;
+    const LN2_LOW: f64 = 1.908_214_929_270_587_7e-10;
+    if x < -700.0 || x.is_nan() {
+        return 0.0;
+    }
+    let k = (x.min(0.0) * std::f64::consts::LOG2_E).round_ties_even();
+    let r = (x.min(0.0) - k * LN2_HIGH) - k * LN2_LOW;
+    // Taylor's series: |r| ≤ ln 2 / 2, so 14 terms leave less than 2⁻⁵⁴.
+    let mut sum = 1.0;
+    for n in (1..=14).rev() {
+        sum = sum * r / f64::from(n) + 1.0;
+    }
+    sum * f64::from_bits(((k as i64 + 1023) as u64) << 52)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// From the authors' own known-answer file.
+    #[test]
+    fn philox_gives_the_known_answers() {
+        assert_eq!(philox([0; 4], [0; 2]), [0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8]);
+        assert_eq!(philox([u32::MAX; 4], [u32::MAX; 2]), [0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd]);
+        assert_eq!(
+            philox([0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344], [0xa4093822, 0x299f31d0]),
+            [0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1]
+        );
+    }
+
+    fn some_bits() -> impl Iterator<Item = u32> {
+        let edges = [0, 1, 2, (1 << 31) - 1, 1 << 31, (1 << 31) + 1, u32::MAX - 1, u32::MAX];
+        edges.into_iter().chain((0..20_000).map(|i| philox([i, 0, 0, 0], [1, 2])[0]))
+    }
+
+    #[test]
+    fn exponential_is_precise_at_both_ends() {
+        for x in some_bits() {
+            let u = (f64::from(x) + 0.5) / 4_294_967_296.0;
+            let exact = if x < 1 << 31 { -u.ln() } else { -(-(1.0 - u)).ln_1p() };
+            let error = (f64::from(exponential(x)) - exact).abs() / exact;
+            assert!(error < 4e-7, "x {x}: relative error {error}");
+        }
+    }
+
+    #[test]
+    fn gumbel_draws_are_finite_and_bounded() {
+        for x in some_bits() {
+            let g = gumbel(x);
+            assert!((-4.0..=GUMBEL_MAX).contains(&g), "x {x} gives {g}");
+            let exact = -f64::from(exponential(x)).ln();
+            assert!((f64::from(g) - exact).abs() < 4e-7 * exact.abs().max(1.0), "x {x}: {g} for {exact}");
+        }
+    }
+
+    #[test]
+    fn exp_agrees_with_the_library() {
+        for i in 0..70_000 {
+            let x = -f64::from(i) / 100.0;
+            let error = (exp(x) - x.exp()).abs() / x.exp();
+            assert!(error < 1e-15, "x {x}: relative error {error}");
+        }
+        assert_eq!((exp(0.0), exp(-1e9), exp(f64::NEG_INFINITY)), (1.0, 0.0, 0.0));
+    }
+
+    /// The definition is frozen: other devices and other releases have to give these draws.
+    #[test]
+    fn draws_are_frozen() {
+        let mut draws = Draws::new(42, 7);
+        let found: Vec<(u32, u32)> =
+            [0, 1, 5, 1000].into_iter().map(|id| (draws.bits(id), draws.gumbel(id).to_bits())).collect();
+        let frozen = [
+            (3314573452, 1068293283),
+            (1743248041, 1037299043),
+            (776335303, 3205066543),
+            (697230268, 3206088782),
+        ];
+        assert_eq!(found, frozen);
+    }
+}
