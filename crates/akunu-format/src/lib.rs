@@ -16,7 +16,7 @@ mod region;
 pub use config::{Activation, ModelConfig, Rope, RopeScaling, Source, Window, WindowPattern};
 pub use dtype::DType;
 pub use error::FormatError;
-pub use gguf::{Array, Gguf, GgufModel, Metadata, Strings, Value};
+pub use gguf::{Array, Gguf, GgufModel, GgufWriter, Metadata, Strings, TensorSpec, Value};
 pub use hf::SafeTensorsModel;
 pub use open::open_model;
 pub use provider::{TensorInfo, WeightProvider};

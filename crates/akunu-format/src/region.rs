@@ -44,3 +44,20 @@ impl std::fmt::Debug for Region {
         write!(f, "Region({kind}, {} bytes)", self.bytes().len())
     }
 }
+
+/// A file's bytes inside the binary, as a [`Region`] aligned well enough for weights (plain `include_bytes!`
+/// promises no alignment at all).
+///
+/// ```
+/// let region = akunu_format::include_region!("../Cargo.toml");
+/// assert_eq!(region.bytes().as_ptr().addr() % 64, 0);
+/// ```
+#[macro_export]
+macro_rules! include_region {
+    ($path:expr) => {{
+        #[repr(C, align(64))]
+        struct Aligned<T: ?Sized>(T);
+        static ALIGNED: &Aligned<[u8]> = &Aligned(*include_bytes!($path));
+        $crate::Region::from_static(&ALIGNED.0)
+    }};
+}

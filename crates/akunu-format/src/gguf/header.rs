@@ -71,7 +71,7 @@ fn from_fault(fault: Fault, what: &str, wrong: impl Fn(String) -> FormatError) -
     }
 }
 
-fn alignment(metadata: &Metadata) -> Result<usize, FormatError> {
+pub(super) fn alignment(metadata: &Metadata) -> Result<usize, FormatError> {
     let alignment = metadata.u32(ALIGNMENT_KEY)?.unwrap_or(DEFAULT_ALIGNMENT);
     if !alignment.is_power_of_two() {
         return Err(FormatError::key(ALIGNMENT_KEY, format!("{alignment} is not a power of two")));
@@ -238,7 +238,7 @@ fn unsupported_type(name: &str, type_id: u32) -> FormatError {
 }
 
 /// Shape in `usize` and bytes, or what is wrong with them.
-fn measure(dtype: DType, shape: &[u64]) -> Result<(Vec<usize>, usize), String> {
+pub(super) fn measure(dtype: DType, shape: &[u64]) -> Result<(Vec<usize>, usize), String> {
     if shape.contains(&0) {
         return Err(format!("a dimension of {shape:?} is zero"));
     }

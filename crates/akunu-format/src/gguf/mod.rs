@@ -7,6 +7,7 @@ mod metadata;
 mod model;
 mod split;
 mod types;
+mod writer;
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -14,6 +15,7 @@ use std::path::Path;
 pub use metadata::{Array, Metadata, Strings, Value};
 pub use model::GgufModel;
 pub use types::tensor_type_name;
+pub use writer::{GgufWriter, TensorSpec};
 
 pub(crate) use header::MAGIC;
 

@@ -119,9 +119,9 @@ fn open_part(path: &Path, number: u32, count: u32) -> Result<(Region, Part), For
 }
 
 fn check_number(metadata: &Metadata, number: u32, count: u32) -> Result<(), FormatError> {
-    let stated_count = metadata.u32(COUNT)?;
-    if stated_count != Some(count) {
-        return Err(split(format!("`{COUNT}` is {stated_count:?}, and the name says {count}")));
+    let stated = part_count(metadata)?;
+    if stated != count {
+        return Err(split(format!("`{COUNT}` is {stated}, and the name says {count}")));
     }
     // The file counts from 0, the name from 1.
     match metadata.u32(NUMBER)? {
