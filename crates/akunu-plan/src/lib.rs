@@ -7,13 +7,16 @@ mod build;
 pub mod device;
 pub mod kernel;
 pub mod load;
+pub mod mock;
 pub mod params;
 pub mod plan;
+mod print;
 pub mod q8;
 pub mod reference;
 pub mod rope;
 pub mod row;
 pub mod table;
+pub mod verify;
 
 pub use akunu_format::{Activation, DType};
 pub use arch::{ArchDescriptor, RopeStyle};

@@ -48,3 +48,46 @@ pub fn quantise_block(x: &[f32], quants: &mut [i8]) -> (f32, i32) {
     }
     (amax / 127.0, sum)
 }
+
+/// The scale of the block that element `i` is in, from a row of `n` elements.
+pub fn scale(row: &[u8], n: usize, i: usize) -> f32 {
+    let b = &row[scales_offset(n) + i / BLOCK * 4..];
+    f32::from_le_bytes([b[0], b[1], b[2], b[3]])
+}
+
+/// The values that one row of `n` elements stands for.
+pub fn dequantise_row(row: &[u8], n: usize) -> Vec<f32> {
+    (0..n).map(|i| scale(row, n, i) * f32::from(row[i] as i8)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn block(x: &[f32]) -> (Vec<i8>, f32, i32) {
+        let mut quants = vec![1; x.len()];
+        let (scale, sum) = quantise_block(x, &mut quants);
+        (quants, scale, sum)
+    }
+
+    #[test]
+    fn the_largest_magnitude_becomes_127_and_ties_go_to_even() {
+        let (quants, scale, sum) = block(&[127.0, 0.5, 1.5, -2.5]);
+        assert_eq!((quants, scale, sum), (vec![127, 0, 2, -2], 1.0, 127));
+    }
+
+    #[test]
+    fn zero_and_vanishing_blocks_are_zero() {
+        assert_eq!(block(&[0.0, -0.0]), (vec![0, 0], 0.0, 0));
+        assert_eq!(block(&[1e-44, 0.0]), (vec![0, 0], 0.0, 0));
+    }
+
+    #[test]
+    fn what_is_not_finite_poisons_the_scale() {
+        for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            let (quants, scale, _) = block(&[1.0, bad]);
+            assert!(scale.is_nan());
+            assert_eq!(quants, [0, 0]);
+        }
+    }
+}

@@ -13,8 +13,9 @@ use akunu_format::Region;
 
 use crate::{
     BufferId, Capabilities, Device, DeviceBuffer, DeviceError, DispatchCommand, DispatchTable, Kernel, Outcome,
-    ReplayId, Row, Submission,
+    ReplayId, Row, RowSet, Submission,
 };
+pub(crate) use math::kv_load as kv_values;
 use memory::Memory;
 
 pub(crate) const NAME: &str = "reference";
@@ -48,7 +49,7 @@ pub(crate) struct Live {
 /// A command with its buffers at hand. Outputs are taken out of the memory while it runs: no kernel reads what it writes.
 pub(crate) struct Bound<'a> {
     pub command: &'a DispatchCommand,
-    pub memory: &'a mut [Memory],
+    memory: &'a mut [Memory],
     buffers: &'a [DeviceBuffer],
     pub live: Live,
 }
@@ -130,6 +131,10 @@ impl ReferenceDevice {
     fn push(&mut self, memory: Memory) -> DeviceBuffer {
         self.memory.push(memory);
         DeviceBuffer(self.memory.len() as u32 - 1)
+    }
+
+    pub(crate) fn buffer_bytes(&self, buffer: DeviceBuffer) -> usize {
+        self.memory[buffer.0 as usize].bytes().len()
     }
 
     fn region(&mut self, buffer: DeviceBuffer, offset: u64, len: usize) -> Result<&mut Memory, DeviceError> {
@@ -274,14 +279,16 @@ impl Device for ReferenceDevice {
     }
 }
 
-/// Whether a kernel's rows are all of a pass's, or those that ask for logits.
-pub(crate) fn live_rows(kernel: Kernel, live: Live) -> usize {
-    use crate::RowSet;
+/// All of a pass's rows, or those that ask for logits.
+pub(crate) fn live_rows_of(kernel: Kernel, rows: usize, logit_rows: usize) -> usize {
     match kernel {
-        Kernel::RmsNorm { rows: RowSet::Logits, .. } | Kernel::Matmul { rows: RowSet::Logits, .. } => {
-            live.logit_rows
-        }
-        Kernel::Argmax => live.logit_rows,
-        _ => live.rows,
+        Kernel::RmsNorm { rows: RowSet::Logits, .. }
+        | Kernel::Matmul { rows: RowSet::Logits, .. }
+        | Kernel::Argmax => logit_rows,
+        _ => rows,
     }
+}
+
+fn live_rows(kernel: Kernel, live: Live) -> usize {
+    live_rows_of(kernel, live.rows, live.logit_rows)
 }

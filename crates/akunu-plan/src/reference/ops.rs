@@ -65,11 +65,7 @@ fn input_row(bound: &Bound<'_>, binding: usize, q8: bool, row: usize, n: usize) 
         return bound.f32s(binding)[row * n..][..n].iter().map(|&v| f64::from(v)).collect();
     }
     let bytes = &bound.bytes(binding)[row * q8::row_bytes(n)..];
-    let scale = |i: usize| {
-        let b = &bytes[q8::scales_offset(n) + i / q8::BLOCK * 4..];
-        f64::from(f32::from_le_bytes([b[0], b[1], b[2], b[3]]))
-    };
-    (0..n).map(|i| scale(i) * f64::from(bytes[i] as i8)).collect()
+    (0..n).map(|i| f64::from(q8::scale(bytes, n, i)) * f64::from(bytes[i] as i8)).collect()
 }
 
 fn weight_row(bound: &Bound<'_>, binding: usize, dtype: DType, row: usize, n: usize) -> Vec<f32> {

@@ -1,0 +1,129 @@
+//! A device that computes nothing and records what it is asked: for testing the builder and what stands on devices.
+
+use std::sync::Arc;
+
+use akunu_format::Region;
+
+use crate::device::check_submission;
+use crate::{
+    Capabilities, Device, DeviceBuffer, DeviceError, DispatchTable, Outcome, ReplayId, Row, Submission,
+};
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Call {
+    Allocate { what: String, bytes: u64 },
+    Import { bytes: usize },
+    Upload { buffer: DeviceBuffer, offset: u64, bytes: usize },
+    Download { buffer: DeviceBuffer, offset: u64, bytes: usize },
+    Prepare { table: &'static str },
+    Replay { table: &'static str, rows: Vec<Row>, logit_rows: Vec<u32>, steps: usize },
+    RunRange { table: &'static str, first: usize, count: usize },
+    Wait,
+}
+
+#[derive(Debug)]
+pub struct MockDevice {
+    pub calls: Vec<Call>,
+    capabilities: Capabilities,
+    tables: Vec<Arc<DispatchTable>>,
+    buffers: u32,
+    allocated: u64,
+    outcome: Outcome,
+}
+
+impl MockDevice {
+    pub fn new(capabilities: Capabilities) -> MockDevice {
+        MockDevice {
+            calls: Vec::new(),
+            capabilities,
+            tables: Vec::new(),
+            buffers: 0,
+            allocated: 0,
+            outcome: Outcome { steps: 0 },
+        }
+    }
+
+    fn handle(&mut self, call: Call) -> DeviceBuffer {
+        self.calls.push(call);
+        self.buffers += 1;
+        DeviceBuffer(self.buffers - 1)
+    }
+
+    fn table(&self, replay: ReplayId) -> Arc<DispatchTable> {
+        Arc::clone(&self.tables[replay.0 as usize])
+    }
+}
+
+impl Device for MockDevice {
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    fn allocate(&mut self, what: &str, bytes: u64) -> Result<DeviceBuffer, DeviceError> {
+        self.allocated += bytes;
+        Ok(self.handle(Call::Allocate { what: what.into(), bytes }))
+    }
+
+    fn import(&mut self, _region: &Region, _offset: usize, bytes: usize) -> Result<DeviceBuffer, DeviceError> {
+        if !self.capabilities.unified_memory {
+            self.allocated += bytes as u64;
+        }
+        Ok(self.handle(Call::Import { bytes }))
+    }
+
+    fn upload(&mut self, buffer: DeviceBuffer, offset: u64, bytes: &[u8]) -> Result<(), DeviceError> {
+        self.calls.push(Call::Upload { buffer, offset, bytes: bytes.len() });
+        Ok(())
+    }
+
+    fn download(&mut self, buffer: DeviceBuffer, offset: u64, bytes: &mut [u8]) -> Result<(), DeviceError> {
+        bytes.fill(0);
+        self.calls.push(Call::Download { buffer, offset, bytes: bytes.len() });
+        Ok(())
+    }
+
+    fn prepare(
+        &mut self,
+        table: &Arc<DispatchTable>,
+        _buffers: &[DeviceBuffer],
+    ) -> Result<ReplayId, DeviceError> {
+        self.calls.push(Call::Prepare { table: table.name });
+        self.tables.push(Arc::clone(table));
+        Ok(ReplayId(self.tables.len() as u32 - 1))
+    }
+
+    fn replay(&mut self, replay: ReplayId, submission: Submission<'_>) -> Result<(), DeviceError> {
+        let table = self.table(replay);
+        check_submission(self.capabilities.name, &table, &submission)?;
+        self.outcome = Outcome { steps: submission.steps };
+        self.calls.push(Call::Replay {
+            table: table.name,
+            rows: submission.rows.to_vec(),
+            logit_rows: submission.logit_rows.to_vec(),
+            steps: submission.steps,
+        });
+        Ok(())
+    }
+
+    fn wait(&mut self) -> Result<Outcome, DeviceError> {
+        self.calls.push(Call::Wait);
+        Ok(self.outcome)
+    }
+
+    fn run_range(
+        &mut self,
+        replay: ReplayId,
+        submission: Submission<'_>,
+        first: usize,
+        count: usize,
+    ) -> Result<(), DeviceError> {
+        let table = self.table(replay);
+        check_submission(self.capabilities.name, &table, &submission)?;
+        self.calls.push(Call::RunRange { table: table.name, first, count });
+        Ok(())
+    }
+
+    fn allocated_bytes(&self) -> u64 {
+        self.allocated + self.capabilities.workspace_bytes
+    }
+}

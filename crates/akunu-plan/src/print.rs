@@ -1,0 +1,56 @@
+//! A table as text: what `akunu table` prints and what the snapshot tests hold.
+
+use std::fmt::Write;
+
+use crate::{Access, BufferSpec, DispatchCommand, DispatchTable};
+
+impl DispatchTable {
+    /// One line a command: label, kernel, buffers (`>` marks written ones), parameters, grid, patch.
+    pub fn render(&self, buffers: &[BufferSpec]) -> String {
+        let mut text = format!(
+            "{}: {} commands, {} rows, {} logit rows, {} steps\n",
+            self.name,
+            self.commands.len(),
+            self.rows,
+            self.logit_rows,
+            self.steps
+        );
+        for (command, info) in self.commands.iter().zip(&self.info) {
+            let bindings = command.describe_bindings(buffers).join(" ");
+            let params: Vec<String> =
+                command.describe_params().into_iter().map(|(name, value)| format!("{name}={value}")).collect();
+            let [x, y, _] = command.grid;
+            // Writing to a String cannot fail.
+            let _ = writeln!(
+                text,
+                "{:<28} {:<34} {bindings} | {} | {x}x{y} {:?}",
+                info.label,
+                command.kernel.name(),
+                params.join(" "),
+                command.patch
+            );
+        }
+        text
+    }
+}
+
+impl DispatchCommand {
+    /// `x=decode.normed`, `>out=decode.qkv+256`: names of the binding and of its buffer.
+    pub fn describe_bindings(&self, buffers: &[BufferSpec]) -> Vec<String> {
+        self.kernel
+            .bindings()
+            .iter()
+            .zip(self.bindings())
+            .map(|(slot, binding)| {
+                let mark = if slot.access == Access::Read { "" } else { ">" };
+                let name = buffers.get(binding.buffer.index()).map_or("?", |b| b.name.as_str());
+                let offset = if binding.offset == 0 { String::new() } else { format!("+{}", binding.offset) };
+                format!("{mark}{}={name}{offset}", slot.name)
+            })
+            .collect()
+    }
+
+    pub fn describe_params(&self) -> Vec<(&'static str, String)> {
+        self.kernel.describe_params(&self.params)
+    }
+}

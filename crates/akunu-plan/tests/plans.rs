@@ -1,0 +1,125 @@
+//! What a plan promises: exact bytes, and refusals that name what is wrong.
+
+mod common;
+
+use akunu_format::{DType, WindowPattern};
+use akunu_plan::mock::{Call, MockDevice};
+use akunu_plan::reference::ReferenceDevice;
+use akunu_plan::{BufferKind, Capabilities, Device, KvType, PlanOptions, load, plan};
+use common::{FakeModel, capabilities, config, family, model, options};
+
+fn refusal(model: &FakeModel, options: &PlanOptions) -> String {
+    plan(model, &capabilities(true), options).unwrap_err().to_string()
+}
+
+#[test]
+fn a_plan_is_what_the_device_then_allocates() {
+    for name in ["llama", "gemma3"] {
+        for unified_memory in [true, false] {
+            for kv in [KvType::F32, KvType::F16, KvType::Q8_0] {
+                let model = model(family(name), |_| DType::Q8_0);
+                let capabilities =
+                    Capabilities { unified_memory, workspace_bytes: 77, ..capabilities(true) };
+                let plan = plan(&model, &capabilities, &PlanOptions { kv, ..options() }).unwrap();
+                let mut device = MockDevice::new(capabilities);
+                load(&plan, &model, &mut device).unwrap();
+                assert_eq!(device.allocated_bytes(), plan.memory.allocated());
+                let imports = device.calls.iter().filter(|c| matches!(c, Call::Import { .. })).count();
+                let weights = plan.buffers.iter().filter(|b| matches!(b.kind, BufferKind::Weight { .. })).count();
+                assert_eq!(imports, weights);
+            }
+        }
+    }
+}
+
+#[test]
+fn the_reference_allocates_what_was_planned() {
+    let model = model(family("qwen3"), |_| DType::Q8_0);
+    let mut device = ReferenceDevice::new();
+    let plan = plan(&model, device.capabilities(), &options()).unwrap();
+    load(&plan, &model, &mut device).unwrap();
+    assert_eq!(device.allocated_bytes(), plan.memory.allocated());
+}
+
+#[test]
+fn kv_bytes_follow_the_cache_type() {
+    let bytes = |kv| {
+        let model = model(config("llama"), |_| DType::F16);
+        plan(&model, &capabilities(true), &PlanOptions { kv, ..options() }).unwrap().memory.kv
+    };
+    // 2 (K, V) · 2 layers · 2 slots · 2 heads · 32 positions · 64 elements
+    assert_eq!(bytes(KvType::F32), 2 * 2 * 2 * 2 * 32 * 64 * 4);
+    assert_eq!(bytes(KvType::F16), 2 * 2 * 2 * 2 * 32 * 64 * 2);
+    assert_eq!(bytes(KvType::Q8_0), 2 * 2 * 2 * 2 * 32 * 64 / 32 * 34);
+}
+
+#[test]
+fn an_unknown_architecture_is_refused_with_the_known_ones() {
+    let text = refusal(&model(config("mamba"), |_| DType::F16), &options());
+    assert!(text.contains("\"mamba\"") && text.contains("llama") && text.contains("gemma3"), "{text}");
+}
+
+#[test]
+fn missing_misshapen_mistyped_and_unknown_tensors_are_named() {
+    let mut m = model(config("llama"), |_| DType::F16);
+    m.tensors.retain(|t| t.name != "blk.1.ffn_up.weight");
+    assert!(refusal(&m, &options()).contains("blk.1.ffn_up.weight is missing"));
+
+    let mut m = model(config("llama"), |_| DType::F16);
+    m.tensors.iter_mut().find(|t| t.name == "blk.0.attn_k.weight").unwrap().shape = vec![64, 256];
+    let text = refusal(&m, &options());
+    assert!(text.contains("blk.0.attn_k.weight") && text.contains("[64, 256]") && text.contains("[128, 256]"));
+
+    let mut m = model(config("llama"), |_| DType::F16);
+    m.tensors.iter_mut().find(|t| t.name == "blk.0.attn_norm.weight").unwrap().dtype = DType::Q8_0;
+    assert!(refusal(&m, &options()).contains("blk.0.attn_norm.weight is Q8_0"));
+
+    let mut m = model(config("llama"), |_| DType::F16);
+    let mut extra = m.tensors[2].clone();
+    extra.name = "blk.0.ffn_gate_exps.weight".into();
+    m.tensors.push(extra);
+    assert!(refusal(&m, &options()).contains("blk.0.ffn_gate_exps.weight"));
+
+    let qwen = model(config("qwen3"), |_| DType::F16);
+    let mut m = FakeModel { config: config("qwen3"), ..model(config("llama"), |_| DType::F16) };
+    assert!(refusal(&m, &options()).contains("attn_q_norm.weight is missing"));
+    m.config = config("llama");
+    assert!(plan(&m, &capabilities(true), &options()).is_ok());
+    assert!(plan(&qwen, &capabilities(true), &options()).is_ok());
+}
+
+#[test]
+fn shapes_that_no_table_fits_are_refused() {
+    let with = |change: &dyn Fn(&mut akunu_format::ModelConfig)| {
+        let mut m = model(config("llama"), |_| DType::F16);
+        change(&mut m.config);
+        m
+    };
+    assert!(refusal(&with(&|c| c.head_count = 3), &options()).contains("3 heads cannot share 2 KV heads"));
+    assert!(refusal(&with(&|c| c.kv_head_count = 0), &options()).contains("KV head count is 0"));
+    assert!(refusal(&with(&|c| c.rope.dims = 66), &options()).contains("RoPE over 66 dimensions"));
+    assert!(refusal(&with(&|c| c.rope.dims = 7), &options()).contains("RoPE over 7 dimensions"));
+    let q8 = PlanOptions { kv: KvType::Q8_0, ..options() };
+    assert!(refusal(&with(&|c| (c.head_dim, c.rope.dims) = (40, 40)), &q8).contains("use --kv-type f16"));
+    let huge = PlanOptions { context: usize::MAX, ..options() };
+    assert!(refusal(&with(&|_| {}), &huge).contains("context must be from 1"));
+    let many = PlanOptions { context: i32::MAX as usize, slots: i32::MAX as usize, ..options() };
+    assert!(refusal(&with(&|_| {}), &many).contains("more bytes than can be counted"));
+}
+
+#[test]
+fn windows_follow_the_file_first_and_the_family_second() {
+    let windows = |name: &str, pattern: WindowPattern, layers: usize| -> Vec<u32> {
+        let mut config = family(name);
+        config.layer_count = layers;
+        config.window = Some(akunu_format::Window { size: 8, pattern });
+        let plan = plan(&model(config, |_| DType::F16), &capabilities(true), &options()).unwrap();
+        let info = plan.tables.decode.info.iter().filter(|i| i.label.ends_with(".attention"));
+        info.map(|i| i.kv_window.unwrap_or(0)).collect()
+    };
+    assert_eq!(windows("gemma2", WindowPattern::Unstated, 4), [8, 0, 8, 0]);
+    assert_eq!(windows("gemma3", WindowPattern::Unstated, 7), [8, 8, 8, 8, 8, 0, 8]);
+    assert_eq!(windows("gemma3", WindowPattern::FullEvery(3), 4), [8, 8, 0, 8]);
+    assert_eq!(windows("llama", WindowPattern::Unstated, 2), [8, 8]);
+    assert_eq!(windows("qwen3", WindowPattern::Layers(vec![false, true]), 2), [0, 8]);
+}

@@ -1,0 +1,130 @@
+//! The tables themselves, held as snapshots, and what must be true of every one of them.
+
+mod common;
+
+use akunu_plan::{Access, ArchDescriptor, DType, ModelPlan, PlanOptions, plan};
+use common::{capabilities, config, family, model, options};
+
+const FAMILIES: [&str; 6] = ["llama", "qwen2", "qwen3", "gemma", "gemma2", "gemma3"];
+
+fn planned(family_name: &str, dtype: impl Fn(&str) -> DType, options: &PlanOptions) -> ModelPlan {
+    plan(&model(family(family_name), dtype), &capabilities(true), options).unwrap()
+}
+
+#[test]
+fn every_family_has_a_row_and_a_snapshot() {
+    for arch in akunu_plan::arch::ARCHITECTURES {
+        assert!(arch.names.iter().any(|n| FAMILIES.contains(n)), "{:?} has no snapshot", arch.names);
+    }
+    for name in FAMILIES {
+        assert!(ArchDescriptor::find(name).is_some());
+        for fuse in [true, false] {
+            let plan = planned(name, |_| DType::Q4_0, &PlanOptions { fuse, ..options() });
+            let kind = if fuse { "fused" } else { "apart" };
+            insta::assert_snapshot!(format!("{name}_{kind}_decode"), plan.tables.decode.render(&plan.buffers));
+            insta::assert_snapshot!(format!("{name}_{kind}_prefill"), plan.tables.prefill.render(&plan.buffers));
+        }
+    }
+}
+
+#[test]
+fn mixed_dtypes_fuse_only_where_they_agree() {
+    let dtype = |name: &str| match name {
+        n if n.ends_with("attn_v.weight") => DType::Q6K,
+        n if n.starts_with("blk.1") && n.ends_with("ffn_up.weight") => DType::F16,
+        "token_embd.weight" => DType::F16,
+        _ => DType::Q4K,
+    };
+    let plan = planned("llama", dtype, &options());
+    insta::assert_snapshot!("llama_mixed_decode", plan.tables.decode.render(&plan.buffers));
+}
+
+#[test]
+fn cache_maintenance_has_a_command_a_layer() {
+    let plan = planned("gemma3", |_| DType::F16, &options());
+    insta::assert_snapshot!("gemma3_kv_shift", plan.tables.kv_shift.render(&plan.buffers));
+    insta::assert_snapshot!("gemma3_kv_copy", plan.tables.kv_copy.render(&plan.buffers));
+}
+
+#[test]
+fn a_32_layer_llama_takes_at_most_8_commands_a_layer() {
+    let mut config = config("llama");
+    config.layer_count = 32;
+    let plan = plan(&model(config, |_| DType::Q4_0), &capabilities(true), &options()).unwrap();
+    for table in [&plan.tables.decode, &plan.tables.prefill] {
+        let in_layers = table.info.iter().filter(|i| i.label.starts_with("layer.")).count();
+        assert!(in_layers <= 8 * 32, "{}: {in_layers} commands in 32 layers", table.name);
+        assert!(table.commands.len() <= in_layers + 5);
+    }
+}
+
+#[test]
+fn no_command_reads_what_it_writes() {
+    for name in FAMILIES {
+        for fuse in [true, false] {
+            let plan = planned(name, |_| DType::Q5K, &PlanOptions { fuse, ..options() });
+            for table in [&plan.tables.decode, &plan.tables.prefill] {
+                for (command, info) in table.commands.iter().zip(&table.info) {
+                    let slots = command.kernel.bindings();
+                    for (slot, binding) in slots.iter().zip(command.bindings()) {
+                        let others = slots.iter().zip(command.bindings());
+                        let same = others.filter(|(_, b)| b.buffer == binding.buffer).count();
+                        assert!(slot.access == Access::Read || same == 1, "{}: {}", info.label, slot.name);
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn every_binding_lies_within_its_buffer_and_read_only_ones_are_never_written() {
+    for name in FAMILIES {
+        let plan = planned(name, |_| DType::Q8_0, &options());
+        let tables = &plan.tables;
+        for table in [&tables.decode, &tables.prefill, &tables.kv_shift, &tables.kv_copy] {
+            for command in &table.commands {
+                for (slot, binding) in command.kernel.bindings().iter().zip(command.bindings()) {
+                    let buffer = &plan.buffers[binding.buffer.index()];
+                    assert!(binding.offset < buffer.bytes, "{}", buffer.name);
+                    assert!(slot.access == Access::Read || !buffer.kind.is_read_only(), "{}", buffer.name);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn names_of_buffers_are_unique_and_kernel_names_tell_variants_apart() {
+    let mut kernels = std::collections::HashMap::new();
+    for name in FAMILIES {
+        for (q8, dtype) in [(true, DType::Q4_0), (false, DType::Q4_0), (true, DType::BF16)] {
+            let plan = plan(&model(family(name), |_| dtype), &capabilities(q8), &options()).unwrap();
+            let mut names: Vec<&str> = plan.buffers.iter().map(|b| b.name.as_str()).collect();
+            names.sort_unstable();
+            names.windows(2).for_each(|w| assert_ne!(w[0], w[1]));
+            for command in plan.tables.decode.commands.iter().chain(&plan.tables.prefill.commands) {
+                let bindings = command.kernel.bindings();
+                let before = kernels.insert(command.kernel.name(), bindings.clone());
+                assert!(before.is_none_or(|b| b == bindings), "{}", command.kernel.name());
+            }
+        }
+    }
+}
+
+/// The builder is driven by descriptors: no file of it may know an architecture.
+#[test]
+fn the_builder_names_no_architecture() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/build");
+    let names = ["llama", "qwen", "gemma", "mistral", "smol", "phi", "bert", "whisper"];
+    let mut files = 0;
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let text = std::fs::read_to_string(&path).unwrap().to_lowercase();
+        for name in names {
+            assert!(!text.contains(name), "{} says \"{name}\"", path.display());
+        }
+        files += 1;
+    }
+    assert!(files >= 4);
+}
