@@ -93,7 +93,7 @@ pub fn plan(model: &Model, capabilities: &Capabilities, options: &EngineOptions)
     at_least_1("the chain", options.chain)?;
 
     let trained = model.config().context_length;
-    let context = options.context.unwrap_or(trained.min(DEFAULT_CONTEXT).max(1));
+    let context = options.context.unwrap_or(trained.clamp(1, DEFAULT_CONTEXT));
     let prefill_rows = options.chunk.unwrap_or(capabilities.prefill_rows).clamp(1, context);
     let plan_options = PlanOptions {
         context,

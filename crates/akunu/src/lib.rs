@@ -25,11 +25,13 @@ mod error;
 mod generate;
 mod memory;
 mod model;
+mod output;
 mod profile;
 pub mod random;
 pub mod sampling;
 mod score;
 mod session;
+mod stop;
 
 pub use akunu_format::{DType, ModelConfig, TensorInfo, WeightProvider};
 pub use akunu_plan::{Capabilities, Device, DispatchTable, KvType, MemoryPlan, ModelPlan};
