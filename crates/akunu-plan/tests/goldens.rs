@@ -1,0 +1,131 @@
+//! The reference device against float64 logits that Hugging Face transformers computed.
+
+mod common;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use akunu_format::{WeightProvider, open_model};
+use akunu_plan::reference::ReferenceDevice;
+use akunu_plan::verify::verify;
+use akunu_plan::{Device, KvType, PlanOptions, Row, Submission, load, plan};
+
+/// Every position's logits of one sequence, fed in chunks.
+fn logits(model: &dyn WeightProvider, ids: &[u32], chunk: usize, kv: KvType) -> Vec<Vec<f32>> {
+    let mut device = ReferenceDevice::new();
+    let options = PlanOptions {
+        context: ids.len(),
+        slots: 1,
+        kv,
+        prefill_rows: chunk,
+        prefill_logit_rows: chunk,
+        chain: 1,
+        fuse: true,
+    };
+    let plan = plan(model, device.capabilities(), &options).unwrap();
+    let loaded = load(&plan, model, &mut device).unwrap();
+    let vocab = plan.config.vocab_size;
+    let table = Arc::clone(&plan.tables.prefill);
+    let mut all = Vec::new();
+    for (n, ids) in ids.chunks(chunk).enumerate() {
+        let rows: Vec<Row> =
+            ids.iter().enumerate().map(|(i, &id)| Row::causal(id, (n * chunk + i) as u32, 0)).collect();
+        let asking: Vec<u32> = (0..rows.len() as u32).collect();
+        let submission =
+            Submission { rows: &rows, logit_rows: &asking, steps: 1, stop: &[], cancel: None };
+        device.replay(loaded.prefill, submission).unwrap();
+        device.wait().unwrap();
+        let mut values = vec![0.0f32; rows.len() * vocab];
+        let buffer = loaded.buffers[table.io.logits.index()];
+        device.download(buffer, 0, bytemuck::cast_slice_mut(&mut values)).unwrap();
+        all.extend(values.chunks(vocab).map(<[f32]>::to_vec));
+    }
+    all
+}
+
+/// Largest difference over the largest logit.
+fn worst(model: &dyn WeightProvider, golden: &Path, chunk: usize, kv: KvType) -> f64 {
+    let golden: serde_json::Value = serde_json::from_slice(&std::fs::read(golden).unwrap()).unwrap();
+    let mut worst = 0.0f64;
+    for (ids, expected) in
+        golden["sequences"].as_array().unwrap().iter().zip(golden["logits"].as_array().unwrap())
+    {
+        let ids: Vec<u32> = ids.as_array().unwrap().iter().map(|v| v.as_u64().unwrap() as u32).collect();
+        let found = logits(model, &ids, chunk, kv);
+        let expected: Vec<Vec<f64>> = expected
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|row| row.as_array().unwrap().iter().map(|v| v.as_f64().unwrap()).collect())
+            .collect();
+        assert_eq!(found.len(), expected.len());
+        let largest = expected.iter().flatten().fold(0.0f64, |m, v| m.max(v.abs()));
+        for (found, expected) in found.iter().flatten().zip(expected.iter().flatten()) {
+            let difference = (f64::from(*found) - expected).abs();
+            assert!(difference.is_finite());
+            worst = worst.max(difference / largest);
+        }
+    }
+    worst
+}
+
+fn shared_data() -> Option<PathBuf> {
+    let folder = match std::env::var_os("AKUNU_TEST_DATA") {
+        Some(folder) => PathBuf::from(folder),
+        None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data"),
+    };
+    folder.is_dir().then_some(folder)
+}
+
+#[test]
+fn pico_models_match_float64_goldens() {
+    let Some(data) = shared_data() else {
+        eprintln!("skipped: pico_models_match_float64_goldens needs the shared test data (AKUNU_TEST_DATA)");
+        return;
+    };
+    let golden = data.join("golden");
+    for (file, logits) in [
+        ("tiny_llama.safetensors", "tiny_llama_logits.json"),
+        ("tiny_llama_f32.gguf", "tiny_llama_logits.json"),
+        ("tiny_qwen3.safetensors", "tiny_qwen3_logits.json"),
+        ("tiny_gemma.safetensors", "tiny_gemma_logits.json"),
+        ("tiny_gemma3.safetensors", "tiny_gemma3_logits.json"),
+    ] {
+        let model = open_model(&golden.join(file)).unwrap();
+        for chunk in [1, 5, 64] {
+            let worst = worst(&*model, &golden.join(logits), chunk, KvType::F32);
+            assert!(worst < 1e-5, "{file}, chunks of {chunk}: {worst:.2e}");
+        }
+        let worst = worst(&*model, &golden.join(logits), 64, KvType::F16);
+        assert!(worst < 2e-3, "{file}, F16 cache: {worst:.2e}");
+    }
+}
+
+#[test]
+fn kernel_shaped_models_match_float64_goldens() {
+    let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/models");
+    let mut tried = 0;
+    for entry in std::fs::read_dir(models).unwrap() {
+        let folder = entry.unwrap().path();
+        if !folder.is_dir() {
+            continue;
+        }
+        let model = open_model(&folder).unwrap();
+        let worst = worst(&*model, &folder.join("golden.json"), 64, KvType::F32);
+        assert!(worst < 1e-5, "{}: {worst:.2e}", folder.display());
+        tried += 1;
+    }
+    assert!(tried > 0);
+}
+
+#[test]
+fn the_reference_verifies_against_itself() {
+    let model = common::model(common::family("gemma3"), |_| akunu_format::DType::Q8_0);
+    let mut device = ReferenceDevice::new();
+    let plan = plan(&model, device.capabilities(), &common::options()).unwrap();
+    let report = verify(&plan, &model, &mut device, &[1, 2, 3, 4, 5], &mut |_, _| {}).unwrap();
+    assert!(report.first_bad().is_none());
+    assert!(report.differences.iter().all(|d| d.relative == 0.0));
+    let commands = plan.tables.prefill.commands.len() + plan.tables.decode.commands.len();
+    assert!(report.differences.len() >= commands);
+}
