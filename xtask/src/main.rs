@@ -1,1 +1,80 @@
-fn main() {}
+//! `cargo xtask …`: everything a contributor repeats.
+
+#![allow(clippy::print_stdout, clippy::print_stderr)]
+
+mod drift;
+mod licences;
+
+use std::process::{Command, ExitCode};
+
+use anyhow::{Result, bail};
+
+const USAGE: &str = "\
+cargo xtask TASK
+  ci         what CI runs: format, lints, tests, docs, licences, drift, the pool's model
+  gen        write the generated files (docs/cli.md)
+  drift      fail if a generated file is not what `gen` would write
+  licences   fail on a dependency that is not permissive, or that comes in two versions
+  loom       model-check the thread pool's barrier
+  fuzz NAME  fuzz one target for a minute (needs cargo-fuzz); without a name, list them
+  bench ...  the CPU device's kernels against the machine's read bandwidth";
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let rest = args.get(1..).unwrap_or_default();
+    let done = match args.first().map(String::as_str) {
+        Some("ci") => run(Command::new("bash").arg(".ci/run")),
+        Some("gen") => drift::generate(),
+        Some("drift") => drift::check(),
+        Some("licences") => licences::check(),
+        Some("loom") => loom(),
+        Some("fuzz") => fuzz(rest),
+        Some("bench") => {
+            run(cargo(&["run", "--release", "-p", "akunu-cpu", "--example", "kernels", "--"]).args(rest))
+        }
+        _ => {
+            eprintln!("{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn cargo(args: &[&str]) -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.args(args).current_dir(root());
+    command
+}
+
+fn root() -> std::path::PathBuf {
+    std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+fn run(command: &mut Command) -> Result<()> {
+    let status = command.current_dir(root()).status()?;
+    if !status.success() {
+        bail!("{command:?} failed: {status}");
+    }
+    Ok(())
+}
+
+fn loom() -> Result<()> {
+    let mut command = cargo(&["test", "--release", "-p", "akunu-cpu", "--lib", "loom"]);
+    // A folder of its own: the flag would otherwise rebuild everything twice.
+    run(command.env("RUSTFLAGS", "--cfg loom").env("CARGO_TARGET_DIR", "target/loom"))
+}
+
+fn fuzz(args: &[String]) -> Result<()> {
+    let mut command = cargo(&["fuzz"]);
+    match args {
+        [] => command.arg("list"),
+        [target, rest @ ..] => command.args(["run", target]).args(rest).args(["--", "-max_total_time=60"]),
+    };
+    run(command.env("RUSTC_BOOTSTRAP", "1"))
+}
