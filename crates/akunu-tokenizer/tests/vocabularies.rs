@@ -1,5 +1,7 @@
 //! Real vocabularies: the cases that come with them, and the prompts of a trained model.
 
+#![allow(clippy::unwrap_used, clippy::print_stdout)]
+
 mod common;
 
 use akunu_format::Gguf;
