@@ -81,7 +81,7 @@ fn shipped(metadata: &Value) -> Option<BTreeSet<&str>> {
             continue;
         }
         for dependency in array(&nodes.get(id)?["deps"]) {
-            if array(&dependency["dep_kinds"]).any(|kind| ships(kind)) {
+            if array(&dependency["dep_kinds"]).any(ships) {
                 queue.push(dependency["pkg"].as_str()?);
             }
         }

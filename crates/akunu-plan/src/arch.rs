@@ -59,8 +59,7 @@ const LLAMA: ArchDescriptor = ArchDescriptor {
     default_window: DefaultWindow::Everywhere,
 };
 
-const QWEN2: ArchDescriptor =
-    ArchDescriptor { names: &["qwen2"], gguf_rope: RopeStyle::HalfSplit, ..LLAMA };
+const QWEN2: ArchDescriptor = ArchDescriptor { names: &["qwen2"], gguf_rope: RopeStyle::HalfSplit, ..LLAMA };
 
 const QWEN3: ArchDescriptor = ArchDescriptor { names: &["qwen3"], qk_norm: true, ..QWEN2 };
 

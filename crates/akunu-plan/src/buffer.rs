@@ -21,11 +21,18 @@ pub struct BufferSpec {
 #[derive(Clone, Debug, PartialEq)]
 pub enum BufferKind {
     /// A matrix in its file's block layout, used where the mapping put it if the device shares memory.
-    Weight { tensor: usize },
+    Weight {
+        tensor: usize,
+    },
     /// A norm weight or bias, converted to f32 when loaded; `add` is added to every element.
-    Vector { tensor: usize, add: f32 },
+    Vector {
+        tensor: usize,
+        add: f32,
+    },
     /// Small data computed by the plan (RoPE frequencies).
-    Constant { data: Vec<u8> },
+    Constant {
+        data: Vec<u8>,
+    },
     Kv,
     /// Written before it is read in every pass.
     Scratch,

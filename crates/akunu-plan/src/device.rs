@@ -64,9 +64,13 @@ pub enum DeviceError {
     OutOfMemory { device: &'static str, what: String, bytes: u64 },
     #[error("{device} has no kernel {kernel}; use --device cpu")]
     MissingKernel { device: &'static str, kernel: String },
-    #[error("{device}: submission of {rows} rows, {logit_rows} logit rows and {steps} steps does not fit table {table}")]
+    #[error(
+        "{device}: submission of {rows} rows, {logit_rows} logit rows and {steps} steps does not fit table {table}"
+    )]
     BadSubmission { device: &'static str, table: &'static str, rows: usize, logit_rows: usize, steps: usize },
-    #[error("{device}: row {row} has token {token}, position {position} or slot {slot} outside the model's bounds")]
+    #[error(
+        "{device}: row {row} has token {token}, position {position} or slot {slot} outside the model's bounds"
+    )]
     BadRow { device: &'static str, row: usize, token: u32, position: u32, slot: u32 },
     #[error("{device}: access to bytes {offset}..{end} of a buffer of {bytes}")]
     OutOfBounds { device: &'static str, offset: u64, end: u64, bytes: u64 },

@@ -280,7 +280,8 @@ impl Kernel {
                 format!("{}_qkv_{}{}{bias}", form.name(), lower(weight), input(weight, q8))
             }
             Kernel::GluMatmul { weight, form, q8, activation, out } => {
-                let (activation, weight, input) = (activation_name(activation), lower(weight), input(weight, q8));
+                let (activation, weight, input) =
+                    (activation_name(activation), lower(weight), input(weight, q8));
                 format!("{}_{activation}_glu_{weight}{input}{}", form.name(), out.suffix())
             }
             Kernel::Glu { activation, out } => format!("{}_glu{}", activation_name(activation), out.suffix()),

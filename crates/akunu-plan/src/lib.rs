@@ -23,7 +23,10 @@ pub use arch::{ArchDescriptor, RopeStyle};
 pub use buffer::{BufferId, BufferKind, BufferSpec};
 pub use device::{Capabilities, Device, DeviceBuffer, DeviceError, Outcome, ReplayId, Submission};
 pub use kernel::{Access, Content, Kernel, KvType, MatmulForm, NormOut, RowSet};
-pub use row::Row;
-pub use table::{Binding, CommandBuilder, CommandInfo, DispatchCommand, DispatchTable, Patch, RowBounds, RowMeaning, TableIo};
 pub use load::{Loaded, load};
 pub use plan::{MemoryPlan, ModelPlan, PlanError, PlanOptions, Tables, plan};
+pub use row::Row;
+pub use table::{
+    Binding, CommandBuilder, CommandInfo, DispatchCommand, DispatchTable, Patch, RowBounds, RowMeaning,
+    TableIo,
+};

@@ -40,7 +40,9 @@ pub fn load(
                 device.upload(buffer, 0, data)?;
                 buffer
             }
-            BufferKind::Kv | BufferKind::Scratch | BufferKind::Io => device.allocate(&spec.name, spec.bytes)?,
+            BufferKind::Kv | BufferKind::Scratch | BufferKind::Io => {
+                device.allocate(&spec.name, spec.bytes)?
+            }
         };
         buffers.push(buffer);
     }

@@ -64,7 +64,12 @@ impl Device for MockDevice {
         Ok(self.handle(Call::Allocate { what: what.into(), bytes }))
     }
 
-    fn import(&mut self, _region: &Region, _offset: usize, bytes: usize) -> Result<DeviceBuffer, DeviceError> {
+    fn import(
+        &mut self,
+        _region: &Region,
+        _offset: usize,
+        bytes: usize,
+    ) -> Result<DeviceBuffer, DeviceError> {
         if !self.capabilities.unified_memory {
             self.allocated += bytes as u64;
         }

@@ -17,8 +17,11 @@ impl DispatchTable {
         );
         for (command, info) in self.commands.iter().zip(&self.info) {
             let bindings = command.describe_bindings(buffers).join(" ");
-            let params: Vec<String> =
-                command.describe_params().into_iter().map(|(name, value)| format!("{name}={value}")).collect();
+            let params: Vec<String> = command
+                .describe_params()
+                .into_iter()
+                .map(|(name, value)| format!("{name}={value}"))
+                .collect();
             let [x, y, _] = command.grid;
             // Writing to a String cannot fail.
             let _ = writeln!(

@@ -32,8 +32,7 @@ pub fn frequencies(dims: usize, base: f64, scaling: RopeScaling, factors: Option
                 let stretch = ((i as f64 - low) / (high - low).max(0.001)).clamp(0.0, 1.0);
                 *f = (1.0 - stretch) * *f + stretch * *f / factor;
             }
-            magnitude =
-                attention_factor.unwrap_or(if factor > 1.0 { 0.1 * factor.ln() + 1.0 } else { 1.0 });
+            magnitude = attention_factor.unwrap_or(if factor > 1.0 { 0.1 * factor.ln() + 1.0 } else { 1.0 });
         }
     }
     if let Some(factors) = factors {
@@ -45,8 +44,9 @@ pub fn frequencies(dims: usize, base: f64, scaling: RopeScaling, factors: Option
 /// The pairs between which YaRN goes from keeping a frequency to stretching it: those that make `beta_fast` and
 /// `beta_slow` turns over the original context.
 fn yarn_ramp(dims: usize, base: f64, context: usize, beta_fast: f64, beta_slow: f64) -> (f64, f64) {
-    let pair_of =
-        |turns: f64| dims as f64 * (context as f64 / (turns * std::f64::consts::TAU)).ln() / (2.0 * base.ln());
+    let pair_of = |turns: f64| {
+        dims as f64 * (context as f64 / (turns * std::f64::consts::TAU)).ln() / (2.0 * base.ln())
+    };
     let low = pair_of(beta_fast).floor().max(0.0);
     let high = pair_of(beta_slow).ceil().min(dims as f64 - 1.0);
     (low, high)

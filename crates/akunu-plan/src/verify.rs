@@ -128,7 +128,8 @@ impl Sides<'_> {
             let mut found = vec![0; expected.len()];
             self.reference.download(self.ours.buffers[buffer], 0, &mut expected)?;
             self.device.download(self.theirs.buffers[buffer], 0, &mut found)?;
-            let live = written(command, slot, rows.len(), last.len(), binding.offset as usize, expected.len());
+            let live =
+                written(command, slot, rows.len(), last.len(), binding.offset as usize, expected.len());
             let (relative, tolerance) = compare(command, slot, &expected[live.clone()], &found[live]);
             report.differences.push(Difference {
                 table: table.name,

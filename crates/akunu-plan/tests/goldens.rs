@@ -31,8 +31,7 @@ fn logits(model: &dyn WeightProvider, ids: &[u32], chunk: usize, kv: KvType) -> 
         let rows: Vec<Row> =
             ids.iter().enumerate().map(|(i, &id)| Row::causal(id, (n * chunk + i) as u32, 0)).collect();
         let asking: Vec<u32> = (0..rows.len() as u32).collect();
-        let submission =
-            Submission { rows: &rows, logit_rows: &asking, steps: 1, stop: &[], cancel: None };
+        let submission = Submission { rows: &rows, logit_rows: &asking, steps: 1, stop: &[], cancel: None };
         device.replay(loaded.prefill, submission).unwrap();
         device.wait().unwrap();
         let mut values = vec![0.0f32; rows.len() * vocab];

@@ -18,14 +18,14 @@ fn a_plan_is_what_the_device_then_allocates() {
         for unified_memory in [true, false] {
             for kv in [KvType::F32, KvType::F16, KvType::Q8_0] {
                 let model = model(family(name), |_| DType::Q8_0);
-                let capabilities =
-                    Capabilities { unified_memory, workspace_bytes: 77, ..capabilities(true) };
+                let capabilities = Capabilities { unified_memory, workspace_bytes: 77, ..capabilities(true) };
                 let plan = plan(&model, &capabilities, &PlanOptions { kv, ..options() }).unwrap();
                 let mut device = MockDevice::new(capabilities);
                 load(&plan, &model, &mut device).unwrap();
                 assert_eq!(device.allocated_bytes(), plan.memory.allocated());
                 let imports = device.calls.iter().filter(|c| matches!(c, Call::Import { .. })).count();
-                let weights = plan.buffers.iter().filter(|b| matches!(b.kind, BufferKind::Weight { .. })).count();
+                let weights =
+                    plan.buffers.iter().filter(|b| matches!(b.kind, BufferKind::Weight { .. })).count();
                 assert_eq!(imports, weights);
             }
         }
@@ -68,7 +68,9 @@ fn missing_misshapen_mistyped_and_unknown_tensors_are_named() {
     let mut m = model(config("llama"), |_| DType::F16);
     m.tensors.iter_mut().find(|t| t.name == "blk.0.attn_k.weight").unwrap().shape = vec![64, 256];
     let text = refusal(&m, &options());
-    assert!(text.contains("blk.0.attn_k.weight") && text.contains("[64, 256]") && text.contains("[128, 256]"));
+    assert!(
+        text.contains("blk.0.attn_k.weight") && text.contains("[64, 256]") && text.contains("[128, 256]")
+    );
 
     let mut m = model(config("llama"), |_| DType::F16);
     m.tensors.iter_mut().find(|t| t.name == "blk.0.attn_norm.weight").unwrap().dtype = DType::Q8_0;

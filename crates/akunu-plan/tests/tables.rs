@@ -21,8 +21,14 @@ fn every_family_has_a_row_and_a_snapshot() {
         for fuse in [true, false] {
             let plan = planned(name, |_| DType::Q4_0, &PlanOptions { fuse, ..options() });
             let kind = if fuse { "fused" } else { "apart" };
-            insta::assert_snapshot!(format!("{name}_{kind}_decode"), plan.tables.decode.render(&plan.buffers));
-            insta::assert_snapshot!(format!("{name}_{kind}_prefill"), plan.tables.prefill.render(&plan.buffers));
+            insta::assert_snapshot!(
+                format!("{name}_{kind}_decode"),
+                plan.tables.decode.render(&plan.buffers)
+            );
+            insta::assert_snapshot!(
+                format!("{name}_{kind}_prefill"),
+                plan.tables.prefill.render(&plan.buffers)
+            );
         }
     }
 }

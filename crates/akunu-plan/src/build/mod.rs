@@ -12,7 +12,9 @@ use akunu_format::{ModelConfig, WeightProvider};
 pub(crate) use weights::vector_values;
 
 use crate::plan::{MemoryPlan, ModelPlan, PlanError, PlanOptions, Tables};
-use crate::{ArchDescriptor, BufferId, BufferKind, BufferSpec, Capabilities, RowBounds, RowMeaning, TableIo, arch};
+use crate::{
+    ArchDescriptor, BufferId, BufferKind, BufferSpec, Capabilities, RowBounds, RowMeaning, TableIo, arch,
+};
 
 /// The buffers of a plan as they come into being.
 #[derive(Debug, Default)]

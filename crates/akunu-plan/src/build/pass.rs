@@ -9,8 +9,8 @@ use crate::params::{
 };
 use crate::plan::PlanError;
 use crate::{
-    BufferId, CommandBuilder, CommandInfo, DispatchCommand, DispatchTable, Kernel, MatmulForm, NormOut, Patch,
-    RowMeaning, RowSet, TableIo,
+    BufferId, CommandBuilder, CommandInfo, DispatchCommand, DispatchTable, Kernel, MatmulForm, NormOut,
+    Patch, RowMeaning, RowSet, TableIo,
 };
 
 pub(super) struct Spec {
@@ -88,11 +88,7 @@ impl Pass<'_> {
             .bind(matrix.buffer)
             .bind(self.io.rows)
             .bind(self.scratch.hidden[0])
-            .params(EmbedParams {
-                cols: config.hidden_size as u32,
-                vocab: config.vocab_size as u32,
-                scale,
-            })
+            .params(EmbedParams { cols: config.hidden_size as u32, vocab: config.vocab_size as u32, scale })
             .grid(1, self.rows)
             .patch(Patch::TokenOffset);
         self.push("embed".into(), command, row_bytes);
@@ -167,8 +163,7 @@ impl Pass<'_> {
         let (q, k, v) = (&layer.q, &layer.k, &layer.v);
         let q8 = self.context.wants_q8(q);
         let [q_size, kv_size] = self.qkv_sizes();
-        let kernel =
-            Kernel::Qkv { weight: q.dtype, form: self.form, q8, bias: layer.qkv_bias.is_some() };
+        let kernel = Kernel::Qkv { weight: q.dtype, form: self.form, q8, bias: layer.qkv_bias.is_some() };
         let mut command = CommandBuilder::new(kernel)
             .bind(input_of(self.scratch.normed, q8))
             .bind(q.buffer)
@@ -459,7 +454,9 @@ struct Projection<'a> {
 /// Scratch allocates the forms that some layer's consumers want, so the one asked for is there.
 fn input_of(activation: Activation, q8: bool) -> BufferId {
     let form = if q8 { activation.q8 } else { activation.f32 };
-    form.unwrap_or_else(|| panic!("scratch lacks the {} form of {activation:?}", if q8 { "q8" } else { "f32" }))
+    form.unwrap_or_else(|| {
+        panic!("scratch lacks the {} form of {activation:?}", if q8 { "q8" } else { "f32" })
+    })
 }
 
 fn bind_outputs(mut command: CommandBuilder, out: NormOut, to: Activation) -> CommandBuilder {

@@ -14,16 +14,16 @@ pub(super) struct Activation {
 
 #[derive(Debug)]
 pub(super) struct Scratch {
-    pub hidden: [BufferId; 2],       // [rows][hidden], each layer's halves write them in turn
-    pub angles: Vec<BufferId>,       // [rows][rope dims / 2][cos, sin], one for each set of frequencies
-    pub normed: Activation,          // [rows][hidden]
-    pub qkv: BufferId,               // [rows][(heads + 2 · kv heads) · head dim]
-    pub q: BufferId,                 // [rows][heads · head dim], rotated
-    pub attn: Activation,            // [rows][heads · head dim]
+    pub hidden: [BufferId; 2], // [rows][hidden], each layer's halves write them in turn
+    pub angles: Vec<BufferId>, // [rows][rope dims / 2][cos, sin], one for each set of frequencies
+    pub normed: Activation,    // [rows][hidden]
+    pub qkv: BufferId,         // [rows][(heads + 2 · kv heads) · head dim]
+    pub q: BufferId,           // [rows][heads · head dim], rotated
+    pub attn: Activation,      // [rows][heads · head dim]
     pub projected: Option<BufferId>, // [rows][hidden], where a norm stands before the residual
     pub gate_up: Option<[BufferId; 2]>, // [rows][ffn], where gate and up are not fused
-    pub act: Activation,             // [rows][ffn]
-    pub picked: Activation,          // [logit rows][hidden]
+    pub act: Activation,       // [rows][ffn]
+    pub picked: Activation,    // [logit rows][hidden]
 }
 
 impl Scratch {
@@ -45,13 +45,14 @@ impl Scratch {
             let bytes = size(&[rows, row_bytes])?;
             Ok::<_, PlanError>(buffers.add(format!("{name}.{field}"), bytes, BufferKind::Scratch))
         };
-        let mut activation = |field: &str, rows, cols: usize, consumers: &mut dyn Iterator<Item = &Matrix>| {
-            let (f32, q8) = forms(context, consumers);
-            Ok::<_, PlanError>(Activation {
-                f32: f32.then(|| add(field, rows, cols * 4)).transpose()?,
-                q8: q8.then(|| add(&format!("{field}_q8"), rows, q8::row_bytes(cols))).transpose()?,
-            })
-        };
+        let mut activation =
+            |field: &str, rows, cols: usize, consumers: &mut dyn Iterator<Item = &Matrix>| {
+                let (f32, q8) = forms(context, consumers);
+                Ok::<_, PlanError>(Activation {
+                    f32: f32.then(|| add(field, rows, cols * 4)).transpose()?,
+                    q8: q8.then(|| add(&format!("{field}_q8"), rows, q8::row_bytes(cols))).transpose()?,
+                })
+            };
         let normed = activation("normed", rows, hidden, &mut of_norm.into_iter())?;
         let mut attn = activation("attn", rows, q_size, &mut of_attn.into_iter())?;
         let act = activation("act", rows, ffn, &mut layers.iter().map(|l| &l.down))?;

@@ -156,7 +156,8 @@ fn rope_tables(tensors: &mut Tensors<'_>, config: &ModelConfig) -> Result<Vec<Ro
             Some(vector_values(tensor.dtype, tensors.provider.tensor_bytes(tensor), 0.0))
         }
     };
-    let mut sets = vec![("rope.frequencies", frequencies(rope.dims, rope.base, rope.scaling, factors.as_deref()))];
+    let mut sets =
+        vec![("rope.frequencies", frequencies(rope.dims, rope.base, rope.scaling, factors.as_deref()))];
     if let Some(base) = rope.local_base {
         let none = akunu_format::RopeScaling::None;
         sets.push(("rope.local_frequencies", frequencies(rope.dims, base, none, None)));

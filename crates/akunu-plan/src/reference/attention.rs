@@ -58,7 +58,9 @@ pub(super) fn rope_kv(mut bound: Bound<'_>, style: RopeStyle, qk_norm: bool, kv:
     let turned = |bound: &Bound<'_>, row: usize, part: usize, head: usize| -> Vec<f32> {
         let x = &bound.f32s(0)[row * stride + (part * heads + head) * dim..][..dim];
         let mut x: Vec<f32> = match qk_norm {
-            true => normalise(x, &bound.f32s(6 + part)[..dim], p.epsilon).into_iter().map(|v| v as f32).collect(),
+            true => {
+                normalise(x, &bound.f32s(6 + part)[..dim], p.epsilon).into_iter().map(|v| v as f32).collect()
+            }
             false => x.to_vec(),
         };
         let angles = &bound.f32s(1)[row * pairs * 2..][..pairs * 2];
@@ -110,8 +112,7 @@ pub(super) fn attention(mut bound: Bound<'_>, kv: KvType, out: NormOut) {
             };
             let positions = first..row.kv_len as usize;
             let score = |position: usize| -> f64 {
-                let dot: f64 =
-                    q.iter().zip(at(1, position)).map(|(q, k)| f64::from(*q) * f64::from(k)).sum();
+                let dot: f64 = q.iter().zip(at(1, position)).map(|(q, k)| f64::from(*q) * f64::from(k)).sum();
                 soft_cap(dot * f64::from(p.scale), p.soft_cap)
             };
             let scores: Vec<f64> = positions.clone().map(score).collect();

@@ -65,9 +65,7 @@ pub(super) fn kv_store(kv: KvType, values: &[f32], row: &mut [u8]) {
 pub(crate) fn kv_load(kv: KvType, row: &[u8]) -> Vec<f32> {
     let half = |b: &[u8]| f16::from_le_bytes([b[0], b[1]]).to_f32();
     match kv {
-        KvType::F32 => {
-            row.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
-        }
+        KvType::F32 => row.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect(),
         KvType::F16 => row.chunks_exact(2).map(half).collect(),
         KvType::Q8_0 => row
             .chunks_exact(34)

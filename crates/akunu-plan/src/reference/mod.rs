@@ -12,8 +12,8 @@ use std::sync::atomic::Ordering;
 use akunu_format::Region;
 
 use crate::{
-    BufferId, Capabilities, Device, DeviceBuffer, DeviceError, DispatchCommand, DispatchTable, Kernel, Outcome,
-    ReplayId, Row, RowSet, Submission,
+    BufferId, Capabilities, Device, DeviceBuffer, DeviceError, DispatchCommand, DispatchTable, Kernel,
+    Outcome, ReplayId, Row, RowSet, Submission,
 };
 pub(crate) use math::kv_load as kv_values;
 use memory::Memory;

@@ -6,7 +6,8 @@ use super::attention::{attention, kv_copy, kv_shift, rope_kv};
 use super::math::{activate, soft_cap};
 use super::{Bound, live_rows};
 use crate::params::{
-    AnglesParams, ArgmaxParams, ElementParams, EmbedParams, GluMatmulParams, MatmulParams, NormParams, QkvParams,
+    AnglesParams, ArgmaxParams, ElementParams, EmbedParams, GluMatmulParams, MatmulParams, NormParams,
+    QkvParams,
 };
 use crate::{Activation, Kernel, NormOut, Row, RowSet, q8};
 
@@ -18,7 +19,9 @@ pub(super) fn run(bound: Bound<'_>) {
         Kernel::NormAdd => norm_add(bound),
         Kernel::Matmul { weight, q8, bias, residual, .. } => matmul(bound, weight, q8, bias, residual),
         Kernel::Qkv { weight, q8, bias, .. } => qkv(bound, weight, q8, bias),
-        Kernel::GluMatmul { weight, q8, activation, out, .. } => glu_matmul(bound, weight, q8, activation, out),
+        Kernel::GluMatmul { weight, q8, activation, out, .. } => {
+            glu_matmul(bound, weight, q8, activation, out)
+        }
         Kernel::Glu { activation, out } => glu(bound, activation, out),
         Kernel::Quantise => quantise(bound),
         Kernel::RopeKv { style, qk_norm, kv } => rope_kv(bound, style, qk_norm, kv),
@@ -71,7 +74,9 @@ fn input_row(bound: &Bound<'_>, binding: usize, q8: bool, row: usize, n: usize) 
 fn weight_row(bound: &Bound<'_>, binding: usize, dtype: DType, row: usize, n: usize) -> Vec<f32> {
     let bytes = dtype.row_bytes(n).unwrap_or(0);
     let mut values = vec![0.0; n];
-    if akunu_format::blocks::dequantize_row(dtype, &bound.bytes(binding)[row * bytes..][..bytes], &mut values).is_err() {
+    if akunu_format::blocks::dequantize_row(dtype, &bound.bytes(binding)[row * bytes..][..bytes], &mut values)
+        .is_err()
+    {
         values.fill(f32::NAN);
     }
     values
@@ -240,7 +245,8 @@ fn quantise(mut bound: Bound<'_>) {
 fn argmax(mut bound: Bound<'_>) {
     let p: ArgmaxParams = bound.command.params();
     let (vocab, live) = (p.vocab as usize, bound.live);
-    let best: Vec<u32> = (0..live.logit_rows).map(|j| best_token(&bound.f32s(0)[j * vocab..][..vocab])).collect();
+    let best: Vec<u32> =
+        (0..live.logit_rows).map(|j| best_token(&bound.f32s(0)[j * vocab..][..vocab])).collect();
     bound.write(1, |_, bytes| {
         let tokens: &mut [u32] = bytemuck::cast_slice_mut(bytes);
         tokens[(live.step + 1) * live.logit_capacity..][..best.len()].copy_from_slice(&best);

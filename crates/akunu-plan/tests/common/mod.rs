@@ -141,7 +141,14 @@ impl Builder<'_> {
         }
         let bytes = rows * row_bytes;
         assert_eq!(self.bytes.len(), offset + bytes);
-        self.tensors.push(TensorInfo { name: name.into(), dtype, shape: shape.to_vec(), region: 0, offset, bytes });
+        self.tensors.push(TensorInfo {
+            name: name.into(),
+            dtype,
+            shape: shape.to_vec(),
+            region: 0,
+            offset,
+            bytes,
+        });
     }
 }
 
