@@ -1,5 +1,7 @@
 //! The reference device against float64 logits that Hugging Face transformers computed.
 
+#![allow(clippy::unwrap_used)]
+
 mod common;
 
 use std::path::{Path, PathBuf};

@@ -1,5 +1,7 @@
 //! What a plan promises: exact bytes, and refusals that name what is wrong.
 
+#![allow(clippy::unwrap_used)]
+
 mod common;
 
 use akunu_format::{DType, WindowPattern};

@@ -1,5 +1,7 @@
 //! The tables themselves, held as snapshots, and what must be true of every one of them.
 
+#![allow(clippy::unwrap_used)]
+
 mod common;
 
 use akunu_plan::{Access, ArchDescriptor, DType, ModelPlan, PlanOptions, plan};

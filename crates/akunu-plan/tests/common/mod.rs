@@ -1,5 +1,5 @@
 //! Models without files: a configuration and tensors full of deterministic noise.
-#![allow(dead_code)]
+#![allow(dead_code, clippy::unwrap_used)]
 
 use akunu_format::{
     DType, ModelConfig, Region, Rope, RopeScaling, Source, TensorInfo, WeightProvider, Window, WindowPattern,
