@@ -29,3 +29,26 @@ fn k_quant_blocks_dequantise_exactly() {
     }
     assert_eq!(compared, 4);
 }
+
+/// The quantised files were made from the F32 one.
+#[test]
+fn quantisers_make_the_quantised_stories() {
+    let test = "quantisers_make_the_quantised_stories";
+    let Some(source) = common::data(test, "stories260K/stories260K.gguf") else { return };
+    let source = Gguf::open(&source).unwrap();
+    for name in ["f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1"] {
+        let Some(path) = common::data(test, &format!("stories260K/stories260K-{name}.gguf")) else { return };
+        let gguf = Gguf::open(&path).unwrap();
+        let mut compared = 0;
+        for tensor in gguf.tensors().iter().filter(|tensor| tensor.dtype != DType::F32) {
+            let Some(original) = source.tensor(&tensor.name) else { continue };
+            let mut values = vec![0.0; original.rows() * original.cols()];
+            dequantize_row(original.dtype, source.tensor_bytes(original), &mut values).unwrap();
+            let mut bytes = vec![0; tensor.bytes];
+            akunu_format::blocks::quantize_row(tensor.dtype, &values, &mut bytes).unwrap();
+            assert!(bytes == gguf.tensor_bytes(tensor), "{name} {}", tensor.name);
+            compared += 1;
+        }
+        assert!(compared > 20, "{name}: {compared} tensors");
+    }
+}
