@@ -1,0 +1,89 @@
+//! What the engine's tests share.
+#![allow(dead_code, unreachable_pub)]
+
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use akunu::{DeviceChoice, Engine, EngineOptions, GenerateOptions, Generated, KvType, Model};
+use serde_json::Value;
+
+/// The devices that every model has to run on.
+pub const DEVICES: [DeviceChoice; 2] = [DeviceChoice::Reference, DeviceChoice::Cpu];
+
+/// A file or folder of the data that lies beside the project. Says which test does without it.
+pub fn shared(name: &str) -> Option<PathBuf> {
+    let beside = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data");
+    let root = std::env::var_os("AKUNU_TEST_DATA").map_or_else(beside, PathBuf::from);
+    let path = root.join(name);
+    if path.exists() {
+        return Some(path);
+    }
+    let thread = std::thread::current();
+    println!("skipped: {} needs {name} (see AKUNU_TEST_DATA)", thread.name().unwrap_or("a test"));
+    None
+}
+
+/// A file or folder that is checked in.
+pub fn checked_in(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata").join(name)
+}
+
+pub fn json(path: impl AsRef<Path>) -> Value {
+    let path = path.as_ref();
+    let text = std::fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    serde_json::from_str(&text).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+pub fn ids(value: &Value) -> Vec<u32> {
+    value.as_array().unwrap().iter().map(|v| v.as_u64().unwrap() as u32).collect()
+}
+
+pub fn floats(value: &Value) -> Vec<f64> {
+    value.as_array().unwrap().iter().map(|v| v.as_f64().unwrap()).collect()
+}
+
+/// The trained model that every test can have.
+pub fn tales() -> Arc<Model> {
+    Arc::new(Model::embedded().unwrap())
+}
+
+pub fn options(device: DeviceChoice) -> EngineOptions {
+    EngineOptions { device, threads: Some(1), ..EngineOptions::default() }
+}
+
+pub fn exact(device: DeviceChoice) -> EngineOptions {
+    EngineOptions { kv: KvType::F32, logit_rows: 64, ..options(device) }
+}
+
+/// A CPU engine for the embedded model, with a short context.
+pub fn tales_engine(change: impl FnOnce(&mut EngineOptions)) -> Engine {
+    let mut options = EngineOptions { context: Some(256), ..options(DeviceChoice::Cpu) };
+    change(&mut options);
+    Engine::new(tales(), &options).unwrap()
+}
+
+/// Generates and collects the text.
+pub fn generate(engine: &mut Engine, prompt: &[u32], options: &GenerateOptions) -> (String, Generated) {
+    let mut session = engine.session().unwrap();
+    let mut text = String::new();
+    let generated = engine
+        .generate(&mut session, prompt, options, &mut |piece| {
+            text.push_str(piece.text);
+            ControlFlow::Continue(())
+        })
+        .unwrap();
+    (text, generated)
+}
+
+/// The largest difference, in parts of the largest golden logit of the sequence.
+pub fn relative_error(found: &[f32], golden: &[Vec<f64>]) -> f64 {
+    let golden: Vec<f64> = golden.iter().flatten().copied().collect();
+    assert_eq!(found.len(), golden.len(), "logits at every position");
+    let largest = golden.iter().fold(0.0, |m: f64, g| m.max(g.abs()));
+    let worst = found.iter().zip(&golden).map(|(&f, &g)| {
+        assert!(f.is_finite(), "a logit is {f}");
+        (f64::from(f) - g).abs()
+    });
+    worst.fold(0.0, f64::max) / largest
+}

@@ -1,0 +1,96 @@
+//! Logits against float64 ones from Hugging Face transformers, at every position, on every device.
+
+mod common;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use akunu::{Engine, EngineOptions, KvType, Model};
+use common::{DEVICES, checked_in, exact, floats, ids, json, relative_error, shared};
+
+/// One model's golden sequences: `{"sequences": [[id]], "logits": [[[f64]]]}`.
+struct Golden {
+    name: String,
+    model: Arc<Model>,
+    sequences: Vec<(Vec<u32>, Vec<Vec<f64>>)>,
+}
+
+impl Golden {
+    fn new(name: &str, model: &Path, golden: &Path) -> Golden {
+        let golden = json(golden);
+        let list = |key: &str| golden[key].as_array().unwrap().clone();
+        let sequence =
+            |(s, l): (_, &serde_json::Value)| (ids(s), l.as_array().unwrap().iter().map(floats).collect());
+        let sequences = list("sequences").iter().zip(&list("logits")).map(sequence).collect();
+        let model = Model::open(model).unwrap_or_else(|e| panic!("{name}: {e}"));
+        Golden { name: name.into(), model: Arc::new(model), sequences }
+    }
+
+    /// The worst relative error, over all sequences, with prompts fed in passes of at most `chunk` rows.
+    fn worst(&self, options: &EngineOptions, chunk: usize) -> f64 {
+        let mut engine =
+            Engine::new(self.model.clone(), options).unwrap_or_else(|e| panic!("{}: {e}", self.name));
+        let errors = self.sequences.iter().map(|(ids, golden)| {
+            let found = engine.logits(ids, true, Some(chunk)).unwrap();
+            relative_error(&found, golden)
+        });
+        errors.fold(0.0, f64::max)
+    }
+
+    /// F32 weights: 1e-5 with an F32 cache, 2e-3 with an F16 one, fed at once and one by one, fused and not.
+    fn holds(&self) {
+        for device in DEVICES {
+            let f16 = EngineOptions { kv: KvType::F16, ..exact(device) };
+            let apart = EngineOptions { fuse: false, ..exact(device) };
+            let f32 =
+                self.worst(&exact(device), 64).max(self.worst(&exact(device), 1)).max(self.worst(&apart, 5));
+            let f16 = self.worst(&f16, 64);
+            println!("{:<24} {device:<10} kv f32 {f32:.1e}  kv f16 {f16:.1e}", self.name);
+            assert!(f32 <= 1e-5, "{} on {device}: {f32:e} with an F32 cache", self.name);
+            assert!(f16 <= 2e-3, "{} on {device}: {f16:e} with an F16 cache", self.name);
+        }
+    }
+}
+
+#[test]
+fn pico_models_agree_with_float64() {
+    for name in ["llama", "qwen3", "gemma", "gemma3"] {
+        let Some(weights) = shared(&format!("golden/tiny_{name}.safetensors")) else { continue };
+        // A folder as Hugging Face lays it out.
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::copy(&weights, folder.path().join("model.safetensors")).unwrap();
+        let config = weights.with_file_name(format!("tiny_{name}_config.json"));
+        std::fs::copy(config, folder.path().join("config.json")).unwrap();
+        let golden = weights.with_file_name(format!("tiny_{name}_logits.json"));
+        Golden::new(&format!("pico {name}"), folder.path(), &golden).holds();
+    }
+}
+
+#[test]
+fn the_gguf_form_agrees_with_float64() {
+    let Some(gguf) = shared("golden/tiny_llama_f32.gguf") else { return };
+    let logits = gguf.with_file_name("tiny_llama_logits.json");
+    Golden::new("pico llama GGUF", &gguf, &logits).holds();
+    // The goldens are of the weights before they were rounded to f16, by up to 2⁻¹² of themselves each: all of them
+    // together move the logits by several times that.
+    let f16 = Golden::new("pico llama GGUF F16", &gguf.with_file_name("tiny_llama_f16.gguf"), &logits);
+    for device in DEVICES {
+        let error = f16.worst(&exact(device), 64);
+        println!("{:<24} {device:<10} kv f32 {error:.1e}", f16.name);
+        assert!(error <= 5e-3, "F16 weights on {device}: {error:e}");
+    }
+}
+
+/// Head sizes, groups, windows, scalings and feed-forward sizes that kernels stumble over.
+#[test]
+fn kernel_shaped_models_agree_with_float64() {
+    let root = checked_in("models");
+    let mut folders: Vec<_> =
+        std::fs::read_dir(&root).map_or_else(|_| Vec::new(), |dir| dir.map(|f| f.unwrap().path()).collect());
+    folders.retain(|folder| folder.join("golden.json").exists());
+    folders.sort();
+    for folder in folders {
+        let name = folder.file_name().unwrap().to_string_lossy().into_owned();
+        Golden::new(&name, &folder, &folder.join("golden.json")).holds();
+    }
+}
