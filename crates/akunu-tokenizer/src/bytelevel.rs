@@ -119,12 +119,11 @@ fn merges(
             Some((left, right)) if !right.is_empty() => (left, right),
             _ => return Err(TokenizerError::MalformedMerge { index: rank, merge: printable(merge) }),
         };
-        let mut find = |parts: [&str; 2]| {
-            bytes.clear();
-            parts.iter().for_each(|part| append_bytes(part, &mut bytes));
-            index.get(pieces, &bytes)
-        };
-        let found = [find([left, ""]), find([right, ""]), find([left, right])];
+        bytes.clear();
+        append_bytes(left, &mut bytes);
+        let middle = bytes.len();
+        append_bytes(right, &mut bytes);
+        let found = [&bytes[..middle], &bytes[middle..], &bytes].map(|part| index.get(pieces, part));
         if let [Some(left), Some(right), Some(id)] = found {
             map.entry(pair(left, right)).or_insert(Merge { rank: rank as u32, id });
             continue;

@@ -293,8 +293,11 @@ fn after_space(text: Reader<'_>, at: usize, rest: impl Fn(usize) -> usize) -> us
     let (class, next) = text.class(at);
     if class.is(Class::SPACE) {
         let end = rest(next);
-        return if end > next { end } else { at };
+        if end > next {
+            return end;
+        }
     }
+    // Also where a space came first: the wide one is a sign to some.
     rest(at)
 }
 
@@ -307,4 +310,61 @@ fn trailing_space(text: Reader<'_>, from: usize) -> Option<(usize, usize)> {
     let end = text.len();
     let start = from + text.tail(from).trim_end_matches(|c| Class::of(c).is(Class::SPACE)).len();
     Some((start, end)).filter(|_| start < end)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn pieces(name: &str, text: &str) -> Vec<String> {
+        let mut pieces = Vec::new();
+        let keep = &mut |piece: &str| -> Result<(), ()> {
+            pieces.push(piece.to_string());
+            Ok(())
+        };
+        PreTokenizer::named(name).unwrap().split(text, keep).unwrap();
+        pieces
+    }
+
+    /// `tests/golden/pretokenizers.py` says what these are.
+    #[test]
+    fn every_family_cuts_as_hugging_face_does() {
+        let golden = include_str!("../../tests/golden/pretokenizers.json");
+        let golden: serde_json::Value = serde_json::from_str(golden).unwrap();
+        let texts = golden["texts"].as_array().unwrap();
+        let families = golden["piece_chars"].as_object().unwrap();
+        let mut wrong = Vec::new();
+        for (name, cuts) in families {
+            for (text, cut) in texts.iter().zip(cuts.as_array().unwrap()) {
+                let text = text.as_str().unwrap();
+                let sizes: Vec<u64> =
+                    pieces(name, text).iter().map(|piece| piece.chars().count() as u64).collect();
+                let expected: Vec<u64> =
+                    cut.as_array().unwrap().iter().map(|n| n.as_u64().unwrap()).collect();
+                if sizes != expected {
+                    wrong.push(format!("{name} {text:?} expected {expected:?} is {sizes:?}"));
+                }
+            }
+        }
+        assert_eq!(families.len(), NAMES.len(), "every family has its cases");
+        assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong[..wrong.len().min(20)].join("\n"));
+    }
+
+    proptest! {
+        #[test]
+        fn pieces_are_not_empty_and_together_are_the_text(text in "(\\PC|[ \n\r\t'a-zA-Z0-9!])*") {
+            for name in PreTokenizer::names() {
+                let pieces = pieces(name, &text);
+                prop_assert!(pieces.iter().all(|piece| !piece.is_empty()));
+                prop_assert_eq!(pieces.concat(), text.clone());
+            }
+        }
+    }
+
+    #[test]
+    fn an_unknown_name_is_an_error_that_lists_the_known_ones() {
+        let error = PreTokenizer::named("llama-4\u{7}").unwrap_err().to_string();
+        assert!(error.contains("`llama-4\\u{7}`") && error.contains("llama-bpe, llama3"), "{error}");
+    }
 }

@@ -1,0 +1,75 @@
+//! How fast is a vocabulary? Encodes a text file over and over on one core, and some texts that are hard to merge.
+//!
+//!     cargo run --release -p akunu-tokenizer --example speed -- VOCABULARY.gguf TEXT.txt
+
+#![allow(clippy::print_stdout)]
+
+use std::error::Error;
+use std::hint::black_box;
+use std::path::Path;
+use std::time::Instant;
+
+use akunu_format::Gguf;
+use akunu_tokenizer::{EncodeOptions, StreamDecoder, Tokenizer, from_gguf};
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut arguments = std::env::args().skip(1);
+    let (Some(vocabulary), Some(text)) = (arguments.next(), arguments.next()) else {
+        return Err("usage: speed VOCABULARY.gguf TEXT.txt".into());
+    };
+    let start = Instant::now();
+    let gguf = Gguf::open(Path::new(&vocabulary))?;
+    let tokenizer = from_gguf(gguf.metadata())?;
+    println!("load           {:>8.1} ms", start.elapsed().as_secs_f64() * 1e3);
+
+    let text = String::from_utf8_lossy(&std::fs::read(text)?).into_owned();
+    let mut ids = Vec::new();
+    let seconds = best(7, || {
+        ids.clear();
+        tokenizer.encode_into(black_box(&text), EncodeOptions::default(), &mut ids)
+    })?;
+    let bytes_per_token = text.len() as f64 / ids.len().max(1) as f64;
+    report("encode", text.len(), seconds, &format!("{} tokens, {bytes_per_token:.2} bytes each", ids.len()));
+
+    let mut out = String::with_capacity(text.len() + 1);
+    let seconds = best(7, || {
+        out.clear();
+        let mut decoder = StreamDecoder::new();
+        ids.iter().for_each(|&id| decoder.push(&tokenizer, id, &mut out));
+        decoder.finish(&mut out);
+        Ok(())
+    })?;
+    let same = if out == text { "gives the text again" } else { "DIFFERS from the text" };
+    report("stream decode", out.len(), seconds, same);
+
+    let megabyte = 1 << 20;
+    for (name, unit) in
+        [("spaces", " "), ("a", "a"), ("ab", "ab"), ("digits", "7"), ("signs", "="), ("Chinese", "中")]
+    {
+        let hard = unit.repeat(megabyte / unit.len());
+        let seconds = best(3, || {
+            ids.clear();
+            tokenizer.encode_into(black_box(&hard), EncodeOptions::default(), &mut ids)
+        })?;
+        report(name, hard.len(), seconds, "one repeated");
+    }
+    Ok(())
+}
+
+/// Seconds of the fastest of several runs.
+fn best(
+    runs: usize,
+    mut run: impl FnMut() -> Result<(), akunu_tokenizer::TokenizerError>,
+) -> Result<f64, Box<dyn Error>> {
+    let mut best = f64::INFINITY;
+    for _ in 0..runs {
+        let start = Instant::now();
+        run()?;
+        best = best.min(start.elapsed().as_secs_f64());
+    }
+    Ok(best)
+}
+
+fn report(name: &str, bytes: usize, seconds: f64, note: &str) {
+    println!("{name:<14} {:>8.1} ms {:>8.1} MB/s   {note}", seconds * 1e3, bytes as f64 / seconds / 1e6);
+}
