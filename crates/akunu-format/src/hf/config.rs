@@ -142,7 +142,7 @@ fn unknown_kind(root: &Json<'_>, kind: &str) -> FormatError {
 pub(super) fn refuse_unsupported(root: &Json<'_>) -> Result<(), FormatError> {
     for key in ["quantization", "quantization_config", "compression_config"] {
         if root.get(key).is_some() {
-            let asks = "says that this is an MLX or otherwise quantised checkpoint: take the original, or a GGUF file";
+            let asks = "says that this is an MLX or otherwise quantised checkpoint (take the original, or a GGUF file)";
             return Err(root.unsupported(key, asks));
         }
     }

@@ -22,19 +22,19 @@ impl Document {
         let about = std::fs::metadata(path).map_err(|error| FormatError::io("open it", error, path))?;
         if !about.is_file() || about.len() > MOST_BYTES {
             let problem = format!("a configuration file has at most {} MiB", MOST_BYTES >> 20);
-            return Err(wrong("file", problem).in_file(path));
+            return Err(wrong("the text", problem).in_file(path));
         }
         let bytes = std::fs::read(path).map_err(|error| FormatError::io("read it", error, path))?;
         let text = std::str::from_utf8(&bytes)
-            .map_err(|_| wrong("file", "the text is not UTF-8".to_string()).in_file(path))?;
+            .map_err(|_| wrong("the text", "the text is not UTF-8".to_string()).in_file(path))?;
         Document::parse(text).map_err(|error| error.in_file(path))
     }
 
     pub(super) fn parse(text: &str) -> Result<Document, FormatError> {
         match serde_json::from_str(text) {
             Ok(Value::Object(map)) => Ok(Document(map)),
-            Ok(_) => Err(wrong("file", "it is not a JSON object".to_string())),
-            Err(error) => Err(wrong("file", format!("it is not JSON: {error}"))),
+            Ok(_) => Err(wrong("the text", "it is not a JSON object".to_string())),
+            Err(error) => Err(wrong("the text", format!("it is not JSON: {error}"))),
         }
     }
 

@@ -1,0 +1,303 @@
+//! What GGUF metadata says about a model, and what of it is refused.
+#![allow(clippy::unwrap_used)] // in helpers of tests
+
+use akunu_format::{
+    Array, DType, FormatError, Gguf, GgufModel, GgufWriter, Metadata, ModelConfig, Region, RopeScaling,
+    TensorSpec, Value, WeightProvider, Window, WindowPattern,
+};
+
+const LAYERS: u32 = 4;
+
+/// A file of four layers; keys given without the architecture's name.
+struct File {
+    architecture: &'static str,
+    metadata: Metadata,
+    tensors: Vec<TensorSpec>,
+}
+
+fn file(architecture: &'static str) -> File {
+    let mut metadata = Metadata::default();
+    metadata.insert("general.architecture", Value::String(architecture.into()));
+    let mut tensors = vec![TensorSpec::new("token_embd.weight", DType::F32, [3, 32])];
+    for layer in 0..LAYERS {
+        tensors.push(TensorSpec::new(format!("blk.{layer}.attn_norm.weight"), DType::F32, [32]));
+    }
+    File { architecture, metadata, tensors }
+        .with("context_length", Value::U32(128))
+        .with("embedding_length", Value::U32(32))
+        .with("block_count", Value::U32(LAYERS))
+        .with("feed_forward_length", Value::U32(64))
+        .with("attention.head_count", Value::U32(4))
+        .with("attention.head_count_kv", Value::U32(2))
+        .with("attention.layer_norm_rms_epsilon", Value::F32(1e-5))
+}
+
+impl File {
+    fn with(mut self, key: &str, value: Value) -> File {
+        self.metadata.insert(format!("{}.{key}", self.architecture), value);
+        self
+    }
+
+    fn without(mut self, key: &str) -> File {
+        let gone = format!("{}.{key}", self.architecture);
+        let mut metadata = Metadata::default();
+        for (key, value) in self.metadata.iter().filter(|(key, _)| *key != gone) {
+            metadata.insert(key, value.clone());
+        }
+        self.metadata = metadata;
+        self
+    }
+
+    fn tensor(mut self, name: &str) -> File {
+        self.tensors.push(TensorSpec::new(name, DType::F32, [32]));
+        self
+    }
+
+    fn open(self) -> Result<GgufModel, FormatError> {
+        let mut writer = GgufWriter::new(Vec::new(), &self.metadata, self.tensors).unwrap();
+        while let Some(bytes) = writer.next_spec().map(|spec| spec.bytes().unwrap()) {
+            writer.tensor(|out| out.write_all(&vec![0; bytes])).unwrap();
+        }
+        GgufModel::from_gguf(Gguf::from_region(Region::from_vec(writer.finish().unwrap()))?)
+    }
+
+    fn config(self) -> ModelConfig {
+        self.open().unwrap().config().clone()
+    }
+
+    #[track_caller]
+    fn refused(self, expected: &str) {
+        assert_eq!(self.open().unwrap_err().to_string(), expected);
+    }
+}
+
+fn text(text: &str) -> Value {
+    Value::String(text.into())
+}
+
+#[test]
+fn plain_llama() {
+    let config = file("llama").config();
+    assert_eq!((config.vocab_size, config.context_length, config.layer_count), (3, 128, 4));
+    assert_eq!((config.head_count, config.kv_head_count, config.head_dim, config.ffn_size), (4, 2, 8, 64));
+    assert_eq!((config.rope.dims, config.rope.base, config.rope.local_base), (8, 10_000.0, None));
+    assert_eq!(config.rope.scaling, RopeScaling::None);
+    assert_eq!((config.window, config.attention_scale, config.activation), (None, None, None));
+    let config = file("llama").without("attention.head_count_kv").config();
+    assert_eq!(config.kv_head_count, 4);
+}
+
+#[test]
+fn numbers_come_in_any_type_that_fits() {
+    let config = file("llama")
+        .with("block_count", Value::U16(4))
+        .with("context_length", Value::U64(128))
+        .with("attention.head_count", Value::Array(Array::I32(vec![4; 4])))
+        .with("attention.head_count_kv", Value::Array(Array::U32(vec![2; 4])))
+        .with("feed_forward_length", Value::Array(Array::U16(vec![64; 5])))
+        .with("rope.freq_base", Value::F64(500_000.0))
+        .config();
+    assert_eq!((config.head_count, config.kv_head_count, config.ffn_size), (4, 2, 64));
+    assert_eq!(config.rope.base, 500_000.0);
+    file("llama")
+        .with("block_count", Value::I32(-4))
+        .refused("metadata key `llama.block_count`: -4 is out of range");
+    file("llama")
+        .with("block_count", text("4"))
+        .refused("key `llama.block_count` should be an integer, but is string");
+}
+
+#[test]
+fn layers_that_differ_are_refused() {
+    file("llama")
+        .with("attention.head_count_kv", Value::Array(Array::I32(vec![2, 2, 1, 2])))
+        .refused("`llama.attention.head_count_kv` differs from layer to layer, which is not supported");
+    file("llama")
+        .with("feed_forward_length", Value::Array(Array::I32(vec![64; 3])))
+        .refused("metadata key `llama.feed_forward_length`: it has 3 entries for 4 layers");
+    file("llama").with("attention.key_length", Value::U32(16)).with("attention.value_length", Value::U32(8)).refused(
+        "`llama.attention.value_length` makes value heads 8 wide, and key heads are 16 wide, which is not supported",
+    );
+}
+
+#[test]
+fn rope_scaling() {
+    let scaled = |kind: &str| {
+        file("qwen2").with("rope.scaling.type", text(kind)).with("rope.scaling.factor", Value::F32(4.0))
+    };
+    assert_eq!(scaled("none").config().rope.scaling, RopeScaling::None);
+    assert_eq!(scaled("linear").config().rope.scaling, RopeScaling::Linear { factor: 4.0 });
+    let legacy = file("llama").with("rope.scale_linear", Value::F32(2.0)).config();
+    assert_eq!(legacy.rope.scaling, RopeScaling::Linear { factor: 2.0 });
+    assert_eq!(
+        scaled("yarn").config().rope.scaling,
+        RopeScaling::Yarn {
+            factor: 4.0,
+            original_context: 128,
+            beta_fast: 32.0,
+            beta_slow: 1.0,
+            attention_factor: None
+        }
+    );
+    let RopeScaling::Yarn { original_context, beta_fast, attention_factor, .. } = scaled("yarn")
+        .with("rope.scaling.original_context_length", Value::U32(32))
+        .with("rope.scaling.yarn_beta_fast", Value::F32(16.0))
+        .with("rope.scaling.attn_factor", Value::F32(0.5))
+        .config()
+        .rope
+        .scaling
+    else {
+        panic!("not YaRN")
+    };
+    assert_eq!((original_context, beta_fast), (32, 16.0));
+    assert_eq!(attention_factor, Some(0.5 * (0.1 * 4f64.ln() + 1.0)));
+    scaled("longrope").refused("`qwen2.rope.scaling.type` is longrope, which is not supported");
+    scaled("yarn")
+        .with("rope.scaling.yarn_log_multiplier", Value::F32(0.1))
+        .refused("`qwen2.rope.scaling.yarn_log_multiplier` is 0.1, which is not supported");
+    scaled("linear").with("rope.scaling.attn_factor", Value::F32(1.19)).refused(
+        "`qwen2.rope.scaling.attn_factor` is 1.190000057220459 without YaRN, which is not supported",
+    );
+}
+
+#[test]
+fn gemmas_windows_scales_and_bases() {
+    let gemma2 = file("gemma2").with("attn_logit_softcapping", Value::F32(50.0)).config();
+    assert_eq!(gemma2.window, Some(Window { size: 4096, pattern: WindowPattern::Unstated }));
+    assert_eq!((gemma2.attention_soft_cap, gemma2.logit_soft_cap), (Some(50.0), None));
+    assert_eq!((gemma2.rope.local_base, gemma2.attention_scale), (None, None));
+
+    let gemma3 = file("gemma3")
+        .with("rope.freq_base", Value::F32(1e6))
+        .with("attention.sliding_window", Value::U32(512))
+        .config();
+    assert_eq!(gemma3.window, Some(Window { size: 512, pattern: WindowPattern::Unstated }));
+    assert_eq!((gemma3.rope.base, gemma3.rope.local_base), (1e6, Some(10_000.0)));
+    let gemma3 = file("gemma3").with("rope.freq_base_swa", Value::F32(20_000.0)).config();
+    assert_eq!((gemma3.window, gemma3.rope.local_base), (None, Some(20_000.0)));
+
+    let pattern = |value| {
+        let window = file("gemma3")
+            .with("attention.sliding_window", Value::U32(512))
+            .with("attention.sliding_window_pattern", value)
+            .open()
+            .map(|model| model.config().window.clone().unwrap().pattern);
+        window.map_err(|error| error.to_string())
+    };
+    assert_eq!(pattern(Value::U32(6)), Ok(WindowPattern::FullEvery(6)));
+    let layers = vec![true, true, false, true];
+    assert_eq!(pattern(Value::Array(Array::Bool(layers.clone()))), Ok(WindowPattern::Layers(layers.clone())));
+    assert_eq!(pattern(Value::Array(Array::I32(vec![1, 1, 0, 1, 0]))), Ok(WindowPattern::Layers(layers)));
+    let key = "metadata key `gemma3.attention.sliding_window_pattern`";
+    assert_eq!(pattern(Value::U32(0)), Err(format!("{key}: 0 says nothing about any layer")));
+    let short = Value::Array(Array::Bool(vec![true]));
+    assert_eq!(pattern(short), Err(format!("{key}: it has 1 entries for 4 layers")));
+}
+
+#[test]
+fn the_largest_gemmas_scale_by_hidden_size() {
+    for (architecture, layers, expected) in
+        [("gemma2", 46, Some(8f32.powf(-0.5))), ("gemma2", 42, None), ("gemma3", 62, Some(8f32.powf(-0.5)))]
+    {
+        let mut file = file(architecture)
+            .with("block_count", Value::U32(layers))
+            .with("attention.key_length", Value::U32(16));
+        for layer in LAYERS..layers {
+            file = file.tensor(&format!("blk.{layer}.attn_norm.weight"));
+        }
+        let scale = file.config().attention_scale;
+        assert_eq!(scale.is_some(), expected.is_some(), "{architecture} {layers}");
+        if let (Some(scale), Some(expected)) = (scale, expected) {
+            assert!((scale - expected).abs() < 1e-6);
+        }
+    }
+    assert_eq!(file("llama").with("attention.scale", Value::F32(0.25)).config().attention_scale, Some(0.25));
+}
+
+#[test]
+fn other_kinds_of_model_are_refused_by_key() {
+    file("llama")
+        .with("expert_count", Value::U32(8))
+        .refused("`llama.expert_count` asks for a mixture of 8 experts, which is not supported");
+    file("llama")
+        .with("attention.causal", Value::Bool(false))
+        .refused("`llama.attention.causal` asks for attention in both directions, which is not supported");
+    file("granite")
+        .with("residual_scale", Value::F32(0.22))
+        .refused("`granite.residual_scale` is 0.22, which is not supported");
+    file("bert").without("attention.layer_norm_rms_epsilon").refused(
+        "`general.architecture` is bert (without `bert.attention.layer_norm_rms_epsilon`), which is not supported",
+    );
+    file("llama").without("attention.layer_norm_rms_epsilon").refused("`llama.attention.layer_norm_rms_epsilon` is missing from the GGUF metadata: this file cannot be run, convert the original model again");
+    file("phi3").tensor("blk.0.attn_qkv.weight").refused(
+        "tensor blk.0.attn_qkv.weight has no place in a phi3 model: this kind of model is not supported yet",
+    );
+    file("llama").tensor("blk.4.attn_norm.weight").refused(
+        "tensor blk.4.attn_norm.weight has no place in a llama model: this kind of model is not supported yet",
+    );
+}
+
+#[test]
+fn tensors_that_carry_nothing_are_left_out() {
+    let model =
+        file("llama").tensor("blk.0.attn_rot_embd.weight").tensor("rope_freqs.weight").open().unwrap();
+    assert!(model.tensor("blk.0.attn_rot_embd.weight").is_none());
+    assert!(model.tensor("rope_freqs.weight").is_some());
+    assert_eq!(model.tensors().len(), 6);
+}
+
+#[test]
+fn numbers_that_no_model_has_are_refused() {
+    let place = "in the GGUF metadata";
+    file("llama")
+        .with("attention.head_count_kv", Value::U32(3))
+        .refused(&format!("head count {place}: 4 query heads cannot share 3 key-value heads evenly"));
+    file("llama")
+        .with("attention.head_count", Value::U32(0))
+        .refused("metadata key `llama.attention.head_count`: a model without attention heads cannot be run");
+    file("llama")
+        .with("block_count", Value::U32(u32::MAX))
+        .refused(&format!("layer count {place}: 4294967295 is out of range"));
+    file("llama")
+        .with("block_count", Value::U32(1_000_000))
+        .refused(&format!("layer count {place}: 1000000 layers in a file of 5 tensors"));
+    file("llama")
+        .with("embedding_length", Value::U32(64))
+        .refused(&format!("hidden size {place}: 64, and token_embd.weight is 32 wide"));
+    file("llama")
+        .with("rope.dimension_count", Value::U32(10))
+        .refused(&format!("RoPE dimensions {place}: 10 dimensions cannot rotate in pairs within heads of 8"));
+    file("llama")
+        .with("attention.layer_norm_rms_epsilon", Value::F32(f32::NAN))
+        .refused(&format!("norm epsilon {place}: NaN is out of range"));
+    file("llama")
+        .with("rope.freq_base", Value::F32(f32::INFINITY))
+        .refused(&format!("RoPE base {place}: inf is out of range"));
+}
+
+#[test]
+fn a_vocabulary_without_weights_opens_as_a_container_only() {
+    let mut metadata = Metadata::default();
+    metadata.insert("general.architecture", text("llama"));
+    let bytes = GgufWriter::new(Vec::new(), &metadata, vec![]).unwrap().finish().unwrap();
+    let gguf = Gguf::from_region(Region::from_vec(bytes)).unwrap();
+    assert_eq!(gguf.metadata().str("general.architecture").unwrap(), Some("llama"));
+    let error = GgufModel::from_gguf(gguf).unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "this is a GGUF file without tensors, not a model that can be run. It holds a vocabulary only: take the file with the weights."
+    );
+}
+
+#[test]
+fn misplaced_numbers_are_refused() {
+    let mut odd = file("llama").with("x", Value::U32(0));
+    odd.metadata.insert("general.alignment", Value::U32(1));
+    odd.tensors.insert(0, TensorSpec::new("blk.0.attn_q.bias", DType::F16, [1]));
+    let error = odd.open().unwrap_err().to_string();
+    assert!(
+        error.ends_with("its data does not start at a multiple of 4 bytes: write the file again")
+            || error.ends_with("of 2 bytes: write the file again"),
+        "{error}"
+    );
+}

@@ -1,0 +1,311 @@
+//! What `config.json` says about a model, and what of it is refused.
+#![allow(clippy::unwrap_used)] // in helpers of tests
+
+use akunu_format::{
+    Activation, FormatError, ModelConfig, Region, RopeScaling, SafeTensorsModel, WeightProvider, Window,
+    WindowPattern,
+};
+use serde_json::{Value, json};
+
+/// SafeTensors bytes of BF16 zeros.
+fn safetensors(tensors: &[(&str, &[usize])]) -> Vec<u8> {
+    let mut header = serde_json::Map::new();
+    let mut end = 0;
+    for (name, shape) in tensors {
+        let start = end;
+        end += 2 * shape.iter().product::<usize>();
+        header.insert(
+            (*name).to_string(),
+            json!({"dtype": "BF16", "shape": shape, "data_offsets": [start, end]}),
+        );
+    }
+    let mut header = serde_json::to_string(&header).unwrap();
+    header.push_str(&" ".repeat(header.len().next_multiple_of(8) - header.len()));
+    let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+    bytes.extend(header.as_bytes());
+    bytes.resize(bytes.len() + end, 0);
+    bytes
+}
+
+fn open(config: &Value) -> Result<SafeTensorsModel, FormatError> {
+    let bytes = safetensors(&[
+        ("model.embed_tokens.weight", &[5, 32]),
+        ("model.layers.0.input_layernorm.weight", &[32]),
+        ("model.layers.1.input_layernorm.weight", &[32]),
+        ("model.layers.2.input_layernorm.weight", &[32]),
+        ("model.layers.3.input_layernorm.weight", &[32]),
+    ]);
+    SafeTensorsModel::from_region(Region::from_vec(bytes), &config.to_string())
+}
+
+/// A small model of a kind, with changes; `null` stays in as null.
+fn with(kind: &str, changes: Value) -> Value {
+    let mut config = json!({
+        "model_type": kind, "hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "intermediate_size": 64,
+    });
+    for (key, value) in changes.as_object().unwrap() {
+        config[key] = value.clone();
+    }
+    config
+}
+
+fn config(kind: &str, changes: Value) -> ModelConfig {
+    open(&with(kind, changes)).unwrap().config().clone()
+}
+
+#[track_caller]
+fn refused(kind: &str, changes: Value, expected: &str) {
+    assert_eq!(open(&with(kind, changes)).unwrap_err().to_string(), expected);
+}
+
+#[test]
+fn defaults_are_transformers_own() {
+    let llama = config("llama", json!({}));
+    assert_eq!((llama.head_dim, llama.context_length, llama.norm_epsilon), (8, 2048, 1e-6));
+    assert_eq!((llama.rope.base, llama.activation), (10_000.0, Some(Activation::Silu)));
+    assert_eq!(config("llama", json!({"num_key_value_heads": null})).kv_head_count, 4);
+    assert_eq!(config("qwen3", json!({})).head_dim, 128);
+    let gemma = config("gemma", json!({}));
+    assert_eq!(
+        (gemma.head_dim, gemma.activation, gemma.attention_scale),
+        (256, Some(Activation::GeluTanh), None)
+    );
+    let gemma2 = config("gemma2", json!({}));
+    assert_eq!((gemma2.attention_soft_cap, gemma2.logit_soft_cap), (Some(50.0), Some(30.0)));
+    assert_eq!(gemma2.attention_scale, Some(1.0 / 16.0));
+    let gemma2 = config("gemma2", json!({"attn_logit_softcapping": null, "query_pre_attn_scalar": 144}));
+    assert_eq!((gemma2.attention_soft_cap, gemma2.attention_scale), (None, Some(1.0 / 12.0)));
+    let gemma3 = config("gemma3_text", json!({}));
+    assert_eq!((gemma3.attention_soft_cap, gemma3.logit_soft_cap), (None, None));
+    assert_eq!((gemma3.rope.base, gemma3.rope.local_base), (1e6, Some(10_000.0)));
+}
+
+#[test]
+fn activations() {
+    let act = |kind, changes| config(kind, changes).activation.unwrap();
+    assert_eq!(act("gemma", json!({"hidden_act": "gelu"})), Activation::GeluTanh);
+    assert_eq!(act("gemma", json!({"hidden_act": "gelu", "hidden_activation": null})), Activation::GeluTanh);
+    assert_eq!(act("llama", json!({"hidden_act": "gelu"})), Activation::GeluErf);
+    assert_eq!(act("gemma2", json!({"hidden_activation": "gelu_pytorch_tanh"})), Activation::GeluTanh);
+    refused("llama", json!({"hidden_act": "relu2"}), "`hidden_act` is relu2, which is not supported");
+}
+
+#[test]
+fn windows() {
+    let window = |kind, changes| config(kind, changes).window;
+    let slides =
+        |size, slides: &[bool]| Some(Window { size, pattern: WindowPattern::Layers(slides.to_vec()) });
+    assert_eq!(window("llama", json!({"sliding_window": 16})), None);
+    assert_eq!(window("mistral", json!({})), slides(4096, &[true; 4]));
+    assert_eq!(window("mistral", json!({"sliding_window": null})), None);
+    assert_eq!(window("mistral", json!({"sliding_window": 16})), slides(16, &[true; 4]));
+    assert_eq!(window("qwen2", json!({"sliding_window": 16, "use_sliding_window": false})), None);
+    assert_eq!(window("qwen2", json!({"sliding_window": 16, "use_sliding_window": true})), None);
+    assert_eq!(
+        window("qwen2", json!({"sliding_window": 16, "use_sliding_window": true, "max_window_layers": 3})),
+        slides(16, &[false, false, false, true])
+    );
+    let every = |size, n| Some(Window { size, pattern: WindowPattern::FullEvery(n) });
+    assert_eq!(window("gemma2", json!({"sliding_window": 16})), every(16, 2));
+    assert_eq!(window("gemma3_text", json!({"sliding_window": 16})), every(16, 6));
+    assert_eq!(
+        window("gemma3_text", json!({"sliding_window": 16, "sliding_window_pattern": 3})),
+        every(16, 3)
+    );
+    let types = json!(["sliding_attention", "full_attention", "full_attention", "sliding_attention"]);
+    assert_eq!(
+        window("gemma3_text", json!({"layer_types": types})),
+        slides(4096, &[true, false, false, true])
+    );
+    refused(
+        "qwen3",
+        json!({"layer_types": ["a", "a", "a", "linear_attention"], "use_sliding_window": true}),
+        "`layer_types` asks for a, which is not supported",
+    );
+    refused(
+        "gemma2",
+        json!({"layer_types": ["full_attention"]}),
+        "layer_types in the config.json: it has 1 entries for 4 layers",
+    );
+}
+
+#[test]
+fn rope_scaling_in_the_old_and_the_new_form() {
+    let llama3 = json!({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192});
+    let expected = RopeScaling::Llama3 {
+        factor: 8.0,
+        low_freq_factor: 1.0,
+        high_freq_factor: 4.0,
+        original_context: 8192,
+    };
+    let old = config("llama", json!({"rope_theta": 5e5, "rope_scaling": llama3.clone()}));
+    assert_eq!((old.rope.base, old.rope.scaling), (5e5, expected));
+    let mut new = llama3;
+    new["rope_theta"] = json!(5e5);
+    let new = config("llama", json!({"rope_parameters": new}));
+    assert_eq!((new.rope.base, new.rope.scaling), (5e5, expected));
+
+    let linear = config("llama", json!({"rope_scaling": {"type": "linear", "factor": 2}}));
+    assert_eq!(linear.rope.scaling, RopeScaling::Linear { factor: 2.0 });
+    let plain = config("llama", json!({"rope_scaling": {"rope_type": "default"}}));
+    assert_eq!(plain.rope.scaling, RopeScaling::None);
+}
+
+#[test]
+fn yarn() {
+    let yarn = |extra: Value| {
+        let mut scaling = json!({"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512});
+        for (key, value) in extra.as_object().unwrap() {
+            scaling[key] = value.clone();
+        }
+        config("qwen2", json!({"rope_scaling": scaling})).rope.scaling
+    };
+    let expected = |attention_factor| RopeScaling::Yarn {
+        factor: 4.0,
+        original_context: 512,
+        beta_fast: 32.0,
+        beta_slow: 1.0,
+        attention_factor,
+    };
+    assert_eq!(yarn(json!({})), expected(None));
+    assert_eq!(yarn(json!({"attention_factor": 1.5})), expected(Some(1.5)));
+    let by_mscale = (0.1 * 0.5 * 4f64.ln() + 1.0) / (0.1 * 4f64.ln() + 1.0);
+    assert_eq!(yarn(json!({"mscale": 0.5, "mscale_all_dim": 1.0})), expected(Some(by_mscale)));
+    let scaling = json!({"type": "yarn", "factor": 4.0, "truncate": false});
+    refused(
+        "qwen2",
+        json!({"rope_scaling": scaling}),
+        "`rope_scaling.truncate` is false, which is not supported",
+    );
+}
+
+#[test]
+fn rope_parameters_per_kind_of_layer() {
+    let parameters = json!({
+        "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 2e4},
+    });
+    let gemma3 = config("gemma3_text", json!({"rope_parameters": parameters}));
+    assert_eq!((gemma3.rope.base, gemma3.rope.local_base), (1e6, Some(2e4)));
+    assert_eq!(gemma3.rope.scaling, RopeScaling::Linear { factor: 8.0 });
+    let same = json!({"full_attention": {"rope_theta": 1e5}, "sliding_attention": {"rope_theta": 1e5}});
+    let qwen3 = config("qwen3", json!({"rope_parameters": same}));
+    assert_eq!((qwen3.rope.base, qwen3.rope.local_base), (1e5, None));
+    let odd = json!({"full_attention": {}, "sliding_attention": {"rope_type": "linear", "factor": 2.0}});
+    refused(
+        "gemma3_text",
+        json!({"rope_parameters": odd}),
+        "`rope_parameters.sliding_attention.rope_type` asks for scaling of its own in sliding layers, which is not supported",
+    );
+    let old = config(
+        "gemma3_text",
+        json!({"rope_scaling": {"rope_type": "linear", "factor": 8.0}, "rope_theta": 1e6,
+        "rope_local_base_freq": 1e4}),
+    );
+    assert_eq!((old.rope.base, old.rope.local_base), (1e6, Some(1e4)));
+    assert_eq!(old.rope.scaling, RopeScaling::Linear { factor: 8.0 });
+}
+
+#[test]
+fn multimodal_gemma_3_runs_where_only_its_text_is_there() {
+    let nested = json!({"model_type": "gemma3", "eos_token_id": [1, 106], "vision_config": {}, "text_config": {
+        "model_type": "gemma3_text", "hidden_size": 32, "num_hidden_layers": 4, "intermediate_size": 64,
+        "rope_scaling": {"rope_type": "linear", "factor": 8.0}, "sliding_window": 1024}});
+    let model = open(&nested).unwrap();
+    let config = model.config();
+    assert_eq!(
+        (config.architecture.as_str(), config.head_count, config.kv_head_count),
+        ("gemma3_text", 8, 4)
+    );
+    assert_eq!((&config.eos_ids[..], config.head_dim), (&[1, 106][..], 256));
+
+    let bytes = safetensors(&[
+        ("language_model.model.embed_tokens.weight", &[5, 32]),
+        ("vision_tower.vision_model.embeddings.patch_embedding.weight", &[2]),
+    ]);
+    let error = SafeTensorsModel::from_region(Region::from_vec(bytes), &nested.to_string()).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "`vision_config` asks for image input (tensor vision_tower.vision_model.embeddings.patch_embedding.weight and others), which is not supported"
+    );
+}
+
+#[test]
+fn what_cannot_run_is_refused_by_key() {
+    refused(
+        "llama",
+        json!({"num_local_experts": 8}),
+        "`num_local_experts` asks for a mixture of 8 experts, which is not supported",
+    );
+    refused(
+        "llama",
+        json!({"quantization": {"bits": 4}}),
+        "`quantization` says that this is an MLX or otherwise quantised checkpoint (take the original, or a GGUF file), which is not supported",
+    );
+    refused(
+        "llama",
+        json!({"rope_scaling": {"type": "dynamic", "factor": 2.0}}),
+        "`rope_scaling.type` is dynamic, which is not supported",
+    );
+    refused(
+        "llama",
+        json!({"rope_scaling": {"rope_type": "longrope"}}),
+        "`rope_scaling.rope_type` is longrope, which is not supported",
+    );
+    refused(
+        "llama",
+        json!({"rope_scaling": {"rope_type": "linear"}}),
+        "`rope_scaling.factor` is missing from the config.json: this file cannot be run, convert the original model again",
+    );
+    refused(
+        "gemma3_text",
+        json!({"use_bidirectional_attention": true}),
+        "`use_bidirectional_attention` asks for attention in both directions, which is not supported",
+    );
+    refused(
+        "t5",
+        json!({}),
+        "`model_type` is t5 (and not one of llama, mistral, qwen2, qwen3, gemma, gemma2, gemma3_text), which is not supported",
+    );
+    refused(
+        "llama",
+        json!({"hidden_size": "big"}),
+        "key `hidden_size` should be a whole number, but is a string",
+    );
+    refused(
+        "llama",
+        json!({"num_hidden_layers": 1u64 << 40}),
+        "num_hidden_layers in the config.json: 1099511627776 layers in a file of 5 tensors",
+    );
+    refused(
+        "llama",
+        json!({"num_hidden_layers": 3}),
+        "tensor blk.3.attn_norm.weight has no place in a llama model: this kind of model is not supported yet",
+    );
+}
+
+#[test]
+fn unknown_tensors_and_types_are_refused_by_name() {
+    let open = |bytes: Vec<u8>| {
+        let config = with("llama", json!({"num_hidden_layers": 1})).to_string();
+        SafeTensorsModel::from_region(Region::from_vec(bytes), &config).unwrap_err().to_string()
+    };
+    let embedding: (&str, &[usize]) = ("model.embed_tokens.weight", &[5, 32]);
+    let error = open(safetensors(&[embedding, ("model.layers.0.mlp.router.weight", &[2])]));
+    assert_eq!(
+        error,
+        "tensor model.layers.0.mlp.router.weight has no place in a llama model: this kind of model is not supported yet"
+    );
+    let mut bytes = safetensors(&[embedding]);
+    let at = bytes.windows(4).position(|window| window == b"BF16").unwrap();
+    bytes[at..at + 4].copy_from_slice(b"I16\"");
+    bytes[at + 4] = b' ';
+    assert_eq!(
+        open(bytes),
+        "tensor model.embed_tokens.weight is I16, which is not supported: take a file in F32, F16 or BF16"
+    );
+    let error = open(safetensors(&[("model.norm.weight", &[32])]));
+    assert!(error.starts_with("tensor token_embd.weight is missing"), "{error}");
+}

@@ -1,0 +1,158 @@
+//! Paths that lead to something else than a model: what it is, and what to do.
+#![allow(clippy::unwrap_used)] // in helpers of tests
+
+use std::path::Path;
+
+use akunu_format::{FormatError, open_model};
+
+fn refused(path: &Path) -> String {
+    open_model(path).unwrap_err().to_string()
+}
+
+#[test]
+fn files_that_are_no_models_are_recognised() {
+    let folder = tempfile::tempdir().unwrap();
+    for (bytes, expected) in [
+        (&b""[..], "this is an empty file, not a model that can be run. Download it again."),
+        (
+            b"PK\x03\x04archive/data.pkl",
+            "this is a zip archive, as PyTorch writes weights, not a model that can be run. Save the model as SafeTensors, or take a GGUF file of it.",
+        ),
+        (
+            b"\x80\x02}q\x00.",
+            "this is a Python pickle, as PyTorch writes weights, not a model that can be run. Save the model as SafeTensors, or take a GGUF file of it.",
+        ),
+        (
+            b"lmgg\x01\0\0\0",
+            "this is a GGML file, of whisper.cpp or from before GGUF, not a model that can be run. Take a GGUF file of the model.",
+        ),
+        (
+            b"version https://git-lfs.github.com/spec/v1\n",
+            "this is a Git LFS pointer, not a model that can be run. Run `git lfs pull` to get the file that it stands for.",
+        ),
+        (
+            b"<!DOCTYPE html>",
+            "this is a web page, not a model that can be run. The download went wrong: download the file again.",
+        ),
+        (
+            b"{\"model_type\": \"llama\"}",
+            "this is a JSON file, not a model that can be run. Give the folder that it lies in, or the weights' file.",
+        ),
+        (
+            b"Once upon a time",
+            "this is a file of an unknown kind (it begins with “Once upo”), not a model that can be run. GGUF and SafeTensors files can be run.",
+        ),
+        (
+            b"GGUF",
+            "the file ends inside the header: 4 bytes needed, 0 left. It is cut short or damaged: download it again",
+        ),
+    ] {
+        // The name lies on purpose: content decides.
+        let path = folder.path().join("model.gguf");
+        std::fs::write(&path, bytes).unwrap();
+        assert_eq!(refused(&path), format!("{}: {expected}", path.display()));
+    }
+}
+
+#[test]
+fn folders_without_a_configuration() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path().display();
+    assert_eq!(
+        refused(folder.path()),
+        format!(
+            "{here}: this is a folder without config.json, not a model that can be run. A Hugging Face folder has config.json and model.safetensors in it."
+        )
+    );
+    std::fs::write(folder.path().join("tiny.gguf"), "").unwrap();
+    assert_eq!(
+        refused(folder.path()),
+        format!(
+            "{here}: this is a folder without config.json, not a model that can be run. Give a file in it, such as {here}/tiny.gguf."
+        )
+    );
+    let config = folder.path().join("config.json");
+    std::fs::write(&config, r#"{"model_type": "llama"}"#).unwrap();
+    let error = refused(folder.path());
+    assert!(error.contains("a folder without SafeTensors weights"), "{error}");
+    std::fs::write(folder.path().join("pytorch_model.bin"), "").unwrap();
+    let error = refused(folder.path());
+    assert!(error.contains("Its weights are in PyTorch's format: save them as SafeTensors"), "{error}");
+    std::fs::write(&config, "{").unwrap();
+    let error = refused(folder.path());
+    assert!(error.contains("config.json: the text in the config.json: it is not JSON"), "{error}");
+}
+
+#[test]
+fn missing_paths_and_pipes() {
+    let error = open_model(Path::new("/nowhere/at/all.gguf")).unwrap_err();
+    assert!(matches!(error.kind(), FormatError::Io { .. }));
+    assert_eq!(
+        error.to_string(),
+        "/nowhere/at/all.gguf: cannot open it: No such file or directory (os error 2)"
+    );
+    #[cfg(unix)]
+    {
+        let error = refused(Path::new("/dev/null"));
+        assert!(error.contains("this is neither a file nor a folder"), "{error}");
+    }
+}
+
+#[test]
+fn safetensors_needs_its_configuration() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.safetensors");
+    let bytes = [&8u64.to_le_bytes()[..], b"{}      "].concat();
+    std::fs::write(&path, bytes).unwrap();
+    let error = refused(&path);
+    assert!(error.ends_with("this is a SafeTensors file without config.json, not a model that can be run. Put the model's config.json beside it."), "{error}");
+    // Refused from the configuration alone.
+    std::fs::write(folder.path().join("config.json"), r#"{"model_type": "mamba"}"#).unwrap();
+    assert!(refused(&path).contains("`model_type` is mamba"));
+    // A file's own configuration comes before the folder's.
+    std::fs::write(folder.path().join("model_config.json"), r#"{"model_type": "rwkv"}"#).unwrap();
+    assert!(refused(&path).contains("`model_type` is rwkv"));
+}
+
+#[test]
+fn shards_are_put_together_and_missing_ones_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, tensor: &str, shape: &str, bytes: usize| {
+        let header =
+            format!(r#"{{"{tensor}":{{"dtype":"F32","shape":{shape},"data_offsets":[0,{bytes}]}}}}"#);
+        let padding = " ".repeat(header.len().next_multiple_of(8) - header.len());
+        let mut file = ((header.len() + padding.len()) as u64).to_le_bytes().to_vec();
+        file.extend(header.as_bytes());
+        file.extend(padding.as_bytes());
+        file.resize(file.len() + bytes, 0);
+        std::fs::write(folder.path().join(name), file).unwrap();
+    };
+    let config = r#"{"model_type": "llama", "hidden_size": 4, "num_hidden_layers": 1, "num_attention_heads": 1,
+        "intermediate_size": 4, "vocab_size": 2}"#;
+    std::fs::write(folder.path().join("config.json"), config).unwrap();
+    std::fs::write(folder.path().join("generation_config.json"), r#"{"eos_token_id": [1, 0]}"#).unwrap();
+    let index = |second: &str| {
+        let text = format!(
+            r#"{{"weight_map": {{"model.embed_tokens.weight": "a.safetensors", "model.norm.weight": "{second}"}}}}"#
+        );
+        std::fs::write(folder.path().join("model.safetensors.index.json"), text).unwrap();
+    };
+    write("a.safetensors", "model.embed_tokens.weight", "[2,4]", 32);
+    index("b.safetensors");
+    let error = refused(folder.path());
+    assert!(
+        error.contains("split model: ")
+            && error.contains("b.safetensors is missing: put it beside the others"),
+        "{error}"
+    );
+    index("../b.safetensors");
+    assert!(refused(folder.path()).contains(r#""../b.safetensors" is not a plain file name"#));
+    index("b.safetensors");
+    write("b.safetensors", "model.norm.weight", "[4]", 16);
+    let model = open_model(folder.path()).unwrap();
+    assert_eq!(model.tensors().len(), 2);
+    assert_eq!(model.config().eos_ids, [1, 0]);
+    assert_eq!(model.tensor_bytes(model.tensor("output_norm.weight").unwrap()).len(), 16);
+    write("b.safetensors", "model.embed_tokens.weight", "[2,4]", 32);
+    assert!(refused(folder.path()).contains("tensor token_embd.weight: it occurs twice"));
+}

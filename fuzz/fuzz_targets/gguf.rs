@@ -1,0 +1,24 @@
+//! Any bytes as a GGUF file: an error or a container whose every part can be looked at.
+#![no_main]
+
+use akunu_format::{Gguf, GgufModel, Region};
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|data: &[u8]| {
+    let Ok(gguf) = Gguf::from_region(Region::from_vec(data.to_vec())) else { return };
+    for tensor in gguf.tensors() {
+        assert_eq!(gguf.tensor_bytes(tensor).len(), tensor.bytes);
+        assert!(gguf.tensor(&tensor.name).is_some());
+        assert!(tensor.rows().checked_mul(tensor.cols()).is_some());
+    }
+    let metadata = gguf.metadata();
+    for (key, value) in metadata.iter() {
+        assert!(metadata.get(key).is_some());
+        let _ = format!("{value:?}");
+        let _ = (metadata.u32(key), metadata.f32s(key), metadata.i32s(key));
+        if let Ok(Some(strings)) = metadata.strings(key) {
+            assert!(strings.iter().map(str::len).sum::<usize>() <= data.len());
+        }
+    }
+    let _ = GgufModel::from_gguf(gguf);
+});
