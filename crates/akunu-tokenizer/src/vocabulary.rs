@@ -225,3 +225,92 @@ fn kinds(metadata: &Metadata) -> Result<Vec<TokenKind>, TokenizerError> {
     let kinds = metadata.i32s(KEY)?.map(|kinds| kinds.to_vec()).unwrap_or_default();
     Ok(kinds.into_iter().map(|kind| TokenKind::from_gguf(kind.into())).collect())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Tokenizer, from_gguf};
+
+    fn strings(texts: &[&str]) -> Value {
+        Value::Array(Array::Strings(texts.iter().copied().collect()))
+    }
+
+    fn file(model: &str, tokens: &[&str]) -> Metadata {
+        let mut metadata = Metadata::default();
+        metadata.insert("tokenizer.ggml.model", Value::String(model.into()));
+        metadata.insert("tokenizer.ggml.tokens", strings(tokens));
+        metadata
+    }
+
+    fn error(metadata: &Metadata) -> String {
+        from_gguf(metadata).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_file_that_says_little_gets_what_its_kind_means() {
+        let vocabulary = Vocabulary::from_gguf(&file("llama", &["<unk>", "<s>", "</s>", "▁a"])).unwrap();
+        assert_eq!(vocabulary.pre, "default");
+        let special = vocabulary.special;
+        assert_eq!((special.unknown, special.bos, special.eos), (Some(0), Some(1), Some(2)));
+        assert!(special.add_bos && !special.add_eos && vocabulary.add_space_prefix);
+
+        // Too few tokens for the usual ids: nothing is added, and nothing is wrong.
+        let tokenizer = from_gguf(&file("llama", &["a"])).unwrap();
+        assert_eq!((tokenizer.bos(), tokenizer.special().add_bos), (None, false));
+    }
+
+    #[test]
+    fn missing_and_unknown_things_are_named() {
+        assert!(error(&Metadata::default()).contains("tokenizer.ggml.model"));
+        assert!(error(&file("t5", &["a"])).contains("`t5`"));
+        assert!(error(&file("gpt2", &["a"])).contains("tokenizer.ggml.merges"));
+        assert!(error(&file("llama", &[])).contains("no tokens"));
+        let mut metadata = file("gpt2", &["a"]);
+        metadata.insert("tokenizer.ggml.merges", strings(&[]));
+        metadata.insert("tokenizer.ggml.pre", Value::String("newest".into()));
+        assert!(error(&metadata).contains("`newest`"));
+        metadata.insert("tokenizer.ggml.pre", Value::U32(3));
+        assert!(error(&metadata).contains("tokenizer.ggml.pre"));
+    }
+
+    #[test]
+    fn wrong_lengths_ids_and_merges_are_named() {
+        let mut metadata = file("llama", &["a", "b", "c"]);
+        metadata.insert("tokenizer.ggml.scores", Value::Array(Array::F32(vec![0.0; 2])));
+        assert!(error(&metadata).contains("3 tokens, and `tokenizer.ggml.scores` has 2"));
+        metadata.insert("tokenizer.ggml.scores", Value::Array(Array::I32(vec![0; 3])));
+        metadata.insert("tokenizer.ggml.eos_token_id", Value::U32(3));
+        assert!(error(&metadata).contains("`tokenizer.ggml.eos_token_id` is 3"));
+        metadata.insert("tokenizer.ggml.eos_token_id", Value::I32(-1));
+        assert_eq!(from_gguf(&metadata).unwrap().eos(), None);
+        metadata.insert("tokenizer.ggml.add_eos_token", Value::Bool(true));
+        assert!(error(&metadata).contains("asks for `tokenizer.ggml.eos_token_id`"));
+
+        let mut metadata = file("gpt2", &["a", "b", "ab", "<s>", "<", "s>"]);
+        let merges = |metadata: &mut Metadata, merge: &str| {
+            metadata.insert("tokenizer.ggml.merges", strings(&["a b", merge]));
+        };
+        for (merge, message) in [
+            ("ab a", "merge 1, `ab a`, names `aba`"),
+            ("a x", "names `x`"),
+            ("ab", "not two tokens"),
+            ("", "not two tokens"),
+        ] {
+            merges(&mut metadata, merge);
+            assert!(error(&metadata).contains(message), "{}", error(&metadata));
+        }
+        // A control token may be spelled by a merge, but text does not become it.
+        merges(&mut metadata, "< s>");
+        metadata.insert("tokenizer.ggml.token_type", Value::Array(Array::I32(vec![1, 1, 1, 3, 1, 1])));
+        assert!(from_gguf(&metadata).is_ok());
+    }
+
+    #[test]
+    fn an_end_of_turn_that_is_called_normal_is_a_control_token_unless_merges_spell_it() {
+        let mut metadata = file("gpt2", &["a", "<|im_end|>", "</", "s>", "</s>"]);
+        metadata.insert("tokenizer.ggml.merges", strings(&["</ s>"]));
+        let tokenizer = from_gguf(&metadata).unwrap();
+        assert!(tokenizer.is_control(1) && !tokenizer.is_control(4));
+        assert_eq!((tokenizer.end_of_generation(), tokenizer.special().eot), (&[1][..], Some(1)));
+    }
+}
