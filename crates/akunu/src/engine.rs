@@ -108,7 +108,7 @@ pub fn plan(model: &Model, capabilities: &Capabilities, options: &EngineOptions)
 }
 
 /// Bytes that a device can still allocate, where anybody knows.
-fn available(capabilities: &Capabilities) -> Option<u64> {
+pub(crate) fn available(capabilities: &Capabilities) -> Option<u64> {
     match capabilities.available_bytes {
         Some(bytes) => Some(bytes),
         None if capabilities.unified_memory => memory::available_memory(),
@@ -116,7 +116,7 @@ fn available(capabilities: &Capabilities) -> Option<u64> {
     }
 }
 
-fn check_fits(plan: &ModelPlan, available: Option<u64>) -> Result<(), Error> {
+pub(crate) fn check_fits(plan: &ModelPlan, available: Option<u64>) -> Result<(), Error> {
     let Some(available) = available else { return Ok(()) };
     // What a device made for itself is allocated already.
     let needed = plan.memory.allocated() - plan.memory.workspace;
@@ -149,6 +149,24 @@ fn notes(
         notes.push(Note::WeightsExceedMemory { weights, available });
     }
     notes
+}
+
+/// What every prompt has to be: something, known ids, no longer than the context.
+pub(crate) fn check_prompt(plan: &ModelPlan, ids: &[u32]) -> Result<(), Error> {
+    if ids.is_empty() {
+        return Err(Error::EmptyPrompt);
+    }
+    check_ids(plan, ids)?;
+    let context = plan.options.context;
+    if ids.len() > context { Err(Error::PromptTooLong { prompt: ids.len(), context }) } else { Ok(()) }
+}
+
+fn check_ids(plan: &ModelPlan, ids: &[u32]) -> Result<(), Error> {
+    let vocab = plan.config.vocab_size;
+    match ids.iter().position(|&id| id as usize >= vocab) {
+        None => Ok(()),
+        Some(index) => Err(Error::TokenOutsideVocabulary { id: ids[index], index, vocab, place: "prompt" }),
+    }
 }
 
 /// The pass that ran last: which table, and how many of its rows gave logits.
@@ -369,7 +387,7 @@ impl Engine {
         cancel: Option<&AtomicBool>,
     ) -> Result<&[u32], Error> {
         self.check_own(session)?;
-        self.check_ids(&[token])?;
+        check_ids(&self.plan, &[token])?;
         let steps = steps.clamp(1, self.found.len());
         if session.len() + steps > self.context() {
             return Err(Error::ContextFull { context: self.context() });
@@ -472,26 +490,8 @@ impl Engine {
         Ok(logits)
     }
 
-    /// What every prompt has to be: something, known ids, no longer than the context.
     pub(crate) fn check_prompt(&self, ids: &[u32]) -> Result<(), Error> {
-        if ids.is_empty() {
-            return Err(Error::EmptyPrompt);
-        }
-        self.check_ids(ids)?;
-        if ids.len() > self.context() {
-            return Err(Error::PromptTooLong { prompt: ids.len(), context: self.context() });
-        }
-        Ok(())
-    }
-
-    fn check_ids(&self, ids: &[u32]) -> Result<(), Error> {
-        let vocab = self.vocab_size();
-        match ids.iter().position(|&id| id as usize >= vocab) {
-            None => Ok(()),
-            Some(index) => {
-                Err(Error::TokenOutsideVocabulary { id: ids[index], index, vocab, place: "prompt" })
-            }
-        }
+        check_prompt(&self.plan, ids)
     }
 
     fn check_own(&self, session: &Session) -> Result<(), Error> {

@@ -32,8 +32,10 @@ pub mod sampling;
 mod score;
 mod session;
 mod stop;
+mod verify;
 
 pub use akunu_format::{DType, ModelConfig, TensorInfo, WeightProvider};
+pub use akunu_plan::verify::{Difference, Report};
 pub use akunu_plan::{Capabilities, Device, DispatchTable, KvType, MemoryPlan, ModelPlan};
 pub use devices::{DeviceChoice, open_device};
 pub use engine::{DEFAULT_CONTEXT, Engine, EngineOptions, Note, Prefilled, plan};
@@ -45,3 +47,4 @@ pub use profile::{LabelTiming, ProfileOptions};
 pub use sampling::{Sampler, Sampling};
 pub use score::Perplexity;
 pub use session::Session;
+pub use verify::verify;

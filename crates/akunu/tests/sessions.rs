@@ -1,0 +1,290 @@
+//! What stands in the KV cache, and what it is good for: prefixes, truncation, shifts, copies, chunks, chains.
+
+mod common;
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use akunu::{
+    DeviceChoice, Engine, EngineOptions, Error, GenerateOptions, KvType, Model, ModelConfig, TensorInfo,
+    WeightProvider,
+};
+use akunu_format::Region;
+use common::{DEVICES, checked_in, exact, generate, options, tales, tales_engine};
+
+const PROMPT: &str = "Once upon a time there was a little fox who lived near the river.";
+
+fn prompt() -> Vec<u32> {
+    tales().encode(PROMPT).unwrap()
+}
+
+fn tokens(n: usize) -> GenerateOptions {
+    GenerateOptions { max_tokens: Some(n), ignore_eos: true, ..Default::default() }
+}
+
+fn bits(logits: &[f32]) -> Vec<u32> {
+    logits.iter().map(|l| l.to_bits()).collect()
+}
+
+/// The logits after `ids`, in a session that has held nothing else.
+fn fresh(engine: &mut Engine, ids: &[u32]) -> Vec<u32> {
+    let logits = engine.logits(ids, false, None).unwrap();
+    bits(&logits)
+}
+
+#[test]
+fn a_shared_prefix_is_reused_and_changes_nothing() {
+    let mut engine = tales_engine(|o| o.slots = 2);
+    let first = prompt();
+    let mut second = first.clone();
+    second.truncate(first.len() - 3);
+    second.extend(&first[..5]);
+
+    let mut session = engine.session().unwrap();
+    engine.generate(&mut session, &first, &tokens(20), &mut |_| ControlFlow::Continue(())).unwrap();
+    let generated =
+        engine.generate(&mut session, &second, &tokens(20), &mut |_| ControlFlow::Continue(())).unwrap();
+    assert_eq!(generated.timings.reused_tokens, first.len() - 3);
+    assert_eq!(generated.timings.prompt_tokens, second.len());
+    assert_eq!(generated.ids, self::generate(&mut engine, &second, &tokens(20)).1.ids);
+
+    // The whole prompt is there already: its last token is fed again, for its logits.
+    let again = engine.prefill(&mut session, &second).unwrap();
+    assert_eq!((again.reused, again.fed), (second.len() - 1, 1));
+    let reused = bits(engine.last_logits().unwrap());
+    assert_eq!(reused, fresh(&mut engine, &second));
+}
+
+#[test]
+fn a_session_holds_the_prompt_and_what_was_decoded_of_the_text() {
+    let mut engine = tales_engine(|_| {});
+    let prompt = prompt();
+    let mut session = engine.session().unwrap();
+    let generated =
+        engine.generate(&mut session, &prompt, &tokens(9), &mut |_| ControlFlow::Continue(())).unwrap();
+    let all = [prompt, generated.ids].concat();
+    // The last token was found, but not fed.
+    assert_eq!(session.tokens(), &all[..all.len() - 1]);
+}
+
+#[test]
+fn a_truncated_session_goes_on_as_if_the_rest_had_never_been() {
+    for kv in [KvType::F32, KvType::F16, KvType::Q8_0] {
+        let mut engine = tales_engine(|o| (o.slots, o.kv) = (2, kv));
+        let prompt = prompt();
+        let mut session = engine.session().unwrap();
+        engine.prefill(&mut session, &prompt).unwrap();
+        session.truncate(6);
+        assert_eq!(session.tokens(), &prompt[..6]);
+        let other = [&prompt[..6], &prompt[9..]].concat();
+        assert_eq!(engine.prefill(&mut session, &other).unwrap().reused, 6);
+        let continued = bits(engine.last_logits().unwrap());
+        assert_eq!(continued, fresh(&mut engine, &other), "{kv:?}");
+    }
+}
+
+#[test]
+fn a_copied_prefix_is_as_good_as_the_original() {
+    for device in DEVICES {
+        for kv in [KvType::F32, KvType::F16, KvType::Q8_0] {
+            let options = EngineOptions { slots: 3, kv, context: Some(64), ..options(device) };
+            let mut engine = Engine::new(tales(), &options).unwrap();
+            let prompt = prompt();
+            let (mut from, mut to) = (engine.session().unwrap(), engine.session().unwrap());
+            engine.prefill(&mut from, &prompt).unwrap();
+            engine.prefill(&mut to, &[5, 6, 7]).unwrap();
+            engine.copy_prefix(&from, &mut to, 8).unwrap();
+            assert_eq!(to.tokens(), &prompt[..8]);
+            let other = [&prompt[..8], &[9, 8, 7]].concat();
+            assert_eq!(engine.prefill(&mut to, &other).unwrap().reused, 8);
+            let copied = bits(engine.last_logits().unwrap());
+            assert_eq!(copied, fresh(&mut engine, &other), "{device} {kv:?}");
+            // And the original is as it was.
+            assert_eq!(from.tokens(), prompt);
+            engine.prefill(&mut from, &prompt).unwrap();
+            let original = bits(engine.last_logits().unwrap());
+            assert_eq!(original, fresh(&mut engine, &prompt), "{device} {kv:?}");
+            assert!(matches!(engine.copy_prefix(&from, &mut to, 99), Err(Error::OutsideSession { .. })));
+        }
+    }
+}
+
+/// The first layer of a model and nothing above it: there a key depends on its token and position only, so that a
+/// shift has to give what feeding the rest anew gives.
+#[derive(Debug)]
+struct OneLayer {
+    inner: Arc<Model>,
+    config: ModelConfig,
+    tensors: Vec<TensorInfo>,
+}
+
+impl OneLayer {
+    fn of(inner: Arc<Model>) -> OneLayer {
+        let config = ModelConfig { layer_count: 1, ..inner.config().clone() };
+        let in_first = |t: &&TensorInfo| !t.name.starts_with("blk.") || t.name.starts_with("blk.0.");
+        let tensors = inner.weights().tensors().iter().filter(in_first).cloned().collect();
+        OneLayer { inner, config, tensors }
+    }
+}
+
+impl WeightProvider for OneLayer {
+    fn config(&self) -> &ModelConfig {
+        &self.config
+    }
+
+    fn tensors(&self) -> &[TensorInfo] {
+        &self.tensors
+    }
+
+    fn tensor(&self, name: &str) -> Option<&TensorInfo> {
+        self.tensors.iter().find(|t| t.name == name)
+    }
+
+    fn regions(&self) -> &[Region] {
+        self.inner.weights().regions()
+    }
+}
+
+#[test]
+fn a_shift_turns_the_keys_back_to_their_new_positions() {
+    let mut models = vec![("tales".to_string(), tales())];
+    // Half-split RoPE and QK norms too.
+    for name in ["qwen3", "gemma3"] {
+        let path = checked_in("models").join(name);
+        if path.exists() {
+            models.push((name.into(), Arc::new(Model::open(path).unwrap())));
+        }
+    }
+    for (name, model) in models {
+        let model = Arc::new(Model::from_weights(Arc::new(OneLayer::of(model)), "one layer").unwrap());
+        for device in DEVICES {
+            for (kv, tolerance) in [(KvType::F32, 1e-5), (KvType::F16, 1e-2), (KvType::Q8_0, 5e-2)] {
+                let options = EngineOptions { slots: 2, kv, context: Some(64), ..exact(device) };
+                let Ok(mut engine) = Engine::new(model.clone(), &options) else { continue };
+                let ids: Vec<u32> = (0..40).map(|i| (i * 31 + 7) % engine.vocab_size() as u32).collect();
+                let mut session = engine.session().unwrap();
+                engine.prefill(&mut session, &ids).unwrap();
+                engine.shift(&mut session, 3, 12).unwrap();
+                let rest = [&ids[..3], &ids[15..]].concat();
+                assert_eq!(session.tokens(), rest);
+
+                let next = [&rest[..], &[11]].concat();
+                assert_eq!(engine.prefill(&mut session, &next).unwrap().fed, 1);
+                let shifted = engine.last_logits().unwrap().to_vec();
+                let anew = engine.logits(&next, false, None).unwrap();
+                let largest = anew.iter().fold(0f32, |m, l| m.max(l.abs()));
+                let worst = shifted.iter().zip(&anew).fold(0f32, |m, (a, b)| m.max((a - b).abs())) / largest;
+                assert!(worst <= tolerance, "{name} on {device}, {kv:?}: {worst:e}");
+                let without_shift = engine.logits(&[&ids[..], &[11]].concat(), false, None).unwrap();
+                assert_ne!(bits(&without_shift), bits(&anew), "the test tells them apart");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_shift_outside_the_session_is_refused() {
+    let mut engine = tales_engine(|_| {});
+    let mut session = engine.session().unwrap();
+    engine.prefill(&mut session, &[1, 2, 3]).unwrap();
+    for (keep, discard) in [(2, 2), (4, 0), (1, usize::MAX)] {
+        assert!(matches!(engine.shift(&mut session, keep, discard), Err(Error::OutsideSession { .. })));
+    }
+    assert_eq!(session.tokens(), [1, 2, 3]);
+}
+
+#[test]
+fn chunks_and_threads_do_not_change_a_bit_of_the_logits() {
+    let mut models = vec![("tales".to_string(), tales())];
+    if let Ok(folders) = std::fs::read_dir(checked_in("models")) {
+        for folder in folders.map(|f| f.unwrap().path()).filter(|f| f.join("config.json").exists()) {
+            let name = folder.file_name().unwrap().to_string_lossy().into_owned();
+            models.push((name, Arc::new(Model::open(&folder).unwrap())));
+        }
+    }
+    for (name, model) in models {
+        let vocab = model.config().vocab_size as u32;
+        let ids: Vec<u32> = (0..100).map(|i| (i * 37 + 11) % vocab).collect();
+        let mut expected = None;
+        for threads in 1..=3 {
+            let options = EngineOptions {
+                threads: Some(threads),
+                context: Some(128),
+                chunk: Some(128),
+                logit_rows: 128,
+                ..options(DeviceChoice::Cpu)
+            };
+            let mut engine = Engine::new(model.clone(), &options).unwrap();
+            for chunk in [1, 7, 64, 100] {
+                let found = bits(&engine.logits(&ids, true, Some(chunk)).unwrap());
+                let expected = expected.get_or_insert_with(|| found.clone());
+                assert!(*expected == found, "{name}: {threads} threads, chunks of {chunk}");
+            }
+            // Only the last row's logits: another number of rows through the vocabulary's product.
+            let last = bits(&engine.logits(&ids, false, Some(13)).unwrap());
+            assert!(expected.as_ref().unwrap().ends_with(&last), "{name}: {threads} threads, last row");
+        }
+    }
+}
+
+#[test]
+fn chains_do_not_change_the_tokens() {
+    let mut expected: Option<(Vec<u32>, String)> = None;
+    for device in DEVICES {
+        for chain in [1, 2, 3, 8, 64] {
+            let options = EngineOptions { chain: Some(chain), context: Some(256), ..options(device) };
+            let mut engine = Engine::new(tales(), &options).unwrap();
+            let (text, generated) =
+                generate(&mut engine, &prompt(), &tokens(if chain == 1 { 60 } else { 50 }));
+            let expected = expected.get_or_insert((generated.ids.clone(), text.clone()));
+            // Devices may differ in the last bits, not in what a trained model says; the same device may not differ at all.
+            assert!(expected.0.starts_with(&generated.ids), "{device}, chains of {chain}");
+            assert!(expected.1.starts_with(&text), "{device}, chains of {chain}");
+        }
+    }
+}
+
+#[test]
+fn decode_stops_at_a_stop_id_and_holds_what_it_fed() {
+    let mut engine = tales_engine(|o| o.slots = 2);
+    let prompt = prompt();
+    let all = generate(&mut engine, &prompt, &tokens(8)).1.ids;
+    let mut session = engine.session().unwrap();
+    engine.prefill(&mut session, &prompt).unwrap();
+    let steps = all.len() - 1;
+    let end = 1 + all[1..].iter().position(|id| *id == all[4]).unwrap();
+    let found = engine.decode(&mut session, all[0], steps, &[all[4]], None).unwrap().to_vec();
+    assert!(all[1..].starts_with(&found) && found.len() <= end, "{found:?} of {all:?}");
+    if found.len() == end {
+        assert_eq!(found.last(), Some(&all[4]));
+    }
+    assert_eq!(session.tokens(), [&prompt[..], &all[..found.len()]].concat());
+}
+
+#[test]
+fn slots_are_counted_and_given_back() {
+    let mut engine = tales_engine(|o| o.slots = 2);
+    let a = engine.session().unwrap();
+    let b = engine.session().unwrap();
+    assert_ne!(a.slot(), b.slot());
+    assert!(matches!(engine.session(), Err(Error::NoFreeSlot { slots: 2 })));
+    drop(a);
+    engine.session().unwrap();
+
+    let mut other = tales_engine(|_| {});
+    let mut foreign = other.session().unwrap();
+    assert!(matches!(engine.prefill(&mut foreign, &[1]), Err(Error::ForeignSession)));
+}
+
+#[test]
+fn slots_do_not_see_each_other() {
+    let mut engine = tales_engine(|o| o.slots = 3);
+    let (one, two) = (prompt(), tales().encode("The dragon was sad because the rain").unwrap());
+    let (mut a, mut b) = (engine.session().unwrap(), engine.session().unwrap());
+    engine.prefill(&mut a, &one[..7]).unwrap();
+    engine.prefill(&mut b, &two[..5]).unwrap();
+    engine.prefill(&mut a, &one).unwrap();
+    engine.prefill(&mut b, &two).unwrap();
+    let together = bits(engine.last_logits().unwrap());
+    assert_eq!(together, fresh(&mut engine, &two));
+}
