@@ -104,8 +104,8 @@ impl Engine {
             true => None,
             false => Some(Sampler::new(&options.sampling, self.vocab_size())?),
         };
-        let mut output = Output::new(&model, prompt, options, self.context())?;
         let reused = self.reuse(session, prompt)?;
+        let mut output = Output::new(&model, prompt, options, self.context());
         let complete = self.feed(session, &prompt[reused..], options.cancel.as_deref())?;
         let prompt_s = start.elapsed().as_secs_f64();
 
@@ -141,6 +141,16 @@ impl Engine {
             if id as usize >= vocab {
                 return Err(Error::TokenOutsideVocabulary { id, index, vocab, place: "stop ids" });
             }
+        }
+        if !options.stop_strings.is_empty() {
+            self.model().tokenizer()?;
+        }
+        if options.stop_strings.iter().any(String::is_empty) {
+            return Err(Error::Setting {
+                name: "a stop string",
+                value: "empty".into(),
+                expected: "some text",
+            });
         }
         match options.overflow {
             Overflow::Shift { keep } if keep >= self.context() => Err(Error::Setting {

@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use akunu_tokenizer::{StreamDecoder, Tokenizer};
 
 use crate::stop::{Scan, StopStrings};
-use crate::{Error, FinishReason, GenerateOptions, Model, Piece};
+use crate::{FinishReason, GenerateOptions, Model, Piece};
 
 pub(crate) type OnPiece<'a> = &'a mut dyn FnMut(Piece<'_>) -> ControlFlow<()>;
 
@@ -37,18 +37,8 @@ impl<'a> Output<'a> {
         prompt: &[u32],
         options: &'a GenerateOptions,
         context: usize,
-    ) -> Result<Output<'a>, Error> {
+    ) -> Output<'a> {
         let tokenizer = model.tokenizer().map(|t| &**t as &dyn Tokenizer);
-        if !options.stop_strings.is_empty() {
-            tokenizer.as_ref().map_err(|error| Error::NoTokenizer { reason: error.to_string() })?;
-        }
-        if options.stop_strings.iter().any(String::is_empty) {
-            return Err(Error::Setting {
-                name: "a stop string",
-                value: "empty".into(),
-                expected: "some text",
-            });
-        }
         let expected = options.max_tokens.unwrap_or(context).min(context);
         let mut endings = if options.ignore_eos { Vec::new() } else { model.eos_ids().to_vec() };
         let eos_count = endings.len();
@@ -67,7 +57,7 @@ impl<'a> Output<'a> {
             unsent: Vec::with_capacity(expected),
         };
         output.read_prompt();
-        Ok(output)
+        output
     }
 
     /// The text goes on where the prompt's ends: perhaps inside a character, perhaps before the first word.

@@ -1,4 +1,5 @@
 //! Text as it streams, and the ways it ends.
+#![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 mod common;
 

@@ -1,4 +1,5 @@
 //! What stands in the KV cache, and what it is good for: prefixes, truncation, shifts, copies, chunks, chains.
+#![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 mod common;
 

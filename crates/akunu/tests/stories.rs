@@ -1,4 +1,5 @@
 //! The trained stories260K in every weight type, against its goldens.
+#![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 mod common;
 

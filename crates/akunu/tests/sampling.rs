@@ -1,0 +1,263 @@
+//! The sampler against a naive one, and its draws against the distribution they are meant to follow.
+#![allow(clippy::unwrap_used, clippy::print_stdout)]
+
+use akunu::random::{Draws, ln};
+use akunu::{Error, Sampler, Sampling};
+use proptest::prelude::*;
+
+const VOCAB: usize = 50;
+
+/// The definition, with a full sort and no shortcuts.
+fn naive(sampling: &Sampling, logits: &[f32], history: &[u32]) -> u32 {
+    let mut logits = logits.to_vec();
+    for &(id, bias) in &sampling.logit_bias {
+        logits[id as usize] += bias;
+    }
+    let recent = &history[history.len().saturating_sub(sampling.repeat_last_n)..];
+    for (id, logit) in logits.iter_mut().enumerate() {
+        let count = recent.iter().filter(|&&r| r as usize == id).count();
+        if count > 0 {
+            let penalty = sampling.repeat_penalty;
+            let l = if *logit > 0.0 { *logit / penalty } else { *logit * penalty };
+            *logit = l - (count as f32 * sampling.frequency_penalty + sampling.presence_penalty);
+        }
+    }
+    let mut sorted: Vec<(f32, u32)> = logits.iter().copied().zip(0..).collect();
+    sorted.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
+    let max = sorted[0].0;
+    if sampling.temperature == 0.0 {
+        return sorted[0].1;
+    }
+    for (logit, _) in &mut sorted {
+        *logit = (*logit - max) / sampling.temperature;
+    }
+    if sampling.top_k > 0 {
+        sorted.truncate(sampling.top_k);
+    }
+    if sampling.top_p < 1.0 {
+        let total: f64 = sorted.iter().map(|c| f64::from(c.0).exp()).sum();
+        let mut reached = 0.0;
+        let enough = sorted.iter().position(|c| {
+            reached += f64::from(c.0).exp();
+            // Sums in another order differ in their last bits.
+            reached >= f64::from(sampling.top_p) * total * (1.0 - 1e-12)
+        });
+        sorted.truncate(enough.map_or(sorted.len(), |at| at + 1));
+    }
+    if sampling.min_p > 0.0 {
+        sorted.retain(|c| c.0 >= ln(sampling.min_p));
+    }
+    let mut draws = Draws::new(sampling.seed, history.len() as u64);
+    let mut best = (f32::NEG_INFINITY, u32::MAX);
+    sorted.sort_by_key(|c| c.1);
+    for (logit, id) in sorted {
+        let drawn = logit + draws.gumbel(id);
+        if drawn > best.0 {
+            best = (drawn, id);
+        }
+    }
+    best.1
+}
+
+fn sampling() -> impl Strategy<Value = Sampling> {
+    let filters = (
+        prop_oneof![Just(0.0f32), 0.05f32..3.0],
+        prop_oneof![Just(0usize), 1usize..60],
+        prop_oneof![Just(1.0f32), 0.0f32..1.0],
+        prop_oneof![Just(0.0f32), 0.001f32..0.9],
+    );
+    let penalties = (
+        prop_oneof![Just(1.0f32), 0.5f32..2.0],
+        prop_oneof![Just(0.0f32), -1.0f32..1.0],
+        prop_oneof![Just(0.0f32), -1.0f32..1.0],
+        0usize..20,
+    );
+    let bias =
+        prop::collection::vec((0..VOCAB as u32, prop_oneof![Just(f32::NEG_INFINITY), -5.0f32..5.0]), 0..4);
+    (filters, penalties, bias, any::<u64>()).prop_map(|(filters, penalties, logit_bias, seed)| Sampling {
+        temperature: filters.0,
+        top_k: filters.1,
+        top_p: filters.2,
+        min_p: filters.3,
+        repeat_penalty: penalties.0,
+        frequency_penalty: penalties.1,
+        presence_penalty: penalties.2,
+        repeat_last_n: penalties.3,
+        logit_bias,
+        seed,
+    })
+}
+
+fn logits() -> impl Strategy<Value = Vec<f32>> {
+    // With many ties, and without.
+    prop_oneof![
+        prop::collection::vec(-12.0f32..12.0, VOCAB),
+        prop::collection::vec((-4i32..4).prop_map(|l| l as f32), VOCAB),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn picks_what_the_definition_picks(
+        sampling in sampling(),
+        logits in logits(),
+        history in prop::collection::vec(0..VOCAB as u32, 0..30),
+    ) {
+        let mut sampler = Sampler::new(&sampling, VOCAB).unwrap();
+        let expected = naive(&sampling, &logits, &history);
+        prop_assert_eq!(sampler.pick(&logits, &history).unwrap(), expected);
+        // And again: nothing stays behind from a pick.
+        prop_assert_eq!(sampler.pick(&logits, &history).unwrap(), expected);
+    }
+
+    /// A large vocabulary, where top-p sorts only as much as it needs.
+    #[test]
+    fn large_vocabularies_are_picked_from_alike(seed in any::<u64>(), top_p in 0.5f32..0.999, scale in 0.01f32..4.0) {
+        let mut draws = Draws::new(seed, 0);
+        let logits: Vec<f32> = (0..3000).map(|id| scale * draws.gumbel(id)).collect();
+        let sampling = Sampling { temperature: 1.0, top_p, seed, ..Default::default() };
+        let mut sampler = Sampler::new(&sampling, logits.len()).unwrap();
+        prop_assert_eq!(sampler.pick(&logits, &[1, 2]).unwrap(), naive(&sampling, &logits, &[1, 2]));
+    }
+}
+
+/// χ² of `n` draws at as many positions against exact probabilities.
+fn chi_squared(sampling: &Sampling, logits: &[f32], probabilities: &[f64], n: usize) -> f64 {
+    let mut sampler = Sampler::new(sampling, logits.len()).unwrap();
+    let history = vec![0; n];
+    let mut counts = vec![0usize; logits.len()];
+    for position in 0..n {
+        counts[sampler.pick(logits, &history[..position]).unwrap() as usize] += 1;
+    }
+    let mut sum = 0.0;
+    for (&count, &p) in counts.iter().zip(probabilities) {
+        if p == 0.0 {
+            assert_eq!(count, 0, "a token that was ruled out came up");
+            continue;
+        }
+        let expected = p * n as f64;
+        sum += (count as f64 - expected).powi(2) / expected;
+    }
+    sum
+}
+
+fn softmax(logits: &[f32], temperature: f64) -> Vec<f64> {
+    let weights: Vec<f64> = logits.iter().map(|&l| (f64::from(l) / temperature).exp()).collect();
+    let total: f64 = weights.iter().sum();
+    weights.iter().map(|w| w / total).collect()
+}
+
+const EIGHT: [f32; 8] = [2.0, 1.5, 1.0, 0.5, 0.0, -0.5, -1.0, 1.0];
+
+/// With 7 degrees of freedom, χ² is above 24.3 once in a thousand times by chance; the seeds are fixed, so it is not by chance.
+#[test]
+fn draws_follow_the_softmax() {
+    for seed in [0, 1, 42, u64::MAX] {
+        for temperature in [0.7, 1.0, 1.8] {
+            let sampling = Sampling { temperature, seed, ..Default::default() };
+            let exact = softmax(&EIGHT, f64::from(temperature));
+            let found = chi_squared(&sampling, &EIGHT, &exact, 20_000);
+            assert!(found < 24.3, "seed {seed}, temperature {temperature}: χ² {found}");
+            // The same draws do not follow another distribution: the bound can be missed.
+            let other =
+                chi_squared(&sampling, &EIGHT, &softmax(&EIGHT, f64::from(temperature) * 1.1), 20_000);
+            assert!(
+                other > 24.3,
+                "seed {seed}, temperature {temperature}: χ² {other} for another temperature"
+            );
+        }
+    }
+}
+
+#[test]
+fn draws_from_what_is_kept_follow_its_softmax() {
+    let kept = |keep: &[usize]| {
+        let exact = softmax(&EIGHT, 1.0);
+        let total: f64 = keep.iter().map(|&id| exact[id]).sum();
+        (0..8).map(|id| if keep.contains(&id) { exact[id] / total } else { 0.0 }).collect::<Vec<f64>>()
+    };
+    // Ids 2 and 7 tie: of two places for three, the lower ids have them.
+    for (sampling, keep) in [
+        (Sampling { top_k: 3, ..Default::default() }, vec![0, 1, 2]),
+        // 0.35, 0.57, 0.70: the third reaches it.
+        (Sampling { top_p: 0.65, ..Default::default() }, vec![0, 1, 2]),
+        // e⁻¹ = 0.368 is above it, e⁻¹·⁵ = 0.223 below.
+        (Sampling { min_p: 0.3, ..Default::default() }, vec![0, 1, 2, 7]),
+        (
+            Sampling { logit_bias: vec![(0, f32::NEG_INFINITY)], top_k: 3, ..Default::default() },
+            vec![1, 2, 7],
+        ),
+    ] {
+        let sampling = Sampling { temperature: 1.0, seed: 3, ..sampling };
+        let found = chi_squared(&sampling, &EIGHT, &kept(&keep), 20_000);
+        assert!(found < 24.3, "{sampling:?}: χ² {found}");
+    }
+}
+
+#[test]
+fn neighbouring_positions_and_seeds_draw_independently() {
+    // Pairs of draws at neighbouring positions, over 4 equal tokens: 16 cells, 15 degrees of freedom, 37.7 at 0.1 %.
+    let logits = [0.0f32; 4];
+    for seed in [5, 6] {
+        let mut sampler =
+            Sampler::new(&Sampling { temperature: 1.0, seed, ..Default::default() }, 4).unwrap();
+        let history = vec![0; 20_001];
+        let drawn: Vec<u32> = (0..20_001).map(|n| sampler.pick(&logits, &history[..n]).unwrap()).collect();
+        let mut counts = [0.0f64; 16];
+        drawn.windows(2).for_each(|w| counts[(w[0] * 4 + w[1]) as usize] += 1.0);
+        let chi: f64 = counts.iter().map(|c| (c - 1250.0).powi(2) / 1250.0).sum();
+        assert!(chi < 37.7, "seed {seed}: χ² {chi}");
+    }
+}
+
+#[test]
+fn penalties_do_what_they_say() {
+    let pick = |sampling: Sampling, logits: &[f32], history: &[u32]| {
+        Sampler::new(&sampling, logits.len()).unwrap().pick(logits, history).unwrap()
+    };
+    let logits = [3.0, 2.0, 1.0, -1.0];
+    let frequency = Sampling { frequency_penalty: 0.6, ..Default::default() };
+    assert_eq!(pick(frequency.clone(), &logits, &[0]), 0);
+    assert_eq!(pick(frequency, &logits, &[0, 0]), 1);
+    let presence = Sampling { presence_penalty: 0.6, ..Default::default() };
+    assert_eq!(pick(presence, &logits, &[0, 0, 0]), 0);
+    let repeat = Sampling { repeat_penalty: 2.0, repeat_last_n: 2, ..Default::default() };
+    assert_eq!(pick(repeat.clone(), &logits, &[0, 2, 3]), 0, "it has left the window");
+    assert_eq!(pick(repeat.clone(), &logits, &[3, 0]), 1);
+    assert_eq!(pick(repeat, &[-3.0, -1.0, -1.5, -9.0], &[1]), 2, "negative logits become more so");
+}
+
+#[test]
+fn settings_that_make_no_sense_are_refused() {
+    let refused = [
+        Sampling { temperature: -1.0, ..Default::default() },
+        Sampling { temperature: f32::NAN, ..Default::default() },
+        Sampling { top_p: 1.5, ..Default::default() },
+        Sampling { min_p: -0.1, ..Default::default() },
+        Sampling { repeat_penalty: 0.0, ..Default::default() },
+        Sampling { frequency_penalty: f32::INFINITY, ..Default::default() },
+        Sampling { presence_penalty: f32::NAN, ..Default::default() },
+        Sampling { logit_bias: vec![(1, f32::NAN)], ..Default::default() },
+    ];
+    for sampling in refused {
+        let error = Sampler::new(&sampling, 8).unwrap_err();
+        assert!(matches!(error, Error::Setting { .. }), "{sampling:?}: {error}");
+    }
+    let outside = Sampling { logit_bias: vec![(8, 1.0)], ..Default::default() };
+    assert!(matches!(Sampler::new(&outside, 8), Err(Error::TokenOutsideVocabulary { id: 8, .. })));
+}
+
+#[test]
+fn logits_that_are_no_numbers_and_nothing_to_pick_are_errors() {
+    let mut sampler = Sampler::new(&Sampling { temperature: 1.0, ..Default::default() }, 3).unwrap();
+    for bad in [f32::NAN, f32::INFINITY] {
+        let error = sampler.pick(&[0.0, bad, 1.0], &[0; 6]).unwrap_err();
+        assert!(matches!(error, Error::NotFinite { position: 5 }), "{error}");
+    }
+    let none =
+        Sampling { logit_bias: (0..3).map(|id| (id, f32::NEG_INFINITY)).collect(), ..Default::default() };
+    let error = Sampler::new(&none, 3).unwrap().pick(&[0.0; 3], &[0]).unwrap_err();
+    assert!(matches!(error, Error::NothingToPick), "{error}");
+}
