@@ -106,8 +106,10 @@ fn versions_and_byte_orders() {
 fn counts_beyond_the_file() {
     Raw { key_count: Some(u64::MAX), ..Raw::new() }
         .refused("damaged header: it claims 18446744073709551615 entries with 0 bytes left");
+    Raw { tensor_count: Some(1 << 20), ..Raw::new() }
+        .refused("damaged header: it claims 1048576 tensors with 0 bytes left");
     Raw { tensor_count: Some(1 << 40), ..Raw::new() }
-        .refused("damaged header: it claims 1099511627776 tensors with 0 bytes left");
+        .refused("damaged header: 0 metadata keys and 1099511627776 tensors are more than any model has");
     Raw::new()
         .with_key(key("k", 9, &array(8, 1 << 60, &[0; 16])))
         .refused("metadata key `k`: it claims 1152921504606846976 entries with 16 bytes left");
