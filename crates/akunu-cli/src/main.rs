@@ -1,1 +1,33 @@
-fn main() {}
+//! The akunu command line: text to stdout, everything else to stderr.
+
+mod args;
+mod commands;
+mod failure;
+mod grid;
+mod ids;
+mod interrupt;
+mod output;
+mod progress;
+mod prompt;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+fn main() -> ExitCode {
+    let cli = match args::Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Help and version come this way too. A closed pipe is no reason to complain.
+            let _ = error.print();
+            return ExitCode::from(error.exit_code() as u8);
+        }
+    };
+    match commands::run(cli.command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            failure.report();
+            failure.exit_code()
+        }
+    }
+}

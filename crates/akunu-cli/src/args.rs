@@ -1,0 +1,144 @@
+//! The command line's shape, and the options that several commands share.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use akunu::{DeviceChoice, EngineOptions, KvType};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::{Args, Parser, Subcommand};
+
+use crate::commands;
+
+const AFTER_HELP: &str = "\
+MODEL is a GGUF file (any part of a split one), a SafeTensors file or a folder with config.json. Without one, the small
+story-teller inside the binary is used.
+
+Text goes to stdout; statistics, notes and progress go to stderr.
+Exit codes: 0 done, 1 failed, 2 the command line makes no sense, 130 stopped by Ctrl-C.";
+
+/// Runs transformer models: a file in, text out, on the machine at hand
+#[derive(Debug, Parser)]
+#[command(name = "akunu", version, after_help = AFTER_HELP, arg_required_else_help = true)]
+#[command(disable_help_subcommand = true, max_term_width = 100)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    Run(commands::run::RunArgs),
+    Bench(commands::bench::BenchArgs),
+    Inspect(commands::inspect::InspectArgs),
+    Plan(commands::plan::PlanArgs),
+    Table(commands::table::TableArgs),
+    Profile(commands::profile::ProfileArgs),
+    Verify(commands::verify::VerifyArgs),
+    Logits(commands::logits::LogitsArgs),
+    Perplexity(commands::perplexity::PerplexityArgs),
+    Tokenize(commands::tokenize::TokenizeArgs),
+    Detokenize(commands::detokenize::DetokenizeArgs),
+    Synth(commands::synth::SynthArgs),
+    Doctor(commands::doctor::DoctorArgs),
+    /// Prints this reference as Markdown: how docs/cli.md is made
+    #[command(name = "__markdown", hide = true)]
+    Markdown,
+}
+
+/// The model, for commands that take nothing else by position.
+#[derive(Debug, Args)]
+pub struct ModelArg {
+    /// The model [default: the one inside the binary]
+    pub model: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub struct DeviceArgs {
+    /// CPU threads [default: one for each core]
+    #[arg(short, long, value_parser = threads, allow_negative_numbers = true, help_heading = "Engine")]
+    pub threads: Option<usize>,
+    /// What runs the model
+    #[arg(long, default_value = "auto", value_parser = device(), help_heading = "Engine")]
+    pub device: DeviceChoice,
+}
+
+#[derive(Debug, Args)]
+pub struct EngineArgs {
+    /// Positions of the context [default: what the model was trained for, at most 4096]
+    #[arg(short, long, value_parser = count, allow_negative_numbers = true, help_heading = "Engine")]
+    pub context: Option<usize>,
+    /// How keys and values are stored
+    #[arg(long, default_value = "f16", value_parser = kv_type(), help_heading = "Engine")]
+    pub kv_type: KvType,
+    /// Most prompt tokens in one pass [default: what suits the device]
+    #[arg(long, value_parser = count, allow_negative_numbers = true, help_heading = "Engine")]
+    pub chunk: Option<usize>,
+    #[command(flatten)]
+    pub device: DeviceArgs,
+}
+
+impl EngineArgs {
+    pub fn options(&self) -> EngineOptions {
+        EngineOptions {
+            device: self.device.device,
+            threads: self.device.threads,
+            context: self.context,
+            kv: self.kv_type,
+            chunk: self.chunk,
+            ..EngineOptions::default()
+        }
+    }
+}
+
+/// A number of things, of which there has to be at least one.
+pub fn count(text: &str) -> Result<usize, String> {
+    within(text, i32::MAX as usize)
+}
+
+pub fn threads(text: &str) -> Result<usize, String> {
+    within(text, 1024)
+}
+
+/// As [`count`], or none.
+pub fn count_or_zero(text: &str) -> Result<usize, String> {
+    if text == "0" { Ok(0) } else { within(text, i32::MAX as usize) }
+}
+
+fn within(text: &str, most: usize) -> Result<usize, String> {
+    match text.parse() {
+        Ok(number) if (1..=most).contains(&number) => Ok(number),
+        _ => Err(format!("it has to be a whole number from 1 to {most}")),
+    }
+}
+
+pub fn device() -> impl TypedValueParser<Value = DeviceChoice> {
+    let names = DeviceChoice::ALL.map(DeviceChoice::name);
+    PossibleValuesParser::new(names).try_map(|name| DeviceChoice::from_str(&name))
+}
+
+pub fn kv_type() -> impl TypedValueParser<Value = KvType> {
+    PossibleValuesParser::new([KvType::F32, KvType::F16, KvType::Q8_0].map(KvType::name))
+        .try_map(|name| KvType::from_name(&name).ok_or("it is none of f32, f16 and q8_0"))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn counts_start_at_one() {
+        assert_eq!(count("7"), Ok(7));
+        for text in ["0", "-1", "", "x", "1.5", "99999999999999999999", "2147483648"] {
+            assert!(count(text).is_err(), "{text}");
+        }
+        assert_eq!(count_or_zero("0"), Ok(0));
+        assert!(threads("1025").is_err());
+    }
+}

@@ -1,0 +1,52 @@
+//! `akunu detokenize`: token ids in, text out.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use serde_json::json;
+
+use crate::failure::Failure;
+use crate::ids;
+use crate::output::Output;
+use crate::prompt;
+
+/// Turns token ids into text
+///
+/// Ids stand behind the model or come from stdin, with commas or spaces between them.
+#[derive(Debug, Args)]
+#[command(override_usage = "akunu detokenize [OPTIONS] [MODEL] [IDS]...")]
+pub struct DetokenizeArgs {
+    /// The model, if the first is not a list of ids, and ids: 1,2,3 or 1 2 3
+    #[arg(value_name = "MODEL IDS")]
+    args: Vec<OsString>,
+    #[arg(long, help = "Prints JSON")]
+    json: bool,
+}
+
+pub fn run(args: &DetokenizeArgs, out: &mut Output) -> Result<(), Failure> {
+    let (path, words) = match args.args.split_first() {
+        Some((first, rest)) if is_model(first) => (Some(PathBuf::from(first)), rest),
+        _ => (None, &args.args[..]),
+    };
+    let text = match words {
+        [] => prompt::piped_stdin()?.ok_or_else(|| {
+            Failure::usage("there are no ids").hint("akunu detokenize [MODEL] 1,2,3, or pipe them in")
+        })?,
+        words => words.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" "),
+    };
+    let ids = ids::from_text(&text)?;
+    let model = super::open(path.as_deref())?;
+    let vocab = model.config().vocab_size;
+    if let Some(index) = ids.iter().position(|&id| id as usize >= vocab) {
+        let id = ids[index];
+        return Err(akunu::Error::TokenOutsideVocabulary { id, index, vocab, place: "ids" }.into());
+    }
+    let text = model.decode(&ids)?;
+    if args.json { out.json(&json!({ "text": text })) } else { out.line(&text) }
+}
+
+fn is_model(word: &OsString) -> bool {
+    let path = Path::new(word);
+    path.exists() || word.to_str().is_none_or(|word| ids::parse(word).is_err())
+}

@@ -1,0 +1,282 @@
+//! `akunu inspect`: what a model file holds.
+
+use std::collections::BTreeMap;
+
+use akunu::{Model, ModelConfig, TensorInfo};
+use akunu_format::{RopeScaling, Source, Value, WindowPattern};
+use clap::Args;
+use serde::Serialize;
+use serde_json::json;
+
+use crate::args::ModelArg;
+use crate::failure::Failure;
+use crate::grid::{Grid, facts, grouped};
+use crate::output::{self, Output};
+
+/// Shows what a model file holds
+#[derive(Debug, Args)]
+pub struct InspectArgs {
+    #[command(flatten)]
+    model: ModelArg,
+    /// Lists every tensor
+    #[arg(long)]
+    tensors: bool,
+    /// Lists every metadata key (GGUF only); long arrays by their length
+    #[arg(long)]
+    metadata: bool,
+    #[arg(long, help = "Prints JSON")]
+    json: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct Report<'a> {
+    model: &'a str,
+    format: &'static str,
+    name: Option<&'a str>,
+    architecture: &'a str,
+    supported: bool,
+    parameters: u64,
+    bytes: u64,
+    bits_per_weight: f64,
+    dtypes: BTreeMap<&'static str, Share>,
+    vocab_size: usize,
+    vocabulary: Option<&'a str>,
+    context_length: usize,
+    hidden_size: usize,
+    layer_count: usize,
+    ffn_size: usize,
+    head_count: usize,
+    kv_head_count: usize,
+    head_dim: usize,
+    norm_epsilon: f32,
+    rope_base: f64,
+    rope_local_base: Option<f64>,
+    rope_dims: usize,
+    rope_scaling: String,
+    window: Option<usize>,
+    tied_embeddings: bool,
+    bos_id: Option<u32>,
+    eos_ids: Vec<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tensors: Option<Vec<Tensor<'a>>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    metadata: Option<serde_json::Map<String, serde_json::Value>>,
+}
+
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+struct Share {
+    tensors: usize,
+    bytes: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct Tensor<'a> {
+    name: &'a str,
+    dtype: &'static str,
+    shape: &'a [usize],
+    bytes: usize,
+}
+
+pub fn run(args: &InspectArgs, out: &mut Output) -> Result<(), Failure> {
+    let model = super::open(args.model.model.as_deref())?;
+    let mut report = report(&model);
+    if args.tensors {
+        report.tensors = Some(tensors(&model));
+    }
+    if args.metadata {
+        report.metadata = Some(metadata(&model));
+    }
+    if args.json {
+        return out.json(&report);
+    }
+    let width = output::width();
+    out.text(&facts(&lines(&report, model.config()), width))?;
+    if let Some(tensors) = &report.tensors {
+        let mut grid = Grid::new().text("tensor").word("type").word("shape").number("bytes");
+        for tensor in tensors {
+            let shape: Vec<String> = tensor.shape.iter().map(usize::to_string).collect();
+            let (name, dtype) = (tensor.name.to_string(), tensor.dtype.to_string());
+            grid.row([name, dtype, shape.join(" × "), grouped(tensor.bytes as u64)]);
+        }
+        out.text("\n")?;
+        out.text(&grid.render(width))?;
+    }
+    if let Some(metadata) = &report.metadata {
+        let mut grid = Grid::new().word("key").text("value");
+        for (key, value) in metadata {
+            grid.row([key.clone(), value.to_string()]);
+        }
+        out.text("\n")?;
+        out.text(&grid.render(width.or(Some(160))))?;
+    }
+    Ok(())
+}
+
+fn report(model: &Model) -> Report<'_> {
+    let config = model.config();
+    let tensors = model.weights().tensors();
+    let parameters: u64 = tensors.iter().map(elements).sum();
+    let bytes: u64 = tensors.iter().map(|t| t.bytes as u64).sum();
+    let mut dtypes: BTreeMap<&'static str, Share> = BTreeMap::new();
+    for tensor in tensors {
+        let share = dtypes.entry(tensor.dtype.name()).or_default();
+        share.tensors += 1;
+        share.bytes += tensor.bytes as u64;
+    }
+    let text = |key: &str| model.metadata().and_then(|m| m.str(key).ok().flatten());
+    Report {
+        model: model.name(),
+        format: match config.source {
+            Source::Gguf => "GGUF",
+            Source::HuggingFace => "SafeTensors",
+        },
+        name: config.name.as_deref(),
+        architecture: &config.architecture,
+        supported: akunu_plan::ArchDescriptor::find(&config.architecture).is_some(),
+        parameters,
+        bytes,
+        bits_per_weight: bytes as f64 * 8.0 / parameters.max(1) as f64,
+        dtypes,
+        vocab_size: config.vocab_size,
+        vocabulary: text("tokenizer.ggml.model"),
+        context_length: config.context_length,
+        hidden_size: config.hidden_size,
+        layer_count: config.layer_count,
+        ffn_size: config.ffn_size,
+        head_count: config.head_count,
+        kv_head_count: config.kv_head_count,
+        head_dim: config.head_dim,
+        norm_epsilon: config.norm_epsilon,
+        rope_base: config.rope.base,
+        rope_local_base: config.rope.local_base,
+        rope_dims: config.rope.dims,
+        rope_scaling: rope_scaling(config, model.weights().tensor("rope_freqs.weight").is_some()),
+        window: config.window.as_ref().map(|w| w.size),
+        tied_embeddings: model.weights().tensor("output.weight").is_none(),
+        bos_id: config.bos_id,
+        eos_ids: model.eos_ids().to_vec(),
+        tensors: None,
+        metadata: None,
+    }
+}
+
+fn elements(tensor: &TensorInfo) -> u64 {
+    tensor.shape.iter().map(|&n| n as u64).product()
+}
+
+fn rope_scaling(config: &ModelConfig, frequency_factors: bool) -> String {
+    match config.rope.scaling {
+        RopeScaling::None if frequency_factors => "factors from the file (Llama 3)".to_string(),
+        RopeScaling::None => "none".to_string(),
+        RopeScaling::Linear { factor } => format!("linear, ×{factor}"),
+        RopeScaling::Llama3 { factor, original_context, .. } => {
+            format!("Llama 3, ×{factor} beyond {original_context}")
+        }
+        RopeScaling::Yarn { factor, original_context, .. } => {
+            format!("YaRN, ×{factor} beyond {original_context}")
+        }
+    }
+}
+
+fn lines(report: &Report<'_>, config: &ModelConfig) -> Vec<(&'static str, String)> {
+    let dtypes: Vec<String> = report
+        .dtypes
+        .iter()
+        .map(|(name, s)| format!("{name} {} ({} tensors)", akunu::human(s.bytes), s.tensors))
+        .collect();
+    let supported = if report.supported { "" } else { " (not supported)" };
+    let mut lines = vec![("model", format!("{} ({})", report.model, report.format))];
+    lines.extend(report.name.map(|name| ("name", name.to_string())));
+    lines.extend([
+        ("architecture", format!("{}{supported}", report.architecture)),
+        ("parameters", grouped(report.parameters)),
+        (
+            "weights",
+            format!("{}, {:.2} bits a parameter", akunu::human(report.bytes), report.bits_per_weight),
+        ),
+        ("types", dtypes.join(", ")),
+        ("vocabulary", format!("{} ids, {}", grouped(report.vocab_size as u64), vocabulary(report))),
+        ("context", format!("{} positions", grouped(report.context_length as u64))),
+        ("layers", report.layer_count.to_string()),
+        ("hidden", format!("{}, feed-forward {}", report.hidden_size, report.ffn_size)),
+        (
+            "heads",
+            format!(
+                "{} of {}, {} for keys and values",
+                report.head_count, report.head_dim, report.kv_head_count
+            ),
+        ),
+        ("rope", rope(report)),
+    ]);
+    lines.extend(
+        report.window.map(|size| ("window", format!("{size} positions in {}", window_layers(config)))),
+    );
+    lines.extend(config.attention_soft_cap.map(|cap| ("attention cap", cap.to_string())));
+    lines.extend(config.logit_soft_cap.map(|cap| ("logit cap", cap.to_string())));
+    lines.push((
+        "output",
+        if report.tied_embeddings { "tied to the embedding" } else { "a matrix of its own" }.to_string(),
+    ));
+    lines.extend(report.bos_id.map(|id| ("begin of text", id.to_string())));
+    if !report.eos_ids.is_empty() {
+        lines.push(("end of text", crate::ids::listed(&report.eos_ids)));
+    }
+    lines
+}
+
+fn vocabulary(report: &Report<'_>) -> String {
+    match (report.vocabulary, report.format) {
+        (Some(kind), _) => kind.to_string(),
+        (None, "GGUF") => "no tokens in the file".to_string(),
+        (None, _) => "no GGUF vocabulary".to_string(),
+    }
+}
+
+fn rope(report: &Report<'_>) -> String {
+    let mut text = format!("base {}", report.rope_base);
+    if let Some(local) = report.rope_local_base {
+        text.push_str(&format!(", {local} in sliding layers"));
+    }
+    if report.rope_dims != report.head_dim {
+        text.push_str(&format!(", {} of {} dimensions", report.rope_dims, report.head_dim));
+    }
+    if report.rope_scaling != "none" {
+        text.push_str(&format!(", scaling {}", report.rope_scaling));
+    }
+    text
+}
+
+fn window_layers(config: &ModelConfig) -> String {
+    let Some(arch) = akunu_plan::ArchDescriptor::find(&config.architecture) else {
+        return match config.window.as_ref().map(|w| &w.pattern) {
+            Some(WindowPattern::FullEvery(n)) => format!("all but every {n}th layer"),
+            _ => "some layers".to_string(),
+        };
+    };
+    let sliding = (0..config.layer_count).filter(|&l| arch.layer_window(config, l).is_some()).count();
+    format!("{sliding} of {} layers", config.layer_count)
+}
+
+fn tensors(model: &Model) -> Vec<Tensor<'_>> {
+    let all = model.weights().tensors().iter();
+    all.map(|t| Tensor { name: &t.name, dtype: t.dtype.name(), shape: &t.shape, bytes: t.bytes }).collect()
+}
+
+fn metadata(model: &Model) -> serde_json::Map<String, serde_json::Value> {
+    let entries = model.metadata().into_iter().flat_map(|m| m.iter());
+    entries.map(|(key, value)| (key.to_string(), metadata_value(value))).collect()
+}
+
+fn metadata_value(value: &Value) -> serde_json::Value {
+    match value {
+        Value::F32(v) => json!(v),
+        Value::F64(v) => json!(v),
+        Value::Bool(v) => json!(v),
+        Value::String(v) => json!(v),
+        Value::Array(array) => json!(format!("{} × {}", array.len(), array.element_name())),
+        integer => match integer.to_i128().and_then(|v| i64::try_from(v).ok()) {
+            Some(v) => json!(v),
+            None => json!(integer.to_i128().map(|v| v.to_string())),
+        },
+    }
+}

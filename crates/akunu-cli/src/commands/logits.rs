@@ -1,0 +1,99 @@
+//! `akunu logits`: how outsiders check the engine.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use akunu::Model;
+use clap::Args;
+use safetensors::tensor::{Dtype, TensorView};
+use serde::Serialize;
+
+use crate::args::{EngineArgs, ModelArg};
+use crate::failure::Failure;
+use crate::grid::Grid;
+use crate::ids::{self, Ids};
+use crate::output::{self, Output};
+
+/// Rows of logits that one pass gives where every position's are asked for.
+const LOGIT_ROWS: usize = 64;
+/// Tokens shown where the output is for people.
+const SHOWN: usize = 10;
+
+/// Prints the logits after some tokens
+///
+/// Without --json and --out, the ten best tokens of each position.
+#[derive(Debug, Args)]
+pub struct LogitsArgs {
+    #[command(flatten)]
+    model: ModelArg,
+    /// The tokens: 1,2,3
+    #[arg(long, required = true, value_parser = ids::parse)]
+    ids: Ids,
+    /// Every position's logits instead of the last one's
+    #[arg(long)]
+    all: bool,
+    /// Writes a tensor `logits` of [positions, vocabulary] as f32
+    #[arg(long, value_name = "FILE.safetensors")]
+    out: Option<PathBuf>,
+    /// Prints {"logits": [[…], …]}, a row for each position, exact as f32
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    engine: EngineArgs,
+}
+
+#[derive(Serialize)]
+struct Report<'a> {
+    logits: Vec<&'a [f32]>,
+}
+
+pub fn run(args: &LogitsArgs, out: &mut Output) -> Result<(), Failure> {
+    let model = super::open(args.model.model.as_deref())?;
+    let Ids(ids) = &args.ids;
+    let mut options = args.engine.options();
+    if options.context.is_none() && !ids.is_empty() {
+        options.context = Some(ids.len());
+    }
+    if args.all {
+        options.logit_rows = ids.len().clamp(1, LOGIT_ROWS);
+    }
+    let mut engine = super::engine(&model, &options, true)?;
+    let logits = engine.logits(ids, args.all, args.engine.chunk)?;
+    let vocab = engine.vocab_size();
+    if let Some(path) = &args.out {
+        write_tensor(path, &logits, vocab)?;
+    }
+    if args.json {
+        let rows = logits.chunks(vocab).collect();
+        return out.compact_json(&Report { logits: rows });
+    }
+    if args.out.is_none() {
+        let first = if args.all { 0 } else { ids.len() - 1 };
+        for (i, row) in logits.chunks(vocab).enumerate() {
+            out.line(&format!("after position {} (token {}):", first + i, ids[first + i]))?;
+            out.text(&best(&model, row).render(output::width()))?;
+        }
+    }
+    Ok(())
+}
+
+fn best(model: &Model, row: &[f32]) -> Grid {
+    let mut order: Vec<usize> = (0..row.len()).collect();
+    order.sort_by(|&a, &b| row[b].total_cmp(&row[a]).then(a.cmp(&b)));
+    let mut grid = Grid::new().number("id").number("logit").text("text");
+    for &id in order.iter().take(SHOWN) {
+        let text = model.decode(&[id as u32]).map(|text| format!("{text:?}")).unwrap_or_default();
+        grid.row([id.to_string(), row[id].to_string(), text]);
+    }
+    grid
+}
+
+fn write_tensor(path: &Path, logits: &[f32], vocab: usize) -> Result<(), Failure> {
+    let bytes: Vec<u8> = logits.iter().flat_map(|v| v.to_le_bytes()).collect();
+    let failed =
+        |error: &dyn std::fmt::Display| Failure::new(format!("cannot write {}: {error}", path.display()));
+    let view =
+        TensorView::new(Dtype::F32, vec![logits.len() / vocab, vocab], &bytes).map_err(|e| failed(&e))?;
+    let about: Option<HashMap<String, String>> = None;
+    safetensors::serialize_to_file([("logits", view)], about, path).map_err(|e| failed(&e))
+}

@@ -1,0 +1,80 @@
+//! A file for each command: its arguments, and what it does.
+
+pub mod bench;
+pub mod detokenize;
+pub mod doctor;
+pub mod inspect;
+pub mod logits;
+mod markdown;
+pub mod perplexity;
+pub mod plan;
+pub mod profile;
+pub mod run;
+pub mod synth;
+pub mod table;
+pub mod tokenize;
+pub mod verify;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use akunu::{Engine, EngineOptions, Model};
+
+use crate::args::Command;
+use crate::failure::Failure;
+use crate::output::{self, Output};
+
+pub fn run(command: Command) -> Result<(), Failure> {
+    let mut out = Output::new();
+    match command {
+        Command::Run(args) => run::run(args, &mut out),
+        Command::Bench(args) => bench::run(&args, &mut out),
+        Command::Inspect(args) => inspect::run(&args, &mut out),
+        Command::Plan(args) => plan::run(&args, &mut out),
+        Command::Table(args) => table::run(&args, &mut out),
+        Command::Profile(args) => profile::run(&args, &mut out),
+        Command::Verify(args) => verify::run(&args, &mut out),
+        Command::Logits(args) => logits::run(&args, &mut out),
+        Command::Perplexity(args) => perplexity::run(&args, &mut out),
+        Command::Tokenize(args) => tokenize::run(args, &mut out),
+        Command::Detokenize(args) => detokenize::run(&args, &mut out),
+        Command::Synth(args) => synth::run(&args, &mut out),
+        Command::Doctor(args) => doctor::run(&args, &mut out),
+        Command::Markdown => markdown::run(&mut out),
+    }?;
+    out.flush()
+}
+
+fn open(model: Option<&Path>) -> Result<Arc<Model>, Failure> {
+    let model = match model {
+        Some(path) => Model::open(path)?,
+        None => Model::embedded()?,
+    };
+    Ok(Arc::new(model))
+}
+
+/// Puts a model on its device and says what was decided for the user.
+fn engine(model: &Arc<Model>, options: &EngineOptions, quiet: bool) -> Result<Engine, Failure> {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    if let Some(threads) = options.threads.filter(|&threads| threads > cores && !quiet) {
+        output::note(&format!("note: {threads} threads on {cores} cores get in each other's way"));
+    }
+    let engine = Engine::new(model.clone(), options)?;
+    if !quiet {
+        for note in engine.notes() {
+            output::note(&format!("note: {note}"));
+        }
+    }
+    Ok(engine)
+}
+
+/// Threads that a device asked for `threads` uses.
+fn threads(threads: Option<usize>) -> usize {
+    threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from))
+}
+
+/// The same ids for the same seed, anywhere.
+fn random_ids(count: usize, vocab: usize, seed: u64) -> Vec<u32> {
+    let mut rng = akunu_format::blocks::Rng::new(seed);
+    (0..count).map(|_| (rng.next_u64() % vocab as u64) as u32).collect()
+}

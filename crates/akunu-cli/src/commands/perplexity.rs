@@ -1,0 +1,88 @@
+//! `akunu perplexity`: how well a model knows a text.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use serde_json::json;
+
+use crate::args::{self, DeviceArgs};
+use crate::failure::Failure;
+use crate::output::Output;
+use crate::progress::Progress;
+use crate::prompt;
+
+/// Rows of logits that one pass gives.
+const LOGIT_ROWS: usize = 64;
+
+/// Measures how well a model predicts a text
+///
+/// The text is read in windows of -c tokens that move on by --stride; each token is scored once, in the first window that
+/// has it. A smaller stride gives tokens more to go by and takes longer.
+#[derive(Debug, Args)]
+#[command(override_usage = "akunu perplexity [OPTIONS] [MODEL] FILE")]
+pub struct PerplexityArgs {
+    /// The model [default: the one inside the binary], and a UTF-8 text (- is stdin)
+    #[arg(value_name = "MODEL FILE", num_args = 1..=2, required = true)]
+    paths: Vec<PathBuf>,
+    /// Tokens in a window
+    #[arg(short, long, default_value = "512", value_parser = args::count, allow_negative_numbers = true)]
+    context: usize,
+    /// Tokens by which windows move on [default: the window]
+    #[arg(long, value_parser = args::count, allow_negative_numbers = true)]
+    stride: Option<usize>,
+    /// How keys and values are stored
+    #[arg(long, default_value = "f16", value_parser = args::kv_type(), help_heading = "Engine")]
+    kv_type: akunu::KvType,
+    #[arg(long, help = "Prints JSON")]
+    json: bool,
+    #[command(flatten)]
+    device: DeviceArgs,
+}
+
+pub fn run(args: &PerplexityArgs, out: &mut Output) -> Result<(), Failure> {
+    let (path, file) = match &args.paths[..] {
+        [model, file] => (Some(model.as_path()), file),
+        [file] => (None, file),
+        _ => return Err(Failure::usage("a text is missing")),
+    };
+    let window = args.context;
+    let stride = args.stride.unwrap_or(window);
+    if stride > window {
+        return Err(Failure::usage(format!("a stride of {stride} skips tokens between windows of {window}"))
+            .hint("take a stride of at most the window (-c)"));
+    }
+    let text = prompt::read_text(file)?;
+    let model = super::open(path)?;
+    let ids = model.encode(&text)?;
+    if ids.len() < 2 {
+        return Err(Failure::new(format!("{} has {} tokens; 2 are the least", file.display(), ids.len())));
+    }
+    let options = akunu::EngineOptions {
+        device: args.device.device,
+        threads: args.device.threads,
+        context: Some(window.min(ids.len())),
+        kv: args.kv_type,
+        logit_rows: LOGIT_ROWS.min(window),
+        ..Default::default()
+    };
+    let mut engine = super::engine(&model, &options, false)?;
+    let mut progress = Progress::new("scoring", ids.len() as u64);
+    let found =
+        engine.perplexity(&ids, window.min(ids.len()), stride, &mut |done, _| progress.set(done as u64))?;
+    drop(progress);
+    if args.json {
+        return out.json(&json!({
+            "perplexity": found.perplexity(),
+            "mean_nll": found.mean_nll,
+            "tokens": found.tokens,
+            "window": window,
+            "stride": stride,
+        }));
+    }
+    out.line(&format!(
+        "perplexity {:.4} over {} tokens (mean −ln p {:.5}; windows of {window}, stride {stride})",
+        found.perplexity(),
+        found.tokens,
+        found.mean_nll
+    ))
+}

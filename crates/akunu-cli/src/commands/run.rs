@@ -1,0 +1,348 @@
+//! `akunu run`: a prompt in, text out.
+
+use std::hash::{BuildHasher, Hasher};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use akunu::{Engine, FinishReason, GenerateOptions, Generated, Overflow, Piece, Sampling, Session, Timings};
+use clap::{Args, ValueEnum};
+use serde::Serialize;
+
+use crate::args::{self, EngineArgs};
+use crate::failure::Failure;
+use crate::ids::{self, Ids};
+use crate::interrupt;
+use crate::output::{self, Output};
+use crate::progress::Progress;
+use crate::prompt::{Prompt, PromptArgs};
+
+/// Continues a text
+///
+/// Prints the prompt and what the model makes of it, as it comes, until the model ends the text, -n tokens are there, or
+/// the context is full. Ctrl-C stops after the token at hand; what is printed stays.
+#[derive(Debug, Args)]
+#[command(
+    override_usage = "akunu run [OPTIONS] [MODEL] PROMPT\n       akunu run [OPTIONS] [MODEL] -p PROMPT | -f FILE | --prompt-ids IDS"
+)]
+pub struct RunArgs {
+    #[command(flatten)]
+    prompt: PromptArgs,
+    /// Most tokens to generate [default: until the text ends or the context is full]
+    #[arg(short = 'n', long, value_name = "N", value_parser = args::count, allow_negative_numbers = true)]
+    max_tokens: Option<usize>,
+    /// End the text where this would begin; may be given several times
+    #[arg(long, value_name = "TEXT")]
+    stop: Vec<String>,
+    /// End the text at these token ids too
+    #[arg(long, value_name = "IDS", value_parser = ids::parse)]
+    stop_ids: Option<Ids>,
+    /// Go on where the model would end the text
+    #[arg(long)]
+    ignore_eos: bool,
+    /// When the context is full, keep its first KEEP tokens, forget the older half of the rest and go on
+    #[arg(long, value_name = "KEEP", num_args = 0..=1, require_equals = true, default_missing_value = "0",
+        value_parser = args::count_or_zero)]
+    context_shift: Option<usize>,
+    /// Print the generated token ids instead of text
+    #[arg(long)]
+    ids: bool,
+    /// Print only what is generated, without the prompt before it
+    #[arg(long)]
+    no_echo: bool,
+    /// How statistics are given, on stderr
+    #[arg(long, value_enum, default_value = "text")]
+    stats: Stats,
+    /// No notes and no statistics
+    #[arg(short, long)]
+    quiet: bool,
+    #[command(flatten)]
+    sampling: SamplingArgs,
+    #[command(flatten)]
+    engine: EngineArgs,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Stats {
+    Text,
+    /// One line with an object
+    Json,
+    None,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Sampling")]
+struct SamplingArgs {
+    /// 0 always takes the likeliest token; higher is more adventurous
+    #[arg(long, default_value = "0.8", allow_negative_numbers = true)]
+    temp: f32,
+    /// Only the K likeliest tokens; 0: all
+    #[arg(long, value_name = "K", default_value = "40", value_parser = args::count_or_zero)]
+    top_k: usize,
+    /// Only the likeliest tokens that together have this probability; 1: all
+    #[arg(long, value_name = "P", default_value = "0.95", allow_negative_numbers = true)]
+    top_p: f32,
+    /// Only tokens at least this times as probable as the likeliest; 0: all
+    #[arg(long, value_name = "P", default_value = "0.05", allow_negative_numbers = true)]
+    min_p: f32,
+    /// Makes recent tokens less likely; 1: off
+    #[arg(long, value_name = "X", default_value = "1", allow_negative_numbers = true)]
+    repeat_penalty: f32,
+    /// Makes tokens less likely each time they occur; 0: off
+    #[arg(long, value_name = "X", default_value = "0", allow_negative_numbers = true)]
+    frequency_penalty: f32,
+    /// Makes tokens that occur at all less likely; 0: off
+    #[arg(long, value_name = "X", default_value = "0", allow_negative_numbers = true)]
+    presence_penalty: f32,
+    /// How far back the penalties look
+    #[arg(long, value_name = "N", default_value = "64", value_parser = args::count_or_zero)]
+    repeat_last_n: usize,
+    /// Makes one token more or less likely: ID=X; -inf rules it out; may be given several times
+    #[arg(long, value_name = "ID=X", value_parser = logit_bias)]
+    logit_bias: Vec<(u32, f32)>,
+    /// The same seed gives the same text [default: a new one each time]
+    #[arg(long)]
+    seed: Option<u64>,
+}
+
+fn logit_bias(text: &str) -> Result<(u32, f32), String> {
+    let wanted = || "it has to be a token id, = and a number, such as 13=-2.5 or 2=-inf".to_string();
+    let (id, bias) = text.split_once('=').ok_or_else(wanted)?;
+    Ok((id.trim().parse().map_err(|_| wanted())?, bias.trim().parse().map_err(|_| wanted())?))
+}
+
+impl SamplingArgs {
+    fn sampling(&self) -> Sampling {
+        Sampling {
+            temperature: self.temp,
+            top_k: self.top_k,
+            top_p: self.top_p,
+            min_p: self.min_p,
+            repeat_penalty: self.repeat_penalty,
+            frequency_penalty: self.frequency_penalty,
+            presence_penalty: self.presence_penalty,
+            repeat_last_n: self.repeat_last_n,
+            logit_bias: self.logit_bias.clone(),
+            seed: self.seed.unwrap_or_else(random_seed),
+        }
+    }
+}
+
+/// Short enough to type again.
+fn random_seed() -> u64 {
+    std::hash::RandomState::new().build_hasher().finish() >> 32
+}
+
+pub fn run(args: RunArgs, out: &mut Output) -> Result<(), Failure> {
+    let RunArgs { prompt, max_tokens, stop, stop_ids, ignore_eos, context_shift, sampling, .. } = args;
+    let quiet = args.quiet;
+    let (path, prompt) = prompt.resolve()?;
+    let model = super::open(path.as_deref())?;
+    let ids = prompt.ids(&model)?;
+    let mut engine = super::engine(&model, &args.engine.options(), quiet)?;
+    if ids.len() >= engine.context() {
+        return Err(akunu::Error::PromptTooLong { prompt: ids.len(), context: engine.context() }.into());
+    }
+    let options = GenerateOptions {
+        max_tokens,
+        sampling: sampling.sampling(),
+        stop_strings: stop,
+        stop_ids: stop_ids.map(|Ids(ids)| ids).unwrap_or_default(),
+        ignore_eos,
+        overflow: context_shift.map_or(Overflow::Stop, |keep| Overflow::Shift { keep }),
+        cancel: Some(interrupt::flag()),
+    };
+    options.sampling.check(engine.vocab_size())?;
+
+    let mut printer = Printer { out, ids: args.ids, at_line_start: true, failure: None };
+    if let (Prompt::Text(text), false, false) = (&prompt, args.ids, args.no_echo) {
+        printer.print(text)?;
+    }
+    let outcome = generate(&mut engine, &ids, &options, &mut printer);
+    // What came before an error stays, on a line of its own.
+    printer.end_line()?;
+    let generated = outcome?;
+    if !quiet {
+        report(&args.stats, &engine, &generated, &options);
+    }
+    match generated.finish {
+        FinishReason::Cancelled => Err(Failure::Interrupted),
+        _ => Ok(()),
+    }
+}
+
+fn generate(
+    engine: &mut Engine,
+    ids: &[u32],
+    options: &GenerateOptions,
+    printer: &mut Printer<'_>,
+) -> Result<Generated, Failure> {
+    let mut session = engine.session()?;
+    let mut feed = Timings::default();
+    if let Some(cancel) = &options.cancel {
+        feed = feed_long_prompt(engine, &mut session, ids, cancel)?;
+    }
+    let mut generated = engine.generate(&mut session, ids, options, &mut |piece| printer.piece(piece))?;
+    generated.timings.prompt_s += feed.prompt_s;
+    generated.timings.ttft_s += feed.prompt_s;
+    generated.timings.reused_tokens -= feed.prompt_tokens.min(generated.timings.reused_tokens);
+    match printer.failure.take() {
+        Some(failure) => Err(failure),
+        None => Ok(generated),
+    }
+}
+
+/// Feeds all but the last pass of a long prompt, so that a bar can move and Ctrl-C is heard in between. Generation then
+/// finds it in the session.
+fn feed_long_prompt(
+    engine: &mut Engine,
+    session: &mut Session,
+    ids: &[u32],
+    cancel: &Arc<AtomicBool>,
+) -> Result<Timings, Failure> {
+    let chunk = engine.plan().options.prefill_rows;
+    let mut feed = Timings::default();
+    if ids.len() <= chunk {
+        return Ok(feed);
+    }
+    let started = Instant::now();
+    let mut progress = Progress::new("prompt", ids.len() as u64);
+    while feed.prompt_tokens + chunk < ids.len() && !cancel.load(Ordering::Relaxed) {
+        feed.prompt_tokens += chunk;
+        engine.prefill(session, &ids[..feed.prompt_tokens])?;
+        progress.set(feed.prompt_tokens as u64);
+    }
+    feed.prompt_s = started.elapsed().as_secs_f64();
+    if cancel.load(Ordering::Relaxed) { Err(Failure::Interrupted) } else { Ok(feed) }
+}
+
+/// Prints pieces as they come. A failure to print ends the generation and is kept for later.
+#[derive(Debug)]
+struct Printer<'a> {
+    out: &'a mut Output,
+    ids: bool,
+    at_line_start: bool,
+    failure: Option<Failure>,
+}
+
+impl Printer<'_> {
+    fn print(&mut self, text: &str) -> Result<(), Failure> {
+        if !text.is_empty() {
+            self.at_line_start = text.ends_with('\n');
+        }
+        self.out.text(text)?;
+        self.out.flush()
+    }
+
+    fn piece(&mut self, piece: Piece<'_>) -> ControlFlow<()> {
+        let printed = if self.ids {
+            let words: Vec<String> = piece.ids.iter().map(u32::to_string).collect();
+            let gap = if self.at_line_start || words.is_empty() { "" } else { " " };
+            self.print(&format!("{gap}{}", words.join(" ")))
+        } else {
+            self.print(piece.text)
+        };
+        match printed {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(failure) => {
+                self.failure = Some(failure);
+                ControlFlow::Break(())
+            }
+        }
+    }
+
+    fn end_line(&mut self) -> Result<(), Failure> {
+        if self.at_line_start { Ok(()) } else { self.print("\n") }
+    }
+}
+
+/// What `--stats json` prints.
+#[derive(Debug, Serialize)]
+struct Report<'a> {
+    model: &'a str,
+    device: &'a str,
+    prompt_tokens: usize,
+    prompt_s: f64,
+    prompt_tok_s: f64,
+    generated_tokens: usize,
+    generate_s: f64,
+    generate_tok_s: f64,
+    first_token_s: f64,
+    load_s: f64,
+    context: usize,
+    finish: &'static str,
+    seed: u64,
+    temperature: f32,
+}
+
+fn report(stats: &Stats, engine: &Engine, generated: &Generated, options: &GenerateOptions) {
+    let timings = &generated.timings;
+    let fed = timings.prompt_tokens - timings.reused_tokens.min(timings.prompt_tokens);
+    // The first token comes with the prompt's logits.
+    let steps = timings.generated_tokens.saturating_sub(1);
+    let report = Report {
+        model: engine.model().name(),
+        device: engine.device().capabilities().name,
+        prompt_tokens: timings.prompt_tokens,
+        prompt_s: timings.prompt_s,
+        prompt_tok_s: rate(fed, timings.prompt_s),
+        generated_tokens: timings.generated_tokens,
+        generate_s: timings.generate_s,
+        generate_tok_s: rate(steps, timings.generate_s),
+        first_token_s: timings.ttft_s,
+        load_s: engine.load_time().as_secs_f64(),
+        context: engine.context(),
+        finish: finish(&generated.finish),
+        seed: options.sampling.seed,
+        temperature: options.sampling.temperature,
+    };
+    match stats {
+        Stats::None => {}
+        Stats::Json => output::note(&serde_json::to_string(&report).unwrap_or_default()),
+        Stats::Text => {
+            output::note(&format!(
+                "\nprompt    {:>6} tokens {:>9.1} tok/s   (first token after {:.0} ms)",
+                report.prompt_tokens,
+                report.prompt_tok_s,
+                1e3 * report.first_token_s
+            ));
+            let seed = match options.sampling.temperature {
+                0.0 => String::new(),
+                _ => format!(", seed {}", report.seed),
+            };
+            output::note(&format!(
+                "generated {:>6} tokens {:>9.1} tok/s   (ended: {}{seed})",
+                report.generated_tokens, report.generate_tok_s, report.finish
+            ));
+        }
+    }
+}
+
+pub fn rate(count: usize, seconds: f64) -> f64 {
+    if seconds > 0.0 { count as f64 / seconds } else { 0.0 }
+}
+
+fn finish(reason: &FinishReason) -> &'static str {
+    match reason {
+        FinishReason::Eos(_) => "end of text",
+        FinishReason::StopString(_) | FinishReason::StopId(_) => "stop",
+        FinishReason::MaxTokens => "-n reached",
+        FinishReason::ContextFull => "context full",
+        FinishReason::Cancelled => "interrupted",
+        FinishReason::Callback => "output closed",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn logit_biases_are_an_id_and_a_number() {
+        assert_eq!(logit_bias("13=-2.5"), Ok((13, -2.5)));
+        assert_eq!(logit_bias("2=-inf"), Ok((2, f32::NEG_INFINITY)));
+        assert!(logit_bias("13").is_err());
+        assert!(logit_bias("x=1").is_err());
+    }
+}

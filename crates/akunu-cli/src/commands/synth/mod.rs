@@ -1,0 +1,218 @@
+//! `akunu synth`: a model file with random weights in a real model's shape.
+
+mod mix;
+mod presets;
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use akunu_format::blocks::{Rng, random_row};
+use akunu_format::{DType, FormatError, GgufWriter, TensorSpec};
+use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+
+use crate::args;
+use crate::failure::Failure;
+use crate::grid::grouped;
+use crate::interrupt;
+use crate::output::{self, Output};
+use crate::progress::Progress;
+use mix::{MIXES, Mix};
+use presets::{PRESETS, Preset, Role, Tensor};
+
+/// Bytes that one thread makes at a time, about.
+const PART: usize = 4 << 20;
+
+/// Writes a GGUF with random weights in a real model's shape, to measure speed with
+///
+/// Types are mixed as llama-quantize mixes them: output or tied embedding in Q6_K, more bits for some tensors in the _S, _M and
+/// _L mixes, and a type in blocks of 32 where rows are not whole blocks of 256. The file has no vocabulary: bench, logits and
+/// run --prompt-ids work with it. The same seed gives the same file.
+#[derive(Debug, Args)]
+pub struct SynthArgs {
+    /// Whose shape
+    #[arg(value_parser = preset())]
+    preset: Preset,
+    /// The file to write
+    out: PathBuf,
+    /// Type of the weights
+    #[arg(short, long, value_name = "TYPE", default_value = "Q4_0", value_parser = mix(), ignore_case = true)]
+    quant: Mix,
+    /// The type itself for every matrix, output and embedding included
+    #[arg(long)]
+    pure: bool,
+    /// Only this many layers
+    #[arg(long, value_name = "N", value_parser = args::count)]
+    layers: Option<usize>,
+    #[arg(long, default_value = "0", help = "Of the random weights")]
+    seed: u64,
+    /// Overwrite the file if it exists
+    #[arg(long)]
+    force: bool,
+}
+
+fn preset() -> impl TypedValueParser<Value = Preset> {
+    PossibleValuesParser::new(PRESETS.iter().map(|p| p.name))
+        .try_map(|name| Preset::find(&name).ok_or("there is no such preset"))
+}
+
+fn mix() -> impl TypedValueParser<Value = Mix> {
+    PossibleValuesParser::new(MIXES.iter().map(|m| m.name))
+        .try_map(|name| Mix::find(&name).ok_or("there is no such type"))
+}
+
+pub fn run(args: &SynthArgs, _out: &mut Output) -> Result<(), Failure> {
+    if args.out.exists() && !args.force {
+        return Err(Failure::new(format!("{} exists", args.out.display())).hint("--force overwrites it"));
+    }
+    let mut preset = args.preset;
+    preset.layers = args.layers.unwrap_or(preset.layers);
+    let tensors = preset.tensors();
+    let dtypes: Vec<DType> = tensors.iter().map(|t| args.quant.dtype(t, &preset, args.pure)).collect();
+    let specs: Vec<TensorSpec> = tensors.iter().zip(&dtypes).map(|(t, &dtype)| t.spec(dtype)).collect();
+    let total: u64 = specs.iter().map(|s| s.bytes().unwrap_or(0) as u64).sum();
+
+    // Under another name until it is whole: nobody should take half a file for a model.
+    let part = part_name(&args.out);
+    let cancel = interrupt::flag();
+    let mut progress = Progress::bytes("writing", total);
+    let mut maker =
+        Maker { preset: &preset, seed: args.seed, cancel: &cancel, progress: &mut progress, done: 0 };
+    let written = write(&part, specs, &tensors, args.quant.file_type, &mut maker);
+    drop(progress);
+    let finished = written.and_then(|()| {
+        std::fs::rename(&part, &args.out).map_err(|error| Failure::io("write", &args.out, &error))
+    });
+    if let Err(failure) = finished {
+        let _ = std::fs::remove_file(&part);
+        return Err(if cancel.load(Ordering::Relaxed) { Failure::Interrupted } else { failure });
+    }
+    let parameters: u64 = tensors.iter().filter(|t| t.role != Role::RopeFactors).map(Tensor::elements).sum();
+    output::note(&format!(
+        "{}: {} with random weights in {}, {} parameters, {}",
+        args.out.display(),
+        preset.title,
+        args.quant.name,
+        grouped(parameters),
+        akunu::human(total)
+    ));
+    Ok(())
+}
+
+fn part_name(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_os_string();
+    name.push(".part");
+    PathBuf::from(name)
+}
+
+fn write(
+    path: &Path,
+    specs: Vec<TensorSpec>,
+    tensors: &[Tensor],
+    file_type: u32,
+    maker: &mut Maker<'_>,
+) -> Result<(), Failure> {
+    let failed = |error: FormatError| Failure::new(format!("cannot write {}: {error}", path.display()));
+    let file = File::create(path).map_err(|error| Failure::io("write", path, &error))?;
+    let metadata = maker.preset.metadata(file_type);
+    let mut writer = GgufWriter::new(file, &metadata, specs.clone()).map_err(failed)?;
+    for (index, (tensor, spec)) in tensors.iter().zip(&specs).enumerate() {
+        writer.tensor(|out| maker.tensor(index, tensor, spec.dtype, out)).map_err(failed)?;
+    }
+    writer.finish().map_err(failed)?;
+    Ok(())
+}
+
+/// Makes tensors' bytes, in parts that threads share out. A part's bytes depend on the seed and its place only.
+struct Maker<'a> {
+    preset: &'a Preset,
+    seed: u64,
+    cancel: &'a AtomicBool,
+    progress: &'a mut Progress,
+    done: u64,
+}
+
+impl Maker<'_> {
+    fn tensor(&mut self, index: usize, tensor: &Tensor, dtype: DType, out: &mut dyn Write) -> io::Result<()> {
+        if tensor.role == Role::RopeFactors {
+            return floats(&self.preset.rope_factors(), out);
+        }
+        let cols = tensor.cols();
+        let rows = tensor.elements() as usize / cols;
+        if tensor.role == Role::Norm {
+            let mut rng = self.rng(index, 0);
+            let values: Vec<f32> = (0..rows * cols).map(|_| 0.9 + 0.2 * rng.uniform()).collect();
+            return floats(&values, out);
+        }
+        let row_bytes = dtype.row_bytes(cols).ok_or_else(|| io::Error::other("rows are not whole blocks"))?;
+        let std = self.spread(tensor);
+        let part_rows = (PART / row_bytes).max(1);
+        let parts = rows.div_ceil(part_rows);
+        let threads = super::threads(None);
+        let mut buffers = vec![Vec::new(); threads];
+        for first in (0..parts).step_by(threads) {
+            if self.cancel.load(Ordering::Relaxed) {
+                return Err(io::Error::other("interrupted"));
+            }
+            let batch = &mut buffers[..threads.min(parts - first)];
+            let made: Vec<Result<(), String>> = std::thread::scope(|scope| {
+                let jobs: Vec<_> = batch
+                    .iter_mut()
+                    .zip(first..)
+                    .map(|(buffer, part)| {
+                        let rng = self.rng(index, part);
+                        let live = part_rows.min(rows - part * part_rows);
+                        scope.spawn(move || fill(buffer, live * row_bytes, row_bytes, dtype, rng, std))
+                    })
+                    .collect();
+                jobs.into_iter()
+                    .map(|job| job.join().unwrap_or_else(|_| Err("a thread ended early".into())))
+                    .collect()
+            });
+            made.into_iter().collect::<Result<(), String>>().map_err(io::Error::other)?;
+            for buffer in batch {
+                out.write_all(buffer)?;
+                self.done += buffer.len() as u64;
+            }
+            self.progress.set(self.done);
+        }
+        Ok(())
+    }
+
+    fn rng(&self, tensor: usize, part: usize) -> Rng {
+        let mut rng = Rng::new(self.seed);
+        let place = (tensor as u64) << 32 | part as u64;
+        Rng::new(rng.next_u64() ^ place.wrapping_mul(0xd134_2543_de82_ef95))
+    }
+
+    /// Keeps activations near 1 from layer to layer, whatever the width and depth.
+    fn spread(&self, tensor: &Tensor) -> f32 {
+        let std = 1.0 / (tensor.cols() as f32).sqrt();
+        match tensor.role {
+            Role::AttnOutput | Role::FfnDown { .. } => std / (2.0 * self.preset.layers as f32).sqrt(),
+            _ => std,
+        }
+    }
+}
+
+fn fill(
+    buffer: &mut Vec<u8>,
+    bytes: usize,
+    row_bytes: usize,
+    dtype: DType,
+    mut rng: Rng,
+    std: f32,
+) -> Result<(), String> {
+    buffer.resize(bytes, 0);
+    for row in buffer.chunks_exact_mut(row_bytes) {
+        random_row(dtype, &mut rng, std, row).map_err(|error| error.to_string())?;
+    }
+    Ok(())
+}
+
+fn floats(values: &[f32], out: &mut dyn Write) -> io::Result<()> {
+    let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+    out.write_all(&bytes)
+}

@@ -1,0 +1,135 @@
+//! `akunu table`: the commands of a pass, in order.
+
+use akunu::DispatchTable;
+use akunu_plan::BufferSpec;
+use clap::Args;
+use serde::Serialize;
+
+use crate::args::{self, EngineArgs, ModelArg};
+use crate::failure::Failure;
+use crate::grid::{Grid, grouped};
+use crate::output::{self, Output};
+
+/// Prints the dispatch table of a pass: the commands that run, in order
+///
+/// Written buffers are marked with >. A number of rows above 1 gives the table that feeds a prompt in such chunks.
+#[derive(Debug, Args)]
+pub struct TableArgs {
+    #[command(flatten)]
+    model: ModelArg,
+    /// Rows of the pass: 1 is a decode step
+    #[arg(long, default_value = "1", value_parser = args::count)]
+    rows: usize,
+    /// Leave QKV and gate·up unfused
+    #[arg(long)]
+    unfused: bool,
+    #[arg(long, help = "Prints JSON")]
+    json: bool,
+    #[command(flatten)]
+    engine: EngineArgs,
+}
+
+#[derive(Debug, Serialize)]
+struct Report<'a> {
+    model: &'a str,
+    device: &'a str,
+    table: &'static str,
+    rows: usize,
+    logit_rows: usize,
+    steps: usize,
+    bytes: u64,
+    commands: Vec<Command<'a>>,
+}
+
+#[derive(Debug, Serialize)]
+struct Command<'a> {
+    label: &'a str,
+    kernel: String,
+    bindings: Vec<String>,
+    params: serde_json::Map<String, serde_json::Value>,
+    grid: [u32; 3],
+    patch: String,
+    weight_bytes: u64,
+    kv_bytes_per_position: u64,
+}
+
+pub fn run(args: &TableArgs, out: &mut Output) -> Result<(), Failure> {
+    let model = super::open(args.model.model.as_deref())?;
+    let mut options = args.engine.options();
+    options.fuse = !args.unfused;
+    if args.rows > 1 {
+        options.chunk = Some(args.rows);
+    }
+    let device = akunu::open_device(options.device, options.threads)?;
+    let plan = akunu::plan(&model, device.capabilities(), &options)?;
+    let table = if args.rows == 1 { &plan.tables.decode } else { &plan.tables.prefill };
+    if args.json {
+        let report = Report {
+            model: model.name(),
+            device: device.capabilities().name,
+            table: table.name,
+            rows: table.rows,
+            logit_rows: table.logit_rows,
+            steps: table.steps,
+            bytes: table.bytes(),
+            commands: commands(table, &plan.buffers),
+        };
+        return out.json(&report);
+    }
+    out.line(&format!(
+        "{} on {}, {}: {} commands, {} rows, {} layers",
+        model.name(),
+        device.capabilities().name,
+        table.name,
+        table.commands.len(),
+        table.rows,
+        plan.config.layer_count
+    ))?;
+    out.text("\n")?;
+    let mut grid = Grid::new()
+        .number("#")
+        .text("label")
+        .text("kernel")
+        .number("grid")
+        .number("weight bytes")
+        .text("buffers");
+    for (i, command) in commands(table, &plan.buffers).into_iter().enumerate() {
+        let [x, y, _] = command.grid;
+        let bytes = if command.weight_bytes == 0 { String::new() } else { grouped(command.weight_bytes) };
+        let label = command.label.to_string();
+        grid.row([
+            i.to_string(),
+            label,
+            command.kernel,
+            format!("{x}×{y}"),
+            bytes,
+            command.bindings.join(" "),
+        ]);
+    }
+    out.text(&grid.render(output::width()))
+}
+
+fn commands<'a>(table: &'a DispatchTable, buffers: &[BufferSpec]) -> Vec<Command<'a>> {
+    let pairs = table.commands.iter().zip(&table.info);
+    pairs
+        .map(|(command, info)| Command {
+            label: &info.label,
+            kernel: command.kernel.name(),
+            bindings: command.describe_bindings(buffers),
+            params: command
+                .describe_params()
+                .into_iter()
+                .map(|(name, value)| (name.to_string(), number(&value)))
+                .collect(),
+            grid: command.grid,
+            patch: format!("{:?}", command.patch),
+            weight_bytes: info.weight_bytes,
+            kv_bytes_per_position: info.kv_bytes_per_position,
+        })
+        .collect()
+}
+
+/// Parameters come as text; in JSON a number is a number.
+fn number(text: &str) -> serde_json::Value {
+    serde_json::from_str(text).unwrap_or_else(|_| serde_json::Value::from(text))
+}

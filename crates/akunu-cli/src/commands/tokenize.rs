@@ -1,0 +1,93 @@
+//! `akunu tokenize`: text in, token ids out.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use serde::Serialize;
+
+use crate::failure::Failure;
+use crate::ids;
+use crate::output::Output;
+use crate::prompt;
+
+/// Turns text into token ids
+///
+/// The text is an argument, a file (-f) or stdin. Begin- and end-of-text tokens are added as the model wants them.
+#[derive(Debug, Args)]
+#[command(override_usage = "akunu tokenize [OPTIONS] [MODEL] [TEXT]")]
+pub struct TokenizeArgs {
+    /// The model [default: the one inside the binary]
+    #[arg(value_name = "MODEL")]
+    first: Option<OsString>,
+    /// The text; alone, it is for the model inside the binary [default: stdin]
+    #[arg(value_name = "TEXT")]
+    second: Option<OsString>,
+    /// The text, whatever it looks like
+    #[arg(short = 'p', long = "prompt", value_name = "TEXT", group = "source", allow_hyphen_values = true)]
+    prompt: Option<String>,
+    /// A file with the text (- is stdin), taken as it is
+    #[arg(short, long, group = "source")]
+    file: Option<PathBuf>,
+    /// Prints a line for each token: id and text
+    #[arg(long, conflicts_with = "json")]
+    list: bool,
+    #[arg(long, help = "Prints JSON")]
+    json: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct Report<'a> {
+    ids: &'a [u32],
+    /// The text of each id alone; bytes that are no whole character show as U+FFFD.
+    pieces: Vec<String>,
+}
+
+pub fn run(args: TokenizeArgs, out: &mut Output) -> Result<(), Failure> {
+    let (path, text) = resolve(&args)?;
+    let model = super::open(path.as_deref())?;
+    let ids = model.encode(&text)?;
+    if args.json {
+        let pieces = ids.iter().map(|&id| Ok(model.decode(&[id])?)).collect::<Result<_, Failure>>()?;
+        return out.json(&Report { ids: &ids, pieces });
+    }
+    if args.list {
+        for &id in &ids {
+            out.line(&format!("{id:>7}  {:?}", model.decode(&[id])?))?;
+        }
+        return Ok(());
+    }
+    out.line(&ids::listed(&ids))
+}
+
+fn resolve(args: &TokenizeArgs) -> Result<(Option<PathBuf>, String), Failure> {
+    let explicit = match (&args.prompt, &args.file) {
+        (Some(text), _) => Some(text.clone()),
+        (None, Some(file)) => Some(prompt::read_text(file)?),
+        (None, None) => None,
+    };
+    let as_text = |text: &OsString| {
+        text.to_str().map(str::to_string).ok_or_else(|| Failure::usage("the text is not UTF-8"))
+    };
+    match (explicit, &args.first, &args.second) {
+        (Some(_), _, Some(_)) => Err(Failure::usage("there are two texts: give one")),
+        (Some(text), model, None) => Ok((model.clone().map(PathBuf::from), text)),
+        (None, Some(model), Some(text)) => Ok((Some(model.into()), as_text(text)?)),
+        (None, Some(only), None) => {
+            let path = Path::new(only);
+            if path.exists() || prompt::looks_like_a_model(path) {
+                Ok((Some(path.to_path_buf()), from_stdin()?))
+            } else {
+                Ok((None, as_text(only)?))
+            }
+        }
+        (None, None, _) => Ok((None, from_stdin()?)),
+    }
+}
+
+fn from_stdin() -> Result<String, Failure> {
+    prompt::piped_stdin()?.ok_or_else(|| {
+        Failure::usage("there is no text")
+            .hint("akunu tokenize [MODEL] \"some text\", -f FILE, or pipe it in")
+    })
+}

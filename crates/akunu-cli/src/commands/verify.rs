@@ -1,0 +1,116 @@
+//! `akunu verify`: a device against the reference, command by command.
+
+use akunu::DeviceChoice;
+use akunu_plan::verify::{Difference, Report, verify};
+use clap::Args;
+use serde_json::json;
+
+use crate::args::{self, EngineArgs, ModelArg};
+use crate::failure::Failure;
+use crate::grid::Grid;
+use crate::output::{self, Output};
+use crate::progress::Progress;
+
+/// Compares a device with the reference, command by command
+///
+/// Both run the same table over the same random tokens: a prefill pass and a decode step. The first command whose output
+/// differs by more than rounding explains is named, and the exit code is 1.
+#[derive(Debug, Args)]
+pub struct VerifyArgs {
+    #[command(flatten)]
+    model: ModelArg,
+    /// Tokens fed, chosen at random
+    #[arg(long, default_value = "8", value_parser = args::count)]
+    tokens: usize,
+    /// Leave QKV and gate·up unfused
+    #[arg(long)]
+    unfused: bool,
+    #[arg(long, help = "Prints JSON")]
+    json: bool,
+    #[command(flatten)]
+    engine: EngineArgs,
+}
+
+pub fn run(args: &VerifyArgs, out: &mut Output) -> Result<(), Failure> {
+    let model = super::open(args.model.model.as_deref())?;
+    let mut options = args.engine.options();
+    options.context.get_or_insert(args.tokens + 1);
+    options.chunk.get_or_insert(args.tokens);
+    options.fuse = !args.unfused;
+    let mut device = akunu::open_device(options.device, options.threads)?;
+    if options.device == DeviceChoice::Reference {
+        output::note("note: this compares the reference with itself");
+    }
+    let plan = akunu::plan(&model, device.capabilities(), &options)?;
+    let tokens = super::random_ids(args.tokens + 1, plan.config.vocab_size, 1);
+    let mut progress = Progress::new("verifying", 1);
+    let report = verify(&plan, model.weights(), &mut *device, &tokens, &mut |done, all| {
+        progress.total(all as u64);
+        progress.set(done as u64);
+    })
+    .map_err(akunu::Error::from)?;
+    drop(progress);
+    let name = device.capabilities().name;
+    if args.json {
+        out.json(&json(name, &report))?;
+    } else {
+        print(name, &report, out)?;
+    }
+    match report.first_bad() {
+        None => Ok(()),
+        Some(bad) => Err(wrong(name, bad)),
+    }
+}
+
+fn print(device: &str, report: &Report, out: &mut Output) -> Result<(), Failure> {
+    let mut grid = Grid::new()
+        .text("kernel")
+        .text("worst at")
+        .word("output")
+        .number("difference")
+        .number("allowed")
+        .word("");
+    for d in report.worst_by_kernel() {
+        let verdict = if d.exceeds() { "BAD" } else { "ok" };
+        grid.row([
+            d.kernel.clone(),
+            format!("{} {}", d.table, d.label),
+            d.output.to_string(),
+            format!("{:.2e}", d.relative),
+            format!("{:.2e}", d.tolerance),
+            verdict.to_string(),
+        ]);
+    }
+    out.text(&grid.render(output::width()))?;
+    out.text("\n")?;
+    if report.first_bad().is_none() {
+        let count = report.differences.len();
+        out.line(&format!("{device} agrees with the reference on all {count} outputs."))?;
+    }
+    out.flush()
+}
+
+fn wrong(device: &str, bad: &Difference) -> Failure {
+    Failure::new(format!(
+        "{device} differs from the reference first at command {} of the {} table, {} ({}): its {} is off by {:.2e} of the \
+         largest value, and {:.2e} is allowed",
+        bad.command, bad.table, bad.label, bad.kernel, bad.output, bad.relative, bad.tolerance
+    ))
+    .hint("please report this line with the output of `akunu doctor`")
+}
+
+fn json(device: &str, report: &Report) -> serde_json::Value {
+    let one = |d: &Difference| {
+        json!({
+            "table": d.table, "command": d.command, "label": d.label, "kernel": d.kernel,
+            "output": d.output, "difference": d.relative, "allowed": d.tolerance, "ok": !d.exceeds(),
+        })
+    };
+    json!({
+        "device": device,
+        "ok": report.first_bad().is_none(),
+        "outputs": report.differences.len(),
+        "first_bad": report.first_bad().map(one),
+        "worst_by_kernel": report.worst_by_kernel().into_iter().map(one).collect::<Vec<_>>(),
+    })
+}

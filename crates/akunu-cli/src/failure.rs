@@ -1,0 +1,150 @@
+//! How a command ends when it does not end well: an `error:` line, `hint:` lines and an exit code.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use akunu_format::FormatError;
+
+use crate::output;
+
+#[derive(Debug)]
+pub enum Failure {
+    /// Exit code 1.
+    Failed(Message),
+    /// The command line makes no sense. Exit code 2, as clap's own complaints.
+    Usage(Message),
+    /// Whoever read stdout has gone. They have what they wanted: exit code 0, and not a word.
+    ClosedPipe,
+    /// Ctrl-C. Exit code 130, as a shell gives it.
+    Interrupted,
+}
+
+#[derive(Debug)]
+pub struct Message {
+    pub error: String,
+    pub hints: Vec<String>,
+}
+
+impl Failure {
+    pub fn new(error: impl Into<String>) -> Failure {
+        Failure::Failed(Message { error: error.into(), hints: Vec::new() })
+    }
+
+    pub fn usage(error: impl Into<String>) -> Failure {
+        Failure::Usage(Message { error: error.into(), hints: Vec::new() })
+    }
+
+    pub fn hint(mut self, hint: impl Into<String>) -> Failure {
+        if let Failure::Failed(message) | Failure::Usage(message) = &mut self {
+            message.hints.push(hint.into());
+        }
+        self
+    }
+
+    pub fn io(action: &str, path: &Path, error: &std::io::Error) -> Failure {
+        Failure::new(format!("cannot {action} {}: {error}", path.display()))
+    }
+
+    pub fn exit_code(&self) -> ExitCode {
+        match self {
+            Failure::Failed(_) => ExitCode::from(1),
+            Failure::Usage(_) => ExitCode::from(2),
+            Failure::ClosedPipe => ExitCode::SUCCESS,
+            Failure::Interrupted => ExitCode::from(130),
+        }
+    }
+
+    pub fn report(&self) {
+        if let Failure::Failed(message) | Failure::Usage(message) = self {
+            output::note(&format!("error: {}", message.error));
+            for hint in &message.hints {
+                output::note(&format!("hint: {hint}"));
+            }
+        }
+    }
+}
+
+impl From<akunu::Error> for Failure {
+    fn from(error: akunu::Error) -> Failure {
+        use akunu::Error;
+        match error {
+            Error::Format(error) => error.into(),
+            Error::EmptyPrompt => Failure::new("the prompt is empty")
+                .hint("give at least one word: akunu run \"Once upon a time\""),
+            Error::PromptTooLong { prompt, context } => {
+                Failure::new(format!("the prompt has {prompt} tokens and the context {context} positions"))
+                    .hint(format!("shorten the prompt, or ask for a larger context: -c {}", prompt + 1))
+            }
+            Error::TokenOutsideVocabulary { id, index, vocab, place } => Failure::new(format!(
+                "token id {id} (number {index} of the {place}) is outside the vocabulary of {vocab} ids"
+            ))
+            .hint(format!("ids go from 0 to {}", vocab.saturating_sub(1))),
+            Error::NoTokenizer { reason } => {
+                Failure::new(format!("this model takes and gives token ids only: {reason}"))
+                    .hint("akunu run MODEL --prompt-ids 1,2,3 --ids works without a vocabulary")
+            }
+            Error::ContextFull { context } => Failure::new(format!(
+                "all {context} positions of the context are full"
+            ))
+            .hint("ask for a larger context (-c), or drop the oldest tokens as you go (--context-shift 0)"),
+            // The rest say what to do in their own words.
+            other => from_text(&other.to_string()),
+        }
+    }
+}
+
+impl From<FormatError> for Failure {
+    fn from(error: FormatError) -> Failure {
+        let path = match &error {
+            FormatError::InFile { path, .. } => Some(path.display().to_string()),
+            _ => None,
+        };
+        match error.kind() {
+            FormatError::NotAModel { found, advice } => {
+                let place = path.map(|path| format!("{path}: ")).unwrap_or_default();
+                Failure::new(format!("{place}this is {found}, not a model that can be run"))
+                    .hint(advice.clone())
+            }
+            FormatError::Io { error: io, .. } if io.kind() == std::io::ErrorKind::NotFound => {
+                let place = path.unwrap_or_else(|| "the model".to_string());
+                Failure::new(format!("there is no file {place}"))
+                    .hint("a MODEL is a GGUF file, a SafeTensors file or a folder with config.json")
+            }
+            _ => from_text(&error.to_string()),
+        }
+    }
+}
+
+/// Splits advice that stands after a semicolon at the end of the message's first line into a hint of its own.
+fn from_text(text: &str) -> Failure {
+    let (first, rest) = match text.split_once('\n') {
+        Some((first, rest)) => (first, Some(rest)),
+        None => (text, None),
+    };
+    let (error, hint) = match first.rsplit_once("; ") {
+        Some((error, hint)) => (error, Some(hint)),
+        None => (first, None),
+    };
+    let error = match rest {
+        Some(rest) => format!("{error}\n{rest}"),
+        None => error.to_string(),
+    };
+    match hint {
+        Some(hint) => Failure::new(error).hint(hint),
+        None => Failure::new(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn advice_becomes_a_hint_and_a_listing_stays_with_the_error() {
+        let Failure::Failed(message) = from_text("it needs 3 GiB; try -c 10\n  weights 3 GiB") else {
+            panic!("a failure");
+        };
+        assert_eq!(message.error, "it needs 3 GiB\n  weights 3 GiB");
+        assert_eq!(message.hints, ["try -c 10"]);
+    }
+}

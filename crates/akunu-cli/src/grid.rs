@@ -1,0 +1,211 @@
+//! Tables of text that stay readable in a narrow terminal.
+
+/// Narrowest that a column is cut to before the table turns into one block a row.
+const LEAST: usize = 8;
+const GAP: &str = "  ";
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Align {
+    Left,
+    Right,
+}
+
+#[derive(Debug)]
+struct Column {
+    title: &'static str,
+    align: Align,
+    /// Text that may be cut in the middle where there is no room: both ends of a tensor's name matter.
+    cut: bool,
+}
+
+#[derive(Debug, Default)]
+pub struct Grid {
+    columns: Vec<Column>,
+    rows: Vec<Vec<String>>,
+}
+
+impl Grid {
+    pub fn new() -> Grid {
+        Grid::default()
+    }
+
+    /// A column of text, cut where there is no room for it.
+    pub fn text(self, title: &'static str) -> Grid {
+        self.column(title, Align::Left, true)
+    }
+
+    /// A column of short words, never cut.
+    pub fn word(self, title: &'static str) -> Grid {
+        self.column(title, Align::Left, false)
+    }
+
+    pub fn number(self, title: &'static str) -> Grid {
+        self.column(title, Align::Right, false)
+    }
+
+    fn column(mut self, title: &'static str, align: Align, cut: bool) -> Grid {
+        self.columns.push(Column { title, align, cut });
+        self
+    }
+
+    pub fn row<const N: usize>(&mut self, cells: [String; N]) {
+        debug_assert_eq!(N, self.columns.len());
+        self.rows.push(cells.into());
+    }
+
+    /// The table with its titles, a newline after each line; `width`: columns of the terminal.
+    pub fn render(&self, width: Option<usize>) -> String {
+        let mut widths: Vec<usize> = (0..self.columns.len()).map(|i| self.natural(i)).collect();
+        if let Some(width) = width {
+            while total(&widths) > width {
+                let widest = (0..widths.len())
+                    .filter(|&i| self.columns[i].cut && widths[i] > LEAST.max(self.columns[i].title.len()))
+                    .max_by_key(|&i| widths[i]);
+                match widest {
+                    Some(i) => widths[i] -= 1,
+                    None => return self.stacked(),
+                }
+            }
+        }
+        let titles = self.columns.iter().map(|c| c.title.to_string()).collect();
+        let mut text = String::new();
+        for row in std::iter::once(&titles).chain(&self.rows) {
+            let cells: Vec<String> = (0..widths.len()).map(|i| self.cell(i, &row[i], widths[i])).collect();
+            text.push_str(cells.join(GAP).trim_end());
+            text.push('\n');
+        }
+        text
+    }
+
+    fn natural(&self, column: usize) -> usize {
+        let cells = self.rows.iter().map(|row| row[column].chars().count());
+        cells.max().unwrap_or(0).max(self.columns[column].title.chars().count())
+    }
+
+    fn cell(&self, column: usize, text: &str, width: usize) -> String {
+        let text = cut_middle(text, width);
+        match self.columns[column].align {
+            Align::Left => format!("{text:<width$}"),
+            Align::Right => format!("{text:>width$}"),
+        }
+    }
+
+    /// One block a row, for terminals too narrow for a table.
+    fn stacked(&self) -> String {
+        let titles = self.columns.iter().map(|c| c.title.len()).max().unwrap_or(0);
+        let mut text = String::new();
+        for row in &self.rows {
+            for (column, cell) in self.columns.iter().zip(row).filter(|(_, cell)| !cell.is_empty()) {
+                text.push_str(&format!("{:<titles$} {cell}\n", column.title));
+            }
+            text.push('\n');
+        }
+        text
+    }
+}
+
+fn total(widths: &[usize]) -> usize {
+    widths.iter().sum::<usize>() + GAP.len() * widths.len().saturating_sub(1)
+}
+
+fn cut_middle(text: &str, width: usize) -> String {
+    let count = text.chars().count();
+    if count <= width {
+        return text.to_string();
+    }
+    let head = width.saturating_sub(1).div_ceil(2);
+    let tail = width.saturating_sub(1) - head;
+    text.chars().take(head).chain(['…']).chain(text.chars().skip(count - tail)).collect()
+}
+
+/// Names and values under each other: `name   value`. Long values go on in their own column.
+pub fn facts(facts: &[(&str, String)], width: Option<usize>) -> String {
+    let names = facts.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0) + GAP.len();
+    let room = width.map_or(usize::MAX, |width| width.saturating_sub(names).max(2 * LEAST));
+    let mut text = String::new();
+    for (name, value) in facts {
+        for (i, line) in wrap(value, room).iter().enumerate() {
+            let name = if i == 0 { name } else { "" };
+            text.push_str(format!("{name:<names$}{line}").trim_end());
+            text.push('\n');
+        }
+    }
+    text
+}
+
+/// Breaks text between words; a word longer than a line stays whole.
+fn wrap(text: &str, room: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        let line = lines.len() - 1;
+        let used = lines[line].chars().count();
+        if used > 0 && used + 1 + word.chars().count() > room {
+            lines.push(word.to_string());
+        } else {
+            if used > 0 {
+                lines[line].push(' ');
+            }
+            lines[line].push_str(word);
+        }
+    }
+    lines
+}
+
+/// `1234567` as `1,234,567`.
+pub fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn grid() -> Grid {
+        let mut grid = Grid::new().text("label").number("bytes");
+        grid.row(["layer.10.attention.output".into(), "12".into()]);
+        grid.row(["embed".into(), "123456".into()]);
+        grid
+    }
+
+    #[test]
+    fn columns_line_up() {
+        let expected = "label                       bytes\n\
+                        layer.10.attention.output      12\n\
+                        embed                      123456\n";
+        assert_eq!(grid().render(None), expected);
+    }
+
+    #[test]
+    fn narrow_terminals_cut_text_in_the_middle_and_leave_numbers_whole() {
+        let text = grid().render(Some(20));
+        assert!(text.contains("layer…utput"), "{text}");
+        assert!(text.lines().all(|line| line.chars().count() <= 20), "{text}");
+    }
+
+    #[test]
+    fn very_narrow_terminals_get_a_block_for_each_row() {
+        assert_eq!(
+            grid().render(Some(10)),
+            "label layer.10.attention.output\nbytes 12\n\nlabel embed\nbytes 123456\n\n"
+        );
+    }
+
+    #[test]
+    fn long_facts_go_on_below() {
+        let text = facts(&[("cpu", "one two three four five six".into())], Some(22));
+        assert_eq!(text, "cpu  one two three\n     four five six\n");
+    }
+
+    #[test]
+    fn numbers_are_grouped_by_thousands() {
+        assert_eq!([0, 999, 1000, 1234567].map(grouped), ["0", "999", "1,000", "1,234,567"]);
+    }
+}

@@ -1,0 +1,76 @@
+//! The only places that write to stdout and stderr.
+
+use std::io::{self, BufWriter, ErrorKind, IsTerminal, StdoutLock, Write};
+
+use serde::Serialize;
+
+use crate::failure::Failure;
+
+/// Stdout. Writes are buffered until [`Output::flush`]; a reader that has gone ends the command quietly.
+#[derive(Debug)]
+pub struct Output {
+    out: BufWriter<StdoutLock<'static>>,
+}
+
+impl Output {
+    pub fn new() -> Output {
+        Output { out: BufWriter::new(io::stdout().lock()) }
+    }
+
+    pub fn text(&mut self, text: &str) -> Result<(), Failure> {
+        self.out.write_all(text.as_bytes()).map_err(|error| stdout_failure(&error))
+    }
+
+    pub fn line(&mut self, line: &str) -> Result<(), Failure> {
+        self.text(line)?;
+        self.text("\n")
+    }
+
+    pub fn flush(&mut self) -> Result<(), Failure> {
+        self.out.flush().map_err(|error| stdout_failure(&error))
+    }
+
+    /// Pretty JSON and a newline.
+    pub fn json(&mut self, value: &impl Serialize) -> Result<(), Failure> {
+        serde_json::to_writer_pretty(&mut self.out, value).map_err(|error| json_failure(&error))?;
+        self.text("\n")?;
+        self.flush()
+    }
+
+    /// JSON on one line: for what is long and for machines only.
+    pub fn compact_json(&mut self, value: &impl Serialize) -> Result<(), Failure> {
+        serde_json::to_writer(&mut self.out, value).map_err(|error| json_failure(&error))?;
+        self.text("\n")?;
+        self.flush()
+    }
+}
+
+fn json_failure(error: &serde_json::Error) -> Failure {
+    match error.io_error_kind() {
+        Some(kind) => stdout_failure(&kind.into()),
+        None => Failure::new(format!("cannot write JSON: {error}")),
+    }
+}
+
+fn stdout_failure(error: &io::Error) -> Failure {
+    match error.kind() {
+        ErrorKind::BrokenPipe => Failure::ClosedPipe,
+        _ => Failure::new(format!("cannot write to stdout: {error}")),
+    }
+}
+
+/// One line to stderr. If that is closed, there is nobody left to tell.
+pub fn note(line: &str) {
+    let _ = writeln!(io::stderr().lock(), "{line}");
+}
+
+/// Columns that tables may take: the terminal's, or `COLUMNS`. `None` (as wide as they like) where stdout is a file or pipe.
+pub fn width() -> Option<usize> {
+    if let Some(columns) = std::env::var("COLUMNS").ok().and_then(|c| c.parse().ok()) {
+        return Some(columns);
+    }
+    if !io::stdout().is_terminal() {
+        return None;
+    }
+    terminal_size::terminal_size().map(|(width, _)| usize::from(width.0))
+}

@@ -1,0 +1,195 @@
+//! Where a prompt comes from: an argument, a file, stdin or a list of ids; and which argument is the model.
+
+use std::ffi::OsString;
+use std::io::{IsTerminal, Read};
+use std::path::{Path, PathBuf};
+
+use akunu::Model;
+use clap::Args;
+
+use crate::failure::Failure;
+use crate::ids::{self, Ids};
+
+#[derive(Debug, Args)]
+pub struct PromptArgs {
+    /// The model [default: the one inside the binary]
+    #[arg(value_name = "MODEL")]
+    first: Option<OsString>,
+    /// The text to begin with; alone, it is for the model inside the binary
+    #[arg(value_name = "PROMPT")]
+    second: Option<OsString>,
+    /// The prompt, whatever it looks like
+    #[arg(short = 'p', long = "prompt", value_name = "PROMPT", group = "source", allow_hyphen_values = true)]
+    prompt: Option<String>,
+    /// A file with the prompt (- is stdin); a newline at its end is dropped
+    #[arg(short, long, group = "source")]
+    file: Option<PathBuf>,
+    /// The prompt as token ids: 1,2,3
+    #[arg(long, value_name = "IDS", group = "source", value_parser = ids::parse)]
+    prompt_ids: Option<Ids>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub enum Prompt {
+    Text(String),
+    Ids(Vec<u32>),
+}
+
+impl PromptArgs {
+    /// The model, if one is named, and the prompt.
+    pub fn resolve(self) -> Result<(Option<PathBuf>, Prompt), Failure> {
+        let explicit = match (self.prompt, self.file, self.prompt_ids) {
+            (Some(text), _, _) => Some(Prompt::Text(text)),
+            (_, Some(file), _) => Some(Prompt::Text(without_last_newline(read_text(&file)?))),
+            (_, _, Some(Ids(ids))) => Some(Prompt::Ids(ids)),
+            (None, None, None) => None,
+        };
+        let (model, prompt) = match (explicit, self.first, self.second) {
+            (Some(_), _, Some(second)) => {
+                let extra = second.display();
+                return Err(Failure::usage(format!("there are two prompts: \"{extra}\" is one too many")));
+            }
+            (Some(prompt), model, None) => (model.map(PathBuf::from), prompt),
+            (None, Some(model), Some(text)) => (Some(model.into()), Prompt::Text(utf8(text)?)),
+            (None, Some(only), None) => (None, Prompt::Text(alone(only)?)),
+            (None, None, _) => {
+                return Err(Failure::usage("there is no prompt")
+                    .hint("akunu run \"Once upon a time\", or -f FILE, or -f - for stdin"));
+            }
+        };
+        match prompt {
+            Prompt::Text(text) if text.is_empty() => Err(akunu::Error::EmptyPrompt.into()),
+            Prompt::Ids(ids) if ids.is_empty() => Err(akunu::Error::EmptyPrompt.into()),
+            prompt => Ok((model, prompt)),
+        }
+    }
+}
+
+impl Prompt {
+    pub fn ids(&self, model: &Model) -> Result<Vec<u32>, Failure> {
+        match self {
+            Prompt::Text(text) => Ok(model.encode(text)?),
+            Prompt::Ids(ids) => Ok(ids.clone()),
+        }
+    }
+}
+
+/// One argument alone is a prompt, unless it is a model.
+fn alone(only: OsString) -> Result<String, Failure> {
+    let path = Path::new(&only);
+    if path.exists() {
+        let shown = path.display();
+        return Err(Failure::usage(format!(
+            "there is a file {shown}, so it is taken for the model, and a prompt is missing"
+        ))
+        .hint(format!("akunu run {shown} \"Once upon a time\", or -p if {shown} is the prompt itself")));
+    }
+    if looks_like_a_model(path) {
+        return Err(Failure::new(format!("there is no file {}", path.display()))
+            .hint("if it is meant as a prompt, say so with -p"));
+    }
+    utf8(only)
+}
+
+pub fn looks_like_a_model(path: &Path) -> bool {
+    path.extension().is_some_and(|ending| ending == "gguf" || ending == "safetensors")
+}
+
+fn utf8(text: OsString) -> Result<String, Failure> {
+    text.into_string().map_err(|_| Failure::usage("the prompt is not UTF-8"))
+}
+
+fn without_last_newline(mut text: String) -> String {
+    if text.ends_with('\n') {
+        text.pop();
+        if text.ends_with('\r') {
+            text.pop();
+        }
+    }
+    text
+}
+
+/// A whole file, or stdin for `-`, as UTF-8.
+pub fn read_text(path: &Path) -> Result<String, Failure> {
+    let (bytes, name) = if path == Path::new("-") {
+        let mut bytes = Vec::new();
+        let read = std::io::stdin().lock().read_to_end(&mut bytes);
+        read.map_err(|error| Failure::new(format!("cannot read stdin: {error}")))?;
+        (bytes, "stdin".to_string())
+    } else {
+        let bytes = std::fs::read(path).map_err(|error| Failure::io("read", path, &error))?;
+        (bytes, path.display().to_string())
+    };
+    String::from_utf8(bytes).map_err(|error| {
+        let at = error.utf8_error().valid_up_to();
+        Failure::new(format!("{name} is not UTF-8 text (the first bad byte is at {at})"))
+            .hint("convert it first, for example with iconv -f LATIN1 -t UTF-8")
+    })
+}
+
+/// Stdin, where something else than a person at a terminal is on the other end.
+pub fn piped_stdin() -> Result<Option<String>, Failure> {
+    if std::io::stdin().is_terminal() { Ok(None) } else { read_text(Path::new("-")).map(Some) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn args(first: Option<&str>, second: Option<&str>, prompt: Option<&str>) -> PromptArgs {
+        PromptArgs {
+            first: first.map(Into::into),
+            second: second.map(Into::into),
+            prompt: prompt.map(Into::into),
+            file: None,
+            prompt_ids: None,
+        }
+    }
+
+    fn text(text: &str) -> Prompt {
+        Prompt::Text(text.into())
+    }
+
+    #[test]
+    fn one_argument_is_the_prompt_and_two_are_model_and_prompt() {
+        let one = args(Some("Once upon a time"), None, None).resolve();
+        assert_eq!(one.unwrap(), (None, text("Once upon a time")));
+        let two = args(Some("m.gguf"), Some("Once"), None).resolve();
+        assert_eq!(two.unwrap(), (Some("m.gguf".into()), text("Once")));
+    }
+
+    #[test]
+    fn with_a_prompt_by_option_one_argument_is_the_model() {
+        let found = args(Some("m.gguf"), None, Some("Once")).resolve();
+        assert_eq!(found.unwrap(), (Some("m.gguf".into()), text("Once")));
+        assert_eq!(args(None, None, Some("-5")).resolve().unwrap(), (None, text("-5")));
+    }
+
+    #[test]
+    fn an_existing_file_alone_is_a_model_without_a_prompt() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let found = args(file.path().to_str(), None, None).resolve();
+        assert!(
+            matches!(found, Err(Failure::Usage(message)) if message.error.contains("a prompt is missing"))
+        );
+    }
+
+    #[test]
+    fn a_missing_model_file_is_not_told_as_a_story() {
+        let found = args(Some("no/such/model.gguf"), None, None).resolve();
+        assert!(matches!(found, Err(Failure::Failed(message)) if message.error.contains("no file")));
+    }
+
+    #[test]
+    fn empty_and_double_prompts_are_refused() {
+        assert!(args(Some(""), None, None).resolve().is_err());
+        assert!(args(Some("m.gguf"), Some("a"), Some("b")).resolve().is_err());
+        assert!(args(None, None, None).resolve().is_err());
+    }
+
+    #[test]
+    fn one_newline_at_the_end_is_dropped() {
+        assert_eq!(without_last_newline("a\r\n".into()), "a");
+        assert_eq!(without_last_newline("a\n\n".into()), "a\n");
+    }
+}
