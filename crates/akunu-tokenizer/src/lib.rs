@@ -74,7 +74,7 @@ pub trait Tokenizer: Debug + Send + Sync {
 
     fn token_kind(&self, id: u32) -> Option<TokenKind>;
 
-    /// The token with just this text, control tokens included.
+    /// The token with just this text, control tokens included. Looks through all of them: ask once, not often.
     fn find_token(&self, text: &str) -> Option<u32>;
 
     fn special(&self) -> &SpecialTokens;

@@ -19,20 +19,55 @@ pub(crate) struct SentencePiece {
     /// `<0x00>` and so on, or [`NONE`].
     byte_ids: [u32; 256],
     unknown: Option<u32>,
-    /// Some token has a space behind something else (`▁of▁the`), so words cannot be looked at one by one.
-    crosses_words: bool,
+    neighbours: Neighbours,
+}
+
+/// The pairs of bytes that stand side by side in some token: a bit for each.
+///
+/// Between two others no merge can ever reach, so the text may be cut there, whatever the vocabulary is like, and
+/// its parts merge alone to what they merge to together. In most vocabularies that is in front of every space.
+#[derive(Debug)]
+struct Neighbours(Vec<u64>);
+
+impl Neighbours {
+    fn bit(left: u8, right: u8) -> (usize, u64) {
+        let pair = (left as usize) << 8 | right as usize;
+        (pair / 64, 1 << (pair % 64))
+    }
+
+    fn add(&mut self, token: &[u8]) {
+        for pair in token.windows(2) {
+            let (word, bit) = Neighbours::bit(pair[0], pair[1]);
+            self.0[word] |= bit;
+        }
+    }
+
+    /// The end of the part of `text` that starts at `start`.
+    #[inline]
+    fn cut(&self, text: &[u8], start: usize) -> usize {
+        let mut at = start + 1;
+        while at < text.len() {
+            let (word, bit) = Neighbours::bit(text[at - 1], text[at]);
+            // The second test: not in the middle of a character, which merges and is spelled as one.
+            if self.0[word] & bit == 0 && text[at] & 0xc0 != 0x80 {
+                break;
+            }
+            at += 1;
+        }
+        at
+    }
 }
 
 impl SentencePiece {
     pub(crate) fn new(vocabulary: &Vocabulary, kinds: &[TokenKind], pieces: &Pieces) -> SentencePiece {
         let mut index = PieceIndex::with_capacity(kinds.len());
-        let (mut byte_ids, mut crosses_words) = ([NONE; 256], false);
+        let (mut byte_ids, mut neighbours) = ([NONE; 256], Neighbours(vec![0; 1024]));
         for (id, kind) in kinds.iter().enumerate() {
             let bytes = pieces.get(id as u32).unwrap_or_default();
             match kind {
                 TokenKind::Normal | TokenKind::Unused => {
                     index.insert(pieces, id as u32);
-                    crosses_words |= bytes.windows(2).any(|pair| pair[0] != b' ' && pair[1] == b' ');
+                    neighbours.add(bytes);
                 }
                 TokenKind::Byte => {
                     if let [byte] = bytes
@@ -45,7 +80,7 @@ impl SentencePiece {
             }
         }
         let ranks = ranks(&vocabulary.scores, kinds.len());
-        SentencePiece { index, ranks, byte_ids, unknown: vocabulary.special.unknown, crosses_words }
+        SentencePiece { index, ranks, byte_ids, unknown: vocabulary.special.unknown, neighbours }
     }
 
     pub(crate) fn encode(
@@ -68,51 +103,49 @@ impl SentencePiece {
             }
             spaced.push_str(part);
         }
-        let result = self.encode_words(&spaced, pieces, scratch, ids);
+        let result = self.encode_parts(&spaced, pieces, scratch, ids);
         scratch.text = spaced;
         result
     }
 
-    /// A word is its spaces and what follows up to the next space. If no token reaches over that border, merging
-    /// words one by one is merging the whole, and words that were seen before need no merging.
-    fn encode_words(
+    fn encode_parts(
         &self,
         text: &str,
         pieces: &Pieces,
         scratch: &mut Scratch,
         ids: &mut Vec<u32>,
     ) -> Result<(), TokenizerError> {
-        let bytes = text.as_bytes();
-        let mut start = 0;
-        while start < bytes.len() {
-            let spaces = bytes[start..].iter().position(|&byte| byte != b' ').unwrap_or(bytes.len() - start);
-            let letters = bytes[start + spaces..].iter().position(|&byte| byte == b' ');
-            let end = match letters {
-                Some(letters) if !self.crosses_words => start + spaces + letters,
-                _ => bytes.len(),
-            };
-            let word = &text[start..end];
-            if !scratch.cache.append(word.as_bytes(), ids) {
-                let before = ids.len();
-                self.encode_word(word, pieces, scratch, ids)?;
-                scratch.cache.keep(word.as_bytes(), &ids[before..]);
-            }
+        let (mut start, mut after_unknown) = (0, false);
+        while start < text.len() {
+            let end = self.neighbours.cut(text.as_bytes(), start);
+            let part = &text[start..end];
             start = end;
+            if scratch.cache.append(part.as_bytes(), ids) {
+                after_unknown = false;
+                continue;
+            }
+            let before = ids.len();
+            // Unknown text is not kept: what becomes of it depends on what stands in front.
+            if self.encode_part(part, pieces, scratch, &mut after_unknown, ids)? {
+                scratch.cache.keep(part.as_bytes(), &ids[before..]);
+            }
         }
         Ok(())
     }
 
-    fn encode_word(
+    /// `false` if some of it has no token.
+    fn encode_part(
         &self,
-        word: &str,
+        text: &str,
         pieces: &Pieces,
         scratch: &mut Scratch,
+        after_unknown: &mut bool,
         ids: &mut Vec<u32>,
-    ) -> Result<(), TokenizerError> {
-        let bytes = word.as_bytes();
+    ) -> Result<bool, TokenizerError> {
+        let bytes = text.as_bytes();
         let merger = &mut scratch.merger;
         merger.clear();
-        for (at, c) in word.char_indices() {
+        for (at, c) in text.char_indices() {
             let end = at + c.len_utf8();
             merger.push(at, end, self.index.get(pieces, &bytes[at..end]).unwrap_or(NONE));
         }
@@ -120,29 +153,27 @@ impl SentencePiece {
             let id = self.index.get(pieces, &bytes[left.start as usize..right.end as usize])?;
             Some(Merge { rank: self.ranks[id as usize], id })
         });
-        let mut after_unknown = false;
+        let mut known = true;
         for part in parts {
+            let (start, end) = (part.start as usize, part.end as usize);
+            let spelled = bytes[start..end].iter().map(|&byte| self.byte_ids[byte as usize]);
             if part.id != NONE {
                 ids.push(part.id);
-                after_unknown = false;
+            } else if spelled.clone().all(|id| id != NONE) {
+                ids.extend(spelled);
+            } else {
+                let none = || TokenizerError::Unencodable { text: printable(&text[start..end]) };
+                let unknown = self.unknown.ok_or_else(none)?;
+                // However long, a stretch of unknown text is one unknown token.
+                if !*after_unknown {
+                    ids.push(unknown);
+                }
+                (*after_unknown, known) = (true, false);
                 continue;
             }
-            let character = &bytes[part.start as usize..part.end as usize];
-            if character.iter().all(|&byte| self.byte_ids[byte as usize] != NONE) {
-                ids.extend(character.iter().map(|&byte| self.byte_ids[byte as usize]));
-                after_unknown = false;
-                continue;
-            }
-            let text = &word[part.start as usize..part.end as usize];
-            let none = || TokenizerError::Unencodable { text: printable(text) };
-            let unknown = self.unknown.ok_or_else(none)?;
-            // However long, a stretch of unknown text is one unknown token.
-            if !after_unknown {
-                ids.push(unknown);
-            }
-            after_unknown = true;
+            *after_unknown = false;
         }
-        Ok(())
+        Ok(known)
     }
 }
 
@@ -166,6 +197,55 @@ fn ranks(scores: &[f32], count: usize) -> Vec<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{EncodeOptions, NativeTokenizer, Tokenizer};
+    use akunu_format::Strings;
+    use proptest::prelude::*;
+
+    /// What the definition says, over the whole text at once.
+    fn plainly(text: &str, tokens: &[String], scores: &[f32]) -> Vec<u32> {
+        let find = |piece: &str| tokens.iter().position(|token| token == piece);
+        let mut pieces: Vec<String> = text.chars().map(String::from).collect();
+        loop {
+            let joined = |at: usize| format!("{}{}", pieces[at], pieces[at + 1]);
+            let mut best: Option<(f32, usize)> = None;
+            for at in 0..pieces.len().saturating_sub(1) {
+                if let Some(id) = find(&joined(at))
+                    && best.is_none_or(|(score, _)| scores[id] > score)
+                {
+                    best = Some((scores[id], at));
+                }
+            }
+            let Some((_, at)) = best else { break };
+            pieces[at] = joined(at);
+            pieces.remove(at + 1);
+        }
+        let mut ids: Vec<u32> = pieces.iter().map(|piece| find(piece).unwrap_or(0) as u32).collect();
+        ids.dedup_by(|a, b| *a == 0 && *b == 0);
+        ids
+    }
+
+    proptest! {
+        #[test]
+        fn text_in_parts_merges_to_what_the_whole_does(
+            tokens in proptest::collection::hash_set("[ab▁é]{1,4}", 1..30), text in "[ab▁éc]{0,40}",
+            scores in proptest::collection::vec(-5i8..0, 31),
+        ) {
+            let tokens: Vec<String> = ["<unk>".to_string()].into_iter().chain(tokens).collect();
+            let scores: Vec<f32> = scores.iter().take(tokens.len()).map(|&score| score.into()).collect();
+            let expected = plainly(&text, &tokens, &scores);
+            let mut vocabulary = Vocabulary::new(crate::Model::SentencePiece, "");
+            vocabulary.kinds = vec![TokenKind::Normal; tokens.len()];
+            vocabulary.kinds[0] = TokenKind::Unknown;
+            (vocabulary.tokens, vocabulary.scores) = (Strings::from_iter(tokens), scores);
+            (vocabulary.special.add_bos, vocabulary.add_space_prefix) = (false, false);
+            vocabulary.special.unknown = Some(0);
+            let tokenizer = NativeTokenizer::new(vocabulary).unwrap();
+            // Twice: the second time from the cache.
+            for _ in 0..2 {
+                prop_assert_eq!(&tokenizer.encode(&text, EncodeOptions::default()).unwrap(), &expected);
+            }
+        }
+    }
 
     #[test]
     fn ranks_follow_scores() {

@@ -47,6 +47,9 @@ FAMILIES = {
     "smollm": [r"\p{N}", GPT2],
     "llama-bpe": [cl100k(r"\p{N}{1,3}")],
     "qwen2": [cl100k(r"\p{N}")],
+    "bailingmoe": [
+        r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+"
+    ],
     "qwen35": [
         CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*" + END
     ],
