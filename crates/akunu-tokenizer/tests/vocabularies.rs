@@ -29,8 +29,9 @@ fn cases(test: &str, name: &str) -> Option<Vec<(String, Vec<u32>)>> {
 }
 
 fn agrees(name: &str) {
-    let Some(tokenizer) = open(name, &format!("vocab/{name}.gguf")) else { return };
-    let Some(cases) = cases(name, name) else { return };
+    let test = format!("{name} cases");
+    let Some(tokenizer) = open(&test, &format!("vocab/{name}.gguf")) else { return };
+    let Some(cases) = cases(&test, name) else { return };
     let mut wrong = 0;
     for (text, expected) in &cases {
         let ids = tokenizer.encode(text, PLAIN).unwrap();
