@@ -1,0 +1,234 @@
+//! What a command may touch, from its parameters: checked once, when a table is prepared, so that kernels can go
+//! through pointers.
+
+use akunu_plan::params::{
+    AnglesParams, ArgmaxParams, AttentionParams, ElementParams, EmbedParams, GluMatmulParams, KvMoveParams,
+    MatmulParams, NormParams, QkvParams, RopeKvParams,
+};
+use akunu_plan::{DType, DispatchCommand, DispatchTable, Kernel, KvType, NormOut, Row, RowSet, q8};
+
+use crate::panel::MAX_HEAD;
+
+/// Bytes from each binding on, in the order of [`Kernel::bindings`]; or what is wrong with the parameters.
+pub(crate) fn extents(table: &DispatchTable, command: &DispatchCommand) -> Result<Vec<u64>, String> {
+    let mut e = Extents { table, bytes: Vec::with_capacity(8) };
+    match command.kernel {
+        Kernel::Embed { weight } => e.embed(command.params(), weight)?,
+        Kernel::RopeAngles => {
+            let p: AnglesParams = command.params();
+            e.f32s(1, p.pairs).rows().f32s(table.rows, 2 * u64::from(p.pairs));
+        }
+        Kernel::RmsNorm { out, rows } => {
+            let p: NormParams = command.params();
+            let count = e.count(rows);
+            e.f32s(table.rows, p.cols).f32s(1, p.cols).outputs(out, count, p.cols.into())?;
+            if rows == RowSet::Logits {
+                e.u32s(table.logit_rows);
+            }
+        }
+        Kernel::NormAdd => {
+            let p: NormParams = command.params();
+            e.f32s(table.rows, p.cols).f32s(1, p.cols).f32s(table.rows, p.cols).f32s(table.rows, p.cols);
+        }
+        Kernel::Matmul { weight, q8, bias, residual, rows, .. } => {
+            let p: MatmulParams = command.params();
+            e.matmul(&p, weight, q8, e.count(rows), bias, residual)?;
+        }
+        Kernel::Qkv { weight, q8, bias, .. } => e.qkv(command.params(), weight, q8, bias)?,
+        Kernel::GluMatmul { weight, q8, out, .. } => {
+            let p: GluMatmulParams = command.params();
+            e.input(weight, q8, table.rows, p.inputs)?;
+            e.weight(weight, p.inputs, p.outputs)?.weight(weight, p.inputs, p.outputs)?;
+            e.outputs(out, table.rows, p.outputs.into())?;
+        }
+        Kernel::Glu { out, .. } => {
+            let p: ElementParams = command.params();
+            e.f32s(table.rows, p.cols).f32s(table.rows, p.cols).outputs(out, table.rows, p.cols.into())?;
+        }
+        Kernel::Quantise => {
+            let p: ElementParams = command.params();
+            e.f32s(table.rows, p.cols).outputs(NormOut::Q8, table.rows, p.cols.into())?;
+        }
+        Kernel::RopeKv { qk_norm, kv, .. } => e.rope_kv(command.params(), qk_norm, kv)?,
+        Kernel::Attention { kv, out } => e.attention(command.params(), kv, out)?,
+        Kernel::Argmax => e.argmax(command.params())?,
+        Kernel::KvShift { kv, .. } => {
+            let p: KvMoveParams = command.params();
+            e.head(p.head_dim, p.rope_dims)?;
+            e.cache(kv, p.kv_heads, p.head_dim, p.capacity)?.cache(kv, p.kv_heads, p.head_dim, p.capacity)?;
+            e.f32s(1, p.rope_dims / 2).rows();
+        }
+        Kernel::KvCopy { kv } => {
+            let p: KvMoveParams = command.params();
+            e.cache(kv, p.kv_heads, p.head_dim, p.capacity)?.cache(kv, p.kv_heads, p.head_dim, p.capacity)?;
+            e.rows();
+        }
+    }
+    Ok(e.bytes)
+}
+
+struct Extents<'a> {
+    table: &'a DispatchTable,
+    bytes: Vec<u64>,
+}
+
+fn product(factors: &[u64]) -> u64 {
+    factors.iter().fold(1, |a, b| a.saturating_mul(*b))
+}
+
+impl Extents<'_> {
+    fn count(&self, rows: RowSet) -> usize {
+        if rows == RowSet::Logits { self.table.logit_rows } else { self.table.rows }
+    }
+
+    fn push(&mut self, bytes: u64) -> &mut Self {
+        self.bytes.push(bytes);
+        self
+    }
+
+    fn f32s(&mut self, rows: usize, cols: impl Into<u64>) -> &mut Self {
+        self.push(product(&[rows as u64, cols.into(), 4]))
+    }
+
+    fn u32s(&mut self, n: usize) -> &mut Self {
+        self.push(product(&[n as u64, 4]))
+    }
+
+    fn rows(&mut self) -> &mut Self {
+        self.push(product(&[self.table.rows as u64, Row::BYTES as u64]))
+    }
+
+    fn q8(&mut self, rows: usize, cols: u64) -> Result<&mut Self, String> {
+        if !cols.is_multiple_of(q8::BLOCK as u64) {
+            return Err(format!("q8 rows of {cols} elements are not whole blocks"));
+        }
+        let row = cols + cols / q8::BLOCK as u64 * 8;
+        Ok(self.push(product(&[rows as u64, row])))
+    }
+
+    fn outputs(&mut self, out: NormOut, rows: usize, cols: u64) -> Result<&mut Self, String> {
+        if out.f32() {
+            self.f32s(rows, cols);
+        }
+        if out.q8() {
+            self.q8(rows, cols)?;
+        }
+        Ok(self)
+    }
+
+    fn input(&mut self, weight: DType, q8: bool, rows: usize, inputs: u32) -> Result<&mut Self, String> {
+        if q8 != weight.is_quantised() {
+            let input = if q8 { "q8" } else { "f32" };
+            return Err(format!("{weight} weights do not take {input} activations here"));
+        }
+        if q8 { self.q8(rows, inputs.into()) } else { Ok(self.f32s(rows, inputs)) }
+    }
+
+    fn weight(&mut self, weight: DType, inputs: u32, outputs: u32) -> Result<&mut Self, String> {
+        let row = weight.row_bytes(inputs as usize).filter(|_| inputs > 0);
+        let row = row.ok_or_else(|| format!("rows of {inputs} are not whole {weight} blocks"))?;
+        Ok(self.push(product(&[row as u64, outputs.into()])))
+    }
+
+    fn embed(&mut self, p: EmbedParams, weight: DType) -> Result<(), String> {
+        if p.vocab < self.table.bounds.vocab {
+            return Err(format!("{} embeddings for {} tokens", p.vocab, self.table.bounds.vocab));
+        }
+        let rows = self.table.rows;
+        self.weight(weight, p.cols, p.vocab)?.rows().f32s(rows, p.cols);
+        Ok(())
+    }
+
+    fn matmul(
+        &mut self,
+        p: &MatmulParams,
+        weight: DType,
+        q8: bool,
+        rows: usize,
+        bias: bool,
+        residual: bool,
+    ) -> Result<(), String> {
+        if p.out_stride < p.outputs {
+            return Err(format!("{} outputs are {} apart", p.outputs, p.out_stride));
+        }
+        // Rows are a stride apart, but the last one ends with its outputs.
+        let elements = product(&[(rows as u64).saturating_sub(1), p.out_stride.into()]) + u64::from(p.outputs);
+        self.input(weight, q8, rows, p.inputs)?.weight(weight, p.inputs, p.outputs)?.f32s(1, elements);
+        if bias {
+            self.f32s(1, p.outputs);
+        }
+        if residual {
+            self.f32s(1, elements);
+        }
+        Ok(())
+    }
+
+    fn qkv(&mut self, p: QkvParams, weight: DType, q8: bool, bias: bool) -> Result<(), String> {
+        let rows = self.table.rows;
+        self.input(weight, q8, rows, p.inputs)?;
+        for outputs in [p.q, p.k, p.v] {
+            self.weight(weight, p.inputs, outputs)?;
+        }
+        self.f32s(rows, u64::from(p.q) + u64::from(p.k) + u64::from(p.v));
+        if bias {
+            self.f32s(1, p.q).f32s(1, p.k).f32s(1, p.v);
+        }
+        Ok(())
+    }
+
+    fn head(&self, head_dim: u32, rope_dims: u32) -> Result<(), String> {
+        if head_dim == 0 || head_dim as usize > MAX_HEAD || rope_dims > head_dim || !rope_dims.is_multiple_of(2) {
+            return Err(format!("heads of {head_dim}, {rope_dims} of them turned; at most {MAX_HEAD} are supported"));
+        }
+        Ok(())
+    }
+
+    fn cache(&mut self, kv: KvType, kv_heads: u32, head_dim: u32, capacity: u32) -> Result<&mut Self, String> {
+        let row = kv.row_bytes(head_dim as usize);
+        let row = row.ok_or_else(|| format!("heads of {head_dim} are not whole {} blocks", kv.name()))?;
+        let bounds = self.table.bounds;
+        if bounds.capacity > capacity {
+            return Err(format!("{} positions in a cache of {capacity}", bounds.capacity));
+        }
+        Ok(self.push(product(&[bounds.slots.into(), kv_heads.into(), capacity.into(), row as u64])))
+    }
+
+    fn rope_kv(&mut self, p: RopeKvParams, qk_norm: bool, kv: KvType) -> Result<(), String> {
+        self.head(p.head_dim, p.rope_dims)?;
+        let rows = self.table.rows;
+        let dim = u64::from(p.head_dim);
+        self.f32s(rows, (u64::from(p.heads) + 2 * u64::from(p.kv_heads)) * dim).f32s(rows, p.rope_dims).rows();
+        self.f32s(rows, u64::from(p.heads) * dim);
+        self.cache(kv, p.kv_heads, p.head_dim, p.capacity)?.cache(kv, p.kv_heads, p.head_dim, p.capacity)?;
+        if qk_norm {
+            self.f32s(1, dim).f32s(1, dim);
+        }
+        Ok(())
+    }
+
+    fn attention(&mut self, p: AttentionParams, kv: KvType, out: NormOut) -> Result<(), String> {
+        self.head(p.head_dim, 0)?;
+        if p.kv_heads == 0 || !p.heads.is_multiple_of(p.kv_heads) || p.heads == 0 {
+            return Err(format!("{} heads over {} kv heads", p.heads, p.kv_heads));
+        }
+        let group = u64::from(p.heads / p.kv_heads) * u64::from(p.head_dim);
+        if out.q8() && !group.is_multiple_of(q8::BLOCK as u64) {
+            return Err(format!("a group of heads of {group} is not whole q8 blocks"));
+        }
+        let cols = u64::from(p.heads) * u64::from(p.head_dim);
+        let rows = self.table.rows;
+        self.f32s(rows, cols);
+        self.cache(kv, p.kv_heads, p.head_dim, p.capacity)?.cache(kv, p.kv_heads, p.head_dim, p.capacity)?;
+        self.rows().outputs(out, rows, cols)?;
+        Ok(())
+    }
+
+    fn argmax(&mut self, p: ArgmaxParams) -> Result<(), String> {
+        if p.vocab == 0 || (p.advance == 1 && p.vocab > self.table.bounds.vocab) {
+            return Err(format!("{} logits for a vocabulary of {}", p.vocab, self.table.bounds.vocab));
+        }
+        let (steps, asked) = (self.table.steps as u64 + 1, self.table.logit_rows);
+        self.f32s(asked, p.vocab).push(product(&[steps, asked as u64, 4])).rows().u32s(asked);
+        Ok(())
+    }
+}

@@ -1,0 +1,73 @@
+//! A command as workers walk it: a function, pointers and parameters.
+
+use std::ops::Range;
+
+use akunu_plan::table::{MAX_BINDINGS, PARAM_BYTES};
+use akunu_plan::{Kernel, Row};
+use bytemuck::AnyBitPattern;
+
+use crate::panel::Scratch;
+use crate::tile::TileFn;
+
+/// # Safety
+/// The command's pointers were checked against its parameters, and the rows of the pass against its table.
+pub(crate) type Run = unsafe fn(&Command, &Context);
+
+/// One prepared command.
+pub(crate) struct Command {
+    pub(crate) run: Run,
+    pub(crate) kernel: Kernel,
+    /// Products of its weights' type; of no meaning to kernels without weights.
+    pub(crate) tile: TileFn,
+    /// In the order of [`Kernel::bindings`].
+    pub(crate) bindings: [*mut u8; MAX_BINDINGS],
+    pub(crate) params: [u8; PARAM_BYTES],
+    /// Entries of one step in the tokens buffer.
+    pub(crate) logit_capacity: usize,
+}
+
+// SAFETY: workers share the pointers, and write through them only to the parts that are dealt to each.
+unsafe impl Send for Command {}
+// SAFETY: as above.
+unsafe impl Sync for Command {}
+
+impl Command {
+    #[inline(always)]
+    pub(crate) fn params<P: AnyBitPattern>(&self) -> P {
+        bytemuck::pod_read_unaligned(&self.params[..size_of::<P>()])
+    }
+
+    #[inline(always)]
+    pub(crate) fn f32s(&self, binding: usize) -> *mut f32 {
+        self.bindings[binding].cast()
+    }
+}
+
+/// What a worker knows while it runs a command.
+pub(crate) struct Context {
+    pub(crate) worker: usize,
+    pub(crate) workers: usize,
+    /// Live rows of the pass, and those that ask for logits.
+    pub(crate) rows: usize,
+    pub(crate) logit_rows: usize,
+    pub(crate) step: usize,
+    pub(crate) scratch: *mut Scratch,
+}
+
+impl Context {
+    /// This worker's part of `0..total`.
+    #[inline(always)]
+    pub(crate) fn share(&self, total: usize) -> Range<usize> {
+        total * self.worker / self.workers..total * (self.worker + 1) / self.workers
+    }
+
+    /// The pass's rows.
+    ///
+    /// # Safety
+    /// `rows` is a table's row buffer.
+    #[inline(always)]
+    pub(crate) unsafe fn rows<'a>(&self, rows: *const u8) -> &'a [Row] {
+        // SAFETY: the buffer holds at least the live rows, aligned; only argmax writes it, and does not use this.
+        unsafe { std::slice::from_raw_parts(rows.cast(), self.rows) }
+    }
+}

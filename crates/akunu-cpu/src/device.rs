@@ -1,0 +1,290 @@
+//! [`CpuDevice`]: buffers, prepared tables and the pool, behind the trait that all devices have.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use akunu_format::Region;
+use akunu_plan::device::check_submission;
+use akunu_plan::{
+    Capabilities, Device, DeviceBuffer, DeviceError, DispatchTable, Outcome, ReplayId, Row, Submission,
+};
+
+use crate::host;
+use crate::isa::Isa;
+use crate::isa::table::Kernels;
+use crate::memory::{Buffer, Owned};
+use crate::panel::{Scratch, TILE_ROWS};
+use crate::pool::Pool;
+use crate::prepare::{Buffers, Prepared, prepare};
+use crate::walk::{State, Walk};
+
+pub(crate) const NAME: &str = "cpu";
+
+/// The most threads that may be asked for.
+const MAX_THREADS: usize = 1024;
+
+/// `None` leaves it to the machine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CpuOptions {
+    /// Workers, the calling thread included. By default the physical cores that this process may use.
+    pub threads: Option<usize>,
+    /// By default what [`Isa::detect`] finds.
+    pub isa: Option<Isa>,
+}
+
+pub struct CpuDevice {
+    capabilities: Capabilities,
+    isa: Isa,
+    kernels: &'static Kernels,
+    pool: Pool,
+    /// One for each worker.
+    scratch: Vec<Owned>,
+    buffers: Vec<Buffer>,
+    allocated: u64,
+    prepared: Vec<Prepared>,
+    /// Rows and logit rows of the last submission.
+    last: (usize, usize),
+    outcome: Result<Outcome, usize>,
+}
+
+impl std::fmt::Debug for CpuDevice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CpuDevice")
+            .field("isa", &self.isa)
+            .field("pool", &self.pool)
+            .field("buffers", &self.buffers.len())
+            .field("allocated", &self.allocated)
+            .finish_non_exhaustive()
+    }
+}
+
+fn failed(message: String) -> DeviceError {
+    DeviceError::Failed { device: NAME, message }
+}
+
+impl CpuDevice {
+    pub fn new(options: CpuOptions) -> Result<CpuDevice, DeviceError> {
+        let isa = match options.isa {
+            Some(isa) => isa.checked(),
+            None => Isa::detect(),
+        };
+        let isa = isa.map_err(|error| failed(error.to_string()))?;
+        let threads = options.threads.unwrap_or_else(host::physical_cores);
+        if !(1..=MAX_THREADS).contains(&threads) {
+            return Err(failed(format!("{threads} threads were asked for; use 1 to {MAX_THREADS}")));
+        }
+        let bytes = size_of::<Scratch>() as u64;
+        let own = |_| {
+            let what = "a thread's own memory".to_string();
+            Owned::zeroed(bytes).ok_or(DeviceError::OutOfMemory { device: NAME, what, bytes })
+        };
+        let scratch = (0..threads).map(own).collect::<Result<Vec<_>, _>>()?;
+        let pool = Pool::new(threads).map_err(|error| failed(format!("cannot start {threads} threads: {error}")))?;
+        Ok(CpuDevice {
+            capabilities: Capabilities {
+                name: NAME,
+                detail: format!("{}, {threads} thread{}", isa.name(), if threads == 1 { "" } else { "s" }),
+                q8_activations: true,
+                unified_memory: true,
+                chain: 32,
+                prefill_rows: TILE_ROWS,
+                workspace_bytes: bytes * threads as u64,
+                available_bytes: host::available_bytes(),
+            },
+            isa,
+            kernels: Kernels::of(isa),
+            pool,
+            scratch,
+            buffers: Vec::new(),
+            allocated: bytes * threads as u64,
+            prepared: Vec::new(),
+            last: (0, 0),
+            outcome: Ok(Outcome { steps: 0 }),
+        })
+    }
+
+    pub fn isa(&self) -> Isa {
+        self.isa
+    }
+
+    pub fn threads(&self) -> usize {
+        self.pool.workers()
+    }
+
+    fn push(&mut self, buffer: Buffer) -> DeviceBuffer {
+        self.buffers.push(buffer);
+        DeviceBuffer(self.buffers.len() as u32 - 1)
+    }
+
+    /// Where `len` bytes at `offset` of a buffer are.
+    fn place(&self, buffer: DeviceBuffer, offset: u64, len: usize) -> Result<(&Buffer, *mut u8), DeviceError> {
+        let buffer = self.buffers.get(buffer.0 as usize);
+        let buffer = buffer.ok_or_else(|| failed("that buffer is not this device's".into()))?;
+        let (end, bytes) = (offset.saturating_add(len as u64), buffer.bytes());
+        if end > bytes {
+            return Err(DeviceError::OutOfBounds { device: NAME, offset, end, bytes });
+        }
+        Ok((buffer, buffer.start().wrapping_add(offset as usize)))
+    }
+
+    fn prepared(&self, replay: ReplayId) -> Result<&Prepared, DeviceError> {
+        self.prepared.get(replay.0 as usize).ok_or_else(|| failed("that table was not prepared here".into()))
+    }
+
+    /// Checks a submission and copies its rows to where the table reads them.
+    fn begin(&mut self, replay: ReplayId, submission: &Submission<'_>) -> Result<(), DeviceError> {
+        let prepared = self.prepared(replay)?;
+        check_submission(NAME, &prepared.table, submission)?;
+        let rows = self.buffers[prepared.rows].start();
+        let logit_rows = self.buffers[prepared.logit_rows].start();
+        let (source, asked): (&[u8], &[u8]) =
+            (bytemuck::cast_slice(submission.rows), bytemuck::cast_slice(submission.logit_rows));
+        // SAFETY: both buffers have room for the table's most, which the submission was checked against.
+        unsafe {
+            source.as_ptr().copy_to_nonoverlapping(rows, source.len());
+            asked.as_ptr().copy_to_nonoverlapping(logit_rows, asked.len());
+        }
+        self.last = (submission.rows.len(), submission.logit_rows.len());
+        Ok(())
+    }
+
+    /// Checks the rows that are already there: they may come from another table, and may have moved on.
+    fn keep_rows(&self, replay: ReplayId, submission: &Submission<'_>) -> Result<(), DeviceError> {
+        let prepared = self.prepared(replay)?;
+        let (rows, asked) = self.last;
+        let (rows, asked) = (rows.min(prepared.table.rows), asked.min(prepared.table.logit_rows));
+        let (at, asked_at) =
+            (self.buffers[prepared.rows].start(), self.buffers[prepared.logit_rows].start());
+        // SAFETY: both buffers have room for the table's most, and are aligned.
+        let kept = unsafe {
+            Submission {
+                rows: std::slice::from_raw_parts(at.cast::<Row>(), rows),
+                logit_rows: std::slice::from_raw_parts(asked_at.cast::<u32>(), asked),
+                ..*submission
+            }
+        };
+        check_submission(NAME, &prepared.table, &kept)
+    }
+
+    fn walk(&mut self, replay: ReplayId, submission: &Submission<'_>, first: usize, count: usize, steps: usize) {
+        let prepared = &self.prepared[replay.0 as usize];
+        let commands = &prepared.commands[first..first + count];
+        let barrier: *const _ = self.pool.barrier();
+        let walk = Walk {
+            commands,
+            // SAFETY: the pool outlives the walk, and running a job does not touch the barrier's place.
+            barrier: unsafe { &*barrier },
+            scratch: &self.scratch,
+            rows: self.last.0.min(prepared.table.rows),
+            logit_rows: self.last.1.min(prepared.table.logit_rows),
+            steps,
+            stop: submission.stop,
+            cancel: submission.cancel,
+            tokens: self.buffers[prepared.tokens].start().cast(),
+            logit_capacity: prepared.table.logit_rows,
+            state: State::default(),
+        };
+        self.pool.run(&|worker| walk.run(worker));
+        self.outcome = match walk.state.panicked.load(Ordering::Relaxed) {
+            0 => Ok(Outcome { steps: walk.state.steps.load(Ordering::Relaxed) }),
+            index => Err(first + index - 1),
+        };
+    }
+
+    /// The outcome of the last walk of a table.
+    fn checked(&self, replay: ReplayId) -> Result<Outcome, DeviceError> {
+        self.outcome.map_err(|index| {
+            let label = self.prepared.get(replay.0 as usize).and_then(|p| p.table.info.get(index));
+            failed(format!("a kernel panicked in {}", label.map_or("a command", |info| &info.label)))
+        })
+    }
+}
+
+impl Device for CpuDevice {
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    fn allocate(&mut self, what: &str, bytes: u64) -> Result<DeviceBuffer, DeviceError> {
+        let out_of_memory = || DeviceError::OutOfMemory { device: NAME, what: what.into(), bytes };
+        let owned = Owned::zeroed(bytes).ok_or_else(out_of_memory)?;
+        self.allocated += bytes;
+        Ok(self.push(Buffer::Owned(owned)))
+    }
+
+    fn import(&mut self, region: &Region, offset: usize, bytes: usize) -> Result<DeviceBuffer, DeviceError> {
+        let len = region.bytes().len();
+        let end = offset.saturating_add(bytes);
+        if end > len {
+            let (offset, end, bytes) = (offset as u64, end as u64, len as u64);
+            return Err(DeviceError::OutOfBounds { device: NAME, offset, end, bytes });
+        }
+        Ok(self.push(Buffer::Imported { region: region.clone(), offset, bytes }))
+    }
+
+    fn upload(&mut self, buffer: DeviceBuffer, offset: u64, bytes: &[u8]) -> Result<(), DeviceError> {
+        let (owner, place) = self.place(buffer, offset, bytes.len())?;
+        if matches!(owner, Buffer::Imported { .. }) {
+            return Err(failed("an imported buffer is read-only".into()));
+        }
+        // SAFETY: inside a buffer of the device's own; no replay is running.
+        unsafe { bytes.as_ptr().copy_to_nonoverlapping(place, bytes.len()) };
+        Ok(())
+    }
+
+    fn download(&mut self, buffer: DeviceBuffer, offset: u64, bytes: &mut [u8]) -> Result<(), DeviceError> {
+        let (_, place) = self.place(buffer, offset, bytes.len())?;
+        // SAFETY: inside the buffer; no replay is running.
+        unsafe { place.cast_const().copy_to_nonoverlapping(bytes.as_mut_ptr(), bytes.len()) };
+        Ok(())
+    }
+
+    fn prepare(
+        &mut self,
+        table: &Arc<DispatchTable>,
+        buffers: &[DeviceBuffer],
+    ) -> Result<ReplayId, DeviceError> {
+        let prepared = prepare(table, &Buffers { all: &self.buffers, ids: buffers }, self.kernels)?;
+        self.prepared.push(prepared);
+        Ok(ReplayId(self.prepared.len() as u32 - 1))
+    }
+
+    fn replay(&mut self, replay: ReplayId, submission: Submission<'_>) -> Result<(), DeviceError> {
+        self.begin(replay, &submission)?;
+        if submission.cancel.is_some_and(|cancel| cancel.load(Ordering::Relaxed)) {
+            self.outcome = Ok(Outcome { steps: 0 });
+            return Ok(());
+        }
+        let count = self.prepared(replay)?.commands.len();
+        self.walk(replay, &submission, 0, count, submission.steps);
+        self.checked(replay).map(|_| ())
+    }
+
+    fn wait(&mut self) -> Result<Outcome, DeviceError> {
+        self.outcome.map_err(|_| failed("a kernel panicked".into()))
+    }
+
+    fn run_range(
+        &mut self,
+        replay: ReplayId,
+        submission: Submission<'_>,
+        first: usize,
+        count: usize,
+    ) -> Result<(), DeviceError> {
+        let commands = self.prepared(replay)?.commands.len();
+        if first.checked_add(count).is_none_or(|end| end > commands) {
+            return Err(failed(format!("commands {first} and {count} more of {commands}")));
+        }
+        if submission.rows.is_empty() {
+            self.keep_rows(replay, &submission)?;
+        } else {
+            self.begin(replay, &submission)?;
+        }
+        self.walk(replay, &submission, first, count, 1);
+        self.checked(replay).map(|_| ())
+    }
+
+    fn allocated_bytes(&self) -> u64 {
+        self.allocated
+    }
+}

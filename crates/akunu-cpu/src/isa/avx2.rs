@@ -1,0 +1,485 @@
+//! AVX2 with FMA and F16C: sixteen lanes in two registers.
+
+use std::arch::x86_64::*;
+
+use super::Lanes;
+use super::x86_quants::{QuantX86, terms_octet, unpack_panel};
+use crate::panel::{Chunk, Panel};
+use crate::quants::{Min, Sub};
+use crate::tile::{Dot, Terms};
+
+/// Lanes 0..8 and 8..16.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Avx2(pub(crate) __m256, pub(crate) __m256);
+
+macro_rules! simd {
+    ($e:expr) => {
+        // SAFETY: values of this type live only behind wrappers with AVX2, FMA and F16C enabled, which the device
+        // picks after asking the processor; pointers are as the method's caller promises.
+        unsafe { $e }
+    };
+}
+pub(crate) use simd;
+
+#[inline(always)]
+fn first_lanes(n: usize) -> (__m256i, __m256i) {
+    static MASK: [i32; 32] = {
+        let mut mask = [0; 32];
+        let mut i = 0;
+        while i < 16 {
+            mask[i] = -1;
+            i += 1;
+        }
+        mask
+    };
+    let from = &MASK[16 - n.min(16)..];
+    simd!((_mm256_loadu_si256(from.as_ptr().cast()), _mm256_loadu_si256(from[8..].as_ptr().cast())))
+}
+
+#[inline(always)]
+pub(crate) fn sum8(v: __m256) -> f32 {
+    simd!({
+        let v = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+        let v = _mm_add_ps(v, _mm_movehl_ps(v, v));
+        _mm_cvtss_f32(_mm_add_ss(v, _mm_movehdup_ps(v)))
+    })
+}
+
+#[inline(always)]
+pub(crate) fn max8(v: __m256) -> f32 {
+    simd!({
+        let v = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+        let v = _mm_max_ps(v, _mm_movehl_ps(v, v));
+        _mm_cvtss_f32(_mm_max_ss(v, _mm_movehdup_ps(v)))
+    })
+}
+
+/// `sum8` of eight registers, in their order.
+#[inline(always)]
+pub(crate) fn sums_of_eight(v: [__m256; 8]) -> __m256 {
+    simd!({
+        let fold = |a, b| _mm256_add_ps(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31));
+        let (a, b, c, d) = (fold(v[0], v[1]), fold(v[2], v[3]), fold(v[4], v[5]), fold(v[6], v[7]));
+        // Lanes 0 and 1 plus 2 and 3: [0 0 2 2 | 1 1 3 3]
+        let halve = |a, b| {
+            _mm256_add_ps(_mm256_shuffle_ps(a, b, 0b01_00_01_00), _mm256_shuffle_ps(a, b, 0b11_10_11_10))
+        };
+        let (a, b) = (halve(a, b), halve(c, d));
+        // [0 2 4 6 | 1 3 5 7]
+        let v = _mm256_add_ps(_mm256_shuffle_ps(a, b, 0b10_00_10_00), _mm256_shuffle_ps(a, b, 0b11_01_11_01));
+        _mm256_permutevar8x32_ps(v, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7))
+    })
+}
+
+/// [`akunu_plan::q8::quantise_block`] of the 32 elements at `x`.
+#[inline(always)]
+pub(crate) unsafe fn quantise_32(x: *const f32, quants: *mut i8) -> (f32, i32) {
+    // SAFETY: 32 elements and 32 bytes, as the caller promises; the instruction set as in `simd!`.
+    unsafe {
+        let v: [__m256; 4] = std::array::from_fn(|i| _mm256_loadu_ps(x.add(i * 8)));
+        let magnitude = _mm256_set1_epi32(0x7fff_ffff);
+        let bits = |v| _mm256_and_si256(_mm256_castps_si256(v), magnitude);
+        let m = _mm256_max_epi32(
+            _mm256_max_epi32(bits(v[0]), bits(v[1])),
+            _mm256_max_epi32(bits(v[2]), bits(v[3])),
+        );
+        let m = _mm_max_epi32(_mm256_castsi256_si128(m), _mm256_extracti128_si256(m, 1));
+        let m = _mm_max_epi32(m, _mm_shuffle_epi32(m, 0b01_00_11_10));
+        let m = _mm_max_epi32(m, _mm_shuffle_epi32(m, 0b10_11_00_01));
+        let largest = f32::from_bits(_mm_cvtsi128_si32(m) as u32);
+        let inverse = 127.0 / largest;
+        if !largest.is_finite() || !inverse.is_finite() {
+            _mm256_storeu_si256(quants.cast(), _mm256_setzero_si256());
+            return (if largest.is_finite() { 0.0 } else { f32::NAN }, 0);
+        }
+        let scale = _mm256_set1_ps(inverse);
+        let q: [__m256i; 4] = std::array::from_fn(|i| _mm256_cvtps_epi32(_mm256_mul_ps(v[i], scale)));
+        let sum = _mm256_add_epi32(_mm256_add_epi32(q[0], q[1]), _mm256_add_epi32(q[2], q[3]));
+        let sum = _mm_add_epi32(_mm256_castsi256_si128(sum), _mm256_extracti128_si256(sum, 1));
+        let sum = _mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0b01_00_11_10));
+        let sum = _mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0b10_11_00_01));
+        let bytes = _mm256_packs_epi16(_mm256_packs_epi32(q[0], q[1]), _mm256_packs_epi32(q[2], q[3]));
+        let bytes = _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+        _mm256_storeu_si256(quants.cast(), bytes);
+        (largest / 127.0, _mm_cvtsi128_si32(sum))
+    }
+}
+
+macro_rules! both {
+    ($op:ident, $a:expr, $b:expr) => {
+        simd!(Avx2($op($a.0, $b.0), $op($a.1, $b.1)))
+    };
+}
+
+const ROUND: i32 = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+
+impl Lanes for Avx2 {
+    #[inline(always)]
+    fn splat(x: f32) -> Avx2 {
+        simd!(Avx2(_mm256_set1_ps(x), _mm256_set1_ps(x)))
+    }
+
+    #[inline(always)]
+    unsafe fn load(p: *const f32) -> Avx2 {
+        simd!(Avx2(_mm256_loadu_ps(p), _mm256_loadu_ps(p.add(8))))
+    }
+
+    #[inline(always)]
+    unsafe fn load_n(p: *const f32, n: usize) -> Avx2 {
+        let (a, b) = first_lanes(n);
+        simd!(Avx2(_mm256_maskload_ps(p, a), _mm256_maskload_ps(p.wrapping_add(8), b)))
+    }
+
+    #[inline(always)]
+    unsafe fn store(self, p: *mut f32) {
+        simd!({
+            _mm256_storeu_ps(p, self.0);
+            _mm256_storeu_ps(p.add(8), self.1);
+        });
+    }
+
+    #[inline(always)]
+    unsafe fn store_n(self, p: *mut f32, n: usize) {
+        let (a, b) = first_lanes(n);
+        simd!({
+            _mm256_maskstore_ps(p, a, self.0);
+            _mm256_maskstore_ps(p.wrapping_add(8), b, self.1);
+        });
+    }
+
+    #[inline(always)]
+    unsafe fn load_f16(p: *const u8) -> Avx2 {
+        simd!(Avx2(
+            _mm256_cvtph_ps(_mm_loadu_si128(p.cast())),
+            _mm256_cvtph_ps(_mm_loadu_si128(p.add(16).cast()))
+        ))
+    }
+
+    #[inline(always)]
+    unsafe fn load_bf16(p: *const u8) -> Avx2 {
+        simd!({
+            let up = |h| _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
+            Avx2(up(_mm_loadu_si128(p.cast())), up(_mm_loadu_si128(p.add(16).cast())))
+        })
+    }
+
+    #[inline(always)]
+    unsafe fn store_f16(self, p: *mut u8) {
+        simd!({
+            _mm_storeu_si128(p.cast(), _mm256_cvtps_ph(self.0, _MM_FROUND_TO_NEAREST_INT));
+            _mm_storeu_si128(p.add(16).cast(), _mm256_cvtps_ph(self.1, _MM_FROUND_TO_NEAREST_INT));
+        });
+    }
+
+    #[inline(always)]
+    unsafe fn load_i8(p: *const i8) -> Avx2 {
+        simd!({
+            let v = _mm_loadu_si128(p.cast());
+            let up = |v| _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(v));
+            Avx2(up(v), up(_mm_unpackhi_epi64(v, v)))
+        })
+    }
+
+    #[inline(always)]
+    fn f16(bits: u16) -> f32 {
+        simd!(_mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(i32::from(bits)))))
+    }
+
+    #[inline(always)]
+    fn add(self, b: Avx2) -> Avx2 {
+        both!(_mm256_add_ps, self, b)
+    }
+
+    #[inline(always)]
+    fn sub(self, b: Avx2) -> Avx2 {
+        both!(_mm256_sub_ps, self, b)
+    }
+
+    #[inline(always)]
+    fn mul(self, b: Avx2) -> Avx2 {
+        both!(_mm256_mul_ps, self, b)
+    }
+
+    #[inline(always)]
+    fn div(self, b: Avx2) -> Avx2 {
+        both!(_mm256_div_ps, self, b)
+    }
+
+    #[inline(always)]
+    fn fma(self, b: Avx2, c: Avx2) -> Avx2 {
+        simd!(Avx2(_mm256_fmadd_ps(self.0, b.0, c.0), _mm256_fmadd_ps(self.1, b.1, c.1)))
+    }
+
+    #[inline(always)]
+    fn max(self, b: Avx2) -> Avx2 {
+        both!(_mm256_max_ps, self, b)
+    }
+
+    #[inline(always)]
+    fn min(self, b: Avx2) -> Avx2 {
+        both!(_mm256_min_ps, self, b)
+    }
+
+    #[inline(always)]
+    fn abs(self) -> Avx2 {
+        let sign = Avx2::splat(-0.0);
+        both!(_mm256_andnot_ps, sign, self)
+    }
+
+    #[inline(always)]
+    fn copysign(self, sign: Avx2) -> Avx2 {
+        let bit = Avx2::splat(-0.0);
+        let (magnitude, sign) = (both!(_mm256_andnot_ps, bit, self), both!(_mm256_and_ps, bit, sign));
+        both!(_mm256_or_ps, magnitude, sign)
+    }
+
+    #[inline(always)]
+    fn round(self) -> Avx2 {
+        simd!(Avx2(_mm256_round_ps(self.0, ROUND), _mm256_round_ps(self.1, ROUND)))
+    }
+
+    #[inline(always)]
+    fn scale2(self, n: Avx2) -> Avx2 {
+        simd!({
+            let scale = |x, n| {
+                let n = _mm256_cvtps_epi32(n);
+                let half = _mm256_srai_epi32(n, 1);
+                let power = |e| {
+                    let biased = _mm256_add_epi32(e, _mm256_set1_epi32(127));
+                    _mm256_castsi256_ps(_mm256_slli_epi32(biased, 23))
+                };
+                _mm256_mul_ps(_mm256_mul_ps(x, power(half)), power(_mm256_sub_epi32(n, half)))
+            };
+            Avx2(scale(self.0, n.0), scale(self.1, n.1))
+        })
+    }
+
+    #[inline(always)]
+    fn select_lt(a: Avx2, b: Avx2, x: Avx2, y: Avx2) -> Avx2 {
+        simd!({
+            let pick = |a, b, x, y| _mm256_blendv_ps(y, x, _mm256_cmp_ps(a, b, _CMP_LT_OQ));
+            Avx2(pick(a.0, b.0, x.0, y.0), pick(a.1, b.1, x.1, y.1))
+        })
+    }
+
+    #[inline(always)]
+    fn sum(self) -> f32 {
+        sum8(simd!(_mm256_add_ps(self.0, self.1)))
+    }
+
+    #[inline(always)]
+    fn max_lane(self) -> f32 {
+        max8(simd!(_mm256_max_ps(self.0, self.1)))
+    }
+
+    #[inline(always)]
+    fn eq_mask(self, b: Avx2) -> u32 {
+        simd!({
+            let low = _mm256_movemask_ps(_mm256_cmp_ps(self.0, b.0, _CMP_EQ_OQ)) as u32;
+            let high = _mm256_movemask_ps(_mm256_cmp_ps(self.1, b.1, _CMP_EQ_OQ)) as u32;
+            low | high << 8
+        })
+    }
+
+    #[inline(always)]
+    unsafe fn sums8(v: [Avx2; 8], out: *mut f32) {
+        simd!({
+            let folded = [
+                _mm256_add_ps(v[0].0, v[0].1),
+                _mm256_add_ps(v[1].0, v[1].1),
+                _mm256_add_ps(v[2].0, v[2].1),
+                _mm256_add_ps(v[3].0, v[3].1),
+                _mm256_add_ps(v[4].0, v[4].1),
+                _mm256_add_ps(v[5].0, v[5].1),
+                _mm256_add_ps(v[6].0, v[6].1),
+                _mm256_add_ps(v[7].0, v[7].1),
+            ];
+            _mm256_storeu_ps(out, sums_of_eight(folded));
+        });
+    }
+
+    #[inline(always)]
+    unsafe fn quantise(x: *const f32, quants: *mut i8) -> (f32, i32) {
+        simd!(quantise_32(x, quants))
+    }
+
+    #[inline(always)]
+    fn prefetch(p: *const u8) {
+        simd!(_mm_prefetch(p.cast(), _MM_HINT_T0));
+    }
+}
+
+/// Products of 32 quants with 32 activations, summed in pairs: at most 2 · 127 · 128, which fits i16.
+#[inline(always)]
+pub(crate) fn pairs<Q: QuantX86>(q: __m256i, x: __m256i) -> __m256i {
+    simd!(if Q::SIGNED {
+        _mm256_maddubs_epi16(_mm256_abs_epi8(q), _mm256_sign_epi8(x, q))
+    } else {
+        _mm256_maddubs_epi16(q, x)
+    })
+}
+
+impl<Q: QuantX86> Dot<Q> for Avx2 {
+    #[inline(always)]
+    unsafe fn terms(w: *const u8, x: *const i8, sums: *const i32, full: bool) -> Terms<Avx2> {
+        simd!({
+            let low = terms_octet::<Q, false>(w, x, sums);
+            if !full {
+                let zero = _mm256_setzero_ps();
+                let half = |v| Avx2(v, zero);
+                return Terms {
+                    sum: half(low.sum),
+                    d: half(low.d),
+                    min_sum: half(low.min_sum),
+                    m: half(low.m),
+                };
+            }
+            let high = terms_octet::<Q, false>(w.add(Q::OCTET_BYTES), x.add(256), sums.add(8));
+            Terms {
+                sum: Avx2(low.sum, high.sum),
+                d: Avx2(low.d, high.d),
+                min_sum: Avx2(low.min_sum, high.min_sum),
+                m: Avx2(low.m, high.m),
+            }
+        })
+    }
+
+    #[inline(always)]
+    unsafe fn unpack(panel: *mut Panel, rows: &[*const u8; 16], blocks: usize) {
+        simd!(unpack_panel::<Avx2, Q, false>(panel, rows, blocks));
+    }
+
+    #[inline(always)]
+    unsafe fn multiply<const R: usize>(panel: *const Panel, blocks: usize, x: [Chunk; R], acc: [*mut f32; R]) {
+        // SAFETY: an unpacked panel of the caller's.
+        let panel = unsafe { &*panel };
+        for b in 0..blocks {
+            simd!(multiply_block::<Q, R>(panel, b, &x, &acc));
+        }
+    }
+}
+
+/// Four-element steps whose pair sums stay within i16.
+const fn steps<Q: QuantX86>() -> usize {
+    let room = 32767 / (2 * 127 * Q::MAX);
+    let most = if matches!(Q::SUB, Sub::Half) { 4 } else { 8 };
+    if room >= 8 && most == 8 {
+        8
+    } else if room >= 4 {
+        4
+    } else {
+        1
+    }
+}
+
+/// Integer sums of steps `from..to` for sixteen outputs by R rows.
+#[inline(always)]
+unsafe fn integer_steps<Q: QuantX86, const R: usize>(
+    panel: &Panel,
+    b: usize,
+    x: &[Chunk; R],
+    from: usize,
+    to: usize,
+) -> [[__m256i; 2]; R] {
+    simd!({
+        let ones = _mm256_set1_epi16(1);
+        let mut wide = [[_mm256_setzero_si256(); 2]; R];
+        let mut step = from;
+        while step < to {
+            let mut narrow = [[_mm256_setzero_si256(); 2]; R];
+            for i in 0..steps::<Q>() {
+                let w = panel.quants[b][step + i].as_ptr();
+                let w = [_mm256_load_si256(w.cast()), _mm256_load_si256(w.add(32).cast())];
+                for r in 0..R {
+                    let x = x[r].quants.add(b * 32 + (step + i) * 4).cast::<i32>().read_unaligned();
+                    let x = _mm256_set1_epi32(x);
+                    for h in 0..2 {
+                        narrow[r][h] = _mm256_add_epi16(narrow[r][h], pairs::<Q>(w[h], x));
+                    }
+                }
+            }
+            for r in 0..R {
+                for h in 0..2 {
+                    wide[r][h] = _mm256_add_epi32(wide[r][h], _mm256_madd_epi16(narrow[r][h], ones));
+                }
+            }
+            step += steps::<Q>();
+        }
+        wide
+    })
+}
+
+#[inline(always)]
+unsafe fn multiply_block<Q: QuantX86, const R: usize>(panel: &Panel, b: usize, x: &[Chunk; R], acc: &[*mut f32; R]) {
+    simd!({
+        let to_float = |v: [__m256i; 2]| Avx2(_mm256_cvtepi32_ps(v[0]), _mm256_cvtepi32_ps(v[1]));
+        let mut sums = [Avx2::zero(); R];
+        if Q::SUB == Sub::Half {
+            let first = integer_steps::<Q, R>(panel, b, x, 0, 4);
+            let second = integer_steps::<Q, R>(panel, b, x, 4, 8);
+            let sub = [load(&panel.sub[b * 2].0), load(&panel.sub[b * 2 + 1].0)];
+            for r in 0..R {
+                sums[r] = to_float(second[r]).fma(sub[1], to_float(first[r]).mul(sub[0]));
+            }
+        } else {
+            let all = integer_steps::<Q, R>(panel, b, x, 0, 8);
+            for r in 0..R {
+                let mut v = all[r];
+                if Q::OFFSET != 0 {
+                    let offset = _mm256_set1_epi32(Q::OFFSET * *x[r].sums.add(b));
+                    v = [_mm256_sub_epi32(v[0], offset), _mm256_sub_epi32(v[1], offset)];
+                }
+                sums[r] = to_float(v);
+                if Q::SUB == Sub::Block {
+                    sums[r] = sums[r].mul(load(&panel.sub[b * 2].0));
+                }
+            }
+        }
+        for r in 0..R {
+            let dx = Avx2::splat(*x[r].scales.add(b));
+            let at = acc[r].add(b * 16);
+            let mut lanes = sums[r].fma(load::<Avx2>(&panel.d[b].0).mul(dx), Avx2::load(at));
+            if Q::MIN != Min::None {
+                let mins = mins::<Avx2, Q>(panel, b, &x[r]);
+                lanes = mins.fma(load::<Avx2>(&panel.m[b].0).mul(dx), lanes);
+            }
+            lanes.store(at);
+        }
+    })
+}
+
+#[inline(always)]
+pub(crate) fn load<V: Lanes>(v: &[f32; 16]) -> V {
+    // SAFETY: sixteen elements.
+    unsafe { V::load(v.as_ptr()) }
+}
+
+/// Σ min · x of block `b`, exactly, for sixteen outputs.
+#[inline(always)]
+pub(crate) unsafe fn mins<V: Lanes, Q: QuantX86>(panel: &Panel, b: usize, x: &Chunk) -> V {
+    // SAFETY: block b of the chunk, as the caller promises; the instruction set as in `simd!`.
+    unsafe {
+        let sum = *x.sums.add(b);
+        match Q::MIN {
+            Min::Float | Min::None => V::splat(sum as f32),
+            Min::Block => V::splat(sum as f32).mul(load(&panel.min[b * 2].0)),
+            Min::Half => {
+                let first = sum16(x.quants.add(b * 32));
+                let second = V::splat((sum - first) as f32).mul(load(&panel.min[b * 2 + 1].0));
+                V::splat(first as f32).fma(load(&panel.min[b * 2].0), second)
+            }
+        }
+    }
+}
+
+/// The sum of sixteen activations.
+#[inline(always)]
+unsafe fn sum16(x: *const i8) -> i32 {
+    simd!({
+        let v = _mm256_cvtepi8_epi16(_mm_loadu_si128(x.cast()));
+        let v = _mm256_madd_epi16(v, _mm256_set1_epi16(1));
+        let v = _mm_add_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
+        let v = _mm_add_epi32(v, _mm_shuffle_epi32(v, 0b01_00_11_10));
+        _mm_cvtsi128_si32(_mm_add_epi32(v, _mm_shuffle_epi32(v, 0b10_11_00_01)))
+    })
+}

@@ -1,0 +1,325 @@
+//! AVX-512 with VNNI: sixteen lanes in one register, bytes multiplied and summed by fours.
+
+use std::arch::x86_64::*;
+
+use super::Lanes;
+use super::avx2::{load, mins, quantise_32, simd, sum8, max8, sums_of_eight};
+use super::x86_quants::{QuantX86, terms_octet, unpack_panel};
+use crate::panel::{Chunk, Panel};
+use crate::quants::{Min, Sub};
+use crate::tile::{Dot, Terms};
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Avx512(pub(crate) __m512);
+
+#[inline(always)]
+fn first_lanes(n: usize) -> __mmask16 {
+    ((1_u32 << n.min(16)) - 1) as __mmask16
+}
+
+const ROUND: i32 = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+
+/// The two halves of a register added or compared, as the first step of the fixed tree.
+#[inline(always)]
+fn halves(v: __m512) -> (__m256, __m256) {
+    simd!((_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1)))
+}
+
+impl Lanes for Avx512 {
+    const WIDE: bool = true;
+
+    #[inline(always)]
+    fn splat(x: f32) -> Avx512 {
+        simd!(Avx512(_mm512_set1_ps(x)))
+    }
+
+    #[inline(always)]
+    unsafe fn load(p: *const f32) -> Avx512 {
+        simd!(Avx512(_mm512_loadu_ps(p)))
+    }
+
+    #[inline(always)]
+    unsafe fn load_n(p: *const f32, n: usize) -> Avx512 {
+        simd!(Avx512(_mm512_maskz_loadu_ps(first_lanes(n), p)))
+    }
+
+    #[inline(always)]
+    unsafe fn store(self, p: *mut f32) {
+        simd!(_mm512_storeu_ps(p, self.0));
+    }
+
+    #[inline(always)]
+    unsafe fn store_n(self, p: *mut f32, n: usize) {
+        simd!(_mm512_mask_storeu_ps(p, first_lanes(n), self.0));
+    }
+
+    #[inline(always)]
+    unsafe fn load_f16(p: *const u8) -> Avx512 {
+        simd!(Avx512(_mm512_cvtph_ps(_mm256_loadu_si256(p.cast()))))
+    }
+
+    #[inline(always)]
+    unsafe fn load_bf16(p: *const u8) -> Avx512 {
+        simd!({
+            let v = _mm512_cvtepu16_epi32(_mm256_loadu_si256(p.cast()));
+            Avx512(_mm512_castsi512_ps(_mm512_slli_epi32(v, 16)))
+        })
+    }
+
+    #[inline(always)]
+    unsafe fn store_f16(self, p: *mut u8) {
+        simd!(_mm256_storeu_si256(p.cast(), _mm512_cvtps_ph(self.0, _MM_FROUND_TO_NEAREST_INT)));
+    }
+
+    #[inline(always)]
+    unsafe fn load_i8(p: *const i8) -> Avx512 {
+        simd!(Avx512(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(p.cast())))))
+    }
+
+    #[inline(always)]
+    fn f16(bits: u16) -> f32 {
+        simd!(_mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(i32::from(bits)))))
+    }
+
+    #[inline(always)]
+    fn add(self, b: Avx512) -> Avx512 {
+        simd!(Avx512(_mm512_add_ps(self.0, b.0)))
+    }
+
+    #[inline(always)]
+    fn sub(self, b: Avx512) -> Avx512 {
+        simd!(Avx512(_mm512_sub_ps(self.0, b.0)))
+    }
+
+    #[inline(always)]
+    fn mul(self, b: Avx512) -> Avx512 {
+        simd!(Avx512(_mm512_mul_ps(self.0, b.0)))
+    }
+
+    #[inline(always)]
+    fn div(self, b: Avx512) -> Avx512 {
+        simd!(Avx512(_mm512_div_ps(self.0, b.0)))
+    }
+
+    #[inline(always)]
+    fn fma(self, b: Avx512, c: Avx512) -> Avx512 {
+        simd!(Avx512(_mm512_fmadd_ps(self.0, b.0, c.0)))
+    }
+
+    #[inline(always)]
+    fn max(self, b: Avx512) -> Avx512 {
+        simd!(Avx512(_mm512_max_ps(self.0, b.0)))
+    }
+
+    #[inline(always)]
+    fn min(self, b: Avx512) -> Avx512 {
+        simd!(Avx512(_mm512_min_ps(self.0, b.0)))
+    }
+
+    #[inline(always)]
+    fn abs(self) -> Avx512 {
+        simd!(Avx512(_mm512_abs_ps(self.0)))
+    }
+
+    #[inline(always)]
+    fn copysign(self, sign: Avx512) -> Avx512 {
+        simd!({
+            let bit = _mm512_set1_ps(-0.0);
+            Avx512(_mm512_or_ps(_mm512_andnot_ps(bit, self.0), _mm512_and_ps(bit, sign.0)))
+        })
+    }
+
+    #[inline(always)]
+    fn round(self) -> Avx512 {
+        simd!(Avx512(_mm512_roundscale_ps(self.0, ROUND)))
+    }
+
+    #[inline(always)]
+    fn scale2(self, n: Avx512) -> Avx512 {
+        simd!({
+            let n = _mm512_cvtps_epi32(n.0);
+            let half = _mm512_srai_epi32(n, 1);
+            let power =
+                |e| _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(e, _mm512_set1_epi32(127)), 23));
+            let first = _mm512_mul_ps(self.0, power(half));
+            Avx512(_mm512_mul_ps(first, power(_mm512_sub_epi32(n, half))))
+        })
+    }
+
+    #[inline(always)]
+    fn select_lt(a: Avx512, b: Avx512, x: Avx512, y: Avx512) -> Avx512 {
+        simd!({
+            let less = _mm512_cmp_ps_mask(a.0, b.0, _CMP_LT_OQ);
+            Avx512(_mm512_mask_blend_ps(less, y.0, x.0))
+        })
+    }
+
+    #[inline(always)]
+    fn sum(self) -> f32 {
+        let (low, high) = halves(self.0);
+        sum8(simd!(_mm256_add_ps(low, high)))
+    }
+
+    #[inline(always)]
+    fn max_lane(self) -> f32 {
+        let (low, high) = halves(self.0);
+        max8(simd!(_mm256_max_ps(low, high)))
+    }
+
+    #[inline(always)]
+    fn eq_mask(self, b: Avx512) -> u32 {
+        u32::from(simd!(_mm512_cmp_ps_mask(self.0, b.0, _CMP_EQ_OQ)))
+    }
+
+    #[inline(always)]
+    unsafe fn sums8(v: [Avx512; 8], out: *mut f32) {
+        simd!({
+            let folded = v.map(|v| {
+                let (low, high) = halves(v.0);
+                _mm256_add_ps(low, high)
+            });
+            _mm256_storeu_ps(out, sums_of_eight(folded));
+        });
+    }
+
+    #[inline(always)]
+    unsafe fn quantise(x: *const f32, quants: *mut i8) -> (f32, i32) {
+        simd!(quantise_32(x, quants))
+    }
+
+    #[inline(always)]
+    fn prefetch(p: *const u8) {
+        simd!(_mm_prefetch(p.cast(), _MM_HINT_T0));
+    }
+}
+
+/// Products of 32 quants with 32 activations, summed by fours.
+#[inline(always)]
+pub(crate) fn dot_bytes<Q: QuantX86>(q: __m256i, x: __m256i) -> __m256i {
+    simd!({
+        let zero = _mm256_setzero_si256();
+        if Q::SIGNED {
+            // The magnitude of a quant reaches 128, which is unsigned here; activations stop at −127.
+            _mm256_dpbusd_epi32(zero, _mm256_abs_epi8(q), _mm256_sign_epi8(x, q))
+        } else {
+            _mm256_dpbusd_epi32(zero, q, x)
+        }
+    })
+}
+
+impl<Q: QuantX86> Dot<Q> for Avx512 {
+    #[inline(always)]
+    unsafe fn terms(w: *const u8, x: *const i8, sums: *const i32, full: bool) -> Terms<Avx512> {
+        simd!({
+            let low = terms_octet::<Q, true>(w, x, sums);
+            if !full {
+                let zero = _mm512_setzero_ps();
+                let half = |v| Avx512(_mm512_insertf32x8(zero, v, 0));
+                return Terms {
+                    sum: half(low.sum),
+                    d: half(low.d),
+                    min_sum: half(low.min_sum),
+                    m: half(low.m),
+                };
+            }
+            let high = terms_octet::<Q, true>(w.add(Q::OCTET_BYTES), x.add(256), sums.add(8));
+            let join = |a, b| Avx512(_mm512_insertf32x8(_mm512_castps256_ps512(a), b, 1));
+            Terms {
+                sum: join(low.sum, high.sum),
+                d: join(low.d, high.d),
+                min_sum: join(low.min_sum, high.min_sum),
+                m: join(low.m, high.m),
+            }
+        })
+    }
+
+    #[inline(always)]
+    unsafe fn unpack(panel: *mut Panel, rows: &[*const u8; 16], blocks: usize) {
+        simd!({
+            unpack_panel::<Avx512, Q, true>(panel, rows, blocks);
+            let panel = &mut *panel;
+            // Activations are offset by 128 to be unsigned: Σ w · (x + 128) − 128 · Σ w.
+            let offset = _mm512_set1_epi8(-128);
+            for b in 0..blocks {
+                for half in 0..2 {
+                    let mut sum = _mm512_setzero_si512();
+                    for step in half * 4..half * 4 + 4 {
+                        let w = _mm512_load_si512(panel.quants[b][step].as_ptr().cast());
+                        sum = _mm512_dpbusd_epi32(sum, offset, w);
+                    }
+                    let negative = _mm512_sub_epi32(_mm512_setzero_si512(), sum);
+                    _mm512_storeu_si512(panel.correction[b * 2 + half].as_mut_ptr().cast(), negative);
+                }
+            }
+        });
+    }
+
+    #[inline(always)]
+    unsafe fn multiply<const R: usize>(panel: *const Panel, blocks: usize, x: [Chunk; R], acc: [*mut f32; R]) {
+        // SAFETY: an unpacked panel of the caller's.
+        let panel = unsafe { &*panel };
+        for b in 0..blocks {
+            simd!(multiply_block::<Q, R>(panel, b, &x, &acc));
+        }
+    }
+}
+
+/// The integer sums of one half block for sixteen outputs by R rows.
+#[inline(always)]
+unsafe fn half_block<const R: usize>(
+    panel: &Panel,
+    b: usize,
+    half: usize,
+    x: &[Chunk; R],
+    mut sums: [__m512i; R],
+) -> [__m512i; R] {
+    simd!({
+        let correction = _mm512_loadu_si512(panel.correction[b * 2 + half].as_ptr().cast());
+        for sum in &mut sums {
+            *sum = _mm512_add_epi32(*sum, correction);
+        }
+        for step in half * 4..half * 4 + 4 {
+            let w = _mm512_load_si512(panel.quants[b][step].as_ptr().cast());
+            for r in 0..R {
+                let x = x[r].quants.add(b * 32 + step * 4).cast::<u32>().read_unaligned() ^ 0x8080_8080;
+                sums[r] = _mm512_dpbusd_epi32(sums[r], _mm512_set1_epi32(x as i32), w);
+            }
+        }
+        sums
+    })
+}
+
+#[inline(always)]
+unsafe fn multiply_block<Q: QuantX86, const R: usize>(panel: &Panel, b: usize, x: &[Chunk; R], acc: &[*mut f32; R]) {
+    simd!({
+        let zero = [_mm512_setzero_si512(); R];
+        let mut sums = [Avx512(_mm512_setzero_ps()); R];
+        let first = half_block::<R>(panel, b, 0, x, zero);
+        if Q::SUB == Sub::Half {
+            let second = half_block::<R>(panel, b, 1, x, zero);
+            let sub = [load::<Avx512>(&panel.sub[b * 2].0), load(&panel.sub[b * 2 + 1].0)];
+            for r in 0..R {
+                let first = Avx512(_mm512_cvtepi32_ps(first[r])).mul(sub[0]);
+                sums[r] = Avx512(_mm512_cvtepi32_ps(second[r])).fma(sub[1], first);
+            }
+        } else {
+            let both = half_block::<R>(panel, b, 1, x, first);
+            for r in 0..R {
+                sums[r] = Avx512(_mm512_cvtepi32_ps(both[r]));
+                if Q::SUB == Sub::Block {
+                    sums[r] = sums[r].mul(load(&panel.sub[b * 2].0));
+                }
+            }
+        }
+        for r in 0..R {
+            let dx = Avx512::splat(*x[r].scales.add(b));
+            let at = acc[r].add(b * 16);
+            let mut lanes = sums[r].fma(load::<Avx512>(&panel.d[b].0).mul(dx), Avx512::load(at));
+            if Q::MIN != Min::None {
+                let mins = mins::<Avx512, Q>(panel, b, &x[r]);
+                lanes = mins.fma(load::<Avx512>(&panel.m[b].0).mul(dx), lanes);
+            }
+            lanes.store(at);
+        }
+    })
+}

@@ -1,0 +1,195 @@
+//! Instruction sets: which there are, and the sixteen lanes that all of them compute on.
+//!
+//! One file per instruction set, the same functions in each. Everything above is written once, generic over
+//! [`Lanes`], and instantiated for each set behind a `target_feature` wrapper (see `table.rs`).
+
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod avx2;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod avx512;
+pub(crate) mod scalar;
+pub(crate) mod table;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod x86_quants;
+
+use akunu_plan::q8;
+
+/// An instruction set that kernels are written for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Isa {
+    /// Plain Rust: the definition of every kernel, and what runs where nothing better does.
+    Scalar,
+    /// AVX2 with FMA and F16C.
+    Avx2,
+    /// AVX-512 F, BW, VL, DQ and VNNI.
+    Avx512,
+}
+
+/// Why an instruction set cannot be had.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum IsaError {
+    #[error("AKUNU_ISA={0} is not an instruction set; use one of scalar, avx2, avx512")]
+    Unknown(String),
+    #[error("this processor does not have {}; the best it has is {}", .asked.name(), .best.name())]
+    Unavailable { asked: Isa, best: Isa },
+}
+
+impl Isa {
+    pub const ALL: [Isa; 3] = [Isa::Scalar, Isa::Avx2, Isa::Avx512];
+
+    pub const fn name(self) -> &'static str {
+        match self {
+            Isa::Scalar => "scalar",
+            Isa::Avx2 => "avx2",
+            Isa::Avx512 => "avx512",
+        }
+    }
+
+    pub fn from_name(name: &str) -> Option<Isa> {
+        Isa::ALL.into_iter().find(|isa| isa.name().eq_ignore_ascii_case(name))
+    }
+
+    /// Whether this processor has it.
+    pub fn is_available(self) -> bool {
+        match self {
+            Isa::Scalar => true,
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => has_avx2(),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => {
+                has_avx2()
+                    && is_x86_feature_detected!("avx512f")
+                    && is_x86_feature_detected!("avx512bw")
+                    && is_x86_feature_detected!("avx512vl")
+                    && is_x86_feature_detected!("avx512dq")
+                    && is_x86_feature_detected!("avx512vnni")
+            }
+            #[cfg(not(target_arch = "x86_64"))]
+            _ => false,
+        }
+    }
+
+    /// Those that this processor has, worst first.
+    pub fn available() -> Vec<Isa> {
+        Isa::ALL.into_iter().filter(|isa| isa.is_available()).collect()
+    }
+
+    /// What `AKUNU_ISA` names, else the best that this processor has.
+    pub fn detect() -> Result<Isa, IsaError> {
+        let best = Isa::available().pop().unwrap_or(Isa::Scalar);
+        match std::env::var("AKUNU_ISA") {
+            Err(_) => Ok(best),
+            Ok(name) if name.is_empty() => Ok(best),
+            Ok(name) => Isa::from_name(&name).ok_or(IsaError::Unknown(name))?.checked(),
+        }
+    }
+
+    /// Itself, if this processor has it.
+    pub fn checked(self) -> Result<Isa, IsaError> {
+        if self.is_available() {
+            return Ok(self);
+        }
+        let best = Isa::available().pop().unwrap_or(Isa::Scalar);
+        Err(IsaError::Unavailable { asked: self, best })
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn has_avx2() -> bool {
+    is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c")
+}
+
+/// Sixteen f32 lanes. Every method gives the same bits in every implementation (NaN payloads excepted).
+///
+/// The methods of a SIMD implementation may only be reached from its instruction set's wrappers: no value of such a
+/// type may be made elsewhere. That is why they are not `unsafe` each; [`table`] is the one place that picks.
+pub(crate) trait Lanes: Copy {
+    /// Registers enough for larger tiles.
+    const WIDE: bool = false;
+
+    fn splat(x: f32) -> Self;
+    /// # Safety
+    /// Sixteen elements can be read at `p`, which need not be aligned.
+    unsafe fn load(p: *const f32) -> Self;
+    /// The first `n` ≤ 16 elements; the other lanes are 0.
+    /// # Safety
+    /// `n` elements can be read at `p`.
+    unsafe fn load_n(p: *const f32, n: usize) -> Self;
+    /// # Safety
+    /// Sixteen elements can be written at `p`.
+    unsafe fn store(self, p: *mut f32);
+    /// # Safety
+    /// `n` ≤ 16 elements can be written at `p`.
+    unsafe fn store_n(self, p: *mut f32, n: usize);
+    /// # Safety
+    /// Sixteen halves can be read at `p`.
+    unsafe fn load_f16(p: *const u8) -> Self;
+    /// # Safety
+    /// Sixteen bfloat16 can be read at `p`.
+    unsafe fn load_bf16(p: *const u8) -> Self;
+    /// Rounds to nearest, ties to even.
+    /// # Safety
+    /// Sixteen halves can be written at `p`.
+    unsafe fn store_f16(self, p: *mut u8);
+    /// # Safety
+    /// Sixteen bytes can be read at `p`.
+    unsafe fn load_i8(p: *const i8) -> Self;
+    /// One half, exactly.
+    fn f16(bits: u16) -> f32;
+
+    fn add(self, b: Self) -> Self;
+    fn sub(self, b: Self) -> Self;
+    fn mul(self, b: Self) -> Self;
+    fn div(self, b: Self) -> Self;
+    /// `self · b + c`, rounded once.
+    fn fma(self, b: Self, c: Self) -> Self;
+    /// `self > b ? self : b`
+    fn max(self, b: Self) -> Self;
+    /// `self < b ? self : b`
+    fn min(self, b: Self) -> Self;
+    fn abs(self) -> Self;
+    fn copysign(self, sign: Self) -> Self;
+    /// To the nearest integer, ties to even.
+    fn round(self) -> Self;
+    /// `self · 2^n` for integral n in −250 ..= 250, as two products (so that the result may leave the normal range).
+    fn scale2(self, n: Self) -> Self;
+    /// `a < b ? x : y`
+    fn select_lt(a: Self, b: Self, x: Self, y: Self) -> Self;
+    /// The fixed tree: l += l+8, l += l+4, l += l+2, l += l+1.
+    fn sum(self) -> f32;
+    /// The largest lane, by [`Lanes::max`] in the same tree.
+    fn max_lane(self) -> f32;
+    /// Bit l is set where lane l equals `b`'s.
+    fn eq_mask(self, b: Self) -> u32;
+
+    #[inline(always)]
+    fn zero() -> Self {
+        Self::splat(0.0)
+    }
+
+    /// `sum` of each of eight.
+    /// # Safety
+    /// Eight elements can be written at `out`.
+    #[inline(always)]
+    unsafe fn sums8(v: [Self; 8], out: *mut f32) {
+        for (i, v) in v.into_iter().enumerate() {
+            // SAFETY: as the caller promises.
+            unsafe { *out.add(i) = v.sum() };
+        }
+    }
+
+    /// [`q8::quantise_block`]: (scale, sum of quants).
+    /// # Safety
+    /// 32 elements can be read at `x`, 32 bytes written at `quants`.
+    #[inline(always)]
+    unsafe fn quantise(x: *const f32, quants: *mut i8) -> (f32, i32) {
+        // SAFETY: as the caller promises; activations are aligned f32 buffers and cannot overlap their quants.
+        let (x, quants) = unsafe {
+            (std::slice::from_raw_parts(x, q8::BLOCK), std::slice::from_raw_parts_mut(quants, q8::BLOCK))
+        };
+        q8::quantise_block(x, quants)
+    }
+
+    /// A hint that the line at `p` is wanted soon; any address will do.
+    fn prefetch(_p: *const u8) {}
+}

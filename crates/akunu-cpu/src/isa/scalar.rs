@@ -1,0 +1,269 @@
+//! The scalar twin: the definition that every other instruction set is tested against, bit for bit.
+
+use std::array::from_fn;
+
+use half::{bf16, f16};
+
+use super::Lanes;
+use crate::panel::{Chunk, Panel};
+use crate::quants::{Min, Quant, Sub};
+use crate::tile::{Dot, Terms};
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Scalar(pub(crate) [f32; 16]);
+
+fn bits16(p: *const u8, i: usize) -> u16 {
+    // SAFETY: callers read inside what they were promised.
+    unsafe { p.cast::<u16>().add(i).read_unaligned() }
+}
+
+impl Lanes for Scalar {
+    #[inline(always)]
+    fn splat(x: f32) -> Scalar {
+        Scalar([x; 16])
+    }
+
+    #[inline(always)]
+    unsafe fn load(p: *const f32) -> Scalar {
+        // SAFETY: sixteen elements, as the caller promises.
+        Scalar(unsafe { p.cast::<[f32; 16]>().read_unaligned() })
+    }
+
+    #[inline(always)]
+    unsafe fn load_n(p: *const f32, n: usize) -> Scalar {
+        // SAFETY: only the first n elements are read.
+        Scalar(from_fn(|l| if l < n { unsafe { p.add(l).read_unaligned() } } else { 0.0 }))
+    }
+
+    #[inline(always)]
+    unsafe fn store(self, p: *mut f32) {
+        // SAFETY: sixteen elements, as the caller promises.
+        unsafe { p.cast::<[f32; 16]>().write_unaligned(self.0) };
+    }
+
+    #[inline(always)]
+    unsafe fn store_n(self, p: *mut f32, n: usize) {
+        for (l, x) in self.0.into_iter().enumerate().take(n) {
+            // SAFETY: n elements, as the caller promises.
+            unsafe { p.add(l).write_unaligned(x) };
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load_f16(p: *const u8) -> Scalar {
+        Scalar(from_fn(|l| f16::from_bits(bits16(p, l)).to_f32()))
+    }
+
+    #[inline(always)]
+    unsafe fn load_bf16(p: *const u8) -> Scalar {
+        Scalar(from_fn(|l| bf16::from_bits(bits16(p, l)).to_f32()))
+    }
+
+    #[inline(always)]
+    unsafe fn store_f16(self, p: *mut u8) {
+        for (l, x) in self.0.into_iter().enumerate() {
+            // SAFETY: sixteen halves, as the caller promises.
+            unsafe { p.cast::<u16>().add(l).write_unaligned(f16::from_f32(x).to_bits()) };
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load_i8(p: *const i8) -> Scalar {
+        // SAFETY: sixteen bytes, as the caller promises.
+        Scalar(from_fn(|l| f32::from(unsafe { *p.add(l) })))
+    }
+
+    #[inline(always)]
+    fn f16(bits: u16) -> f32 {
+        f16::from_bits(bits).to_f32()
+    }
+
+    #[inline(always)]
+    fn add(self, b: Scalar) -> Scalar {
+        Scalar(from_fn(|l| self.0[l] + b.0[l]))
+    }
+
+    #[inline(always)]
+    fn sub(self, b: Scalar) -> Scalar {
+        Scalar(from_fn(|l| self.0[l] - b.0[l]))
+    }
+
+    #[inline(always)]
+    fn mul(self, b: Scalar) -> Scalar {
+        Scalar(from_fn(|l| self.0[l] * b.0[l]))
+    }
+
+    #[inline(always)]
+    fn div(self, b: Scalar) -> Scalar {
+        Scalar(from_fn(|l| self.0[l] / b.0[l]))
+    }
+
+    #[inline(always)]
+    fn fma(self, b: Scalar, c: Scalar) -> Scalar {
+        Scalar(from_fn(|l| self.0[l].mul_add(b.0[l], c.0[l])))
+    }
+
+    #[inline(always)]
+    fn max(self, b: Scalar) -> Scalar {
+        Scalar(from_fn(|l| if self.0[l] > b.0[l] { self.0[l] } else { b.0[l] }))
+    }
+
+    #[inline(always)]
+    fn min(self, b: Scalar) -> Scalar {
+        Scalar(from_fn(|l| if self.0[l] < b.0[l] { self.0[l] } else { b.0[l] }))
+    }
+
+    #[inline(always)]
+    fn abs(self) -> Scalar {
+        Scalar(self.0.map(f32::abs))
+    }
+
+    #[inline(always)]
+    fn copysign(self, sign: Scalar) -> Scalar {
+        Scalar(from_fn(|l| self.0[l].copysign(sign.0[l])))
+    }
+
+    #[inline(always)]
+    fn round(self) -> Scalar {
+        Scalar(self.0.map(f32::round_ties_even))
+    }
+
+    #[inline(always)]
+    fn scale2(self, n: Scalar) -> Scalar {
+        let power = |e: i32| f32::from_bits((e.wrapping_add(127) as u32) << 23);
+        Scalar(from_fn(|l| {
+            let n = n.0[l] as i32;
+            let half = n >> 1;
+            self.0[l] * power(half) * power(n.wrapping_sub(half))
+        }))
+    }
+
+    #[inline(always)]
+    fn select_lt(a: Scalar, b: Scalar, x: Scalar, y: Scalar) -> Scalar {
+        Scalar(from_fn(|l| if a.0[l] < b.0[l] { x.0[l] } else { y.0[l] }))
+    }
+
+    #[inline(always)]
+    fn sum(self) -> f32 {
+        let mut v = self.0;
+        for width in [8, 4, 2, 1] {
+            for l in 0..width {
+                v[l] += v[l + width];
+            }
+        }
+        v[0]
+    }
+
+    #[inline(always)]
+    fn max_lane(self) -> f32 {
+        let mut v = self.0;
+        for width in [8, 4, 2, 1] {
+            for l in 0..width {
+                v[l] = if v[l] > v[l + width] { v[l] } else { v[l + width] };
+            }
+        }
+        v[0]
+    }
+
+    #[inline(always)]
+    fn eq_mask(self, b: Scalar) -> u32 {
+        (0..16).map(|l| u32::from(self.0[l] == b.0[l]) << l).sum()
+    }
+}
+
+/// The two integers of one block: (Σ quant · x with offset and sub-scales, Σ min · x), and no float yet.
+unsafe fn integers<Q: Quant>(w: *const u8, b: usize, x: *const i8) -> (i32, i32) {
+    // SAFETY: the caller gives a whole block of weights and 32 activations.
+    unsafe {
+        let quants = Q::quants(w, b);
+        let (sub, min) = (Q::sub(w, b), Q::min(w, b));
+        let (mut sum, mut mins) = (0, 0);
+        for half in 0..2 {
+            let (mut dot, mut xs) = (0, 0);
+            for i in half * 16..half * 16 + 16 {
+                let x = i32::from(*x.add(i));
+                dot += (i32::from(quants[i]) - Q::OFFSET) * x;
+                xs += x;
+            }
+            sum += dot * sub[half];
+            mins += xs * min[half];
+        }
+        (sum, mins)
+    }
+}
+
+impl<Q: Quant> Dot<Q> for Scalar {
+    #[inline(always)]
+    unsafe fn terms(w: *const u8, x: *const i8, _sums: *const i32, full: bool) -> Terms<Scalar> {
+        let mut t = Terms { sum: [0.0; 16], d: [0.0; 16], min_sum: [0.0; 16], m: [0.0; 16] };
+        for l in 0..if full { 16 } else { 8 } {
+            // SAFETY: the caller gives sixteen (or eight) blocks of both.
+            unsafe {
+                let (w, b) = (w.add(l / 8 * Q::OCTET_BYTES), l % 8);
+                let (sum, mins) = integers::<Q>(w, b, x.add(l * 32));
+                (t.sum[l], t.min_sum[l]) = (sum as f32, mins as f32);
+                t.d[l] = Scalar::f16(Q::d(w, b));
+                t.m[l] = if Q::MIN == Min::None { 0.0 } else { Q::MIN.signed(Scalar::f16(Q::m(w, b))) };
+            }
+        }
+        Terms { sum: Scalar(t.sum), d: Scalar(t.d), min_sum: Scalar(t.min_sum), m: Scalar(t.m) }
+    }
+
+    #[inline(always)]
+    unsafe fn unpack(panel: *mut Panel, rows: &[*const u8; 16], blocks: usize) {
+        // SAFETY: the caller gives `blocks` blocks at each row, and a panel of its own.
+        let panel = unsafe { &mut *panel };
+        for (o, &row) in rows.iter().enumerate() {
+            for b in 0..blocks {
+                // SAFETY: as above.
+                unsafe {
+                    let w = row.add(b / 8 * Q::OCTET_BYTES);
+                    panel.set_scales::<Scalar, Q>(o, b, w);
+                    for (i, q) in Q::quants(w, b % 8).into_iter().enumerate() {
+                        panel.quants[b][i / 4][o * 4 + i % 4] = q;
+                    }
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn multiply<const R: usize>(panel: *const Panel, blocks: usize, x: [Chunk; R], acc: [*mut f32; R]) {
+        // SAFETY: an unpacked panel of the caller's.
+        let panel = unsafe { &*panel };
+        for b in 0..blocks {
+            for r in 0..R {
+                // SAFETY: `blocks` blocks of activations and 16 × 16 accumulators, as the caller promises.
+                unsafe { multiply_block::<Q>(panel, b, &x[r], acc[r].add(b * 16)) };
+            }
+        }
+    }
+}
+
+unsafe fn multiply_block<Q: Quant>(panel: &Panel, b: usize, x: &Chunk, acc: *mut f32) {
+    // SAFETY: the caller promises block b of the activations and sixteen accumulators.
+    unsafe {
+        let dx = Scalar::splat(*x.scales.add(b));
+        let x: [i32; 32] = from_fn(|i| i32::from(*x.quants.add(b * 32 + i)));
+        let half = |h: usize, o: usize| -> i32 {
+            let i = h * 16..h * 16 + 16;
+            i.map(|i| (i32::from(panel.quants[b][i / 4][o * 4 + i % 4]) - Q::OFFSET) * x[i]).sum()
+        };
+        let sum = Scalar(from_fn(|o| match Q::SUB {
+            Sub::None => (half(0, o) + half(1, o)) as f32,
+            Sub::Block => (half(0, o) + half(1, o)) as f32 * panel.sub[b * 2].0[o],
+            Sub::Half => half(0, o) as f32 * panel.sub[b * 2].0[o] + half(1, o) as f32 * panel.sub[b * 2 + 1].0[o],
+        }));
+        let mut lanes = sum.fma(Scalar(panel.d[b].0).mul(dx), Scalar::load(acc));
+        if Q::MIN != Min::None {
+            let (x0, x1) = (x[..16].iter().sum::<i32>(), x[16..].iter().sum::<i32>());
+            let mins = Scalar(from_fn(|o| match Q::MIN {
+                Min::Half => x0 as f32 * panel.min[b * 2].0[o] + x1 as f32 * panel.min[b * 2 + 1].0[o],
+                Min::Block => (x0 + x1) as f32 * panel.min[b * 2].0[o],
+                Min::Float | Min::None => (x0 + x1) as f32,
+            }));
+            lanes = mins.fma(Scalar(panel.m[b].0).mul(dx), lanes);
+        }
+        lanes.store(acc);
+    }
+}

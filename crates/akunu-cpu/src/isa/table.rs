@@ -1,0 +1,140 @@
+//! The one place where generic kernels meet instruction sets: each is instantiated behind a wrapper that enables the
+//! set's features, so that everything below it, being `inline(always)`, is compiled for them.
+
+use akunu_plan::{DType, Kernel};
+
+use super::Isa;
+use super::scalar::Scalar;
+use crate::command::{Command, Context, Run};
+use crate::tile::{Tile, TileFn};
+use crate::{kernels, quants, tile};
+
+/// Every kernel of one instruction set.
+pub(crate) struct Kernels {
+    embed: Run,
+    rope_angles: Run,
+    rms_norm: Run,
+    norm_add: Run,
+    matmul: Run,
+    qkv: Run,
+    glu_matmul: Run,
+    glu: Run,
+    quantise: Run,
+    rope_kv: Run,
+    attention: Run,
+    argmax: Run,
+    kv_shift: Run,
+    kv_copy: Run,
+    /// In the order of `DType::ALL`.
+    tiles: [TileFn; 13],
+}
+
+macro_rules! kernels {
+    ($module:ident, $lanes:ty $(, $feature:literal)?) => {
+        mod $module {
+            use super::*;
+
+            macro_rules! run {
+                ($path:path) => {{
+                    $(#[target_feature(enable = $feature)])?
+                    unsafe fn run(command: &Command, context: &Context) {
+                        // SAFETY: the command was checked when it was prepared, its rows when they were submitted.
+                        unsafe { $path(command, context) }
+                    }
+                    run
+                }};
+            }
+
+            macro_rules! tile {
+                ($path:path) => {{
+                    $(#[target_feature(enable = $feature)])?
+                    unsafe fn run(t: &Tile) {
+                        // SAFETY: the kernel that made the tile stays within its command's buffers.
+                        unsafe { $path(t) }
+                    }
+                    run
+                }};
+            }
+
+            pub(super) static KERNELS: Kernels = Kernels {
+                embed: run!(kernels::rows::embed::<$lanes>),
+                rope_angles: run!(kernels::rope::rope_angles),
+                rms_norm: run!(kernels::rows::rms_norm::<$lanes>),
+                norm_add: run!(kernels::rows::norm_add::<$lanes>),
+                matmul: run!(kernels::matrix::matmul::<$lanes>),
+                qkv: run!(kernels::matrix::qkv::<$lanes>),
+                glu_matmul: run!(kernels::matrix::glu_matmul::<$lanes>),
+                glu: run!(kernels::rows::glu::<$lanes>),
+                quantise: run!(kernels::rows::quantise::<$lanes>),
+                rope_kv: run!(kernels::rope::rope_kv::<$lanes>),
+                attention: run!(kernels::attention::attention::<$lanes>),
+                argmax: run!(kernels::rows::argmax::<$lanes>),
+                kv_shift: run!(kernels::cache::kv_shift::<$lanes>),
+                kv_copy: run!(kernels::cache::kv_copy),
+                tiles: [
+                    tile!(tile::float::<$lanes, tile::F32W>),
+                    tile!(tile::float::<$lanes, tile::F16W>),
+                    tile!(tile::float::<$lanes, tile::BF16W>),
+                    tile!(tile::quantised::<$lanes, quants::Q40>),
+                    tile!(tile::quantised::<$lanes, quants::Q41>),
+                    tile!(tile::quantised::<$lanes, quants::Q50>),
+                    tile!(tile::quantised::<$lanes, quants::Q51>),
+                    tile!(tile::quantised::<$lanes, quants::Q80>),
+                    tile!(tile::quantised::<$lanes, quants::Q2K>),
+                    tile!(tile::quantised::<$lanes, quants::Q3K>),
+                    tile!(tile::quantised::<$lanes, quants::Q4K>),
+                    tile!(tile::quantised::<$lanes, quants::Q5K>),
+                    tile!(tile::quantised::<$lanes, quants::Q6K>),
+                ],
+            };
+        }
+    };
+}
+
+kernels!(scalar_kernels, Scalar);
+#[cfg(target_arch = "x86_64")]
+kernels!(avx2_kernels, crate::isa::avx2::Avx2, "avx2,fma,f16c");
+#[cfg(target_arch = "x86_64")]
+kernels!(
+    avx512_kernels,
+    crate::isa::avx512::Avx512,
+    "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni"
+);
+
+impl Kernels {
+    /// The caller has seen that this processor has it.
+    pub(crate) fn of(isa: Isa) -> &'static Kernels {
+        match isa {
+            Isa::Scalar => &scalar_kernels::KERNELS,
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => &avx2_kernels::KERNELS,
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => &avx512_kernels::KERNELS,
+            #[cfg(not(target_arch = "x86_64"))]
+            _ => &scalar_kernels::KERNELS,
+        }
+    }
+
+    pub(crate) fn run(&self, kernel: Kernel) -> Run {
+        match kernel {
+            Kernel::Embed { .. } => self.embed,
+            Kernel::RopeAngles => self.rope_angles,
+            Kernel::RmsNorm { .. } => self.rms_norm,
+            Kernel::NormAdd => self.norm_add,
+            Kernel::Matmul { .. } => self.matmul,
+            Kernel::Qkv { .. } => self.qkv,
+            Kernel::GluMatmul { .. } => self.glu_matmul,
+            Kernel::Glu { .. } => self.glu,
+            Kernel::Quantise => self.quantise,
+            Kernel::RopeKv { .. } => self.rope_kv,
+            Kernel::Attention { .. } => self.attention,
+            Kernel::Argmax => self.argmax,
+            Kernel::KvShift { .. } => self.kv_shift,
+            Kernel::KvCopy { .. } => self.kv_copy,
+        }
+    }
+
+    pub(crate) fn tile(&self, weight: DType) -> TileFn {
+        DType::ALL.iter().position(|t| *t == weight).map_or(self.tiles[0], |i| self.tiles[i])
+    }
+}

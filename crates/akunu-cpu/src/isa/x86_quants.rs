@@ -1,0 +1,334 @@
+//! How x86 reads quantised blocks: 32 quants in a 256-bit register. Shared by AVX2 and AVX-512, which differ in how
+//! they multiply.
+
+use std::arch::x86_64::*;
+
+use super::Lanes;
+use super::avx2::{pairs, simd};
+use crate::panel::Panel;
+use crate::quants::{
+    Min, Q2K, Q3K, Q4K, Q5K, Q6K, Q40, Q41, Q50, Q51, Q80, Quant, Sub, k4_scales, q3k_scales, u16_at, u32_at,
+};
+use crate::tile::Terms;
+
+/// Scales of an octet, as its type has them; what a type does not have is zero.
+pub(crate) struct Scales {
+    d: __m256,
+    m: __m256,
+    /// Of blocks.
+    sub: __m256,
+    min: __m256,
+    /// Of halves, one a byte.
+    half_sub: __m128i,
+    half_min: __m128i,
+}
+
+/// # Safety
+/// `w` is the start of an octet. Only reached with AVX2, FMA and F16C.
+pub(crate) trait QuantX86: Quant {
+    /// [`Quant::quants`]
+    unsafe fn load(w: *const u8, b: usize) -> __m256i;
+    unsafe fn scales(w: *const u8) -> Scales;
+}
+
+#[inline(always)]
+fn no_scales() -> Scales {
+    simd!(Scales {
+        d: _mm256_setzero_ps(),
+        m: _mm256_setzero_ps(),
+        sub: _mm256_setzero_ps(),
+        min: _mm256_setzero_ps(),
+        half_sub: _mm_setzero_si128(),
+        half_min: _mm_setzero_si128(),
+    })
+}
+
+#[inline(always)]
+fn load32(p: *const u8) -> __m256i {
+    simd!(_mm256_loadu_si256(p.cast()))
+}
+
+#[inline(always)]
+fn and(v: __m256i, mask: i8) -> __m256i {
+    simd!(_mm256_and_si256(v, _mm256_set1_epi8(mask)))
+}
+
+/// Shifts bytes right; the bits that come in from the byte above have to be masked off.
+#[inline(always)]
+fn shift(v: __m256i, bits: usize) -> __m256i {
+    simd!(_mm256_srl_epi16(v, _mm_cvtsi32_si128(bits as i32)))
+}
+
+/// `value` in each byte whose bit `bit` is set.
+#[inline(always)]
+fn where_bit(v: __m256i, bit: usize, value: i8) -> __m256i {
+    let mask = (1_u8 << bit) as i8;
+    simd!(and(_mm256_cmpeq_epi8(and(v, mask), _mm256_set1_epi8(mask)), value))
+}
+
+/// Low nibbles of sixteen bytes, then high ones.
+#[inline(always)]
+fn nibbles16(p: *const u8) -> __m256i {
+    simd!({
+        let v = _mm_loadu_si128(p.cast());
+        and(_mm256_set_m128i(_mm_srli_epi16(v, 4), v), 15)
+    })
+}
+
+/// 16 in byte i where bit i of the word at `p` is set.
+#[inline(always)]
+fn fifth_bits(p: *const u8) -> __m256i {
+    simd!({
+        let byte_of = _mm256_setr_epi64x(0, 0x0101_0101_0101_0101, 0x0202_0202_0202_0202, 0x0303_0303_0303_0303);
+        let bytes = _mm256_shuffle_epi8(_mm256_set1_epi32(u32_at(p, 0) as i32), byte_of);
+        let bit = _mm256_set1_epi64x(0x8040_2010_0804_0201_u64 as i64);
+        and(_mm256_cmpeq_epi8(_mm256_and_si256(bytes, bit), bit), 16)
+    })
+}
+
+/// Eight halves, `stride` bytes apart.
+#[inline(always)]
+fn halves(p: *const u8, stride: usize) -> __m256 {
+    let h = |i: usize| u16_at(p, i * stride) as i16;
+    simd!(_mm256_cvtph_ps(_mm_setr_epi16(h(0), h(1), h(2), h(3), h(4), h(5), h(6), h(7))))
+}
+
+#[inline(always)]
+fn half_everywhere(bits: u16) -> __m256 {
+    simd!(_mm256_cvtph_ps(_mm_set1_epi16(bits as i16)))
+}
+
+#[inline(always)]
+fn negative(v: __m256) -> __m256 {
+    simd!(_mm256_xor_ps(v, _mm256_set1_ps(-0.0)))
+}
+
+#[inline(always)]
+fn bytes_to_floats(bytes: u64) -> __m256 {
+    simd!(_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_cvtsi64_si128(bytes as i64))))
+}
+
+macro_rules! older {
+    ($name:ident, |$w:ident| $load:expr) => {
+        impl QuantX86 for $name {
+            #[inline(always)]
+            unsafe fn load(w: *const u8, b: usize) -> __m256i {
+                let $w = w.wrapping_add(b * Self::DTYPE.block_bytes());
+                simd!($load)
+            }
+
+            #[inline(always)]
+            unsafe fn scales(w: *const u8) -> Scales {
+                let stride = Self::DTYPE.block_bytes();
+                let d = halves(w, stride);
+                let m = if Self::MIN == Min::None { d } else { halves(w.wrapping_add(2), stride) };
+                Scales { d, m, ..no_scales() }
+            }
+        }
+    };
+}
+
+older!(Q40, |w| nibbles16(w.add(2)));
+older!(Q41, |w| nibbles16(w.add(4)));
+older!(Q50, |w| _mm256_or_si256(nibbles16(w.add(6)), fifth_bits(w.add(2))));
+older!(Q51, |w| _mm256_or_si256(nibbles16(w.add(8)), fifth_bits(w.add(4))));
+older!(Q80, |w| load32(w.add(2)));
+
+macro_rules! k_quant {
+    ($name:ident, |$w:ident, $b:ident| $load:expr, scales $scales:expr) => {
+        impl QuantX86 for $name {
+            #[inline(always)]
+            unsafe fn load($w: *const u8, $b: usize) -> __m256i {
+                simd!($load)
+            }
+
+            #[inline(always)]
+            unsafe fn scales($w: *const u8) -> Scales {
+                simd!($scales)
+            }
+        }
+    };
+}
+
+#[inline(always)]
+unsafe fn k4(w: *const u8) -> Scales {
+    let (sub, min) = k4_scales(w);
+    Scales {
+        d: half_everywhere(u16_at(w, 0)),
+        m: negative(half_everywhere(u16_at(w, 2))),
+        sub: bytes_to_floats(sub),
+        min: bytes_to_floats(min),
+        ..no_scales()
+    }
+}
+
+k_quant!(Q4K, |w, b| and(shift(load32(w.add(16 + b / 2 * 32)), b % 2 * 4), 15), scales k4(w));
+
+k_quant!(Q5K, |w, b| {
+    let low = and(shift(load32(w.add(48 + b / 2 * 32)), b % 2 * 4), 15);
+    _mm256_or_si256(low, where_bit(load32(w.add(16)), b, 16))
+}, scales k4(w));
+
+k_quant!(Q6K, |w, b| {
+    let (half, quarter) = (b / 4, b % 4);
+    let low = and(shift(load32(w.add(half * 64 + quarter % 2 * 32)), quarter / 2 * 4), 15);
+    let high = and(shift(load32(w.add(128 + half * 32)), quarter * 2), 3);
+    _mm256_sub_epi8(_mm256_or_si256(low, _mm256_slli_epi16(high, 4)), _mm256_set1_epi8(32))
+}, scales Scales {
+    d: half_everywhere(u16_at(w, 208)),
+    half_sub: _mm_loadu_si128(w.add(192).cast()),
+    ..no_scales()
+});
+
+k_quant!(Q3K, |w, b| {
+    let low = and(shift(load32(w.add(32 + b / 4 * 32)), b % 4 * 2), 3);
+    _mm256_sub_epi8(_mm256_or_si256(low, where_bit(load32(w), b, 4)), _mm256_set1_epi8(4))
+}, scales {
+    let [a, b, c, d] = q3k_scales(w).map(|v| v as i32);
+    Scales {
+        d: half_everywhere(u16_at(w, 108)),
+        half_sub: _mm_sub_epi8(_mm_setr_epi32(a, b, c, d), _mm_set1_epi8(32)),
+        ..no_scales()
+    }
+});
+
+k_quant!(Q2K, |w, b| and(shift(load32(w.add(16 + b / 4 * 32)), b % 4 * 2), 3), scales {
+    let bytes = _mm_loadu_si128(w.cast());
+    let low = _mm_set1_epi8(15);
+    Scales {
+        d: half_everywhere(u16_at(w, 80)),
+        m: negative(half_everywhere(u16_at(w, 82))),
+        half_sub: _mm_and_si128(bytes, low),
+        half_min: _mm_and_si128(_mm_srli_epi16(bytes, 4), low),
+        ..no_scales()
+    }
+});
+
+/// Each lane's sum, in order.
+#[inline(always)]
+pub(crate) fn reduce8(v: [__m256i; 8]) -> __m256i {
+    simd!({
+        let a = _mm256_hadd_epi32(_mm256_hadd_epi32(v[0], v[1]), _mm256_hadd_epi32(v[2], v[3]));
+        let b = _mm256_hadd_epi32(_mm256_hadd_epi32(v[4], v[5]), _mm256_hadd_epi32(v[6], v[7]));
+        _mm256_add_epi32(_mm256_permute2x128_si256(a, b, 0x20), _mm256_permute2x128_si256(a, b, 0x31))
+    })
+}
+
+/// Scales 2b and 2b + 1 of halves, for pair sums of block b.
+#[inline(always)]
+fn of_block(halves: __m128i, b: usize) -> __m256i {
+    let byte = |i: usize| 0x0101_0101_0101_0101 * i as i64;
+    simd!(_mm256_cvtepi8_epi16(_mm_shuffle_epi8(halves, _mm_set_epi64x(byte(2 * b + 1), byte(2 * b)))))
+}
+
+/// Terms of eight blocks.
+///
+/// # Safety
+/// Eight blocks can be read at each pointer; reached with AVX2 (and with AVX-512 VNNI where `VNNI`).
+#[inline(always)]
+pub(crate) unsafe fn terms_octet<Q: QuantX86, const VNNI: bool>(
+    w: *const u8,
+    x: *const i8,
+    sums: *const i32,
+) -> Terms<__m256> {
+    simd!({
+        let scales = Q::scales(w);
+        let ones = _mm256_set1_epi16(1);
+        let mut v = [_mm256_setzero_si256(); 8];
+        for b in 0..8 {
+            let x = _mm256_loadu_si256(x.add(b * 32).cast());
+            let q = Q::load(w, b);
+            v[b] = if Q::SUB == Sub::Half {
+                _mm256_madd_epi16(pairs::<Q>(q, x), of_block(scales.half_sub, b))
+            } else if VNNI {
+                super::avx512::dot_bytes::<Q>(q, x)
+            } else {
+                _mm256_madd_epi16(pairs::<Q>(q, x), ones)
+            };
+        }
+        let mut sum = reduce8(v);
+        let bsums = _mm256_loadu_si256(sums.cast());
+        if Q::OFFSET != 0 {
+            sum = _mm256_sub_epi32(sum, _mm256_mullo_epi32(bsums, _mm256_set1_epi32(Q::OFFSET)));
+        }
+        let mut sum = _mm256_cvtepi32_ps(sum);
+        if Q::SUB == Sub::Block {
+            sum = _mm256_mul_ps(sum, scales.sub);
+        }
+        let min_sum = match Q::MIN {
+            Min::None => _mm256_setzero_ps(),
+            Min::Float => _mm256_cvtepi32_ps(bsums),
+            Min::Block => _mm256_mul_ps(_mm256_cvtepi32_ps(bsums), scales.min),
+            Min::Half => {
+                let mut v = [_mm256_setzero_si256(); 8];
+                for b in 0..8 {
+                    let x = _mm256_loadu_si256(x.add(b * 32).cast());
+                    let pairs = _mm256_maddubs_epi16(_mm256_set1_epi8(1), x);
+                    v[b] = _mm256_madd_epi16(pairs, of_block(scales.half_min, b));
+                }
+                _mm256_cvtepi32_ps(reduce8(v))
+            }
+        };
+        Terms { sum, d: scales.d, min_sum, m: scales.m }
+    })
+}
+
+/// Rows of eight dwords to columns.
+#[inline(always)]
+fn transpose8(v: [__m256i; 8]) -> [__m256i; 8] {
+    simd!({
+        let pair = |a, b| (_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b));
+        let ((a0, a1), (b0, b1)) = (pair(v[0], v[1]), pair(v[2], v[3]));
+        let ((c0, c1), (d0, d1)) = (pair(v[4], v[5]), pair(v[6], v[7]));
+        let four = |a, b| (_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b));
+        let ((t0, t1), (t2, t3)) = (four(a0, b0), four(a1, b1));
+        let ((u0, u1), (u2, u3)) = (four(c0, d0), four(c1, d1));
+        let low = |t, u| _mm256_permute2x128_si256(t, u, 0x20);
+        let high = |t, u| _mm256_permute2x128_si256(t, u, 0x31);
+        [
+            low(t0, u0),
+            low(t1, u1),
+            low(t2, u2),
+            low(t3, u3),
+            high(t0, u0),
+            high(t1, u1),
+            high(t2, u2),
+            high(t3, u3),
+        ]
+    })
+}
+
+/// [`crate::tile::Dot::unpack`]. With `CENTRED` the offset is taken off each quant, and [`Panel::correction`] is set.
+///
+/// # Safety
+/// `blocks` blocks can be read at each row.
+#[inline(always)]
+pub(crate) unsafe fn unpack_panel<V: Lanes, Q: QuantX86, const CENTRED: bool>(
+    panel: *mut Panel,
+    rows: &[*const u8; 16],
+    blocks: usize,
+) {
+    simd!({
+        let panel = &mut *panel;
+        for b in 0..blocks {
+            let at = b / 8 * Q::OCTET_BYTES;
+            for group in 0..2 {
+                let mut v = [_mm256_setzero_si256(); 8];
+                for o in 0..8 {
+                    v[o] = Q::load(rows[group * 8 + o].add(at), b % 8);
+                    if CENTRED && Q::OFFSET != 0 {
+                        v[o] = _mm256_sub_epi8(v[o], _mm256_set1_epi8(Q::OFFSET as i8));
+                    }
+                }
+                for (step, v) in transpose8(v).into_iter().enumerate() {
+                    _mm256_store_si256(panel.quants[b][step].as_mut_ptr().add(group * 32).cast(), v);
+                }
+            }
+        }
+        for (o, row) in rows.iter().enumerate() {
+            for b in 0..blocks {
+                panel.set_scales::<V, Q>(o, b, row.add(b / 8 * Q::OCTET_BYTES));
+            }
+        }
+    });
+}

@@ -1,0 +1,178 @@
+//! The KV cache, `[slot][kv head][position][head dim]`: storing, loading, shifting, copying.
+
+use akunu_plan::params::KvMoveParams;
+use akunu_plan::{Kernel, KvType, RopeStyle};
+
+use super::rope::rotate;
+use crate::command::{Command, Context};
+use crate::isa::Lanes;
+use crate::math;
+use crate::panel::MAX_HEAD;
+
+/// Byte places in one layer's keys or values.
+#[derive(Clone, Copy)]
+pub(crate) struct Cache {
+    pub(crate) kv: KvType,
+    pub(crate) head_dim: usize,
+    /// Bytes of one head at one position.
+    pub(crate) row: usize,
+    kv_heads: usize,
+    capacity: usize,
+}
+
+impl Cache {
+    #[inline(always)]
+    pub(crate) fn new(kv: KvType, kv_heads: u32, head_dim: u32, capacity: u32) -> Cache {
+        let head_dim = head_dim as usize;
+        let row = kv.row_bytes(head_dim).unwrap_or(0);
+        Cache { kv, head_dim, row, kv_heads: kv_heads as usize, capacity: capacity as usize }
+    }
+
+    #[inline(always)]
+    pub(crate) fn offset(&self, slot: usize, head: usize, position: usize) -> usize {
+        ((slot * self.kv_heads + head) * self.capacity + position) * self.row
+    }
+
+    /// Stores one head.
+    ///
+    /// # Safety
+    /// A head can be read at `from` and written at `to`.
+    #[inline(always)]
+    pub(crate) unsafe fn store<V: Lanes>(&self, from: *const f32, to: *mut u8) {
+        // SAFETY: as the caller promises.
+        unsafe {
+            match self.kv {
+                KvType::F32 => from.cast::<u8>().copy_to_nonoverlapping(to, self.row),
+                KvType::F16 => {
+                    let mut at = 0;
+                    while at + 16 <= self.head_dim {
+                        V::load(from.add(at)).store_f16(to.add(at * 2));
+                        at += 16;
+                    }
+                    if at < self.head_dim {
+                        let (n, mut last) = (self.head_dim - at, [0_u8; 32]);
+                        V::load_n(from.add(at), n).store_f16(last.as_mut_ptr());
+                        last.as_ptr().copy_to_nonoverlapping(to.add(at * 2), n * 2);
+                    }
+                }
+                KvType::Q8_0 => {
+                    for block in 0..self.head_dim / 32 {
+                        let to = to.add(block * 34);
+                        let (scale, _) = V::quantise(from.add(block * 32), to.add(2).cast());
+                        to.cast::<u16>().write_unaligned(half::f16::from_f32(scale).to_bits());
+                    }
+                }
+            }
+        }
+    }
+
+    /// Loads one head, padded with zeros to whole sixteens.
+    ///
+    /// # Safety
+    /// A head can be read at `from`; the padded head can be written at `to`.
+    #[inline(always)]
+    pub(crate) unsafe fn load<V: Lanes>(&self, from: *const u8, to: *mut f32) {
+        // SAFETY: as the caller promises.
+        unsafe {
+            match self.kv {
+                KvType::F32 => {
+                    let from = from.cast::<f32>();
+                    let mut at = 0;
+                    while at < self.head_dim {
+                        V::load_n(from.add(at), 16.min(self.head_dim - at)).store(to.add(at));
+                        at += 16;
+                    }
+                }
+                KvType::F16 => {
+                    let mut at = 0;
+                    while at + 16 <= self.head_dim {
+                        V::load_f16(from.add(at * 2)).store(to.add(at));
+                        at += 16;
+                    }
+                    if at < self.head_dim {
+                        let mut last = [0_u8; 32];
+                        from.add(at * 2).copy_to_nonoverlapping(last.as_mut_ptr(), (self.head_dim - at) * 2);
+                        V::load_f16(last.as_ptr()).store(to.add(at));
+                    }
+                }
+                KvType::Q8_0 => {
+                    for block in 0..self.head_dim / 32 {
+                        let from = from.add(block * 34);
+                        let scale = V::splat(V::f16(from.cast::<u16>().read_unaligned()));
+                        let quants = from.add(2).cast::<i8>();
+                        let to = to.add(block * 32);
+                        V::load_i8(quants).mul(scale).store(to);
+                        V::load_i8(quants.add(16)).mul(scale).store(to.add(16));
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The row keeps `position` positions, drops `token` after them, and has `kv_len` in all.
+#[inline(always)]
+pub(crate) unsafe fn kv_shift<V: Lanes>(command: &Command, context: &Context) {
+    let p: KvMoveParams = command.params();
+    let Kernel::KvShift { style, kv } = command.kernel else { return };
+    let cache = Cache::new(kv, p.kv_heads, p.head_dim, p.capacity);
+    // SAFETY: the row's positions are within the capacity; heads are dealt out whole.
+    unsafe {
+        for row in context.rows(command.bindings[3]) {
+            let (keep, drop, len) = (row.position as usize, row.token as usize, row.kv_len as usize);
+            let angles = shift_angles(command, &p, drop);
+            for head in context.share(p.kv_heads as usize) {
+                let offset = cache.offset(row.slot as usize, head, 0);
+                let (k, v) = (command.bindings[0].add(offset), command.bindings[1].add(offset));
+                for position in keep + drop..len {
+                    let key = (&raw mut (*context.scratch).head).cast::<f32>();
+                    cache.load::<V>(k.add(position * cache.row), key);
+                    turn(key, style, p.rope_dims as usize, &angles);
+                    cache.store::<V>(key, k.add((position - drop) * cache.row));
+                }
+                let moved = (len - keep - drop) * cache.row;
+                v.add((keep + drop) * cache.row).copy_to(v.add(keep * cache.row), moved);
+            }
+        }
+    }
+}
+
+type Angles = [f32; MAX_HEAD];
+
+/// cos and sin of each pair's turn back by `drop` positions.
+unsafe fn shift_angles(command: &Command, p: &KvMoveParams, drop: usize) -> Angles {
+    let mut angles = [0.0; MAX_HEAD];
+    for (i, pair) in angles.chunks_exact_mut(2).enumerate().take(p.rope_dims as usize / 2) {
+        // SAFETY: a frequency for each pair.
+        let frequency = unsafe { *command.f32s(2).add(i) };
+        let (sin, cos) = math::sin_cos(drop as f64 * f64::from(frequency));
+        (pair[0], pair[1]) = (cos as f32, -sin as f32);
+    }
+    angles
+}
+
+#[inline(always)]
+unsafe fn turn(key: *mut f32, style: RopeStyle, dims: usize, angles: &Angles) {
+    // SAFETY: the head has at least `dims` elements, and an angle for each pair.
+    unsafe { rotate(key, style, dims, angles.as_ptr()) };
+}
+
+/// The row copies `kv_len` positions of slot `token` to its own.
+#[inline(always)]
+pub(crate) unsafe fn kv_copy(command: &Command, context: &Context) {
+    let p: KvMoveParams = command.params();
+    let Kernel::KvCopy { kv } = command.kernel else { return };
+    let cache = Cache::new(kv, p.kv_heads, p.head_dim, p.capacity);
+    // SAFETY: both slots and all positions are within the cache.
+    unsafe {
+        for row in context.rows(command.bindings[2]) {
+            for head in context.share(p.kv_heads as usize) {
+                let from = cache.offset(row.token as usize, head, 0);
+                let to = cache.offset(row.slot as usize, head, 0);
+                for buffer in [command.bindings[0], command.bindings[1]] {
+                    buffer.add(from).copy_to(buffer.add(to), row.kv_len as usize * cache.row);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! Matrix products with their epilogues. Outputs are dealt out in groups that one worker computes for all rows.
+
+use akunu_plan::params::{GluMatmulParams, MatmulParams, QkvParams};
+use akunu_plan::{DType, Kernel, RowSet, q8};
+
+use crate::command::{Command, Context};
+use crate::isa::Lanes;
+use crate::kernels::put_q8;
+use crate::math;
+use crate::panel::TILE_ROWS;
+use crate::tile::{Tile, TileFn};
+
+/// Outputs of one tile.
+const GROUP: usize = 16;
+
+/// The input of a product and where its sums go before the epilogue.
+#[derive(Clone, Copy)]
+struct Product {
+    tile: TileFn,
+    x: *const u8,
+    x_stride: usize,
+    inputs: usize,
+    weight_stride: usize,
+}
+
+impl Product {
+    #[inline(always)]
+    fn new(command: &Command, weight: DType, q8: bool, inputs: usize) -> Product {
+        Product {
+            tile: command.tile,
+            x: command.bindings[0],
+            x_stride: if q8 { q8::row_bytes(inputs) } else { inputs * 4 },
+            inputs,
+            weight_stride: weight.row_bytes(inputs).unwrap_or(0),
+        }
+    }
+
+    /// Outputs `first .. first + outputs` of `rows` rows from `row` on, to `out` (32 apart).
+    ///
+    /// # Safety
+    /// All of them are within the command's buffers.
+    #[inline(always)]
+    unsafe fn run(
+        &self,
+        context: &Context,
+        weights: *const u8,
+        (first, outputs): (usize, usize),
+        (row, rows): (usize, usize),
+        out: *mut f32,
+    ) {
+        // SAFETY: as the caller promises.
+        unsafe {
+            (self.tile)(&Tile {
+                weights: weights.add(first * self.weight_stride),
+                stride: self.weight_stride,
+                outputs,
+                x: self.x.add(row * self.x_stride),
+                x_stride: self.x_stride,
+                rows,
+                inputs: self.inputs,
+                scratch: context.scratch,
+                out,
+                out_stride: 2 * GROUP,
+            });
+        }
+    }
+}
+
+/// Blocks of at most [`TILE_ROWS`] rows: (first, count).
+#[inline(always)]
+fn row_tiles(rows: usize) -> impl Iterator<Item = (usize, usize)> {
+    (0..rows).step_by(TILE_ROWS).map(move |first| (first, TILE_ROWS.min(rows - first)))
+}
+
+#[inline(always)]
+pub(crate) unsafe fn matmul<V: Lanes>(command: &Command, context: &Context) {
+    let p: MatmulParams = command.params();
+    let Kernel::Matmul { weight, q8, bias, residual, rows, .. } = command.kernel else { return };
+    let total = if rows == RowSet::Logits { context.logit_rows } else { context.rows };
+    let (outputs, stride) = (p.outputs as usize, p.out_stride as usize);
+    let product = Product::new(command, weight, q8, p.inputs as usize);
+    let residual = residual.then(|| command.f32s(3 + usize::from(bias)));
+    // SAFETY: the scratch is this worker's; groups stay within the outputs, rows within the table's.
+    unsafe {
+        let sums = (&raw mut (*context.scratch).tile).cast::<f32>();
+        for group in context.share(outputs.div_ceil(GROUP)) {
+            let first = group * GROUP;
+            let n = GROUP.min(outputs - first);
+            for (row, count) in row_tiles(total) {
+                product.run(context, command.bindings[1], (first, n), (row, count), sums);
+                for r in 0..count {
+                    let mut v = V::load(sums.add(r * 2 * GROUP));
+                    if bias {
+                        v = v.add(V::load_n(command.f32s(3).add(first), n));
+                    }
+                    let at = (row + r) * stride + first;
+                    if let Some(residual) = residual {
+                        v = v.add(V::load_n(residual.add(at), n));
+                    }
+                    if p.soft_cap != 0.0 {
+                        v = math::soft_cap(p.soft_cap, v);
+                    }
+                    v.store_n(command.f32s(2).add(at), n);
+                }
+            }
+        }
+    }
+}
+
+#[inline(always)]
+pub(crate) unsafe fn qkv<V: Lanes>(command: &Command, context: &Context) {
+    let p: QkvParams = command.params();
+    let Kernel::Qkv { weight, q8, bias, .. } = command.kernel else { return };
+    let parts = [p.q as usize, p.k as usize, p.v as usize];
+    let stride = parts[0] + parts[1] + parts[2];
+    let groups = parts.map(|n| n.div_ceil(GROUP));
+    let product = Product::new(command, weight, q8, p.inputs as usize);
+    // SAFETY: as in `matmul`.
+    unsafe {
+        let sums = (&raw mut (*context.scratch).tile).cast::<f32>();
+        for unit in context.share(groups[0] + groups[1] + groups[2]) {
+            let (mut part, mut group, mut start) = (0, unit, 0);
+            while group >= groups[part] {
+                group -= groups[part];
+                start += parts[part];
+                part += 1;
+            }
+            let first = group * GROUP;
+            let n = GROUP.min(parts[part] - first);
+            for (row, count) in row_tiles(context.rows) {
+                product.run(context, command.bindings[1 + part], (first, n), (row, count), sums);
+                for r in 0..count {
+                    let mut v = V::load(sums.add(r * 2 * GROUP));
+                    if bias {
+                        v = v.add(V::load_n(command.f32s(5 + part).add(first), n));
+                    }
+                    v.store_n(command.f32s(4).add((row + r) * stride + start + first), n);
+                }
+            }
+        }
+    }
+}
+
+#[inline(always)]
+pub(crate) unsafe fn glu_matmul<V: Lanes>(command: &Command, context: &Context) {
+    let p: GluMatmulParams = command.params();
+    let Kernel::GluMatmul { weight, q8, activation, out, .. } = command.kernel else { return };
+    let outputs = p.outputs as usize;
+    let product = Product::new(command, weight, q8, p.inputs as usize);
+    let q8_binding = 3 + usize::from(out.f32());
+    // SAFETY: as in `matmul`; where q8 is written, outputs are whole blocks of 32, and a worker has whole blocks.
+    unsafe {
+        let gate = (&raw mut (*context.scratch).tile).cast::<f32>();
+        let up = (&raw mut (*context.scratch).tile_up).cast::<f32>();
+        for block in context.share(outputs.div_ceil(2 * GROUP)) {
+            for (row, count) in row_tiles(context.rows) {
+                for half in 0..2 {
+                    let first = block * 2 * GROUP + half * GROUP;
+                    if first < outputs {
+                        let n = GROUP.min(outputs - first);
+                        let at = half * GROUP;
+                        product.run(context, command.bindings[1], (first, n), (row, count), gate.add(at));
+                        product.run(context, command.bindings[2], (first, n), (row, count), up.add(at));
+                    }
+                }
+                for r in 0..count {
+                    let (g, u) = (gate.add(r * 2 * GROUP), up.add(r * 2 * GROUP));
+                    for half in 0..2 {
+                        let at = half * GROUP;
+                        let first = block * 2 * GROUP + at;
+                        if first >= outputs {
+                            continue;
+                        }
+                        let v = math::activation(activation, V::load(g.add(at))).mul(V::load(u.add(at)));
+                        v.store(g.add(at));
+                        if out.f32() {
+                            let to = command.f32s(3).add((row + r) * outputs + first);
+                            v.store_n(to, GROUP.min(outputs - first));
+                        }
+                    }
+                    if out.q8() {
+                        let to = command.bindings[q8_binding].add((row + r) * q8::row_bytes(outputs));
+                        put_q8::<V>(to, outputs, block, g);
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! Rotary positions: the angles of a pass, and the kernel that turns Q and K and writes the cache.
+
+use akunu_plan::params::{AnglesParams, RopeKvParams};
+use akunu_plan::{Kernel, RopeStyle, Row};
+
+use super::cache::Cache;
+use super::rows::{inverse_rms, normed};
+use crate::command::{Command, Context};
+use crate::isa::Lanes;
+use crate::math;
+
+/// In f64 from our own polynomials, so that every machine has the same angles.
+#[inline(always)]
+pub(crate) unsafe fn rope_angles(command: &Command, context: &Context) {
+    let p: AnglesParams = command.params();
+    let (pairs, magnitude) = (p.pairs as usize, f64::from(p.magnitude));
+    // SAFETY: rows are within the table's.
+    unsafe {
+        let rows = context.rows(command.bindings[1]);
+        for unit in context.share(context.rows * pairs) {
+            let (r, pair) = (unit / pairs, unit % pairs);
+            let angle = f64::from(rows[r].position) * f64::from(*command.f32s(0).add(pair));
+            let (sin, cos) = math::sin_cos(angle);
+            let to = command.f32s(2).add(unit * 2);
+            *to = (cos * magnitude) as f32;
+            *to.add(1) = (sin * magnitude) as f32;
+        }
+    }
+}
+
+/// Turns the first `dims` elements by the angles `[pair][cos, sin]`. Products and sums are rounded one by one.
+///
+/// # Safety
+/// `dims` elements at `head` and as many at `angles`.
+#[inline(always)]
+pub(crate) unsafe fn rotate(head: *mut f32, style: RopeStyle, dims: usize, angles: *const f32) {
+    let (step, apart) = match style {
+        RopeStyle::Interleaved => (2, 1),
+        RopeStyle::HalfSplit => (1, dims / 2),
+    };
+    for pair in 0..dims / 2 {
+        // SAFETY: both elements of the pair are below `dims`.
+        unsafe {
+            let (cos, sin) = (*angles.add(pair * 2), *angles.add(pair * 2 + 1));
+            let (a, b) = (head.add(pair * step), head.add(pair * step + apart));
+            let (x, y) = (*a, *b);
+            *a = x * cos - y * sin;
+            *b = x * sin + y * cos;
+        }
+    }
+}
+
+#[inline(always)]
+pub(crate) unsafe fn rope_kv<V: Lanes>(command: &Command, context: &Context) {
+    let p: RopeKvParams = command.params();
+    let (heads, kv_heads) = (p.heads as usize, p.kv_heads as usize);
+    // SAFETY: rows are within the table's, their slots and positions within the cache.
+    unsafe {
+        let rows = context.rows(command.bindings[2]);
+        let per_row = heads + 2 * kv_heads;
+        for unit in context.share(context.rows * per_row) {
+            one_head::<V>(command, context, &p, unit / per_row, unit % per_row, &rows[unit / per_row]);
+        }
+    }
+}
+
+/// Heads of a row come as Q's, K's and V's.
+#[inline(always)]
+unsafe fn one_head<V: Lanes>(
+    command: &Command,
+    context: &Context,
+    p: &RopeKvParams,
+    r: usize,
+    head: usize,
+    row: &Row,
+) {
+    let Kernel::RopeKv { style, qk_norm, kv } = command.kernel else { return };
+    let (heads, kv_heads, dim) = (p.heads as usize, p.kv_heads as usize, p.head_dim as usize);
+    let dims = p.rope_dims as usize;
+    let cache = Cache::new(kv, p.kv_heads, p.head_dim, p.capacity);
+    // SAFETY: as in `rope_kv`.
+    unsafe {
+        let x = command.f32s(0).add((r * (heads + 2 * kv_heads) + head) * dim);
+        let angles = command.f32s(1).add(r * dims);
+        let place = |kv_head: usize| cache.offset(row.slot as usize, kv_head, row.position as usize);
+        if head >= heads + kv_heads {
+            cache.store::<V>(x, command.bindings[5].add(place(head - heads - kv_heads)));
+            return;
+        }
+        let is_q = head < heads;
+        let to = match is_q {
+            true => command.f32s(3).add((r * heads + head) * dim),
+            false => (&raw mut (*context.scratch).head).cast::<f32>(),
+        };
+        if qk_norm {
+            let scale = inverse_rms::<V>(x, dim, p.epsilon);
+            let weight = command.f32s(if is_q { 6 } else { 7 });
+            let mut at = 0;
+            while at < dim {
+                let n = 16.min(dim - at);
+                normed::<V>(x.add(at), weight.add(at), scale, n).store_n(to.add(at), n);
+                at += 16;
+            }
+        } else {
+            x.copy_to_nonoverlapping(to, dim);
+        }
+        rotate(to, style, dims, angles);
+        if !is_q {
+            cache.store::<V>(to, command.bindings[4].add(place(head - heads)));
+        }
+    }
+}

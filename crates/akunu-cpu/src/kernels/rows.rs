@@ -1,0 +1,262 @@
+//! Kernels that work along rows: embeddings, norms, elementwise ones, and the search for the best token.
+
+use akunu_plan::params::{ArgmaxParams, ElementParams, EmbedParams, NormParams};
+use akunu_plan::{DType, Kernel, Row, RowSet, q8};
+
+use super::{put_q8, put_q8_row};
+use crate::command::{Command, Context};
+use crate::isa::Lanes;
+use crate::math;
+
+#[inline(always)]
+pub(crate) unsafe fn embed<V: Lanes>(command: &Command, context: &Context) {
+    let p: EmbedParams = command.params();
+    let Kernel::Embed { weight } = command.kernel else { return };
+    let cols = p.cols as usize;
+    let bytes = weight.row_bytes(cols).unwrap_or(0);
+    // SAFETY: tokens are below the vocabulary, and rows below the table's.
+    unsafe {
+        let rows = context.rows(command.bindings[1]);
+        for r in context.share(context.rows) {
+            let source = command.bindings[0].add(rows[r].token as usize * bytes);
+            let out = command.f32s(2).add(r * cols);
+            embed_row(weight, source, bytes, out, cols);
+            if p.scale != 1.0 {
+                for_lanes(cols, |at, n| V::load_n(out.add(at), n).mul(V::splat(p.scale)).store_n(out.add(at), n));
+            }
+        }
+    }
+}
+
+/// One row of a table of any type, by the formats' own definition.
+unsafe fn embed_row(weight: DType, source: *const u8, bytes: usize, out: *mut f32, cols: usize) {
+    // SAFETY: the caller's row, and an output of its own.
+    let (source, out) =
+        unsafe { (std::slice::from_raw_parts(source, bytes), std::slice::from_raw_parts_mut(out, cols)) };
+    if akunu_format::blocks::dequantize_row(weight, source, out).is_err() {
+        // Row sizes were checked when the command was prepared.
+        out.fill(f32::NAN);
+    }
+}
+
+/// Calls `f(offset, count)` for every sixteen of `n` elements.
+#[inline(always)]
+fn for_lanes(n: usize, mut f: impl FnMut(usize, usize)) {
+    let mut at = 0;
+    while at < n {
+        f(at, 16.min(n - at));
+        at += 16;
+    }
+}
+
+/// `1 / √(mean of squares + ε)`, in the lanes of canonical arithmetic.
+///
+/// # Safety
+/// `n` elements can be read at `x`.
+#[inline(always)]
+pub(crate) unsafe fn inverse_rms<V: Lanes>(x: *const f32, n: usize, epsilon: f32) -> f32 {
+    let mut acc = V::zero();
+    // SAFETY: within the row.
+    unsafe {
+        let mut at = 0;
+        while at + 16 <= n {
+            let v = V::load(x.add(at));
+            acc = v.fma(v, acc);
+            at += 16;
+        }
+        if at < n {
+            let v = V::load_n(x.add(at), n - at);
+            acc = v.fma(v, acc);
+        }
+    }
+    1.0 / (acc.sum() / n as f32 + epsilon).sqrt()
+}
+
+/// `x · scale · weight`
+///
+/// # Safety
+/// `n` ≤ 16 elements can be read at each place.
+#[inline(always)]
+pub(crate) unsafe fn normed<V: Lanes>(x: *const f32, weight: *const f32, scale: f32, n: usize) -> V {
+    // SAFETY: as the caller promises.
+    unsafe {
+        if n == 16 {
+            V::load(x).mul(V::splat(scale)).mul(V::load(weight))
+        } else {
+            V::load_n(x, n).mul(V::splat(scale)).mul(V::load_n(weight, n))
+        }
+    }
+}
+
+#[inline(always)]
+pub(crate) unsafe fn rms_norm<V: Lanes>(command: &Command, context: &Context) {
+    let p: NormParams = command.params();
+    let Kernel::RmsNorm { out, rows } = command.kernel else { return };
+    let cols = p.cols as usize;
+    let q8_binding = 2 + usize::from(out.f32());
+    let picks = q8_binding + usize::from(out.q8());
+    let total = if rows == RowSet::Logits { context.logit_rows } else { context.rows };
+    // SAFETY: rows and their picks are within the table's; q8 rows are whole blocks.
+    unsafe {
+        for r in context.share(total) {
+            let source = match rows {
+                RowSet::All => r,
+                RowSet::Logits => *command.bindings[picks].cast::<u32>().add(r) as usize,
+            };
+            let (x, weight) = (command.f32s(0).add(source * cols), command.f32s(1));
+            let scale = inverse_rms::<V>(x, cols, p.epsilon);
+            if out.f32() {
+                let to = command.f32s(2).add(r * cols);
+                for_lanes(cols, |at, n| {
+                    normed::<V>(x.add(at), weight.add(at), scale, n).store_n(to.add(at), n);
+                });
+            }
+            if out.q8() {
+                let to = command.bindings[q8_binding].add(r * q8::row_bytes(cols));
+                for block in 0..cols / q8::BLOCK {
+                    let mut v = [0.0_f32; q8::BLOCK];
+                    for half in [0, 16] {
+                        let at = block * q8::BLOCK + half;
+                        normed::<V>(x.add(at), weight.add(at), scale, 16).store(v.as_mut_ptr().add(half));
+                    }
+                    put_q8::<V>(to, cols, block, v.as_ptr());
+                }
+            }
+        }
+    }
+}
+
+#[inline(always)]
+pub(crate) unsafe fn norm_add<V: Lanes>(command: &Command, context: &Context) {
+    let p: NormParams = command.params();
+    let cols = p.cols as usize;
+    // SAFETY: rows are within the table's.
+    unsafe {
+        for r in context.share(context.rows) {
+            let x = command.f32s(0).add(r * cols);
+            let (weight, residual) = (command.f32s(1), command.f32s(2).add(r * cols));
+            let to = command.f32s(3).add(r * cols);
+            let scale = inverse_rms::<V>(x, cols, p.epsilon);
+            for_lanes(cols, |at, n| {
+                let v = normed::<V>(x.add(at), weight.add(at), scale, n);
+                V::load_n(residual.add(at), n).add(v).store_n(to.add(at), n);
+            });
+        }
+    }
+}
+
+/// Columns of an elementwise kernel that are dealt out together: whole q8 blocks.
+const COLUMNS: usize = 256;
+
+#[inline(always)]
+pub(crate) unsafe fn glu<V: Lanes>(command: &Command, context: &Context) {
+    let p: ElementParams = command.params();
+    let Kernel::Glu { activation, out } = command.kernel else { return };
+    let cols = p.cols as usize;
+    let parts = cols.div_ceil(COLUMNS);
+    let q8_binding = 2 + usize::from(out.f32());
+    // SAFETY: rows are within the table's; q8 rows are whole blocks.
+    unsafe {
+        for unit in context.share(context.rows * parts) {
+            let (r, first) = (unit / parts, unit % parts * COLUMNS);
+            let count = COLUMNS.min(cols - first);
+            let at = r * cols + first;
+            let (gate, up) = (command.f32s(0).add(at), command.f32s(1).add(at));
+            let mut v = [0.0_f32; COLUMNS];
+            for_lanes(count, |i, n| {
+                let g = math::activation(activation, V::load_n(gate.add(i), n));
+                g.mul(V::load_n(up.add(i), n)).store_n(v.as_mut_ptr().add(i), n);
+            });
+            if out.f32() {
+                command.f32s(2).add(at).copy_from_nonoverlapping(v.as_ptr(), count);
+            }
+            if out.q8() {
+                let row = command.bindings[q8_binding].add(r * q8::row_bytes(cols));
+                for block in 0..count / q8::BLOCK {
+                    put_q8::<V>(row, cols, first / q8::BLOCK + block, v.as_ptr().add(block * q8::BLOCK));
+                }
+            }
+        }
+    }
+}
+
+#[inline(always)]
+pub(crate) unsafe fn quantise<V: Lanes>(command: &Command, context: &Context) {
+    let p: ElementParams = command.params();
+    let cols = p.cols as usize;
+    // SAFETY: rows are within the table's, and whole blocks.
+    unsafe {
+        if context.rows >= context.workers {
+            for r in context.share(context.rows) {
+                put_q8_row::<V>(
+                    command.bindings[1].add(r * q8::row_bytes(cols)),
+                    cols,
+                    command.f32s(0).add(r * cols),
+                );
+            }
+            return;
+        }
+        let blocks = cols / q8::BLOCK;
+        for unit in context.share(context.rows * blocks) {
+            let (r, block) = (unit / blocks, unit % blocks);
+            let row = command.bindings[1].add(r * q8::row_bytes(cols));
+            put_q8::<V>(row, cols, block, command.f32s(0).add(r * cols + block * q8::BLOCK));
+        }
+    }
+}
+
+#[inline(always)]
+pub(crate) unsafe fn argmax<V: Lanes>(command: &Command, context: &Context) {
+    let p: ArgmaxParams = command.params();
+    let vocab = p.vocab as usize;
+    // SAFETY: asking rows are within the table's, and no two are the same; the tokens buffer has a place for each step.
+    unsafe {
+        let tokens = command.bindings[1].cast::<u32>().add((context.step + 1) * command.logit_capacity);
+        for j in context.share(context.logit_rows) {
+            let token = best::<V>(command.f32s(0).add(j * vocab), vocab);
+            *tokens.add(j) = token;
+            if p.advance == 1 && token != u32::MAX {
+                let row = command.bindings[2].cast::<Row>().add(*command.bindings[3].cast::<u32>().add(j) as usize);
+                *row = (*row).next(token);
+            }
+        }
+    }
+}
+
+/// The first of the largest values; `u32::MAX` where there is a NaN.
+#[inline(always)]
+unsafe fn best<V: Lanes>(logits: *const f32, n: usize) -> u32 {
+    // SAFETY: within the row.
+    unsafe {
+        let load = |at: usize| {
+            // Past the end the first value is repeated: it can neither win nor lose there.
+            if at + 16 <= n {
+                V::load(logits.add(at))
+            } else {
+                let mut v = [*logits; 16];
+                logits.add(at).copy_to_nonoverlapping(v.as_mut_ptr(), n - at);
+                V::load(v.as_ptr())
+            }
+        };
+        let mut most = load(0);
+        let mut ordered = u32::from(u16::MAX);
+        for_lanes(n, |at, _| {
+            let v = load(at);
+            ordered &= v.eq_mask(v);
+            most = v.max(most);
+        });
+        if ordered != u32::from(u16::MAX) {
+            return u32::MAX;
+        }
+        let most = V::splat(most.max_lane());
+        let mut at = 0;
+        while at < n {
+            let found = load(at).eq_mask(most);
+            if found != 0 {
+                return at as u32 + found.trailing_zeros();
+            }
+            at += 16;
+        }
+        u32::MAX
+    }
+}

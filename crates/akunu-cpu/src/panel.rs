@@ -1,0 +1,96 @@
+//! What a worker owns: panels of unpacked weights, accumulators, attention's tiles. Made once, with the device.
+
+use crate::isa::Lanes;
+use crate::quants::{Min, Quant, Sub};
+
+/// Rows that share one unpacked panel.
+pub(crate) const TILE_ROWS: usize = 64;
+/// Blocks of 32 in a panel: one round of the sixteen lanes.
+pub(crate) const PANEL_BLOCKS: usize = 16;
+/// Positions of one attention tile.
+pub(crate) const KV_TILE: usize = 32;
+/// The largest head that attention takes.
+pub(crate) const MAX_HEAD: usize = 512;
+/// (row, head) pairs that attention works on at once.
+pub(crate) const MAX_STATES: usize = 32;
+
+#[repr(C, align(64))]
+#[derive(Clone, Copy)]
+pub(crate) struct F16x(pub(crate) [f32; 16]);
+
+/// Sixteen weight rows by sixteen blocks of 32, unpacked to a byte a weight.
+#[repr(C, align(64))]
+pub(crate) struct Panel {
+    /// `[block][4 elements][output · 4 + element]`
+    pub(crate) quants: [[[i8; 64]; 8]; PANEL_BLOCKS],
+    /// The rest is `[block][output]`; sub-scales and mins come in two for each block.
+    pub(crate) d: [F16x; PANEL_BLOCKS],
+    pub(crate) m: [F16x; PANEL_BLOCKS],
+    pub(crate) sub: [F16x; PANEL_BLOCKS * 2],
+    pub(crate) min: [F16x; PANEL_BLOCKS * 2],
+    /// For instruction sets that want the activations unsigned: −128 · Σ quant of each half block.
+    pub(crate) correction: [[i32; 16]; PANEL_BLOCKS * 2],
+}
+
+impl Panel {
+    /// The scales of block `b` of output `o`, whose octet starts at `w`.
+    ///
+    /// # Safety
+    /// Block `b % 8` can be read at `w`.
+    #[inline(always)]
+    pub(crate) unsafe fn set_scales<V: Lanes, Q: Quant>(&mut self, o: usize, b: usize, w: *const u8) {
+        // SAFETY: as the caller promises.
+        unsafe {
+            self.d[b].0[o] = V::f16(Q::d(w, b % 8));
+            if Q::SUB != Sub::None {
+                let [first, second] = Q::sub(w, b % 8);
+                (self.sub[b * 2].0[o], self.sub[b * 2 + 1].0[o]) = (first as f32, second as f32);
+            }
+            if Q::MIN != Min::None {
+                self.m[b].0[o] = Q::MIN.signed(V::f16(Q::m(w, b % 8)));
+                let [first, second] = Q::min(w, b % 8);
+                (self.min[b * 2].0[o], self.min[b * 2 + 1].0[o]) = (first as f32, second as f32);
+            }
+        }
+    }
+}
+
+/// Sixteen blocks of one row's activations.
+#[derive(Clone, Copy)]
+pub(crate) struct Chunk {
+    pub(crate) quants: *const i8,
+    pub(crate) scales: *const f32,
+    pub(crate) sums: *const i32,
+}
+
+/// Online softmax of one (row, head): `m` the largest score so far, `l` the sum of exponentials.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Softmax {
+    pub(crate) m: f32,
+    pub(crate) l: f32,
+    /// Whether any position was seen.
+    pub(crate) used: bool,
+}
+
+/// One worker's memory. All of it is plain numbers; zeroed to begin with.
+#[repr(C, align(64))]
+pub(crate) struct Scratch {
+    /// `[row][class of block][output]`, or `[output][row][lane]` for float weights.
+    pub(crate) acc: [f32; TILE_ROWS * 256],
+    pub(crate) panel: Panel,
+    /// Products before their epilogue: `[row][32]`.
+    pub(crate) tile: [f32; TILE_ROWS * 32],
+    pub(crate) tile_up: [f32; TILE_ROWS * 32],
+    /// One head on its way to the cache.
+    pub(crate) head: [f32; MAX_HEAD],
+    /// `[state][head dim]`
+    pub(crate) q: [f32; MAX_STATES * MAX_HEAD],
+    pub(crate) segment: [f32; MAX_STATES * MAX_HEAD],
+    pub(crate) total: [f32; MAX_STATES * MAX_HEAD],
+    pub(crate) segment_softmax: [Softmax; MAX_STATES],
+    pub(crate) total_softmax: [Softmax; MAX_STATES],
+    /// `[position][head dim]`
+    pub(crate) k: [f32; KV_TILE * MAX_HEAD],
+    pub(crate) v: [f32; KV_TILE * MAX_HEAD],
+}

@@ -1,0 +1,154 @@
+//! From a table to what workers walk: kernels resolved, bindings turned into pointers, every extent checked.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use akunu_plan::table::MAX_BINDINGS;
+use akunu_plan::{
+    Access, Binding, BufferId, Content, DeviceBuffer, DeviceError, DispatchCommand, DispatchTable, Kernel, Row,
+};
+
+use crate::bounds;
+use crate::command::Command;
+use crate::device::NAME;
+use crate::isa::table::Kernels;
+use crate::memory::Buffer;
+
+/// A prepared table.
+pub(crate) struct Prepared {
+    pub(crate) table: Arc<DispatchTable>,
+    pub(crate) commands: Vec<Command>,
+    /// Indices of the device's buffers.
+    pub(crate) rows: usize,
+    pub(crate) logit_rows: usize,
+    pub(crate) tokens: usize,
+}
+
+/// A device's buffers, as a table sees them.
+pub(crate) struct Buffers<'a> {
+    pub(crate) all: &'a [Buffer],
+    /// By `BufferId`.
+    pub(crate) ids: &'a [DeviceBuffer],
+}
+
+fn failed(message: String) -> DeviceError {
+    DeviceError::Failed { device: NAME, message }
+}
+
+impl Buffers<'_> {
+    fn index(&self, id: BufferId) -> Result<usize, DeviceError> {
+        let index = self.ids.get(id.index()).map(|buffer| buffer.0 as usize);
+        let index = index.filter(|index| *index < self.all.len());
+        index.ok_or_else(|| failed(format!("the table binds buffer {}, which is not there", id.0)))
+    }
+
+    /// The buffer if it is the device's own and has `bytes`.
+    fn io(&self, id: BufferId, bytes: usize) -> Result<usize, DeviceError> {
+        let index = self.index(id)?;
+        match &self.all[index] {
+            Buffer::Owned(owned) if owned.bytes >= bytes => Ok(index),
+            Buffer::Owned(owned) => Err(out_of_bounds(0, bytes as u64, owned.bytes as u64)),
+            Buffer::Imported { .. } => Err(failed("rows and tokens cannot be read-only".into())),
+        }
+    }
+}
+
+fn out_of_bounds(offset: u64, end: u64, bytes: u64) -> DeviceError {
+    DeviceError::OutOfBounds { device: NAME, offset, end, bytes }
+}
+
+pub(crate) fn prepare(
+    table: &Arc<DispatchTable>,
+    buffers: &Buffers<'_>,
+    kernels: &Kernels,
+) -> Result<Prepared, DeviceError> {
+    let io = table.io;
+    let asked = table.logit_rows * size_of::<u32>();
+    let prepared = Prepared {
+        rows: buffers.io(io.rows, table.rows * Row::BYTES)?,
+        logit_rows: buffers.io(io.logit_rows, asked)?,
+        tokens: buffers.io(io.tokens, asked * (table.steps + 1))?,
+        commands: table.commands.iter().map(|c| command(table, c, buffers, kernels)).collect::<Result<_, _>>()?,
+        table: Arc::clone(table),
+    };
+    Ok(prepared)
+}
+
+fn command(
+    table: &DispatchTable,
+    command: &DispatchCommand,
+    buffers: &Buffers<'_>,
+    kernels: &Kernels,
+) -> Result<Command, DeviceError> {
+    let slots = command.kernel.bindings();
+    let extents = bounds::extents(table, command)
+        .map_err(|reason| failed(format!("{}: {reason}", command.kernel.name())))?;
+    if command.bindings().len() != slots.len() || slots.len() != extents.len() {
+        return Err(failed(format!("{} does not bind {} buffers", command.kernel.name(), slots.len())));
+    }
+    let mut bindings = [std::ptr::null_mut(); MAX_BINDINGS];
+    let mut ranges: Vec<(bool, Range<usize>)> = Vec::with_capacity(slots.len());
+    for (i, (slot, binding)) in slots.iter().zip(command.bindings()).enumerate() {
+        let writes = slot.access != Access::Read;
+        let start = resolve(buffers, binding, extents[i], writes)?;
+        check_io(table, command.kernel, slot.content, writes, binding)?;
+        let aligned = matches!(slot.content, Content::Weight(_) | Content::Kv(_));
+        if !aligned && !(start as usize).is_multiple_of(align_of::<f32>()) {
+            return Err(failed(format!("{}: {} is not aligned", command.kernel.name(), slot.name)));
+        }
+        bindings[i] = start;
+        ranges.push((writes, start as usize..start as usize + extents[i] as usize));
+    }
+    for (i, (writes, a)) in ranges.iter().enumerate() {
+        let overlaps = |(j, (_, b)): (usize, &(bool, Range<usize>))| i != j && a.start < b.end && b.start < a.end;
+        if *writes && ranges.iter().enumerate().any(overlaps) {
+            let (kernel, name) = (command.kernel.name(), slots[i].name);
+            return Err(failed(format!("{kernel}: {name} overlaps another binding")));
+        }
+    }
+    let weight = slots.iter().find_map(|slot| match slot.content {
+        Content::Weight(dtype) => Some(dtype),
+        _ => None,
+    });
+    Ok(Command {
+        run: kernels.run(command.kernel),
+        kernel: command.kernel,
+        tile: kernels.tile(weight.unwrap_or(akunu_plan::DType::F32)),
+        bindings,
+        params: command.params,
+        logit_capacity: table.logit_rows,
+    })
+}
+
+/// Where a binding starts; `bytes` from there on are inside its buffer.
+fn resolve(buffers: &Buffers<'_>, binding: &Binding, bytes: u64, writes: bool) -> Result<*mut u8, DeviceError> {
+    let buffer = &buffers.all[buffers.index(binding.buffer)?];
+    if writes && matches!(buffer, Buffer::Imported { .. }) {
+        return Err(failed(format!("buffer {} is read-only", binding.buffer.0)));
+    }
+    let end = binding.offset.saturating_add(bytes);
+    if end > buffer.bytes() {
+        return Err(out_of_bounds(binding.offset, end, buffer.bytes()));
+    }
+    Ok(buffer.start().wrapping_add(binding.offset as usize))
+}
+
+/// Rows and what asks for logits are checked when they are submitted, so kernels may read them from nowhere else.
+fn check_io(
+    table: &DispatchTable,
+    kernel: Kernel,
+    content: Content,
+    writes: bool,
+    binding: &Binding,
+) -> Result<(), DeviceError> {
+    let expected = match content {
+        Content::Rows => table.io.rows,
+        Content::U32 if writes => table.io.tokens,
+        Content::U32 => table.io.logit_rows,
+        _ => return Ok(()),
+    };
+    if *binding == (Binding { buffer: expected, offset: 0 }) {
+        return Ok(());
+    }
+    Err(failed(format!("{} takes its rows or tokens from another buffer than the table's", kernel.name())))
+}

@@ -1,0 +1,430 @@
+//! Products of at most sixteen outputs by at most [`TILE_ROWS`] rows: what every matrix kernel is made of.
+//!
+//! # Canonical arithmetic
+//! The bits of a product do not depend on the instruction set, on how many rows are multiplied at once, or on the
+//! path taken below. One output of one row is defined as follows.
+//!
+//! - Float weights: sixteen lanes, lane l takes elements l, l + 16, l + 32, … in order, `lane = fma(w, x, lane)`; the
+//!   last round is padded with zeros.
+//! - Quantised weights: for each block of 32 the exact integer Σ quant · x (offsets and integer sub-scales included,
+//!   always below 2²⁴ and so exact in f32), then `lane = fma(integer, d · dx, lane)`, with lane = block mod 16. Types
+//!   with mins follow at once with `lane = fma(Σ min · x, m · dx, lane)`. The last round is padded with zeros.
+//! - Both end in the same tree: l += l+8, l += l+4, l += l+2, l += l+1.
+//!
+//! One row (or a few) takes the weights as they stand, lanes side by side in one register. More rows unpack sixteen
+//! outputs by sixteen blocks into a [`Panel`] and keep each lane in a register of its own, outputs side by side.
+
+use akunu_plan::q8;
+
+use crate::isa::Lanes;
+use crate::panel::{Chunk, PANEL_BLOCKS, Panel, Scratch, TILE_ROWS};
+use crate::quants::{Min, Quant};
+
+/// One product, as pointers.
+#[derive(Clone, Copy)]
+pub(crate) struct Tile {
+    /// The first output's weights, and the bytes from one output's to the next.
+    pub(crate) weights: *const u8,
+    pub(crate) stride: usize,
+    /// 1 ..= 16
+    pub(crate) outputs: usize,
+    /// The first row of activations (q8 for quantised weights, else f32), and the bytes from one row to the next.
+    pub(crate) x: *const u8,
+    pub(crate) x_stride: usize,
+    /// 1 ..= [`TILE_ROWS`]
+    pub(crate) rows: usize,
+    pub(crate) inputs: usize,
+    pub(crate) scratch: *mut Scratch,
+    /// `[row][out_stride]`; sixteen of each row are written.
+    pub(crate) out: *mut f32,
+    pub(crate) out_stride: usize,
+}
+
+pub(crate) type TileFn = unsafe fn(&Tile);
+
+/// Sixteen blocks' integers and what scales them.
+pub(crate) struct Terms<T> {
+    pub(crate) sum: T,
+    pub(crate) d: T,
+    pub(crate) min_sum: T,
+    pub(crate) m: T,
+}
+
+/// What an instruction set brings for a quantised type.
+pub(crate) trait Dot<Q: Quant>: Lanes {
+    /// Sixteen blocks, or only the first eight where not `full` (the other lanes are 0).
+    /// # Safety
+    /// That many blocks can be read at `w`, `x` and `sums`.
+    unsafe fn terms(w: *const u8, x: *const i8, sums: *const i32, full: bool) -> Terms<Self>;
+
+    /// Unpacks `blocks` ≤ 16 blocks of sixteen rows.
+    /// # Safety
+    /// `blocks` blocks can be read at each row.
+    unsafe fn unpack(panel: *mut Panel, rows: &[*const u8; 16], blocks: usize);
+
+    /// Adds `blocks` blocks of R rows to their accumulators, `[block][output]`.
+    /// # Safety
+    /// `blocks` blocks can be read in each chunk, and 256 accumulators written.
+    unsafe fn multiply<const R: usize>(
+        panel: *const Panel,
+        blocks: usize,
+        x: [Chunk; R],
+        acc: [*mut f32; R],
+    );
+}
+
+/// Fewer rows than this take the weights as they stand.
+const PANEL_ROWS: usize = 4;
+/// How far ahead of their use weights are asked for, in bytes.
+const PREFETCH: usize = 1024;
+
+/// # Safety
+/// Everything that the tile points to is there, and the instruction set of `V` is too.
+#[inline(always)]
+pub(crate) unsafe fn quantised<V: Dot<Q>, Q: Quant>(t: &Tile) {
+    // SAFETY: passed on.
+    unsafe {
+        if t.rows < PANEL_ROWS {
+            for r in 0..t.rows {
+                rows_as_they_stand::<V, Q>(t, r);
+            }
+        } else {
+            panels::<V, Q>(t);
+        }
+    }
+}
+
+/// What is left of a row after whole octets, padded with zeros to an octet.
+struct Tail {
+    blocks: usize,
+    quants: [i8; 256],
+    sums: [i32; 8],
+}
+
+#[inline(always)]
+unsafe fn rows_as_they_stand<V: Dot<Q>, Q: Quant>(t: &Tile, r: usize) {
+    // SAFETY: whole blocks of both operands; the tail is copied out so that nothing past a row is read.
+    unsafe {
+        let x = chunk(t, r, 0);
+        let blocks = t.inputs / 32;
+        let octets = blocks / 8;
+        let mut tail = Tail { blocks: blocks % 8, quants: [0; 256], sums: [0; 8] };
+        if tail.blocks > 0 {
+            x.quants.add(octets * 256).copy_to_nonoverlapping(tail.quants.as_mut_ptr(), tail.blocks * 32);
+            x.sums.add(octets * 8).copy_to_nonoverlapping(tail.sums.as_mut_ptr(), tail.blocks);
+        }
+        for o in 0..t.outputs {
+            let w = t.weights.add(o * t.stride);
+            *t.out.add(r * t.out_stride + o) = one_row::<V, Q>(w, &x, blocks, &tail);
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn one_row<V: Dot<Q>, Q: Quant>(w: *const u8, x: &Chunk, blocks: usize, tail: &Tail) -> f32 {
+    let mut acc = V::zero();
+    let octets = blocks / 8;
+    // SAFETY: octets below `octets` are whole; the tail's weights are copied to a padded octet.
+    unsafe {
+        let mut octet = 0;
+        while octet + 2 <= octets {
+            let w = w.add(octet * Q::OCTET_BYTES);
+            for line in 0..(2 * Q::OCTET_BYTES).div_ceil(64) {
+                V::prefetch(w.wrapping_add(PREFETCH + line * 64));
+            }
+            let terms = V::terms(w, x.quants.add(octet * 256), x.sums.add(octet * 8), true);
+            acc = add_terms::<V, Q>(terms, V::load(x.scales.add(octet * 8)), acc);
+            octet += 2;
+        }
+        if octet < octets && tail.blocks == 0 {
+            let w = w.add(octet * Q::OCTET_BYTES);
+            let terms = V::terms(w, x.quants.add(octet * 256), x.sums.add(octet * 8), false);
+            acc = add_terms::<V, Q>(terms, V::load_n(x.scales.add(octet * 8), 8), acc);
+        } else if tail.blocks > 0 {
+            acc = last_round::<V, Q>(w, x, octet, octets, tail, acc);
+        }
+    }
+    acc.sum()
+}
+
+/// A last round that is not whole octets: older types only, whose octets are eight blocks of the file.
+#[inline(always)]
+unsafe fn last_round<V: Dot<Q>, Q: Quant>(
+    w: *const u8,
+    x: &Chunk,
+    octet: usize,
+    octets: usize,
+    tail: &Tail,
+    acc: V,
+) -> V {
+    // The largest octet is eight blocks of Q8_0.
+    let mut weights = [0_u8; 2 * 8 * 34];
+    // SAFETY: the octet before the tail is copied too if it is in the same round, so sixteen blocks stand together.
+    unsafe {
+        let block_bytes = Q::DTYPE.block_bytes();
+        let source = w.add(octet * Q::OCTET_BYTES);
+        let before = octets - octet;
+        let scales = V::load_n(x.scales.add(octet * 8), before * 8 + tail.blocks);
+        if before == 0 {
+            source.copy_to_nonoverlapping(weights.as_mut_ptr(), tail.blocks * block_bytes);
+            let terms = V::terms(weights.as_ptr(), tail.quants.as_ptr(), tail.sums.as_ptr(), false);
+            return add_terms::<V, Q>(terms, scales, acc);
+        }
+        let (mut quants, mut sums) = ([0_i8; 512], [0_i32; 16]);
+        source.copy_to_nonoverlapping(weights.as_mut_ptr(), (8 + tail.blocks) * block_bytes);
+        x.quants.add(octet * 256).copy_to_nonoverlapping(quants.as_mut_ptr(), (8 + tail.blocks) * 32);
+        x.sums.add(octet * 8).copy_to_nonoverlapping(sums.as_mut_ptr(), 8 + tail.blocks);
+        let terms = V::terms(weights.as_ptr(), quants.as_ptr(), sums.as_ptr(), true);
+        add_terms::<V, Q>(terms, scales, acc)
+    }
+}
+
+#[inline(always)]
+fn add_terms<V: Lanes, Q: Quant>(t: Terms<V>, dx: V, acc: V) -> V {
+    let acc = t.sum.fma(t.d.mul(dx), acc);
+    if Q::MIN == Min::None { acc } else { t.min_sum.fma(t.m.mul(dx), acc) }
+}
+
+/// The planes of row `r` of the activations, from block `b` on.
+#[inline(always)]
+unsafe fn chunk(t: &Tile, r: usize, b: usize) -> Chunk {
+    // SAFETY: a q8 row of `inputs` elements.
+    unsafe {
+        let row = t.x.add(r * t.x_stride);
+        Chunk {
+            quants: row.add(b * 32).cast(),
+            scales: row.add(q8::scales_offset(t.inputs)).cast::<f32>().add(b),
+            sums: row.add(q8::sums_offset(t.inputs)).cast::<i32>().add(b),
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn panels<V: Dot<Q>, Q: Quant>(t: &Tile) {
+    let blocks = t.inputs / 32;
+    // SAFETY: the scratch is this worker's own; every chunk stays within its row.
+    unsafe {
+        let panel = &raw mut (*t.scratch).panel;
+        let acc = (&raw mut (*t.scratch).acc).cast::<f32>();
+        acc.write_bytes(0, t.rows * 256);
+        let mut first = 0;
+        while first < blocks {
+            let count = PANEL_BLOCKS.min(blocks - first);
+            let rows = std::array::from_fn(|o| {
+                // Outputs past the last repeat it; nobody reads their sums.
+                t.weights.add(o.min(t.outputs - 1) * t.stride + first / 8 * Q::OCTET_BYTES)
+            });
+            V::unpack(panel, &rows, count);
+            let mut r = 0;
+            while r + 4 <= t.rows {
+                let x = [chunk(t, r, first), chunk(t, r + 1, first), chunk(t, r + 2, first), chunk(t, r + 3, first)];
+                let acc = acc.add(r * 256);
+                V::multiply::<4>(panel, count, x, [acc, acc.add(256), acc.add(512), acc.add(768)]);
+                r += 4;
+            }
+            while r < t.rows {
+                V::multiply::<1>(panel, count, [chunk(t, r, first)], [acc.add(r * 256)]);
+                r += 1;
+            }
+            first += count;
+        }
+        for r in 0..t.rows {
+            tree_of_lanes::<V>(acc.add(r * 256), blocks).store(t.out.add(r * t.out_stride));
+        }
+    }
+}
+
+/// The fixed tree, each lane in a register of its own.
+#[inline(always)]
+unsafe fn tree_of_lanes<V: Lanes>(acc: *const f32, blocks: usize) -> V {
+    // SAFETY: sixteen lanes of sixteen outputs.
+    unsafe {
+        // What padding with zeros does to a lane: it turns −0 into +0.
+        let lane = |l: usize| {
+            let v = V::load(acc.add(l * 16));
+            if !blocks.is_multiple_of(16) && l >= blocks % 16 { v.add(V::zero()) } else { v }
+        };
+        let eight = |l: usize| lane(l).add(lane(l + 8));
+        let four = |l: usize| eight(l).add(eight(l + 4));
+        let two = |l: usize| four(l).add(four(l + 2));
+        two(0).add(two(1))
+    }
+}
+
+/// How weights that are not quantised are read.
+pub(crate) trait FloatWeight: 'static {
+    const BYTES: usize;
+    /// # Safety
+    /// Sixteen weights can be read at `p`.
+    unsafe fn load<V: Lanes>(p: *const u8) -> V;
+
+    /// The first `n`, the rest zero.
+    /// # Safety
+    /// `n` weights can be read at `p`.
+    #[inline(always)]
+    unsafe fn load_n<V: Lanes>(p: *const u8, n: usize) -> V {
+        let mut bytes = [0_u8; 64];
+        // SAFETY: n ≤ 16 weights of at most 4 bytes.
+        unsafe {
+            p.copy_to_nonoverlapping(bytes.as_mut_ptr(), n * Self::BYTES);
+            Self::load(bytes.as_ptr())
+        }
+    }
+}
+
+macro_rules! float_weight {
+    ($name:ident, $bytes:expr, |$p:ident| $load:expr) => {
+        pub(crate) struct $name;
+        impl FloatWeight for $name {
+            const BYTES: usize = $bytes;
+            #[inline(always)]
+            unsafe fn load<V: Lanes>($p: *const u8) -> V {
+                // SAFETY: as the trait asks.
+                unsafe { $load }
+            }
+        }
+    };
+}
+
+float_weight!(F32W, 4, |p| V::load(p.cast()));
+float_weight!(F16W, 2, |p| V::load_f16(p));
+float_weight!(BF16W, 2, |p| V::load_bf16(p));
+
+/// Elements of a row that are multiplied before the next rows get their turn: keeps both operands in the first cache.
+const FLOAT_CHUNK: usize = 512;
+
+/// # Safety
+/// Everything that the tile points to is there, and the instruction set of `V` is too.
+#[inline(always)]
+pub(crate) unsafe fn float<V: Lanes, W: FloatWeight>(t: &Tile) {
+    // SAFETY: passed on; accumulators are `[output][row][lane]` in this worker's scratch.
+    unsafe {
+        if t.rows == 1 {
+            let mut o = 0;
+            while o + 4 <= t.outputs {
+                let [[a], [b], [c], [d]] = float_block::<V, W, 4, 1>(t, o, 0, 0..t.inputs, [[V::zero()]; 4]);
+                for (i, v) in [a, b, c, d].into_iter().enumerate() {
+                    *t.out.add(o + i) = v.sum();
+                }
+                o += 4;
+            }
+            while o < t.outputs {
+                let [[v]] = float_block::<V, W, 1, 1>(t, o, 0, 0..t.inputs, [[V::zero()]]);
+                *t.out.add(o) = v.sum();
+                o += 1;
+            }
+            return;
+        }
+        let acc = (&raw mut (*t.scratch).acc).cast::<f32>();
+        acc.write_bytes(0, 16 * TILE_ROWS * 16);
+        let mut from = 0;
+        while from < t.inputs {
+            let k = from..t.inputs.min(from + FLOAT_CHUNK);
+            if V::WIDE {
+                float_rows::<V, W, 4, 4>(t, acc, k.clone());
+            } else {
+                float_rows::<V, W, 2, 3>(t, acc, k.clone());
+            }
+            from = k.end;
+        }
+        for r in 0..t.rows {
+            for o in 0..t.outputs {
+                *t.out.add(r * t.out_stride + o) = V::load(acc.add((o * TILE_ROWS + r) * 16)).sum();
+            }
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn float_rows<V: Lanes, W: FloatWeight, const O: usize, const R: usize>(
+    t: &Tile,
+    acc: *mut f32,
+    k: std::ops::Range<usize>,
+) {
+    // SAFETY: passed on.
+    unsafe {
+        let mut r = 0;
+        while r + R <= t.rows {
+            float_outputs::<V, W, O, R>(t, acc, r, k.clone());
+            r += R;
+        }
+        while r < t.rows {
+            float_outputs::<V, W, 4, 1>(t, acc, r, k.clone());
+            r += 1;
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn float_outputs<V: Lanes, W: FloatWeight, const O: usize, const R: usize>(
+    t: &Tile,
+    acc: *mut f32,
+    r: usize,
+    k: std::ops::Range<usize>,
+) {
+    // SAFETY: o + O ≤ outputs and r + R ≤ rows; accumulators are `[16][TILE_ROWS][16]`.
+    unsafe {
+        let mut o = 0;
+        while o + O <= t.outputs {
+            let mut v = [[V::zero(); R]; O];
+            for (i, v) in v.iter_mut().flatten().enumerate() {
+                *v = V::load(acc.add(((o + i / R) * TILE_ROWS + r + i % R) * 16));
+            }
+            let v = float_block::<V, W, O, R>(t, o, r, k.clone(), v);
+            for (i, v) in v.iter().flatten().enumerate() {
+                v.store(acc.add(((o + i / R) * TILE_ROWS + r + i % R) * 16));
+            }
+            o += O;
+        }
+        while o < t.outputs {
+            for r in r..r + R {
+                let at = acc.add((o * TILE_ROWS + r) * 16);
+                let [[v]] = float_block::<V, W, 1, 1>(t, o, r, k.clone(), [[V::load(at)]]);
+                v.store(at);
+            }
+            o += 1;
+        }
+    }
+}
+
+/// Elements `k` of O outputs by R rows. Only the last range may be other than whole sixteens.
+#[inline(always)]
+unsafe fn float_block<V: Lanes, W: FloatWeight, const O: usize, const R: usize>(
+    t: &Tile,
+    o: usize,
+    r: usize,
+    k: std::ops::Range<usize>,
+    mut acc: [[V; R]; O],
+) -> [[V; R]; O] {
+    // SAFETY: rows r.. and outputs o.. are within the tile, and k within the inputs.
+    unsafe {
+        let x: [*const f32; R] = std::array::from_fn(|i| t.x.add((r + i) * t.x_stride).cast());
+        let w: [*const u8; O] = std::array::from_fn(|i| t.weights.add((o + i) * t.stride));
+        let mut i = k.start;
+        while i + 16 <= k.end {
+            let mut xs = [V::zero(); R];
+            for r in 0..R {
+                xs[r] = V::load(x[r].add(i));
+            }
+            for o in 0..O {
+                if R == 1 {
+                    V::prefetch(w[o].wrapping_add(i * W::BYTES + PREFETCH));
+                }
+                let w = W::load::<V>(w[o].add(i * W::BYTES));
+                for r in 0..R {
+                    acc[o][r] = w.fma(xs[r], acc[o][r]);
+                }
+            }
+            i += 16;
+        }
+        if i < k.end {
+            for o in 0..O {
+                let w = W::load_n::<V>(w[o].add(i * W::BYTES), k.end - i);
+                for r in 0..R {
+                    acc[o][r] = w.fma(V::load_n(x[r].add(i), k.end - i), acc[o][r]);
+                }
+            }
+        }
+    }
+    acc
+}

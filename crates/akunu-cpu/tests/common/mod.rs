@@ -1,0 +1,197 @@
+//! One-command tables, and the cases that all tests of kernels share.
+#![allow(dead_code, reason = "each test file uses its part")]
+
+pub mod specs;
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use akunu_cpu::{CpuDevice, CpuOptions, Isa};
+use akunu_format::blocks::{Rng, random_row};
+use akunu_plan::table::{RowBounds, RowMeaning};
+use akunu_plan::{
+    Access, BufferId, CommandBuilder, CommandInfo, Content, DType, Device, DispatchTable, Kernel, Row, Submission,
+    TableIo, q8,
+};
+
+pub const POISON: u8 = 0xff;
+
+/// One command with everything that it binds.
+#[derive(Clone)]
+pub struct Case {
+    pub kernel: Kernel,
+    pub table: Arc<DispatchTable>,
+    /// Initial bytes of every buffer; the first four are the table's own.
+    pub buffers: Vec<Vec<u8>>,
+    pub rows: Vec<Row>,
+    pub asked: Vec<u32>,
+    /// (buffer, what it holds) of each written binding.
+    pub written: Vec<(usize, Content)>,
+}
+
+pub struct Shape {
+    pub rows: Vec<Row>,
+    pub asked: Vec<u32>,
+    pub bounds: RowBounds,
+}
+
+impl Shape {
+    pub fn tokens(rows: Vec<Row>, vocab: u32, capacity: u32, slots: u32) -> Shape {
+        Shape { rows, asked: vec![], bounds: RowBounds { meaning: RowMeaning::Token, vocab, capacity, slots } }
+    }
+
+    /// Rows of no consequence.
+    pub fn rows(n: usize) -> Shape {
+        Shape::tokens((0..n).map(|i| Row::causal(0, i as u32, 0)).collect(), 1, n as u32, 1)
+    }
+
+    pub fn asking(mut self, asked: Vec<u32>) -> Shape {
+        self.asked = asked;
+        self
+    }
+}
+
+impl Case {
+    /// `data` are the bindings in order, without rows, asking rows and tokens.
+    pub fn new<P: bytemuck::NoUninit>(kernel: Kernel, params: P, shape: Shape, data: Vec<Vec<u8>>) -> Case {
+        let (rows, asked) = (shape.rows.len(), shape.asked.len().max(1));
+        let poison = |n| vec![POISON; n];
+        let mut buffers = vec![poison(rows * Row::BYTES), poison(asked * 4), poison(asked * 8), vec![]];
+        let mut builder = CommandBuilder::new(kernel).params(params);
+        let mut data = data.into_iter();
+        let mut written = vec![];
+        for slot in kernel.bindings() {
+            let id = match slot.content {
+                Content::Rows => 0,
+                Content::U32 if slot.access == Access::Read => 1,
+                Content::U32 => 2,
+                _ => {
+                    buffers.push(data.next().expect("a buffer for each binding"));
+                    buffers.len() - 1
+                }
+            };
+            if slot.access != Access::Read {
+                written.push((id, slot.content));
+            }
+            builder = builder.bind(BufferId(id as u32));
+        }
+        assert!(data.next().is_none());
+        let table = DispatchTable {
+            name: "test",
+            commands: vec![builder.build()],
+            info: vec![CommandInfo {
+                label: "test".into(),
+                weight_bytes: 0,
+                kv_bytes_per_position: 0,
+                kv_window: None,
+            }],
+            rows,
+            logit_rows: asked,
+            steps: 1,
+            io: TableIo {
+                rows: BufferId(0),
+                logit_rows: BufferId(1),
+                tokens: BufferId(2),
+                logits: BufferId(3),
+            },
+            bounds: shape.bounds,
+        };
+        Case { kernel, table: Arc::new(table), buffers, rows: shape.rows, asked: shape.asked, written }
+    }
+
+    /// Runs on a device; gives every written buffer, whole.
+    pub fn run(&self, device: &mut dyn Device) -> Vec<Vec<u8>> {
+        let mut ids = vec![];
+        for bytes in &self.buffers {
+            let id = device.allocate("test", bytes.len() as u64).unwrap();
+            device.upload(id, 0, bytes).unwrap();
+            ids.push(id);
+        }
+        let replay = device.prepare(&self.table, &ids).unwrap();
+        let submission =
+            Submission { rows: &self.rows, logit_rows: &self.asked, steps: 1, stop: &[], cancel: None };
+        device.replay(replay, submission).unwrap();
+        device.wait().unwrap();
+        let read = |&(buffer, _): &(usize, Content)| {
+            let mut bytes = vec![0; self.buffers[buffer].len()];
+            device.download(ids[buffer], 0, &mut bytes).unwrap();
+            bytes
+        };
+        self.written.iter().map(read).collect()
+    }
+
+    pub fn run_cpu(&self, isa: Isa, threads: usize) -> Vec<Vec<u8>> {
+        self.run(&mut cpu(isa, threads))
+    }
+}
+
+pub fn cpu(isa: Isa, threads: usize) -> CpuDevice {
+    CpuDevice::new(CpuOptions { threads: Some(threads), isa: Some(isa) }).unwrap()
+}
+
+/// A case for any part of a pass's rows.
+pub struct Spec {
+    pub name: String,
+    pub rows: usize,
+    pub build: Box<dyn Fn(Range<usize>) -> Case>,
+}
+
+impl Spec {
+    pub fn whole(&self) -> Case {
+        (self.build)(0..self.rows)
+    }
+}
+
+pub fn f32s(values: &[f32]) -> Vec<u8> {
+    bytemuck::cast_slice(values).to_vec()
+}
+
+pub fn to_f32s(bytes: &[u8]) -> Vec<f32> {
+    bytemuck::pod_collect_to_vec(bytes)
+}
+
+pub fn poison(bytes: usize) -> Vec<u8> {
+    vec![POISON; bytes]
+}
+
+/// Roughly normal values.
+pub fn values(seed: u64, n: usize) -> Vec<f32> {
+    let mut rng = Rng::new(seed);
+    (0..n).map(|_| (0..4).map(|_| rng.uniform() - 0.5).sum::<f32>() * 1.7).collect()
+}
+
+/// q8 rows of random values.
+pub fn q8_rows(seed: u64, rows: usize, cols: usize) -> Vec<u8> {
+    let mut bytes = vec![];
+    for row in values(seed, rows * cols).chunks(cols) {
+        bytes.extend(q8_row(row));
+    }
+    bytes
+}
+
+pub fn q8_row(x: &[f32]) -> Vec<u8> {
+    let (mut quants, mut scales, mut sums) = (vec![], vec![], vec![]);
+    for block in x.chunks(32) {
+        let mut q = [0_i8; 32];
+        let (scale, sum) = q8::quantise_block(block, &mut q);
+        quants.extend(q);
+        scales.push(scale);
+        sums.push(sum);
+    }
+    [bytemuck::cast_slice(&quants), bytemuck::cast_slice(&scales), bytemuck::cast_slice::<i32, u8>(&sums)].concat()
+}
+
+pub fn weights(dtype: DType, seed: u64, rows: usize, cols: usize) -> Vec<u8> {
+    let mut bytes = vec![0; rows * dtype.row_bytes(cols).unwrap()];
+    let mut rng = Rng::new(seed);
+    for row in bytes.chunks_mut(dtype.row_bytes(cols).unwrap()) {
+        random_row(dtype, &mut rng, 0.1, row).unwrap();
+    }
+    bytes
+}
+
+/// Rows `part` of bytes that hold `rows` equal rows.
+pub fn pick(bytes: &[u8], rows: usize, part: &Range<usize>) -> Vec<u8> {
+    let row = bytes.len() / rows;
+    bytes[part.start * row..part.end * row].to_vec()
+}

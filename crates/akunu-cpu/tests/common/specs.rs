@@ -1,0 +1,368 @@
+//! Every kernel over types and odd shapes.
+
+use akunu_plan::params::*;
+use akunu_plan::{Activation, DType, Kernel, KvType, MatmulForm, NormOut, RopeStyle, Row, RowSet, q8};
+
+use super::*;
+
+const ACTIVATIONS: [Activation; 3] = [Activation::Silu, Activation::GeluTanh, Activation::GeluErf];
+const OUTS: [NormOut; 3] = [NormOut::F32, NormOut::Q8, NormOut::Both];
+
+fn spec(name: String, rows: usize, build: impl Fn(Range<usize>) -> Case + 'static) -> Spec {
+    Spec { name, rows, build: Box::new(build) }
+}
+
+/// Poisoned outputs in the forms asked for.
+fn outputs(out: NormOut, rows: usize, cols: usize) -> Vec<Vec<u8>> {
+    let mut data = vec![];
+    if out.f32() {
+        data.push(poison(rows * cols * 4));
+    }
+    if out.q8() {
+        data.push(poison(rows * q8::row_bytes(cols)));
+    }
+    data
+}
+
+/// (inputs, outputs) that suit a type, odd ones among them.
+fn shapes(dtype: DType) -> Vec<(usize, usize)> {
+    match dtype.block_len() {
+        1 => vec![(1, 1), (7, 5), (64, 33), (100, 16), (576, 35), (1030, 20)],
+        32 => vec![(32, 1), (64, 17), (288, 40), (512, 16), (576, 35), (832, 5), (1056, 20)],
+        _ => vec![(256, 1), (512, 33), (768, 20), (1280, 7)],
+    }
+}
+
+fn input(dtype: DType, seed: u64, rows: usize, cols: usize) -> Vec<u8> {
+    if dtype.is_quantised() { q8_rows(seed, rows, cols) } else { f32s(&values(seed, rows * cols)) }
+}
+
+pub fn matmul(dtype: DType, rows: usize, (inputs, outs): (usize, usize), bias: bool, residual: bool) -> Spec {
+    let name = format!("matmul {dtype} {rows}x{inputs}x{outs} bias {bias} residual {residual}");
+    spec(name, rows, move |part| {
+        let q8 = dtype.is_quantised();
+        let kernel = Kernel::Matmul {
+            weight: dtype,
+            form: MatmulForm::for_rows(part.len()),
+            q8,
+            bias,
+            residual,
+            rows: RowSet::All,
+        };
+        let soft_cap = if outs == 33 { 3.0 } else { 0.0 };
+        let stride = outs + usize::from(outs == 20) * 3;
+        let params = MatmulParams {
+            inputs: inputs as u32,
+            outputs: outs as u32,
+            out_stride: stride as u32,
+            soft_cap,
+        };
+        let mut data = vec![
+            pick(&input(dtype, 1, rows, inputs), rows, &part),
+            weights(dtype, 2, outs, inputs),
+            poison(part.len() * stride * 4),
+        ];
+        if bias {
+            data.push(f32s(&values(3, outs)));
+        }
+        if residual {
+            data.push(pick(&f32s(&values(4, rows * stride)), rows, &part));
+        }
+        Case::new(kernel, params, Shape::rows(part.len()), data)
+    })
+}
+
+fn qkv(dtype: DType, rows: usize, inputs: usize, bias: bool) -> Spec {
+    spec(format!("qkv {dtype} {rows}x{inputs} bias {bias}"), rows, move |part| {
+        let form = MatmulForm::for_rows(part.len());
+        let kernel = Kernel::Qkv { weight: dtype, form, q8: dtype.is_quantised(), bias };
+        let sizes = [48, 20, 12];
+        let params = QkvParams { inputs: inputs as u32, q: sizes[0], k: sizes[1], v: sizes[2] };
+        let mut data = vec![pick(&input(dtype, 5, rows, inputs), rows, &part)];
+        data.extend((0..3).map(|i| weights(dtype, 6 + i, sizes[i as usize] as usize, inputs)));
+        data.push(poison(part.len() * 80 * 4));
+        if bias {
+            data.extend((0..3).map(|i| f32s(&values(9 + i, sizes[i as usize] as usize))));
+        }
+        Case::new(kernel, params, Shape::rows(part.len()), data)
+    })
+}
+
+fn glu_matmul(dtype: DType, rows: usize, inputs: usize, outs: usize, activation: Activation, out: NormOut) -> Spec {
+    spec(format!("glu_matmul {dtype} {rows}x{inputs}x{outs} {activation:?} {out:?}"), rows, move |part| {
+        let form = MatmulForm::for_rows(part.len());
+        let kernel = Kernel::GluMatmul { weight: dtype, form, q8: dtype.is_quantised(), activation, out };
+        let params = GluMatmulParams { inputs: inputs as u32, outputs: outs as u32 };
+        let mut data = vec![pick(&input(dtype, 12, rows, inputs), rows, &part)];
+        data.extend((0..2).map(|i| weights(dtype, 13 + i, outs, inputs)));
+        data.extend(outputs(out, part.len(), outs));
+        Case::new(kernel, params, Shape::rows(part.len()), data)
+    })
+}
+
+pub fn matrices() -> Vec<Spec> {
+    let mut specs = vec![];
+    for dtype in DType::ALL {
+        for (i, shape) in shapes(dtype).into_iter().enumerate() {
+            for (j, rows) in [1, 2, 3, 7, 17, 64].into_iter().enumerate() {
+                specs.push(matmul(dtype, rows, shape, (i + j) % 2 == 0, (i + j) % 3 == 0));
+            }
+        }
+        let inputs = dtype.block_len().max(288);
+        for rows in [1, 3, 9] {
+            specs.push(qkv(dtype, rows, inputs, rows == 3));
+            specs.push(glu_matmul(dtype, rows, inputs, 96, ACTIVATIONS[rows % 3], OUTS[rows / 3 % 3]));
+        }
+        specs.push(glu_matmul(dtype, 5, inputs, 41, Activation::Silu, NormOut::F32));
+    }
+    specs.push(matmul(DType::Q4_0, 130, (64, 20), true, true));
+    specs.push(matmul(DType::F16, 130, (40, 20), true, true));
+    specs
+}
+
+/// Norms, elementwise kernels, embeddings, angles and argmax.
+pub fn along_rows() -> Vec<Spec> {
+    let mut specs = vec![];
+    for (rows, cols) in [(1, 32), (3, 576), (7, 96), (2, 1056)] {
+        for out in OUTS {
+            specs.push(spec(format!("rms_norm {rows}x{cols} {out:?}"), rows, move |part| {
+                let kernel = Kernel::RmsNorm { out, rows: RowSet::All };
+                let x = pick(&f32s(&values(20, rows * cols)), rows, &part);
+                let mut data = vec![x, f32s(&values(21, cols))];
+                data.extend(outputs(out, part.len(), cols));
+                let params = NormParams { cols: cols as u32, epsilon: 1e-5 };
+                Case::new(kernel, params, Shape::rows(part.len()), data)
+            }));
+            specs.push(spec(format!("glu {rows}x{cols} {out:?}"), rows, move |part| {
+                let kernel = Kernel::Glu { activation: ACTIVATIONS[rows % 3], out };
+                let x = |seed| {
+                    let v: Vec<f32> = values(seed, rows * cols).iter().map(|v| v * 6.0).collect();
+                    pick(&f32s(&v), rows, &part)
+                };
+                let mut data = vec![x(22), x(23)];
+                data.extend(outputs(out, part.len(), cols));
+                Case::new(kernel, ElementParams { cols: cols as u32 }, Shape::rows(part.len()), data)
+            }));
+        }
+        specs.push(spec(format!("quantise {rows}x{cols}"), rows, move |part| {
+            let mut x = values(24, rows * cols);
+            x[..32].fill(0.0);
+            x[rows * cols - 3] = f32::NAN;
+            let data = vec![pick(&f32s(&x), rows, &part), poison(part.len() * q8::row_bytes(cols))];
+            Case::new(Kernel::Quantise, ElementParams { cols: cols as u32 }, Shape::rows(part.len()), data)
+        }));
+    }
+    for (rows, cols) in [(1, 4), (5, 50), (3, 577)] {
+        specs.push(spec(format!("norm_add {rows}x{cols}"), rows, move |part| {
+            let rows_of = |seed| pick(&f32s(&values(seed, rows * cols)), rows, &part);
+            let data = vec![rows_of(25), f32s(&values(26, cols)), rows_of(27), poison(part.len() * cols * 4)];
+            Case::new(
+                Kernel::NormAdd,
+                NormParams { cols: cols as u32, epsilon: 1e-6 },
+                Shape::rows(part.len()),
+                data,
+            )
+        }));
+        specs.push(spec(format!("rms_norm f32 {rows}x{cols}"), rows, move |part| {
+            let kernel = Kernel::RmsNorm { out: NormOut::F32, rows: RowSet::All };
+            let x = pick(&f32s(&values(28, rows * cols)), rows, &part);
+            let data = vec![x, f32s(&values(29, cols)), poison(part.len() * cols * 4)];
+            Case::new(kernel, NormParams { cols: cols as u32, epsilon: 1e-5 }, Shape::rows(part.len()), data)
+        }));
+    }
+    for dtype in DType::ALL {
+        specs.push(spec(format!("embed {dtype}"), 5, move |part| {
+            let cols = dtype.block_len().max(40);
+            let rows: Vec<Row> = (0..5).map(|i| Row::causal([3, 0, 10, 3, 7][i as usize], i, 0)).collect();
+            let shape = Shape::tokens(rows[part.clone()].to_vec(), 11, 5, 1);
+            let data = vec![weights(dtype, 30, 11, cols), poison(part.len() * cols * 4)];
+            let params = EmbedParams { cols: cols as u32, vocab: 11, scale: 2.5 };
+            Case::new(Kernel::Embed { weight: dtype }, params, shape, data)
+        }));
+    }
+    specs.push(spec("angles".into(), 6, |part| {
+        let positions = [0, 1, 17, 4095, 131_071, 1_000_000];
+        let rows: Vec<Row> = positions.map(|p| Row::causal(0, p, 0)).to_vec();
+        let frequencies: Vec<f32> = (0..37).map(|i| 10_000_f32.powf(-(i as f32) / 37.0)).collect();
+        let data = vec![f32s(&frequencies), poison(part.len() * 37 * 8)];
+        let shape = Shape::tokens(rows[part].to_vec(), 1, 1_000_001, 1);
+        Case::new(Kernel::RopeAngles, AnglesParams { pairs: 37, magnitude: 1.25 }, shape, data)
+    }));
+    specs
+}
+
+/// Kernels over rows that ask for logits.
+pub fn asking() -> Vec<Case> {
+    let mut cases = vec![];
+    for out in OUTS {
+        let kernel = Kernel::RmsNorm { out, rows: RowSet::Logits };
+        let mut data = vec![f32s(&values(31, 7 * 64)), f32s(&values(32, 64))];
+        data.extend(outputs(out, 3, 64));
+        let shape = Shape::rows(7).asking(vec![1, 2, 6]);
+        cases.push(Case::new(kernel, NormParams { cols: 64, epsilon: 1e-5 }, shape, data));
+    }
+    let kernel = Kernel::Matmul {
+        weight: DType::Q8_0,
+        form: MatmulForm::Gemv,
+        q8: true,
+        bias: false,
+        residual: false,
+        rows: RowSet::Logits,
+    };
+    let data = vec![q8_rows(33, 3, 64), weights(DType::Q8_0, 34, 50, 64), poison(3 * 50 * 4)];
+    let params = MatmulParams { inputs: 64, outputs: 50, out_stride: 50, soft_cap: 0.5 };
+    cases.push(Case::new(kernel, params, Shape::rows(7).asking(vec![0, 3, 5]), data));
+    for (vocab, advance) in [(5, 0), (16, 1), (1003, 1)] {
+        let mut logits = values(35, 4 * vocab);
+        // A tie, a largest value at the very end, and a NaN.
+        logits[1] = 9.0;
+        logits[3] = 9.0;
+        logits[2 * vocab - 1] = 9.0;
+        logits[2 * vocab + 2] = f32::NAN;
+        let shape = Shape::tokens((0..6).map(|i| Row::causal(0, i, 0)).collect(), vocab as u32, 9, 1);
+        let shape = shape.asking(vec![0, 2, 3, 5]);
+        let params = ArgmaxParams { vocab: vocab as u32, advance };
+        cases.push(Case::new(Kernel::Argmax, params, shape, vec![f32s(&logits)]));
+    }
+    cases
+}
+
+/// (heads, kv heads, head dim)
+const HEADS: [(u32, u32, u32); 10] = [
+    (4, 4, 4),
+    (2, 1, 6),
+    (4, 2, 8),
+    (4, 1, 64),
+    (3, 1, 80),
+    (8, 1, 96),
+    (2, 2, 128),
+    (2, 1, 256),
+    (8, 2, 32),
+    (40, 1, 16),
+];
+
+fn kv_types(head_dim: u32) -> Vec<KvType> {
+    [KvType::F32, KvType::F16, KvType::Q8_0]
+        .into_iter()
+        .filter(|kv| kv.row_bytes(head_dim as usize).is_some())
+        .collect()
+}
+
+/// A cache with random values in every position.
+fn cache(kv: KvType, seed: u64, slots: u32, kv_heads: u32, capacity: u32, dim: u32) -> Vec<u8> {
+    weights(kv.dtype(), seed, (slots * kv_heads * capacity) as usize, dim as usize)
+}
+
+/// Rows of two slots; `first` is the position of the first.
+fn mixed_rows(n: usize, first: u32) -> Vec<Row> {
+    let slot_of = |i: usize| u32::from(i >= n * 2 / 3);
+    (0..n).map(|i| Row::causal(0, first + i as u32, slot_of(i))).collect()
+}
+
+pub fn rope() -> Vec<Spec> {
+    let mut specs = vec![];
+    for (i, (heads, kv_heads, dim)) in HEADS.into_iter().enumerate() {
+        for kv in kv_types(dim) {
+            for (style, qk_norm) in [(RopeStyle::HalfSplit, i % 2 == 0), (RopeStyle::Interleaved, i % 2 == 1)] {
+                let rows = [1, 5][i % 2];
+                specs.push(spec(format!("rope {heads}/{kv_heads}x{dim} {kv:?} {style:?}"), rows, move |part| {
+                    let dims = if dim >= 80 { dim / 2 } else { dim };
+                    let capacity = 16;
+                    let params = RopeKvParams {
+                        heads,
+                        kv_heads,
+                        head_dim: dim,
+                        rope_dims: dims,
+                        capacity,
+                        epsilon: 1e-6,
+                    };
+                    let cols = ((heads + 2 * kv_heads) * dim) as usize;
+                    let angles: Vec<f32> = values(41, rows * dims as usize / 2)
+                        .iter()
+                        .flat_map(|a| [(a * 9.0).cos(), (a * 9.0).sin()])
+                        .collect();
+                    let bytes = 2 * (kv_heads * capacity) as usize * kv.row_bytes(dim as usize).unwrap();
+                    let mut data = vec![
+                        pick(&f32s(&values(40, rows * cols)), rows, &part),
+                        pick(&f32s(&angles), rows, &part),
+                        poison(part.len() * (heads * dim) as usize * 4),
+                        poison(bytes),
+                        poison(bytes),
+                    ];
+                    if qk_norm {
+                        data.extend([f32s(&values(42, dim as usize)), f32s(&values(43, dim as usize))]);
+                    }
+                    let shape = Shape::tokens(mixed_rows(rows, 7)[part].to_vec(), 1, capacity, 2);
+                    Case::new(Kernel::RopeKv { style, qk_norm, kv }, params, shape, data)
+                }));
+            }
+        }
+    }
+    specs
+}
+
+pub fn attention() -> Vec<Spec> {
+    let mut specs = vec![];
+    for (i, (heads, kv_heads, dim)) in HEADS.into_iter().enumerate() {
+        for (j, kv) in kv_types(dim).into_iter().enumerate() {
+            for (rows, first, window, soft_cap) in
+                [(1, 0, 0, 0.0), (1, 1100, 0, 0.0), (1, 700, 100, 20.0), (19, 40, 0, 0.0), (11, 505, 33, 5.0)]
+            {
+                if first > 1000 && (i + j) % 2 == 0 {
+                    continue;
+                }
+                let whole = (heads / kv_heads * dim).is_multiple_of(32);
+                let out = if whole { OUTS[(i + rows) % 3] } else { NormOut::F32 };
+                let name = format!("attention {heads}/{kv_heads}x{dim} {kv:?} rows {rows} at {first} window {window}");
+                specs.push(spec(name, rows, move |part| {
+                    let capacity = first + rows as u32 + 5;
+                    let params = AttentionParams {
+                        heads,
+                        kv_heads,
+                        head_dim: dim,
+                        capacity,
+                        scale: 3.0 / (dim as f32).sqrt(),
+                        soft_cap,
+                        window,
+                    };
+                    let cols = (heads * dim) as usize;
+                    let mut data = vec![
+                        pick(&f32s(&values(44, rows * cols)), rows, &part),
+                        cache(kv, 45, 2, kv_heads, capacity, dim),
+                        cache(kv, 46, 2, kv_heads, capacity, dim),
+                    ];
+                    data.extend(outputs(out, part.len(), cols));
+                    let shape = Shape::tokens(mixed_rows(rows, first)[part].to_vec(), 1, capacity, 2);
+                    Case::new(Kernel::Attention { kv, out }, params, shape, data)
+                }));
+            }
+        }
+    }
+    specs
+}
+
+pub fn cache_moves() -> Vec<Case> {
+    let mut cases = vec![];
+    for (_, kv_heads, dim) in HEADS {
+        for kv in kv_types(dim) {
+            let capacity = 20;
+            let params = KvMoveParams { kv_heads, head_dim: dim, rope_dims: dim, capacity };
+            let caches =
+                || vec![cache(kv, 47, 3, kv_heads, capacity, dim), cache(kv, 48, 3, kv_heads, capacity, dim)];
+            let bounds = |meaning| RowBounds { meaning, vocab: 1, capacity, slots: 3 };
+            let shape = |row, meaning| Shape { rows: vec![row], asked: vec![], bounds: bounds(meaning) };
+            for style in [RopeStyle::HalfSplit, RopeStyle::Interleaved] {
+                let mut data = caches();
+                let frequencies: Vec<f32> = (0..dim / 2).map(|i| 0.7_f32.powi(i as i32)).collect();
+                data.push(f32s(&frequencies));
+                let row = Row { token: 5, position: 3, kv_len: 18, slot: 1 };
+                let kernel = Kernel::KvShift { style, kv };
+                cases.push(Case::new(kernel, params, shape(row, RowMeaning::Shift), data));
+            }
+            let row = Row { token: 2, position: 0, kv_len: 13, slot: 0 };
+            let shape = shape(row, RowMeaning::Copy);
+            cases.push(Case::new(Kernel::KvCopy { kv }, params, shape, caches()));
+        }
+    }
+    cases
+}

@@ -1,0 +1,66 @@
+//! Every kernel against the reference device, which computes in f64.
+
+mod common;
+
+use akunu_cpu::Isa;
+use akunu_plan::reference::ReferenceDevice;
+use akunu_plan::{Content, KvType, NormOut, Kernel, q8};
+use common::{Case, cpu, specs, to_f32s};
+
+/// Largest difference over the largest magnitude.
+fn relative(expected: &[f32], found: &[f32]) -> f64 {
+    let most = expected.iter().filter(|v| v.is_finite()).fold(0.0_f64, |m, v| m.max(f64::from(v.abs())));
+    let mut worst = 0.0_f64;
+    for (e, f) in expected.iter().zip(found) {
+        let difference = if e.is_nan() && f.is_nan() { 0.0 } else { f64::from((e - f).abs()) };
+        worst = worst.max(if difference.is_nan() { f64::INFINITY } else { difference });
+    }
+    if worst == 0.0 { 0.0 } else { worst / most.max(1e-30) }
+}
+
+fn check(name: &str, case: &Case, device: &mut akunu_cpu::CpuDevice) {
+    let expected = case.run(&mut ReferenceDevice::new());
+    let found = case.run(device);
+    for ((e, f), (_, content)) in expected.iter().zip(&found).zip(&case.written) {
+        let (error, tolerance) = match content {
+            Content::F32 => (relative(&to_f32s(e), &to_f32s(f)), 1e-5),
+            Content::Q8 => (q8_error(case, e, f), 1.02 / 127.0),
+            Content::Kv(KvType::F32) => (relative(&to_f32s(e), &to_f32s(f)), 1e-5),
+            Content::Kv(kv) => (relative(&kv_values(*kv, e), &kv_values(*kv, f)), 1.02 / 127.0),
+            _ => (if e == f { 0.0 } else { 1.0 }, 0.0),
+        };
+        assert!(error <= tolerance, "{name}: {content:?} is off by {error}");
+    }
+}
+
+/// Rounding may fall to the next code where the values differ by an ulp.
+fn q8_error(case: &Case, expected: &[u8], found: &[u8]) -> f64 {
+    let rows = if case.asked.is_empty() { case.rows.len() } else { case.asked.len() };
+    let row = expected.len() / rows;
+    let cols = row / 40 * 32;
+    assert_eq!(q8::row_bytes(cols), row);
+    let value = |bytes: &[u8]| -> Vec<f32> { bytes.chunks(row).flat_map(|r| q8::dequantise_row(r, cols)).collect() };
+    relative(&value(expected), &value(found))
+}
+
+fn kv_values(kv: KvType, bytes: &[u8]) -> Vec<f32> {
+    let elements = bytes.len() / kv.dtype().block_bytes() * kv.dtype().block_len();
+    let mut values = vec![0.0; elements];
+    akunu_format::blocks::dequantize_row(kv.dtype(), bytes, &mut values).unwrap();
+    values
+}
+
+#[test]
+fn every_kernel_is_near_the_reference() {
+    let mut device = cpu(*Isa::available().last().unwrap(), 2);
+    let specs = specs::matrices().into_iter().chain(specs::along_rows());
+    for spec in specs.chain(specs::rope()).chain(specs::attention()) {
+        check(&spec.name, &spec.whole(), &mut device);
+    }
+    for case in specs::asking().into_iter().chain(specs::cache_moves()) {
+        let name = case.kernel.name();
+        if !matches!(case.kernel, Kernel::RmsNorm { out: NormOut::Q8 | NormOut::Both, .. }) || case.asked.len() == 3 {
+            check(&name, &case, &mut device);
+        }
+    }
+}

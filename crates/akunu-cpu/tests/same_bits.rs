@@ -1,0 +1,94 @@
+//! Canonical arithmetic: one definition, the same bits on every instruction set, thread count and cut of the rows.
+
+mod common;
+
+use akunu_cpu::Isa;
+use akunu_plan::{Content, Device};
+use common::specs;
+use common::{Case, Spec, cpu};
+
+fn all_specs() -> Vec<Spec> {
+    let mut all = specs::matrices();
+    all.extend(specs::along_rows());
+    all.extend(specs::rope());
+    all.extend(specs::attention());
+    all
+}
+
+fn cases() -> Vec<(String, Case)> {
+    let mut cases: Vec<_> = all_specs().iter().map(|s| (s.name.clone(), s.whole())).collect();
+    let others = specs::asking().into_iter().chain(specs::cache_moves());
+    cases.extend(others.map(|c| (c.kernel.name(), c)));
+    cases
+}
+
+/// NaNs may differ in their payload; nothing else may.
+fn assert_same(name: &str, case: &Case, expected: &[Vec<u8>], found: &[Vec<u8>]) {
+    for ((a, b), (_, content)) in expected.iter().zip(found).zip(&case.written) {
+        if a == b {
+            continue;
+        }
+        let at = a.iter().zip(b).position(|(a, b)| a != b).unwrap_or(0) / 4 * 4;
+        if *content == Content::F32 {
+            let (a, b) = (common::to_f32s(a), common::to_f32s(b));
+            let differs = |(a, b): (&f32, &f32)| a.to_bits() != b.to_bits() && !(a.is_nan() && b.is_nan());
+            let Some(i) = a.iter().zip(&b).position(differs) else { continue };
+            panic!("{name}: element {i} is {} and not {}", b[i], a[i]);
+        }
+        panic!("{name}: {content:?} differs at byte {at}: {:?} and not {:?}", &b[at..at + 4], &a[at..at + 4]);
+    }
+}
+
+#[test]
+fn every_instruction_set_gives_the_scalar_bits() {
+    let mut devices: Vec<_> = Isa::available().into_iter().map(|isa| (isa, cpu(isa, 1))).collect();
+    for (name, case) in cases() {
+        let expected = case.run(&mut devices[0].1);
+        for (isa, device) in &mut devices[1..] {
+            let found = case.run(device);
+            assert_same(&format!("{} {name}", isa.name()), &case, &expected, &found);
+        }
+    }
+}
+
+#[test]
+fn any_number_of_threads_gives_the_same_bits() {
+    let isa = *Isa::available().last().unwrap();
+    let mut devices: Vec<_> = [1, 2, 3, 5].into_iter().map(|threads| cpu(isa, threads)).collect();
+    for (name, case) in cases() {
+        let expected = case.run(&mut devices[0]);
+        for device in &mut devices[1..] {
+            let found = case.run(device);
+            assert_same(&format!("{:?} {name}", device.capabilities().detail), &case, &expected, &found);
+        }
+    }
+}
+
+#[test]
+fn rows_together_give_the_bits_of_rows_alone() {
+    let mut device = cpu(*Isa::available().last().unwrap(), 2);
+    for spec in all_specs().iter().filter(|s| s.rows > 1) {
+        let whole = spec.whole();
+        let together = whole.run(&mut device);
+        for row in 0..spec.rows {
+            let case = (spec.build)(row..row + 1);
+            let alone = case.run(&mut device);
+            for (i, ((all, one), (_, content))) in together.iter().zip(&alone).zip(&case.written).enumerate() {
+                if let Content::Kv(_) = content {
+                    // The cache is not by rows: what this row wrote must be what the whole pass left there.
+                    let untouched = &case.buffers[case.written[i].0];
+                    let same = one.iter().zip(all).zip(untouched).all(|((o, a), u)| o == a || o == u);
+                    assert!(same, "{} row {row}", spec.name);
+                    continue;
+                }
+                // Rows a stride apart: compare what lies between this row's start and the next one's.
+                let stride = all.len() / spec.rows;
+                let part = vec![all[row * stride..(row + 1) * stride].to_vec()];
+                let name = format!("{} row {row}", spec.name);
+                let mut only = case.clone();
+                only.written = vec![case.written[i]];
+                assert_same(&name, &only, &part, std::slice::from_ref(one));
+            }
+        }
+    }
+}
