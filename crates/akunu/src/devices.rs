@@ -2,6 +2,7 @@
 
 use std::str::FromStr;
 
+use akunu_cpu::{CpuDevice, CpuOptions};
 use akunu_plan::Device;
 use akunu_plan::reference::ReferenceDevice;
 
@@ -55,13 +56,15 @@ impl std::fmt::Display for DeviceChoice {
     }
 }
 
-/// Opens a device; `threads` is for those that use host threads (`None`: one for each core).
+/// Opens a device; `threads` is for those that use host threads (`None`: one for each physical core).
 pub fn open_device(choice: DeviceChoice, threads: Option<usize>) -> Result<Box<dyn Device>, Error> {
     if threads == Some(0) {
         return Err(Error::Setting { name: "threads", value: "0".into(), expected: "at least 1" });
     }
     match choice.resolve() {
         DeviceChoice::Reference => Ok(Box::new(ReferenceDevice::new())),
-        DeviceChoice::Auto | DeviceChoice::Cpu => Ok(Box::new(ReferenceDevice::new())),
+        DeviceChoice::Auto | DeviceChoice::Cpu => {
+            Ok(Box::new(CpuDevice::new(CpuOptions { threads, isa: None })?))
+        }
     }
 }

@@ -17,7 +17,7 @@ pub const DEFAULT_CONTEXT: usize = 4096;
 #[derive(Clone, Debug, PartialEq)]
 pub struct EngineOptions {
     pub device: DeviceChoice,
-    /// Host threads; `None`: one for each core.
+    /// Host threads; `None`: one for each physical core.
     pub threads: Option<usize>,
     /// Positions of each slot; `None`: the model's own, at most 4096.
     pub context: Option<usize>,
