@@ -37,6 +37,7 @@ pub fn tensor_type_name(id: u32) -> Option<&'static str> {
         39 => "MXFP4",
         40 => "NVFP4",
         41 => "Q1_0",
+        42 => "Q2_0",
         _ => return None,
     })
 }
