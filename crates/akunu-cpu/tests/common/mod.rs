@@ -147,7 +147,7 @@ pub fn f32s(values: &[f32]) -> Vec<u8> {
 }
 
 pub fn to_f32s(bytes: &[u8]) -> Vec<f32> {
-    bytemuck::pod_collect_to_vec(bytes)
+    bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
 }
 
 pub fn poison(bytes: usize) -> Vec<u8> {

@@ -108,7 +108,7 @@ pub fn matrices() -> Vec<Spec> {
                 specs.push(matmul(dtype, rows, shape, (i + j) % 2 == 0, (i + j) % 3 == 0));
             }
         }
-        let inputs = dtype.block_len().max(288);
+        let inputs = if dtype.block_len() == 256 { 512 } else { 288 };
         for rows in [1, 3, 9] {
             specs.push(qkv(dtype, rows, inputs, rows == 3));
             specs.push(glu_matmul(dtype, rows, inputs, 96, ACTIVATIONS[rows % 3], OUTS[rows / 3 % 3]));
@@ -172,7 +172,7 @@ pub fn along_rows() -> Vec<Spec> {
     }
     for dtype in DType::ALL {
         specs.push(spec(format!("embed {dtype}"), 5, move |part| {
-            let cols = dtype.block_len().max(40);
+            let cols = [40, 96, 512][dtype.block_len().ilog2() as usize / 4];
             let rows: Vec<Row> = (0..5).map(|i| Row::causal([3, 0, 10, 3, 7][i as usize], i, 0)).collect();
             let shape = Shape::tokens(rows[part.clone()].to_vec(), 11, 5, 1);
             let data = vec![weights(dtype, 30, 11, cols), poison(part.len() * cols * 4)];
