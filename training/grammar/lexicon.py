@@ -146,6 +146,8 @@ orchard|in the orchard|to the orchard
 school|at school|to school
 """)
 
+OUTDOORS = [row for row in PLACES if row["name"] not in ("market", "village", "yard", "playground", "bridge", "school", "farm")]
+
 HIDING = _list("""
 under the bed, behind the door, in the closet, under a pile of leaves, behind a big rock, inside an old boot, in a box,
 under the table, behind the sofa, in the tall grass, under a bush, next to the well, behind the barn, under a bench,

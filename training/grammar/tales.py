@@ -95,16 +95,23 @@ class Person:
         if not self.known:
             self.known = True
             if self.kind not in ("boy", "girl") or rng.random() < 0.25:
-                return self.form("intro", rng)
+                return self.introduction(rng)
         if self.name:
             return self.name
         return f"the {self.trait} {self.kind}" if rng.random() < 0.35 else f"the {self.kind}"
 
+    def introduction(self, rng: random.Random) -> str:
+        named = rng.choice(["named", "named", "called"]) + " " + self.name if self.name else ""
+        return f"a {self.trait} {self.kind} {named}".rstrip()
+
     def form(self, name: str, rng: random.Random) -> str:
-        if name in ("intro", "short", "first", "being"):
+        if name == "intro" and not self.known:
+            self.known = True
+            return self.introduction(rng)
+        if name in ("first", "being"):
             self.known = True
         match name:
-            case "":
+            case "" | "intro":
                 return self.subject(rng)
             case "x":  # the name or the pronoun, as a subject
                 return self.subject(rng) if not self.known or rng.random() < 0.4 else self.form("he", rng)
@@ -122,13 +129,6 @@ class Person:
                 return self.kind
             case "call":  # how others speak to them
                 return self.name.removeprefix("the ") or rng.choice([f"little {self.kind}", "my friend"])
-            case "intro":  # first mention
-                if not self.name:
-                    return f"a {self.trait} {self.kind}"
-                named = rng.choice(["named", "named", "called"])
-                return f"a {self.trait} {self.kind} {named} {self.name}"
-            case "short":  # first mention, without the name
-                return f"a {self.trait} {self.kind}"
             case "being":
                 return f"{self.name or 'there'} was a {self.trait} {self.kind}"
             case "first":  # first mention as if known
@@ -161,7 +161,8 @@ def child(rng, env, _arg) -> Person:
                        "a house near the forest", "a tall house in the city", "a little house on a hill", "a house on a farm"])
     food = rng.choice(["apples", "bread and jam", "soup", "pancakes", "cookies", "berries", "noodles", "rice"])
     went = rng.choice(["ran", "walked", "walked", "hurried", "skipped"])
-    return Person(name, kind, rng.choice(lexicon.SIZES), female, {"home": home, "food": food, "went": went})
+    facts = {"home": home, "food": food, "went": went, "sibling": "sister" if female else "brother"}
+    return Person(name, kind, rng.choice(lexicon.SIZES), female, facts)
 
 
 def animal(rng, env, arg) -> Person:
@@ -172,7 +173,7 @@ def animal(rng, env, arg) -> Person:
     while (row := rng.choice(lexicon.ANIMALS))["kind"] in taken or (kinds and row["kind"] not in kinds):
         pass
     name = ""
-    if rng.random() < 0.45:
+    if rng.random() < 0.45 or "" in names:  # beside a nameless animal, the next has a name
         while not name or name in names:
             name = _made_up_name(rng) if rng.random() < 0.15 else rng.choice(lexicon.PET_NAMES)
     female = row["kind"] in lexicon.FEMALE or rng.random() < 0.5

@@ -1,0 +1,238 @@
+"""Golden logits in float64, from Hugging Face transformers.
+
+    python goldens.py models ../testdata/models        random models in kernel-shaped sizes
+    python goldens.py gguf ../testdata/gguf            tiny GGUF files of mixed dtypes, and blocks of every dtype
+    python goldens.py tales /tmp/akunu-tales ../testdata/tales/golden.json
+
+`models` writes a Hugging Face folder for each row of `MODELS`: real head sizes
+and GQA ratios, everything else small; random norms and biases; sequences longer
+than any window. A row gives the config as real files spell it. Weights are
+rounded to the stored dtype first, so that the goldens belong to the file.
+`gguf` takes PyPI's `gguf` as the oracle of block formats.
+"""
+
+import argparse
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import torch
+import transformers
+from safetensors.torch import save_file
+
+import float64
+
+VOCAB = 64
+LENGTHS = [29, 24]
+DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+
+
+def model(kind: str, dtype: str, **fields) -> dict:
+    """A config with the fields that all rows share."""
+    classes = {"llama": "LlamaForCausalLM", "mistral": "MistralForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM",
+               "gemma": "GemmaForCausalLM", "gemma2": "Gemma2ForCausalLM", "gemma3_text": "Gemma3ForCausalLM"}
+    gemma = kind.startswith("gemma")
+    activation = {"hidden_activation" if gemma else "hidden_act": "gelu_pytorch_tanh" if gemma else "silu"}
+    return {"architectures": [classes[kind]], "model_type": kind, "torch_dtype": dtype, "vocab_size": VOCAB, "rms_norm_eps": 1e-6,
+            "max_position_embeddings": 256, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0, **activation, **fields}
+
+
+def size(hidden: int, layers: int, heads: int, kv_heads: int, head_dim: int, ffn: int) -> dict:
+    return {"hidden_size": hidden, "num_hidden_layers": layers, "num_attention_heads": heads, "num_key_value_heads": kv_heads,
+            "head_dim": head_dim, "intermediate_size": ffn}
+
+
+MODELS = {
+    "llama-hd64-gqa2": model(
+        "llama", "bfloat16", **size(64, 2, 4, 2, 64, 104), rope_theta=10000.0, tie_word_embeddings=False),
+    "llama-hd128-gqa4-llama3": model(
+        "llama", "float16", **size(48, 1, 4, 1, 128, 72), rope_theta=500000.0, tie_word_embeddings=True,
+        rope_scaling={"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                      "original_max_position_embeddings": 32}),
+    "llama-hd80-mha-linear": model(
+        "llama", "float32", **size(40, 1, 4, 4, 80, 56), rope_theta=10000.0, tie_word_embeddings=False,
+        rope_scaling={"type": "linear", "factor": 4.0}),
+    "llama-hd64-gqa8-yarn": model(
+        "llama", "bfloat16", **size(48, 1, 8, 1, 64, 72), rope_theta=10000.0, tie_word_embeddings=True,
+        rope_scaling={"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}),
+    "mistral-hd96-gqa2-window": model(
+        "mistral", "bfloat16", **size(64, 2, 2, 1, 96, 104), rope_theta=10000.0, tie_word_embeddings=False, sliding_window=8),
+    "qwen2-hd64-bias": model(
+        "qwen2", "float16", **size(128, 2, 2, 1, 64, 72), rope_theta=1000000.0, tie_word_embeddings=True,
+        use_sliding_window=False, sliding_window=16, max_window_layers=2),
+    "qwen3-hd128-gqa2": model(  # RoPE as transformers 5 spells it
+        "qwen3", "bfloat16", **size(48, 2, 2, 1, 128, 104), tie_word_embeddings=False, attention_bias=False,
+        rope_parameters={"rope_type": "default", "rope_theta": 1000000.0}),
+    "gemma-hd256": model(
+        "gemma", "float16", **size(48, 1, 2, 1, 256, 88), rope_theta=10000.0, tie_word_embeddings=True),
+    "gemma2-hd64-softcap": model(
+        "gemma2", "bfloat16", **size(48, 3, 4, 2, 64, 80), rope_theta=10000.0, tie_word_embeddings=True, sliding_window=6,
+        query_pre_attn_scalar=48, attn_logit_softcapping=5.0, final_logit_softcapping=4.0),
+    "gemma3-hd128-pattern": model(
+        "gemma3_text", "bfloat16", **size(32, 4, 2, 1, 128, 56), rope_theta=1000000.0, rope_local_base_freq=10000.0,
+        rope_scaling={"rope_type": "linear", "factor": 8.0}, tie_word_embeddings=True, sliding_window=6, sliding_window_pattern=3,
+        query_pre_attn_scalar=128),
+    "gemma3-hd256-layer-types": model(  # windows and RoPE as transformers 5 spells them
+        "gemma3_text", "bfloat16", **size(32, 2, 2, 2, 256, 48), tie_word_embeddings=True, sliding_window=5,
+        layer_types=["full_attention", "sliding_attention"], query_pre_attn_scalar=256,
+        rope_parameters={"full_attention": {"rope_type": "default", "rope_theta": 1000000.0},
+                         "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0}}),
+}
+
+
+# ---- random models ----
+
+
+def build(config: dict) -> torch.nn.Module:
+    """The model that transformers makes of a config, in float64."""
+    known = {k: v for k, v in config.items() if k not in ("architectures", "model_type", "torch_dtype")}
+    hf = transformers.AutoConfig.for_model(config["model_type"], **json.loads(json.dumps(known)))
+    hf._attn_implementation = "eager"
+    made = getattr(transformers, config["architectures"][0])(hf).double().eval()
+    float64.check(made)
+    return made
+
+
+def randomize(made: torch.nn.Module, config: dict, seed: int) -> dict[str, torch.Tensor]:
+    """Fills the model with weights that make logits of order one; gives them in the stored dtype."""
+    random = torch.Generator().manual_seed(seed)
+    gemma = config["model_type"].startswith("gemma")
+    stored = {}
+    for name, parameter in made.named_parameters():
+        noise = torch.randn(parameter.shape, generator=random)
+        if name.endswith("bias"):
+            value = 0.5 * noise
+        elif parameter.dim() == 1:
+            value = 0.3 * noise + (0.0 if gemma else 1.0)  # Gemma's norms multiply by one plus the weight
+        elif "embed_tokens" in name or "lm_head" in name:
+            value = noise * 2 / math.sqrt(parameter.shape[1])
+        else:
+            value = noise * 1.4 / math.sqrt(parameter.shape[1])
+        stored[name] = value.to(DTYPES[config["torch_dtype"]])
+        parameter.data.copy_(stored[name].double())
+    return stored
+
+
+@torch.no_grad()
+def logits_of(made: torch.nn.Module, ids: list[int]) -> torch.Tensor:
+    return made(torch.tensor([ids]), use_cache=False).logits[0]
+
+
+def digits(values: torch.Tensor) -> list:
+    """12 digits: far below any tolerance, and half the size."""
+    return [digits(v) for v in values] if values.dim() > 1 else [float(f"{v:.12g}") for v in values.tolist()]
+
+
+def golden(made: torch.nn.Module, seed: int) -> dict:
+    random = torch.Generator().manual_seed(seed)
+    sequences = [torch.randint(3, VOCAB, (length,), generator=random).tolist() for length in LENGTHS]
+    logits = [logits_of(made, ids) for ids in sequences]
+    print(f"  logits: std {torch.cat(logits).std():.3f}, largest {torch.cat(logits).abs().max():.3f}")
+    return {"made_by": f"training/goldens.py, transformers {transformers.__version__}, float64",
+            "sequences": sequences, "logits": [digits(rows) for rows in logits]}
+
+
+def write_json(path: Path, value: dict) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(value, separators=(",", ":"), ensure_ascii=False) + "\n")
+
+
+def make_models(out: Path) -> None:
+    for seed, (name, config) in enumerate(MODELS.items()):
+        made = build(config)
+        print(name, {k: v for k, v in made.config.to_dict().items() if "rope" in k or k in ("layer_types", "sliding_window")})
+        stored = randomize(made, config, seed)
+        folder = out / name
+        folder.mkdir(parents=True, exist_ok=True)
+        save_file(stored, str(folder / "model.safetensors"), metadata={"format": "pt"})
+        (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+        write_json(folder / "golden.json", golden(made, seed))
+
+
+# ---- GGUF files of mixed dtypes ----
+
+
+def make_gguf(out: Path) -> None:
+    import blocks  # needs PyPI's gguf
+
+    out.mkdir(parents=True, exist_ok=True)
+    write_json(out / "blocks.json", blocks.oracle())
+    for seed, (name, dtypes) in enumerate(blocks.FILES.items()):
+        weights = blocks.write_model(out / f"{name}.gguf", dtypes, seed)
+        made = build(blocks.CONFIG)
+        missing, unexpected = made.load_state_dict({k: torch.from_numpy(np.array(v)).double() for k, v in weights.items()}, strict=False)
+        assert not unexpected and set(missing) <= {"lm_head.weight"}, (missing, unexpected)
+        made.tie_weights()
+        print(name)
+        write_json(out / f"{name}.golden.json", golden(made, seed))
+
+
+# ---- the trained model ----
+
+TALES = [
+    "Once upon a time, there was a little girl named Mia who lived in a small village. One day,",
+    "It was raining and Tom could not go outside to play. Then there was a knock at the door. It was",
+    "The little fox found a shiny key in the forest. \"Whose is it?\" asked the fox. The owl",
+    "One windy morning, Ben went to the park with a red kite. The wind blew it away, and soon it was high up in a tree. "
+    "Ben jumped as high as he could, but he could not reach it.",
+]
+
+TEXTS = [
+    "", " ", "  ", "\n", "\n\n", " \n \t x", "Once upon a time", " Once upon a time", "once upon a time,there was", "Hello, world!",
+    "I'm sure it's what they'd've said; we'll see, you're right.", "IT'S", "Mia's kite isn't red.", "3.14159 and 1,000,000", "2026-11-21", "abc123def456",
+    "a  b   c    d", "trailing spaces   ", "   leading spaces", "tab\tand\nnewline\r\nend", "naïve café, Zoë's crème brûlée", "Größe, straße, ÄÖÜ",
+    "Привет, мир", "日本語のテキスト", "한국어 문장", "مرحبا بالعالم", "🦊🐻 and 👩‍👩‍👧 meet 🇫🇷", "e\u0301 versus é", "zero\u200bwidth\u00a0space",
+    "!!!???...---", "(a) [b] {c} <d>", "\"Yes,\" said Mia, \"it is mine.\"", "under_score and-hyphen and/slash", "\x00\x7f control", "x² + y³ ≠ ½",
+]
+
+
+@torch.no_grad()
+def make_tales(folder: Path, out: Path) -> None:
+    from tokenizers import Tokenizer
+
+    from evaluate import load
+
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    made = load(folder)
+    float64.check(made)
+    prompts = []
+    for text in TALES:
+        ids = [0, *tokenizer.encode(text).ids]
+        logits = logits_of(made, ids)
+        positions = [len(ids) // 3, len(ids) - 1]
+        best, greedy, gaps = logits.max(-1), list(ids), []
+        for _ in range(64):
+            top = logits_of(made, greedy)[-1].topk(2)
+            greedy.append(int(top.indices[0]))
+            gaps.append(float(top.values[0] - top.values[1]))
+        prompts.append({"text": text, "ids": ids, "argmax": best.indices.tolist(), "max": digits(best.values), "positions": positions,
+                        "logits": digits(logits[positions]), "greedy": greedy[len(ids):], "greedy_gap": [float(f"{g:.6g}") for g in gaps],
+                        "greedy_text": tokenizer.decode(greedy[len(ids):], skip_special_tokens=False)})
+        print(len(ids), f"smallest gap {min(gaps):.4f}", tokenizer.decode(greedy))
+    tokens = [{"text": text, "ids": tokenizer.encode(text).ids} for text in TEXTS]
+    write_json(out, {"made_by": f"training/goldens.py, transformers {transformers.__version__}, float64, weights as Q8_0 holds them",
+                     "prompts": prompts, "tokenizer": tokens})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name in ("models", "gguf"):
+        commands.add_parser(name).add_argument("out", type=Path)
+    tales = commands.add_parser("tales")
+    tales.add_argument("folder", type=Path)
+    tales.add_argument("out", type=Path)
+    args = parser.parse_args()
+    float64.everywhere()
+    match args.command:
+        case "models":
+            make_models(args.out)
+        case "gguf":
+            make_gguf(args.out)
+        case "tales":
+            make_tales(args.folder, args.out)
+
+
+if __name__ == "__main__":
+    main()
