@@ -434,6 +434,9 @@ impl Engine {
         if keep_first.checked_add(discard).is_none_or(|end| end > len) {
             return Err(Error::OutsideSession { what: "a shift", first: keep_first, count: discard, len });
         }
+        if discard == 0 {
+            return Ok(());
+        }
         let row = Row {
             token: discard as u32,
             position: keep_first as u32,
@@ -453,6 +456,9 @@ impl Engine {
             return Err(Error::OutsideSession { what: "a copy", first: 0, count: n, len: from.len() });
         }
         to.clear();
+        if n == 0 {
+            return Ok(());
+        }
         let row = Row { token: from.slot, position: 0, kv_len: n as u32, slot: to.slot };
         self.maintain(self.loaded.kv_copy, row)?;
         to.tokens.extend_from_slice(&from.tokens[..n]);

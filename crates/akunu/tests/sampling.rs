@@ -97,7 +97,7 @@ fn logits() -> impl Strategy<Value = Vec<f32>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2000))]
+    #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn picks_what_the_definition_picks(

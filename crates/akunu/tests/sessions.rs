@@ -7,11 +7,12 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use akunu::{
-    DeviceChoice, Engine, EngineOptions, Error, GenerateOptions, KvType, Model, ModelConfig, TensorInfo,
-    WeightProvider,
+    DeviceChoice, Engine, EngineOptions, Error, GenerateOptions, KvType, Model, ModelConfig, Session,
+    TensorInfo, WeightProvider,
 };
+use akunu_cpu::{CpuDevice, CpuOptions, Isa};
 use akunu_format::Region;
-use common::{DEVICES, checked_in, exact, generate, options, tales, tales_engine};
+use common::{DEVICES, checked_in_models, exact, generate, options, tales, tales_engine};
 
 const PROMPT: &str = "Once upon a time there was a little fox who lived near the river.";
 
@@ -149,13 +150,10 @@ impl WeightProvider for OneLayer {
 #[test]
 fn a_shift_turns_the_keys_back_to_their_new_positions() {
     let mut models = vec![("tales".to_string(), tales())];
-    // Half-split RoPE and QK norms too.
-    for name in ["qwen3", "gemma3"] {
-        let path = checked_in("models").join(name);
-        if path.exists() {
-            models.push((name.into(), Arc::new(Model::open(path).unwrap())));
-        }
-    }
+    // Every way to turn, scale and window.
+    models.extend(
+        checked_in_models().into_iter().map(|(name, path)| (name, Arc::new(Model::open(path).unwrap()))),
+    );
     for (name, model) in models {
         let model = Arc::new(Model::from_weights(Arc::new(OneLayer::of(model)), "one layer").unwrap());
         for device in DEVICES {
@@ -191,39 +189,44 @@ fn a_shift_outside_the_session_is_refused() {
     for (keep, discard) in [(2, 2), (4, 0), (1, usize::MAX)] {
         assert!(matches!(engine.shift(&mut session, keep, discard), Err(Error::OutsideSession { .. })));
     }
+    engine.shift(&mut session, 3, 0).unwrap();
     assert_eq!(session.tokens(), [1, 2, 3]);
 }
 
 #[test]
-fn chunks_and_threads_do_not_change_a_bit_of_the_logits() {
+fn chunks_threads_and_instruction_sets_do_not_change_a_bit_of_the_logits() {
     let mut models = vec![("tales".to_string(), tales())];
-    if let Ok(folders) = std::fs::read_dir(checked_in("models")) {
-        for folder in folders.map(|f| f.unwrap().path()).filter(|f| f.join("config.json").exists()) {
-            let name = folder.file_name().unwrap().to_string_lossy().into_owned();
-            models.push((name, Arc::new(Model::open(&folder).unwrap())));
-        }
-    }
+    models.extend(
+        checked_in_models().into_iter().map(|(name, path)| (name, Arc::new(Model::open(path).unwrap()))),
+    );
+    let best = *Isa::available().last().unwrap();
+    let others = Isa::available().into_iter().filter(|isa| *isa != best);
+    let combinations: Vec<(Isa, usize)> =
+        others.map(|isa| (isa, 1)).chain((1..=3).map(|n| (best, n))).collect();
     for (name, model) in models {
         let vocab = model.config().vocab_size as u32;
-        let ids: Vec<u32> = (0..100).map(|i| (i * 37 + 11) % vocab).collect();
+        let ids: Vec<u32> = (0..70).map(|i| (i * 37 + 11) % vocab).collect();
         let mut expected = None;
-        for threads in 1..=3 {
+        for &(isa, threads) in &combinations {
             let options = EngineOptions {
-                threads: Some(threads),
                 context: Some(128),
                 chunk: Some(128),
                 logit_rows: 128,
                 ..options(DeviceChoice::Cpu)
             };
-            let mut engine = Engine::new(model.clone(), &options).unwrap();
-            for chunk in [1, 7, 64, 100] {
+            let device = CpuDevice::new(CpuOptions { threads: Some(threads), isa: Some(isa) }).unwrap();
+            let mut engine = Engine::on_device(model.clone(), Box::new(device), &options).unwrap();
+            for chunk in [1, 7, 64, 70] {
                 let found = bits(&engine.logits(&ids, true, Some(chunk)).unwrap());
                 let expected = expected.get_or_insert_with(|| found.clone());
-                assert!(*expected == found, "{name}: {threads} threads, chunks of {chunk}");
+                assert!(*expected == found, "{name}: {isa:?}, {threads} threads, chunks of {chunk}");
             }
             // Only the last row's logits: another number of rows through the vocabulary's product.
             let last = bits(&engine.logits(&ids, false, Some(13)).unwrap());
-            assert!(expected.as_ref().unwrap().ends_with(&last), "{name}: {threads} threads, last row");
+            assert!(
+                expected.as_ref().unwrap().ends_with(&last),
+                "{name}: {isa:?}, {threads} threads, last row"
+            );
         }
     }
 }
@@ -275,6 +278,16 @@ fn slots_are_counted_and_given_back() {
     let mut other = tales_engine(|_| {});
     let mut foreign = other.session().unwrap();
     assert!(matches!(engine.prefill(&mut foreign, &[1]), Err(Error::ForeignSession)));
+}
+
+#[test]
+fn models_and_sessions_can_change_threads() {
+    fn assert_send<T: Send>() {}
+    fn assert_sync<T: Sync>() {}
+    assert_send::<Session>();
+    assert_send::<Model>();
+    assert_sync::<Model>();
+    assert_send::<Error>();
 }
 
 #[test]

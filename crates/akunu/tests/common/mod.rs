@@ -1,6 +1,8 @@
 //! What the engine's tests share.
 #![allow(dead_code, unreachable_pub)]
 
+pub mod rounding;
+
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -27,6 +29,16 @@ pub fn shared(name: &str) -> Option<PathBuf> {
 /// A file or folder that is checked in.
 pub fn checked_in(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata").join(name)
+}
+
+/// The checked-in models in Hugging Face form, by name.
+pub fn checked_in_models() -> Vec<(String, PathBuf)> {
+    let entries = std::fs::read_dir(checked_in("models")).unwrap();
+    let mut folders: Vec<PathBuf> = entries.map(|e| e.unwrap().path()).collect();
+    folders.retain(|folder| folder.join("config.json").exists());
+    folders.sort();
+    assert!(!folders.is_empty(), "testdata/models is empty");
+    folders.into_iter().map(|f| (f.file_name().unwrap().to_string_lossy().into_owned(), f)).collect()
 }
 
 pub fn json(path: impl AsRef<Path>) -> Value {
