@@ -10,8 +10,8 @@ use clap::{Args, Parser, Subcommand};
 use crate::commands;
 
 const AFTER_HELP: &str = "\
-MODEL is a GGUF file (any part of a split one), a SafeTensors file or a folder with config.json. Without one, the small
-story-teller inside the binary is used.
+MODEL is a GGUF file (any part of a split one), a SafeTensors file or a folder with config.json. Without one, the \
+small story-teller inside the binary is used: akunu run \"Once upon a time\"
 
 Text goes to stdout; statistics, notes and progress go to stderr.
 Exit codes: 0 done, 1 failed, 2 the command line makes no sense, 130 stopped by Ctrl-C.";

@@ -14,8 +14,17 @@ enum Align {
 struct Column {
     title: &'static str,
     align: Align,
-    /// Text that may be cut in the middle where there is no room: both ends of a tensor's name matter.
-    cut: bool,
+    room: Room,
+}
+
+/// What may be done to a column where there is no room for all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Room {
+    Whole,
+    /// Cut in the middle: both ends of a tensor's name matter.
+    Cut,
+    /// Left out.
+    Spare,
 }
 
 #[derive(Debug, Default)]
@@ -31,20 +40,25 @@ impl Grid {
 
     /// A column of text, cut where there is no room for it.
     pub fn text(self, title: &'static str) -> Grid {
-        self.column(title, Align::Left, true)
+        self.column(title, Align::Left, Room::Cut)
+    }
+
+    /// A column of text that can be done without in a narrow terminal.
+    pub fn spare(self, title: &'static str) -> Grid {
+        self.column(title, Align::Left, Room::Spare)
     }
 
     /// A column of short words, never cut.
     pub fn word(self, title: &'static str) -> Grid {
-        self.column(title, Align::Left, false)
+        self.column(title, Align::Left, Room::Whole)
     }
 
     pub fn number(self, title: &'static str) -> Grid {
-        self.column(title, Align::Right, false)
+        self.column(title, Align::Right, Room::Whole)
     }
 
-    fn column(mut self, title: &'static str, align: Align, cut: bool) -> Grid {
-        self.columns.push(Column { title, align, cut });
+    fn column(mut self, title: &'static str, align: Align, room: Room) -> Grid {
+        self.columns.push(Column { title, align, room });
         self
     }
 
@@ -55,26 +69,31 @@ impl Grid {
 
     /// The table with its titles, a newline after each line; `width`: columns of the terminal.
     pub fn render(&self, width: Option<usize>) -> String {
-        let mut widths: Vec<usize> = (0..self.columns.len()).map(|i| self.natural(i)).collect();
-        if let Some(width) = width {
-            while total(&widths) > width {
-                let widest = (0..widths.len())
-                    .filter(|&i| self.columns[i].cut && widths[i] > LEAST.max(self.columns[i].title.len()))
-                    .max_by_key(|&i| widths[i]);
-                match widest {
-                    Some(i) => widths[i] -= 1,
-                    None => return self.stacked(),
-                }
-            }
-        }
+        let Some(widths) = self.widths(width) else { return self.stacked(width.unwrap_or(usize::MAX)) };
         let titles = self.columns.iter().map(|c| c.title.to_string()).collect();
         let mut text = String::new();
         for row in std::iter::once(&titles).chain(&self.rows) {
-            let cells: Vec<String> = (0..widths.len()).map(|i| self.cell(i, &row[i], widths[i])).collect();
+            let cells: Vec<String> = widths.iter().map(|&(i, width)| self.cell(i, &row[i], width)).collect();
             text.push_str(cells.join(GAP).trim_end());
             text.push('\n');
         }
         text
+    }
+
+    /// The columns that there is room for and their widths; `None` where a table would be unreadable.
+    fn widths(&self, room: Option<usize>) -> Option<Vec<(usize, usize)>> {
+        let mut widths: Vec<(usize, usize)> = (0..self.columns.len()).map(|i| (i, self.natural(i))).collect();
+        let room = room.unwrap_or(usize::MAX);
+        if total(&widths) > room {
+            widths.retain(|&(i, _)| self.columns[i].room != Room::Spare);
+        }
+        while total(&widths) > room {
+            let least = |i: usize| LEAST.max(self.columns[i].title.chars().count());
+            let cuttable =
+                widths.iter_mut().filter(|(i, w)| self.columns[*i].room == Room::Cut && *w > least(*i));
+            cuttable.max_by_key(|(_, width)| *width)?.1 -= 1;
+        }
+        Some(widths)
     }
 
     fn natural(&self, column: usize) -> usize {
@@ -91,12 +110,14 @@ impl Grid {
     }
 
     /// One block a row, for terminals too narrow for a table.
-    fn stacked(&self) -> String {
-        let titles = self.columns.iter().map(|c| c.title.len()).max().unwrap_or(0);
+    fn stacked(&self, width: usize) -> String {
+        let titles = self.columns.iter().map(|c| c.title.chars().count()).max().unwrap_or(0);
+        let room = width.saturating_sub(titles + 1).max(LEAST);
         let mut text = String::new();
         for row in &self.rows {
-            for (column, cell) in self.columns.iter().zip(row).filter(|(_, cell)| !cell.is_empty()) {
-                text.push_str(&format!("{:<titles$} {cell}\n", column.title));
+            let columns = self.columns.iter().zip(row);
+            for (column, cell) in columns.filter(|(c, cell)| c.room != Room::Spare && !cell.is_empty()) {
+                text.push_str(&format!("{:<titles$} {}\n", column.title, cut_middle(cell, room)));
             }
             text.push('\n');
         }
@@ -104,8 +125,8 @@ impl Grid {
     }
 }
 
-fn total(widths: &[usize]) -> usize {
-    widths.iter().sum::<usize>() + GAP.len() * widths.len().saturating_sub(1)
+fn total(widths: &[(usize, usize)]) -> usize {
+    widths.iter().map(|(_, width)| width).sum::<usize>() + GAP.len() * widths.len().saturating_sub(1)
 }
 
 fn cut_middle(text: &str, width: usize) -> String {
@@ -186,16 +207,21 @@ mod tests {
     #[test]
     fn narrow_terminals_cut_text_in_the_middle_and_leave_numbers_whole() {
         let text = grid().render(Some(20));
-        assert!(text.contains("layer…utput"), "{text}");
+        assert!(text.contains("layer.…utput"), "{text}");
         assert!(text.lines().all(|line| line.chars().count() <= 20), "{text}");
     }
 
     #[test]
     fn very_narrow_terminals_get_a_block_for_each_row() {
-        assert_eq!(
-            grid().render(Some(10)),
-            "label layer.10.attention.output\nbytes 12\n\nlabel embed\nbytes 123456\n\n"
-        );
+        assert_eq!(grid().render(Some(10)), "label laye…put\nbytes 12\n\nlabel embed\nbytes 123456\n\n");
+    }
+
+    #[test]
+    fn spare_columns_go_first() {
+        let mut grid = Grid::new().text("label").spare("what");
+        grid.row(["layer.10".into(), "a long explanation".into()]);
+        assert!(grid.render(Some(80)).contains("explanation"));
+        assert_eq!(grid.render(Some(20)), "label\nlayer.10\n");
     }
 
     #[test]

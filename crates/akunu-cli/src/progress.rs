@@ -1,33 +1,48 @@
 //! A progress bar on stderr for what takes longer than a second, where stderr is a terminal.
 
-use std::time::{Duration, Instant};
+use std::io::IsTerminal;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 const PATIENCE: Duration = Duration::from_secs(1);
+const TICK: Duration = Duration::from_millis(250);
 
 #[derive(Debug)]
 pub struct Progress {
     bar: ProgressBar,
-    started: Instant,
-    shown: bool,
+    /// Shows the bar when patience is over, even where nothing has moved yet. Dropping the sender calls it off.
+    waiting: Option<(Sender<()>, JoinHandle<()>)>,
 }
 
 impl Progress {
     pub fn new(what: &'static str, total: u64) -> Progress {
-        Progress::with_template(what, total, "{msg} {wide_bar} {pos}/{len} {eta}")
+        Progress::with_template(what, total, "{spinner} {msg} {wide_bar} {pos}/{len} {eta}")
     }
 
     pub fn bytes(what: &'static str, total: u64) -> Progress {
-        Progress::with_template(what, total, "{msg} {wide_bar} {bytes}/{total_bytes} {eta}")
+        Progress::with_template(what, total, "{spinner} {msg} {wide_bar} {bytes}/{total_bytes} {eta}")
     }
 
     fn with_template(what: &'static str, total: u64, template: &str) -> Progress {
         let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::hidden()).with_message(what);
         if let Ok(style) = ProgressStyle::with_template(template) {
-            bar.set_style(style.progress_chars("=> "));
+            bar.set_style(style.progress_chars("=> ").tick_chars("|/-\\ "));
         }
-        Progress { bar, started: Instant::now(), shown: false }
+        let waiting = std::io::stderr().is_terminal().then(|| {
+            let (sender, called_off) = channel();
+            let bar = bar.clone();
+            let thread = std::thread::spawn(move || {
+                if called_off.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
+                    bar.set_draw_target(ProgressDrawTarget::stderr());
+                    bar.enable_steady_tick(TICK);
+                }
+            });
+            (sender, thread)
+        });
+        Progress { bar, waiting }
     }
 
     pub fn total(&mut self, total: u64) {
@@ -35,21 +50,21 @@ impl Progress {
     }
 
     pub fn advance(&mut self) {
-        self.set(self.bar.position() + 1);
+        self.bar.inc(1);
     }
 
     pub fn set(&mut self, done: u64) {
-        if !self.shown && self.started.elapsed() > PATIENCE {
-            // Draws nothing where stderr is no terminal.
-            self.bar.set_draw_target(ProgressDrawTarget::stderr());
-            self.shown = true;
-        }
         self.bar.set_position(done);
     }
 }
 
 impl Drop for Progress {
     fn drop(&mut self) {
+        if let Some((sender, thread)) = self.waiting.take() {
+            drop(sender);
+            // Only a thread that panicked gives an error, and then there is no bar.
+            let _ = thread.join();
+        }
         self.bar.finish_and_clear();
     }
 }

@@ -131,7 +131,6 @@ fn tests(args: &BenchArgs) -> Vec<Test> {
     tests
 }
 
-#[expect(clippy::too_many_arguments)]
 fn measure_all(
     args: &BenchArgs,
     model: &Arc<Model>,

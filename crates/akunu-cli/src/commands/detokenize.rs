@@ -17,8 +17,8 @@ use crate::prompt;
 #[derive(Debug, Args)]
 #[command(override_usage = "akunu detokenize [OPTIONS] [MODEL] [IDS]...")]
 pub struct DetokenizeArgs {
-    /// The model, if the first is not a list of ids, and ids: 1,2,3 or 1 2 3
-    #[arg(value_name = "MODEL IDS")]
+    /// 1,2,3 or 1 2 3; before them, the model [default: the one inside the binary]
+    #[arg(value_name = "IDS")]
     args: Vec<OsString>,
     #[arg(long, help = "Prints JSON")]
     json: bool,

@@ -63,12 +63,15 @@ pub fn run(args: &LogitsArgs, out: &mut Output) -> Result<(), Failure> {
     if let Some(path) = &args.out {
         write_tensor(path, &logits, vocab)?;
     }
+    let first = if args.all { 0 } else { ids.len() - 1 };
+    if let Some(at) = logits.iter().position(|l| !l.is_finite()) {
+        return Err(akunu::Error::NotFinite { position: first + at / vocab }.into());
+    }
     if args.json {
         let rows = logits.chunks(vocab).collect();
         return out.compact_json(&Report { logits: rows });
     }
     if args.out.is_none() {
-        let first = if args.all { 0 } else { ids.len() - 1 };
         for (i, row) in logits.chunks(vocab).enumerate() {
             out.line(&format!("after position {} (token {}):", first + i, ids[first + i]))?;
             out.text(&best(&model, row).render(output::width()))?;

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use serde_json::json;
+use serde::Serialize;
 
 use crate::args::{self, DeviceArgs};
 use crate::failure::Failure;
@@ -21,8 +21,8 @@ const LOGIT_ROWS: usize = 64;
 #[derive(Debug, Args)]
 #[command(override_usage = "akunu perplexity [OPTIONS] [MODEL] FILE")]
 pub struct PerplexityArgs {
-    /// The model [default: the one inside the binary], and a UTF-8 text (- is stdin)
-    #[arg(value_name = "MODEL FILE", num_args = 1..=2, required = true)]
+    /// A UTF-8 text (- is stdin); before it, the model [default: the one inside the binary]
+    #[arg(value_name = "FILE", num_args = 1..=2, required = true)]
     paths: Vec<PathBuf>,
     /// Tokens in a window
     #[arg(short, long, default_value = "512", value_parser = args::count, allow_negative_numbers = true)]
@@ -37,6 +37,15 @@ pub struct PerplexityArgs {
     json: bool,
     #[command(flatten)]
     device: DeviceArgs,
+}
+
+#[derive(Debug, Serialize)]
+struct Report {
+    perplexity: f64,
+    mean_nll: f64,
+    tokens: usize,
+    window: usize,
+    stride: usize,
 }
 
 pub fn run(args: &PerplexityArgs, out: &mut Output) -> Result<(), Failure> {
@@ -57,27 +66,24 @@ pub fn run(args: &PerplexityArgs, out: &mut Output) -> Result<(), Failure> {
     if ids.len() < 2 {
         return Err(Failure::new(format!("{} has {} tokens; 2 are the least", file.display(), ids.len())));
     }
+    // A short text is one window.
+    let window = window.min(ids.len());
+    let stride = stride.min(window);
     let options = akunu::EngineOptions {
         device: args.device.device,
         threads: args.device.threads,
-        context: Some(window.min(ids.len())),
+        context: Some(window),
         kv: args.kv_type,
         logit_rows: LOGIT_ROWS.min(window),
         ..Default::default()
     };
     let mut engine = super::engine(&model, &options, false)?;
     let mut progress = Progress::new("scoring", ids.len() as u64);
-    let found =
-        engine.perplexity(&ids, window.min(ids.len()), stride, &mut |done, _| progress.set(done as u64))?;
+    let found = engine.perplexity(&ids, window, stride, &mut |done, _| progress.set(done as u64))?;
     drop(progress);
     if args.json {
-        return out.json(&json!({
-            "perplexity": found.perplexity(),
-            "mean_nll": found.mean_nll,
-            "tokens": found.tokens,
-            "window": window,
-            "stride": stride,
-        }));
+        let (perplexity, mean_nll, tokens) = (found.perplexity(), found.mean_nll, found.tokens);
+        return out.json(&Report { perplexity, mean_nll, tokens, window, stride });
     }
     out.line(&format!(
         "perplexity {:.4} over {} tokens (mean −ln p {:.5}; windows of {window}, stride {stride})",

@@ -68,7 +68,7 @@ pub fn run(args: &PlanArgs, out: &mut Output) -> Result<(), Failure> {
         return out.json(&report);
     }
     let m = &report.memory;
-    let mut grid = Grid::new().text("memory").number("bytes").number("").text("what");
+    let mut grid = Grid::new().text("memory").number("bytes").number("").spare("what");
     for (name, bytes, what) in [
         (
             "weights in place",

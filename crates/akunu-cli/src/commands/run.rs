@@ -2,7 +2,6 @@
 
 use std::hash::{BuildHasher, Hasher};
 use std::ops::ControlFlow;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
@@ -18,12 +17,20 @@ use crate::output::{self, Output};
 use crate::progress::Progress;
 use crate::prompt::{Prompt, PromptArgs};
 
+const EXAMPLES: &str = "\
+Examples:
+  akunu run \"Once upon a time\"                      a story from the model inside the binary
+  akunu run model.gguf \"The capital of France is\" --temp 0 -n 20
+  akunu run model.gguf -f prompt.txt -c 16384 --kv-type q8_0
+  akunu run model.gguf --prompt-ids 1,2,3 --ids     ids in, ids out: no vocabulary needed";
+
 /// Continues a text
 ///
 /// Prints the prompt and what the model makes of it, as it comes, until the model ends the text, -n tokens are there, or
 /// the context is full. Ctrl-C stops after the token at hand; what is printed stays.
 #[derive(Debug, Args)]
 #[command(
+    after_long_help = EXAMPLES,
     override_usage = "akunu run [OPTIONS] [MODEL] PROMPT\n       akunu run [OPTIONS] [MODEL] -p PROMPT | -f FILE | --prompt-ids IDS"
 )]
 pub struct RunArgs {
@@ -65,9 +72,11 @@ pub struct RunArgs {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Stats {
+    /// Two lines
     Text,
     /// One line with an object
     Json,
+    /// Not at all
     None,
 }
 
@@ -155,11 +164,17 @@ pub fn run(args: RunArgs, out: &mut Output) -> Result<(), Failure> {
     };
     options.sampling.check(engine.vocab_size())?;
 
-    let mut printer = Printer { out, ids: args.ids, at_line_start: true, failure: None };
-    if let (Prompt::Text(text), false, false) = (&prompt, args.ids, args.no_echo) {
-        printer.print(text)?;
-    }
+    let echo = match prompt {
+        Prompt::Text(text) if !args.ids && !args.no_echo => text,
+        _ => String::new(),
+    };
+    let progress = Some(Progress::new("reading the prompt", ids.len() as u64));
+    let mut printer = Printer { out, progress, echo, ids: args.ids, at_line_start: true, failure: None };
     let outcome = generate(&mut engine, &ids, &options, &mut printer);
+    drop(printer.progress.take());
+    if outcome.is_ok() {
+        printer.begin()?;
+    }
     // What came before an error stays, on a line of its own.
     printer.end_line()?;
     let generated = outcome?;
@@ -180,8 +195,8 @@ fn generate(
 ) -> Result<Generated, Failure> {
     let mut session = engine.session()?;
     let mut feed = Timings::default();
-    if let Some(cancel) = &options.cancel {
-        feed = feed_long_prompt(engine, &mut session, ids, cancel)?;
+    if let (Some(cancel), Some(progress)) = (&options.cancel, &mut printer.progress) {
+        feed = feed_long_prompt(engine, &mut session, ids, cancel, progress)?;
     }
     let mut generated = engine.generate(&mut session, ids, options, &mut |piece| printer.piece(piece))?;
     generated.timings.prompt_s += feed.prompt_s;
@@ -199,7 +214,8 @@ fn feed_long_prompt(
     engine: &mut Engine,
     session: &mut Session,
     ids: &[u32],
-    cancel: &Arc<AtomicBool>,
+    cancel: &AtomicBool,
+    progress: &mut Progress,
 ) -> Result<Timings, Failure> {
     let chunk = engine.plan().options.prefill_rows;
     let mut feed = Timings::default();
@@ -207,7 +223,6 @@ fn feed_long_prompt(
         return Ok(feed);
     }
     let started = Instant::now();
-    let mut progress = Progress::new("prompt", ids.len() as u64);
     while feed.prompt_tokens + chunk < ids.len() && !cancel.load(Ordering::Relaxed) {
         feed.prompt_tokens += chunk;
         engine.prefill(session, &ids[..feed.prompt_tokens])?;
@@ -221,6 +236,10 @@ fn feed_long_prompt(
 #[derive(Debug)]
 struct Printer<'a> {
     out: &'a mut Output,
+    /// Until the first piece is there.
+    progress: Option<Progress>,
+    /// The prompt, until it is printed: with the first piece, so that no bar comes between them.
+    echo: String,
     ids: bool,
     at_line_start: bool,
     failure: Option<Failure>,
@@ -235,20 +254,31 @@ impl Printer<'_> {
         self.out.flush()
     }
 
+    /// Takes the bar away and prints the prompt, once.
+    fn begin(&mut self) -> Result<(), Failure> {
+        drop(self.progress.take());
+        let echo = std::mem::take(&mut self.echo);
+        if echo.is_empty() { Ok(()) } else { self.print(&echo) }
+    }
+
     fn piece(&mut self, piece: Piece<'_>) -> ControlFlow<()> {
-        let printed = if self.ids {
-            let words: Vec<String> = piece.ids.iter().map(u32::to_string).collect();
-            let gap = if self.at_line_start || words.is_empty() { "" } else { " " };
-            self.print(&format!("{gap}{}", words.join(" ")))
-        } else {
-            self.print(piece.text)
-        };
+        let printed = self.begin().and_then(|()| self.print_piece(piece));
         match printed {
             Ok(()) => ControlFlow::Continue(()),
             Err(failure) => {
                 self.failure = Some(failure);
                 ControlFlow::Break(())
             }
+        }
+    }
+
+    fn print_piece(&mut self, piece: Piece<'_>) -> Result<(), Failure> {
+        if self.ids {
+            let words: Vec<String> = piece.ids.iter().map(u32::to_string).collect();
+            let gap = if self.at_line_start || words.is_empty() { "" } else { " " };
+            self.print(&format!("{gap}{}", words.join(" ")))
+        } else {
+            self.print(piece.text)
         }
     }
 
@@ -293,7 +323,7 @@ fn report(stats: &Stats, engine: &Engine, generated: &Generated, options: &Gener
         first_token_s: timings.ttft_s,
         load_s: engine.load_time().as_secs_f64(),
         context: engine.context(),
-        finish: finish(&generated.finish),
+        finish: finish(&generated.finish).0,
         seed: options.sampling.seed,
         temperature: options.sampling.temperature,
     };
@@ -312,8 +342,10 @@ fn report(stats: &Stats, engine: &Engine, generated: &Generated, options: &Gener
                 _ => format!(", seed {}", report.seed),
             };
             output::note(&format!(
-                "generated {:>6} tokens {:>9.1} tok/s   (ended: {}{seed})",
-                report.generated_tokens, report.generate_tok_s, report.finish
+                "generated {:>6} tokens {:>9.1} tok/s   ({}{seed})",
+                report.generated_tokens,
+                report.generate_tok_s,
+                finish(&generated.finish).1
             ));
         }
     }
@@ -323,14 +355,18 @@ pub fn rate(count: usize, seconds: f64) -> f64 {
     if seconds > 0.0 { count as f64 / seconds } else { 0.0 }
 }
 
-fn finish(reason: &FinishReason) -> &'static str {
+/// Why a text ended: for machines and for people.
+fn finish(reason: &FinishReason) -> (&'static str, &'static str) {
     match reason {
-        FinishReason::Eos(_) => "end of text",
-        FinishReason::StopString(_) | FinishReason::StopId(_) => "stop",
-        FinishReason::MaxTokens => "-n reached",
-        FinishReason::ContextFull => "context full",
-        FinishReason::Cancelled => "interrupted",
-        FinishReason::Callback => "output closed",
+        FinishReason::Eos(_) => ("eos", "the model ended the text"),
+        FinishReason::StopString(_) => ("stop_string", "stopped at --stop"),
+        FinishReason::StopId(_) => ("stop_id", "stopped at --stop-ids"),
+        FinishReason::MaxTokens => ("max_tokens", "stopped at -n"),
+        FinishReason::ContextFull => {
+            ("context_full", "the context is full: -c makes it larger, --context-shift goes on")
+        }
+        FinishReason::Cancelled => ("cancelled", "interrupted"),
+        FinishReason::Callback => ("closed", "nobody reads on"),
     }
 }
 

@@ -77,12 +77,13 @@ pub fn run(args: &TableArgs, out: &mut Output) -> Result<(), Failure> {
         return out.json(&report);
     }
     out.line(&format!(
-        "{} on {}, {}: {} commands, {} rows, {} layers",
+        "{} on {}, {}: {} commands for {} {}, {} layers",
         model.name(),
         device.capabilities().name,
         table.name,
         table.commands.len(),
         table.rows,
+        if table.rows == 1 { "row" } else { "rows" },
         plan.config.layer_count
     ))?;
     out.text("\n")?;
@@ -92,7 +93,7 @@ pub fn run(args: &TableArgs, out: &mut Output) -> Result<(), Failure> {
         .text("kernel")
         .number("grid")
         .number("weight bytes")
-        .text("buffers");
+        .spare("buffers");
     for (i, command) in commands(table, &plan.buffers).into_iter().enumerate() {
         let [x, y, _] = command.grid;
         let bytes = if command.weight_bytes == 0 { String::new() } else { grouped(command.weight_bytes) };

@@ -46,7 +46,8 @@ pub struct SynthArgs {
     /// Only this many layers
     #[arg(long, value_name = "N", value_parser = args::count)]
     layers: Option<usize>,
-    #[arg(long, default_value = "0", help = "Of the random weights")]
+    /// Another seed, other weights
+    #[arg(long, default_value = "0")]
     seed: u64,
     /// Overwrite the file if it exists
     #[arg(long)]

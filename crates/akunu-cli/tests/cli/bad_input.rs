@@ -1,0 +1,176 @@
+//! Each kind of bad input has its line and its exit code: 1 for what fails, 2 for a command line without sense.
+
+use std::fs;
+
+use crate::common::{path, refuses, run, with_stdin, write_model_with_nan};
+
+#[test]
+fn an_empty_prompt() {
+    refuses(&["run", ""], 1, &["the prompt is empty", "hint: "]);
+    refuses(&["run", "-p", ""], 1, &["the prompt is empty"]);
+    refuses(&["run", "--prompt-ids", ""], 1, &["the prompt is empty"]);
+    refuses(&["logits", "--ids", ""], 1, &["empty"]);
+}
+
+#[test]
+fn no_prompt_at_all() {
+    refuses(&["run"], 2, &["there is no prompt", "hint: "]);
+}
+
+#[test]
+fn a_model_without_a_prompt() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("model.gguf");
+    fs::write(&file, b"GGUF").unwrap();
+    refuses(&["run", path(&file)], 2, &["a prompt is missing", "hint: ", "-p"]);
+}
+
+#[test]
+fn an_id_outside_the_vocabulary() {
+    refuses(
+        &["run", "--prompt-ids", "1,99999", "-n", "1"],
+        1,
+        &["token id 99999", "number 1", "ids go from 0 to"],
+    );
+    refuses(&["logits", "--ids", "4000000000"], 1, &["token id 4000000000", "outside the vocabulary"]);
+    refuses(&["detokenize", "99999"], 1, &["token id 99999"]);
+    refuses(&["run", "--prompt-ids", "1,x"], 2, &["\"x\" is not a token id"]);
+    refuses(&["run", "Once", "--logit-bias", "99999=1"], 1, &["token id 99999", "logit bias"]);
+}
+
+#[test]
+fn a_prompt_longer_than_the_context_gives_both_numbers() {
+    let prompt = "Once upon a time there was a little cat who liked to play in the garden all day";
+    let done = refuses(&["run", prompt, "-c", "8"], 1, &["the context 8 positions", "hint: ", "-c "]);
+    assert!(done.stdout.is_empty(), "nothing is printed before it is known to fit: {}", done.stdout);
+    let count = done.stderr.split(" tokens").next().and_then(|s| s.rsplit(' ').next()).unwrap();
+    assert!(count.parse::<usize>().unwrap() > 8, "{}", done.stderr);
+    refuses(&["logits", "--ids", "1,2,3,4", "-c", "2"], 1, &["the prompt has 4 tokens and the context 2"]);
+}
+
+#[test]
+fn a_context_larger_than_memory_comes_with_the_plan() {
+    refuses(&["run", "Once", "-c", "2000000000"], 1, &["KV cache", "available", "hint: ", "-c"]);
+    let plan = run(&["plan", "-c", "2000000000"]);
+    assert_eq!(plan.code, 0, "{}", plan.stderr);
+    assert!(plan.stdout.contains("Does not fit"), "{}", plan.stdout);
+}
+
+#[test]
+fn a_file_that_is_not_a_model() {
+    let dir = tempfile::tempdir().unwrap();
+    for (name, bytes) in
+        [("a.gguf", &b"hello, this is text and no model at all"[..]), ("b.gguf", b""), ("c.txt", b"GGUF")]
+    {
+        let file = dir.path().join(name);
+        fs::write(&file, bytes).unwrap();
+        refuses(&["run", path(&file), "Once"], 1, &[name]);
+        refuses(&["inspect", path(&file)], 1, &[name]);
+    }
+}
+
+#[test]
+fn a_directory_without_a_config() {
+    let dir = tempfile::tempdir().unwrap();
+    refuses(&["inspect", path(dir.path())], 1, &["config.json"]);
+    refuses(&["run", path(dir.path()), "Once"], 1, &["config.json"]);
+}
+
+#[test]
+fn a_missing_file() {
+    refuses(&["inspect", "no/such/model.gguf"], 1, &["there is no file no/such/model.gguf", "hint: "]);
+    refuses(&["run", "no/such/model.gguf", "Once"], 1, &["there is no file"]);
+    refuses(&["run", "no-such-model.gguf"], 1, &["there is no file", "-p"]);
+    refuses(&["run", "-f", "no/such/prompt.txt"], 1, &["no/such/prompt.txt"]);
+    refuses(&["perplexity", "no/such/text.txt"], 1, &["no/such/text.txt"]);
+}
+
+#[test]
+fn an_unknown_device() {
+    refuses(&["run", "Once", "--device", "abacus"], 2, &["abacus", "reference"]);
+    refuses(&["bench", "--device", "abacus"], 2, &["abacus"]);
+}
+
+#[test]
+fn weights_that_are_not_numbers() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("nan.gguf");
+    write_model_with_nan(&file);
+    refuses(
+        &["run", path(&file), "--prompt-ids", "1,2,3", "-n", "4", "--temp", "0", "--ids"],
+        1,
+        &["not finite"],
+    );
+    refuses(&["run", path(&file), "--prompt-ids", "1,2,3", "-n", "4", "--ids"], 1, &["not finite"]);
+    refuses(&["logits", path(&file), "--ids", "1,2,3"], 1, &["not finite"]);
+}
+
+#[test]
+fn a_model_without_a_vocabulary_asks_for_ids() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("tiny.gguf");
+    assert_eq!(run(&["synth", "tiny", path(&file)]).code, 0);
+    refuses(&["run", path(&file), "Once"], 1, &["token ids only", "--prompt-ids"]);
+    refuses(&["tokenize", path(&file), "Once"], 1, &["token ids only"]);
+}
+
+#[test]
+fn a_prompt_file_that_is_not_utf8() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("latin1.txt");
+    fs::write(&file, b"caf\xe9").unwrap();
+    refuses(
+        &["run", "-f", path(&file)],
+        1,
+        &["latin1.txt is not UTF-8", "the first bad byte is at 3", "hint: "],
+    );
+    let done = with_stdin(&["run", "-f", "-"], b"\xff");
+    assert_eq!(done.code, 1);
+    assert!(done.stderr.contains("stdin is not UTF-8"), "{}", done.stderr);
+}
+
+#[test]
+fn numbers_of_nothing_and_far_too_large_ones() {
+    for args in [
+        ["-n", "0"],
+        ["-n", "-1"],
+        ["-n", "99999999999999999999"],
+        ["-c", "0"],
+        ["-c", "many"],
+        ["-c", "99999999999"],
+        ["-t", "0"],
+        ["-t", "100000"],
+        ["--chunk", "0"],
+        ["--kv-type", "q3"],
+    ] {
+        refuses(&["run", "Once", args[0], args[1]], 2, &[args[1]]);
+    }
+}
+
+#[test]
+fn settings_without_sense() {
+    for (option, value) in [
+        ("--temp", "-1"),
+        ("--temp", "nan"),
+        ("--top-p", "2"),
+        ("--min-p", "-0.1"),
+        ("--repeat-penalty", "0"),
+    ] {
+        refuses(&["run", "Once", option, value], 1, &["has to be"]);
+    }
+    refuses(&["perplexity", "x.txt", "-c", "8", "--stride", "9"], 2, &["stride of 9"]);
+    refuses(&["bench", "-p", "0", "-n", "0"], 2, &["nothing to measure"]);
+    refuses(&["run", "a", "b", "-p", "c"], 2, &["two prompts"]);
+    refuses(&["run", "-p", "c", "-f", "x"], 2, &["cannot be used with"]);
+}
+
+#[test]
+fn an_existing_file_is_not_overwritten() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("precious.gguf");
+    fs::write(&file, b"precious").unwrap();
+    refuses(&["synth", "tiny", path(&file)], 1, &["exists", "--force"]);
+    assert_eq!(fs::read(&file).unwrap(), b"precious");
+    refuses(&["synth", "tiny", "/no/such/folder/x.gguf"], 1, &["/no/such/folder"]);
+    refuses(&["synth", "giant", "x.gguf"], 2, &["giant", "llama-8b"]);
+}

@@ -1,0 +1,65 @@
+//! Speed and memory commands: their JSON is what others build upon.
+
+use std::fs;
+
+use crate::common::{json, ok, path, run};
+
+#[test]
+fn bench_gives_an_object_for_each_test() {
+    let rows = json(&["bench", "-p", "8,16", "-n", "4", "-d", "0,8", "-r", "2", "-t", "1,2", "--json"]);
+    let rows = rows.as_array().unwrap();
+    let names: Vec<&str> = rows[..6].iter().map(|row| row["test"].as_str().unwrap()).collect();
+    assert_eq!(names, ["pp8", "pp16", "tg4", "pp8@d8", "pp16@d8", "tg4@d8"]);
+    assert_eq!(rows.len(), 12);
+    for row in rows {
+        for key in ["tok_s", "min", "max", "bytes_per_token", "gb_s"] {
+            assert!(row[key].as_f64().unwrap() > 0.0, "{key}: {row}");
+        }
+        assert!(row["min"].as_f64() <= row["tok_s"].as_f64() && row["tok_s"].as_f64() <= row["max"].as_f64());
+        assert!(row["model"].is_string() && row["device"].is_string() && row["threads"].is_u64(), "{row}");
+    }
+    // A generated token reads all the weights; a prompt's tokens share one reading.
+    assert!(rows[2]["bytes_per_token"].as_f64() > rows[1]["bytes_per_token"].as_f64());
+    assert!(rows[5]["bytes_per_token"].as_f64() > rows[2]["bytes_per_token"].as_f64());
+}
+
+#[test]
+fn bench_prints_a_table_and_needs_no_vocabulary() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("tiny.gguf");
+    assert_eq!(run(&["synth", "tiny", path(&file), "-q", "Q4_K_M", "--layers", "1"]).code, 0);
+    let table = ok(&["bench", path(&file), "-p", "8", "-n", "4", "-r", "1"]);
+    assert!(table.contains("tok/s") && table.contains("pp8") && table.contains("tg4"), "{table}");
+    assert!(table.contains("load "), "{table}");
+}
+
+#[test]
+fn profile_shares_add_up_and_the_trace_is_chromes() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("trace.json");
+    let found = json(&["profile", "-r", "2", "--depth", "4", "--json", "--trace", path(&file)]);
+    let labels = found["labels"].as_array().unwrap();
+    let sum: f64 = labels.iter().map(|l| l["share"].as_f64().unwrap()).sum();
+    assert!((sum - 1.0).abs() < 1e-6, "{sum}");
+    let trace: serde_json::Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+    let events = trace["traceEvents"].as_array().unwrap();
+    assert!(events.iter().all(|e| e["ph"] == "X" && e["dur"].is_number() && e["ts"].is_number()));
+    assert!(events.len() > labels.len());
+}
+
+#[test]
+fn verify_finds_a_device_right() {
+    let found = json(&["verify", "--tokens", "3", "--json"]);
+    assert_eq!(found["ok"], true, "{found}");
+    let text = ok(&["verify", "--tokens", "20", "--unfused"]);
+    assert!(text.contains("agrees with the reference"), "{text}");
+}
+
+#[test]
+fn doctor_names_the_device_that_is_used() {
+    let found = json(&["doctor", "--json"]);
+    let devices = found["devices"].as_array().unwrap();
+    assert_eq!(devices.iter().filter(|d| d["default"] == true).count(), 1, "{found}");
+    assert!(found["cores"].as_u64().unwrap() > 0);
+    assert!(ok(&["doctor"]).contains("device"));
+}

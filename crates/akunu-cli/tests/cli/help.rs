@@ -1,0 +1,54 @@
+//! Help of every command, as it stands.
+
+use crate::common::{ok, run};
+
+#[test]
+fn help_of_every_command() {
+    let commands = [
+        "run",
+        "bench",
+        "inspect",
+        "plan",
+        "table",
+        "profile",
+        "verify",
+        "logits",
+        "perplexity",
+        "tokenize",
+        "detokenize",
+        "synth",
+        "doctor",
+    ];
+    let overview = ok(&["--help"]);
+    for command in commands {
+        assert!(overview.contains(&format!("  {command} ")), "{command} is listed");
+        insta::assert_snapshot!(format!("help_{command}"), ok(&[command, "--help"]));
+    }
+    insta::assert_snapshot!("help", overview);
+}
+
+#[test]
+fn nothing_asked_for_shows_the_help_and_exits_2() {
+    let done = run(&[]);
+    assert_eq!(done.code, 2);
+    assert!(done.stdout.is_empty() && done.stderr.contains("Usage: akunu"), "{}", done.stderr);
+}
+
+#[test]
+fn the_version_is_told() {
+    assert_eq!(ok(&["--version"]), format!("akunu {}\n", env!("CARGO_PKG_VERSION")));
+}
+
+#[test]
+fn an_unknown_option_or_command_exits_2() {
+    assert_eq!(run(&["run", "Once", "--tempo", "1"]).code, 2);
+    assert_eq!(run(&["sing"]).code, 2);
+}
+
+#[test]
+fn the_reference_page_has_a_section_for_each_command() {
+    let page = ok(&["__markdown"]);
+    assert_eq!(page.matches("\n## akunu ").count(), 13);
+    assert!(!page.contains("__markdown --"), "{page}");
+    assert!(page.lines().all(|line| !line.ends_with(' ')));
+}

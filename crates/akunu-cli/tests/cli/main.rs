@@ -1,0 +1,10 @@
+//! The binary as its users meet it: what it prints where, and how it exits.
+
+mod bad_input;
+mod bench;
+mod common;
+mod help;
+mod models;
+mod run;
+mod signals;
+mod text;

@@ -1,0 +1,123 @@
+//! What the file commands print, for the embedded model and for synthetic ones.
+
+use crate::common::{json, ok, path, run};
+
+/// Memory that is free differs from run to run.
+fn settled(text: &str) -> String {
+    let lines =
+        text.lines().map(|line| if line.starts_with("Fits: ") { "Fits: […] are available." } else { line });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn inspect_of_the_embedded_model() {
+    insta::assert_snapshot!(ok(&["inspect"]));
+}
+
+#[test]
+fn inspect_lists_tensors_and_metadata() {
+    let found = json(&["inspect", "--tensors", "--metadata", "--json"]);
+    assert_eq!(found["architecture"], "llama");
+    let tensors = found["tensors"].as_array().unwrap();
+    assert!(tensors.iter().any(|t| t["name"] == "token_embd.weight" && t["dtype"] == "Q8_0"));
+    assert_eq!(found["metadata"]["general.architecture"], "llama");
+    assert!(ok(&["inspect", "--tensors"]).contains("blk.0.attn_q.weight"));
+    assert!(ok(&["inspect", "--metadata"]).contains("llama.block_count"));
+}
+
+#[test]
+fn plan_of_the_embedded_model() {
+    insta::assert_snapshot!(settled(&ok(&["plan", "--device", "reference", "-c", "256"])));
+}
+
+#[test]
+fn plan_as_json_adds_up() {
+    let found = json(&["plan", "-c", "64", "--json"]);
+    let memory = &found["memory"];
+    let of = |keys: &[&str]| keys.iter().map(|k| memory[*k].as_u64().unwrap()).sum::<u64>();
+    assert_eq!(
+        of(&["weights_copied", "constants", "kv", "scratch", "io", "workspace"]),
+        found["allocated"].as_u64().unwrap()
+    );
+    assert_eq!(found["fits"], true);
+}
+
+#[test]
+fn table_of_the_embedded_model() {
+    insta::assert_snapshot!(ok(&["table", "--device", "reference"]));
+}
+
+#[test]
+fn prefill_tables_have_the_rows_that_were_asked_for() {
+    let found = json(&["table", "--rows", "32", "--json"]);
+    assert_eq!((found["table"].as_str(), found["rows"].as_u64()), (Some("prefill"), Some(32)));
+    assert!(found["commands"][0]["params"]["cols"].is_u64(), "{}", found["commands"][0]);
+    let unfused = json(&["table", "--rows", "32", "--unfused", "--json"]);
+    assert!(unfused["commands"].as_array().unwrap().len() > found["commands"].as_array().unwrap().len());
+}
+
+#[test]
+fn tables_fit_a_narrow_terminal() {
+    for args in
+        [&["table"][..], &["inspect", "--tensors"], &["plan"], &["bench", "-p", "2", "-n", "1", "-r", "1"]]
+    {
+        for columns in [40, 80] {
+            let mut command = crate::common::akunu(args);
+            command.env("COLUMNS", columns.to_string());
+            let done = crate::common::finish(command);
+            assert_eq!(done.code, 0, "{}", done.stderr);
+            // Sentences wrap by themselves; tables must not.
+            let table = done.stdout.lines().filter(|line| line.contains("  "));
+            for line in table {
+                assert!(line.chars().count() <= columns, "{columns}: {line}");
+            }
+        }
+    }
+}
+
+#[test]
+fn synthetic_models_of_every_family_and_type_can_be_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("model.gguf");
+    let types = [
+        "F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K",
+        "Q2_K_S", "Q3_K_S", "Q3_K_L", "Q4_K_S", "Q4_K_M", "Q5_K_S",
+    ];
+    for quant in types {
+        let made = run(&["synth", "tiny", path(&file), "-q", quant, "--layers", "2", "--force"]);
+        assert_eq!(made.code, 0, "{}", made.stderr);
+        let found = json(&["logits", path(&file), "--ids", "1,2,3", "--json"]);
+        let logits = found["logits"][0].as_array().unwrap();
+        assert_eq!(logits.len(), 1000);
+        assert!(logits.iter().all(|l| l.as_f64().is_some_and(|l| l.abs() < 50.0)), "{quant}");
+        let ids = ok(&["run", path(&file), "--prompt-ids", "1,2,3", "-n", "4", "--ids", "-q"]);
+        assert_eq!(ids.split_whitespace().count(), 4, "{quant}: {ids}");
+    }
+}
+
+#[test]
+fn a_synthetic_model_is_the_same_for_the_same_seed() {
+    let dir = tempfile::tempdir().unwrap();
+    let make = |name: &str, seed: &str| {
+        let file = dir.path().join(name);
+        assert_eq!(run(&["synth", "tiny", path(&file), "--seed", seed]).code, 0);
+        std::fs::read(&file).unwrap()
+    };
+    assert_eq!(make("a.gguf", "1"), make("b.gguf", "1"));
+    assert_ne!(make("c.gguf", "2"), make("d.gguf", "1"));
+    let left: Vec<_> = std::fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert!(left.iter().all(|name| !name.to_string_lossy().ends_with(".part")), "{left:?}");
+}
+
+#[test]
+fn every_preset_can_be_planned() {
+    let dir = tempfile::tempdir().unwrap();
+    // The large ones are left to their parameter counts: a layer of theirs is a gigabyte.
+    for preset in ["smollm2-135m", "qwen3-0.6b"] {
+        let file = dir.path().join(preset);
+        let made = run(&["synth", preset, path(&file), "-q", "Q4_0", "--layers", "1"]);
+        assert_eq!(made.code, 0, "{}", made.stderr);
+        let table = json(&["table", path(&file), "--json"]);
+        assert!(table["commands"].as_array().unwrap().len() >= 10, "{preset}");
+    }
+}

@@ -1,0 +1,59 @@
+//! Being stopped in mid-stream: by Ctrl-C, and by a reader that goes away.
+#![cfg(unix)]
+
+use std::io::Read;
+use std::process::{Child, Command, Stdio};
+
+use crate::common::akunu;
+
+/// A story without an end.
+fn endless(more: &[&str]) -> Child {
+    let args = ["run", "Once upon a time", "--ignore-eos", "--context-shift=4", "--seed", "1"];
+    let mut command = akunu(&[&args[..], more].concat());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary starts")
+}
+
+fn first_bytes(child: &mut Child, count: usize) -> Vec<u8> {
+    let mut bytes = vec![0; count];
+    child.stdout.as_mut().expect("a pipe").read_exact(&mut bytes).expect("the story goes on");
+    bytes
+}
+
+#[test]
+fn ctrl_c_keeps_what_is_printed_gives_statistics_and_exits_130() {
+    let mut child = endless(&[]);
+    let mut story = first_bytes(&mut child, 100);
+    let kill = Command::new("sh").arg("-c").arg(format!("kill -INT {}", child.id())).status().unwrap();
+    assert!(kill.success());
+    child.stdout.take().unwrap().read_to_end(&mut story).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(130), "{stderr}");
+    assert!(stderr.contains("tok/s") && stderr.contains("interrupted"), "{stderr}");
+    let story = String::from_utf8(story).expect("whole characters only");
+    assert!(story.starts_with("Once upon a time") && story.ends_with('\n'), "{story}");
+}
+
+#[test]
+fn a_closed_pipe_ends_the_story_quietly() {
+    for more in [&[][..], &["--ids"]] {
+        let mut child = endless(&[more, &["-q"]].concat());
+        first_bytes(&mut child, 10);
+        drop(child.stdout.take());
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(0));
+        assert_eq!(String::from_utf8(output.stderr).unwrap(), "");
+    }
+}
+
+#[test]
+fn a_pipe_closed_from_the_start_is_no_reason_to_panic() {
+    for args in [&["--help"][..], &["inspect", "--tensors"], &["table"], &["logits", "--ids", "1", "--json"]]
+    {
+        let mut child = akunu(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        drop(child.stdout.take());
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(String::from_utf8(output.stderr).unwrap(), "", "{args:?}");
+        assert_eq!(output.status.code(), Some(0), "{args:?}");
+    }
+}
