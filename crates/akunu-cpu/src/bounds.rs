@@ -152,7 +152,8 @@ impl Extents<'_> {
             return Err(format!("{} outputs are {} apart", p.outputs, p.out_stride));
         }
         // Rows are a stride apart, but the last one ends with its outputs.
-        let elements = product(&[(rows as u64).saturating_sub(1), p.out_stride.into()]) + u64::from(p.outputs);
+        let elements =
+            product(&[(rows as u64).saturating_sub(1), p.out_stride.into()]) + u64::from(p.outputs);
         self.input(weight, q8, rows, p.inputs)?.weight(weight, p.inputs, p.outputs)?.f32s(1, elements);
         if bias {
             self.f32s(1, p.outputs);
@@ -177,13 +178,25 @@ impl Extents<'_> {
     }
 
     fn head(&self, head_dim: u32, rope_dims: u32) -> Result<(), String> {
-        if head_dim == 0 || head_dim as usize > MAX_HEAD || rope_dims > head_dim || !rope_dims.is_multiple_of(2) {
-            return Err(format!("heads of {head_dim}, {rope_dims} of them turned; at most {MAX_HEAD} are supported"));
+        if head_dim == 0
+            || head_dim as usize > MAX_HEAD
+            || rope_dims > head_dim
+            || !rope_dims.is_multiple_of(2)
+        {
+            return Err(format!(
+                "heads of {head_dim}, {rope_dims} of them turned; at most {MAX_HEAD} are supported"
+            ));
         }
         Ok(())
     }
 
-    fn cache(&mut self, kv: KvType, kv_heads: u32, head_dim: u32, capacity: u32) -> Result<&mut Self, String> {
+    fn cache(
+        &mut self,
+        kv: KvType,
+        kv_heads: u32,
+        head_dim: u32,
+        capacity: u32,
+    ) -> Result<&mut Self, String> {
         let row = kv.row_bytes(head_dim as usize);
         let row = row.ok_or_else(|| format!("heads of {head_dim} are not whole {} blocks", kv.name()))?;
         let bounds = self.table.bounds;
@@ -197,7 +210,9 @@ impl Extents<'_> {
         self.head(p.head_dim, p.rope_dims)?;
         let rows = self.table.rows;
         let dim = u64::from(p.head_dim);
-        self.f32s(rows, (u64::from(p.heads) + 2 * u64::from(p.kv_heads)) * dim).f32s(rows, p.rope_dims).rows();
+        self.f32s(rows, (u64::from(p.heads) + 2 * u64::from(p.kv_heads)) * dim)
+            .f32s(rows, p.rope_dims)
+            .rows();
         self.f32s(rows, u64::from(p.heads) * dim);
         self.cache(kv, p.kv_heads, p.head_dim, p.capacity)?.cache(kv, p.kv_heads, p.head_dim, p.capacity)?;
         if qk_norm {

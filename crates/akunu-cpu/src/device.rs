@@ -79,7 +79,8 @@ impl CpuDevice {
             Owned::zeroed(bytes).ok_or(DeviceError::OutOfMemory { device: NAME, what, bytes })
         };
         let scratch = (0..threads).map(own).collect::<Result<Vec<_>, _>>()?;
-        let pool = Pool::new(threads).map_err(|error| failed(format!("cannot start {threads} threads: {error}")))?;
+        let pool =
+            Pool::new(threads).map_err(|error| failed(format!("cannot start {threads} threads: {error}")))?;
         Ok(CpuDevice {
             capabilities: Capabilities {
                 name: NAME,
@@ -117,7 +118,12 @@ impl CpuDevice {
     }
 
     /// Where `len` bytes at `offset` of a buffer are.
-    fn place(&self, buffer: DeviceBuffer, offset: u64, len: usize) -> Result<(&Buffer, *mut u8), DeviceError> {
+    fn place(
+        &self,
+        buffer: DeviceBuffer,
+        offset: u64,
+        len: usize,
+    ) -> Result<(&Buffer, *mut u8), DeviceError> {
         let buffer = self.buffers.get(buffer.0 as usize);
         let buffer = buffer.ok_or_else(|| failed("that buffer is not this device's".into()))?;
         let (end, bytes) = (offset.saturating_add(len as u64), buffer.bytes());
@@ -153,8 +159,7 @@ impl CpuDevice {
         let prepared = self.prepared(replay)?;
         let (rows, asked) = self.last;
         let (rows, asked) = (rows.min(prepared.table.rows), asked.min(prepared.table.logit_rows));
-        let (at, asked_at) =
-            (self.buffers[prepared.rows].start(), self.buffers[prepared.logit_rows].start());
+        let (at, asked_at) = (self.buffers[prepared.rows].start(), self.buffers[prepared.logit_rows].start());
         // SAFETY: both buffers have room for the table's most, and are aligned.
         let kept = unsafe {
             Submission {
@@ -166,7 +171,14 @@ impl CpuDevice {
         check_submission(NAME, &prepared.table, &kept)
     }
 
-    fn walk(&mut self, replay: ReplayId, submission: &Submission<'_>, first: usize, count: usize, steps: usize) {
+    fn walk(
+        &mut self,
+        replay: ReplayId,
+        submission: &Submission<'_>,
+        first: usize,
+        count: usize,
+        steps: usize,
+    ) {
         let prepared = &self.prepared[replay.0 as usize];
         let commands = &prepared.commands[first..first + count];
         let barrier: *const _ = self.pool.barrier();

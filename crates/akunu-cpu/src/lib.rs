@@ -7,6 +7,10 @@
     unsafe_code,
     reason = "kernels go through pointers whose extents `prepare` has checked, and through intrinsics that `isa` has detected"
 )]
+#![allow(
+    clippy::needless_range_loop,
+    reason = "rows, outputs and blocks are numbered across several arrays of registers at once"
+)]
 
 mod barrier;
 #[cfg(not(loom))]

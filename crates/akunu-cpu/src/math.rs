@@ -27,7 +27,7 @@ pub(crate) fn tanh<V: Lanes>(x: V) -> V {
     let a = x.abs();
     let s = x.mul(x);
     let mut p = V::splat(-5.704_988_7e-3);
-    for c in [2.063_908_9e-2, -5.373_971_6e-2, 1.333_144_2e-1, -3.333_328e-1] {
+    for c in [2.063_909e-2, -5.373_971_6e-2, 1.333_144_2e-1, -3.333_328e-1] {
         p = p.fma(s, V::splat(c));
     }
     let small = p.mul(s).fma(a, a);

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use akunu_plan::table::MAX_BINDINGS;
 use akunu_plan::{
-    Access, Binding, BufferId, Content, DeviceBuffer, DeviceError, DispatchCommand, DispatchTable, Kernel, Row,
+    Access, Binding, BufferId, Content, DeviceBuffer, DeviceError, DispatchCommand, DispatchTable, Kernel,
+    Row,
 };
 
 use crate::bounds;
@@ -68,7 +69,11 @@ pub(crate) fn prepare(
         rows: buffers.io(io.rows, table.rows * Row::BYTES)?,
         logit_rows: buffers.io(io.logit_rows, asked)?,
         tokens: buffers.io(io.tokens, asked * (table.steps + 1))?,
-        commands: table.commands.iter().map(|c| command(table, c, buffers, kernels)).collect::<Result<_, _>>()?,
+        commands: table
+            .commands
+            .iter()
+            .map(|c| command(table, c, buffers, kernels))
+            .collect::<Result<_, _>>()?,
         table: Arc::clone(table),
     };
     Ok(prepared)
@@ -100,7 +105,8 @@ fn command(
         ranges.push((writes, start as usize..start as usize + extents[i] as usize));
     }
     for (i, (writes, a)) in ranges.iter().enumerate() {
-        let overlaps = |(j, (_, b)): (usize, &(bool, Range<usize>))| i != j && a.start < b.end && b.start < a.end;
+        let overlaps =
+            |(j, (_, b)): (usize, &(bool, Range<usize>))| i != j && a.start < b.end && b.start < a.end;
         if *writes && ranges.iter().enumerate().any(overlaps) {
             let (kernel, name) = (command.kernel.name(), slots[i].name);
             return Err(failed(format!("{kernel}: {name} overlaps another binding")));
@@ -121,7 +127,12 @@ fn command(
 }
 
 /// Where a binding starts; `bytes` from there on are inside its buffer.
-fn resolve(buffers: &Buffers<'_>, binding: &Binding, bytes: u64, writes: bool) -> Result<*mut u8, DeviceError> {
+fn resolve(
+    buffers: &Buffers<'_>,
+    binding: &Binding,
+    bytes: u64,
+    writes: bool,
+) -> Result<*mut u8, DeviceError> {
     let buffer = &buffers.all[buffers.index(binding.buffer)?];
     if writes && matches!(buffer, Buffer::Imported { .. }) {
         return Err(failed(format!("buffer {} is read-only", binding.buffer.0)));

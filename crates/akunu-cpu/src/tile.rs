@@ -65,12 +65,7 @@ pub(crate) trait Dot<Q: Quant>: Lanes {
     /// Adds `blocks` blocks of R rows to their accumulators, `[block][output]`.
     /// # Safety
     /// `blocks` blocks can be read in each chunk, and 256 accumulators written.
-    unsafe fn multiply<const R: usize>(
-        panel: *const Panel,
-        blocks: usize,
-        x: [Chunk; R],
-        acc: [*mut f32; R],
-    );
+    unsafe fn multiply<const R: usize>(panel: *const Panel, blocks: usize, x: [Chunk; R], acc: [*mut f32; R]);
 }
 
 /// Fewer rows than this take the weights as they stand.
@@ -217,7 +212,12 @@ unsafe fn panels<V: Dot<Q>, Q: Quant>(t: &Tile) {
             V::unpack(panel, &rows, count);
             let mut r = 0;
             while r + 4 <= t.rows {
-                let x = [chunk(t, r, first), chunk(t, r + 1, first), chunk(t, r + 2, first), chunk(t, r + 3, first)];
+                let x = [
+                    chunk(t, r, first),
+                    chunk(t, r + 1, first),
+                    chunk(t, r + 2, first),
+                    chunk(t, r + 3, first),
+                ];
                 let acc = acc.add(r * 256);
                 V::multiply::<4>(panel, count, x, [acc, acc.add(256), acc.add(512), acc.add(768)]);
                 r += 4;

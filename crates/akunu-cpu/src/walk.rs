@@ -90,3 +90,73 @@ impl Walk<'_> {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicU32;
+
+    use akunu_plan::table::{MAX_BINDINGS, PARAM_BYTES};
+
+    use super::*;
+    use crate::command::Run;
+    use crate::pool::Pool;
+
+    fn command(run: Run, counter: &AtomicU32) -> Command {
+        let mut bindings = [std::ptr::null_mut(); MAX_BINDINGS];
+        bindings[0] = counter.as_ptr().cast();
+        Command {
+            run,
+            kernel: Kernel::RopeAngles,
+            tile: |_| (),
+            bindings,
+            params: [0; PARAM_BYTES],
+            logit_capacity: 1,
+        }
+    }
+
+    unsafe fn count(command: &Command, _: &Context) {
+        // SAFETY: the test's counter.
+        unsafe { AtomicU32::from_ptr(command.bindings[0].cast()) }.fetch_add(1, Ordering::Relaxed);
+    }
+
+    unsafe fn panic_on_last(_: &Command, context: &Context) {
+        if context.worker + 1 == context.workers {
+            std::panic::resume_unwind(Box::new("on purpose"));
+        }
+    }
+
+    /// (which command panicked, counts of a counting command) of a few steps.
+    fn walk(pool: &mut Pool, runs: &[Run]) -> (usize, u32) {
+        let counter = AtomicU32::new(0);
+        let commands: Vec<_> = runs.iter().map(|run| command(*run, &counter)).collect();
+        let scratch: Vec<_> = (0..pool.workers()).filter_map(|_| Owned::zeroed(64)).collect();
+        let barrier: *const Barrier = pool.barrier();
+        let walk = Walk {
+            commands: &commands,
+            // SAFETY: the pool outlives the walk.
+            barrier: unsafe { &*barrier },
+            scratch: &scratch,
+            rows: 1,
+            logit_rows: 0,
+            steps: 3,
+            stop: &[],
+            cancel: None,
+            tokens: std::ptr::null(),
+            logit_capacity: 1,
+            state: State::default(),
+        };
+        pool.run(&|worker| walk.run(worker));
+        (walk.state.panicked.load(Ordering::Relaxed), counter.load(Ordering::Relaxed))
+    }
+
+    #[test]
+    fn a_panic_on_any_worker_ends_the_walk_and_leaves_the_pool_whole() {
+        for workers in [1, 2, 4, 9] {
+            let mut pool = Pool::new(workers).unwrap();
+            for _ in 0..20 {
+                assert_eq!(walk(&mut pool, &[count, panic_on_last, count]), (2, workers as u32));
+                assert_eq!(walk(&mut pool, &[count, count]), (0, 6 * workers as u32));
+            }
+        }
+    }
+}

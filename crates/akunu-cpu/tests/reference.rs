@@ -1,10 +1,12 @@
 //! Every kernel against the reference device, which computes in f64.
 
+#![allow(clippy::unwrap_used, reason = "tests")]
+
 mod common;
 
 use akunu_cpu::Isa;
 use akunu_plan::reference::ReferenceDevice;
-use akunu_plan::{Content, KvType, NormOut, Kernel, q8};
+use akunu_plan::{Content, Kernel, KvType, NormOut, q8};
 use common::{Case, cpu, specs, to_f32s};
 
 /// Largest difference over the largest magnitude.
@@ -39,7 +41,8 @@ fn q8_error(case: &Case, expected: &[u8], found: &[u8]) -> f64 {
     let row = expected.len() / rows;
     let cols = row / 40 * 32;
     assert_eq!(q8::row_bytes(cols), row);
-    let value = |bytes: &[u8]| -> Vec<f32> { bytes.chunks(row).flat_map(|r| q8::dequantise_row(r, cols)).collect() };
+    let value =
+        |bytes: &[u8]| -> Vec<f32> { bytes.chunks(row).flat_map(|r| q8::dequantise_row(r, cols)).collect() };
     relative(&value(expected), &value(found))
 }
 
@@ -59,7 +62,9 @@ fn every_kernel_is_near_the_reference() {
     }
     for case in specs::asking().into_iter().chain(specs::cache_moves()) {
         let name = case.kernel.name();
-        if !matches!(case.kernel, Kernel::RmsNorm { out: NormOut::Q8 | NormOut::Both, .. }) || case.asked.len() == 3 {
+        if !matches!(case.kernel, Kernel::RmsNorm { out: NormOut::Q8 | NormOut::Both, .. })
+            || case.asked.len() == 3
+        {
             check(&name, &case, &mut device);
         }
     }

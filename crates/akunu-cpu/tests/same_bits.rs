@@ -1,5 +1,7 @@
 //! Canonical arithmetic: one definition, the same bits on every instruction set, thread count and cut of the rows.
 
+#![allow(clippy::unwrap_used, reason = "tests")]
+
 mod common;
 
 use akunu_cpu::Isa;
@@ -73,7 +75,8 @@ fn rows_together_give_the_bits_of_rows_alone() {
         for row in 0..spec.rows {
             let case = (spec.build)(row..row + 1);
             let alone = case.run(&mut device);
-            for (i, ((all, one), (_, content))) in together.iter().zip(&alone).zip(&case.written).enumerate() {
+            for (i, ((all, one), (_, content))) in together.iter().zip(&alone).zip(&case.written).enumerate()
+            {
                 if let Content::Kv(_) = content {
                     // The cache is not by rows: what this row wrote must be what the whole pass left there.
                     let untouched = &case.buffers[case.written[i].0];

@@ -58,7 +58,8 @@ pub(crate) fn max8(v: __m256) -> f32 {
 #[inline(always)]
 pub(crate) fn sums_of_eight(v: [__m256; 8]) -> __m256 {
     simd!({
-        let fold = |a, b| _mm256_add_ps(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31));
+        let fold =
+            |a, b| _mm256_add_ps(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31));
         let (a, b, c, d) = (fold(v[0], v[1]), fold(v[2], v[3]), fold(v[4], v[5]), fold(v[6], v[7]));
         // Lanes 0 and 1 plus 2 and 3: [0 0 2 2 | 1 1 3 3]
         let halve = |a, b| {
@@ -350,7 +351,12 @@ impl<Q: QuantX86> Dot<Q> for Avx2 {
     }
 
     #[inline(always)]
-    unsafe fn multiply<const R: usize>(panel: *const Panel, blocks: usize, x: [Chunk; R], acc: [*mut f32; R]) {
+    unsafe fn multiply<const R: usize>(
+        panel: *const Panel,
+        blocks: usize,
+        x: [Chunk; R],
+        acc: [*mut f32; R],
+    ) {
         // SAFETY: an unpacked panel of the caller's.
         let panel = unsafe { &*panel };
         for b in 0..blocks {
@@ -410,7 +416,12 @@ unsafe fn integer_steps<Q: QuantX86, const R: usize>(
 }
 
 #[inline(always)]
-unsafe fn multiply_block<Q: QuantX86, const R: usize>(panel: &Panel, b: usize, x: &[Chunk; R], acc: &[*mut f32; R]) {
+unsafe fn multiply_block<Q: QuantX86, const R: usize>(
+    panel: &Panel,
+    b: usize,
+    x: &[Chunk; R],
+    acc: &[*mut f32; R],
+) {
     simd!({
         let to_float = |v: [__m256i; 2]| Avx2(_mm256_cvtepi32_ps(v[0]), _mm256_cvtepi32_ps(v[1]));
         let mut sums = [Avx2::zero(); R];

@@ -3,7 +3,7 @@
 use std::arch::x86_64::*;
 
 use super::Lanes;
-use super::avx2::{load, mins, quantise_32, simd, sum8, max8, sums_of_eight};
+use super::avx2::{load, max8, mins, quantise_32, simd, sum8, sums_of_eight};
 use super::x86_quants::{QuantX86, terms_octet, unpack_panel};
 use crate::panel::{Chunk, Panel};
 use crate::quants::{Min, Sub};
@@ -255,7 +255,12 @@ impl<Q: QuantX86> Dot<Q> for Avx512 {
     }
 
     #[inline(always)]
-    unsafe fn multiply<const R: usize>(panel: *const Panel, blocks: usize, x: [Chunk; R], acc: [*mut f32; R]) {
+    unsafe fn multiply<const R: usize>(
+        panel: *const Panel,
+        blocks: usize,
+        x: [Chunk; R],
+        acc: [*mut f32; R],
+    ) {
         // SAFETY: an unpacked panel of the caller's.
         let panel = unsafe { &*panel };
         for b in 0..blocks {
@@ -290,7 +295,12 @@ unsafe fn half_block<const R: usize>(
 }
 
 #[inline(always)]
-unsafe fn multiply_block<Q: QuantX86, const R: usize>(panel: &Panel, b: usize, x: &[Chunk; R], acc: &[*mut f32; R]) {
+unsafe fn multiply_block<Q: QuantX86, const R: usize>(
+    panel: &Panel,
+    b: usize,
+    x: &[Chunk; R],
+    acc: &[*mut f32; R],
+) {
     simd!({
         let zero = [_mm512_setzero_si512(); R];
         let mut sums = [Avx512(_mm512_setzero_ps()); R];

@@ -228,7 +228,12 @@ impl<Q: Quant> Dot<Q> for Scalar {
     }
 
     #[inline(always)]
-    unsafe fn multiply<const R: usize>(panel: *const Panel, blocks: usize, x: [Chunk; R], acc: [*mut f32; R]) {
+    unsafe fn multiply<const R: usize>(
+        panel: *const Panel,
+        blocks: usize,
+        x: [Chunk; R],
+        acc: [*mut f32; R],
+    ) {
         // SAFETY: an unpacked panel of the caller's.
         let panel = unsafe { &*panel };
         for b in 0..blocks {
@@ -252,7 +257,9 @@ unsafe fn multiply_block<Q: Quant>(panel: &Panel, b: usize, x: &Chunk, acc: *mut
         let sum = Scalar(from_fn(|o| match Q::SUB {
             Sub::None => (half(0, o) + half(1, o)) as f32,
             Sub::Block => (half(0, o) + half(1, o)) as f32 * panel.sub[b * 2].0[o],
-            Sub::Half => half(0, o) as f32 * panel.sub[b * 2].0[o] + half(1, o) as f32 * panel.sub[b * 2 + 1].0[o],
+            Sub::Half => {
+                half(0, o) as f32 * panel.sub[b * 2].0[o] + half(1, o) as f32 * panel.sub[b * 2 + 1].0[o]
+            }
         }));
         let mut lanes = sum.fma(Scalar(panel.d[b].0).mul(dx), Scalar::load(acc));
         if Q::MIN != Min::None {

@@ -79,7 +79,8 @@ fn nibbles16(p: *const u8) -> __m256i {
 #[inline(always)]
 fn fifth_bits(p: *const u8) -> __m256i {
     simd!({
-        let byte_of = _mm256_setr_epi64x(0, 0x0101_0101_0101_0101, 0x0202_0202_0202_0202, 0x0303_0303_0303_0303);
+        let byte_of =
+            _mm256_setr_epi64x(0, 0x0101_0101_0101_0101, 0x0202_0202_0202_0202, 0x0303_0303_0303_0303);
         let bytes = _mm256_shuffle_epi8(_mm256_set1_epi32(u32_at(p, 0) as i32), byte_of);
         let bit = _mm256_set1_epi64x(0x8040_2010_0804_0201_u64 as i64);
         and(_mm256_cmpeq_epi8(_mm256_and_si256(bytes, bit), bit), 16)

@@ -158,7 +158,8 @@ impl Job<'_> {
         let slot = self.all[self.rows.start].slot as usize;
         // SAFETY: positions are below the rows' kv_len, and so within the cache.
         unsafe {
-            let from = self.command.bindings[binding].add(self.cache.offset(slot, self.kv_head, positions.start));
+            let from =
+                self.command.bindings[binding].add(self.cache.offset(slot, self.kv_head, positions.start));
             if self.cache.kv == akunu_plan::KvType::F32 && self.padded == self.cache.head_dim {
                 return (from.cast(), self.padded);
             }

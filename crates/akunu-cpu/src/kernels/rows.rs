@@ -22,7 +22,9 @@ pub(crate) unsafe fn embed<V: Lanes>(command: &Command, context: &Context) {
             let out = command.f32s(2).add(r * cols);
             embed_row(weight, source, bytes, out, cols);
             if p.scale != 1.0 {
-                for_lanes(cols, |at, n| V::load_n(out.add(at), n).mul(V::splat(p.scale)).store_n(out.add(at), n));
+                for_lanes(cols, |at, n| {
+                    V::load_n(out.add(at), n).mul(V::splat(p.scale)).store_n(out.add(at), n)
+                });
             }
         }
     }
@@ -216,7 +218,8 @@ pub(crate) unsafe fn argmax<V: Lanes>(command: &Command, context: &Context) {
             let token = best::<V>(command.f32s(0).add(j * vocab), vocab);
             *tokens.add(j) = token;
             if p.advance == 1 && token != u32::MAX {
-                let row = command.bindings[2].cast::<Row>().add(*command.bindings[3].cast::<u32>().add(j) as usize);
+                let row =
+                    command.bindings[2].cast::<Row>().add(*command.bindings[3].cast::<u32>().add(j) as usize);
                 *row = (*row).next(token);
             }
         }

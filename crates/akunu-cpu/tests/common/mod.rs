@@ -10,8 +10,8 @@ use akunu_cpu::{CpuDevice, CpuOptions, Isa};
 use akunu_format::blocks::{Rng, random_row};
 use akunu_plan::table::{RowBounds, RowMeaning};
 use akunu_plan::{
-    Access, BufferId, CommandBuilder, CommandInfo, Content, DType, Device, DispatchTable, Kernel, Row, Submission,
-    TableIo, q8,
+    Access, BufferId, CommandBuilder, CommandInfo, Content, DType, Device, DispatchTable, Kernel, Row,
+    Submission, TableIo, q8,
 };
 
 pub const POISON: u8 = 0xff;
@@ -37,7 +37,11 @@ pub struct Shape {
 
 impl Shape {
     pub fn tokens(rows: Vec<Row>, vocab: u32, capacity: u32, slots: u32) -> Shape {
-        Shape { rows, asked: vec![], bounds: RowBounds { meaning: RowMeaning::Token, vocab, capacity, slots } }
+        Shape {
+            rows,
+            asked: vec![],
+            bounds: RowBounds { meaning: RowMeaning::Token, vocab, capacity, slots },
+        }
     }
 
     /// Rows of no consequence.
@@ -178,7 +182,8 @@ pub fn q8_row(x: &[f32]) -> Vec<u8> {
         scales.push(scale);
         sums.push(sum);
     }
-    [bytemuck::cast_slice(&quants), bytemuck::cast_slice(&scales), bytemuck::cast_slice::<i32, u8>(&sums)].concat()
+    [bytemuck::cast_slice(&quants), bytemuck::cast_slice(&scales), bytemuck::cast_slice::<i32, u8>(&sums)]
+        .concat()
 }
 
 pub fn weights(dtype: DType, seed: u64, rows: usize, cols: usize) -> Vec<u8> {

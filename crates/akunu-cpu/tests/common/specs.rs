@@ -51,12 +51,8 @@ pub fn matmul(dtype: DType, rows: usize, (inputs, outs): (usize, usize), bias: b
         };
         let soft_cap = if outs == 33 { 3.0 } else { 0.0 };
         let stride = outs + usize::from(outs == 20) * 3;
-        let params = MatmulParams {
-            inputs: inputs as u32,
-            outputs: outs as u32,
-            out_stride: stride as u32,
-            soft_cap,
-        };
+        let params =
+            MatmulParams { inputs: inputs as u32, outputs: outs as u32, out_stride: stride as u32, soft_cap };
         let mut data = vec![
             pick(&input(dtype, 1, rows, inputs), rows, &part),
             weights(dtype, 2, outs, inputs),
@@ -88,7 +84,14 @@ fn qkv(dtype: DType, rows: usize, inputs: usize, bias: bool) -> Spec {
     })
 }
 
-fn glu_matmul(dtype: DType, rows: usize, inputs: usize, outs: usize, activation: Activation, out: NormOut) -> Spec {
+fn glu_matmul(
+    dtype: DType,
+    rows: usize,
+    inputs: usize,
+    outs: usize,
+    activation: Activation,
+    out: NormOut,
+) -> Spec {
     spec(format!("glu_matmul {dtype} {rows}x{inputs}x{outs} {activation:?} {out:?}"), rows, move |part| {
         let form = MatmulForm::for_rows(part.len());
         let kernel = Kernel::GluMatmul { weight: dtype, form, q8: dtype.is_quantised(), activation, out };
@@ -263,38 +266,43 @@ pub fn rope() -> Vec<Spec> {
     let mut specs = vec![];
     for (i, (heads, kv_heads, dim)) in HEADS.into_iter().enumerate() {
         for kv in kv_types(dim) {
-            for (style, qk_norm) in [(RopeStyle::HalfSplit, i % 2 == 0), (RopeStyle::Interleaved, i % 2 == 1)] {
+            for (style, qk_norm) in [(RopeStyle::HalfSplit, i % 2 == 0), (RopeStyle::Interleaved, i % 2 == 1)]
+            {
                 let rows = [1, 5][i % 2];
-                specs.push(spec(format!("rope {heads}/{kv_heads}x{dim} {kv:?} {style:?}"), rows, move |part| {
-                    let dims = if dim >= 80 { dim / 2 } else { dim };
-                    let capacity = 16;
-                    let params = RopeKvParams {
-                        heads,
-                        kv_heads,
-                        head_dim: dim,
-                        rope_dims: dims,
-                        capacity,
-                        epsilon: 1e-6,
-                    };
-                    let cols = ((heads + 2 * kv_heads) * dim) as usize;
-                    let angles: Vec<f32> = values(41, rows * dims as usize / 2)
-                        .iter()
-                        .flat_map(|a| [(a * 9.0).cos(), (a * 9.0).sin()])
-                        .collect();
-                    let bytes = 2 * (kv_heads * capacity) as usize * kv.row_bytes(dim as usize).unwrap();
-                    let mut data = vec![
-                        pick(&f32s(&values(40, rows * cols)), rows, &part),
-                        pick(&f32s(&angles), rows, &part),
-                        poison(part.len() * (heads * dim) as usize * 4),
-                        poison(bytes),
-                        poison(bytes),
-                    ];
-                    if qk_norm {
-                        data.extend([f32s(&values(42, dim as usize)), f32s(&values(43, dim as usize))]);
-                    }
-                    let shape = Shape::tokens(mixed_rows(rows, 7)[part].to_vec(), 1, capacity, 2);
-                    Case::new(Kernel::RopeKv { style, qk_norm, kv }, params, shape, data)
-                }));
+                specs.push(spec(
+                    format!("rope {heads}/{kv_heads}x{dim} {kv:?} {style:?}"),
+                    rows,
+                    move |part| {
+                        let dims = if dim >= 80 { dim / 2 } else { dim };
+                        let capacity = 16;
+                        let params = RopeKvParams {
+                            heads,
+                            kv_heads,
+                            head_dim: dim,
+                            rope_dims: dims,
+                            capacity,
+                            epsilon: 1e-6,
+                        };
+                        let cols = ((heads + 2 * kv_heads) * dim) as usize;
+                        let angles: Vec<f32> = values(41, rows * dims as usize / 2)
+                            .iter()
+                            .flat_map(|a| [(a * 9.0).cos(), (a * 9.0).sin()])
+                            .collect();
+                        let bytes = 2 * (kv_heads * capacity) as usize * kv.row_bytes(dim as usize).unwrap();
+                        let mut data = vec![
+                            pick(&f32s(&values(40, rows * cols)), rows, &part),
+                            pick(&f32s(&angles), rows, &part),
+                            poison(part.len() * (heads * dim) as usize * 4),
+                            poison(bytes),
+                            poison(bytes),
+                        ];
+                        if qk_norm {
+                            data.extend([f32s(&values(42, dim as usize)), f32s(&values(43, dim as usize))]);
+                        }
+                        let shape = Shape::tokens(mixed_rows(rows, 7)[part].to_vec(), 1, capacity, 2);
+                        Case::new(Kernel::RopeKv { style, qk_norm, kv }, params, shape, data)
+                    },
+                ));
             }
         }
     }
@@ -313,7 +321,9 @@ pub fn attention() -> Vec<Spec> {
                 }
                 let whole = (heads / kv_heads * dim).is_multiple_of(32);
                 let out = if whole { OUTS[(i + rows) % 3] } else { NormOut::F32 };
-                let name = format!("attention {heads}/{kv_heads}x{dim} {kv:?} rows {rows} at {first} window {window}");
+                let name = format!(
+                    "attention {heads}/{kv_heads}x{dim} {kv:?} rows {rows} at {first} window {window}"
+                );
                 specs.push(spec(name, rows, move |part| {
                     let capacity = first + rows as u32 + 5;
                     let params = AttentionParams {

@@ -1,0 +1,174 @@
+//! Speed of the matrix kernels against the machine's own ceiling, measured in the same run:
+//! `cargo run --release -p akunu-cpu --example kernels -- [threads] [isa]`
+//!
+//! Matrix-vector products are given in GB/s of weights, matrix-matrix ones in GOP/s (two for each weight and row).
+#![allow(clippy::print_stdout, reason = "an example prints")]
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use akunu_cpu::{CpuDevice, CpuOptions, Isa};
+use akunu_format::blocks::{Rng, random_row};
+use akunu_plan::params::MatmulParams;
+use akunu_plan::table::{RowBounds, RowMeaning};
+use akunu_plan::{
+    BufferId, CommandBuilder, CommandInfo, DType, Device, DeviceError, DispatchTable, Kernel, MatmulForm,
+    Row, RowSet, Submission, TableIo, q8,
+};
+
+/// More than any cache here.
+const WORKING_SET: usize = 96 << 20;
+const INPUTS: usize = 2048;
+
+/// One matrix product of `rows` rows, repeated over matrices that fill the working set.
+fn table(dtype: DType, outputs: usize, rows: usize, commands: usize) -> Arc<DispatchTable> {
+    let params = MatmulParams {
+        inputs: INPUTS as u32,
+        outputs: outputs as u32,
+        out_stride: outputs as u32,
+        soft_cap: 0.0,
+    };
+    let kernel = Kernel::Matmul {
+        weight: dtype,
+        form: MatmulForm::for_rows(rows),
+        q8: dtype.is_quantised(),
+        bias: false,
+        residual: false,
+        rows: RowSet::All,
+    };
+    let bytes = dtype.row_bytes(INPUTS).unwrap_or(0) * outputs;
+    let command = |i: usize| {
+        let builder = CommandBuilder::new(kernel).params(params);
+        builder.bind(BufferId(1)).bind_at(BufferId(2), (i * bytes) as u64).bind(BufferId(3)).build()
+    };
+    let info = CommandInfo {
+        label: String::new(),
+        weight_bytes: bytes as u64,
+        kv_bytes_per_position: 0,
+        kv_window: None,
+    };
+    Arc::new(DispatchTable {
+        name: "bench",
+        commands: (0..commands).map(command).collect(),
+        info: vec![info; commands],
+        rows,
+        logit_rows: 1,
+        steps: 1,
+        io: TableIo { rows: BufferId(0), logit_rows: BufferId(4), tokens: BufferId(5), logits: BufferId(3) },
+        bounds: RowBounds { meaning: RowMeaning::Token, vocab: 1, capacity: rows as u32, slots: 1 },
+    })
+}
+
+fn activations(rows: usize, q8_form: bool) -> Vec<u8> {
+    let mut rng = Rng::new(1);
+    let mut bytes = vec![];
+    for _ in 0..rows {
+        let x: Vec<f32> = (0..INPUTS).map(|_| rng.uniform() - 0.5).collect();
+        if !q8_form {
+            bytes.extend_from_slice(bytemuck::cast_slice(&x));
+            continue;
+        }
+        let (mut quants, mut scales, mut sums) = (vec![0_i8; INPUTS], vec![], vec![]);
+        for (block, quants) in x.chunks(q8::BLOCK).zip(quants.chunks_mut(q8::BLOCK)) {
+            let (scale, sum) = q8::quantise_block(block, quants);
+            scales.push(scale);
+            sums.push(sum);
+        }
+        for plane in [
+            bytemuck::cast_slice(&quants),
+            bytemuck::cast_slice(&scales),
+            bytemuck::cast_slice::<i32, u8>(&sums),
+        ] {
+            bytes.extend_from_slice(plane);
+        }
+    }
+    bytes
+}
+
+/// Seconds of the best of many passes (the machine may be shared), and the weights and bytes that a pass goes through.
+fn measure(options: CpuOptions, dtype: DType, rows: usize) -> Result<(f64, f64, f64), DeviceError> {
+    let mut device = CpuDevice::new(options)?;
+    let outputs = 2048;
+    let bytes = dtype.row_bytes(INPUTS).unwrap_or(0) * outputs;
+    let commands = if rows == 1 { (WORKING_SET / bytes).max(1) } else { 4 };
+    let mut weights = vec![0; bytes * commands];
+    let mut rng = Rng::new(2);
+    let row = dtype.row_bytes(INPUTS).unwrap_or(1);
+    // Random rows are slow to make: a few, repeated.
+    let mut some = vec![0; row * 64];
+    for row in some.chunks_mut(row) {
+        random_row(dtype, &mut rng, 0.1, row)
+            .map_err(|e| DeviceError::Failed { device: "cpu", message: e.to_string() })?;
+    }
+    for (i, row) in weights.chunks_mut(some.len()).enumerate() {
+        row.copy_from_slice(&some);
+        row[0] ^= i as u8 & 1;
+    }
+    let x = activations(rows, dtype.is_quantised());
+    let table = table(dtype, outputs, rows, commands);
+    let sizes = [rows * Row::BYTES, x.len(), weights.len(), rows * outputs * 4, 4, 8];
+    let mut buffers = vec![];
+    for bytes in sizes {
+        buffers.push(device.allocate("bench", bytes as u64)?);
+    }
+    device.upload(buffers[1], 0, &x)?;
+    device.upload(buffers[2], 0, &weights)?;
+    let replay = device.prepare(&table, &buffers)?;
+    let live: Vec<Row> = (0..rows).map(|i| Row::causal(0, i as u32, 0)).collect();
+    let submission = Submission { rows: &live, logit_rows: &[], steps: 1, stop: &[], cancel: None };
+    let mut seconds = vec![];
+    for _ in 0..16 {
+        let start = Instant::now();
+        device.replay(replay, submission)?;
+        device.wait()?;
+        seconds.push(start.elapsed().as_secs_f64());
+    }
+    let best = seconds.into_iter().fold(f64::INFINITY, f64::min);
+    Ok((best, (INPUTS * outputs * commands) as f64, (bytes * commands) as f64))
+}
+
+/// GB/s at which `threads` threads read memory larger than any cache, best of many.
+fn read_bandwidth(threads: usize) -> f64 {
+    let data = vec![1_u64; WORKING_SET / 8];
+    let pass = || {
+        let start = Instant::now();
+        std::thread::scope(|scope| {
+            for part in data.chunks(data.len().div_ceil(threads)) {
+                scope.spawn(move || {
+                    let mut sums = [0_u64; 32];
+                    for chunk in part.as_chunks::<32>().0 {
+                        for (s, v) in sums.iter_mut().zip(chunk) {
+                            *s = s.wrapping_add(*v);
+                        }
+                    }
+                    std::hint::black_box(sums);
+                });
+            }
+        });
+        WORKING_SET as f64 / start.elapsed().as_secs_f64() / 1e9
+    };
+    (0..16).map(|_| pass()).fold(0.0, f64::max)
+}
+
+fn main() -> Result<(), DeviceError> {
+    let mut arguments = std::env::args().skip(1);
+    let threads = arguments.next().and_then(|n| n.parse().ok());
+    let isa = arguments.next().and_then(|name| Isa::from_name(&name));
+    let options = CpuOptions { threads, isa };
+    let device = CpuDevice::new(options)?;
+    println!("{}", device.capabilities().detail);
+    let ceiling = read_bandwidth(device.threads());
+    println!("read bandwidth {ceiling:.1} GB/s");
+    println!("{:6} {:>7} {:>5} {:>9} {:>9} {:>9}", "", "GB/s", "of it", "GOP/s x4", "x16", "x64");
+    for dtype in DType::ALL {
+        let (s, _, bytes) = measure(options, dtype, 1)?;
+        let speed = bytes / s / 1e9;
+        let mut line = format!("{:6} {speed:7.1} {:4.0}%", dtype.name(), 100.0 * speed / ceiling);
+        for rows in [4, 16, 64] {
+            let (s, weights, _) = measure(options, dtype, rows)?;
+            line += &format!(" {:9.1}", 2.0 * weights * rows as f64 / s / 1e9);
+        }
+        println!("{line}");
+    }
+    Ok(())
+}
