@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use akunu::{DispatchTable, Engine, KvType, Model, Session};
+use akunu::{DeviceChoice, DispatchTable, Engine, KvType, Model, Session};
 use clap::Args;
 use serde::Serialize;
 
@@ -44,7 +44,7 @@ pub struct BenchArgs {
     chunk: Option<usize>,
     /// What runs the model
     #[arg(long, default_value = "auto", value_parser = args::device())]
-    device: akunu::DeviceChoice,
+    device: DeviceChoice,
     /// Prints a JSON array of objects
     #[arg(long)]
     json: bool,
@@ -167,7 +167,7 @@ fn measure_all(
         rows.push(Row {
             model: model.name().to_string(),
             device: engine.device().capabilities().name.to_string(),
-            threads: super::threads(threads),
+            threads: if args.device == DeviceChoice::Reference { 1 } else { super::threads(threads) },
             test: test.name(),
             tok_s,
             min,

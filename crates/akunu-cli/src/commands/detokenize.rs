@@ -36,13 +36,13 @@ pub fn run(args: &DetokenizeArgs, out: &mut Output) -> Result<(), Failure> {
         words => words.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" "),
     };
     let ids = ids::from_text(&text)?;
-    let model = super::open(path.as_deref())?;
-    let vocab = model.config().vocab_size;
+    let tokenizer = super::open_tokenizer(path.as_deref())?;
+    let vocab = tokenizer.vocab_size();
     if let Some(index) = ids.iter().position(|&id| id as usize >= vocab) {
         let id = ids[index];
         return Err(akunu::Error::TokenOutsideVocabulary { id, index, vocab, place: "ids" }.into());
     }
-    let text = model.decode(&ids)?;
+    let text = tokenizer.decode(&ids);
     if args.json { out.json(&json!({ "text": text })) } else { out.line(&text) }
 }
 

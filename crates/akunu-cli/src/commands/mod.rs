@@ -19,6 +19,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use akunu::{Engine, EngineOptions, Model};
+use akunu_format::Gguf;
+use akunu_tokenizer::Tokenizer;
 
 use crate::args::Command;
 use crate::failure::Failure;
@@ -51,6 +53,18 @@ fn open(model: Option<&Path>) -> Result<Arc<Model>, Failure> {
         None => Model::embedded()?,
     };
     Ok(Arc::new(model))
+}
+
+/// The tokenizer of a model, or of a GGUF file that holds a vocabulary only.
+fn open_tokenizer(model: Option<&Path>) -> Result<Arc<dyn Tokenizer>, Failure> {
+    if let Some(gguf) = model.and_then(|path| Gguf::open(path).ok()) {
+        let found = akunu_tokenizer::from_gguf(gguf.metadata());
+        return match found {
+            Ok(tokenizer) => Ok(Arc::new(tokenizer)),
+            Err(error) => Err(akunu::Error::NoTokenizer { reason: error.to_string() }.into()),
+        };
+    }
+    Ok(open(model)?.tokenizer()?.clone())
 }
 
 /// Puts a model on its device and says what was decided for the user.

@@ -58,10 +58,10 @@ pub struct RunArgs {
     /// Print only what is generated, without the prompt before it
     #[arg(long)]
     no_echo: bool,
-    /// How statistics are given, on stderr
-    #[arg(long, value_enum, default_value = "text")]
-    stats: Stats,
-    /// No notes and no statistics
+    /// How statistics are given, on stderr [default: text]
+    #[arg(long, value_enum)]
+    stats: Option<Stats>,
+    /// No notes, and no statistics unless --stats asks for them
     #[arg(short, long)]
     quiet: bool,
     #[command(flatten)]
@@ -178,9 +178,8 @@ pub fn run(args: RunArgs, out: &mut Output) -> Result<(), Failure> {
     // What came before an error stays, on a line of its own.
     printer.end_line()?;
     let generated = outcome?;
-    if !quiet {
-        report(&args.stats, &engine, &generated, &options);
-    }
+    let stats = args.stats.unwrap_or(if quiet { Stats::None } else { Stats::Text });
+    report(stats, &engine, &generated, &options);
     match generated.finish {
         FinishReason::Cancelled => Err(Failure::Interrupted),
         _ => Ok(()),
@@ -306,7 +305,7 @@ struct Report<'a> {
     temperature: f32,
 }
 
-fn report(stats: &Stats, engine: &Engine, generated: &Generated, options: &GenerateOptions) {
+fn report(stats: Stats, engine: &Engine, generated: &Generated, options: &GenerateOptions) {
     let timings = &generated.timings;
     let fed = timings.prompt_tokens - timings.reused_tokens.min(timings.prompt_tokens);
     // The first token comes with the prompt's logits.

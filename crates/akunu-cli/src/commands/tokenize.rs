@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
+use akunu_tokenizer::{EncodeOptions, Tokenizer};
 use clap::Args;
 use serde::Serialize;
 
@@ -29,6 +30,12 @@ pub struct TokenizeArgs {
     /// A file with the text (- is stdin), taken as it is
     #[arg(short, long, group = "source")]
     file: Option<PathBuf>,
+    /// Without the begin- and end-of-text tokens that the model wants around a text
+    #[arg(long)]
+    no_special: bool,
+    /// Takes <|im_end|> and the like as the text they are, not as the tokens they name
+    #[arg(long)]
+    no_parse_special: bool,
     /// Prints a line for each token: id and text
     #[arg(long, conflicts_with = "json")]
     list: bool,
@@ -45,19 +52,28 @@ struct Report<'a> {
 
 pub fn run(args: TokenizeArgs, out: &mut Output) -> Result<(), Failure> {
     let (path, text) = resolve(&args)?;
-    let model = super::open(path.as_deref())?;
-    let ids = model.encode(&text)?;
+    let tokenizer = super::open_tokenizer(path.as_deref())?;
+    let options = EncodeOptions { add_special: !args.no_special, parse_special: !args.no_parse_special };
+    let ids = tokenizer.encode(&text, options).map_err(akunu::Error::from)?;
     if args.json {
-        let pieces = ids.iter().map(|&id| Ok(model.decode(&[id])?)).collect::<Result<_, Failure>>()?;
-        return out.json(&Report { ids: &ids, pieces });
+        return out
+            .json(&Report { ids: &ids, pieces: ids.iter().map(|&id| piece(&*tokenizer, id)).collect() });
     }
     if args.list {
         for &id in &ids {
-            out.line(&format!("{id:>7}  {:?}", model.decode(&[id])?))?;
+            out.line(&format!("{id:>7}  {:?}", piece(&*tokenizer, id)))?;
         }
         return Ok(());
     }
     out.line(&ids::listed(&ids))
+}
+
+/// The text that a token adds; a control token, which adds none, by its name.
+fn piece(tokenizer: &dyn Tokenizer, id: u32) -> String {
+    match tokenizer.token_bytes(id) {
+        Some(bytes) if !bytes.is_empty() => String::from_utf8_lossy(bytes).into_owned(),
+        _ => tokenizer.token_text(id).unwrap_or_default().to_string(),
+    }
 }
 
 fn resolve(args: &TokenizeArgs) -> Result<(Option<PathBuf>, String), Failure> {

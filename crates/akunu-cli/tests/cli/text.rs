@@ -2,6 +2,8 @@
 
 use std::fs;
 
+use akunu_format::GgufWriter;
+
 use crate::common::{json, ok, path, with_stdin};
 
 #[test]
@@ -12,6 +14,27 @@ fn tokens_turn_back_into_their_text() {
         let listed = json(&["tokenize", "-p", text, "--json"]);
         assert_eq!(listed["ids"].as_array().unwrap().len(), ids.split(',').count());
     }
+}
+
+#[test]
+fn a_file_with_a_vocabulary_only_can_be_tokenized_with() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("vocabulary.gguf");
+    let model = akunu::Model::embedded().unwrap();
+    let bytes = GgufWriter::new(Vec::new(), model.metadata().unwrap(), Vec::new()).unwrap().finish().unwrap();
+    fs::write(&file, bytes).unwrap();
+    let ids = ok(&["tokenize", path(&file), "Once upon a time"]);
+    assert_eq!(ids, ok(&["tokenize", "Once upon a time"]));
+    assert_eq!(ok(&["detokenize", path(&file), ids.trim()]), "Once upon a time\n");
+}
+
+#[test]
+fn special_tokens_can_be_left_out() {
+    let all = ok(&["tokenize", "Once"]);
+    let plain = ok(&["tokenize", "Once", "--no-special"]);
+    let bos = akunu::Model::embedded().unwrap().config().bos_id.unwrap();
+    assert_eq!(all, format!("{bos},{plain}"));
+    assert_eq!(ok(&["tokenize", "Once", "--list"]).lines().count(), 2);
 }
 
 #[test]
