@@ -7,6 +7,9 @@ use crate::quants::{Min, Quant, Sub};
 pub(crate) const TILE_ROWS: usize = 64;
 /// Blocks of 32 in a panel: one round of the sixteen lanes.
 pub(crate) const PANEL_BLOCKS: usize = 16;
+/// Outputs and elements of a panel of float weights.
+pub(crate) const FLOAT_OUTPUTS: usize = 8;
+pub(crate) const FLOAT_CHUNK: usize = 512;
 /// Positions of one attention tile.
 pub(crate) const KV_TILE: usize = 32;
 /// The largest head that attention takes.
@@ -79,6 +82,8 @@ pub(crate) struct Scratch {
     /// `[row][class of block][output]`, or `[output][row][lane]` for float weights.
     pub(crate) acc: [f32; TILE_ROWS * 256],
     pub(crate) panel: Panel,
+    /// `[output][element]`
+    pub(crate) floats: [f32; FLOAT_OUTPUTS * FLOAT_CHUNK],
     /// Products before their epilogue: `[row][32]`.
     pub(crate) tile: [f32; TILE_ROWS * 32],
     pub(crate) tile_up: [f32; TILE_ROWS * 32],

@@ -141,10 +141,9 @@ simple!(Q80, Q8_0, signed true, offset 0, max 128, min Min::None, |w, i| read!(w
 #[inline(always)]
 pub(crate) fn k4_scales(w: *const u8) -> (u64, u64) {
     let (a, b, c) = (u32_at(w, 4), u32_at(w, 8), u32_at(w, 12));
-    let low = |v: u32| u64::from(v & 0x3f3f_3f3f);
     let high =
         |nibbles: u32, top: u32| u64::from((nibbles & 0x0f0f_0f0f) | (top >> 6 & 0x0303_0303) << 4) << 32;
-    (low(a) | high(c, a), low(b) | high(c >> 4, b))
+    (u64::from(a & 0x3f3f_3f3f) | high(c, a), u64::from(b & 0x3f3f_3f3f) | high(c >> 4, b))
 }
 
 /// The sixteen 6-bit scales of Q3_K, still offset by 32, one a byte.

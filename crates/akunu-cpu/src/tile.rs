@@ -17,7 +17,7 @@
 use akunu_plan::q8;
 
 use crate::isa::Lanes;
-use crate::panel::{Chunk, PANEL_BLOCKS, Panel, Scratch, TILE_ROWS};
+use crate::panel::{Chunk, FLOAT_CHUNK, FLOAT_OUTPUTS, PANEL_BLOCKS, Panel, Scratch, TILE_ROWS};
 use crate::quants::{Min, Quant};
 
 /// One product, as pointers.
@@ -237,18 +237,22 @@ unsafe fn panels<V: Dot<Q>, Q: Quant>(t: &Tile) {
 /// The fixed tree, each lane in a register of its own.
 #[inline(always)]
 unsafe fn tree_of_lanes<V: Lanes>(acc: *const f32, blocks: usize) -> V {
-    // SAFETY: sixteen lanes of sixteen outputs.
-    unsafe {
-        // What padding with zeros does to a lane: it turns −0 into +0.
-        let lane = |l: usize| {
-            let v = V::load(acc.add(l * 16));
-            if !blocks.is_multiple_of(16) && l >= blocks % 16 { v.add(V::zero()) } else { v }
-        };
-        let eight = |l: usize| lane(l).add(lane(l + 8));
-        let four = |l: usize| eight(l).add(eight(l + 4));
-        let two = |l: usize| four(l).add(four(l + 2));
-        two(0).add(two(1))
+    let padded = if blocks.is_multiple_of(16) { 16 } else { blocks % 16 };
+    let mut v = [V::zero(); 16];
+    for l in 0..16 {
+        // SAFETY: sixteen lanes of sixteen outputs.
+        v[l] = unsafe { V::load(acc.add(l * 16)) };
+        if l >= padded {
+            // What padding with zeros does to a lane: it turns −0 into +0.
+            v[l] = v[l].add(V::zero());
+        }
     }
+    for width in [8, 4, 2, 1] {
+        for l in 0..width {
+            v[l] = v[l].add(v[l + width]);
+        }
+    }
+    v[0]
 }
 
 /// How weights that are not quantised are read.
@@ -290,42 +294,82 @@ float_weight!(F32W, 4, |p| V::load(p.cast()));
 float_weight!(F16W, 2, |p| V::load_f16(p));
 float_weight!(BF16W, 2, |p| V::load_bf16(p));
 
-/// Elements of a row that are multiplied before the next rows get their turn: keeps both operands in the first cache.
-const FLOAT_CHUNK: usize = 512;
-
 /// # Safety
 /// Everything that the tile points to is there, and the instruction set of `V` is too.
 #[inline(always)]
 pub(crate) unsafe fn float<V: Lanes, W: FloatWeight>(t: &Tile) {
-    // SAFETY: passed on; accumulators are `[output][row][lane]` in this worker's scratch.
+    // SAFETY: passed on.
     unsafe {
-        if t.rows == 1 {
-            let mut o = 0;
-            while o + 4 <= t.outputs {
-                let [[a], [b], [c], [d]] = float_block::<V, W, 4, 1>(t, o, 0, 0..t.inputs, [[V::zero()]; 4]);
-                for (i, v) in [a, b, c, d].into_iter().enumerate() {
-                    *t.out.add(o + i) = v.sum();
-                }
-                o += 4;
-            }
-            while o < t.outputs {
-                let [[v]] = float_block::<V, W, 1, 1>(t, o, 0, 0..t.inputs, [[V::zero()]]);
-                *t.out.add(o) = v.sum();
-                o += 1;
-            }
-            return;
+        if t.rows > 1 {
+            return float_panels::<V, W>(t);
         }
-        let acc = (&raw mut (*t.scratch).acc).cast::<f32>();
-        acc.write_bytes(0, 16 * TILE_ROWS * 16);
-        let mut from = 0;
-        while from < t.inputs {
-            let k = from..t.inputs.min(from + FLOAT_CHUNK);
-            if V::WIDE {
-                float_rows::<V, W, 4, 4>(t, acc, k.clone());
-            } else {
-                float_rows::<V, W, 2, 3>(t, acc, k.clone());
+        let mut o = 0;
+        while o + 4 <= t.outputs {
+            for (i, v) in float_row::<V, W, 4>(t, o).into_iter().enumerate() {
+                *t.out.add(o + i) = v.sum();
             }
-            from = k.end;
+            o += 4;
+        }
+        while o < t.outputs {
+            let [v] = float_row::<V, W, 1>(t, o);
+            *t.out.add(o) = v.sum();
+            o += 1;
+        }
+    }
+}
+
+/// O outputs of the only row, weights as they stand.
+#[inline(always)]
+unsafe fn float_row<V: Lanes, W: FloatWeight, const O: usize>(t: &Tile, first: usize) -> [V; O] {
+    let mut acc = [V::zero(); O];
+    // SAFETY: outputs from `first` on are within the tile, and i within the inputs.
+    unsafe {
+        let (w, x) = (t.weights.add(first * t.stride), t.x.cast::<f32>());
+        let mut i = 0;
+        while i + 16 <= t.inputs {
+            let xs = V::load(x.add(i));
+            for o in 0..O {
+                let w = w.add(o * t.stride + i * W::BYTES);
+                V::prefetch(w.wrapping_add(PREFETCH));
+                acc[o] = W::load::<V>(w).fma(xs, acc[o]);
+            }
+            i += 16;
+        }
+        if i < t.inputs {
+            let n = t.inputs - i;
+            let xs = V::load_n(x.add(i), n);
+            for o in 0..O {
+                acc[o] = W::load_n::<V>(w.add(o * t.stride + i * W::BYTES), n).fma(xs, acc[o]);
+            }
+        }
+    }
+    acc
+}
+
+/// Several rows: weights are unpacked to f32, [`FLOAT_OUTPUTS`] by [`FLOAT_CHUNK`] at a time, which the first cache
+/// holds beside a few rows of activations.
+#[inline(always)]
+unsafe fn float_panels<V: Lanes, W: FloatWeight>(t: &Tile) {
+    // SAFETY: the scratch is this worker's own; outputs and inputs stay within the tile.
+    unsafe {
+        let acc = (&raw mut (*t.scratch).acc).cast::<f32>();
+        let panel = (&raw mut (*t.scratch).floats).cast::<f32>();
+        acc.write_bytes(0, 16 * TILE_ROWS * 16);
+        for first in (0..t.outputs).step_by(FLOAT_OUTPUTS) {
+            let outputs = FLOAT_OUTPUTS.min(t.outputs - first);
+            let acc = acc.add(first * TILE_ROWS * 16);
+            let mut from = 0;
+            while from < t.inputs {
+                let n = FLOAT_CHUNK.min(t.inputs - from);
+                unpack_floats::<V, W>(t, first, from, n, panel);
+                let x = t.x.cast::<f32>().add(from);
+                if V::WIDE {
+                    float_rows::<V, 4, 4>(t, x, n, outputs, panel, acc);
+                } else {
+                    float_rows::<V, 2, 3>(t, x, n, outputs, panel, acc);
+                }
+                from += n;
+            }
         }
         for r in 0..t.rows {
             for o in 0..t.outputs {
@@ -335,96 +379,103 @@ pub(crate) unsafe fn float<V: Lanes, W: FloatWeight>(t: &Tile) {
     }
 }
 
+/// `n` elements from `from` on of [`FLOAT_OUTPUTS`] outputs, padded with zeros to whole sixteens.
 #[inline(always)]
-unsafe fn float_rows<V: Lanes, W: FloatWeight, const O: usize, const R: usize>(
+unsafe fn unpack_floats<V: Lanes, W: FloatWeight>(
     t: &Tile,
-    acc: *mut f32,
-    k: std::ops::Range<usize>,
+    first: usize,
+    from: usize,
+    n: usize,
+    panel: *mut f32,
 ) {
-    // SAFETY: passed on.
+    // SAFETY: outputs past the last repeat it; the panel has room for a whole chunk of each.
+    unsafe {
+        for o in 0..FLOAT_OUTPUTS {
+            let w = t.weights.add((first + o).min(t.outputs - 1) * t.stride + from * W::BYTES);
+            let to = panel.add(o * FLOAT_CHUNK);
+            let mut i = 0;
+            while i + 16 <= n {
+                W::load::<V>(w.add(i * W::BYTES)).store(to.add(i));
+                i += 16;
+            }
+            if i < n {
+                W::load_n::<V>(w.add(i * W::BYTES), n - i).store(to.add(i));
+            }
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn float_rows<V: Lanes, const O: usize, const R: usize>(
+    t: &Tile,
+    x: *const f32,
+    n: usize,
+    outputs: usize,
+    panel: *const f32,
+    acc: *mut f32,
+) {
+    let stride = t.x_stride / 4;
+    // SAFETY: rows are within the tile; outputs are taken in groups of O, of which the panel has whole ones.
     unsafe {
         let mut r = 0;
         while r + R <= t.rows {
-            float_outputs::<V, W, O, R>(t, acc, r, k.clone());
+            for o in (0..outputs).step_by(O) {
+                let acc = acc.add((o * TILE_ROWS + r) * 16);
+                float_block::<V, O, R>(panel.add(o * FLOAT_CHUNK), x.add(r * stride), stride, n, acc);
+            }
             r += R;
         }
         while r < t.rows {
-            float_outputs::<V, W, 4, 1>(t, acc, r, k.clone());
+            for o in (0..outputs).step_by(4) {
+                let acc = acc.add((o * TILE_ROWS + r) * 16);
+                float_block::<V, 4, 1>(panel.add(o * FLOAT_CHUNK), x.add(r * stride), stride, n, acc);
+            }
             r += 1;
         }
     }
 }
 
+/// Adds `n` elements of O outputs by R rows to their accumulators, `[output][TILE_ROWS][lane]`.
 #[inline(always)]
-unsafe fn float_outputs<V: Lanes, W: FloatWeight, const O: usize, const R: usize>(
-    t: &Tile,
+unsafe fn float_block<V: Lanes, const O: usize, const R: usize>(
+    w: *const f32,
+    x: *const f32,
+    stride: usize,
+    n: usize,
     acc: *mut f32,
-    r: usize,
-    k: std::ops::Range<usize>,
 ) {
-    // SAFETY: o + O ≤ outputs and r + R ≤ rows; accumulators are `[16][TILE_ROWS][16]`.
+    let mut v = [[V::zero(); R]; O];
+    // SAFETY: as the callers promise; only the activations of a last partial sixteen are not padded.
     unsafe {
-        let mut o = 0;
-        while o + O <= t.outputs {
-            let mut v = [[V::zero(); R]; O];
-            for (i, v) in v.iter_mut().flatten().enumerate() {
-                *v = V::load(acc.add(((o + i / R) * TILE_ROWS + r + i % R) * 16));
-            }
-            let v = float_block::<V, W, O, R>(t, o, r, k.clone(), v);
-            for (i, v) in v.iter().flatten().enumerate() {
-                v.store(acc.add(((o + i / R) * TILE_ROWS + r + i % R) * 16));
-            }
-            o += O;
-        }
-        while o < t.outputs {
-            for r in r..r + R {
-                let at = acc.add((o * TILE_ROWS + r) * 16);
-                let [[v]] = float_block::<V, W, 1, 1>(t, o, r, k.clone(), [[V::load(at)]]);
-                v.store(at);
-            }
-            o += 1;
-        }
-    }
-}
-
-/// Elements `k` of O outputs by R rows. Only the last range may be other than whole sixteens.
-#[inline(always)]
-unsafe fn float_block<V: Lanes, W: FloatWeight, const O: usize, const R: usize>(
-    t: &Tile,
-    o: usize,
-    r: usize,
-    k: std::ops::Range<usize>,
-    mut acc: [[V; R]; O],
-) -> [[V; R]; O] {
-    // SAFETY: rows r.. and outputs o.. are within the tile, and k within the inputs.
-    unsafe {
-        let x: [*const f32; R] = std::array::from_fn(|i| t.x.add((r + i) * t.x_stride).cast());
-        let w: [*const u8; O] = std::array::from_fn(|i| t.weights.add((o + i) * t.stride));
-        let mut i = k.start;
-        while i + 16 <= k.end {
-            let mut xs = [V::zero(); R];
+        for o in 0..O {
             for r in 0..R {
-                xs[r] = V::load(x[r].add(i));
+                v[o][r] = V::load(acc.add((o * TILE_ROWS + r) * 16));
+            }
+        }
+        let mut i = 0;
+        while i < n {
+            let mut xs = [V::zero(); R];
+            if i + 16 <= n {
+                for r in 0..R {
+                    xs[r] = V::load(x.add(r * stride + i));
+                }
+            } else {
+                for r in 0..R {
+                    xs[r] = V::load_n(x.add(r * stride + i), n - i);
+                }
             }
             for o in 0..O {
-                if R == 1 {
-                    V::prefetch(w[o].wrapping_add(i * W::BYTES + PREFETCH));
-                }
-                let w = W::load::<V>(w[o].add(i * W::BYTES));
+                let w = V::load(w.add(o * FLOAT_CHUNK + i));
                 for r in 0..R {
-                    acc[o][r] = w.fma(xs[r], acc[o][r]);
+                    v[o][r] = w.fma(xs[r], v[o][r]);
                 }
             }
             i += 16;
         }
-        if i < k.end {
-            for o in 0..O {
-                let w = W::load_n::<V>(w[o].add(i * W::BYTES), k.end - i);
-                for r in 0..R {
-                    acc[o][r] = w.fma(V::load_n(x[r].add(i), k.end - i), acc[o][r]);
-                }
+        for o in 0..O {
+            for r in 0..R {
+                v[o][r].store(acc.add((o * TILE_ROWS + r) * 16));
             }
         }
     }
-    acc
 }

@@ -54,22 +54,33 @@ pub(crate) fn max8(v: __m256) -> f32 {
     })
 }
 
+/// Both halves of `a` added, then both of `b`.
+#[inline(always)]
+fn fold(a: __m256, b: __m256) -> __m256 {
+    simd!(_mm256_add_ps(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31)))
+}
+
+/// Lanes 0 and 1 of each four plus 2 and 3: `[a a b b | a a b b]`.
+#[inline(always)]
+fn halve(a: __m256, b: __m256) -> __m256 {
+    simd!(_mm256_add_ps(_mm256_shuffle_ps(a, b, 0b01_00_01_00), _mm256_shuffle_ps(a, b, 0b11_10_11_10)))
+}
+
 /// `sum8` of eight registers, in their order.
 #[inline(always)]
 pub(crate) fn sums_of_eight(v: [__m256; 8]) -> __m256 {
+    let (a, b) = (halve(fold(v[0], v[1]), fold(v[2], v[3])), halve(fold(v[4], v[5]), fold(v[6], v[7])));
     simd!({
-        let fold =
-            |a, b| _mm256_add_ps(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31));
-        let (a, b, c, d) = (fold(v[0], v[1]), fold(v[2], v[3]), fold(v[4], v[5]), fold(v[6], v[7]));
-        // Lanes 0 and 1 plus 2 and 3: [0 0 2 2 | 1 1 3 3]
-        let halve = |a, b| {
-            _mm256_add_ps(_mm256_shuffle_ps(a, b, 0b01_00_01_00), _mm256_shuffle_ps(a, b, 0b11_10_11_10))
-        };
-        let (a, b) = (halve(a, b), halve(c, d));
         // [0 2 4 6 | 1 3 5 7]
         let v = _mm256_add_ps(_mm256_shuffle_ps(a, b, 0b10_00_10_00), _mm256_shuffle_ps(a, b, 0b11_01_11_01));
         _mm256_permutevar8x32_ps(v, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7))
     })
+}
+
+/// Without the sign bit.
+#[inline(always)]
+fn magnitude(v: __m256) -> __m256i {
+    simd!(_mm256_and_si256(_mm256_castps_si256(v), _mm256_set1_epi32(0x7fff_ffff)))
 }
 
 /// [`akunu_plan::q8::quantise_block`] of the 32 elements at `x`.
@@ -77,12 +88,15 @@ pub(crate) fn sums_of_eight(v: [__m256; 8]) -> __m256 {
 pub(crate) unsafe fn quantise_32(x: *const f32, quants: *mut i8) -> (f32, i32) {
     // SAFETY: 32 elements and 32 bytes, as the caller promises; the instruction set as in `simd!`.
     unsafe {
-        let v: [__m256; 4] = std::array::from_fn(|i| _mm256_loadu_ps(x.add(i * 8)));
-        let magnitude = _mm256_set1_epi32(0x7fff_ffff);
-        let bits = |v| _mm256_and_si256(_mm256_castps_si256(v), magnitude);
+        let v = [
+            _mm256_loadu_ps(x),
+            _mm256_loadu_ps(x.add(8)),
+            _mm256_loadu_ps(x.add(16)),
+            _mm256_loadu_ps(x.add(24)),
+        ];
         let m = _mm256_max_epi32(
-            _mm256_max_epi32(bits(v[0]), bits(v[1])),
-            _mm256_max_epi32(bits(v[2]), bits(v[3])),
+            _mm256_max_epi32(magnitude(v[0]), magnitude(v[1])),
+            _mm256_max_epi32(magnitude(v[2]), magnitude(v[3])),
         );
         let m = _mm_max_epi32(_mm256_castsi256_si128(m), _mm256_extracti128_si256(m, 1));
         let m = _mm_max_epi32(m, _mm_shuffle_epi32(m, 0b01_00_11_10));
@@ -94,7 +108,12 @@ pub(crate) unsafe fn quantise_32(x: *const f32, quants: *mut i8) -> (f32, i32) {
             return (if largest.is_finite() { 0.0 } else { f32::NAN }, 0);
         }
         let scale = _mm256_set1_ps(inverse);
-        let q: [__m256i; 4] = std::array::from_fn(|i| _mm256_cvtps_epi32(_mm256_mul_ps(v[i], scale)));
+        let q = [
+            _mm256_cvtps_epi32(_mm256_mul_ps(v[0], scale)),
+            _mm256_cvtps_epi32(_mm256_mul_ps(v[1], scale)),
+            _mm256_cvtps_epi32(_mm256_mul_ps(v[2], scale)),
+            _mm256_cvtps_epi32(_mm256_mul_ps(v[3], scale)),
+        ];
         let sum = _mm256_add_epi32(_mm256_add_epi32(q[0], q[1]), _mm256_add_epi32(q[2], q[3]));
         let sum = _mm_add_epi32(_mm256_castsi256_si128(sum), _mm256_extracti128_si256(sum, 1));
         let sum = _mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0b01_00_11_10));
@@ -104,6 +123,26 @@ pub(crate) unsafe fn quantise_32(x: *const f32, quants: *mut i8) -> (f32, i32) {
         _mm256_storeu_si256(quants.cast(), bytes);
         (largest / 127.0, _mm_cvtsi128_si32(sum))
     }
+}
+
+#[inline(always)]
+fn widen_bf16(v: __m128i) -> __m256 {
+    simd!(_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(v), 16)))
+}
+
+/// 2^e
+#[inline(always)]
+fn power(e: __m256i) -> __m256 {
+    simd!(_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(e, _mm256_set1_epi32(127)), 23)))
+}
+
+#[inline(always)]
+fn times_power(x: __m256, n: __m256) -> __m256 {
+    simd!({
+        let n = _mm256_cvtps_epi32(n);
+        let half = _mm256_srai_epi32(n, 1);
+        _mm256_mul_ps(_mm256_mul_ps(x, power(half)), power(_mm256_sub_epi32(n, half)))
+    })
 }
 
 macro_rules! both {
@@ -158,10 +197,7 @@ impl Lanes for Avx2 {
 
     #[inline(always)]
     unsafe fn load_bf16(p: *const u8) -> Avx2 {
-        simd!({
-            let up = |h| _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
-            Avx2(up(_mm_loadu_si128(p.cast())), up(_mm_loadu_si128(p.add(16).cast())))
-        })
+        simd!(Avx2(widen_bf16(_mm_loadu_si128(p.cast())), widen_bf16(_mm_loadu_si128(p.add(16).cast()))))
     }
 
     #[inline(always)]
@@ -176,8 +212,8 @@ impl Lanes for Avx2 {
     unsafe fn load_i8(p: *const i8) -> Avx2 {
         simd!({
             let v = _mm_loadu_si128(p.cast());
-            let up = |v| _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(v));
-            Avx2(up(v), up(_mm_unpackhi_epi64(v, v)))
+            let high = _mm_unpackhi_epi64(v, v);
+            Avx2(_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(v)), _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(high)))
         })
     }
 
@@ -241,25 +277,14 @@ impl Lanes for Avx2 {
 
     #[inline(always)]
     fn scale2(self, n: Avx2) -> Avx2 {
-        simd!({
-            let scale = |x, n| {
-                let n = _mm256_cvtps_epi32(n);
-                let half = _mm256_srai_epi32(n, 1);
-                let power = |e| {
-                    let biased = _mm256_add_epi32(e, _mm256_set1_epi32(127));
-                    _mm256_castsi256_ps(_mm256_slli_epi32(biased, 23))
-                };
-                _mm256_mul_ps(_mm256_mul_ps(x, power(half)), power(_mm256_sub_epi32(n, half)))
-            };
-            Avx2(scale(self.0, n.0), scale(self.1, n.1))
-        })
+        Avx2(times_power(self.0, n.0), times_power(self.1, n.1))
     }
 
     #[inline(always)]
     fn select_lt(a: Avx2, b: Avx2, x: Avx2, y: Avx2) -> Avx2 {
         simd!({
-            let pick = |a, b, x, y| _mm256_blendv_ps(y, x, _mm256_cmp_ps(a, b, _CMP_LT_OQ));
-            Avx2(pick(a.0, b.0, x.0, y.0), pick(a.1, b.1, x.1, y.1))
+            let (low, high) = (_mm256_cmp_ps(a.0, b.0, _CMP_LT_OQ), _mm256_cmp_ps(a.1, b.1, _CMP_LT_OQ));
+            Avx2(_mm256_blendv_ps(y.0, x.0, low), _mm256_blendv_ps(y.1, x.1, high))
         })
     }
 
@@ -327,12 +352,11 @@ impl<Q: QuantX86> Dot<Q> for Avx2 {
             let low = terms_octet::<Q, false>(w, x, sums);
             if !full {
                 let zero = _mm256_setzero_ps();
-                let half = |v| Avx2(v, zero);
                 return Terms {
-                    sum: half(low.sum),
-                    d: half(low.d),
-                    min_sum: half(low.min_sum),
-                    m: half(low.m),
+                    sum: Avx2(low.sum, zero),
+                    d: Avx2(low.d, zero),
+                    min_sum: Avx2(low.min_sum, zero),
+                    m: Avx2(low.m, zero),
                 };
             }
             let high = terms_octet::<Q, false>(w.add(Q::OCTET_BYTES), x.add(256), sums.add(8));
@@ -363,6 +387,11 @@ impl<Q: QuantX86> Dot<Q> for Avx2 {
             simd!(multiply_block::<Q, R>(panel, b, &x, &acc));
         }
     }
+}
+
+#[inline(always)]
+fn to_float(v: [__m256i; 2]) -> Avx2 {
+    simd!(Avx2(_mm256_cvtepi32_ps(v[0]), _mm256_cvtepi32_ps(v[1])))
 }
 
 /// Four-element steps whose pair sums stay within i16.
@@ -423,7 +452,6 @@ unsafe fn multiply_block<Q: QuantX86, const R: usize>(
     acc: &[*mut f32; R],
 ) {
     simd!({
-        let to_float = |v: [__m256i; 2]| Avx2(_mm256_cvtepi32_ps(v[0]), _mm256_cvtepi32_ps(v[1]));
         let mut sums = [Avx2::zero(); R];
         if Q::SUB == Sub::Half {
             let first = integer_steps::<Q, R>(panel, b, x, 0, 4);

@@ -19,10 +19,21 @@ fn first_lanes(n: usize) -> __mmask16 {
 
 const ROUND: i32 = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
 
-/// The two halves of a register added or compared, as the first step of the fixed tree.
+/// 2^e
+#[inline(always)]
+fn power(e: __m512i) -> __m512 {
+    simd!(_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(e, _mm512_set1_epi32(127)), 23)))
+}
+
+/// The two halves of a register, which the first step of the fixed tree adds.
 #[inline(always)]
 fn halves(v: __m512) -> (__m256, __m256) {
     simd!((_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1)))
+}
+
+#[inline(always)]
+fn join(low: __m256, high: __m256) -> Avx512 {
+    simd!(Avx512(_mm512_insertf32x8(_mm512_castps256_ps512(low), high, 1)))
 }
 
 impl Lanes for Avx512 {
@@ -139,10 +150,7 @@ impl Lanes for Avx512 {
         simd!({
             let n = _mm512_cvtps_epi32(n.0);
             let half = _mm512_srai_epi32(n, 1);
-            let power =
-                |e| _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(e, _mm512_set1_epi32(127)), 23));
-            let first = _mm512_mul_ps(self.0, power(half));
-            Avx512(_mm512_mul_ps(first, power(_mm512_sub_epi32(n, half))))
+            Avx512(_mm512_mul_ps(_mm512_mul_ps(self.0, power(half)), power(_mm512_sub_epi32(n, half))))
         })
     }
 
@@ -174,10 +182,11 @@ impl Lanes for Avx512 {
     #[inline(always)]
     unsafe fn sums8(v: [Avx512; 8], out: *mut f32) {
         simd!({
-            let folded = v.map(|v| {
-                let (low, high) = halves(v.0);
-                _mm256_add_ps(low, high)
-            });
+            let mut folded = [_mm256_setzero_ps(); 8];
+            for i in 0..8 {
+                let (low, high) = halves(v[i].0);
+                folded[i] = _mm256_add_ps(low, high);
+            }
             _mm256_storeu_ps(out, sums_of_eight(folded));
         });
     }
@@ -213,17 +222,15 @@ impl<Q: QuantX86> Dot<Q> for Avx512 {
         simd!({
             let low = terms_octet::<Q, true>(w, x, sums);
             if !full {
-                let zero = _mm512_setzero_ps();
-                let half = |v| Avx512(_mm512_insertf32x8(zero, v, 0));
+                let zero = _mm256_setzero_ps();
                 return Terms {
-                    sum: half(low.sum),
-                    d: half(low.d),
-                    min_sum: half(low.min_sum),
-                    m: half(low.m),
+                    sum: join(low.sum, zero),
+                    d: join(low.d, zero),
+                    min_sum: join(low.min_sum, zero),
+                    m: join(low.m, zero),
                 };
             }
             let high = terms_octet::<Q, true>(w.add(Q::OCTET_BYTES), x.add(256), sums.add(8));
-            let join = |a, b| Avx512(_mm512_insertf32x8(_mm512_castps256_ps512(a), b, 1));
             Terms {
                 sum: join(low.sum, high.sum),
                 d: join(low.d, high.d),

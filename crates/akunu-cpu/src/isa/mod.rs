@@ -102,7 +102,8 @@ fn has_avx2() -> bool {
 /// Sixteen f32 lanes. Every method gives the same bits in every implementation (NaN payloads excepted).
 ///
 /// The methods of a SIMD implementation may only be reached from its instruction set's wrappers: no value of such a
-/// type may be made elsewhere. That is why they are not `unsafe` each; [`table`] is the one place that picks.
+/// type may be made elsewhere. That is why they are not `unsafe` each; [`table`] is the one place that picks. No value
+/// goes through a closure either: a closure is not compiled for the features of the function around it.
 pub(crate) trait Lanes: Copy {
     /// Registers enough for larger tiles.
     const WIDE: bool = false;

@@ -90,8 +90,14 @@ fn fifth_bits(p: *const u8) -> __m256i {
 /// Eight halves, `stride` bytes apart.
 #[inline(always)]
 fn halves(p: *const u8, stride: usize) -> __m256 {
-    let h = |i: usize| u16_at(p, i * stride) as i16;
-    simd!(_mm256_cvtph_ps(_mm_setr_epi16(h(0), h(1), h(2), h(3), h(4), h(5), h(6), h(7))))
+    macro_rules! half {
+        ($i:expr) => {
+            u16_at(p, $i * stride) as i16
+        };
+    }
+    let low = simd!(_mm_setr_epi16(half!(0), half!(1), half!(2), half!(3), 0, 0, 0, 0));
+    let high = simd!(_mm_setr_epi16(half!(4), half!(5), half!(6), half!(7), 0, 0, 0, 0));
+    simd!(_mm256_cvtph_ps(_mm_unpacklo_epi64(low, high)))
 }
 
 #[inline(always)]
@@ -218,8 +224,9 @@ pub(crate) fn reduce8(v: [__m256i; 8]) -> __m256i {
 /// Scales 2b and 2b + 1 of halves, for pair sums of block b.
 #[inline(always)]
 fn of_block(halves: __m128i, b: usize) -> __m256i {
-    let byte = |i: usize| 0x0101_0101_0101_0101 * i as i64;
-    simd!(_mm256_cvtepi8_epi16(_mm_shuffle_epi8(halves, _mm_set_epi64x(byte(2 * b + 1), byte(2 * b)))))
+    let both = 0x0101_0101_0101_0101 * (2 * b as i64);
+    let places = simd!(_mm_set_epi64x(both + 0x0101_0101_0101_0101, both));
+    simd!(_mm256_cvtepi8_epi16(_mm_shuffle_epi8(halves, places)))
 }
 
 /// Terms of eight blocks.
@@ -278,24 +285,29 @@ pub(crate) unsafe fn terms_octet<Q: QuantX86, const VNNI: bool>(
 #[inline(always)]
 fn transpose8(v: [__m256i; 8]) -> [__m256i; 8] {
     simd!({
-        let pair = |a, b| (_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b));
-        let ((a0, a1), (b0, b1)) = (pair(v[0], v[1]), pair(v[2], v[3]));
-        let ((c0, c1), (d0, d1)) = (pair(v[4], v[5]), pair(v[6], v[7]));
-        let four = |a, b| (_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b));
-        let ((t0, t1), (t2, t3)) = (four(a0, b0), four(a1, b1));
-        let ((u0, u1), (u2, u3)) = (four(c0, d0), four(c1, d1));
-        let low = |t, u| _mm256_permute2x128_si256(t, u, 0x20);
-        let high = |t, u| _mm256_permute2x128_si256(t, u, 0x31);
-        [
-            low(t0, u0),
-            low(t1, u1),
-            low(t2, u2),
-            low(t3, u3),
-            high(t0, u0),
-            high(t1, u1),
-            high(t2, u2),
-            high(t3, u3),
-        ]
+        // Columns (0 1 | 4 5) and (2 3 | 6 7) of two rows each, then each column of four rows.
+        let (a0, a1) = (_mm256_unpacklo_epi32(v[0], v[1]), _mm256_unpackhi_epi32(v[0], v[1]));
+        let (b0, b1) = (_mm256_unpacklo_epi32(v[2], v[3]), _mm256_unpackhi_epi32(v[2], v[3]));
+        let (c0, c1) = (_mm256_unpacklo_epi32(v[4], v[5]), _mm256_unpackhi_epi32(v[4], v[5]));
+        let (d0, d1) = (_mm256_unpacklo_epi32(v[6], v[7]), _mm256_unpackhi_epi32(v[6], v[7]));
+        let t = [
+            _mm256_unpacklo_epi64(a0, b0),
+            _mm256_unpackhi_epi64(a0, b0),
+            _mm256_unpacklo_epi64(a1, b1),
+            _mm256_unpackhi_epi64(a1, b1),
+        ];
+        let u = [
+            _mm256_unpacklo_epi64(c0, d0),
+            _mm256_unpackhi_epi64(c0, d0),
+            _mm256_unpacklo_epi64(c1, d1),
+            _mm256_unpackhi_epi64(c1, d1),
+        ];
+        let mut columns = [_mm256_setzero_si256(); 8];
+        for i in 0..4 {
+            columns[i] = _mm256_permute2x128_si256(t[i], u[i], 0x20);
+            columns[i + 4] = _mm256_permute2x128_si256(t[i], u[i], 0x31);
+        }
+        columns
     })
 }
 

@@ -227,8 +227,10 @@ impl Job<'_> {
         unsafe {
             let mut j = valid.start / 8 * 8;
             while j < valid.end {
-                let rows: [*const f32; 8] =
-                    std::array::from_fn(|i| k.add((j + i).clamp(valid.start, valid.end - 1) * stride));
+                let mut rows = [k; 8];
+                for i in 0..8 {
+                    rows[i] = k.add((j + i).clamp(valid.start, valid.end - 1) * stride);
+                }
                 let mut acc = [V::zero(); 8];
                 let mut at = 0;
                 while at < self.padded {
@@ -262,8 +264,7 @@ impl Job<'_> {
                 continue;
             }
             let m = if s.m > t.m { s.m } else { t.m };
-            let fade = |from: f32| exp(V::splat(from - m));
-            let (total, new) = (fade(t.m), fade(s.m));
+            let (total, new) = (exp(V::splat(t.m - m)), exp(V::splat(s.m - m)));
             let mut l = [[0.0_f32; 16]; 2];
             // SAFETY: states are below MAX_STATES, heads within MAX_HEAD.
             unsafe {

@@ -8,6 +8,19 @@ use crate::command::{Command, Context};
 use crate::isa::Lanes;
 use crate::math;
 
+/// `body` for every sixteen of `n` elements, with offset and count. A macro, because a closure would not be compiled
+/// for the instruction set of the kernel around it.
+macro_rules! for_lanes {
+    ($n:expr, |$at:ident, $count:ident| $body:expr) => {{
+        let mut $at = 0;
+        while $at < $n {
+            let $count = 16.min($n - $at);
+            $body;
+            $at += 16;
+        }
+    }};
+}
+
 #[inline(always)]
 pub(crate) unsafe fn embed<V: Lanes>(command: &Command, context: &Context) {
     let p: EmbedParams = command.params();
@@ -22,7 +35,7 @@ pub(crate) unsafe fn embed<V: Lanes>(command: &Command, context: &Context) {
             let out = command.f32s(2).add(r * cols);
             embed_row(weight, source, bytes, out, cols);
             if p.scale != 1.0 {
-                for_lanes(cols, |at, n| {
+                for_lanes!(cols, |at, n| {
                     V::load_n(out.add(at), n).mul(V::splat(p.scale)).store_n(out.add(at), n)
                 });
             }
@@ -38,16 +51,6 @@ unsafe fn embed_row(weight: DType, source: *const u8, bytes: usize, out: *mut f3
     if akunu_format::blocks::dequantize_row(weight, source, out).is_err() {
         // Row sizes were checked when the command was prepared.
         out.fill(f32::NAN);
-    }
-}
-
-/// Calls `f(offset, count)` for every sixteen of `n` elements.
-#[inline(always)]
-fn for_lanes(n: usize, mut f: impl FnMut(usize, usize)) {
-    let mut at = 0;
-    while at < n {
-        f(at, 16.min(n - at));
-        at += 16;
     }
 }
 
@@ -109,7 +112,7 @@ pub(crate) unsafe fn rms_norm<V: Lanes>(command: &Command, context: &Context) {
             let scale = inverse_rms::<V>(x, cols, p.epsilon);
             if out.f32() {
                 let to = command.f32s(2).add(r * cols);
-                for_lanes(cols, |at, n| {
+                for_lanes!(cols, |at, n| {
                     normed::<V>(x.add(at), weight.add(at), scale, n).store_n(to.add(at), n);
                 });
             }
@@ -139,7 +142,7 @@ pub(crate) unsafe fn norm_add<V: Lanes>(command: &Command, context: &Context) {
             let (weight, residual) = (command.f32s(1), command.f32s(2).add(r * cols));
             let to = command.f32s(3).add(r * cols);
             let scale = inverse_rms::<V>(x, cols, p.epsilon);
-            for_lanes(cols, |at, n| {
+            for_lanes!(cols, |at, n| {
                 let v = normed::<V>(x.add(at), weight.add(at), scale, n);
                 V::load_n(residual.add(at), n).add(v).store_n(to.add(at), n);
             });
@@ -165,7 +168,7 @@ pub(crate) unsafe fn glu<V: Lanes>(command: &Command, context: &Context) {
             let at = r * cols + first;
             let (gate, up) = (command.f32s(0).add(at), command.f32s(1).add(at));
             let mut v = [0.0_f32; COLUMNS];
-            for_lanes(count, |i, n| {
+            for_lanes!(count, |i, n| {
                 let g = math::activation(activation, V::load_n(gate.add(i), n));
                 g.mul(V::load_n(up.add(i), n)).store_n(v.as_mut_ptr().add(i), n);
             });
@@ -231,20 +234,10 @@ pub(crate) unsafe fn argmax<V: Lanes>(command: &Command, context: &Context) {
 unsafe fn best<V: Lanes>(logits: *const f32, n: usize) -> u32 {
     // SAFETY: within the row.
     unsafe {
-        let load = |at: usize| {
-            // Past the end the first value is repeated: it can neither win nor lose there.
-            if at + 16 <= n {
-                V::load(logits.add(at))
-            } else {
-                let mut v = [*logits; 16];
-                logits.add(at).copy_to_nonoverlapping(v.as_mut_ptr(), n - at);
-                V::load(v.as_ptr())
-            }
-        };
-        let mut most = load(0);
+        let mut most = padded::<V>(logits, 0, n);
         let mut ordered = u32::from(u16::MAX);
-        for_lanes(n, |at, _| {
-            let v = load(at);
+        for_lanes!(n, |at, _count| {
+            let v = padded::<V>(logits, at, n);
             ordered &= v.eq_mask(v);
             most = v.max(most);
         });
@@ -254,12 +247,26 @@ unsafe fn best<V: Lanes>(logits: *const f32, n: usize) -> u32 {
         let most = V::splat(most.max_lane());
         let mut at = 0;
         while at < n {
-            let found = load(at).eq_mask(most);
+            let found = padded::<V>(logits, at, n).eq_mask(most);
             if found != 0 {
                 return at as u32 + found.trailing_zeros();
             }
             at += 16;
         }
         u32::MAX
+    }
+}
+
+/// Sixteen logits; past the end the first is repeated, which can neither win nor lose there.
+#[inline(always)]
+unsafe fn padded<V: Lanes>(logits: *const f32, at: usize, n: usize) -> V {
+    // SAFETY: within the row.
+    unsafe {
+        if at + 16 <= n {
+            return V::load(logits.add(at));
+        }
+        let mut v = [*logits; 16];
+        logits.add(at).copy_to_nonoverlapping(v.as_mut_ptr(), n - at);
+        V::load(v.as_ptr())
     }
 }
