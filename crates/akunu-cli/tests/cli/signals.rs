@@ -3,6 +3,7 @@
 
 use std::io::Read;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use crate::common::akunu;
 
@@ -19,12 +20,16 @@ fn first_bytes(child: &mut Child, count: usize) -> Vec<u8> {
     bytes
 }
 
+fn interrupt(child: &Child) {
+    let kill = Command::new("sh").arg("-c").arg(format!("kill -INT {}", child.id())).status();
+    assert!(kill.expect("there is a shell").success());
+}
+
 #[test]
 fn ctrl_c_keeps_what_is_printed_gives_statistics_and_exits_130() {
     let mut child = endless(&[]);
     let mut story = first_bytes(&mut child, 100);
-    let kill = Command::new("sh").arg("-c").arg(format!("kill -INT {}", child.id())).status().unwrap();
-    assert!(kill.success());
+    interrupt(&child);
     child.stdout.take().unwrap().read_to_end(&mut story).unwrap();
     let output = child.wait_with_output().unwrap();
     let stderr = String::from_utf8(output.stderr).unwrap();
@@ -32,6 +37,25 @@ fn ctrl_c_keeps_what_is_printed_gives_statistics_and_exits_130() {
     assert!(stderr.contains("tok/s") && stderr.contains("interrupted"), "{stderr}");
     let story = String::from_utf8(story).expect("whole characters only");
     assert!(story.starts_with("Once upon a time") && story.ends_with('\n'), "{story}");
+}
+
+#[test]
+fn ctrl_c_leaves_no_half_written_model() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("large.gguf");
+    let args = ["synth", "llama-8b", file.to_str().unwrap(), "-q", "F32"];
+    let child =
+        akunu(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary starts");
+    // It has a part to throw away when the first bytes are there.
+    let part = dir.path().join("large.gguf.part");
+    while !part.metadata().is_ok_and(|about| about.len() > 0) {
+        assert!(child.try_wait().unwrap().is_none(), "it ended too early");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    interrupt(&child);
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
 }
 
 #[test]
