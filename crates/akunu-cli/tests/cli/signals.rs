@@ -44,7 +44,7 @@ fn ctrl_c_leaves_no_half_written_model() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("large.gguf");
     let args = ["synth", "llama-8b", file.to_str().unwrap(), "-q", "F32"];
-    let child =
+    let mut child =
         akunu(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary starts");
     // It has a part to throw away when the first bytes are there.
     let part = dir.path().join("large.gguf.part");
