@@ -31,6 +31,9 @@ pub(crate) struct Panel {
     pub(crate) m: [F16x; PANEL_BLOCKS],
     pub(crate) sub: [F16x; PANEL_BLOCKS * 2],
     pub(crate) min: [F16x; PANEL_BLOCKS * 2],
+    /// At least the four-element steps of a block. Known only when running, so that a loop over them stays a loop:
+    /// unrolled, its sums would be reordered until they fit no registers.
+    pub(crate) steps: usize,
     /// For instruction sets that want the activations unsigned: −128 · Σ quant of each half block.
     pub(crate) correction: [[i32; 16]; PANEL_BLOCKS * 2],
 }

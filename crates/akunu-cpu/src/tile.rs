@@ -395,6 +395,7 @@ unsafe fn unpack_floats<V: Lanes, W: FloatWeight>(
             let to = panel.add(o * FLOAT_CHUNK);
             let mut i = 0;
             while i + 16 <= n {
+                V::prefetch(w.wrapping_add((i + FLOAT_CHUNK) * W::BYTES));
                 W::load::<V>(w.add(i * W::BYTES)).store(to.add(i));
                 i += 16;
             }
@@ -452,17 +453,12 @@ unsafe fn float_block<V: Lanes, const O: usize, const R: usize>(
                 v[o][r] = V::load(acc.add((o * TILE_ROWS + r) * 16));
             }
         }
+        // Whole sixteens apart from the last: one loop for both would cost registers.
         let mut i = 0;
-        while i < n {
+        while i + 16 <= n {
             let mut xs = [V::zero(); R];
-            if i + 16 <= n {
-                for r in 0..R {
-                    xs[r] = V::load(x.add(r * stride + i));
-                }
-            } else {
-                for r in 0..R {
-                    xs[r] = V::load_n(x.add(r * stride + i), n - i);
-                }
+            for r in 0..R {
+                xs[r] = V::load(x.add(r * stride + i));
             }
             for o in 0..O {
                 let w = V::load(w.add(o * FLOAT_CHUNK + i));
@@ -471,6 +467,14 @@ unsafe fn float_block<V: Lanes, const O: usize, const R: usize>(
                 }
             }
             i += 16;
+        }
+        if i < n {
+            for o in 0..O {
+                let w = V::load(w.add(o * FLOAT_CHUNK + i));
+                for r in 0..R {
+                    v[o][r] = w.fma(V::load_n(x.add(r * stride + i), n - i), v[o][r]);
+                }
+            }
         }
         for o in 0..O {
             for r in 0..R {

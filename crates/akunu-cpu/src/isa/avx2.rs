@@ -422,7 +422,7 @@ unsafe fn integer_steps<Q: QuantX86, const R: usize>(
         let mut step = from;
         while step < to {
             let mut narrow = [[_mm256_setzero_si256(); 2]; R];
-            for i in 0..steps::<Q>() {
+            for i in 0..steps::<Q>().min(panel.steps) {
                 let w = panel.quants[b][step + i].as_ptr();
                 let w = [_mm256_load_si256(w.cast()), _mm256_load_si256(w.add(32).cast())];
                 for r in 0..R {

@@ -5,7 +5,7 @@ use std::arch::x86_64::*;
 
 use super::Lanes;
 use super::avx2::{pairs, simd};
-use crate::panel::Panel;
+use crate::panel::{F16x, Panel};
 use crate::quants::{
     Min, Q2K, Q3K, Q4K, Q5K, Q6K, Q40, Q41, Q50, Q51, Q80, Quant, Sub, k4_scales, q3k_scales, u16_at, u32_at,
 };
@@ -328,7 +328,10 @@ pub(crate) unsafe fn unpack_panel<V: Lanes, Q: QuantX86, const CENTRED: bool>(
             for group in 0..2 {
                 let mut v = [_mm256_setzero_si256(); 8];
                 for o in 0..8 {
-                    v[o] = Q::load(rows[group * 8 + o].add(at), b % 8);
+                    let row = rows[group * 8 + o].add(at);
+                    v[o] = Q::load(row, b % 8);
+                    // The same blocks of the next panel: two octets on, about a line for every other block.
+                    V::prefetch(row.wrapping_add(2 * Q::OCTET_BYTES + b % 8 * (Q::OCTET_BYTES / 8)));
                     if CENTRED && Q::OFFSET != 0 {
                         v[o] = _mm256_sub_epi8(v[o], _mm256_set1_epi8(Q::OFFSET as i8));
                     }
@@ -338,10 +341,83 @@ pub(crate) unsafe fn unpack_panel<V: Lanes, Q: QuantX86, const CENTRED: bool>(
                 }
             }
         }
+        panel.steps = 8;
+        for octet in 0..blocks / 8 {
+            for group in 0..2 {
+                octet_scales::<Q>(panel, rows, octet, group);
+            }
+        }
+        // Past the last whole octet nothing more may be read than its blocks.
         for (o, row) in rows.iter().enumerate() {
-            for b in 0..blocks {
+            for b in blocks / 8 * 8..blocks {
                 panel.set_scales::<V, Q>(o, b, row.add(b / 8 * Q::OCTET_BYTES));
             }
         }
     });
+}
+
+/// Stores columns of eight rows as `[column · apart][group of eight outputs]`.
+#[inline(always)]
+fn put_columns(to: &mut [F16x], apart: usize, group: usize, rows: [__m256; 8]) {
+    let mut v = [simd!(_mm256_setzero_si256()); 8];
+    for o in 0..8 {
+        v[o] = simd!(_mm256_castps_si256(rows[o]));
+    }
+    let columns = transpose8(v);
+    for b in 0..8 {
+        simd!(_mm256_store_si256(to[b * apart].0.as_mut_ptr().add(group * 8).cast(), columns[b]));
+    }
+}
+
+/// Scales of a whole octet of eight outputs.
+///
+/// # Safety
+/// The octet can be read at each row.
+#[inline(always)]
+unsafe fn octet_scales<Q: QuantX86>(panel: &mut Panel, rows: &[*const u8; 16], octet: usize, group: usize) {
+    simd!({
+        let zero = [_mm256_setzero_ps(); 8];
+        let (mut d, mut m, mut sub, mut min) = (zero, zero, zero, zero);
+        let (mut sub_high, mut min_high) = (zero, zero);
+        for o in 0..8 {
+            let scales = Q::scales(rows[group * 8 + o].add(octet * Q::OCTET_BYTES));
+            (d[o], m[o]) = (scales.d, scales.m);
+            if Q::SUB == Sub::Half {
+                (sub[o], sub_high[o]) = bytes_of_halves(scales.half_sub);
+                (min[o], min_high[o]) = bytes_of_halves(scales.half_min);
+            } else {
+                (sub[o], min[o]) = (scales.sub, scales.min);
+            }
+        }
+        let first = octet * 8;
+        put_columns(&mut panel.d[first..first + 8], 1, group, d);
+        if Q::MIN != Min::None {
+            put_columns(&mut panel.m[first..first + 8], 1, group, m);
+        }
+        // Two for each block; the second is there only where halves have their own.
+        let at = first * 2;
+        if Q::SUB == Sub::Half {
+            put_columns(&mut panel.sub[at..at + 8], 1, group, sub);
+            put_columns(&mut panel.sub[at + 8..at + 16], 1, group, sub_high);
+        }
+        if Q::SUB == Sub::Block {
+            put_columns(&mut panel.sub[at..at + 16], 2, group, sub);
+        }
+        if Q::MIN == Min::Half {
+            put_columns(&mut panel.min[at..at + 8], 1, group, min);
+            put_columns(&mut panel.min[at + 8..at + 16], 1, group, min_high);
+        }
+        if Q::MIN == Min::Block {
+            put_columns(&mut panel.min[at..at + 16], 2, group, min);
+        }
+    });
+}
+
+/// Sixteen signed bytes as floats.
+#[inline(always)]
+fn bytes_of_halves(v: __m128i) -> (__m256, __m256) {
+    simd!({
+        let high = _mm_unpackhi_epi64(v, v);
+        (_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(v)), _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(high)))
+    })
 }
