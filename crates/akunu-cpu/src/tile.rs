@@ -52,10 +52,10 @@ pub(crate) struct Terms<T> {
 
 /// What an instruction set brings for a quantised type.
 pub(crate) trait Dot<Q: Quant>: Lanes {
-    /// Sixteen blocks, or only the first eight where not `full` (the other lanes are 0).
+    /// The first `blocks` ≤ 16 blocks; the other lanes are 0.
     /// # Safety
     /// That many blocks can be read at `w`, `x` and `sums`.
-    unsafe fn terms(w: *const u8, x: *const i8, sums: *const i32, full: bool) -> Terms<Self>;
+    unsafe fn terms(w: *const u8, x: *const i8, sums: *const i32, blocks: usize) -> Terms<Self>;
 
     /// Unpacks `blocks` ≤ 16 blocks of sixteen rows.
     /// # Safety
@@ -89,89 +89,51 @@ pub(crate) unsafe fn quantised<V: Dot<Q>, Q: Quant>(t: &Tile) {
     }
 }
 
-/// What is left of a row after whole octets, padded with zeros to an octet.
-struct Tail {
-    blocks: usize,
-    quants: [i8; 256],
-    sums: [i32; 8],
-}
-
 #[inline(always)]
 unsafe fn rows_as_they_stand<V: Dot<Q>, Q: Quant>(t: &Tile, r: usize) {
-    // SAFETY: whole blocks of both operands; the tail is copied out so that nothing past a row is read.
+    // SAFETY: within the tile.
     unsafe {
         let x = chunk(t, r, 0);
-        let blocks = t.inputs / 32;
-        let octets = blocks / 8;
-        let mut tail = Tail { blocks: blocks % 8, quants: [0; 256], sums: [0; 8] };
-        if tail.blocks > 0 {
-            x.quants.add(octets * 256).copy_to_nonoverlapping(tail.quants.as_mut_ptr(), tail.blocks * 32);
-            x.sums.add(octets * 8).copy_to_nonoverlapping(tail.sums.as_mut_ptr(), tail.blocks);
+        let out = t.out.add(r * t.out_stride);
+        let mut o = 0;
+        while o + 8 <= t.outputs {
+            let mut lanes = [V::zero(); 8];
+            for i in 0..8 {
+                lanes[i] = one_row::<V, Q>(t.weights.add((o + i) * t.stride), &x, t.inputs / 32);
+            }
+            V::sums8(lanes, out.add(o));
+            o += 8;
         }
-        for o in 0..t.outputs {
-            let w = t.weights.add(o * t.stride);
-            *t.out.add(r * t.out_stride + o) = one_row::<V, Q>(w, &x, blocks, &tail);
+        while o < t.outputs {
+            *out.add(o) = one_row::<V, Q>(t.weights.add(o * t.stride), &x, t.inputs / 32).sum();
+            o += 1;
         }
     }
 }
 
+/// The lanes of one output, before the tree.
 #[inline(always)]
-unsafe fn one_row<V: Dot<Q>, Q: Quant>(w: *const u8, x: &Chunk, blocks: usize, tail: &Tail) -> f32 {
+unsafe fn one_row<V: Dot<Q>, Q: Quant>(w: *const u8, x: &Chunk, blocks: usize) -> V {
     let mut acc = V::zero();
-    let octets = blocks / 8;
-    // SAFETY: octets below `octets` are whole; the tail's weights are copied to a padded octet.
+    // SAFETY: `blocks` blocks of both operands.
     unsafe {
-        let mut octet = 0;
-        while octet + 2 <= octets {
-            let w = w.add(octet * Q::OCTET_BYTES);
+        let mut block = 0;
+        while block + 16 <= blocks {
+            let w = w.add(block / 8 * Q::OCTET_BYTES);
             for line in 0..(2 * Q::OCTET_BYTES).div_ceil(64) {
                 V::prefetch(w.wrapping_add(PREFETCH + line * 64));
             }
-            let terms = V::terms(w, x.quants.add(octet * 256), x.sums.add(octet * 8), true);
-            acc = add_terms::<V, Q>(terms, V::load(x.scales.add(octet * 8)), acc);
-            octet += 2;
+            let terms = V::terms(w, x.quants.add(block * 32), x.sums.add(block), 16);
+            acc = add_terms::<V, Q>(terms, V::load(x.scales.add(block)), acc);
+            block += 16;
         }
-        if octet < octets && tail.blocks == 0 {
-            let w = w.add(octet * Q::OCTET_BYTES);
-            let terms = V::terms(w, x.quants.add(octet * 256), x.sums.add(octet * 8), false);
-            acc = add_terms::<V, Q>(terms, V::load_n(x.scales.add(octet * 8), 8), acc);
-        } else if tail.blocks > 0 {
-            acc = last_round::<V, Q>(w, x, octet, octets, tail, acc);
+        if block < blocks {
+            let w = w.add(block / 8 * Q::OCTET_BYTES);
+            let terms = V::terms(w, x.quants.add(block * 32), x.sums.add(block), blocks - block);
+            acc = add_terms::<V, Q>(terms, V::load_n(x.scales.add(block), blocks - block), acc);
         }
     }
-    acc.sum()
-}
-
-/// A last round that is not whole octets: older types only, whose octets are eight blocks of the file.
-#[inline(always)]
-unsafe fn last_round<V: Dot<Q>, Q: Quant>(
-    w: *const u8,
-    x: &Chunk,
-    octet: usize,
-    octets: usize,
-    tail: &Tail,
-    acc: V,
-) -> V {
-    // The largest octet is eight blocks of Q8_0.
-    let mut weights = [0_u8; 2 * 8 * 34];
-    // SAFETY: the octet before the tail is copied too if it is in the same round, so sixteen blocks stand together.
-    unsafe {
-        let block_bytes = Q::DTYPE.block_bytes();
-        let source = w.add(octet * Q::OCTET_BYTES);
-        let before = octets - octet;
-        let scales = V::load_n(x.scales.add(octet * 8), before * 8 + tail.blocks);
-        if before == 0 {
-            source.copy_to_nonoverlapping(weights.as_mut_ptr(), tail.blocks * block_bytes);
-            let terms = V::terms(weights.as_ptr(), tail.quants.as_ptr(), tail.sums.as_ptr(), false);
-            return add_terms::<V, Q>(terms, scales, acc);
-        }
-        let (mut quants, mut sums) = ([0_i8; 512], [0_i32; 16]);
-        source.copy_to_nonoverlapping(weights.as_mut_ptr(), (8 + tail.blocks) * block_bytes);
-        x.quants.add(octet * 256).copy_to_nonoverlapping(quants.as_mut_ptr(), (8 + tail.blocks) * 32);
-        x.sums.add(octet * 8).copy_to_nonoverlapping(sums.as_mut_ptr(), 8 + tail.blocks);
-        let terms = V::terms(weights.as_ptr(), quants.as_ptr(), sums.as_ptr(), true);
-        add_terms::<V, Q>(terms, scales, acc)
-    }
+    acc
 }
 
 #[inline(always)]

@@ -3,7 +3,7 @@
 use std::arch::x86_64::*;
 
 use super::Lanes;
-use super::x86_quants::{QuantX86, terms_octet, unpack_panel};
+use super::x86_quants::{QuantX86, terms_16, unpack_panel};
 use crate::panel::{Chunk, Panel};
 use crate::quants::{Min, Sub};
 use crate::tile::{Dot, Terms};
@@ -22,7 +22,7 @@ macro_rules! simd {
 pub(crate) use simd;
 
 #[inline(always)]
-fn first_lanes(n: usize) -> (__m256i, __m256i) {
+pub(crate) fn first_lanes(n: usize) -> (__m256i, __m256i) {
     static MASK: [i32; 32] = {
         let mut mask = [0; 32];
         let mut i = 0;
@@ -347,26 +347,14 @@ pub(crate) fn pairs<Q: QuantX86>(q: __m256i, x: __m256i) -> __m256i {
 
 impl<Q: QuantX86> Dot<Q> for Avx2 {
     #[inline(always)]
-    unsafe fn terms(w: *const u8, x: *const i8, sums: *const i32, full: bool) -> Terms<Avx2> {
-        simd!({
-            let low = terms_octet::<Q, false>(w, x, sums);
-            if !full {
-                let zero = _mm256_setzero_ps();
-                return Terms {
-                    sum: Avx2(low.sum, zero),
-                    d: Avx2(low.d, zero),
-                    min_sum: Avx2(low.min_sum, zero),
-                    m: Avx2(low.m, zero),
-                };
-            }
-            let high = terms_octet::<Q, false>(w.add(Q::OCTET_BYTES), x.add(256), sums.add(8));
-            Terms {
-                sum: Avx2(low.sum, high.sum),
-                d: Avx2(low.d, high.d),
-                min_sum: Avx2(low.min_sum, high.min_sum),
-                m: Avx2(low.m, high.m),
-            }
-        })
+    unsafe fn terms(w: *const u8, x: *const i8, sums: *const i32, blocks: usize) -> Terms<Avx2> {
+        let (low, high) = simd!(terms_16::<Q, false>(w, x, sums, blocks));
+        Terms {
+            sum: Avx2(low.sum, high.sum),
+            d: Avx2(low.d, high.d),
+            min_sum: Avx2(low.min_sum, high.min_sum),
+            m: Avx2(low.m, high.m),
+        }
     }
 
     #[inline(always)]

@@ -4,7 +4,7 @@ use std::arch::x86_64::*;
 
 use super::Lanes;
 use super::avx2::{load, max8, mins, quantise_32, simd, sum8, sums_of_eight};
-use super::x86_quants::{QuantX86, terms_octet, unpack_panel};
+use super::x86_quants::{QuantX86, terms_16, unpack_panel};
 use crate::panel::{Chunk, Panel};
 use crate::quants::{Min, Sub};
 use crate::tile::{Dot, Terms};
@@ -218,26 +218,14 @@ pub(crate) fn dot_bytes<Q: QuantX86>(q: __m256i, x: __m256i) -> __m256i {
 
 impl<Q: QuantX86> Dot<Q> for Avx512 {
     #[inline(always)]
-    unsafe fn terms(w: *const u8, x: *const i8, sums: *const i32, full: bool) -> Terms<Avx512> {
-        simd!({
-            let low = terms_octet::<Q, true>(w, x, sums);
-            if !full {
-                let zero = _mm256_setzero_ps();
-                return Terms {
-                    sum: join(low.sum, zero),
-                    d: join(low.d, zero),
-                    min_sum: join(low.min_sum, zero),
-                    m: join(low.m, zero),
-                };
-            }
-            let high = terms_octet::<Q, true>(w.add(Q::OCTET_BYTES), x.add(256), sums.add(8));
-            Terms {
-                sum: join(low.sum, high.sum),
-                d: join(low.d, high.d),
-                min_sum: join(low.min_sum, high.min_sum),
-                m: join(low.m, high.m),
-            }
-        })
+    unsafe fn terms(w: *const u8, x: *const i8, sums: *const i32, blocks: usize) -> Terms<Avx512> {
+        let (low, high) = simd!(terms_16::<Q, true>(w, x, sums, blocks));
+        Terms {
+            sum: join(low.sum, high.sum),
+            d: join(low.d, high.d),
+            min_sum: join(low.min_sum, high.min_sum),
+            m: join(low.m, high.m),
+        }
     }
 
     #[inline(always)]

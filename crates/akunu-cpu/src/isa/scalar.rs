@@ -194,10 +194,10 @@ unsafe fn integers<Q: Quant>(w: *const u8, b: usize, x: *const i8) -> (i32, i32)
 
 impl<Q: Quant> Dot<Q> for Scalar {
     #[inline(always)]
-    unsafe fn terms(w: *const u8, x: *const i8, _sums: *const i32, full: bool) -> Terms<Scalar> {
+    unsafe fn terms(w: *const u8, x: *const i8, _sums: *const i32, blocks: usize) -> Terms<Scalar> {
         let mut t = Terms { sum: [0.0; 16], d: [0.0; 16], min_sum: [0.0; 16], m: [0.0; 16] };
-        for l in 0..if full { 16 } else { 8 } {
-            // SAFETY: the caller gives sixteen (or eight) blocks of both.
+        for l in 0..blocks {
+            // SAFETY: the caller gives that many blocks of both.
             unsafe {
                 let (w, b) = (w.add(l / 8 * Q::OCTET_BYTES), l % 8);
                 let (sum, mins) = integers::<Q>(w, b, x.add(l * 32));

@@ -4,7 +4,7 @@
 use std::arch::x86_64::*;
 
 use super::Lanes;
-use super::avx2::{pairs, simd};
+use super::avx2::{first_lanes, pairs, simd};
 use crate::panel::{F16x, Panel};
 use crate::quants::{
     Min, Q2K, Q3K, Q4K, Q5K, Q6K, Q40, Q41, Q50, Q51, Q80, Quant, Sub, k4_scales, q3k_scales, u16_at, u32_at,
@@ -229,35 +229,122 @@ fn of_block(halves: __m128i, b: usize) -> __m256i {
     simd!(_mm256_cvtepi8_epi16(_mm_shuffle_epi8(halves, places)))
 }
 
-/// Terms of eight blocks.
+/// [`crate::tile::Dot::terms`] in two halves.
 ///
 /// # Safety
-/// Eight blocks can be read at each pointer; reached with AVX2 (and with AVX-512 VNNI where `VNNI`).
+/// `blocks` blocks can be read at each pointer; reached with AVX2 (and with AVX-512 VNNI where `VNNI`).
 #[inline(always)]
-pub(crate) unsafe fn terms_octet<Q: QuantX86, const VNNI: bool>(
+pub(crate) unsafe fn terms_16<Q: QuantX86, const VNNI: bool>(
+    w: *const u8,
+    x: *const i8,
+    sums: *const i32,
+    blocks: usize,
+) -> (Terms<__m256>, Terms<__m256>) {
+    simd!({
+        let (high_w, high_x, high_sums) =
+            (w.wrapping_add(Q::OCTET_BYTES), x.wrapping_add(256), sums.wrapping_add(8));
+        if blocks == 16 {
+            return (terms_octet::<Q, VNNI>(w, x, sums), terms_octet::<Q, VNNI>(high_w, high_x, high_sums));
+        }
+        if Q::BLOCKS == 8 {
+            // Super-blocks are whole octets, so a last round that is not sixteen is eight.
+            return (terms_octet::<Q, VNNI>(w, x, sums), no_terms());
+        }
+        if blocks >= 8 {
+            let high = terms_part::<Q, VNNI>(high_w, high_x, high_sums, blocks - 8);
+            return (terms_octet::<Q, VNNI>(w, x, sums), high);
+        }
+        (terms_part::<Q, VNNI>(w, x, sums, blocks), no_terms())
+    })
+}
+
+#[inline(always)]
+fn no_terms() -> Terms<__m256> {
+    let zero = simd!(_mm256_setzero_ps());
+    Terms { sum: zero, d: zero, min_sum: zero, m: zero }
+}
+
+/// Products of one block, summed to eight lanes.
+#[inline(always)]
+unsafe fn block_sums<Q: QuantX86, const VNNI: bool>(
+    q: __m256i,
+    x: *const i8,
+    sub: __m128i,
+    b: usize,
+) -> __m256i {
+    simd!({
+        let x = _mm256_loadu_si256(x.cast());
+        if Q::SUB == Sub::Half {
+            _mm256_madd_epi16(pairs::<Q>(q, x), of_block(sub, b))
+        } else if VNNI {
+            super::avx512::dot_bytes::<Q>(q, x)
+        } else {
+            _mm256_madd_epi16(pairs::<Q>(q, x), _mm256_set1_epi16(1))
+        }
+    })
+}
+
+#[inline(always)]
+unsafe fn terms_octet<Q: QuantX86, const VNNI: bool>(
     w: *const u8,
     x: *const i8,
     sums: *const i32,
 ) -> Terms<__m256> {
     simd!({
         let scales = Q::scales(w);
-        let ones = _mm256_set1_epi16(1);
         let mut v = [_mm256_setzero_si256(); 8];
         for b in 0..8 {
-            let x = _mm256_loadu_si256(x.add(b * 32).cast());
-            let q = Q::load(w, b);
-            v[b] = if Q::SUB == Sub::Half {
-                _mm256_madd_epi16(pairs::<Q>(q, x), of_block(scales.half_sub, b))
-            } else if VNNI {
-                super::avx512::dot_bytes::<Q>(q, x)
-            } else {
-                _mm256_madd_epi16(pairs::<Q>(q, x), ones)
-            };
+            v[b] = block_sums::<Q, VNNI>(Q::load(w, b), x.add(b * 32), scales.half_sub, b);
         }
+        let mut mins = [_mm256_setzero_si256(); 8];
+        if Q::MIN == Min::Half {
+            for b in 0..8 {
+                let x = _mm256_loadu_si256(x.add(b * 32).cast());
+                let pairs = _mm256_maddubs_epi16(_mm256_set1_epi8(1), x);
+                mins[b] = _mm256_madd_epi16(pairs, of_block(scales.half_min, b));
+            }
+        }
+        finish_terms::<Q>(v, mins, _mm256_loadu_si256(sums.cast()), &scales)
+    })
+}
+
+/// Terms of `blocks` < 8 blocks of the older types, of which nothing past the last may be read.
+#[inline(always)]
+unsafe fn terms_part<Q: QuantX86, const VNNI: bool>(
+    w: *const u8,
+    x: *const i8,
+    sums: *const i32,
+    blocks: usize,
+) -> Terms<__m256> {
+    simd!({
+        let zero = _mm256_setzero_si256();
+        let (mut v, mut d, mut m) = ([zero; 8], [0_u16; 8], [0_u16; 8]);
+        for b in 0..blocks {
+            v[b] = block_sums::<Q, VNNI>(Q::load(w, b), x.add(b * 32), _mm_setzero_si128(), b);
+            (d[b], m[b]) = (Q::d(w, b), Q::m(w, b));
+        }
+        let scales = Scales {
+            d: _mm256_cvtph_ps(_mm_loadu_si128(d.as_ptr().cast())),
+            m: _mm256_cvtph_ps(_mm_loadu_si128(m.as_ptr().cast())),
+            ..no_scales()
+        };
+        let sums = _mm256_maskload_epi32(sums, first_lanes(blocks).0);
+        finish_terms::<Q>(v, [zero; 8], sums, &scales)
+    })
+}
+
+/// From eight blocks' products and sums of activations to their terms.
+#[inline(always)]
+unsafe fn finish_terms<Q: QuantX86>(
+    v: [__m256i; 8],
+    mins: [__m256i; 8],
+    sums: __m256i,
+    scales: &Scales,
+) -> Terms<__m256> {
+    simd!({
         let mut sum = reduce8(v);
-        let bsums = _mm256_loadu_si256(sums.cast());
         if Q::OFFSET != 0 {
-            sum = _mm256_sub_epi32(sum, _mm256_mullo_epi32(bsums, _mm256_set1_epi32(Q::OFFSET)));
+            sum = _mm256_sub_epi32(sum, _mm256_mullo_epi32(sums, _mm256_set1_epi32(Q::OFFSET)));
         }
         let mut sum = _mm256_cvtepi32_ps(sum);
         if Q::SUB == Sub::Block {
@@ -265,17 +352,9 @@ pub(crate) unsafe fn terms_octet<Q: QuantX86, const VNNI: bool>(
         }
         let min_sum = match Q::MIN {
             Min::None => _mm256_setzero_ps(),
-            Min::Float => _mm256_cvtepi32_ps(bsums),
-            Min::Block => _mm256_mul_ps(_mm256_cvtepi32_ps(bsums), scales.min),
-            Min::Half => {
-                let mut v = [_mm256_setzero_si256(); 8];
-                for b in 0..8 {
-                    let x = _mm256_loadu_si256(x.add(b * 32).cast());
-                    let pairs = _mm256_maddubs_epi16(_mm256_set1_epi8(1), x);
-                    v[b] = _mm256_madd_epi16(pairs, of_block(scales.half_min, b));
-                }
-                _mm256_cvtepi32_ps(reduce8(v))
-            }
+            Min::Float => _mm256_cvtepi32_ps(sums),
+            Min::Block => _mm256_mul_ps(_mm256_cvtepi32_ps(sums), scales.min),
+            Min::Half => _mm256_cvtepi32_ps(reduce8(mins)),
         };
         Terms { sum, d: scales.d, min_sum, m: scales.m }
     })
