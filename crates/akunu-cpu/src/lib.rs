@@ -2,7 +2,7 @@
 //!
 //! Its arithmetic is canonical: the bits of every output are the same for every instruction set, number of threads,
 //! cut of a prompt into chunks and mix of a batch. `tile` defines matrix products, `kernels::attention` attention,
-//! `math` the elementary functions; the scalar implementation of [`isa`] is what all others are tested against.
+//! `math` the elementary functions; the scalar implementation of `isa` is what all others are tested against.
 #![allow(
     unsafe_code,
     reason = "kernels go through pointers whose extents `prepare` has checked, and through intrinsics that `isa` has detected"
