@@ -11,6 +11,7 @@ mod map;
 mod names;
 mod open;
 mod provider;
+pub mod quantise;
 mod region;
 
 pub use config::{Activation, ModelConfig, Rope, RopeScaling, Source, Window, WindowPattern};

@@ -23,11 +23,13 @@ mod random;
 mod simple;
 
 pub use k::{unpack_scales_offsets, unpack_scales_q3};
+pub(crate) use random::pack_scales_offsets;
 pub use random::{Rng, random_row};
 
 use half::{bf16, f16};
 
 use crate::DType;
+use crate::quantise::k as to_k;
 
 /// Why a row could not be converted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -35,8 +37,6 @@ use crate::DType;
 pub enum RowError {
     #[error("{elements} elements in {bytes} bytes is not whole {dtype} blocks")]
     Length { dtype: DType, elements: usize, bytes: usize },
-    #[error("there is no quantiser for {dtype} yet: choose F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0 or Q5_1")]
-    NoQuantiser { dtype: DType },
 }
 
 fn check(dtype: DType, elements: usize, bytes: usize) -> Result<(), RowError> {
@@ -79,7 +79,7 @@ pub fn dequantize_row(dtype: DType, bytes: &[u8], out: &mut [f32]) -> Result<(),
     Ok(())
 }
 
-/// Numbers to bytes, rounded to nearest. Infinite or NaN input gives some block, never a panic.
+/// Numbers to bytes: rounded to nearest, k-quants with the scales that a search found best. Infinite or NaN input gives some block, never a panic.
 pub fn quantize_row(dtype: DType, values: &[f32], out: &mut [u8]) -> Result<(), RowError> {
     check(dtype, values.len(), out.len())?;
     match dtype {
@@ -103,9 +103,11 @@ pub fn quantize_row(dtype: DType, values: &[f32], out: &mut [u8]) -> Result<(), 
         DType::Q5_0 => each_row(values, out, simple::to_q5_0),
         DType::Q5_1 => each_row(values, out, simple::to_q5_1),
         DType::Q8_0 => each_row(values, out, simple::to_q8_0),
-        DType::Q2K | DType::Q3K | DType::Q4K | DType::Q5K | DType::Q6K => {
-            return Err(RowError::NoQuantiser { dtype });
-        }
+        DType::Q2K => each_row(values, out, to_k::to_q2_k),
+        DType::Q3K => each_row(values, out, to_k::to_q3_k),
+        DType::Q4K => each_row(values, out, to_k::to_q4_k),
+        DType::Q5K => each_row(values, out, to_k::to_q5_k),
+        DType::Q6K => each_row(values, out, to_k::to_q6_k),
     }
     Ok(())
 }
@@ -135,7 +137,7 @@ fn half_at(block: &[u8], at: usize) -> f32 {
     f16::from_le_bytes([block[at], block[at + 1]]).to_f32()
 }
 
-fn put_half(block: &mut [u8], at: usize, value: f32) {
+pub(crate) fn put_half(block: &mut [u8], at: usize, value: f32) {
     block[at..at + 2].copy_from_slice(&f16::from_f32(value).to_le_bytes());
 }
 
@@ -150,12 +152,6 @@ mod tests {
         assert_eq!(error.to_string(), "32 elements in 17 bytes is not whole Q4_0 blocks");
         assert!(dequantize_row(DType::Q4K, &[0; 144], &mut out).is_err());
         assert!(quantize_row(DType::Q8_0, &out[..31], &mut [0; 34]).is_err());
-    }
-
-    #[test]
-    fn k_quants_have_no_quantiser_yet() {
-        let error = quantize_row(DType::Q4K, &[0.0; 256], &mut [0; 144]).unwrap_err();
-        assert_eq!(error, RowError::NoQuantiser { dtype: DType::Q4K });
     }
 
     #[test]

@@ -131,7 +131,7 @@ fn near(rng: &mut Rng, scale: u8, most: u8) -> u8 {
 }
 
 /// The inverse of [`super::unpack_scales_offsets`].
-fn pack_scales_offsets(scales: &[u8; 8], offsets: &[u8; 8]) -> [u8; 12] {
+pub(crate) fn pack_scales_offsets(scales: &[u8; 8], offsets: &[u8; 8]) -> [u8; 12] {
     let mut packed = [0; 12];
     for j in 0..4 {
         packed[j] = scales[j] | scales[j + 4] >> 4 << 6;

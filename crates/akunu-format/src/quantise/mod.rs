@@ -1,0 +1,4 @@
+//! Numbers to blocks, and whole models to smaller ones.
+
+pub(crate) mod k;
+mod search;

@@ -1,0 +1,350 @@
+//! The scales of k-quants' sub-blocks: those that leave the least squared error.
+//!
+//! A sub-block's scale decides its codes, and its codes decide which scale fits best: so a few scales are tried, each is
+//! fitted to its own codes by least squares, and the best goes on through a few rounds of coding and fitting. A
+//! block's scales then have to be small multiples of one number. Multiples next to the fitted scale are tried again,
+//! with the codes that each of them gives, and the number itself is fitted to all 256 codes.
+//!
+//! Codes are floats here, for the sake of vectors.
+
+use half::f16;
+
+/// Elements of a k-quant's block.
+pub(super) const LEN: usize = 256;
+
+/// Sums run in so many independent lanes, which compilers turn into vectors.
+const LANES: usize = 8;
+
+/// Rounds of coding and fitting after the best of the tried scales is known.
+const FITS: usize = 2;
+
+/// Rounds of choosing multiples and fitting what they are multiples of.
+const ROUNDS: usize = 2;
+
+/// The nearest integer, for numbers up to 2²²: so far above 2²³ floats have no room for fractions. Larger numbers
+/// stay large, which is all that clamping needs.
+fn nearest(v: f32) -> f32 {
+    const SHIFT: f32 = 12_582_912.0; // 1.5 · 2²³
+    (v + SHIFT) - SHIFT
+}
+
+/// As a file will hold it: half precision, and finite.
+pub(super) fn stored(v: f32) -> f32 {
+    let most = f32::from(f16::MAX);
+    f32::from(f16::from_f32(v.clamp(-most, most)))
+}
+
+fn inverse(v: f32) -> f32 {
+    if v == 0.0 { 0.0 } else { 1.0 / v }
+}
+
+fn total(lanes: [f32; LANES]) -> f32 {
+    lanes.iter().sum()
+}
+
+/// Σq, Σq² and Σxq over a sub-block and its codes.
+struct Sums {
+    q: f32,
+    qq: f32,
+    xq: f32,
+}
+
+fn sums<const N: usize>(x: &[f32; N], code: impl Fn(f32) -> f32) -> Sums {
+    let (mut q, mut qq, mut xq) = ([0.0; LANES], [0.0; LANES], [0.0; LANES]);
+    for x in x.as_chunks::<LANES>().0 {
+        for lane in 0..LANES {
+            let c = code(x[lane]);
+            q[lane] += c;
+            qq[lane] += c * c;
+            xq[lane] += x[lane] * c;
+        }
+    }
+    Sums { q: total(q), qq: total(qq), xq: total(xq) }
+}
+
+fn squared_error<const N: usize>(x: &[f32; N], decoded: impl Fn(f32) -> f32) -> f32 {
+    let mut lanes = [0.0; LANES];
+    for x in x.as_chunks::<LANES>().0 {
+        for lane in 0..LANES {
+            let off = x[lane] - decoded(x[lane]);
+            lanes[lane] += off * off;
+        }
+    }
+    total(lanes)
+}
+
+/// x ≈ scale·q − offset, offset ≥ 0, q = 0 … most.
+#[derive(Clone, Copy, Debug, Default)]
+struct Affine {
+    scale: f32,
+    offset: f32,
+}
+
+/// The code that `x` gets; `inverse` is 1/scale.
+fn affine_code(x: f32, inverse: f32, offset: f32, most: f32) -> f32 {
+    nearest((x + offset) * inverse).clamp(0.0, most)
+}
+
+/// The best scale and offset for given codes, and how much of Σx² they explain. `None` where codes say nothing.
+fn fit_affine<const N: usize>(sums: &Sums, sum_x: f32) -> Option<(Affine, f32)> {
+    let n = N as f32;
+    let determinant = n * sums.qq - sums.q * sums.q;
+    if determinant <= 0.0 {
+        return None;
+    }
+    let scale = (n * sums.xq - sum_x * sums.q) / determinant;
+    let least = (sums.qq * sum_x - sums.q * sums.xq) / determinant;
+    // The format takes offsets off, and cannot add them.
+    let (scale, least) = if least > 0.0 { (sums.xq / sums.qq, 0.0) } else { (scale, least) };
+    (scale > 0.0).then(|| (Affine { scale, offset: -least }, scale * sums.xq + least * sum_x))
+}
+
+fn affine<const N: usize>(x: &[f32; N], most: f32) -> Affine {
+    let least = x.iter().copied().fold(0.0, f32::min);
+    let greatest = x.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let range = greatest - least;
+    if !(range > 0.0 && range.is_finite()) {
+        return Affine { scale: 0.0, offset: -least };
+    }
+    let sum_x = x.iter().sum();
+    let (mut best, mut explained) = (Affine { scale: range / most, offset: -least }, f32::NEG_INFINITY);
+    // From a range a little wider than it is to one that cuts outliers off.
+    for step in 0..=12 {
+        let inverse = (most - 0.8 + 0.15 * step as f32) / range;
+        let sums = sums(x, |x| affine_code(x, inverse, -least, most));
+        if let Some((found, gain)) = fit_affine::<N>(&sums, sum_x)
+            && gain > explained
+        {
+            (best, explained) = (found, gain);
+        }
+    }
+    for _ in 0..FITS {
+        let inverse = inverse(best.scale);
+        let sums = sums(x, |x| affine_code(x, inverse, best.offset, most));
+        match fit_affine::<N>(&sums, sum_x) {
+            Some((found, gain)) if gain > explained => (best, explained) = (found, gain),
+            _ => break,
+        }
+    }
+    best
+}
+
+/// A block of sub-blocks with scales and offsets: x ≈ d·scale·q − m·offset.
+#[derive(Clone, Debug)]
+pub(super) struct AffineBlock<const SUBS: usize> {
+    pub(super) d: f32,
+    pub(super) m: f32,
+    pub(super) scales: [u8; SUBS],
+    pub(super) offsets: [u8; SUBS],
+    pub(super) codes: [u8; LEN],
+}
+
+/// Codes are 0 … `most`, scales and offsets 0 … `levels`. `SUBS · N` is 256.
+pub(super) fn affine_block<const SUBS: usize, const N: usize>(
+    x: &[f32; LEN],
+    most: f32,
+    levels: f32,
+) -> AffineBlock<SUBS> {
+    let subs = x.as_chunks::<N>().0;
+    let mut fits = [Affine::default(); SUBS];
+    for (fit, x) in fits.iter_mut().zip(subs) {
+        *fit = affine(x, most);
+    }
+    let largest = |of: fn(&Affine) -> f32| fits.iter().map(of).fold(0.0, f32::max);
+    let mut d = stored(largest(|fit| fit.scale) / levels);
+    let mut m = stored(largest(|fit| fit.offset) / levels);
+    let (mut best, mut least) = (None, f32::INFINITY);
+    for _ in 0..ROUNDS {
+        let mut multiples = [Affine::default(); SUBS];
+        let mut error = 0.0;
+        for ((multiples, fit), x) in multiples.iter_mut().zip(&fits).zip(subs) {
+            let (found, off) = affine_multiples(x, *fit, d, m, most, levels);
+            *multiples = found;
+            error += off;
+        }
+        // Not `<`, so that a block of NaN ends up as some block too.
+        if best.is_none() || error < least {
+            least = error;
+            best = Some((d, m, multiples));
+        } else {
+            break;
+        }
+        (d, m) = fit_affine_block(subs, &multiples, d, m, most);
+    }
+    let (d, m, multiples) = best.unwrap_or((d, m, [Affine::default(); SUBS]));
+    let mut codes = [0; LEN];
+    for ((codes, multiples), x) in codes.as_chunks_mut::<N>().0.iter_mut().zip(&multiples).zip(subs) {
+        let (inverse, offset) = (inverse(d * multiples.scale), m * multiples.offset);
+        for (code, &x) in codes.iter_mut().zip(x) {
+            *code = affine_code(x, inverse, offset, most) as u8;
+        }
+    }
+    let (scales, offsets) = (multiples.map(|of| of.scale as u8), multiples.map(|of| of.offset as u8));
+    AffineBlock { d, m, scales, offsets, codes }
+}
+
+/// The multiples of `d` and `m` nearest to a fit and about it, of which the best, and their error.
+fn affine_multiples<const N: usize>(
+    x: &[f32; N],
+    fit: Affine,
+    d: f32,
+    m: f32,
+    most: f32,
+    levels: f32,
+) -> (Affine, f32) {
+    let about = |v: f32, unit: f32| nearest(v * inverse(unit)).clamp(0.0, levels);
+    let (scale, offset) = (about(fit.scale, d), about(fit.offset, m));
+    let (mut best, mut least) = (Affine { scale, offset }, f32::INFINITY);
+    for scale in [scale, scale - 1.0, scale + 1.0] {
+        for offset in [offset, offset - 1.0, offset + 1.0] {
+            if scale < 0.0 || scale > levels || offset < 0.0 || offset > levels {
+                continue;
+            }
+            let (step, offset_value) = (d * scale, m * offset);
+            let inverse = inverse(step);
+            let error =
+                squared_error(x, |x| affine_code(x, inverse, offset_value, most) * step - offset_value);
+            if error < least {
+                (best, least) = (Affine { scale, offset }, error);
+            }
+        }
+    }
+    (best, least)
+}
+
+/// `d` and `m` by least squares over the whole block, for multiples and the codes that they give.
+fn fit_affine_block<const SUBS: usize, const N: usize>(
+    subs: &[[f32; N]],
+    multiples: &[Affine; SUBS],
+    d: f32,
+    m: f32,
+    most: f32,
+) -> (f32, f32) {
+    // With a = scale·q and b = offset: Σaa, Σab, Σbb, Σxa, Σxb.
+    let (mut aa, mut ab, mut bb, mut xa, mut xb) = (0.0f64, 0.0f64, 0.0f64, 0.0f64, 0.0f64);
+    for (x, of) in subs.iter().zip(multiples) {
+        let (inverse, offset) = (inverse(d * of.scale), m * of.offset);
+        let sums = sums(x, |x| affine_code(x, inverse, offset, most));
+        let (a, b) = (f64::from(of.scale), f64::from(of.offset));
+        aa += a * a * f64::from(sums.qq);
+        ab += a * b * f64::from(sums.q);
+        bb += b * b * N as f64;
+        xa += a * f64::from(sums.xq);
+        xb += b * f64::from(x.iter().sum::<f32>());
+    }
+    let determinant = aa * bb - ab * ab;
+    let (new_d, new_m) = if determinant > 1e-9 * aa * bb {
+        ((bb * xa - ab * xb) / determinant, (ab * xa - aa * xb) / determinant)
+    } else if aa > 0.0 {
+        ((xa + f64::from(m) * ab) / aa, f64::from(m))
+    } else {
+        (f64::from(d), f64::from(m))
+    };
+    if new_d > 0.0 && new_m >= 0.0 { (stored(new_d as f32), stored(new_m as f32)) } else { (d, m) }
+}
+
+/// The code that `x` gets: −half … half − 1.
+fn symmetric_code(x: f32, inverse: f32, half: f32) -> f32 {
+    nearest(x * inverse).clamp(-half, half - 1.0)
+}
+
+/// x ≈ scale·q, of either sign: negative codes reach one further.
+fn symmetric<const N: usize>(x: &[f32; N], half: f32) -> f32 {
+    let extreme = x.iter().copied().fold(0.0, |most: f32, x| if x.abs() > most.abs() { x } else { most });
+    if extreme == 0.0 || !extreme.is_finite() {
+        return 0.0;
+    }
+    let mut best = (-extreme / half, f32::NEG_INFINITY);
+    for step in -8i8..=8 {
+        let reach = half + 0.12 * f32::from(step);
+        best = better(best, x, -reach / extreme, half);
+        // With few codes it can pay to give the extreme the shorter side.
+        if half <= 4.0 {
+            best = better(best, x, (reach - 1.0).max(1.0) / extreme, half);
+        }
+    }
+    for _ in 0..FITS {
+        best = better(best, x, inverse(best.0), half);
+    }
+    best.0
+}
+
+/// The scale that fits the codes which `inverse` gives, if it explains more of Σx² than the best so far.
+fn better<const N: usize>(best: (f32, f32), x: &[f32; N], inverse: f32, half: f32) -> (f32, f32) {
+    let sums = sums(x, |x| symmetric_code(x, inverse, half));
+    let gain = sums.xq * sums.xq / sums.qq;
+    if gain > best.1 { (sums.xq / sums.qq, gain) } else { best }
+}
+
+/// A block of sub-blocks with signed scales: x ≈ d·scale·q.
+#[derive(Clone, Debug)]
+pub(super) struct SymmetricBlock {
+    pub(super) d: f32,
+    pub(super) scales: [i8; 16],
+    /// From 0: `half` stands for 0.
+    pub(super) codes: [u8; LEN],
+}
+
+/// Codes are −`half` … `half` − 1, scales −`levels` … `levels`; sixteen sub-blocks of sixteen.
+pub(super) fn symmetric_block(x: &[f32; LEN], half: f32, levels: f32) -> SymmetricBlock {
+    let subs = x.as_chunks::<16>().0;
+    let mut fits = [0.0f32; 16];
+    for (fit, x) in fits.iter_mut().zip(subs) {
+        *fit = symmetric(x, half);
+    }
+    let mut d = stored(fits.iter().fold(0.0, |most: f32, fit| most.max(fit.abs())) / levels);
+    let (mut best, mut least) = (None, f32::INFINITY);
+    for _ in 0..ROUNDS {
+        let mut scales = [0.0; 16];
+        let mut error = 0.0;
+        for ((scale, &fit), x) in scales.iter_mut().zip(&fits).zip(subs) {
+            let (found, off) = symmetric_multiple(x, fit, d, half, levels);
+            *scale = found;
+            error += off;
+        }
+        if best.is_none() || error < least {
+            least = error;
+            best = Some((d, scales));
+        } else {
+            break;
+        }
+        d = fit_symmetric_block(subs, &scales, d, half);
+    }
+    let (d, scales) = best.unwrap_or((d, [0.0; 16]));
+    let mut codes = [0; LEN];
+    for ((codes, &scale), x) in codes.as_chunks_mut::<16>().0.iter_mut().zip(&scales).zip(subs) {
+        let inverse = inverse(d * scale);
+        for (code, &x) in codes.iter_mut().zip(x) {
+            *code = (symmetric_code(x, inverse, half) + half) as u8;
+        }
+    }
+    SymmetricBlock { d, scales: scales.map(|scale| scale as i8), codes }
+}
+
+fn symmetric_multiple(x: &[f32; 16], fit: f32, d: f32, half: f32, levels: f32) -> (f32, f32) {
+    let scale = nearest(fit * inverse(d)).clamp(-levels, levels);
+    let (mut best, mut least) = (scale, f32::INFINITY);
+    for scale in [scale, scale - 1.0, scale + 1.0] {
+        if scale.abs() > levels {
+            continue;
+        }
+        let step = d * scale;
+        let inverse = inverse(step);
+        let error = squared_error(x, |x| symmetric_code(x, inverse, half) * step);
+        if error < least {
+            (best, least) = (scale, error);
+        }
+    }
+    (best, least)
+}
+
+fn fit_symmetric_block(subs: &[[f32; 16]], scales: &[f32; 16], d: f32, half: f32) -> f32 {
+    let (mut aa, mut xa) = (0.0f64, 0.0f64);
+    for (x, &scale) in subs.iter().zip(scales) {
+        let inverse = inverse(d * scale);
+        let sums = sums(x, |x| symmetric_code(x, inverse, half));
+        aa += f64::from(scale * scale) * f64::from(sums.qq);
+        xa += f64::from(scale) * f64::from(sums.xq);
+    }
+    if aa > 0.0 { stored((xa / aa) as f32) } else { d }
+}
