@@ -23,7 +23,6 @@ pub(crate) struct Patience {
 #[derive(Debug)]
 pub(crate) struct Barrier {
     members: usize,
-    patience: Patience,
     arrived: AtomicUsize,
     generation: AtomicUsize,
     /// Threads that are parked, or about to be.
@@ -33,10 +32,9 @@ pub(crate) struct Barrier {
 }
 
 impl Barrier {
-    pub(crate) fn new(members: usize, patience: Patience) -> Barrier {
+    pub(crate) fn new(members: usize) -> Barrier {
         Barrier {
             members,
-            patience,
             arrived: AtomicUsize::new(0),
             generation: AtomicUsize::new(0),
             sleepers: AtomicUsize::new(0),
@@ -47,10 +45,10 @@ impl Barrier {
 
     /// Waits for all members. The last to arrive runs `leader` before any goes on; everything that a member did
     /// before is visible to the leader, and everything that the leader did to all members after.
-    pub(crate) fn wait(&self, leader: impl FnOnce()) {
+    pub(crate) fn wait(&self, patience: Patience, leader: impl FnOnce()) {
         let generation = self.generation.load(Ordering::Relaxed);
         if self.arrived.fetch_add(1, Ordering::AcqRel) + 1 < self.members {
-            return self.wait_past(generation);
+            return self.wait_past(generation, patience);
         }
         leader();
         self.arrived.store(0, Ordering::Relaxed);
@@ -73,14 +71,14 @@ impl Barrier {
         self.generation.load(Ordering::Acquire) != generation
     }
 
-    fn wait_past(&self, generation: usize) {
-        for _ in 0..self.patience.spins {
+    fn wait_past(&self, generation: usize, patience: Patience) {
+        for _ in 0..patience.spins {
             if self.passed(generation) {
                 return;
             }
             std::hint::spin_loop();
         }
-        for _ in 0..self.patience.yields {
+        for _ in 0..patience.yields {
             if self.passed(generation) {
                 return;
             }
@@ -128,7 +126,7 @@ mod loom_tests {
         let mut builder = loom::model::Builder::new();
         builder.preemption_bound = Some(3);
         builder.check(move || {
-            let barrier = Arc::new(Barrier::new(members, patience));
+            let barrier = Arc::new(Barrier::new(members));
             let parts = Arc::new(AtomicUsize::new(0));
             let published = Arc::new(AtomicUsize::new(0));
             let walk = {
@@ -136,13 +134,13 @@ mod loom_tests {
                 move || {
                     for round in 1..=rounds {
                         parts.fetch_add(1, Ordering::Relaxed);
-                        barrier.wait(|| {
+                        barrier.wait(patience, || {
                             assert_eq!(parts.load(Ordering::Relaxed), members * round);
                             published.store(round, Ordering::Relaxed);
                         });
                         assert_eq!(published.load(Ordering::Relaxed), round);
                         // The next leader may publish only after all have looked.
-                        barrier.wait(|| ());
+                        barrier.wait(patience, || ());
                     }
                 }
             };

@@ -181,11 +181,13 @@ impl CpuDevice {
     ) {
         let prepared = &self.prepared[replay.0 as usize];
         let commands = &prepared.commands[first..first + count];
-        let barrier: *const _ = self.pool.barrier();
+        let (barrier, patience) = self.pool.barrier();
+        let barrier: *const _ = barrier;
         let walk = Walk {
             commands,
             // SAFETY: the pool outlives the walk, and running a job does not touch the barrier's place.
             barrier: unsafe { &*barrier },
+            patience,
             scratch: &self.scratch,
             rows: self.last.0.min(prepared.table.rows),
             logit_rows: self.last.1.min(prepared.table.logit_rows),

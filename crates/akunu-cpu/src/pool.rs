@@ -26,6 +26,7 @@ unsafe impl Sync for Shared {}
 pub(crate) struct Pool {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
+    busy: Patience,
 }
 
 impl std::fmt::Debug for Pool {
@@ -34,18 +35,21 @@ impl std::fmt::Debug for Pool {
     }
 }
 
-/// Brief, so that an idle pool soon sleeps; and briefer where workers have to share cores, so that the one that
-/// others wait for gets to run.
-fn patience(workers: usize) -> Patience {
+/// Between submissions: brief, so that an idle pool soon sleeps.
+const IDLE: Patience = Patience { spins: 2000, yields: 10 };
+
+/// Inside one. Yielding comes before parking because a worker that shares its core with another (more threads than
+/// cores) hands it over at once that way, at a fraction of what sleeping and waking cost; and then spinning is waste.
+fn busy(workers: usize) -> Patience {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    if workers > cores { Patience { spins: 20, yields: 2 } } else { Patience { spins: 4000, yields: 4 } }
+    Patience { spins: if workers > cores { 20 } else { 2000 }, yields: 50 }
 }
 
 impl Pool {
     /// The caller is worker 0; the others are threads.
     pub(crate) fn new(workers: usize) -> std::io::Result<Pool> {
         let shared = Arc::new(Shared {
-            barrier: Barrier::new(workers, patience(workers)),
+            barrier: Barrier::new(workers),
             job: UnsafeCell::new(None),
             quit: AtomicBool::new(false),
         });
@@ -58,21 +62,21 @@ impl Pool {
                 Err(error) => {
                     // Those that started wait for all: the missing ones are counted as there, and they all quit.
                     shared.barrier.count_absent(workers - worker);
-                    drop(Pool { shared, threads });
+                    drop(Pool { shared, threads, busy: busy(workers) });
                     return Err(error);
                 }
             }
         }
-        Ok(Pool { shared, threads })
+        Ok(Pool { shared, threads, busy: busy(workers) })
     }
 
     pub(crate) fn workers(&self) -> usize {
         self.threads.len() + 1
     }
 
-    /// Where the job's workers meet.
-    pub(crate) fn barrier(&self) -> &Barrier {
-        &self.shared.barrier
+    /// Where the job's workers meet, and how long they wait awake.
+    pub(crate) fn barrier(&self) -> (&Barrier, Patience) {
+        (&self.shared.barrier, self.busy)
     }
 
     /// Runs `job` on all workers and returns when all are done with it.
@@ -81,20 +85,20 @@ impl Pool {
         let job: Job = unsafe { std::mem::transmute::<&(dyn Fn(usize) + Sync), Job>(job) };
         // SAFETY: all workers wait at the start barrier.
         unsafe { *self.shared.job.get() = Some(job) };
-        self.shared.barrier.wait(|| ());
+        self.shared.barrier.wait(IDLE, || ());
         work(&self.shared, 0);
-        self.shared.barrier.wait(|| ());
+        self.shared.barrier.wait(self.busy, || ());
     }
 }
 
 fn serve(shared: &Shared, worker: usize) {
     loop {
-        shared.barrier.wait(|| ());
+        shared.barrier.wait(IDLE, || ());
         if shared.quit.load(Ordering::Relaxed) {
             return;
         }
         work(shared, worker);
-        shared.barrier.wait(|| ());
+        shared.barrier.wait(IDLE, || ());
     }
 }
 
@@ -114,7 +118,7 @@ fn work(shared: &Shared, worker: usize) {
 impl Drop for Pool {
     fn drop(&mut self) {
         self.shared.quit.store(true, Ordering::Relaxed);
-        self.shared.barrier.wait(|| ());
+        self.shared.barrier.wait(IDLE, || ());
         for thread in self.threads.drain(..) {
             // A worker cannot have panicked: that aborts.
             let _ = thread.join();

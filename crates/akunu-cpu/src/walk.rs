@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use akunu_plan::Kernel;
 
-use crate::barrier::Barrier;
+use crate::barrier::{Barrier, Patience};
 use crate::command::{Command, Context};
 use crate::memory::Owned;
 use crate::panel::Scratch;
@@ -13,6 +13,7 @@ use crate::panel::Scratch;
 pub(crate) struct Walk<'a> {
     pub(crate) commands: &'a [Command],
     pub(crate) barrier: &'a Barrier,
+    pub(crate) patience: Patience,
     /// One of each worker's own.
     pub(crate) scratch: &'a [Owned],
     pub(crate) rows: usize,
@@ -54,7 +55,7 @@ impl Walk<'_> {
                 if catch_unwind(AssertUnwindSafe(run)).is_err() {
                     self.state.panicked.store(index + 1, Ordering::Relaxed);
                 }
-                self.barrier.wait(|| self.lead(step, index));
+                self.barrier.wait(self.patience, || self.lead(step, index));
                 if self.state.done.load(Ordering::Relaxed) {
                     return;
                 }
@@ -130,11 +131,13 @@ mod tests {
         let counter = AtomicU32::new(0);
         let commands: Vec<_> = runs.iter().map(|run| command(*run, &counter)).collect();
         let scratch: Vec<_> = (0..pool.workers()).filter_map(|_| Owned::zeroed(64)).collect();
-        let barrier: *const Barrier = pool.barrier();
+        let (barrier, patience) = pool.barrier();
+        let barrier: *const Barrier = barrier;
         let walk = Walk {
             commands: &commands,
             // SAFETY: the pool outlives the walk.
             barrier: unsafe { &*barrier },
+            patience,
             scratch: &scratch,
             rows: 1,
             logit_rows: 0,
