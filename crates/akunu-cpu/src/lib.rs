@@ -11,6 +11,10 @@
     clippy::needless_range_loop,
     reason = "rows, outputs and blocks are numbered across several arrays of registers at once"
 )]
+#![cfg_attr(
+    not(target_arch = "x86_64"),
+    allow(dead_code, reason = "what only the x86 instruction sets ask of panels and types")
+)]
 
 mod barrier;
 #[cfg(not(loom))]
