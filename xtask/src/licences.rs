@@ -24,8 +24,13 @@ const PERMISSIVE: &[&str] = &[
 ];
 
 /// Crates that may come in two versions, with the reason.
-const DUPLICATES: &[(&str, &str)] =
-    &[("syn", "derive macros, at build time only, move to version 3 one by one")];
+const DUPLICATES: &[(&str, &str)] = &[
+    ("base64", "tokenizers reads SentencePiece's tables with an old one"),
+    ("getrandom", "tokenizers and tempfile are a version apart"),
+    ("r-efi", "comes with getrandom, for UEFI only"),
+    ("rand_core", "comes with tokenizers' rand"),
+    ("syn", "derive macros, at build time only, move to version 3 one by one"),
+];
 
 pub(crate) fn check() -> Result<()> {
     let output = cargo(&["metadata", "--format-version", "1", "--locked"]).output()?;

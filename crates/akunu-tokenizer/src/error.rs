@@ -10,8 +10,8 @@ pub enum TokenizerError {
     #[error(transparent)]
     Metadata(#[from] FormatError),
     #[error(
-        "unknown tokenizer model `{name}`: `llama` (SentencePiece BPE), `gpt2` (byte-level BPE) and \
-         `bert` (WordPiece) are supported"
+        "unknown tokenizer model `{name}`: `llama` (SentencePiece BPE), `t5` (SentencePiece Unigram), `gpt2` \
+         (byte-level BPE) and `bert` (WordPiece) are supported"
     )]
     UnknownModel { name: String },
     #[error(
@@ -33,6 +33,24 @@ pub enum TokenizerError {
     MergeOfUnknownToken { index: usize, merge: String, part: String },
     #[error("the vocabulary has neither a token for `{text}` nor one for unknown text")]
     Unencodable { text: String },
+    #[error("the table that text is rewritten by (`precompiled_charsmap`) {what}")]
+    Normalization { what: &'static str },
+    #[error("`tokenizer.model` is not a SentencePiece file: {what}")]
+    NotSentencePiece { what: &'static str },
+    #[error("cannot read {path}: {message}")]
+    Io { path: String, message: String },
+    #[error("{path} has {len} bytes, and no vocabulary has more than {max}")]
+    FileTooLarge { path: String, len: u64, max: u64 },
+    #[error("`{file}` is not JSON of the right form: {message}")]
+    Json { file: &'static str, message: String },
+    #[error("`{file}` has no `{field}`")]
+    MissingField { file: &'static str, field: &'static str },
+    #[error("`tokenizer.json` has a `{key}` of the unknown type `{name}`; known are: {known}")]
+    UnknownPart { key: &'static str, name: String, known: String },
+    #[error("this vocabulary needs {what}, which is not supported")]
+    Unsupported { what: String },
+    #[error("`tokenizer.json` was refused by the `tokenizers` library: {message}")]
+    Library { message: String },
     #[error("the text has {len} bytes, and at most {max} can be tokenized at once")]
     TextTooLong { len: usize, max: usize },
 }

@@ -11,22 +11,30 @@
 mod bytelevel;
 mod bytes;
 mod cache;
+mod charsmap;
 mod eog;
 mod error;
+mod files;
 mod hash;
+mod hf;
 mod merge;
+mod model_file;
 mod native;
 mod pretokenizer;
+mod protobuf;
 mod sentencepiece;
 mod special;
 mod stream;
 mod unicode;
+mod unigram;
 mod vocabulary;
 mod wordpiece;
 
 use std::fmt::Debug;
 
 pub use error::TokenizerError;
+pub use hf::{HfTokenizer, Sidecar};
+pub use model_file::from_model_file;
 pub use native::NativeTokenizer;
 pub use stream::StreamDecoder;
 pub use vocabulary::{Model, SpecialTokens, TokenKind, Vocabulary};

@@ -50,6 +50,15 @@ impl Merger {
         self.parts.push(Part { start, end, id, rank: NONE, merged: NONE, previous: NONE, next: NONE });
     }
 
+    /// The parts as they are now.
+    pub(crate) fn parts(&self) -> &[Part] {
+        &self.parts
+    }
+
+    pub(crate) fn reverse(&mut self) {
+        self.parts.reverse();
+    }
+
     /// Gives back what an unusually long word needed.
     pub(crate) fn release_excess(&mut self) {
         const KEPT: usize = 1 << 14;

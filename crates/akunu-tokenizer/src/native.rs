@@ -12,6 +12,7 @@ use crate::hash::Pieces;
 use crate::merge::Merger;
 use crate::sentencepiece::{SPACE_MARK, SentencePiece};
 use crate::special::{Fragment, SpecialTexts};
+use crate::unigram::Way;
 use crate::wordpiece::WordPiece;
 use crate::{
     EncodeOptions, MAX_TEXT, Model, SpecialTokens, TokenKind, Tokenizer, TokenizerError, Vocabulary,
@@ -45,6 +46,7 @@ pub(crate) struct Scratch {
     pub(crate) cache: WordCache,
     pub(crate) merger: Merger,
     pub(crate) text: String,
+    pub(crate) ways: Vec<Way>,
 }
 
 /// Working memories that are kept.
@@ -58,7 +60,9 @@ impl NativeTokenizer {
         name_control_tokens(&vocabulary, &mut kinds);
         let pieces = pieces(&vocabulary, &kinds);
         let model = match vocabulary.model {
-            Model::SentencePiece => Encoder::SentencePiece(SentencePiece::new(&vocabulary, &kinds, &pieces)),
+            Model::SentencePiece | Model::Unigram => {
+                Encoder::SentencePiece(SentencePiece::new(&vocabulary, &kinds, &pieces)?)
+            }
             Model::ByteLevel => Encoder::ByteLevel(ByteLevel::new(&vocabulary, &kinds, &pieces)?),
             Model::WordPiece => Encoder::WordPiece(WordPiece::new(&vocabulary, &kinds, &pieces)),
         };
@@ -136,6 +140,8 @@ impl Tokenizer for NativeTokenizer {
             ids.truncate(before);
         }
         scratch.merger.release_excess();
+        scratch.ways.clear();
+        scratch.ways.shrink_to(1 << 14);
         let mut pool = pool();
         if pool.len() < MAX_SCRATCH {
             pool.push(scratch);
@@ -249,7 +255,8 @@ fn pieces(vocabulary: &Vocabulary, kinds: &[TokenKind]) -> Pieces {
     let mut pieces = Pieces::default();
     for (text, kind) in vocabulary.tokens.iter().zip(kinds) {
         pieces.push_with(|out| match kind {
-            TokenKind::Control | TokenKind::Unknown => {}
+            TokenKind::Control => {}
+            TokenKind::Unknown => out.extend_from_slice(vocabulary.unknown_surface.as_bytes()),
             TokenKind::UserDefined => out.extend_from_slice(text.as_bytes()),
             TokenKind::Byte => match byte_of_hex(text) {
                 Some(byte) => out.push(byte),

@@ -1,25 +1,36 @@
-//! SentencePiece's BPE: characters merge into the token with the best score, again and again. A character that
-//! has no token is spelled in bytes.
+//! SentencePiece. Its BPE: characters merge into the token with the best score, again and again. Its Unigram: see
+//! [`crate::unigram`]. A character that has no token is spelled in bytes.
 
 use crate::TokenizerError;
+use crate::charsmap::{CharsMap, Normalizer};
 use crate::error::printable;
 use crate::hash::{Merge, PieceIndex, Pieces};
 use crate::merge::NONE;
 use crate::native::Scratch;
-use crate::{TokenKind, Vocabulary};
+use crate::unigram::Unigram;
+use crate::{Model, TokenKind, Vocabulary};
 
 /// How vocabularies write a space.
 pub(crate) const SPACE_MARK: char = '▁';
 
 #[derive(Debug)]
 pub(crate) struct SentencePiece {
-    index: PieceIndex,
-    /// By id: how soon a token is merged to. Equal scores have equal ranks.
-    ranks: Vec<u32>,
+    rule: Rule,
+    normalizer: Normalizer,
     /// `<0x00>` and so on, or [`NONE`].
     byte_ids: [u32; 256],
     unknown: Option<u32>,
     neighbours: Neighbours,
+}
+
+#[derive(Debug)]
+enum Rule {
+    Merges {
+        index: PieceIndex,
+        /// By id: how soon a token is merged to. Equal scores have equal ranks.
+        ranks: Vec<u32>,
+    },
+    Unigram(Unigram),
 }
 
 /// The pairs of bytes that stand side by side in some token: a bit for each.
@@ -59,14 +70,25 @@ impl Neighbours {
 }
 
 impl SentencePiece {
-    pub(crate) fn new(vocabulary: &Vocabulary, kinds: &[TokenKind], pieces: &Pieces) -> SentencePiece {
+    pub(crate) fn new(
+        vocabulary: &Vocabulary,
+        kinds: &[TokenKind],
+        pieces: &Pieces,
+    ) -> Result<SentencePiece, TokenizerError> {
         let mut index = PieceIndex::with_capacity(kinds.len());
+        let mut unigram = Some(Unigram::new()).filter(|_| vocabulary.model == Model::Unigram);
         let (mut byte_ids, mut neighbours) = ([NONE; 256], Neighbours(vec![0; 1024]));
         for (id, kind) in kinds.iter().enumerate() {
             let bytes = pieces.get(id as u32).unwrap_or_default();
             match kind {
                 TokenKind::Normal | TokenKind::Unused => {
-                    index.insert(pieces, id as u32);
+                    let score = vocabulary.scores.get(id).copied().unwrap_or(0.0);
+                    match &mut unigram {
+                        // Unused tokens keep their id and are no part of any text.
+                        Some(_) if *kind == TokenKind::Unused => {}
+                        Some(unigram) => unigram.insert(pieces, id as u32, score),
+                        None => index.insert(pieces, id as u32),
+                    }
                     neighbours.add(bytes);
                 }
                 TokenKind::Byte => {
@@ -79,8 +101,16 @@ impl SentencePiece {
                 _ => {}
             }
         }
-        let ranks = ranks(&vocabulary.scores, kinds.len());
-        SentencePiece { index, ranks, byte_ids, unknown: vocabulary.special.unknown, neighbours }
+        let rule = match unigram {
+            Some(unigram) => Rule::Unigram(unigram),
+            None => Rule::Merges { index, ranks: ranks(&vocabulary.scores, kinds.len()) },
+        };
+        let normalizer = Normalizer {
+            map: CharsMap::read(&vocabulary.charsmap)?,
+            remove_extra_spaces: vocabulary.remove_extra_spaces,
+        };
+        let unknown = vocabulary.special.unknown;
+        Ok(SentencePiece { rule, normalizer, byte_ids, unknown, neighbours })
     }
 
     pub(crate) fn encode(
@@ -93,16 +123,7 @@ impl SentencePiece {
     ) -> Result<(), TokenizerError> {
         let mut spaced = std::mem::take(&mut scratch.text);
         spaced.clear();
-        if add_space {
-            spaced.push(' ');
-        }
-        // Tokens are kept with real spaces, and the mark that files use for them means one in a text, too.
-        for (at, part) in text.split(SPACE_MARK).enumerate() {
-            if at > 0 {
-                spaced.push(' ');
-            }
-            spaced.push_str(part);
-        }
+        self.normalizer.apply(text, add_space, &mut spaced);
         let result = self.encode_parts(&spaced, pieces, scratch, ids);
         scratch.text = spaced;
         result
@@ -133,6 +154,25 @@ impl SentencePiece {
         Ok(())
     }
 
+    /// Leaves the tokens of `text` as the parts of the merger; those without a token are characters.
+    fn cut(&self, text: &str, pieces: &Pieces, scratch: &mut Scratch) {
+        let (bytes, merger) = (text.as_bytes(), &mut scratch.merger);
+        match &self.rule {
+            Rule::Unigram(unigram) => unigram.cut(text, &mut scratch.ways, merger),
+            Rule::Merges { index, ranks } => {
+                merger.clear();
+                for (at, c) in text.char_indices() {
+                    let end = at + c.len_utf8();
+                    merger.push(at, end, index.get(pieces, &bytes[at..end]).unwrap_or(NONE));
+                }
+                merger.run(|left, right| {
+                    let id = index.get(pieces, &bytes[left.start as usize..right.end as usize])?;
+                    Some(Merge { rank: ranks[id as usize], id })
+                });
+            }
+        }
+    }
+
     /// `false` if some of it has no token.
     fn encode_part(
         &self,
@@ -143,18 +183,9 @@ impl SentencePiece {
         ids: &mut Vec<u32>,
     ) -> Result<bool, TokenizerError> {
         let bytes = text.as_bytes();
-        let merger = &mut scratch.merger;
-        merger.clear();
-        for (at, c) in text.char_indices() {
-            let end = at + c.len_utf8();
-            merger.push(at, end, self.index.get(pieces, &bytes[at..end]).unwrap_or(NONE));
-        }
-        let parts = merger.run(|left, right| {
-            let id = self.index.get(pieces, &bytes[left.start as usize..right.end as usize])?;
-            Some(Merge { rank: self.ranks[id as usize], id })
-        });
+        self.cut(text, pieces, scratch);
         let mut known = true;
-        for part in parts {
+        for part in scratch.merger.parts() {
             let (start, end) = (part.start as usize, part.end as usize);
             let spelled = bytes[start..end].iter().map(|&byte| self.byte_ids[byte as usize]);
             if part.id != NONE {

@@ -10,6 +10,8 @@ use crate::pretokenizer;
 pub enum Model {
     /// `llama`: SentencePiece's BPE: pieces of text merge in the order of their scores.
     SentencePiece,
+    /// `t5`: SentencePiece's Unigram: the tokens whose scores have the highest sum.
+    Unigram,
     /// `gpt2`: byte-level BPE: bytes of a word merge in the order of a list of pairs.
     ByteLevel,
     /// `bert`: WordPiece: the longest token that fits, from left to right.
@@ -32,7 +34,7 @@ pub enum TokenKind {
 }
 
 impl TokenKind {
-    fn from_gguf(kind: i128) -> TokenKind {
+    pub(crate) fn from_gguf(kind: i128) -> TokenKind {
         match kind {
             2 => TokenKind::Unknown,
             3 => TokenKind::Control,
@@ -78,6 +80,12 @@ pub struct Vocabulary {
     pub special: SpecialTokens,
     /// Text gets a space in front, so that its first word is the token that it is elsewhere (SentencePiece).
     pub add_space_prefix: bool,
+    /// SentencePiece's `precompiled_charsmap`: how text is rewritten first; empty, if it is not.
+    pub charsmap: Vec<u8>,
+    /// What the token for unknown text looks like in a text.
+    pub unknown_surface: String,
+    /// Spaces at the ends of a text go, and of several one stays (SentencePiece).
+    pub remove_extra_spaces: bool,
     /// A word that is a token stays whole, whether merges lead there or not (byte-level BPE).
     pub ignore_merges: bool,
     /// WordPiece: fold case; take marks off letters.
@@ -97,11 +105,15 @@ impl Vocabulary {
             kinds: Vec::new(),
             merges: Strings::new(),
             special: SpecialTokens {
-                add_bos: model != Model::ByteLevel || llama_like,
+                add_bos: matches!(model, Model::SentencePiece | Model::WordPiece) || llama_like,
+                add_eos: model == Model::Unigram,
                 add_separator: model == Model::WordPiece,
                 ..SpecialTokens::default()
             },
-            add_space_prefix: model == Model::SentencePiece,
+            add_space_prefix: matches!(model, Model::SentencePiece | Model::Unigram),
+            charsmap: Vec::new(),
+            unknown_surface: String::new(),
+            remove_extra_spaces: false,
             ignore_merges: model == Model::ByteLevel && pretokenizer::ignores_merges(pre),
             lowercase: model == Model::WordPiece,
             strip_accents: model == Model::WordPiece,
@@ -116,6 +128,7 @@ impl Vocabulary {
         let name = metadata.str(MODEL)?.ok_or(TokenizerError::MissingKey { key: MODEL })?;
         let model = match name {
             "llama" => Model::SentencePiece,
+            "t5" => Model::Unigram,
             "gpt2" => Model::ByteLevel,
             "bert" => Model::WordPiece,
             other => return Err(TokenizerError::UnknownModel { name: crate::error::printable(other) }),
@@ -150,6 +163,7 @@ impl Vocabulary {
                 (special.padding, special.unknown, special.bos) = (known(0), known(100), known(101));
                 (special.separator, special.mask) = (known(102), known(103));
             }
+            Model::Unigram => (special.eos, special.unknown) = (known(1), known(2)),
             Model::ByteLevel => {}
         }
         if let Some(cls) = special_id(metadata, "tokenizer.ggml.cls_token_id", tokens)? {
@@ -183,7 +197,14 @@ impl Vocabulary {
 
     fn read_settings(&mut self, metadata: &Metadata) -> Result<(), TokenizerError> {
         if let Some(prefix) = metadata.bool("tokenizer.ggml.add_space_prefix")? {
-            self.add_space_prefix = prefix && self.model == Model::SentencePiece;
+            self.add_space_prefix = prefix && matches!(self.model, Model::SentencePiece | Model::Unigram);
+        }
+        // Files of SentencePiece's BPE carry a table, too, that is not meant to be applied.
+        if self.model == Model::Unigram {
+            const MAP: &str = "tokenizer.ggml.precompiled_charsmap";
+            self.charsmap = bytes(metadata, MAP)?;
+            let extra = metadata.bool("tokenizer.ggml.remove_extra_whitespaces")?;
+            self.remove_extra_spaces = extra.unwrap_or(false);
         }
         if let Some(lowercase) = metadata.bool("tokenizer.ggml.normalizer.lowercase")? {
             (self.lowercase, self.strip_accents) = (lowercase, lowercase);
@@ -217,6 +238,16 @@ fn scores(metadata: &Metadata) -> Result<Vec<f32>, TokenizerError> {
         // Some converters number the pieces instead.
         Some(Value::Array(Array::I32(ranks))) => ranks.iter().map(|&rank| rank as f32).collect(),
         _ => metadata.f32s(KEY)?.map(|scores| scores.to_vec()).unwrap_or_default(),
+    })
+}
+
+/// An array of bytes, whichever sign its type has.
+fn bytes(metadata: &Metadata, key: &str) -> Result<Vec<u8>, TokenizerError> {
+    Ok(match metadata.get(key) {
+        Some(Value::Array(Array::U8(bytes))) => bytes.to_vec(),
+        Some(Value::Array(Array::I8(bytes))) => bytes.iter().map(|&byte| byte as u8).collect(),
+        None => Vec::new(),
+        Some(_) => return Err(TokenizerError::Normalization { what: "is not an array of bytes" }),
     })
 }
 
@@ -262,7 +293,7 @@ mod tests {
     #[test]
     fn missing_and_unknown_things_are_named() {
         assert!(error(&Metadata::default()).contains("tokenizer.ggml.model"));
-        assert!(error(&file("t5", &["a"])).contains("`t5`"));
+        assert!(error(&file("rwkv", &["a"])).contains("`rwkv`"));
         assert!(error(&file("gpt2", &["a"])).contains("tokenizer.ggml.merges"));
         assert!(error(&file("llama", &[])).contains("no tokens"));
         let mut metadata = file("gpt2", &["a"]);

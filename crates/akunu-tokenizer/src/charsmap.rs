@@ -1,0 +1,183 @@
+//! SentencePiece's normalisation: text is rewritten by a table that comes with the vocabulary (`nmt_nfkc` and the
+//! like), and spaces are put in order.
+
+use crate::TokenizerError;
+use crate::sentencepiece::SPACE_MARK;
+
+/// A trie of texts and what each becomes: a "double array", 32 bits a node, and the replacements, each ended by a 0.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct CharsMap {
+    units: Vec<u32>,
+    replacements: Vec<u8>,
+}
+
+impl CharsMap {
+    /// An empty one changes nothing.
+    pub(crate) fn read(bytes: &[u8]) -> Result<CharsMap, TokenizerError> {
+        if bytes.is_empty() {
+            return Ok(CharsMap::default());
+        }
+        let broken = |what| TokenizerError::Normalization { what };
+        let (len, rest) = bytes.split_first_chunk::<4>().ok_or(broken("has no length"))?;
+        let len = u32::from_le_bytes(*len) as usize;
+        let (trie, replacements) = rest.split_at_checked(len).ok_or(broken("is shorter than its trie"))?;
+        let (units, odd) = trie.as_chunks::<4>();
+        if units.is_empty() || !odd.is_empty() {
+            return Err(broken("has a trie of the wrong size"));
+        }
+        if std::str::from_utf8(replacements).is_err() {
+            return Err(broken("replaces text with what is not UTF-8"));
+        }
+        let units = units.iter().map(|unit| u32::from_le_bytes(*unit)).collect();
+        Ok(CharsMap { units, replacements: replacements.to_vec() })
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.units.is_empty()
+    }
+
+    /// The longest text that `text` begins with and the table knows: its length, and what it becomes.
+    pub(crate) fn longest(&self, text: &[u8]) -> Option<(usize, &str)> {
+        let (mut node, mut found) = (offset(*self.units.first()?), None);
+        for (at, &byte) in text.iter().enumerate() {
+            node ^= u32::from(byte);
+            let Some(&unit) = self.units.get(node as usize) else { break };
+            if unit & 0x8000_00ff != u32::from(byte) {
+                break;
+            }
+            node ^= offset(unit);
+            let leaf = self.units.get(node as usize).filter(|_| unit & 0x100 != 0);
+            found = leaf.map(|leaf| (at + 1, leaf & 0x7fff_ffff)).or(found);
+        }
+        let (len, start) = found?;
+        let rest = self.replacements.get(start as usize..)?;
+        let end = rest.iter().position(|&byte| byte == 0).unwrap_or(rest.len());
+        Some((len, std::str::from_utf8(&rest[..end]).ok()?))
+    }
+
+    /// Appends `text`, rewritten.
+    pub(crate) fn rewrite(&self, text: &str, out: &mut String) {
+        if self.is_empty() {
+            return out.push_str(text);
+        }
+        let mut at = 0;
+        while let Some(c) = text[at..].chars().next() {
+            match self.longest(&text.as_bytes()[at..]) {
+                // A broken table may name half a character: that is no match.
+                Some((len, new)) if len > 0 && text.is_char_boundary(at + len) => {
+                    out.push_str(new);
+                    at += len;
+                }
+                _ => {
+                    out.push(c);
+                    at += c.len_utf8();
+                }
+            }
+        }
+    }
+}
+
+/// Where a node's children are, relative to it.
+fn offset(unit: u32) -> u32 {
+    (unit >> 10) << ((unit & 0x200) >> 6)
+}
+
+/// What is done to a text before it is cut into tokens.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Normalizer {
+    pub(crate) map: CharsMap,
+    /// No space at either end of a text, and one where there were several.
+    pub(crate) remove_extra_spaces: bool,
+}
+
+impl Normalizer {
+    /// Appends `text` as the model sees it, with real spaces.
+    pub(crate) fn apply(&self, text: &str, add_space: bool, out: &mut String) {
+        let rewritten = if self.map.is_empty() {
+            None
+        } else {
+            let mut rewritten = String::with_capacity(text.len());
+            self.map.rewrite(text, &mut rewritten);
+            Some(rewritten)
+        };
+        let text = rewritten.as_deref().unwrap_or(text);
+        if !self.remove_extra_spaces {
+            if add_space {
+                out.push(' ');
+            }
+            return push_marked(text, out);
+        }
+        for (at, word) in text.split(' ').filter(|word| !word.is_empty()).enumerate() {
+            if at > 0 || add_space {
+                out.push(' ');
+            }
+            push_marked(word, out);
+        }
+    }
+}
+
+/// Tokens are kept with real spaces, and the mark that files use for them means one in a text, too.
+fn push_marked(text: &str, out: &mut String) {
+    for (at, part) in text.split(SPACE_MARK).enumerate() {
+        if at > 0 {
+            out.push(' ');
+        }
+        out.push_str(part);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A table by hand: `a` becomes `xy`, `ab` nothing.
+    fn table() -> Vec<u8> {
+        // The root's children are at 256 ^ byte, those of `a` at 512 ^ byte, of `ab` at 768 ^ byte.
+        let mut units = vec![0u32; 1024];
+        units[0] = 256 << 10;
+        let (a, ab) = (256 ^ 0x61, 512 ^ 0x62);
+        units[a] = ((a ^ 512) as u32) << 10 | 0x100 | 0x61;
+        units[512] = 0x8000_0000;
+        units[ab] = ((ab ^ 768) as u32) << 10 | 0x100 | 0x62;
+        units[768] = 0x8000_0003;
+        let mut bytes = 4096u32.to_le_bytes().to_vec();
+        bytes.extend(units.iter().flat_map(|unit| unit.to_le_bytes()));
+        bytes.extend(b"xy\0\0");
+        bytes
+    }
+
+    #[test]
+    fn the_longest_entry_of_the_table_wins() {
+        let map = CharsMap::read(&table()).unwrap();
+        let mut out = String::new();
+        map.rewrite("aéabb", &mut out);
+        assert_eq!(out, "xyéb");
+    }
+
+    #[test]
+    fn broken_tables_are_errors_or_change_nothing() {
+        let whole = table();
+        for bytes in [&whole[..3], &whole[..100], &[1, 0, 0, 0, 0][..], &[0, 0, 0, 0]] {
+            assert!(CharsMap::read(bytes).is_err());
+        }
+        for at in (4..whole.len()).step_by(3) {
+            let mut bytes = whole.clone();
+            bytes[at] ^= 0x55;
+            if let Ok(map) = CharsMap::read(&bytes) {
+                map.rewrite("aéabb€", &mut String::new());
+            }
+        }
+    }
+
+    #[test]
+    fn spaces_are_put_in_order_where_asked_for() {
+        let applied = |remove_extra_spaces, text| {
+            let mut out = String::new();
+            Normalizer { map: CharsMap::default(), remove_extra_spaces }.apply(text, true, &mut out);
+            out
+        };
+        assert_eq!(applied(true, "  a   b▁c "), " a b c");
+        assert_eq!(applied(true, "  "), "");
+        assert_eq!(applied(false, " a  b "), "  a  b ");
+    }
+}

@@ -1,0 +1,29 @@
+//! Reading small files, and saying what is wrong with them.
+
+use std::path::Path;
+
+use crate::TokenizerError;
+use crate::error::printable;
+
+/// No vocabulary is larger; a file that is was put there by mistake.
+const MAX_FILE: u64 = 256 << 20;
+
+pub(crate) fn read(path: &Path) -> Result<Vec<u8>, TokenizerError> {
+    let failed = |error: std::io::Error| TokenizerError::Io {
+        path: path.display().to_string(),
+        message: error.to_string(),
+    };
+    let about = std::fs::metadata(path).map_err(failed)?;
+    if about.len() > MAX_FILE {
+        return Err(TokenizerError::FileTooLarge {
+            path: path.display().to_string(),
+            len: about.len(),
+            max: MAX_FILE,
+        });
+    }
+    std::fs::read(path).map_err(failed)
+}
+
+pub(crate) fn not_json(file: &'static str, error: &serde_json::Error) -> TokenizerError {
+    TokenizerError::Json { file, message: printable(&error.to_string()) }
+}

@@ -1,0 +1,292 @@
+//! `tokenizer.json`, as Hugging Face folders have it. The `tokenizers` crate, which defines that format, turns text
+//! into ids; what a token adds to a text, which tokens are special and what goes around a text is worked out once,
+//! when the file is opened (`docs/decisions/0005-tokenizer-json.md`).
+
+mod check;
+mod pieces;
+mod sidecar;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+
+use akunu_format::Strings;
+use tokenizers::{AddedVocabulary, Model as _, OffsetReferential, OffsetType, PreTokenizer as _};
+
+use crate::eog::{self, Candidate};
+use crate::error::printable;
+use crate::hash::Pieces;
+use crate::{EncodeOptions, SpecialTokens, TokenKind, Tokenizer, TokenizerError};
+use check::Description;
+use pieces::Steps;
+pub use sidecar::Sidecar;
+
+/// `tokenizers` keeps where every byte came from, at some fifty bytes each, so it gets less text than our own.
+const MAX_TEXT: usize = 1 << 26;
+
+/// A tokenizer made of a `tokenizer.json`.
+pub struct HfTokenizer {
+    inner: tokenizers::Tokenizer,
+    /// The added tokens without the special ones: for text in which those are not to be read.
+    plain: AddedVocabulary,
+    texts: Strings,
+    kinds: Vec<TokenKind>,
+    pieces: Pieces,
+    /// What goes in front of a text and after it.
+    prefix: Vec<u32>,
+    suffix: Vec<u32>,
+    special: SpecialTokens,
+    end_of_generation: Vec<u32>,
+    space_prefix: bool,
+}
+
+impl std::fmt::Debug for HfTokenizer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("HfTokenizer")
+            .field("tokens", &self.kinds.len())
+            .field("special", &self.special)
+            .finish_non_exhaustive()
+    }
+}
+
+impl HfTokenizer {
+    /// Opens a `tokenizer.json`, and beside it what says more about its tokens: `tokenizer_config.json`,
+    /// `special_tokens_map.json`, `generation_config.json`, `config.json`.
+    pub fn open(path: impl AsRef<Path>) -> Result<HfTokenizer, TokenizerError> {
+        let path = path.as_ref();
+        let json = crate::files::read(path)?;
+        let sidecar = Sidecar::beside(path)?;
+        HfTokenizer::from_bytes(&json, &sidecar)
+    }
+
+    pub fn from_bytes(json: &[u8], sidecar: &Sidecar) -> Result<HfTokenizer, TokenizerError> {
+        let steps = Steps::of(&Description::read(json)?)?;
+        let mut inner: tokenizers::Tokenizer =
+            guard(|| tokenizers::Tokenizer::from_bytes(json).map_err(|error| library(&*error)))?;
+        // A prompt is not to be cut or filled up behind its writer's back.
+        inner.with_truncation(None).map_err(|error| library(&*error))?;
+        inner.with_padding(None);
+        inner.set_encode_special_tokens(false);
+        let mut plain = inner.get_added_vocabulary().clone();
+        plain.set_encode_special_tokens(true);
+
+        let (texts, kinds) = tokens(&inner)?;
+        let pieces = steps.pieces(&texts, &kinds);
+        let mut tokenizer = HfTokenizer {
+            inner,
+            plain,
+            texts,
+            kinds,
+            pieces,
+            prefix: Vec::new(),
+            suffix: Vec::new(),
+            special: SpecialTokens::default(),
+            end_of_generation: Vec::new(),
+            space_prefix: steps.have_space_prefix(),
+        };
+        tokenizer.find_special(sidecar)?;
+        Ok(tokenizer)
+    }
+
+    /// What the post-processor puts around a text, and the roles of the special tokens.
+    fn find_special(&mut self, sidecar: &Sidecar) -> Result<(), TokenizerError> {
+        let probe = "a";
+        let body = guard(|| self.body(probe, false))?;
+        let whole = guard(|| self.inner.encode_fast(probe, true).map_err(|error| library(&*error)))?;
+        let whole = whole.get_ids();
+        let at = whole.windows(body.len().max(1)).position(|window| window == body);
+        let Some(at) = at.filter(|_| !body.is_empty()) else {
+            return Err(TokenizerError::Unsupported {
+                what: "a post-processor that changes the tokens of the text itself".into(),
+            });
+        };
+        self.prefix = whole[..at].to_vec();
+        self.suffix = whole[at + body.len()..].to_vec();
+
+        let named = |text: &Option<String>| text.as_deref().and_then(|text| self.find_token(text));
+        let known = |id: &Option<u32>| id.filter(|&id| (id as usize) < self.kinds.len());
+        let first = self.prefix.first().copied();
+        let classes = named(&sidecar.cls);
+        let bos = named(&sidecar.bos).or_else(|| known(&sidecar.bos_id)).or(classes).or(first);
+        let eos = named(&sidecar.eos).or_else(|| sidecar.eos_ids.first().and_then(|&id| known(&Some(id))));
+        let mut special = SpecialTokens {
+            bos,
+            eos,
+            eot: None,
+            unknown: named(&sidecar.unk).or_else(|| unknown(&self.kinds)),
+            separator: named(&sidecar.sep),
+            padding: named(&sidecar.pad),
+            mask: named(&sidecar.mask),
+            add_bos: false,
+            add_eos: false,
+            add_separator: false,
+        };
+        // The flags are how LLaMA-like folders overrule the post-processor.
+        if let (Some(wanted), Some(bos)) = (sidecar.add_bos, special.bos) {
+            self.prefix.retain(|&id| id != bos);
+            if wanted {
+                self.prefix.insert(0, bos);
+            }
+        }
+        if let (Some(wanted), Some(eos)) = (sidecar.add_eos, special.eos) {
+            self.suffix.retain(|&id| id != eos);
+            if wanted {
+                self.suffix.push(eos);
+            }
+        }
+        special.add_bos = special.bos.is_some_and(|bos| self.prefix.contains(&bos));
+        special.add_eos = special.eos.is_some_and(|eos| self.suffix.contains(&eos));
+        special.add_separator = special.separator.is_some_and(|separator| self.suffix.contains(&separator));
+        self.find_ends(special, sidecar);
+        Ok(())
+    }
+
+    fn find_ends(&mut self, mut special: SpecialTokens, sidecar: &Sidecar) {
+        let candidates: Vec<Candidate<'_>> = (0u32..)
+            .zip(self.texts.iter())
+            .zip(&self.kinds)
+            .filter(|((_, text), kind)| is_added(**kind) && eog::looks_final(text))
+            .map(|((id, text), _)| Candidate { id, text })
+            .collect();
+        // A lone file says nothing about roles; its only end of text is one.
+        let ends = ["</s>", "<|endoftext|>", "<|end_of_text|>", "<eos>", "<｜end▁of▁sentence｜>"];
+        let alone = ends.iter().find_map(|end| candidates.iter().find(|c| c.text == *end)).map(|c| c.id);
+        special.eos = special.eos.or(alone);
+        let (mut ids, eot) = eog::collect(&special, &candidates);
+        ids.extend(sidecar.eos_ids.iter().filter(|&&id| (id as usize) < self.kinds.len()));
+        ids.sort_unstable();
+        ids.dedup();
+        (special.eot, self.special.eot) = (eot, eot);
+        (self.special, self.end_of_generation) = (special, ids);
+    }
+
+    /// The tokens of a text and nothing around them.
+    fn body(&self, text: &str, parse_special: bool) -> Result<Vec<u32>, TokenizerError> {
+        let failed = |error: tokenizers::Error| library(&*error);
+        let added = if parse_special { self.inner.get_added_vocabulary() } else { &self.plain };
+        let mut parts = added.extract_and_normalize(self.inner.get_normalizer(), text);
+        if let Some(pre) = self.inner.get_pre_tokenizer() {
+            pre.pre_tokenize(&mut parts).map_err(failed)?;
+        }
+        let model = self.inner.get_model();
+        model.tokenize_in_pretokenized(&mut parts, None).map_err(failed)?;
+        let mut ids = Vec::new();
+        for (_, _, tokens) in parts.get_splits(OffsetReferential::Normalized, OffsetType::Byte) {
+            for token in tokens.iter().flatten() {
+                if parse_special || self.token_kind(token.id) != Some(TokenKind::Control) {
+                    ids.push(token.id);
+                    continue;
+                }
+                // Text that spells a special token, to a model that knows no such thing (Unigram). It stays text,
+                // a character at a time.
+                for c in token.value.chars() {
+                    let spelled = model.tokenize(c.encode_utf8(&mut [0; 4])).map_err(failed)?;
+                    ids.extend(spelled.iter().map(|token| token.id));
+                }
+            }
+        }
+        Ok(ids)
+    }
+}
+
+impl Tokenizer for HfTokenizer {
+    fn encode_into(
+        &self,
+        text: &str,
+        options: EncodeOptions,
+        ids: &mut Vec<u32>,
+    ) -> Result<(), TokenizerError> {
+        if text.len() > MAX_TEXT {
+            return Err(TokenizerError::TextTooLong { len: text.len(), max: MAX_TEXT });
+        }
+        let body =
+            if text.is_empty() { Vec::new() } else { guard(|| self.body(text, options.parse_special))? };
+        let around = |ids: &mut Vec<u32>, special: &[u32]| {
+            if options.add_special {
+                ids.extend_from_slice(special);
+            }
+        };
+        around(ids, &self.prefix);
+        ids.extend(body);
+        around(ids, &self.suffix);
+        Ok(())
+    }
+
+    fn vocab_size(&self) -> usize {
+        self.kinds.len()
+    }
+
+    fn token_bytes(&self, id: u32) -> Option<&[u8]> {
+        self.pieces.get(id)
+    }
+
+    fn token_text(&self, id: u32) -> Option<&str> {
+        self.texts.get(id as usize)
+    }
+
+    fn token_kind(&self, id: u32) -> Option<TokenKind> {
+        self.kinds.get(id as usize).copied()
+    }
+
+    fn find_token(&self, text: &str) -> Option<u32> {
+        self.inner.token_to_id(text)
+    }
+
+    fn special(&self) -> &SpecialTokens {
+        &self.special
+    }
+
+    fn end_of_generation(&self) -> &[u32] {
+        &self.end_of_generation
+    }
+
+    fn has_space_prefix(&self) -> bool {
+        self.space_prefix
+    }
+}
+
+/// Texts and kinds by id. Ids that no token has are unused, and empty.
+fn tokens(inner: &tokenizers::Tokenizer) -> Result<(Strings, Vec<TokenKind>), TokenizerError> {
+    let vocab = inner.get_vocab(true);
+    let count = vocab.len();
+    let last = vocab.values().copied().max().ok_or(TokenizerError::Empty)?;
+    // Room for some holes, and none for a file that names the four billionth token only.
+    let limit = count.saturating_mul(2) + 4096;
+    if last as usize >= limit {
+        return Err(TokenizerError::IdOutOfRange { key: "model.vocab", id: last.into(), tokens: count });
+    }
+    let mut by_id = vec![None; last as usize + 1];
+    for (text, id) in vocab {
+        by_id[id as usize] = Some(text);
+    }
+    let mut kinds: Vec<TokenKind> = by_id
+        .iter()
+        .map(|text| match text {
+            None => TokenKind::Unused,
+            Some(text) if crate::bytes::byte_of_hex(text).is_some() => TokenKind::Byte,
+            Some(_) => TokenKind::Normal,
+        })
+        .collect();
+    for (id, token) in inner.get_added_tokens_decoder() {
+        let Some(kind) = kinds.get_mut(id as usize) else { continue };
+        *kind = if token.special { TokenKind::Control } else { TokenKind::UserDefined };
+    }
+    Ok((by_id.into_iter().map(Option::unwrap_or_default).collect(), kinds))
+}
+
+fn unknown(kinds: &[TokenKind]) -> Option<u32> {
+    kinds.iter().position(|&kind| kind == TokenKind::Unknown).map(|id| id as u32)
+}
+
+fn is_added(kind: TokenKind) -> bool {
+    matches!(kind, TokenKind::Control | TokenKind::Unknown | TokenKind::UserDefined)
+}
+
+fn library(error: &(dyn std::error::Error + Send + Sync + 'static)) -> TokenizerError {
+    TokenizerError::Library { message: printable(&error.to_string()) }
+}
+
+/// The crate promises no freedom from panics on strange files, and we do.
+fn guard<T>(work: impl FnOnce() -> Result<T, TokenizerError>) -> Result<T, TokenizerError> {
+    catch_unwind(AssertUnwindSafe(work))
+        .unwrap_or_else(|_| Err(TokenizerError::Library { message: "it cannot work with this file".into() }))
+}

@@ -1,0 +1,157 @@
+//! What each token adds to a text, from the file's `decoder`: the steps that look at one token at a time are
+//! taken once for each token, and of those that look at a whole text there is one, the space in front.
+
+use akunu_format::Strings;
+use serde_json::Value;
+
+use super::check::Description;
+use crate::bytes::{append_bytes, byte_of_hex};
+use crate::error::printable;
+use crate::hash::Pieces;
+use crate::{TokenKind, TokenizerError};
+
+#[derive(Clone, Debug, PartialEq)]
+enum Step {
+    /// Characters stand for bytes.
+    ByteLevel,
+    Replace(String, String),
+    /// `<0x0A>` is a byte.
+    ByteFallback,
+    /// Continues a word; other tokens begin one, with a space.
+    WordPiece {
+        prefix: String,
+        cleanup: bool,
+    },
+    /// Every token begins with a space.
+    Spaced,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Steps {
+    steps: Vec<Step>,
+    space_prefix: bool,
+}
+
+impl Steps {
+    pub(super) fn of(about: &Description) -> Result<Steps, TokenizerError> {
+        let mut steps = Steps::default();
+        match &about.decoder {
+            Some(decoder) => steps.read(decoder)?,
+            None => (steps.steps, steps.space_prefix) = (vec![Step::Spaced], true),
+        }
+        Ok(steps)
+    }
+
+    /// Does a text begin with a space that decoding takes away?
+    pub(super) fn have_space_prefix(&self) -> bool {
+        self.space_prefix
+    }
+
+    pub(super) fn pieces(&self, texts: &Strings, kinds: &[TokenKind]) -> Pieces {
+        let mut pieces = Pieces::default();
+        for (text, kind) in texts.iter().zip(kinds) {
+            pieces.push_with(|out| {
+                let hidden = matches!(kind, TokenKind::Control | TokenKind::Unknown);
+                if !hidden && !text.is_empty() {
+                    self.apply(text, out);
+                }
+            });
+        }
+        pieces
+    }
+
+    fn read(&mut self, decoder: &Value) -> Result<(), TokenizerError> {
+        let text = |key: &str| decoder[key].as_str().map(str::to_string);
+        match decoder["type"].as_str().unwrap_or_default() {
+            "Sequence" => {
+                for part in decoder["decoders"].as_array().into_iter().flatten() {
+                    self.read(part)?;
+                }
+            }
+            "ByteLevel" => self.steps.push(Step::ByteLevel),
+            "ByteFallback" => self.steps.push(Step::ByteFallback),
+            "Fuse" => {}
+            "Replace" => match (decoder["pattern"]["String"].as_str(), text("content")) {
+                (Some(from), Some(to)) if !from.is_empty() => {
+                    self.steps.push(Step::Replace(from.to_string(), to));
+                }
+                _ => return Err(refused("that replaces what a regular expression matches")),
+            },
+            "Strip" => {
+                self.space_prefix |=
+                    decoder["content"] == " " && decoder["start"].as_u64().is_some_and(|start| start > 0);
+            }
+            "Metaspace" => {
+                let mark = text("replacement").unwrap_or_else(|| "▁".into());
+                if mark.is_empty() {
+                    return Err(refused("whose space mark is empty"));
+                }
+                self.steps.push(Step::Replace(mark, " ".into()));
+                let never =
+                    decoder["prepend_scheme"] == "never" || decoder["add_prefix_space"] == Value::Bool(false);
+                self.space_prefix |= !never;
+            }
+            "WordPiece" => {
+                let prefix = text("prefix").unwrap_or_else(|| "##".into());
+                let cleanup = decoder["cleanup"].as_bool().unwrap_or(true);
+                self.steps.push(Step::WordPiece { prefix, cleanup });
+                self.space_prefix = true;
+            }
+            "BPEDecoder" => {
+                let suffix = text("suffix").filter(|suffix| !suffix.is_empty());
+                self.steps.push(Step::Replace(suffix.unwrap_or_else(|| "</w>".into()), " ".into()));
+            }
+            other => return Err(refused(&format!("of the type `{}`", printable(other)))),
+        }
+        Ok(())
+    }
+
+    fn apply(&self, text: &str, out: &mut Vec<u8>) {
+        let mut text = text.to_string();
+        for step in &self.steps {
+            match step {
+                // Characters end here: bytes need not be any.
+                Step::ByteLevel => return append_bytes(&text, out),
+                Step::ByteFallback => {
+                    if let Some(byte) = byte_of_hex(&text) {
+                        return out.push(byte);
+                    }
+                }
+                Step::Replace(from, to) => text = text.replace(from, to),
+                Step::Spaced => text.insert(0, ' '),
+                Step::WordPiece { prefix, cleanup } => {
+                    text = match text.strip_prefix(prefix) {
+                        Some(rest) if !prefix.is_empty() => rest.to_string(),
+                        _ => format!(" {text}"),
+                    };
+                    if *cleanup {
+                        text = clean_up(&text);
+                    }
+                }
+            }
+        }
+        out.extend_from_slice(text.as_bytes());
+    }
+}
+
+/// No space in front of signs, as the WordPiece decoder wants it.
+fn clean_up(text: &str) -> String {
+    const PAIRS: [(&str, &str); 11] = [
+        (" .", "."),
+        (" ?", "?"),
+        (" !", "!"),
+        (" ,", ","),
+        (" ' ", "'"),
+        (" n't", "n't"),
+        (" 'm", "'m"),
+        (" do not", " don't"),
+        (" 's", "'s"),
+        (" 've", "'ve"),
+        (" 're", "'re"),
+    ];
+    PAIRS.iter().fold(text.to_string(), |text, (from, to)| text.replace(from, to))
+}
+
+fn refused(what: &str) -> TokenizerError {
+    TokenizerError::Unsupported { what: format!("a decoder {what}") }
+}

@@ -1,0 +1,190 @@
+//! `tokenizer.model`: a vocabulary as SentencePiece writes it, a protocol buffer.
+
+use crate::files;
+use crate::hf::Sidecar;
+use crate::protobuf::{Field, Fields};
+use crate::{Model, NativeTokenizer, SpecialTokens, TokenKind, TokenizerError, Vocabulary};
+
+const UNIGRAM: u64 = 1;
+const BPE: u64 = 2;
+
+/// The tokenizer of a `tokenizer.model`. What `tokenizer_config.json` and its neighbours say about begin- and
+/// end-of-text tokens counts.
+pub fn from_model_file(path: impl AsRef<std::path::Path>) -> Result<NativeTokenizer, TokenizerError> {
+    let path = path.as_ref();
+    let bytes = files::read(path)?;
+    let mut vocabulary = Vocabulary::from_sentencepiece(&bytes)?;
+    let sidecar = Sidecar::beside(path)?;
+    vocabulary.special.add_bos = sidecar.add_bos.unwrap_or(vocabulary.special.add_bos);
+    vocabulary.special.add_eos = sidecar.add_eos.unwrap_or(vocabulary.special.add_eos);
+    NativeTokenizer::new(vocabulary)
+}
+
+impl Vocabulary {
+    /// The vocabulary of a `tokenizer.model`.
+    pub fn from_sentencepiece(bytes: &[u8]) -> Result<Vocabulary, TokenizerError> {
+        let mut vocabulary = Vocabulary::new(Model::Unigram, "");
+        let (mut texts, mut trainer, mut rules) = (Vec::new(), Trainer::default(), Rules::default());
+        for field in Fields::of(bytes) {
+            match field.map_err(|_| damaged())? {
+                (1, Field::Bytes(piece)) => {
+                    let (text, score, kind) = piece_of(piece)?;
+                    texts.push(text);
+                    vocabulary.scores.push(score);
+                    vocabulary.kinds.push(kind);
+                }
+                (2, Field::Bytes(message)) => trainer.read(message)?,
+                (3, Field::Bytes(message)) => rules.read(message)?,
+                _ => {}
+            }
+        }
+        if texts.is_empty() {
+            return Err(TokenizerError::NotSentencePiece { what: "it holds no tokens" });
+        }
+        vocabulary.tokens = texts.into_iter().collect();
+        vocabulary.model = match trainer.model {
+            UNIGRAM => Model::Unigram,
+            BPE => Model::SentencePiece,
+            3 => {
+                return Err(TokenizerError::Unsupported {
+                    what: "SentencePiece's model of whole words".into(),
+                });
+            }
+            _ => {
+                return Err(TokenizerError::Unsupported {
+                    what: "SentencePiece's model of characters".into(),
+                });
+            }
+        };
+        if rules.has_table {
+            let what = "SentencePiece's normalisation from a list that was not compiled".into();
+            return Err(TokenizerError::Unsupported { what });
+        }
+        if trainer.suffix {
+            let what = "SentencePiece's spaces at the ends of words (treat_whitespace_as_suffix)".into();
+            return Err(TokenizerError::Unsupported { what });
+        }
+        vocabulary.special = trainer.special(&vocabulary);
+        vocabulary.unknown_surface = trainer.unknown_surface;
+        vocabulary.add_space_prefix = rules.add_space;
+        vocabulary.remove_extra_spaces = rules.remove_extra_spaces;
+        vocabulary.charsmap = rules.charsmap;
+        Ok(vocabulary)
+    }
+}
+
+fn damaged() -> TokenizerError {
+    TokenizerError::NotSentencePiece { what: "a field in it is broken, or it ends too soon" }
+}
+
+fn piece_of(message: &[u8]) -> Result<(String, f32, TokenKind), TokenizerError> {
+    let (mut text, mut score, mut kind) = (String::new(), 0.0, TokenKind::Normal);
+    for field in Fields::of(message) {
+        match field.map_err(|_| damaged())? {
+            (1, Field::Bytes(bytes)) => {
+                let valid = std::str::from_utf8(bytes);
+                text = valid
+                    .map_err(|_| TokenizerError::NotSentencePiece { what: "a token in it is not UTF-8" })?
+                    .to_string();
+            }
+            (2, Field::Four(bytes)) => score = f32::from_le_bytes(bytes),
+            (3, Field::Number(number)) => kind = TokenKind::from_gguf(number.into()),
+            _ => {}
+        }
+    }
+    Ok((text, score, kind))
+}
+
+/// How the vocabulary was made; the defaults are the format's.
+struct Trainer {
+    model: u64,
+    suffix: bool,
+    /// −1 where there is none.
+    unknown: i64,
+    bos: i64,
+    eos: i64,
+    padding: i64,
+    unknown_surface: String,
+}
+
+impl Default for Trainer {
+    fn default() -> Trainer {
+        Trainer {
+            model: UNIGRAM,
+            suffix: false,
+            unknown: 0,
+            bos: 1,
+            eos: 2,
+            padding: -1,
+            unknown_surface: " \u{2047} ".into(),
+        }
+    }
+}
+
+impl Trainer {
+    fn read(&mut self, message: &[u8]) -> Result<(), TokenizerError> {
+        for field in Fields::of(message) {
+            match field.map_err(|_| damaged())? {
+                (3, Field::Number(model)) => self.model = model,
+                (24, Field::Number(suffix)) => self.suffix = suffix != 0,
+                (40, Field::Number(id)) => self.unknown = id.cast_signed(),
+                (41, Field::Number(id)) => self.bos = id.cast_signed(),
+                (42, Field::Number(id)) => self.eos = id.cast_signed(),
+                (43, Field::Number(id)) => self.padding = id.cast_signed(),
+                (44, Field::Bytes(text)) => {
+                    self.unknown_surface = String::from_utf8_lossy(text).into_owned();
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// An id counts if a token of that kind is there: ids are also written where nothing stands behind them.
+    fn special(&self, vocabulary: &Vocabulary) -> SpecialTokens {
+        let id = |id: i64, kind: TokenKind| {
+            let id = usize::try_from(id).ok()?;
+            vocabulary.kinds.get(id).filter(|&&found| found == kind).map(|_| id as u32)
+        };
+        let bos = id(self.bos, TokenKind::Control);
+        SpecialTokens {
+            bos,
+            eos: id(self.eos, TokenKind::Control),
+            unknown: id(self.unknown, TokenKind::Unknown),
+            padding: id(self.padding, TokenKind::Control),
+            // LLaMA and its kind begin with one; T5, without one, ends with the end of text.
+            add_bos: bos.is_some() && vocabulary.model == Model::SentencePiece,
+            ..SpecialTokens::default()
+        }
+    }
+}
+
+/// What is done to text first.
+struct Rules {
+    charsmap: Vec<u8>,
+    add_space: bool,
+    remove_extra_spaces: bool,
+    has_table: bool,
+}
+
+impl Default for Rules {
+    fn default() -> Rules {
+        Rules { charsmap: Vec::new(), add_space: true, remove_extra_spaces: true, has_table: false }
+    }
+}
+
+impl Rules {
+    fn read(&mut self, message: &[u8]) -> Result<(), TokenizerError> {
+        for field in Fields::of(message) {
+            match field.map_err(|_| damaged())? {
+                (2, Field::Bytes(map)) => self.charsmap = map.to_vec(),
+                (3, Field::Number(flag)) => self.add_space = flag != 0,
+                (4, Field::Number(flag)) => self.remove_extra_spaces = flag != 0,
+                (6, Field::Bytes(table)) => self.has_table = !table.is_empty(),
+                _ => {}
+            }
+        }
+        self.has_table &= self.charsmap.is_empty();
+        Ok(())
+    }
+}

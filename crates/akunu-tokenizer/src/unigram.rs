@@ -1,0 +1,109 @@
+//! Unigram: of all ways to cut a text into tokens the one with the highest sum of scores. Found from left to right:
+//! the best way to any place goes on from the best way to an earlier one.
+
+use std::collections::HashMap;
+
+use crate::hash::{Pieces, Seed};
+use crate::merge::{Merger, NONE};
+
+/// How much worse than the worst token a character is that has none.
+const UNKNOWN_PENALTY: f64 = 10.0;
+
+#[derive(Debug)]
+pub(crate) struct Unigram {
+    trie: HashMap<u64, Node, Seed>,
+    nodes: u32,
+    unknown_score: f64,
+}
+
+/// A token's beginning, and the token that ends there or [`NONE`].
+#[derive(Clone, Copy, Debug)]
+struct Node {
+    next: u32,
+    id: u32,
+    score: f32,
+}
+
+/// The best way to a place: the last token of it, and where that starts.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Way {
+    score: f64,
+    start: u32,
+    id: u32,
+}
+
+const NO_WAY: Way = Way { score: f64::NEG_INFINITY, start: NONE, id: NONE };
+
+fn edge(node: u32, byte: u8) -> u64 {
+    u64::from(node) << 8 | u64::from(byte)
+}
+
+impl Unigram {
+    pub(crate) fn new() -> Unigram {
+        Unigram { trie: HashMap::with_hasher(Seed::random()), nodes: 1, unknown_score: -UNKNOWN_PENALTY }
+    }
+
+    /// Adds a token. What is not a finite score is the worst there is.
+    pub(crate) fn insert(&mut self, pieces: &Pieces, id: u32, score: f32) {
+        let bytes = pieces.get(id).unwrap_or_default();
+        let Some((&last, start)) = bytes.split_last() else { return };
+        let score = if score.is_finite() { score } else { -1e9 };
+        self.unknown_score = self.unknown_score.min(f64::from(score) - UNKNOWN_PENALTY);
+        let mut node = 0;
+        for &byte in start {
+            node = self.step(node, byte).next;
+        }
+        let end = self.step(node, last);
+        if end.id == NONE {
+            (end.id, end.score) = (id, score);
+        }
+    }
+
+    fn step(&mut self, node: u32, byte: u8) -> &mut Node {
+        let nodes = &mut self.nodes;
+        self.trie.entry(edge(node, byte)).or_insert_with(|| {
+            *nodes += 1;
+            Node { next: *nodes - 1, id: NONE, score: 0.0 }
+        })
+    }
+
+    /// Cuts `text` and leaves its tokens as the parts of `merger`; a character that has none is a part without a
+    /// token.
+    pub(crate) fn cut(&self, text: &str, ways: &mut Vec<Way>, merger: &mut Merger) {
+        let bytes = text.as_bytes();
+        ways.clear();
+        ways.resize(bytes.len() + 1, NO_WAY);
+        ways[0].score = 0.0;
+        for (start, c) in text.char_indices() {
+            let (so_far, width) = (ways[start].score, c.len_utf8());
+            let mut offer = |end: usize, score: f64, id: u32| {
+                if score > ways[end].score {
+                    ways[end] = Way { score, start: start as u32, id };
+                }
+            };
+            let (mut node, mut has_single) = (0, false);
+            for (at, &byte) in bytes.iter().enumerate().skip(start) {
+                let Some(next) = self.trie.get(&edge(node, byte)) else { break };
+                node = next.next;
+                if next.id != NONE && text.is_char_boundary(at + 1) {
+                    offer(at + 1, so_far + f64::from(next.score), next.id);
+                    has_single |= at + 1 == start + width;
+                }
+            }
+            if !has_single {
+                offer(start + width, so_far + self.unknown_score, NONE);
+            }
+        }
+        // Back from the end; the parts come out the wrong way round.
+        merger.clear();
+        let mut end = bytes.len();
+        while end > 0 {
+            let way = ways[end];
+            // Every place can be reached, one character at a time. Without that this would not end.
+            let start = if (way.start as usize) < end { way.start as usize } else { end - 1 };
+            merger.push(start, end, way.id);
+            end = start;
+        }
+        merger.reverse();
+    }
+}
