@@ -26,10 +26,11 @@ const PERMISSIVE: &[&str] = &[
 /// Crates that may come in two versions, with the reason.
 const DUPLICATES: &[(&str, &str)] = &[
     ("base64", "tokenizers reads SentencePiece's tables with an old one"),
-    ("getrandom", "tokenizers and tempfile are a version apart"),
+    ("getrandom", "ring, tokenizers and tempfile are each a version apart"),
     ("r-efi", "comes with getrandom, for UEFI only"),
     ("rand_core", "comes with tokenizers' rand"),
     ("syn", "derive macros, at build time only, move to version 3 one by one"),
+    ("windows-sys", "comes with ring's getrandom, on Windows only"),
 ];
 
 pub(crate) fn check() -> Result<()> {

@@ -1,0 +1,309 @@
+//! The cache, laid out as every Hugging Face tool has it:
+//!
+//! ```text
+//! CACHE/models--OWNER--NAME/blobs/SUM              a file's bytes, named after its checksum
+//!                           blobs/SUM.incomplete   what there is of one that is on its way
+//!                           refs/REVISION          the commit that a branch or tag was at
+//!                           snapshots/COMMIT/FILE  a link into blobs
+//! CACHE/.locks/models--OWNER--NAME/SUM.lock        held while that blob is on its way
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+
+use crate::choose::Listed;
+use crate::reference::{Repo, is_commit, is_safe_path};
+use crate::{Error, Result};
+
+/// Least characters of a commit's id that stand for it.
+const SHORT_COMMIT: usize = 7;
+
+#[derive(Clone, Debug)]
+pub struct Cache {
+    root: PathBuf,
+}
+
+/// A repository of which something is in the cache.
+#[derive(Clone, Debug)]
+pub struct CachedRepo {
+    pub repo: Repo,
+    /// On the disk, with what is incomplete: what several revisions share counts once.
+    pub bytes: u64,
+    /// Of that, what belongs to downloads that have not come to their end.
+    pub incomplete: u64,
+    pub revisions: Vec<CachedRevision>,
+}
+
+#[derive(Clone, Debug)]
+pub struct CachedRevision {
+    pub commit: String,
+    /// Branches and tags that were at this commit when they were last asked for.
+    pub refs: Vec<String>,
+    pub files: Vec<CachedFile>,
+}
+
+impl CachedRevision {
+    pub fn bytes(&self) -> u64 {
+        self.files.iter().map(|f| f.bytes).sum()
+    }
+}
+
+#[derive(Clone, Debug)]
+pub struct CachedFile {
+    /// Within the snapshot, with `/` between folders.
+    pub path: String,
+    pub bytes: u64,
+}
+
+/// What a removal was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Removed {
+    pub bytes: u64,
+    pub revisions: usize,
+}
+
+impl Cache {
+    pub fn new(root: impl Into<PathBuf>) -> Cache {
+        Cache { root: root.into() }
+    }
+
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    fn folder_name(repo: &Repo) -> String {
+        format!("models--{}--{}", repo.owner(), repo.name())
+    }
+
+    pub(crate) fn repo(&self, repo: &Repo) -> PathBuf {
+        self.root.join(Cache::folder_name(repo))
+    }
+
+    pub(crate) fn blob(&self, repo: &Repo, sum: &str) -> PathBuf {
+        self.repo(repo).join("blobs").join(sum)
+    }
+
+    pub(crate) fn incomplete(&self, repo: &Repo, sum: &str) -> PathBuf {
+        self.repo(repo).join("blobs").join(format!("{sum}.incomplete"))
+    }
+
+    pub(crate) fn lock(&self, repo: &Repo, sum: &str) -> PathBuf {
+        self.root.join(".locks").join(Cache::folder_name(repo)).join(format!("{sum}.lock"))
+    }
+
+    pub(crate) fn snapshot(&self, repo: &Repo, commit: &str) -> PathBuf {
+        self.repo(repo).join("snapshots").join(commit)
+    }
+
+    /// The commit of a revision, as far as the cache knows.
+    pub(crate) fn commit(&self, repo: &Repo, revision: &str) -> Option<String> {
+        if is_commit(revision) {
+            return self.snapshot(repo, revision).is_dir().then(|| revision.to_string());
+        }
+        let text = fs::read_to_string(self.repo(repo).join("refs").join(revision)).ok()?;
+        let commit = text.trim();
+        is_commit(commit).then(|| commit.to_string())
+    }
+
+    pub(crate) fn remember(&self, repo: &Repo, revision: &str, commit: &str) -> Result<()> {
+        if revision == commit || self.commit(repo, revision).as_deref() == Some(commit) {
+            return Ok(());
+        }
+        let path = self.repo(repo).join("refs").join(revision);
+        make_parent(&path)?;
+        // Whoever reads it meanwhile finds the old commit or the new one.
+        let part = path.with_file_name(format!(".{}.part", std::process::id()));
+        fs::write(&part, commit).map_err(|error| Error::io("write", &part, error))?;
+        fs::rename(&part, &path).map_err(|error| Error::io("write", &path, error))
+    }
+
+    /// Puts a blob in its place in a snapshot.
+    pub(crate) fn link(&self, repo: &Repo, commit: &str, file: &str, sum: &str) -> Result<PathBuf> {
+        let place = self.snapshot(repo, commit).join(file);
+        make_parent(&place)?;
+        let mut target = PathBuf::from("../..");
+        target.extend(std::iter::repeat_n("..", file.matches('/').count()));
+        target.extend(["blobs", sum]);
+        if fs::read_link(&place).is_ok_and(|found| found == target) {
+            return Ok(place);
+        }
+        let part = place.with_file_name(format!(".{}.{}.part", &sum[..8], std::process::id()));
+        let _ = fs::remove_file(&part);
+        link_or_copy(&target, &self.blob(repo, sum), &part)
+            .and_then(|()| fs::rename(&part, &place))
+            .map_err(|error| Error::io("link", &place, error))?;
+        Ok(place)
+    }
+
+    /// The files of a snapshot that are whole, with their sizes.
+    pub(crate) fn files(&self, repo: &Repo, commit: &str) -> Vec<Listed> {
+        let mut files = Vec::new();
+        walk(&self.snapshot(repo, commit), "", &mut |path, full| {
+            // Through the link: a dangling one is no file.
+            if let Some(about) = fs::metadata(full).ok().filter(fs::Metadata::is_file) {
+                files.push(Listed { path: path.to_string(), size: about.len() });
+            }
+        });
+        files.sort_by(|a, b| a.path.cmp(&b.path));
+        files
+    }
+
+    /// Everything in the cache, in order of name. A cache that is not there is empty.
+    pub fn list(&self) -> Result<Vec<CachedRepo>> {
+        let entries = match fs::read_dir(&self.root) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(Error::io("read", &self.root, error)),
+        };
+        let mut found = Vec::new();
+        for entry in entries {
+            let entry = entry.map_err(|error| Error::io("read", &self.root, error))?;
+            let name = entry.file_name();
+            let parts =
+                name.to_str().and_then(|n| n.strip_prefix("models--")).and_then(|n| n.split_once("--"));
+            let repo = parts.and_then(|(owner, name)| Repo::new(owner, name));
+            found.extend(repo.map(|repo| self.cached(repo)));
+        }
+        found.sort_by(|a, b| a.repo.cmp(&b.repo));
+        Ok(found)
+    }
+
+    fn cached(&self, repo: Repo) -> CachedRepo {
+        let mut refs: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        walk(&self.repo(&repo).join("refs"), "", &mut |name, full| {
+            if let Ok(commit) = fs::read_to_string(full) {
+                refs.entry(commit.trim().to_string()).or_default().push(name.to_string());
+            }
+        });
+        let mut revisions = Vec::new();
+        for commit in names(&self.repo(&repo).join("snapshots")).into_iter().filter(|name| is_commit(name)) {
+            let files = self.files(&repo, &commit);
+            let files = files.into_iter().map(|f| CachedFile { path: f.path, bytes: f.size }).collect();
+            let mut refs = refs.remove(&commit).unwrap_or_default();
+            refs.sort();
+            revisions.push(CachedRevision { commit, refs, files });
+        }
+        let (mut bytes, mut incomplete) = (0, 0);
+        walk(&self.repo(&repo), "", &mut |path, full| {
+            // Not through links: those are counted where the bytes are.
+            let size = fs::symlink_metadata(full).ok().filter(fs::Metadata::is_file).map_or(0, |m| m.len());
+            bytes += size;
+            incomplete += if path.ends_with(".incomplete") { size } else { 0 };
+        });
+        CachedRepo { repo, bytes, incomplete, revisions }
+    }
+
+    /// What a removal would take away: the revisions' commits and how much room that gives.
+    pub fn find(&self, repo: &Repo, revision: Option<&str>) -> Result<CachedRepo> {
+        let missing = |what| Error::NotCached { what };
+        if !self.repo(repo).is_dir() {
+            return Err(missing(repo.to_string()));
+        }
+        let mut cached = self.cached(repo.clone());
+        if let Some(revision) = revision {
+            let is_it = |r: &CachedRevision| {
+                r.refs.iter().any(|name| name == revision)
+                    || (revision.len() >= SHORT_COMMIT && r.commit.starts_with(revision))
+            };
+            cached.revisions.retain(is_it);
+            if cached.revisions.is_empty() {
+                return Err(missing(format!("revision {revision} of {repo}")));
+            }
+        }
+        Ok(cached)
+    }
+
+    /// Removes a repository, or one revision of it with what no other revision needs.
+    pub fn remove(&self, repo: &Repo, revision: Option<&str>) -> Result<Removed> {
+        let found = self.find(repo, revision)?;
+        let all = self.cached(repo.clone());
+        let revisions = found.revisions.len();
+        if revision.is_none() || revisions == all.revisions.len() {
+            let locks = self.root.join(".locks").join(Cache::folder_name(repo));
+            for folder in [self.repo(repo), locks] {
+                match fs::remove_dir_all(&folder) {
+                    Err(error) if error.kind() != ErrorKind::NotFound => {
+                        return Err(Error::io("remove", &folder, error));
+                    }
+                    _ => {}
+                }
+            }
+            return Ok(Removed { bytes: all.bytes, revisions });
+        }
+        for gone in &found.revisions {
+            for name in &gone.refs {
+                let path = self.repo(repo).join("refs").join(name);
+                fs::remove_file(&path).map_err(|error| Error::io("remove", &path, error))?;
+            }
+            let folder = self.snapshot(repo, &gone.commit);
+            fs::remove_dir_all(&folder).map_err(|error| Error::io("remove", &folder, error))?;
+        }
+        self.remove_unused(repo)?;
+        let bytes = all.bytes.saturating_sub(self.cached(repo.clone()).bytes);
+        Ok(Removed { bytes, revisions })
+    }
+
+    /// Removes the blobs that no snapshot links to. What is on its way stays.
+    fn remove_unused(&self, repo: &Repo) -> Result<()> {
+        let mut used = BTreeSet::new();
+        walk(&self.repo(repo).join("snapshots"), "", &mut |_, full| {
+            let target = fs::read_link(full).ok();
+            used.extend(target.and_then(|t| Some(t.file_name()?.to_str()?.to_string())));
+        });
+        let blobs = self.repo(repo).join("blobs");
+        for name in names(&blobs) {
+            if !used.contains(&name) && !name.ends_with(".incomplete") {
+                let path = blobs.join(name);
+                fs::remove_file(&path).map_err(|error| Error::io("remove", &path, error))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+pub(crate) fn make_parent(path: &Path) -> Result<()> {
+    match path.parent() {
+        Some(parent) => fs::create_dir_all(parent).map_err(|error| Error::io("make", parent, error)),
+        None => Ok(()),
+    }
+}
+
+/// Where links need a privilege, as on Windows, the file itself is put in the snapshot, as other tools do.
+fn link_or_copy(target: &Path, blob: &Path, place: &Path) -> io::Result<()> {
+    #[cfg(unix)]
+    {
+        let _ = blob;
+        std::os::unix::fs::symlink(target, place)
+    }
+    #[cfg(windows)]
+    {
+        std::os::windows::fs::symlink_file(target, place).or_else(|_| fs::hard_link(blob, place))
+    }
+    #[cfg(not(any(unix, windows)))]
+    {
+        let _ = target;
+        fs::hard_link(blob, place)
+    }
+}
+
+fn names(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut names: Vec<String> = entries.filter_map(|e| e.file_name().into_string().ok()).collect();
+    names.sort();
+    names
+}
+
+/// Calls for everything below a folder that is not a folder itself, with its path from there and its full path.
+fn walk(folder: &Path, prefix: &str, each: &mut dyn FnMut(&str, &Path)) {
+    for name in names(folder) {
+        let full = folder.join(&name);
+        let path = if prefix.is_empty() { name } else { format!("{prefix}/{name}") };
+        match fs::symlink_metadata(&full) {
+            Ok(about) if about.is_dir() => walk(&full, &path, each),
+            Ok(_) if is_safe_path(&path) => each(&path, &full),
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,365 @@
+//! Which files of a repository make up the model that was asked for.
+
+use crate::disk::human;
+use crate::reference::Repo;
+use crate::{Error, Result};
+
+/// A file of a repository, as far as choosing goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Listed {
+    pub path: String,
+    pub size: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Choice {
+    pub files: Vec<String>,
+    pub open: Open,
+}
+
+/// What the loader is given.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Open {
+    File(String),
+    /// The snapshot's folder.
+    Folder,
+}
+
+/// What is taken where nothing is asked for, the first that is there: first what is small and good, then what is larger,
+/// then what is smaller and worse.
+const ORDER: &[&str] = &[
+    "Q4_K_M", "Q4_0", "Q8_0", "Q5_K_M", "Q4_K_S", "Q5_K_S", "Q6_K", "Q5_0", "Q5_1", "Q4_1", "IQ4_NL",
+    "IQ4_XS", "MXFP4", "Q3_K_L", "Q3_K_M", "Q3_K_S", "Q2_K", "BF16", "F16", "F32",
+];
+
+/// What belongs to a SafeTensors model beside its weights.
+const COMPANIONS: &[&str] = &[
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "tokenizer.model",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "vocab.txt",
+    "merges.txt",
+    "chat_template.jinja",
+    "chat_template.json",
+    "preprocessor_config.json",
+];
+
+/// Lines of a listing in an error.
+const MOST_LINES: usize = 40;
+
+pub(crate) fn choose(repo: &Repo, files: &[Listed], wanted: Option<&str>) -> Result<Choice> {
+    let models = ggufs(files);
+    match wanted {
+        Some(wanted) if files.iter().any(|f| f.path == wanted) => one_file(repo, files, wanted),
+        Some(wanted) if looks_like_a_file(wanted) => Err(Error::NoFile {
+            repo: repo.clone(),
+            file: wanted.to_string(),
+            listing: listing(files.iter().map(|f| (f.path.as_str(), f.size))),
+        }),
+        Some(tag) => {
+            let found: Vec<&Gguf> = models.iter().filter(|m| has_tag(&m.name, tag)).collect();
+            pick(repo, &found, &models, &format!("several models there are {}", tag.to_uppercase()), || {
+                format!("nothing there is called {tag}")
+            })
+        }
+        None if !models.is_empty() => default_gguf(repo, &models),
+        None => folder(repo, files),
+    }
+}
+
+/// A GGUF model: one file, or all parts of a split one.
+#[derive(Debug)]
+struct Gguf {
+    /// The path without `-00001-of-00003` and `.gguf`.
+    name: String,
+    parts: Vec<Listed>,
+    /// Parts that a whole one has.
+    count: usize,
+}
+
+impl Gguf {
+    fn size(&self) -> u64 {
+        self.parts.iter().map(|p| p.size).sum()
+    }
+
+    fn choice(&self, repo: &Repo) -> Result<Choice> {
+        if self.parts.len() != self.count {
+            let reason =
+                format!("{} of the {} parts of {} are there", self.parts.len(), self.count, self.name);
+            let listing = listing(self.parts.iter().map(|p| (p.path.as_str(), p.size)));
+            return Err(choice(repo, reason, "ask for another file", listing));
+        }
+        let files: Vec<String> = self.parts.iter().map(|p| p.path.clone()).collect();
+        Ok(Choice { open: Open::File(files[0].clone()), files })
+    }
+}
+
+/// The models among the files, in order of name. Projectors and importance matrices are GGUF too, but no models.
+fn ggufs(files: &[Listed]) -> Vec<Gguf> {
+    let mut models: Vec<Gguf> = Vec::new();
+    let mut sorted: Vec<&Listed> = files.iter().collect();
+    sorted.sort_by(|a, b| a.path.cmp(&b.path));
+    for file in sorted {
+        let Some(stem) = strip_ending(&file.path, ".gguf") else { continue };
+        let base = stem.rsplit('/').next().unwrap_or(stem).to_ascii_lowercase();
+        if base.starts_with("mmproj") || base.contains("-mmproj") || base.starts_with("imatrix") {
+            continue;
+        }
+        let (name, count) = match split_part(stem) {
+            Some((name, _, count)) => (name, count),
+            None => (stem, 1),
+        };
+        match models.iter_mut().find(|m| m.name == name && m.count == count && count > 1) {
+            Some(model) => model.parts.push(file.clone()),
+            None => models.push(Gguf { name: name.to_string(), parts: vec![file.clone()], count }),
+        }
+    }
+    models
+}
+
+/// `model-00002-of-00003` as `("model", 2, 3)`.
+fn split_part(stem: &str) -> Option<(&str, usize, usize)> {
+    let (rest, count) = stem.rsplit_once("-of-")?;
+    let (name, part) = rest.rsplit_once('-')?;
+    let number = |text: &str| (text.len() == 5).then(|| text.parse::<usize>().ok()).flatten();
+    let (part, count) = (number(part)?, number(count)?);
+    (1..=count).contains(&part).then_some((name, part, count))
+}
+
+fn strip_ending<'a>(path: &'a str, ending: &str) -> Option<&'a str> {
+    let at = path.len().checked_sub(ending.len())?;
+    let (stem, found) = path.split_at_checked(at)?;
+    found.eq_ignore_ascii_case(ending).then_some(stem)
+}
+
+fn looks_like_a_file(wanted: &str) -> bool {
+    let endings = [".gguf", ".safetensors", ".json", ".txt", ".model", ".jinja", ".md", ".bin"];
+    wanted.contains('/') || endings.iter().any(|ending| strip_ending(wanted, ending).is_some())
+}
+
+/// Whether a name says that it is of this quantisation: `Q4_K` is not in `model-Q4_K_M`, nor `F16` in `model-BF16`.
+fn has_tag(name: &str, tag: &str) -> bool {
+    let (name, tag) = (name.to_ascii_uppercase(), tag.to_ascii_uppercase());
+    let apart = |c: char| matches!(c, '-' | '.' | '/');
+    name.match_indices(&tag).any(|(at, _)| {
+        let before = name[..at].chars().next_back();
+        let after = name[at + tag.len()..].chars().next();
+        before.is_none_or(|c| apart(c) || c == '_') && after.is_none_or(apart)
+    })
+}
+
+fn pick(
+    repo: &Repo,
+    found: &[&Gguf],
+    all: &[Gguf],
+    several: &str,
+    none: impl FnOnce() -> String,
+) -> Result<Choice> {
+    let lines = |models: &[&Gguf]| listing(models.iter().map(|m| (m.parts[0].path.as_str(), m.size())));
+    match found {
+        [one] => one.choice(repo),
+        [] if all.is_empty() => Err(choice(
+            repo,
+            none() + ", and there are no GGUF files at all",
+            "leave what comes after the colon away",
+            String::new(),
+        )),
+        [] => {
+            let all: Vec<&Gguf> = all.iter().collect();
+            Err(choice(repo, none(), "ask for one of these", lines(&all)))
+        }
+        several_found => {
+            Err(choice(repo, several.to_string(), "ask for one by its file's name", lines(several_found)))
+        }
+    }
+}
+
+fn default_gguf(repo: &Repo, models: &[Gguf]) -> Result<Choice> {
+    if let [only] = models {
+        return only.choice(repo);
+    }
+    for tag in ORDER {
+        let found: Vec<&Gguf> = models.iter().filter(|m| has_tag(&m.name, tag)).collect();
+        if !found.is_empty() {
+            return pick(repo, &found, models, &format!("several models there are {tag}"), String::new);
+        }
+    }
+    let all: Vec<&Gguf> = models.iter().collect();
+    pick(repo, &all, models, "there are several models, and none is of a usual quantisation", String::new)
+}
+
+fn one_file(repo: &Repo, files: &[Listed], wanted: &str) -> Result<Choice> {
+    let open = Open::File(wanted.to_string());
+    if let Some((name, _, count)) = strip_ending(wanted, ".gguf").and_then(split_part) {
+        let models = ggufs(files);
+        if let Some(model) = models.iter().find(|m| m.name == name && m.count == count) {
+            return model.choice(repo);
+        }
+    }
+    let mut chosen = vec![wanted.to_string()];
+    if strip_ending(wanted, ".safetensors").is_some() {
+        let folder = wanted.rfind('/').map_or("", |at| &wanted[..=at]);
+        let companions = COMPANIONS.iter().map(|name| format!("{folder}{name}"));
+        chosen.extend(companions.filter(|path| files.iter().any(|f| f.path == *path)));
+    }
+    Ok(Choice { files: chosen, open })
+}
+
+/// A SafeTensors model: its configuration, its weights, its vocabulary.
+fn folder(repo: &Repo, files: &[Listed]) -> Result<Choice> {
+    let has = |name: &str| files.iter().any(|f| f.path == name);
+    let top: Vec<&str> = files.iter().map(|f| f.path.as_str()).filter(|p| !p.contains('/')).collect();
+    let weights: Vec<&str> =
+        top.iter().copied().filter(|p| strip_ending(p, ".safetensors").is_some()).collect();
+    let everything = || listing(files.iter().map(|f| (f.path.as_str(), f.size)));
+    if weights.is_empty() {
+        let reason = "there are no GGUF and no SafeTensors weights in this repository".to_string();
+        return Err(choice(repo, reason, "look for a conversion of it", everything()));
+    }
+    if !has("config.json") {
+        let reason =
+            "there are SafeTensors weights but no config.json: an adapter, or a part of a model".to_string();
+        return Err(choice(repo, reason, "look for the whole model", everything()));
+    }
+    let index = "model.safetensors.index.json";
+    let mut chosen: Vec<String> = Vec::new();
+    if has(index) {
+        let shards: Vec<&str> = weights.into_iter().filter(|p| p.starts_with("model-")).collect();
+        let count = shards.iter().find_map(|p| split_part(strip_ending(p, ".safetensors")?)).map(|s| s.2);
+        if shards.is_empty() || count.is_some_and(|count| count != shards.len()) {
+            let reason = format!("{} of the {} shards are there", shards.len(), count.unwrap_or(0));
+            return Err(choice(repo, reason, "ask for another revision", everything()));
+        }
+        chosen.push(index.to_string());
+        chosen.extend(shards.iter().map(|p| p.to_string()));
+    } else if has("model.safetensors") {
+        chosen.push("model.safetensors".to_string());
+    } else if let [only] = weights[..] {
+        chosen.push(only.to_string());
+    } else {
+        let lines = listing(files.iter().filter(|f| weights.contains(&&*f.path)).map(|f| (&*f.path, f.size)));
+        let reason = "there are several SafeTensors files and no index".to_string();
+        return Err(choice(repo, reason, "ask for one by its file's name", lines));
+    }
+    chosen.extend(COMPANIONS.iter().filter(|name| has(name)).map(|name| name.to_string()));
+    Ok(Choice { files: chosen, open: Open::Folder })
+}
+
+fn choice(repo: &Repo, reason: String, advice: &'static str, listing: String) -> Error {
+    Error::Choice { repo: repo.clone(), reason, advice, listing }
+}
+
+/// Lines for below an error: name and size.
+pub(crate) fn listing<'a>(files: impl Iterator<Item = (&'a str, u64)>) -> String {
+    let files: Vec<(&str, u64)> = files.collect();
+    let mut text = String::new();
+    let width = files.iter().take(MOST_LINES).map(|(path, _)| path.chars().count()).max().unwrap_or(0);
+    for (path, size) in files.iter().take(MOST_LINES) {
+        text.push_str(&format!("\n  {path:<width$}  {}", human(*size)));
+    }
+    if files.len() > MOST_LINES {
+        text.push_str(&format!("\n  … and {} more", files.len() - MOST_LINES));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn repo() -> Repo {
+        Repo::new("o", "n").unwrap()
+    }
+
+    fn files(paths: &[&str]) -> Vec<Listed> {
+        paths.iter().map(|p| Listed { path: p.to_string(), size: 1 << 20 }).collect()
+    }
+
+    fn chosen(paths: &[&str], wanted: Option<&str>) -> Vec<String> {
+        choose(&repo(), &files(paths), wanted).unwrap().files
+    }
+
+    fn refused(paths: &[&str], wanted: Option<&str>) -> String {
+        choose(&repo(), &files(paths), wanted).unwrap_err().to_string()
+    }
+
+    const QUANTS: &[&str] =
+        &["README.md", "m-Q8_0.gguf", "m-Q4_K_M.gguf", "m-Q4_K_S.gguf", "m-BF16.gguf", "mmproj-F16.gguf"];
+
+    #[test]
+    fn a_quantisation_is_found_by_its_tag() {
+        for tag in ["Q4_K_M", "q4_k_m"] {
+            assert_eq!(chosen(QUANTS, Some(tag)), ["m-Q4_K_M.gguf"]);
+        }
+        assert_eq!(chosen(QUANTS, Some("m-Q8_0.gguf")), ["m-Q8_0.gguf"]);
+        let text = refused(QUANTS, Some("F16"));
+        assert!(text.contains("F16") && text.contains("m-BF16.gguf") && !text.contains("mmproj"), "{text}");
+        assert!(refused(QUANTS, Some("Q4_K")).contains("m-Q4_K_S.gguf"));
+        assert!(refused(QUANTS, Some("x.gguf")).contains("no file x.gguf"));
+    }
+
+    #[test]
+    fn without_a_wish_the_first_of_the_order_is_taken() {
+        assert_eq!(chosen(QUANTS, None), ["m-Q4_K_M.gguf"]);
+        assert_eq!(chosen(&["m.q8_0.gguf", "m.q4_0.gguf"], None), ["m.q4_0.gguf"]);
+        assert_eq!(chosen(&["whatever.gguf"], None), ["whatever.gguf"]);
+        assert!(refused(&["a.gguf", "b.gguf"], None).contains("several models"));
+        assert!(refused(&["a-Q4_0.gguf", "b-Q4_0.gguf"], None).contains("b-Q4_0.gguf  1.0 MiB"));
+    }
+
+    #[test]
+    fn all_parts_of_a_split_model_come_and_the_first_is_opened() {
+        let parts = ["m-Q4_0-00001-of-00002.gguf", "m-Q4_0-00002-of-00002.gguf"];
+        let all = [&parts[..], &["m-Q8_0.gguf"]].concat();
+        for wanted in ["Q4_0", parts[1]] {
+            let choice = choose(&repo(), &files(&all), Some(wanted)).unwrap();
+            assert_eq!(
+                (choice.files, choice.open),
+                (parts.map(String::from).to_vec(), Open::File(parts[0].into()))
+            );
+        }
+        assert!(refused(&parts[1..], Some("Q4_0")).contains("1 of the 2 parts"));
+        let folders = ["Q4_0/m-00001-of-00001.gguf", "Q8_0/m-00001-of-00001.gguf"];
+        assert_eq!(chosen(&folders, Some("q8_0")), [folders[1]]);
+    }
+
+    #[test]
+    fn a_safetensors_repository_is_taken_whole() {
+        let paths =
+            ["config.json", "model.safetensors", "tokenizer.json", "README.md", "onnx/model.safetensors"];
+        let choice = choose(&repo(), &files(&paths), None).unwrap();
+        assert_eq!(choice.files, ["model.safetensors", "config.json", "tokenizer.json"]);
+        assert_eq!(choice.open, Open::Folder);
+        assert!(refused(&paths[1..], None).contains("no config.json"));
+        assert!(refused(&paths, Some("Q4_0")).contains("no GGUF files at all"));
+        assert!(refused(&["pytorch_model.bin"], None).contains("no SafeTensors weights"));
+    }
+
+    #[test]
+    fn shards_come_with_their_index_and_without_copies_under_another_name() {
+        let paths = [
+            "config.json",
+            "consolidated.safetensors",
+            "model-00001-of-00002.safetensors",
+            "model-00002-of-00002.safetensors",
+            "model.safetensors.index.json",
+        ];
+        let found = chosen(&paths, None);
+        assert_eq!(found, ["model.safetensors.index.json", paths[2], paths[3], "config.json"]);
+        let missing = [paths[0], paths[2], paths[4]];
+        assert!(refused(&missing, None).contains("1 of the 2 shards"));
+        assert!(refused(&["config.json", "a.safetensors", "b.safetensors"], None).contains("no index"));
+    }
+
+    #[test]
+    fn a_safetensors_file_by_name_brings_its_folders_configuration() {
+        let paths = ["config.json", "x/config.json", "x/a.safetensors", "x/b.safetensors"];
+        assert_eq!(chosen(&paths, Some("x/a.safetensors")), ["x/a.safetensors", "x/config.json"]);
+        assert_eq!(chosen(&paths, Some("config.json")), ["config.json"]);
+    }
+}

@@ -1,0 +1,249 @@
+//! One file from the hub into the cache: resumed, checked, and by one process at a time.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{Read, Seek, SeekFrom};
+use std::path::Path;
+use std::time::Duration;
+
+use ureq::Body;
+use ureq::http::Response;
+
+use crate::api::RemoteFile;
+use crate::cache::{Cache, make_parent};
+use crate::digest::Summer;
+use crate::disk::Disk;
+use crate::http::{Again, Asked, Attempts, Http, Trouble, encode, header};
+use crate::hub::Watch;
+use crate::reference::Repo;
+use crate::{Error, Result};
+
+const BUFFER: usize = 256 << 10;
+const LOCK_TICK: Duration = Duration::from_millis(100);
+
+/// What all files of one pull have in common.
+#[derive(Debug)]
+pub(crate) struct Download<'a> {
+    pub http: &'a Http,
+    pub cache: &'a Cache,
+    pub disk: &'a dyn Disk,
+    pub repo: &'a Repo,
+    pub commit: &'a str,
+}
+
+/// How far a whole pull is, for whoever watches.
+pub(crate) struct Tally<'a> {
+    pub watch: &'a mut dyn Watch,
+    /// Bytes of files that are done.
+    pub before: u64,
+    /// Bytes that came over the network.
+    pub received: u64,
+}
+
+/// A file that is on its way.
+struct Part {
+    file: File,
+    summer: Summer,
+    length: u64,
+}
+
+impl Download<'_> {
+    /// Whether a file's blob is there.
+    pub fn has(&self, file: &RemoteFile) -> bool {
+        let about = fs::metadata(self.cache.blob(self.repo, file.sum.hex()));
+        about.is_ok_and(|about| about.is_file() && about.len() == file.size)
+    }
+
+    /// Bytes of a file that still have to come.
+    pub fn missing(&self, file: &RemoteFile) -> u64 {
+        if self.has(file) {
+            return 0;
+        }
+        let part = fs::metadata(self.cache.incomplete(self.repo, file.sum.hex()));
+        file.size - part.map_or(0, |about| about.len()).min(file.size)
+    }
+
+    /// Sees to it that a file's blob is there.
+    pub fn fetch(&self, file: &RemoteFile, tally: &mut Tally<'_>) -> Result<()> {
+        if !self.has(file) {
+            let _lock = self.lock(file, tally)?;
+            // Whoever had the lock may have brought it.
+            if !self.has(file) {
+                self.fetch_locked(file, tally)?;
+            }
+        }
+        tally.before += file.size;
+        tally.watch.progress(tally.before);
+        Ok(())
+    }
+
+    /// Held until it is dropped, or the process ends in whatever way.
+    fn lock(&self, file: &RemoteFile, tally: &mut Tally<'_>) -> Result<File> {
+        let path = self.cache.lock(self.repo, file.sum.hex());
+        make_parent(&path)?;
+        let lock = OpenOptions::new().create(true).truncate(false).write(true).open(&path);
+        let lock = lock.map_err(|error| Error::io("open", &path, error))?;
+        let mut told = false;
+        loop {
+            match lock.try_lock() {
+                Ok(()) => return Ok(lock),
+                Err(TryLockError::Error(error)) => return Err(Error::io("lock", &path, error)),
+                Err(TryLockError::WouldBlock) => {}
+            }
+            if !told {
+                tally.watch.note(&format!("another process is downloading {}: waiting for it", file.path));
+                told = true;
+            }
+            self.http.check()?;
+            std::thread::sleep(LOCK_TICK);
+        }
+    }
+
+    fn fetch_locked(&self, file: &RemoteFile, tally: &mut Tally<'_>) -> Result<()> {
+        let path = self.cache.incomplete(self.repo, file.sum.hex());
+        make_parent(&path)?;
+        let mut damaged = false;
+        loop {
+            let mut part = self.open_part(&path, file, tally)?;
+            self.complete(&mut part, &path, file, tally)?;
+            let found = part.summer.hex();
+            if found == file.sum.hex() {
+                part.file.sync_all().map_err(|error| Error::io("write", &path, error))?;
+                drop(part.file);
+                let blob = self.cache.blob(self.repo, file.sum.hex());
+                return fs::rename(&path, &blob).map_err(|error| Error::io("write", &blob, error));
+            }
+            drop(part.file);
+            fs::remove_file(&path).map_err(|error| Error::io("remove", &path, error))?;
+            if damaged {
+                let expected = file.sum.hex().to_string();
+                return Err(Error::Checksum { file: file.path.clone(), expected, found });
+            }
+            tally.watch.note(&format!("{} arrived damaged: downloading it again", file.path));
+            damaged = true;
+        }
+    }
+
+    /// What is there of a file, summed up.
+    fn open_part(&self, path: &Path, file: &RemoteFile, tally: &mut Tally<'_>) -> Result<Part> {
+        let opened = OpenOptions::new().create(true).truncate(false).read(true).write(true).open(path);
+        let opened = opened.map_err(|error| Error::io("open", path, error))?;
+        let mut part = Part { file: opened, summer: file.sum.summer(file.size), length: 0 };
+        let length = part.file.metadata().map_err(|error| Error::io("read", path, error))?.len();
+        if length > file.size {
+            self.restart(&mut part, path, file)?;
+            return Ok(part);
+        }
+        let mut buffer = vec![0; BUFFER];
+        loop {
+            self.http.check()?;
+            match part.file.read(&mut buffer).map_err(|error| Error::io("read", path, error))? {
+                0 => return Ok(part),
+                count => {
+                    part.summer.update(&buffer[..count]);
+                    part.length += count as u64;
+                    tally.watch.progress(tally.before + part.length);
+                }
+            }
+        }
+    }
+
+    fn restart(&self, part: &mut Part, path: &Path, file: &RemoteFile) -> Result<()> {
+        part.file.set_len(0).map_err(|error| Error::io("write", path, error))?;
+        part.file.seek(SeekFrom::Start(0)).map_err(|error| Error::io("write", path, error))?;
+        part.summer = file.sum.summer(file.size);
+        part.length = 0;
+        Ok(())
+    }
+
+    /// Asks until all bytes are there. An attempt that brought some does not count against the patience.
+    fn complete(&self, part: &mut Part, path: &Path, file: &RemoteFile, tally: &mut Tally<'_>) -> Result<()> {
+        let mut attempts = Attempts::default();
+        while part.length < file.size {
+            let before = part.length;
+            if let Err(trouble) = self.attempt(part, path, file, tally) {
+                if part.length > before {
+                    attempts.reset();
+                }
+                self.http.wait(trouble, &mut attempts, tally.watch)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn attempt(
+        &self,
+        part: &mut Part,
+        path: &Path,
+        file: &RemoteFile,
+        tally: &mut Tally<'_>,
+    ) -> Result<(), Trouble> {
+        let (endpoint, repo, commit) = (self.http.endpoint(), self.repo, self.commit);
+        let url = format!("{endpoint}/{repo}/resolve/{commit}/{}", encode(&file.path));
+        let from = (part.length > 0).then_some(part.length);
+        let response = self.http.get(&url, from, Asked::File { repo, file: &file.path })?;
+        match response.status().as_u16() {
+            206 => self.check_range(&response, part.length, file)?,
+            // The range was ignored, or there is no such range any more: from the beginning.
+            status => {
+                self.restart(part, path, file)?;
+                if status == 416 {
+                    let error = Error::Server { host: self.http.host(), status, what: file.path.clone() };
+                    return Err(Trouble::new(error, Again::Later(None)));
+                }
+            }
+        }
+        self.receive(response.into_body(), part, path, file, tally)
+    }
+
+    /// Reads a body to its end, or as far as it goes: what came is kept either way.
+    fn receive(
+        &self,
+        body: Body,
+        part: &mut Part,
+        path: &Path,
+        file: &RemoteFile,
+        tally: &mut Tally<'_>,
+    ) -> Result<(), Trouble> {
+        let mut reader = body.into_reader();
+        let mut buffer = vec![0; BUFFER];
+        let cut = |received, reason: &str| {
+            let (file, size, reason) = (file.path.clone(), file.size, reason.to_string());
+            Trouble::new(Error::Cut { file, received, size, reason }, Again::Later(None))
+        };
+        loop {
+            self.http.check()?;
+            let count = match reader.read(&mut buffer) {
+                Ok(0) if part.length < file.size => return Err(cut(part.length, "it ended too early")),
+                Ok(0) => return Ok(()),
+                Ok(count) => count,
+                Err(error) => {
+                    self.http.check()?;
+                    return Err(cut(part.length, &error.to_string()));
+                }
+            };
+            if part.length + count as u64 > file.size {
+                let _ = fs::remove_file(path);
+                return Err(Error::TooLong { file: file.path.clone(), expected: file.size }.into());
+            }
+            let written = self.disk.write(&mut part.file, &buffer[..count]);
+            written.map_err(|error| Error::io("write", path, error))?;
+            part.summer.update(&buffer[..count]);
+            part.length += count as u64;
+            tally.received += count as u64;
+            tally.watch.progress(tally.before + part.length);
+        }
+    }
+
+    /// `Content-Range: bytes 5-9/10` has to be what was asked for.
+    fn check_range(&self, response: &Response<Body>, from: u64, file: &RemoteFile) -> Result<()> {
+        let text = header(response.headers(), "content-range").unwrap_or_default();
+        let range = text.strip_prefix("bytes ").and_then(|rest| rest.split_once('/'));
+        let start = range.and_then(|(range, _)| range.split_once('-')?.0.parse::<u64>().ok());
+        let total = range.map_or("", |(_, total)| total);
+        if start == Some(from) && (total == "*" || total.parse() == Ok(file.size)) {
+            return Ok(());
+        }
+        let reason = format!("asked for the bytes of {} from {from}, it sends {text:?}", file.path);
+        Err(Error::Protocol { host: self.http.host(), reason })
+    }
+}

@@ -1,0 +1,197 @@
+//! A reference becomes a path.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use ureq::Agent;
+
+use crate::api::{self, RemoteFile};
+use crate::cache::Cache;
+use crate::choose::{Choice, Listed, Open, choose, listing};
+use crate::disk::{Disk, SystemDisk};
+use crate::download::{Download, Tally};
+use crate::http::{Http, headline};
+use crate::reference::{Reference, Repo};
+use crate::settings::Settings;
+use crate::{Error, Result};
+
+/// How long an interrupt may go unheard while nothing arrives.
+const TICK: Duration = Duration::from_millis(100);
+
+/// Whoever shows how a download goes.
+pub trait Watch {
+    /// Bytes of all files, before the first is asked for; not called where nothing is missing.
+    fn begin(&mut self, _total: u64) {}
+
+    /// Bytes that are there, of all files. It goes back where something has to be downloaded again.
+    fn progress(&mut self, _done: u64) {}
+
+    /// Something worth a line: a wait, another attempt.
+    fn note(&mut self, _text: &str) {}
+}
+
+/// Nobody watches.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Silent;
+
+impl Watch for Silent {}
+
+/// A model that is in the cache.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pulled {
+    /// What to open: a file (the first part of a split one), or the folder of a SafeTensors model.
+    pub path: PathBuf,
+    pub commit: String,
+    /// The files that belong to it, in the snapshot.
+    pub files: Vec<PathBuf>,
+    pub bytes: u64,
+    /// Of those, what came over the network now.
+    pub downloaded: u64,
+}
+
+#[derive(Debug)]
+pub struct Hub {
+    settings: Settings,
+    cache: Cache,
+    disk: Box<dyn Disk>,
+    cancel: Arc<AtomicBool>,
+}
+
+impl Hub {
+    pub fn new(settings: Settings) -> Hub {
+        let cache = Cache::new(settings.cache.clone());
+        Hub { settings, cache, disk: Box::new(SystemDisk), cancel: Arc::default() }
+    }
+
+    /// With a flag that stops whatever goes on; what has arrived is kept, to go on from later.
+    pub fn with_cancel(self, cancel: Arc<AtomicBool>) -> Hub {
+        Hub { cancel, ..self }
+    }
+
+    pub fn with_disk(self, disk: Box<dyn Disk>) -> Hub {
+        Hub { disk, ..self }
+    }
+
+    pub fn cache(&self) -> &Cache {
+        &self.cache
+    }
+
+    /// Sees to it that a model is in the cache. Where the hub cannot be reached, what the cache has of that name is taken,
+    /// and a note says so; offline, only the cache is looked at.
+    pub fn pull(&self, reference: &Reference, watch: &mut dyn Watch) -> Result<Pulled> {
+        if self.settings.offline {
+            return self.cached(reference);
+        }
+        match self.download(reference, watch) {
+            Err(error @ Error::Unreachable { .. }) => match self.cached(reference) {
+                Ok(pulled) => {
+                    watch.note(&format!("{}: using what is in the cache", headline(&error)));
+                    Ok(pulled)
+                }
+                Err(_) => Err(error),
+            },
+            outcome => outcome,
+        }
+    }
+
+    /// What the cache alone has.
+    pub fn cached(&self, reference: &Reference) -> Result<Pulled> {
+        let repo = &reference.repo;
+        let missing = |listing| Error::Offline { what: reference.to_string(), listing };
+        let commit = self.cache.commit(repo, reference.revision()).ok_or_else(|| missing(String::new()))?;
+        let files = self.cache.files(repo, &commit);
+        let choice = choose(repo, &files, reference.wanted.as_deref()).map_err(|_| {
+            let lines = listing(files.iter().map(|f| (f.path.as_str(), f.size)));
+            missing(if lines.is_empty() { lines } else { format!("\nof it, the cache has:{lines}") })
+        })?;
+        let size = |path: &String| files.iter().find(|f| f.path == *path).map_or(0, |f| f.size);
+        let bytes = choice.files.iter().map(size).sum();
+        Ok(self.pulled(repo, commit, &choice, bytes, 0))
+    }
+
+    fn download(&self, reference: &Reference, watch: &mut dyn Watch) -> Result<Pulled> {
+        let repo = &reference.repo;
+        let http = Http::new(&self.settings, self.cancel.clone())?;
+        let _listener = Listener::new(self.cancel.clone(), http.agent());
+        let commit = api::commit(&http, repo, reference.revision(), watch)?;
+        let files = api::files(&http, repo, &commit, watch)?;
+        let listed: Vec<Listed> = files.iter().map(RemoteFile::listed).collect();
+        let choice = choose(repo, &listed, reference.wanted.as_deref())?;
+        let chosen: Vec<&RemoteFile> =
+            choice.files.iter().filter_map(|path| files.iter().find(|f| f.path == *path)).collect();
+
+        let download = Download { http: &http, cache: &self.cache, disk: &*self.disk, repo, commit: &commit };
+        let total = chosen.iter().map(|f| f.size).sum();
+        let missing: u64 = chosen.iter().map(|f| download.missing(f)).sum();
+        self.check_room(repo, missing)?;
+        if missing > 0 {
+            watch.begin(total);
+        }
+        let mut tally = Tally { watch, before: 0, received: 0 };
+        for file in &chosen {
+            download.fetch(file, &mut tally)?;
+            self.cache.link(repo, &commit, &file.path, file.sum.hex())?;
+        }
+        // Only now: until here, offline use finds the model as it was before.
+        self.cache.remember(repo, reference.revision(), &commit)?;
+        Ok(self.pulled(repo, commit, &choice, total, tally.received))
+    }
+
+    fn check_room(&self, repo: &Repo, needed: u64) -> Result<()> {
+        if needed == 0 {
+            return Ok(());
+        }
+        let folder = self.cache.repo(repo).join("blobs");
+        std::fs::create_dir_all(&folder).map_err(|error| Error::io("make", &folder, error))?;
+        match self.disk.free(&folder) {
+            Some(free) if free < needed => {
+                let path = self.cache.root().to_path_buf();
+                Err(Error::DiskFull { path, needed: Some(needed), free: Some(free) })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn pulled(&self, repo: &Repo, commit: String, choice: &Choice, bytes: u64, downloaded: u64) -> Pulled {
+        let snapshot = self.cache.snapshot(repo, &commit);
+        let path = match &choice.open {
+            Open::File(file) => snapshot.join(file),
+            Open::Folder => snapshot.clone(),
+        };
+        let files = choice.files.iter().map(|file| snapshot.join(file)).collect();
+        Pulled { path, commit, files, bytes, downloaded }
+    }
+}
+
+/// Cuts the connections when the flag is set: whoever waits for bytes hears of it at once.
+struct Listener {
+    thread: Option<(Sender<()>, JoinHandle<()>)>,
+}
+
+impl Listener {
+    fn new(cancel: Arc<AtomicBool>, agent: Agent) -> Listener {
+        let (sender, called_off) = channel();
+        let thread = std::thread::spawn(move || {
+            while called_off.recv_timeout(TICK) == Err(RecvTimeoutError::Timeout) {
+                if cancel.load(Ordering::Relaxed) {
+                    agent.shutdown();
+                    return;
+                }
+            }
+        });
+        Listener { thread: Some((sender, thread)) }
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if let Some((sender, thread)) = self.thread.take() {
+            drop(sender);
+            let _ = thread.join();
+        }
+    }
+}

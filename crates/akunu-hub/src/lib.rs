@@ -1,0 +1,33 @@
+//! Models from the Hugging Face hub: `hf:OWNER/NAME[@REVISION][:FILE or QUANT]` becomes a path in the cache that every
+//! Hugging Face tool shares. Blocking, without an async runtime.
+//!
+//! ```no_run
+//! use akunu_hub::{Hub, Reference, Settings, Silent};
+//!
+//! let hub = Hub::new(Settings::from_env()?);
+//! let reference: Reference = "hf:OWNER/NAME:Q4_K_M".parse()?;
+//! let pulled = hub.pull(&reference, &mut Silent)?;
+//! println!("{}", pulled.path.display());
+//! # Ok::<(), akunu_hub::Error>(())
+//! ```
+
+mod api;
+mod cache;
+mod choose;
+mod digest;
+mod disk;
+mod download;
+mod error;
+mod http;
+mod hub;
+mod reference;
+mod settings;
+
+pub use cache::{Cache, CachedFile, CachedRepo, CachedRevision, Removed};
+pub use disk::{Disk, SystemDisk};
+pub use error::Error;
+pub use hub::{Hub, Pulled, Silent, Watch};
+pub use reference::{PREFIX, Reference, Repo};
+pub use settings::{Patience, Settings, Token};
+
+pub type Result<T, E = Error> = std::result::Result<T, E>;

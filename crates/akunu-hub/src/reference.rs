@@ -1,0 +1,214 @@
+//! `hf:OWNER/NAME[@REVISION][:FILE or QUANT]`.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::Error;
+
+/// What a model's name begins with where it is not a path.
+pub const PREFIX: &str = "hf:";
+
+const LONGEST: usize = 96;
+
+/// A repository of models: its owner and its name, both checked.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Repo {
+    owner: String,
+    name: String,
+}
+
+impl Repo {
+    /// `None` where the hub could have no such repository.
+    pub fn new(owner: &str, name: &str) -> Option<Repo> {
+        (is_name(owner) && is_name(name)).then(|| Repo { owner: owner.into(), name: name.into() })
+    }
+
+    pub fn owner(&self) -> &str {
+        &self.owner
+    }
+
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+impl fmt::Display for Repo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.owner, self.name)
+    }
+}
+
+/// A model on the hub, or a part of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reference {
+    pub repo: Repo,
+    /// A branch, a tag or a commit; `main` where none is given.
+    pub revision: Option<String>,
+    /// A file, or a quantisation such as `Q4_K_M`.
+    pub wanted: Option<String>,
+}
+
+impl Reference {
+    pub const DEFAULT_REVISION: &'static str = "main";
+
+    pub fn revision(&self) -> &str {
+        self.revision.as_deref().unwrap_or(Reference::DEFAULT_REVISION)
+    }
+
+    /// Whether an argument is meant as a reference, well-formed or not.
+    pub fn is_meant(text: &str) -> bool {
+        text.starts_with(PREFIX)
+    }
+}
+
+impl fmt::Display for Reference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{PREFIX}{}", self.repo)?;
+        if let Some(revision) = &self.revision {
+            write!(f, "@{revision}")?;
+        }
+        match &self.wanted {
+            Some(wanted) => write!(f, ":{wanted}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl FromStr for Reference {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Reference, Error> {
+        let wrong = |reason| Error::Name { text: text.to_string(), reason };
+        let rest = text.strip_prefix(PREFIX).ok_or_else(|| wrong("it does not begin with hf:"))?;
+        let (place, wanted) = match rest.split_once(':') {
+            Some((place, wanted)) => (place, Some(wanted)),
+            None => (rest, None),
+        };
+        let (repo, revision) = match place.split_once('@') {
+            Some((repo, revision)) => (repo, Some(revision)),
+            None => (place, None),
+        };
+        let (owner, name) = repo
+            .split_once('/')
+            .ok_or_else(|| wrong("an owner and a name are needed, with / between them"))?;
+        if name.contains('/') {
+            return Err(wrong("a file comes after a colon"));
+        }
+        let repo = Repo::new(owner, name).ok_or_else(|| {
+            wrong("owner and name are letters, digits, '-', '_' and '.', and neither begin nor end with '-' or '.'")
+        })?;
+        if revision.is_some_and(|revision| !is_revision(revision)) {
+            return Err(wrong("the revision is empty, or no branch, tag or commit could be called that"));
+        }
+        if wanted.is_some_and(|wanted| !is_safe_path(wanted)) {
+            return Err(wrong("what comes after the colon is no file of a repository and no quantisation"));
+        }
+        Ok(Reference { repo, revision: revision.map(str::to_string), wanted: wanted.map(str::to_string) })
+    }
+}
+
+/// As the hub has it. `--` would make the folder's name in the cache ambiguous, and the hub forbids it too.
+fn is_name(text: &str) -> bool {
+    let inside = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    let ends = |c: char| matches!(c, '-' | '.');
+    !text.is_empty()
+        && text.len() <= LONGEST
+        && text.chars().all(inside)
+        && !text.starts_with(ends)
+        && !text.ends_with(ends)
+        && !text.contains("--")
+        && !text.contains("..")
+}
+
+pub(crate) fn is_revision(text: &str) -> bool {
+    let inside = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '/' | '+');
+    text.len() <= 255 && text.chars().all(inside) && is_safe_path(text)
+}
+
+/// A relative path that stays where it is put, on any system.
+pub(crate) fn is_safe_path(path: &str) -> bool {
+    let part = |part: &str| !part.is_empty() && part != "." && part != "..";
+    let refused = |c: char| c.is_control() || c == '\\' || (cfg!(windows) && c == ':');
+    path.len() <= 1024 && !path.contains(refused) && path.split('/').all(part)
+}
+
+/// A Git object id or a SHA-256: safe as the name of a file.
+pub(crate) fn is_hex(text: &str, digits: usize) -> bool {
+    text.len() == digits && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
+}
+
+/// A commit, as snapshots are named.
+pub(crate) fn is_commit(text: &str) -> bool {
+    is_hex(text, 40)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn parse(text: &str) -> Result<Reference, Error> {
+        text.parse()
+    }
+
+    #[test]
+    fn every_part_is_found() {
+        let found = parse("hf:some-owner/Some_Model.v1-GGUF@refs/pr/3:dir/model-Q4_K_M.gguf").unwrap();
+        assert_eq!(found.repo, Repo::new("some-owner", "Some_Model.v1-GGUF").unwrap());
+        assert_eq!(found.revision(), "refs/pr/3");
+        assert_eq!(found.wanted.as_deref(), Some("dir/model-Q4_K_M.gguf"));
+        let plain = parse("hf:a/b").unwrap();
+        assert_eq!((plain.revision(), plain.wanted.as_deref()), ("main", None));
+        assert_eq!(parse("hf:a/b:q8_0").unwrap().wanted.as_deref(), Some("q8_0"));
+    }
+
+    #[test]
+    fn malformed_names_are_refused_with_the_reason() {
+        for text in [
+            "a/b",
+            "hf:",
+            "hf:a",
+            "hf:/b",
+            "hf:a/",
+            "hf:a/b/c",
+            "hf:a/..",
+            "hf:../b",
+            "hf:a/b@",
+            "hf:a/b:",
+            "hf:a b/c",
+            "hf:a/b@../x",
+            "hf:a/b@/x",
+            "hf:a/b:../x",
+            "hf:a/b:/etc/passwd",
+            "hf:a/b:x/../y",
+            "hf:a--b/c",
+            "hf:-a/b",
+            "hf:a/b.",
+            "hf:a/b:x\\y",
+            "hf:a/b:x\ny",
+            "hf:a/b@x?y",
+            "hf:ä/b",
+            "hf:a/b@x y",
+        ] {
+            assert!(matches!(parse(text), Err(Error::Name { .. })), "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_is_accepted_reads_back_as_written(text in "hf:[a-zA-Z0-9./_@:-]{0,40}") {
+            if let Ok(found) = parse(&text) {
+                prop_assert_eq!(found.to_string(), text);
+            }
+        }
+
+        #[test]
+        fn no_safe_path_leaves_its_folder(path in "[a./\\\\\n:]{0,12}") {
+            if is_safe_path(&path) {
+                let inside = std::path::Path::new(&path).components();
+                prop_assert!(inside.into_iter().all(|c| matches!(c, std::path::Component::Normal(_))));
+            }
+        }
+    }
+}

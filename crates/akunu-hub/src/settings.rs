@@ -1,0 +1,182 @@
+//! Where the hub and the cache are, from the environment variables that every Hugging Face tool reads.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use ureq::http::Uri;
+
+use crate::{Error, Result};
+
+const ENDPOINT: &str = "https://huggingface.co";
+
+/// An access token. It does not show in logs.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Token(String);
+
+impl Token {
+    /// `None` for what could not stand in a header, or is empty.
+    pub fn new(text: &str) -> Option<Token> {
+        let text = text.trim();
+        (!text.is_empty() && text.bytes().all(|b| b.is_ascii_graphic())).then(|| Token(text.to_string()))
+    }
+
+    pub(crate) fn bearer(&self) -> String {
+        format!("Bearer {}", self.0)
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Token(…)")
+    }
+}
+
+/// How long to wait for what.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    pub connect: Duration,
+    /// For the next bytes, when some are due.
+    pub idle: Duration,
+    /// Requests for the same thing that bring nothing before it is given up.
+    pub attempts: u32,
+    /// Before the second attempt; doubles with each.
+    pub backoff: Duration,
+    /// Longest wait that a hub may ask for with `Retry-After`; a longer one is an error that says so.
+    pub longest: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Patience {
+        Patience {
+            connect: Duration::from_secs(10),
+            idle: Duration::from_secs(30),
+            attempts: 5,
+            backoff: Duration::from_millis(500),
+            longest: Duration::from_secs(120),
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Without a slash at its end.
+    pub endpoint: String,
+    /// The folder with `models--OWNER--NAME` in it.
+    pub cache: PathBuf,
+    pub token: Option<Token>,
+    /// Only the cache; nothing is sent anywhere.
+    pub offline: bool,
+    pub patience: Patience,
+}
+
+impl Settings {
+    pub fn new(endpoint: &str, cache: impl Into<PathBuf>) -> Result<Settings> {
+        Ok(Settings {
+            endpoint: check_endpoint(endpoint)?,
+            cache: cache.into(),
+            token: None,
+            offline: false,
+            patience: Patience::default(),
+        })
+    }
+
+    pub fn from_env() -> Result<Settings> {
+        Settings::from_variables(|name| std::env::var_os(name)?.into_string().ok().filter(|v| !v.is_empty()))
+    }
+
+    /// As [`Settings::from_env`], from any source of variables.
+    pub fn from_variables(get: impl Fn(&str) -> Option<String>) -> Result<Settings> {
+        let home = get("HF_HOME").map(PathBuf::from).or_else(|| {
+            let caches = get("XDG_CACHE_HOME").map(PathBuf::from);
+            let user =
+                || get("HOME").or_else(|| get("USERPROFILE")).map(|home| Path::new(&home).join(".cache"));
+            Some(caches.or_else(user)?.join("huggingface"))
+        });
+        let cache = get("HF_HUB_CACHE").or_else(|| get("HUGGINGFACE_HUB_CACHE")).map(PathBuf::from);
+        let cache = cache.or_else(|| Some(home.as_ref()?.join("hub"))).ok_or(Error::NoHome)?;
+        let endpoint = get("HF_ENDPOINT").unwrap_or_else(|| ENDPOINT.to_string());
+        let mut settings = Settings::new(&endpoint, cache)?;
+        settings.offline = get("HF_HUB_OFFLINE").is_some_and(|value| is_true(&value));
+        settings.token = match get("HF_TOKEN").or_else(|| get("HUGGING_FACE_HUB_TOKEN")) {
+            Some(value) => Some(Token::new(&value).ok_or(Error::Setting {
+                variable: "HF_TOKEN",
+                value: "…".to_string(),
+                reason: "no token: there are characters in it that no token has",
+            })?),
+            None => {
+                let file = get("HF_TOKEN_PATH").map(PathBuf::from).or_else(|| Some(home?.join("token")));
+                file.and_then(|file| std::fs::read_to_string(file).ok()).and_then(|text| Token::new(&text))
+            }
+        };
+        Ok(settings)
+    }
+}
+
+fn is_true(value: &str) -> bool {
+    matches!(value.to_ascii_uppercase().as_str(), "1" | "TRUE" | "YES" | "ON")
+}
+
+fn check_endpoint(text: &str) -> Result<String> {
+    let wrong = |reason| Error::Setting { variable: "HF_ENDPOINT", value: text.to_string(), reason };
+    let trimmed = text.trim_end_matches('/');
+    let uri: Uri = trimmed.parse().map_err(|_| wrong("no address; https://huggingface.co is one"))?;
+    match (uri.scheme_str(), uri.host()) {
+        (Some("http" | "https"), Some(_)) if uri.query().is_none() => Ok(trimmed.to_string()),
+        _ => Err(wrong("no address of a hub; https://huggingface.co is one")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn from(variables: &[(&str, &str)]) -> Result<Settings> {
+        Settings::from_variables(|name| {
+            variables.iter().find(|(key, _)| *key == name).map(|(_, value)| value.to_string())
+        })
+    }
+
+    #[test]
+    fn the_cache_is_where_other_tools_have_it() {
+        let cache = |variables: &[(&str, &str)]| from(variables).unwrap().cache;
+        assert_eq!(cache(&[("HOME", "/h")]), Path::new("/h/.cache/huggingface/hub"));
+        assert_eq!(cache(&[("HOME", "/h"), ("XDG_CACHE_HOME", "/x")]), Path::new("/x/huggingface/hub"));
+        assert_eq!(cache(&[("HOME", "/h"), ("HF_HOME", "/f")]), Path::new("/f/hub"));
+        assert_eq!(cache(&[("HF_HOME", "/f"), ("HF_HUB_CACHE", "/c")]), Path::new("/c"));
+        assert!(matches!(from(&[]), Err(Error::NoHome)));
+    }
+
+    #[test]
+    fn the_token_is_the_variables_or_the_files() {
+        let home = tempfile::tempdir().unwrap();
+        std::fs::write(home.path().join("token"), "hf_file\n").unwrap();
+        let home = home.path().to_str().unwrap();
+        assert_eq!(from(&[("HF_HOME", home)]).unwrap().token, Token::new("hf_file"));
+        let both = from(&[("HF_HOME", home), ("HF_TOKEN", " hf_var ")]).unwrap();
+        assert_eq!(both.token, Token::new("hf_var"));
+        assert!(!format!("{both:?}").contains("hf_var"));
+        let broken = from(&[("HF_HOME", home), ("HF_TOKEN", "a\r\nb")]).unwrap_err();
+        assert!(!broken.to_string().contains("a\r"), "{broken}");
+    }
+
+    #[test]
+    fn the_endpoint_is_an_address() {
+        let endpoint = |text: &str| from(&[("HOME", "/h"), ("HF_ENDPOINT", text)]).map(|s| s.endpoint);
+        assert_eq!(endpoint("https://hub.example/prefix/").unwrap(), "https://hub.example/prefix");
+        for text in ["hub.example", "ftp://hub.example", "https://", "nonsense here"] {
+            assert!(matches!(endpoint(text), Err(Error::Setting { .. })), "{text}");
+        }
+    }
+
+    #[test]
+    fn offline_is_what_other_tools_take_for_it() {
+        for (value, offline) in [("1", true), ("true", true), ("ON", true), ("0", false), ("", false)] {
+            assert_eq!(
+                from(&[("HOME", "/h"), ("HF_HUB_OFFLINE", value)]).unwrap().offline,
+                offline,
+                "{value}"
+            );
+        }
+    }
+}

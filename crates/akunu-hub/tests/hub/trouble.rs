@@ -1,0 +1,365 @@
+//! Every way in which a download goes wrong.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use akunu_hub::{Disk, Error, Hub, Silent, SystemDisk, Token};
+
+use crate::server::{FakeHub, Fault, sha256};
+use crate::{Notes, bytes, hub, reference, settings};
+
+const MODEL: &str = "hf:tiny/model-GGUF";
+/// More than the buffers on the way.
+const SIZE: usize = 3 << 20;
+
+fn blobs(cache: &Path) -> Vec<String> {
+    let folder = cache.join("models--tiny--model-GGUF/blobs");
+    let mut names: Vec<String> = fs::read_dir(folder)
+        .into_iter()
+        .flatten()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    names
+}
+
+fn incomplete(cache: &Path, weights: &[u8]) -> PathBuf {
+    cache.join("models--tiny--model-GGUF/blobs").join(format!("{}.incomplete", sha256(weights)))
+}
+
+fn ranges(fake: &FakeHub) -> Vec<Option<String>> {
+    fake.requests("/resolve/").iter().map(|r| r.headers.get("range").cloned()).collect()
+}
+
+#[test]
+fn a_cut_connection_is_resumed_where_it_was_cut() {
+    let (cache, weights) = (tempfile::tempdir().unwrap(), bytes(SIZE, 1));
+    let fake = FakeHub::new(&[("m.gguf", &weights)]);
+    // More cuts than attempts: each brings something, so none counts.
+    fake.fault("/resolve/", Fault::Cut(400_000), 5);
+    let pulled = hub(&fake.url, cache.path()).pull(&reference(MODEL), &mut Silent).unwrap();
+    assert_eq!(fs::read(&pulled.path).unwrap(), weights);
+    assert_eq!(pulled.downloaded, SIZE as u64);
+    let ranges = ranges(&fake);
+    assert_eq!(ranges.len(), 6);
+    assert!(ranges[0].is_none() && ranges[1..].iter().all(Option::is_some), "{ranges:?}");
+    assert_eq!(ranges[1].as_deref(), Some("bytes=400000-"));
+    assert_eq!(blobs(cache.path()), [sha256(&weights)]);
+}
+
+#[test]
+fn a_connection_that_is_cut_for_good_is_an_error_and_the_next_pull_goes_on() {
+    let (cache, weights) = (tempfile::tempdir().unwrap(), bytes(SIZE, 1));
+    let fake = FakeHub::new(&[("m.gguf", &weights)]);
+    fake.fault("/resolve/", Fault::Cut(1_000_000), 1);
+    fake.fault("/resolve/", Fault::Cut(0), 4);
+    let error = hub(&fake.url, cache.path()).pull(&reference(MODEL), &mut Silent).unwrap_err();
+    assert!(matches!(error, Error::Cut { received: 1_000_000, .. }), "{error}");
+    assert_eq!(fs::read(incomplete(cache.path(), &weights)).unwrap(), weights[..1_000_000]);
+    let mut notes = Notes::default();
+    fake.fault("/resolve/", Fault::Slow(SIZE, Duration::ZERO), 9);
+    while let Err(error) = hub(&fake.url, cache.path()).pull(&reference(MODEL), &mut notes) {
+        assert!(matches!(error, Error::Cut { .. }), "{error}");
+    }
+    assert_eq!(blobs(cache.path()), [sha256(&weights)]);
+    assert_eq!((notes.total, notes.done), (SIZE as u64, SIZE as u64));
+}
+
+#[test]
+fn a_server_that_ignores_ranges_sends_it_all_again() {
+    let (cache, weights) = (tempfile::tempdir().unwrap(), bytes(SIZE, 1));
+    let fake = FakeHub::new(&[("m.gguf", &weights)]);
+    fake.fault("/resolve/", Fault::Cut(500_000), 1);
+    fake.fault("/resolve/", Fault::IgnoreRange, 1);
+    let pulled = hub(&fake.url, cache.path()).pull(&reference(MODEL), &mut Silent).unwrap();
+    assert_eq!(fs::read(&pulled.path).unwrap(), weights);
+    assert_eq!(pulled.downloaded, SIZE as u64 + 500_000);
+}
+
+#[test]
+fn a_range_that_the_server_refuses_starts_over() {
+    let (cache, weights) = (tempfile::tempdir().unwrap(), bytes(SIZE, 1));
+    let fake = FakeHub::new(&[("m.gguf", &weights)]);
+    fake.fault("/resolve/", Fault::Cut(500_000), 1);
+    fake.fault("/resolve/", Fault::Status(416, &[]), 1);
+    let pulled = hub(&fake.url, cache.path()).pull(&reference(MODEL), &mut Silent).unwrap();
+    assert_eq!(fs::read(&pulled.path).unwrap(), weights);
+}
+
+#[test]
+fn what_is_incomplete_and_wrong_is_downloaded_anew() {
+    let (cache, weights) = (tempfile::tempdir().unwrap(), bytes(SIZE, 1));
+    let fake = FakeHub::new(&[("m.gguf", &weights)]);
+    for wrong in [bytes(1000, 9), bytes(SIZE, 9), bytes(SIZE + 1, 9)] {
+        let _ = fs::remove_dir_all(cache.path().join("models--tiny--model-GGUF"));
+        let part = incomplete(cache.path(), &weights);
+        fs::create_dir_all(part.parent().unwrap()).unwrap();
+        fs::write(part, wrong).unwrap();
+        let pulled = hub(&fake.url, cache.path()).pull(&reference(MODEL), &mut Silent).unwrap();
+        assert_eq!(fs::read(&pulled.path).unwrap(), weights);
+    }
+}
+
+#[test]
+fn a_wrong_checksum_is_tried_once_more_and_then_nothing_is_kept() {
+    let (cache, weights) = (tempfile::tempdir().unwrap(), bytes(SIZE, 1));
+    let fake = FakeHub::new(&[("m.gguf", &weights)]);
+    fake.fault("/resolve/", Fault::Damage, 2);
+    let mut notes = Notes::default();
+    let error = hub(&fake.url, cache.path()).pull(&reference(MODEL), &mut notes).unwrap_err();
+    assert!(matches!(&error, Error::Checksum { expected, .. } if *expected == sha256(&weights)), "{error}");
+    assert_eq!(fake.requests("/resolve/").len(), 2);
+    assert_eq!(notes.notes.len(), 1, "{notes:?}");
+    assert!(blobs(cache.path()).is_empty());
+    fake.fault("/resolve/", Fault::Damage, 1);
+    hub(&fake.url, cache.path()).pull(&reference(MODEL), &mut Silent).unwrap();
+}
+
+#[test]
+fn a_small_file_is_checked_too() {
+    let (cache, weights) = (tempfile::tempdir().unwrap(), bytes(100, 1));
+    let fake = FakeHub::new(&[("config.json", b"{}"), ("model.safetensors", &weights)]);
+    fake.fault("config.json", Fault::Damage, 2);
+    let error = hub(&fake.url, cache.path()).pull(&reference(MODEL), &mut Silent).unwrap_err();
+    assert!(matches!(&error, Error::Checksum { file, .. } if file == "config.json"), "{error}");
+}
+
+#[test]
+fn refusals_say_what_to_do() {
+    let fake = FakeHub::new(&[("m.gguf", &bytes(10, 1))]);
+    let refused = |status, headers, token: Option<&str>| {
+        let cache = tempfile::tempdir().unwrap();
+        fake.fault("/revision/", Fault::Status(status, headers), 1);
+        let mut settings = settings(&fake.url, cache.path());
+        settings.token = token.and_then(Token::new);
+        Hub::new(settings).pull(&reference(MODEL), &mut Silent).unwrap_err()
+    };
+    let gated: &[(&str, &str)] = &[("x-error-code", "GatedRepo")];
+    for status in [401, 403] {
+        let error = refused(status, gated, None);
+        assert!(matches!(error, Error::Gated { .. }), "{error}");
+        let text = error.to_string();
+        assert!(text.contains("HF_TOKEN") && text.contains("/tiny/model-GGUF"), "{text}");
+    }
+    let error = refused(401, &[], None);
+    assert!(matches!(error, Error::Unauthorized { token: false, .. }), "{error}");
+    assert!(matches!(refused(401, &[], Some("hf_x")), Error::Unauthorized { token: true, .. }));
+    assert!(matches!(refused(403, &[], Some("hf_x")), Error::Forbidden { .. }));
+    assert!(matches!(refused(418, &[], None), Error::Server { status: 418, .. }));
+}
+
+#[test]
+fn a_404_says_what_is_missing() {
+    let (cache, fake) = (tempfile::tempdir().unwrap(), FakeHub::new(&[("m.gguf", &bytes(10, 1))]));
+    let pull = |text: &str| hub(&fake.url, cache.path()).pull(&reference(text), &mut Silent).unwrap_err();
+    let error = pull("hf:tiny/other");
+    assert!(matches!(error, Error::NoRepo { .. }), "{error}");
+    let error = pull("hf:tiny/model-GGUF@other");
+    assert!(matches!(&error, Error::NoRevision { revision, .. } if revision == "other"), "{error}");
+    let error = pull("hf:tiny/model-GGUF:other.gguf");
+    assert!(matches!(&error, Error::NoFile { .. }) && error.to_string().contains("\n  m.gguf"), "{error}");
+    let error = pull("hf:tiny/model-GGUF:Q4_K_M");
+    assert!(matches!(&error, Error::Choice { .. }) && error.to_string().contains("\n  m.gguf"), "{error}");
+    fake.fault("/resolve/", Fault::Status(404, &[("x-error-code", "EntryNotFound")]), 1);
+    assert!(matches!(pull(MODEL), Error::NoFile { .. }));
+}
+
+#[test]
+fn retry_after_is_honoured_and_a_long_one_is_told() {
+    let (cache, fake) = (tempfile::tempdir().unwrap(), FakeHub::new(&[("m.gguf", &bytes(10, 1))]));
+    let pull = |notes: &mut Notes| hub(&fake.url, cache.path()).pull(&reference(MODEL), notes);
+    fake.fault("/revision/", Fault::Status(429, &[("retry-after", "600")]), 1);
+    let error = pull(&mut Notes::default()).unwrap_err();
+    assert!(matches!(error, Error::RateLimited { seconds: Some(600), .. }), "{error}");
+    fake.fault("/revision/", Fault::Status(429, &[]), 3);
+    let error = pull(&mut Notes::default()).unwrap_err();
+    assert!(matches!(error, Error::RateLimited { seconds: None, .. }), "{error}");
+
+    fake.fault("/resolve/", Fault::Status(429, &[("retry-after", "1")]), 1);
+    let (started, mut notes) = (Instant::now(), Notes::default());
+    pull(&mut notes).unwrap();
+    assert!(started.elapsed() >= Duration::from_secs(1));
+    assert!(notes.notes[0].contains("429") && notes.notes[0].contains("in 1 s"), "{notes:?}");
+}
+
+#[test]
+fn a_server_that_stumbles_is_asked_again() {
+    let (cache, fake) = (tempfile::tempdir().unwrap(), FakeHub::new(&[("m.gguf", &bytes(10, 1))]));
+    for part in ["/revision/", "/tree/", "/resolve/"] {
+        fake.fault(part, Fault::Status(503, &[]), 2);
+    }
+    hub(&fake.url, cache.path()).pull(&reference(MODEL), &mut Silent).unwrap();
+    fake.fault("/revision/", Fault::Status(500, &[]), 3);
+    let error = hub(&fake.url, cache.path()).pull(&reference(MODEL), &mut Silent).unwrap_err();
+    assert!(matches!(error, Error::Server { status: 500, .. }), "{error}");
+}
+
+#[test]
+fn a_redirect_to_another_host_goes_without_the_token() {
+    let (cache, weights) = (tempfile::tempdir().unwrap(), bytes(10, 1));
+    let fake = FakeHub::new(&[("m.gguf", &weights)]);
+    fake.fault("/resolve/", Fault::Redirect(fake.other_host()), 1);
+    // A repository that was renamed: the same host, so the token goes along.
+    fake.fault("/revision/", Fault::Redirect(String::new()), 1);
+    let mut settings = settings(&fake.url, cache.path());
+    settings.token = Token::new("hf_secret");
+    Hub::new(settings).pull(&reference(MODEL), &mut Silent).unwrap();
+    let token = |part: &str| -> Vec<bool> {
+        fake.requests(part).iter().map(|r| r.headers.contains_key("authorization")).collect()
+    };
+    assert_eq!(token("/revision/"), [true, true]);
+    assert_eq!(token("/resolve/"), [true, false]);
+    let first = &fake.requests("/revision/")[0];
+    assert_eq!(first.headers["authorization"], "Bearer hf_secret");
+}
+
+#[test]
+fn redirects_without_end_are_an_error() {
+    let (cache, fake) = (tempfile::tempdir().unwrap(), FakeHub::new(&[("m.gguf", &bytes(10, 1))]));
+    fake.fault("/revision/", Fault::Redirect(String::new()), 100);
+    let error = hub(&fake.url, cache.path()).pull(&reference(MODEL), &mut Silent).unwrap_err();
+    assert!(matches!(error, Error::Redirect { .. }), "{error}");
+}
+
+#[test]
+fn names_that_leave_the_cache_are_refused() {
+    for evil in ["../../x.gguf", "/etc/x.gguf", "a/../../x.gguf", "a\\\\..\\\\x.gguf", "./x.gguf"] {
+        let (cache, fake) = (tempfile::tempdir().unwrap(), FakeHub::new(&[(evil, &bytes(10, 1))]));
+        let error = hub(&fake.url, cache.path()).pull(&reference(MODEL), &mut Silent).unwrap_err();
+        assert!(matches!(error, Error::UnsafePath { .. }), "{evil}: {error}");
+        assert!(fs::read_dir(cache.path()).unwrap().next().is_none());
+    }
+}
+
+#[test]
+fn an_answer_that_is_no_hubs_is_an_error() {
+    let (cache, fake) = (tempfile::tempdir().unwrap(), FakeHub::new(&[("m.gguf", &bytes(10, 1))]));
+    for part in ["/revision/", "/tree/"] {
+        fake.fault(part, Fault::Status(200, &[]), 1);
+        let error = hub(&fake.url, cache.path()).pull(&reference(MODEL), &mut Silent).unwrap_err();
+        assert!(matches!(error, Error::Protocol { .. }), "{error}");
+    }
+    fake.commit("../../../../tmp/x", &[]);
+    let error = hub(&fake.url, cache.path()).pull(&reference(MODEL), &mut Silent).unwrap_err();
+    assert!(matches!(error, Error::Protocol { .. }), "{error}");
+}
+
+/// A disk with so much room.
+#[derive(Debug)]
+struct SmallDisk {
+    told: Option<u64>,
+    room: AtomicU64,
+}
+
+impl Disk for SmallDisk {
+    fn free(&self, _folder: &Path) -> Option<u64> {
+        self.told
+    }
+
+    fn write(&self, file: &mut fs::File, bytes: &[u8]) -> io::Result<()> {
+        let room = self.room.load(Ordering::Relaxed);
+        let fits = (bytes.len() as u64).min(room);
+        SystemDisk.write(file, &bytes[..fits as usize])?;
+        self.room.store(room - fits, Ordering::Relaxed);
+        if fits < bytes.len() as u64 { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) }
+    }
+}
+
+#[test]
+fn a_disk_without_room_is_told_before_anything_is_downloaded() {
+    let (cache, fake) = (tempfile::tempdir().unwrap(), FakeHub::new(&[("m.gguf", &bytes(SIZE, 1))]));
+    let disk = SmallDisk { told: Some(1000), room: AtomicU64::new(1000) };
+    let hub = hub(&fake.url, cache.path()).with_disk(Box::new(disk));
+    let error = hub.pull(&reference(MODEL), &mut Silent).unwrap_err();
+    assert!(matches!(error, Error::DiskFull { needed: Some(n), free: Some(1000), .. } if n == SIZE as u64));
+    assert!(fake.requests("/resolve/").is_empty());
+}
+
+#[test]
+fn a_disk_that_fills_up_keeps_what_is_there_and_the_next_pull_goes_on() {
+    let (cache, weights) = (tempfile::tempdir().unwrap(), bytes(SIZE, 1));
+    let fake = FakeHub::new(&[("m.gguf", &weights)]);
+    let disk = SmallDisk { told: None, room: AtomicU64::new(1_234_567) };
+    let full = hub(&fake.url, cache.path()).with_disk(Box::new(disk));
+    let error = full.pull(&reference(MODEL), &mut Silent).unwrap_err();
+    assert!(matches!(error, Error::DiskFull { needed: None, .. }), "{error}");
+    assert_eq!(fs::read(incomplete(cache.path(), &weights)).unwrap(), weights[..1_234_567]);
+    let pulled = hub(&fake.url, cache.path()).pull(&reference(MODEL), &mut Silent).unwrap();
+    assert_eq!(fs::read(&pulled.path).unwrap(), weights);
+    assert_eq!(ranges(&fake)[1].as_deref(), Some("bytes=1234567-"));
+}
+
+#[test]
+fn an_interrupt_is_heard_while_nothing_arrives_and_keeps_what_did() {
+    let (cache, weights) = (tempfile::tempdir().unwrap(), bytes(SIZE, 1));
+    let fake = FakeHub::new(&[("m.gguf", &weights)]);
+    fake.fault("/resolve/", Fault::Stall(700_000, Duration::from_secs(60)), 1);
+    let cancel = Arc::new(AtomicBool::new(false));
+    let hub = hub(&fake.url, cache.path()).with_cancel(cancel.clone());
+    let part = incomplete(cache.path(), &weights);
+    let stopper = std::thread::spawn(move || {
+        while !fs::metadata(&part).is_ok_and(|m| m.len() == 700_000) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        cancel.store(true, Ordering::Relaxed);
+        Instant::now()
+    });
+    let error = hub.pull(&reference(MODEL), &mut Silent).unwrap_err();
+    assert!(matches!(error, Error::Interrupted), "{error}");
+    assert!(stopper.join().unwrap().elapsed() < Duration::from_secs(5));
+    assert_eq!(fs::metadata(incomplete(cache.path(), &weights)).unwrap().len(), 700_000);
+}
+
+#[test]
+fn a_server_that_falls_silent_is_asked_again() {
+    let (cache, weights) = (tempfile::tempdir().unwrap(), bytes(SIZE, 1));
+    let fake = FakeHub::new(&[("m.gguf", &weights)]);
+    fake.fault("/resolve/", Fault::Stall(700_000, Duration::from_secs(60)), 1);
+    let mut settings = settings(&fake.url, cache.path());
+    settings.patience.idle = Duration::from_millis(500);
+    let pulled = Hub::new(settings).pull(&reference(MODEL), &mut Silent).unwrap();
+    assert_eq!(fs::read(&pulled.path).unwrap(), weights);
+}
+
+/// What the next test starts, twice.
+#[test]
+#[ignore = "a part of two_processes_share_one_download"]
+fn pull_in_a_process_of_its_own() {
+    let (url, cache) = (std::env::var("TEST_HUB_URL").unwrap(), std::env::var("TEST_HUB_CACHE").unwrap());
+    let mut notes = Notes::default();
+    let pulled = hub(&url, Path::new(&cache)).pull(&reference(MODEL), &mut notes).unwrap();
+    println!("downloaded {} waited {}", pulled.downloaded, notes.notes.len());
+}
+
+#[test]
+fn two_processes_share_one_download() {
+    let (cache, weights) = (tempfile::tempdir().unwrap(), bytes(SIZE, 1));
+    let fake = FakeHub::new(&[("m.gguf", &weights)]);
+    fake.fault("/resolve/", Fault::Slow(SIZE / 20, Duration::from_millis(50)), 1);
+    let start = || {
+        Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "trouble::pull_in_a_process_of_its_own", "--ignored", "--nocapture"])
+            .env("TEST_HUB_URL", &fake.url)
+            .env("TEST_HUB_CACHE", cache.path())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap()
+    };
+    let children = [start(), start()];
+    let outputs = children.map(|child| {
+        let output = child.wait_with_output().unwrap();
+        assert!(output.status.success());
+        String::from_utf8(output.stdout).unwrap()
+    });
+    let all = format!("downloaded {SIZE}");
+    let downloads = outputs.iter().filter(|text| text.contains(&all)).count();
+    let none = outputs.iter().filter(|text| text.contains("downloaded 0")).count();
+    assert_eq!((downloads, none), (1, 1), "{outputs:?}");
+    assert_eq!(fake.requests("/resolve/").len(), 1);
+    assert_eq!(blobs(cache.path()), [sha256(&weights)]);
+}
