@@ -38,6 +38,7 @@ pub enum Command {
     Perplexity(commands::perplexity::PerplexityArgs),
     Tokenize(commands::tokenize::TokenizeArgs),
     Detokenize(commands::detokenize::DetokenizeArgs),
+    Quantize(commands::quantize::QuantizeArgs),
     Synth(commands::synth::SynthArgs),
     Doctor(commands::doctor::DoctorArgs),
     /// Prints this reference as Markdown: how docs/cli.md is made

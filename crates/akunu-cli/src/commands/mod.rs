@@ -9,6 +9,7 @@ mod markdown;
 pub mod perplexity;
 pub mod plan;
 pub mod profile;
+pub mod quantize;
 pub mod run;
 pub mod synth;
 pub mod table;
@@ -40,6 +41,7 @@ pub fn run(command: Command) -> Result<(), Failure> {
         Command::Perplexity(args) => perplexity::run(&args, &mut out),
         Command::Tokenize(args) => tokenize::run(args, &mut out),
         Command::Detokenize(args) => detokenize::run(&args, &mut out),
+        Command::Quantize(args) => quantize::run(&args, &mut out),
         Command::Synth(args) => synth::run(&args, &mut out),
         Command::Doctor(args) => doctor::run(&args, &mut out),
         Command::Markdown => markdown::run(&mut out),

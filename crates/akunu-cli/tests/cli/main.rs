@@ -5,6 +5,7 @@ mod bench;
 mod common;
 mod help;
 mod models;
+mod quantize;
 mod run;
 mod signals;
 mod text;

@@ -59,6 +59,26 @@ fn ctrl_c_leaves_no_half_written_model() {
 }
 
 #[test]
+fn ctrl_c_leaves_no_half_quantised_model() {
+    let dir = tempfile::tempdir().unwrap();
+    let (source, file) = (dir.path().join("source.gguf"), dir.path().join("large.gguf"));
+    let (source, out) = (source.to_str().unwrap(), file.to_str().unwrap());
+    crate::common::ok(&["synth", "smollm2-135m", source, "-q", "Q8_0", "--layers", "1"]);
+    let args = ["quantize", source, out, "-q", "Q3_K_L", "-t", "1"];
+    let mut child =
+        akunu(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary starts");
+    let part = dir.path().join("large.gguf.part");
+    while !part.metadata().is_ok_and(|about| about.len() > 0) {
+        assert!(child.try_wait().unwrap().is_none(), "it ended too early");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    interrupt(&child);
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+}
+
+#[test]
 fn a_closed_pipe_ends_the_story_quietly() {
     for more in [&[][..], &["--ids"]] {
         let mut child = endless(&[more, &["-q"]].concat());

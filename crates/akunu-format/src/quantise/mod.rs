@@ -1,4 +1,10 @@
-//! Numbers to blocks, and whole models to smaller ones.
+//! Numbers to blocks, and whole models to smaller ones: docs/quantise.md.
 
+mod convert;
 pub(crate) mod k;
+mod metadata;
+mod mix;
 mod search;
+
+pub use convert::{Conversion, Planned, Recipe};
+pub use mix::{MIXES, Mix, Proportions};

@@ -1,6 +1,5 @@
 //! `akunu synth`: a model file with random weights in a real model's shape.
 
-mod mix;
 mod presets;
 
 use std::fs::File;
@@ -9,17 +8,18 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use akunu_format::blocks::{Rng, random_row};
+use akunu_format::quantise::Mix;
 use akunu_format::{DType, FormatError, GgufWriter, TensorSpec};
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 
+use super::quantize::{mix, part_name};
 use crate::args;
 use crate::failure::Failure;
 use crate::grid::grouped;
 use crate::interrupt;
 use crate::output::{self, Output};
 use crate::progress::Progress;
-use mix::{MIXES, Mix};
 use presets::{PRESETS, Preset, Role, Tensor};
 
 /// Bytes that one thread makes at a time, about.
@@ -59,11 +59,6 @@ fn preset() -> impl TypedValueParser<Value = Preset> {
         .try_map(|name| Preset::find(&name).ok_or("there is no such preset"))
 }
 
-fn mix() -> impl TypedValueParser<Value = Mix> {
-    PossibleValuesParser::new(MIXES.iter().map(|m| m.name))
-        .try_map(|name| Mix::find(&name).ok_or("there is no such type"))
-}
-
 pub fn run(args: &SynthArgs, _out: &mut Output) -> Result<(), Failure> {
     if args.out.exists() && !args.force {
         return Err(Failure::new(format!("{} exists", args.out.display())).hint("--force overwrites it"));
@@ -71,7 +66,7 @@ pub fn run(args: &SynthArgs, _out: &mut Output) -> Result<(), Failure> {
     let mut preset = args.preset;
     preset.layers = args.layers.unwrap_or(preset.layers);
     let tensors = preset.tensors();
-    let dtypes: Vec<DType> = tensors.iter().map(|t| args.quant.dtype(t, &preset, args.pure)).collect();
+    let dtypes = dtypes(&tensors, &preset, args.quant, args.pure);
     let specs: Vec<TensorSpec> = tensors.iter().zip(&dtypes).map(|(t, &dtype)| t.spec(dtype)).collect();
     let total: u64 = specs.iter().map(|s| s.bytes().unwrap_or(0) as u64).sum();
 
@@ -102,10 +97,9 @@ pub fn run(args: &SynthArgs, _out: &mut Output) -> Result<(), Failure> {
     Ok(())
 }
 
-fn part_name(path: &Path) -> PathBuf {
-    let mut name = path.as_os_str().to_os_string();
-    name.push(".part");
-    PathBuf::from(name)
+fn dtypes(tensors: &[Tensor], preset: &Preset, mix: Mix, pure: bool) -> Vec<DType> {
+    let model = preset.proportions();
+    tensors.iter().map(|tensor| mix.dtype(&tensor.name, &tensor.shape, &model, pure)).collect()
 }
 
 fn write(
@@ -216,4 +210,35 @@ fn fill(
 fn floats(values: &[f32], out: &mut dyn Write) -> io::Result<()> {
     let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
     out.write_all(&bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn count(preset: &str, mix: &str, pure: bool, dtype: DType) -> usize {
+        let (preset, mix) = (Preset::find(preset).unwrap(), Mix::find(mix).unwrap());
+        dtypes(&preset.tensors(), &preset, mix, pure).iter().filter(|&&found| found == dtype).count()
+    }
+
+    #[test]
+    fn a_llama_8b_in_q4_k_m_has_the_published_mix() {
+        // The file on every hub: 193 Q4_K, 33 Q6_K (output, and half of attn_v and ffn_down).
+        assert_eq!(count("llama-8b", "Q4_K_M", false, DType::Q6K), 33);
+        assert_eq!(count("llama-8b", "Q4_K_M", false, DType::Q4K), 193);
+        assert_eq!(count("llama-8b", "q4_0", false, DType::Q6K), 1);
+    }
+
+    #[test]
+    fn rows_that_are_not_whole_blocks_fall_back() {
+        // 576 is not a multiple of 256: only ffn_down (1536) keeps its k-quant.
+        assert_eq!(count("smollm2-135m", "Q4_K_S", true, DType::Q4K), 30);
+        assert_eq!(count("smollm2-135m", "Q4_K_S", true, DType::Q5_0), 6 * 30 + 1);
+        assert_eq!(count("smollm2-135m", "Q4_0", false, DType::Q8_0), 1);
+    }
+
+    #[test]
+    fn pure_is_one_type_throughout() {
+        assert_eq!(count("llama-8b", "Q4_0", true, DType::Q4_0), 7 * 32 + 2);
+    }
 }

@@ -1,5 +1,6 @@
 //! The shapes of real models, as their own configurations state them.
 
+use akunu_format::quantise::Proportions;
 use akunu_format::{Array, DType, Metadata, TensorSpec, Value};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -291,6 +292,10 @@ impl Preset {
         metadata.insert(epsilon, Value::F32(self.epsilon));
         metadata.insert(format!("{architecture}.rope.freq_base"), Value::F32(self.rope_base));
         metadata
+    }
+
+    pub(super) fn proportions(&self) -> Proportions {
+        Proportions { layers: self.layers, heads: self.heads, kv_heads: self.kv_heads, tied: self.tied }
     }
 
     /// What each pair's frequency is divided by: 1 for short wavelengths, the factor for long ones, a ramp between.

@@ -1,0 +1,204 @@
+//! `akunu quantize`: a model as a GGUF file in other types.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use akunu_format::quantise::{Conversion, MIXES, Mix, Planned, Recipe};
+use akunu_format::{DType, FormatError, Gguf, WeightProvider, open_model};
+use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+
+use crate::args;
+use crate::failure::Failure;
+use crate::interrupt;
+use crate::output::{self, Output};
+use crate::progress::Progress;
+
+/// Writes a model as a GGUF file with smaller weights, or turns a Hugging Face folder into GGUF
+///
+/// Types are mixed as llama-quantize mixes them: output or tied embedding in Q6_K, more bits for some tensors in the _S, _M and
+/// _L mixes, and a type in blocks of 32 where rows are not whole blocks of 256; norms and biases stay F32. Q2_K, Q3_K, Q4_K and
+/// Q5_K are short for the M mixes. --dry-run shows which tensor becomes what.
+#[derive(Debug, Args)]
+pub struct QuantizeArgs {
+    /// The model: a GGUF file, a SafeTensors file, or a folder with config.json
+    #[arg(value_name = "IN")]
+    model: PathBuf,
+    /// The file to write
+    out: PathBuf,
+    /// Type of the weights
+    #[arg(short = 'q', long = "type", value_name = "TYPE", value_parser = mix(), ignore_case = true)]
+    mix: Mix,
+    /// The type itself for every matrix, output and embedding included
+    #[arg(long)]
+    pure: bool,
+    /// Take the vocabulary from this GGUF file of the same model
+    #[arg(long, value_name = "GGUF", conflicts_with = "no_vocab")]
+    vocab: Option<PathBuf>,
+    /// A file without a vocabulary, from a model in SafeTensors
+    #[arg(long)]
+    no_vocab: bool,
+    /// Overwrite the file if it exists
+    #[arg(long)]
+    force: bool,
+    /// Show which tensor becomes what, and write nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// CPU threads [default: one for each core]
+    #[arg(short, long, value_parser = args::threads, allow_negative_numbers = true)]
+    threads: Option<usize>,
+}
+
+/// The names of all mixes.
+pub(super) fn mix() -> impl TypedValueParser<Value = Mix> {
+    PossibleValuesParser::new(MIXES.iter().map(|m| m.name))
+        .try_map(|name| Mix::find(&name).ok_or("there is no such type"))
+}
+
+/// What a file is called until it is whole.
+pub(super) fn part_name(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_os_string();
+    name.push(".part");
+    PathBuf::from(name)
+}
+
+pub fn run(args: &QuantizeArgs, out: &mut Output) -> Result<(), Failure> {
+    if !args.dry_run {
+        refuse_places(args)?;
+    }
+    let weights = open_model(&args.model)?;
+    let vocabulary = vocabulary(args, weights.as_ref())?;
+    let recipe = Recipe {
+        mix: args.mix,
+        pure: args.pure,
+        vocabulary: vocabulary.as_ref().map(|gguf| gguf.metadata()),
+    };
+    let conversion = Conversion::new(weights.as_ref(), &recipe)?;
+    if args.dry_run {
+        return list(&conversion, out);
+    }
+    notes(args, &conversion);
+
+    let cancel = interrupt::flag();
+    // Under another name until it is whole: nobody should take half a file for a model.
+    let part = part_name(&args.out);
+    let written = write(&part, &conversion, super::threads(args.threads), &cancel).and_then(|()| {
+        std::fs::rename(&part, &args.out).map_err(|error| Failure::io("write", &args.out, &error))
+    });
+    if let Err(failure) = written {
+        let _ = std::fs::remove_file(&part);
+        return Err(if cancel.load(Ordering::Relaxed) { Failure::Interrupted } else { failure });
+    }
+    let before: u64 = weights.tensors().iter().map(|tensor| tensor.bytes as u64).sum();
+    output::note(&format!(
+        "{}: {}, {} from {}",
+        args.out.display(),
+        types(conversion.tensors().iter().map(|planned| planned.spec.dtype)),
+        akunu::human(conversion.bytes()),
+        akunu::human(before)
+    ));
+    Ok(())
+}
+
+/// Places that must not be written to.
+fn refuse_places(args: &QuantizeArgs) -> Result<(), Failure> {
+    let same = match (args.model.canonicalize(), args.out.canonicalize()) {
+        (Ok(model), Ok(out)) => model == out,
+        _ => args.model == args.out,
+    };
+    let shown = args.out.display();
+    if same {
+        return Err(Failure::new(format!("{shown} would be written over itself"))
+            .hint("give the new file another name: what is rounded away cannot be had back"));
+    }
+    if args.out.is_dir() {
+        return Err(
+            Failure::new(format!("{shown} is a folder")).hint("give a file's name, such as model.gguf")
+        );
+    }
+    if args.out.exists() && !args.force {
+        return Err(Failure::new(format!("{shown} exists")).hint("--force overwrites it"));
+    }
+    Ok(())
+}
+
+/// The file that `--vocab` names. A model in SafeTensors has to be told where its vocabulary comes from.
+fn vocabulary(args: &QuantizeArgs, weights: &dyn WeightProvider) -> Result<Option<Gguf>, Failure> {
+    match &args.vocab {
+        Some(path) => Ok(Some(Gguf::open(path)?)),
+        None if args.no_vocab || weights.metadata().is_some() => Ok(None),
+        None => Err(Failure::new(format!(
+            "the vocabulary of {} cannot be converted to GGUF yet",
+            args.model.display()
+        ))
+        .hint("--vocab FILE.gguf takes it from a GGUF file of the same model")
+        .hint("--no-vocab leaves it out: the file then takes and gives token ids only")),
+    }
+}
+
+fn write(
+    path: &Path,
+    conversion: &Conversion<'_>,
+    threads: usize,
+    cancel: &AtomicBool,
+) -> Result<(), Failure> {
+    let failed = |error: FormatError| match error {
+        error @ FormatError::Io { .. } => Failure::new(format!("{}: {error}", path.display())),
+        other => other.into(),
+    };
+    let file = File::create(path).map_err(|error| Failure::io("write", path, &error))?;
+    let mut progress = Progress::bytes("quantising", conversion.bytes());
+    let written = conversion.write(file, threads, cancel, &mut |done| progress.set(done));
+    // On the disk before it gets its name, so that no crash leaves an empty file under it.
+    written.map_err(failed)?.sync_all().map_err(|error| Failure::io("write", path, &error))
+}
+
+/// What the user may not expect.
+fn notes(args: &QuantizeArgs, conversion: &Conversion<'_>) {
+    let sources = || conversion.tensors().iter().filter_map(|planned| conversion.source(planned));
+    let rounded: Vec<DType> = sources().map(|t| t.dtype).filter(|dtype| dtype.is_quantised()).collect();
+    let again = |planned: &&Planned| {
+        let source = conversion.source(planned).map(|tensor| tensor.dtype);
+        source.is_some_and(|dtype| dtype.is_quantised() && dtype != planned.spec.dtype)
+    };
+    if conversion.tensors().iter().any(|planned| again(&planned)) {
+        output::note(&format!(
+            "note: the model is quantised already ({}): quantising the original loses less",
+            types(rounded.into_iter())
+        ));
+    }
+    let block = args.mix.base.block_len();
+    let odd = conversion.tensors().iter().filter(|planned| {
+        let cols = planned.spec.shape.last().copied().unwrap_or(1);
+        planned.spec.shape.len() > 1 && !cols.is_multiple_of(block)
+    });
+    let odd: Vec<DType> = odd.map(|planned| planned.spec.dtype).collect();
+    if !odd.is_empty() {
+        output::note(&format!(
+            "note: rows of {} tensors are not whole blocks of {block}; they become {}",
+            odd.len(),
+            types(odd.into_iter())
+        ));
+    }
+}
+
+/// `225 F32, 193 Q4_K, 33 Q6_K`
+fn types(dtypes: impl Iterator<Item = DType>) -> String {
+    let mut counts = BTreeMap::new();
+    for dtype in dtypes {
+        *counts.entry(dtype).or_insert(0) += 1;
+    }
+    counts.iter().map(|(dtype, count)| format!("{count} {dtype}")).collect::<Vec<_>>().join(", ")
+}
+
+fn list(conversion: &Conversion<'_>, out: &mut Output) -> Result<(), Failure> {
+    let width = conversion.tensors().iter().map(|planned| planned.spec.name.len()).max().unwrap_or(0);
+    for planned in conversion.tensors() {
+        let before = conversion.source(planned).map_or("new", |tensor| tensor.dtype.name());
+        let name = &planned.spec.name;
+        out.line(&format!("{name:width$}  {before:<5} {}", planned.spec.dtype))?;
+    }
+    Ok(())
+}

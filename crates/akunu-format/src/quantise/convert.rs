@@ -1,0 +1,281 @@
+//! A model as a GGUF file in other types: planned at once, then written tensor by tensor.
+
+use std::io::{self, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::metadata::{added, llama3_factors, metadata, swaps_rows};
+use super::mix::{Mix, Proportions};
+use crate::blocks::{dequantize_row, quantize_row};
+use crate::{DType, FormatError, GgufWriter, Metadata, TensorInfo, TensorSpec, WeightProvider};
+
+/// Elements that one thread converts at a time, about.
+const PART: usize = 1 << 20;
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Recipe<'a> {
+    pub mix: Mix,
+    /// The type itself wherever rows allow it.
+    pub pure: bool,
+    /// Whose vocabulary the file gets; `None`: the model's own, if it comes with one.
+    pub vocabulary: Option<&'a Metadata>,
+}
+
+/// A model about to be written. Nothing of its weights has been read yet.
+#[derive(Debug)]
+pub struct Conversion<'a> {
+    weights: &'a dyn WeightProvider,
+    metadata: Metadata,
+    tensors: Vec<Planned>,
+}
+
+/// A tensor of the new file.
+#[derive(Debug)]
+pub struct Planned {
+    pub spec: TensorSpec,
+    data: Data,
+}
+
+#[derive(Debug)]
+enum Data {
+    Values(Vec<f32>),
+    Tensor {
+        /// Index into the model's tensors.
+        index: usize,
+        /// Rows of each head that go from halves to neighbours, and rows of a head.
+        swap: Option<Swap>,
+        add: f32,
+    },
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Swap {
+    dims: usize,
+    head_dim: usize,
+}
+
+impl Swap {
+    /// Where row `row` of the new tensor comes from.
+    fn source(self, row: usize) -> usize {
+        let (head, at) = (row / self.head_dim, row % self.head_dim);
+        let from = if at < self.dims { at % 2 * (self.dims / 2) + at / 2 } else { at };
+        head * self.head_dim + from
+    }
+}
+
+impl<'a> Conversion<'a> {
+    pub fn new(weights: &'a dyn WeightProvider, recipe: &Recipe<'_>) -> Result<Conversion<'a>, FormatError> {
+        let config = weights.config();
+        let model = Proportions {
+            layers: config.layer_count,
+            heads: config.head_count,
+            kv_heads: config.kv_head_count,
+            tied: weights.tensor("output.weight").is_none(),
+        };
+        let metadata = metadata(weights, recipe.mix.file_type, recipe.vocabulary)?;
+        let mut tensors = Vec::new();
+        if weights.tensor(ROPE_FACTORS).is_none()
+            && let Some(factors) = llama3_factors(config)
+        {
+            let spec = TensorSpec::new(ROPE_FACTORS, DType::F32, [factors.len()]);
+            tensors.push(Planned { spec, data: Data::Values(factors) });
+        }
+        for (index, tensor) in weights.tensors().iter().enumerate() {
+            let dtype = recipe.mix.dtype(&tensor.name, &tensor.shape, &model, recipe.pure);
+            let swap = swaps_rows(config, &tensor.name)
+                .then_some(Swap { dims: config.rope.dims, head_dim: config.head_dim });
+            let rows = tensor.shape.first().copied().unwrap_or(1);
+            if swap.is_some() && !rows.is_multiple_of(config.head_dim) {
+                let problem = format!("{rows} rows are not whole heads of {}", config.head_dim);
+                return Err(FormatError::tensor(&tensor.name, problem));
+            }
+            let spec = TensorSpec::new(tensor.name.clone(), dtype, tensor.shape.clone());
+            let add = added(config, &tensor.name);
+            tensors.push(Planned { spec, data: Data::Tensor { index, swap, add } });
+        }
+        Ok(Conversion { weights, metadata, tensors })
+    }
+
+    /// In the file's order.
+    pub fn tensors(&self) -> &[Planned] {
+        &self.tensors
+    }
+
+    /// What a tensor was before; `None` for one that is new.
+    pub fn source(&self, planned: &Planned) -> Option<&'a TensorInfo> {
+        match planned.data {
+            Data::Values(_) => None,
+            Data::Tensor { index, .. } => Some(&self.weights.tensors()[index]),
+        }
+    }
+
+    /// Bytes of all tensors.
+    pub fn bytes(&self) -> u64 {
+        self.tensors.iter().map(|planned| planned.spec.bytes().unwrap_or(0) as u64).sum()
+    }
+
+    /// Writes the file. `progress` is told how many of [`Conversion::bytes`] are done; an error comes soon after `cancel`
+    /// is set. The memory that is taken is a few megabytes a thread.
+    pub fn write<W: Write>(
+        &self,
+        out: W,
+        threads: usize,
+        cancel: &AtomicBool,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<W, FormatError> {
+        let specs: Vec<TensorSpec> = self.tensors.iter().map(|planned| planned.spec.clone()).collect();
+        let mut writer = GgufWriter::new(out, &self.metadata, specs)?;
+        let mut done = 0;
+        for planned in &self.tensors {
+            // An error of the conversion itself would lose its words on its way through the writer.
+            let mut failure = None;
+            let written = writer.tensor(|out| {
+                let mut put = |bytes: &[u8]| {
+                    out.write_all(bytes)?;
+                    done += bytes.len() as u64;
+                    progress(done);
+                    if cancel.load(Ordering::Relaxed) {
+                        Err(io::ErrorKind::Interrupted.into())
+                    } else {
+                        Ok(())
+                    }
+                };
+                self.tensor(planned, threads, &mut put).map_err(|problem| {
+                    let (error, carried) = problem.split();
+                    failure = carried;
+                    error
+                })
+            });
+            if let Some(failure) = failure {
+                return Err(failure);
+            }
+            written?;
+        }
+        writer.finish()
+    }
+
+    fn tensor(
+        &self,
+        planned: &Planned,
+        threads: usize,
+        put: &mut dyn FnMut(&[u8]) -> io::Result<()>,
+    ) -> Result<(), Problem> {
+        let (index, swap, add) = match &planned.data {
+            Data::Values(values) => {
+                let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+                return Ok(put(&bytes)?);
+            }
+            Data::Tensor { index, swap, add } => (*index, *swap, *add),
+        };
+        let source = &self.weights.tensors()[index];
+        let bytes = self.weights.tensor_bytes(source);
+        let dtype = planned.spec.dtype;
+        if source.dtype == dtype && swap.is_none() && add == 0.0 {
+            return Ok(bytes.chunks(4 * PART).try_for_each(put)?);
+        }
+        // A vector whose elements change places is a column.
+        let (rows, cols) = match swap {
+            Some(_) if source.shape.len() == 1 => (source.cols(), 1),
+            _ => (source.rows(), source.cols()),
+        };
+        let job = Job { source, bytes, dtype, cols, swap, add };
+        let part_rows = (PART / cols).min(rows.div_ceil(threads)).max(1);
+        let parts: Vec<_> =
+            (0..rows).step_by(part_rows).map(|first| first..rows.min(first + part_rows)).collect();
+        for batch in parts.chunks(threads) {
+            let converted: Vec<Result<Vec<u8>, FormatError>> = std::thread::scope(|scope| {
+                let jobs: Vec<_> = batch.iter().map(|rows| scope.spawn(|| job.rows(rows.clone()))).collect();
+                let ended_early = || Err(FormatError::tensor(&source.name, "a thread ended early"));
+                jobs.into_iter().map(|job| job.join().unwrap_or_else(|_| ended_early())).collect()
+            });
+            for part in converted {
+                put(&part?)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+const ROPE_FACTORS: &str = "rope_freqs.weight";
+
+/// What can go wrong while a tensor is written: on this side of the writer, or on the other.
+enum Problem {
+    Io(io::Error),
+    Format(FormatError),
+}
+
+impl Problem {
+    fn split(self) -> (io::Error, Option<FormatError>) {
+        match self {
+            Problem::Io(error) => (error, None),
+            Problem::Format(error) => (io::ErrorKind::InvalidData.into(), Some(error)),
+        }
+    }
+}
+
+impl From<io::Error> for Problem {
+    fn from(error: io::Error) -> Problem {
+        Problem::Io(error)
+    }
+}
+
+impl From<FormatError> for Problem {
+    fn from(error: FormatError) -> Problem {
+        Problem::Format(error)
+    }
+}
+
+/// A tensor's conversion, for threads to share.
+struct Job<'a> {
+    source: &'a TensorInfo,
+    bytes: &'a [u8],
+    dtype: DType,
+    cols: usize,
+    swap: Option<Swap>,
+    add: f32,
+}
+
+impl Job<'_> {
+    fn rows(&self, rows: std::ops::Range<usize>) -> Result<Vec<u8>, FormatError> {
+        let no_blocks = |dtype: DType| {
+            let problem = format!("rows of {} are not whole blocks of {dtype}", self.cols);
+            FormatError::tensor(&self.source.name, problem)
+        };
+        let stored = self.source.dtype;
+        let from_bytes = stored.row_bytes(self.cols).ok_or_else(|| no_blocks(stored))?;
+        let to_bytes = self.dtype.row_bytes(self.cols).ok_or_else(|| no_blocks(self.dtype))?;
+        let mut out = vec![0; rows.len() * to_bytes];
+        let mut values = vec![0.0; self.cols];
+        for (row, out) in rows.zip(out.chunks_exact_mut(to_bytes)) {
+            let from = self.swap.map_or(row, |swap| swap.source(row));
+            dequantize_row(stored, &self.bytes[from * from_bytes..][..from_bytes], &mut values)?;
+            if self.add != 0.0 {
+                values.iter_mut().for_each(|v| *v += self.add);
+            }
+            self.check(&values, from)?;
+            quantize_row(self.dtype, &values, out)?;
+        }
+        Ok(out)
+    }
+
+    /// One such number would spoil its whole block, and nobody would know.
+    fn check(&self, values: &[f32], row: usize) -> Result<(), FormatError> {
+        let most = match self.dtype {
+            DType::F32 | DType::BF16 => f32::MAX,
+            _ => f32::from(half::f16::MAX),
+        };
+        let Some(at) = values.iter().position(|v| v.is_nan() || v.abs() > most) else { return Ok(()) };
+        let problem = if values[at].is_finite() {
+            format!(
+                "element {at} of row {row} is {}, too large for {}: BF16 can hold it",
+                values[at], self.dtype
+            )
+        } else {
+            format!(
+                "element {at} of row {row} is {}: the file is damaged, or its training failed",
+                values[at]
+            )
+        };
+        Err(FormatError::tensor(&self.source.name, problem))
+    }
+}

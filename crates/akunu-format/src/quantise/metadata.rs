@@ -1,0 +1,257 @@
+//! What a GGUF file says of a model that was no GGUF file before.
+
+use crate::{
+    Activation, Array, FormatError, Metadata, ModelConfig, RopeScaling, Source, Value, WeightProvider,
+    Window, WindowPattern,
+};
+
+const TOKENIZER: &str = "tokenizer.";
+
+/// Keys that are about a file, and not about the model in it.
+const OF_THE_FILE: [&str; 5] =
+    ["general.file_type", "general.quantization_version", "split.no", "split.count", "split.tensors.count"];
+
+/// GGUF's name of an architecture: LLaMA's covers Mistral's too, and Gemma 3's is the text model's.
+pub(super) fn architecture(config: &ModelConfig) -> &str {
+    match config.architecture.as_str() {
+        "mistral" => "llama",
+        "gemma3_text" => "gemma3",
+        other => other,
+    }
+}
+
+pub(super) fn is_gemma(config: &ModelConfig) -> bool {
+    config.architecture.starts_with("gemma")
+}
+
+/// All keys of the new file. `vocabulary`: metadata to take the vocabulary from, for models that come without metadata.
+pub(super) fn metadata(
+    weights: &dyn WeightProvider,
+    file_type: u32,
+    vocabulary: Option<&Metadata>,
+) -> Result<Metadata, FormatError> {
+    let mut out = Metadata::default();
+    match weights.metadata() {
+        Some(own) => copy(own, &mut out, |key| {
+            !OF_THE_FILE.contains(&key) && (vocabulary.is_none() || !key.starts_with(TOKENIZER))
+        }),
+        None => describe(weights.config(), vocabulary.is_none(), &mut out)?,
+    }
+    if let Some(vocabulary) = vocabulary {
+        check_vocabulary(vocabulary, weights.config())?;
+        copy(vocabulary, &mut out, |key| key.starts_with(TOKENIZER));
+    }
+    out.insert("general.file_type", Value::U32(file_type));
+    out.insert("general.quantization_version", Value::U32(2));
+    Ok(out)
+}
+
+fn copy(from: &Metadata, to: &mut Metadata, wanted: impl Fn(&str) -> bool) {
+    for (key, value) in from.iter().filter(|(key, _)| wanted(key)) {
+        to.insert(key, value.clone());
+    }
+}
+
+fn check_vocabulary(vocabulary: &Metadata, config: &ModelConfig) -> Result<(), FormatError> {
+    const TOKENS: &str = "tokenizer.ggml.tokens";
+    let place = "vocabulary's file";
+    let tokens = vocabulary
+        .strings(TOKENS)?
+        .ok_or_else(|| FormatError::MissingKey { key: TOKENS.to_string(), place })?
+        .len();
+    if tokens == config.vocab_size {
+        return Ok(());
+    }
+    let problem =
+        format!("it has {tokens} tokens, and the model {}: it is another model's", config.vocab_size);
+    Err(FormatError::Config { key: TOKENS.to_string(), place, problem })
+}
+
+/// Writes keys under the architecture's name.
+struct Keys<'a> {
+    architecture: &'a str,
+    out: &'a mut Metadata,
+}
+
+impl Keys<'_> {
+    fn put(&mut self, key: &str, value: Value) {
+        self.out.insert(format!("{}.{key}", self.architecture), value);
+    }
+
+    fn number(&mut self, key: &str, value: usize) -> Result<(), FormatError> {
+        let number = u32::try_from(value)
+            .map_err(|_| FormatError::key(key, format!("{value} is too large for a GGUF file")))?;
+        self.put(key, Value::U32(number));
+        Ok(())
+    }
+
+    fn float(&mut self, key: &str, value: f64) {
+        self.put(key, Value::F32(value as f32));
+    }
+}
+
+fn describe(config: &ModelConfig, without_vocabulary: bool, out: &mut Metadata) -> Result<(), FormatError> {
+    refuse_unsayable(config)?;
+    let architecture = architecture(config);
+    out.insert("general.architecture", Value::String(architecture.to_string()));
+    out.insert("general.type", Value::String("model".to_string()));
+    if let Some(name) = &config.name {
+        out.insert("general.name", Value::String(name.clone()));
+    }
+    let mut keys = Keys { architecture, out };
+    for (key, value) in [
+        ("vocab_size", config.vocab_size),
+        ("context_length", config.context_length),
+        ("embedding_length", config.hidden_size),
+        ("block_count", config.layer_count),
+        ("feed_forward_length", config.ffn_size),
+        ("attention.head_count", config.head_count),
+        ("attention.head_count_kv", config.kv_head_count),
+        ("attention.key_length", config.head_dim),
+        ("attention.value_length", config.head_dim),
+        ("rope.dimension_count", config.rope.dims),
+    ] {
+        keys.number(key, value)?;
+    }
+    keys.put("attention.layer_norm_rms_epsilon", Value::F32(config.norm_epsilon));
+    if let Some(scale) = config.attention_scale {
+        keys.put("attention.scale", Value::F32(scale));
+    }
+    if let Some(cap) = config.attention_soft_cap {
+        keys.put("attn_logit_softcapping", Value::F32(cap));
+    }
+    if let Some(cap) = config.logit_soft_cap {
+        keys.put("final_logit_softcapping", Value::F32(cap));
+    }
+    rope(config, &mut keys)?;
+    window(config, &mut keys)?;
+    if without_vocabulary {
+        special_ids(config, out);
+    }
+    Ok(())
+}
+
+/// Facts for which GGUF has no key: the architecture's name stands for them.
+fn refuse_unsayable(config: &ModelConfig) -> Result<(), FormatError> {
+    let usual = if is_gemma(config) { Activation::GeluTanh } else { Activation::Silu };
+    if let Some(other) = config.activation.filter(|&activation| activation != usual) {
+        let asks = format!("is {other:?}, which a GGUF file of this architecture cannot say");
+        return Err(FormatError::unsupported("hidden_act", asks));
+    }
+    if config.architecture == "gemma3_text" && config.rope.local_base.is_none() {
+        let asks = "are the same in sliding layers, which a GGUF file of this architecture cannot say";
+        return Err(FormatError::unsupported("rope_parameters", asks));
+    }
+    Ok(())
+}
+
+fn rope(config: &ModelConfig, keys: &mut Keys<'_>) -> Result<(), FormatError> {
+    keys.float("rope.freq_base", config.rope.base);
+    if let Some(base) = config.rope.local_base {
+        keys.float("rope.freq_base_swa", base);
+    }
+    let kind = |kind: &str| Value::String(kind.to_string());
+    match config.rope.scaling {
+        // Llama 3's stretching is a tensor: see `llama3_factors`.
+        RopeScaling::None | RopeScaling::Llama3 { .. } => {}
+        RopeScaling::Linear { factor } => {
+            keys.put("rope.scaling.type", kind("linear"));
+            keys.float("rope.scaling.factor", factor);
+        }
+        RopeScaling::Yarn { factor, original_context, beta_fast, beta_slow, attention_factor } => {
+            keys.put("rope.scaling.type", kind("yarn"));
+            keys.float("rope.scaling.factor", factor);
+            keys.number("rope.scaling.original_context_length", original_context)?;
+            keys.float("rope.scaling.yarn_beta_fast", beta_fast);
+            keys.float("rope.scaling.yarn_beta_slow", beta_slow);
+            if let Some(stated) = attention_factor {
+                // Readers multiply by what YaRN makes of the factor itself.
+                keys.float("rope.scaling.attn_factor", stated / (0.1 * factor.ln() + 1.0));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What each pair's frequency is divided by, as GGUF's `rope_freqs.weight` stores it: 1 for short wavelengths, the factor
+/// for long ones, a ramp between.
+pub(super) fn llama3_factors(config: &ModelConfig) -> Option<Vec<f32>> {
+    let RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context } =
+        config.rope.scaling
+    else {
+        return None;
+    };
+    let dims = config.rope.dims;
+    let one = |pair: usize| {
+        let wavelength = std::f64::consts::TAU * config.rope.base.powf(2.0 * pair as f64 / dims as f64);
+        let turns = original_context as f64 / wavelength;
+        let keep = ((turns - low_freq_factor) / (high_freq_factor - low_freq_factor)).clamp(0.0, 1.0);
+        (1.0 / (keep + (1.0 - keep) / factor)) as f32
+    };
+    Some((0..dims / 2).map(one).collect())
+}
+
+fn window(config: &ModelConfig, keys: &mut Keys<'_>) -> Result<(), FormatError> {
+    const SIZE: &str = "attention.sliding_window";
+    const PATTERN: &str = "attention.sliding_window_pattern";
+    let Some(Window { size, pattern }) = &config.window else {
+        // Silence would mean Gemma 2's own.
+        return if config.architecture == "gemma2" { keys.number(SIZE, 0) } else { Ok(()) };
+    };
+    keys.number(SIZE, *size)?;
+    match pattern {
+        WindowPattern::Unstated => {}
+        WindowPattern::FullEvery(every) => keys.number(PATTERN, *every)?,
+        WindowPattern::Layers(slides) => match full_every(slides) {
+            Some(every) => keys.number(PATTERN, every)?,
+            None => keys.put(PATTERN, Value::Array(Array::Bool(slides.clone()))),
+        },
+    }
+    Ok(())
+}
+
+/// The n of "every n-th layer sees everything", where that is what the list says.
+fn full_every(slides: &[bool]) -> Option<usize> {
+    let every = slides.iter().position(|slides| !slides)? + 1;
+    let regular = slides.iter().enumerate().all(|(i, &slides)| slides != (i + 1).is_multiple_of(every));
+    regular.then_some(every)
+}
+
+/// Which ids begin and end a text, although no vocabulary says what they are.
+fn special_ids(config: &ModelConfig, out: &mut Metadata) {
+    out.insert("tokenizer.ggml.model", Value::String("none".to_string()));
+    if let Some(id) = config.bos_id {
+        out.insert("tokenizer.ggml.bos_token_id", Value::U32(id));
+    }
+    for (kind, &id) in ["eos", "eot", "eom"].iter().zip(&config.eos_ids) {
+        out.insert(format!("tokenizer.ggml.{kind}_token_id"), Value::U32(id));
+    }
+}
+
+/// Rows of Q and K that change places: GGUF's LLaMA rotates neighbours, Hugging Face's files halves.
+pub(super) fn swaps_rows(config: &ModelConfig, tensor: &str) -> bool {
+    let part = tensor.rsplit_once('.').map_or("", |(part, _)| part);
+    config.source == Source::HuggingFace
+        && architecture(config) == "llama"
+        && (part.ends_with(".attn_q") || part.ends_with(".attn_k"))
+}
+
+/// What is added to a tensor: GGUF stores Gemma's norms as they multiply, Hugging Face less one.
+pub(super) fn added(config: &ModelConfig, tensor: &str) -> f32 {
+    let gemma = config.source == Source::HuggingFace && is_gemma(config);
+    if gemma && tensor.ends_with("_norm.weight") { 1.0 } else { 0.0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_that_are_regular_become_a_number() {
+        assert_eq!(full_every(&[true, true, false, true, true, false, true]), Some(3));
+        assert_eq!(full_every(&[false, false]), Some(1));
+        assert_eq!(full_every(&[true, true, true]), None);
+        assert_eq!(full_every(&[true, false, false]), None);
+        assert_eq!(full_every(&[false, true]), None);
+    }
+}

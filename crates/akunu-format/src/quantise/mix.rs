@@ -1,0 +1,231 @@
+//! Which type each tensor gets: the mixes of llama-quantize, which is how files in the wild are made.
+//!
+//! - Norms, biases and RoPE factors stay F32, whatever the type.
+//! - F32, F16, BF16: every matrix.
+//! - Quantised: the output matrix (or the embedding, where it is the output too) is Q6_K, or Q8_0 if that is the type.
+//!   What [`MORE_BITS`] lists gets what stands there, everything else the type itself.
+//! - Rows that are not whole blocks of 256 get a type in blocks of 32 of about the size or the next larger one; rows
+//!   that are not whole blocks of 32 either, F16.
+//! - `pure` asks for the type itself everywhere that rows allow it.
+
+use crate::DType;
+
+/// A name that users give, and what `general.file_type` says then. `S`, `M`, `L`: how many tensors get more bits than the
+/// name says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mix {
+    pub name: &'static str,
+    pub base: DType,
+    pub file_type: u32,
+    size: Size,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Size {
+    One,
+    S,
+    M,
+    L,
+}
+
+const fn mix(name: &'static str, base: DType, size: Size, file_type: u32) -> Mix {
+    Mix { name, base, file_type, size }
+}
+
+/// `Q2_K`, `Q3_K`, `Q4_K` and `Q5_K` are short for the M mixes, as in llama-quantize.
+pub const MIXES: &[Mix] = &[
+    mix("F32", DType::F32, Size::One, 0),
+    mix("F16", DType::F16, Size::One, 1),
+    mix("BF16", DType::BF16, Size::One, 32),
+    mix("Q8_0", DType::Q8_0, Size::One, 7),
+    mix("Q4_0", DType::Q4_0, Size::One, 2),
+    mix("Q4_1", DType::Q4_1, Size::One, 3),
+    mix("Q5_0", DType::Q5_0, Size::One, 8),
+    mix("Q5_1", DType::Q5_1, Size::One, 9),
+    mix("Q2_K", DType::Q2K, Size::M, 10),
+    mix("Q2_K_S", DType::Q2K, Size::S, 21),
+    mix("Q3_K", DType::Q3K, Size::M, 12),
+    mix("Q3_K_S", DType::Q3K, Size::S, 11),
+    mix("Q3_K_M", DType::Q3K, Size::M, 12),
+    mix("Q3_K_L", DType::Q3K, Size::L, 13),
+    mix("Q4_K", DType::Q4K, Size::M, 15),
+    mix("Q4_K_S", DType::Q4K, Size::S, 14),
+    mix("Q4_K_M", DType::Q4K, Size::M, 15),
+    mix("Q5_K", DType::Q5K, Size::M, 17),
+    mix("Q5_K_S", DType::Q5K, Size::S, 16),
+    mix("Q5_K_M", DType::Q5K, Size::M, 17),
+    mix("Q6_K", DType::Q6K, Size::One, 18),
+];
+
+/// Layers, or models, in which a rule of [`MORE_BITS`] holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum When {
+    Always,
+    /// In the first so many layers.
+    First(usize),
+    /// In the first of so many equal parts of the layers.
+    FirstPart(usize),
+    /// In the first and last eighth of the layers, and in every third between.
+    EighthsAndThirds,
+    /// In models of which four query heads or more share a key-value head.
+    Grouped,
+}
+
+impl When {
+    fn holds(self, layer: usize, model: &Proportions) -> bool {
+        let layers = model.layers;
+        match self {
+            When::Always => true,
+            When::First(count) => layer < count,
+            When::FirstPart(parts) => layer < layers / parts,
+            When::EighthsAndThirds => {
+                let eighth = layers / 8;
+                layer < eighth || layer >= 7 * layers / 8 || (layer - eighth) % 3 == 2
+            }
+            When::Grouped => model.group() >= 4,
+        }
+    }
+}
+
+/// (base, size, tensor, when, type): the first row that holds decides.
+type Rule = (DType, Size, &'static str, When, DType);
+
+#[rustfmt::skip]
+const MORE_BITS: &[Rule] = &[
+    (DType::Q2K, Size::S, "attn_v",      When::Grouped,          DType::Q4K),
+    (DType::Q2K, Size::S, "ffn_down",    When::FirstPart(8),     DType::Q4K),
+    (DType::Q2K, Size::M, "attn_v",      When::Grouped,          DType::Q4K),
+    (DType::Q2K, Size::M, "attn_v",      When::Always,           DType::Q3K),
+    (DType::Q2K, Size::M, "ffn_down",    When::Always,           DType::Q3K),
+    (DType::Q2K, Size::M, "attn_output", When::Always,           DType::Q3K),
+    (DType::Q3K, Size::M, "attn_v",      When::First(2),         DType::Q5K),
+    (DType::Q3K, Size::M, "attn_v",      When::Always,           DType::Q4K),
+    (DType::Q3K, Size::M, "ffn_down",    When::FirstPart(16),    DType::Q5K),
+    (DType::Q3K, Size::M, "ffn_down",    When::Always,           DType::Q4K),
+    (DType::Q3K, Size::M, "attn_output", When::Always,           DType::Q4K),
+    (DType::Q3K, Size::L, "attn_v",      When::Always,           DType::Q5K),
+    (DType::Q3K, Size::L, "ffn_down",    When::Always,           DType::Q5K),
+    (DType::Q3K, Size::L, "attn_output", When::Always,           DType::Q5K),
+    (DType::Q4K, Size::S, "attn_v",      When::First(4),         DType::Q5K),
+    (DType::Q4K, Size::S, "ffn_down",    When::FirstPart(8),     DType::Q5K),
+    (DType::Q4K, Size::M, "attn_v",      When::EighthsAndThirds, DType::Q6K),
+    (DType::Q4K, Size::M, "ffn_down",    When::EighthsAndThirds, DType::Q6K),
+    (DType::Q5K, Size::M, "attn_v",      When::EighthsAndThirds, DType::Q6K),
+    (DType::Q5K, Size::M, "ffn_down",    When::EighthsAndThirds, DType::Q6K),
+];
+
+/// What of a model decides its mix.
+#[derive(Clone, Copy, Debug)]
+pub struct Proportions {
+    pub layers: usize,
+    pub heads: usize,
+    pub kv_heads: usize,
+    /// The embedding is the output matrix too.
+    pub tied: bool,
+}
+
+impl Proportions {
+    /// Query heads that share a key-value head.
+    fn group(&self) -> usize {
+        self.heads / self.kv_heads.max(1)
+    }
+}
+
+impl Mix {
+    /// By what a user writes, in either case.
+    pub fn find(name: &str) -> Option<Mix> {
+        MIXES.iter().find(|m| m.name.eq_ignore_ascii_case(name)).copied()
+    }
+
+    /// The type of a tensor, by its canonical name. `pure`: the base type wherever rows allow it.
+    pub fn dtype(&self, tensor: &str, shape: &[usize], model: &Proportions, pure: bool) -> DType {
+        let Some(part) = tensor.strip_suffix(".weight") else { return DType::F32 };
+        if shape.len() < 2 || part.ends_with("_norm") {
+            return DType::F32;
+        }
+        let cols = shape.last().copied().unwrap_or(1);
+        let wanted =
+            if pure || !self.base.is_quantised() { self.base } else { self.wanted(part, cols, model) };
+        fitting(wanted, cols)
+    }
+
+    fn wanted(&self, part: &str, cols: usize, model: &Proportions) -> DType {
+        // What gives the logits matters most.
+        if part == "output" || part == "token_embd" && model.tied {
+            let fits = cols.is_multiple_of(DType::Q6K.block_len());
+            return if self.base == DType::Q8_0 || !fits { DType::Q8_0 } else { DType::Q6K };
+        }
+        let in_layer = part.strip_prefix("blk.").and_then(|rest| rest.split_once('.'));
+        let Some((Ok(layer), part)) = in_layer.map(|(layer, part)| (layer.parse::<usize>(), part)) else {
+            return self.base;
+        };
+        let rule = MORE_BITS.iter().find(|(base, size, name, when, _)| {
+            *base == self.base && *size == self.size && *name == part && when.holds(layer, model)
+        });
+        let wanted = rule.map_or(self.base, |rule| rule.4);
+        // In the largest models eight heads share these: they are small, and worth it.
+        let large = part == "attn_v" && model.layers >= 80 && model.group() == 8;
+        if large && matches!(wanted, DType::Q3K | DType::Q4K) { DType::Q5K } else { wanted }
+    }
+}
+
+fn fitting(wanted: DType, cols: usize) -> DType {
+    if cols.is_multiple_of(wanted.block_len()) {
+        return wanted;
+    }
+    let smaller = match wanted {
+        DType::Q2K | DType::Q3K => DType::Q4_0,
+        DType::Q4K => DType::Q5_0,
+        DType::Q5K => DType::Q5_1,
+        DType::Q6K => DType::Q8_0,
+        other => other,
+    };
+    if cols.is_multiple_of(smaller.block_len()) { smaller } else { DType::F16 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MODEL: Proportions = Proportions { layers: 32, heads: 32, kv_heads: 8, tied: false };
+
+    fn of(mix: &str, tensor: &str, cols: usize) -> DType {
+        Mix::find(mix).unwrap().dtype(tensor, &[64, cols], &MODEL, false)
+    }
+
+    #[test]
+    fn what_matters_more_gets_more_bits() {
+        assert_eq!(of("q4_k_m", "blk.0.attn_v.weight", 256), DType::Q6K);
+        assert_eq!(of("q4_k_m", "blk.4.attn_v.weight", 256), DType::Q4K);
+        assert_eq!(of("q4_k_m", "blk.6.ffn_down.weight", 256), DType::Q6K);
+        assert_eq!(of("Q3_K_M", "blk.9.attn_output.weight", 256), DType::Q4K);
+        assert_eq!(of("Q2_K", "blk.9.attn_v.weight", 256), DType::Q4K);
+        assert_eq!(of("Q2_K", "output.weight", 256), DType::Q6K);
+        assert_eq!(of("Q2_K", "token_embd.weight", 256), DType::Q2K);
+        let tied = Proportions { tied: true, ..MODEL };
+        let mix = Mix::find("Q2_K").unwrap();
+        assert_eq!(mix.dtype("token_embd.weight", &[64, 256], &tied, false), DType::Q6K);
+        assert_eq!(mix.dtype("token_embd.weight", &[64, 256], &tied, true), DType::Q2K);
+    }
+
+    #[test]
+    fn vectors_stay_as_they_are() {
+        for mix in MIXES {
+            for name in ["output_norm.weight", "blk.0.attn_q.bias", "rope_freqs.weight"] {
+                assert_eq!(mix.dtype(name, &[256], &MODEL, true), DType::F32, "{}", mix.name);
+            }
+        }
+    }
+
+    #[test]
+    fn every_type_finds_one_that_fits_every_row() {
+        for mix in MIXES {
+            for cols in [1, 31, 32, 96, 255, 256, 576] {
+                let dtype = of(mix.name, "blk.1.ffn_up.weight", cols);
+                assert!(cols.is_multiple_of(dtype.block_len()), "{}: {cols} in {dtype}", mix.name);
+            }
+        }
+        assert_eq!(of("Q4_K", "blk.4.ffn_up.weight", 576), DType::Q5_0);
+        assert_eq!(of("Q4_0", "blk.4.ffn_up.weight", 31), DType::F16);
+    }
+}
