@@ -1,6 +1,6 @@
 //! How fast is a vocabulary? Encodes a text file over and over on one core, and some texts that are hard to merge.
 //!
-//!     cargo run --release -p akunu-tokenizer --example speed -- VOCABULARY.gguf TEXT.txt
+//!     cargo run --release -p akunu-tokenizer --example speed -- VOCABULARY TEXT.txt
 
 #![allow(clippy::print_stdout)]
 
@@ -10,16 +10,21 @@ use std::path::Path;
 use std::time::Instant;
 
 use akunu_format::Gguf;
-use akunu_tokenizer::{EncodeOptions, StreamDecoder, Tokenizer, from_gguf};
+use akunu_tokenizer::{EncodeOptions, HfTokenizer, StreamDecoder, Tokenizer, from_gguf, from_model_file};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
     let (Some(vocabulary), Some(text)) = (arguments.next(), arguments.next()) else {
-        return Err("usage: speed VOCABULARY.gguf TEXT.txt".into());
+        return Err("usage: speed VOCABULARY.(gguf|json|model) TEXT.txt".into());
     };
     let start = Instant::now();
-    let gguf = Gguf::open(Path::new(&vocabulary))?;
-    let tokenizer = from_gguf(gguf.metadata())?;
+    let tokenizer: Box<dyn Tokenizer> = if vocabulary.ends_with(".json") {
+        Box::new(HfTokenizer::open(&vocabulary)?)
+    } else if vocabulary.ends_with(".model") {
+        Box::new(from_model_file(&vocabulary)?)
+    } else {
+        Box::new(from_gguf(Gguf::open(Path::new(&vocabulary))?.metadata())?)
+    };
     println!("load           {:>8.1} ms", start.elapsed().as_secs_f64() * 1e3);
 
     let text = String::from_utf8_lossy(&std::fs::read(text)?).into_owned();
@@ -39,7 +44,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let seconds = best(7, || {
         out.clear();
         let mut decoder = StreamDecoder::new();
-        ids.iter().for_each(|&id| decoder.push(&tokenizer, id, &mut out));
+        ids.iter().for_each(|&id| decoder.push(&*tokenizer, id, &mut out));
         decoder.finish(&mut out);
         Ok(())
     })?;

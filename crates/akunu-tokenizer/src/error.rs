@@ -37,6 +37,10 @@ pub enum TokenizerError {
     Normalization { what: &'static str },
     #[error("`tokenizer.model` is not a SentencePiece file: {what}")]
     NotSentencePiece { what: &'static str },
+    #[error(
+        "{folder} has neither a tokenizer.json nor a tokenizer.model; one comes with the model where it was published"
+    )]
+    NoVocabulary { folder: String },
     #[error("cannot read {path}: {message}")]
     Io { path: String, message: String },
     #[error("{path} has {len} bytes, and no vocabulary has more than {max}")]

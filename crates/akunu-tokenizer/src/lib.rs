@@ -31,6 +31,8 @@ mod vocabulary;
 mod wordpiece;
 
 use std::fmt::Debug;
+use std::path::Path;
+use std::sync::Arc;
 
 pub use error::TokenizerError;
 pub use hf::{HfTokenizer, Sidecar};
@@ -45,6 +47,18 @@ pub const MAX_TEXT: usize = 1 << 30;
 /// The tokenizer of a GGUF file.
 pub fn from_gguf(metadata: &akunu_format::Metadata) -> Result<NativeTokenizer, TokenizerError> {
     NativeTokenizer::new(Vocabulary::from_gguf(metadata)?)
+}
+
+/// The tokenizer of a folder: its `tokenizer.json`, or else its `tokenizer.model`.
+pub fn from_folder(folder: &Path) -> Result<Arc<dyn Tokenizer>, TokenizerError> {
+    let (json, model) = (folder.join("tokenizer.json"), folder.join("tokenizer.model"));
+    if json.is_file() {
+        return Ok(Arc::new(HfTokenizer::open(json)?));
+    }
+    if model.is_file() {
+        return Ok(Arc::new(from_model_file(model)?));
+    }
+    Err(TokenizerError::NoVocabulary { folder: folder.display().to_string() })
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -31,7 +31,13 @@ impl Model {
         let path = path.as_ref();
         let name =
             path.file_name().map_or_else(|| path.display().to_string(), |n| n.to_string_lossy().into());
-        Model::from_weights(akunu_format::open_model(path)?.into(), &name)
+        let weights: Arc<dyn WeightProvider> = akunu_format::open_model(path)?.into();
+        if weights.metadata().is_some() {
+            return Model::from_weights(weights, &name);
+        }
+        let folder = if path.is_dir() { Some(path) } else { path.parent() };
+        let tokenizer = akunu_tokenizer::from_folder(folder.unwrap_or(Path::new(".")));
+        Ok(Model::with_tokenizer(weights, tokenizer.map_err(|error| error.to_string()), &name))
     }
 
     /// The small story-teller that comes with the binary.
@@ -49,7 +55,19 @@ impl Model {
                 Err(error) => Err(error.to_string()),
             },
         };
+        Ok(Model::with_tokenizer(weights, tokenizer, name))
+    }
+
+    fn with_tokenizer(
+        weights: Arc<dyn WeightProvider>,
+        tokenizer: Result<Arc<dyn Tokenizer>, String>,
+        name: &str,
+    ) -> Model {
         let vocab = weights.config().vocab_size;
+        let tokenizer = tokenizer.and_then(|tokenizer| match misfit(tokenizer.vocab_size(), vocab) {
+            Some(reason) => Err(reason),
+            None => Ok(tokenizer),
+        });
         let mut eos_ids = weights.config().eos_ids.clone();
         if let Ok(tokenizer) = &tokenizer {
             eos_ids.extend(tokenizer.end_of_generation());
@@ -58,7 +76,7 @@ impl Model {
         eos_ids.retain(|&id| (id as usize) < vocab);
         eos_ids.sort_unstable();
         eos_ids.dedup();
-        Ok(Model { weights, tokenizer, eos_ids, name: name.to_string() })
+        Model { weights, tokenizer, eos_ids, name: name.to_string() }
     }
 
     pub fn name(&self) -> &str {
@@ -97,5 +115,36 @@ impl Model {
     /// The text of ids; special tokens have none.
     pub fn decode(&self, ids: &[u32]) -> Result<String, Error> {
         Ok(self.tokenizer()?.decode(ids))
+    }
+}
+
+/// Why a vocabulary of `tokens` is not that of a model with `rows` of embeddings, if it is not. Models round their
+/// rows up, by a few hundred of many thousands at most; what lacks an eighth belongs to another model.
+fn misfit(tokens: usize, rows: usize) -> Option<String> {
+    if tokens > rows {
+        return Some(format!(
+            "the vocabulary has {tokens} tokens and the embedding only {rows} rows: the two are not of one model"
+        ));
+    }
+    (rows - tokens > rows / 8).then(|| {
+        format!(
+            "the vocabulary is smaller than the embedding, {tokens} tokens for {rows} rows: ids from {tokens} on \
+             could not be shown, and the two are hardly of one model"
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_vocabulary_may_lack_rows_that_were_rounded_up_and_no_more() {
+        // Qwen 2, Phi 2, Gemma 3.
+        for (tokens, rows) in [(151665, 151936), (50295, 51200), (262145, 262208), (512, 512)] {
+            assert_eq!(misfit(tokens, rows), None);
+        }
+        assert!(misfit(32001, 32000).unwrap().contains("32001 tokens and the embedding only 32000"));
+        assert!(misfit(300, 512).unwrap().contains("smaller than the embedding, 300 tokens for 512"));
     }
 }
