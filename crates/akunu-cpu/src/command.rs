@@ -45,20 +45,22 @@ impl Command {
 
 /// What a worker knows while it runs a command.
 pub(crate) struct Context {
-    pub(crate) worker: usize,
-    pub(crate) workers: usize,
+    /// Which of a command's parts this is.
+    pub(crate) part: usize,
+    pub(crate) parts: usize,
     /// Live rows of the pass, and those that ask for logits.
     pub(crate) rows: usize,
     pub(crate) logit_rows: usize,
     pub(crate) step: usize,
+    /// The worker's own.
     pub(crate) scratch: *mut Scratch,
 }
 
 impl Context {
-    /// This worker's part of `0..total`.
+    /// What this part has of `0..total`.
     #[inline(always)]
     pub(crate) fn share(&self, total: usize) -> Range<usize> {
-        total * self.worker / self.workers..total * (self.worker + 1) / self.workers
+        total * self.part / self.parts..total * (self.part + 1) / self.parts
     }
 
     /// The pass's rows.

@@ -16,7 +16,6 @@
     allow(dead_code, reason = "what only the x86 instruction sets ask of panels and types")
 )]
 
-mod barrier;
 #[cfg(not(loom))]
 mod bounds;
 #[cfg(not(loom))]
@@ -41,6 +40,7 @@ mod pool;
 mod prepare;
 #[cfg(not(loom))]
 mod quants;
+mod stages;
 #[cfg(not(loom))]
 mod tile;
 #[cfg(not(loom))]

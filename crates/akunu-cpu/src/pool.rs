@@ -5,20 +5,26 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
-use crate::barrier::{Barrier, Patience};
+use crate::stages::{Patience, Stage, Stages};
 
-/// What all workers do together; called once on each with its number. Must not unwind.
-type Job = *const (dyn Fn(usize) + Sync);
+/// What workers do together: stages, one after the other, each in as many parts as there are workers.
+pub(crate) trait Work: Sync {
+    /// One part of the stage at hand, by some worker. Must not unwind.
+    fn run(&self, worker: usize, part: usize);
+
+    /// All parts of the stage are done: goes to the next one, or says that there is none.
+    fn next(&self) -> bool;
+}
 
 struct Shared {
-    barrier: Barrier,
-    /// Written by the caller between submissions, when every worker waits at the barrier.
-    job: UnsafeCell<Option<Job>>,
+    stages: Stages,
+    /// Written by the caller between submissions, when no part can be taken.
+    work: UnsafeCell<Option<*const dyn Work>>,
     quit: AtomicBool,
 }
 
-// SAFETY: `job` is written only by the pool's owner while all workers wait at the start barrier, and read by them
-// only between that barrier and the end barrier; the barriers order the accesses.
+// SAFETY: `work` is written only by the pool's owner while no stage is running, and read only by whoever has taken a
+// part; a stage does not end before its parts are done, and its beginning and end order the accesses.
 unsafe impl Send for Shared {}
 // SAFETY: as above.
 unsafe impl Sync for Shared {}
@@ -49,76 +55,80 @@ impl Pool {
     /// The caller is worker 0; the others are threads.
     pub(crate) fn new(workers: usize) -> std::io::Result<Pool> {
         let shared = Arc::new(Shared {
-            barrier: Barrier::new(workers),
-            job: UnsafeCell::new(None),
+            stages: Stages::new(workers),
+            work: UnsafeCell::new(None),
             quit: AtomicBool::new(false),
         });
-        let mut threads = Vec::with_capacity(workers - 1);
+        // Dropped on an error, it tells those that started to quit.
+        let mut pool = Pool { shared, threads: Vec::with_capacity(workers - 1), busy: busy(workers) };
         for worker in 1..workers {
-            let theirs = Arc::clone(&shared);
+            let (shared, busy) = (Arc::clone(&pool.shared), pool.busy);
             let thread = std::thread::Builder::new().name(format!("akunu-{worker}"));
-            match thread.spawn(move || serve(&theirs, worker)) {
-                Ok(thread) => threads.push(thread),
-                Err(error) => {
-                    // Those that started wait for all: the missing ones are counted as there, and they all quit.
-                    shared.barrier.count_absent(workers - worker);
-                    drop(Pool { shared, threads, busy: busy(workers) });
-                    return Err(error);
-                }
-            }
+            pool.threads.push(thread.spawn(move || serve(&shared, worker, busy))?);
         }
-        Ok(Pool { shared, threads, busy: busy(workers) })
+        Ok(pool)
     }
 
     pub(crate) fn workers(&self) -> usize {
         self.threads.len() + 1
     }
 
-    /// Where the job's workers meet, and how long they wait awake.
-    pub(crate) fn barrier(&self) -> (&Barrier, Patience) {
-        (&self.shared.barrier, self.busy)
-    }
-
-    /// Runs `job` on all workers and returns when all are done with it.
-    pub(crate) fn run(&mut self, job: &(dyn Fn(usize) + Sync)) {
-        // SAFETY: only the lifetime is forgotten; the end barrier below outlasts every use.
-        let job: Job = unsafe { std::mem::transmute::<&(dyn Fn(usize) + Sync), Job>(job) };
-        // SAFETY: all workers wait at the start barrier.
-        unsafe { *self.shared.job.get() = Some(job) };
-        self.shared.barrier.wait(IDLE, || ());
-        work(&self.shared, 0);
-        self.shared.barrier.wait(self.busy, || ());
+    /// Takes `work`'s stages to their end.
+    pub(crate) fn run(&mut self, work: &dyn Work) {
+        // SAFETY: only the lifetime is forgotten; nobody looks at the work once no stage is running.
+        let work = unsafe { std::mem::transmute::<*const (dyn Work + '_), *const dyn Work>(work) };
+        // SAFETY: no stage is running.
+        unsafe { *self.shared.work.get() = Some(work) };
+        self.shared.stages.begin();
+        loop {
+            let stage = self.shared.stages.now();
+            if !stage.is_running() {
+                return;
+            }
+            if !help(&self.shared, stage, 0) {
+                self.shared.stages.wait_past(stage, self.busy);
+            }
+        }
     }
 }
 
-fn serve(shared: &Shared, worker: usize) {
+fn serve(shared: &Shared, worker: usize, busy: Patience) {
     loop {
-        shared.barrier.wait(IDLE, || ());
+        let stage = shared.stages.now();
         if shared.quit.load(Ordering::Relaxed) {
             return;
         }
-        work(shared, worker);
-        shared.barrier.wait(IDLE, || ());
+        if stage.is_running() {
+            if !help(shared, stage, worker) {
+                shared.stages.wait_past(stage, busy);
+            }
+        } else {
+            shared.stages.wait_past(stage, IDLE);
+        }
     }
 }
 
-fn work(shared: &Shared, worker: usize) {
-    // SAFETY: between the start and end barriers the job is there and nobody writes it.
-    let job = unsafe { *shared.job.get() };
-    if let Some(job) = job {
-        // SAFETY: the caller of `run` keeps the job alive until the end barrier.
-        let job = unsafe { &*job };
-        if std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| job(worker))).is_err() {
-            // Others wait for this worker at some barrier inside the job: there is no way on.
+/// Does a part of the stage, if one is left.
+fn help(shared: &Shared, stage: Stage, worker: usize) -> bool {
+    let Some(part) = shared.stages.take(stage, worker) else { return false };
+    // SAFETY: a part is taken, so the submission goes on and nobody writes this.
+    if let Some(work) = unsafe { *shared.work.get() } {
+        // SAFETY: the caller of `run` keeps the work until no stage is running.
+        let work = unsafe { &*work };
+        let run = || work.run(worker, part);
+        if std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).is_err() {
+            // The part is lost, and with it the end of the stage: there is no way on.
             std::process::abort();
         }
+        shared.stages.finish(stage, || work.next());
     }
+    true
 }
 
 impl Drop for Pool {
     fn drop(&mut self) {
         self.shared.quit.store(true, Ordering::Relaxed);
-        self.shared.barrier.wait(IDLE, || ());
+        self.shared.stages.begin();
         for thread in self.threads.drain(..) {
             // A worker cannot have panicked: that aborts.
             let _ = thread.join();

@@ -1,19 +1,18 @@
-//! One submission: all workers walk the prepared commands together, a barrier after each, step by step.
+//! One submission: the prepared commands, step by step, each a stage that all workers share.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use akunu_plan::Kernel;
 
-use crate::barrier::{Barrier, Patience};
 use crate::command::{Command, Context};
 use crate::memory::Owned;
 use crate::panel::Scratch;
+use crate::pool::Work;
 
 pub(crate) struct Walk<'a> {
+    /// At least one.
     pub(crate) commands: &'a [Command],
-    pub(crate) barrier: &'a Barrier,
-    pub(crate) patience: Patience,
     /// One of each worker's own.
     pub(crate) scratch: &'a [Owned],
     pub(crate) rows: usize,
@@ -26,59 +25,59 @@ pub(crate) struct Walk<'a> {
     pub(crate) state: State,
 }
 
-/// Written by a barrier's leader alone (except `panicked`), read by all after it.
+/// Written between stages (except `panicked`), read inside them.
 #[derive(Debug, Default)]
 pub(crate) struct State {
-    done: AtomicBool,
+    /// The command at hand.
+    index: AtomicUsize,
+    /// Steps that are done.
     pub(crate) steps: AtomicUsize,
     /// One more than the index of a command that panicked; 0 while none has.
     pub(crate) panicked: AtomicUsize,
 }
 
-// SAFETY: `tokens` is read by a barrier's leader, when nobody writes it.
+// SAFETY: `tokens` is read between stages, when nobody writes it.
 unsafe impl Sync for Walk<'_> {}
 
-impl Walk<'_> {
-    /// What worker `worker` does.
-    pub(crate) fn run(&self, worker: usize) {
-        let workers = self.scratch.len();
-        let scratch = self.scratch[worker].start().cast::<Scratch>();
-        let (rows, logit_rows) = (self.rows, self.logit_rows);
-        for step in 0..self.steps {
-            let context = Context { worker, workers, rows, logit_rows, step, scratch };
-            for (index, command) in self.commands.iter().enumerate() {
-                let run = || {
-                    // SAFETY: the command was checked when its table was prepared, the rows when they were
-                    // submitted; the barrier keeps commands apart.
-                    unsafe { (command.run)(command, &context) };
-                };
-                if catch_unwind(AssertUnwindSafe(run)).is_err() {
-                    self.state.panicked.store(index + 1, Ordering::Relaxed);
-                }
-                self.barrier.wait(self.patience, || self.lead(step, index));
-                if self.state.done.load(Ordering::Relaxed) {
-                    return;
-                }
-            }
+impl Work for Walk<'_> {
+    fn run(&self, worker: usize, part: usize) {
+        let index = self.state.index.load(Ordering::Relaxed);
+        let command = &self.commands[index];
+        let context = Context {
+            part,
+            parts: self.scratch.len(),
+            rows: self.rows,
+            logit_rows: self.logit_rows,
+            step: self.state.steps.load(Ordering::Relaxed),
+            scratch: self.scratch[worker].start().cast::<Scratch>(),
+        };
+        let run = || {
+            // SAFETY: the command was checked when its table was prepared, the rows when they were submitted;
+            // stages keep commands apart, and a worker runs one part at a time.
+            unsafe { (command.run)(command, &context) };
+        };
+        if catch_unwind(AssertUnwindSafe(run)).is_err() {
+            self.state.panicked.store(index + 1, Ordering::Relaxed);
         }
     }
 
-    /// After command `index` of `step`, before anyone goes on.
-    fn lead(&self, step: usize, index: usize) {
+    fn next(&self) -> bool {
         if self.state.panicked.load(Ordering::Relaxed) != 0 {
-            self.state.done.store(true, Ordering::Relaxed);
-            return;
+            return false;
         }
-        if index + 1 < self.commands.len() {
-            return;
+        let index = self.state.index.load(Ordering::Relaxed) + 1;
+        if index < self.commands.len() {
+            self.state.index.store(index, Ordering::Relaxed);
+            return true;
         }
-        self.state.steps.store(step + 1, Ordering::Relaxed);
+        let step = self.state.steps.fetch_add(1, Ordering::Relaxed);
+        self.state.index.store(0, Ordering::Relaxed);
         let cancelled = self.cancel.is_some_and(|cancel| cancel.load(Ordering::Relaxed));
-        if step + 1 == self.steps || cancelled || self.stopped(step) {
-            self.state.done.store(true, Ordering::Relaxed);
-        }
+        !(step + 1 == self.steps || cancelled || self.stopped(step))
     }
+}
 
+impl Walk<'_> {
     /// Whether a row found a stop id, or a NaN.
     fn stopped(&self, step: usize) -> bool {
         if self.commands.last().is_none_or(|last| last.kernel != Kernel::Argmax) {
@@ -121,7 +120,7 @@ mod tests {
     }
 
     unsafe fn panic_on_last(_: &Command, context: &Context) {
-        if context.worker + 1 == context.workers {
+        if context.part + 1 == context.parts {
             std::panic::resume_unwind(Box::new("on purpose"));
         }
     }
@@ -131,13 +130,8 @@ mod tests {
         let counter = AtomicU32::new(0);
         let commands: Vec<_> = runs.iter().map(|run| command(*run, &counter)).collect();
         let scratch: Vec<_> = (0..pool.workers()).filter_map(|_| Owned::zeroed(64)).collect();
-        let (barrier, patience) = pool.barrier();
-        let barrier: *const Barrier = barrier;
         let walk = Walk {
             commands: &commands,
-            // SAFETY: the pool outlives the walk.
-            barrier: unsafe { &*barrier },
-            patience,
             scratch: &scratch,
             rows: 1,
             logit_rows: 0,
@@ -148,7 +142,7 @@ mod tests {
             logit_capacity: 1,
             state: State::default(),
         };
-        pool.run(&|worker| walk.run(worker));
+        pool.run(&walk);
         (walk.state.panicked.load(Ordering::Relaxed), counter.load(Ordering::Relaxed))
     }
 

@@ -53,11 +53,11 @@ pub(crate) unsafe fn attention<V: Lanes>(command: &Command, context: &Context) {
     let group = p.heads as usize / kv_heads;
     // SAFETY: the row buffer of the table.
     let all = unsafe { context.rows(command.bindings[3]) };
-    let per_run = (context.rows * kv_heads / (2 * context.workers)).clamp(1, SHARED_ROWS);
+    let per_run = (context.rows * kv_heads / (2 * context.parts)).clamp(1, SHARED_ROWS);
     let per_run = per_run.min(MAX_STATES / group.min(MAX_STATES));
     let runs = context.rows.div_ceil(per_run);
     // Dealt out in turn, since later rows of a prompt see more.
-    for unit in (context.worker..runs * kv_heads).step_by(context.workers) {
+    for unit in (context.part..runs * kv_heads).step_by(context.parts) {
         let (kv_head, mut first) = (unit % kv_heads, unit / kv_heads * per_run);
         let end = context.rows.min(first + per_run);
         while first < end {

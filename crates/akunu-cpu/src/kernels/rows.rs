@@ -191,7 +191,7 @@ pub(crate) unsafe fn quantise<V: Lanes>(command: &Command, context: &Context) {
     let cols = p.cols as usize;
     // SAFETY: rows are within the table's, and whole blocks.
     unsafe {
-        if context.rows >= context.workers {
+        if context.rows >= context.parts {
             for r in context.share(context.rows) {
                 put_q8_row::<V>(
                     command.bindings[1].add(r * q8::row_bytes(cols)),
