@@ -1,4 +1,5 @@
 //! `quantize`: files that can be run, and what is refused before anything is written.
+#![allow(clippy::unwrap_used)] // in helpers of tests
 
 use std::fs;
 use std::path::{Path, PathBuf};
