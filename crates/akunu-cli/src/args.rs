@@ -10,7 +10,8 @@ use clap::{Args, Parser, Subcommand};
 use crate::commands;
 
 const AFTER_HELP: &str = "\
-MODEL is a GGUF file (any part of a split one), a SafeTensors file or a folder with config.json. Without one, the \
+MODEL is a GGUF file (any part of a split one), a SafeTensors file, a folder with config.json, or \
+hf:OWNER/NAME on the Hugging Face hub (akunu pull --help); --offline keeps to what is downloaded. Without one, the \
 small story-teller inside the binary is used: akunu run \"Once upon a time\"
 
 Text goes to stdout; statistics, notes and progress go to stderr.
@@ -21,6 +22,9 @@ Exit codes: 0 done, 1 failed, 2 the command line makes no sense, 130 stopped by 
 #[command(name = "akunu", version, after_help = AFTER_HELP, arg_required_else_help = true)]
 #[command(disable_help_subcommand = true, max_term_width = 100)]
 pub struct Cli {
+    /// Takes models of the hub from the cache only. Told of in the overview, not in the help of each command.
+    #[arg(long, global = true, hide = true)]
+    pub offline: bool,
     #[command(subcommand)]
     pub command: Command,
 }
@@ -39,6 +43,9 @@ pub enum Command {
     Tokenize(commands::tokenize::TokenizeArgs),
     Detokenize(commands::detokenize::DetokenizeArgs),
     Quantize(commands::quantize::QuantizeArgs),
+    Pull(commands::pull::PullArgs),
+    Models(commands::models::ModelsArgs),
+    Rm(commands::rm::RmArgs),
     Synth(commands::synth::SynthArgs),
     Doctor(commands::doctor::DoctorArgs),
     /// Prints this reference as Markdown: how docs/cli.md is made

@@ -93,6 +93,17 @@ impl From<akunu::Error> for Failure {
     }
 }
 
+impl From<akunu_hub::Error> for Failure {
+    fn from(error: akunu_hub::Error) -> Failure {
+        use akunu_hub::Error;
+        match (&error, from_text(&error.to_string())) {
+            (Error::Interrupted, _) => Failure::Interrupted,
+            (Error::Name { .. } | Error::Setting { .. }, Failure::Failed(message)) => Failure::Usage(message),
+            (_, failure) => failure,
+        }
+    }
+}
+
 impl From<FormatError> for Failure {
     fn from(error: FormatError) -> Failure {
         let path = match &error {

@@ -4,6 +4,7 @@ mod args;
 mod commands;
 mod failure;
 mod grid;
+mod hub;
 mod ids;
 mod interrupt;
 mod output;
@@ -23,6 +24,7 @@ fn main() -> ExitCode {
             return ExitCode::from(error.exit_code() as u8);
         }
     };
+    hub::set_offline(cli.offline);
     match commands::run(cli.command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {

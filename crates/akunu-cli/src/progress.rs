@@ -49,6 +49,11 @@ impl Progress {
         self.bar.set_length(total);
     }
 
+    /// A line on stderr, above the bar.
+    pub fn note(&self, line: &str) {
+        self.bar.suspend(|| crate::output::note(line));
+    }
+
     pub fn advance(&mut self) {
         self.bar.inc(1);
     }

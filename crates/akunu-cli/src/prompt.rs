@@ -8,6 +8,7 @@ use akunu::Model;
 use clap::Args;
 
 use crate::failure::Failure;
+use crate::hub;
 use crate::ids::{self, Ids};
 
 #[derive(Debug, Args)]
@@ -83,6 +84,11 @@ fn alone(only: OsString) -> Result<String, Failure> {
             "there is a file {shown}, so it is taken for the model, and a prompt is missing"
         ))
         .hint(format!("akunu run {shown} \"Once upon a time\", or -p if {shown} is the prompt itself")));
+    }
+    if hub::is_meant(path) {
+        let shown = path.display();
+        return Err(Failure::usage(format!("{shown} is a model of the hub, and a prompt is missing"))
+            .hint(format!("akunu run {shown} \"Once upon a time\", or -p if {shown} is the prompt itself")));
     }
     if looks_like_a_model(path) {
         return Err(Failure::new(format!("there is no file {}", path.display()))

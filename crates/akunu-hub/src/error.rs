@@ -63,9 +63,7 @@ pub enum Error {
     #[error("{host} answers {status} for {what}; try again later")]
     Server { host: String, status: u16, what: String },
 
-    #[error(
-        "cannot reach {host}: {reason}; check the connection, or use what is in the cache with HF_HUB_OFFLINE=1"
-    )]
+    #[error("cannot reach {host}: {reason}; check the connection, or HF_ENDPOINT")]
     Unreachable { host: String, reason: String },
 
     #[error(
@@ -106,7 +104,7 @@ pub enum Error {
     Io { action: &'static str, path: PathBuf, source: io::Error },
 
     #[error(
-        "{what} is not in the cache and offline mode is on; unset HF_HUB_OFFLINE to download it{listing}"
+        "{what} is not in the cache and offline mode is on; without --offline and HF_HUB_OFFLINE it is downloaded{listing}"
     )]
     Offline { what: String, listing: String },
 

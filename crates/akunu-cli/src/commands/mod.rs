@@ -6,10 +6,13 @@ pub mod doctor;
 pub mod inspect;
 pub mod logits;
 mod markdown;
+pub mod models;
 pub mod perplexity;
 pub mod plan;
 pub mod profile;
+pub mod pull;
 pub mod quantize;
+pub mod rm;
 pub mod run;
 pub mod synth;
 pub mod table;
@@ -25,6 +28,7 @@ use akunu_tokenizer::Tokenizer;
 
 use crate::args::Command;
 use crate::failure::Failure;
+use crate::hub;
 use crate::output::{self, Output};
 
 pub fn run(command: Command) -> Result<(), Failure> {
@@ -42,6 +46,9 @@ pub fn run(command: Command) -> Result<(), Failure> {
         Command::Tokenize(args) => tokenize::run(args, &mut out),
         Command::Detokenize(args) => detokenize::run(&args, &mut out),
         Command::Quantize(args) => quantize::run(&args, &mut out),
+        Command::Pull(args) => pull::run(&args, &mut out),
+        Command::Models(args) => models::run(&args, &mut out),
+        Command::Rm(args) => rm::run(&args, &mut out),
         Command::Synth(args) => synth::run(&args, &mut out),
         Command::Doctor(args) => doctor::run(&args, &mut out),
         Command::Markdown => markdown::run(&mut out),
@@ -51,7 +58,7 @@ pub fn run(command: Command) -> Result<(), Failure> {
 
 fn open(model: Option<&Path>) -> Result<Arc<Model>, Failure> {
     let model = match model {
-        Some(path) => Model::open(path)?,
+        Some(path) => Model::open(hub::resolve(path)?)?,
         None => Model::embedded()?,
     };
     Ok(Arc::new(model))
@@ -59,6 +66,8 @@ fn open(model: Option<&Path>) -> Result<Arc<Model>, Failure> {
 
 /// The tokenizer of a model, or of a GGUF file that holds a vocabulary only.
 fn open_tokenizer(model: Option<&Path>) -> Result<Arc<dyn Tokenizer>, Failure> {
+    let model = model.map(hub::resolve).transpose()?;
+    let model = model.as_deref();
     if let Some(gguf) = model.and_then(|path| Gguf::open(path).ok()) {
         let found = akunu_tokenizer::from_gguf(gguf.metadata());
         return match found {

@@ -12,6 +12,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 
 use crate::args;
 use crate::failure::Failure;
+use crate::hub;
 use crate::interrupt;
 use crate::output::{self, Output};
 use crate::progress::Progress;
@@ -68,7 +69,7 @@ pub fn run(args: &QuantizeArgs, out: &mut Output) -> Result<(), Failure> {
     if !args.dry_run {
         refuse_places(args)?;
     }
-    let weights = open_model(&args.model)?;
+    let weights = open_model(&hub::resolve(&args.model)?)?;
     let vocabulary = vocabulary(args, weights.as_ref())?;
     let recipe = Recipe {
         mix: args.mix,

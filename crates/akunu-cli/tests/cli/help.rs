@@ -17,6 +17,9 @@ fn help_of_every_command() {
         "tokenize",
         "detokenize",
         "quantize",
+        "pull",
+        "models",
+        "rm",
         "synth",
         "doctor",
     ];
@@ -49,7 +52,7 @@ fn an_unknown_option_or_command_exits_2() {
 #[test]
 fn the_reference_page_has_a_section_for_each_command() {
     let page = ok(&["__markdown"]);
-    assert_eq!(page.matches("\n## akunu ").count(), 14);
+    assert_eq!(page.matches("\n## akunu ").count(), 17);
     assert!(!page.contains("__markdown --"), "{page}");
     assert!(page.lines().all(|line| !line.ends_with(' ')));
 }

@@ -4,6 +4,7 @@ mod bad_input;
 mod bench;
 mod common;
 mod help;
+mod hub;
 mod models;
 mod quantize;
 mod run;

@@ -1,0 +1,77 @@
+//! `akunu models`: what the cache holds.
+
+use akunu_hub::{Cache, CachedRepo};
+use clap::Args;
+use serde_json::json;
+
+use crate::failure::Failure;
+use crate::grid::Grid;
+use crate::hub;
+use crate::output::{self, Output};
+
+/// Characters of a commit's id that tell it from others.
+const SHORT: usize = 8;
+
+/// Lists the models in the cache of the hub
+#[derive(Debug, Args)]
+pub struct ModelsArgs {
+    /// Lists their files too
+    #[arg(long)]
+    files: bool,
+    #[arg(long, help = "Prints JSON")]
+    json: bool,
+}
+
+pub fn run(args: &ModelsArgs, out: &mut Output) -> Result<(), Failure> {
+    let cache = Cache::new(hub::settings()?.cache);
+    let repos = cache.list()?;
+    if args.json {
+        let models: Vec<serde_json::Value> = repos.iter().map(as_json).collect();
+        return out.json(&json!({ "cache": cache.root(), "models": models }));
+    }
+    if repos.is_empty() {
+        output::note(&format!("there are no models in {}", cache.root().display()));
+        return Ok(());
+    }
+    let mut grid = Grid::new().text("model").word("revision").word("commit").number("size");
+    for repo in &repos {
+        for revision in &repo.revisions {
+            let name = format!("hf:{}", repo.repo);
+            let short = revision.commit.chars().take(SHORT).collect();
+            grid.row([name, revision.refs.join(", "), short, akunu::human(revision.bytes())]);
+            for file in revision.files.iter().filter(|_| args.files) {
+                grid.row([
+                    format!("  {}", file.path),
+                    String::new(),
+                    String::new(),
+                    akunu::human(file.bytes),
+                ]);
+            }
+        }
+        if repo.incomplete > 0 {
+            let name = format!("hf:{}", repo.repo);
+            grid.row([name, "incomplete".into(), String::new(), akunu::human(repo.incomplete)]);
+        }
+    }
+    out.text(&grid.render(output::width()))?;
+    let total = repos.iter().map(|repo| repo.bytes).sum();
+    out.line(&format!("\n{} in {}", akunu::human(total), cache.root().display()))
+}
+
+fn as_json(repo: &CachedRepo) -> serde_json::Value {
+    let revisions = repo.revisions.iter().map(|revision| {
+        let files = revision.files.iter().map(|file| json!({ "path": file.path, "bytes": file.bytes }));
+        json!({
+            "commit": revision.commit,
+            "refs": revision.refs,
+            "bytes": revision.bytes(),
+            "files": files.collect::<Vec<_>>(),
+        })
+    });
+    json!({
+        "name": format!("hf:{}", repo.repo),
+        "bytes": repo.bytes,
+        "incomplete_bytes": repo.incomplete,
+        "revisions": revisions.collect::<Vec<_>>(),
+    })
+}

@@ -1,0 +1,55 @@
+//! `akunu pull`: a model from the hub into the cache.
+
+use akunu_hub::Reference;
+use clap::Args;
+use serde_json::json;
+
+use crate::failure::Failure;
+use crate::hub;
+use crate::output::{self, Output};
+
+const EXAMPLES: &str = "\
+Examples:
+  akunu pull hf:OWNER/NAME                 Q4_K_M if it has GGUF files, or else SafeTensors
+  akunu pull hf:OWNER/NAME:Q8_0            a quantisation
+  akunu pull hf:OWNER/NAME@v1:file.gguf    a file of a branch, a tag or a commit
+
+Environment: HF_TOKEN, HF_ENDPOINT, HF_HOME, HF_HUB_CACHE, HF_HUB_OFFLINE, as for other tools of the hub.";
+
+/// Downloads a model from the Hugging Face hub
+///
+/// Prints where it is. What is in the cache already is not downloaded again, and a download that was stopped goes on where
+/// it was. Every command that takes a MODEL takes these names too, and downloads what is missing.
+#[derive(Debug, Args)]
+#[command(after_long_help = EXAMPLES)]
+pub struct PullArgs {
+    /// hf:OWNER/NAME, with @REVISION, :QUANT or :FILE after it
+    #[arg(value_name = "NAME")]
+    name: String,
+    #[arg(long, help = "Prints JSON")]
+    json: bool,
+    /// No notes
+    #[arg(short, long)]
+    quiet: bool,
+}
+
+pub fn run(args: &PullArgs, out: &mut Output) -> Result<(), Failure> {
+    let reference: Reference = args.name.parse()?;
+    let pulled = hub::pull(&reference)?;
+    if args.json {
+        return out.json(&json!({
+            "path": pulled.path,
+            "commit": pulled.commit,
+            "files": pulled.files,
+            "bytes": pulled.bytes,
+            "downloaded": pulled.downloaded,
+        }));
+    }
+    if !args.quiet {
+        let (files, size) = (pulled.files.len(), akunu::human(pulled.bytes));
+        let files = if files == 1 { "1 file".to_string() } else { format!("{files} files") };
+        let how = if pulled.downloaded == 0 { "in the cache already" } else { "downloaded and checked" };
+        output::note(&format!("{files}, {size}, {how}"));
+    }
+    out.line(&pulled.path.display().to_string())
+}

@@ -1,0 +1,53 @@
+//! `akunu rm`: a model out of the cache.
+
+use std::io::{BufRead, IsTerminal};
+
+use akunu_hub::{Cache, Reference};
+use clap::Args;
+
+use crate::failure::Failure;
+use crate::hub;
+use crate::output::{self, Output};
+
+/// Removes a model from the cache of the hub
+///
+/// What another revision of it needs stays. Other tools that use the same cache download it again when they need it.
+#[derive(Debug, Args)]
+pub struct RmArgs {
+    /// hf:OWNER/NAME, or hf:OWNER/NAME@REVISION for one revision
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// Does not ask
+    #[arg(short, long)]
+    yes: bool,
+}
+
+pub fn run(args: &RmArgs, out: &mut Output) -> Result<(), Failure> {
+    let reference: Reference = args.name.parse()?;
+    if let Some(wanted) = &reference.wanted {
+        return Err(Failure::usage(format!("{wanted} cannot be removed alone: revisions are removed whole"))
+            .hint(format!("akunu rm hf:{}", reference.repo)));
+    }
+    let cache = Cache::new(hub::settings()?.cache);
+    let revision = reference.revision.as_deref();
+    let found = cache.find(&reference.repo, revision)?;
+    if !args.yes && !confirmed(&args.name, found.revisions.len())? {
+        output::note("nothing was removed");
+        return Ok(());
+    }
+    let removed = cache.remove(&reference.repo, revision)?;
+    out.line(&format!("removed {}: {}", args.name, akunu::human(removed.bytes)))
+}
+
+fn confirmed(name: &str, revisions: usize) -> Result<bool, Failure> {
+    let stdin = std::io::stdin();
+    if !stdin.is_terminal() {
+        return Err(Failure::usage("there is nobody to ask whether to remove it").hint("say so with --yes"));
+    }
+    let what = if revisions == 1 { "1 revision".to_string() } else { format!("{revisions} revisions") };
+    output::note(&format!("remove {name} ({what})? y or n"));
+    let mut answer = String::new();
+    let read = stdin.lock().read_line(&mut answer);
+    read.map_err(|error| Failure::new(format!("cannot read stdin: {error}")))?;
+    Ok(matches!(answer.trim().to_lowercase().as_str(), "y" | "yes"))
+}
