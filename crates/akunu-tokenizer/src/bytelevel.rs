@@ -1,11 +1,11 @@
 //! Byte-level BPE: a word's bytes merge in the order of a list of pairs. Any text can be encoded, because every
 //! byte is a token.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
 use crate::bytes::append_bytes;
 use crate::error::printable;
-use crate::hash::{Merge, PairMap, PieceIndex, Pieces, Seed, pair};
+use crate::hash::{Merge, PairMap, PieceIndex, Pieces, pair};
 use crate::merge::NONE;
 use crate::native::Scratch;
 use crate::pretokenizer::PreTokenizer;
@@ -88,7 +88,7 @@ impl ByteLevel {
         for (at, &byte) in word.iter().enumerate() {
             merger.push(at, at + 1, self.byte_ids[byte as usize]);
         }
-        for part in merger.run(|left, right| self.merges.get(&pair(left.id, right.id)).copied()) {
+        for part in merger.run(|left, right| self.merges.get(pair(left.id, right.id))) {
             if part.id != NONE {
                 ids.push(part.id);
             } else {
@@ -101,6 +101,12 @@ impl ByteLevel {
     }
 }
 
+/// A pair of tokens and what they become.
+type Found = (u32, u32, u32);
+
+/// Below this many merges another thread costs more than it saves.
+const MERGES_A_THREAD: usize = 16_384;
+
 /// Pairs of ids from pairs of texts; the rank is the place in the list.
 fn merges(
     vocabulary: &Vocabulary,
@@ -109,12 +115,51 @@ fn merges(
     index: &PieceIndex,
 ) -> Result<PairMap, TokenizerError> {
     let list = &vocabulary.merges;
-    let mut map: PairMap = HashMap::with_capacity_and_hasher(list.len(), Seed::random());
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(8);
+    let chunk = list.len().div_ceil(threads).max(MERGES_A_THREAD);
+    let look_up =
+        |start: usize| look_up(vocabulary, kinds, pieces, index, start..list.len().min(start + chunk));
+    let parts: Vec<Result<Vec<Option<Found>>, TokenizerError>> = std::thread::scope(|scope| {
+        let others: Vec<_> = (chunk..list.len())
+            .step_by(chunk)
+            .map(|start| (start, std::thread::Builder::new().spawn_scoped(scope, move || look_up(start))))
+            .collect();
+        let first = look_up(0);
+        // Where no thread is to be had, this one does it.
+        let join = |(start, thread): (usize, std::io::Result<std::thread::ScopedJoinHandle<'_, _>>)| {
+            thread.ok().and_then(|thread| thread.join().ok()).unwrap_or_else(|| look_up(start))
+        };
+        std::iter::once(first).chain(others.into_iter().map(join)).collect()
+    });
+    let mut map = PairMap::with_capacity(list.len());
+    let mut rank = 0;
+    for part in parts {
+        for found in part? {
+            if let Some((left, right, id)) = found {
+                map.insert(pair(left, right), Merge { rank, id });
+            }
+            rank += 1;
+        }
+    }
+    Ok(map)
+}
+
+/// The ids of some merges, in order. A merge that spells a control token has none: text never becomes one.
+fn look_up(
+    vocabulary: &Vocabulary,
+    kinds: &[TokenKind],
+    pieces: &Pieces,
+    index: &PieceIndex,
+    range: std::ops::Range<usize>,
+) -> Result<Vec<Option<Found>>, TokenizerError> {
+    let mut out = Vec::with_capacity(range.len());
     let mut control_texts: Option<HashSet<&str>> = None;
-    let mut bytes = Vec::new();
-    for (rank, merge) in list.iter().enumerate() {
+    let (mut bytes, mut guess) = (Vec::new(), 0u32);
+    for rank in range {
+        let merge = vocabulary.merges.get(rank).unwrap_or_default();
         // A part may begin with a space of its own, in vocabularies that do not write bytes as characters.
-        let gap = merge.char_indices().skip(1).find(|&(_, c)| c == ' ').map(|(at, _)| at);
+        let first = merge.chars().next().map_or(0, char::len_utf8);
+        let gap = merge.as_bytes()[first..].iter().position(|&byte| byte == b' ').map(|at| first + at);
         let (left, right) = match gap.map(|at| (&merge[..at], &merge[at + 1..])) {
             Some((left, right)) if !right.is_empty() => (left, right),
             _ => return Err(TokenizerError::MalformedMerge { index: rank, merge: printable(merge) }),
@@ -123,22 +168,28 @@ fn merges(
         append_bytes(left, &mut bytes);
         let middle = bytes.len();
         append_bytes(right, &mut bytes);
-        let found = [&bytes[..middle], &bytes[middle..], &bytes].map(|part| index.get(pieces, part));
-        if let [Some(left), Some(right), Some(id)] = found {
-            map.entry(pair(left, right)).or_insert(Merge { rank: rank as u32, id });
+        let [left_id, right_id] = [&bytes[..middle], &bytes[middle..]].map(|part| index.get(pieces, part));
+        // Most lists are sorted by what comes of a merge: the same token as before, or the next.
+        let is_normal = |id: &u32| kinds.get(*id as usize) == Some(&TokenKind::Normal);
+        let is_it = |id: &u32| pieces.get(*id) == Some(&bytes[..]) && is_normal(id);
+        let near = [guess, guess.wrapping_add(1)].into_iter().find(is_it);
+        let whole_id = near.or_else(|| index.get(pieces, &bytes));
+        if let (Some(left), Some(right), Some(id)) = (left_id, right_id, whole_id) {
+            guess = id;
+            out.push(Some((left, right, id)));
             continue;
         }
-        // A merge that spells a control token is left out: text never becomes one.
         let control = control_texts.get_or_insert_with(|| control_texts_of(vocabulary, kinds));
         let whole = format!("{left}{right}");
-        for (part, found) in [left, right, &whole].into_iter().zip(found) {
+        for (part, found) in [(left, left_id), (right, right_id), (&whole, whole_id)] {
             if found.is_none() && !control.contains(part) {
                 let (merge, part) = (printable(merge), printable(part));
                 return Err(TokenizerError::MergeOfUnknownToken { index: rank, merge, part });
             }
         }
+        out.push(None);
     }
-    Ok(map)
+    Ok(out)
 }
 
 fn control_texts_of<'v>(vocabulary: &'v Vocabulary, kinds: &[TokenKind]) -> HashSet<&'v str> {

@@ -2,7 +2,6 @@
 //!
 //! The seed is random, so that no file can be made whose entries all collide.
 
-use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
 
 /// An odd constant with its bits well spread (2⁶⁴ divided by the golden ratio).
@@ -48,7 +47,50 @@ pub(crate) struct Merge {
     pub(crate) id: u32,
 }
 
-pub(crate) type PairMap = HashMap<u64, Merge, Seed>;
+/// Finds the merge of a pair: open addressing, everything about an entry in one place.
+///
+/// Filling the map is most of what loading a large vocabulary takes, and a look-up most of merging: a miss in the
+/// processor's caches each, and no more than that.
+#[derive(Debug)]
+pub(crate) struct PairMap {
+    seed: Seed,
+    slots: Vec<(u64, Merge)>,
+}
+
+/// A pair of "no token" with itself, which never merges.
+const NO_PAIR: u64 = u64::MAX;
+
+impl PairMap {
+    /// Room for `count` pairs.
+    pub(crate) fn with_capacity(count: usize) -> PairMap {
+        let slots = count.saturating_mul(3).div_ceil(2).max(8).next_power_of_two();
+        PairMap { seed: Seed::random(), slots: vec![(NO_PAIR, Merge { rank: 0, id: 0 }); slots] }
+    }
+
+    #[inline(always)]
+    fn probe(&self, pair: u64) -> usize {
+        let mask = self.slots.len() - 1;
+        let mut at = fold(self.seed.0 ^ pair, SPREAD) as usize & mask;
+        while self.slots[at].0 != pair && self.slots[at].0 != NO_PAIR {
+            at = (at + 1) & mask;
+        }
+        at
+    }
+
+    /// Of several merges of a pair the first to be inserted is found. There is room for as many as were announced.
+    pub(crate) fn insert(&mut self, pair: u64, merge: Merge) {
+        let at = self.probe(pair);
+        if self.slots[at].0 == NO_PAIR {
+            self.slots[at] = (pair, merge);
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn get(&self, pair: u64) -> Option<Merge> {
+        let (found, merge) = self.slots[self.probe(pair)];
+        if found == NO_PAIR { None } else { Some(merge) }
+    }
+}
 
 #[inline(always)]
 pub(crate) fn pair(left: u32, right: u32) -> u64 {
@@ -171,6 +213,18 @@ impl PieceIndex {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn pairs_are_found_and_the_first_of_equals_wins() {
+        let mut map = PairMap::with_capacity(300);
+        for left in 0..300 {
+            map.insert(pair(left, left / 2), Merge { rank: left, id: 7 });
+        }
+        map.insert(pair(4, 2), Merge { rank: 9, id: 9 });
+        assert_eq!(map.get(pair(4, 2)), Some(Merge { rank: 4, id: 7 }));
+        assert_eq!(map.get(pair(299, 149)).map(|merge| merge.rank), Some(299));
+        assert_eq!((map.get(pair(2, 4)), map.get(pair(u32::MAX, u32::MAX))), (None, None));
+    }
 
     #[test]
     fn pieces_are_found_by_their_bytes_and_the_first_of_equals_wins() {
