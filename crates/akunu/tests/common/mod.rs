@@ -1,5 +1,5 @@
 //! What the engine's tests share.
-#![allow(dead_code, unreachable_pub)]
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::print_stdout)]
 
 pub mod rounding;
 
