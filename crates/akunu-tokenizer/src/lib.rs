@@ -12,7 +12,6 @@ mod bytelevel;
 mod bytes;
 mod cache;
 mod charsmap;
-pub mod chat;
 mod eog;
 mod error;
 mod files;
