@@ -12,6 +12,7 @@ mod bytelevel;
 mod bytes;
 mod cache;
 mod charsmap;
+pub mod chat;
 mod eog;
 mod error;
 mod files;

@@ -1,0 +1,97 @@
+//! A rendered conversation to tokens: special tokens only where the template wrote them.
+
+use std::ops::Range;
+
+use super::{ChatError, Rendered};
+use crate::{EncodeOptions, TokenKind, Tokenizer};
+
+impl Rendered {
+    /// The tokens of the conversation, without any that the template did not ask for: it writes its own `<s>`.
+    ///
+    /// What reads like a special token in a message is tokenized as the text it is. The text is cut around such a place,
+    /// and nowhere else.
+    pub fn encode(&self, tokenizer: &dyn Tokenizer) -> Result<Vec<u32>, ChatError> {
+        let mut ids = Vec::new();
+        let mut at = 0;
+        for range in self.forged(tokenizer) {
+            append(tokenizer, &self.text[at..range.start], true, &mut ids)?;
+            append(tokenizer, &self.text[range.clone()], false, &mut ids)?;
+            at = range.end;
+        }
+        append(tokenizer, &self.text[at..], true, &mut ids)?;
+        Ok(ids)
+    }
+
+    /// Ranges of the messages' text that hold a special token's text, or a part of one.
+    fn forged(&self, tokenizer: &dyn Tokenizer) -> Vec<Range<usize>> {
+        if self.outside.is_empty() {
+            return Vec::new();
+        }
+        let controls = Controls::of(tokenizer);
+        let text = self.text.as_bytes();
+        let holds = |range: &&Range<usize>| {
+            // A token may begin before the range and reach into it, or the other way round.
+            let from = range.start.saturating_sub(controls.longest);
+            (from..range.end).any(|at| controls.longest_at(text, at) > range.start.saturating_sub(at))
+        };
+        self.outside.iter().filter(holds).cloned().collect()
+    }
+}
+
+/// The texts of all tokens that a text must not contain, by their first byte.
+#[derive(Debug)]
+struct Controls<'t> {
+    texts: Vec<Vec<&'t str>>,
+    longest: usize,
+}
+
+impl<'t> Controls<'t> {
+    fn of(tokenizer: &'t dyn Tokenizer) -> Controls<'t> {
+        let mut controls = Controls { texts: vec![Vec::new(); 256], longest: 0 };
+        for id in 0..tokenizer.vocab_size() as u32 {
+            let kind = tokenizer.token_kind(id);
+            let control = matches!(kind, Some(TokenKind::Control | TokenKind::Unknown));
+            let text = tokenizer.token_text(id).filter(|_| control);
+            if let Some((text, &first)) = text.and_then(|text| Some((text, text.as_bytes().first()?))) {
+                controls.texts[usize::from(first)].push(text);
+                controls.longest = controls.longest.max(text.len());
+            }
+        }
+        controls
+    }
+
+    /// The length of the longest one that stands at this place; 0 if there is none.
+    fn longest_at(&self, text: &[u8], at: usize) -> usize {
+        let stands = |control: &&&str| text[at..].starts_with(control.as_bytes());
+        self.texts[usize::from(text[at])]
+            .iter()
+            .filter(stands)
+            .map(|control| control.len())
+            .max()
+            .unwrap_or(0)
+    }
+}
+
+/// Goes on where `ids` end: no space in front that only a text's beginning gets.
+fn append(
+    tokenizer: &dyn Tokenizer,
+    text: &str,
+    parse_special: bool,
+    ids: &mut Vec<u32>,
+) -> Result<(), ChatError> {
+    if text.is_empty() {
+        return Ok(());
+    }
+    let options = EncodeOptions { add_special: false, parse_special };
+    if ids.is_empty() || !tokenizer.has_space_prefix() {
+        return Ok(tokenizer.encode_into(text, options, ids)?);
+    }
+    // After a newline, which is its own token, there is no such space.
+    let newline = tokenizer.encode("\n", options)?;
+    let mut with_newline = tokenizer.encode(&format!("\n{text}"), options)?;
+    match with_newline.starts_with(&newline) {
+        true => ids.extend(with_newline.drain(newline.len()..)),
+        false => tokenizer.encode_into(text, options, ids)?,
+    }
+    Ok(())
+}

@@ -1,0 +1,531 @@
+//! Filters.
+
+use std::cmp::Ordering;
+use std::rc::Rc;
+
+use super::ast::Args;
+use super::eval::Interpreter;
+use super::functions::Arguments;
+use super::methods::{capitalized, lines, stripped};
+use super::operators::html_escaped;
+use super::text::{Text, TextBuffer};
+use super::value::{Dict, Value};
+use super::{JinjaError, JinjaResult, input, json};
+
+impl<'t> Interpreter<'t> {
+    pub(super) fn filter(&mut self, name: &str, value: Value, args: &'t Args) -> JinjaResult<Value> {
+        let arguments = self.arguments(args)?;
+        self.limits.enter()?;
+        let result = self.apply(name, value, arguments)?;
+        self.limits.leave();
+        Ok(result)
+    }
+
+    fn apply(&mut self, name: &str, value: Value, arguments: Arguments) -> JinjaResult<Value> {
+        match name {
+            "map" => self.map(&value, arguments),
+            "select" | "reject" | "selectattr" | "rejectattr" => self.select(name, &value, arguments),
+            "tojson" => self.tojson(&value, arguments),
+            "default" | "d" => {
+                let [default, boolean] = arguments.take(name, ["default_value", "boolean"])?;
+                let falsy = boolean.is_some_and(|b| self.heap.truth(&b)) && !self.heap.truth(&value);
+                let replace = value.is_undefined() || falsy;
+                Ok(if replace { default.unwrap_or_else(|| Value::str("")) } else { value })
+            }
+            "length" | "count" => {
+                let [] = arguments.take(name, [])?;
+                Ok(Value::Int(self.length(&value)? as i128))
+            }
+            "string" => Ok(Value::Str(self.text_of(&value)?)),
+            "safe" => Ok(Value::Str(self.text_of(&value)?.marked_safe(true))),
+            "list" => {
+                let items = self.iterate(&value)?;
+                self.heap.list(items.to_vec(), &mut self.limits)
+            }
+            "first" | "last" => {
+                let items = self.iterate(&value)?;
+                let found = if name == "first" { items.first() } else { items.last() };
+                let none = || Value::Undefined("No item, sequence was empty.".into());
+                Ok(found.cloned().unwrap_or_else(none))
+            }
+            "items" => match &value {
+                Value::Dict(_) => self.call_method(&value, "items", arguments),
+                Value::Undefined(_) => self.heap.list(Vec::new(), &mut self.limits),
+                _ => Err(JinjaError::type_error("Can only get item pairs from a mapping.")),
+            },
+            "join" => self.join_filter(&value, arguments),
+            "sort" | "unique" | "min" | "max" | "sum" | "groupby" => {
+                self.by_attribute(name, &value, arguments)
+            }
+            "dictsort" => self.dictsort(&value, arguments),
+            "reverse" => self.reverse(&value),
+            "batch" | "slice" => self.batch(name, &value, arguments),
+            "abs" | "int" | "float" | "round" => self.number(name, &value, arguments),
+            "attr" => {
+                let [name] = arguments.take(name, ["name"])?;
+                self.item(&value, &name.unwrap_or(Value::None))
+            }
+            "from_json" | "fromjson" => {
+                let text = self.text_of(&value)?;
+                self.limits.bytes(4 * text.len())?;
+                let parsed = json::parse(text.as_str())?;
+                input::value(self, &parsed, !text.outside().is_empty())
+            }
+            _ => self.text_filter(name, &value, arguments),
+        }
+    }
+
+    fn text_filter(&mut self, name: &str, value: &Value, arguments: Arguments) -> JinjaResult<Value> {
+        let text = self.text_of(value)?;
+        self.limits.bytes(2 * text.len())?;
+        let done = match name {
+            "trim" => {
+                let [chars] = arguments.take(name, ["chars"])?;
+                stripped(&text, "strip", chars.as_ref())?
+            }
+            "upper" => text.map_runs(str::to_uppercase),
+            "lower" => text.map_runs(str::to_lowercase),
+            "capitalize" => text.like(capitalized(text.as_str())),
+            "title" => text.like(title(text.as_str())),
+            "escape" | "e" | "forceescape" => {
+                self.limits.bytes(6 * text.len())?;
+                if text.safe && name != "forceescape" { text } else { html_escaped(&text) }
+            }
+            "replace" => {
+                let [old, new, count] = arguments.take(name, ["old", "new", "count"])?;
+                let count = count.filter(|count| !matches!(count, Value::None));
+                let mut as_text = |value: Option<Value>| match value {
+                    Some(value) => self.text_of(&value).map(Value::Str),
+                    None => Err(JinjaError::type_error("replace misses an argument")),
+                };
+                let (old, new) = (as_text(old)?, as_text(new)?);
+                self.replace(&text, Some(&old), Some(&new), count.as_ref())?
+            }
+            "indent" => self.indent(&text, arguments)?,
+            "center" => {
+                let value = self.call_method(&Value::Str(text), "center", arguments)?;
+                return Ok(value);
+            }
+            "format" => {
+                let Arguments { positional, named } = arguments;
+                let values = match named.is_empty() {
+                    true => self.heap.tuple(positional, &mut self.limits)?,
+                    false => {
+                        let entries = named.into_iter().map(|(name, value)| (Value::str(&name), value));
+                        self.make_dict(entries.collect())?
+                    }
+                };
+                self.percent(&text, &values)?
+            }
+            "wordcount" => {
+                let words = text.as_str().split(|c: char| !(c.is_alphanumeric() || c == '_'));
+                return Ok(Value::Int(words.filter(|word| !word.is_empty()).count() as i128));
+            }
+            "truncate" => self.truncate(&text, arguments)?,
+            "urlencode" => {
+                let safe = |b: &u8| b.is_ascii_alphanumeric() || b"_.-~/".contains(b);
+                let one = |b: u8| if safe(&b) { (b as char).to_string() } else { format!("%{b:02X}") };
+                text.map_runs(|run| run.bytes().map(one).collect())
+            }
+            _ => return Err(JinjaError::type_error(format!("no filter named '{name}'"))),
+        };
+        Ok(Value::Str(done))
+    }
+
+    fn indent(&mut self, text: &Text, arguments: Arguments) -> JinjaResult<Text> {
+        let [width, first, blank] = arguments.take("indent", ["width", "first", "blank"])?;
+        let indent: Text = match width {
+            None => "    ".into(),
+            Some(Value::Str(text)) => text,
+            Some(other) => " ".repeat(other.as_int().unwrap_or(4).clamp(0, 256) as usize).into(),
+        };
+        let is_true = |value: Option<Value>| value.is_some_and(|value| self.heap.truth(&value));
+        let (first, blank) = (is_true(first), is_true(blank));
+        let mut out = TextBuffer::default();
+        // Jinja2 adds a newline before it takes the lines, so that an empty last line counts.
+        let with_newline = format!("{}\n", text.as_str());
+        for (index, line) in lines(&with_newline, false).into_iter().enumerate() {
+            self.limits.bytes(indent.len() + 1)?;
+            out.push_own(if index > 0 { "\n" } else { "" });
+            if if index == 0 { first } else { blank || !line.is_empty() } {
+                out.push_text(&indent);
+            }
+            out.push_text(&text.slice(line));
+        }
+        Ok(out.finish().marked_safe(text.safe))
+    }
+
+    fn truncate(&mut self, text: &Text, arguments: Arguments) -> JinjaResult<Text> {
+        let [length, kill, end, leeway] =
+            arguments.take("truncate", ["length", "killwords", "end", "leeway"])?;
+        let number =
+            |value: Option<Value>, default| value.and_then(|v| v.as_int()).unwrap_or(default).max(0) as usize;
+        let (length, leeway) = (number(length, 255), number(leeway, 5));
+        let end = match end {
+            Some(Value::Str(end)) => end,
+            _ => "...".into(),
+        };
+        if text.as_str().chars().count() <= length.saturating_add(leeway) {
+            return Ok(text.clone());
+        }
+        let kept = length.saturating_sub(end.as_str().chars().count());
+        let cut = text.as_str().char_indices().nth(kept).map_or(text.len(), |(at, _)| at);
+        let mut head = text.slice(0..cut);
+        if !kill.is_some_and(|kill| self.heap.truth(&kill))
+            && let Some(space) = head.as_str().rfind(' ')
+        {
+            head = head.slice(0..space);
+        }
+        let mut out = TextBuffer::default();
+        out.push_text(&head);
+        out.push_text(&end);
+        Ok(out.finish())
+    }
+
+    fn number(&mut self, name: &str, value: &Value, arguments: Arguments) -> JinjaResult<Value> {
+        let [first, second] = arguments.take(name, ["default", "base"])?;
+        if let Value::Undefined(what) = value {
+            return Err(JinjaError::type_error(what.to_string()));
+        }
+        let parsed = match value {
+            Value::Str(text) => {
+                let clean = text.as_str().trim().replace('_', "");
+                match (name, clean.parse::<i128>(), clean.parse::<f64>()) {
+                    ("int", Ok(i), _) => Some(Value::Int(i)),
+                    (_, _, Ok(f)) => Some(Value::Float(f)),
+                    _ => None,
+                }
+            }
+            Value::Bool(_) | Value::Int(_) | Value::Float(_) => Some(value.clone()),
+            _ => None,
+        };
+        match (name, parsed) {
+            ("int", Some(Value::Float(f))) if f.is_finite() => Ok(Value::Int(f as i128)),
+            ("int", Some(value)) if value.as_int().is_some() => Ok(Value::Int(value.as_int().unwrap_or(0))),
+            ("int", _) => Ok(first.unwrap_or(Value::Int(0))),
+            ("float", Some(value)) => Ok(Value::Float(value.as_float().unwrap_or(0.0))),
+            ("float", None) => Ok(first.unwrap_or(Value::Float(0.0))),
+            ("abs", Some(Value::Float(f))) => Ok(Value::Float(f.abs())),
+            ("abs", Some(value)) => Ok(Value::Int(value.as_int().unwrap_or(0).saturating_abs())),
+            ("round", Some(value)) => {
+                let places = first.and_then(|p| p.as_int()).unwrap_or(0).clamp(-30, 30) as i32;
+                let scale = 10f64.powi(places);
+                let scaled = value.as_float().unwrap_or(0.0) * scale;
+                let rounded = match second {
+                    Some(Value::Str(method)) if method.as_str() == "ceil" => scaled.ceil(),
+                    Some(Value::Str(method)) if method.as_str() == "floor" => scaled.floor(),
+                    _ => scaled.round_ties_even(),
+                };
+                Ok(Value::Float(rounded / scale))
+            }
+            _ => Err(JinjaError::type_error(format!("{name} needs a number, not {}", value.kind()))),
+        }
+    }
+
+    fn reverse(&mut self, value: &Value) -> JinjaResult<Value> {
+        if let Value::Str(text) = value {
+            self.limits.bytes(text.len() * 16)?;
+            let mut out = TextBuffer::default();
+            self.characters(text).iter().rev().for_each(|c| out.push_text(c));
+            return Ok(Value::Str(out.finish()));
+        }
+        let items = self.iterate(value)?;
+        self.heap.list(items.iter().rev().cloned().collect(), &mut self.limits)
+    }
+
+    fn batch(&mut self, name: &str, value: &Value, arguments: Arguments) -> JinjaResult<Value> {
+        let [count, fill] = arguments.take(name, ["linecount", "fill_with"])?;
+        let count = count.and_then(|count| count.as_int()).unwrap_or(0);
+        let count = usize::try_from(count).ok().filter(|count| (1..=100_000).contains(count));
+        let count = count.ok_or_else(|| JinjaError::type_error(format!("{name} needs a positive number")))?;
+        let items = self.iterate(value)?;
+        let mut groups: Vec<Vec<Value>> = Vec::new();
+        if name == "batch" {
+            groups.extend(items.chunks(count).map(<[Value]>::to_vec));
+            if let (Some(last), Some(fill)) = (groups.last_mut(), fill) {
+                last.resize(count, fill);
+            }
+        } else {
+            let (each, longer) = (items.len() / count, items.len() % count);
+            let mut at = 0;
+            for index in 0..count {
+                let len = each + usize::from(index < longer);
+                let mut group = items[at..at + len].to_vec();
+                if index >= longer && longer > 0 {
+                    group.extend(fill.clone());
+                }
+                groups.push(group);
+                at += len;
+            }
+        }
+        self.limits.bytes(groups.len() * count.min(64) * size_of::<Value>())?;
+        let lists = groups.into_iter().map(|group| self.heap.list(group, &mut self.limits));
+        let lists = lists.collect::<JinjaResult<_>>()?;
+        self.heap.list(lists, &mut self.limits)
+    }
+
+    /// `a.b.0` of a value.
+    pub(super) fn path(&mut self, value: &Value, path: &Value) -> JinjaResult<Value> {
+        let Value::Str(path) = path else { return self.item(value, path) };
+        let mut value = value.clone();
+        for part in path.as_str().split('.') {
+            let index = match part.parse::<i128>() {
+                Ok(number) if part.bytes().all(|b| b.is_ascii_digit()) => Value::Int(number),
+                _ => Value::str(part),
+            };
+            value = self.item(&value, &index)?;
+        }
+        Ok(value)
+    }
+
+    fn join_filter(&mut self, value: &Value, arguments: Arguments) -> JinjaResult<Value> {
+        let [separator, attribute] = arguments.take("join", ["d", "attribute"])?;
+        let separator = match separator {
+            Some(separator) => self.text_of(&separator)?,
+            None => Text::default(),
+        };
+        let mut items = self.iterate(value)?.to_vec();
+        if let Some(attribute) = attribute {
+            for item in &mut items {
+                *item = self.path(item, &attribute)?;
+            }
+        }
+        Ok(Value::Str(self.join(&items, &separator)?))
+    }
+
+    /// The items of a value, none of one that is not true: how `map` and `select` take it.
+    fn items_if_true(&mut self, value: &Value) -> JinjaResult<Rc<[Value]>> {
+        if self.heap.truth(value) { self.iterate(value) } else { Ok(Rc::from([])) }
+    }
+
+    fn map(&mut self, value: &Value, mut arguments: Arguments) -> JinjaResult<Value> {
+        let items = self.items_if_true(value)?;
+        let mut out = Vec::with_capacity(items.len());
+        if arguments.positional.is_empty() {
+            let [attribute, default] = arguments.take("map", ["attribute", "default"])?;
+            let attribute =
+                attribute.ok_or_else(|| JinjaError::type_error("map needs a filter or an attribute"))?;
+            for item in items.iter() {
+                let found = self.path(item, &attribute)?;
+                out.push(if found.is_undefined() { default.clone().unwrap_or(found) } else { found });
+            }
+        } else {
+            let name = self.text_of(&arguments.positional.remove(0))?;
+            for item in items.iter() {
+                let given =
+                    Arguments { positional: arguments.positional.clone(), named: arguments.named.clone() };
+                out.push(self.apply(name.as_str(), item.clone(), given)?);
+            }
+        }
+        self.heap.list(out, &mut self.limits)
+    }
+
+    fn select(&mut self, name: &str, value: &Value, arguments: Arguments) -> JinjaResult<Value> {
+        let items = self.items_if_true(value)?;
+        let mut given = arguments.positional.into_iter();
+        let attribute = match name.ends_with("attr") {
+            true => Some(
+                given.next().ok_or_else(|| JinjaError::type_error(format!("{name} needs an attribute")))?,
+            ),
+            false => None,
+        };
+        let test = match given.next() {
+            Some(test) => Some(self.text_of(&test)?),
+            None => None,
+        };
+        let rest: Vec<Value> = given.collect();
+        let wanted = name.starts_with("select");
+        let mut kept = Vec::new();
+        for item in items.iter() {
+            let subject = match &attribute {
+                Some(attribute) => self.path(item, attribute)?,
+                None => item.clone(),
+            };
+            let holds = match &test {
+                Some(test) => {
+                    let arguments = Arguments { positional: rest.clone(), named: Vec::new() };
+                    self.check(test.as_str(), &subject, arguments)?
+                }
+                None => self.heap.truth(&subject),
+            };
+            if holds == wanted {
+                kept.push(item.clone());
+            }
+        }
+        self.heap.list(kept, &mut self.limits)
+    }
+
+    /// Sorted by a key, stably, as `sorted` has it.
+    pub(super) fn sorted(
+        &mut self,
+        items: Vec<Value>,
+        mut key: impl FnMut(&mut Self, &Value) -> JinjaResult<Value>,
+        reverse: bool,
+    ) -> JinjaResult<Vec<Value>> {
+        let mut keyed = Vec::with_capacity(items.len());
+        for item in items {
+            keyed.push((key(self, &item)?, item));
+        }
+        let len = keyed.len();
+        self.merge_sort(&mut keyed, len, reverse)?;
+        Ok(keyed.into_iter().map(|(_, item)| item).collect())
+    }
+
+    /// The standard library's sort panics where an order is none (NaN, or a comparison that fails halfway).
+    fn merge_sort(&mut self, keyed: &mut Vec<(Value, Value)>, len: usize, reverse: bool) -> JinjaResult<()> {
+        let mut width = 1;
+        while width < len {
+            let mut merged = Vec::with_capacity(len);
+            for start in (0..len).step_by(2 * width) {
+                let (middle, end) = ((start + width).min(len), (start + 2 * width).min(len));
+                let (mut left, mut right) = (start, middle);
+                while left < middle && right < end {
+                    let order = match reverse {
+                        false => self.order(&keyed[left].0, &keyed[right].0)?,
+                        true => self.order(&keyed[right].0, &keyed[left].0)?,
+                    };
+                    let from = if order == Some(Ordering::Greater) { &mut right } else { &mut left };
+                    merged.push(keyed[*from].clone());
+                    *from += 1;
+                }
+                merged.extend_from_slice(&keyed[left..middle]);
+                merged.extend_from_slice(&keyed[right..end]);
+            }
+            *keyed = merged;
+            width *= 2;
+        }
+        Ok(())
+    }
+
+    /// Letters in one case, where that is asked for.
+    fn folded(&mut self, value: Value, case_sensitive: bool) -> Value {
+        match value {
+            Value::Str(text) if !case_sensitive => Value::str(&text.as_str().to_lowercase()),
+            other => other,
+        }
+    }
+
+    fn by_attribute(&mut self, name: &str, value: &Value, arguments: Arguments) -> JinjaResult<Value> {
+        let (reverse, case_sensitive, attribute, extra) = match name {
+            "sort" => {
+                let [reverse, case, attribute] =
+                    arguments.take(name, ["reverse", "case_sensitive", "attribute"])?;
+                (reverse, case, attribute, None)
+            }
+            "sum" => {
+                let [attribute, start] = arguments.take(name, ["attribute", "start"])?;
+                (None, None, attribute, start)
+            }
+            "groupby" => {
+                let [attribute, default, case] =
+                    arguments.take(name, ["attribute", "default", "case_sensitive"])?;
+                (None, case, attribute, default)
+            }
+            _ => {
+                let [case, attribute] = arguments.take(name, ["case_sensitive", "attribute"])?;
+                (None, case, attribute, None)
+            }
+        };
+        let truth = |value: Option<Value>| value.is_some_and(|value| self.heap.truth(&value));
+        let (reverse, case_sensitive) = (truth(reverse), truth(case_sensitive));
+        let attribute = attribute.filter(|attribute| !matches!(attribute, Value::None));
+        let key = |me: &mut Self, item: &Value| {
+            let found = match &attribute {
+                Some(attribute) => me.path(item, attribute)?,
+                None => item.clone(),
+            };
+            let found = if found.is_undefined() { extra.clone().unwrap_or(found) } else { found };
+            Ok(me.folded(found, case_sensitive || name == "sum"))
+        };
+        let items = self.iterate(value)?.to_vec();
+        match name {
+            "sort" => {
+                let sorted = self.sorted(items, key, reverse)?;
+                self.heap.list(sorted, &mut self.limits)
+            }
+            "sum" => {
+                let mut sum = extra.clone().unwrap_or(Value::Int(0));
+                for item in &items {
+                    let item = key(self, item)?;
+                    sum = self.math(super::ast::MathOp::Add, &sum, &item)?;
+                }
+                Ok(sum)
+            }
+            "min" | "max" => {
+                let sorted = self.sorted(items, key, name == "max")?;
+                let none = || Value::Undefined("No aggregated item, sequence was empty.".into());
+                Ok(sorted.into_iter().next().unwrap_or_else(none))
+            }
+            "unique" => {
+                let mut seen = std::collections::HashSet::new();
+                let mut kept = Vec::new();
+                for item in items {
+                    let key = key(self, &item)?;
+                    if seen.insert(self.heap.key(&key, &mut self.limits)?) {
+                        kept.push(item);
+                    }
+                }
+                self.heap.list(kept, &mut self.limits)
+            }
+            _ => {
+                let mut groups: Vec<(Value, Vec<Value>)> = Vec::new();
+                for item in self.sorted(items, key, false)? {
+                    let found = key(self, &item)?;
+                    match groups.last_mut() {
+                        Some((last, group)) if self.heap.equal(last, &found, &mut self.limits)? => {
+                            group.push(item)
+                        }
+                        _ => groups.push((found, vec![item])),
+                    }
+                }
+                let mut pairs = Vec::with_capacity(groups.len());
+                for (key, group) in groups {
+                    let group = self.heap.list(group, &mut self.limits)?;
+                    pairs.push(self.heap.tuple(vec![key, group], &mut self.limits)?);
+                }
+                self.heap.list(pairs, &mut self.limits)
+            }
+        }
+    }
+
+    fn dictsort(&mut self, value: &Value, arguments: Arguments) -> JinjaResult<Value> {
+        let [case, by, reverse] = arguments.take("dictsort", ["case_sensitive", "by", "reverse"])?;
+        let truth = |value: Option<Value>| value.is_some_and(|value| self.heap.truth(&value));
+        let (case_sensitive, reverse) = (truth(case), truth(reverse));
+        let place = match by {
+            None => 0,
+            Some(Value::Str(by)) if by.as_str() == "key" => 0,
+            Some(Value::Str(by)) if by.as_str() == "value" => 1,
+            _ => return Err(JinjaError::type_error("You can only sort by either \"key\" or \"value\"")),
+        };
+        let Value::Dict(id) = value else {
+            return Err(JinjaError::type_error(format!("dictsort needs a mapping, not {}", value.kind())));
+        };
+        let Dict { entries, .. } = self.heap.entries(*id).clone();
+        let mut pairs = Vec::with_capacity(entries.len());
+        for (key, value) in entries {
+            pairs.push(self.heap.tuple(vec![key, value], &mut self.limits)?);
+        }
+        let key = |me: &mut Self, pair: &Value| {
+            let found = me.item(pair, &Value::Int(place))?;
+            Ok(me.folded(found, case_sensitive))
+        };
+        let sorted = self.sorted(pairs, key, reverse)?;
+        self.heap.list(sorted, &mut self.limits)
+    }
+}
+
+/// The filter's idea of a title: words begin after space, hyphens and opening brackets.
+fn title(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut begins = true;
+    for c in text.chars() {
+        if begins {
+            out.extend(c.to_uppercase())
+        } else {
+            out.extend(c.to_lowercase())
+        }
+        begins = c.is_whitespace() || "-({[<".contains(c);
+    }
+    out
+}

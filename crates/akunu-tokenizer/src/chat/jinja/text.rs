@@ -1,0 +1,188 @@
+//! Strings that remember which of their bytes came from outside the template.
+//!
+//! `'<|im_start|>' + message.role` is the template's own word up to `>`, and somebody else's from there on. Whoever
+//! tokenizes the result can tell the two apart: a special token is one only where the template wrote it.
+
+use std::ops::Range;
+use std::rc::Rc;
+
+/// A Python string. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Text {
+    text: Rc<str>,
+    /// Bytes that came from outside, in order, apart from each other. `None`: none.
+    outside: Option<Rc<[Range<usize>]>>,
+    /// A `Markup` of MarkupSafe: what `|safe` makes, and what escapes a string that is added to it.
+    pub(super) safe: bool,
+}
+
+impl From<&str> for Text {
+    fn from(text: &str) -> Text {
+        Text { text: text.into(), outside: None, safe: false }
+    }
+}
+
+impl From<String> for Text {
+    fn from(text: String) -> Text {
+        Text { text: text.into(), outside: None, safe: false }
+    }
+}
+
+impl Text {
+    /// A string that is not the template's.
+    pub(super) fn from_outside(text: &str) -> Text {
+        let mut buffer = TextBuffer::default();
+        buffer.push(text, true);
+        buffer.finish()
+    }
+
+    pub(super) fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.text.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.text.is_empty()
+    }
+
+    pub(super) fn outside(&self) -> &[Range<usize>] {
+        self.outside.as_deref().unwrap_or_default()
+    }
+
+    fn has_outside(&self) -> bool {
+        self.outside.is_some()
+    }
+
+    /// Some bytes of it. They have to begin and end between characters.
+    pub(super) fn slice(&self, range: Range<usize>) -> Text {
+        if range == (0..self.len()) {
+            return self.clone();
+        }
+        let Some(text) = self.text.get(range.clone()) else { return Text::default() };
+        let Some(outside) = &self.outside else {
+            return Text { text: text.into(), outside: None, safe: self.safe };
+        };
+        let first = outside.partition_point(|o| o.end <= range.start);
+        let cut = outside[first..].iter().take_while(|o| o.start < range.end);
+        let cut = cut.map(|o| o.start.max(range.start) - range.start..o.end.min(range.end) - range.start);
+        let cut: Rc<[Range<usize>]> = cut.collect();
+        Text { text: text.into(), outside: (!cut.is_empty()).then_some(cut), safe: self.safe }
+    }
+
+    /// Runs of bytes from the template and of bytes from outside.
+    pub(super) fn runs(&self) -> impl Iterator<Item = (&str, bool)> {
+        let mut at = 0;
+        let mut ends = Vec::with_capacity(2 * self.outside().len() + 1);
+        for range in self.outside() {
+            ends.push((at..range.start, false));
+            ends.push((range.clone(), true));
+            at = range.end;
+        }
+        ends.push((at..self.len(), false));
+        ends.into_iter().filter(|(r, _)| !r.is_empty()).map(|(range, outside)| (&self.text[range], outside))
+    }
+
+    /// The result of a change of letters after which no byte can be traced: from outside if any of it was.
+    pub(super) fn like(&self, text: String) -> Text {
+        let mut buffer = TextBuffer::default();
+        buffer.push(&text, self.has_outside());
+        buffer.finish()
+    }
+
+    /// Each run changed for itself.
+    pub(super) fn map_runs(&self, mut change: impl FnMut(&str) -> String) -> Text {
+        let mut buffer = TextBuffer::default();
+        for (run, outside) in self.runs() {
+            buffer.push(&change(run), outside);
+        }
+        buffer.finish()
+    }
+
+    pub(super) fn marked_safe(mut self, safe: bool) -> Text {
+        self.safe = safe;
+        self
+    }
+
+    pub(super) fn trim_start(&self, strip: impl Fn(char) -> bool) -> Text {
+        let rest = self.text.trim_start_matches(strip);
+        self.slice(self.len() - rest.len()..self.len())
+    }
+
+    pub(super) fn trim_end(&self, strip: impl Fn(char) -> bool) -> Text {
+        let rest = self.text.trim_end_matches(strip);
+        self.slice(0..rest.len())
+    }
+}
+
+/// Makes a [`Text`].
+#[derive(Debug, Default)]
+pub(super) struct TextBuffer {
+    text: String,
+    outside: Vec<Range<usize>>,
+}
+
+impl TextBuffer {
+    pub(super) fn len(&self) -> usize {
+        self.text.len()
+    }
+
+    pub(super) fn push(&mut self, text: &str, outside: bool) {
+        let start = self.text.len();
+        self.text.push_str(text);
+        if outside {
+            self.note(start..self.text.len());
+        }
+    }
+
+    fn note(&mut self, range: Range<usize>) {
+        match self.outside.last_mut() {
+            _ if range.is_empty() => {}
+            Some(last) if last.end == range.start => last.end = range.end,
+            _ => self.outside.push(range),
+        }
+    }
+
+    pub(super) fn push_own(&mut self, text: &str) {
+        self.push(text, false);
+    }
+
+    pub(super) fn push_text(&mut self, text: &Text) {
+        let start = self.text.len();
+        self.text.push_str(&text.text);
+        for range in text.outside() {
+            self.note(start + range.start..start + range.end);
+        }
+    }
+
+    pub(super) fn finish(self) -> Text {
+        let outside = (!self.outside.is_empty()).then(|| self.outside.into());
+        Text { text: self.text.into(), outside, safe: false }
+    }
+
+    pub(super) fn into_parts(self) -> (String, Vec<Range<usize>>) {
+        (self.text, self.outside)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slices_keep_what_came_from_outside() {
+        let mut buffer = TextBuffer::default();
+        buffer.push_own("ab");
+        buffer.push("cd", true);
+        buffer.push("ef", true);
+        buffer.push_own("gh");
+        let text = buffer.finish();
+        assert_eq!(text.outside(), std::slice::from_ref(&(2..6)));
+        assert_eq!(text.slice(3..8).outside(), std::slice::from_ref(&(0..3)));
+        assert!(text.slice(0..2).outside().is_empty());
+        assert!(text.slice(6..8).outside().is_empty());
+        assert_eq!(text.runs().collect::<Vec<_>>(), [("ab", false), ("cdef", true), ("gh", false)]);
+    }
+}

@@ -1,0 +1,151 @@
+//! Chat templates: a conversation to the text that a model was trained on, and on to its tokens.
+//!
+//! ```text
+//! messages ─ChatTemplate::render─▶ Rendered { text, which bytes are not the template's } ─encode─▶ ids
+//! ```
+//!
+//! A template is a Jinja2 program that comes with the model, from whoever made it. It is rendered as transformers
+//! renders it; what it may use up is limited ([`ChatError::Limit`]).
+
+mod encode;
+mod jinja;
+mod source;
+
+use std::ops::Range;
+use std::time::SystemTime;
+
+use serde_json::{Map, Value as Json};
+
+use crate::TokenizerError;
+use jinja::{JinjaError, Moment, Template, Variable};
+pub use source::ChatTemplates;
+
+/// The longest template that is looked at, in bytes.
+pub const MAX_TEMPLATE: usize = 1 << 20;
+
+/// Why there is no prompt.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ChatError {
+    #[error(
+        "chat template missing: the model does not say how a conversation is written for it; \
+         give one with --chat-template FILE, or use a model that was trained to chat"
+    )]
+    Missing,
+    #[error("the model has no chat template \"{name}\"; it has {known}")]
+    UnknownName { name: String, known: String },
+    #[error("the chat template, line {line}: {message}")]
+    Syntax { line: usize, message: String },
+    #[error("the chat template failed in line {line}: {message}")]
+    Runtime { line: usize, message: String },
+    /// The template itself refuses the conversation.
+    #[error("the model's chat template refuses this conversation: {message}")]
+    Raised { message: String },
+    #[error("the chat template {what}, so it was stopped")]
+    Limit { what: &'static str },
+    #[error("the chat template has {len} bytes, and at most {max} are looked at")]
+    TooLong { len: usize, max: usize },
+    #[error("cannot read {path}: {message}")]
+    File { path: String, message: String },
+    #[error(transparent)]
+    Tokenizer(#[from] TokenizerError),
+}
+
+impl From<JinjaError> for ChatError {
+    fn from(error: JinjaError) -> ChatError {
+        match error {
+            JinjaError::Syntax { line, message } => ChatError::Syntax { line, message },
+            JinjaError::Runtime { line, message } => ChatError::Runtime { line, message },
+            JinjaError::Raised(message) => ChatError::Raised { message },
+            JinjaError::Limit(what) => ChatError::Limit { what },
+        }
+    }
+}
+
+/// What a conversation is rendered with.
+#[derive(Debug)]
+pub struct ChatTemplate {
+    template: Template,
+    bos: Option<String>,
+    eos: Option<String>,
+    /// Seconds since 1970 that `strftime_now` tells, if not the clock's.
+    now: Option<i64>,
+}
+
+/// A rendered conversation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rendered {
+    pub text: String,
+    /// Bytes of the text that came from messages, tools and other variables, in order: what looks like a special token
+    /// there is none. [`Rendered::encode`] knows.
+    pub outside: Vec<Range<usize>>,
+}
+
+impl ChatTemplate {
+    /// `bos` and `eos` are the texts of the tokens that a template knows as `bos_token` and `eos_token`.
+    pub fn new(source: &str, bos: Option<&str>, eos: Option<&str>) -> Result<ChatTemplate, ChatError> {
+        if source.len() > MAX_TEMPLATE {
+            return Err(ChatError::TooLong { len: source.len(), max: MAX_TEMPLATE });
+        }
+        let template = Template::new(source)?;
+        Ok(ChatTemplate { template, bos: bos.map(Into::into), eos: eos.map(Into::into), now: None })
+    }
+
+    /// Stops the clock: seconds since 1970-01-01 on the clock that templates are to see. Otherwise it is UTC's.
+    #[must_use]
+    pub fn at(mut self, seconds: i64) -> ChatTemplate {
+        self.now = Some(seconds);
+        self
+    }
+
+    /// Whether the template looks at a variable of this name at all: `tools`, `enable_thinking`.
+    pub fn mentions(&self, name: &str) -> bool {
+        self.template.mentions(name)
+    }
+
+    /// Messages and tools are what the OpenAI API takes, but that the arguments of tool calls are objects for most
+    /// templates. `extra` are more variables, such as `enable_thinking`; they go before the usual ones.
+    pub fn render(
+        &self,
+        messages: &[Json],
+        tools: Option<&[Json]>,
+        add_generation_prompt: bool,
+        extra: &Map<String, Json>,
+    ) -> Result<Rendered, ChatError> {
+        let messages = Json::Array(messages.iter().map(with_reasoning).collect());
+        let tools = tools.map_or(Json::Null, |tools| Json::Array(tools.to_vec()));
+        let prompt = Json::Bool(add_generation_prompt);
+        let special = |token: &Option<String>| token.clone().map(Json::String);
+        let (bos, eos) = (special(&self.bos), special(&self.eos));
+        let mut variables = vec![
+            Variable { name: "messages", value: &messages, outside: true },
+            Variable { name: "tools", value: &tools, outside: true },
+            Variable { name: "documents", value: &Json::Null, outside: true },
+            Variable { name: "add_generation_prompt", value: &prompt, outside: false },
+        ];
+        for (name, token) in [("bos_token", &bos), ("eos_token", &eos)] {
+            variables.extend(token.iter().map(|value| Variable { name, value, outside: false }));
+        }
+        variables.extend(extra.iter().map(|(name, value)| Variable { name, value, outside: true }));
+        let output = self.template.render(&variables, Moment::from_seconds(self.seconds()))?;
+        Ok(Rendered { text: output.text, outside: output.outside })
+    }
+
+    fn seconds(&self) -> i64 {
+        let clock = || SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        self.now.unwrap_or_else(|| clock().map_or(0, |since| since.as_secs() as i64))
+    }
+}
+
+/// A message's reasoning goes by several names; templates find it by each, as with transformers.
+fn with_reasoning(message: &Json) -> Json {
+    let given = |name: &&str| message.get(name).is_some_and(|value| !value.is_null());
+    let found = ["reasoning_content", "thinking", "reasoning"].into_iter().find(given);
+    let mut message = message.clone();
+    if let (Some(name), Json::Object(fields)) = (found, &mut message) {
+        let reasoning = fields[name].clone();
+        fields.insert("reasoning_content".into(), reasoning.clone());
+        fields.entry("thinking").or_insert(reasoning);
+    }
+    message
+}

@@ -1,0 +1,175 @@
+//! Where a model's chat templates come from.
+
+use std::path::{Path, PathBuf};
+
+use akunu_format::Metadata;
+use serde_json::Value as Json;
+
+use super::{ChatError, ChatTemplate, MAX_TEMPLATE};
+use crate::Tokenizer;
+
+/// The name of the template that is meant where nobody says.
+const DEFAULT: &str = "default";
+
+/// The templates that come with a model, by name, and the special tokens that its files name for them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ChatTemplates {
+    templates: Vec<(String, String)>,
+    bos: Option<String>,
+    eos: Option<String>,
+}
+
+impl ChatTemplates {
+    /// Those of a GGUF file, or else of the files around a model: its folder, or the folder that it lies in.
+    pub fn find(metadata: Option<&Metadata>, model: Option<&Path>) -> Result<ChatTemplates, ChatError> {
+        let found = metadata.map(ChatTemplates::from_gguf).unwrap_or_default();
+        match model {
+            Some(path) if found.is_empty() && metadata.is_none() => {
+                let folder = if path.is_dir() { Some(path) } else { path.parent() };
+                ChatTemplates::from_folder(folder.unwrap_or(Path::new(".")))
+            }
+            _ => Ok(found),
+        }
+    }
+
+    /// `tokenizer.chat_template`, and the named ones that `tokenizer.chat_templates` lists.
+    pub fn from_gguf(metadata: &Metadata) -> ChatTemplates {
+        const KEY: &str = "tokenizer.chat_template";
+        let mut found = ChatTemplates::default();
+        if let Ok(Some(template)) = metadata.str(KEY) {
+            found.add(DEFAULT, template);
+        }
+        for (key, _) in metadata.iter() {
+            let name = key.strip_prefix(KEY).and_then(|rest| rest.strip_prefix('.'));
+            if let (Some(name), Ok(Some(template))) = (name, metadata.str(key)) {
+                found.add(name, template);
+            }
+        }
+        found
+    }
+
+    /// From a Hugging Face folder: `chat_template.jinja` and `additional_chat_templates/`, `chat_template.json`,
+    /// `tokenizer_config.json`, in this order.
+    pub fn from_folder(folder: &Path) -> Result<ChatTemplates, ChatError> {
+        let mut found = ChatTemplates::default();
+        if let Some(template) = read(&folder.join("chat_template.jinja"))? {
+            found.add(DEFAULT, &template);
+        }
+        for path in listed(&folder.join("additional_chat_templates")) {
+            let name = path.file_stem().map(|name| name.to_string_lossy().into_owned());
+            if let (Some(name), Some(template)) = (name, read(&path)?) {
+                found.add(&name, &template);
+            }
+        }
+        for file in ["chat_template.json", "tokenizer_config.json"] {
+            let path = folder.join(file);
+            if let Some(text) = read(&path)? {
+                let json: Json = serde_json::from_str(&text).map_err(|error| failure(&path, &error))?;
+                found.add_json(&json);
+            }
+        }
+        Ok(found)
+    }
+
+    /// A file that somebody names: a template, or JSON with one as `chat_template`.
+    pub fn from_file(path: &Path) -> Result<ChatTemplates, ChatError> {
+        let not_there = || failure(path, &std::io::Error::from(std::io::ErrorKind::NotFound));
+        let text = read(path)?.ok_or_else(not_there)?;
+        let mut found = ChatTemplates::default();
+        if path.extension().is_some_and(|ending| ending == "json") {
+            let json: Json = serde_json::from_str(&text).map_err(|error| failure(path, &error))?;
+            found.add_json(&json);
+        } else {
+            found.add(DEFAULT, &text);
+        }
+        Ok(found)
+    }
+
+    fn add(&mut self, name: &str, template: &str) {
+        if !self.templates.iter().any(|(known, _)| known == name) {
+            self.templates.push((name.to_string(), template.to_string()));
+        }
+    }
+
+    /// `chat_template` is a text, or a list of names and texts; a special token is a text, or an object with one.
+    fn add_json(&mut self, json: &Json) {
+        match &json["chat_template"] {
+            Json::String(template) => self.add(DEFAULT, template),
+            Json::Array(list) => {
+                for entry in list {
+                    if let (Some(name), Some(template)) = (entry["name"].as_str(), entry["template"].as_str())
+                    {
+                        self.add(name, template);
+                    }
+                }
+            }
+            _ => {}
+        }
+        let token = |name: &str| {
+            let token = &json[name];
+            token.as_str().or_else(|| token["content"].as_str()).map(str::to_string)
+        };
+        self.bos = self.bos.take().or_else(|| token("bos_token"));
+        self.eos = self.eos.take().or_else(|| token("eos_token"));
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.templates.is_empty()
+    }
+
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.templates.iter().map(|(name, _)| name.as_str())
+    }
+
+    /// The text of a template; `None` means the usual one.
+    pub fn source(&self, name: Option<&str>) -> Result<&str, ChatError> {
+        let wanted = name.unwrap_or(DEFAULT);
+        let found = self.templates.iter().find(|(known, _)| known == wanted);
+        match (found, self.templates.first(), name) {
+            (Some((_, template)), ..) => Ok(template),
+            (None, None, _) => Err(ChatError::Missing),
+            // Nobody asked for a certain one: the first will do.
+            (None, Some((_, template)), None) => Ok(template),
+            (None, Some(_), Some(name)) => {
+                let known: Vec<&str> = self.names().collect();
+                Err(ChatError::UnknownName { name: name.to_string(), known: known.join(", ") })
+            }
+        }
+    }
+
+    /// A template, with the special tokens of the model's own files, or else of its vocabulary.
+    pub fn template(&self, name: Option<&str>, tokenizer: &dyn Tokenizer) -> Result<ChatTemplate, ChatError> {
+        let text = |id: Option<u32>| id.and_then(|id| tokenizer.token_text(id)).map(str::to_string);
+        let bos = self.bos.clone().or_else(|| text(tokenizer.bos()));
+        let eos = self.eos.clone().or_else(|| text(tokenizer.eos()));
+        ChatTemplate::new(self.source(name)?, bos.as_deref(), eos.as_deref())
+    }
+}
+
+fn failure(path: &Path, error: &dyn std::fmt::Display) -> ChatError {
+    ChatError::File { path: path.display().to_string(), message: error.to_string() }
+}
+
+/// A file's text, if there is such a file.
+fn read(path: &Path) -> Result<Option<String>, ChatError> {
+    use std::io::{ErrorKind, Read};
+    let file = match std::fs::File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(failure(path, &error)),
+    };
+    // Configurations list added tokens, and may be larger than a template.
+    let most = 16 * MAX_TEMPLATE as u64;
+    let mut text = String::new();
+    file.take(most).read_to_string(&mut text).map_err(|error| failure(path, &error))?;
+    Ok(Some(text))
+}
+
+/// The `.jinja` files of a folder, by name.
+fn listed(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let is_template = |path: &PathBuf| path.extension().is_some_and(|ending| ending == "jinja");
+    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(is_template).collect();
+    paths.sort();
+    paths
+}
