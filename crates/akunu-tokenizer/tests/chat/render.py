@@ -88,10 +88,10 @@ def outcome(source, case):
 
 def main():
     cases = json.loads((HERE / "conversations.json").read_text())
-    templates = {}
-    for path in sorted(pathlib.Path(sys.argv[1]).glob("*.jinja")):
+    folder, templates = pathlib.Path(sys.argv[1]), {}
+    for path in sorted(folder.rglob("*.jinja")):
         source = path.read_text()
-        templates[path.name] = {name: outcome(source, case) for name, case in cases.items()}
+        templates[path.relative_to(folder).as_posix()] = {name: outcome(source, case) for name, case in cases.items()}
     versions = {"transformers": transformers.__version__, "jinja2": jinja2.__version__}
     json.dump({"versions": versions, "templates": templates}, sys.stdout, ensure_ascii=False, indent=0)
     print()
