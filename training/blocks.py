@@ -1,6 +1,6 @@
 """Blocks of every dtype, with PyPI's `gguf` as the oracle that we did not write.
 
-It quantises the plain formats; for k-quants it only dequantises, so those
+It quantises the plain formats and MXFP4; the others it only dequantises, so those
 blocks are random bits under scales that keep the weights in a sane range.
 """
 
@@ -16,8 +16,10 @@ from export import ALIGNMENT, ARRAY, F32, I32, STRING, U32, interleave, write_gg
 BLOCKS = 8
 PLAIN = [Type.F16, Type.BF16, Type.Q8_0, Type.Q4_0, Type.Q4_1, Type.Q5_0, Type.Q5_1]
 K_QUANTS = [Type.Q2_K, Type.Q3_K, Type.Q4_K, Type.Q5_K, Type.Q6_K]
-# Where a k-block keeps its f16 scale of the values, and of the minimums: byte offsets.
-SCALES = {Type.Q2_K: (80, 82), Type.Q3_K: (108, None), Type.Q4_K: (0, 2), Type.Q5_K: (0, 2), Type.Q6_K: (208, None)}
+TABLES = [Type.IQ4_NL, Type.IQ4_XS, Type.MXFP4]
+# Where a block keeps its f16 scale of the values, and of the minimums: byte offsets.
+SCALES = {Type.Q2_K: (80, 82), Type.Q3_K: (108, None), Type.Q4_K: (0, 2), Type.Q5_K: (0, 2), Type.Q6_K: (208, None),
+          Type.IQ4_NL: (0, None), Type.IQ4_XS: (0, None)}
 LEVELS = {Type.Q2_K: 1.5, Type.Q4_K: 7.5, Type.Q5_K: 15.5}  # the middle value, which the minimums have to cancel
 
 CONFIG = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "torch_dtype": "float32", "vocab_size": 64, "hidden_size": 256,
@@ -29,13 +31,15 @@ FILES = {
                      "ffn_gate": Type.Q4_0, "ffn_up": Type.Q4_1, "ffn_down": Type.Q5_0},
     "mixed-k": {"token_embd": Type.Q6_K, "attn_q": Type.Q4_K, "attn_k": Type.Q5_K, "attn_v": Type.Q6_K, "attn_output": Type.Q3_K,
                 "ffn_gate": Type.Q2_K, "ffn_up": Type.Q3_K, "ffn_down": Type.Q4_K},
+    "mixed-tables": {"token_embd": Type.MXFP4, "attn_q": Type.IQ4_NL, "attn_k": Type.IQ4_XS, "attn_v": Type.MXFP4, "attn_output": Type.IQ4_XS,
+                     "ffn_gate": Type.IQ4_NL, "ffn_up": Type.IQ4_NL, "ffn_down": Type.MXFP4},
 }
 
 
 def random_blocks(kind: Type, count: int, std: float, random: np.random.Generator) -> np.ndarray:
     """`count` blocks as bytes, one a row, whose weights have about the standard deviation `std`."""
     length, width = gguf.GGML_QUANT_SIZES[kind]
-    if kind in PLAIN:
+    if kind in PLAIN or kind == Type.MXFP4:
         length = max(length, 32)
         values = (random.standard_normal((count, length)) * std).astype(np.float32)
         return quants.quantize(values, kind).view(np.uint8).reshape(count, -1)
@@ -61,7 +65,7 @@ def oracle() -> dict:
     """{dtype: [{"hex", "values"}]}; values are exact float32, so parse them as such."""
     random = np.random.default_rng(1)
     table = {}
-    for kind in PLAIN + K_QUANTS:
+    for kind in PLAIN + K_QUANTS + TABLES:
         raw = random_blocks(kind, BLOCKS, 1.0, random)
         values = quants.dequantize(raw, kind).reshape(BLOCKS, -1)
         table[kind.name] = [{"hex": row.tobytes().hex(), "values": [float(str(v)) for v in floats]} for row, floats in zip(raw, values)]

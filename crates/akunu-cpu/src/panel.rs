@@ -47,13 +47,13 @@ impl Panel {
     pub(crate) unsafe fn set_scales<V: Lanes, Q: Quant>(&mut self, o: usize, b: usize, w: *const u8) {
         // SAFETY: as the caller promises.
         unsafe {
-            self.d[b].0[o] = V::f16(Q::d(w, b % 8));
+            self.d[b].0[o] = Q::d::<V>(w, b % 8);
             if Q::SUB != Sub::None {
                 let [first, second] = Q::sub(w, b % 8);
                 (self.sub[b * 2].0[o], self.sub[b * 2 + 1].0[o]) = (first as f32, second as f32);
             }
             if Q::MIN != Min::None {
-                self.m[b].0[o] = Q::MIN.signed(V::f16(Q::m(w, b % 8)));
+                self.m[b].0[o] = Q::MIN.signed(Q::m::<V>(w, b % 8));
                 let [first, second] = Q::min(w, b % 8);
                 (self.min[b * 2].0[o], self.min[b * 2 + 1].0[o]) = (first as f32, second as f32);
             }

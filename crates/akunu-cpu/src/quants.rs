@@ -3,7 +3,10 @@
 //! Everything is addressed by *octets*: eight blocks of 32 weights, which is one k-quant super-block or eight of the
 //! older blocks. A weight is `d · sub · (quant − OFFSET) − m · min`.
 
+use akunu_format::blocks::{FP4, IQ4, exponent_scale};
 use akunu_plan::DType;
+
+use crate::isa::Lanes;
 
 /// Integer scales inside a block of 32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,12 +54,12 @@ pub(crate) trait Quant: 'static {
     const OCTET_BYTES: usize = 8 / Self::BLOCKS * Self::DTYPE.block_bytes();
 
     unsafe fn quants(w: *const u8, b: usize) -> [i8; 32];
-    /// Bits of the f16 scale.
-    unsafe fn d(w: *const u8, b: usize) -> u16;
-    /// Bits of the f16 that scales the mins.
+    /// The block's scale, exactly.
+    unsafe fn d<V: Lanes>(w: *const u8, b: usize) -> f32;
+    /// What scales the mins, exactly.
     #[inline(always)]
-    unsafe fn m(_w: *const u8, _b: usize) -> u16 {
-        0
+    unsafe fn m<V: Lanes>(_w: *const u8, _b: usize) -> f32 {
+        0.0
     }
     #[inline(always)]
     unsafe fn sub(_w: *const u8, _b: usize) -> [i32; 2] {
@@ -113,13 +116,17 @@ macro_rules! simple {
             }
 
             #[inline(always)]
-            unsafe fn d(w: *const u8, b: usize) -> u16 {
-                u16_at(w, b * Self::DTYPE.block_bytes())
+            unsafe fn d<V: Lanes>(w: *const u8, b: usize) -> f32 {
+                V::f16(u16_at(w, b * Self::DTYPE.block_bytes()))
             }
 
             #[inline(always)]
-            unsafe fn m(w: *const u8, b: usize) -> u16 {
-                if Self::MIN == Min::None { 0 } else { u16_at(w, b * Self::DTYPE.block_bytes() + 2) }
+            unsafe fn m<V: Lanes>(w: *const u8, b: usize) -> f32 {
+                if Self::MIN == Min::None {
+                    0.0
+                } else {
+                    V::f16(u16_at(w, b * Self::DTYPE.block_bytes() + 2))
+                }
             }
         }
     };
@@ -136,6 +143,63 @@ simple!(Q50, Q5_0, signed false, offset 16, max 31, min Min::None,
 simple!(Q51, Q5_1, signed false, offset 0, max 31, min Min::Float,
     |w, i| nibbles(w.wrapping_add(8), i) | fifth(w, 4, i));
 simple!(Q80, Q8_0, signed true, offset 0, max 128, min Min::None, |w, i| read!(w, 2 + i));
+
+simple!(Iq4Nl, IQ4NL, signed true, offset 0, max 127, min Min::None,
+    |w, i| IQ4[usize::from(nibbles(w.wrapping_add(2), i))]);
+
+/// Codes of [`FP4`] from zero up: bytes without a sign multiply faster.
+pub(crate) const FP4_OFFSET: i8 = 12;
+
+pub(crate) struct Mxfp4;
+impl Quant for Mxfp4 {
+    const DTYPE: DType = DType::MXFP4;
+    const SIGNED: bool = false;
+    const OFFSET: i32 = FP4_OFFSET as i32;
+    const MAX: i32 = 24;
+
+    #[inline(always)]
+    unsafe fn quants(w: *const u8, b: usize) -> [i8; 32] {
+        let w = w.wrapping_add(b * 17 + 1);
+        std::array::from_fn(|i| FP4[usize::from(nibbles(w, i))] + FP4_OFFSET)
+    }
+
+    #[inline(always)]
+    unsafe fn d<V: Lanes>(w: *const u8, b: usize) -> f32 {
+        exponent_scale(read!(w, b * 17))
+    }
+}
+
+/// IQ4_XS: the lower four bits of its eight scales, one after the other, and the upper two.
+#[inline(always)]
+pub(crate) fn iq4_scales(w: *const u8) -> (u32, u16) {
+    (u32_at(w, 4), u16_at(w, 2))
+}
+
+pub(crate) struct Iq4Xs;
+impl Quant for Iq4Xs {
+    const DTYPE: DType = DType::IQ4XS;
+    const SIGNED: bool = true;
+    // 32 · 127 · 127 · 32 is still below 2²⁴.
+    const MAX: i32 = 127;
+    const SUB: Sub = Sub::Block;
+
+    #[inline(always)]
+    unsafe fn quants(w: *const u8, b: usize) -> [i8; 32] {
+        let w = w.wrapping_add(8 + b * 16);
+        std::array::from_fn(|i| IQ4[usize::from(nibbles(w, i))])
+    }
+
+    #[inline(always)]
+    unsafe fn d<V: Lanes>(w: *const u8, _b: usize) -> f32 {
+        V::f16(u16_at(w, 0))
+    }
+
+    #[inline(always)]
+    unsafe fn sub(w: *const u8, b: usize) -> [i32; 2] {
+        let (lower, upper) = iq4_scales(w);
+        [(lower >> (b * 4) & 15 | u32::from(upper >> (b * 2) & 3) << 4) as i32 - 32; 2]
+    }
+}
 
 /// The eight 6-bit scales and eight 6-bit mins of Q4_K and Q5_K, one a byte.
 #[inline(always)]
@@ -168,13 +232,13 @@ impl Quant for Q2K {
     }
 
     #[inline(always)]
-    unsafe fn d(w: *const u8, _b: usize) -> u16 {
-        u16_at(w, 80)
+    unsafe fn d<V: Lanes>(w: *const u8, _b: usize) -> f32 {
+        V::f16(u16_at(w, 80))
     }
 
     #[inline(always)]
-    unsafe fn m(w: *const u8, _b: usize) -> u16 {
-        u16_at(w, 82)
+    unsafe fn m<V: Lanes>(w: *const u8, _b: usize) -> f32 {
+        V::f16(u16_at(w, 82))
     }
 
     #[inline(always)]
@@ -205,8 +269,8 @@ impl Quant for Q3K {
     }
 
     #[inline(always)]
-    unsafe fn d(w: *const u8, _b: usize) -> u16 {
-        u16_at(w, 108)
+    unsafe fn d<V: Lanes>(w: *const u8, _b: usize) -> f32 {
+        V::f16(u16_at(w, 108))
     }
 
     #[inline(always)]
@@ -233,13 +297,13 @@ macro_rules! k45 {
             }
 
             #[inline(always)]
-            unsafe fn d(w: *const u8, _b: usize) -> u16 {
-                u16_at(w, 0)
+            unsafe fn d<V: Lanes>(w: *const u8, _b: usize) -> f32 {
+                V::f16(u16_at(w, 0))
             }
 
             #[inline(always)]
-            unsafe fn m(w: *const u8, _b: usize) -> u16 {
-                u16_at(w, 2)
+            unsafe fn m<V: Lanes>(w: *const u8, _b: usize) -> f32 {
+                V::f16(u16_at(w, 2))
             }
 
             #[inline(always)]
@@ -277,8 +341,8 @@ impl Quant for Q6K {
     }
 
     #[inline(always)]
-    unsafe fn d(w: *const u8, _b: usize) -> u16 {
-        u16_at(w, 208)
+    unsafe fn d<V: Lanes>(w: *const u8, _b: usize) -> f32 {
+        V::f16(u16_at(w, 208))
     }
 
     #[inline(always)]

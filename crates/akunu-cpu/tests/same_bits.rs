@@ -5,7 +5,7 @@
 mod common;
 
 use akunu_cpu::Isa;
-use akunu_plan::{Content, Device};
+use akunu_plan::{Content, DType, Device};
 use common::specs;
 use common::{Case, Spec, cpu};
 
@@ -91,6 +91,25 @@ fn rows_together_give_the_bits_of_rows_alone() {
                 let mut only = case.clone();
                 only.written = vec![case.written[i]];
                 assert_same(&name, &only, &part, std::slice::from_ref(one));
+            }
+        }
+    }
+}
+
+/// Random weights have few of MXFP4's 256 scales: subnormal and overflowing ones among them.
+#[test]
+fn every_scale_of_mxfp4_gives_the_same_bits() {
+    for rows in [1, 5] {
+        // Whole octets of blocks, and what is left of one.
+        for (inputs, outputs) in [(256, 32), (32, 256)] {
+            let mut case = specs::matmul(DType::MXFP4, rows, (inputs, outputs), false, false).whole();
+            for (block, exponent) in case.buffers[5].chunks_mut(17).zip(0..=255) {
+                block[0] = exponent;
+            }
+            let expected = case.run_cpu(Isa::Scalar, 1);
+            for isa in Isa::available() {
+                let name = format!("{} {rows}x{inputs}", isa.name());
+                assert_same(&name, &case, &expected, &case.run_cpu(isa, 2));
             }
         }
     }

@@ -16,10 +16,13 @@ pub enum DType {
     Q4K,
     Q5K,
     Q6K,
+    IQ4NL,
+    IQ4XS,
+    MXFP4,
 }
 
 impl DType {
-    pub const ALL: [DType; 13] = [
+    pub const ALL: [DType; 16] = [
         DType::F32,
         DType::F16,
         DType::BF16,
@@ -33,6 +36,9 @@ impl DType {
         DType::Q4K,
         DType::Q5K,
         DType::Q6K,
+        DType::IQ4NL,
+        DType::IQ4XS,
+        DType::MXFP4,
     ];
 
     /// (GGUF type id, name, elements in a block, bytes in a block)
@@ -51,6 +57,9 @@ impl DType {
             DType::Q4K => (12, "Q4_K", 256, 144),
             DType::Q5K => (13, "Q5_K", 256, 176),
             DType::Q6K => (14, "Q6_K", 256, 210),
+            DType::IQ4NL => (20, "IQ4_NL", 32, 18),
+            DType::IQ4XS => (23, "IQ4_XS", 256, 136),
+            DType::MXFP4 => (39, "MXFP4", 32, 17),
         }
     }
 

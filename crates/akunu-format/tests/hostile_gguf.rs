@@ -207,17 +207,19 @@ fn tensor_shapes() {
 
 #[test]
 fn tensor_types_are_refused_by_name() {
-    let supported = "take a file in F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1 or Q2_K to Q6_K";
+    let supported =
+        "take a file in F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K to Q6_K, IQ4_NL, IQ4_XS or MXFP4";
     for (id, name) in [
         (4, "Q4_2 (removed from GGUF)"),
         (9, "Q8_1"),
         (17, "IQ2_XS"),
-        (23, "IQ4_XS"),
+        (18, "IQ3_XXS"),
+        (19, "IQ1_S"),
         (24, "I8"),
         (28, "F64"),
         (31, "Q4_0_4_4 (removed from GGUF)"),
         (34, "TQ1_0"),
-        (39, "MXFP4"),
+        (35, "TQ2_0"),
         (40, "NVFP4"),
         (1000, "of unknown type 1000"),
     ] {

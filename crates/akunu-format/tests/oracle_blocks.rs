@@ -7,7 +7,7 @@ use akunu_format::blocks::{dequantize_row, quantize_row};
 const BLOCKS: usize = 8;
 
 /// (dtype, where its half-precision numbers are, hash of the values)
-const DEQUANTISED: [(DType, &[usize], u64); 10] = [
+const DEQUANTISED: [(DType, &[usize], u64); 13] = [
     (DType::Q4_0, &[0], 0xf4bc7167c84717fa),
     (DType::Q4_1, &[0, 2], 0xb6c2f4e818bcdcd0),
     (DType::Q5_0, &[0], 0x487f92d73251d21c),
@@ -18,7 +18,13 @@ const DEQUANTISED: [(DType, &[usize], u64); 10] = [
     (DType::Q4K, &[0, 2], 0x6bf0385d54b13ab3),
     (DType::Q5K, &[0, 2], 0x2ff26ff16e5fd696),
     (DType::Q6K, &[208], 0xd374dd7a8a946358),
+    (DType::IQ4NL, &[0], 0xd7f44404d1413c0d),
+    (DType::IQ4XS, &[0], 0x2183ea2276e0ccc7),
+    (DType::MXFP4, &[], 0x69d28e50213e44f5),
 ];
+
+/// MXFP4's scales: subnormal, ordinary and overflowing ones.
+const EXPONENTS: [u8; BLOCKS] = [0, 1, 2, 3, 127, 130, 252, 255];
 
 const QUANTISED: [(DType, u64); 7] = [
     (DType::F16, 0x728956a6f1bd116b),
@@ -52,6 +58,9 @@ fn every_quantised_type_dequantises_as_gguf_py_does() {
         let size = dtype.block_bytes();
         let mut bytes: Vec<u8> = numbers(BLOCKS * size).into_iter().map(|n| n as u8).collect();
         for block in 0..BLOCKS {
+            if dtype == DType::MXFP4 {
+                bytes[block * size] = EXPONENTS[block];
+            }
             for (k, at) in halves.iter().enumerate() {
                 let factor = if k == 0 { 1.0 } else { -3.0 };
                 let half = half::f16::from_f64(0.01 * (block + 1) as f64 * factor);

@@ -202,8 +202,8 @@ impl<Q: Quant> Dot<Q> for Scalar {
                 let (w, b) = (w.add(l / 8 * Q::OCTET_BYTES), l % 8);
                 let (sum, mins) = integers::<Q>(w, b, x.add(l * 32));
                 (t.sum[l], t.min_sum[l]) = (sum as f32, mins as f32);
-                t.d[l] = Scalar::f16(Q::d(w, b));
-                t.m[l] = if Q::MIN == Min::None { 0.0 } else { Q::MIN.signed(Scalar::f16(Q::m(w, b))) };
+                t.d[l] = Q::d::<Scalar>(w, b);
+                t.m[l] = if Q::MIN == Min::None { 0.0 } else { Q::MIN.signed(Q::m::<Scalar>(w, b)) };
             }
         }
         Terms { sum: Scalar(t.sum), d: Scalar(t.d), min_sum: Scalar(t.min_sum), m: Scalar(t.m) }

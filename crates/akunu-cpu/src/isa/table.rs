@@ -26,7 +26,7 @@ pub(crate) struct Kernels {
     kv_shift: Run,
     kv_copy: Run,
     /// In the order of `DType::ALL`.
-    tiles: [TileFn; 13],
+    tiles: [TileFn; 16],
 }
 
 macro_rules! kernels {
@@ -85,6 +85,9 @@ macro_rules! kernels {
                     tile!(tile::quantised::<$lanes, quants::Q4K>),
                     tile!(tile::quantised::<$lanes, quants::Q5K>),
                     tile!(tile::quantised::<$lanes, quants::Q6K>),
+                    tile!(tile::quantised::<$lanes, quants::Iq4Nl>),
+                    tile!(tile::quantised::<$lanes, quants::Iq4Xs>),
+                    tile!(tile::quantised::<$lanes, quants::Mxfp4>),
                 ],
             };
         }

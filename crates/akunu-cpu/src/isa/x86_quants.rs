@@ -3,11 +3,14 @@
 
 use std::arch::x86_64::*;
 
+use akunu_format::blocks::{FP4, IQ4};
+
 use super::Lanes;
-use super::avx2::{first_lanes, pairs, simd};
+use super::avx2::{Avx2, first_lanes, pairs, simd};
 use crate::panel::{F16x, Panel};
 use crate::quants::{
-    Min, Q2K, Q3K, Q4K, Q5K, Q6K, Q40, Q41, Q50, Q51, Q80, Quant, Sub, k4_scales, q3k_scales, u16_at, u32_at,
+    FP4_OFFSET, Iq4Nl, Iq4Xs, Min, Mxfp4, Q2K, Q3K, Q4K, Q5K, Q6K, Q40, Q41, Q50, Q51, Q80, Quant, Sub,
+    iq4_scales, k4_scales, q3k_scales, u16_at, u32_at,
 };
 use crate::tile::Terms;
 
@@ -115,6 +118,15 @@ fn bytes_to_floats(bytes: u64) -> __m256 {
     simd!(_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_cvtsi64_si128(bytes as i64))))
 }
 
+/// What sixteen bytes' nibbles stand for.
+#[inline(always)]
+fn looked_up(table: &[i8; 16], p: *const u8) -> __m256i {
+    simd!({
+        let table = _mm256_broadcastsi128_si256(_mm_loadu_si128(table.as_ptr().cast()));
+        _mm256_shuffle_epi8(table, nibbles16(p))
+    })
+}
+
 macro_rules! older {
     ($name:ident, |$w:ident| $load:expr) => {
         impl QuantX86 for $name {
@@ -140,6 +152,7 @@ older!(Q41, |w| nibbles16(w.add(4)));
 older!(Q50, |w| _mm256_or_si256(nibbles16(w.add(6)), fifth_bits(w.add(2))));
 older!(Q51, |w| _mm256_or_si256(nibbles16(w.add(8)), fifth_bits(w.add(4))));
 older!(Q80, |w| load32(w.add(2)));
+older!(Iq4Nl, |w| looked_up(&IQ4, w.add(2)));
 
 macro_rules! k_quant {
     ($name:ident, |$w:ident, $b:ident| $load:expr, scales $scales:expr) => {
@@ -197,6 +210,40 @@ k_quant!(Q3K, |w, b| {
         half_sub: _mm_sub_epi8(_mm_setr_epi32(a, b, c, d), _mm_set1_epi8(32)),
         ..no_scales()
     }
+});
+
+k_quant!(Iq4Xs, |w, b| looked_up(&IQ4, w.add(8 + b * 16)), scales {
+    let (lower, upper) = iq4_scales(w);
+    let places = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    let lower = _mm256_srlv_epi32(_mm256_set1_epi32(lower as i32), _mm256_slli_epi32(places, 2));
+    let upper = _mm256_srlv_epi32(_mm256_set1_epi32(i32::from(upper)), _mm256_slli_epi32(places, 1));
+    let lower = _mm256_and_si256(lower, _mm256_set1_epi32(15));
+    let upper = _mm256_slli_epi32(_mm256_and_si256(upper, _mm256_set1_epi32(3)), 4);
+    let sub = _mm256_sub_epi32(_mm256_or_si256(lower, upper), _mm256_set1_epi32(32));
+    Scales { d: half_everywhere(u16_at(w, 0)), sub: _mm256_cvtepi32_ps(sub), ..no_scales() }
+});
+
+const FP4_RAISED: [i8; 16] = {
+    let mut raised = FP4;
+    let mut i = 0;
+    while i < 16 {
+        raised[i] += FP4_OFFSET;
+        i += 1;
+    }
+    raised
+};
+
+k_quant!(Mxfp4, |w, b| looked_up(&FP4_RAISED, w.add(b * 17 + 1)), scales {
+    let mut exponents = 0_u64;
+    for b in 0..8 {
+        exponents |= u64::from(*w.add(b * 17)) << (b * 8);
+    }
+    let e = _mm256_cvtepu8_epi32(_mm_cvtsi64_si128(exponents as i64));
+    // As `exponent_scale` has it: the two smallest are subnormal.
+    let normal = _mm256_slli_epi32(_mm256_sub_epi32(e, _mm256_set1_epi32(1)), 23);
+    let least = _mm256_sllv_epi32(_mm256_set1_epi32(0x0020_0000), e);
+    let small = _mm256_cmpgt_epi32(_mm256_set1_epi32(2), e);
+    Scales { d: _mm256_castsi256_ps(_mm256_blendv_epi8(normal, least, small)), ..no_scales() }
 });
 
 k_quant!(Q2K, |w, b| and(shift(load32(w.add(16 + b / 4 * 32)), b % 4 * 2), 3), scales {
@@ -318,16 +365,12 @@ unsafe fn terms_part<Q: QuantX86, const VNNI: bool>(
 ) -> Terms<__m256> {
     simd!({
         let zero = _mm256_setzero_si256();
-        let (mut v, mut d, mut m) = ([zero; 8], [0_u16; 8], [0_u16; 8]);
+        let (mut v, mut d, mut m) = ([zero; 8], [0.0_f32; 8], [0.0_f32; 8]);
         for b in 0..blocks {
             v[b] = block_sums::<Q, VNNI>(Q::load(w, b), x.add(b * 32), _mm_setzero_si128(), b);
-            (d[b], m[b]) = (Q::d(w, b), Q::m(w, b));
+            (d[b], m[b]) = (Q::d::<Avx2>(w, b), Q::m::<Avx2>(w, b));
         }
-        let scales = Scales {
-            d: _mm256_cvtph_ps(_mm_loadu_si128(d.as_ptr().cast())),
-            m: _mm256_cvtph_ps(_mm_loadu_si128(m.as_ptr().cast())),
-            ..no_scales()
-        };
+        let scales = Scales { d: _mm256_loadu_ps(d.as_ptr()), m: _mm256_loadu_ps(m.as_ptr()), ..no_scales() };
         let sums = _mm256_maskload_epi32(sums, first_lanes(blocks).0);
         finish_terms::<Q>(v, [zero; 8], sums, &scales)
     })

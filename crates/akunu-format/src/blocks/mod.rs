@@ -15,21 +15,26 @@
 //! | Q4_K | 256 | `d` 2, `m` 2, scales and offsets 12 (8 × 6 + 6 bits), nibbles 128 |
 //! | Q5_K | 256 | `d` 2, `m` 2, scales and offsets 12, fifth bits 32, nibbles 128 |
 //! | Q6_K | 256 | low nibbles 128, upper 2 bits 64, signed scales 16, `d` 2 |
+//! | IQ4_NL | 32 | `d` 2, nibbles 16 |
+//! | IQ4_XS | 256 | `d` 2, upper 2 bits of the scales 2, their lower 4 bits 4, nibbles 128 |
+//! | MXFP4 | 32 | exponent 1, nibbles 16 |
 //!
 //! In the 32-element types, byte i of the nibbles holds element i (low) and element i + 16 (high).
 
 mod k;
 mod random;
 mod simple;
+mod tables;
 
 pub use k::{unpack_scales_offsets, unpack_scales_q3};
 pub(crate) use random::pack_scales_offsets;
 pub use random::{Rng, random_row};
+pub use tables::{FP4, IQ4, exponent_scale};
 
 use half::{bf16, f16};
 
 use crate::DType;
-use crate::quantise::k as to_k;
+use crate::quantise::{k as to_k, tables as to_tables};
 
 /// Why a row could not be converted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -75,6 +80,9 @@ pub fn dequantize_row(dtype: DType, bytes: &[u8], out: &mut [f32]) -> Result<(),
         DType::Q4K => each_block(bytes, out, k::q4_k),
         DType::Q5K => each_block(bytes, out, k::q5_k),
         DType::Q6K => each_block(bytes, out, k::q6_k),
+        DType::IQ4NL => each_block(bytes, out, tables::iq4_nl),
+        DType::IQ4XS => each_block(bytes, out, tables::iq4_xs),
+        DType::MXFP4 => each_block(bytes, out, tables::mxfp4),
     }
     Ok(())
 }
@@ -108,6 +116,9 @@ pub fn quantize_row(dtype: DType, values: &[f32], out: &mut [u8]) -> Result<(), 
         DType::Q4K => each_row(values, out, to_k::to_q4_k),
         DType::Q5K => each_row(values, out, to_k::to_q5_k),
         DType::Q6K => each_row(values, out, to_k::to_q6_k),
+        DType::IQ4NL => each_row(values, out, to_tables::to_iq4_nl),
+        DType::IQ4XS => each_row(values, out, to_tables::to_iq4_xs),
+        DType::MXFP4 => each_row(values, out, to_tables::to_mxfp4),
     }
     Ok(())
 }

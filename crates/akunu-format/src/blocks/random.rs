@@ -1,6 +1,6 @@
 //! Random weights of every type, straight as blocks: for synthetic models in a real one's shape, and for tests.
 
-use super::{RowError, check, put_half};
+use super::{RowError, check, exponent_scale, put_half};
 use crate::DType;
 
 /// A small counter-based generator (SplitMix64): the same seed gives the same weights everywhere.
@@ -116,8 +116,19 @@ fn fix_scales(dtype: DType, rng: &mut Rng, std: f32, block: &mut [u8]) {
             put_scale(block, 208, sign * std / 1360.0);
             block[192..208].iter_mut().filter(|byte| **byte == 0x80).for_each(|byte| *byte = 0x81);
         }
+        DType::IQ4NL => put_scale(block, 0, sign * std / 67.44),
+        DType::IQ4XS => put_scale(block, 0, sign * std / 1246.3),
+        DType::MXFP4 => block[0] = random_exponent(rng, std / 5.852),
         DType::F32 | DType::F16 | DType::BF16 => {}
     }
+}
+
+/// One of the two powers of two about `scale`, so often that its root mean square is `scale`.
+fn random_exponent(rng: &mut Rng, scale: f32) -> u8 {
+    // Of the power below, which is 2^(exponent − 128); the largest code is 12, and has to stay finite.
+    let below = (scale.log2().floor() + 128.0).clamp(0.0, 251.0) as u8;
+    let above = (scale / exponent_scale(below)).powi(2);
+    below + u8::from(3.0 * rng.uniform() < above - 1.0)
 }
 
 fn put_scale_and_offset(block: &mut [u8], d: f32, middle: f32) {

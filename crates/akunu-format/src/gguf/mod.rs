@@ -22,7 +22,8 @@ pub(crate) use header::MAGIC;
 use crate::{FormatError, Region, TensorInfo};
 
 /// What the refusal of another type recommends.
-pub(crate) const SUPPORTED: &str = "F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1 or Q2_K to Q6_K";
+pub(crate) const SUPPORTED: &str =
+    "F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K to Q6_K, IQ4_NL, IQ4_XS or MXFP4";
 
 /// A parsed GGUF container: metadata, and tensors if it has any. What it means is for `GgufModel`.
 #[derive(Debug)]

@@ -1,6 +1,6 @@
 //! k-quants from numbers: what [`super::search`] finds, packed as `blocks::k` unpacks it.
 
-use super::search::{LEN, affine_block, symmetric_block};
+use super::search::{Even, LEN, affine_block, symmetric_block};
 use crate::blocks::{pack_scales_offsets, put_half};
 
 /// Two-bit codes: a half of 128 elements is 32 bytes, its quarters at bits 0, 2, 4 and 6.
@@ -39,9 +39,10 @@ pub(crate) fn to_q2_k(values: &[f32; LEN], block: &mut [u8; 84]) {
 }
 
 pub(crate) fn to_q3_k(values: &[f32; LEN], block: &mut [u8; 110]) {
-    let found = symmetric_block(values, 4.0, 31.0);
-    put_bits(block, &found.codes, 2);
-    put_pairs(&mut block[32..96], &found.codes);
+    let found = symmetric_block::<_, 16, 16>(values, Even { half: 4.0 }, 31.0);
+    let codes = found.levels.map(|level| (level + 4).cast_unsigned());
+    put_bits(block, &codes, 2);
+    put_pairs(&mut block[32..96], &codes);
     block[96..108].copy_from_slice(&pack_scales_q3(&found.scales));
     put_half(block, 108, found.d);
 }
@@ -73,9 +74,10 @@ pub(crate) fn to_q5_k(values: &[f32; LEN], block: &mut [u8; 176]) {
 }
 
 pub(crate) fn to_q6_k(values: &[f32; LEN], block: &mut [u8; 210]) {
-    let found = symmetric_block(values, 32.0, 127.0);
+    let found = symmetric_block::<_, 16, 16>(values, Even { half: 32.0 }, 127.0);
+    let codes = found.levels.map(|level| (level + 32).cast_unsigned());
     for half in 0..2 {
-        let codes = &found.codes[128 * half..][..128];
+        let codes = &codes[128 * half..][..128];
         for i in 0..64 {
             block[64 * half + i] = codes[i] & 15 | (codes[64 + i] & 15) << 4;
         }

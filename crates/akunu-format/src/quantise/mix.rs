@@ -55,6 +55,9 @@ pub const MIXES: &[Mix] = &[
     mix("Q5_K_S", DType::Q5K, Size::S, 16),
     mix("Q5_K_M", DType::Q5K, Size::M, 17),
     mix("Q6_K", DType::Q6K, Size::One, 18),
+    mix("IQ4_NL", DType::IQ4NL, Size::One, 25),
+    mix("IQ4_XS", DType::IQ4XS, Size::One, 30),
+    mix("MXFP4", DType::MXFP4, Size::One, 38),
 ];
 
 /// Layers, or models, in which a rule of [`MORE_BITS`] holds.
@@ -112,6 +115,10 @@ const MORE_BITS: &[Rule] = &[
     (DType::Q4K, Size::M, "ffn_down",    When::EighthsAndThirds, DType::Q6K),
     (DType::Q5K, Size::M, "attn_v",      When::EighthsAndThirds, DType::Q6K),
     (DType::Q5K, Size::M, "ffn_down",    When::EighthsAndThirds, DType::Q6K),
+    (DType::IQ4NL, Size::One, "attn_v",   When::Grouped,         DType::Q5K),
+    (DType::IQ4NL, Size::One, "ffn_down", When::FirstPart(8),    DType::Q5K),
+    (DType::IQ4XS, Size::One, "attn_v",   When::Grouped,         DType::Q5K),
+    (DType::IQ4XS, Size::One, "ffn_down", When::FirstPart(8),    DType::Q5K),
 ];
 
 /// What of a model decides its mix.
@@ -178,6 +185,7 @@ fn fitting(wanted: DType, cols: usize) -> DType {
         DType::Q4K => DType::Q5_0,
         DType::Q5K => DType::Q5_1,
         DType::Q6K => DType::Q8_0,
+        DType::IQ4XS => DType::IQ4NL,
         other => other,
     };
     if cols.is_multiple_of(smaller.block_len()) { smaller } else { DType::F16 }

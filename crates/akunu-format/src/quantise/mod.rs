@@ -5,6 +5,7 @@ pub(crate) mod k;
 mod metadata;
 mod mix;
 mod search;
+pub(crate) mod tables;
 
 pub use convert::{Conversion, Planned, Recipe};
 pub use mix::{MIXES, Mix, Proportions};

@@ -34,7 +34,7 @@ pub(super) fn stored(v: f32) -> f32 {
     f32::from(f16::from_f32(v.clamp(-most, most)))
 }
 
-fn inverse(v: f32) -> f32 {
+pub(super) fn inverse(v: f32) -> f32 {
     if v == 0.0 { 0.0 } else { 1.0 / v }
 }
 
@@ -62,7 +62,7 @@ fn sums<const N: usize>(x: &[f32; N], code: impl Fn(f32) -> f32) -> Sums {
     Sums { q: total(q), qq: total(qq), xq: total(xq) }
 }
 
-fn squared_error<const N: usize>(x: &[f32; N], decoded: impl Fn(f32) -> f32) -> f32 {
+pub(super) fn squared_error<const N: usize>(x: &[f32; N], decoded: impl Fn(f32) -> f32) -> f32 {
     let mut lanes = [0.0; LANES];
     for x in x.as_chunks::<LANES>().0 {
         for lane in 0..LANES {
@@ -243,62 +243,84 @@ fn fit_affine_block<const SUBS: usize, const N: usize>(
     if new_d > 0.0 && new_m >= 0.0 { (stored(new_d as f32), stored(new_m as f32)) } else { (d, m) }
 }
 
-/// The code that `x` gets: −half … half − 1.
-fn symmetric_code(x: f32, inverse: f32, half: f32) -> f32 {
-    nearest(x * inverse).clamp(-half, half - 1.0)
+/// The values that a scale multiplies.
+pub(super) trait Levels: Copy {
+    /// The one nearest to `v`.
+    fn nearest(self, v: f32) -> f32;
+    /// What the extreme value of a sub-block may be made to stand for: the first is what it gets if all are as bad.
+    fn reaches(self) -> impl Iterator<Item = f32>;
 }
 
-/// x ≈ scale·q, of either sign: negative codes reach one further.
-fn symmetric<const N: usize>(x: &[f32; N], half: f32) -> f32 {
+/// −half … half − 1
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Even {
+    pub(super) half: f32,
+}
+
+impl Levels for Even {
+    fn nearest(self, v: f32) -> f32 {
+        nearest(v).clamp(-self.half, self.half - 1.0)
+    }
+
+    fn reaches(self) -> impl Iterator<Item = f32> {
+        let far = (-8i8..=8).map(move |step| -self.half - 0.12 * f32::from(step));
+        // With few codes it can pay to give the extreme the shorter side.
+        let near = far.clone().filter(move |_| self.half <= 4.0).map(|reach| (-1.0 - reach).max(1.0));
+        std::iter::once(-self.half).chain(far).chain(near)
+    }
+}
+
+/// x ≈ scale·level, of either sign.
+pub(super) fn symmetric<L: Levels, const N: usize>(x: &[f32; N], levels: L) -> f32 {
     let extreme = x.iter().copied().fold(0.0, |most: f32, x| if x.abs() > most.abs() { x } else { most });
     if extreme == 0.0 || !extreme.is_finite() {
         return 0.0;
     }
-    let mut best = (-extreme / half, f32::NEG_INFINITY);
-    for step in -8i8..=8 {
-        let reach = half + 0.12 * f32::from(step);
-        best = better(best, x, -reach / extreme, half);
-        // With few codes it can pay to give the extreme the shorter side.
-        if half <= 4.0 {
-            best = better(best, x, (reach - 1.0).max(1.0) / extreme, half);
-        }
+    let mut best: Option<(f32, f32)> = None;
+    for reach in levels.reaches() {
+        let best = best.get_or_insert((extreme / reach, f32::NEG_INFINITY));
+        *best = better(*best, x, reach / extreme, levels);
     }
+    let mut best = best.unwrap_or_default();
     for _ in 0..FITS {
-        best = better(best, x, inverse(best.0), half);
+        best = better(best, x, inverse(best.0), levels);
     }
     best.0
 }
 
-/// The scale that fits the codes which `inverse` gives, if it explains more of Σx² than the best so far.
-fn better<const N: usize>(best: (f32, f32), x: &[f32; N], inverse: f32, half: f32) -> (f32, f32) {
-    let sums = sums(x, |x| symmetric_code(x, inverse, half));
+/// The scale that fits the levels which `inverse` gives, if it explains more of Σx² than the best so far.
+fn better<L: Levels, const N: usize>(best: (f32, f32), x: &[f32; N], inverse: f32, levels: L) -> (f32, f32) {
+    let sums = sums(x, |x| levels.nearest(x * inverse));
     let gain = sums.xq * sums.xq / sums.qq;
     if gain > best.1 { (sums.xq / sums.qq, gain) } else { best }
 }
 
-/// A block of sub-blocks with signed scales: x ≈ d·scale·q.
+/// A block of sub-blocks with signed scales: x ≈ d·scale·level.
 #[derive(Clone, Debug)]
-pub(super) struct SymmetricBlock {
+pub(super) struct SymmetricBlock<const SUBS: usize> {
     pub(super) d: f32,
-    pub(super) scales: [i8; 16],
-    /// From 0: `half` stands for 0.
-    pub(super) codes: [u8; LEN],
+    pub(super) scales: [i8; SUBS],
+    pub(super) levels: [i8; LEN],
 }
 
-/// Codes are −`half` … `half` − 1, scales −`levels` … `levels`; sixteen sub-blocks of sixteen.
-pub(super) fn symmetric_block(x: &[f32; LEN], half: f32, levels: f32) -> SymmetricBlock {
-    let subs = x.as_chunks::<16>().0;
-    let mut fits = [0.0f32; 16];
+/// Scales are −`most` … `most`; `SUBS · N` is 256.
+pub(super) fn symmetric_block<L: Levels, const SUBS: usize, const N: usize>(
+    x: &[f32; LEN],
+    levels: L,
+    most: f32,
+) -> SymmetricBlock<SUBS> {
+    let subs = x.as_chunks::<N>().0;
+    let mut fits = [0.0f32; SUBS];
     for (fit, x) in fits.iter_mut().zip(subs) {
-        *fit = symmetric(x, half);
+        *fit = symmetric(x, levels);
     }
-    let mut d = stored(fits.iter().fold(0.0, |most: f32, fit| most.max(fit.abs())) / levels);
+    let mut d = stored(fits.iter().fold(0.0, |most: f32, fit| most.max(fit.abs())) / most);
     let (mut best, mut least) = (None, f32::INFINITY);
     for _ in 0..ROUNDS {
-        let mut scales = [0.0; 16];
+        let mut scales = [0.0; SUBS];
         let mut error = 0.0;
         for ((scale, &fit), x) in scales.iter_mut().zip(&fits).zip(subs) {
-            let (found, off) = symmetric_multiple(x, fit, d, half, levels);
+            let (found, off) = symmetric_multiple(x, fit, d, levels, most);
             *scale = found;
             error += off;
         }
@@ -308,29 +330,35 @@ pub(super) fn symmetric_block(x: &[f32; LEN], half: f32, levels: f32) -> Symmetr
         } else {
             break;
         }
-        d = fit_symmetric_block(subs, &scales, d, half);
+        d = fit_symmetric_block(subs, &scales, d, levels);
     }
-    let (d, scales) = best.unwrap_or((d, [0.0; 16]));
-    let mut codes = [0; LEN];
-    for ((codes, &scale), x) in codes.as_chunks_mut::<16>().0.iter_mut().zip(&scales).zip(subs) {
+    let (d, scales) = best.unwrap_or((d, [0.0; SUBS]));
+    let mut found = SymmetricBlock { d, scales: scales.map(|scale| scale as i8), levels: [0; LEN] };
+    for ((out, &scale), x) in found.levels.as_chunks_mut::<N>().0.iter_mut().zip(&scales).zip(subs) {
         let inverse = inverse(d * scale);
-        for (code, &x) in codes.iter_mut().zip(x) {
-            *code = (symmetric_code(x, inverse, half) + half) as u8;
+        for (level, &x) in out.iter_mut().zip(x) {
+            *level = levels.nearest(x * inverse) as i8;
         }
     }
-    SymmetricBlock { d, scales: scales.map(|scale| scale as i8), codes }
+    found
 }
 
-fn symmetric_multiple(x: &[f32; 16], fit: f32, d: f32, half: f32, levels: f32) -> (f32, f32) {
-    let scale = nearest(fit * inverse(d)).clamp(-levels, levels);
+fn symmetric_multiple<L: Levels, const N: usize>(
+    x: &[f32; N],
+    fit: f32,
+    d: f32,
+    levels: L,
+    most: f32,
+) -> (f32, f32) {
+    let scale = nearest(fit * inverse(d)).clamp(-most, most);
     let (mut best, mut least) = (scale, f32::INFINITY);
     for scale in [scale, scale - 1.0, scale + 1.0] {
-        if scale.abs() > levels {
+        if scale.abs() > most {
             continue;
         }
         let step = d * scale;
         let inverse = inverse(step);
-        let error = squared_error(x, |x| symmetric_code(x, inverse, half) * step);
+        let error = squared_error(x, |x| levels.nearest(x * inverse) * step);
         if error < least {
             (best, least) = (scale, error);
         }
@@ -338,11 +366,16 @@ fn symmetric_multiple(x: &[f32; 16], fit: f32, d: f32, half: f32, levels: f32) -
     (best, least)
 }
 
-fn fit_symmetric_block(subs: &[[f32; 16]], scales: &[f32; 16], d: f32, half: f32) -> f32 {
+fn fit_symmetric_block<L: Levels, const N: usize>(
+    subs: &[[f32; N]],
+    scales: &[f32],
+    d: f32,
+    levels: L,
+) -> f32 {
     let (mut aa, mut xa) = (0.0f64, 0.0f64);
     for (x, &scale) in subs.iter().zip(scales) {
         let inverse = inverse(d * scale);
-        let sums = sums(x, |x| symmetric_code(x, inverse, half));
+        let sums = sums(x, |x| levels.nearest(x * inverse));
         aa += f64::from(scale * scale) * f64::from(sums.qq);
         xa += f64::from(scale) * f64::from(sums.xq);
     }

@@ -14,7 +14,10 @@ BLOCKS = 8
 HALVES = {
     T.Q4_0: [0], T.Q4_1: [0, 2], T.Q5_0: [0], T.Q5_1: [0, 2], T.Q8_0: [0],
     T.Q2_K: [80, 82], T.Q3_K: [108], T.Q4_K: [0, 2], T.Q5_K: [0, 2], T.Q6_K: [208],
+    T.IQ4_NL: [0], T.IQ4_XS: [0], T.MXFP4: [],
 }
+# MXFP4's scale is a byte: subnormal, ordinary and overflowing ones.
+EXPONENTS = [0, 1, 2, 3, 127, 130, 252, 255]
 
 
 def fnv(data: bytes) -> int:
@@ -39,8 +42,10 @@ for t in HALVES:
         for k, at in enumerate(HALVES[t]):
             half = np.float16(0.01 * (block + 1) * (1 if k == 0 else -3)).tobytes()
             data[block * size + at : block * size + at + 2] = half
+    if t == T.MXFP4:
+        data[::size] = bytes(EXPONENTS)
     values = dequantize(np.frombuffer(bytes(data), np.uint8).reshape(1, -1), t).astype(np.float32)
-    print(f"    (DType::{t.name.replace('_K', 'K')}, {HALVES[t]}, 0x{fnv(values.tobytes()):016x}),")
+    print(f"    (DType::{t.name.replace('_K', 'K').replace('IQ4_', 'IQ4')}, {HALVES[t]}, 0x{fnv(values.tobytes()):016x}),")
 print()
 values = np.array([n / 2**23 - 1 for n in numbers(64 * 32)], np.float32).reshape(1, -1)
 values[0, 32:64] = 0
