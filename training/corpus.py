@@ -1,19 +1,22 @@
-"""Writes the corpus: one story a line, deterministic in its seed.
+"""Writes the corpus: one story or conversation a line, deterministic in its seed.
 
-    python corpus.py --stories 600000 --holdout 2000 --out /tmp/tales
+    python corpus.py --stories 600000 --chats 300000 --holdout 2000 --out /tmp/tales
 
-writes `train.txt` and `holdout.txt`. Story number i is made from
-"<seed>/<split>/<i>" alone, so the number of processes does not matter. The
-held-out stories come from another split name, and any that also occurs in
-the training text is dropped.
+writes `train.txt`, `holdout.txt` (stories), `train.jsonl` and `holdout.jsonl`
+(conversations, as lists of messages). Number i of either is made from
+"<seed>/<split>/<i>" alone, so the number of processes does not matter. What is
+held out comes from another split name, and what also occurs in the training
+text is dropped.
 """
 
 import argparse
+import json
 import random
 from functools import partial
 from multiprocessing import Pool
 from pathlib import Path
 
+from grammar.chat import conversation
 from grammar.tales import Grammar
 
 MIN_WORDS = 60
@@ -27,23 +30,33 @@ def story(seed: str, index: int) -> str:
     return text
 
 
+def chat(seed: str, index: int) -> str:
+    return json.dumps(conversation(GRAMMAR, random.Random(f"{seed}/{index}")))
+
+
+def write(make, kind: str, suffix: str, args: argparse.Namespace, count: int, pool: Pool) -> None:
+    train = pool.map(partial(make, f"{args.seed}/{kind}train"), range(count), chunksize=500)
+    holdout = pool.map(partial(make, f"{args.seed}/{kind}holdout"), range(args.holdout), chunksize=50)
+    seen = set(train)
+    fresh = [text for text in dict.fromkeys(holdout) if text not in seen]
+    (args.out / f"train.{suffix}").write_text("\n".join(train) + "\n")
+    (args.out / f"holdout.{suffix}").write_text("\n".join(fresh) + "\n")
+    words = sum(len(text.split()) for text in train)
+    print(f"train.{suffix}: {count} lines ({len(seen)} different), {words} words; {len(fresh)} of {len(holdout)} held out", flush=True)
+
+
 def main() -> None:
     args = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     args.add_argument("--stories", type=int, default=600_000)
+    args.add_argument("--chats", type=int, default=300_000)
     args.add_argument("--holdout", type=int, default=2_000)
     args.add_argument("--seed", default="akunu")
     args.add_argument("--out", type=Path, required=True)
     args = args.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     with Pool() as pool:
-        train = pool.map(partial(story, f"{args.seed}/train"), range(args.stories), chunksize=2000)
-        holdout = pool.map(partial(story, f"{args.seed}/holdout"), range(args.holdout), chunksize=100)
-    seen = set(train)
-    fresh = [text for text in dict.fromkeys(holdout) if text not in seen]
-    (args.out / "train.txt").write_text("\n".join(train) + "\n")
-    (args.out / "holdout.txt").write_text("\n".join(fresh) + "\n")
-    words = sum(len(text.split()) for text in train)
-    print(f"{len(train)} training stories ({len(seen)} different), {words} words; {len(fresh)} of {len(holdout)} held out")
+        write(story, "", "txt", args, args.stories, pool)
+        write(chat, "chat/", "jsonl", args, args.chats, pool)
 
 
 if __name__ == "__main__":

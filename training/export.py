@@ -12,6 +12,7 @@ import struct
 from pathlib import Path
 
 import numpy as np
+from chatml import STOP, TEMPLATE
 from safetensors.numpy import load_file
 
 ALIGNMENT = 32
@@ -94,7 +95,7 @@ def metadata(config: dict, tokenizer: dict) -> list[tuple[str, int, object]]:
         ("general.architecture", STRING, "llama"),
         ("general.type", STRING, "model"),
         ("general.name", STRING, "akunu-tales"),
-        ("general.description", STRING, "Tells little stories. Trained on text made by the story grammar in Akunu's training folder."),
+        ("general.description", STRING, "Tells little stories and talks about them. Trained on text made by the story grammar in Akunu's training folder."),
         ("general.license", STRING, "MIT"),
         ("general.size_label", STRING, "4M"),
         ("general.languages", ARRAY, (STRING, ["en"])),
@@ -120,8 +121,10 @@ def metadata(config: dict, tokenizer: dict) -> list[tuple[str, int, object]]:
         ("tokenizer.ggml.merges", ARRAY, (STRING, merges)),
         ("tokenizer.ggml.bos_token_id", U32, config["bos_token_id"]),
         ("tokenizer.ggml.eos_token_id", U32, config["eos_token_id"]),
+        ("tokenizer.ggml.eot_token_id", U32, tokenizer["model"]["vocab"][STOP]),
         ("tokenizer.ggml.add_bos_token", BOOL, True),
         ("tokenizer.ggml.add_eos_token", BOOL, False),
+        ("tokenizer.chat_template", STRING, TEMPLATE),
     ]
 
 

@@ -15,7 +15,7 @@ class Shape:
     heads: int = 8
     kv_heads: int = 4
     ffn: int = 512
-    context: int = 512
+    context: int = 2048
     rope_theta: float = 10_000.0
     eps: float = 1e-5
 

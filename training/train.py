@@ -3,8 +3,10 @@
     python train.py --corpus /tmp/tales --out /tmp/akunu-tales
 
 writes a Hugging Face folder: config.json, model.safetensors, tokenizer.json.
-Each story is preceded by <|endoftext|>, which so is both beginning and end;
-a training window starts at a story's beginning and runs over into the next.
+Each story or conversation is preceded by <|endoftext|>, which so is both
+beginning and end; a training window starts at one's beginning and runs over
+into the next. Half of the windows start with a story, half with a
+conversation, of which only Akunu's side is learned.
 """
 
 import argparse
@@ -19,32 +21,47 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from chatml import END, START, STOP, render
 from model import Llama, Shape
 
-END = "<|endoftext|>"
+SPECIAL = [END, START, STOP]
 
 
-def train_tokenizer(stories: list[str], vocab: int) -> Tokenizer:
+def train_tokenizer(texts: list[str], vocab: int) -> Tokenizer:
     """Byte-level BPE with GPT-2's byte alphabet and pre-tokeniser."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
     tokenizer.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=vocab, special_tokens=[END], initial_alphabet=sorted(alphabet), show_progress=False)
-    tokenizer.train_from_iterator(stories, trainer)
-    assert tokenizer.get_vocab_size() == vocab and tokenizer.token_to_id(END) == 0
+    trainer = trainers.BpeTrainer(vocab_size=vocab, special_tokens=SPECIAL, initial_alphabet=sorted(alphabet), show_progress=False)
+    tokenizer.train_from_iterator(texts, trainer)
+    assert tokenizer.get_vocab_size() == vocab and [tokenizer.token_to_id(t) for t in SPECIAL] == [0, 1, 2]
     return tokenizer
 
 
-def encode(tokenizer: Tokenizer, stories: list[str]) -> tuple[np.ndarray, np.ndarray]:
-    """All stories as one row of ids, and where each begins (at its END token)."""
-    encoded = [e.ids for part in range(0, len(stories), 50_000) for e in tokenizer.encode_batch_fast(stories[part:part + 50_000])]
+def encode(tokenizer: Tokenizer, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
+    """All texts as one row of ids, and where each begins (at its END token)."""
+    encoded = [e.ids for part in range(0, len(texts), 50_000) for e in tokenizer.encode_batch_fast(texts[part:part + 50_000])]
     lengths = np.array([len(ids) + 1 for ids in encoded])
     starts = np.concatenate([[0], np.cumsum(lengths)])
     row = np.zeros(starts[-1], dtype=np.int16)
     for start, ids in zip(starts, encoded):
         row[start + 1:start + 1 + len(ids)] = ids
     return row, starts[:-1]
+
+
+def answers(tokenizer: Tokenizer, row: np.ndarray) -> np.ndarray:
+    """Which of a row of conversations' ids are Akunu's: from after "assistant\\n" to <|im_end|>."""
+    head = tokenizer.encode("assistant\n").ids
+    starts, stops = np.flatnonzero(row == 1), np.flatnonzero(row == 2)
+    assert len(starts) == len(stops) and (starts < stops).all()
+    mine = np.ones(len(starts), dtype=bool)
+    for i, token in enumerate(head):
+        mine &= row[starts + 1 + i] == token
+    edges = np.zeros(len(row) + 1, dtype=np.int8)
+    edges[starts[mine] + 1 + len(head)] = 1
+    edges[stops[mine] + 1] = -1
+    return np.cumsum(edges[:-1], dtype=np.int8).astype(bool)
 
 
 def learning_rate(step: int, steps: int, peak: float) -> float:
@@ -54,12 +71,18 @@ def learning_rate(step: int, steps: int, peak: float) -> float:
     return peak * 0.5 * (1 + math.cos(math.pi * (step - warmup) / (steps - warmup)))
 
 
+def windows(row: torch.Tensor, learned: torch.Tensor, starts: torch.Tensor, count: int, window: torch.Tensor):
+    """Ids from the beginning of as many texts, and which of them are learned."""
+    at = starts[torch.randint(len(starts), (count,), device=row.device)][:, None] + window
+    return row[at].long(), learned[at]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--corpus", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--steps", type=int, default=8000)
-    parser.add_argument("--batch", type=int, default=256, help="windows of 512 tokens a step")
+    parser.add_argument("--steps", type=int, default=10_000)
+    parser.add_argument("--batch", type=int, default=64, help="windows of 2,048 tokens a step")
     parser.add_argument("--lr", type=float, default=3e-3)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     args = parser.parse_args()
@@ -69,13 +92,18 @@ def main() -> None:
     torch.set_float32_matmul_precision("high")
     began = time.time()
     stories = (args.corpus / "train.txt").read_text().splitlines()
-    tokenizer = train_tokenizer(stories[:100_000], shape.vocab)
+    chats = [render(json.loads(line)) for line in (args.corpus / "train.jsonl").read_text().splitlines()]
+    tokenizer = train_tokenizer(stories[:60_000] + chats[:20_000], shape.vocab)
     args.out.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(args.out / "tokenizer.json"))
-    row, starts = encode(tokenizer, stories)
-    print(f"{len(row)} tokens, {len(row) / len(stories):.1f} a story, after {time.time() - began:.0f} s", flush=True)
-    row = torch.from_numpy(row).to(args.device)
-    starts = torch.from_numpy(starts[starts + shape.context + 1 < len(row)]).to(args.device)
+    corpora = []
+    for texts in (stories, chats):
+        row, starts = encode(tokenizer, texts)
+        learned = answers(tokenizer, row) if texts is chats else np.ones(len(row), dtype=bool)
+        print(f"{len(row)} tokens, {len(row) / len(texts):.1f} a text, {learned.mean():.3f} of them learned, "
+              f"after {time.time() - began:.0f} s", flush=True)
+        starts = starts[starts + shape.context + 1 < len(row)]
+        corpora.append([torch.from_numpy(a).to(args.device) for a in (row, learned, starts)])
     window = torch.arange(shape.context + 1, device=args.device)
 
     model = Llama(shape).to(args.device)
@@ -88,11 +116,12 @@ def main() -> None:
     for step in range(args.steps):
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(step, args.steps, args.lr)
-        pick = starts[torch.randint(len(starts), (args.batch,), device=args.device)]
-        ids = row[pick[:, None] + window].long()
+        ids, wanted = zip(*(windows(*corpus, args.batch // 2, window) for corpus in corpora))
+        ids, wanted = torch.cat(ids), torch.cat(wanted)
+        targets = ids[:, 1:].masked_fill(~wanted[:, 1:], -100)
         with torch.autocast(args.device, torch.bfloat16):
             logits = forward(ids[:, :-1])
-            loss = F.cross_entropy(logits.flatten(0, 1).float(), ids[:, 1:].flatten())
+            loss = F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()

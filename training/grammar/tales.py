@@ -23,6 +23,7 @@ import random
 import re
 from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 from . import lexicon
 
@@ -345,6 +346,9 @@ class Grammar:
         return "".join(out)
 
     def story(self, rng: random.Random, name: str | None = None) -> str:
+        return self.told(rng, name).text
+
+    def told(self, rng: random.Random, name: str | None = None) -> "Story":
         names = list(self.tales)
         name = name or rng.choices(names, [self.tales[n]["weight"] for n in names])[0]
         tale = self.tales[name]
@@ -358,7 +362,19 @@ class Grammar:
                 lines.append("^" + self.render(parse("<aside A>"), env, rng))
             if chance >= 1 or rng.random() < chance:
                 lines.append("^" + self.render(parse(rng.choice(options)), env, rng))
-        return tidy(" ".join(lines))
+        return Story(name, env, tidy(" ".join(lines)))
+
+    def say(self, rule: str, rng: random.Random, **roles: str) -> str:
+        """A line of a rule whose roles are plain phrases."""
+        _, lines = self.rules[rule]
+        env = {role: Word(text) for role, text in roles.items()}
+        return tidy("^" + self.render(parse(rng.choice(lines)), env, rng))
+
+
+class Story(NamedTuple):
+    tale: str
+    roles: dict
+    text: str
 
 
 # ---- the last touches ----

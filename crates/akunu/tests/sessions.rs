@@ -147,6 +147,12 @@ impl WeightProvider for OneLayer {
     }
 }
 
+/// The widest difference, as a part of the largest logit.
+fn difference(a: &[f32], b: &[f32]) -> f32 {
+    let largest = b.iter().fold(0f32, |m, l| m.max(l.abs()));
+    a.iter().zip(b).fold(0f32, |m, (a, b)| m.max((a - b).abs())) / largest
+}
+
 #[test]
 fn a_shift_turns_the_keys_back_to_their_new_positions() {
     let mut models = vec![("tales".to_string(), tales())];
@@ -157,7 +163,8 @@ fn a_shift_turns_the_keys_back_to_their_new_positions() {
     for (name, model) in models {
         let model = Arc::new(Model::from_weights(Arc::new(OneLayer::of(model)), "one layer").unwrap());
         for device in DEVICES {
-            for (kv, tolerance) in [(KvType::F32, 1e-5), (KvType::F16, 1e-2), (KvType::Q8_0, 5e-2)] {
+            let mut unrounded = Vec::new();
+            for kv in [KvType::F32, KvType::F16, KvType::Q8_0] {
                 let options = EngineOptions { slots: 2, kv, context: Some(64), ..exact(device) };
                 let Ok(mut engine) = Engine::new(model.clone(), &options) else { continue };
                 let ids: Vec<u32> = (0..40).map(|i| (i * 31 + 7) % engine.vocab_size() as u32).collect();
@@ -167,15 +174,23 @@ fn a_shift_turns_the_keys_back_to_their_new_positions() {
                 let rest = [&ids[..3], &ids[15..]].concat();
                 assert_eq!(session.tokens(), rest);
 
-                let next = [&rest[..], &[11]].concat();
-                assert_eq!(engine.prefill(&mut session, &next).unwrap().fed, 1);
-                let shifted = engine.last_logits().unwrap().to_vec();
-                let anew = engine.logits(&next, false, None).unwrap();
-                let largest = anew.iter().fold(0f32, |m, l| m.max(l.abs()));
-                let worst = shifted.iter().zip(&anew).fold(0f32, |m, (a, b)| m.max((a - b).abs())) / largest;
-                assert!(worst <= tolerance, "{name} on {device}, {kv:?}: {worst:e}");
-                let without_shift = engine.logits(&[&ids[..], &[11]].concat(), false, None).unwrap();
-                assert_ne!(bits(&without_shift), bits(&anew), "the test tells them apart");
+                // A shifted key is rounded twice, so it may be off by a small multiple of what rounding once does.
+                let (mut worst, mut rounding) = (0f32, 0f32);
+                for (i, last) in (11..17).enumerate() {
+                    let next = [&rest[..], &[last]].concat();
+                    assert_eq!(engine.prefill(&mut session, &next).unwrap().fed, 1);
+                    let shifted = engine.last_logits().unwrap().to_vec();
+                    let anew = engine.logits(&next, false, None).unwrap();
+                    let without_shift = engine.logits(&[&ids[..], &[last]].concat(), false, None).unwrap();
+                    assert_ne!(bits(&without_shift), bits(&anew), "the test tells them apart");
+                    if kv == KvType::F32 {
+                        unrounded.push(anew.clone());
+                    }
+                    worst = worst.max(difference(&shifted, &anew));
+                    rounding = rounding.max(difference(&anew, &unrounded[i]));
+                }
+                let tolerance = f32::max(1e-5, 3.0 * rounding);
+                assert!(worst <= tolerance, "{name} on {device}, {kv:?}: {worst:e}, {tolerance:e} allowed");
             }
         }
     }
