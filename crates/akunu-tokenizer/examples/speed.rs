@@ -25,7 +25,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     } else {
         Box::new(from_gguf(Gguf::open(Path::new(&vocabulary))?.metadata())?)
     };
-    println!("load           {:>8.1} ms", start.elapsed().as_secs_f64() * 1e3);
+    println!("load           {:>8.1} ms   {}", start.elapsed().as_secs_f64() * 1e3, tokenizer.describe());
 
     let text = String::from_utf8_lossy(&std::fs::read(text)?).into_owned();
     let mut ids = Vec::new();
@@ -52,10 +52,17 @@ fn main() -> Result<(), Box<dyn Error>> {
     report("stream decode", out.len(), seconds, same);
 
     let megabyte = 1 << 20;
-    for (name, unit) in
-        [("spaces", " "), ("a", "a"), ("ab", "ab"), ("digits", "7"), ("signs", "="), ("Chinese", "中")]
-    {
-        let hard = unit.repeat(megabyte / unit.len());
+    for (name, unit) in [
+        ("spaces", " "),
+        ("line ends", "\n"),
+        ("a", "a"),
+        ("ab", "ab"),
+        ("digits", "7"),
+        ("signs", "="),
+        ("Chinese", "中"),
+        ("base64", ""),
+    ] {
+        let hard = if unit.is_empty() { base64(megabyte) } else { unit.repeat(megabyte / unit.len()) };
         let seconds = best(3, || {
             ids.clear();
             tokenizer.encode_into(black_box(&hard), EncodeOptions::default(), &mut ids)
@@ -63,6 +70,17 @@ fn main() -> Result<(), Box<dyn Error>> {
         report(name, hard.len(), seconds, "one repeated");
     }
     Ok(())
+}
+
+/// Letters, digits and signs without any order, in one line.
+fn base64(len: usize) -> String {
+    const SIGNS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut state = 1u64;
+    let mut next = || {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        SIGNS[(state >> 58) as usize] as char
+    };
+    (0..len).map(|_| next()).collect()
 }
 
 /// Seconds of the fastest of several runs.

@@ -7,9 +7,9 @@ use crate::bytes::append_bytes;
 use crate::error::printable;
 use crate::hash::{Merge, PairMap, PieceIndex, Pieces, pair};
 use crate::merge::NONE;
-use crate::native::Scratch;
 use crate::pretokenizer::PreTokenizer;
-use crate::{TokenKind, TokenizerError, Vocabulary};
+use crate::scratch::Scratch;
+use crate::{Model, TokenKind, TokenizerError, Vocabulary};
 
 #[derive(Debug)]
 pub(crate) struct ByteLevel {
@@ -20,15 +20,16 @@ pub(crate) struct ByteLevel {
     /// Whole words, if words that are tokens stay whole.
     words: Option<PieceIndex>,
     unknown: Option<u32>,
+    repeated_merges: bool,
 }
 
 impl ByteLevel {
     pub(crate) fn new(
         vocabulary: &Vocabulary,
+        pre: PreTokenizer,
         kinds: &[TokenKind],
         pieces: &Pieces,
     ) -> Result<ByteLevel, TokenizerError> {
-        let pre = PreTokenizer::named(&vocabulary.pre)?;
         let mut index = PieceIndex::with_capacity(kinds.len());
         // Merges mean the tokens that they made; one that was added later under the same text comes second.
         for wanted in
@@ -40,7 +41,7 @@ impl ByteLevel {
                 }
             }
         }
-        let merges = merges(vocabulary, kinds, pieces, &index)?;
+        let Merges { map: merges, repeated, .. } = merges(vocabulary, kinds, pieces, &index)?;
         let mut byte_ids = [NONE; 256];
         for byte in 0..=255u8 {
             byte_ids[byte as usize] = index.get(pieces, &[byte]).unwrap_or(NONE);
@@ -51,7 +52,22 @@ impl ByteLevel {
             merges,
             words: Some(index).filter(|_| vocabulary.ignore_merges),
             unknown: vocabulary.special.unknown,
+            repeated_merges: repeated,
         })
+    }
+
+    /// Does the list of merges name a pair twice? Others than ourselves then take the later.
+    pub(crate) fn has_repeated_merges(&self) -> bool {
+        self.repeated_merges
+    }
+
+    /// Is every byte a token?
+    pub(crate) fn has_every_byte(&self) -> bool {
+        !self.byte_ids.contains(&NONE)
+    }
+
+    pub(crate) fn pre_tokenizer(&self) -> &PreTokenizer {
+        &self.pre
     }
 
     pub(crate) fn encode(
@@ -107,13 +123,23 @@ type Found = (u32, u32, u32);
 /// Below this many merges another thread costs more than it saves.
 const MERGES_A_THREAD: usize = 16_384;
 
-/// Pairs of ids from pairs of texts; the rank is the place in the list.
-fn merges(
+/// The merges of a vocabulary by pairs of ids; the rank is the place in the list.
+#[derive(Debug)]
+pub(crate) struct Merges {
+    pub(crate) map: PairMap,
+    /// Some name tokens that text never becomes, and are left out.
+    pub(crate) dropped: bool,
+    /// Some name a pair that came before; that one counts.
+    pub(crate) repeated: bool,
+}
+
+/// Pairs of ids from pairs of texts.
+pub(crate) fn merges(
     vocabulary: &Vocabulary,
     kinds: &[TokenKind],
     pieces: &Pieces,
     index: &PieceIndex,
-) -> Result<PairMap, TokenizerError> {
+) -> Result<Merges, TokenizerError> {
     let list = &vocabulary.merges;
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(8);
     let chunk = list.len().div_ceil(threads).max(MERGES_A_THREAD);
@@ -131,17 +157,21 @@ fn merges(
         };
         std::iter::once(first).chain(others.into_iter().map(join)).collect()
     });
-    let mut map = PairMap::with_capacity(list.len());
+    let map = PairMap::with_capacity(list.len());
+    let mut merges = Merges { map, dropped: false, repeated: false };
     let mut rank = 0;
     for part in parts {
         for found in part? {
-            if let Some((left, right, id)) = found {
-                map.insert(pair(left, right), Merge { rank, id });
+            match found {
+                Some((left, right, id)) => {
+                    merges.repeated |= !merges.map.insert(pair(left, right), Merge { rank, id });
+                }
+                None => merges.dropped = true,
             }
             rank += 1;
         }
     }
-    Ok(map)
+    Ok(merges)
 }
 
 /// The ids of some merges, in order. A merge that spells a control token has none: text never becomes one.
@@ -155,6 +185,10 @@ fn look_up(
     let mut out = Vec::with_capacity(range.len());
     let mut control_texts: Option<HashSet<&str>> = None;
     let (mut bytes, mut guess) = (Vec::new(), 0u32);
+    let append = |text: &str, bytes: &mut Vec<u8>| match vocabulary.model {
+        Model::ByteLevel => append_bytes(text, bytes),
+        _ => bytes.extend_from_slice(text.as_bytes()),
+    };
     for rank in range {
         let merge = vocabulary.merges.get(rank).unwrap_or_default();
         // A part may begin with a space of its own, in vocabularies that do not write bytes as characters.
@@ -165,9 +199,9 @@ fn look_up(
             _ => return Err(TokenizerError::MalformedMerge { index: rank, merge: printable(merge) }),
         };
         bytes.clear();
-        append_bytes(left, &mut bytes);
+        append(left, &mut bytes);
         let middle = bytes.len();
-        append_bytes(right, &mut bytes);
+        append(right, &mut bytes);
         let [left_id, right_id] = [&bytes[..middle], &bytes[middle..]].map(|part| index.get(pieces, part));
         // Most lists are sorted by what comes of a merge: the same token as before, or the next.
         let is_normal = |id: &u32| kinds.get(*id as usize) == Some(&TokenKind::Normal);

@@ -45,6 +45,11 @@ pub(crate) fn append_bytes(text: &str, out: &mut Vec<u8>) {
     }
 }
 
+/// Does every character of `text` stand for a byte?
+pub(crate) fn is_written_in_bytes(text: &str) -> bool {
+    text.chars().all(|c| byte_of(c).is_some())
+}
+
 /// The byte that a SentencePiece token such as `<0x0A>` stands for.
 pub(crate) fn byte_of_hex(text: &str) -> Option<u8> {
     let digits = text.strip_prefix("<0x")?.strip_suffix('>')?;

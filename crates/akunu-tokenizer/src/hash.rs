@@ -77,12 +77,15 @@ impl PairMap {
         at
     }
 
-    /// Of several merges of a pair the first to be inserted is found. There is room for as many as were announced.
-    pub(crate) fn insert(&mut self, pair: u64, merge: Merge) {
+    /// Of several merges of a pair the first to be inserted is found; for the others this is `false`. There is room
+    /// for as many as were announced.
+    pub(crate) fn insert(&mut self, pair: u64, merge: Merge) -> bool {
         let at = self.probe(pair);
-        if self.slots[at].0 == NO_PAIR {
+        let vacant = self.slots[at].0 == NO_PAIR;
+        if vacant {
             self.slots[at] = (pair, merge);
         }
+        vacant
     }
 
     #[inline(always)]
@@ -190,14 +193,17 @@ impl PieceIndex {
         }
     }
 
-    /// Of several ids with the same bytes the first to be inserted is found. Empty pieces are none.
-    pub(crate) fn insert(&mut self, pieces: &Pieces, id: u32) {
-        let Some(bytes) = pieces.get(id).filter(|bytes| !bytes.is_empty()) else { return };
+    /// Of several ids with the same bytes the first to be inserted is found; for the others, and for empty pieces,
+    /// this is `false`.
+    pub(crate) fn insert(&mut self, pieces: &Pieces, id: u32) -> bool {
+        let Some(bytes) = pieces.get(id).filter(|bytes| !bytes.is_empty()) else { return false };
         let (at, tag) = self.probe(pieces, bytes);
-        if self.slots[at].id == VACANT {
+        let vacant = self.slots[at].id == VACANT;
+        if vacant {
             self.slots[at] = Slot { tag, id };
             self.longest = self.longest.max(bytes.len());
         }
+        vacant
     }
 
     #[inline]
@@ -234,7 +240,8 @@ mod tests {
             pieces.push_with(|out| out.extend(text.bytes()));
         }
         let mut index = PieceIndex::with_capacity(texts.len());
-        (0..6).for_each(|id| index.insert(&pieces, id));
+        let fresh: Vec<bool> = (0..6).map(|id| index.insert(&pieces, id)).collect();
+        assert_eq!(fresh, [false, true, true, false, true, true]);
         let find = |text: &str| index.get(&pieces, text.as_bytes());
         assert_eq!([find("a"), find("ab"), find("b"), find("")], [Some(1), Some(2), Some(5), None]);
         assert_eq!(

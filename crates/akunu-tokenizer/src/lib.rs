@@ -11,6 +11,7 @@
 mod bytelevel;
 mod bytes;
 mod cache;
+mod charlevel;
 mod charsmap;
 pub mod chat;
 mod eog;
@@ -23,9 +24,11 @@ mod model_file;
 mod native;
 mod pretokenizer;
 mod protobuf;
+mod scratch;
 mod sentencepiece;
 mod special;
 mod stream;
+mod trie;
 mod unicode;
 mod unigram;
 mod vocabulary;
@@ -104,6 +107,9 @@ pub trait Tokenizer: Debug + Send + Sync {
 
     /// Every token after which generation stops, sorted.
     fn end_of_generation(&self) -> &[u32];
+
+    /// What turns text into ids here, in a few words.
+    fn describe(&self) -> String;
 
     /// Does a text begin with a space that encoding put there and decoding takes away?
     fn has_space_prefix(&self) -> bool;

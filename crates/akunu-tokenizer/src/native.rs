@@ -1,18 +1,15 @@
 //! The tokenizers of this crate, behind one type: what all models share stands here.
 
-use std::sync::{Mutex, PoisonError};
-
 use akunu_format::Strings;
 
 use crate::bytelevel::ByteLevel;
 use crate::bytes::{append_bytes, byte_of_hex};
-use crate::cache::WordCache;
 use crate::eog::{self, Candidate};
 use crate::hash::Pieces;
-use crate::merge::Merger;
+use crate::pretokenizer::PreTokenizer;
+use crate::scratch::{Pool, Scratch};
 use crate::sentencepiece::{SPACE_MARK, SentencePiece};
 use crate::special::{Fragment, SpecialTexts};
-use crate::unigram::Way;
 use crate::wordpiece::WordPiece;
 use crate::{
     EncodeOptions, MAX_TEXT, Model, SpecialTokens, TokenKind, Tokenizer, TokenizerError, Vocabulary,
@@ -30,7 +27,7 @@ pub struct NativeTokenizer {
     special: SpecialTokens,
     end_of_generation: Vec<u32>,
     add_space_prefix: bool,
-    scratch: Mutex<Vec<Scratch>>,
+    scratch: Pool,
 }
 
 #[derive(Debug)]
@@ -39,18 +36,6 @@ enum Encoder {
     ByteLevel(ByteLevel),
     WordPiece(WordPiece),
 }
-
-/// Working memory of one encoding. Kept for the next: threads that encode at the same time have one each.
-#[derive(Debug, Default)]
-pub(crate) struct Scratch {
-    pub(crate) cache: WordCache,
-    pub(crate) merger: Merger,
-    pub(crate) text: String,
-    pub(crate) ways: Vec<Way>,
-}
-
-/// Working memories that are kept.
-const MAX_SCRATCH: usize = 16;
 
 impl NativeTokenizer {
     pub fn new(vocabulary: Vocabulary) -> Result<NativeTokenizer, TokenizerError> {
@@ -63,7 +48,10 @@ impl NativeTokenizer {
             Model::SentencePiece | Model::Unigram => {
                 Encoder::SentencePiece(SentencePiece::new(&vocabulary, &kinds, &pieces)?)
             }
-            Model::ByteLevel => Encoder::ByteLevel(ByteLevel::new(&vocabulary, &kinds, &pieces)?),
+            Model::ByteLevel => {
+                let pre = PreTokenizer::named(&vocabulary.pre)?;
+                Encoder::ByteLevel(ByteLevel::new(&vocabulary, pre, &kinds, &pieces)?)
+            }
             Model::WordPiece => Encoder::WordPiece(WordPiece::new(&vocabulary, &kinds, &pieces)),
         };
         let with_ids = || (0u32..).zip(vocabulary.tokens.iter()).zip(&kinds);
@@ -82,7 +70,7 @@ impl NativeTokenizer {
             add_space_prefix: vocabulary.add_space_prefix,
             texts: vocabulary.tokens,
             kinds,
-            scratch: Mutex::new(Vec::new()),
+            scratch: Pool::default(),
         })
     }
 
@@ -131,20 +119,10 @@ impl Tokenizer for NativeTokenizer {
         if text.len() > MAX_TEXT {
             return Err(TokenizerError::TextTooLong { len: text.len(), max: MAX_TEXT });
         }
-        let pool = || self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
-        let kept = pool().pop();
-        let mut scratch = kept.unwrap_or_default();
         let before = ids.len();
-        let result = self.encode_fragments(text, options, &mut scratch, ids);
+        let result = self.scratch.with(|scratch| self.encode_fragments(text, options, scratch, ids));
         if result.is_err() {
             ids.truncate(before);
-        }
-        scratch.merger.release_excess();
-        scratch.ways.clear();
-        scratch.ways.shrink_to(1 << 14);
-        let mut pool = pool();
-        if pool.len() < MAX_SCRATCH {
-            pool.push(scratch);
         }
         result
     }
@@ -175,6 +153,14 @@ impl Tokenizer for NativeTokenizer {
 
     fn end_of_generation(&self) -> &[u32] {
         &self.end_of_generation
+    }
+
+    fn describe(&self) -> String {
+        match &self.model {
+            Encoder::SentencePiece(model) => model.describe().into(),
+            Encoder::ByteLevel(_) => "byte-level BPE".into(),
+            Encoder::WordPiece(_) => "WordPiece".into(),
+        }
     }
 
     fn has_space_prefix(&self) -> bool {

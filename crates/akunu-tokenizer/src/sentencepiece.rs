@@ -6,7 +6,7 @@ use crate::charsmap::{CharsMap, Normalizer};
 use crate::error::printable;
 use crate::hash::{Merge, PieceIndex, Pieces};
 use crate::merge::NONE;
-use crate::native::Scratch;
+use crate::scratch::Scratch;
 use crate::unigram::Unigram;
 use crate::{Model, TokenKind, Vocabulary};
 
@@ -38,7 +38,7 @@ enum Rule {
 /// Between two others no merge can ever reach, so the text may be cut there, whatever the vocabulary is like, and
 /// its parts merge alone to what they merge to together. In most vocabularies that is in front of every space.
 #[derive(Debug)]
-struct Neighbours(Vec<u64>);
+pub(crate) struct Neighbours(Vec<u64>);
 
 impl Neighbours {
     fn bit(left: u8, right: u8) -> (usize, u64) {
@@ -46,7 +46,12 @@ impl Neighbours {
         (pair / 64, 1 << (pair % 64))
     }
 
-    fn add(&mut self, token: &[u8]) {
+    /// None yet.
+    pub(crate) fn new() -> Neighbours {
+        Neighbours(vec![0; 1024])
+    }
+
+    pub(crate) fn add(&mut self, token: &[u8]) {
         for pair in token.windows(2) {
             let (word, bit) = Neighbours::bit(pair[0], pair[1]);
             self.0[word] |= bit;
@@ -55,7 +60,7 @@ impl Neighbours {
 
     /// The end of the part of `text` that starts at `start`.
     #[inline]
-    fn cut(&self, text: &[u8], start: usize) -> usize {
+    pub(crate) fn cut(&self, text: &[u8], start: usize) -> usize {
         let mut at = start + 1;
         while at < text.len() {
             let (word, bit) = Neighbours::bit(text[at - 1], text[at]);
@@ -77,7 +82,7 @@ impl SentencePiece {
     ) -> Result<SentencePiece, TokenizerError> {
         let mut index = PieceIndex::with_capacity(kinds.len());
         let mut unigram = Some(Unigram::new()).filter(|_| vocabulary.model == Model::Unigram);
-        let (mut byte_ids, mut neighbours) = ([NONE; 256], Neighbours(vec![0; 1024]));
+        let (mut byte_ids, mut neighbours) = ([NONE; 256], Neighbours::new());
         for (id, kind) in kinds.iter().enumerate() {
             let bytes = pieces.get(id as u32).unwrap_or_default();
             match kind {
@@ -86,8 +91,10 @@ impl SentencePiece {
                     match &mut unigram {
                         // Unused tokens keep their id and are no part of any text.
                         Some(_) if *kind == TokenKind::Unused => {}
-                        Some(unigram) => unigram.insert(pieces, id as u32, score),
-                        None => index.insert(pieces, id as u32),
+                        Some(unigram) => unigram.insert(pieces, id as u32, score.into()),
+                        None => {
+                            index.insert(pieces, id as u32);
+                        }
                     }
                     neighbours.add(bytes);
                 }
@@ -152,6 +159,13 @@ impl SentencePiece {
             }
         }
         Ok(())
+    }
+
+    pub(crate) fn describe(&self) -> &'static str {
+        match self.rule {
+            Rule::Merges { .. } => "SentencePiece BPE",
+            Rule::Unigram(_) => "SentencePiece Unigram",
+        }
     }
 
     /// Leaves the tokens of `text` as the parts of the merger; those without a token are characters.

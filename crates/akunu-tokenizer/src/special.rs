@@ -1,29 +1,21 @@
 //! Tokens that are found in a text before the model sees it: control tokens such as `<|im_end|>`, if the caller
 //! wants them, and those that the vocabulary's maker defined (always).
 
-use std::collections::HashMap;
-
 use crate::TokenKind;
-use crate::hash::Seed;
+use crate::trie::Trie;
 
-/// A byte trie. Nodes are numbers, and an edge is found by (node, byte).
 #[derive(Debug)]
 pub(crate) struct SpecialTexts {
-    edges: HashMap<u64, u32, Seed>,
-    /// By node: the token that ends there, or [`NO_TOKEN`].
-    ends: Vec<End>,
-    /// Bytes that such a token can begin with, to pass over nearly everything at once.
-    first: [bool; 256],
+    trie: Trie,
+    tokens: Vec<Token>,
     any_user_defined: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct End {
+struct Token {
     id: u32,
     user_defined: bool,
 }
-
-const NO_TOKEN: End = End { id: u32::MAX, user_defined: false };
 
 /// A part of a text: still text, or a token already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,37 +26,16 @@ pub(crate) enum Fragment<'t> {
 
 impl SpecialTexts {
     pub(crate) fn new<'v>(tokens: impl Iterator<Item = (u32, &'v str, TokenKind)>) -> SpecialTexts {
-        let mut special = SpecialTexts {
-            edges: HashMap::with_hasher(Seed::random()),
-            ends: vec![NO_TOKEN],
-            first: [false; 256],
-            any_user_defined: false,
-        };
+        let mut special = SpecialTexts { trie: Trie::new(), tokens: Vec::new(), any_user_defined: false };
         for (id, text, kind) in tokens {
             let user_defined = kind == TokenKind::UserDefined;
             let wanted = user_defined || matches!(kind, TokenKind::Control | TokenKind::Unknown);
-            if wanted && !text.is_empty() {
-                special.insert(id, text, user_defined);
+            if wanted && special.trie.insert(text, special.tokens.len() as u32) {
+                special.tokens.push(Token { id, user_defined });
+                special.any_user_defined |= user_defined;
             }
         }
         special
-    }
-
-    fn insert(&mut self, id: u32, text: &str, user_defined: bool) {
-        let mut node = 0u32;
-        for &byte in text.as_bytes() {
-            let fresh = self.ends.len() as u32;
-            node = *self.edges.entry(edge(node, byte)).or_insert(fresh);
-            if node == fresh {
-                self.ends.push(NO_TOKEN);
-            }
-        }
-        self.first[text.as_bytes()[0] as usize] = true;
-        self.any_user_defined |= user_defined;
-        let end = &mut self.ends[node as usize];
-        if end.id == NO_TOKEN.id {
-            *end = End { id, user_defined };
-        }
     }
 
     /// Hands the parts of `text` to `emit` in order: at each place the longest token, and what lies between.
@@ -95,24 +66,10 @@ impl SpecialTexts {
     }
 
     fn longest(&self, bytes: &[u8], at: usize, parse_special: bool) -> Option<(u32, usize)> {
-        if !self.first[bytes[at] as usize] {
-            return None;
-        }
-        let (mut node, mut found) = (0, None);
-        for (offset, &byte) in bytes[at..].iter().enumerate() {
-            let Some(&next) = self.edges.get(&edge(node, byte)) else { break };
-            node = next;
-            let end = self.ends[node as usize];
-            if end.id != NO_TOKEN.id && (parse_special || end.user_defined) {
-                found = Some((end.id, at + offset + 1));
-            }
-        }
-        found
+        let wanted = |place: u32| parse_special || self.tokens[place as usize].user_defined;
+        let (place, end) = self.trie.longest(bytes, at, wanted)?;
+        Some((self.tokens[place as usize].id, end))
     }
-}
-
-fn edge(node: u32, byte: u8) -> u64 {
-    (node as u64) << 8 | byte as u64
 }
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ pub(crate) struct Unigram {
 struct Node {
     next: u32,
     id: u32,
-    score: f32,
+    score: f64,
 }
 
 /// The best way to a place: the last token of it, and where that starts.
@@ -44,11 +44,11 @@ impl Unigram {
     }
 
     /// Adds a token. What is not a finite score is the worst there is.
-    pub(crate) fn insert(&mut self, pieces: &Pieces, id: u32, score: f32) {
+    pub(crate) fn insert(&mut self, pieces: &Pieces, id: u32, score: f64) {
         let bytes = pieces.get(id).unwrap_or_default();
         let Some((&last, start)) = bytes.split_last() else { return };
         let score = if score.is_finite() { score } else { -1e9 };
-        self.unknown_score = self.unknown_score.min(f64::from(score) - UNKNOWN_PENALTY);
+        self.unknown_score = self.unknown_score.min(score - UNKNOWN_PENALTY);
         let mut node = 0;
         for &byte in start {
             node = self.step(node, byte).next;
@@ -86,7 +86,7 @@ impl Unigram {
                 let Some(next) = self.trie.get(&edge(node, byte)) else { break };
                 node = next.next;
                 if next.id != NONE && text.is_char_boundary(at + 1) {
-                    offer(at + 1, so_far + f64::from(next.score), next.id);
+                    offer(at + 1, so_far + next.score, next.id);
                     has_single |= at + 1 == start + width;
                 }
             }

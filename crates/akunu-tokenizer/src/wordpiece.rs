@@ -2,12 +2,12 @@
 //! token that fits, then the longest that fits what is left. A word for which that fails is one unknown token.
 
 use crate::hash::{PieceIndex, Pieces};
-use crate::native::Scratch;
+use crate::scratch::Scratch;
 use crate::unicode::{Class, without_marks};
 use crate::{TokenKind, TokenizerError, Vocabulary};
 
 /// Longer words, in characters, are not tried.
-const LONGEST_WORD: usize = 100;
+pub(crate) const LONGEST_WORD: usize = 100;
 
 #[derive(Debug)]
 pub(crate) struct WordPiece {
@@ -95,7 +95,8 @@ impl WordPiece {
         result
     }
 
-    fn encode_word(
+    /// Appends the tokens of one word.
+    pub(crate) fn encode_word(
         &self,
         word: &str,
         pieces: &Pieces,

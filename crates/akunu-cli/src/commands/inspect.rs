@@ -40,7 +40,7 @@ struct Report<'a> {
     bits_per_weight: f64,
     dtypes: BTreeMap<&'static str, Share>,
     vocab_size: usize,
-    vocabulary: Option<&'a str>,
+    vocabulary: Option<String>,
     context_length: usize,
     hidden_size: usize,
     layer_count: usize,
@@ -138,7 +138,10 @@ fn report(model: &Model) -> Report<'_> {
         bits_per_weight: bytes as f64 * 8.0 / parameters.max(1) as f64,
         dtypes,
         vocab_size: config.vocab_size,
-        vocabulary: text("tokenizer.ggml.model"),
+        vocabulary: match text("tokenizer.ggml.model") {
+            Some(kind) => Some(kind.to_string()),
+            None => model.tokenizer().ok().map(|tokenizer| tokenizer.describe()),
+        },
         context_length: config.context_length,
         hidden_size: config.hidden_size,
         layer_count: config.layer_count,
@@ -225,10 +228,10 @@ fn lines(report: &Report<'_>, config: &ModelConfig) -> Vec<(&'static str, String
 }
 
 fn vocabulary(report: &Report<'_>) -> String {
-    match (report.vocabulary, report.format) {
-        (Some(kind), _) => kind.to_string(),
+    match (&report.vocabulary, report.format) {
+        (Some(kind), _) => kind.clone(),
         (None, "GGUF") => "no tokens in the file".to_string(),
-        (None, _) => "no GGUF vocabulary".to_string(),
+        (None, _) => "no vocabulary".to_string(),
     }
 }
 

@@ -148,17 +148,30 @@ pub struct Strings(Repr);
 
 #[derive(Clone)]
 enum Repr {
-    Owned(Vec<String>),
+    /// End to end, and where each ends.
+    Owned { text: String, ends: Vec<usize> },
     /// Where in the region each string's 8-byte length starts; the text follows it.
-    Mapped {
-        region: Region,
-        starts: Arc<[usize]>,
-    },
+    Mapped { region: Region, starts: Arc<[usize]> },
 }
 
 impl Strings {
     pub const fn new() -> Strings {
-        Strings(Repr::Owned(Vec::new()))
+        Strings(Repr::Owned { text: String::new(), ends: Vec::new() })
+    }
+
+    /// Appends one that is made of `parts`. Those that were read from a file are copied first.
+    pub fn push(&mut self, parts: &[&str]) {
+        if let Repr::Mapped { .. } = &self.0 {
+            *self = self.iter().collect();
+        }
+        self.extend_owned(parts.iter().copied());
+    }
+
+    fn extend_owned<'a>(&mut self, parts: impl IntoIterator<Item = &'a str>) {
+        if let Repr::Owned { text, ends } = &mut self.0 {
+            parts.into_iter().for_each(|part| text.push_str(part));
+            ends.push(text.len());
+        }
     }
 
     pub(crate) fn mapped(region: Region, starts: Vec<usize>) -> Strings {
@@ -167,7 +180,7 @@ impl Strings {
 
     pub fn len(&self) -> usize {
         match &self.0 {
-            Repr::Owned(strings) => strings.len(),
+            Repr::Owned { ends, .. } => ends.len(),
             Repr::Mapped { starts, .. } => starts.len(),
         }
     }
@@ -178,7 +191,10 @@ impl Strings {
 
     pub fn get(&self, index: usize) -> Option<&str> {
         match &self.0 {
-            Repr::Owned(strings) => strings.get(index).map(String::as_str),
+            Repr::Owned { text, ends } => {
+                let start = if index == 0 { 0 } else { *ends.get(index - 1)? };
+                text.get(start..*ends.get(index)?)
+            }
             // Checked when the file was opened; looked at again with checks because somebody may have
             // written to the file since.
             Repr::Mapped { region, starts } => {
@@ -203,13 +219,17 @@ impl Default for Strings {
 
 impl FromIterator<String> for Strings {
     fn from_iter<I: IntoIterator<Item = String>>(strings: I) -> Strings {
-        Strings(Repr::Owned(strings.into_iter().collect()))
+        let mut all = Strings::new();
+        strings.into_iter().for_each(|text| all.extend_owned([text.as_str()]));
+        all
     }
 }
 
 impl<'a> FromIterator<&'a str> for Strings {
     fn from_iter<I: IntoIterator<Item = &'a str>>(strings: I) -> Strings {
-        strings.into_iter().map(str::to_string).collect()
+        let mut all = Strings::new();
+        strings.into_iter().for_each(|text| all.extend_owned([text]));
+        all
     }
 }
 

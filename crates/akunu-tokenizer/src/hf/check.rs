@@ -63,9 +63,19 @@ struct Model<'j> {
     kind: Option<Cow<'j, str>>,
     vocab: Option<IgnoredAny>,
     merges: Option<IgnoredAny>,
+    #[serde(default)]
+    unk_token: Value,
+    #[serde(default)]
+    unk_id: Value,
 }
 
 impl<'j> Description<'j> {
+    /// The token that stands for text without one: its text, or its id.
+    pub(super) fn unknown(&self) -> (Option<&str>, Option<u64>) {
+        let model = self.model.as_ref();
+        (model.and_then(|model| model.unk_token.as_str()), model.and_then(|model| model.unk_id.as_u64()))
+    }
+
     pub(super) fn read(json: &'j [u8]) -> Result<Description<'j>, TokenizerError> {
         let about: Description<'j> = serde_json::from_slice(json).map_err(|error| not_json(FILE, &error))?;
         let Some(model) = &about.model else { return Err(missing("model")) };

@@ -1,10 +1,17 @@
-//! `tokenizer.json`, as Hugging Face folders have it. The `tokenizers` crate, which defines that format, turns text
-//! into ids; what a token adds to a text, which tokens are special and what goes around a text is worked out once,
-//! when the file is opened (`docs/decisions/0005-tokenizer-json.md`).
+//! `tokenizer.json`, as Hugging Face folders have it. A file that is known through and through goes on our own
+//! tokenizers (`recognise`, `native`); any other through the `tokenizers` crate, which defines that format. What a token
+//! adds to a text, which tokens are special and what goes around a text is worked out once, when the file is opened
+//! (`docs/decisions/0005-tokenizer-json.md`).
 
+mod added;
 mod check;
+mod file;
+mod native;
+mod normalize;
 mod pieces;
+mod recognise;
 mod sidecar;
+mod unigram;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -17,6 +24,8 @@ use crate::error::printable;
 use crate::hash::Pieces;
 use crate::{EncodeOptions, SpecialTokens, TokenKind, Tokenizer, TokenizerError};
 use check::Description;
+use file::File;
+use native::{Native, Recognised};
 use pieces::Steps;
 pub use sidecar::Sidecar;
 
@@ -25,9 +34,7 @@ const MAX_TEXT: usize = 1 << 26;
 
 /// A tokenizer made of a `tokenizer.json`.
 pub struct HfTokenizer {
-    inner: tokenizers::Tokenizer,
-    /// The added tokens without the special ones: for text in which those are not to be read.
-    plain: AddedVocabulary,
+    engine: Engine,
     texts: Strings,
     kinds: Vec<TokenKind>,
     pieces: Pieces,
@@ -39,10 +46,28 @@ pub struct HfTokenizer {
     space_prefix: bool,
 }
 
+/// What turns text into ids.
+enum Engine {
+    Native(Box<Native>),
+    Library(Box<Library>),
+}
+
+/// The `tokenizers` crate.
+struct Library {
+    inner: tokenizers::Tokenizer,
+    /// The added tokens without the special ones: for text in which those are not to be read.
+    plain: AddedVocabulary,
+    /// What text without a token becomes. Special in some files, and yet no sign of a special text.
+    unknown: Option<u32>,
+    /// Why it is needed.
+    why: String,
+}
+
 impl std::fmt::Debug for HfTokenizer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("HfTokenizer")
             .field("tokens", &self.kinds.len())
+            .field("encoder", &self.describe())
             .field("special", &self.special)
             .finish_non_exhaustive()
     }
@@ -59,7 +84,48 @@ impl HfTokenizer {
     }
 
     pub fn from_bytes(json: &[u8], sidecar: &Sidecar) -> Result<HfTokenizer, TokenizerError> {
-        let steps = Steps::of(&Description::read(json)?)?;
+        match recognise(json) {
+            Ok((file, recognised)) => HfTokenizer::native(&file, recognised, sidecar),
+            Err(why) => HfTokenizer::library(json, sidecar, why),
+        }
+    }
+
+    /// The same through the `tokenizers` crate, whether the file is known or not.
+    pub fn from_bytes_by_library(json: &[u8], sidecar: &Sidecar) -> Result<HfTokenizer, TokenizerError> {
+        HfTokenizer::library(json, sidecar, "it was asked for".into())
+    }
+
+    fn native(
+        file: &File<'_>,
+        recognised: Recognised,
+        sidecar: &Sidecar,
+    ) -> Result<HfTokenizer, TokenizerError> {
+        let Recognised { native, vocabulary, surfaces, prefix, suffix } = recognised;
+        let steps = Steps::of(&file.decoder)?;
+        let (texts, kinds) = (vocabulary.tokens, vocabulary.kinds);
+        let surface = |id: u32| {
+            let at = surfaces.binary_search_by_key(&id, |surface| surface.0).ok()?;
+            Some(surfaces[at].1.as_str())
+        };
+        let pieces = steps.pieces(&texts, &kinds, surface);
+        let mut tokenizer = HfTokenizer {
+            engine: Engine::Native(Box::new(native)),
+            texts,
+            kinds,
+            pieces,
+            prefix,
+            suffix,
+            special: SpecialTokens::default(),
+            end_of_generation: Vec::new(),
+            space_prefix: steps.have_space_prefix(),
+        };
+        tokenizer.find_special(sidecar);
+        Ok(tokenizer)
+    }
+
+    fn library(json: &[u8], sidecar: &Sidecar, why: String) -> Result<HfTokenizer, TokenizerError> {
+        let about = Description::read(json)?;
+        let steps = Steps::of(about.decoder.as_ref().unwrap_or(&serde_json::Value::Null))?;
         let mut inner: tokenizers::Tokenizer =
             guard(|| tokenizers::Tokenizer::from_bytes(json).map_err(|error| library(&*error)))?;
         // A prompt is not to be cut or filled up behind its writer's back.
@@ -68,40 +134,40 @@ impl HfTokenizer {
         inner.set_encode_special_tokens(false);
         let mut plain = inner.get_added_vocabulary().clone();
         plain.set_encode_special_tokens(true);
+        let unknown = match about.unknown() {
+            (Some(text), _) => inner.get_model().token_to_id(text),
+            (None, id) => id.and_then(|id| u32::try_from(id).ok()),
+        };
 
         let (texts, kinds) = tokens(&inner)?;
-        let pieces = steps.pieces(&texts, &kinds);
+        let surfaces = inner.get_added_vocabulary();
+        let surfaces: Vec<Option<String>> =
+            (0..kinds.len() as u32).map(|id| surfaces.simple_id_to_token(id)).collect();
+        let pieces = steps.pieces(&texts, &kinds, |id| surfaces.get(id as usize)?.as_deref());
+        let mut engine = Library { inner, plain, unknown, why };
+        let (prefix, suffix) = engine.around(&kinds)?;
         let mut tokenizer = HfTokenizer {
-            inner,
-            plain,
+            engine: Engine::Library(Box::new(engine)),
             texts,
             kinds,
             pieces,
-            prefix: Vec::new(),
-            suffix: Vec::new(),
+            prefix,
+            suffix,
             special: SpecialTokens::default(),
             end_of_generation: Vec::new(),
             space_prefix: steps.have_space_prefix(),
         };
-        tokenizer.find_special(sidecar)?;
+        tokenizer.find_special(sidecar);
         Ok(tokenizer)
     }
 
-    /// What the post-processor puts around a text, and the roles of the special tokens.
-    fn find_special(&mut self, sidecar: &Sidecar) -> Result<(), TokenizerError> {
-        let probe = "a";
-        let body = guard(|| self.body(probe, false))?;
-        let whole = guard(|| self.inner.encode_fast(probe, true).map_err(|error| library(&*error)))?;
-        let whole = whole.get_ids();
-        let at = whole.windows(body.len().max(1)).position(|window| window == body);
-        let Some(at) = at.filter(|_| !body.is_empty()) else {
-            return Err(TokenizerError::Unsupported {
-                what: "a post-processor that changes the tokens of the text itself".into(),
-            });
-        };
-        self.prefix = whole[..at].to_vec();
-        self.suffix = whole[at + body.len()..].to_vec();
+    /// Is it on our own tokenizers?
+    pub fn is_native(&self) -> bool {
+        matches!(self.engine, Engine::Native(_))
+    }
 
+    /// The roles of the special tokens.
+    fn find_special(&mut self, sidecar: &Sidecar) {
         let named = |text: &Option<String>| text.as_deref().and_then(|text| self.find_token(text));
         let known = |id: &Option<u32>| id.filter(|&id| (id as usize) < self.kinds.len());
         let first = self.prefix.first().copied();
@@ -137,7 +203,6 @@ impl HfTokenizer {
         special.add_eos = special.eos.is_some_and(|eos| self.suffix.contains(&eos));
         special.add_separator = special.separator.is_some_and(|separator| self.suffix.contains(&separator));
         self.find_ends(special, sidecar);
-        Ok(())
     }
 
     fn find_ends(&mut self, mut special: SpecialTokens, sidecar: &Sidecar) {
@@ -158,9 +223,26 @@ impl HfTokenizer {
         (special.eot, self.special.eot) = (eot, eot);
         (self.special, self.end_of_generation) = (special, ids);
     }
+}
+
+impl Library {
+    /// What the post-processor puts around a text.
+    fn around(&mut self, kinds: &[TokenKind]) -> Result<(Vec<u32>, Vec<u32>), TokenizerError> {
+        let probe = "a";
+        let body = guard(|| self.body(probe, kinds, false))?;
+        let whole = guard(|| self.inner.encode_fast(probe, true).map_err(|error| library(&*error)))?;
+        let whole = whole.get_ids();
+        let at = whole.windows(body.len().max(1)).position(|window| window == body);
+        let Some(at) = at.filter(|_| !body.is_empty()) else {
+            return Err(TokenizerError::Unsupported {
+                what: "a post-processor that changes the tokens of the text itself".into(),
+            });
+        };
+        Ok((whole[..at].to_vec(), whole[at + body.len()..].to_vec()))
+    }
 
     /// The tokens of a text and nothing around them.
-    fn body(&self, text: &str, parse_special: bool) -> Result<Vec<u32>, TokenizerError> {
+    fn body(&self, text: &str, kinds: &[TokenKind], parse_special: bool) -> Result<Vec<u32>, TokenizerError> {
         let failed = |error: tokenizers::Error| library(&*error);
         let added = if parse_special { self.inner.get_added_vocabulary() } else { &self.plain };
         let mut parts = added.extract_and_normalize(self.inner.get_normalizer(), text);
@@ -169,10 +251,12 @@ impl HfTokenizer {
         }
         let model = self.inner.get_model();
         model.tokenize_in_pretokenized(&mut parts, None).map_err(failed)?;
+        let is_text =
+            |id: u32| Some(id) == self.unknown || kinds.get(id as usize) != Some(&TokenKind::Control);
         let mut ids = Vec::new();
         for (_, _, tokens) in parts.get_splits(OffsetReferential::Normalized, OffsetType::Byte) {
             for token in tokens.iter().flatten() {
-                if parse_special || self.token_kind(token.id) != Some(TokenKind::Control) {
+                if parse_special || is_text(token.id) {
                     ids.push(token.id);
                     continue;
                 }
@@ -195,18 +279,28 @@ impl Tokenizer for HfTokenizer {
         options: EncodeOptions,
         ids: &mut Vec<u32>,
     ) -> Result<(), TokenizerError> {
-        if text.len() > MAX_TEXT {
-            return Err(TokenizerError::TextTooLong { len: text.len(), max: MAX_TEXT });
+        let max = if self.is_native() { crate::MAX_TEXT } else { MAX_TEXT };
+        if text.len() > max {
+            return Err(TokenizerError::TextTooLong { len: text.len(), max });
         }
-        let body =
-            if text.is_empty() { Vec::new() } else { guard(|| self.body(text, options.parse_special))? };
+        let before = ids.len();
         let around = |ids: &mut Vec<u32>, special: &[u32]| {
             if options.add_special {
                 ids.extend_from_slice(special);
             }
         };
         around(ids, &self.prefix);
-        ids.extend(body);
+        let body = match &self.engine {
+            Engine::Native(native) => native.encode(text, !options.parse_special, ids),
+            Engine::Library(_) if text.is_empty() => Ok(()),
+            Engine::Library(library) => {
+                guard(|| library.body(text, &self.kinds, options.parse_special)).map(|body| ids.extend(body))
+            }
+        };
+        if let Err(error) = body {
+            ids.truncate(before);
+            return Err(error);
+        }
         around(ids, &self.suffix);
         Ok(())
     }
@@ -228,7 +322,12 @@ impl Tokenizer for HfTokenizer {
     }
 
     fn find_token(&self, text: &str) -> Option<u32> {
-        self.inner.token_to_id(text)
+        match &self.engine {
+            Engine::Native(_) => {
+                (0u32..).zip(self.texts.iter()).find(|(_, token)| *token == text).map(|(id, _)| id)
+            }
+            Engine::Library(library) => library.inner.token_to_id(text),
+        }
     }
 
     fn special(&self) -> &SpecialTokens {
@@ -239,9 +338,27 @@ impl Tokenizer for HfTokenizer {
         &self.end_of_generation
     }
 
+    /// Which tokenizer this file is on, and, where it is not our own, why.
+    fn describe(&self) -> String {
+        match &self.engine {
+            Engine::Native(native) => native.describe().into(),
+            Engine::Library(library) => {
+                format!("the tokenizers library (not known here: {})", library.why)
+            }
+        }
+    }
+
     fn has_space_prefix(&self) -> bool {
         self.space_prefix
     }
+}
+
+/// The file as our own tokenizers have it; if they cannot, why.
+fn recognise(json: &[u8]) -> Result<(File<'_>, Recognised), String> {
+    let file: File<'_> = serde_json::from_slice(json)
+        .map_err(|error| printable(&format!("what is not known in it: {error}")))?;
+    let recognised = native::build(&file)?;
+    Ok((file, recognised))
 }
 
 /// Texts and kinds by id. Ids that no token has are unused, and empty.
@@ -281,7 +398,7 @@ fn is_added(kind: TokenKind) -> bool {
     matches!(kind, TokenKind::Control | TokenKind::Unknown | TokenKind::UserDefined)
 }
 
-fn library(error: &(dyn std::error::Error + Send + Sync + 'static)) -> TokenizerError {
+pub(super) fn library(error: &(dyn std::error::Error + Send + Sync + 'static)) -> TokenizerError {
     TokenizerError::Library { message: printable(&error.to_string()) }
 }
 

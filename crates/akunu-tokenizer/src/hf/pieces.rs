@@ -4,7 +4,6 @@
 use akunu_format::Strings;
 use serde_json::Value;
 
-use super::check::Description;
 use crate::bytes::{append_bytes, byte_of_hex};
 use crate::error::printable;
 use crate::hash::Pieces;
@@ -33,11 +32,12 @@ pub(super) struct Steps {
 }
 
 impl Steps {
-    pub(super) fn of(about: &Description) -> Result<Steps, TokenizerError> {
+    /// What a `decoder` does.
+    pub(super) fn of(decoder: &Value) -> Result<Steps, TokenizerError> {
         let mut steps = Steps::default();
-        match &about.decoder {
-            Some(decoder) => steps.read(decoder)?,
-            None => (steps.steps, steps.space_prefix) = (vec![Step::Spaced], true),
+        match decoder {
+            decoder if !decoder.is_null() => steps.read(decoder)?,
+            _ => (steps.steps, steps.space_prefix) = (vec![Step::Spaced], true),
         }
         Ok(steps)
     }
@@ -47,9 +47,16 @@ impl Steps {
         self.space_prefix
     }
 
-    pub(super) fn pieces(&self, texts: &Strings, kinds: &[TokenKind]) -> Pieces {
+    /// `surface` gives the text of tokens that is not the one in the vocabulary.
+    pub(super) fn pieces<'s>(
+        &self,
+        texts: &Strings,
+        kinds: &[TokenKind],
+        surface: impl Fn(u32) -> Option<&'s str>,
+    ) -> Pieces {
         let mut pieces = Pieces::default();
-        for (text, kind) in texts.iter().zip(kinds) {
+        for ((id, text), kind) in (0u32..).zip(texts.iter()).zip(kinds) {
+            let text = surface(id).unwrap_or(text);
             pieces.push_with(|out| {
                 let hidden = matches!(kind, TokenKind::Control | TokenKind::Unknown);
                 if !hidden && !text.is_empty() {

@@ -2,8 +2,11 @@
 //! of models; `tokenizer.ggml.pre` names it. A name that is not here is an error: cut wrongly, a text still
 //! becomes tokens, only not those that the model was trained on.
 
+mod patterns;
 mod sets;
 mod words;
+
+use std::borrow::Cow;
 
 use crate::TokenizerError;
 use crate::error::printable;
@@ -11,8 +14,8 @@ use crate::unicode::{Class, Reader};
 use words::{Cased, Cl100k};
 
 /// A pattern. What it matches becomes a piece, and so does what lies between two matches.
-#[derive(Clone, Copy, Debug)]
-enum Step {
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Step {
     Gpt2,
     Cl100k(Cl100k),
     Cased(Cased),
@@ -188,15 +191,15 @@ pub(crate) fn begins_with_bos(pre: &str) -> bool {
 }
 
 /// Cuts text into words.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct PreTokenizer {
-    steps: &'static [Step],
+    steps: Cow<'static, [Step]>,
 }
 
 impl PreTokenizer {
     pub(crate) fn named(name: &str) -> Result<PreTokenizer, TokenizerError> {
         match NAMES.iter().find(|(_, names)| names.contains(&name)) {
-            Some(&(steps, _)) => Ok(PreTokenizer { steps }),
+            Some(&(steps, _)) => Ok(PreTokenizer { steps: steps.into() }),
             None => Err(TokenizerError::UnknownPreTokenizer {
                 name: printable(name),
                 known: PreTokenizer::names().collect::<Vec<_>>().join(", "),
@@ -204,13 +207,24 @@ impl PreTokenizer {
         }
     }
 
+    pub(crate) fn of_steps(steps: Vec<Step>) -> PreTokenizer {
+        PreTokenizer { steps: steps.into() }
+    }
+
+    /// What GGUF calls this, for a vocabulary that keeps whole words or does not. Several names mean the same; the one
+    /// that brings the fewest other habits comes first in the table.
+    pub(crate) fn name(&self, ignore_merges: bool) -> Option<&'static str> {
+        let same = NAMES.iter().filter(|(steps, _)| *steps == &*self.steps);
+        same.flat_map(|(_, names)| names.iter().copied()).find(|name| ignores_merges(name) == ignore_merges)
+    }
+
     pub(crate) fn names() -> impl Iterator<Item = &'static str> {
         NAMES.iter().flat_map(|(_, names)| names.iter().copied())
     }
 
     /// Hands the words of `text` to `emit` in order; together they are the text.
-    pub(crate) fn split<E>(self, text: &str, emit: &mut impl FnMut(&str) -> Result<(), E>) -> Result<(), E> {
-        split(self.steps, text, emit)
+    pub(crate) fn split<E>(&self, text: &str, emit: &mut impl FnMut(&str) -> Result<(), E>) -> Result<(), E> {
+        split(&self.steps, text, emit)
     }
 }
 
@@ -232,6 +246,16 @@ fn split<E>(steps: &[Step], text: &str, emit: &mut impl FnMut(&str) -> Result<()
 }
 
 impl Step {
+    /// What a regular expression in a `tokenizer.json` does, if it is known.
+    pub(crate) fn of_pattern(regex: &str) -> Option<Step> {
+        patterns::PATTERNS.iter().find(|(text, _)| *text == regex).map(|&(_, step)| step)
+    }
+
+    /// Does some match begin at every character, so that nothing lies between matches?
+    pub(crate) fn is_total(self) -> bool {
+        matches!(self, Step::Gpt2 | Step::Cl100k(_) | Step::Cased(_))
+    }
+
     /// The first match at or after `from`.
     fn find(self, text: Reader<'_>, from: usize) -> Option<(usize, usize)> {
         // Trying this one at each of many spaces would look at all that follow every time.

@@ -28,8 +28,8 @@ pub(super) fn gpt2(text: Reader<'_>, at: usize) -> usize {
 }
 
 /// What the many descendants of cl100k differ in.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Cl100k {
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Cl100k {
     /// `'s` and the like are words of their own, whatever their case.
     pub(super) contractions: bool,
     /// What words are of: letters, with or without marks.
@@ -69,8 +69,8 @@ impl Cl100k {
 }
 
 /// o200k and tekken, which begin a new word where capitals follow small letters.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Cased {
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Cased {
     /// `'s` and the like end the word before them.
     pub(super) contractions: bool,
     pub(super) digits: usize,

@@ -1,0 +1,142 @@
+//! BPE of characters: those of a word merge in the order of a list of pairs, as in byte-level BPE. What SentencePiece's
+//! BPE becomes in a `tokenizer.json`.
+
+use crate::bytelevel::{Merges, merges};
+use crate::bytes::byte_of_hex;
+use crate::error::printable;
+use crate::hash::{PairMap, PieceIndex, Pieces, pair};
+use crate::merge::NONE;
+use crate::scratch::Scratch;
+use crate::sentencepiece::Neighbours;
+use crate::{TokenKind, TokenizerError, Vocabulary};
+
+#[derive(Debug)]
+pub(crate) struct CharLevel {
+    /// Tokens of one character.
+    chars: PieceIndex,
+    merges: PairMap,
+    /// The tokens of bytes, which spell characters that have none; all 256 of them.
+    byte_ids: Option<Box<[u32; 256]>>,
+    unknown: Option<u32>,
+    /// A stretch of unknown text is one token, not one for each character.
+    fuse_unknown: bool,
+    neighbours: Neighbours,
+}
+
+impl CharLevel {
+    /// `pieces` are the texts of tokens as the vocabulary writes them. Refused is what merges otherwise than it reads:
+    /// merges of tokens for bytes or unknown text, and of one pair twice.
+    pub(crate) fn new(
+        vocabulary: &Vocabulary,
+        kinds: &[TokenKind],
+        pieces: &Pieces,
+        fuse_unknown: bool,
+    ) -> Result<CharLevel, TokenizerError> {
+        let refused = |what: &str| TokenizerError::Unsupported { what: what.into() };
+        let (mut index, mut chars) =
+            (PieceIndex::with_capacity(kinds.len()), PieceIndex::with_capacity(4096));
+        let (mut byte_ids, mut neighbours) = (Box::new([NONE; 256]), Neighbours::new());
+        let mut single = Vec::new();
+        for ((id, text), kind) in (0u32..).zip(vocabulary.tokens.iter()).zip(kinds) {
+            match (kind, byte_of_hex(text)) {
+                (TokenKind::Byte, Some(byte)) => byte_ids[byte as usize] = id,
+                (TokenKind::Normal, _) => {
+                    index.insert(pieces, id);
+                    neighbours.add(text.as_bytes());
+                    let mut rest = text.chars();
+                    if rest.next().is_some() && rest.next().is_none() {
+                        single.push(id);
+                    }
+                }
+                _ => {}
+            }
+        }
+        if single.len() > 4096 {
+            chars = PieceIndex::with_capacity(single.len());
+        }
+        single.iter().for_each(|&id| {
+            chars.insert(pieces, id);
+        });
+        let Merges { map, dropped, repeated } = merges(vocabulary, kinds, pieces, &index)?;
+        if dropped || repeated {
+            return Err(refused("merges of special tokens, or the same merge twice"));
+        }
+        let byte_ids = Some(byte_ids).filter(|ids| !ids.contains(&NONE));
+        let unknown = vocabulary.special.unknown;
+        if byte_ids.is_none() && unknown.is_none() {
+            return Err(refused("characters without a token to be left out"));
+        }
+        Ok(CharLevel { chars, merges: map, byte_ids, unknown, fuse_unknown, neighbours })
+    }
+
+    /// Is there a token for every byte, so that no text is unknown?
+    pub(crate) fn spells_bytes(&self) -> bool {
+        self.byte_ids.is_some()
+    }
+
+    /// Appends the tokens of a word.
+    pub(crate) fn encode(
+        &self,
+        word: &str,
+        pieces: &Pieces,
+        scratch: &mut Scratch,
+        ids: &mut Vec<u32>,
+    ) -> Result<(), TokenizerError> {
+        let (mut start, mut after_unknown) = (0, false);
+        while start < word.len() {
+            let end = self.neighbours.cut(word.as_bytes(), start);
+            let part = &word[start..end];
+            start = end;
+            if scratch.cache.append(part.as_bytes(), ids) {
+                after_unknown = false;
+                continue;
+            }
+            let before = ids.len();
+            // Unknown text is not kept: what becomes of it depends on what stands in front.
+            if self.encode_part(part, pieces, scratch, &mut after_unknown, ids)? {
+                scratch.cache.keep(part.as_bytes(), &ids[before..]);
+            }
+        }
+        Ok(())
+    }
+
+    /// `false` if some of it has no token.
+    fn encode_part(
+        &self,
+        text: &str,
+        pieces: &Pieces,
+        scratch: &mut Scratch,
+        after_unknown: &mut bool,
+        ids: &mut Vec<u32>,
+    ) -> Result<bool, TokenizerError> {
+        let (bytes, merger) = (text.as_bytes(), &mut scratch.merger);
+        merger.clear();
+        for (at, c) in text.char_indices() {
+            let end = at + c.len_utf8();
+            match (self.chars.get(pieces, &bytes[at..end]), &self.byte_ids) {
+                (Some(id), _) => merger.push(at, end, id),
+                (None, Some(ids)) => {
+                    (at..end).for_each(|at| merger.push(at, at + 1, ids[bytes[at] as usize]))
+                }
+                (None, None) => merger.push(at, end, NONE),
+            }
+        }
+        let mut known = true;
+        for part in merger.run(|left, right| self.merges.get(pair(left.id, right.id))) {
+            if part.id != NONE {
+                ids.push(part.id);
+                *after_unknown = false;
+                continue;
+            }
+            let none = || TokenizerError::Unencodable {
+                text: printable(&text[part.start as usize..part.end as usize]),
+            };
+            let unknown = self.unknown.ok_or_else(none)?;
+            if !(self.fuse_unknown && *after_unknown) {
+                ids.push(unknown);
+            }
+            (*after_unknown, known) = (true, false);
+        }
+        Ok(known)
+    }
+}

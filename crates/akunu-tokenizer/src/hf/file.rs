@@ -1,0 +1,194 @@
+//! A `tokenizer.json` as plain data, its texts where the file has them. Fields that are not named here are errors: what
+//! they would do is not known.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::Deserialize;
+use serde::de::{Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_json::Value;
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct File<'j> {
+    #[serde(default)]
+    pub(super) version: Option<String>,
+    #[serde(default, rename = "truncation")]
+    _truncation: IgnoredAny,
+    #[serde(default, rename = "padding")]
+    _padding: IgnoredAny,
+    #[serde(default)]
+    pub(super) added_tokens: Vec<AddedToken>,
+    #[serde(default)]
+    pub(super) normalizer: Value,
+    #[serde(default)]
+    pub(super) pre_tokenizer: Value,
+    #[serde(default)]
+    pub(super) post_processor: Value,
+    #[serde(default)]
+    pub(super) decoder: Value,
+    #[serde(borrow)]
+    pub(super) model: Model<'j>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct AddedToken {
+    pub(super) id: u32,
+    pub(super) content: String,
+    pub(super) single_word: bool,
+    pub(super) lstrip: bool,
+    pub(super) rstrip: bool,
+    pub(super) normalized: bool,
+    pub(super) special: bool,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Model<'j> {
+    #[serde(rename = "type")]
+    pub(super) kind: String,
+    #[serde(borrow)]
+    pub(super) vocab: Vocab<'j>,
+    #[serde(borrow, default)]
+    pub(super) merges: Option<Merges<'j>>,
+    #[serde(default)]
+    pub(super) dropout: Option<f64>,
+    #[serde(default)]
+    pub(super) unk_token: Option<String>,
+    #[serde(default)]
+    pub(super) unk_id: Option<usize>,
+    #[serde(default)]
+    pub(super) continuing_subword_prefix: Option<String>,
+    #[serde(default)]
+    pub(super) end_of_word_suffix: Option<String>,
+    #[serde(default)]
+    pub(super) fuse_unk: Option<bool>,
+    #[serde(default)]
+    pub(super) byte_fallback: Option<bool>,
+    #[serde(default)]
+    pub(super) ignore_merges: Option<bool>,
+    #[serde(default)]
+    pub(super) max_input_chars_per_word: Option<usize>,
+}
+
+#[derive(Debug)]
+pub(super) enum Vocab<'j> {
+    /// Text and id, in no order.
+    Ids(Vec<(Cow<'j, str>, u32)>),
+    /// Text and score; the id is the place.
+    Scores(Vec<(Cow<'j, str>, f64)>),
+}
+
+#[derive(Debug)]
+pub(super) struct Merges<'j>(pub(super) Vec<(Cow<'j, str>, Cow<'j, str>)>);
+
+/// A string of the file, borrowed where nothing in it is escaped.
+struct Text<'j>(Cow<'j, str>);
+
+impl<'de: 'j, 'j> Deserialize<'de> for Text<'j> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct OfText;
+        impl<'de> Visitor<'de> for OfText {
+            type Value = Text<'de>;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a string")
+            }
+            fn visit_borrowed_str<E: Error>(self, text: &'de str) -> Result<Text<'de>, E> {
+                Ok(Text(Cow::Borrowed(text)))
+            }
+            fn visit_str<E: Error>(self, text: &str) -> Result<Text<'de>, E> {
+                Ok(Text(Cow::Owned(text.to_string())))
+            }
+        }
+        deserializer.deserialize_str(OfText)
+    }
+}
+
+/// Room for this many entries at first: of a real vocabulary's order, and little beside its file.
+const USUAL: usize = 1 << 15;
+
+impl<'de: 'j, 'j> Deserialize<'de> for Vocab<'j> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct OfVocab;
+        impl<'de> Visitor<'de> for OfVocab {
+            type Value = Vocab<'de>;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("tokens with their ids, or a list of tokens with their scores")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Vocab<'de>, A::Error> {
+                let mut tokens = Vec::with_capacity(USUAL);
+                while let Some((Text(text), id)) = map.next_entry()? {
+                    tokens.push((text, id));
+                }
+                Ok(Vocab::Ids(tokens))
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Vocab<'de>, A::Error> {
+                let mut tokens = Vec::with_capacity(USUAL);
+                while let Some((Text(text), score)) = list.next_element()? {
+                    tokens.push((text, score));
+                }
+                Ok(Vocab::Scores(tokens))
+            }
+        }
+        deserializer.deserialize_any(OfVocab)
+    }
+}
+
+/// One merge: `"a b"`, or `["a", "b"]`.
+struct Pair<'j>(Cow<'j, str>, Cow<'j, str>);
+
+impl<'de: 'j, 'j> Deserialize<'de> for Pair<'j> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct OfPair;
+        /// The two parts of a merge in one string. A line of a version, which `tokenizers` passes over, is not one.
+        fn halves(text: &str) -> Option<(&str, &str)> {
+            let (left, right) = text.split_once(' ')?;
+            (!right.contains(' ') && !left.starts_with("#version")).then_some((left, right))
+        }
+        impl<'de> Visitor<'de> for OfPair {
+            type Value = Pair<'de>;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("two tokens that merge")
+            }
+            fn visit_borrowed_str<E: Error>(self, text: &'de str) -> Result<Pair<'de>, E> {
+                let (left, right) = halves(text).ok_or_else(|| E::custom("not two tokens"))?;
+                Ok(Pair(Cow::Borrowed(left), Cow::Borrowed(right)))
+            }
+            fn visit_str<E: Error>(self, text: &str) -> Result<Pair<'de>, E> {
+                let (left, right) = halves(text).ok_or_else(|| E::custom("not two tokens"))?;
+                Ok(Pair(Cow::Owned(left.to_string()), Cow::Owned(right.to_string())))
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Pair<'de>, A::Error> {
+                let short = || A::Error::custom("not two tokens");
+                let Text(left) = list.next_element()?.ok_or_else(short)?;
+                let Text(right) = list.next_element()?.ok_or_else(short)?;
+                match list.next_element::<IgnoredAny>()? {
+                    None => Ok(Pair(left, right)),
+                    Some(_) => Err(short()),
+                }
+            }
+        }
+        deserializer.deserialize_any(OfPair)
+    }
+}
+
+impl<'de: 'j, 'j> Deserialize<'de> for Merges<'j> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct OfMerges;
+        impl<'de> Visitor<'de> for OfMerges {
+            type Value = Merges<'de>;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a list of merges")
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Merges<'de>, A::Error> {
+                let mut pairs = Vec::with_capacity(USUAL);
+                while let Some(Pair(left, right)) = list.next_element()? {
+                    pairs.push((left, right));
+                }
+                Ok(Merges(pairs))
+            }
+        }
+        deserializer.deserialize_seq(OfMerges)
+    }
+}

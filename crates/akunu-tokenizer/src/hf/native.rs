@@ -1,0 +1,398 @@
+//! A `tokenizer.json` that was recognised, on our own tokenizers: the same ids as from the `tokenizers` crate, at
+//! another speed.
+
+use std::collections::HashSet;
+
+use akunu_format::Strings;
+use unicode_categories::UnicodeCategories;
+
+use super::added::{Added, Part};
+use super::file::{File, Vocab};
+use super::library;
+use super::normalize::{Normalizer, push_marked};
+use super::recognise::{self, Cut, Method, Prepend, Unknown};
+use super::unigram::UnigramWords;
+use crate::bytelevel::ByteLevel;
+use crate::bytes::{append_bytes, byte_of_hex, is_written_in_bytes};
+use crate::charlevel::CharLevel;
+use crate::hash::Pieces;
+use crate::pretokenizer::PreTokenizer;
+use crate::scratch::{Pool, Scratch};
+use crate::wordpiece::WordPiece;
+use crate::{Model, TokenKind, TokenizerError, Vocabulary};
+
+#[derive(Debug)]
+pub(super) struct Native {
+    /// Looked for in the text as it stands; in the normalised text.
+    raw: Added,
+    normalized: Added,
+    normalizer: Normalizer,
+    model: Words,
+    /// By id, what the model's tokens are found by.
+    pieces: Pieces,
+    scratch: Pool,
+}
+
+#[derive(Debug)]
+enum Words {
+    ByteLevel { model: Box<ByteLevel>, prefix_space: bool },
+    CharLevel { model: CharLevel, cut: Cut },
+    Unigram { model: UnigramWords, cut: Cut },
+    WordPiece(WordPiece),
+}
+
+/// A file that was recognised.
+#[derive(Debug)]
+pub(super) struct Recognised {
+    pub(super) native: Native,
+    pub(super) vocabulary: Vocabulary,
+    /// Text that decoding goes by, where it is not the token's own.
+    pub(super) surfaces: Vec<(u32, String)>,
+    pub(super) prefix: Vec<u32>,
+    pub(super) suffix: Vec<u32>,
+}
+
+/// Kinds as a reader of the whole vocabulary sees them are in `vocabulary`; the model knows all its tokens as text.
+pub(super) fn build(file: &File<'_>) -> Result<Recognised, Unknown> {
+    let normalizer = Normalizer::of(&file.normalizer)?;
+    let method = recognise::method(file, &normalizer)?;
+    let (prefix, suffix) = recognise::around(&file.post_processor)?;
+    let model = match method {
+        Method::ByteLevel { .. } => Model::ByteLevel,
+        Method::CharLevel { .. } => Model::SentencePiece,
+        Method::Unigram { .. } => Model::Unigram,
+        Method::WordPiece => Model::WordPiece,
+    };
+    let mut vocabulary = vocabulary(file, model)?;
+    let known = vocabulary.tokens.len() as u32;
+    if prefix.iter().chain(&suffix).any(|&id| id >= known) {
+        return Err("a post-processor's token that the vocabulary lacks".into());
+    }
+    let (mut raw, mut in_normalized, mut surfaces) = (Added::new(), Added::new(), Vec::new());
+    for token in &file.added_tokens {
+        if token.single_word {
+            return Err("added tokens that are whole words only".into());
+        }
+        let mut text = String::new();
+        let fresh = if token.normalized {
+            let text = normalizer.apply(&token.content, &mut text).map_err(|error| error.to_string())?;
+            if text != token.content {
+                surfaces.push((token.id, text.to_string()));
+            }
+            in_normalized.insert(text, token)
+        } else {
+            raw.insert(&token.content, token)
+        };
+        if !fresh {
+            return Err("two added tokens of the same text, or an empty one".into());
+        }
+    }
+    surfaces.sort();
+    let (words, pieces) = words(file, method, &mut vocabulary)?;
+    let scratch = Pool::default();
+    let native = Native { raw, normalized: in_normalized, normalizer, model: words, pieces, scratch };
+    Ok(Recognised { native, vocabulary, surfaces, prefix, suffix })
+}
+
+/// The tokens of the file by id, and what kinds they are. Ids that no token has are unused, and empty.
+fn vocabulary(file: &File<'_>, model: Model) -> Result<Vocabulary, Unknown> {
+    let (count, last) = match &file.model.vocab {
+        Vocab::Ids(tokens) => (tokens.len(), tokens.iter().map(|token| token.1).max()),
+        Vocab::Scores(tokens) => (tokens.len(), (tokens.len() as u32).checked_sub(1)),
+    };
+    // What has holes gives added tokens ids that others have.
+    if last.is_none_or(|last| last as usize + 1 != count) {
+        return Err("ids that are not consecutive".into());
+    }
+    let mut texts: Vec<Option<&str>> = vec![None; count + file.added_tokens.len()];
+    match &file.model.vocab {
+        Vocab::Ids(tokens) => tokens.iter().for_each(|(text, id)| texts[*id as usize] = Some(text)),
+        Vocab::Scores(tokens) => (0..count).for_each(|id| texts[id] = Some(&tokens[id].0)),
+    }
+    if texts[..count].contains(&None) {
+        return Err("two tokens with one id".into());
+    }
+    let in_model: HashSet<&str> = file.added_tokens.iter().map(|token| token.content.as_str()).collect();
+    let in_model: HashSet<&str> =
+        texts[..count].iter().flatten().filter(|text| in_model.contains(*text)).copied().collect();
+    let (mut next, mut special) = (count, Vec::new());
+    for token in &file.added_tokens {
+        let id = token.id as usize;
+        if in_model.contains(token.content.as_str()) {
+            if texts.get(id) != Some(&Some(token.content.as_str())) {
+                return Err("an added token under another id than in the vocabulary".into());
+            }
+        } else {
+            if id != next {
+                return Err("added tokens whose ids do not go on from the vocabulary's".into());
+            }
+            texts[id] = Some(&token.content);
+            next += 1;
+        }
+        special.push((id, if token.special { TokenKind::Control } else { TokenKind::UserDefined }));
+    }
+    texts.truncate(next);
+    let mut vocabulary = Vocabulary::new(model, "");
+    vocabulary.tokens = texts.iter().map(|text| text.unwrap_or_default()).collect::<Strings>();
+    let byte = |text: &str| byte_of_hex(text).is_some();
+    vocabulary.kinds = vocabulary
+        .tokens
+        .iter()
+        .map(|text| if byte(text) { TokenKind::Byte } else { TokenKind::Normal })
+        .collect();
+    special.into_iter().for_each(|(id, kind)| vocabulary.kinds[id] = kind);
+    if let Some(merges) = &file.model.merges {
+        if merges.0.iter().any(|(left, right)| left.contains(' ') || right.contains(' ')) {
+            return Err("merges of tokens with spaces in them".into());
+        }
+        let list = &mut vocabulary.merges;
+        merges.0.iter().for_each(|(left, right)| list.push(&[left, " ", right]));
+    } else if file.model.kind == "BPE" {
+        return Err("no merges".into());
+    }
+    if let Vocab::Scores(tokens) = &file.model.vocab {
+        vocabulary.scores = tokens.iter().map(|token| token.1 as f32).collect();
+        vocabulary.scores.resize(next, 0.0);
+    }
+    Ok(vocabulary)
+}
+
+fn words(file: &File<'_>, method: Method, vocabulary: &mut Vocabulary) -> Result<(Words, Pieces), Unknown> {
+    let said = |error: TokenizerError| error.to_string();
+    let count = match &file.model.vocab {
+        Vocab::Ids(tokens) => tokens.len(),
+        Vocab::Scores(tokens) => tokens.len(),
+    };
+    let unknown = file.model.unk_token.as_deref();
+    let unknown = unknown.and_then(|text| vocabulary.tokens.iter().position(|token| token == text));
+    let unknown = unknown.or(file.model.unk_id).filter(|&id| id < count);
+    vocabulary.special.unknown = unknown.map(|id| id as u32);
+    // To the model its tokens are text, and those that were only added are none.
+    let kind_of = |wanted: &dyn Fn(usize, &str) -> TokenKind| -> Vec<TokenKind> {
+        let kind = |(id, text)| if id < count { wanted(id, text) } else { TokenKind::Control };
+        vocabulary.tokens.iter().enumerate().map(kind).collect()
+    };
+    match method {
+        Method::ByteLevel { pre, prefix_space, ignore_merges } => {
+            let mut pieces = Pieces::default();
+            vocabulary.tokens.iter().for_each(|text| pieces.push_with(|out| append_bytes(text, out)));
+            // What is not written in bytes cannot come about.
+            let kinds = kind_of(&|_, text| {
+                if is_written_in_bytes(text) { TokenKind::Normal } else { TokenKind::Control }
+            });
+            vocabulary.ignore_merges = ignore_merges;
+            no_special_from_text(file, &pre, ignore_merges)?;
+            let model = ByteLevel::new(vocabulary, pre, &kinds, &pieces).map_err(said)?;
+            if model.has_repeated_merges() || !model.has_every_byte() {
+                return Err("the same merge twice, or bytes without a token".into());
+            }
+            vocabulary.pre = model.pre_tokenizer().name(ignore_merges).unwrap_or_default().to_string();
+            Ok((Words::ByteLevel { model: Box::new(model), prefix_space }, pieces))
+        }
+        Method::CharLevel { cut, fuse_unknown, byte_fallback } => {
+            let mut pieces = Pieces::default();
+            vocabulary
+                .tokens
+                .iter()
+                .for_each(|text| pieces.push_with(|out| out.extend_from_slice(text.as_bytes())));
+            let kinds = kind_of(&|id, text| match text {
+                _ if Some(id) == unknown => TokenKind::Unknown,
+                text if byte_fallback && byte_of_hex(text).is_some() => TokenKind::Byte,
+                _ => TokenKind::Normal,
+            });
+            if file.model.unk_token.as_deref().is_some_and(|text| text.chars().nth(1).is_none()) {
+                return Err("a token for unknown text that is one character".into());
+            }
+            no_special_from_text(file, &PreTokenizer::of_steps(Vec::new()), false)?;
+            let model = CharLevel::new(vocabulary, &kinds, &pieces, fuse_unknown).map_err(said)?;
+            if byte_fallback && !model.spells_bytes() {
+                return Err("bytes without a token".into());
+            }
+            Ok((Words::CharLevel { model, cut }, pieces))
+        }
+        Method::Unigram { cut, byte_fallback } => {
+            let Vocab::Scores(tokens) = &file.model.vocab else {
+                return Err("a Unigram vocabulary without scores".into());
+            };
+            let (model, pieces) =
+                UnigramWords::new(tokens, file.model.unk_id, byte_fallback, &vocabulary.kinds)?;
+            Ok((Words::Unigram { model, cut }, pieces))
+        }
+        Method::WordPiece => {
+            let pieces = word_pieces(&vocabulary.tokens);
+            let kinds =
+                kind_of(&|_, text| if text.contains(' ') { TokenKind::Control } else { TokenKind::Normal });
+            if unknown.is_none() {
+                return Err("no token for unknown text".into());
+            }
+            Ok((Words::WordPiece(WordPiece::new(vocabulary, &kinds, &pieces)), pieces))
+        }
+    }
+}
+
+/// WordPiece finds what begins a word with a space in front.
+fn word_pieces(tokens: &Strings) -> Pieces {
+    let mut pieces = Pieces::default();
+    for text in tokens.iter() {
+        pieces.push_with(|out| match text.strip_prefix("##") {
+            Some(rest) => out.extend_from_slice(rest.as_bytes()),
+            None => {
+                out.push(b' ');
+                out.extend_from_slice(text.as_bytes());
+            }
+        });
+    }
+    pieces
+}
+
+/// Where special tokens are to be text, none may come of it; a model whose merges spell one would make it.
+fn no_special_from_text(file: &File<'_>, pre: &PreTokenizer, ignore_merges: bool) -> Result<(), Unknown> {
+    let special: HashSet<&str> =
+        file.added_tokens.iter().filter(|token| token.special).map(|token| token.content.as_str()).collect();
+    let lengths: HashSet<usize> = special.iter().map(|text| text.len()).collect();
+    let single = special.iter().any(|text| text.chars().nth(1).is_none());
+    let merged = file.model.merges.iter().flat_map(|merges| &merges.0).any(|(left, right)| {
+        lengths.contains(&(left.len() + right.len())) && special.contains(format!("{left}{right}").as_str())
+    });
+    let whole = |text: &&str| -> bool {
+        let (mut words, mut bytes) = (0, Vec::new());
+        append_bytes(text, &mut bytes);
+        let Ok(text) = std::str::from_utf8(&bytes) else { return false };
+        let count = |_: &str| -> Result<(), ()> {
+            words += 1;
+            Ok(())
+        };
+        pre.split(text, &mut { count }).is_ok() && words == 1
+    };
+    if single || merged || ignore_merges && special.iter().any(whole) {
+        return Err("text that becomes a special token".into());
+    }
+    Ok(())
+}
+
+impl Native {
+    /// What stands behind it, in words.
+    pub(super) fn describe(&self) -> &'static str {
+        match &self.model {
+            Words::ByteLevel { .. } => "byte-level BPE",
+            Words::CharLevel { .. } => "BPE of characters",
+            Words::Unigram { .. } => "Unigram",
+            Words::WordPiece(_) => "WordPiece",
+        }
+    }
+
+    /// Appends the tokens of a text and nothing around them. With `plain`, special tokens are text.
+    pub(super) fn encode(&self, text: &str, plain: bool, ids: &mut Vec<u32>) -> Result<(), TokenizerError> {
+        self.scratch.with(|scratch| {
+            self.raw.split(text, plain, |part| match part {
+                Part::Token(id) => {
+                    ids.push(id);
+                    Ok(())
+                }
+                Part::Text { start, end } => {
+                    self.encode_part(&text[start..end], start == 0, plain, scratch, ids)
+                }
+            })
+        })
+    }
+
+    fn encode_part(
+        &self,
+        text: &str,
+        first: bool,
+        plain: bool,
+        scratch: &mut Scratch,
+        ids: &mut Vec<u32>,
+    ) -> Result<(), TokenizerError> {
+        let mut buffer = std::mem::take(&mut scratch.text);
+        buffer.clear();
+        let text = self.normalizer.apply(text, &mut buffer).map_err(|error| library(&*error))?;
+        let result = self.normalized.split(text, plain, |part| match part {
+            Part::Token(id) => {
+                ids.push(id);
+                Ok(())
+            }
+            Part::Text { start, end } => {
+                self.encode_words(&text[start..end], first && start == 0, plain, scratch, ids)
+            }
+        });
+        scratch.text = buffer;
+        result
+    }
+
+    fn encode_words(
+        &self,
+        text: &str,
+        first: bool,
+        plain: bool,
+        scratch: &mut Scratch,
+        ids: &mut Vec<u32>,
+    ) -> Result<(), TokenizerError> {
+        let pieces = &self.pieces;
+        match &self.model {
+            Words::ByteLevel { model, prefix_space: true } if !text.starts_with(' ') => {
+                model.encode(&format!(" {text}"), pieces, scratch, ids)
+            }
+            Words::ByteLevel { model, .. } => model.encode(text, pieces, scratch, ids),
+            Words::CharLevel { model, cut } => {
+                cut.words(text, first, |word| model.encode(word, pieces, scratch, ids))
+            }
+            Words::Unigram { model, cut } => {
+                cut.words(text, first, |word| model.encode(word, plain, pieces, scratch, ids))
+            }
+            Words::WordPiece(model) => bert_words(text, |word| model.encode_word(word, pieces, scratch, ids)),
+        }
+    }
+}
+
+impl Cut {
+    fn words<E>(self, text: &str, first: bool, mut emit: impl FnMut(&str) -> Result<(), E>) -> Result<(), E> {
+        let Cut::Metaspace { prepend, split, whitespace_first } = self else { return emit(text) };
+        let mut buffer = String::new();
+        let mut one = |text: &str, first: bool| {
+            let starts_with_mark = text.starts_with([' ', '▁']);
+            let wanted = prepend == Prepend::Always || prepend == Prepend::First && first;
+            buffer.clear();
+            if wanted && !starts_with_mark {
+                buffer.push('▁');
+            }
+            push_marked(text, &mut buffer);
+            if !split {
+                return emit(&buffer);
+            }
+            let mut start = 0;
+            for (at, _) in buffer.match_indices('▁') {
+                if at > start {
+                    emit(&buffer[start..at])?;
+                }
+                start = at;
+            }
+            emit(&buffer[start..])
+        };
+        if !whitespace_first {
+            return one(text, first);
+        }
+        text.split(char::is_whitespace).filter(|word| !word.is_empty()).try_for_each(|word| one(word, first))
+    }
+}
+
+/// Words between spaces, and signs by themselves.
+fn bert_words<E>(text: &str, mut emit: impl FnMut(&str) -> Result<(), E>) -> Result<(), E> {
+    for word in text.split(char::is_whitespace) {
+        let mut start = 0;
+        for (at, c) in word.char_indices() {
+            if !(c.is_ascii_punctuation() || !c.is_ascii() && c.is_punctuation()) {
+                continue;
+            }
+            if start < at {
+                emit(&word[start..at])?;
+            }
+            start = at + c.len_utf8();
+            emit(&word[at..start])?;
+        }
+        if start < word.len() {
+            emit(&word[start..])?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,243 @@
+//! Is a `tokenizer.json` one that our own tokenizers can stand for? Everything in it has to be known, down to the text
+//! of regular expressions; the answer to any doubt is no, and why.
+
+use serde_json::Value;
+
+use super::file::File;
+use super::normalize::Normalizer;
+use crate::pretokenizer::{PreTokenizer, Step};
+
+/// Why a file is left to the `tokenizers` crate.
+pub(super) type Unknown = String;
+
+/// How text is cut into words and what is done to each.
+#[derive(Debug)]
+pub(super) enum Method {
+    /// `prefix_space`: text that does not begin with a space gets one.
+    ByteLevel {
+        pre: PreTokenizer,
+        prefix_space: bool,
+        ignore_merges: bool,
+    },
+    CharLevel {
+        cut: Cut,
+        fuse_unknown: bool,
+        byte_fallback: bool,
+    },
+    Unigram {
+        cut: Cut,
+        byte_fallback: bool,
+    },
+    WordPiece,
+}
+
+/// Where words end in vocabularies that write a space as `▁`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cut {
+    /// Nowhere.
+    Whole,
+    Metaspace {
+        prepend: Prepend,
+        /// Each `▁` begins a word.
+        split: bool,
+        /// White space goes, and words are what lies between.
+        whitespace_first: bool,
+    },
+}
+
+/// Which texts get a `▁` in front, if they do not begin with one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Prepend {
+    Always,
+    /// At the start only, not after an added token.
+    First,
+    Never,
+}
+
+pub(super) fn method(file: &File<'_>, normalizer: &Normalizer) -> Result<Method, Unknown> {
+    let model = &file.model;
+    let set = |text: &Option<String>| text.as_deref().is_some_and(|text| !text.is_empty());
+    if file.version.as_deref().is_some_and(|version| version != "1.0") {
+        return Err("a version of the format other than 1.0".into());
+    }
+    let plain = matches!(normalizer, Normalizer::None | Normalizer::Nfc);
+    let parts = sequence(&file.pre_tokenizer, "pretokenizers");
+    match model.kind.as_str() {
+        "BPE" => {
+            let fixes = [&model.continuing_subword_prefix, &model.end_of_word_suffix];
+            if model.dropout.is_some_and(|dropout| dropout != 0.0) || fixes.into_iter().any(set) {
+                return Err("BPE with dropout, or with marks on the parts of words".into());
+            }
+            let ignore_merges = model.ignore_merges.unwrap_or(false);
+            if parts.last().is_some_and(|last| last["type"] == "ByteLevel") {
+                if !plain {
+                    return Err(format!("byte-level BPE after {normalizer:?}"));
+                }
+                return byte_level(&parts, ignore_merges);
+            }
+            if ignore_merges {
+                return Err("words that stay whole, in a vocabulary that is not byte-level".into());
+            }
+            let fuse_unknown = model.fuse_unk.unwrap_or(false);
+            let byte_fallback = model.byte_fallback.unwrap_or(false);
+            Ok(Method::CharLevel { cut: cut(&parts, normalizer)?, fuse_unknown, byte_fallback })
+        }
+        "Unigram" => {
+            let cut = cut(&parts, normalizer)?;
+            Ok(Method::Unigram { cut, byte_fallback: model.byte_fallback.unwrap_or(false) })
+        }
+        "WordPiece" => {
+            let usual = model.continuing_subword_prefix.as_deref() == Some("##")
+                && model.max_input_chars_per_word == Some(crate::wordpiece::LONGEST_WORD);
+            let bert = parts.len() == 1 && is(parts[0], "BertPreTokenizer", &[]);
+            if usual && bert { Ok(Method::WordPiece) } else { Err("WordPiece that is not BERT's".into()) }
+        }
+        other => Err(format!("a model of the type {}", crate::error::printable(other))),
+    }
+}
+
+fn byte_level(parts: &[&Value], ignore_merges: bool) -> Result<Method, Unknown> {
+    let (mut steps, mut prefix_space) = (Vec::new(), false);
+    for (at, part) in parts.iter().enumerate() {
+        let last = at + 1 == parts.len();
+        let step = match part["type"].as_str().unwrap_or_default() {
+            "Split" => Some(split(part)?),
+            "Digits" if fields(part, &["individual_digits"]) => match part["individual_digits"].as_bool() {
+                Some(true) => Some(Step::Numbers(1)),
+                Some(false) => Some(Step::Numbers(usize::MAX)),
+                None => return Err("digits that are cut in an unknown way".into()),
+            },
+            "ByteLevel" if last && fields(part, &["add_prefix_space", "trim_offsets", "use_regex"]) => {
+                let flag = |key: &str, default: bool| part.get(key).map_or(Some(default), Value::as_bool);
+                let (Some(prefix), Some(regex)) = (flag("add_prefix_space", true), flag("use_regex", true))
+                else {
+                    return Err("a byte-level part with unknown settings".into());
+                };
+                if prefix && parts.len() > 1 {
+                    return Err("a space in front of every part of a text".into());
+                }
+                prefix_space = prefix;
+                regex.then_some(Step::Gpt2)
+            }
+            _ => return Err(format!("the pre-tokenizer part {}", short(part))),
+        };
+        steps.extend(step);
+    }
+    Ok(Method::ByteLevel { pre: PreTokenizer::of_steps(steps), prefix_space, ignore_merges })
+}
+
+fn split(part: &Value) -> Result<Step, Unknown> {
+    let known = fields(part, &["pattern", "behavior", "invert"]) && fields(&part["pattern"], &["Regex"]);
+    let step = part["pattern"]["Regex"].as_str().filter(|_| known).and_then(Step::of_pattern);
+    let step = step.ok_or_else(|| format!("the expression {}", short(&part["pattern"])))?;
+    match (part["behavior"].as_str(), part["invert"].as_bool()) {
+        (Some("Isolated"), Some(false)) => Ok(step),
+        // What lies between matches is thrown away; here there is nothing.
+        (Some("Removed"), Some(true)) if step.is_total() => Ok(step),
+        _ => Err("a split that throws text away".into()),
+    }
+}
+
+fn cut(parts: &[&Value], normalizer: &Normalizer) -> Result<Cut, Unknown> {
+    let (whitespace_first, rest) = match parts {
+        [first, rest @ ..] if is(first, "WhitespaceSplit", &[]) && !rest.is_empty() => (true, rest),
+        _ => (false, parts),
+    };
+    match rest {
+        [] => Ok(Cut::Whole),
+        // Where spaces have become marks there is nothing to split.
+        [part]
+            if matches!(normalizer, Normalizer::Marks { .. })
+                && is(part, "Split", &["pattern", "behavior", "invert"])
+                && part["pattern"] == serde_json::json!({"String": " "})
+                && part["behavior"].as_str().is_some_and(|kind| kind.starts_with("MergedWith"))
+                && part["invert"] == false =>
+        {
+            Ok(Cut::Whole)
+        }
+        [part] if is(part, "Metaspace", &["replacement", "prepend_scheme", "split", "add_prefix_space"]) => {
+            if part["replacement"] != "▁" || matches!(normalizer, Normalizer::Marks { .. }) {
+                return Err("another mark for spaces than ▁".into());
+            }
+            let prepend = match part["prepend_scheme"].as_str() {
+                Some("always") => Prepend::Always,
+                None if part.get("prepend_scheme").is_none() => Prepend::Always,
+                Some("first") if *normalizer == Normalizer::None && !whitespace_first => Prepend::First,
+                Some("never") => Prepend::Never,
+                _ => return Err(format!("the pre-tokenizer part {}", short(part))),
+            };
+            if part["add_prefix_space"] == false && prepend != Prepend::Never {
+                return Err("spaces in front that are wanted and not".into());
+            }
+            let split = part.get("split").map_or(Some(true), Value::as_bool).ok_or("an unknown split")?;
+            Ok(Cut::Metaspace { prepend, split, whitespace_first })
+        }
+        [part, ..] => Err(format!("the pre-tokenizer part {}", short(part))),
+    }
+}
+
+/// What the post-processor puts in front of a text and after it.
+pub(super) fn around(post: &Value) -> Result<(Vec<u32>, Vec<u32>), Unknown> {
+    let (mut before, mut after) = (Vec::new(), Vec::new());
+    for part in sequence(post, "processors") {
+        let id = |value: &Value| {
+            value.as_u64().and_then(|id| u32::try_from(id).ok()).ok_or("a post-processor's ids")
+        };
+        match part["type"].as_str() {
+            Some("ByteLevel") => {}
+            Some("BertProcessing" | "RobertaProcessing") => {
+                before.insert(0, id(&part["cls"][1])?);
+                after.push(id(&part["sep"][1])?);
+            }
+            Some("TemplateProcessing") => {
+                let (mut first, mut last, mut texts) = (Vec::new(), Vec::new(), 0);
+                for piece in part["single"].as_array().into_iter().flatten() {
+                    if piece["Sequence"]["id"] == "A" {
+                        texts += 1;
+                        continue;
+                    }
+                    let name = piece["SpecialToken"]["id"].as_str().ok_or("a post-processor's template")?;
+                    let ids =
+                        part["special_tokens"][name]["ids"].as_array().ok_or("a post-processor's tokens")?;
+                    let side = if texts == 0 { &mut first } else { &mut last };
+                    for value in ids {
+                        side.push(id(value)?);
+                    }
+                }
+                if texts != 1 {
+                    return Err("a post-processor that does not take the text once".into());
+                }
+                first.append(&mut before);
+                (before, after) = (first, [after, last].concat());
+            }
+            _ => return Err(format!("the post-processor {}", short(part))),
+        }
+    }
+    Ok((before, after))
+}
+
+/// The parts of a sequence, those of sequences within it included; one part alone is a sequence of one.
+pub(super) fn sequence<'v>(value: &'v Value, key: &str) -> Vec<&'v Value> {
+    match value {
+        Value::Null => Vec::new(),
+        value if value["type"] == "Sequence" && fields(value, &[key]) => {
+            value[key].as_array().into_iter().flatten().flat_map(|part| sequence(part, key)).collect()
+        }
+        value => vec![value],
+    }
+}
+
+/// Is it an object of that type, with no other fields than these?
+pub(super) fn is(value: &Value, kind: &str, known: &[&str]) -> bool {
+    value["type"] == kind && fields(value, known)
+}
+
+fn fields(value: &Value, known: &[&str]) -> bool {
+    value
+        .as_object()
+        .is_some_and(|object| object.keys().all(|key| key == "type" || known.contains(&key.as_str())))
+}
+
+fn short(value: &Value) -> String {
+    crate::error::printable(&value.to_string())
+}
