@@ -11,7 +11,7 @@ import importlib
 import torch
 
 MODULES = ["modeling_rope_utils"] + [f"models.{name}.modeling_{name}" for name in
-                                     ("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3")]
+                                     ("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3", "phi3")]
 
 
 class Torch64:

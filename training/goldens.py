@@ -31,7 +31,8 @@ DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.
 def model(kind: str, dtype: str, **fields) -> dict:
     """A config with the fields that all rows share."""
     classes = {"llama": "LlamaForCausalLM", "mistral": "MistralForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM",
-               "gemma": "GemmaForCausalLM", "gemma2": "Gemma2ForCausalLM", "gemma3_text": "Gemma3ForCausalLM"}
+               "gemma": "GemmaForCausalLM", "gemma2": "Gemma2ForCausalLM", "gemma3_text": "Gemma3ForCausalLM",
+               "phi3": "Phi3ForCausalLM"}
     gemma = kind.startswith("gemma")
     activation = {"hidden_activation" if gemma else "hidden_act": "gelu_pytorch_tanh" if gemma else "silu"}
     return {"architectures": [classes[kind]], "model_type": kind, "torch_dtype": dtype, "vocab_size": VOCAB, "rms_norm_eps": 1e-6,
@@ -43,6 +44,13 @@ def size(hidden: int, layers: int, heads: int, kv_heads: int, head_dim: int, ffn
             "head_dim": head_dim, "intermediate_size": ffn}
 
 
+def wide(hidden: int, layers: int, heads: int, kv_heads: int, ffn: int) -> dict:
+    """Heads share the hidden size evenly."""
+    return {k: v for k, v in size(hidden, layers, heads, kv_heads, 0, ffn).items() if k != "head_dim"}
+
+
+PHI3_LONG = "phi3-hd64-longrope"
+SHORT = [12, 16]  # no longer than its original context
 MODELS = {
     "llama-hd64-gqa2": model(
         "llama", "bfloat16", **size(64, 2, 4, 2, 64, 104), rope_theta=10000.0, tie_word_embeddings=False),
@@ -78,6 +86,13 @@ MODELS = {
         layer_types=["full_attention", "sliding_attention"], query_pre_attn_scalar=256,
         rope_parameters={"full_attention": {"rope_type": "default", "rope_theta": 1000000.0},
                          "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0}}),
+    "phi3-hd96-window": model(  # QKV and gate·up are one matrix each; no head_dim, as in real files
+        "phi3", "bfloat16", **wide(192, 1, 2, 1, 104), rope_theta=10000.0, tie_word_embeddings=False, sliding_window=8,
+        original_max_position_embeddings=256),
+    PHI3_LONG: model(
+        "phi3", "bfloat16", **wide(128, 2, 2, 1, 72), rope_theta=10000.0, tie_word_embeddings=False, sliding_window=None,
+        partial_rotary_factor=0.75, original_max_position_embeddings=16,
+        rope_scaling={"type": "longrope", "short_factor": [1 + i / 16 for i in range(24)], "long_factor": [1.5 + i * i / 16 for i in range(24)]}),
 }
 
 
@@ -124,9 +139,9 @@ def digits(values: torch.Tensor) -> list:
     return [digits(v) for v in values] if values.dim() > 1 else [float(f"{v:.12g}") for v in values.tolist()]
 
 
-def golden(made: torch.nn.Module, seed: int) -> dict:
+def golden(made: torch.nn.Module, seed: int, lengths: list[int] = LENGTHS) -> dict:
     random = torch.Generator().manual_seed(seed)
-    sequences = [torch.randint(3, VOCAB, (length,), generator=random).tolist() for length in LENGTHS]
+    sequences = [torch.randint(3, VOCAB, (length,), generator=random).tolist() for length in lengths]
     logits = [logits_of(made, ids) for ids in sequences]
     print(f"  logits: std {torch.cat(logits).std():.3f}, largest {torch.cat(logits).abs().max():.3f}")
     return {"made_by": f"training/goldens.py, transformers {transformers.__version__}, float64",
@@ -148,6 +163,8 @@ def make_models(out: Path) -> None:
         save_file(stored, str(folder / "model.safetensors"), metadata={"format": "pt"})
         (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
         write_json(folder / "golden.json", golden(made, seed))
+        if name == PHI3_LONG:
+            write_json(folder / "golden-short.json", golden(made, seed, SHORT))
 
 
 # ---- GGUF files of mixed dtypes ----
@@ -166,6 +183,57 @@ def make_gguf(out: Path) -> None:
         made.tie_weights()
         print(name)
         write_json(out / f"{name}.golden.json", golden(made, seed))
+    make_phi3_gguf(out)
+
+
+def make_phi3_gguf(out: Path) -> None:
+    """The model with LongRoPE under GGUF's names: matrices stay stacked, factors are tensors."""
+    from gguf import GGMLQuantizationType as Type
+
+    from export import ALIGNMENT, ARRAY, F32, I32, STRING, U32, write_gguf
+
+    config = MODELS[PHI3_LONG]
+    made = build(config)
+    stored = randomize(made, config, list(MODELS).index(PHI3_LONG))
+    parts = {"self_attn.qkv_proj": "attn_qkv", "self_attn.o_proj": "attn_output", "mlp.gate_up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
+             "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm"}
+    outside = {"model.embed_tokens.weight": "token_embd.weight", "model.norm.weight": "output_norm.weight", "lm_head.weight": "output.weight"}
+
+    def name_of(theirs: str) -> str:
+        if theirs in outside:
+            return outside[theirs]
+        _, _, layer, part = theirs.removesuffix(".weight").split(".", 3)
+        return f"blk.{layer}.{parts[part]}.weight"
+
+    tensors = []
+    for theirs, values in stored.items():
+        raw = values.float().to(torch.float32) if values.dim() == 1 else values.view(torch.int16)
+        kind = Type.F32 if values.dim() == 1 else Type.BF16
+        tensors.append((name_of(theirs), tuple(values.shape), int(kind), raw.numpy().tobytes()))
+    scaling = config["rope_scaling"]
+    for which in ("short", "long"):
+        factors = np.array(scaling[f"{which}_factor"], np.float32)
+        tensors.append((f"rope_factors_{which}.weight", factors.shape, int(Type.F32), factors.tobytes()))
+    context, original = config["max_position_embeddings"], config["original_max_position_embeddings"]
+    heads, head_dim = config["num_attention_heads"], config["hidden_size"] // config["num_attention_heads"]
+    tokens = ["<unk>", "<s>", "</s>"] + [chr(ord("!") + i) for i in range(VOCAB - 3)]
+    metadata = [  # as llama.cpp's converter writes it: nothing says "longrope"
+        ("general.architecture", STRING, "phi3"), ("general.name", STRING, PHI3_LONG), ("general.alignment", U32, ALIGNMENT),
+        ("phi3.context_length", U32, context), ("phi3.rope.scaling.original_context_length", U32, original),
+        ("phi3.embedding_length", U32, config["hidden_size"]), ("phi3.feed_forward_length", U32, config["intermediate_size"]),
+        ("phi3.block_count", U32, config["num_hidden_layers"]), ("phi3.attention.head_count", U32, heads),
+        ("phi3.attention.head_count_kv", U32, config["num_key_value_heads"]),
+        ("phi3.attention.layer_norm_rms_epsilon", F32, config["rms_norm_eps"]),
+        ("phi3.rope.dimension_count", U32, int(config["partial_rotary_factor"] * head_dim)), ("phi3.rope.freq_base", F32, config["rope_theta"]),
+        ("phi3.attention.sliding_window", U32, 0),
+        ("phi3.rope.scaling.attn_factor", F32, math.sqrt(1 + math.log(context / original) / math.log(original))),
+        ("tokenizer.ggml.model", STRING, "llama"), ("tokenizer.ggml.tokens", ARRAY, (STRING, tokens)),
+        ("tokenizer.ggml.scores", ARRAY, (F32, [float(-i) for i in range(VOCAB)])),
+        ("tokenizer.ggml.token_type", ARRAY, (I32, [2, 3, 3] + [1] * (VOCAB - 3))),
+        ("tokenizer.ggml.bos_token_id", U32, 1), ("tokenizer.ggml.eos_token_id", U32, 2),
+    ]
+    write_gguf(out / "phi3-longrope.gguf", metadata, tensors)
+    write_json(out / "phi3-longrope.golden.json", golden(made, list(MODELS).index(PHI3_LONG)))
 
 
 # ---- the trained model ----

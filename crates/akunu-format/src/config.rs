@@ -45,6 +45,7 @@ pub struct ModelConfig {
     pub logit_soft_cap: Option<f32>,
     /// `None` where the file does not say: the descriptor's own is used.
     pub activation: Option<Activation>,
+    pub sampling: SuggestedSampling,
     /// End-of-text ids that the configuration names (a vocabulary may name more).
     pub eos_ids: Vec<u32>,
     pub bos_id: Option<u32>,
@@ -58,6 +59,49 @@ pub struct Rope {
     /// Base in sliding-window layers where it differs (Gemma 3). Scaling never applies to those.
     pub local_base: Option<f64>,
     pub scaling: RopeScaling,
+    /// There with [`RopeScaling::LongRope`], and only then.
+    pub factors: Option<RopeFactors>,
+}
+
+/// What each pair's frequency is divided by; `dims / 2` of either.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RopeFactors {
+    /// In contexts no longer than the original one.
+    pub short: Vec<f64>,
+    pub long: Vec<f64>,
+}
+
+/// How the model's makers suggest to sample; `None` where they say nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct SuggestedSampling {
+    /// 0: greedy.
+    pub temperature: Option<f32>,
+    /// 0: all.
+    pub top_k: Option<usize>,
+    pub top_p: Option<f32>,
+    pub min_p: Option<f32>,
+    /// 1: off.
+    pub repeat_penalty: Option<f32>,
+    /// How far back the penalty looks.
+    pub repeat_last_n: Option<usize>,
+}
+
+impl SuggestedSampling {
+    /// Itself, unless a number makes no sense.
+    pub(crate) fn checked(self, place: &'static str) -> Result<SuggestedSampling, FormatError> {
+        for (key, value, range) in [
+            ("temperature", self.temperature, 0.0..=f32::MAX),
+            ("top_p", self.top_p, 0.0..=1.0),
+            ("min_p", self.min_p, 0.0..=1.0),
+            ("repetition penalty", self.repeat_penalty, f32::MIN_POSITIVE..=f32::MAX),
+        ] {
+            if let Some(value) = value.filter(|value| !range.contains(value)) {
+                let problem = format!("a sampling suggestion of {value} makes no sense");
+                return Err(FormatError::Config { key: key.to_string(), place, problem });
+            }
+        }
+        Ok(self)
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -81,6 +125,12 @@ pub enum RopeScaling {
         /// Multiplies cos and sin; `None` means 0.1·ln(factor) + 1.
         attention_factor: Option<f64>,
     },
+    /// Phi's: each frequency is divided by a factor of its own, another one in contexts longer than the original.
+    LongRope {
+        original_context: usize,
+        /// Multiplies cos and sin.
+        attention_factor: f64,
+    },
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -103,7 +153,7 @@ pub enum WindowPattern {
 /// Architectures whose configuration is known to be read in full. Others may be readable too; whether they
 /// can be run is for the descriptors to say.
 pub(crate) fn is_known_architecture(name: &str) -> bool {
-    ["llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3", "gemma3_text"].contains(&name)
+    ["llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3", "gemma3_text", "phi3"].contains(&name)
 }
 
 /// The embedding's rows are the vocabulary, whatever the metadata says about it.
@@ -167,6 +217,17 @@ impl ModelConfig {
                 format!("{dims} dimensions cannot rotate in pairs within heads of {}", self.head_dim);
             return wrong("RoPE dimensions", problem);
         }
+        if let Some(factors) = &self.rope.factors {
+            for (which, factors) in [("short", &factors.short), ("long", &factors.long)] {
+                if factors.len() != dims / 2 {
+                    let problem = format!("{} {which} ones for {} pairs", factors.len(), dims / 2);
+                    return wrong("RoPE factors", problem);
+                }
+                if let Some(factor) = factors.iter().find(|f| !(f.is_finite() && **f > 0.0)) {
+                    return wrong("RoPE factors", format!("{factor} is out of range"));
+                }
+            }
+        }
         self.check_floats().or_else(|(key, value)| wrong(key, format!("{value} is out of range")))
     }
 
@@ -196,6 +257,10 @@ impl ModelConfig {
                 all.push(("RoPE fast beta", Some(beta_fast)));
                 all.push(("RoPE slow beta", Some(beta_slow)));
                 all.push(("RoPE attention factor", attention_factor));
+            }
+            RopeScaling::LongRope { original_context, attention_factor } => {
+                all.push(("RoPE original context", Some(original_context as f64)));
+                all.push(("RoPE attention factor", Some(attention_factor)));
             }
         }
         for (key, value) in all {

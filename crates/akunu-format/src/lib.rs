@@ -14,7 +14,9 @@ mod provider;
 pub mod quantise;
 mod region;
 
-pub use config::{Activation, ModelConfig, Rope, RopeScaling, Source, Window, WindowPattern};
+pub use config::{
+    Activation, ModelConfig, Rope, RopeFactors, RopeScaling, Source, SuggestedSampling, Window, WindowPattern,
+};
 pub use dtype::DType;
 pub use error::FormatError;
 pub use gguf::{Array, Gguf, GgufModel, GgufWriter, Metadata, Strings, TensorSpec, Value};

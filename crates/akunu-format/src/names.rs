@@ -1,5 +1,7 @@
 //! Tensor names. Canonical ones are GGUF's; Hugging Face's map onto them by the one table below.
 
+use std::collections::HashSet;
+
 use crate::error::printable;
 use crate::{FormatError, ModelConfig, TensorInfo};
 
@@ -28,6 +30,13 @@ const LAYER: [(&str, &str); 14] = [
     ("post_feedforward_layernorm", "post_ffw_norm"),
     // Never in a Hugging Face file; here so that the table lists every canonical name.
     ("", POST_ATTENTION_NORM),
+];
+
+/// Stacked rows on rows in some checkpoints: (Hugging Face, canonical, what lies there in order).
+const FUSED: [(&str, &str, &[&str]); 2] = [
+    ("self_attn.qkv_proj", "attn_qkv", &["attn_q", "attn_k", "attn_v"]),
+    // GGUF's Phi 3 has no name of its own for it: without an `ffn_gate` beside it, this is both.
+    ("mlp.gate_up_proj", "ffn_up", &["ffn_gate", "ffn_up"]),
 ];
 
 const POST_ATTENTION_NORM: &str = "post_attention_norm";
@@ -84,7 +93,9 @@ pub(crate) fn canonical(name: &str, sandwich: Sandwich) -> Option<String> {
     if part.is_empty() || !matches!(kind, "weight" | "bias") {
         return None;
     }
-    let (_, ours) = LAYER.iter().find(|(theirs, _)| *theirs == part)?;
+    let fused = FUSED.iter().map(|(theirs, ours, _)| (theirs, ours));
+    let mut all = LAYER.iter().map(|(theirs, ours)| (theirs, ours)).chain(fused);
+    let (_, ours) = all.find(|(theirs, _)| **theirs == part)?;
     let ours = match (part, sandwich) {
         ("post_attention_layernorm", Sandwich::Yes) => POST_ATTENTION_NORM,
         _ => ours,
@@ -109,6 +120,66 @@ fn is_canonical(name: &str, layer_count: usize) -> bool {
         (known && layer_number(layer)? < layer_count).then_some(())
     };
     in_layer().is_some()
+}
+
+/// The tensors that a model is made of, where a file stacks some of them: each part is a range of the stack's rows.
+pub(crate) fn split_fused(
+    stored: &[TensorInfo],
+    config: &ModelConfig,
+) -> Result<Vec<TensorInfo>, FormatError> {
+    let there: HashSet<&str> = stored.iter().map(|tensor| tensor.name.as_str()).collect();
+    let mut tensors = Vec::with_capacity(stored.len());
+    for tensor in stored {
+        match fused_parts(&tensor.name, &there) {
+            Some(names) => split(tensor, &names, config, &mut tensors)?,
+            None => tensors.push(tensor.clone()),
+        }
+    }
+    Ok(tensors)
+}
+
+/// Names of what is in a tensor, if that is more than one.
+fn fused_parts(name: &str, there: &HashSet<&str>) -> Option<Vec<String>> {
+    let (layer, rest) = name.strip_prefix("blk.")?.split_once('.')?;
+    let (part, kind) = rest.rsplit_once('.')?;
+    let (_, _, parts) = FUSED.iter().find(|(_, ours, _)| *ours == part)?;
+    let names: Vec<String> = parts.iter().map(|part| format!("blk.{layer}.{part}.{kind}")).collect();
+    let apart = part == "ffn_up" && there.contains(names[0].as_str());
+    (matches!(kind, "weight" | "bias") && !apart).then_some(names)
+}
+
+fn split(
+    stack: &TensorInfo,
+    names: &[String],
+    config: &ModelConfig,
+    out: &mut Vec<TensorInfo>,
+) -> Result<(), FormatError> {
+    let rows_of = |name: &str| match name.split('.').nth(2) {
+        Some("attn_q") => config.head_count * config.head_dim,
+        Some("attn_k" | "attn_v") => config.kv_head_count * config.head_dim,
+        _ => config.ffn_size,
+    };
+    // A vector's rows are its elements.
+    let rows = stack.shape.first().copied().unwrap_or(0);
+    let wanted: usize = names.iter().map(|name| rows_of(name)).sum();
+    if rows == 0 || rows != wanted || stack.shape.len() == 1 && stack.dtype.is_quantised() {
+        if !crate::config::is_known_architecture(&config.architecture) {
+            return Err(unknown(&stack.name, &config.architecture));
+        }
+        let parts: Vec<&str> = names.iter().filter_map(|name| name.split('.').nth(2)).collect();
+        let problem = format!("{rows} rows, and {} stacked in it make {wanted}", parts.join(", "));
+        return Err(FormatError::tensor(&stack.name, problem));
+    }
+    let row_bytes = stack.bytes / rows;
+    let mut offset = stack.offset;
+    for name in names {
+        let mut shape = stack.shape.clone();
+        shape[0] = rows_of(name);
+        let bytes = shape[0] * row_bytes;
+        out.push(TensorInfo { name: name.clone(), shape, offset, bytes, ..stack.clone() });
+        offset += bytes;
+    }
+    Ok(())
 }
 
 /// A tensor without a place would be left out of the computation silently: better to say so.
@@ -140,6 +211,8 @@ mod tests {
             ("model.language_model.layers.2.mlp.down_proj.weight", "blk.2.ffn_down.weight"),
             ("language_model.lm_head.weight", "output.weight"),
             ("layers.3.self_attn.o_proj.weight", "blk.3.attn_output.weight"),
+            ("model.layers.3.self_attn.qkv_proj.bias", "blk.3.attn_qkv.bias"),
+            ("model.layers.3.mlp.gate_up_proj.weight", "blk.3.ffn_up.weight"),
         ] {
             assert_eq!(canonical(theirs, Sandwich::No).as_deref(), Some(ours), "{theirs}");
         }

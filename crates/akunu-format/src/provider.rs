@@ -39,6 +39,12 @@ pub trait WeightProvider: std::fmt::Debug + Send + Sync {
 
     fn tensor(&self, name: &str) -> Option<&TensorInfo>;
 
+    /// What the file has instead of [`WeightProvider::tensors`], where it stacks some of them (`attn_qkv`) or keeps
+    /// facts of the configuration as tensors.
+    fn stored(&self) -> &[TensorInfo] {
+        self.tensors()
+    }
+
     fn regions(&self) -> &[Region];
 
     /// GGUF metadata (the vocabulary is in there), where the file is GGUF.
@@ -46,7 +52,7 @@ pub trait WeightProvider: std::fmt::Debug + Send + Sync {
         None
     }
 
-    /// F32 tensors start at a multiple of 4 bytes in memory, all others at a multiple of 2.
+    /// F32 tensors start at a multiple of 4 bytes in memory, all others but MXFP4's at a multiple of 2.
     fn tensor_bytes(&self, tensor: &TensorInfo) -> &[u8] {
         &self.regions()[tensor.region].bytes()[tensor.offset..tensor.offset + tensor.bytes]
     }
@@ -80,8 +86,13 @@ pub(crate) fn refuse_overlaps(tensors: &[TensorInfo]) -> Result<(), FormatError>
 /// Files whose numbers lie across their natural places are refused here, so that nobody has to wonder later.
 pub(crate) fn refuse_misaligned(tensors: &[TensorInfo], regions: &[Region]) -> Result<(), FormatError> {
     for tensor in tensors {
-        // Blocks begin with half-precision scales or bytes, and have even sizes.
-        let align = if tensor.dtype == DType::F32 { 4 } else { 2 };
+        let align = match tensor.dtype {
+            DType::F32 => 4,
+            // Blocks of 17 bytes.
+            DType::MXFP4 => 1,
+            // Other blocks begin with half-precision scales or bytes, and have even sizes.
+            _ => 2,
+        };
         let start = regions[tensor.region].bytes().as_ptr().addr() + tensor.offset;
         if !start.is_multiple_of(align) {
             let problem =

@@ -3,7 +3,7 @@
 
 use akunu_format::{
     Array, DType, FormatError, Gguf, GgufModel, GgufWriter, Metadata, ModelConfig, Region, RopeScaling,
-    TensorSpec, Value, WeightProvider, Window, WindowPattern,
+    SuggestedSampling, TensorSpec, Value, WeightProvider, Window, WindowPattern,
 };
 
 const LAYERS: u32 = 4;
@@ -229,8 +229,8 @@ fn other_kinds_of_model_are_refused_by_key() {
         "`general.architecture` is bert (without `bert.attention.layer_norm_rms_epsilon`), which is not supported",
     );
     file("llama").without("attention.layer_norm_rms_epsilon").refused("`llama.attention.layer_norm_rms_epsilon` is missing from the GGUF metadata: this file cannot be run, convert the original model again");
-    file("phi3").tensor("blk.0.attn_qkv.weight").refused(
-        "tensor blk.0.attn_qkv.weight has no place in a phi3 model: this kind of model is not supported yet",
+    file("phi2").tensor("blk.0.attn_qkv.weight").refused(
+        "tensor blk.0.attn_qkv.weight has no place in a phi2 model: this kind of model is not supported yet",
     );
     file("llama").tensor("blk.4.attn_norm.weight").refused(
         "tensor blk.4.attn_norm.weight has no place in a llama model: this kind of model is not supported yet",
@@ -300,4 +300,88 @@ fn misplaced_numbers_are_refused() {
             || error.ends_with("of 2 bytes: write the file again"),
         "{error}"
     );
+}
+
+#[test]
+fn suggested_sampling_comes_from_the_general_keys() {
+    let with = |changes: &[(&str, Value)]| {
+        let mut file = file("llama");
+        for (key, value) in changes {
+            file.metadata.insert(format!("general.sampling.{key}"), value.clone());
+        }
+        file
+    };
+    assert_eq!(with(&[]).config().sampling, SuggestedSampling::default());
+    let all = with(&[
+        ("temp", Value::F32(0.5)),
+        ("top_k", Value::I32(20)),
+        ("top_p", Value::F32(0.75)),
+        ("min_p", Value::F32(0.125)),
+        ("penalty_repeat", Value::F32(1.25)),
+        ("penalty_last_n", Value::I32(-1)),
+    ]);
+    let expected = SuggestedSampling {
+        temperature: Some(0.5),
+        top_k: Some(20),
+        top_p: Some(0.75),
+        min_p: Some(0.125),
+        repeat_penalty: Some(1.25),
+        repeat_last_n: Some(usize::MAX),
+    };
+    assert_eq!(all.config().sampling, expected);
+    with(&[("temp", Value::F32(-1.0))])
+        .refused("temperature in the GGUF metadata: a sampling suggestion of -1 makes no sense");
+}
+
+#[test]
+fn stacked_matrices_are_ranges_of_rows() {
+    // Heads of 8: Q has 32 rows, K and V 16 each; gate and up 64 each.
+    let stacked = |rows: usize| {
+        let mut file = file("phi3");
+        file.tensors.push(TensorSpec::new("blk.1.attn_qkv.weight", DType::MXFP4, [rows, 32]));
+        file.tensors.push(TensorSpec::new("blk.1.attn_qkv.bias", DType::F32, [rows]));
+        file.tensors.push(TensorSpec::new("blk.2.ffn_up.weight", DType::Q4_0, [128, 32]));
+        file
+    };
+    let model = stacked(64).open().unwrap();
+    let find = |name: &str| model.tensor(name).unwrap_or_else(|| panic!("{name}"));
+    let place = |name: &str| (find(name).shape.clone(), find(name).offset, find(name).bytes);
+    let (_, start, _) = place("blk.1.attn_q.weight");
+    assert_eq!(place("blk.1.attn_q.weight"), (vec![32, 32], start, 32 * 17));
+    assert_eq!(place("blk.1.attn_k.weight"), (vec![16, 32], start + 32 * 17, 16 * 17));
+    assert_eq!(place("blk.1.attn_v.weight"), (vec![16, 32], start + 48 * 17, 16 * 17));
+    let (_, start, _) = place("blk.1.attn_q.bias");
+    assert_eq!(place("blk.1.attn_v.bias"), (vec![16], start + 48 * 4, 64));
+    let (_, start, _) = place("blk.2.ffn_gate.weight");
+    assert_eq!(place("blk.2.ffn_up.weight"), (vec![64, 32], start + 64 * 18, 64 * 18));
+    assert!(model.tensor("blk.1.attn_qkv.weight").is_none());
+    assert!(model.stored().iter().any(|tensor| tensor.name == "blk.1.attn_qkv.weight"));
+    stacked(96)
+        .refused("tensor blk.1.attn_qkv.weight: 96 rows, and attn_q, attn_k, attn_v stacked in it make 64");
+    // With a gate beside it, it is what its name says.
+    let mut apart = file("llama");
+    apart.tensors.push(TensorSpec::new("blk.2.ffn_up.weight", DType::F32, [64, 32]));
+    apart.tensors.push(TensorSpec::new("blk.2.ffn_gate.weight", DType::F32, [64, 32]));
+    assert_eq!(apart.open().unwrap().tensor("blk.2.ffn_up.weight").unwrap().shape, [64, 32]);
+}
+
+#[test]
+fn long_rope_is_told_by_its_factors() {
+    let short = |pairs: usize| {
+        let mut file = file("phi3").with("rope.scaling.attn_factor", Value::F32(1.25));
+        file.tensors.push(TensorSpec::new("rope_factors_short.weight", DType::F32, [pairs]));
+        file.with("rope.scaling.original_context_length", Value::U32(32))
+    };
+    short(4).refused("tensor rope_factors_short.weight: it is there without the long factors");
+    let both = |pairs: usize| {
+        let mut file = short(pairs);
+        file.tensors.push(TensorSpec::new("rope_factors_long.weight", DType::F32, [pairs]));
+        file
+    };
+    // Zeros, as all tensors here are.
+    both(4).refused("RoPE factors in the GGUF metadata: 0 is out of range");
+    both(5).refused("RoPE factors in the GGUF metadata: 5 short ones for 4 pairs");
+    both(4)
+        .with("rope.scaling.type", text("yarn"))
+        .refused("`phi3.rope.scaling.type` is yarn beside LongRoPE's factors, which is not supported");
 }

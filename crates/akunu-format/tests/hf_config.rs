@@ -251,8 +251,8 @@ fn what_cannot_run_is_refused_by_key() {
     );
     refused(
         "llama",
-        json!({"rope_scaling": {"rope_type": "longrope"}}),
-        "`rope_scaling.rope_type` is longrope, which is not supported",
+        json!({"rope_scaling": {"rope_type": "dynamic"}}),
+        "`rope_scaling.rope_type` is dynamic, which is not supported",
     );
     refused(
         "llama",
@@ -267,7 +267,7 @@ fn what_cannot_run_is_refused_by_key() {
     refused(
         "t5",
         json!({}),
-        "`model_type` is t5 (and not one of llama, mistral, qwen2, qwen3, gemma, gemma2, gemma3_text), which is not supported",
+        "`model_type` is t5 (and not one of llama, mistral, qwen2, qwen3, gemma, gemma2, gemma3_text, phi3), which is not supported",
     );
     refused(
         "llama",
@@ -308,4 +308,32 @@ fn unknown_tensors_and_types_are_refused_by_name() {
     );
     let error = open(safetensors(&[("model.norm.weight", &[32])]));
     assert!(error.starts_with("tensor token_embd.weight is missing"), "{error}");
+}
+
+#[test]
+fn long_rope_has_two_lists_of_factors() {
+    let phi3 = |changes: Value| {
+        let mut all = json!({"max_position_embeddings": 64, "original_max_position_embeddings": 16,
+            "rope_scaling": {"type": "su", "short_factor": [1, 1.5, 2, 2.5], "long_factor": [2, 4, 6, 8]}});
+        for (key, value) in changes.as_object().unwrap() {
+            all[key] = value.clone();
+        }
+        all
+    };
+    let plain = config("phi3", phi3(json!({})));
+    let factors = plain.rope.factors.unwrap();
+    assert_eq!((factors.short, factors.long), (vec![1.0, 1.5, 2.0, 2.5], vec![2.0, 4.0, 6.0, 8.0]));
+    let attention_factor = (1.0_f64 + 4.0_f64.ln() / 16.0_f64.ln()).sqrt();
+    assert_eq!(plain.rope.scaling, RopeScaling::LongRope { original_context: 16, attention_factor });
+    assert_eq!((plain.norm_epsilon, plain.window), (1e-5, None));
+    refused(
+        "phi3",
+        phi3(json!({"rope_scaling": {"type": "longrope", "short_factor": [1, 1, 1, 1]}})),
+        "`rope_scaling.long_factor` is missing from the config.json: this file cannot be run, convert the original model again",
+    );
+    refused(
+        "phi3",
+        phi3(json!({"partial_rotary_factor": 0.5})),
+        "RoPE factors in the config.json: 4 short ones for 2 pairs",
+    );
 }

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use akunu_format::{FormatError, open_model};
+use akunu_format::{FormatError, SuggestedSampling, open_model};
 
 fn refused(path: &Path) -> String {
     open_model(path).unwrap_err().to_string()
@@ -130,7 +130,10 @@ fn shards_are_put_together_and_missing_ones_named() {
     let config = r#"{"model_type": "llama", "hidden_size": 4, "num_hidden_layers": 1, "num_attention_heads": 1,
         "intermediate_size": 4, "vocab_size": 2}"#;
     std::fs::write(folder.path().join("config.json"), config).unwrap();
-    std::fs::write(folder.path().join("generation_config.json"), r#"{"eos_token_id": [1, 0]}"#).unwrap();
+    let generation = |text: &str| {
+        std::fs::write(folder.path().join("generation_config.json"), text).unwrap();
+    };
+    generation(r#"{"eos_token_id": [1, 0], "do_sample": true, "top_k": 20, "repetition_penalty": 1.25}"#);
     let index = |second: &str| {
         let text = format!(
             r#"{{"weight_map": {{"model.embed_tokens.weight": "a.safetensors", "model.norm.weight": "{second}"}}}}"#
@@ -152,6 +155,28 @@ fn shards_are_put_together_and_missing_ones_named() {
     let model = open_model(folder.path()).unwrap();
     assert_eq!(model.tensors().len(), 2);
     assert_eq!(model.config().eos_ids, [1, 0]);
+    // transformers' default of the temperature goes with `do_sample`.
+    let suggested = SuggestedSampling {
+        temperature: Some(1.0),
+        top_k: Some(20),
+        repeat_penalty: Some(1.25),
+        repeat_last_n: Some(usize::MAX),
+        ..SuggestedSampling::default()
+    };
+    assert_eq!(model.config().sampling, suggested);
+    let sampling = |text: &str| {
+        generation(text);
+        open_model(folder.path()).map(|model| model.config().sampling).map_err(|error| error.to_string())
+    };
+    let greedy = sampling(r#"{"do_sample": false, "temperature": 0.7}"#).unwrap();
+    assert_eq!((greedy.temperature, greedy.top_p), (Some(0.0), None));
+    assert_eq!(sampling(r#"{"temperature": 0.5, "min_p": 0.125}"#).unwrap().min_p, Some(0.125));
+    assert_eq!(sampling("{}"), Ok(SuggestedSampling::default()));
+    assert!(
+        sampling(r#"{"top_p": 1.5}"#).unwrap_err().contains("a sampling suggestion of 1.5 makes no sense")
+    );
+    assert!(sampling(r#"{"temperature": "hot"}"#).unwrap_err().contains("temperature"));
+    generation("{}");
     assert_eq!(model.tensor_bytes(model.tensor("output_norm.weight").unwrap()).len(), 16);
     write("b.safetensors", "model.embed_tokens.weight", "[2,4]", 32);
     assert!(refused(folder.path()).contains("tensor token_embd.weight: it occurs twice"));

@@ -86,7 +86,9 @@ const GEMMA3: ArchDescriptor = ArchDescriptor {
     ..GEMMA2
 };
 
-pub const ARCHITECTURES: &[ArchDescriptor] = &[LLAMA, QWEN2, QWEN3, GEMMA, GEMMA2, GEMMA3];
+const PHI3: ArchDescriptor = ArchDescriptor { names: &["phi3"], gguf_rope: RopeStyle::HalfSplit, ..LLAMA };
+
+pub const ARCHITECTURES: &[ArchDescriptor] = &[LLAMA, QWEN2, QWEN3, GEMMA, GEMMA2, GEMMA3, PHI3];
 
 impl ArchDescriptor {
     pub fn find(name: &str) -> Option<&'static ArchDescriptor> {

@@ -11,8 +11,11 @@ pub struct Frequencies {
     pub magnitude: f32,
 }
 
-/// `factors` divide the frequencies one by one (GGUF's `rope_freqs` tensor).
-pub fn frequencies(dims: usize, base: f64, scaling: RopeScaling, factors: Option<&[f32]>) -> Frequencies {
+/// `factors` divide the frequencies one by one (GGUF's `rope_freqs` tensor, or the ones of [`Rope::factors`] that suit
+/// the planned context).
+///
+/// [`Rope::factors`]: akunu_format::Rope::factors
+pub fn frequencies(dims: usize, base: f64, scaling: RopeScaling, factors: Option<&[f64]>) -> Frequencies {
     let mut values: Vec<f64> = (0..dims / 2).map(|i| base.powf(-2.0 * i as f64 / dims as f64)).collect();
     let mut magnitude = 1.0;
     match scaling {
@@ -34,9 +37,10 @@ pub fn frequencies(dims: usize, base: f64, scaling: RopeScaling, factors: Option
             }
             magnitude = attention_factor.unwrap_or(if factor > 1.0 { 0.1 * factor.ln() + 1.0 } else { 1.0 });
         }
+        RopeScaling::LongRope { attention_factor, .. } => magnitude = attention_factor,
     }
     if let Some(factors) = factors {
-        values.iter_mut().zip(factors).for_each(|(f, &factor)| *f /= f64::from(factor));
+        values.iter_mut().zip(factors).for_each(|(f, &factor)| *f /= factor);
     }
     Frequencies { values: values.into_iter().map(|f| f as f32).collect(), magnitude: magnitude as f32 }
 }

@@ -119,6 +119,15 @@ fn kernel_shaped_models_match_float64_goldens() {
     assert!(tried > 0);
 }
 
+/// transformers takes them while a sequence is no longer than the original context; here the planned context decides.
+#[test]
+fn short_contexts_take_long_ropes_short_factors() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/models/phi3-hd64-longrope");
+    let model = open_model(&folder).unwrap();
+    let off = worst(&*model, &folder.join("golden-short.json"), 64, KvType::F32);
+    assert!(off < 1e-5, "{off:.2e}");
+}
+
 #[test]
 fn the_reference_verifies_against_itself() {
     let model = common::model(common::family("gemma3"), |_| akunu_format::DType::Q8_0);

@@ -6,6 +6,8 @@
 
 use std::cmp::Ordering;
 
+use akunu_format::SuggestedSampling;
+
 use crate::Error;
 use crate::random::{Draws, GUMBEL_MAX, exp, ln};
 
@@ -52,6 +54,21 @@ impl Default for Sampling {
 }
 
 impl Sampling {
+    /// What a model's makers suggest, and `otherwise` where they suggest nothing. Temperature, top-k, top-p and min-p are one
+    /// suggestion: of these, what they leave out is off.
+    pub fn suggested(by: &SuggestedSampling, otherwise: &Sampling) -> Sampling {
+        let mut sampling = otherwise.clone();
+        if by.temperature.is_some() || by.top_k.is_some() || by.top_p.is_some() || by.min_p.is_some() {
+            sampling.temperature = by.temperature.unwrap_or(1.0);
+            sampling.top_k = by.top_k.unwrap_or(0);
+            sampling.top_p = by.top_p.unwrap_or(1.0);
+            sampling.min_p = by.min_p.unwrap_or(0.0);
+        }
+        sampling.repeat_penalty = by.repeat_penalty.unwrap_or(sampling.repeat_penalty);
+        sampling.repeat_last_n = by.repeat_last_n.unwrap_or(sampling.repeat_last_n);
+        sampling
+    }
+
     /// Whether the best token of the raw logits is what is asked for: then a device can decode whole chains.
     pub fn is_plain_greedy(&self) -> bool {
         self.temperature == 0.0 && self.logit_bias.is_empty() && !self.has_penalties()

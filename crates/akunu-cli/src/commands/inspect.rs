@@ -57,6 +57,8 @@ struct Report<'a> {
     tied_embeddings: bool,
     bos_id: Option<u32>,
     eos_ids: Vec<u32>,
+    #[serde(skip_serializing_if = "serde_json::Map::is_empty")]
+    suggested_sampling: serde_json::Map<String, serde_json::Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
     tensors: Option<Vec<Tensor<'a>>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -158,9 +160,22 @@ fn report(model: &Model) -> Report<'_> {
         tied_embeddings: model.weights().tensor("output.weight").is_none(),
         bos_id: config.bos_id,
         eos_ids: model.eos_ids().to_vec(),
+        suggested_sampling: suggested_sampling(config),
         tensors: None,
         metadata: None,
     }
+}
+
+fn suggested_sampling(config: &ModelConfig) -> serde_json::Map<String, serde_json::Value> {
+    let of = &config.sampling;
+    let all = [
+        ("temperature", of.temperature.map(|v| json!(v))),
+        ("top_k", of.top_k.map(|v| json!(v))),
+        ("top_p", of.top_p.map(|v| json!(v))),
+        ("min_p", of.min_p.map(|v| json!(v))),
+        ("repeat_penalty", of.repeat_penalty.map(|v| json!(v))),
+    ];
+    all.into_iter().filter_map(|(name, value)| Some((name.to_string(), value?))).collect()
 }
 
 fn elements(tensor: &TensorInfo) -> u64 {
@@ -177,6 +192,9 @@ fn rope_scaling(config: &ModelConfig, frequency_factors: bool) -> String {
         }
         RopeScaling::Yarn { factor, original_context, .. } => {
             format!("YaRN, ×{factor} beyond {original_context}")
+        }
+        RopeScaling::LongRope { original_context, .. } => {
+            format!("LongRoPE, other factors beyond {original_context}")
         }
     }
 }
@@ -223,6 +241,10 @@ fn lines(report: &Report<'_>, config: &ModelConfig) -> Vec<(&'static str, String
     lines.extend(report.bos_id.map(|id| ("begin of text", id.to_string())));
     if !report.eos_ids.is_empty() {
         lines.push(("end of text", crate::ids::listed(&report.eos_ids)));
+    }
+    if !report.suggested_sampling.is_empty() {
+        let all = report.suggested_sampling.iter().map(|(name, value)| format!("{name} {value}"));
+        lines.push(("sampling", all.collect::<Vec<_>>().join(", ")));
     }
     lines
 }

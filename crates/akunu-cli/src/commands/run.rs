@@ -5,7 +5,9 @@ use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use akunu::{Engine, FinishReason, GenerateOptions, Generated, Overflow, Piece, Sampling, Session, Timings};
+use akunu::{
+    Engine, FinishReason, GenerateOptions, Generated, Model, Overflow, Piece, Sampling, Session, Timings,
+};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
@@ -83,30 +85,30 @@ enum Stats {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Sampling")]
 struct SamplingArgs {
-    /// 0 always takes the likeliest token; higher is more adventurous
-    #[arg(long, default_value = "0.8", allow_negative_numbers = true)]
-    temp: f32,
-    /// Only the K likeliest tokens; 0: all
-    #[arg(long, value_name = "K", default_value = "40", value_parser = args::count_or_zero)]
-    top_k: usize,
-    /// Only the likeliest tokens that together have this probability; 1: all
-    #[arg(long, value_name = "P", default_value = "0.95", allow_negative_numbers = true)]
-    top_p: f32,
-    /// Only tokens at least this times as probable as the likeliest; 0: all
-    #[arg(long, value_name = "P", default_value = "0.05", allow_negative_numbers = true)]
-    min_p: f32,
-    /// Makes recent tokens less likely; 1: off
-    #[arg(long, value_name = "X", default_value = "1", allow_negative_numbers = true)]
-    repeat_penalty: f32,
+    /// 0 always takes the likeliest token; higher is more adventurous [default: as the model suggests, or 0.8]
+    #[arg(long, allow_negative_numbers = true)]
+    temp: Option<f32>,
+    /// Only the K likeliest tokens; 0: all [default: as the model suggests, or 40]
+    #[arg(long, value_name = "K", value_parser = args::count_or_zero)]
+    top_k: Option<usize>,
+    /// Only the likeliest tokens that together have this probability; 1: all [default: as the model suggests, or 0.95]
+    #[arg(long, value_name = "P", allow_negative_numbers = true)]
+    top_p: Option<f32>,
+    /// Only tokens at least this times as probable as the likeliest; 0: all [default: as the model suggests, or 0.05]
+    #[arg(long, value_name = "P", allow_negative_numbers = true)]
+    min_p: Option<f32>,
+    /// Makes recent tokens less likely; 1: off [default: as the model suggests, or 1]
+    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    repeat_penalty: Option<f32>,
     /// Makes tokens less likely each time they occur; 0: off
     #[arg(long, value_name = "X", default_value = "0", allow_negative_numbers = true)]
     frequency_penalty: f32,
     /// Makes tokens that occur at all less likely; 0: off
     #[arg(long, value_name = "X", default_value = "0", allow_negative_numbers = true)]
     presence_penalty: f32,
-    /// How far back the penalties look
-    #[arg(long, value_name = "N", default_value = "64", value_parser = args::count_or_zero)]
-    repeat_last_n: usize,
+    /// How far back the penalties look [default: as the model suggests, or 64]
+    #[arg(long, value_name = "N", value_parser = args::count_or_zero)]
+    repeat_last_n: Option<usize>,
     /// Makes one token more or less likely: ID=X; -inf rules it out; may be given several times
     #[arg(long, value_name = "ID=X", value_parser = logit_bias)]
     logit_bias: Vec<(u32, f32)>,
@@ -122,16 +124,19 @@ fn logit_bias(text: &str) -> Result<(u32, f32), String> {
 }
 
 impl SamplingArgs {
-    fn sampling(&self) -> Sampling {
+    /// Flags first, then what the model's file suggests, then what suits most models.
+    fn sampling(&self, model: &Model) -> Sampling {
+        let usual = Sampling { temperature: 0.8, top_k: 40, top_p: 0.95, min_p: 0.05, ..Sampling::default() };
+        let suggested = Sampling::suggested(&model.config().sampling, &usual);
         Sampling {
-            temperature: self.temp,
-            top_k: self.top_k,
-            top_p: self.top_p,
-            min_p: self.min_p,
-            repeat_penalty: self.repeat_penalty,
+            temperature: self.temp.unwrap_or(suggested.temperature),
+            top_k: self.top_k.unwrap_or(suggested.top_k),
+            top_p: self.top_p.unwrap_or(suggested.top_p),
+            min_p: self.min_p.unwrap_or(suggested.min_p),
+            repeat_penalty: self.repeat_penalty.unwrap_or(suggested.repeat_penalty),
             frequency_penalty: self.frequency_penalty,
             presence_penalty: self.presence_penalty,
-            repeat_last_n: self.repeat_last_n,
+            repeat_last_n: self.repeat_last_n.unwrap_or(suggested.repeat_last_n),
             logit_bias: self.logit_bias.clone(),
             seed: self.seed.unwrap_or_else(random_seed),
         }
@@ -155,7 +160,7 @@ pub fn run(args: RunArgs, out: &mut Output) -> Result<(), Failure> {
     }
     let options = GenerateOptions {
         max_tokens,
-        sampling: sampling.sampling(),
+        sampling: sampling.sampling(&model),
         stop_strings: stop,
         stop_ids: stop_ids.map(|Ids(ids)| ids).unwrap_or_default(),
         ignore_eos,

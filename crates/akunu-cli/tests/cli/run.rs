@@ -91,3 +91,32 @@ fn a_full_context_ends_the_text_and_says_so_unless_it_may_shift() {
     assert_eq!(shifted.code, 0, "{}", shifted.stderr);
     assert!(shifted.stderr.contains("\"generated_tokens\":60"), "{}", shifted.stderr);
 }
+
+#[test]
+fn the_models_suggestion_holds_until_a_flag_says_otherwise() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/models/llama-hd64-gqa2");
+    for file in ["config.json", "model.safetensors"] {
+        std::fs::copy(format!("{model}/{file}"), folder.path().join(file)).unwrap();
+    }
+    let path = folder.path().to_str().unwrap();
+    let temperature = |more: &[&str]| {
+        let base = ["run", path, "--prompt-ids", "5,6,7", "-n", "6", "--ids", "--stats", "json", "-q"];
+        let done = run(&[&base[..], more].concat());
+        assert_eq!(done.code, 0, "{}", done.stderr);
+        let line = done.stderr.lines().find(|line| line.starts_with('{')).unwrap();
+        let stats: serde_json::Value = serde_json::from_str(line).unwrap();
+        (stats["temperature"].as_f64().unwrap(), done.stdout)
+    };
+    let suggest = |text: &str| std::fs::write(folder.path().join("generation_config.json"), text).unwrap();
+    assert!((temperature(&[]).0 - 0.8).abs() < 1e-6);
+    let greedy = temperature(&["--temp", "0"]);
+    suggest(r#"{"do_sample": false}"#);
+    assert_eq!(temperature(&[]), greedy);
+    // A temperature so high that only top-k keeps the text what it is.
+    suggest(r#"{"do_sample": true, "temperature": 64, "top_k": 1}"#);
+    assert_eq!(temperature(&[]), (64.0, greedy.1.clone()));
+    assert_eq!(temperature(&["--temp", "0.5"]), (0.5, greedy.1.clone()));
+    assert_ne!(temperature(&["--top-k", "0", "--seed", "1"]).1, greedy.1);
+    assert!(ok(&["inspect", path]).contains("temperature 64.0, top_k 1"));
+}

@@ -2,7 +2,10 @@
 
 use super::metadata::{Metadata, Value};
 use crate::error::printable;
-use crate::{FormatError, ModelConfig, Rope, RopeScaling, Source, TensorInfo, Window, WindowPattern};
+use crate::{
+    FormatError, ModelConfig, Rope, RopeFactors, RopeScaling, Source, SuggestedSampling, TensorInfo, Window,
+    WindowPattern,
+};
 
 const PLACE: &str = "GGUF metadata";
 const ARCHITECTURE: &str = "general.architecture";
@@ -70,13 +73,18 @@ impl Keys<'_> {
     }
 }
 
-pub(super) fn model_config(metadata: &Metadata, tensors: &[TensorInfo]) -> Result<ModelConfig, FormatError> {
+/// `factors`: LongRoPE's, which GGUF files keep as tensors.
+pub(super) fn model_config(
+    metadata: &Metadata,
+    tensors: &[TensorInfo],
+    factors: Option<RopeFactors>,
+) -> Result<ModelConfig, FormatError> {
     let architecture = metadata
         .str(ARCHITECTURE)?
         .ok_or_else(|| FormatError::MissingKey { key: ARCHITECTURE.to_string(), place: PLACE })?;
     let keys = Keys { metadata, architecture };
     refuse_unsupported(&keys)?;
-    match read(&keys, tensors) {
+    match read(&keys, tensors, factors) {
         // The key may be missing because this kind of model has no such thing.
         Err(FormatError::MissingKey { key, .. }) if !crate::config::is_known_architecture(architecture) => {
             let asks = format!("is {} (without `{key}`)", printable(architecture));
@@ -106,7 +114,11 @@ fn refuse_unsupported(keys: &Keys<'_>) -> Result<(), FormatError> {
     Ok(())
 }
 
-fn read(keys: &Keys<'_>, tensors: &[TensorInfo]) -> Result<ModelConfig, FormatError> {
+fn read(
+    keys: &Keys<'_>,
+    tensors: &[TensorInfo],
+    factors: Option<RopeFactors>,
+) -> Result<ModelConfig, FormatError> {
     let layer_count = keys.required("block_count")?;
     let hidden_size = keys.required("embedding_length")?;
     let head_count = keys
@@ -130,12 +142,13 @@ fn read(keys: &Keys<'_>, tensors: &[TensorInfo]) -> Result<ModelConfig, FormatEr
         kv_head_count,
         head_dim,
         norm_epsilon: norm_epsilon(keys)?,
-        rope: rope(keys, head_dim, context_length)?,
+        rope: rope(keys, head_dim, context_length, factors)?,
         window: window(keys, layer_count)?,
         attention_scale: attention_scale(keys, hidden_size, head_count, layer_count)?,
         attention_soft_cap: keys.nonzero("attn_logit_softcapping")?,
         logit_soft_cap: keys.nonzero("final_logit_softcapping")?,
         activation: None,
+        sampling: sampling(keys.metadata)?,
         eos_ids: eos_ids(keys.metadata)?,
         bos_id: keys.metadata.u32("tokenizer.ggml.bos_token_id")?,
     };
@@ -166,7 +179,12 @@ fn norm_epsilon(keys: &Keys<'_>) -> Result<f32, FormatError> {
     keys.f32(KEY)?.ok_or_else(|| keys.missing(KEY))
 }
 
-fn rope(keys: &Keys<'_>, head_dim: usize, context_length: usize) -> Result<Rope, FormatError> {
+fn rope(
+    keys: &Keys<'_>,
+    head_dim: usize,
+    context_length: usize,
+    factors: Option<RopeFactors>,
+) -> Result<Rope, FormatError> {
     let base = keys.f64("rope.freq_base")?.unwrap_or(10_000.0);
     let local = match keys.f64("rope.freq_base_swa")? {
         None if keys.architecture == "gemma3" => Some(10_000.0), // as llama.cpp does; converters leave it out
@@ -176,11 +194,16 @@ fn rope(keys: &Keys<'_>, head_dim: usize, context_length: usize) -> Result<Rope,
         dims: keys.usize("rope.dimension_count")?.unwrap_or(head_dim),
         base,
         local_base: local.filter(|&local| local != base || keys.architecture == "gemma3"),
-        scaling: rope_scaling(keys, context_length)?,
+        scaling: rope_scaling(keys, context_length, factors.is_some())?,
+        factors,
     })
 }
 
-fn rope_scaling(keys: &Keys<'_>, context_length: usize) -> Result<RopeScaling, FormatError> {
+fn rope_scaling(
+    keys: &Keys<'_>,
+    context_length: usize,
+    has_factors: bool,
+) -> Result<RopeScaling, FormatError> {
     const TYPE: &str = "rope.scaling.type";
     let name = keys.name(TYPE);
     let factor = match keys.f64("rope.scaling.factor")? {
@@ -191,6 +214,17 @@ fn rope_scaling(keys: &Keys<'_>, context_length: usize) -> Result<RopeScaling, F
     // Multiplies cos and sin, on top of what YaRN makes of the factor itself.
     let extra = keys.f64("rope.scaling.attn_factor")?.unwrap_or(1.0);
     let kind = keys.metadata.str(&name)?.unwrap_or("linear");
+    if has_factors {
+        // No key says so: llama.cpp, too, goes by the tensors.
+        if !(matches!(kind, "longrope" | "none") || kind == "linear" && factor == 1.0) {
+            return Err(keys.unsupported(TYPE, format!("is {} beside LongRoPE's factors", printable(kind))));
+        }
+        let original = keys.usize("rope.scaling.original_context_length")?;
+        return Ok(RopeScaling::LongRope {
+            original_context: original.unwrap_or(context_length),
+            attention_factor: extra,
+        });
+    }
     let scaling = match kind {
         "none" => RopeScaling::None,
         "linear" if factor == 1.0 => RopeScaling::None,
@@ -275,6 +309,30 @@ fn attention_scale(
     }
     let by_hidden_size = matches!((keys.architecture, layer_count), ("gemma2", 46) | ("gemma3", 62));
     Ok(by_hidden_size.then(|| 1.0 / ((hidden_size / head_count) as f32).sqrt()))
+}
+
+/// The keys that converters copy from `generation_config.json`.
+fn sampling(metadata: &Metadata) -> Result<SuggestedSampling, FormatError> {
+    let number = |key: &str| metadata.f32(&format!("general.sampling.{key}"));
+    // Negative counts stand for "all".
+    let count = |key: &str| {
+        let name = format!("general.sampling.{key}");
+        let stated = metadata.get(&name).and_then(Value::to_i128);
+        Ok::<_, FormatError>(match stated {
+            Some(negative) if negative < 0 => Some(None),
+            Some(_) => metadata.u32(&name)?.map(|count| Some(count as usize)),
+            None => None,
+        })
+    };
+    let suggested = SuggestedSampling {
+        temperature: number("temp")?,
+        top_k: count("top_k")?.map(|k| k.unwrap_or(0)),
+        top_p: number("top_p")?,
+        min_p: number("min_p")?,
+        repeat_penalty: number("penalty_repeat")?,
+        repeat_last_n: count("penalty_last_n")?.map(|n| n.unwrap_or(usize::MAX)),
+    };
+    suggested.checked(PLACE)
 }
 
 fn eos_ids(metadata: &Metadata) -> Result<Vec<u32>, FormatError> {

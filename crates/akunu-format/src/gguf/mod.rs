@@ -14,6 +14,7 @@ use std::path::Path;
 
 pub use metadata::{Array, Metadata, Strings, Value};
 pub use model::GgufModel;
+pub(crate) use model::ROPE_FACTORS;
 pub use types::tensor_type_name;
 pub use writer::{GgufWriter, TensorSpec};
 

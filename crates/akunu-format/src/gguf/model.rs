@@ -1,15 +1,19 @@
 //! A GGUF container understood as a model.
 
+use std::collections::HashMap;
 use std::path::Path;
 
 use super::{Gguf, Metadata, config};
-use crate::{FormatError, ModelConfig, Region, TensorInfo, WeightProvider, names, provider};
+use crate::blocks::dequantize_row;
+use crate::{FormatError, ModelConfig, Region, RopeFactors, TensorInfo, WeightProvider, names, provider};
 
 /// A GGUF file that can be run, as far as the file itself can tell: container plus configuration.
 #[derive(Debug)]
 pub struct GgufModel {
     gguf: Gguf,
     config: ModelConfig,
+    tensors: Vec<TensorInfo>,
+    by_name: HashMap<String, usize>,
 }
 
 impl GgufModel {
@@ -29,12 +33,15 @@ impl GgufModel {
                 advice: "It holds a vocabulary only: take the file with the weights.".to_string(),
             });
         }
-        let config = config::model_config(&gguf.metadata, &gguf.tensors)?;
+        let config = config::model_config(&gguf.metadata, &gguf.tensors, rope_factors(&gguf)?)?;
         gguf.tensors.retain(|tensor| !names::is_ignorable(&tensor.name));
         gguf.by_name = provider::index_names(&gguf.tensors)?;
-        names::refuse_unknown(&gguf.tensors, &config)?;
-        provider::refuse_misaligned(&gguf.tensors, &gguf.regions)?;
-        Ok(GgufModel { gguf, config })
+        let mut tensors = names::split_fused(&gguf.tensors, &config)?;
+        tensors.retain(|tensor| !ROPE_FACTORS.contains(&tensor.name.as_str()));
+        let by_name = provider::index_names(&tensors)?;
+        names::refuse_unknown(&tensors, &config)?;
+        provider::refuse_misaligned(&tensors, &gguf.regions)?;
+        Ok(GgufModel { gguf, config, tensors, by_name })
     }
 
     pub fn gguf(&self) -> &Gguf {
@@ -48,11 +55,15 @@ impl WeightProvider for GgufModel {
     }
 
     fn tensors(&self) -> &[TensorInfo] {
-        self.gguf.tensors()
+        &self.tensors
     }
 
     fn tensor(&self, name: &str) -> Option<&TensorInfo> {
-        self.gguf.tensor(name)
+        self.by_name.get(name).map(|&i| &self.tensors[i])
+    }
+
+    fn stored(&self) -> &[TensorInfo] {
+        self.gguf.tensors()
     }
 
     fn regions(&self) -> &[Region] {
@@ -61,5 +72,28 @@ impl WeightProvider for GgufModel {
 
     fn metadata(&self) -> Option<&Metadata> {
         Some(self.gguf.metadata())
+    }
+}
+
+/// LongRoPE's factors, for short contexts and long ones.
+pub(crate) const ROPE_FACTORS: [&str; 2] = ["rope_factors_short.weight", "rope_factors_long.weight"];
+
+fn rope_factors(gguf: &Gguf) -> Result<Option<RopeFactors>, FormatError> {
+    // No head is so wide that its factors would fill this.
+    const MOST: usize = 1 << 16;
+    let [short, long] = ROPE_FACTORS.map(|name| {
+        let Some(tensor) = gguf.tensor(name) else { return Ok(None) };
+        if tensor.shape.len() != 1 || tensor.cols() > MOST {
+            return Err(FormatError::tensor(name, format!("{:?} is not a list of factors", tensor.shape)));
+        }
+        let mut values = vec![0.0; tensor.cols()];
+        dequantize_row(tensor.dtype, gguf.tensor_bytes(tensor), &mut values)?;
+        Ok(Some(values.into_iter().map(f64::from).collect::<Vec<f64>>()))
+    });
+    match (short?, long?) {
+        (Some(short), Some(long)) => Ok(Some(RopeFactors { short, long })),
+        (None, None) => Ok(None),
+        (Some(_), None) => Err(FormatError::tensor(ROPE_FACTORS[0], "it is there without the long factors")),
+        (None, Some(_)) => Err(FormatError::tensor(ROPE_FACTORS[1], "it is there without the short factors")),
     }
 }

@@ -3,7 +3,9 @@
 use super::json::{Json, PLACE, wrong};
 use super::rope;
 use crate::error::printable;
-use crate::{Activation, FormatError, ModelConfig, Source, TensorInfo, Window, WindowPattern};
+use crate::{
+    Activation, FormatError, ModelConfig, Source, SuggestedSampling, TensorInfo, Window, WindowPattern,
+};
 
 /// How a kind of model says which layers slide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +32,7 @@ struct Defaults {
     /// `None`: the hidden size's even share.
     head_dim: Option<usize>,
     context: usize,
+    epsilon: f64,
     window: Option<usize>,
     sliding: Sliding,
     /// Attention's and the logits'.
@@ -49,6 +52,7 @@ const LLAMA: Defaults = Defaults {
     kv_heads: None,
     head_dim: None,
     context: 2048,
+    epsilon: 1e-6,
     window: None,
     sliding: Sliding::Never,
     soft_caps: (None, None),
@@ -56,7 +60,7 @@ const LLAMA: Defaults = Defaults {
     gemma: false,
 };
 
-const KINDS: [Defaults; 7] = [
+const KINDS: [Defaults; 8] = [
     LLAMA,
     Defaults {
         model_type: "mistral",
@@ -89,6 +93,15 @@ const KINDS: [Defaults; 7] = [
         sliding: Sliding::Pattern(6),
         ..GEMMA2
     },
+    Defaults {
+        model_type: "phi3",
+        hidden_size: 3072,
+        ffn_size: 8192,
+        context: 4096,
+        epsilon: 1e-5,
+        sliding: Sliding::All,
+        ..LLAMA
+    },
 ];
 
 const QWEN2: Defaults = Defaults {
@@ -110,6 +123,7 @@ const GEMMA2: Defaults = Defaults {
     kv_heads: Some(4),
     head_dim: Some(256),
     context: 8192,
+    epsilon: 1e-6,
     window: Some(4096),
     sliding: Sliding::Pattern(2),
     soft_caps: (Some(50.0), Some(30.0)),
@@ -205,13 +219,14 @@ pub(super) fn model_config(
         head_count,
         kv_head_count: kv_heads(&text, defaults, head_count)?,
         head_dim,
-        norm_epsilon: text.f64("rms_norm_eps")?.unwrap_or(1e-6) as f32,
+        norm_epsilon: text.f64("rms_norm_eps")?.unwrap_or(defaults.epsilon) as f32,
         rope: rope::rope(&text, defaults.model_type == "gemma3_text", head_dim, context_length)?,
         window: window(&text, defaults, layer_count)?,
         attention_scale: attention_scale(&text, defaults)?,
         attention_soft_cap: soft_cap(&text, "attn_logit_softcapping", attention_cap)?,
         logit_soft_cap: soft_cap(&text, "final_logit_softcapping", logit_cap)?,
         activation: Some(activation(&text, defaults)?),
+        sampling: generation.map_or(Ok(SuggestedSampling::default()), sampling)?,
         eos_ids: eos_ids(&[Some(&text), Some(root), generation])?,
         bos_id: text.ids("bos_token_id")?.first().or(root.ids("bos_token_id")?.first()).copied(),
     };
@@ -287,7 +302,10 @@ fn window(text: &Json<'_>, defaults: &Defaults, layer_count: usize) -> Result<Op
     let pattern = match defaults.sliding {
         Sliding::Never => return Ok(None),
         Sliding::All if listed.is_some() => {
-            return Err(text.unsupported("layer_types", "asks some layers of a Mistral to slide"));
+            return Err(text.unsupported(
+                "layer_types",
+                format!("asks some layers of a {} to slide", defaults.model_type),
+            ));
         }
         Sliding::All => WindowPattern::Layers(vec![true; layer_count]),
         Sliding::OnRequest if text.bool("use_sliding_window")? != Some(true) => return Ok(None),
@@ -332,6 +350,28 @@ fn layer_types(text: &Json<'_>, layer_count: usize) -> Result<Option<Vec<bool>>,
         other => Err(text.unsupported(KEY, format!("asks for {}", printable(other)))),
     });
     slides.collect::<Result<_, _>>().map(Some)
+}
+
+/// `generation_config.json`, as transformers reads it: `do_sample` decides, if it is there.
+fn sampling(generation: &Json<'_>) -> Result<SuggestedSampling, FormatError> {
+    let number = |key: &str| Ok::<_, FormatError>(generation.f64(key)?.map(|value| value as f32));
+    let stated = number("temperature")?;
+    let temperature = match generation.bool("do_sample")? {
+        Some(false) => Some(0.0),
+        Some(true) => stated.or(Some(1.0)),
+        None => stated,
+    };
+    let repeat_penalty = number("repetition_penalty")?;
+    let suggested = SuggestedSampling {
+        temperature,
+        // Some write −1 for "all".
+        top_k: generation.f64("top_k")?.map(|k| k.max(0.0) as usize),
+        top_p: number("top_p")?,
+        min_p: number("min_p")?,
+        repeat_penalty,
+        repeat_last_n: repeat_penalty.map(|_| usize::MAX),
+    };
+    suggested.checked("generation_config.json")
 }
 
 fn eos_ids(places: &[Option<&Json<'_>>]) -> Result<Vec<u32>, FormatError> {

@@ -117,6 +117,12 @@ impl<'a> Json<'a> {
         all.map(Some).ok_or_else(|| self.wrong_type(key, "an array of strings", value))
     }
 
+    pub(super) fn f64s(&self, key: &str) -> Result<Option<Vec<f64>>, FormatError> {
+        let Some(value) = self.get(key) else { return Ok(None) };
+        let all = value.as_array().and_then(|all| all.iter().map(Value::as_f64).collect());
+        all.map(Some).ok_or_else(|| self.wrong_type(key, "an array of numbers", value))
+    }
+
     /// A number, or several.
     pub(super) fn ids(&self, key: &str) -> Result<Vec<u32>, FormatError> {
         let Some(value) = self.get(key) else { return Ok(Vec::new()) };

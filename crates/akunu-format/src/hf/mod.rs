@@ -22,6 +22,7 @@ pub(crate) const SUPPORTED: &str = "F32, F16 or BF16";
 #[derive(Debug)]
 pub struct SafeTensorsModel {
     config: ModelConfig,
+    stored: Vec<TensorInfo>,
     tensors: Vec<TensorInfo>,
     by_name: HashMap<String, usize>,
     regions: Vec<Region>,
@@ -78,13 +79,14 @@ impl SafeTensorsModel {
         regions: Vec<Region>,
     ) -> Result<SafeTensorsModel, FormatError> {
         config::refuse_images(root, &stored)?;
-        let tensors = tensors::rename(stored, root.str("model_type")?.unwrap_or_default())?;
-        let by_name = provider::index_names(&tensors)?;
+        let stored = tensors::rename(stored, root.str("model_type")?.unwrap_or_default())?;
         let generation = generation.map(Document::root);
-        let config = config::model_config(root, generation.as_ref(), name, &tensors)?;
+        let config = config::model_config(root, generation.as_ref(), name, &stored)?;
+        let tensors = names::split_fused(&stored, &config)?;
+        let by_name = provider::index_names(&tensors)?;
         names::refuse_unknown(&tensors, &config)?;
         provider::refuse_misaligned(&tensors, &regions)?;
-        Ok(SafeTensorsModel { config, tensors, by_name, regions })
+        Ok(SafeTensorsModel { config, stored, tensors, by_name, regions })
     }
 }
 
@@ -99,6 +101,10 @@ impl WeightProvider for SafeTensorsModel {
 
     fn tensor(&self, name: &str) -> Option<&TensorInfo> {
         self.by_name.get(name).map(|&i| &self.tensors[i])
+    }
+
+    fn stored(&self) -> &[TensorInfo] {
+        &self.stored
     }
 
     fn regions(&self) -> &[Region] {
@@ -124,7 +130,7 @@ fn config_beside(file: &Path) -> Result<PathBuf, FormatError> {
     })
 }
 
-/// Sampling defaults, of which the end-of-text ids matter: they are often more than `config.json` names.
+/// End-of-text ids, often more than `config.json` names, and how to sample.
 fn generation_config(config_path: &Path) -> Result<Option<Document>, FormatError> {
     let path = config_path.with_file_name("generation_config.json");
     let own_config = config_path.file_name().is_some_and(|name| name == CONFIG);

@@ -3,7 +3,7 @@
 
 use super::json::{Json, wrong};
 use crate::error::printable;
-use crate::{FormatError, Rope, RopeScaling};
+use crate::{FormatError, Rope, RopeFactors, RopeScaling};
 
 /// `two_bases`: Gemma 3, whose sliding layers have a base of their own even where the file does not say so.
 pub(super) fn rope(
@@ -36,7 +36,11 @@ pub(super) fn rope(
     if !(0.0..=1.0).contains(&part) {
         return Err(wrong("partial_rotary_factor", format!("{part} is not between 0 and 1")));
     }
-    Ok(Rope { dims: (head_dim as f64 * part) as usize, base, local_base, scaling })
+    let factors = match (scaling, &flat) {
+        (RopeScaling::LongRope { .. }, Some(one)) => Some(factors(one)?),
+        _ => None,
+    };
+    Ok(Rope { dims: (head_dim as f64 * part) as usize, base, local_base, scaling, factors })
 }
 
 fn theta(parameters: Option<&Json<'_>>) -> Result<Option<f64>, FormatError> {
@@ -80,6 +84,8 @@ fn scaling(one: &Json<'_>, text: &Json<'_>, context: usize) -> Result<RopeScalin
             original_context: original_context(one, text, context)?,
         }),
         "yarn" => yarn(one, text, context),
+        // `su` is what Phi 3 called it first.
+        "longrope" | "su" => longrope(one, text, context),
         other => Err(one.unsupported(key, format!("is {}", printable(other)))),
     }
 }
@@ -91,6 +97,23 @@ fn missing(one: &Json<'_>, key: &str) -> FormatError {
 fn original_context(one: &Json<'_>, text: &Json<'_>, context: usize) -> Result<usize, FormatError> {
     const KEY: &str = "original_max_position_embeddings";
     Ok(text.usize(KEY)?.or(one.usize(KEY)?).unwrap_or(context))
+}
+
+fn factors(one: &Json<'_>) -> Result<RopeFactors, FormatError> {
+    let list = |key: &str| one.f64s(key)?.ok_or_else(|| missing(one, key));
+    Ok(RopeFactors { short: list("short_factor")?, long: list("long_factor")? })
+}
+
+fn longrope(one: &Json<'_>, text: &Json<'_>, context: usize) -> Result<RopeScaling, FormatError> {
+    let original_context = original_context(one, text, context)?;
+    let factor = one.f64("factor")?.unwrap_or(context as f64 / original_context as f64);
+    let grown = || (1.0 + factor.ln() / (original_context as f64).ln()).sqrt();
+    let attention_factor = match one.f64("attention_factor")? {
+        Some(stated) => stated,
+        None if factor <= 1.0 => 1.0,
+        None => grown(),
+    };
+    Ok(RopeScaling::LongRope { original_context, attention_factor })
 }
 
 fn yarn(one: &Json<'_>, text: &Json<'_>, context: usize) -> Result<RopeScaling, FormatError> {

@@ -3,9 +3,10 @@
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::metadata::{added, llama3_factors, metadata, swaps_rows};
+use super::metadata::{added, architecture, llama3_factors, metadata, swaps_rows};
 use super::mix::{Mix, Proportions};
 use crate::blocks::{dequantize_row, quantize_row};
+use crate::gguf::ROPE_FACTORS as LONG_ROPE_FACTORS;
 use crate::{DType, FormatError, GgufWriter, Metadata, TensorInfo, TensorSpec, WeightProvider};
 
 /// Elements that one thread converts at a time, about.
@@ -25,6 +26,8 @@ pub struct Recipe<'a> {
 #[derive(Debug)]
 pub struct Conversion<'a> {
     weights: &'a dyn WeightProvider,
+    /// What is converted: the model's tensors, or the stacks of them that its kind of GGUF file has.
+    sources: &'a [TensorInfo],
     metadata: Metadata,
     tensors: Vec<Planned>,
 }
@@ -40,7 +43,7 @@ pub struct Planned {
 enum Data {
     Values(Vec<f32>),
     Tensor {
-        /// Index into the model's tensors.
+        /// Index into the sources.
         index: usize,
         /// Rows of each head that go from halves to neighbours, and rows of a head.
         swap: Option<Swap>,
@@ -80,7 +83,18 @@ impl<'a> Conversion<'a> {
             let spec = TensorSpec::new(ROPE_FACTORS, DType::F32, [factors.len()]);
             tensors.push(Planned { spec, data: Data::Values(factors) });
         }
-        for (index, tensor) in weights.tensors().iter().enumerate() {
+        let sources = if architecture(config) == "phi3" { weights.stored() } else { weights.tensors() };
+        let has = |name: &str| sources.iter().any(|tensor| tensor.name == name);
+        if let Some(factors) = &config.rope.factors {
+            for (name, factors) in LONG_ROPE_FACTORS.into_iter().zip([&factors.short, &factors.long]) {
+                if !has(name) {
+                    let spec = TensorSpec::new(name, DType::F32, [factors.len()]);
+                    let values = factors.iter().map(|&f| f as f32).collect();
+                    tensors.push(Planned { spec, data: Data::Values(values) });
+                }
+            }
+        }
+        for (index, tensor) in sources.iter().enumerate() {
             let dtype = recipe.mix.dtype(&tensor.name, &tensor.shape, &model, recipe.pure);
             let swap = swaps_rows(config, &tensor.name)
                 .then_some(Swap { dims: config.rope.dims, head_dim: config.head_dim });
@@ -93,7 +107,7 @@ impl<'a> Conversion<'a> {
             let add = added(config, &tensor.name);
             tensors.push(Planned { spec, data: Data::Tensor { index, swap, add } });
         }
-        Ok(Conversion { weights, metadata, tensors })
+        Ok(Conversion { weights, sources, metadata, tensors })
     }
 
     /// In the file's order.
@@ -105,7 +119,7 @@ impl<'a> Conversion<'a> {
     pub fn source(&self, planned: &Planned) -> Option<&'a TensorInfo> {
         match planned.data {
             Data::Values(_) => None,
-            Data::Tensor { index, .. } => Some(&self.weights.tensors()[index]),
+            Data::Tensor { index, .. } => Some(&self.sources[index]),
         }
     }
 
@@ -167,7 +181,7 @@ impl<'a> Conversion<'a> {
             }
             Data::Tensor { index, swap, add } => (*index, *swap, *add),
         };
-        let source = &self.weights.tensors()[index];
+        let source = &self.sources[index];
         let bytes = self.weights.tensor_bytes(source);
         let dtype = planned.spec.dtype;
         if source.dtype == dtype && swap.is_none() && add == 0.0 {

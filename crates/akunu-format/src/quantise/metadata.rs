@@ -125,6 +125,7 @@ fn describe(config: &ModelConfig, without_vocabulary: bool, out: &mut Metadata) 
     }
     rope(config, &mut keys)?;
     window(config, &mut keys)?;
+    sampling(config, out);
     if without_vocabulary {
         special_ids(config, out);
     }
@@ -168,6 +169,11 @@ fn rope(config: &ModelConfig, keys: &mut Keys<'_>) -> Result<(), FormatError> {
                 // Readers multiply by what YaRN makes of the factor itself.
                 keys.float("rope.scaling.attn_factor", stated / (0.1 * factor.ln() + 1.0));
             }
+        }
+        // Its factors are tensors.
+        RopeScaling::LongRope { original_context, attention_factor } => {
+            keys.number("rope.scaling.original_context_length", original_context)?;
+            keys.float("rope.scaling.attn_factor", attention_factor);
         }
     }
     Ok(())
@@ -215,6 +221,29 @@ fn full_every(slides: &[bool]) -> Option<usize> {
     let every = slides.iter().position(|slides| !slides)? + 1;
     let regular = slides.iter().enumerate().all(|(i, &slides)| slides != (i + 1).is_multiple_of(every));
     regular.then_some(every)
+}
+
+/// As converters copy it from `generation_config.json`.
+fn sampling(config: &ModelConfig, out: &mut Metadata) {
+    let of = &config.sampling;
+    let numbers = [
+        ("temp", of.temperature),
+        ("top_p", of.top_p),
+        ("min_p", of.min_p),
+        ("penalty_repeat", of.repeat_penalty),
+    ];
+    for (key, value) in numbers {
+        if let Some(value) = value {
+            out.insert(format!("general.sampling.{key}"), Value::F32(value));
+        }
+    }
+    for (key, value) in [("top_k", of.top_k), ("penalty_last_n", of.repeat_last_n)] {
+        if let Some(value) = value {
+            // −1 stands for all.
+            let value = i32::try_from(value).unwrap_or(-1);
+            out.insert(format!("general.sampling.{key}"), Value::I32(value));
+        }
+    }
 }
 
 /// Which ids begin and end a text, although no vocabulary says what they are.

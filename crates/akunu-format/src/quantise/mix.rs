@@ -115,6 +115,11 @@ const MORE_BITS: &[Rule] = &[
     (DType::Q4K, Size::M, "ffn_down",    When::EighthsAndThirds, DType::Q6K),
     (DType::Q5K, Size::M, "attn_v",      When::EighthsAndThirds, DType::Q6K),
     (DType::Q5K, Size::M, "ffn_down",    When::EighthsAndThirds, DType::Q6K),
+    // Where Q, K and V are one.
+    (DType::Q3K, Size::M, "attn_qkv",    When::Always,           DType::Q4K),
+    (DType::Q3K, Size::L, "attn_qkv",    When::Always,           DType::Q4K),
+    (DType::Q4K, Size::M, "attn_qkv",    When::Always,           DType::Q5K),
+    (DType::Q5K, Size::M, "attn_qkv",    When::Always,           DType::Q6K),
     (DType::IQ4NL, Size::One, "attn_v",   When::Grouped,         DType::Q5K),
     (DType::IQ4NL, Size::One, "ffn_down", When::FirstPart(8),    DType::Q5K),
     (DType::IQ4XS, Size::One, "attn_v",   When::Grouped,         DType::Q5K),

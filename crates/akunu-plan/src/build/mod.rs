@@ -78,7 +78,7 @@ pub(crate) fn plan(
     check(config, options)?;
 
     let mut buffers = Buffers::default();
-    let weights = weights::resolve(provider, arch, &mut buffers)?;
+    let weights = weights::resolve(provider, arch, options.context, &mut buffers)?;
     let kv = kv_layout(config, options, &mut buffers)?;
     let context = Context { config, arch, options, q8_activations: capabilities.q8_activations, kv };
 

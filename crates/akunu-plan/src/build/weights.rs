@@ -1,6 +1,6 @@
 //! Finds a model's tensors by their canonical names, checks their shapes, and gives each a buffer.
 
-use akunu_format::{ModelConfig, TensorInfo, WeightProvider};
+use akunu_format::{ModelConfig, RopeScaling, TensorInfo, WeightProvider};
 
 use super::Buffers;
 use crate::plan::PlanError;
@@ -58,6 +58,7 @@ pub(super) struct ModelWeights {
 pub(super) fn resolve(
     provider: &dyn WeightProvider,
     arch: &'static ArchDescriptor,
+    context: usize,
     buffers: &mut Buffers,
 ) -> Result<ModelWeights, PlanError> {
     let config = provider.config();
@@ -70,7 +71,7 @@ pub(super) fn resolve(
         None => embedding,
     };
     let output_norm = tensors.norm("output_norm.weight", config.hidden_size)?;
-    let ropes = rope_tables(&mut tensors, config)?;
+    let ropes = rope_tables(&mut tensors, config, context)?;
     let layers = (0..config.layer_count)
         .map(|layer| resolve_layer(&mut tensors, config, arch, layer, ropes.len() - 1))
         .collect::<Result<Vec<_>, _>>()?;
@@ -140,10 +141,14 @@ fn resolve_layer(
 }
 
 /// The model's frequencies, then those of its sliding layers where they have a base of their own.
-fn rope_tables(tensors: &mut Tensors<'_>, config: &ModelConfig) -> Result<Vec<RopeTable>, PlanError> {
+fn rope_tables(
+    tensors: &mut Tensors<'_>,
+    config: &ModelConfig,
+    context: usize,
+) -> Result<Vec<RopeTable>, PlanError> {
     let rope = &config.rope;
     let factors = match tensors.find("rope_freqs.weight") {
-        None => None,
+        None => long_rope_factors(config, context),
         Some(index) => {
             let tensor = tensors.checked(index, &[rope.dims / 2])?;
             if tensor.dtype.is_quantised() {
@@ -153,14 +158,15 @@ fn rope_tables(tensors: &mut Tensors<'_>, config: &ModelConfig) -> Result<Vec<Ro
                     role: "RoPE frequency factors",
                 });
             }
-            Some(vector_values(tensor.dtype, tensors.provider.tensor_bytes(tensor), 0.0))
+            let values = vector_values(tensor.dtype, tensors.provider.tensor_bytes(tensor), 0.0);
+            Some(values.into_iter().map(f64::from).collect())
         }
     };
     let mut sets =
         vec![("rope.frequencies", frequencies(rope.dims, rope.base, rope.scaling, factors.as_deref()))];
     if let Some(base) = rope.local_base {
-        let none = akunu_format::RopeScaling::None;
-        sets.push(("rope.local_frequencies", frequencies(rope.dims, base, none, None)));
+        let local = frequencies(rope.dims, base, RopeScaling::None, None);
+        sets.push(("rope.local_frequencies", local));
     }
     Ok(sets
         .into_iter()
@@ -170,6 +176,13 @@ fn rope_tables(tensors: &mut Tensors<'_>, config: &ModelConfig) -> Result<Vec<Ro
             RopeTable { buffer, frequencies }
         })
         .collect())
+}
+
+/// The choice holds for as long as the plan does: a key that has been rotated in the cache stays as it is.
+fn long_rope_factors(config: &ModelConfig, context: usize) -> Option<Vec<f64>> {
+    let RopeScaling::LongRope { original_context, .. } = config.rope.scaling else { return None };
+    let factors = config.rope.factors.as_ref()?;
+    Some(if context > original_context { factors.long.clone() } else { factors.short.clone() })
 }
 
 struct Tensors<'a> {

@@ -2,7 +2,8 @@
 #![allow(dead_code, clippy::unwrap_used)]
 
 use akunu_format::{
-    DType, ModelConfig, Region, Rope, RopeScaling, Source, TensorInfo, WeightProvider, Window, WindowPattern,
+    DType, ModelConfig, Region, Rope, RopeScaling, Source, SuggestedSampling, TensorInfo, WeightProvider,
+    Window, WindowPattern,
 };
 use akunu_plan::{Capabilities, KvType, PlanOptions};
 
@@ -45,12 +46,13 @@ pub fn config(architecture: &str) -> ModelConfig {
         kv_head_count: 2,
         head_dim: 64,
         norm_epsilon: 1e-5,
-        rope: Rope { dims: 64, base: 10_000.0, local_base: None, scaling: RopeScaling::None },
+        rope: Rope { dims: 64, base: 10_000.0, local_base: None, scaling: RopeScaling::None, factors: None },
         window: None,
         attention_scale: None,
         attention_soft_cap: None,
         logit_soft_cap: None,
         activation: None,
+        sampling: SuggestedSampling::default(),
         eos_ids: vec![],
         bos_id: None,
     }
