@@ -263,10 +263,13 @@ impl Levels for Even {
     }
 
     fn reaches(self) -> impl Iterator<Item = f32> {
-        let far = (-8i8..=8).map(move |step| -self.half - 0.12 * f32::from(step));
-        // With few codes it can pay to give the extreme the shorter side.
-        let near = far.clone().filter(move |_| self.half <= 4.0).map(|reach| (-1.0 - reach).max(1.0));
-        std::iter::once(-self.half).chain(far).chain(near)
+        // With few codes it can pay to give the extreme the shorter side: half as many tries for each.
+        let few = self.half <= 4.0;
+        let steps = [0i8, -4, -8, 4, 8, -2, -6, 2, 6, -1, -3, -5, -7, 1, 3, 5, 7];
+        let far = steps.into_iter().take(if few { 9 } else { 17 });
+        let far = far.map(move |step| -self.half - 0.12 * f32::from(step));
+        let near = far.clone().filter(move |_| few).map(|reach| (-1.0 - reach).max(1.0));
+        far.chain(near)
     }
 }
 
