@@ -32,6 +32,7 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     Run(commands::run::RunArgs),
+    Chat(commands::chat::ChatArgs),
     Bench(commands::bench::BenchArgs),
     Inspect(commands::inspect::InspectArgs),
     Plan(commands::plan::PlanArgs),

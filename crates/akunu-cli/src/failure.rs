@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::process::ExitCode;
 
+use akunu::chat::ChatError;
 use akunu_format::FormatError;
 
 use crate::output;
@@ -13,6 +14,8 @@ pub enum Failure {
     Failed(Message),
     /// The command line makes no sense. Exit code 2, as clap's own complaints.
     Usage(Message),
+    /// Exit code 1, and everything was said already.
+    Reported,
     /// Whoever read stdout has gone. They have what they wanted: exit code 0, and not a word.
     ClosedPipe,
     /// Ctrl-C. Exit code 130, as a shell gives it.
@@ -47,7 +50,7 @@ impl Failure {
 
     pub fn exit_code(&self) -> ExitCode {
         match self {
-            Failure::Failed(_) => ExitCode::from(1),
+            Failure::Failed(_) | Failure::Reported => ExitCode::from(1),
             Failure::Usage(_) => ExitCode::from(2),
             Failure::ClosedPipe => ExitCode::SUCCESS,
             Failure::Interrupted => ExitCode::from(130),
@@ -79,6 +82,7 @@ impl From<akunu::Error> for Failure {
                 "token id {id} (number {index} of the {place}) is outside the vocabulary of {vocab} ids"
             ))
             .hint(format!("ids go from 0 to {}", vocab.saturating_sub(1))),
+            Error::Chat(error) => error.into(),
             Error::NoTokenizer { reason } => {
                 Failure::new(format!("this model takes and gives token ids only: {reason}"))
                     .hint("akunu run MODEL --prompt-ids 1,2,3 --ids works without a vocabulary")
@@ -100,6 +104,16 @@ impl From<akunu_hub::Error> for Failure {
             (Error::Interrupted, _) => Failure::Interrupted,
             (Error::Name { .. } | Error::Setting { .. }, Failure::Failed(message)) => Failure::Usage(message),
             (_, failure) => failure,
+        }
+    }
+}
+
+impl From<ChatError> for Failure {
+    fn from(error: ChatError) -> Failure {
+        match &error {
+            // The template's own words, semicolons and all.
+            ChatError::Raised { .. } | ChatError::Runtime { .. } => Failure::new(error.to_string()),
+            _ => from_text(&error.to_string()),
         }
     }
 }

@@ -3,6 +3,7 @@
 use akunu_format::FormatError;
 use akunu_plan::{DeviceError, MemoryPlan, PlanError};
 use akunu_tokenizer::TokenizerError;
+use akunu_tokenizer::chat::ChatError;
 
 /// Display is the whole story, causes included: print it as it is.
 #[derive(Debug, thiserror::Error)]
@@ -16,6 +17,8 @@ pub enum Error {
     Device(#[from] DeviceError),
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
+    #[error(transparent)]
+    Chat(#[from] ChatError),
 
     #[error("there is no device \"{name}\"; choose one of {known}")]
     UnknownDevice { name: String, known: String },
@@ -65,6 +68,12 @@ pub enum Error {
 
     #[error("no pass has asked for logits since the engine was made")]
     NoLogits,
+
+    #[error("this is no conversation: {reason}")]
+    Conversation { reason: String },
+
+    #[error("there is nothing to answer yet")]
+    NothingToAnswer,
 
     /// A setting that makes no sense.
     #[error("{name} is {value}; it has to be {expected}")]

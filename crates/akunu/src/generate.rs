@@ -29,6 +29,8 @@ pub struct GenerateOptions {
     pub stop_strings: Vec<String>,
     /// End the text at one of these, besides the model's own end-of-text ids.
     pub stop_ids: Vec<u32>,
+    /// Control tokens that are written out in the text, such as `<think>`; others have none.
+    pub visible_ids: Vec<u32>,
     /// Go on past the model's end-of-text ids (`stop_ids` still count).
     pub ignore_eos: bool,
     pub overflow: Overflow,

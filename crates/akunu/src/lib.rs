@@ -19,6 +19,7 @@
 //! # }
 //! ```
 
+pub mod chat;
 pub mod devices;
 mod engine;
 mod error;

@@ -97,7 +97,10 @@ impl<'a> Output<'a> {
         self.history.push(id);
         self.unsent.push(id);
         if let Some(tokenizer) = self.tokenizer {
-            self.decoder.push(tokenizer, id, &mut self.stops.held);
+            match tokenizer.token_text(id).filter(|_| self.options.visible_ids.contains(&id)) {
+                Some(text) => self.decoder.push_bytes(text.as_bytes(), &mut self.stops.held),
+                None => self.decoder.push(tokenizer, id, &mut self.stops.held),
+            }
         }
         let Scan { certain, stop } = self.stops.scan();
         let wants_piece = certain > 0 || stop.is_some() || self.tokenizer.is_none();

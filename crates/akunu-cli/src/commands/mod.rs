@@ -1,6 +1,7 @@
 //! A file for each command: its arguments, and what it does.
 
 pub mod bench;
+pub mod chat;
 pub mod detokenize;
 pub mod doctor;
 pub mod inspect;
@@ -35,6 +36,7 @@ pub fn run(command: Command) -> Result<(), Failure> {
     let mut out = Output::new();
     match command {
         Command::Run(args) => run::run(args, &mut out),
+        Command::Chat(args) => chat::run(args, &mut out),
         Command::Bench(args) => bench::run(&args, &mut out),
         Command::Inspect(args) => inspect::run(&args, &mut out),
         Command::Plan(args) => plan::run(&args, &mut out),

@@ -73,7 +73,7 @@ pub struct RunArgs {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Stats {
+pub enum Stats {
     /// Two lines
     Text,
     /// One line with an object
@@ -84,7 +84,7 @@ enum Stats {
 
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Sampling")]
-struct SamplingArgs {
+pub struct SamplingArgs {
     /// 0 always takes the likeliest token; higher is more adventurous [default: as the model suggests, or 0.8]
     #[arg(long, allow_negative_numbers = true)]
     temp: Option<f32>,
@@ -125,7 +125,7 @@ fn logit_bias(text: &str) -> Result<(u32, f32), String> {
 
 impl SamplingArgs {
     /// Flags first, then what the model's file suggests, then what suits most models.
-    fn sampling(&self, model: &Model) -> Sampling {
+    pub fn sampling(&self, model: &Model) -> Sampling {
         let usual = Sampling { temperature: 0.8, top_k: 40, top_p: 0.95, min_p: 0.05, ..Sampling::default() };
         let suggested = Sampling::suggested(&model.config().sampling, &usual);
         Sampling {
@@ -163,6 +163,7 @@ pub fn run(args: RunArgs, out: &mut Output) -> Result<(), Failure> {
         sampling: sampling.sampling(&model),
         stop_strings: stop,
         stop_ids: stop_ids.map(|Ids(ids)| ids).unwrap_or_default(),
+        visible_ids: Vec::new(),
         ignore_eos,
         overflow: context_shift.map_or(Overflow::Stop, |keep| Overflow::Shift { keep }),
         cancel: Some(interrupt::flag()),
@@ -360,7 +361,7 @@ pub fn rate(count: usize, seconds: f64) -> f64 {
 }
 
 /// Why a text ended: for machines and for people.
-fn finish(reason: &FinishReason) -> (&'static str, &'static str) {
+pub fn finish(reason: &FinishReason) -> (&'static str, &'static str) {
     match reason {
         FinishReason::Eos(_) => ("eos", "the model ended the text"),
         FinishReason::StopString(_) => ("stop_string", "stopped at --stop"),

@@ -2,11 +2,14 @@
 
 mod bad_input;
 mod bench;
+mod chat;
 mod common;
 mod help;
 mod hub;
 mod models;
 mod quantize;
 mod run;
+mod scripted;
 mod signals;
+mod terminal;
 mod text;

@@ -1,11 +1,14 @@
 //! Being stopped in mid-stream: by Ctrl-C, and by a reader that goes away.
 #![cfg(unix)]
+#![allow(clippy::unwrap_used)] // helpers of tests; the lint knows only functions marked as tests
 
-use std::io::Read;
+use std::io::{Read, Write};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use crate::common::akunu;
+use crate::scripted;
 
 /// A story without an end.
 fn endless(more: &[&str]) -> Child {
@@ -100,4 +103,37 @@ fn a_pipe_closed_from_the_start_is_no_reason_to_panic() {
         assert_eq!(String::from_utf8(output.stderr).unwrap(), "", "{args:?}");
         assert_eq!(output.status.code(), Some(0), "{args:?}");
     }
+}
+
+/// A conversation whose first answer does not end.
+fn endless_chat(model: &Path) -> Child {
+    scripted::write(model, Some(scripted::CHATML), &crate::chat::ENDLESS);
+    let mut command = akunu(&["chat", model.to_str().unwrap(), "--temp", "0", "-c", "200000", "-q"]);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("the binary starts");
+    child.stdin.as_mut().unwrap().write_all(b"Go\n").unwrap();
+    child
+}
+
+#[test]
+fn ctrl_c_ends_a_piped_conversation_with_what_was_said() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut child = endless_chat(&dir.path().join("model.gguf"));
+    let mut said = first_bytes(&mut child, 20);
+    interrupt(&child);
+    child.stdout.take().unwrap().read_to_end(&mut said).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130));
+    assert!(said.starts_with(b"tick tock tick tock ") && said.ends_with(b"\n"));
+}
+
+#[test]
+fn a_reader_that_goes_away_ends_a_conversation_quietly() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut child = endless_chat(&dir.path().join("model.gguf"));
+    first_bytes(&mut child, 10);
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(String::from_utf8(output.stderr).unwrap(), "");
+    assert_eq!(output.status.code(), Some(0));
 }

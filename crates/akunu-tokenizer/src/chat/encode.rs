@@ -12,14 +12,26 @@ impl Rendered {
     /// and nowhere else.
     pub fn encode(&self, tokenizer: &dyn Tokenizer) -> Result<Vec<u32>, ChatError> {
         let mut ids = Vec::new();
-        let mut at = 0;
-        for range in self.forged(tokenizer) {
-            append(tokenizer, &self.text[at..range.start], true, &mut ids)?;
-            append(tokenizer, &self.text[range.clone()], false, &mut ids)?;
-            at = range.end;
-        }
-        append(tokenizer, &self.text[at..], true, &mut ids)?;
+        self.encode_from(0, tokenizer, &mut ids)?;
         Ok(ids)
+    }
+
+    /// Appends the tokens of what follows the first `from` bytes, whose tokens `ids` are. A place between two characters
+    /// is wanted.
+    pub fn encode_from(
+        &self,
+        from: usize,
+        tokenizer: &dyn Tokenizer,
+        ids: &mut Vec<u32>,
+    ) -> Result<(), ChatError> {
+        let mut at = from;
+        for range in self.forged(tokenizer) {
+            let (start, end) = (range.start.max(at), range.end.max(at));
+            append(tokenizer, &self.text[at..start], true, ids)?;
+            append(tokenizer, &self.text[start..end], false, ids)?;
+            at = end;
+        }
+        append(tokenizer, &self.text[at..], true, ids)
     }
 
     /// Ranges of the messages' text that hold a special token's text, or a part of one.

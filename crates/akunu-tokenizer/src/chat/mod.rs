@@ -65,6 +65,7 @@ impl From<JinjaError> for ChatError {
 /// What a conversation is rendered with.
 #[derive(Debug)]
 pub struct ChatTemplate {
+    source: String,
     template: Template,
     bos: Option<String>,
     eos: Option<String>,
@@ -88,7 +89,8 @@ impl ChatTemplate {
             return Err(ChatError::TooLong { len: source.len(), max: MAX_TEMPLATE });
         }
         let template = Template::new(source)?;
-        Ok(ChatTemplate { template, bos: bos.map(Into::into), eos: eos.map(Into::into), now: None })
+        let source = source.to_string();
+        Ok(ChatTemplate { source, template, bos: bos.map(Into::into), eos: eos.map(Into::into), now: None })
     }
 
     /// Stops the clock: seconds since 1970-01-01 on the clock that templates are to see. Otherwise it is UTC's.
@@ -96,6 +98,10 @@ impl ChatTemplate {
     pub fn at(mut self, seconds: i64) -> ChatTemplate {
         self.now = Some(seconds);
         self
+    }
+
+    pub fn source(&self) -> &str {
+        &self.source
     }
 
     /// Whether the template looks at a variable of this name at all: `tools`, `enable_thinking`.

@@ -1,0 +1,243 @@
+//! Where messages come from: a person at a terminal, with line editing and a history, or the lines of a pipe.
+
+use std::cell::Cell;
+use std::io::{BufRead, IsTerminal};
+use std::path::PathBuf;
+
+use rustyline::completion::Completer;
+use rustyline::error::ReadlineError;
+use rustyline::highlight::Highlighter;
+use rustyline::hint::Hinter;
+use rustyline::history::FileHistory;
+use rustyline::validate::{ValidationContext, ValidationResult, Validator};
+use rustyline::{Behavior, Config, Context, Editor, Helper};
+
+use super::orders::{NAMES, Order};
+use crate::failure::Failure;
+use crate::output;
+
+#[derive(Debug)]
+pub enum Turn {
+    Message(String),
+    Order(Order),
+    /// A line with `/` that is no order.
+    Wrong(Failure),
+    End,
+}
+
+#[derive(Debug)]
+pub struct Input(Source);
+
+#[derive(Debug)]
+enum Source {
+    Terminal(Box<Editor<Line, FileHistory>>, Option<PathBuf>),
+    Pipe,
+    /// One message.
+    Given(Option<String>),
+}
+
+const PROMPT: &str = "> ";
+const FENCE: &str = "\"\"\"";
+
+/// Entries of the history that are kept.
+const HISTORY: usize = 1000;
+
+impl Input {
+    /// `given`: that, and nothing else.
+    pub fn open(given: Option<String>, keep_history: bool) -> Result<Input, Failure> {
+        if given.is_some() || !std::io::stdin().is_terminal() {
+            return Ok(Input(given.map_or(Source::Pipe, |text| Source::Given(Some(text)))));
+        }
+        // Where only stdout is elsewhere, what is typed shows on the terminal, and not there.
+        let behavior = if std::io::stdout().is_terminal() { Behavior::Stdio } else { Behavior::PreferTerm };
+        let failure = |error: ReadlineError| Failure::new(format!("the terminal cannot be read: {error}"));
+        let config = Config::builder().behavior(behavior).max_history_size(HISTORY).map_err(failure)?;
+        let mut editor = Editor::with_config(config.build()).map_err(failure)?;
+        editor.set_helper(Some(Line::default()));
+        let history = keep_history.then(history_file).flatten();
+        if let Some(path) = &history {
+            // There is none the first time.
+            let _ = editor.load_history(path);
+        }
+        Ok(Input(Source::Terminal(Box::new(editor), history)))
+    }
+
+    pub fn is_terminal(&self) -> bool {
+        matches!(self.0, Source::Terminal(..))
+    }
+
+    pub fn next(&mut self) -> Result<Turn, Failure> {
+        loop {
+            let text = match &mut self.0 {
+                Source::Terminal(editor, history) => from_terminal(editor, history)?,
+                Source::Pipe => from_pipe()?,
+                Source::Given(text) => return Ok(text.take().map_or(Turn::End, Turn::Message)),
+            };
+            let Some(text) = text else { return Ok(Turn::End) };
+            let text = unfolded(&text);
+            if text.trim().is_empty() {
+                continue;
+            }
+            return Ok(match text.strip_prefix('/') {
+                None => Turn::Message(text),
+                Some(message) if message.starts_with('/') => Turn::Message(message.to_string()),
+                Some(_) => Order::parse(text.trim_end()).map_or_else(Turn::Wrong, Turn::Order),
+            });
+        }
+    }
+}
+
+/// What is typed, whole; `None` at its end.
+fn from_terminal(
+    editor: &mut Editor<Line, FileHistory>,
+    history: &mut Option<PathBuf>,
+) -> Result<Option<String>, Failure> {
+    let mut warned = false;
+    loop {
+        match editor.readline(PROMPT) {
+            Ok(text) => {
+                if !text.trim().is_empty() && editor.add_history_entry(text.as_str()).unwrap_or(false) {
+                    keep(editor, history);
+                }
+                return Ok(Some(text));
+            }
+            Err(ReadlineError::Eof) => return Ok(None),
+            Err(ReadlineError::Interrupted) => {
+                let was_empty = editor.helper().is_none_or(|line| line.is_empty.get());
+                if was_empty && warned {
+                    return Err(Failure::Interrupted);
+                }
+                warned = was_empty;
+                if was_empty {
+                    output::note("Ctrl-C again ends, and so do Ctrl-D and /exit");
+                }
+            }
+            Err(error) => return Err(Failure::new(format!("the terminal cannot be read: {error}"))),
+        }
+    }
+}
+
+/// Adds the last entry to the file; others may have added theirs.
+fn keep(editor: &mut Editor<Line, FileHistory>, history: &mut Option<PathBuf>) {
+    let Some(path) = history else { return };
+    let folder = path.parent().map_or(Ok(()), std::fs::create_dir_all);
+    let kept = folder.map_err(ReadlineError::from).and_then(|()| editor.append_history(path));
+    if let Err(error) = kept {
+        output::note(&format!("note: no history is kept: {}: {error}", path.display()));
+        *history = None;
+    }
+}
+
+/// Lines until a message is whole; `None` at the end.
+fn from_pipe() -> Result<Option<String>, Failure> {
+    let mut stdin = std::io::stdin().lock();
+    let mut bytes = Vec::new();
+    loop {
+        let read = stdin.read_until(b'\n', &mut bytes);
+        let read = read.map_err(|error| Failure::new(format!("cannot read stdin: {error}")))?;
+        let is_last = read == 0;
+        if is_last && bytes.is_empty() {
+            return Ok(None);
+        }
+        let text = std::str::from_utf8(&bytes).map_err(|_| Failure::new("stdin is not UTF-8 text"))?;
+        let line = text.strip_suffix('\n').unwrap_or(text);
+        let line = line.strip_suffix('\r').unwrap_or(line);
+        if is_last || !is_open(line) {
+            return Ok(Some(line.to_string()));
+        }
+    }
+}
+
+/// Whether more lines belong to a message: it ends with a backslash, or began with """ that has not been closed.
+fn is_open(text: &str) -> bool {
+    match text.trim_start().strip_prefix(FENCE) {
+        Some(block) => !block.trim_end().ends_with(FENCE),
+        None => text.ends_with('\\'),
+    }
+}
+
+/// The message without what kept its lines together.
+fn unfolded(text: &str) -> String {
+    match text.trim_start().strip_prefix(FENCE) {
+        Some(block) => {
+            let block = block.trim_end();
+            let block = block.strip_suffix(FENCE).unwrap_or(block).replace("\r\n", "\n");
+            block.strip_prefix('\n').unwrap_or(&block).trim_end_matches('\n').to_string()
+        }
+        None => {
+            let text = text.replace("\\\r\n", "\n").replace("\\\n", "\n");
+            text.strip_suffix('\\').map(str::to_string).unwrap_or(text)
+        }
+    }
+}
+
+/// Where programs keep what they remember of their user, as the XDG directories have it.
+fn history_file() -> Option<PathBuf> {
+    let folder = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let state = folder("XDG_STATE_HOME").filter(|path| path.is_absolute());
+    let local =
+        || folder("HOME").map(|home| home.join(".local").join("state")).or_else(|| folder("LOCALAPPDATA"));
+    Some(state.or_else(local)?.join("akunu").join("chat-history"))
+}
+
+/// What the editor asks about the line that is being typed.
+#[derive(Debug, Default)]
+struct Line {
+    /// Whether the line was empty when it last changed: Ctrl-C does not say.
+    is_empty: Cell<bool>,
+}
+
+impl Helper for Line {}
+impl Highlighter for Line {}
+
+impl Hinter for Line {
+    type Hint = String;
+
+    fn hint(&self, line: &str, _: usize, _: &Context<'_>) -> Option<String> {
+        self.is_empty.set(line.is_empty());
+        None
+    }
+}
+
+impl Validator for Line {
+    fn validate(&self, context: &mut ValidationContext<'_>) -> rustyline::Result<ValidationResult> {
+        Ok(match is_open(context.input()) {
+            true => ValidationResult::Incomplete,
+            false => ValidationResult::Valid(None),
+        })
+    }
+}
+
+impl Completer for Line {
+    type Candidate = String;
+
+    /// Orders; nothing else can be known.
+    fn complete(&self, line: &str, end: usize, _: &Context<'_>) -> rustyline::Result<(usize, Vec<String>)> {
+        let typed = &line[..end];
+        let fits = |name: &&&str| typed.starts_with('/') && name.starts_with(typed);
+        Ok((0, NAMES.iter().filter(fits).map(|name| format!("{name} ")).collect()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_backslash_and_a_fence_keep_lines_together() {
+        for (text, open, message) in [
+            ("one", false, "one"),
+            ("one\\", true, "one"),
+            ("one\\\ntwo", false, "one\ntwo"),
+            ("\"\"\"", true, ""),
+            ("\"\"\"a\n\nb", true, "a\n\nb"),
+            ("\"\"\"\na\n b\n\"\"\"", false, "a\n b"),
+            ("\"\"\"a\"\"\" ", false, "a"),
+            ("say \"\"\"", false, "say \"\"\""),
+            ("C:\\\r\nD", false, "C:\nD"),
+        ] {
+            assert_eq!(is_open(text), open, "{text}");
+            assert_eq!(unfolded(text), message, "{text}");
+        }
+    }
+}

@@ -1,0 +1,344 @@
+//! `akunu chat`: a conversation.
+
+mod files;
+mod input;
+mod orders;
+mod screen;
+mod stats;
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+
+use akunu::chat::{Chat, ChatError, ChatTemplate, ChatTemplates};
+use akunu::{Engine, FinishReason, GenerateOptions, Model};
+use clap::Args;
+use serde_json::{Map, Value as Json};
+
+use super::run::{SamplingArgs, Stats};
+use crate::args::{self, EngineArgs};
+use crate::failure::Failure;
+use crate::hub;
+use crate::interrupt;
+use crate::output::{self, Output};
+use input::{Input, Turn};
+use orders::{HELP, Order};
+use screen::{Screen, Style};
+use stats::Report;
+
+const EXAMPLES: &str = "\
+Examples:
+  akunu chat model.gguf
+  akunu chat model.gguf --system \"Answer in one sentence.\" --temp 0
+  akunu chat model.gguf -p \"Why is the sky blue?\"                        one answer, and the end
+  akunu chat hf:OWNER/NAME --set enable_thinking=false
+  printf 'Hello\\nAnd again?\\n' | akunu chat model.gguf --stats json      a turn for each line
+
+In the conversation:
+  /system [TEXT]  shows what the model is told before the conversation, or sets it; /system - takes it away
+  /reset          forgets everything but that
+  /regen          answers the last message again
+  /history        shows the conversation
+  /save FILE      writes the conversation as JSON
+  /load FILE      goes on with a saved one
+  /stats          tells about the last answer and the context
+  /help           tells this
+  /exit           ends, and so does Ctrl-D
+
+A message goes over several lines between \"\"\" and \"\"\", or with \\ at the end of each line but the last; one that
+begins with / is written with two. Ctrl-C ends an answer, and what is there of it stays in the conversation.
+What was typed is kept in $XDG_STATE_HOME/akunu/chat-history (~/.local/state).";
+
+/// Holds a conversation
+///
+/// Each line is a message, and the model answers; its chat template says how the two are written for it. Only what is new
+/// goes through the model: the rest stands in its cache. Reasoning is dimmed on a terminal.
+///
+/// Where stdin is not a terminal, each of its lines is a turn. A turn that fails is told on stderr, the conversation goes
+/// on, and the exit code is 1 in the end.
+#[derive(Debug, Args)]
+#[command(after_long_help = EXAMPLES)]
+pub struct ChatArgs {
+    /// The model [default: the one inside the binary]
+    model: Option<PathBuf>,
+    /// Answer this message, and end
+    #[arg(short, long, value_name = "TEXT", allow_hyphen_values = true)]
+    prompt: Option<String>,
+    /// What the model is told before the conversation
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+    system: Option<String>,
+    /// Go on with a saved conversation
+    #[arg(long, value_name = "FILE")]
+    load: Option<PathBuf>,
+    /// Most tokens of an answer [default: until it ends or the context is full]
+    #[arg(short = 'n', long, value_name = "N", value_parser = args::count, allow_negative_numbers = true)]
+    max_tokens: Option<usize>,
+    /// End an answer where this would begin; may be given several times
+    #[arg(long, value_name = "TEXT")]
+    stop: Vec<String>,
+    /// When the conversation no longer fits, forget its oldest messages and say so
+    #[arg(long)]
+    context_shift: bool,
+    /// A chat template in place of the model's: a .jinja file, or JSON with one
+    #[arg(long, value_name = "FILE")]
+    chat_template: Option<PathBuf>,
+    /// Which of the model's chat templates, where it has several
+    #[arg(long, value_name = "NAME")]
+    template_name: Option<String>,
+    /// Sets a variable of the chat template, to JSON or else to text; may be given several times
+    #[arg(long, value_name = "NAME=VALUE", value_parser = variable)]
+    set: Vec<(String, Json)>,
+    /// Does not show reasoning
+    #[arg(long)]
+    hide_reasoning: bool,
+    /// How statistics are given after each answer, on stderr [default: none]
+    #[arg(long, value_enum)]
+    stats: Option<Stats>,
+    /// Neither reads nor keeps a history of what was typed
+    #[arg(long)]
+    no_history: bool,
+    /// No notes
+    #[arg(short, long)]
+    quiet: bool,
+    #[command(flatten)]
+    sampling: SamplingArgs,
+    #[command(flatten)]
+    engine: EngineArgs,
+}
+
+fn variable(text: &str) -> Result<(String, Json), String> {
+    let (name, value) = text.split_once('=').ok_or("it has to be a name, = and a value")?;
+    let value = serde_json::from_str(value).unwrap_or_else(|_| Json::String(value.to_string()));
+    Ok((name.trim().to_string(), value))
+}
+
+pub fn run(args: ChatArgs, out: &mut Output) -> Result<(), Failure> {
+    if args.prompt.as_ref().is_some_and(|text| text.trim().is_empty()) {
+        return Err(akunu::Error::EmptyPrompt.into());
+    }
+    let path = args.model.as_deref().map(hub::resolve).transpose()?;
+    let model = super::open(path.as_deref())?;
+    let template = template(&args, &model, path.as_deref())?;
+    let mut messages = args.load.as_deref().map(files::load).transpose()?.unwrap_or_default();
+    let sampling = args.sampling.sampling(&model);
+    sampling.check(model.config().vocab_size)?;
+    let mut engine = super::engine(&model, &args.engine.options(), args.quiet)?;
+    let mut chat = Chat::new(&mut engine, template)?;
+    chat.set_messages(std::mem::take(&mut messages));
+    if args.system.is_some() {
+        chat.set_system(args.system.as_deref());
+    }
+    chat.variables = args.set.into_iter().collect::<Map<_, _>>();
+    chat.forget_oldest = args.context_shift;
+    let options = GenerateOptions {
+        max_tokens: args.max_tokens,
+        stop_strings: args.stop,
+        sampling,
+        ..GenerateOptions::default()
+    };
+    let mut input = Input::open(args.prompt, !args.no_history)?;
+    if input.is_terminal() && !args.quiet {
+        output::note(&format!("{}: /help tells what can be done, Ctrl-D ends", model.name()));
+    }
+    // Between an answer and the next line nobody else would hear Ctrl-C, and it would end the conversation.
+    let _listening = input.is_terminal().then(interrupt::listen);
+    let stats = args.stats.unwrap_or(Stats::None);
+    let style = Style::new(args.hide_reasoning);
+    let mut talk = Talk {
+        engine,
+        chat,
+        options,
+        style,
+        stats,
+        quiet: args.quiet,
+        last: None,
+        out,
+        interactive: input.is_terminal(),
+    };
+    talk.hold(&mut input)
+}
+
+fn template(args: &ChatArgs, model: &Model, path: Option<&Path>) -> Result<ChatTemplate, Failure> {
+    let templates = match &args.chat_template {
+        Some(file) => ChatTemplates::from_file(file).and_then(|found| match found.is_empty() {
+            true => Err(ChatError::File {
+                path: file.display().to_string(),
+                message: "there is no \"chat_template\" in it".into(),
+            }),
+            false => Ok(found),
+        }),
+        None => ChatTemplates::find(model.metadata(), path),
+    };
+    let tokenizer = model.tokenizer()?;
+    Ok(templates.and_then(|found| found.template(args.template_name.as_deref(), &**tokenizer))?)
+}
+
+/// A conversation on its way.
+struct Talk<'a> {
+    engine: Engine,
+    chat: Chat,
+    options: GenerateOptions,
+    style: Style,
+    stats: Stats,
+    quiet: bool,
+    last: Option<Report>,
+    out: &'a mut Output,
+    /// A person is there, who can say it otherwise.
+    interactive: bool,
+}
+
+impl Talk<'_> {
+    fn hold(&mut self, input: &mut Input) -> Result<(), Failure> {
+        let mut failed = None;
+        loop {
+            let done = match input.next()? {
+                Turn::End => break,
+                Turn::Order(Order::Exit) => break,
+                Turn::Order(order) => self.obey(&order),
+                Turn::Message(text) => self.answer(Some(&text)),
+                Turn::Wrong(failure) => Err(failure),
+            };
+            match done {
+                Err(failure @ Failure::Failed(_)) => {
+                    failure.report();
+                    failed = Some(failure);
+                }
+                Err(failure) => return Err(failure),
+                Ok(()) => {}
+            }
+        }
+        match failed {
+            Some(_) if !self.interactive => Err(Failure::Reported),
+            _ => Ok(()),
+        }
+    }
+
+    /// Answers a message, or the last one again.
+    fn answer(&mut self, text: Option<&str>) -> Result<(), Failure> {
+        let mut options = self.options.clone();
+        let listening = interrupt::listen();
+        let cancel = listening.flag();
+        cancel.store(false, Ordering::SeqCst);
+        options.cancel = Some(cancel.clone());
+        let mut screen = Screen::new(self.out, self.style);
+        let mut on_event = |event: akunu::chat::Event<'_>| screen.event(event);
+        let turn = match text {
+            Some(text) => self.chat.ask(&mut self.engine, text, &options, &mut on_event),
+            None => {
+                // The same seed would give the same answer.
+                self.options.sampling.seed = self.options.sampling.seed.wrapping_add(1);
+                options.sampling.seed = self.options.sampling.seed;
+                self.chat.regenerate(&mut self.engine, &options, &mut on_event)
+            }
+        };
+        drop(listening);
+        cancel.store(false, Ordering::SeqCst);
+        // Nothing was printed before most errors; what was stays.
+        if turn.is_ok() || screen.has_printed() {
+            screen.end()?;
+        }
+        let turn = turn.map_err(full)?;
+        let report = Report::new(&self.engine, &turn, options.sampling.seed, options.sampling.temperature);
+        report.give(self.stats);
+        self.last = Some(report);
+        if turn.finish == FinishReason::Cancelled && !self.interactive {
+            return Err(Failure::Interrupted);
+        }
+        if !self.quiet {
+            self.remark(&turn);
+        }
+        Ok(())
+    }
+
+    /// What has to be known about an answer that did not simply end.
+    fn remark(&self, turn: &akunu::chat::Turn) {
+        if turn.forgotten > 0 {
+            output::note(&format!(
+                "note: the context is full: the {} oldest messages are forgotten",
+                turn.forgotten
+            ));
+        }
+        match turn.finish {
+            FinishReason::ContextFull => output::note(&format!(
+                "note: the answer ends here: all {} positions of the context are full. /reset begins anew, a larger \
+                 -c holds more, --context-shift forgets the oldest messages",
+                self.engine.context()
+            )),
+            FinishReason::Cancelled if !turn.kept => {
+                output::note("note: interrupted before anything was said: the message is taken back");
+            }
+            FinishReason::Cancelled => {
+                output::note(
+                    "note: interrupted: what is there stays in the conversation, /regen answers again",
+                );
+            }
+            FinishReason::MaxTokens => output::note("note: the answer was cut off at -n"),
+            _ => {}
+        }
+    }
+
+    fn obey(&mut self, order: &Order) -> Result<(), Failure> {
+        match order {
+            Order::Exit => {}
+            Order::Help => output::note(HELP),
+            Order::Reset => {
+                self.chat.reset();
+                self.note("the conversation begins anew");
+            }
+            Order::ShowSystem => match self.chat.system() {
+                Some(text) => output::note(text),
+                None => output::note("the model is told nothing before the conversation"),
+            },
+            Order::System(text) => self.chat.set_system(text.as_deref()),
+            Order::Save(path) => {
+                files::save(path, self.chat.messages())?;
+                self.note(&format!("{} are in {}", count(self.chat.messages()), path.display()));
+            }
+            Order::Load(path) => {
+                let messages = files::load(path)?;
+                self.note(&format!("{} are here", count(&messages)));
+                if messages.last().is_some_and(|last| last["role"] == "user") {
+                    self.note("the last has no answer yet: /regen answers it");
+                }
+                self.chat.set_messages(messages);
+            }
+            Order::Stats => match &self.last {
+                Some(report) => report.tell(),
+                None => output::note("nothing has been answered yet"),
+            },
+            Order::History => self.history(),
+            Order::Regenerate => self.answer(None)?,
+        }
+        Ok(())
+    }
+
+    fn history(&self) {
+        for message in self.chat.messages() {
+            let role = message["role"].as_str().unwrap_or_default();
+            match message["content"].as_str() {
+                Some(text) => output::note(&format!("{role}: {text}")),
+                None => output::note(&format!("{role}: {}", message["content"])),
+            }
+        }
+    }
+
+    fn note(&self, text: &str) {
+        if !self.quiet {
+            output::note(text);
+        }
+    }
+}
+
+fn count(messages: &[Json]) -> String {
+    if messages.len() == 1 { "1 message".to_string() } else { format!("{} messages", messages.len()) }
+}
+
+/// What can be done in a conversation that does not fit.
+fn full(error: akunu::Error) -> Failure {
+    match error {
+        akunu::Error::PromptTooLong { prompt, context } => Failure::new(format!(
+            "the conversation has {prompt} tokens and the context {context} positions; the message is not sent"
+        ))
+        .hint(format!("/reset begins anew, -c {} holds more, --context-shift forgets the oldest", 2 * prompt)),
+        other => other.into(),
+    }
+}

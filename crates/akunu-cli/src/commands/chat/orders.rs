@@ -1,0 +1,101 @@
+//! Lines that begin with `/`.
+
+use std::path::PathBuf;
+
+use crate::failure::Failure;
+
+#[derive(Debug, PartialEq, Eq)]
+pub enum Order {
+    Help,
+    Exit,
+    Reset,
+    /// Shows what the system says.
+    ShowSystem,
+    /// `None`: nothing any more.
+    System(Option<String>),
+    Save(PathBuf),
+    Load(PathBuf),
+    Stats,
+    Regenerate,
+    /// Shows the conversation.
+    History,
+}
+
+pub const HELP: &str = "\
+In the conversation:
+  /system [TEXT]  shows what the model is told before the conversation, or sets it; /system - takes it away
+  /reset          forgets everything but that
+  /regen          answers the last message again
+  /history        shows the conversation
+  /save FILE      writes the conversation as JSON
+  /load FILE      goes on with a saved one
+  /stats          tells about the last answer and the context
+  /help           tells this
+  /exit           ends, and so does Ctrl-D";
+
+pub const NAMES: [&str; 9] =
+    ["/system", "/reset", "/regen", "/history", "/save", "/load", "/stats", "/help", "/exit"];
+
+impl Order {
+    pub fn parse(line: &str) -> Result<Order, Failure> {
+        let (name, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
+        let rest = rest.trim();
+        let file = || match rest {
+            "" => Err(Failure::new(format!("{name} needs a file")).hint(format!("{name} talk.json"))),
+            path => Ok(PathBuf::from(path)),
+        };
+        let order = match name {
+            "/system" => {
+                return Ok(match rest {
+                    "" => Order::ShowSystem,
+                    "-" => Order::System(None),
+                    text => Order::System(Some(text.to_string())),
+                });
+            }
+            "/save" => return file().map(Order::Save),
+            "/load" => return file().map(Order::Load),
+            "/help" | "/?" => Order::Help,
+            "/exit" | "/quit" | "/bye" => Order::Exit,
+            "/reset" | "/clear" => Order::Reset,
+            "/stats" => Order::Stats,
+            "/regen" => Order::Regenerate,
+            "/history" => Order::History,
+            _ => {
+                return Err(Failure::new(format!("there is no {name}; there are {}", NAMES.join(", ")))
+                    .hint("a message that begins with / is written with two of them: //"));
+            }
+        };
+        match rest {
+            "" => Ok(order),
+            _ => Err(Failure::new(format!("{name} takes nothing after it"))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn orders_are_read_with_what_they_need() {
+        let parse = |line| Order::parse(line).ok();
+        assert_eq!(parse("/system  Be brief. "), Some(Order::System(Some("Be brief.".into()))));
+        assert_eq!(parse("/system two\nlines"), Some(Order::System(Some("two\nlines".into()))));
+        assert_eq!(parse("/system"), Some(Order::ShowSystem));
+        assert_eq!(parse("/system -"), Some(Order::System(None)));
+        assert_eq!(parse("/save a b.json"), Some(Order::Save("a b.json".into())));
+        assert_eq!(parse("/quit"), Some(Order::Exit));
+        for wrong in ["/save", "/reset now", "/sing", "/"] {
+            assert_eq!(parse(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn all_that_are_listed_exist_and_are_told() {
+        for name in NAMES {
+            let line = if matches!(name, "/save" | "/load") { format!("{name} x") } else { name.to_string() };
+            assert!(Order::parse(&line).is_ok(), "{name}");
+            assert!(HELP.contains(&format!("  {name} ")), "{name}");
+        }
+    }
+}

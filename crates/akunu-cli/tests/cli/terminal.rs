@@ -1,0 +1,266 @@
+//! `chat` on a terminal: keys in, what a screen would show out.
+#![cfg(unix)]
+#![allow(clippy::unwrap_used)] // helpers of tests; the lint knows only functions marked as tests
+
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::process::{Child, Command};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::termios::{Winsize, tcsetwinsize};
+
+use crate::chat::{ENDLESS, GREETING};
+use crate::common::{akunu, path};
+use crate::scripted::{self, CHATML};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+const DIM: &str = "\x1b[2m";
+
+/// A program on a pseudo-terminal, and all that it has written there.
+struct Terminal {
+    child: Child,
+    keys: File,
+    screen: Arc<Mutex<Vec<u8>>>,
+    /// How much of the screen has been looked at.
+    seen: usize,
+}
+
+impl Terminal {
+    fn new(mut command: Command, columns: u16) -> Terminal {
+        let main = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+        grantpt(&main).unwrap();
+        unlockpt(&main).unwrap();
+        let size = Winsize { ws_row: 24, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
+        tcsetwinsize(&main, size).unwrap();
+        let name = ptsname(&main, Vec::new()).unwrap();
+        let name = Path::new(std::ffi::OsStr::from_bytes(name.as_bytes()));
+        let flags = rustix::fs::OFlags::NOCTTY.bits() as i32;
+        let side = || OpenOptions::new().read(true).write(true).custom_flags(flags).open(name).unwrap();
+        let child = command.stdin(side()).stdout(side()).stderr(side()).spawn().unwrap();
+        let mut reader = File::from(main);
+        let (keys, screen) = (reader.try_clone().unwrap(), Arc::new(Mutex::new(Vec::new())));
+        let written = screen.clone();
+        std::thread::spawn(move || {
+            let mut buffer = [0; 4096];
+            // It ends with an error when the last one has closed the other side.
+            while let Ok(count @ 1..) = reader.read(&mut buffer) {
+                written.lock().unwrap().extend_from_slice(&buffer[..count]);
+            }
+        });
+        Terminal { child, keys, screen, seen: 0 }
+    }
+
+    fn type_keys(&mut self, keys: &str) {
+        self.keys.write_all(keys.as_bytes()).unwrap();
+    }
+
+    fn unseen(&self) -> String {
+        String::from_utf8_lossy(&self.screen.lock().unwrap()[self.seen..]).into_owned()
+    }
+
+    /// Waits until this is shown, and gives what was shown up to its end.
+    fn expect(&mut self, text: &str) -> String {
+        let start = Instant::now();
+        loop {
+            let shown = self.unseen();
+            if let Some(at) = shown.find(text) {
+                let end = at + text.len();
+                self.seen += end;
+                return shown[..end].to_string();
+            }
+            assert!(start.elapsed() < PATIENCE, "{text:?} is not shown, but {shown:?}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn interrupt(&self) {
+        let kill = Command::new("sh").arg("-c").arg(format!("kill -INT {}", self.child.id())).status();
+        assert!(kill.unwrap().success());
+    }
+
+    /// Waits for the end, and gives the exit code and what was shown since.
+    fn end(mut self) -> (Option<i32>, String) {
+        let start = Instant::now();
+        while self.child.try_wait().unwrap().is_none() {
+            assert!(start.elapsed() < PATIENCE, "it does not end: {:?}", self.unseen());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        std::thread::sleep(Duration::from_millis(100));
+        (self.child.wait().unwrap().code(), self.unseen())
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A model in a folder, which is also where the history goes.
+fn scene(chain: &[&str]) -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    scripted::write(&dir.path().join("model.gguf"), Some(CHATML), chain);
+    dir
+}
+
+fn chat(dir: &Path, more: &[&str]) -> Command {
+    let model = dir.join("model.gguf");
+    let mut command = akunu(&[&["chat", path(&model), "--temp", "0"], more].concat());
+    command.env("TERM", "xterm").env("XDG_STATE_HOME", dir).env_remove("NO_COLOR");
+    command
+}
+
+#[test]
+fn lines_are_edited_and_remembered() {
+    let dir = scene(&GREETING);
+    let mut first = Terminal::new(chat(dir.path(), &[]), 80);
+    first.expect("/help tells what can be done");
+    first.expect("> ");
+    // Left, left, and a letter that was forgotten.
+    first.type_keys("Helo\x1b[D\x1b[Dl\r");
+    first.expect("Hello there!");
+    first.expect("> ");
+    first.type_keys("/history\r");
+    first.expect("user: Hello\r\n");
+    first.expect("> ");
+    first.type_keys("/nonsense\r");
+    first.expect("error: there is no /nonsense");
+    first.expect("> ");
+    first.type_keys("\x04");
+    assert_eq!(first.end().0, Some(0));
+
+    let mut second = Terminal::new(chat(dir.path(), &[]), 80);
+    second.expect("> ");
+    // Three times up: over /nonsense and /history to the message.
+    second.type_keys("\x1b[A\x1b[A\x1b[A\r");
+    second.expect("Hello there!");
+    second.expect("> ");
+    second.type_keys("/history\r");
+    second.expect("user: Hello\r\n");
+    second.type_keys("/exit\r");
+    assert_eq!(second.end().0, Some(0));
+
+    let kept = std::fs::read(dir.path().join("akunu/chat-history")).unwrap();
+    let mut third = Terminal::new(chat(dir.path(), &["--no-history"]), 80);
+    third.expect("> ");
+    third.type_keys("unseen\r");
+    third.expect("Hello there!");
+    third.expect("> ");
+    third.type_keys("\x04");
+    assert_eq!(third.end().0, Some(0));
+    assert_eq!(std::fs::read(dir.path().join("akunu/chat-history")).unwrap(), kept);
+}
+
+#[test]
+fn messages_go_over_several_lines() {
+    let dir = scene(&GREETING);
+    let mut terminal = Terminal::new(chat(dir.path(), &["--no-history"]), 80);
+    terminal.expect("> ");
+    terminal.type_keys("\x1b[200~pasted\nlines\x1b[201~\r");
+    terminal.expect("Hello there!");
+    terminal.expect("> ");
+    terminal.type_keys("one\\\r");
+    terminal.type_keys("two\r");
+    terminal.expect("Hello there!");
+    terminal.expect("> ");
+    terminal.type_keys("\"\"\"a\r");
+    terminal.type_keys("b\"\"\"\r");
+    terminal.expect("Hello there!");
+    terminal.expect("> ");
+    terminal.type_keys("/history\r");
+    let shown = terminal.expect("user: a\r\nb\r\nassistant: Hello there!");
+    assert!(shown.contains("user: pasted\r\nlines\r\n") && shown.contains("user: one\r\ntwo\r\n"), "{shown}");
+    terminal.type_keys("\x04");
+    assert_eq!(terminal.end().0, Some(0));
+}
+
+#[test]
+fn ctrl_c_ends_the_answer_and_not_the_conversation() {
+    let dir = scene(&ENDLESS);
+    let mut terminal = Terminal::new(chat(dir.path(), &["-c", "200000", "--no-history"]), 80);
+    terminal.expect("> ");
+    terminal.type_keys("Go\r");
+    terminal.expect("tick tock tick tock");
+    terminal.interrupt();
+    terminal.expect("note: interrupted: what is there stays in the conversation");
+    terminal.expect("> ");
+    terminal.type_keys("/stats\r");
+    let shown = terminal.expect("positions");
+    assert!(shown.contains("interrupted") && shown.contains("0 reused"), "{shown}");
+    terminal.expect("> ");
+    // The part that was said is reused in the next turn.
+    terminal.type_keys("Go on\r");
+    terminal.expect("tick tock tick");
+    terminal.interrupt();
+    terminal.expect("> ");
+    terminal.type_keys("/stats\r");
+    let shown = terminal.expect("positions");
+    assert!(!shown.contains("(0 reused"), "{shown}");
+    terminal.type_keys("\x04");
+    assert_eq!(terminal.end().0, Some(0));
+}
+
+#[test]
+fn ctrl_c_clears_the_line_and_twice_on_an_empty_one_it_ends() {
+    let dir = scene(&GREETING);
+    let mut terminal = Terminal::new(chat(dir.path(), &["--no-history"]), 80);
+    terminal.expect("> ");
+    terminal.type_keys("never sent\x03");
+    terminal.expect("\r\n");
+    terminal.expect("> ");
+    // The line had something in it: that was no wish to end.
+    terminal.type_keys("\x03");
+    terminal.expect("Ctrl-C again ends");
+    terminal.expect("> ");
+    terminal.type_keys("Hi\r");
+    terminal.expect("Hello there!");
+    terminal.expect("> ");
+    terminal.type_keys("\x03");
+    terminal.expect("Ctrl-C again ends");
+    terminal.expect("> ");
+    terminal.type_keys("/history\r");
+    let shown = terminal.expect("assistant: Hello there!");
+    assert!(!shown.contains("user: never"), "{shown}");
+    terminal.expect("> ");
+    terminal.type_keys("\x03");
+    terminal.expect("Ctrl-C again ends");
+    terminal.expect("> ");
+    terminal.type_keys("\x03");
+    assert_eq!(terminal.end().0, Some(130));
+}
+
+#[test]
+fn reasoning_is_dimmed_where_colours_are_wanted() {
+    let dir = scene(&["\n", "<think>", "Hmm.", "</think>", "Yes."]);
+    let answer = |change: &dyn Fn(&mut Command)| {
+        let mut command = chat(dir.path(), &["-q", "-p", "Well?"]);
+        change(&mut command);
+        let (code, shown) = Terminal::new(command, 80).end();
+        assert_eq!(code, Some(0));
+        shown
+    };
+    assert_eq!(answer(&|_| {}), format!("{DIM}<think>Hmm.</think>\x1b[22mYes.\r\n\r\n"));
+    let plain = "<think>Hmm.</think>Yes.\r\n\r\n";
+    assert_eq!(answer(&|command| _ = command.env("NO_COLOR", "1")), plain);
+    assert_eq!(answer(&|command| _ = command.env("TERM", "dumb")), plain);
+}
+
+#[test]
+fn a_narrow_terminal_shows_everything() {
+    let dir = scene(&GREETING);
+    let mut terminal = Terminal::new(chat(dir.path(), &["--no-history"]), 10);
+    terminal.expect("> ");
+    terminal.type_keys("a message that is longer than the terminal is wide\r");
+    terminal.expect("Hello there!");
+    terminal.expect("> ");
+    terminal.type_keys("/history\r");
+    terminal.expect("user: a message that is longer than the terminal is wide\r\n");
+    terminal.type_keys("\x04");
+    assert_eq!(terminal.end().0, Some(0));
+}

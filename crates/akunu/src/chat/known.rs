@@ -1,0 +1,67 @@
+//! The text that stands in a session, and its ids.
+
+use std::ops::Range;
+
+use akunu_tokenizer::Tokenizer;
+use akunu_tokenizer::chat::{ChatError, Rendered};
+
+/// A text whose ids are known at some places of it: where prompts ended, and where answers did.
+///
+/// A conversation grows at its end. Its new text is encoded, and its old text has the ids that it had before: an answer keeps those
+/// that the model chose, which need not be those that a tokenizer would choose for the same text. So the old text is
+/// found again in the KV cache to the last token.
+#[derive(Clone, Debug, Default)]
+pub struct Known {
+    text: String,
+    ids: Vec<u32>,
+    /// What of the last prompt was not the template's.
+    outside: Vec<Range<usize>>,
+    prompt_len: usize,
+    /// Places, in bytes of the text and in ids; ascending.
+    places: Vec<(usize, usize)>,
+}
+
+impl Known {
+    /// The ids of a prompt.
+    pub fn encode(&mut self, prompt: &Rendered, tokenizer: &dyn Tokenizer) -> Result<&[u32], ChatError> {
+        let agreeing = self.places.iter().rposition(|&(len, _)| self.agrees(prompt, len));
+        self.places.truncate(agreeing.map_or(0, |place| place + 1));
+        let (text_len, ids_len) = self.places.last().copied().unwrap_or_default();
+        self.ids.truncate(ids_len);
+        if let Err(error) = prompt.encode_from(text_len, tokenizer, &mut self.ids) {
+            *self = Known::default();
+            return Err(error);
+        }
+        self.text.clone_from(&prompt.text);
+        self.outside.clone_from(&prompt.outside);
+        self.prompt_len = prompt.text.len();
+        self.places.push((self.text.len(), self.ids.len()));
+        Ok(&self.ids)
+    }
+
+    /// The model went on with these.
+    pub fn append(&mut self, text: &str, ids: &[u32]) {
+        self.text.push_str(text);
+        self.ids.extend_from_slice(ids);
+        self.places.push((self.text.len(), self.ids.len()));
+    }
+
+    /// Whether a text begins with all that is known.
+    pub fn begins(&self, text: &Rendered) -> bool {
+        self.agrees(text, self.text.len())
+    }
+
+    /// Whether a text has the same first `len` bytes, and from the same hands: a message that spells out a conversation
+    /// is none. (An answer's bytes are the model's own, whoever brings them back.)
+    fn agrees(&self, text: &Rendered, len: usize) -> bool {
+        let end = len.min(self.prompt_len);
+        text.text.as_bytes().starts_with(&self.text.as_bytes()[..len])
+            && within(&text.outside, end).eq(within(&self.outside, end))
+    }
+}
+
+/// What of some ranges lies before `end`.
+fn within(ranges: &[Range<usize>], end: usize) -> impl Iterator<Item = Range<usize>> + '_ {
+    let cut = move |range: &Range<usize>| range.start..range.end.min(end);
+    ranges.iter().map(cut).filter(|range| !range.is_empty())
+}

@@ -1,0 +1,331 @@
+//! Conversations: messages in, an answer out, and only what is new goes through the model.
+//!
+//! ```text
+//! messages ─template─▶ text ─Known─▶ ids ─generate─▶ pieces ─Splitter─▶ reasoning, answer ─▶ one message more
+//! ```
+
+pub mod conversation;
+mod known;
+mod reasoning;
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use akunu_tokenizer::chat::Rendered;
+use akunu_tokenizer::{EncodeOptions, Tokenizer};
+use serde_json::{Map, Value as Json};
+
+use crate::{Engine, Error, FinishReason, GenerateOptions, Session, Timings};
+pub use akunu_tokenizer::chat::{ChatError, ChatTemplate, ChatTemplates};
+use conversation::message;
+pub use known::Known;
+pub use reasoning::{Kind, OnPart, Part, Splitter, Tags};
+
+/// A conversation and the session that it goes through.
+#[derive(Debug)]
+pub struct Chat {
+    template: ChatTemplate,
+    tokenizer: Arc<dyn Tokenizer>,
+    /// Further variables of the template, such as `enable_thinking`.
+    pub variables: Map<String, Json>,
+    /// Where a conversation no longer fits the context: forget its oldest messages (never what the system says) until it
+    /// leaves a quarter of the context for the answer. [`Turn::forgotten`] counts them. Otherwise it is an error.
+    pub forget_oldest: bool,
+    messages: Vec<Json>,
+    session: Session,
+    known: Known,
+    tags: &'static Tags,
+    /// Control tokens that tags are made of.
+    visible: Vec<u32>,
+    /// Tokens that end a turn, as the template has it.
+    turn_ends: Vec<u32>,
+}
+
+/// Something that happens while an answer is made.
+#[derive(Clone, Copy, Debug)]
+pub enum Event<'a> {
+    /// So many tokens of the prompt are read.
+    Reading {
+        done: usize,
+        total: usize,
+    },
+    Part(Part<'a>),
+}
+
+pub type OnEvent<'a> = &'a mut dyn FnMut(Event<'_>) -> ControlFlow<()>;
+
+/// What was said.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Turn {
+    pub finish: FinishReason,
+    pub timings: Timings,
+    /// Messages that were forgotten to make room.
+    pub forgotten: usize,
+    /// False: it was cancelled before anything was said, and the conversation is as before.
+    pub kept: bool,
+}
+
+/// What a model says, as far as it has said it.
+#[derive(Debug, Default)]
+struct Said {
+    raw: String,
+    reasoning: String,
+    answer: String,
+}
+
+impl Said {
+    fn part(&mut self, part: Part<'_>, on_event: OnEvent<'_>) -> ControlFlow<()> {
+        match part.kind {
+            Kind::Reasoning => self.reasoning.push_str(part.text),
+            Kind::Answer => self.answer.push_str(part.text),
+            Kind::Tag => {}
+        }
+        on_event(Event::Part(part))
+    }
+
+    fn message(&self, answer: &str) -> Json {
+        let mut message = message("assistant", answer);
+        let reasoning = self.reasoning.trim();
+        if !reasoning.is_empty() {
+            message["reasoning_content"] = reasoning.into();
+        }
+        message
+    }
+}
+
+impl Chat {
+    /// Takes a free slot of the engine.
+    pub fn new(engine: &mut Engine, template: ChatTemplate) -> Result<Chat, Error> {
+        let model = engine.model().clone();
+        let tokenizer = model.tokenizer()?.clone();
+        let tags = Tags::of_template(template.source());
+        let is_visible = |&id: &u32| {
+            tokenizer.is_control(id) && tokenizer.token_text(id).is_some_and(|text| tags.contain(text))
+        };
+        let visible: Vec<u32> = (0..tokenizer.vocab_size() as u32).filter(is_visible).collect();
+        let mut chat = Chat {
+            session: engine.session()?,
+            template,
+            tokenizer,
+            variables: Map::new(),
+            forget_oldest: false,
+            messages: Vec::new(),
+            known: Known::default(),
+            tags,
+            visible,
+            turn_ends: Vec::new(),
+        };
+        let in_range = |id: &u32| (*id as usize) < engine.vocab_size();
+        chat.turn_ends = chat.find_turn_end().into_iter().filter(in_range).collect();
+        Ok(chat)
+    }
+
+    /// The control token that the template writes behind an answer, if it writes one and it is not a part of a tag.
+    fn find_turn_end(&self) -> Option<u32> {
+        const ANSWER: &str = "akunu-answers";
+        let messages = [message("user", "a"), message("assistant", ANSWER), message("user", "b")];
+        // A template that refuses this conversation tells nothing.
+        let text = self.template.render(&messages, None, false, &Map::new()).ok()?.text;
+        let (_, rest) = text.split_once(ANSWER)?;
+        let options = EncodeOptions { add_special: false, parse_special: true };
+        let first = *self.tokenizer.encode(rest.trim_start(), options).ok()?.first()?;
+        (self.tokenizer.is_control(first) && !self.visible.contains(&first)).then_some(first)
+    }
+
+    pub fn messages(&self) -> &[Json] {
+        &self.messages
+    }
+
+    /// Goes on with another conversation. What the two share is not read again.
+    pub fn set_messages(&mut self, messages: Vec<Json>) {
+        self.messages = messages;
+    }
+
+    /// What the model was told before the conversation.
+    pub fn system(&self) -> Option<&str> {
+        self.messages.first().filter(|first| is_system(first))?["content"].as_str()
+    }
+
+    pub fn set_system(&mut self, text: Option<&str>) {
+        if self.messages.first().is_some_and(is_system) {
+            self.messages.remove(0);
+        }
+        if let Some(text) = text {
+            self.messages.insert(0, message("system", text));
+        }
+    }
+
+    /// Forgets everything but what the system says.
+    pub fn reset(&mut self) {
+        let kept = self.messages.iter().take_while(|message| is_system(message)).count();
+        self.messages.truncate(kept);
+    }
+
+    /// Tokens that stand in the context.
+    pub fn context_used(&self) -> usize {
+        self.session.len()
+    }
+
+    /// Asks, and has the answer. After an error the conversation is as before.
+    pub fn ask(
+        &mut self,
+        engine: &mut Engine,
+        text: &str,
+        options: &GenerateOptions,
+        on_event: OnEvent<'_>,
+    ) -> Result<Turn, Error> {
+        let mut messages = self.messages.clone();
+        messages.push(message("user", text));
+        self.turn(engine, messages, options, on_event)
+    }
+
+    /// Answers the last message anew. After an error the conversation is as before.
+    pub fn regenerate(
+        &mut self,
+        engine: &mut Engine,
+        options: &GenerateOptions,
+        on_event: OnEvent<'_>,
+    ) -> Result<Turn, Error> {
+        let mut messages = self.messages.clone();
+        while messages.last().is_some_and(|last| last["role"] == "assistant") {
+            messages.pop();
+        }
+        if messages.last().is_none_or(is_system) {
+            return Err(Error::NothingToAnswer);
+        }
+        self.turn(engine, messages, options, on_event)
+    }
+
+    fn turn(
+        &mut self,
+        engine: &mut Engine,
+        messages: Vec<Json>,
+        options: &GenerateOptions,
+        on_event: OnEvent<'_>,
+    ) -> Result<Turn, Error> {
+        let before = std::mem::replace(&mut self.messages, messages);
+        let turn = self.answer(engine, options, on_event);
+        if !matches!(&turn, Ok(turn) if turn.kept) {
+            self.messages = before;
+        }
+        turn
+    }
+
+    /// Answers the messages that are there.
+    fn answer(
+        &mut self,
+        engine: &mut Engine,
+        options: &GenerateOptions,
+        on_event: OnEvent<'_>,
+    ) -> Result<Turn, Error> {
+        let (ids, inside, forgotten) = self.prompt(engine.context())?;
+        let mut options = options.clone();
+        options.stop_ids.extend(&self.turn_ends);
+        options.visible_ids.extend(&self.visible);
+        let feed = self.read(engine, &ids, options.cancel.as_deref(), on_event)?;
+
+        let mut said = Said::default();
+        let mut splitter = Splitter::new(self.tags, inside);
+        let mut generated = engine.generate(&mut self.session, &ids, &options, &mut |piece| {
+            said.raw.push_str(piece.text);
+            splitter.push(piece.text, &mut |part| said.part(part, on_event))
+        })?;
+        if generated.finish != FinishReason::Callback {
+            let _ = splitter.finish(&mut |part| said.part(part, on_event));
+        }
+        let timings = &mut generated.timings;
+        timings.prompt_s += feed.prompt_s;
+        timings.ttft_s += feed.prompt_s;
+        timings.reused_tokens -= feed.prompt_tokens.min(timings.reused_tokens);
+
+        let kept = !generated.ids.is_empty() || generated.finish != FinishReason::Cancelled;
+        if kept {
+            self.remember(&said, &generated.ids, &generated.finish);
+        }
+        Ok(Turn { finish: generated.finish, timings: generated.timings, forgotten, kept })
+    }
+
+    fn render(&self, messages: &[Json], add_generation_prompt: bool) -> Result<Rendered, Error> {
+        Ok(self.template.render(messages, None, add_generation_prompt, &self.variables)?)
+    }
+
+    /// The ids of what is to be answered, whether it ends inside of reasoning, and how many messages were forgotten for
+    /// it to fit.
+    fn prompt(&mut self, context: usize) -> Result<(Vec<u32>, bool, usize), Error> {
+        let mut forgotten = 0;
+        loop {
+            let rendered = self.render(&self.messages, true)?;
+            let ids = self.known.encode(&rendered, &*self.tokenizer)?.to_vec();
+            let room = context.saturating_sub(ids.len());
+            if self.forget_oldest && room < context / 4 {
+                let oldest = self.forget_exchange();
+                forgotten += oldest;
+                if oldest > 0 {
+                    continue;
+                }
+            }
+            if room == 0 {
+                return Err(Error::PromptTooLong { prompt: ids.len(), context });
+            }
+            return Ok((ids, self.tags.opened_by(&rendered.text), forgotten));
+        }
+    }
+
+    /// Forgets the oldest user's message and what was answered, unless it is the last.
+    fn forget_exchange(&mut self) -> usize {
+        let first = self.messages.iter().take_while(|message| is_system(message)).count();
+        let asks = |message: &Json| message["role"] == "user";
+        match self.messages.iter().skip(first + 1).position(asks) {
+            Some(len) => self.messages.drain(first..=first + len).count(),
+            None => 0,
+        }
+    }
+
+    /// Reads all but the last pass of a long prompt, and tells of each pass. Generation then finds it in the session.
+    fn read(
+        &mut self,
+        engine: &mut Engine,
+        ids: &[u32],
+        cancel: Option<&AtomicBool>,
+        on_event: OnEvent<'_>,
+    ) -> Result<Timings, Error> {
+        let chunk = engine.plan().options.prefill_rows;
+        let started = Instant::now();
+        let shared = self.session.tokens().iter().zip(ids).take_while(|(a, b)| a == b).count();
+        let mut done = shared;
+        let is_cancelled = || cancel.is_some_and(|cancel| cancel.load(Ordering::Relaxed));
+        while done + chunk < ids.len() && !is_cancelled() {
+            if on_event(Event::Reading { done, total: ids.len() }).is_break() {
+                break;
+            }
+            done += chunk;
+            engine.prefill(&mut self.session, &ids[..done])?;
+        }
+        let prompt_s = if done > shared { started.elapsed().as_secs_f64() } else { 0.0 };
+        Ok(Timings { prompt_tokens: done - shared, prompt_s, ..Timings::default() })
+    }
+
+    /// Adds what was said to the conversation.
+    fn remember(&mut self, said: &Said, ids: &[u32], finish: &FinishReason) {
+        // A stop string was cut out of the text, and the ids have it still.
+        if !matches!(finish, FinishReason::StopString(_) | FinishReason::Callback) {
+            self.known.append(&said.raw, ids);
+        }
+        // White space around an answer is usually the template's business. Where it then does not write back what the
+        // model said, and would with all of it, all is kept: it need not be read again.
+        let answers = [said.answer.trim(), &said.answer];
+        let writes_back = |answer: &&str| {
+            let mut messages = self.messages.clone();
+            messages.push(said.message(answer));
+            self.render(&messages, false).is_ok_and(|rendered| self.known.begins(&rendered))
+        };
+        let answer = answers.into_iter().find(writes_back).unwrap_or(answers[0]);
+        self.messages.push(said.message(answer));
+    }
+}
+
+fn is_system(message: &Json) -> bool {
+    message["role"] == "system" || message["role"] == "developer"
+}

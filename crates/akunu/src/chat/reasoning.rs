@@ -1,0 +1,264 @@
+//! Reasoning and answer told apart, as the text comes.
+
+use std::ops::ControlFlow;
+
+/// How a family of models marks its reasoning.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Tags {
+    pub open: &'static str,
+    pub close: &'static str,
+    /// Headers that are part of no text.
+    pub silent: &'static [&'static str],
+    /// Reasoning may begin anywhere: its tags are control tokens, which no answer talks about. Otherwise it begins
+    /// the text, or not at all.
+    pub anywhere: bool,
+}
+
+/// A template that contains a row's `close` is of that row's family. The last row is for all others.
+const FAMILIES: [Tags; 8] = [
+    Tags {
+        open: "<|channel|>analysis<|message|>",
+        close: "<|end|>",
+        silent: &["<|start|>assistant", "<|channel|>final<|message|>", "<|channel|>commentary<|message|>"],
+        anywhere: true,
+    },
+    Tags { open: "<|channel>thought", close: "<channel|>", silent: &[], anywhere: true },
+    Tags {
+        open: "<|START_THINKING|>",
+        close: "<|END_THINKING|>",
+        silent: &["<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>"],
+        anywhere: true,
+    },
+    Tags { open: "<|inner_prefix|>", close: "<|inner_suffix|>", silent: &[], anywhere: true },
+    Tags { open: "<seed:think>", close: "</seed:think>", silent: &[], anywhere: false },
+    Tags { open: "[THINK]", close: "[/THINK]", silent: &[], anywhere: false },
+    Tags {
+        open: "Here are my reasoning steps:",
+        close: "[BEGIN FINAL RESPONSE]",
+        silent: &[],
+        anywhere: false,
+    },
+    Tags { open: "<think>", close: "</think>", silent: &[], anywhere: false },
+];
+
+impl Tags {
+    /// Those of the models that a template is for.
+    pub fn of_template(source: &str) -> &'static Tags {
+        let [families @ .., usual] = &FAMILIES;
+        // Other templates end messages with `<|end|>` too.
+        let is_meant = |tags: &&Tags| source.contains(tags.close) && source.contains(tags.open);
+        families.iter().find(is_meant).unwrap_or(usual)
+    }
+
+    /// Whether a prompt ends where reasoning has begun.
+    pub fn opened_by(&self, prompt: &str) -> bool {
+        prompt.trim_end().ends_with(self.open)
+    }
+
+    /// Whether this is a part of a tag.
+    pub(crate) fn contain(&self, text: &str) -> bool {
+        let all = [self.open, self.close].into_iter().chain(self.silent.iter().copied());
+        !text.is_empty() && all.into_iter().any(|tag| tag.contains(text))
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Reasoning,
+    /// What begins or ends reasoning.
+    Tag,
+    Answer,
+}
+
+/// A piece of what a model says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part<'a> {
+    pub kind: Kind,
+    pub text: &'a str,
+}
+
+pub type OnPart<'a> = &'a mut dyn FnMut(Part<'_>) -> ControlFlow<()>;
+
+/// Tells reasoning from answer. What may be the beginning of a tag is held back until it is certain.
+#[derive(Debug)]
+pub struct Splitter {
+    tags: &'static Tags,
+    state: State,
+    held: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Nothing but white space has come.
+    Start,
+    Reasoning,
+    Answer,
+}
+
+impl Splitter {
+    /// `inside`: the prompt has opened the reasoning already.
+    pub fn new(tags: &'static Tags, inside: bool) -> Splitter {
+        let state = match (inside, tags.anywhere) {
+            (true, _) => State::Reasoning,
+            (false, true) => State::Answer,
+            (false, false) => State::Start,
+        };
+        Splitter { tags, state, held: String::new() }
+    }
+
+    pub fn push(&mut self, text: &str, on_part: OnPart<'_>) -> ControlFlow<()> {
+        self.held.push_str(text);
+        while self.step(on_part)? {}
+        ControlFlow::Continue(())
+    }
+
+    /// What was held back is no tag.
+    pub fn finish(&mut self, on_part: OnPart<'_>) -> ControlFlow<()> {
+        let kind = if self.state == State::Reasoning { Kind::Reasoning } else { Kind::Answer };
+        self.give(kind, self.held.len(), on_part)
+    }
+
+    /// False: more text is needed to go on.
+    fn step(&mut self, on_part: OnPart<'_>) -> ControlFlow<(), bool> {
+        let Tags { open, close, silent, anywhere } = *self.tags;
+        match self.state {
+            State::Start => {
+                let begun = self.held.trim_start();
+                if begun.starts_with(open) {
+                    self.state = State::Reasoning;
+                    self.give(Kind::Tag, self.held.len() - begun.len() + open.len(), on_part)?;
+                } else if open.starts_with(begun) {
+                    return ControlFlow::Continue(false);
+                } else {
+                    self.state = State::Answer;
+                }
+            }
+            State::Reasoning => match self.held.find(close) {
+                Some(at) => {
+                    self.give(Kind::Reasoning, at, on_part)?;
+                    self.give(Kind::Tag, close.len(), on_part)?;
+                    self.state = State::Answer;
+                }
+                None => {
+                    let certain = self.held.len() - overlap(&self.held, close);
+                    self.give(Kind::Reasoning, certain, on_part)?;
+                    return ControlFlow::Continue(false);
+                }
+            },
+            State::Answer if !anywhere => {
+                self.give(Kind::Answer, self.held.len(), on_part)?;
+                return ControlFlow::Continue(false);
+            }
+            State::Answer => {
+                let tags = || silent.iter().copied().chain([open]);
+                match tags().filter_map(|tag| Some((self.held.find(tag)?, tag))).min_by_key(|(at, _)| *at) {
+                    Some((at, tag)) => {
+                        self.give(Kind::Answer, at, on_part)?;
+                        if tag == open {
+                            self.state = State::Reasoning;
+                            self.give(Kind::Tag, tag.len(), on_part)?;
+                        } else {
+                            self.held.drain(..tag.len());
+                        }
+                    }
+                    None => {
+                        let open_end = tags().map(|tag| overlap(&self.held, tag)).max().unwrap_or(0);
+                        self.give(Kind::Answer, self.held.len() - open_end, on_part)?;
+                        return ControlFlow::Continue(false);
+                    }
+                }
+            }
+        }
+        ControlFlow::Continue(true)
+    }
+
+    fn give(&mut self, kind: Kind, len: usize, on_part: OnPart<'_>) -> ControlFlow<()> {
+        let flow = match len {
+            0 => ControlFlow::Continue(()),
+            _ => on_part(Part { kind, text: &self.held[..len] }),
+        };
+        self.held.drain(..len);
+        flow
+    }
+}
+
+/// Bytes at the end of `text` that may be the beginning of `tag`.
+fn overlap(text: &str, tag: &str) -> usize {
+    let lens = (1..tag.len()).rev().filter(|&len| tag.is_char_boundary(len));
+    lens.into_iter().find(|&len| text.ends_with(&tag[..len])).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Reasoning, answer, and how many tags there were, from text in pieces.
+    fn split(tags: &'static Tags, inside: bool, pieces: &[&str]) -> (String, String, usize) {
+        let mut splitter = Splitter::new(tags, inside);
+        let (mut reasoning, mut answer, mut count) = (String::new(), String::new(), 0);
+        let mut on_part = |part: Part<'_>| {
+            match part.kind {
+                Kind::Reasoning => reasoning.push_str(part.text),
+                Kind::Answer => answer.push_str(part.text),
+                Kind::Tag => count += 1,
+            }
+            ControlFlow::Continue(())
+        };
+        for piece in pieces {
+            let _ = splitter.push(piece, &mut on_part);
+        }
+        let _ = splitter.finish(&mut on_part);
+        (reasoning, answer, count)
+    }
+
+    fn parts(reasoning: &str, answer: &str, tags: usize) -> (String, String, usize) {
+        (reasoning.into(), answer.into(), tags)
+    }
+
+    #[test]
+    fn reasoning_begins_a_text_or_stands_in_none() {
+        let think = Tags::of_template("{{ messages }}");
+        assert_eq!(split(think, false, &["\n<think>a", "b</think>c"]), parts("ab", "c", 2));
+        assert_eq!(split(think, true, &["ab</think>c"]), parts("ab", "c", 1));
+        assert_eq!(split(think, false, &["The <think> tag"]), parts("", "The <think> tag", 0));
+        assert_eq!(split(think, false, &["<thi"]), parts("", "<thi", 0));
+        assert_eq!(split(think, true, &["never ends </thin"]), parts("never ends </thin", "", 0));
+    }
+
+    #[test]
+    fn channels_are_headers_and_not_text() {
+        let harmony = Tags::of_template("<|channel|>analysis<|message|> and <|end|>");
+        assert!(harmony.anywhere);
+        let text =
+            "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>Yes.";
+        assert_eq!(split(harmony, false, &[text]), parts("Hm.", "Yes.", 2));
+        // Phi's messages end with <|end|> too, and it has no channels.
+        assert_eq!(Tags::of_template("<|assistant|>{{ x }}<|end|>").open, "<think>");
+    }
+
+    #[test]
+    fn a_prompt_may_open_the_reasoning() {
+        let think = Tags::of_template("");
+        assert!(think.opened_by("<|im_start|>assistant\n<think>\n"));
+        assert!(!think.opened_by("<|im_start|>assistant\n<think>\n\n</think>\n\n"));
+    }
+
+    proptest! {
+        #[test]
+        fn pieces_give_what_the_whole_gives(
+            words in prop::collection::vec(
+                prop::sample::select(vec!["<think>", "</think>", "<|channel>thought", "<channel|>", "<", "a", "é", " "]), 0..8),
+            cuts in prop::collection::vec(0usize..40, 0..6),
+            row in prop::sample::select(vec![1usize, 7]),
+            inside in any::<bool>(),
+        ) {
+            let whole = words.concat();
+            let mut cuts: Vec<usize> = cuts.into_iter().filter(|&at| whole.is_char_boundary(at)).collect();
+            cuts.extend([0, whole.len()]);
+            cuts.sort_unstable();
+            let pieces: Vec<&str> = cuts.windows(2).map(|pair| &whole[pair[0]..pair[1]]).collect();
+            prop_assert_eq!(split(&FAMILIES[row], inside, &pieces), split(&FAMILIES[row], inside, &[&whole]));
+        }
+    }
+}
