@@ -107,3 +107,67 @@ impl Unigram {
         merger.reverse();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// The highest sum of all ways to cut `text`: every one of them is looked at.
+    fn best(text: &str, tokens: &[(String, f64)], unknown: f64) -> f64 {
+        let mut highest = f64::NEG_INFINITY;
+        let places: Vec<usize> = text.char_indices().map(|(at, _)| at).skip(1).collect();
+        for cuts in 0..1u32 << places.len() {
+            let ends = places.iter().enumerate().filter(|(i, _)| cuts >> i & 1 == 1).map(|(_, &at)| at);
+            let (mut start, mut sum) = (0, 0.0);
+            for end in ends.chain([text.len()]) {
+                let part = &text[start..end];
+                let known = tokens.iter().find(|token| token.0 == part).map(|token| token.1);
+                // One character may be unknown, if no token spells it.
+                sum += match known {
+                    Some(score) => score,
+                    None if part.chars().count() == 1 => unknown,
+                    None => f64::NEG_INFINITY,
+                };
+                start = end;
+            }
+            highest = highest.max(sum);
+        }
+        highest
+    }
+
+    proptest! {
+        #[test]
+        fn no_other_way_to_cut_a_text_has_a_higher_sum(
+            tokens in proptest::collection::hash_map("[abé▁]{1,4}", -12i8..3, 1..25), text in "[abé▁c]{1,10}",
+        ) {
+            // Whole numbers: sums are exact, in whatever order.
+            let tokens: Vec<(String, f64)> =
+                tokens.into_iter().map(|(text, score)| (text, score.into())).collect();
+            let (mut unigram, mut pieces) = (Unigram::new(), Pieces::default());
+            for (id, (text, score)) in tokens.iter().enumerate() {
+                pieces.push_with(|out| out.extend_from_slice(text.as_bytes()));
+                unigram.insert(&pieces, id as u32, *score);
+            }
+            let unknown = tokens.iter().map(|token| token.1).fold(0.0, f64::min) - UNKNOWN_PENALTY;
+            let (mut ways, mut merger) = (Vec::new(), Merger::default());
+            unigram.cut(&text, &mut ways, &mut merger);
+            let (mut end, mut sum) = (0, 0.0);
+            for part in merger.parts() {
+                prop_assert_eq!(part.start, end);
+                end = part.end;
+                let spelled = &text[part.start as usize..part.end as usize];
+                sum += match tokens.get(part.id as usize) {
+                    Some((token, score)) => {
+                        prop_assert_eq!(token, spelled);
+                        *score
+                    }
+                    None => unknown,
+                };
+            }
+            prop_assert_eq!(end as usize, text.len());
+            prop_assert_eq!(sum, best(&text, &tokens, unknown));
+        }
+    }
+}

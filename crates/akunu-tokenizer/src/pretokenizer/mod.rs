@@ -2,6 +2,7 @@
 //! of models; `tokenizer.ggml.pre` names it. A name that is not here is an error: cut wrongly, a text still
 //! becomes tokens, only not those that the model was trained on.
 
+mod numbers;
 mod patterns;
 mod sets;
 mod words;
@@ -11,7 +12,8 @@ use std::borrow::Cow;
 use crate::TokenizerError;
 use crate::error::printable;
 use crate::unicode::{Class, Reader};
-use words::{Cased, Cl100k};
+use numbers::Threes;
+use words::{Cased, Chameleon, Cl100k};
 
 /// A pattern. What it matches becomes a piece, and so does what lies between two matches.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -19,7 +21,11 @@ pub(crate) enum Step {
     Gpt2,
     Cl100k(Cl100k),
     Cased(Cased),
-    DeepSeekV3,
+    /// Whether signs take the line ends that follow them.
+    DeepSeekV3 {
+        line_ends: bool,
+    },
+    ExaoneMoe,
     /// `\p{N}{1,n}`
     Numbers(usize),
     /// `[0-9][0-9][0-9]`
@@ -40,23 +46,58 @@ pub(crate) enum Step {
     TrailingSpace,
     /// ` ?[^(\s|.,!?…。，、।۔،)]+`
     Bloom,
+    /// `[a]+|[b]+|…`
+    Sets(&'static [Set]),
+    /// Numbers in threes, counted from their ends.
+    Threes(Threes),
+    Chameleon(Chameleon),
 }
 
 /// Sorted ranges, both ends included.
 type Set = &'static [(char, char)];
 
 const fn cl100k(digits: usize) -> Step {
-    Step::Cl100k(Cl100k { contractions: true, letters: Class::LETTER, digits, line_ends: true })
+    Step::Cl100k(Cl100k { digits, ..CL100K })
 }
 
+const fn cased(contractions: bool, digits: usize) -> Step {
+    Step::Cased(Cased { contractions, digits, han_apart: false })
+}
+
+const CL100K: Cl100k =
+    Cl100k { contractions: true, letters: Class::LETTER, digits: 3, line_ends: true, cascade: false };
 const UNLIMITED: usize = usize::MAX;
 const LLAMA3: &[Step] = &[cl100k(3)];
 const QWEN2: &[Step] = &[cl100k(1)];
 const GPT2: &[Step] = &[Step::Gpt2];
 const SINGLE_DIGITS: &[Step] = &[Step::Numbers(1), Step::Gpt2];
-const O200K: &[Step] = &[Step::Cased(Cased { contractions: true, digits: 3 })];
-const TEKKEN: &[Step] = &[Step::Cased(Cased { contractions: false, digits: 1 })];
-const DEEPSEEK_V3: &[Step] = &[Step::Numbers(3), Step::Set(sets::CHINESE_AND_JAPANESE), Step::DeepSeekV3];
+const O200K: &[Step] = &[cased(true, 3)];
+const TEKKEN: &[Step] = &[cased(false, 1)];
+const DEEPSEEK_V3: &[Step] =
+    &[Step::Numbers(3), Step::Set(sets::CHINESE_AND_JAPANESE), Step::DeepSeekV3 { line_ends: true }];
+const SPARK: &[Step] = &[
+    Step::Numbers(3),
+    Step::Set(sets::CHINESE_AND_JAPANESE),
+    Step::DeepSeekV3 { line_ends: false },
+    Step::Numbers(1),
+];
+const YOUTU: &[Step] = &[
+    Step::Sets(&[sets::KOREAN, sets::CHINESE_SIGNS, sets::BOPOMOFO, sets::CHINESE_AND_JAPANESE]),
+    cased(true, 1),
+];
+const KIMI_K2: &[Step] = &[Step::Cased(Cased { contractions: true, digits: 3, han_apart: true })];
+const TINY_AYA: &[Step] = &[Step::Threes(Threes::BeforeBoundary), cased(true, 3)];
+const AFMOE: &[Step] =
+    &[Step::Threes(Threes::Numbers), Step::Set(sets::ASIAN), Step::DeepSeekV3 { line_ends: true }];
+const SUPERBPE: &[Step] = &[Step::Numbers(UNLIMITED), Step::Threes(Threes::Cuts)];
+const CHAMELEON: &[Step] = &[
+    Step::Chameleon(Chameleon::Sentinel),
+    Step::Chameleon(Chameleon::Image),
+    Step::Chameleon(Chameleon::Indent),
+    Step::Numbers(1),
+    Step::Chameleon(Chameleon::Sign),
+    Step::Gpt2,
+];
 const DEEPSEEK_LLM: &[Step] = &[
     Step::LineEnd,
     Step::SpacedSet(sets::CASED_LETTERS),
@@ -72,16 +113,11 @@ const DEEPSEEK_CODER: &[Step] = &[
     Step::Set(sets::CHINESE_AND_KOREAN),
     Step::Numbers(1),
 ];
-const QWEN35: &[Step] = &[Step::Cl100k(Cl100k {
-    contractions: true,
-    letters: Class::LETTER.or(Class::MARK),
-    digits: 1,
-    line_ends: true,
-})];
-const NO_CONTRACTIONS: &[Step] =
-    &[Step::Cl100k(Cl100k { contractions: false, letters: Class::LETTER, digits: 1, line_ends: true })];
-const SEED_CODER: &[Step] =
-    &[Step::Cl100k(Cl100k { contractions: true, letters: Class::LETTER, digits: 1, line_ends: false })];
+const QWEN35: &[Step] =
+    &[Step::Cl100k(Cl100k { letters: Class::LETTER.or(Class::MARK), digits: 1, ..CL100K })];
+const NO_CONTRACTIONS: &[Step] = &[Step::Cl100k(Cl100k { contractions: false, digits: 1, ..CL100K })];
+const SEED_CODER: &[Step] = &[Step::Cl100k(Cl100k { digits: 1, line_ends: false, ..CL100K })];
+const JAIS2: &[Step] = &[Step::Cl100k(Cl100k { cascade: true, ..CL100K })];
 const FALCON: &[Step] = &[Step::Punctuation(b"$+<=>^~|`"), Step::Gpt2, Step::ThreeDigits];
 const DEFAULT: &[Step] =
     &[Step::Punctuation(b"$+<=>^~|"), Step::Gpt2, Step::Numbers(UNLIMITED), Step::ThreeDigits];
@@ -105,6 +141,7 @@ const NAMES: &[(&[Step], &[&str])] = &[
             "smaug-bpe",
             "chatglm-bpe",
             "glm4",
+            "glm5",
         ],
     ),
     (
@@ -154,7 +191,7 @@ const NAMES: &[(&[Step], &[&str])] = &[
         &["smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b", "mellum2"],
     ),
     (TEKKEN, &["tekken"]),
-    (O200K, &["gpt-4o", "llama4", "kanana2", "talkie", "minimax-m2"]),
+    (O200K, &["gpt-4o", "llama4", "kanana2", "talkie", "minimax-m2", "granite-embed-multi-97m"]),
     (DEEPSEEK_LLM, &["deepseek-llm"]),
     (DEEPSEEK_CODER, &["deepseek-coder"]),
     (DEEPSEEK_V3, &["deepseek-v3", "hunyuan-dense", "joyai-llm", "hy_v4"]),
@@ -165,11 +202,20 @@ const NAMES: &[(&[Step], &[&str])] = &[
     (NO_CONTRACTIONS, &["ufakzeka"]),
     (&[Step::Numbers(3), cl100k(UNLIMITED)], &["minicpm5"]),
     (&[Step::Lines, cl100k(1)], &["laguna"]),
+    (JAIS2, &["jais-2"]),
+    (SPARK, &["spark2_5"]),
+    (YOUTU, &["youtu"]),
+    (KIMI_K2, &["kimi-k2"]),
+    (TINY_AYA, &["tiny_aya", "cohere2moe"]),
+    (AFMOE, &["afmoe"]),
+    (SUPERBPE, &["superbpe"]),
+    (CHAMELEON, &["chameleon"]),
+    (&[Step::ExaoneMoe], &["exaone-moe"]),
 ];
 
 /// Models of these families have whole words in their vocabularies that no merges lead to.
 pub(crate) fn ignores_merges(pre: &str) -> bool {
-    const NAMES: [&str; 11] = [
+    const NAMES: [&str; 15] = [
         "llama-bpe",
         "llama3",
         "llama-v3",
@@ -181,13 +227,18 @@ pub(crate) fn ignores_merges(pre: &str) -> bool {
         "jina-v5-nano",
         "tekken",
         "minicpm5",
+        "glm4",
+        "glm5",
+        "youtu",
+        "granite-embed-multi-97m",
     ];
     NAMES.contains(&pre)
 }
 
 /// Texts of these families begin with the begin-of-text token, unless the file says otherwise.
 pub(crate) fn begins_with_bos(pre: &str) -> bool {
-    pre != "minicpm5" && ignores_merges(pre)
+    const OTHERS: [&str; 5] = ["minicpm5", "glm4", "glm5", "youtu", "granite-embed-multi-97m"];
+    pre == "chameleon" || ignores_merges(pre) && !OTHERS.contains(&pre)
 }
 
 /// Cuts text into words.
@@ -231,6 +282,9 @@ impl PreTokenizer {
 fn split<E>(steps: &[Step], text: &str, emit: &mut impl FnMut(&str) -> Result<(), E>) -> Result<(), E> {
     let Some((step, later)) = steps.split_first() else { return emit(text) };
     let reader = Reader::new(text);
+    if let Step::Threes(rule) = step {
+        return rule.split(reader, &mut |start, end| split(later, &text[start..end], emit));
+    }
     let mut done = 0;
     while done < text.len() {
         let (start, end) = step.find(reader, done).unwrap_or((text.len(), text.len()));
@@ -278,7 +332,15 @@ impl Step {
             Step::Gpt2 => words::gpt2(text, at),
             Step::Cl100k(rule) => rule.word(text, at),
             Step::Cased(rule) => rule.word(text, at),
-            Step::DeepSeekV3 => words::deepseek_v3(text, at),
+            Step::DeepSeekV3 { line_ends } => words::deepseek_v3(text, at, line_ends),
+            Step::ExaoneMoe => words::exaone_moe(text, at),
+            Step::Sets(sets) => {
+                let ends = sets.iter().map(|set| run(text, at, |c| within(set, c)));
+                ends.max().unwrap_or(at)
+            }
+            Step::Chameleon(rule) => rule.end(text, at),
+            // It cuts by itself.
+            Step::Threes(_) => at,
             Step::Numbers(max) => words::numbers(text, at, max),
             Step::ThreeDigits => {
                 let three = (0..3).all(|i| text.byte(at + i).is_ascii_digit());

@@ -1,15 +1,16 @@
 //! The regular expressions of `tokenizer.json` files, by their text, and the scanners that do the same.
 
-use super::words::{Cased, Cl100k};
+use super::numbers::Threes;
+use super::words::{Cased, Chameleon, Cl100k};
 use super::{Step, sets};
 use crate::unicode::Class;
 
 const fn cl100k(contractions: bool, letters: Class, digits: usize, line_ends: bool) -> Step {
-    Step::Cl100k(Cl100k { contractions, letters, digits, line_ends })
+    Step::Cl100k(Cl100k { contractions, letters, digits, line_ends, cascade: false })
 }
 
 const fn cased(contractions: bool, digits: usize) -> Step {
-    Step::Cased(Cased { contractions, digits })
+    Step::Cased(Cased { contractions, digits, han_apart: false })
 }
 
 const UNLIMITED: usize = usize::MAX;
@@ -50,13 +51,41 @@ pub(super) const PATTERNS: &[(&str, Step)] = &[
     // Mistral's tekken
     (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
         cased(false, 1)),
+    // Kimi K2
+    (r"[\p{Han}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+        Step::Cased(Cased { contractions: true, digits: 3, han_apart: true })),
+    // Jais 2
+    (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s{512}(?!\S)|\s{256}(?!\S)|\s{128}(?!\S)|\s{64}(?!\S)|\s{32}(?!\S)|\s{16}(?!\S)|\s{8}(?!\S)|\s{4}(?!\S)|\s{1,2}(?!\S)|\s{1}",
+        Step::Cl100k(Cl100k { contractions: true, letters: Class::LETTER, digits: 3, line_ends: true, cascade: true })),
+    // EXAONE's mixture
+    (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+",
+        Step::ExaoneMoe),
+    // Youtu: characters in their own scripts, then words
+    ("[가-힣ㄱ-ㆎ]+|[！…“”‘’—：；，、-〿︰-﹏]+|[ㄅ-ㄯ]+|[一-龥\u{3040}-ゟ゠-ヿ]+",
+        Step::Sets(&[sets::KOREAN, sets::CHINESE_SIGNS, sets::BOPOMOFO, sets::CHINESE_AND_JAPANESE])),
+    (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+        cased(true, 1)),
+    // Numbers in threes: Tiny Aya, SuperBPE, AFMoE
+    (r"\d{1,3}(?=(?:\d{3})*\b)", Step::Threes(Threes::BeforeBoundary)),
+    (r"(?=(\d{3})+(?!\d))", Step::Threes(Threes::Cuts)),
+    (r"\p{N}{1,3}(?=(?:\p{N}{3})*(?!\p{N}))", Step::Threes(Threes::Numbers)),
+    ("[一-鿿㐀-䶿\u{8c48}-\u{faff}\u{3040}-ゟ゠-ヿ･-ﾟ⼀-\u{2fdf}\u{e40}-\u{e7f}\u{e80}-\u{eff}ក-\u{17ff}က-႟ꩠ-ꩿꧠ-\u{a9ff}가-\u{d7af}ᄀ-ᇿ]+",
+        Step::Set(sets::ASIAN)),
+    // Chameleon
+    ("<sentinel:[0-9]+>", Step::Chameleon(Chameleon::Sentinel)),
+    ("(IMGIMG)((A|B|C|D|E|F|G|H|I){1,4})Z", Step::Chameleon(Chameleon::Image)),
+    (r"([\t\n]|    |  )", Step::Chameleon(Chameleon::Indent)),
+    (r"[\p{P}!-/:-@\[-`{-~]", Step::Chameleon(Chameleon::Sign)),
+    // Spark 2.5
+    ("[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+|[\r\n]|\\s+(?!\\S)|\\s+",
+        Step::DeepSeekV3 { line_ends: false }),
     // DeepSeek V3, three in a row
     (r"\p{N}{1,3}", Step::Numbers(3)),
     ("[一-龥\u{3040}-ゟ゠-ヿ]+", Step::Set(sets::CHINESE_AND_JAPANESE)),
     ("[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+",
-        Step::DeepSeekV3),
+        Step::DeepSeekV3 { line_ends: true }),
     (r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"##,
-        Step::DeepSeekV3),
+        Step::DeepSeekV3 { line_ends: true }),
     // DeepSeek LLM and Coder
     ("[\r\n]", Step::LineEnd),
     (r"[\r\n]", Step::LineEnd),
@@ -108,7 +137,8 @@ mod tests {
         let bits = "a|Z|b|ſ|é|É|ß|'|'s|'S|'re|'LL|'ve|0|1|12|123|9|½|٣|Ⅷ| |  |\t|\n|\r|\r\n|\u{a0}|\u{3000}|\u{2003}|\u{85}|\
             \u{2028}|\u{b}|\u{c}|\u{1680}|.|,|!|?|/|-|_|$|+|`|~|^|(|)|[|]|\\|…|。|，|、|।|،|۔|「|：|！|“|‟|\u{301}|\u{93f}|\u{20dd}|\
             中|龥|鿿|ࠀ|ひ|カ|ゟ|한|퟿|ก|अ|ʰ|ª|ǅ|Ω|\u{2126}|\u{212a}|ж|Ж|€|🚀|\u{200d}|\u{fe0f}|\u{0}|\u{200b}|\u{e000}|𝐀|𞤀|𑢠|Ａ|ａ|ﬁ|ƻ|ǃ|ʔ|ᴬ|\
-            ال|עִ|ไ|ㄱ";
+            ال|עִ|ไ|ㄱ|ㄅ|、|︰|々|〇|⺀|1234|12345|123456|1234567|٣٤٥٦|x|_|<sentinel:|<sentinel:12>|IMGIMGABZ|IMGIMG|Z|A|I|    |\
+            \u{200c}|𠀀|豈";
         let bits: Vec<&'static str> = bits.split('|').chain(["|"]).collect();
         let random = any::<char>().prop_map(|c| if known(c) { c } else { '☃' }.to_string());
         let bit = prop_oneof![9 => prop::sample::select(bits).prop_map(str::to_string), 1 => random];
@@ -154,6 +184,79 @@ mod tests {
         assert_eq!(changed.into_iter().collect::<String>(), "ʕ");
         // What `Digits` asks.
         assert!(all.chars().all(|c| c.is_numeric() == Class::of(c).is(Class::NUMBER)));
+    }
+
+    /// Families of several expressions, one after the other.
+    #[test]
+    fn families_cut_as_their_expressions_one_after_the_other() {
+        let find = |step: Step| PATTERNS.iter().find(|(_, known)| *known == step).unwrap().0;
+        let numbers = [
+            find(Step::Threes(Threes::BeforeBoundary)),
+            find(Step::Threes(Threes::Cuts)),
+            find(Step::Threes(Threes::Numbers)),
+        ];
+        let families: [(&str, Vec<&str>); 6] = [
+            ("tiny_aya", vec![numbers[0], find(cased(true, 3))]),
+            ("superbpe", vec![r"\p{N}+", numbers[1]]),
+            (
+                "afmoe",
+                vec![numbers[2], find(Step::Set(sets::ASIAN)), find(Step::DeepSeekV3 { line_ends: true })],
+            ),
+            (
+                "youtu",
+                vec![
+                    find(Step::Sets(&[
+                        sets::KOREAN,
+                        sets::CHINESE_SIGNS,
+                        sets::BOPOMOFO,
+                        sets::CHINESE_AND_JAPANESE,
+                    ])),
+                    find(cased(true, 1)),
+                ],
+            ),
+            (
+                "spark2_5",
+                vec![
+                    r"\p{N}{1,3}",
+                    find(Step::Set(sets::CHINESE_AND_JAPANESE)),
+                    find(Step::DeepSeekV3 { line_ends: false }),
+                    r"\p{N}",
+                ],
+            ),
+            (
+                "chameleon",
+                vec![
+                    find(Step::Chameleon(Chameleon::Sentinel)),
+                    find(Step::Chameleon(Chameleon::Image)),
+                    find(Step::Chameleon(Chameleon::Indent)),
+                    r"\p{N}",
+                    find(Step::Chameleon(Chameleon::Sign)),
+                    find(Step::Gpt2),
+                ],
+            ),
+        ];
+        let split = |regex: &&str| {
+            Split::new(SplitPattern::Regex(regex.to_string()), SplitDelimiterBehavior::Isolated, false)
+                .unwrap()
+        };
+        let families: Vec<(&str, Vec<Split>)> =
+            families.iter().map(|(name, list)| (*name, list.iter().map(split).collect())).collect();
+        let config = ProptestConfig { cases: 1500, failure_persistence: None, ..ProptestConfig::default() };
+        proptest!(config, |(text in text())| {
+            for (name, splits) in &families {
+                let mut expected = vec![text.clone()].into_iter().filter(|text| !text.is_empty()).collect::<Vec<_>>();
+                for split in splits {
+                    expected = expected.iter().flat_map(|part| library(split, part)).collect();
+                }
+                let mut parts = Vec::new();
+                let keep = &mut |part: &str| -> Result<(), ()> {
+                    parts.push(part.to_string());
+                    Ok(())
+                };
+                PreTokenizer::named(name).unwrap().split(&text, keep).unwrap();
+                prop_assert_eq!(parts, expected, "{:?} by {}", text, name);
+            }
+        });
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! expression that a scanner stands for is quoted at it, `\s+(?!\S)` included, which leaves the last of several
 //! spaces to the word that follows.
 
+use super::{sets, within};
 use crate::unicode::{Class, Reader};
 
 const NUMBER: Class = Class::NUMBER;
@@ -38,6 +39,8 @@ pub(crate) struct Cl100k {
     pub(super) digits: usize,
     /// Signs take the line ends that follow them.
     pub(super) line_ends: bool,
+    /// White space comes in powers of two.
+    pub(super) cascade: bool,
 }
 
 impl Cl100k {
@@ -64,7 +67,7 @@ impl Cl100k {
         if end > at {
             return if self.line_ends { skip(text, end, b"\r\n") } else { end };
         }
-        spaces(text, at, true)
+        if self.cascade { cascade(text, at) } else { spaces(text, at, true) }
     }
 }
 
@@ -74,6 +77,8 @@ pub(crate) struct Cased {
     /// `'s` and the like end the word before them.
     pub(super) contractions: bool,
     pub(super) digits: usize,
+    /// Chinese characters are words of their own, `[\p{Han}]+`, and no letters of others; and signs take no `/`.
+    pub(super) han_apart: bool,
 }
 
 impl Cased {
@@ -84,16 +89,23 @@ impl Cased {
     /// ```
     pub(super) fn word(self, text: Reader<'_>, at: usize) -> usize {
         let (class, next) = text.class(at);
+        if self.han_apart && is_han(text, at) {
+            let mut end = next;
+            while is_han(text, end) {
+                end = text.class(end).1;
+            }
+            return end;
+        }
         let leads = may_lead(text, at, class);
         let mut end = None;
         if leads {
-            end = capitals_then_small(text, next);
+            end = self.capitals_then_small(text, next);
         }
         // A mark may lead, and it may be part of the word; leading is tried first.
-        end = end.or_else(|| capitals_then_small(text, at));
+        end = end.or_else(|| self.capitals_then_small(text, at));
         if end.is_none() {
-            let start = if leads && text.class(next).0.is(CAPITAL) { next } else { at };
-            end = Some(text.run(start, CAPITAL)).filter(|&end| end > start);
+            let start = if leads && self.letter(text, next).0.is(CAPITAL) { next } else { at };
+            end = Some(self.run(text, start, CAPITAL)).filter(|&end| end > start);
         }
         if let Some(end) = end {
             return if self.contractions { contraction(text, end, true) } else { end };
@@ -103,42 +115,69 @@ impl Cased {
         }
         let end = signs_after_space(text, at, SPACE.or(LETTER).or(NUMBER).not());
         if end > at {
-            return skip(text, end, b"\r\n/");
+            return skip(text, end, if self.han_apart { b"\r\n" } else { b"\r\n/" });
         }
         spaces(text, at, true)
     }
+
+    /// The class of the character at `at` in a word: none, where it can be in none.
+    #[inline]
+    fn letter(self, text: Reader<'_>, at: usize) -> (Class, usize) {
+        let (class, next) = text.class(at);
+        if self.han_apart && is_han(text, at) { (Class::END, next) } else { (class, next) }
+    }
+
+    fn run(self, text: Reader<'_>, mut at: usize, set: Class) -> usize {
+        if !self.han_apart {
+            return text.run(at, set);
+        }
+        loop {
+            let (class, next) = self.letter(text, at);
+            if !class.is(set) {
+                return at;
+            }
+            at = next;
+        }
+    }
+
+    /// `[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+`
+    ///
+    /// Letters without case are in both sets. The first set takes all it can; if no small letter follows, it gives
+    /// back as little as will do: down to the last letter without case.
+    fn capitals_then_small(self, text: Reader<'_>, start: usize) -> Option<usize> {
+        let (mut at, mut after_either) = (start, None);
+        loop {
+            let (class, next) = self.letter(text, at);
+            if !class.is(CAPITAL) {
+                break;
+            }
+            if class.is(EITHER) {
+                after_either = Some(next);
+            }
+            at = next;
+        }
+        let end = self.run(text, at, SMALL);
+        if end > at { Some(end) } else { after_either }
+    }
+}
+
+fn is_han(text: Reader<'_>, at: usize) -> bool {
+    // The first of them, U+2E80, begins with this byte.
+    text.byte(at) >= 0xe2 && text.char(at).is_some_and(|(c, _)| within(sets::HAN, c))
 }
 
 const EITHER: Class = Class::UNCASED.or(Class::MARK);
 const CAPITAL: Class = Class::UPPER.or(Class::TITLE).or(EITHER);
 const SMALL: Class = Class::LOWER.or(EITHER);
 
-/// `[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+`
-///
-/// Letters without case are in both sets. The first set takes all it can; if no small letter follows, it gives
-/// back as little as will do: down to the last letter without case.
-fn capitals_then_small(text: Reader<'_>, start: usize) -> Option<usize> {
-    let (mut at, mut after_either) = (start, None);
-    loop {
-        let (class, next) = text.class(at);
-        if !class.is(CAPITAL) {
-            break;
-        }
-        if class.is(EITHER) {
-            after_either = Some(next);
-        }
-        at = next;
-    }
-    let end = text.run(at, SMALL);
-    if end > at { Some(end) } else { after_either }
-}
-
 /// DeepSeek V3, after numbers and Chinese and Japanese have been cut out:
 /// ```text
 /// [!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+|
 ///  ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+
 /// ```
-pub(super) fn deepseek_v3(text: Reader<'_>, at: usize) -> usize {
+///
+/// Without `line_ends`, signs take none, and one is a word: ` ?[\p{P}\p{S}]+|[\r\n]|\s+(?!\S)|\s+` at the end.
+pub(super) fn deepseek_v3(text: Reader<'_>, at: usize, line_ends: bool) -> usize {
     const SIGN: Class = Class::PUNCTUATION.or(Class::SYMBOL);
     const WORD: Class = LETTER.or(Class::MARK);
     if text.byte(at).is_ascii_punctuation() && text.byte(at + 1).is_ascii_alphabetic() {
@@ -158,9 +197,115 @@ pub(super) fn deepseek_v3(text: Reader<'_>, at: usize) -> usize {
     }
     let end = signs_after_space(text, at, SIGN);
     if end > at {
-        return skip(text, end, b"\r\n");
+        return if line_ends { skip(text, end, b"\r\n") } else { end };
+    }
+    if !line_ends && matches!(text.byte(at), b'\r' | b'\n') {
+        return at + 1;
+    }
+    spaces(text, at, line_ends)
+}
+
+/// EXAONE's mixture, whose words go on over single spaces:
+/// ```text
+/// (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+|\p{N}|
+///  ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+
+/// ```
+pub(super) fn exaone_moe(text: Reader<'_>, at: usize) -> usize {
+    let end = contraction(text, at, true);
+    if end > at {
+        return end;
+    }
+    let (class, next) = text.class(at);
+    let start = if may_lead(text, at, class) && text.class(next).0.is(LETTER) { next } else { at };
+    if text.class(start).0.is(LETTER) {
+        let mut end = start;
+        loop {
+            let from = if end > start && text.byte(end) == b' ' { end + 1 } else { end };
+            let (class, next) = text.class(from);
+            if !class.is(LETTER) {
+                return end;
+            }
+            end = text.run(next, Class::MARK);
+        }
+    }
+    if class.is(NUMBER) {
+        return next;
+    }
+    let end = signs_after_space(text, at, SPACE.or(LETTER).or(NUMBER).not());
+    if end > at {
+        return end + matches!(text.byte(end), b'\r' | b'\n' | b'/') as usize;
     }
     spaces(text, at, true)
+}
+
+/// What Chameleon cuts out before its words.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Chameleon {
+    /// `<sentinel:[0-9]+>`
+    Sentinel,
+    /// `(IMGIMG)((A|B|C|D|E|F|G|H|I){1,4})Z`
+    Image,
+    /// `([\t\n]|    |  )`
+    Indent,
+    /// ``[\p{P}!-/:-@\[-`{-~]``
+    Sign,
+}
+
+impl Chameleon {
+    /// The end of the match at `at`, which is `at` where there is none.
+    pub(super) fn end(self, text: Reader<'_>, at: usize) -> usize {
+        let tail = || &text.tail(at).as_bytes()[..];
+        let found = match self {
+            Chameleon::Sentinel if text.byte(at) == b'<' => {
+                tail().strip_prefix(b"<sentinel:").and_then(|rest| {
+                    let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
+                    (digits > 0 && rest.get(digits) == Some(&b'>')).then_some(10 + digits + 1)
+                })
+            }
+            Chameleon::Image if text.byte(at) == b'I' => tail().strip_prefix(b"IMGIMG").and_then(|rest| {
+                let letters = rest.iter().take_while(|byte| matches!(byte, b'A'..=b'I')).count();
+                ((1..=4).contains(&letters) && rest.get(letters) == Some(&b'Z')).then_some(6 + letters + 1)
+            }),
+            Chameleon::Indent => match text.byte(at) {
+                b'\t' | b'\n' => Some(1),
+                b' ' if (1..4).all(|i| text.byte(at + i) == b' ') => Some(4),
+                b' ' if text.byte(at + 1) == b' ' => Some(2),
+                _ => None,
+            },
+            Chameleon::Sign => {
+                let (class, next) = text.class(at);
+                let sign = text.byte(at).is_ascii_punctuation() || class.is(Class::PUNCTUATION);
+                sign.then_some(next - at)
+            }
+            _ => None,
+        };
+        at + found.unwrap_or(0)
+    }
+}
+
+/// `\s*[\r\n]+|\s{512}(?!\S)|\s{256}(?!\S)|…|\s{4}(?!\S)|\s{1,2}(?!\S)|\s{1}`
+fn cascade(text: Reader<'_>, start: usize) -> usize {
+    const MOST: usize = 512;
+    let (mut at, mut count, mut after_line_end) = (start, 0, None);
+    // Where each character that may have to end the word does; of the rest only line ends matter.
+    let mut ends = [start; MOST + 1];
+    loop {
+        let (class, next) = text.class(at);
+        if !class.is(SPACE) {
+            break;
+        }
+        if matches!(text.byte(at), b'\r' | b'\n') {
+            after_line_end = Some(next);
+        }
+        (at, count) = (next, count + 1);
+        if count <= MOST {
+            ends[count] = at;
+        }
+    }
+    // The last space stays for the word that follows.
+    let usable = if at == text.len() { count } else { count.saturating_sub(1) };
+    let taken = (2..=9).rev().map(|power| 1 << power).find(|&size| size <= usable);
+    after_line_end.unwrap_or_else(|| ends[taken.unwrap_or(usable.clamp(1, 2)).min(count)])
 }
 
 /// `[^\r\n\p{L}\p{N}]`: what may stand in front of a word and belong to it.

@@ -40,6 +40,10 @@ DEEPSEEK_V3 = (
     r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"
     r"| ?[\p{P}\p{S}]+[\r\n]*" + END
 )
+DEEPSEEK_V3_LINES = DEEPSEEK_V3.replace(r"[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|", r"[\p{P}\p{S}]+|[\r\n]|")
+CHINESE_AND_JAPANESE = "[一-龥\u3040-\u309f\u30a0-\u30ff]+"
+NO_HAN = cased(r"\p{N}{1,3}", CONTRACTIONS + "?").replace(r"\p{M}]", r"\p{M}&&[^\p{Han}]]").replace("[\\r\\n/]*", "[\\r\\n]*")
+CASCADE = "|".join(r"\s{%d}(?!\S)" % 2**power for power in range(9, 1, -1)) + r"|\s{1,2}(?!\S)|\s{1}"
 BLOOM = r" ?[^(\s|[.,!?…。，、।۔،])]+"
 
 FAMILIES = {
@@ -75,6 +79,26 @@ FAMILIES = {
     "ufakzeka": [cl100k(r"\p{N}", "")],
     "minicpm5": [r"\p{N}{1,3}", cl100k(r"\p{N}+")],
     "laguna": [r"[^\n]+|[\n]+", cl100k(r"\p{N}")],
+    "jais-2": [cl100k(r"\p{N}{1,3}").replace(r"\s+(?!\S)|\s+", CASCADE)],
+    "spark2_5": [r"\p{N}{1,3}", CHINESE_AND_JAPANESE, DEEPSEEK_V3_LINES, r"\p{N}"],
+    "youtu": [
+        "[가-힣ㄱ-ㆎ]+|[！…“”‘’—：；，、-〿︰-﹏]+|[ㄅ-ㄯ]+|" + CHINESE_AND_JAPANESE, cased(r"\p{N}", CONTRACTIONS + "?"),
+    ],
+    "kimi-k2": [r"[\p{Han}]+|" + NO_HAN],
+    "tiny_aya": [r"\d{1,3}(?=(?:\d{3})*\b)", cased(r"\p{N}{1,3}", CONTRACTIONS + "?")],
+    "afmoe": [
+        r"\p{N}{1,3}(?=(?:\p{N}{3})*(?!\p{N}))",
+        "[一-鿿㐀-䶿\u8c48-\ud7ff\ue000-\ufaff\u3040-ゟ゠-ヿ･-ﾟ⼀-\u2fdf\u0e40-\u0e7f\u0e80-\u0effក-\u17ffက-႟ꩠ-ꩿꧠ-\ua9ff가-\ud7afᄀ-ᇿ]+",
+        DEEPSEEK_V3,
+    ],
+    "superbpe": [r"\p{N}+", r"(?=(\d{3})+(?!\d))"],
+    "chameleon": [
+        "<sentinel:[0-9]+>", "(IMGIMG)((A|B|C|D|E|F|G|H|I){1,4})Z", r"([\t\n]|    |  )", r"\p{N}", r"[\p{P}!-/:-@\[-`{-~]", GPT2,
+    ],
+    "exaone-moe": [
+        CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]?"
+        r"|\s*[\r\n]|\s+(?!\S)|\s+"
+    ],
 }
 
 WRITTEN = [
@@ -82,6 +106,8 @@ WRITTEN = [
     "x = 1234567890;\r\n\r\n  y", "   \n   \n   z   ", "\n", " ", "  ", "", "  \u00a0 \u3000x", "3.14 ½ ²³ Ⅷ ٣٤٥٦",
     "camelCaseHTTPServer XMLHttp ǅabc ʰx", "e\u0301te\u0301 \u0301\u0301x 한국어 ไทย हिन्दी", "中文字符，标点。一龥鿿",
     "ひらがなカタカナ漢字", "🚀😶\u200d🌫️ ✅!", "https://a.b/c?d=e&f=g#h", "//--==>>\r\n/\n/x", "(a|b)…،।", "$100 + `x` ^ ~|",
+    "1234567 12345a 12_34 ½1234 ١٢٣٤٥٦٧", "<sentinel:12><sentinel:>IMGIMGABZIMGIMGABCDEZ", "漢字々〇⺀12〇ab中c'S 中's", " " * 700 + "x",
+    "a b c  de f\u0301 g\u0301 1 h", "ㄅㄆ，、〿한국어ㄱ︰！", " " * 40,
     "ΆΈ ᾼ Ω Ω K", "\u0378\ue000\u200b\u0000\u0007x", "_a __b -C .d ?E", "ß ﬁ Ǆ ª º",
 ]
 

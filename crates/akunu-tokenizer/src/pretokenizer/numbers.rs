@@ -1,0 +1,78 @@
+//! Numbers in threes, counted from their ends, as they are written: 1 234 567.
+
+use super::{sets, within};
+use crate::unicode::{Class, Reader};
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Threes {
+    /// `\p{N}{1,3}(?=(?:\p{N}{3})*(?!\p{N}))`: all numbers.
+    Numbers,
+    /// `\d{1,3}(?=(?:\d{3})*\b)`: digits that no letter follows.
+    BeforeBoundary,
+    /// `(?=(\d{3})+(?!\d))`, which matches between characters: cuts before each three.
+    Cuts,
+}
+
+fn is_digit(c: char) -> bool {
+    if c.is_ascii() { c.is_ascii_digit() } else { within(sets::DECIMAL_DIGITS, c) }
+}
+
+/// `\w`
+fn is_word(c: char) -> bool {
+    const CONNECTORS: &str = "_‿⁀⁔︳︴﹍﹎﹏＿";
+    const JOINERS: [char; 2] = ['\u{200c}', '\u{200d}'];
+    c.is_alphabetic()
+        || is_digit(c)
+        || Class::of(c).is(Class::MARK)
+        || CONNECTORS.contains(c)
+        || JOINERS.contains(&c)
+}
+
+impl Threes {
+    /// Hands the parts of `text` to `emit`, each as a range. One pass: a run is measured once.
+    pub(super) fn split<E>(
+        self,
+        text: Reader<'_>,
+        emit: &mut impl FnMut(usize, usize) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let (mut done, mut at) = (0, 0);
+        while let Some((c, next)) = text.char(at) {
+            if !self.counts(c) {
+                at = next;
+                continue;
+            }
+            let (mut end, mut count) = (next, 1);
+            while let Some((_, next)) = text.char(end).filter(|(c, _)| self.counts(*c)) {
+                (end, count) = (next, count + 1);
+            }
+            let wanted = self != Threes::BeforeBoundary || text.char(end).is_none_or(|(c, _)| !is_word(c));
+            // What is in front of the first digit is a part of its own, unless a match is only a place.
+            let mut cut = |done: &mut usize, at: usize| {
+                let start = std::mem::replace(done, at);
+                if start < at { emit(start, at) } else { Ok(()) }
+            };
+            if wanted {
+                let mut left: usize = count;
+                while at < end {
+                    if left.is_multiple_of(3) || left == count && self != Threes::Cuts {
+                        cut(&mut done, at)?;
+                    }
+                    at = text.char(at).map_or(end, |(_, next)| next);
+                    left -= 1;
+                }
+                if self != Threes::Cuts {
+                    cut(&mut done, end)?;
+                }
+            }
+            at = end;
+        }
+        if done < text.len() { emit(done, text.len()) } else { Ok(()) }
+    }
+
+    fn counts(self, c: char) -> bool {
+        match self {
+            Threes::Numbers => Class::of(c).is(Class::NUMBER),
+            Threes::BeforeBoundary | Threes::Cuts => is_digit(c),
+        }
+    }
+}
