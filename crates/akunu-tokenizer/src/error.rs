@@ -53,6 +53,8 @@ pub enum TokenizerError {
     UnknownPart { key: &'static str, name: String, known: String },
     #[error("this vocabulary needs {what}, which is not supported")]
     Unsupported { what: String },
+    #[error("the vocabulary cannot be written as GGUF: {what}")]
+    NoGguf { what: String },
     #[error("`tokenizer.json` was refused by the `tokenizers` library: {message}")]
     Library { message: String },
     #[error("the text has {len} bytes, and at most {max} can be tokenized at once")]

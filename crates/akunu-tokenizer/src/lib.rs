@@ -17,6 +17,7 @@ pub mod chat;
 mod eog;
 mod error;
 mod files;
+mod gguf;
 mod hash;
 mod hf;
 mod merge;
@@ -39,6 +40,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 pub use error::TokenizerError;
+pub use gguf::{GgufVocabulary, gguf_vocabulary};
 pub use hf::{HfTokenizer, Sidecar};
 pub use model_file::from_model_file;
 pub use native::NativeTokenizer;

@@ -11,13 +11,17 @@ const BPE: u64 = 2;
 /// The tokenizer of a `tokenizer.model`. What `tokenizer_config.json` and its neighbours say about begin- and
 /// end-of-text tokens counts.
 pub fn from_model_file(path: impl AsRef<std::path::Path>) -> Result<NativeTokenizer, TokenizerError> {
-    let path = path.as_ref();
+    NativeTokenizer::new(read(path.as_ref())?)
+}
+
+/// The vocabulary of a `tokenizer.model`, with what stands beside it.
+pub(crate) fn read(path: &std::path::Path) -> Result<Vocabulary, TokenizerError> {
     let bytes = files::read(path)?;
     let mut vocabulary = Vocabulary::from_sentencepiece(&bytes)?;
     let sidecar = Sidecar::beside(path)?;
     vocabulary.special.add_bos = sidecar.add_bos.unwrap_or(vocabulary.special.add_bos);
     vocabulary.special.add_eos = sidecar.add_eos.unwrap_or(vocabulary.special.add_eos);
-    NativeTokenizer::new(vocabulary)
+    Ok(vocabulary)
 }
 
 impl Vocabulary {

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use akunu_format::quantise::{Conversion, MIXES, Mix, Planned, Recipe};
-use akunu_format::{DType, FormatError, Gguf, WeightProvider, open_model};
+use akunu_format::{DType, FormatError, Gguf, Metadata, WeightProvider, open_model};
+use akunu_tokenizer::gguf_vocabulary;
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 
@@ -35,7 +36,7 @@ pub struct QuantizeArgs {
     /// The type itself for every matrix, output and embedding included
     #[arg(long)]
     pure: bool,
-    /// Take the vocabulary from this GGUF file of the same model
+    /// Take the vocabulary from this GGUF file of the same model [default: the folder's own]
     #[arg(long, value_name = "GGUF", conflicts_with = "no_vocab")]
     vocab: Option<PathBuf>,
     /// A file without a vocabulary, from a model in SafeTensors
@@ -69,13 +70,11 @@ pub fn run(args: &QuantizeArgs, out: &mut Output) -> Result<(), Failure> {
     if !args.dry_run {
         refuse_places(args)?;
     }
-    let weights = open_model(&hub::resolve(&args.model)?)?;
-    let vocabulary = vocabulary(args, weights.as_ref())?;
-    let recipe = Recipe {
-        mix: args.mix,
-        pure: args.pure,
-        vocabulary: vocabulary.as_ref().map(|gguf| gguf.metadata()),
-    };
+    let path = hub::resolve(&args.model)?;
+    let weights = open_model(&path)?;
+    let vocabulary = vocabulary(args, &path, weights.as_ref())?;
+    let recipe =
+        Recipe { mix: args.mix, pure: args.pure, vocabulary: vocabulary.as_ref().map(Vocabulary::metadata) };
     let conversion = Conversion::new(weights.as_ref(), &recipe)?;
     if args.dry_run {
         return list(&conversion, out);
@@ -125,17 +124,42 @@ fn refuse_places(args: &QuantizeArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The file that `--vocab` names. A model in SafeTensors has to be told where its vocabulary comes from.
-fn vocabulary(args: &QuantizeArgs, weights: &dyn WeightProvider) -> Result<Option<Gguf>, Failure> {
-    match &args.vocab {
-        Some(path) => Ok(Some(Gguf::open(path)?)),
-        None if args.no_vocab || weights.metadata().is_some() => Ok(None),
-        None => Err(Failure::new(format!(
-            "the vocabulary of {} cannot be converted to GGUF yet",
-            args.model.display()
-        ))
-        .hint("--vocab FILE.gguf takes it from a GGUF file of the same model")
-        .hint("--no-vocab leaves it out: the file then takes and gives token ids only")),
+/// Where the new file's vocabulary is from, if not from the model's own metadata.
+enum Vocabulary {
+    File(Gguf),
+    Folder(Metadata),
+}
+
+impl Vocabulary {
+    fn metadata(&self) -> &Metadata {
+        match self {
+            Vocabulary::File(gguf) => gguf.metadata(),
+            Vocabulary::Folder(metadata) => metadata,
+        }
+    }
+}
+
+/// The file that `--vocab` names, or what lies beside a model in SafeTensors.
+fn vocabulary(
+    args: &QuantizeArgs,
+    model: &Path,
+    weights: &dyn WeightProvider,
+) -> Result<Option<Vocabulary>, Failure> {
+    if let Some(path) = &args.vocab {
+        return Ok(Some(Vocabulary::File(Gguf::open(path)?)));
+    }
+    if args.no_vocab || weights.metadata().is_some() {
+        return Ok(None);
+    }
+    let folder = if model.is_dir() { model } else { model.parent().unwrap_or(Path::new(".")) };
+    match gguf_vocabulary(folder, weights.config().vocab_size) {
+        Ok(found) => {
+            found.notes.iter().for_each(|note| output::note(&format!("note: {note}")));
+            Ok(Some(Vocabulary::Folder(found.metadata)))
+        }
+        Err(error) => Err(Failure::new(error.to_string())
+            .hint("--vocab FILE.gguf takes it from a GGUF file of the same model")
+            .hint("--no-vocab leaves it out: the file then takes and gives token ids only")),
     }
 }
 

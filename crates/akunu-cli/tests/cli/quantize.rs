@@ -81,7 +81,7 @@ fn a_folder_becomes_a_file_with_another_files_vocabulary_or_none() {
     let folder = repository("testdata/models/llama-hd64-gqa2");
     let file = dir.path().join("model.gguf");
     let base = ["quantize", path(&folder), path(&file), "--type", "Q8_0"];
-    refuses(&base, 1, &["vocabulary", "--vocab", "--no-vocab"]);
+    refuses(&base, 1, &["tokenizer.json", "--vocab", "--no-vocab"]);
     let tales = embedded();
     let other = [&base[..], &["--vocab", path(&tales)]].concat();
     refuses(&other, 1, &["tokens", "another model's"]);
@@ -90,6 +90,53 @@ fn a_folder_becomes_a_file_with_another_files_vocabulary_or_none() {
     let ids = ok(&["run", path(&file), "--prompt-ids", "1,2,3", "-n", "2", "--ids", "-q", "--ignore-eos"]);
     assert_eq!(ids.split_whitespace().count(), 2);
     refuses(&["run", path(&file), "Once"], 1, &["token ids only"]);
+}
+
+/// A vocabulary of letters that fits a model with 64 embeddings, and a config that names its end.
+fn write_vocabulary(folder: &Path) {
+    let mut texts: Vec<String> = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "the", "##at"].map(String::from).into();
+    texts.extend(('a'..='z').flat_map(|c| [c.to_string(), format!("##{c}")]));
+    let special = |(id, text): (usize, &String)| {
+        serde_json::json!({"id": id, "content": text, "single_word": false, "lstrip": false, "rstrip": false,
+            "normalized": false, "special": true})
+    };
+    let vocab: serde_json::Map<String, serde_json::Value> =
+        texts.iter().enumerate().map(|(id, text)| (text.clone(), id.into())).collect();
+    let json = serde_json::json!({
+        "version": "1.0", "truncation": null, "padding": null,
+        "added_tokens": texts[..4].iter().enumerate().map(special).collect::<Vec<_>>(),
+        "normalizer": {"type": "BertNormalizer", "clean_text": true, "handle_chinese_chars": true, "strip_accents": null, "lowercase": true},
+        "pre_tokenizer": {"type": "BertPreTokenizer"},
+        "post_processor": {"type": "BertProcessing", "sep": ["[SEP]", 3], "cls": ["[CLS]", 2]},
+        "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": true},
+        "model": {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##",
+            "max_input_chars_per_word": 100, "vocab": vocab},
+    });
+    fs::write(folder.join("tokenizer.json"), json.to_string()).unwrap();
+    let config = r#"{"eos_token": "[SEP]", "sep_token": "[SEP]", "chat_template": "{{ 1 }}"}"#;
+    fs::write(folder.join("tokenizer_config.json"), config).unwrap();
+}
+
+#[test]
+fn a_folder_brings_its_own_vocabulary() {
+    let dir = tempfile::tempdir().unwrap();
+    let (folder, file) = (dir.path().join("folder"), dir.path().join("model.gguf"));
+    fs::create_dir(&folder).unwrap();
+    for entry in fs::read_dir(repository("testdata/models/llama-hd64-gqa2")).unwrap() {
+        let path = entry.unwrap().path();
+        fs::copy(&path, folder.join(path.file_name().unwrap())).unwrap();
+    }
+    write_vocabulary(&folder);
+    ok(&["quantize", path(&folder), path(&file), "--type", "F32"]);
+    let gguf = Gguf::open(&file).unwrap();
+    assert_eq!(gguf.metadata().str("tokenizer.ggml.model").unwrap(), Some("bert"));
+    assert_eq!(gguf.metadata().str("tokenizer.chat_template").unwrap(), Some("{{ 1 }}"));
+    for text in ["the cat and the dog, naïve 中文", "  \n x<|end|>"] {
+        let ids = |model: &Path| ok(&["tokenize", path(model), text]);
+        assert_eq!(ids(&file), ids(&folder));
+    }
+    let story = |model: &Path| ok(&["run", path(model), "the cat", "-n", "5", "--temp", "0", "-q", "--ids"]);
+    assert_eq!(story(&file), story(&folder));
 }
 
 #[test]

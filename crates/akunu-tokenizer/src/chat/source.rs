@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use akunu_format::Metadata;
+use akunu_format::{Array, Metadata, Strings, Value};
 use serde_json::Value as Json;
 
 use super::{ChatError, ChatTemplate, MAX_TEMPLATE};
@@ -69,6 +69,22 @@ impl ChatTemplates {
             }
         }
         Ok(found)
+    }
+
+    /// Adds the keys that [`ChatTemplates::from_gguf`] reads.
+    pub(crate) fn write_gguf(&self, metadata: &mut Metadata) {
+        const KEY: &str = "tokenizer.chat_template";
+        let mut names = Strings::new();
+        for (name, template) in &self.templates {
+            let key = if name == DEFAULT { KEY.to_string() } else { format!("{KEY}.{name}") };
+            metadata.insert(key, Value::String(template.clone()));
+            if name != DEFAULT {
+                names.push(&[name]);
+            }
+        }
+        if !names.is_empty() {
+            metadata.insert("tokenizer.chat_templates", Value::Array(Array::Strings(names)));
+        }
     }
 
     /// A file that somebody names: a template, or JSON with one as `chat_template`.

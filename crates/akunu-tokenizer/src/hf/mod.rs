@@ -22,10 +22,12 @@ use tokenizers::{AddedVocabulary, Model as _, OffsetReferential, OffsetType, Pre
 use crate::eog::{self, Candidate};
 use crate::error::printable;
 use crate::hash::Pieces;
-use crate::{EncodeOptions, SpecialTokens, TokenKind, Tokenizer, TokenizerError};
+use crate::{EncodeOptions, SpecialTokens, TokenKind, Tokenizer, TokenizerError, Vocabulary};
 use check::Description;
 use file::File;
+pub(crate) use native::Export;
 use native::{Native, Recognised};
+pub(crate) use normalize::is_composed;
 use pieces::Steps;
 pub use sidecar::Sidecar;
 
@@ -88,6 +90,24 @@ impl HfTokenizer {
             Ok((file, recognised)) => HfTokenizer::native(&file, recognised, sidecar),
             Err(why) => HfTokenizer::library(json, sidecar, why),
         }
+    }
+
+    /// A file as GGUF could have it: its vocabulary, except scores and the roles of special tokens.
+    pub(crate) fn exported(
+        json: &[u8],
+        sidecar: &Sidecar,
+    ) -> Result<(HfTokenizer, Vocabulary, Export), TokenizerError> {
+        let refused = |what: String| TokenizerError::NoGguf { what };
+        let (file, recognised) = recognise(json).map_err(|why| refused(format!("it has {why}")))?;
+        let mut vocabulary = recognised.vocabulary.clone();
+        let mut export = recognised.native.export(&mut vocabulary).map_err(refused)?;
+        export.stripping = file.added_tokens.iter().filter(|token| token.lstrip || token.rstrip).count();
+        Ok((HfTokenizer::native(&file, recognised, sidecar)?, vocabulary, export))
+    }
+
+    /// What goes in front of a text and after it.
+    pub(crate) fn around(&self) -> (&[u32], &[u32]) {
+        (&self.prefix, &self.suffix)
     }
 
     /// The same through the `tokenizers` crate, whether the file is known or not.

@@ -4,6 +4,7 @@
 use std::collections::HashSet;
 
 use akunu_format::Strings;
+use tokenizers::NormalizerWrapper;
 use unicode_categories::UnicodeCategories;
 
 use super::added::{Added, Part};
@@ -270,7 +271,47 @@ fn no_special_from_text(file: &File<'_>, pre: &PreTokenizer, ignore_merges: bool
     Ok(())
 }
 
+/// What GGUF cannot say, or says elsewhere.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Export {
+    pub(crate) unknown: Option<u32>,
+    /// Text is composed (NFC) first.
+    pub(crate) composed: bool,
+    /// Added tokens that take spaces around them.
+    pub(crate) stripping: usize,
+}
+
 impl Native {
+    /// Sets in `vocabulary` what GGUF says of the way text is cut; refused is what it cannot say.
+    pub(super) fn export(&self, vocabulary: &mut Vocabulary) -> Result<Export, String> {
+        match (&self.model, &self.normalizer) {
+            (Words::ByteLevel { prefix_space: true, .. }, _) => {
+                return Err("text gets a space in front, which byte-level BPE in GGUF does not".into());
+            }
+            (Words::ByteLevel { .. }, _) if vocabulary.pre.is_empty() => {
+                return Err("GGUF has no name for the way in which text is cut into words".into());
+            }
+            (Words::ByteLevel { .. }, _) => {}
+            (Words::CharLevel { model, cut: Cut::Whole }, Normalizer::Marks { prepend })
+                if model.spells_bytes() =>
+            {
+                vocabulary.add_space_prefix = *prepend;
+            }
+            (Words::WordPiece(_), Normalizer::Bert { inner, .. }) => {
+                if let NormalizerWrapper::BertNormalizer(bert) = &**inner {
+                    if !bert.handle_chinese_chars {
+                        return Err("Chinese characters are parts of words".into());
+                    }
+                    vocabulary.lowercase = bert.lowercase;
+                    vocabulary.strip_accents = bert.strip_accents.unwrap_or(bert.lowercase);
+                }
+            }
+            _ => return Err(format!("{} of this kind is none of GGUF's", self.describe())),
+        }
+        let composed = matches!(self.normalizer, Normalizer::Nfc);
+        Ok(Export { unknown: vocabulary.special.unknown, composed, stripping: 0 })
+    }
+
     /// What stands behind it, in words.
     pub(super) fn describe(&self) -> &'static str {
         match &self.model {

@@ -60,9 +60,7 @@ impl Normalizer {
         match self {
             Normalizer::None => return Ok(text),
             Normalizer::Nfc => {
-                // Nothing below U+0300 composes, and its first byte is 0xCC.
-                let simple = text.bytes().all(|byte| byte < 0xcc);
-                if simple || is_nfc_quick(text.chars()) == IsNormalized::Yes {
+                if is_composed(text) {
                     return Ok(text);
                 }
                 out.extend(text.nfc().map(|(c, _)| c));
@@ -86,6 +84,12 @@ impl Normalizer {
         }
         Ok(out)
     }
+}
+
+/// Is it NFC for certain?
+pub(crate) fn is_composed(text: &str) -> bool {
+    // Nothing below U+0300 composes, and its first byte is 0xCC.
+    text.bytes().all(|byte| byte < 0xcc) || is_nfc_quick(text.chars()) == IsNormalized::Yes
 }
 
 fn ask(inner: &NormalizerWrapper, text: &str, out: &mut String) -> Result<(), tokenizers::Error> {

@@ -254,7 +254,7 @@ pub(crate) enum Chameleon {
 impl Chameleon {
     /// The end of the match at `at`, which is `at` where there is none.
     pub(super) fn end(self, text: Reader<'_>, at: usize) -> usize {
-        let tail = || &text.tail(at).as_bytes()[..];
+        let tail = || text.tail(at).as_bytes();
         let found = match self {
             Chameleon::Sentinel if text.byte(at) == b'<' => {
                 tail().strip_prefix(b"<sentinel:").and_then(|rest| {

@@ -1,0 +1,74 @@
+//! Do two tokenizers give the same ids? Asked before a file is written: a wrong vocabulary looks like a bad model.
+
+use crate::error::printable;
+use crate::{EncodeOptions, Tokenizer};
+
+/// Tokens of the vocabulary that are tried, about.
+const TRIED: usize = 3000;
+
+const TEXTS: [&str; 12] = [
+    "",
+    " ",
+    "Hello world, it's 2026!",
+    "  two  spaces\n\n\tand\r\nlines \n ",
+    "The HTTPServer's 3.14159 = 12345678 / ½",
+    "naïve Straße Ελληνικά Быстрая лиса",
+    "中文文本，测试。日本語の文章です。한국어",
+    "العربية עברית हिन्दी ไทย",
+    "🚀 👩🏽‍🚀 🇩🇪",
+    "def f(x):\n    return x[0] + 1  # ok\n",
+    "a_b_c <b>tag</b> @user #tag C:\\dir",
+    "\u{a0}\u{3000}\u{200b}…—“quoted”",
+];
+
+/// What is held to.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Terms {
+    /// Only text that is composed (NFC) already.
+    pub(super) composed: bool,
+    /// Ids show the same text, too. GGUF's WordPiece leaves the spaces in front of signs.
+    pub(super) shown: bool,
+}
+
+/// What differs first, if something does.
+pub(super) fn check(original: &dyn Tokenizer, read_back: &dyn Tokenizer, terms: Terms) -> Result<(), String> {
+    let count = original.vocab_size();
+    let step = count.div_ceil(TRIED).max(1);
+    let mut state = 1u64;
+    let mut any = || {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        ((state >> 33) as usize % count.max(1)) as u32
+    };
+    TEXTS.iter().try_for_each(|text| same(original, read_back, text, terms))?;
+    for id in (0..count).step_by(step) {
+        let id = id as u32;
+        let text = original.decode(&[id, any(), any()]);
+        same(original, read_back, &text, terms)?;
+        // Runs of a short token, where ties are broken.
+        let short = original.decode(&[id]);
+        if (1..=2).contains(&short.chars().count()) {
+            let most = if id < 512 { 67 } else { 9 };
+            for count in 2..most {
+                same(original, read_back, &short.repeat(count), terms)?;
+            }
+        }
+    }
+    (1..200).try_for_each(|count| same(original, read_back, &" ".repeat(count), terms))
+}
+
+fn same(original: &dyn Tokenizer, read_back: &dyn Tokenizer, text: &str, terms: Terms) -> Result<(), String> {
+    if terms.composed && !crate::hf::is_composed(text) {
+        return Ok(());
+    }
+    for [add_special, parse_special] in [[true, true], [false, false]] {
+        let options = EncodeOptions { add_special, parse_special };
+        let ids = original.encode(text, options).map_err(|error| error.to_string())?;
+        let again = read_back.encode(text, options).map_err(|error| error.to_string())?;
+        // What unknown text looks like is SentencePiece's own affair.
+        let shown = terms.shown && !ids.iter().any(|&id| original.special().unknown == Some(id));
+        if ids != again || shown && original.decode(&ids) != read_back.decode(&ids) {
+            return Err(format!("another way with text: `{}` would get other tokens", printable(text)));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,270 @@
+//! A folder's vocabulary as the keys of a GGUF file: those that llama.cpp's converter writes, and only where what is
+//! read back from them gives the same ids.
+
+mod agree;
+mod scores;
+
+use std::path::Path;
+
+use akunu_format::{Array, Metadata, Strings, Value};
+
+use crate::chat::ChatTemplates;
+use crate::error::printable;
+use crate::hf::{HfTokenizer, Sidecar};
+use crate::{
+    Model, NativeTokenizer, SpecialTokens, TokenKind, Tokenizer, TokenizerError, Vocabulary, from_gguf,
+};
+
+/// The keys, and what a GGUF file cannot say of this vocabulary.
+#[derive(Debug)]
+pub struct GgufVocabulary {
+    pub metadata: Metadata,
+    /// Sentences for whoever wanted the file.
+    pub notes: Vec<String>,
+}
+
+/// The vocabulary of a folder, for a model with `rows` embeddings.
+pub fn gguf_vocabulary(folder: &Path, rows: usize) -> Result<GgufVocabulary, TokenizerError> {
+    let (json, model) = (folder.join("tokenizer.json"), folder.join("tokenizer.model"));
+    let mut found = if json.is_file() {
+        from_json(&json, &model)?
+    } else if model.is_file() {
+        from_model(&model)?
+    } else {
+        return Err(TokenizerError::NoVocabulary { folder: folder.display().to_string() });
+    };
+    let tokens = found.vocabulary.tokens.len();
+    if tokens > rows {
+        return Err(refused(format!("{tokens} tokens, and the model has {rows} embeddings")));
+    }
+    let mut metadata = keys(&found, rows);
+    let templates = ChatTemplates::from_folder(folder).map_err(|error| refused(error.to_string()))?;
+    templates.write_gguf(&mut metadata);
+    let read_back = from_gguf(&metadata)?;
+    let shown = found.vocabulary.model != Model::WordPiece;
+    agree::check(&*found.tokenizer, &read_back, agree::Terms { composed: found.composed, shown })
+        .map_err(refused)?;
+    end_ids(&*found.tokenizer, &read_back, &mut metadata, &mut found.notes);
+    Ok(GgufVocabulary { metadata, notes: found.notes })
+}
+
+/// A vocabulary as GGUF has them, and the tokenizer that it is of.
+struct Found {
+    vocabulary: Vocabulary,
+    tokenizer: Box<dyn Tokenizer>,
+    /// Text is composed (NFC) first, which GGUF does not know.
+    composed: bool,
+    notes: Vec<String>,
+}
+
+fn refused(what: impl Into<String>) -> TokenizerError {
+    TokenizerError::NoGguf { what: what.into() }
+}
+
+fn from_model(path: &Path) -> Result<Found, TokenizerError> {
+    let vocabulary = crate::model_file::read(path)?;
+    let tokenizer = Box::new(NativeTokenizer::new(vocabulary.clone())?);
+    Ok(Found { vocabulary, tokenizer, composed: false, notes: Vec::new() })
+}
+
+fn from_json(path: &Path, model: &Path) -> Result<Found, TokenizerError> {
+    let json = crate::files::read(path)?;
+    let (tokenizer, mut vocabulary, export) = HfTokenizer::exported(&json, &Sidecar::beside(path)?)?;
+    vocabulary.special = special(&tokenizer, vocabulary.model)?;
+    let mut notes = Vec::new();
+    match vocabulary.model {
+        Model::SentencePiece => {
+            vocabulary.scores = match sentence_piece_scores(model, &vocabulary)? {
+                Some(scores) => scores,
+                None => scores::of_merges(&vocabulary).ok_or_else(|| {
+                    refused("merges in an order that scores cannot give, and there is no tokenizer.model")
+                })?,
+            };
+            if let Some(unknown) = export.unknown {
+                vocabulary.special.unknown = Some(unknown);
+                vocabulary.kinds[unknown as usize] = TokenKind::Unknown;
+            }
+        }
+        _ => {
+            let bytes = vocabulary.kinds.iter_mut().filter(|kind| **kind == TokenKind::Byte);
+            bytes.for_each(|kind| *kind = TokenKind::Normal);
+            vocabulary.special.unknown = vocabulary.special.unknown.or(export.unknown);
+        }
+    }
+    if export.composed {
+        notes.push(
+            "text is composed to NFC first in the original; GGUF files cannot ask for that, so text that is not \
+             composed gets other tokens"
+                .to_string(),
+        );
+    }
+    if export.stripping > 0 {
+        notes.push(format!(
+            "{} added tokens take the spaces around them in the original; GGUF files cannot ask for that",
+            export.stripping
+        ));
+    }
+    Ok(Found { vocabulary, tokenizer: Box::new(tokenizer), composed: export.composed, notes })
+}
+
+/// Scores from a `tokenizer.model` beside the JSON, if it has the same tokens.
+fn sentence_piece_scores(model: &Path, vocabulary: &Vocabulary) -> Result<Option<Vec<f32>>, TokenizerError> {
+    if !model.is_file() {
+        return Ok(None);
+    }
+    let own = crate::model_file::read(model)?;
+    let same = own.model == Model::SentencePiece
+        && own.tokens.len() <= vocabulary.tokens.len()
+        && own.tokens.iter().zip(vocabulary.tokens.iter()).all(|(a, b)| a == b);
+    Ok(same.then(|| {
+        let mut scores = own.scores;
+        scores.resize(vocabulary.tokens.len(), 0.0);
+        scores
+    }))
+}
+
+/// The roles of tokens, such that what goes around a text comes from them.
+fn special(tokenizer: &HfTokenizer, model: Model) -> Result<SpecialTokens, TokenizerError> {
+    let (prefix, suffix) = tokenizer.around();
+    let mut special = *tokenizer.special();
+    let around = || refused("more than one token in front of a text, or tokens after it that have no role");
+    match prefix {
+        [] => special.add_bos = false,
+        [id] => (special.bos, special.add_bos) = (Some(*id), true),
+        _ => return Err(around()),
+    }
+    let separates = |id: u32| special.separator == Some(id) || model == Model::WordPiece;
+    (special.add_eos, special.add_separator) = (false, false);
+    match *suffix {
+        [] => {}
+        [id] if special.eos == Some(id) && !separates(id) => special.add_eos = true,
+        [id] if separates(id) => (special.separator, special.add_separator) = (Some(id), true),
+        [id] if special.eos.is_none() => (special.eos, special.add_eos) = (Some(id), true),
+        [id] if special.separator.is_none() => {
+            (special.separator, special.add_separator) = (Some(id), true);
+        }
+        _ => return Err(around()),
+    }
+    Ok(special)
+}
+
+fn keys(found: &Found, rows: usize) -> Metadata {
+    let vocabulary = &found.vocabulary;
+    let mut out = Metadata::default();
+    let mut put = |key: &str, value: Value| {
+        out.insert(format!("tokenizer.ggml.{key}"), value);
+    };
+    let model = match vocabulary.model {
+        Model::SentencePiece => "llama",
+        Model::Unigram => "t5",
+        Model::ByteLevel => "gpt2",
+        Model::WordPiece => "bert",
+    };
+    put("model", Value::String(model.into()));
+    let pre = if vocabulary.model == Model::ByteLevel { &vocabulary.pre } else { "default" };
+    put("pre", Value::String(pre.into()));
+    let written = |(id, text): (usize, &str)| match vocabulary.model {
+        Model::WordPiece if vocabulary.kinds[id] == TokenKind::Normal => match text.strip_prefix("##") {
+            Some(rest) => rest.to_string(),
+            None => format!("▁{text}"),
+        },
+        _ => text.to_string(),
+    };
+    let count = vocabulary.tokens.len();
+    let unused = (count..rows).map(|id| format!("[PAD{id}]"));
+    let tokens: Strings = vocabulary.tokens.iter().enumerate().map(written).chain(unused).collect();
+    put("tokens", Value::Array(Array::Strings(tokens)));
+    let mut kinds: Vec<i32> = vocabulary.kinds.iter().map(|&kind| kind as i32).collect();
+    kinds.resize(count, TokenKind::Normal as i32);
+    // An id that no token has.
+    for (kind, text) in kinds.iter_mut().zip(vocabulary.tokens.iter()) {
+        *kind = if text.is_empty() { TokenKind::Unused as i32 } else { *kind };
+    }
+    kinds.resize(rows, TokenKind::Unused as i32);
+    put("token_type", Value::Array(Array::I32(kinds)));
+    if matches!(vocabulary.model, Model::SentencePiece | Model::Unigram) {
+        let mut scores = vocabulary.scores.clone();
+        scores.resize(rows, 0.0);
+        put("scores", Value::Array(Array::F32(scores)));
+        put("add_space_prefix", Value::Bool(vocabulary.add_space_prefix));
+        if vocabulary.model == Model::Unigram {
+            put("remove_extra_whitespaces", Value::Bool(vocabulary.remove_extra_spaces));
+        }
+        if !vocabulary.charsmap.is_empty() {
+            put("precompiled_charsmap", Value::Array(Array::U8(vocabulary.charsmap.clone())));
+        }
+    }
+    if vocabulary.model == Model::ByteLevel {
+        put("merges", Value::Array(Array::Strings(vocabulary.merges.clone())));
+        put("add_space_prefix", Value::Bool(false));
+    }
+    if vocabulary.model == Model::WordPiece {
+        put("normalizer.lowercase", Value::Bool(vocabulary.lowercase));
+        put("normalizer.strip_accents", Value::Bool(vocabulary.strip_accents));
+        put("token_type_count", Value::U32(2));
+    }
+    special_keys(&vocabulary.special, vocabulary.model, &mut put);
+    out
+}
+
+fn special_keys(special: &SpecialTokens, model: Model, put: &mut impl FnMut(&str, Value)) {
+    let ids = [
+        ("bos", special.bos),
+        ("eos", special.eos),
+        ("unknown", special.unknown),
+        ("seperator", special.separator), // as GGUF spells it
+        ("padding", special.padding),
+        ("mask", special.mask),
+        ("cls", special.bos.filter(|_| model == Model::WordPiece)),
+    ];
+    for (name, id) in ids {
+        match id {
+            Some(id) => put(&format!("{name}_token_id"), Value::U32(id)),
+            // Silence would mean the usual id; the largest, as converters have it from −1, means none.
+            None if model != Model::ByteLevel && name != "cls" => {
+                put(&format!("{name}_token_id"), Value::U32(u32::MAX));
+            }
+            None => {}
+        }
+    }
+    put("add_bos_token", Value::Bool(special.add_bos));
+    put("add_eos_token", Value::Bool(special.add_eos));
+    if special.add_separator || model == Model::WordPiece {
+        put("add_sep_token", Value::Bool(special.add_separator));
+    }
+}
+
+/// All that end a generation, as far as there are keys: readers know well-known texts by themselves.
+fn end_ids(
+    original: &dyn Tokenizer,
+    read_back: &dyn Tokenizer,
+    metadata: &mut Metadata,
+    notes: &mut Vec<String>,
+) {
+    let mut missing: Vec<u32> = original
+        .end_of_generation()
+        .iter()
+        .copied()
+        .filter(|id| !read_back.end_of_generation().contains(id))
+        .collect();
+    let mut free = vec!["eot", "eom"];
+    if let Some(eot) = original.special().eot {
+        metadata.insert("tokenizer.ggml.eot_token_id", Value::U32(eot));
+        missing.retain(|&id| id != eot);
+        free.retain(|&name| name != "eot");
+    }
+    let rest = missing.split_off(missing.len().min(free.len()));
+    for (name, id) in free.into_iter().zip(missing) {
+        metadata.insert(format!("tokenizer.ggml.{name}_token_id"), Value::U32(id));
+    }
+    if !rest.is_empty() {
+        let list: Vec<String> = rest
+            .iter()
+            .map(|&id| format!("{id} `{}`", printable(original.token_text(id).unwrap_or_default())))
+            .collect();
+        notes.push(format!(
+            "GGUF has keys for three tokens that end a text; these do not end one in the new file: {}",
+            list.join(", ")
+        ));
+    }
+}
