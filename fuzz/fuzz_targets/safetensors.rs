@@ -15,6 +15,7 @@ fuzz_target!(|data: &[u8]| {
     let Ok(model) = SafeTensorsModel::from_region(Region::from_vec(file.to_vec()), config) else { return };
     for tensor in model.tensors() {
         assert_eq!(model.tensor_bytes(tensor).len(), tensor.bytes);
+        assert_eq!(model.plane_bytes(tensor).map(<[u8]>::len).iter().sum::<usize>(), tensor.stored_bytes());
         assert!(model.tensor(&tensor.name).is_some());
     }
 });

@@ -1,5 +1,5 @@
 //! Speed of the matrix kernels against the machine's own ceiling, measured in the same run:
-//! `cargo run --release -p akunu-cpu --example kernels -- [threads] [isa] [dtype]`
+//! `cargo run --release -p akunu-cpu --example kernels -- [threads] [isa] [beginning of dtypes' names]`
 //!
 //! Matrix-vector products are given in GB/s of weights, matrix-matrix ones in GOP/s (two for each weight and row).
 #![allow(clippy::print_stdout, reason = "an example prints")]
@@ -9,6 +9,7 @@ use std::time::Instant;
 
 use akunu_cpu::{CpuDevice, CpuOptions, Isa};
 use akunu_format::blocks::{Rng, random_row};
+use akunu_format::{Affine, ScaleType};
 use akunu_plan::params::MatmulParams;
 use akunu_plan::table::{RowBounds, RowMeaning};
 use akunu_plan::{
@@ -37,9 +38,13 @@ fn table(dtype: DType, outputs: usize, rows: usize, commands: usize) -> Arc<Disp
         rows: RowSet::All,
     };
     let bytes = dtype.row_bytes(INPUTS).unwrap_or(0) * outputs;
+    let planes = dtype.plane_bytes(INPUTS).unwrap_or([0; 3]);
     let command = |i: usize| {
-        let builder = CommandBuilder::new(kernel).params(params);
-        builder.bind(BufferId(1)).bind_at(BufferId(2), (i * bytes) as u64).bind(BufferId(3)).build()
+        let mut builder = CommandBuilder::new(kernel).params(params).bind(BufferId(1));
+        for plane in 0..dtype.planes() {
+            builder = builder.bind_at(BufferId([2, 6, 7][plane]), (i * planes[plane] * outputs) as u64);
+        }
+        builder.bind(BufferId(3)).build()
     };
     let info = CommandInfo {
         label: String::new(),
@@ -91,7 +96,6 @@ fn measure(options: CpuOptions, dtype: DType, rows: usize) -> Result<(f64, f64, 
     let outputs = 2048;
     let bytes = dtype.row_bytes(INPUTS).unwrap_or(0) * outputs;
     let commands = if rows == 1 { (WORKING_SET / bytes).max(1) } else { 4 };
-    let mut weights = vec![0; bytes * commands];
     let mut rng = Rng::new(2);
     let row = dtype.row_bytes(INPUTS).unwrap_or(1);
     // Random rows are slow to make: a few, repeated.
@@ -100,19 +104,36 @@ fn measure(options: CpuOptions, dtype: DType, rows: usize) -> Result<(f64, f64, 
         random_row(dtype, &mut rng, 0.1, row)
             .map_err(|e| DeviceError::Failed { device: "cpu", message: e.to_string() })?;
     }
-    for (i, row) in weights.chunks_mut(some.len()).enumerate() {
-        row.copy_from_slice(&some);
-        row[0] ^= i as u8 & 1;
+    let mut weights: [Vec<u8>; 3] = Default::default();
+    let sizes = dtype.plane_bytes(INPUTS).unwrap_or([0; 3]);
+    for i in 0..outputs * commands {
+        let mut rest = &some[i % 64 * row..][..row];
+        for (plane, size) in weights.iter_mut().zip(sizes) {
+            let (part, more) = rest.split_at(size);
+            plane.extend_from_slice(part);
+            rest = more;
+        }
     }
     let x = activations(rows, dtype.is_quantised());
     let table = table(dtype, outputs, rows, commands);
-    let sizes = [rows * Row::BYTES, x.len(), weights.len(), rows * outputs * 4, 4, 8];
+    let sizes = [
+        rows * Row::BYTES,
+        x.len(),
+        weights[0].len(),
+        rows * outputs * 4,
+        4,
+        8,
+        weights[1].len(),
+        weights[2].len(),
+    ];
     let mut buffers = vec![];
     for bytes in sizes {
         buffers.push(device.allocate("bench", bytes as u64)?);
     }
     device.upload(buffers[1], 0, &x)?;
-    device.upload(buffers[2], 0, &weights)?;
+    for (buffer, plane) in [2, 6, 7].into_iter().zip(&weights) {
+        device.upload(buffers[buffer], 0, plane)?;
+    }
     let replay = device.prepare(&table, &buffers)?;
     let live: Vec<Row> = (0..rows).map(|i| Row::causal(0, i as u32, 0)).collect();
     let submission = Submission { rows: &live, logit_rows: &[], steps: 1, stop: &[], cancel: None };
@@ -190,17 +211,22 @@ fn main() -> Result<(), DeviceError> {
     let mut arguments = std::env::args().skip(1);
     let threads = arguments.next().and_then(|n| n.parse().ok());
     let isa = arguments.next().and_then(|name| Isa::from_name(&name));
-    let only = arguments.next().and_then(|name| DType::from_name(&name));
+    let only = arguments.next();
     let options = CpuOptions { threads, isa };
     let device = CpuDevice::new(options)?;
     println!("{}", device.capabilities().detail);
     let ceiling = read_bandwidth(device.threads());
     println!("read bandwidth {ceiling:.1} GB/s");
-    println!("{:6} {:>7} {:>5} {:>9} {:>9} {:>9}", "", "GB/s", "of it", "GOP/s x4", "x16", "x64");
-    for dtype in DType::ALL.into_iter().filter(|dtype| only.is_none_or(|only| only == *dtype)) {
+    println!("{:14} {:>7} {:>5} {:>9} {:>9} {:>9}", "", "GB/s", "of it", "GOP/s x4", "x16", "x64");
+    let affine =
+        Affine::all().filter(|a| a.group() == 64 && a.scales() == ScaleType::BF16).map(DType::Affine);
+    let wanted = |dtype: &DType| {
+        only.as_ref().is_none_or(|only| dtype.name().to_lowercase().starts_with(&only.to_lowercase()))
+    };
+    for dtype in DType::ALL.into_iter().chain(affine).filter(wanted) {
         let (s, _, bytes) = measure(options, dtype, 1)?;
         let speed = bytes / s / 1e9;
-        let mut line = format!("{:6} {speed:7.1} {:4.0}%", dtype.name(), 100.0 * speed / ceiling);
+        let mut line = format!("{:14} {speed:7.1} {:4.0}%", dtype.name(), 100.0 * speed / ceiling);
         for rows in [4, 16, 64] {
             let (s, weights, _) = measure(options, dtype, rows)?;
             line += &format!(" {:9.1}", 2.0 * weights * rows as f64 / s / 1e9);

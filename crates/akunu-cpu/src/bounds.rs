@@ -124,10 +124,14 @@ impl Extents<'_> {
         if q8 { self.q8(rows, inputs.into()) } else { Ok(self.f32s(rows, inputs)) }
     }
 
+    /// All planes of a weight.
     fn weight(&mut self, weight: DType, inputs: u32, outputs: u32) -> Result<&mut Self, String> {
-        let row = weight.row_bytes(inputs as usize).filter(|_| inputs > 0);
-        let row = row.ok_or_else(|| format!("rows of {inputs} are not whole {weight} blocks"))?;
-        Ok(self.push(product(&[row as u64, outputs.into()])))
+        let planes = weight.plane_bytes(inputs as usize).filter(|_| inputs > 0);
+        let planes = planes.ok_or_else(|| format!("rows of {inputs} are not whole {weight} blocks"))?;
+        for row in &planes[..weight.planes()] {
+            self.push(product(&[*row as u64, outputs.into()]));
+        }
+        Ok(self)
     }
 
     fn embed(&mut self, p: EmbedParams, weight: DType) -> Result<(), String> {

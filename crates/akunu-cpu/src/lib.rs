@@ -35,6 +35,8 @@ mod memory;
 #[cfg(not(loom))]
 mod panel;
 #[cfg(not(loom))]
+mod planes;
+#[cfg(not(loom))]
 mod pool;
 #[cfg(not(loom))]
 mod prepare;

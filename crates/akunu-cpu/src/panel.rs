@@ -45,6 +45,9 @@ impl Panel {
     /// Block `b % 8` can be read at `w`.
     #[inline(always)]
     pub(crate) unsafe fn set_scales<V: Lanes, Q: Quant>(&mut self, o: usize, b: usize, w: *const u8) {
+        if Q::PLANES {
+            return;
+        }
         // SAFETY: as the caller promises.
         unsafe {
             self.d[b].0[o] = Q::d::<V>(w, b % 8);

@@ -38,20 +38,35 @@ impl Min {
     }
 }
 
+/// One of the file's blocks.
+#[derive(Clone, Copy)]
+pub(crate) struct Block {
+    pub(crate) weights: usize,
+    pub(crate) bytes: usize,
+}
+
+impl Block {
+    const fn of(dtype: DType) -> Block {
+        Block { weights: dtype.block_len(), bytes: dtype.block_bytes() }
+    }
+}
+
 /// # Safety
 /// `w` is the start of an octet; block `b` < 8 of it can be read.
 pub(crate) trait Quant: 'static {
-    const DTYPE: DType;
-    /// Quants go below zero, and offset is 0.
+    const BLOCK: Block;
+    /// Quants go below zero.
     const SIGNED: bool;
     const OFFSET: i32 = 0;
     /// The largest magnitude of a stored quant.
     const MAX: i32;
     const SUB: Sub = Sub::None;
     const MIN: Min = Min::None;
+    /// Scales and mins are not here but in [`crate::planes`]: `d` and `m` are of no meaning.
+    const PLANES: bool = false;
     /// Blocks of 32 in one of the file's blocks.
-    const BLOCKS: usize = Self::DTYPE.block_len() / 32;
-    const OCTET_BYTES: usize = 8 / Self::BLOCKS * Self::DTYPE.block_bytes();
+    const BLOCKS: usize = Self::BLOCK.weights / 32;
+    const OCTET_BYTES: usize = 8 / Self::BLOCKS * Self::BLOCK.bytes;
 
     unsafe fn quants(w: *const u8, b: usize) -> [i8; 32];
     /// The block's scale, exactly.
@@ -103,7 +118,7 @@ macro_rules! simple {
      |$w:ident, $i:ident| $quant:expr) => {
         pub(crate) struct $name;
         impl Quant for $name {
-            const DTYPE: DType = DType::$dtype;
+            const BLOCK: Block = Block::of(DType::$dtype);
             const SIGNED: bool = $signed;
             const OFFSET: i32 = $offset;
             const MAX: i32 = $max;
@@ -111,22 +126,18 @@ macro_rules! simple {
 
             #[inline(always)]
             unsafe fn quants(w: *const u8, b: usize) -> [i8; 32] {
-                let $w = w.wrapping_add(b * Self::DTYPE.block_bytes());
+                let $w = w.wrapping_add(b * Self::BLOCK.bytes);
                 std::array::from_fn(|$i| $quant as i8)
             }
 
             #[inline(always)]
             unsafe fn d<V: Lanes>(w: *const u8, b: usize) -> f32 {
-                V::f16(u16_at(w, b * Self::DTYPE.block_bytes()))
+                V::f16(u16_at(w, b * Self::BLOCK.bytes))
             }
 
             #[inline(always)]
             unsafe fn m<V: Lanes>(w: *const u8, b: usize) -> f32 {
-                if Self::MIN == Min::None {
-                    0.0
-                } else {
-                    V::f16(u16_at(w, b * Self::DTYPE.block_bytes() + 2))
-                }
+                if Self::MIN == Min::None { 0.0 } else { V::f16(u16_at(w, b * Self::BLOCK.bytes + 2)) }
             }
         }
     };
@@ -152,7 +163,7 @@ pub(crate) const FP4_OFFSET: i8 = 12;
 
 pub(crate) struct Mxfp4;
 impl Quant for Mxfp4 {
-    const DTYPE: DType = DType::MXFP4;
+    const BLOCK: Block = Block::of(DType::MXFP4);
     const SIGNED: bool = false;
     const OFFSET: i32 = FP4_OFFSET as i32;
     const MAX: i32 = 24;
@@ -177,7 +188,7 @@ pub(crate) fn iq4_scales(w: *const u8) -> (u32, u16) {
 
 pub(crate) struct Iq4Xs;
 impl Quant for Iq4Xs {
-    const DTYPE: DType = DType::IQ4XS;
+    const BLOCK: Block = Block::of(DType::IQ4XS);
     const SIGNED: bool = true;
     // 32 · 127 · 127 · 32 is still below 2²⁴.
     const MAX: i32 = 127;
@@ -201,6 +212,35 @@ impl Quant for Iq4Xs {
     }
 }
 
+/// MLX's types of `BITS` bits, whatever their groups and scales: 32 quants are `4 · BITS` bytes, one stream of bits.
+pub(crate) struct Affine<const BITS: usize>;
+impl<const BITS: usize> Quant for Affine<BITS> {
+    const BLOCK: Block = Block { weights: 32, bytes: 4 * BITS };
+    // Unsigned bytes times signed ones would not fit their sums in pairs: 8 bits are taken less 128.
+    const SIGNED: bool = BITS == 8;
+    const OFFSET: i32 = if BITS == 8 { -128 } else { 0 };
+    const MAX: i32 = if BITS == 8 { 128 } else { (1 << BITS) - 1 };
+    const MIN: Min = Min::Float;
+    const PLANES: bool = true;
+
+    #[inline(always)]
+    unsafe fn quants(w: *const u8, b: usize) -> [i8; 32] {
+        let w = w.wrapping_add(b * Self::BLOCK.bytes);
+        std::array::from_fn(|i| {
+            let (byte, shift) = (i * BITS / 8, i * BITS % 8);
+            let next = if shift + BITS > 8 { read!(w, byte + 1) } else { 0 };
+            let both = u16::from_le_bytes([read!(w, byte), next]);
+            let quant = (both >> shift & ((1 << BITS) - 1)) as i32;
+            (quant + Self::OFFSET) as i8
+        })
+    }
+
+    #[inline(always)]
+    unsafe fn d<V: Lanes>(_w: *const u8, _b: usize) -> f32 {
+        0.0
+    }
+}
+
 /// The eight 6-bit scales and eight 6-bit mins of Q4_K and Q5_K, one a byte.
 #[inline(always)]
 pub(crate) fn k4_scales(w: *const u8) -> (u64, u64) {
@@ -220,7 +260,7 @@ pub(crate) fn q3k_scales(w: *const u8) -> [u32; 4] {
 
 pub(crate) struct Q2K;
 impl Quant for Q2K {
-    const DTYPE: DType = DType::Q2K;
+    const BLOCK: Block = Block::of(DType::Q2K);
     const SIGNED: bool = false;
     const MAX: i32 = 3;
     const SUB: Sub = Sub::Half;
@@ -254,7 +294,7 @@ impl Quant for Q2K {
 
 pub(crate) struct Q3K;
 impl Quant for Q3K {
-    const DTYPE: DType = DType::Q3K;
+    const BLOCK: Block = Block::of(DType::Q3K);
     const SIGNED: bool = true;
     const MAX: i32 = 4;
     const SUB: Sub = Sub::Half;
@@ -285,7 +325,7 @@ macro_rules! k45 {
     ($name:ident, $dtype:ident, max $max:expr, |$w:ident, $b:ident, $i:ident| $quant:expr) => {
         pub(crate) struct $name;
         impl Quant for $name {
-            const DTYPE: DType = DType::$dtype;
+            const BLOCK: Block = Block::of(DType::$dtype);
             const SIGNED: bool = false;
             const MAX: i32 = $max;
             const SUB: Sub = Sub::Block;
@@ -325,7 +365,7 @@ k45!(Q5K, Q5K, max 31,
 
 pub(crate) struct Q6K;
 impl Quant for Q6K {
-    const DTYPE: DType = DType::Q6K;
+    const BLOCK: Block = Block::of(DType::Q6K);
     const SIGNED: bool = true;
     const MAX: i32 = 32;
     const SUB: Sub = Sub::Half;

@@ -18,6 +18,7 @@ use akunu_plan::q8;
 
 use crate::isa::Lanes;
 use crate::panel::{Chunk, FLOAT_CHUNK, FLOAT_OUTPUTS, PANEL_BLOCKS, Panel, Scratch, TILE_ROWS};
+use crate::planes::Planes;
 use crate::quants::{Min, Quant};
 
 /// One product, as pointers.
@@ -26,6 +27,8 @@ pub(crate) struct Tile {
     /// The first output's weights, and the bytes from one output's to the next.
     pub(crate) weights: *const u8,
     pub(crate) stride: usize,
+    /// The same outputs' scales and offsets, where a type has them apart.
+    pub(crate) planes: Planes,
     /// 1 ..= 16
     pub(crate) outputs: usize,
     /// The first row of activations (q8 for quantised weights, else f32), and the bytes from one row to the next.
@@ -99,13 +102,13 @@ unsafe fn rows_as_they_stand<V: Dot<Q>, Q: Quant>(t: &Tile, r: usize) {
         while o + 8 <= t.outputs {
             let mut lanes = [V::zero(); 8];
             for i in 0..8 {
-                lanes[i] = one_row::<V, Q>(t.weights.add((o + i) * t.stride), &x, t.inputs / 32);
+                lanes[i] = one_row::<V, Q>(t, o + i, &x);
             }
             V::sums8(lanes, out.add(o));
             o += 8;
         }
         while o < t.outputs {
-            *out.add(o) = one_row::<V, Q>(t.weights.add(o * t.stride), &x, t.inputs / 32).sum();
+            *out.add(o) = one_row::<V, Q>(t, o, &x).sum();
             o += 1;
         }
     }
@@ -113,23 +116,31 @@ unsafe fn rows_as_they_stand<V: Dot<Q>, Q: Quant>(t: &Tile, r: usize) {
 
 /// The lanes of one output, before the tree.
 #[inline(always)]
-unsafe fn one_row<V: Dot<Q>, Q: Quant>(w: *const u8, x: &Chunk, blocks: usize) -> V {
+unsafe fn one_row<V: Dot<Q>, Q: Quant>(t: &Tile, o: usize, x: &Chunk) -> V {
     let mut acc = V::zero();
-    // SAFETY: `blocks` blocks of both operands.
+    let blocks = t.inputs / 32;
+    // SAFETY: within the tile: `blocks` blocks of both operands.
     unsafe {
+        let w = t.weights.add(o * t.stride);
         let mut block = 0;
         while block + 16 <= blocks {
             let w = w.add(block / 8 * Q::OCTET_BYTES);
             for line in 0..(2 * Q::OCTET_BYTES).div_ceil(64) {
                 V::prefetch(w.wrapping_add(PREFETCH + line * 64));
             }
-            let terms = V::terms(w, x.quants.add(block * 32), x.sums.add(block), 16);
+            let mut terms = V::terms(w, x.quants.add(block * 32), x.sums.add(block), 16);
+            if Q::PLANES {
+                (terms.d, terms.m) = t.planes.lanes(o, block, 16);
+            }
             acc = add_terms::<V, Q>(terms, V::load(x.scales.add(block)), acc);
             block += 16;
         }
         if block < blocks {
             let w = w.add(block / 8 * Q::OCTET_BYTES);
-            let terms = V::terms(w, x.quants.add(block * 32), x.sums.add(block), blocks - block);
+            let mut terms = V::terms(w, x.quants.add(block * 32), x.sums.add(block), blocks - block);
+            if Q::PLANES {
+                (terms.d, terms.m) = t.planes.lanes(o, block, blocks - block);
+            }
             acc = add_terms::<V, Q>(terms, V::load_n(x.scales.add(block), blocks - block), acc);
         }
     }
@@ -172,6 +183,9 @@ unsafe fn panels<V: Dot<Q>, Q: Quant>(t: &Tile) {
                 t.weights.add(o.min(t.outputs - 1) * t.stride + first / 8 * Q::OCTET_BYTES)
             });
             V::unpack(panel, &rows, count);
+            if Q::PLANES {
+                t.planes.unpack::<V>(panel, t.outputs, first, count);
+            }
             let mut r = 0;
             while r + 4 <= t.rows {
                 let x = [

@@ -1,5 +1,7 @@
 //! The element types that weights come in, and how many bytes their blocks take.
 
+use crate::Affine;
+
 /// A weight's storage type. Quantised types come in blocks; a row is always whole blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum DType {
@@ -19,9 +21,12 @@ pub enum DType {
     IQ4NL,
     IQ4XS,
     MXFP4,
+    /// MLX's: never in a GGUF file.
+    Affine(Affine),
 }
 
 impl DType {
+    /// GGUF's types.
     pub const ALL: [DType; 16] = [
         DType::F32,
         DType::F16,
@@ -42,28 +47,33 @@ impl DType {
     ];
 
     /// (GGUF type id, name, elements in a block, bytes in a block)
-    const fn facts(self) -> (u32, &'static str, usize, usize) {
+    const fn facts(self) -> (Option<u32>, &'static str, usize, usize) {
         match self {
-            DType::F32 => (0, "F32", 1, 4),
-            DType::F16 => (1, "F16", 1, 2),
-            DType::BF16 => (30, "BF16", 1, 2),
-            DType::Q4_0 => (2, "Q4_0", 32, 18),
-            DType::Q4_1 => (3, "Q4_1", 32, 20),
-            DType::Q5_0 => (6, "Q5_0", 32, 22),
-            DType::Q5_1 => (7, "Q5_1", 32, 24),
-            DType::Q8_0 => (8, "Q8_0", 32, 34),
-            DType::Q2K => (10, "Q2_K", 256, 84),
-            DType::Q3K => (11, "Q3_K", 256, 110),
-            DType::Q4K => (12, "Q4_K", 256, 144),
-            DType::Q5K => (13, "Q5_K", 256, 176),
-            DType::Q6K => (14, "Q6_K", 256, 210),
-            DType::IQ4NL => (20, "IQ4_NL", 32, 18),
-            DType::IQ4XS => (23, "IQ4_XS", 256, 136),
-            DType::MXFP4 => (39, "MXFP4", 32, 17),
+            DType::F32 => (Some(0), "F32", 1, 4),
+            DType::F16 => (Some(1), "F16", 1, 2),
+            DType::BF16 => (Some(30), "BF16", 1, 2),
+            DType::Q4_0 => (Some(2), "Q4_0", 32, 18),
+            DType::Q4_1 => (Some(3), "Q4_1", 32, 20),
+            DType::Q5_0 => (Some(6), "Q5_0", 32, 22),
+            DType::Q5_1 => (Some(7), "Q5_1", 32, 24),
+            DType::Q8_0 => (Some(8), "Q8_0", 32, 34),
+            DType::Q2K => (Some(10), "Q2_K", 256, 84),
+            DType::Q3K => (Some(11), "Q3_K", 256, 110),
+            DType::Q4K => (Some(12), "Q4_K", 256, 144),
+            DType::Q5K => (Some(13), "Q5_K", 256, 176),
+            DType::Q6K => (Some(14), "Q6_K", 256, 210),
+            DType::IQ4NL => (Some(20), "IQ4_NL", 32, 18),
+            DType::IQ4XS => (Some(23), "IQ4_XS", 256, 136),
+            DType::MXFP4 => (Some(39), "MXFP4", 32, 17),
+            DType::Affine(affine) => {
+                let [quants, scale, offset] = affine.group_bytes();
+                (None, affine.name(), affine.group(), quants + scale + offset)
+            }
         }
     }
 
-    pub const fn gguf_id(self) -> u32 {
+    /// `None`: GGUF has no such type.
+    pub const fn gguf_id(self) -> Option<u32> {
         self.facts().0
     }
 
@@ -85,7 +95,7 @@ impl DType {
     }
 
     pub fn from_gguf_id(id: u32) -> Option<DType> {
-        DType::ALL.into_iter().find(|t| t.gguf_id() == id)
+        DType::ALL.into_iter().find(|t| t.gguf_id() == Some(id))
     }
 
     /// Parses what a user writes, in either case: `q4_k`, `Q8_0`.
@@ -93,7 +103,24 @@ impl DType {
         DType::ALL.into_iter().find(|t| t.name().eq_ignore_ascii_case(name))
     }
 
-    /// Bytes of a row of `cols` elements; `None` where the row is not whole blocks or the product overflows.
+    /// Pieces that a tensor of this type lies in: its blocks, or quants, scales and offsets apart.
+    pub const fn planes(self) -> usize {
+        if matches!(self, DType::Affine(_)) { 3 } else { 1 }
+    }
+
+    /// Bytes of a row of `cols` elements in each plane; planes that a type does not have take none.
+    pub const fn plane_bytes(self, cols: usize) -> Option<[usize; 3]> {
+        let Some(all) = self.row_bytes(cols) else { return None };
+        match self {
+            DType::Affine(affine) => {
+                let (groups, [quants, scale, offset]) = (cols / affine.group(), affine.group_bytes());
+                Some([groups * quants, groups * scale, groups * offset])
+            }
+            _ => Some([all, 0, 0]),
+        }
+    }
+
+    /// Bytes of a row of `cols` elements, all planes together; `None` where the row is not whole blocks or the product overflows.
     pub const fn row_bytes(self, cols: usize) -> Option<usize> {
         if !cols.is_multiple_of(self.block_len()) {
             return None;

@@ -1,6 +1,7 @@
 //! Model files: GGUF and SafeTensors behind one [`WeightProvider`], the block layout of every dtype,
 //! and the scalar (de)quantisation that the rest of the engine is tested against.
 
+mod affine;
 pub mod blocks;
 mod config;
 mod dtype;
@@ -14,6 +15,7 @@ mod provider;
 pub mod quantise;
 mod region;
 
+pub use affine::{Affine, ScaleType};
 pub use config::{
     Activation, ModelConfig, Rope, RopeFactors, RopeScaling, Source, SuggestedSampling, Window, WindowPattern,
 };
@@ -22,5 +24,5 @@ pub use error::FormatError;
 pub use gguf::{Array, Gguf, GgufModel, GgufWriter, Metadata, Strings, TensorSpec, Value};
 pub use hf::SafeTensorsModel;
 pub use open::open_model;
-pub use provider::{TensorInfo, WeightProvider};
+pub use provider::{Place, TensorInfo, WeightProvider};
 pub use region::Region;

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use crate::error::printable;
-use crate::{FormatError, ModelConfig, TensorInfo};
+use crate::{FormatError, ModelConfig, Place, TensorInfo};
 
 /// Outside the layers: (Hugging Face, canonical).
 const GLOBAL: [(&str, &str); 3] = [
@@ -170,14 +170,15 @@ fn split(
         let problem = format!("{rows} rows, and {} stacked in it make {wanted}", parts.join(", "));
         return Err(FormatError::tensor(&stack.name, problem));
     }
-    let row_bytes = stack.bytes / rows;
-    let mut offset = stack.offset;
+    let mut first = 0;
     for name in names {
         let mut shape = stack.shape.clone();
         shape[0] = rows_of(name);
-        let bytes = shape[0] * row_bytes;
-        out.push(TensorInfo { name: name.clone(), shape, offset, bytes, ..stack.clone() });
-        offset += bytes;
+        let part = |place: Place| place.rows(first, rows_of(name), rows);
+        let Place { offset, bytes, .. } = part(stack.place());
+        let scales_offsets = stack.scales_offsets.map(|planes| planes.map(part));
+        first += shape[0];
+        out.push(TensorInfo { name: name.clone(), shape, offset, bytes, scales_offsets, ..stack.clone() });
     }
     Ok(())
 }

@@ -5,6 +5,22 @@ use std::collections::HashMap;
 use crate::gguf::Metadata;
 use crate::{DType, FormatError, ModelConfig, Region};
 
+/// Bytes of one of [`WeightProvider::regions`]; checked against its length when the file was opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    pub region: usize,
+    pub offset: usize,
+    pub bytes: usize,
+}
+
+impl Place {
+    /// `count` of its `all` rows, from `first` on.
+    pub(crate) fn rows(self, first: usize, count: usize, all: usize) -> Place {
+        let row = self.bytes / all;
+        Place { offset: self.offset + first * row, bytes: count * row, ..self }
+    }
+}
+
 /// Where a tensor's bytes are. Names are canonical: GGUF's (`blk.3.attn_q.weight`), whatever the file calls them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorInfo {
@@ -12,11 +28,12 @@ pub struct TensorInfo {
     pub dtype: DType,
     /// Outermost first: a matrix of `rows` outputs and `cols` inputs is `[rows, cols]`, a vector `[n]`.
     pub shape: Vec<usize>,
-    /// Index into [`WeightProvider::regions`].
+    /// As in [`Place`]. Of an affine type: the quants.
     pub region: usize,
-    /// Byte range within that region; checked against its length when the file was opened.
     pub offset: usize,
     pub bytes: usize,
+    /// Scales and offsets of an affine type; `None` of any other.
+    pub scales_offsets: Option<[Place; 2]>,
 }
 
 impl TensorInfo {
@@ -28,6 +45,21 @@ impl TensorInfo {
     /// Product of all but the innermost dimension.
     pub fn rows(&self) -> usize {
         self.shape.iter().rev().skip(1).product()
+    }
+
+    /// Of its first plane.
+    pub fn place(&self) -> Place {
+        Place { region: self.region, offset: self.offset, bytes: self.bytes }
+    }
+
+    /// All its planes, in order.
+    pub fn places(&self) -> impl Iterator<Item = Place> {
+        std::iter::once(self.place()).chain(self.scales_offsets.into_iter().flatten())
+    }
+
+    /// Bytes of all planes together.
+    pub fn stored_bytes(&self) -> usize {
+        self.places().map(|place| place.bytes).sum()
     }
 }
 
@@ -52,9 +84,19 @@ pub trait WeightProvider: std::fmt::Debug + Send + Sync {
         None
     }
 
-    /// F32 tensors start at a multiple of 4 bytes in memory, all others but MXFP4's at a multiple of 2.
+    /// In GGUF files F32 tensors start at a multiple of 4 bytes in memory, all others but MXFP4's at a multiple of 2.
+    /// SafeTensors start anywhere: MLX pads nothing.
     fn tensor_bytes(&self, tensor: &TensorInfo) -> &[u8] {
         &self.regions()[tensor.region].bytes()[tensor.offset..tensor.offset + tensor.bytes]
+    }
+
+    /// The bytes of each plane; those that a type does not have are empty.
+    fn plane_bytes(&self, tensor: &TensorInfo) -> [&[u8]; 3] {
+        let mut planes: [&[u8]; 3] = [&[]; 3];
+        for (plane, place) in planes.iter_mut().zip(tensor.places()) {
+            *plane = &self.regions()[place.region].bytes()[place.offset..place.offset + place.bytes];
+        }
+        planes
     }
 }
 
@@ -70,20 +112,22 @@ pub(crate) fn index_names(tensors: &[TensorInfo]) -> Result<HashMap<String, usiz
 }
 
 /// Tensors of one region may not share bytes: no sound writer makes such files.
-pub(crate) fn refuse_overlaps(tensors: &[TensorInfo]) -> Result<(), FormatError> {
-    let mut order: Vec<&TensorInfo> = tensors.iter().collect();
-    order.sort_by_key(|tensor| tensor.offset);
+pub(crate) fn refuse_overlaps<'a>(
+    tensors: impl Iterator<Item = (&'a str, Place)>,
+) -> Result<(), FormatError> {
+    let mut order: Vec<(&str, Place)> = tensors.collect();
+    order.sort_by_key(|(_, place)| place.offset);
     for pair in order.windows(2) {
-        if pair[0].offset + pair[0].bytes > pair[1].offset {
-            let problem =
-                format!("its data overlaps that of tensor {}", crate::error::printable(&pair[0].name));
-            return Err(FormatError::tensor(&pair[1].name, problem));
+        let [(before, first), (name, second)] = [pair[0], pair[1]];
+        if first.offset + first.bytes > second.offset {
+            let problem = format!("its data overlaps that of tensor {}", crate::error::printable(before));
+            return Err(FormatError::tensor(name, problem));
         }
     }
     Ok(())
 }
 
-/// Files whose numbers lie across their natural places are refused here, so that nobody has to wonder later.
+/// GGUF files whose numbers lie across their natural places are refused here, so that nobody has to wonder later.
 pub(crate) fn refuse_misaligned(tensors: &[TensorInfo], regions: &[Region]) -> Result<(), FormatError> {
     for tensor in tensors {
         let align = match tensor.dtype {

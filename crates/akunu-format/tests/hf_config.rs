@@ -241,8 +241,8 @@ fn what_cannot_run_is_refused_by_key() {
     );
     refused(
         "llama",
-        json!({"quantization": {"bits": 4}}),
-        "`quantization` says that this is an MLX or otherwise quantised checkpoint (take the original, or a GGUF file), which is not supported",
+        json!({"compression_config": {"quant_method": "compressed-tensors"}}),
+        "`compression_config` says that this is a quantised checkpoint (take the original, or a GGUF file), which is not supported",
     );
     refused(
         "llama",

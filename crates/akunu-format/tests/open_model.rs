@@ -179,5 +179,5 @@ fn shards_are_put_together_and_missing_ones_named() {
     generation("{}");
     assert_eq!(model.tensor_bytes(model.tensor("output_norm.weight").unwrap()).len(), 16);
     write("b.safetensors", "model.embed_tokens.weight", "[2,4]", 32);
-    assert!(refused(folder.path()).contains("tensor token_embd.weight: it occurs twice"));
+    assert!(refused(folder.path()).contains("tensor model.embed_tokens.weight: it occurs twice"));
 }

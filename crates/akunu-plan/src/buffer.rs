@@ -20,9 +20,11 @@ pub struct BufferSpec {
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum BufferKind {
-    /// A matrix in its file's block layout, used where the mapping put it if the device shares memory.
+    /// A matrix in its file's layout (of an affine type: one of its three planes), used where the mapping put it if the
+    /// device shares memory.
     Weight {
         tensor: usize,
+        plane: usize,
     },
     /// A norm weight or bias, converted to f32 when loaded; `add` is added to every element.
     Vector {

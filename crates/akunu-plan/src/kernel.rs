@@ -7,6 +7,7 @@ use crate::params::{
     AnglesParams, ArgmaxParams, AttentionParams, Describe, ElementParams, EmbedParams, GluMatmulParams,
     KvMoveParams, MatmulParams, NormParams, QkvParams, RopeKvParams,
 };
+use crate::table::MAX_BINDINGS;
 use crate::{Activation, DType, RopeStyle};
 
 /// How keys and values are stored.
@@ -108,7 +109,8 @@ pub enum RowSet {
     Logits,
 }
 
-/// Bindings are numbered as in [`Kernel::bindings`]; the names there are the documentation.
+/// Bindings are numbered as in [`Kernel::bindings`]; the names there are the documentation. A weight takes
+/// [`DType::planes`] of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kernel {
     /// A token's embedding, scaled. Params: [`EmbedParams`].
@@ -159,7 +161,10 @@ pub enum Content {
     U32,
     Rows,
     Kv(KvType),
+    /// Of an affine type: the quants.
     Weight(DType),
+    /// Scales or offsets of an affine type.
+    Scales(DType),
 }
 
 /// One binding of a kernel.
@@ -182,15 +187,34 @@ const fn update(name: &'static str, content: Content) -> Slot {
     Slot { name, access: Access::Update, content }
 }
 
+/// Names of a weight's planes.
+type PlaneNames = [&'static str; 3];
+
+const EMBEDDING: PlaneNames = ["embedding", "embedding_scales", "embedding_offsets"];
+const WEIGHT: PlaneNames = ["weight", "weight_scales", "weight_offsets"];
+const QKV_WEIGHTS: [PlaneNames; 3] = [
+    ["q_weight", "q_scales", "q_offsets"],
+    ["k_weight", "k_scales", "k_offsets"],
+    ["v_weight", "v_scales", "v_offsets"],
+];
+const GLU_WEIGHTS: [PlaneNames; 2] =
+    [["gate_weight", "gate_scales", "gate_offsets"], ["up_weight", "up_scales", "up_offsets"]];
+
+fn push_weight(slots: &mut Vec<Slot>, names: PlaneNames, dtype: DType) {
+    slots.push(read(names[0], Content::Weight(dtype)));
+    slots.extend(names[1..dtype.planes()].iter().map(|name| read(name, Content::Scales(dtype))));
+}
+
 impl Kernel {
     /// What each binding is, in order. A binding that a variant does not use is left out, and the next ones move up.
     pub fn bindings(self) -> Vec<Slot> {
-        use Content::{F32, Kv, Q8, Rows, U32, Weight};
+        use Content::{F32, Kv, Q8, Rows, U32};
         let input = |q8: bool| read("x", if q8 { Q8 } else { F32 });
-        let mut slots = Vec::with_capacity(8);
+        let mut slots = Vec::with_capacity(MAX_BINDINGS);
         match self {
             Kernel::Embed { weight } => {
-                slots.extend([read("embedding", Weight(weight)), read("rows", Rows), write("out", F32)]);
+                push_weight(&mut slots, EMBEDDING, weight);
+                slots.extend([read("rows", Rows), write("out", F32)]);
             }
             Kernel::RopeAngles => {
                 slots.extend([read("frequencies", F32), read("rows", Rows), write("angles", F32)]);
@@ -206,7 +230,9 @@ impl Kernel {
                 slots.extend([read("x", F32), read("weight", F32), read("residual", F32), write("out", F32)]);
             }
             Kernel::Matmul { weight, q8, bias, residual, .. } => {
-                slots.extend([input(q8), read("weight", Weight(weight)), write("out", F32)]);
+                slots.push(input(q8));
+                push_weight(&mut slots, WEIGHT, weight);
+                slots.push(write("out", F32));
                 if bias {
                     slots.push(read("bias", F32));
                 }
@@ -215,15 +241,20 @@ impl Kernel {
                 }
             }
             Kernel::Qkv { weight, q8, bias, .. } => {
-                let w = |name| read(name, Weight(weight));
-                slots.extend([input(q8), w("q_weight"), w("k_weight"), w("v_weight"), write("out", F32)]);
+                slots.push(input(q8));
+                for names in QKV_WEIGHTS {
+                    push_weight(&mut slots, names, weight);
+                }
+                slots.push(write("out", F32));
                 if bias {
                     slots.extend([read("q_bias", F32), read("k_bias", F32), read("v_bias", F32)]);
                 }
             }
             Kernel::GluMatmul { weight, q8, out, .. } => {
-                let w = |name| read(name, Weight(weight));
-                slots.extend([input(q8), w("gate_weight"), w("up_weight")]);
+                slots.push(input(q8));
+                for names in GLU_WEIGHTS {
+                    push_weight(&mut slots, names, weight);
+                }
                 push_outputs(&mut slots, out);
             }
             Kernel::Glu { out, .. } => {

@@ -24,9 +24,11 @@ pub fn load(
     let mut buffers = Vec::with_capacity(plan.buffers.len());
     for spec in &plan.buffers {
         let buffer = match &spec.kind {
-            BufferKind::Weight { tensor } => {
+            BufferKind::Weight { tensor, plane } => {
                 let tensor = &weights.tensors()[*tensor];
-                device.import(&weights.regions()[tensor.region], tensor.offset, tensor.bytes)?
+                // The plan counted the planes of this very tensor.
+                let place = tensor.places().nth(*plane).unwrap_or(tensor.place());
+                device.import(&weights.regions()[place.region], place.offset, place.bytes)?
             }
             BufferKind::Vector { tensor, add } => {
                 let tensor = &weights.tensors()[*tensor];

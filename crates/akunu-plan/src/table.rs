@@ -4,7 +4,8 @@ use bytemuck::{AnyBitPattern, NoUninit};
 
 use crate::{BufferId, Kernel, Row};
 
-pub const MAX_BINDINGS: usize = 8;
+/// Q, K and V of an affine type with biases: the input, three planes of each weight, the output, three biases; and two to spare.
+pub const MAX_BINDINGS: usize = 16;
 pub const PARAM_BYTES: usize = 64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

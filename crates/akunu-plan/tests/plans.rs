@@ -8,7 +8,7 @@ use akunu_format::{DType, WindowPattern};
 use akunu_plan::mock::{Call, MockDevice};
 use akunu_plan::reference::ReferenceDevice;
 use akunu_plan::{BufferKind, Capabilities, Device, KvType, PlanOptions, load, plan};
-use common::{FakeModel, capabilities, config, family, model, options};
+use common::{FakeModel, affine, capabilities, config, family, model, options};
 
 fn refusal(model: &FakeModel, options: &PlanOptions) -> String {
     plan(model, &capabilities(true), options).unwrap_err().to_string()
@@ -31,6 +31,35 @@ fn a_plan_is_what_the_device_then_allocates() {
                 assert_eq!(imports, weights);
             }
         }
+    }
+}
+
+#[test]
+fn affine_weights_take_their_packed_bytes_and_no_more() {
+    for unified_memory in [true, false] {
+        let model = model(family("qwen2"), |_| affine(4, 64));
+        let capabilities = Capabilities { unified_memory, ..capabilities(true) };
+        let plan = plan(&model, &capabilities, &options()).unwrap();
+        let mut device = MockDevice::new(capabilities);
+        load(&plan, &model, &mut device).unwrap();
+        assert_eq!(device.allocated_bytes(), plan.memory.allocated());
+
+        let of = |vectors: bool| model.tensors.iter().filter(move |t| (t.shape.len() == 1) == vectors);
+        let packed: u64 = of(false).map(|t| t.stored_bytes() as u64).sum();
+        let weights: u64 = of(false).map(|t| (t.rows() * t.cols()) as u64).sum();
+        // 4 bits, and an f16 scale and offset for each 64: 4.5 bits a weight.
+        assert_eq!(packed * 16, weights * 9);
+        let vectors: u64 = of(true).map(|t| t.cols() as u64 * 4).sum();
+        let memory = plan.memory;
+        let expected = if unified_memory { (packed, vectors) } else { (0, packed + vectors) };
+        assert_eq!((memory.weights_in_place, memory.weights_copied), expected);
+        // One import for each plane, of that plane's very bytes.
+        let imported: u64 = device
+            .calls
+            .iter()
+            .map(|call| if let Call::Import { bytes, .. } = call { *bytes as u64 } else { 0 })
+            .sum();
+        assert_eq!(imported, packed);
     }
 }
 

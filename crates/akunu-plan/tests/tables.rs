@@ -5,9 +5,9 @@
 mod common;
 
 use akunu_plan::{Access, ArchDescriptor, DType, ModelPlan, PlanOptions, plan};
-use common::{capabilities, config, family, model, options};
+use common::{affine, capabilities, config, family, model, options};
 
-const FAMILIES: [&str; 6] = ["llama", "qwen2", "qwen3", "gemma", "gemma2", "gemma3"];
+const FAMILIES: [&str; 7] = ["llama", "qwen2", "qwen3", "gemma", "gemma2", "gemma3", "phi3"];
 
 fn planned(family_name: &str, dtype: impl Fn(&str) -> DType, options: &PlanOptions) -> ModelPlan {
     plan(&model(family(family_name), dtype), &capabilities(true), options).unwrap()
@@ -47,6 +47,18 @@ fn mixed_dtypes_fuse_only_where_they_agree() {
     insta::assert_snapshot!("llama_mixed_decode", plan.tables.decode.render(&plan.buffers));
 }
 
+/// Three bindings a weight; fused where bits, groups and scales agree.
+#[test]
+fn affine_weights_bind_their_planes() {
+    let dtype = |name: &str| match name {
+        n if n.starts_with("blk.1") && n.ends_with("ffn_up.weight") => affine(6, 64),
+        n if n.starts_with("blk.1") && n.ends_with("attn_k.weight") => DType::F16,
+        _ => affine(4, 64),
+    };
+    let plan = planned("qwen2", dtype, &options());
+    insta::assert_snapshot!("qwen2_affine_decode", plan.tables.decode.render(&plan.buffers));
+}
+
 #[test]
 fn cache_maintenance_has_a_command_a_layer() {
     let plan = planned("gemma3", |_| DType::F16, &options());
@@ -70,14 +82,21 @@ fn a_32_layer_llama_takes_at_most_8_commands_a_layer() {
 fn no_command_reads_what_it_writes() {
     for name in FAMILIES {
         for fuse in [true, false] {
-            let plan = planned(name, |_| DType::Q5K, &PlanOptions { fuse, ..options() });
-            for table in [&plan.tables.decode, &plan.tables.prefill] {
-                for (command, info) in table.commands.iter().zip(&table.info) {
-                    let slots = command.kernel.bindings();
-                    for (slot, binding) in slots.iter().zip(command.bindings()) {
-                        let others = slots.iter().zip(command.bindings());
-                        let same = others.filter(|(_, b)| b.buffer == binding.buffer).count();
-                        assert!(slot.access == Access::Read || same == 1, "{}: {}", info.label, slot.name);
+            for dtype in [DType::Q5K, affine(4, 32)] {
+                let plan = planned(name, |_| dtype, &PlanOptions { fuse, ..options() });
+                for table in [&plan.tables.decode, &plan.tables.prefill] {
+                    for (command, info) in table.commands.iter().zip(&table.info) {
+                        let slots = command.kernel.bindings();
+                        for (slot, binding) in slots.iter().zip(command.bindings()) {
+                            let others = slots.iter().zip(command.bindings());
+                            let same = others.filter(|(_, b)| b.buffer == binding.buffer).count();
+                            assert!(
+                                slot.access == Access::Read || same == 1,
+                                "{}: {}",
+                                info.label,
+                                slot.name
+                            );
+                        }
                     }
                 }
             }
@@ -87,8 +106,10 @@ fn no_command_reads_what_it_writes() {
 
 #[test]
 fn every_binding_lies_within_its_buffer_and_read_only_ones_are_never_written() {
-    for name in FAMILIES {
-        let plan = planned(name, |_| DType::Q8_0, &options());
+    for (name, dtype) in
+        FAMILIES.map(|name| (name, DType::Q8_0)).into_iter().chain([("qwen2", affine(3, 128))])
+    {
+        let plan = planned(name, |_| dtype, &options());
         let tables = &plan.tables;
         for table in [&tables.decode, &tables.prefill, &tables.kv_shift, &tables.kv_copy] {
             for command in &table.commands {
@@ -106,7 +127,14 @@ fn every_binding_lies_within_its_buffer_and_read_only_ones_are_never_written() {
 fn names_of_buffers_are_unique_and_kernel_names_tell_variants_apart() {
     let mut kernels = std::collections::HashMap::new();
     for name in FAMILIES {
-        for (q8, dtype) in [(true, DType::Q4_0), (false, DType::Q4_0), (true, DType::BF16)] {
+        for (q8, dtype) in [
+            (true, DType::Q4_0),
+            (false, DType::Q4_0),
+            (true, DType::BF16),
+            (true, affine(4, 32)),
+            (true, affine(4, 64)),
+            (true, affine(8, 32)),
+        ] {
             let plan = plan(&model(family(name), |_| dtype), &capabilities(q8), &options()).unwrap();
             let mut names: Vec<&str> = plan.buffers.iter().map(|b| b.name.as_str()).collect();
             names.sort_unstable();

@@ -118,18 +118,19 @@ fn report(model: &Model) -> Report<'_> {
     let config = model.config();
     let tensors = model.weights().tensors();
     let parameters: u64 = tensors.iter().map(elements).sum();
-    let bytes: u64 = tensors.iter().map(|t| t.bytes as u64).sum();
+    let bytes: u64 = tensors.iter().map(|t| t.stored_bytes() as u64).sum();
     let mut dtypes: BTreeMap<&'static str, Share> = BTreeMap::new();
     for tensor in tensors {
         let share = dtypes.entry(tensor.dtype.name()).or_default();
         share.tensors += 1;
-        share.bytes += tensor.bytes as u64;
+        share.bytes += tensor.stored_bytes() as u64;
     }
     let text = |key: &str| model.metadata().and_then(|m| m.str(key).ok().flatten());
     Report {
         model: model.name(),
         format: match config.source {
             Source::Gguf => "GGUF",
+            Source::HuggingFace if tensors.iter().any(|t| t.dtype.planes() > 1) => "MLX",
             Source::HuggingFace => "SafeTensors",
         },
         name: config.name.as_deref(),
@@ -284,7 +285,8 @@ fn window_layers(config: &ModelConfig) -> String {
 
 fn tensors(model: &Model) -> Vec<Tensor<'_>> {
     let all = model.weights().tensors().iter();
-    all.map(|t| Tensor { name: &t.name, dtype: t.dtype.name(), shape: &t.shape, bytes: t.bytes }).collect()
+    all.map(|t| Tensor { name: &t.name, dtype: t.dtype.name(), shape: &t.shape, bytes: t.stored_bytes() })
+        .collect()
 }
 
 fn metadata(model: &Model) -> serde_json::Map<String, serde_json::Value> {

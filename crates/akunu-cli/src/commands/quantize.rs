@@ -91,7 +91,7 @@ pub fn run(args: &QuantizeArgs, out: &mut Output) -> Result<(), Failure> {
         let _ = std::fs::remove_file(&part);
         return Err(if cancel.load(Ordering::Relaxed) { Failure::Interrupted } else { failure });
     }
-    let before: u64 = weights.tensors().iter().map(|tensor| tensor.bytes as u64).sum();
+    let before: u64 = weights.tensors().iter().map(|tensor| tensor.stored_bytes() as u64).sum();
     output::note(&format!(
         "{}: {}, {} from {}",
         args.out.display(),
@@ -220,10 +220,12 @@ fn types(dtypes: impl Iterator<Item = DType>) -> String {
 
 fn list(conversion: &Conversion<'_>, out: &mut Output) -> Result<(), Failure> {
     let width = conversion.tensors().iter().map(|planned| planned.spec.name.len()).max().unwrap_or(0);
+    let before = |planned: &Planned| conversion.source(planned).map_or("new", |tensor| tensor.dtype.name());
+    let types = conversion.tensors().iter().map(|planned| before(planned).len()).max().unwrap_or(0).max(5);
     for planned in conversion.tensors() {
-        let before = conversion.source(planned).map_or("new", |tensor| tensor.dtype.name());
+        let before = before(planned);
         let name = &planned.spec.name;
-        out.line(&format!("{name:width$}  {before:<5} {}", planned.spec.dtype))?;
+        out.line(&format!("{name:width$}  {before:<types$} {}", planned.spec.dtype))?;
     }
     Ok(())
 }

@@ -6,6 +6,7 @@ mod chat;
 mod common;
 mod help;
 mod hub;
+mod mlx;
 mod models;
 mod quantize;
 mod run;

@@ -2,9 +2,12 @@
 
 use std::arch::x86_64::*;
 
+use akunu_format::ScaleType;
+
 use super::Lanes;
+use super::x86_affine::{spread, transpose16};
 use super::x86_quants::{QuantX86, terms_16, unpack_panel};
-use crate::panel::{Chunk, Panel};
+use crate::panel::{Chunk, F16x, Panel};
 use crate::quants::{Min, Sub};
 use crate::tile::{Dot, Terms};
 
@@ -327,6 +330,17 @@ impl Lanes for Avx2 {
     #[inline(always)]
     unsafe fn quantise(x: *const f32, quants: *mut i8) -> (f32, i32) {
         simd!(quantise_32(x, quants))
+    }
+
+    #[inline(always)]
+    unsafe fn spread(p: *const u8, kind: ScaleType, blocks: usize, count: usize) -> Avx2 {
+        let (low, high) = simd!(spread(p, kind, blocks, count));
+        Avx2(low, high)
+    }
+
+    #[inline(always)]
+    fn transpose(from: &[F16x; 16], to: &mut [F16x; 16]) {
+        transpose16(from, to);
     }
 
     #[inline(always)]

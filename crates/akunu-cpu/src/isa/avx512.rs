@@ -2,10 +2,13 @@
 
 use std::arch::x86_64::*;
 
+use akunu_format::ScaleType;
+
 use super::Lanes;
 use super::avx2::{load, max8, mins, quantise_32, simd, sum8, sums_of_eight};
+use super::x86_affine::{spread, transpose16};
 use super::x86_quants::{QuantX86, terms_16, unpack_panel};
-use crate::panel::{Chunk, Panel};
+use crate::panel::{Chunk, F16x, Panel};
 use crate::quants::{Min, Sub};
 use crate::tile::{Dot, Terms};
 
@@ -197,6 +200,17 @@ impl Lanes for Avx512 {
     }
 
     #[inline(always)]
+    unsafe fn spread(p: *const u8, kind: ScaleType, blocks: usize, count: usize) -> Avx512 {
+        let (low, high) = simd!(spread(p, kind, blocks, count));
+        join(low, high)
+    }
+
+    #[inline(always)]
+    fn transpose(from: &[F16x; 16], to: &mut [F16x; 16]) {
+        transpose16(from, to);
+    }
+
+    #[inline(always)]
     fn prefetch(p: *const u8) {
         simd!(_mm_prefetch(p.cast(), _MM_HINT_T0));
     }
@@ -310,7 +324,13 @@ unsafe fn multiply_block<Q: QuantX86, const R: usize>(
         } else {
             let both = half_block::<R>(panel, b, 1, x, first);
             for r in 0..R {
-                sums[r] = Avx512(_mm512_cvtepi32_ps(both[r]));
+                let mut both = both[r];
+                if Q::SIGNED && Q::OFFSET != 0 {
+                    // Not taken off in the panel, where it would not fit a byte.
+                    let offset = _mm512_set1_epi32(Q::OFFSET * *x[r].sums.add(b));
+                    both = _mm512_sub_epi32(both, offset);
+                }
+                sums[r] = Avx512(_mm512_cvtepi32_ps(both));
                 if Q::SUB == Sub::Block {
                     sums[r] = sums[r].mul(load(&panel.sub[b * 2].0));
                 }

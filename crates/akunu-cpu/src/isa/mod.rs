@@ -10,9 +10,14 @@ pub(crate) mod avx512;
 pub(crate) mod scalar;
 pub(crate) mod table;
 #[cfg(target_arch = "x86_64")]
+mod x86_affine;
+#[cfg(target_arch = "x86_64")]
 pub(crate) mod x86_quants;
 
+use akunu_format::ScaleType;
 use akunu_plan::q8;
+
+use crate::panel::F16x;
 
 /// An instruction set that kernels are written for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -189,6 +194,38 @@ pub(crate) trait Lanes: Copy {
             (std::slice::from_raw_parts(x, q8::BLOCK), std::slice::from_raw_parts_mut(quants, q8::BLOCK))
         };
         q8::quantise_block(x, quants)
+    }
+
+    /// `count` ≤ 16 numbers, each the same in `blocks` lanes, as floats; the other lanes are 0. `blocks` (1, 2 or 4) divides
+    /// `count`.
+    /// # Safety
+    /// `count / blocks` numbers can be read at `p`.
+    #[inline(always)]
+    unsafe fn spread(p: *const u8, kind: ScaleType, blocks: usize, count: usize) -> Self {
+        let mut lanes = [0.0_f32; 16];
+        for (l, lane) in lanes.iter_mut().enumerate().take(count) {
+            let at = p.wrapping_add(l / blocks * kind.bytes());
+            // SAFETY: one of the numbers that the caller promises.
+            *lane = unsafe {
+                match kind {
+                    ScaleType::F16 => Self::f16(at.cast::<u16>().read_unaligned()),
+                    ScaleType::BF16 => f32::from_bits(u32::from(at.cast::<u16>().read_unaligned()) << 16),
+                    ScaleType::F32 => at.cast::<f32>().read_unaligned(),
+                }
+            };
+        }
+        // SAFETY: sixteen elements.
+        unsafe { Self::load(lanes.as_ptr()) }
+    }
+
+    /// Rows to columns.
+    #[inline(always)]
+    fn transpose(from: &[F16x; 16], to: &mut [F16x; 16]) {
+        for (i, to) in to.iter_mut().enumerate() {
+            for (j, from) in from.iter().enumerate() {
+                to.0[j] = from.0[i];
+            }
+        }
     }
 
     /// A hint that the line at `p` is wanted soon; any address will do.

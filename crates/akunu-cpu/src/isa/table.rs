@@ -1,6 +1,7 @@
 //! The one place where generic kernels meet instruction sets: each is instantiated behind a wrapper that enables the
 //! set's features, so that everything below it, being `inline(always)`, is compiled for them.
 
+use akunu_format::Affine;
 use akunu_plan::{DType, Kernel};
 
 use super::Isa;
@@ -27,6 +28,8 @@ pub(crate) struct Kernels {
     kv_copy: Run,
     /// In the order of `DType::ALL`.
     tiles: [TileFn; 16],
+    /// In the order of `Affine::BITS`.
+    affine: [TileFn; 6],
 }
 
 macro_rules! kernels {
@@ -89,6 +92,14 @@ macro_rules! kernels {
                     tile!(tile::quantised::<$lanes, quants::Iq4Xs>),
                     tile!(tile::quantised::<$lanes, quants::Mxfp4>),
                 ],
+                affine: [
+                    tile!(tile::quantised::<$lanes, quants::Affine<2>>),
+                    tile!(tile::quantised::<$lanes, quants::Affine<3>>),
+                    tile!(tile::quantised::<$lanes, quants::Affine<4>>),
+                    tile!(tile::quantised::<$lanes, quants::Affine<5>>),
+                    tile!(tile::quantised::<$lanes, quants::Affine<6>>),
+                    tile!(tile::quantised::<$lanes, quants::Affine<8>>),
+                ],
             };
         }
     };
@@ -138,6 +149,10 @@ impl Kernels {
     }
 
     pub(crate) fn tile(&self, weight: DType) -> TileFn {
+        if let DType::Affine(affine) = weight {
+            let place = Affine::BITS.iter().position(|bits| *bits == affine.bits());
+            return self.affine[place.unwrap_or(0)];
+        }
         DType::ALL.iter().position(|t| *t == weight).map_or(self.tiles[0], |i| self.tiles[i])
     }
 }

@@ -35,7 +35,7 @@ pub(crate) trait QuantX86: Quant {
 }
 
 #[inline(always)]
-fn no_scales() -> Scales {
+pub(crate) fn no_scales() -> Scales {
     simd!(Scales {
         d: _mm256_setzero_ps(),
         m: _mm256_setzero_ps(),
@@ -47,12 +47,12 @@ fn no_scales() -> Scales {
 }
 
 #[inline(always)]
-fn load32(p: *const u8) -> __m256i {
+pub(crate) fn load32(p: *const u8) -> __m256i {
     simd!(_mm256_loadu_si256(p.cast()))
 }
 
 #[inline(always)]
-fn and(v: __m256i, mask: i8) -> __m256i {
+pub(crate) fn and(v: __m256i, mask: i8) -> __m256i {
     simd!(_mm256_and_si256(v, _mm256_set1_epi8(mask)))
 }
 
@@ -132,13 +132,13 @@ macro_rules! older {
         impl QuantX86 for $name {
             #[inline(always)]
             unsafe fn load(w: *const u8, b: usize) -> __m256i {
-                let $w = w.wrapping_add(b * Self::DTYPE.block_bytes());
+                let $w = w.wrapping_add(b * Self::BLOCK.bytes);
                 simd!($load)
             }
 
             #[inline(always)]
             unsafe fn scales(w: *const u8) -> Scales {
-                let stride = Self::DTYPE.block_bytes();
+                let stride = Self::BLOCK.bytes;
                 let d = halves(w, stride);
                 let m = if Self::MIN == Min::None { d } else { halves(w.wrapping_add(2), stride) };
                 Scales { d, m, ..no_scales() }
@@ -433,7 +433,7 @@ fn transpose8(v: [__m256i; 8]) -> [__m256i; 8] {
     })
 }
 
-/// [`crate::tile::Dot::unpack`]. With `CENTRED` the offset is taken off each quant, and [`Panel::correction`] is set.
+/// [`crate::tile::Dot::unpack`]. With `CENTRED` the offset is taken off each unsigned quant, and [`Panel::correction`] is set.
 ///
 /// # Safety
 /// `blocks` blocks can be read at each row.
@@ -454,7 +454,7 @@ pub(crate) unsafe fn unpack_panel<V: Lanes, Q: QuantX86, const CENTRED: bool>(
                     v[o] = Q::load(row, b % 8);
                     // The same blocks of the next panel: two octets on, about a line for every other block.
                     V::prefetch(row.wrapping_add(2 * Q::OCTET_BYTES + b % 8 * (Q::OCTET_BYTES / 8)));
-                    if CENTRED && Q::OFFSET != 0 {
+                    if CENTRED && !Q::SIGNED && Q::OFFSET != 0 {
                         v[o] = _mm256_sub_epi8(v[o], _mm256_set1_epi8(Q::OFFSET as i8));
                     }
                 }
@@ -464,6 +464,9 @@ pub(crate) unsafe fn unpack_panel<V: Lanes, Q: QuantX86, const CENTRED: bool>(
             }
         }
         panel.steps = 8;
+        if Q::PLANES {
+            return;
+        }
         for octet in 0..blocks / 8 {
             for group in 0..2 {
                 octet_scales::<Q>(panel, rows, octet, group);
@@ -480,7 +483,7 @@ pub(crate) unsafe fn unpack_panel<V: Lanes, Q: QuantX86, const CENTRED: bool>(
 
 /// Stores columns of eight rows as `[column · apart][group of eight outputs]`.
 #[inline(always)]
-fn put_columns(to: &mut [F16x], apart: usize, group: usize, rows: [__m256; 8]) {
+pub(crate) fn put_columns(to: &mut [F16x], apart: usize, group: usize, rows: [__m256; 8]) {
     let mut v = [simd!(_mm256_setzero_si256()); 8];
     for o in 0..8 {
         v[o] = simd!(_mm256_castps_si256(rows[o]));

@@ -8,6 +8,7 @@ use crate::isa::Lanes;
 use crate::kernels::put_q8;
 use crate::math;
 use crate::panel::TILE_ROWS;
+use crate::planes::Planes;
 use crate::tile::{Tile, TileFn};
 
 /// Outputs of one tile.
@@ -21,6 +22,7 @@ struct Product {
     x_stride: usize,
     inputs: usize,
     weight_stride: usize,
+    planes: Planes,
 }
 
 impl Product {
@@ -31,19 +33,21 @@ impl Product {
             x: command.bindings[0],
             x_stride: if q8 { q8::row_bytes(inputs) } else { inputs * 4 },
             inputs,
-            weight_stride: weight.row_bytes(inputs).unwrap_or(0),
+            weight_stride: weight.plane_bytes(inputs).map_or(0, |planes| planes[0]),
+            planes: Planes::of(weight, inputs),
         }
     }
 
-    /// Outputs `first .. first + outputs` of `rows` rows from `row` on, to `out` (32 apart).
+    /// Outputs `first .. first + outputs` of `rows` rows from `row` on, to `out` (32 apart). The weight is what binding
+    /// `weight` and, of an affine type, the two after it hold.
     ///
     /// # Safety
     /// All of them are within the command's buffers.
     #[inline(always)]
     unsafe fn run(
         &self,
-        context: &Context,
-        weights: *const u8,
+        (command, context): (&Command, &Context),
+        weight: usize,
         (first, outputs): (usize, usize),
         (row, rows): (usize, usize),
         out: *mut f32,
@@ -51,8 +55,10 @@ impl Product {
         // SAFETY: as the caller promises.
         unsafe {
             (self.tile)(&Tile {
-                weights: weights.add(first * self.weight_stride),
+                weights: command.bindings[weight].add(first * self.weight_stride),
                 stride: self.weight_stride,
+                // The kernel of a type without planes looks at neither.
+                planes: self.planes.at(command.bindings[weight + 1], command.bindings[weight + 2], first),
                 outputs,
                 x: self.x.add(row * self.x_stride),
                 x_stride: self.x_stride,
@@ -79,7 +85,8 @@ pub(crate) unsafe fn matmul<V: Lanes>(command: &Command, context: &Context) {
     let total = if rows == RowSet::Logits { context.logit_rows } else { context.rows };
     let (outputs, stride) = (p.outputs as usize, p.out_stride as usize);
     let product = Product::new(command, weight, q8, p.inputs as usize);
-    let residual = residual.then(|| command.f32s(3 + usize::from(bias)));
+    let target = 1 + weight.planes();
+    let residual = residual.then(|| command.f32s(target + 1 + usize::from(bias)));
     // SAFETY: the scratch is this worker's; groups stay within the outputs, rows within the table's.
     unsafe {
         let sums = (&raw mut (*context.scratch).tile).cast::<f32>();
@@ -87,11 +94,11 @@ pub(crate) unsafe fn matmul<V: Lanes>(command: &Command, context: &Context) {
             let first = group * GROUP;
             let n = GROUP.min(outputs - first);
             for (row, count) in row_tiles(total) {
-                product.run(context, command.bindings[1], (first, n), (row, count), sums);
+                product.run((command, context), 1, (first, n), (row, count), sums);
                 for r in 0..count {
                     let mut v = V::load(sums.add(r * 2 * GROUP));
                     if bias {
-                        v = v.add(V::load_n(command.f32s(3).add(first), n));
+                        v = v.add(V::load_n(command.f32s(target + 1).add(first), n));
                     }
                     let at = (row + r) * stride + first;
                     if let Some(residual) = residual {
@@ -100,7 +107,7 @@ pub(crate) unsafe fn matmul<V: Lanes>(command: &Command, context: &Context) {
                     if p.soft_cap != 0.0 {
                         v = math::soft_cap(p.soft_cap, v);
                     }
-                    v.store_n(command.f32s(2).add(at), n);
+                    v.store_n(command.f32s(target).add(at), n);
                 }
             }
         }
@@ -114,6 +121,7 @@ pub(crate) unsafe fn qkv<V: Lanes>(command: &Command, context: &Context) {
     let parts = [p.q as usize, p.k as usize, p.v as usize];
     let stride = parts[0] + parts[1] + parts[2];
     let groups = parts.map(|n| n.div_ceil(GROUP));
+    let (planes, target) = (weight.planes(), 1 + 3 * weight.planes());
     let product = Product::new(command, weight, q8, p.inputs as usize);
     // SAFETY: as in `matmul`.
     unsafe {
@@ -128,13 +136,13 @@ pub(crate) unsafe fn qkv<V: Lanes>(command: &Command, context: &Context) {
             let first = group * GROUP;
             let n = GROUP.min(parts[part] - first);
             for (row, count) in row_tiles(context.rows) {
-                product.run(context, command.bindings[1 + part], (first, n), (row, count), sums);
+                product.run((command, context), 1 + part * planes, (first, n), (row, count), sums);
                 for r in 0..count {
                     let mut v = V::load(sums.add(r * 2 * GROUP));
                     if bias {
-                        v = v.add(V::load_n(command.f32s(5 + part).add(first), n));
+                        v = v.add(V::load_n(command.f32s(target + 1 + part).add(first), n));
                     }
-                    v.store_n(command.f32s(4).add((row + r) * stride + start + first), n);
+                    v.store_n(command.f32s(target).add((row + r) * stride + start + first), n);
                 }
             }
         }
@@ -147,7 +155,8 @@ pub(crate) unsafe fn glu_matmul<V: Lanes>(command: &Command, context: &Context) 
     let Kernel::GluMatmul { weight, q8, activation, out, .. } = command.kernel else { return };
     let outputs = p.outputs as usize;
     let product = Product::new(command, weight, q8, p.inputs as usize);
-    let q8_binding = 3 + usize::from(out.f32());
+    let (planes, target) = (weight.planes(), 1 + 2 * weight.planes());
+    let q8_binding = target + usize::from(out.f32());
     // SAFETY: as in `matmul`; where q8 is written, outputs are whole blocks of 32, and a worker has whole blocks.
     unsafe {
         let gate = (&raw mut (*context.scratch).tile).cast::<f32>();
@@ -159,8 +168,9 @@ pub(crate) unsafe fn glu_matmul<V: Lanes>(command: &Command, context: &Context) 
                     if first < outputs {
                         let n = GROUP.min(outputs - first);
                         let at = half * GROUP;
-                        product.run(context, command.bindings[1], (first, n), (row, count), gate.add(at));
-                        product.run(context, command.bindings[2], (first, n), (row, count), up.add(at));
+                        let (outputs, rows) = ((first, n), (row, count));
+                        product.run((command, context), 1, outputs, rows, gate.add(at));
+                        product.run((command, context), 1 + planes, outputs, rows, up.add(at));
                     }
                 }
                 for r in 0..count {
@@ -174,7 +184,7 @@ pub(crate) unsafe fn glu_matmul<V: Lanes>(command: &Command, context: &Context) 
                         let v = math::activation(activation, V::load(g.add(at))).mul(V::load(u.add(at)));
                         v.store(g.add(at));
                         if out.f32() {
-                            let to = command.f32s(3).add((row + r) * outputs + first);
+                            let to = command.f32s(target).add((row + r) * outputs + first);
                             v.store_n(to, GROUP.min(outputs - first));
                         }
                     }

@@ -26,14 +26,13 @@ pub(crate) unsafe fn embed<V: Lanes>(command: &Command, context: &Context) {
     let p: EmbedParams = command.params();
     let Kernel::Embed { weight } = command.kernel else { return };
     let cols = p.cols as usize;
-    let bytes = weight.row_bytes(cols).unwrap_or(0);
+    let planes = weight.planes();
     // SAFETY: tokens are below the vocabulary, and rows below the table's.
     unsafe {
-        let rows = context.rows(command.bindings[1]);
+        let rows = context.rows(command.bindings[planes]);
         for r in context.share(context.rows) {
-            let source = command.bindings[0].add(rows[r].token as usize * bytes);
-            let out = command.f32s(2).add(r * cols);
-            embed_row(weight, source, bytes, out, cols);
+            let out = command.f32s(planes + 1).add(r * cols);
+            embed_row(weight, command, rows[r].token as usize, std::slice::from_raw_parts_mut(out, cols));
             if p.scale != 1.0 {
                 for_lanes!(cols, |at, n| {
                     V::load_n(out.add(at), n).mul(V::splat(p.scale)).store_n(out.add(at), n)
@@ -44,11 +43,17 @@ pub(crate) unsafe fn embed<V: Lanes>(command: &Command, context: &Context) {
 }
 
 /// One row of a table of any type, by the formats' own definition.
-unsafe fn embed_row(weight: DType, source: *const u8, bytes: usize, out: *mut f32, cols: usize) {
-    // SAFETY: the caller's row, and an output of its own.
-    let (source, out) =
-        unsafe { (std::slice::from_raw_parts(source, bytes), std::slice::from_raw_parts_mut(out, cols)) };
-    if akunu_format::blocks::dequantize_row(weight, source, out).is_err() {
+///
+/// # Safety
+/// The first bindings are the planes of a table with that row.
+unsafe fn embed_row(weight: DType, command: &Command, row: usize, out: &mut [f32]) {
+    let sizes = weight.plane_bytes(out.len()).unwrap_or([0; 3]);
+    let mut planes: [&[u8]; 3] = [&[]; 3];
+    for i in 0..weight.planes() {
+        // SAFETY: as the caller promises.
+        planes[i] = unsafe { std::slice::from_raw_parts(command.bindings[i].add(row * sizes[i]), sizes[i]) };
+    }
+    if akunu_format::blocks::dequantize_nth(weight, planes, 0, out).is_err() {
         // Row sizes were checked when the command was prepared.
         out.fill(f32::NAN);
     }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use akunu_cpu::{CpuDevice, CpuOptions, Isa};
 use akunu_format::blocks::{Rng, random_row};
+use akunu_format::{Affine, ScaleType};
 use akunu_plan::table::{RowBounds, RowMeaning};
 use akunu_plan::{
     Access, BufferId, CommandBuilder, CommandInfo, Content, DType, Device, DispatchTable, Kernel, Row,
@@ -186,7 +187,32 @@ pub fn q8_row(x: &[f32]) -> Vec<u8> {
         .concat()
 }
 
-pub fn weights(dtype: DType, seed: u64, rows: usize, cols: usize) -> Vec<u8> {
+/// GGUF's types, and MLX's: every number of bits with every group size, the types of scales in turn.
+pub fn dtypes() -> Vec<DType> {
+    let affine = Affine::all().filter(|a| {
+        let place = |all: &[usize], n| all.iter().position(|m| *m == n).unwrap();
+        let turn = place(&Affine::BITS, a.bits()) + place(&Affine::GROUPS, a.group());
+        ScaleType::ALL[turn % 3] == a.scales()
+    });
+    DType::ALL.into_iter().chain(affine.map(DType::Affine)).collect()
+}
+
+/// A tensor's planes, as a kernel binds them.
+pub fn weights(dtype: DType, seed: u64, rows: usize, cols: usize) -> Vec<Vec<u8>> {
+    let mut planes = vec![vec![]; dtype.planes()];
+    for row in weight_rows(dtype, seed, rows, cols).chunks(dtype.row_bytes(cols).unwrap()) {
+        let mut rest = row;
+        for (plane, size) in planes.iter_mut().zip(dtype.plane_bytes(cols).unwrap()) {
+            let (part, more) = rest.split_at(size);
+            plane.extend(part);
+            rest = more;
+        }
+    }
+    planes
+}
+
+/// The same tensor's rows, each in one piece.
+pub fn weight_rows(dtype: DType, seed: u64, rows: usize, cols: usize) -> Vec<u8> {
     let mut bytes = vec![0; rows * dtype.row_bytes(cols).unwrap()];
     let mut rng = Rng::new(seed);
     for row in bytes.chunks_mut(dtype.row_bytes(cols).unwrap()) {

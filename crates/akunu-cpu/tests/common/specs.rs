@@ -28,6 +28,8 @@ fn outputs(out: NormOut, rows: usize, cols: usize) -> Vec<Vec<u8>> {
 fn shapes(dtype: DType) -> Vec<(usize, usize)> {
     match dtype.block_len() {
         1 => vec![(1, 1), (7, 5), (64, 33), (100, 16), (576, 35), (1030, 20)],
+        64 => vec![(64, 1), (128, 17), (320, 33), (576, 35), (1088, 20)],
+        128 => vec![(128, 1), (384, 17), (640, 33), (1152, 20)],
         32 => vec![(32, 1), (64, 17), (288, 40), (512, 16), (576, 35), (832, 5), (1056, 20)],
         _ => vec![(256, 1), (512, 33), (768, 20), (1280, 7)],
     }
@@ -53,11 +55,9 @@ pub fn matmul(dtype: DType, rows: usize, (inputs, outs): (usize, usize), bias: b
         let stride = outs + usize::from(outs == 20) * 3;
         let params =
             MatmulParams { inputs: inputs as u32, outputs: outs as u32, out_stride: stride as u32, soft_cap };
-        let mut data = vec![
-            pick(&input(dtype, 1, rows, inputs), rows, &part),
-            weights(dtype, 2, outs, inputs),
-            poison(part.len() * stride * 4),
-        ];
+        let mut data = vec![pick(&input(dtype, 1, rows, inputs), rows, &part)];
+        data.extend(weights(dtype, 2, outs, inputs));
+        data.push(poison(part.len() * stride * 4));
         if bias {
             data.push(f32s(&values(3, outs)));
         }
@@ -75,7 +75,7 @@ fn qkv(dtype: DType, rows: usize, inputs: usize, bias: bool) -> Spec {
         let sizes = [48, 20, 12];
         let params = QkvParams { inputs: inputs as u32, q: sizes[0], k: sizes[1], v: sizes[2] };
         let mut data = vec![pick(&input(dtype, 5, rows, inputs), rows, &part)];
-        data.extend((0..3).map(|i| weights(dtype, 6 + i, sizes[i as usize] as usize, inputs)));
+        data.extend((0..3).flat_map(|i| weights(dtype, 6 + i, sizes[i as usize] as usize, inputs)));
         data.push(poison(part.len() * 80 * 4));
         if bias {
             data.extend((0..3).map(|i| f32s(&values(9 + i, sizes[i as usize] as usize))));
@@ -97,7 +97,7 @@ fn glu_matmul(
         let kernel = Kernel::GluMatmul { weight: dtype, form, q8: dtype.is_quantised(), activation, out };
         let params = GluMatmulParams { inputs: inputs as u32, outputs: outs as u32 };
         let mut data = vec![pick(&input(dtype, 12, rows, inputs), rows, &part)];
-        data.extend((0..2).map(|i| weights(dtype, 13 + i, outs, inputs)));
+        data.extend((0..2).flat_map(|i| weights(dtype, 13 + i, outs, inputs)));
         data.extend(outputs(out, part.len(), outs));
         Case::new(kernel, params, Shape::rows(part.len()), data)
     })
@@ -105,13 +105,17 @@ fn glu_matmul(
 
 pub fn matrices() -> Vec<Spec> {
     let mut specs = vec![];
-    for dtype in DType::ALL {
+    for dtype in dtypes() {
         for (i, shape) in shapes(dtype).into_iter().enumerate() {
             for (j, rows) in [1, 2, 3, 7, 17, 64].into_iter().enumerate() {
                 specs.push(matmul(dtype, rows, shape, (i + j) % 2 == 0, (i + j) % 3 == 0));
             }
         }
-        let inputs = if dtype.block_len() == 256 { 512 } else { 288 };
+        let inputs = match dtype.block_len() {
+            1 | 32 => 288,
+            64 => 320,
+            len => 2 * len,
+        };
         for rows in [1, 3, 9] {
             specs.push(qkv(dtype, rows, inputs, rows == 3));
             specs.push(glu_matmul(dtype, rows, inputs, 96, ACTIVATIONS[rows % 3], OUTS[rows / 3 % 3]));
@@ -173,12 +177,17 @@ pub fn along_rows() -> Vec<Spec> {
             Case::new(kernel, NormParams { cols: cols as u32, epsilon: 1e-5 }, Shape::rows(part.len()), data)
         }));
     }
-    for dtype in DType::ALL {
+    for dtype in dtypes() {
         specs.push(spec(format!("embed {dtype}"), 5, move |part| {
-            let cols = [40, 96, 512][dtype.block_len().ilog2() as usize / 4];
+            let cols = match dtype.block_len() {
+                1 => 40,
+                32 => 96,
+                len => 3 * len,
+            };
             let rows: Vec<Row> = (0..5).map(|i| Row::causal([3, 0, 10, 3, 7][i as usize], i, 0)).collect();
             let shape = Shape::tokens(rows[part.clone()].to_vec(), 11, 5, 1);
-            let data = vec![weights(dtype, 30, 11, cols), poison(part.len() * cols * 4)];
+            let mut data = weights(dtype, 30, 11, cols);
+            data.push(poison(part.len() * cols * 4));
             let params = EmbedParams { cols: cols as u32, vocab: 11, scale: 2.5 };
             Case::new(Kernel::Embed { weight: dtype }, params, shape, data)
         }));
@@ -212,7 +221,7 @@ pub fn asking() -> Vec<Case> {
         residual: false,
         rows: RowSet::Logits,
     };
-    let data = vec![q8_rows(33, 3, 64), weights(DType::Q8_0, 34, 50, 64), poison(3 * 50 * 4)];
+    let data = vec![q8_rows(33, 3, 64), weight_rows(DType::Q8_0, 34, 50, 64), poison(3 * 50 * 4)];
     let params = MatmulParams { inputs: 64, outputs: 50, out_stride: 50, soft_cap: 0.5 };
     cases.push(Case::new(kernel, params, Shape::rows(7).asking(vec![0, 3, 5]), data));
     for (vocab, advance) in [(5, 0), (16, 1), (1003, 1)] {
@@ -253,7 +262,7 @@ fn kv_types(head_dim: u32) -> Vec<KvType> {
 
 /// A cache with random values in every position.
 fn cache(kv: KvType, seed: u64, slots: u32, kv_heads: u32, capacity: u32, dim: u32) -> Vec<u8> {
-    weights(kv.dtype(), seed, (slots * kv_heads * capacity) as usize, dim as usize)
+    weight_rows(kv.dtype(), seed, (slots * kv_heads * capacity) as usize, dim as usize)
 }
 
 /// Rows of two slots; `first` is the position of the first.

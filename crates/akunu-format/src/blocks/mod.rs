@@ -19,13 +19,18 @@
 //! | IQ4_XS | 256 | `d` 2, upper 2 bits of the scales 2, their lower 4 bits 4, nibbles 128 |
 //! | MXFP4 | 32 | exponent 1, nibbles 16 |
 //!
+//! MLX's affine types have no blocks: a row's quants, scales and offsets lie in planes of their own (`affine.rs`). Where
+//! such a row is handed over in one piece, the planes follow each other.
+//!
 //! In the 32-element types, byte i of the nibbles holds element i (low) and element i + 16 (high).
 
+mod affine;
 mod k;
 mod random;
 mod simple;
 mod tables;
 
+pub use affine::dequantize_planes;
 pub use k::{unpack_scales_offsets, unpack_scales_q3};
 pub(crate) use random::pack_scales_offsets;
 pub use random::{Rng, random_row};
@@ -49,6 +54,13 @@ fn check(dtype: DType, elements: usize, bytes: usize) -> Result<(), RowError> {
         return Ok(());
     }
     Err(RowError::Length { dtype, elements, bytes })
+}
+
+fn check_planes(dtype: DType, elements: usize, bytes: [usize; 3]) -> Result<(), RowError> {
+    if dtype.plane_bytes(elements) == Some(bytes) {
+        return Ok(());
+    }
+    Err(RowError::Length { dtype, elements, bytes: bytes.iter().sum() })
 }
 
 /// Bytes to numbers, each operation in f32 in the order that the format's definition has.
@@ -83,8 +95,25 @@ pub fn dequantize_row(dtype: DType, bytes: &[u8], out: &mut [f32]) -> Result<(),
         DType::IQ4NL => each_block(bytes, out, tables::iq4_nl),
         DType::IQ4XS => each_block(bytes, out, tables::iq4_xs),
         DType::MXFP4 => each_block(bytes, out, tables::mxfp4),
+        DType::Affine(affine) => dequantize_planes(affine, affine::split(affine, bytes), out)?,
     }
     Ok(())
+}
+
+/// Row `row` of a tensor, from its planes.
+pub fn dequantize_nth(dtype: DType, planes: [&[u8]; 3], row: usize, out: &mut [f32]) -> Result<(), RowError> {
+    let wrong =
+        || RowError::Length { dtype, elements: out.len(), bytes: planes.iter().map(|p| p.len()).sum() };
+    let sizes = dtype.plane_bytes(out.len()).ok_or_else(wrong)?;
+    let mut rows: [&[u8]; 3] = [&[]; 3];
+    for i in 0..dtype.planes() {
+        let from = row.checked_mul(sizes[i]).ok_or_else(wrong)?;
+        rows[i] = planes[i].get(from..).and_then(|rest| rest.get(..sizes[i])).ok_or_else(wrong)?;
+    }
+    match dtype {
+        DType::Affine(affine) => dequantize_planes(affine, rows, out),
+        _ => dequantize_row(dtype, rows[0], out),
+    }
 }
 
 /// Numbers to bytes: rounded to nearest, k-quants with the scales that a search found best. Infinite or NaN input gives some block, never a panic.
@@ -119,6 +148,7 @@ pub fn quantize_row(dtype: DType, values: &[f32], out: &mut [u8]) -> Result<(), 
         DType::IQ4NL => each_row(values, out, to_tables::to_iq4_nl),
         DType::IQ4XS => each_row(values, out, to_tables::to_iq4_xs),
         DType::MXFP4 => each_row(values, out, to_tables::to_mxfp4),
+        DType::Affine(affine) => affine::quantize(affine, values, out),
     }
     Ok(())
 }

@@ -53,10 +53,16 @@ pub fn random_row(dtype: DType, rng: &mut Rng, std: f32, out: &mut [u8]) -> Resu
     if !dtype.is_quantised() {
         return random_floats(dtype, rng, std, out);
     }
+    // Scales vary from block to block, as in real weights; 1.0104 is this factor's own root mean square.
+    let varied = |rng: &mut Rng| std * (0.75 + 0.5 * rng.uniform()) / 1.0104;
+    if let DType::Affine(affine) = dtype {
+        rng.fill(out);
+        super::affine::fix_scales(affine, &mut || varied(rng), out);
+        return Ok(());
+    }
     for block in out.chunks_exact_mut(dtype.block_bytes()) {
         rng.fill(block);
-        // Scales vary from block to block, as in real weights; 1.0104 is this factor's own root mean square.
-        let std = std * (0.75 + 0.5 * rng.uniform()) / 1.0104;
+        let std = varied(rng);
         fix_scales(dtype, rng, std, block);
     }
     Ok(())
@@ -119,7 +125,7 @@ fn fix_scales(dtype: DType, rng: &mut Rng, std: f32, block: &mut [u8]) {
         DType::IQ4NL => put_scale(block, 0, sign * std / 67.44),
         DType::IQ4XS => put_scale(block, 0, sign * std / 1246.3),
         DType::MXFP4 => block[0] = random_exponent(rng, std / 5.852),
-        DType::F32 | DType::F16 | DType::BF16 => {}
+        DType::F32 | DType::F16 | DType::BF16 | DType::Affine(_) => {}
     }
 }
 

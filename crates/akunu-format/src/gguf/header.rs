@@ -338,9 +338,10 @@ fn place_tensors(
             // Fits: the end of the tensor lies within the file.
             offset: data_start + entry.offset as usize,
             bytes: entry.bytes,
+            scales_offsets: None,
         });
     }
-    crate::provider::refuse_overlaps(&tensors)?;
+    crate::provider::refuse_overlaps(tensors.iter().map(|tensor| (tensor.name.as_str(), tensor.place())))?;
     Ok(tensors)
 }
 

@@ -158,7 +158,10 @@ fn header(metadata: &Metadata, specs: &[TensorSpec], alignment: usize) -> Result
         for &n in spec.shape.iter().rev() {
             out.extend((n as u64).to_le_bytes());
         }
-        out.extend(spec.dtype.gguf_id().to_le_bytes());
+        let id = spec.dtype.gguf_id().ok_or_else(|| {
+            FormatError::tensor(&spec.name, format!("GGUF has no type like {}", spec.dtype))
+        })?;
+        out.extend(id.to_le_bytes());
         out.extend((offset as u64).to_le_bytes());
         offset = offset
             .checked_add(bytes)

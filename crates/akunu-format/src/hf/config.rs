@@ -154,11 +154,10 @@ fn unknown_kind(root: &Json<'_>, kind: &str) -> FormatError {
 
 /// What needs another computation or another way to read the weights, told from the configuration alone.
 pub(super) fn refuse_unsupported(root: &Json<'_>) -> Result<(), FormatError> {
-    for key in ["quantization", "quantization_config", "compression_config"] {
-        if root.get(key).is_some() {
-            let asks = "says that this is an MLX or otherwise quantised checkpoint (take the original, or a GGUF file)";
-            return Err(root.unsupported(key, asks));
-        }
+    super::mlx::Quantisation::of(root)?;
+    if root.get("compression_config").is_some() {
+        let asks = "says that this is a quantised checkpoint (take the original, or a GGUF file)";
+        return Err(root.unsupported("compression_config", asks));
     }
     let (text, _) = text(root)?;
     for key in ["num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"] {
@@ -178,14 +177,18 @@ pub(super) fn refuse_unsupported(root: &Json<'_>) -> Result<(), FormatError> {
 }
 
 /// A multimodal checkpoint with its other halves in it: refused by what they are for, not by a tensor's name.
-pub(super) fn refuse_images(root: &Json<'_>, tensors: &[TensorInfo]) -> Result<(), FormatError> {
-    for (part, key) in [("vision_tower.", "vision_config"), ("multi_modal_projector.", "vision_config")] {
-        if let Some(tensor) = tensors.iter().find(|tensor| tensor.name.contains(part)) {
-            let asks = format!("asks for image input (tensor {} and others)", printable(&tensor.name));
-            return Err(root.unsupported(key, asks));
+pub(super) fn refuse_images<'a>(
+    root: &Json<'_>,
+    mut names: impl Iterator<Item = &'a str>,
+) -> Result<(), FormatError> {
+    let parts = ["vision_tower.", "multi_modal_projector."];
+    match names.find(|name| parts.iter().any(|part| name.contains(part))) {
+        None => Ok(()),
+        Some(name) => {
+            let asks = format!("asks for image input (tensor {} and others)", printable(name));
+            Err(root.unsupported("vision_config", asks))
         }
     }
-    Ok(())
 }
 
 pub(super) fn model_config(

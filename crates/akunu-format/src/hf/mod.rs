@@ -1,7 +1,8 @@
-//! Hugging Face checkpoints: `config.json` and SafeTensors, one file or several.
+//! Hugging Face and MLX checkpoints: `config.json` and SafeTensors, one file or several.
 
 mod config;
 mod json;
+mod mlx;
 mod rope;
 mod tensors;
 
@@ -75,17 +76,17 @@ impl SafeTensorsModel {
         root: &json::Json<'_>,
         generation: Option<&Document>,
         name: Option<String>,
-        stored: Vec<TensorInfo>,
+        stored: Vec<tensors::Stored>,
         regions: Vec<Region>,
     ) -> Result<SafeTensorsModel, FormatError> {
-        config::refuse_images(root, &stored)?;
-        let stored = tensors::rename(stored, root.str("model_type")?.unwrap_or_default())?;
+        config::refuse_images(root, stored.iter().map(|tensor| tensor.name.as_str()))?;
+        let joined = mlx::join(stored, mlx::Quantisation::of(root)?.as_ref())?;
+        let stored = tensors::rename(joined, root.str("model_type")?.unwrap_or_default())?;
         let generation = generation.map(Document::root);
         let config = config::model_config(root, generation.as_ref(), name, &stored)?;
         let tensors = names::split_fused(&stored, &config)?;
         let by_name = provider::index_names(&tensors)?;
         names::refuse_unknown(&tensors, &config)?;
-        provider::refuse_misaligned(&tensors, &regions)?;
         Ok(SafeTensorsModel { config, stored, tensors, by_name, regions })
     }
 }

@@ -5,49 +5,55 @@ use safetensors::tensor::Dtype;
 
 use crate::error::printable;
 use crate::names::{self, Sandwich};
-use crate::{DType, FormatError, Region, TensorInfo, provider};
+use crate::{DType, FormatError, Place, Region, TensorInfo, provider};
 
 /// Bytes of the length before the header.
 const LENGTH: usize = 8;
 
+/// A tensor as its file has it.
+pub(super) struct Stored {
+    pub(super) name: String,
+    pub(super) dtype: Dtype,
+    pub(super) shape: Vec<usize>,
+    pub(super) place: Place,
+}
+
 /// All tensors of one file, in file order, under the file's own names.
-pub(super) fn read(region: &Region, index: usize) -> Result<Vec<TensorInfo>, FormatError> {
+pub(super) fn read(region: &Region, index: usize) -> Result<Vec<Stored>, FormatError> {
     let bytes = region.bytes();
     let (header, metadata) = SafeTensors::read_metadata(bytes)
         .map_err(|error| FormatError::header(format!("{error}. The file is cut short or damaged")))?;
     let data_start = LENGTH + header;
     let mut tensors = Vec::new();
     for (name, info) in metadata.tensors() {
-        let dtype = dtype(info.dtype).ok_or_else(|| FormatError::TensorType {
-            name: printable(&name),
-            type_name: format!("{:?}", info.dtype),
-            supported: super::SUPPORTED,
-        })?;
         if info.shape.contains(&0) {
             return Err(FormatError::tensor(&name, format!("a dimension of {:?} is zero", info.shape)));
         }
         let (from, to) = info.data_offsets;
         // The parser has checked all this; these bytes are untrusted, and the checks cost nothing.
         let sound = from <= to && to <= bytes.len() - data_start;
-        let size = info.shape.iter().try_fold(dtype.block_bytes(), |all, &n| all.checked_mul(n));
+        let bits = info.shape.iter().try_fold(info.dtype.bitsize(), |all, &n| all.checked_mul(n));
+        let size = bits.filter(|bits| bits.is_multiple_of(8)).map(|bits| bits / 8);
         if !sound || size != Some(to - from) {
             return Err(FormatError::tensor(&name, "its place and its shape do not agree"));
         }
-        tensors.push(TensorInfo {
-            name,
-            dtype,
-            shape: info.shape.clone(),
-            region: index,
-            offset: data_start + from,
-            bytes: to - from,
-        });
+        let place = Place { region: index, offset: data_start + from, bytes: to - from };
+        tensors.push(Stored { name, dtype: info.dtype, shape: info.shape.clone(), place });
     }
-    tensors.sort_by(|a, b| (a.offset, &a.name).cmp(&(b.offset, &b.name)));
-    provider::refuse_overlaps(&tensors)?;
+    tensors.sort_by(|a, b| (a.place.offset, &a.name).cmp(&(b.place.offset, &b.name)));
+    provider::refuse_overlaps(tensors.iter().map(|tensor| (tensor.name.as_str(), tensor.place)))?;
     Ok(tensors)
 }
 
-fn dtype(stored: Dtype) -> Option<DType> {
+pub(super) fn unsupported_type(stored: &Stored) -> FormatError {
+    FormatError::TensorType {
+        name: printable(&stored.name),
+        type_name: format!("{:?}", stored.dtype),
+        supported: super::SUPPORTED,
+    }
+}
+
+pub(super) fn float_dtype(stored: Dtype) -> Option<DType> {
     match stored {
         Dtype::F32 => Some(DType::F32),
         Dtype::F16 => Some(DType::F16),

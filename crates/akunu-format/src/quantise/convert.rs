@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::metadata::{added, architecture, llama3_factors, metadata, swaps_rows};
 use super::mix::{Mix, Proportions};
-use crate::blocks::{dequantize_row, quantize_row};
+use crate::blocks::{dequantize_nth, quantize_row};
 use crate::gguf::ROPE_FACTORS as LONG_ROPE_FACTORS;
 use crate::{DType, FormatError, GgufWriter, Metadata, TensorInfo, TensorSpec, WeightProvider};
 
@@ -182,9 +182,9 @@ impl<'a> Conversion<'a> {
             Data::Tensor { index, swap, add } => (*index, *swap, *add),
         };
         let source = &self.sources[index];
-        let bytes = self.weights.tensor_bytes(source);
         let dtype = planned.spec.dtype;
         if source.dtype == dtype && swap.is_none() && add == 0.0 {
+            let bytes = self.weights.tensor_bytes(source);
             return Ok(bytes.chunks(4 * PART).try_for_each(put)?);
         }
         // A vector whose elements change places is a column.
@@ -192,7 +192,8 @@ impl<'a> Conversion<'a> {
             Some(_) if source.shape.len() == 1 => (source.cols(), 1),
             _ => (source.rows(), source.cols()),
         };
-        let job = Job { source, bytes, dtype, cols, swap, add };
+        let planes = self.weights.plane_bytes(source);
+        let job = Job { source, planes, dtype, cols, swap, add };
         let part_rows = (PART / cols).min(rows.div_ceil(threads)).max(1);
         let parts: Vec<_> =
             (0..rows).step_by(part_rows).map(|first| first..rows.min(first + part_rows)).collect();
@@ -242,7 +243,7 @@ impl From<FormatError> for Problem {
 /// A tensor's conversion, for threads to share.
 struct Job<'a> {
     source: &'a TensorInfo,
-    bytes: &'a [u8],
+    planes: [&'a [u8]; 3],
     dtype: DType,
     cols: usize,
     swap: Option<Swap>,
@@ -251,18 +252,15 @@ struct Job<'a> {
 
 impl Job<'_> {
     fn rows(&self, rows: std::ops::Range<usize>) -> Result<Vec<u8>, FormatError> {
-        let no_blocks = |dtype: DType| {
-            let problem = format!("rows of {} are not whole blocks of {dtype}", self.cols);
+        let to_bytes = self.dtype.row_bytes(self.cols).ok_or_else(|| {
+            let problem = format!("rows of {} are not whole blocks of {}", self.cols, self.dtype);
             FormatError::tensor(&self.source.name, problem)
-        };
-        let stored = self.source.dtype;
-        let from_bytes = stored.row_bytes(self.cols).ok_or_else(|| no_blocks(stored))?;
-        let to_bytes = self.dtype.row_bytes(self.cols).ok_or_else(|| no_blocks(self.dtype))?;
+        })?;
         let mut out = vec![0; rows.len() * to_bytes];
         let mut values = vec![0.0; self.cols];
         for (row, out) in rows.zip(out.chunks_exact_mut(to_bytes)) {
             let from = self.swap.map_or(row, |swap| swap.source(row));
-            dequantize_row(stored, &self.bytes[from * from_bytes..][..from_bytes], &mut values)?;
+            dequantize_nth(self.source.dtype, self.planes, from, &mut values)?;
             if self.add != 0.0 {
                 values.iter_mut().for_each(|v| *v += self.add);
             }

@@ -84,8 +84,8 @@ impl Pass<'_> {
         };
         let matrix = &weights.embedding;
         let row_bytes = matrix.bytes / config.vocab_size as u64;
-        let command = CommandBuilder::new(Kernel::Embed { weight: matrix.dtype })
-            .bind(matrix.buffer)
+        let command = CommandBuilder::new(Kernel::Embed { weight: matrix.dtype });
+        let command = bind_matrix(command, matrix)
             .bind(self.io.rows)
             .bind(self.scratch.hidden[0])
             .params(EmbedParams { cols: config.hidden_size as u32, vocab: config.vocab_size as u32, scale })
@@ -164,12 +164,11 @@ impl Pass<'_> {
         let q8 = self.context.wants_q8(q);
         let [q_size, kv_size] = self.qkv_sizes();
         let kernel = Kernel::Qkv { weight: q.dtype, form: self.form, q8, bias: layer.qkv_bias.is_some() };
-        let mut command = CommandBuilder::new(kernel)
-            .bind(input_of(self.scratch.normed, q8))
-            .bind(q.buffer)
-            .bind(k.buffer)
-            .bind(v.buffer)
-            .bind(self.scratch.qkv);
+        let mut command = CommandBuilder::new(kernel).bind(input_of(self.scratch.normed, q8));
+        for matrix in [q, k, v] {
+            command = bind_matrix(command, matrix);
+        }
+        command = command.bind(self.scratch.qkv);
         for bias in layer.qkv_bias.iter().flatten() {
             command = command.bind(*bias);
         }
@@ -283,10 +282,8 @@ impl Pass<'_> {
         let out = self.context.out_form(&[&layer.down]);
         let kernel =
             Kernel::GluMatmul { weight: gate.dtype, form: self.form, q8, activation: self.activation(), out };
-        let command = CommandBuilder::new(kernel)
-            .bind(input_of(self.scratch.normed, q8))
-            .bind(gate.buffer)
-            .bind(up.buffer);
+        let command = CommandBuilder::new(kernel).bind(input_of(self.scratch.normed, q8));
+        let command = bind_matrix(bind_matrix(command, gate), up);
         let command = bind_outputs(command, out, self.scratch.act)
             .params(GluMatmulParams { inputs: config.hidden_size as u32, outputs: config.ffn_size as u32 })
             .grid(config.ffn_size, self.rows)
@@ -357,9 +354,7 @@ impl Pass<'_> {
             residual: to.residual.is_some(),
             rows: RowSet::All,
         };
-        let command = CommandBuilder::new(kernel)
-            .bind(input_of(x, q8))
-            .bind(matrix.buffer)
+        let command = bind_matrix(CommandBuilder::new(kernel).bind(input_of(x, q8)), matrix)
             .bind_at(to.out, to.offset)
             .bind_if(to.bias)
             .bind_if(to.residual)
@@ -393,9 +388,8 @@ impl Pass<'_> {
             rows: RowSet::Logits,
         };
         let vocab = config.vocab_size as u32;
-        let command = CommandBuilder::new(kernel)
-            .bind(input_of(self.scratch.picked, q8))
-            .bind(output.buffer)
+        let command = CommandBuilder::new(kernel).bind(input_of(self.scratch.picked, q8));
+        let command = bind_matrix(command, output)
             .bind(self.io.logits)
             .params(MatmulParams {
                 inputs: config.hidden_size as u32,
@@ -457,6 +451,11 @@ fn input_of(activation: Activation, q8: bool) -> BufferId {
     form.unwrap_or_else(|| {
         panic!("scratch lacks the {} form of {activation:?}", if q8 { "q8" } else { "f32" })
     })
+}
+
+/// All planes, in order.
+fn bind_matrix(command: CommandBuilder, matrix: &Matrix) -> CommandBuilder {
+    matrix.scales_offsets.into_iter().flatten().fold(command.bind(matrix.buffer), CommandBuilder::bind)
 }
 
 fn bind_outputs(mut command: CommandBuilder, out: NormOut, to: Activation) -> CommandBuilder {

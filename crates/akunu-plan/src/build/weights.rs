@@ -10,7 +10,10 @@ use crate::{ArchDescriptor, BufferId, BufferKind, DType};
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Matrix {
     pub buffer: BufferId,
+    /// Of an affine type.
+    pub scales_offsets: Option<[BufferId; 2]>,
     pub dtype: DType,
+    /// All planes together.
     pub bytes: u64,
 }
 
@@ -215,9 +218,15 @@ impl<'a> Tensors<'a> {
     fn matrix(&mut self, name: &str, rows: usize, cols: usize) -> Result<Matrix, PlanError> {
         let index = self.find(name).ok_or_else(|| PlanError::MissingTensor(name.into()))?;
         let tensor = self.checked(index, &[rows, cols])?;
-        let bytes = tensor.bytes as u64;
-        let buffer = self.buffers.add(name, bytes, BufferKind::Weight { tensor: index });
-        Ok(Matrix { buffer, dtype: tensor.dtype, bytes })
+        let mut add = |suffix: &str, plane: usize, bytes: usize| {
+            let kind = BufferKind::Weight { tensor: index, plane };
+            self.buffers.add(format!("{name}{suffix}"), bytes as u64, kind)
+        };
+        let buffer = add("", 0, tensor.bytes);
+        let scales_offsets = tensor
+            .scales_offsets
+            .map(|[scales, offsets]| [add(".scales", 1, scales.bytes), add(".offsets", 2, offsets.bytes)]);
+        Ok(Matrix { buffer, scales_offsets, dtype: tensor.dtype, bytes: tensor.stored_bytes() as u64 })
     }
 
     fn norm(&mut self, name: &str, n: usize) -> Result<BufferId, PlanError> {

@@ -72,11 +72,12 @@ fn input_row(bound: &Bound<'_>, binding: usize, q8: bool, row: usize, n: usize) 
 }
 
 fn weight_row(bound: &Bound<'_>, binding: usize, dtype: DType, row: usize, n: usize) -> Vec<f32> {
-    let bytes = dtype.row_bytes(n).unwrap_or(0);
+    let mut planes: [&[u8]; 3] = [&[]; 3];
+    for (i, plane) in planes.iter_mut().take(dtype.planes()).enumerate() {
+        *plane = bound.bytes(binding + i);
+    }
     let mut values = vec![0.0; n];
-    if akunu_format::blocks::dequantize_row(dtype, &bound.bytes(binding)[row * bytes..][..bytes], &mut values)
-        .is_err()
-    {
+    if akunu_format::blocks::dequantize_nth(dtype, planes, row, &mut values).is_err() {
         values.fill(f32::NAN);
     }
     values
@@ -103,9 +104,9 @@ fn products(
 
 fn embed(mut bound: Bound<'_>, weight: DType) {
     let p: EmbedParams = bound.command.params();
-    let cols = p.cols as usize;
-    bound.write_f32s(2, |bound, out| {
-        for (row, out) in bound.rows(1).iter().zip(out.chunks_exact_mut(cols)) {
+    let (cols, planes) = (p.cols as usize, weight.planes());
+    bound.write_f32s(planes + 1, |bound, out| {
+        for (row, out) in bound.rows(planes).iter().zip(out.chunks_exact_mut(cols)) {
             let values = weight_row(bound, 0, weight, row.token as usize, cols);
             out.iter_mut().zip(&values).for_each(|(o, v)| *o = v * p.scale);
         }
@@ -168,19 +169,20 @@ fn norm_add(mut bound: Bound<'_>) {
 fn matmul(mut bound: Bound<'_>, weight: DType, q8: bool, bias: bool, residual: bool) {
     let p: MatmulParams = bound.command.params();
     let (inputs, outputs, stride) = (p.inputs as usize, p.outputs as usize, p.out_stride as usize);
+    let target = 1 + weight.planes();
     let mut y = products(&bound, (0, q8), (1, weight), [inputs, outputs]);
     for (row, y) in y.iter_mut().enumerate() {
         for (o, y) in y.iter_mut().enumerate() {
             if bias {
-                *y += f64::from(bound.f32s(3)[o]);
+                *y += f64::from(bound.f32s(target + 1)[o]);
             }
             if residual {
-                *y += f64::from(bound.f32s(3 + usize::from(bias))[row * stride + o]);
+                *y += f64::from(bound.f32s(target + 1 + usize::from(bias))[row * stride + o]);
             }
             *y = soft_cap(*y, p.soft_cap);
         }
     }
-    bound.write_f32s(2, |_, out| {
+    bound.write_f32s(target, |_, out| {
         for (row, y) in y.iter().enumerate() {
             out[row * stride..][..outputs].iter_mut().zip(y).for_each(|(o, y)| *o = *y as f32);
         }
@@ -191,13 +193,14 @@ fn qkv(mut bound: Bound<'_>, weight: DType, q8: bool, bias: bool) {
     let p: QkvParams = bound.command.params();
     let sizes = [p.q, p.k, p.v].map(|n| n as usize);
     let stride: usize = sizes.iter().sum();
+    let (planes, target) = (weight.planes(), 1 + 3 * weight.planes());
     let mut start = 0;
     for (part, outputs) in sizes.into_iter().enumerate() {
-        let y = products(&bound, (0, q8), (1 + part, weight), [p.inputs as usize, outputs]);
-        bound.write_f32s(4, |bound, out| {
+        let y = products(&bound, (0, q8), (1 + part * planes, weight), [p.inputs as usize, outputs]);
+        bound.write_f32s(target, |bound, out| {
             for (row, y) in y.iter().enumerate() {
                 for (o, y) in y.iter().enumerate() {
-                    let bias = if bias { f64::from(bound.f32s(5 + part)[o]) } else { 0.0 };
+                    let bias = if bias { f64::from(bound.f32s(target + 1 + part)[o]) } else { 0.0 };
                     out[row * stride + start + o] = (y + bias) as f32;
                 }
             }
@@ -209,14 +212,15 @@ fn qkv(mut bound: Bound<'_>, weight: DType, q8: bool, bias: bool) {
 fn glu_matmul(mut bound: Bound<'_>, weight: DType, q8: bool, activation: Activation, out: NormOut) {
     let p: GluMatmulParams = bound.command.params();
     let shape = [p.inputs as usize, p.outputs as usize];
+    let planes = weight.planes();
     let gate = products(&bound, (0, q8), (1, weight), shape);
-    let up = products(&bound, (0, q8), (2, weight), shape);
+    let up = products(&bound, (0, q8), (1 + planes, weight), shape);
     let rows: Vec<Vec<f32>> = gate
         .iter()
         .zip(&up)
         .map(|(g, u)| g.iter().zip(u).map(|(g, u)| (activate(activation, *g) * u) as f32).collect())
         .collect();
-    write_outputs(&mut bound, out, 3, &rows);
+    write_outputs(&mut bound, out, 1 + 2 * planes, &rows);
 }
 
 fn glu(mut bound: Bound<'_>, activation: Activation, out: NormOut) {

@@ -2,8 +2,8 @@
 #![allow(dead_code, clippy::unwrap_used)]
 
 use akunu_format::{
-    DType, ModelConfig, Region, Rope, RopeScaling, Source, SuggestedSampling, TensorInfo, WeightProvider,
-    Window, WindowPattern,
+    Affine, DType, ModelConfig, Place, Region, Rope, RopeScaling, ScaleType, Source, SuggestedSampling,
+    TensorInfo, WeightProvider, Window, WindowPattern,
 };
 use akunu_plan::{Capabilities, KvType, PlanOptions};
 
@@ -133,23 +133,34 @@ impl Builder<'_> {
         let dtype = if shape.len() == 1 { DType::F32 } else { (self.dtype)(name) };
         let cols = *shape.last().unwrap();
         let rows: usize = shape.iter().rev().skip(1).product();
-        let row_bytes = dtype.row_bytes(cols).unwrap();
-        let offset = self.bytes.len().next_multiple_of(32);
-        self.bytes.resize(offset, 0);
+        let sizes = dtype.plane_bytes(cols).unwrap();
+        let mut planes: [Vec<u8>; 3] = Default::default();
         for _ in 0..rows {
             let base = if shape.len() == 1 { 1.0 } else { 0.0 };
             let values: Vec<f32> = (0..cols).map(|_| base + self.noise()).collect();
-            self.bytes.extend(encode(dtype, &values));
+            let row = encode(dtype, &values);
+            let mut rest = row.as_slice();
+            for (plane, size) in planes.iter_mut().zip(sizes) {
+                let (part, more) = rest.split_at(size);
+                plane.extend(part);
+                rest = more;
+            }
+            assert!(rest.is_empty());
         }
-        let bytes = rows * row_bytes;
-        assert_eq!(self.bytes.len(), offset + bytes);
+        let places = planes.map(|plane| {
+            let offset = self.bytes.len().next_multiple_of(32);
+            self.bytes.resize(offset, 0);
+            self.bytes.extend(&plane);
+            Place { region: 0, offset, bytes: plane.len() }
+        });
         self.tensors.push(TensorInfo {
             name: name.into(),
             dtype,
             shape: shape.to_vec(),
             region: 0,
-            offset,
-            bytes,
+            offset: places[0].offset,
+            bytes: places[0].bytes,
+            scales_offsets: (dtype.planes() == 3).then_some([places[1], places[2]]),
         });
     }
 }
@@ -158,6 +169,11 @@ fn encode(dtype: DType, values: &[f32]) -> Vec<u8> {
     match dtype {
         DType::F32 => values.iter().flat_map(|v| v.to_le_bytes()).collect(),
         DType::F16 => values.iter().flat_map(|v| half::f16::from_f32(*v).to_le_bytes()).collect(),
+        DType::Affine(_) => {
+            let mut bytes = vec![0; dtype.row_bytes(values.len()).unwrap()];
+            akunu_format::blocks::quantize_row(dtype, values, &mut bytes).unwrap();
+            bytes
+        }
         // Q8_0 by hand; the other types are only ever planned here, never run.
         DType::Q8_0 => values
             .chunks(32)
@@ -171,6 +187,11 @@ fn encode(dtype: DType, values: &[f32]) -> Vec<u8> {
             .collect(),
         _ => vec![0; dtype.row_bytes(values.len()).unwrap()],
     }
+}
+
+/// An affine type.
+pub fn affine(bits: usize, group: usize) -> DType {
+    DType::Affine(Affine::new(bits, group, ScaleType::F16).unwrap())
 }
 
 pub fn capabilities(q8: bool) -> Capabilities {

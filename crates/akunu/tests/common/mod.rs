@@ -31,6 +31,9 @@ pub fn checked_in(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata").join(name)
 }
 
+/// Folders in testdata/mlx.
+pub const MLX_MODELS: [&str; 3] = ["llama-mixed", "gemma3-tied", "phi3-stacked"];
+
 /// The checked-in models in Hugging Face form, by name.
 pub fn checked_in_models() -> Vec<(String, PathBuf)> {
     let entries = std::fs::read_dir(checked_in("models")).unwrap();

@@ -1,0 +1,95 @@
+//! MLX folders on the command line, whole and broken.
+#![allow(clippy::unwrap_used)] // in helpers of tests
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+use crate::common::{json, ok, path, refuses};
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/mlx/llama-mixed")
+}
+
+#[test]
+fn a_folder_is_inspected_planned_verified_and_run() {
+    let folder = folder();
+    let inspected = json(&["inspect", path(&folder), "--tensors", "--json"]);
+    assert_eq!(
+        (inspected["format"].as_str(), inspected["architecture"].as_str()),
+        (Some("MLX"), Some("llama"))
+    );
+    let tensors = inspected["tensors"].as_array().unwrap();
+    let down = tensors.iter().find(|t| t["name"] == "blk.0.ffn_down.weight").unwrap();
+    // 64 rows of 128 weights of 5 bits, with a scale and an offset of 2 bytes for each row.
+    assert_eq!((down["dtype"].as_str(), down["bytes"].as_u64()), (Some("MLX5_G128_BF16"), Some(64 * 84)));
+    assert_eq!(down["shape"], json!([64, 128]));
+
+    let plan = json(&["plan", path(&folder), "--json"]);
+    let matrices = tensors.iter().filter(|t| t["shape"].as_array().unwrap().len() == 2);
+    let packed: u64 = matrices.map(|t| t["bytes"].as_u64().unwrap()).sum();
+    assert_eq!(plan["memory"]["weights_in_place"].as_u64(), Some(packed));
+
+    assert!(ok(&["table", path(&folder)]).contains("mlx4_g32_bf16"));
+    ok(&["verify", path(&folder), "--device", "cpu"]);
+    let run = ["run", path(&folder), "--prompt-ids", "3,4,5", "-n", "6", "--ids", "--ignore-eos", "-q"];
+    let ids = ok(&run);
+    assert_eq!(ids.split_whitespace().count(), 6, "{ids}");
+}
+
+/// A copy of the folder with another configuration, and its file cut off at `bytes`.
+fn changed(change: impl FnOnce(&mut Value), bytes: Option<usize>) -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    let mut config: Value = serde_json::from_slice(&fs::read(folder().join("config.json")).unwrap()).unwrap();
+    change(&mut config);
+    fs::write(dir.path().join("config.json"), config.to_string()).unwrap();
+    let weights = fs::read(folder().join("model.safetensors")).unwrap();
+    fs::write(dir.path().join("model.safetensors"), &weights[..bytes.unwrap_or(weights.len())]).unwrap();
+    dir
+}
+
+#[test]
+fn broken_folders_say_what_is_wrong_in_one_line() {
+    type Change = fn(&mut Value);
+    let cases: [(Change, Option<usize>, &[&str]); 7] = [
+        (
+            |c| c["quantization"]["mode"] = json!("mxfp4"),
+            None,
+            &["tensor model.layers.", "mxfp4", "only affine"],
+        ),
+        (|c| c["quantization"]["bits"] = json!(7), None, &["tensor model.layers.", "7 bits in groups of 32"]),
+        (
+            |c| c["quantization"]["group_size"] = json!(64),
+            None,
+            &["tensor model.layers.", "the shape of its scales"],
+        ),
+        (
+            |c| c["quantization"]["lm_head"] = json!({"bits": 4, "group_size": 128}),
+            None,
+            &["tensor lm_head.weight", "the shape of its scales"],
+        ),
+        (
+            |c| c["quantization"]["lm_head"] = json!(false),
+            None,
+            &["tensor lm_head.weight", "config.json says that it is not"],
+        ),
+        (
+            |c| {
+                c["quantization"].take();
+                c["quantization_config"] = json!({"quant_method": "awq"});
+            },
+            None,
+            &["quantization_config.quant_method", "awq"],
+        ),
+        (|_| {}, Some(20_000), &["cut short or damaged"]),
+    ];
+    for (change, bytes, words) in cases {
+        let dir = changed(change, bytes);
+        for command in ["inspect", "plan"] {
+            let done = refuses(&[command, path(dir.path())], 1, words);
+            assert_eq!(done.stderr.lines().count(), 1, "{}", done.stderr);
+        }
+        refuses(&["run", path(dir.path()), "--prompt-ids", "3"], 1, words);
+    }
+}

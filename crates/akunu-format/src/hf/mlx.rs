@@ -1,0 +1,187 @@
+//! MLX's affine quantisation, as mlx-lm writes it: `X.weight` holds packed quants, `X.scales` and `X.biases` the rest,
+//! and `quantization` in `config.json` says of how many bits and weights a group is, for all or for a module by its path.
+
+use std::collections::HashMap;
+
+use safetensors::tensor::Dtype;
+use serde_json::Value;
+
+use super::json::Json;
+use super::tensors::{Stored, float_dtype, unsupported_type};
+use crate::error::printable;
+use crate::{Affine, DType, FormatError, Place, ScaleType, TensorInfo};
+
+/// The only mode that has kernels.
+const AFFINE: &str = "affine";
+
+/// How `config.json` says that weights are quantised.
+pub(super) struct Quantisation<'a> {
+    json: Json<'a>,
+    all: Scheme,
+}
+
+#[derive(Clone, Debug)]
+struct Scheme {
+    mode: String,
+    bits: usize,
+    group: usize,
+}
+
+impl<'a> Quantisation<'a> {
+    /// `None` where the configuration does not speak of it. Quantisation by others than MLX is refused.
+    pub(super) fn of(root: &Json<'a>) -> Result<Option<Quantisation<'a>>, FormatError> {
+        let json = match root.object("quantization")? {
+            Some(json) => json,
+            None => {
+                let Some(json) = root.object("quantization_config")? else { return Ok(None) };
+                if let Some(method) = json.str("quant_method")? {
+                    let asks = format!("is {} (take the original, or a GGUF file)", printable(method));
+                    return Err(json.unsupported("quant_method", asks));
+                }
+                json
+            }
+        };
+        let missing = |key: &str| FormatError::MissingKey { key: json.full(key), place: super::json::PLACE };
+        let all = Scheme {
+            mode: json.str("mode")?.unwrap_or(AFFINE).to_string(),
+            bits: json.usize("bits")?.ok_or_else(|| missing("bits"))?,
+            group: json.usize("group_size")?.ok_or_else(|| missing("group_size"))?,
+        };
+        Ok(Some(Quantisation { json, all }))
+    }
+
+    /// What the configuration says of one module; `None`: that it is not quantised.
+    fn module(&self, path: &str) -> Result<Option<Scheme>, FormatError> {
+        match self.json.get(path) {
+            Some(Value::Bool(false)) => Ok(None),
+            None | Some(Value::Bool(true)) => Ok(Some(self.all.clone())),
+            Some(_) => {
+                let own = self.json.object(path)?;
+                let Some(own) = own else { return Ok(None) };
+                // MLX's own defaults, whatever stands above.
+                Ok(Some(Scheme {
+                    mode: own.str("mode")?.unwrap_or(AFFINE).to_string(),
+                    bits: own.usize("bits")?.unwrap_or(4),
+                    group: own.usize("group_size")?.unwrap_or(64),
+                }))
+            }
+        }
+    }
+
+    /// Does the configuration say of this very module that it is quantised?
+    fn insists(&self, path: &str) -> bool {
+        !matches!(self.json.get(path), None | Some(Value::Bool(false)))
+    }
+}
+
+/// Puts weights and their planes together. Names are still the file's.
+pub(super) fn join(
+    stored: Vec<Stored>,
+    quantisation: Option<&Quantisation<'_>>,
+) -> Result<Vec<TensorInfo>, FormatError> {
+    let mut by_name = HashMap::with_capacity(stored.len());
+    for (i, tensor) in stored.iter().enumerate() {
+        if by_name.insert(tensor.name.as_str(), i).is_some() {
+            return Err(FormatError::tensor(&tensor.name, "it occurs twice"));
+        }
+    }
+    let find = |name: String| by_name.get(name.as_str()).map(|&i| &stored[i]);
+    let mut tensors = Vec::with_capacity(stored.len());
+    for tensor in &stored {
+        let Some(quantisation) = quantisation else {
+            if tensor.dtype == Dtype::U32 {
+                let problem =
+                    "it is packed (U32), and config.json does not say how: its `quantization` is missing";
+                return Err(FormatError::tensor(&tensor.name, problem));
+            }
+            tensors.push(plain(tensor)?);
+            continue;
+        };
+        let plane = tensor.name.strip_suffix(".scales").or(tensor.name.strip_suffix(".biases"));
+        if let Some(path) = plane {
+            // Taken with the weight that it belongs to.
+            find(format!("{path}.weight"))
+                .ok_or_else(|| FormatError::MissingTensor { name: format!("{}.weight", printable(path)) })?;
+            continue;
+        }
+        let Some(path) = tensor.name.strip_suffix(".weight") else {
+            tensors.push(plain(tensor)?);
+            continue;
+        };
+        let [scales, biases] = ["scales", "biases"].map(|plane| find(format!("{path}.{plane}")));
+        if tensor.dtype != Dtype::U32 && scales.or(biases).is_none() && !quantisation.insists(path) {
+            tensors.push(plain(tensor)?);
+            continue;
+        }
+        let scheme = quantisation.module(path)?.ok_or_else(|| {
+            let problem = "it is stored as quantised, and config.json says that it is not";
+            FormatError::tensor(&tensor.name, problem)
+        })?;
+        let joined = affine(tensor, scales, biases, &scheme);
+        tensors.push(joined.map_err(|problem| FormatError::tensor(&tensor.name, problem))?);
+    }
+    Ok(tensors)
+}
+
+fn plain(stored: &Stored) -> Result<TensorInfo, FormatError> {
+    let dtype = float_dtype(stored.dtype).ok_or_else(|| unsupported_type(stored))?;
+    Ok(info(stored, dtype, stored.shape.clone(), None))
+}
+
+fn info(stored: &Stored, dtype: DType, shape: Vec<usize>, scales_offsets: Option<[Place; 2]>) -> TensorInfo {
+    let Place { region, offset, bytes } = stored.place;
+    TensorInfo { name: stored.name.clone(), dtype, shape, region, offset, bytes, scales_offsets }
+}
+
+/// One weight of three tensors, or what is wrong with them.
+fn affine(
+    quants: &Stored,
+    scales: Option<&Stored>,
+    biases: Option<&Stored>,
+    scheme: &Scheme,
+) -> Result<TensorInfo, String> {
+    let Scheme { mode, bits, group } = scheme;
+    if mode != AFFINE {
+        return Err(format!(
+            "it is quantised as {}, and of MLX's modes only affine can be run: take a GGUF file of the model",
+            printable(mode)
+        ));
+    }
+    let [scales, biases] = [(scales, "scales"), (biases, "biases")]
+        .map(|(plane, name)| plane.ok_or_else(|| format!("it is quantised, and its {name} are missing")));
+    let (scales, biases) = (scales?, biases?);
+    if quants.dtype != Dtype::U32 {
+        return Err(format!("it has scales and biases, but is {:?}: packed weights are U32", quants.dtype));
+    }
+    let kind = match scales.dtype {
+        Dtype::F16 => ScaleType::F16,
+        Dtype::BF16 => ScaleType::BF16,
+        Dtype::F32 => ScaleType::F32,
+        other => return Err(format!("its scales are {other:?}: F16, BF16 and F32 can be run")),
+    };
+    if biases.dtype != scales.dtype {
+        return Err(format!("its scales are {:?} and its biases {:?}", scales.dtype, biases.dtype));
+    }
+    let affine = Affine::new(*bits, *group, kind).ok_or_else(|| {
+        format!("{bits} bits in groups of {group}: 2, 3, 4, 5, 6 and 8 bits in groups of 32, 64 and 128 can be run")
+    })?;
+    let [rows, words] = quants.shape[..] else {
+        return Err(format!("it should be a matrix, and its shape is {:?}", quants.shape));
+    };
+    let row_bits = words.checked_mul(32).ok_or("its rows are too long")?;
+    let cols = row_bits / bits;
+    if row_bits % bits != 0 || cols % group != 0 {
+        return Err(format!("rows of {words} words are not whole groups of {group} weights of {bits} bits"));
+    }
+    let expected = [rows, cols / group];
+    for (name, plane) in [("scales", scales), ("biases", biases)] {
+        if plane.shape != expected {
+            return Err(format!(
+                "the shape of its {name} is {:?}, and {expected:?} follows from rows of {words} words at {bits} bits in \
+                 groups of {group}",
+                plane.shape
+            ));
+        }
+    }
+    Ok(info(quants, DType::Affine(affine), vec![rows, cols], Some([scales.place, biases.place])))
+}
