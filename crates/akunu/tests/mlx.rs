@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use akunu::{Engine, EngineOptions, Model};
+use akunu::{Engine, Model};
 use akunu_format::blocks::{dequantize_row, quantize_row};
 use akunu_format::quantise::{Conversion, Mix, Recipe};
 use akunu_format::{Affine, DType, ScaleType};
@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 #[test]
 fn weights_take_their_packed_bytes_and_the_plan_knows_every_other() {
     for name in MLX_MODELS {
-        let model = Arc::new(Model::open(&checked_in("mlx").join(name)).unwrap());
+        let model = Arc::new(Model::open(checked_in("mlx").join(name)).unwrap());
         let matrices = model.weights().tensors().iter().filter(|t| t.shape.len() == 2);
         let packed: usize = matrices.map(|t| t.stored_bytes()).sum();
         for device in DEVICES {
@@ -144,7 +144,7 @@ fn a_trained_model_quantised_here_computes_what_its_numbers_say() {
         let next: Vec<u32> = expected.chunks_exact(expected.len() / 64).map(best).collect();
         for device in DEVICES {
             let name = format!("stories260K {} on {device}", DType::Affine(affine));
-            follow(&mlx, sequence, &next, &EngineOptions { ..exact(device) }, &name);
+            follow(&mlx, sequence, &next, &exact(device), &name);
         }
     }
 }
