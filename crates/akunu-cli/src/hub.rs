@@ -4,7 +4,9 @@ use std::borrow::Cow;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use akunu_hub::{Error, Hub, Pulled, Reference, Settings, Watch};
+use akunu::Model;
+use akunu_format::Source;
+use akunu_hub::{Cache, Error, Hub, Pulled, Reference, Settings, Watch};
 
 use crate::failure::Failure;
 use crate::interrupt;
@@ -36,6 +38,13 @@ pub fn resolve(model: &Path) -> Result<Cow<'_, Path>, Failure> {
     }
     let reference: Reference = model.to_string_lossy().parse()?;
     Ok(Cow::Owned(pull(&reference)?.path))
+}
+
+/// OWNER/NAME for what the cache has as SafeTensors: its folder is called after a commit, and its files as any model's are.
+/// A GGUF file's own name says more.
+pub fn name(path: &Path, model: &Model) -> Option<String> {
+    let repo = Cache::repo_of(path).filter(|_| model.config().source == Source::HuggingFace);
+    repo.map(|repo| repo.to_string())
 }
 
 /// Sees to it that a model is in the cache, with a bar. Ctrl-C keeps what has arrived.

@@ -5,7 +5,9 @@
 //!                           blobs/SUM.incomplete   what there is of one that is on its way
 //!                           refs/REVISION          the commit that a branch or tag was at
 //!                           snapshots/COMMIT/FILE  a link into blobs
+//!                           .listings/COMMIT.json  the files of a commit; other tools do not know of it
 //! CACHE/.locks/models--OWNER--NAME/SUM.lock        held while that blob is on its way
+//!                                  pull.lock       shared by pulls, and held alone by a removal
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,6 +16,7 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use crate::choose::Listed;
+use crate::lock::Lock;
 use crate::reference::{Repo, is_commit, is_safe_path};
 use crate::{Error, Result};
 
@@ -89,8 +92,45 @@ impl Cache {
         self.repo(repo).join("blobs").join(format!("{sum}.incomplete"))
     }
 
+    fn locks(&self, repo: &Repo) -> PathBuf {
+        self.root.join(".locks").join(Cache::folder_name(repo))
+    }
+
     pub(crate) fn lock(&self, repo: &Repo, sum: &str) -> PathBuf {
-        self.root.join(".locks").join(Cache::folder_name(repo)).join(format!("{sum}.lock"))
+        self.locks(repo).join(format!("{sum}.lock"))
+    }
+
+    /// What pulls of a repository share from their first change of the cache to their last, and a removal has alone.
+    pub(crate) fn pull_lock(&self, repo: &Repo) -> PathBuf {
+        self.locks(repo).join("pull.lock")
+    }
+
+    /// Against this program's pulls, and other tools' downloads: those know only the locks of blobs.
+    fn lock_all(&self, repo: &Repo) -> Result<Vec<Lock>> {
+        let locks = self.locks(repo);
+        let blobs =
+            names(&locks).into_iter().filter(|name| name.ends_with(".lock")).map(|name| locks.join(name));
+        let mut held = Vec::new();
+        for path in std::iter::once(self.pull_lock(repo)).chain(blobs.filter(|p| *p != self.pull_lock(repo)))
+        {
+            let lock = Lock::open(path)?;
+            if !lock.try_alone()? {
+                return Err(Error::Busy { repo: repo.clone() });
+            }
+            held.push(lock);
+        }
+        Ok(held)
+    }
+
+    /// The repository that a path in a cache belongs to, whichever cache it is: a snapshot, or something in one.
+    pub fn repo_of(path: &Path) -> Option<Repo> {
+        path.ancestors().find_map(|snapshot| {
+            let commit = snapshot.file_name()?.to_str()?;
+            let snapshots =
+                snapshot.parent().filter(|p| p.file_name().is_some_and(|name| name == "snapshots"))?;
+            let folder = snapshots.parent()?.file_name()?.to_str()?;
+            is_commit(commit).then(|| repo_of_folder(folder)).flatten()
+        })
     }
 
     pub(crate) fn snapshot(&self, repo: &Repo, commit: &str) -> PathBuf {
@@ -122,19 +162,22 @@ impl Cache {
     /// Puts a blob in its place in a snapshot.
     pub(crate) fn link(&self, repo: &Repo, commit: &str, file: &str, sum: &str) -> Result<PathBuf> {
         let place = self.snapshot(repo, commit).join(file);
-        make_parent(&place)?;
-        let mut target = PathBuf::from("../..");
-        target.extend(std::iter::repeat_n("..", file.matches('/').count()));
-        target.extend(["blobs", sum]);
-        if fs::read_link(&place).is_ok_and(|found| found == target) {
+        if self.is_linked(repo, commit, file, sum) {
             return Ok(place);
         }
+        make_parent(&place)?;
+        let target = link_target(file, sum);
         let part = place.with_file_name(format!(".{}.{}.part", &sum[..8], std::process::id()));
         let _ = fs::remove_file(&part);
         link_or_copy(&target, &self.blob(repo, sum), &part)
             .and_then(|()| fs::rename(&part, &place))
             .map_err(|error| Error::io("link", &place, error))?;
         Ok(place)
+    }
+
+    pub(crate) fn is_linked(&self, repo: &Repo, commit: &str, file: &str, sum: &str) -> bool {
+        let found = fs::read_link(self.snapshot(repo, commit).join(file));
+        found.is_ok_and(|found| found == link_target(file, sum))
     }
 
     /// The files of a snapshot that are whole, with their sizes.
@@ -160,10 +203,7 @@ impl Cache {
         let mut found = Vec::new();
         for entry in entries {
             let entry = entry.map_err(|error| Error::io("read", &self.root, error))?;
-            let name = entry.file_name();
-            let parts =
-                name.to_str().and_then(|n| n.strip_prefix("models--")).and_then(|n| n.split_once("--"));
-            let repo = parts.and_then(|(owner, name)| Repo::new(owner, name));
+            let repo = entry.file_name().to_str().and_then(repo_of_folder);
             found.extend(repo.map(|repo| self.cached(repo)));
         }
         found.sort_by(|a, b| a.repo.cmp(&b.repo));
@@ -215,21 +255,18 @@ impl Cache {
         Ok(cached)
     }
 
-    /// Removes a repository, or one revision of it with what no other revision needs.
+    /// Removes a repository, or one revision of it with what no other revision needs. An error while any process
+    /// downloads something of it.
     pub fn remove(&self, repo: &Repo, revision: Option<&str>) -> Result<Removed> {
+        self.find(repo, revision)?;
+        let _locks = self.lock_all(repo)?;
+        // Another removal may have been faster.
         let found = self.find(repo, revision)?;
         let all = self.cached(repo.clone());
         let revisions = found.revisions.len();
         if revision.is_none() || revisions == all.revisions.len() {
-            let locks = self.root.join(".locks").join(Cache::folder_name(repo));
-            for folder in [self.repo(repo), locks] {
-                match fs::remove_dir_all(&folder) {
-                    Err(error) if error.kind() != ErrorKind::NotFound => {
-                        return Err(Error::io("remove", &folder, error));
-                    }
-                    _ => {}
-                }
-            }
+            let folder = self.repo(repo);
+            fs::remove_dir_all(&folder).map_err(|error| Error::io("remove", &folder, error))?;
             return Ok(Removed { bytes: all.bytes, revisions });
         }
         for gone in &found.revisions {
@@ -239,6 +276,7 @@ impl Cache {
             }
             let folder = self.snapshot(repo, &gone.commit);
             fs::remove_dir_all(&folder).map_err(|error| Error::io("remove", &folder, error))?;
+            let _ = fs::remove_file(self.listing_path(repo, &gone.commit));
         }
         self.remove_unused(repo)?;
         let bytes = all.bytes.saturating_sub(self.cached(repo.clone()).bytes);
@@ -261,6 +299,20 @@ impl Cache {
         }
         Ok(())
     }
+}
+
+/// `models--OWNER--NAME`
+fn repo_of_folder(name: &str) -> Option<Repo> {
+    let (owner, name) = name.strip_prefix("models--")?.split_once("--")?;
+    Repo::new(owner, name)
+}
+
+/// From a file's place in a snapshot to its bytes.
+fn link_target(file: &str, sum: &str) -> PathBuf {
+    let mut target = PathBuf::from("../..");
+    target.extend(std::iter::repeat_n("..", file.matches('/').count()));
+    target.extend(["blobs", sum]);
+    target
 }
 
 pub(crate) fn make_parent(path: &Path) -> Result<()> {

@@ -1,9 +1,8 @@
 //! One file from the hub into the cache: resumed, checked, and by one process at a time.
 
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
-use std::time::Duration;
 
 use ureq::Body;
 use ureq::http::Response;
@@ -14,11 +13,11 @@ use crate::digest::Summer;
 use crate::disk::Disk;
 use crate::http::{Again, Asked, Attempts, Http, Trouble, encode, header};
 use crate::hub::Watch;
+use crate::lock::{self, Lock};
 use crate::reference::Repo;
 use crate::{Error, Result};
 
 const BUFFER: usize = 256 << 10;
-const LOCK_TICK: Duration = Duration::from_millis(100);
 
 /// What all files of one pull have in common.
 #[derive(Debug)]
@@ -53,6 +52,11 @@ impl Download<'_> {
         about.is_ok_and(|about| about.is_file() && about.len() == file.size)
     }
 
+    /// Whether a file is where it belongs, bytes and link.
+    pub fn is_in_place(&self, file: &RemoteFile) -> bool {
+        self.has(file) && self.cache.is_linked(self.repo, self.commit, &file.path, file.sum.hex())
+    }
+
     /// Bytes of a file that still have to come.
     pub fn missing(&self, file: &RemoteFile) -> u64 {
         if self.has(file) {
@@ -76,26 +80,11 @@ impl Download<'_> {
         Ok(())
     }
 
-    /// Held until it is dropped, or the process ends in whatever way.
-    fn lock(&self, file: &RemoteFile, tally: &mut Tally<'_>) -> Result<File> {
-        let path = self.cache.lock(self.repo, file.sum.hex());
-        make_parent(&path)?;
-        let lock = OpenOptions::new().create(true).truncate(false).write(true).open(&path);
-        let lock = lock.map_err(|error| Error::io("open", &path, error))?;
-        let mut told = false;
-        loop {
-            match lock.try_lock() {
-                Ok(()) => return Ok(lock),
-                Err(TryLockError::Error(error)) => return Err(Error::io("lock", &path, error)),
-                Err(TryLockError::WouldBlock) => {}
-            }
-            if !told {
-                tally.watch.note(&format!("another process is downloading {}: waiting for it", file.path));
-                told = true;
-            }
-            self.http.check()?;
-            std::thread::sleep(LOCK_TICK);
-        }
+    fn lock(&self, file: &RemoteFile, tally: &mut Tally<'_>) -> Result<Lock> {
+        let lock = Lock::open(self.cache.lock(self.repo, file.sum.hex()))?;
+        let who = || format!("another process is downloading {}", file.path);
+        lock::wait(self.http, tally.watch, who, || lock.try_alone())?;
+        Ok(lock)
     }
 
     fn fetch_locked(&self, file: &RemoteFile, tally: &mut Tally<'_>) -> Result<()> {

@@ -111,6 +111,9 @@ pub enum Error {
     #[error("{what} is not in the cache")]
     NotCached { what: String },
 
+    #[error("{repo} is being downloaded, or removed, by another process; try again when that has ended")]
+    Busy { repo: Repo },
+
     #[error("stopped")]
     Interrupted,
 }

@@ -3,13 +3,14 @@
 use std::io::Read;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde::de::DeserializeOwned;
 use ureq::http::{HeaderMap, Response, Uri};
 use ureq::tls::{Certificate, RootCerts, TlsConfig};
 use ureq::{Agent, Body};
 
+use crate::date;
 use crate::hub::Watch;
 use crate::reference::Repo;
 use crate::settings::{Patience, Settings, Token};
@@ -276,7 +277,7 @@ impl Http {
         let repo = || asked.repo().clone();
         let token = self.token.is_some();
         let code = header(headers, "x-error-code").unwrap_or_default();
-        let wait = header(headers, "retry-after").and_then(|text| text.trim().parse().ok());
+        let wait = retry_after(headers);
         let later = Again::Later(wait.map(Duration::from_secs));
         let page = format!("{}/{}", self.endpoint_text, asked.repo());
         let (error, again) = match (status, code, asked) {
@@ -315,6 +316,18 @@ pub(crate) fn headline(error: &Error) -> String {
 
 pub(crate) fn header<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     headers.get(name)?.to_str().ok()
+}
+
+/// Seconds that an answer asks to wait, said as a number or as a date. The date is by the clock of who answers, where that
+/// is told. `None` where the time has come already: then our own pauses are right.
+fn retry_after(headers: &HeaderMap) -> Option<u64> {
+    let text = header(headers, "retry-after")?.trim();
+    let seconds = text.parse().ok().or_else(|| {
+        let here = SystemTime::now().duration_since(UNIX_EPOCH).ok()?.as_secs();
+        let there = header(headers, "date").and_then(|text| date::seconds(text, here));
+        Some(date::seconds(text, here)?.saturating_sub(there.unwrap_or(here)))
+    });
+    seconds.filter(|&seconds| seconds > 0)
 }
 
 fn host(uri: &Uri) -> String {

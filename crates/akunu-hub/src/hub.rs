@@ -15,7 +15,8 @@ use crate::choose::{Choice, Listed, Open, choose, listing};
 use crate::disk::{Disk, SystemDisk};
 use crate::download::{Download, Tally};
 use crate::http::{Http, headline};
-use crate::reference::{Reference, Repo};
+use crate::lock::{self, Lock};
+use crate::reference::{Reference, Repo, is_commit};
 use crate::settings::Settings;
 use crate::{Error, Result};
 
@@ -117,8 +118,7 @@ impl Hub {
         let repo = &reference.repo;
         let http = Http::new(&self.settings, self.cancel.clone())?;
         let _listener = Listener::new(self.cancel.clone(), http.agent());
-        let commit = api::commit(&http, repo, reference.revision(), watch)?;
-        let files = api::files(&http, repo, &commit, watch)?;
+        let (commit, files, is_new) = self.listed(&http, reference, watch)?;
         let listed: Vec<Listed> = files.iter().map(RemoteFile::listed).collect();
         let choice = choose(repo, &listed, reference.wanted.as_deref())?;
         let chosen: Vec<&RemoteFile> =
@@ -126,6 +126,12 @@ impl Hub {
 
         let download = Download { http: &http, cache: &self.cache, disk: &*self.disk, repo, commit: &commit };
         let total = chosen.iter().map(|f| f.size).sum();
+        // Where nothing changes, nothing is locked: a cache that can only be read is good enough.
+        let lock = if chosen.iter().all(|file| download.is_in_place(file)) {
+            None
+        } else {
+            Some(self.lock(&http, repo, watch)?)
+        };
         let missing: u64 = chosen.iter().map(|f| download.missing(f)).sum();
         self.check_room(repo, missing)?;
         if missing > 0 {
@@ -138,7 +144,40 @@ impl Hub {
         }
         // Only now: until here, offline use finds the model as it was before.
         self.cache.remember(repo, reference.revision(), &commit)?;
+        if is_new {
+            self.cache.keep_listing(repo, &commit, &files);
+        }
+        drop(lock);
         Ok(self.pulled(repo, commit, &choice, total, tally.received))
+    }
+
+    /// The commit of a reference, its files, and whether the hub had to say which. Of a commit that was listed before,
+    /// nothing is asked.
+    fn listed(
+        &self,
+        http: &Http,
+        reference: &Reference,
+        watch: &mut dyn Watch,
+    ) -> Result<(String, Vec<RemoteFile>, bool)> {
+        let (repo, revision) = (&reference.repo, reference.revision());
+        let known = |commit: &str| is_commit(commit).then(|| self.cache.listing(repo, commit)).flatten();
+        if let Some(files) = known(revision) {
+            return Ok((revision.to_string(), files, false));
+        }
+        let commit = api::commit(http, repo, revision, watch)?;
+        if let Some(files) = known(&commit) {
+            return Ok((commit, files, false));
+        }
+        let files = api::files(http, repo, &commit, watch)?;
+        Ok((commit, files, true))
+    }
+
+    /// Keeps removals away.
+    fn lock(&self, http: &Http, repo: &Repo, watch: &mut dyn Watch) -> Result<Lock> {
+        let lock = Lock::open(self.cache.pull_lock(repo))?;
+        let who = || format!("another process is removing what there is of {repo}");
+        lock::wait(http, watch, who, || lock.try_shared())?;
+        Ok(lock)
     }
 
     fn check_room(&self, repo: &Repo, needed: u64) -> Result<()> {

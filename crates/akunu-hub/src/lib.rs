@@ -14,12 +14,15 @@
 mod api;
 mod cache;
 mod choose;
+mod date;
 mod digest;
 mod disk;
 mod download;
 mod error;
 mod http;
 mod hub;
+mod listings;
+mod lock;
 mod reference;
 mod settings;
 

@@ -21,7 +21,7 @@ pub struct Model {
     /// Or why there is none.
     tokenizer: Result<Arc<dyn Tokenizer>, String>,
     eos_ids: Vec<u32>,
-    /// What it is called in listings: the file's name, or `embedded`.
+    /// What it is called in listings: the file's name, `embedded`, or what whoever opened it says.
     name: String,
 }
 
@@ -77,6 +77,11 @@ impl Model {
         eos_ids.sort_unstable();
         eos_ids.dedup();
         Model { weights, tokenizer, eos_ids, name: name.to_string() }
+    }
+
+    /// Under another name in listings, where the file's says little.
+    pub fn named(self, name: &str) -> Model {
+        Model { name: name.to_string(), ..self }
     }
 
     pub fn name(&self) -> &str {

@@ -60,7 +60,14 @@ pub fn run(command: Command) -> Result<(), Failure> {
 
 fn open(model: Option<&Path>) -> Result<Arc<Model>, Failure> {
     let model = match model {
-        Some(path) => Model::open(hub::resolve(path)?)?,
+        Some(path) => {
+            let path = hub::resolve(path)?;
+            let model = Model::open(&path)?;
+            match hub::name(&path, &model) {
+                Some(name) => model.named(&name),
+                None => model,
+            }
+        }
         None => Model::embedded()?,
     };
     Ok(Arc::new(model))

@@ -44,7 +44,11 @@ fn confirmed(name: &str, revisions: usize) -> Result<bool, Failure> {
     if !stdin.is_terminal() {
         return Err(Failure::usage("there is nobody to ask whether to remove it").hint("say so with --yes"));
     }
-    let what = if revisions == 1 { "1 revision".to_string() } else { format!("{revisions} revisions") };
+    let what = match revisions {
+        0 => "a download that was stopped".to_string(),
+        1 => "1 revision".to_string(),
+        _ => format!("{revisions} revisions"),
+    };
     output::note(&format!("remove {name} ({what})? y or n"));
     let mut answer = String::new();
     let read = stdin.lock().read_line(&mut answer);

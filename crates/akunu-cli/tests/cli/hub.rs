@@ -11,6 +11,8 @@ use std::time::Duration;
 
 use self::server::{COMMIT, FakeHub, Fault, sha256};
 use crate::common::{Done, akunu, finish, path};
+#[cfg(unix)]
+use crate::terminal::Terminal;
 
 const NAME: &str = "hf:tiny/model-GGUF";
 const MODEL: &[u8] = include_bytes!("../../../akunu/embedded/akunu-tales.gguf");
@@ -126,4 +128,112 @@ fn ctrl_c_keeps_what_has_arrived_and_exits_130() {
     let json: serde_json::Value = serde_json::from_str(&pulled.stdout).unwrap();
     assert_eq!(json["downloaded"], MODEL.len() - 1_000_000);
     assert!(Path::new(json["path"].as_str().unwrap()).starts_with(path(cache.path())));
+}
+
+#[test]
+fn safetensors_are_called_by_the_repositorys_name_and_not_by_the_commits() {
+    let model = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/models/llama-hd64-gqa2"));
+    let read = |name: &str| std::fs::read(model.join(name)).unwrap();
+    let (config, weights) = (read("config.json"), read("model.safetensors"));
+    let cache = tempfile::tempdir().unwrap();
+    let fake = FakeHub::new(&[("config.json", &config), ("model.safetensors", &weights)]);
+    let called = |name: &str| {
+        let done = run(&fake, cache.path(), &["inspect", name, "--json"]);
+        assert_eq!(done.code, 0, "{}", done.stderr);
+        let json: serde_json::Value = serde_json::from_str(&done.stdout).unwrap();
+        json["model"].as_str().unwrap().to_string()
+    };
+    assert_eq!(called(NAME), "tiny/model-GGUF");
+    assert_eq!(called(&format!("{NAME}:model.safetensors")), "tiny/model-GGUF");
+    let folder = cache.path().join("models--tiny--model-GGUF/snapshots").join(COMMIT);
+    assert_eq!(called(path(&folder)), "tiny/model-GGUF");
+    // Anywhere else a folder's name is its own.
+    assert_eq!(called(path(model)), "llama-hd64-gqa2");
+    let table = run(&fake, cache.path(), &["table", NAME, "--offline", "--json"]);
+    assert_eq!(table.code, 0, "{}", table.stderr);
+    assert!(table.stdout.contains("tiny/model-GGUF") && !table.stdout.contains(COMMIT), "{}", table.stdout);
+}
+
+#[test]
+fn the_variables_of_other_tools_are_heeded() {
+    let (home, fake) = (tempfile::tempdir().unwrap(), FakeHub::new(&[("a-Q8_0.gguf", MODEL)]));
+    let at_home = |args: &[&str], variables: &[(&str, &str)]| {
+        let mut command = command(&fake, home.path(), args);
+        command.env_remove("HF_HUB_CACHE").env_remove("HUGGINGFACE_HUB_CACHE").env_remove("HF_TOKEN_PATH");
+        command.env("HF_HOME", home.path()).envs(variables.iter().copied());
+        finish(command)
+    };
+    let last_token = || fake.requests("").last().unwrap().headers.get("authorization").cloned();
+    let pulled = at_home(&["pull", NAME], &[]);
+    assert_eq!(pulled.code, 0, "{}", pulled.stderr);
+    assert!(Path::new(pulled.stdout.trim_end()).starts_with(home.path().join("hub")), "{}", pulled.stdout);
+    assert_eq!(last_token(), None);
+    std::fs::write(home.path().join("token"), "hf_file\n").unwrap();
+    assert_eq!(at_home(&["pull", NAME], &[]).code, 0);
+    assert_eq!(last_token().as_deref(), Some("Bearer hf_file"));
+    assert_eq!(at_home(&["pull", NAME], &[("HF_TOKEN", "hf_variable")]).code, 0);
+    assert_eq!(last_token().as_deref(), Some("Bearer hf_variable"));
+
+    let asked = fake.requests("").len();
+    let offline = [("HF_HUB_OFFLINE", "1")];
+    assert_eq!(at_home(&["pull", NAME], &offline).stdout, pulled.stdout);
+    let missing = at_home(&["pull", "hf:tiny/other"], &offline);
+    assert_eq!(missing.code, 1);
+    assert!(missing.stderr.contains("offline mode is on"), "{}", missing.stderr);
+    assert_eq!(fake.requests("").len(), asked);
+}
+
+#[cfg(unix)]
+fn on_terminal(fake: &FakeHub, cache: &Path, args: &[&str]) -> Terminal {
+    let mut command = command(fake, cache, args);
+    command.env("TERM", "xterm").env_remove("NO_COLOR");
+    Terminal::new(command, 80)
+}
+
+#[cfg(unix)]
+#[test]
+fn on_a_terminal_rm_asks_and_only_yes_is_yes() {
+    let (cache, fake) = (tempfile::tempdir().unwrap(), FakeHub::new(&[("a-Q8_0.gguf", MODEL)]));
+    assert_eq!(run(&fake, cache.path(), &["pull", NAME]).code, 0);
+    let answer = |keys: &str| {
+        let mut terminal = on_terminal(&fake, cache.path(), &["rm", NAME]);
+        terminal.expect("remove hf:tiny/model-GGUF (1 revision)? y or n");
+        terminal.type_keys(keys);
+        terminal.end()
+    };
+    // No, return alone, another word, the end of the input.
+    for no in ["n\r", "\r", "yellow\r", "\x04"] {
+        let (code, shown) = answer(no);
+        assert_eq!(code, Some(0), "{shown}");
+        assert!(shown.contains("nothing was removed"), "{shown}");
+        assert!(run(&fake, cache.path(), &["models"]).stdout.contains(NAME));
+    }
+    let (code, shown) = answer("Y\r");
+    assert_eq!(code, Some(0), "{shown}");
+    assert!(shown.contains("removed hf:tiny/model-GGUF"), "{shown}");
+    assert!(run(&fake, cache.path(), &["models"]).stdout.is_empty());
+}
+
+#[cfg(unix)]
+#[test]
+fn a_download_shows_a_bar_is_not_removed_meanwhile_and_is_resumed_after_ctrl_c() {
+    let (cache, fake) = (tempfile::tempdir().unwrap(), FakeHub::new(&[("a-Q8_0.gguf", MODEL)]));
+    fake.fault("/resolve/", Fault::Stall(1 << 20, Duration::from_secs(60)), 1);
+    let mut terminal = on_terminal(&fake, cache.path(), &["pull", NAME]);
+    terminal.expect("downloading");
+    terminal.expect("1.00 MiB/4.04 MiB");
+    let refused = run(&fake, cache.path(), &["rm", NAME, "--yes"]);
+    assert_eq!(refused.code, 1);
+    assert!(refused.stderr.starts_with("error: tiny/model-GGUF is being downloaded"), "{}", refused.stderr);
+    assert!(refused.stderr.contains("hint: try again"), "{}", refused.stderr);
+    terminal.interrupt();
+    terminal.expect("stopped; what has arrived is kept");
+    assert_eq!(terminal.end().0, Some(130));
+    let blobs = cache.path().join("models--tiny--model-GGUF/blobs");
+    let part = blobs.join(format!("{}.incomplete", sha256(MODEL)));
+    assert!(std::fs::read(&part).unwrap() == MODEL[..1 << 20]);
+    let pulled = run(&fake, cache.path(), &["pull", NAME]);
+    assert_eq!(pulled.code, 0, "{}", pulled.stderr);
+    assert_eq!(fake.requests("/resolve/")[1].headers["range"], "bytes=1048576-");
+    assert!(!part.exists());
 }

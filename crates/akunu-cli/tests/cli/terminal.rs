@@ -1,4 +1,4 @@
-//! `chat` on a terminal: keys in, what a screen would show out.
+//! A terminal: keys in, what a screen would show out; and `chat` on it.
 #![cfg(unix)]
 #![allow(clippy::unwrap_used)] // helpers of tests; the lint knows only functions marked as tests
 
@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const DIM: &str = "\x1b[2m";
 
 /// A program on a pseudo-terminal, and all that it has written there.
-struct Terminal {
+pub struct Terminal {
     child: Child,
     keys: File,
     screen: Arc<Mutex<Vec<u8>>>,
@@ -31,7 +31,7 @@ struct Terminal {
 }
 
 impl Terminal {
-    fn new(mut command: Command, columns: u16) -> Terminal {
+    pub fn new(mut command: Command, columns: u16) -> Terminal {
         let main = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
         grantpt(&main).unwrap();
         unlockpt(&main).unwrap();
@@ -55,7 +55,7 @@ impl Terminal {
         Terminal { child, keys, screen, seen: 0 }
     }
 
-    fn type_keys(&mut self, keys: &str) {
+    pub fn type_keys(&mut self, keys: &str) {
         self.keys.write_all(keys.as_bytes()).unwrap();
     }
 
@@ -64,7 +64,7 @@ impl Terminal {
     }
 
     /// Waits until this is shown, and gives what was shown up to its end.
-    fn expect(&mut self, text: &str) -> String {
+    pub fn expect(&mut self, text: &str) -> String {
         let start = Instant::now();
         loop {
             let shown = self.unseen();
@@ -78,13 +78,13 @@ impl Terminal {
         }
     }
 
-    fn interrupt(&self) {
+    pub fn interrupt(&self) {
         let kill = Command::new("sh").arg("-c").arg(format!("kill -INT {}", self.child.id())).status();
         assert!(kill.unwrap().success());
     }
 
     /// Waits for the end, and gives the exit code and what was shown since.
-    fn end(mut self) -> (Option<i32>, String) {
+    pub fn end(mut self) -> (Option<i32>, String) {
         let start = Instant::now();
         while self.child.try_wait().unwrap().is_none() {
             assert!(start.elapsed() < PATIENCE, "it does not end: {:?}", self.unseen());

@@ -47,11 +47,13 @@ fn the_cache_is_laid_out_as_other_tools_have_it() {
     let (large, small) = (sha256(&weights), git_oid(config));
     let folder = "models--tiny--model-GGUF";
     let mut expected = vec![
+        format!(".locks/{folder}/pull.lock"),
         format!(".locks/{folder}/{large}.lock"),
         format!(".locks/{folder}/{small}.lock"),
         format!("{folder}/blobs/{large}"),
         format!("{folder}/blobs/{small}"),
         format!("{folder}/refs/main"),
+        format!("{folder}/.listings/{COMMIT}.json"),
         format!("{folder}/snapshots/{COMMIT}/config.json -> ../../blobs/{small}"),
         format!("{folder}/snapshots/{COMMIT}/model.safetensors -> ../../blobs/{large}"),
     ];
@@ -134,18 +136,114 @@ fn the_list_and_the_removal_count_shared_bytes_once() {
     let about: Vec<_> =
         listed[0].revisions.iter().map(|r| (&*r.commit, r.refs.join(","), r.bytes())).collect();
     assert_eq!(about, [(COMMIT, String::new(), 1500), (&*second, "main".to_string(), 1700)]);
-    // The blobs, and the name of a commit in refs.
-    assert_eq!(listed[0].bytes, 1000 + 500 + 700 + 40);
+    let listing = |commit: &str| {
+        let path =
+            cache_folder.path().join("models--tiny--model-GGUF/.listings").join(format!("{commit}.json"));
+        fs::metadata(path).unwrap().len()
+    };
+    let (first_listing, second_listing) = (listing(COMMIT), listing(&second));
+    // The blobs, the name of a commit in refs, and what is known of both commits.
+    assert_eq!(listed[0].bytes, 1000 + 500 + 700 + 40 + first_listing + second_listing);
 
     assert!(matches!(cache.remove(&repo(), Some("other")), Err(Error::NotCached { .. })));
     let removed = cache.remove(&repo(), Some(&COMMIT[..8])).unwrap();
-    assert_eq!((removed.bytes, removed.revisions), (500, 1));
+    assert_eq!((removed.bytes, removed.revisions), (500 + first_listing, 1));
     assert_eq!(cache.list().unwrap()[0].revisions.len(), 1);
     assert_eq!(fs::read(pull("a.gguf").path).unwrap(), shared);
     let removed = cache.remove(&repo(), None).unwrap();
-    assert_eq!((removed.bytes, removed.revisions), (1740, 1));
+    assert_eq!((removed.bytes, removed.revisions), (1740 + second_listing, 1));
     assert!(cache.list().unwrap().is_empty());
     assert!(matches!(cache.remove(&repo(), None), Err(Error::NotCached { .. })));
+}
+
+#[test]
+fn a_commit_that_is_cached_needs_no_hub() {
+    let cache = tempfile::tempdir().unwrap();
+    let (small, large) = (bytes(10, 1), bytes(20, 2));
+    let fake = FakeHub::new(&[("m-Q4_0.gguf", &small), ("m-Q8_0.gguf", &large)]);
+    let pinned = |rest: &str| reference(&format!("hf:tiny/model-GGUF@{COMMIT}{rest}"));
+    let online = hub(&fake.url, cache.path());
+    online.pull(&reference("hf:tiny/model-GGUF:Q8_0"), &mut Silent).unwrap();
+    let asked = fake.requests("").len();
+    for wanted in [":Q8_0", ":m-Q8_0.gguf"] {
+        let mut notes = Notes::default();
+        let pulled = online.pull(&pinned(wanted), &mut notes).unwrap();
+        assert_eq!((fs::read(pulled.path).unwrap(), pulled.downloaded), (large.clone(), 0));
+        assert_eq!((notes.total, notes.notes.len()), (0, 0), "{notes:?}");
+    }
+    assert_eq!(fake.requests("").len(), asked);
+
+    // The commit's first choice is another file than the one that is here: known without asking, and brought.
+    let pulled = online.pull(&pinned(""), &mut Silent).unwrap();
+    assert_eq!(fs::read(pulled.path).unwrap(), small);
+    assert_eq!(fake.requests("/api/").len(), asked - 1);
+
+    // Nobody there at all, and nothing to say about it.
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let mut notes = Notes::default();
+    hub(&format!("http://{closed}"), cache.path()).pull(&pinned(""), &mut notes).unwrap();
+    assert!(notes.notes.is_empty(), "{notes:?}");
+    let mut offline = settings(&fake.url, cache.path());
+    offline.offline = true;
+    let pulled = akunu_hub::Hub::new(offline).pull(&pinned(""), &mut Silent).unwrap();
+    assert_eq!(fs::read(pulled.path).unwrap(), small);
+}
+
+#[test]
+fn a_listing_that_is_damaged_or_leads_away_is_asked_for_again() {
+    let (cache, weights) = (tempfile::tempdir().unwrap(), bytes(10, 1));
+    let fake = FakeHub::new(&[("m.gguf", &weights)]);
+    let pinned = reference(&format!("hf:tiny/model-GGUF@{COMMIT}"));
+    let path = cache.path().join("models--tiny--model-GGUF/.listings").join(format!("{COMMIT}.json"));
+    let mut listed = 0;
+    let away = format!(r#"[{{"path":"../../m.gguf","size":10,"sum":"{}"}}]"#, sha256(&weights));
+    for damage in ["", "[", r#"[{"path":"m.gguf","size":10,"sum":"../x"}]"#, &away] {
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, damage).unwrap();
+        let pulled = hub(&fake.url, cache.path()).pull(&pinned, &mut Silent).unwrap();
+        assert_eq!(fs::read(pulled.path).unwrap(), weights);
+        listed += 1;
+        assert_eq!(fake.requests("/tree/").len(), listed, "{damage}");
+        assert!(fs::read_to_string(&path).unwrap().contains(&sha256(&weights)));
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn a_cache_that_can_only_be_read_is_good_enough() {
+    use std::os::unix::fs::PermissionsExt;
+    let (cache, weights) = (tempfile::tempdir().unwrap(), bytes(10, 1));
+    let fake = FakeHub::new(&[("m.gguf", &weights)]);
+    let hub = hub(&fake.url, cache.path());
+    hub.pull(&reference("hf:tiny/model-GGUF"), &mut Silent).unwrap();
+    // As other tools leave it: neither this program's locks nor its listings. Nor can a file take the place of a folder.
+    fs::remove_dir_all(cache.path().join(".locks")).unwrap();
+    fs::write(cache.path().join(".locks"), "").unwrap();
+    let listings = cache.path().join("models--tiny--model-GGUF/.listings");
+    fs::remove_dir_all(&listings).unwrap();
+    fs::write(&listings, "").unwrap();
+    fs::set_permissions(cache.path(), fs::Permissions::from_mode(0o555)).unwrap();
+    let pulled = hub.pull(&reference("hf:tiny/model-GGUF"), &mut Silent);
+    fs::set_permissions(cache.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    assert_eq!(fs::read(pulled.unwrap().path).unwrap(), weights);
+}
+
+#[test]
+fn a_path_in_the_cache_tells_its_repository() {
+    for (path, found) in [
+        (format!("/c/models--tiny--model-GGUF/snapshots/{COMMIT}"), true),
+        (format!("/c/models--tiny--model-GGUF/snapshots/{COMMIT}/a/model.safetensors"), true),
+        (format!("models--tiny--model-GGUF/snapshots/{COMMIT}"), true),
+        (format!("/c/models--tiny--model-GGUF/snapshots/{}", &COMMIT[1..]), false),
+        (format!("/c/models--tiny--model-GGUF/blobs/{COMMIT}"), false),
+        (format!("/c/tiny/snapshots/{COMMIT}"), false),
+        (format!("/c/models--tiny--..--x/snapshots/{COMMIT}"), false),
+        (format!("snapshots/{COMMIT}"), false),
+        ("/".to_string(), false),
+        (String::new(), false),
+    ] {
+        assert_eq!(Cache::repo_of(Path::new(&path)), found.then(repo), "{path}");
+    }
 }
 
 #[test]

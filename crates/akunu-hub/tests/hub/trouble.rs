@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use akunu_hub::{Disk, Error, Hub, Silent, SystemDisk, Token};
+use akunu_hub::{Cache, Disk, Error, Hub, Silent, SystemDisk, Token, Watch};
 
-use crate::server::{FakeHub, Fault, sha256};
+use crate::server::{COMMIT, FakeHub, Fault, sha256};
 use crate::{Notes, bytes, hub, reference, settings};
 
 const MODEL: &str = "hf:tiny/model-GGUF";
@@ -188,6 +188,30 @@ fn retry_after_is_honoured_and_a_long_one_is_told() {
 }
 
 #[test]
+fn retry_after_may_be_a_date_by_the_servers_clock() {
+    let (cache, fake) = (tempfile::tempdir().unwrap(), FakeHub::new(&[("m.gguf", &bytes(10, 1))]));
+    let pull = |notes: &mut Notes| hub(&fake.url, cache.path()).pull(&reference(MODEL), notes);
+    const DATE: (&str, &str) = ("date", "Sun, 06 Nov 1994 08:49:37 GMT");
+    const FAR: &[(&str, &str)] = &[DATE, ("retry-after", "Sun, 06 Nov 1994 08:59:37 GMT")];
+    fake.fault("/revision/", Fault::Status(429, FAR), 1);
+    let error = pull(&mut Notes::default()).unwrap_err();
+    assert!(matches!(error, Error::RateLimited { seconds: Some(600), .. }), "{error}");
+
+    const NEAR: &[(&str, &str)] = &[DATE, ("retry-after", "Sunday, 06-Nov-94 08:49:38 GMT")];
+    fake.fault("/revision/", Fault::Status(503, NEAR), 1);
+    // Without the server's clock it is ours, by which this is over: our own pause it is.
+    fake.fault("/resolve/", Fault::Status(429, &[("retry-after", "Sun Nov  6 08:59:37 1994")]), 1);
+    let (started, mut notes) = (Instant::now(), Notes::default());
+    pull(&mut notes).unwrap();
+    assert!(started.elapsed() >= Duration::from_secs(1));
+    assert_eq!(notes.notes.len(), 1, "{notes:?}");
+    assert!(notes.notes[0].contains("503") && notes.notes[0].contains("in 1 s"), "{notes:?}");
+    fake.fault("/revision/", Fault::Status(429, &[("retry-after", "Fri, 31 Dec 9999 23:59:59 GMT")]), 1);
+    let error = pull(&mut Notes::default()).unwrap_err();
+    assert!(matches!(error, Error::RateLimited { seconds: Some(1_000_000_000..), .. }), "{error}");
+}
+
+#[test]
 fn a_server_that_stumbles_is_asked_again() {
     let (cache, fake) = (tempfile::tempdir().unwrap(), FakeHub::new(&[("m.gguf", &bytes(10, 1))]));
     for part in ["/revision/", "/tree/", "/resolve/"] {
@@ -324,6 +348,79 @@ fn a_server_that_falls_silent_is_asked_again() {
     settings.patience.idle = Duration::from_millis(500);
     let pulled = Hub::new(settings).pull(&reference(MODEL), &mut Silent).unwrap();
     assert_eq!(fs::read(&pulled.path).unwrap(), weights);
+}
+
+#[test]
+fn what_is_being_downloaded_is_not_removed() {
+    let (cache_folder, weights) = (tempfile::tempdir().unwrap(), bytes(SIZE, 1));
+    let fake = FakeHub::new(&[("m.gguf", &weights)]);
+    let repo = akunu_hub::Repo::new("tiny", "model-GGUF").unwrap();
+    let cache = Cache::new(cache_folder.path());
+    // An older commit is there whole.
+    hub(&fake.url, cache_folder.path()).pull(&reference(MODEL), &mut Silent).unwrap();
+    let newer = bytes(SIZE, 2);
+    fake.commit(&"f".repeat(40), &[("m.gguf", &newer)]);
+    fake.fault("/resolve/", Fault::Stall(700_000, Duration::from_secs(60)), 1);
+    let cancel = Arc::new(AtomicBool::new(false));
+    let hub = hub(&fake.url, cache_folder.path()).with_cancel(cancel.clone());
+    let pull = std::thread::spawn(move || hub.pull(&reference(MODEL), &mut Silent));
+    let part = incomplete(cache_folder.path(), &newer);
+    while !fs::metadata(&part).is_ok_and(|m| m.len() == 700_000) {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    for revision in [None, Some("main"), Some(&COMMIT[..8])] {
+        let error = cache.remove(&repo, revision).unwrap_err();
+        assert!(matches!(error, Error::Busy { .. }), "{error}");
+    }
+    cancel.store(true, Ordering::Relaxed);
+    assert!(matches!(pull.join().unwrap(), Err(Error::Interrupted)));
+    assert_eq!(blobs(cache_folder.path()).len(), 2);
+    assert_eq!(fs::metadata(&part).unwrap().len(), 700_000);
+    assert_eq!(cache.remove(&repo, None).unwrap().revisions, 1);
+    assert!(blobs(cache_folder.path()).is_empty());
+}
+
+#[test]
+fn what_another_tool_downloads_is_not_removed() {
+    let (cache_folder, weights) = (tempfile::tempdir().unwrap(), bytes(10, 1));
+    let fake = FakeHub::new(&[("m.gguf", &weights)]);
+    hub(&fake.url, cache_folder.path()).pull(&reference(MODEL), &mut Silent).unwrap();
+    let (cache, repo) =
+        (Cache::new(cache_folder.path()), akunu_hub::Repo::new("tiny", "model-GGUF").unwrap());
+    // It locks the blob, and knows of nothing else.
+    let path = cache_folder.path().join(".locks/models--tiny--model-GGUF/other.lock");
+    let lock = fs::File::create(path).unwrap();
+    lock.lock().unwrap();
+    assert!(matches!(cache.remove(&repo, None), Err(Error::Busy { .. })));
+    drop(lock);
+    assert_eq!(cache.remove(&repo, None).unwrap().revisions, 1);
+}
+
+#[test]
+fn a_pull_waits_for_a_removal_and_says_so() {
+    let (cache, weights) = (tempfile::tempdir().unwrap(), bytes(10, 1));
+    let fake = FakeHub::new(&[("m.gguf", &weights)]);
+    let path = cache.path().join(".locks/models--tiny--model-GGUF/pull.lock");
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    let removal = fs::File::create(path).unwrap();
+    removal.lock().unwrap();
+    let (sender, told) = std::sync::mpsc::channel();
+    let hub = hub(&fake.url, cache.path());
+    let pull = std::thread::spawn(move || hub.pull(&reference(MODEL), &mut Told(sender)));
+    let note = told.recv_timeout(Duration::from_secs(60)).unwrap();
+    assert!(note.contains("is removing") && note.contains("waiting"), "{note}");
+    assert!(fake.requests("/resolve/").is_empty());
+    drop(removal);
+    assert_eq!(fs::read(pull.join().unwrap().unwrap().path).unwrap(), weights);
+}
+
+#[derive(Debug)]
+struct Told(std::sync::mpsc::Sender<String>);
+
+impl Watch for Told {
+    fn note(&mut self, text: &str) {
+        self.0.send(text.to_string()).unwrap();
+    }
 }
 
 /// What the next test starts, twice.

@@ -1,0 +1,64 @@
+//! Locks between processes, held until they are dropped or the process ends in whatever way. Their files are never removed:
+//! whoever waits for one has it open already, and would wait for another than whoever comes next.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::cache::make_parent;
+use crate::http::Http;
+use crate::hub::Watch;
+use crate::{Error, Result};
+
+const TICK: Duration = Duration::from_millis(100);
+
+#[derive(Debug)]
+pub(crate) struct Lock {
+    file: File,
+    path: PathBuf,
+}
+
+impl Lock {
+    pub fn open(path: PathBuf) -> Result<Lock> {
+        make_parent(&path)?;
+        let file = OpenOptions::new().create(true).truncate(false).write(true).open(&path);
+        let file = file.map_err(|error| Error::io("open", &path, error))?;
+        Ok(Lock { file, path })
+    }
+
+    /// Whether it is held now, by nobody else.
+    pub fn try_alone(&self) -> Result<bool> {
+        self.taken(self.file.try_lock())
+    }
+
+    /// Whether it is held now, perhaps with others.
+    pub fn try_shared(&self) -> Result<bool> {
+        self.taken(self.file.try_lock_shared())
+    }
+
+    fn taken(&self, outcome: std::result::Result<(), TryLockError>) -> Result<bool> {
+        match outcome {
+            Ok(()) => Ok(true),
+            Err(TryLockError::WouldBlock) => Ok(false),
+            Err(TryLockError::Error(error)) => Err(Error::io("lock", &self.path, error)),
+        }
+    }
+}
+
+/// Tries until it is held; who has it instead is told once. An interrupt ends the waiting.
+pub(crate) fn wait(
+    http: &Http,
+    watch: &mut dyn Watch,
+    who: impl FnOnce() -> String,
+    mut attempt: impl FnMut() -> Result<bool>,
+) -> Result<()> {
+    let mut who = Some(who);
+    while !attempt()? {
+        if let Some(who) = who.take() {
+            watch.note(&format!("{}: waiting for it", who()));
+        }
+        http.check()?;
+        std::thread::sleep(TICK);
+    }
+    Ok(())
+}
