@@ -217,7 +217,7 @@ fn main() -> Result<(), DeviceError> {
     println!("{}", device.capabilities().detail);
     let ceiling = read_bandwidth(device.threads());
     println!("read bandwidth {ceiling:.1} GB/s");
-    println!("{:14} {:>7} {:>5} {:>9} {:>9} {:>9}", "", "GB/s", "of it", "GOP/s x4", "x16", "x64");
+    println!("{:14} {:>7} {:>5} {:>9} {:>9} {:>9} {:>9}", "", "GB/s", "of it", "GOP/s x4", "x16", "x64", "x256");
     let affine =
         Affine::all().filter(|a| a.group() == 64 && a.scales() == ScaleType::BF16).map(DType::Affine);
     let wanted = |dtype: &DType| {
@@ -227,7 +227,7 @@ fn main() -> Result<(), DeviceError> {
         let (s, _, bytes) = measure(options, dtype, 1)?;
         let speed = bytes / s / 1e9;
         let mut line = format!("{:14} {speed:7.1} {:4.0}%", dtype.name(), 100.0 * speed / ceiling);
-        for rows in [4, 16, 64] {
+        for rows in [4, 16, 64, 256] {
             let (s, weights, _) = measure(options, dtype, rows)?;
             line += &format!(" {:9.1}", 2.0 * weights * rows as f64 / s / 1e9);
         }

@@ -7,7 +7,7 @@ use akunu_plan::{Kernel, Row};
 use bytemuck::AnyBitPattern;
 
 use crate::panel::Scratch;
-use crate::tile::TileFn;
+use crate::tile::TileKernel;
 
 /// # Safety
 /// The command's pointers were checked against its parameters, and the rows of the pass against its table.
@@ -18,7 +18,7 @@ pub(crate) struct Command {
     pub(crate) run: Run,
     pub(crate) kernel: Kernel,
     /// Products of its weights' type; of no meaning to kernels without weights.
-    pub(crate) tile: TileFn,
+    pub(crate) tile: TileKernel,
     /// In the order of [`Kernel::bindings`].
     pub(crate) bindings: [*mut u8; MAX_BINDINGS],
     pub(crate) params: [u8; PARAM_BYTES],

@@ -13,7 +13,7 @@ use crate::host;
 use crate::isa::Isa;
 use crate::isa::table::Kernels;
 use crate::memory::{Buffer, Owned};
-use crate::panel::{Scratch, TILE_ROWS};
+use crate::panel::{AMX_ROWS, Scratch};
 use crate::pool::Pool;
 use crate::prepare::{Buffers, Prepared, prepare};
 use crate::walk::{State, Walk};
@@ -88,7 +88,7 @@ impl CpuDevice {
                 q8_activations: true,
                 unified_memory: true,
                 chain: 32,
-                prefill_rows: TILE_ROWS,
+                prefill_rows: AMX_ROWS,
                 workspace_bytes: bytes * threads as u64,
                 available_bytes: host::available_bytes(),
             },

@@ -5,8 +5,16 @@ use crate::quants::{Min, Quant, Sub};
 
 /// Rows that share one unpacked panel.
 pub(crate) const TILE_ROWS: usize = 64;
+/// The same where multiplying is so fast that unpacking shows.
+pub(crate) const AMX_ROWS: usize = 256;
 /// Blocks of 32 in a panel: one round of the sixteen lanes.
 pub(crate) const PANEL_BLOCKS: usize = 16;
+/// Panels that AMX unpacks at most: rows of 28,672 inputs, which is the widest layer of LLaMA 70B.
+pub(crate) const MAX_ROUNDS: usize = 56;
+/// Of which so many are multiplied before their sums are scaled.
+pub(crate) const ROUNDS: usize = 4;
+/// Integer sums of these: two halves of a block, each round, sixteen rows by sixteen outputs.
+pub(crate) const AMX_SUMS: usize = 2 * ROUNDS * 256;
 /// Outputs and elements of a panel of float weights.
 pub(crate) const FLOAT_OUTPUTS: usize = 8;
 pub(crate) const FLOAT_CHUNK: usize = 512;
@@ -64,6 +72,10 @@ impl Panel {
     }
 }
 
+/// `[half][round][row][output]`
+#[repr(C, align(64))]
+pub(crate) struct AmxSums(pub(crate) [i32; AMX_SUMS]);
+
 /// Sixteen blocks of one row's activations.
 #[derive(Clone, Copy)]
 pub(crate) struct Chunk {
@@ -88,11 +100,13 @@ pub(crate) struct Scratch {
     /// `[row][class of block][output]`, or `[output][row][lane]` for float weights.
     pub(crate) acc: [f32; TILE_ROWS * 256],
     pub(crate) panel: Panel,
+    pub(crate) rounds: [Panel; MAX_ROUNDS],
+    pub(crate) amx: AmxSums,
     /// `[output][element]`
     pub(crate) floats: [f32; FLOAT_OUTPUTS * FLOAT_CHUNK],
     /// Products before their epilogue: `[row][32]`.
-    pub(crate) tile: [f32; TILE_ROWS * 32],
-    pub(crate) tile_up: [f32; TILE_ROWS * 32],
+    pub(crate) tile: [f32; AMX_ROWS * 32],
+    pub(crate) tile_up: [f32; AMX_ROWS * 32],
     /// One head on its way to the cache.
     pub(crate) head: [f32; MAX_HEAD],
     /// `[state][head dim]`

@@ -2,7 +2,7 @@
 
 use std::cell::UnsafeCell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 
 use crate::stages::{Patience, Stage, Stages};
@@ -21,6 +21,8 @@ struct Shared {
     /// Written by the caller between submissions, when no part can be taken.
     work: UnsafeCell<Option<*const dyn Work>>,
     quit: AtomicBool,
+    /// Threads that are up.
+    started: AtomicUsize,
 }
 
 // SAFETY: `work` is written only by the pool's owner while no stage is running, and read only by whoever has taken a
@@ -58,6 +60,7 @@ impl Pool {
             stages: Stages::new(workers),
             work: UnsafeCell::new(None),
             quit: AtomicBool::new(false),
+            started: AtomicUsize::new(0),
         });
         // Dropped on an error, it tells those that started to quit.
         let mut pool = Pool { shared, threads: Vec::with_capacity(workers - 1), busy: busy(workers) };
@@ -65,6 +68,10 @@ impl Pool {
             let (shared, busy) = (Arc::clone(&pool.shared), pool.busy);
             let thread = std::thread::Builder::new().name(format!("akunu-{worker}"));
             pool.threads.push(thread.spawn(move || serve(&shared, worker, busy))?);
+        }
+        // What a thread allocates and maps when it starts is not to fall between a stream's tokens.
+        while pool.shared.started.load(Ordering::Relaxed) < pool.threads.len() {
+            std::thread::yield_now();
         }
         Ok(pool)
     }
@@ -93,6 +100,7 @@ impl Pool {
 }
 
 fn serve(shared: &Shared, worker: usize, busy: Patience) {
+    shared.started.fetch_add(1, Ordering::Relaxed);
     loop {
         let stage = shared.stages.now();
         if shared.quit.load(Ordering::Relaxed) {

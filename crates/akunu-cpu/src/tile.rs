@@ -1,4 +1,4 @@
-//! Products of at most sixteen outputs by at most [`TILE_ROWS`] rows: what every matrix kernel is made of.
+//! Products of at most sixteen outputs by a few dozen rows: what every matrix kernel is made of.
 //!
 //! # Canonical arithmetic
 //! The bits of a product do not depend on the instruction set, on how many rows are multiplied at once, or on the
@@ -34,7 +34,7 @@ pub(crate) struct Tile {
     /// The first row of activations (q8 for quantised weights, else f32), and the bytes from one row to the next.
     pub(crate) x: *const u8,
     pub(crate) x_stride: usize,
-    /// 1 ..= [`TILE_ROWS`]
+    /// 1 ..= [`TileKernel::rows`]
     pub(crate) rows: usize,
     pub(crate) inputs: usize,
     pub(crate) scratch: *mut Scratch,
@@ -43,7 +43,13 @@ pub(crate) struct Tile {
     pub(crate) out_stride: usize,
 }
 
-pub(crate) type TileFn = unsafe fn(&Tile);
+/// The products of a weight type on an instruction set.
+#[derive(Clone, Copy)]
+pub(crate) struct TileKernel {
+    pub(crate) run: unsafe fn(&Tile),
+    /// The most rows of a tile.
+    pub(crate) rows: usize,
+}
 
 /// Sixteen blocks' integers and what scales them.
 pub(crate) struct Terms<T> {
@@ -69,6 +75,24 @@ pub(crate) trait Dot<Q: Quant>: Lanes {
     /// # Safety
     /// `blocks` blocks can be read in each chunk, and 256 accumulators written.
     unsafe fn multiply<const R: usize>(panel: *const Panel, blocks: usize, x: [Chunk; R], acc: [*mut f32; R]);
+}
+
+/// How an instruction set multiplies by a quantised type.
+pub(crate) trait Products<Q: Quant> {
+    /// The most rows of a tile.
+    const ROWS: usize = TILE_ROWS;
+
+    /// # Safety
+    /// Everything that the tile points to is there, and the instruction set is too.
+    unsafe fn quantised(t: &Tile);
+}
+
+impl<V: Dot<Q>, Q: Quant> Products<Q> for V {
+    #[inline(always)]
+    unsafe fn quantised(t: &Tile) {
+        // SAFETY: passed on.
+        unsafe { quantised::<V, Q>(t) }
+    }
 }
 
 /// Fewer rows than this take the weights as they stand.
@@ -155,7 +179,7 @@ fn add_terms<V: Lanes, Q: Quant>(t: Terms<V>, dx: V, acc: V) -> V {
 
 /// The planes of row `r` of the activations, from block `b` on.
 #[inline(always)]
-unsafe fn chunk(t: &Tile, r: usize, b: usize) -> Chunk {
+pub(crate) unsafe fn chunk(t: &Tile, r: usize, b: usize) -> Chunk {
     // SAFETY: a q8 row of `inputs` elements.
     unsafe {
         let row = t.x.add(r * t.x_stride);
@@ -178,10 +202,7 @@ unsafe fn panels<V: Dot<Q>, Q: Quant>(t: &Tile) {
         let mut first = 0;
         while first < blocks {
             let count = PANEL_BLOCKS.min(blocks - first);
-            let rows = std::array::from_fn(|o| {
-                // Outputs past the last repeat it; nobody reads their sums.
-                t.weights.add(o.min(t.outputs - 1) * t.stride + first / 8 * Q::OCTET_BYTES)
-            });
+            let rows = panel_rows::<Q>(t, first);
             V::unpack(panel, &rows, count);
             if Q::PLANES {
                 t.planes.unpack::<V>(panel, t.outputs, first, count);
@@ -204,8 +225,30 @@ unsafe fn panels<V: Dot<Q>, Q: Quant>(t: &Tile) {
             }
             first += count;
         }
-        for r in 0..t.rows {
-            tree_of_lanes::<V>(acc.add(r * 256), blocks).store(t.out.add(r * t.out_stride));
+        sum_lanes::<V>(t, acc, 0, t.rows);
+    }
+}
+
+/// Where the sixteen outputs' weights have block `first`, which begins an octet.
+#[inline(always)]
+pub(crate) unsafe fn panel_rows<Q: Quant>(t: &Tile, first: usize) -> [*const u8; 16] {
+    let mut rows = [t.weights; 16];
+    for (o, row) in rows.iter_mut().enumerate() {
+        // Outputs past the last repeat it; nobody reads their sums.
+        // SAFETY: an output of the tile, and a block of its row.
+        *row = unsafe { t.weights.add(o.min(t.outputs - 1) * t.stride + first / 8 * Q::OCTET_BYTES) };
+    }
+    rows
+}
+
+/// Ends `rows` rows from `first` on: `acc` is `[row][lane][output]`.
+#[inline(always)]
+pub(crate) unsafe fn sum_lanes<V: Lanes>(t: &Tile, acc: *const f32, first: usize, rows: usize) {
+    for r in 0..rows {
+        // SAFETY: a row of the accumulators and of the tile.
+        unsafe {
+            let out = t.out.add((first + r) * t.out_stride);
+            tree_of_lanes::<V>(acc.add(r * 256), t.inputs / 32).store(out);
         }
     }
 }

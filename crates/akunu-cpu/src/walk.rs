@@ -100,6 +100,7 @@ mod tests {
     use super::*;
     use crate::command::Run;
     use crate::pool::Pool;
+    use crate::tile::TileKernel;
 
     fn command(run: Run, counter: &AtomicU32) -> Command {
         let mut bindings = [std::ptr::null_mut(); MAX_BINDINGS];
@@ -107,7 +108,7 @@ mod tests {
         Command {
             run,
             kernel: Kernel::RopeAngles,
-            tile: |_| (),
+            tile: TileKernel { run: |_| (), rows: 1 },
             bindings,
             params: [0; PARAM_BYTES],
             logit_capacity: 1,

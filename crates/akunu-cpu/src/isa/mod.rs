@@ -4,6 +4,8 @@
 //! [`Lanes`], and instantiated for each set behind a `target_feature` wrapper (see `table.rs`).
 
 #[cfg(target_arch = "x86_64")]
+pub(crate) mod amx;
+#[cfg(target_arch = "x86_64")]
 pub(crate) mod avx2;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx512;
@@ -28,25 +30,28 @@ pub enum Isa {
     Avx2,
     /// AVX-512 F, BW, VL, DQ and VNNI.
     Avx512,
+    /// AVX-512, and integer matrix products of many rows on AMX's tiles.
+    Amx,
 }
 
 /// Why an instruction set cannot be had.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IsaError {
-    #[error("AKUNU_ISA={0} is not an instruction set; use one of scalar, avx2, avx512")]
+    #[error("AKUNU_ISA={0} is not an instruction set; use one of scalar, avx2, avx512, amx")]
     Unknown(String),
     #[error("this processor does not have {}; the best it has is {}", .asked.name(), .best.name())]
     Unavailable { asked: Isa, best: Isa },
 }
 
 impl Isa {
-    pub const ALL: [Isa; 3] = [Isa::Scalar, Isa::Avx2, Isa::Avx512];
+    pub const ALL: [Isa; 4] = [Isa::Scalar, Isa::Avx2, Isa::Avx512, Isa::Amx];
 
     pub const fn name(self) -> &'static str {
         match self {
             Isa::Scalar => "scalar",
             Isa::Avx2 => "avx2",
             Isa::Avx512 => "avx512",
+            Isa::Amx => "amx",
         }
     }
 
@@ -69,6 +74,8 @@ impl Isa {
                     && is_x86_feature_detected!("avx512dq")
                     && is_x86_feature_detected!("avx512vnni")
             }
+            #[cfg(target_arch = "x86_64")]
+            Isa::Amx => Isa::Avx512.is_available() && amx::is_permitted(),
             #[cfg(not(target_arch = "x86_64"))]
             _ => false,
         }

@@ -5,9 +5,12 @@ use akunu_format::Affine;
 use akunu_plan::{DType, Kernel};
 
 use super::Isa;
+#[cfg(target_arch = "x86_64")]
+use super::{amx::Amx, avx2::Avx2, avx512::Avx512};
 use super::scalar::Scalar;
 use crate::command::{Command, Context, Run};
-use crate::tile::{Tile, TileFn};
+use crate::panel::TILE_ROWS;
+use crate::tile::{Tile, TileKernel};
 use crate::{kernels, quants, tile};
 
 /// Every kernel of one instruction set.
@@ -27,13 +30,13 @@ pub(crate) struct Kernels {
     kv_shift: Run,
     kv_copy: Run,
     /// In the order of `DType::ALL`.
-    tiles: [TileFn; 16],
+    tiles: [TileKernel; 16],
     /// In the order of `Affine::BITS`.
-    affine: [TileFn; 6],
+    affine: [TileKernel; 6],
 }
 
 macro_rules! kernels {
-    ($module:ident, $lanes:ty $(, $feature:literal)?) => {
+    ($module:ident, $lanes:ty, $products:ty $(, $feature:literal)?) => {
         mod $module {
             use super::*;
 
@@ -49,14 +52,29 @@ macro_rules! kernels {
             }
 
             macro_rules! tile {
-                ($path:path) => {{
+                ($product:expr, $rows:expr) => {{
                     $(#[target_feature(enable = $feature)])?
                     unsafe fn run(t: &Tile) {
                         // SAFETY: the kernel that made the tile stays within its command's buffers.
-                        unsafe { $path(t) }
+                        unsafe { ($product)(t) }
                     }
-                    run
+                    TileKernel { run, rows: $rows }
                 }};
+            }
+
+            macro_rules! float {
+                ($weight:ty) => {
+                    tile!(tile::float::<$lanes, $weight>, TILE_ROWS)
+                };
+            }
+
+            macro_rules! quantised {
+                ($weight:ty) => {
+                    tile!(
+                        <$products as tile::Products<$weight>>::quantised,
+                        <$products as tile::Products<$weight>>::ROWS
+                    )
+                };
             }
 
             pub(super) static KERNELS: Kernels = Kernels {
@@ -75,45 +93,43 @@ macro_rules! kernels {
                 kv_shift: run!(kernels::cache::kv_shift::<$lanes>),
                 kv_copy: run!(kernels::cache::kv_copy),
                 tiles: [
-                    tile!(tile::float::<$lanes, tile::F32W>),
-                    tile!(tile::float::<$lanes, tile::F16W>),
-                    tile!(tile::float::<$lanes, tile::BF16W>),
-                    tile!(tile::quantised::<$lanes, quants::Q40>),
-                    tile!(tile::quantised::<$lanes, quants::Q41>),
-                    tile!(tile::quantised::<$lanes, quants::Q50>),
-                    tile!(tile::quantised::<$lanes, quants::Q51>),
-                    tile!(tile::quantised::<$lanes, quants::Q80>),
-                    tile!(tile::quantised::<$lanes, quants::Q2K>),
-                    tile!(tile::quantised::<$lanes, quants::Q3K>),
-                    tile!(tile::quantised::<$lanes, quants::Q4K>),
-                    tile!(tile::quantised::<$lanes, quants::Q5K>),
-                    tile!(tile::quantised::<$lanes, quants::Q6K>),
-                    tile!(tile::quantised::<$lanes, quants::Iq4Nl>),
-                    tile!(tile::quantised::<$lanes, quants::Iq4Xs>),
-                    tile!(tile::quantised::<$lanes, quants::Mxfp4>),
+                    float!(tile::F32W),
+                    float!(tile::F16W),
+                    float!(tile::BF16W),
+                    quantised!(quants::Q40),
+                    quantised!(quants::Q41),
+                    quantised!(quants::Q50),
+                    quantised!(quants::Q51),
+                    quantised!(quants::Q80),
+                    quantised!(quants::Q2K),
+                    quantised!(quants::Q3K),
+                    quantised!(quants::Q4K),
+                    quantised!(quants::Q5K),
+                    quantised!(quants::Q6K),
+                    quantised!(quants::Iq4Nl),
+                    quantised!(quants::Iq4Xs),
+                    quantised!(quants::Mxfp4),
                 ],
                 affine: [
-                    tile!(tile::quantised::<$lanes, quants::Affine<2>>),
-                    tile!(tile::quantised::<$lanes, quants::Affine<3>>),
-                    tile!(tile::quantised::<$lanes, quants::Affine<4>>),
-                    tile!(tile::quantised::<$lanes, quants::Affine<5>>),
-                    tile!(tile::quantised::<$lanes, quants::Affine<6>>),
-                    tile!(tile::quantised::<$lanes, quants::Affine<8>>),
+                    quantised!(quants::Affine<2>),
+                    quantised!(quants::Affine<3>),
+                    quantised!(quants::Affine<4>),
+                    quantised!(quants::Affine<5>),
+                    quantised!(quants::Affine<6>),
+                    quantised!(quants::Affine<8>),
                 ],
             };
         }
     };
 }
 
-kernels!(scalar_kernels, Scalar);
+kernels!(scalar_kernels, Scalar, Scalar);
 #[cfg(target_arch = "x86_64")]
-kernels!(avx2_kernels, crate::isa::avx2::Avx2, "avx2,fma,f16c");
+kernels!(avx2_kernels, Avx2, Avx2, "avx2,fma,f16c");
 #[cfg(target_arch = "x86_64")]
-kernels!(
-    avx512_kernels,
-    crate::isa::avx512::Avx512,
-    "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni"
-);
+kernels!(avx512_kernels, Avx512, Avx512, "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni");
+#[cfg(target_arch = "x86_64")]
+kernels!(amx_kernels, Avx512, Amx, "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni");
 
 impl Kernels {
     /// The caller has seen that this processor has it.
@@ -124,6 +140,8 @@ impl Kernels {
             Isa::Avx2 => &avx2_kernels::KERNELS,
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 => &avx512_kernels::KERNELS,
+            #[cfg(target_arch = "x86_64")]
+            Isa::Amx => &amx_kernels::KERNELS,
             #[cfg(not(target_arch = "x86_64"))]
             _ => &scalar_kernels::KERNELS,
         }
@@ -148,7 +166,7 @@ impl Kernels {
         }
     }
 
-    pub(crate) fn tile(&self, weight: DType) -> TileFn {
+    pub(crate) fn tile(&self, weight: DType) -> TileKernel {
         if let DType::Affine(affine) = weight {
             let place = Affine::BITS.iter().position(|bits| *bits == affine.bits());
             return self.affine[place.unwrap_or(0)];

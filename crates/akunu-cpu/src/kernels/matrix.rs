@@ -7,9 +7,8 @@ use crate::command::{Command, Context};
 use crate::isa::Lanes;
 use crate::kernels::put_q8;
 use crate::math;
-use crate::panel::TILE_ROWS;
 use crate::planes::Planes;
-use crate::tile::{Tile, TileFn};
+use crate::tile::{Tile, TileKernel};
 
 /// Outputs of one tile.
 const GROUP: usize = 16;
@@ -17,7 +16,7 @@ const GROUP: usize = 16;
 /// The input of a product and where its sums go before the epilogue.
 #[derive(Clone, Copy)]
 struct Product {
-    tile: TileFn,
+    tile: TileKernel,
     x: *const u8,
     x_stride: usize,
     inputs: usize,
@@ -54,7 +53,7 @@ impl Product {
     ) {
         // SAFETY: as the caller promises.
         unsafe {
-            (self.tile)(&Tile {
+            (self.tile.run)(&Tile {
                 weights: command.bindings[weight].add(first * self.weight_stride),
                 stride: self.weight_stride,
                 // The kernel of a type without planes looks at neither.
@@ -72,10 +71,10 @@ impl Product {
     }
 }
 
-/// Blocks of at most [`TILE_ROWS`] rows: (first, count).
+/// `rows` in tiles of at most `most`: (first, count).
 #[inline(always)]
-fn row_tiles(rows: usize) -> impl Iterator<Item = (usize, usize)> {
-    (0..rows).step_by(TILE_ROWS).map(move |first| (first, TILE_ROWS.min(rows - first)))
+fn row_tiles(rows: usize, most: usize) -> impl Iterator<Item = (usize, usize)> {
+    (0..rows).step_by(most).map(move |first| (first, most.min(rows - first)))
 }
 
 #[inline(always)]
@@ -93,7 +92,7 @@ pub(crate) unsafe fn matmul<V: Lanes>(command: &Command, context: &Context) {
         for group in context.share(outputs.div_ceil(GROUP)) {
             let first = group * GROUP;
             let n = GROUP.min(outputs - first);
-            for (row, count) in row_tiles(total) {
+            for (row, count) in row_tiles(total, command.tile.rows) {
                 product.run((command, context), 1, (first, n), (row, count), sums);
                 for r in 0..count {
                     let mut v = V::load(sums.add(r * 2 * GROUP));
@@ -135,7 +134,7 @@ pub(crate) unsafe fn qkv<V: Lanes>(command: &Command, context: &Context) {
             }
             let first = group * GROUP;
             let n = GROUP.min(parts[part] - first);
-            for (row, count) in row_tiles(context.rows) {
+            for (row, count) in row_tiles(context.rows, command.tile.rows) {
                 product.run((command, context), 1 + part * planes, (first, n), (row, count), sums);
                 for r in 0..count {
                     let mut v = V::load(sums.add(r * 2 * GROUP));
@@ -162,7 +161,7 @@ pub(crate) unsafe fn glu_matmul<V: Lanes>(command: &Command, context: &Context) 
         let gate = (&raw mut (*context.scratch).tile).cast::<f32>();
         let up = (&raw mut (*context.scratch).tile_up).cast::<f32>();
         for block in context.share(outputs.div_ceil(2 * GROUP)) {
-            for (row, count) in row_tiles(context.rows) {
+            for (row, count) in row_tiles(context.rows, command.tile.rows) {
                 for half in 0..2 {
                     let first = block * 2 * GROUP + half * GROUP;
                     if first < outputs {

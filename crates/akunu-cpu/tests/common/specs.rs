@@ -122,6 +122,11 @@ pub fn matrices() -> Vec<Spec> {
         }
         specs.push(glu_matmul(dtype, 5, inputs, 41, Activation::Silu, NormOut::F32));
     }
+    // More of both than any instruction set's panels hold at once.
+    for dtype in [DType::Q4_0, DType::Q4_1, DType::Q2K, DType::Q4K, DType::Q6K] {
+        specs.push(matmul(dtype, 50, (2816, 20), false, false));
+        specs.push(matmul(dtype, 291, (512, 20), true, true));
+    }
     specs.push(matmul(DType::Q4_0, 130, (64, 20), true, true));
     specs.push(matmul(DType::F16, 130, (40, 20), true, true));
     specs
