@@ -217,7 +217,10 @@ fn main() -> Result<(), DeviceError> {
     println!("{}", device.capabilities().detail);
     let ceiling = read_bandwidth(device.threads());
     println!("read bandwidth {ceiling:.1} GB/s");
-    println!("{:14} {:>7} {:>5} {:>9} {:>9} {:>9} {:>9}", "", "GB/s", "of it", "GOP/s x4", "x16", "x64", "x256");
+    println!(
+        "{:14} {:>7} {:>5} {:>9} {:>9} {:>9} {:>9}",
+        "", "GB/s", "of it", "GOP/s x4", "x16", "x64", "x256"
+    );
     let affine =
         Affine::all().filter(|a| a.group() == 64 && a.scales() == ScaleType::BF16).map(DType::Affine);
     let wanted = |dtype: &DType| {

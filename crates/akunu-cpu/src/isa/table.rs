@@ -5,9 +5,9 @@ use akunu_format::Affine;
 use akunu_plan::{DType, Kernel};
 
 use super::Isa;
+use super::scalar::Scalar;
 #[cfg(target_arch = "x86_64")]
 use super::{amx::Amx, avx2::Avx2, avx512::Avx512};
-use super::scalar::Scalar;
 use crate::command::{Command, Context, Run};
 use crate::panel::TILE_ROWS;
 use crate::tile::{Tile, TileKernel};
