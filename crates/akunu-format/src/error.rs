@@ -38,7 +38,7 @@ pub enum FormatError {
     #[error("key `{key}` should be {wanted}, but is {found}")]
     WrongType { key: String, wanted: &'static str, found: String },
 
-    #[error("`{key}` is missing from the {place}: this file cannot be run, convert the original model again")]
+    #[error("`{key}` is missing from the {place}: {}", instead_of(place))]
     MissingKey { key: String, place: &'static str },
 
     #[error("tensor {name}: {problem}")]
@@ -104,6 +104,14 @@ impl FormatError {
             FormatError::InFile { error, .. } => error.kind(),
             other => other,
         }
+    }
+}
+
+/// What to do about a file that lacks something.
+fn instead_of(place: &str) -> String {
+    match place.ends_with(".json") {
+        true => format!("take the {place} that was published with the weights"),
+        false => "this file cannot be run, convert the original model again".to_string(),
     }
 }
 

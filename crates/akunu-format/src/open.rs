@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::{FormatError, GgufModel, SafeTensorsModel, WeightProvider, gguf, hf};
 
@@ -32,7 +32,7 @@ enum Kind {
     Other(FormatError),
 }
 
-const LOOKED_AT: usize = 32;
+const LOOKED_AT: usize = 64;
 
 fn first_bytes(path: &Path) -> Result<Vec<u8>, FormatError> {
     let file = File::open(path).map_err(|error| FormatError::io("open it", error, path))?;
@@ -54,7 +54,7 @@ const OTHERS: [(&[u8], &str, &str); 12] = [
     (b"\x80\x03", "a Python pickle, as PyTorch writes weights", SAVE_AS_SAFETENSORS),
     (b"\x80\x04", "a Python pickle, as PyTorch writes weights", SAVE_AS_SAFETENSORS),
     (b"\x80\x05", "a Python pickle, as PyTorch writes weights", SAVE_AS_SAFETENSORS),
-    (b"lmgg", "a GGML file, of whisper.cpp or from before GGUF", TAKE_GGUF),
+    (b"lmgg", "a GGML file, from before GGUF", TAKE_GGUF),
     (b"fmgg", "a GGMF file, from before GGUF", TAKE_GGUF),
     (b"tjgg", "a GGJT file, from before GGUF", TAKE_GGUF),
     (b"algg", "a GGLA adapter, from before GGUF", TAKE_GGUF),
@@ -67,7 +67,8 @@ const OTHERS: [(&[u8], &str, &str); 12] = [
     (b"<", "a web page", "The download went wrong: download the file again."),
 ];
 
-const SAVE_AS_SAFETENSORS: &str = "Save the model as SafeTensors, or take a GGUF file of it.";
+const SAVE_AS_SAFETENSORS: &str =
+    "Save the model as SafeTensors (transformers' save_pretrained does), or take a GGUF file of it.";
 const TAKE_GGUF: &str = "Take a GGUF file of the model.";
 
 fn recognise(first: &[u8], len: u64) -> Kind {
@@ -84,16 +85,42 @@ fn recognise(first: &[u8], len: u64) -> Kind {
     {
         return Kind::SafeTensors;
     }
+    if is_whisper(first) {
+        let found = "a Whisper model in whisper.cpp's GGML format";
+        let advice =
+            "Only language models can be run so far: give a GGUF file or a Hugging Face folder of one.";
+        return Kind::Other(not_a_model(found, advice));
+    }
     for (beginning, found, advice) in OTHERS {
         if first.starts_with(beginning) {
             return Kind::Other(not_a_model(found, advice));
         }
     }
-    let found = format!(
-        "a file of an unknown kind (it begins with “{}”)",
-        first[..first.len().min(8)].escape_ascii()
-    );
-    Kind::Other(not_a_model(&found, "GGUF and SafeTensors files can be run."))
+    let what = if is_text(first) { "a text file" } else { "a file of an unknown kind" };
+    let found = format!("{what} (it begins with “{}”)", first[..first.len().min(8)].escape_ascii());
+    let advice = "Give a GGUF file, or a Hugging Face folder with config.json and SafeTensors.";
+    Kind::Other(not_a_model(&found, advice))
+}
+
+/// After the magic, little-endian: vocabulary, audio context, width, heads and layers, text context, width, heads and
+/// layers, mel bins. Language models have no two contexts of these sizes.
+fn is_whisper(first: &[u8]) -> bool {
+    let field = |i: usize| Some(u32::from_le_bytes(*first.get(4 * i..)?.first_chunk()?));
+    first.starts_with(b"lmgg")
+        && (field(2), field(6)) == (Some(1500), Some(448))
+        && matches!(field(10), Some(80 | 128))
+}
+
+/// The beginning of a text: it may end within a character.
+fn is_text(first: &[u8]) -> bool {
+    let text = match std::str::from_utf8(first) {
+        Ok(text) => text,
+        Err(error) if error.error_len().is_none() => {
+            std::str::from_utf8(&first[..error.valid_up_to()]).unwrap_or_default()
+        }
+        Err(_) => return false,
+    };
+    text.chars().all(|c| !c.is_control() || matches!(c, '\n' | '\r' | '\t'))
 }
 
 /// A folder that is no checkpoint often holds what was meant.
@@ -102,15 +129,20 @@ fn no_config(folder: &Path) -> FormatError {
         Ok(entries) => entries,
         Err(error) => return FormatError::io("list it", error, folder),
     };
-    let mut files: Vec<_> = entries
-        .filter_map(|entry| entry.ok())
-        .map(|entry| entry.path())
-        .filter(|path| path.extension().is_some_and(|ending| ending == "gguf" || ending == "safetensors"))
-        .collect();
+    let mut files: Vec<_> = entries.filter_map(|entry| entry.ok()).map(|entry| entry.path()).collect();
     files.sort();
-    let advice = match files.first() {
-        Some(file) => format!("Give a file in it, such as {}.", file.display()),
-        None => "A Hugging Face folder has config.json and model.safetensors in it.".to_string(),
+    let ends = |path: &Path, ending: &str| path.extension().is_some_and(|e| e == ending);
+    let weights = |path: &&PathBuf| ends(path, "safetensors");
+    let runs = |path: &&PathBuf| ends(path, "gguf") || weights(path) && hf::config_beside(path).is_ok();
+    let found = if files.is_empty() { "an empty folder" } else { "a folder without config.json" };
+    let advice = if let Some(file) = files.iter().find(runs) {
+        format!("Give a file in it, such as {}.", file.display())
+    } else if files.iter().any(|path| weights(&path)) {
+        "Put the config.json and the tokenizer.json that were published with its weights into it.".to_string()
+    } else if hf::holds_pytorch(folder) {
+        hf::ONLY_PYTORCH.to_string()
+    } else {
+        "A Hugging Face folder has config.json and model.safetensors in it.".to_string()
     };
-    not_a_model("a folder without config.json", &advice).in_file(folder)
+    not_a_model(found, &advice).in_file(folder)
 }

@@ -257,7 +257,7 @@ fn what_cannot_run_is_refused_by_key() {
     refused(
         "llama",
         json!({"rope_scaling": {"rope_type": "linear"}}),
-        "`rope_scaling.factor` is missing from the config.json: this file cannot be run, convert the original model again",
+        "`rope_scaling.factor` is missing from the config.json: take the config.json that was published with the weights",
     );
     refused(
         "gemma3_text",
@@ -329,7 +329,7 @@ fn long_rope_has_two_lists_of_factors() {
     refused(
         "phi3",
         phi3(json!({"rope_scaling": {"type": "longrope", "short_factor": [1, 1, 1, 1]}})),
-        "`rope_scaling.long_factor` is missing from the config.json: this file cannot be run, convert the original model again",
+        "`rope_scaling.long_factor` is missing from the config.json: take the config.json that was published with the weights",
     );
     refused(
         "phi3",

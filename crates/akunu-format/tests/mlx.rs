@@ -210,7 +210,7 @@ fn other_modes_bits_and_groups_are_refused_by_the_tensor() {
     refused(own(json!(3)), "key `quantization.model.embed_tokens` should be an object, but is 3");
     refused(
         |fake| fake.quantization = json!({"bits": 4}),
-        "`quantization.group_size` is missing from the config.json: this file cannot be run, convert the original model again",
+        "`quantization.group_size` is missing from the config.json: take the config.json that was published with the weights",
     );
     refused(
         |fake| fake.quantization = json!({"bits": "four", "group_size": 64}),

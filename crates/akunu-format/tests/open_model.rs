@@ -16,15 +16,15 @@ fn files_that_are_no_models_are_recognised() {
         (&b""[..], "this is an empty file, not a model that can be run. Download it again."),
         (
             b"PK\x03\x04archive/data.pkl",
-            "this is a zip archive, as PyTorch writes weights, not a model that can be run. Save the model as SafeTensors, or take a GGUF file of it.",
+            "this is a zip archive, as PyTorch writes weights, not a model that can be run. Save the model as SafeTensors (transformers' save_pretrained does), or take a GGUF file of it.",
         ),
         (
             b"\x80\x02}q\x00.",
-            "this is a Python pickle, as PyTorch writes weights, not a model that can be run. Save the model as SafeTensors, or take a GGUF file of it.",
+            "this is a Python pickle, as PyTorch writes weights, not a model that can be run. Save the model as SafeTensors (transformers' save_pretrained does), or take a GGUF file of it.",
         ),
         (
             b"lmgg\x01\0\0\0",
-            "this is a GGML file, of whisper.cpp or from before GGUF, not a model that can be run. Take a GGUF file of the model.",
+            "this is a GGML file, from before GGUF, not a model that can be run. Take a GGUF file of the model.",
         ),
         (
             b"version https://git-lfs.github.com/spec/v1\n",
@@ -40,7 +40,11 @@ fn files_that_are_no_models_are_recognised() {
         ),
         (
             b"Once upon a time",
-            "this is a file of an unknown kind (it begins with “Once upo”), not a model that can be run. GGUF and SafeTensors files can be run.",
+            "this is a text file (it begins with “Once upo”), not a model that can be run. Give a GGUF file, or a Hugging Face folder with config.json and SafeTensors.",
+        ),
+        (
+            b"\x40\0\0\0\xac\0\0\0",
+            "this is a file of an unknown kind (it begins with “@\\x00\\x00\\x00\\xac\\x00\\x00\\x00”), not a model that can be run. Give a GGUF file, or a Hugging Face folder with config.json and SafeTensors.",
         ),
         (
             b"GGUF",
@@ -61,7 +65,7 @@ fn folders_without_a_configuration() {
     assert_eq!(
         refused(folder.path()),
         format!(
-            "{here}: this is a folder without config.json, not a model that can be run. A Hugging Face folder has config.json and model.safetensors in it."
+            "{here}: this is an empty folder, not a model that can be run. A Hugging Face folder has config.json and model.safetensors in it."
         )
     );
     std::fs::write(folder.path().join("tiny.gguf"), "").unwrap();
@@ -105,7 +109,7 @@ fn safetensors_needs_its_configuration() {
     let bytes = [&8u64.to_le_bytes()[..], b"{}      "].concat();
     std::fs::write(&path, bytes).unwrap();
     let error = refused(&path);
-    assert!(error.ends_with("this is a SafeTensors file without config.json, not a model that can be run. Put the model's config.json beside it."), "{error}");
+    assert!(error.ends_with("this is a SafeTensors file without config.json, not a model that can be run. Put the config.json and the tokenizer.json that were published with it into its folder."), "{error}");
     // Refused from the configuration alone.
     std::fs::write(folder.path().join("config.json"), r#"{"model_type": "mamba"}"#).unwrap();
     assert!(refused(&path).contains("`model_type` is mamba"));
@@ -145,13 +149,18 @@ fn shards_are_put_together_and_missing_ones_named() {
     let error = refused(folder.path());
     assert!(
         error.contains("split model: ")
-            && error.contains("b.safetensors is missing: put it beside the others"),
+            && error.contains("of 2 files, b.safetensors is missing: download what is missing"),
         "{error}"
     );
     index("../b.safetensors");
     assert!(refused(folder.path()).contains(r#""../b.safetensors" is not a plain file name"#));
     index("b.safetensors");
+    write("b.safetensors", "other.weight", "[4]", 16);
+    let error = refused(folder.path());
+    assert!(error.contains("b.safetensors: tensor model.norm.weight: it is not in this file"), "{error}");
     write("b.safetensors", "model.norm.weight", "[4]", 16);
+    let shard = open_model(&folder.path().join("b.safetensors")).unwrap();
+    assert_eq!(shard.tensors().len(), 2, "a shard stands for its folder");
     let model = open_model(folder.path()).unwrap();
     assert_eq!(model.tensors().len(), 2);
     assert_eq!(model.config().eos_ids, [1, 0]);
@@ -179,5 +188,9 @@ fn shards_are_put_together_and_missing_ones_named() {
     generation("{}");
     assert_eq!(model.tensor_bytes(model.tensor("output_norm.weight").unwrap()).len(), 16);
     write("b.safetensors", "model.embed_tokens.weight", "[2,4]", 32);
+    // Nobody needs this one, so its absence is no lie.
+    let map = r#"{"weight_map": {"model.embed_tokens.weight": "a.safetensors",
+        "model.layers.0.self_attn.rotary_emb.inv_freq": "b.safetensors"}}"#;
+    std::fs::write(folder.path().join("model.safetensors.index.json"), map).unwrap();
     assert!(refused(folder.path()).contains("tensor model.embed_tokens.weight: it occurs twice"));
 }

@@ -87,5 +87,5 @@ fn a_whisper_ggml_file_is_named_for_what_it_is() {
         return;
     };
     let error = open_model(&path).unwrap_err().to_string();
-    assert!(error.contains("this is a GGML file, of whisper.cpp or from before GGUF"), "{error}");
+    assert!(error.contains("this is a Whisper model in whisper.cpp's GGML format"), "{error}");
 }

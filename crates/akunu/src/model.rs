@@ -128,13 +128,14 @@ impl Model {
 fn misfit(tokens: usize, rows: usize) -> Option<String> {
     if tokens > rows {
         return Some(format!(
-            "the vocabulary has {tokens} tokens and the embedding only {rows} rows: the two are not of one model"
+            "the vocabulary has {tokens} tokens and the embedding only {rows} rows: take the one that was published \
+             with the weights"
         ));
     }
     (rows - tokens > rows / 8).then(|| {
         format!(
             "the vocabulary is smaller than the embedding, {tokens} tokens for {rows} rows: ids from {tokens} on \
-             could not be shown, and the two are hardly of one model"
+             could not be shown; take the vocabulary that was published with the weights"
         )
     })
 }

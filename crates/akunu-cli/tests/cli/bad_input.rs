@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::common::{path, refuses, run, with_stdin, write_model_with_nan};
+use crate::common::{path, refuses, run, with_stdin, write_small_model};
 
 #[test]
 fn an_empty_prompt() {
@@ -57,26 +57,6 @@ fn a_context_larger_than_memory_comes_with_the_plan() {
 }
 
 #[test]
-fn a_file_that_is_not_a_model() {
-    let dir = tempfile::tempdir().unwrap();
-    for (name, bytes) in
-        [("a.gguf", &b"hello, this is text and no model at all"[..]), ("b.gguf", b""), ("c.txt", b"GGUF")]
-    {
-        let file = dir.path().join(name);
-        fs::write(&file, bytes).unwrap();
-        refuses(&["run", path(&file), "Once"], 1, &[name]);
-        refuses(&["inspect", path(&file)], 1, &[name]);
-    }
-}
-
-#[test]
-fn a_directory_without_a_config() {
-    let dir = tempfile::tempdir().unwrap();
-    refuses(&["inspect", path(dir.path())], 1, &["config.json"]);
-    refuses(&["run", path(dir.path()), "Once"], 1, &["config.json"]);
-}
-
-#[test]
 fn a_missing_file() {
     refuses(&["inspect", "no/such/model.gguf"], 1, &["there is no file no/such/model.gguf", "hint: "]);
     refuses(&["run", "no/such/model.gguf", "Once"], 1, &["there is no file"]);
@@ -95,7 +75,7 @@ fn an_unknown_device() {
 fn weights_that_are_not_numbers() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("nan.gguf");
-    write_model_with_nan(&file);
+    write_small_model(&file, |_| {}, Some("blk.0.ffn_down.weight"));
     refuses(
         &["run", path(&file), "--prompt-ids", "1,2,3", "-n", "4", "--temp", "0", "--ids"],
         1,

@@ -79,8 +79,9 @@ pub fn path(path: &Path) -> &str {
     path.to_str().expect("a temporary path is UTF-8")
 }
 
-/// A small model without a vocabulary, one of whose weights is NaN.
-pub fn write_model_with_nan(path: &Path) {
+/// A small model of 16 embeddings, without a vocabulary unless `change` adds one; the first weight of the tensor named
+/// `broken` is NaN.
+pub fn write_small_model(path: &Path, change: impl FnOnce(&mut Metadata), broken: Option<&str>) {
     const HIDDEN: usize = 32;
     let mut metadata = Metadata::default();
     metadata.insert("general.architecture", Value::String("llama".into()));
@@ -95,6 +96,7 @@ pub fn write_model_with_nan(path: &Path) {
         metadata.insert(format!("llama.{key}"), Value::U32(value));
     }
     metadata.insert("llama.attention.layer_norm_rms_epsilon", Value::F32(1e-5));
+    change(&mut metadata);
     let square = ["attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"];
     let mut specs = vec![TensorSpec::new("token_embd.weight", DType::F32, [16, HIDDEN])];
     specs.extend(square.map(|n| TensorSpec::new(format!("blk.0.{n}.weight"), DType::F32, [HIDDEN, HIDDEN])));
@@ -106,7 +108,7 @@ pub fn write_model_with_nan(path: &Path) {
     for spec in &specs {
         let mut bytes = vec![0; spec.bytes().unwrap()];
         random_row(DType::F32, &mut Rng::new(1), 0.1, &mut bytes).unwrap();
-        if spec.name == "blk.0.ffn_down.weight" {
+        if Some(spec.name.as_str()) == broken {
             bytes[..4].copy_from_slice(&f32::NAN.to_le_bytes());
         }
         writer.tensor(|out| out.write_all(&bytes)).unwrap();

@@ -1,6 +1,7 @@
 //! The binary as its users meet it: what it prints where, and how it exits.
 
 mod bad_input;
+mod bad_models;
 mod bench;
 mod chat;
 mod common;

@@ -52,7 +52,7 @@ fn changed(change: impl FnOnce(&mut Value), bytes: Option<usize>) -> tempfile::T
 #[test]
 fn broken_folders_say_what_is_wrong_in_one_line() {
     type Change = fn(&mut Value);
-    let cases: [(Change, Option<usize>, &[&str]); 7] = [
+    let cases: [(Change, Option<usize>, &[&str]); 8] = [
         (
             |c| c["quantization"]["mode"] = json!("mxfp4"),
             None,
@@ -68,6 +68,11 @@ fn broken_folders_say_what_is_wrong_in_one_line() {
             |c| c["quantization"]["lm_head"] = json!({"bits": 4, "group_size": 128}),
             None,
             &["tensor lm_head.weight", "the shape of its scales"],
+        ),
+        (
+            |c| c["quantization"]["lm_head"] = json!({"bits": 8, "group_size": 128}),
+            None,
+            &["tensor lm_head.weight", "are not whole groups of 128"],
         ),
         (
             |c| c["quantization"]["lm_head"] = json!(false),

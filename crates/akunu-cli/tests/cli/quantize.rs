@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use akunu_format::Gguf;
 use akunu_format::quantise::MIXES;
 
-use crate::common::{ok, path, refuses, run, write_model_with_nan};
+use crate::common::{ok, path, refuses, run, write_small_model};
 
 fn repository(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(name)
@@ -199,7 +199,7 @@ fn bad_places_are_refused_before_anything_is_written() {
 fn damaged_weights_are_named_and_leave_no_file() {
     let dir = tempfile::tempdir().unwrap();
     let (model, out) = (dir.path().join("nan.gguf"), dir.path().join("out.gguf"));
-    write_model_with_nan(&model);
+    write_small_model(&model, |_| {}, Some("blk.0.ffn_down.weight"));
     let words = ["blk.0.ffn_down.weight", "element 0 of row 0 is NaN"];
     refuses(&["quantize", path(&model), path(&out), "--type", "Q8_0"], 1, &words);
     assert_eq!(names(dir.path()), ["nan.gguf"]);

@@ -202,6 +202,8 @@ pub(super) fn model_config(
     let hidden_size = or("hidden_size", defaults.hidden_size)?;
     let layer_count = or("num_hidden_layers", defaults.layers)?;
     let head_count = or("num_attention_heads", defaults.heads)?;
+    refuse_lost(&text, &["hidden_size"], hidden_size, cols(tensors, "token_embd.weight"))?;
+    refuse_lost(&text, &["num_hidden_layers"], layer_count, layers(tensors))?;
     // Lists of layers are made below: no longer than the file justifies.
     if layer_count > tensors.len() {
         let problem = format!("{layer_count} layers in a file of {} tensors", tensors.len());
@@ -234,7 +236,46 @@ pub(super) fn model_config(
         bos_id: text.ids("bos_token_id")?.first().or(root.ids("bos_token_id")?.first()).copied(),
     };
     config.check(PLACE, tensors)?;
+    refuse_lost(&text, &["intermediate_size"], config.ffn_size, cols(tensors, "blk.0.ffn_down.weight"))?;
+    // What is not stated is derived from what is, so only one of these can be wrong by its absence.
+    let (heads, kv_heads) = ("num_attention_heads", "num_key_value_heads");
+    let (q, kv) = (config.head_count * config.head_dim, config.kv_head_count * config.head_dim);
+    refuse_lost(&text, &[heads, "head_dim"], q, cols(tensors, "blk.0.attn_output.weight"))?;
+    refuse_lost(&text, &[heads, kv_heads], kv, rows(tensors, "blk.0.attn_k.weight"))?;
     Ok(config)
+}
+
+fn matrix<'t>(tensors: &'t [TensorInfo], name: &str) -> Option<&'t TensorInfo> {
+    tensors.iter().find(|tensor| tensor.name == name && tensor.shape.len() == 2)
+}
+
+fn cols(tensors: &[TensorInfo], name: &str) -> Option<usize> {
+    matrix(tensors, name).map(TensorInfo::cols)
+}
+
+fn rows(tensors: &[TensorInfo], name: &str) -> Option<usize> {
+    matrix(tensors, name).map(TensorInfo::rows)
+}
+
+fn layers(tensors: &[TensorInfo]) -> Option<usize> {
+    let number = |tensor: &TensorInfo| tensor.name.strip_prefix("blk.")?.split('.').next()?.parse().ok();
+    tensors.iter().filter_map(number).max().map(|last: usize| last.saturating_add(1))
+}
+
+/// Where weights contradict what `size` is by default, the configuration has lost a field: said so, before a shape is
+/// found wrong that nobody wrote.
+fn refuse_lost(text: &Json<'_>, keys: &[&str], size: usize, found: Option<usize>) -> Result<(), FormatError> {
+    let lost = keys.iter().find(|key| !text.mentions(key));
+    match (lost, found) {
+        (Some(key), Some(found)) if found != size => {
+            let problem = format!(
+                "it is missing, and what is assumed instead makes {size} of what is {found} in the weights: take the \
+                 {PLACE} that was published with them"
+            );
+            Err(wrong(&text.full(key), problem))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn head_dim(

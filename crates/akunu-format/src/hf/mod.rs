@@ -6,9 +6,10 @@ mod mlx;
 mod rope;
 mod tensors;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
+use crate::error::printable;
 use crate::{FormatError, ModelConfig, Region, TensorInfo, WeightProvider, names, provider};
 use json::Document;
 
@@ -32,27 +33,33 @@ pub struct SafeTensorsModel {
 impl SafeTensorsModel {
     /// Opens a folder with `config.json` and `model.safetensors` (or the shards that
     /// `model.safetensors.index.json` lists), or one file whose configuration is `NAME_config.json` or
-    /// `config.json` beside it.
+    /// `config.json` beside it. A shard stands for its whole folder.
     pub fn open(path: &Path) -> Result<SafeTensorsModel, FormatError> {
-        let (config_path, files) = if path.is_dir() {
+        let (config_path, file) = if path.is_dir() {
             (path.join(CONFIG), None)
         } else {
-            (config_beside(path)?, Some(vec![path.to_path_buf()]))
+            let config = config_beside(path)?;
+            if let Some(folder) = folder_of_shard(path, &config)? {
+                return SafeTensorsModel::open(folder);
+            }
+            (config, Some(path))
         };
         let document = Document::read(&config_path)?;
         let root = document.root();
         // Before weights are looked at: what cannot run should say so at once.
         config::refuse_unsupported(&root).map_err(|error| error.in_file(&config_path))?;
-        let files = match files {
-            Some(files) => files,
+        let files = match file {
+            Some(file) => BTreeMap::from([(file.to_path_buf(), Vec::new())]),
             None => weight_files(path)?,
         };
 
         let mut regions = Vec::new();
         let mut stored = Vec::new();
-        for file in &files {
+        for (file, promised) in &files {
             let region = crate::map::map_file(file)?;
-            let found = tensors::read(&region, regions.len()).map_err(|error| error.in_file(file))?;
+            let found = tensors::read(&region, regions.len())
+                .and_then(|found| refuse_absent(promised, &found).map(|()| found))
+                .map_err(|error| error.in_file(file))?;
             stored.extend(found);
             regions.push(region);
         }
@@ -114,7 +121,7 @@ impl WeightProvider for SafeTensorsModel {
 }
 
 /// `NAME_config.json` before `config.json`, so that several models can share a folder.
-fn config_beside(file: &Path) -> Result<PathBuf, FormatError> {
+pub(crate) fn config_beside(file: &Path) -> Result<PathBuf, FormatError> {
     let own = file.file_stem().map(|stem| {
         let mut name = stem.to_os_string();
         name.push("_config.json");
@@ -125,7 +132,9 @@ fn config_beside(file: &Path) -> Result<PathBuf, FormatError> {
     found.ok_or_else(|| {
         FormatError::NotAModel {
             found: format!("a SafeTensors file without {CONFIG}"),
-            advice: format!("Put the model's {CONFIG} beside it."),
+            advice: format!(
+                "Put the {CONFIG} and the tokenizer.json that were published with it into its folder."
+            ),
         }
         .in_file(file)
     })
@@ -138,10 +147,13 @@ fn generation_config(config_path: &Path) -> Result<Option<Document>, FormatError
     if own_config && path.is_file() { Document::read(&path).map(Some) } else { Ok(None) }
 }
 
-fn weight_files(folder: &Path) -> Result<Vec<PathBuf>, FormatError> {
+/// Weights, and the tensors that an index says are in each file: none, where there is no index.
+type Files = BTreeMap<PathBuf, Vec<String>>;
+
+fn weight_files(folder: &Path) -> Result<Files, FormatError> {
     let single = folder.join(WEIGHTS);
     if single.is_file() {
-        return Ok(vec![single]);
+        return Ok(BTreeMap::from([(single, Vec::new())]));
     }
     let index = folder.join(INDEX);
     if !index.is_file() {
@@ -151,12 +163,30 @@ fn weight_files(folder: &Path) -> Result<Vec<PathBuf>, FormatError> {
     shards(&document.root(), folder).map_err(|error| error.in_file(&index))
 }
 
+/// The folder whose index names this file, unless the file has a configuration of its own.
+fn folder_of_shard<'p>(file: &'p Path, config: &Path) -> Result<Option<&'p Path>, FormatError> {
+    let folder = match file.parent() {
+        Some(folder) if folder != Path::new("") => folder,
+        _ => Path::new("."),
+    };
+    let own_config = config.file_name().is_none_or(|name| name != CONFIG);
+    if own_config || folder.join(WEIGHTS).is_file() || !folder.join(INDEX).is_file() {
+        return Ok(None);
+    }
+    let document = Document::read(&folder.join(INDEX))?;
+    let name = file.file_name().and_then(|name| name.to_str());
+    let listed = document.root().object("weight_map")?.is_some_and(|map| {
+        map.keys().any(|tensor| map.str(tensor).is_ok_and(|file| file.is_some() && file == name))
+    });
+    Ok(listed.then_some(folder))
+}
+
 /// The files that the index names, in their order.
-fn shards(index: &json::Json<'_>, folder: &Path) -> Result<Vec<PathBuf>, FormatError> {
+fn shards(index: &json::Json<'_>, folder: &Path) -> Result<Files, FormatError> {
     let map = index
         .object("weight_map")?
-        .ok_or_else(|| FormatError::MissingKey { key: "weight_map".to_string(), place: "index of shards" })?;
-    let mut files = std::collections::BTreeSet::new();
+        .ok_or_else(|| FormatError::MissingKey { key: "weight_map".to_string(), place: INDEX })?;
+    let mut files = Files::new();
     for name in map.keys() {
         let file = map.str(name)?.unwrap_or_default();
         // Only files of this very folder: an index must not lead anywhere else.
@@ -169,28 +199,55 @@ fn shards(index: &json::Json<'_>, folder: &Path) -> Result<Vec<PathBuf>, FormatE
                 problem,
             });
         }
-        files.insert(folder.join(file));
+        files.entry(folder.join(file)).or_default().push(name.to_string());
     }
-    match files.iter().find(|file| !file.is_file()) {
-        Some(missing) => Err(FormatError::Split {
-            problem: format!("{} is missing: put it beside the others", missing.display()),
-        }),
-        None if files.is_empty() => {
-            Err(FormatError::Split { problem: "the index names no files".to_string() })
+    let missing: Vec<_> = files.keys().filter(|file| !file.is_file()).collect();
+    let problem = match (missing.as_slice(), files.len()) {
+        (_, 0) => "the index names no files".to_string(),
+        ([], _) => return Ok(files),
+        ([first, rest @ ..], all) => {
+            let name = printable(&first.file_name().unwrap_or_default().to_string_lossy());
+            let others = match rest.len() {
+                0 => "is".to_string(),
+                more => format!("and {more} more are"),
+            };
+            format!("of {all} files, {name} {others} missing: download what is missing into the same folder")
         }
-        None => Ok(files.into_iter().collect()),
+    };
+    Err(FormatError::Split { problem })
+}
+
+/// An index is written with its shards: what lacks a tensor is of another model, or damaged.
+fn refuse_absent(promised: &[String], found: &[tensors::Stored]) -> Result<(), FormatError> {
+    let found: HashSet<&str> = found.iter().map(|tensor| tensor.name.as_str()).collect();
+    let absent = |name: &&String| !found.contains(name.as_str()) && !names::is_ignorable(name);
+    match promised.iter().find(absent) {
+        None => Ok(()),
+        Some(name) => {
+            let problem = format!("it is not in this file, where {INDEX} places it: download both again");
+            Err(FormatError::tensor(name, problem))
+        }
     }
 }
 
 fn no_weights(folder: &Path) -> FormatError {
-    let advice = if folder.join("pytorch_model.bin").exists()
-        || folder.join("pytorch_model.bin.index.json").exists()
-    {
-        "Its weights are in PyTorch's format: save them as SafeTensors (transformers' save_pretrained does)."
-            .to_string()
-    } else {
-        format!("It needs {WEIGHTS}, or {INDEX} and the shards that it names.")
+    let advice = match holds_pytorch(folder) {
+        true => ONLY_PYTORCH.to_string(),
+        false => format!("It needs {WEIGHTS}, or {INDEX} and the shards that it names."),
     };
     FormatError::NotAModel { found: "a folder without SafeTensors weights".to_string(), advice }
         .in_file(folder)
+}
+
+pub(crate) const ONLY_PYTORCH: &str =
+    "Its weights are in PyTorch's format: save them as SafeTensors (transformers' save_pretrained does).";
+
+/// By names alone: all that is wanted is better advice.
+pub(crate) fn holds_pytorch(folder: &Path) -> bool {
+    let named = |path: &Path| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        name.starts_with("pytorch_model") || [".pt", ".pth", ".ckpt"].iter().any(|end| name.ends_with(end))
+    };
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.into_iter().any(|entry| named(&entry.path()))
 }
