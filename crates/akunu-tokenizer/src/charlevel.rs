@@ -82,22 +82,9 @@ impl CharLevel {
         scratch: &mut Scratch,
         ids: &mut Vec<u32>,
     ) -> Result<(), TokenizerError> {
-        let (mut start, mut after_unknown) = (0, false);
-        while start < word.len() {
-            let end = self.neighbours.cut(word.as_bytes(), start);
-            let part = &word[start..end];
-            start = end;
-            if scratch.cache.append(part.as_bytes(), ids) {
-                after_unknown = false;
-                continue;
-            }
-            let before = ids.len();
-            // Unknown text is not kept: what becomes of it depends on what stands in front.
-            if self.encode_part(part, pieces, scratch, &mut after_unknown, ids)? {
-                scratch.cache.keep(part.as_bytes(), &ids[before..]);
-            }
-        }
-        Ok(())
+        self.neighbours.each_part(word, scratch, ids, |part, scratch, after_unknown, ids| {
+            self.encode_part(part, pieces, scratch, after_unknown, ids)
+        })
     }
 
     /// `false` if some of it has no token.

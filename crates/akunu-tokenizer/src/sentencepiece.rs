@@ -46,6 +46,33 @@ impl Neighbours {
         (pair / 64, 1 << (pair % 64))
     }
 
+    /// Appends the tokens of a text part by part, cut where no merge reaches across: from the cache, or else from `encode`, which
+    /// says if it had tokens for all of a part, and is told if the text before had none.
+    pub(crate) fn each_part(
+        &self,
+        text: &str,
+        scratch: &mut Scratch,
+        ids: &mut Vec<u32>,
+        mut encode: impl FnMut(&str, &mut Scratch, &mut bool, &mut Vec<u32>) -> Result<bool, TokenizerError>,
+    ) -> Result<(), TokenizerError> {
+        let (mut start, mut after_unknown) = (0, false);
+        while start < text.len() {
+            let end = self.cut(text.as_bytes(), start);
+            let part = &text[start..end];
+            start = end;
+            if scratch.cache.append(part.as_bytes(), ids) {
+                after_unknown = false;
+                continue;
+            }
+            let before = ids.len();
+            // Unknown text is not kept: what becomes of it depends on what stands in front.
+            if encode(part, scratch, &mut after_unknown, ids)? {
+                scratch.cache.keep(part.as_bytes(), &ids[before..]);
+            }
+        }
+        Ok(())
+    }
+
     /// None yet.
     pub(crate) fn new() -> Neighbours {
         Neighbours(vec![0; 1024])
@@ -143,22 +170,9 @@ impl SentencePiece {
         scratch: &mut Scratch,
         ids: &mut Vec<u32>,
     ) -> Result<(), TokenizerError> {
-        let (mut start, mut after_unknown) = (0, false);
-        while start < text.len() {
-            let end = self.neighbours.cut(text.as_bytes(), start);
-            let part = &text[start..end];
-            start = end;
-            if scratch.cache.append(part.as_bytes(), ids) {
-                after_unknown = false;
-                continue;
-            }
-            let before = ids.len();
-            // Unknown text is not kept: what becomes of it depends on what stands in front.
-            if self.encode_part(part, pieces, scratch, &mut after_unknown, ids)? {
-                scratch.cache.keep(part.as_bytes(), &ids[before..]);
-            }
-        }
-        Ok(())
+        self.neighbours.each_part(text, scratch, ids, |part, scratch, after_unknown, ids| {
+            self.encode_part(part, pieces, scratch, after_unknown, ids)
+        })
     }
 
     pub(crate) fn describe(&self) -> &'static str {

@@ -31,19 +31,9 @@ Examples:
   akunu chat model.gguf --system \"Answer in one sentence.\" --temp 0
   akunu chat model.gguf -p \"Why is the sky blue?\"                        one answer, and the end
   akunu chat hf:OWNER/NAME --set enable_thinking=false
-  printf 'Hello\\nAnd again?\\n' | akunu chat model.gguf --stats json      a turn for each line
+  printf 'Hello\\nAnd again?\\n' | akunu chat model.gguf --stats json      a turn for each line";
 
-In the conversation:
-  /system [TEXT]  shows what the model is told before the conversation, or sets it; /system - takes it away
-  /reset          forgets everything but that
-  /regen          answers the last message again
-  /history        shows the conversation
-  /save FILE      writes the conversation as JSON
-  /load FILE      goes on with a saved one
-  /stats          tells about the last answer and the context
-  /help           tells this
-  /exit           ends, and so does Ctrl-D
-
+const TYPING: &str = "\
 A message goes over several lines between \"\"\" and \"\"\", or with \\ at the end of each line but the last; one that
 begins with / is written with two. Ctrl-C ends an answer, and what is there of it stays in the conversation.
 What was typed is kept in $XDG_STATE_HOME/akunu/chat-history (~/.local/state).";
@@ -56,7 +46,7 @@ What was typed is kept in $XDG_STATE_HOME/akunu/chat-history (~/.local/state).";
 /// Where stdin is not a terminal, each of its lines is a turn. A turn that fails is told on stderr, the conversation goes
 /// on, and the exit code is 1 in the end.
 #[derive(Debug, Args)]
-#[command(after_long_help = EXAMPLES)]
+#[command(after_long_help = format!("{EXAMPLES}\n\n{HELP}\n\n{TYPING}"))]
 pub struct ChatArgs {
     /// The model [default: the one inside the binary]
     model: Option<PathBuf>,
