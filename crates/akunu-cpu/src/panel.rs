@@ -34,9 +34,10 @@ pub(crate) struct F16x(pub(crate) [f32; 16]);
 pub(crate) struct Panel {
     /// `[block][4 elements][output · 4 + element]`
     pub(crate) quants: [[[i8; 64]; 8]; PANEL_BLOCKS],
-    /// The rest is `[block][output]`; sub-scales and mins come in two for each block.
+    /// `[block][output]`, with the block's sub-scale and min.
     pub(crate) d: [F16x; PANEL_BLOCKS],
     pub(crate) m: [F16x; PANEL_BLOCKS],
+    /// Those of types whose half blocks have their own, two for each block.
     pub(crate) sub: [F16x; PANEL_BLOCKS * 2],
     pub(crate) min: [F16x; PANEL_BLOCKS * 2],
     /// At least the four-element steps of a block. Known only when running, so that a loop over them stays a loop:
@@ -58,13 +59,12 @@ impl Panel {
         }
         // SAFETY: as the caller promises.
         unsafe {
-            self.d[b].0[o] = Q::d::<V>(w, b % 8);
-            if Q::SUB != Sub::None {
+            (self.d[b].0[o], self.m[b].0[o]) = Q::block_scales::<V>(w, b % 8);
+            if Q::SUB == Sub::Half {
                 let [first, second] = Q::sub(w, b % 8);
                 (self.sub[b * 2].0[o], self.sub[b * 2 + 1].0[o]) = (first as f32, second as f32);
             }
-            if Q::MIN != Min::None {
-                self.m[b].0[o] = Q::MIN.signed(Q::m::<V>(w, b % 8));
+            if Q::MIN == Min::Half {
                 let [first, second] = Q::min(w, b % 8);
                 (self.min[b * 2].0[o], self.min[b * 2 + 1].0[o]) = (first as f32, second as f32);
             }

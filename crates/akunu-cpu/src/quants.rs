@@ -30,14 +30,6 @@ pub(crate) enum Min {
     Half,
 }
 
-impl Min {
-    /// The float that multiplies Σ min · x, with its sign.
-    #[inline(always)]
-    pub(crate) fn signed(self, m: f32) -> f32 {
-        if self == Min::Float { m } else { -m }
-    }
-}
-
 /// One of the file's blocks.
 #[derive(Clone, Copy)]
 pub(crate) struct Block {
@@ -85,6 +77,24 @@ pub(crate) trait Quant: 'static {
         match Self::MIN {
             Min::Float => [1, 1],
             _ => [0, 0],
+        }
+    }
+
+    /// What multiplies the block's Σ quant · x and Σ x: `d · sub` and `± m · min`, which are exact, less what the halves
+    /// have of their own.
+    #[inline(always)]
+    unsafe fn block_scales<V: Lanes>(w: *const u8, b: usize) -> (f32, f32) {
+        // SAFETY: as the trait asks.
+        unsafe {
+            let (d, m) = (Self::d::<V>(w, b), Self::m::<V>(w, b));
+            let d = if Self::SUB == Sub::Block { d * Self::sub(w, b)[0] as f32 } else { d };
+            let m = match Self::MIN {
+                Min::None => 0.0,
+                Min::Float => m,
+                Min::Block => -m * Self::min(w, b)[0] as f32,
+                Min::Half => -m,
+            };
+            (d, m)
         }
     }
 }

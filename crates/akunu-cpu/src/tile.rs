@@ -6,9 +6,11 @@
 //!
 //! - Float weights: sixteen lanes, lane l takes elements l, l + 16, l + 32, … in order, `lane = fma(w, x, lane)`; the
 //!   last round is padded with zeros.
-//! - Quantised weights: for each block of 32 the exact integer Σ quant · x (offsets and integer sub-scales included,
-//!   always below 2²⁴ and so exact in f32), then `lane = fma(integer, d · dx, lane)`, with lane = block mod 16. Types
-//!   with mins follow at once with `lane = fma(Σ min · x, m · dx, lane)`. The last round is padded with zeros.
+//! - Quantised weights: for each block of 32 the exact integer Σ quant · x (offsets included, and sub-scales where each
+//!   half of a block has its own; always below 2²⁴ and so exact in f32), then `lane = fma(integer, d · dx, lane)`, with
+//!   lane = block mod 16. Types with mins follow at once with `lane = fma(m, Σ x · dx, lane)`. A block's integer
+//!   sub-scale and min are in its d and m, exactly: a half times at most eight bits. Where each half of a block has its
+//!   own min, Σ x is Σ min · x. The last round is padded with zeros.
 //! - Both end in the same tree: l += l+8, l += l+4, l += l+2, l += l+1.
 //!
 //! One row (or a few) takes the weights as they stand, lanes side by side in one register. More rows unpack sixteen
@@ -55,6 +57,7 @@ pub(crate) struct TileKernel {
 pub(crate) struct Terms<T> {
     pub(crate) sum: T,
     pub(crate) d: T,
+    /// Σ x, or Σ min · x where halves have mins of their own.
     pub(crate) min_sum: T,
     pub(crate) m: T,
 }
@@ -174,7 +177,7 @@ unsafe fn one_row<V: Dot<Q>, Q: Quant>(t: &Tile, o: usize, x: &Chunk) -> V {
 #[inline(always)]
 fn add_terms<V: Lanes, Q: Quant>(t: Terms<V>, dx: V, acc: V) -> V {
     let acc = t.sum.fma(t.d.mul(dx), acc);
-    if Q::MIN == Min::None { acc } else { t.min_sum.fma(t.m.mul(dx), acc) }
+    if Q::MIN == Min::None { acc } else { t.m.fma(t.min_sum.mul(dx), acc) }
 }
 
 /// The planes of row `r` of the activations, from block `b` on.

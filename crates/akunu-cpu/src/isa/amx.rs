@@ -247,7 +247,7 @@ unsafe fn add_rounds<Q: QuantX86, const R: usize>(
             if Q::MIN != Min::None {
                 m[round] = load::<Avx512>(&panel.m[lane].0);
             }
-            if Q::SUB != Sub::None {
+            if Q::SUB == Sub::Half {
                 sub[round] = load::<Avx512>(&panel.sub[lane * 2].0);
                 sub_high[round] = load::<Avx512>(&panel.sub[lane * 2 + 1].0);
             }
@@ -270,19 +270,15 @@ unsafe fn add_rounds<Q: QuantX86, const R: usize>(
                     sum = _mm512_sub_epi32(sum, offset);
                 }
                 let mut sum = Avx512(_mm512_cvtepi32_ps(sum));
-                match Q::SUB {
-                    Sub::None => {}
-                    Sub::Block => sum = sum.mul(sub[round]),
-                    Sub::Half => {
-                        let high = _mm512_load_si512(out.add(AMX_SUMS / 2).cast());
-                        sum = Avx512(_mm512_cvtepi32_ps(high)).fma(sub_high[round], sum.mul(sub[round]));
-                    }
+                if Q::SUB == Sub::Half {
+                    let high = _mm512_load_si512(out.add(AMX_SUMS / 2).cast());
+                    sum = Avx512(_mm512_cvtepi32_ps(high)).fma(sub_high[round], sum.mul(sub[round]));
                 }
                 let dx = Avx512::splat(*row.scales.add(lane));
                 lanes = sum.fma(d[round].mul(dx), lanes);
                 if Q::MIN != Min::None {
                     let mins = mins::<Avx512, Q>(&*panels.add(round), lane, &row);
-                    lanes = mins.fma(m[round].mul(dx), lanes);
+                    lanes = m[round].fma(mins.mul(dx), lanes);
                 }
             }
             lanes.store(at);

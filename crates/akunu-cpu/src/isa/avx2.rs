@@ -471,9 +471,6 @@ unsafe fn multiply_block<Q: QuantX86, const R: usize>(
                     v = [_mm256_sub_epi32(v[0], offset), _mm256_sub_epi32(v[1], offset)];
                 }
                 sums[r] = to_float(v);
-                if Q::SUB == Sub::Block {
-                    sums[r] = sums[r].mul(load(&panel.sub[b * 2].0));
-                }
             }
         }
         for r in 0..R {
@@ -482,7 +479,7 @@ unsafe fn multiply_block<Q: QuantX86, const R: usize>(
             let mut lanes = sums[r].fma(load::<Avx2>(&panel.d[b].0).mul(dx), Avx2::load(at));
             if Q::MIN != Min::None {
                 let mins = mins::<Avx2, Q>(panel, b, &x[r]);
-                lanes = mins.fma(load::<Avx2>(&panel.m[b].0).mul(dx), lanes);
+                lanes = load::<Avx2>(&panel.m[b].0).fma(mins.mul(dx), lanes);
             }
             lanes.store(at);
         }
@@ -495,15 +492,14 @@ pub(crate) fn load<V: Lanes>(v: &[f32; 16]) -> V {
     unsafe { V::load(v.as_ptr()) }
 }
 
-/// Σ min · x of block `b`, exactly, for sixteen outputs.
+/// Σ x of block `b`, or Σ min · x where halves have their own, exactly, for sixteen outputs.
 #[inline(always)]
 pub(crate) unsafe fn mins<V: Lanes, Q: QuantX86>(panel: &Panel, b: usize, x: &Chunk) -> V {
     // SAFETY: block b of the chunk, as the caller promises; the instruction set as in `simd!`.
     unsafe {
         let sum = *x.sums.add(b);
         match Q::MIN {
-            Min::Float | Min::None => V::splat(sum as f32),
-            Min::Block => V::splat(sum as f32).mul(load(&panel.min[b * 2].0)),
+            Min::Float | Min::Block | Min::None => V::splat(sum as f32),
             Min::Half => {
                 let first = sum16(x.quants.add(b * 32));
                 let second = V::splat((sum - first) as f32).mul(load(&panel.min[b * 2 + 1].0));

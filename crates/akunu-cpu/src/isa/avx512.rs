@@ -331,9 +331,6 @@ unsafe fn multiply_block<Q: QuantX86, const R: usize>(
                     both = _mm512_sub_epi32(both, offset);
                 }
                 sums[r] = Avx512(_mm512_cvtepi32_ps(both));
-                if Q::SUB == Sub::Block {
-                    sums[r] = sums[r].mul(load(&panel.sub[b * 2].0));
-                }
             }
         }
         for r in 0..R {
@@ -342,7 +339,7 @@ unsafe fn multiply_block<Q: QuantX86, const R: usize>(
             let mut lanes = sums[r].fma(load::<Avx512>(&panel.d[b].0).mul(dx), Avx512::load(at));
             if Q::MIN != Min::None {
                 let mins = mins::<Avx512, Q>(panel, b, &x[r]);
-                lanes = mins.fma(load::<Avx512>(&panel.m[b].0).mul(dx), lanes);
+                lanes = load::<Avx512>(&panel.m[b].0).fma(mins.mul(dx), lanes);
             }
             lanes.store(at);
         }

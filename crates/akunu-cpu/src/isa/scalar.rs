@@ -171,12 +171,13 @@ impl Lanes for Scalar {
     }
 }
 
-/// The two integers of one block: (Σ quant · x with offset and sub-scales, Σ min · x), and no float yet.
+/// The two integers of one block, and no float yet: Σ quant · x and Σ x, with what the halves have of their own.
 unsafe fn integers<Q: Quant>(w: *const u8, b: usize, x: *const i8) -> (i32, i32) {
     // SAFETY: the caller gives a whole block of weights and 32 activations.
     unsafe {
         let quants = Q::quants(w, b);
-        let (sub, min) = (Q::sub(w, b), Q::min(w, b));
+        let sub = if Q::SUB == Sub::Half { Q::sub(w, b) } else { [1, 1] };
+        let min = if Q::MIN == Min::Half { Q::min(w, b) } else { [1, 1] };
         let (mut sum, mut mins) = (0, 0);
         for half in 0..2 {
             let (mut dot, mut xs) = (0, 0);
@@ -202,8 +203,7 @@ impl<Q: Quant> Dot<Q> for Scalar {
                 let (w, b) = (w.add(l / 8 * Q::OCTET_BYTES), l % 8);
                 let (sum, mins) = integers::<Q>(w, b, x.add(l * 32));
                 (t.sum[l], t.min_sum[l]) = (sum as f32, mins as f32);
-                t.d[l] = Q::d::<Scalar>(w, b);
-                t.m[l] = if Q::MIN == Min::None { 0.0 } else { Q::MIN.signed(Q::m::<Scalar>(w, b)) };
+                (t.d[l], t.m[l]) = Q::block_scales::<Scalar>(w, b);
             }
         }
         Terms { sum: Scalar(t.sum), d: Scalar(t.d), min_sum: Scalar(t.min_sum), m: Scalar(t.m) }
@@ -255,8 +255,7 @@ unsafe fn multiply_block<Q: Quant>(panel: &Panel, b: usize, x: &Chunk, acc: *mut
             i.map(|i| (i32::from(panel.quants[b][i / 4][o * 4 + i % 4]) - Q::OFFSET) * x[i]).sum()
         };
         let sum = Scalar(from_fn(|o| match Q::SUB {
-            Sub::None => (half(0, o) + half(1, o)) as f32,
-            Sub::Block => (half(0, o) + half(1, o)) as f32 * panel.sub[b * 2].0[o],
+            Sub::None | Sub::Block => (half(0, o) + half(1, o)) as f32,
             Sub::Half => {
                 half(0, o) as f32 * panel.sub[b * 2].0[o] + half(1, o) as f32 * panel.sub[b * 2 + 1].0[o]
             }
@@ -266,10 +265,9 @@ unsafe fn multiply_block<Q: Quant>(panel: &Panel, b: usize, x: &Chunk, acc: *mut
             let (x0, x1) = (x[..16].iter().sum::<i32>(), x[16..].iter().sum::<i32>());
             let mins = Scalar(from_fn(|o| match Q::MIN {
                 Min::Half => x0 as f32 * panel.min[b * 2].0[o] + x1 as f32 * panel.min[b * 2 + 1].0[o],
-                Min::Block => (x0 + x1) as f32 * panel.min[b * 2].0[o],
-                Min::Float | Min::None => (x0 + x1) as f32,
+                _ => (x0 + x1) as f32,
             }));
-            lanes = mins.fma(Scalar(panel.m[b].0).mul(dx), lanes);
+            lanes = Scalar(panel.m[b].0).fma(mins.mul(dx), lanes);
         }
         lanes.store(acc);
     }

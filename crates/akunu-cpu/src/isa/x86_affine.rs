@@ -158,7 +158,7 @@ pub(crate) fn transpose16(from: &[F16x; 16], to: &mut [F16x; 16]) {
             for o in 0..8 {
                 rows[o] = simd!(_mm256_loadu_ps(from[group * 8 + o].0[octet * 8..].as_ptr()));
             }
-            put_columns(&mut to[octet * 8..octet * 8 + 8], 1, group, rows);
+            put_columns(&mut to[octet * 8..octet * 8 + 8], group, rows);
         }
     }
 }

@@ -16,11 +16,9 @@ use crate::tile::Terms;
 
 /// Scales of an octet, as its type has them; what a type does not have is zero.
 pub(crate) struct Scales {
+    /// With the sub-scales and mins of whole blocks.
     d: __m256,
     m: __m256,
-    /// Of blocks.
-    sub: __m256,
-    min: __m256,
     /// Of halves, one a byte.
     half_sub: __m128i,
     half_min: __m128i,
@@ -39,8 +37,6 @@ pub(crate) fn no_scales() -> Scales {
     simd!(Scales {
         d: _mm256_setzero_ps(),
         m: _mm256_setzero_ps(),
-        sub: _mm256_setzero_ps(),
-        min: _mm256_setzero_ps(),
         half_sub: _mm_setzero_si128(),
         half_min: _mm_setzero_si128(),
     })
@@ -173,13 +169,13 @@ macro_rules! k_quant {
 #[inline(always)]
 unsafe fn k4(w: *const u8) -> Scales {
     let (sub, min) = k4_scales(w);
-    Scales {
-        d: half_everywhere(u16_at(w, 0)),
-        m: negative(half_everywhere(u16_at(w, 2))),
-        sub: bytes_to_floats(sub),
-        min: bytes_to_floats(min),
+    let d = half_everywhere(u16_at(w, 0));
+    let m = negative(half_everywhere(u16_at(w, 2)));
+    simd!(Scales {
+        d: _mm256_mul_ps(d, bytes_to_floats(sub)),
+        m: _mm256_mul_ps(m, bytes_to_floats(min)),
         ..no_scales()
-    }
+    })
 }
 
 k_quant!(Q4K, |w, b| and(shift(load32(w.add(16 + b / 2 * 32)), b % 2 * 4), 15), scales k4(w));
@@ -220,7 +216,7 @@ k_quant!(Iq4Xs, |w, b| looked_up(&IQ4, w.add(8 + b * 16)), scales {
     let lower = _mm256_and_si256(lower, _mm256_set1_epi32(15));
     let upper = _mm256_slli_epi32(_mm256_and_si256(upper, _mm256_set1_epi32(3)), 4);
     let sub = _mm256_sub_epi32(_mm256_or_si256(lower, upper), _mm256_set1_epi32(32));
-    Scales { d: half_everywhere(u16_at(w, 0)), sub: _mm256_cvtepi32_ps(sub), ..no_scales() }
+    Scales { d: _mm256_mul_ps(half_everywhere(u16_at(w, 0)), _mm256_cvtepi32_ps(sub)), ..no_scales() }
 });
 
 const FP4_RAISED: [i8; 16] = {
@@ -389,17 +385,13 @@ unsafe fn finish_terms<Q: QuantX86>(
         if Q::OFFSET != 0 {
             sum = _mm256_sub_epi32(sum, _mm256_mullo_epi32(sums, _mm256_set1_epi32(Q::OFFSET)));
         }
-        let mut sum = _mm256_cvtepi32_ps(sum);
-        if Q::SUB == Sub::Block {
-            sum = _mm256_mul_ps(sum, scales.sub);
-        }
         let min_sum = match Q::MIN {
-            Min::None => _mm256_setzero_ps(),
-            Min::Float => _mm256_cvtepi32_ps(sums),
-            Min::Block => _mm256_mul_ps(_mm256_cvtepi32_ps(sums), scales.min),
-            Min::Half => _mm256_cvtepi32_ps(reduce8(mins)),
+            Min::None => _mm256_setzero_si256(),
+            Min::Float | Min::Block => sums,
+            Min::Half => reduce8(mins),
         };
-        Terms { sum, d: scales.d, min_sum, m: scales.m }
+        let (d, m) = (scales.d, scales.m);
+        Terms { sum: _mm256_cvtepi32_ps(sum), d, min_sum: _mm256_cvtepi32_ps(min_sum), m }
     })
 }
 
@@ -481,16 +473,16 @@ pub(crate) unsafe fn unpack_panel<V: Lanes, Q: QuantX86, const CENTRED: bool>(
     });
 }
 
-/// Stores columns of eight rows as `[column · apart][group of eight outputs]`.
+/// Stores columns of eight rows as `[column][group of eight outputs]`.
 #[inline(always)]
-pub(crate) fn put_columns(to: &mut [F16x], apart: usize, group: usize, rows: [__m256; 8]) {
+pub(crate) fn put_columns(to: &mut [F16x], group: usize, rows: [__m256; 8]) {
     let mut v = [simd!(_mm256_setzero_si256()); 8];
     for o in 0..8 {
         v[o] = simd!(_mm256_castps_si256(rows[o]));
     }
     let columns = transpose8(v);
     for b in 0..8 {
-        simd!(_mm256_store_si256(to[b * apart].0.as_mut_ptr().add(group * 8).cast(), columns[b]));
+        simd!(_mm256_store_si256(to[b].0.as_mut_ptr().add(group * 8).cast(), columns[b]));
     }
 }
 
@@ -510,30 +502,22 @@ unsafe fn octet_scales<Q: QuantX86>(panel: &mut Panel, rows: &[*const u8; 16], o
             if Q::SUB == Sub::Half {
                 (sub[o], sub_high[o]) = bytes_of_halves(scales.half_sub);
                 (min[o], min_high[o]) = bytes_of_halves(scales.half_min);
-            } else {
-                (sub[o], min[o]) = (scales.sub, scales.min);
             }
         }
         let first = octet * 8;
-        put_columns(&mut panel.d[first..first + 8], 1, group, d);
+        put_columns(&mut panel.d[first..first + 8], group, d);
         if Q::MIN != Min::None {
-            put_columns(&mut panel.m[first..first + 8], 1, group, m);
+            put_columns(&mut panel.m[first..first + 8], group, m);
         }
-        // Two for each block; the second is there only where halves have their own.
+        // Two for each block.
         let at = first * 2;
         if Q::SUB == Sub::Half {
-            put_columns(&mut panel.sub[at..at + 8], 1, group, sub);
-            put_columns(&mut panel.sub[at + 8..at + 16], 1, group, sub_high);
-        }
-        if Q::SUB == Sub::Block {
-            put_columns(&mut panel.sub[at..at + 16], 2, group, sub);
+            put_columns(&mut panel.sub[at..at + 8], group, sub);
+            put_columns(&mut panel.sub[at + 8..at + 16], group, sub_high);
         }
         if Q::MIN == Min::Half {
-            put_columns(&mut panel.min[at..at + 8], 1, group, min);
-            put_columns(&mut panel.min[at + 8..at + 16], 1, group, min_high);
-        }
-        if Q::MIN == Min::Block {
-            put_columns(&mut panel.min[at..at + 16], 2, group, min);
+            put_columns(&mut panel.min[at..at + 8], group, min);
+            put_columns(&mut panel.min[at + 8..at + 16], group, min_high);
         }
     });
 }
