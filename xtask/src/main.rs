@@ -2,6 +2,7 @@
 
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
+mod cross;
 mod drift;
 mod licences;
 
@@ -11,11 +12,12 @@ use anyhow::{Result, bail};
 
 const USAGE: &str = "\
 cargo xtask TASK
-  ci         what CI runs: format, lints, tests, docs, licences, drift, the pool's model
+  ci         what CI runs: format, lints, tests, docs, licences, drift, the pool's model, other platforms
   gen        write the generated files (docs/cli.md)
   drift      fail if a generated file is not what `gen` would write
   licences   fail on a dependency that is not permissive, or that comes in two versions
   loom       model-check the thread pool's barrier
+  cross      lint for macOS and Windows, run the CPU's tests as ARM in an emulator
   fuzz NAME  fuzz one target for a minute (needs cargo-fuzz); without a name, list them
   bench ...  the CPU device's kernels against the machine's read bandwidth";
 
@@ -28,6 +30,7 @@ fn main() -> ExitCode {
         Some("drift") => drift::check(),
         Some("licences") => licences::check(),
         Some("loom") => loom(),
+        Some("cross") => cross::cross(),
         Some("fuzz") => fuzz(rest),
         Some("bench") => {
             run(cargo(&["run", "--release", "-p", "akunu-cpu", "--example", "kernels", "--"]).args(rest))

@@ -152,6 +152,7 @@ fn thousands_of_submissions_with_any_number_of_threads() {
 }
 
 /// Seconds of processor time that this process has used.
+#[cfg(target_os = "linux")]
 fn processor_time() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
     let fields: Vec<&str> = stat.rsplit(") ").next().unwrap().split(' ').collect();

@@ -1,5 +1,6 @@
 //! Models of the hub: named wherever a MODEL is, pulled, listed, removed; against a hub on loopback.
 #![allow(clippy::unwrap_used)] // helpers of tests; the lint knows only functions marked as tests
+#![cfg_attr(not(unix), allow(unused_imports))] // what only tests of Unix need
 
 #[allow(dead_code)]
 #[path = "../../../akunu-hub/tests/hub/server.rs"]

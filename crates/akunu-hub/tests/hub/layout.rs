@@ -1,4 +1,5 @@
 //! What lands where, which files are chosen, and what the cache lists and removes.
+#![cfg_attr(not(unix), allow(unused_imports))] // what only tests of Unix need
 
 use std::fs;
 use std::path::{Path, PathBuf};

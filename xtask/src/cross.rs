@@ -1,0 +1,114 @@
+//! Other platforms from this one: macOS and Windows are type-checked, and the kernels for ARM run under an emulator.
+//!
+//! Rust's library for a target, the cross linker and the emulator are installed where `CI` is set; elsewhere what is
+//! missing is left out, loudly, with the command that brings it.
+
+use std::env;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use anyhow::Result;
+
+use crate::{cargo, run};
+
+const CHECKED: [&str; 2] = ["aarch64-apple-darwin", "x86_64-pc-windows-gnu"];
+
+const ARM: &str = "aarch64-unknown-linux-gnu";
+const LINKER: &str = "aarch64-linux-gnu-gcc";
+const EMULATOR: &str = "qemu-aarch64";
+const PACKAGES: [&str; 3] = ["gcc-aarch64-linux-gnu", "libc6-dev-arm64-cross", "qemu-user"];
+
+/// A processor with everything that a kernel may ask for, and one (a Raspberry Pi 4's) with nothing of it.
+const PROCESSORS: [&str; 2] = ["max", "cortex-a72"];
+
+pub(crate) fn cross() -> Result<()> {
+    for target in CHECKED {
+        match library(target) {
+            Ok(()) => check(target)?,
+            Err(missing) => skipped(target, &missing),
+        }
+    }
+    if cfg!(target_arch = "aarch64") {
+        skipped(EMULATOR, "this processor is such a one: `cargo test` runs its kernels");
+        return Ok(());
+    }
+    match library(ARM).and_then(|()| emulator()) {
+        Ok(()) => test_arm(),
+        Err(missing) => {
+            skipped(ARM, &missing);
+            Ok(())
+        }
+    }
+}
+
+fn skipped(what: &str, why: &str) {
+    println!("SKIPPED: {what}: {why}");
+}
+
+/// Lints, for they type-check too. Nothing is linked, so a compiler of C that does nothing will do for the one crate that
+/// has C in it.
+fn check(target: &str) -> Result<()> {
+    println!("clippy for {target}");
+    let triple = target.replace('-', "_");
+    let mut command = cargo(&[
+        "clippy",
+        "--locked",
+        "--workspace",
+        "--exclude",
+        "xtask",
+        "--all-targets",
+        "--target",
+        target,
+    ]);
+    command.args(["--", "-D", "warnings"]);
+    run(command.env(format!("CC_{triple}"), "true").env(format!("AR_{triple}"), "true"))
+}
+
+/// The tests that hold every instruction set to the scalar twin, and its products to goldens. The other ways of calling
+/// the kernels change no bit on this machine's processor, and are slow in an emulator.
+fn test_arm() -> Result<()> {
+    for processor in PROCESSORS {
+        println!("tests for {ARM}, on the emulator's {processor}");
+        let mut command = cargo(&["test", "--locked", "--package", "akunu-cpu", "--target", ARM]);
+        command.args(["--lib", "--test", "same_bits", "--test", "quantised"]);
+        command.args(["--", "--skip", "any_number_of_threads", "--skip", "rows_together"]);
+        command.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", LINKER).env(
+            "CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER",
+            format!("{EMULATOR} -cpu {processor} -L /usr/aarch64-linux-gnu"),
+        );
+        run(&mut command)?;
+    }
+    Ok(())
+}
+
+/// Rust's library for the target is there, or was brought.
+fn library(target: &str) -> Result<(), String> {
+    let there = || {
+        let output = Command::new("rustc").args(["--print", "target-libdir", "--target", target]).output();
+        output.is_ok_and(|output| Path::new(String::from_utf8_lossy(&output.stdout).trim()).is_dir())
+    };
+    let add = ["rustup", "target", "add", target];
+    if there() || (installs() && succeeds(&add) && there()) {
+        return Ok(());
+    }
+    Err(format!("Rust's library for it is missing: `{}`", add.join(" ")))
+}
+
+/// The linker and the emulator are there, or were brought.
+fn emulator() -> Result<(), String> {
+    let there = || [LINKER, EMULATOR].iter().all(|tool| succeeds(&[tool, "--version"]));
+    let add = [["apt-get", "install", "--yes", "--no-install-recommends"].as_slice(), &PACKAGES].concat();
+    if there() || (installs() && succeeds(&["apt-get", "update"]) && succeeds(&add) && there()) {
+        return Ok(());
+    }
+    Err(format!("{LINKER} or {EMULATOR} is missing: `{}`", add.join(" ")))
+}
+
+fn installs() -> bool {
+    env::var_os("CI").is_some()
+}
+
+fn succeeds(command: &[&str]) -> bool {
+    let status = Command::new(command[0]).args(&command[1..]).stdout(Stdio::null()).status();
+    status.is_ok_and(|status| status.success())
+}
