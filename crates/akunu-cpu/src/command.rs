@@ -2,10 +2,12 @@
 
 use std::ops::Range;
 
+use akunu_plan::params::{GluMatmulParams, MatmulParams, QkvParams};
 use akunu_plan::table::{MAX_BINDINGS, PARAM_BYTES};
-use akunu_plan::{Kernel, Row};
+use akunu_plan::{Kernel, Row, RowSet};
 use bytemuck::AnyBitPattern;
 
+use crate::groups::Block;
 use crate::panel::Scratch;
 use crate::tile::TileKernel;
 
@@ -19,6 +21,8 @@ pub(crate) struct Command {
     pub(crate) kernel: Kernel,
     /// Products of its weights' type; of no meaning to kernels without weights.
     pub(crate) tile: TileKernel,
+    /// The rows of its input are packed first, by all workers together.
+    pub(crate) packs: bool,
     /// In the order of [`Kernel::bindings`].
     pub(crate) bindings: [*mut u8; MAX_BINDINGS],
     pub(crate) params: [u8; PARAM_BYTES],
@@ -35,6 +39,17 @@ impl Command {
     #[inline(always)]
     pub(crate) fn params<P: AnyBitPattern>(&self) -> P {
         bytemuck::pod_read_unaligned(&self.params[..size_of::<P>()])
+    }
+
+    /// Inputs of a product's rows, and which rows it takes.
+    pub(crate) fn matrix_input(&self) -> Option<(usize, RowSet)> {
+        let (inputs, rows) = match self.kernel {
+            Kernel::Matmul { rows, .. } => (self.params::<MatmulParams>().inputs, rows),
+            Kernel::Qkv { .. } => (self.params::<QkvParams>().inputs, RowSet::All),
+            Kernel::GluMatmul { .. } => (self.params::<GluMatmulParams>().inputs, RowSet::All),
+            _ => return None,
+        };
+        Some((inputs as usize, rows))
     }
 
     #[inline(always)]
@@ -54,6 +69,8 @@ pub(crate) struct Context {
     pub(crate) step: usize,
     /// The worker's own.
     pub(crate) scratch: *mut Scratch,
+    /// All workers' groups of packed rows; null where nothing is packed.
+    pub(crate) packed: *mut Block,
 }
 
 impl Context {

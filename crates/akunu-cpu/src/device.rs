@@ -9,6 +9,7 @@ use akunu_plan::{
     Capabilities, Device, DeviceBuffer, DeviceError, DispatchTable, Outcome, ReplayId, Row, Submission,
 };
 
+use crate::groups;
 use crate::host;
 use crate::isa::Isa;
 use crate::isa::table::Kernels;
@@ -39,6 +40,8 @@ pub struct CpuDevice {
     pool: Pool,
     /// One for each worker.
     scratch: Vec<Owned>,
+    /// Packed rows of a command's input, where the instruction set packs any.
+    packed: Owned,
     buffers: Vec<Buffer>,
     allocated: u64,
     prepared: Vec<Prepared>,
@@ -73,12 +76,15 @@ impl CpuDevice {
         if !(1..=MAX_THREADS).contains(&threads) {
             return Err(failed(format!("{threads} threads were asked for; use 1 to {MAX_THREADS}")));
         }
-        let bytes = size_of::<Scratch>() as u64;
-        let own = |_| {
-            let what = "a thread's own memory".to_string();
+        let zeroed = |what: &str, bytes| {
+            let what = what.to_string();
             Owned::zeroed(bytes).ok_or(DeviceError::OutOfMemory { device: NAME, what, bytes })
         };
+        let own = |_| zeroed("a thread's own memory", size_of::<Scratch>() as u64);
         let scratch = (0..threads).map(own).collect::<Result<Vec<_>, _>>()?;
+        let packed = if isa == Isa::Amx { groups::bytes(AMX_ROWS) } else { 0 };
+        let packed = zeroed("packed activations", packed as u64)?;
+        let workspace = (size_of::<Scratch>() * threads + packed.bytes) as u64;
         let pool =
             Pool::new(threads).map_err(|error| failed(format!("cannot start {threads} threads: {error}")))?;
         Ok(CpuDevice {
@@ -89,15 +95,16 @@ impl CpuDevice {
                 unified_memory: true,
                 chain: 32,
                 prefill_rows: AMX_ROWS,
-                workspace_bytes: bytes * threads as u64,
+                workspace_bytes: workspace,
                 available_bytes: host::available_bytes(),
             },
             isa,
             kernels: Kernels::of(isa),
             pool,
             scratch,
+            packed,
             buffers: Vec::new(),
-            allocated: bytes * threads as u64,
+            allocated: workspace,
             prepared: Vec::new(),
             last: (0, 0),
             outcome: Ok(Outcome { steps: 0 }),
@@ -188,6 +195,7 @@ impl CpuDevice {
         let walk = Walk {
             commands,
             scratch: &self.scratch,
+            packed: self.packed.start().cast(),
             rows: self.last.0.min(prepared.table.rows),
             logit_rows: self.last.1.min(prepared.table.logit_rows),
             steps,

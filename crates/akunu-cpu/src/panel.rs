@@ -1,20 +1,22 @@
 //! What a worker owns: panels of unpacked weights, accumulators, attention's tiles. Made once, with the device.
 
+use crate::groups::MAX_INPUTS;
 use crate::isa::Lanes;
 use crate::quants::{Min, Quant, Sub};
 
 /// Rows that share one unpacked panel.
 pub(crate) const TILE_ROWS: usize = 64;
-/// The same where multiplying is so fast that unpacking shows.
+/// The same where multiplying is so fast that unpacking shows, and the outputs that are multiplied at once there.
 pub(crate) const AMX_ROWS: usize = 256;
+pub(crate) const AMX_OUTPUTS: usize = 32;
 /// Blocks of 32 in a panel: one round of the sixteen lanes.
 pub(crate) const PANEL_BLOCKS: usize = 16;
-/// Panels that AMX unpacks at most: rows of 28,672 inputs, which is the widest layer of LLaMA 70B.
-pub(crate) const MAX_ROUNDS: usize = 56;
-/// Of which so many are multiplied before their sums are scaled.
-pub(crate) const ROUNDS: usize = 4;
-/// Integer sums of these: two halves of a block, each round, sixteen rows by sixteen outputs.
-pub(crate) const AMX_SUMS: usize = 2 * ROUNDS * 256;
+/// Panels of sixteen outputs that AMX unpacks at most.
+pub(crate) const MAX_ROUNDS: usize = MAX_INPUTS.div_ceil(32 * PANEL_BLOCKS);
+/// Integer sums of a block of sixteen rows, its halves apart.
+pub(crate) const AMX_SUMS: usize = 2 * AMX_OUTPUTS * 16;
+/// Blocks that are multiplied before they are scaled, at most.
+pub(crate) const AMX_BLOCKS: usize = 4;
 /// Outputs and elements of a panel of float weights.
 pub(crate) const FLOAT_OUTPUTS: usize = 8;
 pub(crate) const FLOAT_CHUNK: usize = 512;
@@ -72,9 +74,9 @@ impl Panel {
     }
 }
 
-/// `[half][round][row][output]`
+/// `[block][half of the outputs][half of the block][row][output]`
 #[repr(C, align(64))]
-pub(crate) struct AmxSums(pub(crate) [i32; AMX_SUMS]);
+pub(crate) struct AmxSums(pub(crate) [[i32; AMX_SUMS]; AMX_BLOCKS]);
 
 /// Sixteen blocks of one row's activations.
 #[derive(Clone, Copy)]
@@ -100,7 +102,8 @@ pub(crate) struct Scratch {
     /// `[row][class of block][output]`, or `[output][row][lane]` for float weights.
     pub(crate) acc: [f32; TILE_ROWS * 256],
     pub(crate) panel: Panel,
-    pub(crate) rounds: [Panel; MAX_ROUNDS],
+    /// Of two times sixteen outputs.
+    pub(crate) rounds: [[Panel; MAX_ROUNDS]; AMX_OUTPUTS / 16],
     pub(crate) amx: AmxSums,
     /// `[output][element]`
     pub(crate) floats: [f32; FLOAT_OUTPUTS * FLOAT_CHUNK],

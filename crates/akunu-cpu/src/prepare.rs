@@ -6,13 +6,15 @@ use std::sync::Arc;
 use akunu_plan::table::MAX_BINDINGS;
 use akunu_plan::{
     Access, Binding, BufferId, Content, DeviceBuffer, DeviceError, DispatchCommand, DispatchTable, Kernel,
-    Row,
+    Row, RowSet,
 };
 
 use crate::bounds;
 use crate::command::Command;
 use crate::device::NAME;
+use crate::groups::MAX_INPUTS;
 use crate::isa::table::Kernels;
+use crate::kernels::matrix::PACKED_ROWS;
 use crate::memory::Buffer;
 
 /// A prepared table.
@@ -116,14 +118,22 @@ fn command(
         Content::Weight(dtype) => Some(dtype),
         _ => None,
     });
-    Ok(Command {
+    let tile = kernels.tile(weight.unwrap_or(akunu_plan::DType::F32));
+    let mut prepared = Command {
         run: kernels.run(command.kernel),
         kernel: command.kernel,
-        tile: kernels.tile(weight.unwrap_or(akunu_plan::DType::F32)),
+        tile,
+        packs: false,
         bindings,
         params: command.params,
         logit_capacity: table.logit_rows,
-    })
+    };
+    prepared.packs = tile.pack.is_some()
+        && prepared.matrix_input().is_some_and(|(inputs, rows)| {
+            let most = if rows == RowSet::Logits { table.logit_rows } else { table.rows };
+            inputs <= MAX_INPUTS && (PACKED_ROWS..=tile.rows).contains(&most)
+        });
+    Ok(prepared)
 }
 
 /// Where a binding starts; `bytes` from there on are inside its buffer.

@@ -18,6 +18,7 @@
 
 use akunu_plan::q8;
 
+use crate::groups::{Block, Group};
 use crate::isa::Lanes;
 use crate::panel::{Chunk, FLOAT_CHUNK, FLOAT_OUTPUTS, PANEL_BLOCKS, Panel, Scratch, TILE_ROWS};
 use crate::planes::Planes;
@@ -31,16 +32,18 @@ pub(crate) struct Tile {
     pub(crate) stride: usize,
     /// The same outputs' scales and offsets, where a type has them apart.
     pub(crate) planes: Planes,
-    /// 1 ..= 16
+    /// 1 ..= [`TileKernel::outputs`]
     pub(crate) outputs: usize,
     /// The first row of activations (q8 for quantised weights, else f32), and the bytes from one row to the next.
     pub(crate) x: *const u8,
     pub(crate) x_stride: usize,
+    /// The same rows packed in groups, or null.
+    pub(crate) packed: *const Block,
     /// 1 ..= [`TileKernel::rows`]
     pub(crate) rows: usize,
     pub(crate) inputs: usize,
     pub(crate) scratch: *mut Scratch,
-    /// `[row][out_stride]`; sixteen of each row are written.
+    /// `[row][out_stride]`; a multiple of sixteen of each row are written, and where rows are packed, of rows too.
     pub(crate) out: *mut f32,
     pub(crate) out_stride: usize,
 }
@@ -51,6 +54,10 @@ pub(crate) struct TileKernel {
     pub(crate) run: unsafe fn(&Tile),
     /// The most rows of a tile.
     pub(crate) rows: usize,
+    /// Its outputs, where rows are packed; else 16.
+    pub(crate) outputs: usize,
+    /// Packs a group of rows, where many rows are multiplied faster so.
+    pub(crate) pack: Option<unsafe fn(&Group)>,
 }
 
 /// Sixteen blocks' integers and what scales them.
@@ -84,6 +91,13 @@ pub(crate) trait Dot<Q: Quant>: Lanes {
 pub(crate) trait Products<Q: Quant> {
     /// The most rows of a tile.
     const ROWS: usize = TILE_ROWS;
+    const OUTPUTS: usize = 16;
+    const PACKS: bool = false;
+
+    /// # Safety
+    /// As for [`crate::groups::pack`].
+    #[inline(always)]
+    unsafe fn pack(_group: &Group) {}
 
     /// # Safety
     /// Everything that the tile points to is there, and the instruction set is too.
@@ -228,7 +242,7 @@ unsafe fn panels<V: Dot<Q>, Q: Quant>(t: &Tile) {
             }
             first += count;
         }
-        sum_lanes::<V>(t, acc, 0, t.rows);
+        sum_lanes::<V>(t, acc);
     }
 }
 
@@ -244,13 +258,13 @@ pub(crate) unsafe fn panel_rows<Q: Quant>(t: &Tile, first: usize) -> [*const u8;
     rows
 }
 
-/// Ends `rows` rows from `first` on: `acc` is `[row][lane][output]`.
+/// Ends all rows: `acc` is `[row][lane][output]`.
 #[inline(always)]
-pub(crate) unsafe fn sum_lanes<V: Lanes>(t: &Tile, acc: *const f32, first: usize, rows: usize) {
-    for r in 0..rows {
+unsafe fn sum_lanes<V: Lanes>(t: &Tile, acc: *const f32) {
+    for r in 0..t.rows {
         // SAFETY: a row of the accumulators and of the tile.
         unsafe {
-            let out = t.out.add((first + r) * t.out_stride);
+            let out = t.out.add(r * t.out_stride);
             tree_of_lanes::<V>(acc.add(r * 256), t.inputs / 32).store(out);
         }
     }

@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use akunu_plan::Kernel;
 
 use crate::command::{Command, Context};
+use crate::groups::Block;
+use crate::kernels;
 use crate::memory::Owned;
 use crate::panel::Scratch;
 use crate::pool::Work;
@@ -15,6 +17,8 @@ pub(crate) struct Walk<'a> {
     pub(crate) commands: &'a [Command],
     /// One of each worker's own.
     pub(crate) scratch: &'a [Owned],
+    /// Theirs together.
+    pub(crate) packed: *mut Block,
     pub(crate) rows: usize,
     pub(crate) logit_rows: usize,
     pub(crate) steps: usize,
@@ -30,13 +34,15 @@ pub(crate) struct Walk<'a> {
 pub(crate) struct State {
     /// The command at hand.
     index: AtomicUsize,
+    /// Its rows are packed.
+    is_packed: AtomicBool,
     /// Steps that are done.
     pub(crate) steps: AtomicUsize,
     /// One more than the index of a command that panicked; 0 while none has.
     pub(crate) panicked: AtomicUsize,
 }
 
-// SAFETY: `tokens` is read between stages, when nobody writes it.
+// SAFETY: `tokens` is read between stages, when nobody writes it; of `packed` each part writes its own.
 unsafe impl Sync for Walk<'_> {}
 
 impl Work for Walk<'_> {
@@ -50,11 +56,14 @@ impl Work for Walk<'_> {
             logit_rows: self.logit_rows,
             step: self.state.steps.load(Ordering::Relaxed),
             scratch: self.scratch[worker].start().cast::<Scratch>(),
+            packed: self.packed,
         };
+        let is_packing = command.packs && !self.state.is_packed.load(Ordering::Relaxed);
+        let run = if is_packing { kernels::matrix::pack } else { command.run };
         let run = || {
             // SAFETY: the command was checked when its table was prepared, the rows when they were submitted;
             // stages keep commands apart, and a worker runs one part at a time.
-            unsafe { (command.run)(command, &context) };
+            unsafe { run(command, &context) };
         };
         if catch_unwind(AssertUnwindSafe(run)).is_err() {
             self.state.panicked.store(index + 1, Ordering::Relaxed);
@@ -65,7 +74,11 @@ impl Work for Walk<'_> {
         if self.state.panicked.load(Ordering::Relaxed) != 0 {
             return false;
         }
-        let index = self.state.index.load(Ordering::Relaxed) + 1;
+        let index = self.state.index.load(Ordering::Relaxed);
+        if self.commands[index].packs && !self.state.is_packed.fetch_not(Ordering::Relaxed) {
+            return true;
+        }
+        let index = index + 1;
         if index < self.commands.len() {
             self.state.index.store(index, Ordering::Relaxed);
             return true;
@@ -108,7 +121,8 @@ mod tests {
         Command {
             run,
             kernel: Kernel::RopeAngles,
-            tile: TileKernel { run: |_| (), rows: 1 },
+            tile: TileKernel { run: |_| (), rows: 1, outputs: 16, pack: None },
+            packs: false,
             bindings,
             params: [0; PARAM_BYTES],
             logit_capacity: 1,
@@ -134,6 +148,7 @@ mod tests {
         let walk = Walk {
             commands: &commands,
             scratch: &scratch,
+            packed: std::ptr::null_mut(),
             rows: 1,
             logit_rows: 0,
             steps: 3,

@@ -1,22 +1,21 @@
 //! AMX: sixteen outputs by sixteen rows of integer sums in one instruction. Everything else is AVX-512's.
 //!
 //! A round of the sixteen lanes is one [`Panel`], whose quants already lie as a tile wants them: four elements of
-//! sixteen outputs a row. All rounds are unpacked before they are multiplied, so that a lane is done at once and only
-//! sixteen rows' lanes are ever in flight: they, and these rows' activations, stay in the first cache.
+//! sixteen outputs a row. All rounds of 32 outputs are unpacked before they are multiplied, so that a lane is done at
+//! once: its sums for sixteen rows and outputs stay in registers while its blocks are scaled, and are added to those of
+//! the lanes before when it is over. Activations come as [`groups`] of sixteen rows, each read for both halves of the outputs.
 
 use std::arch::asm;
 use std::arch::x86_64::*;
 
 use super::Lanes;
-use super::avx2::{load, mins, simd};
+use super::avx2::{load, simd};
 use super::avx512::Avx512;
 use super::x86_quants::QuantX86;
-use crate::panel::{AMX_ROWS, AMX_SUMS, Chunk, MAX_ROUNDS, PANEL_BLOCKS, Panel, ROUNDS, TILE_ROWS};
+use crate::groups::{self, Block, Group, LANES, SIDE};
+use crate::panel::{AMX_OUTPUTS, AMX_ROWS, AMX_SUMS, MAX_ROUNDS, PANEL_BLOCKS, Panel, TILE_ROWS};
 use crate::quants::{Min, Sub};
 use crate::tile::{self, Dot, Products, Tile};
-
-/// Rows and outputs of a tile.
-const SIDE: usize = 16;
 
 /// Asks the system for the tiles' registers: each process has to, once.
 pub(crate) fn is_permitted() -> bool {
@@ -90,17 +89,30 @@ pub(crate) struct Amx;
 
 impl<Q: QuantX86> Products<Q> for Amx {
     const ROWS: usize = AMX_ROWS;
+    const OUTPUTS: usize = AMX_OUTPUTS;
+    const PACKS: bool = true;
+
+    #[inline(always)]
+    unsafe fn pack(group: &Group) {
+        let halves = Q::MIN == Min::Half || Q::SIGNED && Q::OFFSET != 0;
+        // SAFETY: passed on.
+        unsafe { groups::pack(&Group { halves, ..*group }) }
+    }
 
     #[inline(always)]
     unsafe fn quantised(t: &Tile) {
         // SAFETY: passed on; tiles are permitted where this is reached.
         unsafe {
-            if t.rows < SIDE || t.inputs > MAX_ROUNDS * PANEL_BLOCKS * 32 {
+            if t.packed.is_null() {
                 return in_smaller_tiles::<Q>(t);
             }
             let config = if Q::SUB == Sub::Half { &HALF_BLOCKS } else { &WHOLE_BLOCKS };
             asm!("ldtilecfg [{}]", in(reg) config, options(nostack, readonly));
-            panels::<Q>(t);
+            if t.outputs > SIDE {
+                outputs::<Q, 2>(t);
+            } else {
+                outputs::<Q, 1>(t);
+            }
             asm!("tilerelease", options(nostack, nomem));
         }
     }
@@ -122,168 +134,252 @@ unsafe fn in_smaller_tiles<Q: QuantX86>(t: &Tile) {
     }
 }
 
+/// P times sixteen outputs.
 #[inline(always)]
-unsafe fn panels<Q: QuantX86>(t: &Tile) {
+unsafe fn outputs<Q: QuantX86, const P: usize>(t: &Tile) {
     let blocks = t.inputs / 32;
-    // SAFETY: the scratch is this worker's own; every chunk stays within its row.
+    // SAFETY: the scratch is this worker's own; panels and groups have room for the widest input.
     unsafe {
         let panels = (&raw mut (*t.scratch).rounds).cast::<Panel>();
-        let acc = (&raw mut (*t.scratch).acc).cast::<f32>();
-        for first in (0..blocks).step_by(PANEL_BLOCKS) {
-            let panel = panels.add(first / PANEL_BLOCKS);
-            let count = PANEL_BLOCKS.min(blocks - first);
-            <Avx512 as Dot<Q>>::unpack(panel, &tile::panel_rows::<Q>(t, first), count);
-            if Q::PLANES {
-                t.planes.unpack::<Avx512>(panel, t.outputs, first, count);
+        for half in 0..P {
+            let part = Tile {
+                weights: t.weights.add(half * SIDE * t.stride),
+                planes: t.planes.at(t.planes.scales, t.planes.offsets, half * SIDE),
+                outputs: (t.outputs - half * SIDE).min(SIDE),
+                ..*t
+            };
+            for first in (0..blocks).step_by(PANEL_BLOCKS) {
+                let panel = panels.add(half * MAX_ROUNDS + first / PANEL_BLOCKS);
+                let count = PANEL_BLOCKS.min(blocks - first);
+                <Avx512 as Dot<Q>>::unpack(panel, &tile::panel_rows::<Q>(&part, first), count);
+                if Q::PLANES {
+                    part.planes.unpack::<Avx512>(panel, part.outputs, first, count);
+                }
             }
         }
-        let mut r = 0;
-        while r + SIDE <= t.rows {
-            for lane in 0..PANEL_BLOCKS {
-                sixteen_rows::<Q>(t, panels, lane, r, acc.add(lane * 16));
-            }
-            tile::sum_lanes::<Avx512>(t, acc, r, SIDE);
-            r += SIDE;
+        for row in (0..t.rows).step_by(SIDE) {
+            let x = t.packed.add(row / SIDE * blocks);
+            sixteen_rows::<Q, P>(t, panels, x, t.out.add(row * t.out_stride));
         }
-        let rest = t.rows - r;
-        acc.write_bytes(0, rest * 256);
-        for first in (0..blocks).step_by(PANEL_BLOCKS) {
-            let panel = panels.add(first / PANEL_BLOCKS);
-            let count = PANEL_BLOCKS.min(blocks - first);
-            for i in 0..rest {
-                let x = tile::chunk(t, r + i, first);
-                <Avx512 as Dot<Q>>::multiply::<1>(panel, count, [x], [acc.add(i * 256)]);
-            }
-        }
-        tile::sum_lanes::<Avx512>(t, acc, r, rest);
     }
 }
 
-/// One lane of sixteen rows: all its blocks, [`ROUNDS`] at a time, to `acc[row][lane]`.
+/// Blocks that are multiplied before they are scaled: few enough for their sums to stay in the first cache, and enough
+/// to be stored before they are read.
+const fn batch<Q: QuantX86>() -> usize {
+    if matches!(Q::SUB, Sub::Half) { 2 } else { 4 }
+}
+
 #[inline(always)]
-unsafe fn sixteen_rows<Q: QuantX86>(t: &Tile, panels: *const Panel, lane: usize, r: usize, acc: *mut f32) {
+unsafe fn sixteen_rows<Q: QuantX86, const P: usize>(
+    t: &Tile,
+    panels: *const Panel,
+    mut x: *const Block,
+    out: *mut f32,
+) {
+    let blocks = t.inputs / 32;
+    // Lanes below have a block in the last round; the others are padded with zeros there.
+    let last = if blocks.is_multiple_of(SIDE) { SIDE } else { blocks % SIDE };
     // SAFETY: as the caller promises.
     unsafe {
         let sums = (&raw mut (*t.scratch).amx).cast::<i32>();
-        let rounds = (t.inputs / 32).saturating_sub(lane).div_ceil(PANEL_BLOCKS);
-        let mut done = 0;
-        while done == 0 || done < rounds {
-            let n = ROUNDS.min(rounds - done);
-            let (panels, x) = (panels.add(done), tile::chunk(t, r, done * PANEL_BLOCKS));
-            for round in 0..n {
-                let weights = (&raw const (*panels.add(round)).quants[lane]).cast::<i8>();
-                let x = x.quants.add((round * PANEL_BLOCKS + lane) * 32);
-                multiply::<Q>(round, x, t.x_stride, weights, sums);
+        let lanes = (&raw mut (*t.scratch).acc).cast::<f32>();
+        for (i, lane) in LANES.into_iter().enumerate() {
+            let rounds = groups::blocks_of_lane(blocks, lane);
+            let mut done = 0;
+            loop {
+                let n = batch::<Q>().min(rounds - done);
+                for b in 0..n {
+                    multiply::<Q, P>(x.add(b), panels.add(done + b), lane, sums.add(b * AMX_SUMS));
+                }
+                for half in 0..P {
+                    let piece = Piece {
+                        panels: panels.add(half * MAX_ROUNDS + done),
+                        lane,
+                        count: n,
+                        x,
+                        sums: sums.add(half * AMX_SUMS / 2),
+                        lanes: lanes.add(half * LEVELS * 256),
+                        resumed: done > 0,
+                        ended: (done + n == rounds).then_some(i),
+                        padded: lane >= last,
+                    };
+                    scale::<Q>(&piece, out.add(half * SIDE), t.out_stride);
+                }
+                x = x.add(n);
+                done += n;
+                if done == rounds {
+                    break;
+                }
             }
-            let first = done == 0;
-            match n {
-                0 => add_rounds::<Q, 0>(t, panels, lane, x, sums, acc, first),
-                1 => add_rounds::<Q, 1>(t, panels, lane, x, sums, acc, first),
-                2 => add_rounds::<Q, 2>(t, panels, lane, x, sums, acc, first),
-                3 => add_rounds::<Q, 3>(t, panels, lane, x, sums, acc, first),
-                _ => add_rounds::<Q, 4>(t, panels, lane, x, sums, acc, first),
-            }
-            done += ROUNDS;
         }
     }
 }
 
 macro_rules! product {
-    ($c:literal, $a:literal, $b:literal, $x:expr, $stride:expr, $w:expr, $out:expr) => {
+    ($a:literal, $b:literal, $first:literal, $second:literal, $x:expr, $w:expr, $other:expr, $out:expr, $other_out:expr) => {
         asm!(
-            concat!("tilezero tmm", $c),
-            concat!("tileloadd tmm", $a, ", [{x} + {stride}]"),
-            concat!("tileloadd tmm", $b, ", [{w} + {line}]"),
-            concat!("tdpbssd tmm", $c, ", tmm", $a, ", tmm", $b),
-            concat!("tilestored [{out} + {line}], tmm", $c),
+            concat!("tilezero tmm", $first),
+            concat!("tilezero tmm", $second),
+            concat!("tileloadd tmm", $a, ", [{x} + {row}]"),
+            concat!("tileloadd tmm6, [{w} + {line}]"),
+            concat!("tdpbssd tmm", $first, ", tmm", $a, ", tmm6"),
+            concat!("tileloadd tmm7, [{other} + {line}]"),
+            concat!("tdpbssd tmm", $second, ", tmm", $a, ", tmm7"),
+            concat!("tilestored [{out} + {line}], tmm", $first),
+            concat!("tilestored [{other_out} + {line}], tmm", $second),
             x = in(reg) $x,
-            stride = in(reg) $stride,
+            w = in(reg) $w,
+            other = in(reg) $other,
+            out = in(reg) $out,
+            other_out = in(reg) $other_out,
+            row = in(reg) 32_usize,
+            line = in(reg) 64_usize,
+            options(nostack),
+        )
+    };
+    ($a:literal, $first:literal, $x:expr, $w:expr, $out:expr) => {
+        asm!(
+            concat!("tilezero tmm", $first),
+            concat!("tileloadd tmm", $a, ", [{x} + {row}]"),
+            concat!("tileloadd tmm6, [{w} + {line}]"),
+            concat!("tdpbssd tmm", $first, ", tmm", $a, ", tmm6"),
+            concat!("tilestored [{out} + {line}], tmm", $first),
+            x = in(reg) $x,
             w = in(reg) $w,
             out = in(reg) $out,
+            row = in(reg) 32_usize,
             line = in(reg) 64_usize,
             options(nostack),
         )
     };
 }
 
-/// The integer sums of one block, `[half][round][row][output]`.
+/// The integer sums of one block, `[half of the outputs][half of the block][row][output]`.
 #[inline(always)]
-unsafe fn multiply<Q: QuantX86>(round: usize, x: *const i8, stride: usize, w: *const i8, sums: *mut i32) {
-    // SAFETY: sixteen rows of a block of activations, a block of a panel, and sums for it.
+unsafe fn multiply<Q: QuantX86, const P: usize>(
+    x: *const Block,
+    panel: *const Panel,
+    lane: usize,
+    sums: *mut i32,
+) {
+    // SAFETY: a block of activations, P panels that have it, and sums for all of them.
     unsafe {
-        let out = sums.add(round * SIDE * SIDE);
-        match round % 2 {
-            0 => product!("0", "4", "6", x, stride, w, out),
-            _ => product!("1", "5", "7", x, stride, w, out),
+        let x = (&raw const (*x).quants).cast::<i8>();
+        let w = (&raw const (*panel).quants[lane]).cast::<i8>();
+        let other = (&raw const (*panel.add(if P == 2 { MAX_ROUNDS } else { 0 })).quants[lane]).cast::<i8>();
+        let other_sums = sums.add(AMX_SUMS / 2);
+        if P == 2 {
+            product!("4", "6", "0", "1", x, w, other, sums, other_sums);
+        } else {
+            product!("4", "0", x, w, sums);
         }
         if Q::SUB == Sub::Half {
-            let (x, w, out) = (x.add(16), w.add(4 * 64), out.add(AMX_SUMS / 2));
-            match round % 2 {
-                0 => product!("2", "4", "6", x, stride, w, out),
-                _ => product!("3", "5", "7", x, stride, w, out),
+            let (x, w, other) = (x.add(16), w.add(4 * 64), other.add(4 * 64));
+            let (sums, other_sums) = (sums.add(256), other_sums.add(256));
+            if P == 2 {
+                product!("5", "6", "2", "3", x, w, other, sums, other_sums);
+            } else {
+                product!("5", "2", x, w, sums);
             }
         }
     }
 }
 
-/// Scales the sums of R rounds and adds them to a lane, in order: to nothing if they are the first.
-#[inline(always)]
-unsafe fn add_rounds<Q: QuantX86, const R: usize>(
-    t: &Tile,
+/// Sums of lanes that wait for their neighbours, of 1, 2, 4 and 8 lanes, and of a lane that is not over.
+const LEVELS: usize = 5;
+
+/// Some blocks of a lane, of sixteen outputs.
+struct Piece {
     panels: *const Panel,
     lane: usize,
-    x: Chunk,
+    count: usize,
+    x: *const Block,
+    /// [`AMX_SUMS`] apart.
     sums: *const i32,
-    acc: *mut f32,
-    first: bool,
-) {
+    /// `[level][row][output]`
+    lanes: *mut f32,
+    /// Not the lane's first blocks.
+    resumed: bool,
+    /// The lane's place in [`LANES`], if these are its last blocks.
+    ended: Option<usize>,
+    /// The lane has no block in the last round, which adds a zero.
+    padded: bool,
+}
+
+/// Scales a piece's sums and adds them to their lane; adds a lane that is over to those before it. The last one goes to `out`.
+#[inline(always)]
+unsafe fn scale<Q: QuantX86>(p: &Piece, out: *mut f32, out_stride: usize) {
     simd!({
         let zero = Avx512(_mm512_setzero_ps());
-        let (mut d, mut m) = ([zero; R], [zero; R]);
-        let (mut sub, mut sub_high) = ([zero; R], [zero; R]);
-        for round in 0..R {
-            let panel = &*panels.add(round);
-            d[round] = load::<Avx512>(&panel.d[lane].0);
-            if Q::MIN != Min::None {
-                m[round] = load::<Avx512>(&panel.m[lane].0);
-            }
-            if Q::SUB == Sub::Half {
-                sub[round] = load::<Avx512>(&panel.sub[lane * 2].0);
-                sub_high[round] = load::<Avx512>(&panel.sub[lane * 2 + 1].0);
+        let mut acc = [zero; SIDE];
+        let unfinished = p.lanes.add((LEVELS - 1) * 256);
+        if p.resumed {
+            for r in 0..SIDE {
+                acc[r] = Avx512::load(unfinished.add(r * SIDE));
             }
         }
-        for r in 0..SIDE {
-            let at = acc.add(r * 256);
-            let mut lanes = if first { zero } else { Avx512::load(at) };
-            for round in 0..R {
-                let out = sums.add((round * SIDE + r) * SIDE);
-                let b = round * PANEL_BLOCKS;
-                let row = Chunk {
-                    quants: x.quants.add(r * t.x_stride + b * 32),
-                    scales: x.scales.byte_add(r * t.x_stride).add(b),
-                    sums: x.sums.byte_add(r * t.x_stride).add(b),
-                };
-                let mut sum = _mm512_load_si512(out.cast());
-                if Q::SIGNED && Q::OFFSET != 0 {
-                    // Not taken off in the panel, where it would not fit a byte.
-                    let offset = _mm512_set1_epi32(Q::OFFSET * *row.sums.add(lane));
-                    sum = _mm512_sub_epi32(sum, offset);
-                }
-                let mut sum = Avx512(_mm512_cvtepi32_ps(sum));
-                if Q::SUB == Sub::Half {
-                    let high = _mm512_load_si512(out.add(AMX_SUMS / 2).cast());
-                    sum = Avx512(_mm512_cvtepi32_ps(high)).fma(sub_high[round], sum.mul(sub[round]));
-                }
-                let dx = Avx512::splat(*row.scales.add(lane));
-                lanes = sum.fma(d[round].mul(dx), lanes);
-                if Q::MIN != Min::None {
-                    let mins = mins::<Avx512, Q>(&*panels.add(round), lane, &row);
-                    lanes = m[round].fma(mins.mul(dx), lanes);
+        for b in 0..p.count {
+            add_block::<Q>(&*p.panels.add(b), p.lane, &*p.x.add(b), p.sums.add(b * AMX_SUMS), &mut acc);
+        }
+        let (mut to, mut stride) = (unfinished, SIDE);
+        if let Some(place) = p.ended {
+            if p.padded {
+                // It turns −0 into +0.
+                for r in 0..SIDE {
+                    acc[r] = acc[r].add(zero);
                 }
             }
-            lanes.store(at);
+            let level = place.trailing_ones() as usize;
+            for level in 0..level {
+                let before = p.lanes.add(level * 256);
+                for r in 0..SIDE {
+                    acc[r] = Avx512::load(before.add(r * SIDE)).add(acc[r]);
+                }
+            }
+            (to, stride) =
+                if place == SIDE - 1 { (out, out_stride) } else { (p.lanes.add(level * 256), SIDE) };
+        }
+        for r in 0..SIDE {
+            acc[r].store(to.add(r * stride));
         }
     })
 }
 
-const _: () = assert!(ROUNDS == 4);
+/// One block of sixteen outputs by sixteen rows.
+#[inline(always)]
+unsafe fn add_block<Q: QuantX86>(
+    panel: &Panel,
+    lane: usize,
+    x: &Block,
+    sums: *const i32,
+    acc: &mut [Avx512; SIDE],
+) {
+    simd!({
+        let d = load::<Avx512>(&panel.d[lane].0);
+        let m = load::<Avx512>(&panel.m[lane].0);
+        let (sub, sub_high) =
+            (load::<Avx512>(&panel.sub[lane * 2].0), load::<Avx512>(&panel.sub[lane * 2 + 1].0));
+        let (min, min_high) =
+            (load::<Avx512>(&panel.min[lane * 2].0), load::<Avx512>(&panel.min[lane * 2 + 1].0));
+        for r in 0..SIDE {
+            let mut sum = Avx512(_mm512_cvtepi32_ps(_mm512_load_si512(sums.add(r * SIDE).cast())));
+            if Q::SIGNED && Q::OFFSET != 0 {
+                // Not taken off in the panel, where it would not fit a byte.
+                sum = sum.sub(Avx512::splat(Q::OFFSET as f32 * x.sums[r]));
+            }
+            if Q::SUB == Sub::Half {
+                let high = Avx512(_mm512_cvtepi32_ps(_mm512_load_si512(sums.add(256 + r * SIDE).cast())));
+                sum = high.fma(sub_high, sum.mul(sub));
+            }
+            acc[r] = sum.fma(d.mul(Avx512::splat(x.scales[r])), acc[r]);
+            if Q::MIN == Min::Half {
+                let second = Avx512::splat(x.sums[r] - x.first_sums[r]).mul(min_high);
+                let min_sum = Avx512::splat(x.first_sums[r]).fma(min, second);
+                acc[r] = m.fma(min_sum.mul(Avx512::splat(x.scales[r])), acc[r]);
+            } else if Q::MIN != Min::None {
+                acc[r] = m.fma(Avx512::splat(x.scaled_sums[r]), acc[r]);
+            }
+        }
+    })
+}

@@ -9,8 +9,9 @@ use super::scalar::Scalar;
 #[cfg(target_arch = "x86_64")]
 use super::{amx::Amx, avx2::Avx2, avx512::Avx512};
 use crate::command::{Command, Context, Run};
+use crate::groups::Group;
 use crate::panel::TILE_ROWS;
-use crate::tile::{Tile, TileKernel};
+use crate::tile::{Products, Tile, TileKernel};
 use crate::{kernels, quants, tile};
 
 /// Every kernel of one instruction set.
@@ -51,30 +52,37 @@ macro_rules! kernels {
                 }};
             }
 
-            macro_rules! tile {
-                ($product:expr, $rows:expr) => {{
+            macro_rules! float {
+                ($weight:ty) => {{
                     $(#[target_feature(enable = $feature)])?
                     unsafe fn run(t: &Tile) {
                         // SAFETY: the kernel that made the tile stays within its command's buffers.
-                        unsafe { ($product)(t) }
+                        unsafe { tile::float::<$lanes, $weight>(t) }
                     }
-                    TileKernel { run, rows: $rows }
+                    TileKernel { run, rows: TILE_ROWS, outputs: 16, pack: None }
                 }};
             }
 
-            macro_rules! float {
-                ($weight:ty) => {
-                    tile!(tile::float::<$lanes, $weight>, TILE_ROWS)
-                };
-            }
-
             macro_rules! quantised {
-                ($weight:ty) => {
-                    tile!(
-                        <$products as tile::Products<$weight>>::quantised,
-                        <$products as tile::Products<$weight>>::ROWS
-                    )
-                };
+                ($weight:ty) => {{
+                    type P = $products;
+                    $(#[target_feature(enable = $feature)])?
+                    unsafe fn run(t: &Tile) {
+                        // SAFETY: as above.
+                        unsafe { <P as Products<$weight>>::quantised(t) }
+                    }
+                    $(#[target_feature(enable = $feature)])?
+                    unsafe fn pack(group: &Group) {
+                        // SAFETY: as above.
+                        unsafe { <P as Products<$weight>>::pack(group) }
+                    }
+                    TileKernel {
+                        run,
+                        rows: <P as Products<$weight>>::ROWS,
+                        outputs: <P as Products<$weight>>::OUTPUTS,
+                        pack: if <P as Products<$weight>>::PACKS { Some(pack) } else { None },
+                    }
+                }};
             }
 
             pub(super) static KERNELS: Kernels = Kernels {

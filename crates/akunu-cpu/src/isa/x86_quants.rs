@@ -250,7 +250,6 @@ k_quant!(Q2K, |w, b| and(shift(load32(w.add(16 + b / 4 * 32)), b % 4 * 2), 3), s
         m: negative(half_everywhere(u16_at(w, 82))),
         half_sub: _mm_and_si128(bytes, low),
         half_min: _mm_and_si128(_mm_srli_epi16(bytes, 4), low),
-        ..no_scales()
     }
 });
 

@@ -4,14 +4,19 @@ use akunu_plan::params::{GluMatmulParams, MatmulParams, QkvParams};
 use akunu_plan::{DType, Kernel, RowSet, q8};
 
 use crate::command::{Command, Context};
+use crate::groups::{Block, Group, SIDE};
 use crate::isa::Lanes;
 use crate::kernels::put_q8;
 use crate::math;
 use crate::planes::Planes;
 use crate::tile::{Tile, TileKernel};
 
-/// Outputs of one tile.
+/// Outputs of one tile, unless rows are packed.
 const GROUP: usize = 16;
+/// From one row's sums to the next, before the epilogue.
+const SUMS: usize = 32;
+/// Fewer rows than this are not worth a group of sixteen.
+pub(crate) const PACKED_ROWS: usize = 12;
 
 /// The input of a product and where its sums go before the epilogue.
 #[derive(Clone, Copy)]
@@ -19,6 +24,8 @@ struct Product {
     tile: TileKernel,
     x: *const u8,
     x_stride: usize,
+    /// Rows in groups, or null.
+    packed: *const Block,
     inputs: usize,
     weight_stride: usize,
     planes: Planes,
@@ -26,18 +33,32 @@ struct Product {
 
 impl Product {
     #[inline(always)]
-    fn new(command: &Command, weight: DType, q8: bool, inputs: usize) -> Product {
+    fn new(
+        (command, context): (&Command, &Context),
+        weight: DType,
+        q8: bool,
+        inputs: usize,
+        rows: usize,
+    ) -> Product {
+        let is_packed = command.packs && rows >= PACKED_ROWS;
         Product {
             tile: command.tile,
             x: command.bindings[0],
             x_stride: if q8 { q8::row_bytes(inputs) } else { inputs * 4 },
+            packed: if is_packed { context.packed } else { std::ptr::null() },
             inputs,
             weight_stride: weight.plane_bytes(inputs).map_or(0, |planes| planes[0]),
             planes: Planes::of(weight, inputs),
         }
     }
 
-    /// Outputs `first .. first + outputs` of `rows` rows from `row` on, to `out` (32 apart). The weight is what binding
+    /// Outputs that are multiplied at once.
+    #[inline(always)]
+    fn group(&self) -> usize {
+        if self.packed.is_null() { GROUP } else { self.tile.outputs }
+    }
+
+    /// Outputs `first .. first + outputs` of `rows` rows from `row` on, to `out` ([`SUMS`] apart). The weight is what binding
     /// `weight` and, of an affine type, the two after it hold.
     ///
     /// # Safety
@@ -61,11 +82,17 @@ impl Product {
                 outputs,
                 x: self.x.add(row * self.x_stride),
                 x_stride: self.x_stride,
+                // Row tiles are whole groups; null stays null.
+                packed: self.packed.wrapping_add(if self.packed.is_null() {
+                    0
+                } else {
+                    row / SIDE * (self.inputs / 32)
+                }),
                 rows,
                 inputs: self.inputs,
                 scratch: context.scratch,
                 out,
-                out_stride: 2 * GROUP,
+                out_stride: SUMS,
             });
         }
     }
@@ -77,25 +104,59 @@ fn row_tiles(rows: usize, most: usize) -> impl Iterator<Item = (usize, usize)> {
     (0..rows).step_by(most).map(move |first| (first, most.min(rows - first)))
 }
 
+/// Sixteen outputs of a row at a time: (row, first, count).
+#[inline(always)]
+fn pieces(rows: usize, outputs: usize) -> impl Iterator<Item = (usize, usize, usize)> {
+    (0..rows).flat_map(move |r| {
+        (0..outputs).step_by(GROUP).map(move |first| (r, first, GROUP.min(outputs - first)))
+    })
+}
+
+/// Packs the rows of a product's input, before its command.
+#[inline(always)]
+pub(crate) unsafe fn pack(command: &Command, context: &Context) {
+    let (Some(pack), Some((inputs, rows))) = (command.tile.pack, command.matrix_input()) else { return };
+    let rows = if rows == RowSet::Logits { context.logit_rows } else { context.rows };
+    if rows < PACKED_ROWS {
+        return;
+    }
+    let x_stride = q8::row_bytes(inputs);
+    for group in context.share(rows.div_ceil(SIDE)) {
+        // SAFETY: rows of the command's input; the device's groups have room for all rows that are packed.
+        unsafe {
+            pack(&Group {
+                x: command.bindings[0].add(group * SIDE * x_stride),
+                x_stride,
+                rows: SIDE.min(rows - group * SIDE),
+                inputs,
+                to: context.packed.add(group * (inputs / q8::BLOCK)),
+                halves: false,
+            });
+        }
+    }
+}
+
 #[inline(always)]
 pub(crate) unsafe fn matmul<V: Lanes>(command: &Command, context: &Context) {
     let p: MatmulParams = command.params();
     let Kernel::Matmul { weight, q8, bias, residual, rows, .. } = command.kernel else { return };
     let total = if rows == RowSet::Logits { context.logit_rows } else { context.rows };
     let (outputs, stride) = (p.outputs as usize, p.out_stride as usize);
-    let product = Product::new(command, weight, q8, p.inputs as usize);
+    let product = Product::new((command, context), weight, q8, p.inputs as usize, total);
+    let group = product.group();
     let target = 1 + weight.planes();
     let residual = residual.then(|| command.f32s(target + 1 + usize::from(bias)));
     // SAFETY: the scratch is this worker's; groups stay within the outputs, rows within the table's.
     unsafe {
         let sums = (&raw mut (*context.scratch).tile).cast::<f32>();
-        for group in context.share(outputs.div_ceil(GROUP)) {
-            let first = group * GROUP;
-            let n = GROUP.min(outputs - first);
+        for unit in context.share(outputs.div_ceil(group)) {
+            let first = unit * group;
+            let n = group.min(outputs - first);
             for (row, count) in row_tiles(total, command.tile.rows) {
                 product.run((command, context), 1, (first, n), (row, count), sums);
-                for r in 0..count {
-                    let mut v = V::load(sums.add(r * 2 * GROUP));
+                for (r, half, n) in pieces(count, n) {
+                    let first = first + half;
+                    let mut v = V::load(sums.add(r * SUMS + half));
                     if bias {
                         v = v.add(V::load_n(command.f32s(target + 1).add(first), n));
                     }
@@ -119,9 +180,10 @@ pub(crate) unsafe fn qkv<V: Lanes>(command: &Command, context: &Context) {
     let Kernel::Qkv { weight, q8, bias, .. } = command.kernel else { return };
     let parts = [p.q as usize, p.k as usize, p.v as usize];
     let stride = parts[0] + parts[1] + parts[2];
-    let groups = parts.map(|n| n.div_ceil(GROUP));
+    let product = Product::new((command, context), weight, q8, p.inputs as usize, context.rows);
+    let size = product.group();
+    let groups = parts.map(|n| n.div_ceil(size));
     let (planes, target) = (weight.planes(), 1 + 3 * weight.planes());
-    let product = Product::new(command, weight, q8, p.inputs as usize);
     // SAFETY: as in `matmul`.
     unsafe {
         let sums = (&raw mut (*context.scratch).tile).cast::<f32>();
@@ -132,12 +194,13 @@ pub(crate) unsafe fn qkv<V: Lanes>(command: &Command, context: &Context) {
                 start += parts[part];
                 part += 1;
             }
-            let first = group * GROUP;
-            let n = GROUP.min(parts[part] - first);
+            let first = group * size;
+            let n = size.min(parts[part] - first);
             for (row, count) in row_tiles(context.rows, command.tile.rows) {
                 product.run((command, context), 1 + part * planes, (first, n), (row, count), sums);
-                for r in 0..count {
-                    let mut v = V::load(sums.add(r * 2 * GROUP));
+                for (r, half, n) in pieces(count, n) {
+                    let first = first + half;
+                    let mut v = V::load(sums.add(r * SUMS + half));
                     if bias {
                         v = v.add(V::load_n(command.f32s(target + 1 + part).add(first), n));
                     }
@@ -153,30 +216,28 @@ pub(crate) unsafe fn glu_matmul<V: Lanes>(command: &Command, context: &Context) 
     let p: GluMatmulParams = command.params();
     let Kernel::GluMatmul { weight, q8, activation, out, .. } = command.kernel else { return };
     let outputs = p.outputs as usize;
-    let product = Product::new(command, weight, q8, p.inputs as usize);
+    let product = Product::new((command, context), weight, q8, p.inputs as usize, context.rows);
+    let group = product.group();
     let (planes, target) = (weight.planes(), 1 + 2 * weight.planes());
     let q8_binding = target + usize::from(out.f32());
     // SAFETY: as in `matmul`; where q8 is written, outputs are whole blocks of 32, and a worker has whole blocks.
     unsafe {
         let gate = (&raw mut (*context.scratch).tile).cast::<f32>();
         let up = (&raw mut (*context.scratch).tile_up).cast::<f32>();
-        for block in context.share(outputs.div_ceil(2 * GROUP)) {
+        for block in context.share(outputs.div_ceil(q8::BLOCK)) {
             for (row, count) in row_tiles(context.rows, command.tile.rows) {
-                for half in 0..2 {
-                    let first = block * 2 * GROUP + half * GROUP;
+                for at in (0..q8::BLOCK).step_by(group) {
+                    let first = block * q8::BLOCK + at;
                     if first < outputs {
-                        let n = GROUP.min(outputs - first);
-                        let at = half * GROUP;
-                        let (outputs, rows) = ((first, n), (row, count));
+                        let (outputs, rows) = ((first, group.min(outputs - first)), (row, count));
                         product.run((command, context), 1, outputs, rows, gate.add(at));
                         product.run((command, context), 1 + planes, outputs, rows, up.add(at));
                     }
                 }
                 for r in 0..count {
-                    let (g, u) = (gate.add(r * 2 * GROUP), up.add(r * 2 * GROUP));
-                    for half in 0..2 {
-                        let at = half * GROUP;
-                        let first = block * 2 * GROUP + at;
+                    let (g, u) = (gate.add(r * SUMS), up.add(r * SUMS));
+                    for at in [0, GROUP] {
+                        let first = block * q8::BLOCK + at;
                         if first >= outputs {
                             continue;
                         }
