@@ -4,6 +4,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use akunu::chat::ChatError;
+use akunu::devices::ceilings::CeilingsError;
 use akunu_format::FormatError;
 
 use crate::output;
@@ -105,6 +106,12 @@ impl From<akunu_hub::Error> for Failure {
             (Error::Name { .. } | Error::Setting { .. }, Failure::Failed(message)) => Failure::Usage(message),
             (_, failure) => failure,
         }
+    }
+}
+
+impl From<CeilingsError> for Failure {
+    fn from(error: CeilingsError) -> Failure {
+        from_text(&error.to_string())
     }
 }
 

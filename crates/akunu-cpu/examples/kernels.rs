@@ -1,5 +1,5 @@
 //! Speed of the matrix kernels against the machine's own ceiling, measured in the same run:
-//! `cargo run --release -p akunu-cpu --example kernels -- [threads] [isa] [beginning of dtypes' names]`
+//! `cargo xtask bench kernels [threads] [isa] [beginning of dtypes' names]`
 //!
 //! Matrix-vector products are given in GB/s of weights, matrix-matrix ones in GOP/s (two for each weight and row).
 #![allow(clippy::print_stdout, reason = "an example prints")]
@@ -7,14 +7,15 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use akunu_cpu::ceilings::{Ceilings, CeilingsError};
 use akunu_cpu::{CpuDevice, CpuOptions, Isa};
 use akunu_format::blocks::{Rng, random_row};
 use akunu_format::{Affine, ScaleType};
 use akunu_plan::params::MatmulParams;
 use akunu_plan::table::{RowBounds, RowMeaning};
 use akunu_plan::{
-    BufferId, CommandBuilder, CommandInfo, DType, Device, DeviceError, DispatchTable, Kernel, MatmulForm,
-    Row, RowSet, Submission, TableIo, q8,
+    BufferId, CommandBuilder, DType, Device, DeviceError, DispatchTable, Kernel, MatmulForm, Row, RowSet,
+    Submission, TableIo, q8,
 };
 
 /// More than any cache here.
@@ -37,7 +38,6 @@ fn table(dtype: DType, outputs: usize, rows: usize, commands: usize) -> Arc<Disp
         residual: false,
         rows: RowSet::All,
     };
-    let bytes = dtype.row_bytes(INPUTS).unwrap_or(0) * outputs;
     let planes = dtype.plane_bytes(INPUTS).unwrap_or([0; 3]);
     let command = |i: usize| {
         let mut builder = CommandBuilder::new(kernel).params(params).bind(BufferId(1));
@@ -46,16 +46,10 @@ fn table(dtype: DType, outputs: usize, rows: usize, commands: usize) -> Arc<Disp
         }
         builder.bind(BufferId(3)).build()
     };
-    let info = CommandInfo {
-        label: String::new(),
-        weight_bytes: bytes as u64,
-        kv_bytes_per_position: 0,
-        kv_window: None,
-    };
     Arc::new(DispatchTable {
         name: "bench",
         commands: (0..commands).map(command).collect(),
-        info: vec![info; commands],
+        labels: vec![String::new(); commands],
         rows,
         logit_rows: 1,
         steps: 1,
@@ -179,34 +173,6 @@ fn thread_seconds() -> Option<f64> {
     None
 }
 
-/// GB/s at which `threads` threads read memory larger than any cache, best of many.
-fn read_bandwidth(threads: usize) -> f64 {
-    let data = vec![1_u64; WORKING_SET / 8];
-    let read = |part: &[u64]| {
-        let mut sums = [0_u64; 32];
-        for chunk in part.as_chunks::<32>().0 {
-            for (s, v) in sums.iter_mut().zip(chunk) {
-                *s = s.wrapping_add(*v);
-            }
-        }
-        std::hint::black_box(sums);
-    };
-    let pass = || {
-        let clock = Clock::start(threads);
-        if threads == 1 {
-            read(&data);
-            return WORKING_SET as f64 / clock.seconds() / 1e9;
-        }
-        std::thread::scope(|scope| {
-            for part in data.chunks(data.len().div_ceil(threads)) {
-                scope.spawn(move || read(part));
-            }
-        });
-        WORKING_SET as f64 / clock.seconds() / 1e9
-    };
-    (0..16).map(|_| pass()).fold(0.0, f64::max)
-}
-
 fn main() -> Result<(), DeviceError> {
     let mut arguments = std::env::args().skip(1);
     let threads = arguments.next().and_then(|n| n.parse().ok());
@@ -215,8 +181,12 @@ fn main() -> Result<(), DeviceError> {
     let options = CpuOptions { threads, isa };
     let device = CpuDevice::new(options)?;
     println!("{}", device.capabilities().detail);
-    let ceiling = read_bandwidth(device.threads());
-    println!("read bandwidth {ceiling:.1} GB/s");
+    let failed = |error: CeilingsError| DeviceError::Failed { device: "cpu", message: error.to_string() };
+    let mut ceilings = Ceilings::new(device.threads(), WORKING_SET as u64).map_err(failed)?;
+    ceilings.measure(5);
+    let ceiling = ceilings.read().max / 1e9;
+    let [int8, f32] = [ceilings.int8(), ceilings.f32()].map(|rate| rate.max / 1e9);
+    println!("read {ceiling:.1} GB/s, multiply {int8:.0} int8 and {f32:.0} f32 GOP/s");
     println!(
         "{:14} {:>7} {:>5} {:>9} {:>9} {:>9} {:>9}",
         "", "GB/s", "of it", "GOP/s x4", "x16", "x64", "x256"

@@ -215,8 +215,8 @@ impl CpuDevice {
     /// The outcome of the last walk of a table.
     fn checked(&self, replay: ReplayId) -> Result<Outcome, DeviceError> {
         self.outcome.map_err(|index| {
-            let label = self.prepared.get(replay.0 as usize).and_then(|p| p.table.info.get(index));
-            failed(format!("a kernel panicked in {}", label.map_or("a command", |info| &info.label)))
+            let label = self.prepared.get(replay.0 as usize).and_then(|p| p.table.labels.get(index));
+            failed(format!("a kernel panicked in {}", label.map_or("a command", String::as_str)))
         })
     }
 }

@@ -1,7 +1,7 @@
 //! What the machine has: cores and memory.
 
 /// Physical cores that this process may use: affinity and cgroup quotas count.
-pub(crate) fn physical_cores() -> usize {
+pub fn physical_cores() -> usize {
     let allowed = std::thread::available_parallelism().map_or(1, usize::from);
     distinct_cores().map_or(allowed, |cores| cores.clamp(1, allowed))
 }

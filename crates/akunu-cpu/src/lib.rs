@@ -19,6 +19,8 @@
 #[cfg(not(loom))]
 mod bounds;
 #[cfg(not(loom))]
+pub mod ceilings;
+#[cfg(not(loom))]
 mod command;
 #[cfg(not(loom))]
 mod device;
@@ -52,5 +54,7 @@ mod walk;
 
 #[cfg(not(loom))]
 pub use device::{CpuDevice, CpuOptions};
+#[cfg(not(loom))]
+pub use host::physical_cores;
 #[cfg(not(loom))]
 pub use isa::{Isa, IsaError};

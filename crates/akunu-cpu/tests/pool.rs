@@ -12,8 +12,8 @@ use akunu_cpu::{CpuDevice, CpuOptions, Isa};
 use akunu_plan::params::{ArgmaxParams, EmbedParams, MatmulParams};
 use akunu_plan::table::{RowBounds, RowMeaning};
 use akunu_plan::{
-    BufferId, CommandBuilder, CommandInfo, DType, Device, DeviceBuffer, DeviceError, DispatchTable, Kernel,
-    MatmulForm, Outcome, ReplayId, Row, RowSet, Submission, TableIo,
+    BufferId, CommandBuilder, DType, Device, DeviceBuffer, DeviceError, DispatchTable, Kernel, MatmulForm,
+    Outcome, ReplayId, Row, RowSet, Submission, TableIo,
 };
 use common::{cpu, f32s};
 
@@ -70,11 +70,9 @@ impl Counter {
             bind(matmul, &[5, 6, 3]).params(params).build(),
             bind(Kernel::Argmax, &[3, 2, 0, 1]).params(ArgmaxParams { vocab, advance: 1 }).build(),
         ];
-        let info =
-            CommandInfo { label: "c".into(), weight_bytes: 0, kv_bytes_per_position: 0, kv_window: None };
         let table = DispatchTable {
             name: "counter",
-            info: vec![info; commands.len()],
+            labels: vec!["c".into(); commands.len()],
             commands,
             rows: 1,
             logit_rows: 1,

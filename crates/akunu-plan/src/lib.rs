@@ -4,6 +4,7 @@
 pub mod arch;
 pub mod buffer;
 mod build;
+mod cost;
 pub mod device;
 pub mod kernel;
 pub mod load;
@@ -21,12 +22,12 @@ pub mod verify;
 pub use akunu_format::{Activation, DType};
 pub use arch::{ArchDescriptor, RopeStyle};
 pub use buffer::{BufferId, BufferKind, BufferSpec};
+pub use cost::Cost;
 pub use device::{Capabilities, Device, DeviceBuffer, DeviceError, Outcome, ReplayId, Submission};
 pub use kernel::{Access, Content, Kernel, KvType, MatmulForm, NormOut, RowSet};
 pub use load::{Loaded, load};
 pub use plan::{MemoryPlan, ModelPlan, PlanError, PlanOptions, Tables, plan};
 pub use row::Row;
 pub use table::{
-    Binding, CommandBuilder, CommandInfo, DispatchCommand, DispatchTable, Patch, RowBounds, RowMeaning,
-    TableIo,
+    Binding, CommandBuilder, DispatchCommand, DispatchTable, Patch, RowBounds, RowMeaning, TableIo,
 };

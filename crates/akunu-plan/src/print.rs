@@ -15,7 +15,7 @@ impl DispatchTable {
             self.logit_rows,
             self.steps
         );
-        for (command, info) in self.commands.iter().zip(&self.info) {
+        for (command, label) in self.commands.iter().zip(&self.labels) {
             let bindings = command.describe_bindings(buffers).join(" ");
             let params: Vec<String> = command
                 .describe_params()
@@ -27,7 +27,7 @@ impl DispatchTable {
             let _ = writeln!(
                 text,
                 "{:<28} {:<34} {bindings} | {} | {x}x{y} {:?}",
-                info.label,
+                label,
                 command.kernel.name(),
                 params.join(" "),
                 command.patch

@@ -56,18 +56,6 @@ impl DispatchCommand {
     }
 }
 
-/// What is read only when a table is printed or profiled.
-#[derive(Clone, Debug, PartialEq)]
-pub struct CommandInfo {
-    /// `layer.3.attention`.
-    pub label: String,
-    /// Bytes of weights that one replay reads, however many rows there are.
-    pub weight_bytes: u64,
-    /// Bytes of KV cache read for each position that a row sees, and the most positions that it sees.
-    pub kv_bytes_per_position: u64,
-    pub kv_window: Option<u32>,
-}
-
 /// The buffers through which host and table talk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TableIo {
@@ -120,8 +108,8 @@ pub struct DispatchTable {
     /// `decode`, `prefill`, `kv_shift`, …
     pub name: &'static str,
     pub commands: Vec<DispatchCommand>,
-    /// Parallel to `commands`, cold.
-    pub info: Vec<CommandInfo>,
+    /// Parallel to `commands`, cold: `layer.3.attention`.
+    pub labels: Vec<String>,
     /// The most rows that a pass may have.
     pub rows: usize,
     /// The most rows that may ask for logits.

@@ -134,7 +134,7 @@ impl Sides<'_> {
             report.differences.push(Difference {
                 table: table.name,
                 command: index,
-                label: table.info[index].label.clone(),
+                label: table.labels[index].clone(),
                 kernel: command.kernel.name(),
                 output: slot.name,
                 relative,

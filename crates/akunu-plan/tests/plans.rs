@@ -6,8 +6,11 @@ mod common;
 
 use akunu_format::{DType, WindowPattern};
 use akunu_plan::mock::{Call, MockDevice};
+use akunu_plan::params::AttentionParams;
 use akunu_plan::reference::ReferenceDevice;
-use akunu_plan::{BufferKind, Capabilities, Device, KvType, PlanOptions, load, plan};
+use akunu_plan::{
+    BufferKind, Capabilities, Device, DispatchCommand, Kernel, KvType, PlanOptions, load, plan,
+};
 use common::{FakeModel, affine, capabilities, config, family, model, options};
 
 fn refusal(model: &FakeModel, options: &PlanOptions) -> String {
@@ -147,8 +150,9 @@ fn windows_follow_the_file_first_and_the_family_second() {
         config.layer_count = layers;
         config.window = Some(akunu_format::Window { size: 8, pattern });
         let plan = plan(&model(config, |_| DType::F16), &capabilities(true), &options()).unwrap();
-        let info = plan.tables.decode.info.iter().filter(|i| i.label.ends_with(".attention"));
-        info.map(|i| i.kv_window.unwrap_or(0)).collect()
+        let attends = |c: &&DispatchCommand| matches!(c.kernel, Kernel::Attention { .. });
+        let commands = plan.tables.decode.commands.iter().filter(attends);
+        commands.map(|c| c.params::<AttentionParams>().window).collect()
     };
     assert_eq!(windows("gemma2", WindowPattern::Unstated, 4), [8, 0, 8, 0]);
     assert_eq!(windows("gemma3", WindowPattern::Unstated, 7), [8, 8, 8, 8, 8, 0, 8]);

@@ -72,7 +72,7 @@ fn a_32_layer_llama_takes_at_most_8_commands_a_layer() {
     config.layer_count = 32;
     let plan = plan(&model(config, |_| DType::Q4_0), &capabilities(true), &options()).unwrap();
     for table in [&plan.tables.decode, &plan.tables.prefill] {
-        let in_layers = table.info.iter().filter(|i| i.label.starts_with("layer.")).count();
+        let in_layers = table.labels.iter().filter(|l| l.starts_with("layer.")).count();
         assert!(in_layers <= 8 * 32, "{}: {in_layers} commands in 32 layers", table.name);
         assert!(table.commands.len() <= in_layers + 5);
     }
@@ -85,17 +85,12 @@ fn no_command_reads_what_it_writes() {
             for dtype in [DType::Q5K, affine(4, 32)] {
                 let plan = planned(name, |_| dtype, &PlanOptions { fuse, ..options() });
                 for table in [&plan.tables.decode, &plan.tables.prefill] {
-                    for (command, info) in table.commands.iter().zip(&table.info) {
+                    for (command, label) in table.commands.iter().zip(&table.labels) {
                         let slots = command.kernel.bindings();
                         for (slot, binding) in slots.iter().zip(command.bindings()) {
                             let others = slots.iter().zip(command.bindings());
                             let same = others.filter(|(_, b)| b.buffer == binding.buffer).count();
-                            assert!(
-                                slot.access == Access::Read || same == 1,
-                                "{}: {}",
-                                info.label,
-                                slot.name
-                            );
+                            assert!(slot.access == Access::Read || same == 1, "{label}: {}", slot.name);
                         }
                     }
                 }

@@ -3,6 +3,7 @@
 use std::str::FromStr;
 
 use akunu_cpu::{CpuDevice, CpuOptions};
+pub use akunu_cpu::{ceilings, physical_cores};
 use akunu_plan::Device;
 use akunu_plan::reference::ReferenceDevice;
 

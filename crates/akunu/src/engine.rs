@@ -224,7 +224,7 @@ impl Engine {
             pool: Arc::new(SlotPool::new(plan.options.slots)),
             rows: Vec::with_capacity(plan.options.prefill_rows),
             asking: Vec::with_capacity(plan.options.prefill_rows),
-            found: vec![0; plan.tables.decode.steps],
+            found: vec![0; plan.tables.decode.steps.max(plan.tables.prefill.logit_rows)],
             logits: vec![0.0; plan.config.vocab_size],
             last: None,
             step_seconds: None,
@@ -388,7 +388,7 @@ impl Engine {
     ) -> Result<&[u32], Error> {
         self.check_own(session)?;
         check_ids(&self.plan, &[token])?;
-        let steps = steps.clamp(1, self.found.len());
+        let steps = steps.clamp(1, self.plan.tables.decode.steps);
         if session.len() + steps > self.context() {
             return Err(Error::ContextFull { context: self.context() });
         }
@@ -411,6 +411,51 @@ impl Engine {
         session.tokens.push(token);
         session.tokens.extend_from_slice(&found[..done - 1]);
         Ok(&self.found[..done])
+    }
+
+    /// Decodes one token of each of several sessions in one pass: feeds `tokens[i]` to `sessions[i]`, and gives the ids that
+    /// follow. The engine has to be made for as many (`slots`, `logit_rows`); the bits are those that each session gets alone.
+    pub fn decode_batch(&mut self, sessions: &mut [Session], tokens: &[u32]) -> Result<&[u32], Error> {
+        let (count, most) = (sessions.len(), self.plan.tables.prefill.logit_rows);
+        if count == 0 || count > most {
+            let expected = "from 1 to the engine's logit rows";
+            return Err(Error::Setting {
+                name: "the number of sequences",
+                value: count.to_string(),
+                expected,
+            });
+        }
+        if tokens.len() != count {
+            let (name, value) = ("the number of tokens", tokens.len().to_string());
+            return Err(Error::Setting { name, value, expected: "one for each sequence" });
+        }
+        check_ids(&self.plan, tokens)?;
+        self.rows.clear();
+        for (session, &token) in sessions.iter().zip(tokens) {
+            self.check_own(session)?;
+            if session.len() == self.context() {
+                return Err(Error::ContextFull { context: self.context() });
+            }
+            self.rows.push(Row::causal(token, session.len() as u32, session.slot));
+        }
+        self.asking.clear();
+        self.asking.extend(0..count as u32);
+        let submission =
+            Submission { rows: &self.rows, logit_rows: &self.asking, steps: 1, stop: &[], cancel: None };
+        self.device.replay(self.loaded.prefill, submission)?;
+        self.device.wait()?;
+        self.last = Some(LastPass { decode: false, logit_rows: count });
+        // Entry 0 is not used.
+        let (buffer, offset) = (self.plan.tables.prefill.io.tokens.index(), most * size_of::<u32>());
+        let found = &mut self.found[..count];
+        self.device.download(self.loaded.buffers[buffer], offset as u64, bytemuck::cast_slice_mut(found))?;
+        if let Some(index) = found.iter().position(|&id| id == u32::MAX) {
+            return Err(Error::NotFinite { position: sessions[index].len() });
+        }
+        for (session, &token) in sessions.iter_mut().zip(tokens) {
+            session.tokens.push(token);
+        }
+        Ok(&self.found[..count])
     }
 
     fn note_speed(&mut self, elapsed: Duration, steps: usize) {

@@ -317,3 +317,55 @@ fn slots_do_not_see_each_other() {
     let together = bits(engine.last_logits().unwrap());
     assert_eq!(together, fresh(&mut engine, &two));
 }
+
+#[test]
+fn sequences_decoded_together_get_the_bits_that_each_gets_alone() {
+    let prompts: Vec<Vec<u32>> = (1..=3).map(|n| prompt()[..4 * n].to_vec()).collect();
+    for device in DEVICES {
+        let change = |o: &mut EngineOptions| (o.device, o.slots, o.logit_rows) = (device, 4, 3);
+        let mut engine = tales_engine(change);
+        let mut sessions: Vec<Session> = prompts.iter().map(|_| engine.session().unwrap()).collect();
+        let mut tokens = vec![];
+        for (session, prompt) in sessions.iter_mut().zip(&prompts) {
+            engine.prefill(session, &prompt[..prompt.len() - 1]).unwrap();
+            tokens.push(prompt[prompt.len() - 1]);
+        }
+        let mut found = vec![vec![]; prompts.len()];
+        for _ in 0..6 {
+            let next = engine.decode_batch(&mut sessions, &tokens).unwrap();
+            tokens.copy_from_slice(next);
+            found.iter_mut().zip(&tokens).for_each(|(found, &token)| found.push(token));
+        }
+        let last = bits(engine.last_logits().unwrap());
+        for ((prompt, found), session) in prompts.iter().zip(&found).zip(&sessions) {
+            let mut alone = engine.session().unwrap();
+            engine.prefill(&mut alone, &prompt[..prompt.len() - 1]).unwrap();
+            let ids = engine.decode(&mut alone, prompt[prompt.len() - 1], 6, &[], None).unwrap().to_vec();
+            assert_eq!(&ids, found, "{device}");
+            assert_eq!(alone.tokens(), session.tokens());
+            if prompt == &prompts[2] {
+                assert_eq!(bits(engine.last_logits().unwrap()), last, "{device}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_batch_that_the_engine_was_not_made_for_is_refused() {
+    let mut engine = tales_engine(|o| (o.slots, o.logit_rows, o.context) = (3, 2, Some(8)));
+    let mut sessions: Vec<Session> = (0..3).map(|_| engine.session().unwrap()).collect();
+    assert!(matches!(engine.decode_batch(&mut sessions, &[1, 2, 3]), Err(Error::Setting { .. })));
+    assert!(matches!(engine.decode_batch(&mut sessions[..2], &[1]), Err(Error::Setting { .. })));
+    assert!(matches!(engine.decode_batch(&mut [], &[]), Err(Error::Setting { .. })));
+    let outside = engine.decode_batch(&mut sessions[..2], &[1, u32::MAX]);
+    assert!(matches!(outside, Err(Error::TokenOutsideVocabulary { index: 1, .. })));
+    engine.prefill(&mut sessions[1], &[1; 8]).unwrap();
+    assert!(matches!(
+        engine.decode_batch(&mut sessions[..2], &[1, 2]),
+        Err(Error::ContextFull { context: 8 })
+    ));
+    // Nothing was fed.
+    assert_eq!((sessions[0].len(), sessions[1].len()), (0, 8));
+    assert_eq!(engine.decode_batch(&mut sessions[..1], &[1]).unwrap().len(), 1);
+    assert_eq!(sessions[0].tokens(), [1]);
+}

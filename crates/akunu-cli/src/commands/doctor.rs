@@ -1,8 +1,6 @@
 //! `akunu doctor`: what this machine has, and what would be used.
 
-use std::hint::black_box;
-use std::time::Instant;
-
+use akunu::devices::ceilings::{self, Ceilings};
 use akunu::{DeviceChoice, human};
 use clap::Args;
 use serde::Serialize;
@@ -15,7 +13,8 @@ use crate::progress::Progress;
 /// Shows what this machine has and which device and instruction set would be used
 #[derive(Debug, Args)]
 pub struct DoctorArgs {
-    /// Measures how fast memory is read, with 1 thread and more: the bound of generation
+    /// Measures how fast memory is read and numbers are multiplied, with 1 thread and more: the bounds of generation and
+    /// of prompt processing
     #[arg(long)]
     measure: bool,
     #[arg(long, help = "Prints JSON")]
@@ -34,7 +33,7 @@ struct Report {
     memory_available: Option<u64>,
     devices: Vec<DeviceReport>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    bandwidth: Vec<Bandwidth>,
+    measured: Vec<Measured>,
 }
 
 #[derive(Debug, Serialize)]
@@ -45,30 +44,36 @@ struct DeviceReport {
     default: bool,
 }
 
+/// Rounds of each measurement, of which the median counts.
+const ROUNDS: usize = 5;
+
 #[derive(Debug, Serialize)]
-struct Bandwidth {
+struct Measured {
     threads: usize,
+    memory: Read,
+    cache: Option<Read>,
+    int8_gop_s: f64,
+    f32_gop_s: f64,
+}
+
+#[derive(Clone, Copy, Debug, Serialize)]
+struct Read {
+    /// The working set.
+    bytes: u64,
     gb_s: f64,
 }
 
 pub fn run(args: &DoctorArgs, out: &mut Output) -> Result<(), Failure> {
     let mut report = report();
     if args.measure {
-        report.bandwidth = measure(report.cores, report.memory_available);
+        report.measured = measure(report.cores, report.memory_available)?;
     }
     if args.json {
         return out.json(&report);
     }
     let width = output::width();
     out.text(&facts(&lines(&report), width))?;
-    if !report.bandwidth.is_empty() {
-        let mut grid = Grid::new().number("threads").number("GB/s read");
-        for b in &report.bandwidth {
-            grid.row([b.threads.to_string(), format!("{:.1}", b.gb_s)]);
-        }
-        out.text("\n")?;
-        out.text(&grid.render(width))?;
-    }
+    out.text(&print(&report.measured, width))?;
     Ok(())
 }
 
@@ -84,7 +89,7 @@ fn report() -> Report {
         memory_total: proc_field("/proc/meminfo", "MemTotal").and_then(|text| kib(&text)),
         memory_available: akunu::available_memory(),
         devices: devices.map(device).collect(),
-        bandwidth: Vec::new(),
+        measured: Vec::new(),
     }
 }
 
@@ -180,43 +185,58 @@ fn names(features: &[(&str, bool)]) -> Vec<String> {
     features.iter().filter(|(_, has)| *has).map(|(name, _)| name.to_string()).collect()
 }
 
-/// Reads a buffer far larger than caches, each thread its own part; the best of some rounds.
-fn measure(cores: usize, available: Option<u64>) -> Vec<Bandwidth> {
-    const LARGEST: u64 = 1 << 30;
-    const ROUNDS: usize = 5;
-    let bytes = available.map_or(LARGEST, |a| LARGEST.min(a / 2));
-    // Written, so that every page is there.
-    let words: Vec<u64> = (0..bytes / 8).collect();
+/// With 1 thread, 2, 4 and so on up to all cores: memory and last-level cache, and multiplication.
+fn measure(cores: usize, available: Option<u64>) -> Result<Vec<Measured>, Failure> {
+    let memory = ceilings::DRAM_BYTES.min(available.unwrap_or(u64::MAX) / 2);
     let mut steps: Vec<usize> = (0..).map(|i| 1 << i).take_while(|&n| n < cores).collect();
     steps.push(cores);
-    let mut progress = Progress::new("reading memory", (steps.len() * ROUNDS) as u64);
-    let mut found = Vec::new();
-    for threads in steps {
-        let mut best = 0.0f64;
-        for _ in 0..ROUNDS {
-            let started = Instant::now();
-            read_all(&words, threads);
-            best = best.max(words.len() as f64 * 8.0 / started.elapsed().as_secs_f64());
-            progress.advance();
+    let sets: Vec<u64> = [Some(memory), ceilings::cache_bytes()].into_iter().flatten().collect();
+    let mut progress = Progress::new("measuring", (sets.len() * steps.len() * ROUNDS) as u64);
+    let mut found: Vec<Measured> = Vec::new();
+    for bytes in sets {
+        let mut ceilings = Ceilings::new(1, bytes)?;
+        for &threads in &steps {
+            ceilings = ceilings.with_threads(threads);
+            for _ in 0..ROUNDS {
+                ceilings.measure(1);
+                progress.advance();
+            }
+            let read = Read { bytes, gb_s: ceilings.read().median / 1e9 };
+            match found.iter_mut().find(|row| row.threads == threads) {
+                Some(row) => row.cache = Some(read),
+                None => found.push(Measured {
+                    threads,
+                    memory: read,
+                    cache: None,
+                    int8_gop_s: ceilings.int8().median / 1e9,
+                    f32_gop_s: ceilings.f32().median / 1e9,
+                }),
+            }
         }
-        found.push(Bandwidth { threads, gb_s: best / 1e9 });
     }
-    found
+    Ok(found)
 }
 
-fn read_all(words: &[u64], threads: usize) {
-    std::thread::scope(|scope| {
-        for part in words.chunks(words.len().div_ceil(threads).max(1)) {
-            scope.spawn(move || {
-                let mut sums = [0u64; 32];
-                let (rows, _) = part.as_chunks::<32>();
-                for row in rows {
-                    for (sum, &word) in sums.iter_mut().zip(row) {
-                        *sum ^= word;
-                    }
-                }
-                black_box(sums)
-            });
-        }
-    });
+fn print(measured: &[Measured], width: Option<usize>) -> String {
+    let Some(first) = measured.first() else { return String::new() };
+    let cache = first
+        .cache
+        .map_or(String::new(), |read| format!("; cache: of {} in the last-level cache", human(read.bytes)));
+    let mut text = format!(
+        "\nmemory: GB/s read of {}{cache}; int8 and f32: GOP/s, a multiplication and an addition being two\n\n",
+        human(first.memory.bytes)
+    );
+    let mut grid =
+        Grid::new().number("threads").number("memory").number("cache").number("int8").number("f32");
+    for row in measured {
+        grid.row([
+            row.threads.to_string(),
+            format!("{:.1}", row.memory.gb_s),
+            row.cache.map_or(String::new(), |read| format!("{:.1}", read.gb_s)),
+            format!("{:.0}", row.int8_gop_s),
+            format!("{:.0}", row.f32_gop_s),
+        ]);
+    }
+    text.push_str(&grid.render(width));
+    text
 }

@@ -1,6 +1,7 @@
 //! A file for each command: its arguments, and what it does.
 
 pub mod bench;
+mod ceilings;
 pub mod chat;
 pub mod detokenize;
 pub mod doctor;
@@ -104,7 +105,7 @@ fn engine(model: &Arc<Model>, options: &EngineOptions, quiet: bool) -> Result<En
 
 /// Threads that a device asked for `threads` uses.
 fn threads(threads: Option<usize>) -> usize {
-    threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from))
+    threads.unwrap_or_else(akunu::devices::physical_cores)
 }
 
 /// The same ids for the same seed, anywhere.

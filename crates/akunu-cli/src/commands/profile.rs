@@ -2,26 +2,31 @@
 
 use std::path::{Path, PathBuf};
 
-use akunu::{LabelTiming, ProfileOptions};
+use akunu::devices::ceilings::Ceilings;
+use akunu::{Cost, LabelTiming, ProfileOptions};
+use akunu_plan::Row;
 use clap::Args;
 use serde_json::json;
+
+use super::ceilings;
 
 use crate::args::{self, EngineArgs, ModelArg};
 use crate::failure::Failure;
 use crate::grid::Grid;
 use crate::output::{self, Output};
 
-/// Times each command of a pass: time, bytes read, GB/s and share
+/// Times each command of a pass, and says how near it comes to what the machine can do
 ///
-/// Commands are run one at a time, so their sum is a little more than a pass takes. Layers are added up; --each lists every
-/// command.
+/// Ceilings are measured before and after: reading as many bytes as the pass does, and multiplying. A command cannot take
+/// less than its bytes or its operations do; 100% is that time. Commands are run one at a time, so their sum is a little
+/// more than a pass takes. Layers are added up; --each lists every command.
 #[derive(Debug, Args)]
 pub struct ProfileArgs {
     #[command(flatten)]
     model: ModelArg,
-    /// Rows of the pass: 1 is a decode step
-    #[arg(long, default_value = "1", value_parser = args::count)]
-    rows: usize,
+    /// A prompt of this many tokens instead of a decode step
+    #[arg(short, long, value_name = "N", default_value = "1", hide_default_value = true, value_parser = args::count)]
+    prompt: usize,
     /// Positions that stand in the cache before
     #[arg(short, long, default_value = "0", value_parser = args::count_or_zero)]
     depth: usize,
@@ -47,71 +52,98 @@ struct Line {
     kernel: String,
     calls: usize,
     ns: u64,
-    bytes: u64,
+    cost: Cost,
+    /// Nanoseconds below which it cannot be; 0 where no ceilings are known.
+    floor: f64,
 }
 
 impl Line {
-    fn gb_s(&self) -> f64 {
-        if self.ns == 0 { 0.0 } else { self.bytes as f64 / self.ns as f64 }
+    fn per_ns(&self, count: u64) -> f64 {
+        if self.ns == 0 { 0.0 } else { count as f64 / self.ns as f64 }
+    }
+
+    fn of_ceiling(&self) -> f64 {
+        if self.ns == 0 { 0.0 } else { self.floor / self.ns as f64 }
+    }
+
+    fn add(&mut self, other: &Line) {
+        self.calls += other.calls;
+        self.ns += other.ns;
+        self.cost = self.cost + other.cost;
+        self.floor += other.floor;
     }
 }
 
 pub fn run(args: &ProfileArgs, out: &mut Output) -> Result<(), Failure> {
     let model = super::open(args.model.model.as_deref())?;
     let mut options = args.engine.options();
-    if args.rows > 1 {
-        options.chunk.get_or_insert(args.rows);
-    }
+    options.context.get_or_insert(args.depth + args.prompt);
     let mut engine = super::engine(&model, &options, true)?;
-    let wanted = ProfileOptions { passes: args.passes, depth: args.depth, rows: args.rows };
+    let row = [Row::causal(0, args.depth as u32, 0)];
+    let bytes = engine.plan().tables.decode.cost(&row, 1).bytes();
+    let mut ceilings = ceilings::of(options.device, super::threads(options.threads), bytes)?;
+    ceilings.iter_mut().for_each(|c| c.measure(ceilings::ROUNDS));
+    let wanted = ProfileOptions { passes: args.passes, depth: args.depth, rows: args.prompt };
     let timings = engine.profile(wanted)?;
+    ceilings.iter_mut().for_each(|c| c.measure(ceilings::ROUNDS));
     if let Some(path) = &args.trace {
         write_trace(path, model.name(), &timings)?;
     }
-    let lines = lines(&timings, args.each);
-    let total: u64 = lines.iter().map(|l| l.ns).sum();
+    let lines = lines(&timings, ceilings.as_ref(), args.each);
+    let report = ceilings.as_ref().map(ceilings::Report::new);
     if args.json {
-        return out.json(&json(&lines, total));
+        return out.json(&json(&lines, report));
     }
-    let mut grid = Grid::new()
-        .text("label")
-        .text("kernel")
-        .number("calls")
-        .number("µs")
-        .number("MB")
-        .number("GB/s")
-        .number("share");
-    for line in lines.iter().chain([&sum(&lines)]) {
-        grid.row([
-            line.label.clone(),
-            line.kernel.clone(),
-            line.calls.to_string(),
-            format!("{:.1}", line.ns as f64 / 1e3),
-            format!("{:.3}", line.bytes as f64 / 1e6),
-            format!("{:.2}", line.gb_s()),
-            format!("{:.1}%", 100.0 * line.ns as f64 / total.max(1) as f64),
-        ]);
+    if let Some(report) = report {
+        out.line(&report.line())?;
+        out.text("\n")?;
     }
-    out.text(&grid.render(output::width()))?;
+    out.text(&listing(&lines).render(output::width()))?;
     if let Some(path) = &args.trace {
         output::note(&format!("trace written to {}", path.display()));
     }
     Ok(())
 }
 
+fn listing(lines: &[Line]) -> Grid {
+    let mut grid = Grid::new().text("label").spare("kernel").number("calls").number("µs").number("share");
+    grid = grid.number("MB").number("GB/s").number("GOP/s").number("of ceiling");
+    let sum = sum(lines);
+    let number = |value: f64, digits: usize| match value {
+        0.0 => String::new(),
+        _ => format!("{value:.digits$}"),
+    };
+    for line in lines.iter().chain([&sum]) {
+        grid.row([
+            line.label.clone(),
+            line.kernel.clone(),
+            line.calls.to_string(),
+            format!("{:.1}", line.ns as f64 / 1e3),
+            format!("{:.1}%", 100.0 * line.ns as f64 / sum.ns.max(1) as f64),
+            number(line.cost.bytes() as f64 / 1e6, 2),
+            number(line.per_ns(line.cost.bytes()), 2),
+            number(line.per_ns(line.cost.ops()), 1),
+            if line.floor == 0.0 { String::new() } else { format!("{:.0}%", 100.0 * line.of_ceiling()) },
+        ]);
+    }
+    grid
+}
+
 /// Sums over layers, the slowest first; or every command in its order.
-fn lines(timings: &[LabelTiming], each: bool) -> Vec<Line> {
+fn lines(timings: &[LabelTiming], ceilings: Option<&Ceilings>, each: bool) -> Vec<Line> {
     let mut lines: Vec<Line> = Vec::new();
     for t in timings {
-        let (label, bytes) =
-            (if each { t.label.clone() } else { without_layer(&t.label) }, t.weight_bytes + t.kv_bytes);
-        match lines.iter_mut().find(|l| !each && l.label == label && l.kernel == t.kernel) {
-            Some(line) => {
-                line.calls += 1;
-                line.ns += t.ns;
-                line.bytes += bytes;
-            }
-            None => lines.push(Line { label, kernel: t.kernel.clone(), calls: 1, ns: t.ns, bytes }),
+        let line = Line {
+            label: if each { t.label.clone() } else { without_layer(&t.label) },
+            kernel: t.kernel.clone(),
+            calls: 1,
+            ns: t.ns,
+            cost: t.cost,
+            floor: ceilings.map_or(0.0, |ceilings| 1e9 * ceilings.floor(t.cost)),
+        };
+        match lines.iter_mut().find(|l| !each && l.label == line.label && l.kernel == line.kernel) {
+            Some(sum) => sum.add(&line),
+            None => lines.push(line),
         }
     }
     if !each {
@@ -121,13 +153,10 @@ fn lines(timings: &[LabelTiming], each: bool) -> Vec<Line> {
 }
 
 fn sum(lines: &[Line]) -> Line {
-    Line {
-        label: "total".to_string(),
-        kernel: String::new(),
-        calls: lines.iter().map(|l| l.calls).sum(),
-        ns: lines.iter().map(|l| l.ns).sum(),
-        bytes: lines.iter().map(|l| l.bytes).sum(),
-    }
+    let (label, kernel, cost) = ("total".to_string(), String::new(), Cost::default());
+    let mut sum = Line { label, kernel, calls: 0, ns: 0, cost, floor: 0.0 };
+    lines.iter().for_each(|line| sum.add(line));
+    sum
 }
 
 /// `layer.3.attention` as `layer.*.attention`.
@@ -136,14 +165,21 @@ fn without_layer(label: &str) -> String {
     parts.collect::<Vec<_>>().join(".")
 }
 
-fn json(lines: &[Line], total: u64) -> serde_json::Value {
+fn json(lines: &[Line], ceilings: Option<ceilings::Report>) -> serde_json::Value {
+    let total = sum(lines);
     let each = lines.iter().map(|l| {
         json!({
-            "label": l.label, "kernel": l.kernel, "calls": l.calls, "ns": l.ns, "bytes": l.bytes,
-            "gb_s": l.gb_s(), "share": l.ns as f64 / total.max(1) as f64,
+            "label": l.label, "kernel": l.kernel, "calls": l.calls, "ns": l.ns,
+            "bytes": l.cost.bytes(), "ops": l.cost.ops(),
+            "gb_s": l.per_ns(l.cost.bytes()), "gop_s": l.per_ns(l.cost.ops()),
+            "of_ceiling": ceilings.is_some().then(|| l.of_ceiling()),
+            "share": l.ns as f64 / total.ns.max(1) as f64,
         })
     });
-    json!({ "total_ns": total, "labels": each.collect::<Vec<_>>() })
+    json!({
+        "total_ns": total.ns, "of_ceiling": ceilings.is_some().then(|| total.of_ceiling()),
+        "labels": each.collect::<Vec<_>>(), "ceilings": ceilings,
+    })
 }
 
 /// The commands one after the other, as complete events of Chrome's trace format (times in microseconds).
@@ -154,7 +190,7 @@ fn write_trace(path: &Path, model: &str, timings: &[LabelTiming]) -> Result<(), 
         events.push(json!({
             "name": t.label, "cat": t.kernel, "ph": "X", "pid": 1, "tid": 1,
             "ts": at as f64 / 1e3, "dur": t.ns as f64 / 1e3,
-            "args": { "kernel": t.kernel, "weight_bytes": t.weight_bytes, "kv_bytes": t.kv_bytes },
+            "args": { "kernel": t.kernel, "bytes": t.cost.bytes(), "ops": t.cost.ops() },
         }));
         at += t.ns;
     }
@@ -172,12 +208,24 @@ mod tests {
             label: label.into(),
             kernel: "k".into(),
             ns,
-            weight_bytes: 10,
-            kv_bytes: 1,
+            cost: Cost { weight_bytes: 10, kv_bytes: 1, ..Cost::default() },
         };
         let timings = [timing("embed", 1), timing("layer.0.attention", 2), timing("layer.11.attention", 3)];
-        let lines = lines(&timings, false);
+        let lines = lines(&timings, None, false);
         assert_eq!(lines.len(), 2);
-        assert_eq!((lines[0].label.as_str(), lines[0].ns, lines[0].bytes), ("layer.*.attention", 5, 22));
+        assert_eq!(
+            (lines[0].label.as_str(), lines[0].ns, lines[0].cost.bytes()),
+            ("layer.*.attention", 5, 22)
+        );
+    }
+
+    #[test]
+    fn eighty_columns_are_enough() {
+        let (label, kernel) = ("layer.*.attn_output".to_string(), "gemv_q4_0_f32in_bias_add".to_string());
+        let cost = Cost { weight_bytes: 1_234_567_890, int8_ops: 98_765_432_100_000, ..Cost::default() };
+        let line = Line { label, kernel, calls: 100, ns: 123_456_789, cost, floor: 1e8 };
+        let text = listing(&[line]).render(Some(80));
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+        assert!(text.contains("of ceiling") && text.contains("81%"), "{text}");
     }
 }

@@ -1,7 +1,7 @@
 //! `akunu table`: the commands of a pass, in order.
 
 use akunu::DispatchTable;
-use akunu_plan::BufferSpec;
+use akunu_plan::{BufferSpec, Row};
 use clap::Args;
 use serde::Serialize;
 
@@ -111,10 +111,12 @@ pub fn run(args: &TableArgs, out: &mut Output) -> Result<(), Failure> {
 }
 
 fn commands<'a>(table: &'a DispatchTable, buffers: &[BufferSpec]) -> Vec<Command<'a>> {
-    let pairs = table.commands.iter().zip(&table.info);
+    // What one row sees of one position.
+    let row = [Row::causal(0, 0, 0)];
+    let pairs = table.commands.iter().zip(&table.labels);
     pairs
-        .map(|(command, info)| Command {
-            label: &info.label,
+        .map(|(command, label)| Command {
+            label,
             kernel: command.kernel.name(),
             bindings: command.describe_bindings(buffers),
             params: command
@@ -124,8 +126,8 @@ fn commands<'a>(table: &'a DispatchTable, buffers: &[BufferSpec]) -> Vec<Command
                 .collect(),
             grid: command.grid,
             patch: format!("{:?}", command.patch),
-            weight_bytes: info.weight_bytes,
-            kv_bytes_per_position: info.kv_bytes_per_position,
+            weight_bytes: command.cost(&row, 1).weight_bytes,
+            kv_bytes_per_position: command.cost(&row, 1).kv_bytes,
         })
         .collect()
 }

@@ -24,6 +24,46 @@ fn bench_gives_an_object_for_each_test() {
 }
 
 #[test]
+fn sequences_that_decode_at_once_share_the_reading_of_weights() {
+    let rows =
+        json(&["bench", "-p", "0", "-n", "4", "-b", "1,3", "-d", "0,5", "-r", "1", "-t", "1", "--json"]);
+    let names: Vec<&str> = rows.as_array().unwrap().iter().map(|row| row["test"].as_str().unwrap()).collect();
+    assert_eq!(names, ["tg4", "tg4@b3", "tg4@d5", "tg4@d5@b3"]);
+    let (one, three) =
+        (rows[0]["bytes_per_token"].as_f64().unwrap(), rows[1]["bytes_per_token"].as_f64().unwrap());
+    assert!(three < 0.5 * one, "{three} {one}");
+    assert_eq!(rows[0]["ops_per_token"], rows[1]["ops_per_token"]);
+    assert_eq!(run(&["bench", "-n", "4", "-b", "8", "--chunk", "4"]).code, 2);
+}
+
+#[test]
+fn bench_says_how_near_it_came_to_the_ceilings() {
+    let rows = json(&["bench", "-p", "8", "-n", "4", "-r", "1", "-t", "1", "--ceilings", "--json"]);
+    for row in rows.as_array().unwrap() {
+        assert!(row["of_ceiling"].as_f64().unwrap() > 0.0, "{row}");
+        assert_eq!(row["ceilings"]["threads"], 1);
+        for key in ["read_gb_s", "int8_gop_s", "f32_gop_s"] {
+            assert!(row["ceilings"][key].as_f64().unwrap() > 0.0, "{key}: {row}");
+        }
+    }
+    let plain = json(&["bench", "-p", "0", "-n", "4", "-r", "1", "--json"]);
+    assert!(plain[0]["of_ceiling"].is_null() && plain[0]["ceilings"].is_null(), "{plain}");
+}
+
+#[test]
+fn profile_tells_decoding_from_prompts_and_how_near_to_the_ceilings_both_are() {
+    let decode = json(&["profile", "-r", "2", "--json"]);
+    let prompt = json(&["profile", "-r", "2", "-p", "20", "--chunk", "8", "--json"]);
+    let ops = |found: &serde_json::Value| -> f64 {
+        found["labels"].as_array().unwrap().iter().map(|l| l["ops"].as_f64().unwrap()).sum()
+    };
+    assert!(ops(&prompt) > 10.0 * ops(&decode));
+    assert!(decode["of_ceiling"].as_f64().unwrap() > 0.0 && decode["ceilings"].is_object(), "{decode}");
+    let reference = json(&["profile", "-r", "1", "--device", "reference", "--json"]);
+    assert!(reference["ceilings"].is_null() && reference["of_ceiling"].is_null(), "{reference}");
+}
+
+#[test]
 fn bench_prints_a_table_and_needs_no_vocabulary() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("tiny.gguf");

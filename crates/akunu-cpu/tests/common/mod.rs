@@ -11,8 +11,8 @@ use akunu_format::blocks::{Rng, random_row};
 use akunu_format::{Affine, ScaleType};
 use akunu_plan::table::{RowBounds, RowMeaning};
 use akunu_plan::{
-    Access, BufferId, CommandBuilder, CommandInfo, Content, DType, Device, DispatchTable, Kernel, Row,
-    Submission, TableIo, q8,
+    Access, BufferId, CommandBuilder, Content, DType, Device, DispatchTable, Kernel, Row, Submission,
+    TableIo, q8,
 };
 
 pub const POISON: u8 = 0xff;
@@ -84,12 +84,7 @@ impl Case {
         let table = DispatchTable {
             name: "test",
             commands: vec![builder.build()],
-            info: vec![CommandInfo {
-                label: "test".into(),
-                weight_bytes: 0,
-                kv_bytes_per_position: 0,
-                kv_window: None,
-            }],
+            labels: vec!["test".into()],
             rows,
             logit_rows: asked,
             steps: 1,

@@ -4,7 +4,7 @@ use super::weights::ModelWeights;
 use super::{Buffers, Context, table_io};
 use crate::params::KvMoveParams;
 use crate::plan::PlanError;
-use crate::{BufferId, CommandBuilder, CommandInfo, DispatchTable, Kernel, Patch, RowMeaning};
+use crate::{BufferId, CommandBuilder, DispatchTable, Kernel, Patch, RowMeaning};
 
 pub(super) fn kv_shift(
     context: &Context<'_>,
@@ -49,16 +49,10 @@ fn build(
             .patch(Patch::PositionAndKvLen)
             .build()
     };
-    let info = |layer: usize| CommandInfo {
-        label: format!("layer.{layer}.{name}"),
-        weight_bytes: 0,
-        kv_bytes_per_position: context.kv.position_bytes,
-        kv_window: None,
-    };
     Ok(DispatchTable {
         name,
         commands: (0..config.layer_count).map(command).collect(),
-        info: (0..config.layer_count).map(info).collect(),
+        labels: (0..config.layer_count).map(|layer| format!("layer.{layer}.{name}")).collect(),
         rows: 1,
         logit_rows: 1,
         steps: 1,

@@ -55,8 +55,6 @@ struct KvLayout {
     v: BufferId,
     /// Bytes of one layer in either.
     layer_bytes: u64,
-    /// Bytes of K and V together at one position of one layer.
-    position_bytes: u64,
 }
 
 impl KvLayout {
@@ -166,7 +164,6 @@ fn kv_layout(
         k: buffers.add("kv.k", bytes, BufferKind::Kv),
         v: buffers.add("kv.v", bytes, BufferKind::Kv),
         layer_bytes,
-        position_bytes: size(&[2, config.kv_head_count, row])?,
     })
 }
 

@@ -9,8 +9,8 @@ use crate::params::{
 };
 use crate::plan::PlanError;
 use crate::{
-    BufferId, CommandBuilder, CommandInfo, DispatchCommand, DispatchTable, Kernel, MatmulForm, NormOut,
-    Patch, RowMeaning, RowSet, TableIo,
+    BufferId, CommandBuilder, DispatchCommand, DispatchTable, Kernel, MatmulForm, NormOut, Patch, RowMeaning,
+    RowSet, TableIo,
 };
 
 pub(super) struct Spec {
@@ -38,7 +38,7 @@ pub(super) fn build(
         logit_rows,
         form: MatmulForm::for_rows(spec.rows),
         commands: Vec::new(),
-        info: Vec::new(),
+        labels: Vec::new(),
     };
     pass.embed(weights);
     for (index, layer) in weights.layers.iter().enumerate() {
@@ -46,11 +46,11 @@ pub(super) fn build(
         pass.feed_forward_block(index, layer);
     }
     pass.logits(weights, spec.steps);
-    let Pass { commands, info, .. } = pass;
+    let Pass { commands, labels, .. } = pass;
     Ok(DispatchTable {
         name: spec.name,
         commands,
-        info,
+        labels,
         rows: spec.rows,
         logit_rows,
         steps: spec.steps,
@@ -67,13 +67,13 @@ struct Pass<'a> {
     logit_rows: usize,
     form: MatmulForm,
     commands: Vec<DispatchCommand>,
-    info: Vec<CommandInfo>,
+    labels: Vec<String>,
 }
 
 impl Pass<'_> {
-    fn push(&mut self, label: String, command: CommandBuilder, weight_bytes: u64) {
+    fn push(&mut self, label: String, command: CommandBuilder) {
         self.commands.push(command.build());
-        self.info.push(CommandInfo { label, weight_bytes, kv_bytes_per_position: 0, kv_window: None });
+        self.labels.push(label);
     }
 
     fn embed(&mut self, weights: &ModelWeights) {
@@ -83,7 +83,6 @@ impl Pass<'_> {
             false => 1.0,
         };
         let matrix = &weights.embedding;
-        let row_bytes = matrix.bytes / config.vocab_size as u64;
         let command = CommandBuilder::new(Kernel::Embed { weight: matrix.dtype });
         let command = bind_matrix(command, matrix)
             .bind(self.io.rows)
@@ -91,7 +90,7 @@ impl Pass<'_> {
             .params(EmbedParams { cols: config.hidden_size as u32, vocab: config.vocab_size as u32, scale })
             .grid(1, self.rows)
             .patch(Patch::TokenOffset);
-        self.push("embed".into(), command, row_bytes);
+        self.push("embed".into(), command);
 
         for (i, rope) in weights.ropes.iter().enumerate() {
             let command = CommandBuilder::new(Kernel::RopeAngles)
@@ -104,7 +103,7 @@ impl Pass<'_> {
                 })
                 .grid(config.rope.dims / 2, self.rows)
                 .patch(Patch::Position);
-            self.push(["rope_angles", "rope_angles.local"][i].into(), command, 0);
+            self.push(["rope_angles", "rope_angles.local"][i].into(), command);
         }
     }
 
@@ -155,7 +154,7 @@ impl Pass<'_> {
             .params(self.norm_params())
             .grid(1, self.rows)
             .patch(Patch::Rows);
-        self.push(label, command, 0);
+        self.push(label, command);
     }
 
     fn qkv_fused(&mut self, label: String, layer: &Layer) {
@@ -181,7 +180,7 @@ impl Pass<'_> {
             })
             .grid(q_size + 2 * kv_size, self.rows)
             .patch(Patch::Rows);
-        self.push(label, command, q.bytes + k.bytes + v.bytes);
+        self.push(label, command);
     }
 
     fn qkv_apart(&mut self, index: usize, layer: &Layer) {
@@ -233,7 +232,7 @@ impl Pass<'_> {
             })
             .grid(config.head_count + 2 * config.kv_head_count, self.rows)
             .patch(Patch::Position);
-        self.push(label, command, 0);
+        self.push(label, command);
     }
 
     fn attention(&mut self, index: usize, layer: &Layer) {
@@ -258,11 +257,7 @@ impl Pass<'_> {
             })
             .grid(config.kv_head_count, self.rows)
             .patch(Patch::PositionAndKvLen);
-        self.push(format!("layer.{index}.attention"), command, 0);
-        if let Some(info) = self.info.last_mut() {
-            info.kv_bytes_per_position = kv.position_bytes;
-            info.kv_window = layer.window.map(|w| w as u32);
-        }
+        self.push(format!("layer.{index}.attention"), command);
         if own != wanted {
             let cols = config.head_count * config.head_dim;
             let command = CommandBuilder::new(Kernel::Quantise)
@@ -271,7 +266,7 @@ impl Pass<'_> {
                 .params(ElementParams { cols: cols as u32 })
                 .grid(cols, self.rows)
                 .patch(Patch::Rows);
-            self.push(format!("layer.{index}.attn_quantise"), command, 0);
+            self.push(format!("layer.{index}.attn_quantise"), command);
         }
     }
 
@@ -288,7 +283,7 @@ impl Pass<'_> {
             .params(GluMatmulParams { inputs: config.hidden_size as u32, outputs: config.ffn_size as u32 })
             .grid(config.ffn_size, self.rows)
             .patch(Patch::Rows);
-        self.push(label, command, gate.bytes + up.bytes);
+        self.push(label, command);
     }
 
     fn glu_apart(&mut self, index: usize, layer: &Layer) {
@@ -312,7 +307,7 @@ impl Pass<'_> {
             .params(ElementParams { cols: config.ffn_size as u32 })
             .grid(config.ffn_size, self.rows)
             .patch(Patch::Rows);
-        self.push(format!("layer.{index}.ffn_act"), command, 0);
+        self.push(format!("layer.{index}.ffn_act"), command);
     }
 
     /// Back to the hidden state: with the residual added in the product's epilogue, or after a norm of its own.
@@ -341,7 +336,7 @@ impl Pass<'_> {
             .params(self.norm_params())
             .grid(1, self.rows)
             .patch(Patch::Rows);
-        self.push(norm_label, command, 0);
+        self.push(norm_label, command);
     }
 
     fn matmul(&mut self, label: String, x: Activation, matrix: &Matrix, to: Target, params: MatmulParams) {
@@ -361,7 +356,7 @@ impl Pass<'_> {
             .params(params)
             .grid(params.outputs as usize, self.rows)
             .patch(Patch::Rows);
-        self.push(label, command, matrix.bytes);
+        self.push(label, command);
     }
 
     /// Output norm, vocabulary projection and the best token, for the rows that ask.
@@ -377,7 +372,7 @@ impl Pass<'_> {
             .params(self.norm_params())
             .grid(1, self.logit_rows)
             .patch(Patch::LogitRows);
-        self.push("output_norm".into(), command, 0);
+        self.push("output_norm".into(), command);
 
         let kernel = Kernel::Matmul {
             weight: output.dtype,
@@ -399,7 +394,7 @@ impl Pass<'_> {
             })
             .grid(config.vocab_size, self.logit_rows)
             .patch(Patch::LogitRows);
-        self.push("logits".into(), command, output.bytes);
+        self.push("logits".into(), command);
 
         let command = CommandBuilder::new(Kernel::Argmax)
             .bind(self.io.logits)
@@ -409,7 +404,7 @@ impl Pass<'_> {
             .params(ArgmaxParams { vocab, advance: u32::from(steps > 1) })
             .grid(1, self.logit_rows)
             .patch(Patch::ArgmaxOutput);
-        self.push("argmax".into(), command, 0);
+        self.push("argmax".into(), command);
     }
 
     fn norm_params(&self) -> NormParams {

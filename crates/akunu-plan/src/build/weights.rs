@@ -13,8 +13,6 @@ pub(super) struct Matrix {
     /// Of an affine type.
     pub scales_offsets: Option<[BufferId; 2]>,
     pub dtype: DType,
-    /// All planes together.
-    pub bytes: u64,
 }
 
 #[derive(Debug)]
@@ -226,7 +224,7 @@ impl<'a> Tensors<'a> {
         let scales_offsets = tensor
             .scales_offsets
             .map(|[scales, offsets]| [add(".scales", 1, scales.bytes), add(".offsets", 2, offsets.bytes)]);
-        Ok(Matrix { buffer, scales_offsets, dtype: tensor.dtype, bytes: tensor.stored_bytes() as u64 })
+        Ok(Matrix { buffer, scales_offsets, dtype: tensor.dtype })
     }
 
     fn norm(&mut self, name: &str, n: usize) -> Result<BufferId, PlanError> {

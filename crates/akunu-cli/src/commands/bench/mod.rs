@@ -1,11 +1,19 @@
 //! `akunu bench`: tokens per second of prompts and of generation.
 
+mod measure;
+mod test;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use akunu::{DeviceChoice, DispatchTable, Engine, KvType, Model, Session};
+use akunu::devices::ceilings::Ceilings;
+use akunu::{DeviceChoice, Engine, KvType, Model};
 use clap::Args;
 use serde::Serialize;
+
+use self::measure::Runner;
+use self::test::{Kind, Test};
+use super::ceilings;
 
 use crate::args::{self, ModelArg};
 use crate::failure::Failure;
@@ -30,6 +38,9 @@ pub struct BenchArgs {
     /// Positions that stand in the cache before
     #[arg(short, long, value_name = "LIST", default_value = "0", value_delimiter = ',', value_parser = args::count_or_zero)]
     depth: Vec<usize>,
+    /// Sequences that generate at once; their tokens count together
+    #[arg(short, long, value_name = "LIST", default_value = "1", value_delimiter = ',', value_parser = args::count)]
+    batch: Vec<usize>,
     /// Runs of each test, after one to warm up
     #[arg(short, long, default_value = "5", value_parser = args::count)]
     repetitions: usize,
@@ -45,56 +56,47 @@ pub struct BenchArgs {
     /// What runs the model
     #[arg(long, default_value = "auto", value_parser = args::device())]
     device: DeviceChoice,
+    /// Measures what the machine can do before and after each test, and says how near it came: a test cannot take less
+    /// than reading its bytes or its multiplications do
+    #[arg(long)]
+    ceilings: bool,
     /// Prints a JSON array of objects
     #[arg(long)]
     json: bool,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Test {
-    Prompt { tokens: usize, depth: usize },
-    Generate { tokens: usize, depth: usize },
-}
-
-impl Test {
-    fn tokens(self) -> usize {
-        match self {
-            Test::Prompt { tokens, .. } | Test::Generate { tokens, .. } => tokens,
-        }
-    }
-
-    fn depth(self) -> usize {
-        match self {
-            Test::Prompt { depth, .. } | Test::Generate { depth, .. } => depth,
-        }
-    }
-
-    /// As llama-bench has it: `pp512`, `tg128`, `tg128@d4096`.
-    fn name(self) -> String {
-        let (kind, tokens, depth) = match self {
-            Test::Prompt { tokens, depth } => ("pp", tokens, depth),
-            Test::Generate { tokens, depth } => ("tg", tokens, depth),
-        };
-        if depth == 0 { format!("{kind}{tokens}") } else { format!("{kind}{tokens}@d{depth}") }
-    }
 }
 
 #[derive(Debug, Serialize)]
 struct Row {
     model: String,
     device: String,
+    /// What the device says of itself: `avx512, 2 threads`.
+    detail: String,
     threads: usize,
     test: String,
-    /// Median.
+    /// Of all sequences. Median.
     tok_s: f64,
     min: f64,
     max: f64,
     bytes_per_token: f64,
+    ops_per_token: f64,
     gb_s: f64,
+    gop_s: f64,
     load_s: f64,
-    /// Of the process so far.
-    peak_memory: Option<u64>,
+    #[serde(flatten)]
+    memory: Option<Memory>,
+    /// What the plan says is allocated, weights in place not counted.
+    planned_memory: u64,
+    ceilings: Option<ceilings::Report>,
+    of_ceiling: Option<f64>,
     runs: Vec<f64>,
+}
+
+/// Of the process so far, where the system says.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+struct Memory {
+    peak_memory: u64,
+    /// Less what is mapped from files. With ceilings, what they read from is in it.
+    own_memory: u64,
 }
 
 pub fn run(args: &BenchArgs, out: &mut Output) -> Result<(), Failure> {
@@ -124,10 +126,13 @@ pub fn run(args: &BenchArgs, out: &mut Output) -> Result<(), Failure> {
 fn tests(args: &BenchArgs) -> Vec<Test> {
     let mut tests = Vec::new();
     for &depth in &args.depth {
-        tests.extend(args.prompt.iter().map(|&tokens| Test::Prompt { tokens, depth }));
-        tests.extend(args.generate.iter().map(|&tokens| Test::Generate { tokens, depth }));
+        let test = |kind, tokens, batch| Test { kind, tokens, depth, batch };
+        tests.extend(args.prompt.iter().map(|&tokens| test(Kind::Prompt, tokens, 1)));
+        for &batch in &args.batch {
+            tests.extend(args.generate.iter().map(|&tokens| test(Kind::Generate, tokens, batch)));
+        }
     }
-    tests.retain(|test| test.tokens() > 0);
+    tests.retain(|test| test.tokens > 0);
     tests
 }
 
@@ -140,83 +145,76 @@ fn measure_all(
     progress: &mut Progress,
     rows: &mut Vec<Row>,
 ) -> Result<(), Failure> {
-    let longest = tests.iter().map(|test| test.depth() + test.tokens()).max().unwrap_or(1);
+    let longest = tests.iter().map(|test| test.depth + test.tokens).max().unwrap_or(1);
+    let batch = tests.iter().map(|test| test.batch).max().unwrap_or(1);
+    if args.chunk.is_some_and(|chunk| chunk < batch) {
+        return Err(Failure::usage(format!("a chunk holds one row of each of the {batch} sequences"))
+            .hint(format!("--chunk {batch}, or more")));
+    }
     let options = akunu::EngineOptions {
         device: args.device,
         threads,
-        context: Some(longest + 1),
+        context: Some((longest + 1).max(batch)),
         kv: args.kv_type,
+        slots: batch,
+        logit_rows: batch,
         chunk: args.chunk,
         ..Default::default()
     };
     let mut engine = super::engine(model, &options, true)?;
-    let load = open_time + engine.load_time();
-    let ids = super::random_ids(longest + 1, engine.vocab_size(), 42);
-    let mut session = engine.session()?;
+    let load_s = (open_time + engine.load_time()).as_secs_f64();
+    let used = if args.device == DeviceChoice::Reference { 1 } else { super::threads(threads) };
+    let weights = engine.plan().tables.decode.cost(&[akunu_plan::Row::causal(0, 0, 0)], 1).weight_bytes;
+    let mut beside = if args.ceilings { ceilings::of(args.device, used, weights)? } else { None };
+    let mut runner = Runner::new(&mut engine, batch, longest)?;
     for &test in tests {
         let mut runs = Vec::with_capacity(args.repetitions);
+        beside = beside.map(|ceilings| measured(ceilings.with_threads(used)));
         for run in 0..=args.repetitions {
-            let seconds = measure(&mut engine, &mut session, test, &ids)?;
+            let time = runner.run(test)?;
             if run > 0 {
-                runs.push(test.tokens() as f64 / seconds.as_secs_f64());
+                runs.push(test.all_tokens() as f64 / time.as_secs_f64());
             }
             progress.advance();
         }
+        beside = beside.map(measured);
+        rows.push(Row { threads: used, load_s, ..Row::new(runner.engine, test, runs, beside.as_ref()) });
+    }
+    Ok(())
+}
+
+impl Row {
+    fn new(engine: &Engine, test: Test, runs: Vec<f64>, ceilings: Option<&Ceilings>) -> Row {
         let (tok_s, min, max) = median_min_max(&runs);
-        let bytes_per_token = bytes_per_token(&engine, test);
-        rows.push(Row {
-            model: model.name().to_string(),
-            device: engine.device().capabilities().name.to_string(),
-            threads: if args.device == DeviceChoice::Reference { 1 } else { super::threads(threads) },
+        let (cost, tokens) = (test.cost(engine.plan()), test.all_tokens() as f64);
+        let (bytes_per_token, ops_per_token) = (cost.bytes() as f64 / tokens, cost.ops() as f64 / tokens);
+        let capabilities = engine.device().capabilities();
+        Row {
+            model: engine.model().name().to_string(),
+            device: capabilities.name.to_string(),
+            detail: capabilities.detail.clone(),
+            threads: 1,
             test: test.name(),
             tok_s,
             min,
             max,
             bytes_per_token,
+            ops_per_token,
             gb_s: bytes_per_token * tok_s / 1e9,
-            load_s: load.as_secs_f64(),
-            peak_memory: peak_memory(),
+            gop_s: ops_per_token * tok_s / 1e9,
+            load_s: 0.0,
+            memory: memory(),
+            planned_memory: engine.plan().memory.allocated(),
+            ceilings: ceilings.map(ceilings::Report::new),
+            of_ceiling: ceilings.map(|ceilings| ceilings.floor(cost) * tok_s / tokens),
             runs,
-        });
-    }
-    Ok(())
-}
-
-fn measure(engine: &mut Engine, session: &mut Session, test: Test, ids: &[u32]) -> Result<Duration, Failure> {
-    let depth = test.depth();
-    match test {
-        Test::Prompt { tokens, .. } => {
-            stand_at(engine, session, &ids[..depth])?;
-            let started = Instant::now();
-            engine.prefill(session, &ids[..depth + tokens])?;
-            Ok(started.elapsed())
-        }
-        Test::Generate { tokens, .. } => {
-            stand_at(engine, session, &ids[..depth])?;
-            let most = engine.plan().tables.decode.steps;
-            let (mut token, mut left) = (ids[depth], tokens);
-            let started = Instant::now();
-            while left > 0 {
-                let found = engine.decode(session, token, left.min(most), &[], None)?;
-                match found.last() {
-                    Some(&last) => token = last,
-                    None => return Err(Failure::new("the device decoded nothing")),
-                }
-                left -= found.len().min(left);
-            }
-            Ok(started.elapsed())
         }
     }
 }
 
-/// Brings the session to hold just these ids, whatever it held.
-fn stand_at(engine: &mut Engine, session: &mut Session, ids: &[u32]) -> Result<(), Failure> {
-    if session.len() < ids.len() || &session.tokens()[..ids.len()] != ids {
-        session.clear();
-        engine.prefill(session, ids)?;
-    }
-    session.truncate(ids.len());
-    Ok(())
+fn measured(mut ceilings: Ceilings) -> Ceilings {
+    ceilings.measure(ceilings::ROUNDS);
+    ceilings
 }
 
 fn median_min_max(runs: &[f64]) -> (f64, f64, f64) {
@@ -231,39 +229,22 @@ fn median_min_max(runs: &[f64]) -> (f64, f64, f64) {
     (median, sorted[0], sorted[sorted.len() - 1])
 }
 
-/// Weights and KV cache that the test reads for each of its tokens, on average.
-fn bytes_per_token(engine: &Engine, test: Test) -> f64 {
-    let tables = &engine.plan().tables;
-    let (table, tokens) = match test {
-        Test::Prompt { tokens, .. } => (&tables.prefill, tokens),
-        Test::Generate { tokens, .. } => (&tables.decode, tokens),
-    };
-    let passes = match test {
-        Test::Prompt { .. } => tokens.div_ceil(table.rows),
-        Test::Generate { .. } => tokens,
-    };
-    let weights: u64 = table.info.iter().map(|i| i.weight_bytes).sum();
-    let kv: u64 = (1..=tokens).map(|i| kv_bytes(table, (test.depth() + i) as u64)).sum();
-    (weights * passes as u64 + kv) as f64 / tokens as f64
+fn memory() -> Option<Memory> {
+    read_memory(&std::fs::read_to_string("/proc/self/status").ok()?)
 }
 
-/// KV cache that one row reads when it sees `len` positions.
-fn kv_bytes(table: &DispatchTable, len: u64) -> u64 {
-    let commands = table.info.iter();
-    commands.map(|i| i.kv_bytes_per_position * i.kv_window.map_or(len, |w| len.min(u64::from(w)))).sum()
-}
-
-/// The most memory that this process ever had resident, where the system says.
-fn peak_memory() -> Option<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
-    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    Some(kib * 1024)
+fn read_memory(status: &str) -> Option<Memory> {
+    let field = |name: &str| -> Option<u64> {
+        let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+        line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+    };
+    let peak_memory = field("VmHWM")?;
+    Some(Memory { peak_memory, own_memory: peak_memory.saturating_sub(field("RssFile")?) })
 }
 
 fn print(rows: &[Row], out: &mut Output) -> Result<(), Failure> {
-    let mut grid = Grid::new().text("model").word("device").number("threads").word("test").number("tok/s");
-    grid = grid.number("min").number("max").number("MB/token").number("GB/s");
+    let mut grid = Grid::new().text("model").spare("device").number("threads").word("test").number("tok/s");
+    grid = grid.number("min").number("max").number("GB/s").number("GOP/s").number("of ceiling");
     for row in rows {
         grid.row([
             row.model.clone(),
@@ -273,14 +254,18 @@ fn print(rows: &[Row], out: &mut Output) -> Result<(), Failure> {
             format!("{:.2}", row.tok_s),
             format!("{:.2}", row.min),
             format!("{:.2}", row.max),
-            format!("{:.3}", row.bytes_per_token / 1e6),
             format!("{:.2}", row.gb_s),
+            format!("{:.1}", row.gop_s),
+            row.of_ceiling.map_or(String::new(), |part| format!("{:.0}%", 100.0 * part)),
         ]);
     }
     out.text(&grid.render(output::width()))?;
     if let Some(last) = rows.last() {
-        let peak = last.peak_memory.map(|bytes| format!(", peak memory {}", akunu::human(bytes)));
         out.text("\n")?;
+        if let Some(ceilings) = &last.ceilings {
+            out.line(&ceilings.line())?;
+        }
+        let peak = last.memory.map(|m| format!(", peak memory {}", akunu::human(m.peak_memory)));
         out.line(&format!("load {:.3} s{}", last.load_s, peak.unwrap_or_default()))?;
     }
     Ok(())
@@ -291,14 +276,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tests_are_named_as_llama_bench_names_them() {
-        assert_eq!(Test::Prompt { tokens: 512, depth: 0 }.name(), "pp512");
-        assert_eq!(Test::Generate { tokens: 128, depth: 4096 }.name(), "tg128@d4096");
-    }
-
-    #[test]
     fn the_median_of_an_even_number_is_between_the_middle_two() {
         assert_eq!(median_min_max(&[4.0, 1.0, 2.0, 3.0]), (2.5, 1.0, 4.0));
         assert_eq!(median_min_max(&[3.0, 1.0, 2.0]), (2.0, 1.0, 3.0));
+    }
+
+    #[test]
+    fn memory_of_its_own_is_what_no_file_backs() {
+        let status = "VmPeak:\t 99 kB\nVmHWM:\t   50 kB\nRssAnon:\t 18 kB\nRssFile:\t      30 kB\n";
+        let expected = Memory { peak_memory: 50 << 10, own_memory: 20 << 10 };
+        assert_eq!(read_memory(status), Some(expected));
+        assert_eq!(read_memory("VmPeak:\t 99 kB\n"), None);
     }
 }

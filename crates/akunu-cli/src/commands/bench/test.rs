@@ -1,0 +1,75 @@
+//! What is measured: so many tokens, at some depth, of one sequence or several.
+
+use akunu::{Cost, ModelPlan};
+use akunu_plan::Row;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Prompt,
+    Generate,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Test {
+    pub kind: Kind,
+    /// Of each sequence.
+    pub tokens: usize,
+    /// Positions that stand in the cache before.
+    pub depth: usize,
+    /// Sequences; 1 for a prompt.
+    pub batch: usize,
+}
+
+impl Test {
+    /// As llama-bench has it: `pp512`, `tg128`, `tg128@d4096`; and `tg128@b16` for sixteen sequences at once.
+    pub fn name(self) -> String {
+        let mut name = match self.kind {
+            Kind::Prompt => format!("pp{}", self.tokens),
+            Kind::Generate => format!("tg{}", self.tokens),
+        };
+        for (mark, number, plain) in [("d", self.depth, 0), ("b", self.batch, 1)] {
+            if number != plain {
+                name += &format!("@{mark}{number}");
+            }
+        }
+        name
+    }
+
+    /// Of all sequences.
+    pub fn all_tokens(self) -> usize {
+        self.tokens * self.batch
+    }
+
+    /// What one run reads and computes.
+    pub fn cost(self, plan: &ModelPlan) -> Cost {
+        let (decode, prefill) = (&plan.tables.decode, &plan.tables.prefill);
+        let row = |slot: usize, i: usize| Row::causal(0, (self.depth + i) as u32, slot as u32);
+        match self.kind {
+            Kind::Generate => {
+                let table = if self.batch == 1 { decode } else { prefill };
+                let rows = |i: usize| (0..self.batch).map(|slot| row(slot, i)).collect::<Vec<Row>>();
+                (0..self.tokens).map(|i| table.cost(&rows(i), self.batch)).sum()
+            }
+            Kind::Prompt => {
+                let rows: Vec<Row> = (0..self.tokens).map(|i| row(0, i)).collect();
+                let passes = rows.len().div_ceil(prefill.rows);
+                let parts = rows.chunks(prefill.rows).zip(1..);
+                parts.map(|(part, pass)| prefill.cost(part, usize::from(pass == passes))).sum()
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tests_are_named_as_llama_bench_names_them() {
+        let plain = Test { kind: Kind::Prompt, tokens: 512, depth: 0, batch: 1 };
+        assert_eq!(plain.name(), "pp512");
+        let deep = Test { kind: Kind::Generate, tokens: 128, depth: 4096, ..plain };
+        assert_eq!(deep.name(), "tg128@d4096");
+        assert_eq!(Test { batch: 16, ..deep }.name(), "tg128@d4096@b16");
+    }
+}

@@ -1,0 +1,56 @@
+//! What a pass could reach at most, for commands that measure one.
+
+use akunu::DeviceChoice;
+use akunu::devices::ceilings::{Ceilings, DRAM_BYTES};
+use serde::Serialize;
+
+use crate::failure::Failure;
+
+/// Rounds before what is measured, and again after it.
+pub const ROUNDS: usize = 3;
+
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    pub isa: &'static str,
+    pub threads: usize,
+    /// Bytes that were read from.
+    pub working_set: u64,
+    pub read_gb_s: f64,
+    pub int8_gop_s: f64,
+    pub f32_gop_s: f64,
+}
+
+impl Report {
+    pub fn new(ceilings: &Ceilings) -> Report {
+        Report {
+            isa: ceilings.isa().name(),
+            threads: ceilings.threads(),
+            working_set: ceilings.working_set(),
+            read_gb_s: ceilings.read().median / 1e9,
+            int8_gop_s: ceilings.int8().median / 1e9,
+            f32_gop_s: ceilings.f32().median / 1e9,
+        }
+    }
+
+    pub fn line(&self) -> String {
+        let Report { isa, threads, read_gb_s, int8_gop_s, f32_gop_s, .. } = self;
+        let plural = if *threads == 1 { "" } else { "s" };
+        format!(
+            "ceilings ({isa}, {threads} thread{plural}): {read_gb_s:.1} GB/s of {}, {int8_gop_s:.0} int8 and \
+             {f32_gop_s:.0} f32 GOP/s",
+            akunu::human(self.working_set)
+        )
+    }
+}
+
+/// Those of the CPU, reading as many bytes as a pass does: what fits in a cache is read from there. `None` for a device whose
+/// bounds are not known.
+pub fn of(device: DeviceChoice, threads: usize, bytes: u64) -> Result<Option<Ceilings>, Failure> {
+    match device.resolve() {
+        DeviceChoice::Auto | DeviceChoice::Cpu => {
+            const LEAST: u64 = 64 << 10;
+            Ok(Some(Ceilings::new(threads, bytes.clamp(LEAST, DRAM_BYTES))?))
+        }
+        DeviceChoice::Reference => Ok(None),
+    }
+}

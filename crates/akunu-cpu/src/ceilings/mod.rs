@@ -1,0 +1,195 @@
+//! How fast this machine reads and multiplies, whatever the kernels do: what their speed is held against.
+//!
+//! A pass cannot be faster than its bytes over [`Ceilings::read`] or its operations over [`Ceilings::int8`] and
+//! [`Ceilings::f32`]. Machines are shared and drift, so rounds are measured before and after what they are compared
+//! with, and their median counts.
+
+mod multiply;
+mod read;
+
+use std::sync::{Barrier, Mutex, PoisonError};
+use std::time::Instant;
+
+use akunu_plan::Cost;
+
+use crate::isa::{Isa, IsaError};
+use multiply::Multiply;
+use read::Reader;
+
+pub use read::PATTERNS;
+
+/// A working set that no cache holds.
+pub const DRAM_BYTES: u64 = 1 << 30;
+
+/// Of several rounds. Bytes or operations a second; a multiplication and an addition are two.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Rate {
+    pub median: f64,
+    pub min: f64,
+    pub max: f64,
+}
+
+impl Rate {
+    fn of(samples: &[f64]) -> Rate {
+        let mut sorted = samples.to_vec();
+        sorted.sort_by(f64::total_cmp);
+        match sorted.as_slice() {
+            [] => Rate::default(),
+            [min, .., max] => Rate { median: sorted[sorted.len() / 2], min: *min, max: *max },
+            [one] => Rate { median: *one, min: *one, max: *one },
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum CeilingsError {
+    #[error(transparent)]
+    Isa(#[from] IsaError),
+    #[error("cannot allocate {0} bytes to read from; close something, or measure without ceilings")]
+    Memory(u64),
+}
+
+/// Rates of some threads over one working set, on the instruction set that the device uses.
+#[derive(Debug)]
+pub struct Ceilings {
+    isa: Isa,
+    threads: usize,
+    reader: Reader,
+    /// For each of [`PATTERNS`].
+    reads: [Vec<f64>; PATTERNS.len()],
+    int8: Vec<f64>,
+    f32: Vec<f64>,
+}
+
+impl Ceilings {
+    /// Allocates and writes `working_set` bytes; measures nothing yet.
+    pub fn new(threads: usize, working_set: u64) -> Result<Ceilings, CeilingsError> {
+        Ok(Ceilings {
+            isa: Isa::detect()?,
+            threads: threads.max(1),
+            reader: Reader::new(working_set).ok_or(CeilingsError::Memory(working_set))?,
+            reads: Default::default(),
+            int8: vec![],
+            f32: vec![],
+        })
+    }
+
+    /// The same working set with another number of threads; what was measured is forgotten.
+    pub fn with_threads(self, threads: usize) -> Ceilings {
+        let (threads, reads, int8, f32) = (threads.max(1), Default::default(), vec![], vec![]);
+        Ceilings { threads, reads, int8, f32, ..self }
+    }
+
+    /// Measures a few rounds more, about a tenth of a second each.
+    pub fn measure(&mut self, rounds: usize) {
+        for _ in 0..rounds {
+            self.int8.push(Multiply::Int8.rate(self.isa, self.threads));
+            self.f32.push(Multiply::F32.rate(self.isa, self.threads));
+            for (pattern, samples) in PATTERNS.into_iter().zip(&mut self.reads) {
+                samples.push(self.reader.rate(pattern, self.threads));
+            }
+        }
+    }
+
+    pub fn isa(&self) -> Isa {
+        self.isa
+    }
+
+    pub fn threads(&self) -> usize {
+        self.threads
+    }
+
+    pub fn working_set(&self) -> u64 {
+        self.reader.bytes()
+    }
+
+    /// Seconds below which nothing that costs this can be done: the larger of what its bytes and its operations take.
+    pub fn floor(&self, cost: Cost) -> f64 {
+        let reading = cost.bytes() as f64 / self.read().median;
+        let multiplying = cost.int8_ops as f64 / self.int8().median + cost.f32_ops as f64 / self.f32().median;
+        reading.max(multiplying)
+    }
+
+    /// Bytes a second, with the pattern whose median is the best.
+    pub fn read(&self) -> Rate {
+        let rates = self.reads.iter().map(|samples| Rate::of(samples));
+        rates.max_by(|a, b| a.median.total_cmp(&b.median)).unwrap_or_default()
+    }
+
+    /// Operations on 8-bit integers a second, from the first-level cache, by the widest instruction that there is.
+    pub fn int8(&self) -> Rate {
+        Rate::of(&self.int8)
+    }
+
+    /// Operations on f32 a second, from the first-level cache.
+    pub fn f32(&self) -> Rate {
+        Rate::of(&self.f32)
+    }
+}
+
+/// A working set that is well inside the last-level cache, where the system says how large that is.
+pub fn cache_bytes() -> Option<u64> {
+    const MOST: u64 = 96 << 20;
+    let size = |index: usize| {
+        let path = format!("/sys/devices/system/cpu/cpu0/cache/index{index}/size");
+        let kib: u64 = std::fs::read_to_string(path).ok()?.trim().strip_suffix('K')?.parse().ok()?;
+        Some(kib * 1024)
+    };
+    let last = (0..8).filter_map(size).max()?;
+    Some(MOST.min(last / 4 * 3))
+}
+
+/// Runs `work(thread)` on all threads at once: seconds from the first one's start to the last one's end.
+fn together(threads: usize, work: impl Fn(usize) + Sync) -> f64 {
+    let gate = Barrier::new(threads);
+    let span: Mutex<Option<(Instant, Instant)>> = Mutex::new(None);
+    let run = |thread: usize| {
+        gate.wait();
+        let start = Instant::now();
+        work(thread);
+        let end = Instant::now();
+        let mut span = span.lock().unwrap_or_else(PoisonError::into_inner);
+        *span = Some(span.map_or((start, end), |(first, last)| (first.min(start), last.max(end))));
+    };
+    std::thread::scope(|scope| {
+        for thread in 1..threads {
+            let run = &run;
+            scope.spawn(move || run(thread));
+        }
+        run(0);
+    });
+    let span = *span.lock().unwrap_or_else(PoisonError::into_inner);
+    span.map_or(f64::INFINITY, |(first, last)| (last - first).as_secs_f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_rate_is_there_after_a_round_and_working_sets_are_kept() {
+        let mut ceilings = Ceilings::new(2, 3 << 20).unwrap();
+        assert_eq!((ceilings.working_set(), ceilings.read()), (3 << 20, Rate::default()));
+        ceilings.measure(2);
+        for rate in [ceilings.read(), ceilings.int8(), ceilings.f32()] {
+            assert!(0.0 < rate.min && rate.min <= rate.median && rate.median <= rate.max, "{rate:?}");
+            assert!(rate.max.is_finite(), "{rate:?}");
+        }
+        let bytes = Cost { weight_bytes: ceilings.read().median as u64, ..Cost::default() };
+        assert!((ceilings.floor(bytes) - 1.0).abs() < 1e-6);
+        let ops =
+            Cost { int8_ops: ceilings.int8().median as u64, f32_ops: ceilings.f32().median as u64, ..bytes };
+        assert!((ceilings.floor(ops) - 2.0).abs() < 1e-6);
+        assert_eq!(ceilings.with_threads(1).int8(), Rate::default());
+    }
+
+    #[test]
+    fn a_rate_is_the_median_with_its_extremes() {
+        let rate = |samples: &[f64]| {
+            let rate = Rate::of(samples);
+            (rate.min, rate.median, rate.max)
+        };
+        assert_eq!(rate(&[3.0, 1.0, 2.0]), (1.0, 2.0, 3.0));
+        assert_eq!(rate(&[7.0]), (7.0, 7.0, 7.0));
+    }
+}

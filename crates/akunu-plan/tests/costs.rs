@@ -1,0 +1,114 @@
+//! What a pass reads and computes, against counts made another way.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use akunu_plan::{BufferKind, Cost, DType, KvType, ModelPlan, PlanOptions, Row, plan};
+use common::{affine, capabilities, config, family, model, options};
+
+fn planned(name: &str, dtype: DType, options: &PlanOptions) -> ModelPlan {
+    plan(&model(family(name), |_| dtype), &capabilities(true), options).unwrap()
+}
+
+fn rows(slot: u32, positions: std::ops::Range<u32>) -> Vec<Row> {
+    positions.map(|position| Row::causal(0, position, slot)).collect()
+}
+
+/// Of the commands whose label ends so.
+fn cost(plan: &ModelPlan, label: &str, rows: &[Row]) -> Cost {
+    let table = &plan.tables.prefill;
+    let commands = table.commands.iter().zip(&table.labels).filter(|(_, l)| l.ends_with(label));
+    commands.map(|(command, _)| command.cost(rows, 1)).sum()
+}
+
+#[test]
+fn a_pass_reads_every_matrix_once_and_of_the_embedding_a_row_for_each_token() {
+    for dtype in [DType::F16, DType::Q4_0, DType::Q6K, affine(4, 64)] {
+        for fuse in [true, false] {
+            for name in ["llama", "gemma3", "phi3"] {
+                let plan = planned(name, dtype, &PlanOptions { fuse, ..options() });
+                let matrices = plan.buffers.iter().filter(|b| matches!(b.kind, BufferKind::Weight { .. }));
+                // The embedding is tied: all of it is read as the output.
+                let all: u64 = matrices.map(|b| b.bytes).sum();
+                let embedding_row = dtype.row_bytes(config(name).hidden_size).unwrap() as u64;
+                for count in [1, 7] {
+                    let found = plan.tables.prefill.cost(&rows(0, 0..count), 1);
+                    assert_eq!(found.weight_bytes, all + u64::from(count) * embedding_row, "{name} {dtype}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_row_multiplies_and_adds_once_for_each_weight() {
+    let c = config("llama");
+    let layer = c.hidden_size * (2 * c.head_count + 2 * c.kv_head_count) * c.head_dim
+        + 3 * c.hidden_size * c.ffn_size;
+    let products = |rows: usize| (2 * (rows * c.layer_count * layer + c.hidden_size * c.vocab_size)) as u64;
+    for (dtype, q8) in [(DType::Q4_0, true), (DType::BF16, false)] {
+        let plan = planned("llama", dtype, &options());
+        for count in [1, 16] {
+            let found = plan.tables.prefill.cost(&rows(0, 0..count), 1);
+            let attention = cost(&plan, ".attention", &rows(0, 0..count));
+            let (with, without) =
+                if q8 { (found.int8_ops, found.f32_ops) } else { (found.f32_ops, found.int8_ops) };
+            let attention_ops = if q8 { 0 } else { attention.f32_ops };
+            assert_eq!(with - attention_ops, products(count as usize));
+            assert_eq!(without, if q8 { attention.f32_ops } else { 0 });
+        }
+    }
+    // No row asks for logits: no vocabulary projection.
+    let plan = planned("llama", DType::Q4_0, &options());
+    assert_eq!(
+        plan.tables.prefill.commands.iter().rev().nth(1).unwrap().cost(&rows(0, 0..4), 0),
+        Cost::default()
+    );
+}
+
+#[test]
+fn attention_reads_what_its_rows_see_and_what_they_share_once() {
+    let c = config("llama");
+    let pair = (4 * c.head_count * c.head_dim * c.layer_count) as u64;
+    for kv in [KvType::F32, KvType::F16, KvType::Q8_0] {
+        let plan = planned("llama", DType::F16, &PlanOptions { kv, ..options() });
+        let position = (2 * c.kv_head_count * c.layer_count * kv.row_bytes(c.head_dim).unwrap()) as u64;
+        let check = |rows: &[Row], positions: u64, pairs: u64| {
+            let found = cost(&plan, ".attention", rows);
+            assert_eq!((found.kv_bytes, found.f32_ops), (positions * position, pairs * pair), "{rows:?}");
+        };
+        check(&rows(0, 9..10), 10, 10);
+        // A prompt's chunk: 5 + 6 + 7 positions seen, 7 of them different.
+        check(&rows(0, 4..7), 7, 18);
+        // Another sequence shares nothing.
+        check(&[rows(1, 9..10), rows(0, 4..7)].concat(), 17, 28);
+    }
+}
+
+#[test]
+fn a_window_hides_what_lies_before_it() {
+    let mut c = family("gemma3");
+    c.layer_count = 1;
+    let plan = plan(&model(c.clone(), |_| DType::F16), &capabilities(true), &options()).unwrap();
+    let position = (2 * c.kv_head_count * KvType::F16.row_bytes(c.head_dim).unwrap()) as u64;
+    let seen = |rows: &[Row]| cost(&plan, ".attention", rows).kv_bytes / position;
+    assert_eq!(seen(&rows(0, 3..4)), 4);
+    assert_eq!(seen(&rows(0, 20..21)), 8);
+    // 13..=20 and 14..=21.
+    assert_eq!(seen(&rows(0, 20..22)), 9);
+    // Two windows that do not meet.
+    assert_eq!(seen(&[rows(0, 8..9), rows(0, 30..31)].concat()), 16);
+}
+
+#[test]
+fn moving_the_cache_reads_what_is_moved() {
+    let plan = planned("llama", DType::F16, &options());
+    let c = config("llama");
+    let position = (2 * c.kv_head_count * c.layer_count * KvType::F16.row_bytes(c.head_dim).unwrap()) as u64;
+    // 20 positions, 4 of them dropped after the first 3.
+    let row = Row { token: 4, position: 3, kv_len: 20, slot: 0 };
+    assert_eq!(plan.tables.kv_shift.cost(&[row], 0).kv_bytes, 13 * position);
+    let row = Row { token: 0, position: 0, kv_len: 9, slot: 1 };
+    assert_eq!(plan.tables.kv_copy.cost(&[row], 0).kv_bytes, 9 * position);
+}
