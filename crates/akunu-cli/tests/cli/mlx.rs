@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use crate::common::{json, ok, path, refuses};
+use crate::common::{json, ok, path, refuses, run};
 
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/mlx/llama-mixed")
@@ -36,6 +36,27 @@ fn a_folder_is_inspected_planned_verified_and_run() {
     let run = ["run", path(&folder), "--prompt-ids", "3,4,5", "-n", "6", "--ids", "--ignore-eos", "-q"];
     let ids = ok(&run);
     assert_eq!(ids.split_whitespace().count(), 6, "{ids}");
+}
+
+#[test]
+fn a_synthetic_folder_is_a_model_of_the_shape_that_was_asked_for() {
+    let dir = tempfile::tempdir().unwrap();
+    for (bits, dtype) in [("4", "MLX4_G64_BF16"), ("6", "MLX6_G64_BF16")] {
+        let folder = dir.path().join(bits);
+        ok(&["synth", "qwen3-0.6b", path(&folder), "--mlx", bits, "--layers", "1"]);
+        let found = json(&["inspect", path(&folder), "--tensors", "--json"]);
+        assert_eq!((found["format"].as_str(), found["architecture"].as_str()), (Some("MLX"), Some("qwen3")));
+        let tensors = found["tensors"].as_array().unwrap();
+        let down = tensors.iter().find(|t| t["name"] == "blk.0.ffn_down.weight").unwrap();
+        assert_eq!((down["dtype"].as_str(), &down["shape"]), (Some(dtype), &json!([1024, 3072])));
+        ok(&["verify", path(&folder), "--device", "cpu", "--tokens", "2"]);
+    }
+    // It is there already; and Gemma's names are not known.
+    refuses(&["synth", "tiny", path(&dir.path().join("4")), "--mlx", "4"], 1, &["exists", "--force"]);
+    assert_eq!(run(&["synth", "gemma3-1b", path(&dir.path().join("g")), "--mlx", "4"]).code, 2);
+    ok(&["synth", "tiny", path(&dir.path().join("4")), "--mlx", "8", "--force"]);
+    let found = json(&["inspect", path(&dir.path().join("4")), "--json"]);
+    assert_eq!(found["architecture"].as_str(), Some("llama"));
 }
 
 /// A copy of the folder with another configuration, and its file cut off at `bytes`.

@@ -1,5 +1,6 @@
 //! `akunu synth`: a model file with random weights in a real model's shape.
 
+mod mlx;
 mod presets;
 
 use std::fs::File;
@@ -35,7 +36,7 @@ pub struct SynthArgs {
     /// Whose shape
     #[arg(value_parser = preset())]
     preset: Preset,
-    /// The file to write
+    /// The file to write, or the folder
     out: PathBuf,
     /// Type of the weights
     #[arg(short, long, value_name = "TYPE", default_value = "Q4_0", value_parser = mix(), ignore_case = true)]
@@ -43,6 +44,9 @@ pub struct SynthArgs {
     /// The type itself for every matrix, output and embedding included
     #[arg(long)]
     pure: bool,
+    /// An MLX folder instead of a GGUF: weights of so many bits in groups of 64
+    #[arg(long, value_name = "BITS", conflicts_with_all = ["quant", "pure"], value_parser = mlx::bits())]
+    mlx: Option<usize>,
     /// Only this many layers
     #[arg(long, value_name = "N", value_parser = args::count)]
     layers: Option<usize>,
@@ -66,23 +70,23 @@ pub fn run(args: &SynthArgs, _out: &mut Output) -> Result<(), Failure> {
     let mut preset = args.preset;
     preset.layers = args.layers.unwrap_or(preset.layers);
     let tensors = preset.tensors();
-    let dtypes = dtypes(&tensors, &preset, args.quant, args.pure);
-    let specs: Vec<TensorSpec> = tensors.iter().zip(&dtypes).map(|(t, &dtype)| t.spec(dtype)).collect();
-    let total: u64 = specs.iter().map(|s| s.bytes().unwrap_or(0) as u64).sum();
+    let dtypes = match args.mlx {
+        Some(bits) => mlx::dtypes(&tensors, &preset, bits)?,
+        None => dtypes(&tensors, &preset, args.quant, args.pure),
+    };
+    let bytes = |(t, dtype): (&Tensor, &DType)| t.spec(*dtype).bytes().unwrap_or(0) as u64;
+    let total: u64 = tensors.iter().zip(&dtypes).map(bytes).sum();
 
-    // Under another name until it is whole: nobody should take half a file for a model.
-    let part = part_name(&args.out);
     let cancel = interrupt::flag();
     let mut progress = Progress::bytes("writing", total);
     let mut maker =
         Maker { preset: &preset, seed: args.seed, cancel: &cancel, progress: &mut progress, done: 0 };
-    let written = write(&part, specs, &tensors, args.quant.file_type, &mut maker);
+    let written = match args.mlx {
+        Some(bits) => mlx::write(&args.out, &tensors, &dtypes, bits, &mut maker),
+        None => write_gguf(&args.out, &tensors, &dtypes, args.quant.file_type, &mut maker),
+    };
     drop(progress);
-    let finished = written.and_then(|()| {
-        std::fs::rename(&part, &args.out).map_err(|error| Failure::io("write", &args.out, &error))
-    });
-    if let Err(failure) = finished {
-        let _ = std::fs::remove_file(&part);
+    if let Err(failure) = written {
         return Err(if cancel.load(Ordering::Relaxed) { Failure::Interrupted } else { failure });
     }
     let parameters: u64 = tensors.iter().filter(|t| t.role != Role::RopeFactors).map(Tensor::elements).sum();
@@ -90,11 +94,22 @@ pub fn run(args: &SynthArgs, _out: &mut Output) -> Result<(), Failure> {
         "{}: {} with random weights in {}, {} parameters, {}",
         args.out.display(),
         preset.title,
-        args.quant.name,
+        args.mlx.map_or(args.quant.name.to_string(), |bits| format!("MLX's {bits} bits")),
         grouped(parameters),
         akunu::human(total)
     ));
     Ok(())
+}
+
+/// Writes under another name until all is there: nobody should take half a file for a model.
+fn whole(path: &Path, write: impl FnOnce(&Path) -> Result<(), Failure>) -> Result<(), Failure> {
+    let part = part_name(path);
+    let finished = write(&part)
+        .and_then(|()| std::fs::rename(&part, path).map_err(|error| Failure::io("write", path, &error)));
+    if finished.is_err() {
+        let _ = std::fs::remove_file(&part);
+    }
+    finished
 }
 
 fn dtypes(tensors: &[Tensor], preset: &Preset, mix: Mix, pure: bool) -> Vec<DType> {
@@ -102,22 +117,25 @@ fn dtypes(tensors: &[Tensor], preset: &Preset, mix: Mix, pure: bool) -> Vec<DTyp
     tensors.iter().map(|tensor| mix.dtype(&tensor.name, &tensor.shape, &model, pure)).collect()
 }
 
-fn write(
+fn write_gguf(
     path: &Path,
-    specs: Vec<TensorSpec>,
     tensors: &[Tensor],
+    dtypes: &[DType],
     file_type: u32,
     maker: &mut Maker<'_>,
 ) -> Result<(), Failure> {
-    let failed = |error: FormatError| Failure::new(format!("cannot write {}: {error}", path.display()));
-    let file = File::create(path).map_err(|error| Failure::io("write", path, &error))?;
-    let metadata = maker.preset.metadata(file_type);
-    let mut writer = GgufWriter::new(file, &metadata, specs.clone()).map_err(failed)?;
-    for (index, (tensor, spec)) in tensors.iter().zip(&specs).enumerate() {
-        writer.tensor(|out| maker.tensor(index, tensor, spec.dtype, out)).map_err(failed)?;
-    }
-    writer.finish().map_err(failed)?;
-    Ok(())
+    let specs: Vec<TensorSpec> = tensors.iter().zip(dtypes).map(|(t, &dtype)| t.spec(dtype)).collect();
+    whole(path, |part| {
+        let failed = |error: FormatError| Failure::new(format!("cannot write {}: {error}", path.display()));
+        let file = File::create(part).map_err(|error| Failure::io("write", part, &error))?;
+        let metadata = maker.preset.metadata(file_type);
+        let mut writer = GgufWriter::new(file, &metadata, specs.clone()).map_err(failed)?;
+        for (index, (tensor, spec)) in tensors.iter().zip(&specs).enumerate() {
+            writer.tensor(|out| maker.tensor(index, tensor, spec.dtype, out)).map_err(failed)?;
+        }
+        writer.finish().map_err(failed)?;
+        Ok(())
+    })
 }
 
 /// Makes tensors' bytes, in parts that threads share out. A part's bytes depend on the seed and its place only.
