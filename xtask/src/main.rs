@@ -2,10 +2,12 @@
 
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
+mod bench;
 mod cross;
 mod drift;
 mod licences;
 
+use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
 use anyhow::{Result, bail};
@@ -19,7 +21,8 @@ cargo xtask TASK
   loom       model-check the thread pool's barrier
   cross      lint for macOS and Windows, run the CPU's tests as ARM in an emulator
   fuzz NAME  fuzz one target for a minute (needs cargo-fuzz); without a name, list them
-  bench ...  the CPU device's kernels against the machine's read bandwidth";
+  bench kernels ...  the CPU device's kernels against the machine's read bandwidth
+  bench cpu ...      models against the machine's ceilings, a peer and a baseline (--help)";
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -32,9 +35,7 @@ fn main() -> ExitCode {
         Some("loom") => loom(),
         Some("cross") => cross::cross(),
         Some("fuzz") => fuzz(rest),
-        Some("bench") => {
-            run(cargo(&["run", "--release", "-p", "akunu-cpu", "--example", "kernels", "--"]).args(rest))
-        }
+        Some("bench") => bench(rest),
         _ => {
             eprintln!("{USAGE}");
             return ExitCode::from(2);
@@ -49,13 +50,31 @@ fn main() -> ExitCode {
     }
 }
 
+fn bench(args: &[String]) -> Result<()> {
+    match args.first().map(String::as_str) {
+        Some("kernels") => {
+            let kernels = ["run", "--release", "-p", "akunu-cpu", "--example", "kernels", "--"];
+            run(cargo(&kernels).args(&args[1..]))
+        }
+        Some("cpu") => bench::cpu(&args[1..], &root(), built_akunu),
+        _ => bail!("bench what?\n{USAGE}"),
+    }
+}
+
+/// An optimised akunu, built now.
+fn built_akunu() -> Result<PathBuf> {
+    run(&mut cargo(&["build", "--release", "-p", "akunu-cli"]))?;
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
+    Ok(root().join(target).join("release").join(format!("akunu{}", std::env::consts::EXE_SUFFIX)))
+}
+
 fn cargo(args: &[&str]) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(args).current_dir(root());
     command
 }
 
-fn root() -> std::path::PathBuf {
+fn root() -> PathBuf {
     std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
