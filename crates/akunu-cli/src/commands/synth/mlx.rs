@@ -85,11 +85,9 @@ fn weights(
         // Frequencies are told by the configuration.
         all.filter(|(_, (tensor, _))| tensor.role != Role::RopeFactors)
     };
-    let header = header(stored().map(|(_, pair)| pair))?.to_string();
-    // The data begin at a multiple of eight.
-    let padded = header.len().next_multiple_of(8);
-    out.write_all(&(padded as u64).to_le_bytes())?;
-    out.write_all(format!("{header:<padded$}").as_bytes())?;
+    let header = padded(header(stored().map(|(_, pair)| pair))?.to_string());
+    out.write_all(&(header.len() as u64).to_le_bytes())?;
+    out.write_all(header.as_bytes())?;
     let mut bytes = Vec::new();
     for (index, (tensor, &dtype)) in stored() {
         bytes.clear();
@@ -104,6 +102,13 @@ fn weights(
         }
     }
     out.flush()
+}
+
+/// The data begin at a multiple of eight.
+fn padded(mut header: String) -> String {
+    let spaces = header.len().next_multiple_of(8) - header.len();
+    header.extend(std::iter::repeat_n(' ', spaces));
+    header
 }
 
 /// Bytes of a row in each plane: one of floats, three of an affine type.
@@ -167,4 +172,23 @@ fn config(preset: &Preset, bits: usize) -> Value {
         });
     }
     config
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_of_any_length_are_padded() {
+        for (length, expected) in [(0, 0), (1, 8), (8, 8), (70_001, 70_008)] {
+            assert_eq!(padded("x".repeat(length)).len(), expected);
+        }
+    }
+
+    #[test]
+    fn names_are_those_of_hugging_face() {
+        assert_eq!(module("blk.12.attn_q_norm.weight"), "model.layers.12.self_attn.q_norm");
+        assert_eq!(module("output_norm.weight"), "model.norm");
+        assert_eq!(module("output.weight"), "lm_head");
+    }
 }
