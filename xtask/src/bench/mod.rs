@@ -7,6 +7,7 @@ mod row;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Result, bail};
 
@@ -101,6 +102,12 @@ impl Bench {
             for threads in [1, 2 * n].into_iter().filter(|&t| t != n) {
                 self.speeds(shape, quant, file, &threads.to_string(), &["-p", "512", "-n", "128"])?;
             }
+        }
+        if wants(self, "shared") {
+            let test = ["-p", "0", "-n", "128"];
+            let mut rows = beside_a_busy_thread(|| self.ours(file, &n, &test, self.options.repetitions))?;
+            rows.iter_mut().for_each(|row| row.test += "@busy");
+            self.take(shape, quant, rows, &[]);
         }
         if wants(self, "depth") {
             self.speeds(shape, quant, file, &n, &["-p", "0", "-n", "128", "-d", "4096"])?;
@@ -210,4 +217,19 @@ impl Bench {
             peer: None,
         });
     }
+}
+
+/// While another thread, of this program, takes all that it gets of a core.
+fn beside_a_busy_thread<T>(work: impl FnOnce() -> T) -> T {
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                std::hint::spin_loop();
+            }
+        });
+        let result = work();
+        done.store(true, Ordering::Relaxed);
+        result
+    })
 }

@@ -8,7 +8,7 @@ pub(super) const USAGE: &str = "\
 cargo xtask bench cpu [OPTIONS]      (or target/release/xtask bench cpu, beside target/release/akunu)
   --models LIST      of smollm2-135m, qwen3-0.6b, tinyllama-1.1b [default: all]
   --types LIST       of Q4_0, Q4_K_M, Q6_K, Q8_0, F16, MLX4 [default: all; MLX4 for qwen3-0.6b only]
-  --tests LIST       of speed, depth, batch, threads, load [default: all; all but speed are for Q4_0 only]
+  --tests LIST       of speed, depth, batch, threads, shared, load [default: all; all but speed are for Q4_0 only]
   --threads N        [default: one for each core]
   --repetitions N    runs of each test [default: 5]
   --quick            two models, Q4_0 and Q4_K_M, 3 runs, speed only
@@ -27,7 +27,7 @@ pub(super) const TYPES: &[&str] = &["Q4_0", "Q4_K_M", "Q6_K", "Q8_0", "F16", MLX
 pub(super) const MLX: &str = "MLX4";
 /// The shape that folders are made of.
 pub(super) const MLX_MODEL: &str = "qwen3-0.6b";
-pub(super) const TESTS: &[&str] = &["speed", "depth", "batch", "threads", "load"];
+pub(super) const TESTS: &[&str] = &["speed", "depth", "batch", "threads", "shared", "load"];
 
 /// The type that tests other than speed are done with.
 pub(super) const MAIN_TYPE: &str = "Q4_0";

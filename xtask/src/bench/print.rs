@@ -95,3 +95,24 @@ pub(super) fn worst(
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::row::Unit;
+    use super::super::row::tests::row;
+    use super::*;
+
+    #[test]
+    fn a_line_tells_the_peer_and_the_change_and_marks_what_fell_behind() {
+        let before = row("tg128", Unit::TokensPerSecond, 200.0, Some(0.8));
+        let mut now = row("tg128", Unit::TokensPerSecond, 150.0, Some(0.6));
+        (now.peer, now.read_gb_s) = (Some(60.0), Some(31.26));
+        let line = cells(&now, Some(&before), 0.1).join(" | ");
+        assert_eq!(
+            line,
+            "m | Q4_0 | 2 | tg128 | 150 tok/s | 150 | 150 | 60% | 31.3 |  | 60.0 (2.50×) | -25% **slower**"
+        );
+        assert_eq!(cells(&now, None, 0.1)[11], "");
+        assert_eq!(cells(&now, Some(&before), 0.3)[11], "-25%");
+    }
+}

@@ -175,10 +175,10 @@ fn date(mut days: u64) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
-    fn row(test: &str, unit: Unit, value: f64, of_ceiling: Option<f64>) -> Row {
+    pub(crate) fn row(test: &str, unit: Unit, value: f64, of_ceiling: Option<f64>) -> Row {
         Row {
             model: "m".into(),
             quant: "Q4_0".into(),

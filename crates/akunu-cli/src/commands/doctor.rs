@@ -84,7 +84,7 @@ fn report() -> Report {
         os: std::env::consts::OS,
         arch: std::env::consts::ARCH,
         cpu: proc_field("/proc/cpuinfo", "model name"),
-        cores: std::thread::available_parallelism().map_or(1, usize::from),
+        cores: akunu::devices::physical_cores(),
         features: features(),
         memory_total: proc_field("/proc/meminfo", "MemTotal").and_then(|text| kib(&text)),
         memory_available: akunu::available_memory(),
