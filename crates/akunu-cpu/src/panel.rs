@@ -7,7 +7,7 @@ use crate::quants::{Min, Quant, Sub};
 /// Rows that share one unpacked panel.
 pub(crate) const TILE_ROWS: usize = 64;
 /// The same where multiplying is so fast that unpacking shows, and the outputs that are multiplied at once there.
-pub(crate) const AMX_ROWS: usize = 256;
+pub(crate) const AMX_ROWS: usize = 512;
 pub(crate) const AMX_OUTPUTS: usize = 32;
 /// Blocks of 32 in a panel: one round of the sixteen lanes.
 pub(crate) const PANEL_BLOCKS: usize = 16;

@@ -11,11 +11,11 @@ use std::arch::x86_64::*;
 use super::Lanes;
 use super::avx2::{load, simd};
 use super::avx512::Avx512;
-use super::x86_quants::QuantX86;
+use super::x86_quants::{QuantX86, unpack_panel};
 use crate::groups::{self, Block, Group, LANES, SIDE};
 use crate::panel::{AMX_OUTPUTS, AMX_ROWS, AMX_SUMS, MAX_ROUNDS, PANEL_BLOCKS, Panel, TILE_ROWS};
 use crate::quants::{Min, Sub};
-use crate::tile::{self, Dot, Products, Tile};
+use crate::tile::{self, Products, Tile};
 
 /// Asks the system for the tiles' registers: each process has to, once.
 pub(crate) fn is_permitted() -> bool {
@@ -151,17 +151,30 @@ unsafe fn outputs<Q: QuantX86, const P: usize>(t: &Tile) {
             for first in (0..blocks).step_by(PANEL_BLOCKS) {
                 let panel = panels.add(half * MAX_ROUNDS + first / PANEL_BLOCKS);
                 let count = PANEL_BLOCKS.min(blocks - first);
-                <Avx512 as Dot<Q>>::unpack(panel, &tile::panel_rows::<Q>(&part, first), count);
+                unpack_panel::<Avx512, Q, true>(panel, &tile::panel_rows::<Q>(&part, first), count);
                 if Q::PLANES {
                     part.planes.unpack::<Avx512>(panel, part.outputs, first, count);
                 }
             }
         }
+        let next = P * SIDE * t.stride;
+        let ahead = next.div_ceil(t.rows.div_ceil(SIDE));
         for row in (0..t.rows).step_by(SIDE) {
+            let from = row / SIDE * ahead;
+            for at in (from..(from + ahead).min(next)).step_by(64) {
+                // The outputs after these, which are likely to be this worker's next.
+                prefetch_far(t.weights.wrapping_add(next + at));
+            }
             let x = t.packed.add(row / SIDE * blocks);
             sixteen_rows::<Q, P>(t, panels, x, t.out.add(row * t.out_stride));
         }
     }
+}
+
+/// To the second cache.
+#[inline(always)]
+fn prefetch_far(p: *const u8) {
+    simd!(_mm_prefetch::<_MM_HINT_T1>(p.cast()));
 }
 
 /// Blocks that are multiplied before they are scaled: few enough for their sums to stay in the first cache, and enough

@@ -362,7 +362,7 @@ pub(crate) fn pairs<Q: QuantX86>(q: __m256i, x: __m256i) -> __m256i {
 impl<Q: QuantX86> Dot<Q> for Avx2 {
     #[inline(always)]
     unsafe fn terms(w: *const u8, x: *const i8, sums: *const i32, blocks: usize) -> Terms<Avx2> {
-        let (low, high) = simd!(terms_16::<Q, false>(w, x, sums, blocks));
+        let (low, high) = simd!(terms_16::<Q>(w, x, sums, blocks));
         Terms {
             sum: Avx2(low.sum, high.sum),
             d: Avx2(low.d, high.d),

@@ -7,7 +7,8 @@ use akunu_format::ScaleType;
 use super::Lanes;
 use super::avx2::{load, max8, mins, quantise_32, simd, sum8, sums_of_eight};
 use super::x86_affine::{spread, transpose16};
-use super::x86_quants::{QuantX86, terms_16, unpack_panel};
+use super::x86_quants::{QuantX86, unpack_panel};
+use super::x86_wide;
 use crate::panel::{Chunk, F16x, Panel};
 use crate::quants::{Min, Sub};
 use crate::tile::{Dot, Terms};
@@ -16,7 +17,7 @@ use crate::tile::{Dot, Terms};
 pub(crate) struct Avx512(pub(crate) __m512);
 
 #[inline(always)]
-fn first_lanes(n: usize) -> __mmask16 {
+pub(crate) fn first_mask(n: usize) -> __mmask16 {
     ((1_u32 << n.min(16)) - 1) as __mmask16
 }
 
@@ -34,11 +35,6 @@ fn halves(v: __m512) -> (__m256, __m256) {
     simd!((_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1)))
 }
 
-#[inline(always)]
-fn join(low: __m256, high: __m256) -> Avx512 {
-    simd!(Avx512(_mm512_insertf32x8(_mm512_castps256_ps512(low), high, 1)))
-}
-
 impl Lanes for Avx512 {
     const WIDE: bool = true;
 
@@ -54,7 +50,7 @@ impl Lanes for Avx512 {
 
     #[inline(always)]
     unsafe fn load_n(p: *const f32, n: usize) -> Avx512 {
-        simd!(Avx512(_mm512_maskz_loadu_ps(first_lanes(n), p)))
+        simd!(Avx512(_mm512_maskz_loadu_ps(first_mask(n), p)))
     }
 
     #[inline(always)]
@@ -64,7 +60,7 @@ impl Lanes for Avx512 {
 
     #[inline(always)]
     unsafe fn store_n(self, p: *mut f32, n: usize) {
-        simd!(_mm512_mask_storeu_ps(p, first_lanes(n), self.0));
+        simd!(_mm512_mask_storeu_ps(p, first_mask(n), self.0));
     }
 
     #[inline(always)]
@@ -202,7 +198,7 @@ impl Lanes for Avx512 {
     #[inline(always)]
     unsafe fn spread(p: *const u8, kind: ScaleType, blocks: usize, count: usize) -> Avx512 {
         let (low, high) = simd!(spread(p, kind, blocks, count));
-        join(low, high)
+        Avx512(x86_wide::join(low, high))
     }
 
     #[inline(always)]
@@ -216,30 +212,14 @@ impl Lanes for Avx512 {
     }
 }
 
-/// Products of 32 quants with 32 activations, summed by fours.
-#[inline(always)]
-pub(crate) fn dot_bytes<Q: QuantX86>(q: __m256i, x: __m256i) -> __m256i {
-    simd!({
-        let zero = _mm256_setzero_si256();
-        if Q::SIGNED {
-            // The magnitude of a quant reaches 128, which is unsigned here; activations stop at −127.
-            _mm256_dpbusd_epi32(zero, _mm256_abs_epi8(q), _mm256_sign_epi8(x, q))
-        } else {
-            _mm256_dpbusd_epi32(zero, q, x)
-        }
-    })
-}
-
 impl<Q: QuantX86> Dot<Q> for Avx512 {
     #[inline(always)]
     unsafe fn terms(w: *const u8, x: *const i8, sums: *const i32, blocks: usize) -> Terms<Avx512> {
-        let (low, high) = simd!(terms_16::<Q, true>(w, x, sums, blocks));
-        Terms {
-            sum: join(low.sum, high.sum),
-            d: join(low.d, high.d),
-            min_sum: join(low.min_sum, high.min_sum),
-            m: join(low.m, high.m),
-        }
+        simd!(if blocks == 16 {
+            x86_wide::terms::<Q>(w, x, sums, 16)
+        } else {
+            x86_wide::terms::<Q>(w, x, sums, blocks)
+        })
     }
 
     #[inline(always)]

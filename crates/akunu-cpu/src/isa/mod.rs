@@ -15,6 +15,8 @@ pub(crate) mod table;
 mod x86_affine;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod x86_quants;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod x86_wide;
 
 use akunu_format::ScaleType;
 use akunu_plan::q8;

@@ -6,6 +6,7 @@ use akunu_format::ScaleType;
 
 use super::avx2::simd;
 use super::x86_quants::{QuantX86, Scales, and, load32, no_scales, put_columns};
+use super::x86_wide::{and_wide, join_integers};
 use crate::panel::F16x;
 use crate::quants::{Affine, Quant};
 
@@ -20,6 +21,19 @@ impl<const BITS: usize> QuantX86 for Affine<BITS> {
                 and(_mm256_or_si256(v, _mm256_slli_epi16(v, 4)), 15)
             }
             _ => unpacked::<BITS>(w),
+        })
+    }
+
+    #[inline(always)]
+    unsafe fn load_two(w: *const u8, b: usize) -> __m512i {
+        let at = w.wrapping_add(b * Self::BLOCK.bytes);
+        simd!(match BITS {
+            8 => _mm512_xor_si512(_mm512_loadu_si512(at.cast()), _mm512_set1_epi8(-128)),
+            4 => {
+                let v = _mm512_cvtepu8_epi16(load32(at));
+                and_wide(_mm512_or_si512(v, _mm512_slli_epi16(v, 4)), 15)
+            }
+            _ => join_integers(Self::load(w, b), Self::load(w, b + 1)),
         })
     }
 

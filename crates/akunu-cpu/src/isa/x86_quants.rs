@@ -1,5 +1,5 @@
-//! How x86 reads quantised blocks: 32 quants in a 256-bit register. Shared by AVX2 and AVX-512, which differ in how
-//! they multiply.
+//! How x86 reads quantised blocks: 32 quants in a 256-bit register, or 64 in a 512-bit one. Shared by AVX2 and AVX-512,
+//! which differ in how they multiply.
 
 use std::arch::x86_64::*;
 
@@ -7,6 +7,9 @@ use akunu_format::blocks::{FP4, IQ4};
 
 use super::Lanes;
 use super::avx2::{Avx2, first_lanes, pairs, simd};
+use super::x86_wide::{
+    and_wide, both_shifted, join_integers, looked_up_wide, nibbles_of_two, shifted, where_bits,
+};
 use crate::panel::{F16x, Panel};
 use crate::quants::{
     FP4_OFFSET, Iq4Nl, Iq4Xs, Min, Mxfp4, Q2K, Q3K, Q4K, Q5K, Q6K, Q40, Q41, Q50, Q51, Q80, Quant, Sub,
@@ -17,19 +20,29 @@ use crate::tile::Terms;
 /// Scales of an octet, as its type has them; what a type does not have is zero.
 pub(crate) struct Scales {
     /// With the sub-scales and mins of whole blocks.
-    d: __m256,
-    m: __m256,
+    pub(crate) d: __m256,
+    pub(crate) m: __m256,
     /// Of halves, one a byte.
-    half_sub: __m128i,
-    half_min: __m128i,
+    pub(crate) half_sub: __m128i,
+    pub(crate) half_min: __m128i,
 }
 
 /// # Safety
 /// `w` is the start of an octet. Only reached with AVX2, FMA and F16C.
 pub(crate) trait QuantX86: Quant {
+    /// A block begins with d as a half, and with m as another if it has one.
+    const LEADING_HALVES: bool = false;
+
     /// [`Quant::quants`]
     unsafe fn load(w: *const u8, b: usize) -> __m256i;
     unsafe fn scales(w: *const u8) -> Scales;
+
+    /// Those of blocks `b`, which is even, and `b + 1`. Only reached with AVX-512.
+    #[inline(always)]
+    unsafe fn load_two(w: *const u8, b: usize) -> __m512i {
+        // SAFETY: as the trait asks.
+        unsafe { join_integers(Self::load(w, b), Self::load(w, b + 1)) }
+    }
 }
 
 #[inline(always)]
@@ -123,9 +136,21 @@ fn looked_up(table: &[i8; 16], p: *const u8) -> __m256i {
     })
 }
 
+macro_rules! load_two {
+    (|$w:ident, $b:ident| $load:expr) => {
+        #[inline(always)]
+        unsafe fn load_two($w: *const u8, $b: usize) -> __m512i {
+            simd!($load)
+        }
+    };
+}
+
 macro_rules! older {
-    ($name:ident, |$w:ident| $load:expr) => {
+    ($name:ident, |$w:ident| $load:expr $(, two |$v:ident, $b:ident| $two:expr)?) => {
         impl QuantX86 for $name {
+            const LEADING_HALVES: bool = true;
+            $(load_two!(|$v, $b| $two);)?
+
             #[inline(always)]
             unsafe fn load(w: *const u8, b: usize) -> __m256i {
                 let $w = w.wrapping_add(b * Self::BLOCK.bytes);
@@ -143,16 +168,23 @@ macro_rules! older {
     };
 }
 
-older!(Q40, |w| nibbles16(w.add(2)));
-older!(Q41, |w| nibbles16(w.add(4)));
+older!(Q40, |w| nibbles16(w.add(2)), two | w, b | nibbles_of_two(w.add(b * 18 + 2), w.add(b * 18 + 20)));
+older!(Q41, |w| nibbles16(w.add(4)), two | w, b | nibbles_of_two(w.add(b * 20 + 4), w.add(b * 20 + 24)));
 older!(Q50, |w| _mm256_or_si256(nibbles16(w.add(6)), fifth_bits(w.add(2))));
 older!(Q51, |w| _mm256_or_si256(nibbles16(w.add(8)), fifth_bits(w.add(4))));
 older!(Q80, |w| load32(w.add(2)));
-older!(Iq4Nl, |w| looked_up(&IQ4, w.add(2)));
+older!(
+    Iq4Nl,
+    |w| looked_up(&IQ4, w.add(2)),
+    two | w,
+    b | looked_up_wide(&IQ4, nibbles_of_two(w.add(b * 18 + 2), w.add(b * 18 + 20)))
+);
 
 macro_rules! k_quant {
-    ($name:ident, |$w:ident, $b:ident| $load:expr, scales $scales:expr) => {
+    ($name:ident, |$w:ident, $b:ident| $load:expr, two $two:expr, scales $scales:expr) => {
         impl QuantX86 for $name {
+            load_two!(|$w, $b| $two);
+
             #[inline(always)]
             unsafe fn load($w: *const u8, $b: usize) -> __m256i {
                 simd!($load)
@@ -178,11 +210,16 @@ unsafe fn k4(w: *const u8) -> Scales {
     })
 }
 
-k_quant!(Q4K, |w, b| and(shift(load32(w.add(16 + b / 2 * 32)), b % 2 * 4), 15), scales k4(w));
+k_quant!(Q4K, |w, b| and(shift(load32(w.add(16 + b / 2 * 32)), b % 2 * 4), 15),
+    two and_wide(both_shifted(w.add(16 + b / 2 * 32), 0, 4), 15),
+    scales k4(w));
 
 k_quant!(Q5K, |w, b| {
     let low = and(shift(load32(w.add(48 + b / 2 * 32)), b % 2 * 4), 15);
     _mm256_or_si256(low, where_bit(load32(w.add(16)), b, 16))
+}, two {
+    let low = and_wide(both_shifted(w.add(48 + b / 2 * 32), 0, 4), 15);
+    _mm512_or_si512(low, where_bits(w.add(16), b, 16))
 }, scales k4(w));
 
 k_quant!(Q6K, |w, b| {
@@ -190,6 +227,11 @@ k_quant!(Q6K, |w, b| {
     let low = and(shift(load32(w.add(half * 64 + quarter % 2 * 32)), quarter / 2 * 4), 15);
     let high = and(shift(load32(w.add(128 + half * 32)), quarter * 2), 3);
     _mm256_sub_epi8(_mm256_or_si256(low, _mm256_slli_epi16(high, 4)), _mm256_set1_epi8(32))
+}, two {
+    let (half, quarter) = (b / 4, b % 4);
+    let low = and_wide(shifted(w.add(half * 64), quarter / 2 * 4), 15);
+    let high = and_wide(both_shifted(w.add(128 + half * 32), quarter * 2, quarter * 2 + 2), 3);
+    _mm512_sub_epi8(_mm512_or_si512(low, _mm512_slli_epi16(high, 4)), _mm512_set1_epi8(32))
 }, scales Scales {
     d: half_everywhere(u16_at(w, 208)),
     half_sub: _mm_loadu_si128(w.add(192).cast()),
@@ -199,6 +241,9 @@ k_quant!(Q6K, |w, b| {
 k_quant!(Q3K, |w, b| {
     let low = and(shift(load32(w.add(32 + b / 4 * 32)), b % 4 * 2), 3);
     _mm256_sub_epi8(_mm256_or_si256(low, where_bit(load32(w), b, 4)), _mm256_set1_epi8(4))
+}, two {
+    let low = and_wide(both_shifted(w.add(32 + b / 4 * 32), b % 4 * 2, b % 4 * 2 + 2), 3);
+    _mm512_sub_epi8(_mm512_or_si512(low, where_bits(w, b, 4)), _mm512_set1_epi8(4))
 }, scales {
     let [a, b, c, d] = q3k_scales(w).map(|v| v as i32);
     Scales {
@@ -208,7 +253,8 @@ k_quant!(Q3K, |w, b| {
     }
 });
 
-k_quant!(Iq4Xs, |w, b| looked_up(&IQ4, w.add(8 + b * 16)), scales {
+k_quant!(Iq4Xs, |w, b| looked_up(&IQ4, w.add(8 + b * 16)),
+two looked_up_wide(&IQ4, nibbles_of_two(w.add(8 + b * 16), w.add(24 + b * 16))), scales {
     let (lower, upper) = iq4_scales(w);
     let places = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
     let lower = _mm256_srlv_epi32(_mm256_set1_epi32(lower as i32), _mm256_slli_epi32(places, 2));
@@ -229,7 +275,8 @@ const FP4_RAISED: [i8; 16] = {
     raised
 };
 
-k_quant!(Mxfp4, |w, b| looked_up(&FP4_RAISED, w.add(b * 17 + 1)), scales {
+k_quant!(Mxfp4, |w, b| looked_up(&FP4_RAISED, w.add(b * 17 + 1)),
+two looked_up_wide(&FP4_RAISED, nibbles_of_two(w.add(b * 17 + 1), w.add(b * 17 + 18))), scales {
     let mut exponents = 0_u64;
     for b in 0..8 {
         exponents |= u64::from(*w.add(b * 17)) << (b * 8);
@@ -242,7 +289,8 @@ k_quant!(Mxfp4, |w, b| looked_up(&FP4_RAISED, w.add(b * 17 + 1)), scales {
     Scales { d: _mm256_castsi256_ps(_mm256_blendv_epi8(normal, least, small)), ..no_scales() }
 });
 
-k_quant!(Q2K, |w, b| and(shift(load32(w.add(16 + b / 4 * 32)), b % 4 * 2), 3), scales {
+k_quant!(Q2K, |w, b| and(shift(load32(w.add(16 + b / 4 * 32)), b % 4 * 2), 3),
+two and_wide(both_shifted(w.add(16 + b / 4 * 32), b % 4 * 2, b % 4 * 2 + 2), 3), scales {
     let bytes = _mm_loadu_si128(w.cast());
     let low = _mm_set1_epi8(15);
     Scales {
@@ -274,9 +322,9 @@ fn of_block(halves: __m128i, b: usize) -> __m256i {
 /// [`crate::tile::Dot::terms`] in two halves.
 ///
 /// # Safety
-/// `blocks` blocks can be read at each pointer; reached with AVX2 (and with AVX-512 VNNI where `VNNI`).
+/// `blocks` blocks can be read at each pointer; reached with AVX2.
 #[inline(always)]
-pub(crate) unsafe fn terms_16<Q: QuantX86, const VNNI: bool>(
+pub(crate) unsafe fn terms_16<Q: QuantX86>(
     w: *const u8,
     x: *const i8,
     sums: *const i32,
@@ -286,17 +334,17 @@ pub(crate) unsafe fn terms_16<Q: QuantX86, const VNNI: bool>(
         let (high_w, high_x, high_sums) =
             (w.wrapping_add(Q::OCTET_BYTES), x.wrapping_add(256), sums.wrapping_add(8));
         if blocks == 16 {
-            return (terms_octet::<Q, VNNI>(w, x, sums), terms_octet::<Q, VNNI>(high_w, high_x, high_sums));
+            return (terms_octet::<Q>(w, x, sums), terms_octet::<Q>(high_w, high_x, high_sums));
         }
         if Q::BLOCKS == 8 {
             // Super-blocks are whole octets, so a last round that is not sixteen is eight.
-            return (terms_octet::<Q, VNNI>(w, x, sums), no_terms());
+            return (terms_octet::<Q>(w, x, sums), no_terms());
         }
         if blocks >= 8 {
-            let high = terms_part::<Q, VNNI>(high_w, high_x, high_sums, blocks - 8);
-            return (terms_octet::<Q, VNNI>(w, x, sums), high);
+            let high = terms_part::<Q>(high_w, high_x, high_sums, blocks - 8);
+            return (terms_octet::<Q>(w, x, sums), high);
         }
-        (terms_part::<Q, VNNI>(w, x, sums, blocks), no_terms())
+        (terms_part::<Q>(w, x, sums, blocks), no_terms())
     })
 }
 
@@ -308,18 +356,11 @@ fn no_terms() -> Terms<__m256> {
 
 /// Products of one block, summed to eight lanes.
 #[inline(always)]
-unsafe fn block_sums<Q: QuantX86, const VNNI: bool>(
-    q: __m256i,
-    x: *const i8,
-    sub: __m128i,
-    b: usize,
-) -> __m256i {
+unsafe fn block_sums<Q: QuantX86>(q: __m256i, x: *const i8, sub: __m128i, b: usize) -> __m256i {
     simd!({
         let x = _mm256_loadu_si256(x.cast());
         if Q::SUB == Sub::Half {
             _mm256_madd_epi16(pairs::<Q>(q, x), of_block(sub, b))
-        } else if VNNI {
-            super::avx512::dot_bytes::<Q>(q, x)
         } else {
             _mm256_madd_epi16(pairs::<Q>(q, x), _mm256_set1_epi16(1))
         }
@@ -327,16 +368,12 @@ unsafe fn block_sums<Q: QuantX86, const VNNI: bool>(
 }
 
 #[inline(always)]
-unsafe fn terms_octet<Q: QuantX86, const VNNI: bool>(
-    w: *const u8,
-    x: *const i8,
-    sums: *const i32,
-) -> Terms<__m256> {
+unsafe fn terms_octet<Q: QuantX86>(w: *const u8, x: *const i8, sums: *const i32) -> Terms<__m256> {
     simd!({
         let scales = Q::scales(w);
         let mut v = [_mm256_setzero_si256(); 8];
         for b in 0..8 {
-            v[b] = block_sums::<Q, VNNI>(Q::load(w, b), x.add(b * 32), scales.half_sub, b);
+            v[b] = block_sums::<Q>(Q::load(w, b), x.add(b * 32), scales.half_sub, b);
         }
         let mut mins = [_mm256_setzero_si256(); 8];
         if Q::MIN == Min::Half {
@@ -352,7 +389,7 @@ unsafe fn terms_octet<Q: QuantX86, const VNNI: bool>(
 
 /// Terms of `blocks` < 8 blocks of the older types, of which nothing past the last may be read.
 #[inline(always)]
-unsafe fn terms_part<Q: QuantX86, const VNNI: bool>(
+unsafe fn terms_part<Q: QuantX86>(
     w: *const u8,
     x: *const i8,
     sums: *const i32,
@@ -362,7 +399,7 @@ unsafe fn terms_part<Q: QuantX86, const VNNI: bool>(
         let zero = _mm256_setzero_si256();
         let (mut v, mut d, mut m) = ([zero; 8], [0.0_f32; 8], [0.0_f32; 8]);
         for b in 0..blocks {
-            v[b] = block_sums::<Q, VNNI>(Q::load(w, b), x.add(b * 32), _mm_setzero_si128(), b);
+            v[b] = block_sums::<Q>(Q::load(w, b), x.add(b * 32), _mm_setzero_si128(), b);
             (d[b], m[b]) = (Q::d::<Avx2>(w, b), Q::m::<Avx2>(w, b));
         }
         let scales = Scales { d: _mm256_loadu_ps(d.as_ptr()), m: _mm256_loadu_ps(m.as_ptr()), ..no_scales() };

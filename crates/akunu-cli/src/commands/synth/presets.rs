@@ -270,6 +270,8 @@ impl Preset {
         metadata.insert("general.architecture", text(architecture));
         metadata.insert("general.name", text(&format!("{} with random weights", self.title)));
         metadata.insert("general.file_type", Value::U32(file_type));
+        // Other engines want to be told that there is no vocabulary.
+        metadata.insert("tokenizer.ggml.model", text("none"));
         let tags: akunu_format::Strings = ["random-weights"].into_iter().collect();
         metadata.insert("general.tags", Value::Array(Array::Strings(tags)));
         let mut number = |key: &str, value: usize| {
