@@ -17,6 +17,8 @@ pub(crate) const MAX_ROUNDS: usize = MAX_INPUTS.div_ceil(32 * PANEL_BLOCKS);
 pub(crate) const AMX_SUMS: usize = 2 * AMX_OUTPUTS * 16;
 /// Blocks that are multiplied before they are scaled, at most.
 pub(crate) const AMX_BLOCKS: usize = 4;
+/// Products that wait for their epilogue.
+pub(crate) const TILE_SUMS: usize = AMX_ROWS * 32;
 /// Outputs and elements of a panel of float weights.
 pub(crate) const FLOAT_OUTPUTS: usize = 8;
 pub(crate) const FLOAT_CHUNK: usize = 512;
@@ -107,9 +109,9 @@ pub(crate) struct Scratch {
     pub(crate) amx: AmxSums,
     /// `[output][element]`
     pub(crate) floats: [f32; FLOAT_OUTPUTS * FLOAT_CHUNK],
-    /// Products before their epilogue: `[row][32]`.
-    pub(crate) tile: [f32; AMX_ROWS * 32],
-    pub(crate) tile_up: [f32; AMX_ROWS * 32],
+    /// Products before their epilogue: `[row][32]`, or outputs of one row.
+    pub(crate) tile: [f32; TILE_SUMS],
+    pub(crate) tile_up: [f32; TILE_SUMS],
     /// One head on its way to the cache.
     pub(crate) head: [f32; MAX_HEAD],
     /// `[state][head dim]`

@@ -48,10 +48,16 @@ pub(crate) struct Tile {
     pub(crate) out_stride: usize,
 }
 
+/// Weights of one row's products are read at so many places at once: the processor asks for the next lines of each by
+/// itself, which together is more than it does for one.
+pub(crate) const STREAMS: usize = 4;
+
 /// The products of a weight type on an instruction set.
 #[derive(Clone, Copy)]
 pub(crate) struct TileKernel {
     pub(crate) run: unsafe fn(&Tile),
+    /// Products of one row with as many outputs each, an even number, read in turn.
+    pub(crate) streams: unsafe fn(&[Tile; STREAMS]),
     /// The most rows of a tile.
     pub(crate) rows: usize,
     /// Its outputs, where rows are packed; else 16.
@@ -102,6 +108,10 @@ pub(crate) trait Products<Q: Quant> {
     /// # Safety
     /// Everything that the tile points to is there, and the instruction set is too.
     unsafe fn quantised(t: &Tile);
+
+    /// # Safety
+    /// As for [`Products::quantised`].
+    unsafe fn streams(t: &[Tile; STREAMS]);
 }
 
 impl<V: Dot<Q>, Q: Quant> Products<Q> for V {
@@ -110,12 +120,18 @@ impl<V: Dot<Q>, Q: Quant> Products<Q> for V {
         // SAFETY: passed on.
         unsafe { quantised::<V, Q>(t) }
     }
+
+    #[inline(always)]
+    unsafe fn streams(t: &[Tile; STREAMS]) {
+        // SAFETY: passed on.
+        unsafe { quantised_streams::<V, Q>(t) }
+    }
 }
 
 /// Fewer rows than this take the weights as they stand.
 const PANEL_ROWS: usize = 4;
 /// How far ahead of their use weights are asked for, in bytes.
-const PREFETCH: usize = 1024;
+const PREFETCH: usize = 2048;
 
 /// # Safety
 /// Everything that the tile points to is there, and the instruction set of `V` is too.
@@ -151,6 +167,27 @@ unsafe fn rows_as_they_stand<V: Dot<Q>, Q: Quant>(t: &Tile, r: usize) {
         while o < t.outputs {
             *out.add(o) = one_row::<V, Q>(t, o, &x).sum();
             o += 1;
+        }
+    }
+}
+
+/// # Safety
+/// As for [`quantised`].
+#[inline(always)]
+pub(crate) unsafe fn quantised_streams<V: Dot<Q>, Q: Quant>(t: &[Tile; STREAMS]) {
+    // SAFETY: within the tiles.
+    unsafe {
+        let x = chunk(&t[0], 0, 0);
+        for o in (0..t[0].outputs).step_by(2) {
+            let mut lanes = [V::zero(); 8];
+            for i in 0..8 {
+                lanes[i] = one_row::<V, Q>(&t[i % STREAMS], o + i / STREAMS, &x);
+            }
+            let mut sums = [0.0; 8];
+            V::sums8(lanes, sums.as_mut_ptr());
+            for (i, sum) in sums.into_iter().enumerate() {
+                *t[i % STREAMS].out.add(o + i / STREAMS) = sum;
+            }
         }
     }
 }
@@ -339,43 +376,57 @@ pub(crate) unsafe fn float<V: Lanes, W: FloatWeight>(t: &Tile) {
         if t.rows > 1 {
             return float_panels::<V, W>(t);
         }
-        let mut o = 0;
-        while o + 4 <= t.outputs {
-            for (i, v) in float_row::<V, W, 4>(t, o).into_iter().enumerate() {
-                *t.out.add(o + i) = v.sum();
-            }
-            o += 4;
-        }
-        while o < t.outputs {
-            let [v] = float_row::<V, W, 1>(t, o);
+        for o in 0..t.outputs {
+            let [v] = float_row::<V, W, 1>([t.weights.add(o * t.stride)], t.x.cast(), t.inputs);
             *t.out.add(o) = v.sum();
-            o += 1;
+        }
+    }
+}
+
+/// # Safety
+/// As for [`float`].
+#[inline(always)]
+pub(crate) unsafe fn float_streams<V: Lanes, W: FloatWeight>(t: &[Tile; STREAMS]) {
+    // SAFETY: within the tiles.
+    unsafe {
+        for o in 0..t[0].outputs {
+            let mut w = [t[0].weights; STREAMS];
+            for s in 0..STREAMS {
+                w[s] = t[s].weights.add(o * t[s].stride);
+            }
+            let lanes = float_row::<V, W, STREAMS>(w, t[0].x.cast(), t[0].inputs);
+            for s in 0..STREAMS {
+                *t[s].out.add(o) = lanes[s].sum();
+            }
         }
     }
 }
 
 /// O outputs of the only row, weights as they stand.
 #[inline(always)]
-unsafe fn float_row<V: Lanes, W: FloatWeight, const O: usize>(t: &Tile, first: usize) -> [V; O] {
+unsafe fn float_row<V: Lanes, W: FloatWeight, const O: usize>(
+    w: [*const u8; O],
+    x: *const f32,
+    inputs: usize,
+) -> [V; O] {
     let mut acc = [V::zero(); O];
-    // SAFETY: outputs from `first` on are within the tile, and i within the inputs.
+    // SAFETY: `inputs` weights can be read at each pointer, and as many activations.
     unsafe {
-        let (w, x) = (t.weights.add(first * t.stride), t.x.cast::<f32>());
         let mut i = 0;
-        while i + 16 <= t.inputs {
+        while i + 16 <= inputs {
             let xs = V::load(x.add(i));
             for o in 0..O {
-                let w = w.add(o * t.stride + i * W::BYTES);
+                let w = w[o].add(i * W::BYTES);
                 V::prefetch(w.wrapping_add(PREFETCH));
                 acc[o] = W::load::<V>(w).fma(xs, acc[o]);
             }
             i += 16;
         }
-        if i < t.inputs {
-            let n = t.inputs - i;
+        if i < inputs {
+            let n = inputs - i;
             let xs = V::load_n(x.add(i), n);
             for o in 0..O {
-                acc[o] = W::load_n::<V>(w.add(o * t.stride + i * W::BYTES), n).fma(xs, acc[o]);
+                acc[o] = W::load_n::<V>(w[o].add(i * W::BYTES), n).fma(xs, acc[o]);
             }
         }
     }

@@ -15,7 +15,7 @@ use super::x86_quants::{QuantX86, unpack_panel};
 use crate::groups::{self, Block, Group, LANES, SIDE};
 use crate::panel::{AMX_OUTPUTS, AMX_ROWS, AMX_SUMS, MAX_ROUNDS, PANEL_BLOCKS, Panel, TILE_ROWS};
 use crate::quants::{Min, Sub};
-use crate::tile::{self, Products, Tile};
+use crate::tile::{self, Products, STREAMS, Tile};
 
 /// Asks the system for the tiles' registers: each process has to, once.
 pub(crate) fn is_permitted() -> bool {
@@ -115,6 +115,12 @@ impl<Q: QuantX86> Products<Q> for Amx {
             }
             asm!("tilerelease", options(nostack, nomem));
         }
+    }
+
+    #[inline(always)]
+    unsafe fn streams(t: &[Tile; STREAMS]) {
+        // SAFETY: passed on.
+        unsafe { tile::quantised_streams::<Avx512, Q>(t) }
     }
 }
 

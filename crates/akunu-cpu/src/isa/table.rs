@@ -11,7 +11,7 @@ use super::{amx::Amx, avx2::Avx2, avx512::Avx512};
 use crate::command::{Command, Context, Run};
 use crate::groups::Group;
 use crate::panel::TILE_ROWS;
-use crate::tile::{Products, Tile, TileKernel};
+use crate::tile::{Products, STREAMS, Tile, TileKernel};
 use crate::{kernels, quants, tile};
 
 /// Every kernel of one instruction set.
@@ -59,7 +59,12 @@ macro_rules! kernels {
                         // SAFETY: the kernel that made the tile stays within its command's buffers.
                         unsafe { tile::float::<$lanes, $weight>(t) }
                     }
-                    TileKernel { run, rows: TILE_ROWS, outputs: 16, pack: None }
+                    $(#[target_feature(enable = $feature)])?
+                    unsafe fn streams(t: &[Tile; STREAMS]) {
+                        // SAFETY: as above.
+                        unsafe { tile::float_streams::<$lanes, $weight>(t) }
+                    }
+                    TileKernel { run, streams, rows: TILE_ROWS, outputs: 16, pack: None }
                 }};
             }
 
@@ -72,12 +77,18 @@ macro_rules! kernels {
                         unsafe { <P as Products<$weight>>::quantised(t) }
                     }
                     $(#[target_feature(enable = $feature)])?
+                    unsafe fn streams(t: &[Tile; STREAMS]) {
+                        // SAFETY: as above.
+                        unsafe { <P as Products<$weight>>::streams(t) }
+                    }
+                    $(#[target_feature(enable = $feature)])?
                     unsafe fn pack(group: &Group) {
                         // SAFETY: as above.
                         unsafe { <P as Products<$weight>>::pack(group) }
                     }
                     TileKernel {
                         run,
+                        streams,
                         rows: <P as Products<$weight>>::ROWS,
                         outputs: <P as Products<$weight>>::OUTPUTS,
                         pack: if <P as Products<$weight>>::PACKS { Some(pack) } else { None },

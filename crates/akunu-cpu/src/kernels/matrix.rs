@@ -8,8 +8,9 @@ use crate::groups::{Block, Group, SIDE};
 use crate::isa::Lanes;
 use crate::kernels::put_q8;
 use crate::math;
+use crate::panel::TILE_SUMS;
 use crate::planes::Planes;
-use crate::tile::{Tile, TileKernel};
+use crate::tile::{STREAMS, Tile, TileKernel};
 
 /// Outputs of one tile, unless rows are packed.
 const GROUP: usize = 16;
@@ -60,42 +61,90 @@ impl Product {
 
     /// Outputs `first .. first + outputs` of `rows` rows from `row` on, to `out` ([`SUMS`] apart). The weight is what binding
     /// `weight` and, of an affine type, the two after it hold.
-    ///
-    /// # Safety
-    /// All of them are within the command's buffers.
     #[inline(always)]
-    unsafe fn run(
+    fn tile(
         &self,
         (command, context): (&Command, &Context),
         weight: usize,
         (first, outputs): (usize, usize),
         (row, rows): (usize, usize),
         out: *mut f32,
-    ) {
-        // SAFETY: as the caller promises.
-        unsafe {
-            (self.tile.run)(&Tile {
-                weights: command.bindings[weight].add(first * self.weight_stride),
-                stride: self.weight_stride,
-                // The kernel of a type without planes looks at neither.
-                planes: self.planes.at(command.bindings[weight + 1], command.bindings[weight + 2], first),
-                outputs,
-                x: self.x.add(row * self.x_stride),
-                x_stride: self.x_stride,
-                // Row tiles are whole groups; null stays null.
-                packed: self.packed.wrapping_add(if self.packed.is_null() {
-                    0
-                } else {
-                    row / SIDE * (self.inputs / 32)
-                }),
-                rows,
-                inputs: self.inputs,
-                scratch: context.scratch,
-                out,
-                out_stride: SUMS,
-            });
+    ) -> Tile {
+        // Row tiles are whole groups; null stays null.
+        let group = if self.packed.is_null() { 0 } else { row / SIDE * (self.inputs / q8::BLOCK) };
+        Tile {
+            weights: command.bindings[weight].wrapping_add(first * self.weight_stride),
+            stride: self.weight_stride,
+            // The kernel of a type without planes looks at neither.
+            planes: self.planes.at(command.bindings[weight + 1], command.bindings[weight + 2], first),
+            outputs,
+            x: self.x.wrapping_add(row * self.x_stride),
+            x_stride: self.x_stride,
+            packed: self.packed.wrapping_add(group),
+            rows,
+            inputs: self.inputs,
+            scratch: context.scratch,
+            out,
+            out_stride: SUMS,
         }
     }
+
+    /// Outputs that are worked on together by one worker.
+    #[inline(always)]
+    fn most_outputs(&self, rows: usize) -> usize {
+        if rows == 1 { TILE_SUMS } else { self.group() }
+    }
+
+    /// Sums of W weights, `outputs` of each from `first` on, to each of `out`: `[row][SUMS]`, or all outputs of the only row.
+    ///
+    /// # Safety
+    /// All of them are within the command's buffers, and at most [`Product::most_outputs`].
+    #[inline(always)]
+    unsafe fn sums<const W: usize>(
+        &self,
+        both: (&Command, &Context),
+        weights: [usize; W],
+        (first, outputs): (usize, usize),
+        rows: (usize, usize),
+        out: [*mut f32; W],
+    ) {
+        let mut done = 0;
+        if rows.1 == 1 && self.packed.is_null() {
+            // Strips of the outputs, so that they are read at several places at once.
+            let strips = STREAMS / W;
+            let strip = outputs / strips / 2 * 2;
+            if strip > 0 {
+                let tiles = std::array::from_fn(|s| {
+                    let (w, at) = (s % W, s / W * strip);
+                    self.tile(both, weights[w], (first + at, strip), rows, out[w].wrapping_add(at))
+                });
+                // SAFETY: as the caller promises.
+                unsafe { (self.tile.streams)(&tiles) };
+                done = strip * strips;
+            }
+        }
+        while done < outputs {
+            let count = self.group().min(outputs - done);
+            for w in 0..W {
+                let to = out[w].wrapping_add(done);
+                // SAFETY: as the caller promises.
+                unsafe { (self.tile.run)(&self.tile(both, weights[w], (first + done, count), rows, to)) };
+            }
+            done += count;
+        }
+    }
+}
+
+/// The outputs of units `share` of `unit` each, `most` at a time: (first, count).
+#[inline(always)]
+fn outputs_of(
+    share: std::ops::Range<usize>,
+    unit: usize,
+    outputs: usize,
+    most: usize,
+) -> impl Iterator<Item = (usize, usize)> {
+    let end = (share.end * unit).min(outputs);
+    (share.start * unit..end).step_by(most).map(move |first| (first, most.min(end - first)))
 }
 
 /// `rows` in tiles of at most `most`: (first, count).
@@ -149,11 +198,10 @@ pub(crate) unsafe fn matmul<V: Lanes>(command: &Command, context: &Context) {
     // SAFETY: the scratch is this worker's; groups stay within the outputs, rows within the table's.
     unsafe {
         let sums = (&raw mut (*context.scratch).tile).cast::<f32>();
-        for unit in context.share(outputs.div_ceil(group)) {
-            let first = unit * group;
-            let n = group.min(outputs - first);
+        let share = context.share(outputs.div_ceil(group));
+        for (first, n) in outputs_of(share, group, outputs, product.most_outputs(total)) {
             for (row, count) in row_tiles(total, command.tile.rows) {
-                product.run((command, context), 1, (first, n), (row, count), sums);
+                product.sums((command, context), [1], (first, n), (row, count), [sums]);
                 for (r, half, n) in pieces(count, n) {
                     let first = first + half;
                     let mut v = V::load(sums.add(r * SUMS + half));
@@ -187,26 +235,27 @@ pub(crate) unsafe fn qkv<V: Lanes>(command: &Command, context: &Context) {
     // SAFETY: as in `matmul`.
     unsafe {
         let sums = (&raw mut (*context.scratch).tile).cast::<f32>();
-        for unit in context.share(groups[0] + groups[1] + groups[2]) {
-            let (mut part, mut group, mut start) = (0, unit, 0);
-            while group >= groups[part] {
-                group -= groups[part];
-                start += parts[part];
-                part += 1;
-            }
-            let first = group * size;
-            let n = size.min(parts[part] - first);
-            for (row, count) in row_tiles(context.rows, command.tile.rows) {
-                product.run((command, context), 1 + part * planes, (first, n), (row, count), sums);
-                for (r, half, n) in pieces(count, n) {
-                    let first = first + half;
-                    let mut v = V::load(sums.add(r * SUMS + half));
-                    if bias {
-                        v = v.add(V::load_n(command.f32s(target + 1 + part).add(first), n));
+        let share = context.share(groups[0] + groups[1] + groups[2]);
+        let (mut before, mut start) = (0, 0);
+        for part in 0..3 {
+            let end = before + groups[part];
+            let share = share.start.clamp(before, end) - before..share.end.clamp(before, end) - before;
+            for (first, n) in outputs_of(share, size, parts[part], product.most_outputs(context.rows)) {
+                for (row, count) in row_tiles(context.rows, command.tile.rows) {
+                    let weight = 1 + part * planes;
+                    product.sums((command, context), [weight], (first, n), (row, count), [sums]);
+                    for (r, half, n) in pieces(count, n) {
+                        let first = first + half;
+                        let mut v = V::load(sums.add(r * SUMS + half));
+                        if bias {
+                            v = v.add(V::load_n(command.f32s(target + 1 + part).add(first), n));
+                        }
+                        v.store_n(command.f32s(target).add((row + r) * stride + start + first), n);
                     }
-                    v.store_n(command.f32s(target).add((row + r) * stride + start + first), n);
                 }
             }
+            before = end;
+            start += parts[part];
         }
     }
 }
@@ -217,40 +266,33 @@ pub(crate) unsafe fn glu_matmul<V: Lanes>(command: &Command, context: &Context) 
     let Kernel::GluMatmul { weight, q8, activation, out, .. } = command.kernel else { return };
     let outputs = p.outputs as usize;
     let product = Product::new((command, context), weight, q8, p.inputs as usize, context.rows);
-    let group = product.group();
     let (planes, target) = (weight.planes(), 1 + 2 * weight.planes());
     let q8_binding = target + usize::from(out.f32());
     // SAFETY: as in `matmul`; where q8 is written, outputs are whole blocks of 32, and a worker has whole blocks.
     unsafe {
         let gate = (&raw mut (*context.scratch).tile).cast::<f32>();
         let up = (&raw mut (*context.scratch).tile_up).cast::<f32>();
-        for block in context.share(outputs.div_ceil(q8::BLOCK)) {
+        let share = context.share(outputs.div_ceil(q8::BLOCK));
+        let most = product.most_outputs(context.rows).max(q8::BLOCK);
+        for (first, n) in outputs_of(share, q8::BLOCK, outputs, most) {
             for (row, count) in row_tiles(context.rows, command.tile.rows) {
-                for at in (0..q8::BLOCK).step_by(group) {
-                    let first = block * q8::BLOCK + at;
-                    if first < outputs {
-                        let (outputs, rows) = ((first, group.min(outputs - first)), (row, count));
-                        product.run((command, context), 1, outputs, rows, gate.add(at));
-                        product.run((command, context), 1 + planes, outputs, rows, up.add(at));
+                let weights = [1, 1 + planes];
+                product.sums((command, context), weights, (first, n), (row, count), [gate, up]);
+                for (r, half, n) in pieces(count, n) {
+                    let at = r * SUMS + half;
+                    let v = math::activation(activation, V::load(gate.add(at))).mul(V::load(up.add(at)));
+                    v.store(gate.add(at));
+                    if out.f32() {
+                        v.store_n(command.f32s(target).add((row + r) * outputs + first + half), n);
                     }
                 }
-                for r in 0..count {
-                    let (g, u) = (gate.add(r * SUMS), up.add(r * SUMS));
-                    for at in [0, GROUP] {
-                        let first = block * q8::BLOCK + at;
-                        if first >= outputs {
-                            continue;
-                        }
-                        let v = math::activation(activation, V::load(g.add(at))).mul(V::load(u.add(at)));
-                        v.store(g.add(at));
-                        if out.f32() {
-                            let to = command.f32s(target).add((row + r) * outputs + first);
-                            v.store_n(to, GROUP.min(outputs - first));
-                        }
-                    }
-                    if out.q8() {
+                if out.q8() {
+                    for r in 0..count {
                         let to = command.bindings[q8_binding].add((row + r) * q8::row_bytes(outputs));
-                        put_q8::<V>(to, outputs, block, g);
+                        for block in 0..n / q8::BLOCK {
+                            let from = gate.add(r * SUMS + block * q8::BLOCK);
+                            put_q8::<V>(to, outputs, first / q8::BLOCK + block, from);
+                        }
                     }
                 }
             }
