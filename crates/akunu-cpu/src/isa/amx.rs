@@ -11,7 +11,8 @@ use std::arch::x86_64::*;
 use super::Lanes;
 use super::avx2::{load, simd};
 use super::avx512::Avx512;
-use super::x86_quants::{QuantX86, unpack_panel};
+use super::x86_quants::QuantX86;
+use super::x86_wide;
 use crate::groups::{self, Block, Group, LANES, SIDE};
 use crate::panel::{AMX_OUTPUTS, AMX_ROWS, AMX_SUMS, MAX_ROUNDS, PANEL_BLOCKS, Panel, TILE_ROWS};
 use crate::quants::{Min, Sub};
@@ -157,7 +158,7 @@ unsafe fn outputs<Q: QuantX86, const P: usize>(t: &Tile) {
             for first in (0..blocks).step_by(PANEL_BLOCKS) {
                 let panel = panels.add(half * MAX_ROUNDS + first / PANEL_BLOCKS);
                 let count = PANEL_BLOCKS.min(blocks - first);
-                unpack_panel::<Avx512, Q, true>(panel, &tile::panel_rows::<Q>(&part, first), count);
+                x86_wide::unpack::<Q>(panel, &tile::panel_rows::<Q>(&part, first), count);
                 if Q::PLANES {
                     part.planes.unpack::<Avx512>(panel, part.outputs, first, count);
                 }

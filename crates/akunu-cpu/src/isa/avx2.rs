@@ -373,7 +373,7 @@ impl<Q: QuantX86> Dot<Q> for Avx2 {
 
     #[inline(always)]
     unsafe fn unpack(panel: *mut Panel, rows: &[*const u8; 16], blocks: usize) {
-        simd!(unpack_panel::<Avx2, Q, false>(panel, rows, blocks));
+        simd!(unpack_panel::<Q>(panel, rows, blocks));
     }
 
     #[inline(always)]

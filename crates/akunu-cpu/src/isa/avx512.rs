@@ -7,7 +7,7 @@ use akunu_format::ScaleType;
 use super::Lanes;
 use super::avx2::{load, max8, mins, quantise_32, simd, sum8, sums_of_eight};
 use super::x86_affine::{spread, transpose16};
-use super::x86_quants::{QuantX86, unpack_panel};
+use super::x86_quants::QuantX86;
 use super::x86_wide;
 use crate::panel::{Chunk, F16x, Panel};
 use crate::quants::{Min, Sub};
@@ -225,7 +225,7 @@ impl<Q: QuantX86> Dot<Q> for Avx512 {
     #[inline(always)]
     unsafe fn unpack(panel: *mut Panel, rows: &[*const u8; 16], blocks: usize) {
         simd!({
-            unpack_panel::<Avx512, Q, true>(panel, rows, blocks);
+            x86_wide::unpack::<Q>(panel, rows, blocks);
             let panel = &mut *panel;
             // Activations are offset by 128 to be unsigned: Σ w · (x + 128) − 128 · Σ w.
             let offset = _mm512_set1_epi8(-128);

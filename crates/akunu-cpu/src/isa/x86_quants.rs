@@ -461,16 +461,12 @@ fn transpose8(v: [__m256i; 8]) -> [__m256i; 8] {
     })
 }
 
-/// [`crate::tile::Dot::unpack`]. With `CENTRED` the offset is taken off each unsigned quant, and [`Panel::correction`] is set.
+/// [`crate::tile::Dot::unpack`]
 ///
 /// # Safety
 /// `blocks` blocks can be read at each row.
 #[inline(always)]
-pub(crate) unsafe fn unpack_panel<V: Lanes, Q: QuantX86, const CENTRED: bool>(
-    panel: *mut Panel,
-    rows: &[*const u8; 16],
-    blocks: usize,
-) {
+pub(crate) unsafe fn unpack_panel<Q: QuantX86>(panel: *mut Panel, rows: &[*const u8; 16], blocks: usize) {
     simd!({
         let panel = &mut *panel;
         for b in 0..blocks {
@@ -481,10 +477,7 @@ pub(crate) unsafe fn unpack_panel<V: Lanes, Q: QuantX86, const CENTRED: bool>(
                     let row = rows[group * 8 + o].add(at);
                     v[o] = Q::load(row, b % 8);
                     // The same blocks of the next panel: two octets on, about a line for every other block.
-                    V::prefetch(row.wrapping_add(2 * Q::OCTET_BYTES + b % 8 * (Q::OCTET_BYTES / 8)));
-                    if CENTRED && !Q::SIGNED && Q::OFFSET != 0 {
-                        v[o] = _mm256_sub_epi8(v[o], _mm256_set1_epi8(Q::OFFSET as i8));
-                    }
+                    Avx2::prefetch(row.wrapping_add(2 * Q::OCTET_BYTES + b % 8 * (Q::OCTET_BYTES / 8)));
                 }
                 for (step, v) in transpose8(v).into_iter().enumerate() {
                     _mm256_store_si256(panel.quants[b][step].as_mut_ptr().add(group * 32).cast(), v);
@@ -492,9 +485,21 @@ pub(crate) unsafe fn unpack_panel<V: Lanes, Q: QuantX86, const CENTRED: bool>(
             }
         }
         panel.steps = 8;
-        if Q::PLANES {
-            return;
+        if !Q::PLANES {
+            unpack_scales::<Avx2, Q>(panel, rows, blocks);
         }
+    });
+}
+
+/// # Safety
+/// `blocks` blocks can be read at each row.
+#[inline(always)]
+pub(crate) unsafe fn unpack_scales<V: Lanes, Q: QuantX86>(
+    panel: &mut Panel,
+    rows: &[*const u8; 16],
+    blocks: usize,
+) {
+    simd!({
         for octet in 0..blocks / 8 {
             for group in 0..2 {
                 octet_scales::<Q>(panel, rows, octet, group);

@@ -1,10 +1,12 @@
-//! How AVX-512 multiplies one row: two blocks in a 512-bit register, sixteen blocks' sums in one.
+//! Two blocks in a 512-bit register: how AVX-512 multiplies one row, and unpacks a panel for many.
 
 use std::arch::x86_64::*;
 
+use super::Lanes;
 use super::avx2::simd;
 use super::avx512::{Avx512, first_mask};
-use super::x86_quants::{QuantX86, Scales, no_scales};
+use super::x86_quants::{QuantX86, Scales, no_scales, unpack_scales};
+use crate::panel::{F16x, Panel};
 use crate::quants::{Min, Sub};
 use crate::tile::Terms;
 
@@ -263,6 +265,90 @@ pub(crate) unsafe fn terms<Q: QuantX86>(
             d: Avx512(d),
             min_sum: Avx512(_mm512_cvtepi32_ps(min_sum)),
             m: Avx512(m),
+        }
+    })
+}
+
+/// Sixteen rows of two blocks to their panel's lines: `[4 elements][output · 4 + element]`, of each block eight.
+#[inline(always)]
+fn lines_of_two(v: [__m512i; 16]) -> [__m512i; 16] {
+    simd!({
+        let zero = _mm512_setzero_si512();
+        // Columns of four rows: quarters 0 and 1 are columns i and i + 4 of the first block, 2 and 3 of the second.
+        let mut columns = [[zero; 4]; 4];
+        for four in 0..4 {
+            let at = four * 4;
+            let (a0, a1) = (_mm512_unpacklo_epi32(v[at], v[at + 1]), _mm512_unpackhi_epi32(v[at], v[at + 1]));
+            let (b0, b1) =
+                (_mm512_unpacklo_epi32(v[at + 2], v[at + 3]), _mm512_unpackhi_epi32(v[at + 2], v[at + 3]));
+            columns[0][four] = _mm512_unpacklo_epi64(a0, b0);
+            columns[1][four] = _mm512_unpackhi_epi64(a0, b0);
+            columns[2][four] = _mm512_unpacklo_epi64(a1, b1);
+            columns[3][four] = _mm512_unpackhi_epi64(a1, b1);
+        }
+        let mut lines = [zero; 16];
+        for i in 0..4 {
+            let [a, b, c, d] = columns[i];
+            let (ab, cd) =
+                (_mm512_shuffle_i32x4(a, b, 0b01_00_01_00), _mm512_shuffle_i32x4(c, d, 0b01_00_01_00));
+            let (ef, gh) =
+                (_mm512_shuffle_i32x4(a, b, 0b11_10_11_10), _mm512_shuffle_i32x4(c, d, 0b11_10_11_10));
+            lines[i] = _mm512_shuffle_i32x4(ab, cd, 0b10_00_10_00);
+            lines[i + 4] = _mm512_shuffle_i32x4(ab, cd, 0b11_01_11_01);
+            lines[i + 8] = _mm512_shuffle_i32x4(ef, gh, 0b10_00_10_00);
+            lines[i + 12] = _mm512_shuffle_i32x4(ef, gh, 0b11_01_11_01);
+        }
+        lines
+    })
+}
+
+/// [`crate::tile::Dot::unpack`], less the corrections. The offset is taken off unsigned quants.
+///
+/// # Safety
+/// `blocks` ≤ 16 blocks can be read at each row.
+#[inline(always)]
+pub(crate) unsafe fn unpack<Q: QuantX86>(panel: *mut Panel, rows: &[*const u8; 16], blocks: usize) {
+    simd!({
+        let panel = &mut *panel;
+        for b in (0..blocks).step_by(2) {
+            let at = b / 8 * Q::OCTET_BYTES;
+            let mut v = [_mm512_setzero_si512(); 16];
+            for o in 0..16 {
+                let row = rows[o].add(at);
+                v[o] = if b + 1 < blocks {
+                    Q::load_two(row, b % 8)
+                } else {
+                    _mm512_zextsi256_si512(Q::load(row, b % 8))
+                };
+                // The same blocks of the next panel.
+                Avx512::prefetch(row.wrapping_add(2 * Q::OCTET_BYTES + b % 8 * (Q::OCTET_BYTES / 8)));
+                if !Q::SIGNED && Q::OFFSET != 0 {
+                    v[o] = _mm512_sub_epi8(v[o], _mm512_set1_epi8(Q::OFFSET as i8));
+                }
+            }
+            let lines = lines_of_two(v);
+            for (i, line) in lines.into_iter().enumerate() {
+                if b + i / 8 < blocks {
+                    _mm512_store_si512(panel.quants[b + i / 8][i % 8].as_mut_ptr().cast(), line);
+                }
+            }
+        }
+        panel.steps = 8;
+        if Q::PLANES {
+            return;
+        }
+        if !Q::LEADING_HALVES {
+            return unpack_scales::<Avx512, Q>(panel, rows, blocks);
+        }
+        let mut scales = [[F16x([0.0; 16]); 16]; 2];
+        for o in 0..16 {
+            let (d, m) = leading_halves::<Q>(rows[o], blocks);
+            Avx512(d).store(scales[0][o].0.as_mut_ptr());
+            Avx512(m).store(scales[1][o].0.as_mut_ptr());
+        }
+        Avx512::transpose(&scales[0], &mut panel.d);
+        if Q::MIN != Min::None {
+            Avx512::transpose(&scales[1], &mut panel.m);
         }
     })
 }
