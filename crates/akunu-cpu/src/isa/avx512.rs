@@ -215,10 +215,13 @@ impl Lanes for Avx512 {
 impl<Q: QuantX86> Dot<Q> for Avx512 {
     #[inline(always)]
     unsafe fn terms(w: *const u8, x: *const i8, sums: *const i32, blocks: usize) -> Terms<Avx512> {
-        simd!(if blocks == 16 {
-            x86_wide::terms::<Q>(w, x, sums, 16)
-        } else {
-            x86_wide::terms::<Q>(w, x, sums, blocks)
+        // A copy for each number of blocks that is worth one: whole rounds, half ones of super-blocks, and the two that rows
+        // of 576 end in.
+        simd!(match blocks {
+            16 => x86_wide::terms::<Q>(w, x, sums, 16),
+            8 if Q::BLOCKS == 8 => x86_wide::terms::<Q>(w, x, sums, 8),
+            2 if Q::BLOCKS == 1 => x86_wide::terms::<Q>(w, x, sums, 2),
+            _ => x86_wide::terms::<Q>(w, x, sums, blocks),
         })
     }
 
