@@ -8,7 +8,7 @@ use akunu_plan::{Kernel, Row, RowSet};
 use bytemuck::AnyBitPattern;
 
 use crate::groups::Block;
-use crate::panel::Scratch;
+use crate::panel::{Scratch, Shared};
 use crate::tile::TileKernel;
 
 /// # Safety
@@ -71,6 +71,8 @@ pub(crate) struct Context {
     pub(crate) scratch: *mut Scratch,
     /// All workers' groups of packed rows; null where nothing is packed.
     pub(crate) packed: *mut Block,
+    /// All workers'.
+    pub(crate) shared: *mut Shared,
 }
 
 impl Context {
@@ -78,6 +80,14 @@ impl Context {
     #[inline(always)]
     pub(crate) fn share(&self, total: usize) -> Range<usize> {
         total * self.part / self.parts..total * (self.part + 1) / self.parts
+    }
+
+    /// Whether piece `i` of work is this part's, where pieces are in order of size: dealt out there and back, so that
+    /// nobody has all the larger ones.
+    #[inline(always)]
+    pub(crate) fn has(&self, i: usize) -> bool {
+        let (turn, place) = (i / self.parts, i % self.parts);
+        place == if turn.is_multiple_of(2) { self.part } else { self.parts - 1 - self.part }
     }
 
     /// The pass's rows.

@@ -14,7 +14,7 @@ use crate::host;
 use crate::isa::Isa;
 use crate::isa::table::Kernels;
 use crate::memory::{Buffer, Owned};
-use crate::panel::{AMX_ROWS, Scratch};
+use crate::panel::{AMX_ROWS, Scratch, Shared};
 use crate::pool::Pool;
 use crate::prepare::{Buffers, Prepared, prepare};
 use crate::walk::{State, Walk};
@@ -42,6 +42,8 @@ pub struct CpuDevice {
     scratch: Vec<Owned>,
     /// Packed rows of a command's input, where the instruction set packs any.
     packed: Owned,
+    /// What else they share.
+    shared: Owned,
     buffers: Vec<Buffer>,
     allocated: u64,
     prepared: Vec<Prepared>,
@@ -84,7 +86,8 @@ impl CpuDevice {
         let scratch = (0..threads).map(own).collect::<Result<Vec<_>, _>>()?;
         let packed = if isa == Isa::Amx { groups::bytes(AMX_ROWS) } else { 0 };
         let packed = zeroed("packed activations", packed as u64)?;
-        let workspace = (size_of::<Scratch>() * threads + packed.bytes) as u64;
+        let shared = zeroed("memory that threads share", size_of::<Shared>() as u64)?;
+        let workspace = (size_of::<Scratch>() * threads + packed.bytes + shared.bytes) as u64;
         let pool =
             Pool::new(threads).map_err(|error| failed(format!("cannot start {threads} threads: {error}")))?;
         Ok(CpuDevice {
@@ -103,6 +106,7 @@ impl CpuDevice {
             pool,
             scratch,
             packed,
+            shared,
             buffers: Vec::new(),
             allocated: workspace,
             prepared: Vec::new(),
@@ -196,6 +200,7 @@ impl CpuDevice {
             commands,
             scratch: &self.scratch,
             packed: self.packed.start().cast(),
+            shared: self.shared.start().cast(),
             rows: self.last.0.min(prepared.table.rows),
             logit_rows: self.last.1.min(prepared.table.logit_rows),
             steps,

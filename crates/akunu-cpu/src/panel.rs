@@ -1,5 +1,7 @@
 //! What a worker owns: panels of unpacked weights, accumulators, attention's tiles. Made once, with the device.
 
+use std::sync::atomic::AtomicUsize;
+
 use crate::groups::MAX_INPUTS;
 use crate::isa::Lanes;
 use crate::quants::{Min, Quant, Sub};
@@ -22,12 +24,18 @@ pub(crate) const TILE_SUMS: usize = AMX_ROWS * 32;
 /// Outputs and elements of a panel of float weights.
 pub(crate) const FLOAT_OUTPUTS: usize = 8;
 pub(crate) const FLOAT_CHUNK: usize = 512;
-/// Positions of one attention tile.
+/// Positions of one attention tile: two sixteens.
 pub(crate) const KV_TILE: usize = 32;
+/// Positions whose partial results are merged in order.
+pub(crate) const SEGMENT: usize = 256;
+/// Scores of one state, a line apart from the next state's so that they do not fall into the same sets of a cache.
+pub(crate) const SCORES: usize = SEGMENT + 16;
 /// The largest head that attention takes.
 pub(crate) const MAX_HEAD: usize = 512;
-/// (row, head) pairs that attention works on at once.
-pub(crate) const MAX_STATES: usize = 32;
+/// States, (row, head) pairs that attention works on at once: at most.
+pub(crate) const MAX_STATES: usize = 128;
+/// Elements of all their heads: at least 32 of the largest.
+pub(crate) const STATE_FLOATS: usize = MAX_HEAD * 32;
 
 #[repr(C, align(64))]
 #[derive(Clone, Copy)]
@@ -88,14 +96,19 @@ pub(crate) struct Chunk {
     pub(crate) sums: *const i32,
 }
 
-/// Online softmax of one (row, head): `m` the largest score so far, `l` the sum of exponentials.
+/// Softmax of one (row, head): `m` the largest score, `l` the sum of exponentials, at least 1 once any position was
+/// seen.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct Softmax {
     pub(crate) m: f32,
     pub(crate) l: f32,
-    /// Whether any position was seen.
-    pub(crate) used: bool,
+}
+
+impl Softmax {
+    pub(crate) fn is_used(self) -> bool {
+        self.l != 0.0
+    }
 }
 
 /// One worker's memory. All of it is plain numbers; zeroed to begin with.
@@ -115,12 +128,32 @@ pub(crate) struct Scratch {
     /// One head on its way to the cache.
     pub(crate) head: [f32; MAX_HEAD],
     /// `[state][head dim]`
-    pub(crate) q: [f32; MAX_STATES * MAX_HEAD],
-    pub(crate) segment: [f32; MAX_STATES * MAX_HEAD],
-    pub(crate) total: [f32; MAX_STATES * MAX_HEAD],
+    pub(crate) q: [f32; STATE_FLOATS],
+    pub(crate) segment: [f32; STATE_FLOATS],
+    pub(crate) total: [f32; STATE_FLOATS],
+    /// `[state][position of the segment]`
+    pub(crate) scores: [f32; MAX_STATES * SCORES],
+    /// The positions of the segment that a state sees: start and end.
+    pub(crate) seen: [(usize, usize); MAX_STATES],
     pub(crate) segment_softmax: [Softmax; MAX_STATES],
     pub(crate) total_softmax: [Softmax; MAX_STATES],
+    /// Keys on their way to `k`: `[sixteen of the head][position][16]`.
+    pub(crate) block: [F16x; MAX_HEAD],
+    /// `[sixteen of positions][element][16]`
+    pub(crate) k: [F16x; KV_TILE / 16 * MAX_HEAD],
     /// `[position][head dim]`
-    pub(crate) k: [f32; KV_TILE * MAX_HEAD],
     pub(crate) v: [f32; KV_TILE * MAX_HEAD],
+}
+
+/// Jobs of attention that may be split among workers.
+pub(crate) const MAX_SPLIT: usize = 4096;
+/// Partial results of theirs: a row of a model with 32 heads of 128 has room for 58 thousand positions.
+pub(crate) const PARTIAL_FLOATS: usize = 1 << 20;
+
+/// What all workers share. Zeroed to begin with.
+#[repr(C, align(64))]
+pub(crate) struct Shared {
+    /// Segments that are done, by job; 0 between commands.
+    pub(crate) done: [AtomicUsize; MAX_SPLIT],
+    pub(crate) partials: [f32; PARTIAL_FLOATS],
 }

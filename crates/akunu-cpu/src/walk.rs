@@ -9,7 +9,7 @@ use crate::command::{Command, Context};
 use crate::groups::Block;
 use crate::kernels;
 use crate::memory::Owned;
-use crate::panel::Scratch;
+use crate::panel::{Scratch, Shared};
 use crate::pool::Work;
 
 pub(crate) struct Walk<'a> {
@@ -19,6 +19,7 @@ pub(crate) struct Walk<'a> {
     pub(crate) scratch: &'a [Owned],
     /// Theirs together.
     pub(crate) packed: *mut Block,
+    pub(crate) shared: *mut Shared,
     pub(crate) rows: usize,
     pub(crate) logit_rows: usize,
     pub(crate) steps: usize,
@@ -42,7 +43,8 @@ pub(crate) struct State {
     pub(crate) panicked: AtomicUsize,
 }
 
-// SAFETY: `tokens` is read between stages, when nobody writes it; of `packed` each part writes its own.
+// SAFETY: `tokens` is read between stages, when nobody writes it; of `packed` and `shared` each part
+// writes its own.
 unsafe impl Sync for Walk<'_> {}
 
 impl Work for Walk<'_> {
@@ -57,6 +59,7 @@ impl Work for Walk<'_> {
             step: self.state.steps.load(Ordering::Relaxed),
             scratch: self.scratch[worker].start().cast::<Scratch>(),
             packed: self.packed,
+            shared: self.shared,
         };
         let is_packing = command.packs && !self.state.is_packed.load(Ordering::Relaxed);
         let run = if is_packing { kernels::matrix::pack } else { command.run };
@@ -149,6 +152,7 @@ mod tests {
             commands: &commands,
             scratch: &scratch,
             packed: std::ptr::null_mut(),
+            shared: std::ptr::null_mut(),
             rows: 1,
             logit_rows: 0,
             steps: 3,

@@ -5,7 +5,7 @@
 mod common;
 
 use akunu_cpu::Isa;
-use akunu_plan::{Content, DType, Device};
+use akunu_plan::{Content, DType, Device, KvType, NormOut};
 use common::specs;
 use common::{Case, Spec, cpu};
 
@@ -92,6 +92,31 @@ fn rows_together_give_the_bits_of_rows_alone() {
                 only.written = vec![case.written[i]];
                 assert_same(&name, &only, &part, std::slice::from_ref(one));
             }
+        }
+    }
+}
+
+/// An infinite value times a weight of 0 would be a NaN.
+#[test]
+fn rows_are_not_touched_by_values_that_only_later_ones_see() {
+    let seen = specs::Seen { rows: 12, first: 250, window: 9, soft_cap: 0.0 };
+    let spec = specs::attend((3, 1, 16), KvType::F32, seen, NormOut::F32);
+    // The second slot has the rows from the eighth on, the first one those from position 250.
+    let infinite = |mut case: Case| {
+        for position in 0..case.buffers[6].len() / 64 {
+            let (slot, position) = (position / 267, position % 267);
+            if (slot, position) == (0, 255) || (slot, position) == (1, 259) {
+                let at = (slot * 267 + position) * 64;
+                case.buffers[6][at..at + 4].copy_from_slice(&f32::INFINITY.to_le_bytes());
+            }
+        }
+        case
+    };
+    for isa in Isa::available() {
+        let found = infinite(spec.whole()).run_cpu(isa, 2);
+        for (row, out) in common::to_f32s(&found[0]).chunks(48).enumerate() {
+            let sees = (5..8).contains(&row) || row >= 9;
+            assert_eq!(out.iter().all(|v| v.is_finite()), !sees, "{} row {row}", isa.name());
         }
     }
 }

@@ -7,6 +7,7 @@ use akunu_format::ScaleType;
 use super::Lanes;
 use super::avx2::{load, max8, mins, quantise_32, simd, sum8, sums_of_eight};
 use super::x86_affine::{spread, transpose16};
+use super::x86_halves::transpose_halves;
 use super::x86_quants::QuantX86;
 use super::x86_wide;
 use crate::panel::{Chunk, F16x, Panel};
@@ -204,6 +205,11 @@ impl Lanes for Avx512 {
     #[inline(always)]
     fn transpose(from: &[F16x; 16], to: &mut [F16x; 16]) {
         transpose16(from, to);
+    }
+
+    #[inline(always)]
+    unsafe fn transpose_halves(rows: &[*const u8; 16], to: &mut [F16x; 16]) {
+        simd!(transpose_halves(rows, to));
     }
 
     #[inline(always)]

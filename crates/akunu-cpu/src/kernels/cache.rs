@@ -28,6 +28,12 @@ impl Cache {
         Cache { kv, head_dim, row, kv_heads: kv_heads as usize, capacity: capacity as usize }
     }
 
+    /// Elements of a head in whole sixteens.
+    #[inline(always)]
+    pub(crate) fn padded(&self) -> usize {
+        self.head_dim.next_multiple_of(16)
+    }
+
     #[inline(always)]
     pub(crate) fn offset(&self, slot: usize, head: usize, position: usize) -> usize {
         ((slot * self.kv_heads + head) * self.capacity + position) * self.row
@@ -66,33 +72,36 @@ impl Cache {
         }
     }
 
-    /// Loads one head, padded with zeros to whole sixteens.
+    /// Loads one head, padded with zeros to whole sixteens, which come to lie `apart` elements from each other.
     ///
     /// # Safety
-    /// A head can be read at `from`; the padded head can be written at `to`.
+    /// A head can be read at `from`; the sixteens can be written from `to` on.
     #[inline(always)]
-    pub(crate) unsafe fn load<V: Lanes>(&self, from: *const u8, to: *mut f32) {
+    pub(crate) unsafe fn load<V: Lanes>(&self, from: *const u8, to: *mut f32, apart: usize) {
         // SAFETY: as the caller promises.
         unsafe {
             match self.kv {
                 KvType::F32 => {
                     let from = from.cast::<f32>();
-                    let mut at = 0;
-                    while at < self.head_dim {
-                        V::load_n(from.add(at), 16.min(self.head_dim - at)).store(to.add(at));
-                        at += 16;
+                    let mut i = 0;
+                    while (i + 1) * 16 <= self.head_dim {
+                        V::load(from.add(i * 16)).store(to.add(i * apart));
+                        i += 1;
+                    }
+                    if i * 16 < self.head_dim {
+                        V::load_n(from.add(i * 16), self.head_dim - i * 16).store(to.add(i * apart));
                     }
                 }
                 KvType::F16 => {
-                    let mut at = 0;
-                    while at + 16 <= self.head_dim {
-                        V::load_f16(from.add(at * 2)).store(to.add(at));
-                        at += 16;
+                    let mut i = 0;
+                    while (i + 1) * 16 <= self.head_dim {
+                        V::load_f16(from.add(i * 32)).store(to.add(i * apart));
+                        i += 1;
                     }
-                    if at < self.head_dim {
-                        let mut last = [0_u8; 32];
-                        from.add(at * 2).copy_to_nonoverlapping(last.as_mut_ptr(), (self.head_dim - at) * 2);
-                        V::load_f16(last.as_ptr()).store(to.add(at));
+                    if i * 16 < self.head_dim {
+                        let (n, mut last) = (self.head_dim - i * 16, [0_u8; 32]);
+                        from.add(i * 32).copy_to_nonoverlapping(last.as_mut_ptr(), n * 2);
+                        V::load_f16(last.as_ptr()).store(to.add(i * apart));
                     }
                 }
                 KvType::Q8_0 => {
@@ -100,9 +109,9 @@ impl Cache {
                         let from = from.add(block * 34);
                         let scale = V::splat(V::f16(from.cast::<u16>().read_unaligned()));
                         let quants = from.add(2).cast::<i8>();
-                        let to = to.add(block * 32);
+                        let to = to.add(block * 2 * apart);
                         V::load_i8(quants).mul(scale).store(to);
-                        V::load_i8(quants.add(16)).mul(scale).store(to.add(16));
+                        V::load_i8(quants.add(16)).mul(scale).store(to.add(apart));
                     }
                 }
             }
@@ -126,7 +135,7 @@ pub(crate) unsafe fn kv_shift<V: Lanes>(command: &Command, context: &Context) {
                 let (k, v) = (command.bindings[0].add(offset), command.bindings[1].add(offset));
                 for position in keep + drop..len {
                     let key = (&raw mut (*context.scratch).head).cast::<f32>();
-                    cache.load::<V>(k.add(position * cache.row), key);
+                    cache.load::<V>(k.add(position * cache.row), key, 16);
                     turn(key, style, p.rope_dims as usize, &angles);
                     cache.store::<V>(key, k.add((position - drop) * cache.row));
                 }

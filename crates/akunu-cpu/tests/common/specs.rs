@@ -245,7 +245,10 @@ pub fn asking() -> Vec<Case> {
 }
 
 /// (heads, kv heads, head dim)
-const HEADS: [(u32, u32, u32); 10] = [
+const HEADS: [(u32, u32, u32); 13] = [
+    (5, 1, 48),
+    (6, 1, 64),
+    (14, 2, 40),
     (4, 4, 4),
     (2, 1, 6),
     (4, 2, 8),
@@ -323,46 +326,62 @@ pub fn rope() -> Vec<Spec> {
     specs
 }
 
+/// Rows of two slots from position `first` on.
+#[derive(Clone, Copy)]
+pub struct Seen {
+    pub rows: usize,
+    pub first: u32,
+    pub window: u32,
+    pub soft_cap: f32,
+}
+
+/// One row and many, within a segment and across several, at their edges, windows that begin in the middle.
+const SEEN: [Seen; 8] = [
+    Seen { rows: 1, first: 0, window: 0, soft_cap: 0.0 },
+    Seen { rows: 1, first: 255, window: 0, soft_cap: 0.0 },
+    Seen { rows: 1, first: 1100, window: 0, soft_cap: 0.0 },
+    Seen { rows: 1, first: 700, window: 100, soft_cap: 20.0 },
+    Seen { rows: 19, first: 40, window: 0, soft_cap: 0.0 },
+    Seen { rows: 11, first: 505, window: 33, soft_cap: 5.0 },
+    Seen { rows: 5, first: 254, window: 0, soft_cap: 7.0 },
+    Seen { rows: 70, first: 210, window: 120, soft_cap: 0.0 },
+];
+
 pub fn attention() -> Vec<Spec> {
     let mut specs = vec![];
     for (i, (heads, kv_heads, dim)) in HEADS.into_iter().enumerate() {
         for (j, kv) in kv_types(dim).into_iter().enumerate() {
-            for (rows, first, window, soft_cap) in
-                [(1, 0, 0, 0.0), (1, 1100, 0, 0.0), (1, 700, 100, 20.0), (19, 40, 0, 0.0), (11, 505, 33, 5.0)]
-            {
-                if first > 1000 && (i + j) % 2 == 0 {
+            for (k, seen) in SEEN.into_iter().enumerate() {
+                // The longer ones for every other shape.
+                if (seen.first > 1000 || seen.rows > 50) && (i + j + k) % 2 == 0 {
                     continue;
                 }
                 let whole = (heads / kv_heads * dim).is_multiple_of(32);
-                let out = if whole { OUTS[(i + rows) % 3] } else { NormOut::F32 };
-                let name = format!(
-                    "attention {heads}/{kv_heads}x{dim} {kv:?} rows {rows} at {first} window {window}"
-                );
-                specs.push(spec(name, rows, move |part| {
-                    let capacity = first + rows as u32 + 5;
-                    let params = AttentionParams {
-                        heads,
-                        kv_heads,
-                        head_dim: dim,
-                        capacity,
-                        scale: 3.0 / (dim as f32).sqrt(),
-                        soft_cap,
-                        window,
-                    };
-                    let cols = (heads * dim) as usize;
-                    let mut data = vec![
-                        pick(&f32s(&values(44, rows * cols)), rows, &part),
-                        cache(kv, 45, 2, kv_heads, capacity, dim),
-                        cache(kv, 46, 2, kv_heads, capacity, dim),
-                    ];
-                    data.extend(outputs(out, part.len(), cols));
-                    let shape = Shape::tokens(mixed_rows(rows, first)[part].to_vec(), 1, capacity, 2);
-                    Case::new(Kernel::Attention { kv, out }, params, shape, data)
-                }));
+                let out = if whole { OUTS[(i + seen.rows) % 3] } else { NormOut::F32 };
+                specs.push(attend((heads, kv_heads, dim), kv, seen, out));
             }
         }
     }
     specs
+}
+
+pub fn attend((heads, kv_heads, dim): (u32, u32, u32), kv: KvType, seen: Seen, out: NormOut) -> Spec {
+    let Seen { rows, first, window, soft_cap } = seen;
+    let name = format!("attention {heads}/{kv_heads}x{dim} {kv:?} rows {rows} at {first} window {window}");
+    spec(name, rows, move |part| {
+        let capacity = first + rows as u32 + 5;
+        let scale = 3.0 / (dim as f32).sqrt();
+        let params = AttentionParams { heads, kv_heads, head_dim: dim, capacity, scale, soft_cap, window };
+        let cols = (heads * dim) as usize;
+        let mut data = vec![
+            pick(&f32s(&values(44, rows * cols)), rows, &part),
+            cache(kv, 45, 2, kv_heads, capacity, dim),
+            cache(kv, 46, 2, kv_heads, capacity, dim),
+        ];
+        data.extend(outputs(out, part.len(), cols));
+        let shape = Shape::tokens(mixed_rows(rows, first)[part].to_vec(), 1, capacity, 2);
+        Case::new(Kernel::Attention { kv, out }, params, shape, data)
+    })
 }
 
 pub fn cache_moves() -> Vec<Case> {

@@ -1,0 +1,50 @@
+//! Halves to floats, rows to columns: how attention wants its keys.
+
+use std::arch::x86_64::*;
+
+use super::avx2::simd;
+use crate::panel::F16x;
+
+/// [`super::Lanes::transpose_halves`]
+///
+/// # Safety
+/// Sixteen halves can be read at each row.
+#[inline(always)]
+pub(crate) unsafe fn transpose_halves(rows: &[*const u8; 16], to: &mut [F16x; 16]) {
+    for half in 0..2 {
+        let mut v = [simd!(_mm256_setzero_si256()); 8];
+        for i in 0..8 {
+            v[i] = simd!(_mm256_loadu_si256(rows[half * 8 + i].cast()));
+        }
+        for (i, v) in columns(v).into_iter().enumerate() {
+            simd!({
+                let (low, high) = (_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
+                _mm256_store_ps(to[i].0.as_mut_ptr().add(half * 8), _mm256_cvtph_ps(low));
+                _mm256_store_ps(to[i + 8].0.as_mut_ptr().add(half * 8), _mm256_cvtph_ps(high));
+            });
+        }
+    }
+}
+
+/// Columns i and i + 8 of eight rows, in the halves of register i.
+#[inline(always)]
+fn columns(v: [__m256i; 8]) -> [__m256i; 8] {
+    simd!({
+        let (mut pairs, mut fours, mut all) = (v, v, v);
+        for i in 0..4 {
+            pairs[2 * i] = _mm256_unpacklo_epi16(v[2 * i], v[2 * i + 1]);
+            pairs[2 * i + 1] = _mm256_unpackhi_epi16(v[2 * i], v[2 * i + 1]);
+        }
+        for i in [0, 4] {
+            for j in 0..2 {
+                fours[i + 2 * j] = _mm256_unpacklo_epi32(pairs[i + j], pairs[i + j + 2]);
+                fours[i + 2 * j + 1] = _mm256_unpackhi_epi32(pairs[i + j], pairs[i + j + 2]);
+            }
+        }
+        for i in 0..4 {
+            all[2 * i] = _mm256_unpacklo_epi64(fours[i], fours[i + 4]);
+            all[2 * i + 1] = _mm256_unpackhi_epi64(fours[i], fours[i + 4]);
+        }
+        all
+    })
+}

@@ -1,0 +1,451 @@
+//! One run of rows of one slot against one kv head.
+
+use std::ops::Range;
+
+use akunu_plan::params::AttentionParams;
+use akunu_plan::{Kernel, KvType, Row, q8};
+
+use super::product::Product;
+use super::seen;
+use crate::command::Command;
+use crate::isa::Lanes;
+use crate::kernels::cache::Cache;
+use crate::kernels::put_q8;
+use crate::math::{exp, soft_cap};
+use crate::panel::{KV_TILE, MAX_HEAD, SCORES, SEGMENT, Scratch, Softmax};
+
+const EMPTY: Softmax = Softmax { m: f32::NEG_INFINITY, l: 0.0 };
+
+/// (row, head) pairs are its states, row by row.
+pub(super) struct Job<'a> {
+    pub(super) command: &'a Command,
+    pub(super) p: AttentionParams,
+    pub(super) cache: Cache,
+    /// All rows of the pass; the run is `rows`.
+    pub(super) all: &'a [Row],
+    pub(super) rows: Range<usize>,
+    pub(super) kv_head: usize,
+    /// Query heads.
+    pub(super) heads: Range<usize>,
+}
+
+impl Job<'_> {
+    fn states(&self) -> usize {
+        self.rows.len() * self.heads.len()
+    }
+
+    /// Everything of these rows.
+    #[inline(always)]
+    pub(super) unsafe fn run<V: Lanes>(&self, scratch: &mut Scratch, segments: Range<usize>) {
+        // SAFETY: all of this stays within the rows' own positions and this worker's scratch.
+        unsafe {
+            self.begin::<V>(scratch);
+            let from = (&raw const scratch.segment).cast::<f32>();
+            for segment in segments {
+                self.segment::<V>(scratch, segment);
+                for state in 0..self.states() {
+                    let softmax = scratch.segment_softmax[state];
+                    self.merge::<V>(scratch, state, softmax, from.add(state * self.cache.padded()));
+                }
+            }
+            self.finish::<V>(scratch);
+        }
+    }
+
+    /// One segment, to be merged with the others by whoever comes last.
+    #[inline(always)]
+    pub(super) unsafe fn partial<V: Lanes>(&self, scratch: &mut Scratch, segment: usize, to: *mut f32) {
+        let (states, padded) = (self.states(), self.cache.padded());
+        // SAFETY: as in `run`; the place has room for every state's head, m and l.
+        unsafe {
+            self.begin::<V>(scratch);
+            self.segment::<V>(scratch, segment);
+            (&raw const scratch.segment).cast::<f32>().copy_to_nonoverlapping(to, states * padded);
+            let softmax = to.add(states * padded).cast::<Softmax>();
+            (&raw const scratch.segment_softmax).cast::<Softmax>().copy_to_nonoverlapping(softmax, states);
+        }
+    }
+
+    /// The end of `count` partial results, `stride` elements apart.
+    #[inline(always)]
+    pub(super) unsafe fn join<V: Lanes>(
+        &self,
+        scratch: &mut Scratch,
+        partials: *const f32,
+        stride: usize,
+        count: usize,
+    ) {
+        let (states, padded) = (self.states(), self.cache.padded());
+        // SAFETY: the partial results are all there, as in `partial`.
+        unsafe {
+            scratch.total_softmax[..states].fill(EMPTY);
+            for i in 0..count {
+                let from = partials.add(i * stride);
+                for state in 0..states {
+                    let softmax = *from.add(states * padded).cast::<Softmax>().add(state);
+                    self.merge::<V>(scratch, state, softmax, from.add(state * padded));
+                }
+            }
+            self.finish::<V>(scratch);
+        }
+    }
+
+    /// Queries into the scratch, scaled and padded; totals empty.
+    #[inline(always)]
+    unsafe fn begin<V: Lanes>(&self, scratch: &mut Scratch) {
+        let (dim, padded) = (self.cache.head_dim, self.cache.padded());
+        let to = (&raw mut scratch.q).cast::<f32>();
+        for (i, row) in self.rows.clone().enumerate() {
+            for (h, head) in self.heads.clone().enumerate() {
+                let state = i * self.heads.len() + h;
+                for at in (0..dim).step_by(16) {
+                    // SAFETY: within the row's heads; states have room for their padded heads.
+                    unsafe {
+                        let from = self.command.f32s(0).add((row * self.p.heads as usize + head) * dim + at);
+                        let q = V::load_n(from, 16.min(dim - at)).mul(V::splat(self.p.scale));
+                        q.store(to.add(state * padded + at));
+                    }
+                }
+                scratch.total_softmax[state] = EMPTY;
+            }
+        }
+    }
+
+    /// Every state's `m`, `l` and `acc` of one segment.
+    #[inline(always)]
+    unsafe fn segment<V: Lanes>(&self, scratch: &mut Scratch, segment: usize) {
+        let start = segment * SEGMENT;
+        let (mut first, mut end) = (SEGMENT, 0);
+        for (i, row) in self.rows.clone().enumerate() {
+            let seen = seen(&self.p, &self.all[row]);
+            let (a, b) = (seen.start.max(start) - start, seen.end.clamp(start, start + SEGMENT) - start);
+            let part = if a < b { (a, b) } else { (SEGMENT, 0) };
+            (first, end) = (first.min(part.0), end.max(part.1));
+            let states = i * self.heads.len()..(i + 1) * self.heads.len();
+            scratch.seen[states].fill(part);
+        }
+        let tiles = first / KV_TILE..end.div_ceil(KV_TILE);
+        // SAFETY: only positions that some row sees are read.
+        unsafe {
+            for pass in [Pass::Keys, Pass::Values] {
+                if matches!(pass, Pass::Values) {
+                    self.weigh::<V>(scratch);
+                }
+                for tile in tiles.clone() {
+                    let at = tile * KV_TILE;
+                    let next = match pass {
+                        Pass::Keys if tile + 1 == tiles.end => self.place(Pass::Values, start, tiles.start),
+                        Pass::Values if tile + 1 == tiles.end => self.place(Pass::Keys, start, tile + 1),
+                        pass => self.place(pass, start, tile + 1),
+                    };
+                    let tile = Tile { from: self.place(pass, start, tile), next, first: at };
+                    self.load::<V>(scratch, pass, &tile, first.max(at)..end.min(at + KV_TILE));
+                    self.tile::<V>(scratch, pass, at);
+                }
+            }
+        }
+    }
+
+    /// Where tile `tile` of the segment at `start` is; it need not be in the cache.
+    fn place(&self, pass: Pass, start: usize, tile: usize) -> *const u8 {
+        let slot = self.all[self.rows.start].slot as usize;
+        let offset = self.cache.offset(slot, self.kv_head, start + tile * KV_TILE);
+        self.command.bindings[pass as usize].wrapping_add(offset)
+    }
+
+    /// Keys or values of positions `part` of a segment, all in one tile, as f32.
+    #[inline(always)]
+    unsafe fn load<V: Lanes>(&self, scratch: &mut Scratch, pass: Pass, tile: &Tile, part: Range<usize>) {
+        // SAFETY: positions are below the rows' kv_len, and so within the cache.
+        unsafe {
+            match pass {
+                Pass::Keys => {
+                    for sixteen in [tile.first, tile.first + 16] {
+                        let part = part.start.max(sixteen)..part.end.min(sixteen + 16);
+                        if !part.is_empty() {
+                            self.keys::<V>(scratch, tile, sixteen, &part);
+                        }
+                    }
+                }
+                Pass::Values => {
+                    let (row, padded) = (self.cache.row, self.cache.padded());
+                    for position in part {
+                        let i = position - tile.first;
+                        tile.prefetch::<V>(i * row..(i + 1) * row);
+                        let to = (&raw mut scratch.v).cast::<f32>().add(i * padded);
+                        self.cache.load::<V>(tile.from.wrapping_add(i * row), to, 16);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Sixteen positions' keys, transposed: those outside `part` repeat others and are of no meaning.
+    #[inline(always)]
+    unsafe fn keys<V: Lanes>(&self, scratch: &mut Scratch, tile: &Tile, sixteen: usize, part: &Range<usize>) {
+        let (row, dim, padded) = (self.cache.row, self.cache.head_dim, self.cache.padded());
+        let mut rows = [tile.from; 16];
+        for i in 0..16 {
+            let position = (sixteen + i).clamp(part.start, part.end - 1);
+            rows[i] = tile.from.wrapping_add((position - tile.first) * row);
+        }
+        let to = &mut scratch.k[(sixteen - tile.first) / 16 * MAX_HEAD..][..padded];
+        let halves = self.cache.kv == KvType::F16 && dim == padded;
+        if !halves {
+            for i in 0..16 {
+                // SAFETY: one of the positions that can be read; a sixteen of its head for each sixteen rows.
+                unsafe { self.cache.load::<V>(rows[i], (&raw mut scratch.block[i]).cast(), 256) };
+            }
+        }
+        let (blocks, _) = scratch.block.as_chunks::<16>();
+        for (i, to) in to.as_chunks_mut::<16>().0.iter_mut().enumerate() {
+            let ahead = (sixteen - tile.first) * row + i * 16 * row / (padded / 16);
+            tile.prefetch::<V>(ahead..ahead + 16 * row / (padded / 16));
+            if halves {
+                // SAFETY: sixteen halves of each row.
+                unsafe { V::transpose_halves(&rows, to) };
+                for row in &mut rows {
+                    *row = row.wrapping_add(32);
+                }
+            } else {
+                V::transpose(&blocks[i], to);
+            }
+        }
+    }
+
+    /// A loaded tile's products with every state that sees any of it. Position `at` of the segment is its first.
+    #[inline(always)]
+    unsafe fn tile<V: Lanes>(&self, scratch: &mut Scratch, pass: Pass, at: usize) {
+        let states = self.states();
+        let mut first = 0;
+        while first < states {
+            let left = states - first;
+            // Blocks of about the same size.
+            let count = left.div_ceil(left.div_ceil(Product::most_rows::<V>()));
+            let (mut union, mut common) = ((SEGMENT, 0), (0, SEGMENT));
+            for (start, end) in &scratch.seen[first..first + count] {
+                union = (union.0.min(*start), union.1.max(*end));
+                common = (common.0.max(*start), common.1.min(*end));
+            }
+            let clip = |(start, end): (usize, usize)| (start.max(at), end.min(at + KV_TILE));
+            let (union, common) = (clip(union), clip(common));
+            if union.0 < union.1 {
+                // SAFETY: states have their places, and the tile what they see.
+                unsafe {
+                    match pass {
+                        Pass::Keys => self.scores::<V>(scratch, first, count, at, union),
+                        Pass::Values => self.add_values::<V>(scratch, first, count, at, common),
+                    }
+                }
+            }
+            first += count;
+        }
+    }
+
+    /// Scores of positions `part`, in whole sixteens: what a state does not see there is of no meaning.
+    #[inline(always)]
+    unsafe fn scores<V: Lanes>(
+        &self,
+        scratch: &mut Scratch,
+        first: usize,
+        count: usize,
+        at: usize,
+        part: (usize, usize),
+    ) {
+        let padded = self.cache.padded();
+        let sixteen = (part.0 - at) / 16;
+        let sixteens = (part.1 - at).div_ceil(16) - sixteen;
+        // SAFETY: as the caller promises.
+        unsafe {
+            let product = Product {
+                a: (&raw const scratch.q).cast::<f32>().add(first * padded),
+                a_stride: padded,
+                b: (&raw const scratch.k).cast::<f32>().add(sixteen * MAX_HEAD * 16),
+                b_stride: 16,
+                b_apart: MAX_HEAD * 16,
+                n: self.cache.head_dim,
+                to: (&raw mut scratch.scores).cast::<f32>().add(first * SCORES + at + sixteen * 16),
+                to_stride: SCORES,
+                adds: false,
+            };
+            product.multiply::<V>(count, sixteens);
+        }
+    }
+
+    /// Values by weights: those that all of the states see together, what only some see one by one. A weight of 0 would not
+    /// do, since a value may be infinite.
+    #[inline(always)]
+    unsafe fn add_values<V: Lanes>(
+        &self,
+        scratch: &mut Scratch,
+        first: usize,
+        count: usize,
+        at: usize,
+        mut common: (usize, usize),
+    ) {
+        let padded = self.cache.padded();
+        if common.0 >= common.1 {
+            common = (at + KV_TILE, at + KV_TILE);
+        }
+        // Before what is common, that, and after it.
+        for step in 0..2 * count + 1 {
+            let (state, states, part) = if step == count {
+                (first, count, common)
+            } else {
+                let state = first + step % (count + 1);
+                let (start, end) = scratch.seen[state];
+                let (start, end) = (start.max(at), end.min(at + KV_TILE));
+                let before = (start, end.min(common.0));
+                (state, 1, if step < count { before } else { (start.max(common.1), end) })
+            };
+            if part.0 >= part.1 {
+                continue;
+            }
+            // SAFETY: as the caller promises.
+            unsafe {
+                let product = Product {
+                    a: (&raw const scratch.scores).cast::<f32>().add(state * SCORES + part.0),
+                    a_stride: SCORES,
+                    b: (&raw const scratch.v).cast::<f32>().add((part.0 - at) * padded),
+                    b_stride: padded,
+                    b_apart: 16,
+                    n: part.1 - part.0,
+                    to: (&raw mut scratch.segment).cast::<f32>().add(state * padded),
+                    to_stride: padded,
+                    adds: true,
+                };
+                product.multiply::<V>(states, padded / 16);
+            }
+        }
+    }
+
+    /// Scores to weights, for every state; sums begin at 0.
+    #[inline(always)]
+    unsafe fn weigh<V: Lanes>(&self, scratch: &mut Scratch) {
+        let padded = self.cache.padded();
+        for state in 0..self.states() {
+            let (start, end) = scratch.seen[state];
+            if start >= end {
+                scratch.segment_softmax[state] = EMPTY;
+                continue;
+            }
+            let scores = &mut scratch.scores[state * SCORES..(state + 1) * SCORES];
+            let (first, last) = (start / 16 * 16, end.next_multiple_of(16));
+            if self.p.soft_cap != 0.0 {
+                for at in (first..last).step_by(16) {
+                    let at = scores[at..].as_mut_ptr();
+                    // SAFETY: a whole sixteen of this state's scores.
+                    unsafe { soft_cap(self.p.soft_cap, V::load(at)).store(at) };
+                }
+            }
+            scores[first..start].fill(f32::NEG_INFINITY);
+            scores[end..last].fill(f32::NEG_INFINITY);
+            // SAFETY: as above.
+            unsafe {
+                let scores = scores.as_mut_ptr();
+                let mut most = V::splat(f32::NEG_INFINITY);
+                for at in (first..last).step_by(16) {
+                    most = V::load(scores.add(at)).max(most);
+                }
+                let m = most.max_lane();
+                let mut sum = V::zero();
+                for at in (first..last).step_by(16) {
+                    let p = exp(V::load(scores.add(at)).sub(V::splat(m)));
+                    p.store(scores.add(at));
+                    sum = sum.add(p);
+                }
+                scratch.segment_softmax[state] = Softmax { m, l: sum.sum() };
+                let acc = (&raw mut scratch.segment).cast::<f32>().add(state * padded);
+                for at in (0..padded).step_by(16) {
+                    V::zero().store(acc.add(at));
+                }
+            }
+        }
+    }
+
+    /// Adds one state's next segment to its total.
+    #[inline(always)]
+    unsafe fn merge<V: Lanes>(&self, scratch: &mut Scratch, state: usize, s: Softmax, from: *const f32) {
+        let (t, padded) = (scratch.total_softmax[state], self.cache.padded());
+        if !s.is_used() {
+            return;
+        }
+        // SAFETY: the state's place, and a padded head at `from`.
+        unsafe {
+            let to = (&raw mut scratch.total).cast::<f32>().add(state * padded);
+            if !t.is_used() {
+                from.copy_to_nonoverlapping(to, padded);
+                scratch.total_softmax[state] = s;
+                return;
+            }
+            let m = if s.m > t.m { s.m } else { t.m };
+            let (old, new) = (exp(V::splat(t.m - m)), exp(V::splat(s.m - m)));
+            let mut l = [0.0_f32; 16];
+            V::splat(s.l).fma(new, V::splat(t.l).mul(old)).store(l.as_mut_ptr());
+            for at in (0..padded).step_by(16) {
+                V::load(from.add(at)).fma(new, V::load(to.add(at)).mul(old)).store(to.add(at));
+            }
+            scratch.total_softmax[state] = Softmax { m, l: l[0] };
+        }
+    }
+
+    /// Divides by the sums and writes the forms that are asked for.
+    #[inline(always)]
+    unsafe fn finish<V: Lanes>(&self, scratch: &mut Scratch) {
+        let Kernel::Attention { out: form, .. } = self.command.kernel else { return };
+        let (dim, padded) = (self.cache.head_dim, self.cache.padded());
+        let cols = self.p.heads as usize * dim;
+        let q8_binding = 4 + usize::from(form.f32());
+        // SAFETY: rows are within the table's; a group of heads is whole q8 blocks where those are asked for.
+        unsafe {
+            for (i, row) in self.rows.clone().enumerate() {
+                // Queries are done with: their place takes the heads side by side.
+                let out = (&raw mut scratch.q).cast::<f32>();
+                for h in 0..self.heads.len() {
+                    let state = i * self.heads.len() + h;
+                    let total = (&raw const scratch.total).cast::<f32>().add(state * padded);
+                    let inverse = V::splat(1.0 / scratch.total_softmax[state].l);
+                    for at in (0..dim).step_by(16) {
+                        let n = 16.min(dim - at);
+                        V::load(total.add(at)).mul(inverse).store_n(out.add(h * dim + at), n);
+                    }
+                }
+                let (first, count) = (self.heads.start * dim, self.heads.len() * dim);
+                if form.f32() {
+                    self.command.f32s(4).add(row * cols + first).copy_from_nonoverlapping(out, count);
+                }
+                if form.q8() {
+                    let to = self.command.bindings[q8_binding].add(row * q8::row_bytes(cols));
+                    for block in 0..count / q8::BLOCK {
+                        put_q8::<V>(to, cols, first / q8::BLOCK + block, out.add(block * q8::BLOCK));
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Numbered as their bindings.
+#[derive(Clone, Copy)]
+enum Pass {
+    Keys = 1,
+    Values = 2,
+}
+
+/// Keys or values of [`KV_TILE`] positions in the cache.
+struct Tile {
+    from: *const u8,
+    /// What will be read next, to be on its way while this is multiplied.
+    next: *const u8,
+    /// Its first position in the segment.
+    first: usize,
+}
+
+impl Tile {
+    #[inline(always)]
+    fn prefetch<V: Lanes>(&self, bytes: Range<usize>) {
+        for at in bytes.step_by(64) {
+            V::prefetch(self.next.wrapping_add(at));
+        }
+    }
+}
