@@ -1,35 +1,84 @@
 //! What the machine has: cores and memory.
 
-/// Physical cores that this process may use: affinity and cgroup quotas count.
+use std::path::Path;
+
+/// Threads that suit this machine: one for each physical core that this process may use, of the fast kind where there
+/// are several. Affinity and cgroup quotas count. Cores of all NUMA nodes are taken: whoever wants one node's says so by
+/// affinity (`numactl`, `taskset`).
 pub fn physical_cores() -> usize {
-    let allowed = std::thread::available_parallelism().map_or(1, usize::from);
-    distinct_cores().map_or(allowed, |cores| cores.clamp(1, allowed))
+    let most = std::thread::available_parallelism().map_or(1, usize::from);
+    let cores = allowed_cpus().and_then(|cpus| fast_cores(Path::new("/sys/devices"), &cpus));
+    cores.or_else(apple_fast_cores).map_or(most, |cores| cores.clamp(1, most))
 }
 
-/// Distinct (package, core) pairs among the processors that this thread may run on.
+/// The processors that this thread may run on.
 #[cfg(target_os = "linux")]
-fn distinct_cores() -> Option<usize> {
+fn allowed_cpus() -> Option<Vec<usize>> {
     // SAFETY: a set of bits, for which zeroes are valid.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
     // SAFETY: the set is as large as is said.
     if unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set) } != 0 {
         return None;
     }
+    // SAFETY: below the set's size.
+    let allowed = |cpu: &usize| unsafe { libc::CPU_ISSET(*cpu, &set) };
+    Some((0..libc::CPU_SETSIZE as usize).filter(allowed).collect())
+}
+
+#[cfg(not(target_os = "linux"))]
+fn allowed_cpus() -> Option<Vec<usize>> {
+    None
+}
+
+/// Distinct physical cores among `cpus`, without those much slower than the fastest. Linux lists Intel's performance
+/// cores in `cpu_core`, and tells a capacity of each processor on others.
+fn fast_cores(devices: &Path, cpus: &[usize]) -> Option<usize> {
+    let read = |path: &str| Some(std::fs::read_to_string(devices.join(path)).ok()?.trim().to_string());
+    let listed = read("cpu_core/cpus").map(|list| cpu_list(&list));
+    let capacity = |cpu: usize| -> u64 {
+        let number = read(&format!("system/cpu/cpu{cpu}/cpu_capacity")).and_then(|text| text.parse().ok());
+        number.unwrap_or(0)
+    };
+    let most = cpus.iter().map(|cpu| capacity(*cpu)).max()?;
+    let is_fast = |cpu: usize| match &listed {
+        Some(list) if cpus.iter().any(|cpu| list.contains(cpu)) => list.contains(&cpu),
+        _ => 2 * capacity(cpu) >= most,
+    };
     let mut cores = std::collections::BTreeSet::new();
-    for cpu in 0..libc::CPU_SETSIZE as usize {
-        // SAFETY: below the set's size.
-        if unsafe { libc::CPU_ISSET(cpu, &set) } {
-            let read = |what: &str| {
-                std::fs::read_to_string(format!("/sys/devices/system/cpu/cpu{cpu}/topology/{what}")).ok()
-            };
-            cores.insert((read("physical_package_id")?, read("core_id")?));
-        }
+    for cpu in cpus.iter().copied().filter(|cpu| is_fast(*cpu)) {
+        let topology = |what: &str| read(&format!("system/cpu/cpu{cpu}/topology/{what}"));
+        cores.insert((topology("physical_package_id")?, topology("core_id")?));
     }
     Some(cores.len())
 }
 
-#[cfg(not(target_os = "linux"))]
-fn distinct_cores() -> Option<usize> {
+/// `0-3,8` as the numbers in it; what is not a number is left out.
+fn cpu_list(text: &str) -> Vec<usize> {
+    let range = |part: &str| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        Some(first.trim().parse::<usize>().ok()?..=last.trim().parse::<usize>().ok()?)
+    };
+    text.split(',').filter_map(range).flatten().collect()
+}
+
+#[cfg(target_os = "macos")]
+fn apple_fast_cores() -> Option<usize> {
+    let (mut cores, mut size) = (0_i32, size_of::<i32>());
+    // SAFETY: the name ends with a zero, and the answer has the room that is said.
+    let failed = unsafe {
+        libc::sysctlbyname(
+            c"hw.perflevel0.physicalcpu".as_ptr(),
+            (&raw mut cores).cast(),
+            &mut size,
+            std::ptr::null_mut(),
+            0,
+        )
+    };
+    (failed == 0).then(|| usize::try_from(cores).ok()).flatten().filter(|cores| *cores > 0)
+}
+
+#[cfg(not(target_os = "macos"))]
+fn apple_fast_cores() -> Option<usize> {
     None
 }
 
@@ -42,4 +91,55 @@ pub(crate) fn available_bytes() -> Option<u64> {
     let group = number("/sys/fs/cgroup/memory.max")
         .map(|max| max.saturating_sub(number("/sys/fs/cgroup/memory.current").unwrap_or(0)));
     Some(group.unwrap_or(u64::MAX).min(kib * 1024))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A machine's `/sys/devices`: (core, capacity) of each processor, and the list of performance cores.
+    fn machine(name: &str, cpus: &[(usize, Option<u32>)], listed: Option<&str>) -> std::path::PathBuf {
+        let root = std::env::temp_dir().join(format!("akunu-host-{}-{name}", std::process::id()));
+        for (cpu, (core, capacity)) in cpus.iter().enumerate() {
+            let at = root.join(format!("system/cpu/cpu{cpu}"));
+            std::fs::create_dir_all(at.join("topology")).unwrap();
+            std::fs::write(at.join("topology/physical_package_id"), "0\n").unwrap();
+            std::fs::write(at.join("topology/core_id"), format!("{core}\n")).unwrap();
+            if let Some(capacity) = capacity {
+                std::fs::write(at.join("cpu_capacity"), format!("{capacity}\n")).unwrap();
+            }
+        }
+        if let Some(list) = listed {
+            std::fs::create_dir_all(root.join("cpu_core")).unwrap();
+            std::fs::write(root.join("cpu_core/cpus"), list).unwrap();
+        }
+        root
+    }
+
+    #[test]
+    fn threads_are_those_of_fast_physical_cores() {
+        let plain = [(0, None), (0, None), (1, None), (1, None)];
+        let hybrid = [(0, None), (0, None), (4, None), (4, None), (8, None), (9, None)];
+        let arm = [(0, Some(325)), (1, Some(325)), (2, Some(870)), (3, Some(1024))];
+        let all: &[usize] = &[0, 1, 2, 3];
+        for (name, cpus, listed, allowed, cores) in [
+            ("hyperthreads", &plain[..], None, all, 2),
+            ("affinity", &plain, None, &[2, 3], 1),
+            ("hybrid", &hybrid, Some("0-3\n"), &[0, 1, 2, 3, 4, 5], 2),
+            ("slow ones only", &hybrid, Some("0-3\n"), &[4, 5], 2),
+            ("capacities", &arm, None, all, 2),
+            ("slow capacities only", &arm, None, &[0, 1], 2),
+        ] {
+            let root = machine(name, cpus, listed);
+            assert_eq!(fast_cores(&root, allowed), Some(cores), "{name}");
+            std::fs::remove_dir_all(root).unwrap();
+        }
+        assert_eq!(fast_cores(Path::new("/nowhere"), all), None);
+    }
+
+    #[test]
+    fn lists_of_processors_are_read() {
+        assert_eq!(cpu_list("0-3,8,10-11\n"), [0, 1, 2, 3, 8, 10, 11]);
+        assert_eq!(cpu_list(""), [0; 0]);
+    }
 }

@@ -1,14 +1,13 @@
 //! Buffers: zeroed memory of the device's own, or a model's file where it is mapped.
 
-use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
 
 use akunu_format::Region;
 
-/// Zeroed, aligned to a cache line.
+/// Zeroed, aligned to a cache line. What is large comes from the system page by page as it is first touched, in huge pages
+/// where the system offers them.
 pub(crate) struct Owned {
     start: NonNull<u8>,
-    layout: Layout,
     pub(crate) bytes: usize,
 }
 
@@ -20,11 +19,8 @@ unsafe impl Sync for Owned {}
 impl Owned {
     pub(crate) fn zeroed(bytes: u64) -> Option<Owned> {
         let bytes = usize::try_from(bytes).ok()?;
-        // One byte at least: a layout of none may not be allocated.
-        let layout = Layout::from_size_align(bytes.max(1), 64).ok()?;
-        // SAFETY: the layout is not empty.
-        let start = NonNull::new(unsafe { alloc_zeroed(layout) })?;
-        Some(Owned { start, layout, bytes })
+        let start = if is_mapped(bytes) { pages::map(bytes)? } else { heap::zeroed(bytes)? };
+        Some(Owned { start, bytes })
     }
 
     pub(crate) fn start(&self) -> *mut u8 {
@@ -34,8 +30,101 @@ impl Owned {
 
 impl Drop for Owned {
     fn drop(&mut self) {
-        // SAFETY: allocated with this layout, and nobody holds a pointer past the device.
-        unsafe { dealloc(self.start.as_ptr(), self.layout) };
+        if is_mapped(self.bytes) {
+            pages::unmap(self.start, self.bytes);
+        } else {
+            heap::free(self.start, self.bytes);
+        }
+    }
+}
+
+fn is_mapped(bytes: usize) -> bool {
+    cfg!(unix) && bytes >= 1 << 16
+}
+
+mod heap {
+    use std::alloc::{Layout, alloc_zeroed, dealloc};
+    use std::ptr::NonNull;
+
+    fn layout(bytes: usize) -> Option<Layout> {
+        // One byte at least: a layout of none may not be allocated.
+        Layout::from_size_align(bytes.max(1), 64).ok()
+    }
+
+    pub(super) fn zeroed(bytes: usize) -> Option<NonNull<u8>> {
+        // SAFETY: the layout is not empty.
+        NonNull::new(unsafe { alloc_zeroed(layout(bytes)?) })
+    }
+
+    pub(super) fn free(start: NonNull<u8>, bytes: usize) {
+        if let Some(layout) = layout(bytes) {
+            // SAFETY: allocated with this layout, and nobody holds a pointer past the device.
+            unsafe { dealloc(start.as_ptr(), layout) };
+        }
+    }
+}
+
+#[cfg(unix)]
+mod pages {
+    use std::ptr::{NonNull, null_mut};
+
+    const HUGE: usize = 2 << 20;
+
+    pub(super) fn map(bytes: usize) -> Option<NonNull<u8>> {
+        if bytes < HUGE {
+            return reserve(bytes);
+        }
+        // Room to begin at a huge page; the rest goes back.
+        let all = reserve(bytes.checked_add(HUGE)?)?;
+        let before = all.align_offset(HUGE);
+        // SAFETY: `before` < HUGE, so all three parts are inside what was mapped.
+        let (start, end) =
+            unsafe { (all.add(before), all.add(before + bytes.next_multiple_of(page_size()))) };
+        if before > 0 {
+            unmap(all, before);
+        }
+        let left = all.addr().get() + bytes + HUGE;
+        if left > end.addr().get() {
+            unmap(end, left - end.addr().get());
+        }
+        #[cfg(target_os = "linux")]
+        // SAFETY: this mapping; only advice, and an answer of no changes nothing.
+        unsafe {
+            libc::madvise(start.as_ptr().cast(), bytes, libc::MADV_HUGEPAGE);
+        }
+        Some(start)
+    }
+
+    fn page_size() -> usize {
+        // SAFETY: no conditions.
+        usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(1 << 12)
+    }
+
+    fn reserve(bytes: usize) -> Option<NonNull<u8>> {
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANON;
+        // SAFETY: a new mapping of nothing, where the system wants it.
+        let start = unsafe { libc::mmap(null_mut(), bytes, protection, flags, -1, 0) };
+        if start == libc::MAP_FAILED { None } else { NonNull::new(start.cast()) }
+    }
+
+    /// From a page's beginning; whole pages go.
+    pub(super) fn unmap(start: NonNull<u8>, bytes: usize) {
+        // SAFETY: mapped above, and nobody holds a pointer past the device.
+        unsafe { libc::munmap(start.as_ptr().cast(), bytes) };
+    }
+}
+
+#[cfg(not(unix))]
+mod pages {
+    use std::ptr::NonNull;
+
+    pub(super) fn map(bytes: usize) -> Option<NonNull<u8>> {
+        super::heap::zeroed(bytes)
+    }
+
+    pub(super) fn unmap(start: NonNull<u8>, bytes: usize) {
+        super::heap::free(start, bytes);
     }
 }
 

@@ -47,13 +47,19 @@ impl Stage {
     }
 }
 
+/// On cache lines of its own (two, since processors fetch them in pairs): who waits for one number is not to be in the
+/// way of who writes another.
+#[derive(Debug)]
+#[repr(align(128))]
+struct Alone<T>(T);
+
 #[derive(Debug)]
 pub(crate) struct Stages {
-    now: AtomicU64,
+    now: Alone<AtomicU64>,
     /// By part: the number of the stage in which it was taken last.
-    taken: Box<[AtomicU64]>,
+    taken: Box<[Alone<AtomicU64>]>,
     /// Parts of this stage that are done.
-    done: AtomicUsize,
+    done: Alone<AtomicUsize>,
     /// Threads that are parked, or about to be.
     sleepers: AtomicUsize,
     lock: Mutex<()>,
@@ -63,9 +69,9 @@ pub(crate) struct Stages {
 impl Stages {
     pub(crate) fn new(parts: usize) -> Stages {
         Stages {
-            now: AtomicU64::new(0),
-            taken: (0..parts).map(|_| AtomicU64::new(0)).collect(),
-            done: AtomicUsize::new(0),
+            now: Alone(AtomicU64::new(0)),
+            taken: (0..parts).map(|_| Alone(AtomicU64::new(0))).collect(),
+            done: Alone(AtomicUsize::new(0)),
             sleepers: AtomicUsize::new(0),
             lock: Mutex::new(()),
             wake: Condvar::new(),
@@ -73,7 +79,7 @@ impl Stages {
     }
 
     pub(crate) fn now(&self) -> Stage {
-        Stage(self.now.load(Ordering::Acquire))
+        Stage(self.now.0.load(Ordering::Acquire))
     }
 
     /// Starts the first stage of a submission. Only when none is running; what was written before is visible to
@@ -88,7 +94,7 @@ impl Stages {
         let (before, number) = (stage.number() - 1, stage.number());
         let parts = self.taken.len();
         (worker..worker + parts).map(|part| part % parts).find(|&part| {
-            let taken = &self.taken[part];
+            let taken = &self.taken[part].0;
             taken.load(Ordering::Relaxed) == before
                 && taken.compare_exchange(before, number, Ordering::AcqRel, Ordering::Relaxed).is_ok()
         })
@@ -97,16 +103,16 @@ impl Stages {
     /// A part that was taken is done. Whoever finishes the last one runs `next`, which says whether there is another
     /// stage: everything done in the parts is visible to it, and what it does to those who take the next ones.
     pub(crate) fn finish(&self, stage: Stage, next: impl FnOnce() -> bool) {
-        if self.done.fetch_add(1, Ordering::AcqRel) + 1 < self.taken.len() {
+        if self.done.0.fetch_add(1, Ordering::AcqRel) + 1 < self.taken.len() {
             return;
         }
-        self.done.store(0, Ordering::Relaxed);
+        self.done.0.store(0, Ordering::Relaxed);
         let number = stage.number();
         self.publish(if next() { Stage::running(number + 1) } else { Stage::over(number) });
     }
 
     fn publish(&self, stage: Stage) {
-        self.now.store(stage.0, Ordering::Release);
+        self.now.0.store(stage.0, Ordering::Release);
         // A read-modify-write, as the sleepers' own is: whichever of the two comes second sees the first, so either
         // the sleeper sees the new stage, or it is seen here and woken.
         if self.sleepers.fetch_add(0, Ordering::AcqRel) > 0 {

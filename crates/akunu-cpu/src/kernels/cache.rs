@@ -136,7 +136,7 @@ pub(crate) unsafe fn kv_shift<V: Lanes>(command: &Command, context: &Context) {
                 for position in keep + drop..len {
                     let key = (&raw mut (*context.scratch).head).cast::<f32>();
                     cache.load::<V>(k.add(position * cache.row), key, 16);
-                    turn(key, style, p.rope_dims as usize, &angles);
+                    turn::<V>(key, style, p.rope_dims as usize, &angles);
                     cache.store::<V>(key, k.add((position - drop) * cache.row));
                 }
                 let moved = (len - keep - drop) * cache.row;
@@ -161,9 +161,9 @@ unsafe fn shift_angles(command: &Command, p: &KvMoveParams, drop: usize) -> Angl
 }
 
 #[inline(always)]
-unsafe fn turn(key: *mut f32, style: RopeStyle, dims: usize, angles: &Angles) {
+unsafe fn turn<V: Lanes>(key: *mut f32, style: RopeStyle, dims: usize, angles: &Angles) {
     // SAFETY: the head has at least `dims` elements, and an angle for each pair.
-    unsafe { rotate(key, style, dims, angles.as_ptr()) };
+    unsafe { rotate::<V>(key, style, dims, angles.as_ptr()) };
 }
 
 /// The row copies `kv_len` positions of slot `token` to its own.

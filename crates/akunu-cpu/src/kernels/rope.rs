@@ -33,21 +33,65 @@ pub(crate) unsafe fn rope_angles(command: &Command, context: &Context) {
 /// # Safety
 /// `dims` elements at `head` and as many at `angles`.
 #[inline(always)]
-pub(crate) unsafe fn rotate(head: *mut f32, style: RopeStyle, dims: usize, angles: *const f32) {
-    let (step, apart) = match style {
-        RopeStyle::Interleaved => (2, 1),
-        RopeStyle::HalfSplit => (1, dims / 2),
-    };
-    for pair in 0..dims / 2 {
-        // SAFETY: both elements of the pair are below `dims`.
-        unsafe {
-            let (cos, sin) = (*angles.add(pair * 2), *angles.add(pair * 2 + 1));
-            let (a, b) = (head.add(pair * step), head.add(pair * step + apart));
-            let (x, y) = (*a, *b);
-            *a = x * cos - y * sin;
-            *b = x * sin + y * cos;
+pub(crate) unsafe fn rotate<V: Lanes>(head: *mut f32, style: RopeStyle, dims: usize, angles: *const f32) {
+    let mut pair = 0;
+    // SAFETY: all pairs are below `dims / 2`.
+    unsafe {
+        while pair < dims / 2 {
+            let (count, angles) = (16.min(dims / 2 - pair), angles.add(pair * 2));
+            match (style, count) {
+                (RopeStyle::Interleaved, 16) => {
+                    let at = head.add(pair * 2);
+                    let [x, y] = turned::<V>(apart::<V>(at), apart::<V>(angles));
+                    let (mut both, mut halves) = ([0.0_f32; 32], [[0.0_f32; 16]; 2]);
+                    x.store(halves[0].as_mut_ptr());
+                    y.store(halves[1].as_mut_ptr());
+                    for i in 0..16 {
+                        (both[i * 2], both[i * 2 + 1]) = (halves[0][i], halves[1][i]);
+                    }
+                    both.as_ptr().copy_to_nonoverlapping(at, 32);
+                }
+                (RopeStyle::HalfSplit, 16) => {
+                    let (a, b) = (head.add(pair), head.add(pair + dims / 2));
+                    let [x, y] = turned::<V>([V::load(a), V::load(b)], apart::<V>(angles));
+                    x.store(a);
+                    y.store(b);
+                }
+                (style, count) => {
+                    for i in 0..count {
+                        let (cos, sin) = (*angles.add(i * 2), *angles.add(i * 2 + 1));
+                        let (a, b) = match style {
+                            RopeStyle::Interleaved => ((pair + i) * 2, (pair + i) * 2 + 1),
+                            RopeStyle::HalfSplit => (pair + i, pair + i + dims / 2),
+                        };
+                        let (x, y) = (*head.add(a), *head.add(b));
+                        *head.add(a) = x * cos - y * sin;
+                        *head.add(b) = x * sin + y * cos;
+                    }
+                }
+            }
+            pair += count;
         }
     }
+}
+
+/// Even and odd ones of 32 numbers.
+#[inline(always)]
+unsafe fn apart<V: Lanes>(from: *const f32) -> [V; 2] {
+    let (mut both, mut halves) = ([0.0_f32; 32], [[0.0_f32; 16]; 2]);
+    // SAFETY: 32 elements, as the caller promises.
+    unsafe {
+        from.copy_to_nonoverlapping(both.as_mut_ptr(), 32);
+        for i in 0..16 {
+            (halves[0][i], halves[1][i]) = (both[i * 2], both[i * 2 + 1]);
+        }
+        [V::load(halves[0].as_ptr()), V::load(halves[1].as_ptr())]
+    }
+}
+
+#[inline(always)]
+fn turned<V: Lanes>([x, y]: [V; 2], [cos, sin]: [V; 2]) -> [V; 2] {
+    [x.mul(cos).sub(y.mul(sin)), x.mul(sin).add(y.mul(cos))]
 }
 
 #[inline(always)]
@@ -104,7 +148,7 @@ unsafe fn one_head<V: Lanes>(
         } else {
             x.copy_to_nonoverlapping(to, dim);
         }
-        rotate(to, style, dims, angles);
+        rotate::<V>(to, style, dims, angles);
         if !is_q {
             cache.store::<V>(to, command.bindings[4].add(place(head - heads)));
         }

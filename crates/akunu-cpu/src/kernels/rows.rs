@@ -1,5 +1,7 @@
 //! Kernels that work along rows: embeddings, norms, elementwise ones, and the search for the best token.
 
+use std::sync::atomic::Ordering;
+
 use akunu_plan::params::{ArgmaxParams, ElementParams, EmbedParams, NormParams};
 use akunu_plan::{DType, Kernel, Row, RowSet, q8};
 
@@ -7,6 +9,7 @@ use super::{put_q8, put_q8_row};
 use crate::command::{Command, Context};
 use crate::isa::Lanes;
 use crate::math;
+use crate::panel::PARTIAL_FLOATS;
 
 /// `body` for every sixteen of `n` elements, with offset and count. A macro, because a closure would not be compiled
 /// for the instruction set of the kernel around it.
@@ -218,25 +221,84 @@ pub(crate) unsafe fn quantise<V: Lanes>(command: &Command, context: &Context) {
 #[inline(always)]
 pub(crate) unsafe fn argmax<V: Lanes>(command: &Command, context: &Context) {
     let p: ArgmaxParams = command.params();
-    let vocab = p.vocab as usize;
-    // SAFETY: asking rows are within the table's, and no two are the same; the tokens buffer has a place for each step.
+    let (vocab, asked, parts) = (p.vocab as usize, context.logit_rows, context.parts);
+    // SAFETY: asking rows are within the table's, and no two are the same. Each part has its own places among the
+    // partial results; whoever is last sees all of them, and alone writes tokens and rows.
     unsafe {
-        let tokens = command.bindings[1].cast::<u32>().add((context.step + 1) * command.logit_capacity);
-        for j in context.share(context.logit_rows) {
-            let token = best::<V>(command.f32s(0).add(j * vocab), vocab);
-            *tokens.add(j) = token;
-            if p.advance == 1 && token != u32::MAX {
-                let row =
-                    command.bindings[2].cast::<Row>().add(*command.bindings[3].cast::<u32>().add(j) as usize);
-                *row = (*row).next(token);
+        let logits = command.f32s(0);
+        if asked >= parts || asked * parts * size_of::<Best>() > PARTIAL_FLOATS * size_of::<f32>() {
+            for j in context.share(asked) {
+                found(command, context, p, j, best::<V>(logits.add(j * vocab), 0, vocab));
             }
+            return;
+        }
+        // Few rows: each is shared, in whole sixteens.
+        let share = context.share(vocab.div_ceil(16));
+        let (first, end) = (vocab.min(share.start * 16), vocab.min(share.end * 16));
+        let partials = (&raw mut (*context.shared).partials).cast::<Best>();
+        for j in 0..asked {
+            *partials.add(j * parts + context.part) =
+                best::<V>(logits.add(j * vocab + first), first, end - first);
+        }
+        let done = &(*context.shared).done[0];
+        if done.fetch_add(1, Ordering::AcqRel) + 1 < parts {
+            return;
+        }
+        done.store(0, Ordering::Relaxed);
+        for j in 0..asked {
+            let mut most = *partials.add(j * parts);
+            for part in 1..parts {
+                most = most.or(*partials.add(j * parts + part));
+            }
+            found(command, context, p, j, most);
         }
     }
 }
 
-/// The first of the largest values; `u32::MAX` where there is a NaN.
+/// Writes what asking row j found, and moves the row on to it where that is asked for.
+unsafe fn found(command: &Command, context: &Context, p: ArgmaxParams, j: usize, best: Best) {
+    // SAFETY: the tokens buffer has a place for each step, the rows buffer for each row that asks.
+    unsafe {
+        let tokens = command.bindings[1].cast::<u32>().add((context.step + 1) * command.logit_capacity);
+        *tokens.add(j) = best.token;
+        if p.advance == 1 && best.token != u32::MAX {
+            let row =
+                command.bindings[2].cast::<Row>().add(*command.bindings[3].cast::<u32>().add(j) as usize);
+            *row = (*row).next(best.token);
+        }
+    }
+}
+
+/// The best of some logits.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Best {
+    logit: f32,
+    /// The first of the largest; `u32::MAX` where there is a NaN.
+    token: u32,
+    /// Of how many.
+    count: u32,
+}
+
+impl Best {
+    /// Of both, where `next` comes after. A NaN's token wins over all others.
+    fn or(self, next: Best) -> Best {
+        let is_next = match (self.count, next.count) {
+            (0, _) => true,
+            (_, 0) => false,
+            _ => self.token != u32::MAX && (next.token == u32::MAX || next.logit > self.logit),
+        };
+        Best { count: self.count + next.count, ..if is_next { next } else { self } }
+    }
+}
+
+/// Of `n` logits, the first of which is token `first`'s.
 #[inline(always)]
-unsafe fn best<V: Lanes>(logits: *const f32, n: usize) -> u32 {
+unsafe fn best<V: Lanes>(logits: *const f32, first: usize, n: usize) -> Best {
+    let mut best = Best { logit: f32::NEG_INFINITY, token: u32::MAX, count: n as u32 };
+    if n == 0 {
+        return best;
+    }
     // SAFETY: within the row.
     unsafe {
         let mut most = padded::<V>(logits, 0, n);
@@ -247,18 +309,19 @@ unsafe fn best<V: Lanes>(logits: *const f32, n: usize) -> u32 {
             most = v.max(most);
         });
         if ordered != u32::from(u16::MAX) {
-            return u32::MAX;
+            return best;
         }
-        let most = V::splat(most.max_lane());
+        best.logit = most.max_lane();
         let mut at = 0;
         while at < n {
-            let found = padded::<V>(logits, at, n).eq_mask(most);
+            let found = padded::<V>(logits, at, n).eq_mask(V::splat(best.logit));
             if found != 0 {
-                return at as u32 + found.trailing_zeros();
+                best.token = (first + at) as u32 + found.trailing_zeros();
+                return best;
             }
             at += 16;
         }
-        u32::MAX
+        best
     }
 }
 

@@ -240,6 +240,12 @@ pub fn asking() -> Vec<Case> {
         let shape = shape.asking(vec![0, 2, 3, 5]);
         let params = ArgmaxParams { vocab: vocab as u32, advance };
         cases.push(Case::new(Kernel::Argmax, params, shape, vec![f32s(&logits)]));
+        // One row, which several workers share.
+        for row in 0..4 {
+            let one = f32s(&logits[row * vocab..(row + 1) * vocab]);
+            let shape = Shape::tokens(vec![Row::causal(0, 7, 0)], vocab as u32, 9, 1).asking(vec![0]);
+            cases.push(Case::new(Kernel::Argmax, params, shape, vec![one]));
+        }
     }
     cases
 }
