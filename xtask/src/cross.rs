@@ -70,7 +70,7 @@ fn test_arm() -> Result<()> {
     for processor in PROCESSORS {
         println!("tests for {ARM}, on the emulator's {processor}");
         let mut command = cargo(&["test", "--locked", "--package", "akunu-cpu", "--target", ARM]);
-        command.args(["--lib", "--test", "same_bits", "--test", "quantised"]);
+        command.args(["--test", "same_bits", "--test", "quantised"]);
         command.args(["--", "--skip", "any_number_of_threads", "--skip", "rows_together"]);
         command.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", LINKER).env(
             "CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER",

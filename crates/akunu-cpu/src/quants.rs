@@ -168,8 +168,17 @@ simple!(Q80, Q8_0, signed true, offset 0, max 128, min Min::None, |w, i| read!(w
 simple!(Iq4Nl, IQ4NL, signed true, offset 0, max 127, min Min::None,
     |w, i| IQ4[usize::from(nibbles(w.wrapping_add(2), i))]);
 
-/// Codes of [`FP4`] from zero up: bytes without a sign multiply faster.
-pub(crate) const FP4_OFFSET: i8 = 12;
+/// [`FP4`] from zero up: bytes without a sign multiply faster.
+pub(crate) const FP4_RAISED: [i8; 16] = {
+    let mut raised = FP4;
+    let mut i = 0;
+    while i < 16 {
+        raised[i] += FP4_OFFSET;
+        i += 1;
+    }
+    raised
+};
+const FP4_OFFSET: i8 = 12;
 
 pub(crate) struct Mxfp4;
 impl Quant for Mxfp4 {
@@ -181,7 +190,7 @@ impl Quant for Mxfp4 {
     #[inline(always)]
     unsafe fn quants(w: *const u8, b: usize) -> [i8; 32] {
         let w = w.wrapping_add(b * 17 + 1);
-        std::array::from_fn(|i| FP4[usize::from(nibbles(w, i))] + FP4_OFFSET)
+        std::array::from_fn(|i| FP4_RAISED[usize::from(nibbles(w, i))])
     }
 
     #[inline(always)]

@@ -59,6 +59,11 @@ impl Multiply {
                 _ => {}
             }
         }
+        #[cfg(target_arch = "aarch64")]
+        if self == Multiply::Int8 && matches!(isa, Isa::NeonDotProd | Isa::NeonI8mm) {
+            // SAFETY: as above.
+            return unsafe { arm::int8_dotprod(operands) };
+        }
         let _ = isa;
         match self {
             Multiply::Int8 => int8_plain(operands),
@@ -92,6 +97,39 @@ fn f32_plain(operands: &Operands) -> u64 {
     }
     std::hint::black_box(sums);
     2 * (BYTES / 4) as u64
+}
+
+#[cfg(target_arch = "aarch64")]
+mod arm {
+    use std::arch::aarch64::*;
+    use std::arch::asm;
+
+    use super::{BYTES, Operands};
+
+    /// # Safety
+    /// The processor has FEAT_DotProd.
+    #[target_feature(enable = "neon,dotprod")]
+    pub(super) unsafe fn int8_dotprod(operands: &Operands) -> u64 {
+        let w = vdupq_n_s8(3);
+        let mut sums = [vdupq_n_s32(0); 8];
+        for at in (0..BYTES).step_by(8 * 16) {
+            for (i, sum) in sums.iter_mut().enumerate() {
+                // SAFETY: within the operands, whose size is a multiple.
+                unsafe {
+                    let x = vld1q_s8(operands.0.as_ptr().add(at + i * 16).cast());
+                    asm!(
+                        "sdot {sum:v}.4s, {w:v}.16b, {x:v}.16b",
+                        sum = inout(vreg) *sum,
+                        w = in(vreg) w,
+                        x = in(vreg) x,
+                        options(pure, nomem, nostack),
+                    );
+                }
+            }
+        }
+        std::hint::black_box(sums);
+        2 * BYTES as u64
+    }
 }
 
 #[cfg(target_arch = "x86_64")]

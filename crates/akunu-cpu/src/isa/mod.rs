@@ -9,6 +9,12 @@ pub(crate) mod amx;
 pub(crate) mod avx2;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx512;
+#[cfg(target_arch = "aarch64")]
+pub(crate) mod neon;
+#[cfg(target_arch = "aarch64")]
+pub(crate) mod neon_dots;
+#[cfg(target_arch = "aarch64")]
+mod neon_quants;
 pub(crate) mod scalar;
 pub(crate) mod table;
 #[cfg(target_arch = "x86_64")]
@@ -36,19 +42,27 @@ pub enum Isa {
     Avx512,
     /// AVX-512, and integer matrix products of many rows on AMX's tiles.
     Amx,
+    /// NEON, which every 64-bit ARM processor has.
+    Neon,
+    /// NEON with FEAT_DotProd.
+    NeonDotProd,
+    /// NEON with FEAT_DotProd and FEAT_I8MM.
+    NeonI8mm,
 }
 
 /// Why an instruction set cannot be had.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IsaError {
-    #[error("AKUNU_ISA={0} is not an instruction set; use one of scalar, avx2, avx512, amx")]
+    #[error("AKUNU_ISA={0} is not an instruction set; use one of {names}", names = names())]
     Unknown(String),
     #[error("this processor does not have {}; the best it has is {}", .asked.name(), .best.name())]
     Unavailable { asked: Isa, best: Isa },
 }
 
 impl Isa {
-    pub const ALL: [Isa; 4] = [Isa::Scalar, Isa::Avx2, Isa::Avx512, Isa::Amx];
+    /// Worst first, as far as one processor can have them.
+    pub const ALL: [Isa; 7] =
+        [Isa::Scalar, Isa::Avx2, Isa::Avx512, Isa::Amx, Isa::Neon, Isa::NeonDotProd, Isa::NeonI8mm];
 
     pub const fn name(self) -> &'static str {
         match self {
@@ -56,6 +70,9 @@ impl Isa {
             Isa::Avx2 => "avx2",
             Isa::Avx512 => "avx512",
             Isa::Amx => "amx",
+            Isa::Neon => "neon",
+            Isa::NeonDotProd => "neon-dotprod",
+            Isa::NeonI8mm => "neon-i8mm",
         }
     }
 
@@ -80,7 +97,15 @@ impl Isa {
             }
             #[cfg(target_arch = "x86_64")]
             Isa::Amx => Isa::Avx512.is_available() && amx::is_permitted(),
-            #[cfg(not(target_arch = "x86_64"))]
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon => true,
+            #[cfg(target_arch = "aarch64")]
+            Isa::NeonDotProd => std::arch::is_aarch64_feature_detected!("dotprod"),
+            #[cfg(target_arch = "aarch64")]
+            Isa::NeonI8mm => {
+                Isa::NeonDotProd.is_available() && std::arch::is_aarch64_feature_detected!("i8mm")
+            }
+            // Other processors'.
             _ => false,
         }
     }
@@ -108,6 +133,10 @@ impl Isa {
         let best = Isa::available().pop().unwrap_or(Isa::Scalar);
         Err(IsaError::Unavailable { asked: self, best })
     }
+}
+
+fn names() -> String {
+    Isa::ALL.map(Isa::name).join(", ")
 }
 
 #[cfg(target_arch = "x86_64")]

@@ -8,6 +8,11 @@ use super::Isa;
 use super::scalar::Scalar;
 #[cfg(target_arch = "x86_64")]
 use super::{amx::Amx, avx2::Avx2, avx512::Avx512};
+#[cfg(target_arch = "aarch64")]
+use super::{
+    neon::Neon,
+    neon_dots::{DotProd, I8mm, Plain},
+};
 use crate::command::{Command, Context, Run};
 use crate::groups::Group;
 use crate::panel::TILE_ROWS;
@@ -149,6 +154,12 @@ kernels!(avx2_kernels, Avx2, Avx2, "avx2,fma,f16c");
 kernels!(avx512_kernels, Avx512, Avx512, "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni");
 #[cfg(target_arch = "x86_64")]
 kernels!(amx_kernels, Avx512, Amx, "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni");
+#[cfg(target_arch = "aarch64")]
+kernels!(neon_kernels, Neon<Plain>, Neon<Plain>, "neon");
+#[cfg(target_arch = "aarch64")]
+kernels!(neon_dotprod_kernels, Neon<DotProd>, Neon<DotProd>, "neon,dotprod");
+#[cfg(target_arch = "aarch64")]
+kernels!(neon_i8mm_kernels, Neon<I8mm>, Neon<I8mm>, "neon,dotprod,i8mm");
 
 impl Kernels {
     /// The caller has seen that this processor has it.
@@ -161,7 +172,12 @@ impl Kernels {
             Isa::Avx512 => &avx512_kernels::KERNELS,
             #[cfg(target_arch = "x86_64")]
             Isa::Amx => &amx_kernels::KERNELS,
-            #[cfg(not(target_arch = "x86_64"))]
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon => &neon_kernels::KERNELS,
+            #[cfg(target_arch = "aarch64")]
+            Isa::NeonDotProd => &neon_dotprod_kernels::KERNELS,
+            #[cfg(target_arch = "aarch64")]
+            Isa::NeonI8mm => &neon_i8mm_kernels::KERNELS,
             _ => &scalar_kernels::KERNELS,
         }
     }

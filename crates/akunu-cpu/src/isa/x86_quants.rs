@@ -3,7 +3,7 @@
 
 use std::arch::x86_64::*;
 
-use akunu_format::blocks::{FP4, IQ4};
+use akunu_format::blocks::IQ4;
 
 use super::Lanes;
 use super::avx2::{Avx2, first_lanes, pairs, simd};
@@ -12,7 +12,7 @@ use super::x86_wide::{
 };
 use crate::panel::{F16x, Panel};
 use crate::quants::{
-    FP4_OFFSET, Iq4Nl, Iq4Xs, Min, Mxfp4, Q2K, Q3K, Q4K, Q5K, Q6K, Q40, Q41, Q50, Q51, Q80, Quant, Sub,
+    FP4_RAISED, Iq4Nl, Iq4Xs, Min, Mxfp4, Q2K, Q3K, Q4K, Q5K, Q6K, Q40, Q41, Q50, Q51, Q80, Quant, Sub,
     iq4_scales, k4_scales, q3k_scales, u16_at, u32_at,
 };
 use crate::tile::Terms;
@@ -264,16 +264,6 @@ two looked_up_wide(&IQ4, nibbles_of_two(w.add(8 + b * 16), w.add(24 + b * 16))),
     let sub = _mm256_sub_epi32(_mm256_or_si256(lower, upper), _mm256_set1_epi32(32));
     Scales { d: _mm256_mul_ps(half_everywhere(u16_at(w, 0)), _mm256_cvtepi32_ps(sub)), ..no_scales() }
 });
-
-const FP4_RAISED: [i8; 16] = {
-    let mut raised = FP4;
-    let mut i = 0;
-    while i < 16 {
-        raised[i] += FP4_OFFSET;
-        i += 1;
-    }
-    raised
-};
 
 k_quant!(Mxfp4, |w, b| looked_up(&FP4_RAISED, w.add(b * 17 + 1)),
 two looked_up_wide(&FP4_RAISED, nibbles_of_two(w.add(b * 17 + 1), w.add(b * 17 + 18))), scales {

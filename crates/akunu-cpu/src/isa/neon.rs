@@ -1,0 +1,472 @@
+//! NEON: sixteen lanes in four registers. Every 64-bit ARM processor has it; what the newer ones add is how they multiply
+//! bytes (`neon_dots`).
+
+use std::arch::aarch64::*;
+use std::arch::asm;
+use std::marker::PhantomData;
+
+use akunu_format::ScaleType;
+
+use super::Lanes;
+use super::neon_dots::Bytes;
+use crate::panel::F16x;
+
+/// Lanes 0..4, 4..8, 8..12 and 12..16. `M` multiplies bytes.
+#[derive(Clone, Copy)]
+pub(crate) struct Neon<M>(pub(crate) [float32x4_t; 4], PhantomData<M>);
+
+impl<M> Neon<M> {
+    #[inline(always)]
+    pub(crate) fn of(quarters: [float32x4_t; 4]) -> Neon<M> {
+        Neon(quarters, PhantomData)
+    }
+}
+
+macro_rules! simd {
+    ($e:expr) => {
+        // SAFETY: every processor that this is compiled for has NEON, and values of `Neon<M>` live only behind wrappers
+        // with the features of `M` enabled, which the device picks after asking the processor; pointers are as the
+        // method's caller promises.
+        unsafe { $e }
+    };
+}
+pub(crate) use simd;
+
+macro_rules! each {
+    ($op:ident, $($v:expr),+) => {
+        Neon::of([$op($($v.0[0]),+), $op($($v.0[1]),+), $op($($v.0[2]),+), $op($($v.0[3]),+)])
+    };
+}
+
+/// The first `n` elements, at most four; the other lanes are 0.
+#[inline(always)]
+unsafe fn load_part(p: *const f32, n: usize) -> float32x4_t {
+    simd!({
+        let zero = vdupq_n_f32(0.0);
+        match n {
+            0 => zero,
+            1 => vsetq_lane_f32::<0>(p.read_unaligned(), zero),
+            2 => vcombine_f32(vld1_f32(p), vget_low_f32(zero)),
+            3 => {
+                let two = vcombine_f32(vld1_f32(p), vget_low_f32(zero));
+                vsetq_lane_f32::<2>(p.add(2).read_unaligned(), two)
+            }
+            _ => vld1q_f32(p),
+        }
+    })
+}
+
+#[inline(always)]
+unsafe fn store_part(v: float32x4_t, p: *mut f32, n: usize) {
+    simd!(match n {
+        0 => {}
+        1 => p.write_unaligned(vgetq_lane_f32::<0>(v)),
+        2 => vst1_f32(p, vget_low_f32(v)),
+        3 => {
+            vst1_f32(p, vget_low_f32(v));
+            p.add(2).write_unaligned(vgetq_lane_f32::<2>(v));
+        }
+        _ => vst1q_f32(p, v),
+    });
+}
+
+#[inline(always)]
+pub(crate) unsafe fn widen_f16(p: *const u8) -> float32x4_t {
+    simd!(vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(p))))
+}
+
+#[inline(always)]
+unsafe fn widen_bf16(p: *const u8) -> float32x4_t {
+    simd!(vreinterpretq_f32_u32(vshll_n_u16::<16>(vreinterpret_u16_u8(vld1_u8(p)))))
+}
+
+/// 2^e
+#[inline(always)]
+fn power(e: int32x4_t) -> float32x4_t {
+    simd!(vreinterpretq_f32_s32(vshlq_n_s32::<23>(vaddq_s32(e, vdupq_n_s32(127)))))
+}
+
+#[inline(always)]
+fn times_power(x: float32x4_t, n: float32x4_t) -> float32x4_t {
+    simd!({
+        let n = vcvtnq_s32_f32(n);
+        let half = vshrq_n_s32::<1>(n);
+        vmulq_f32(vmulq_f32(x, power(half)), power(vsubq_s32(n, half)))
+    })
+}
+
+/// `a > b ? a : b`, which the processor's own maximum is not for NaNs and zeros.
+#[inline(always)]
+fn larger(a: float32x4_t, b: float32x4_t) -> float32x4_t {
+    simd!(vbslq_f32(vcgtq_f32(a, b), a, b))
+}
+
+#[inline(always)]
+fn smaller(a: float32x4_t, b: float32x4_t) -> float32x4_t {
+    simd!(vbslq_f32(vcltq_f32(a, b), a, b))
+}
+
+#[inline(always)]
+fn with_sign(magnitude: float32x4_t, sign: float32x4_t) -> float32x4_t {
+    simd!(vbslq_f32(vdupq_n_u32(0x8000_0000), sign, magnitude))
+}
+
+#[inline(always)]
+fn select_less(a: float32x4_t, b: float32x4_t, x: float32x4_t, y: float32x4_t) -> float32x4_t {
+    simd!(vbslq_f32(vcltq_f32(a, b), x, y))
+}
+
+/// The first two steps of the fixed tree.
+#[inline(always)]
+fn fold(v: [float32x4_t; 4]) -> float32x4_t {
+    simd!(vaddq_f32(vaddq_f32(v[0], v[2]), vaddq_f32(v[1], v[3])))
+}
+
+/// Its third step of two at once: `[a a b b]`.
+#[inline(always)]
+fn halve(a: float32x4_t, b: float32x4_t) -> float32x4_t {
+    simd!({
+        let (a, b) = (vreinterpretq_f64_f32(a), vreinterpretq_f64_f32(b));
+        let (low, high) = (vzip1q_f64(a, b), vzip2q_f64(a, b));
+        vaddq_f32(vreinterpretq_f32_f64(low), vreinterpretq_f32_f64(high))
+    })
+}
+
+/// Columns of four rows.
+#[inline(always)]
+pub(crate) fn transpose4(v: [uint32x4_t; 4]) -> [uint32x4_t; 4] {
+    simd!({
+        let (a, b) = (vtrn1q_u32(v[0], v[1]), vtrn2q_u32(v[0], v[1]));
+        let (c, d) = (vtrn1q_u32(v[2], v[3]), vtrn2q_u32(v[2], v[3]));
+        let (a, b) = (vreinterpretq_u64_u32(a), vreinterpretq_u64_u32(b));
+        let (c, d) = (vreinterpretq_u64_u32(c), vreinterpretq_u64_u32(d));
+        [
+            vreinterpretq_u32_u64(vtrn1q_u64(a, c)),
+            vreinterpretq_u32_u64(vtrn1q_u64(b, d)),
+            vreinterpretq_u32_u64(vtrn2q_u64(a, c)),
+            vreinterpretq_u32_u64(vtrn2q_u64(b, d)),
+        ]
+    })
+}
+
+/// Columns of eight rows.
+#[inline(always)]
+fn transpose8(v: [uint16x8_t; 8]) -> [uint16x8_t; 8] {
+    let (mut even, mut odd) = ([simd!(vdupq_n_u32(0)); 4], [simd!(vdupq_n_u32(0)); 4]);
+    for i in 0..4 {
+        // Columns 0, 2, 4 and 6 of two rows, then the others.
+        let (a, b) = (v[i * 2], v[i * 2 + 1]);
+        even[i] = simd!(vreinterpretq_u32_u16(vtrn1q_u16(a, b)));
+        odd[i] = simd!(vreinterpretq_u32_u16(vtrn2q_u16(a, b)));
+    }
+    let (even, odd) = (transpose4(even), transpose4(odd));
+    let mut columns = [simd!(vdupq_n_u16(0)); 8];
+    for i in 0..4 {
+        columns[i * 2] = simd!(vreinterpretq_u16_u32(even[i]));
+        columns[i * 2 + 1] = simd!(vreinterpretq_u16_u32(odd[i]));
+    }
+    columns
+}
+
+/// Four numbers.
+#[inline(always)]
+unsafe fn four(p: *const u8, kind: ScaleType) -> float32x4_t {
+    simd!(match kind {
+        ScaleType::F16 => widen_f16(p),
+        ScaleType::BF16 => widen_bf16(p),
+        ScaleType::F32 => vld1q_f32(p.cast()),
+    })
+}
+
+/// [`akunu_plan::q8::quantise_block`] of the 32 elements at `x`.
+#[inline(always)]
+unsafe fn quantise_32(x: *const f32, quants: *mut i8) -> (f32, i32) {
+    simd!({
+        let mut v = [vdupq_n_f32(0.0); 8];
+        let mut most = vdupq_n_u32(0);
+        for i in 0..8 {
+            v[i] = vld1q_f32(x.add(i * 4));
+            most = vmaxq_u32(most, vreinterpretq_u32_f32(vabsq_f32(v[i])));
+        }
+        let largest = f32::from_bits(vmaxvq_u32(most));
+        let inverse = 127.0 / largest;
+        if !largest.is_finite() || !inverse.is_finite() {
+            vst1q_s8(quants, vdupq_n_s8(0));
+            vst1q_s8(quants.add(16), vdupq_n_s8(0));
+            return (if largest.is_finite() { 0.0 } else { f32::NAN }, 0);
+        }
+        let mut words = [vdupq_n_s16(0); 4];
+        for i in 0..4 {
+            let low = vcvtnq_s32_f32(vmulq_n_f32(v[i * 2], inverse));
+            let high = vcvtnq_s32_f32(vmulq_n_f32(v[i * 2 + 1], inverse));
+            words[i] = vmovn_high_s32(vmovn_s32(low), high);
+        }
+        vst1q_s8(quants, vmovn_high_s16(vmovn_s16(words[0]), words[1]));
+        vst1q_s8(quants.add(16), vmovn_high_s16(vmovn_s16(words[2]), words[3]));
+        let sum = vaddq_s16(vaddq_s16(words[0], words[1]), vaddq_s16(words[2], words[3]));
+        (largest / 127.0, i32::from(vaddvq_s16(sum)))
+    })
+}
+
+impl<M: Bytes> Lanes for Neon<M> {
+    #[inline(always)]
+    fn splat(x: f32) -> Self {
+        Neon::of([simd!(vdupq_n_f32(x)); 4])
+    }
+
+    #[inline(always)]
+    unsafe fn load(p: *const f32) -> Self {
+        simd!(Neon::of([vld1q_f32(p), vld1q_f32(p.add(4)), vld1q_f32(p.add(8)), vld1q_f32(p.add(12))]))
+    }
+
+    #[inline(always)]
+    unsafe fn load_n(p: *const f32, n: usize) -> Self {
+        let mut v = [simd!(vdupq_n_f32(0.0)); 4];
+        for i in 0..4 {
+            v[i] = simd!(load_part(p.wrapping_add(i * 4), n.saturating_sub(i * 4)));
+        }
+        Neon::of(v)
+    }
+
+    #[inline(always)]
+    unsafe fn store(self, p: *mut f32) {
+        for i in 0..4 {
+            simd!(vst1q_f32(p.add(i * 4), self.0[i]));
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn store_n(self, p: *mut f32, n: usize) {
+        for i in 0..4 {
+            simd!(store_part(self.0[i], p.wrapping_add(i * 4), n.saturating_sub(i * 4)));
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load_f16(p: *const u8) -> Self {
+        simd!(Neon::of([widen_f16(p), widen_f16(p.add(8)), widen_f16(p.add(16)), widen_f16(p.add(24))]))
+    }
+
+    #[inline(always)]
+    unsafe fn load_bf16(p: *const u8) -> Self {
+        simd!(Neon::of([widen_bf16(p), widen_bf16(p.add(8)), widen_bf16(p.add(16)), widen_bf16(p.add(24))]))
+    }
+
+    #[inline(always)]
+    unsafe fn store_f16(self, p: *mut u8) {
+        for i in 0..4 {
+            simd!(vst1_u8(p.add(i * 8), vreinterpret_u8_f16(vcvt_f16_f32(self.0[i]))));
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load_i8(p: *const i8) -> Self {
+        simd!({
+            let v = vld1q_s8(p);
+            let (low, high) = (vmovl_s8(vget_low_s8(v)), vmovl_high_s8(v));
+            Neon::of([
+                vcvtq_f32_s32(vmovl_s16(vget_low_s16(low))),
+                vcvtq_f32_s32(vmovl_high_s16(low)),
+                vcvtq_f32_s32(vmovl_s16(vget_low_s16(high))),
+                vcvtq_f32_s32(vmovl_high_s16(high)),
+            ])
+        })
+    }
+
+    #[inline(always)]
+    fn f16(bits: u16) -> f32 {
+        simd!(vgetq_lane_f32::<0>(vcvt_f32_f16(vreinterpret_f16_u16(vdup_n_u16(bits)))))
+    }
+
+    #[inline(always)]
+    fn add(self, b: Self) -> Self {
+        simd!(each!(vaddq_f32, self, b))
+    }
+
+    #[inline(always)]
+    fn sub(self, b: Self) -> Self {
+        simd!(each!(vsubq_f32, self, b))
+    }
+
+    #[inline(always)]
+    fn mul(self, b: Self) -> Self {
+        simd!(each!(vmulq_f32, self, b))
+    }
+
+    #[inline(always)]
+    fn div(self, b: Self) -> Self {
+        simd!(each!(vdivq_f32, self, b))
+    }
+
+    #[inline(always)]
+    fn fma(self, b: Self, c: Self) -> Self {
+        simd!(each!(vfmaq_f32, c, self, b))
+    }
+
+    #[inline(always)]
+    fn max(self, b: Self) -> Self {
+        each!(larger, self, b)
+    }
+
+    #[inline(always)]
+    fn min(self, b: Self) -> Self {
+        each!(smaller, self, b)
+    }
+
+    #[inline(always)]
+    fn abs(self) -> Self {
+        simd!(each!(vabsq_f32, self))
+    }
+
+    #[inline(always)]
+    fn copysign(self, sign: Self) -> Self {
+        each!(with_sign, self, sign)
+    }
+
+    #[inline(always)]
+    fn round(self) -> Self {
+        simd!(each!(vrndnq_f32, self))
+    }
+
+    #[inline(always)]
+    fn scale2(self, n: Self) -> Self {
+        each!(times_power, self, n)
+    }
+
+    #[inline(always)]
+    fn select_lt(a: Self, b: Self, x: Self, y: Self) -> Self {
+        each!(select_less, a, b, x, y)
+    }
+
+    #[inline(always)]
+    fn sum(self) -> f32 {
+        simd!({
+            let v = fold(self.0);
+            vpadds_f32(vadd_f32(vget_low_f32(v), vget_high_f32(v)))
+        })
+    }
+
+    #[inline(always)]
+    fn max_lane(self) -> f32 {
+        simd!({
+            let v = self.0;
+            let v = larger(larger(v[0], v[2]), larger(v[1], v[3]));
+            let v = larger(v, vextq_f32::<2>(v, v));
+            vgetq_lane_f32::<0>(larger(v, vextq_f32::<1>(v, v)))
+        })
+    }
+
+    #[inline(always)]
+    fn eq_mask(self, b: Self) -> u32 {
+        const BITS: [u32; 16] = {
+            let mut bits = [0; 16];
+            let mut l = 0;
+            while l < 16 {
+                bits[l] = 1 << l;
+                l += 1;
+            }
+            bits
+        };
+        simd!({
+            let mut mask = vdupq_n_u32(0);
+            for i in 0..4 {
+                let equal = vceqq_f32(self.0[i], b.0[i]);
+                mask = vorrq_u32(mask, vandq_u32(equal, vld1q_u32(BITS[i * 4..].as_ptr())));
+            }
+            vaddvq_u32(mask)
+        })
+    }
+
+    #[inline(always)]
+    unsafe fn sums8(v: [Self; 8], out: *mut f32) {
+        for i in 0..2 {
+            let (a, b) = (
+                halve(fold(v[i * 4].0), fold(v[i * 4 + 1].0)),
+                halve(fold(v[i * 4 + 2].0), fold(v[i * 4 + 3].0)),
+            );
+            simd!(vst1q_f32(out.add(i * 4), vpaddq_f32(a, b)));
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn quantise(x: *const f32, quants: *mut i8) -> (f32, i32) {
+        simd!(quantise_32(x, quants))
+    }
+
+    #[inline(always)]
+    unsafe fn spread(p: *const u8, kind: ScaleType, blocks: usize, count: usize) -> Self {
+        let mut room = [0_u8; 64];
+        simd!({
+            let p = if count == 16 {
+                p
+            } else {
+                p.copy_to_nonoverlapping(room.as_mut_ptr(), count / blocks * kind.bytes());
+                room.as_ptr()
+            };
+            let a = four(p, kind);
+            let more = p.add(4 * kind.bytes());
+            Neon::of(match blocks {
+                1 => {
+                    let (c, d) = (more.add(4 * kind.bytes()), more.add(8 * kind.bytes()));
+                    [a, four(more, kind), four(c, kind), four(d, kind)]
+                }
+                2 => {
+                    let b = four(more, kind);
+                    [vzip1q_f32(a, a), vzip2q_f32(a, a), vzip1q_f32(b, b), vzip2q_f32(b, b)]
+                }
+                _ => [
+                    vdupq_laneq_f32::<0>(a),
+                    vdupq_laneq_f32::<1>(a),
+                    vdupq_laneq_f32::<2>(a),
+                    vdupq_laneq_f32::<3>(a),
+                ],
+            })
+        })
+    }
+
+    #[inline(always)]
+    fn transpose(from: &[F16x; 16], to: &mut [F16x; 16]) {
+        for i in (0..16).step_by(4) {
+            for j in (0..16).step_by(4) {
+                let mut v = [simd!(vdupq_n_u32(0)); 4];
+                for k in 0..4 {
+                    v[k] = simd!(vld1q_u32(from[i + k].0[j..].as_ptr().cast()));
+                }
+                put_columns(&mut to[j..j + 4], i, v);
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn transpose_halves(rows: &[*const u8; 16], to: &mut [F16x; 16]) {
+        for i in (0..16).step_by(8) {
+            for j in (0..16).step_by(8) {
+                let mut v = [simd!(vdupq_n_u16(0)); 8];
+                for k in 0..8 {
+                    v[k] = simd!(vreinterpretq_u16_u8(vld1q_u8(rows[i + k].add(j * 2))));
+                }
+                for (column, to) in transpose8(v).into_iter().zip(&mut to[j..j + 8]) {
+                    simd!({
+                        let (column, to) = (vreinterpretq_f16_u16(column), to.0[i..i + 8].as_mut_ptr());
+                        vst1q_f32(to, vcvt_f32_f16(vget_low_f16(column)));
+                        vst1q_f32(to.add(4), vcvt_high_f32_f16(column));
+                    });
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn prefetch(p: *const u8) {
+        simd!(asm!("prfm pldl1keep, [{}]", in(reg) p.addr(), options(nomem, nostack, preserves_flags)));
+    }
+}
+
+/// Stores columns of four rows as `[column][first + row]`.
+#[inline(always)]
+pub(crate) fn put_columns(to: &mut [F16x], first: usize, rows: [uint32x4_t; 4]) {
+    for (column, to) in transpose4(rows).into_iter().zip(to) {
+        let to = to.0[first..first + 4].as_mut_ptr();
+        simd!(vst1q_u32(to.cast(), column));
+    }
+}
