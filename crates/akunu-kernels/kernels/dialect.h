@@ -1,0 +1,209 @@
+// The dialect: what CUDA, Metal and the emulator each call by another name. Kernels use these words and no others.
+// SIMD groups have 32 lanes; all 32 have to reach a SIMD word, and all of a group's threads a BARRIER.
+
+#if defined(__METAL_VERSION__)
+#include <metal_stdlib>
+using namespace metal;
+typedef uchar u8; typedef ushort u16; typedef uint u32; typedef ulong u64;
+typedef char i8; typedef int i32; typedef float f32; typedef uint4 u32x4; typedef uint2 u32x2; typedef float4 f32x4;
+#define DEVICE device
+#define THREADGROUP threadgroup
+#define TABLE static constant constexpr const
+#define INLINE static inline
+#define UNROLL _Pragma("unroll")
+#define BARRIER() threadgroup_barrier(mem_flags::mem_threadgroup)
+#define SIMD_XOR(v, mask) simd_shuffle_xor(v, (ushort)(mask))
+#define SIMD_SUM(v) simd_sum(v)
+#define SIMD_SUM_I32(v) simd_sum(v)
+#define SIMD_MAX(v) simd_max(v)
+#define SIMD_MAX_U32(v) simd_max(v)
+#define SIMD_SYNC() simdgroup_barrier(mem_flags::mem_threadgroup)
+#define WAIT_FOR_INPUT()
+#define LAUNCH_NEXT()
+#define FENCE() atomic_thread_fence(mem_flags::mem_device, memory_order_seq_cst, thread_scope_device)
+#define ATOMIC_ADD(p, v) atomic_fetch_add_explicit((device atomic_uint*)(p), v, memory_order_relaxed)
+INLINE i32 dp4a(u32 a, u32 b, i32 sum) {
+    const char4 x = as_type<char4>(a), y = as_type<char4>(b);
+    return sum + x.x * y.x + x.y * y.y + x.z * y.z + x.w * y.w;
+}
+INLINE u32 byte_perm(u32 a, u32 b, u32 pick) {
+    const ulong both = (ulong)b << 32 | a;
+    u32 out = 0;
+    for (u32 i = 0; i < 4; i++) out |= (u32)(both >> (8 * (pick >> (4 * i) & 7)) & 255) << (8 * i);
+    return out;
+}
+INLINE u32 as_u32(f32 v) { return as_type<u32>(v); }
+INLINE f32 as_f32(u32 v) { return as_type<f32>(v); }
+INLINE f32 f16_to_f32(u16 v) { return (f32)as_type<half>(v); }
+INLINE u16 f32_to_f16(f32 v) { return as_type<u16>((half)v); }
+INLINE i32 round_even(f32 v) { return (i32)rint(v); }
+INLINE f32 fused(f32 a, f32 b, f32 c) { return fma(a, b, c); }
+#define EXP precise::exp
+#define TANH precise::tanh
+#define SIN precise::sin
+#define COS precise::cos
+#define SQRT precise::sqrt
+#define MAX_F32 fmax
+INLINE u32x4 weights16(const DEVICE u8* p) { return *(const DEVICE u32x4*)p; }
+INLINE u32x2 weights8(const DEVICE u8* p) { return *(const DEVICE u32x2*)p; }
+INLINE u32 weights4(const DEVICE u8* p) { return *(const DEVICE u32*)p; }
+INLINE u32 weights2(const DEVICE u8* p) { return *(const DEVICE u16*)p; }
+INLINE u32 weights1(const DEVICE u8* p) { return *p; }
+
+#else
+#define DEVICE
+#define THREADGROUP
+
+#if defined(__CUDACC__)
+typedef unsigned char u8; typedef unsigned short u16; typedef unsigned int u32; typedef unsigned long long u64;
+typedef signed char i8; typedef int i32; typedef float f32; typedef uint4 u32x4; typedef uint2 u32x2; typedef float4 f32x4;
+#define TABLE static __device__ __constant__ const
+#define INLINE inline __device__ __forceinline__
+#define UNROLL _Pragma("unroll")
+#define BARRIER() __syncthreads()
+#define SIMD_XOR(v, mask) __shfl_xor_sync(0xffffffffu, v, mask)
+#define SIMD_SYNC() __syncwarp()
+#define FENCE() __threadfence()
+#define ATOMIC_ADD(p, v) atomicAdd(p, v)
+#if __CUDA_ARCH__ >= 900
+// Until here nothing that an earlier kernel writes may be read; what is before it overlaps that kernel's end.
+#define WAIT_FOR_INPUT() asm volatile("griddepcontrol.wait;" ::: "memory")
+#define LAUNCH_NEXT() asm volatile("griddepcontrol.launch_dependents;" ::: "memory")
+#else
+#define WAIT_FOR_INPUT()
+#define LAUNCH_NEXT()
+#endif
+INLINE i32 dp4a(u32 a, u32 b, i32 sum) { return __dp4a((i32)a, (i32)b, sum); }
+INLINE u32 byte_perm(u32 a, u32 b, u32 pick) { return __byte_perm(a, b, pick); }
+INLINE u32 as_u32(f32 v) { return __float_as_uint(v); }
+INLINE f32 as_f32(u32 v) { return __uint_as_float(v); }
+INLINE f32 f16_to_f32(u16 v) { f32 r; asm("cvt.f32.f16 %0, %1;" : "=f"(r) : "h"(v)); return r; }
+INLINE u16 f32_to_f16(f32 v) { u16 r; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(r) : "f"(v)); return r; }
+INLINE i32 round_even(f32 v) { return __float2int_rn(v); }
+INLINE f32 fused(f32 a, f32 b, f32 c) { return __fmaf_rn(a, b, c); }
+// Weights pass by the first-level cache, which is for activations.
+INLINE u32x4 weights16(const u8* p) {
+    u32x4 v;
+    asm("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
+    return v;
+}
+INLINE u32x2 weights8(const u8* p) {
+    u32x2 v;
+    asm("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(p));
+    return v;
+}
+// Smaller pieces of a line are for several loads: they stay.
+INLINE u32 weights4(const u8* p) { u32 v; asm("ld.global.nc.u32 %0, [%1];" : "=r"(v) : "l"(p)); return v; }
+INLINE u32 weights2(const u8* p) { u16 v; asm("ld.global.nc.u16 %0, [%1];" : "=h"(v) : "l"(p)); return v; }
+INLINE u32 weights1(const u8* p) { u32 v; asm("ld.global.nc.u8 %0, [%1];" : "=r"(v) : "l"(p)); return v; }
+#endif // Otherwise the emulator's header, which stands before, says all this.
+
+#define EXP expf
+#define TANH tanhf
+#define SIN sinf
+#define COS cosf
+#define SQRT sqrtf
+#define MAX_F32 fmaxf
+
+INLINE f32 simd_sum(f32 v) {
+    UNROLL for (u32 step = 16; step > 0; step /= 2) v += SIMD_XOR(v, step);
+    return v;
+}
+INLINE i32 simd_sum_i32(i32 v) {
+    UNROLL for (u32 step = 16; step > 0; step /= 2) v += SIMD_XOR(v, step);
+    return v;
+}
+INLINE f32 simd_max(f32 v) {
+    UNROLL for (u32 step = 16; step > 0; step /= 2) v = MAX_F32(v, SIMD_XOR(v, step));
+    return v;
+}
+INLINE u32 simd_max_u32(u32 v) {
+    UNROLL for (u32 step = 16; step > 0; step /= 2) {
+        const u32 other = SIMD_XOR(v, step);
+        v = v > other ? v : other;
+    }
+    return v;
+}
+#define SIMD_SUM(v) simd_sum(v)
+#define SIMD_SUM_I32(v) simd_sum_i32(v)
+#define SIMD_MAX(v) simd_max(v)
+#define SIMD_MAX_U32(v) simd_max_u32(v)
+#endif
+
+INLINE f32 bf16_to_f32(u32 v) { return as_f32(v << 16); }
+
+// An array of threadgroup memory that begins `offset` bytes into a launch's own.
+#define TG_ARRAY(type, name, offset) THREADGROUP type* const name = (THREADGROUP type*)(at.shared + (offset))
+
+// Where a thread stands. Bodies take it as an argument, so that something other than a launch may call them.
+struct Place {
+    u32 group_x, group_y, group_z;
+    u32 thread;
+    THREADGROUP u8* shared;
+};
+
+#define LANE (at.thread % 32)
+#define SIMD (at.thread / 32)
+#define SIMDS (THREADS / 32)
+
+// As Pass in Rust.
+struct Pass {
+    u32 rows, logit_rows, step, stopped, stop_count;
+    u32 stop[27];
+};
+
+struct Row {
+    u32 token, position, kv_len, slot;
+};
+
+// A command's parameters, word by word in the order of their struct in Rust.
+struct Params {
+    u32 words[16];
+};
+
+#define PARAM_U32(i) (params.words[i])
+#define PARAM_F32(i) as_f32(params.words[i])
+
+// Every name that Kernel::bindings has; those that a kernel does not bind stay null.
+struct Bindings {
+    DEVICE u8 *embedding, *embedding_scales, *embedding_offsets, *weight, *weight_scales, *weight_offsets;
+    DEVICE u8 *q_weight, *q_scales, *q_offsets, *k_weight, *k_scales, *k_offsets, *v_weight, *v_scales, *v_offsets;
+    DEVICE u8 *gate_weight, *gate_scales, *gate_offsets, *up_weight, *up_scales, *up_offsets;
+    DEVICE u8 *x, *out, *out_q8, *bias, *q_bias, *k_bias, *v_bias, *residual, *gate, *up, *q_norm, *k_norm;
+    DEVICE u8 *rows, *frequencies, *angles, *qkv, *q, *k_cache, *v_cache, *logits, *logit_rows, *tokens;
+    DEVICE u8 *file, *planes;
+};
+
+#define BODY(name) \
+    INLINE void name(Bindings in, DEVICE Pass* pass, DEVICE u8* scratch, Params params, Place at)
+
+// Rows to work on, all or those that ask for logits; none once a chain has stopped.
+INLINE u32 live_rows(const DEVICE Pass* pass, bool logits) {
+    const u32 rows = logits ? pass->logit_rows : pass->rows;
+    return pass->stopped ? 0 : rows;
+}
+
+// The sum over a group's threads, for all of them. `space`: 32 f32, free to use.
+INLINE f32 group_sum(f32 value, THREADGROUP f32* space, Place at) {
+    value = SIMD_SUM(value);
+    if (LANE == 0) space[SIMD] = value;
+    BARRIER();
+    return SIMD_SUM(LANE < SIMDS ? space[LANE] : 0.0f);
+}
+
+// Rounds 32 values, one a lane, to block `block` of a q8 row of `cols` elements.
+INLINE void store_q8(DEVICE u8* row, u32 cols, u32 block, f32 value, u32 lane) {
+    const u32 bits = SIMD_MAX_U32(as_u32(value) & 0x7fffffffu);
+    const bool finite = bits < 0x7f800000u;
+    const f32 amax = as_f32(bits), inverse = 127.0f / amax;
+    const bool codes = finite && as_u32(inverse) < 0x7f800000u;
+    const i32 quant = codes ? round_even(value * inverse) : 0;
+    const i32 sum = SIMD_SUM_I32(quant);
+    row[block * 32 + lane] = (u8)quant;
+    if (lane == 0) {
+        ((DEVICE f32*)(row + cols))[block] = codes ? amax / 127.0f : finite ? 0.0f : as_f32(0x7fc00000u);
+        ((DEVICE i32*)(row + cols))[cols / 32 + block] = sum;
+    }
+}
+
+#define Q8_ROW_BYTES(cols) ((u64)(cols) / 4 * 5)

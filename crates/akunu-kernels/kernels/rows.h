@@ -1,0 +1,74 @@
+// Kernels that go along rows: norms, activations, rounding, angles.
+
+// Writes element `col` of a row in the forms asked for. With OUT_Q8 a SIMD group's 32 lanes hold 32 neighbours.
+INLINE void store_element(Bindings in, u32 row, u32 col, f32 value, u32 lane) {
+    if (OUT_F32) ((DEVICE f32*)in.out)[(u64)row * COLS + col] = value;
+    if (OUT_Q8) store_q8(in.out_q8 + row * Q8_ROW_BYTES(COLS), COLS, col / 32, value, lane);
+}
+
+#ifdef PER_THREAD
+// Thread t holds elements t, t + THREADS, … : PER_THREAD of them, those beyond the row left out.
+#define EACH_ELEMENT(k, col) UNROLL for (u32 k = 0, col = at.thread; k < PER_THREAD; k++, col += THREADS) if (col < COLS)
+
+struct Elements {
+    f32 v[PER_THREAD];
+};
+
+INLINE f32 inverse_rms(Elements x, f32 epsilon, Place at) {
+    f32 squares = 0;
+    EACH_ELEMENT(k, col) squares += x.v[k] * x.v[k];
+    TG_ARRAY(f32, space, 0);
+    return 1.0f / SQRT(group_sum(squares, space, at) / (f32)COLS + epsilon);
+}
+
+INLINE Elements load_elements(const DEVICE u8* from, u64 row, Place at) {
+    Elements x;
+    EACH_ELEMENT(k, col) x.v[k] = ((const DEVICE f32*)from)[row * COLS + col];
+    return x;
+}
+
+// x / rms(x) · weight; with LOGITS the row that logit_rows names.
+BODY(rms_norm) {
+    const Elements weight = load_elements(in.weight, 0, at);
+    WAIT_FOR_INPUT();
+    LAUNCH_NEXT();
+    if (at.group_y >= live_rows(pass, LOGITS)) return;
+    const u32 source = LOGITS ? ((const DEVICE u32*)in.logit_rows)[at.group_y] : at.group_y;
+    const Elements x = load_elements(in.x, source, at);
+    const f32 scale = inverse_rms(x, PARAM_F32(1), at);
+    EACH_ELEMENT(k, col) store_element(in, at.group_y, col, x.v[k] * scale * weight.v[k], LANE);
+}
+
+// residual + x / rms(x) · weight
+BODY(norm_add) {
+    const Elements weight = load_elements(in.weight, 0, at);
+    WAIT_FOR_INPUT();
+    LAUNCH_NEXT();
+    if (at.group_y >= live_rows(pass, false)) return;
+    const Elements residual = load_elements(in.residual, at.group_y, at);
+    const Elements x = load_elements(in.x, at.group_y, at);
+    const f32 scale = inverse_rms(x, PARAM_F32(1), at);
+    EACH_ELEMENT(k, col) store_element(in, at.group_y, col, residual.v[k] + x.v[k] * scale * weight.v[k], LANE);
+}
+#endif
+
+#ifdef ACTIVATION
+// activation(gate) · up
+BODY(glu) {
+    WAIT_FOR_INPUT();
+    LAUNCH_NEXT();
+    const u32 col = at.group_x * THREADS + at.thread, row = at.group_y;
+    if (row >= live_rows(pass, false) || col >= COLS) return;
+    const u64 i = (u64)row * COLS + col;
+    const f32 gate = ((const DEVICE f32*)in.gate)[i], up = ((const DEVICE f32*)in.up)[i];
+    store_element(in, row, col, activate(gate) * up, LANE);
+}
+#endif
+
+BODY(quantise) {
+    WAIT_FOR_INPUT();
+    LAUNCH_NEXT();
+    const u32 col = at.group_x * THREADS + at.thread, row = at.group_y;
+    if (row >= live_rows(pass, false) || col >= COLS) return;
+    store_element(in, row, col, ((const DEVICE f32*)in.x)[(u64)row * COLS + col], LANE);
+}

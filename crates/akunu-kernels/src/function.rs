@@ -1,0 +1,86 @@
+//! A function to compile, and its whole text for each compiler.
+
+use std::fmt::Write;
+
+/// The dialect, which every function's text begins with.
+const DIALECT: &str = include_str!("../kernels/dialect.h");
+
+/// Two equal ones are compiled once.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Function {
+    /// For people, caches and profilers: `gemv_q4_0_2048x8192`. It is the symbol to look up in what was compiled.
+    pub name: String,
+    /// The inline function in the sources that does the work.
+    pub entry: &'static str,
+    /// In order; the dialect comes before them.
+    pub sources: &'static [&'static str],
+    /// What the text branches on, or sizes registers with: always a `#define`.
+    pub variant: Vec<(&'static str, u32)>,
+    /// Shapes, which a compiler may know (CUDA: `#define`s) or be told at launch (the emulator).
+    pub constants: Vec<(&'static str, u32)>,
+    /// Names of the arguments before the pass.
+    pub arguments: Vec<&'static str>,
+}
+
+impl Function {
+    fn sources(&self, text: &mut String) {
+        text.push_str(DIALECT);
+        for source in self.sources {
+            text.push_str(source);
+        }
+    }
+
+    fn defines(&self, text: &mut String) {
+        for (name, value) in &self.variant {
+            let _ = writeln!(text, "#define {name} {value}u");
+        }
+    }
+
+    /// Puts the arguments, which `source` names, where the sources look for them.
+    fn bind(&self, text: &mut String, source: impl Fn(usize) -> String) {
+        text.push_str("    Bindings in = {};\n");
+        for (i, name) in self.arguments.iter().enumerate() {
+            let _ = writeln!(text, "    in.{name} = {};", source(i));
+        }
+    }
+}
+
+/// All that NVRTC needs, without a header or an option. Arguments of `name`: a pointer for each of `arguments`, a pointer to the
+/// [`crate::Pass`], one to scratch memory, and the command's 64 bytes of parameters by value.
+pub fn cuda_text(function: &Function) -> String {
+    let mut text = format!("// {}\n", function.name);
+    function.defines(&mut text);
+    for (name, value) in &function.constants {
+        let _ = writeln!(text, "#define {name} {value}u");
+    }
+    function.sources(&mut text);
+    let _ = writeln!(text, "extern \"C\" __global__ void __launch_bounds__(THREADS) {}(", function.name);
+    for i in 0..function.arguments.len() {
+        let _ = writeln!(text, "    u8* a{i},");
+    }
+    text.push_str("    Pass* pass, u8* scratch, const Params params) {\n");
+    text.push_str("    extern __shared__ uint4 shared[];\n");
+    function.bind(&mut text, |i| format!("a{i}"));
+    text.push_str("    const Place at = {blockIdx.x, blockIdx.y, blockIdx.z, threadIdx.x, (u8*)shared};\n");
+    let _ = writeln!(text, "    {}(in, pass, scratch, params, at);\n}}", function.entry);
+    text
+}
+
+/// What a C++ compiler needs beside the emulator's own header. Constants are told at launch, in their order, so functions that
+/// differ in nothing else share one text.
+pub fn emulated_text(function: &Function) -> String {
+    let mut text = String::from("#include \"emulator.h\"\n");
+    function.defines(&mut text);
+    for (i, (name, _)) in function.constants.iter().enumerate() {
+        let _ = writeln!(text, "#define {name} (emulated::constants[{i}])");
+    }
+    function.sources(&mut text);
+    text.push_str("void emulated::body(void* const* arguments, Place at) {\n");
+    function.bind(&mut text, |i| format!("(u8*)arguments[{i}]"));
+    let after = function.arguments.len();
+    let _ = writeln!(text, "    Pass* pass = (Pass*)arguments[{after}];");
+    let _ = writeln!(text, "    u8* scratch = (u8*)arguments[{}];", after + 1);
+    let _ = writeln!(text, "    const Params params = *(const Params*)arguments[{}];", after + 2);
+    let _ = writeln!(text, "    {}(in, pass, scratch, params, at);\n}}", function.entry);
+    text
+}

@@ -1,0 +1,127 @@
+//! What each command is on a GPU.
+
+use akunu_plan::{DispatchCommand, DispatchTable};
+
+use crate::Function;
+
+mod rows;
+
+/// What launches are shaped for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Chip {
+    /// Streaming multiprocessors, or GPU cores.
+    pub units: u32,
+    /// Of threadgroup memory that a group may ask for.
+    pub shared_bytes: u32,
+}
+
+/// Bytes of scratch memory that every function may use. A device allocates and zeroes it once: some of it are counters, which
+/// kernels leave at zero.
+pub const SCRATCH_BYTES: u64 = 16 << 20;
+
+/// One launch of a function.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Launch {
+    pub function: Function,
+    /// For the table's most rows; groups past the live rows return at once.
+    pub groups: [u32; 3],
+    /// Of a group, a multiple of 32.
+    pub threads: u32,
+    /// Of threadgroup memory, dynamic.
+    pub shared_bytes: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{kernel} is not written for GPUs: {why}")]
+pub struct MissingKernel {
+    pub kernel: String,
+    pub why: String,
+}
+
+/// What a command is on a GPU: one launch, or a few in order.
+pub fn launches(
+    command: &DispatchCommand,
+    table: &DispatchTable,
+    chip: &Chip,
+) -> Result<Vec<Launch>, MissingKernel> {
+    let shape = Shape { command, rows: table.rows as u32, logit_rows: table.logit_rows as u32, chip };
+    shape.launches()
+}
+
+/// A command with what its launches follow from.
+#[derive(Clone, Copy)]
+struct Shape<'a> {
+    command: &'a DispatchCommand,
+    /// The table's most.
+    rows: u32,
+    logit_rows: u32,
+    #[expect(dead_code, reason = "attention will ask it")]
+    chip: &'a Chip,
+}
+
+impl Shape<'_> {
+    fn launches(&self) -> Result<Vec<Launch>, MissingKernel> {
+        use akunu_plan::Kernel;
+        let launch = match self.command.kernel {
+            Kernel::RopeAngles => self.rope_angles(),
+            Kernel::RmsNorm { out, rows } => self.rms_norm(out, rows)?,
+            Kernel::NormAdd => self.norm_add()?,
+            Kernel::Glu { activation, out } => self.glu(activation, out),
+            Kernel::Quantise => self.quantise(),
+            _ => return Err(self.missing("not yet".into())),
+        };
+        Ok(vec![launch])
+    }
+
+    fn missing(&self, why: String) -> MissingKernel {
+        MissingKernel { kernel: self.command.kernel.name(), why }
+    }
+
+    /// A launch of `entry` whose arguments are the command's bindings. `THREADS` is added to the constants.
+    fn launch(&self, entry: &'static str, sources: &'static [&'static str], suffix: &str) -> LaunchBuilder {
+        let kernel = self.command.kernel;
+        LaunchBuilder {
+            launch: Launch {
+                function: Function {
+                    name: format!("{}{suffix}", kernel.name()),
+                    entry,
+                    sources,
+                    variant: Vec::new(),
+                    constants: Vec::new(),
+                    arguments: kernel.bindings().iter().map(|slot| slot.name).collect(),
+                },
+                groups: [1; 3],
+                threads: 32,
+                shared_bytes: 0,
+            },
+        }
+    }
+}
+
+struct LaunchBuilder {
+    launch: Launch,
+}
+
+impl LaunchBuilder {
+    fn variant<const N: usize>(mut self, variant: [(&'static str, u32); N]) -> LaunchBuilder {
+        self.launch.function.variant.extend(variant);
+        self
+    }
+
+    fn constants<const N: usize>(mut self, constants: [(&'static str, u32); N]) -> LaunchBuilder {
+        self.launch.function.constants.extend(constants);
+        self
+    }
+
+    fn shared(mut self, bytes: u32) -> LaunchBuilder {
+        self.launch.shared_bytes = bytes;
+        self
+    }
+
+    fn over(mut self, groups: [u32; 3], threads: u32) -> Launch {
+        self.launch.groups = groups;
+        self.launch.threads = threads;
+        self.launch.function.constants.push(("THREADS", threads));
+        self.launch
+    }
+}

@@ -1,0 +1,85 @@
+//! Norms, activations, rounding, angles.
+
+use akunu_plan::params::{AnglesParams, ElementParams, NormParams};
+use akunu_plan::{Activation, NormOut, RowSet};
+
+use super::{Launch, LaunchBuilder, MissingKernel, Shape};
+
+const ROWS: &[&str] = &[include_str!("../../kernels/rows.h")];
+const GLU: &[&str] = &[include_str!("../../kernels/activation.h"), include_str!("../../kernels/rows.h")];
+const ANGLES: &[&str] = &[include_str!("../../kernels/angles.h")];
+
+/// Threads of an elementwise kernel's group.
+const WIDE: u32 = 256;
+/// Elements of a row that one thread of a norm may hold in registers.
+const MOST_PER_THREAD: u32 = 32;
+
+/// As `activate` in activation.h numbers them.
+pub(super) fn activation_number(activation: Activation) -> u32 {
+    match activation {
+        Activation::Silu => 0,
+        Activation::GeluTanh => 1,
+        Activation::GeluErf => 2,
+    }
+}
+
+impl LaunchBuilder {
+    pub(super) fn out(self, out: NormOut) -> LaunchBuilder {
+        self.constants([("OUT_F32", u32::from(out.f32())), ("OUT_Q8", u32::from(out.q8()))])
+    }
+}
+
+impl Shape<'_> {
+    pub(super) fn count(&self, set: RowSet) -> u32 {
+        if set == RowSet::All { self.rows } else { self.logit_rows }
+    }
+
+    pub(super) fn rope_angles(&self) -> Launch {
+        let p: AnglesParams = self.command.params();
+        let threads = p.pairs.next_multiple_of(32).clamp(32, 128);
+        self.launch("rope_angles", ANGLES, &format!("_{}", p.pairs))
+            .constants([("PAIRS", p.pairs)])
+            .over([p.pairs.div_ceil(threads).max(1), self.rows, 1], threads)
+    }
+
+    pub(super) fn rms_norm(&self, out: NormOut, set: RowSet) -> Result<Launch, MissingKernel> {
+        self.norm("rms_norm", out, set)
+    }
+
+    pub(super) fn norm_add(&self) -> Result<Launch, MissingKernel> {
+        self.norm("norm_add", NormOut::F32, RowSet::All)
+    }
+
+    /// A group a row; a thread holds its elements in registers.
+    fn norm(&self, entry: &'static str, out: NormOut, set: RowSet) -> Result<Launch, MissingKernel> {
+        let cols = self.command.params::<NormParams>().cols;
+        let threads = cols.div_ceil(4).next_multiple_of(32).clamp(32, 1024);
+        let per_thread = cols.div_ceil(threads).next_power_of_two();
+        if per_thread > MOST_PER_THREAD {
+            return Err(self.missing(format!("a row of {cols} is too long for one group")));
+        }
+        Ok(self
+            .launch(entry, ROWS, &format!("_{cols}"))
+            .variant([("PER_THREAD", per_thread)])
+            .constants([("COLS", cols), ("LOGITS", u32::from(set == RowSet::Logits))])
+            .out(out)
+            .shared(32 * 4)
+            .over([1, self.count(set), 1], threads))
+    }
+
+    pub(super) fn glu(&self, activation: Activation, out: NormOut) -> Launch {
+        let cols = self.command.params::<ElementParams>().cols;
+        self.launch("glu", GLU, &format!("_{cols}"))
+            .constants([("ACTIVATION", activation_number(activation)), ("COLS", cols)])
+            .out(out)
+            .over([cols.div_ceil(WIDE), self.rows, 1], WIDE)
+    }
+
+    pub(super) fn quantise(&self) -> Launch {
+        let cols = self.command.params::<ElementParams>().cols;
+        self.launch("quantise", ROWS, &format!("_{cols}"))
+            .constants([("COLS", cols)])
+            .out(NormOut::Q8)
+            .over([cols.div_ceil(WIDE), self.rows, 1], WIDE)
+    }
+}

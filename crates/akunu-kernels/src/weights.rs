@@ -1,0 +1,56 @@
+//! Which weights a command binds, and how they are laid out anew.
+
+use akunu_plan::params::{EmbedParams, GluMatmulParams, MatmulParams, QkvParams};
+use akunu_plan::{Content, DType, DispatchCommand, Kernel};
+
+use crate::Launch;
+
+/// A matrix that a command binds: `rows` rows of `cols` elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Weight {
+    /// Of the quants, where the type has planes of its own.
+    pub binding: usize,
+    pub dtype: DType,
+    pub rows: u32,
+    pub cols: u32,
+}
+
+impl Weight {
+    /// Bytes at the binding, before and after they are laid out anew.
+    pub fn bytes(&self) -> Option<u64> {
+        let row = self.dtype.plane_bytes(self.cols as usize)?[0];
+        (row as u64).checked_mul(u64::from(self.rows))
+    }
+}
+
+/// The matrices of a command. Those with a [`repack`] launch have to be laid out anew, once, before its first run.
+pub fn weights(command: &DispatchCommand) -> Vec<Weight> {
+    let (dtype, cols, rows) = match command.kernel {
+        Kernel::Embed { weight } => {
+            let p: EmbedParams = command.params();
+            (weight, p.cols, vec![p.vocab])
+        }
+        Kernel::Matmul { weight, .. } => {
+            let p: MatmulParams = command.params();
+            (weight, p.inputs, vec![p.outputs])
+        }
+        Kernel::Qkv { weight, .. } => {
+            let p: QkvParams = command.params();
+            (weight, p.inputs, vec![p.q, p.k, p.v])
+        }
+        Kernel::GluMatmul { weight, .. } => {
+            let p: GluMatmulParams = command.params();
+            (weight, p.inputs, vec![p.outputs; 2])
+        }
+        _ => return Vec::new(),
+    };
+    let slots = command.kernel.bindings().into_iter().enumerate();
+    let places = slots.filter(|(_, slot)| matches!(slot.content, Content::Weight(_))).map(|(i, _)| i);
+    places.zip(rows).map(|(binding, rows)| Weight { binding, dtype, rows, cols }).collect()
+}
+
+/// The launch that lays a matrix out in planes: from argument 0, the file's bytes, to argument 1, as many. `None`: it stays.
+pub fn repack(weight: &Weight) -> Option<Launch> {
+    let _ = weight;
+    None
+}
