@@ -8,7 +8,7 @@ typedef uchar u8; typedef ushort u16; typedef uint u32; typedef ulong u64;
 typedef char i8; typedef int i32; typedef float f32; typedef uint4 u32x4; typedef uint2 u32x2; typedef float4 f32x4;
 #define DEVICE device
 #define THREADGROUP threadgroup
-#define TABLE static constant constexpr const
+#define THREAD_PTR thread
 #define INLINE static inline
 #define UNROLL _Pragma("unroll")
 #define BARRIER() threadgroup_barrier(mem_flags::mem_threadgroup)
@@ -49,15 +49,17 @@ INLINE u32x2 weights8(const DEVICE u8* p) { return *(const DEVICE u32x2*)p; }
 INLINE u32 weights4(const DEVICE u8* p) { return *(const DEVICE u32*)p; }
 INLINE u32 weights2(const DEVICE u8* p) { return *(const DEVICE u16*)p; }
 INLINE u32 weights1(const DEVICE u8* p) { return *p; }
+INLINE u32x4 read16(const DEVICE u8* p) { return *(const DEVICE u32x4*)p; }
+INLINE u32x2 read8(const DEVICE u8* p) { return *(const DEVICE u32x2*)p; }
 
 #else
 #define DEVICE
 #define THREADGROUP
+#define THREAD_PTR
 
 #if defined(__CUDACC__)
 typedef unsigned char u8; typedef unsigned short u16; typedef unsigned int u32; typedef unsigned long long u64;
 typedef signed char i8; typedef int i32; typedef float f32; typedef uint4 u32x4; typedef uint2 u32x2; typedef float4 f32x4;
-#define TABLE static __device__ __constant__ const
 #define INLINE inline __device__ __forceinline__
 #define UNROLL _Pragma("unroll")
 #define BARRIER() __syncthreads()
@@ -96,6 +98,8 @@ INLINE u32x2 weights8(const u8* p) {
 INLINE u32 weights4(const u8* p) { u32 v; asm("ld.global.nc.u32 %0, [%1];" : "=r"(v) : "l"(p)); return v; }
 INLINE u32 weights2(const u8* p) { u16 v; asm("ld.global.nc.u16 %0, [%1];" : "=h"(v) : "l"(p)); return v; }
 INLINE u32 weights1(const u8* p) { u32 v; asm("ld.global.nc.u8 %0, [%1];" : "=r"(v) : "l"(p)); return v; }
+INLINE u32x4 read16(const u8* p) { return *(const u32x4*)p; }
+INLINE u32x2 read8(const u8* p) { return *(const u32x2*)p; }
 #endif // Otherwise the emulator's header, which stands before, says all this.
 
 #define EXP expf

@@ -2,8 +2,26 @@
 
 use std::fmt::Write;
 
-/// The dialect, which every function's text begins with.
-const DIALECT: &str = include_str!("../kernels/dialect.h");
+/// A file of `kernels/`.
+#[derive(Debug, PartialEq, Eq, Hash)]
+pub struct Source {
+    pub name: &'static str,
+    pub text: &'static str,
+}
+
+/// The file of that name.
+macro_rules! source {
+    ($name:literal) => {
+        $crate::Source {
+            name: $name,
+            text: include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/", $name)),
+        }
+    };
+}
+pub(crate) use source;
+
+/// Every function's text begins with it.
+static DIALECT: Source = source!("dialect.h");
 
 /// Two equal ones are compiled once.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -13,7 +31,7 @@ pub struct Function {
     /// The inline function in the sources that does the work.
     pub entry: &'static str,
     /// In order; the dialect comes before them.
-    pub sources: &'static [&'static str],
+    pub sources: Vec<&'static Source>,
     /// What the text branches on, or sizes registers with: always a `#define`.
     pub variant: Vec<(&'static str, u32)>,
     /// Shapes, which a compiler may know (CUDA: `#define`s) or be told at launch (the emulator).
@@ -24,9 +42,9 @@ pub struct Function {
 
 impl Function {
     fn sources(&self, text: &mut String) {
-        text.push_str(DIALECT);
-        for source in self.sources {
-            text.push_str(source);
+        for source in std::iter::once(&DIALECT).chain(self.sources.iter().copied()) {
+            let _ = writeln!(text, "#line 1 \"{}\"", source.name);
+            text.push_str(source.text);
         }
     }
 
@@ -69,18 +87,21 @@ pub fn cuda_text(function: &Function) -> String {
 /// What a C++ compiler needs beside the emulator's own header. Constants are told at launch, in their order, so functions that
 /// differ in nothing else share one text.
 pub fn emulated_text(function: &Function) -> String {
-    let mut text = String::from("#include \"emulator.h\"\n");
+    let mut text = String::new();
     function.defines(&mut text);
     for (i, (name, _)) in function.constants.iter().enumerate() {
         let _ = writeln!(text, "#define {name} (emulated::constants[{i}])");
     }
     function.sources(&mut text);
-    text.push_str("void emulated::body(void* const* arguments, Place at) {\n");
-    function.bind(&mut text, |i| format!("(u8*)arguments[{i}]"));
+    text.push_str(
+        "static void emulated::body(void* const* a, u32 x, u32 y, u32 z, u32 thread, u8* shared) {\n",
+    );
+    function.bind(&mut text, |i| format!("(u8*)a[{i}]"));
     let after = function.arguments.len();
-    let _ = writeln!(text, "    Pass* pass = (Pass*)arguments[{after}];");
-    let _ = writeln!(text, "    u8* scratch = (u8*)arguments[{}];", after + 1);
-    let _ = writeln!(text, "    const Params params = *(const Params*)arguments[{}];", after + 2);
+    let _ = writeln!(text, "    Pass* pass = (Pass*)a[{after}];");
+    let _ = writeln!(text, "    u8* scratch = (u8*)a[{}];", after + 1);
+    let _ = writeln!(text, "    const Params params = *(const Params*)a[{}];", after + 2);
+    text.push_str("    const Place at = {x, y, z, thread, shared};\n");
     let _ = writeln!(text, "    {}(in, pass, scratch, params, at);\n}}", function.entry);
     text
 }

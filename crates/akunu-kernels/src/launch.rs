@@ -2,8 +2,9 @@
 
 use akunu_plan::{DispatchCommand, DispatchTable};
 
-use crate::Function;
+use crate::{Function, Source};
 
+mod matrix;
 mod rows;
 
 /// What launches are shaped for.
@@ -55,7 +56,6 @@ struct Shape<'a> {
     /// The table's most.
     rows: u32,
     logit_rows: u32,
-    #[expect(dead_code, reason = "attention will ask it")]
     chip: &'a Chip,
 }
 
@@ -63,6 +63,14 @@ impl Shape<'_> {
     fn launches(&self) -> Result<Vec<Launch>, MissingKernel> {
         use akunu_plan::Kernel;
         let launch = match self.command.kernel {
+            Kernel::Embed { weight } => self.embed(weight),
+            Kernel::Matmul { weight, form, q8, bias, residual, rows } => {
+                self.matmul((weight, form, q8), [bias, residual], rows)?
+            }
+            Kernel::Qkv { weight, form, q8, bias } => self.qkv(weight, form, q8, bias)?,
+            Kernel::GluMatmul { weight, form, q8, activation, out } => {
+                self.glu_matmul((weight, form, q8), activation, out)?
+            }
             Kernel::RopeAngles => self.rope_angles(),
             Kernel::RmsNorm { out, rows } => self.rms_norm(out, rows)?,
             Kernel::NormAdd => self.norm_add()?,
@@ -78,7 +86,7 @@ impl Shape<'_> {
     }
 
     /// A launch of `entry` whose arguments are the command's bindings. `THREADS` is added to the constants.
-    fn launch(&self, entry: &'static str, sources: &'static [&'static str], suffix: &str) -> LaunchBuilder {
+    fn launch(&self, entry: &'static str, sources: Vec<&'static Source>, suffix: &str) -> LaunchBuilder {
         let kernel = self.command.kernel;
         LaunchBuilder {
             launch: Launch {

@@ -3,7 +3,11 @@
 use akunu_plan::params::{EmbedParams, GluMatmulParams, MatmulParams, QkvParams};
 use akunu_plan::{Content, DType, DispatchCommand, Kernel};
 
-use crate::Launch;
+use crate::function::source;
+use crate::types::{repack_variant, type_sources};
+use crate::{Function, Launch, Source};
+
+static REPACK: Source = source!("repack.h");
 
 /// A matrix that a command binds: `rows` rows of `cols` elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +55,19 @@ pub fn weights(command: &DispatchCommand) -> Vec<Weight> {
 
 /// The launch that lays a matrix out in planes: from argument 0, the file's bytes, to argument 1, as many. `None`: it stays.
 pub fn repack(weight: &Weight) -> Option<Launch> {
-    let _ = weight;
-    None
+    const THREADS: u32 = 128;
+    let variant = repack_variant(weight.dtype)?;
+    let of = type_sources(weight.dtype, weight.cols, true);
+    let constants = [("INPUTS", weight.cols), ("MATRIX_ROWS", weight.rows), ("THREADS", THREADS)];
+    let blocks = u64::from(weight.rows) * u64::from(weight.cols / 32);
+    let function = Function {
+        name: format!("repack_{}_{}x{}", weight.dtype.name().to_ascii_lowercase(), weight.cols, weight.rows),
+        entry: "repack",
+        sources: vec![of.sources[0], of.sources[1], &REPACK],
+        variant,
+        constants: of.constants.into_iter().chain(constants).collect(),
+        arguments: vec!["file", "planes"],
+    };
+    let groups = [u32::try_from(blocks.div_ceil(u64::from(THREADS))).ok()?, 1, 1];
+    Some(Launch { function, groups, threads: THREADS, shared_bytes: 0 })
 }

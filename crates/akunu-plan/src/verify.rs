@@ -177,7 +177,8 @@ fn q8_columns(command: &DispatchCommand) -> usize {
     columns as usize
 }
 
-fn compare(command: &DispatchCommand, slot: Slot, expected: &[u8], found: &[u8]) -> (f64, f64) {
+/// How far what a command wrote to a binding is from the reference's (largest difference over largest magnitude), and how far it may be.
+pub fn compare(command: &DispatchCommand, slot: Slot, expected: &[u8], found: &[u8]) -> (f64, f64) {
     match slot.content {
         Content::Q8 => {
             let n = q8_columns(command);

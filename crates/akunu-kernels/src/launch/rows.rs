@@ -3,11 +3,14 @@
 use akunu_plan::params::{AnglesParams, ElementParams, NormParams};
 use akunu_plan::{Activation, NormOut, RowSet};
 
+use crate::Source;
+use crate::function::source;
+
 use super::{Launch, LaunchBuilder, MissingKernel, Shape};
 
-const ROWS: &[&str] = &[include_str!("../../kernels/rows.h")];
-const GLU: &[&str] = &[include_str!("../../kernels/activation.h"), include_str!("../../kernels/rows.h")];
-const ANGLES: &[&str] = &[include_str!("../../kernels/angles.h")];
+static ROWS: Source = source!("rows.h");
+static ACTIVATION: Source = source!("activation.h");
+static ANGLES: Source = source!("angles.h");
 
 /// Threads of an elementwise kernel's group.
 const WIDE: u32 = 256;
@@ -37,7 +40,7 @@ impl Shape<'_> {
     pub(super) fn rope_angles(&self) -> Launch {
         let p: AnglesParams = self.command.params();
         let threads = p.pairs.next_multiple_of(32).clamp(32, 128);
-        self.launch("rope_angles", ANGLES, &format!("_{}", p.pairs))
+        self.launch("rope_angles", vec![&ANGLES], &format!("_{}", p.pairs))
             .constants([("PAIRS", p.pairs)])
             .over([p.pairs.div_ceil(threads).max(1), self.rows, 1], threads)
     }
@@ -59,7 +62,7 @@ impl Shape<'_> {
             return Err(self.missing(format!("a row of {cols} is too long for one group")));
         }
         Ok(self
-            .launch(entry, ROWS, &format!("_{cols}"))
+            .launch(entry, vec![&ROWS], &format!("_{cols}"))
             .variant([("PER_THREAD", per_thread)])
             .constants([("COLS", cols), ("LOGITS", u32::from(set == RowSet::Logits))])
             .out(out)
@@ -69,7 +72,7 @@ impl Shape<'_> {
 
     pub(super) fn glu(&self, activation: Activation, out: NormOut) -> Launch {
         let cols = self.command.params::<ElementParams>().cols;
-        self.launch("glu", GLU, &format!("_{cols}"))
+        self.launch("glu", vec![&ACTIVATION, &ROWS], &format!("_{cols}"))
             .constants([("ACTIVATION", activation_number(activation)), ("COLS", cols)])
             .out(out)
             .over([cols.div_ceil(WIDE), self.rows, 1], WIDE)
@@ -77,7 +80,7 @@ impl Shape<'_> {
 
     pub(super) fn quantise(&self) -> Launch {
         let cols = self.command.params::<ElementParams>().cols;
-        self.launch("quantise", ROWS, &format!("_{cols}"))
+        self.launch("quantise", vec![&ROWS], &format!("_{cols}"))
             .constants([("COLS", cols)])
             .out(NormOut::Q8)
             .over([cols.div_ceil(WIDE), self.rows, 1], WIDE)

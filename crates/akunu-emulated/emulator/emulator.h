@@ -1,0 +1,269 @@
+// Runs a kernel's threads as fibres. BARRIER and SIMD words are meeting points: a thread that comes to one gives way, and goes on
+// once all that have to be there are. A meeting that cannot happen is reported, with the lines where threads stand.
+
+#include <math.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+typedef uint8_t u8;
+typedef uint16_t u16;
+typedef uint32_t u32;
+typedef unsigned long long u64;
+typedef int8_t i8;
+typedef int32_t i32;
+typedef float f32;
+struct alignas(8) u32x2 { u32 x, y; };
+struct alignas(16) u32x4 { u32 x, y, z, w; };
+struct alignas(16) f32x4 { f32 x, y, z, w; };
+
+// As in src/library.rs.
+struct Call {
+    void* const* arguments;
+    const u32* constants;
+    u32 groups[3];
+    u32 threads;
+    u8* shared;
+    u32 shared_bytes;
+    // Of each thread's stack; they lie one after the other.
+    u32 stack_bytes;
+    u8* stacks;
+    // 1: groups, SIMD groups and lanes take their turns from the last to the first.
+    u32 backwards;
+    u32 message_bytes;
+    char* message;
+};
+
+// Saves where this fibre is, and goes on where another was.
+extern "C" void emulated_switch(void** from, void* to) __asm__("emulated_switch");
+#if defined(__x86_64__)
+__asm__(
+    ".text\n"
+    "emulated_switch:\n"
+    "pushq %rbp\n pushq %rbx\n pushq %r12\n pushq %r13\n pushq %r14\n pushq %r15\n"
+    "movq %rsp, (%rdi)\n"
+    "movq %rsi, %rsp\n"
+    "popq %r15\n popq %r14\n popq %r13\n popq %r12\n popq %rbx\n popq %rbp\n"
+    "ret\n");
+// Words that a switch takes off a stack; where among them the address to go on at is; words that stay, for alignment.
+enum { SAVED = 7, RESUME = 6, REST = 1 };
+#elif defined(__aarch64__)
+__asm__(
+    ".text\n"
+    ".balign 4\n"
+    "emulated_switch:\n"
+    "sub sp, sp, #160\n"
+    "stp x19, x20, [sp]\n stp x21, x22, [sp, #16]\n stp x23, x24, [sp, #32]\n stp x25, x26, [sp, #48]\n"
+    "stp x27, x28, [sp, #64]\n stp x29, x30, [sp, #80]\n"
+    "stp d8, d9, [sp, #96]\n stp d10, d11, [sp, #112]\n stp d12, d13, [sp, #128]\n stp d14, d15, [sp, #144]\n"
+    "mov x9, sp\n str x9, [x0]\n mov sp, x1\n"
+    "ldp x19, x20, [sp]\n ldp x21, x22, [sp, #16]\n ldp x23, x24, [sp, #32]\n ldp x25, x26, [sp, #48]\n"
+    "ldp x27, x28, [sp, #64]\n ldp x29, x30, [sp, #80]\n"
+    "ldp d8, d9, [sp, #96]\n ldp d10, d11, [sp, #112]\n ldp d12, d13, [sp, #128]\n ldp d14, d15, [sp, #144]\n"
+    "add sp, sp, #160\n"
+    "ret\n");
+enum { SAVED = 20, RESUME = 11, REST = 0 };
+#else
+#error "the emulator switches fibres on x86-64 and aarch64 only"
+#endif
+
+namespace emulated {
+
+enum { MOST_THREADS = 1024, LANES = 32 };
+enum State { READY, AT_SIMD, AT_BARRIER, DONE };
+
+struct Fibre {
+    void* stack;
+    State state;
+    // The line of the word that it waits at.
+    int line;
+    // Which of the two sets of slots its next exchange uses: a lane may be one exchange ahead of another.
+    u32 turn;
+};
+
+static const u32* constants;
+static const Call* call;
+static Fibre fibres[MOST_THREADS];
+static u32 slots[MOST_THREADS / LANES][2][LANES];
+static void* scheduler;
+static u32 thread, group[3];
+static bool failed;
+
+// The kernel, written after the dialect.
+static void body(void* const* arguments, u32 x, u32 y, u32 z, u32 thread, u8* shared);
+
+static void give_way(State state, int line) {
+    fibres[thread].state = state;
+    fibres[thread].line = line;
+    emulated_switch(&fibres[thread].stack, scheduler);
+}
+
+static void fail(const char* what, int line) {
+    if (!failed) {
+        snprintf(call->message, call->message_bytes, "%s, at line %d in thread %u of group (%u, %u, %u)", what, line, thread,
+                 group[0], group[1], group[2]);
+    }
+    failed = true;
+}
+
+static u32 exchange(u32 value, u32 mask, int line) {
+    const u32 simd = thread / LANES, lane = thread % LANES, turn = fibres[thread].turn;
+    fibres[thread].turn = 1 - turn;
+    slots[simd][turn][lane] = value;
+    give_way(AT_SIMD, line);
+    return slots[simd][turn][lane ^ mask];
+}
+
+template <class T>
+static T simd_xor(T value, u32 mask, int line) {
+    u32 bits;
+    memcpy(&bits, &value, 4);
+    bits = exchange(bits, mask, line);
+    memcpy(&value, &bits, 4);
+    return value;
+}
+
+static void enter() {
+    body(call->arguments, group[0], group[1], group[2], thread, call->shared);
+    give_way(DONE, 0);
+}
+
+static void start(u32 t) {
+    void** top = (void**)(call->stacks + (u64)(t + 1) * call->stack_bytes) - SAVED - REST;
+    memset(top, 0, (SAVED + REST) * sizeof(void*));
+    top[RESUME] = (void*)enter;
+    fibres[t] = {top, READY, 0, 0};
+}
+
+// `i` of `n` things, in the order of the call.
+static u32 turn(u32 i, u32 n) { return call->backwards ? n - 1 - i : i; }
+
+// Runs a SIMD group until its lanes are all done or at barriers.
+static bool run_simd(u32 simd) {
+    for (;;) {
+        u32 waiting = 0;
+        for (u32 i = 0; i < LANES; i++) {
+            thread = simd * LANES + turn(i, LANES);
+            if (fibres[thread].state == READY) emulated_switch(&scheduler, fibres[thread].stack);
+            if (failed) return false;
+            waiting += fibres[thread].state == AT_SIMD;
+        }
+        if (waiting == 0) return true;
+        const int line = fibres[simd * LANES].line;
+        for (u32 lane = 0; lane < LANES; lane++) {
+            thread = simd * LANES + lane;
+            if (fibres[thread].state != AT_SIMD || fibres[thread].line != line) {
+                fail("a SIMD word that some lanes do not reach", fibres[thread].line);
+                return false;
+            }
+            fibres[thread].state = READY;
+        }
+    }
+}
+
+static bool run_group() {
+    memset(call->shared, 0xff, call->shared_bytes);
+    for (u32 t = 0; t < call->threads; t++) start(t);
+    for (;;) {
+        for (u32 i = 0; i < call->threads / LANES; i++) {
+            if (!run_simd(turn(i, call->threads / LANES))) return false;
+        }
+        const Fibre first = fibres[0];
+        for (thread = 0; thread < call->threads; thread++) {
+            if (fibres[thread].state != first.state || fibres[thread].line != first.line) {
+                fail("a BARRIER that some threads do not reach", fibres[thread].line);
+                return false;
+            }
+            if (first.state == AT_BARRIER) fibres[thread].state = READY;
+        }
+        if (first.state == DONE) return true;
+    }
+}
+
+template <class T>
+static T read(const u8* from, int line) {
+    T value;
+    memset(&value, 0, sizeof value);
+    if ((uintptr_t)from % alignof(T) != 0) fail("a load from an address that is not aligned", line);
+    else memcpy(&value, from, sizeof value);
+    return value;
+}
+
+static u32 f16_bits_to_f32_bits(u16 half) {
+    const u32 sign = (u32)(half >> 15) << 31, exponent = half >> 10 & 31, fraction = half & 1023;
+    if (exponent == 31) return sign | 0x7f800000u | fraction << 13;
+    if (exponent != 0) return sign | (exponent + 112) << 23 | fraction << 13;
+    // Subnormal: a whole number of 2^-24.
+    const f32 value = (f32)fraction * 5.9604644775390625e-8f;
+    u32 bits;
+    memcpy(&bits, &value, 4);
+    return sign | bits;
+}
+
+static u16 f32_bits_to_f16(u32 bits) {
+    const u16 sign = (u16)(bits >> 16 & 0x8000);
+    const u32 magnitude = bits & 0x7fffffffu;
+    if (magnitude > 0x7f800000u) return sign | 0x7fff;
+    if (magnitude >= 0x477ff000u) return sign | 0x7c00;
+    if (magnitude < 0x38800000u) {
+        f32 value;
+        memcpy(&value, &magnitude, 4);
+        return sign | (u16)lrintf(value * 16777216.0f);
+    }
+    const u32 rounded = magnitude + 0xfffu + (magnitude >> 13 & 1);
+    return sign | (u16)((rounded - 0x38000000u) >> 13);
+}
+
+}  // namespace emulated
+
+// 0 where all went well; otherwise the message says what did not.
+extern "C" int emulated_launch(const Call* call) {
+    using namespace emulated;
+    emulated::call = call;
+    constants = call->constants;
+    failed = false;
+    const u32* n = call->groups;
+    const u64 groups = (u64)n[0] * n[1] * n[2];
+    for (u64 i = 0; i < groups; i++) {
+        const u64 g = call->backwards ? groups - 1 - i : i;
+        group[0] = (u32)(g % n[0]);
+        group[1] = (u32)(g / n[0] % n[1]);
+        group[2] = (u32)(g / n[0] / n[1]);
+        if (!run_group()) return 1;
+    }
+    return 0;
+}
+
+#define INLINE static inline
+#define UNROLL
+#define BARRIER() emulated::give_way(emulated::AT_BARRIER, __LINE__)
+#define SIMD_XOR(v, mask) emulated::simd_xor(v, mask, __LINE__)
+#define SIMD_SYNC() (void)emulated::exchange(0, 0, __LINE__)
+#define WAIT_FOR_INPUT()
+#define LAUNCH_NEXT()
+#define FENCE()
+INLINE u32 emulated_add(u32* p, u32 v) { const u32 old = *p; *p += v; return old; }
+#define ATOMIC_ADD(p, v) emulated_add(p, v)
+INLINE i32 dp4a(u32 a, u32 b, i32 sum) {
+    for (u32 i = 0; i < 32; i += 8) sum += (i8)(a >> i) * (i8)(b >> i);
+    return sum;
+}
+INLINE u32 byte_perm(u32 a, u32 b, u32 pick) {
+    const u64 both = (u64)b << 32 | a;
+    u32 out = 0;
+    for (u32 i = 0; i < 4; i++) out |= (u32)(both >> 8 * (pick >> 4 * i & 7) & 255) << 8 * i;
+    return out;
+}
+INLINE u32 as_u32(f32 v) { u32 r; memcpy(&r, &v, 4); return r; }
+INLINE f32 as_f32(u32 v) { f32 r; memcpy(&r, &v, 4); return r; }
+INLINE f32 f16_to_f32(u16 v) { return as_f32(emulated::f16_bits_to_f32_bits(v)); }
+INLINE u16 f32_to_f16(f32 v) { return emulated::f32_bits_to_f16(as_u32(v)); }
+INLINE i32 round_even(f32 v) { return (i32)lrintf(v); }
+INLINE f32 fused(f32 a, f32 b, f32 c) { return fmaf(a, b, c); }
+#define weights16(p) emulated::read<u32x4>(p, __LINE__)
+#define weights8(p) emulated::read<u32x2>(p, __LINE__)
+#define weights4(p) emulated::read<u32>(p, __LINE__)
+#define weights2(p) emulated::read<u16>(p, __LINE__)
+#define weights1(p) emulated::read<u8>(p, __LINE__)
+#define read16(p) emulated::read<u32x4>(p, __LINE__)
+#define read8(p) emulated::read<u32x2>(p, __LINE__)

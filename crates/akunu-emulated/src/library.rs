@@ -1,0 +1,190 @@
+//! Functions compiled for this machine: shared libraries, kept beside the program that uses them.
+
+#![allow(unsafe_code)]
+
+use std::collections::HashMap;
+use std::ffi::{CString, c_char, c_int, c_void};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use akunu_kernels::{Function, Launch, emulated_text};
+
+use crate::memory::Memory;
+
+const EMULATOR: &str = include_str!("../emulator/emulator.h");
+const OPTIONS: [&str; 9] = [
+    "-std=c++17",
+    "-O1",
+    "-fPIC",
+    "-shared",
+    "-w",
+    "-fno-exceptions",
+    "-fno-math-errno",
+    "-ffp-contract=off",
+    "-fno-strict-aliasing",
+];
+const STACK_BYTES: usize = 64 << 10;
+const MOST_THREADS: usize = 1024;
+
+/// As `Call` in emulator.h.
+#[repr(C)]
+struct Call {
+    arguments: *const *mut c_void,
+    constants: *const u32,
+    groups: [u32; 3],
+    threads: u32,
+    shared: *mut u8,
+    shared_bytes: u32,
+    stack_bytes: u32,
+    stacks: *mut u8,
+    backwards: u32,
+    message_bytes: u32,
+    message: *mut c_char,
+}
+
+type Entry = unsafe extern "C" fn(*const Call) -> c_int;
+
+/// One text's functions. The library has state of its own, so one launch runs at a time.
+#[derive(Debug)]
+pub(crate) struct Library {
+    entry: Entry,
+    running: Mutex<()>,
+}
+
+/// Where fibres live; a device has one.
+#[derive(Debug)]
+pub(crate) struct Stacks(Memory);
+
+impl Stacks {
+    pub(crate) fn new() -> Option<Stacks> {
+        Memory::zeroed(MOST_THREADS * STACK_BYTES).map(Stacks)
+    }
+}
+
+/// The C++ compiler to use; `None` where there is none.
+pub fn compiler() -> Option<&'static Path> {
+    static COMPILER: OnceLock<Option<PathBuf>> = OnceLock::new();
+    let find = || {
+        let path = std::env::var_os("CXX").map_or_else(|| PathBuf::from("c++"), PathBuf::from);
+        let asked = Command::new(&path).arg("--version").output().ok()?;
+        asked.status.success().then_some(path)
+    };
+    COMPILER.get_or_init(find).as_deref()
+}
+
+/// Whether tests have to do without the emulator; says so, loudly.
+#[allow(clippy::print_stderr, reason = "what was not tested has to be seen")]
+pub fn skipped() -> bool {
+    if compiler().is_some() {
+        return false;
+    }
+    eprintln!("SKIPPED: no C++ compiler: install one (c++), or set CXX; GPU kernels were not tested");
+    true
+}
+
+type Place = Arc<OnceLock<Result<Arc<Library>, String>>>;
+
+/// The library of a function's text, compiled if it was not before.
+pub(crate) fn library(function: &Function) -> Result<Arc<Library>, String> {
+    static LOADED: Mutex<Option<HashMap<u64, Place>>> = Mutex::new(None);
+    let text = EMULATOR.to_string() + &emulated_text(function);
+    let mut hasher = DefaultHasher::new();
+    (&text, OPTIONS, compiler()).hash(&mut hasher);
+    let key = hasher.finish();
+    // Others may compile other texts meanwhile, but nobody the same.
+    let place = {
+        let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(loaded.get_or_insert_default().entry(key).or_default())
+    };
+    place.get_or_init(|| build(&text, key, &function.name).and_then(|path| load(&path))).clone()
+}
+
+fn build(text: &str, key: u64, name: &str) -> Result<PathBuf, String> {
+    let compiler = compiler().ok_or("no C++ compiler: install one (c++), or set CXX")?;
+    let io = |error: std::io::Error| format!("cannot keep compiled kernels: {error}");
+    let folder = std::env::current_exe().map_err(io)?.with_file_name("akunu-emulated");
+    std::fs::create_dir_all(&folder).map_err(io)?;
+    let library = folder.join(format!("{key:016x}.so"));
+    if library.exists() {
+        return Ok(library);
+    }
+    // Other processes may be at the same: each writes its own, and the last one's stays.
+    let own = folder.join(format!("{key:016x}.{}", std::process::id()));
+    let (source, unfinished) = (own.with_extension("cpp"), own.with_extension("part"));
+    std::fs::write(&source, text).map_err(io)?;
+    let output = Command::new(compiler)
+        .args(OPTIONS)
+        .arg(&source)
+        .arg("-o")
+        .arg(&unfinished)
+        .output()
+        .map_err(|error| format!("{}: {error}", compiler.display()))?;
+    if !output.status.success() {
+        return Err(format!("{name} does not compile:\n{}", String::from_utf8_lossy(&output.stderr)));
+    }
+    std::fs::remove_file(&source).map_err(io)?;
+    std::fs::rename(&unfinished, &library).map_err(io)?;
+    Ok(library)
+}
+
+fn load(path: &Path) -> Result<Arc<Library>, String> {
+    let name = CString::new(path.as_os_str().as_bytes()).map_err(|error| error.to_string())?;
+    // SAFETY: the library is the one that `build` made; its initialisers do nothing.
+    let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+    if handle.is_null() {
+        return Err(format!("cannot load {}", path.display()));
+    }
+    // SAFETY: the handle is good, and the name ends with a zero.
+    let entry = unsafe { libc::dlsym(handle, c"emulated_launch".as_ptr()) };
+    if entry.is_null() {
+        return Err(format!("{} has no entry", path.display()));
+    }
+    // SAFETY: emulator.h defines it with this type, and the library is never closed.
+    let entry = unsafe { std::mem::transmute::<*mut c_void, Entry>(entry) };
+    Ok(Arc::new(Library { entry, running: Mutex::new(()) }))
+}
+
+impl Library {
+    /// Runs a launch over `arguments`, in one order of threads or the other; the error is what the emulator found.
+    pub(crate) fn run(
+        &self,
+        launch: &Launch,
+        arguments: &[*mut u8],
+        stacks: &mut Stacks,
+        backwards: bool,
+    ) -> Result<(), String> {
+        if launch.threads as usize > MOST_THREADS || !launch.threads.is_multiple_of(32) || launch.threads == 0
+        {
+            return Err(format!("{}: groups of {} threads", launch.function.name, launch.threads));
+        }
+        let constants: Vec<u32> = launch.function.constants.iter().map(|c| c.1).collect();
+        let shared = Memory::zeroed(launch.shared_bytes as usize).ok_or("no memory for a threadgroup's")?;
+        let mut message = [0_u8; 256];
+        let call = Call {
+            arguments: arguments.as_ptr().cast(),
+            constants: constants.as_ptr(),
+            groups: launch.groups,
+            threads: launch.threads,
+            shared: shared.start(),
+            shared_bytes: launch.shared_bytes,
+            stack_bytes: STACK_BYTES as u32,
+            stacks: stacks.0.bytes_mut().as_mut_ptr(),
+            backwards: u32::from(backwards),
+            message_bytes: message.len() as u32,
+            message: message.as_mut_ptr().cast(),
+        };
+        let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        // SAFETY: what the call points to lives until it returns, and nothing else runs in the library. The kernel goes where its
+        // arguments and its own arithmetic lead: that is what is being tested, and `Memory` ends at pages that fault.
+        let failed = unsafe { (self.entry)(&raw const call) };
+        drop(running);
+        if failed == 0 {
+            return Ok(());
+        }
+        let end = message.iter().position(|byte| *byte == 0).unwrap_or(message.len());
+        Err(format!("{}: {}", launch.function.name, String::from_utf8_lossy(&message[..end])))
+    }
+}

@@ -1,0 +1,99 @@
+// Many rows: a group has 64 rows × 64 outputs, a thread 4 × 4 of them. DEEP blocks of both are decoded into threadgroup memory, each
+// word of the blocks' structs in a row of its own, and multiplied from there.
+
+#define SIDE 64
+#define BLOCK_WORDS (sizeof(Block) / 4)
+#define INPUT_WORDS (sizeof(Input) / 4)
+#define INPUT_SPACE (DEEP * INPUT_WORDS * SIDE)
+
+INLINE void put_block(THREADGROUP u32* space, u32 depth, u32 column, Block block) {
+    const THREAD_PTR u32* words = (const THREAD_PTR u32*)&block;
+    UNROLL for (u32 i = 0; i < BLOCK_WORDS; i++) space[(depth * BLOCK_WORDS + i) * SIDE + column] = words[i];
+}
+
+INLINE Block get_block(const THREADGROUP u32* space, u32 depth, u32 column) {
+    Block block;
+    THREAD_PTR u32* words = (THREAD_PTR u32*)&block;
+    UNROLL for (u32 i = 0; i < BLOCK_WORDS; i++) words[i] = space[(depth * BLOCK_WORDS + i) * SIDE + column];
+    return block;
+}
+
+INLINE void put_input(THREADGROUP u32* space, u32 depth, u32 column, Input input) {
+    const THREAD_PTR u32* words = (const THREAD_PTR u32*)&input;
+    UNROLL for (u32 i = 0; i < INPUT_WORDS; i++) space[(depth * INPUT_WORDS + i) * SIDE + column] = words[i];
+}
+
+INLINE Input get_input(const THREADGROUP u32* space, u32 depth, u32 column) {
+    Input input;
+    THREAD_PTR u32* words = (THREAD_PTR u32*)&input;
+    UNROLL for (u32 i = 0; i < INPUT_WORDS; i++) words[i] = space[(depth * INPUT_WORDS + i) * SIDE + column];
+    return input;
+}
+
+// Blocks `from` … of the group's rows and outputs; nothing where there are none.
+INLINE void stage(Bindings in, Place at, u32 from, u32 live, THREADGROUP u32* inputs, THREADGROUP u32* blocks) {
+    for (u32 i = at.thread; i < SIDE * DEEP; i += THREADS) {
+        const u32 column = i / DEEP, depth = i % DEEP, row = at.group_y * SIDE + column, b = from + depth;
+        Input input = {};
+        if (row < live && b < BLOCKS) input = load_input(in.x, row, b);
+        put_input(inputs, depth, column, input);
+        UNROLL for (u32 s = 0; s < STREAMS; s++) {
+            u32 o = at.group_x * SIDE + column;
+            Block block = {};
+            if (o < OUTPUTS && b < BLOCKS) {
+                const Matrix m = matrix_of(in, s, &o);
+                block = decode(load_raw(m, o, b));
+            }
+            put_block(blocks + s * (DEEP * BLOCK_WORDS * SIDE), depth, column, block);
+        }
+    }
+}
+
+BODY(gemm) {
+    WAIT_FOR_INPUT();
+    LAUNCH_NEXT();
+    const u32 live = live_rows(pass, LOGITS);
+    if (at.group_y * SIDE >= live) return;
+    TG_ARRAY(u32, inputs, 0);
+    THREADGROUP u32* const blocks = inputs + INPUT_SPACE;
+    const u32 across = at.thread % 16, down = at.thread / 16;
+    f32 sums[STREAMS][4][4];
+    UNROLL for (u32 s = 0; s < STREAMS; s++)
+        UNROLL for (u32 i = 0; i < 4; i++)
+            UNROLL for (u32 j = 0; j < 4; j++) sums[s][i][j] = 0;
+
+    for (u32 from = 0; from < BLOCKS; from += DEEP) {
+        stage(in, at, from, live, inputs, blocks);
+        BARRIER();
+        for (u32 depth = 0; depth < DEEP; depth++) {
+            Input input[4];
+            UNROLL for (u32 i = 0; i < 4; i++) input[i] = get_input(inputs, depth, down + 16 * i);
+            UNROLL for (u32 s = 0; s < STREAMS; s++)
+                UNROLL for (u32 j = 0; j < 4; j++) {
+                    const Block block = get_block(blocks + s * (DEEP * BLOCK_WORDS * SIDE), depth, across + 16 * j);
+                    UNROLL for (u32 i = 0; i < 4; i++) sums[s][i][j] = multiply(block, input[i], sums[s][i][j]);
+                }
+        }
+        BARRIER();
+    }
+
+    TG_ARRAY(f32, together, 0);
+    UNROLL for (u32 i = 0; i < 4; i++)
+        UNROLL for (u32 j = 0; j < 4; j++) {
+            const u32 row = at.group_y * SIDE + down + 16 * i, o = at.group_x * SIDE + across + 16 * j;
+            f32 value = 0;
+            if (row < live && o < OUTPUTS) {
+                value = finished(in, params, row, o, sums[0][i][j], sums[STREAMS - 1][i][j]);
+                if (OUT_F32) ((DEVICE f32*)in.out)[(u64)row * OUT_STRIDE + o] = value;
+            }
+            if (OUT_Q8) together[(down + 16 * i) * SIDE + across + 16 * j] = value;
+        }
+    if (OUT_Q8) {
+        BARRIER();
+        for (u32 i = SIMD; i < SIDE * 2; i += SIMDS) {
+            const u32 row = at.group_y * SIDE + i / 2, o = at.group_x * SIDE + i % 2 * 32;
+            if (row >= live || o >= OUTPUTS) continue;
+            store_q8(in.out_q8 + row * Q8_ROW_BYTES(OUTPUTS), OUTPUTS, o / 32, together[i * 32 + LANE], LANE);
+        }
+    }
+}

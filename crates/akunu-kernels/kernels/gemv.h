@@ -1,0 +1,75 @@
+// One row to a few: a SIMD group has OUTS neighbouring outputs for TILE rows; its lanes take blocks in turn, 32 neighbours at a time.
+
+BODY(gemv) {
+    const u32 first = (at.group_x * SIMDS + SIMD) * OUTS;
+    Matrix matrices[OUTS * STREAMS];
+    u32 rows[OUTS * STREAMS];
+    UNROLL for (u32 k = 0; k < OUTS * STREAMS; k++) {
+        // Beyond the last output, the last one again: every lane goes the same way.
+        const u32 o = first + k / STREAMS;
+        rows[k] = o < OUTPUTS ? o : OUTPUTS - 1;
+        matrices[k] = matrix_of(in, k % STREAMS, &rows[k]);
+    }
+    // Weights depend on nothing, so they are on their way before the input is there.
+    Raw raw[OUTS * STREAMS];
+    if (LANE < BLOCKS) {
+        UNROLL for (u32 k = 0; k < OUTS * STREAMS; k++) raw[k] = load_raw(matrices[k], rows[k], LANE);
+    }
+    WAIT_FOR_INPUT();
+    LAUNCH_NEXT();
+    const u32 top = at.group_y * TILE, live = live_rows(pass, LOGITS);
+    if (top >= live) return;
+
+    f32 sums[TILE][OUTS * STREAMS];
+    UNROLL for (u32 r = 0; r < TILE; r++) {
+        UNROLL for (u32 k = 0; k < OUTS * STREAMS; k++) sums[r][k] = 0;
+    }
+    for (u32 b = LANE; b < BLOCKS; b += 32) {
+        Raw ahead[OUTS * STREAMS];
+        if (b + 32 < BLOCKS) {
+            UNROLL for (u32 k = 0; k < OUTS * STREAMS; k++) ahead[k] = load_raw(matrices[k], rows[k], b + 32);
+        }
+        Block blocks[OUTS * STREAMS];
+        UNROLL for (u32 k = 0; k < OUTS * STREAMS; k++) blocks[k] = decode(raw[k]);
+        UNROLL for (u32 r = 0; r < TILE; r++) {
+            if (r > 0 && top + r >= live) break;
+            const Input input = load_input(in.x, top + r, b);
+            UNROLL for (u32 k = 0; k < OUTS * STREAMS; k++) sums[r][k] = multiply(blocks[k], input, sums[r][k]);
+        }
+        UNROLL for (u32 k = 0; k < OUTS * STREAMS; k++) raw[k] = ahead[k];
+    }
+
+    // Lane r · OUTS + k finishes output k of row r.
+    f32 mine = 0, second = 0;
+    UNROLL for (u32 r = 0; r < TILE; r++) {
+        UNROLL for (u32 k = 0; k < OUTS; k++) {
+            const f32 sum = SIMD_SUM(sums[r][k * STREAMS]);
+            const f32 other = STREAMS == 2 ? SIMD_SUM(sums[r][k * STREAMS + STREAMS - 1]) : 0.0f;
+            if (LANE == r * OUTS + k) {
+                mine = sum;
+                second = other;
+            }
+        }
+    }
+    const u32 r = LANE / OUTS, row = top + r, o = first + LANE % OUTS;
+    const bool holds = LANE < TILE * OUTS && row < live && o < OUTPUTS;
+    const f32 value = holds ? finished(in, params, row, o, mine, second) : 0.0f;
+#if KIND == 2
+    if (holds && OUT_F32) ((DEVICE f32*)in.out)[(u64)row * OUTPUTS + o] = value;
+    if (OUT_Q8) {
+        // A group has whole blocks of 32 outputs: they meet in threadgroup memory, a row of blocks a SIMD group.
+        const u32 width = SIMDS * OUTS, start = at.group_x * width;
+        TG_ARRAY(f32, together, 0);
+        if (LANE < TILE * OUTS) together[r * width + SIMD * OUTS + LANE % OUTS] = value;
+        BARRIER();
+        for (u32 i = SIMD; i < TILE * (width / 32); i += SIMDS) {
+            const u32 to = top + i / (width / 32), block = i % (width / 32);
+            if (to >= live || start + block * 32 >= OUTPUTS) continue;
+            const f32 one = together[i / (width / 32) * width + block * 32 + LANE];
+            store_q8(in.out_q8 + to * Q8_ROW_BYTES(OUTPUTS), OUTPUTS, start / 32 + block, one, LANE);
+        }
+    }
+#else
+    if (holds) ((DEVICE f32*)in.out)[(u64)row * OUT_STRIDE + o] = value;
+#endif
+}

@@ -1,0 +1,177 @@
+//! Products with weights, and the embedding.
+
+use akunu_plan::params::{EmbedParams, GluMatmulParams, MatmulParams, QkvParams};
+use akunu_plan::{Activation, DType, MatmulForm, NormOut, RowSet};
+
+use crate::function::source;
+use crate::types::{TypeSources, type_sources};
+use crate::{Launch, MissingKernel, Source};
+
+use super::rows::activation_number;
+use super::{LaunchBuilder, Shape};
+
+static ACTIVATION: Source = source!("activation.h");
+static MATRIX: Source = source!("matrix.h");
+static GEMV: Source = source!("gemv.h");
+static GEMM: Source = source!("gemm.h");
+static EMBED: Source = source!("embed.h");
+
+/// As `matrix.h` numbers them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Alone,
+    Qkv,
+    Glu,
+}
+
+/// A product: which weights, and what becomes of it.
+struct Product {
+    kind: Kind,
+    weight: DType,
+    form: MatmulForm,
+    inputs: u32,
+    outputs: u32,
+    rows: RowSet,
+    out: NormOut,
+    constants: Vec<(&'static str, u32)>,
+}
+
+impl Product {
+    /// Sums for each output.
+    fn streams(&self) -> u32 {
+        if self.kind == Kind::Glu { 2 } else { 1 }
+    }
+}
+
+impl LaunchBuilder {
+    fn of_type(mut self, of: TypeSources) -> LaunchBuilder {
+        self.launch.function.variant.extend(of.variant);
+        self.launch.function.constants.extend(of.constants);
+        self
+    }
+}
+
+impl Shape<'_> {
+    pub(super) fn embed(&self, weight: DType) -> Launch {
+        let p: EmbedParams = self.command.params();
+        let of = type_sources(weight, p.cols, false);
+        let sources = vec![of.sources[0], of.sources[1], &EMBED];
+        let threads = p.cols.next_multiple_of(32).min(256);
+        self.launch("embed", sources, &format!("_{}", p.cols))
+            .of_type(of)
+            .constants([("INPUTS", p.cols)])
+            .over([p.cols.div_ceil(threads), self.rows, 1], threads)
+    }
+
+    pub(super) fn matmul(
+        &self,
+        (weight, form, q8): (DType, MatmulForm, bool),
+        [bias, residual]: [bool; 2],
+        rows: RowSet,
+    ) -> Result<Launch, MissingKernel> {
+        let p: MatmulParams = self.command.params();
+        let constants =
+            vec![("OUT_STRIDE", p.out_stride), ("BIAS", u32::from(bias)), ("RESIDUAL", u32::from(residual))];
+        let (kind, out, inputs, outputs) = (Kind::Alone, NormOut::F32, p.inputs, p.outputs);
+        self.product(q8, Product { kind, weight, form, inputs, outputs, rows, out, constants })
+    }
+
+    pub(super) fn qkv(
+        &self,
+        weight: DType,
+        form: MatmulForm,
+        q8: bool,
+        bias: bool,
+    ) -> Result<Launch, MissingKernel> {
+        let p: QkvParams = self.command.params();
+        let outputs = p.q + p.k + p.v;
+        let constants = vec![
+            ("OUT_STRIDE", outputs),
+            ("BIAS", u32::from(bias)),
+            ("Q_OUTPUTS", p.q),
+            ("K_OUTPUTS", p.k),
+            ("V_OUTPUTS", p.v),
+        ];
+        let (kind, out, rows, inputs) = (Kind::Qkv, NormOut::F32, RowSet::All, p.inputs);
+        self.product(q8, Product { kind, weight, form, inputs, outputs, rows, out, constants })
+    }
+
+    pub(super) fn glu_matmul(
+        &self,
+        (weight, form, q8): (DType, MatmulForm, bool),
+        activation: Activation,
+        out: NormOut,
+    ) -> Result<Launch, MissingKernel> {
+        let p: GluMatmulParams = self.command.params();
+        let constants = vec![("OUT_STRIDE", p.outputs), ("ACTIVATION", activation_number(activation))];
+        let (kind, rows, inputs, outputs) = (Kind::Glu, RowSet::All, p.inputs, p.outputs);
+        self.product(q8, Product { kind, weight, form, inputs, outputs, rows, out, constants })
+    }
+
+    fn product(&self, q8: bool, product: Product) -> Result<Launch, MissingKernel> {
+        if q8 != product.weight.is_quantised() {
+            return Err(self.missing("quantised weights meet int8 activations, others f32".into()));
+        }
+        let rows = self.count(product.rows);
+        Ok(match product.form {
+            MatmulForm::Gemm => self.gemm(product, rows),
+            // A table of more rows may still ask for the logits of few, and the other way round.
+            MatmulForm::Gemv | MatmulForm::Small => self.gemv(product, rows),
+        })
+    }
+
+    fn product_launch(&self, entry: &'static str, product: &Product, of: TypeSources) -> LaunchBuilder {
+        let last = if entry == "gemv" { &GEMV } else { &GEMM };
+        let mut sources = vec![of.sources[0], of.sources[1]];
+        if product.kind == Kind::Glu {
+            sources.push(&ACTIVATION);
+        }
+        sources.extend([&MATRIX, last]);
+        let mut builder = self
+            .launch(entry, sources, &format!("_{}x{}", product.inputs, product.outputs))
+            .of_type(of)
+            .variant([("KIND", product.kind as u32)])
+            .constants([("INPUTS", product.inputs), ("OUTPUTS", product.outputs)])
+            .constants([("LOGITS", u32::from(product.rows == RowSet::Logits))])
+            .out(product.out);
+        builder.launch.function.constants.extend(product.constants.iter().copied());
+        builder
+    }
+
+    fn gemv(&self, product: Product, rows: u32) -> Launch {
+        let tile = rows.next_power_of_two().min(16);
+        let streams = product.streams();
+        // Enough SIMD groups for the whole chip come first; then, several outputs share what is read of the input.
+        let wanted = match tile {
+            1 => (product.outputs / (self.chip.units * 16)).clamp(1, 4 / streams),
+            2..=8 => 4 / streams,
+            _ => 2 / streams,
+        };
+        let mut outs = 1 << wanted.ilog2();
+        let mut simds = 8;
+        if product.out.q8() {
+            // A group has whole blocks of outputs.
+            outs = outs.max(if tile == 16 { 1 } else { 2 });
+            simds = 32 / outs;
+        }
+        let width = simds * outs;
+        let of = type_sources(product.weight, product.inputs, true);
+        let shared = if product.out.q8() { tile * width * 4 } else { 0 };
+        self.product_launch("gemv", &product, of)
+            .variant([("TILE", tile), ("OUTS", outs)])
+            .shared(shared)
+            .over([product.outputs.div_ceil(width), rows.div_ceil(tile), 1], simds * 32)
+    }
+
+    fn gemm(&self, product: Product, rows: u32) -> Launch {
+        const SIDE: u32 = 64;
+        let of = type_sources(product.weight, product.inputs, true);
+        let deep = if of.block == 1 { 16 } else { 4 };
+        let words = of.input_words + product.streams() * of.block_words;
+        let together = if product.out.q8() { SIDE * SIDE * 4 } else { 0 };
+        self.product_launch("gemm", &product, of)
+            .variant([("DEEP", deep)])
+            .shared((deep * words * SIDE * 4).max(together))
+            .over([product.outputs.div_ceil(SIDE), rows.div_ceil(SIDE), 1], 256)
+    }
+}

@@ -1,0 +1,160 @@
+//! How the kernels see each weight type: data, from which `quants.h`, `floats.h` and `repack.h` are specialised.
+
+use akunu_plan::DType;
+
+use crate::Source;
+use crate::function::source;
+
+type Define = (&'static str, u32);
+
+/// As `quants.h` numbers them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+enum Scales {
+    F16,
+    F16Pair,
+    Exponent,
+    Q2K,
+    Q3K,
+    K,
+    Q6K,
+    Iq4Xs,
+    Affine,
+}
+
+/// What int8 a code stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Meaning {
+    /// The code less this.
+    Less(u32),
+    /// As `quants.h` numbers the tables.
+    Table(u32),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Quants {
+    bits: u32,
+    meaning: Meaning,
+    scales: Scales,
+}
+
+/// A weight type's part of a function: sources, and what they branch on.
+#[derive(Clone, Debug)]
+pub(crate) struct TypeSources {
+    pub sources: [&'static Source; 2],
+    pub variant: Vec<Define>,
+    pub constants: Vec<Define>,
+    /// Elements of a block.
+    pub block: u32,
+    /// 4-byte words of the structs `Block` and `Input`.
+    pub block_words: u32,
+    pub input_words: u32,
+}
+
+static CODES: Source = source!("codes.h");
+static QUANTS: Source = source!("quants.h");
+static FLOATS: Source = source!("floats.h");
+static NOTHING: Source = Source { name: "nothing", text: "" };
+
+fn quants(dtype: DType) -> Option<Quants> {
+    use Meaning::{Less, Table};
+    let (bits, meaning, scales) = match dtype {
+        DType::F32 | DType::F16 | DType::BF16 => return None,
+        DType::Q4_0 => (4, Less(8), Scales::F16),
+        DType::Q4_1 => (4, Less(0), Scales::F16Pair),
+        DType::Q5_0 => (5, Less(16), Scales::F16),
+        DType::Q5_1 => (5, Less(0), Scales::F16Pair),
+        DType::Q8_0 => (8, Less(0), Scales::F16),
+        DType::Q2K => (2, Less(0), Scales::Q2K),
+        DType::Q3K => (3, Less(4), Scales::Q3K),
+        DType::Q4K => (4, Less(0), Scales::K),
+        DType::Q5K => (5, Less(0), Scales::K),
+        DType::Q6K => (6, Less(32), Scales::Q6K),
+        DType::IQ4NL => (4, Table(1), Scales::F16),
+        DType::IQ4XS => (4, Table(1), Scales::Iq4Xs),
+        DType::MXFP4 => (4, Table(2), Scales::Exponent),
+        DType::Affine(affine) => (affine.bits() as u32, Less(0), Scales::Affine),
+    };
+    Some(Quants { bits, meaning, scales })
+}
+
+/// `cols`: the row's elements. `wide`: a thread may take more than one number at a time where numbers are not quantised.
+pub(crate) fn type_sources(dtype: DType, cols: u32, wide: bool) -> TypeSources {
+    match quants(dtype) {
+        Some(quants) => quantised(dtype, quants),
+        None => floats(dtype, cols, wide),
+    }
+}
+
+fn floats(dtype: DType, cols: u32, wide: bool) -> TypeSources {
+    let (number, most) = match dtype {
+        DType::F32 => (0, 4),
+        DType::F16 => (1, 8),
+        _ => (2, 8),
+    };
+    let block = if wide && cols.is_multiple_of(most) { most } else { 1 };
+    TypeSources {
+        sources: [&NOTHING, &FLOATS],
+        variant: vec![("WEIGHT_TYPE", number), ("BLOCK", block)],
+        constants: Vec::new(),
+        block,
+        block_words: block,
+        input_words: block,
+    }
+}
+
+fn quantised(dtype: DType, quants: Quants) -> TypeSources {
+    let (zero, table) = match quants.meaning {
+        Meaning::Less(zero) => (zero, 0),
+        Meaning::Table(table) => (0, table),
+    };
+    let constants = match dtype {
+        DType::Affine(affine) => {
+            vec![("GROUP", affine.group() as u32), ("SCALE_TYPE", affine.scales() as u32)]
+        }
+        _ => Vec::new(),
+    };
+    let halves = if matches!(quants.scales, Scales::Q2K | Scales::Q3K | Scales::Q6K) { 2 } else { 1 };
+    TypeSources {
+        sources: [&CODES, &QUANTS],
+        variant: vec![
+            ("BITS", quants.bits),
+            ("ZERO", zero),
+            ("TABLE_OF", table),
+            ("SCALES", quants.scales as u32),
+        ],
+        constants,
+        block: 32,
+        block_words: 8 + 2 * halves,
+        input_words: 9 + halves,
+    }
+}
+
+/// What `repack.h` has to know of a type beyond its quants; `None`: its bytes stay where they are.
+pub(crate) fn repack_variant(dtype: DType) -> Option<Vec<Define>> {
+    let quants = quants(dtype)?;
+    if matches!(dtype, DType::Affine(affine) if affine.bits() == 8) {
+        return None;
+    }
+    // (file's order of codes, bytes of a file's block, where in it: codes, what is above them, scales, the first f16)
+    let [order, bytes, low, high, scales, d] = match dtype {
+        DType::F32 | DType::F16 | DType::BF16 => return None,
+        DType::Q4_0 | DType::IQ4NL => [0, 18, 2, 0, 0, 0],
+        DType::Q4_1 => [0, 20, 4, 0, 0, 0],
+        DType::Q5_0 => [0, 22, 6, 2, 0, 0],
+        DType::Q5_1 => [0, 24, 8, 4, 0, 0],
+        DType::Q8_0 => [1, 34, 2, 0, 0, 0],
+        DType::Q2K => [2, 84, 16, 0, 0, 80],
+        DType::Q3K => [2, 110, 32, 0, 96, 108],
+        DType::Q4K => [3, 144, 16, 0, 4, 0],
+        DType::Q5K => [3, 176, 48, 16, 4, 0],
+        DType::Q6K => [4, 210, 0, 128, 192, 208],
+        DType::IQ4XS => [5, 136, 8, 0, 2, 0],
+        DType::MXFP4 => [0, 17, 1, 0, 0, 0],
+        DType::Affine(_) => [6, 0, 0, 0, 0, 0],
+    };
+    let mut variant = quantised(dtype, quants).variant;
+    variant.extend([("ORDER", order), ("FILE_BYTES", bytes), ("LOW_AT", low), ("HIGH_AT", high)]);
+    variant.extend([("SCALES_AT", scales), ("D_AT", d)]);
+    Some(variant)
+}
