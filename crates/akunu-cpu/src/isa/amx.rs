@@ -165,15 +165,34 @@ unsafe fn outputs<Q: QuantX86, const P: usize>(t: &Tile) {
             }
         }
         let next = P * SIDE * t.stride;
-        let ahead = next.div_ceil(t.rows.div_ceil(SIDE));
+        let mut ahead = Ahead::new(t.weights.wrapping_add(next), next, t.rows.div_ceil(SIDE) * blocks);
         for row in (0..t.rows).step_by(SIDE) {
-            let from = row / SIDE * ahead;
-            for at in (from..(from + ahead).min(next)).step_by(64) {
-                // The outputs after these, which are likely to be this worker's next.
-                prefetch_far(t.weights.wrapping_add(next + at));
-            }
             let x = t.packed.add(row / SIDE * blocks);
-            sixteen_rows::<Q, P>(t, panels, x, t.out.add(row * t.out_stride));
+            sixteen_rows::<Q, P>(t, panels, x, t.out.add(row * t.out_stride), &mut ahead);
+        }
+    }
+}
+
+/// The weights after a tile's, which are likely to be this worker's next: asked for little by little, for the processor
+/// waits where too many lines are under way.
+struct Ahead {
+    at: *const u8,
+    end: *const u8,
+    /// Bytes for each block that is multiplied.
+    step: usize,
+}
+
+impl Ahead {
+    fn new(at: *const u8, bytes: usize, blocks: usize) -> Ahead {
+        Ahead { at, end: at.wrapping_add(bytes), step: bytes.div_ceil(blocks) }
+    }
+
+    #[inline(always)]
+    fn step(&mut self) {
+        let until = self.at.wrapping_add(self.step).min(self.end);
+        while self.at < until {
+            prefetch_far(self.at);
+            self.at = self.at.wrapping_add(64);
         }
     }
 }
@@ -196,6 +215,7 @@ unsafe fn sixteen_rows<Q: QuantX86, const P: usize>(
     panels: *const Panel,
     mut x: *const Block,
     out: *mut f32,
+    ahead: &mut Ahead,
 ) {
     let blocks = t.inputs / 32;
     // Lanes below have a block in the last round; the others are padded with zeros there.
@@ -210,6 +230,7 @@ unsafe fn sixteen_rows<Q: QuantX86, const P: usize>(
             loop {
                 let n = batch::<Q>().min(rounds - done);
                 for b in 0..n {
+                    ahead.step();
                     multiply::<Q, P>(x.add(b), panels.add(done + b), lane, sums.add(b * AMX_SUMS));
                 }
                 for half in 0..P {
