@@ -36,17 +36,57 @@ fn kernels_along_rows_are_near_the_reference() {
     }
 }
 
-/// A quarter of the specs, each with two tests' worth of types, so that they share the machine's cores.
-fn matrices(part: usize) {
+/// Half of the specs; the halves have other types, so that they compile other kernels.
+fn matrices(half: usize) {
     if skipped() {
         return;
     }
-    for spec in specs::matrices().iter().skip(part).step_by(4) {
+    let specs = specs::matrices();
+    let (first, second) = specs.split_at(specs.len() / 2);
+    for spec in [first, second][half] {
         check(&spec.name, &spec.whole());
     }
 }
 
 #[test]
-fn matrices_are_near_the_reference_0() {
+fn matrices_are_near_the_reference_in_the_first_half_of_the_types() {
     matrices(0);
+}
+
+#[test]
+fn matrices_are_near_the_reference_in_the_second_half_of_the_types() {
+    matrices(1);
+}
+
+#[test]
+fn rope_and_the_cache_are_near_the_reference() {
+    if skipped() {
+        return;
+    }
+    for spec in specs::rope() {
+        check(&spec.name, &spec.whole());
+    }
+    for case in specs::cache_moves() {
+        check(&case.kernel.name(), &case);
+    }
+}
+
+#[test]
+fn attention_is_near_the_reference() {
+    if skipped() {
+        return;
+    }
+    for spec in specs::attention() {
+        check(&spec.name, &spec.whole());
+    }
+}
+
+#[test]
+fn what_asking_rows_run_is_near_the_reference() {
+    if skipped() {
+        return;
+    }
+    for case in specs::asking() {
+        check(&case.kernel.name(), &case);
+    }
 }

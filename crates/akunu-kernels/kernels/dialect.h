@@ -68,7 +68,8 @@ typedef signed char i8; typedef int i32; typedef float f32; typedef uint4 u32x4;
 #define FENCE() __threadfence()
 #define ATOMIC_ADD(p, v) atomicAdd(p, v)
 #if __CUDA_ARCH__ >= 900
-// Until here nothing that an earlier kernel writes may be read; what is before it overlaps that kernel's end.
+// What is before the wait overlaps the end of the kernel before this one, so it may read nothing that that one writes. Whatever
+// earlier ones wrote is there, because every kernel lets the next one begin only after its own wait.
 #define WAIT_FOR_INPUT() asm volatile("griddepcontrol.wait;" ::: "memory")
 #define LAUNCH_NEXT() asm volatile("griddepcontrol.launch_dependents;" ::: "memory")
 #else
@@ -195,19 +196,52 @@ INLINE f32 group_sum(f32 value, THREADGROUP f32* space, Place at) {
     return SIMD_SUM(LANE < SIMDS ? space[LANE] : 0.0f);
 }
 
-// Rounds 32 values, one a lane, to block `block` of a q8 row of `cols` elements.
-INLINE void store_q8(DEVICE u8* row, u32 cols, u32 block, f32 value, u32 lane) {
+struct Rounded {
+    i32 quant;
+    f32 scale;
+};
+
+// Rounds 32 values, one a lane, to int8 as akunu_plan::q8 does.
+INLINE Rounded round_q8(f32 value) {
     const u32 bits = SIMD_MAX_U32(as_u32(value) & 0x7fffffffu);
     const bool finite = bits < 0x7f800000u;
     const f32 amax = as_f32(bits), inverse = 127.0f / amax;
     const bool codes = finite && as_u32(inverse) < 0x7f800000u;
-    const i32 quant = codes ? round_even(value * inverse) : 0;
-    const i32 sum = SIMD_SUM_I32(quant);
-    row[block * 32 + lane] = (u8)quant;
+    const Rounded rounded = {
+        codes ? round_even(value * inverse) : 0,
+        codes ? amax / 127.0f : finite ? 0.0f : as_f32(0x7fc00000u),
+    };
+    return rounded;
+}
+
+// Block `block` of a q8 row of `cols` elements, from 32 values, one a lane.
+INLINE void store_q8(DEVICE u8* row, u32 cols, u32 block, f32 value, u32 lane) {
+    const Rounded rounded = round_q8(value);
+    const i32 sum = SIMD_SUM_I32(rounded.quant);
+    row[block * 32 + lane] = (u8)rounded.quant;
     if (lane == 0) {
-        ((DEVICE f32*)(row + cols))[block] = codes ? amax / 127.0f : finite ? 0.0f : as_f32(0x7fc00000u);
+        ((DEVICE f32*)(row + cols))[block] = rounded.scale;
         ((DEVICE i32*)(row + cols))[cols / 32 + block] = sum;
     }
+}
+
+// Scratch memory begins with counters, zero between launches.
+#define COUNTER_BYTES (64 << 10)
+
+// Whether this group is the last of `groups` to come here, for all its threads: it sees what the others wrote before. Uses the first
+// 4 bytes of the group's memory, whose other uses have to be over.
+INLINE bool last_to_finish(DEVICE u8* scratch, u32 counter, u32 groups, Place at) {
+    TG_ARRAY(u32, before, 0);
+    FENCE();
+    BARRIER();
+    if (at.thread == 0) {
+        DEVICE u32* count = (DEVICE u32*)scratch + counter;
+        *before = ATOMIC_ADD(count, 1u);
+        if (*before == groups - 1) *count = 0;
+    }
+    BARRIER();
+    FENCE();
+    return *before == groups - 1;
 }
 
 #define Q8_ROW_BYTES(cols) ((u64)(cols) / 4 * 5)

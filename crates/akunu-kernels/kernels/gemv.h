@@ -15,9 +15,9 @@ BODY(gemv) {
     if (LANE < BLOCKS) {
         UNROLL for (u32 k = 0; k < OUTS * STREAMS; k++) raw[k] = load_raw(matrices[k], rows[k], LANE);
     }
+    const u32 top = at.group_y * TILE, live = live_rows(pass, LOGITS);
     WAIT_FOR_INPUT();
     LAUNCH_NEXT();
-    const u32 top = at.group_y * TILE, live = live_rows(pass, LOGITS);
     if (top >= live) return;
 
     f32 sums[TILE][OUTS * STREAMS];

@@ -4,6 +4,7 @@ use akunu_plan::{DispatchCommand, DispatchTable};
 
 use crate::{Function, Source};
 
+mod cache;
 mod matrix;
 mod rows;
 
@@ -76,7 +77,11 @@ impl Shape<'_> {
             Kernel::NormAdd => self.norm_add()?,
             Kernel::Glu { activation, out } => self.glu(activation, out),
             Kernel::Quantise => self.quantise(),
-            _ => return Err(self.missing("not yet".into())),
+            Kernel::RopeKv { style, qk_norm, kv } => self.rope_kv(style, qk_norm, kv),
+            Kernel::Attention { kv, out } => self.attention(kv, out)?,
+            Kernel::Argmax => self.argmax(),
+            Kernel::KvShift { style, kv } => self.kv_shift(style, kv),
+            Kernel::KvCopy { kv } => self.kv_copy(kv),
         };
         Ok(vec![launch])
     }

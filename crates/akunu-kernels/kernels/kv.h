@@ -1,0 +1,43 @@
+// Rows of the cache: one head's key or value at one position, HEAD_DIM numbers in f32, f16, or blocks of 32 int8 behind an f16 scale, as
+// KV_TYPE says (0, 1, 2). The cache is [slot][kv head][position].
+
+#if KV_TYPE == 0
+#define KV_ROW_BYTES ((u64)HEAD_DIM * 4)
+#elif KV_TYPE == 1
+#define KV_ROW_BYTES ((u64)HEAD_DIM * 2)
+#else
+#define KV_ROW_BYTES ((u64)HEAD_DIM / 32 * 34)
+#endif
+
+INLINE DEVICE u8* kv_row(DEVICE u8* cache, u32 slot, u32 head, u32 position) {
+    return cache + (((u64)slot * KV_HEADS + head) * CAPACITY + position) * KV_ROW_BYTES;
+}
+
+// Number i of a row.
+INLINE f32 kv_load(const DEVICE u8* row, u32 i) {
+#if KV_TYPE == 0
+    return ((const DEVICE f32*)row)[i];
+#elif KV_TYPE == 1
+    return f16_to_f32(((const DEVICE u16*)row)[i]);
+#else
+    const DEVICE u8* block = row + i / 32 * 34;
+    return f16_to_f32(*(const DEVICE u16*)block) * (f32)(i8)block[2 + i % 32];
+#endif
+}
+
+// A SIMD group stores a row from threadgroup memory.
+INLINE void kv_store(DEVICE u8* row, const THREADGROUP f32* values, u32 lane) {
+    for (u32 i = lane; i < HEAD_DIM; i += 32) {
+        const f32 value = values[i];
+#if KV_TYPE == 0
+        ((DEVICE f32*)row)[i] = value;
+#elif KV_TYPE == 1
+        ((DEVICE u16*)row)[i] = f32_to_f16(value);
+#else
+        const Rounded rounded = round_q8(value);
+        DEVICE u8* block = row + i / 32 * 34;
+        block[2 + lane] = (u8)rounded.quant;
+        if (lane == 0) *(DEVICE u16*)block = f32_to_f16(rounded.scale);
+#endif
+    }
+}

@@ -1,0 +1,36 @@
+// A SIMD group a head of Q, K or V: (normed,) turned, to `q` or the cache.
+BODY(rope_kv) {
+    const u32 h = at.group_x * SIMDS + SIMD;
+    const u32 row = at.group_y, live = live_rows(pass, false);
+    WAIT_FOR_INPUT();
+    LAUNCH_NEXT();
+    if (row >= live || h >= HEADS + 2 * KV_HEADS) return;
+    const u32 part = h < HEADS ? 0 : h < HEADS + KV_HEADS ? 1 : 2;
+    TG_ARRAY(f32, all, 0);
+    THREADGROUP f32* const head = all + SIMD * HEAD_DIM;
+    const DEVICE f32* from = (const DEVICE f32*)in.qkv + ((u64)row * (HEADS + 2 * KV_HEADS) + h) * HEAD_DIM;
+    f32 squares = 0;
+    for (u32 i = LANE; i < HEAD_DIM; i += 32) {
+        head[i] = from[i];
+        squares += from[i] * from[i];
+    }
+    if (part < 2) {
+        if (QK_NORM) {
+            const f32 scale = 1.0f / SQRT(SIMD_SUM(squares) / (f32)HEAD_DIM + PARAM_F32(5));
+            const DEVICE f32* weight = (const DEVICE f32*)(part == 0 ? in.q_norm : in.k_norm);
+            for (u32 i = LANE; i < HEAD_DIM; i += 32) head[i] = head[i] * scale * weight[i];
+        }
+        SIMD_SYNC();
+        const DEVICE f32* angles = (const DEVICE f32*)in.angles + (u64)row * ROPE_DIMS;
+        for (u32 i = LANE; i < ROPE_DIMS / 2; i += 32) rotate(head, i, angles[2 * i], angles[2 * i + 1]);
+    }
+    SIMD_SYNC();
+    if (part == 0) {
+        DEVICE f32* to = (DEVICE f32*)in.q + ((u64)row * HEADS + h) * HEAD_DIM;
+        for (u32 i = LANE; i < HEAD_DIM; i += 32) to[i] = head[i];
+        return;
+    }
+    const Row place = ((const DEVICE Row*)in.rows)[row];
+    DEVICE u8* cache = part == 1 ? in.k_cache : in.v_cache;
+    kv_store(kv_row(cache, place.slot, h - HEADS - (part - 1) * KV_HEADS, place.position), head, LANE);
+}

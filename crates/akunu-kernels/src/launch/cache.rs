@@ -1,0 +1,158 @@
+//! Kernels that know the cache, and argmax.
+
+use akunu_plan::params::{ArgmaxParams, AttentionParams, KvMoveParams, RopeKvParams};
+use akunu_plan::{KvType, NormOut, RopeStyle};
+
+use crate::function::source;
+use crate::{Launch, MissingKernel, Source};
+
+use super::{LaunchBuilder, SCRATCH_BYTES, Shape};
+
+static KV: Source = source!("kv.h");
+static ROPE: Source = source!("rope.h");
+static ROPE_KV: Source = source!("rope_kv.h");
+static TURNS: Source = source!("turns.h");
+static KV_SHIFT: Source = source!("kv_shift.h");
+static KV_COPY: Source = source!("kv_copy.h");
+static ATTENTION: Source = source!("attention.h");
+static ARGMAX: Source = source!("argmax.h");
+
+/// As `COUNTER_BYTES` in the dialect.
+const COUNTER_BYTES: u64 = 64 << 10;
+/// Lanes that put stretches or parts together: one each.
+const MOST_PARTS: u32 = 32;
+/// Threads of attention's group.
+const THREADS: u32 = 256;
+/// Threadgroup memory that a chip has without being asked in special ways.
+const SHARED_BYTES: u32 = 48 << 10;
+
+/// As the kernels number them.
+fn kv_number(kv: KvType) -> u32 {
+    match kv {
+        KvType::F32 => 0,
+        KvType::F16 => 1,
+        KvType::Q8_0 => 2,
+    }
+}
+
+impl LaunchBuilder {
+    fn style(self, style: RopeStyle) -> LaunchBuilder {
+        self.constants([("STYLE", u32::from(style == RopeStyle::Interleaved))])
+    }
+}
+
+/// How a group of attention shares its work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct AttentionShape {
+    /// Numbers of a position's row that one lane has, and lanes that have a row.
+    piece: u32,
+    lanes: u32,
+    /// Query heads of a group, and groups that share a KV head's.
+    head_tile: u32,
+    tiles: u32,
+    /// Stretches of positions, and the fewest positions worth one.
+    splits: u32,
+    span: u32,
+    shared_bytes: u32,
+}
+
+impl AttentionShape {
+    fn new(p: &AttentionParams, kv: KvType, out: NormOut, rows: u32, units: u32) -> Result<Self, String> {
+        let dim = p.head_dim;
+        if p.kv_heads == 0 || p.heads == 0 || !p.heads.is_multiple_of(p.kv_heads) {
+            return Err(format!("{} heads over {} KV heads", p.heads, p.kv_heads));
+        }
+        let fits = |piece: u32| dim.is_multiple_of(piece) && dim / piece <= 32;
+        let pieces: &[u32] = if kv == KvType::Q8_0 { &[8, 16] } else { &[8, 16, 4, 2] };
+        let piece = pieces.iter().copied().find(|piece| dim > 0 && fits(*piece));
+        let piece = piece.ok_or_else(|| format!("heads of {dim}"))?;
+        let group = p.heads / p.kv_heads;
+        let shared = |tile: u32| (THREADS / 32 * tile * (dim + 2) * 4).max(16 + tile * MOST_PARTS * 4);
+        let whole = |tile: u32| !out.q8() || (tile * dim).is_multiple_of(32);
+        let most = if piece > 8 { 4 } else { 64 / piece };
+        let tiles = (1..=group.min(most)).rev().find(|tile| shared(*tile) <= SHARED_BYTES && whole(*tile));
+        let head_tile = tiles.ok_or_else(|| format!("{group} heads of {dim} for one of keys, rounded"))?;
+        let tiles = group.div_ceil(head_tile);
+        let lanes = (dim / piece).next_power_of_two();
+        let groups = u64::from(p.kv_heads * tiles) * u64::from(rows);
+        // One batch of every lane group; below that, more groups only wait for each other.
+        let span = THREADS / lanes * 4;
+        let split_bytes = groups * u64::from(head_tile * (dim + 2) * 4);
+        let splits = (u64::from(units) * 2 / groups)
+            .min((SCRATCH_BYTES - COUNTER_BYTES) / split_bytes)
+            .clamp(1, u64::from(MOST_PARTS.min(p.capacity.div_ceil(span))));
+        let counted = groups <= COUNTER_BYTES / 4;
+        let splits = if counted { splits as u32 } else { 1 };
+        Ok(AttentionShape { piece, lanes, head_tile, tiles, splits, span, shared_bytes: shared(head_tile) })
+    }
+}
+
+impl Shape<'_> {
+    pub(super) fn attention(&self, kv: KvType, out: NormOut) -> Result<Launch, MissingKernel> {
+        let p: AttentionParams = self.command.params();
+        let shape = AttentionShape::new(&p, kv, out, self.rows, self.chip.units);
+        let shape = shape.map_err(|why| self.missing(why))?;
+        let suffix = format!("_{}_{}x{}_{}", p.heads, p.kv_heads, p.head_dim, shape.splits);
+        Ok(self
+            .launch("attention", vec![&KV, &ATTENTION], &suffix)
+            .variant([("KV_TYPE", kv_number(kv)), ("PIECE", shape.piece), ("LANES", shape.lanes)])
+            .variant([("HEAD_TILE", shape.head_tile)])
+            .constants([("HEADS", p.heads), ("KV_HEADS", p.kv_heads), ("HEAD_DIM", p.head_dim)])
+            .constants([("CAPACITY", p.capacity), ("GROUP", p.heads / p.kv_heads), ("TILES", shape.tiles)])
+            .constants([("SPLITS", shape.splits), ("SPAN", shape.span)])
+            .out(out)
+            .shared(shape.shared_bytes)
+            .over([p.kv_heads * shape.tiles * shape.splits, self.rows, 1], THREADS))
+    }
+
+    pub(super) fn rope_kv(&self, style: RopeStyle, qk_norm: bool, kv: KvType) -> Launch {
+        const SIMDS: u32 = 4;
+        let p: RopeKvParams = self.command.params();
+        self.launch(
+            "rope_kv",
+            vec![&KV, &ROPE, &ROPE_KV],
+            &format!("_{}_{}x{}", p.heads, p.kv_heads, p.head_dim),
+        )
+        .variant([("KV_TYPE", kv_number(kv))])
+        .constants([("HEADS", p.heads), ("KV_HEADS", p.kv_heads), ("HEAD_DIM", p.head_dim)])
+        .constants([("CAPACITY", p.capacity), ("ROPE_DIMS", p.rope_dims)])
+        .constants([("QK_NORM", u32::from(qk_norm))])
+        .style(style)
+        .shared(SIMDS * p.head_dim * 4)
+        .over([(p.heads + 2 * p.kv_heads).div_ceil(SIMDS), self.rows, 1], SIMDS * 32)
+    }
+
+    fn kv_move(&self, entry: &'static str, sources: Vec<&'static Source>, kv: KvType) -> LaunchBuilder {
+        let p: KvMoveParams = self.command.params();
+        self.launch(entry, sources, &format!("_{}x{}", p.kv_heads, p.head_dim))
+            .variant([("KV_TYPE", kv_number(kv))])
+            .constants([("KV_HEADS", p.kv_heads), ("HEAD_DIM", p.head_dim)])
+            .constants([("CAPACITY", p.capacity), ("ROPE_DIMS", p.rope_dims)])
+    }
+
+    pub(super) fn kv_shift(&self, style: RopeStyle, kv: KvType) -> Launch {
+        const SIMDS: u32 = 8;
+        let p: KvMoveParams = self.command.params();
+        self.kv_move("kv_shift", vec![&TURNS, &KV, &ROPE, &KV_SHIFT], kv)
+            .style(style)
+            .shared(SIMDS * p.head_dim * 4)
+            .over([p.kv_heads, 2, 1], SIMDS * 32)
+    }
+
+    pub(super) fn kv_copy(&self, kv: KvType) -> Launch {
+        const PARTS: u32 = 16;
+        let p: KvMoveParams = self.command.params();
+        self.kv_move("kv_copy", vec![&KV, &KV_COPY], kv)
+            .constants([("PARTS", PARTS)])
+            .over([p.kv_heads, 2, PARTS], 256)
+    }
+
+    pub(super) fn argmax(&self) -> Launch {
+        let p: ArgmaxParams = self.command.params();
+        let parts = (p.vocab / 4096).clamp(1, MOST_PARTS);
+        self.launch("argmax", vec![&ARGMAX], &format!("_{}_{}", p.vocab, self.logit_rows))
+            .constants([("VOCAB", p.vocab), ("PARTS", parts), ("LOGIT_CAPACITY", self.logit_rows)])
+            .shared(16 + 8 * 8)
+            .over([parts, self.logit_rows, 1], 256)
+    }
+}
