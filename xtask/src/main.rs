@@ -5,6 +5,7 @@
 mod bench;
 mod cross;
 mod drift;
+mod kernels;
 mod licences;
 
 use std::path::PathBuf;
@@ -20,6 +21,7 @@ cargo xtask TASK
   licences   fail on a dependency that is not permissive, or that comes in two versions
   loom       model-check the thread pool's barrier
   cross      lint for macOS and Windows, run the CPU's tests as ARM in an emulator
+  kernels    compile every GPU kernel through NVRTC, for three generations of GPUs
   fuzz NAME  fuzz one target for a minute (needs cargo-fuzz); without a name, list them
   bench kernels ...  the CPU device's kernels against the machine's read bandwidth
   bench cpu ...      models against the machine's ceilings, a peer and a baseline (--help)";
@@ -34,6 +36,7 @@ fn main() -> ExitCode {
         Some("licences") => licences::check(),
         Some("loom") => loom(),
         Some("cross") => cross::cross(),
+        Some("kernels") => kernels::kernels(),
         Some("fuzz") => fuzz(rest),
         Some("bench") => bench(rest),
         _ => {

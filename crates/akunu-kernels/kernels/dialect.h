@@ -60,7 +60,7 @@ INLINE u32x2 read8(const DEVICE u8* p) { return *(const DEVICE u32x2*)p; }
 #if defined(__CUDACC__)
 typedef unsigned char u8; typedef unsigned short u16; typedef unsigned int u32; typedef unsigned long long u64;
 typedef signed char i8; typedef int i32; typedef float f32; typedef uint4 u32x4; typedef uint2 u32x2; typedef float4 f32x4;
-#define INLINE inline __device__ __forceinline__
+#define INLINE __device__ __forceinline__
 #define UNROLL _Pragma("unroll")
 #define BARRIER() __syncthreads()
 #define SIMD_XOR(v, mask) __shfl_xor_sync(0xffffffffu, v, mask)

@@ -57,16 +57,16 @@ BODY(gemv) {
 #if KIND == 2
     if (holds && OUT_F32) ((DEVICE f32*)in.out)[(u64)row * OUTPUTS + o] = value;
     if (OUT_Q8) {
-        // A group has whole blocks of 32 outputs: they meet in threadgroup memory, a row of blocks a SIMD group.
-        const u32 width = SIMDS * OUTS, start = at.group_x * width;
+        // A group has whole blocks of 32 outputs: they meet in threadgroup memory, a block of a row a SIMD group.
+        const u32 width = SIMDS * OUTS, across = (width + 31) / 32, start = at.group_x * width;
         TG_ARRAY(f32, together, 0);
         if (LANE < TILE * OUTS) together[r * width + SIMD * OUTS + LANE % OUTS] = value;
         BARRIER();
-        for (u32 i = SIMD; i < TILE * (width / 32); i += SIMDS) {
-            const u32 to = top + i / (width / 32), block = i % (width / 32);
-            if (to >= live || start + block * 32 >= OUTPUTS) continue;
-            const f32 one = together[i / (width / 32) * width + block * 32 + LANE];
-            store_q8(in.out_q8 + to * Q8_ROW_BYTES(OUTPUTS), OUTPUTS, start / 32 + block, one, LANE);
+        for (u32 i = SIMD; i < TILE * across; i += SIMDS) {
+            const u32 below = i / across, block = i % across;
+            if (top + below >= live || start + block * 32 >= OUTPUTS) continue;
+            const f32 one = together[below * width + block * 32 + LANE];
+            store_q8(in.out_q8 + (top + below) * Q8_ROW_BYTES(OUTPUTS), OUTPUTS, start / 32 + block, one, LANE);
         }
     }
 #else

@@ -1,0 +1,118 @@
+//! Writes the CUDA text of every function that the test models and every weight type launch: `texts FOLDER [MODEL...]`.
+
+#![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a tool for contributors")]
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use akunu_format::open_model;
+use akunu_kernels::{Chip, Function, cuda_text, launches, repack, weights};
+use akunu_plan::params::{EmbedParams, GluMatmulParams, MatmulParams, QkvParams};
+use akunu_plan::reference::ReferenceDevice;
+use akunu_plan::table::{RowBounds, RowMeaning};
+use akunu_plan::{
+    Activation, BufferId, CommandBuilder, DType, Device, DispatchTable, Kernel, KvType, MatmulForm, NormOut,
+    PlanOptions, RowSet, TableIo, plan,
+};
+
+const CHIP: Chip = Chip { units: 132, shared_bytes: 48 << 10 };
+
+/// Functions by their text.
+type Texts = BTreeMap<String, String>;
+
+fn add(texts: &mut Texts, function: &Function) {
+    texts.insert(cuda_text(function), function.name.clone());
+}
+
+fn add_table(texts: &mut Texts, table: &DispatchTable) {
+    for command in &table.commands {
+        match launches(command, table, &CHIP) {
+            Ok(launches) => launches.iter().for_each(|launch| add(texts, &launch.function)),
+            Err(missing) => println!("{missing}"),
+        }
+        for weight in weights(command) {
+            repack(&weight).iter().for_each(|launch| add(texts, &launch.function));
+        }
+    }
+}
+
+fn add_model(texts: &mut Texts, path: &Path) {
+    let model = open_model(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let device = ReferenceDevice::new();
+    let passes = [(KvType::F16, 512, true), (KvType::Q8_0, 8, true), (KvType::F32, 64, false)];
+    for (kv, prefill_rows, fuse) in passes {
+        let options =
+            PlanOptions { context: 4096, slots: 1, kv, prefill_rows, prefill_logit_rows: 1, chain: 8, fuse };
+        // A head may not be whole blocks of a type of cache.
+        let Ok(plan) = plan(&*model, device.capabilities(), &options) else { continue };
+        let tables = &plan.tables;
+        for table in [&tables.decode, &tables.prefill, &tables.kv_shift, &tables.kv_copy] {
+            add_table(texts, table);
+        }
+    }
+}
+
+/// A table of one command, bound to nothing.
+fn table(kernel: Kernel, params: impl bytemuck::NoUninit, rows: usize) -> DispatchTable {
+    let builder = CommandBuilder::new(kernel).params(params);
+    let builder = kernel.bindings().iter().fold(builder, |builder, _| builder.bind(BufferId(0)));
+    DispatchTable {
+        name: "one",
+        commands: vec![builder.build()],
+        labels: vec!["one".into()],
+        rows,
+        logit_rows: 1,
+        steps: 1,
+        io: TableIo { rows: BufferId(0), logit_rows: BufferId(0), tokens: BufferId(0), logits: BufferId(0) },
+        bounds: RowBounds { meaning: RowMeaning::Token, vocab: 1, capacity: 1, slots: 1 },
+    }
+}
+
+/// A type's kernels in the shapes of a model that people run.
+fn add_type(texts: &mut Texts, weight: DType) {
+    let q8 = weight.is_quantised();
+    add_table(
+        texts,
+        &table(Kernel::Embed { weight }, EmbedParams { cols: 4096, vocab: 128_256, scale: 1.0 }, 1),
+    );
+    for rows in [1, 2, 8, 16, 512] {
+        let form = MatmulForm::for_rows(rows);
+        let kernel = Kernel::Matmul { weight, form, q8, bias: false, residual: true, rows: RowSet::All };
+        let params = MatmulParams { inputs: 4096, outputs: 4096, out_stride: 4096, soft_cap: 0.0 };
+        add_table(texts, &table(kernel, params, rows));
+        let params = QkvParams { inputs: 4096, q: 4096, k: 1024, v: 1024 };
+        add_table(texts, &table(Kernel::Qkv { weight, form, q8, bias: false }, params, rows));
+        let (activation, out) = (Activation::Silu, if q8 { NormOut::Q8 } else { NormOut::F32 });
+        let kernel = Kernel::GluMatmul { weight, form, q8, activation, out };
+        add_table(texts, &table(kernel, GluMatmulParams { inputs: 4096, outputs: 14336 }, rows));
+    }
+}
+
+fn test_models() -> Vec<PathBuf> {
+    let testdata = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata");
+    let list = |folder: &str| std::fs::read_dir(testdata.join(folder)).unwrap().map(|e| e.unwrap().path());
+    let mut models: Vec<PathBuf> = list("models").chain(list("mlx")).chain(list("gguf")).collect();
+    models.retain(|path| path.join("config.json").exists() || path.extension().is_some_and(|e| e == "gguf"));
+    models.sort();
+    models
+}
+
+fn main() {
+    let mut arguments = std::env::args().skip(1).map(PathBuf::from);
+    let folder = arguments.next().unwrap();
+    let asked: Vec<PathBuf> = arguments.collect();
+    let mut texts = Texts::new();
+    if asked.is_empty() {
+        let affine = akunu_format::Affine::all()
+            .filter(|a| a.group() == 64 && a.scales() == akunu_format::ScaleType::F16)
+            .map(DType::Affine);
+        DType::ALL.into_iter().chain(affine).for_each(|dtype| add_type(&mut texts, dtype));
+        test_models().iter().for_each(|path| add_model(&mut texts, path));
+    }
+    asked.iter().for_each(|path| add_model(&mut texts, path));
+    std::fs::create_dir_all(&folder).unwrap();
+    for (i, (text, name)) in texts.iter().enumerate() {
+        std::fs::write(folder.join(format!("{i:04}_{name}.cu")), text).unwrap();
+    }
+    println!("{} functions", texts.len());
+}

@@ -1,0 +1,66 @@
+//! The GPU kernels through the compiler that NVIDIA's devices use, which needs no GPU.
+//!
+//! NVRTC is where `AKUNU_NVRTC` says, or the system's; where `CI` is set it is fetched from PyPI into a temporary folder.
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Result, bail};
+
+use crate::{cargo, root, run};
+
+const ARCHITECTURES: [&str; 3] = ["sm_80", "sm_90", "sm_100"];
+const PACKAGE: &str = "nvidia-cuda-nvrtc";
+
+pub(crate) fn kernels() -> Result<()> {
+    let folder = target().join("kernels");
+    let Some(library) = library(&folder)? else {
+        println!(
+            "SKIPPED: GPU kernels were not compiled: no NVRTC; `pip install {PACKAGE}` brings it, and AKUNU_NVRTC says \
+             where its libnvrtc.so is"
+        );
+        return Ok(());
+    };
+    let texts = folder.join("texts");
+    if texts.exists() {
+        std::fs::remove_dir_all(&texts)?;
+    }
+    run(cargo(&["run", "--quiet", "-p", "akunu-kernels", "--example", "texts", "--"]).arg(&texts))?;
+    run(Command::new("python3").arg("xtask/nvrtc.py").arg(library).arg(&texts).args(ARCHITECTURES))
+}
+
+fn target() -> PathBuf {
+    let target = env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from);
+    root().join(target)
+}
+
+fn library(folder: &Path) -> Result<Option<PathBuf>> {
+    if let Some(path) = env::var_os("AKUNU_NVRTC") {
+        let path = PathBuf::from(path);
+        if !path.exists() {
+            bail!("AKUNU_NVRTC: {} does not exist", path.display());
+        }
+        return Ok(Some(path));
+    }
+    let package = folder.join("nvrtc");
+    if env::var_os("CI").is_some() && find(&package).is_none() {
+        run(Command::new("python3")
+            .args(["-m", "pip", "install", "--quiet", "--no-deps", "--target"])
+            .arg(&package)
+            .arg(PACKAGE))?;
+    }
+    let places = [package, "/usr/local/cuda".into(), "/usr/lib/x86_64-linux-gnu".into()];
+    Ok(places.iter().find_map(|place| find(place)))
+}
+
+/// libnvrtc.so in a folder or below, but for the parts that it loads itself.
+fn find(folder: &Path) -> Option<PathBuf> {
+    let entries: Vec<PathBuf> = std::fs::read_dir(folder).ok()?.flatten().map(|entry| entry.path()).collect();
+    let named =
+        |path: &PathBuf| path.file_name().is_some_and(|n| n.to_string_lossy().starts_with("libnvrtc.so"));
+    entries.iter().find(|path| named(path)).cloned().or_else(|| {
+        let folders = entries.iter().filter(|path| path.is_dir() && !path.is_symlink());
+        folders.filter_map(|path| find(path)).next()
+    })
+}
