@@ -121,7 +121,7 @@ fn within(text: &str, most: usize) -> Result<usize, String> {
 }
 
 pub fn device() -> impl TypedValueParser<Value = DeviceChoice> {
-    let names = DeviceChoice::ALL.map(DeviceChoice::name);
+    let names = DeviceChoice::ALL.iter().map(|device| device.name());
     PossibleValuesParser::new(names).try_map(|name| DeviceChoice::from_str(&name))
 }
 

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Instant;
 
 use akunu_format::Region;
 
@@ -141,6 +142,21 @@ pub trait Device: std::fmt::Debug {
         first: usize,
         count: usize,
     ) -> Result<(), DeviceError>;
+
+    /// Runs one step, and tells how many nanoseconds each command took: as many as `ns` and the table have.
+    fn time_commands(
+        &mut self,
+        replay: ReplayId,
+        submission: Submission<'_>,
+        ns: &mut [u64],
+    ) -> Result<(), DeviceError> {
+        for (index, ns) in ns.iter_mut().enumerate() {
+            let start = Instant::now();
+            self.run_range(replay, submission, index, 1)?;
+            *ns = start.elapsed().as_nanos() as u64;
+        }
+        Ok(())
+    }
 
     /// Bytes allocated so far, imports in place not counted.
     fn allocated_bytes(&self) -> u64;

@@ -12,21 +12,32 @@ use crate::Error;
 /// Which device runs the model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DeviceChoice {
-    /// The best that this machine has: the CPU, until there are others. [`crate::Engine::notes`] says which it was.
+    /// The best that this machine has: CUDA where a card answers, else the CPU. [`crate::Engine::notes`] says which it was.
     #[default]
     Auto,
     Cpu,
+    /// An NVIDIA card.
+    #[cfg(not(target_os = "macos"))]
+    Cuda,
     /// Plain loops in f32 and f64: slow, obvious, the oracle for the others.
     Reference,
 }
 
 impl DeviceChoice {
-    pub const ALL: [DeviceChoice; 3] = [DeviceChoice::Auto, DeviceChoice::Cpu, DeviceChoice::Reference];
+    pub const ALL: &[DeviceChoice] = &[
+        DeviceChoice::Auto,
+        DeviceChoice::Cpu,
+        #[cfg(not(target_os = "macos"))]
+        DeviceChoice::Cuda,
+        DeviceChoice::Reference,
+    ];
 
     pub fn name(self) -> &'static str {
         match self {
             DeviceChoice::Auto => "auto",
             DeviceChoice::Cpu => "cpu",
+            #[cfg(not(target_os = "macos"))]
+            DeviceChoice::Cuda => "cuda",
             DeviceChoice::Reference => "reference",
         }
     }
@@ -34,19 +45,46 @@ impl DeviceChoice {
     /// What `Auto` stands for on this machine.
     pub fn resolve(self) -> DeviceChoice {
         match self {
-            DeviceChoice::Auto => DeviceChoice::Cpu,
+            DeviceChoice::Auto => gpu().unwrap_or(DeviceChoice::Cpu),
             other => other,
         }
     }
+}
+
+/// A GPU that has all that it needs.
+fn gpu() -> Option<DeviceChoice> {
+    #[cfg(not(target_os = "macos"))]
+    if akunu_cuda::probe().is_ok() {
+        return Some(DeviceChoice::Cuda);
+    }
+    None
+}
+
+/// Why `Auto` does not stand for a GPU that is there: a part of what it needs is missing.
+pub(crate) fn unused_gpu() -> Option<String> {
+    #[cfg(not(target_os = "macos"))]
+    if let Err(error) = akunu_cuda::probe() {
+        return (!error.is_absence()).then(|| error.to_string());
+    }
+    None
+}
+
+/// What this machine has for GPUs and what is missing, as (name, value).
+pub fn gpu_facts() -> Vec<(&'static str, String)> {
+    #[cfg(not(target_os = "macos"))]
+    return akunu_cuda::report();
+    #[cfg(target_os = "macos")]
+    return Vec::new();
 }
 
 impl FromStr for DeviceChoice {
     type Err = Error;
 
     fn from_str(name: &str) -> Result<DeviceChoice, Error> {
-        DeviceChoice::ALL.into_iter().find(|d| d.name() == name).ok_or_else(|| Error::UnknownDevice {
+        let mut all = DeviceChoice::ALL.iter().copied();
+        all.find(|device| device.name() == name).ok_or_else(|| Error::UnknownDevice {
             name: name.to_string(),
-            known: DeviceChoice::ALL.map(DeviceChoice::name).join(", "),
+            known: DeviceChoice::ALL.iter().map(|device| device.name()).collect::<Vec<_>>().join(", "),
         })
     }
 }
@@ -64,6 +102,10 @@ pub fn open_device(choice: DeviceChoice, threads: Option<usize>) -> Result<Box<d
     }
     match choice.resolve() {
         DeviceChoice::Reference => Ok(Box::new(ReferenceDevice::new())),
+        #[cfg(not(target_os = "macos"))]
+        DeviceChoice::Cuda => {
+            Ok(Box::new(akunu_cuda::CudaDevice::new(akunu_cuda::CudaOptions::from_environment())?))
+        }
         DeviceChoice::Auto | DeviceChoice::Cpu => {
             Ok(Box::new(CpuDevice::new(CpuOptions { threads, isa: None })?))
         }

@@ -56,6 +56,8 @@ impl Default for EngineOptions {
 pub enum Note {
     #[error("device auto: {device} ({detail})")]
     AutoDevice { device: &'static str, detail: String },
+    #[error("the GPU is not used: {reason}")]
+    UnusedGpu { reason: String },
     #[error(
         "the context is {context} of the {trained} positions that the model was trained for; -c asks for more"
     )]
@@ -137,6 +139,7 @@ fn notes(
     let mut notes = Vec::new();
     if options.device == DeviceChoice::Auto {
         notes.push(Note::AutoDevice { device: capabilities.name, detail: capabilities.detail.clone() });
+        notes.extend(crate::devices::unused_gpu().map(|reason| Note::UnusedGpu { reason }));
     }
     let (context, trained) = (plan.options.context, plan.config.context_length);
     if context > trained {

@@ -1,7 +1,5 @@
 //! How long each command of a pass takes.
 
-use std::time::Instant;
-
 use akunu_plan::{Cost, Row, Submission};
 
 use crate::{Engine, Error};
@@ -59,6 +57,7 @@ impl Engine {
         let rows: Vec<Row> = (0..rows).map(row).collect();
 
         let mut samples = vec![Vec::with_capacity(passes); table.commands.len()];
+        let mut ns = vec![0; table.commands.len()];
         let mut costs = vec![Cost::default(); table.commands.len()];
         for pass in 0..=passes.max(1) {
             samples.iter_mut().for_each(|samples| samples.push(0));
@@ -68,10 +67,9 @@ impl Engine {
                 let asking = if is_last { &last[..] } else { &[] };
                 let submission =
                     Submission { rows: part, logit_rows: asking, steps: 1, stop: &[], cancel: None };
+                self.device.time_commands(replay, submission, &mut ns)?;
                 for (index, command) in table.commands.iter().enumerate() {
-                    let start = Instant::now();
-                    self.device.run_range(replay, submission, index, 1)?;
-                    samples[index][pass] += start.elapsed().as_nanos() as u64;
+                    samples[index][pass] += ns[index];
                     if pass == 0 {
                         costs[index] = costs[index] + command.cost(part, asking.len());
                     }

@@ -84,9 +84,9 @@ fn settings_of_zero_are_refused() {
 #[test]
 fn an_unknown_device_is_refused_with_the_known_ones() {
     let error = "cuda9".parse::<DeviceChoice>().unwrap_err().to_string();
-    assert_eq!(error, "there is no device \"cuda9\"; choose one of auto, cpu, reference");
+    assert!(error.starts_with("there is no device \"cuda9\"; choose one of auto, cpu, "), "{error}");
     for choice in DeviceChoice::ALL {
-        assert_eq!(choice.name().parse::<DeviceChoice>().unwrap(), choice);
+        assert_eq!(choice.name().parse::<DeviceChoice>().unwrap(), *choice);
     }
 }
 
@@ -99,7 +99,8 @@ fn what_was_decided_for_the_user_is_noted() {
     };
     assert!(notes(Some(trained), DeviceChoice::Cpu).is_empty());
     let auto = notes(Some(trained), DeviceChoice::Auto);
-    assert!(matches!(auto[..], [Note::AutoDevice { device: "cpu", .. }]), "{auto:?}");
+    let best = DeviceChoice::Auto.resolve().name();
+    assert!(matches!(auto[..], [Note::AutoDevice { device, .. }] if device == best), "{auto:?}");
     let beyond = notes(Some(trained + 1), DeviceChoice::Cpu);
     assert_eq!(beyond, [Note::BeyondTraining { context: trained + 1, trained }]);
     let default = notes(None, DeviceChoice::Cpu);

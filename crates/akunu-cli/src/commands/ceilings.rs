@@ -51,6 +51,6 @@ pub fn of(device: DeviceChoice, threads: usize, bytes: u64) -> Result<Option<Cei
             const LEAST: u64 = 64 << 10;
             Ok(Some(Ceilings::new(threads, bytes.clamp(LEAST, DRAM_BYTES))?))
         }
-        DeviceChoice::Reference => Ok(None),
+        _ => Ok(None),
     }
 }

@@ -31,9 +31,16 @@ struct Report {
     features: Vec<String>,
     memory_total: Option<u64>,
     memory_available: Option<u64>,
+    gpu: Vec<Fact>,
     devices: Vec<DeviceReport>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     measured: Vec<Measured>,
+}
+
+#[derive(Debug, Serialize)]
+struct Fact {
+    name: &'static str,
+    value: String,
 }
 
 #[derive(Debug, Serialize)]
@@ -78,7 +85,7 @@ pub fn run(args: &DoctorArgs, out: &mut Output) -> Result<(), Failure> {
 }
 
 fn report() -> Report {
-    let devices = DeviceChoice::ALL.into_iter().filter(|&choice| choice != DeviceChoice::Auto);
+    let devices = DeviceChoice::ALL.iter().copied().filter(|&choice| choice != DeviceChoice::Auto);
     Report {
         version: env!("CARGO_PKG_VERSION"),
         os: std::env::consts::OS,
@@ -88,6 +95,7 @@ fn report() -> Report {
         features: features(),
         memory_total: proc_field("/proc/meminfo", "MemTotal").and_then(|text| kib(&text)),
         memory_available: akunu::available_memory(),
+        gpu: akunu::devices::gpu_facts().into_iter().map(|(name, value)| Fact { name, value }).collect(),
         devices: devices.map(device).collect(),
         measured: Vec::new(),
     }
@@ -118,6 +126,7 @@ fn lines(report: &Report) -> Vec<(&'static str, String)> {
             ),
         ),
     ];
+    lines.extend(report.gpu.iter().map(|fact| (fact.name, fact.value.clone())));
     for device in &report.devices {
         let default = if device.default { " (the one used unless --device says otherwise)" } else { "" };
         lines.push(("device", format!("{}: {}{default}", device.name, device.detail)));

@@ -163,7 +163,7 @@ fn measure_all(
     };
     let mut engine = super::engine(model, &options, true)?;
     let load_s = (open_time + engine.load_time()).as_secs_f64();
-    let used = if args.device == DeviceChoice::Reference { 1 } else { super::threads(threads) };
+    let used = if args.device.resolve() == DeviceChoice::Cpu { super::threads(threads) } else { 1 };
     let weights = engine.plan().tables.decode.cost(&[akunu_plan::Row::causal(0, 0, 0)], 1).weight_bytes;
     let mut beside = if args.ceilings { ceilings::of(args.device, used, weights)? } else { None };
     let mut runner = Runner::new(&mut engine, batch, longest)?;

@@ -1,0 +1,181 @@
+//! Compiled kernels on disk: one file each, named by a hash of all that its bytes follow from.
+//!
+//! A file is the SHA-256 of its code, then the code. What does not match is compiled again, so nothing that happens to the
+//! folder can do harm, and it may be deleted at any time.
+
+use std::env;
+use std::ffi::OsString;
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use sha2::{Digest, Sha256};
+
+const CHECKSUM: usize = 32;
+
+#[derive(Clone, Debug)]
+pub(crate) struct Cache {
+    /// `None`: there is no folder of the user's, and nothing is kept.
+    folder: Option<PathBuf>,
+}
+
+impl Cache {
+    /// In `AKUNU_CACHE`, or where this system has its users' caches.
+    pub(crate) fn of_this_user() -> Cache {
+        Cache { folder: folder(|name| env::var_os(name)) }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn at(folder: &Path) -> Cache {
+        Cache { folder: Some(folder.to_path_buf()) }
+    }
+
+    pub(crate) fn folder(&self) -> Option<&Path> {
+        self.folder.as_deref()
+    }
+
+    /// Whether kernels can be kept.
+    pub(crate) fn check(&self) -> io::Result<()> {
+        const PROBE: &str = "probe";
+        self.write(PROBE, b"")?;
+        self.file(PROBE).map_or(Ok(()), fs::remove_file)
+    }
+
+    fn file(&self, key: &str) -> Option<PathBuf> {
+        Some(self.folder.as_ref()?.join(format!("{key}.cubin")))
+    }
+
+    /// The code that was kept, if it is whole.
+    pub(crate) fn read(&self, key: &str) -> Option<Vec<u8>> {
+        let mut bytes = fs::read(self.file(key)?).ok()?;
+        if bytes.len() < CHECKSUM {
+            return None;
+        }
+        let code = bytes.split_off(CHECKSUM);
+        (bytes[..] == Sha256::digest(&code)[..]).then_some(code)
+    }
+
+    /// Keeps code. Readers see all of a file or none of it, whoever else writes.
+    pub(crate) fn write(&self, key: &str, code: &[u8]) -> io::Result<()> {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let (Some(folder), Some(file)) = (&self.folder, self.file(key)) else { return Ok(()) };
+        fs::create_dir_all(folder)?;
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let temporary = folder.join(format!("{key}.{}.{number}.part", std::process::id()));
+        let write = || {
+            let mut part = fs::File::create(&temporary)?;
+            part.write_all(&Sha256::digest(code))?;
+            part.write_all(code)?;
+            fs::rename(&temporary, &file)
+        };
+        write().inspect_err(|_| {
+            // It may not be there; the first error counts.
+            let _ = fs::remove_file(&temporary);
+        })
+    }
+}
+
+/// The name of a kernel's file: a hash over all parts, each told from the next.
+pub(crate) fn key(parts: &[&str]) -> String {
+    let mut hash = Sha256::new();
+    for part in parts {
+        hash.update((part.len() as u64).to_le_bytes());
+        hash.update(part);
+    }
+    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn folder(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
+    let get = |name: &str| variable(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let own = || {
+        let user = if cfg!(windows) { get("LOCALAPPDATA") } else { get("XDG_CACHE_HOME") };
+        let user = user.or_else(|| Some(get("HOME").or_else(|| get("USERPROFILE"))?.join(".cache")));
+        Some(user?.join("akunu"))
+    };
+    Some(get("AKUNU_CACHE").or_else(own)?.join("cuda"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read_and_nothing_else_is_left() {
+        let home = tempfile::tempdir().unwrap();
+        let cache = Cache::at(&home.path().join("made"));
+        assert_eq!(cache.read("k"), None);
+        cache.write("k", b"code").unwrap();
+        cache.write("k", b"newer code").unwrap();
+        assert_eq!(cache.read("k").unwrap(), b"newer code");
+        let files: Vec<_> =
+            fs::read_dir(home.path().join("made")).unwrap().map(|f| f.unwrap().file_name()).collect();
+        assert_eq!(files, ["k.cubin"]);
+    }
+
+    #[test]
+    fn a_file_that_is_not_whole_is_as_good_as_none() {
+        let home = tempfile::tempdir().unwrap();
+        let cache = Cache::at(home.path());
+        cache.write("k", b"some code").unwrap();
+        let file = home.path().join("k.cubin");
+        let whole = fs::read(&file).unwrap();
+        for length in [0, 5, CHECKSUM, whole.len() - 1] {
+            fs::write(&file, &whole[..length]).unwrap();
+            // The checksum of nothing is not that of something.
+            assert_eq!(cache.read("k"), None, "{length}");
+        }
+        let mut turned = whole.clone();
+        turned[CHECKSUM] ^= 1;
+        fs::write(&file, &turned).unwrap();
+        assert_eq!(cache.read("k"), None);
+        fs::write(&file, &whole).unwrap();
+        assert_eq!(cache.read("k").unwrap(), b"some code");
+    }
+
+    #[test]
+    fn many_writers_of_one_kernel_leave_one_whole_file() {
+        let home = tempfile::tempdir().unwrap();
+        let cache = Cache::at(home.path());
+        std::thread::scope(|scope| {
+            for writer in 0..8u8 {
+                let cache = &cache;
+                scope.spawn(move || cache.write("k", &vec![writer; 100_000]).unwrap());
+            }
+        });
+        let code = cache.read("k").unwrap();
+        assert!(code.len() == 100_000 && code.iter().all(|&byte| byte == code[0]));
+        assert_eq!(fs::read_dir(home.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_folder_that_cannot_be_made_is_an_error_and_leaves_nothing() {
+        let home = tempfile::tempdir().unwrap();
+        fs::write(home.path().join("file"), "").unwrap();
+        let cache = Cache::at(&home.path().join("file"));
+        assert!(cache.write("k", b"code").is_err());
+        assert_eq!(cache.read("k"), None);
+    }
+
+    #[test]
+    fn keys_tell_every_part_from_the_next() {
+        let keys = [key(&["ab", "c"]), key(&["a", "bc"]), key(&["abc"]), key(&["ab", "c", ""])];
+        assert!(keys.iter().all(|k| k.len() == 64));
+        assert!((0..4).all(|i| (0..i).all(|j| keys[i] != keys[j])), "{keys:?}");
+        assert_eq!(keys[0], key(&["ab", "c"]));
+    }
+
+    #[test]
+    fn the_folder_is_the_users() {
+        let from = |variables: &[(&str, &str)]| {
+            folder(|name| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| value.into()))
+        };
+        assert_eq!(from(&[]), None);
+        assert_eq!(from(&[("HOME", "/h")]).unwrap(), Path::new("/h/.cache/akunu/cuda"));
+        assert_eq!(from(&[("HOME", "/h"), ("AKUNU_CACHE", "/a")]).unwrap(), Path::new("/a/cuda"));
+        if cfg!(unix) {
+            let found = from(&[("HOME", "/h"), ("XDG_CACHE_HOME", "/x")]).unwrap();
+            assert_eq!(found, Path::new("/x/akunu/cuda"));
+        }
+    }
+}

@@ -1,0 +1,400 @@
+//! [`CudaDevice`]: buffers, prepared tables and a stream, behind the trait that all devices have.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use akunu_format::Region;
+use akunu_kernels::{Chip, Pass, SCRATCH_BYTES};
+use akunu_plan::device::check_submission;
+use akunu_plan::{
+    Capabilities, Device, DeviceBuffer, DeviceError, DispatchTable, Outcome, ReplayId, Row, Submission,
+};
+
+use crate::context::{Card, Context};
+use crate::driver::{Address, Driver};
+use crate::error::failed;
+use crate::memory::{Memory, Pinned};
+use crate::module::{Compiled, Kernels};
+use crate::nvrtc::Nvrtc;
+use crate::prepare::{Buffer, Buffers, Lent, Prepared, prepare};
+use crate::repack::lay_out;
+use crate::staging::Staging;
+use crate::stream::{Event, Stream};
+use crate::{CudaError, NAME};
+
+/// Steps between two looks at whether to stop, and half of those that the card may be behind.
+const BATCH: usize = 8;
+
+/// How tables are run. For looking for faults: the plain way is the fast one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CudaOptions {
+    /// A kernel may start before the last one has ended, where the card can do that.
+    pub linked: bool,
+    /// Commands run one by one, each waited for, so that an error names the one that failed.
+    pub checked: bool,
+}
+
+impl Default for CudaOptions {
+    fn default() -> CudaOptions {
+        CudaOptions { linked: true, checked: false }
+    }
+}
+
+impl CudaOptions {
+    /// `AKUNU_CUDA=serial` links no launches, `AKUNU_CUDA=checked` runs commands one by one.
+    pub fn from_environment() -> CudaOptions {
+        let text = std::env::var("AKUNU_CUDA").unwrap_or_default();
+        let has = |word: &str| text.split(',').any(|part| part.trim() == word);
+        CudaOptions { linked: !has("serial"), checked: has("checked") }
+    }
+}
+
+/// The card that would be used, if there is all that is needed.
+pub fn probe() -> Result<Card, CudaError> {
+    let driver = Driver::get()?;
+    if driver.cards()? == 0 {
+        return Err(CudaError::NoCard);
+    }
+    let card = Card::find(driver, 0)?;
+    Nvrtc::get(driver.version()?.0)?.architecture(card.compute)?;
+    Ok(card)
+}
+
+/// What was submitted and not waited for.
+#[derive(Clone, Copy, Debug)]
+struct Pending {
+    replay: ReplayId,
+    steps: usize,
+}
+
+// Fields are dropped in this order: the stream waits for what it was asked before anything goes.
+pub struct CudaDevice {
+    stream: Stream,
+    prepared: Vec<Prepared>,
+    buffers: Vec<Buffer>,
+    kernels: Kernels,
+    /// The pass, then scratch.
+    own: Memory,
+    staging: Staging,
+    /// Rows, logit rows and pass of a submission on their way to the card.
+    submitted: Pinned,
+    /// The pass on its way back.
+    returned: Pinned,
+    /// The last submission is done.
+    done: Event,
+    /// The two batches of steps before the next are done.
+    batches: [Event; 2],
+    pending: Option<Pending>,
+    outcome: Outcome,
+    /// Rows and logit rows of the last submission.
+    last: (usize, usize),
+    allocated: u64,
+    capabilities: Capabilities,
+    chip: Chip,
+    options: CudaOptions,
+    context: Rc<Context>,
+}
+
+impl std::fmt::Debug for CudaDevice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CudaDevice")
+            .field("card", &self.context.card)
+            .field("buffers", &self.buffers.len())
+            .field("allocated", &self.allocated)
+            .field("compiled", &self.kernels.compiled)
+            .finish_non_exhaustive()
+    }
+}
+
+const WORKSPACE_BYTES: u64 = Pass::BYTES as u64 + SCRATCH_BYTES;
+
+impl CudaDevice {
+    /// Takes the first card that `CUDA_VISIBLE_DEVICES` shows.
+    pub fn new(options: CudaOptions) -> Result<CudaDevice, DeviceError> {
+        let card = probe()?;
+        let driver = Driver::get()?;
+        let (major, minor) = driver.version()?;
+        let nvrtc = Nvrtc::get(major)?;
+        let context = Context::new(driver, card)?;
+        let card = &context.card;
+        let kernels = Kernels::new(&context, nvrtc)?;
+        let stream = Stream::new(&context)?;
+        let own = Memory::new(&context, WORKSPACE_BYTES)?;
+        stream.zero(own.address, own.bytes)?;
+        let detail = format!("{}, {}, CUDA {major}.{minor}", card.name, nvrtc.architecture(card.compute)?);
+        let capabilities = Capabilities {
+            name: NAME,
+            detail,
+            q8_activations: true,
+            unified_memory: false,
+            chain: 64,
+            prefill_rows: 512,
+            workspace_bytes: WORKSPACE_BYTES,
+            available_bytes: Some(context.memory()?.0),
+        };
+        Ok(CudaDevice {
+            staging: Staging::new(&context)?,
+            submitted: Pinned::new(&context, Pass::BYTES)?,
+            returned: Pinned::new(&context, Pass::BYTES)?,
+            done: Event::new(&context)?,
+            batches: [Event::new(&context)?, Event::new(&context)?],
+            chip: chip(card),
+            stream,
+            prepared: Vec::new(),
+            buffers: Vec::new(),
+            kernels,
+            own,
+            pending: None,
+            outcome: Outcome { steps: 0 },
+            last: (0, 0),
+            allocated: WORKSPACE_BYTES,
+            capabilities,
+            options,
+            context,
+        })
+    }
+
+    /// Where the kernels came from.
+    pub fn compiled(&self) -> Compiled {
+        self.kernels.compiled
+    }
+
+    fn place(
+        &self,
+        buffer: DeviceBuffer,
+        offset: u64,
+        len: usize,
+    ) -> Result<(&Buffer, Address), DeviceError> {
+        let buffer = self.buffers.get(buffer.0 as usize);
+        let buffer = buffer.ok_or_else(|| failed("that buffer is not this device's"))?;
+        let (end, bytes) = (offset.saturating_add(len as u64), buffer.memory.bytes);
+        if end > bytes {
+            return Err(DeviceError::OutOfBounds { device: NAME, offset, end, bytes });
+        }
+        Ok((buffer, buffer.memory.address + offset))
+    }
+
+    fn prepared(&self, replay: ReplayId) -> Result<&Prepared, DeviceError> {
+        self.prepared.get(replay.0 as usize).ok_or_else(|| failed("that table was not prepared here"))
+    }
+
+    fn reserve(&mut self, what: &str, bytes: u64) -> Result<Memory, DeviceError> {
+        let memory = Memory::new(&self.context, bytes).map_err(|error| match error.is_out_of_memory() {
+            true => DeviceError::OutOfMemory { device: NAME, what: what.into(), bytes },
+            false => error.during(what),
+        })?;
+        self.allocated += bytes;
+        Ok(memory)
+    }
+
+    fn push(&mut self, memory: Memory, imported: bool) -> DeviceBuffer {
+        self.buffers.push(Buffer { memory, imported, planes: None });
+        DeviceBuffer(self.buffers.len() as u32 - 1)
+    }
+
+    /// Checks a submission and sends its rows and pass to where the table reads them.
+    fn begin(&mut self, replay: ReplayId, submission: &Submission<'_>) -> Result<(), DeviceError> {
+        check_submission(NAME, &self.prepared(replay)?.table, submission)?;
+        let Submission { rows, logit_rows, stop, .. } = submission;
+        // Those that the pass has no room for end a chain late: whoever asked looks at every token.
+        let stop = &stop[..stop.len().min(Pass::MAX_STOPS)];
+        let pass = Pass::new(rows.len(), logit_rows.len(), stop).ok_or_else(|| failed("too many stops"))?;
+        // What was submitted before may not have left yet.
+        self.finish()?;
+        let prepared = &self.prepared[replay.0 as usize];
+        let (rows, asked): (&[u8], &[u8]) = (bytemuck::cast_slice(rows), bytemuck::cast_slice(logit_rows));
+        let mut start = 0;
+        for (bytes, to) in [
+            (rows, prepared.rows),
+            (asked, prepared.logit_rows),
+            (bytemuck::bytes_of(&pass), self.own.address),
+        ] {
+            if !bytes.is_empty() {
+                self.submitted.bytes_mut()[start..start + bytes.len()].copy_from_slice(bytes);
+                self.stream.upload(to, &self.submitted, start, bytes.len())?;
+                start += bytes.len();
+            }
+        }
+        self.last = (submission.rows.len(), submission.logit_rows.len());
+        Ok(())
+    }
+
+    /// Begins with the rows that are already there: they may come from another table, and may have moved on.
+    fn begin_again(&mut self, replay: ReplayId, submission: &Submission<'_>) -> Result<(), DeviceError> {
+        self.finish()?;
+        let prepared = self.prepared(replay)?;
+        let (from, asked_from) = (prepared.rows, prepared.logit_rows);
+        let mut rows = vec![Row::default(); self.last.0.min(prepared.table.rows)];
+        let mut asked = vec![0u32; self.last.1.min(prepared.table.logit_rows)];
+        self.staging.download(&self.stream, from, bytemuck::cast_slice_mut(&mut rows))?;
+        self.staging.download(&self.stream, asked_from, bytemuck::cast_slice_mut(&mut asked))?;
+        self.begin(replay, &Submission { rows: &rows, logit_rows: &asked, ..*submission })
+    }
+
+    /// Submits a table's steps, looking at `cancel` between batches of them. Gives how many were submitted.
+    fn submit(
+        &self,
+        replay: ReplayId,
+        steps: usize,
+        cancel: Option<&AtomicBool>,
+    ) -> Result<usize, DeviceError> {
+        let prepared = &self.prepared[replay.0 as usize];
+        for step in 0..steps {
+            if let Some(cancel) = cancel.filter(|_| step % BATCH == 0) {
+                let batch = &self.batches[step / BATCH % 2];
+                if step >= 2 * BATCH {
+                    batch.synchronise()?;
+                }
+                if cancel.load(Ordering::Relaxed) {
+                    return Ok(step);
+                }
+            }
+            if self.options.checked {
+                prepared.launch_checked(&self.stream)?;
+            } else {
+                self.stream.launch_graph(&prepared.graph)?;
+            }
+            if cancel.is_some() && step % BATCH == BATCH - 1 {
+                self.stream.record(&self.batches[step / BATCH % 2])?;
+            }
+        }
+        Ok(steps)
+    }
+
+    /// Waits for what was submitted, and reads how far it came.
+    fn finish(&mut self) -> Result<(), DeviceError> {
+        let Some(Pending { replay, steps }) = self.pending.take() else { return Ok(()) };
+        let prepared = &self.prepared[replay.0 as usize];
+        self.done.synchronise().map_err(|error| {
+            error.during(&format!(
+                "running the {} table (AKUNU_CUDA=checked names the command)",
+                prepared.table.name
+            ))
+        })?;
+        let pass: Pass = bytemuck::pod_read_unaligned(&self.returned.bytes()[..Pass::BYTES]);
+        let steps = if prepared.advances { steps.min(pass.step as usize) } else { steps };
+        self.outcome = Outcome { steps };
+        Ok(())
+    }
+}
+
+fn chip(card: &Card) -> Chip {
+    Chip { units: card.processors, shared_bytes: card.shared_bytes }
+}
+
+impl Device for CudaDevice {
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    fn allocate(&mut self, what: &str, bytes: u64) -> Result<DeviceBuffer, DeviceError> {
+        let memory = self.reserve(what, bytes)?;
+        self.stream.zero(memory.address, bytes)?;
+        Ok(self.push(memory, false))
+    }
+
+    fn import(&mut self, region: &Region, offset: usize, bytes: usize) -> Result<DeviceBuffer, DeviceError> {
+        let all = region.bytes();
+        let end = offset.saturating_add(bytes);
+        let part = all.get(offset..end).ok_or(DeviceError::OutOfBounds {
+            device: NAME,
+            offset: offset as u64,
+            end: end as u64,
+            bytes: all.len() as u64,
+        })?;
+        let memory = self.reserve("a weight", bytes as u64)?;
+        self.staging.upload(&self.stream, memory.address, part)?;
+        Ok(self.push(memory, true))
+    }
+
+    fn upload(&mut self, buffer: DeviceBuffer, offset: u64, bytes: &[u8]) -> Result<(), DeviceError> {
+        let (owner, place) = self.place(buffer, offset, bytes.len())?;
+        if owner.imported {
+            return Err(failed("an imported buffer is read-only"));
+        }
+        Ok(self.staging.upload(&self.stream, place, bytes)?)
+    }
+
+    fn download(&mut self, buffer: DeviceBuffer, offset: u64, bytes: &mut [u8]) -> Result<(), DeviceError> {
+        let (_, place) = self.place(buffer, offset, bytes.len())?;
+        Ok(self.staging.download(&self.stream, place, bytes)?)
+    }
+
+    fn prepare(
+        &mut self,
+        table: &Arc<DispatchTable>,
+        buffers: &[DeviceBuffer],
+    ) -> Result<ReplayId, DeviceError> {
+        self.finish()?;
+        let mut lent = Lent {
+            context: &self.context,
+            stream: &self.stream,
+            kernels: &mut self.kernels,
+            chip: &self.chip,
+            own: [self.own.address, self.own.address + Pass::BYTES as u64],
+            linked: self.options.linked && self.context.card.links_launches(),
+        };
+        lay_out(&mut lent, table, &mut self.buffers, buffers)?;
+        let prepared = prepare(&mut lent, table, Buffers { all: &self.buffers, ids: buffers })?;
+        if prepared.upload_bytes() > self.submitted.bytes().len() {
+            self.submitted = Pinned::new(&self.context, prepared.upload_bytes())?;
+        }
+        self.prepared.push(prepared);
+        Ok(ReplayId(self.prepared.len() as u32 - 1))
+    }
+
+    fn replay(&mut self, replay: ReplayId, submission: Submission<'_>) -> Result<(), DeviceError> {
+        self.begin(replay, &submission)?;
+        let steps = self.submit(replay, submission.steps, submission.cancel)?;
+        self.stream.download(&mut self.returned, 0, self.own.address, Pass::BYTES)?;
+        self.stream.record(&self.done)?;
+        self.pending = Some(Pending { replay, steps });
+        Ok(())
+    }
+
+    fn wait(&mut self) -> Result<Outcome, DeviceError> {
+        self.finish()?;
+        Ok(self.outcome)
+    }
+
+    fn run_range(
+        &mut self,
+        replay: ReplayId,
+        submission: Submission<'_>,
+        first: usize,
+        count: usize,
+    ) -> Result<(), DeviceError> {
+        let commands = self.prepared(replay)?.commands.len();
+        if first.checked_add(count).is_none_or(|end| end > commands) {
+            return Err(failed(format!("commands {first} and {count} more of {commands}")));
+        }
+        match submission.rows.is_empty() {
+            true => self.begin_again(replay, &submission)?,
+            false => self.begin(replay, &submission)?,
+        }
+        let prepared = &self.prepared[replay.0 as usize];
+        let ran = prepared.launch_range(&self.stream, first, count).and_then(|()| self.stream.synchronise());
+        let label = prepared.table.labels.get(first).map_or("no command", String::as_str);
+        ran.map_err(|error| error.during(&format!("{label} of the {} table", prepared.table.name)))?;
+        self.outcome = Outcome { steps: 1 };
+        Ok(())
+    }
+
+    /// By the card's own clock, in a graph: launches cost the host more than many commands take.
+    fn time_commands(
+        &mut self,
+        replay: ReplayId,
+        submission: Submission<'_>,
+        ns: &mut [u64],
+    ) -> Result<(), DeviceError> {
+        self.begin(replay, &submission)?;
+        let prepared = &mut self.prepared[replay.0 as usize];
+        let timed = prepared.time(&self.context, &self.stream, ns);
+        timed.map_err(|error| error.during(&format!("timing the {} table", prepared.table.name)))
+    }
+
+    fn allocated_bytes(&self) -> u64 {
+        self.allocated
+    }
+}

@@ -1,0 +1,66 @@
+//! What can go wrong between this process and a card, in words that say what to do next.
+
+use akunu_plan::DeviceError;
+
+use crate::NAME;
+
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum CudaError {
+    #[error("{library} was not found ({}); {advice}", looked.join(", "))]
+    MissingLibrary {
+        library: &'static str,
+        /// Where, and what each said.
+        looked: Vec<String>,
+        advice: &'static str,
+    },
+    #[error("{library} has no function {symbol}; {advice}")]
+    MissingFunction { library: String, symbol: &'static str, advice: &'static str },
+    #[error("the driver sees no card; see what nvidia-smi says, or use --device cpu")]
+    NoCard,
+    #[error(
+        "NVRTC {major}.{minor} knows no sm_{architecture}, which the card is; install a newer NVRTC (pip install nvidia-cuda-nvrtc)"
+    )]
+    Architecture { architecture: u32, major: i32, minor: i32 },
+    /// A driver's function did not do what it was asked.
+    #[error("{call} gave {name} ({code}): {message}")]
+    Call { call: &'static str, code: i32, name: String, message: String },
+    #[error("{call} gave {code}: {message}")]
+    Nvrtc { call: &'static str, code: i32, message: String },
+    #[error("NVRTC does not compile {function} for {architecture}; please report this log\n{log}")]
+    Compile { function: String, architecture: String, log: String },
+}
+
+/// The driver's code for device memory that is full.
+pub(crate) const OUT_OF_MEMORY: i32 = 2;
+/// No card, or none that this process may see.
+pub(crate) const NO_DEVICE: i32 = 100;
+
+impl CudaError {
+    /// Nobody would expect CUDA here: there is no driver, or no card.
+    pub fn is_absence(&self) -> bool {
+        match self {
+            CudaError::NoCard => true,
+            CudaError::MissingLibrary { library, .. } => *library == crate::library::DRIVER,
+            _ => false,
+        }
+    }
+
+    pub(crate) fn is_out_of_memory(&self) -> bool {
+        matches!(self, CudaError::Call { code: OUT_OF_MEMORY, .. })
+    }
+
+    /// The same error, and during what it came up.
+    pub(crate) fn during(self, what: &str) -> DeviceError {
+        DeviceError::Failed { device: NAME, message: format!("{what}: {self}") }
+    }
+}
+
+impl From<CudaError> for DeviceError {
+    fn from(error: CudaError) -> DeviceError {
+        DeviceError::Failed { device: NAME, message: error.to_string() }
+    }
+}
+
+pub(crate) fn failed(message: impl Into<String>) -> DeviceError {
+    DeviceError::Failed { device: NAME, message: message.into() }
+}

@@ -1,0 +1,26 @@
+//! The CUDA device: NVIDIA's driver and NVRTC, found when the program runs; tables captured into graphs.
+
+#![allow(unsafe_code, reason = "the driver and NVRTC are called through pointers found in their libraries")]
+
+mod cache;
+mod context;
+mod device;
+mod driver;
+mod error;
+mod library;
+mod memory;
+mod module;
+mod nvrtc;
+mod prepare;
+mod repack;
+mod report;
+mod staging;
+mod stream;
+
+pub use context::Card;
+pub use device::{CudaDevice, CudaOptions, probe};
+pub use error::CudaError;
+pub use module::Compiled;
+pub use report::report;
+
+pub(crate) const NAME: &str = "cuda";

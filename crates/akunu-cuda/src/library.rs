@@ -1,0 +1,145 @@
+//! Where the driver's library and NVRTC are on this machine.
+
+use std::env;
+use std::path::{Path, PathBuf};
+
+use libloading::Library;
+
+use crate::CudaError;
+
+pub(crate) const DRIVER: &str = if cfg!(windows) { "nvcuda.dll" } else { "libcuda.so.1" };
+pub(crate) const NVRTC: &str = "NVRTC";
+
+const INSTALL_DRIVER: &str = "install NVIDIA's driver, or use --device cpu";
+const INSTALL_NVRTC: &str = "install it (pip install nvidia-cuda-nvrtc, or CUDA's toolkit), or say where it is: AKUNU_CUDA_PATH=a folder with it, a \
+    toolkit, or a Python's site-packages";
+
+/// Under a toolkit's folder, or a Python's site-packages.
+const FOLDERS: [&str; 7] = ["", "lib64", "lib", "bin", "bin/x64", "nvidia/cu13/lib", "nvidia/cuda_nvrtc/lib"];
+
+/// Folders to look in before and after the system's own search.
+#[derive(Clone, Debug)]
+pub(crate) struct Search {
+    pub(crate) before: Vec<PathBuf>,
+    /// The system's own: `LD_LIBRARY_PATH`, `ld.so.conf`, `PATH`.
+    pub(crate) system: bool,
+    pub(crate) after: Vec<PathBuf>,
+}
+
+impl Search {
+    pub(crate) fn of_this_machine() -> Search {
+        let variable = |name: &str| env::var_os(name).filter(|value| !value.is_empty());
+        let before = variable("AKUNU_CUDA_PATH").map(|v| env::split_paths(&v).collect()).unwrap_or_default();
+        let mut after: Vec<PathBuf> =
+            ["CUDA_PATH", "CUDA_HOME"].iter().filter_map(|name| variable(name)).map(PathBuf::from).collect();
+        if cfg!(unix) {
+            after.extend(["/usr/local/cuda", "/opt/cuda"].map(PathBuf::from));
+            after.extend(toolkits(Path::new("/usr/local")));
+            after.extend(["/usr/local/nvidia", "/usr/lib/wsl"].map(PathBuf::from));
+        }
+        Search { before, system: true, after }
+    }
+
+    /// The first of `names` that loads.
+    fn open(
+        &self,
+        library: &'static str,
+        names: &[&str],
+        advice: &'static str,
+    ) -> Result<(Library, String), CudaError> {
+        let files = |roots: &[PathBuf]| -> Vec<PathBuf> {
+            let places = roots.iter().flat_map(|root| FOLDERS.map(|folder| root.join(folder)));
+            places.flat_map(|place| names.iter().map(move |name| place.join(name))).collect()
+        };
+        let existing = |roots: &[PathBuf]| files(roots).into_iter().filter(|file| file.is_file());
+        let mut candidates: Vec<PathBuf> = existing(&self.before).collect();
+        if self.system {
+            candidates.extend(names.iter().map(PathBuf::from));
+        }
+        candidates.extend(existing(&self.after));
+        let mut looked = Vec::new();
+        for candidate in candidates {
+            // SAFETY: loading runs the library's initialisers, and we trust NVIDIA's as we trust the driver itself.
+            match unsafe { Library::new(&candidate) } {
+                Ok(loaded) => return Ok((loaded, candidate.display().to_string())),
+                Err(error) => looked.push(reason(&candidate, &error)),
+            }
+        }
+        for root in self.before.iter().chain(&self.after).filter(|root| root.is_dir()) {
+            looked.push(format!("not in {}", root.display()));
+        }
+        Err(CudaError::MissingLibrary { library, looked, advice })
+    }
+
+    pub(crate) fn driver(&self) -> Result<(Library, String), CudaError> {
+        self.open(DRIVER, &[DRIVER], INSTALL_DRIVER)
+    }
+
+    /// That of the driver's own CUDA version first: what a newer one compiles, an older driver may refuse.
+    pub(crate) fn nvrtc(&self, driver_major: i32) -> Result<(Library, String), CudaError> {
+        let mut names = if cfg!(windows) {
+            ["nvrtc64_130_0.dll", "nvrtc64_120_0.dll"]
+        } else {
+            ["libnvrtc.so.13", "libnvrtc.so.12"]
+        };
+        if driver_major < 13 {
+            names.reverse();
+        }
+        self.open(NVRTC, &names, INSTALL_NVRTC)
+    }
+}
+
+/// The system's own words, which name the file, or ours.
+fn reason(file: &Path, error: &libloading::Error) -> String {
+    match std::error::Error::source(error).map(|source| source.to_string()) {
+        Some(reason) if reason.contains(&file.display().to_string()) => reason,
+        reason => format!("{}: {}", file.display(), reason.unwrap_or_else(|| error.to_string())),
+    }
+}
+
+/// `cuda-13.0`, `cuda-12.4`, …, the newest first as far as names tell.
+fn toolkits(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let is_toolkit =
+        |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("cuda-"));
+    let mut found: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(is_toolkit).collect();
+    found.sort();
+    found.reverse();
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn only(folder: &Path) -> Search {
+        Search { before: vec![folder.to_path_buf()], system: false, after: Vec::new() }
+    }
+
+    #[test]
+    fn a_missing_library_says_where_it_was_looked_for_and_what_to_install() {
+        let empty = tempfile::tempdir().unwrap();
+        let text = only(empty.path()).driver().unwrap_err().to_string();
+        assert!(text.contains(DRIVER) && text.contains(&empty.path().display().to_string()), "{text}");
+        assert!(text.ends_with(INSTALL_DRIVER), "{text}");
+        let text = only(empty.path()).nvrtc(13).unwrap_err().to_string();
+        assert!(text.contains("AKUNU_CUDA_PATH"), "{text}");
+    }
+
+    #[test]
+    fn only_a_missing_driver_means_that_nobody_expects_cuda() {
+        let empty = tempfile::tempdir().unwrap();
+        assert!(only(empty.path()).driver().unwrap_err().is_absence());
+        assert!(!only(empty.path()).nvrtc(12).unwrap_err().is_absence());
+    }
+
+    #[test]
+    fn a_file_that_is_no_library_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("lib64")).unwrap();
+        let file = folder.path().join("lib64").join(DRIVER);
+        std::fs::write(&file, "no library").unwrap();
+        let text = only(folder.path()).driver().unwrap_err().to_string();
+        assert!(text.contains(&file.display().to_string()), "{text}");
+    }
+}

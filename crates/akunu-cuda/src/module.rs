@@ -1,0 +1,248 @@
+//! Functions as the card runs them: compiled once, kept on disk, loaded once.
+
+use std::collections::HashMap;
+use std::ffi::{CString, c_int};
+use std::rc::Rc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use akunu_kernels::{Function, cuda_text};
+
+use crate::CudaError;
+use crate::cache::{self, Cache};
+use crate::context::Context;
+use crate::driver::{FUNCTION_MAX_DYNAMIC_SHARED, FUNCTION_MAX_THREADS, Handle, call};
+use crate::nvrtc::Nvrtc;
+
+/// A group has as much shared memory without asking.
+const SHARED_WITHOUT_ASKING: u32 = 48 << 10;
+
+/// One loaded function.
+#[derive(Debug)]
+pub(crate) struct Kernel {
+    context: Rc<Context>,
+    module: Handle,
+    function: Handle,
+    /// Threads that a group of it may have, as its registers allow.
+    pub(crate) max_threads: u32,
+}
+
+impl Kernel {
+    fn load(context: &Rc<Context>, code: &[u8], symbol: &str) -> Result<Kernel, CudaError> {
+        let driver = context.driver;
+        let mut kernel = Kernel {
+            context: Rc::clone(context),
+            module: std::ptr::null_mut(),
+            function: std::ptr::null_mut(),
+            max_threads: 0,
+        };
+        let symbol = CString::new(symbol).unwrap_or_default();
+        let mut threads: c_int = 0;
+        // SAFETY: whole code that NVRTC made (its checksum held); each call writes one value. Asking for an attribute also loads
+        // the function, which must not happen in a capture.
+        unsafe {
+            call!(driver, cuModuleLoadData(&mut kernel.module, code.as_ptr().cast()))?;
+            call!(driver, cuModuleGetFunction(&mut kernel.function, kernel.module, symbol.as_ptr()))?;
+            call!(driver, cuFuncGetAttribute(&mut threads, FUNCTION_MAX_THREADS, kernel.function))?;
+        }
+        kernel.max_threads = threads.unsigned_abs();
+        Ok(kernel)
+    }
+
+    pub(crate) fn function(&self) -> Handle {
+        self.function
+    }
+
+    /// Makes sure that a group may have as much shared memory.
+    pub(crate) fn allow_shared(&self, bytes: u32) -> Result<(), CudaError> {
+        if bytes <= SHARED_WITHOUT_ASKING {
+            return Ok(());
+        }
+        let driver = self.context.driver;
+        // SAFETY: the function lives.
+        unsafe {
+            call!(driver, cuFuncSetAttribute(self.function, FUNCTION_MAX_DYNAMIC_SHARED, bytes as c_int))
+        }
+    }
+}
+
+impl Drop for Kernel {
+    fn drop(&mut self) {
+        if !self.module.is_null() {
+            // SAFETY: loaded once; the device waits for its stream before it goes.
+            unsafe { (self.context.driver.cuModuleUnload)(self.module) };
+        }
+    }
+}
+
+/// Where functions' code came from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Compiled {
+    pub by_nvrtc: usize,
+    pub from_disk: usize,
+}
+
+/// All functions that were wanted so far.
+#[derive(Debug)]
+pub(crate) struct Kernels {
+    context: Rc<Context>,
+    nvrtc: &'static Nvrtc,
+    architecture: String,
+    cache: Cache,
+    loaded: HashMap<Function, Rc<Kernel>>,
+    pub(crate) compiled: Compiled,
+}
+
+impl Kernels {
+    pub(crate) fn new(context: &Rc<Context>, nvrtc: &'static Nvrtc) -> Result<Kernels, CudaError> {
+        Ok(Kernels {
+            context: Rc::clone(context),
+            nvrtc,
+            architecture: nvrtc.architecture(context.card.compute)?,
+            cache: Cache::of_this_user(),
+            loaded: HashMap::new(),
+            compiled: Compiled::default(),
+        })
+    }
+
+    /// Compiles what is not there yet, on all cores.
+    pub(crate) fn require<'f>(
+        &mut self,
+        functions: impl Iterator<Item = &'f Function>,
+    ) -> Result<(), CudaError> {
+        let mut wanted: Vec<&Function> = Vec::new();
+        for function in functions {
+            if !self.loaded.contains_key(function) && !wanted.contains(&function) {
+                wanted.push(function);
+            }
+        }
+        let compiler = Compiler { nvrtc: self.nvrtc, architecture: &self.architecture, cache: &self.cache };
+        for (function, code) in wanted.iter().zip(compiler.all(&wanted)) {
+            let (code, is_new) = code?;
+            let counter = if is_new { &mut self.compiled.by_nvrtc } else { &mut self.compiled.from_disk };
+            *counter += 1;
+            let kernel = Kernel::load(&self.context, &code, &function.name)?;
+            self.loaded.insert((*function).clone(), Rc::new(kernel));
+        }
+        Ok(())
+    }
+
+    /// One that was required.
+    pub(crate) fn get(&self, function: &Function) -> Option<&Rc<Kernel>> {
+        self.loaded.get(function)
+    }
+}
+
+/// The half that needs no card.
+#[derive(Clone, Copy, Debug)]
+struct Compiler<'a> {
+    nvrtc: &'a Nvrtc,
+    architecture: &'a str,
+    cache: &'a Cache,
+}
+
+/// Code, and whether it was just compiled.
+type Code = Result<(Vec<u8>, bool), CudaError>;
+
+impl Compiler<'_> {
+    fn all(self, functions: &[&Function]) -> Vec<Code> {
+        let threads = std::thread::available_parallelism().map_or(1, usize::from).min(functions.len());
+        let next = AtomicUsize::new(0);
+        let done: Mutex<Vec<(usize, Code)>> = Mutex::new(Vec::with_capacity(functions.len()));
+        let work = || {
+            while let Some((index, function)) = pick(functions, &next) {
+                let code = self.one(function);
+                done.lock().unwrap_or_else(PoisonError::into_inner).push((index, code));
+            }
+        };
+        std::thread::scope(|scope| {
+            for _ in 1..threads {
+                scope.spawn(work);
+            }
+            work();
+        });
+        let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
+        done.sort_by_key(|(index, _)| *index);
+        done.into_iter().map(|(_, code)| code).collect()
+    }
+
+    fn one(self, function: &Function) -> Code {
+        let text = cuda_text(function);
+        let (major, minor) = self.nvrtc.version;
+        let version = format!("{major}.{minor}");
+        let key = cache::key(&[&text, self.architecture, &version]);
+        if let Some(code) = self.cache.read(&key) {
+            return Ok((code, false));
+        }
+        let code = self.nvrtc.compile(&function.name, &text, self.architecture)?;
+        // A folder that cannot be written makes the next start slower, and nothing wrong; `akunu doctor` tells of it.
+        let _ = self.cache.write(&key, &code);
+        Ok((code, true))
+    }
+}
+
+fn pick<'a, T>(items: &[&'a T], next: &AtomicUsize) -> Option<(usize, &'a T)> {
+    let index = next.fetch_add(1, Ordering::Relaxed);
+    items.get(index).map(|item| (index, *item))
+}
+
+#[cfg(test)]
+mod tests {
+    use akunu_kernels::{Chip, launches};
+    use akunu_plan::params::NormParams;
+    use akunu_plan::{
+        BufferId, CommandBuilder, DispatchTable, Kernel as Operation, RowBounds, RowMeaning, TableIo,
+    };
+
+    use super::*;
+
+    /// Functions of norms of these widths.
+    fn functions(widths: &[u32]) -> Vec<Function> {
+        let id = BufferId(0);
+        let command = |&cols: &u32| {
+            let params = NormParams { cols, epsilon: 1e-5 };
+            let builder = CommandBuilder::new(Operation::NormAdd).bind(id).bind(id).bind(id).bind(id);
+            builder.params(params).build()
+        };
+        let table = DispatchTable {
+            name: "norms",
+            commands: widths.iter().map(command).collect(),
+            labels: vec![String::new(); widths.len()],
+            rows: 1,
+            logit_rows: 1,
+            steps: 1,
+            io: TableIo { rows: id, logit_rows: id, tokens: id, logits: id },
+            bounds: RowBounds { meaning: RowMeaning::Token, vocab: 1, capacity: 1, slots: 1 },
+        };
+        let chip = Chip { units: 132, shared_bytes: 200 << 10 };
+        let all = table.commands.iter().map(|command| launches(command, &table, &chip).unwrap());
+        all.flatten().map(|launch| launch.function).collect()
+    }
+
+    #[test]
+    fn a_second_start_compiles_nothing_and_a_damaged_file_is_compiled_again() {
+        let nvrtc = match Nvrtc::get(13) {
+            Ok(nvrtc) => nvrtc,
+            Err(error) => return println!("skipped: {error}"),
+        };
+        let home = tempfile::tempdir().unwrap();
+        let cache = Cache::at(home.path());
+        let functions = functions(&[64, 96, 128, 4096, 8192]);
+        let wanted: Vec<&Function> = functions.iter().collect();
+        let all = |architecture| -> Vec<(Vec<u8>, bool)> {
+            let compiler = Compiler { nvrtc, architecture, cache: &cache };
+            compiler.all(&wanted).into_iter().map(Result::unwrap).collect()
+        };
+        let first = all("sm_90");
+        assert!(first.iter().all(|(code, is_new)| *is_new && code.starts_with(b"\x7fELF")));
+        let second = all("sm_90");
+        assert!(second.iter().zip(&first).all(|(second, first)| !second.1 && second.0 == first.0));
+        assert!(all("sm_80").iter().all(|(_, is_new)| *is_new));
+        assert_eq!(std::fs::read_dir(home.path()).unwrap().count(), 10);
+        for file in std::fs::read_dir(home.path()).unwrap() {
+            std::fs::write(file.unwrap().path(), "damaged").unwrap();
+        }
+        let third = all("sm_90");
+        assert!(third.iter().zip(&first).all(|(third, first)| third.1 && third.0 == first.0));
+    }
+}

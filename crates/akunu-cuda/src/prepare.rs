@@ -1,0 +1,217 @@
+//! A table becomes launches with their arguments bound, and a graph of one step.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use akunu_kernels::{Chip, Launch, MissingKernel, Pass, Weight, launches};
+use akunu_plan::params::ArgmaxParams;
+use akunu_plan::{Binding, BufferId, DeviceBuffer, DeviceError, DispatchCommand, DispatchTable, Kernel, Row};
+
+use crate::context::Context;
+use crate::driver::Address;
+use crate::error::failed;
+use crate::memory::Memory;
+use crate::module::Kernels;
+use crate::stream::{Bound, Event, Graph, Params, Stream};
+use crate::{CudaError, NAME};
+
+/// A device's buffers, and which of them a table's ids stand for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Buffers<'a> {
+    pub(crate) all: &'a [Buffer],
+    pub(crate) ids: &'a [DeviceBuffer],
+}
+
+#[derive(Debug)]
+pub(crate) struct Buffer {
+    pub(crate) memory: Memory,
+    /// A model's own bytes, which nobody else may write.
+    pub(crate) imported: bool,
+    /// The matrix whose planes it holds now, if it was laid out anew.
+    pub(crate) planes: Option<Weight>,
+}
+
+impl Buffers<'_> {
+    pub(crate) fn index(&self, id: BufferId) -> Result<usize, DeviceError> {
+        let buffer = self.ids.get(id.index()).map(|buffer| buffer.0 as usize);
+        buffer
+            .filter(|&index| index < self.all.len())
+            .ok_or_else(|| failed(format!("buffer {} of a table is not this device's", id.0)))
+    }
+
+    /// Where `bytes` at `offset` of a buffer are.
+    fn place(&self, id: BufferId, offset: u64, bytes: u64) -> Result<Address, DeviceError> {
+        let memory = &self.all[self.index(id)?].memory;
+        let end = offset.saturating_add(bytes);
+        if end > memory.bytes {
+            return Err(DeviceError::OutOfBounds { device: NAME, offset, end, bytes: memory.bytes });
+        }
+        Ok(memory.address + offset)
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Prepared {
+    pub(crate) table: Arc<DispatchTable>,
+    /// By command.
+    pub(crate) commands: Vec<Vec<Bound>>,
+    /// Of one step.
+    pub(crate) graph: Graph,
+    /// Whether a step moves the rows on and counts itself.
+    pub(crate) advances: bool,
+    pub(crate) rows: Address,
+    pub(crate) logit_rows: Address,
+    timing: Option<Timing>,
+}
+
+/// One step with an event before each command and one after the last.
+#[derive(Debug)]
+struct Timing {
+    graph: Graph,
+    events: Vec<Event>,
+}
+
+/// What a device lends for preparing a table.
+#[derive(Debug)]
+pub(crate) struct Lent<'a> {
+    pub(crate) context: &'a Rc<Context>,
+    pub(crate) stream: &'a Stream,
+    pub(crate) kernels: &'a mut Kernels,
+    pub(crate) chip: &'a Chip,
+    /// The pass and scratch, which every kernel is given after its bindings.
+    pub(crate) own: [Address; 2],
+    /// Launches may overlap.
+    pub(crate) linked: bool,
+}
+
+impl Lent<'_> {
+    /// A launch of a function that was required, with its arguments.
+    pub(crate) fn bind(
+        &self,
+        launch: Launch,
+        mut pointers: Vec<Address>,
+        params: Params,
+    ) -> Result<Bound, DeviceError> {
+        let Launch { function, groups, threads, shared_bytes } = launch;
+        let name = &function.name;
+        if pointers.len() != function.arguments.len() {
+            let (given, wanted) = (pointers.len(), function.arguments.len());
+            return Err(failed(format!("{name} takes {wanted} bindings, not {given}")));
+        }
+        let kernel = self.kernels.get(&function).ok_or_else(|| failed(format!("{name} was not compiled")))?;
+        if threads > kernel.max_threads {
+            let most = kernel.max_threads;
+            return Err(failed(format!(
+                "{name} wants groups of {threads} threads, and {most} have registers enough"
+            )));
+        }
+        kernel.allow_shared(shared_bytes).map_err(|error| error.during(name))?;
+        pointers.extend(self.own);
+        Ok(Bound { kernel: Rc::clone(kernel), groups, threads, shared_bytes, pointers, params })
+    }
+}
+
+pub(crate) fn prepare(
+    lent: &mut Lent<'_>,
+    table: &Arc<DispatchTable>,
+    buffers: Buffers<'_>,
+) -> Result<Prepared, DeviceError> {
+    let all = launches_of(table, lent.chip)?;
+    lent.kernels.require(all.iter().flatten().map(|launch| &launch.function))?;
+    let mut commands = Vec::with_capacity(all.len());
+    for (command, launches) in table.commands.iter().zip(all) {
+        let place = |binding: &Binding| buffers.place(binding.buffer, binding.offset, 0);
+        let pointers = command.bindings().iter().map(place).collect::<Result<Vec<_>, _>>()?;
+        let bind = |launch| lent.bind(launch, pointers.clone(), Params(command.params));
+        commands.push(launches.into_iter().map(bind).collect::<Result<Vec<_>, _>>()?);
+    }
+    let graph = lent
+        .stream
+        .capture(|stream| launch(stream, &commands, lent.linked))
+        .map_err(|error| error.during(&format!("capturing the {} table", table.name)))?;
+    let (rows, logit_rows) = (table.rows * Row::BYTES, table.logit_rows * size_of::<u32>());
+    Ok(Prepared {
+        table: Arc::clone(table),
+        graph,
+        advances: table.commands.iter().any(advances),
+        rows: buffers.place(table.io.rows, 0, rows as u64)?,
+        logit_rows: buffers.place(table.io.logit_rows, 0, logit_rows as u64)?,
+        commands,
+        timing: None,
+    })
+}
+
+/// What each command of a table is on a chip.
+fn launches_of(table: &DispatchTable, chip: &Chip) -> Result<Vec<Vec<Launch>>, DeviceError> {
+    let missing = |MissingKernel { kernel, why }| DeviceError::MissingKernel {
+        device: NAME,
+        kernel: format!("{kernel} ({why})"),
+    };
+    table.commands.iter().map(|command| launches(command, table, chip).map_err(missing)).collect()
+}
+
+fn advances(command: &DispatchCommand) -> bool {
+    command.kernel == Kernel::Argmax && command.params::<ArgmaxParams>().advance == 1
+}
+
+/// All commands, each linked to the one before it.
+fn launch(stream: &Stream, commands: &[Vec<Bound>], linked: bool) -> Result<(), CudaError> {
+    let mut all = commands.iter().flatten().enumerate();
+    all.try_for_each(|(index, bound)| stream.launch(bound, linked && index > 0))
+}
+
+impl Prepared {
+    /// Bytes of the host's side of a submission: rows, logit rows and pass.
+    pub(crate) fn upload_bytes(&self) -> usize {
+        self.table.rows * Row::BYTES + self.table.logit_rows * size_of::<u32>() + Pass::BYTES
+    }
+
+    /// Commands one by one, each ended before the next begins.
+    pub(crate) fn launch_range(&self, stream: &Stream, first: usize, count: usize) -> Result<(), CudaError> {
+        launch(stream, &self.commands[first..first + count], false)
+    }
+
+    /// As [`Prepared::launch_range`] over all of them, each waited for, so that an error names the one that failed.
+    pub(crate) fn launch_checked(&self, stream: &Stream) -> Result<(), DeviceError> {
+        for (command, label) in self.commands.iter().zip(&self.table.labels) {
+            for bound in command {
+                let done = stream.launch(bound, false).and_then(|()| stream.synchronise());
+                done.map_err(|error| error.during(&format!("{label} of the {} table", self.table.name)))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs one step and tells how long each command took. Events stand between them, so none overlaps the next.
+    pub(crate) fn time(
+        &mut self,
+        context: &Rc<Context>,
+        stream: &Stream,
+        ns: &mut [u64],
+    ) -> Result<(), CudaError> {
+        let timing = match self.timing.take() {
+            Some(timing) => timing,
+            None => self.timing(context, stream)?,
+        };
+        let timing = self.timing.insert(timing);
+        stream.launch_graph(&timing.graph)?;
+        stream.synchronise()?;
+        for (ns, pair) in ns.iter_mut().zip(timing.events.windows(2)) {
+            *ns = pair[1].since(&pair[0])?;
+        }
+        Ok(())
+    }
+
+    fn timing(&self, context: &Rc<Context>, stream: &Stream) -> Result<Timing, CudaError> {
+        let events =
+            (0..=self.commands.len()).map(|_| Event::timed(context)).collect::<Result<Vec<_>, _>>()?;
+        let graph = stream.capture(|stream| {
+            for (command, event) in self.commands.iter().zip(&events) {
+                stream.record_in_graph(event)?;
+                command.iter().try_for_each(|bound| stream.launch(bound, false))?;
+            }
+            events.last().map_or(Ok(()), |event| stream.record_in_graph(event))
+        })?;
+        Ok(Timing { graph, events })
+    }
+}

@@ -1,0 +1,75 @@
+//! What `akunu doctor` tells of CUDA.
+
+use crate::CudaError;
+use crate::cache::Cache;
+use crate::context::Card;
+use crate::driver::Driver;
+use crate::nvrtc::Nvrtc;
+
+/// Facts as (name, value), in the order in which they are looked for. The first that is missing ends the list, for nothing after
+/// it would work; opening the device says what it is.
+pub fn report() -> Vec<(&'static str, String)> {
+    let mut facts = Vec::new();
+    let _ = gather(&mut facts);
+    facts
+}
+
+fn gather(facts: &mut Vec<(&'static str, String)>) -> Result<(), CudaError> {
+    let driver = Driver::get()?;
+    let (major, minor) = driver.version()?;
+    facts.push(("cuda driver", format!("CUDA {major}.{minor} ({})", driver.file)));
+    for number in 0..driver.cards()? {
+        facts.push(("cuda card", describe(&Card::find(driver, number)?)));
+    }
+    let nvrtc = Nvrtc::get(major)?;
+    facts.push(("cuda nvrtc", format!("{}.{} ({})", nvrtc.version.0, nvrtc.version.1, nvrtc.file())));
+    facts.push(("cuda kernels", told(&Cache::of_this_user())));
+    Ok(())
+}
+
+fn describe(card: &Card) -> String {
+    const MIB: u64 = 1 << 20;
+    format!(
+        "{}: compute capability {}.{}, {} processors, {} MiB, {} MiB of L2",
+        card.name,
+        card.compute.0,
+        card.compute.1,
+        card.processors,
+        card.memory_bytes / MIB,
+        card.l2_bytes / MIB
+    )
+}
+
+/// Where compiled kernels are kept, and that they can be.
+fn told(cache: &Cache) -> String {
+    let Some(folder) = cache.folder() else {
+        return "not kept: neither AKUNU_CACHE nor HOME says where; each start compiles them".into();
+    };
+    match cache.check() {
+        Ok(()) => format!("kept in {}", folder.display()),
+        Err(error) => format!("not kept: {} cannot be written: {error}", folder.display()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn facts_go_as_far_as_there_is_something() {
+        let names: Vec<&str> = report().into_iter().map(|(name, _)| name).collect();
+        let all = crate::probe();
+        assert_eq!(names.is_empty(), Driver::get().is_err(), "{names:?}");
+        assert_eq!(names.last() == Some(&"cuda kernels"), all.is_ok(), "{names:?} {all:?}");
+    }
+
+    #[test]
+    fn a_cache_that_cannot_be_written_is_told() {
+        let home = tempfile::tempdir().unwrap();
+        std::fs::write(home.path().join("file"), "").unwrap();
+        let told = super::told(&Cache::at(&home.path().join("file")));
+        assert!(told.starts_with("not kept: ") && told.contains("file"), "{told}");
+        assert!(super::told(&Cache::at(home.path())).starts_with("kept in "));
+        assert_eq!(std::fs::read_dir(home.path()).unwrap().count(), 1);
+    }
+}

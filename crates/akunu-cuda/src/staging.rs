@@ -1,0 +1,59 @@
+//! Copies between ordinary host memory and the card, in pieces through page-locked memory.
+
+use std::rc::Rc;
+
+use crate::CudaError;
+use crate::context::Context;
+use crate::driver::Address;
+use crate::memory::Pinned;
+use crate::stream::{Event, Stream};
+
+const PIECE: usize = 8 << 20;
+
+/// Two pieces, so that one is filled while the other travels.
+#[derive(Debug)]
+pub(crate) struct Staging {
+    pieces: [Pinned; 2],
+    /// Recorded when a piece may be used again.
+    free: [Event; 2],
+    next: usize,
+}
+
+impl Staging {
+    pub(crate) fn new(context: &Rc<Context>) -> Result<Staging, CudaError> {
+        Ok(Staging {
+            pieces: [Pinned::new(context, PIECE)?, Pinned::new(context, PIECE)?],
+            free: [Event::new(context)?, Event::new(context)?],
+            next: 0,
+        })
+    }
+
+    /// When this returns, `bytes` has been read; the card has it before whatever the stream is asked next.
+    pub(crate) fn upload(&mut self, stream: &Stream, to: Address, bytes: &[u8]) -> Result<(), CudaError> {
+        for (index, part) in bytes.chunks(PIECE).enumerate() {
+            let turn = self.next;
+            self.free[turn].synchronise()?;
+            self.pieces[turn].bytes_mut()[..part.len()].copy_from_slice(part);
+            stream.upload(to + (index * PIECE) as u64, &self.pieces[turn], 0, part.len())?;
+            stream.record(&self.free[turn])?;
+            self.next = 1 - turn;
+        }
+        Ok(())
+    }
+
+    /// Waits for all that the stream was asked before.
+    pub(crate) fn download(
+        &mut self,
+        stream: &Stream,
+        from: Address,
+        bytes: &mut [u8],
+    ) -> Result<(), CudaError> {
+        for (index, part) in bytes.chunks_mut(PIECE).enumerate() {
+            let piece = &mut self.pieces[self.next];
+            stream.download(piece, 0, from + (index * PIECE) as u64, part.len())?;
+            stream.synchronise()?;
+            part.copy_from_slice(&piece.bytes()[..part.len()]);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,248 @@
+//! What is asked of the card, in order: copies, launches, events, and graphs of them.
+
+use std::ffi::{c_int, c_uint};
+use std::rc::Rc;
+
+use akunu_plan::table::{MAX_BINDINGS, PARAM_BYTES};
+
+use crate::CudaError;
+use crate::context::Context;
+use crate::driver::{
+    Address, CAPTURE_THREAD_LOCAL, EVENT_DISABLE_TIMING, EVENT_RECORD_EXTERNAL, Handle, LaunchAttribute,
+    LaunchConfig, PROGRAMMATIC_STREAM_SERIALIZATION, STREAM_NON_BLOCKING, call,
+};
+use crate::memory::Pinned;
+use crate::module::Kernel;
+
+#[derive(Debug)]
+pub(crate) struct Stream {
+    context: Rc<Context>,
+    handle: Handle,
+}
+
+/// One kernel's launch, its arguments bound.
+#[derive(Debug)]
+pub(crate) struct Bound {
+    pub(crate) kernel: Rc<Kernel>,
+    pub(crate) groups: [u32; 3],
+    pub(crate) threads: u32,
+    pub(crate) shared_bytes: u32,
+    /// Of bindings, the pass and scratch.
+    pub(crate) pointers: Vec<Address>,
+    pub(crate) params: Params,
+}
+
+/// The last argument, by value.
+#[repr(C, align(16))]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Params(pub(crate) [u8; PARAM_BYTES]);
+
+impl Default for Params {
+    fn default() -> Params {
+        Params([0; PARAM_BYTES])
+    }
+}
+
+/// Bindings, pass, scratch, params.
+const MAX_ARGUMENTS: usize = MAX_BINDINGS + 3;
+
+impl Stream {
+    pub(crate) fn new(context: &Rc<Context>) -> Result<Stream, CudaError> {
+        let mut handle: Handle = std::ptr::null_mut();
+        // SAFETY: it writes a handle.
+        unsafe { call!(context.driver, cuStreamCreate(&mut handle, STREAM_NON_BLOCKING))? };
+        Ok(Stream { context: Rc::clone(context), handle })
+    }
+
+    pub(crate) fn synchronise(&self) -> Result<(), CudaError> {
+        // SAFETY: the stream lives.
+        unsafe { call!(self.context.driver, cuStreamSynchronize(self.handle)) }
+    }
+
+    /// Host memory to the card. Starts only; `from` must stay as it is until the stream has come this far.
+    pub(crate) fn upload(
+        &self,
+        to: Address,
+        from: &Pinned,
+        start: usize,
+        bytes: usize,
+    ) -> Result<(), CudaError> {
+        let source = from.bytes()[start..start + bytes].as_ptr();
+        // SAFETY: the caller checked `to`; `from` was just sliced.
+        unsafe { call!(self.context.driver, cuMemcpyHtoDAsync(to, source.cast(), bytes, self.handle)) }
+    }
+
+    /// The card's memory to the host. Starts only; `to` is not to be read until the stream has come this far.
+    pub(crate) fn download(
+        &self,
+        to: &mut Pinned,
+        start: usize,
+        from: Address,
+        bytes: usize,
+    ) -> Result<(), CudaError> {
+        let target = to.bytes_mut()[start..start + bytes].as_mut_ptr();
+        // SAFETY: the caller checked `from`; `to` was just sliced.
+        unsafe { call!(self.context.driver, cuMemcpyDtoHAsync(target.cast(), from, bytes, self.handle)) }
+    }
+
+    pub(crate) fn copy(&self, to: Address, from: Address, bytes: u64) -> Result<(), CudaError> {
+        // SAFETY: the caller checked both.
+        unsafe { call!(self.context.driver, cuMemcpyDtoDAsync(to, from, bytes as usize, self.handle)) }
+    }
+
+    pub(crate) fn zero(&self, start: Address, bytes: u64) -> Result<(), CudaError> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        // SAFETY: the caller checked the extent.
+        unsafe { call!(self.context.driver, cuMemsetD8Async(start, 0, bytes as usize, self.handle)) }
+    }
+
+    /// `linked`: it may start before what stands before it has ended, and waits for that itself before it reads what that wrote.
+    pub(crate) fn launch(&self, bound: &Bound, linked: bool) -> Result<(), CudaError> {
+        let link =
+            LaunchAttribute { id: PROGRAMMATIC_STREAM_SERIALIZATION, padding: 0, flag: 1, rest: [0; 15] };
+        let config = LaunchConfig {
+            grid: bound.groups,
+            block: [bound.threads, 1, 1],
+            shared_bytes: bound.shared_bytes,
+            stream: self.handle,
+            attributes: &link,
+            attribute_count: c_uint::from(linked),
+        };
+        let mut arguments = [std::ptr::null_mut(); MAX_ARGUMENTS];
+        let params = (&raw const bound.params).cast_mut().cast();
+        let pointers = bound.pointers.iter().map(|pointer| std::ptr::from_ref(pointer).cast_mut().cast());
+        for (argument, value) in arguments.iter_mut().zip(pointers.chain([params])) {
+            *argument = value;
+        }
+        // SAFETY: as many arguments of these sizes as the kernel takes (its text was made for this command's bindings); they are
+        // copied before the call returns. The addresses were checked when the table was prepared.
+        unsafe {
+            let function = bound.kernel.function();
+            call!(
+                self.context.driver,
+                cuLaunchKernelEx(&config, function, arguments.as_mut_ptr(), std::ptr::null_mut())
+            )
+        }
+    }
+
+    /// Records what `fill` asks of the stream instead of doing it.
+    pub(crate) fn capture(
+        &self,
+        fill: impl FnOnce(&Stream) -> Result<(), CudaError>,
+    ) -> Result<Graph, CudaError> {
+        let driver = self.context.driver;
+        // SAFETY: the stream lives and is not capturing.
+        unsafe { call!(driver, cuStreamBeginCapture(self.handle, CAPTURE_THREAD_LOCAL))? };
+        let filled = fill(self);
+        let mut graph: Handle = std::ptr::null_mut();
+        // SAFETY: it writes a handle, or null where something captured was not allowed.
+        let ended = unsafe { call!(driver, cuStreamEndCapture(self.handle, &mut graph)) };
+        let made = filled.and(ended).and_then(|()| {
+            let mut executable: Handle = std::ptr::null_mut();
+            // SAFETY: a graph that was just captured.
+            unsafe { call!(driver, cuGraphInstantiateWithFlags(&mut executable, graph, 0))? };
+            Ok(Graph { context: Rc::clone(&self.context), executable })
+        });
+        if !graph.is_null() {
+            // SAFETY: its executable form needs it no more.
+            unsafe { (driver.cuGraphDestroy)(graph) };
+        }
+        let made = made?;
+        // SAFETY: both live. The first launch is then as fast as the others.
+        unsafe { call!(driver, cuGraphUpload(made.executable, self.handle))? };
+        Ok(made)
+    }
+
+    pub(crate) fn launch_graph(&self, graph: &Graph) -> Result<(), CudaError> {
+        // SAFETY: both live.
+        unsafe { call!(self.context.driver, cuGraphLaunch(graph.executable, self.handle)) }
+    }
+
+    pub(crate) fn record(&self, event: &Event) -> Result<(), CudaError> {
+        self.record_with(event, 0)
+    }
+
+    /// While capturing: as a node of the graph.
+    pub(crate) fn record_in_graph(&self, event: &Event) -> Result<(), CudaError> {
+        self.record_with(event, EVENT_RECORD_EXTERNAL)
+    }
+
+    fn record_with(&self, event: &Event, flags: c_uint) -> Result<(), CudaError> {
+        // SAFETY: both live.
+        unsafe { call!(self.context.driver, cuEventRecordWithFlags(event.handle, self.handle, flags)) }
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        // SAFETY: created once. What it was asked for may use memory that goes next, so it is waited for.
+        unsafe {
+            (self.context.driver.cuStreamSynchronize)(self.handle);
+            (self.context.driver.cuStreamDestroy)(self.handle);
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Graph {
+    context: Rc<Context>,
+    executable: Handle,
+}
+
+impl Drop for Graph {
+    fn drop(&mut self) {
+        // SAFETY: instantiated once.
+        unsafe { (self.context.driver.cuGraphExecDestroy)(self.executable) };
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Event {
+    context: Rc<Context>,
+    handle: Handle,
+}
+
+impl Event {
+    pub(crate) fn new(context: &Rc<Context>) -> Result<Event, CudaError> {
+        Event::with(context, EVENT_DISABLE_TIMING)
+    }
+
+    /// One that [`Event::since`] can ask.
+    pub(crate) fn timed(context: &Rc<Context>) -> Result<Event, CudaError> {
+        Event::with(context, 0)
+    }
+
+    fn with(context: &Rc<Context>, flags: c_uint) -> Result<Event, CudaError> {
+        let mut handle: Handle = std::ptr::null_mut();
+        // SAFETY: it writes a handle.
+        unsafe { call!(context.driver, cuEventCreate(&mut handle, flags))? };
+        Ok(Event { context: Rc::clone(context), handle })
+    }
+
+    /// Waits until the stream has come to where this was recorded last; at once if it never was.
+    pub(crate) fn synchronise(&self) -> Result<(), CudaError> {
+        // SAFETY: it lives.
+        unsafe { call!(self.context.driver, cuEventSynchronize(self.handle)) }
+    }
+
+    /// Nanoseconds from another event to this one; both have been recorded and waited for.
+    pub(crate) fn since(&self, earlier: &Event) -> Result<u64, CudaError> {
+        let mut milliseconds = 0f32;
+        // SAFETY: both live; it writes one number.
+        unsafe {
+            call!(self.context.driver, cuEventElapsedTime(&mut milliseconds, earlier.handle, self.handle))?;
+        }
+        Ok((f64::from(milliseconds) * 1e6) as u64)
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        // SAFETY: created once.
+        unsafe { (self.context.driver.cuEventDestroy)(self.handle) };
+    }
+}
+
+const _: () = assert!(size_of::<c_int>() == 4);
