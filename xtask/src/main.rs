@@ -5,6 +5,7 @@
 mod bench;
 mod cross;
 mod drift;
+mod gpu;
 mod kernels;
 mod licences;
 
@@ -22,6 +23,7 @@ cargo xtask TASK
   loom       model-check the thread pool's barrier
   cross      lint for macOS and Windows, run the CPU's tests as ARM in an emulator
   kernels    compile every GPU kernel through NVRTC, for three generations of GPUs
+  gpu        bundle what is tried on a machine with a card: the binary, test models, a script
   fuzz NAME  fuzz one target for a minute (needs cargo-fuzz); without a name, list them
   bench kernels ...  the CPU device's kernels against the machine's read bandwidth
   bench cpu ...      models against the machine's ceilings, a peer and a baseline (--help)";
@@ -37,6 +39,7 @@ fn main() -> ExitCode {
         Some("loom") => loom(),
         Some("cross") => cross::cross(),
         Some("kernels") => kernels::kernels(),
+        Some("gpu") => gpu::bundle(),
         Some("fuzz") => fuzz(rest),
         Some("bench") => bench(rest),
         _ => {

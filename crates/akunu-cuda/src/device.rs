@@ -15,7 +15,7 @@ use crate::context::{Card, Context};
 use crate::driver::{Address, Driver};
 use crate::error::failed;
 use crate::memory::{Memory, Pinned};
-use crate::module::{Compiled, Kernels};
+use crate::module::Kernels;
 use crate::nvrtc::Nvrtc;
 use crate::prepare::{Buffer, Buffers, Lent, Prepared, prepare};
 use crate::repack::lay_out;
@@ -102,7 +102,6 @@ impl std::fmt::Debug for CudaDevice {
             .field("card", &self.context.card)
             .field("buffers", &self.buffers.len())
             .field("allocated", &self.allocated)
-            .field("compiled", &self.kernels.compiled)
             .finish_non_exhaustive()
     }
 }
@@ -153,11 +152,6 @@ impl CudaDevice {
             options,
             context,
         })
-    }
-
-    /// Where the kernels came from.
-    pub fn compiled(&self) -> Compiled {
-        self.kernels.compiled
     }
 
     fn place(

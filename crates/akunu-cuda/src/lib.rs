@@ -20,7 +20,6 @@ mod stream;
 pub use context::Card;
 pub use device::{CudaDevice, CudaOptions, probe};
 pub use error::CudaError;
-pub use module::Compiled;
 pub use report::report;
 
 pub(crate) const NAME: &str = "cuda";

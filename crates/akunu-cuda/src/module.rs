@@ -75,13 +75,6 @@ impl Drop for Kernel {
     }
 }
 
-/// Where functions' code came from.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Compiled {
-    pub by_nvrtc: usize,
-    pub from_disk: usize,
-}
-
 /// All functions that were wanted so far.
 #[derive(Debug)]
 pub(crate) struct Kernels {
@@ -90,7 +83,6 @@ pub(crate) struct Kernels {
     architecture: String,
     cache: Cache,
     loaded: HashMap<Function, Rc<Kernel>>,
-    pub(crate) compiled: Compiled,
 }
 
 impl Kernels {
@@ -101,7 +93,6 @@ impl Kernels {
             architecture: nvrtc.architecture(context.card.compute)?,
             cache: Cache::of_this_user(),
             loaded: HashMap::new(),
-            compiled: Compiled::default(),
         })
     }
 
@@ -118,10 +109,7 @@ impl Kernels {
         }
         let compiler = Compiler { nvrtc: self.nvrtc, architecture: &self.architecture, cache: &self.cache };
         for (function, code) in wanted.iter().zip(compiler.all(&wanted)) {
-            let (code, is_new) = code?;
-            let counter = if is_new { &mut self.compiled.by_nvrtc } else { &mut self.compiled.from_disk };
-            *counter += 1;
-            let kernel = Kernel::load(&self.context, &code, &function.name)?;
+            let kernel = Kernel::load(&self.context, &code?.bytes, &function.name)?;
             self.loaded.insert((*function).clone(), Rc::new(kernel));
         }
         Ok(())
@@ -141,14 +129,20 @@ struct Compiler<'a> {
     cache: &'a Cache,
 }
 
-/// Code, and whether it was just compiled.
-type Code = Result<(Vec<u8>, bool), CudaError>;
+/// For one architecture.
+struct Code {
+    bytes: Vec<u8>,
+    /// Not from the disk.
+    #[cfg_attr(not(test), expect(dead_code, reason = "a test counts what is compiled"))]
+    is_new: bool,
+}
 
 impl Compiler<'_> {
-    fn all(self, functions: &[&Function]) -> Vec<Code> {
+    fn all(self, functions: &[&Function]) -> Vec<Result<Code, CudaError>> {
         let threads = std::thread::available_parallelism().map_or(1, usize::from).min(functions.len());
         let next = AtomicUsize::new(0);
-        let done: Mutex<Vec<(usize, Code)>> = Mutex::new(Vec::with_capacity(functions.len()));
+        let done: Mutex<Vec<(usize, Result<Code, CudaError>)>> =
+            Mutex::new(Vec::with_capacity(functions.len()));
         let work = || {
             while let Some((index, function)) = pick(functions, &next) {
                 let code = self.one(function);
@@ -166,18 +160,18 @@ impl Compiler<'_> {
         done.into_iter().map(|(_, code)| code).collect()
     }
 
-    fn one(self, function: &Function) -> Code {
+    fn one(self, function: &Function) -> Result<Code, CudaError> {
         let text = cuda_text(function);
         let (major, minor) = self.nvrtc.version;
         let version = format!("{major}.{minor}");
         let key = cache::key(&[&text, self.architecture, &version]);
-        if let Some(code) = self.cache.read(&key) {
-            return Ok((code, false));
+        if let Some(bytes) = self.cache.read(&key) {
+            return Ok(Code { bytes, is_new: false });
         }
-        let code = self.nvrtc.compile(&function.name, &text, self.architecture)?;
+        let bytes = self.nvrtc.compile(&function.name, &text, self.architecture)?;
         // A folder that cannot be written makes the next start slower, and nothing wrong; `akunu doctor` tells of it.
-        let _ = self.cache.write(&key, &code);
-        Ok((code, true))
+        let _ = self.cache.write(&key, &bytes);
+        Ok(Code { bytes, is_new: true })
     }
 }
 
@@ -229,20 +223,22 @@ mod tests {
         let cache = Cache::at(home.path());
         let functions = functions(&[64, 96, 128, 4096, 8192]);
         let wanted: Vec<&Function> = functions.iter().collect();
-        let all = |architecture| -> Vec<(Vec<u8>, bool)> {
+        let all = |architecture| -> Vec<Code> {
             let compiler = Compiler { nvrtc, architecture, cache: &cache };
             compiler.all(&wanted).into_iter().map(Result::unwrap).collect()
         };
         let first = all("sm_90");
-        assert!(first.iter().all(|(code, is_new)| *is_new && code.starts_with(b"\x7fELF")));
+        assert!(first.iter().all(|code| code.is_new && code.bytes.starts_with(b"\x7fELF")));
         let second = all("sm_90");
-        assert!(second.iter().zip(&first).all(|(second, first)| !second.1 && second.0 == first.0));
-        assert!(all("sm_80").iter().all(|(_, is_new)| *is_new));
+        assert!(
+            second.iter().zip(&first).all(|(second, first)| !second.is_new && second.bytes == first.bytes)
+        );
+        assert!(all("sm_80").iter().all(|code| code.is_new));
         assert_eq!(std::fs::read_dir(home.path()).unwrap().count(), 10);
         for file in std::fs::read_dir(home.path()).unwrap() {
             std::fs::write(file.unwrap().path(), "damaged").unwrap();
         }
         let third = all("sm_90");
-        assert!(third.iter().zip(&first).all(|(third, first)| third.1 && third.0 == first.0));
+        assert!(third.iter().zip(&first).all(|(third, first)| third.is_new && third.bytes == first.bytes));
     }
 }

@@ -1,0 +1,89 @@
+#!/usr/bin/env bash
+# What has to be tried on a machine with a card. Needs this folder, the driver and NVRTC, nothing else.
+#
+#   ./run.sh                           doctor, verify, greedy, bench
+#   ./run.sh verify                    one of them
+#   ./run.sh bench llama-8b:Q4_K_M     shapes to measure; the files are made anew
+#
+# DEVICE=cpu tries the script itself on a machine without a card. Logs lie in logs/, models that are made in made/.
+set -u
+cd "$(dirname "$0")"
+device=${DEVICE:-cuda}
+passed=0 failed=0
+mkdir -p logs made
+
+# attempt NAME COMMAND...: a line that says how it went; all that it said is in the log, and its end is shown where it failed.
+attempt() {
+  local log="logs/${1// /_}.log"
+  if "${@:2}" >"$log" 2>&1; then
+    passed=$((passed + 1))
+    echo "ok      $1"
+  else
+    failed=$((failed + 1))
+    echo "FAILED  $1"
+    tail -n 25 "$log" | sed 's/^/        /'
+  fi
+}
+
+made() { # PRESET TYPE
+  local file="made/$1-$2.gguf"
+  [ -f "$file" ] || ./akunu synth "$1" "$file" -q "$2" >/dev/null 2>&1 || return 1
+  echo "$file"
+}
+
+verify() {
+  local model type bits
+  attempt "verify embedded" ./akunu verify --device "$device"
+  for model in models/*; do
+    attempt "verify $(basename "$model")" ./akunu verify "$model" --device "$device"
+    attempt "verify $(basename "$model") in 33 rows, unfused" ./akunu verify "$model" --device "$device" --tokens 33 --unfused
+  done
+  for type in F32 F16 BF16 Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 Q2_K Q3_K Q4_K Q5_K Q6_K IQ4_NL IQ4_XS MXFP4; do
+    [ -f "made/tiny-$type.gguf" ] || ./akunu synth tiny "made/tiny-$type.gguf" -q "$type" --pure >/dev/null 2>&1
+    attempt "verify tiny $type" ./akunu verify "made/tiny-$type.gguf" --device "$device"
+    attempt "verify tiny $type in 20 rows" ./akunu verify "made/tiny-$type.gguf" --device "$device" --tokens 20
+  done
+  for bits in 2 3 4 5 6 8; do
+    [ -d "made/tiny-mlx-$bits" ] || ./akunu synth tiny "made/tiny-mlx-$bits" --mlx "$bits" >/dev/null 2>&1
+    attempt "verify tiny mlx $bits" ./akunu verify "made/tiny-mlx-$bits" --device "$device" --tokens 20
+  done
+  for type in f32 q8_0; do
+    attempt "verify embedded kv $type" ./akunu verify --device "$device" --kv-type "$type" --tokens 20
+  done
+}
+
+# A trained model's likeliest tokens stand clear of the others, so two devices agree on them.
+same_story() { # PROMPT
+  local ours theirs
+  ours=$(./akunu run --device "$device" --temp 0 -n 200 -q "$1") || return 1
+  theirs=$(./akunu run --device cpu --temp 0 -n 200 -q "$1") || return 1
+  printf '%s: %s\n\ncpu: %s\n' "$device" "$ours" "$theirs"
+  [ "$ours" = "$theirs" ]
+}
+
+greedy() {
+  attempt "greedy, as the CPU" same_story "Once upon a time"
+  attempt "greedy, as the CPU, from a longer prompt" same_story \
+    "One day a little girl named Lily went to the park with her dog. The dog saw a big red ball and"
+}
+
+bench() {
+  local shape file
+  for shape in "${@:-llama-1b:Q4_0}"; do
+    file=$(made "${shape%%:*}" "${shape##*:}") || { echo "FAILED  making $shape"; failed=$((failed + 1)); continue; }
+    attempt "bench $shape" ./akunu bench "$file" --device "$device" -p 512,2048 -n 128
+    attempt "profile $shape" ./akunu profile "$file" --device "$device"
+    attempt "profile $shape of 512 rows" ./akunu profile "$file" --device "$device" -p 512
+    cat "logs/bench_$shape.log" "logs/profile_$shape.log" "logs/profile_${shape}_of_512_rows.log"
+  done
+}
+
+./akunu doctor
+case ${1:-all} in
+  all) verify; greedy; bench ;;
+  verify | greedy) "$1" ;;
+  bench) bench "${@:2}" ;;
+  *) sed -n '2,9s/^# \{0,1\}//p' "$0"; exit 2 ;;
+esac
+echo "$passed passed, $failed failed"
+[ "$failed" = 0 ]

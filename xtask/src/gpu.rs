@@ -1,0 +1,51 @@
+//! What is tried on a machine with a card and without Rust: akunu, the small test models and a script, in one folder and one file.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use crate::{built_akunu, root, run};
+
+const RUNNER: &str = "xtask/gpu/run.sh";
+/// Folders of models, and single files, under testdata.
+const MODELS: [&str; 3] = ["gguf", "mlx", "models"];
+
+pub(crate) fn bundle() -> Result<()> {
+    let akunu = built_akunu()?;
+    let place = akunu.parent().and_then(Path::parent).context("the build has no folder")?.join("gpu");
+    let folder = place.join("akunu-gpu");
+    if folder.exists() {
+        fs::remove_dir_all(&folder)?;
+    }
+    fs::create_dir_all(folder.join("models"))?;
+    // Half the file is for debuggers.
+    run(Command::new("strip").arg("-o").arg(folder.join("akunu")).arg(&akunu))?;
+    fs::copy(root().join(RUNNER), folder.join("run.sh"))?;
+    for group in MODELS {
+        for entry in fs::read_dir(root().join("testdata").join(group))? {
+            copy_model(&entry?.path(), &folder.join("models"))?;
+        }
+    }
+    let file = place.join("akunu-gpu.tar.gz");
+    run(Command::new("tar").arg("czf").arg(&file).arg("-C").arg(&place).arg("akunu-gpu"))?;
+    println!("{}\n{}: on a machine with a card: akunu-gpu/run.sh", folder.display(), file.display());
+    Ok(())
+}
+
+/// A GGUF file, or the two files of a folder that make it a model; nothing for what is neither.
+fn copy_model(from: &Path, models: &Path) -> Result<()> {
+    let name = from.file_name().context("a model has a name")?;
+    if from.extension().is_some_and(|extension| extension == "gguf") {
+        fs::copy(from, models.join(name))?;
+    }
+    let parts: Vec<PathBuf> = ["config.json", "model.safetensors"].map(|part| from.join(part)).into();
+    if parts.iter().all(|part| part.is_file()) {
+        fs::create_dir(models.join(name))?;
+        for part in parts {
+            fs::copy(&part, models.join(name).join(part.file_name().unwrap_or_default()))?;
+        }
+    }
+    Ok(())
+}
