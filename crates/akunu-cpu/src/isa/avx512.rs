@@ -7,7 +7,7 @@ use akunu_format::ScaleType;
 use super::Lanes;
 use super::avx2::{load, max8, mins, quantise_32, simd, sum8, sums_of_eight};
 use super::x86_affine::{spread, transpose16};
-use super::x86_halves::transpose_halves;
+use super::x86_halves::transpose_halves_wide;
 use super::x86_quants::QuantX86;
 use super::x86_wide;
 use crate::panel::{Chunk, F16x, Panel};
@@ -209,7 +209,7 @@ impl Lanes for Avx512 {
 
     #[inline(always)]
     unsafe fn transpose_halves(rows: &[*const u8; 16], to: &mut [F16x; 16]) {
-        simd!(transpose_halves(rows, to));
+        simd!(transpose_halves_wide(rows, to));
     }
 
     #[inline(always)]

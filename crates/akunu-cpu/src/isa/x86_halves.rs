@@ -48,3 +48,45 @@ fn columns(v: [__m256i; 8]) -> [__m256i; 8] {
         all
     })
 }
+
+/// The same with rows i and i + 8 in one register.
+///
+/// # Safety
+/// As for [`transpose_halves`]; reached with AVX-512.
+#[inline(always)]
+pub(crate) unsafe fn transpose_halves_wide(rows: &[*const u8; 16], to: &mut [F16x; 16]) {
+    let mut v = [simd!(_mm512_setzero_si512()); 8];
+    for i in 0..8 {
+        v[i] = simd!({
+            let low = _mm512_castsi256_si512(_mm256_loadu_si256(rows[i].cast()));
+            _mm512_inserti64x4(low, _mm256_loadu_si256(rows[i + 8].cast()), 1)
+        });
+    }
+    let (mut pairs, mut fours) = (v, v);
+    for i in 0..4 {
+        pairs[2 * i] = simd!(_mm512_unpacklo_epi16(v[2 * i], v[2 * i + 1]));
+        pairs[2 * i + 1] = simd!(_mm512_unpackhi_epi16(v[2 * i], v[2 * i + 1]));
+    }
+    for i in [0, 4] {
+        for j in 0..2 {
+            fours[i + 2 * j] = simd!(_mm512_unpacklo_epi32(pairs[i + j], pairs[i + j + 2]));
+            fours[i + 2 * j + 1] = simd!(_mm512_unpackhi_epi32(pairs[i + j], pairs[i + j + 2]));
+        }
+    }
+    for i in 0..4 {
+        let both = simd!([
+            _mm512_unpacklo_epi64(fours[i], fours[i + 4]),
+            _mm512_unpackhi_epi64(fours[i], fours[i + 4])
+        ]);
+        for (j, v) in both.into_iter().enumerate() {
+            let at = 2 * i + j;
+            simd!({
+                // Column `at` of all rows, then column `at + 8`.
+                let v = _mm512_shuffle_i32x4(v, v, 0b11_01_10_00);
+                let (low, high) = (_mm512_castsi512_si256(v), _mm512_extracti64x4_epi64(v, 1));
+                _mm512_store_ps(to[at].0.as_mut_ptr(), _mm512_cvtph_ps(low));
+                _mm512_store_ps(to[at + 8].0.as_mut_ptr(), _mm512_cvtph_ps(high));
+            });
+        }
+    }
+}

@@ -13,6 +13,10 @@ use crate::kernels::cache::Cache;
 use crate::kernels::put_q8;
 use crate::math::{exp, soft_cap};
 use crate::panel::{KV_TILE, MAX_HEAD, SCORES, SEGMENT, Scratch, Softmax};
+use crate::tile::{F16W, F32W};
+
+/// How far ahead of their use keys are asked for where states are few, in bytes.
+const KEYS_AHEAD: usize = 12 << 10;
 
 const EMPTY: Softmax = Softmax { m: f32::NEG_INFINITY, l: 0.0 };
 
@@ -134,22 +138,41 @@ impl Job<'_> {
                 for tile in tiles.clone() {
                     let at = tile * KV_TILE;
                     let next = match pass {
-                        Pass::Keys if tile + 1 == tiles.end => self.place(Pass::Values, start, tiles.start),
-                        Pass::Values if tile + 1 == tiles.end => self.place(Pass::Keys, start, tile + 1),
-                        pass => self.place(pass, start, tile + 1),
+                        Pass::Keys if tile + 1 == tiles.end => (Pass::Values, tiles.start * KV_TILE),
+                        Pass::Values if tile + 1 == tiles.end => (Pass::Keys, at + KV_TILE),
+                        pass => (pass, at + KV_TILE),
                     };
-                    let tile = Tile { from: self.place(pass, start, tile), next, first: at };
-                    self.load::<V>(scratch, pass, &tile, first.max(at)..end.min(at + KV_TILE));
-                    self.tile::<V>(scratch, pass, at);
+                    let next = self.place(next.0, start + next.1);
+                    let tile = Tile { from: self.place(pass, start + at), next, first: at };
+                    let part = first.max(at)..end.min(at + KV_TILE);
+                    match (pass, self.is_lean::<V>()) {
+                        (Pass::Keys, true) => self.lean_scores::<V>(scratch, &tile, part),
+                        (_, lean) => {
+                            if !lean {
+                                self.load::<V>(scratch, pass, &tile, part);
+                            }
+                            self.tile::<V>(scratch, pass, &tile);
+                        }
+                    }
                 }
             }
         }
     }
 
-    /// Where tile `tile` of the segment at `start` is; it need not be in the cache.
-    fn place(&self, pass: Pass, start: usize, tile: usize) -> *const u8 {
+    /// Few states are bound by reading: what is in halves is then multiplied as it is loaded.
+    #[inline(always)]
+    fn is_lean<V: Lanes>(&self) -> bool {
+        self.states() <= Product::most_rows::<V>() && self.has_whole_halves()
+    }
+
+    fn has_whole_halves(&self) -> bool {
+        self.cache.kv == KvType::F16 && self.cache.head_dim == self.cache.padded()
+    }
+
+    /// Where a position is; it need not be in the cache.
+    fn place(&self, pass: Pass, position: usize) -> *const u8 {
         let slot = self.all[self.rows.start].slot as usize;
-        let offset = self.cache.offset(slot, self.kv_head, start + tile * KV_TILE);
+        let offset = self.cache.offset(slot, self.kv_head, position);
         self.command.bindings[pass as usize].wrapping_add(offset)
     }
 
@@ -183,14 +206,10 @@ impl Job<'_> {
     /// Sixteen positions' keys, transposed: those outside `part` repeat others and are of no meaning.
     #[inline(always)]
     unsafe fn keys<V: Lanes>(&self, scratch: &mut Scratch, tile: &Tile, sixteen: usize, part: &Range<usize>) {
-        let (row, dim, padded) = (self.cache.row, self.cache.head_dim, self.cache.padded());
-        let mut rows = [tile.from; 16];
-        for i in 0..16 {
-            let position = (sixteen + i).clamp(part.start, part.end - 1);
-            rows[i] = tile.from.wrapping_add((position - tile.first) * row);
-        }
+        let (row, padded) = (self.cache.row, self.cache.padded());
+        let mut rows = tile.rows(row, sixteen, part);
         let to = &mut scratch.k[(sixteen - tile.first) / 16 * MAX_HEAD..][..padded];
-        let halves = self.cache.kv == KvType::F16 && dim == padded;
+        let halves = self.has_whole_halves();
         if !halves {
             for i in 0..16 {
                 // SAFETY: one of the positions that can be read; a sixteen of its head for each sixteen rows.
@@ -213,9 +232,50 @@ impl Job<'_> {
         }
     }
 
-    /// A loaded tile's products with every state that sees any of it. Position `at` of the segment is its first.
+    /// Scores of positions `part` with all states, from keys that are transposed sixteen elements of the head at a time.
     #[inline(always)]
-    unsafe fn tile<V: Lanes>(&self, scratch: &mut Scratch, pass: Pass, at: usize) {
+    unsafe fn lean_scores<V: Lanes>(&self, scratch: &mut Scratch, tile: &Tile, part: Range<usize>) {
+        let (row, padded) = (self.cache.row, self.cache.padded());
+        let first = part.start / 16 * 16;
+        let sixteens = (part.end - first).div_ceil(16);
+        let mut rows = [[tile.from; 16]; KV_TILE / 16];
+        for s in 0..sixteens {
+            let sixteen = first + s * 16;
+            rows[s] = tile.rows(row, sixteen, &(part.start.max(sixteen)..part.end.min(sixteen + 16)));
+        }
+        let step = KV_TILE * row / (padded / 16);
+        for i in 0..padded / 16 {
+            for line in (0..step).step_by(64) {
+                V::prefetch(tile.from.wrapping_add(KEYS_AHEAD + i * step + line));
+            }
+            // SAFETY: sixteen halves of each row; every state's query and scores have their places.
+            unsafe {
+                for s in 0..sixteens {
+                    let (to, _) = scratch.k[s * 16..].as_chunks_mut::<16>();
+                    V::transpose_halves(&rows[s], &mut to[0]);
+                    for row in &mut rows[s] {
+                        *row = row.wrapping_add(32);
+                    }
+                }
+                let product = Product {
+                    a: (&raw const scratch.q).cast::<f32>().add(i * 16),
+                    a_stride: padded,
+                    b: (&raw const scratch.k).cast(),
+                    b_stride: 16,
+                    b_apart: 256,
+                    n: 16,
+                    to: (&raw mut scratch.scores).cast::<f32>().add(first),
+                    to_stride: SCORES,
+                    adds: i > 0,
+                };
+                product.multiply::<V, F32W>(self.states(), sixteens);
+            }
+        }
+    }
+
+    /// A tile's products with every state that sees any of it.
+    #[inline(always)]
+    unsafe fn tile<V: Lanes>(&self, scratch: &mut Scratch, pass: Pass, tile: &Tile) {
         let states = self.states();
         let mut first = 0;
         while first < states {
@@ -227,14 +287,14 @@ impl Job<'_> {
                 union = (union.0.min(*start), union.1.max(*end));
                 common = (common.0.max(*start), common.1.min(*end));
             }
-            let clip = |(start, end): (usize, usize)| (start.max(at), end.min(at + KV_TILE));
+            let clip = |(start, end): (usize, usize)| (start.max(tile.first), end.min(tile.end()));
             let (union, common) = (clip(union), clip(common));
             if union.0 < union.1 {
                 // SAFETY: states have their places, and the tile what they see.
                 unsafe {
                     match pass {
-                        Pass::Keys => self.scores::<V>(scratch, first, count, at, union),
-                        Pass::Values => self.add_values::<V>(scratch, first, count, at, common),
+                        Pass::Keys => self.scores::<V>(scratch, first, count, tile.first, union),
+                        Pass::Values => self.add_values::<V>(scratch, first, count, tile, common),
                     }
                 }
             }
@@ -260,7 +320,7 @@ impl Job<'_> {
             let product = Product {
                 a: (&raw const scratch.q).cast::<f32>().add(first * padded),
                 a_stride: padded,
-                b: (&raw const scratch.k).cast::<f32>().add(sixteen * MAX_HEAD * 16),
+                b: (&raw const scratch.k).cast::<f32>().add(sixteen * MAX_HEAD * 16).cast(),
                 b_stride: 16,
                 b_apart: MAX_HEAD * 16,
                 n: self.cache.head_dim,
@@ -268,7 +328,7 @@ impl Job<'_> {
                 to_stride: SCORES,
                 adds: false,
             };
-            product.multiply::<V>(count, sixteens);
+            product.multiply::<V, F32W>(count, sixteens);
         }
     }
 
@@ -280,12 +340,12 @@ impl Job<'_> {
         scratch: &mut Scratch,
         first: usize,
         count: usize,
-        at: usize,
+        tile: &Tile,
         mut common: (usize, usize),
     ) {
-        let padded = self.cache.padded();
+        let (padded, lean) = (self.cache.padded(), self.is_lean::<V>());
         if common.0 >= common.1 {
-            common = (at + KV_TILE, at + KV_TILE);
+            common = (tile.end(), tile.end());
         }
         // Before what is common, that, and after it.
         for step in 0..2 * count + 1 {
@@ -294,7 +354,7 @@ impl Job<'_> {
             } else {
                 let state = first + step % (count + 1);
                 let (start, end) = scratch.seen[state];
-                let (start, end) = (start.max(at), end.min(at + KV_TILE));
+                let (start, end) = (start.max(tile.first), end.min(tile.end()));
                 let before = (start, end.min(common.0));
                 (state, 1, if step < count { before } else { (start.max(common.1), end) })
             };
@@ -303,10 +363,12 @@ impl Job<'_> {
             }
             // SAFETY: as the caller promises.
             unsafe {
+                let position = part.0 - tile.first;
+                let loaded = (&raw const scratch.v).cast::<f32>().wrapping_add(position * padded).cast();
                 let product = Product {
                     a: (&raw const scratch.scores).cast::<f32>().add(state * SCORES + part.0),
                     a_stride: SCORES,
-                    b: (&raw const scratch.v).cast::<f32>().add((part.0 - at) * padded),
+                    b: if lean { tile.from.wrapping_add(position * self.cache.row) } else { loaded },
                     b_stride: padded,
                     b_apart: 16,
                     n: part.1 - part.0,
@@ -314,7 +376,11 @@ impl Job<'_> {
                     to_stride: padded,
                     adds: true,
                 };
-                product.multiply::<V>(states, padded / 16);
+                if lean {
+                    product.multiply::<V, F16W>(states, padded / 16);
+                } else {
+                    product.multiply::<V, F32W>(states, padded / 16);
+                }
             }
         }
     }
@@ -442,6 +508,21 @@ struct Tile {
 }
 
 impl Tile {
+    fn end(&self) -> usize {
+        self.first + KV_TILE
+    }
+
+    /// Sixteen positions; those outside `part` repeat others.
+    #[inline(always)]
+    fn rows(&self, row: usize, sixteen: usize, part: &Range<usize>) -> [*const u8; 16] {
+        let mut rows = [self.from; 16];
+        for i in 0..16 {
+            let position = (sixteen + i).clamp(part.start, part.end - 1);
+            rows[i] = self.from.wrapping_add((position - self.first) * row);
+        }
+        rows
+    }
+
     #[inline(always)]
     fn prefetch<V: Lanes>(&self, bytes: Range<usize>) {
         for at in bytes.step_by(64) {
