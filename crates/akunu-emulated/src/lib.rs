@@ -12,3 +12,6 @@ mod memory;
 
 pub use device::EmulatedDevice;
 pub use library::{compiler, skipped};
+
+#[cfg(test)]
+mod tests;

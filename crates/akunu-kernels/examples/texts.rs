@@ -36,19 +36,19 @@ fn add_table(texts: &mut Texts, table: &DispatchTable) {
     }
 }
 
-fn add_model(texts: &mut Texts, path: &Path) {
+/// One of three passes and caches, `turn` by turn.
+fn add_model(texts: &mut Texts, turn: usize, path: &Path) {
     let model = open_model(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     let device = ReferenceDevice::new();
     let passes = [(KvType::F16, 512, true), (KvType::Q8_0, 8, true), (KvType::F32, 64, false)];
-    for (kv, prefill_rows, fuse) in passes {
-        let options =
-            PlanOptions { context: 4096, slots: 1, kv, prefill_rows, prefill_logit_rows: 1, chain: 8, fuse };
-        // A head may not be whole blocks of a type of cache.
-        let Ok(plan) = plan(&*model, device.capabilities(), &options) else { continue };
-        let tables = &plan.tables;
-        for table in [&tables.decode, &tables.prefill, &tables.kv_shift, &tables.kv_copy] {
-            add_table(texts, table);
-        }
+    let (kv, prefill_rows, fuse) = passes[turn % 3];
+    let options =
+        PlanOptions { context: 4096, slots: 1, kv, prefill_rows, prefill_logit_rows: 1, chain: 8, fuse };
+    // A head may not be whole blocks of a type of cache.
+    let Ok(plan) = plan(&*model, device.capabilities(), &options) else { return };
+    let tables = &plan.tables;
+    for table in [&tables.decode, &tables.prefill, &tables.kv_shift, &tables.kv_copy] {
+        add_table(texts, table);
     }
 }
 
@@ -75,7 +75,7 @@ fn add_type(texts: &mut Texts, weight: DType) {
         texts,
         &table(Kernel::Embed { weight }, EmbedParams { cols: 4096, vocab: 128_256, scale: 1.0 }, 1),
     );
-    for rows in [1, 2, 8, 16, 512] {
+    for rows in [1, 8, 512] {
         let form = MatmulForm::for_rows(rows);
         let kernel = Kernel::Matmul { weight, form, q8, bias: false, residual: true, rows: RowSet::All };
         let params = MatmulParams { inputs: 4096, outputs: 4096, out_stride: 4096, soft_cap: 0.0 };
@@ -107,9 +107,9 @@ fn main() {
             .filter(|a| a.group() == 64 && a.scales() == akunu_format::ScaleType::F16)
             .map(DType::Affine);
         DType::ALL.into_iter().chain(affine).for_each(|dtype| add_type(&mut texts, dtype));
-        test_models().iter().for_each(|path| add_model(&mut texts, path));
+        test_models().iter().enumerate().for_each(|(i, path)| add_model(&mut texts, i, path));
     }
-    asked.iter().for_each(|path| add_model(&mut texts, path));
+    asked.iter().for_each(|path| (0..3).for_each(|turn| add_model(&mut texts, turn, path)));
     std::fs::create_dir_all(&folder).unwrap();
     for (i, (text, name)) in texts.iter().enumerate() {
         std::fs::write(folder.join(format!("{i:04}_{name}.cu")), text).unwrap();

@@ -50,9 +50,9 @@ INLINE void stage(Bindings in, Place at, u32 from, u32 live, THREADGROUP u32* in
 }
 
 BODY(gemm) {
+    const u32 live = live_rows(pass, LOGITS);
     WAIT_FOR_INPUT();
     LAUNCH_NEXT();
-    const u32 live = live_rows(pass, LOGITS);
     if (at.group_y * SIDE >= live) return;
     TG_ARRAY(u32, inputs, 0);
     THREADGROUP u32* const blocks = inputs + INPUT_SPACE;
@@ -83,7 +83,7 @@ BODY(gemm) {
             const u32 row = at.group_y * SIDE + down + 16 * i, o = at.group_x * SIDE + across + 16 * j;
             f32 value = 0;
             if (row < live && o < OUTPUTS) {
-                value = finished(in, params, row, o, sums[0][i][j], sums[STREAMS - 1][i][j]);
+                value = finished(params, sums[0][i][j], sums[STREAMS - 1][i][j], addend(in, row, o));
                 if (OUT_F32) ((DEVICE f32*)in.out)[(u64)row * OUT_STRIDE + o] = value;
             }
             if (OUT_Q8) together[(down + 16 * i) * SIDE + across + 16 * j] = value;

@@ -1,4 +1,4 @@
-// One row to a few: a SIMD group has OUTS neighbouring outputs for TILE rows; its lanes take blocks in turn, 32 neighbours at a time.
+// One row to a few: a SIMD group has OUTS neighbouring outputs for TILE rows; its lanes take blocks in turns of 32 neighbours.
 
 BODY(gemv) {
     const u32 first = (at.group_x * SIMDS + SIMD) * OUTS;
@@ -10,50 +10,57 @@ BODY(gemv) {
         rows[k] = o < OUTPUTS ? o : OUTPUTS - 1;
         matrices[k] = matrix_of(in, k % STREAMS, &rows[k]);
     }
-    // Weights depend on nothing, so they are on their way before the input is there.
-    Raw raw[OUTS * STREAMS];
-    if (LANE < BLOCKS) {
-        UNROLL for (u32 k = 0; k < OUTS * STREAMS; k++) raw[k] = load_raw(matrices[k], rows[k], LANE);
+    // Weights depend on nothing, so they are on their way before the input is there: DEPTH turns of them, all that there are in a
+    // short row.
+    Raw raw[DEPTH][OUTS * STREAMS];
+    UNROLL for (u32 d = 0; d < DEPTH; d++) {
+        if (32 * d + LANE < BLOCKS) {
+            UNROLL for (u32 k = 0; k < OUTS * STREAMS; k++) raw[d][k] = load_raw(matrices[k], rows[k], 32 * d + LANE);
+        }
     }
     const u32 top = at.group_y * TILE, live = live_rows(pass, LOGITS);
     WAIT_FOR_INPUT();
     LAUNCH_NEXT();
     if (top >= live) return;
 
+    // Lane r · OUTS + k finishes output k of row r.
+    const u32 r = LANE / OUTS, row = top + r, o = first + LANE % OUTS;
+    const bool holds = LANE < TILE * OUTS && row < live && o < OUTPUTS;
+    const f32 added = holds ? addend(in, row, o) : 0.0f;
+    f32 mine = 0, second = 0;
+
     f32 sums[TILE][OUTS * STREAMS];
-    UNROLL for (u32 r = 0; r < TILE; r++) {
-        UNROLL for (u32 k = 0; k < OUTS * STREAMS; k++) sums[r][k] = 0;
+    UNROLL for (u32 i = 0; i < TILE; i++) {
+        UNROLL for (u32 k = 0; k < OUTS * STREAMS; k++) sums[i][k] = 0;
     }
-    for (u32 b = LANE; b < BLOCKS; b += 32) {
-        Raw ahead[OUTS * STREAMS];
-        if (b + 32 < BLOCKS) {
-            UNROLL for (u32 k = 0; k < OUTS * STREAMS; k++) ahead[k] = load_raw(matrices[k], rows[k], b + 32);
+    for (u32 from = 0; from < BLOCKS; from += 32 * DEPTH) {
+        UNROLL for (u32 d = 0; d < DEPTH; d++) {
+            const u32 b = from + 32 * d + LANE, next = b + 32 * DEPTH;
+            if (b >= BLOCKS) break;
+            Block blocks[OUTS * STREAMS];
+            UNROLL for (u32 k = 0; k < OUTS * STREAMS; k++) {
+                blocks[k] = decode(raw[d][k]);
+                if (next < BLOCKS) raw[d][k] = load_raw(matrices[k], rows[k], next);
+            }
+            UNROLL for (u32 i = 0; i < TILE; i++) {
+                if (i > 0 && top + i >= live) break;
+                const Input input = load_input(in.x, top + i, b);
+                UNROLL for (u32 k = 0; k < OUTS * STREAMS; k++) sums[i][k] = multiply(blocks[k], input, sums[i][k]);
+            }
         }
-        Block blocks[OUTS * STREAMS];
-        UNROLL for (u32 k = 0; k < OUTS * STREAMS; k++) blocks[k] = decode(raw[k]);
-        UNROLL for (u32 r = 0; r < TILE; r++) {
-            if (r > 0 && top + r >= live) break;
-            const Input input = load_input(in.x, top + r, b);
-            UNROLL for (u32 k = 0; k < OUTS * STREAMS; k++) sums[r][k] = multiply(blocks[k], input, sums[r][k]);
-        }
-        UNROLL for (u32 k = 0; k < OUTS * STREAMS; k++) raw[k] = ahead[k];
     }
 
-    // Lane r · OUTS + k finishes output k of row r.
-    f32 mine = 0, second = 0;
-    UNROLL for (u32 r = 0; r < TILE; r++) {
+    UNROLL for (u32 i = 0; i < TILE; i++) {
         UNROLL for (u32 k = 0; k < OUTS; k++) {
-            const f32 sum = SIMD_SUM(sums[r][k * STREAMS]);
-            const f32 other = STREAMS == 2 ? SIMD_SUM(sums[r][k * STREAMS + STREAMS - 1]) : 0.0f;
-            if (LANE == r * OUTS + k) {
+            const f32 sum = SIMD_SUM(sums[i][k * STREAMS]);
+            const f32 other = STREAMS == 2 ? SIMD_SUM(sums[i][k * STREAMS + STREAMS - 1]) : 0.0f;
+            if (LANE == i * OUTS + k) {
                 mine = sum;
                 second = other;
             }
         }
     }
-    const u32 r = LANE / OUTS, row = top + r, o = first + LANE % OUTS;
-    const bool holds = LANE < TILE * OUTS && row < live && o < OUTPUTS;
-    const f32 value = holds ? finished(in, params, row, o, mine, second) : 0.0f;
+    const f32 value = holds ? finished(params, mine, second, added) : 0.0f;
 #if KIND == 2
     if (holds && OUT_F32) ((DEVICE f32*)in.out)[(u64)row * OUTPUTS + o] = value;
     if (OUT_Q8) {

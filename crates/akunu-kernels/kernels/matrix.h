@@ -32,22 +32,31 @@ INLINE Matrix matrix_of(Bindings in, u32 stream, THREAD_PTR u32* o) {
     return m;
 }
 
-// An output from the sums of its streams.
-INLINE f32 finished(Bindings in, Params params, u32 row, u32 o, f32 sum, f32 second) {
-#if KIND == 2
-    return activate(sum) * second;
-#else
+// What is added to an output: known before its sum is.
+INLINE f32 addend(Bindings in, u32 row, u32 o) {
+    f32 sum = 0;
 #if KIND == 0
     if (BIAS) sum += ((const DEVICE f32*)in.bias)[o];
     if (RESIDUAL) sum += ((const DEVICE f32*)in.residual)[(u64)row * OUT_STRIDE + o];
-    const f32 cap = PARAM_F32(3);
-    if (cap != 0) sum = cap * TANH(sum / cap);
-#else
+#elif KIND == 1
     if (BIAS) {
         const bool k = o >= Q_OUTPUTS, v = o >= Q_OUTPUTS + K_OUTPUTS;
         const DEVICE u8* bias = v ? in.v_bias : k ? in.k_bias : in.q_bias;
         sum += ((const DEVICE f32*)bias)[v ? o - Q_OUTPUTS - K_OUTPUTS : k ? o - Q_OUTPUTS : o];
     }
+#endif
+    return sum;
+}
+
+// An output from the sums of its streams.
+INLINE f32 finished(Params params, f32 sum, f32 second, f32 added) {
+#if KIND == 2
+    return activate(sum) * second;
+#else
+    sum += added;
+#if KIND == 0
+    const f32 cap = PARAM_F32(3);
+    if (cap != 0) sum = cap * TANH(sum / cap);
 #endif
     return sum;
 #endif

@@ -142,6 +142,8 @@ BODY(repack) {
     }
     DEVICE u32* to = (DEVICE u32*)in.planes;
     UNROLL for (u32 j = 0; j < LOW_WORDS; j++) to[b * LOW_WORDS + j] = low[j];
+#if HIGH_WORDS > 0
     UNROLL for (u32 j = 0; j < HIGH_WORDS; j++) to[blocks * LOW_WORDS + b * HIGH_WORDS + j] = high[j];
+#endif
     repack_scales(file, in.planes + blocks * ((LOW_WORDS + HIGH_WORDS) * 4), blocks, b, sub);
 }

@@ -2,6 +2,7 @@
 BODY(rope_kv) {
     const u32 h = at.group_x * SIMDS + SIMD;
     const u32 row = at.group_y, live = live_rows(pass, false);
+    const Row place = ((const DEVICE Row*)in.rows)[row < live ? row : 0];
     WAIT_FOR_INPUT();
     LAUNCH_NEXT();
     if (row >= live || h >= HEADS + 2 * KV_HEADS) return;
@@ -30,7 +31,6 @@ BODY(rope_kv) {
         for (u32 i = LANE; i < HEAD_DIM; i += 32) to[i] = head[i];
         return;
     }
-    const Row place = ((const DEVICE Row*)in.rows)[row];
     DEVICE u8* cache = part == 1 ? in.k_cache : in.v_cache;
     kv_store(kv_row(cache, place.slot, h - HEADS - (part - 1) * KV_HEADS, place.position), head, LANE);
 }

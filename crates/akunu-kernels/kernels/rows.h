@@ -30,10 +30,11 @@ INLINE Elements load_elements(const DEVICE u8* from, u64 row, Place at) {
 // x / rms(x) · weight; with LOGITS the row that logit_rows names.
 BODY(rms_norm) {
     const Elements weight = load_elements(in.weight, 0, at);
+    const bool live = at.group_y < live_rows(pass, LOGITS);
+    const u32 source = LOGITS && live ? ((const DEVICE u32*)in.logit_rows)[at.group_y] : at.group_y;
     WAIT_FOR_INPUT();
     LAUNCH_NEXT();
-    if (at.group_y >= live_rows(pass, LOGITS)) return;
-    const u32 source = LOGITS ? ((const DEVICE u32*)in.logit_rows)[at.group_y] : at.group_y;
+    if (!live) return;
     const Elements x = load_elements(in.x, source, at);
     const f32 scale = inverse_rms(x, PARAM_F32(1), at);
     EACH_ELEMENT(k, col) store_element(in, at.group_y, col, x.v[k] * scale * weight.v[k], LANE);
@@ -42,9 +43,10 @@ BODY(rms_norm) {
 // residual + x / rms(x) · weight
 BODY(norm_add) {
     const Elements weight = load_elements(in.weight, 0, at);
+    const bool live = at.group_y < live_rows(pass, false);
     WAIT_FOR_INPUT();
     LAUNCH_NEXT();
-    if (at.group_y >= live_rows(pass, false)) return;
+    if (!live) return;
     const Elements residual = load_elements(in.residual, at.group_y, at);
     const Elements x = load_elements(in.x, at.group_y, at);
     const f32 scale = inverse_rms(x, PARAM_F32(1), at);
@@ -55,10 +57,10 @@ BODY(norm_add) {
 #ifdef ACTIVATION
 // activation(gate) · up
 BODY(glu) {
+    const u32 col = at.group_x * THREADS + at.thread, row = at.group_y, live = live_rows(pass, false);
     WAIT_FOR_INPUT();
     LAUNCH_NEXT();
-    const u32 col = at.group_x * THREADS + at.thread, row = at.group_y;
-    if (row >= live_rows(pass, false) || col >= COLS) return;
+    if (row >= live || col >= COLS) return;
     const u64 i = (u64)row * COLS + col;
     const f32 gate = ((const DEVICE f32*)in.gate)[i], up = ((const DEVICE f32*)in.up)[i];
     store_element(in, row, col, activate(gate) * up, LANE);
@@ -66,9 +68,9 @@ BODY(glu) {
 #endif
 
 BODY(quantise) {
+    const u32 col = at.group_x * THREADS + at.thread, row = at.group_y, live = live_rows(pass, false);
     WAIT_FOR_INPUT();
     LAUNCH_NEXT();
-    const u32 col = at.group_x * THREADS + at.thread, row = at.group_y;
-    if (row >= live_rows(pass, false) || col >= COLS) return;
+    if (row >= live || col >= COLS) return;
     store_element(in, row, col, ((const DEVICE f32*)in.x)[(u64)row * COLS + col], LANE);
 }

@@ -46,7 +46,8 @@ pub(crate) struct TypeSources {
     pub constants: Vec<Define>,
     /// Elements of a block.
     pub block: u32,
-    /// 4-byte words of the structs `Block` and `Input`.
+    /// 4-byte words of the structs `Raw`, `Block` and `Input`.
+    pub raw_words: u32,
     pub block_words: u32,
     pub input_words: u32,
 }
@@ -98,6 +99,7 @@ fn floats(dtype: DType, cols: u32, wide: bool) -> TypeSources {
         variant: vec![("WEIGHT_TYPE", number), ("BLOCK", block)],
         constants: Vec::new(),
         block,
+        raw_words: if block == 1 { 1 } else { 4 },
         block_words: block,
         input_words: block,
     }
@@ -125,6 +127,7 @@ fn quantised(dtype: DType, quants: Quants) -> TypeSources {
         ],
         constants,
         block: 32,
+        raw_words: quants.bits + 2,
         block_words: 8 + 2 * halves,
         input_words: 9 + halves,
     }

@@ -156,9 +156,12 @@ impl Shape<'_> {
         }
         let width = simds * outs;
         let of = type_sources(product.weight, product.inputs, true);
+        // Registers for what is loaded ahead, so that enough groups are at work beside each other.
+        let room = if tile == 1 && !product.out.q8() { 48 } else { 24 };
+        let depth = (room / (outs * streams * of.raw_words)).clamp(1, 4);
         let shared = if product.out.q8() { tile * width * 4 } else { 0 };
         self.product_launch("gemv", &product, of)
-            .variant([("TILE", tile), ("OUTS", outs)])
+            .variant([("TILE", tile), ("OUTS", outs), ("DEPTH", 1 << depth.ilog2())])
             .shared(shared)
             .over([product.outputs.div_ceil(width), rows.div_ceil(tile), 1], simds * 32)
     }
