@@ -50,11 +50,6 @@ impl Card {
             ordinal,
         })
     }
-
-    /// Whether launches can be linked: the next kernel starts before the last one has ended.
-    pub(crate) fn links_launches(&self) -> bool {
-        self.compute >= (9, 0)
-    }
 }
 
 /// The primary context of a card, current on the thread that made it. Whatever lives in it holds it.
@@ -75,12 +70,17 @@ impl Context {
         Ok(made)
     }
 
-    /// (free, all) bytes of the card's memory.
-    pub(crate) fn memory(&self) -> Result<(u64, u64), CudaError> {
+    /// Whether launches can be linked, in graphs too: the next kernel starts before the last one has ended.
+    pub(crate) fn links_launches(&self) -> Result<bool, CudaError> {
+        Ok(self.card.compute >= (9, 0) && self.driver.version()? >= (12, 3))
+    }
+
+    /// Bytes of the card's memory that are free.
+    pub(crate) fn free_bytes(&self) -> Result<u64, CudaError> {
         let (mut free, mut total) = (0, 0);
         // SAFETY: it writes two numbers.
         unsafe { call!(self.driver, cuMemGetInfo(&mut free, &mut total))? };
-        Ok((free as u64, total as u64))
+        Ok(free as u64)
     }
 }
 

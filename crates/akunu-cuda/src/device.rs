@@ -92,7 +92,9 @@ pub struct CudaDevice {
     allocated: u64,
     capabilities: Capabilities,
     chip: Chip,
-    options: CudaOptions,
+    /// Whether launches of a step are linked.
+    linked: bool,
+    checked: bool,
     context: Rc<Context>,
 }
 
@@ -130,7 +132,7 @@ impl CudaDevice {
             chain: 64,
             prefill_rows: 512,
             workspace_bytes: WORKSPACE_BYTES,
-            available_bytes: Some(context.memory()?.0),
+            available_bytes: Some(context.free_bytes()?),
         };
         Ok(CudaDevice {
             staging: Staging::new(&context)?,
@@ -138,7 +140,9 @@ impl CudaDevice {
             returned: Pinned::new(&context, Pass::BYTES)?,
             done: Event::new(&context)?,
             batches: [Event::new(&context)?, Event::new(&context)?],
-            chip: chip(card),
+            chip: Chip { units: card.processors, shared_bytes: card.shared_bytes },
+            linked: options.linked && context.links_launches()?,
+            checked: options.checked,
             stream,
             prepared: Vec::new(),
             buffers: Vec::new(),
@@ -149,7 +153,6 @@ impl CudaDevice {
             last: (0, 0),
             allocated: WORKSPACE_BYTES,
             capabilities,
-            options,
             context,
         })
     }
@@ -244,7 +247,7 @@ impl CudaDevice {
                     return Ok(step);
                 }
             }
-            if self.options.checked {
+            if self.checked {
                 prepared.launch_checked(&self.stream)?;
             } else {
                 self.stream.launch_graph(&prepared.graph)?;
@@ -271,10 +274,6 @@ impl CudaDevice {
         self.outcome = Outcome { steps };
         Ok(())
     }
-}
-
-fn chip(card: &Card) -> Chip {
-    Chip { units: card.processors, shared_bytes: card.shared_bytes }
 }
 
 impl Device for CudaDevice {
@@ -327,7 +326,7 @@ impl Device for CudaDevice {
             kernels: &mut self.kernels,
             chip: &self.chip,
             own: [self.own.address, self.own.address + Pass::BYTES as u64],
-            linked: self.options.linked && self.context.card.links_launches(),
+            linked: self.linked,
         };
         lay_out(&mut lent, table, &mut self.buffers, buffers)?;
         let prepared = prepare(&mut lent, table, Buffers { all: &self.buffers, ids: buffers })?;

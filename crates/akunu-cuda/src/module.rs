@@ -1,5 +1,6 @@
 //! Functions as the card runs them: compiled once, kept on disk, loaded once.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::ffi::{CString, c_int};
 use std::rc::Rc;
@@ -25,6 +26,8 @@ pub(crate) struct Kernel {
     function: Handle,
     /// Threads that a group of it may have, as its registers allow.
     pub(crate) max_threads: u32,
+    /// Bytes of shared memory that a group may have.
+    shared: Cell<u32>,
 }
 
 impl Kernel {
@@ -35,6 +38,7 @@ impl Kernel {
             module: std::ptr::null_mut(),
             function: std::ptr::null_mut(),
             max_threads: 0,
+            shared: Cell::new(SHARED_WITHOUT_ASKING),
         };
         let symbol = CString::new(symbol).unwrap_or_default();
         let mut threads: c_int = 0;
@@ -55,9 +59,10 @@ impl Kernel {
 
     /// Makes sure that a group may have as much shared memory.
     pub(crate) fn allow_shared(&self, bytes: u32) -> Result<(), CudaError> {
-        if bytes <= SHARED_WITHOUT_ASKING {
+        if bytes <= self.shared.get() {
             return Ok(());
         }
+        self.shared.set(bytes);
         let driver = self.context.driver;
         // SAFETY: the function lives.
         unsafe {
