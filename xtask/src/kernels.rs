@@ -10,7 +10,9 @@ use anyhow::{Result, bail};
 
 use crate::{cargo, root, run};
 
-const ARCHITECTURES: [&str; 3] = ["sm_80", "sm_90", "sm_100"];
+/// Every function for the one, each kind of function for the others.
+const EVERY: &str = "sm_90";
+const KINDS: [&str; 2] = ["sm_80", "sm_100"];
 const PACKAGE: &str = "nvidia-cuda-nvrtc";
 
 pub(crate) fn kernels() -> Result<()> {
@@ -27,7 +29,11 @@ pub(crate) fn kernels() -> Result<()> {
         std::fs::remove_dir_all(&texts)?;
     }
     run(cargo(&["run", "--quiet", "-p", "akunu-kernels", "--example", "texts", "--"]).arg(&texts))?;
-    run(Command::new("python3").arg("xtask/nvrtc.py").arg(library).arg(&texts).args(ARCHITECTURES))
+    for (part, architectures) in [("every", &[EVERY][..]), ("kinds", &KINDS)] {
+        let mut command = Command::new("python3");
+        run(command.arg("xtask/nvrtc.py").arg(&library).arg(texts.join(part)).args(architectures))?;
+    }
+    Ok(())
 }
 
 fn target() -> PathBuf {

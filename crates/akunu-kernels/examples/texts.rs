@@ -1,12 +1,13 @@
-//! Writes the CUDA text of every function that the test models and every weight type launch: `texts FOLDER [MODEL...]`.
+//! Writes the CUDA text of every function that the test models and every weight type launch to FOLDER/every, and one of each kind,
+//! whatever its shapes, to FOLDER/kinds: `texts FOLDER [MODEL...]`.
 
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a tool for contributors")]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use akunu_format::open_model;
-use akunu_kernels::{Chip, Function, cuda_text, launches, repack, weights};
+use akunu_kernels::{Chip, Function, cuda_text, emulated_text, launches, repack, weights};
 use akunu_plan::params::{EmbedParams, GluMatmulParams, MatmulParams, QkvParams};
 use akunu_plan::reference::ReferenceDevice;
 use akunu_plan::table::{RowBounds, RowMeaning};
@@ -17,11 +18,27 @@ use akunu_plan::{
 
 const CHIP: Chip = Chip { units: 132, shared_bytes: 48 << 10 };
 
-/// Functions by their text.
-type Texts = BTreeMap<String, String>;
+/// Names by text, and those texts that are not the same but for their shapes.
+#[derive(Default)]
+struct Texts {
+    every: BTreeMap<String, String>,
+    kinds: BTreeMap<String, String>,
+    seen: BTreeSet<String>,
+}
 
 fn add(texts: &mut Texts, function: &Function) {
-    texts.insert(cuda_text(function), function.name.clone());
+    let (text, name) = (cuda_text(function), &function.name);
+    if texts.seen.insert(emulated_text(function)) {
+        texts.kinds.insert(text.clone(), name.clone());
+    }
+    texts.every.insert(text, name.clone());
+}
+
+fn write(folder: &Path, texts: &BTreeMap<String, String>) {
+    std::fs::create_dir_all(folder).unwrap();
+    for (i, (text, name)) in texts.iter().enumerate() {
+        std::fs::write(folder.join(format!("{i:04}_{name}.cu")), text).unwrap();
+    }
 }
 
 fn add_table(texts: &mut Texts, table: &DispatchTable) {
@@ -101,7 +118,7 @@ fn main() {
     let mut arguments = std::env::args().skip(1).map(PathBuf::from);
     let folder = arguments.next().unwrap();
     let asked: Vec<PathBuf> = arguments.collect();
-    let mut texts = Texts::new();
+    let mut texts = Texts::default();
     if asked.is_empty() {
         let affine = akunu_format::Affine::all()
             .filter(|a| a.group() == 64 && a.scales() == akunu_format::ScaleType::F16)
@@ -110,9 +127,7 @@ fn main() {
         test_models().iter().enumerate().for_each(|(i, path)| add_model(&mut texts, i, path));
     }
     asked.iter().for_each(|path| (0..3).for_each(|turn| add_model(&mut texts, turn, path)));
-    std::fs::create_dir_all(&folder).unwrap();
-    for (i, (text, name)) in texts.iter().enumerate() {
-        std::fs::write(folder.join(format!("{i:04}_{name}.cu")), text).unwrap();
-    }
-    println!("{} functions", texts.len());
+    write(&folder.join("every"), &texts.every);
+    write(&folder.join("kinds"), &texts.kinds);
+    println!("{} functions of {} kinds", texts.every.len(), texts.kinds.len());
 }

@@ -2,6 +2,12 @@
 
 BODY(gemv) {
     const u32 first = (at.group_x * SIMDS + SIMD) * OUTS;
+    const u32 top = at.group_y * TILE, live = live_rows(pass, LOGITS);
+    if (top >= live) {
+        // Whoever comes next may rely on all that was before.
+        WAIT_FOR_INPUT();
+        return;
+    }
     Matrix matrices[OUTS * STREAMS];
     u32 rows[OUTS * STREAMS];
     UNROLL for (u32 k = 0; k < OUTS * STREAMS; k++) {
@@ -18,10 +24,8 @@ BODY(gemv) {
             UNROLL for (u32 k = 0; k < OUTS * STREAMS; k++) raw[d][k] = load_raw(matrices[k], rows[k], 32 * d + LANE);
         }
     }
-    const u32 top = at.group_y * TILE, live = live_rows(pass, LOGITS);
     WAIT_FOR_INPUT();
     LAUNCH_NEXT();
-    if (top >= live) return;
 
     // Lane r · OUTS + k finishes output k of row r.
     const u32 r = LANE / OUTS, row = top + r, o = first + LANE % OUTS;

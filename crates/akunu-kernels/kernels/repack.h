@@ -119,9 +119,12 @@ BODY(repack) {
     const u32 sub = 0;
     const DEVICE u8* file = in.file + b * FILE_BYTES;
 #endif
-    u32 low[LOW_WORDS], high[HIGH_WORDS + 1];
+    u32 low[LOW_WORDS];
     UNROLL for (u32 j = 0; j < LOW_WORDS; j++) low[j] = 0;
-    UNROLL for (u32 j = 0; j < HIGH_WORDS + 1; j++) high[j] = 0;
+#if HIGH_WORDS > 0
+    u32 high[HIGH_WORDS];
+    UNROLL for (u32 j = 0; j < HIGH_WORDS; j++) high[j] = 0;
+#endif
     // The inverse of code_word.
     UNROLL for (u32 e = 0; e < 32; e++) {
         const u32 code = file_code(file, sub, e), j = e / 4, shift = e % 4 * 8;

@@ -4,7 +4,7 @@ use akunu_plan::params::{ArgmaxParams, AttentionParams, KvMoveParams, RopeKvPara
 use akunu_plan::{KvType, NormOut, RopeStyle};
 
 use crate::function::source;
-use crate::{Launch, MissingKernel, Source};
+use crate::{Chip, Launch, MissingKernel, Source};
 
 use super::{LaunchBuilder, SCRATCH_BYTES, Shape};
 
@@ -23,8 +23,6 @@ const COUNTER_BYTES: u64 = 64 << 10;
 const MOST_PARTS: u32 = 32;
 /// Threads of attention's group.
 const THREADS: u32 = 256;
-/// Threadgroup memory that a chip has without being asked in special ways.
-const SHARED_BYTES: u32 = 48 << 10;
 
 /// As the kernels number them.
 fn kv_number(kv: KvType) -> u32 {
@@ -57,7 +55,7 @@ struct AttentionShape {
 }
 
 impl AttentionShape {
-    fn new(p: &AttentionParams, kv: KvType, out: NormOut, rows: u32, units: u32) -> Result<Self, String> {
+    fn new(p: &AttentionParams, kv: KvType, out: NormOut, rows: u32, chip: &Chip) -> Result<Self, String> {
         let dim = p.head_dim;
         if p.kv_heads == 0 || p.heads == 0 || !p.heads.is_multiple_of(p.kv_heads) {
             return Err(format!("{} heads over {} KV heads", p.heads, p.kv_heads));
@@ -70,15 +68,16 @@ impl AttentionShape {
         let shared = |tile: u32| (THREADS / 32 * tile * (dim + 2) * 4).max(16 + tile * MOST_PARTS * 4);
         let whole = |tile: u32| !out.q8() || (tile * dim).is_multiple_of(32);
         let most = if piece > 8 { 4 } else { 64 / piece };
-        let tiles = (1..=group.min(most)).rev().find(|tile| shared(*tile) <= SHARED_BYTES && whole(*tile));
+        let tiles =
+            (1..=group.min(most)).rev().find(|tile| shared(*tile) <= chip.shared_bytes && whole(*tile));
         let head_tile = tiles.ok_or_else(|| format!("{group} heads of {dim} for one of keys, rounded"))?;
         let tiles = group.div_ceil(head_tile);
         let lanes = (dim / piece).next_power_of_two();
         let groups = u64::from(p.kv_heads * tiles) * u64::from(rows);
-        // One batch of every lane group; below that, more groups only wait for each other.
-        let span = THREADS / lanes * 4;
+        // Two turns of every lane group; below that, more groups only wait for each other.
+        let span = THREADS / lanes * 8;
         let split_bytes = groups * u64::from(head_tile * (dim + 2) * 4);
-        let splits = (u64::from(units) * 2 / groups)
+        let splits = (u64::from(chip.units) * 2 / groups)
             .min((SCRATCH_BYTES - COUNTER_BYTES) / split_bytes)
             .clamp(1, u64::from(MOST_PARTS.min(p.capacity.div_ceil(span))));
         let counted = groups <= COUNTER_BYTES / 4;
@@ -90,7 +89,7 @@ impl AttentionShape {
 impl Shape<'_> {
     pub(super) fn attention(&self, kv: KvType, out: NormOut) -> Result<Launch, MissingKernel> {
         let p: AttentionParams = self.command.params();
-        let shape = AttentionShape::new(&p, kv, out, self.rows, self.chip.units);
+        let shape = AttentionShape::new(&p, kv, out, self.rows, self.chip);
         let shape = shape.map_err(|why| self.missing(why))?;
         let suffix = format!("_{}_{}x{}_{}", p.heads, p.kv_heads, p.head_dim, shape.splits);
         Ok(self
