@@ -151,19 +151,19 @@ INLINE void store_head(Bindings in, u32 row, u32 first_head, u32 e, f32 value, u
     if (OUT_Q8) store_q8(in.out_q8 + row * Q8_ROW_BYTES(cols), cols, col / 32, value, lane);
 }
 
-// Number d of head g from parts that lie TILE_FLOATS apart, divided by the sum of weights or still to be put together with others.
-INLINE f32 put_together(const THREADGROUP f32* parts, u32 count, u32 g, u32 d, bool normalise, THREAD_PTR f32* most, THREAD_PTR f32* total) {
-    const THREADGROUP f32* part = parts + g * PART;
-    *most = LOWEST;
-    for (u32 i = 0; i < count; i++) *most = MAX_F32(*most, part[i * TILE_FLOATS + HEAD_DIM]);
-    f32 sum = 0;
-    *total = 0;
-    for (u32 i = 0; i < count; i++) {
-        const f32 weight = EXP(part[i * TILE_FLOATS + HEAD_DIM] - *most);
-        *total += weight * part[i * TILE_FLOATS + HEAD_DIM + 1];
-        sum += weight * part[i * TILE_FLOATS + d];
+// What each SIMD group's part of a head weighs beside the others': of a whole row, or of a stretch, whose largest score and sum of
+// weights then go to `stretch`.
+INLINE void weigh_parts(const THREADGROUP f32* parts, THREADGROUP f32* weights, DEVICE f32* stretch, u32 heads, bool whole, Place at) {
+    for (u32 g = SIMD; g < heads; g += SIMDS) {
+        const THREADGROUP f32* part = parts + (LANE < SIMDS ? LANE : 0) * TILE_FLOATS + g * PART + HEAD_DIM;
+        const f32 score = LANE < SIMDS ? part[0] : LOWEST, most = SIMD_MAX(score);
+        const f32 weight = LANE < SIMDS ? EXP(score - most) : 0.0f, total = SIMD_SUM(weight * part[1]);
+        if (LANE < SIMDS) weights[g * SIMDS + LANE] = whole ? weight / total : weight;
+        if (LANE == 0 && !whole) {
+            stretch[g * PART + HEAD_DIM] = most;
+            stretch[g * PART + HEAD_DIM + 1] = total;
+        }
     }
-    return normalise ? sum / *total : sum;
 }
 
 // The last group of a row and tile puts the stretches together.
@@ -232,24 +232,21 @@ BODY(attention) {
     }
     BARRIER();
     const u32 group = row * (KV_HEADS * TILES) + tile;
-    DEVICE f32* shared_parts = (DEVICE f32*)(scratch + COUNTER_BYTES) + (u64)group * SPLITS * TILE_FLOATS;
+    const bool whole = span.splits == 1;
+    DEVICE f32* stretches = (DEVICE f32*)(scratch + COUNTER_BYTES) + (u64)group * SPLITS * TILE_FLOATS;
+    DEVICE f32* stretch = stretches + split * TILE_FLOATS;
+    THREADGROUP f32* const weights = parts + SIMDS * TILE_FLOATS;
+    weigh_parts(parts, weights, stretch, heads_here, whole, at);
+    BARRIER();
     for (u32 e = at.thread; e < heads_here * HEAD_DIM; e += THREADS) {
         const u32 g = e / HEAD_DIM, d = e % HEAD_DIM;
-        f32 most, total;
-        const f32 sum = put_together(parts, SIMDS, g, d, span.splits == 1, &most, &total);
-        if (span.splits == 1) {
-            store_head(in, row, first_head, e, sum, LANE);
-            continue;
-        }
-        DEVICE f32* part = shared_parts + split * TILE_FLOATS + g * PART;
-        part[d] = sum;
-        if (d == 0) {
-            part[HEAD_DIM] = most;
-            part[HEAD_DIM + 1] = total;
-        }
+        f32 sum = 0;
+        UNROLL for (u32 i = 0; i < SIMDS; i++) sum += weights[g * SIMDS + i] * parts[i * TILE_FLOATS + g * PART + d];
+        if (whole) store_head(in, row, first_head, e, sum, LANE);
+        else stretch[g * PART + d] = sum;
     }
-    if (span.splits == 1) return;
+    if (whole) return;
     if (last_to_finish(scratch, group, span.splits, at)) {
-        finish_splits(in, shared_parts, span, row, first_head, heads_here, at);
+        finish_splits(in, stretches, span, row, first_head, heads_here, at);
     }
 }

@@ -114,12 +114,16 @@ INLINE f32 simd_sum(f32 v) {
     UNROLL for (u32 step = 16; step > 0; step /= 2) v += SIMD_XOR(v, step);
     return v;
 }
-INLINE i32 simd_sum_i32(i32 v) {
-    UNROLL for (u32 step = 16; step > 0; step /= 2) v += SIMD_XOR(v, step);
-    return v;
-}
 INLINE f32 simd_max(f32 v) {
     UNROLL for (u32 step = 16; step > 0; step /= 2) v = MAX_F32(v, SIMD_XOR(v, step));
+    return v;
+}
+#if defined(__CUDACC__)
+INLINE i32 simd_sum_i32(i32 v) { return __reduce_add_sync(0xffffffffu, v); }
+INLINE u32 simd_max_u32(u32 v) { return __reduce_max_sync(0xffffffffu, v); }
+#else
+INLINE i32 simd_sum_i32(i32 v) {
+    UNROLL for (u32 step = 16; step > 0; step /= 2) v += SIMD_XOR(v, step);
     return v;
 }
 INLINE u32 simd_max_u32(u32 v) {
@@ -129,6 +133,7 @@ INLINE u32 simd_max_u32(u32 v) {
     }
     return v;
 }
+#endif
 #define SIMD_SUM(v) simd_sum(v)
 #define SIMD_SUM_I32(v) simd_sum_i32(v)
 #define SIMD_MAX(v) simd_max(v)

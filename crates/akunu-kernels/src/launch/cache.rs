@@ -65,7 +65,8 @@ impl AttentionShape {
         let piece = pieces.iter().copied().find(|piece| dim > 0 && fits(*piece));
         let piece = piece.ok_or_else(|| format!("heads of {dim}"))?;
         let group = p.heads / p.kv_heads;
-        let shared = |tile: u32| (THREADS / 32 * tile * (dim + 2) * 4).max(16 + tile * MOST_PARTS * 4);
+        // A part and its weight for each SIMD group; later, weights of stretches.
+        let shared = |tile: u32| (THREADS / 32 * tile * (dim + 3) * 4).max(16 + tile * MOST_PARTS * 4);
         let whole = |tile: u32| !out.q8() || (tile * dim).is_multiple_of(32);
         let most = if piece > 8 { 4 } else { 64 / piece };
         let tiles =
