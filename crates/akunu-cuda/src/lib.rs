@@ -12,6 +12,7 @@ mod memory;
 mod module;
 mod nvrtc;
 mod prepare;
+mod program;
 mod repack;
 mod report;
 mod staging;

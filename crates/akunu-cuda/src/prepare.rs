@@ -12,6 +12,8 @@ use crate::driver::Address;
 use crate::error::failed;
 use crate::memory::Memory;
 use crate::module::Kernels;
+use crate::program::{Resident, Room, resident};
+use crate::staging::Staging;
 use crate::stream::{Bound, Event, Graph, Params, Stream};
 use crate::{CudaError, NAME};
 
@@ -40,7 +42,7 @@ impl Buffers<'_> {
     }
 
     /// Where `bytes` at `offset` of a buffer are.
-    fn place(&self, id: BufferId, offset: u64, bytes: u64) -> Result<Address, DeviceError> {
+    pub(crate) fn place(&self, id: BufferId, offset: u64, bytes: u64) -> Result<Address, DeviceError> {
         let memory = &self.all[self.index(id)?].memory;
         let end = offset.saturating_add(bytes);
         if end > memory.bytes {
@@ -57,6 +59,8 @@ pub(crate) struct Prepared {
     pub(crate) commands: Vec<Vec<Bound>>,
     /// Of one step.
     pub(crate) graph: Graph,
+    /// Of whole chains, where the table can be run so.
+    pub(crate) resident: Option<Resident>,
     /// Whether a step moves the rows on and counts itself.
     pub(crate) advances: bool,
     pub(crate) rows: Address,
@@ -82,6 +86,11 @@ pub(crate) struct Lent<'a> {
     pub(crate) own: [Address; 2],
     /// Launches may overlap.
     pub(crate) linked: bool,
+    /// Tables of one row stay on the card.
+    pub(crate) resident: bool,
+    pub(crate) groups_a_unit: u32,
+    pub(crate) room: &'a mut Room,
+    pub(crate) staging: &'a mut Staging,
 }
 
 impl Lent<'_> {
@@ -129,10 +138,12 @@ pub(crate) fn prepare(
         .stream
         .capture(|stream| launch(stream, &commands, lent.linked))
         .map_err(|error| error.during(&format!("capturing the {} table", table.name)))?;
+    let resident = resident(lent, table, buffers)?;
     let (rows, logit_rows) = (table.rows * Row::BYTES, table.logit_rows * size_of::<u32>());
     Ok(Prepared {
         table: Arc::clone(table),
         graph,
+        resident,
         advances: table.commands.iter().any(advances),
         rows: buffers.place(table.io.rows, 0, rows as u64)?,
         logit_rows: buffers.place(table.io.logit_rows, 0, logit_rows as u64)?,
@@ -142,7 +153,7 @@ pub(crate) fn prepare(
 }
 
 /// What each command of a table is on a chip.
-fn launches_of(table: &DispatchTable, chip: &Chip) -> Result<Vec<Vec<Launch>>, DeviceError> {
+pub(crate) fn launches_of(table: &DispatchTable, chip: &Chip) -> Result<Vec<Vec<Launch>>, DeviceError> {
     let missing = |MissingKernel { kernel, why }| DeviceError::MissingKernel {
         device: NAME,
         kernel: format!("{kernel} ({why})"),
