@@ -18,7 +18,6 @@ use crate::memory::{Memory, Pinned};
 use crate::module::Kernels;
 use crate::nvrtc::Nvrtc;
 use crate::prepare::{Buffer, Buffers, Lent, Prepared, prepare};
-use crate::program::{Resident, Room};
 use crate::repack::lay_out;
 use crate::staging::Staging;
 use crate::stream::{Event, Stream};
@@ -34,13 +33,11 @@ pub struct CudaOptions {
     pub linked: bool,
     /// Commands run one by one, each waited for, so that an error names the one that failed.
     pub checked: bool,
-    /// Tables of one row are one kernel that stays on the card, of which a processor has as many groups; 0 if they are graphs too.
-    pub resident: u32,
 }
 
 impl Default for CudaOptions {
     fn default() -> CudaOptions {
-        CudaOptions { linked: true, checked: false, resident: 0 }
+        CudaOptions { linked: true, checked: false }
     }
 }
 
@@ -49,10 +46,7 @@ impl CudaOptions {
     pub fn from_environment() -> CudaOptions {
         let text = std::env::var("AKUNU_CUDA").unwrap_or_default();
         let has = |word: &str| text.split(',').any(|part| part.trim() == word);
-        let number =
-            |word: &str| text.split(',').find_map(|part| part.trim().strip_prefix(word)?.parse().ok());
-        let resident = number("resident=").unwrap_or(0);
-        CudaOptions { linked: !has("serial"), checked: has("checked"), resident }
+        CudaOptions { linked: !has("serial"), checked: has("checked") }
     }
 }
 
@@ -80,9 +74,8 @@ pub struct CudaDevice {
     prepared: Vec<Prepared>,
     buffers: Vec<Buffer>,
     kernels: Kernels,
-    /// The pass, then scratch, then room.
+    /// The pass, then scratch.
     own: Memory,
-    room: Room,
     staging: Staging,
     /// Rows, logit rows and pass of a submission on their way to the card.
     submitted: Pinned,
@@ -102,7 +95,6 @@ pub struct CudaDevice {
     /// Whether launches of a step are linked.
     linked: bool,
     checked: bool,
-    resident: u32,
     context: Rc<Context>,
 }
 
@@ -116,7 +108,7 @@ impl std::fmt::Debug for CudaDevice {
     }
 }
 
-const WORKSPACE_BYTES: u64 = Pass::BYTES as u64 + SCRATCH_BYTES + Room::BYTES;
+const WORKSPACE_BYTES: u64 = Pass::BYTES as u64 + SCRATCH_BYTES;
 
 impl CudaDevice {
     /// Takes the first card that `CUDA_VISIBLE_DEVICES` shows.
@@ -148,11 +140,9 @@ impl CudaDevice {
             returned: Pinned::new(&context, Pass::BYTES)?,
             done: Event::new(&context)?,
             batches: [Event::new(&context)?, Event::new(&context)?],
-            chip: Chip { units: card.processors, shared_bytes: card.shared_bytes, group: None },
+            chip: Chip { units: card.processors, shared_bytes: card.shared_bytes },
             linked: options.linked && context.links_launches()?,
             checked: options.checked,
-            resident: options.resident,
-            room: Room { address: own.address + Pass::BYTES as u64 + SCRATCH_BYTES, taken: Room::ARRIVALS },
             stream,
             prepared: Vec::new(),
             buffers: Vec::new(),
@@ -247,9 +237,6 @@ impl CudaDevice {
         cancel: Option<&AtomicBool>,
     ) -> Result<usize, DeviceError> {
         let prepared = &self.prepared[replay.0 as usize];
-        if let Some(resident) = prepared.resident.as_ref().filter(|_| !self.checked) {
-            return self.submit_resident(resident, steps, cancel);
-        }
         for step in 0..steps {
             if let Some(cancel) = cancel.filter(|_| step % BATCH == 0) {
                 let batch = &self.batches[step / BATCH % 2];
@@ -268,30 +255,6 @@ impl CudaDevice {
             if cancel.is_some() && step % BATCH == BATCH - 1 {
                 self.stream.record(&self.batches[step / BATCH % 2])?;
             }
-        }
-        Ok(steps)
-    }
-
-    fn submit_resident(
-        &self,
-        resident: &Resident,
-        steps: usize,
-        cancel: Option<&AtomicBool>,
-    ) -> Result<usize, DeviceError> {
-        let Some(cancel) = cancel else {
-            self.stream.launch_resident(resident, steps as u32)?;
-            return Ok(steps);
-        };
-        for (turn, first) in (0..steps).step_by(BATCH).enumerate() {
-            let batch = &self.batches[turn % 2];
-            if turn >= 2 {
-                batch.synchronise()?;
-            }
-            if cancel.load(Ordering::Relaxed) {
-                return Ok(first);
-            }
-            self.stream.launch_resident(resident, BATCH.min(steps - first) as u32)?;
-            self.stream.record(batch)?;
         }
         Ok(steps)
     }
@@ -364,10 +327,6 @@ impl Device for CudaDevice {
             chip: &self.chip,
             own: [self.own.address, self.own.address + Pass::BYTES as u64],
             linked: self.linked,
-            resident: self.resident > 0,
-            groups_a_unit: self.resident,
-            room: &mut self.room,
-            staging: &mut self.staging,
         };
         lay_out(&mut lent, table, &mut self.buffers, buffers)?;
         let prepared = prepare(&mut lent, table, Buffers { all: &self.buffers, ids: buffers })?;

@@ -88,7 +88,6 @@ functions! {
     cuModuleGetFunction = "cuModuleGetFunction" (*mut Handle, Handle, *const c_char);
     cuFuncGetAttribute = "cuFuncGetAttribute" (*mut c_int, c_int, Handle);
     cuFuncSetAttribute = "cuFuncSetAttribute" (Handle, c_int, c_int);
-    cuOccupancyMaxActiveBlocksPerMultiprocessor = "cuOccupancyMaxActiveBlocksPerMultiprocessor" (*mut c_int, Handle, c_int, usize);
     cuLaunchKernelEx = "cuLaunchKernelEx" (*const LaunchConfig, Handle, *mut *mut c_void, *mut *mut c_void);
 }
 
@@ -118,7 +117,6 @@ const _: () = assert!(size_of::<LaunchAttribute>() == 72);
 #[cfg(target_pointer_width = "64")]
 const _: () = assert!(size_of::<LaunchConfig>() == 56);
 
-pub(crate) const COOPERATIVE: c_int = 2;
 pub(crate) const PROGRAMMATIC_STREAM_SERIALIZATION: c_int = 6;
 pub(crate) const STREAM_NON_BLOCKING: c_uint = 1;
 pub(crate) const CAPTURE_THREAD_LOCAL: c_int = 1;

@@ -12,7 +12,6 @@ mod memory;
 mod module;
 mod nvrtc;
 mod prepare;
-mod program;
 mod repack;
 mod report;
 mod staging;

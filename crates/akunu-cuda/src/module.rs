@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use akunu_kernels::{Function, Program, cuda_text};
+use akunu_kernels::{Function, cuda_text};
 
 use crate::CudaError;
 use crate::cache::{self, Cache};
@@ -55,21 +55,6 @@ impl Kernel {
 
     pub(crate) fn function(&self) -> Handle {
         self.function
-    }
-
-    /// Groups that a processor has room for at once.
-    pub(crate) fn groups_a_unit(&self, threads: u32, shared_bytes: u32) -> Result<u32, CudaError> {
-        let mut groups: c_int = 0;
-        // SAFETY: the function lives; one value is written.
-        unsafe {
-            let (threads, shared) = (threads as c_int, shared_bytes as usize);
-            let (driver, function) = (self.context.driver, self.function);
-            call!(
-                driver,
-                cuOccupancyMaxActiveBlocksPerMultiprocessor(&mut groups, function, threads, shared)
-            )?;
-        }
-        Ok(groups.unsigned_abs())
     }
 
     /// Makes sure that a group may have as much shared memory.
@@ -135,13 +120,6 @@ impl Kernels {
         Ok(())
     }
 
-    /// A whole table's.
-    pub(crate) fn program(&self, program: &Program) -> Result<Rc<Kernel>, CudaError> {
-        let compiler = Compiler { nvrtc: self.nvrtc, architecture: &self.architecture, cache: &self.cache };
-        let code = compiler.text(program.name, &program.text)?;
-        Ok(Rc::new(Kernel::load(&self.context, &code.bytes, program.name)?))
-    }
-
     /// One that was required.
     pub(crate) fn get(&self, function: &Function) -> Option<&Rc<Kernel>> {
         self.loaded.get(function)
@@ -188,17 +166,14 @@ impl Compiler<'_> {
     }
 
     fn one(self, function: &Function) -> Result<Code, CudaError> {
-        self.text(&function.name, &cuda_text(function))
-    }
-
-    fn text(self, name: &str, text: &str) -> Result<Code, CudaError> {
+        let text = cuda_text(function);
         let (major, minor) = self.nvrtc.version;
         let version = format!("{major}.{minor}");
-        let key = cache::key(&[text, self.architecture, &version]);
+        let key = cache::key(&[&text, self.architecture, &version]);
         if let Some(bytes) = self.cache.read(&key) {
             return Ok(Code { bytes, is_new: false });
         }
-        let bytes = self.nvrtc.compile(name, text, self.architecture)?;
+        let bytes = self.nvrtc.compile(&function.name, &text, self.architecture)?;
         // A folder that cannot be written makes the next start slower, and nothing wrong; `akunu doctor` tells of it.
         let _ = self.cache.write(&key, &bytes);
         Ok(Code { bytes, is_new: true })
@@ -238,7 +213,7 @@ mod tests {
             io: TableIo { rows: id, logit_rows: id, tokens: id, logits: id },
             bounds: RowBounds { meaning: RowMeaning::Token, vocab: 1, capacity: 1, slots: 1 },
         };
-        let chip = Chip { units: 132, shared_bytes: 200 << 10, group: None };
+        let chip = Chip { units: 132, shared_bytes: 200 << 10 };
         let all = table.commands.iter().map(|command| launches(command, &table, &chip).unwrap());
         all.flatten().map(|launch| launch.function).collect()
     }

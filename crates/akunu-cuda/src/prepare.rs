@@ -12,8 +12,6 @@ use crate::driver::Address;
 use crate::error::failed;
 use crate::memory::Memory;
 use crate::module::Kernels;
-use crate::program::{Resident, Room, resident};
-use crate::staging::Staging;
 use crate::stream::{Bound, Event, Graph, Params, Stream};
 use crate::{CudaError, NAME};
 
@@ -42,7 +40,7 @@ impl Buffers<'_> {
     }
 
     /// Where `bytes` at `offset` of a buffer are.
-    pub(crate) fn place(&self, id: BufferId, offset: u64, bytes: u64) -> Result<Address, DeviceError> {
+    fn place(&self, id: BufferId, offset: u64, bytes: u64) -> Result<Address, DeviceError> {
         let memory = &self.all[self.index(id)?].memory;
         let end = offset.saturating_add(bytes);
         if end > memory.bytes {
@@ -59,8 +57,6 @@ pub(crate) struct Prepared {
     pub(crate) commands: Vec<Vec<Bound>>,
     /// Of one step.
     pub(crate) graph: Graph,
-    /// Of whole chains, where the table can be run so.
-    pub(crate) resident: Option<Resident>,
     /// Whether a step moves the rows on and counts itself.
     pub(crate) advances: bool,
     pub(crate) rows: Address,
@@ -86,11 +82,6 @@ pub(crate) struct Lent<'a> {
     pub(crate) own: [Address; 2],
     /// Launches may overlap.
     pub(crate) linked: bool,
-    /// Tables of one row stay on the card.
-    pub(crate) resident: bool,
-    pub(crate) groups_a_unit: u32,
-    pub(crate) room: &'a mut Room,
-    pub(crate) staging: &'a mut Staging,
 }
 
 impl Lent<'_> {
@@ -138,12 +129,10 @@ pub(crate) fn prepare(
         .stream
         .capture(|stream| launch(stream, &commands, lent.linked))
         .map_err(|error| error.during(&format!("capturing the {} table", table.name)))?;
-    let resident = resident(lent, table, buffers)?;
     let (rows, logit_rows) = (table.rows * Row::BYTES, table.logit_rows * size_of::<u32>());
     Ok(Prepared {
         table: Arc::clone(table),
         graph,
-        resident,
         advances: table.commands.iter().any(advances),
         rows: buffers.place(table.io.rows, 0, rows as u64)?,
         logit_rows: buffers.place(table.io.logit_rows, 0, logit_rows as u64)?,
@@ -153,7 +142,7 @@ pub(crate) fn prepare(
 }
 
 /// What each command of a table is on a chip.
-pub(crate) fn launches_of(table: &DispatchTable, chip: &Chip) -> Result<Vec<Vec<Launch>>, DeviceError> {
+fn launches_of(table: &DispatchTable, chip: &Chip) -> Result<Vec<Vec<Launch>>, DeviceError> {
     let missing = |MissingKernel { kernel, why }| DeviceError::MissingKernel {
         device: NAME,
         kernel: format!("{kernel} ({why})"),

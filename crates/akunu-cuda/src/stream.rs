@@ -8,12 +8,11 @@ use akunu_plan::table::{MAX_BINDINGS, PARAM_BYTES};
 use crate::CudaError;
 use crate::context::Context;
 use crate::driver::{
-    Address, CAPTURE_THREAD_LOCAL, COOPERATIVE, EVENT_DISABLE_TIMING, EVENT_RECORD_EXTERNAL, Handle,
-    LaunchAttribute, LaunchConfig, PROGRAMMATIC_STREAM_SERIALIZATION, STREAM_NON_BLOCKING, call,
+    Address, CAPTURE_THREAD_LOCAL, EVENT_DISABLE_TIMING, EVENT_RECORD_EXTERNAL, Handle, LaunchAttribute,
+    LaunchConfig, PROGRAMMATIC_STREAM_SERIALIZATION, STREAM_NON_BLOCKING, call,
 };
 use crate::memory::Pinned;
 use crate::module::Kernel;
-use crate::program::Resident;
 
 #[derive(Debug)]
 pub(crate) struct Stream {
@@ -121,36 +120,6 @@ impl Stream {
         // copied before the call returns. The addresses were checked when the table was prepared.
         unsafe {
             let function = bound.kernel.function();
-            call!(
-                self.context.driver,
-                cuLaunchKernelEx(&config, function, arguments.as_mut_ptr(), std::ptr::null_mut())
-            )
-        }
-    }
-
-    /// A whole chain of a table's steps, once those before it are done.
-    pub(crate) fn launch_resident(&self, resident: &Resident, steps: u32) -> Result<(), CudaError> {
-        self.zero(resident.arrivals, 4)?;
-        let together = LaunchAttribute { id: COOPERATIVE, padding: 0, flag: 1, rest: [0; 15] };
-        let config = LaunchConfig {
-            grid: [resident.groups, 1, 1],
-            block: [resident.threads, 1, 1],
-            shared_bytes: resident.shared_bytes,
-            stream: self.handle,
-            attributes: &together,
-            attribute_count: 1,
-        };
-        let pointers = [&resident.commands, &resident.arrivals, &resident.pass, &resident.scratch];
-        let mut arguments = [std::ptr::null_mut(); 6];
-        for (argument, pointer) in arguments.iter_mut().zip(pointers) {
-            *argument = std::ptr::from_ref(pointer).cast_mut().cast();
-        }
-        arguments[4] = (&raw const resident.count).cast_mut().cast();
-        arguments[5] = (&raw const steps).cast_mut().cast();
-        // SAFETY: the arguments that `cuda/program.h` names, copied before the call returns. The commands' addresses were checked when
-        // the table was prepared.
-        unsafe {
-            let function = resident.kernel.function();
             call!(
                 self.context.driver,
                 cuLaunchKernelEx(&config, function, arguments.as_mut_ptr(), std::ptr::null_mut())

@@ -18,7 +18,7 @@ use crate::memory::Memory;
 const NAME: &str = "emulated";
 
 /// Few units, so that small contexts are split as long ones are on a large chip.
-const CHIP: Chip = Chip { units: 4, shared_bytes: 48 << 10, group: None };
+const CHIP: Chip = Chip { units: 4, shared_bytes: 48 << 10 };
 
 #[derive(Debug)]
 struct Buffer {

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use akunu_format::open_model;
-use akunu_kernels::{Chip, Function, Program, cuda_text, emulated_text, launches, repack, weights};
+use akunu_kernels::{Chip, Function, cuda_text, emulated_text, launches, repack, weights};
 use akunu_plan::params::{EmbedParams, GluMatmulParams, MatmulParams, QkvParams};
 use akunu_plan::reference::ReferenceDevice;
 use akunu_plan::table::{RowBounds, RowMeaning};
@@ -16,7 +16,7 @@ use akunu_plan::{
     PlanOptions, RowSet, TableIo, plan,
 };
 
-const CHIP: Chip = Chip { units: 132, shared_bytes: 48 << 10, group: None };
+const CHIP: Chip = Chip { units: 132, shared_bytes: 48 << 10 };
 
 /// Names by text, and those texts that are not the same but for their shapes.
 #[derive(Default)]
@@ -53,18 +53,6 @@ fn add_table(texts: &mut Texts, table: &DispatchTable) {
     }
 }
 
-/// The decode table as one function.
-fn add_program(texts: &mut Texts, table: &DispatchTable) {
-    let chip = Chip { group: Some(512), ..CHIP };
-    let all: Result<Vec<_>, _> =
-        table.commands.iter().map(|command| launches(command, table, &chip)).collect();
-    let Ok(all) = all else { return };
-    let launches: Vec<_> = all.into_iter().flatten().collect();
-    if let Some(program) = Program::new(&launches, 2) {
-        texts.every.insert(program.text, program.name.into());
-    }
-}
-
 /// One of three passes and caches, `turn` by turn.
 fn add_model(texts: &mut Texts, turn: usize, path: &Path) {
     let model = open_model(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
@@ -76,7 +64,6 @@ fn add_model(texts: &mut Texts, turn: usize, path: &Path) {
     // A head may not be whole blocks of a type of cache.
     let Ok(plan) = plan(&*model, device.capabilities(), &options) else { return };
     let tables = &plan.tables;
-    add_program(texts, &tables.decode);
     for table in [&tables.decode, &tables.prefill, &tables.kv_shift, &tables.kv_copy] {
         add_table(texts, table);
     }

@@ -67,21 +67,7 @@ typedef signed char i8; typedef int i32; typedef float f32; typedef uint4 u32x4;
 #define SIMD_SYNC() __syncwarp()
 #define FENCE() __threadfence()
 #define ATOMIC_ADD(p, v) atomicAdd(p, v)
-#if defined(PROGRAM)
-// All groups have done the last command (cuda/program.h).
-INLINE void wait_for_all(const u32* arrivals, u32 awaited, u32 thread) {
-    if (thread == 0) {
-        u32 arrived;
-        do asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(arrived) : "l"(arrivals) : "memory");
-        while ((i32)(arrived - awaited) < 0);
-        // Only now: it empties the first-level cache, which others on this unit may be using.
-        asm volatile("fence.acq_rel.gpu;" ::: "memory");
-    }
-    __syncthreads();
-}
-#define WAIT_FOR_INPUT() do { if (at.waits) wait_for_all(at.arrivals, at.awaited, at.thread); } while (0)
-#define LAUNCH_NEXT()
-#elif __CUDA_ARCH__ >= 900
+#if __CUDA_ARCH__ >= 900
 // What is before the wait overlaps the end of the kernel before this one, so it may read nothing that that one writes. Whatever
 // earlier ones wrote is there, because every kernel lets the next one begin only after its own wait.
 #define WAIT_FOR_INPUT() asm volatile("griddepcontrol.wait;" ::: "memory")
@@ -164,11 +150,6 @@ struct Place {
     u32 group_x, group_y, group_z;
     u32 thread;
     THREADGROUP u8* shared;
-#if defined(PROGRAM)
-    const u32* arrivals;
-    u32 awaited;
-    bool waits;
-#endif
 };
 
 #define LANE (at.thread % 32)

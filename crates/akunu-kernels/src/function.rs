@@ -21,7 +21,7 @@ macro_rules! source {
 pub(crate) use source;
 
 /// Every function's text begins with it.
-pub(crate) static DIALECT: Source = source!("dialect.h");
+static DIALECT: Source = source!("dialect.h");
 
 /// Two equal ones are compiled once.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -53,13 +53,13 @@ impl Function {
             let _ = writeln!(text, "#define {name} {value}u");
         }
     }
-}
 
-/// Puts arguments, which `source` names, where the sources look for them. Statements end in `end`.
-pub(crate) fn bind(text: &mut String, arguments: &[&str], source: impl Fn(usize) -> String, end: &str) {
-    let _ = write!(text, "    Bindings in = {{}};{end}");
-    for (i, name) in arguments.iter().enumerate() {
-        let _ = write!(text, "    in.{name} = {};{end}", source(i));
+    /// Puts the arguments, which `source` names, where the sources look for them.
+    fn bind(&self, text: &mut String, source: impl Fn(usize) -> String) {
+        text.push_str("    Bindings in = {};\n");
+        for (i, name) in self.arguments.iter().enumerate() {
+            let _ = writeln!(text, "    in.{name} = {};", source(i));
+        }
     }
 }
 
@@ -78,7 +78,7 @@ pub fn cuda_text(function: &Function) -> String {
     }
     text.push_str("    Pass* pass, u8* scratch, const Params params) {\n");
     text.push_str("    extern __shared__ uint4 shared[];\n");
-    bind(&mut text, &function.arguments, |i| format!("a{i}"), "\n");
+    function.bind(&mut text, |i| format!("a{i}"));
     text.push_str("    const Place at = {blockIdx.x, blockIdx.y, blockIdx.z, threadIdx.x, (u8*)shared};\n");
     let _ = writeln!(text, "    {}(in, pass, scratch, params, at);\n}}", function.entry);
     text
@@ -96,7 +96,7 @@ pub fn emulated_text(function: &Function) -> String {
     text.push_str(
         "static void emulated::body(void* const* a, u32 x, u32 y, u32 z, u32 thread, u8* shared) {\n",
     );
-    bind(&mut text, &function.arguments, |i| format!("(u8*)a[{i}]"), "\n");
+    function.bind(&mut text, |i| format!("(u8*)a[{i}]"));
     let after = function.arguments.len();
     let _ = writeln!(text, "    Pass* pass = (Pass*)a[{after}];");
     let _ = writeln!(text, "    u8* scratch = (u8*)a[{}];", after + 1);

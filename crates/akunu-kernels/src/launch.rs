@@ -15,8 +15,6 @@ pub struct Chip {
     pub units: u32,
     /// Of threadgroup memory that a group may ask for.
     pub shared_bytes: u32,
-    /// Threads that every group of a table of one row has to have, a multiple of 512; otherwise as suits each function.
-    pub group: Option<u32>,
 }
 
 /// Bytes of scratch memory that every function may use. A device allocates and zeroes it once: some of it are counters, which
@@ -86,11 +84,6 @@ impl Shape<'_> {
             Kernel::KvCopy { kv } => self.kv_copy(kv),
         };
         Ok(vec![launch])
-    }
-
-    /// A group's threads, where `best` suit it best.
-    fn threads(&self, best: u32) -> u32 {
-        self.chip.group.unwrap_or(best)
     }
 
     fn missing(&self, why: String) -> MissingKernel {

@@ -6,12 +6,10 @@
 mod function;
 mod launch;
 mod pass;
-mod program;
 mod types;
 mod weights;
 
 pub use function::{Function, Source, cuda_text, emulated_text};
 pub use launch::{Chip, Launch, MissingKernel, SCRATCH_BYTES, launches};
 pub use pass::Pass;
-pub use program::{Program, ProgramCommand};
 pub use weights::{Weight, repack, weights};

@@ -56,7 +56,6 @@ struct AttentionShape {
 
 impl AttentionShape {
     fn new(p: &AttentionParams, kv: KvType, out: NormOut, rows: u32, chip: &Chip) -> Result<Self, String> {
-        let threads = chip.group.unwrap_or(THREADS);
         let dim = p.head_dim;
         if p.kv_heads == 0 || p.heads == 0 || !p.heads.is_multiple_of(p.kv_heads) {
             return Err(format!("{} heads over {} KV heads", p.heads, p.kv_heads));
@@ -67,7 +66,7 @@ impl AttentionShape {
         let piece = piece.ok_or_else(|| format!("heads of {dim}"))?;
         let group = p.heads / p.kv_heads;
         // A part and its weight for each SIMD group; later, weights of stretches.
-        let shared = |tile: u32| (threads / 32 * tile * (dim + 3) * 4).max(16 + tile * MOST_PARTS * 4);
+        let shared = |tile: u32| (THREADS / 32 * tile * (dim + 3) * 4).max(16 + tile * MOST_PARTS * 4);
         let whole = |tile: u32| !out.q8() || (tile * dim).is_multiple_of(32);
         let most = if piece > 8 { 4 } else { 64 / piece };
         let tiles =
@@ -77,7 +76,7 @@ impl AttentionShape {
         let lanes = (dim / piece).next_power_of_two();
         let groups = u64::from(p.kv_heads * tiles) * u64::from(rows);
         // Two turns of every lane group; below that, more groups only wait for each other.
-        let span = threads / lanes * 8;
+        let span = THREADS / lanes * 8;
         let split_bytes = groups * u64::from(head_tile * (dim + 2) * 4);
         let splits = (u64::from(chip.units) * 2 / groups)
             .min((SCRATCH_BYTES - COUNTER_BYTES) / split_bytes)
@@ -92,7 +91,6 @@ impl Shape<'_> {
     pub(super) fn attention(&self, kv: KvType, out: NormOut) -> Result<Launch, MissingKernel> {
         let p: AttentionParams = self.command.params();
         let shape = AttentionShape::new(&p, kv, out, self.rows, self.chip);
-        let threads = self.threads(THREADS);
         let shape = shape.map_err(|why| self.missing(why))?;
         let suffix = format!("_{}_{}x{}_{}", p.heads, p.kv_heads, p.head_dim, shape.splits);
         Ok(self
@@ -104,12 +102,12 @@ impl Shape<'_> {
             .constants([("SPLITS", shape.splits), ("SPAN", shape.span)])
             .out(out)
             .shared(shape.shared_bytes)
-            .over([p.kv_heads * shape.tiles * shape.splits, self.rows, 1], threads))
+            .over([p.kv_heads * shape.tiles * shape.splits, self.rows, 1], THREADS))
     }
 
     pub(super) fn rope_kv(&self, style: RopeStyle, qk_norm: bool, kv: KvType) -> Launch {
+        const SIMDS: u32 = 4;
         let p: RopeKvParams = self.command.params();
-        let simds = self.threads(128) / 32;
         self.launch(
             "rope_kv",
             vec![&KV, &ROPE, &ROPE_KV],
@@ -120,8 +118,8 @@ impl Shape<'_> {
         .constants([("CAPACITY", p.capacity), ("ROPE_DIMS", p.rope_dims)])
         .constants([("QK_NORM", u32::from(qk_norm))])
         .style(style)
-        .shared(simds * p.head_dim * 4)
-        .over([(p.heads + 2 * p.kv_heads).div_ceil(simds), self.rows, 1], simds * 32)
+        .shared(SIMDS * p.head_dim * 4)
+        .over([(p.heads + 2 * p.kv_heads).div_ceil(SIMDS), self.rows, 1], SIMDS * 32)
     }
 
     fn kv_move(&self, entry: &'static str, sources: Vec<&'static Source>, kv: KvType) -> LaunchBuilder {
@@ -151,11 +149,10 @@ impl Shape<'_> {
 
     pub(super) fn argmax(&self) -> Launch {
         let p: ArgmaxParams = self.command.params();
-        let threads = self.threads(256);
         let parts = (p.vocab / 4096).clamp(1, MOST_PARTS);
         self.launch("argmax", vec![&ARGMAX], &format!("_{}_{}", p.vocab, self.logit_rows))
             .constants([("VOCAB", p.vocab), ("PARTS", parts), ("LOGIT_CAPACITY", self.logit_rows)])
-            .shared(16 + 8 * threads / 32)
-            .over([parts, self.logit_rows, 1], threads)
+            .shared(16 + 8 * 8)
+            .over([parts, self.logit_rows, 1], 256)
     }
 }

@@ -56,7 +56,7 @@ impl Shape<'_> {
         let p: EmbedParams = self.command.params();
         let of = type_sources(weight, p.cols, false);
         let sources = vec![of.sources[0], of.sources[1], &EMBED];
-        let threads = self.threads(p.cols.next_multiple_of(32).min(256));
+        let threads = p.cols.next_multiple_of(32).min(256);
         self.launch("embed", sources, &format!("_{}", p.cols))
             .of_type(of)
             .constants([("INPUTS", p.cols)])
@@ -148,11 +148,11 @@ impl Shape<'_> {
             _ => 2 / streams,
         };
         let mut outs = 1 << wanted.ilog2();
-        let mut simds = self.threads(256) / 32;
+        let mut simds = 8;
         if product.out.q8() {
             // A group has whole blocks of outputs.
             outs = outs.max(if tile == 16 { 1 } else { 2 });
-            simds = self.threads(32 / outs * 32) / 32;
+            simds = 32 / outs;
         }
         let width = simds * outs;
         let of = type_sources(product.weight, product.inputs, true);

@@ -40,7 +40,7 @@ impl Shape<'_> {
 
     pub(super) fn rope_angles(&self) -> Launch {
         let p: AnglesParams = self.command.params();
-        let threads = self.threads(p.pairs.next_multiple_of(32).clamp(32, 128));
+        let threads = p.pairs.next_multiple_of(32).clamp(32, 128);
         self.launch("rope_angles", vec![&TURNS, &ANGLES], &format!("_{}", p.pairs))
             .constants([("PAIRS", p.pairs)])
             .over([p.pairs.div_ceil(threads).max(1), self.rows, 1], threads)
@@ -57,7 +57,7 @@ impl Shape<'_> {
     /// A group a row; a thread holds its elements in registers.
     fn norm(&self, entry: &'static str, out: NormOut, set: RowSet) -> Result<Launch, MissingKernel> {
         let cols = self.command.params::<NormParams>().cols;
-        let threads = self.threads(cols.div_ceil(4).next_multiple_of(32).clamp(32, 1024));
+        let threads = cols.div_ceil(4).next_multiple_of(32).clamp(32, 1024);
         let per_thread = cols.div_ceil(threads).next_power_of_two();
         if per_thread > MOST_PER_THREAD {
             return Err(self.missing(format!("a row of {cols} is too long for one group")));
@@ -76,7 +76,7 @@ impl Shape<'_> {
         self.launch("glu", vec![&ACTIVATION, &ROWS], &format!("_{cols}"))
             .constants([("ACTIVATION", activation_number(activation)), ("COLS", cols)])
             .out(out)
-            .over([cols.div_ceil(self.threads(WIDE)), self.rows, 1], self.threads(WIDE))
+            .over([cols.div_ceil(WIDE), self.rows, 1], WIDE)
     }
 
     pub(super) fn quantise(&self) -> Launch {
@@ -84,6 +84,6 @@ impl Shape<'_> {
         self.launch("quantise", vec![&ROWS], &format!("_{cols}"))
             .constants([("COLS", cols)])
             .out(NormOut::Q8)
-            .over([cols.div_ceil(self.threads(WIDE)), self.rows, 1], self.threads(WIDE))
+            .over([cols.div_ceil(WIDE), self.rows, 1], WIDE)
     }
 }
