@@ -17,8 +17,6 @@
 )]
 
 #[cfg(not(loom))]
-mod bounds;
-#[cfg(not(loom))]
 pub mod ceilings;
 #[cfg(not(loom))]
 mod command;
@@ -32,6 +30,8 @@ mod host;
 mod isa;
 #[cfg(not(loom))]
 mod kernels;
+#[cfg(not(loom))]
+mod limits;
 #[cfg(not(loom))]
 mod math;
 #[cfg(not(loom))]

@@ -9,12 +9,12 @@ use akunu_plan::{
     Row, RowSet,
 };
 
-use crate::bounds;
 use crate::command::Command;
 use crate::device::NAME;
 use crate::groups::MAX_INPUTS;
 use crate::isa::table::Kernels;
 use crate::kernels::matrix::PACKED_ROWS;
+use crate::limits;
 use crate::memory::Buffer;
 
 /// A prepared table.
@@ -88,7 +88,9 @@ fn command(
     kernels: &Kernels,
 ) -> Result<Command, DeviceError> {
     let slots = command.kernel.bindings();
-    let extents = bounds::extents(table, command)
+    // Extents first: they refuse what the limits divide by.
+    let extents = akunu_plan::extents(table, command)
+        .and_then(|extents| limits::check(command).map(|()| extents))
         .map_err(|reason| failed(format!("{}: {reason}", command.kernel.name())))?;
     if command.bindings().len() != slots.len() || slots.len() != extents.len() {
         return Err(failed(format!("{} does not bind {} buffers", command.kernel.name(), slots.len())));

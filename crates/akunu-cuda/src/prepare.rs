@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use akunu_kernels::{Chip, Launch, MissingKernel, Pass, Weight, launches};
 use akunu_plan::params::ArgmaxParams;
-use akunu_plan::{Binding, BufferId, DeviceBuffer, DeviceError, DispatchCommand, DispatchTable, Kernel, Row};
+use akunu_plan::{
+    Binding, BufferId, DeviceBuffer, DeviceError, DispatchCommand, DispatchTable, Kernel, Row, extents,
+};
 
 use crate::context::Context;
 use crate::driver::Address;
@@ -120,8 +122,10 @@ pub(crate) fn prepare(
     lent.kernels.require(all.iter().flatten().map(|launch| &launch.function))?;
     let mut commands = Vec::with_capacity(all.len());
     for (command, launches) in table.commands.iter().zip(all) {
-        let place = |binding: &Binding| buffers.place(binding.buffer, binding.offset, 0);
-        let pointers = command.bindings().iter().map(place).collect::<Result<Vec<_>, _>>()?;
+        let extents = extents(table, command)
+            .map_err(|reason| failed(format!("{}: {reason}", command.kernel.name())))?;
+        let place = |(binding, bytes): (&Binding, u64)| buffers.place(binding.buffer, binding.offset, bytes);
+        let pointers = command.bindings().iter().zip(extents).map(place).collect::<Result<Vec<_>, _>>()?;
         let bind = |launch| lent.bind(launch, pointers.clone(), Params(command.params));
         commands.push(launches.into_iter().map(bind).collect::<Result<Vec<_>, _>>()?);
     }

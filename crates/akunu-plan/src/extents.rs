@@ -1,16 +1,14 @@
-//! What a command may touch, from its parameters: checked once, when a table is prepared, so that kernels can go
+//! What a command may touch, from its parameters: devices check it once, when a table is prepared, so that kernels can go
 //! through pointers.
 
-use akunu_plan::params::{
+use crate::params::{
     AnglesParams, ArgmaxParams, AttentionParams, ElementParams, EmbedParams, GluMatmulParams, KvMoveParams,
     MatmulParams, NormParams, QkvParams, RopeKvParams,
 };
-use akunu_plan::{DType, DispatchCommand, DispatchTable, Kernel, KvType, NormOut, Row, RowSet, q8};
-
-use crate::panel::MAX_HEAD;
+use crate::{DType, DispatchCommand, DispatchTable, Kernel, KvType, NormOut, Row, RowSet, q8};
 
 /// Bytes from each binding on, in the order of [`Kernel::bindings`]; or what is wrong with the parameters.
-pub(crate) fn extents(table: &DispatchTable, command: &DispatchCommand) -> Result<Vec<u64>, String> {
+pub fn extents(table: &DispatchTable, command: &DispatchCommand) -> Result<Vec<u64>, String> {
     let mut e = Extents { table, bytes: Vec::with_capacity(8) };
     match command.kernel {
         Kernel::Embed { weight } => e.embed(command.params(), weight)?,
@@ -37,7 +35,7 @@ pub(crate) fn extents(table: &DispatchTable, command: &DispatchCommand) -> Resul
         Kernel::Qkv { weight, q8, bias, .. } => e.qkv(command.params(), weight, q8, bias)?,
         Kernel::GluMatmul { weight, q8, out, .. } => {
             let p: GluMatmulParams = command.params();
-            e.input(weight, q8, table.rows, p.inputs)?;
+            e.input(q8, table.rows, p.inputs)?;
             e.weight(weight, p.inputs, p.outputs)?.weight(weight, p.inputs, p.outputs)?;
             e.outputs(out, table.rows, p.outputs.into())?;
         }
@@ -116,11 +114,7 @@ impl Extents<'_> {
         Ok(self)
     }
 
-    fn input(&mut self, weight: DType, q8: bool, rows: usize, inputs: u32) -> Result<&mut Self, String> {
-        if q8 != weight.is_quantised() {
-            let input = if q8 { "q8" } else { "f32" };
-            return Err(format!("{weight} weights do not take {input} activations here"));
-        }
+    fn input(&mut self, q8: bool, rows: usize, inputs: u32) -> Result<&mut Self, String> {
         if q8 { self.q8(rows, inputs.into()) } else { Ok(self.f32s(rows, inputs)) }
     }
 
@@ -158,7 +152,7 @@ impl Extents<'_> {
         // Rows are a stride apart, but the last one ends with its outputs.
         let elements =
             product(&[(rows as u64).saturating_sub(1), p.out_stride.into()]) + u64::from(p.outputs);
-        self.input(weight, q8, rows, p.inputs)?.weight(weight, p.inputs, p.outputs)?.f32s(1, elements);
+        self.input(q8, rows, p.inputs)?.weight(weight, p.inputs, p.outputs)?.f32s(1, elements);
         if bias {
             self.f32s(1, p.outputs);
         }
@@ -170,7 +164,7 @@ impl Extents<'_> {
 
     fn qkv(&mut self, p: QkvParams, weight: DType, q8: bool, bias: bool) -> Result<(), String> {
         let rows = self.table.rows;
-        self.input(weight, q8, rows, p.inputs)?;
+        self.input(q8, rows, p.inputs)?;
         for outputs in [p.q, p.k, p.v] {
             self.weight(weight, p.inputs, outputs)?;
         }
@@ -182,14 +176,8 @@ impl Extents<'_> {
     }
 
     fn head(&self, head_dim: u32, rope_dims: u32) -> Result<(), String> {
-        if head_dim == 0
-            || head_dim as usize > MAX_HEAD
-            || rope_dims > head_dim
-            || !rope_dims.is_multiple_of(2)
-        {
-            return Err(format!(
-                "heads of {head_dim}, {rope_dims} of them turned; at most {MAX_HEAD} are supported"
-            ));
+        if head_dim == 0 || rope_dims > head_dim || !rope_dims.is_multiple_of(2) {
+            return Err(format!("heads of {head_dim}, {rope_dims} of them turned"));
         }
         Ok(())
     }
@@ -229,10 +217,6 @@ impl Extents<'_> {
         self.head(p.head_dim, 0)?;
         if p.kv_heads == 0 || !p.heads.is_multiple_of(p.kv_heads) || p.heads == 0 {
             return Err(format!("{} heads over {} kv heads", p.heads, p.kv_heads));
-        }
-        let group = u64::from(p.heads / p.kv_heads) * u64::from(p.head_dim);
-        if out.q8() && !group.is_multiple_of(q8::BLOCK as u64) {
-            return Err(format!("a group of heads of {group} is not whole q8 blocks"));
         }
         let cols = u64::from(p.heads) * u64::from(p.head_dim);
         let rows = self.table.rows;

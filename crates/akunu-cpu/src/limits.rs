@@ -1,0 +1,40 @@
+//! What the kernels here cannot do, told when a table is prepared.
+
+use akunu_plan::params::{AttentionParams, KvMoveParams, RopeKvParams};
+use akunu_plan::{DType, DispatchCommand, Kernel, q8};
+
+use crate::panel::MAX_HEAD;
+
+pub(crate) fn check(command: &DispatchCommand) -> Result<(), String> {
+    match command.kernel {
+        Kernel::Matmul { weight, q8, .. }
+        | Kernel::Qkv { weight, q8, .. }
+        | Kernel::GluMatmul { weight, q8, .. } => input(weight, q8),
+        Kernel::RopeKv { .. } => head(command.params::<RopeKvParams>().head_dim),
+        Kernel::KvShift { .. } => head(command.params::<KvMoveParams>().head_dim),
+        Kernel::Attention { out, .. } => {
+            let p: AttentionParams = command.params();
+            let group = u64::from(p.heads / p.kv_heads) * u64::from(p.head_dim);
+            if out.q8() && !group.is_multiple_of(q8::BLOCK as u64) {
+                return Err(format!("a group of heads of {group} is not whole q8 blocks"));
+            }
+            head(p.head_dim)
+        }
+        _ => Ok(()),
+    }
+}
+
+fn input(weight: DType, q8: bool) -> Result<(), String> {
+    if q8 != weight.is_quantised() {
+        let input = if q8 { "q8" } else { "f32" };
+        return Err(format!("{weight} weights do not take {input} activations here"));
+    }
+    Ok(())
+}
+
+fn head(head_dim: u32) -> Result<(), String> {
+    if head_dim as usize > MAX_HEAD {
+        return Err(format!("heads of {head_dim}; at most {MAX_HEAD} are supported"));
+    }
+    Ok(())
+}
