@@ -1,15 +1,17 @@
 //! What the kernels here cannot do, told when a table is prepared.
 
-use akunu_plan::params::{AttentionParams, KvMoveParams, RopeKvParams};
+use akunu_plan::params::{
+    AttentionParams, GluMatmulParams, KvMoveParams, MatmulParams, QkvParams, RopeKvParams,
+};
 use akunu_plan::{DType, DispatchCommand, Kernel, q8};
 
-use crate::panel::MAX_HEAD;
+use crate::panel::{MAX_HEAD, MAX_ROW};
 
 pub(crate) fn check(command: &DispatchCommand) -> Result<(), String> {
     match command.kernel {
-        Kernel::Matmul { weight, q8, .. }
-        | Kernel::Qkv { weight, q8, .. }
-        | Kernel::GluMatmul { weight, q8, .. } => input(weight, q8),
+        Kernel::Matmul { weight, q8, .. } => input(weight, q8, command.params::<MatmulParams>().inputs),
+        Kernel::Qkv { weight, q8, .. } => input(weight, q8, command.params::<QkvParams>().inputs),
+        Kernel::GluMatmul { weight, q8, .. } => input(weight, q8, command.params::<GluMatmulParams>().inputs),
         Kernel::RopeKv { .. } => head(command.params::<RopeKvParams>().head_dim),
         Kernel::KvShift { .. } => head(command.params::<KvMoveParams>().head_dim),
         Kernel::Attention { out, .. } => {
@@ -24,7 +26,10 @@ pub(crate) fn check(command: &DispatchCommand) -> Result<(), String> {
     }
 }
 
-fn input(weight: DType, q8: bool) -> Result<(), String> {
+fn input(weight: DType, q8: bool, inputs: u32) -> Result<(), String> {
+    if inputs as usize > MAX_ROW {
+        return Err(format!("rows of {inputs}; at most {MAX_ROW} are supported"));
+    }
     if q8 != weight.is_quantised() {
         let input = if q8 { "q8" } else { "f32" };
         return Err(format!("{weight} weights do not take {input} activations here"));

@@ -24,6 +24,8 @@ pub(crate) const TILE_SUMS: usize = AMX_ROWS * 32;
 /// Outputs and elements of a panel of float weights.
 pub(crate) const FLOAT_OUTPUTS: usize = 8;
 pub(crate) const FLOAT_CHUNK: usize = 512;
+/// The most inputs of a product: more than twice those of the widest layers that there are.
+pub(crate) const MAX_ROW: usize = 1 << 17;
 /// Positions of one attention tile: two sixteens.
 pub(crate) const KV_TILE: usize = 32;
 /// Positions whose partial results are merged in order.
@@ -122,6 +124,8 @@ pub(crate) struct Scratch {
     pub(crate) amx: AmxSums,
     /// `[output][element]`
     pub(crate) floats: [f32; FLOAT_OUTPUTS * FLOAT_CHUNK],
+    /// One row's activations, in whole fours of blocks.
+    pub(crate) arranged: [i8; MAX_ROW],
     /// Products before their epilogue: `[row][32]`, or outputs of one row.
     pub(crate) tile: [f32; TILE_SUMS],
     pub(crate) tile_up: [f32; TILE_SUMS],

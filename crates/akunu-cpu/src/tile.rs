@@ -77,6 +77,14 @@ pub(crate) struct Terms<T> {
 
 /// What an instruction set brings for a quantised type.
 pub(crate) trait Dot<Q: Quant>: Lanes {
+    /// One row's activations as [`Dot::terms`] wants them, in the same order of sixteen blocks.
+    /// # Safety
+    /// `blocks` blocks can be read, and written in whole fours.
+    #[inline(always)]
+    unsafe fn arranged(x: Chunk, _blocks: usize, _to: *mut i8) -> Chunk {
+        x
+    }
+
     /// The first `blocks` ≤ 16 blocks; the other lanes are 0.
     /// # Safety
     /// That many blocks can be read at `w`, `x` and `sums`.
@@ -153,7 +161,7 @@ pub(crate) unsafe fn quantised<V: Dot<Q>, Q: Quant>(t: &Tile) {
 unsafe fn rows_as_they_stand<V: Dot<Q>, Q: Quant>(t: &Tile, r: usize) {
     // SAFETY: within the tile.
     unsafe {
-        let x = chunk(t, r, 0);
+        let x = arranged_row::<V, Q>(t, r);
         let out = t.out.add(r * t.out_stride);
         let mut o = 0;
         while o + 8 <= t.outputs {
@@ -177,7 +185,7 @@ unsafe fn rows_as_they_stand<V: Dot<Q>, Q: Quant>(t: &Tile, r: usize) {
 pub(crate) unsafe fn quantised_streams<V: Dot<Q>, Q: Quant>(t: &[Tile; STREAMS]) {
     // SAFETY: within the tiles.
     unsafe {
-        let x = chunk(&t[0], 0, 0);
+        let x = arranged_row::<V, Q>(&t[0], 0);
         for o in (0..t[0].outputs).step_by(2) {
             let mut lanes = [V::zero(); 8];
             for i in 0..8 {
@@ -190,6 +198,12 @@ pub(crate) unsafe fn quantised_streams<V: Dot<Q>, Q: Quant>(t: &[Tile; STREAMS])
             }
         }
     }
+}
+
+#[inline(always)]
+unsafe fn arranged_row<V: Dot<Q>, Q: Quant>(t: &Tile, r: usize) -> Chunk {
+    // SAFETY: a row of the tile; the scratch is this worker's own and has room for the widest.
+    unsafe { V::arranged(chunk(t, r, 0), t.inputs / 32, (&raw mut (*t.scratch).arranged).cast()) }
 }
 
 /// The lanes of one output, before the tree.

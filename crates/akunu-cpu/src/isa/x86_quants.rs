@@ -33,6 +33,10 @@ pub(crate) trait QuantX86: Quant {
     /// A block begins with d as a half, and with m as another if it has one.
     const LEADING_HALVES: bool = false;
 
+    /// Where in a block sixteen bytes of nibbles stand, low ones first, that are its quants as they are: four blocks are then read
+    /// at once.
+    const NIBBLES: Option<usize> = None;
+
     /// [`Quant::quants`]
     unsafe fn load(w: *const u8, b: usize) -> __m256i;
     unsafe fn scales(w: *const u8) -> Scales;
@@ -146,9 +150,10 @@ macro_rules! load_two {
 }
 
 macro_rules! older {
-    ($name:ident, |$w:ident| $load:expr $(, two |$v:ident, $b:ident| $two:expr)?) => {
+    ($name:ident, |$w:ident| $load:expr $(, two |$v:ident, $b:ident| $two:expr)? $(, nibbles at $at:literal)?) => {
         impl QuantX86 for $name {
             const LEADING_HALVES: bool = true;
+            $(const NIBBLES: Option<usize> = Some($at);)?
             $(load_two!(|$v, $b| $two);)?
 
             #[inline(always)]
@@ -168,8 +173,8 @@ macro_rules! older {
     };
 }
 
-older!(Q40, |w| nibbles16(w.add(2)), two | w, b | nibbles_of_two(w.add(b * 18 + 2), w.add(b * 18 + 20)));
-older!(Q41, |w| nibbles16(w.add(4)), two | w, b | nibbles_of_two(w.add(b * 20 + 4), w.add(b * 20 + 24)));
+older!(Q40, |w| nibbles16(w.add(2)), two | w, b | nibbles_of_two(w.add(b * 18 + 2), w.add(b * 18 + 20)), nibbles at 2);
+older!(Q41, |w| nibbles16(w.add(4)), two | w, b | nibbles_of_two(w.add(b * 20 + 4), w.add(b * 20 + 24)), nibbles at 4);
 older!(Q50, |w| _mm256_or_si256(nibbles16(w.add(6)), fifth_bits(w.add(2))));
 older!(Q51, |w| _mm256_or_si256(nibbles16(w.add(8)), fifth_bits(w.add(4))));
 older!(Q80, |w| load32(w.add(2)));

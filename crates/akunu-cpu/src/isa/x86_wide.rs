@@ -269,6 +269,100 @@ pub(crate) unsafe fn terms<Q: QuantX86>(
     })
 }
 
+/// Activations for [`terms_of_nibbles`]: of each four blocks the first halves, then the second ones; zeros after the last block.
+///
+/// # Safety
+/// `blocks` blocks can be read, and whole fours of them written.
+#[inline(always)]
+pub(crate) unsafe fn arrange(x: *const i8, blocks: usize, to: *mut i8) {
+    simd!({
+        for b in (0..blocks).step_by(4) {
+            let left = blocks - b;
+            let two = |skip: usize| match left.saturating_sub(skip) {
+                0 => _mm512_setzero_si512(),
+                1 => _mm512_zextsi256_si512(_mm256_loadu_si256(x.add((b + skip) * 32).cast())),
+                _ => load64(x.add((b + skip) * 32).cast()),
+            };
+            let (first, second) = (two(0), two(2));
+            let to = to.add(b * 32);
+            _mm512_storeu_si512(to.cast(), _mm512_shuffle_i32x4(first, second, 0b10_00_10_00));
+            _mm512_storeu_si512(to.add(64).cast(), _mm512_shuffle_i32x4(first, second, 0b11_01_11_01));
+        }
+    });
+}
+
+/// Sixteen bytes of each of `n` ≤ 4 blocks, `stride` bytes apart.
+#[inline(always)]
+unsafe fn sixteen_bytes_of_four(w: *const u8, stride: usize, n: usize) -> __m512i {
+    simd!({
+        let load = |i: usize| _mm_loadu_si128(w.add(i * stride).cast());
+        let mut v = _mm512_zextsi128_si512(load(0));
+        if n > 1 {
+            v = _mm512_mask_broadcast_i32x4(v, 0x00f0, load(1));
+        }
+        if n > 2 {
+            v = _mm512_mask_broadcast_i32x4(v, 0x0f00, load(2));
+        }
+        if n > 3 {
+            v = _mm512_mask_broadcast_i32x4(v, 0xf000, load(3));
+        }
+        v
+    })
+}
+
+/// [`terms`] of types whose quants are nibbles as they stand. A block then has a quarter of a register, whose four sums are added up in
+/// 16 bits: at most 2 · 4 · 15 · 127 before the first addition, and twice that before the second.
+///
+/// # Safety
+/// As for [`terms`], with activations as [`arrange`] leaves them.
+#[inline(always)]
+pub(crate) unsafe fn terms_of_nibbles<Q: QuantX86>(
+    w: *const u8,
+    x: *const i8,
+    sums: *const i32,
+    blocks: usize,
+) -> Terms<Avx512> {
+    simd!({
+        let at = Q::NIBBLES.unwrap_or(0);
+        let (zero, ones) = (_mm512_setzero_si512(), _mm512_set1_epi16(1));
+        let mut v = [zero; 4];
+        for i in 0..4 {
+            if i * 4 >= blocks {
+                continue;
+            }
+            let n = (blocks - i * 4).min(4);
+            let bytes = sixteen_bytes_of_four(w.add(i * 4 * Q::BLOCK.bytes + at), Q::BLOCK.bytes, n);
+            let (low, high) = (and_wide(bytes, 15), and_wide(_mm512_srli_epi16(bytes, 4), 15));
+            let x = x.add(i * 128).cast::<u8>();
+            v[i] = _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(zero, low, load64(x)), high, load64(x.add(64)));
+        }
+        let halved = |a, b| _mm512_madd_epi16(_mm512_packs_epi32(a, b), ones);
+        let sum = if blocks > 8 {
+            halved(halved(v[0], v[1]), halved(v[2], v[3]))
+        } else {
+            halved(halved(v[0], v[1]), zero)
+        };
+        // Block 4i + j is the i-th of quarter j.
+        let order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+        let mut sum = _mm512_permutexvar_epi32(order, sum);
+        let sums = if blocks == 16 {
+            _mm512_loadu_si512(sums.cast())
+        } else {
+            _mm512_maskz_loadu_epi32(first_mask(blocks), sums)
+        };
+        if Q::OFFSET != 0 {
+            sum = _mm512_sub_epi32(sum, _mm512_mullo_epi32(sums, _mm512_set1_epi32(Q::OFFSET)));
+        }
+        let (d, m) = leading_halves::<Q>(w, blocks);
+        Terms {
+            sum: Avx512(_mm512_cvtepi32_ps(sum)),
+            d: Avx512(d),
+            min_sum: Avx512(_mm512_cvtepi32_ps(sums)),
+            m: Avx512(m),
+        }
+    })
+}
+
 /// Sixteen rows of two blocks to their panel's lines: `[4 elements][output · 4 + element]`, of each block eight.
 #[inline(always)]
 fn lines_of_two(v: [__m512i; 16]) -> [__m512i; 16] {
