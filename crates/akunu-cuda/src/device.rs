@@ -140,7 +140,11 @@ impl CudaDevice {
             returned: Pinned::new(&context, Pass::BYTES)?,
             done: Event::new(&context)?,
             batches: [Event::new(&context)?, Event::new(&context)?],
-            chip: Chip { units: card.processors, shared_bytes: card.shared_bytes },
+            chip: Chip {
+                units: card.processors,
+                shared_bytes: card.shared_bytes,
+                tensor_cores: card.compute >= (8, 0),
+            },
             linked: options.linked && context.links_launches()?,
             checked: options.checked,
             stream,

@@ -18,7 +18,7 @@ use crate::memory::Memory;
 const NAME: &str = "emulated";
 
 /// Few units, so that small contexts are split as long ones are on a large chip.
-const CHIP: Chip = Chip { units: 4, shared_bytes: 48 << 10 };
+const CHIP: Chip = Chip { units: 4, shared_bytes: 48 << 10, tensor_cores: false };
 
 #[derive(Debug)]
 struct Buffer {
@@ -44,6 +44,7 @@ pub struct EmulatedDevice {
     pass: Memory,
     scratch: Memory,
     stacks: Stacks,
+    chip: Chip,
     backwards: bool,
     outcome: Outcome,
 }
@@ -76,6 +77,7 @@ impl EmulatedDevice {
             pass: memory("a pass", Pass::BYTES as u64)?,
             scratch: memory("scratch", SCRATCH_BYTES)?,
             stacks: Stacks::new().ok_or_else(|| failed("no memory for stacks"))?,
+            chip: CHIP,
             backwards: false,
             outcome: Outcome { steps: 0 },
         })
@@ -84,6 +86,12 @@ impl EmulatedDevice {
     /// Groups, SIMD groups and lanes take their turns from the last to the first. Results must not depend on it.
     pub fn backwards(mut self) -> EmulatedDevice {
         self.backwards = true;
+        self
+    }
+
+    /// With kernels for tensor cores, which the emulator has too.
+    pub fn with_tensor_cores(mut self) -> EmulatedDevice {
+        self.chip.tensor_cores = true;
         self
     }
 
@@ -222,7 +230,8 @@ impl Device for EmulatedDevice {
     ) -> Result<ReplayId, DeviceError> {
         let mut commands = Vec::with_capacity(table.commands.len());
         for command in &table.commands {
-            let launches = launches(command, table, &CHIP).map_err(|missing| failed(missing.to_string()))?;
+            let launches =
+                launches(command, table, &self.chip).map_err(|missing| failed(missing.to_string()))?;
             let compiled = launches.into_iter().map(|launch| {
                 let library = library(&launch.function).map_err(failed)?;
                 Ok((launch, library))

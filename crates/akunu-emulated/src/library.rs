@@ -15,6 +15,9 @@ use akunu_kernels::{Function, Launch, emulated_text};
 use crate::memory::Memory;
 
 const EMULATOR: &str = include_str!("../emulator/emulator.h");
+/// For functions that use the words of the source of that name.
+const TENSOR: &str = include_str!("../emulator/tensor.h");
+const TENSOR_SOURCE: &str = "cuda/tensor.h";
 const OPTIONS: [&str; 9] = [
     "-std=c++17",
     "-O1",
@@ -90,7 +93,8 @@ type Place = Arc<OnceLock<Result<Arc<Library>, String>>>;
 /// The library of a function's text, compiled if it was not before.
 pub(crate) fn library(function: &Function) -> Result<Arc<Library>, String> {
     static LOADED: Mutex<Option<HashMap<u64, Place>>> = Mutex::new(None);
-    let text = EMULATOR.to_string() + &emulated_text(function);
+    let tensor = if function.sources.iter().any(|s| s.name == TENSOR_SOURCE) { TENSOR } else { "" };
+    let text = [EMULATOR, tensor, &emulated_text(function)].concat();
     let mut hasher = DefaultHasher::new();
     (&text, OPTIONS, compiler()).hash(&mut hasher);
     let key = hasher.finish();

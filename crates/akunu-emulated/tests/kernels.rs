@@ -8,21 +8,26 @@
 mod common;
 
 use akunu_emulated::{EmulatedDevice, skipped};
-use akunu_plan::Access;
 use akunu_plan::reference::ReferenceDevice;
 use akunu_plan::verify::compare;
-use common::{Case, specs};
+use akunu_plan::{Access, DType, Kernel, KvType, MatmulForm, NormOut};
+use common::Case;
+use common::specs::{self, Seen};
 
 fn check(name: &str, case: &Case) {
+    check_on(|| EmulatedDevice::new().unwrap(), name, case);
+}
+
+fn check_on(device: impl Fn() -> EmulatedDevice, name: &str, case: &Case) {
     let expected = case.run(&mut ReferenceDevice::new());
-    let found = case.run(&mut EmulatedDevice::new().unwrap());
+    let found = case.run(&mut device());
     let command = &case.table.commands[0];
     let written: Vec<_> = case.kernel.bindings().into_iter().filter(|s| s.access != Access::Read).collect();
     for ((slot, e), f) in written.iter().zip(&expected).zip(&found) {
         let (error, tolerance) = compare(command, *slot, e, f);
         assert!(error <= tolerance, "{name}: {} is off by {error:e}, more than {tolerance:e}", slot.name);
     }
-    let backwards = case.run(&mut EmulatedDevice::new().unwrap().backwards());
+    let backwards = case.run(&mut device().backwards());
     assert!(backwards == found, "{name} depends on the order of threads");
 }
 
@@ -58,6 +63,30 @@ fn matrices_are_near_the_reference_in_the_second_half_of_the_types() {
     matrices(1);
 }
 
+/// Whether tensor cores have kernels of their own for it.
+fn is_for_tensor_cores(kernel: Kernel) -> bool {
+    match kernel {
+        Kernel::Matmul { weight, form, .. }
+        | Kernel::Qkv { weight, form, .. }
+        | Kernel::GluMatmul { weight, form, .. } => form == MatmulForm::Gemm && weight != DType::F32,
+        _ => false,
+    }
+}
+
+#[test]
+fn matrices_of_many_rows_are_near_the_reference_on_tensor_cores() {
+    if skipped() {
+        return;
+    }
+    let cases = specs::matrices().into_iter().chain(specs::large_matrices()).map(|spec| (spec.whole(), spec));
+    let mut count = 0;
+    for (case, spec) in cases.filter(|(case, _)| is_for_tensor_cores(case.kernel)) {
+        check_on(|| EmulatedDevice::new().unwrap().with_tensor_cores(), &spec.name, &case);
+        count += 1;
+    }
+    assert!(count > 100);
+}
+
 #[test]
 fn rope_and_the_cache_are_near_the_reference() {
     if skipped() {
@@ -78,6 +107,23 @@ fn attention_is_near_the_reference() {
     }
     for spec in specs::attention() {
         check(&spec.name, &spec.whole());
+    }
+}
+
+/// Two slots in large tiles and small ones, more heads for one of keys than a tile has, windows, and rows that see nothing of a turn.
+#[test]
+fn attention_of_many_rows_is_near_the_reference_on_tensor_cores() {
+    if skipped() {
+        return;
+    }
+    let shapes = [(4, 1, 64), (3, 3, 32), (6, 2, 128), (17, 1, 64), (5, 1, 96)];
+    let seen = [(20, 0, 0, 0.0), (100, 90, 0, 5.0), (70, 210, 120, 0.0), (33, 500, 40, 0.0)];
+    for (i, shape) in shapes.into_iter().enumerate() {
+        for (rows, first, window, soft_cap) in seen {
+            let out = [NormOut::F32, NormOut::Q8, NormOut::Both][(i + rows) % 3];
+            let spec = specs::attend(shape, KvType::F16, Seen { rows, first, window, soft_cap }, out);
+            check_on(|| EmulatedDevice::new().unwrap().with_tensor_cores(), &spec.name, &spec.whole());
+        }
     }
 }
 

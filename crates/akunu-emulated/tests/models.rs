@@ -127,6 +127,9 @@ fn every_command_of_quantised_models_is_near_the_reference() {
         for (rows, fuse) in [(5, true), (24, false)] {
             let kv = [KvType::Q8_0, KvType::F16][(i + rows) % 2];
             let mut device = EmulatedDevice::new().unwrap();
+            if i % 2 == 0 {
+                device = device.with_tensor_cores();
+            }
             let options = PlanOptions { fuse, prefill_logit_rows: 1, ..options(kv, 64, rows) };
             let plan = plan(&*model, device.capabilities(), &options).unwrap();
             let report = verify(&plan, &*model, &mut device, &ids, &mut |_, _| {}).unwrap();

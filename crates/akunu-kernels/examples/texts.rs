@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use akunu_format::open_model;
 use akunu_kernels::{Chip, Function, cuda_text, emulated_text, launches, repack, weights};
-use akunu_plan::params::{EmbedParams, GluMatmulParams, MatmulParams, QkvParams};
+use akunu_plan::params::{AttentionParams, EmbedParams, GluMatmulParams, MatmulParams, QkvParams};
 use akunu_plan::reference::ReferenceDevice;
 use akunu_plan::table::{RowBounds, RowMeaning};
 use akunu_plan::{
@@ -16,7 +16,7 @@ use akunu_plan::{
     PlanOptions, RowSet, TableIo, plan,
 };
 
-const CHIP: Chip = Chip { units: 132, shared_bytes: 48 << 10 };
+const CHIP: Chip = Chip { units: 132, shared_bytes: 48 << 10, tensor_cores: true };
 
 /// Names by text, and those texts that are not the same but for their shapes.
 #[derive(Default)]
@@ -105,6 +105,16 @@ fn add_type(texts: &mut Texts, weight: DType) {
     }
 }
 
+fn add_attention(texts: &mut Texts, head_dim: u32) {
+    let kernel = Kernel::Attention { kv: KvType::F16, out: NormOut::Q8 };
+    let (heads, kv_heads, capacity) = (32, 8, 4096);
+    let params =
+        AttentionParams { heads, kv_heads, head_dim, capacity, scale: 0.1, soft_cap: 0.0, window: 0 };
+    for rows in [1, 512] {
+        add_table(texts, &table(kernel, params, rows));
+    }
+}
+
 fn test_models() -> Vec<PathBuf> {
     let testdata = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata");
     let list = |folder: &str| std::fs::read_dir(testdata.join(folder)).unwrap().map(|e| e.unwrap().path());
@@ -123,6 +133,7 @@ fn main() {
         let affine = akunu_format::Affine::all()
             .filter(|a| a.group() == 64 && a.scales() == akunu_format::ScaleType::F16)
             .map(DType::Affine);
+        [64, 128].into_iter().for_each(|head_dim| add_attention(&mut texts, head_dim));
         DType::ALL.into_iter().chain(affine).for_each(|dtype| add_type(&mut texts, dtype));
         test_models().iter().enumerate().for_each(|(i, path)| add_model(&mut texts, i, path));
     }

@@ -15,6 +15,8 @@ pub struct Chip {
     pub units: u32,
     /// Of threadgroup memory that a group may ask for.
     pub shared_bytes: u32,
+    /// Whether kernels for tensor cores run: CUDA from compute capability 8.0 on.
+    pub tensor_cores: bool,
 }
 
 /// Bytes of scratch memory that every function may use. A device allocates and zeroes it once: some of it are counters, which

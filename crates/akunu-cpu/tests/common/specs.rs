@@ -132,6 +132,33 @@ pub fn matrices() -> Vec<Spec> {
     specs
 }
 
+/// Products of many rows and outputs, for kernels that cut both into large tiles.
+pub fn large_matrices() -> Vec<Spec> {
+    let mut specs = vec![];
+    for dtype in [DType::Q4_0, DType::Q4_1, DType::Q8_0, DType::IQ4NL] {
+        specs.push(matmul(dtype, 150, (288, 260), true, true));
+    }
+    for dtype in [DType::Q2K, DType::Q4K, DType::Q6K] {
+        specs.push(matmul(dtype, 150, (256, 260), false, true));
+    }
+    for dtype in [DType::F16, DType::BF16] {
+        specs.push(matmul(dtype, 150, (104, 260), true, true));
+        specs.push(matmul(dtype, 21, (576, 20), true, false));
+        specs.push(qkv(dtype, 70, 64, true));
+        specs.push(glu_matmul(dtype, 70, 72, 75, Activation::Silu, NormOut::F32));
+    }
+    for (rows, outs) in [(18, 160), (70, 352), (300, 544)] {
+        specs.push(glu_matmul(DType::Q4_0, rows, 96, outs, Activation::Silu, NormOut::Both));
+        specs.push(glu_matmul(DType::Q2K, rows, 256, outs, Activation::GeluTanh, NormOut::Q8));
+    }
+    for dtype in dtypes().into_iter().filter(|dtype| dtype.is_quantised()) {
+        let inputs = if dtype.block_len() == 32 { 160 } else { 256 };
+        specs.push(qkv(dtype, 40, inputs, dtype == DType::Q4_0));
+        specs.push(glu_matmul(dtype, 33, inputs, 41, Activation::Silu, NormOut::F32));
+    }
+    specs
+}
+
 /// Norms, elementwise kernels, embeddings, angles and argmax.
 pub fn along_rows() -> Vec<Spec> {
     let mut specs = vec![];

@@ -8,6 +8,8 @@ use crate::{Chip, Launch, MissingKernel, Source};
 
 use super::{LaunchBuilder, SCRATCH_BYTES, Shape};
 
+mod tensor;
+
 static KV: Source = source!("kv.h");
 static ROPE: Source = source!("rope.h");
 static ROPE_KV: Source = source!("rope_kv.h");
@@ -90,6 +92,9 @@ impl AttentionShape {
 impl Shape<'_> {
     pub(super) fn attention(&self, kv: KvType, out: NormOut) -> Result<Launch, MissingKernel> {
         let p: AttentionParams = self.command.params();
+        if let Some(launch) = self.attention_mma(&p, kv, out) {
+            return Ok(launch);
+        }
         let shape = AttentionShape::new(&p, kv, out, self.rows, self.chip);
         let shape = shape.map_err(|why| self.missing(why))?;
         let suffix = format!("_{}_{}x{}_{}", p.heads, p.kv_heads, p.head_dim, shape.splits);

@@ -10,6 +10,8 @@ use crate::{Launch, MissingKernel, Source};
 use super::rows::activation_number;
 use super::{LaunchBuilder, Shape};
 
+mod tensor;
+
 static ACTIVATION: Source = source!("activation.h");
 static MATRIX: Source = source!("matrix.h");
 static GEMV: Source = source!("gemv.h");
@@ -114,19 +116,25 @@ impl Shape<'_> {
         }
         let rows = self.count(product.rows);
         Ok(match product.form {
-            MatmulForm::Gemm => self.gemm(product, rows),
+            MatmulForm::Gemm => self.gemm_tensor(&product, rows).unwrap_or_else(|| self.gemm(&product, rows)),
             // A table of more rows may still ask for the logits of few, and the other way round.
             MatmulForm::Gemv | MatmulForm::Small => self.gemv(product, rows),
         })
     }
 
-    fn product_launch(&self, entry: &'static str, product: &Product, of: TypeSources) -> LaunchBuilder {
-        let last = if entry == "gemv" { &GEMV } else { &GEMM };
+    fn product_launch(
+        &self,
+        entry: &'static str,
+        bodies: &[&'static Source],
+        product: &Product,
+        of: TypeSources,
+    ) -> LaunchBuilder {
         let mut sources = vec![of.sources[0], of.sources[1]];
         if product.kind == Kind::Glu {
             sources.push(&ACTIVATION);
         }
-        sources.extend([&MATRIX, last]);
+        sources.push(&MATRIX);
+        sources.extend(bodies);
         let mut builder = self
             .launch(entry, sources, &format!("_{}x{}", product.inputs, product.outputs))
             .of_type(of)
@@ -160,19 +168,19 @@ impl Shape<'_> {
         let room = if tile == 1 && !product.out.q8() { 48 } else { 24 };
         let depth = (room / (outs * streams * of.raw_words)).clamp(1, 4);
         let shared = if product.out.q8() { tile * width * 4 } else { 0 };
-        self.product_launch("gemv", &product, of)
+        self.product_launch("gemv", &[&GEMV], &product, of)
             .variant([("TILE", tile), ("OUTS", outs), ("DEPTH", 1 << depth.ilog2())])
             .shared(shared)
             .over([product.outputs.div_ceil(width), rows.div_ceil(tile), 1], simds * 32)
     }
 
-    fn gemm(&self, product: Product, rows: u32) -> Launch {
+    fn gemm(&self, product: &Product, rows: u32) -> Launch {
         const SIDE: u32 = 64;
         let of = type_sources(product.weight, product.inputs, true);
         let deep = if of.block == 1 { 16 } else { 4 };
         let words = of.input_words + product.streams() * of.block_words;
         let together = if product.out.q8() { SIDE * SIDE * 4 } else { 0 };
-        self.product_launch("gemm", &product, of)
+        self.product_launch("gemm", &[&GEMM], product, of)
             .variant([("DEEP", deep)])
             .shared((deep * words * SIDE * 4).max(together))
             .over([product.outputs.div_ceil(SIDE), rows.div_ceil(SIDE), 1], 256)

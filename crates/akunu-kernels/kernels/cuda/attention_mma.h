@@ -1,0 +1,261 @@
+// Attention of many rows over a cache of f16, on tensor cores. A group has LINES lines, which are HEADS_HERE query heads of a KV head
+// for TILE_ROWS neighbouring rows; a SIMD group has 16 of them. SPAN positions are weighed while the next ones come. Lanes hold
+// their parts of queries and sums as multiply_halves has them.
+//
+// Queries and weights are split in two halves, q = f16(q) + f16(q − f16(q)), so that nothing is lost but f32's own roundings; keys and
+// values are f16 already.
+//
+// Rows of a group are usually neighbours in one slot. Where they are not, each run of them is worked on by itself.
+
+#define LINES 64
+#define WORKERS 128
+// Bytes of a position in threadgroup memory: eight neighbours lie in eight places that memory reads at once.
+#define POSITION (HEAD_DIM * 2 + 16)
+#define TURN_BYTES (2 * SPAN * POSITION)
+#define STEPS (HEAD_DIM / 16)
+#define LOWEST -1e30f
+#define LOG2_E 1.44269504f
+
+struct Query {
+    Quad high[STEPS], low[STEPS];
+};
+
+// What a lane has of its two lines (g and g + 8 of the SIMD group's).
+struct Line {
+    u32 row, head;
+    // Positions that it sees: none where it is nobody's.
+    u32 from, end;
+    f32 most, total;
+};
+
+struct Output {
+    Floats sums[HEAD_DIM / 8];
+};
+
+// Two numbers' halves in a word, and what is left of them in another.
+INLINE void split(f32 a, f32 b, THREAD_PTR u32* high, THREAD_PTR u32* low) {
+    const u16 first = f32_to_f16(a), second = f32_to_f16(b);
+    *high = first | (u32)second << 16;
+    *low = f32_to_f16(a - f16_to_f32(first)) | (u32)f32_to_f16(b - f16_to_f32(second)) << 16;
+}
+
+INLINE void copy_span(const DEVICE u8* k, const DEVICE u8* v, u32 base, u32 end, THREADGROUP u8* turn, Place at) {
+    UNROLL for (u32 i = at.thread; i < SPAN * (HEAD_DIM / 8); i += WORKERS) {
+        const u32 position = i / (HEAD_DIM / 8), chunk = i % (HEAD_DIM / 8);
+        const bool there = base + position < end;
+        const u64 from = (there ? base + position : base) * KV_ROW_BYTES + chunk * 16;
+        THREADGROUP u8* to = turn + position * POSITION + chunk * 16;
+        copy16(to, k + from, there);
+        copy16(to + SPAN * POSITION, v + from, there);
+    }
+}
+
+INLINE Query load_query(Bindings in, const THREAD_PTR Line* lines, f32 scale, Place at) {
+    Query q;
+    UNROLL for (u32 s = 0; s < STEPS; s++) {
+        UNROLL for (u32 w = 0; w < 4; w++) {
+            const Line line = lines[w % 2];
+            f32 a = 0, b = 0;
+            if (line.from < line.end) {
+                const u32 d = s * 16 + w / 2 * 8 + LANE % 4 * 2;
+                const u32x2 two = read8(in.q + (((u64)line.row * HEADS + line.head) * HEAD_DIM + d) * 4);
+                a = as_f32(two.x) * scale;
+                b = as_f32(two.y) * scale;
+            }
+            split(a, b, &q.high[s].v[w], &q.low[s].v[w]);
+        }
+    }
+    return q;
+}
+
+struct Scores {
+    Floats v[SPAN / 8];
+};
+
+INLINE Scores score(const THREAD_PTR Query* q, const THREADGROUP u8* keys, Place at) {
+    Scores scores = {};
+    UNROLL for (u32 s = 0; s < STEPS; s++) {
+        UNROLL for (u32 n = 0; n < SPAN / 8; n += 2) {
+            const u32 position = n * 8 + LANE / 16 * 8 + LANE % 8;
+            const Quad k = load_lines(keys + position * POSITION + (s * 2 + LANE / 8 % 2) * 16);
+            scores.v[n] = multiply_halves(q->high[s], k.v[0], k.v[1], scores.v[n]);
+            scores.v[n + 1] = multiply_halves(q->high[s], k.v[2], k.v[3], scores.v[n + 1]);
+            scores.v[n] = multiply_halves(q->low[s], k.v[0], k.v[1], scores.v[n]);
+            scores.v[n + 1] = multiply_halves(q->low[s], k.v[2], k.v[3], scores.v[n + 1]);
+        }
+    }
+    return scores;
+}
+
+// Scores become weights; what was summed before keeps its share. `whole`: every line sees all of the span.
+INLINE void weigh(THREAD_PTR Scores* scores, THREAD_PTR Line* lines, THREAD_PTR Output* out, u32 base, bool whole, f32 cap, Place at) {
+    if (cap != 0) {
+        UNROLL for (u32 n = 0; n < SPAN / 8; n++) {
+            UNROLL for (u32 e = 0; e < 4; e++) scores->v[n].v[e] = cap * TANH(scores->v[n].v[e] / cap);
+        }
+    }
+    if (!whole) {
+        UNROLL for (u32 n = 0; n < SPAN / 8; n++) {
+            UNROLL for (u32 e = 0; e < 4; e++) {
+                const u32 position = base + n * 8 + LANE % 4 * 2 + e % 2;
+                if (position < lines[e / 2].from || position >= lines[e / 2].end) scores->v[n].v[e] = 2 * LOWEST;
+            }
+        }
+    }
+    f32 keep[2];
+    UNROLL for (u32 r = 0; r < 2; r++) {
+        f32 most = lines[r].most;
+        UNROLL for (u32 n = 0; n < SPAN / 8; n++) {
+            UNROLL for (u32 e = 0; e < 2; e++) most = MAX_F32(most, scores->v[n].v[r * 2 + e]);
+        }
+        most = MAX_F32(most, SIMD_XOR(most, 1));
+        most = MAX_F32(most, SIMD_XOR(most, 2));
+        keep[r] = EXP2((lines[r].most - most) * LOG2_E);
+        lines[r].most = most;
+        lines[r].total *= keep[r];
+        UNROLL for (u32 n = 0; n < SPAN / 8; n++) {
+            UNROLL for (u32 e = 0; e < 2; e++) {
+                const f32 weight = EXP2(fused(scores->v[n].v[r * 2 + e], LOG2_E, -most * LOG2_E));
+                scores->v[n].v[r * 2 + e] = weight;
+                lines[r].total += weight;
+            }
+        }
+    }
+    UNROLL for (u32 d = 0; d < HEAD_DIM / 8; d++) {
+        UNROLL for (u32 e = 0; e < 4; e++) out->sums[d].v[e] *= keep[e / 2];
+    }
+}
+
+INLINE void add_values(THREAD_PTR Output* out, const THREAD_PTR Scores* weights, const THREADGROUP u8* values, Place at) {
+    UNROLL for (u32 p = 0; p < SPAN / 16; p++) {
+        Quad high, low;
+        UNROLL for (u32 w = 0; w < 4; w++) {
+            const Floats two = weights->v[2 * p + w / 2];
+            split(two.v[w % 2 * 2], two.v[w % 2 * 2 + 1], &high.v[w], &low.v[w]);
+        }
+        UNROLL for (u32 d = 0; d < HEAD_DIM / 8; d += 2) {
+            const Quad v = load_lines_aside(values + (p * 16 + LANE % 16) * POSITION + (d + LANE / 16) * 16);
+            out->sums[d] = multiply_halves(high, v.v[0], v.v[1], out->sums[d]);
+            out->sums[d + 1] = multiply_halves(high, v.v[2], v.v[3], out->sums[d + 1]);
+            out->sums[d] = multiply_halves(low, v.v[0], v.v[1], out->sums[d]);
+            out->sums[d + 1] = multiply_halves(low, v.v[2], v.v[3], out->sums[d + 1]);
+        }
+    }
+}
+
+// A SIMD group's lines meet in its own part of threadgroup memory and are written 32 neighbours at a time.
+INLINE void store_lines(Bindings in, THREAD_PTR Line* lines, const THREAD_PTR Output* out, u32 first_head, u32 start, u32 end, Place at) {
+    TG_ARRAY(f32, together, 0);
+    THREADGROUP f32* const mine = together + SIMD * 16 * HEAD_DIM;
+    UNROLL for (u32 r = 0; r < 2; r++) {
+        f32 total = lines[r].total;
+        total += SIMD_XOR(total, 1);
+        total += SIMD_XOR(total, 2);
+        const f32 inverse = 1.0f / total;
+        UNROLL for (u32 d = 0; d < HEAD_DIM / 8; d++) {
+            UNROLL for (u32 e = 0; e < 2; e++) {
+                mine[(r * 8 + LANE / 4) * HEAD_DIM + d * 8 + LANE % 4 * 2 + e] = out->sums[d].v[r * 2 + e] * inverse;
+            }
+        }
+    }
+    SIMD_SYNC();
+    const u32 cols = HEADS * HEAD_DIM;
+    for (u32 i = 0; i < 16; i++) {
+        const u32 line = SIMD * 16 + i, row = start + line / HEADS_HERE, head = first_head + line % HEADS_HERE;
+        if (row >= end || line >= TILE_ROWS * HEADS_HERE || head / GROUP != first_head / GROUP) continue;
+        for (u32 d = LANE; d < HEAD_DIM; d += 32) {
+            const f32 value = mine[i * HEAD_DIM + d];
+            const u32 col = head * HEAD_DIM + d;
+            if (OUT_F32) ((DEVICE f32*)in.out)[(u64)row * cols + col] = value;
+            if (OUT_Q8) store_q8(in.out_q8 + row * Q8_ROW_BYTES(cols), cols, col / 32, value, LANE);
+        }
+    }
+}
+
+// Rows `start` … `end` are one slot's.
+INLINE void attend_run(Bindings in, Params params, u32 first_head, u32 start, u32 end, Place at) {
+    const DEVICE Row* rows = (const DEVICE Row*)in.rows;
+    const u32 window = PARAM_U32(6), slot = rows[start].slot, kv_head = first_head / GROUP;
+    Line lines[2];
+    UNROLL for (u32 r = 0; r < 2; r++) {
+        const u32 line = SIMD * 16 + r * 8 + LANE / 4;
+        lines[r].row = start + line / HEADS_HERE;
+        lines[r].head = first_head + line % HEADS_HERE;
+        lines[r].most = LOWEST;
+        lines[r].total = 0;
+        lines[r].from = lines[r].end = 0;
+        if (lines[r].row < end && line < TILE_ROWS * HEADS_HERE && lines[r].head / GROUP == kv_head) {
+            const Row row = rows[lines[r].row];
+            lines[r].from = window == 0 || row.position + 1 < window ? 0 : row.position + 1 - window;
+            lines[r].end = row.kv_len;
+        }
+    }
+    // What any of the run's rows sees, and what any of this SIMD group's lines does.
+    u32 from = 0xffffffffu, until = 0;
+    for (u32 i = start + LANE; i < end; i += 32) {
+        const Row row = rows[i];
+        const u32 first = window == 0 || row.position + 1 < window ? 0 : row.position + 1 - window;
+        from = first < from ? first : from;
+        until = row.kv_len > until ? row.kv_len : until;
+    }
+    from = ~SIMD_MAX_U32(~from);
+    until = SIMD_MAX_U32(until);
+    const u32 mine_until = SIMD_MAX_U32(lines[0].end > lines[1].end ? lines[0].end : lines[1].end);
+    const u32 all_until = ~SIMD_MAX_U32(~(lines[0].end < lines[1].end ? lines[0].end : lines[1].end));
+    const u32 all_from = SIMD_MAX_U32(lines[0].from > lines[1].from ? lines[0].from : lines[1].from);
+    const u32 first = lines[0].end == 0 ? 0xffffffffu : lines[0].from, second = lines[1].end == 0 ? 0xffffffffu : lines[1].from;
+    const u32 mine_from = ~SIMD_MAX_U32(~(first < second ? first : second));
+
+    const Query q = load_query(in, lines, PARAM_F32(4), at);
+    const DEVICE u8* k = kv_row(in.k_cache, slot, kv_head, 0);
+    const DEVICE u8* v = kv_row(in.v_cache, slot, kv_head, 0);
+    Output out = {};
+    THREADGROUP u8* turn = at.shared;
+    THREADGROUP u8* other = at.shared + TURN_BYTES;
+    copy_span(k, v, from, until, turn, at);
+    COPIES_DONE();
+    BARRIER();
+    for (u32 base = from; base < until; base += SPAN) {
+        if (base + SPAN < until) copy_span(k, v, base + SPAN, until, other, at);
+        if (base < mine_until && base + SPAN > mine_from) {
+            Scores scores = score(&q, turn, at);
+            weigh(&scores, lines, &out, base, base >= all_from && base + SPAN <= all_until, PARAM_F32(5), at);
+            add_values(&out, &scores, turn + SPAN * POSITION, at);
+        }
+        COPIES_DONE();
+        BARRIER();
+        THREADGROUP u8* const done = turn;
+        turn = other;
+        other = done;
+    }
+    store_lines(in, lines, &out, first_head, start, end, at);
+    BARRIER();
+}
+
+// Where the run of one slot's rows that begins at `start` ends.
+INLINE u32 run_end(const DEVICE Row* rows, u32 start, u32 last, Place at) {
+    const u32 slot = rows[start].slot;
+    for (u32 base = start; base < last; base += 32) {
+        const u32 row = base + LANE;
+        const u32 differs = SIMD_MAX_U32(row < last && rows[row].slot != slot ? 32 - LANE : 0);
+        if (differs != 0) return base + 32 - differs;
+    }
+    return last;
+}
+
+// The last rows see the most, so their groups begin first. Groups in z share the runs.
+BODY(attention_mma) {
+    const u32 first_row = (TILES_DOWN - 1 - at.group_y) * TILE_ROWS, live = live_rows(pass, false);
+    const u32 first_head = at.group_x / TILES * GROUP + at.group_x % TILES * HEADS_HERE;
+    WAIT_FOR_INPUT();
+    LAUNCH_NEXT();
+    if (first_row >= live) return;
+    const u32 last = first_row + TILE_ROWS < live ? first_row + TILE_ROWS : live;
+    u32 run = 0;
+    for (u32 start = first_row; start < last;) {
+        const u32 end = run_end((const DEVICE Row*)in.rows, start, last, at);
+        if (run % SHARERS == at.group_z) attend_run(in, params, first_head, start, end, at);
+        start = end;
+        run++;
+    }
+}

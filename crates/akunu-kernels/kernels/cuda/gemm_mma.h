@@ -1,0 +1,187 @@
+// Many rows of q8 on tensor cores. While DEEP blocks are multiplied the next ones come: activations are copied as they are, weights are
+// held in registers and decoded to int8.
+//
+// A block's sum of products is exact. It lies on top of START in the bits of a float, so it is there as a float at once: less than
+// 2^20 in magnitude, it moves 9 · 2^20 by whole steps. Then fma(sum, scale, −9 · 2^20 · scale) is sum · scale, rounded once: no scale
+// has more than 20 bits, so that 9 · scale is exact. Two fma for each element of a tile are all that its scales cost.
+
+#define DEEP 2
+#define START 0x4b100000u
+#define START_VALUE 9437184.0f
+
+// Blocks of weights that a thread brings for a turn.
+#define OWN (COLUMNS * DEEP / WORKERS)
+
+// Bytes of a turn, of which there are two at a time. A line is a row's or a column's DEEP blocks, in chunks of 16 bytes.
+#define LINE (DEEP * 32)
+#define AT_WEIGHTS (ROWS * LINE)
+#define AT_INPUT_SCALES (AT_WEIGHTS + COLUMNS * LINE)
+#define AT_SCALES (AT_INPUT_SCALES + ROWS * DEEP * 4)
+#define AT_OFFSETS (AT_SCALES + COLUMNS * DEEP * HALVES * 8)
+#define TURN_BYTES (AT_OFFSETS + COLUMNS * DEEP * HALVES * 4 * OFFSETS)
+
+// Chunks of eight lines in a row are in eight places of 16 bytes that memory reads at once.
+INLINE u32 chunk_at(u32 line, u32 chunk) { return line * LINE + (chunk ^ line / 2 % 4) * 16; }
+
+// Of a scale's halves, all columns lie side by side.
+INLINE u32 scale_at(u32 column, u32 depth, u32 half) { return (depth * HALVES + half) * COLUMNS + column; }
+
+INLINE void copy_inputs(Bindings in, Place at, u32 first_row, u32 live, u32 from, THREADGROUP u8* turn) {
+    UNROLL for (u32 i = at.thread; i < ROWS * DEEP * 2; i += WORKERS) {
+        const u32 line = i / (DEEP * 2), chunk = i % (DEEP * 2), block = from + chunk / 2;
+        // Past the last row, the last one again; past the last block, zeros.
+        const u32 row = first_row + line < live ? first_row + line : live - 1;
+        const bool there = block < BLOCKS;
+        const DEVICE u8* source = in.x + row * INPUT_ROW_BYTES + (there ? from * 32 + chunk * 16 : 0);
+        THREADGROUP u8* to = turn + chunk_at(line, chunk);
+        if (BLOCKS % 2 == 0) {
+            copy16(to, source, there);
+        } else {
+            copy8(to, source, there);
+            copy8(to + 8, source + 8, there);
+        }
+    }
+    UNROLL for (u32 i = at.thread; i < ROWS * DEEP; i += WORKERS) {
+        const u32 line = i / DEEP, block = from + i % DEEP;
+        const u32 row = first_row + line < live ? first_row + line : live - 1;
+        const bool there = block < BLOCKS;
+        const DEVICE u8* scales = in.x + row * INPUT_ROW_BYTES + INPUTS;
+        copy4(turn + AT_INPUT_SCALES + i * 4, scales + (there ? block : 0) * 4, there);
+    }
+}
+
+INLINE void load_weights(Bindings in, Place at, u32 first_out, u32 from, THREAD_PTR Raw* raw) {
+    UNROLL for (u32 i = 0; i < OWN; i++) {
+        const u32 column = (at.thread + i * WORKERS) / DEEP, block = from + (at.thread + i * WORKERS) % DEEP;
+        const Column of = column_of(in, first_out, column);
+        raw[i] = load_raw(of.matrix, of.row, block < BLOCKS ? block : BLOCKS - 1);
+    }
+}
+
+INLINE void put_weights(Place at, u32 from, const THREAD_PTR Raw* raw, THREADGROUP u8* turn) {
+    UNROLL for (u32 i = 0; i < OWN; i++) {
+        const u32 column = (at.thread + i * WORKERS) / DEEP, depth = (at.thread + i * WORKERS) % DEEP;
+        Block block = decode(raw[i]);
+        if (ZERO != 0) {
+            // Codes are below 2 · ZERO, so no byte carries.
+            UNROLL for (u32 j = 0; j < 8; j++) block.quants[j] = (block.quants[j] + (128 - ZERO) * 0x01010101u) ^ 0x80808080u;
+        }
+        UNROLL for (u32 h = 0; h < 2; h++) {
+            const u32x4 words = {block.quants[4 * h], block.quants[4 * h + 1], block.quants[4 * h + 2], block.quants[4 * h + 3]};
+            *(THREADGROUP u32x4*)(turn + AT_WEIGHTS + chunk_at(column, depth * 2 + h)) = words;
+        }
+        const bool there = from + depth < BLOCKS;
+        UNROLL for (u32 h = 0; h < HALVES; h++) {
+            const f32 scale = there ? as_f32(as_u32(block.scale[h]) & 0xfffffff0u) : 0.0f;
+            THREADGROUP f32* to = (THREADGROUP f32*)(turn + AT_SCALES) + scale_at(column, depth, h) * 2;
+            to[0] = scale;
+            to[1] = -START_VALUE * scale;
+            if (OFFSETS) ((THREADGROUP f32*)(turn + AT_OFFSETS))[scale_at(column, depth, h)] = there ? block.offset[h] : 0.0f;
+        }
+    }
+}
+
+// The products of a tile's half block (HALVES == 2), or of a whole one.
+INLINE Quad products(Quad a, u32 b0, u32 b1, u32 half, u32 start) {
+#if HALVES == 2
+    return multiply_16(a.v[half * 2], a.v[half * 2 + 1], half == 0 ? b0 : b1, start);
+#else
+    return multiply_32(a, b0, b1, start);
+#endif
+}
+
+// What a block's rows are multiplied by: for rows g and g + 8 of each tile.
+struct Rows {
+    Quad quants[ROW_TILES];
+    f32 scale[ROW_TILES][2];
+    // The sum of a row's elements, scaled.
+    f32 sum[ROW_TILES][2][HALVES];
+};
+
+INLINE Rows load_rows(Place at, const THREADGROUP u8* turn, u32 depth) {
+    Rows rows;
+    UNROLL for (u32 m = 0; m < ROW_TILES; m++) {
+        rows.quants[m] = load_lines(turn + chunk_at(TOP + m * 16 + LANE % 16, depth * 2 + LANE / 16));
+        UNROLL for (u32 r = 0; r < 2; r++) {
+            const u32 row = TOP + m * 16 + r * 8 + LANE / 4;
+            rows.scale[m][r] = ((const THREADGROUP f32*)(turn + AT_INPUT_SCALES))[row * DEEP + depth];
+        }
+        if (OFFSETS) {
+            // A product with ones: every column of it is the sum.
+            UNROLL for (u32 h = 0; h < HALVES; h++) {
+                const Quad sums = products(rows.quants[m], 0x01010101u, 0x01010101u, h, 0);
+                UNROLL for (u32 r = 0; r < 2; r++) rows.sum[m][r][h] = (f32)(i32)sums.v[2 * r] * rows.scale[m][r];
+            }
+        }
+    }
+    return rows;
+}
+
+INLINE void multiply_column(THREAD_PTR Sums* sums, const THREAD_PTR Rows* rows, u32 n, u32 b0, u32 b1, const THREADGROUP u8* turn,
+                            u32 column, u32 depth) {
+    UNROLL for (u32 h = 0; h < HALVES; h++) {
+        const u32 first = scale_at(column, depth, h);
+        // Scale, and its product with START_VALUE, of two columns.
+        const f32x4 s = *(const THREADGROUP f32x4*)(turn + AT_SCALES + first * 8);
+        const f32 scale[2] = {s.x, s.z}, less[2] = {s.y, s.w};
+        const THREADGROUP f32* offset = (const THREADGROUP f32*)(turn + AT_OFFSETS) + first;
+        UNROLL for (u32 m = 0; m < ROW_TILES; m++) {
+            const Quad found = products(rows->quants[m], b0, b1, h, START);
+            UNROLL for (u32 e = 0; e < 4; e++) {
+                f32 sum = sums->v[m][n].v[e];
+                sum = fused(fused(as_f32(found.v[e]), scale[e % 2], less[e % 2]), rows->scale[m][e / 2], sum);
+                if (OFFSETS) sum = fused(offset[e % 2], rows->sum[m][e / 2][h], sum);
+                sums->v[m][n].v[e] = sum;
+            }
+        }
+    }
+}
+
+INLINE void multiply_turn(THREAD_PTR Sums* sums, Place at, const THREADGROUP u8* turn) {
+    UNROLL for (u32 depth = 0; depth < DEEP; depth++) {
+        const Rows rows = load_rows(at, turn, depth);
+        UNROLL for (u32 n = 0; n < COLUMN_TILES; n += 2) {
+            const u32 first = LEFT + n * 8, line = first + LANE / 16 * 8 + LANE % 8;
+            const Quad b = load_lines(turn + AT_WEIGHTS + chunk_at(line, depth * 2 + LANE / 8 % 2));
+            multiply_column(sums, &rows, n, b.v[0], b.v[1], turn, first + LANE % 4 * 2, depth);
+            multiply_column(sums, &rows, n + 1, b.v[2], b.v[3], turn, first + 8 + LANE % 4 * 2, depth);
+        }
+    }
+}
+
+// Groups of the same outputs are neighbours, so that weights come from far memory once.
+BODY(gemm_mma) {
+    const u32 first_row = at.group_x * ROWS, first_out = at.group_y * OUTS;
+    Raw raw[OWN];
+    load_weights(in, at, first_out, 0, raw);
+    const u32 live = live_rows(pass, LOGITS);
+    WAIT_FOR_INPUT();
+    LAUNCH_NEXT();
+    if (first_row >= live) return;
+    // A SIMD group may have no row.
+    const bool holds = first_row + TOP < live;
+    Sums sums = {};
+    THREADGROUP u8* turn = at.shared;
+    THREADGROUP u8* other = at.shared + TURN_BYTES;
+    copy_inputs(in, at, first_row, live, 0, turn);
+    put_weights(at, 0, raw, turn);
+    COPIES_DONE();
+    BARRIER();
+    for (u32 from = 0; from < BLOCKS; from += DEEP) {
+        const u32 next = from + DEEP;
+        if (next < BLOCKS) {
+            copy_inputs(in, at, first_row, live, next, other);
+            load_weights(in, at, first_out, next, raw);
+        }
+        if (holds) multiply_turn(&sums, at, turn);
+        if (next < BLOCKS) {
+            put_weights(at, next, raw, other);
+            COPIES_DONE();
+        }
+        BARRIER();
+        THREADGROUP u8* const done = turn;
+        turn = other;
+        other = done;
+    }
+    store_sums(in, params, at, &sums, first_row, first_out, live);
+}

@@ -1,0 +1,91 @@
+// Words for tensor cores and for copies that go on while a thread does other things: compute capability 8.0 or more. The emulator has
+// its own.
+
+#if defined(__CUDACC__)
+struct Quad {
+    u32 v[4];
+};
+
+INLINE u32 shared_address(const THREADGROUP void* p) { return (u32)__cvta_generic_to_shared(p); }
+
+// Copies of 16, 8 or 4 bytes to threadgroup memory, zeros where `there` is false; done for the thread after COPIES_DONE.
+INLINE void copy16(THREADGROUP void* to, const DEVICE u8* from, bool there) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(there ? 16 : 0) : "memory");
+}
+INLINE void copy8(THREADGROUP void* to, const DEVICE u8* from, bool there) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(shared_address(to)), "l"(from), "r"(there ? 8 : 0) : "memory");
+}
+INLINE void copy4(THREADGROUP void* to, const DEVICE u8* from, bool there) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_address(to)), "l"(from), "r"(there ? 4 : 0) : "memory");
+}
+INLINE f32 exp2_of(f32 v) {
+    f32 r;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(v));
+    return r;
+}
+// Two to a power.
+#define EXP2 exp2_of
+#define COPIES_DONE() asm volatile("cp.async.wait_all;" ::: "memory")
+
+struct Floats {
+    f32 v[4];
+};
+
+// Four matrices of 8 lines × 16 bytes: lane i says where line i % 8 of matrix i / 8 is. Word m of a lane is bytes 4 (lane % 4) … of
+// line lane / 4 of matrix m.
+INLINE Quad load_lines(const THREADGROUP u8* line) {
+    Quad q;
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(q.v[0]), "=r"(q.v[1]), "=r"(q.v[2]), "=r"(q.v[3])
+                 : "r"(shared_address(line))
+                 : "memory");
+    return q;
+}
+// The same, of halves, on their sides: word m of a lane is half lane / 4 of lines 2 (lane % 4) and the next.
+INLINE Quad load_lines_aside(const THREADGROUP u8* line) {
+    Quad q;
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(q.v[0]), "=r"(q.v[1]), "=r"(q.v[2]), "=r"(q.v[3])
+                 : "r"(shared_address(line))
+                 : "memory");
+    return q;
+}
+
+// Sums of int8 products, 16 rows × 8 columns, each on top of `start`. With g = lane / 4 and t = lane % 4 a lane brings elements
+// 4t … 4t + 3 of row g, of row g + 8 and of column g, and has rows g and g + 8 (words 0 1 and 2 3) of columns 2t and 2t + 1.
+INLINE Quad multiply_16(u32 a0, u32 a1, u32 b, u32 start) {
+    Quad q;
+    asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%7, %7, %7, %7};"
+        : "=r"(q.v[0]), "=r"(q.v[1]), "=r"(q.v[2]), "=r"(q.v[3])
+        : "r"(a0), "r"(a1), "r"(b), "r"(start));
+    return q;
+}
+// The same of 32 elements: the second halves are in a.v[2], a.v[3] and b1.
+INLINE Quad multiply_32(Quad a, u32 b0, u32 b1, u32 start) {
+    Quad q;
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %10, %10, %10};"
+        : "=r"(q.v[0]), "=r"(q.v[1]), "=r"(q.v[2]), "=r"(q.v[3])
+        : "r"(a.v[0]), "r"(a.v[1]), "r"(a.v[2]), "r"(a.v[3]), "r"(b0), "r"(b1), "r"(start));
+    return q;
+}
+// 16 halves of each in f32, on top of `sums`: a lane brings elements 2t and 2t + 1 of row g, of row g + 8, and of column g, then elements
+// 2t + 8 and 2t + 9 of the same.
+INLINE Floats multiply_halves(Quad a, u32 b0, u32 b1, Floats sums) {
+    Floats f;
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %11, %12, %13};"
+        : "=f"(f.v[0]), "=f"(f.v[1]), "=f"(f.v[2]), "=f"(f.v[3])
+        : "r"(a.v[0]), "r"(a.v[1]), "r"(a.v[2]), "r"(a.v[3]), "r"(b0), "r"(b1), "f"(sums.v[0]), "f"(sums.v[1]), "f"(sums.v[2]),
+          "f"(sums.v[3]));
+    return f;
+}
+// 8 numbers of tf32, on top of `sums`: with words 0 and 1 of `a` and with b0 a lane brings element t of row g, of row g + 8 and of
+// column g, then element t + 4.
+INLINE Floats multiply_tf32(Quad a, u32 b0, u32 b1, Floats sums) {
+    Floats f;
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %11, %12, %13};"
+        : "=f"(f.v[0]), "=f"(f.v[1]), "=f"(f.v[2]), "=f"(f.v[3])
+        : "r"(a.v[0]), "r"(a.v[1]), "r"(a.v[2]), "r"(a.v[3]), "r"(b0), "r"(b1), "f"(sums.v[0]), "f"(sums.v[1]), "f"(sums.v[2]),
+          "f"(sums.v[3]));
+    return f;
+}
+#endif

@@ -1,0 +1,55 @@
+//! Attention of many rows on tensor cores.
+
+use akunu_plan::params::AttentionParams;
+use akunu_plan::{KvType, NormOut};
+
+use crate::function::source;
+use crate::{Launch, Source};
+
+use super::{KV, Shape, kv_number};
+
+static TENSOR: Source = source!("cuda/tensor.h");
+static ATTENTION_MMA: Source = source!("cuda/attention_mma.h");
+
+/// As the kernel has them.
+const LINES: u32 = 64;
+const THREADS: u32 = 128;
+/// Rows of a table that are worth a tile.
+const FEW_ROWS: u32 = 16;
+/// Of keys, numbers that a group has at once.
+const SPAN_NUMBERS: u32 = 4096;
+/// Groups that share a tile's runs of rows, where it has more than one.
+const SHARERS: u32 = 4;
+
+impl Shape<'_> {
+    /// `None`: not for this chip, cache or shape.
+    pub(super) fn attention_mma(&self, p: &AttentionParams, kv: KvType, out: NormOut) -> Option<Launch> {
+        let suits = self.chip.tensor_cores && kv == KvType::F16 && self.rows > FEW_ROWS;
+        let dim = p.head_dim;
+        if !suits
+            || dim > 128
+            || !dim.is_multiple_of(32)
+            || p.kv_heads == 0
+            || !p.heads.is_multiple_of(p.kv_heads)
+        {
+            return None;
+        }
+        let group = p.heads / p.kv_heads;
+        let heads_here = group.clamp(1, 16);
+        let (tiles, tile_rows) = (group.div_ceil(heads_here), LINES / heads_here);
+        let down = self.rows.div_ceil(tile_rows);
+        let span = (SPAN_NUMBERS / dim).min(64) / 16 * 16;
+        let turn = 2 * span * (dim * 2 + 16);
+        let suffix = format!("_{}_{}x{dim}_{}_mma", p.heads, p.kv_heads, self.rows);
+        Some(
+            self.launch("attention_mma", vec![&KV, &TENSOR, &ATTENTION_MMA], &suffix)
+                .variant([("KV_TYPE", kv_number(kv)), ("HEAD_DIM", dim), ("SPAN", span)])
+                .constants([("HEADS", p.heads), ("KV_HEADS", p.kv_heads), ("CAPACITY", p.capacity)])
+                .constants([("GROUP", group), ("HEADS_HERE", heads_here), ("TILES", tiles)])
+                .constants([("TILE_ROWS", tile_rows), ("TILES_DOWN", down), ("SHARERS", SHARERS)])
+                .out(out)
+                .shared((2 * turn).max(LINES * dim * 4))
+                .over([p.kv_heads * tiles, down, SHARERS], THREADS),
+        )
+    }
+}

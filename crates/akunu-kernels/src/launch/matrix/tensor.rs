@@ -1,0 +1,98 @@
+//! Products of many rows on tensor cores.
+
+use akunu_plan::DType;
+
+use crate::function::source;
+use crate::types::type_sources;
+use crate::{Launch, Source};
+
+use super::{LaunchBuilder, Product, Shape};
+
+static TENSOR: Source = source!("cuda/tensor.h");
+static TILE: Source = source!("cuda/tile.h");
+static GEMM_TF32: Source = source!("cuda/gemm_tf32.h");
+static GEMM_MMA: Source = source!("cuda/gemm_mma.h");
+
+/// Blocks of both sides that are multiplied at a time, or numbers. As the kernels have them.
+const DEEP: u32 = 2;
+const DEEP_NUMBERS: u32 = 16;
+
+/// What a group has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Tile {
+    /// Tiles of 16 rows, and of 8 columns, that a SIMD group has.
+    row_tiles: u32,
+    column_tiles: u32,
+    /// SIMD groups below and beside each other.
+    down: u32,
+    across: u32,
+    /// Work of a group, in a measure of its own: smaller tiles bring more for each product.
+    work: u32,
+}
+
+const TILES: [Tile; 3] = [
+    Tile { row_tiles: 4, column_tiles: 8, down: 2, across: 2, work: 100 },
+    Tile { row_tiles: 4, column_tiles: 4, down: 2, across: 2, work: 55 },
+    Tile { row_tiles: 2, column_tiles: 4, down: 2, across: 2, work: 32 },
+];
+
+impl Tile {
+    fn rows(self) -> u32 {
+        16 * self.row_tiles * self.down
+    }
+
+    fn columns(self) -> u32 {
+        8 * self.column_tiles * self.across
+    }
+
+    /// Row tiles vary first, so that groups of the same weights run beside each other.
+    fn groups(self, product: &Product, rows: u32) -> [u32; 3] {
+        let columns = product.outputs * product.streams();
+        [rows.div_ceil(self.rows()), columns.div_ceil(self.columns()), 1]
+    }
+
+    /// Of the unit with the most groups. One alone has nothing else to do while it waits, so it takes longer than half of two.
+    fn time(self, product: &Product, rows: u32, units: u32) -> u32 {
+        let [down, across, _] = self.groups(product, rows);
+        let groups = (down * across).div_ceil(units);
+        if groups == 1 { self.work * 7 / 5 } else { groups * self.work }
+    }
+}
+
+impl LaunchBuilder {
+    /// `turn`: bytes of both sides that are multiplied at a time; as many are on their way.
+    fn tile(self, tile: Tile, product: &Product, rows: u32, turn: u32) -> Launch {
+        // Where sums meet on their way out.
+        let together = 16 * tile.down * (tile.columns() + 8) * 4;
+        self.variant([("ROW_TILES", tile.row_tiles), ("COLUMN_TILES", tile.column_tiles)])
+            .variant([("DOWN", tile.down), ("ACROSS", tile.across)])
+            .shared((2 * turn).max(together))
+            .over(tile.groups(product, rows), tile.down * tile.across * 32)
+    }
+}
+
+impl Shape<'_> {
+    /// `None`: not for this chip or type.
+    pub(super) fn gemm_tensor(&self, product: &Product, rows: u32) -> Option<Launch> {
+        if !self.chip.tensor_cores {
+            return None;
+        }
+        let time = |tile: &Tile| tile.time(product, rows, self.chip.units);
+        let tile = TILES.into_iter().min_by_key(time).unwrap_or(TILES[0]);
+        let of = type_sources(product.weight, product.inputs, true);
+        if product.weight.is_quantised() {
+            // Quants and a scale of both, and of weights a second number for each scale; offsets.
+            let halves = (of.block_words - 8) / 2;
+            let turn = (tile.rows() * (32 + 4) + tile.columns() * (32 + 8 * halves + 4 * halves)) * DEEP;
+            let launch = self.product_launch("gemm_mma", &[&TENSOR, &TILE, &GEMM_MMA], product, of);
+            return Some(launch.tile(tile, product, rows, turn));
+        }
+        let halves = matches!(product.weight, DType::F16 | DType::BF16);
+        if !halves || !product.inputs.is_multiple_of(8) {
+            return None;
+        }
+        let turn = tile.rows() * (DEEP_NUMBERS * 4 + 32) + tile.columns() * (DEEP_NUMBERS * 2 + 16);
+        let launch = self.product_launch("gemm_tf32", &[&TENSOR, &TILE, &GEMM_TF32], product, of);
+        Some(launch.tile(tile, product, rows, turn))
+    }
+}
