@@ -33,6 +33,13 @@ fn help_of_every_command() {
 }
 
 #[test]
+fn the_reference_in_docs_is_what_the_program_says() {
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/cli.md");
+    let there = std::fs::read_to_string(file).unwrap();
+    assert!(there == ok(&["__markdown"]), "docs/cli.md is out of date; run `cargo xtask gen` and commit it");
+}
+
+#[test]
 fn nothing_asked_for_shows_the_help_and_exits_2() {
     let done = run(&[]);
     assert_eq!(done.code, 2);
