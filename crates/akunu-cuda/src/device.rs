@@ -33,20 +33,24 @@ pub struct CudaOptions {
     pub linked: bool,
     /// Commands run one by one, each waited for, so that an error names the one that failed.
     pub checked: bool,
+    /// Prompts on tensor cores, where the card has them. Their kernels are proven in the emulator and have not run on a card, so they have
+    /// to be asked for.
+    pub tensor_cores: bool,
 }
 
 impl Default for CudaOptions {
     fn default() -> CudaOptions {
-        CudaOptions { linked: true, checked: false }
+        CudaOptions { linked: true, checked: false, tensor_cores: false }
     }
 }
 
 impl CudaOptions {
-    /// `AKUNU_CUDA=serial` links no launches, `AKUNU_CUDA=checked` runs commands one by one.
+    /// `AKUNU_CUDA=serial` links no launches, `AKUNU_CUDA=checked` runs commands one by one, `AKUNU_CUDA=tensor` takes
+    /// prompts to tensor cores.
     pub fn from_environment() -> CudaOptions {
         let text = std::env::var("AKUNU_CUDA").unwrap_or_default();
         let has = |word: &str| text.split(',').any(|part| part.trim() == word);
-        CudaOptions { linked: !has("serial"), checked: has("checked") }
+        CudaOptions { linked: !has("serial"), checked: has("checked"), tensor_cores: has("tensor") }
     }
 }
 
@@ -143,7 +147,7 @@ impl CudaDevice {
             chip: Chip {
                 units: card.processors,
                 shared_bytes: card.shared_bytes,
-                tensor_cores: card.compute >= (8, 0),
+                tensor_cores: options.tensor_cores && card.compute >= (8, 0),
             },
             linked: options.linked && context.links_launches()?,
             checked: options.checked,
