@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use akunu_format::Region;
-use akunu_plan::device::check_submission;
+use akunu_plan::device::{check_range, check_submission, part_of};
 use akunu_plan::{
     Capabilities, Device, DeviceBuffer, DeviceError, DispatchTable, Outcome, ReplayId, Row, Submission,
 };
@@ -239,12 +239,7 @@ impl Device for CpuDevice {
     }
 
     fn import(&mut self, region: &Region, offset: usize, bytes: usize) -> Result<DeviceBuffer, DeviceError> {
-        let len = region.bytes().len();
-        let end = offset.saturating_add(bytes);
-        if end > len {
-            let (offset, end, bytes) = (offset as u64, end as u64, len as u64);
-            return Err(DeviceError::OutOfBounds { device: NAME, offset, end, bytes });
-        }
+        part_of(NAME, region, offset, bytes)?;
         Ok(self.push(Buffer::Imported { region: region.clone(), offset, bytes }))
     }
 
@@ -297,10 +292,7 @@ impl Device for CpuDevice {
         first: usize,
         count: usize,
     ) -> Result<(), DeviceError> {
-        let commands = self.prepared(replay)?.commands.len();
-        if first.checked_add(count).is_none_or(|end| end > commands) {
-            return Err(failed(format!("commands {first} and {count} more of {commands}")));
-        }
+        check_range(NAME, &self.prepared(replay)?.table, first, count)?;
         if submission.rows.is_empty() {
             self.keep_rows(replay, &submission)?;
         } else {

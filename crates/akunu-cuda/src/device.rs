@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use akunu_format::Region;
 use akunu_kernels::{Chip, Pass, SCRATCH_BYTES};
-use akunu_plan::device::check_submission;
+use akunu_plan::device::{check_range, check_submission, part_of};
 use akunu_plan::{
     Capabilities, Device, DeviceBuffer, DeviceError, DispatchTable, Outcome, ReplayId, Row, Submission,
 };
@@ -296,14 +296,7 @@ impl Device for CudaDevice {
     }
 
     fn import(&mut self, region: &Region, offset: usize, bytes: usize) -> Result<DeviceBuffer, DeviceError> {
-        let all = region.bytes();
-        let end = offset.saturating_add(bytes);
-        let part = all.get(offset..end).ok_or(DeviceError::OutOfBounds {
-            device: NAME,
-            offset: offset as u64,
-            end: end as u64,
-            bytes: all.len() as u64,
-        })?;
+        let part = part_of(NAME, region, offset, bytes)?;
         let memory = self.reserve("a weight", bytes as u64)?;
         self.staging.upload(&self.stream, memory.address, part)?;
         Ok(self.push(memory, true))
@@ -366,10 +359,7 @@ impl Device for CudaDevice {
         first: usize,
         count: usize,
     ) -> Result<(), DeviceError> {
-        let commands = self.prepared(replay)?.commands.len();
-        if first.checked_add(count).is_none_or(|end| end > commands) {
-            return Err(failed(format!("commands {first} and {count} more of {commands}")));
-        }
+        check_range(NAME, &self.prepared(replay)?.table, first, count)?;
         match submission.rows.is_empty() {
             true => self.begin_again(replay, &submission)?,
             false => self.begin(replay, &submission)?,

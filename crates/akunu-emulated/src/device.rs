@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use akunu_format::Region;
 use akunu_kernels::{Chip, Launch, Pass, SCRATCH_BYTES, launches, repack, weights};
-use akunu_plan::device::check_submission;
+use akunu_plan::device::{check_range, check_submission, part_of};
 use akunu_plan::{
     BufferId, Capabilities, Device, DeviceBuffer, DeviceError, DispatchCommand, DispatchTable, Outcome,
     ReplayId, Submission,
@@ -201,13 +201,7 @@ impl Device for EmulatedDevice {
     }
 
     fn import(&mut self, region: &Region, offset: usize, bytes: usize) -> Result<DeviceBuffer, DeviceError> {
-        let from = region.bytes().get(offset..).and_then(|rest| rest.get(..bytes));
-        let from = from.ok_or(DeviceError::OutOfBounds {
-            device: NAME,
-            offset: offset as u64,
-            end: offset.saturating_add(bytes) as u64,
-            bytes: region.bytes().len() as u64,
-        })?;
+        let from = part_of(NAME, region, offset, bytes)?;
         let buffer = self.allocate("a weight", bytes as u64)?;
         self.upload(buffer, 0, from)?;
         Ok(buffer)
@@ -271,10 +265,7 @@ impl Device for EmulatedDevice {
         first: usize,
         count: usize,
     ) -> Result<(), DeviceError> {
-        let commands = self.prepared(replay)?.commands.len();
-        if first.checked_add(count).is_none_or(|end| end > commands) {
-            return Err(failed(format!("commands {first} and {count} more of {commands}")));
-        }
+        check_range(NAME, &self.prepared(replay)?.table, first, count)?;
         if !submission.rows.is_empty() {
             self.begin(replay, &submission)?;
         }

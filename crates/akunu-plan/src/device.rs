@@ -107,6 +107,39 @@ pub fn check_submission(
     }
 }
 
+/// The check before a range of a table's commands is run.
+pub fn check_range(
+    device: &'static str,
+    table: &DispatchTable,
+    first: usize,
+    count: usize,
+) -> Result<(), DeviceError> {
+    let commands = table.commands.len();
+    match first.checked_add(count).is_some_and(|end| end <= commands) {
+        true => Ok(()),
+        false => {
+            let message = format!("commands {first} and {count} more of {commands}");
+            Err(DeviceError::Failed { device, message })
+        }
+    }
+}
+
+/// What is to be imported of a region.
+pub fn part_of<'r>(
+    device: &'static str,
+    region: &'r Region,
+    offset: usize,
+    bytes: usize,
+) -> Result<&'r [u8], DeviceError> {
+    let (all, end) = (region.bytes(), offset.saturating_add(bytes));
+    all.get(offset..end).ok_or(DeviceError::OutOfBounds {
+        device,
+        offset: offset as u64,
+        end: end as u64,
+        bytes: all.len() as u64,
+    })
+}
+
 pub trait Device: std::fmt::Debug {
     fn capabilities(&self) -> &Capabilities;
 

@@ -204,16 +204,8 @@ impl Device for ReferenceDevice {
     }
 
     fn import(&mut self, region: &Region, offset: usize, bytes: usize) -> Result<DeviceBuffer, DeviceError> {
-        let len = region.bytes().len();
-        match offset.checked_add(bytes).is_some_and(|end| end <= len) {
-            true => Ok(self.push(Memory::imported(region.clone(), offset, bytes))),
-            false => Err(DeviceError::OutOfBounds {
-                device: NAME,
-                offset: offset as u64,
-                end: offset.saturating_add(bytes) as u64,
-                bytes: len as u64,
-            }),
-        }
+        crate::device::part_of(NAME, region, offset, bytes)?;
+        Ok(self.push(Memory::imported(region.clone(), offset, bytes)))
     }
 
     fn upload(&mut self, buffer: DeviceBuffer, offset: u64, bytes: &[u8]) -> Result<(), DeviceError> {
