@@ -8,7 +8,7 @@ use std::process::Command;
 
 use anyhow::{Result, bail};
 
-use crate::{cargo, root, run};
+use crate::{cargo, run, target};
 
 /// Every function for the one, each kind of function for the others.
 const EVERY: &str = "sm_90";
@@ -34,11 +34,6 @@ pub(crate) fn kernels() -> Result<()> {
         run(command.arg("xtask/nvrtc.py").arg(&library).arg(texts.join(part)).args(architectures))?;
     }
     Ok(())
-}
-
-fn target() -> PathBuf {
-    let target = env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from);
-    root().join(target)
 }
 
 fn library(folder: &Path) -> Result<Option<PathBuf>> {

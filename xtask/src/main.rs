@@ -77,14 +77,18 @@ fn bench(args: &[String]) -> Result<()> {
 /// An optimised akunu, built now.
 fn built_akunu() -> Result<PathBuf> {
     run(&mut cargo(&["build", "--release", "-p", "akunu-cli"]))?;
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
-    Ok(root().join(target).join("release").join(format!("akunu{}", std::env::consts::EXE_SUFFIX)))
+    Ok(target().join("release").join(format!("akunu{}", std::env::consts::EXE_SUFFIX)))
 }
 
 fn cargo(args: &[&str]) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(args).current_dir(root());
     command
+}
+
+/// Where builds go.
+fn target() -> PathBuf {
+    root().join(std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into()))
 }
 
 fn root() -> PathBuf {

@@ -223,13 +223,6 @@ impl<Q: QuantX86> Dot<Q> for Avx512 {
     unsafe fn terms(w: *const u8, x: *const i8, sums: *const i32, blocks: usize) -> Terms<Avx512> {
         // A copy for each number of blocks that is worth one: whole rounds, half ones of super-blocks, and the two that rows
         // of 576 end in.
-        if Q::NIBBLES.is_some() {
-            return simd!(match blocks {
-                16 => x86_wide::terms_of_nibbles::<Q>(w, x, sums, 16),
-                2 => x86_wide::terms_of_nibbles::<Q>(w, x, sums, 2),
-                _ => x86_wide::terms_of_nibbles::<Q>(w, x, sums, blocks),
-            });
-        }
         simd!(match blocks {
             16 => x86_wide::terms::<Q>(w, x, sums, 16),
             8 if Q::BLOCKS == 8 => x86_wide::terms::<Q>(w, x, sums, 8),

@@ -26,28 +26,54 @@ pub(crate) unsafe fn transpose_halves(rows: &[*const u8; 16], to: &mut [F16x; 16
     }
 }
 
-/// Columns i and i + 8 of eight rows, in the halves of register i.
-#[inline(always)]
-fn columns(v: [__m256i; 8]) -> [__m256i; 8] {
-    simd!({
-        let (mut pairs, mut fours, mut all) = (v, v, v);
-        for i in 0..4 {
-            pairs[2 * i] = _mm256_unpacklo_epi16(v[2 * i], v[2 * i + 1]);
-            pairs[2 * i + 1] = _mm256_unpackhi_epi16(v[2 * i], v[2 * i + 1]);
+/// Transposes eight rows of sixteen halves: columns i and i + 8 come to lie side by side in register i. A wider register has those of
+/// another eight rows after them.
+macro_rules! columns {
+    ($name:ident, $register:ty, $low16:ident, $high16:ident, $low32:ident, $high32:ident, $low64:ident, $high64:ident) => {
+        #[inline(always)]
+        fn $name(v: [$register; 8]) -> [$register; 8] {
+            simd!({
+                let (mut pairs, mut fours, mut all) = (v, v, v);
+                for i in 0..4 {
+                    pairs[2 * i] = $low16(v[2 * i], v[2 * i + 1]);
+                    pairs[2 * i + 1] = $high16(v[2 * i], v[2 * i + 1]);
+                }
+                for i in [0, 4] {
+                    for j in 0..2 {
+                        fours[i + 2 * j] = $low32(pairs[i + j], pairs[i + j + 2]);
+                        fours[i + 2 * j + 1] = $high32(pairs[i + j], pairs[i + j + 2]);
+                    }
+                }
+                for i in 0..4 {
+                    all[2 * i] = $low64(fours[i], fours[i + 4]);
+                    all[2 * i + 1] = $high64(fours[i], fours[i + 4]);
+                }
+                all
+            })
         }
-        for i in [0, 4] {
-            for j in 0..2 {
-                fours[i + 2 * j] = _mm256_unpacklo_epi32(pairs[i + j], pairs[i + j + 2]);
-                fours[i + 2 * j + 1] = _mm256_unpackhi_epi32(pairs[i + j], pairs[i + j + 2]);
-            }
-        }
-        for i in 0..4 {
-            all[2 * i] = _mm256_unpacklo_epi64(fours[i], fours[i + 4]);
-            all[2 * i + 1] = _mm256_unpackhi_epi64(fours[i], fours[i + 4]);
-        }
-        all
-    })
+    };
 }
+
+columns!(
+    columns,
+    __m256i,
+    _mm256_unpacklo_epi16,
+    _mm256_unpackhi_epi16,
+    _mm256_unpacklo_epi32,
+    _mm256_unpackhi_epi32,
+    _mm256_unpacklo_epi64,
+    _mm256_unpackhi_epi64
+);
+columns!(
+    columns_wide,
+    __m512i,
+    _mm512_unpacklo_epi16,
+    _mm512_unpackhi_epi16,
+    _mm512_unpacklo_epi32,
+    _mm512_unpackhi_epi32,
+    _mm512_unpacklo_epi64,
+    _mm512_unpackhi_epi64
+);
 
 /// The same with rows i and i + 8 in one register.
 ///
@@ -62,31 +88,13 @@ pub(crate) unsafe fn transpose_halves_wide(rows: &[*const u8; 16], to: &mut [F16
             _mm512_inserti64x4(low, _mm256_loadu_si256(rows[i + 8].cast()), 1)
         });
     }
-    let (mut pairs, mut fours) = (v, v);
-    for i in 0..4 {
-        pairs[2 * i] = simd!(_mm512_unpacklo_epi16(v[2 * i], v[2 * i + 1]));
-        pairs[2 * i + 1] = simd!(_mm512_unpackhi_epi16(v[2 * i], v[2 * i + 1]));
-    }
-    for i in [0, 4] {
-        for j in 0..2 {
-            fours[i + 2 * j] = simd!(_mm512_unpacklo_epi32(pairs[i + j], pairs[i + j + 2]));
-            fours[i + 2 * j + 1] = simd!(_mm512_unpackhi_epi32(pairs[i + j], pairs[i + j + 2]));
-        }
-    }
-    for i in 0..4 {
-        let both = simd!([
-            _mm512_unpacklo_epi64(fours[i], fours[i + 4]),
-            _mm512_unpackhi_epi64(fours[i], fours[i + 4])
-        ]);
-        for (j, v) in both.into_iter().enumerate() {
-            let at = 2 * i + j;
-            simd!({
-                // Column `at` of all rows, then column `at + 8`.
-                let v = _mm512_shuffle_i32x4(v, v, 0b11_01_10_00);
-                let (low, high) = (_mm512_castsi512_si256(v), _mm512_extracti64x4_epi64(v, 1));
-                _mm512_store_ps(to[at].0.as_mut_ptr(), _mm512_cvtph_ps(low));
-                _mm512_store_ps(to[at + 8].0.as_mut_ptr(), _mm512_cvtph_ps(high));
-            });
-        }
+    for (at, v) in columns_wide(v).into_iter().enumerate() {
+        simd!({
+            // Column `at` of all rows, then column `at + 8`.
+            let v = _mm512_shuffle_i32x4(v, v, 0b11_01_10_00);
+            let (low, high) = (_mm512_castsi512_si256(v), _mm512_extracti64x4_epi64(v, 1));
+            _mm512_store_ps(to[at].0.as_mut_ptr(), _mm512_cvtph_ps(low));
+            _mm512_store_ps(to[at + 8].0.as_mut_ptr(), _mm512_cvtph_ps(high));
+        });
     }
 }

@@ -218,7 +218,8 @@ unsafe fn block_scales<Q: QuantX86>(w: *const u8, octets: &[Scales; 2], blocks: 
 /// [`crate::tile::Dot::terms`]
 ///
 /// # Safety
-/// `blocks` ≤ 16 blocks can be read at each pointer; reached with AVX-512 VNNI.
+/// `blocks` ≤ 16 blocks can be read at each pointer, activations as [`arrange`] leaves them where quants are nibbles; reached with
+/// AVX-512 VNNI.
 #[inline(always)]
 pub(crate) unsafe fn terms<Q: QuantX86>(
     w: *const u8,
@@ -227,9 +228,41 @@ pub(crate) unsafe fn terms<Q: QuantX86>(
     blocks: usize,
 ) -> Terms<Avx512> {
     simd!({
-        let zero = _mm512_setzero_si512();
         let octets =
             if Q::LEADING_HALVES || Q::PLANES { [no_scales(), no_scales()] } else { octets::<Q>(w, blocks) };
+        let sums = if blocks == 16 {
+            _mm512_loadu_si512(sums.cast())
+        } else {
+            _mm512_maskz_loadu_epi32(first_mask(blocks), sums)
+        };
+        let (mut sum, min_sum) = match Q::NIBBLES {
+            Some(at) => (sums_of_nibbles::<Q>(w.add(at), x, blocks), sums),
+            None => sums_of_blocks::<Q>(w, x, sums, &octets, blocks),
+        };
+        if Q::OFFSET != 0 {
+            sum = _mm512_sub_epi32(sum, _mm512_mullo_epi32(sums, _mm512_set1_epi32(Q::OFFSET)));
+        }
+        let (d, m) = block_scales::<Q>(w, &octets, blocks);
+        Terms {
+            sum: Avx512(_mm512_cvtepi32_ps(sum)),
+            d: Avx512(d),
+            min_sum: Avx512(_mm512_cvtepi32_ps(min_sum)),
+            m: Avx512(m),
+        }
+    })
+}
+
+/// Σ quant · x of each block, and Σ x, or Σ min · x where halves have mins of their own.
+#[inline(always)]
+unsafe fn sums_of_blocks<Q: QuantX86>(
+    w: *const u8,
+    x: *const i8,
+    sums: __m512i,
+    octets: &[Scales; 2],
+    blocks: usize,
+) -> (__m512i, __m512i) {
+    simd!({
+        let zero = _mm512_setzero_si512();
         let (mut v, mut mins) = ([zero; 8], [zero; 8]);
         for i in 0..8 {
             let b = i * 2;
@@ -249,27 +282,11 @@ pub(crate) unsafe fn terms<Q: QuantX86>(
                 mins[i] = _mm512_madd_epi16(pairs, of_two_blocks(scales.half_min, b % 8));
             }
         }
-        let sums = if blocks == 16 {
-            _mm512_loadu_si512(sums.cast())
-        } else {
-            _mm512_maskz_loadu_epi32(first_mask(blocks), sums)
-        };
-        let mut sum = reduce16(v);
-        if Q::OFFSET != 0 {
-            sum = _mm512_sub_epi32(sum, _mm512_mullo_epi32(sums, _mm512_set1_epi32(Q::OFFSET)));
-        }
-        let min_sum = if Q::MIN == Min::Half { reduce16(mins) } else { sums };
-        let (d, m) = block_scales::<Q>(w, &octets, blocks);
-        Terms {
-            sum: Avx512(_mm512_cvtepi32_ps(sum)),
-            d: Avx512(d),
-            min_sum: Avx512(_mm512_cvtepi32_ps(min_sum)),
-            m: Avx512(m),
-        }
+        (reduce16(v), if Q::MIN == Min::Half { reduce16(mins) } else { sums })
     })
 }
 
-/// Activations for [`terms_of_nibbles`]: of each four blocks the first halves, then the second ones; zeros after the last block.
+/// Activations for [`sums_of_nibbles`]: of each four blocks the first halves, then the second ones; zeros after the last block.
 ///
 /// # Safety
 /// `blocks` blocks can be read, and whole fours of them written.
@@ -310,20 +327,12 @@ unsafe fn sixteen_bytes_of_four(w: *const u8, stride: usize, n: usize) -> __m512
     })
 }
 
-/// [`terms`] of types whose quants are nibbles as they stand. A block then has a quarter of a register, whose four sums are added up in
-/// 16 bits: at most 2 · 4 · 15 · 127 before the first addition, and twice that before the second.
-///
-/// # Safety
-/// As for [`terms`], with activations as [`arrange`] leaves them.
+/// Σ quant · x of each block, of types whose quants are nibbles as they stand, the first block's at `w`. A block has a quarter of a
+/// register, whose four sums are added up in 16 bits: at most 2 · 4 · 15 · 127 before the first addition, and twice that before the
+/// second.
 #[inline(always)]
-pub(crate) unsafe fn terms_of_nibbles<Q: QuantX86>(
-    w: *const u8,
-    x: *const i8,
-    sums: *const i32,
-    blocks: usize,
-) -> Terms<Avx512> {
+unsafe fn sums_of_nibbles<Q: QuantX86>(w: *const u8, x: *const i8, blocks: usize) -> __m512i {
     simd!({
-        let at = Q::NIBBLES.unwrap_or(0);
         let (zero, ones) = (_mm512_setzero_si512(), _mm512_set1_epi16(1));
         let mut v = [zero; 4];
         for i in 0..4 {
@@ -331,7 +340,7 @@ pub(crate) unsafe fn terms_of_nibbles<Q: QuantX86>(
                 continue;
             }
             let n = (blocks - i * 4).min(4);
-            let bytes = sixteen_bytes_of_four(w.add(i * 4 * Q::BLOCK.bytes + at), Q::BLOCK.bytes, n);
+            let bytes = sixteen_bytes_of_four(w.add(i * 4 * Q::BLOCK.bytes), Q::BLOCK.bytes, n);
             let (low, high) = (and_wide(bytes, 15), and_wide(_mm512_srli_epi16(bytes, 4), 15));
             let x = x.add(i * 128).cast::<u8>();
             v[i] = _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(zero, low, load64(x)), high, load64(x.add(64)));
@@ -344,22 +353,7 @@ pub(crate) unsafe fn terms_of_nibbles<Q: QuantX86>(
         };
         // Block 4i + j is the i-th of quarter j.
         let order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-        let mut sum = _mm512_permutexvar_epi32(order, sum);
-        let sums = if blocks == 16 {
-            _mm512_loadu_si512(sums.cast())
-        } else {
-            _mm512_maskz_loadu_epi32(first_mask(blocks), sums)
-        };
-        if Q::OFFSET != 0 {
-            sum = _mm512_sub_epi32(sum, _mm512_mullo_epi32(sums, _mm512_set1_epi32(Q::OFFSET)));
-        }
-        let (d, m) = leading_halves::<Q>(w, blocks);
-        Terms {
-            sum: Avx512(_mm512_cvtepi32_ps(sum)),
-            d: Avx512(d),
-            min_sum: Avx512(_mm512_cvtepi32_ps(sums)),
-            m: Avx512(m),
-        }
+        _mm512_permutexvar_epi32(order, sum)
     })
 }
 
