@@ -33,24 +33,23 @@ pub struct CudaOptions {
     pub linked: bool,
     /// Commands run one by one, each waited for, so that an error names the one that failed.
     pub checked: bool,
-    /// Prompts on tensor cores, where the card has them. Their kernels are proven in the emulator and have not run on a card, so they have
-    /// to be asked for.
-    pub tensor_cores: bool,
+    /// Kernels that only some chips have, too: with tensor cores, with bulk copies.
+    pub special: bool,
 }
 
 impl Default for CudaOptions {
     fn default() -> CudaOptions {
-        CudaOptions { linked: true, checked: false, tensor_cores: false }
+        CudaOptions { linked: true, checked: false, special: true }
     }
 }
 
 impl CudaOptions {
-    /// `AKUNU_CUDA=serial` links no launches, `AKUNU_CUDA=checked` runs commands one by one, `AKUNU_CUDA=tensor` takes
-    /// prompts to tensor cores.
+    /// `AKUNU_CUDA=serial` links no launches, `AKUNU_CUDA=checked` runs commands one by one, `AKUNU_CUDA=plain` takes
+    /// only kernels that every chip has.
     pub fn from_environment() -> CudaOptions {
         let text = std::env::var("AKUNU_CUDA").unwrap_or_default();
         let has = |word: &str| text.split(',').any(|part| part.trim() == word);
-        CudaOptions { linked: !has("serial"), checked: has("checked"), tensor_cores: has("tensor") }
+        CudaOptions { linked: !has("serial"), checked: has("checked"), special: !has("plain") }
     }
 }
 
@@ -147,7 +146,8 @@ impl CudaDevice {
             chip: Chip {
                 units: card.processors,
                 shared_bytes: card.shared_bytes,
-                tensor_cores: options.tensor_cores && card.compute >= (8, 0),
+                tensor_cores: options.special && card.compute >= (8, 0),
+                bulk_copies: options.special && card.compute >= (9, 0),
             },
             linked: options.linked && context.links_launches()?,
             checked: options.checked,

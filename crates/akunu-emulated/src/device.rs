@@ -18,7 +18,7 @@ use crate::memory::Memory;
 const NAME: &str = "emulated";
 
 /// Few units, so that small contexts are split as long ones are on a large chip.
-const CHIP: Chip = Chip { units: 4, shared_bytes: 48 << 10, tensor_cores: false };
+const CHIP: Chip = Chip { units: 4, shared_bytes: 48 << 10, tensor_cores: false, bulk_copies: false };
 
 #[derive(Debug)]
 struct Buffer {
@@ -93,6 +93,17 @@ impl EmulatedDevice {
     pub fn with_tensor_cores(mut self) -> EmulatedDevice {
         self.chip.tensor_cores = true;
         self
+    }
+
+    /// With kernels that copy in bulk, and as much threadgroup memory as chips have that do.
+    pub fn with_bulk_copies(mut self) -> EmulatedDevice {
+        self.chip.bulk_copies = true;
+        self.chip.shared_bytes = 200 << 10;
+        self
+    }
+
+    pub fn chip(&self) -> &Chip {
+        &self.chip
     }
 
     fn push(&mut self, memory: Memory) -> DeviceBuffer {

@@ -16,8 +16,10 @@ use crate::memory::Memory;
 
 const EMULATOR: &str = include_str!("../emulator/emulator.h");
 /// For functions that use the words of the source of that name.
-const TENSOR: &str = include_str!("../emulator/tensor.h");
-const TENSOR_SOURCE: &str = "cuda/tensor.h";
+const SPECIAL: [(&str, &str); 2] = [
+    ("cuda/tensor.h", include_str!("../emulator/tensor.h")),
+    ("cuda/bulk.h", include_str!("../emulator/bulk.h")),
+];
 const OPTIONS: [&str; 9] = [
     "-std=c++17",
     "-O1",
@@ -93,8 +95,9 @@ type Place = Arc<OnceLock<Result<Arc<Library>, String>>>;
 /// The library of a function's text, compiled if it was not before.
 pub(crate) fn library(function: &Function) -> Result<Arc<Library>, String> {
     static LOADED: Mutex<Option<HashMap<u64, Place>>> = Mutex::new(None);
-    let tensor = if function.sources.iter().any(|s| s.name == TENSOR_SOURCE) { TENSOR } else { "" };
-    let text = [EMULATOR, tensor, &emulated_text(function)].concat();
+    let uses = |name: &str| function.sources.iter().any(|source| source.name == name);
+    let special: String = SPECIAL.iter().filter(|(name, _)| uses(name)).map(|(_, text)| *text).collect();
+    let text = [EMULATOR, &special, &emulated_text(function)].concat();
     let mut hasher = DefaultHasher::new();
     (&text, OPTIONS, compiler()).hash(&mut hasher);
     let key = hasher.finish();

@@ -8,6 +8,7 @@
 mod common;
 
 use akunu_emulated::{EmulatedDevice, skipped};
+use akunu_kernels::launches;
 use akunu_plan::reference::ReferenceDevice;
 use akunu_plan::verify::compare;
 use akunu_plan::{Access, DType, Kernel, KvType, MatmulForm, NormOut};
@@ -85,6 +86,31 @@ fn matrices_of_many_rows_are_near_the_reference_on_tensor_cores() {
         count += 1;
     }
     assert!(count > 100);
+}
+
+/// Whether it is a product of one row, which may stream.
+fn is_of_one_row(case: &Case) -> bool {
+    let product =
+        matches!(case.kernel, Kernel::Matmul { .. } | Kernel::Qkv { .. } | Kernel::GluMatmul { .. });
+    product && case.table.rows == 1
+}
+
+#[test]
+fn products_of_one_row_are_near_the_reference_where_weights_stream() {
+    if skipped() {
+        return;
+    }
+    let cases = specs::matrices().into_iter().chain(specs::long_rows()).map(|spec| (spec.whole(), spec));
+    let mut streamed = 0;
+    for (case, spec) in cases.filter(|(case, _)| is_of_one_row(case)) {
+        let device = || EmulatedDevice::new().unwrap().with_bulk_copies();
+        let launches = launches(&case.table.commands[0], &case.table, device().chip()).unwrap();
+        if launches[0].function.entry == "gemv_stream" {
+            check_on(device, &spec.name, &case);
+            streamed += 1;
+        }
+    }
+    assert!(streamed > 100, "{streamed}");
 }
 
 #[test]

@@ -28,8 +28,8 @@ struct Codes {
     u32 high[HIGH_WORDS + 1];
 };
 
-// `blocks`: of the whole matrix.
-INLINE Codes load_codes(const DEVICE u8* planes, u64 blocks, u64 block) {
+// `high` is not read where there is nothing above.
+INLINE Codes load_codes(const DEVICE u8* planes, const DEVICE u8* high, u64 block) {
     Codes codes;
 #if BITS == 8
     const u32x4 a = weights16(planes + block * 32), b = weights16(planes + block * 32 + 16);
@@ -41,9 +41,6 @@ INLINE Codes load_codes(const DEVICE u8* planes, u64 blocks, u64 block) {
 #else
     const u32x2 a = weights8(planes + block * 8);
     codes.low[0] = a.x; codes.low[1] = a.y;
-#endif
-#if HIGH_WORDS > 0
-    const DEVICE u8* high = planes + blocks * (LOW_WORDS * 4);
 #endif
 #if HIGH_WORDS == 2
     const u32x2 h = weights8(high + block * 8);

@@ -84,6 +84,14 @@ INLINE f32 f16_to_f32(u16 v) { f32 r; asm("cvt.f32.f16 %0, %1;" : "=f"(r) : "h"(
 INLINE u16 f32_to_f16(f32 v) { u16 r; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(r) : "f"(v)); return r; }
 INLINE i32 round_even(f32 v) { return __float2int_rn(v); }
 INLINE f32 fused(f32 a, f32 b, f32 c) { return __fmaf_rn(a, b, c); }
+#if defined(STREAMED)
+// They are in threadgroup memory by then.
+INLINE u32x4 weights16(const u8* p) { return *(const u32x4*)p; }
+INLINE u32x2 weights8(const u8* p) { return *(const u32x2*)p; }
+INLINE u32 weights4(const u8* p) { return *(const u32*)p; }
+INLINE u32 weights2(const u8* p) { return *(const u16*)p; }
+INLINE u32 weights1(const u8* p) { return *p; }
+#else
 // Weights pass by the first-level cache, which is for activations.
 INLINE u32x4 weights16(const u8* p) {
     u32x4 v;
@@ -99,6 +107,7 @@ INLINE u32x2 weights8(const u8* p) {
 INLINE u32 weights4(const u8* p) { u32 v; asm("ld.global.nc.u32 %0, [%1];" : "=r"(v) : "l"(p)); return v; }
 INLINE u32 weights2(const u8* p) { u16 v; asm("ld.global.nc.u16 %0, [%1];" : "=h"(v) : "l"(p)); return v; }
 INLINE u32 weights1(const u8* p) { u32 v; asm("ld.global.nc.u8 %0, [%1];" : "=r"(v) : "l"(p)); return v; }
+#endif
 INLINE u32x4 read16(const u8* p) { return *(const u32x4*)p; }
 INLINE u32x2 read8(const u8* p) { return *(const u32x2*)p; }
 #endif // Otherwise the emulator's header, which stands before, says all this.

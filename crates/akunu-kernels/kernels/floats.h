@@ -25,8 +25,17 @@ struct Input {
     f32 values[BLOCK];
 };
 
-INLINE Raw load_raw(Matrix m, u32 row, u32 block) {
-    const DEVICE u8* from = m.weight + ((u64)row * INPUTS + (u64)block * BLOCK) * WEIGHT_BYTES;
+struct Planes {
+    const DEVICE u8* at[1];
+};
+
+INLINE Planes planes_of(Matrix m) {
+    const Planes planes = {{m.weight}};
+    return planes;
+}
+
+INLINE Raw load_block(Planes planes, u64 b) {
+    const DEVICE u8* from = planes.at[0] + b * (BLOCK * WEIGHT_BYTES);
     Raw raw;
 #if BLOCK == 1
     raw.words[0] = WEIGHT_TYPE == 0 ? weights4(from) : weights2(from);
@@ -36,6 +45,8 @@ INLINE Raw load_raw(Matrix m, u32 row, u32 block) {
 #endif
     return raw;
 }
+
+INLINE Raw load_raw(Matrix m, u32 row, u32 block) { return load_block(planes_of(m), (u64)row * BLOCKS + block); }
 
 INLINE Block decode(Raw raw) {
     Block block;

@@ -62,7 +62,23 @@ struct Input {
     i32 sum[HALVES];
 };
 
-#define PLANES_END(m) ((m).weight + (m).blocks * ((LOW_WORDS + HIGH_WORDS) * 4))
+// Where each plane begins: quants, what is above them, scales; of a whole matrix, or of some rows' pieces laid elsewhere.
+struct Planes {
+    const DEVICE u8* at[PLANES];
+};
+
+#define AT_SCALES (1 + (HIGH_WORDS > 0))
+
+INLINE Planes planes_of(Matrix m) {
+    Planes planes;
+    planes.at[0] = m.weight;
+    UNROLL for (u32 i = 1; i < PLANES; i++) planes.at[i] = planes.at[i - 1] + m.blocks * plane_bytes(i - 1) / 8;
+#if SCALES == SCALES_AFFINE
+    planes.at[AT_SCALES] = m.scales;
+    planes.at[AT_SCALES + 1] = m.offsets;
+#endif
+    return planes;
+}
 
 #if SCALES == SCALES_AFFINE
 INLINE u32 raw_affine(const DEVICE u8* scales, u64 group) {
@@ -74,42 +90,40 @@ INLINE f32 affine(u32 raw) {
 }
 #endif
 
-// Block `block` of row `row`.
-INLINE Raw load_raw(Matrix m, u32 row, u32 block) {
-    const u64 b = (u64)row * BLOCKS + block;
+// Block `b`, counted from where the planes begin.
+INLINE Raw load_block(Planes planes, u64 b) {
     Raw raw;
-    raw.codes = load_codes(m.weight, m.blocks, b);
+    raw.codes = load_codes(planes.at[0], planes.at[AT_SCALES - 1], b);
     raw.more = 0;
-    const DEVICE u8* end = PLANES_END(m);
+    const DEVICE u8* const scales = planes.at[AT_SCALES];
 #if SCALES == SCALES_F16
-    raw.scale = weights2(end + b * 2);
+    raw.scale = weights2(scales + b * 2);
 #elif SCALES == SCALES_F16_PAIR
-    raw.scale = weights4(end + b * 4);
+    raw.scale = weights4(scales + b * 4);
 #elif SCALES == SCALES_EXPONENT
-    raw.scale = weights1(end + b);
+    raw.scale = weights1(scales + b);
 #elif SCALES == SCALES_Q2_K
-    raw.scale = weights4(end + b / 8 * 4);
-    raw.more = weights2(end + m.blocks / 2 + b * 2);
-#elif SCALES == SCALES_Q3_K
-    raw.scale = weights2(end + b / 8 * 2);
-    raw.more = weights1(end + m.blocks / 4 + b) | (weights1(end + m.blocks / 4 * 5 + b / 2) >> (b % 2 * 4) & 15) << 8;
-#elif SCALES == SCALES_K
-    raw.scale = weights4(end + b / 8 * 4);
-    raw.more = weights1(end + m.blocks / 2 + b) | (weights1(end + m.blocks / 2 * 3 + b / 2) >> (b % 2 * 4) & 15) << 8;
+    raw.scale = weights4(scales + b / 8 * 4);
+    raw.more = weights2(planes.at[AT_SCALES + 1] + b * 2);
+#elif SCALES == SCALES_Q3_K || SCALES == SCALES_K
+    raw.scale = SCALES == SCALES_K ? weights4(scales + b / 8 * 4) : weights2(scales + b / 8 * 2);
+    raw.more = weights1(planes.at[AT_SCALES + 1] + b);
+    raw.more |= (weights1(planes.at[AT_SCALES + 2] + b / 2) >> (b % 2 * 4) & 15) << 8;
 #elif SCALES == SCALES_Q6_K
-    raw.more = weights2(end + b * 2);
-    raw.scale = weights2(end + m.blocks * 2 + b / 8 * 2);
+    raw.more = weights2(scales + b * 2);
+    raw.scale = weights2(planes.at[AT_SCALES + 1] + b / 8 * 2);
 #elif SCALES == SCALES_IQ4_XS
-    raw.scale = weights2(end + b / 8 * 2);
-    raw.more = (weights1(end + m.blocks / 4 + b / 2) >> (b % 2 * 4) & 15)
-        | (weights1(end + m.blocks / 4 * 3 + b / 4) >> (b % 4 * 2) & 3) << 4;
+    raw.scale = weights2(scales + b / 8 * 2);
+    raw.more = weights1(planes.at[AT_SCALES + 1] + b / 2) >> (b % 2 * 4) & 15;
+    raw.more |= (weights1(planes.at[AT_SCALES + 2] + b / 4) >> (b % 4 * 2) & 3) << 4;
 #elif SCALES == SCALES_AFFINE
-    const u64 group = (u64)row * (INPUTS / GROUP) + block / (GROUP / 32);
-    raw.scale = raw_affine(m.scales, group);
-    raw.more = raw_affine(m.offsets, group);
+    raw.scale = raw_affine(scales, b / (GROUP / 32));
+    raw.more = raw_affine(planes.at[AT_SCALES + 1], b / (GROUP / 32));
 #endif
     return raw;
 }
+
+INLINE Raw load_raw(Matrix m, u32 row, u32 block) { return load_block(planes_of(m), (u64)row * BLOCKS + block); }
 
 // Entries of a table of 16 int8, for the eight nibbles of a word: bytes 0 … 3 of `low` for the low nibbles, of `high` for the high.
 INLINE void look_up(u32 word, u32 t0, u32 t1, u32 t2, u32 t3, THREAD_PTR u32* low, THREAD_PTR u32* high) {

@@ -41,7 +41,7 @@ struct Quants {
 /// A weight type's part of a function: sources, and what they branch on.
 #[derive(Clone, Debug)]
 pub(crate) struct TypeSources {
-    pub sources: [&'static Source; 2],
+    pub sources: Vec<&'static Source>,
     pub variant: Vec<Define>,
     pub constants: Vec<Define>,
     /// Elements of a block.
@@ -50,12 +50,22 @@ pub(crate) struct TypeSources {
     pub raw_words: u32,
     pub block_words: u32,
     pub input_words: u32,
+    /// Bytes of eight blocks in each plane, in order.
+    pub planes: Vec<u32>,
 }
 
+/// As `planes.h` takes them.
+const PLANE_NAMES: [&str; 5] = ["PLANE_0", "PLANE_1", "PLANE_2", "PLANE_3", "PLANE_4"];
+
+fn plane_defines(planes: &[u32]) -> impl Iterator<Item = Define> + '_ {
+    let bytes = planes.iter().copied().chain(std::iter::repeat(0));
+    std::iter::once(("PLANES", planes.len() as u32)).chain(PLANE_NAMES.into_iter().zip(bytes))
+}
+
+static PLANES: Source = source!("planes.h");
 static CODES: Source = source!("codes.h");
 static QUANTS: Source = source!("quants.h");
 static FLOATS: Source = source!("floats.h");
-static NOTHING: Source = Source { name: "nothing", text: "" };
 
 fn quants(dtype: DType) -> Option<Quants> {
     use Meaning::{Less, Table};
@@ -94,14 +104,18 @@ fn floats(dtype: DType, cols: u32, wide: bool) -> TypeSources {
         _ => (2, 8),
     };
     let block = if wide && cols.is_multiple_of(most) { most } else { 1 };
+    let planes = vec![8 * block * if number == 0 { 4 } else { 2 }];
+    let mut variant = vec![("WEIGHT_TYPE", number), ("BLOCK", block)];
+    variant.extend(plane_defines(&planes));
     TypeSources {
-        sources: [&NOTHING, &FLOATS],
-        variant: vec![("WEIGHT_TYPE", number), ("BLOCK", block)],
+        sources: vec![&PLANES, &FLOATS],
+        variant,
         constants: Vec::new(),
         block,
         raw_words: if block == 1 { 1 } else { 4 },
         block_words: block,
         input_words: block,
+        planes,
     }
 }
 
@@ -117,20 +131,52 @@ fn quantised(dtype: DType, quants: Quants) -> TypeSources {
         _ => Vec::new(),
     };
     let halves = if matches!(quants.scales, Scales::Q2K | Scales::Q3K | Scales::Q6K) { 2 } else { 1 };
+    let planes = planes(dtype, quants);
+    let mut variant = vec![
+        ("BITS", quants.bits),
+        ("ZERO", zero),
+        ("TABLE_OF", table),
+        ("SCALES", quants.scales as u32),
+    ];
+    variant.extend(plane_defines(&planes));
     TypeSources {
-        sources: [&CODES, &QUANTS],
-        variant: vec![
-            ("BITS", quants.bits),
-            ("ZERO", zero),
-            ("TABLE_OF", table),
-            ("SCALES", quants.scales as u32),
-        ],
+        sources: vec![&PLANES, &CODES, &QUANTS],
+        variant,
         constants,
         block: 32,
         raw_words: quants.bits + 2,
         block_words: 8 + 2 * halves,
         input_words: 9 + halves,
+        planes,
     }
+}
+
+/// Bytes of eight blocks in each plane, as `codes.h` and `quants.h` lay them out.
+fn planes(dtype: DType, quants: Quants) -> Vec<u32> {
+    let codes: &[u32] = match quants.bits {
+        2 => &[64],
+        3 => &[64, 32],
+        4 => &[128],
+        5 => &[128, 32],
+        6 => &[128, 64],
+        _ => &[256],
+    };
+    let affine = match dtype {
+        DType::Affine(affine) => 256 / affine.group() as u32 * affine.scales().bytes() as u32,
+        _ => 0,
+    };
+    let scales: &[u32] = match quants.scales {
+        Scales::F16 => &[16],
+        Scales::F16Pair => &[32],
+        Scales::Exponent => &[8],
+        Scales::Q2K => &[4, 16],
+        Scales::Q3K => &[2, 8, 4],
+        Scales::K => &[4, 8, 4],
+        Scales::Q6K => &[16, 2],
+        Scales::Iq4Xs => &[2, 4, 2],
+        Scales::Affine => &[affine; 2],
+    };
+    [codes, scales].concat()
 }
 
 /// What `repack.h` has to know of a type beyond its quants; `None`: its bytes stay where they are.

@@ -63,7 +63,7 @@ pub fn repack(weight: &Weight) -> Option<Launch> {
     let function = Function {
         name: format!("repack_{}_{}x{}", weight.dtype.name().to_ascii_lowercase(), weight.cols, weight.rows),
         entry: "repack",
-        sources: vec![of.sources[0], of.sources[1], &REPACK],
+        sources: of.sources.into_iter().chain([&REPACK]).collect(),
         variant,
         constants: of.constants.into_iter().chain(constants).collect(),
         arguments: vec!["file", "planes"],

@@ -132,6 +132,21 @@ pub fn matrices() -> Vec<Spec> {
     specs
 }
 
+/// Products of one row with more inputs than registers hold, and more outputs than a chip's groups have at once.
+pub fn long_rows() -> Vec<Spec> {
+    let mut specs = vec![];
+    for dtype in dtypes() {
+        for (i, shape) in [(8192, 72), (4096, 128), (14336, 32), (2048, 1000)].into_iter().enumerate() {
+            specs.push(matmul(dtype, 1, shape, i == 0, i == 1));
+        }
+        for (inputs, out) in [(2048, NormOut::F32), (4096, NormOut::Q8), (11008, NormOut::Both)] {
+            specs.push(glu_matmul(dtype, 1, inputs, 352, Activation::Silu, out));
+        }
+        specs.push(qkv(dtype, 1, 1024, true));
+    }
+    specs
+}
+
 /// Products of many rows and outputs, for kernels that cut both into large tiles.
 pub fn large_matrices() -> Vec<Spec> {
     let mut specs = vec![];

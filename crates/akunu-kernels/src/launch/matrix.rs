@@ -10,6 +10,7 @@ use crate::{Launch, MissingKernel, Source};
 use super::rows::activation_number;
 use super::{LaunchBuilder, Shape};
 
+mod stream;
 mod tensor;
 
 static ACTIVATION: Source = source!("activation.h");
@@ -36,6 +37,8 @@ struct Product {
     rows: RowSet,
     out: NormOut,
     constants: Vec<(&'static str, u32)>,
+    /// Outputs of each matrix.
+    splits: Vec<u32>,
 }
 
 impl Product {
@@ -57,7 +60,7 @@ impl Shape<'_> {
     pub(super) fn embed(&self, weight: DType) -> Launch {
         let p: EmbedParams = self.command.params();
         let of = type_sources(weight, p.cols, false);
-        let sources = vec![of.sources[0], of.sources[1], &EMBED];
+        let sources = of.sources.iter().copied().chain([&EMBED]).collect();
         let threads = p.cols.next_multiple_of(32).min(256);
         self.launch("embed", sources, &format!("_{}", p.cols))
             .of_type(of)
@@ -75,7 +78,7 @@ impl Shape<'_> {
         let constants =
             vec![("OUT_STRIDE", p.out_stride), ("BIAS", u32::from(bias)), ("RESIDUAL", u32::from(residual))];
         let (kind, out, inputs, outputs) = (Kind::Alone, NormOut::F32, p.inputs, p.outputs);
-        self.product(q8, Product { kind, weight, form, inputs, outputs, rows, out, constants })
+        self.product(q8, Product { kind, weight, form, inputs, outputs, rows, out, constants, splits: vec![outputs] })
     }
 
     pub(super) fn qkv(
@@ -95,7 +98,8 @@ impl Shape<'_> {
             ("V_OUTPUTS", p.v),
         ];
         let (kind, out, rows, inputs) = (Kind::Qkv, NormOut::F32, RowSet::All, p.inputs);
-        self.product(q8, Product { kind, weight, form, inputs, outputs, rows, out, constants })
+        let splits = vec![p.q, p.k, p.v];
+        self.product(q8, Product { kind, weight, form, inputs, outputs, rows, out, constants, splits })
     }
 
     pub(super) fn glu_matmul(
@@ -107,7 +111,7 @@ impl Shape<'_> {
         let p: GluMatmulParams = self.command.params();
         let constants = vec![("OUT_STRIDE", p.outputs), ("ACTIVATION", activation_number(activation))];
         let (kind, rows, inputs, outputs) = (Kind::Glu, RowSet::All, p.inputs, p.outputs);
-        self.product(q8, Product { kind, weight, form, inputs, outputs, rows, out, constants })
+        self.product(q8, Product { kind, weight, form, inputs, outputs, rows, out, constants, splits: vec![outputs] })
     }
 
     fn product(&self, q8: bool, product: Product) -> Result<Launch, MissingKernel> {
@@ -118,7 +122,9 @@ impl Shape<'_> {
         Ok(match product.form {
             MatmulForm::Gemm => self.gemm_tensor(&product, rows).unwrap_or_else(|| self.gemm(&product, rows)),
             // A table of more rows may still ask for the logits of few, and the other way round.
-            MatmulForm::Gemv | MatmulForm::Small => self.gemv(product, rows),
+            MatmulForm::Gemv | MatmulForm::Small => {
+                self.gemv_stream(&product, rows).unwrap_or_else(|| self.gemv(&product, rows))
+            }
         })
     }
 
@@ -129,7 +135,7 @@ impl Shape<'_> {
         product: &Product,
         of: TypeSources,
     ) -> LaunchBuilder {
-        let mut sources = vec![of.sources[0], of.sources[1]];
+        let mut sources = of.sources.clone();
         if product.kind == Kind::Glu {
             sources.push(&ACTIVATION);
         }
@@ -146,7 +152,7 @@ impl Shape<'_> {
         builder
     }
 
-    fn gemv(&self, product: Product, rows: u32) -> Launch {
+    fn gemv(&self, product: &Product, rows: u32) -> Launch {
         let tile = rows.next_power_of_two().min(16);
         let streams = product.streams();
         // Enough SIMD groups for the whole chip come first; then, several outputs share what is read of the input.
@@ -168,7 +174,7 @@ impl Shape<'_> {
         let room = if tile == 1 && !product.out.q8() { 48 } else { 24 };
         let depth = (room / (outs * streams * of.raw_words)).clamp(1, 4);
         let shared = if product.out.q8() { tile * width * 4 } else { 0 };
-        self.product_launch("gemv", &[&GEMV], &product, of)
+        self.product_launch("gemv", &[&GEMV], product, of)
             .variant([("TILE", tile), ("OUTS", outs), ("DEPTH", 1 << depth.ilog2())])
             .shared(shared)
             .over([product.outputs.div_ceil(width), rows.div_ceil(tile), 1], simds * 32)
