@@ -33,7 +33,7 @@ pub struct CudaOptions {
     pub linked: bool,
     /// Commands run one by one, each waited for, so that an error names the one that failed.
     pub checked: bool,
-    /// Kernels that only some chips have, too: with tensor cores, with bulk copies.
+    /// Kernels that only some chips have, too: with tensor cores, with copies that go on by themselves.
     pub special: bool,
 }
 
@@ -147,7 +147,7 @@ impl CudaDevice {
                 units: card.processors,
                 shared_bytes: card.shared_bytes,
                 tensor_cores: options.special && card.compute >= (8, 0),
-                bulk_copies: options.special && card.compute >= (9, 0),
+                copies: options.special && card.compute >= (8, 0),
             },
             linked: options.linked && context.links_launches()?,
             checked: options.checked,

@@ -2,19 +2,10 @@
 
 namespace emulated {
 
-// Words that a lane brings to a meeting, and copies that it may have under way.
-enum { WORDS = 6, MOST_COPIES = 64 };
+// Words that a lane brings to a meeting.
+enum { WORDS = 6 };
 
 static u32 brought[MOST_THREADS / LANES][2][LANES][WORDS];
-
-struct Copy {
-    u8* to;
-    const u8* from;
-    u32 bytes;
-};
-
-static Copy copies[MOST_THREADS][MOST_COPIES];
-static u32 copy_counts[MOST_THREADS];
 
 // What each lane of the SIMD group brought.
 typedef const u32 (*Brought)[WORDS];
@@ -24,22 +15,6 @@ static Brought meet(const u32* words, u32 count, int line) {
     memcpy(all[thread % LANES], words, count * 4);
     exchange(0, 0, line);
     return all;
-}
-
-// Nothing arrives before the thread waits for it.
-static void copy(void* to, const u8* from, u32 bytes, bool there, int line) {
-    if ((uintptr_t)to % bytes != 0 || (uintptr_t)from % bytes != 0) fail("a copy from or to an address that is not aligned", line);
-    else if (copy_counts[thread] == MOST_COPIES) fail("more copies than the emulator remembers", line);
-    else copies[thread][copy_counts[thread]++] = {(u8*)to, there ? from : nullptr, bytes};
-}
-
-static void copies_done() {
-    for (u32 i = 0; i < copy_counts[thread]; i++) {
-        const Copy copy = copies[thread][i];
-        if (copy.from) memcpy(copy.to, copy.from, copy.bytes);
-        else memset(copy.to, 0, copy.bytes);
-    }
-    copy_counts[thread] = 0;
 }
 
 struct Quad { u32 v[4]; };
@@ -156,11 +131,7 @@ static Floats multiply_tf32(Quad a, u32 b0, u32 b1, Floats sums, int line) {
 }  // namespace emulated
 
 typedef emulated::Quad Quad;
-#define copy16(to, from, there) emulated::copy(to, from, 16, there, __LINE__)
-#define copy8(to, from, there) emulated::copy(to, from, 8, there, __LINE__)
-#define copy4(to, from, there) emulated::copy(to, from, 4, there, __LINE__)
 #define EXP2 exp2f
-#define COPIES_DONE() emulated::copies_done()
 #define load_lines(line) emulated::load_lines(line, __LINE__)
 typedef emulated::Floats Floats;
 #define load_lines_aside(line) emulated::load_lines_aside(line, __LINE__)

@@ -18,7 +18,7 @@ use crate::memory::Memory;
 const NAME: &str = "emulated";
 
 /// Few units, so that small contexts are split as long ones are on a large chip.
-const CHIP: Chip = Chip { units: 4, shared_bytes: 48 << 10, tensor_cores: false, bulk_copies: false };
+const CHIP: Chip = Chip { units: 4, shared_bytes: 48 << 10, tensor_cores: false, copies: false };
 
 #[derive(Debug)]
 struct Buffer {
@@ -95,9 +95,9 @@ impl EmulatedDevice {
         self
     }
 
-    /// With kernels that copy in bulk, and as much threadgroup memory as chips have that do.
-    pub fn with_bulk_copies(mut self) -> EmulatedDevice {
-        self.chip.bulk_copies = true;
+    /// With kernels whose copies go on by themselves, and as much threadgroup memory as chips have that do so.
+    pub fn with_copies(mut self) -> EmulatedDevice {
+        self.chip.copies = true;
         self.chip.shared_bytes = 200 << 10;
         self
     }

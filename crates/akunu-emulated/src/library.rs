@@ -17,8 +17,8 @@ use crate::memory::Memory;
 const EMULATOR: &str = include_str!("../emulator/emulator.h");
 /// For functions that use the words of the source of that name.
 const SPECIAL: [(&str, &str); 2] = [
+    ("cuda/copies.h", include_str!("../emulator/copies.h")),
     ("cuda/tensor.h", include_str!("../emulator/tensor.h")),
-    ("cuda/bulk.h", include_str!("../emulator/bulk.h")),
 ];
 const OPTIONS: [&str; 9] = [
     "-std=c++17",

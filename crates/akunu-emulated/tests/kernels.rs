@@ -103,7 +103,7 @@ fn products_of_one_row_are_near_the_reference_where_weights_stream() {
     let cases = specs::matrices().into_iter().chain(specs::long_rows()).map(|spec| (spec.whole(), spec));
     let mut streamed = 0;
     for (case, spec) in cases.filter(|(case, _)| is_of_one_row(case)) {
-        let device = || EmulatedDevice::new().unwrap().with_bulk_copies();
+        let device = || EmulatedDevice::new().unwrap().with_copies();
         let launches = launches(&case.table.commands[0], &case.table, device().chip()).unwrap();
         if launches[0].function.entry == "gemv_stream" {
             check_on(device, &spec.name, &case);

@@ -17,8 +17,8 @@ pub struct Chip {
     pub shared_bytes: u32,
     /// Whether kernels for tensor cores run: CUDA from compute capability 8.0 on.
     pub tensor_cores: bool,
-    /// Whether kernels with bulk copies run, and have much threadgroup memory: CUDA from compute capability 9.0 on.
-    pub bulk_copies: bool,
+    /// Whether a thread's copies to threadgroup memory go on by themselves: CUDA from compute capability 8.0 on.
+    pub copies: bool,
 }
 
 /// Bytes of scratch memory that every function may use. A device allocates and zeroes it once: some of it are counters, which

@@ -1,5 +1,5 @@
-// One row: weights come through threadgroup memory by bulk copies. Each SIMD group has SLOTS places there of its own, which fill before
-// the input is there and while the kernel before this one still runs; as soon as it has read one, the next piece is on its way to it.
+// One row: weights come through threadgroup memory. Each SIMD group has SLOTS places there of its own, which fill before the input is
+// there and while the kernel before this one still runs; as soon as it has read one, the next piece is on its way to it.
 //
 // A group has UNIT neighbouring outputs, then those GROUPS · UNIT further on. PARTS SIMD groups have a part of the inputs each, which stay in
 // registers; sums meet in threadgroup memory. A piece is LINES neighbouring outputs' part of one stream.
@@ -14,9 +14,8 @@
 // Bytes of a piece in a plane of its place, which begin up to 15 bytes after the place does.
 #define PLANE_SLOT(i) ((LINES * PART_BLOCKS * plane_bytes(i) / 8 + 15) / 16 * 16 + (ALIGNED ? 0 : 16))
 
-#define AT_SUMS (SIMDS * SLOTS * 8)
 #define UNIT_SUMS (UNIT * STREAMS * PARTS)
-#define AT_SLOTS ((AT_SUMS + 2 * UNIT_SUMS * 4 + 127) / 128 * 128)
+#define AT_SLOTS ((2 * UNIT_SUMS * 4 + 127) / 128 * 128)
 
 struct Piece {
     u32 output, stream;
@@ -46,20 +45,20 @@ INLINE Planes source_of(Bindings in, Piece piece, Place at) {
 
 INLINE u32 beside(const DEVICE u8* p) { return ALIGNED ? 0 : (u32)((u64)p % 16); }
 
-// Sends piece `i` on its way. One lane.
-INLINE void fetch(Bindings in, u32 i, THREADGROUP u8* slot, THREADGROUP u64* arrival, Place at) {
-    const Planes planes = source_of(in, piece_of(i, at), at);
-    const u32 blocks = LINES * part_blocks(at);
-    u32 bytes[PLANES], all = 0;
-    UNROLL for (u32 k = 0; k < PLANES; k++) {
-        bytes[k] = (beside(planes.at[k]) + blocks * plane_bytes(k) / 8 + 15) / 16 * 16;
-        all += bytes[k];
+// Sends piece `i`, if there is one, on its way.
+INLINE void fetch(Bindings in, u32 i, u32 all, THREADGROUP u8* slot, Place at) {
+    const Piece piece = piece_of(i, at);
+    if (i < all && piece.output < OUTPUTS) {
+        const Planes planes = source_of(in, piece, at);
+        const u32 blocks = LINES * part_blocks(at);
+        UNROLL for (u32 k = 0; k < PLANES; k++) {
+            const u32 bytes = beside(planes.at[k]) + blocks * plane_bytes(k) / 8;
+            const DEVICE u8* from = planes.at[k] - beside(planes.at[k]);
+            for (u32 c = LANE * 16; c < bytes; c += 32 * 16) copy16(slot + c, from + c, true);
+            slot += PLANE_SLOT(k);
+        }
     }
-    expect_bytes(arrival, all);
-    UNROLL for (u32 k = 0; k < PLANES; k++) {
-        bulk_copy(slot, planes.at[k] - beside(planes.at[k]), bytes[k], arrival);
-        slot += PLANE_SLOT(k);
-    }
+    COPY_GROUP();
 }
 
 // The piece as it lies in its place.
@@ -94,15 +93,8 @@ BODY(gemv_stream) {
         return;
     }
     const u32 units = (UNITS - at.group_x + GROUPS - 1) / GROUPS, all = units * PIECES;
-    TG_ARRAY(u64, all_arrivals, 0);
-    THREADGROUP u64* const arrivals = all_arrivals + SIMD * SLOTS;
     THREADGROUP u8* const slots = at.shared + AT_SLOTS + SIMD * (SLOTS * SLOT_BYTES);
-    if (LANE == 0) {
-        UNROLL for (u32 i = 0; i < SLOTS; i++) new_arrival(arrivals + i);
-        ARRIVALS_READY();
-        for (u32 i = 0; i < SLOTS && i < all && piece_of(i, at).output < OUTPUTS; i++) fetch(in, i, slots + i * SLOT_BYTES, arrivals + i, at);
-    }
-    SIMD_SYNC();
+    UNROLL for (u32 i = 0; i < SLOTS; i++) fetch(in, i, all, slots + i * SLOT_BYTES, at);
     WAIT_FOR_INPUT();
     LAUNCH_NEXT();
 
@@ -112,10 +104,10 @@ BODY(gemv_stream) {
         const u32 b = 32 * d + LANE;
         inputs.v[d] = load_input(in.x, 0, SIMD % PARTS * PART_BLOCKS + (b < blocks ? b : 0));
     }
-    u32 slot = 0, turn = 0;
+    THREADGROUP u8* slot = slots;
     for (u32 unit = 0; unit < units; unit++) {
         const u32 first = (at.group_x + unit * GROUPS) * UNIT;
-        TG_ARRAY(f32, both, AT_SUMS);
+        TG_ARRAY(f32, both, 0);
         THREADGROUP f32* const sums = both + unit % 2 * UNIT_SUMS;
         // SIMD groups take turns to finish a unit.
         const bool mine = unit % SIMDS == SIMD;
@@ -124,8 +116,9 @@ BODY(gemv_stream) {
             const u32 i = unit * PIECES + within;
             const Piece piece = piece_of(i, at);
             if (piece.output >= OUTPUTS) break;
-            await_arrival(arrivals + slot, turn);
-            const Planes planes = arrived(in, piece, slots + slot * SLOT_BYTES, at);
+            COPIES_DONE_BUT(SLOTS - 1);
+            SIMD_SYNC();
+            const Planes planes = arrived(in, piece, slot, at);
             f32 sum[LINES];
             UNROLL for (u32 line = 0; line < LINES; line++) {
                 sum[line] = 0;
@@ -135,10 +128,8 @@ BODY(gemv_stream) {
                 }
             }
             SIMD_SYNC();
-            if (LANE == 0 && i + SLOTS < all && piece_of(i + SLOTS, at).output < OUTPUTS)
-                fetch(in, i + SLOTS, slots + slot * SLOT_BYTES, arrivals + slot, at);
-            slot = slot + 1 < SLOTS ? slot + 1 : 0;
-            turn ^= slot == 0;
+            fetch(in, i + SLOTS, all, slot, at);
+            slot = slot + SLOT_BYTES < slots + SLOTS * SLOT_BYTES ? slot + SLOT_BYTES : slots;
             UNROLL for (u32 line = 0; line < LINES; line++) {
                 const f32 whole = SIMD_SUM(sum[line]);
                 if (LANE == 0) sums[(piece.stream * PARTS + SIMD % PARTS) * UNIT + piece.output - first + line] = whole;

@@ -1,23 +1,10 @@
-// Words for tensor cores and for copies that go on while a thread does other things: compute capability 8.0 or more. The emulator has
-// its own.
+// Words for tensor cores: compute capability 8.0 or more. The emulator has its own.
 
 #if defined(__CUDACC__)
 struct Quad {
     u32 v[4];
 };
 
-INLINE u32 shared_address(const THREADGROUP void* p) { return (u32)__cvta_generic_to_shared(p); }
-
-// Copies of 16, 8 or 4 bytes to threadgroup memory, zeros where `there` is false; done for the thread after COPIES_DONE.
-INLINE void copy16(THREADGROUP void* to, const DEVICE u8* from, bool there) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(there ? 16 : 0) : "memory");
-}
-INLINE void copy8(THREADGROUP void* to, const DEVICE u8* from, bool there) {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(shared_address(to)), "l"(from), "r"(there ? 8 : 0) : "memory");
-}
-INLINE void copy4(THREADGROUP void* to, const DEVICE u8* from, bool there) {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_address(to)), "l"(from), "r"(there ? 4 : 0) : "memory");
-}
 INLINE f32 exp2_of(f32 v) {
     f32 r;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(v));
@@ -25,7 +12,6 @@ INLINE f32 exp2_of(f32 v) {
 }
 // Two to a power.
 #define EXP2 exp2_of
-#define COPIES_DONE() asm volatile("cp.async.wait_all;" ::: "memory")
 
 struct Floats {
     f32 v[4];

@@ -8,6 +8,7 @@ use crate::{Launch, Source};
 
 use super::{KV, Shape, kv_number};
 
+static COPIES: Source = source!("cuda/copies.h");
 static TENSOR: Source = source!("cuda/tensor.h");
 static ATTENTION_MMA: Source = source!("cuda/attention_mma.h");
 
@@ -42,7 +43,7 @@ impl Shape<'_> {
         let turn = 2 * span * (dim * 2 + 16);
         let suffix = format!("_{}_{}x{dim}_{}_mma", p.heads, p.kv_heads, self.rows);
         Some(
-            self.launch("attention_mma", vec![&KV, &TENSOR, &ATTENTION_MMA], &suffix)
+            self.launch("attention_mma", vec![&KV, &COPIES, &TENSOR, &ATTENTION_MMA], &suffix)
                 .variant([("KV_TYPE", kv_number(kv)), ("HEAD_DIM", dim), ("SPAN", span)])
                 .constants([("HEADS", p.heads), ("KV_HEADS", p.kv_heads), ("CAPACITY", p.capacity)])
                 .constants([("GROUP", group), ("HEADS_HERE", heads_here), ("TILES", tiles)])

@@ -6,7 +6,7 @@ use crate::{Launch, Source};
 
 use super::{Product, Shape};
 
-static BULK: Source = source!("cuda/bulk.h");
+static COPIES: Source = source!("cuda/copies.h");
 static GEMV_STREAM: Source = source!("cuda/gemv_stream.h");
 
 /// SIMD groups of a group.
@@ -47,7 +47,7 @@ impl Shape<'_> {
     /// `None`: not for this chip or shape.
     pub(super) fn gemv_stream(&self, product: &Product, rows: u32) -> Option<Launch> {
         let of = type_sources(product.weight, product.inputs, true);
-        if !self.chip.bulk_copies || rows != 1 || of.block == 1 {
+        if !self.chip.copies || rows != 1 || of.block == 1 {
             return None;
         }
         let blocks = product.inputs / of.block;
@@ -80,13 +80,13 @@ impl Shape<'_> {
             of.planes.iter().map(|bytes| (lines * parts.blocks * bytes / 8).next_multiple_of(16) + slack).sum();
         let slots = (RING_BYTES / (SIMDS * slot)).min(MOST_SLOTS);
         let sums = 2 * unit * product.streams() * parts.count * 4;
-        let shared = (SIMDS * slots * 8 + sums).next_multiple_of(128) + SIMDS * slots * slot;
+        let shared = sums.next_multiple_of(128) + SIMDS * slots * slot;
         if slots < 2 || shared > self.chip.shared_bytes {
             return None;
         }
         let groups = product.outputs.div_ceil(unit).min(self.chip.units);
         let launch = self
-            .product_launch("gemv_stream", &[&BULK, &GEMV_STREAM], product, of)
+            .product_launch("gemv_stream", &[&COPIES, &GEMV_STREAM], product, of)
             .variant([("STREAMED", 1), ("PARTS", parts.count), ("PART_BLOCKS", parts.blocks), ("LINES", lines)])
             .variant([("SLOTS", slots), ("UNIT", unit), ("ALIGNED", u32::from(aligned))])
             .constants([("GROUPS", groups), ("SLOT_BYTES", slot)])

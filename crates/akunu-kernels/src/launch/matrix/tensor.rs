@@ -8,6 +8,7 @@ use crate::{Launch, Source};
 
 use super::{LaunchBuilder, Product, Shape};
 
+static COPIES: Source = source!("cuda/copies.h");
 static TENSOR: Source = source!("cuda/tensor.h");
 static TILE: Source = source!("cuda/tile.h");
 static GEMM_TF32: Source = source!("cuda/gemm_tf32.h");
@@ -84,7 +85,7 @@ impl Shape<'_> {
             // Quants and a scale of both, and of weights a second number for each scale; offsets.
             let halves = (of.block_words - 8) / 2;
             let turn = (tile.rows() * (32 + 4) + tile.columns() * (32 + 8 * halves + 4 * halves)) * DEEP;
-            let launch = self.product_launch("gemm_mma", &[&TENSOR, &TILE, &GEMM_MMA], product, of);
+            let launch = self.product_launch("gemm_mma", &[&COPIES, &TENSOR, &TILE, &GEMM_MMA], product, of);
             return Some(launch.tile(tile, product, rows, turn));
         }
         let halves = matches!(product.weight, DType::F16 | DType::BF16);
@@ -92,7 +93,7 @@ impl Shape<'_> {
             return None;
         }
         let turn = tile.rows() * (DEEP_NUMBERS * 4 + 32) + tile.columns() * (DEEP_NUMBERS * 2 + 16);
-        let launch = self.product_launch("gemm_tf32", &[&TENSOR, &TILE, &GEMM_TF32], product, of);
+        let launch = self.product_launch("gemm_tf32", &[&COPIES, &TENSOR, &TILE, &GEMM_TF32], product, of);
         Some(launch.tile(tile, product, rows, turn))
     }
 }
