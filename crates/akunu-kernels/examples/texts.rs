@@ -16,7 +16,7 @@ use akunu_plan::{
     PlanOptions, RowSet, TableIo, plan,
 };
 
-const CHIP: Chip = Chip { units: 132, shared_bytes: 48 << 10, tensor_cores: true, copies: true };
+const CHIP: Chip = Chip { units: 132, shared_bytes: 200 << 10, tensor_cores: true, copies: true };
 
 /// Names by text, and those texts that are not the same but for their shapes.
 #[derive(Default)]

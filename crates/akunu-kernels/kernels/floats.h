@@ -3,6 +3,7 @@
 
 #define BLOCKS (INPUTS / BLOCK)
 #define WEIGHT_BYTES (WEIGHT_TYPE == 0 ? 4 : 2)
+#define INPUT_ROW_BYTES (INPUTS * 4)
 
 struct Matrix {
     const DEVICE u8 *weight, *scales, *offsets;

@@ -132,12 +132,8 @@ fn quantised(dtype: DType, quants: Quants) -> TypeSources {
     };
     let halves = if matches!(quants.scales, Scales::Q2K | Scales::Q3K | Scales::Q6K) { 2 } else { 1 };
     let planes = planes(dtype, quants);
-    let mut variant = vec![
-        ("BITS", quants.bits),
-        ("ZERO", zero),
-        ("TABLE_OF", table),
-        ("SCALES", quants.scales as u32),
-    ];
+    let mut variant =
+        vec![("BITS", quants.bits), ("ZERO", zero), ("TABLE_OF", table), ("SCALES", quants.scales as u32)];
     variant.extend(plane_defines(&planes));
     TypeSources {
         sources: vec![&PLANES, &CODES, &QUANTS],

@@ -7,7 +7,7 @@ use akunu_plan::params::NormParams;
 use akunu_plan::table::{RowBounds, RowMeaning};
 use akunu_plan::{BufferId, CommandBuilder, DispatchTable, Kernel, NormOut, RowSet, TableIo};
 
-const CHIP: Chip = Chip { units: 132, shared_bytes: 48 << 10, tensor_cores: true, copies: true };
+const CHIP: Chip = Chip { units: 132, shared_bytes: 200 << 10, tensor_cores: true, copies: true };
 
 fn table(kernel: Kernel, params: impl bytemuck::NoUninit, rows: usize) -> DispatchTable {
     let builder = CommandBuilder::new(kernel).params(params);

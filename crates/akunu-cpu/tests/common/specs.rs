@@ -136,13 +136,15 @@ pub fn matrices() -> Vec<Spec> {
 pub fn long_rows() -> Vec<Spec> {
     let mut specs = vec![];
     for dtype in dtypes() {
-        for (i, shape) in [(8192, 72), (4096, 128), (14336, 32), (2048, 1000)].into_iter().enumerate() {
-            specs.push(matmul(dtype, 1, shape, i == 0, i == 1));
-        }
-        for (inputs, out) in [(2048, NormOut::F32), (4096, NormOut::Q8), (11008, NormOut::Both)] {
-            specs.push(glu_matmul(dtype, 1, inputs, 352, Activation::Silu, out));
-        }
+        specs.push(matmul(dtype, 1, (8192, 72), true, true));
+        specs.push(glu_matmul(dtype, 1, 4096, 352, Activation::Silu, OUTS[1 + specs.len() % 2]));
         specs.push(qkv(dtype, 1, 1024, true));
+    }
+    for dtype in [DType::Q4_0, DType::Q6K, DType::BF16] {
+        specs.extend(
+            [(4096, 128), (14336, 32), (2048, 1000)].map(|shape| matmul(dtype, 1, shape, false, true)),
+        );
+        specs.push(glu_matmul(dtype, 1, 11008, 96, Activation::Silu, NormOut::F32));
     }
     specs
 }

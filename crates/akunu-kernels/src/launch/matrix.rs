@@ -78,7 +78,10 @@ impl Shape<'_> {
         let constants =
             vec![("OUT_STRIDE", p.out_stride), ("BIAS", u32::from(bias)), ("RESIDUAL", u32::from(residual))];
         let (kind, out, inputs, outputs) = (Kind::Alone, NormOut::F32, p.inputs, p.outputs);
-        self.product(q8, Product { kind, weight, form, inputs, outputs, rows, out, constants, splits: vec![outputs] })
+        self.product(
+            q8,
+            Product { kind, weight, form, inputs, outputs, rows, out, constants, splits: vec![outputs] },
+        )
     }
 
     pub(super) fn qkv(
@@ -111,7 +114,10 @@ impl Shape<'_> {
         let p: GluMatmulParams = self.command.params();
         let constants = vec![("OUT_STRIDE", p.outputs), ("ACTIVATION", activation_number(activation))];
         let (kind, rows, inputs, outputs) = (Kind::Glu, RowSet::All, p.inputs, p.outputs);
-        self.product(q8, Product { kind, weight, form, inputs, outputs, rows, out, constants, splits: vec![outputs] })
+        self.product(
+            q8,
+            Product { kind, weight, form, inputs, outputs, rows, out, constants, splits: vec![outputs] },
+        )
     }
 
     fn product(&self, q8: bool, product: Product) -> Result<Launch, MissingKernel> {

@@ -2,7 +2,7 @@
 
 use crate::function::source;
 use crate::types::{TypeSources, type_sources};
-use crate::{Launch, Source};
+use crate::{Chip, Launch, Source};
 
 use super::{Product, Shape};
 
@@ -12,34 +12,63 @@ static GEMV_STREAM: Source = source!("cuda/gemv_stream.h");
 /// SIMD groups of a group.
 const SIMDS: u32 = 8;
 /// Of a group's threadgroup memory: two groups, of a kernel and of the next one, lie beside each other.
-const RING_BYTES: u32 = 96 << 10;
-/// Words of inputs that a lane may have in registers.
-const INPUT_WORDS: u32 = 48;
-/// Bytes worth a piece.
-const PIECE_BYTES: u32 = 2048;
+const SHARED_BYTES: u32 = 112 << 10;
+/// A piece has about as many.
+const PIECE_BYTES: u32 = 4608;
 const MOST_SLOTS: u32 = 16;
+/// Times that a group may come back for more outputs. Longer products fill the chip by themselves, and more SIMD groups read faster.
+const MOST_UNITS: u32 = 8;
 
-/// How a row's inputs are shared.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Parts {
-    count: u32,
-    /// Blocks of each, but for the last one.
-    blocks: u32,
+/// How a group goes through its outputs, as the kernel has it.
+#[derive(Clone, Copy, Debug)]
+struct Stream {
+    /// Outputs of a group at a time, and of a SIMD group.
+    unit: u32,
+    own: u32,
+    /// Blocks of a line that are a piece's.
+    chunk: u32,
+    slots: u32,
+    slot_bytes: u32,
+    /// Copies that a lane makes of a plane's part.
+    turns: u32,
+    shared_bytes: u32,
 }
 
-impl Parts {
-    /// As few as inputs fit registers with. `None`: they never do.
-    fn new(of: &TypeSources, blocks: u32) -> Option<Parts> {
-        let part = |count: u32| match count {
-            1 => blocks,
-            _ => blocks.div_ceil(count).next_multiple_of(8),
-        };
-        let fits = |count: &u32| {
-            let words = part(*count).div_ceil(32) * of.input_words;
-            words <= INPUT_WORDS && part(*count) * (count - 1) < blocks
-        };
-        let count = [1, 2, 4, 8].into_iter().find(fits)?;
-        Some(Parts { count, blocks: part(count) })
+impl Stream {
+    /// `None`: not in these sizes.
+    fn new(product: &Product, of: &TypeSources, chip: &Chip, unit: u32, chunk: u32) -> Option<Stream> {
+        let blocks = product.inputs / of.block;
+        let own = unit / SIMDS;
+        let lines = own * product.streams();
+        // Copies are of whole 16 bytes: every line has to be, and every part of one. A SIMD group's lines are of one matrix.
+        let whole = |blocks: u32| of.planes.iter().all(|bytes| (blocks * bytes).is_multiple_of(128));
+        let splits = product.splits.iter().all(|outputs| outputs.is_multiple_of(own));
+        if !whole(blocks) || !whole(chunk) || !splits || (chunk > 32 && chunk >= 2 * blocks) {
+            return None;
+        }
+        let parts = of.planes.iter().map(|bytes| lines * chunk * bytes / 128);
+        let slot_bytes = parts.clone().sum::<u32>() * 16;
+        let input = if product.weight.is_quantised() { product.inputs / 4 * 5 } else { product.inputs * 4 };
+        let fixed = 2 * unit * product.streams() * 4 + input.next_multiple_of(16);
+        let room = SHARED_BYTES.min(chip.shared_bytes).checked_sub(fixed)?;
+        let slots = (room / (SIMDS * slot_bytes)).min(MOST_SLOTS);
+        let shared_bytes = fixed + SIMDS * slots * slot_bytes;
+        let turns = parts.max()?.div_ceil(32);
+        (slots >= 2).then_some(Stream { unit, own, chunk, slots, slot_bytes, turns, shared_bytes })
+    }
+
+    /// The best way, if there is one.
+    fn find(product: &Product, of: &TypeSources, chip: &Chip) -> Option<Stream> {
+        // Whole blocks of 32 outputs are rounded together.
+        let units: &[u32] = if product.out.q8() { &[32] } else { &[32, 16, 8] };
+        let chunks = [32, 64, 128, 256];
+        let all =
+            units.iter().flat_map(|unit| chunks.map(|chunk| Stream::new(product, of, chip, *unit, chunk)));
+        // Few slots are few copies under way; then, outputs are to spread over the chip; then, pieces are to be worth their work.
+        all.flatten().min_by_key(|stream| {
+            let longest = product.outputs.div_ceil(stream.unit).div_ceil(chip.units) * stream.unit;
+            (stream.slots < 3, longest, 32 - stream.unit, stream.slot_bytes.abs_diff(PIECE_BYTES))
+        })
     }
 }
 
@@ -50,47 +79,18 @@ impl Shape<'_> {
         if !self.chip.copies || rows != 1 || of.block == 1 {
             return None;
         }
-        let blocks = product.inputs / of.block;
-        let parts = Parts::new(&of, blocks)?;
-        let sets = SIMDS / parts.count;
-        // Whole blocks of 32 outputs are rounded together; otherwise, what spreads best.
-        let time = |unit: &u32| (product.outputs.div_ceil(*unit).div_ceil(self.chip.units) * unit, 32 - unit);
-        let units = [32, 16, 8].into_iter().filter(|unit| *unit >= sets);
-        let unit = if product.out.q8() { 32 } else { units.min_by_key(time)? };
-        let own = unit / sets;
-        let line_bytes: u32 = of.planes.iter().map(|bytes| parts.blocks * bytes / 8).sum();
-        let divides = |lines: u32| product.splits.iter().all(|outputs| outputs.is_multiple_of(lines));
-        let suits = |lines: &u32| *lines == 1 || (parts.count == 1 && own.is_multiple_of(*lines) && divides(*lines));
-        let worth = |lines: &u32| *lines == 1 || lines / 2 * line_bytes < PIECE_BYTES;
-        let lines = [4, 2, 1].into_iter().find(|lines| suits(lines) && worth(lines))?;
-        // Copies are of whole 16 bytes, and none may reach beyond a matrix.
-        let whole = |outputs: u32| {
-            let blocks = u64::from(outputs) * u64::from(blocks);
-            of.planes.iter().all(|bytes| (blocks * u64::from(*bytes)).is_multiple_of(128))
-        };
-        let aligned = |bytes: &u32| {
-            (blocks * bytes).is_multiple_of(128) && (parts.count == 1 || (parts.blocks * bytes).is_multiple_of(128))
-        };
-        if !product.splits.iter().all(|outputs| whole(*outputs)) {
+        if product.outputs.div_ceil(32) > self.chip.units * MOST_UNITS {
             return None;
         }
-        let aligned = of.planes.iter().all(aligned);
-        let slack = if aligned { 0 } else { 16 };
-        let slot: u32 =
-            of.planes.iter().map(|bytes| (lines * parts.blocks * bytes / 8).next_multiple_of(16) + slack).sum();
-        let slots = (RING_BYTES / (SIMDS * slot)).min(MOST_SLOTS);
-        let sums = 2 * unit * product.streams() * parts.count * 4;
-        let shared = sums.next_multiple_of(128) + SIMDS * slots * slot;
-        if slots < 2 || shared > self.chip.shared_bytes {
-            return None;
-        }
+        let Stream { unit, own, chunk, slots, slot_bytes, turns, shared_bytes } =
+            Stream::find(product, &of, self.chip)?;
         let groups = product.outputs.div_ceil(unit).min(self.chip.units);
         let launch = self
             .product_launch("gemv_stream", &[&COPIES, &GEMV_STREAM], product, of)
-            .variant([("STREAMED", 1), ("PARTS", parts.count), ("PART_BLOCKS", parts.blocks), ("LINES", lines)])
-            .variant([("SLOTS", slots), ("UNIT", unit), ("ALIGNED", u32::from(aligned))])
-            .constants([("GROUPS", groups), ("SLOT_BYTES", slot)])
-            .shared(shared);
+            .variant([("STREAMED", 1), ("UNIT", unit), ("OWN", own), ("CHUNK", chunk), ("SLOTS", slots)])
+            .variant([("MOST_TURNS", turns)])
+            .constants([("GROUPS", groups), ("SLOT_BYTES", slot_bytes)])
+            .shared(shared_bytes);
         Some(launch.over([groups, 1, 1], SIMDS * 32))
     }
 }
