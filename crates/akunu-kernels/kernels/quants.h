@@ -67,15 +67,15 @@ struct Planes {
     const DEVICE u8* at[PLANES];
 };
 
-#define AT_SCALES (1 + (HIGH_WORDS > 0))
+#define SCALE_PLANE (1 + (HIGH_WORDS > 0))
 
 INLINE Planes planes_of(Matrix m) {
     Planes planes;
     planes.at[0] = m.weight;
     UNROLL for (u32 i = 1; i < PLANES; i++) planes.at[i] = planes.at[i - 1] + m.blocks * plane_bytes(i - 1) / 8;
 #if SCALES == SCALES_AFFINE
-    planes.at[AT_SCALES] = m.scales;
-    planes.at[AT_SCALES + 1] = m.offsets;
+    planes.at[SCALE_PLANE] = m.scales;
+    planes.at[SCALE_PLANE + 1] = m.offsets;
 #endif
     return planes;
 }
@@ -93,9 +93,9 @@ INLINE f32 affine(u32 raw) {
 // Block `b`, counted from where the planes begin.
 INLINE Raw load_block(Planes planes, u64 b) {
     Raw raw;
-    raw.codes = load_codes(planes.at[0], planes.at[AT_SCALES - 1], b);
+    raw.codes = load_codes(planes.at[0], planes.at[SCALE_PLANE - 1], b);
     raw.more = 0;
-    const DEVICE u8* const scales = planes.at[AT_SCALES];
+    const DEVICE u8* const scales = planes.at[SCALE_PLANE];
 #if SCALES == SCALES_F16
     raw.scale = weights2(scales + b * 2);
 #elif SCALES == SCALES_F16_PAIR
@@ -104,21 +104,21 @@ INLINE Raw load_block(Planes planes, u64 b) {
     raw.scale = weights1(scales + b);
 #elif SCALES == SCALES_Q2_K
     raw.scale = weights4(scales + b / 8 * 4);
-    raw.more = weights2(planes.at[AT_SCALES + 1] + b * 2);
+    raw.more = weights2(planes.at[SCALE_PLANE + 1] + b * 2);
 #elif SCALES == SCALES_Q3_K || SCALES == SCALES_K
     raw.scale = SCALES == SCALES_K ? weights4(scales + b / 8 * 4) : weights2(scales + b / 8 * 2);
-    raw.more = weights1(planes.at[AT_SCALES + 1] + b);
-    raw.more |= (weights1(planes.at[AT_SCALES + 2] + b / 2) >> (b % 2 * 4) & 15) << 8;
+    raw.more = weights1(planes.at[SCALE_PLANE + 1] + b);
+    raw.more |= (weights1(planes.at[SCALE_PLANE + 2] + b / 2) >> (b % 2 * 4) & 15) << 8;
 #elif SCALES == SCALES_Q6_K
     raw.more = weights2(scales + b * 2);
-    raw.scale = weights2(planes.at[AT_SCALES + 1] + b / 8 * 2);
+    raw.scale = weights2(planes.at[SCALE_PLANE + 1] + b / 8 * 2);
 #elif SCALES == SCALES_IQ4_XS
     raw.scale = weights2(scales + b / 8 * 2);
-    raw.more = weights1(planes.at[AT_SCALES + 1] + b / 2) >> (b % 2 * 4) & 15;
-    raw.more |= (weights1(planes.at[AT_SCALES + 2] + b / 4) >> (b % 4 * 2) & 3) << 4;
+    raw.more = weights1(planes.at[SCALE_PLANE + 1] + b / 2) >> (b % 2 * 4) & 15;
+    raw.more |= (weights1(planes.at[SCALE_PLANE + 2] + b / 4) >> (b % 4 * 2) & 3) << 4;
 #elif SCALES == SCALES_AFFINE
     raw.scale = raw_affine(scales, b / (GROUP / 32));
-    raw.more = raw_affine(planes.at[AT_SCALES + 1], b / (GROUP / 32));
+    raw.more = raw_affine(planes.at[SCALE_PLANE + 1], b / (GROUP / 32));
 #endif
     return raw;
 }
