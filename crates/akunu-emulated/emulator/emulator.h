@@ -236,6 +236,7 @@ extern "C" int emulated_launch(const Call* call) {
 
 #define INLINE static inline
 #define UNROLL
+#define ROLLED
 #define BARRIER() emulated::give_way(emulated::AT_BARRIER, __LINE__)
 #define SIMD_XOR(v, mask) emulated::simd_xor(v, mask, __LINE__)
 #define SIMD_SYNC() (void)emulated::exchange(0, 0, __LINE__)

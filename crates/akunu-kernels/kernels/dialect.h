@@ -11,6 +11,7 @@ typedef char i8; typedef int i32; typedef float f32; typedef uint4 u32x4; typede
 #define THREAD_PTR thread
 #define INLINE static inline
 #define UNROLL _Pragma("unroll")
+#define ROLLED _Pragma("unroll(1)")
 #define BARRIER() threadgroup_barrier(mem_flags::mem_threadgroup)
 #define SIMD_XOR(v, mask) simd_shuffle_xor(v, (ushort)(mask))
 #define SIMD_SUM(v) simd_sum(v)
@@ -62,6 +63,7 @@ typedef unsigned char u8; typedef unsigned short u16; typedef unsigned int u32; 
 typedef signed char i8; typedef int i32; typedef float f32; typedef uint4 u32x4; typedef uint2 u32x2; typedef float4 f32x4;
 #define INLINE __device__ __forceinline__
 #define UNROLL _Pragma("unroll")
+#define ROLLED _Pragma("unroll 1")
 #define BARRIER() __syncthreads()
 #define SIMD_XOR(v, mask) __shfl_xor_sync(0xffffffffu, v, mask)
 #define SIMD_SYNC() __syncwarp()

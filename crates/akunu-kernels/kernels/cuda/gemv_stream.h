@@ -1,6 +1,8 @@
 // One row: weights come through threadgroup memory. Each SIMD group has SLOTS places there of its own, which fill before the input is
 // there and while the kernel before this one still runs; as soon as it has read one, the next piece is on its way to it.
 //
+// Loops that run a few times stay loops: code that is not in the chip's caches costs more than a branch.
+//
 // A group has UNIT neighbouring outputs, then those GROUPS · UNIT further on; a SIMD group has OWN of them, and so LINES lines of weights. A
 // piece is CHUNK blocks of each line. Inputs lie in threadgroup memory too.
 
@@ -116,9 +118,9 @@ BODY(gemv_stream) {
     THREADGROUP u8* const slots = at.shared + AT_SLOTS + SIMD * (SLOTS * SLOT_BYTES);
     Next next;
     next.left = 0;
-    for (u32 unit = 0; unit < units; unit++) next.left += first_output(unit, at) < OUTPUTS ? CHUNKS : 0;
+    ROLLED for (u32 unit = 0; unit < units; unit++) next.left += first_output(unit, at) < OUTPUTS ? CHUNKS : 0;
     next = next_unit(in, next, 0, at);
-    UNROLL for (u32 i = 0; i < SLOTS; i++) next = fetch(in, next, slots + i * SLOT_BYTES, at);
+    ROLLED for (u32 i = 0; i < SLOTS; i++) next = fetch(in, next, slots + i * SLOT_BYTES, at);
     WAIT_FOR_INPUT();
     LAUNCH_NEXT();
 
@@ -130,7 +132,7 @@ BODY(gemv_stream) {
     }
     BARRIER();
     THREADGROUP u8* slot = slots;
-    for (u32 unit = 0; unit < units; unit++) {
+    ROLLED for (u32 unit = 0; unit < units; unit++) {
         const u32 first = (at.group_x + unit * GROUPS) * UNIT;
         TG_ARRAY(f32, both, 0);
         THREADGROUP f32* const unit_sums = both + unit % 2 * UNIT_SUMS;
@@ -139,7 +141,7 @@ BODY(gemv_stream) {
         const f32 added = mine && LANE < UNIT && first + LANE < OUTPUTS ? addend(in, 0, first + LANE) : 0.0f;
         Sums sums = {};
         if (first_output(unit, at) < OUTPUTS) {
-            for (u32 chunk = 0; chunk < CHUNKS; chunk++) {
+            ROLLED for (u32 chunk = 0; chunk < CHUNKS; chunk++) {
                 COPIES_DONE_BUT(SLOTS - 1);
                 SIMD_SYNC();
                 sums = add_piece(sums, chunk, slot, input, at);
