@@ -76,9 +76,12 @@ fn bench(
         scale: 1.0 / (head_dim as f32).sqrt(),
         soft_cap: 0.0,
         window: 0,
+        rope_dims: 0,
+        epsilon: 0.0,
     };
     let command = |i: usize| {
-        let builder = CommandBuilder::new(Kernel::Attention { kv: KvType::F16, out: NormOut::F32 });
+        let builder =
+            CommandBuilder::new(Kernel::Attention { kv: KvType::F16, out: NormOut::F32, rope: None });
         let builder = builder.params(params).bind(BufferId(1)).bind_at(BufferId(2), i as u64 * layer);
         builder.bind_at(BufferId(3), i as u64 * layer).bind(BufferId(0)).bind(BufferId(4)).build()
     };

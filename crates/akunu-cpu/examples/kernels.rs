@@ -29,6 +29,7 @@ fn table(dtype: DType, outputs: usize, rows: usize, commands: usize) -> Arc<Disp
         outputs: outputs as u32,
         out_stride: outputs as u32,
         soft_cap: 0.0,
+        epsilon: 0.0,
     };
     let kernel = Kernel::Matmul {
         weight: dtype,
@@ -37,6 +38,8 @@ fn table(dtype: DType, outputs: usize, rows: usize, commands: usize) -> Arc<Disp
         bias: false,
         residual: false,
         rows: RowSet::All,
+        scaled: false,
+        norm: None,
     };
     let planes = dtype.plane_bytes(INPUTS).unwrap_or([0; 3]);
     let command = |i: usize| {

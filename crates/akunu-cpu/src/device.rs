@@ -95,6 +95,7 @@ impl CpuDevice {
                 name: NAME,
                 detail: format!("{}, {threads} thread{}", isa.name(), if threads == 1 { "" } else { "s" }),
                 q8_activations: true,
+                folds: false,
                 unified_memory: true,
                 chain: 32,
                 prefill_rows: AMX_ROWS,

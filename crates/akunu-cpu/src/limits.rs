@@ -26,6 +26,16 @@ pub(crate) fn check(command: &DispatchCommand) -> Result<(), String> {
     }
 }
 
+/// Has a part in a norm or the rotation: planned for devices that fold, which this one is not.
+pub(crate) fn is_folded(kernel: Kernel) -> bool {
+    match kernel {
+        Kernel::Matmul { scaled, norm, .. } => scaled || norm.is_some(),
+        Kernel::Qkv { scaled, .. } | Kernel::GluMatmul { scaled, .. } => scaled,
+        Kernel::Attention { rope, .. } => rope.is_some(),
+        _ => false,
+    }
+}
+
 fn input(weight: DType, q8: bool, inputs: u32) -> Result<(), String> {
     if inputs as usize > MAX_ROW {
         return Err(format!("rows of {inputs}; at most {MAX_ROW} are supported"));

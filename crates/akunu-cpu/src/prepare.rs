@@ -88,6 +88,9 @@ fn command(
     kernels: &Kernels,
 ) -> Result<Command, DeviceError> {
     let slots = command.kernel.bindings();
+    if limits::is_folded(command.kernel) {
+        return Err(DeviceError::MissingKernel { device: NAME, kernel: command.kernel.name() });
+    }
     // Extents first: they refuse what the limits divide by.
     let extents = akunu_plan::extents(table, command)
         .and_then(|extents| limits::check(command).map(|()| extents))

@@ -58,11 +58,14 @@ impl Counter {
             bias: false,
             residual: false,
             rows: RowSet::All,
+            scaled: false,
+            norm: None,
         };
         let bind = |kernel, ids: &[u32]| {
             ids.iter().fold(CommandBuilder::new(kernel), |builder, id| builder.bind(BufferId(*id)))
         };
-        let params = MatmulParams { inputs: vocab, outputs: vocab, out_stride: vocab, soft_cap: 0.0 };
+        let params =
+            MatmulParams { inputs: vocab, outputs: vocab, out_stride: vocab, soft_cap: 0.0, epsilon: 0.0 };
         let commands = vec![
             bind(Kernel::Embed { weight: DType::F32 }, &[4, 0, 5])
                 .params(EmbedParams { cols: vocab, vocab, scale: 1.0 })

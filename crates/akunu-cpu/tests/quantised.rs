@@ -88,7 +88,7 @@ fn products_of_mlx_weights_are_those_that_mlx_gives() {
         let planes = ["weight", "scales", "biases"].map(|part| plane(&format!("{key}.{part}")));
         // One row goes through the blocks as they stand, six through a panel.
         for rows in [1, 6] {
-            let params = MatmulParams { inputs: 384, outputs: 2, out_stride: 2, soft_cap: 0.0 };
+            let params = MatmulParams { inputs: 384, outputs: 2, out_stride: 2, soft_cap: 0.0, epsilon: 0.0 };
             let form = MatmulForm::for_rows(rows);
             let kernel = Kernel::Matmul {
                 weight: dtype,
@@ -97,6 +97,8 @@ fn products_of_mlx_weights_are_those_that_mlx_gives() {
                 bias: false,
                 residual: false,
                 rows: RowSet::All,
+                scaled: false,
+                norm: None,
             };
             let data = [vec![q8_row(&x).repeat(rows)], planes.to_vec(), vec![poison(rows * 8)]].concat();
             let case = Case::new(kernel, params, Shape::rows(rows), data);

@@ -6,8 +6,8 @@ mod common;
 
 use akunu_cpu::Isa;
 use akunu_plan::reference::ReferenceDevice;
-use akunu_plan::{Content, Kernel, KvType, NormOut, q8};
-use common::{Case, cpu, specs, to_f32s};
+use akunu_plan::{Content, Device, DeviceError, Kernel, KvType, NormOut, q8};
+use common::{Case, cpu, folded, specs, to_f32s};
 
 /// Largest difference over the largest magnitude.
 fn relative(expected: &[f32], found: &[f32]) -> f64 {
@@ -67,5 +67,18 @@ fn every_kernel_is_near_the_reference() {
         {
             check(&name, &case, &mut device);
         }
+    }
+}
+
+/// Norms in products and the rotation in attention are for devices that ask for them.
+#[test]
+fn what_is_folded_for_other_devices_is_refused_by_name() {
+    let mut device = cpu(*Isa::available().last().unwrap(), 1);
+    for spec in folded::matrices().into_iter().take(6).chain(folded::attention().into_iter().take(1)) {
+        let case = spec.whole();
+        let ids = case.load(&mut device);
+        let error = device.prepare(&case.table, &ids).unwrap_err();
+        let DeviceError::MissingKernel { kernel, .. } = error else { panic!("{error}") };
+        assert_eq!(kernel, case.kernel.name());
     }
 }

@@ -131,6 +131,7 @@ impl CudaDevice {
             name: NAME,
             detail,
             q8_activations: true,
+            folds: true,
             unified_memory: false,
             chain: 64,
             prefill_rows: 512,

@@ -65,6 +65,7 @@ impl EmulatedDevice {
                 name: NAME,
                 detail: "fibres on the host".into(),
                 q8_activations: true,
+                folds: true,
                 unified_memory: false,
                 chain: 8,
                 prefill_rows: 64,

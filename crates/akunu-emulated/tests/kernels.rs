@@ -12,8 +12,8 @@ use akunu_kernels::launches;
 use akunu_plan::reference::ReferenceDevice;
 use akunu_plan::verify::compare;
 use akunu_plan::{Access, DType, Kernel, KvType, MatmulForm, NormOut};
-use common::Case;
 use common::specs::{self, Seen};
+use common::{Case, folded};
 
 fn check(name: &str, case: &Case) {
     check_on(|| EmulatedDevice::new().unwrap(), name, case);
@@ -111,6 +111,26 @@ fn products_of_one_row_are_near_the_reference_where_weights_stream() {
         }
     }
     assert!(streamed > 100, "{streamed}");
+}
+
+#[test]
+fn products_with_a_part_in_norms_are_near_the_reference() {
+    if skipped() {
+        return;
+    }
+    for spec in folded::matrices() {
+        check(&spec.name, &spec.whole());
+    }
+}
+
+#[test]
+fn attention_that_turns_its_heads_is_near_the_reference() {
+    if skipped() {
+        return;
+    }
+    for spec in folded::attention() {
+        check(&spec.name, &spec.whole());
+    }
 }
 
 #[test]

@@ -12,8 +12,8 @@ use akunu_plan::params::{AttentionParams, EmbedParams, GluMatmulParams, MatmulPa
 use akunu_plan::reference::ReferenceDevice;
 use akunu_plan::table::{RowBounds, RowMeaning};
 use akunu_plan::{
-    Activation, BufferId, CommandBuilder, DType, Device, DispatchTable, Kernel, KvType, MatmulForm, NormOut,
-    PlanOptions, RowSet, TableIo, plan,
+    Activation, BufferId, Capabilities, CommandBuilder, DType, Device, DispatchTable, Kernel, KvType,
+    MatmulForm, NormOut, PlanOptions, Rope, RopeStyle, RowSet, TableIo, plan,
 };
 
 const CHIP: Chip = Chip { units: 132, shared_bytes: 200 << 10, tensor_cores: true, copies: true };
@@ -56,7 +56,8 @@ fn add_table(texts: &mut Texts, table: &DispatchTable) {
 /// One of three passes and caches, `turn` by turn.
 fn add_model(texts: &mut Texts, turn: usize, path: &Path) {
     let model = open_model(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-    let device = ReferenceDevice::new();
+    let reference = ReferenceDevice::new();
+    let device = ReferenceDevice::like(&Capabilities { folds: true, ..reference.capabilities().clone() });
     let passes = [(KvType::F16, 512, true), (KvType::Q8_0, 8, true), (KvType::F32, 64, false)];
     let (kv, prefill_rows, fuse) = passes[turn % 3];
     let options =
@@ -94,23 +95,31 @@ fn add_type(texts: &mut Texts, weight: DType) {
     );
     for rows in [1, 8, 512] {
         let form = MatmulForm::for_rows(rows);
-        let kernel = Kernel::Matmul { weight, form, q8, bias: false, residual: true, rows: RowSet::All };
-        let params = MatmulParams { inputs: 4096, outputs: 4096, out_stride: 4096, soft_cap: 0.0 };
-        add_table(texts, &table(kernel, params, rows));
-        let params = QkvParams { inputs: 4096, q: 4096, k: 1024, v: 1024 };
-        add_table(texts, &table(Kernel::Qkv { weight, form, q8, bias: false }, params, rows));
         let (activation, out) = (Activation::Silu, if q8 { NormOut::Q8 } else { NormOut::F32 });
-        let kernel = Kernel::GluMatmul { weight, form, q8, activation, out };
-        add_table(texts, &table(kernel, GluMatmulParams { inputs: 4096, outputs: 14336 }, rows));
+        let folds = if form == MatmulForm::Gemm { &[false][..] } else { &[false, true] };
+        for &scaled in folds {
+            let (bias, norm, all) = (false, scaled.then_some(out), RowSet::All);
+            let kernel =
+                Kernel::Matmul { weight, form, q8, bias, residual: true, rows: all, scaled: false, norm };
+            let [inputs, outputs, out_stride] = [4096; 3];
+            let params = MatmulParams { inputs, outputs, out_stride, soft_cap: 0.0, epsilon: 1e-5 };
+            add_table(texts, &table(kernel, params, rows));
+            let params = QkvParams { inputs: 4096, q: 4096, k: 1024, v: 1024 };
+            add_table(texts, &table(Kernel::Qkv { weight, form, q8, bias, scaled }, params, rows));
+            let kernel = Kernel::GluMatmul { weight, form, q8, activation, out, scaled };
+            add_table(texts, &table(kernel, GluMatmulParams { inputs: 4096, outputs: 14336 }, rows));
+        }
     }
 }
 
 fn add_attention(texts: &mut Texts, head_dim: u32) {
-    let kernel = Kernel::Attention { kv: KvType::F16, out: NormOut::Q8 };
-    let (heads, kv_heads, capacity) = (32, 8, 4096);
+    let (heads, kv_heads, capacity, rope_dims) = (32, 8, 4096, head_dim);
+    let (scale, soft_cap, window, epsilon) = (0.1, 0.0, 0, 1e-5);
     let params =
-        AttentionParams { heads, kv_heads, head_dim, capacity, scale: 0.1, soft_cap: 0.0, window: 0 };
-    for rows in [1, 512] {
+        AttentionParams { heads, kv_heads, head_dim, capacity, scale, soft_cap, window, rope_dims, epsilon };
+    let rope = Some(Rope { style: RopeStyle::Interleaved, qk_norm: false });
+    for (rows, rope) in [(1, None), (512, None), (1, rope)] {
+        let kernel = Kernel::Attention { kv: KvType::F16, out: NormOut::Q8, rope };
         add_table(texts, &table(kernel, params, rows));
     }
 }

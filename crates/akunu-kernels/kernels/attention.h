@@ -2,6 +2,10 @@
 // positions, so that keys and values are read once for all those heads, by the whole chip. LANES lanes have a position's row
 // between them, PIECE numbers each, and DEEP positions are under way at once. Stretches meet in scratch memory: the last group that
 // is done puts them together.
+//
+// With ROPE it takes Q, K and V as the product left them. A group turns its own query heads; the groups whose stretch has the row's own
+// position turn its key too, use key and value from threadgroup memory, and the first of them stores both. So nobody reads what is
+// written here, and the other positions are older than this pass: they are on their way before the wait.
 
 #define DEEP 4
 #define PER_SIMD (32 / LANES)
@@ -10,6 +14,12 @@
 #define PART (HEAD_DIM + 2)
 #define TILE_FLOATS (HEAD_TILE * PART)
 #define LOWEST -1e30f
+#if ROPE
+// The group's query heads, then the own position's key and value as the cache has them.
+#define TURNED_FLOATS ((HEAD_TILE + 2) * HEAD_DIM)
+#else
+#define TURNED_FLOATS 0
+#endif
 
 #if KV_TYPE == 0
 #define PIECE_WORDS PIECE
@@ -86,6 +96,13 @@ struct Span {
     u32 from, end;
     // How many groups share the row.
     u32 splits;
+    // With ROPE, the position whose key and value are not to be read.
+    u32 own;
+};
+
+// What a lane group looks at in one turn.
+struct Turn {
+    Piece keys[DEEP], values[DEEP];
 };
 
 // Positions that group `split` looks at.
@@ -98,23 +115,40 @@ INLINE Span span_of(Row row, u32 window, u32 split) {
     const u32 each = (count + span.splits - 1) / span.splits;
     span.from = first + split * each;
     span.end = span.from + each < row.kv_len ? span.from + each : row.kv_len;
+    span.own = row.position;
     return span;
 }
 
-// DEEP positions a lane group from `base` on, for all heads. Positions beyond the end weigh nothing.
-INLINE void attend(THREAD_PTR Head* heads, const THREAD_PTR Numbers* q, const DEVICE u8* k, const DEVICE u8* v, u32 base, Span span,
-                   u32 first, bool holds, f32 cap) {
-    Piece keys[DEEP], values[DEEP];
+// DEEP positions a lane group from `base` on; nothing for those beyond the end.
+INLINE Turn load_turn(const DEVICE u8* k, const DEVICE u8* v, u32 base, Span span, u32 first) {
+    Turn turn = {};
     UNROLL for (u32 u = 0; u < DEEP; u++) {
-        const u32 p = base + u * PARALLEL, position = p < span.end ? p : span.end - 1;
-        if (holds) {
-            keys[u] = load_piece(k + position * KV_ROW_BYTES, first);
-            values[u] = load_piece(v + position * KV_ROW_BYTES, first);
+        const u32 position = base + u * PARALLEL;
+        if (first < HEAD_DIM && position < span.end && !(ROPE && position == span.own)) {
+            turn.keys[u] = load_piece(k + position * KV_ROW_BYTES, first);
+            turn.values[u] = load_piece(v + position * KV_ROW_BYTES, first);
         }
     }
+    return turn;
+}
+
+// A position's piece of a row: of the own one, as it stands in threadgroup memory.
+INLINE Numbers numbers_at(Piece piece, u32 position, Span span, const THREADGROUP f32* own) {
+    Numbers n = numbers(piece);
+#if ROPE
+    if (position == span.own) {
+        UNROLL for (u32 i = 0; i < PIECE; i++) n.v[i] = own[i];
+    }
+#endif
+    return n;
+}
+
+// A turn, for all heads. Positions beyond the end weigh nothing. `own`: this lane's piece of the own key; the value is a row further.
+INLINE void attend(THREAD_PTR Head* heads, const THREAD_PTR Numbers* q, Turn turn, u32 base, Span span, const THREADGROUP f32* own,
+                   bool holds, f32 cap) {
     f32 scores[DEEP][HEAD_TILE];
     UNROLL for (u32 u = 0; u < DEEP; u++) {
-        const Numbers key = numbers(keys[u]);
+        const Numbers key = numbers_at(turn.keys[u], base + u * PARALLEL, span, own);
         UNROLL for (u32 g = 0; g < HEAD_TILE; g++) {
             f32 score = 0;
             UNROLL for (u32 i = 0; i < PIECE; i++) score += q[g].v[i] * key.v[i];
@@ -136,7 +170,7 @@ INLINE void attend(THREAD_PTR Head* heads, const THREAD_PTR Numbers* q, const DE
         }
     }
     UNROLL for (u32 u = 0; u < DEEP; u++) {
-        const Numbers value = numbers(values[u]);
+        const Numbers value = numbers_at(turn.values[u], base + u * PARALLEL, span, own + HEAD_DIM);
         if (base + u * PARALLEL >= span.end) continue;
         UNROLL for (u32 g = 0; g < HEAD_TILE; g++) {
             UNROLL for (u32 i = 0; i < PIECE; i++) heads[g].sum[i] += scores[u][g] * value.v[i];
@@ -185,40 +219,88 @@ INLINE void finish_splits(Bindings in, const DEVICE f32* parts, Span span, u32 r
     }
 }
 
+#if ROPE
+// Turns a group's query heads, each times `factor`, and what the own position needs where the stretch has it. A SIMD group a head.
+INLINE void turn_heads(Bindings in, Params params, Place at, Row row, Span span, u32 first_head, u32 heads_here, THREADGROUP f32* turned) {
+    const u32 kv_head = first_head / GROUP, lane = LANE;
+    const bool stores = first_head % GROUP == 0, has_own = span.from <= span.own && span.own < span.end;
+    const DEVICE f32* qkv = (const DEVICE f32*)in.qkv;
+    const DEVICE f32* angles = (const DEVICE f32*)in.angles;
+    const DEVICE f32 *q_norm = (const DEVICE f32*)in.q_norm, *k_norm = (const DEVICE f32*)in.k_norm;
+    THREADGROUP f32* const key = turned + HEAD_TILE * HEAD_DIM;
+    // Key and value first: they have the most to do.
+    for (u32 i = SIMD; i < heads_here + 2; i += SIMDS) {
+        if (i >= 2) {
+            const DEVICE f32* from = qkv + (first_head + i - 2) * HEAD_DIM;
+            put_turned(from, q_norm, angles, PARAM_F32(8), PARAM_F32(4), turned + (i - 2) * HEAD_DIM, lane);
+        } else if (has_own) {
+            const DEVICE f32* from = qkv + (HEADS + i * KV_HEADS + kv_head) * HEAD_DIM;
+            DEVICE u8* to = kv_row(i == 0 ? in.k_cache : in.v_cache, row.slot, kv_head, row.position);
+            THREADGROUP f32* const own = key + i * HEAD_DIM;
+            if (i == 0) put_turned(from, k_norm, angles, PARAM_F32(8), 1.0f, own, lane);
+            SIMD_SYNC();
+            EACH_OF(e, HEAD_DIM) own[e] = kv_put(to, e, i == 0 ? own[e] : from[e], lane, stores);
+        }
+    }
+}
+#endif
+
+// A lane's piece of a query head, times the factor of scores.
+INLINE Numbers load_query(Bindings in, Params params, u32 row, u32 head, u32 tile_head, u32 first, const THREADGROUP f32* turned) {
+    Numbers q;
+    const bool holds = first < HEAD_DIM;
+#if !ROPE
+    const DEVICE f32* from = (const DEVICE f32*)in.q + ((u64)row * HEADS + head) * HEAD_DIM + first;
+    UNROLL for (u32 i = 0; i < PIECE; i++) q.v[i] = holds ? from[i] * PARAM_F32(4) : 0.0f;
+#else
+    const THREADGROUP f32* from = turned + tile_head * HEAD_DIM + first;
+    UNROLL for (u32 i = 0; i < PIECE; i++) q.v[i] = holds ? from[i] : 0.0f;
+#endif
+    return q;
+}
+
 BODY(attention) {
     const u32 row = at.group_y, split = at.group_x % SPLITS, tile = at.group_x / SPLITS;
     const u32 kv_head = tile / TILES, done = tile % TILES * HEAD_TILE;
     const u32 heads_here = GROUP - done < HEAD_TILE ? GROUP - done : HEAD_TILE, first_head = kv_head * GROUP + done;
     const bool live = row < live_rows(pass, false);
     const Row place = live ? ((const DEVICE Row*)in.rows)[row] : Row{0, 0, 1, 0};
+    const Span span = span_of(place, PARAM_U32(6), split);
+    const u32 first = LANE % LANES * PIECE, mine = SIMD * PER_SIMD + LANE / LANES;
+    const bool holds = first < HEAD_DIM;
+    const DEVICE u8* k = kv_row(in.k_cache, place.slot, kv_head, 0);
+    const DEVICE u8* v = kv_row(in.v_cache, place.slot, kv_head, 0);
+    TG_ARRAY(f32, turned, 0);
+#if ROPE
+    Turn turn = {};
+    if (live && split < span.splits) turn = load_turn(k, v, span.from + mine, span, first);
+#endif
     WAIT_FOR_INPUT();
     LAUNCH_NEXT();
-    const Span span = span_of(place, PARAM_U32(6), split);
     if (!live || split >= span.splits) return;
+#if ROPE
+    turn_heads(in, params, at, place, span, first_head, heads_here, turned);
+    BARRIER();
+#else
+    Turn turn = load_turn(k, v, span.from + mine, span, first);
+#endif
 
-    const u32 first = LANE % LANES * PIECE;
-    const bool holds = first < HEAD_DIM;
     Numbers q[HEAD_TILE];
     Head heads[HEAD_TILE];
     UNROLL for (u32 g = 0; g < HEAD_TILE; g++) {
+        const u32 h = g < heads_here ? g : 0;
+        q[g] = load_query(in, params, row, first_head + h, h, first, turned);
         heads[g].most = LOWEST;
         heads[g].total = 0;
-        const u32 h = first_head + (g < heads_here ? g : 0);
-        const DEVICE f32* from = (const DEVICE f32*)in.q + ((u64)row * HEADS + h) * HEAD_DIM + first;
-        UNROLL for (u32 i = 0; i < PIECE; i++) {
-            heads[g].sum[i] = 0;
-            q[g].v[i] = holds ? from[i] * PARAM_F32(4) : 0.0f;
-        }
+        UNROLL for (u32 i = 0; i < PIECE; i++) heads[g].sum[i] = 0;
     }
-    const DEVICE u8* k = kv_row(in.k_cache, place.slot, kv_head, 0);
-    const DEVICE u8* v = kv_row(in.v_cache, place.slot, kv_head, 0);
     // The same number of turns for all lanes.
-    const u32 own = SIMD * PER_SIMD + LANE / LANES;
     for (u32 base = span.from; base < span.end; base += DEEP * PARALLEL) {
-        attend(heads, q, k, v, base + own, span, first, holds, PARAM_F32(5));
+        attend(heads, q, turn, base + mine, span, turned + HEAD_TILE * HEAD_DIM + first, holds, PARAM_F32(5));
+        if (base + DEEP * PARALLEL < span.end) turn = load_turn(k, v, base + DEEP * PARALLEL + mine, span, first);
     }
 
-    TG_ARRAY(f32, parts, 0);
+    TG_ARRAY(f32, parts, TURNED_FLOATS * 4);
     UNROLL for (u32 g = 0; g < HEAD_TILE; g++) {
         UNROLL for (u32 step = LANES; step < 32; step *= 2) heads[g] = merged(heads[g], step);
         THREADGROUP f32* part = parts + SIMD * TILE_FLOATS + g * PART;

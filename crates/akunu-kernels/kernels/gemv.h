@@ -24,13 +24,18 @@ BODY(gemv) {
             UNROLL for (u32 k = 0; k < OUTS * STREAMS; k++) raw[d][k] = load_raw(matrices[k], rows[k], 32 * d + LANE);
         }
     }
+    // In blocks, a group has one of each row, and SIMD group r finishes row r's (there are as many); else lane r · OUTS + k finishes
+    // output k of row r.
+    const u32 r = IN_BLOCKS ? SIMD : LANE / OUTS, row = top + r, o = IN_BLOCKS ? at.group_x * 32 + LANE : first + LANE % OUTS;
+    const bool holds = r < TILE && row < live && o < OUTPUTS;
+    const f32 weight = holds ? norm_weight(in, o) : 0.0f;
     WAIT_FOR_INPUT();
     LAUNCH_NEXT();
-
-    // Lane r · OUTS + k finishes output k of row r.
-    const u32 r = LANE / OUTS, row = top + r, o = first + LANE % OUTS;
-    const bool holds = LANE < TILE * OUTS && row < live && o < OUTPUTS;
     const f32 added = holds ? addend(in, row, o) : 0.0f;
+#if SQUARES
+    Squares squares = {};
+    if (!IN_BLOCKS || holds) squares = load_squares(in, IN_BLOCKS ? row : top, LANE);
+#endif
     f32 mine = 0, second = 0;
 
     f32 sums[TILE][OUTS * STREAMS];
@@ -64,23 +69,29 @@ BODY(gemv) {
             }
         }
     }
-    const f32 value = holds ? finished(params, mine, second, added) : 0.0f;
-#if KIND == 2
-    if (holds && OUT_F32) ((DEVICE f32*)in.out)[(u64)row * OUTPUTS + o] = value;
-    if (OUT_Q8) {
-        // A group has whole blocks of 32 outputs: they meet in threadgroup memory, a block of a row a SIMD group.
-        const u32 width = SIMDS * OUTS, across = (width + 31) / 32, start = at.group_x * width;
-        TG_ARRAY(f32, together, 0);
-        if (LANE < TILE * OUTS) together[r * width + SIMD * OUTS + LANE % OUTS] = value;
-        BARRIER();
-        for (u32 i = SIMD; i < TILE * across; i += SIMDS) {
-            const u32 below = i / across, block = i % across;
-            if (top + below >= live || start + block * 32 >= OUTPUTS) continue;
-            const f32 one = together[below * width + block * 32 + LANE];
-            store_q8(in.out_q8 + (top + below) * Q8_ROW_BYTES(OUTPUTS), OUTPUTS, start / 32 + block, one, LANE);
+    f32 scale = 1;
+#if SQUARES
+    scale = row_scale(squares);
+    if (!IN_BLOCKS) {
+        UNROLL for (u32 i = 1; i < TILE; i++) {
+            const f32 other = row_scale(load_squares(in, top + i < live ? top + i : top, LANE));
+            scale = i == r ? other : scale;
         }
     }
-#else
-    if (holds) ((DEVICE f32*)in.out)[(u64)row * OUT_STRIDE + o] = value;
 #endif
+    if (IN_BLOCKS) {
+        TG_ARRAY(f32, together, 0);
+        const u32 place = (LANE / OUTS * STREAMS) * 32 + SIMD * OUTS + LANE % OUTS;
+        if (LANE < TILE * OUTS) {
+            together[place] = mine;
+            if (STREAMS == 2) together[place + 32] = second;
+        }
+        BARRIER();
+        if (!holds) return;
+        mine = together[r * STREAMS * 32 + LANE];
+        second = together[(r * STREAMS + STREAMS - 1) * 32 + LANE];
+    }
+    const f32 value = holds ? finished(params, mine * scale, second * scale, added) : 0.0f;
+    if (IN_BLOCKS) store_block(in, params, row, o, value, weight, LANE);
+    else if (holds) ((DEVICE f32*)in.out)[(u64)row * OUT_STRIDE + o] = value;
 }

@@ -25,19 +25,29 @@ INLINE f32 kv_load(const DEVICE u8* row, u32 i) {
 #endif
 }
 
-// A SIMD group stores a row from threadgroup memory.
-INLINE void kv_store(DEVICE u8* row, const THREADGROUP f32* values, u32 lane) {
-    for (u32 i = lane; i < HEAD_DIM; i += 32) {
-        const f32 value = values[i];
+// A SIMD group stores number i of a row, the next lanes their next ones; gives what stands in the cache for it. Without `there` it only
+// gives that.
+INLINE f32 kv_put(DEVICE u8* row, u32 i, f32 value, u32 lane, bool there) {
 #if KV_TYPE == 0
-        ((DEVICE f32*)row)[i] = value;
+    if (there) ((DEVICE f32*)row)[i] = value;
+    return value;
 #elif KV_TYPE == 1
-        ((DEVICE u16*)row)[i] = f32_to_f16(value);
+    const u16 half = f32_to_f16(value);
+    if (there) ((DEVICE u16*)row)[i] = half;
+    return f16_to_f32(half);
 #else
-        const Rounded rounded = round_q8(value);
+    const Rounded rounded = round_q8(value);
+    const u16 scale = f32_to_f16(rounded.scale);
+    if (there) {
         DEVICE u8* block = row + i / 32 * 34;
         block[2 + lane] = (u8)rounded.quant;
-        if (lane == 0) *(DEVICE u16*)block = f32_to_f16(rounded.scale);
-#endif
+        if (lane == 0) *(DEVICE u16*)block = scale;
     }
+    return f16_to_f32(scale) * (f32)rounded.quant;
+#endif
+}
+
+// A SIMD group stores a row from threadgroup memory.
+INLINE void kv_store(DEVICE u8* row, const THREADGROUP f32* values, u32 lane) {
+    for (u32 i = lane; i < HEAD_DIM; i += 32) kv_put(row, i, values[i], lane, true);
 }

@@ -1,5 +1,8 @@
 // What the matrix kernels share: which weights an output has, and what becomes of its sum.
 // KIND 0 is a product of its own, 1 Q, K and V side by side, 2 gate and up.
+//
+// A norm may be shared by the products around it. One with NORM begins it: of its outputs y it writes y · norm_weight, rounded or not, and
+// of each block of 32 the sum of y² + epsilon. One with SQUARES ends it: it multiplies its sums by 1 / rms, which those sums tell.
 
 #if KIND == 2
 #define STREAMS 2
@@ -61,3 +64,45 @@ INLINE f32 finished(Params params, f32 sum, f32 second, f32 added) {
     return sum;
 #endif
 }
+
+// Whether outputs are finished in blocks of 32 neighbours, one a lane: q8 and squares are of whole blocks, so a group has whole ones.
+#define IN_BLOCKS (OUT_Q8 || NORM)
+
+// What output `o` is multiplied by where the next norm begins: no kernel writes it, so it may be read before the wait.
+INLINE f32 norm_weight(Bindings in, u32 o) { return NORM ? ((const DEVICE f32*)in.norm_weight)[o] : 0.0f; }
+
+// 32 neighbouring outputs of a row, from a multiple of 32 on: `value` and `weight` are of this lane's, `o`. All 32 lanes come.
+INLINE void store_block(Bindings in, Params params, u32 row, u32 o, f32 value, f32 weight, u32 lane) {
+    if (OUT_F32) ((DEVICE f32*)in.out)[(u64)row * OUT_STRIDE + o] = value;
+    if (OUT_Q8) store_q8(in.out_q8 + row * Q8_ROW_BYTES(OUTPUTS), OUTPUTS, o / 32, value, lane);
+#if KIND == 0
+    if (NORM) {
+        const f32 begun = value * weight, squares = SIMD_SUM(value * value);
+        if (lane == 0) ((DEVICE f32*)in.out_squares)[(u64)row * (OUTPUTS / 32) + o / 32] = squares + 32 * PARAM_F32(4);
+        if (NORM_F32) ((DEVICE f32*)in.normed)[(u64)row * OUTPUTS + o] = begun;
+        if (NORM_Q8) store_q8(in.normed_q8 + row * Q8_ROW_BYTES(OUTPUTS), OUTPUTS, o / 32, begun, lane);
+    }
+#endif
+}
+
+#if SQUARES
+// Of a row's squares, a lane's: INPUTS / 32 of them, SQUARES a lane. They are loaded beside the first activations, and added up when the
+// products are there.
+struct Squares {
+    f32 v[SQUARES];
+};
+
+INLINE Squares load_squares(Bindings in, u32 row, u32 lane) {
+    const DEVICE f32* from = (const DEVICE f32*)in.squares + (u64)row * (INPUTS / 32);
+    Squares squares;
+    UNROLL for (u32 i = 0; i < SQUARES; i++) squares.v[i] = 32 * i + lane < INPUTS / 32 ? from[32 * i + lane] : 0.0f;
+    return squares;
+}
+
+// 1 / rms of the row. All 32 lanes come.
+INLINE f32 row_scale(Squares squares) {
+    f32 sum = 0;
+    UNROLL for (u32 i = 0; i < SQUARES; i++) sum += squares.v[i];
+    return 1.0f / SQRT(SIMD_SUM(sum) / (f32)INPUTS);
+}
+#endif

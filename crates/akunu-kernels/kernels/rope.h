@@ -9,3 +9,28 @@ INLINE void rotate(THREADGROUP f32* head, u32 i, f32 c, f32 s) {
     head[PAIR_FIRST(i)] = x * c - y * s;
     head[PAIR_SECOND(i)] = x * s + y * c;
 }
+
+#ifdef QK_NORM
+// This lane's of n numbers: as many turns for each lane, so that a compiler may unroll them.
+#define EACH_OF(i, n) UNROLL for (u32 i = lane; i - lane < (n); i += 32) if (i < (n))
+
+// A SIMD group normalises (with QK_NORM) a head that a product left, turns it, and puts it into threadgroup memory, times `factor`. Its
+// lanes take pairs, so that all loads are under way at once.
+INLINE void put_turned(const DEVICE f32* from, const DEVICE f32* norm, const DEVICE f32* angles, f32 epsilon, f32 factor,
+                       THREADGROUP f32* to, u32 lane) {
+    f32 scale = factor;
+    if (QK_NORM) {
+        f32 squares = 0;
+        EACH_OF(i, HEAD_DIM) squares += from[i] * from[i];
+        scale = factor / SQRT(SIMD_SUM(squares) / (f32)HEAD_DIM + epsilon);
+    }
+    EACH_OF(i, ROPE_DIMS / 2) {
+        const u32 a = PAIR_FIRST(i), b = PAIR_SECOND(i);
+        const f32 x = from[a] * scale * (QK_NORM ? norm[a] : 1.0f), y = from[b] * scale * (QK_NORM ? norm[b] : 1.0f);
+        const f32 c = angles[2 * i], s = angles[2 * i + 1];
+        to[a] = x * c - y * s;
+        to[b] = x * s + y * c;
+    }
+    UNROLL for (u32 i = ROPE_DIMS + lane; i < HEAD_DIM; i += 32) to[i] = from[i] * scale * (QK_NORM ? norm[i] : 1.0f);
+}
+#endif

@@ -10,20 +10,11 @@ BODY(rope_kv) {
     TG_ARRAY(f32, all, 0);
     THREADGROUP f32* const head = all + SIMD * HEAD_DIM;
     const DEVICE f32* from = (const DEVICE f32*)in.qkv + ((u64)row * (HEADS + 2 * KV_HEADS) + h) * HEAD_DIM;
-    f32 squares = 0;
-    for (u32 i = LANE; i < HEAD_DIM; i += 32) {
-        head[i] = from[i];
-        squares += from[i] * from[i];
-    }
     if (part < 2) {
-        if (QK_NORM) {
-            const f32 scale = 1.0f / SQRT(SIMD_SUM(squares) / (f32)HEAD_DIM + PARAM_F32(5));
-            const DEVICE f32* weight = (const DEVICE f32*)(part == 0 ? in.q_norm : in.k_norm);
-            for (u32 i = LANE; i < HEAD_DIM; i += 32) head[i] = head[i] * scale * weight[i];
-        }
-        SIMD_SYNC();
-        const DEVICE f32* angles = (const DEVICE f32*)in.angles + (u64)row * ROPE_DIMS;
-        for (u32 i = LANE; i < ROPE_DIMS / 2; i += 32) rotate(head, i, angles[2 * i], angles[2 * i + 1]);
+        const DEVICE f32* norm = (const DEVICE f32*)(part == 0 ? in.q_norm : in.k_norm);
+        put_turned(from, norm, (const DEVICE f32*)in.angles + (u64)row * ROPE_DIMS, PARAM_F32(5), 1.0f, head, LANE);
+    } else {
+        for (u32 i = LANE; i < HEAD_DIM; i += 32) head[i] = from[i];
     }
     SIMD_SYNC();
     if (part == 0) {

@@ -69,12 +69,12 @@ impl Shape<'_> {
         use akunu_plan::Kernel;
         let launch = match self.command.kernel {
             Kernel::Embed { weight } => self.embed(weight),
-            Kernel::Matmul { weight, form, q8, bias, residual, rows } => {
-                self.matmul((weight, form, q8), [bias, residual], rows)?
+            Kernel::Matmul { weight, form, q8, bias, residual, rows, scaled, norm } => {
+                self.matmul((weight, form, q8), [bias, residual, scaled], norm, rows)?
             }
-            Kernel::Qkv { weight, form, q8, bias } => self.qkv(weight, form, q8, bias)?,
-            Kernel::GluMatmul { weight, form, q8, activation, out } => {
-                self.glu_matmul((weight, form, q8), activation, out)?
+            Kernel::Qkv { weight, form, q8, bias, scaled } => self.qkv((weight, form, q8), bias, scaled)?,
+            Kernel::GluMatmul { weight, form, q8, activation, out, scaled } => {
+                self.glu_matmul((weight, form, q8), activation, out, scaled)?
             }
             Kernel::RopeAngles => self.rope_angles(),
             Kernel::RmsNorm { out, rows } => self.rms_norm(out, rows)?,
@@ -82,7 +82,7 @@ impl Shape<'_> {
             Kernel::Glu { activation, out } => self.glu(activation, out),
             Kernel::Quantise => self.quantise(),
             Kernel::RopeKv { style, qk_norm, kv } => self.rope_kv(style, qk_norm, kv),
-            Kernel::Attention { kv, out } => self.attention(kv, out)?,
+            Kernel::Attention { kv, out, rope } => self.attention(kv, out, rope)?,
             Kernel::Argmax => self.argmax(),
             Kernel::KvShift { style, kv } => self.kv_shift(style, kv),
             Kernel::KvCopy { kv } => self.kv_copy(kv),

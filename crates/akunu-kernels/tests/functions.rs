@@ -3,9 +3,12 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use akunu_kernels::{Chip, cuda_text, launches};
-use akunu_plan::params::NormParams;
+use akunu_plan::params::{AttentionParams, MatmulParams, NormParams};
 use akunu_plan::table::{RowBounds, RowMeaning};
-use akunu_plan::{BufferId, CommandBuilder, DispatchTable, Kernel, NormOut, RowSet, TableIo};
+use akunu_plan::{
+    BufferId, CommandBuilder, DType, DispatchTable, Kernel, KvType, MatmulForm, NormOut, Rope, RopeStyle,
+    RowSet, TableIo,
+};
 
 const CHIP: Chip = Chip { units: 132, shared_bytes: 200 << 10, tensor_cores: true, copies: true };
 
@@ -47,4 +50,57 @@ fn a_text_has_its_symbol_its_constants_and_its_arguments() {
     for part in ["rms_norm_q8_96(\n    u8* a0,", "#define COLS 96u", "in.weight = a1;", "in.out_q8 = a2;"] {
         assert!(text.contains(part), "{part} is not in:\n{text}");
     }
+}
+
+#[test]
+fn a_product_that_begins_a_norm_has_a_block_of_outputs_a_group_and_is_for_few_rows() {
+    let params = MatmulParams {
+        inputs: 2048,
+        outputs: 2048,
+        out_stride: 2048,
+        epsilon: 1e-5,
+        ..MatmulParams::default()
+    };
+    let of = |rows: usize, norm| {
+        let kernel = Kernel::Matmul {
+            weight: DType::Q4_0,
+            form: MatmulForm::for_rows(rows),
+            q8: true,
+            bias: false,
+            residual: true,
+            rows: RowSet::All,
+            scaled: false,
+            norm,
+        };
+        let table = table(kernel, params, rows);
+        launches(&table.commands[0], &table, &CHIP)
+    };
+    for rows in [1, 2, 9, 16] {
+        let launch = of(rows, Some(NormOut::Q8)).unwrap().remove(0);
+        assert_eq!(launch.groups, [64, 1, 1], "{rows} rows");
+        // A row of a block is finished by a SIMD group.
+        assert!(launch.threads / 32 >= rows as u32);
+    }
+    assert!(of(17, None).is_ok());
+    assert!(of(17, Some(NormOut::Q8)).unwrap_err().to_string().contains("no part in norms"));
+}
+
+#[test]
+fn attention_turns_heads_for_one_row_only() {
+    let rope = Some(Rope { style: RopeStyle::HalfSplit, qk_norm: true });
+    let kernel = Kernel::Attention { kv: KvType::F16, out: NormOut::Q8, rope };
+    let params = AttentionParams {
+        heads: 8,
+        kv_heads: 2,
+        head_dim: 128,
+        capacity: 4096,
+        rope_dims: 128,
+        ..AttentionParams::default()
+    };
+    let of = |rows| {
+        let table = table(kernel, params, rows);
+        launches(&table.commands[0], &table, &CHIP)
+    };
+    assert!(of(1).is_ok());
+    assert!(of(2).unwrap_err().to_string().contains("several rows"));
 }

@@ -25,6 +25,9 @@ pub struct Capabilities {
     pub detail: String,
     /// Quantised weights meet activations rounded to int8 blocks ([`crate::q8`]); otherwise f32.
     pub q8_activations: bool,
+    /// Norms are folded into the products around them, and the rotation into attention, where they can be: fewer commands, each
+    /// with more to do. For devices where a command costs more than that.
+    pub folds: bool,
     /// Weights are used where the file's mapping put them.
     pub unified_memory: bool,
     /// The most steps worth chaining in one submission.

@@ -5,7 +5,7 @@ use crate::params::{
     AnglesParams, ArgmaxParams, AttentionParams, ElementParams, EmbedParams, GluMatmulParams, KvMoveParams,
     MatmulParams, NormParams, QkvParams, RopeKvParams,
 };
-use crate::{DType, DispatchCommand, DispatchTable, Kernel, KvType, NormOut, Row, RowSet, q8};
+use crate::{DType, DispatchCommand, DispatchTable, Kernel, KvType, NormOut, Rope, Row, RowSet, q8};
 
 /// Bytes from each binding on, in the order of [`Kernel::bindings`]; or what is wrong with the parameters.
 pub fn extents(table: &DispatchTable, command: &DispatchCommand) -> Result<Vec<u64>, String> {
@@ -28,16 +28,25 @@ pub fn extents(table: &DispatchTable, command: &DispatchCommand) -> Result<Vec<u
             let p: NormParams = command.params();
             e.f32s(table.rows, p.cols).f32s(1, p.cols).f32s(table.rows, p.cols).f32s(table.rows, p.cols);
         }
-        Kernel::Matmul { weight, q8, bias, residual, rows, .. } => {
+        Kernel::Matmul { weight, q8, bias, residual, rows, scaled, norm, .. } => {
             let p: MatmulParams = command.params();
-            e.matmul(&p, weight, q8, e.count(rows), bias, residual)?;
+            let rows = e.count(rows);
+            e.matmul(&p, weight, q8, rows, bias, residual)?;
+            e.squares(scaled, rows, p.inputs)?;
+            if let Some(out) = norm {
+                e.f32s(1, p.outputs).outputs(out, rows, p.outputs.into())?.squares(true, rows, p.outputs)?;
+            }
         }
-        Kernel::Qkv { weight, q8, bias, .. } => e.qkv(command.params(), weight, q8, bias)?,
-        Kernel::GluMatmul { weight, q8, out, .. } => {
+        Kernel::Qkv { weight, q8, bias, scaled, .. } => {
+            let p: QkvParams = command.params();
+            e.qkv(p, weight, q8, bias)?;
+            e.squares(scaled, table.rows, p.inputs)?;
+        }
+        Kernel::GluMatmul { weight, q8, out, scaled, .. } => {
             let p: GluMatmulParams = command.params();
             e.input(q8, table.rows, p.inputs)?;
             e.weight(weight, p.inputs, p.outputs)?.weight(weight, p.inputs, p.outputs)?;
-            e.outputs(out, table.rows, p.outputs.into())?;
+            e.outputs(out, table.rows, p.outputs.into())?.squares(scaled, table.rows, p.inputs)?;
         }
         Kernel::Glu { out, .. } => {
             let p: ElementParams = command.params();
@@ -48,7 +57,7 @@ pub fn extents(table: &DispatchTable, command: &DispatchCommand) -> Result<Vec<u
             e.f32s(table.rows, p.cols).outputs(NormOut::Q8, table.rows, p.cols.into())?;
         }
         Kernel::RopeKv { qk_norm, kv, .. } => e.rope_kv(command.params(), qk_norm, kv)?,
-        Kernel::Attention { kv, out } => e.attention(command.params(), kv, out)?,
+        Kernel::Attention { kv, out, rope } => e.attention(command.params(), kv, out, rope)?,
         Kernel::Argmax => e.argmax(command.params())?,
         Kernel::KvShift { kv, .. } => {
             let p: KvMoveParams = command.params();
@@ -112,6 +121,17 @@ impl Extents<'_> {
             self.q8(rows, cols)?;
         }
         Ok(self)
+    }
+
+    /// A number for each block of 32 columns.
+    fn squares(&mut self, bound: bool, rows: usize, cols: u32) -> Result<&mut Self, String> {
+        if !bound {
+            return Ok(self);
+        }
+        if cols == 0 || !cols.is_multiple_of(q8::BLOCK as u32) {
+            return Err(format!("a norm of {cols} elements, not whole blocks, in a product"));
+        }
+        Ok(self.f32s(rows, cols / q8::BLOCK as u32))
     }
 
     fn input(&mut self, q8: bool, rows: usize, inputs: u32) -> Result<&mut Self, String> {
@@ -213,16 +233,33 @@ impl Extents<'_> {
         Ok(())
     }
 
-    fn attention(&mut self, p: AttentionParams, kv: KvType, out: NormOut) -> Result<(), String> {
-        self.head(p.head_dim, 0)?;
+    fn attention(
+        &mut self,
+        p: AttentionParams,
+        kv: KvType,
+        out: NormOut,
+        rope: Option<Rope>,
+    ) -> Result<(), String> {
+        self.head(p.head_dim, p.rope_dims)?;
         if p.kv_heads == 0 || !p.heads.is_multiple_of(p.kv_heads) || p.heads == 0 {
             return Err(format!("{} heads over {} kv heads", p.heads, p.kv_heads));
         }
-        let cols = u64::from(p.heads) * u64::from(p.head_dim);
+        let dim = u64::from(p.head_dim);
+        let cols = u64::from(p.heads) * dim;
         let rows = self.table.rows;
-        self.f32s(rows, cols);
+        if rope.is_some() && rows > 1 {
+            return Err(format!("attention that rotates, for {rows} rows; it can be for one only"));
+        }
+        let beside = if rope.is_some() { 2 * u64::from(p.kv_heads) * dim } else { 0 };
+        self.f32s(rows, cols + beside);
         self.cache(kv, p.kv_heads, p.head_dim, p.capacity)?.cache(kv, p.kv_heads, p.head_dim, p.capacity)?;
         self.rows().outputs(out, rows, cols)?;
+        if let Some(rope) = rope {
+            self.f32s(rows, p.rope_dims);
+            if rope.qk_norm {
+                self.f32s(1, dim).f32s(1, dim);
+            }
+        }
         Ok(())
     }
 

@@ -101,6 +101,21 @@ impl NormOut {
     }
 }
 
+/// How Q and K turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Rope {
+    pub style: RopeStyle,
+    /// Each head is normed before.
+    pub qk_norm: bool,
+}
+
+impl Rope {
+    fn name(self) -> String {
+        let norm = if self.qk_norm { "qk_norm_" } else { "" };
+        format!("{norm}rope_{}", self.style.name())
+    }
+}
+
 /// Which of a pass's rows a kernel works on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RowSet {
@@ -122,19 +137,41 @@ pub enum Kernel {
     /// `residual + x / rms(x) · weight`. [`NormParams`].
     NormAdd,
     /// `x · Wᵀ (+ bias) (+ residual)`. Input is q8 where `q8`, else f32. [`MatmulParams`].
-    Matmul { weight: DType, form: MatmulForm, q8: bool, bias: bool, residual: bool, rows: RowSet },
+    ///
+    /// With `norm` it also begins the norm of its output `y`: `normed` is `y · norm_weight`, not yet divided by rms(y), and
+    /// `out_squares` is the sum of `y² + epsilon` over each block of 32 outputs, `[row][outputs / 32]`. A product whose input is such
+    /// a row is `scaled`: it binds these sums as `squares`, and `x · Wᵀ` is multiplied by `1 / √(mean of squares)`, in Q, K and V, gate
+    /// and up alike. What is rounded to q8 is the row as it stands, not yet divided.
+    Matmul {
+        weight: DType,
+        form: MatmulForm,
+        q8: bool,
+        bias: bool,
+        residual: bool,
+        rows: RowSet,
+        scaled: bool,
+        norm: Option<NormOut>,
+    },
     /// Q, K and V of one dtype in one command, outputs side by side. [`QkvParams`].
-    Qkv { weight: DType, form: MatmulForm, q8: bool, bias: bool },
+    Qkv { weight: DType, form: MatmulForm, q8: bool, bias: bool, scaled: bool },
     /// `activation(x · Gᵀ) · (x · Uᵀ)`. [`GluMatmulParams`].
-    GluMatmul { weight: DType, form: MatmulForm, q8: bool, activation: Activation, out: NormOut },
+    GluMatmul {
+        weight: DType,
+        form: MatmulForm,
+        q8: bool,
+        activation: Activation,
+        out: NormOut,
+        scaled: bool,
+    },
     /// `activation(gate) · up`, elementwise. [`ElementParams`].
     Glu { activation: Activation, out: NormOut },
     /// Rounds rows to int8 blocks ([`crate::q8`]). [`ElementParams`].
     Quantise,
     /// (QK norm,) rotates Q and K, writes K and V to the cache. [`RopeKvParams`].
     RopeKv { style: RopeStyle, qk_norm: bool, kv: KvType },
-    /// Causal grouped-query attention over a slot's cache. [`AttentionParams`].
-    Attention { kv: KvType, out: NormOut },
+    /// Causal grouped-query attention over a slot's cache. With `rope` it does what [`Kernel::RopeKv`] does before, which
+    /// it can for one row only: of several, one might see another's key before it is there. [`AttentionParams`].
+    Attention { kv: KvType, out: NormOut, rope: Option<Rope> },
     /// The best token of each row that asked; the lowest id wins a tie, `u32::MAX` reports a NaN. [`ArgmaxParams`].
     Argmax,
     /// Drops `row.token` positions from `row.position` on, and moves the rest of `row.kv_len` down, turning the keys
@@ -229,7 +266,7 @@ impl Kernel {
             Kernel::NormAdd => {
                 slots.extend([read("x", F32), read("weight", F32), read("residual", F32), write("out", F32)]);
             }
-            Kernel::Matmul { weight, q8, bias, residual, .. } => {
+            Kernel::Matmul { weight, q8, bias, residual, scaled, norm, .. } => {
                 slots.push(input(q8));
                 push_weight(&mut slots, WEIGHT, weight);
                 slots.push(write("out", F32));
@@ -239,8 +276,14 @@ impl Kernel {
                 if residual {
                     slots.push(read("residual", F32));
                 }
+                push_squares(&mut slots, scaled);
+                if let Some(out) = norm {
+                    slots.push(read("norm_weight", F32));
+                    push_forms(&mut slots, out, ["normed", "normed_q8"]);
+                    slots.push(write("out_squares", F32));
+                }
             }
-            Kernel::Qkv { weight, q8, bias, .. } => {
+            Kernel::Qkv { weight, q8, bias, scaled, .. } => {
                 slots.push(input(q8));
                 for names in QKV_WEIGHTS {
                     push_weight(&mut slots, names, weight);
@@ -249,13 +292,15 @@ impl Kernel {
                 if bias {
                     slots.extend([read("q_bias", F32), read("k_bias", F32), read("v_bias", F32)]);
                 }
+                push_squares(&mut slots, scaled);
             }
-            Kernel::GluMatmul { weight, q8, out, .. } => {
+            Kernel::GluMatmul { weight, q8, out, scaled, .. } => {
                 slots.push(input(q8));
                 for names in GLU_WEIGHTS {
                     push_weight(&mut slots, names, weight);
                 }
                 push_outputs(&mut slots, out);
+                push_squares(&mut slots, scaled);
             }
             Kernel::Glu { out, .. } => {
                 slots.extend([read("gate", F32), read("up", F32)]);
@@ -269,10 +314,19 @@ impl Kernel {
                     slots.extend([read("q_norm", F32), read("k_norm", F32)]);
                 }
             }
-            Kernel::Attention { kv, out } => {
+            Kernel::Attention { kv, out, rope: None } => {
                 slots.extend([read("q", F32), read("k_cache", Kv(kv)), read("v_cache", Kv(kv))]);
                 slots.push(read("rows", Rows));
                 push_outputs(&mut slots, out);
+            }
+            Kernel::Attention { kv, out, rope: Some(rope) } => {
+                slots.extend([read("qkv", F32), update("k_cache", Kv(kv)), update("v_cache", Kv(kv))]);
+                slots.push(read("rows", Rows));
+                push_outputs(&mut slots, out);
+                slots.push(read("angles", F32));
+                if rope.qk_norm {
+                    slots.extend([read("q_norm", F32), read("k_norm", F32)]);
+                }
             }
             Kernel::Argmax => {
                 slots.extend([read("logits", F32), write("tokens", U32), update("rows", Rows)]);
@@ -301,27 +355,33 @@ impl Kernel {
                 format!("rms_norm{pick}{}", out.suffix())
             }
             Kernel::NormAdd => "norm_add".into(),
-            Kernel::Matmul { weight, form, q8, bias, residual, rows: _ } => {
+            Kernel::Matmul { weight, form, q8, bias, residual, rows: _, scaled, norm } => {
                 let bias = if bias { "_bias" } else { "" };
                 let residual = if residual { "_add" } else { "" };
-                format!("{}_{}{}{bias}{residual}", form.name(), lower(weight), input(weight, q8))
+                let norm = norm.map_or(String::new(), |out| format!("_norm{}", out.suffix()));
+                let (weight, input) = (lower(weight), input(weight, q8));
+                format!("{}_{weight}{input}{}{bias}{residual}{norm}", form.name(), scaled_name(scaled))
             }
-            Kernel::Qkv { weight, form, q8, bias } => {
+            Kernel::Qkv { weight, form, q8, bias, scaled } => {
                 let bias = if bias { "_bias" } else { "" };
-                format!("{}_qkv_{}{}{bias}", form.name(), lower(weight), input(weight, q8))
+                let (weight, input) = (lower(weight), input(weight, q8));
+                format!("{}_qkv_{weight}{input}{}{bias}", form.name(), scaled_name(scaled))
             }
-            Kernel::GluMatmul { weight, form, q8, activation, out } => {
+            Kernel::GluMatmul { weight, form, q8, activation, out, scaled } => {
                 let (activation, weight, input) =
                     (activation_name(activation), lower(weight), input(weight, q8));
-                format!("{}_{activation}_glu_{weight}{input}{}", form.name(), out.suffix())
+                let scaled = scaled_name(scaled);
+                format!("{}_{activation}_glu_{weight}{input}{scaled}{}", form.name(), out.suffix())
             }
             Kernel::Glu { activation, out } => format!("{}_glu{}", activation_name(activation), out.suffix()),
             Kernel::Quantise => "quantise_q8".into(),
             Kernel::RopeKv { style, qk_norm, kv } => {
-                let norm = if qk_norm { "qk_norm_" } else { "" };
-                format!("{norm}rope_{}_kv_write_{}", style.name(), kv.name())
+                format!("{}_kv_write_{}", Rope { style, qk_norm }.name(), kv.name())
             }
-            Kernel::Attention { kv, out } => format!("attention_{}{}", kv.name(), out.suffix()),
+            Kernel::Attention { kv, out, rope } => {
+                let rope = rope.map_or(String::new(), |rope| rope.name() + "_");
+                format!("{rope}attention_{}{}", kv.name(), out.suffix())
+            }
             Kernel::Argmax => "argmax".into(),
             Kernel::KvShift { style, kv } => format!("kv_shift_{}_{}", style.name(), kv.name()),
             Kernel::KvCopy { kv } => format!("kv_copy_{}", kv.name()),
@@ -350,12 +410,26 @@ impl Kernel {
 }
 
 fn push_outputs(slots: &mut Vec<Slot>, out: NormOut) {
+    push_forms(slots, out, ["out", "out_q8"]);
+}
+
+fn push_forms(slots: &mut Vec<Slot>, out: NormOut, [f32, q8]: [&'static str; 2]) {
     if out.f32() {
-        slots.push(write("out", Content::F32));
+        slots.push(write(f32, Content::F32));
     }
     if out.q8() {
-        slots.push(write("out_q8", Content::Q8));
+        slots.push(write(q8, Content::Q8));
     }
+}
+
+fn push_squares(slots: &mut Vec<Slot>, scaled: bool) {
+    if scaled {
+        slots.push(read("squares", Content::F32));
+    }
+}
+
+fn scaled_name(scaled: bool) -> &'static str {
+    if scaled { "_scaled" } else { "" }
 }
 
 fn activation_name(activation: Activation) -> &'static str {

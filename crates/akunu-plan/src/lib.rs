@@ -26,7 +26,7 @@ pub use buffer::{BufferId, BufferKind, BufferSpec};
 pub use cost::Cost;
 pub use device::{Capabilities, Device, DeviceBuffer, DeviceError, Outcome, ReplayId, Submission};
 pub use extents::extents;
-pub use kernel::{Access, Content, Kernel, KvType, MatmulForm, NormOut, RowSet};
+pub use kernel::{Access, Content, Kernel, KvType, MatmulForm, NormOut, Rope, RowSet};
 pub use load::{Loaded, load};
 pub use plan::{MemoryPlan, ModelPlan, PlanError, PlanOptions, Tables, plan};
 pub use row::Row;

@@ -38,6 +38,8 @@ params! {
         out_stride: u32,
         /// `cap · tanh(y / cap)`; 0 means none.
         soft_cap: f32,
+        /// Of the norm that it begins; else 0.
+        epsilon: f32,
     }
 
     /// Outputs of one row stand side by side: `[q, k, v]`.
@@ -70,6 +72,9 @@ params! {
         soft_cap: f32,
         /// A row at position p sees p − window + 1 ..= p; 0 means all.
         window: u32,
+        /// Where it rotates: the first `rope_dims` of a head, `epsilon` for the QK norm; else 0.
+        rope_dims: u32,
+        epsilon: f32,
     }
 
     ArgmaxParams {

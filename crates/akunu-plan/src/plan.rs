@@ -19,7 +19,7 @@ pub struct PlanOptions {
     pub prefill_logit_rows: usize,
     /// Most steps in one decode submission.
     pub chain: usize,
-    /// Fuse QKV and gate·up where dtypes agree. Off only for tests.
+    /// Fuse QKV and gate·up where dtypes agree, and fold what the device asks for. Off only for tests.
     pub fuse: bool,
 }
 

@@ -167,6 +167,7 @@ fn q8_columns(command: &DispatchCommand) -> usize {
     let columns = match command.kernel {
         Kernel::RmsNorm { .. } => command.params::<params::NormParams>().cols,
         Kernel::Glu { .. } | Kernel::Quantise => command.params::<params::ElementParams>().cols,
+        Kernel::Matmul { .. } => command.params::<params::MatmulParams>().outputs,
         Kernel::GluMatmul { .. } => command.params::<params::GluMatmulParams>().outputs,
         Kernel::Attention { .. } => {
             let p: params::AttentionParams = command.params();

@@ -4,7 +4,7 @@
 
 mod common;
 
-use akunu_plan::{Access, ArchDescriptor, DType, ModelPlan, PlanOptions, plan};
+use akunu_plan::{Access, ArchDescriptor, Capabilities, DType, ModelPlan, PlanOptions, extents, plan};
 use common::{affine, capabilities, config, family, model, options};
 
 const FAMILIES: [&str; 7] = ["llama", "qwen2", "qwen3", "gemma", "gemma2", "gemma3", "phi3"];
@@ -33,6 +33,39 @@ fn every_family_has_a_row_and_a_snapshot() {
             );
         }
     }
+}
+
+/// Norms in products and the rotation in attention, but for Gemma's norms before the residual, and where fusing is off.
+#[test]
+fn devices_that_fold_get_other_tables_of_few_rows() {
+    let folding = Capabilities { folds: true, ..capabilities(true) };
+    for name in FAMILIES {
+        let model = model(family(name), |_| DType::Q4_0);
+        let folded = plan(&model, &folding, &options()).unwrap();
+        insta::assert_snapshot!(
+            format!("{name}_folded_decode"),
+            folded.tables.decode.render(&folded.buffers)
+        );
+        for options in
+            [PlanOptions { fuse: false, ..options() }, PlanOptions { prefill_rows: 17, ..options() }]
+        {
+            let plain = plan(&model, &capabilities(true), &options).unwrap();
+            let folded = plan(&model, &folding, &options).unwrap();
+            let render = |plan: &ModelPlan| plan.tables.prefill.render(&plan.buffers);
+            assert_eq!(render(&folded), render(&plain));
+        }
+    }
+    let dtype = |name: &str| match name {
+        n if n.ends_with("attn_v.weight") => DType::Q6K,
+        n if n.starts_with("blk.1") && n.ends_with("ffn_up.weight") => DType::F16,
+        _ => DType::Q4K,
+    };
+    let mixed = plan(&model(family("llama"), dtype), &folding, &options()).unwrap();
+    insta::assert_snapshot!("llama_mixed_folded_decode", mixed.tables.decode.render(&mixed.buffers));
+    // A table of a few rows: norms in products, but the rotation by itself.
+    let few = PlanOptions { prefill_rows: 5, ..options() };
+    let few = plan(&model(family("qwen2"), |_| affine(4, 64)), &folding, &few).unwrap();
+    insta::assert_snapshot!("qwen2_affine_folded_prefill", few.tables.prefill.render(&few.buffers));
 }
 
 #[test]
@@ -67,10 +100,15 @@ fn cache_maintenance_has_a_command_a_layer() {
 }
 
 #[test]
-fn a_32_layer_llama_takes_at_most_8_commands_a_layer() {
+fn a_32_layer_llama_takes_at_most_8_commands_a_layer_and_5_folded() {
     let mut config = config("llama");
     config.layer_count = 32;
-    let plan = plan(&model(config, |_| DType::Q4_0), &capabilities(true), &options()).unwrap();
+    let model = model(config, |_| DType::Q4_0);
+    // The first norm has no product before it.
+    let folded = plan(&model, &Capabilities { folds: true, ..capabilities(true) }, &options()).unwrap();
+    let in_layers = folded.tables.decode.labels.iter().filter(|l| l.starts_with("layer.")).count();
+    assert_eq!((in_layers, folded.tables.decode.commands.len()), (5 * 32 + 1, 5 * 32 + 1 + 5));
+    let plan = plan(&model, &capabilities(true), &options()).unwrap();
     for table in [&plan.tables.decode, &plan.tables.prefill] {
         let in_layers = table.labels.iter().filter(|l| l.starts_with("layer.")).count();
         assert!(in_layers <= 8 * 32, "{}: {in_layers} commands in 32 layers", table.name);
@@ -81,9 +119,11 @@ fn a_32_layer_llama_takes_at_most_8_commands_a_layer() {
 #[test]
 fn no_command_reads_what_it_writes() {
     for name in FAMILIES {
-        for fuse in [true, false] {
+        for (fuse, folds) in [(true, false), (false, false), (true, true)] {
             for dtype in [DType::Q5K, affine(4, 32)] {
-                let plan = planned(name, |_| dtype, &PlanOptions { fuse, ..options() });
+                let capabilities = Capabilities { folds, ..capabilities(true) };
+                let options = PlanOptions { fuse, ..options() };
+                let plan = plan(&model(family(name), |_| dtype), &capabilities, &options).unwrap();
                 for table in [&plan.tables.decode, &plan.tables.prefill] {
                     for (command, label) in table.commands.iter().zip(&table.labels) {
                         let slots = command.kernel.bindings();
@@ -104,14 +144,21 @@ fn every_binding_lies_within_its_buffer_and_read_only_ones_are_never_written() {
     for (name, dtype) in
         FAMILIES.map(|name| (name, DType::Q8_0)).into_iter().chain([("qwen2", affine(3, 128))])
     {
-        let plan = planned(name, |_| dtype, &options());
-        let tables = &plan.tables;
-        for table in [&tables.decode, &tables.prefill, &tables.kv_shift, &tables.kv_copy] {
-            for command in &table.commands {
-                for (slot, binding) in command.kernel.bindings().iter().zip(command.bindings()) {
-                    let buffer = &plan.buffers[binding.buffer.index()];
-                    assert!(binding.offset < buffer.bytes, "{}", buffer.name);
-                    assert!(slot.access == Access::Read || !buffer.kind.is_read_only(), "{}", buffer.name);
+        for folds in [false, true] {
+            let folding = Capabilities { folds, ..capabilities(true) };
+            let plan = plan(&model(family(name), |_| dtype), &folding, &options()).unwrap();
+            let tables = &plan.tables;
+            for table in [&tables.decode, &tables.prefill, &tables.kv_shift, &tables.kv_copy] {
+                for command in &table.commands {
+                    let extents = extents(table, command).unwrap();
+                    assert_eq!(extents.len(), command.bindings().len());
+                    let slots = command.kernel.bindings();
+                    for ((slot, binding), bytes) in slots.iter().zip(command.bindings()).zip(extents) {
+                        let buffer = &plan.buffers[binding.buffer.index()];
+                        assert!(binding.offset + bytes <= buffer.bytes, "{}", buffer.name);
+                        let writes = slot.access != Access::Read;
+                        assert!(!writes || !buffer.kind.is_read_only(), "{}", buffer.name);
+                    }
                 }
             }
         }
@@ -130,14 +177,17 @@ fn names_of_buffers_are_unique_and_kernel_names_tell_variants_apart() {
             (true, affine(4, 64)),
             (true, affine(8, 32)),
         ] {
-            let plan = plan(&model(family(name), |_| dtype), &capabilities(q8), &options()).unwrap();
-            let mut names: Vec<&str> = plan.buffers.iter().map(|b| b.name.as_str()).collect();
-            names.sort_unstable();
-            names.windows(2).for_each(|w| assert_ne!(w[0], w[1]));
-            for command in plan.tables.decode.commands.iter().chain(&plan.tables.prefill.commands) {
-                let bindings = command.kernel.bindings();
-                let before = kernels.insert(command.kernel.name(), bindings.clone());
-                assert!(before.is_none_or(|b| b == bindings), "{}", command.kernel.name());
+            for folds in [false, true] {
+                let capabilities = Capabilities { folds, ..capabilities(q8) };
+                let plan = plan(&model(family(name), |_| dtype), &capabilities, &options()).unwrap();
+                let mut names: Vec<&str> = plan.buffers.iter().map(|b| b.name.as_str()).collect();
+                names.sort_unstable();
+                names.windows(2).for_each(|w| assert_ne!(w[0], w[1]));
+                for command in plan.tables.decode.commands.iter().chain(&plan.tables.prefill.commands) {
+                    let bindings = command.kernel.bindings();
+                    let before = kernels.insert(command.kernel.name(), bindings.clone());
+                    assert!(before.is_none_or(|b| b == bindings), "{}", command.kernel.name());
+                }
             }
         }
     }

@@ -1,6 +1,7 @@
 //! One-command tables, and the cases that all tests of kernels share.
 #![allow(dead_code, reason = "each test file uses its part")]
 
+pub mod folded;
 pub mod specs;
 
 use std::ops::Range;
@@ -11,8 +12,8 @@ use akunu_format::blocks::{Rng, random_row};
 use akunu_format::{Affine, ScaleType};
 use akunu_plan::table::{RowBounds, RowMeaning};
 use akunu_plan::{
-    Access, BufferId, CommandBuilder, Content, DType, Device, DispatchTable, Kernel, Row, Submission,
-    TableIo, q8,
+    Access, BufferId, CommandBuilder, Content, DType, Device, DeviceBuffer, DispatchTable, Kernel, Row,
+    Submission, TableIo, q8,
 };
 
 pub const POISON: u8 = 0xff;
@@ -99,14 +100,19 @@ impl Case {
         Case { kernel, table: Arc::new(table), buffers, rows: shape.rows, asked: shape.asked, written }
     }
 
-    /// Runs on a device; gives every written buffer, whole.
-    pub fn run(&self, device: &mut dyn Device) -> Vec<Vec<u8>> {
-        let mut ids = vec![];
-        for bytes in &self.buffers {
+    /// Its buffers on a device.
+    pub fn load(&self, device: &mut dyn Device) -> Vec<DeviceBuffer> {
+        let mut load = |bytes: &Vec<u8>| {
             let id = device.allocate("test", bytes.len() as u64).unwrap();
             device.upload(id, 0, bytes).unwrap();
-            ids.push(id);
-        }
+            id
+        };
+        self.buffers.iter().map(&mut load).collect()
+    }
+
+    /// Runs on a device; gives every written buffer, whole.
+    pub fn run(&self, device: &mut dyn Device) -> Vec<Vec<u8>> {
+        let ids = self.load(device);
         let replay = device.prepare(&self.table, &ids).unwrap();
         let submission =
             Submission { rows: &self.rows, logit_rows: &self.asked, steps: 1, stop: &[], cancel: None };

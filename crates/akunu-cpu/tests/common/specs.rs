@@ -8,12 +8,12 @@ use super::*;
 const ACTIVATIONS: [Activation; 3] = [Activation::Silu, Activation::GeluTanh, Activation::GeluErf];
 const OUTS: [NormOut; 3] = [NormOut::F32, NormOut::Q8, NormOut::Both];
 
-fn spec(name: String, rows: usize, build: impl Fn(Range<usize>) -> Case + 'static) -> Spec {
+pub(super) fn spec(name: String, rows: usize, build: impl Fn(Range<usize>) -> Case + 'static) -> Spec {
     Spec { name, rows, build: Box::new(build) }
 }
 
 /// Poisoned outputs in the forms asked for.
-fn outputs(out: NormOut, rows: usize, cols: usize) -> Vec<Vec<u8>> {
+pub(super) fn outputs(out: NormOut, rows: usize, cols: usize) -> Vec<Vec<u8>> {
     let mut data = vec![];
     if out.f32() {
         data.push(poison(rows * cols * 4));
@@ -35,7 +35,7 @@ fn shapes(dtype: DType) -> Vec<(usize, usize)> {
     }
 }
 
-fn input(dtype: DType, seed: u64, rows: usize, cols: usize) -> Vec<u8> {
+pub(super) fn input(dtype: DType, seed: u64, rows: usize, cols: usize) -> Vec<u8> {
     if dtype.is_quantised() { q8_rows(seed, rows, cols) } else { f32s(&values(seed, rows * cols)) }
 }
 
@@ -50,11 +50,18 @@ pub fn matmul(dtype: DType, rows: usize, (inputs, outs): (usize, usize), bias: b
             bias,
             residual,
             rows: RowSet::All,
+            scaled: false,
+            norm: None,
         };
         let soft_cap = if outs == 33 { 3.0 } else { 0.0 };
         let stride = outs + usize::from(outs == 20) * 3;
-        let params =
-            MatmulParams { inputs: inputs as u32, outputs: outs as u32, out_stride: stride as u32, soft_cap };
+        let params = MatmulParams {
+            inputs: inputs as u32,
+            outputs: outs as u32,
+            out_stride: stride as u32,
+            soft_cap,
+            epsilon: 0.0,
+        };
         let mut data = vec![pick(&input(dtype, 1, rows, inputs), rows, &part)];
         data.extend(weights(dtype, 2, outs, inputs));
         data.push(poison(part.len() * stride * 4));
@@ -71,7 +78,7 @@ pub fn matmul(dtype: DType, rows: usize, (inputs, outs): (usize, usize), bias: b
 fn qkv(dtype: DType, rows: usize, inputs: usize, bias: bool) -> Spec {
     spec(format!("qkv {dtype} {rows}x{inputs} bias {bias}"), rows, move |part| {
         let form = MatmulForm::for_rows(part.len());
-        let kernel = Kernel::Qkv { weight: dtype, form, q8: dtype.is_quantised(), bias };
+        let kernel = Kernel::Qkv { weight: dtype, form, q8: dtype.is_quantised(), bias, scaled: false };
         let sizes = [48, 20, 12];
         let params = QkvParams { inputs: inputs as u32, q: sizes[0], k: sizes[1], v: sizes[2] };
         let mut data = vec![pick(&input(dtype, 5, rows, inputs), rows, &part)];
@@ -94,7 +101,14 @@ fn glu_matmul(
 ) -> Spec {
     spec(format!("glu_matmul {dtype} {rows}x{inputs}x{outs} {activation:?} {out:?}"), rows, move |part| {
         let form = MatmulForm::for_rows(part.len());
-        let kernel = Kernel::GluMatmul { weight: dtype, form, q8: dtype.is_quantised(), activation, out };
+        let kernel = Kernel::GluMatmul {
+            weight: dtype,
+            form,
+            q8: dtype.is_quantised(),
+            activation,
+            out,
+            scaled: false,
+        };
         let params = GluMatmulParams { inputs: inputs as u32, outputs: outs as u32 };
         let mut data = vec![pick(&input(dtype, 12, rows, inputs), rows, &part)];
         data.extend((0..2).flat_map(|i| weights(dtype, 13 + i, outs, inputs)));
@@ -269,9 +283,11 @@ pub fn asking() -> Vec<Case> {
         bias: false,
         residual: false,
         rows: RowSet::Logits,
+        scaled: false,
+        norm: None,
     };
     let data = vec![q8_rows(33, 3, 64), weight_rows(DType::Q8_0, 34, 50, 64), poison(3 * 50 * 4)];
-    let params = MatmulParams { inputs: 64, outputs: 50, out_stride: 50, soft_cap: 0.5 };
+    let params = MatmulParams { inputs: 64, outputs: 50, out_stride: 50, soft_cap: 0.5, epsilon: 0.0 };
     cases.push(Case::new(kernel, params, Shape::rows(7).asking(vec![0, 3, 5]), data));
     for (vocab, advance) in [(5, 0), (16, 1), (1003, 1)] {
         let mut logits = values(35, 4 * vocab);
@@ -295,7 +311,7 @@ pub fn asking() -> Vec<Case> {
 }
 
 /// (heads, kv heads, head dim)
-const HEADS: [(u32, u32, u32); 13] = [
+pub(super) const HEADS: [(u32, u32, u32); 13] = [
     (5, 1, 48),
     (6, 1, 64),
     (14, 2, 40),
@@ -311,7 +327,7 @@ const HEADS: [(u32, u32, u32); 13] = [
     (40, 1, 16),
 ];
 
-fn kv_types(head_dim: u32) -> Vec<KvType> {
+pub(super) fn kv_types(head_dim: u32) -> Vec<KvType> {
     [KvType::F32, KvType::F16, KvType::Q8_0]
         .into_iter()
         .filter(|kv| kv.row_bytes(head_dim as usize).is_some())
@@ -319,7 +335,7 @@ fn kv_types(head_dim: u32) -> Vec<KvType> {
 }
 
 /// A cache with random values in every position.
-fn cache(kv: KvType, seed: u64, slots: u32, kv_heads: u32, capacity: u32, dim: u32) -> Vec<u8> {
+pub(super) fn cache(kv: KvType, seed: u64, slots: u32, kv_heads: u32, capacity: u32, dim: u32) -> Vec<u8> {
     weight_rows(kv.dtype(), seed, (slots * kv_heads * capacity) as usize, dim as usize)
 }
 
@@ -421,7 +437,17 @@ pub fn attend((heads, kv_heads, dim): (u32, u32, u32), kv: KvType, seen: Seen, o
     spec(name, rows, move |part| {
         let capacity = first + rows as u32 + 5;
         let scale = 3.0 / (dim as f32).sqrt();
-        let params = AttentionParams { heads, kv_heads, head_dim: dim, capacity, scale, soft_cap, window };
+        let params = AttentionParams {
+            heads,
+            kv_heads,
+            head_dim: dim,
+            capacity,
+            scale,
+            soft_cap,
+            window,
+            rope_dims: 0,
+            epsilon: 0.0,
+        };
         let cols = (heads * dim) as usize;
         let mut data = vec![
             pick(&f32s(&values(44, rows * cols)), rows, &part),
@@ -430,7 +456,7 @@ pub fn attend((heads, kv_heads, dim): (u32, u32, u32), kv: KvType, seen: Seen, o
         ];
         data.extend(outputs(out, part.len(), cols));
         let shape = Shape::tokens(mixed_rows(rows, first)[part].to_vec(), 1, capacity, 2);
-        Case::new(Kernel::Attention { kv, out }, params, shape, data)
+        Case::new(Kernel::Attention { kv, out, rope: None }, params, shape, data)
     })
 }
 

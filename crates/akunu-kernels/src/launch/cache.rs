@@ -1,7 +1,7 @@
 //! Kernels that know the cache, and argmax.
 
 use akunu_plan::params::{ArgmaxParams, AttentionParams, KvMoveParams, RopeKvParams};
-use akunu_plan::{KvType, NormOut, RopeStyle};
+use akunu_plan::{KvType, NormOut, Rope, RopeStyle};
 
 use crate::function::source;
 use crate::{Chip, Launch, MissingKernel, Source};
@@ -36,6 +36,13 @@ fn kv_number(kv: KvType) -> u32 {
 }
 
 impl LaunchBuilder {
+    /// With what `put_turned` asks for.
+    fn rope(self, rope: Rope, dims: u32) -> LaunchBuilder {
+        self.variant([("QK_NORM", u32::from(rope.qk_norm))])
+            .constants([("ROPE_DIMS", dims)])
+            .style(rope.style)
+    }
+
     fn style(self, style: RopeStyle) -> LaunchBuilder {
         self.constants([("STYLE", u32::from(style == RopeStyle::Interleaved))])
     }
@@ -57,7 +64,13 @@ struct AttentionShape {
 }
 
 impl AttentionShape {
-    fn new(p: &AttentionParams, kv: KvType, out: NormOut, rows: u32, chip: &Chip) -> Result<Self, String> {
+    /// `turns`: whether a group turns heads itself.
+    fn new(
+        p: &AttentionParams,
+        (kv, out, turns): (KvType, NormOut, bool),
+        rows: u32,
+        chip: &Chip,
+    ) -> Result<Self, String> {
         let dim = p.head_dim;
         if p.kv_heads == 0 || p.heads == 0 || !p.heads.is_multiple_of(p.kv_heads) {
             return Err(format!("{} heads over {} KV heads", p.heads, p.kv_heads));
@@ -68,7 +81,11 @@ impl AttentionShape {
         let piece = piece.ok_or_else(|| format!("heads of {dim}"))?;
         let group = p.heads / p.kv_heads;
         // A part and its weight for each SIMD group; later, weights of stretches.
-        let shared = |tile: u32| (THREADS / 32 * tile * (dim + 3) * 4).max(16 + tile * MOST_PARTS * 4);
+        let shared = |tile: u32| {
+            // The tile's heads, a key and a value stay while parts are put together.
+            let turned = if turns { (tile + 2) * dim * 4 } else { 0 };
+            turned + (THREADS / 32 * tile * (dim + 3) * 4).max(16 + tile * MOST_PARTS * 4)
+        };
         let whole = |tile: u32| !out.q8() || (tile * dim).is_multiple_of(32);
         let most = if piece > 8 { 4 } else { 64 / piece };
         let tiles =
@@ -90,16 +107,29 @@ impl AttentionShape {
 }
 
 impl Shape<'_> {
-    pub(super) fn attention(&self, kv: KvType, out: NormOut) -> Result<Launch, MissingKernel> {
+    pub(super) fn attention(
+        &self,
+        kv: KvType,
+        out: NormOut,
+        rope: Option<Rope>,
+    ) -> Result<Launch, MissingKernel> {
         let p: AttentionParams = self.command.params();
+        if rope.is_some() && self.rows > 1 {
+            return Err(self.missing("of several rows, one might see another's key too early".into()));
+        }
         if let Some(launch) = self.attention_mma(&p, kv, out) {
             return Ok(launch);
         }
-        let shape = AttentionShape::new(&p, kv, out, self.rows, self.chip);
+        let shape = AttentionShape::new(&p, (kv, out, rope.is_some()), self.rows, self.chip);
         let shape = shape.map_err(|why| self.missing(why))?;
         let suffix = format!("_{}_{}x{}_{}", p.heads, p.kv_heads, p.head_dim, shape.splits);
-        Ok(self
-            .launch("attention", vec![&KV, &ATTENTION], &suffix)
+        let sources = if rope.is_some() { vec![&KV, &ROPE, &ATTENTION] } else { vec![&KV, &ATTENTION] };
+        let mut builder = self.launch("attention", sources, &suffix);
+        if let Some(rope) = rope {
+            builder = builder.rope(rope, p.rope_dims);
+        }
+        Ok(builder
+            .variant([("ROPE", u32::from(rope.is_some()))])
             .variant([("KV_TYPE", kv_number(kv)), ("PIECE", shape.piece), ("LANES", shape.lanes)])
             .variant([("HEAD_TILE", shape.head_tile)])
             .constants([("HEADS", p.heads), ("KV_HEADS", p.kv_heads), ("HEAD_DIM", p.head_dim)])
@@ -120,9 +150,8 @@ impl Shape<'_> {
         )
         .variant([("KV_TYPE", kv_number(kv))])
         .constants([("HEADS", p.heads), ("KV_HEADS", p.kv_heads), ("HEAD_DIM", p.head_dim)])
-        .constants([("CAPACITY", p.capacity), ("ROPE_DIMS", p.rope_dims)])
-        .constants([("QK_NORM", u32::from(qk_norm))])
-        .style(style)
+        .constants([("CAPACITY", p.capacity)])
+        .rope(Rope { style, qk_norm }, p.rope_dims)
         .shared(SIMDS * p.head_dim * 4)
         .over([(p.heads + 2 * p.kv_heads).div_ceil(SIMDS), self.rows, 1], SIMDS * 32)
     }

@@ -36,12 +36,21 @@ struct Product {
     outputs: u32,
     rows: RowSet,
     out: NormOut,
+    /// The norm of its input is left to it.
+    scaled: bool,
+    /// It begins the norm of its output.
+    norm: Option<NormOut>,
     constants: Vec<(&'static str, u32)>,
     /// Outputs of each matrix.
     splits: Vec<u32>,
 }
 
 impl Product {
+    /// Whether outputs are finished in blocks of 32.
+    fn in_blocks(&self) -> bool {
+        self.out.q8() || self.norm.is_some()
+    }
+
     /// Sums for each output.
     fn streams(&self) -> u32 {
         if self.kind == Kind::Glu { 2 } else { 1 }
@@ -53,6 +62,18 @@ impl LaunchBuilder {
         self.launch.function.variant.extend(of.variant);
         self.launch.function.constants.extend(of.constants);
         self
+    }
+
+    /// A product's part in norms.
+    fn norm(self, product: &Product) -> LaunchBuilder {
+        let is = |form: fn(NormOut) -> bool| u32::from(product.norm.is_some_and(form));
+        // Squares that a lane adds up.
+        let squares = if product.scaled { product.inputs.div_ceil(32 * 32) } else { 0 };
+        self.variant([("SQUARES", squares)]).constants([
+            ("NORM", is(|_| true)),
+            ("NORM_F32", is(NormOut::f32)),
+            ("NORM_Q8", is(NormOut::q8)),
+        ])
     }
 }
 
@@ -71,25 +92,26 @@ impl Shape<'_> {
     pub(super) fn matmul(
         &self,
         (weight, form, q8): (DType, MatmulForm, bool),
-        [bias, residual]: [bool; 2],
+        [bias, residual, scaled]: [bool; 3],
+        norm: Option<NormOut>,
         rows: RowSet,
     ) -> Result<Launch, MissingKernel> {
         let p: MatmulParams = self.command.params();
         let constants =
             vec![("OUT_STRIDE", p.out_stride), ("BIAS", u32::from(bias)), ("RESIDUAL", u32::from(residual))];
         let (kind, out, inputs, outputs) = (Kind::Alone, NormOut::F32, p.inputs, p.outputs);
+        let splits = vec![outputs];
         self.product(
             q8,
-            Product { kind, weight, form, inputs, outputs, rows, out, constants, splits: vec![outputs] },
+            Product { kind, weight, form, inputs, outputs, rows, out, scaled, norm, constants, splits },
         )
     }
 
     pub(super) fn qkv(
         &self,
-        weight: DType,
-        form: MatmulForm,
-        q8: bool,
+        (weight, form, q8): (DType, MatmulForm, bool),
         bias: bool,
+        scaled: bool,
     ) -> Result<Launch, MissingKernel> {
         let p: QkvParams = self.command.params();
         let outputs = p.q + p.k + p.v;
@@ -100,9 +122,12 @@ impl Shape<'_> {
             ("K_OUTPUTS", p.k),
             ("V_OUTPUTS", p.v),
         ];
-        let (kind, out, rows, inputs) = (Kind::Qkv, NormOut::F32, RowSet::All, p.inputs);
+        let (kind, out, rows, inputs, norm) = (Kind::Qkv, NormOut::F32, RowSet::All, p.inputs, None);
         let splits = vec![p.q, p.k, p.v];
-        self.product(q8, Product { kind, weight, form, inputs, outputs, rows, out, constants, splits })
+        self.product(
+            q8,
+            Product { kind, weight, form, inputs, outputs, rows, out, scaled, norm, constants, splits },
+        )
     }
 
     pub(super) fn glu_matmul(
@@ -110,13 +135,15 @@ impl Shape<'_> {
         (weight, form, q8): (DType, MatmulForm, bool),
         activation: Activation,
         out: NormOut,
+        scaled: bool,
     ) -> Result<Launch, MissingKernel> {
         let p: GluMatmulParams = self.command.params();
         let constants = vec![("OUT_STRIDE", p.outputs), ("ACTIVATION", activation_number(activation))];
-        let (kind, rows, inputs, outputs) = (Kind::Glu, RowSet::All, p.inputs, p.outputs);
+        let (kind, rows, inputs, outputs, norm) = (Kind::Glu, RowSet::All, p.inputs, p.outputs, None);
+        let splits = vec![outputs];
         self.product(
             q8,
-            Product { kind, weight, form, inputs, outputs, rows, out, constants, splits: vec![outputs] },
+            Product { kind, weight, form, inputs, outputs, rows, out, scaled, norm, constants, splits },
         )
     }
 
@@ -124,10 +151,15 @@ impl Shape<'_> {
         if q8 != product.weight.is_quantised() {
             return Err(self.missing("quantised weights meet int8 activations, others f32".into()));
         }
+        let in_norms = product.scaled || product.norm.is_some();
+        if product.form == MatmulForm::Gemm && in_norms {
+            return Err(self.missing("products of many rows have no part in norms".into()));
+        }
         let rows = self.count(product.rows);
         Ok(match product.form {
             MatmulForm::Gemm => self.gemm_tensor(&product, rows).unwrap_or_else(|| self.gemm(&product, rows)),
             // A table of more rows may still ask for the logits of few, and the other way round.
+            MatmulForm::Gemv | MatmulForm::Small if in_norms => self.gemv(&product, rows),
             MatmulForm::Gemv | MatmulForm::Small => {
                 self.gemv_stream(&product, rows).unwrap_or_else(|| self.gemv(&product, rows))
             }
@@ -153,6 +185,7 @@ impl Shape<'_> {
             .variant([("KIND", product.kind as u32)])
             .constants([("INPUTS", product.inputs), ("OUTPUTS", product.outputs)])
             .constants([("LOGITS", u32::from(product.rows == RowSet::Logits))])
+            .norm(product)
             .out(product.out);
         builder.launch.function.constants.extend(product.constants.iter().copied());
         builder
@@ -169,8 +202,8 @@ impl Shape<'_> {
         };
         let mut outs = 1 << wanted.ilog2();
         let mut simds = 8;
-        if product.out.q8() {
-            // A group has whole blocks of outputs.
+        if product.in_blocks() {
+            // A group has one block of outputs, and at least as many SIMD groups as rows.
             outs = outs.max(if tile == 16 { 1 } else { 2 });
             simds = 32 / outs;
         }
@@ -179,7 +212,7 @@ impl Shape<'_> {
         // Registers for what is loaded ahead, so that enough groups are at work beside each other.
         let room = if tile == 1 && !product.out.q8() { 48 } else { 24 };
         let depth = (room / (outs * streams * of.raw_words)).clamp(1, 4);
-        let shared = if product.out.q8() { tile * width * 4 } else { 0 };
+        let shared = if product.in_blocks() { tile * width * streams * 4 } else { 0 };
         self.product_launch("gemv", &[&GEMV], product, of)
             .variant([("TILE", tile), ("OUTS", outs), ("DEPTH", 1 << depth.ilog2())])
             .shared(shared)

@@ -34,6 +34,7 @@ struct Context<'a> {
     arch: &'static ArchDescriptor,
     options: &'a PlanOptions,
     q8_activations: bool,
+    folds: bool,
     kv: KvLayout,
 }
 
@@ -78,7 +79,8 @@ pub(crate) fn plan(
     let mut buffers = Buffers::default();
     let weights = weights::resolve(provider, arch, options.context, &mut buffers)?;
     let kv = kv_layout(config, options, &mut buffers)?;
-    let context = Context { config, arch, options, q8_activations: capabilities.q8_activations, kv };
+    let folds = capabilities.folds && options.fuse;
+    let context = Context { config, arch, options, q8_activations: capabilities.q8_activations, folds, kv };
 
     let decode = pass::Spec { name: "decode", rows: 1, logit_rows: 1, steps: options.chain };
     let prefill = pass::Spec {

@@ -9,8 +9,8 @@ use crate::params::{
 };
 use crate::plan::PlanError;
 use crate::{
-    BufferId, CommandBuilder, DispatchCommand, DispatchTable, Kernel, MatmulForm, NormOut, Patch, RowMeaning,
-    RowSet, TableIo,
+    BufferId, CommandBuilder, DispatchCommand, DispatchTable, Kernel, MatmulForm, NormOut, Patch, Rope,
+    RowMeaning, RowSet, TableIo,
 };
 
 pub(super) struct Spec {
@@ -39,11 +39,12 @@ pub(super) fn build(
         form: MatmulForm::for_rows(spec.rows),
         commands: Vec::new(),
         labels: Vec::new(),
+        scaled: false,
     };
     pass.embed(weights);
     for (index, layer) in weights.layers.iter().enumerate() {
         pass.attention_block(index, layer);
-        pass.feed_forward_block(index, layer);
+        pass.feed_forward_block(index, layer, weights.layers.get(index + 1));
     }
     pass.logits(weights, spec.steps);
     let Pass { commands, labels, .. } = pass;
@@ -68,6 +69,8 @@ struct Pass<'a> {
     form: MatmulForm,
     commands: Vec<DispatchCommand>,
     labels: Vec<String>,
+    /// The last product has begun the next norm: `normed` is not yet divided by rms, and its consumers are scaled.
+    scaled: bool,
 }
 
 impl Pass<'_> {
@@ -111,28 +114,35 @@ impl Pass<'_> {
     fn attention_block(&mut self, index: usize, layer: &Layer) {
         let label = |part: &str| format!("layer.{index}.{part}");
         let [input, output] = self.scratch.hidden;
-        self.rms_norm(label("attn_norm"), input, layer.attn_norm, &[&layer.q, &layer.k, &layer.v]);
+        if !self.scaled {
+            self.rms_norm(label("attn_norm"), input, layer.attn_norm, &[&layer.q, &layer.k, &layer.v]);
+        }
         if self.context.fuses(&[&layer.q, &layer.k, &layer.v]) {
             self.qkv_fused(label("qkv"), layer);
         } else {
             self.qkv_apart(index, layer);
         }
-        self.rope_kv(label("rope_kv"), index, layer);
+        if let Some(q) = self.scratch.q {
+            self.rope_kv(label("rope_kv"), index, layer, q);
+        }
         self.attention(index, layer);
         let to = Projection {
             matrix: &layer.output,
             bias: layer.output_bias,
             post_norm: layer.post_attn_norm,
             inputs: self.context.config.head_count * self.context.config.head_dim,
+            next: self.begun(layer.ffn_norm, &[&layer.gate, &layer.up]),
         };
         self.project([label("attn_output"), label("post_attn_norm")], self.scratch.attn, to, [input, output]);
     }
 
     /// Norm, gate·up with the activation, down projection with the residual.
-    fn feed_forward_block(&mut self, index: usize, layer: &Layer) {
+    fn feed_forward_block(&mut self, index: usize, layer: &Layer, next: Option<&Layer>) {
         let label = |part: &str| format!("layer.{index}.{part}");
         let [output, input] = self.scratch.hidden;
-        self.rms_norm(label("ffn_norm"), input, layer.ffn_norm, &[&layer.gate, &layer.up]);
+        if !self.scaled {
+            self.rms_norm(label("ffn_norm"), input, layer.ffn_norm, &[&layer.gate, &layer.up]);
+        }
         if self.context.fuses(&[&layer.gate, &layer.up]) {
             self.glu_fused(label("ffn_glu"), layer);
         } else {
@@ -143,6 +153,7 @@ impl Pass<'_> {
             bias: None,
             post_norm: layer.post_ffn_norm,
             inputs: self.context.config.ffn_size,
+            next: next.and_then(|l| self.begun(l.attn_norm, &[&l.q, &l.k, &l.v])),
         };
         self.project([label("ffn_down"), label("post_ffn_norm")], self.scratch.act, to, [input, output]);
     }
@@ -157,12 +168,24 @@ impl Pass<'_> {
         self.push(label, command);
     }
 
+    /// A norm that the product before it may begin.
+    fn begun(&self, weight: BufferId, consumers: &[&Matrix]) -> Option<Begun> {
+        let squares = self.scratch.squares?;
+        Some(Begun { weight, out: self.context.out_form(consumers), squares })
+    }
+
+    /// What a product of a row that is not yet divided binds.
+    fn squares(&self) -> Option<BufferId> {
+        self.scratch.squares.filter(|_| self.scaled)
+    }
+
     fn qkv_fused(&mut self, label: String, layer: &Layer) {
         let config = self.context.config;
         let (q, k, v) = (&layer.q, &layer.k, &layer.v);
         let q8 = self.context.wants_q8(q);
         let [q_size, kv_size] = self.qkv_sizes();
-        let kernel = Kernel::Qkv { weight: q.dtype, form: self.form, q8, bias: layer.qkv_bias.is_some() };
+        let (form, bias, scaled) = (self.form, layer.qkv_bias.is_some(), self.scaled);
+        let kernel = Kernel::Qkv { weight: q.dtype, form, q8, bias, scaled };
         let mut command = CommandBuilder::new(kernel).bind(input_of(self.scratch.normed, q8));
         for matrix in [q, k, v] {
             command = bind_matrix(command, matrix);
@@ -172,6 +195,7 @@ impl Pass<'_> {
             command = command.bind(*bias);
         }
         let command = command
+            .bind_if(self.squares())
             .params(QkvParams {
                 inputs: config.hidden_size as u32,
                 q: q_size as u32,
@@ -196,26 +220,29 @@ impl Pass<'_> {
                 inputs: self.context.config.hidden_size as u32,
                 outputs: outputs as u32,
                 out_stride: (q_size + 2 * kv_size) as u32,
-                soft_cap: 0.0,
+                ..MatmulParams::default()
             };
-            let to = Target { out: self.scratch.qkv, offset: start as u64 * 4, bias, residual: None };
+            let to =
+                Target { bias, squares: self.squares(), ..Target::plain(self.scratch.qkv, start as u64 * 4) };
             self.matmul(format!("layer.{index}.{name}"), self.scratch.normed, matrix, to, params);
         }
     }
 
-    fn rope_kv(&mut self, label: String, index: usize, layer: &Layer) {
+    fn rope(&self, layer: &Layer) -> Rope {
+        let style = self.context.arch.rope_style(self.context.config);
+        Rope { style, qk_norm: layer.qk_norm.is_some() }
+    }
+
+    fn rope_kv(&mut self, label: String, index: usize, layer: &Layer, q: BufferId) {
         let config = self.context.config;
-        let kernel = Kernel::RopeKv {
-            style: self.context.arch.rope_style(config),
-            qk_norm: layer.qk_norm.is_some(),
-            kv: self.context.options.kv,
-        };
+        let Rope { style, qk_norm } = self.rope(layer);
+        let kernel = Kernel::RopeKv { style, qk_norm, kv: self.context.options.kv };
         let kv = self.context.kv;
         let mut command = CommandBuilder::new(kernel)
             .bind(self.scratch.qkv)
             .bind(self.scratch.angles[layer.rope])
             .bind(self.io.rows)
-            .bind(self.scratch.q)
+            .bind(q)
             .bind_at(kv.k, kv.layer_offset(index))
             .bind_at(kv.v, kv.layer_offset(index));
         for norm in layer.qk_norm.iter().flatten() {
@@ -235,17 +262,24 @@ impl Pass<'_> {
         self.push(label, command);
     }
 
+    /// Over what `rope_kv` left, or with all that it would have done.
     fn attention(&mut self, index: usize, layer: &Layer) {
         let (context, config) = (self.context, self.context.config);
         let wanted = context.out_form(&[&layer.output]);
         let own = if context.attention_writes_q8() { wanted } else { NormOut::F32 };
         let kv = context.kv;
-        let command = CommandBuilder::new(Kernel::Attention { kv: context.options.kv, out: own })
-            .bind(self.scratch.q)
+        let rope = if self.scratch.q.is_none() { Some(self.rope(layer)) } else { None };
+        let command = CommandBuilder::new(Kernel::Attention { kv: context.options.kv, out: own, rope })
+            .bind(self.scratch.q.unwrap_or(self.scratch.qkv))
             .bind_at(kv.k, kv.layer_offset(index))
             .bind_at(kv.v, kv.layer_offset(index))
             .bind(self.io.rows);
-        let command = bind_outputs(command, own, self.scratch.attn)
+        let mut command = bind_outputs(command, own, self.scratch.attn);
+        if rope.is_some() {
+            command = command.bind(self.scratch.angles[layer.rope]);
+            command = layer.qk_norm.into_iter().flatten().fold(command, CommandBuilder::bind);
+        }
+        let command = command
             .params(AttentionParams {
                 heads: config.head_count as u32,
                 kv_heads: config.kv_head_count as u32,
@@ -254,6 +288,8 @@ impl Pass<'_> {
                 scale: config.attention_scale.unwrap_or(1.0 / (config.head_dim as f32).sqrt()),
                 soft_cap: config.attention_soft_cap.unwrap_or(0.0),
                 window: layer.window.unwrap_or(0) as u32,
+                rope_dims: if rope.is_some() { config.rope.dims as u32 } else { 0 },
+                epsilon: if rope.is_some() { config.norm_epsilon } else { 0.0 },
             })
             .grid(config.kv_head_count, self.rows)
             .patch(Patch::PositionAndKvLen);
@@ -275,11 +311,12 @@ impl Pass<'_> {
         let (gate, up) = (&layer.gate, &layer.up);
         let q8 = self.context.wants_q8(gate);
         let out = self.context.out_form(&[&layer.down]);
-        let kernel =
-            Kernel::GluMatmul { weight: gate.dtype, form: self.form, q8, activation: self.activation(), out };
+        let (weight, form, activation, scaled) = (gate.dtype, self.form, self.activation(), self.scaled);
+        let kernel = Kernel::GluMatmul { weight, form, q8, activation, out, scaled };
         let command = CommandBuilder::new(kernel).bind(input_of(self.scratch.normed, q8));
         let command = bind_matrix(bind_matrix(command, gate), up);
         let command = bind_outputs(command, out, self.scratch.act)
+            .bind_if(self.squares())
             .params(GluMatmulParams { inputs: config.hidden_size as u32, outputs: config.ffn_size as u32 })
             .grid(config.ffn_size, self.rows)
             .patch(Patch::Rows);
@@ -294,9 +331,9 @@ impl Pass<'_> {
                 inputs: config.hidden_size as u32,
                 outputs: config.ffn_size as u32,
                 out_stride: config.ffn_size as u32,
-                soft_cap: 0.0,
+                ..MatmulParams::default()
             };
-            let to = Target { out, offset: 0, bias: None, residual: None };
+            let to = Target { squares: self.squares(), ..Target::plain(out, 0) };
             self.matmul(format!("layer.{index}.ffn_{name}"), self.scratch.normed, matrix, to, params);
         }
         let out = self.context.out_form(&[&layer.down]);
@@ -310,7 +347,8 @@ impl Pass<'_> {
         self.push(format!("layer.{index}.ffn_act"), command);
     }
 
-    /// Back to the hidden state: with the residual added in the product's epilogue, or after a norm of its own.
+    /// Back to the hidden state: with the residual added in the product's epilogue, which may begin the next norm, or after a
+    /// norm of its own.
     fn project(
         &mut self,
         [label, norm_label]: [String; 2],
@@ -319,14 +357,17 @@ impl Pass<'_> {
         [residual, output]: [BufferId; 2],
     ) {
         let hidden = self.context.config.hidden_size as u32;
-        let params =
-            MatmulParams { inputs: to.inputs as u32, outputs: hidden, out_stride: hidden, soft_cap: 0.0 };
+        let inputs = to.inputs as u32;
+        let params = MatmulParams { inputs, outputs: hidden, out_stride: hidden, ..MatmulParams::default() };
         let (Some(norm), Some(projected)) = (to.post_norm, self.scratch.projected) else {
-            let target = Target { out: output, offset: 0, bias: to.bias, residual: Some(residual) };
-            self.matmul(label, x, to.matrix, target, params);
+            let epsilon = if to.next.is_some() { self.context.config.norm_epsilon } else { 0.0 };
+            self.scaled = to.next.is_some();
+            let residual = Some(residual);
+            let target = Target { bias: to.bias, residual, norm: to.next, ..Target::plain(output, 0) };
+            self.matmul(label, x, to.matrix, target, MatmulParams { epsilon, ..params });
             return;
         };
-        let target = Target { out: projected, offset: 0, bias: to.bias, residual: None };
+        let target = Target { bias: to.bias, ..Target::plain(projected, 0) };
         self.matmul(label, x, to.matrix, target, params);
         let command = CommandBuilder::new(Kernel::NormAdd)
             .bind(projected)
@@ -348,14 +389,19 @@ impl Pass<'_> {
             bias: to.bias.is_some(),
             residual: to.residual.is_some(),
             rows: RowSet::All,
+            scaled: to.squares.is_some(),
+            norm: to.norm.map(|norm| norm.out),
         };
-        let command = bind_matrix(CommandBuilder::new(kernel).bind(input_of(x, q8)), matrix)
-            .bind_at(to.out, to.offset)
+        let (out, offset) = to.out;
+        let mut command = bind_matrix(CommandBuilder::new(kernel).bind(input_of(x, q8)), matrix)
+            .bind_at(out, offset)
             .bind_if(to.bias)
             .bind_if(to.residual)
-            .params(params)
-            .grid(params.outputs as usize, self.rows)
-            .patch(Patch::Rows);
+            .bind_if(to.squares);
+        if let Some(Begun { weight, out, squares }) = to.norm {
+            command = bind_outputs(command.bind(weight), out, self.scratch.normed).bind(squares);
+        }
+        let command = command.params(params).grid(params.outputs as usize, self.rows).patch(Patch::Rows);
         self.push(label, command);
     }
 
@@ -381,6 +427,8 @@ impl Pass<'_> {
             bias: false,
             residual: false,
             rows: RowSet::Logits,
+            scaled: false,
+            norm: None,
         };
         let vocab = config.vocab_size as u32;
         let command = CommandBuilder::new(kernel).bind(input_of(self.scratch.picked, q8));
@@ -391,6 +439,7 @@ impl Pass<'_> {
                 outputs: vocab,
                 out_stride: vocab,
                 soft_cap: config.logit_soft_cap.unwrap_or(0.0),
+                epsilon: 0.0,
             })
             .grid(config.vocab_size, self.logit_rows)
             .patch(Patch::LogitRows);
@@ -423,13 +472,28 @@ impl Pass<'_> {
     }
 }
 
-/// Where a matrix product's output goes.
+/// Where a matrix product's output goes, at which byte, and what is done to it on the way.
 #[derive(Clone, Copy)]
 struct Target {
-    out: BufferId,
-    offset: u64,
+    out: (BufferId, u64),
     bias: Option<BufferId>,
     residual: Option<BufferId>,
+    squares: Option<BufferId>,
+    norm: Option<Begun>,
+}
+
+impl Target {
+    fn plain(out: BufferId, offset: u64) -> Target {
+        Target { out: (out, offset), bias: None, residual: None, squares: None, norm: None }
+    }
+}
+
+/// A norm that a product begins: `normed` in the form that its consumers want, and the squares for them.
+#[derive(Clone, Copy)]
+struct Begun {
+    weight: BufferId,
+    out: NormOut,
+    squares: BufferId,
 }
 
 /// A product that leads back to the hidden state.
@@ -438,6 +502,8 @@ struct Projection<'a> {
     bias: Option<BufferId>,
     post_norm: Option<BufferId>,
     inputs: usize,
+    /// The norm that follows it.
+    next: Option<Begun>,
 }
 
 /// Scratch allocates the forms that some layer's consumers want, so the one asked for is there.

@@ -3,7 +3,7 @@
 use super::weights::{Matrix, ModelWeights};
 use super::{Buffers, Context, size};
 use crate::plan::PlanError;
-use crate::{BufferId, BufferKind, NormOut, q8};
+use crate::{BufferId, BufferKind, MatmulForm, NormOut, q8};
 
 /// An activation in the forms that its consumers read.
 #[derive(Clone, Copy, Debug, Default)]
@@ -17,8 +17,9 @@ pub(super) struct Scratch {
     pub hidden: [BufferId; 2], // [rows][hidden], each layer's halves write them in turn
     pub angles: Vec<BufferId>, // [rows][rope dims / 2][cos, sin], one for each set of frequencies
     pub normed: Activation,    // [rows][hidden]
+    pub squares: Option<BufferId>, // [rows][hidden / 32], where products begin the next norm
     pub qkv: BufferId,         // [rows][(heads + 2 · kv heads) · head dim]
-    pub q: BufferId,           // [rows][heads · head dim], rotated
+    pub q: Option<BufferId>,   // [rows][heads · head dim], rotated, where attention does not do that
     pub attn: Activation,      // [rows][heads · head dim]
     pub projected: Option<BufferId>, // [rows][hidden], where a norm stands before the residual
     pub gate_up: Option<[BufferId; 2]>, // [rows][ffn], where gate and up are not fused
@@ -66,8 +67,15 @@ impl Scratch {
                 .map(|i| add(&format!("angles.{i}"), rows, config.rope.dims * 4))
                 .collect::<Result<_, _>>()?,
             normed,
+            squares: match context.folds_norms(rows) {
+                true => Some(add("squares", rows, hidden / q8::BLOCK * 4)?),
+                false => None,
+            },
             qkv: add("qkv", rows, qkv_size * 4)?,
-            q: add("q", rows, q_size * 4)?,
+            q: match context.folds && rows == 1 {
+                true => None,
+                false => Some(add("q", rows, q_size * 4)?),
+            },
             attn,
             projected: match context.arch.post_norms {
                 true => Some(add("projected", rows, hidden * 4)?),
@@ -108,6 +116,13 @@ impl Context<'_> {
     /// One command may serve these: same dtype, and fusing is not switched off.
     pub(super) fn fuses(&self, matrices: &[&Matrix]) -> bool {
         self.options.fuse && matrices.windows(2).all(|pair| pair[0].dtype == pair[1].dtype)
+    }
+
+    /// Products that add the residual begin the next norm, and those after it end it: not in tables of many rows, nor where a
+    /// projection has a norm of its own before the residual.
+    fn folds_norms(&self, rows: usize) -> bool {
+        let whole = self.config.hidden_size.is_multiple_of(q8::BLOCK);
+        self.folds && MatmulForm::for_rows(rows) != MatmulForm::Gemm && !self.arch.post_norms && whole
     }
 
     /// Attention is dealt out by KV head; it can round its own output where that gives whole blocks.

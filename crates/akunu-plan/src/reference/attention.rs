@@ -4,7 +4,7 @@ use super::Bound;
 use super::math::{kv_load, kv_store, soft_cap};
 use super::ops::{normalise, write_outputs};
 use crate::params::{AttentionParams, KvMoveParams, RopeKvParams};
-use crate::{KvType, NormOut, RopeStyle};
+use crate::{KvType, NormOut, Rope, RopeStyle, Row};
 
 /// Byte places in one layer's cache.
 #[derive(Clone, Copy)]
@@ -47,54 +47,108 @@ fn rotate(head: &mut [f32], style: RopeStyle, dims: usize, angle: impl Fn(usize)
     }
 }
 
-pub(super) fn rope_kv(mut bound: Bound<'_>, style: RopeStyle, qk_norm: bool, kv: KvType) {
-    let p: RopeKvParams = bound.command.params();
-    let (heads, kv_heads, dim, dims) =
-        (p.heads as usize, p.kv_heads as usize, p.head_dim as usize, p.rope_dims as usize);
-    let (stride, pairs) = ((heads + 2 * kv_heads) * dim, dims / 2);
-    let cache = Cache::new(kv, p.kv_heads, p.capacity, p.head_dim);
-
-    // Q (part 0) or K (part 1) of one head, normed and turned.
-    let turned = |bound: &Bound<'_>, row: usize, part: usize, head: usize| -> Vec<f32> {
-        let x = &bound.f32s(0)[row * stride + (part * heads + head) * dim..][..dim];
-        let mut x: Vec<f32> = match qk_norm {
-            true => {
-                normalise(x, &bound.f32s(6 + part)[..dim], p.epsilon).into_iter().map(|v| v as f32).collect()
-            }
-            false => x.to_vec(),
-        };
-        let angles = &bound.f32s(1)[row * pairs * 2..][..pairs * 2];
-        rotate(&mut x, style, dims, |i| (f64::from(angles[2 * i]), f64::from(angles[2 * i + 1])));
-        x
-    };
-    let rows = bound.rows(2).to_vec();
-    bound.write_f32s(3, |bound, q| {
-        for row in 0..rows.len() {
-            for head in 0..heads {
-                q[(row * heads + head) * dim..][..dim].copy_from_slice(&turned(bound, row, 0, head));
-            }
-        }
-    });
-    bound.write(4, |bound, k| {
-        for (i, row) in rows.iter().enumerate() {
-            for head in 0..kv_heads {
-                let place = cache.row(row.slot as usize, head, row.position as usize);
-                kv_store(kv, &turned(bound, i, 1, head), &mut k[place]);
-            }
-        }
-    });
-    bound.write(5, |bound, v| {
-        for (i, row) in rows.iter().enumerate() {
-            for head in 0..kv_heads {
-                let value = &bound.f32s(0)[i * stride + (heads + kv_heads + head) * dim..][..dim];
-                kv_store(kv, value, &mut v[cache.row(row.slot as usize, head, row.position as usize)]);
-            }
-        }
-    });
+/// One head at a time of what a product made, [`Kernel::RopeKv`] and attention alike.
+struct Turning {
+    style: RopeStyle,
+    kv: KvType,
+    cache: Cache,
+    heads: usize,
+    kv_heads: usize,
+    dim: usize,
+    dims: usize,
+    epsilon: f32,
+    /// Bindings.
+    angles: usize,
+    q_norm: Option<usize>,
 }
 
-pub(super) fn attention(mut bound: Bound<'_>, kv: KvType, out: NormOut) {
+impl Turning {
+    fn new(bound: &Bound<'_>, style: RopeStyle, kv: KvType, p: &RopeKvParams) -> Turning {
+        Turning {
+            style,
+            kv,
+            cache: Cache::new(kv, p.kv_heads, p.capacity, p.head_dim),
+            heads: p.heads as usize,
+            kv_heads: p.kv_heads as usize,
+            dim: p.head_dim as usize,
+            dims: p.rope_dims as usize,
+            epsilon: p.epsilon,
+            angles: bound.binding("angles").unwrap_or(0),
+            q_norm: bound.binding("q_norm"),
+        }
+    }
+
+    fn head<'a>(&self, bound: &'a Bound<'_>, row: usize, head: usize) -> &'a [f32] {
+        let stride = (self.heads + 2 * self.kv_heads) * self.dim;
+        &bound.f32s(0)[row * stride + head * self.dim..][..self.dim]
+    }
+
+    /// Q (part 0) or K (part 1) of one head, normed and turned.
+    fn turned(&self, bound: &Bound<'_>, row: usize, part: usize, head: usize) -> Vec<f32> {
+        let x = self.head(bound, row, part * self.heads + head);
+        let mut x: Vec<f32> = match self.q_norm {
+            Some(q_norm) => {
+                let weight = &bound.f32s(q_norm + part)[..self.dim];
+                normalise(x, weight, self.epsilon).into_iter().map(|v| v as f32).collect()
+            }
+            None => x.to_vec(),
+        };
+        let angles = &bound.f32s(self.angles)[row * self.dims..][..self.dims];
+        rotate(&mut x, self.style, self.dims, |i| (f64::from(angles[2 * i]), f64::from(angles[2 * i + 1])));
+        x
+    }
+
+    /// All of Q, `[row][head]`.
+    fn queries(&self, bound: &Bound<'_>, rows: usize) -> Vec<f32> {
+        let heads = (0..rows).flat_map(|row| (0..self.heads).map(move |head| (row, head)));
+        heads.flat_map(|(row, head)| self.turned(bound, row, 0, head)).collect()
+    }
+
+    /// K and V to the cache, bound as `k` and the binding after it.
+    fn store(&self, bound: &mut Bound<'_>, rows: &[Row], k: usize) {
+        for part in [0, 1] {
+            bound.write(k + part, |bound, cache| {
+                for (i, row) in rows.iter().enumerate() {
+                    for head in 0..self.kv_heads {
+                        let values = match part {
+                            0 => self.turned(bound, i, 1, head),
+                            _ => self.head(bound, i, self.heads + self.kv_heads + head).to_vec(),
+                        };
+                        let place = self.cache.row(row.slot as usize, head, row.position as usize);
+                        kv_store(self.kv, &values, &mut cache[place]);
+                    }
+                }
+            });
+        }
+    }
+}
+
+pub(super) fn rope_kv(mut bound: Bound<'_>, style: RopeStyle, kv: KvType) {
+    let turning = Turning::new(&bound, style, kv, &bound.command.params());
+    let rows = bound.rows(2).to_vec();
+    bound.write_f32s(3, |bound, q| {
+        let queries = turning.queries(bound, rows.len());
+        q[..queries.len()].copy_from_slice(&queries);
+    });
+    turning.store(&mut bound, &rows, 4);
+}
+
+/// Q as attention wants it: bound, or made here, with K and V on their way to the cache.
+fn queries(bound: &mut Bound<'_>, p: &AttentionParams, kv: KvType, rope: Option<Rope>) -> Vec<f32> {
+    let AttentionParams { heads, kv_heads, head_dim, rope_dims, capacity, epsilon, .. } = *p;
+    let Some(Rope { style, .. }) = rope else {
+        return bound.f32s(0)[..bound.live.rows * (heads * head_dim) as usize].to_vec();
+    };
+    let p = RopeKvParams { heads, kv_heads, head_dim, rope_dims, capacity, epsilon };
+    let turning = Turning::new(bound, style, kv, &p);
+    let rows = bound.rows(3).to_vec();
+    turning.store(bound, &rows, 1);
+    turning.queries(bound, rows.len())
+}
+
+pub(super) fn attention(mut bound: Bound<'_>, kv: KvType, out: NormOut, rope: Option<Rope>) {
     let p: AttentionParams = bound.command.params();
+    let queries = queries(&mut bound, &p, kv, rope);
     let (heads, kv_heads, dim) = (p.heads as usize, p.kv_heads as usize, p.head_dim as usize);
     let cache = Cache::new(kv, p.kv_heads, p.capacity, p.head_dim);
     let mut rows = Vec::with_capacity(bound.live.rows);
@@ -106,7 +160,7 @@ pub(super) fn attention(mut bound: Bound<'_>, kv: KvType, out: NormOut) {
         let mut output = vec![0.0f32; heads * dim];
         for head in 0..heads {
             let kv_head = head / (heads / kv_heads);
-            let q = &bound.f32s(0)[(index * heads + head) * dim..][..dim];
+            let q = &queries[(index * heads + head) * dim..][..dim];
             let at = |binding: usize, position: usize| {
                 kv_load(kv, &bound.bytes(binding)[cache.row(row.slot as usize, kv_head, position)])
             };

@@ -60,6 +60,11 @@ impl Bound<'_> {
         (self.buffers[b.buffer.index()].0 as usize, b.offset as usize)
     }
 
+    /// Where a binding of that name is, if the command has it.
+    pub(crate) fn binding(&self, name: &str) -> Option<usize> {
+        self.command.kernel.bindings().iter().position(|slot| slot.name == name)
+    }
+
     pub(crate) fn bytes(&self, binding: usize) -> &[u8] {
         let (index, offset) = self.place(binding);
         &self.memory[index].bytes()[offset..]
@@ -102,6 +107,7 @@ impl ReferenceDevice {
             name: NAME,
             detail: "scalar loops, f64 accumulators".into(),
             q8_activations: true,
+            folds: false,
             unified_memory: true,
             chain: 8,
             prefill_rows: 64,

@@ -17,15 +17,17 @@ pub(super) fn run(bound: Bound<'_>) {
         Kernel::RopeAngles => rope_angles(bound),
         Kernel::RmsNorm { out, rows } => rms_norm(bound, out, rows),
         Kernel::NormAdd => norm_add(bound),
-        Kernel::Matmul { weight, q8, bias, residual, .. } => matmul(bound, weight, q8, bias, residual),
+        Kernel::Matmul { weight, q8, bias, residual, norm, .. } => {
+            matmul(bound, weight, q8, [bias, residual], norm)
+        }
         Kernel::Qkv { weight, q8, bias, .. } => qkv(bound, weight, q8, bias),
         Kernel::GluMatmul { weight, q8, activation, out, .. } => {
             glu_matmul(bound, weight, q8, activation, out)
         }
         Kernel::Glu { activation, out } => glu(bound, activation, out),
         Kernel::Quantise => quantise(bound),
-        Kernel::RopeKv { style, qk_norm, kv } => rope_kv(bound, style, qk_norm, kv),
-        Kernel::Attention { kv, out } => attention(bound, kv, out),
+        Kernel::RopeKv { style, kv, .. } => rope_kv(bound, style, kv),
+        Kernel::Attention { kv, out, rope } => attention(bound, kv, out, rope),
         Kernel::Argmax => argmax(bound),
         Kernel::KvShift { style, kv } => kv_shift(bound, style, kv),
         Kernel::KvCopy { kv } => kv_copy(bound, kv),
@@ -83,7 +85,15 @@ fn weight_row(bound: &Bound<'_>, binding: usize, dtype: DType, row: usize, n: us
     values
 }
 
-/// `outputs` rows of `x · Wᵀ`: `[input row][output]`.
+/// What a row's products are multiplied by: 1, or 1 / rms where the norm of the input was left to them.
+fn scale(bound: &Bound<'_>, row: usize, inputs: usize) -> f64 {
+    let Some(binding) = bound.binding("squares") else { return 1.0 };
+    let blocks = inputs / q8::BLOCK;
+    let squares = &bound.f32s(binding)[row * blocks..][..blocks];
+    1.0 / (squares.iter().map(|&s| f64::from(s)).sum::<f64>() / inputs as f64).sqrt()
+}
+
+/// `outputs` rows of `x · Wᵀ`, scaled: `[input row][output]`.
 fn products(
     bound: &Bound<'_>,
     (x, q8): (usize, bool),
@@ -92,11 +102,12 @@ fn products(
 ) -> Vec<Vec<f64>> {
     let rows = live_rows(bound.command.kernel, bound.live);
     let xs: Vec<Vec<f64>> = (0..rows).map(|row| input_row(bound, x, q8, row, inputs)).collect();
+    let scales: Vec<f64> = (0..rows).map(|row| scale(bound, row, inputs)).collect();
     let mut out = vec![vec![0.0; outputs]; rows];
     for o in 0..outputs {
         let w = weight_row(bound, weight, dtype, o, inputs);
-        for (x, out) in xs.iter().zip(&mut out) {
-            out[o] = x.iter().zip(&w).map(|(x, w)| x * f64::from(*w)).sum();
+        for ((x, scale), out) in xs.iter().zip(&scales).zip(&mut out) {
+            out[o] = x.iter().zip(&w).map(|(x, w)| x * f64::from(*w)).sum::<f64>() * scale;
         }
     }
     out
@@ -166,7 +177,7 @@ fn norm_add(mut bound: Bound<'_>) {
     });
 }
 
-fn matmul(mut bound: Bound<'_>, weight: DType, q8: bool, bias: bool, residual: bool) {
+fn matmul(mut bound: Bound<'_>, weight: DType, q8: bool, [bias, residual]: [bool; 2], norm: Option<NormOut>) {
     let p: MatmulParams = bound.command.params();
     let (inputs, outputs, stride) = (p.inputs as usize, p.outputs as usize, p.out_stride as usize);
     let target = 1 + weight.planes();
@@ -187,6 +198,22 @@ fn matmul(mut bound: Bound<'_>, weight: DType, q8: bool, bias: bool, residual: b
             out[row * stride..][..outputs].iter_mut().zip(y).for_each(|(o, y)| *o = *y as f32);
         }
     });
+    if let (Some(form), Some(weight)) = (norm, bound.binding("norm_weight")) {
+        let y: Vec<Vec<f32>> = y.iter().map(|y| y.iter().map(|y| *y as f32).collect()).collect();
+        begin_norm(&mut bound, form, weight, &y, p.epsilon);
+    }
+}
+
+/// `y · weight` in the forms asked for, and `y² + epsilon` summed over each block, bound after the weight.
+fn begin_norm(bound: &mut Bound<'_>, form: NormOut, weight: usize, y: &[Vec<f32>], epsilon: f32) {
+    let weights = bound.f32s(weight);
+    let rows: Vec<Vec<f32>> = y.iter().map(|y| y.iter().zip(weights).map(|(y, w)| y * w).collect()).collect();
+    write_outputs(bound, form, weight + 1, &rows);
+    let squares = y.iter().flat_map(|y| y.chunks_exact(q8::BLOCK)).map(|block| {
+        block.iter().map(|&y| f64::from(y) * f64::from(y) + f64::from(epsilon)).sum::<f64>() as f32
+    });
+    let last = weight + 1 + usize::from(form.f32()) + usize::from(form.q8());
+    bound.write_f32s(last, |_, out| out.iter_mut().zip(squares).for_each(|(o, s)| *o = s));
 }
 
 fn qkv(mut bound: Bound<'_>, weight: DType, q8: bool, bias: bool) {

@@ -199,6 +199,7 @@ pub fn capabilities(q8: bool) -> Capabilities {
         name: "test",
         detail: String::new(),
         q8_activations: q8,
+        folds: false,
         unified_memory: true,
         chain: 8,
         prefill_rows: 16,

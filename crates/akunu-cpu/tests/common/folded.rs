@@ -1,0 +1,197 @@
+//! Commands with a norm's halves in them, or the rotation.
+
+use akunu_plan::params::*;
+use akunu_plan::{Activation, DType, Kernel, KvType, MatmulForm, NormOut, Rope, RopeStyle, Row, RowSet};
+
+use super::specs::{HEADS, cache, input, kv_types, outputs, spec};
+use super::*;
+
+/// Sums of squares as a row of `cols` may have them, for each block of 32.
+fn squares(seed: u64, rows: usize, cols: usize) -> Vec<u8> {
+    let squares: Vec<f32> = values(seed, rows * cols / 32).iter().map(|v| v * v * 32.0 + 0.5).collect();
+    f32s(&squares)
+}
+
+struct Product {
+    dtype: DType,
+    rows: usize,
+    inputs: usize,
+    outs: usize,
+}
+
+impl Product {
+    fn name(&self, what: &str) -> String {
+        format!("{what} {} {}x{}x{}", self.dtype, self.rows, self.inputs, self.outs)
+    }
+
+    fn form(&self) -> MatmulForm {
+        MatmulForm::for_rows(self.rows)
+    }
+
+    fn input(&self) -> Vec<u8> {
+        input(self.dtype, 1, self.rows, self.inputs)
+    }
+
+    fn squares(&self) -> Vec<u8> {
+        squares(2, self.rows, self.inputs)
+    }
+}
+
+/// A product that begins the norm of its output, and may end that of its input.
+fn matmul(p: Product, bias: bool, scaled: bool, norm: Option<NormOut>) -> Spec {
+    let name = p.name(&format!("matmul scaled {scaled} norm {norm:?} bias {bias}"));
+    spec(name, p.rows, move |_| {
+        let Product { dtype: weight, rows, inputs, outs } = p;
+        let (form, q8, residual, all) = (p.form(), weight.is_quantised(), norm.is_some(), RowSet::All);
+        let kernel = Kernel::Matmul { weight, form, q8, bias, residual, rows: all, scaled, norm };
+        let (inputs, outputs) = (inputs as u32, outs as u32);
+        let epsilon = if norm.is_some() { 0.25 } else { 0.0 };
+        let params = MatmulParams { inputs, outputs, out_stride: outputs, soft_cap: 0.0, epsilon };
+        let mut data = vec![p.input()];
+        data.extend(weights(weight, 3, outs, p.inputs));
+        data.push(poison(rows * outs * 4));
+        data.extend(bias.then(|| f32s(&values(4, outs))));
+        data.extend(residual.then(|| f32s(&values(5, rows * outs))));
+        data.extend(scaled.then(|| p.squares()));
+        if let Some(out) = norm {
+            data.push(f32s(&values(6, outs)));
+            data.extend(super::specs::outputs(out, rows, outs));
+            data.push(poison(rows * outs / 32 * 4));
+        }
+        Case::new(kernel, params, Shape::rows(rows), data)
+    })
+}
+
+fn qkv(p: Product, bias: bool) -> Spec {
+    spec(p.name("qkv scaled"), p.rows, move |_| {
+        let (weight, q8) = (p.dtype, p.dtype.is_quantised());
+        let kernel = Kernel::Qkv { weight, form: p.form(), q8, bias, scaled: true };
+        let sizes = [48, 20, 12];
+        let params = QkvParams { inputs: p.inputs as u32, q: sizes[0], k: sizes[1], v: sizes[2] };
+        let mut data = vec![p.input()];
+        data.extend((0..3).flat_map(|i| weights(weight, 7 + i, sizes[i as usize] as usize, p.inputs)));
+        data.push(poison(p.rows * 80 * 4));
+        if bias {
+            data.extend((0..3).map(|i| f32s(&values(10 + i, sizes[i as usize] as usize))));
+        }
+        data.push(p.squares());
+        Case::new(kernel, params, Shape::rows(p.rows), data)
+    })
+}
+
+fn glu(p: Product, activation: Activation, out: NormOut) -> Spec {
+    spec(p.name(&format!("glu scaled {out:?}")), p.rows, move |_| {
+        let (weight, q8, scaled) = (p.dtype, p.dtype.is_quantised(), true);
+        let kernel = Kernel::GluMatmul { weight, form: p.form(), q8, activation, out, scaled };
+        let params = GluMatmulParams { inputs: p.inputs as u32, outputs: p.outs as u32 };
+        let mut data = vec![p.input()];
+        data.extend((0..2).flat_map(|i| weights(weight, 13 + i, p.outs, p.inputs)));
+        data.extend(outputs(out, p.rows, p.outs));
+        data.push(p.squares());
+        Case::new(kernel, params, Shape::rows(p.rows), data)
+    })
+}
+
+/// Products of up to 16 rows with a part in norms: all of them for a few types, of the other types one each, for what becomes of a sum is
+/// the same for all. A lane has one of a row's squares, or two.
+pub fn matrices() -> Vec<Spec> {
+    let outs = [NormOut::F32, NormOut::Q8, NormOut::Both];
+    let mut specs = vec![];
+    for (i, dtype) in dtypes().into_iter().enumerate() {
+        let small = match dtype.block_len() {
+            1 | 32 => 288,
+            64 => 320,
+            len => 2 * len,
+        };
+        let mut of_type = vec![];
+        for (j, (rows, inputs)) in
+            [(1, small), (3, small), (16, small), (1, 1280), (6, small)].into_iter().enumerate()
+        {
+            let product = |outs| Product { dtype, rows, inputs, outs };
+            let form = outs[(i + j) % 3];
+            of_type.push(matmul(product(if j == 3 { 160 } else { 96 }), j % 2 == 1, false, Some(form)));
+            of_type.push(matmul(product(32), false, true, Some(form)));
+            of_type.push(matmul(product(37), true, true, None));
+            of_type.push(qkv(product(80), j % 2 == 0));
+            of_type.push(glu(product(64), Activation::Silu, form));
+            of_type.push(glu(product(41), Activation::GeluTanh, NormOut::F32));
+        }
+        if ![DType::Q4_0, DType::Q6K, DType::F16].contains(&dtype) {
+            of_type = vec![of_type.swap_remove(i % of_type.len())];
+        }
+        specs.extend(of_type);
+    }
+    specs
+}
+
+/// The row, and the window. The own position is the last, or not; alone in its stretch of the positions, or the only one.
+const SEEN: [(Row, u32); 6] = [
+    (Row { token: 0, position: 0, kv_len: 1, slot: 1 }, 0),
+    (Row { token: 0, position: 40, kv_len: 41, slot: 0 }, 0),
+    (Row { token: 0, position: 300, kv_len: 301, slot: 1 }, 33),
+    (Row { token: 0, position: 256, kv_len: 257, slot: 0 }, 0),
+    (Row { token: 0, position: 1100, kv_len: 1101, slot: 1 }, 0),
+    (Row { token: 0, position: 17, kv_len: 600, slot: 0 }, 0),
+];
+
+pub fn attention() -> Vec<Spec> {
+    let mut specs = vec![];
+    for (i, (heads, kv_heads, dim)) in HEADS.into_iter().enumerate() {
+        for (j, kv) in kv_types(dim).into_iter().enumerate() {
+            for (k, seen) in SEEN.into_iter().enumerate() {
+                if seen.0.kv_len > 400 && (i + j + k) % 2 == 0 {
+                    continue;
+                }
+                let style = [RopeStyle::HalfSplit, RopeStyle::Interleaved][(i + k) % 2];
+                let rope = Rope { style, qk_norm: (i + j) % 2 == 0 };
+                let whole = (heads / kv_heads * dim).is_multiple_of(32);
+                let all = [NormOut::Q8, NormOut::F32, NormOut::Both];
+                let out = if whole { all[(i + j + k) % 3] } else { NormOut::F32 };
+                specs.push(attend((heads, kv_heads, dim), (kv, rope, out), seen));
+            }
+        }
+    }
+    specs
+}
+
+fn attend(
+    (heads, kv_heads, dim): (u32, u32, u32),
+    (kv, rope, out): (KvType, Rope, NormOut),
+    (row, window): (Row, u32),
+) -> Spec {
+    let name = format!("{rope:?} attention {heads}/{kv_heads}x{dim} {kv:?} at {} {out:?}", row.position);
+    spec(name, 1, move |_| {
+        let capacity = row.kv_len + 3;
+        let scale = 3.0 / (dim as f32).sqrt();
+        let soft_cap = if window == 0 { 0.0 } else { 7.0 };
+        let rope_dims = if dim >= 80 { dim / 2 } else { dim };
+        let (head_dim, epsilon) = (dim, 1e-3);
+        let params = AttentionParams {
+            heads,
+            kv_heads,
+            head_dim,
+            capacity,
+            scale,
+            soft_cap,
+            window,
+            rope_dims,
+            epsilon,
+        };
+        let angles: Vec<f32> = values(50, rope_dims as usize / 2)
+            .iter()
+            .flat_map(|a| [(a * 9.0).cos(), (a * 9.0).sin()])
+            .collect();
+        let mut data = vec![
+            f32s(&values(51, ((heads + 2 * kv_heads) * dim) as usize)),
+            cache(kv, 52, 2, kv_heads, capacity, dim),
+            cache(kv, 53, 2, kv_heads, capacity, dim),
+        ];
+        data.extend(outputs(out, 1, (heads * dim) as usize));
+        data.push(f32s(&angles));
+        if rope.qk_norm {
+            data.extend([f32s(&values(54, dim as usize)), f32s(&values(55, dim as usize))]);
+        }
+        let shape = Shape::tokens(vec![row], 1, capacity, 2);
+        Case::new(Kernel::Attention { kv, out, rope: Some(rope) }, params, shape, data)
+    })
+}
