@@ -93,6 +93,7 @@ impl EmulatedDevice {
     /// With kernels for tensor cores, which the emulator has too.
     pub fn with_tensor_cores(mut self) -> EmulatedDevice {
         self.chip.tensor_cores = true;
+        self.chip.shared_bytes = 200 << 10;
         self
     }
 

@@ -154,7 +154,7 @@ INLINE void attend(THREAD_PTR Head* heads, const THREAD_PTR Numbers* q, Turn tur
             UNROLL for (u32 i = 0; i < PIECE; i++) score += q[g].v[i] * key.v[i];
             score = holds ? score : 0.0f;
             UNROLL for (u32 step = LANES / 2; step > 0; step /= 2) score += SIMD_XOR(score, step);
-            scores[u][g] = cap == 0 ? score : cap * TANH(score / cap);
+            scores[u][g] = CAPPED ? cap * TANH(score / cap) : score;
         }
     }
     UNROLL for (u32 g = 0; g < HEAD_TILE; g++) {
@@ -213,8 +213,11 @@ INLINE void finish_splits(Bindings in, const DEVICE f32* parts, Span span, u32 r
     BARRIER();
     for (u32 e = at.thread; e < heads * HEAD_DIM; e += THREADS) {
         const u32 g = e / HEAD_DIM;
+        // All stretches' parts are under way at once.
+        f32 part[SPLITS];
+        UNROLL for (u32 i = 0; i < SPLITS; i++) part[i] = i < span.splits ? parts[i * TILE_FLOATS + g * PART + e % HEAD_DIM] : 0.0f;
         f32 sum = 0;
-        for (u32 i = 0; i < span.splits; i++) sum += weights[g * 32 + i] * parts[i * TILE_FLOATS + g * PART + e % HEAD_DIM];
+        UNROLL for (u32 i = 0; i < SPLITS; i++) sum += (i < span.splits ? weights[g * 32 + i] : 0.0f) * part[i];
         store_head(in, row, first_head, e, sum, LANE);
     }
 }

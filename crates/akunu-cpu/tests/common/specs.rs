@@ -178,6 +178,9 @@ pub fn large_matrices() -> Vec<Spec> {
         specs.push(qkv(dtype, 70, 64, true));
         specs.push(glu_matmul(dtype, 70, 72, 75, Activation::Silu, NormOut::F32));
     }
+    // Of few rows, with more outputs than tiles for few are narrow.
+    specs.push(matmul(DType::Q4_0, 5, (288, 600), true, true));
+    specs.push(matmul(DType::Q6K, 37, (512, 520), false, true));
     for (rows, outs) in [(18, 160), (70, 352), (300, 544)] {
         specs.push(glu_matmul(DType::Q4_0, rows, 96, outs, Activation::Silu, NormOut::Both));
         specs.push(glu_matmul(DType::Q2K, rows, 256, outs, Activation::GeluTanh, NormOut::Q8));

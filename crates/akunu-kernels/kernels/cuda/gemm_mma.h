@@ -1,11 +1,10 @@
-// Many rows of q8 on tensor cores. While DEEP blocks are multiplied the next ones come: activations are copied as they are, weights are
-// held in registers and decoded to int8.
+// Many rows of q8 on tensor cores. While DEEP blocks (2, 4, 8 or 16) are multiplied the next ones come: activations are copied as they are,
+// weights are held in registers and decoded to int8.
 //
 // A block's sum of products is exact. It lies on top of START in the bits of a float, so it is there as a float at once: less than
 // 2^20 in magnitude, it moves 9 · 2^20 by whole steps. Then fma(sum, scale, −9 · 2^20 · scale) is sum · scale, rounded once: no scale
 // has more than 20 bits, so that 9 · scale is exact. Two fma for each element of a tile are all that its scales cost.
 
-#define DEEP 2
 #define START 0x4b100000u
 #define START_VALUE 9437184.0f
 
@@ -21,7 +20,7 @@
 #define TURN_BYTES (AT_OFFSETS + COLUMNS * DEEP * HALVES * 4 * OFFSETS)
 
 // Chunks of eight lines in a row are in eight places of 16 bytes that memory reads at once.
-INLINE u32 chunk_at(u32 line, u32 chunk) { return line * LINE + (chunk ^ line / 2 % 4) * 16; }
+INLINE u32 chunk_at(u32 line, u32 chunk) { return line * LINE + (chunk ^ (DEEP == 2 ? line / 2 % 4 : line % 8)) * 16; }
 
 // Of a scale's halves, all columns lie side by side.
 INLINE u32 scale_at(u32 column, u32 depth, u32 half) { return (depth * HALVES + half) * COLUMNS + column; }
@@ -137,8 +136,14 @@ INLINE void multiply_column(THREAD_PTR Sums* sums, const THREAD_PTR Rows* rows, 
     }
 }
 
+#if DEEP == 2
+#define EACH_DEPTH UNROLL
+#else
+#define EACH_DEPTH ROLLED
+#endif
+
 INLINE void multiply_turn(THREAD_PTR Sums* sums, Place at, const THREADGROUP u8* turn) {
-    UNROLL for (u32 depth = 0; depth < DEEP; depth++) {
+    EACH_DEPTH for (u32 depth = SLICE; depth < DEEP; depth += SLICES) {
         const Rows rows = load_rows(at, turn, depth);
         UNROLL for (u32 n = 0; n < COLUMN_TILES; n += 2) {
             const u32 first = LEFT + n * 8, line = first + LANE / 16 * 8 + LANE % 8;

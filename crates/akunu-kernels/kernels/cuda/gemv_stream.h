@@ -100,15 +100,6 @@ INLINE Sums add_piece(Sums sums, u32 chunk, const THREADGROUP u8* slot, const TH
     return sums;
 }
 
-// An output of a unit a lane, of one SIMD group.
-INLINE void store_unit(Bindings in, Params params, u32 first, const THREADGROUP f32* sums, f32 added, Place at) {
-    const u32 o = first + LANE;
-    const f32 sum = LANE < UNIT ? sums[LANE] : 0.0f, second = STREAMS == 2 && LANE < UNIT ? sums[UNIT + LANE] : 0.0f;
-    const f32 value = finished(params, sum, second, added);
-    if (OUT_F32 && LANE < UNIT && o < OUTPUTS) ((DEVICE f32*)in.out)[o] = value;
-    if (OUT_Q8 && first < OUTPUTS) store_q8(in.out_q8, OUTPUTS, first / 32, value, LANE);
-}
-
 BODY(gemv_stream) {
     if (live_rows(pass, LOGITS) == 0) {
         WAIT_FOR_INPUT();
@@ -124,6 +115,9 @@ BODY(gemv_stream) {
     WAIT_FOR_INPUT();
     LAUNCH_NEXT();
 
+#if SQUARES
+    const Squares squares = load_squares(in, 0, LANE);
+#endif
     THREADGROUP u8* const input = at.shared + AT_INPUT;
     UNROLL for (u32 i = 0; i < (INPUT_ROW_BYTES + THREADS * 16 - 1) / (THREADS * 16); i++) {
         const u32 from = (i * THREADS + at.thread) * 16;
@@ -136,9 +130,10 @@ BODY(gemv_stream) {
         const u32 first = (at.group_x + unit * GROUPS) * UNIT;
         TG_ARRAY(f32, both, 0);
         THREADGROUP f32* const unit_sums = both + unit % 2 * UNIT_SUMS;
-        // SIMD groups take turns to finish a unit.
-        const bool mine = unit % SIMDS == SIMD;
-        const f32 added = mine && LANE < UNIT && first + LANE < OUTPUTS ? addend(in, 0, first + LANE) : 0.0f;
+        // SIMD groups take turns to finish a unit, an output a lane.
+        const u32 o = first + LANE;
+        const bool mine = unit % SIMDS == SIMD, holds = mine && LANE < UNIT && o < OUTPUTS;
+        const f32 added = holds ? addend(in, 0, o) : 0.0f, weight = holds ? norm_weight(in, o) : 0.0f;
         Sums sums = {};
         if (first_output(unit, at) < OUTPUTS) {
             ROLLED for (u32 chunk = 0; chunk < CHUNKS; chunk++) {
@@ -155,6 +150,14 @@ BODY(gemv_stream) {
             if (LANE == 0) unit_sums[line / OWN * UNIT + SIMD * OWN + line % OWN] = sum;
         }
         BARRIER();
-        if (mine) store_unit(in, params, first, unit_sums, added, at);
+        if (!mine) continue;
+        f32 scale = 1;
+#if SQUARES
+        scale = row_scale(squares);
+#endif
+        const f32 sum = holds ? unit_sums[LANE] : 0.0f, second = holds && STREAMS == 2 ? unit_sums[UNIT + LANE] : 0.0f;
+        const f32 value = finished(params, sum * scale, second * scale, added);
+        if (IN_BLOCKS && first < OUTPUTS) store_block(in, params, 0, o, value, weight, LANE);
+        else if (holds) ((DEVICE f32*)in.out)[o] = value;
     }
 }

@@ -131,10 +131,11 @@ impl Shape<'_> {
         Ok(builder
             .variant([("ROPE", u32::from(rope.is_some()))])
             .variant([("KV_TYPE", kv_number(kv)), ("PIECE", shape.piece), ("LANES", shape.lanes)])
-            .variant([("HEAD_TILE", shape.head_tile)])
+            .variant([("HEAD_TILE", shape.head_tile), ("SPLITS", shape.splits)])
+            .variant([("CAPPED", u32::from(p.soft_cap != 0.0))])
             .constants([("HEADS", p.heads), ("KV_HEADS", p.kv_heads), ("HEAD_DIM", p.head_dim)])
             .constants([("CAPACITY", p.capacity), ("GROUP", p.heads / p.kv_heads), ("TILES", shape.tiles)])
-            .constants([("SPLITS", shape.splits), ("SPAN", shape.span)])
+            .constants([("SPAN", shape.span)])
             .out(out)
             .shared(shape.shared_bytes)
             .over([p.kv_heads * shape.tiles * shape.splits, self.rows, 1], THREADS))

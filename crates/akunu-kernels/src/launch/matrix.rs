@@ -19,6 +19,9 @@ static GEMV: Source = source!("gemv.h");
 static GEMM: Source = source!("gemm.h");
 static EMBED: Source = source!("embed.h");
 
+/// Fewest rows of q8 that tensor cores are worth.
+const TENSOR_ROWS: u32 = 3;
+
 /// As `matrix.h` numbers them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
@@ -155,15 +158,18 @@ impl Shape<'_> {
         if product.form == MatmulForm::Gemm && in_norms {
             return Err(self.missing("products of many rows have no part in norms".into()));
         }
+        // A table of more rows may still ask for the logits of few, and the other way round.
         let rows = self.count(product.rows);
-        Ok(match product.form {
-            MatmulForm::Gemm => self.gemm_tensor(&product, rows).unwrap_or_else(|| self.gemm(&product, rows)),
-            // A table of more rows may still ask for the logits of few, and the other way round.
-            MatmulForm::Gemv | MatmulForm::Small if in_norms => self.gemv(&product, rows),
-            MatmulForm::Gemv | MatmulForm::Small => {
-                self.gemv_stream(&product, rows).unwrap_or_else(|| self.gemv(&product, rows))
-            }
-        })
+        let special = match product.form {
+            MatmulForm::Gemm => self.gemm_tensor(&product, rows),
+            _ if rows == 1 => self.gemv_stream(&product),
+            _ if rows >= TENSOR_ROWS && q8 && !in_norms => self.gemm_tensor(&product, rows),
+            _ => None,
+        };
+        Ok(special.unwrap_or_else(|| match product.form {
+            MatmulForm::Gemm => self.gemm(&product, rows),
+            MatmulForm::Gemv | MatmulForm::Small => self.gemv(&product, rows),
+        }))
     }
 
     fn product_launch(

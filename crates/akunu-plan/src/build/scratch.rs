@@ -3,7 +3,7 @@
 use super::weights::{Matrix, ModelWeights};
 use super::{Buffers, Context, size};
 use crate::plan::PlanError;
-use crate::{BufferId, BufferKind, MatmulForm, NormOut, q8};
+use crate::{BufferId, BufferKind, NormOut, q8};
 
 /// An activation in the forms that its consumers read.
 #[derive(Clone, Copy, Debug, Default)]
@@ -118,11 +118,11 @@ impl Context<'_> {
         self.options.fuse && matrices.windows(2).all(|pair| pair[0].dtype == pair[1].dtype)
     }
 
-    /// Products that add the residual begin the next norm, and those after it end it: not in tables of many rows, nor where a
-    /// projection has a norm of its own before the residual.
+    /// Products that add the residual begin the next norm, and those after it end it, in tables of one row (with more, a norm costs little
+    /// beside its products, and these are free to go another way): not where a projection has a norm of its own before the residual.
     fn folds_norms(&self, rows: usize) -> bool {
         let whole = self.config.hidden_size.is_multiple_of(q8::BLOCK);
-        self.folds && MatmulForm::for_rows(rows) != MatmulForm::Gemm && !self.arch.post_norms && whole
+        self.folds && rows == 1 && !self.arch.post_norms && whole
     }
 
     /// Attention is dealt out by KV head; it can round its own output where that gives whole blocks.

@@ -16,7 +16,10 @@ const SHARED_BYTES: u32 = 112 << 10;
 /// A piece has about as many.
 const PIECE_BYTES: u32 = 4608;
 const MOST_SLOTS: u32 = 16;
-/// Times that a group may come back for more outputs. Longer products fill the chip by themselves, and more SIMD groups read faster.
+/// Scales in several small planes are many small loads, which is what streaming makes cheap. Types with fewer planes read faster with more
+/// SIMD groups on the chip.
+const FEWEST_PLANES: usize = 3;
+/// Times that a group may come back for more outputs: longer products fill the chip by themselves.
 const MOST_UNITS: u32 = 8;
 
 /// How a group goes through its outputs, as the kernel has it.
@@ -59,8 +62,8 @@ impl Stream {
 
     /// The best way, if there is one.
     fn find(product: &Product, of: &TypeSources, chip: &Chip) -> Option<Stream> {
-        // Whole blocks of 32 outputs are rounded together.
-        let units: &[u32] = if product.out.q8() { &[32] } else { &[32, 16, 8] };
+        // A group finishes whole blocks of 32 outputs together where it finishes any.
+        let units: &[u32] = if product.in_blocks() { &[32] } else { &[32, 16, 8] };
         let chunks = [32, 64, 128, 256];
         let all =
             units.iter().flat_map(|unit| chunks.map(|chunk| Stream::new(product, of, chip, *unit, chunk)));
@@ -74,12 +77,12 @@ impl Stream {
 
 impl Shape<'_> {
     /// `None`: not for this chip or shape.
-    pub(super) fn gemv_stream(&self, product: &Product, rows: u32) -> Option<Launch> {
+    pub(super) fn gemv_stream(&self, product: &Product) -> Option<Launch> {
         let of = type_sources(product.weight, product.inputs, true);
-        if !self.chip.copies || rows != 1 || of.block == 1 {
+        if !self.chip.copies || of.block == 1 {
             return None;
         }
-        if product.outputs.div_ceil(32) > self.chip.units * MOST_UNITS {
+        if of.planes.len() < FEWEST_PLANES || product.outputs.div_ceil(32) > self.chip.units * MOST_UNITS {
             return None;
         }
         let Stream { unit, own, chunk, slots, slot_bytes, turns, shared_bytes } =
