@@ -97,6 +97,8 @@ impl CpuDevice {
                 q8_activations: true,
                 folds: false,
                 unified_memory: true,
+                // A step is long beside what the host takes to pick.
+                samples: false,
                 chain: 32,
                 prefill_rows: AMX_ROWS,
                 workspace_bytes: workspace,

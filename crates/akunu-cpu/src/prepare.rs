@@ -88,9 +88,9 @@ fn command(
     kernels: &Kernels,
 ) -> Result<Command, DeviceError> {
     let slots = command.kernel.bindings();
-    if limits::is_folded(command.kernel) {
-        return Err(DeviceError::MissingKernel { device: NAME, kernel: command.kernel.name() });
-    }
+    let missing = || DeviceError::MissingKernel { device: NAME, kernel: command.kernel.name() };
+    let run = kernels.run(command.kernel).filter(|_| !limits::is_folded(command.kernel));
+    let run = run.ok_or_else(missing)?;
     // Extents first: they refuse what the limits divide by.
     let extents = akunu_plan::extents(table, command)
         .and_then(|extents| limits::check(command).map(|()| extents))
@@ -125,7 +125,7 @@ fn command(
     });
     let tile = kernels.tile(weight.unwrap_or(akunu_plan::DType::F32));
     let mut prepared = Command {
-        run: kernels.run(command.kernel),
+        run,
         kernel: command.kernel,
         tile,
         packs: false,

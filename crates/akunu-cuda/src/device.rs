@@ -133,6 +133,7 @@ impl CudaDevice {
             q8_activations: true,
             folds: true,
             unified_memory: false,
+            samples: true,
             chain: 64,
             prefill_rows: 512,
             workspace_bytes: WORKSPACE_BYTES,

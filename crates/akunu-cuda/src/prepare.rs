@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use akunu_kernels::{Chip, Launch, MissingKernel, Pass, Weight, launches};
-use akunu_plan::params::ArgmaxParams;
+use akunu_plan::params::{ArgmaxParams, SampleParams};
 use akunu_plan::{
     Binding, BufferId, DeviceBuffer, DeviceError, DispatchCommand, DispatchTable, Kernel, Row, extents,
 };
@@ -155,7 +155,11 @@ fn launches_of(table: &DispatchTable, chip: &Chip) -> Result<Vec<Vec<Launch>>, D
 }
 
 fn advances(command: &DispatchCommand) -> bool {
-    command.kernel == Kernel::Argmax && command.params::<ArgmaxParams>().advance == 1
+    match command.kernel {
+        Kernel::Argmax => command.params::<ArgmaxParams>().advance == 1,
+        Kernel::Sample => command.params::<SampleParams>().advance == 1,
+        _ => false,
+    }
 }
 
 /// All commands, each linked to the one before it.

@@ -245,6 +245,7 @@ extern "C" int emulated_launch(const Call* call) {
 #define FENCE()
 INLINE u32 emulated_add(u32* p, u32 v) { const u32 old = *p; *p += v; return old; }
 #define ATOMIC_ADD(p, v) emulated_add(p, v)
+#define TG_ATOMIC_ADD(p, v) emulated_add(p, v)
 INLINE i32 dp4a(u32 a, u32 b, i32 sum) {
     for (u32 i = 0; i < 32; i += 8) sum += (i8)(a >> i) * (i8)(b >> i);
     return sum;
@@ -261,6 +262,9 @@ INLINE f32 f16_to_f32(u16 v) { return as_f32(emulated::f16_bits_to_f32_bits(v));
 INLINE u16 f32_to_f16(f32 v) { return emulated::f32_bits_to_f16(as_u32(v)); }
 INLINE i32 round_even(f32 v) { return (i32)lrintf(v); }
 INLINE f32 fused(f32 a, f32 b, f32 c) { return fmaf(a, b, c); }
+INLINE f32 times(f32 a, f32 b) { return a * b; }
+INLINE f32 plus(f32 a, f32 b) { return a + b; }
+INLINE f32 over(f32 a, f32 b) { return a / b; }
 #define weights16(p) emulated::read<u32x4>(p, __LINE__)
 #define weights8(p) emulated::read<u32x2>(p, __LINE__)
 #define weights4(p) emulated::read<u32>(p, __LINE__)

@@ -67,6 +67,7 @@ impl EmulatedDevice {
                 q8_activations: true,
                 folds: true,
                 unified_memory: false,
+                samples: true,
                 chain: 8,
                 prefill_rows: 64,
                 workspace_bytes: 0,

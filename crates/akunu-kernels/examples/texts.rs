@@ -64,8 +64,7 @@ fn add_model(texts: &mut Texts, turn: usize, path: &Path) {
         PlanOptions { context: 4096, slots: 1, kv, prefill_rows, prefill_logit_rows: 1, chain: 8, fuse };
     // A head may not be whole blocks of a type of cache.
     let Ok(plan) = plan(&*model, device.capabilities(), &options) else { return };
-    let tables = &plan.tables;
-    for table in [&tables.decode, &tables.prefill, &tables.kv_shift, &tables.kv_copy] {
+    for table in plan.tables.all() {
         add_table(texts, table);
     }
 }

@@ -1,12 +1,5 @@
 // The best token of each row that asked: PARTS groups a row, of which the last to finish does what follows for all rows.
 
-// Greater for a greater value, greatest for a NaN; the two zeros are the same.
-INLINE u32 ordered(f32 value) {
-    const u32 bits = as_u32(value + 0.0f);
-    if ((bits & 0x7fffffffu) > 0x7f800000u) return 0xffffffffu;
-    return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
-}
-
 struct Best {
     u32 value;
     // Its complement, so that the lowest id is the greatest.
@@ -23,31 +16,16 @@ INLINE Best simd_best(Best best) {
     return all;
 }
 
-// What the best tokens mean: written, rows moved on, chains stopped.
-INLINE void move_on(Bindings in, DEVICE Pass* pass, const DEVICE Best* parts, u32 live, bool advance, Place at) {
+INLINE void settle_all(Bindings in, DEVICE Pass* pass, const DEVICE Best* parts, u32 live, bool advance, Place at) {
     TG_ARRAY(u32, stops, 4);
     if (at.thread == 0) *stops = 0;
     BARRIER();
-    const u32 step = pass->step;
     for (u32 j = SIMD; j < live; j += SIMDS) {
         const Best none = {0, 0};
         const Best best = simd_best(LANE < PARTS ? parts[j * PARTS + LANE] : none);
-        if (LANE != 0) continue;
-        const u32 token = best.value == 0xffffffffu ? 0xffffffffu : ~best.id;
-        ((DEVICE u32*)in.tokens)[(u64)(step + 1) * LOGIT_CAPACITY + j] = token;
-        if (token == 0xffffffffu) *stops = 1;
-        for (u32 i = 0; i < pass->stop_count; i++) if (pass->stop[i] == token) *stops = 1;
-        if (!advance || token == 0xffffffffu) continue;
-        DEVICE Row* row = (DEVICE Row*)in.rows + ((const DEVICE u32*)in.logit_rows)[j];
-        row->token = token;
-        row->position++;
-        row->kv_len++;
+        if (LANE == 0) settle(in, pass, j, best.value == 0xffffffffu ? NO_TOKEN : ~best.id, advance, stops);
     }
-    BARRIER();
-    if (at.thread == 0 && advance) {
-        pass->step = step + 1;
-        pass->stopped = *stops;
-    }
+    end_step(pass, advance, stops, at);
 }
 
 BODY(argmax) {
@@ -70,5 +48,5 @@ BODY(argmax) {
     best = simd_best(LANE < SIMDS ? bests[LANE] : none);
     DEVICE Best* parts = (DEVICE Best*)(scratch + COUNTER_BYTES);
     if (at.thread == 0) parts[row * PARTS + at.group_x] = best;
-    if (last_to_finish(scratch, 0, live * PARTS, at)) move_on(in, pass, parts, live, PARAM_U32(1) == 1, at);
+    if (last_to_finish(scratch, 0, live * PARTS, at)) settle_all(in, pass, parts, live, PARAM_U32(1) == 1, at);
 }

@@ -23,6 +23,7 @@ typedef char i8; typedef int i32; typedef float f32; typedef uint4 u32x4; typede
 #define LAUNCH_NEXT()
 #define FENCE() atomic_thread_fence(mem_flags::mem_device, memory_order_seq_cst, thread_scope_device)
 #define ATOMIC_ADD(p, v) atomic_fetch_add_explicit((device atomic_uint*)(p), v, memory_order_relaxed)
+#define TG_ATOMIC_ADD(p, v) atomic_fetch_add_explicit((threadgroup atomic_uint*)(p), v, memory_order_relaxed)
 INLINE i32 dp4a(u32 a, u32 b, i32 sum) {
     const char4 x = as_type<char4>(a), y = as_type<char4>(b);
     return sum + x.x * y.x + x.y * y.y + x.z * y.z + x.w * y.w;
@@ -39,6 +40,9 @@ INLINE f32 f16_to_f32(u16 v) { return (f32)as_type<half>(v); }
 INLINE u16 f32_to_f16(f32 v) { return as_type<u16>((half)v); }
 INLINE i32 round_even(f32 v) { return (i32)rint(v); }
 INLINE f32 fused(f32 a, f32 b, f32 c) { return fma(a, b, c); }
+INLINE f32 times(f32 a, f32 b) { return fma(a, b, -0.0f); }
+INLINE f32 plus(f32 a, f32 b) { return fma(a, 1.0f, b); }
+INLINE f32 over(f32 a, f32 b) { return precise::divide(a, b); }
 #define EXP precise::exp
 #define TANH precise::tanh
 #define SIN precise::sin
@@ -69,6 +73,7 @@ typedef signed char i8; typedef int i32; typedef float f32; typedef uint4 u32x4;
 #define SIMD_SYNC() __syncwarp()
 #define FENCE() __threadfence()
 #define ATOMIC_ADD(p, v) atomicAdd(p, v)
+#define TG_ATOMIC_ADD(p, v) atomicAdd(p, v)
 #if __CUDA_ARCH__ >= 900
 // What is before the wait overlaps the end of the kernel before this one, so it may read nothing that that one writes. Whatever
 // earlier ones wrote is there, because every kernel lets the next one begin only after its own wait.
@@ -86,6 +91,9 @@ INLINE f32 f16_to_f32(u16 v) { f32 r; asm("cvt.f32.f16 %0, %1;" : "=f"(r) : "h"(
 INLINE u16 f32_to_f16(f32 v) { u16 r; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(r) : "f"(v)); return r; }
 INLINE i32 round_even(f32 v) { return __float2int_rn(v); }
 INLINE f32 fused(f32 a, f32 b, f32 c) { return __fmaf_rn(a, b, c); }
+INLINE f32 times(f32 a, f32 b) { return __fmul_rn(a, b); }
+INLINE f32 plus(f32 a, f32 b) { return __fadd_rn(a, b); }
+INLINE f32 over(f32 a, f32 b) { return __fdiv_rn(a, b); }
 #if defined(STREAMED)
 // They are in threadgroup memory by then.
 INLINE u32x4 weights16(const u8* p) { return *(const u32x4*)p; }
@@ -192,7 +200,7 @@ struct Bindings {
     DEVICE u8 *gate_weight, *gate_scales, *gate_offsets, *up_weight, *up_scales, *up_offsets;
     DEVICE u8 *x, *out, *out_q8, *bias, *q_bias, *k_bias, *v_bias, *residual, *gate, *up, *q_norm, *k_norm;
     DEVICE u8 *squares, *norm_weight, *normed, *normed_q8, *out_squares;
-    DEVICE u8 *rows, *frequencies, *angles, *qkv, *q, *k_cache, *v_cache, *logits, *logit_rows, *tokens;
+    DEVICE u8 *rows, *frequencies, *angles, *qkv, *q, *k_cache, *v_cache, *logits, *logit_rows, *tokens, *sampling;
     DEVICE u8 *file, *planes;
 };
 

@@ -7,6 +7,7 @@ use crate::{Function, Source};
 mod cache;
 mod matrix;
 mod rows;
+mod sample;
 
 /// What launches are shaped for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +25,9 @@ pub struct Chip {
 /// Bytes of scratch memory that every function may use. A device allocates and zeroes it once: some of it are counters, which
 /// kernels leave at zero.
 pub const SCRATCH_BYTES: u64 = 16 << 20;
+
+/// As `COUNTER_BYTES` in the dialect.
+const COUNTER_BYTES: u64 = 64 << 10;
 
 /// One launch of a function.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,6 +88,7 @@ impl Shape<'_> {
             Kernel::RopeKv { style, qk_norm, kv } => self.rope_kv(style, qk_norm, kv),
             Kernel::Attention { kv, out, rope } => self.attention(kv, out, rope)?,
             Kernel::Argmax => self.argmax(),
+            Kernel::Sample => return self.sample(),
             Kernel::KvShift { style, kv } => self.kv_shift(style, kv),
             Kernel::KvCopy { kv } => self.kv_copy(kv),
         };

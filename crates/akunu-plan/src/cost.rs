@@ -103,7 +103,8 @@ impl DispatchCommand {
             | Kernel::Glu { .. }
             | Kernel::Quantise
             | Kernel::RopeKv { .. }
-            | Kernel::Argmax => Cost::default(),
+            | Kernel::Argmax
+            | Kernel::Sample => Cost::default(),
         }
     }
 }

@@ -30,6 +30,8 @@ pub struct Capabilities {
     pub folds: bool,
     /// Weights are used where the file's mapping put them.
     pub unified_memory: bool,
+    /// Whether it picks tokens by [`crate::sample`] itself, so that sampled decoding chains too.
+    pub samples: bool,
     /// The most steps worth chaining in one submission.
     pub chain: usize,
     /// Rows of a prefill table.

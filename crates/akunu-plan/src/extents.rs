@@ -3,9 +3,9 @@
 
 use crate::params::{
     AnglesParams, ArgmaxParams, AttentionParams, ElementParams, EmbedParams, GluMatmulParams, KvMoveParams,
-    MatmulParams, NormParams, QkvParams, RopeKvParams,
+    MatmulParams, NormParams, QkvParams, RopeKvParams, SampleParams,
 };
-use crate::{DType, DispatchCommand, DispatchTable, Kernel, KvType, NormOut, Rope, Row, RowSet, q8};
+use crate::{DType, DispatchCommand, DispatchTable, Kernel, KvType, NormOut, Rope, Row, RowSet, q8, sample};
 
 /// Bytes from each binding on, in the order of [`Kernel::bindings`]; or what is wrong with the parameters.
 pub fn extents(table: &DispatchTable, command: &DispatchCommand) -> Result<Vec<u64>, String> {
@@ -59,6 +59,7 @@ pub fn extents(table: &DispatchTable, command: &DispatchCommand) -> Result<Vec<u
         Kernel::RopeKv { qk_norm, kv, .. } => e.rope_kv(command.params(), qk_norm, kv)?,
         Kernel::Attention { kv, out, rope } => e.attention(command.params(), kv, out, rope)?,
         Kernel::Argmax => e.argmax(command.params())?,
+        Kernel::Sample => e.sample(command.params())?,
         Kernel::KvShift { kv, .. } => {
             let p: KvMoveParams = command.params();
             e.head(p.head_dim, p.rope_dims)?;
@@ -260,6 +261,16 @@ impl Extents<'_> {
                 self.f32s(1, dim).f32s(1, dim);
             }
         }
+        Ok(())
+    }
+
+    fn sample(&mut self, p: SampleParams) -> Result<(), String> {
+        let least = sample::record_words(self.table.steps);
+        if (p.stride as usize) < least {
+            return Err(format!("records of {} words, which want {least}", p.stride));
+        }
+        self.argmax(ArgmaxParams { vocab: p.vocab, advance: p.advance })?;
+        self.u32s(self.table.logit_rows.saturating_mul(p.stride as usize));
         Ok(())
     }
 

@@ -1,11 +1,11 @@
 //! Every operation that a table may hold, with what it binds.
 //!
-//! No kernel writes a buffer that it reads (`kv_shift` and `argmax` excepted, which move state on), so a command
+//! No kernel writes a buffer that it reads (`kv_shift`, `argmax` and `sample` excepted, which move state on), so a command
 //! can be run again.
 
 use crate::params::{
     AnglesParams, ArgmaxParams, AttentionParams, Describe, ElementParams, EmbedParams, GluMatmulParams,
-    KvMoveParams, MatmulParams, NormParams, QkvParams, RopeKvParams,
+    KvMoveParams, MatmulParams, NormParams, QkvParams, RopeKvParams, SampleParams,
 };
 use crate::table::MAX_BINDINGS;
 use crate::{Activation, DType, RopeStyle};
@@ -174,6 +174,9 @@ pub enum Kernel {
     Attention { kv: KvType, out: NormOut, rope: Option<Rope> },
     /// The best token of each row that asked; the lowest id wins a tie, `u32::MAX` reports a NaN. [`ArgmaxParams`].
     Argmax,
+    /// A token for each row that asked, picked as its settings say ([`crate::sample`]); `u32::MAX` reports logits that are not
+    /// numbers, and that all are ruled out. [`SampleParams`].
+    Sample,
     /// Drops `row.token` positions from `row.position` on, and moves the rest of `row.kv_len` down, turning the keys
     /// back by as many positions. [`KvMoveParams`].
     KvShift { style: RopeStyle, kv: KvType },
@@ -198,6 +201,8 @@ pub enum Content {
     U32,
     Rows,
     Kv(KvType),
+    /// Records of [`crate::sample`].
+    Sampling,
     /// Of an affine type: the quants.
     Weight(DType),
     /// Scales or offsets of an affine type.
@@ -332,6 +337,10 @@ impl Kernel {
                 slots.extend([read("logits", F32), write("tokens", U32), update("rows", Rows)]);
                 slots.push(read("logit_rows", U32));
             }
+            Kernel::Sample => {
+                slots.extend([read("logits", F32), write("tokens", U32), update("rows", Rows)]);
+                slots.extend([read("logit_rows", U32), update("sampling", Content::Sampling)]);
+            }
             Kernel::KvShift { kv, .. } => {
                 slots.extend([update("k_cache", Kv(kv)), update("v_cache", Kv(kv))]);
                 slots.extend([read("frequencies", F32), read("rows", Rows)]);
@@ -383,6 +392,7 @@ impl Kernel {
                 format!("{rope}attention_{}{}", kv.name(), out.suffix())
             }
             Kernel::Argmax => "argmax".into(),
+            Kernel::Sample => "sample".into(),
             Kernel::KvShift { style, kv } => format!("kv_shift_{}_{}", style.name(), kv.name()),
             Kernel::KvCopy { kv } => format!("kv_copy_{}", kv.name()),
         }
@@ -404,6 +414,7 @@ impl Kernel {
             Kernel::RopeKv { .. } => of::<RopeKvParams>(params),
             Kernel::Attention { .. } => of::<AttentionParams>(params),
             Kernel::Argmax => of::<ArgmaxParams>(params),
+            Kernel::Sample => of::<SampleParams>(params),
             Kernel::KvShift { .. } | Kernel::KvCopy { .. } => of::<KvMoveParams>(params),
         }
     }

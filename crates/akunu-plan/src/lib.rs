@@ -14,9 +14,11 @@ pub mod params;
 pub mod plan;
 mod print;
 pub mod q8;
+pub mod random;
 pub mod reference;
 pub mod rope;
 pub mod row;
+pub mod sample;
 pub mod table;
 pub mod verify;
 
@@ -27,8 +29,8 @@ pub use cost::Cost;
 pub use device::{Capabilities, Device, DeviceBuffer, DeviceError, Outcome, ReplayId, Submission};
 pub use extents::extents;
 pub use kernel::{Access, Content, Kernel, KvType, MatmulForm, NormOut, Rope, RowSet};
-pub use load::{Loaded, load};
-pub use plan::{MemoryPlan, ModelPlan, PlanError, PlanOptions, Tables, plan};
+pub use load::{Loaded, LoadedSampled, load};
+pub use plan::{MemoryPlan, ModelPlan, PlanError, PlanOptions, SampledTables, Tables, plan};
 pub use row::Row;
 pub use table::{
     Binding, CommandBuilder, DispatchCommand, DispatchTable, Patch, RowBounds, RowMeaning, TableIo,

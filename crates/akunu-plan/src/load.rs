@@ -12,8 +12,18 @@ pub struct Loaded {
     pub buffers: Vec<DeviceBuffer>,
     pub decode: ReplayId,
     pub prefill: ReplayId,
+    pub sampled: Option<LoadedSampled>,
     pub kv_shift: ReplayId,
     pub kv_copy: ReplayId,
+}
+
+/// [`crate::SampledTables`] on a device.
+#[derive(Clone, Copy, Debug)]
+pub struct LoadedSampled {
+    pub decode: ReplayId,
+    pub decode_records: DeviceBuffer,
+    pub pick: ReplayId,
+    pub pick_records: DeviceBuffer,
 }
 
 pub fn load(
@@ -49,7 +59,17 @@ pub fn load(
         buffers.push(buffer);
     }
     let tables = &plan.tables;
+    let sampled = match &tables.sampled {
+        None => None,
+        Some(sampled) => Some(LoadedSampled {
+            decode: device.prepare(&sampled.decode, &buffers)?,
+            decode_records: buffers[sampled.decode_records.index()],
+            pick: device.prepare(&sampled.pick, &buffers)?,
+            pick_records: buffers[sampled.pick_records.index()],
+        }),
+    };
     Ok(Loaded {
+        sampled,
         decode: device.prepare(&tables.decode, &buffers)?,
         prefill: device.prepare(&tables.prefill, &buffers)?,
         kv_shift: device.prepare(&tables.kv_shift, &buffers)?,

@@ -83,6 +83,14 @@ params! {
         advance: u32,
     }
 
+    SampleParams {
+        vocab: u32,
+        /// 1: rows move on to the token found, so that the next step decodes it.
+        advance: u32,
+        /// Words of one row's record.
+        stride: u32,
+    }
+
     /// Cache maintenance; what to move stands in the row (see the kernels).
     KvMoveParams { kv_heads: u32, head_dim: u32, rope_dims: u32, capacity: u32 }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use akunu_format::{ModelConfig, WeightProvider};
 
-use crate::{ArchDescriptor, BufferSpec, Capabilities, DispatchTable, KvType};
+use crate::{ArchDescriptor, BufferId, BufferSpec, Capabilities, DispatchTable, KvType};
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct PlanOptions {
@@ -40,9 +40,31 @@ pub struct Tables {
     /// One row; chains.
     pub decode: Arc<DispatchTable>,
     pub prefill: Arc<DispatchTable>,
+    /// On devices that pick tokens themselves.
+    pub sampled: Option<SampledTables>,
     /// One row of cache maintenance each; see `Kernel::KvShift` and `Kernel::KvCopy`.
     pub kv_shift: Arc<DispatchTable>,
     pub kv_copy: Arc<DispatchTable>,
+}
+
+/// Tables whose tokens are sampled. Their records ([`crate::sample`]) are uploaded before a submission.
+#[derive(Clone, Debug)]
+pub struct SampledTables {
+    /// As `decode`, but that a sample ends each step.
+    pub decode: Arc<DispatchTable>,
+    /// The one record of `decode`.
+    pub decode_records: BufferId,
+    /// One command, which picks from the logits of the last prefill pass for the same rows.
+    pub pick: Arc<DispatchTable>,
+    /// A record for each of the rows of `pick` that ask for logits.
+    pub pick_records: BufferId,
+}
+
+impl Tables {
+    pub fn all(&self) -> impl Iterator<Item = &Arc<DispatchTable>> {
+        let sampled = self.sampled.iter().flat_map(|sampled| [&sampled.decode, &sampled.pick]);
+        [&self.decode, &self.prefill, &self.kv_shift, &self.kv_copy].into_iter().chain(sampled)
+    }
 }
 
 /// Bytes by purpose. Their sum, less what is used in place, is what the device allocates.

@@ -196,7 +196,7 @@ pub fn compare(command: &DispatchCommand, slot: Slot, expected: &[u8], found: &[
             };
             (relative(&kv_values(kv, expected), &kv_values(kv, found)), tolerance)
         }
-        Content::U32 => (if expected == found { 0.0 } else { f64::INFINITY }, 0.0),
+        Content::U32 | Content::Sampling => (if expected == found { 0.0 } else { f64::INFINITY }, 0.0),
         _ => (relative(&floats(expected), &floats(found)), F32_TOLERANCE),
     }
 }

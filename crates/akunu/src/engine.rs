@@ -165,18 +165,22 @@ pub(crate) fn check_prompt(plan: &ModelPlan, ids: &[u32]) -> Result<(), Error> {
 }
 
 fn check_ids(plan: &ModelPlan, ids: &[u32]) -> Result<(), Error> {
+    ids.iter().zip(0..).try_for_each(|(&id, index)| check_id(plan, id, index))
+}
+
+fn check_id(plan: &ModelPlan, id: u32, index: usize) -> Result<(), Error> {
     let vocab = plan.config.vocab_size;
-    match ids.iter().position(|&id| id as usize >= vocab) {
-        None => Ok(()),
-        Some(index) => Err(Error::TokenOutsideVocabulary { id: ids[index], index, vocab, place: "prompt" }),
+    match (id as usize) < vocab {
+        true => Ok(()),
+        false => Err(Error::TokenOutsideVocabulary { id, index, vocab, place: "prompt" }),
     }
 }
 
 /// The pass that ran last: which table, and how many of its rows gave logits.
 #[derive(Clone, Copy, Debug)]
-struct LastPass {
-    decode: bool,
-    logit_rows: usize,
+pub(crate) struct LastPass {
+    pub(crate) decode: bool,
+    pub(crate) logit_rows: usize,
 }
 
 /// A model that stands on a device.
@@ -184,7 +188,7 @@ struct LastPass {
 pub struct Engine {
     model: Arc<Model>,
     pub(crate) device: Box<dyn Device>,
-    plan: ModelPlan,
+    pub(crate) plan: ModelPlan,
     pub(crate) loaded: Loaded,
     pool: Arc<SlotPool>,
     notes: Vec<Note>,
@@ -192,14 +196,14 @@ pub struct Engine {
 
     // The host's side of passes, allocated once.
     /// At most the prefill table's rows.
-    rows: Vec<Row>,
+    pub(crate) rows: Vec<Row>,
     /// Which of them ask for logits.
-    asking: Vec<u32>,
+    pub(crate) asking: Vec<u32>,
     /// The ids of a submission, step by step.
-    found: Vec<u32>,
+    pub(crate) found: Vec<u32>,
     /// One row's.
-    logits: Vec<f32>,
-    last: Option<LastPass>,
+    pub(crate) logits: Vec<f32>,
+    pub(crate) last: Option<LastPass>,
     /// Seconds of one decode step, as measured; a moving average.
     step_seconds: Option<f64>,
 }
@@ -348,8 +352,13 @@ impl Engine {
     /// The logits of the last row that gave any.
     pub fn last_logits(&mut self) -> Result<&[f32], Error> {
         let pass = self.last.ok_or(Error::NoLogits)?;
+        self.logits_of(pass, pass.logit_rows - 1)
+    }
+
+    /// Those of one of the rows that gave any.
+    pub(crate) fn logits_of(&mut self, pass: LastPass, row: usize) -> Result<&[f32], Error> {
         let buffer = self.loaded.buffers[self.table(pass).io.logits.index()];
-        let offset = (pass.logit_rows - 1) * self.logits.len() * size_of::<f32>();
+        let offset = row * self.logits.len() * size_of::<f32>();
         self.device.download(buffer, offset as u64, bytemuck::cast_slice_mut(&mut self.logits))?;
         Ok(&self.logits)
     }
@@ -389,76 +398,65 @@ impl Engine {
         stop: &[u32],
         cancel: Option<&AtomicBool>,
     ) -> Result<&[u32], Error> {
+        self.check_step(session, token, 0)?;
+        let steps = self.chain_steps(session, steps)?;
+        let done = self.chain(session, (self.loaded.decode, token), steps, stop, cancel)?;
+        if let Some(step) = self.found[..done].iter().position(|&id| id == u32::MAX) {
+            return Err(Error::NotFinite { position: session.len() + step });
+        }
+        self.follow(session, token, done);
+        Ok(&self.found[..done])
+    }
+
+    /// What decoding a token, number `index` of a batch, asks of it and of its session.
+    pub(crate) fn check_step(&self, session: &Session, token: u32, index: usize) -> Result<(), Error> {
         self.check_own(session)?;
-        check_ids(&self.plan, &[token])?;
+        check_id(&self.plan, token, index)?;
+        if session.len() == self.context() {
+            return Err(Error::ContextFull { context: self.context() });
+        }
+        Ok(())
+    }
+
+    /// As many steps as a submission may have.
+    pub(crate) fn chain_steps(&self, session: &Session, steps: usize) -> Result<usize, Error> {
         let steps = steps.clamp(1, self.plan.tables.decode.steps);
         if session.len() + steps > self.context() {
             return Err(Error::ContextFull { context: self.context() });
         }
+        Ok(steps)
+    }
+
+    /// Submits a chain of a table that decodes `token`, and gives how many ids it found: the first of `found`.
+    pub(crate) fn chain(
+        &mut self,
+        session: &Session,
+        (replay, token): (ReplayId, u32),
+        steps: usize,
+        stop: &[u32],
+        cancel: Option<&AtomicBool>,
+    ) -> Result<usize, Error> {
         let row = Row::causal(token, session.len() as u32, session.slot);
         let start = Instant::now();
         let submission = Submission { rows: &[row], logit_rows: &[0], steps, stop, cancel };
-        self.device.replay(self.loaded.decode, submission)?;
+        self.device.replay(replay, submission)?;
         let done = self.device.wait()?.steps.min(steps);
         self.note_speed(start.elapsed(), done);
-        if done == 0 {
-            return Ok(&[]);
+        if done > 0 {
+            self.last = Some(LastPass { decode: true, logit_rows: 1 });
+            let buffer = self.loaded.buffers[self.plan.tables.decode.io.tokens.index()];
+            let found = bytemuck::cast_slice_mut(&mut self.found[..done]);
+            self.device.download(buffer, size_of::<u32>() as u64, found)?;
         }
-        self.last = Some(LastPass { decode: true, logit_rows: 1 });
-        let buffer = self.loaded.buffers[self.plan.tables.decode.io.tokens.index()];
-        let found = &mut self.found[..done];
-        self.device.download(buffer, size_of::<u32>() as u64, bytemuck::cast_slice_mut(found))?;
-        if let Some(step) = found.iter().position(|&id| id == u32::MAX) {
-            return Err(Error::NotFinite { position: session.len() + step });
-        }
-        session.tokens.push(token);
-        session.tokens.extend_from_slice(&found[..done - 1]);
-        Ok(&self.found[..done])
+        Ok(done)
     }
 
-    /// Decodes one token of each of several sessions in one pass: feeds `tokens[i]` to `sessions[i]`, and gives the ids that
-    /// follow. The engine has to be made for as many (`slots`, `logit_rows`); the bits are those that each session gets alone.
-    pub fn decode_batch(&mut self, sessions: &mut [Session], tokens: &[u32]) -> Result<&[u32], Error> {
-        let (count, most) = (sessions.len(), self.plan.tables.prefill.logit_rows);
-        if count == 0 || count > most {
-            let expected = "from 1 to the engine's logit rows";
-            return Err(Error::Setting {
-                name: "the number of sequences",
-                value: count.to_string(),
-                expected,
-            });
-        }
-        if tokens.len() != count {
-            let (name, value) = ("the number of tokens", tokens.len().to_string());
-            return Err(Error::Setting { name, value, expected: "one for each sequence" });
-        }
-        check_ids(&self.plan, tokens)?;
-        self.rows.clear();
-        for (session, &token) in sessions.iter().zip(tokens) {
-            self.check_own(session)?;
-            if session.len() == self.context() {
-                return Err(Error::ContextFull { context: self.context() });
-            }
-            self.rows.push(Row::causal(token, session.len() as u32, session.slot));
-        }
-        self.asking.clear();
-        self.asking.extend(0..count as u32);
-        let submission =
-            Submission { rows: &self.rows, logit_rows: &self.asking, steps: 1, stop: &[], cancel: None };
-        self.device.replay(self.loaded.prefill, submission)?;
-        self.device.wait()?;
-        self.last = Some(LastPass { decode: false, logit_rows: count });
-        // Entry 0 is not used.
-        let (buffer, offset) = (self.plan.tables.prefill.io.tokens.index(), most * size_of::<u32>());
-        let found = &mut self.found[..count];
-        self.device.download(self.loaded.buffers[buffer], offset as u64, bytemuck::cast_slice_mut(found))?;
-        if let Some(index) = found.iter().position(|&id| id == u32::MAX) {
-            return Err(Error::NotFinite { position: sessions[index].len() });
-        }
-        for (session, &token) in sessions.iter_mut().zip(tokens) {
+    /// The session holds what a chain fed: `token` and what it found but for the last.
+    pub(crate) fn follow(&mut self, session: &mut Session, token: u32, done: usize) {
+        if done > 0 {
             session.tokens.push(token);
+            session.tokens.extend_from_slice(&self.found[..done - 1]);
         }
-        Ok(&self.found[..count])
     }
 
     fn note_speed(&mut self, elapsed: Duration, steps: usize) {

@@ -169,7 +169,7 @@ impl Engine {
 struct Run<'a> {
     engine: &'a mut Engine,
     options: &'a GenerateOptions,
-    /// `None`: greedy, on the device.
+    /// `None`: plain greedy.
     sampler: Option<Sampler>,
     /// Steps of the next submission, if nothing limits it.
     chain: usize,
@@ -203,16 +203,17 @@ impl Run<'_> {
             if session.len() == self.engine.context() && !self.make_room(session)? {
                 return Ok(FinishReason::ContextFull);
             }
-            if let Some(sampler) = &mut self.sampler {
-                self.engine.decode(session, next, 1, &[], None)?;
-                next = sampler.pick(self.engine.last_logits()?, output.history())?;
-                continue;
-            }
             let room = self.engine.context() - session.len();
             let limit = room.min(output.left()).min(self.engine.steps_within(CHAIN_SECONDS));
             let steps = self.chain.min(limit);
             let cancel = self.options.cancel.as_deref();
-            let found = self.engine.decode(session, next, steps, output.endings(), cancel)?;
+            let endings = output.endings();
+            let found = match &mut self.sampler {
+                None => self.engine.decode(session, next, steps, endings, cancel)?,
+                Some(sampler) => {
+                    self.engine.decode_sampled(session, sampler, output.history(), steps, endings, cancel)?
+                }
+            };
             let Some((&last, before)) = found.split_last() else { return Ok(FinishReason::Cancelled) };
             for &id in before {
                 if let Some(finish) = output.take(id, on_piece) {

@@ -19,6 +19,7 @@
 //! # }
 //! ```
 
+mod batch;
 pub mod chat;
 pub mod devices;
 mod engine;
@@ -28,7 +29,7 @@ mod memory;
 mod model;
 mod output;
 mod profile;
-pub mod random;
+mod sampled;
 pub mod sampling;
 mod score;
 mod session;
@@ -36,6 +37,7 @@ mod stop;
 mod verify;
 
 pub use akunu_format::{DType, ModelConfig, TensorInfo, WeightProvider};
+pub use akunu_plan::random;
 pub use akunu_plan::verify::{Difference, Report};
 pub use akunu_plan::{Capabilities, Cost, Device, DispatchTable, KvType, MemoryPlan, ModelPlan};
 pub use devices::{DeviceChoice, open_device};

@@ -1,24 +1,23 @@
-//! How the next token is picked from the logits.
+//! How the next token is picked from the logits: settings, and the host's sampler.
 //!
-//! In this order: logit biases; penalties; temperature; top-k; top-p; min-p; then one draw, as [`crate::random`] defines
-//! it. Everything is f32 arithmetic in a fixed order and nothing comes from the platform's mathematics library, so that
-//! the same logits, settings, seed and position give the same token everywhere.
-
-use std::cmp::Ordering;
+//! [`akunu_plan::sample`] is the definition, which devices meet too: the same logits, settings, seed and position give the same
+//! token everywhere.
 
 use akunu_format::SuggestedSampling;
+use akunu_plan::sample::{self, Settings, share};
 
 use crate::Error;
-use crate::random::{Draws, GUMBEL_MAX, exp, ln};
+use crate::random::{Draws, GUMBEL_MAX, ln};
 
 /// The default is greedy.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sampling {
     /// 0: always the best token.
     pub temperature: f32,
-    /// Only the k best; 0: all.
+    /// Only the k best, and what equals the last of them; 0: all.
     pub top_k: usize,
-    /// Only the fewest best whose probabilities reach this; 1: all.
+    /// Only the fewest best whose probabilities reach this, and what equals the last of them; 1: all. Probabilities are those of the
+    /// whole vocabulary, whatever other limits leave of it.
     pub top_p: f32,
     /// Only those at least this times as probable as the best; 0: all.
     pub min_p: f32,
@@ -113,33 +112,84 @@ impl Sampling {
     }
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Candidate {
-    /// A logit; after the temperature, less the largest one.
-    logit: f32,
-    id: u32,
-}
-
-/// Better first; the lower id first among equals.
-fn better(a: &Candidate, b: &Candidate) -> Ordering {
-    b.logit.total_cmp(&a.logit).then(a.id.cmp(&b.id))
-}
-
 /// Picks tokens. All of its memory is taken when it is made: picking allocates nothing.
 #[derive(Debug)]
 pub struct Sampler {
-    sampling: Sampling,
-    candidates: Vec<Candidate>,
+    settings: Settings,
+    /// How far back penalties look; 0 where there are none.
+    window: usize,
+    /// Each id once, ascending.
+    biases: Vec<(u32, f32)>,
+    seed: u64,
+    /// The scaled logits, by id.
+    scaled: Vec<f32>,
+    /// The same in an order that limits want.
+    ordered: Vec<f32>,
     /// Occurrences by id, zero between picks.
     counts: Vec<u32>,
+    /// What a device is told.
+    record: Vec<u32>,
 }
 
 impl Sampler {
     /// Refuses settings that make no sense.
     pub fn new(sampling: &Sampling, vocab: usize) -> Result<Sampler, Error> {
         sampling.check(vocab)?;
-        let counts = if sampling.has_penalties() { vec![0; vocab] } else { Vec::new() };
-        Ok(Sampler { sampling: sampling.clone(), candidates: Vec::with_capacity(vocab), counts })
+        let window = if sampling.has_penalties() { sampling.repeat_last_n } else { 0 };
+        let mut biases = sampling.logit_bias.clone();
+        biases.sort_by_key(|bias| bias.0);
+        biases.dedup_by(|next, first| {
+            let again = next.0 == first.0;
+            first.1 += if again { next.1 } else { 0.0 };
+            again
+        });
+        let min_p = sampling.min_p;
+        let halves = |v: u64| [v as u32, (v >> 32) as u32];
+        let settings = Settings {
+            inverse_temperature: sample::inverse_temperature(sampling.temperature),
+            top_k: u32::try_from(sampling.top_k).unwrap_or(0),
+            top_p: sample::top_p(sampling.top_p),
+            min_p: if min_p > 0.0 { ln(min_p.max(f32::MIN_POSITIVE)) } else { f32::NEG_INFINITY },
+            repeat_penalty: sampling.repeat_penalty,
+            frequency_penalty: sampling.frequency_penalty,
+            presence_penalty: sampling.presence_penalty,
+            window: u32::try_from(window).unwrap_or(u32::MAX),
+            biases: biases.len() as u32,
+            seed: halves(sampling.seed),
+            ..Settings::default()
+        };
+        Ok(Sampler {
+            settings,
+            window,
+            seed: sampling.seed,
+            scaled: Vec::with_capacity(vocab),
+            ordered: Vec::with_capacity(if settings.is_limited() { vocab } else { 0 }),
+            counts: if window > 0 { vec![0; vocab] } else { Vec::new() },
+            record: Vec::with_capacity(
+                size_of::<Settings>() / 4 + 2 * biases.len() + window.min(sample::WINDOW),
+            ),
+            biases,
+        })
+    }
+
+    /// What a device has to know to pick the tokens that follow `history` as [`Sampler::pick`] does; `None` where the settings
+    /// need more than its record has room for.
+    pub(crate) fn record(&mut self, history: &[u32]) -> Option<&[u32]> {
+        if self.window > sample::WINDOW || self.biases.len() > sample::BIASES {
+            return None;
+        }
+        let recent = &history[history.len().saturating_sub(self.window)..];
+        let draw = history.len() as u64;
+        let settings = Settings {
+            recent: recent.len() as u32,
+            draw: [draw as u32, (draw >> 32) as u32],
+            ..self.settings
+        };
+        self.record.clear();
+        self.record.extend_from_slice(bytemuck::cast_slice(bytemuck::bytes_of(&settings)));
+        self.record.extend(self.biases.iter().flat_map(|(id, bias)| [*id, bias.to_bits()]));
+        self.record.extend_from_slice(recent);
+        Some(&self.record)
     }
 
     /// The token that follows `history` (the prompt and what was generated so far), where the model gave `logits`. The
@@ -148,118 +198,134 @@ impl Sampler {
         if logits.iter().any(|l| !l.is_finite()) {
             return Err(Error::NotFinite { position: history.len().saturating_sub(1) });
         }
-        self.candidates.clear();
-        self.candidates.extend(logits.iter().zip(0..).map(|(&logit, id)| Candidate { logit, id }));
-        for &(id, bias) in &self.sampling.logit_bias {
-            self.candidates[id as usize].logit += bias;
+        self.scaled.clear();
+        self.scaled.extend_from_slice(logits);
+        for &(id, bias) in &self.biases {
+            self.scaled[id as usize] += bias;
         }
-        if self.sampling.has_penalties() {
-            self.penalise(history);
+        self.penalise(history);
+        let settings = self.settings;
+        self.scaled.iter_mut().for_each(|logit| *logit = settings.scaled(*logit));
+        let best = self.scaled.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        if best == f32::NEG_INFINITY {
+            return Err(Error::NothingToPick);
         }
-        let best = self.best()?;
-        if self.sampling.temperature == 0.0 {
-            return Ok(best.id);
+        if settings.is_greedy() {
+            let first = self.scaled.iter().position(|x| *x == best);
+            return Ok(first.map_or(0, |id| id as u32));
         }
-        self.scale(best.logit);
-        self.keep_likely();
-        Ok(self.draw(history.len() as u64))
+        let least = self.least(best);
+        Ok(self.draw(best, least, history.len() as u64))
     }
 
     fn penalise(&mut self, history: &[u32]) {
-        let recent = &history[history.len().saturating_sub(self.sampling.repeat_last_n)..];
+        let recent = &history[history.len().saturating_sub(self.window)..];
         for &id in recent {
             self.counts[id as usize] += 1;
         }
         for &id in recent {
             // Taking the count marks the id as done, and leaves the table zero for the next pick.
             let count = std::mem::take(&mut self.counts[id as usize]);
-            if count == 0 {
-                continue;
-            }
-            let logit = &mut self.candidates[id as usize].logit;
-            let penalty = self.sampling.repeat_penalty;
-            *logit = if *logit > 0.0 { *logit / penalty } else { *logit * penalty };
-            *logit -= count as f32 * self.sampling.frequency_penalty + self.sampling.presence_penalty;
-        }
-    }
-
-    /// The first of the largest logits.
-    fn best(&self) -> Result<Candidate, Error> {
-        let mut best = Candidate { logit: f32::NEG_INFINITY, id: u32::MAX };
-        for &candidate in &self.candidates {
-            if candidate.logit > best.logit {
-                best = candidate;
+            if count > 0 {
+                let logit = &mut self.scaled[id as usize];
+                *logit = self.settings.penalised(*logit, count);
             }
         }
-        if best.id == u32::MAX || !best.logit.is_finite() { Err(Error::NothingToPick) } else { Ok(best) }
     }
 
-    /// `(logit − max) / temperature`: the largest becomes 0, so that no temperature overflows.
-    fn scale(&mut self, max: f32) {
-        let temperature = self.sampling.temperature;
-        for candidate in &mut self.candidates {
-            candidate.logit = (candidate.logit - max) / temperature;
+    /// The least scaled logit that top-k and top-p leave in.
+    fn least(&mut self, best: f32) -> f32 {
+        let Settings { top_k, top_p, .. } = self.settings;
+        let (top_k, mut least, mut sorted) = (top_k as usize, f32::NEG_INFINITY, 0);
+        if top_k == 0 && top_p == u32::MAX {
+            return least;
         }
+        self.ordered.clear();
+        self.ordered.extend_from_slice(&self.scaled);
+        if top_k > 0 && top_k < self.ordered.len() {
+            self.ordered.select_nth_unstable_by(top_k - 1, |a, b| b.total_cmp(a));
+            self.ordered.truncate(top_k);
+            least = self.ordered[top_k - 1];
+            if top_p < u32::MAX {
+                self.ordered.sort_unstable_by(|a, b| b.total_cmp(a));
+                sorted = top_k;
+            }
+        }
+        if top_p < u32::MAX {
+            let total = self.scaled.iter().map(|x| share(x - best)).sum();
+            least = least.max(self.least_of_top_p(best, self.settings.enough(total), sorted));
+        }
+        least
     }
 
-    /// Top-k, top-p and min-p. Afterwards the candidates are best first, unless none of the first two was asked for.
-    fn keep_likely(&mut self) {
-        let Sampling { top_k, top_p, min_p, .. } = self.sampling;
-        let mut sorted = 0;
-        if top_k > 0 && top_k < self.candidates.len() {
-            self.candidates.select_nth_unstable_by(top_k - 1, better);
-            self.candidates.truncate(top_k);
-            self.candidates.sort_unstable_by(better);
-            sorted = top_k;
-        }
-        if top_p < 1.0 {
-            self.keep_top_p(f64::from(top_p), sorted);
-        }
-        if min_p > 0.0 {
-            let least = ln(min_p.max(f32::MIN_POSITIVE));
-            self.candidates.retain(|c| c.logit >= least);
-        }
-    }
-
-    /// The first `sorted` candidates are best first already: all of them, or none.
-    fn keep_top_p(&mut self, top_p: f64, mut sorted: usize) {
-        let weight = |c: &Candidate| exp(f64::from(c.logit));
-        let wanted = top_p * self.candidates.iter().map(weight).sum::<f64>();
-        let mut reached = 0.0;
-        let mut kept = 0;
-        while kept < self.candidates.len() {
+    /// The first `sorted` of what is ordered are best first already: all of them, or none.
+    fn least_of_top_p(&mut self, best: f32, enough: u64, mut sorted: usize) -> f32 {
+        let (mut reached, mut kept) = (0, 0);
+        while kept < self.ordered.len() && reached < enough {
             if kept == sorted {
                 // Most of the weight is usually in few tokens: sort no more than twice as many as are needed.
-                let more = sorted.max(64).min(self.candidates.len() - sorted);
-                let rest = &mut self.candidates[sorted..];
+                let more = sorted.max(64).min(self.ordered.len() - sorted);
+                let rest = &mut self.ordered[sorted..];
                 if more < rest.len() {
-                    rest.select_nth_unstable_by(more - 1, better);
+                    rest.select_nth_unstable_by(more - 1, |a, b| b.total_cmp(a));
                 }
-                rest[..more].sort_unstable_by(better);
+                rest[..more].sort_unstable_by(|a, b| b.total_cmp(a));
                 sorted += more;
             }
-            reached += weight(&self.candidates[kept]);
+            reached += share(self.ordered[kept] - best);
             kept += 1;
-            if reached >= wanted {
-                break;
-            }
         }
-        self.candidates.truncate(kept);
+        self.ordered[kept - 1]
     }
 
-    fn draw(&self, position: u64) -> u32 {
-        let mut draws = Draws::new(self.sampling.seed, position);
-        let mut best = Candidate { logit: f32::NEG_INFINITY, id: u32::MAX };
-        for candidate in &self.candidates {
-            // No draw could lift it over the best so far; rounding is monotone, so skipping changes nothing.
-            if candidate.logit + GUMBEL_MAX < best.logit {
+    fn draw(&self, best: f32, least: f32, position: u64) -> u32 {
+        let mut draws = Draws::new(self.seed, position);
+        let (mut most, mut winner) = (f32::NEG_INFINITY, 0);
+        for (&x, id) in self.scaled.iter().zip(0..) {
+            // The second: no draw could lift it over the best so far; rounding is monotone, so skipping changes nothing.
+            if x < least || x + GUMBEL_MAX < most || x - best < self.settings.min_p {
                 continue;
             }
-            let logit = candidate.logit + draws.gumbel(candidate.id);
-            if logit > best.logit || (logit == best.logit && candidate.id < best.id) {
-                best = Candidate { logit, id: candidate.id };
+            let score = x + draws.gumbel(id);
+            if score > most {
+                (most, winner) = (score, id);
             }
         }
-        best.id
+        winner
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_is_told_what_it_needs_and_telling_it_takes_no_memory() {
+        let sampling = Sampling {
+            temperature: 0.5,
+            top_p: 0.25,
+            presence_penalty: 1.0,
+            repeat_last_n: 3,
+            logit_bias: vec![(2, 1.0), (0, -1.0), (2, 0.5)],
+            seed: 1 << 32 | 7,
+            ..Sampling::default()
+        };
+        let mut sampler = Sampler::new(&sampling, 10).unwrap_or_else(|error| panic!("{error}"));
+        let room = sampler.record.capacity();
+        for length in [1, 3, 500] {
+            let history: Vec<u32> = (0..length).map(|i| i % 10).collect();
+            let record = sampler.record(&history).unwrap_or_default().to_vec();
+            let (head, rest) = record.split_at(16);
+            let settings: Settings = bytemuck::pod_read_unaligned(bytemuck::cast_slice(head));
+            assert_eq!((settings.inverse_temperature, settings.top_p), (2.0, 1 << 30));
+            assert_eq!((settings.seed, settings.draw), ([7, 1], [length, 0]));
+            assert_eq!((settings.biases, settings.recent), (2, length.min(3)));
+            assert_eq!(rest[..4], [0, (-1.0f32).to_bits(), 2, 1.5f32.to_bits()]);
+            assert_eq!(rest[4..], history[history.len().saturating_sub(3)..]);
+        }
+        assert_eq!(sampler.record.capacity(), room);
+        let far = Sampling { repeat_last_n: sample::WINDOW + 1, ..sampling };
+        let mut sampler = Sampler::new(&far, 10).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(sampler.record(&[1]), None);
     }
 }

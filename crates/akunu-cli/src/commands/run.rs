@@ -123,11 +123,16 @@ fn logit_bias(text: &str) -> Result<(u32, f32), String> {
     Ok((id.trim().parse().map_err(|_| wanted())?, bias.trim().parse().map_err(|_| wanted())?))
 }
 
+/// What the model's file suggests, and what suits most models where it suggests nothing.
+pub fn usual_sampling(model: &Model) -> Sampling {
+    let usual = Sampling { temperature: 0.8, top_k: 40, top_p: 0.95, min_p: 0.05, ..Sampling::default() };
+    Sampling::suggested(&model.config().sampling, &usual)
+}
+
 impl SamplingArgs {
-    /// Flags first, then what the model's file suggests, then what suits most models.
+    /// Flags first, then what is usual.
     pub fn sampling(&self, model: &Model) -> Sampling {
-        let usual = Sampling { temperature: 0.8, top_k: 40, top_p: 0.95, min_p: 0.05, ..Sampling::default() };
-        let suggested = Sampling::suggested(&model.config().sampling, &usual);
+        let suggested = usual_sampling(model);
         Sampling {
             temperature: self.temp.unwrap_or(suggested.temperature),
             top_k: self.top_k.unwrap_or(suggested.top_k),

@@ -182,8 +182,9 @@ impl Kernels {
         }
     }
 
-    pub(crate) fn run(&self, kernel: Kernel) -> Run {
-        match kernel {
+    /// `None`: the CPU has no such kernel.
+    pub(crate) fn run(&self, kernel: Kernel) -> Option<Run> {
+        Some(match kernel {
             Kernel::Embed { .. } => self.embed,
             Kernel::RopeAngles => self.rope_angles,
             Kernel::RmsNorm { .. } => self.rms_norm,
@@ -196,9 +197,10 @@ impl Kernels {
             Kernel::RopeKv { .. } => self.rope_kv,
             Kernel::Attention { .. } => self.attention,
             Kernel::Argmax => self.argmax,
+            Kernel::Sample => return None,
             Kernel::KvShift { .. } => self.kv_shift,
             Kernel::KvCopy { .. } => self.kv_copy,
-        }
+        })
     }
 
     pub(crate) fn tile(&self, weight: DType) -> TileKernel {

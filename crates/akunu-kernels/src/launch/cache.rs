@@ -6,7 +6,7 @@ use akunu_plan::{KvType, NormOut, Rope, RopeStyle};
 use crate::function::source;
 use crate::{Chip, Launch, MissingKernel, Source};
 
-use super::{LaunchBuilder, SCRATCH_BYTES, Shape};
+use super::{COUNTER_BYTES, LaunchBuilder, SCRATCH_BYTES, Shape};
 
 mod tensor;
 
@@ -17,10 +17,9 @@ static TURNS: Source = source!("turns.h");
 static KV_SHIFT: Source = source!("kv_shift.h");
 static KV_COPY: Source = source!("kv_copy.h");
 static ATTENTION: Source = source!("attention.h");
+static CHAIN: Source = source!("chain.h");
 static ARGMAX: Source = source!("argmax.h");
 
-/// As `COUNTER_BYTES` in the dialect.
-const COUNTER_BYTES: u64 = 64 << 10;
 /// Lanes that put stretches or parts together: one each.
 const MOST_PARTS: u32 = 32;
 /// Threads of attention's group.
@@ -185,7 +184,7 @@ impl Shape<'_> {
     pub(super) fn argmax(&self) -> Launch {
         let p: ArgmaxParams = self.command.params();
         let parts = (p.vocab / 4096).clamp(1, MOST_PARTS);
-        self.launch("argmax", vec![&ARGMAX], &format!("_{}_{}", p.vocab, self.logit_rows))
+        self.launch("argmax", vec![&CHAIN, &ARGMAX], &format!("_{}_{}", p.vocab, self.logit_rows))
             .constants([("VOCAB", p.vocab), ("PARTS", parts), ("LOGIT_CAPACITY", self.logit_rows)])
             .shared(16 + 8 * 8)
             .over([parts, self.logit_rows, 1], 256)

@@ -2,6 +2,7 @@
 
 mod maintenance;
 mod pass;
+mod sampled;
 mod scratch;
 mod weights;
 
@@ -89,9 +90,16 @@ pub(crate) fn plan(
         logit_rows: options.prefill_logit_rows,
         steps: 1,
     };
+    let decode = pass::build(&context, &weights, &decode, &mut buffers)?;
+    let prefill = pass::build(&context, &weights, &prefill, &mut buffers)?;
+    let sampled = match capabilities.samples {
+        true => Some(sampled::build(&decode, &prefill, config.vocab_size, &mut buffers)?),
+        false => None,
+    };
     let tables = Tables {
-        decode: Arc::new(pass::build(&context, &weights, &decode, &mut buffers)?),
-        prefill: Arc::new(pass::build(&context, &weights, &prefill, &mut buffers)?),
+        decode: Arc::new(decode),
+        prefill: Arc::new(prefill),
+        sampled,
         kv_shift: Arc::new(maintenance::kv_shift(&context, &weights, &mut buffers)?),
         kv_copy: Arc::new(maintenance::kv_copy(&context, &mut buffers)?),
     };
@@ -182,8 +190,7 @@ fn memory(buffers: &[BufferSpec], tables: &Tables, capabilities: &Capabilities) 
         };
         *part += buffer.bytes;
     }
-    memory.tables =
-        [&tables.decode, &tables.prefill, &tables.kv_shift, &tables.kv_copy].map(|t| t.bytes()).iter().sum();
+    memory.tables = tables.all().map(|table| table.bytes()).sum();
     memory
 }
 

@@ -5,6 +5,7 @@ mod attention;
 mod math;
 mod memory;
 mod ops;
+mod sample;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -109,6 +110,7 @@ impl ReferenceDevice {
             q8_activations: true,
             folds: false,
             unified_memory: true,
+            samples: true,
             chain: 8,
             prefill_rows: 64,
             workspace_bytes: 0,
@@ -282,7 +284,8 @@ pub(crate) fn live_rows_of(kernel: Kernel, rows: usize, logit_rows: usize) -> us
     match kernel {
         Kernel::RmsNorm { rows: RowSet::Logits, .. }
         | Kernel::Matmul { rows: RowSet::Logits, .. }
-        | Kernel::Argmax => logit_rows,
+        | Kernel::Argmax
+        | Kernel::Sample => logit_rows,
         _ => rows,
     }
 }

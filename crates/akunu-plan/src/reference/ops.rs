@@ -4,6 +4,7 @@ use akunu_format::DType;
 
 use super::attention::{attention, kv_copy, kv_shift, rope_kv};
 use super::math::{activate, soft_cap};
+use super::sample::sample;
 use super::{Bound, live_rows};
 use crate::params::{
     AnglesParams, ArgmaxParams, ElementParams, EmbedParams, GluMatmulParams, MatmulParams, NormParams,
@@ -29,6 +30,7 @@ pub(super) fn run(bound: Bound<'_>) {
         Kernel::RopeKv { style, kv, .. } => rope_kv(bound, style, kv),
         Kernel::Attention { kv, out, rope } => attention(bound, kv, out, rope),
         Kernel::Argmax => argmax(bound),
+        Kernel::Sample => sample(bound),
         Kernel::KvShift { style, kv } => kv_shift(bound, style, kv),
         Kernel::KvCopy { kv } => kv_copy(bound, kv),
     }
@@ -278,15 +280,21 @@ fn argmax(mut bound: Bound<'_>) {
     let (vocab, live) = (p.vocab as usize, bound.live);
     let best: Vec<u32> =
         (0..live.logit_rows).map(|j| best_token(&bound.f32s(0)[j * vocab..][..vocab])).collect();
+    found(&mut bound, &best, p.advance == 1);
+}
+
+/// Writes the tokens that a step found, and moves their rows on.
+pub(super) fn found(bound: &mut Bound<'_>, best: &[u32], advance: bool) {
+    let live = bound.live;
     bound.write(1, |_, bytes| {
         let tokens: &mut [u32] = bytemuck::cast_slice_mut(bytes);
-        tokens[(live.step + 1) * live.logit_capacity..][..best.len()].copy_from_slice(&best);
+        tokens[(live.step + 1) * live.logit_capacity..][..best.len()].copy_from_slice(best);
     });
-    if p.advance == 1 {
+    if advance {
         let asking = bound.u32s(3)[..best.len()].to_vec();
         bound.write(2, |_, bytes| {
             let rows: &mut [Row] = bytemuck::cast_slice_mut(bytes);
-            for (&row, &token) in asking.iter().zip(&best).filter(|(_, token)| **token != u32::MAX) {
+            for (&row, &token) in asking.iter().zip(best).filter(|(_, token)| **token != u32::MAX) {
                 rows[row as usize] = rows[row as usize].next(token);
             }
         });

@@ -201,6 +201,7 @@ pub fn capabilities(q8: bool) -> Capabilities {
         q8_activations: q8,
         folds: false,
         unified_memory: true,
+        samples: false,
         chain: 8,
         prefill_rows: 16,
         workspace_bytes: 0,

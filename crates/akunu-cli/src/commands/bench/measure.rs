@@ -2,8 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use akunu::{Engine, Session};
+use akunu::{Engine, Sampler, Sampling, Session};
 
+use super::super::run::usual_sampling;
 use super::test::{Kind, Test};
 use crate::failure::Failure;
 
@@ -24,10 +25,12 @@ impl<'a> Runner<'a> {
 
     pub fn run(&mut self, test: Test) -> Result<Duration, Failure> {
         self.stand_at(test)?;
-        match (test.kind, test.batch) {
-            (Kind::Prompt, _) => self.prompt(test),
-            (Kind::Generate, 1) => self.generate(test),
-            (Kind::Generate, _) => self.generate_batch(test),
+        match (test.kind, test.batch, test.sampled) {
+            (Kind::Prompt, ..) => self.prompt(test),
+            (Kind::Generate, 1, false) => self.generate(test),
+            (Kind::Generate, 1, true) => self.sample(test),
+            (Kind::Generate, _, false) => self.generate_batch(test),
+            (Kind::Generate, _, true) => self.sample_batch(test),
         }
     }
 
@@ -48,6 +51,44 @@ impl<'a> Runner<'a> {
                 None => return Err(Failure::new("the device decoded nothing")),
             }
             left -= found.len().min(left);
+        }
+        Ok(started.elapsed())
+    }
+
+    /// A sampler as `run` has it by default, and room for a test's tokens.
+    fn sampler(&self, test: Test, seed: u64) -> Result<(Sampler, Vec<u32>), Failure> {
+        let sampling = Sampling { seed, ..usual_sampling(self.engine.model()) };
+        let mut history = Vec::with_capacity(test.depth + 1 + test.tokens);
+        history.extend_from_slice(&self.ids[..test.depth + 1]);
+        Ok((Sampler::new(&sampling, self.engine.vocab_size())?, history))
+    }
+
+    fn sample(&mut self, test: Test) -> Result<Duration, Failure> {
+        let most = self.engine.plan().tables.decode.steps;
+        let (mut sampler, mut history) = self.sampler(test, 1)?;
+        let started = Instant::now();
+        while history.len() <= test.depth + test.tokens {
+            let steps = most.min(test.depth + test.tokens + 1 - history.len());
+            let session = &mut self.sessions[0];
+            let found = self.engine.decode_sampled(session, &mut sampler, &history, steps, &[], None)?;
+            if found.is_empty() {
+                return Err(Failure::new("the device decoded nothing"));
+            }
+            history.extend_from_slice(found);
+        }
+        Ok(started.elapsed())
+    }
+
+    fn sample_batch(&mut self, test: Test) -> Result<Duration, Failure> {
+        let all = (0..test.batch as u64).map(|seed| self.sampler(test, seed));
+        let (mut samplers, mut histories): (Vec<Sampler>, Vec<Vec<u32>>) =
+            all.collect::<Result<Vec<_>, _>>()?.into_iter().unzip();
+        let started = Instant::now();
+        for _ in 0..test.tokens {
+            let told: Vec<&[u32]> = histories.iter().map(Vec::as_slice).collect();
+            let sessions = &mut self.sessions[..test.batch];
+            let found = self.engine.sample_batch(sessions, &mut samplers, &told)?;
+            histories.iter_mut().zip(found).for_each(|(history, &id)| history.push(id));
         }
         Ok(started.elapsed())
     }

@@ -41,6 +41,9 @@ pub struct BenchArgs {
     /// Sequences that generate at once; their tokens count together
     #[arg(short, long, value_name = "LIST", default_value = "1", value_delimiter = ',', value_parser = args::count)]
     batch: Vec<usize>,
+    /// Draws tokens as `run` does, instead of taking the likeliest
+    #[arg(long)]
+    sampled: bool,
     /// Runs of each test, after one to warm up
     #[arg(short, long, default_value = "5", value_parser = args::count)]
     repetitions: usize,
@@ -126,7 +129,8 @@ pub fn run(args: &BenchArgs, out: &mut Output) -> Result<(), Failure> {
 fn tests(args: &BenchArgs) -> Vec<Test> {
     let mut tests = Vec::new();
     for &depth in &args.depth {
-        let test = |kind, tokens, batch| Test { kind, tokens, depth, batch };
+        let sampled = |kind| args.sampled && kind == Kind::Generate;
+        let test = |kind, tokens, batch| Test { kind, tokens, depth, batch, sampled: sampled(kind) };
         tests.extend(args.prompt.iter().map(|&tokens| test(Kind::Prompt, tokens, 1)));
         for &batch in &args.batch {
             tests.extend(args.generate.iter().map(|&tokens| test(Kind::Generate, tokens, batch)));

@@ -18,6 +18,8 @@ pub struct Test {
     pub depth: usize,
     /// Sequences; 1 for a prompt.
     pub batch: usize,
+    /// Tokens are drawn; otherwise the likeliest are taken.
+    pub sampled: bool,
 }
 
 impl Test {
@@ -31,6 +33,9 @@ impl Test {
             if number != plain {
                 name += &format!("@{mark}{number}");
             }
+        }
+        if self.sampled {
+            name += "@sampled";
         }
         name
     }
@@ -66,10 +71,11 @@ mod tests {
 
     #[test]
     fn tests_are_named_as_llama_bench_names_them() {
-        let plain = Test { kind: Kind::Prompt, tokens: 512, depth: 0, batch: 1 };
+        let plain = Test { kind: Kind::Prompt, tokens: 512, depth: 0, batch: 1, sampled: false };
         assert_eq!(plain.name(), "pp512");
         let deep = Test { kind: Kind::Generate, tokens: 128, depth: 4096, ..plain };
         assert_eq!(deep.name(), "tg128@d4096");
         assert_eq!(Test { batch: 16, ..deep }.name(), "tg128@d4096@b16");
+        assert_eq!(Test { batch: 16, sampled: true, ..deep }.name(), "tg128@d4096@b16@sampled");
     }
 }

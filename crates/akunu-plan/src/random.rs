@@ -101,21 +101,24 @@ pub fn ln(x: f32) -> f32 {
     e * LN2_HIGH + (2.0 * s + (s * z * series + e * LN2_LOW))
 }
 
-/// e^x for x ≤ 0, the same on every platform, within 1e-15 of its value; 0 below −700.
-pub fn exp(x: f64) -> f64 {
-    const LN2_HIGH: f64 = 6.931_471_803_691_238e-1;
-    const LN2_LOW: f64 = 1.908_214_929_270_587_7e-10;
-    if x < -700.0 || x.is_nan() {
-        return 0.0;
+/// 2³¹ · e^x for x ≤ 0, cut to a whole number, so that weights add up to the same sum in any order. Within 2⁻²¹ of its value, and
+/// 0 below 2⁻³³.
+pub fn weight(x: f32) -> u32 {
+    const LN2: f32 = std::f32::consts::LN_2;
+    const FACTORIALS: [f32; 7] = [1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0];
+    let t = x * std::f32::consts::LOG2_E;
+    if t.is_nan() || t < -33.0 {
+        return 0;
     }
-    let k = (x.min(0.0) * std::f64::consts::LOG2_E).round_ties_even();
-    let r = (x.min(0.0) - k * LN2_HIGH) - k * LN2_LOW;
-    // Taylor's series: |r| ≤ ln 2 / 2, so 14 terms leave less than 2⁻⁵⁴.
-    let mut sum = 1.0;
-    for n in (1..=14).rev() {
-        sum = sum * r / f64::from(n) + 1.0;
+    // The nearest whole number; what is left is exact, and at most a half.
+    let n = (t - 0.5) as i32;
+    let r = (t - n as f32) * LN2;
+    let mut series = 1.0 / 5040.0;
+    for coefficient in FACTORIALS {
+        series = series * r + coefficient;
     }
-    sum * f64::from_bits(((k as i64 + 1023) as u64) << 52)
+    // Both factors are powers of two.
+    (series * f32::from_bits(((n + 127) as u32) << 23) * 2_147_483_648.0) as u32
 }
 
 #[cfg(test)]
@@ -159,13 +162,16 @@ mod tests {
     }
 
     #[test]
-    fn exp_agrees_with_the_library() {
-        for i in 0..70_000 {
-            let x = -f64::from(i) / 100.0;
-            let error = (exp(x) - x.exp()).abs() / x.exp();
-            assert!(error < 1e-15, "x {x}: relative error {error}");
+    fn weights_agree_with_the_library() {
+        let full = 2_147_483_648.0;
+        for i in 0..230_000 {
+            let x = -i as f32 / 10_000.0;
+            let exact = f64::from(x).exp() * full;
+            let error = (f64::from(weight(x)) - exact).abs();
+            assert!(error <= 1.0 + exact / f64::from(1 << 21), "x {x}: {} for {exact}", weight(x));
         }
-        assert_eq!((exp(0.0), exp(-1e9), exp(f64::NEG_INFINITY)), (1.0, 0.0, 0.0));
+        let edges = [0.0, -0.0, -23.0, -1e9, f32::NEG_INFINITY, f32::NAN].map(weight);
+        assert_eq!(edges, [1 << 31, 1 << 31, 0, 0, 0, 0]);
     }
 
     /// The definition is frozen: other devices and other releases have to give these draws.
@@ -181,5 +187,6 @@ mod tests {
             (697230268, 3206088782),
         ];
         assert_eq!(found, frozen);
+        assert_eq!([-0.1, -1.0, -7.3].map(weight), [1_943_123_584, 790_015_104, 1_450_707]);
     }
 }

@@ -1,0 +1,243 @@
+//! Picked tokens: the reference device and the emulated kernels against what is meant, for settings, sizes and logits of all sorts.
+
+#![cfg(all(unix, any(target_arch = "x86_64", target_arch = "aarch64")))]
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::sync::Arc;
+
+use akunu_emulated::{EmulatedDevice, skipped};
+use akunu_format::blocks::Rng;
+use akunu_plan::params::SampleParams;
+use akunu_plan::random::Draws;
+use akunu_plan::reference::ReferenceDevice;
+use akunu_plan::sample::{Settings, WINDOW, inverse_temperature, record_words, top_p};
+use akunu_plan::table::{RowBounds, RowMeaning};
+use akunu_plan::{BufferId, CommandBuilder, Device, DispatchTable, Kernel, Row, Submission, TableIo};
+
+/// Biases and latest tokens beside the settings that count them.
+#[derive(Clone, Debug, Default)]
+struct Wish {
+    settings: Settings,
+    biases: Vec<(u32, f32)>,
+    recent: Vec<u32>,
+}
+
+/// A sample over the same logits in every step, as long a chain as `STEPS`.
+struct Case {
+    vocab: usize,
+    /// For each row.
+    logits: Vec<Vec<f32>>,
+    wishes: Vec<Wish>,
+}
+
+const STEPS: usize = 3;
+
+impl Case {
+    fn stride(&self) -> usize {
+        record_words(STEPS)
+    }
+
+    fn records(&self) -> Vec<u32> {
+        let mut records = vec![0xdead_beef; self.wishes.len() * self.stride()];
+        for (words, wish) in records.chunks_mut(self.stride()).zip(&self.wishes) {
+            let (biases, recent) = (wish.biases.len() as u32, wish.recent.len() as u32);
+            let settings = Settings { biases, recent, ..wish.settings };
+            let mut record: Vec<u32> = bytemuck::cast_slice(bytemuck::bytes_of(&settings)).to_vec();
+            record.extend(wish.biases.iter().flat_map(|(id, bias)| [*id, bias.to_bits()]));
+            record.extend(&wish.recent);
+            words[..record.len()].copy_from_slice(&record);
+        }
+        records
+    }
+
+    fn table(&self) -> DispatchTable {
+        let rows = self.wishes.len();
+        let params = SampleParams { vocab: self.vocab as u32, advance: 1, stride: self.stride() as u32 };
+        let command =
+            (0..5).fold(CommandBuilder::new(Kernel::Sample), |builder, id| builder.bind(BufferId(id)));
+        DispatchTable {
+            name: "test",
+            commands: vec![command.params(params).build()],
+            labels: vec!["sample".into()],
+            rows,
+            logit_rows: rows,
+            steps: STEPS,
+            io: TableIo {
+                logits: BufferId(0),
+                tokens: BufferId(1),
+                rows: BufferId(2),
+                logit_rows: BufferId(3),
+            },
+            bounds: RowBounds { meaning: RowMeaning::Token, vocab: self.vocab as u32, capacity: 9, slots: 1 },
+        }
+    }
+
+    /// The steps that were done, and all that they wrote: tokens, rows and records.
+    fn run(&self, device: &mut dyn Device) -> (usize, Vec<Vec<u32>>) {
+        let count = self.wishes.len();
+        let rows: Vec<Row> = (0..count).map(|i| Row::causal(0, i as u32 % 5, 0)).collect();
+        let asked: Vec<u32> = (0..count as u32).collect();
+        let logits: Vec<u32> = self.logits.iter().flatten().map(|l| l.to_bits()).collect();
+        let tokens = vec![7; (STEPS + 1) * count];
+        let buffers = [logits, tokens, vec![0; 4 * count], vec![0; count], self.records()];
+        let ids = buffers.each_ref().map(|words| {
+            let id = device.allocate("test", words.len() as u64 * 4).unwrap();
+            device.upload(id, 0, bytemuck::cast_slice(words)).unwrap();
+            id
+        });
+        let replay = device.prepare(&Arc::new(self.table()), &ids).unwrap();
+        let submission =
+            Submission { rows: &rows, logit_rows: &asked, steps: STEPS, stop: &[], cancel: None };
+        device.replay(replay, submission).unwrap();
+        let steps = device.wait().unwrap().steps;
+        let read = |i: usize| {
+            let mut words = buffers[i].clone();
+            device.download(ids[i], 0, bytemuck::cast_slice_mut(&mut words)).unwrap();
+            words
+        };
+        (steps, [1, 2, 4].map(read).to_vec())
+    }
+
+    /// The tokens that all devices agree on, step by step.
+    fn check(&self) -> Vec<u32> {
+        let expected = self.run(&mut ReferenceDevice::new());
+        for backwards in [false, true] {
+            let mut device = EmulatedDevice::new().unwrap();
+            if backwards {
+                device = device.backwards();
+            }
+            let found = self.run(&mut device);
+            assert!(
+                found == expected,
+                "{} tokens, {:#?}: {:?} for {:?}",
+                self.vocab,
+                self.wishes,
+                found.1[0],
+                expected.1[0]
+            );
+        }
+        expected.1[0][self.wishes.len()..][..expected.0 * self.wishes.len()].to_vec()
+    }
+}
+
+fn normal(rng: &mut Rng, scale: f32) -> f32 {
+    (0..6).map(|_| rng.uniform() * 2.0 - 1.0).sum::<f32>() * scale
+}
+
+fn wish(rng: &mut Rng, vocab: usize) -> Wish {
+    let mut pick = |n: usize| (rng.next_u64() % n as u64) as usize;
+    let temperature = [0.0, 0.02, 0.7, 1.0, 1.0, 3.0, 1e-30, 1e30][pick(8)];
+    let settings = Settings {
+        inverse_temperature: inverse_temperature(temperature),
+        top_k: [0, 0, 1, 2, 5, 40, 1000, 1 << 20][pick(8)],
+        top_p: [u32::MAX, u32::MAX, top_p(0.0), top_p(0.3), top_p(0.9), top_p(0.999), 1, 0][pick(8)],
+        min_p: [f32::NEG_INFINITY, f32::NEG_INFINITY, -0.5, -3.0, 0.0, -20.0][pick(6)],
+        repeat_penalty: [1.0, 1.3, 0.5][pick(3)],
+        frequency_penalty: [0.0, 0.4, -0.3][pick(3)],
+        presence_penalty: [0.0, 0.7][pick(2)],
+        window: [0, 1, 64, 5000][pick(4)],
+        seed: [pick(1 << 32) as u32, pick(1 << 32) as u32],
+        draw: [[0, 0], [17, 0], [u32::MAX - 1, 3]][pick(3)],
+        ..Settings::default()
+    };
+    let mut biases: Vec<(u32, f32)> = (0..[0, 0, 3, 200][pick(4)])
+        .map(|_| (pick(vocab) as u32, [f32::NEG_INFINITY, -2.5, 4.0, 0.1][pick(4)]))
+        .collect();
+    biases.sort_by_key(|bias| bias.0);
+    biases.dedup_by_key(|bias| bias.0);
+    let recent = (0..[0, 1, 50, WINDOW][pick(4)]).map(|_| pick(vocab) as u32).collect();
+    Wish { settings, biases, recent }
+}
+
+fn logits(rng: &mut Rng, vocab: usize) -> Vec<f32> {
+    let kind = rng.next_u64() % 6;
+    let mut logits: Vec<f32> = (0..vocab).map(|_| normal(rng, 3.0)).collect();
+    for logit in &mut logits {
+        match kind {
+            // Many equals, zeros of both signs among them.
+            0 => *logit = (*logit / 2.0).round() * 0.5,
+            // All are.
+            1 => *logit = -4.25,
+            2 => *logit *= 1e-6,
+            3 => *logit *= 30.0,
+            _ => {}
+        }
+    }
+    logits
+}
+
+#[test]
+fn tokens_are_those_of_the_reference() {
+    if skipped() {
+        return;
+    }
+    let mut rng = Rng::new(11);
+    for (vocab, count) in
+        [(1, 12), (2, 12), (31, 25), (257, 25), (2048, 12), (2049, 12), (5003, 25), (32_003, 4)]
+    {
+        for _ in 0..count {
+            let rows = 1 + (rng.next_u64() % 4) as usize;
+            let wishes = (0..rows).map(|_| wish(&mut rng, vocab)).collect();
+            let logits = (0..rows).map(|_| logits(&mut rng, vocab)).collect();
+            Case { vocab, logits, wishes }.check();
+        }
+    }
+}
+
+#[test]
+fn logits_that_are_no_numbers_and_nothing_to_pick_are_reported() {
+    if skipped() {
+        return;
+    }
+    for vocab in [3, 4099] {
+        let limited = Settings { inverse_temperature: 1.0, top_k: 2, ..Settings::default() };
+        for settings in [Settings::default(), limited] {
+            let wish = Wish { settings, ..Wish::default() };
+            for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+                let mut logits = vec![0.5; vocab];
+                logits[vocab - 1] = bad;
+                let case = Case { vocab, logits: vec![logits], wishes: vec![wish.clone()] };
+                assert_eq!(case.check(), [u32::MAX]);
+            }
+        }
+        // Everything that biases reach.
+        let biases = (0..vocab.min(1000) as u32).map(|id| (id, f32::NEG_INFINITY)).collect();
+        let wish = Wish { settings: limited, biases, recent: vec![] };
+        let case = Case { vocab, logits: vec![vec![0.5; vocab]], wishes: vec![wish] };
+        let found = case.check();
+        assert_eq!(found == [u32::MAX], vocab == 3);
+        assert!(found.iter().all(|id| *id >= 1000));
+    }
+}
+
+/// The better a token is, the worse its draw, so that none beats another: more stairs than a part keeps, and than a row.
+#[test]
+fn tokens_that_are_all_stairs_are_walked() {
+    if skipped() {
+        return;
+    }
+    for vocab in [25, 90, 2500] {
+        let settings = Settings {
+            inverse_temperature: 1.0,
+            top_k: 3,
+            seed: [5, 6],
+            draw: [9, 0],
+            ..Settings::default()
+        };
+        let mut draws = Draws::new(5 | 6 << 32, 9);
+        let gumbels: Vec<f32> = (0..vocab as u32).map(|id| draws.gumbel(id)).collect();
+        // Of a large vocabulary only some, so that the walk ends.
+        let chosen: Vec<usize> = (0..vocab).step_by(vocab / 25).collect();
+        let mut logits = vec![-9.0; vocab];
+        for &id in &chosen {
+            logits[id] = -gumbels[id] * 0.9;
+        }
+        for (top_k, top_p_of, min_p) in
+            [(3, 1.0, f32::NEG_INFINITY), (0, 0.2, f32::NEG_INFINITY), (0, 1.0, -0.1), (1, 1.0, -9.0)]
+        {
+            let settings = Settings { top_k, top_p: top_p(top_p_of), min_p, ..settings };
+            let wish = Wish { settings, ..Wish::default() };
+            Case { vocab, logits: vec![logits.clone()], wishes: vec![wish] }.check();
+        }
+    }
+}

@@ -1,0 +1,406 @@
+// Picks a token for each row that asked, as akunu_plan::sample defines it, in two launches and without sorting.
+//
+// A token that is beaten by another in score (what is drawn by) and in key (what limits go by) is never picked: limits leave in all
+// tokens from some key on, and of these the best score wins. The tokens that are not beaten are stairs, in falling score and rising
+// key, about ln(vocabulary) of them; the first that the limits leave in is the one. sample_stairs finds them: in each part of
+// the vocabulary, then in all. sample_pick counts and weighs what is better than each of them. What happens to have more stairs than
+// are kept is walked by one group, slowly.
+
+struct Settings {
+    f32 inverse_temperature;
+    u32 top_k, top_p;
+    f32 min_p, repeat_penalty, frequency_penalty, presence_penalty;
+    u32 window, biases, recent;
+    u32 seed_low, seed_high, draw_low, draw_high;
+    u32 unused[2];
+};
+
+// A row's record at one step.
+struct Record {
+    Settings settings;
+    u32 bias_count;
+    const DEVICE u32* biases;
+    DEVICE u32* recent;
+    // Of `recent`; the last `window` of them are looked at.
+    u32 known, window;
+    u32 draw_low, draw_high;
+};
+
+struct Stair {
+    u32 score;
+    // Its complement, so that the lowest id is the greatest.
+    u32 id;
+    u32 key;
+};
+
+// What is better than a key: how many, and what they weigh.
+struct Rank {
+    u64 weight;
+    u32 better, unused;
+};
+
+// In scratch memory, for each row: this, then PARTS of Part, then PARTS times RANKS of Rank.
+struct Merged {
+    u32 count, best_key;
+    Stair stairs[MERGED];
+};
+
+struct Part {
+    u32 best_key, unused;
+    Stair stairs[STAIRS];
+};
+
+// The last: what all tokens weigh.
+#define RANKS (MERGED + 1)
+#define ROW_BYTES (sizeof(Merged) + PARTS * (sizeof(Part) + RANKS * sizeof(Rank)))
+#define CHUNK (EACH * THREADS)
+// Of −∞, which is never picked.
+#define NOTHING 0x007fffffu
+// The counter of rows that are done.
+#define ROWS_DONE (COUNTER_BYTES / 4 - 1)
+
+// Threadgroup memory; the first 16 bytes are last_to_finish's and the chain's.
+#define SPACE 16
+#define RANK_SPACE (SPACE + 64 * 12)
+#define SUM_SPACE (RANK_SPACE + SIMDS * RANKS * 16)
+#define COUNT_SPACE (SUM_SPACE + RANKS * 16)
+#define BIAS_SPACE (COUNT_SPACE + CHUNK * 4)
+
+INLINE DEVICE u8* row_of(DEVICE u8* scratch, u32 row) { return scratch + COUNTER_BYTES + (u64)row * ROW_BYTES; }
+INLINE DEVICE Part* parts_of(DEVICE u8* scratch, u32 row) { return (DEVICE Part*)(row_of(scratch, row) + sizeof(Merged)); }
+INLINE DEVICE Rank* ranks_of(DEVICE u8* scratch, u32 row) { return (DEVICE Rank*)(parts_of(scratch, row) + PARTS); }
+
+INLINE u32 least_of(u32 a, u32 b) { return a < b ? a : b; }
+
+INLINE Record record_of(Bindings in, u32 row, u32 step) {
+    DEVICE u32* words = (DEVICE u32*)in.sampling + (u64)row * STRIDE;
+    Record record;
+    record.settings = *(const DEVICE Settings*)words;
+    record.bias_count = least_of(record.settings.biases, BIASES);
+    record.biases = words + sizeof(Settings) / 4;
+    record.recent = words + sizeof(Settings) / 4 + 2 * record.bias_count;
+    record.known = least_of(record.settings.recent, WINDOW) + step;
+    record.window = least_of(least_of(record.settings.window, WINDOW), record.known);
+    record.draw_low = record.settings.draw_low + step;
+    record.draw_high = record.settings.draw_high + (record.draw_low < step ? 1 : 0);
+    return record;
+}
+
+INLINE bool is_greedy(Settings s) { return s.inverse_temperature == 0.0f; }
+
+INLINE bool is_limited(Settings s) {
+    return !is_greedy(s) && (s.top_k > 0 || s.top_p < 0xffffffffu || s.min_p > as_f32(0xff800000u));
+}
+
+INLINE f32 penalised(Settings s, f32 logit, u32 count) {
+    logit = logit > 0.0f ? over(logit, s.repeat_penalty) : times(logit, s.repeat_penalty);
+    return plus(logit, -plus(times((f32)count, s.frequency_penalty), s.presence_penalty));
+}
+
+INLINE f32 scaled(Settings s, f32 logit) {
+    const f32 x = is_greedy(s) ? logit : times(logit, s.inverse_temperature);
+    if ((as_u32(x) & 0x7fffffffu) > 0x7f800000u) return as_f32(0xff800000u);
+    return x > as_f32(0x7f7fffffu) ? as_f32(0x7f7fffffu) : x;
+}
+
+INLINE bool keeps(Settings s, u32 key, u32 best_key, Rank rank, u64 total) {
+    if (key == best_key) return true;
+    const u64 p = s.top_p, enough = (total >> 32) * p + ((total & 0xffffffffu) * p >> 32);
+    const bool by_p = s.top_p == 0xffffffffu || rank.weight < (enough > 0 ? enough : 1);
+    const f32 below = plus(unordered(key), -unordered(best_key));
+    return (s.top_k == 0 || rank.better < s.top_k) && by_p && below >= s.min_p;
+}
+
+INLINE Stair better(Stair a, Stair b) { return b.score > a.score || (b.score == a.score && b.id > a.id) ? b : a; }
+
+INLINE Stair simd_best(Stair own) {
+    Stair best;
+    best.score = SIMD_MAX_U32(own.score);
+    best.id = SIMD_MAX_U32(own.score == best.score ? own.id : 0);
+    best.key = SIMD_MAX_U32(own.score == best.score && own.id == best.id ? own.key : 0);
+    return best;
+}
+
+// For all threads. `space`: 32 stairs that nobody reads any more.
+INLINE Stair group_best(Stair own, THREADGROUP Stair* space, Place at) {
+    own = simd_best(own);
+    if (LANE == 0) space[SIMD] = own;
+    BARRIER();
+    const Stair none = {0, 0, 0};
+    return simd_best(LANE < SIMDS ? space[LANE] : none);
+}
+
+INLINE u32 group_max(u32 own, THREADGROUP u32* space, Place at) {
+    own = SIMD_MAX_U32(own);
+    BARRIER();
+    if (LANE == 0) space[SIMD] = own;
+    BARRIER();
+    own = SIMD_MAX_U32(LANE < SIMDS ? space[LANE] : 0);
+    BARRIER();
+    return own;
+}
+
+INLINE Rank simd_rank(u32 better, u64 weight) {
+    const u64 low = (u32)SIMD_SUM_I32((i32)(weight & 0xffffffu)), high = (u32)SIMD_SUM_I32((i32)(weight >> 24));
+    const Rank rank = {low + (high << 24), (u32)SIMD_SUM_I32((i32)better), 0};
+    return rank;
+}
+
+// Token `i` of this thread's in a part: four neighbours share a draw's block.
+INLINE u32 token_of(u32 part, u32 i, Place at) { return part * CHUNK + 4 * (i / 4 * THREADS + at.thread) + i % 4; }
+
+// The scaled logits of this thread's tokens, −∞ beyond the last. False where a logit is not a number.
+INLINE bool scale_part(Bindings in, u32 row, Record record, u32 part, THREAD_PTR f32* x, Place at) {
+    const DEVICE f32* logits = (const DEVICE f32*)in.logits + (u64)row * VOCAB;
+    TG_ARRAY(u32, counts, COUNT_SPACE);
+    TG_ARRAY(f32, added, BIAS_SPACE);
+    const bool edited = record.window > 0 || record.bias_count > 0;
+    if (edited) {
+        BARRIER();
+        for (u32 i = at.thread; i < CHUNK; i += THREADS) {
+            counts[i] = 0;
+            added[i] = 0.0f;
+        }
+        BARRIER();
+        for (u32 i = at.thread; i < record.window; i += THREADS) {
+            const u32 place = record.recent[record.known - record.window + i] - part * CHUNK;
+            if (place < CHUNK) TG_ATOMIC_ADD(&counts[place], 1u);
+        }
+        for (u32 i = at.thread; i < record.bias_count; i += THREADS) {
+            const u32 place = record.biases[2 * i] - part * CHUNK;
+            if (place < CHUNK) added[place] = as_f32(record.biases[2 * i + 1]);
+        }
+        BARRIER();
+    }
+    bool finite = true;
+    UNROLL for (u32 i = 0; i < EACH; i++) {
+        const u32 id = token_of(part, i, at);
+        x[i] = as_f32(0xff800000u);
+        if (id >= VOCAB) continue;
+        f32 logit = logits[id];
+        finite = finite && (as_u32(logit) & 0x7fffffffu) < 0x7f800000u;
+        if (edited) {
+            const u32 place = id - part * CHUNK;
+            logit = plus(logit, added[place]);
+            if (counts[place] > 0) logit = penalised(record.settings, logit, counts[place]);
+        }
+        x[i] = scaled(record.settings, logit);
+    }
+    return finite;
+}
+
+// This thread's tokens of a part, as steps of stairs may be.
+INLINE void score_part(Record record, u32 part, const THREAD_PTR f32* x, THREAD_PTR Stair* own, Place at) {
+    const Settings s = record.settings;
+    const bool greedy = is_greedy(s);
+    UNROLL for (u32 i = 0; i < EACH; i += 4) {
+        const u32 id = token_of(part, i, at);
+        Four bits = {{0, 0, 0, 0}};
+        if (!greedy) bits = philox(id / 4, record.draw_low, record.draw_high, s.seed_low, s.seed_high);
+        UNROLL for (u32 k = 0; k < 4; k++) {
+            const f32 value = x[i + k];
+            const Stair none = {0, 0, 0};
+            const Stair one = {ordered(greedy ? value : plus(value, gumbel(bits.words[k]))), ~(id + k), ordered(value)};
+            own[i + k] = one.key > NOTHING ? one : none;
+        }
+    }
+}
+
+// The stairs among what threads hold, `N` each, as long as scores reach `least`. Gives how many were written.
+template <u32 N>
+INLINE u32 descend(const THREAD_PTR Stair* own, u32 least, u32 most, DEVICE Stair* out, Place at) {
+    TG_ARRAY(Stair, space, SPACE);
+    u32 bar = NOTHING, count = 0;
+    for (; count < most; count++) {
+        Stair best = {0, 0, 0};
+        UNROLL for (u32 i = 0; i < N; i++) best = own[i].key > bar ? better(best, own[i]) : best;
+        best = group_best(best, space + count % 2 * 32, at);
+        if (best.score < least) break;
+        if (at.thread == 0) out[count] = best;
+        bar = best.key;
+    }
+    return count;
+}
+
+// What the parts found, put together.
+INLINE void merge(DEVICE u8* scratch, u32 row, Place at) {
+    TG_ARRAY(u32, space, SPACE);
+    const DEVICE Part* parts = parts_of(scratch, row);
+    DEVICE Merged* merged = (DEVICE Merged*)row_of(scratch, row);
+    // A part that had more stairs than it kept has them below its last.
+    u32 best_key = 0, least = 1;
+    Stair own[HELD];
+    UNROLL for (u32 i = 0; i < HELD; i++) {
+        const u32 index = i * THREADS + at.thread;
+        const Stair none = {0, 0, 0};
+        own[i] = index < PARTS * STAIRS ? parts[index / STAIRS].stairs[index % STAIRS] : none;
+        if (index % STAIRS == STAIRS - 1 && own[i].score > least) least = own[i].score;
+        if (index < PARTS && parts[index].best_key > best_key) best_key = parts[index].best_key;
+    }
+    best_key = group_max(best_key, space, at);
+    least = group_max(least, space, at);
+    const u32 count = descend<HELD>(own, least, MERGED, merged->stairs, at);
+    if (at.thread == 0) {
+        merged->count = count;
+        merged->best_key = best_key;
+    }
+}
+
+BODY(sample_stairs) {
+    const u32 live = live_rows(pass, true), row = at.group_y, part = at.group_x;
+    WAIT_FOR_INPUT();
+    LAUNCH_NEXT();
+    if (row >= live) return;
+    const Record record = record_of(in, row, pass->step);
+    f32 x[EACH];
+    Stair own[EACH];
+    const bool finite = scale_part(in, row, record, part, x, at);
+    score_part(record, part, x, own, at);
+    if (!finite) own[0].score = own[0].key = 0xffffffffu;
+
+    TG_ARRAY(u32, space, SPACE);
+    DEVICE Part* found = parts_of(scratch, row) + part;
+    u32 best_key = 0;
+    UNROLL for (u32 i = 0; i < EACH; i++) best_key = own[i].key > best_key ? own[i].key : best_key;
+    best_key = group_max(best_key, space, at);
+    if (at.thread == 0) found->best_key = best_key;
+    const u32 count = descend<EACH>(own, 1, is_limited(record.settings) ? STAIRS : 1, found->stairs, at);
+    const Stair none = {0, 0, 0};
+    for (u32 i = count + at.thread; i < STAIRS; i += THREADS) found->stairs[i] = none;
+    if (last_to_finish(scratch, row, PARTS, at)) merge(scratch, row, at);
+}
+
+// Counts and weighs what of a part is better than each stair, and weighs all of it.
+INLINE void rank_part(Bindings in, DEVICE u8* scratch, u32 row, Record record, u32 part, Place at) {
+    const DEVICE Merged* merged = (const DEVICE Merged*)row_of(scratch, row);
+    const u32 count = merged->count;
+    const f32 best = unordered(merged->best_key);
+    f32 x[EACH];
+    scale_part(in, row, record, part, x, at);
+    u32 keys[EACH], weights[EACH];
+    UNROLL for (u32 i = 0; i < EACH; i++) {
+        keys[i] = ordered(x[i]);
+        weights[i] = weight_of(plus(x[i], -best));
+    }
+    TG_ARRAY(Rank, ranks, RANK_SPACE);
+    for (u32 r = 0; r <= count; r++) {
+        const u32 bar = r < count ? merged->stairs[r].key : 0;
+        u32 number = 0;
+        u64 weight = 0;
+        UNROLL for (u32 i = 0; i < EACH; i++) {
+            number += keys[i] > bar ? 1 : 0;
+            weight += keys[i] > bar ? weights[i] : 0;
+        }
+        const Rank rank = simd_rank(number, weight);
+        if (LANE == 0) ranks[SIMD * RANKS + r] = rank;
+    }
+    BARRIER();
+    for (u32 r = at.thread; r <= count; r += THREADS) {
+        Rank sum = {0, 0, 0};
+        for (u32 i = 0; i < SIMDS; i++) {
+            sum.weight += ranks[i * RANKS + r].weight;
+            sum.better += ranks[i * RANKS + r].better;
+        }
+        ranks_of(scratch, row)[part * RANKS + r] = sum;
+    }
+}
+
+// Over all parts, into threadgroup memory.
+INLINE void sum_ranks(const DEVICE Rank* ranks, u32 count, THREADGROUP Rank* sums, Place at) {
+    for (u32 r = SIMD; r <= count; r += SIMDS) {
+        u32 number = 0;
+        u64 weight = 0;
+        for (u32 part = LANE; part < PARTS; part += 32) {
+            number += ranks[part * RANKS + r].better;
+            weight += ranks[part * RANKS + r].weight;
+        }
+        const Rank rank = simd_rank(number, weight);
+        if (LANE == 0) sums[r] = rank;
+    }
+    BARRIER();
+}
+
+// One stair after the other from key `bar` on, by one group over the whole row.
+INLINE u32 walk(Bindings in, u32 row, Record record, u32 bar, u32 best_key, u64 total, Place at) {
+    TG_ARRAY(Stair, space, SPACE);
+    TG_ARRAY(Rank, ranks, RANK_SPACE);
+    const f32 best = unordered(best_key);
+    f32 x[EACH];
+    Stair own[EACH];
+    for (;;) {
+        Stair next = {0, 0, 0};
+        for (u32 part = 0; part < PARTS; part++) {
+            scale_part(in, row, record, part, x, at);
+            score_part(record, part, x, own, at);
+            UNROLL for (u32 i = 0; i < EACH; i++) next = own[i].key > bar ? better(next, own[i]) : next;
+        }
+        BARRIER();
+        next = group_best(next, space, at);
+        u32 number = 0;
+        u64 weight = 0;
+        for (u32 part = 0; part < PARTS; part++) {
+            scale_part(in, row, record, part, x, at);
+            UNROLL for (u32 i = 0; i < EACH; i++) {
+                number += ordered(x[i]) > next.key ? 1 : 0;
+                weight += ordered(x[i]) > next.key ? weight_of(plus(x[i], -best)) : 0;
+            }
+        }
+        const Rank own_rank = simd_rank(number, weight);
+        if (LANE == 0) ranks[SIMD] = own_rank;
+        BARRIER();
+        Rank rank = {0, 0, 0};
+        for (u32 i = 0; i < SIMDS; i++) {
+            rank.weight += ranks[i].weight;
+            rank.better += ranks[i].better;
+        }
+        if (keeps(record.settings, next.key, best_key, rank, total)) return ~next.id;
+        bar = next.key;
+    }
+}
+
+// The first stair that limits leave in, once all parts are ranked.
+INLINE u32 first_kept(Bindings in, DEVICE u8* scratch, u32 row, Record record, Place at) {
+    const DEVICE Merged* merged = (const DEVICE Merged*)row_of(scratch, row);
+    const u32 count = merged->count, best_key = merged->best_key;
+    TG_ARRAY(Rank, sums, SUM_SPACE);
+    sum_ranks(ranks_of(scratch, row), count, sums, at);
+    const u64 total = sums[count].weight;
+    for (u32 r = 0; r < count; r++) {
+        const Stair stair = merged->stairs[r];
+        if (keeps(record.settings, stair.key, best_key, sums[r], total)) return ~stair.id;
+    }
+    return walk(in, row, record, merged->stairs[count - 1].key, best_key, total, at);
+}
+
+BODY(sample_pick) {
+    const u32 live = live_rows(pass, true), row = at.group_y;
+    const bool advance = PARAM_U32(1) == 1;
+    WAIT_FOR_INPUT();
+    LAUNCH_NEXT();
+    if (row >= live) return;
+    const DEVICE Merged* merged = (const DEVICE Merged*)row_of(scratch, row);
+    const u32 step = pass->step, count = merged->count;
+    const Stair first = merged->stairs[0];
+    // No limit leaves out what is best, and without limits the first is the one.
+    const Record record = record_of(in, row, step);
+    const bool ranked = count > 0 && first.key < merged->best_key && is_limited(record.settings);
+    if (!ranked && at.group_x > 0) return;
+    u32 token = count == 0 || first.score == 0xffffffffu ? NO_TOKEN : ~first.id;
+    if (ranked) {
+        rank_part(in, scratch, row, record, at.group_x, at);
+        if (!last_to_finish(scratch, row, PARTS, at)) return;
+        token = first_kept(in, scratch, row, record, at);
+    }
+    DEVICE u32* tokens = (DEVICE u32*)in.tokens + (u64)(step + 1) * LOGIT_CAPACITY;
+    BARRIER();
+    if (at.thread == 0) {
+        tokens[row] = token;
+        record.recent[record.known] = token;
+    }
+    if (!last_to_finish(scratch, ROWS_DONE, live, at)) return;
+    TG_ARRAY(u32, stops, 4);
+    if (at.thread == 0) *stops = 0;
+    BARRIER();
+    for (u32 j = at.thread; j < live; j += THREADS) settle(in, pass, j, tokens[j], advance, stops);
+    end_step(pass, advance, stops, at);
+}

@@ -1,0 +1,116 @@
+//! Picks tokens by the definition, word for word.
+
+use super::Bound;
+use super::ops::found;
+use crate::params::SampleParams;
+use crate::random::Draws;
+use crate::sample::{BIASES, Settings, WINDOW, share};
+
+pub(super) fn sample(mut bound: Bound<'_>) {
+    let p: SampleParams = bound.command.params();
+    let (vocab, stride, step) = (p.vocab as usize, p.stride as usize, bound.live.step);
+    let pick = |j: usize| {
+        let record = Record::read(&bound.u32s(4)[j * stride..][..stride], step);
+        record.pick(&bound.f32s(0)[j * vocab..][..vocab], step).unwrap_or(u32::MAX)
+    };
+    let picked: Vec<u32> = (0..bound.live.logit_rows).map(pick).collect();
+    bound.write(4, |_, bytes| {
+        let records: &mut [u32] = bytemuck::cast_slice_mut(bytes);
+        for (record, &token) in records.chunks_mut(stride).zip(&picked) {
+            let end = Record::read(record, step).end;
+            record[end] = token;
+        }
+    });
+    found(&mut bound, &picked, p.advance == 1);
+}
+
+/// One row's record at one step.
+struct Record {
+    settings: Settings,
+    biases: Vec<(u32, f32)>,
+    /// The tokens that penalties look at.
+    window: Vec<u32>,
+    /// Where the token found is written.
+    end: usize,
+}
+
+impl Record {
+    fn read(words: &[u32], step: usize) -> Record {
+        let head = size_of::<Settings>() / 4;
+        let settings: Settings = bytemuck::pod_read_unaligned(bytemuck::cast_slice(&words[..head]));
+        let biases = (settings.biases as usize).min(BIASES);
+        let (pairs, recent) = words[head..].split_at(2 * biases);
+        let known = (settings.recent as usize).min(WINDOW) + step;
+        let window = (settings.window as usize).min(WINDOW).min(known);
+        Record {
+            settings,
+            biases: pairs.chunks_exact(2).map(|pair| (pair[0], f32::from_bits(pair[1]))).collect(),
+            window: recent[known - window..known].to_vec(),
+            end: head + 2 * biases + known,
+        }
+    }
+
+    /// `None`: a logit is not a number, or no token is left.
+    fn pick(&self, logits: &[f32], step: usize) -> Option<u32> {
+        let scaled = self.scaled(logits);
+        let best = scaled.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        if logits.iter().any(|logit| !logit.is_finite()) || best == f32::NEG_INFINITY {
+            return None;
+        }
+        let settings = &self.settings;
+        let mut draws = Draws::new(join(settings.seed), join(settings.draw).wrapping_add(step as u64));
+        let mut score = |id: usize| match settings.is_greedy() {
+            true => scaled[id],
+            false => scaled[id] + draws.gumbel(id as u32),
+        };
+        let mut winner: Option<(f32, usize)> = None;
+        for id in self.kept(&scaled, best) {
+            let score = score(id);
+            if winner.is_none_or(|(most, first)| score > most || (score == most && id < first)) {
+                winner = Some((score, id));
+            }
+        }
+        winner.map(|(_, id)| id as u32)
+    }
+
+    fn scaled(&self, logits: &[f32]) -> Vec<f32> {
+        let (mut logits, mut counts) = (logits.to_vec(), vec![0; logits.len()]);
+        for &(id, bias) in &self.biases {
+            logits.get_mut(id as usize).into_iter().for_each(|logit| *logit += bias);
+        }
+        for &id in &self.window {
+            counts.get_mut(id as usize).into_iter().for_each(|count| *count += 1);
+        }
+        for (logit, count) in logits.iter_mut().zip(counts) {
+            *logit = if count > 0 { self.settings.penalised(*logit, count) } else { *logit };
+            *logit = self.settings.scaled(*logit);
+        }
+        logits
+    }
+
+    /// The tokens that every limit leaves in, best first.
+    fn kept(&self, scaled: &[f32], best: f32) -> Vec<usize> {
+        let mut ids: Vec<usize> = (0..scaled.len()).filter(|id| scaled[*id] > f32::NEG_INFINITY).collect();
+        if !self.settings.is_limited() {
+            return ids;
+        }
+        ids.sort_by(|a, b| scaled[*b].total_cmp(&scaled[*a]));
+        let total = ids.iter().map(|id| share(scaled[*id] - best)).sum();
+        let (mut better, mut weight, mut kept) = (0, 0, 0);
+        for equals in ids.chunk_by(|a, b| scaled[*a] == scaled[*b]) {
+            let below = scaled[equals[0]] - best;
+            if !self.settings.keeps(below, better, weight, total) {
+                break;
+            }
+            kept += equals.len();
+            better += equals.len() as u32;
+            weight += equals.len() as u64 * share(below);
+        }
+        ids.truncate(kept);
+        ids
+    }
+}
+
+fn join([low, high]: [u32; 2]) -> u64 {
+    u64::from(low) | u64::from(high) << 32
+}

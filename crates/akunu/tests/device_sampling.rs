@@ -1,0 +1,207 @@
+//! Tokens that a device picks are those that the host picks from the same logits.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use akunu::{
+    Capabilities, Device, DeviceChoice, Engine, EngineOptions, Error, FinishReason, GenerateOptions,
+    Generated, Model, Overflow, Sampler, Sampling, Session,
+};
+use akunu_plan::reference::ReferenceDevice;
+use akunu_plan::sample::BIASES;
+use common::{checked_in_models, generate, options, tales};
+
+/// On the reference device, which samples itself or leaves it to the host.
+fn engine(samples: bool, change: impl FnOnce(&mut EngineOptions)) -> Engine {
+    let own = ReferenceDevice::new();
+    let device = ReferenceDevice::like(&Capabilities { samples, ..own.capabilities().clone() });
+    let mut options = EngineOptions { context: Some(64), ..options(DeviceChoice::Reference) };
+    change(&mut options);
+    Engine::on_device(tales(), Box::new(device), &options).unwrap()
+}
+
+fn prompt() -> Vec<u32> {
+    tales().encode("Once upon a time there was a time").unwrap()
+}
+
+fn base() -> GenerateOptions {
+    GenerateOptions { max_tokens: Some(20), ignore_eos: true, ..Default::default() }
+}
+
+/// Of both, whose result is the same.
+fn both(wanted: &GenerateOptions) -> (String, Generated) {
+    let [host, device] = [false, true].map(|samples| {
+        let mut engine = engine(samples, |_| {});
+        generate(&mut engine, &prompt(), wanted)
+    });
+    assert_eq!(host.0, device.0, "{wanted:?}");
+    assert_eq!((&host.1.ids, &host.1.finish), (&device.1.ids, &device.1.finish), "{wanted:?}");
+    device
+}
+
+fn samplings() -> Vec<Sampling> {
+    let warm = Sampling { temperature: 1.1, seed: 9, ..Default::default() };
+    let limited = Sampling { top_k: 30, top_p: 0.9, min_p: 0.01, ..warm.clone() };
+    let penalties = Sampling {
+        repeat_penalty: 1.3,
+        frequency_penalty: 0.2,
+        presence_penalty: 0.1,
+        repeat_last_n: 5,
+        logit_bias: vec![(3, 2.0), (7, f32::NEG_INFINITY), (3, 0.5)],
+        ..limited.clone()
+    };
+    vec![
+        warm.clone(),
+        Sampling { top_p: 0.6, seed: u64::MAX, ..warm.clone() },
+        Sampling { top_k: 3, ..warm.clone() },
+        Sampling { min_p: 0.2, ..warm },
+        Sampling { repeat_last_n: 1000, ..penalties.clone() },
+        // Greedy, but not plainly.
+        Sampling { temperature: 0.0, ..penalties.clone() },
+        // More than a device's record has room for.
+        Sampling { repeat_last_n: 5000, ..penalties.clone() },
+        penalties,
+        limited,
+    ]
+}
+
+#[test]
+fn a_seed_gives_the_same_text_whoever_picks() {
+    let texts: Vec<String> =
+        samplings().into_iter().map(|sampling| both(&GenerateOptions { sampling, ..base() }).0).collect();
+    let mut different = texts.clone();
+    different.sort();
+    different.dedup();
+    assert!(different.len() > 5, "{texts:?}");
+}
+
+#[test]
+fn texts_end_where_they_would_have_ended() {
+    let sampling = samplings().remove(0);
+    let (text, generated) = both(&GenerateOptions { sampling: sampling.clone(), ..base() });
+    let id = generated.ids[9];
+    let (_, stopped) = both(&GenerateOptions { sampling: sampling.clone(), stop_ids: vec![id], ..base() });
+    assert_eq!(stopped.finish, FinishReason::StopId(id));
+    let word = text.split_whitespace().nth(4).unwrap().to_string();
+    let (cut, stopped) =
+        both(&GenerateOptions { sampling: sampling.clone(), stop_strings: vec![word.clone()], ..base() });
+    assert_eq!(stopped.finish, FinishReason::StopString(word.clone()));
+    assert!(text.starts_with(&cut) && !cut.contains(&word));
+    // Past the context, whose positions then are not those of the draws.
+    let shifting = GenerateOptions {
+        sampling: samplings().remove(7),
+        max_tokens: Some(90),
+        overflow: Overflow::Shift { keep: 2 },
+        ..base()
+    };
+    assert_eq!(both(&shifting).1.ids.len(), 90);
+}
+
+#[test]
+fn a_chain_is_submitted_at_once_and_a_session_goes_on_after_it() {
+    let sampling = samplings().remove(8);
+    let mut engine = engine(true, |_| {});
+    let mut sampler = Sampler::new(&sampling, engine.vocab_size()).unwrap();
+    let mut session = engine.session().unwrap();
+    let mut history = prompt();
+    engine.prefill(&mut session, &history[..history.len() - 1]).unwrap();
+    for _ in 0..2 {
+        let found =
+            engine.decode_sampled(&mut session, &mut sampler, &history, 8, &[], None).unwrap().to_vec();
+        assert_eq!(found.len(), 8);
+        history.extend(&found);
+        assert_eq!(session.tokens(), &history[..history.len() - 1]);
+    }
+    // A step at a time, on the host.
+    let (_, expected) = both(&GenerateOptions { sampling, max_tokens: Some(16), ..base() });
+    assert_eq!(history[prompt().len()..], expected.ids);
+    // What was asked before nothing is fed.
+    let cancel = AtomicBool::new(true);
+    let len = session.len();
+    let found = engine.decode_sampled(&mut session, &mut sampler, &history, 8, &[], Some(&cancel)).unwrap();
+    assert!(found.is_empty() && session.len() == len);
+    let none = engine.decode_sampled(&mut session, &mut sampler, &[], 8, &[], None);
+    assert!(matches!(none, Err(Error::EmptyPrompt)));
+}
+
+#[test]
+fn cancelling_ends_a_sampled_text() {
+    let cancel = Arc::new(AtomicBool::new(false));
+    let wanted = GenerateOptions {
+        sampling: samplings().remove(0),
+        cancel: Some(cancel.clone()),
+        max_tokens: None,
+        ..base()
+    };
+    let mut engine = engine(true, |_| {});
+    let mut session = engine.session().unwrap();
+    let mut pieces = 0;
+    let generated = engine
+        .generate(&mut session, &prompt(), &wanted, &mut |_| {
+            pieces += 1;
+            cancel.fetch_or(pieces == 3, Ordering::Relaxed);
+            ControlFlow::Continue(())
+        })
+        .unwrap();
+    assert_eq!(generated.finish, FinishReason::Cancelled);
+}
+
+#[test]
+fn a_batch_gets_the_tokens_that_each_sampler_picks_alone() {
+    let samplings = samplings();
+    let mut found = vec![];
+    for samples in [false, true] {
+        let mut engine = engine(samples, |o| (o.slots, o.logit_rows) = (3, 3));
+        let mut samplers: Vec<Sampler> =
+            [1, 7, 5].map(|i: usize| Sampler::new(&samplings[i], engine.vocab_size()).unwrap()).into();
+        let mut histories: Vec<Vec<u32>> = (1..=3).map(|n| prompt()[..n + 2].to_vec()).collect();
+        let mut sessions: Vec<Session> = histories.iter().map(|_| engine.session().unwrap()).collect();
+        for (session, history) in sessions.iter_mut().zip(&histories) {
+            engine.prefill(session, &history[..history.len() - 1]).unwrap();
+        }
+        for _ in 0..6 {
+            let told: Vec<&[u32]> = histories.iter().map(Vec::as_slice).collect();
+            let next = engine.sample_batch(&mut sessions, &mut samplers, &told).unwrap().to_vec();
+            histories.iter_mut().zip(next).for_each(|(history, id)| history.push(id));
+        }
+        for (session, history) in sessions.iter().zip(&histories) {
+            assert_eq!(session.tokens(), &history[..history.len() - 1]);
+        }
+        for (i, n) in [(1, 3), (7, 4), (5, 5)] {
+            let wanted = GenerateOptions { sampling: samplings[i].clone(), max_tokens: Some(6), ..base() };
+            sessions.clear();
+            let alone = generate(&mut engine, &prompt()[..n], &wanted).1;
+            assert_eq!(alone.ids, histories[n - 3][n..]);
+        }
+        found.push(histories);
+        let mut one = [engine.session().unwrap()];
+        let refused = engine.sample_batch(&mut one, &mut samplers, &[&[1]]);
+        assert!(matches!(refused, Err(Error::Setting { .. })));
+    }
+    assert_eq!(found[0], found[1]);
+}
+
+#[test]
+fn nothing_to_pick_is_an_error_on_a_device_too() {
+    let model = Arc::new(Model::open(&checked_in_models()[0].1).unwrap());
+    let device = Box::new(ReferenceDevice::new());
+    let mut engine = Engine::on_device(model, device, &options(DeviceChoice::Reference)).unwrap();
+    let vocab = engine.vocab_size() as u32;
+    assert!(vocab as usize <= BIASES);
+    for spared in [None, Some(5)] {
+        let all = (0..vocab).filter(|id| Some(*id) != spared).map(|id| (id, f32::NEG_INFINITY));
+        let sampling = Sampling { temperature: 1.0, logit_bias: all.collect(), ..Default::default() };
+        let mut sampler = Sampler::new(&sampling, vocab as usize).unwrap();
+        let mut session = engine.session().unwrap();
+        let found = engine.decode_sampled(&mut session, &mut sampler, &[1], 4, &[], None);
+        match spared {
+            None => assert!(matches!(found, Err(Error::NothingToPick)), "{found:?}"),
+            Some(id) => assert_eq!(found.unwrap(), [id; 4]),
+        }
+        assert_eq!(session.tokens(), if spared.is_some() { &[1, 5, 5, 5][..] } else { &[] });
+    }
+}
