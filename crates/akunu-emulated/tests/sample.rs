@@ -10,7 +10,7 @@ use akunu_format::blocks::Rng;
 use akunu_plan::params::SampleParams;
 use akunu_plan::random::Draws;
 use akunu_plan::reference::ReferenceDevice;
-use akunu_plan::sample::{Settings, WINDOW, inverse_temperature, record_words, top_p};
+use akunu_plan::sample::{Settings, WINDOW, inverse_temperature, record_words, share, top_p};
 use akunu_plan::table::{RowBounds, RowMeaning};
 use akunu_plan::{BufferId, CommandBuilder, Device, DispatchTable, Kernel, Row, Submission, TableIo};
 
@@ -239,5 +239,38 @@ fn tokens_that_are_all_stairs_are_walked() {
             let wish = Wish { settings, ..Wish::default() };
             Case { vocab, logits: vec![logits.clone()], wishes: vec![wish] }.check();
         }
+    }
+}
+
+/// Where top-p is the least that leaves a token in, a few hundred units of a sum of 2⁴⁰ decide.
+#[test]
+fn sums_of_top_p_are_exact() {
+    if skipped() {
+        return;
+    }
+    let mut rng = Rng::new(12);
+    let vocab = 3000;
+    for seed in 0..12 {
+        let logits: Vec<f32> = (0..vocab).map(|_| normal(&mut rng, 1.5)).collect();
+        let settings = Settings { inverse_temperature: 0.7, seed: [seed, 0], ..Settings::default() };
+        let pick = |settings: Settings| {
+            let wish = Wish { settings, ..Wish::default() };
+            Case { vocab, logits: vec![logits.clone()], wishes: vec![wish] }.check()[0]
+        };
+        let scaled: Vec<f32> = logits.iter().map(|logit| settings.scaled(*logit)).collect();
+        let best = scaled.iter().copied().fold(f32::MIN, f32::max);
+        let winner = pick(settings);
+        let sum =
+            |least: f32| -> u64 { scaled.iter().filter(|x| **x > least).map(|x| share(*x - best)).sum() };
+        let (total, better) = (sum(f32::MIN), sum(scaled[winner as usize]));
+        let keeps = |top_p: u32| better < Settings { top_p, ..settings }.enough(total);
+        let least =
+            (0..32).rev().fold(u32::MAX, |p, bit| if keeps(p - (1 << bit)) { p - (1 << bit) } else { p });
+        if least == u32::MAX || least == 0 {
+            continue;
+        }
+        assert!(keeps(least) && (better == 0 || !keeps(least - 1)));
+        assert_eq!(pick(Settings { top_p: least, ..settings }), winner);
+        assert_eq!(pick(Settings { top_p: least - 1, ..settings }) == winner, better == 0);
     }
 }
