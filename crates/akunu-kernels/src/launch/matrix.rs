@@ -209,8 +209,11 @@ impl Shape<'_> {
         let mut outs = 1 << wanted.ilog2();
         let mut simds = 8;
         if product.in_blocks() {
-            // A group has one block of outputs, and at least as many SIMD groups as rows.
-            outs = outs.max(if tile == 16 { 1 } else { 2 });
+            // A group has one block of outputs, and at least as many SIMD groups as rows. Where there is about one for each unit, it is as large as
+            // groups are.
+            let one_each =
+                (self.chip.units * 7 / 8..=self.chip.units).contains(&product.outputs.div_ceil(32));
+            outs = if tile == 16 || one_each { 1 } else { outs.max(2) };
             simds = 32 / outs;
         }
         let width = simds * outs;
