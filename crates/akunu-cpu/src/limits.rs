@@ -8,6 +8,17 @@ use akunu_plan::{DType, DispatchCommand, Kernel, q8};
 use crate::panel::{MAX_HEAD, MAX_ROW};
 
 pub(crate) fn check(command: &DispatchCommand) -> Result<(), String> {
+    let in_halves = match command.kernel {
+        Kernel::RmsNorm { out, .. }
+        | Kernel::GluMatmul { out, .. }
+        | Kernel::Glu { out, .. }
+        | Kernel::Attention { out, .. } => out.f16(),
+        Kernel::Halve | Kernel::Unpack { .. } | Kernel::HalfMatmul { .. } => true,
+        _ => false,
+    };
+    if in_halves {
+        return Err("products of f16 are for other devices".into());
+    }
     match command.kernel {
         Kernel::Matmul { weight, q8, .. } => input(weight, q8, command.params::<MatmulParams>().inputs),
         Kernel::Qkv { weight, q8, .. } => input(weight, q8, command.params::<QkvParams>().inputs),

@@ -11,6 +11,7 @@ use akunu_plan::{
     Capabilities, Device, DeviceBuffer, DeviceError, DispatchTable, Outcome, ReplayId, Row, Submission,
 };
 
+use crate::blas::{self, Blas, Library};
 use crate::context::{Card, Context};
 use crate::driver::{Address, Driver};
 use crate::error::failed;
@@ -35,21 +36,32 @@ pub struct CudaOptions {
     pub checked: bool,
     /// Kernels that only some chips have, too: with tensor cores, with copies that go on by themselves.
     pub special: bool,
+    /// Prompts through cuBLASLt, where it is there.
+    pub blas: bool,
+    /// Its ways to multiply are timed when a model is loaded, rather than taken as it suggests. Another start may take others, so sums are
+    /// not the same to the last bit.
+    pub blas_timed: bool,
 }
 
 impl Default for CudaOptions {
     fn default() -> CudaOptions {
-        CudaOptions { linked: true, checked: false, special: true }
+        CudaOptions { linked: true, checked: false, special: true, blas: true, blas_timed: false }
     }
 }
 
 impl CudaOptions {
     /// `AKUNU_CUDA=serial` links no launches, `AKUNU_CUDA=checked` runs commands one by one, `AKUNU_CUDA=plain` takes
-    /// only kernels that every chip has.
+    /// only kernels that every chip has, `AKUNU_CUDA=noblas` does without cuBLASLt, `AKUNU_CUDA=blastimed` times its ways to multiply.
     pub fn from_environment() -> CudaOptions {
         let text = std::env::var("AKUNU_CUDA").unwrap_or_default();
         let has = |word: &str| text.split(',').any(|part| part.trim() == word);
-        CudaOptions { linked: !has("serial"), checked: has("checked"), special: !has("plain") }
+        CudaOptions {
+            linked: !has("serial"),
+            checked: has("checked"),
+            special: !has("plain"),
+            blas: !has("noblas"),
+            blas_timed: has("blastimed"),
+        }
     }
 }
 
@@ -77,6 +89,7 @@ pub struct CudaDevice {
     prepared: Vec<Prepared>,
     buffers: Vec<Buffer>,
     kernels: Kernels,
+    blas: Option<Blas>,
     /// The pass, then scratch.
     own: Memory,
     staging: Staging,
@@ -126,17 +139,28 @@ impl CudaDevice {
         let stream = Stream::new(&context)?;
         let own = Memory::new(&context, WORKSPACE_BYTES)?;
         stream.zero(own.address, own.bytes)?;
-        let detail = format!("{}, {}, CUDA {major}.{minor}", card.name, nvrtc.architecture(card.compute)?);
+        let (blas, prompts) = match options.blas.then(|| Library::get(major)) {
+            None => (None, "cuBLASLt left out".to_string()),
+            Some(Err(_)) => (None, "no cuBLASLt: prompts are slower (akunu doctor)".to_string()),
+            Some(Ok(library)) => {
+                let blas = Blas::new(&context, library, options.blas_timed)?;
+                (Some(blas), format!("cuBLASLt {}", library.version()))
+            }
+        };
+        let workspace_bytes = WORKSPACE_BYTES + if blas.is_some() { blas::WORKSPACE_BYTES } else { 0 };
+        let architecture = nvrtc.architecture(card.compute)?;
+        let detail = format!("{}, {architecture}, CUDA {major}.{minor}, {prompts}", card.name);
         let capabilities = Capabilities {
             name: NAME,
             detail,
             q8_activations: true,
             folds: true,
+            half_products: blas.is_some(),
             unified_memory: false,
             samples: true,
             chain: 64,
-            prefill_rows: 512,
-            workspace_bytes: WORKSPACE_BYTES,
+            prefill_rows: if blas.is_some() { 2048 } else { 512 },
+            workspace_bytes,
             available_bytes: Some(context.free_bytes()?),
         };
         Ok(CudaDevice {
@@ -157,11 +181,12 @@ impl CudaDevice {
             prepared: Vec::new(),
             buffers: Vec::new(),
             kernels,
+            blas,
             own,
             pending: None,
             outcome: Outcome { steps: 0 },
             last: (0, 0),
-            allocated: WORKSPACE_BYTES,
+            allocated: workspace_bytes,
             capabilities,
             context,
         })
@@ -258,9 +283,9 @@ impl CudaDevice {
                 }
             }
             if self.checked {
-                prepared.launch_checked(&self.stream)?;
+                prepared.launch_checked(&self.stream, self.last.0)?;
             } else {
-                self.stream.launch_graph(&prepared.graph)?;
+                self.stream.launch_graph(&prepared.variant(self.last.0).graph)?;
             }
             if cancel.is_some() && step % BATCH == BATCH - 1 {
                 self.stream.record(&self.batches[step / BATCH % 2])?;
@@ -327,6 +352,7 @@ impl Device for CudaDevice {
             context: &self.context,
             stream: &self.stream,
             kernels: &mut self.kernels,
+            blas: self.blas.as_mut(),
             chip: &self.chip,
             own: [self.own.address, self.own.address + Pass::BYTES as u64],
             linked: self.linked,
@@ -367,7 +393,9 @@ impl Device for CudaDevice {
             false => self.begin(replay, &submission)?,
         }
         let prepared = &self.prepared[replay.0 as usize];
-        let ran = prepared.launch_range(&self.stream, first, count).and_then(|()| self.stream.synchronise());
+        let ran = prepared
+            .launch_range(&self.stream, self.last.0, first, count)
+            .and_then(|()| self.stream.synchronise());
         let label = prepared.table.labels.get(first).map_or("no command", String::as_str);
         ran.map_err(|error| error.during(&format!("{label} of the {} table", prepared.table.name)))?;
         self.outcome = Outcome { steps: 1 };
@@ -383,7 +411,7 @@ impl Device for CudaDevice {
     ) -> Result<(), DeviceError> {
         self.begin(replay, &submission)?;
         let prepared = &mut self.prepared[replay.0 as usize];
-        let timed = prepared.time(&self.context, &self.stream, ns);
+        let timed = prepared.time(&self.context, &self.stream, self.last.0, ns);
         timed.map_err(|error| error.during(&format!("timing the {} table", prepared.table.name)))
     }
 

@@ -26,6 +26,12 @@ pub enum CudaError {
     Call { call: &'static str, code: i32, name: String, message: String },
     #[error("{call} gave {code}: {message}")]
     Nvrtc { call: &'static str, code: i32, message: String },
+    #[error("{call} gave CUBLAS_STATUS_{name} ({code}): {message}; AKUNU_CUDA=noblas does without cuBLASLt")]
+    Blas { call: &'static str, code: i32, name: &'static str, message: &'static str },
+    #[error(
+        "cuBLASLt has no way to multiply {rows} rows of {inputs} with {outputs} outputs in f16; AKUNU_CUDA=noblas does without it"
+    )]
+    NoProduct { rows: u32, inputs: u32, outputs: u32 },
     #[error("NVRTC does not compile {function} for {architecture}; please report this log\n{log}")]
     Compile { function: String, architecture: String, log: String },
 }

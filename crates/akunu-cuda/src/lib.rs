@@ -1,7 +1,11 @@
-//! The CUDA device: NVIDIA's driver and NVRTC, found when the program runs; tables captured into graphs.
+//! The CUDA device: NVIDIA's driver, NVRTC and cuBLASLt, found when the program runs; tables captured into graphs.
 
-#![allow(unsafe_code, reason = "the driver and NVRTC are called through pointers found in their libraries")]
+#![allow(
+    unsafe_code,
+    reason = "the driver, NVRTC and cuBLASLt are called through pointers found in their libraries"
+)]
 
+mod blas;
 mod cache;
 mod context;
 mod device;

@@ -1,4 +1,4 @@
-//! Where the driver's library and NVRTC are on this machine.
+//! Where the driver's library, NVRTC and cuBLASLt are on this machine.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -9,13 +9,18 @@ use crate::CudaError;
 
 pub(crate) const DRIVER: &str = if cfg!(windows) { "nvcuda.dll" } else { "libcuda.so.1" };
 pub(crate) const NVRTC: &str = "NVRTC";
+pub(crate) const BLAS: &str = "cuBLASLt";
 
 const INSTALL_DRIVER: &str = "install NVIDIA's driver, or use --device cpu";
 const INSTALL_NVRTC: &str = "install it (pip install nvidia-cuda-nvrtc, or CUDA's toolkit), or say where it is: AKUNU_CUDA_PATH=a folder with it, a \
     toolkit, or a Python's site-packages";
 
+const INSTALL_BLAS: &str = "install it (pip install nvidia-cublas, or CUDA's toolkit), or say where it is: AKUNU_CUDA_PATH=a folder with it, a \
+    toolkit, or a Python's site-packages";
+
 /// Under a toolkit's folder, or a Python's site-packages.
-const FOLDERS: [&str; 7] = ["", "lib64", "lib", "bin", "bin/x64", "nvidia/cu13/lib", "nvidia/cuda_nvrtc/lib"];
+const FOLDERS: [&str; 8] =
+    ["", "lib64", "lib", "bin", "bin/x64", "nvidia/cu13/lib", "nvidia/cuda_nvrtc/lib", "nvidia/cublas/lib"];
 
 /// Folders to look in before and after the system's own search.
 #[derive(Clone, Debug)]
@@ -77,16 +82,29 @@ impl Search {
 
     /// That of the driver's own CUDA version first: what a newer one compiles, an older driver may refuse.
     pub(crate) fn nvrtc(&self, driver_major: i32) -> Result<(Library, String), CudaError> {
-        let mut names = if cfg!(windows) {
-            ["nvrtc64_130_0.dll", "nvrtc64_120_0.dll"]
-        } else {
-            ["libnvrtc.so.13", "libnvrtc.so.12"]
+        let names = match cfg!(windows) {
+            true => ["nvrtc64_130_0.dll", "nvrtc64_120_0.dll"],
+            false => ["libnvrtc.so.13", "libnvrtc.so.12"],
         };
-        if driver_major < 13 {
-            names.reverse();
-        }
-        self.open(NVRTC, &names, INSTALL_NVRTC)
+        self.open(NVRTC, &of_driver(names, driver_major), INSTALL_NVRTC)
     }
+
+    /// As [`Search::nvrtc`].
+    pub(crate) fn blas(&self, driver_major: i32) -> Result<(Library, String), CudaError> {
+        let names = match cfg!(windows) {
+            true => ["cublasLt64_13.dll", "cublasLt64_12.dll"],
+            false => ["libcublasLt.so.13", "libcublasLt.so.12"],
+        };
+        self.open(BLAS, &of_driver(names, driver_major), INSTALL_BLAS)
+    }
+}
+
+/// Of CUDA 13 and 12: that of the driver first.
+fn of_driver(mut names: [&'static str; 2], driver_major: i32) -> [&'static str; 2] {
+    if driver_major < 13 {
+        names.reverse();
+    }
+    names
 }
 
 /// The system's own words, which name the file, or ours.
@@ -124,6 +142,8 @@ mod tests {
         assert!(text.ends_with(INSTALL_DRIVER), "{text}");
         let text = only(empty.path()).nvrtc(13).unwrap_err().to_string();
         assert!(text.contains("AKUNU_CUDA_PATH"), "{text}");
+        let text = only(empty.path()).blas(13).unwrap_err().to_string();
+        assert!(text.starts_with("cuBLASLt was not found") && text.contains("nvidia-cublas"), "{text}");
     }
 
     #[test]

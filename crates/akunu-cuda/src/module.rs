@@ -215,7 +215,7 @@ mod tests {
         };
         let chip = Chip { units: 132, shared_bytes: 200 << 10, tensor_cores: true, copies: true };
         let all = table.commands.iter().map(|command| launches(command, &table, &chip).unwrap());
-        all.flatten().map(|launch| launch.function).collect()
+        all.flatten().filter_map(|work| work.launch().map(|launch| launch.function.clone())).collect()
     }
 
     #[test]

@@ -3,12 +3,13 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use akunu_kernels::{Chip, Launch, MissingKernel, Pass, Weight, launches};
+use akunu_kernels::{Chip, Launch, MissingKernel, Pass, Weight, Work, launches};
 use akunu_plan::params::{ArgmaxParams, SampleParams};
 use akunu_plan::{
     Binding, BufferId, DeviceBuffer, DeviceError, DispatchCommand, DispatchTable, Kernel, Row, extents,
 };
 
+use crate::blas::{Blas, BoundProduct};
 use crate::context::Context;
 use crate::driver::Address;
 use crate::error::failed;
@@ -55,15 +56,40 @@ impl Buffers<'_> {
 #[derive(Debug)]
 pub(crate) struct Prepared {
     pub(crate) table: Arc<DispatchTable>,
-    /// By command.
-    pub(crate) commands: Vec<Vec<Bound>>,
-    /// Of one step.
-    pub(crate) graph: Graph,
+    /// By the rows that they are for, the fewest first.
+    variants: Vec<Variant>,
     /// Whether a step moves the rows on and counts itself.
     pub(crate) advances: bool,
     pub(crate) rows: Address,
     pub(crate) logit_rows: Address,
+}
+
+/// A table for so many rows or fewer: products of a library's are of a fixed number.
+#[derive(Debug)]
+pub(crate) struct Variant {
+    rows: usize,
+    /// By command.
+    commands: Vec<Vec<Step>>,
+    /// Of one step.
+    pub(crate) graph: Graph,
     timing: Option<Timing>,
+}
+
+/// A part of a command.
+#[derive(Debug)]
+enum Step {
+    Launch(Bound),
+    Product(BoundProduct),
+}
+
+impl Step {
+    /// `linked`: as of [`Stream::launch`].
+    fn run(&self, stream: &Stream, linked: bool) -> Result<(), CudaError> {
+        match self {
+            Step::Launch(bound) => stream.launch(bound, linked),
+            Step::Product(product) => product.launch(stream),
+        }
+    }
 }
 
 /// One step with an event before each command and one after the last.
@@ -79,6 +105,7 @@ pub(crate) struct Lent<'a> {
     pub(crate) context: &'a Rc<Context>,
     pub(crate) stream: &'a Stream,
     pub(crate) kernels: &'a mut Kernels,
+    pub(crate) blas: Option<&'a mut Blas>,
     pub(crate) chip: &'a Chip,
     /// The pass and scratch, which every kernel is given after its bindings.
     pub(crate) own: [Address; 2],
@@ -118,35 +145,70 @@ pub(crate) fn prepare(
     table: &Arc<DispatchTable>,
     buffers: Buffers<'_>,
 ) -> Result<Prepared, DeviceError> {
-    let all = launches_of(table, lent.chip)?;
-    lent.kernels.require(all.iter().flatten().map(|launch| &launch.function))?;
-    let mut commands = Vec::with_capacity(all.len());
-    for (command, launches) in table.commands.iter().zip(all) {
+    let pointers = pointers(table, buffers)?;
+    let variants = row_counts(table).into_iter().map(|rows| variant(lent, table, rows, &pointers));
+    let (rows, logit_rows) = (table.rows * Row::BYTES, table.logit_rows * size_of::<u32>());
+    Ok(Prepared {
+        table: Arc::clone(table),
+        variants: variants.collect::<Result<Vec<_>, _>>()?,
+        advances: table.commands.iter().any(advances),
+        rows: buffers.place(table.io.rows, 0, rows as u64)?,
+        logit_rows: buffers.place(table.io.logit_rows, 0, logit_rows as u64)?,
+    })
+}
+
+/// Where each command's bindings are.
+fn pointers(table: &DispatchTable, buffers: Buffers<'_>) -> Result<Vec<Vec<Address>>, DeviceError> {
+    let of = |command: &DispatchCommand| -> Result<Vec<Address>, DeviceError> {
         let extents = extents(table, command)
             .map_err(|reason| failed(format!("{}: {reason}", command.kernel.name())))?;
         let place = |(binding, bytes): (&Binding, u64)| buffers.place(binding.buffer, binding.offset, bytes);
-        let pointers = command.bindings().iter().zip(extents).map(place).collect::<Result<Vec<_>, _>>()?;
-        let bind = |launch| lent.bind(launch, pointers.clone(), Params(command.params));
-        commands.push(launches.into_iter().map(bind).collect::<Result<Vec<_>, _>>()?);
+        command.bindings().iter().zip(extents).map(place).collect()
+    };
+    table.commands.iter().map(of).collect()
+}
+
+/// How many rows variants are for: with products of a library's, at most half more than there are, from 128 on.
+fn row_counts(table: &DispatchTable) -> Vec<usize> {
+    let fixed = table.commands.iter().any(|command| matches!(command.kernel, Kernel::HalfMatmul { .. }));
+    let powers = (7..usize::BITS - 1).map(|power| 1_usize << power).filter(|_| fixed);
+    let counts = powers.flat_map(|rows| [rows, rows + rows / 2]).skip_while(|&rows| rows == 192);
+    counts.take_while(|&rows| rows < table.rows).chain([table.rows]).collect()
+}
+
+fn variant(
+    lent: &mut Lent<'_>,
+    table: &DispatchTable,
+    rows: usize,
+    pointers: &[Vec<Address>],
+) -> Result<Variant, DeviceError> {
+    let smaller = DispatchTable { rows, ..table.clone() };
+    let all = works_of(&smaller, lent.chip)?;
+    lent.kernels.require(all.iter().flatten().filter_map(Work::launch).map(|launch| &launch.function))?;
+    let mut commands = Vec::with_capacity(all.len());
+    for ((command, works), pointers) in table.commands.iter().zip(all).zip(pointers) {
+        let bind = |work| match work {
+            Work::Launch(launch) => {
+                lent.bind(launch, pointers.clone(), Params(command.params)).map(Step::Launch)
+            }
+            Work::Product(product) => {
+                let blas =
+                    lent.blas.as_deref_mut().ok_or_else(|| failed("a product of f16 without cuBLASLt"))?;
+                let bound = blas.bind(&product, pointers, lent.stream);
+                bound.map(Step::Product).map_err(|error| error.during(&command.kernel.name()))
+            }
+        };
+        commands.push(works.into_iter().map(bind).collect::<Result<Vec<_>, _>>()?);
     }
     let graph = lent
         .stream
         .capture(|stream| launch(stream, &commands, lent.linked))
         .map_err(|error| error.during(&format!("capturing the {} table", table.name)))?;
-    let (rows, logit_rows) = (table.rows * Row::BYTES, table.logit_rows * size_of::<u32>());
-    Ok(Prepared {
-        table: Arc::clone(table),
-        graph,
-        advances: table.commands.iter().any(advances),
-        rows: buffers.place(table.io.rows, 0, rows as u64)?,
-        logit_rows: buffers.place(table.io.logit_rows, 0, logit_rows as u64)?,
-        commands,
-        timing: None,
-    })
+    Ok(Variant { rows, commands, graph, timing: None })
 }
 
 /// What each command of a table is on a chip.
-fn launches_of(table: &DispatchTable, chip: &Chip) -> Result<Vec<Vec<Launch>>, DeviceError> {
+fn works_of(table: &DispatchTable, chip: &Chip) -> Result<Vec<Vec<Work>>, DeviceError> {
     let missing = |MissingKernel { kernel, why }| DeviceError::MissingKernel {
         device: NAME,
         kernel: format!("{kernel} ({why})"),
@@ -162,10 +224,14 @@ fn advances(command: &DispatchCommand) -> bool {
     }
 }
 
-/// All commands, each linked to the one before it.
-fn launch(stream: &Stream, commands: &[Vec<Bound>], linked: bool) -> Result<(), CudaError> {
-    let mut all = commands.iter().flatten().enumerate();
-    all.try_for_each(|(index, bound)| stream.launch(bound, linked && index > 0))
+/// All commands, each linked to the one before it if both are kernels of ours: what a library launches, and how many, is its own affair.
+fn launch(stream: &Stream, commands: &[Vec<Step>], linked: bool) -> Result<(), CudaError> {
+    let mut after_ours = false;
+    for step in commands.iter().flatten() {
+        step.run(stream, linked && after_ours)?;
+        after_ours = matches!(step, Step::Launch(_));
+    }
+    Ok(())
 }
 
 impl Prepared {
@@ -174,16 +240,31 @@ impl Prepared {
         self.table.rows * Row::BYTES + self.table.logit_rows * size_of::<u32>() + Pass::BYTES
     }
 
+    /// Which variant is for so many live rows.
+    fn index_for(&self, rows: usize) -> usize {
+        self.variants.partition_point(|variant| variant.rows < rows).min(self.variants.len() - 1)
+    }
+
+    pub(crate) fn variant(&self, rows: usize) -> &Variant {
+        &self.variants[self.index_for(rows)]
+    }
+
     /// Commands one by one, each ended before the next begins.
-    pub(crate) fn launch_range(&self, stream: &Stream, first: usize, count: usize) -> Result<(), CudaError> {
-        launch(stream, &self.commands[first..first + count], false)
+    pub(crate) fn launch_range(
+        &self,
+        stream: &Stream,
+        rows: usize,
+        first: usize,
+        count: usize,
+    ) -> Result<(), CudaError> {
+        launch(stream, &self.variant(rows).commands[first..first + count], false)
     }
 
     /// As [`Prepared::launch_range`] over all of them, each waited for, so that an error names the one that failed.
-    pub(crate) fn launch_checked(&self, stream: &Stream) -> Result<(), DeviceError> {
-        for (command, label) in self.commands.iter().zip(&self.table.labels) {
-            for bound in command {
-                let done = stream.launch(bound, false).and_then(|()| stream.synchronise());
+    pub(crate) fn launch_checked(&self, stream: &Stream, rows: usize) -> Result<(), DeviceError> {
+        for (command, label) in self.variant(rows).commands.iter().zip(&self.table.labels) {
+            for step in command {
+                let done = step.run(stream, false).and_then(|()| stream.synchronise());
                 done.map_err(|error| error.during(&format!("{label} of the {} table", self.table.name)))?;
             }
         }
@@ -195,13 +276,16 @@ impl Prepared {
         &mut self,
         context: &Rc<Context>,
         stream: &Stream,
+        rows: usize,
         ns: &mut [u64],
     ) -> Result<(), CudaError> {
-        let timing = match self.timing.take() {
+        let index = self.index_for(rows);
+        let variant = &mut self.variants[index];
+        let timing = match variant.timing.take() {
             Some(timing) => timing,
-            None => self.timing(context, stream)?,
+            None => variant.timing(context, stream)?,
         };
-        let timing = self.timing.insert(timing);
+        let timing = variant.timing.insert(timing);
         stream.launch_graph(&timing.graph)?;
         stream.synchronise()?;
         for (ns, pair) in ns.iter_mut().zip(timing.events.windows(2)) {
@@ -209,14 +293,16 @@ impl Prepared {
         }
         Ok(())
     }
+}
 
+impl Variant {
     fn timing(&self, context: &Rc<Context>, stream: &Stream) -> Result<Timing, CudaError> {
         let events =
             (0..=self.commands.len()).map(|_| Event::timed(context)).collect::<Result<Vec<_>, _>>()?;
         let graph = stream.capture(|stream| {
             for (command, event) in self.commands.iter().zip(&events) {
                 stream.record_in_graph(event)?;
-                command.iter().try_for_each(|bound| stream.launch(bound, false))?;
+                command.iter().try_for_each(|step| step.run(stream, false))?;
             }
             events.last().map_or(Ok(()), |event| stream.record_in_graph(event))
         })?;

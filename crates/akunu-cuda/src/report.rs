@@ -1,6 +1,7 @@
 //! What `akunu doctor` tells of CUDA.
 
 use crate::CudaError;
+use crate::blas::Library;
 use crate::cache::Cache;
 use crate::context::Card;
 use crate::driver::Driver;
@@ -23,8 +24,17 @@ fn gather(facts: &mut Vec<(&'static str, String)>) -> Result<(), CudaError> {
     }
     let nvrtc = Nvrtc::get(major)?;
     facts.push(("cuda nvrtc", format!("{}.{} ({})", nvrtc.version.0, nvrtc.version.1, nvrtc.file())));
+    facts.push(("cuda cublaslt", blas(major)));
     facts.push(("cuda kernels", told(&Cache::of_this_user())));
     Ok(())
+}
+
+/// Without it prompts go through kernels of our own.
+fn blas(driver_major: i32) -> String {
+    match Library::get(driver_major) {
+        Ok(library) => format!("{} ({})", library.version(), library.file()),
+        Err(error) => format!("not used: {error}"),
+    }
 }
 
 fn describe(card: &Card) -> String {

@@ -54,6 +54,11 @@ impl Stream {
         Ok(Stream { context: Rc::clone(context), handle })
     }
 
+    /// For libraries.
+    pub(crate) fn handle(&self) -> Handle {
+        self.handle
+    }
+
     pub(crate) fn synchronise(&self) -> Result<(), CudaError> {
         // SAFETY: the stream lives.
         unsafe { call!(self.context.driver, cuStreamSynchronize(self.handle)) }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use akunu_format::Region;
-use akunu_kernels::{Chip, Launch, Pass, SCRATCH_BYTES, launches, repack, weights};
+use akunu_kernels::{Chip, HalfProduct, Launch, Pass, SCRATCH_BYTES, Work, launches, repack, weights};
 use akunu_plan::device::{check_range, check_submission, part_of};
 use akunu_plan::{
     BufferId, Capabilities, Device, DeviceBuffer, DeviceError, DispatchCommand, DispatchTable, Outcome,
@@ -14,6 +14,7 @@ use bytemuck::Zeroable;
 
 use crate::library::{Library, Stacks, library};
 use crate::memory::Memory;
+use crate::product::multiply;
 
 const NAME: &str = "emulated";
 
@@ -32,7 +33,14 @@ struct Prepared {
     table: Arc<DispatchTable>,
     /// By `BufferId`.
     buffers: Vec<DeviceBuffer>,
-    commands: Vec<Vec<(Launch, Arc<Library>)>>,
+    commands: Vec<Vec<Part>>,
+}
+
+/// A part of a command, a launch with its function.
+#[derive(Clone, Debug)]
+enum Part {
+    Launch(Launch, Arc<Library>),
+    Product(HalfProduct),
 }
 
 #[derive(Debug)]
@@ -66,6 +74,7 @@ impl EmulatedDevice {
                 detail: "fibres on the host".into(),
                 q8_activations: true,
                 folds: true,
+                half_products: false,
                 unified_memory: false,
                 samples: true,
                 chain: 8,
@@ -107,6 +116,12 @@ impl EmulatedDevice {
 
     pub fn chip(&self) -> &Chip {
         &self.chip
+    }
+
+    /// Which multiplies f16 itself, with plain loops.
+    pub fn with_half_products(mut self) -> EmulatedDevice {
+        self.capabilities.half_products = true;
+        self
     }
 
     fn push(&mut self, memory: Memory) -> DeviceBuffer {
@@ -195,8 +210,18 @@ impl EmulatedDevice {
             let places: Option<Vec<*mut u8>> = places.collect();
             let places = places.ok_or_else(|| failed(format!("command {index} binds what is not there")))?;
             let launches = prepared.commands[index].clone();
-            for (launch, library) in &launches {
-                self.run(launch, library, &places, command.params)?;
+            let buffers =
+                command.bindings().iter().map(|b| (prepared.buffers[b.buffer.index()], b.offset as usize));
+            let bound: Vec<(DeviceBuffer, usize)> = buffers.collect();
+            for part in &launches {
+                match part {
+                    Part::Launch(launch, library) => self.run(launch, library, &places, command.params)?,
+                    Part::Product(product) => {
+                        let out = multiply(product, &bound, |b| &self.buffers[b.0 as usize].memory);
+                        let (buffer, offset) = bound[product.out];
+                        self.range(buffer, offset as u64, out.len())?.copy_from_slice(&out);
+                    }
+                }
             }
         }
         Ok(())
@@ -240,9 +265,12 @@ impl Device for EmulatedDevice {
         for command in &table.commands {
             let launches =
                 launches(command, table, &self.chip).map_err(|missing| failed(missing.to_string()))?;
-            let compiled = launches.into_iter().map(|launch| {
-                let library = library(&launch.function).map_err(failed)?;
-                Ok((launch, library))
+            let compiled = launches.into_iter().map(|work| match work {
+                Work::Launch(launch) => {
+                    let library = library(&launch.function).map_err(failed)?;
+                    Ok(Part::Launch(launch, library))
+                }
+                Work::Product(product) => Ok(Part::Product(product)),
             });
             commands.push(compiled.collect::<Result<Vec<_>, DeviceError>>()?);
             self.repack(command, buffers)?;

@@ -9,6 +9,7 @@
 mod device;
 mod library;
 mod memory;
+mod product;
 
 pub use device::EmulatedDevice;
 pub use library::{compiler, skipped};

@@ -42,6 +42,16 @@ fn kernels_along_rows_are_near_the_reference() {
     }
 }
 
+#[test]
+fn rows_weights_and_products_of_halves_are_near_the_reference() {
+    if skipped() {
+        return;
+    }
+    for spec in specs::halves() {
+        check(&spec.name, &spec.whole());
+    }
+}
+
 /// Half of the specs; the halves have other types, so that they compile other kernels.
 fn matrices(half: usize) {
     if skipped() {
@@ -108,8 +118,8 @@ fn products_of_one_row_are_near_the_reference_where_weights_stream() {
     let mut streamed = 0;
     for (case, spec) in cases.filter(|(case, _)| is_of_one_row(case)) {
         let device = || EmulatedDevice::new().unwrap().with_copies();
-        let launches = launches(&case.table.commands[0], &case.table, device().chip()).unwrap();
-        if launches[0].function.entry == "gemv_stream" {
+        let works = launches(&case.table.commands[0], &case.table, device().chip()).unwrap();
+        if works[0].launch().unwrap().function.entry == "gemv_stream" {
             check_on(device, &spec.name, &case);
             streamed += 1;
         }
@@ -170,9 +180,11 @@ fn attention_of_many_rows_is_near_the_reference_on_tensor_cores() {
     let seen = [(20, 0, 0, 0.0), (100, 90, 0, 5.0), (70, 210, 120, 0.0), (33, 500, 40, 0.0)];
     for (i, shape) in shapes.into_iter().enumerate() {
         for (rows, first, window, soft_cap) in seen {
-            let out = [NormOut::F32, NormOut::Q8, NormOut::Both][(i + rows) % 3];
-            let spec = specs::attend(shape, KvType::F16, Seen { rows, first, window, soft_cap }, out);
-            check_on(|| EmulatedDevice::new().unwrap().with_tensor_cores(), &spec.name, &spec.whole());
+            let own = [NormOut::F32, NormOut::Q8, NormOut::Both][(i + rows) % 3];
+            for out in [own, NormOut::F16] {
+                let spec = specs::attend(shape, KvType::F16, Seen { rows, first, window, soft_cap }, out);
+                check_on(|| EmulatedDevice::new().unwrap().with_tensor_cores(), &spec.name, &spec.whole());
+            }
         }
     }
 }

@@ -7,8 +7,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use akunu_format::open_model;
-use akunu_kernels::{Chip, Function, cuda_text, emulated_text, launches, repack, weights};
-use akunu_plan::params::{AttentionParams, EmbedParams, GluMatmulParams, MatmulParams, QkvParams};
+use akunu_kernels::{Chip, Function, Work, cuda_text, emulated_text, launches, repack, weights};
+use akunu_plan::params::{
+    AttentionParams, ElementParams, EmbedParams, GluMatmulParams, MatmulParams, NormParams, QkvParams,
+    UnpackParams,
+};
 use akunu_plan::reference::ReferenceDevice;
 use akunu_plan::table::{RowBounds, RowMeaning};
 use akunu_plan::{
@@ -44,7 +47,9 @@ fn write(folder: &Path, texts: &BTreeMap<String, String>) {
 fn add_table(texts: &mut Texts, table: &DispatchTable) {
     for command in &table.commands {
         match launches(command, table, &CHIP) {
-            Ok(launches) => launches.iter().for_each(|launch| add(texts, &launch.function)),
+            Ok(works) => {
+                works.iter().filter_map(Work::launch).for_each(|launch| add(texts, &launch.function))
+            }
             Err(missing) => println!("{missing}"),
         }
         for weight in weights(command) {
@@ -57,7 +62,11 @@ fn add_table(texts: &mut Texts, table: &DispatchTable) {
 fn add_model(texts: &mut Texts, turn: usize, path: &Path) {
     let model = open_model(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     let reference = ReferenceDevice::new();
-    let device = ReferenceDevice::like(&Capabilities { folds: true, ..reference.capabilities().clone() });
+    let device = ReferenceDevice::like(&Capabilities {
+        folds: true,
+        half_products: turn.is_multiple_of(3),
+        ..reference.capabilities().clone()
+    });
     let passes = [(KvType::F16, 512, true), (KvType::Q8_0, 8, true), (KvType::F32, 64, false)];
     let (kv, prefill_rows, fuse) = passes[turn % 3];
     let options =
@@ -92,6 +101,10 @@ fn add_type(texts: &mut Texts, weight: DType) {
         texts,
         &table(Kernel::Embed { weight }, EmbedParams { cols: 4096, vocab: 128_256, scale: 1.0 }, 1),
     );
+    if weight != DType::F32 {
+        let params = UnpackParams { inputs: 4096, outputs: 14336 };
+        add_table(texts, &table(Kernel::Unpack { weight }, params, 512));
+    }
     for rows in [1, 8, 512] {
         let form = MatmulForm::for_rows(rows);
         let (activation, out) = (Activation::Silu, if q8 { NormOut::Q8 } else { NormOut::F32 });
@@ -108,6 +121,21 @@ fn add_type(texts: &mut Texts, weight: DType) {
             let kernel = Kernel::GluMatmul { weight, form, q8, activation, out, scaled };
             add_table(texts, &table(kernel, GluMatmulParams { inputs: 4096, outputs: 14336 }, rows));
         }
+    }
+}
+
+/// Rows of f16 and products of them, in the same shapes.
+fn add_halves(texts: &mut Texts) {
+    let out = NormOut::F16;
+    let norm = Kernel::RmsNorm { out, rows: RowSet::All };
+    add_table(texts, &table(norm, NormParams { cols: 4096, epsilon: 1e-5 }, 512));
+    let glu = Kernel::Glu { activation: Activation::Silu, out };
+    add_table(texts, &table(glu, ElementParams { cols: 14336 }, 512));
+    add_table(texts, &table(Kernel::Halve, ElementParams { cols: 4096 }, 512));
+    for (bias, residual) in [(false, true), (true, false)] {
+        let params =
+            MatmulParams { inputs: 4096, outputs: 4096, out_stride: 4096, ..MatmulParams::default() };
+        add_table(texts, &table(Kernel::HalfMatmul { bias, residual }, params, 512));
     }
 }
 
@@ -141,6 +169,7 @@ fn main() {
         let affine = akunu_format::Affine::all()
             .filter(|a| a.group() == 64 && a.scales() == akunu_format::ScaleType::F16)
             .map(DType::Affine);
+        add_halves(&mut texts);
         [64, 128].into_iter().for_each(|head_dim| add_attention(&mut texts, head_dim));
         DType::ALL.into_iter().chain(affine).for_each(|dtype| add_type(&mut texts, dtype));
         test_models().iter().enumerate().for_each(|(i, path)| add_model(&mut texts, i, path));

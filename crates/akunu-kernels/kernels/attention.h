@@ -183,6 +183,10 @@ INLINE void store_head(Bindings in, u32 row, u32 first_head, u32 e, f32 value, u
     const u32 cols = HEADS * HEAD_DIM, col = first_head * HEAD_DIM + e;
     if (OUT_F32) ((DEVICE f32*)in.out)[(u64)row * cols + col] = value;
     if (OUT_Q8) store_q8(in.out_q8 + row * Q8_ROW_BYTES(cols), cols, col / 32, value, lane);
+    if (OUT_F16) {
+        ((DEVICE u16*)in.out_f16)[(u64)row * cols + col] = f32_to_f16(value);
+        if (col == 0) ((DEVICE f32*)in.out_scales)[row] = 1.0f;
+    }
 }
 
 // What each SIMD group's part of a head weighs beside the others': of a whole row, or of a stretch, whose largest score and sum of

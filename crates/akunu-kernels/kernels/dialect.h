@@ -161,6 +161,17 @@ INLINE u32 simd_max_u32(u32 v) {
 
 INLINE f32 bf16_to_f32(u32 v) { return as_f32(v << 16); }
 
+// Two f16 in a word, the first one low.
+INLINE u32 two_halves(f32 a, f32 b) {
+#if defined(__CUDACC__) && __CUDA_ARCH__ >= 800
+    u32 r;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(b), "f"(a));
+    return r;
+#else
+    return f32_to_f16(a) | (u32)f32_to_f16(b) << 16;
+#endif
+}
+
 // An array of threadgroup memory that begins `offset` bytes into a launch's own.
 #define TG_ARRAY(type, name, offset) THREADGROUP type* const name = (THREADGROUP type*)(at.shared + (offset))
 
@@ -198,7 +209,7 @@ struct Bindings {
     DEVICE u8 *embedding, *embedding_scales, *embedding_offsets, *weight, *weight_scales, *weight_offsets;
     DEVICE u8 *q_weight, *q_scales, *q_offsets, *k_weight, *k_scales, *k_offsets, *v_weight, *v_scales, *v_offsets;
     DEVICE u8 *gate_weight, *gate_scales, *gate_offsets, *up_weight, *up_scales, *up_offsets;
-    DEVICE u8 *x, *out, *out_q8, *bias, *q_bias, *k_bias, *v_bias, *residual, *gate, *up, *q_norm, *k_norm;
+    DEVICE u8 *x, *x_scales, *out, *out_q8, *out_f16, *out_scales, *bias, *q_bias, *k_bias, *v_bias, *residual, *gate, *up, *q_norm, *k_norm;
     DEVICE u8 *squares, *norm_weight, *normed, *normed_q8, *out_squares;
     DEVICE u8 *rows, *frequencies, *angles, *qkv, *q, *k_cache, *v_cache, *logits, *logit_rows, *tokens, *sampling;
     DEVICE u8 *file, *planes;

@@ -5,6 +5,7 @@ use akunu_plan::{DispatchCommand, DispatchTable};
 use crate::{Function, Source};
 
 mod cache;
+mod halves;
 mod matrix;
 mod rows;
 mod sample;
@@ -41,6 +42,39 @@ pub struct Launch {
     pub shared_bytes: u32,
 }
 
+/// `out = x · Wᵀ (+ residual)` over f16 rows of `inputs` and as many `rows` as the table's most, live or not; sums are f32. What a
+/// library of the device's does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HalfProduct {
+    /// Which of the command's bindings.
+    pub x: usize,
+    pub weight: usize,
+    pub out: usize,
+    pub residual: Option<usize>,
+    pub rows: u32,
+    pub inputs: u32,
+    pub outputs: u32,
+    /// Of `out` and `residual`, in f32.
+    pub out_stride: u32,
+}
+
+/// A part of a command.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Work {
+    Launch(Launch),
+    /// Only where the device asked for products of f16.
+    Product(HalfProduct),
+}
+
+impl Work {
+    pub fn launch(&self) -> Option<&Launch> {
+        match self {
+            Work::Launch(launch) => Some(launch),
+            Work::Product(_) => None,
+        }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{kernel} is not written for GPUs: {why}")]
 pub struct MissingKernel {
@@ -48,12 +82,12 @@ pub struct MissingKernel {
     pub why: String,
 }
 
-/// What a command is on a GPU: one launch, or a few in order.
+/// What a command is on a GPU: one launch, or a few parts in order.
 pub fn launches(
     command: &DispatchCommand,
     table: &DispatchTable,
     chip: &Chip,
-) -> Result<Vec<Launch>, MissingKernel> {
+) -> Result<Vec<Work>, MissingKernel> {
     let shape = Shape { command, rows: table.rows as u32, logit_rows: table.logit_rows as u32, chip };
     shape.launches()
 }
@@ -69,7 +103,7 @@ struct Shape<'a> {
 }
 
 impl Shape<'_> {
-    fn launches(&self) -> Result<Vec<Launch>, MissingKernel> {
+    fn launches(&self) -> Result<Vec<Work>, MissingKernel> {
         use akunu_plan::Kernel;
         let launch = match self.command.kernel {
             Kernel::Embed { weight } => self.embed(weight),
@@ -81,18 +115,28 @@ impl Shape<'_> {
                 self.glu_matmul((weight, form, q8), activation, out, scaled)?
             }
             Kernel::RopeAngles => self.rope_angles(),
+            Kernel::RmsNorm { out, rows } if out.f16() => self.rms_norm_halves(out, rows)?,
             Kernel::RmsNorm { out, rows } => self.rms_norm(out, rows)?,
             Kernel::NormAdd => self.norm_add()?,
+            Kernel::Glu { activation, out } if out.f16() => self.glu_halves(activation, out)?,
             Kernel::Glu { activation, out } => self.glu(activation, out),
             Kernel::Quantise => self.quantise(),
+            Kernel::Halve => self.halve()?,
+            Kernel::Unpack { weight } => self.unpack(weight)?,
+            Kernel::HalfMatmul { bias, residual } => return Ok(self.half_matmul(bias, residual)),
             Kernel::RopeKv { style, qk_norm, kv } => self.rope_kv(style, qk_norm, kv),
             Kernel::Attention { kv, out, rope } => self.attention(kv, out, rope)?,
             Kernel::Argmax => self.argmax(),
-            Kernel::Sample => return self.sample(),
+            Kernel::Sample => return Ok(self.sample()?.into_iter().map(Work::Launch).collect()),
             Kernel::KvShift { style, kv } => self.kv_shift(style, kv),
             Kernel::KvCopy { kv } => self.kv_copy(kv),
         };
-        Ok(vec![launch])
+        Ok(vec![Work::Launch(launch)])
+    }
+
+    /// Of kernels that do not see whole rows, and so cannot scale them.
+    fn not_f16(&self, out: akunu_plan::NormOut) -> Result<(), MissingKernel> {
+        if out.f16() { Err(self.missing("it does not round to f16".into())) } else { Ok(()) }
     }
 
     fn missing(&self, why: String) -> MissingKernel {

@@ -10,6 +10,6 @@ mod types;
 mod weights;
 
 pub use function::{Function, Source, cuda_text, emulated_text};
-pub use launch::{Chip, Launch, MissingKernel, SCRATCH_BYTES, launches};
+pub use launch::{Chip, HalfProduct, Launch, MissingKernel, SCRATCH_BYTES, Work, launches};
 pub use pass::Pass;
 pub use weights::{Weight, repack, weights};

@@ -1,6 +1,6 @@
 //! Which weights a command binds, and how they are laid out anew.
 
-use akunu_plan::params::{EmbedParams, GluMatmulParams, MatmulParams, QkvParams};
+use akunu_plan::params::{EmbedParams, GluMatmulParams, MatmulParams, QkvParams, UnpackParams};
 use akunu_plan::{Content, DType, DispatchCommand, Kernel};
 
 use crate::function::source;
@@ -45,6 +45,10 @@ pub fn weights(command: &DispatchCommand) -> Vec<Weight> {
         Kernel::GluMatmul { weight, .. } => {
             let p: GluMatmulParams = command.params();
             (weight, p.inputs, vec![p.outputs; 2])
+        }
+        Kernel::Unpack { weight } => {
+            let p: UnpackParams = command.params();
+            (weight, p.inputs, vec![p.outputs])
         }
         _ => return Vec::new(),
     };

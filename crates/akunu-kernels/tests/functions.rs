@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use akunu_kernels::{Chip, cuda_text, launches};
+use akunu_kernels::{Chip, Launch, cuda_text, launches};
 use akunu_plan::params::{AttentionParams, MatmulParams, NormParams};
 use akunu_plan::table::{RowBounds, RowMeaning};
 use akunu_plan::{
@@ -27,12 +27,18 @@ fn table(kernel: Kernel, params: impl bytemuck::NoUninit, rows: usize) -> Dispat
     }
 }
 
+/// Of a table's one command.
+fn launch(table: &DispatchTable) -> Launch {
+    let works = launches(&table.commands[0], table, &CHIP).unwrap();
+    works[0].launch().unwrap().clone()
+}
+
 #[test]
 fn a_function_is_the_same_for_every_layer_and_another_for_other_shapes() {
     let kernel = Kernel::RmsNorm { out: NormOut::Q8, rows: RowSet::All };
     let of = |cols, rows, epsilon| {
         let table = table(kernel, NormParams { cols, epsilon }, rows);
-        launches(&table.commands[0], &table, &CHIP).unwrap().remove(0)
+        launch(&table)
     };
     let norm = of(2048, 1, 1e-5);
     assert_eq!(norm.function, of(2048, 7, 1e-6).function);
@@ -45,7 +51,7 @@ fn a_function_is_the_same_for_every_layer_and_another_for_other_shapes() {
 fn a_text_has_its_symbol_its_constants_and_its_arguments() {
     let kernel = Kernel::RmsNorm { out: NormOut::Q8, rows: RowSet::All };
     let table = table(kernel, NormParams { cols: 96, epsilon: 1e-5 }, 1);
-    let launch = launches(&table.commands[0], &table, &CHIP).unwrap().remove(0);
+    let launch = launch(&table);
     let text = cuda_text(&launch.function);
     for part in ["rms_norm_q8_96(\n    u8* a0,", "#define COLS 96u", "in.weight = a1;", "in.out_q8 = a2;"] {
         assert!(text.contains(part), "{part} is not in:\n{text}");
@@ -76,7 +82,8 @@ fn a_product_that_begins_a_norm_has_a_block_of_outputs_a_group_and_is_for_few_ro
         launches(&table.commands[0], &table, &CHIP)
     };
     for rows in [1, 2, 9, 16] {
-        let launch = of(rows, Some(NormOut::Q8)).unwrap().remove(0);
+        let works = of(rows, Some(NormOut::Q8)).unwrap();
+        let launch = works[0].launch().unwrap();
         assert_eq!(launch.groups, [64, 1, 1], "{rows} rows");
         // A row of a block is finished by a SIMD group.
         assert!(launch.threads / 32 >= rows as u32);

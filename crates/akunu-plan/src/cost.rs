@@ -7,7 +7,9 @@
 use std::iter::Sum;
 use std::ops::Add;
 
-use crate::params::{AttentionParams, EmbedParams, GluMatmulParams, KvMoveParams, MatmulParams, QkvParams};
+use crate::params::{
+    AttentionParams, EmbedParams, GluMatmulParams, KvMoveParams, MatmulParams, QkvParams, UnpackParams,
+};
 use crate::{DType, DispatchCommand, DispatchTable, Kernel, KvType, Row, RowSet};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -18,6 +20,7 @@ pub struct Cost {
     pub kv_bytes: u64,
     /// On 8-bit integers.
     pub int8_ops: u64,
+    /// On floating-point numbers, f16 among them.
     pub f32_ops: u64,
 }
 
@@ -90,6 +93,16 @@ impl DispatchCommand {
                 let p: GluMatmulParams = self.params();
                 Cost::product(weight, p.inputs, 2 * u64::from(p.outputs), rows.len(), q8)
             }
+            Kernel::Unpack { weight } => {
+                let p: UnpackParams = self.params();
+                let weight_bytes = row_bytes(weight, p.inputs) * u64::from(p.outputs);
+                Cost { weight_bytes, ..Cost::default() }
+            }
+            Kernel::HalfMatmul { .. } => {
+                let p: MatmulParams = self.params();
+                let f32_ops = 2 * u64::from(p.inputs) * u64::from(p.outputs) * rows.len() as u64;
+                Cost { f32_ops, ..Cost::default() }
+            }
             Kernel::Attention { kv, .. } => attention(&self.params(), kv, rows),
             Kernel::KvShift { kv, .. } => moved(
                 &self.params(),
@@ -102,6 +115,7 @@ impl DispatchCommand {
             | Kernel::NormAdd
             | Kernel::Glu { .. }
             | Kernel::Quantise
+            | Kernel::Halve
             | Kernel::RopeKv { .. }
             | Kernel::Argmax
             | Kernel::Sample => Cost::default(),

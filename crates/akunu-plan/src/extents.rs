@@ -3,9 +3,11 @@
 
 use crate::params::{
     AnglesParams, ArgmaxParams, AttentionParams, ElementParams, EmbedParams, GluMatmulParams, KvMoveParams,
-    MatmulParams, NormParams, QkvParams, RopeKvParams, SampleParams,
+    MatmulParams, NormParams, QkvParams, RopeKvParams, SampleParams, UnpackParams,
 };
-use crate::{DType, DispatchCommand, DispatchTable, Kernel, KvType, NormOut, Rope, Row, RowSet, q8, sample};
+use crate::{
+    DType, DispatchCommand, DispatchTable, Kernel, KvType, NormOut, Rope, Row, RowSet, halves, q8, sample,
+};
 
 /// Bytes from each binding on, in the order of [`Kernel::bindings`]; or what is wrong with the parameters.
 pub fn extents(table: &DispatchTable, command: &DispatchCommand) -> Result<Vec<u64>, String> {
@@ -56,6 +58,15 @@ pub fn extents(table: &DispatchTable, command: &DispatchCommand) -> Result<Vec<u
             let p: ElementParams = command.params();
             e.f32s(table.rows, p.cols).outputs(NormOut::Q8, table.rows, p.cols.into())?;
         }
+        Kernel::Halve => {
+            let p: ElementParams = command.params();
+            e.f32s(table.rows, p.cols).outputs(NormOut::F16, table.rows, p.cols.into())?;
+        }
+        Kernel::Unpack { weight } => {
+            let p: UnpackParams = command.params();
+            e.weight(weight, p.inputs, p.outputs)?.f16s(p.outputs.into(), p.inputs)?;
+        }
+        Kernel::HalfMatmul { bias, residual } => e.half_matmul(&command.params(), bias, residual)?,
         Kernel::RopeKv { qk_norm, kv, .. } => e.rope_kv(command.params(), qk_norm, kv)?,
         Kernel::Attention { kv, out, rope } => e.attention(command.params(), kv, out, rope)?,
         Kernel::Argmax => e.argmax(command.params())?,
@@ -114,12 +125,23 @@ impl Extents<'_> {
         Ok(self.push(product(&[rows as u64, row])))
     }
 
+    fn f16s(&mut self, rows: u64, cols: impl Into<u64>) -> Result<&mut Self, String> {
+        let cols = cols.into();
+        if !cols.is_multiple_of(halves::WHOLE as u64) {
+            return Err(format!("f16 rows of {cols} elements are not whole pieces of 16 bytes"));
+        }
+        Ok(self.push(product(&[rows, cols, 2])))
+    }
+
     fn outputs(&mut self, out: NormOut, rows: usize, cols: u64) -> Result<&mut Self, String> {
         if out.f32() {
             self.f32s(rows, cols);
         }
         if out.q8() {
             self.q8(rows, cols)?;
+        }
+        if out.f16() {
+            self.f16s(rows as u64, cols)?.f32s(rows, 1_u64);
         }
         Ok(self)
     }
@@ -174,6 +196,24 @@ impl Extents<'_> {
         let elements =
             product(&[(rows as u64).saturating_sub(1), p.out_stride.into()]) + u64::from(p.outputs);
         self.input(q8, rows, p.inputs)?.weight(weight, p.inputs, p.outputs)?.f32s(1, elements);
+        if bias {
+            self.f32s(1, p.outputs);
+        }
+        if residual {
+            self.f32s(1, elements);
+        }
+        Ok(())
+    }
+
+    fn half_matmul(&mut self, p: &MatmulParams, bias: bool, residual: bool) -> Result<(), String> {
+        if p.out_stride < p.outputs || p.inputs == 0 || p.soft_cap != 0.0 {
+            return Err(format!("{} by {} in f16, {} apart", p.inputs, p.outputs, p.out_stride));
+        }
+        let rows = self.table.rows;
+        let elements =
+            product(&[(rows as u64).saturating_sub(1), p.out_stride.into()]) + u64::from(p.outputs);
+        self.f16s(rows as u64, p.inputs)?.f32s(rows, 1_u64).f16s(p.outputs.into(), p.inputs)?;
+        self.f32s(1, elements);
         if bias {
             self.f32s(1, p.outputs);
         }

@@ -5,7 +5,7 @@
 
 use crate::params::{
     AnglesParams, ArgmaxParams, AttentionParams, Describe, ElementParams, EmbedParams, GluMatmulParams,
-    KvMoveParams, MatmulParams, NormParams, QkvParams, RopeKvParams, SampleParams,
+    KvMoveParams, MatmulParams, NormParams, QkvParams, RopeKvParams, SampleParams, UnpackParams,
 };
 use crate::table::MAX_BINDINGS;
 use crate::{Activation, DType, RopeStyle};
@@ -81,15 +81,27 @@ pub enum NormOut {
     F32,
     Q8,
     Both,
+    /// [`crate::halves`], and the scales in a binding of their own.
+    F16,
+    F32AndF16,
 }
 
 impl NormOut {
     pub fn f32(self) -> bool {
-        self != NormOut::Q8
+        matches!(self, NormOut::F32 | NormOut::Both | NormOut::F32AndF16)
     }
 
     pub fn q8(self) -> bool {
-        self != NormOut::F32
+        matches!(self, NormOut::Q8 | NormOut::Both)
+    }
+
+    pub fn f16(self) -> bool {
+        matches!(self, NormOut::F16 | NormOut::F32AndF16)
+    }
+
+    /// How many bindings the outputs take.
+    pub fn bindings(self) -> usize {
+        usize::from(self.f32()) + usize::from(self.q8()) + 2 * usize::from(self.f16())
     }
 
     fn suffix(self) -> &'static str {
@@ -97,6 +109,8 @@ impl NormOut {
             NormOut::F32 => "",
             NormOut::Q8 => "_q8",
             NormOut::Both => "_f32_q8",
+            NormOut::F16 => "_f16",
+            NormOut::F32AndF16 => "_f32_f16",
         }
     }
 }
@@ -167,6 +181,12 @@ pub enum Kernel {
     Glu { activation: Activation, out: NormOut },
     /// Rounds rows to int8 blocks ([`crate::q8`]). [`ElementParams`].
     Quantise,
+    /// Rounds rows to f16 ([`crate::halves`]). [`ElementParams`].
+    Halve,
+    /// A matrix's weights, rounded to f16: what [`Kernel::HalfMatmul`] reads. [`UnpackParams`].
+    Unpack { weight: DType },
+    /// `scale · (x · Wᵀ) (+ bias) (+ residual)` of f16 rows and f16 weights; exact products, f32 sums. [`MatmulParams`], without a cap.
+    HalfMatmul { bias: bool, residual: bool },
     /// (QK norm,) rotates Q and K, writes K and V to the cache. [`RopeKvParams`].
     RopeKv { style: RopeStyle, qk_norm: bool, kv: KvType },
     /// Causal grouped-query attention over a slot's cache. With `rope` it does what [`Kernel::RopeKv`] does before, which
@@ -198,6 +218,7 @@ pub enum Content {
     F32,
     /// [`crate::q8`] rows of this many elements are told by the params.
     Q8,
+    F16,
     U32,
     Rows,
     Kv(KvType),
@@ -250,7 +271,7 @@ fn push_weight(slots: &mut Vec<Slot>, names: PlaneNames, dtype: DType) {
 impl Kernel {
     /// What each binding is, in order. A binding that a variant does not use is left out, and the next ones move up.
     pub fn bindings(self) -> Vec<Slot> {
-        use Content::{F32, Kv, Q8, Rows, U32};
+        use Content::{F16, F32, Kv, Q8, Rows, U32};
         let input = |q8: bool| read("x", if q8 { Q8 } else { F32 });
         let mut slots = Vec::with_capacity(MAX_BINDINGS);
         match self {
@@ -312,6 +333,23 @@ impl Kernel {
                 push_outputs(&mut slots, out);
             }
             Kernel::Quantise => slots.extend([read("x", F32), write("out_q8", Q8)]),
+            Kernel::Halve => {
+                slots.push(read("x", F32));
+                push_outputs(&mut slots, NormOut::F16);
+            }
+            Kernel::Unpack { weight } => {
+                push_weight(&mut slots, WEIGHT, weight);
+                slots.push(write("out_f16", F16));
+            }
+            Kernel::HalfMatmul { bias, residual } => {
+                slots.extend([read("x", F16), read("x_scales", F32), read("weight", F16), write("out", F32)]);
+                if bias {
+                    slots.push(read("bias", F32));
+                }
+                if residual {
+                    slots.push(read("residual", F32));
+                }
+            }
             Kernel::RopeKv { qk_norm, kv, .. } => {
                 slots.extend([read("qkv", F32), read("angles", F32), read("rows", Rows), write("q", F32)]);
                 slots.extend([update("k_cache", Kv(kv)), update("v_cache", Kv(kv))]);
@@ -384,6 +422,12 @@ impl Kernel {
             }
             Kernel::Glu { activation, out } => format!("{}_glu{}", activation_name(activation), out.suffix()),
             Kernel::Quantise => "quantise_q8".into(),
+            Kernel::Halve => "halve".into(),
+            Kernel::Unpack { weight } => format!("unpack_{}", lower(weight)),
+            Kernel::HalfMatmul { bias, residual } => {
+                let bias = if bias { "_bias" } else { "" };
+                format!("half_gemm{bias}{}", if residual { "_add" } else { "" })
+            }
             Kernel::RopeKv { style, qk_norm, kv } => {
                 format!("{}_kv_write_{}", Rope { style, qk_norm }.name(), kv.name())
             }
@@ -407,10 +451,11 @@ impl Kernel {
             Kernel::Embed { .. } => of::<EmbedParams>(params),
             Kernel::RopeAngles => of::<AnglesParams>(params),
             Kernel::RmsNorm { .. } | Kernel::NormAdd => of::<NormParams>(params),
-            Kernel::Matmul { .. } => of::<MatmulParams>(params),
+            Kernel::Matmul { .. } | Kernel::HalfMatmul { .. } => of::<MatmulParams>(params),
+            Kernel::Unpack { .. } => of::<UnpackParams>(params),
             Kernel::Qkv { .. } => of::<QkvParams>(params),
             Kernel::GluMatmul { .. } => of::<GluMatmulParams>(params),
-            Kernel::Glu { .. } | Kernel::Quantise => of::<ElementParams>(params),
+            Kernel::Glu { .. } | Kernel::Quantise | Kernel::Halve => of::<ElementParams>(params),
             Kernel::RopeKv { .. } => of::<RopeKvParams>(params),
             Kernel::Attention { .. } => of::<AttentionParams>(params),
             Kernel::Argmax => of::<ArgmaxParams>(params),
@@ -430,6 +475,9 @@ fn push_forms(slots: &mut Vec<Slot>, out: NormOut, [f32, q8]: [&'static str; 2])
     }
     if out.q8() {
         slots.push(write(q8, Content::Q8));
+    }
+    if out.f16() {
+        slots.extend([write("out_f16", Content::F16), write("out_scales", Content::F32)]);
     }
 }
 

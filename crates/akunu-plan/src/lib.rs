@@ -7,6 +7,7 @@ mod build;
 mod cost;
 pub mod device;
 mod extents;
+pub mod halves;
 pub mod kernel;
 pub mod load;
 pub mod mock;

@@ -2,7 +2,7 @@
 
 use akunu_format::WeightProvider;
 
-use crate::plan::ModelPlan;
+use crate::plan::{ModelPlan, Tables};
 use crate::{BufferKind, Device, DeviceBuffer, DeviceError, ReplayId};
 
 /// A plan that stands on a device.
@@ -12,9 +12,20 @@ pub struct Loaded {
     pub buffers: Vec<DeviceBuffer>,
     pub decode: ReplayId,
     pub prefill: ReplayId,
+    pub few: Option<ReplayId>,
     pub sampled: Option<LoadedSampled>,
     pub kv_shift: ReplayId,
     pub kv_copy: ReplayId,
+}
+
+impl Loaded {
+    /// As [`Tables::feeding`].
+    pub fn feeding(&self, tables: &Tables, rows: usize) -> ReplayId {
+        match (self.few, &tables.few) {
+            (Some(replay), Some(few)) if rows <= few.rows => replay,
+            _ => self.prefill,
+        }
+    }
 }
 
 /// [`crate::SampledTables`] on a device.
@@ -72,6 +83,7 @@ pub fn load(
         sampled,
         decode: device.prepare(&tables.decode, &buffers)?,
         prefill: device.prepare(&tables.prefill, &buffers)?,
+        few: tables.few.as_ref().map(|few| device.prepare(few, &buffers)).transpose()?,
         kv_shift: device.prepare(&tables.kv_shift, &buffers)?,
         kv_copy: device.prepare(&tables.kv_copy, &buffers)?,
         buffers,

@@ -50,6 +50,9 @@ params! {
     /// Elements of one row of an elementwise kernel.
     ElementParams { cols: u32 }
 
+    /// A matrix's columns and rows.
+    UnpackParams { inputs: u32, outputs: u32 }
+
     /// Cache rows are `[slot][kv head][position < capacity]`.
     RopeKvParams {
         heads: u32,

@@ -40,6 +40,8 @@ pub struct Tables {
     /// One row; chains.
     pub decode: Arc<DispatchTable>,
     pub prefill: Arc<DispatchTable>,
+    /// As `prefill`, into the same inputs and outputs, for fewer rows: where `prefill` unpacks its weights ([`crate::halves`]).
+    pub few: Option<Arc<DispatchTable>>,
     /// On devices that pick tokens themselves.
     pub sampled: Option<SampledTables>,
     /// One row of cache maintenance each; see `Kernel::KvShift` and `Kernel::KvCopy`.
@@ -63,7 +65,13 @@ pub struct SampledTables {
 impl Tables {
     pub fn all(&self) -> impl Iterator<Item = &Arc<DispatchTable>> {
         let sampled = self.sampled.iter().flat_map(|sampled| [&sampled.decode, &sampled.pick]);
-        [&self.decode, &self.prefill, &self.kv_shift, &self.kv_copy].into_iter().chain(sampled)
+        let all = [&self.decode, &self.prefill, &self.kv_shift, &self.kv_copy];
+        all.into_iter().chain(&self.few).chain(sampled)
+    }
+
+    /// What so many rows of a prompt, or of several sequences, go through.
+    pub fn feeding(&self, rows: usize) -> &Arc<DispatchTable> {
+        self.few.as_ref().filter(|few| rows <= few.rows).unwrap_or(&self.prefill)
     }
 }
 

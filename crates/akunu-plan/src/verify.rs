@@ -10,7 +10,8 @@ use crate::load::{Loaded, load};
 use crate::plan::ModelPlan;
 use crate::reference::{ReferenceDevice, kv_values};
 use crate::{
-    Device, DeviceError, DispatchCommand, DispatchTable, Kernel, ReplayId, Row, Submission, params, q8,
+    Device, DeviceError, DispatchCommand, DispatchTable, Kernel, ReplayId, Row, Submission, halves, params,
+    q8,
 };
 
 /// How far an f32 may be from the reference's, as a fraction of the largest value in its buffer.
@@ -65,7 +66,7 @@ impl Report {
     }
 }
 
-/// Feeds `tokens` as one prefill pass, then decodes one more, on both devices. The plan is the device's.
+/// Feeds `tokens` as one prefill pass (and the first of them by the table for few rows), then decodes one more, on both devices. The plan is the device's.
 pub fn verify(
     plan: &ModelPlan,
     weights: &dyn WeightProvider,
@@ -79,10 +80,13 @@ pub fn verify(
     let split = tokens.len().saturating_sub(1).min(plan.tables.prefill.rows);
     let row = |i: usize| Row::causal(tokens[i], i as u32, 0);
     let prompt: Vec<Row> = (0..split).map(row).collect();
-    let passes = [
+    let few = plan.tables.few.as_ref().zip(ours.few.zip(theirs.few));
+    let few = few.map(|(few, (ours, theirs))| (few, [ours, theirs], prompt[..split.min(few.rows)].to_vec()));
+    let all = [
         (&plan.tables.prefill, [ours.prefill, theirs.prefill], prompt),
         (&plan.tables.decode, [ours.decode, theirs.decode], vec![row(split)]),
     ];
+    let passes: Vec<_> = few.into_iter().chain(all).collect();
     let total = passes.iter().filter(|p| !p.2.is_empty()).map(|p| p.0.commands.len()).sum();
     let mut sides = Sides { reference: &mut reference, device, ours: &ours, theirs: &theirs };
     let mut report = Report::default();
@@ -157,16 +161,32 @@ fn written(
 ) -> std::ops::Range<usize> {
     let live = crate::reference::live_rows_of(command.kernel, rows, logit_rows);
     match slot.content {
-        Content::Q8 => offset..(offset + live * q8::row_bytes(q8_columns(command))).min(len),
+        Content::Q8 => offset..(offset + live * q8::row_bytes(columns(command))).min(len),
+        Content::F16 => match command.kernel {
+            Kernel::Unpack { .. } => offset..offset + unpacked_bytes(command),
+            _ => offset..offset + live * columns(command) * 2,
+        },
+        Content::F32 if matches!(command.kernel, Kernel::HalfMatmul { .. }) => {
+            // A product of a fixed number of rows leaves something in those that are not live.
+            let p: params::MatmulParams = command.params();
+            offset..(offset + live * p.out_stride as usize * 4).min(len)
+        }
         _ => offset..len,
     }
 }
 
-/// Elements of a row that a command writes in int8 blocks.
-fn q8_columns(command: &DispatchCommand) -> usize {
+fn unpacked_bytes(command: &DispatchCommand) -> usize {
+    let p: params::UnpackParams = command.params();
+    p.inputs as usize * p.outputs as usize * 2
+}
+
+/// Elements of a row that a command writes in int8 blocks or f16.
+fn columns(command: &DispatchCommand) -> usize {
     let columns = match command.kernel {
         Kernel::RmsNorm { .. } => command.params::<params::NormParams>().cols,
-        Kernel::Glu { .. } | Kernel::Quantise => command.params::<params::ElementParams>().cols,
+        Kernel::Glu { .. } | Kernel::Quantise | Kernel::Halve => {
+            command.params::<params::ElementParams>().cols
+        }
         Kernel::Matmul { .. } => command.params::<params::MatmulParams>().outputs,
         Kernel::GluMatmul { .. } => command.params::<params::GluMatmulParams>().outputs,
         Kernel::Attention { .. } => {
@@ -182,7 +202,7 @@ fn q8_columns(command: &DispatchCommand) -> usize {
 pub fn compare(command: &DispatchCommand, slot: Slot, expected: &[u8], found: &[u8]) -> (f64, f64) {
     match slot.content {
         Content::Q8 => {
-            let n = q8_columns(command);
+            let n = columns(command);
             let values = |bytes: &[u8]| -> Vec<f32> {
                 bytes.chunks_exact(q8::row_bytes(n)).flat_map(|row| q8::dequantise_row(row, n)).collect()
             };
@@ -196,6 +216,7 @@ pub fn compare(command: &DispatchCommand, slot: Slot, expected: &[u8], found: &[
             };
             (relative(&kv_values(kv, expected), &kv_values(kv, found)), tolerance)
         }
+        Content::F16 => (relative(&halves::load(expected), &halves::load(found)), F16_TOLERANCE),
         Content::U32 | Content::Sampling => (if expected == found { 0.0 } else { f64::INFINITY }, 0.0),
         _ => (relative(&floats(expected), &floats(found)), F32_TOLERANCE),
     }

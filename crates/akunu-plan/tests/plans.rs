@@ -23,8 +23,14 @@ fn a_plan_is_what_the_device_then_allocates() {
         for unified_memory in [true, false] {
             for kv in [KvType::F32, KvType::F16, KvType::Q8_0] {
                 let model = model(family(name), |_| DType::Q8_0);
-                let capabilities = Capabilities { unified_memory, workspace_bytes: 77, ..capabilities(true) };
-                let plan = plan(&model, &capabilities, &PlanOptions { kv, ..options() }).unwrap();
+                let capabilities = Capabilities {
+                    unified_memory,
+                    workspace_bytes: 77,
+                    half_products: kv == KvType::F16,
+                    ..capabilities(true)
+                };
+                let plan =
+                    plan(&model, &capabilities, &PlanOptions { kv, prefill_rows: 20, ..options() }).unwrap();
                 let mut device = MockDevice::new(capabilities);
                 load(&plan, &model, &mut device).unwrap();
                 assert_eq!(device.allocated_bytes(), plan.memory.allocated());

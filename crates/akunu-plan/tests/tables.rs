@@ -4,7 +4,10 @@
 
 mod common;
 
-use akunu_plan::{Access, ArchDescriptor, Capabilities, DType, ModelPlan, PlanOptions, extents, plan};
+use akunu_plan::{
+    Access, ArchDescriptor, Capabilities, DType, DispatchCommand, Kernel, ModelPlan, PlanOptions, extents,
+    plan,
+};
 use common::{affine, capabilities, config, family, model, options};
 
 const FAMILIES: [&str; 7] = ["llama", "qwen2", "qwen3", "gemma", "gemma2", "gemma3", "phi3"];
@@ -114,6 +117,66 @@ fn a_32_layer_llama_takes_at_most_8_commands_a_layer_and_5_folded() {
     }
 }
 
+/// A prompt of more than 16 rows, multiplied in f16.
+fn in_halves(family_name: &str, dtype: impl Fn(&str) -> DType) -> ModelPlan {
+    let capabilities = Capabilities { half_products: true, ..capabilities(true) };
+    let options = PlanOptions { prefill_rows: 20, ..options() };
+    plan(&model(family(family_name), dtype), &capabilities, &options).unwrap()
+}
+
+#[test]
+fn prompts_in_halves_unpack_before_they_multiply_and_leave_f32_weights_and_logits_alone() {
+    let dtype = |name: &str| match name {
+        n if n.ends_with("attn_v.weight") => DType::Q6K,
+        n if n.starts_with("blk.1") && n.ends_with("ffn_up.weight") => DType::F32,
+        n if n.starts_with("blk.1") && n.ends_with("attn_output.weight") => DType::BF16,
+        _ => DType::Q4K,
+    };
+    let plan = in_halves("llama", dtype);
+    insta::assert_snapshot!("llama_halves_prefill", plan.tables.prefill.render(&plan.buffers));
+    let biased = in_halves("qwen2", |_| DType::Q8_0);
+    insta::assert_snapshot!("qwen2_halves_prefill", biased.tables.prefill.render(&biased.buffers));
+    let in_f16 = |kernel: Kernel| matches!(kernel, Kernel::HalfMatmul { .. } | Kernel::Unpack { .. });
+    assert!(!plan.tables.decode.commands.iter().any(|c| in_f16(c.kernel)));
+}
+
+#[test]
+fn few_rows_have_a_table_that_unpacks_nothing_where_many_rows_unpack() {
+    let of = |half_products, prefill_rows| {
+        let capabilities = Capabilities { half_products, ..capabilities(true) };
+        let options = PlanOptions { prefill_rows, prefill_logit_rows: 100, ..options() };
+        plan(&model(family("llama"), |_| DType::Q4_0), &capabilities, &options).unwrap()
+    };
+    let tables = of(true, 128).tables;
+    let few = tables.few.clone().unwrap();
+    let unpacks = |c: &DispatchCommand| matches!(c.kernel, Kernel::HalfMatmul { .. } | Kernel::Unpack { .. });
+    assert!(tables.prefill.commands.iter().any(unpacks) && !few.commands.iter().any(unpacks));
+    assert_eq!((few.io, few.logit_rows), (tables.prefill.io, tables.prefill.logit_rows));
+    for (rows, name) in [(1, "few"), (few.rows, "few"), (few.rows + 1, "prefill"), (128, "prefill")] {
+        assert_eq!(tables.feeding(rows).name, name, "{rows} rows");
+    }
+    assert!(of(true, few.rows).tables.few.is_none());
+    assert!(of(false, 128).tables.few.is_none());
+}
+
+#[test]
+fn nothing_is_unpacked_over_weights_that_are_still_to_be_read() {
+    let plan = in_halves("gemma2", |_| DType::Q4_0);
+    let mut fresh = Vec::new();
+    for (command, label) in plan.tables.prefill.commands.iter().zip(&plan.tables.prefill.labels) {
+        match command.kernel {
+            Kernel::Unpack { .. } => fresh.push(command.bindings()[command.bindings().len() - 1].offset),
+            Kernel::HalfMatmul { .. } => {
+                assert!(!fresh.is_empty(), "{label}");
+                assert!(fresh[0] == 0 && fresh.windows(2).all(|w| w[0] < w[1]), "{label}");
+                fresh.clear();
+            }
+            _ => {}
+        }
+    }
+    assert!(fresh.is_empty());
+}
+
 #[test]
 fn no_command_reads_what_it_writes() {
     for name in FAMILIES {
@@ -122,7 +185,8 @@ fn no_command_reads_what_it_writes() {
                 let capabilities = Capabilities { folds, ..capabilities(true) };
                 let options = PlanOptions { fuse, ..options() };
                 let plan = plan(&model(family(name), |_| dtype), &capabilities, &options).unwrap();
-                for table in [&plan.tables.decode, &plan.tables.prefill] {
+                let halves = in_halves(name, |_| dtype);
+                for table in [&plan.tables.decode, &plan.tables.prefill, &halves.tables.prefill] {
                     for (command, label) in table.commands.iter().zip(&table.labels) {
                         let slots = command.kernel.bindings();
                         for (slot, binding) in slots.iter().zip(command.bindings()) {
@@ -142,9 +206,11 @@ fn every_binding_lies_within_its_buffer_and_read_only_ones_are_never_written() {
     for (name, dtype) in
         FAMILIES.map(|name| (name, DType::Q8_0)).into_iter().chain([("qwen2", affine(3, 128))])
     {
-        for folds in [false, true] {
+        let folding = |folds| {
             let folding = Capabilities { folds, ..capabilities(true) };
-            let plan = plan(&model(family(name), |_| dtype), &folding, &options()).unwrap();
+            plan(&model(family(name), |_| dtype), &folding, &options()).unwrap()
+        };
+        for plan in [folding(false), folding(true), in_halves(name, |_| dtype)] {
             let tables = &plan.tables;
             for table in [&tables.decode, &tables.prefill, &tables.kv_shift, &tables.kv_copy] {
                 for command in &table.commands {

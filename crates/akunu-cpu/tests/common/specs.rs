@@ -1,7 +1,9 @@
 //! Every kernel over types and odd shapes.
 
 use akunu_plan::params::*;
-use akunu_plan::{Activation, DType, Kernel, KvType, MatmulForm, NormOut, RopeStyle, Row, RowSet, q8};
+use akunu_plan::{
+    Activation, DType, Kernel, KvType, MatmulForm, NormOut, RopeStyle, Row, RowSet, halves, q8,
+};
 
 use super::*;
 
@@ -20,6 +22,9 @@ pub(super) fn outputs(out: NormOut, rows: usize, cols: usize) -> Vec<Vec<u8>> {
     }
     if out.q8() {
         data.push(poison(rows * q8::row_bytes(cols)));
+    }
+    if out.f16() {
+        data.extend([poison(rows * cols * 2), poison(rows * 4)]);
     }
     data
 }
@@ -266,6 +271,103 @@ pub fn along_rows() -> Vec<Spec> {
         let shape = Shape::tokens(rows[part].to_vec(), 1, 1_000_001, 1);
         Case::new(Kernel::RopeAngles, AnglesParams { pairs: 37, magnitude: 1.25 }, shape, data)
     }));
+    specs
+}
+
+/// f16 rows of ordinary values, with every kind of scale among them; and the scales.
+fn half_rows(seed: u64, rows: usize, cols: usize) -> [Vec<u8>; 2] {
+    let mut numbers = vec![0; rows * cols * 2];
+    for (row, to) in values(seed, rows * cols).chunks(cols).zip(numbers.chunks_mut(cols * 2)) {
+        halves::store(row, 1.0, to);
+    }
+    let scales: Vec<f32> = (0..rows).map(|row| [1.0, 1.0, 64.0, 0.001_953_125][row % 4]).collect();
+    [numbers, f32s(&scales)]
+}
+
+fn unpack(weight: DType, inputs: usize, outs: usize) -> Spec {
+    spec(format!("unpack {weight} {outs}x{inputs}"), 1, move |_| {
+        let mut data = weights(weight, 60, outs, inputs);
+        data.push(poison(outs * inputs * 2));
+        let params = UnpackParams { inputs: inputs as u32, outputs: outs as u32 };
+        Case::new(Kernel::Unpack { weight }, params, Shape::rows(1), data)
+    })
+}
+
+fn half_matmul(rows: usize, inputs: usize, outs: usize, bias: bool, residual: bool) -> Spec {
+    spec(format!("half_matmul {rows}x{inputs}x{outs} bias {bias} residual {residual}"), rows, move |part| {
+        let stride = outs + usize::from(outs == 20) * 3;
+        let params = MatmulParams {
+            inputs: inputs as u32,
+            outputs: outs as u32,
+            out_stride: stride as u32,
+            ..MatmulParams::default()
+        };
+        let [numbers, scales] = half_rows(61, rows, inputs);
+        let [weights, _] = half_rows(62, outs, inputs);
+        let mut data = vec![pick(&numbers, rows, &part), pick(&scales, rows, &part), weights];
+        data.push(poison(part.len() * stride * 4));
+        if bias {
+            data.push(f32s(&values(63, outs)));
+        }
+        if residual {
+            data.push(pick(&f32s(&values(64, rows * stride)), rows, &part));
+        }
+        Case::new(Kernel::HalfMatmul { bias, residual }, params, Shape::rows(part.len()), data)
+    })
+}
+
+/// Rows of f16, with scales and without; weights of f16; their products.
+pub fn halves() -> Vec<Spec> {
+    let mut specs = vec![];
+    for (shape, out) in [((4, 2, 40), NormOut::F16), ((3, 1, 80), NormOut::F32AndF16)] {
+        let seen = Seen { rows: 5, first: 20, window: 0, soft_cap: 0.0 };
+        specs.push(attend(shape, KvType::F16, seen, out));
+    }
+    for (rows, cols) in [(5, 32), (7, 96), (6, 1064), (4, 4200), (3, 14344)] {
+        // Rows that are small, large, ordinary, zero, and not finite.
+        let x = move |seed, by: f32| -> Vec<u8> {
+            let mut x = values(seed, rows * cols);
+            for (row, x) in x.chunks_mut(cols).enumerate() {
+                x.iter_mut().for_each(|x| *x *= [by, 1e-7, 1.0, 3e6, 0.0, 1e-40, 1.0][row % 7]);
+            }
+            if rows == 7 {
+                x[rows * cols - 3] = f32::NAN;
+            }
+            f32s(&x)
+        };
+        let params = ElementParams { cols: cols as u32 };
+        specs.push(spec(format!("halve {rows}x{cols}"), rows, move |part| {
+            let mut data = vec![pick(&x(65, 1.0), rows, &part)];
+            data.extend(outputs(NormOut::F16, part.len(), cols));
+            Case::new(Kernel::Halve, params, Shape::rows(part.len()), data)
+        }));
+        for out in [NormOut::F16, NormOut::F32AndF16] {
+            specs.push(spec(format!("glu {rows}x{cols} {out:?}"), rows, move |part| {
+                let kernel = Kernel::Glu { activation: ACTIVATIONS[rows % 3], out };
+                let mut data = vec![pick(&x(66, 2.0), rows, &part), pick(&x(67, 1.0), rows, &part)];
+                data.extend(outputs(out, part.len(), cols));
+                Case::new(kernel, params, Shape::rows(part.len()), data)
+            }));
+            specs.push(spec(format!("rms_norm {rows}x{cols} {out:?}"), rows, move |part| {
+                let kernel = Kernel::RmsNorm { out, rows: RowSet::All };
+                let weight: Vec<f32> = values(68, cols).iter().map(|w| w * [1.0, 1e5][rows % 2]).collect();
+                let mut data = vec![pick(&f32s(&values(69, rows * cols)), rows, &part), f32s(&weight)];
+                data.extend(outputs(out, part.len(), cols));
+                let params = NormParams { cols: cols as u32, epsilon: 1e-5 };
+                Case::new(kernel, params, Shape::rows(part.len()), data)
+            }));
+        }
+    }
+    for dtype in dtypes().into_iter().filter(|dtype| *dtype != DType::F32) {
+        for (inputs, outs) in shapes(dtype).into_iter().filter(|(inputs, _)| inputs.is_multiple_of(8)) {
+            specs.push(unpack(dtype, inputs, outs));
+        }
+    }
+    for (i, (rows, inputs, outs)) in [(17, 64, 33), (40, 96, 20), (19, 8, 5)].into_iter().enumerate() {
+        for turn in 0..4 {
+            specs.push(half_matmul(rows, inputs, outs, (turn + i) % 2 == 0, turn >= 2));
+        }
+    }
     specs
 }
 

@@ -2,8 +2,8 @@
 // for TILE_ROWS neighbouring rows; a SIMD group has 16 of them. SPAN positions are weighed while the next ones come. Lanes hold
 // their parts of queries and sums as multiply_halves has them.
 //
-// Queries and weights are split in two halves, q = f16(q) + f16(q − f16(q)), so that nothing is lost but f32's own roundings; keys and
-// values are f16 already.
+// Keys and values are f16 already. With SPLIT queries and weights are split in two halves, q = f16(q) + f16(q − f16(q)), so that nothing
+// is lost but f32's own roundings; without, they are rounded to f16, as what comes out is.
 //
 // Rows of a group are usually neighbours in one slot. Where they are not, each run of them is worked on by itself.
 
@@ -16,8 +16,15 @@
 #define LOWEST -1e30f
 #define LOG2_E 1.44269504f
 
+#if SPLIT
+#define EACH_HALF 2
+#else
+#define EACH_HALF 1
+#endif
+
+// The halves, and what is left of them.
 struct Query {
-    Quad high[STEPS], low[STEPS];
+    Quad part[EACH_HALF][STEPS];
 };
 
 // What a lane has of its two lines (g and g + 8 of the SIMD group's).
@@ -32,11 +39,9 @@ struct Output {
     Floats sums[HEAD_DIM / 8];
 };
 
-// Two numbers' halves in a word, and what is left of them in another.
-INLINE void split(f32 a, f32 b, THREAD_PTR u32* high, THREAD_PTR u32* low) {
-    const u16 first = f32_to_f16(a), second = f32_to_f16(b);
-    *high = first | (u32)second << 16;
-    *low = f32_to_f16(a - f16_to_f32(first)) | (u32)f32_to_f16(b - f16_to_f32(second)) << 16;
+// Two numbers' halves in a word, and what is left of them.
+INLINE u32 left_of(f32 a, f32 b, u32 high) {
+    return two_halves(a - f16_to_f32((u16)high), b - f16_to_f32((u16)(high >> 16)));
 }
 
 INLINE void copy_span(const DEVICE u8* k, const DEVICE u8* v, u32 base, u32 end, THREADGROUP u8* turn, Place at) {
@@ -62,7 +67,8 @@ INLINE Query load_query(Bindings in, const THREAD_PTR Line* lines, f32 scale, Pl
                 a = as_f32(two.x) * scale;
                 b = as_f32(two.y) * scale;
             }
-            split(a, b, &q.high[s].v[w], &q.low[s].v[w]);
+            q.part[0][s].v[w] = two_halves(a, b);
+            if (SPLIT) q.part[EACH_HALF - 1][s].v[w] = left_of(a, b, q.part[0][s].v[w]);
         }
     }
     return q;
@@ -78,10 +84,10 @@ INLINE Scores score(const THREAD_PTR Query* q, const THREADGROUP u8* keys, Place
         UNROLL for (u32 n = 0; n < SPAN / 8; n += 2) {
             const u32 position = n * 8 + LANE / 16 * 8 + LANE % 8;
             const Quad k = load_lines(keys + position * POSITION + (s * 2 + LANE / 8 % 2) * 16);
-            scores.v[n] = multiply_halves(q->high[s], k.v[0], k.v[1], scores.v[n]);
-            scores.v[n + 1] = multiply_halves(q->high[s], k.v[2], k.v[3], scores.v[n + 1]);
-            scores.v[n] = multiply_halves(q->low[s], k.v[0], k.v[1], scores.v[n]);
-            scores.v[n + 1] = multiply_halves(q->low[s], k.v[2], k.v[3], scores.v[n + 1]);
+            UNROLL for (u32 h = 0; h < EACH_HALF; h++) {
+                scores.v[n] = multiply_halves(q->part[h][s], k.v[0], k.v[1], scores.v[n]);
+                scores.v[n + 1] = multiply_halves(q->part[h][s], k.v[2], k.v[3], scores.v[n + 1]);
+            }
         }
     }
     return scores;
@@ -128,17 +134,19 @@ INLINE void weigh(THREAD_PTR Scores* scores, THREAD_PTR Line* lines, THREAD_PTR 
 
 INLINE void add_values(THREAD_PTR Output* out, const THREAD_PTR Scores* weights, const THREADGROUP u8* values, Place at) {
     UNROLL for (u32 p = 0; p < SPAN / 16; p++) {
-        Quad high, low;
+        Quad part[EACH_HALF];
         UNROLL for (u32 w = 0; w < 4; w++) {
-            const Floats two = weights->v[2 * p + w / 2];
-            split(two.v[w % 2 * 2], two.v[w % 2 * 2 + 1], &high.v[w], &low.v[w]);
+            const Floats four = weights->v[2 * p + w / 2];
+            const f32 a = four.v[w % 2 * 2], b = four.v[w % 2 * 2 + 1];
+            part[0].v[w] = two_halves(a, b);
+            if (SPLIT) part[EACH_HALF - 1].v[w] = left_of(a, b, part[0].v[w]);
         }
         UNROLL for (u32 d = 0; d < HEAD_DIM / 8; d += 2) {
             const Quad v = load_lines_aside(values + (p * 16 + LANE % 16) * POSITION + (d + LANE / 16) * 16);
-            out->sums[d] = multiply_halves(high, v.v[0], v.v[1], out->sums[d]);
-            out->sums[d + 1] = multiply_halves(high, v.v[2], v.v[3], out->sums[d + 1]);
-            out->sums[d] = multiply_halves(low, v.v[0], v.v[1], out->sums[d]);
-            out->sums[d + 1] = multiply_halves(low, v.v[2], v.v[3], out->sums[d + 1]);
+            UNROLL for (u32 h = 0; h < EACH_HALF; h++) {
+                out->sums[d] = multiply_halves(part[h], v.v[0], v.v[1], out->sums[d]);
+                out->sums[d + 1] = multiply_halves(part[h], v.v[2], v.v[3], out->sums[d + 1]);
+            }
         }
     }
 }
@@ -168,6 +176,10 @@ INLINE void store_lines(Bindings in, THREAD_PTR Line* lines, const THREAD_PTR Ou
             const u32 col = head * HEAD_DIM + d;
             if (OUT_F32) ((DEVICE f32*)in.out)[(u64)row * cols + col] = value;
             if (OUT_Q8) store_q8(in.out_q8 + row * Q8_ROW_BYTES(cols), cols, col / 32, value, LANE);
+            if (OUT_F16) {
+                ((DEVICE u16*)in.out_f16)[(u64)row * cols + col] = f32_to_f16(value);
+                if (col == 0) ((DEVICE f32*)in.out_scales)[row] = 1.0f;
+            }
         }
     }
 }

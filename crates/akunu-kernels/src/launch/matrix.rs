@@ -61,7 +61,7 @@ impl Product {
 }
 
 impl LaunchBuilder {
-    fn of_type(mut self, of: TypeSources) -> LaunchBuilder {
+    pub(super) fn of_type(mut self, of: TypeSources) -> LaunchBuilder {
         self.launch.function.variant.extend(of.variant);
         self.launch.function.constants.extend(of.constants);
         self
@@ -100,6 +100,7 @@ impl Shape<'_> {
         rows: RowSet,
     ) -> Result<Launch, MissingKernel> {
         let p: MatmulParams = self.command.params();
+        self.not_f16(norm.unwrap_or(NormOut::F32))?;
         let constants =
             vec![("OUT_STRIDE", p.out_stride), ("BIAS", u32::from(bias)), ("RESIDUAL", u32::from(residual))];
         let (kind, out, inputs, outputs) = (Kind::Alone, NormOut::F32, p.inputs, p.outputs);
@@ -141,6 +142,7 @@ impl Shape<'_> {
         scaled: bool,
     ) -> Result<Launch, MissingKernel> {
         let p: GluMatmulParams = self.command.params();
+        self.not_f16(out)?;
         let constants = vec![("OUT_STRIDE", p.outputs), ("ACTIVATION", activation_number(activation))];
         let (kind, rows, inputs, outputs, norm) = (Kind::Glu, RowSet::All, p.inputs, p.outputs, None);
         let splits = vec![outputs];

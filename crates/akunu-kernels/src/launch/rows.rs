@@ -29,7 +29,8 @@ pub(super) fn activation_number(activation: Activation) -> u32 {
 
 impl LaunchBuilder {
     pub(super) fn out(self, out: NormOut) -> LaunchBuilder {
-        self.constants([("OUT_F32", u32::from(out.f32())), ("OUT_Q8", u32::from(out.q8()))])
+        let [f32, q8, f16] = [out.f32(), out.q8(), out.f16()].map(u32::from);
+        self.constants([("OUT_F32", f32), ("OUT_Q8", q8), ("OUT_F16", f16)])
     }
 }
 

@@ -1,5 +1,6 @@
 //! The table builder. It reads a descriptor and the file's facts, and knows no architecture by name.
 
+mod halves;
 mod maintenance;
 mod pass;
 mod sampled;
@@ -12,9 +13,11 @@ use akunu_format::{ModelConfig, WeightProvider};
 
 pub(crate) use weights::vector_values;
 
+use crate::halves::FEW_ROWS;
 use crate::plan::{MemoryPlan, ModelPlan, PlanError, PlanOptions, Tables};
 use crate::{
-    ArchDescriptor, BufferId, BufferKind, BufferSpec, Capabilities, RowBounds, RowMeaning, TableIo, arch,
+    ArchDescriptor, BufferId, BufferKind, BufferSpec, Capabilities, Kernel, RowBounds, RowMeaning, TableIo,
+    arch,
 };
 
 /// The buffers of a plan as they come into being.
@@ -36,6 +39,7 @@ struct Context<'a> {
     options: &'a PlanOptions,
     q8_activations: bool,
     folds: bool,
+    half_products: bool,
     kv: KvLayout,
 }
 
@@ -80,18 +84,35 @@ pub(crate) fn plan(
     let mut buffers = Buffers::default();
     let weights = weights::resolve(provider, arch, options.context, &mut buffers)?;
     let kv = kv_layout(config, options, &mut buffers)?;
-    let folds = capabilities.folds && options.fuse;
-    let context = Context { config, arch, options, q8_activations: capabilities.q8_activations, folds, kv };
+    let context = Context {
+        config,
+        arch,
+        options,
+        q8_activations: capabilities.q8_activations,
+        folds: capabilities.folds && options.fuse,
+        half_products: capabilities.half_products,
+        kv,
+    };
 
-    let decode = pass::Spec { name: "decode", rows: 1, logit_rows: 1, steps: options.chain };
+    let decode = pass::Spec { name: "decode", rows: 1, logit_rows: 1, steps: options.chain, beside: None };
     let prefill = pass::Spec {
         name: "prefill",
         rows: options.prefill_rows,
         logit_rows: options.prefill_logit_rows,
         steps: 1,
+        beside: None,
     };
     let decode = pass::build(&context, &weights, &decode, &mut buffers)?;
     let prefill = pass::build(&context, &weights, &prefill, &mut buffers)?;
+    let unpacks = prefill.commands.iter().any(|command| matches!(command.kernel, Kernel::Unpack { .. }));
+    let few = match unpacks && prefill.rows > FEW_ROWS {
+        true => {
+            let (rows, logit_rows, beside) = (FEW_ROWS, prefill.logit_rows, Some(&prefill));
+            let few = pass::Spec { name: "few", rows, logit_rows, steps: 1, beside };
+            Some(Arc::new(pass::build(&context, &weights, &few, &mut buffers)?))
+        }
+        false => None,
+    };
     let sampled = match capabilities.samples {
         true => Some(sampled::build(&decode, &prefill, config.vocab_size, &mut buffers)?),
         false => None,
@@ -99,6 +120,7 @@ pub(crate) fn plan(
     let tables = Tables {
         decode: Arc::new(decode),
         prefill: Arc::new(prefill),
+        few,
         sampled,
         kv_shift: Arc::new(maintenance::kv_shift(&context, &weights, &mut buffers)?),
         kv_copy: Arc::new(maintenance::kv_copy(&context, &mut buffers)?),

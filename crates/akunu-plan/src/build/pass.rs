@@ -1,6 +1,6 @@
 //! The forward pass, for any number of rows.
 
-use super::scratch::{Activation, Scratch};
+use super::scratch::{Activation, Form, Scratch};
 use super::weights::{Layer, Matrix, ModelWeights};
 use super::{Buffers, Context, table_io};
 use crate::params::{
@@ -13,30 +13,40 @@ use crate::{
     RowMeaning, RowSet, TableIo,
 };
 
-pub(super) struct Spec {
+pub(super) struct Spec<'a> {
     pub name: &'static str,
     pub rows: usize,
     pub logit_rows: usize,
     pub steps: usize,
+    /// The table that unpacks weights, beside which this one does not. Inputs and outputs are the same.
+    pub beside: Option<&'a DispatchTable>,
 }
 
 pub(super) fn build(
     context: &Context<'_>,
     weights: &ModelWeights,
-    spec: &Spec,
+    spec: &Spec<'_>,
     buffers: &mut Buffers,
 ) -> Result<DispatchTable, PlanError> {
-    let logit_rows = spec.logit_rows.min(spec.rows);
-    let sizes = [spec.rows, logit_rows, spec.steps, context.config.vocab_size];
-    let io = table_io(buffers, spec.name, sizes)?;
-    let scratch = Scratch::new(context, weights, (spec.name, spec.rows, logit_rows), buffers)?;
+    let (io, logit_rows) = match spec.beside {
+        Some(table) => (table.io, table.logit_rows),
+        None => {
+            let logit_rows = spec.logit_rows.min(spec.rows);
+            let sizes = [spec.rows, logit_rows, spec.steps, context.config.vocab_size];
+            (table_io(buffers, spec.name, sizes)?, logit_rows)
+        }
+    };
+    let form = MatmulForm::for_rows(spec.rows);
+    let in_halves = spec.beside.is_none() && context.in_halves(form);
+    let scratch = Scratch::new(context, weights, (spec.name, spec.rows, logit_rows, in_halves), buffers)?;
     let mut pass = Pass {
         context,
         scratch,
         io,
         rows: spec.rows,
         logit_rows,
-        form: MatmulForm::for_rows(spec.rows),
+        form,
+        in_halves,
         commands: Vec::new(),
         labels: Vec::new(),
         scaled: false,
@@ -60,13 +70,14 @@ pub(super) fn build(
     })
 }
 
-struct Pass<'a> {
-    context: &'a Context<'a>,
-    scratch: Scratch,
+pub(super) struct Pass<'a> {
+    pub(super) context: &'a Context<'a>,
+    pub(super) scratch: Scratch,
     io: TableIo,
-    rows: usize,
+    pub(super) rows: usize,
     logit_rows: usize,
     form: MatmulForm,
+    in_halves: bool,
     commands: Vec<DispatchCommand>,
     labels: Vec<String>,
     /// The last product has begun the next norm: `normed` is not yet divided by rms, and its consumers are scaled.
@@ -74,7 +85,7 @@ struct Pass<'a> {
 }
 
 impl Pass<'_> {
-    fn push(&mut self, label: String, command: CommandBuilder) {
+    pub(super) fn push(&mut self, label: String, command: CommandBuilder) {
         self.commands.push(command.build());
         self.labels.push(label);
     }
@@ -114,10 +125,13 @@ impl Pass<'_> {
     fn attention_block(&mut self, index: usize, layer: &Layer) {
         let label = |part: &str| format!("layer.{index}.{part}");
         let [input, output] = self.scratch.hidden;
+        let parts = [&layer.q, &layer.k, &layer.v];
         if !self.scaled {
-            self.rms_norm(label("attn_norm"), input, layer.attn_norm, &[&layer.q, &layer.k, &layer.v]);
+            self.rms_norm(label("attn_norm"), input, layer.attn_norm, &parts);
         }
-        if self.context.fuses(&[&layer.q, &layer.k, &layer.v]) {
+        if layer.qkv_bias.is_none() && self.all_in_halves(&parts) {
+            self.qkv_in_halves(&label("qkv"), parts);
+        } else if !self.in_halves && self.context.fuses(&parts) {
             self.qkv_fused(label("qkv"), layer);
         } else {
             self.qkv_apart(index, layer);
@@ -143,7 +157,7 @@ impl Pass<'_> {
         if !self.scaled {
             self.rms_norm(label("ffn_norm"), input, layer.ffn_norm, &[&layer.gate, &layer.up]);
         }
-        if self.context.fuses(&[&layer.gate, &layer.up]) {
+        if !self.in_halves && self.context.fuses(&[&layer.gate, &layer.up]) {
             self.glu_fused(label("ffn_glu"), layer);
         } else {
             self.glu_apart(index, layer);
@@ -159,7 +173,7 @@ impl Pass<'_> {
     }
 
     fn rms_norm(&mut self, label: String, x: BufferId, weight: BufferId, consumers: &[&Matrix]) {
-        let out = self.context.out_form(consumers);
+        let out = self.context.out_form(consumers, self.in_halves);
         let command = CommandBuilder::new(Kernel::RmsNorm { out, rows: RowSet::All }).bind(x).bind(weight);
         let command = bind_outputs(command, out, self.scratch.normed)
             .params(self.norm_params())
@@ -171,7 +185,7 @@ impl Pass<'_> {
     /// A norm that the product before it may begin.
     fn begun(&self, weight: BufferId, consumers: &[&Matrix]) -> Option<Begun> {
         let squares = self.scratch.squares?;
-        Some(Begun { weight, out: self.context.out_form(consumers), squares })
+        Some(Begun { weight, out: self.context.out_form(consumers, self.in_halves), squares })
     }
 
     /// What a product of a row that is not yet divided binds.
@@ -182,11 +196,11 @@ impl Pass<'_> {
     fn qkv_fused(&mut self, label: String, layer: &Layer) {
         let config = self.context.config;
         let (q, k, v) = (&layer.q, &layer.k, &layer.v);
-        let q8 = self.context.wants_q8(q);
+        let input = self.form_of(q);
         let [q_size, kv_size] = self.qkv_sizes();
         let (form, bias, scaled) = (self.form, layer.qkv_bias.is_some(), self.scaled);
-        let kernel = Kernel::Qkv { weight: q.dtype, form, q8, bias, scaled };
-        let mut command = CommandBuilder::new(kernel).bind(input_of(self.scratch.normed, q8));
+        let kernel = Kernel::Qkv { weight: q.dtype, form, q8: input == Form::Q8, bias, scaled };
+        let mut command = CommandBuilder::new(kernel).bind(input_of(self.scratch.normed, input));
         for matrix in [q, k, v] {
             command = bind_matrix(command, matrix);
         }
@@ -265,8 +279,8 @@ impl Pass<'_> {
     /// Over what `rope_kv` left, or with all that it would have done.
     fn attention(&mut self, index: usize, layer: &Layer) {
         let (context, config) = (self.context, self.context.config);
-        let wanted = context.out_form(&[&layer.output]);
-        let own = if context.attention_writes_q8() { wanted } else { NormOut::F32 };
+        let wanted = context.out_form(&[&layer.output], self.in_halves);
+        let own = if context.attention_rounds_to(wanted) { wanted } else { NormOut::F32 };
         let kv = context.kv;
         let rope = if self.scratch.q.is_none() { Some(self.rope(layer)) } else { None };
         let command = CommandBuilder::new(Kernel::Attention { kv: context.options.kv, out: own, rope })
@@ -296,24 +310,27 @@ impl Pass<'_> {
         self.push(format!("layer.{index}.attention"), command);
         if own != wanted {
             let cols = config.head_count * config.head_dim;
-            let command = CommandBuilder::new(Kernel::Quantise)
-                .bind(input_of(self.scratch.attn, false))
-                .bind(input_of(self.scratch.attn, true))
+            let (kernel, out, name) = match wanted.f16() {
+                true => (Kernel::Halve, NormOut::F16, "attn_halve"),
+                false => (Kernel::Quantise, NormOut::Q8, "attn_quantise"),
+            };
+            let command = CommandBuilder::new(kernel).bind(input_of(self.scratch.attn, Form::F32));
+            let command = bind_outputs(command, out, self.scratch.attn)
                 .params(ElementParams { cols: cols as u32 })
                 .grid(cols, self.rows)
                 .patch(Patch::Rows);
-            self.push(format!("layer.{index}.attn_quantise"), command);
+            self.push(format!("layer.{index}.{name}"), command);
         }
     }
 
     fn glu_fused(&mut self, label: String, layer: &Layer) {
         let config = self.context.config;
         let (gate, up) = (&layer.gate, &layer.up);
-        let q8 = self.context.wants_q8(gate);
-        let out = self.context.out_form(&[&layer.down]);
+        let input = self.form_of(gate);
+        let (q8, out) = (input == Form::Q8, self.context.out_form(&[&layer.down], self.in_halves));
         let (weight, form, activation, scaled) = (gate.dtype, self.form, self.activation(), self.scaled);
         let kernel = Kernel::GluMatmul { weight, form, q8, activation, out, scaled };
-        let command = CommandBuilder::new(kernel).bind(input_of(self.scratch.normed, q8));
+        let command = CommandBuilder::new(kernel).bind(input_of(self.scratch.normed, input));
         let command = bind_matrix(bind_matrix(command, gate), up);
         let command = bind_outputs(command, out, self.scratch.act)
             .bind_if(self.squares())
@@ -336,7 +353,7 @@ impl Pass<'_> {
             let to = Target { squares: self.squares(), ..Target::plain(out, 0) };
             self.matmul(format!("layer.{index}.ffn_{name}"), self.scratch.normed, matrix, to, params);
         }
-        let out = self.context.out_form(&[&layer.down]);
+        let out = self.context.out_form(&[&layer.down], self.in_halves);
         let command = CommandBuilder::new(Kernel::Glu { activation: self.activation(), out })
             .bind(halves[0])
             .bind(halves[1]);
@@ -381,11 +398,14 @@ impl Pass<'_> {
     }
 
     fn matmul(&mut self, label: String, x: Activation, matrix: &Matrix, to: Target, params: MatmulParams) {
-        let q8 = self.context.wants_q8(matrix);
+        let input = self.form_of(matrix);
+        if let Form::F16 = input {
+            return self.matmul_in_halves(label, x, matrix, to, params);
+        }
         let kernel = Kernel::Matmul {
             weight: matrix.dtype,
             form: self.form,
-            q8,
+            q8: input == Form::Q8,
             bias: to.bias.is_some(),
             residual: to.residual.is_some(),
             rows: RowSet::All,
@@ -393,7 +413,7 @@ impl Pass<'_> {
             norm: to.norm.map(|norm| norm.out),
         };
         let (out, offset) = to.out;
-        let mut command = bind_matrix(CommandBuilder::new(kernel).bind(input_of(x, q8)), matrix)
+        let mut command = bind_matrix(CommandBuilder::new(kernel).bind(input_of(x, input)), matrix)
             .bind_at(out, offset)
             .bind_if(to.bias)
             .bind_if(to.residual)
@@ -409,7 +429,8 @@ impl Pass<'_> {
     fn logits(&mut self, weights: &ModelWeights, steps: usize) {
         let config = self.context.config;
         let output = &weights.output;
-        let (out, q8) = (self.context.out_form(&[output]), self.context.wants_q8(output));
+        // Few rows ask, and the output matrix is large: it is not unpacked.
+        let (out, input) = (self.context.out_form(&[output], false), self.context.form_of(output, false));
         let command = CommandBuilder::new(Kernel::RmsNorm { out, rows: RowSet::Logits })
             .bind(self.scratch.hidden[0])
             .bind(weights.output_norm);
@@ -423,7 +444,7 @@ impl Pass<'_> {
         let kernel = Kernel::Matmul {
             weight: output.dtype,
             form: MatmulForm::for_rows(self.logit_rows),
-            q8,
+            q8: input == Form::Q8,
             bias: false,
             residual: false,
             rows: RowSet::Logits,
@@ -431,7 +452,7 @@ impl Pass<'_> {
             norm: None,
         };
         let vocab = config.vocab_size as u32;
-        let command = CommandBuilder::new(kernel).bind(input_of(self.scratch.picked, q8));
+        let command = CommandBuilder::new(kernel).bind(input_of(self.scratch.picked, input));
         let command = bind_matrix(command, output)
             .bind(self.io.logits)
             .params(MatmulParams {
@@ -456,6 +477,10 @@ impl Pass<'_> {
         self.push("argmax".into(), command);
     }
 
+    pub(super) fn form_of(&self, matrix: &Matrix) -> Form {
+        self.context.form_of(matrix, self.in_halves)
+    }
+
     fn norm_params(&self) -> NormParams {
         let config = self.context.config;
         NormParams { cols: config.hidden_size as u32, epsilon: config.norm_epsilon }
@@ -466,7 +491,7 @@ impl Pass<'_> {
     }
 
     /// Outputs of Q, and of K or V.
-    fn qkv_sizes(&self) -> [usize; 2] {
+    pub(super) fn qkv_sizes(&self) -> [usize; 2] {
         let config = self.context.config;
         [config.head_count * config.head_dim, config.kv_head_count * config.head_dim]
     }
@@ -474,16 +499,16 @@ impl Pass<'_> {
 
 /// Where a matrix product's output goes, at which byte, and what is done to it on the way.
 #[derive(Clone, Copy)]
-struct Target {
-    out: (BufferId, u64),
-    bias: Option<BufferId>,
-    residual: Option<BufferId>,
+pub(super) struct Target {
+    pub out: (BufferId, u64),
+    pub bias: Option<BufferId>,
+    pub residual: Option<BufferId>,
     squares: Option<BufferId>,
     norm: Option<Begun>,
 }
 
 impl Target {
-    fn plain(out: BufferId, offset: u64) -> Target {
+    pub(super) fn plain(out: BufferId, offset: u64) -> Target {
         Target { out: (out, offset), bias: None, residual: None, squares: None, norm: None }
     }
 }
@@ -507,24 +532,37 @@ struct Projection<'a> {
 }
 
 /// Scratch allocates the forms that some layer's consumers want, so the one asked for is there.
-fn input_of(activation: Activation, q8: bool) -> BufferId {
-    let form = if q8 { activation.q8 } else { activation.f32 };
-    form.unwrap_or_else(|| {
-        panic!("scratch lacks the {} form of {activation:?}", if q8 { "q8" } else { "f32" })
-    })
+pub(super) fn input_of(activation: Activation, form: Form) -> BufferId {
+    let buffer = match form {
+        Form::F32 => activation.f32,
+        Form::Q8 => activation.q8,
+        Form::F16 => activation.f16.map(|[numbers, _]| numbers),
+    };
+    buffer.unwrap_or_else(|| panic!("scratch lacks the {form:?} form of {activation:?}"))
+}
+
+/// The scales of the f16 form.
+pub(super) fn scales_of(activation: Activation) -> BufferId {
+    match activation.f16 {
+        Some([_, scales]) => scales,
+        None => panic!("scratch lacks the scales of {activation:?}"),
+    }
 }
 
 /// All planes, in order.
-fn bind_matrix(command: CommandBuilder, matrix: &Matrix) -> CommandBuilder {
+pub(super) fn bind_matrix(command: CommandBuilder, matrix: &Matrix) -> CommandBuilder {
     matrix.scales_offsets.into_iter().flatten().fold(command.bind(matrix.buffer), CommandBuilder::bind)
 }
 
 fn bind_outputs(mut command: CommandBuilder, out: NormOut, to: Activation) -> CommandBuilder {
     if out.f32() {
-        command = command.bind(input_of(to, false));
+        command = command.bind(input_of(to, Form::F32));
     }
     if out.q8() {
-        command = command.bind(input_of(to, true));
+        command = command.bind(input_of(to, Form::Q8));
+    }
+    if out.f16() {
+        command = command.bind(input_of(to, Form::F16)).bind(scales_of(to));
     }
     command
 }

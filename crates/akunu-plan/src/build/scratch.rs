@@ -3,13 +3,23 @@
 use super::weights::{Matrix, ModelWeights};
 use super::{Buffers, Context, size};
 use crate::plan::PlanError;
-use crate::{BufferId, BufferKind, NormOut, q8};
+use crate::{BufferId, BufferKind, DType, KvType, MatmulForm, NormOut, halves, q8};
 
 /// An activation in the forms that its consumers read.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Activation {
     pub f32: Option<BufferId>,
     pub q8: Option<BufferId>,
+    /// Numbers and scales.
+    pub f16: Option<[BufferId; 2]>,
+}
+
+/// Which of them a product reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Form {
+    F32,
+    Q8,
+    F16,
 }
 
 #[derive(Debug)]
@@ -25,13 +35,14 @@ pub(super) struct Scratch {
     pub gate_up: Option<[BufferId; 2]>, // [rows][ffn], where gate and up are not fused
     pub act: Activation,       // [rows][ffn]
     pub picked: Activation,    // [logit rows][hidden]
+    pub unpacked: Option<BufferId>, // f16 of the weights of one product, where products are of f16
 }
 
 impl Scratch {
     pub(super) fn new(
         context: &Context<'_>,
         weights: &ModelWeights,
-        (name, rows, logit_rows): (&str, usize, usize),
+        (name, rows, logit_rows, in_halves): (&str, usize, usize, bool),
         buffers: &mut Buffers,
     ) -> Result<Scratch, PlanError> {
         let config = context.config;
@@ -46,19 +57,24 @@ impl Scratch {
             let bytes = size(&[rows, row_bytes])?;
             Ok::<_, PlanError>(buffers.add(format!("{name}.{field}"), bytes, BufferKind::Scratch))
         };
-        let mut activation =
-            |field: &str, rows, cols: usize, consumers: &mut dyn Iterator<Item = &Matrix>| {
-                let (f32, q8) = forms(context, consumers);
-                Ok::<_, PlanError>(Activation {
-                    f32: f32.then(|| add(field, rows, cols * 4)).transpose()?,
-                    q8: q8.then(|| add(&format!("{field}_q8"), rows, q8::row_bytes(cols))).transpose()?,
-                })
+        let mut activation = |field: &str, rows, cols: usize, out: NormOut| {
+            let mut scaled = || {
+                let numbers = add(&format!("{field}_f16"), rows, cols * 2)?;
+                Ok::<_, PlanError>([numbers, add(&format!("{field}_scales"), rows, 4)?])
             };
-        let normed = activation("normed", rows, hidden, &mut of_norm.into_iter())?;
-        let mut attn = activation("attn", rows, q_size, &mut of_attn.into_iter())?;
-        let act = activation("act", rows, ffn, &mut layers.iter().map(|l| &l.down))?;
-        let picked = activation("picked", logit_rows, hidden, &mut std::iter::once(&weights.output))?;
-        if attn.q8.is_some() && !context.attention_writes_q8() && attn.f32.is_none() {
+            let f16 = out.f16().then(&mut scaled).transpose()?;
+            Ok::<_, PlanError>(Activation {
+                f32: out.f32().then(|| add(field, rows, cols * 4)).transpose()?,
+                q8: out.q8().then(|| add(&format!("{field}_q8"), rows, q8::row_bytes(cols))).transpose()?,
+                f16,
+            })
+        };
+        let all = |consumers: &[&Matrix]| context.out_form(consumers, in_halves);
+        let normed = activation("normed", rows, hidden, all(&of_norm.collect::<Vec<_>>()))?;
+        let mut attn = activation("attn", rows, q_size, all(&of_attn))?;
+        let act = activation("act", rows, ffn, all(&layers.iter().map(|l| &l.down).collect::<Vec<_>>()))?;
+        let picked = activation("picked", logit_rows, hidden, context.out_form(&[&weights.output], false))?;
+        if !context.attention_rounds_to(all(&of_attn)) && attn.f32.is_none() {
             attn.f32 = Some(add("attn", rows, q_size * 4)?);
         }
         Ok(Scratch {
@@ -81,34 +97,45 @@ impl Scratch {
                 true => Some(add("projected", rows, hidden * 4)?),
                 false => None,
             },
-            gate_up: match layers.iter().all(|l| context.fuses(&[&l.gate, &l.up])) {
+            gate_up: match layers.iter().all(|l| !in_halves && context.fuses(&[&l.gate, &l.up])) {
                 true => None,
                 false => Some([add("gate", rows, ffn * 4)?, add("up", rows, ffn * 4)?]),
             },
             act,
             picked,
+            unpacked: match in_halves {
+                true => Some(add("unpacked", hidden, qkv_size.max(ffn) * 2)?),
+                false => None,
+            },
         })
     }
 }
 
-/// Whether any consumer reads f32, and whether any reads int8 blocks.
-fn forms(context: &Context<'_>, consumers: &mut dyn Iterator<Item = &Matrix>) -> (bool, bool) {
-    consumers.fold((false, false), |(f32, q8), m| {
-        let wants_q8 = context.wants_q8(m);
-        (f32 | !wants_q8, q8 | wants_q8)
-    })
-}
-
 impl Context<'_> {
-    pub(super) fn wants_q8(&self, matrix: &Matrix) -> bool {
-        self.q8_activations && matrix.dtype.is_quantised()
+    /// Whether products of as many rows are of f16.
+    pub(super) fn in_halves(&self, form: MatmulForm) -> bool {
+        let config = self.config;
+        let q_size = config.head_count * config.head_dim;
+        let whole =
+            [config.hidden_size, q_size, config.ffn_size].iter().all(|n| n.is_multiple_of(halves::WHOLE));
+        self.half_products && form == MatmulForm::Gemm && whole
+    }
+
+    pub(super) fn form_of(&self, matrix: &Matrix, in_halves: bool) -> Form {
+        if in_halves && matrix.dtype != DType::F32 {
+            return Form::F16;
+        }
+        if self.q8_activations && matrix.dtype.is_quantised() { Form::Q8 } else { Form::F32 }
     }
 
     /// The forms that one command has to write for these consumers.
-    pub(super) fn out_form(&self, consumers: &[&Matrix]) -> NormOut {
-        match forms(self, &mut consumers.iter().copied()) {
-            (true, true) => NormOut::Both,
-            (false, true) => NormOut::Q8,
+    pub(super) fn out_form(&self, consumers: &[&Matrix], in_halves: bool) -> NormOut {
+        let has = |form| consumers.iter().any(|m| self.form_of(m, in_halves) == form);
+        match (has(Form::F32), has(Form::Q8), has(Form::F16)) {
+            (true, true, _) => NormOut::Both,
+            (false, true, _) => NormOut::Q8,
+            (true, _, true) => NormOut::F32AndF16,
+            (false, _, true) => NormOut::F16,
             _ => NormOut::F32,
         }
     }
@@ -125,9 +152,11 @@ impl Context<'_> {
         self.folds && rows == 1 && !self.arch.post_norms && whole
     }
 
-    /// Attention is dealt out by KV head; it can round its own output where that gives whole blocks.
-    pub(super) fn attention_writes_q8(&self) -> bool {
+    /// Attention is dealt out by KV head, so it sees no whole row. It can round its own output to int8 where that gives whole blocks, and to
+    /// f16 where its values are f16 already, so that no row needs a scale.
+    pub(super) fn attention_rounds_to(&self, out: NormOut) -> bool {
         let group = self.config.head_count / self.config.kv_head_count;
-        (group * self.config.head_dim).is_multiple_of(q8::BLOCK)
+        let whole = (group * self.config.head_dim).is_multiple_of(q8::BLOCK);
+        (!out.q8() || whole) && (!out.f16() || self.options.kv == KvType::F16)
     }
 }

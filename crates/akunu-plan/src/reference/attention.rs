@@ -2,7 +2,7 @@
 
 use super::Bound;
 use super::math::{kv_load, kv_store, soft_cap};
-use super::ops::{normalise, write_outputs};
+use super::ops::{normalise, write_scaled};
 use crate::params::{AttentionParams, KvMoveParams, RopeKvParams};
 use crate::{KvType, NormOut, Rope, RopeStyle, Row};
 
@@ -185,7 +185,7 @@ pub(super) fn attention(mut bound: Bound<'_>, kv: KvType, out: NormOut, rope: Op
         }
         rows.push(output);
     }
-    write_outputs(&mut bound, out, 4, &rows);
+    write_scaled(&mut bound, out, 4, &rows, |_| 1.0);
 }
 
 /// Row: keep `position` positions, drop `token` after them, of `kv_len`.

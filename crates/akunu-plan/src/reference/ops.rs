@@ -8,9 +8,9 @@ use super::sample::sample;
 use super::{Bound, live_rows};
 use crate::params::{
     AnglesParams, ArgmaxParams, ElementParams, EmbedParams, GluMatmulParams, MatmulParams, NormParams,
-    QkvParams,
+    QkvParams, UnpackParams,
 };
-use crate::{Activation, Kernel, NormOut, Row, RowSet, q8};
+use crate::{Activation, Kernel, NormOut, Row, RowSet, halves, q8};
 
 pub(super) fn run(bound: Bound<'_>) {
     match bound.command.kernel {
@@ -26,7 +26,10 @@ pub(super) fn run(bound: Bound<'_>) {
             glu_matmul(bound, weight, q8, activation, out)
         }
         Kernel::Glu { activation, out } => glu(bound, activation, out),
-        Kernel::Quantise => quantise(bound),
+        Kernel::Quantise => round_rows(bound, NormOut::Q8),
+        Kernel::Halve => round_rows(bound, NormOut::F16),
+        Kernel::Unpack { weight } => unpack(bound, weight),
+        Kernel::HalfMatmul { bias, residual } => half_matmul(bound, bias, residual),
         Kernel::RopeKv { style, kv, .. } => rope_kv(bound, style, kv),
         Kernel::Attention { kv, out, rope } => attention(bound, kv, out, rope),
         Kernel::Argmax => argmax(bound),
@@ -38,6 +41,17 @@ pub(super) fn run(bound: Bound<'_>) {
 
 /// Writes rows in the forms asked for, bound from `first` on.
 pub(super) fn write_outputs(bound: &mut Bound<'_>, out: NormOut, first: usize, rows: &[Vec<f32>]) {
+    write_scaled(bound, out, first, rows, halves::scale_of);
+}
+
+/// `scale`: of a row in f16.
+pub(super) fn write_scaled(
+    bound: &mut Bound<'_>,
+    out: NormOut,
+    first: usize,
+    rows: &[Vec<f32>],
+    scale: impl Fn(&[f32]) -> f32,
+) {
     if out.f32() {
         bound.write_f32s(first, |_, to| {
             for (row, values) in rows.iter().enumerate() {
@@ -51,6 +65,18 @@ pub(super) fn write_outputs(bound: &mut Bound<'_>, out: NormOut, first: usize, r
                 let bytes = q8::row_bytes(values.len());
                 quantise_row(values, &mut to[row * bytes..][..bytes]);
             }
+        });
+    }
+    if out.f16() {
+        let first = first + usize::from(out.f32());
+        bound.write(first, |_, to| {
+            for (row, values) in rows.iter().enumerate() {
+                let bytes = values.len() * 2;
+                halves::store(values, scale(values), &mut to[row * bytes..][..bytes]);
+            }
+        });
+        bound.write_f32s(first + 1, |_, to| {
+            to.iter_mut().zip(rows).for_each(|(to, values)| *to = scale(values));
         });
     }
 }
@@ -150,7 +176,7 @@ pub(super) fn normalise(x: &[f32], weight: &[f32], epsilon: f32) -> Vec<f64> {
 fn rms_norm(mut bound: Bound<'_>, out: NormOut, set: RowSet) {
     let p: NormParams = bound.command.params();
     let cols = p.cols as usize;
-    let picks = 2 + usize::from(out.f32()) + usize::from(out.q8());
+    let picks = 2 + out.bindings();
     let source = |row: usize| match set {
         RowSet::All => row,
         RowSet::Logits => bound.u32s(picks)[row] as usize,
@@ -267,12 +293,48 @@ fn glu(mut bound: Bound<'_>, activation: Activation, out: NormOut) {
     write_outputs(&mut bound, out, 2, &rows);
 }
 
-fn quantise(mut bound: Bound<'_>) {
+fn round_rows(mut bound: Bound<'_>, out: NormOut) {
     let p: ElementParams = bound.command.params();
     let cols = p.cols as usize;
     let rows: Vec<Vec<f32>> =
         (0..bound.live.rows).map(|row| bound.f32s(0)[row * cols..][..cols].to_vec()).collect();
-    write_outputs(&mut bound, NormOut::Q8, 1, &rows);
+    write_outputs(&mut bound, out, 1, &rows);
+}
+
+fn unpack(mut bound: Bound<'_>, weight: DType) {
+    let p: UnpackParams = bound.command.params();
+    let cols = p.inputs as usize;
+    bound.write(weight.planes(), |bound, to| {
+        for (row, to) in to.chunks_exact_mut(cols * 2).take(p.outputs as usize).enumerate() {
+            halves::store(&weight_row(bound, 0, weight, row, cols), 1.0, to);
+        }
+    });
+}
+
+fn half_matmul(mut bound: Bound<'_>, bias: bool, residual: bool) {
+    let p: MatmulParams = bound.command.params();
+    let (inputs, outputs, stride) = (p.inputs as usize, p.outputs as usize, p.out_stride as usize);
+    let numbers = |bound: &Bound<'_>, binding: usize, row: usize| -> Vec<f64> {
+        let bytes = &bound.bytes(binding)[row * inputs * 2..][..inputs * 2];
+        halves::load(bytes).into_iter().map(f64::from).collect()
+    };
+    let weights: Vec<Vec<f64>> = (0..outputs).map(|o| numbers(&bound, 2, o)).collect();
+    let rows = bound.live.rows;
+    bound.write_f32s(3, |bound, out| {
+        for row in 0..rows {
+            let (x, scale) = (numbers(bound, 0, row), f64::from(bound.f32s(1)[row]));
+            for (o, w) in weights.iter().enumerate() {
+                let mut y = scale * x.iter().zip(w).map(|(x, w)| x * w).sum::<f64>();
+                if bias {
+                    y += f64::from(bound.f32s(4)[o]);
+                }
+                if residual {
+                    y += f64::from(bound.f32s(4 + usize::from(bias))[row * stride + o]);
+                }
+                out[row * stride + o] = y as f32;
+            }
+        }
+    });
 }
 
 fn argmax(mut bound: Bound<'_>) {

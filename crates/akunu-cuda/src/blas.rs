@@ -1,0 +1,418 @@
+//! cuBLASLt: products of f16 with f32 sums. Names and shapes are those of `cublasLt.h`, in CUDA 12 and 13 alike.
+//!
+//! Its matrices are columns one after the other, so our rows are its columns: weights are `inputs × outputs`, transposed, rows of
+//! activations `inputs × rows`, and what comes out is `outputs × rows`.
+
+use std::collections::HashMap;
+use std::ffi::{c_int, c_void};
+use std::rc::Rc;
+use std::sync::OnceLock;
+
+use akunu_kernels::HalfProduct;
+
+use crate::CudaError;
+use crate::context::Context;
+use crate::driver::{Address, Handle, functions};
+use crate::library::Search;
+use crate::memory::Memory;
+use crate::stream::{Event, Stream};
+
+functions! {
+    Functions, "install CUDA 12 or later",
+    property = "cublasLtGetProperty" (c_int, *mut c_int);
+    create = "cublasLtCreate" (*mut Handle);
+    destroy = "cublasLtDestroy" (Handle);
+    create_product = "cublasLtMatmulDescCreate" (*mut Handle, c_int, c_int);
+    destroy_product = "cublasLtMatmulDescDestroy" (Handle);
+    set_product = "cublasLtMatmulDescSetAttribute" (Handle, c_int, *const c_void, usize);
+    create_layout = "cublasLtMatrixLayoutCreate" (*mut Handle, c_int, u64, u64, i64);
+    destroy_layout = "cublasLtMatrixLayoutDestroy" (Handle);
+    create_preference = "cublasLtMatmulPreferenceCreate" (*mut Handle);
+    destroy_preference = "cublasLtMatmulPreferenceDestroy" (Handle);
+    set_preference = "cublasLtMatmulPreferenceSetAttribute" (Handle, c_int, *const c_void, usize);
+    heuristic = "cublasLtMatmulAlgoGetHeuristic" (
+        Handle, Handle, Handle, Handle, Handle, Handle, Handle, c_int, *mut Found, *mut c_int
+    );
+    matmul = "cublasLtMatmul" (
+        Handle, Handle, *const f32, Address, Handle, Address, Handle, *const f32, Address, Handle, Address, Handle,
+        *const [u64; 8], Address, usize, Handle
+    );
+}
+
+/// `cublasLtMatmulHeuristicResult_t`, which begins with a `cublasLtMatmulAlgo_t`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Found {
+    algorithm: [u64; 8],
+    workspace: usize,
+    state: c_int,
+    waves: f32,
+    reserved: [c_int; 4],
+}
+
+#[cfg(target_pointer_width = "64")]
+const _: () = assert!(size_of::<Found>() == 96);
+
+const COMPUTE_32F: c_int = 68;
+const TYPE_F32: c_int = 0;
+const TYPE_F16: c_int = 2;
+const PRODUCT_TRANSPOSE_A: c_int = 3;
+const TRANSPOSED: c_int = 1;
+const PREFERENCE_WORKSPACE: c_int = 1;
+/// Of A; those of B, C and D follow.
+const PREFERENCE_ALIGNMENT: c_int = 5;
+/// What it may count on at most.
+const MOST_ALIGNMENT: u32 = 256;
+
+/// Bytes that a product may use beside its matrices: what NVIDIA recommends for Hopper.
+pub(crate) const WORKSPACE_BYTES: u64 = 32 << 20;
+/// Ways of a product that are timed, where they are; and how often each.
+const CANDIDATES: usize = 16;
+const ROUNDS: usize = 5;
+
+fn check(call: &'static str, code: c_int) -> Result<(), CudaError> {
+    let (name, message) = match code {
+        0 => return Ok(()),
+        1 => ("NOT_INITIALIZED", "the library could not begin, or there is no driver for it"),
+        3 => ("ALLOC_FAILED", "memory is full"),
+        7 => ("INVALID_VALUE", "an argument that it does not take"),
+        8 => ("ARCH_MISMATCH", "the card does not have what this needs"),
+        11 => ("MAPPING_ERROR", "memory could not be reached"),
+        13 => ("EXECUTION_FAILED", "the product could not be launched"),
+        14 => ("INTERNAL_ERROR", "an error inside the library"),
+        15 => ("NOT_SUPPORTED", "no way to do this product"),
+        16 => ("LICENSE_ERROR", "a licence is missing"),
+        _ => ("unknown", "an error that is not in its documentation"),
+    };
+    Err(CudaError::Blas { call, code, name, message })
+}
+
+/// The library, as it was found.
+#[derive(Debug)]
+pub(crate) struct Library {
+    functions: Functions,
+    pub(crate) version: [i32; 3],
+}
+
+impl Library {
+    /// Loads it, once for the process. `driver_major` as of [`Search::blas`].
+    pub(crate) fn get(driver_major: i32) -> Result<&'static Library, CudaError> {
+        static LIBRARY: OnceLock<Result<Library, CudaError>> = OnceLock::new();
+        let open = || Library::open(&Search::of_this_machine(), driver_major);
+        LIBRARY.get_or_init(open).as_ref().map_err(Clone::clone)
+    }
+
+    fn open(search: &Search, driver_major: i32) -> Result<Library, CudaError> {
+        let (library, file) = search.blas(driver_major)?;
+        let functions = Functions::load(library, file)?;
+        let mut version = [0; 3];
+        for (part, value) in (0..).zip(&mut version) {
+            // SAFETY: it writes one number.
+            check("cublasLtGetProperty", unsafe { (functions.property)(part, value) })?;
+        }
+        Ok(Library { functions, version })
+    }
+
+    pub(crate) fn file(&self) -> &str {
+        &self.functions.file
+    }
+
+    /// 13.1.0
+    pub(crate) fn version(&self) -> String {
+        self.version.map(|part| part.to_string()).join(".")
+    }
+}
+
+/// Something that the library made, until it is destroyed.
+#[derive(Debug)]
+struct Owned {
+    handle: Handle,
+    destroy: unsafe extern "C" fn(Handle) -> c_int,
+}
+
+impl Owned {
+    fn new(
+        call: &'static str,
+        destroy: unsafe extern "C" fn(Handle) -> c_int,
+        create: impl FnOnce(*mut Handle) -> c_int,
+    ) -> Result<Owned, CudaError> {
+        let mut handle = std::ptr::null_mut();
+        check(call, create(&mut handle))?;
+        Ok(Owned { handle, destroy })
+    }
+}
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        // SAFETY: created once by the same library.
+        unsafe { (self.destroy)(self.handle) };
+    }
+}
+
+/// What a way to multiply is chosen for. Places are told by how they are aligned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Shape {
+    rows: u32,
+    inputs: u32,
+    outputs: u32,
+    out_stride: u32,
+    alignments: [u32; 4],
+}
+
+/// The matrices of a product, as the library knows them.
+#[derive(Debug)]
+struct Described {
+    product: Owned,
+    weight: Owned,
+    x: Owned,
+    out: Owned,
+}
+
+impl Described {
+    fn new(functions: &Functions, shape: &Shape) -> Result<Described, CudaError> {
+        let Shape { rows, inputs, outputs, out_stride, .. } = *shape;
+        let product = Owned::new("cublasLtMatmulDescCreate", functions.destroy_product, |to| {
+            // SAFETY: it writes a handle.
+            unsafe { (functions.create_product)(to, COMPUTE_32F, TYPE_F32) }
+        })?;
+        let transposed = std::ptr::from_ref(&TRANSPOSED).cast();
+        // SAFETY: the value has as many bytes.
+        let set = unsafe { (functions.set_product)(product.handle, PRODUCT_TRANSPOSE_A, transposed, 4) };
+        check("cublasLtMatmulDescSetAttribute", set)?;
+        let layout = |kind, down: u32, across: u32, stride: u32| {
+            Owned::new("cublasLtMatrixLayoutCreate", functions.destroy_layout, |to| {
+                // SAFETY: it writes a handle.
+                unsafe { (functions.create_layout)(to, kind, down.into(), across.into(), stride.into()) }
+            })
+        };
+        Ok(Described {
+            product,
+            weight: layout(TYPE_F16, inputs, outputs, inputs)?,
+            x: layout(TYPE_F16, inputs, rows, inputs)?,
+            out: layout(TYPE_F32, outputs, rows, out_stride)?,
+        })
+    }
+
+    /// Ways to do it, what the library thinks best first.
+    fn ways(&self, functions: &Functions, handle: Handle, shape: &Shape) -> Result<Vec<Found>, CudaError> {
+        let preference = Owned::new("cublasLtMatmulPreferenceCreate", functions.destroy_preference, |to| {
+            // SAFETY: it writes a handle.
+            unsafe { (functions.create_preference)(to) }
+        })?;
+        let set = |attribute: c_int, value: *const c_void, bytes: usize| {
+            // SAFETY: the value has as many bytes.
+            let set = unsafe { (functions.set_preference)(preference.handle, attribute, value, bytes) };
+            check("cublasLtMatmulPreferenceSetAttribute", set)
+        };
+        set(PREFERENCE_WORKSPACE, std::ptr::from_ref(&WORKSPACE_BYTES).cast(), 8)?;
+        for (attribute, alignment) in (PREFERENCE_ALIGNMENT..).zip(&shape.alignments) {
+            set(attribute, std::ptr::from_ref(alignment).cast(), 4)?;
+        }
+        let (mut found, mut count) = ([Found::default(); CANDIDATES], 0);
+        // SAFETY: it writes as many results as are asked for at most, and their number. All handles live.
+        let asked = unsafe {
+            (functions.heuristic)(
+                handle,
+                self.product.handle,
+                self.weight.handle,
+                self.x.handle,
+                self.out.handle,
+                self.out.handle,
+                preference.handle,
+                CANDIDATES as c_int,
+                found.as_mut_ptr(),
+                &mut count,
+            )
+        };
+        check("cublasLtMatmulAlgoGetHeuristic", asked)?;
+        let count = usize::try_from(count).unwrap_or(0).min(CANDIDATES);
+        let usable = |way: &&Found| way.state == 0 && way.workspace as u64 <= WORKSPACE_BYTES;
+        Ok(found[..count].iter().filter(usable).copied().collect())
+    }
+}
+
+/// A context of the library's, and the memory that products may use, one at a time.
+#[derive(Debug)]
+struct Shared {
+    library: &'static Library,
+    handle: Owned,
+    workspace: Memory,
+}
+
+/// A product of a shape, and the way that was chosen.
+#[derive(Debug)]
+struct Chosen {
+    described: Described,
+    way: Found,
+}
+
+/// A product with its places.
+#[derive(Debug)]
+pub(crate) struct BoundProduct {
+    shared: Rc<Shared>,
+    chosen: Rc<Chosen>,
+    x: Address,
+    weight: Address,
+    out: Address,
+    residual: Option<Address>,
+}
+
+impl BoundProduct {
+    pub(crate) fn launch(&self, stream: &Stream) -> Result<(), CudaError> {
+        self.launch_as(stream, &self.chosen.described, &self.chosen.way)
+    }
+
+    fn launch_as(&self, stream: &Stream, described: &Described, way: &Found) -> Result<(), CudaError> {
+        let functions = &self.shared.library.functions;
+        let (one, share) = (1.0f32, if self.residual.is_some() { 1.0f32 } else { 0.0 });
+        // SAFETY: all handles live; the places were checked against the table when it was prepared, for as many rows as the
+        // layouts have; the factors are read before the call returns.
+        let launched = unsafe {
+            (functions.matmul)(
+                self.shared.handle.handle,
+                described.product.handle,
+                &one,
+                self.weight,
+                described.weight.handle,
+                self.x,
+                described.x.handle,
+                &share,
+                self.residual.unwrap_or(self.out),
+                described.out.handle,
+                self.out,
+                described.out.handle,
+                &way.algorithm,
+                self.shared.workspace.address,
+                self.shared.workspace.bytes as usize,
+                stream.handle(),
+            )
+        };
+        check("cublasLtMatmul", launched)
+    }
+}
+
+/// Chooses a way for each shape once.
+#[derive(Debug)]
+pub(crate) struct Blas {
+    shared: Rc<Shared>,
+    chosen: HashMap<Shape, Rc<Chosen>>,
+    context: Rc<Context>,
+    /// Ways are timed, and the fastest is taken, which another start may find to be another.
+    timed: bool,
+}
+
+impl Blas {
+    pub(crate) fn new(
+        context: &Rc<Context>,
+        library: &'static Library,
+        timed: bool,
+    ) -> Result<Blas, CudaError> {
+        let functions = &library.functions;
+        // SAFETY: it writes a handle. The thread's context is the card's.
+        let create = |to| unsafe { (functions.create)(to) };
+        let handle = Owned::new("cublasLtCreate", functions.destroy, create)?;
+        let shared = Shared { library, handle, workspace: Memory::new(context, WORKSPACE_BYTES)? };
+        Ok(Blas { shared: Rc::new(shared), chosen: HashMap::new(), context: Rc::clone(context), timed })
+    }
+
+    /// A product of these bindings, tried once: what the library loads when it is first used must not fall into a capture.
+    pub(crate) fn bind(
+        &mut self,
+        product: &HalfProduct,
+        bindings: &[Address],
+        stream: &Stream,
+    ) -> Result<BoundProduct, CudaError> {
+        let place = |binding: usize| bindings.get(binding).copied().unwrap_or(0);
+        let (x, weight, out) = (place(product.x), place(product.weight), place(product.out));
+        let residual = product.residual.map(place);
+        let alignment = |address: Address| 1 << address.trailing_zeros().min(MOST_ALIGNMENT.ilog2());
+        let shape = Shape {
+            rows: product.rows,
+            inputs: product.inputs,
+            outputs: product.outputs,
+            out_stride: product.out_stride,
+            alignments: [weight, x, residual.unwrap_or(out), out].map(alignment),
+        };
+        if let Some(chosen) = self.chosen.get(&shape) {
+            let (shared, chosen) = (Rc::clone(&self.shared), Rc::clone(chosen));
+            return Ok(BoundProduct { shared, chosen, x, weight, out, residual });
+        }
+        let functions = &self.shared.library.functions;
+        let described = Described::new(functions, &shape)?;
+        let ways = described.ways(functions, self.shared.handle.handle, &shape)?;
+        let Some(&first) = ways.first() else {
+            let (rows, inputs, outputs) = (shape.rows, shape.inputs, shape.outputs);
+            return Err(CudaError::NoProduct { rows, inputs, outputs });
+        };
+        let chosen = Rc::new(Chosen { described, way: first });
+        let mut bound = BoundProduct { shared: Rc::clone(&self.shared), chosen, x, weight, out, residual };
+        bound.launch(stream)?;
+        stream.synchronise()?;
+        if self.timed {
+            let way = self.fastest(&bound, &ways, stream)?;
+            let described = Described::new(functions, &shape)?;
+            bound.chosen = Rc::new(Chosen { described, way });
+        }
+        self.chosen.insert(shape, Rc::clone(&bound.chosen));
+        Ok(bound)
+    }
+
+    fn fastest(&self, bound: &BoundProduct, ways: &[Found], stream: &Stream) -> Result<Found, CudaError> {
+        let events = [Event::timed(&self.context)?, Event::timed(&self.context)?];
+        let mut best = (u64::MAX, bound.chosen.way);
+        for way in ways {
+            // Once to load it; one that does not run is left out.
+            if bound.launch_as(stream, &bound.chosen.described, way).is_err() {
+                continue;
+            }
+            stream.record(&events[0])?;
+            for _ in 0..ROUNDS {
+                bound.launch_as(stream, &bound.chosen.described, way)?;
+            }
+            stream.record(&events[1])?;
+            events[1].synchronise()?;
+            let ns = events[1].since(&events[0])?;
+            if ns < best.0 {
+                best = (ns, *way);
+            }
+        }
+        Ok(best.1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Where it is installed, all that needs no card is tried.
+    fn installed() -> Option<Library> {
+        match Library::open(&Search::of_this_machine(), 13) {
+            Ok(library) => Some(library),
+            Err(error) => {
+                println!("skipped: {error}");
+                None
+            }
+        }
+    }
+
+    #[test]
+    fn products_are_described_in_values_that_the_library_takes() {
+        let Some(library) = installed() else { return };
+        assert!(library.version[0] >= 12, "{:?}", library.version);
+        let shape =
+            Shape { rows: 77, inputs: 576, outputs: 1536, out_stride: 1540, alignments: [256, 16, 4, 4] };
+        let described = Described::new(&library.functions, &shape).unwrap();
+        // Without a context of the library's there is no choice of ways, and that is an error of its own.
+        let none = described.ways(&library.functions, std::ptr::null_mut(), &shape);
+        assert!(
+            matches!(none, Err(CudaError::Blas { call: "cublasLtMatmulAlgoGetHeuristic", .. })),
+            "{none:?}"
+        );
+    }
+
+    #[test]
+    fn an_error_names_the_call_and_the_status() {
+        let error = check("cublasLtMatmul", 15).unwrap_err().to_string();
+        assert!(error.starts_with("cublasLtMatmul gave CUBLAS_STATUS_NOT_SUPPORTED (15)"), "{error}");
+    }
+}

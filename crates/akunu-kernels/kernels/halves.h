@@ -1,0 +1,91 @@
+// Rows of f16 and a scale each, as akunu_plan::halves says. A group has a row; thread t has elements 4t … 4t + 3, then those
+// 4 · THREADS further on, and so on: PER_THREAD times.
+
+#define EACH_FOUR(k, col) UNROLL for (u32 k = 0, col = at.thread * 4; k < PER_THREAD * 4; k += 4, col += THREADS * 4) if (col < COLS)
+#define EACH_OF_FOUR(i) UNROLL for (u32 i = 0; i < 4; i++)
+
+struct RowPart {
+    f32 v[PER_THREAD * 4];
+};
+
+INLINE RowPart load_part(const DEVICE u8* from, u64 row, Place at) {
+    RowPart x;
+    EACH_FOUR(k, col) {
+        const u32x4 four = read16(from + (row * COLS + col) * 4);
+        x.v[k] = as_f32(four.x);
+        x.v[k + 1] = as_f32(four.y);
+        x.v[k + 2] = as_f32(four.z);
+        x.v[k + 3] = as_f32(four.w);
+    }
+    return x;
+}
+
+// The bits of a row's largest magnitude, for all threads.
+INLINE u32 largest_of_row(const THREAD_PTR RowPart* x, Place at) {
+    u32 most = 0;
+    EACH_FOUR(k, col) EACH_OF_FOUR(i) {
+        const u32 bits = as_u32(x->v[k + i]) & 0x7fffffffu;
+        most = bits > most ? bits : most;
+    }
+    TG_ARRAY(u32, space, 128);
+    most = SIMD_MAX_U32(most);
+    if (LANE == 0) space[SIMD] = most;
+    BARRIER();
+    return SIMD_MAX_U32(LANE < SIMDS ? space[LANE] : 0);
+}
+
+INLINE void store_row(Bindings in, u32 row, const THREAD_PTR RowPart* x, Place at) {
+    const u32 most = largest_of_row(x, at), exponent = most >> 23;
+    const u32 kept = exponent < 1 ? 1 : exponent > 253 ? 253 : exponent;
+    const bool finite = exponent < 255, plain = most == 0 || (exponent >= 127 - 8 && exponent < 127 + 15);
+    const f32 inverse = plain ? 1.0f : as_f32((254 - kept) << 23);
+    if (at.thread == 0) ((DEVICE f32*)in.out_scales)[row] = !finite ? as_f32(0x7fc00000u) : plain ? 1.0f : as_f32(kept << 23);
+    EACH_FOUR(k, col) {
+        f32 number[4];
+        EACH_OF_FOUR(i) {
+            number[i] = finite ? x->v[k + i] * inverse : 0.0f;
+            if (OUT_F32) ((DEVICE f32*)in.out)[(u64)row * COLS + col + i] = x->v[k + i];
+        }
+        const u32x2 four = {two_halves(number[0], number[1]), two_halves(number[2], number[3])};
+        *(DEVICE u32x2*)(in.out_f16 + ((u64)row * COLS + col) * 2) = four;
+    }
+}
+
+// x / rms(x) · weight
+BODY(rms_norm_halves) {
+    const RowPart weight = load_part(in.weight, 0, at);
+    const bool live = at.group_y < live_rows(pass, false);
+    WAIT_FOR_INPUT();
+    LAUNCH_NEXT();
+    if (!live) return;
+    RowPart x = load_part(in.x, at.group_y, at);
+    f32 squares = 0;
+    EACH_FOUR(k, col) EACH_OF_FOUR(i) squares += x.v[k + i] * x.v[k + i];
+    TG_ARRAY(f32, space, 0);
+    const f32 scale = 1.0f / SQRT(group_sum(squares, space, at) / (f32)COLS + PARAM_F32(1));
+    EACH_FOUR(k, col) EACH_OF_FOUR(i) x.v[k + i] *= scale * weight.v[k + i];
+    store_row(in, at.group_y, &x, at);
+}
+
+#ifdef ACTIVATION
+// activation(gate) · up
+BODY(glu_halves) {
+    const bool live = at.group_y < live_rows(pass, false);
+    WAIT_FOR_INPUT();
+    LAUNCH_NEXT();
+    if (!live) return;
+    RowPart gate = load_part(in.gate, at.group_y, at);
+    const RowPart up = load_part(in.up, at.group_y, at);
+    EACH_FOUR(k, col) EACH_OF_FOUR(i) gate.v[k + i] = activate(gate.v[k + i]) * up.v[k + i];
+    store_row(in, at.group_y, &gate, at);
+}
+#endif
+
+BODY(halve) {
+    const bool live = at.group_y < live_rows(pass, false);
+    WAIT_FOR_INPUT();
+    LAUNCH_NEXT();
+    if (!live) return;
+    const RowPart x = load_part(in.x, at.group_y, at);
+    store_row(in, at.group_y, &x, at);
+}

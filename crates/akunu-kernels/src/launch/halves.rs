@@ -1,0 +1,103 @@
+//! Rows of f16, weights unpacked to f16, and their products.
+
+use akunu_plan::params::{ElementParams, MatmulParams, NormParams, UnpackParams};
+use akunu_plan::{Activation, DType, NormOut, RowSet};
+
+use crate::function::source;
+use crate::types::type_sources;
+use crate::{HalfProduct, Launch, MissingKernel, Source, Work};
+
+use super::rows::activation_number;
+use super::{LaunchBuilder, Shape};
+
+static ACTIVATION: Source = source!("activation.h");
+static HALVES: Source = source!("halves.h");
+static HALF_FINISH: Source = source!("half_finish.h");
+static UNPACK: Source = source!("unpack.h");
+
+/// Of a group that unpacks or finishes.
+const THREADS: u32 = 256;
+/// Fours of a row's elements that one thread has, where the row is not too long for that; and the most.
+const FOURS: u32 = 4;
+const MOST_FOURS: u32 = 8;
+
+impl Shape<'_> {
+    /// A group a row.
+    fn along_row(
+        &self,
+        entry: &'static str,
+        sources: Vec<&'static Source>,
+        cols: u32,
+        finish: impl Fn(LaunchBuilder) -> LaunchBuilder,
+    ) -> Result<Launch, MissingKernel> {
+        let fours = cols.div_ceil(4);
+        let threads = fours.div_ceil(FOURS).next_multiple_of(32).clamp(32, 1024);
+        let per_thread = fours.div_ceil(threads);
+        if per_thread > MOST_FOURS {
+            return Err(self.missing(format!("a row of {cols} is too long for one group")));
+        }
+        let builder = self
+            .launch(entry, sources, &format!("_{cols}"))
+            .variant([("PER_THREAD", per_thread)])
+            .constants([("COLS", cols)]);
+        Ok(finish(builder).shared(2 * 32 * 4).over([1, self.rows, 1], threads))
+    }
+
+    pub(super) fn rms_norm_halves(&self, out: NormOut, set: RowSet) -> Result<Launch, MissingKernel> {
+        if set == RowSet::Logits {
+            return Err(self.missing("rows that ask for logits are not rounded to f16".into()));
+        }
+        let cols = self.command.params::<NormParams>().cols;
+        self.along_row("rms_norm_halves", vec![&HALVES], cols, |builder| builder.out(out))
+    }
+
+    pub(super) fn glu_halves(&self, activation: Activation, out: NormOut) -> Result<Launch, MissingKernel> {
+        let cols = self.command.params::<ElementParams>().cols;
+        self.along_row("glu_halves", vec![&ACTIVATION, &HALVES], cols, |builder| {
+            builder.constants([("ACTIVATION", activation_number(activation))]).out(out)
+        })
+    }
+
+    pub(super) fn halve(&self) -> Result<Launch, MissingKernel> {
+        let cols = self.command.params::<ElementParams>().cols;
+        self.along_row("halve", vec![&HALVES], cols, |builder| builder.out(NormOut::F16))
+    }
+
+    pub(super) fn unpack(&self, weight: DType) -> Result<Launch, MissingKernel> {
+        let p: UnpackParams = self.command.params();
+        let of = type_sources(weight, p.inputs, true);
+        let blocks = u64::from(p.outputs) * u64::from(p.inputs / of.block);
+        if of.block < 8 || !p.inputs.is_multiple_of(of.block) || blocks > u64::from(u32::MAX - THREADS) {
+            return Err(self.missing(format!("{} rows of {} are not unpacked to f16", p.outputs, p.inputs)));
+        }
+        let sources = of.sources.iter().copied().chain([&UNPACK]).collect();
+        let shared = if of.block == 32 { THREADS * 5 * 16 } else { 0 };
+        Ok(self
+            .launch("unpack", sources, &format!("_{}x{}", p.inputs, p.outputs))
+            .of_type(of)
+            .constants([("INPUTS", p.inputs), ("OUTPUTS", p.outputs)])
+            .shared(shared)
+            .over([(blocks as u32).div_ceil(THREADS), 1, 1], THREADS))
+    }
+
+    /// The product, then what it leaves to do.
+    pub(super) fn half_matmul(&self, bias: bool, residual: bool) -> Vec<Work> {
+        let p: MatmulParams = self.command.params();
+        let product = HalfProduct {
+            x: 0,
+            weight: 2,
+            out: 3,
+            residual: residual.then_some(4 + usize::from(bias)),
+            rows: self.rows,
+            inputs: p.inputs,
+            outputs: p.outputs,
+            out_stride: p.out_stride,
+        };
+        let finish = self
+            .launch("half_finish", vec![&HALF_FINISH], &format!("_finish_{}_{}", p.outputs, p.out_stride))
+            .constants([("OUTPUTS", p.outputs), ("OUT_STRIDE", p.out_stride)])
+            .constants([("BIAS", u32::from(bias)), ("RESIDUAL", u32::from(residual))])
+            .over([1, self.rows.div_ceil(THREADS / 32), 1], THREADS);
+        vec![Work::Product(product), Work::Launch(finish)]
+    }
+}

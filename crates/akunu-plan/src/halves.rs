@@ -1,0 +1,93 @@
+//! Activations rounded to f16, for products of many rows on hardware that multiplies f16 fast.
+//!
+//! A row of `n` elements (a multiple of 8) is `[f16; n]`, and has a scale, a power of two that stands in a buffer of its own: an
+//! element is `scale · number`. With `amax` the row's largest magnitude (compared as bit patterns, so NaN wins), the scale is 1 where
+//! `2⁻⁸ ≤ amax < 2¹⁵`, which is nearly always, and where a row is zero; else it brings `amax` into `1 … 2`. So nothing overflows, and
+//! an element is off by at most 2⁻¹¹ of itself or 2⁻¹⁷ of the row's largest. A row with a NaN or an infinity has scale NaN and zeros, so that
+//! it reaches the logits, where it is reported.
+//!
+//! Attention over a cache of F16 gives scale 1 always: it weighs numbers that are f16 already, and gives none that is larger.
+//!
+//! Weights are rounded to f16 as they are: those of a model that works are far below 65504, and one beyond becomes an infinity, which
+//! reaches the logits too.
+
+use half::f16;
+
+/// Rows are multiples of as many elements: 16 bytes.
+pub const WHOLE: usize = 8;
+
+/// Exponents of magnitudes that need no scale, as f32 has them.
+const PLAIN: std::ops::Range<u32> = 127 - 8..127 + 15;
+
+/// Rows at which unpacking weights, which takes as long for one row as for many, is worth more than it costs: fewer go through a table
+/// without it.
+pub const FEW_ROWS: usize = 64;
+
+/// The scale of a row.
+pub fn scale_of(row: &[f32]) -> f32 {
+    let amax = row.iter().map(|v| v.to_bits() & 0x7fff_ffff).max().unwrap_or(0);
+    let exponent = amax >> 23;
+    match exponent {
+        255 => f32::NAN,
+        _ if amax == 0 || PLAIN.contains(&exponent) => 1.0,
+        // Its inverse has to be a number, and not a subnormal one.
+        _ => f32::from_bits(exponent.clamp(1, 253) << 23),
+    }
+}
+
+/// Rounds a row, divided by its scale. `to` has 2 bytes an element.
+pub fn store(row: &[f32], scale: f32, to: &mut [u8]) {
+    let inverse = 1.0 / scale;
+    for (v, to) in row.iter().zip(to.chunks_exact_mut(2)) {
+        let number = if scale.is_nan() { 0.0 } else { v * inverse };
+        to.copy_from_slice(&f16::from_f32(number).to_le_bytes());
+    }
+}
+
+/// The numbers of rows, without their scales.
+pub fn load(bytes: &[u8]) -> Vec<f32> {
+    bytes.chunks_exact(2).map(|b| f16::from_le_bytes([b[0], b[1]]).to_f32()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a row becomes, scaled back.
+    fn round(row: &[f32]) -> (f32, Vec<f32>) {
+        let (scale, mut bytes) = (scale_of(row), vec![1; row.len() * 2]);
+        store(row, scale, &mut bytes);
+        (scale, load(&bytes).into_iter().map(|v| v * scale).collect())
+    }
+
+    #[test]
+    fn ordinary_rows_are_f16_as_they_stand() {
+        for row in [[0.004, -1e-6], [1.0, 2.5], [32767.0, 0.1], [0.0, -0.0]] {
+            let (scale, found) = round(&row);
+            assert_eq!(scale, 1.0);
+            assert_eq!(found, row.map(|v| f16::from_f32(v).to_f32()));
+        }
+    }
+
+    #[test]
+    fn rows_too_large_or_too_small_are_scaled_by_a_power_of_two_and_keep_11_bits() {
+        for row in [[32768.0, 1.0], [3e38, -2e37], [1e-6, 3e-8], [1e-30, 4e-31], [3.3e38, 1e38]] {
+            let (scale, found) = round(&row);
+            assert!(scale != 1.0 && scale.to_bits() & 0x007f_ffff == 0);
+            for (v, found) in row.iter().zip(found) {
+                assert!((found / v - 1.0).abs() <= 0.5f32.powi(11), "{v} became {found}");
+            }
+        }
+        assert_eq!(round(&[1e-44, 0.0]).0, f32::MIN_POSITIVE);
+    }
+
+    #[test]
+    fn what_is_not_finite_poisons_the_scale() {
+        for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            assert!(scale_of(&[1.0, bad]).is_nan());
+            let mut bytes = [1; 4];
+            store(&[1.0, bad], f32::NAN, &mut bytes);
+            assert_eq!(bytes, [0; 4]);
+        }
+    }
+}
