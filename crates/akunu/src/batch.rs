@@ -74,7 +74,7 @@ impl Engine {
         self.asking.extend(0..count as u32);
         let submission =
             Submission { rows: &self.rows, logit_rows: &self.asking, steps: 1, stop: &[], cancel: None };
-        self.device.replay(self.loaded.prefill, submission)?;
+        self.device.replay(self.loaded.feeding(&self.plan.tables, count), submission)?;
         self.device.wait()?;
         self.last = Some(LastPass { decode: false, logit_rows: count });
         Ok(())

@@ -333,7 +333,8 @@ impl Engine {
         self.asking.clear();
         self.asking.extend(first_logits as u32..ids.len() as u32);
         let decode = ids.len() == 1;
-        let replay = if decode { self.loaded.decode } else { self.loaded.prefill };
+        let feeding = self.loaded.feeding(&self.plan.tables, ids.len());
+        let replay = if decode { self.loaded.decode } else { feeding };
         let submission =
             Submission { rows: &self.rows, logit_rows: &self.asking, steps: 1, stop: &[], cancel: None };
         self.device.replay(replay, submission)?;

@@ -42,7 +42,10 @@ impl Engine {
         }
         let (table, replay) = match rows {
             1 => (self.plan().tables.decode.clone(), self.loaded.decode),
-            _ => (self.plan().tables.prefill.clone(), self.loaded.prefill),
+            _ => {
+                let tables = &self.plan().tables;
+                (tables.feeding(rows).clone(), self.loaded.feeding(tables, rows))
+            }
         };
         if depth + rows > self.context() {
             return Err(Error::ContextFull { context: self.context() });

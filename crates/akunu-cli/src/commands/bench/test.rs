@@ -51,7 +51,7 @@ impl Test {
         let row = |slot: usize, i: usize| Row::causal(0, (self.depth + i) as u32, slot as u32);
         match self.kind {
             Kind::Generate => {
-                let table = if self.batch == 1 { decode } else { prefill };
+                let table = if self.batch == 1 { decode } else { plan.tables.feeding(self.batch) };
                 let rows = |i: usize| (0..self.batch).map(|slot| row(slot, i)).collect::<Vec<Row>>();
                 (0..self.tokens).map(|i| table.cost(&rows(i), self.batch)).sum()
             }
@@ -59,7 +59,10 @@ impl Test {
                 let rows: Vec<Row> = (0..self.tokens).map(|i| row(0, i)).collect();
                 let passes = rows.len().div_ceil(prefill.rows);
                 let parts = rows.chunks(prefill.rows).zip(1..);
-                parts.map(|(part, pass)| prefill.cost(part, usize::from(pass == passes))).sum()
+                let cost = |(part, pass): (&[Row], usize)| {
+                    plan.tables.feeding(part.len()).cost(part, usize::from(pass == passes))
+                };
+                parts.map(cost).sum()
             }
         }
     }
