@@ -64,7 +64,7 @@ pub(crate) struct Prepared {
     pub(crate) logit_rows: Address,
 }
 
-/// A table for so many rows or fewer: products of a library's are of a fixed number.
+/// A table for so many rows or fewer.
 #[derive(Debug)]
 pub(crate) struct Variant {
     rows: usize,
@@ -168,12 +168,16 @@ fn pointers(table: &DispatchTable, buffers: Buffers<'_>) -> Result<Vec<Vec<Addre
     table.commands.iter().map(of).collect()
 }
 
-/// How many rows variants are for: with products of a library's, at most half more than there are, from 128 on.
+/// How many rows variants are for. Products of a library's are of a fixed number, so there is one for at most half more rows than there are,
+/// from 128 on; kernels of ours go by the live rows themselves, but have smaller tiles for fewer.
 fn row_counts(table: &DispatchTable) -> Vec<usize> {
     let fixed = table.commands.iter().any(|command| matches!(command.kernel, Kernel::HalfMatmul { .. }));
-    let powers = (7..usize::BITS - 1).map(|power| 1_usize << power).filter(|_| fixed);
-    let counts = powers.flat_map(|rows| [rows, rows + rows / 2]).skip_while(|&rows| rows == 192);
-    counts.take_while(|&rows| rows < table.rows).chain([table.rows]).collect()
+    let counts: Vec<usize> = match fixed {
+        true => (7..usize::BITS - 1).flat_map(|power| [1 << power, 3 << (power - 1)]).collect(),
+        false => vec![16, 32, 64],
+    };
+    let smaller = counts.into_iter().filter(|&rows| rows < table.rows && rows != 192);
+    smaller.chain([table.rows]).collect()
 }
 
 fn variant(
