@@ -96,7 +96,7 @@ impl CpuDevice {
                 detail: format!("{}, {threads} thread{}", isa.name(), if threads == 1 { "" } else { "s" }),
                 q8_activations: true,
                 folds: false,
-                half_products: false,
+                half_products: None,
                 unified_memory: true,
                 // A step is long beside what the host takes to pick.
                 samples: false,

@@ -27,6 +27,9 @@ use crate::{CudaError, NAME};
 /// Steps between two looks at whether to stop, and half of those that the card may be behind.
 const BATCH: usize = 8;
 
+/// Rows from which on unpacking weights is worth it: more than these multiply in halves, by the speed of both ways at 64 rows and 65.
+const FEW_ROWS: usize = 64;
+
 /// How tables are run. For looking for faults: the plain way is the fast one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CudaOptions {
@@ -155,7 +158,7 @@ impl CudaDevice {
             detail,
             q8_activations: true,
             folds: true,
-            half_products: blas.is_some(),
+            half_products: blas.is_some().then_some(FEW_ROWS),
             unified_memory: false,
             samples: true,
             chain: 64,

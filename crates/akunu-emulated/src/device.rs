@@ -74,7 +74,7 @@ impl EmulatedDevice {
                 detail: "fibres on the host".into(),
                 q8_activations: true,
                 folds: true,
-                half_products: false,
+                half_products: None,
                 unified_memory: false,
                 samples: true,
                 chain: 8,
@@ -119,8 +119,8 @@ impl EmulatedDevice {
     }
 
     /// Which multiplies f16 itself, with plain loops.
-    pub fn with_half_products(mut self) -> EmulatedDevice {
-        self.capabilities.half_products = true;
+    pub fn with_half_products(mut self, few: usize) -> EmulatedDevice {
+        self.capabilities.half_products = Some(few);
         self
     }
 

@@ -155,7 +155,7 @@ fn few_rows_and_many_are_near_the_reference_where_many_are_unpacked() {
     }
     let model = open_model(&root().join("crates/akunu/embedded/akunu-tales.gguf")).unwrap();
     let ids: Vec<u32> = (0..71).map(|t| (t * 7 + 3) % model.config().vocab_size as u32).collect();
-    let mut device = EmulatedDevice::new().unwrap().with_tensor_cores().with_half_products();
+    let mut device = EmulatedDevice::new().unwrap().with_tensor_cores().with_half_products(64);
     let plan = plan(&*model, device.capabilities(), &options(KvType::F16, 72, 70)).unwrap();
     let report = verify(&plan, &*model, &mut device, &ids, &mut |_, _| {}).unwrap();
     assert!(report.first_bad().is_none(), "{:?}", report.first_bad());
@@ -170,7 +170,7 @@ fn models_that_multiply_in_halves_stay_near_the_reference_and_float64_goldens() 
     if skipped() {
         return;
     }
-    let emulated = || EmulatedDevice::new().unwrap().with_half_products();
+    let emulated = || EmulatedDevice::new().unwrap().with_half_products(16);
     for folder in testdata("models") {
         let golden = Golden::of(&folder);
         let by = |device: &dyn Fn() -> Box<dyn Device>| golden.found(&folder, KvType::F32, 20, device);
@@ -203,7 +203,7 @@ fn every_command_of_quantised_models_is_near_the_reference() {
                 device = device.with_tensor_cores();
             }
             if rows == 24 {
-                device = device.with_half_products();
+                device = device.with_half_products(16);
             }
             let options = PlanOptions { fuse, prefill_logit_rows: 1, ..options(kv, 64, rows) };
             let plan = plan(&*model, device.capabilities(), &options).unwrap();

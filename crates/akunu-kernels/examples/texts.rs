@@ -64,7 +64,7 @@ fn add_model(texts: &mut Texts, turn: usize, path: &Path) {
     let reference = ReferenceDevice::new();
     let device = ReferenceDevice::like(&Capabilities {
         folds: true,
-        half_products: turn.is_multiple_of(3),
+        half_products: turn.is_multiple_of(3).then_some(64),
         ..reference.capabilities().clone()
     });
     let passes = [(KvType::F16, 512, true), (KvType::Q8_0, 8, true), (KvType::F32, 64, false)];

@@ -28,8 +28,9 @@ pub struct Capabilities {
     /// Norms are folded into the products around them, and the rotation into attention, where they can be: fewer commands, each
     /// with more to do. For devices where a command costs more than that.
     pub folds: bool,
-    /// Tables of many rows multiply in half precision ([`crate::halves`]), whatever the weights but f32.
-    pub half_products: bool,
+    /// Tables of more rows than this multiply in half precision ([`crate::halves`]), whatever the weights but f32. Unpacking them takes as long for
+    /// one row as for many, so fewer go another way.
+    pub half_products: Option<usize>,
     /// Weights are used where the file's mapping put them.
     pub unified_memory: bool,
     /// Whether it picks tokens by [`crate::sample`] itself, so that sampled decoding chains too.

@@ -19,10 +19,6 @@ pub const WHOLE: usize = 8;
 /// Exponents of magnitudes that need no scale, as f32 has them.
 const PLAIN: std::ops::Range<u32> = 127 - 8..127 + 15;
 
-/// Rows at which unpacking weights, which takes as long for one row as for many, is worth more than it costs: fewer go through a table
-/// without it.
-pub const FEW_ROWS: usize = 64;
-
 /// The scale of a row.
 pub fn scale_of(row: &[f32]) -> f32 {
     let amax = row.iter().map(|v| v.to_bits() & 0x7fff_ffff).max().unwrap_or(0);

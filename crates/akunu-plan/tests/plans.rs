@@ -26,7 +26,7 @@ fn a_plan_is_what_the_device_then_allocates() {
                 let capabilities = Capabilities {
                     unified_memory,
                     workspace_bytes: 77,
-                    half_products: kv == KvType::F16,
+                    half_products: (kv == KvType::F16).then_some(16),
                     ..capabilities(true)
                 };
                 let plan =

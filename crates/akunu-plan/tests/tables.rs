@@ -119,7 +119,7 @@ fn a_32_layer_llama_takes_at_most_8_commands_a_layer_and_5_folded() {
 
 /// A prompt of more than 16 rows, multiplied in f16.
 fn in_halves(family_name: &str, dtype: impl Fn(&str) -> DType) -> ModelPlan {
-    let capabilities = Capabilities { half_products: true, ..capabilities(true) };
+    let capabilities = Capabilities { half_products: Some(16), ..capabilities(true) };
     let options = PlanOptions { prefill_rows: 20, ..options() };
     plan(&model(family(family_name), dtype), &capabilities, &options).unwrap()
 }
@@ -147,7 +147,7 @@ fn few_rows_have_a_table_that_unpacks_nothing_where_many_rows_unpack() {
         let options = PlanOptions { prefill_rows, prefill_logit_rows: 100, ..options() };
         plan(&model(family("llama"), |_| DType::Q4_0), &capabilities, &options).unwrap()
     };
-    let tables = of(true, 128).tables;
+    let tables = of(Some(64), 128).tables;
     let few = tables.few.clone().unwrap();
     let unpacks = |c: &DispatchCommand| matches!(c.kernel, Kernel::HalfMatmul { .. } | Kernel::Unpack { .. });
     assert!(tables.prefill.commands.iter().any(unpacks) && !few.commands.iter().any(unpacks));
@@ -155,8 +155,8 @@ fn few_rows_have_a_table_that_unpacks_nothing_where_many_rows_unpack() {
     for (rows, name) in [(1, "few"), (few.rows, "few"), (few.rows + 1, "prefill"), (128, "prefill")] {
         assert_eq!(tables.feeding(rows).name, name, "{rows} rows");
     }
-    assert!(of(true, few.rows).tables.few.is_none());
-    assert!(of(false, 128).tables.few.is_none());
+    assert!(of(Some(64), few.rows).tables.few.is_none());
+    assert!(of(None, 128).tables.few.is_none());
 }
 
 #[test]

@@ -13,7 +13,6 @@ use akunu_format::{ModelConfig, WeightProvider};
 
 pub(crate) use weights::vector_values;
 
-use crate::halves::FEW_ROWS;
 use crate::plan::{MemoryPlan, ModelPlan, PlanError, PlanOptions, Tables};
 use crate::{
     ArchDescriptor, BufferId, BufferKind, BufferSpec, Capabilities, Kernel, RowBounds, RowMeaning, TableIo,
@@ -39,7 +38,7 @@ struct Context<'a> {
     options: &'a PlanOptions,
     q8_activations: bool,
     folds: bool,
-    half_products: bool,
+    half_products: Option<usize>,
     kv: KvLayout,
 }
 
@@ -105,13 +104,13 @@ pub(crate) fn plan(
     let decode = pass::build(&context, &weights, &decode, &mut buffers)?;
     let prefill = pass::build(&context, &weights, &prefill, &mut buffers)?;
     let unpacks = prefill.commands.iter().any(|command| matches!(command.kernel, Kernel::Unpack { .. }));
-    let few = match unpacks && prefill.rows > FEW_ROWS {
-        true => {
-            let (rows, logit_rows, beside) = (FEW_ROWS, prefill.logit_rows, Some(&prefill));
+    let few = match capabilities.half_products.filter(|_| unpacks) {
+        Some(rows) => {
+            let (logit_rows, beside) = (prefill.logit_rows, Some(&prefill));
             let few = pass::Spec { name: "few", rows, logit_rows, steps: 1, beside };
             Some(Arc::new(pass::build(&context, &weights, &few, &mut buffers)?))
         }
-        false => None,
+        None => None,
     };
     let sampled = match capabilities.samples {
         true => Some(sampled::build(&decode, &prefill, config.vocab_size, &mut buffers)?),

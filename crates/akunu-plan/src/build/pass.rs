@@ -37,7 +37,7 @@ pub(super) fn build(
         }
     };
     let form = MatmulForm::for_rows(spec.rows);
-    let in_halves = spec.beside.is_none() && context.in_halves(form);
+    let in_halves = spec.beside.is_none() && context.in_halves(spec.rows);
     let scratch = Scratch::new(context, weights, (spec.name, spec.rows, logit_rows, in_halves), buffers)?;
     let mut pass = Pass {
         context,

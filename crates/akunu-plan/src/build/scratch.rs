@@ -3,7 +3,7 @@
 use super::weights::{Matrix, ModelWeights};
 use super::{Buffers, Context, size};
 use crate::plan::PlanError;
-use crate::{BufferId, BufferKind, DType, KvType, MatmulForm, NormOut, halves, q8};
+use crate::{BufferId, BufferKind, DType, KvType, NormOut, halves, q8};
 
 /// An activation in the forms that its consumers read.
 #[derive(Clone, Copy, Debug, Default)]
@@ -113,12 +113,12 @@ impl Scratch {
 
 impl Context<'_> {
     /// Whether products of as many rows are of f16.
-    pub(super) fn in_halves(&self, form: MatmulForm) -> bool {
+    pub(super) fn in_halves(&self, rows: usize) -> bool {
         let config = self.config;
         let q_size = config.head_count * config.head_dim;
         let whole =
             [config.hidden_size, q_size, config.ffn_size].iter().all(|n| n.is_multiple_of(halves::WHOLE));
-        self.half_products && form == MatmulForm::Gemm && whole
+        self.half_products.is_some_and(|few| rows > few) && whole
     }
 
     pub(super) fn form_of(&self, matrix: &Matrix, in_halves: bool) -> Form {

@@ -109,7 +109,7 @@ impl ReferenceDevice {
             detail: "scalar loops, f64 accumulators".into(),
             q8_activations: true,
             folds: false,
-            half_products: false,
+            half_products: None,
             unified_memory: true,
             samples: true,
             chain: 8,

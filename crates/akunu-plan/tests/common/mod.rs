@@ -200,7 +200,7 @@ pub fn capabilities(q8: bool) -> Capabilities {
         detail: String::new(),
         q8_activations: q8,
         folds: false,
-        half_products: false,
+        half_products: None,
         unified_memory: true,
         samples: false,
         chain: 8,
