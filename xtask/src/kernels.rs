@@ -10,7 +10,7 @@ use anyhow::{Result, bail};
 
 use crate::{cargo, run, target};
 
-/// Every function for the one, each kind of function for the others.
+/// Every function for the one; each kind of function for one of the others, in turn.
 const EVERY: &str = "sm_90";
 const KINDS: [&str; 2] = ["sm_80", "sm_100"];
 const PACKAGE: &str = "nvidia-cuda-nvrtc";

@@ -14,6 +14,7 @@
 #define PART (HEAD_DIM + 2)
 #define TILE_FLOATS (HEAD_TILE * PART)
 #define LOWEST -1e30f
+#define MOST_SPLITS 32
 #if ROPE
 // The group's query heads, then the own position's key and value as the cache has them.
 #define TURNED_FLOATS ((HEAD_TILE + 2) * HEAD_DIM)
@@ -218,7 +219,7 @@ INLINE void finish_splits(Bindings in, const DEVICE f32* parts, Span span, u32 r
     for (u32 e = at.thread; e < heads * HEAD_DIM; e += THREADS) {
         const u32 g = e / HEAD_DIM;
         // All stretches' parts are under way at once.
-        f32 part[SPLITS];
+        f32 part[MOST_SPLITS];
         UNROLL for (u32 i = 0; i < SPLITS; i++) part[i] = i < span.splits ? parts[i * TILE_FLOATS + g * PART + e % HEAD_DIM] : 0.0f;
         f32 sum = 0;
         UNROLL for (u32 i = 0; i < SPLITS; i++) sum += (i < span.splits ? weights[g * 32 + i] : 0.0f) * part[i];

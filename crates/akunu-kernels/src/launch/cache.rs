@@ -20,7 +20,7 @@ static ATTENTION: Source = source!("attention.h");
 static CHAIN: Source = source!("chain.h");
 static ARGMAX: Source = source!("argmax.h");
 
-/// Lanes that put stretches or parts together: one each.
+/// Lanes that put stretches or parts together: one each. As `MOST_SPLITS` in the kernel.
 const MOST_PARTS: u32 = 32;
 /// Threads of attention's group.
 const THREADS: u32 = 256;
@@ -130,11 +130,11 @@ impl Shape<'_> {
         Ok(builder
             .variant([("ROPE", u32::from(rope.is_some()))])
             .variant([("KV_TYPE", kv_number(kv)), ("PIECE", shape.piece), ("LANES", shape.lanes)])
-            .variant([("HEAD_TILE", shape.head_tile), ("SPLITS", shape.splits)])
+            .variant([("HEAD_TILE", shape.head_tile)])
             .variant([("CAPPED", u32::from(p.soft_cap != 0.0))])
             .constants([("HEADS", p.heads), ("KV_HEADS", p.kv_heads), ("HEAD_DIM", p.head_dim)])
             .constants([("CAPACITY", p.capacity), ("GROUP", p.heads / p.kv_heads), ("TILES", shape.tiles)])
-            .constants([("SPAN", shape.span)])
+            .constants([("SPLITS", shape.splits), ("SPAN", shape.span)])
             .out(out)
             .shared(shape.shared_bytes)
             .over([p.kv_heads * shape.tiles * shape.splits, self.rows, 1], THREADS))
