@@ -1,4 +1,4 @@
-"""Compiles every *.cu of a folder through NVRTC, each for the next of the architectures: nvrtc.py LIBRARY FOLDER ARCHITECTURE..."""
+"""Compiles every *.cu of a folder through NVRTC: nvrtc.py LIBRARY FOLDER ARCHITECTURE..."""
 
 import ctypes
 import multiprocessing
@@ -29,7 +29,7 @@ def compile_file(job):
 def main():
     library, folder, *architectures = sys.argv[1:]
     files = sorted(pathlib.Path(folder).glob("*.cu"))
-    jobs = [(library, file, architectures[i % len(architectures)]) for i, file in enumerate(files)]
+    jobs = [(library, file, arch) for arch in architectures for file in files]
     failed, spilled = 0, 0
     with multiprocessing.Pool(len(os.sched_getaffinity(0))) as pool:
         for name, arch, done, log in pool.imap(compile_file, jobs, chunksize=8):

@@ -74,9 +74,20 @@ fn matrices_are_near_the_reference_in_the_second_half_of_the_types() {
     matrices(1);
 }
 
+/// Whether other types stand for this one where kernels differ in nothing but how weights are read: affine codes of these bits are read as
+/// other types' are, which every test has, and as affine ones of 3 and 8 bits.
+fn has_stand_ins(dtype: DType) -> bool {
+    matches!(dtype, DType::Affine(affine) if [2, 4, 5, 6].contains(&affine.bits()))
+}
+
 /// Whether tensor cores have kernels of their own for it.
 fn is_for_tensor_cores(kernel: Kernel) -> bool {
     match kernel {
+        Kernel::Matmul { weight, .. } | Kernel::Qkv { weight, .. } | Kernel::GluMatmul { weight, .. }
+            if has_stand_ins(weight) =>
+        {
+            false
+        }
         Kernel::Matmul { weight, form, .. }
         | Kernel::Qkv { weight, form, .. }
         | Kernel::GluMatmul { weight, form, .. } => {
@@ -103,9 +114,12 @@ fn matrices_of_many_rows_are_near_the_reference_on_tensor_cores() {
 
 /// Whether it is a product of one row, which may stream.
 fn is_of_one_row(case: &Case) -> bool {
-    let product =
-        matches!(case.kernel, Kernel::Matmul { .. } | Kernel::Qkv { .. } | Kernel::GluMatmul { .. });
-    product && case.table.rows == 1
+    match case.kernel {
+        Kernel::Matmul { weight, .. } | Kernel::Qkv { weight, .. } | Kernel::GluMatmul { weight, .. } => {
+            case.table.rows == 1 && !has_stand_ins(weight)
+        }
+        _ => false,
+    }
 }
 
 #[test]
@@ -124,7 +138,7 @@ fn products_of_one_row_are_near_the_reference_where_weights_stream() {
             streamed += 1;
         }
     }
-    assert!(streamed > 50, "{streamed}");
+    assert!(streamed > 30, "{streamed}");
 }
 
 #[test]
