@@ -13,10 +13,16 @@ use akunu_plan::reference::ReferenceDevice;
 use akunu_plan::verify::compare;
 use akunu_plan::{Access, DType, Kernel, KvType, MatmulForm, NormOut};
 use common::specs::{self, Seen};
-use common::{Case, folded};
+use common::{Case, Spec, folded};
 
 fn check(name: &str, case: &Case) {
     check_on(|| EmulatedDevice::new().unwrap(), name, case);
+}
+
+fn check_all(specs: impl IntoIterator<Item = Spec>) {
+    if !skipped() {
+        specs.into_iter().for_each(|spec| check(&spec.name, &spec.whole()));
+    }
 }
 
 fn check_on(device: impl Fn() -> EmulatedDevice, name: &str, case: &Case) {
@@ -34,34 +40,19 @@ fn check_on(device: impl Fn() -> EmulatedDevice, name: &str, case: &Case) {
 
 #[test]
 fn kernels_along_rows_are_near_the_reference() {
-    if skipped() {
-        return;
-    }
-    for spec in specs::along_rows() {
-        check(&spec.name, &spec.whole());
-    }
+    check_all(specs::along_rows());
 }
 
 #[test]
 fn rows_weights_and_products_of_halves_are_near_the_reference() {
-    if skipped() {
-        return;
-    }
-    for spec in specs::halves() {
-        check(&spec.name, &spec.whole());
-    }
+    check_all(specs::halves());
 }
 
 /// Half of the specs; the halves have other types, so that they compile other kernels.
 fn matrices(half: usize) {
-    if skipped() {
-        return;
-    }
-    let specs = specs::matrices();
-    let (first, second) = specs.split_at(specs.len() / 2);
-    for spec in [first, second][half] {
-        check(&spec.name, &spec.whole());
-    }
+    let mut first = specs::matrices();
+    let second = first.split_off(first.len() / 2);
+    check_all(if half == 0 { first } else { second });
 }
 
 #[test]
@@ -143,22 +134,12 @@ fn products_of_one_row_are_near_the_reference_where_weights_stream() {
 
 #[test]
 fn products_with_a_part_in_norms_are_near_the_reference() {
-    if skipped() {
-        return;
-    }
-    for spec in folded::matrices() {
-        check(&spec.name, &spec.whole());
-    }
+    check_all(folded::matrices());
 }
 
 #[test]
 fn attention_that_turns_its_heads_is_near_the_reference() {
-    if skipped() {
-        return;
-    }
-    for spec in folded::attention() {
-        check(&spec.name, &spec.whole());
-    }
+    check_all(folded::attention());
 }
 
 #[test]
@@ -176,12 +157,7 @@ fn rope_and_the_cache_are_near_the_reference() {
 
 #[test]
 fn attention_is_near_the_reference() {
-    if skipped() {
-        return;
-    }
-    for spec in specs::attention() {
-        check(&spec.name, &spec.whole());
-    }
+    check_all(specs::attention());
 }
 
 /// Two slots in large tiles and small ones, more heads for one of keys than a tile has, windows, and rows that see nothing of a turn.

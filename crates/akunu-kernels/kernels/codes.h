@@ -23,6 +23,11 @@
 #define HIGH_WORDS 0
 #endif
 
+// A matrix lies in PLANES planes, codes first, each [row][block]. A place in one follows from how many bytes eight blocks take there.
+INLINE u32 plane_bytes(u32 plane) {
+    return plane == 0 ? PLANE_0 : plane == 1 ? PLANE_1 : plane == 2 ? PLANE_2 : plane == 3 ? PLANE_3 : PLANE_4;
+}
+
 struct Codes {
     u32 low[LOW_WORDS];
     u32 high[HIGH_WORDS + 1];

@@ -3,7 +3,6 @@
 
 #define BLOCKS (INPUTS / BLOCK)
 #define WEIGHT_BYTES (WEIGHT_TYPE == 0 ? 4 : 2)
-#define INPUT_ROW_BYTES (INPUTS * 4)
 
 struct Matrix {
     const DEVICE u8 *weight, *scales, *offsets;
@@ -26,17 +25,8 @@ struct Input {
     f32 values[BLOCK];
 };
 
-struct Planes {
-    const DEVICE u8* at[1];
-};
-
-INLINE Planes planes_of(Matrix m) {
-    const Planes planes = {{m.weight}};
-    return planes;
-}
-
-INLINE Raw load_block(Planes planes, u64 b) {
-    const DEVICE u8* from = planes.at[0] + b * (BLOCK * WEIGHT_BYTES);
+INLINE Raw load_raw(Matrix m, u32 row, u32 block) {
+    const DEVICE u8* from = m.weight + ((u64)row * INPUTS + (u64)block * BLOCK) * WEIGHT_BYTES;
     Raw raw;
 #if BLOCK == 1
     raw.words[0] = WEIGHT_TYPE == 0 ? weights4(from) : weights2(from);
@@ -46,8 +36,6 @@ INLINE Raw load_block(Planes planes, u64 b) {
 #endif
     return raw;
 }
-
-INLINE Raw load_raw(Matrix m, u32 row, u32 block) { return load_block(planes_of(m), (u64)row * BLOCKS + block); }
 
 INLINE Block decode(Raw raw) {
     Block block;

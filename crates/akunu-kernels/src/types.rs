@@ -50,11 +50,11 @@ pub(crate) struct TypeSources {
     pub raw_words: u32,
     pub block_words: u32,
     pub input_words: u32,
-    /// Bytes of eight blocks in each plane, in order.
+    /// Bytes of eight blocks in each plane, in order; none where weights are numbers as they stand.
     pub planes: Vec<u32>,
 }
 
-/// As `planes.h` takes them.
+/// As `codes.h` takes them.
 const PLANE_NAMES: [&str; 5] = ["PLANE_0", "PLANE_1", "PLANE_2", "PLANE_3", "PLANE_4"];
 
 fn plane_defines(planes: &[u32]) -> impl Iterator<Item = Define> + '_ {
@@ -62,7 +62,6 @@ fn plane_defines(planes: &[u32]) -> impl Iterator<Item = Define> + '_ {
     std::iter::once(("PLANES", planes.len() as u32)).chain(PLANE_NAMES.into_iter().zip(bytes))
 }
 
-static PLANES: Source = source!("planes.h");
 static CODES: Source = source!("codes.h");
 static QUANTS: Source = source!("quants.h");
 static FLOATS: Source = source!("floats.h");
@@ -104,18 +103,15 @@ fn floats(dtype: DType, cols: u32, wide: bool) -> TypeSources {
         _ => (2, 8),
     };
     let block = if wide && cols.is_multiple_of(most) { most } else { 1 };
-    let planes = vec![8 * block * if number == 0 { 4 } else { 2 }];
-    let mut variant = vec![("WEIGHT_TYPE", number), ("BLOCK", block)];
-    variant.extend(plane_defines(&planes));
     TypeSources {
-        sources: vec![&PLANES, &FLOATS],
-        variant,
+        sources: vec![&FLOATS],
+        variant: vec![("WEIGHT_TYPE", number), ("BLOCK", block)],
         constants: Vec::new(),
         block,
         raw_words: if block == 1 { 1 } else { 4 },
         block_words: block,
         input_words: block,
-        planes,
+        planes: Vec::new(),
     }
 }
 
@@ -136,7 +132,7 @@ fn quantised(dtype: DType, quants: Quants) -> TypeSources {
         vec![("BITS", quants.bits), ("ZERO", zero), ("TABLE_OF", table), ("SCALES", quants.scales as u32)];
     variant.extend(plane_defines(&planes));
     TypeSources {
-        sources: vec![&PLANES, &CODES, &QUANTS],
+        sources: vec![&CODES, &QUANTS],
         variant,
         constants,
         block: 32,

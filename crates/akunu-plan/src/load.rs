@@ -21,10 +21,7 @@ pub struct Loaded {
 impl Loaded {
     /// As [`Tables::feeding`].
     pub fn feeding(&self, tables: &Tables, rows: usize) -> ReplayId {
-        match (self.few, &tables.few) {
-            (Some(replay), Some(few)) if rows <= few.rows => replay,
-            _ => self.prefill,
-        }
+        self.few.filter(|_| tables.few_for(rows).is_some()).unwrap_or(self.prefill)
     }
 }
 

@@ -71,7 +71,12 @@ impl Tables {
 
     /// What so many rows of a prompt, or of several sequences, go through.
     pub fn feeding(&self, rows: usize) -> &Arc<DispatchTable> {
-        self.few.as_ref().filter(|few| rows <= few.rows).unwrap_or(&self.prefill)
+        self.few_for(rows).unwrap_or(&self.prefill)
+    }
+
+    /// [`Tables::few`], where it has room for so many rows.
+    pub(crate) fn few_for(&self, rows: usize) -> Option<&Arc<DispatchTable>> {
+        self.few.as_ref().filter(|few| rows <= few.rows)
     }
 }
 

@@ -159,7 +159,7 @@ pub fn long_rows() -> Vec<Spec> {
         specs.push(glu_matmul(dtype, 1, 4096, 352, Activation::Silu, OUTS[1 + specs.len() % 2]));
         specs.push(qkv(dtype, 1, 1024, true));
     }
-    for dtype in [DType::Q4_0, DType::Q6K, DType::BF16] {
+    for dtype in [DType::Q3K, DType::Q4K, DType::Q6K] {
         specs.extend(
             [(4096, 128), (14336, 32), (2048, 1000)].map(|shape| matmul(dtype, 1, shape, false, true)),
         );

@@ -1,4 +1,4 @@
-// One row: weights come through threadgroup memory. Each SIMD group has SLOTS places there of its own, which fill before the input is
+// One row of q8: weights come through threadgroup memory. Each SIMD group has SLOTS places there of its own, which fill before the input is
 // there and while the kernel before this one still runs; as soon as it has read one, the next piece is on its way to it.
 //
 // Loops that run a few times stay loops: code that is not in the chip's caches costs more than a branch.
@@ -18,7 +18,7 @@
 
 #define UNIT_SUMS (UNIT * STREAMS)
 #define AT_INPUT (2 * UNIT_SUMS * 4)
-#define AT_SLOTS (AT_INPUT + (INPUT_ROW_BYTES + 15) / 16 * 16)
+#define AT_SLOTS (AT_INPUT + INPUT_ROW_BYTES)
 
 // The next piece to send for: where each of a lane's copies is from.
 struct Next {
@@ -121,8 +121,7 @@ BODY(gemv_stream) {
     THREADGROUP u8* const input = at.shared + AT_INPUT;
     UNROLL for (u32 i = 0; i < (INPUT_ROW_BYTES + THREADS * 16 - 1) / (THREADS * 16); i++) {
         const u32 from = (i * THREADS + at.thread) * 16;
-        if (from + 16 <= INPUT_ROW_BYTES) *(THREADGROUP u32x4*)(input + from) = read16(in.x + from);
-        else if (from < INPUT_ROW_BYTES) *(THREADGROUP u32x2*)(input + from) = read8(in.x + from);
+        if (from < INPUT_ROW_BYTES) *(THREADGROUP u32x4*)(input + from) = read16(in.x + from);
     }
     BARRIER();
     THREADGROUP u8* slot = slots;

@@ -51,8 +51,8 @@ impl Stream {
         }
         let parts = of.planes.iter().map(|bytes| lines * chunk * bytes / 128);
         let slot_bytes = parts.clone().sum::<u32>() * 16;
-        let input = if product.weight.is_quantised() { product.inputs / 4 * 5 } else { product.inputs * 4 };
-        let fixed = 2 * unit * product.streams() * 4 + input.next_multiple_of(16);
+        // The sums of two units, and a row of q8, which is of whole 16 bytes where lines of weights are.
+        let fixed = 2 * unit * product.streams() * 4 + product.inputs / 4 * 5;
         let room = SHARED_BYTES.min(chip.shared_bytes).checked_sub(fixed)?;
         let slots = (room / (SIMDS * slot_bytes)).min(MOST_SLOTS);
         let shared_bytes = fixed + SIMDS * slots * slot_bytes;
@@ -79,7 +79,7 @@ impl Shape<'_> {
     /// `None`: not for this chip or shape.
     pub(super) fn gemv_stream(&self, product: &Product) -> Option<Launch> {
         let of = type_sources(product.weight, product.inputs, true);
-        if !self.chip.copies || of.block == 1 {
+        if !self.chip.copies {
             return None;
         }
         if of.planes.len() < FEWEST_PLANES || product.outputs.div_ceil(32) > self.chip.units * MOST_UNITS {
