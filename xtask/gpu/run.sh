@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # What has to be tried on a machine with a card. Needs this folder, the driver and NVRTC, nothing else.
 #
-#   ./run.sh                           doctor, verify, chains, bench
+#   ./run.sh                           doctor, verify, chains, allocations, bench
 #   ./run.sh verify                    one of them
 #   ./run.sh bench llama-8b:Q4_K_M     shapes to measure; the files are made anew
 #
@@ -68,6 +68,12 @@ chains() {
     "One day a little girl named Lily went to the park with her dog. The dog saw a big red ball and"
 }
 
+# A program of its own that counts: after a warm-up tokens take no memory, of the host or of the card.
+allocations() {
+  attempt "allocations" env AKUNU_TEST_DEVICE="$device" ./zero_alloc
+  cat logs/allocations.log
+}
+
 bench() {
   local shape file
   for shape in "${@:-llama-1b:Q4_0}"; do
@@ -81,8 +87,8 @@ bench() {
 
 ./akunu doctor
 case ${1:-all} in
-  all) verify; chains; bench ;;
-  verify | chains) "$1" ;;
+  all) verify; chains; allocations; bench ;;
+  verify | chains | allocations) "$1" ;;
   bench) bench "${@:2}" ;;
   *) sed -n '2,9s/^# \{0,1\}//p' "$0"; exit 2 ;;
 esac

@@ -1,4 +1,5 @@
-//! What is tried on a machine with a card and without Rust: akunu, the small test models and a script, in one folder and one file.
+//! What is tried on a machine with a card and without Rust: akunu, a test that counts memory, the small test models and a script, in one
+//! folder and one file.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,7 +7,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use crate::{built_akunu, root, run};
+use crate::{built_akunu, built_test, root, run};
 
 const RUNNER: &str = "xtask/gpu/run.sh";
 /// Folders of models, and single files, under testdata.
@@ -20,8 +21,10 @@ pub(crate) fn bundle() -> Result<()> {
         fs::remove_dir_all(&folder)?;
     }
     fs::create_dir_all(folder.join("models"))?;
-    // Half the file is for debuggers.
-    run(Command::new("strip").arg("-o").arg(folder.join("akunu")).arg(&akunu))?;
+    for (program, name) in [(akunu, "akunu"), (built_test("akunu", "zero_alloc")?, "zero_alloc")] {
+        // Half the file is for debuggers.
+        run(Command::new("strip").arg("-o").arg(folder.join(name)).arg(program))?;
+    }
     fs::copy(root().join(RUNNER), folder.join("run.sh"))?;
     for group in MODELS {
         for entry in fs::read_dir(root().join("testdata").join(group))? {

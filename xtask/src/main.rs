@@ -9,9 +9,9 @@ mod kernels;
 mod licences;
 
 use std::path::PathBuf;
-use std::process::{Command, ExitCode};
+use std::process::{Command, ExitCode, Stdio};
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 
 const USAGE: &str = "\
 cargo xtask TASK
@@ -78,6 +78,23 @@ fn bench(args: &[String]) -> Result<()> {
 fn built_akunu() -> Result<PathBuf> {
     run(&mut cargo(&["build", "--release", "-p", "akunu-cli"]))?;
     Ok(target().join("release").join(format!("akunu{}", std::env::consts::EXE_SUFFIX)))
+}
+
+/// The optimised program of a package's test, built now.
+fn built_test(package: &str, test: &str) -> Result<PathBuf> {
+    let args = ["test", "--release", "--no-run", "--message-format=json", "-p", package, "--test", test];
+    let output = cargo(&args).stderr(Stdio::inherit()).output()?;
+    if !output.status.success() {
+        bail!("building the test {test} failed: {}", output.status);
+    }
+    let messages = serde_json::Deserializer::from_slice(&output.stdout).into_iter::<serde_json::Value>();
+    for message in messages {
+        let message = message.context("cargo did not say what it built")?;
+        if let (true, Some(program)) = (message["target"]["name"] == test, message["executable"].as_str()) {
+            return Ok(program.into());
+        }
+    }
+    bail!("cargo built no program for the test {test}")
 }
 
 fn cargo(args: &[&str]) -> Command {

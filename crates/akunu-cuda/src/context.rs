@@ -1,5 +1,6 @@
 //! A card, and this process's context on it.
 
+use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_int};
 use std::rc::Rc;
 
@@ -57,6 +58,8 @@ impl Card {
 pub(crate) struct Context {
     pub(crate) driver: &'static Driver,
     pub(crate) card: Card,
+    /// As of [`akunu_plan::DriverMemory`].
+    requests: Cell<u64>,
 }
 
 impl Context {
@@ -64,7 +67,7 @@ impl Context {
         let mut context: Handle = std::ptr::null_mut();
         // SAFETY: the card is there; the context is released when this is dropped.
         unsafe { call!(driver, cuDevicePrimaryCtxRetain(&mut context, card.ordinal))? };
-        let made = Rc::new(Context { driver, card });
+        let made = Rc::new(Context { driver, card, requests: Cell::new(0) });
         // SAFETY: a context that was just retained.
         unsafe { call!(driver, cuCtxSetCurrent(context))? };
         Ok(made)
@@ -73,6 +76,15 @@ impl Context {
     /// Whether launches can be linked, in graphs too: the next kernel starts before the last one has ended.
     pub(crate) fn links_launches(&self) -> Result<bool, CudaError> {
         Ok(self.card.compute >= (9, 0) && self.driver.version()? >= (12, 3))
+    }
+
+    /// To be called wherever the driver is asked for memory, or for what takes some.
+    pub(crate) fn note_request(&self) {
+        self.requests.set(self.requests.get() + 1);
+    }
+
+    pub(crate) fn requests(&self) -> u64 {
+        self.requests.get()
     }
 
     /// Bytes of the card's memory that are free.

@@ -8,7 +8,8 @@ use akunu_format::Region;
 use akunu_kernels::{Chip, Pass, SCRATCH_BYTES};
 use akunu_plan::device::{check_range, check_submission, part_of};
 use akunu_plan::{
-    Capabilities, Device, DeviceBuffer, DeviceError, DispatchTable, Outcome, ReplayId, Row, Submission,
+    Capabilities, Device, DeviceBuffer, DeviceError, DispatchTable, DriverMemory, Outcome, ReplayId, Row,
+    Submission,
 };
 
 use crate::blas::{self, Blas, Library};
@@ -420,5 +421,10 @@ impl Device for CudaDevice {
 
     fn allocated_bytes(&self) -> u64 {
         self.allocated
+    }
+
+    fn driver_memory(&self) -> Result<Option<DriverMemory>, DeviceError> {
+        let (requests, free_bytes) = (self.context.requests(), self.context.free_bytes()?);
+        Ok(Some(DriverMemory { requests, free_bytes }))
     }
 }

@@ -19,6 +19,7 @@ pub(crate) struct Memory {
 impl Memory {
     pub(crate) fn new(context: &Rc<Context>, bytes: u64) -> Result<Memory, CudaError> {
         let mut address = 0;
+        context.note_request();
         // SAFETY: it writes an address; none of no bytes is given.
         unsafe { call!(context.driver, cuMemAlloc(&mut address, bytes.max(1) as usize))? };
         Ok(Memory { context: Rc::clone(context), address, bytes })
@@ -44,6 +45,7 @@ impl Pinned {
     /// Zeroed.
     pub(crate) fn new(context: &Rc<Context>, bytes: usize) -> Result<Pinned, CudaError> {
         let mut start: *mut c_void = std::ptr::null_mut();
+        context.note_request();
         // SAFETY: it writes an address; none of no bytes is given.
         unsafe { call!(context.driver, cuMemAllocHost(&mut start, bytes.max(1)))? };
         let Some(start) = NonNull::new(start.cast::<u8>()) else {

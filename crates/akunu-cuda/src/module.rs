@@ -42,6 +42,7 @@ impl Kernel {
         };
         let symbol = CString::new(symbol).unwrap_or_default();
         let mut threads: c_int = 0;
+        context.note_request();
         // SAFETY: whole code that NVRTC made (its checksum held); each call writes one value. Asking for an attribute also loads
         // the function, which must not happen in a capture.
         unsafe {

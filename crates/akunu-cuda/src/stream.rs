@@ -49,6 +49,7 @@ const MAX_ARGUMENTS: usize = MAX_BINDINGS + 3;
 impl Stream {
     pub(crate) fn new(context: &Rc<Context>) -> Result<Stream, CudaError> {
         let mut handle: Handle = std::ptr::null_mut();
+        context.note_request();
         // SAFETY: it writes a handle.
         unsafe { call!(context.driver, cuStreamCreate(&mut handle, STREAM_NON_BLOCKING))? };
         Ok(Stream { context: Rc::clone(context), handle })
@@ -138,6 +139,7 @@ impl Stream {
         fill: impl FnOnce(&Stream) -> Result<(), CudaError>,
     ) -> Result<Graph, CudaError> {
         let driver = self.context.driver;
+        self.context.note_request();
         // SAFETY: the stream lives and is not capturing.
         unsafe { call!(driver, cuStreamBeginCapture(self.handle, CAPTURE_THREAD_LOCAL))? };
         let filled = fill(self);
@@ -221,6 +223,7 @@ impl Event {
 
     fn with(context: &Rc<Context>, flags: c_uint) -> Result<Event, CudaError> {
         let mut handle: Handle = std::ptr::null_mut();
+        context.note_request();
         // SAFETY: it writes a handle.
         unsafe { call!(context.driver, cuEventCreate(&mut handle, flags))? };
         Ok(Event { context: Rc::clone(context), handle })

@@ -67,6 +67,15 @@ pub struct Outcome {
     pub steps: usize,
 }
 
+/// What a device takes through a driver. Replays leave both as they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DriverMemory {
+    /// Times that it was asked for memory, the device's or the host's, or for what takes some: graphs, events, loaded code.
+    pub requests: u64,
+    /// Of the device's memory, as the driver counts them: what libraries and the driver itself take is seen here.
+    pub free_bytes: u64,
+}
+
 #[derive(Debug, thiserror::Error)]
 pub enum DeviceError {
     #[error("{device}: cannot allocate {bytes} bytes for {what}; try a smaller context (-c)")]
@@ -201,4 +210,9 @@ pub trait Device: std::fmt::Debug {
 
     /// Bytes allocated so far, imports in place not counted.
     fn allocated_bytes(&self) -> u64;
+
+    /// `None`: it has no driver, and the host's allocator sees all that it takes.
+    fn driver_memory(&self) -> Result<Option<DriverMemory>, DeviceError> {
+        Ok(None)
+    }
 }

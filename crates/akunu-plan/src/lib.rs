@@ -27,7 +27,9 @@ pub use akunu_format::{Activation, DType};
 pub use arch::{ArchDescriptor, RopeStyle};
 pub use buffer::{BufferId, BufferKind, BufferSpec};
 pub use cost::Cost;
-pub use device::{Capabilities, Device, DeviceBuffer, DeviceError, Outcome, ReplayId, Submission};
+pub use device::{
+    Capabilities, Device, DeviceBuffer, DeviceError, DriverMemory, Outcome, ReplayId, Submission,
+};
 pub use extents::extents;
 pub use kernel::{Access, Content, Kernel, KvType, MatmulForm, NormOut, Rope, RowSet};
 pub use load::{Loaded, LoadedSampled, load};

@@ -39,7 +39,9 @@ mod verify;
 pub use akunu_format::{DType, ModelConfig, TensorInfo, WeightProvider};
 pub use akunu_plan::random;
 pub use akunu_plan::verify::{Difference, Report};
-pub use akunu_plan::{Capabilities, Cost, Device, DispatchTable, KvType, MemoryPlan, ModelPlan};
+pub use akunu_plan::{
+    Capabilities, Cost, Device, DispatchTable, DriverMemory, KvType, MemoryPlan, ModelPlan,
+};
 pub use devices::{DeviceChoice, open_device};
 pub use engine::{DEFAULT_CONTEXT, Engine, EngineOptions, Note, Prefilled, plan};
 pub use error::Error;

@@ -1,6 +1,7 @@
 //! After warm-up, decoding allocates nothing: not for greedy, not for sampled, with penalties, stop strings and text.
 //!
 //! A program of its own: the allocator counts for the whole process, and a test harness allocates too when a test takes long.
+//! `AKUNU_TEST_DEVICE` names another device than the CPU; where that has a driver, what that is asked for is counted too.
 #![allow(unsafe_code, clippy::unwrap_used, clippy::print_stdout)]
 
 mod common;
@@ -9,7 +10,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use akunu::{GenerateOptions, KvType, Sampling};
+use akunu::{DeviceChoice, Engine, GenerateOptions, KvType, Sampling};
 use common::{tales, tales_engine};
 
 struct Counting;
@@ -39,59 +40,95 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-fn main() {
+type Case = (&'static str, Sampling, &'static [&'static str]);
+
+fn cases() -> Vec<Case> {
     let sampled =
         Sampling { temperature: 0.9, top_k: 40, top_p: 0.95, min_p: 0.02, seed: 7, ..Default::default() };
-    let cases = [
-        ("greedy", Sampling::default(), vec![]),
-        (
-            "greedy with stop strings",
-            Sampling::default(),
-            vec!["no such text".to_string(), " the giraffe".to_string()],
-        ),
-        ("sampled", sampled.clone(), vec![]),
-        ("whole distribution", Sampling { temperature: 1.0, ..Default::default() }, vec![]),
-        ("top-p alone", Sampling { temperature: 1.2, top_p: 0.9, ..Default::default() }, vec![]),
-        (
-            "penalties and biases",
-            Sampling {
-                repeat_penalty: 1.1,
-                frequency_penalty: 0.2,
-                presence_penalty: 0.1,
-                logit_bias: vec![(3, -1.0)],
-                ..sampled
-            },
-            vec!["no such text".to_string()],
-        ),
-    ];
+    let edited = Sampling {
+        repeat_penalty: 1.1,
+        frequency_penalty: 0.2,
+        presence_penalty: 0.1,
+        logit_bias: vec![(3, -1.0)],
+        ..sampled.clone()
+    };
+    vec![
+        ("greedy", Sampling::default(), &[]),
+        ("greedy with stop strings", Sampling::default(), &["no such text", " the giraffe"]),
+        ("sampled", sampled, &[]),
+        ("whole distribution", Sampling { temperature: 1.0, ..Default::default() }, &[]),
+        ("top-p alone", Sampling { temperature: 1.2, top_p: 0.9, ..Default::default() }, &[]),
+        ("penalties and biases", edited, &["no such text"]),
+    ]
+}
+
+/// Tokens generated, and the host's allocations while they came. The first steps may warm things up.
+fn generate(engine: &mut Engine, (name, sampling, stop_strings): &Case) -> (usize, usize) {
+    let options = GenerateOptions {
+        max_tokens: Some(200),
+        ignore_eos: true,
+        sampling: sampling.clone(),
+        stop_strings: stop_strings.iter().map(|text| (*text).to_string()).collect(),
+        ..Default::default()
+    };
     let prompt = tales().encode("Once upon a time").unwrap();
+    let mut session = engine.session().unwrap();
+    let mut text = String::with_capacity(1 << 16);
+    let mut counts = Vec::with_capacity(400);
+    engine
+        .generate(&mut session, &prompt, &options, &mut |piece| {
+            text.push_str(piece.text);
+            counts.push((piece.ids.len(), ALLOCATIONS.load(Ordering::Relaxed)));
+            ControlFlow::Continue(())
+        })
+        .unwrap();
+    let tokens: usize = counts[3..].iter().map(|c| c.0).sum();
+    assert!(tokens > 80, "{name}: {tokens} tokens");
+    (tokens, counts[counts.len() - 1].1 - counts[2].1)
+}
+
+/// Tokens fed in prompts of several lengths, and the host's allocations meanwhile.
+fn feed(engine: &mut Engine) -> (usize, usize) {
+    let mut session = engine.session().unwrap();
+    let ids: Vec<u32> = (3..203).collect();
+    let before = ALLOCATIONS.load(Ordering::Relaxed);
+    let mut tokens = 0;
+    for len in [1, 7, 33, 200] {
+        session.clear();
+        tokens += engine.prefill(&mut session, &ids[..len]).unwrap().fed;
+    }
+    (tokens, ALLOCATIONS.load(Ordering::Relaxed) - before)
+}
+
+fn check(device: DeviceChoice, threads: usize, kv: KvType) {
+    let mut engine = tales_engine(|o| (o.device, o.threads, o.kv) = (device, Some(threads), kv));
+    let what = format!("{device}, {threads} threads, KV {}", kv.name());
+    let cases = cases();
+    feed(&mut engine);
+    for case in &cases {
+        generate(&mut engine, case);
+    }
+
+    let before = engine.device().driver_memory().unwrap();
+    let mut all = 0;
+    for case in &cases {
+        let (tokens, allocations) = generate(&mut engine, case);
+        assert_eq!(allocations, 0, "{what}: the host's allocations for {tokens} tokens, {}", case.0);
+        all += tokens;
+    }
+    let (fed, allocations) = feed(&mut engine);
+    assert_eq!(allocations, 0, "{what}: the host's allocations for prompts");
+    assert_eq!(engine.device().driver_memory().unwrap(), before, "{what}: the driver's memory");
+    let driver = if before.is_some() { " and nothing asked of the driver" } else { "" };
+    println!("{what}: no allocation{driver} in {all} tokens generated and {fed} fed");
+}
+
+fn main() {
+    let device = std::env::var("AKUNU_TEST_DEVICE").map_or(DeviceChoice::Cpu, |name| name.parse().unwrap());
+    let threads: &[usize] = if device == DeviceChoice::Cpu { &[1, 2] } else { &[1] };
     for kv in [KvType::F16, KvType::Q8_0] {
-        for threads in [1, 2] {
-            let mut engine = tales_engine(|o| (o.threads, o.kv) = (Some(threads), kv));
-            for (name, sampling, stop_strings) in &cases {
-                let options = GenerateOptions {
-                    max_tokens: Some(100),
-                    ignore_eos: true,
-                    sampling: sampling.clone(),
-                    stop_strings: stop_strings.clone(),
-                    ..Default::default()
-                };
-                let mut session = engine.session().unwrap();
-                let mut text = String::with_capacity(1 << 16);
-                let mut counts = Vec::with_capacity(200);
-                engine
-                    .generate(&mut session, &prompt, &options, &mut |piece| {
-                        text.push_str(piece.text);
-                        counts.push((piece.ids.len(), ALLOCATIONS.load(Ordering::Relaxed)));
-                        ControlFlow::Continue(())
-                    })
-                    .unwrap();
-                // The first steps may warm things up.
-                let during = counts[counts.len() - 1].1 - counts[2].1;
-                let tokens: usize = counts[3..].iter().map(|c| c.0).sum();
-                assert!(tokens > 80, "{name}: {tokens} tokens");
-                assert_eq!(during, 0, "{name}, {threads} threads, KV {}: {during} allocations", kv.name());
-            }
+        for &threads in threads {
+            check(device, threads, kv);
         }
     }
 }
