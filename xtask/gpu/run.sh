@@ -4,6 +4,7 @@
 #   ./run.sh                           doctor, verify, chains, allocations, bench
 #   ./run.sh verify                    one of them
 #   ./run.sh bench llama-8b:Q4_K_M     shapes to measure; the files are made anew
+#   ./run.sh ends llama-1b:Q4_0        what a chain costs that stops at its second token
 #   ./run.sh sanitize [NAME...]        compute-sanitizer over every architecture, or over those models; many times slower
 #
 # DEVICE=cpu tries the script itself on a machine without a card. Logs lie in logs/, models that are made in made/.
@@ -115,12 +116,21 @@ bench() {
   done
 }
 
+ends() {
+  local shape file
+  for shape in "${@:-llama-1b:Q4_0}"; do
+    file=$(made "${shape%%:*}" "${shape##*:}") || { echo "FAILED  making $shape"; failed=$((failed + 1)); continue; }
+    attempt "end of a chain $shape" ./chain_end "$device" "$file"
+    cat "logs/end_of_a_chain_$shape.log"
+  done
+}
+
 ./akunu doctor
 case ${1:-all} in
   all) verify; chains; allocations; bench ;;
   verify | chains | allocations) "$1" ;;
-  bench | sanitize) "$1" "${@:2}" ;;
-  *) sed -n '2,10s/^# \{0,1\}//p' "$0"; exit 2 ;;
+  bench | ends | sanitize) "$1" "${@:2}" ;;
+  *) sed -n '2,11s/^# \{0,1\}//p' "$0"; exit 2 ;;
 esac
 echo "$passed passed, $failed failed"
 [ "$failed" = 0 ] && [ "$passed" != 0 ]

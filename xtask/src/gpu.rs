@@ -1,5 +1,5 @@
-//! What is tried on a machine with a card and without Rust: akunu, a test that counts memory, the small test models and a script, in one
-//! folder and one file.
+//! What is tried on a machine with a card and without Rust: akunu, what counts memory and what times a chain's end, the small test models
+//! and a script, in one folder and one file.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use crate::{built_akunu, built_test, root, run};
+use crate::{built_akunu, built_example, built_test, root, run};
 
 const RUNNER: &str = "xtask/gpu/run.sh";
 /// Folders of models, and single files, under testdata.
@@ -21,7 +21,8 @@ pub(crate) fn bundle() -> Result<()> {
         fs::remove_dir_all(&folder)?;
     }
     fs::create_dir_all(folder.join("models"))?;
-    for (program, name) in [(akunu, "akunu"), (built_test("akunu", "zero_alloc")?, "zero_alloc")] {
+    let (counts, times) = (built_test("akunu", "zero_alloc")?, built_example("akunu", "chain_end")?);
+    for (program, name) in [(akunu, "akunu"), (counts, "zero_alloc"), (times, "chain_end")] {
         // Half the file is for debuggers.
         run(Command::new("strip").arg("-o").arg(folder.join(name)).arg(program))?;
     }

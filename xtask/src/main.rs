@@ -77,7 +77,17 @@ fn bench(args: &[String]) -> Result<()> {
 /// An optimised akunu, built now.
 fn built_akunu() -> Result<PathBuf> {
     run(&mut cargo(&["build", "--release", "-p", "akunu-cli"]))?;
-    Ok(target().join("release").join(format!("akunu{}", std::env::consts::EXE_SUFFIX)))
+    Ok(program("akunu"))
+}
+
+/// An optimised example of a package, built now.
+fn built_example(package: &str, example: &str) -> Result<PathBuf> {
+    run(&mut cargo(&["build", "--release", "-p", package, "--example", example]))?;
+    Ok(program(&format!("examples/{example}")))
+}
+
+fn program(name: &str) -> PathBuf {
+    target().join("release").join(format!("{name}{}", std::env::consts::EXE_SUFFIX))
 }
 
 /// The optimised program of a package's test, built now.

@@ -25,8 +25,9 @@ use crate::staging::Staging;
 use crate::stream::{Event, Stream};
 use crate::{CudaError, NAME};
 
-/// Steps between two looks at whether to stop, and half of those that the card may be behind.
-const BATCH: usize = 8;
+/// Steps between two looks at whether to stop, and half of those that the card may be behind: so no more than 7 follow the one that
+/// found a token to stop at.
+const BATCH: usize = 4;
 
 /// Rows from which on unpacking weights is worth it: more than these multiply in halves, by the speed of both ways at 64 rows and 65.
 const FEW_ROWS: usize = 64;
@@ -90,6 +91,8 @@ struct Pending {
 // Fields are dropped in this order: the stream waits for what it was asked before anything goes.
 pub struct CudaDevice {
     stream: Stream,
+    /// For looking at the pass while steps run.
+    aside: Stream,
     prepared: Vec<Prepared>,
     buffers: Vec<Buffer>,
     kernels: Kernels,
@@ -182,6 +185,7 @@ impl CudaDevice {
             linked: options.linked && context.links_launches()?,
             checked: options.checked,
             stream,
+            aside: Stream::new(&context)?,
             prepared: Vec::new(),
             buffers: Vec::new(),
             kernels,
@@ -268,34 +272,51 @@ impl CudaDevice {
         self.begin(replay, &Submission { rows: &rows, logit_rows: &asked, ..*submission })
     }
 
-    /// Submits a table's steps, looking at `cancel` between batches of them. Gives how many were submitted.
+    /// Submits a table's steps, until the card has stopped or `cancel` is set: both are looked at between batches of steps. Gives
+    /// how many were submitted.
     fn submit(
-        &self,
+        &mut self,
         replay: ReplayId,
         steps: usize,
         cancel: Option<&AtomicBool>,
     ) -> Result<usize, DeviceError> {
-        let prepared = &self.prepared[replay.0 as usize];
         for step in 0..steps {
-            if let Some(cancel) = cancel.filter(|_| step % BATCH == 0) {
-                let batch = &self.batches[step / BATCH % 2];
+            let batch = step / BATCH % 2;
+            if step % BATCH == 0 {
                 if step >= 2 * BATCH {
-                    batch.synchronise()?;
+                    // While the batch after it runs.
+                    self.batches[batch].synchronise()?;
+                    if self.has_stopped()? {
+                        return Ok(step);
+                    }
                 }
-                if cancel.load(Ordering::Relaxed) {
+                if cancel.is_some_and(|cancel| cancel.load(Ordering::Relaxed)) {
                     return Ok(step);
                 }
             }
+            let prepared = &self.prepared[replay.0 as usize];
             if self.checked {
                 prepared.launch_checked(&self.stream, self.last.0)?;
             } else {
                 self.stream.launch_graph(&prepared.variant(self.last.0).graph)?;
             }
-            if cancel.is_some() && step % BATCH == BATCH - 1 {
-                self.stream.record(&self.batches[step / BATCH % 2])?;
+            // Where it will be waited for.
+            if step % BATCH == BATCH - 1 && step + 1 + BATCH < steps {
+                self.stream.record(&self.batches[batch])?;
             }
         }
         Ok(steps)
+    }
+
+    /// Whether a step that is done found a token to stop at. Later ones may be running, so nothing else of the pass is settled.
+    fn has_stopped(&mut self) -> Result<bool, DeviceError> {
+        self.aside.download(&mut self.returned, 0, self.own.address, Pass::BYTES)?;
+        self.aside.synchronise()?;
+        Ok(self.returned_pass().stopped != 0)
+    }
+
+    fn returned_pass(&self) -> Pass {
+        bytemuck::pod_read_unaligned(&self.returned.bytes()[..Pass::BYTES])
     }
 
     /// Waits for what was submitted, and reads how far it came.
@@ -308,8 +329,8 @@ impl CudaDevice {
                 prepared.table.name
             ))
         })?;
-        let pass: Pass = bytemuck::pod_read_unaligned(&self.returned.bytes()[..Pass::BYTES]);
-        let steps = if prepared.advances { steps.min(pass.step as usize) } else { steps };
+        let done = self.returned_pass().step as usize;
+        let steps = if prepared.advances { steps.min(done) } else { steps };
         self.outcome = Outcome { steps };
         Ok(())
     }
