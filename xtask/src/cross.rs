@@ -42,13 +42,13 @@ pub(crate) fn cross() -> Result<()> {
 }
 
 fn skipped(what: &str, why: &str) {
-    println!("SKIPPED: {what}: {why}");
+    say!("SKIPPED: {what}: {why}");
 }
 
 /// Lints, for they type-check too. Nothing is linked, so a compiler of C that does nothing will do for the one crate that
 /// has C in it.
 fn check(target: &str) -> Result<()> {
-    println!("clippy for {target}");
+    say!("clippy for {target}");
     let triple = target.replace('-', "_");
     let mut command = cargo(&[
         "clippy",
@@ -68,7 +68,7 @@ fn check(target: &str) -> Result<()> {
 /// the kernels change no bit on this machine's processor, and are slow in an emulator.
 fn test_arm() -> Result<()> {
     for processor in PROCESSORS {
-        println!("tests for {ARM}, on the emulator's {processor}");
+        say!("tests for {ARM}, on the emulator's {processor}");
         let mut command = cargo(&["test", "--locked", "--package", "akunu-cpu", "--target", ARM]);
         command.args(["--test", "same_bits", "--test", "quantised"]);
         command.args(["--", "--skip", "any_number_of_threads", "--skip", "rows_together"]);

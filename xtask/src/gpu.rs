@@ -34,7 +34,7 @@ pub(crate) fn bundle() -> Result<()> {
     }
     let file = place.join("akunu-gpu.tar.gz");
     run(Command::new("tar").arg("czf").arg(&file).arg("-C").arg(&place).arg("akunu-gpu"))?;
-    println!("{}\n{}: on a machine with a card: akunu-gpu/run.sh", folder.display(), file.display());
+    say!("{}\n{}: on a machine with a card: akunu-gpu/run.sh", folder.display(), file.display());
     Ok(())
 }
 

@@ -16,7 +16,7 @@ const PACKAGE: &str = "nvidia-cuda-nvrtc";
 pub(crate) fn kernels() -> Result<()> {
     let folder = target().join("kernels");
     let Some(library) = library(&folder)? else {
-        println!(
+        say!(
             "SKIPPED: GPU kernels were not compiled: no NVRTC; `pip install {PACKAGE}` brings it, and AKUNU_NVRTC says \
              where its libnvrtc.so is"
         );

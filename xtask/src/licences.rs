@@ -64,11 +64,7 @@ pub(crate) fn check() -> Result<()> {
     if !problems.is_empty() {
         bail!("{}", problems.join("\n"));
     }
-    println!(
-        "{} crates, {} of them shipped: all permissive, one version each",
-        packages.len(),
-        shipped.len()
-    );
+    say!("{} crates, {} of them shipped: all permissive, one version each", packages.len(), shipped.len());
     Ok(())
 }
 

@@ -240,9 +240,9 @@ struct Shared {
 }
 
 /// A product of a shape, and the way that was chosen.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Chosen {
-    described: Described,
+    described: Rc<Described>,
     way: Found,
 }
 
@@ -250,7 +250,7 @@ struct Chosen {
 #[derive(Debug)]
 pub(crate) struct BoundProduct {
     shared: Rc<Shared>,
-    chosen: Rc<Chosen>,
+    chosen: Chosen,
     x: Address,
     weight: Address,
     out: Address,
@@ -259,11 +259,11 @@ pub(crate) struct BoundProduct {
 
 impl BoundProduct {
     pub(crate) fn launch(&self, stream: &Stream) -> Result<(), CudaError> {
-        self.launch_as(stream, &self.chosen.described, &self.chosen.way)
+        self.launch_as(stream, &self.chosen.way)
     }
 
-    fn launch_as(&self, stream: &Stream, described: &Described, way: &Found) -> Result<(), CudaError> {
-        let functions = &self.shared.library.functions;
+    fn launch_as(&self, stream: &Stream, way: &Found) -> Result<(), CudaError> {
+        let (functions, described) = (&self.shared.library.functions, &self.chosen.described);
         let (one, share) = (1.0f32, if self.residual.is_some() { 1.0f32 } else { 0.0 });
         // SAFETY: all handles live; the places were checked against the table when it was prepared, for as many rows as the
         // layouts have; the factors are read before the call returns.
@@ -295,7 +295,7 @@ impl BoundProduct {
 #[derive(Debug)]
 pub(crate) struct Blas {
     shared: Rc<Shared>,
-    chosen: HashMap<Shape, Rc<Chosen>>,
+    chosen: HashMap<Shape, Chosen>,
     context: Rc<Context>,
     /// Ways are timed, and the fastest is taken, which another start may find to be another.
     timed: bool,
@@ -334,7 +334,7 @@ impl Blas {
             alignments: [weight, x, residual.unwrap_or(out), out].map(alignment),
         };
         if let Some(chosen) = self.chosen.get(&shape) {
-            let (shared, chosen) = (Rc::clone(&self.shared), Rc::clone(chosen));
+            let (shared, chosen) = (Rc::clone(&self.shared), chosen.clone());
             return Ok(BoundProduct { shared, chosen, x, weight, out, residual });
         }
         let functions = &self.shared.library.functions;
@@ -344,16 +344,14 @@ impl Blas {
             let (rows, inputs, outputs) = (shape.rows, shape.inputs, shape.outputs);
             return Err(CudaError::NoProduct { rows, inputs, outputs });
         };
-        let chosen = Rc::new(Chosen { described, way: first });
+        let chosen = Chosen { described: Rc::new(described), way: first };
         let mut bound = BoundProduct { shared: Rc::clone(&self.shared), chosen, x, weight, out, residual };
         bound.launch(stream)?;
         stream.synchronise()?;
         if self.timed {
-            let way = self.fastest(&bound, &ways, stream)?;
-            let described = Described::new(functions, &shape)?;
-            bound.chosen = Rc::new(Chosen { described, way });
+            bound.chosen.way = self.fastest(&bound, &ways, stream)?;
         }
-        self.chosen.insert(shape, Rc::clone(&bound.chosen));
+        self.chosen.insert(shape, bound.chosen.clone());
         Ok(bound)
     }
 
@@ -362,12 +360,12 @@ impl Blas {
         let mut best = (u64::MAX, bound.chosen.way);
         for way in ways {
             // Once to load it; one that does not run is left out.
-            if bound.launch_as(stream, &bound.chosen.described, way).is_err() {
+            if bound.launch_as(stream, way).is_err() {
                 continue;
             }
             stream.record(&events[0])?;
             for _ in 0..ROUNDS {
-                bound.launch_as(stream, &bound.chosen.described, way)?;
+                bound.launch_as(stream, way)?;
             }
             stream.record(&events[1])?;
             events[1].synchronise()?;

@@ -80,7 +80,7 @@ pub struct DriverMemory {
 pub enum DeviceError {
     #[error("{device}: cannot allocate {bytes} bytes for {what}; try a smaller context (-c)")]
     OutOfMemory { device: &'static str, what: String, bytes: u64 },
-    #[error("{device} has no kernel {kernel}; use --device cpu")]
+    #[error("{device} has no kernel {kernel}; another one may have it (--device)")]
     MissingKernel { device: &'static str, kernel: String },
     #[error(
         "{device}: submission of {rows} rows, {logit_rows} logit rows and {steps} steps does not fit table {table}"

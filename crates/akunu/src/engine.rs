@@ -31,7 +31,7 @@ pub struct EngineOptions {
     pub logit_rows: usize,
     /// Most steps of one decode submission; `None`: what the device likes.
     pub chain: Option<usize>,
-    /// Fuse QKV and gate·up where their types agree. Off only to compare.
+    /// Fuse QKV and gate·up where their types agree, and fold what the device asks for. Off only to compare.
     pub fuse: bool,
 }
 

@@ -18,7 +18,7 @@ use row::{Machine, Report, Row, Unit, median_min_max};
 /// Measures and prints. `build` makes akunu where there is a cargo.
 pub(crate) fn cpu(args: &[String], repository: &Path, build: impl Fn() -> Result<PathBuf>) -> Result<()> {
     if args.iter().any(|arg| arg == "--help" || arg == "-h") {
-        println!("{}", options::USAGE);
+        say!("{}", options::USAGE);
         return Ok(());
     }
     let options = Options::parse(args, repository)?;
@@ -37,7 +37,7 @@ pub(crate) fn cpu(args: &[String], repository: &Path, build: impl Fn() -> Result
 
     let Bench { akunu, options, rows, models, .. } = bench;
     let report = Report { machine, date: row::today(), commit, rows };
-    println!("{}", print::table(&report, before.as_ref(), options.margin));
+    say!("{}", print::table(&report, before.as_ref(), options.margin));
     print::worst(&akunu, &report.rows, &models, threads)?;
     if let Some(path) = &options.json {
         report.write(path)?;
@@ -51,7 +51,7 @@ pub(crate) fn cpu(args: &[String], repository: &Path, build: impl Fn() -> Result
             }
             None => report.write(&baseline_file)?,
         }
-        println!("baseline written to {}", baseline_file.display());
+        say!("baseline written to {}", baseline_file.display());
     }
     if options.check && worse > 0 {
         bail!("{worse} rows are slower than the baseline by more than {:.0}%", 100.0 * options.margin);

@@ -91,7 +91,7 @@ pub(super) fn worst(
         let threads = row.threads.to_string();
         let test = row.test.strip_prefix("pp").map_or(vec![], |tokens| vec!["-p", tokens]);
         let profile = akunu.profile(file, &[&test[..], &["-r", "5", "-t", &threads]].concat())?;
-        println!("{} {}, {} threads, {}:\n\n{profile}", row.model, row.quant, row.threads, row.test);
+        say!("{} {}, {} threads, {}:\n\n{profile}", row.model, row.quant, row.threads, row.test);
     }
     Ok(())
 }

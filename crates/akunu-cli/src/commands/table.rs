@@ -20,7 +20,7 @@ pub struct TableArgs {
     /// Rows of the pass: 1 is a decode step
     #[arg(long, default_value = "1", value_parser = args::count)]
     rows: usize,
-    /// Leave QKV and gate·up unfused
+    /// Leave QKV and gate·up unfused, and norms and rotations apart
     #[arg(long)]
     unfused: bool,
     #[arg(long, help = "Prints JSON")]

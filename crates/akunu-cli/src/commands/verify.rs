@@ -22,7 +22,7 @@ pub struct VerifyArgs {
     /// Tokens fed, chosen at random
     #[arg(long, default_value = "8", value_parser = args::count)]
     tokens: usize,
-    /// Leave QKV and gate·up unfused
+    /// Leave QKV and gate·up unfused, and norms and rotations apart
     #[arg(long)]
     unfused: bool,
     #[arg(long, help = "Prints JSON")]
