@@ -133,6 +133,26 @@ fn products_of_one_row_are_near_the_reference_where_weights_stream() {
 }
 
 #[test]
+fn products_of_one_row_are_near_the_reference_where_a_group_shares_its_input() {
+    if skipped() {
+        return;
+    }
+    let device = || EmulatedDevice::new().unwrap();
+    let mut shared = 0;
+    for spec in specs::long_rows().into_iter().chain(folded::long_rows()) {
+        let case = spec.whole();
+        let works = launches(&case.table.commands[0], &case.table, device().chip()).unwrap();
+        let variant = &works[0].launch().unwrap().function.variant;
+        let shares = variant.iter().any(|(name, pieces)| *name == "INPUT_PIECES" && *pieces > 0);
+        if shares && is_of_one_row(&case) {
+            check_on(device, &spec.name, &case);
+            shared += 1;
+        }
+    }
+    assert!(shared > 60, "{shared}");
+}
+
+#[test]
 fn products_with_a_part_in_norms_are_near_the_reference() {
     check_all(folded::matrices());
 }

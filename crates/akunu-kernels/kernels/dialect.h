@@ -56,6 +56,8 @@ INLINE u32 weights2(const DEVICE u8* p) { return *(const DEVICE u16*)p; }
 INLINE u32 weights1(const DEVICE u8* p) { return *p; }
 INLINE u32x4 read16(const DEVICE u8* p) { return *(const DEVICE u32x4*)p; }
 INLINE u32x2 read8(const DEVICE u8* p) { return *(const DEVICE u32x2*)p; }
+INLINE u32x4 read16(const THREADGROUP u8* p) { return *(const THREADGROUP u32x4*)p; }
+INLINE u32x2 read8(const THREADGROUP u8* p) { return *(const THREADGROUP u32x2*)p; }
 
 #else
 #define DEVICE
@@ -174,6 +176,13 @@ INLINE u32 two_halves(f32 a, f32 b) {
 
 // An array of threadgroup memory that begins `offset` bytes into a launch's own.
 #define TG_ARRAY(type, name, offset) THREADGROUP type* const name = (THREADGROUP type*)(at.shared + (offset))
+
+// Where a product reads its input: a group's threads may have brought it to threadgroup memory, INPUT_PIECES of 16 bytes each.
+#if INPUT_PIECES
+#define INPUT THREADGROUP
+#else
+#define INPUT DEVICE
+#endif
 
 // Where a thread stands. Bodies take it as an argument, so that something other than a launch may call them.
 struct Place {

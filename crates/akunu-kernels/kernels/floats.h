@@ -3,6 +3,7 @@
 
 #define BLOCKS (INPUTS / BLOCK)
 #define WEIGHT_BYTES (WEIGHT_TYPE == 0 ? 4 : 2)
+#define INPUT_ROW_BYTES ((u64)(INPUTS) * 4)
 
 struct Matrix {
     const DEVICE u8 *weight, *scales, *offsets;
@@ -51,11 +52,11 @@ INLINE Block decode(Raw raw) {
     return block;
 }
 
-INLINE Input load_input(const DEVICE u8* x, u32 row, u32 block) {
-    const DEVICE u8* from = x + ((u64)row * INPUTS + (u64)block * BLOCK) * 4;
+INLINE Input load_input(const INPUT u8* x, u32 row, u32 block) {
+    const INPUT u8* from = x + row * INPUT_ROW_BYTES + (u64)block * BLOCK * 4;
     Input input;
 #if BLOCK == 1
-    input.values[0] = *(const DEVICE f32*)from;
+    input.values[0] = *(const INPUT f32*)from;
 #else
     UNROLL for (u32 i = 0; i < BLOCK; i += 4) {
         const u32x4 a = read16(from + i * 4);

@@ -1,4 +1,8 @@
-// One row to a few: a SIMD group has OUTS neighbouring outputs for TILE rows; its lanes take blocks in turns of 32 neighbours.
+// One row to a few: a SIMD group has OUTS neighbouring outputs for TILE rows; its lanes take blocks in turns of 32 neighbours. With
+// INPUT_PIECES there is one row, and a group's threads bring it to threadgroup memory together.
+
+// Of threadgroup memory: sums meet before it.
+#define AT_INPUT (IN_BLOCKS ? TILE * STREAMS * 32 * 4 : 0)
 
 BODY(gemv) {
     const u32 first = (at.group_x * SIMDS + SIMD) * OUTS;
@@ -36,6 +40,12 @@ BODY(gemv) {
     Squares squares = {};
     if (!IN_BLOCKS || holds) squares = load_squares(in, IN_BLOCKS ? row : top, LANE);
 #endif
+#if INPUT_PIECES
+    THREADGROUP u8* const x = at.shared + AT_INPUT;
+    bring_input(in.x + top * INPUT_ROW_BYTES, x, at);
+#else
+    const DEVICE u8* const x = in.x + top * INPUT_ROW_BYTES;
+#endif
     f32 mine = 0, second = 0;
 
     f32 sums[TILE][OUTS * STREAMS];
@@ -53,7 +63,7 @@ BODY(gemv) {
             }
             UNROLL for (u32 i = 0; i < TILE; i++) {
                 if (i > 0 && top + i >= live) break;
-                const Input input = load_input(in.x, top + i, b);
+                const Input input = load_input(x, i, b);
                 UNROLL for (u32 k = 0; k < OUTS * STREAMS; k++) sums[i][k] = multiply(blocks[k], input, sums[i][k]);
             }
         }

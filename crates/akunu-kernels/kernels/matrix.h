@@ -35,6 +35,22 @@ INLINE Matrix matrix_of(Bindings in, u32 stream, THREAD_PTR u32* o) {
     return m;
 }
 
+#if INPUT_PIECES
+// Brings a row of the input to threadgroup memory, for all of the group's threads. All loads before any store.
+INLINE void bring_input(const DEVICE u8* row, THREADGROUP u8* to, Place at) {
+    u32x4 pieces[INPUT_PIECES];
+    UNROLL for (u32 i = 0; i < INPUT_PIECES; i++) {
+        const u32 p = i * THREADS + at.thread;
+        if (p < INPUT_ROW_BYTES / 16) pieces[i] = read16(row + p * 16);
+    }
+    UNROLL for (u32 i = 0; i < INPUT_PIECES; i++) {
+        const u32 p = i * THREADS + at.thread;
+        if (p < INPUT_ROW_BYTES / 16) *(THREADGROUP u32x4*)(to + p * 16) = pieces[i];
+    }
+    BARRIER();
+}
+#endif
+
 // What is added to an output: known before its sum is.
 INLINE f32 addend(Bindings in, u32 row, u32 o) {
     f32 sum = 0;

@@ -188,9 +188,9 @@ INLINE Block decode(Raw raw) {
 
 #define INPUT_ROW_BYTES Q8_ROW_BYTES(INPUTS)
 
-INLINE Input load_input(const DEVICE u8* x, u32 row, u32 block) {
-    const DEVICE u8* from = x + row * INPUT_ROW_BYTES;
-    const DEVICE u8* quants = from + block * 32;
+INLINE Input load_input(const INPUT u8* x, u32 row, u32 block) {
+    const INPUT u8* from = x + row * INPUT_ROW_BYTES;
+    const INPUT u8* quants = from + block * 32;
     Input input;
     // A row is 40 bytes a block: the next one is aligned for wide loads where blocks are even.
     if (BLOCKS % 2 == 0) {
@@ -203,8 +203,8 @@ INLINE Input load_input(const DEVICE u8* x, u32 row, u32 block) {
             input.quants[2 * j] = a.x; input.quants[2 * j + 1] = a.y;
         }
     }
-    input.scale = ((const DEVICE f32*)(from + INPUTS))[block];
-    input.sum[0] = ((const DEVICE i32*)(from + INPUTS))[BLOCKS + block];
+    input.scale = ((const INPUT f32*)(from + INPUTS))[block];
+    input.sum[0] = ((const INPUT i32*)(from + INPUTS))[BLOCKS + block];
 #if HALVES == 2
     i32 first = 0;
     UNROLL for (u32 j = 0; j < 4; j++) first = dp4a(0x01010101u, input.quants[j], first);

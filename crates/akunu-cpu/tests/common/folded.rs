@@ -124,6 +124,22 @@ pub fn matrices() -> Vec<Spec> {
     specs
 }
 
+/// Products of one row with a part in norms, of a few turns of 32 blocks and a part of one.
+pub fn long_rows() -> Vec<Spec> {
+    let mut specs = vec![];
+    let types = [(DType::Q4_0, 4160), (DType::Q6K, 4352), (DType::F16, 1056), (DType::F32, 544)];
+    for (dtype, inputs) in types {
+        let product = |outs| Product { dtype, rows: 1, inputs, outs };
+        specs.push(matmul(product(96), true, false, Some(NormOut::Both)));
+        specs.push(matmul(product(32), false, true, Some(NormOut::Q8)));
+        specs.push(matmul(product(37), true, true, None));
+        specs.push(qkv(product(80), true));
+        specs.push(glu(product(64), Activation::Silu, NormOut::Q8));
+        specs.push(glu(product(41), Activation::GeluTanh, NormOut::F32));
+    }
+    specs
+}
+
 /// The row, and the window. The own position is the last, or not; alone in its stretch of the positions, or the only one.
 const SEEN: [(Row, u32); 6] = [
     (Row { token: 0, position: 0, kv_len: 1, slot: 1 }, 0),

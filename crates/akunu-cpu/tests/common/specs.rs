@@ -158,7 +158,11 @@ pub fn long_rows() -> Vec<Spec> {
         specs.push(matmul(dtype, 1, (8192, 72), true, true));
         specs.push(glu_matmul(dtype, 1, 4096, 352, Activation::Silu, OUTS[1 + specs.len() % 2]));
         specs.push(qkv(dtype, 1, 1024, true));
+        // A few turns of 32 blocks, and a part of one.
+        let inputs = if dtype.block_len() == 1 { 1048 } else { 4096 + dtype.block_len().max(64) };
+        specs.push(matmul(dtype, 1, (inputs, 20), true, false));
     }
+    specs.push(matmul(DType::BF16, 1, (132, 9), false, false));
     for dtype in [DType::Q3K, DType::Q4K, DType::Q6K] {
         specs.extend(
             [(4096, 128), (14336, 32), (2048, 1000)].map(|shape| matmul(dtype, 1, shape, false, true)),

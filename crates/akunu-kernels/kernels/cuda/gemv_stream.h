@@ -119,11 +119,7 @@ BODY(gemv_stream) {
     const Squares squares = load_squares(in, 0, LANE);
 #endif
     THREADGROUP u8* const input = at.shared + AT_INPUT;
-    UNROLL for (u32 i = 0; i < (INPUT_ROW_BYTES + THREADS * 16 - 1) / (THREADS * 16); i++) {
-        const u32 from = (i * THREADS + at.thread) * 16;
-        if (from < INPUT_ROW_BYTES) *(THREADGROUP u32x4*)(input + from) = read16(in.x + from);
-    }
-    BARRIER();
+    bring_input(in.x, input, at);
     THREADGROUP u8* slot = slots;
     ROLLED for (u32 unit = 0; unit < units; unit++) {
         const u32 first = (at.group_x + unit * GROUPS) * UNIT;

@@ -21,6 +21,8 @@ static EMBED: Source = source!("embed.h");
 
 /// Fewest rows of q8 that tensor cores are worth.
 const TENSOR_ROWS: u32 = 3;
+/// Fewest whole turns of 32 blocks in an input that a group brings to threadgroup memory: a shorter one is read sooner than brought.
+const SHARED_TURNS: u32 = 4;
 
 /// As `matrix.h` numbers them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,6 +54,11 @@ impl Product {
     /// Whether outputs are finished in blocks of 32.
     fn in_blocks(&self) -> bool {
         self.out.q8() || self.norm.is_some()
+    }
+
+    /// Of a row.
+    fn input_bytes(&self) -> u32 {
+        if self.weight.is_quantised() { self.inputs / 4 * 5 } else { self.inputs * 4 }
     }
 
     /// Sums for each output.
@@ -199,6 +206,14 @@ impl Shape<'_> {
         builder
     }
 
+    /// Whether a group of one row's product shares its input in threadgroup memory.
+    fn shares_input(&self, product: &Product, of: &TypeSources) -> bool {
+        let bytes = product.input_bytes();
+        // Two groups, of a kernel and of the next one, lie beside each other.
+        let fits = bytes <= self.chip.shared_bytes / 2;
+        fits && bytes.is_multiple_of(16) && product.inputs / of.block >= SHARED_TURNS * 32
+    }
+
     fn gemv(&self, product: &Product, rows: u32) -> Launch {
         let tile = rows.next_power_of_two().min(16);
         let streams = product.streams();
@@ -223,10 +238,12 @@ impl Shape<'_> {
         // Registers for what is loaded ahead, so that enough groups are at work beside each other.
         let room = if tile == 1 && !product.out.q8() { 48 } else { 24 };
         let depth = (room / (outs * streams * of.raw_words)).clamp(1, 4);
-        let shared = if product.in_blocks() { tile * width * streams * 4 } else { 0 };
+        let sums = if product.in_blocks() { tile * width * streams * 4 } else { 0 };
+        let input = if tile == 1 && self.shares_input(product, &of) { product.input_bytes() } else { 0 };
         self.product_launch("gemv", &[&GEMV], product, of)
             .variant([("TILE", tile), ("OUTS", outs), ("DEPTH", 1 << depth.ilog2())])
-            .shared(shared)
+            .variant([("INPUT_PIECES", (input / 16).div_ceil(simds * 32))])
+            .shared(sums + input)
             .over([product.outputs.div_ceil(width), rows.div_ceil(tile), 1], simds * 32)
     }
 

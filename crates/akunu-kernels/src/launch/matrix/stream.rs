@@ -52,7 +52,7 @@ impl Stream {
         let parts = of.planes.iter().map(|bytes| lines * chunk * bytes / 128);
         let slot_bytes = parts.clone().sum::<u32>() * 16;
         // The sums of two units, and a row of q8, which is of whole 16 bytes where lines of weights are.
-        let fixed = 2 * unit * product.streams() * 4 + product.inputs / 4 * 5;
+        let fixed = 2 * unit * product.streams() * 4 + product.input_bytes();
         let room = SHARED_BYTES.min(chip.shared_bytes).checked_sub(fixed)?;
         let slots = (room / (SIMDS * slot_bytes)).min(MOST_SLOTS);
         let shared_bytes = fixed + SIMDS * slots * slot_bytes;
@@ -92,6 +92,7 @@ impl Shape<'_> {
             .product_launch("gemv_stream", &[&COPIES, &GEMV_STREAM], product, of)
             .variant([("STREAMED", 1), ("UNIT", unit), ("OWN", own), ("CHUNK", chunk), ("SLOTS", slots)])
             .variant([("MOST_TURNS", turns)])
+            .variant([("INPUT_PIECES", (product.input_bytes() / 16).div_ceil(SIMDS * 32))])
             .constants([("GROUPS", groups), ("SLOT_BYTES", slot_bytes)])
             .shared(shared_bytes);
         Some(launch.over([groups, 1, 1], SIMDS * 32))
