@@ -180,6 +180,29 @@ fn attention_is_near_the_reference() {
     check_all(specs::attention());
 }
 
+/// With the heads turned by it or before it, from one head for one of keys to more than a product has lines, in one stretch and in several.
+#[test]
+fn attention_of_few_rows_is_near_the_reference_on_tensor_cores() {
+    if skipped() {
+        return;
+    }
+    let device = || EmulatedDevice::new().unwrap().with_tensor_cores();
+    let mut count = 0;
+    let several = [(0, 0.0), (1500, 0.0), (1500, 5.0)].map(|(first, soft_cap)| {
+        let seen = Seen { rows: 1, first, window: 0, soft_cap };
+        specs::attend((17, 1, 64), KvType::F16, seen, NormOut::Both)
+    });
+    for spec in specs::attention().into_iter().chain(folded::attention()).chain(several) {
+        let case = spec.whole();
+        let works = launches(&case.table.commands[0], &case.table, device().chip()).unwrap();
+        if works[0].launch().unwrap().function.entry == "attention_few" {
+            check_on(device, &spec.name, &case);
+            count += 1;
+        }
+    }
+    assert!(count > 20, "{count}");
+}
+
 /// Two slots in large tiles and small ones, more heads for one of keys than a tile has, windows, and rows that see nothing of a turn.
 #[test]
 fn attention_of_many_rows_is_near_the_reference_on_tensor_cores() {

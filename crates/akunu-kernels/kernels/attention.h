@@ -1,27 +1,9 @@
-// Attention of a row over its slot's cache. A group has HEAD_TILE query heads that share a KV head, and one of SPLITS stretches of the
-// positions, so that keys and values are read once for all those heads, by the whole chip. LANES lanes have a position's row
-// between them, PIECE numbers each, and DEEP positions are under way at once. Stretches meet in scratch memory: the last group that
-// is done puts them together.
-//
-// With ROPE it takes Q, K and V as the product left them. A group turns its own query heads; the groups whose stretch has the row's own
-// position turn its key too, use key and value from threadgroup memory, and the first of them stores both. So nobody reads what is
-// written here, and the other positions are older than this pass: they are on their way before the wait.
+// Attention of a row over its slot's cache, whatever the cache's type. LANES lanes have a position's row between them, PIECE numbers each, and
+// DEEP positions are under way at once.
 
 #define DEEP 4
 #define PER_SIMD (32 / LANES)
 #define PARALLEL (SIMDS * PER_SIMD)
-// Floats of a head's part: its sums, then the largest score, then the sum of weights.
-#define PART (HEAD_DIM + 2)
-#define TILE_FLOATS (HEAD_TILE * PART)
-#define LOWEST -1e30f
-#define MOST_SPLITS 32
-#if ROPE
-// The group's query heads, then the own position's key and value as the cache has them.
-#define TURNED_FLOATS ((HEAD_TILE + 2) * HEAD_DIM)
-#else
-#define TURNED_FLOATS 0
-#endif
-
 #if KV_TYPE == 0
 #define PIECE_WORDS PIECE
 #elif KV_TYPE == 1
@@ -93,32 +75,10 @@ INLINE Head merged(Head head, u32 step) {
     return head;
 }
 
-struct Span {
-    u32 from, end;
-    // How many groups share the row.
-    u32 splits;
-    // With ROPE, the position whose key and value are not to be read.
-    u32 own;
-};
-
 // What a lane group looks at in one turn.
 struct Turn {
     Piece keys[DEEP], values[DEEP];
 };
-
-// Positions that group `split` looks at.
-INLINE Span span_of(Row row, u32 window, u32 split) {
-    const u32 first = window == 0 || row.position + 1 < window ? 0 : row.position + 1 - window;
-    const u32 count = row.kv_len - first;
-    Span span;
-    span.splits = (count + SPAN - 1) / SPAN;
-    span.splits = span.splits < SPLITS ? span.splits : SPLITS;
-    const u32 each = (count + span.splits - 1) / span.splits;
-    span.from = first + split * each;
-    span.end = span.from + each < row.kv_len ? span.from + each : row.kv_len;
-    span.own = row.position;
-    return span;
-}
 
 // DEEP positions a lane group from `base` on; nothing for those beyond the end.
 INLINE Turn load_turn(const DEVICE u8* k, const DEVICE u8* v, u32 base, Span span, u32 first) {
@@ -179,80 +139,6 @@ INLINE void attend(THREAD_PTR Head* heads, const THREAD_PTR Numbers* q, Turn tur
     }
 }
 
-// Number e of the tile's heads, side by side as in the output. With OUT_Q8 a SIMD group's lanes hold 32 neighbours.
-INLINE void store_head(Bindings in, u32 row, u32 first_head, u32 e, f32 value, u32 lane) {
-    const u32 cols = HEADS * HEAD_DIM, col = first_head * HEAD_DIM + e;
-    if (OUT_F32) ((DEVICE f32*)in.out)[(u64)row * cols + col] = value;
-    if (OUT_Q8) store_q8(in.out_q8 + row * Q8_ROW_BYTES(cols), cols, col / 32, value, lane);
-    if (OUT_F16) {
-        ((DEVICE u16*)in.out_f16)[(u64)row * cols + col] = f32_to_f16(value);
-        if (col == 0) ((DEVICE f32*)in.out_scales)[row] = 1.0f;
-    }
-}
-
-// What each SIMD group's part of a head weighs beside the others': of a whole row, or of a stretch, whose largest score and sum of
-// weights then go to `stretch`.
-INLINE void weigh_parts(const THREADGROUP f32* parts, THREADGROUP f32* weights, DEVICE f32* stretch, u32 heads, bool whole, Place at) {
-    for (u32 g = SIMD; g < heads; g += SIMDS) {
-        const THREADGROUP f32* part = parts + (LANE < SIMDS ? LANE : 0) * TILE_FLOATS + g * PART + HEAD_DIM;
-        const f32 score = LANE < SIMDS ? part[0] : LOWEST, most = SIMD_MAX(score);
-        const f32 weight = LANE < SIMDS ? EXP(score - most) : 0.0f, total = SIMD_SUM(weight * part[1]);
-        if (LANE < SIMDS) weights[g * SIMDS + LANE] = whole ? weight / total : weight;
-        if (LANE == 0 && !whole) {
-            stretch[g * PART + HEAD_DIM] = most;
-            stretch[g * PART + HEAD_DIM + 1] = total;
-        }
-    }
-}
-
-// The last group of a row and tile puts the stretches together.
-INLINE void finish_splits(Bindings in, const DEVICE f32* parts, Span span, u32 row, u32 first_head, u32 heads, Place at) {
-    TG_ARRAY(f32, weights, 16);
-    for (u32 g = SIMD; g < heads; g += SIMDS) {
-        const bool mine = LANE < span.splits;
-        const DEVICE f32* part = parts + (mine ? LANE : 0) * TILE_FLOATS + g * PART + HEAD_DIM;
-        const f32 score = mine ? part[0] : LOWEST, most = SIMD_MAX(score);
-        const f32 weight = mine ? EXP(score - most) : 0.0f;
-        weights[g * 32 + LANE] = weight / SIMD_SUM(weight * part[1]);
-    }
-    BARRIER();
-    for (u32 e = at.thread; e < heads * HEAD_DIM; e += THREADS) {
-        const u32 g = e / HEAD_DIM;
-        // All stretches' parts are under way at once.
-        f32 part[MOST_SPLITS];
-        UNROLL for (u32 i = 0; i < SPLITS; i++) part[i] = i < span.splits ? parts[i * TILE_FLOATS + g * PART + e % HEAD_DIM] : 0.0f;
-        f32 sum = 0;
-        UNROLL for (u32 i = 0; i < SPLITS; i++) sum += (i < span.splits ? weights[g * 32 + i] : 0.0f) * part[i];
-        store_head(in, row, first_head, e, sum, LANE);
-    }
-}
-
-#if ROPE
-// Turns a group's query heads, each times `factor`, and what the own position needs where the stretch has it. A SIMD group a head.
-INLINE void turn_heads(Bindings in, Params params, Place at, Row row, Span span, u32 first_head, u32 heads_here, THREADGROUP f32* turned) {
-    const u32 kv_head = first_head / GROUP, lane = LANE;
-    const bool stores = first_head % GROUP == 0, has_own = span.from <= span.own && span.own < span.end;
-    const DEVICE f32* qkv = (const DEVICE f32*)in.qkv;
-    const DEVICE f32* angles = (const DEVICE f32*)in.angles;
-    const DEVICE f32 *q_norm = (const DEVICE f32*)in.q_norm, *k_norm = (const DEVICE f32*)in.k_norm;
-    THREADGROUP f32* const key = turned + HEAD_TILE * HEAD_DIM;
-    // Key and value first: they have the most to do.
-    for (u32 i = SIMD; i < heads_here + 2; i += SIMDS) {
-        if (i >= 2) {
-            const DEVICE f32* from = qkv + (first_head + i - 2) * HEAD_DIM;
-            put_turned(from, q_norm, angles, PARAM_F32(8), PARAM_F32(4), turned + (i - 2) * HEAD_DIM, lane);
-        } else if (has_own) {
-            const DEVICE f32* from = qkv + (HEADS + i * KV_HEADS + kv_head) * HEAD_DIM;
-            DEVICE u8* to = kv_row(i == 0 ? in.k_cache : in.v_cache, row.slot, kv_head, row.position);
-            THREADGROUP f32* const own = key + i * HEAD_DIM;
-            if (i == 0) put_turned(from, k_norm, angles, PARAM_F32(8), 1.0f, own, lane);
-            SIMD_SYNC();
-            EACH_OF(e, HEAD_DIM) own[e] = kv_put(to, e, i == 0 ? own[e] : from[e], lane, stores);
-        }
-    }
-}
-#endif
-
 // A lane's piece of a query head, times the factor of scores.
 INLINE Numbers load_query(Bindings in, Params params, u32 row, u32 head, u32 tile_head, u32 first, const THREADGROUP f32* turned) {
     Numbers q;
@@ -268,36 +154,30 @@ INLINE Numbers load_query(Bindings in, Params params, u32 row, u32 head, u32 til
 }
 
 BODY(attention) {
-    const u32 row = at.group_y, split = at.group_x % SPLITS, tile = at.group_x / SPLITS;
-    const u32 kv_head = tile / TILES, done = tile % TILES * HEAD_TILE;
-    const u32 heads_here = GROUP - done < HEAD_TILE ? GROUP - done : HEAD_TILE, first_head = kv_head * GROUP + done;
-    const bool live = row < live_rows(pass, false);
-    const Row place = live ? ((const DEVICE Row*)in.rows)[row] : Row{0, 0, 1, 0};
-    const Span span = span_of(place, PARAM_U32(6), split);
+    const Task task = task_of(in, pass, params, at);
+    const Span span = task.span;
     const u32 first = LANE % LANES * PIECE, mine = SIMD * PER_SIMD + LANE / LANES;
     const bool holds = first < HEAD_DIM;
-    const DEVICE u8* k = kv_row(in.k_cache, place.slot, kv_head, 0);
-    const DEVICE u8* v = kv_row(in.v_cache, place.slot, kv_head, 0);
     TG_ARRAY(f32, turned, 0);
 #if ROPE
     Turn turn = {};
-    if (live && split < span.splits) turn = load_turn(k, v, span.from + mine, span, first);
+    if (task.live) turn = load_turn(task.k, task.v, span.from + mine, span, first);
 #endif
     WAIT_FOR_INPUT();
     LAUNCH_NEXT();
-    if (!live || split >= span.splits) return;
+    if (!task.live) return;
 #if ROPE
-    turn_heads(in, params, at, place, span, first_head, heads_here, turned);
+    turn_heads(in, params, task, turned, at);
     BARRIER();
 #else
-    Turn turn = load_turn(k, v, span.from + mine, span, first);
+    Turn turn = load_turn(task.k, task.v, span.from + mine, span, first);
 #endif
 
     Numbers q[HEAD_TILE];
     Head heads[HEAD_TILE];
     UNROLL for (u32 g = 0; g < HEAD_TILE; g++) {
-        const u32 h = g < heads_here ? g : 0;
-        q[g] = load_query(in, params, row, first_head + h, h, first, turned);
+        const u32 h = g < task.heads ? g : 0;
+        q[g] = load_query(in, params, task.row, task.first_head + h, h, first, turned);
         heads[g].most = LOWEST;
         heads[g].total = 0;
         UNROLL for (u32 i = 0; i < PIECE; i++) heads[g].sum[i] = 0;
@@ -305,7 +185,7 @@ BODY(attention) {
     // The same number of turns for all lanes.
     for (u32 base = span.from; base < span.end; base += DEEP * PARALLEL) {
         attend(heads, q, turn, base + mine, span, turned + HEAD_TILE * HEAD_DIM + first, holds, PARAM_F32(5));
-        if (base + DEEP * PARALLEL < span.end) turn = load_turn(k, v, base + DEEP * PARALLEL + mine, span, first);
+        if (base + DEEP * PARALLEL < span.end) turn = load_turn(task.k, task.v, base + DEEP * PARALLEL + mine, span, first);
     }
 
     TG_ARRAY(f32, parts, TURNED_FLOATS * 4);
@@ -321,22 +201,5 @@ BODY(attention) {
         }
     }
     BARRIER();
-    const u32 group = row * (KV_HEADS * TILES) + tile;
-    const bool whole = span.splits == 1;
-    DEVICE f32* stretches = (DEVICE f32*)(scratch + COUNTER_BYTES) + (u64)group * SPLITS * TILE_FLOATS;
-    DEVICE f32* stretch = stretches + split * TILE_FLOATS;
-    THREADGROUP f32* const weights = parts + SIMDS * TILE_FLOATS;
-    weigh_parts(parts, weights, stretch, heads_here, whole, at);
-    BARRIER();
-    for (u32 e = at.thread; e < heads_here * HEAD_DIM; e += THREADS) {
-        const u32 g = e / HEAD_DIM, d = e % HEAD_DIM;
-        f32 sum = 0;
-        UNROLL for (u32 i = 0; i < SIMDS; i++) sum += weights[g * SIMDS + i] * parts[i * TILE_FLOATS + g * PART + d];
-        if (whole) store_head(in, row, first_head, e, sum, LANE);
-        else stretch[g * PART + d] = sum;
-    }
-    if (whole) return;
-    if (last_to_finish(scratch, group, span.splits, at)) {
-        finish_splits(in, stretches, span, row, first_head, heads_here, at);
-    }
+    finish_heads(in, scratch, parts, task, at);
 }

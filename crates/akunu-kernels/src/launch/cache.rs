@@ -8,6 +8,7 @@ use crate::{Chip, Launch, MissingKernel, Source};
 
 use super::{COUNTER_BYTES, LaunchBuilder, SCRATCH_BYTES, Shape};
 
+mod few;
 mod tensor;
 
 static KV: Source = source!("kv.h");
@@ -16,6 +17,7 @@ static ROPE_KV: Source = source!("rope_kv.h");
 static TURNS: Source = source!("turns.h");
 static KV_SHIFT: Source = source!("kv_shift.h");
 static KV_COPY: Source = source!("kv_copy.h");
+static HEADS: Source = source!("heads.h");
 static ATTENTION: Source = source!("attention.h");
 static CHAIN: Source = source!("chain.h");
 static ARGMAX: Source = source!("argmax.h");
@@ -79,11 +81,11 @@ impl AttentionShape {
         let piece = pieces.iter().copied().find(|piece| dim > 0 && fits(*piece));
         let piece = piece.ok_or_else(|| format!("heads of {dim}"))?;
         let group = p.heads / p.kv_heads;
-        // A part and its weight for each SIMD group; later, weights of stretches.
+        // A part for each SIMD group; later, weights of stretches.
         let shared = |tile: u32| {
             // The tile's heads, a key and a value stay while parts are put together.
             let turned = if turns { (tile + 2) * dim * 4 } else { 0 };
-            turned + (THREADS / 32 * tile * (dim + 3) * 4).max(16 + tile * MOST_PARTS * 4)
+            turned + (THREADS / 32 * tile * (dim + 2) * 4).max(16 + tile * MOST_PARTS * 4)
         };
         let whole = |tile: u32| !out.q8() || (tile * dim).is_multiple_of(32);
         let most = if piece > 8 { 4 } else { 64 / piece };
@@ -116,28 +118,43 @@ impl Shape<'_> {
         if rope.is_some() && self.rows > 1 {
             return Err(self.missing("of several rows, one might see another's key too early".into()));
         }
-        if let Some(launch) = self.attention_mma(&p, kv, out) {
+        let special = self.attention_mma(&p, kv, out).or_else(|| self.attention_few(&p, kv, out, rope));
+        if let Some(launch) = special {
             return Ok(launch);
         }
         let shape = AttentionShape::new(&p, (kv, out, rope.is_some()), self.rows, self.chip);
         let shape = shape.map_err(|why| self.missing(why))?;
-        let suffix = format!("_{}_{}x{}_{}", p.heads, p.kv_heads, p.head_dim, shape.splits);
-        let sources = if rope.is_some() { vec![&KV, &ROPE, &ATTENTION] } else { vec![&KV, &ATTENTION] };
-        let mut builder = self.launch("attention", sources, &suffix);
+        let launch = self
+            .heads("attention", &[&ATTENTION], &p, shape.splits, rope)
+            .variant([("KV_TYPE", kv_number(kv)), ("PIECE", shape.piece), ("LANES", shape.lanes)])
+            .variant([("HEAD_TILE", shape.head_tile)])
+            .constants([("HEAD_DIM", p.head_dim), ("TILES", shape.tiles), ("SPLITS", shape.splits)])
+            .constants([("SPAN", shape.span)])
+            .out(out)
+            .shared(shape.shared_bytes);
+        Ok(launch.over([p.kv_heads * shape.tiles * shape.splits, self.rows, 1], THREADS))
+    }
+
+    /// What `heads.h` and its users know of a command.
+    fn heads(
+        &self,
+        entry: &'static str,
+        bodies: &[&'static Source],
+        p: &AttentionParams,
+        splits: u32,
+        rope: Option<Rope>,
+    ) -> LaunchBuilder {
+        let rope_source = rope.map(|_| &ROPE);
+        let sources = std::iter::once(&KV).chain(rope_source).chain([&HEADS]).chain(bodies.iter().copied());
+        let suffix = format!("_{}_{}x{}_{splits}", p.heads, p.kv_heads, p.head_dim);
+        let mut builder = self.launch(entry, sources.collect(), &suffix);
         if let Some(rope) = rope {
             builder = builder.rope(rope, p.rope_dims);
         }
-        Ok(builder
-            .variant([("ROPE", u32::from(rope.is_some()))])
-            .variant([("KV_TYPE", kv_number(kv)), ("PIECE", shape.piece), ("LANES", shape.lanes)])
-            .variant([("HEAD_TILE", shape.head_tile)])
-            .variant([("CAPPED", u32::from(p.soft_cap != 0.0))])
-            .constants([("HEADS", p.heads), ("KV_HEADS", p.kv_heads), ("HEAD_DIM", p.head_dim)])
-            .constants([("CAPACITY", p.capacity), ("GROUP", p.heads / p.kv_heads), ("TILES", shape.tiles)])
-            .constants([("SPLITS", shape.splits), ("SPAN", shape.span)])
-            .out(out)
-            .shared(shape.shared_bytes)
-            .over([p.kv_heads * shape.tiles * shape.splits, self.rows, 1], THREADS))
+        builder
+            .variant([("ROPE", u32::from(rope.is_some())), ("CAPPED", u32::from(p.soft_cap != 0.0))])
+            .constants([("HEADS", p.heads), ("KV_HEADS", p.kv_heads), ("GROUP", p.heads / p.kv_heads)])
+            .constants([("CAPACITY", p.capacity)])
     }
 
     pub(super) fn rope_kv(&self, style: RopeStyle, qk_norm: bool, kv: KvType) -> Launch {

@@ -8,15 +8,15 @@ use crate::{Launch, Source};
 
 use super::{KV, Shape, kv_number};
 
-static COPIES: Source = source!("cuda/copies.h");
-static TENSOR: Source = source!("cuda/tensor.h");
+pub(super) static COPIES: Source = source!("cuda/copies.h");
+pub(super) static TENSOR: Source = source!("cuda/tensor.h");
 static ATTENTION_MMA: Source = source!("cuda/attention_mma.h");
 
 /// As the kernel has them.
 const LINES: u32 = 64;
 const THREADS: u32 = 128;
 /// Rows of a table that are worth a tile.
-const FEW_ROWS: u32 = 16;
+pub(super) const FEW_ROWS: u32 = 16;
 /// Of keys, numbers that a group has at once.
 const SPAN_NUMBERS: u32 = 4096;
 /// Groups that share a tile's runs of rows, where it has more than one.

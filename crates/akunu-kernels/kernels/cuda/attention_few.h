@@ -1,0 +1,226 @@
+// Attention of a row over a cache of f16, on tensor cores: the query heads that share a KV head, eight at most, are the lines of one product.
+// A SIMD group takes 16 positions at a time, straight from the cache: keys of the next ones are on their way as soon as it has the scores, values
+// as soon as it has added these. With g = lane / 4 and t = lane % 4, a lane has head g's scores and sums, keys of positions g and g + 8, and values
+// of positions 2t, 2t + 1, 2t + 8 and 2t + 9.
+//
+// Products take numbers in any order that both sides share, so lanes load neighbours: of a key, 8 numbers of each 32 (t says which); of a
+// value, VALUE_PIECE numbers of each 8 · VALUE_PIECE (g says which).
+//
+// Keys and values are f16 already. Queries and weights are split in two, q = f16(q) + f16(q − f16(q)): lines 0 … 7 are the halves and lines
+// 8 … 15 what is left of them, so nothing is lost and nothing is added to the work.
+
+#define RUN 16
+#define STEPS (HEAD_DIM / 16)
+#define KEY_LOADS (HEAD_DIM / 32)
+#define VALUE_PIECE (HEAD_DIM % 64 == 0 ? 8 : 4)
+#define VALUE_WORDS (VALUE_PIECE / 2)
+#define VALUE_LOADS (HEAD_DIM / (8 * VALUE_PIECE))
+#define LOG2_E 1.44269504f
+
+struct Query {
+    Quad step[STEPS];
+};
+
+struct Keys {
+    Quad v[2][KEY_LOADS];
+};
+
+struct Values {
+    u32 v[VALUE_LOADS][4][VALUE_WORDS];
+};
+
+// Of head g: of numbers 8 · VALUE_PIECE · i + VALUE_PIECE · (2t + e) + j, word e of sums[i][j], and in word e + 2 what the rest of the weights add.
+struct Part {
+    f32 most, total;
+    Floats sums[VALUE_LOADS][VALUE_PIECE];
+};
+
+// Two numbers' halves, and what is left of them, go to lines g and g + 8.
+INLINE Quad split_in_two(f32 a, f32 b, f32 c, f32 d) {
+    Quad q;
+    q.v[0] = two_halves(a, b);
+    q.v[1] = two_halves(a - f16_to_f32((u16)q.v[0]), b - f16_to_f32((u16)(q.v[0] >> 16)));
+    q.v[2] = two_halves(c, d);
+    q.v[3] = two_halves(c - f16_to_f32((u16)q.v[2]), d - f16_to_f32((u16)(q.v[2] >> 16)));
+    return q;
+}
+
+INLINE Query load_query(Bindings in, Params params, Task task, const THREADGROUP f32* turned, Place at) {
+    Query q = {};
+    const u32 head = LANE / 4;
+    if (head >= task.heads) return q;
+#if ROPE
+    const THREADGROUP f32* from = turned + head * HEAD_DIM;
+    const f32 factor = 1.0f;
+#else
+    const DEVICE f32* from = (const DEVICE f32*)in.q + ((u64)task.row * HEADS + task.first_head + head) * HEAD_DIM;
+    const f32 factor = PARAM_F32(4);
+#endif
+    UNROLL for (u32 s = 0; s < STEPS; s++) {
+        const u32 i = s / 2 * 32 + LANE % 4 * 8 + s % 2 * 4;
+        q.step[s] = split_in_two(from[i] * factor, from[i + 1] * factor, from[i + 2] * factor, from[i + 3] * factor);
+    }
+    return q;
+}
+
+// The own position's are not read, as nothing is beyond the end.
+INLINE bool is_there(u32 position, Span span) { return position < span.end && !(ROPE && position == span.own); }
+
+INLINE Keys load_keys(const DEVICE u8* k, u32 base, Span span, Place at) {
+    Keys keys = {};
+    UNROLL for (u32 n = 0; n < 2; n++) {
+        const u32 position = base + 8 * n + LANE / 4;
+        if (!is_there(position, span)) continue;
+        UNROLL for (u32 i = 0; i < KEY_LOADS; i++) {
+            const u32x4 a = read16(k + position * KV_ROW_BYTES + i * 64 + LANE % 4 * 16);
+            const Quad words = {{a.x, a.y, a.z, a.w}};
+            keys.v[n][i] = words;
+        }
+    }
+    return keys;
+}
+
+INLINE Values load_values(const DEVICE u8* v, u32 base, Span span, Place at) {
+    Values values = {};
+    UNROLL for (u32 r = 0; r < 4; r++) {
+        const u32 position = base + LANE % 4 * 2 + r % 2 + r / 2 * 8;
+        if (!is_there(position, span)) continue;
+        UNROLL for (u32 i = 0; i < VALUE_LOADS; i++) {
+            const DEVICE u8* from = v + position * KV_ROW_BYTES + (i * 8 + LANE / 4) * (VALUE_PIECE * 2);
+#if HEAD_DIM % 64 == 0
+            const u32x4 a = read16(from);
+            values.v[i][r][0] = a.x; values.v[i][r][1] = a.y; values.v[i][r][2] = a.z; values.v[i][r][3] = a.w;
+#else
+            const u32x2 a = read8(from);
+            values.v[i][r][0] = a.x; values.v[i][r][1] = a.y;
+#endif
+        }
+    }
+    return values;
+}
+
+#if ROPE
+// The own position's key and value, which `own` has, one after the other.
+INLINE void put_own(THREAD_PTR Keys* keys, THREAD_PTR Values* values, const THREADGROUP f32* own, u32 base, Span span, Place at) {
+    UNROLL for (u32 n = 0; n < 2; n++) {
+        if (base + 8 * n + LANE / 4 != span.own) continue;
+        UNROLL for (u32 i = 0; i < KEY_LOADS * 4; i++) {
+            const THREADGROUP f32* two = own + i / 4 * 32 + LANE % 4 * 8 + i % 4 * 2;
+            keys->v[n][i / 4].v[i % 4] = two_halves(two[0], two[1]);
+        }
+    }
+    UNROLL for (u32 r = 0; r < 4; r++) {
+        if (base + LANE % 4 * 2 + r % 2 + r / 2 * 8 != span.own) continue;
+        UNROLL for (u32 i = 0; i < VALUE_LOADS * VALUE_WORDS; i++) {
+            const THREADGROUP f32* two = own + HEAD_DIM + (i / VALUE_WORDS * 8 + LANE / 4) * VALUE_PIECE + i % VALUE_WORDS * 2;
+            values->v[i / VALUE_WORDS][r][i % VALUE_WORDS] = two_halves(two[0], two[1]);
+        }
+    }
+}
+#endif
+
+// Of head g, positions 2t, 2t + 1, 2t + 8 and 2t + 9 from `base` on.
+INLINE Floats scores_of(const THREAD_PTR Query* q, const THREAD_PTR Keys* keys) {
+    Floats both[2] = {};
+    UNROLL for (u32 s = 0; s < STEPS; s++) {
+        UNROLL for (u32 n = 0; n < 2; n++) {
+            const Quad key = keys->v[n][s / 2];
+            both[n] = multiply_halves(q->step[s], key.v[s % 2 * 2], key.v[s % 2 * 2 + 1], both[n]);
+        }
+    }
+    const Floats scores = {{both[0].v[0] + both[0].v[2], both[0].v[1] + both[0].v[3], both[1].v[0] + both[1].v[2], both[1].v[1] + both[1].v[3]}};
+    return scores;
+}
+
+// Scores become weights; what was summed before keeps its share.
+INLINE Floats weigh(THREAD_PTR Part* part, Floats scores, u32 base, Span span, f32 cap, Place at) {
+    f32 most = part->most;
+    UNROLL for (u32 e = 0; e < 4; e++) {
+        if (CAPPED) scores.v[e] = cap * TANH(scores.v[e] / cap);
+        if (base + LANE % 4 * 2 + e % 2 + e / 2 * 8 >= span.end) scores.v[e] = 2 * LOWEST;
+        most = MAX_F32(most, scores.v[e]);
+    }
+    most = MAX_F32(most, SIMD_XOR(most, 1));
+    most = MAX_F32(most, SIMD_XOR(most, 2));
+    const f32 keep = EXP2((part->most - most) * LOG2_E);
+    part->most = most;
+    part->total *= keep;
+    UNROLL for (u32 e = 0; e < 4; e++) {
+        scores.v[e] = EXP2(fused(scores.v[e], LOG2_E, -most * LOG2_E));
+        part->total += scores.v[e];
+    }
+    UNROLL for (u32 i = 0; i < VALUE_LOADS; i++) {
+        UNROLL for (u32 j = 0; j < VALUE_PIECE; j++) {
+            UNROLL for (u32 e = 0; e < 4; e++) part->sums[i][j].v[e] *= keep;
+        }
+    }
+    return scores;
+}
+
+INLINE void add_values(THREAD_PTR Part* part, Floats weights, const THREAD_PTR Values* values) {
+    const Quad split = split_in_two(weights.v[0], weights.v[1], weights.v[2], weights.v[3]);
+    UNROLL for (u32 i = 0; i < VALUE_LOADS; i++) {
+        UNROLL for (u32 j = 0; j < VALUE_PIECE; j++) {
+            // Number j of both positions' pieces, side by side.
+            const u32 w = j / 2, pick = j % 2 == 0 ? 0x5410u : 0x7632u;
+            const u32 first = byte_perm(values->v[i][0][w], values->v[i][1][w], pick);
+            const u32 second = byte_perm(values->v[i][2][w], values->v[i][3][w], pick);
+            part->sums[i][j] = multiply_halves(split, first, second, part->sums[i][j]);
+        }
+    }
+}
+
+BODY(attention_few) {
+    const Task task = task_of(in, pass, params, at);
+    const Span span = task.span;
+    u32 base = span.from + SIMD * RUN;
+    TG_ARRAY(f32, turned, 0);
+    Keys keys = {};
+    Values values = {};
+    if (ROPE && task.live) {
+        keys = load_keys(task.k, base, span, at);
+        values = load_values(task.v, base, span, at);
+    }
+    WAIT_FOR_INPUT();
+    LAUNCH_NEXT();
+    if (!task.live) return;
+#if ROPE
+    turn_heads(in, params, task, turned, at);
+    BARRIER();
+#else
+    keys = load_keys(task.k, base, span, at);
+    values = load_values(task.v, base, span, at);
+#endif
+    const Query q = load_query(in, params, task, turned, at);
+    Part part = {};
+    part.most = LOWEST;
+    for (; base < span.end; base += SIMDS * RUN) {
+#if ROPE
+        if (base <= span.own && span.own < base + RUN) put_own(&keys, &values, turned + HEAD_TILE * HEAD_DIM, base, span, at);
+#endif
+        const Floats scores = scores_of(&q, &keys);
+        keys = load_keys(task.k, base + SIMDS * RUN, span, at);
+        add_values(&part, weigh(&part, scores, base, span, PARAM_F32(5), at), &values);
+        values = load_values(task.v, base + SIMDS * RUN, span, at);
+    }
+    part.total += SIMD_XOR(part.total, 1);
+    part.total += SIMD_XOR(part.total, 2);
+
+    TG_ARRAY(f32, parts, TURNED_FLOATS * 4);
+    if (LANE / 4 < task.heads) {
+        THREADGROUP f32* mine = parts + SIMD * TILE_FLOATS + LANE / 4 * PART;
+        UNROLL for (u32 i = 0; i < VALUE_LOADS; i++) {
+            UNROLL for (u32 j = 0; j < VALUE_PIECE; j++) {
+                UNROLL for (u32 e = 0; e < 2; e++) {
+                    mine[(i * 8 + LANE % 4 * 2 + e) * VALUE_PIECE + j] = part.sums[i][j].v[e] + part.sums[i][j].v[e + 2];
+                }
+            }
+        }
+        if (LANE % 4 == 0) {
+            mine[HEAD_DIM] = part.most;
+            mine[HEAD_DIM + 1] = part.total;
+        }
+    }
+    BARRIER();
+    finish_heads(in, scratch, parts, task, at);
+}

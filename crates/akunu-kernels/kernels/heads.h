@@ -1,0 +1,159 @@
+// What attention's kernels of a row or a few share. A group has HEAD_TILE query heads that share a KV head, and one of SPLITS stretches of
+// the positions, so that keys and values are read once for all those heads, by the whole chip. Stretches meet in scratch memory.
+//
+// With ROPE it takes Q, K and V as the product left them. A group turns its own query heads; the groups whose stretch has the row's own
+// position turn its key too, use key and value from threadgroup memory, and the first of them stores both. So nobody reads what is
+// written here, and the other positions are older than this pass: they are on their way before the wait.
+
+// Floats of a head's part: its sums, then the largest score, then the sum of weights.
+#define PART (HEAD_DIM + 2)
+#define TILE_FLOATS (HEAD_TILE * PART)
+#define LOWEST -1e30f
+#define MOST_SPLITS 32
+#if ROPE
+// The group's query heads, then the own position's key and value as the cache has them.
+#define TURNED_FLOATS ((HEAD_TILE + 2) * HEAD_DIM)
+#else
+#define TURNED_FLOATS 0
+#endif
+
+struct Span {
+    u32 from, end;
+    // How many groups share the row.
+    u32 splits;
+    // With ROPE, the position whose key and value are not to be read.
+    u32 own;
+};
+
+// Positions that group `split` looks at.
+INLINE Span span_of(Row row, u32 window, u32 split) {
+    const u32 first = window == 0 || row.position + 1 < window ? 0 : row.position + 1 - window;
+    const u32 count = row.kv_len - first;
+    Span span;
+    span.splits = (count + SPAN - 1) / SPAN;
+    span.splits = span.splits < SPLITS ? span.splits : SPLITS;
+    const u32 each = (count + span.splits - 1) / span.splits;
+    span.from = first + split * each;
+    span.end = span.from + each < row.kv_len ? span.from + each : row.kv_len;
+    span.own = row.position;
+    return span;
+}
+
+// What a group is to do.
+struct Task {
+    // Nothing, where this is false.
+    bool live;
+    u32 row, split, tile, first_head, heads;
+    Row place;
+    Span span;
+    // Its slot's cache of its KV head.
+    const DEVICE u8 *k, *v;
+};
+
+INLINE Task task_of(Bindings in, const DEVICE Pass* pass, Params params, Place at) {
+    Task task;
+    task.row = at.group_y;
+    task.split = at.group_x % SPLITS;
+    task.tile = at.group_x / SPLITS;
+    const u32 kv_head = task.tile / TILES, done = task.tile % TILES * HEAD_TILE;
+    task.heads = GROUP - done < HEAD_TILE ? GROUP - done : HEAD_TILE;
+    task.first_head = kv_head * GROUP + done;
+    const Row nobody = {0, 0, 1, 0};
+    const bool asked = task.row < live_rows(pass, false);
+    task.place = asked ? ((const DEVICE Row*)in.rows)[task.row] : nobody;
+    task.span = span_of(task.place, PARAM_U32(6), task.split);
+    task.live = asked && task.split < task.span.splits;
+    task.k = kv_row(in.k_cache, task.place.slot, kv_head, 0);
+    task.v = kv_row(in.v_cache, task.place.slot, kv_head, 0);
+    return task;
+}
+
+// Number e of the tile's heads, side by side as in the output. With OUT_Q8 a SIMD group's lanes hold 32 neighbours.
+INLINE void store_head(Bindings in, u32 row, u32 first_head, u32 e, f32 value, u32 lane) {
+    const u32 cols = HEADS * HEAD_DIM, col = first_head * HEAD_DIM + e;
+    if (OUT_F32) ((DEVICE f32*)in.out)[(u64)row * cols + col] = value;
+    if (OUT_Q8) store_q8(in.out_q8 + row * Q8_ROW_BYTES(cols), cols, col / 32, value, lane);
+    if (OUT_F16) {
+        ((DEVICE u16*)in.out_f16)[(u64)row * cols + col] = f32_to_f16(value);
+        if (col == 0) ((DEVICE f32*)in.out_scales)[row] = 1.0f;
+    }
+}
+
+// The last group of a row and tile puts the stretches together.
+INLINE void finish_splits(Bindings in, const DEVICE f32* parts, Task task, Place at) {
+    const u32 splits = task.span.splits;
+    TG_ARRAY(f32, weights, 16);
+    for (u32 g = SIMD; g < task.heads; g += SIMDS) {
+        const bool mine = LANE < splits;
+        const DEVICE f32* part = parts + (mine ? LANE : 0) * TILE_FLOATS + g * PART + HEAD_DIM;
+        const f32 score = mine ? part[0] : LOWEST, most = SIMD_MAX(score);
+        const f32 weight = mine ? EXP(score - most) : 0.0f;
+        weights[g * 32 + LANE] = weight / SIMD_SUM(weight * part[1]);
+    }
+    BARRIER();
+    for (u32 e = at.thread; e < task.heads * HEAD_DIM; e += THREADS) {
+        const u32 g = e / HEAD_DIM;
+        // All stretches' parts are under way at once.
+        f32 part[MOST_SPLITS];
+        UNROLL for (u32 i = 0; i < SPLITS; i++) part[i] = i < splits ? parts[i * TILE_FLOATS + g * PART + e % HEAD_DIM] : 0.0f;
+        f32 sum = 0;
+        UNROLL for (u32 i = 0; i < SPLITS; i++) sum += (i < splits ? weights[g * 32 + i] : 0.0f) * part[i];
+        store_head(in, task.row, task.first_head, e, sum, LANE);
+    }
+}
+
+// The group's heads from the parts that its SIMD groups have of them. Where a row has several stretches, that is one, and the last group to
+// be done puts them together.
+INLINE void finish_heads(Bindings in, DEVICE u8* scratch, const THREADGROUP f32* parts, Task task, Place at) {
+    const u32 group = task.row * (KV_HEADS * TILES) + task.tile;
+    const bool whole = task.span.splits == 1;
+    DEVICE f32* stretches = (DEVICE f32*)(scratch + COUNTER_BYTES) + (u64)group * SPLITS * TILE_FLOATS;
+    DEVICE f32* stretch = stretches + task.split * TILE_FLOATS;
+    for (u32 e = at.thread; e < task.heads * HEAD_DIM; e += THREADS) {
+        const u32 g = e / HEAD_DIM, d = e % HEAD_DIM;
+        const THREADGROUP f32* part = parts + g * PART;
+        f32 most = LOWEST, total = 0, sum = 0;
+        UNROLL for (u32 i = 0; i < SIMDS; i++) most = MAX_F32(most, part[i * TILE_FLOATS + HEAD_DIM]);
+        UNROLL for (u32 i = 0; i < SIMDS; i++) {
+            const f32 weight = EXP(part[i * TILE_FLOATS + HEAD_DIM] - most);
+            total += weight * part[i * TILE_FLOATS + HEAD_DIM + 1];
+            sum += weight * part[i * TILE_FLOATS + d];
+        }
+        if (whole) {
+            store_head(in, task.row, task.first_head, e, sum / total, LANE);
+        } else {
+            stretch[g * PART + d] = sum;
+            if (d == 0) {
+                stretch[g * PART + HEAD_DIM] = most;
+                stretch[g * PART + HEAD_DIM + 1] = total;
+            }
+        }
+    }
+    if (!whole && last_to_finish(scratch, group, task.span.splits, at)) finish_splits(in, stretches, task, at);
+}
+
+#if ROPE
+// Turns a group's query heads, each times `factor`, and what the own position needs where the stretch has it. A SIMD group a head.
+INLINE void turn_heads(Bindings in, Params params, Task task, THREADGROUP f32* turned, Place at) {
+    const u32 kv_head = task.first_head / GROUP, lane = LANE;
+    const bool stores = task.first_head % GROUP == 0, has_own = task.span.from <= task.span.own && task.span.own < task.span.end;
+    const DEVICE f32* qkv = (const DEVICE f32*)in.qkv;
+    const DEVICE f32* angles = (const DEVICE f32*)in.angles;
+    const DEVICE f32 *q_norm = (const DEVICE f32*)in.q_norm, *k_norm = (const DEVICE f32*)in.k_norm;
+    THREADGROUP f32* const key = turned + HEAD_TILE * HEAD_DIM;
+    // Key and value first: they have the most to do.
+    for (u32 i = SIMD; i < task.heads + 2; i += SIMDS) {
+        if (i >= 2) {
+            const DEVICE f32* from = qkv + (task.first_head + i - 2) * HEAD_DIM;
+            put_turned(from, q_norm, angles, PARAM_F32(8), PARAM_F32(4), turned + (i - 2) * HEAD_DIM, lane);
+        } else if (has_own) {
+            const DEVICE f32* from = qkv + (HEADS + i * KV_HEADS + kv_head) * HEAD_DIM;
+            DEVICE u8* to = kv_row(i == 0 ? in.k_cache : in.v_cache, task.place.slot, kv_head, task.place.position);
+            THREADGROUP f32* const own = key + i * HEAD_DIM;
+            if (i == 0) put_turned(from, k_norm, angles, PARAM_F32(8), 1.0f, own, lane);
+            SIMD_SYNC();
+            EACH_OF(e, HEAD_DIM) own[e] = kv_put(to, e, i == 0 ? own[e] : from[e], lane, stores);
+        }
+    }
+}
+#endif
