@@ -242,7 +242,8 @@ extern "C" int emulated_launch(const Call* call) {
 #define SIMD_SYNC() (void)emulated::exchange(0, 0, __LINE__)
 #define WAIT_FOR_INPUT()
 #define LAUNCH_NEXT()
-#define FENCE()
+#define FENCE_EACH()
+#define FENCE_ONE()
 INLINE u32 emulated_add(u32* p, u32 v) { const u32 old = *p; *p += v; return old; }
 #define ATOMIC_ADD(p, v) emulated_add(p, v)
 #define TG_ATOMIC_ADD(p, v) emulated_add(p, v)

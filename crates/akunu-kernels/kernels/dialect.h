@@ -21,7 +21,8 @@ typedef char i8; typedef int i32; typedef float f32; typedef uint4 u32x4; typede
 #define SIMD_SYNC() simdgroup_barrier(mem_flags::mem_threadgroup)
 #define WAIT_FOR_INPUT()
 #define LAUNCH_NEXT()
-#define FENCE() atomic_thread_fence(mem_flags::mem_device, memory_order_seq_cst, thread_scope_device)
+#define FENCE_EACH() atomic_thread_fence(mem_flags::mem_device, memory_order_seq_cst, thread_scope_device)
+#define FENCE_ONE()
 #define ATOMIC_ADD(p, v) atomic_fetch_add_explicit((device atomic_uint*)(p), v, memory_order_relaxed)
 #define TG_ATOMIC_ADD(p, v) atomic_fetch_add_explicit((threadgroup atomic_uint*)(p), v, memory_order_relaxed)
 INLINE i32 dp4a(u32 a, u32 b, i32 sum) {
@@ -73,7 +74,8 @@ typedef signed char i8; typedef int i32; typedef float f32; typedef uint4 u32x4;
 #define BARRIER() __syncthreads()
 #define SIMD_XOR(v, mask) __shfl_xor_sync(0xffffffffu, v, mask)
 #define SIMD_SYNC() __syncwarp()
-#define FENCE() __threadfence()
+#define FENCE_EACH()
+#define FENCE_ONE() asm volatile("fence.acq_rel.gpu;" ::: "memory")
 #define ATOMIC_ADD(p, v) atomicAdd(p, v)
 #define TG_ATOMIC_ADD(p, v) atomicAdd(p, v)
 #if __CUDA_ARCH__ >= 900
@@ -104,21 +106,22 @@ INLINE u32 weights4(const u8* p) { return *(const u32*)p; }
 INLINE u32 weights2(const u8* p) { return *(const u16*)p; }
 INLINE u32 weights1(const u8* p) { return *p; }
 #else
-// Weights pass by the first-level cache, which is for activations.
+// Weights pass by the first-level cache, which is for activations. Not as `ld.global.nc`: a compiler moves such loads to where their results are
+// used, and so behind the wait.
 INLINE u32x4 weights16(const u8* p) {
     u32x4 v;
-    asm("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
+    asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
     return v;
 }
 INLINE u32x2 weights8(const u8* p) {
     u32x2 v;
-    asm("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(p));
+    asm volatile("ld.global.L1::no_allocate.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(p));
     return v;
 }
 // Smaller pieces of a line are for several loads: they stay.
-INLINE u32 weights4(const u8* p) { u32 v; asm("ld.global.nc.u32 %0, [%1];" : "=r"(v) : "l"(p)); return v; }
-INLINE u32 weights2(const u8* p) { u16 v; asm("ld.global.nc.u16 %0, [%1];" : "=h"(v) : "l"(p)); return v; }
-INLINE u32 weights1(const u8* p) { u32 v; asm("ld.global.nc.u8 %0, [%1];" : "=r"(v) : "l"(p)); return v; }
+INLINE u32 weights4(const u8* p) { u32 v; asm volatile("ld.global.u32 %0, [%1];" : "=r"(v) : "l"(p)); return v; }
+INLINE u32 weights2(const u8* p) { u16 v; asm volatile("ld.global.u16 %0, [%1];" : "=h"(v) : "l"(p)); return v; }
+INLINE u32 weights1(const u8* p) { u32 v; asm volatile("ld.global.u8 %0, [%1];" : "=r"(v) : "l"(p)); return v; }
 #endif
 INLINE u32x4 read16(const u8* p) { return *(const u32x4*)p; }
 INLINE u32x2 read8(const u8* p) { return *(const u32x2*)p; }
@@ -275,17 +278,20 @@ INLINE void store_q8(DEVICE u8* row, u32 cols, u32 block, f32 value, u32 lane) {
 
 // Whether this group is the last of `groups` to come here, for all its threads: it sees what the others wrote before. Uses the first
 // 4 bytes of the group's memory, whose other uses have to be over.
+// What a group wrote is seen by those who see thread 0's count: where barriers carry that further, one thread's fence is enough.
 INLINE bool last_to_finish(DEVICE u8* scratch, u32 counter, u32 groups, Place at) {
     TG_ARRAY(u32, before, 0);
-    FENCE();
+    FENCE_EACH();
     BARRIER();
     if (at.thread == 0) {
         DEVICE u32* count = (DEVICE u32*)scratch + counter;
+        FENCE_ONE();
         *before = ATOMIC_ADD(count, 1u);
+        FENCE_ONE();
         if (*before == groups - 1) *count = 0;
     }
     BARRIER();
-    FENCE();
+    FENCE_EACH();
     return *before == groups - 1;
 }
 
