@@ -159,13 +159,15 @@ BODY(attention) {
     const u32 first = LANE % LANES * PIECE, mine = SIMD * PER_SIMD + LANE / LANES;
     const bool holds = first < HEAD_DIM;
     TG_ARRAY(f32, turned, 0);
+    if (!task.live) {
+        stand_aside(task);
+        return;
+    }
 #if ROPE
-    Turn turn = {};
-    if (task.live) turn = load_turn(task.k, task.v, span.from + mine, span, first);
+    Turn turn = load_turn(task.k, task.v, span.from + mine, span, first);
 #endif
     WAIT_FOR_INPUT();
     LAUNCH_NEXT();
-    if (!task.live) return;
 #if ROPE
     turn_heads(in, params, task, turned, at);
     BARRIER();

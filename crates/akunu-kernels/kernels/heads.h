@@ -41,8 +41,8 @@ INLINE Span span_of(Row row, u32 window, u32 split) {
 
 // What a group is to do.
 struct Task {
-    // Nothing, where this is false.
-    bool live;
+    // Whether there is such a row, and whether it has this stretch.
+    bool asked, live;
     u32 row, split, tile, first_head, heads;
     Row place;
     Span span;
@@ -53,19 +53,25 @@ struct Task {
 INLINE Task task_of(Bindings in, const DEVICE Pass* pass, Params params, Place at) {
     Task task;
     task.row = at.group_y;
-    task.split = at.group_x % SPLITS;
-    task.tile = at.group_x / SPLITS;
+    // Groups whose stretch there always is come first.
+    task.split = at.group_x / (KV_HEADS * TILES);
+    task.tile = at.group_x % (KV_HEADS * TILES);
     const u32 kv_head = task.tile / TILES, done = task.tile % TILES * HEAD_TILE;
     task.heads = GROUP - done < HEAD_TILE ? GROUP - done : HEAD_TILE;
     task.first_head = kv_head * GROUP + done;
     const Row nobody = {0, 0, 1, 0};
-    const bool asked = task.row < live_rows(pass, false);
-    task.place = asked ? ((const DEVICE Row*)in.rows)[task.row] : nobody;
+    task.asked = task.row < live_rows(pass, false);
+    task.place = task.asked ? ((const DEVICE Row*)in.rows)[task.row] : nobody;
     task.span = span_of(task.place, PARAM_U32(6), task.split);
-    task.live = asked && task.split < task.span.splits;
+    task.live = task.asked && task.split < task.span.splits;
     task.k = kv_row(in.k_cache, task.place.slot, kv_head, 0);
     task.v = kv_row(in.v_cache, task.place.slot, kv_head, 0);
     return task;
+}
+
+// What a group with nothing to do has to do. Of a row's groups at least one waits, so others make room for the next kernel at once.
+INLINE void stand_aside(Task task) {
+    if (!task.asked) WAIT_FOR_INPUT();
 }
 
 // Number e of the tile's heads, side by side as in the output. With OUT_Q8 a SIMD group's lanes hold 32 neighbours.

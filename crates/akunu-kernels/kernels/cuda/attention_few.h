@@ -175,21 +175,22 @@ BODY(attention_few) {
     const Span span = task.span;
     u32 base = span.from + SIMD * RUN;
     TG_ARRAY(f32, turned, 0);
-    Keys keys = {};
-    Values values = {};
-    if (ROPE && task.live) {
-        keys = load_keys(task.k, base, span, at);
-        values = load_values(task.v, base, span, at);
+    if (!task.live) {
+        stand_aside(task);
+        return;
     }
+#if ROPE
+    Keys keys = load_keys(task.k, base, span, at);
+    Values values = load_values(task.v, base, span, at);
+#endif
     WAIT_FOR_INPUT();
     LAUNCH_NEXT();
-    if (!task.live) return;
 #if ROPE
     turn_heads(in, params, task, turned, at);
     BARRIER();
 #else
-    keys = load_keys(task.k, base, span, at);
-    values = load_values(task.v, base, span, at);
+    Keys keys = load_keys(task.k, base, span, at);
+    Values values = load_values(task.v, base, span, at);
 #endif
     const Query q = load_query(in, params, task, turned, at);
     Part part = {};

@@ -21,8 +21,8 @@ static EMBED: Source = source!("embed.h");
 
 /// Fewest rows of q8 that tensor cores are worth.
 const TENSOR_ROWS: u32 = 3;
-/// Fewest whole turns of 32 blocks in an input that a group brings to threadgroup memory: a shorter one is read sooner than brought.
-const SHARED_TURNS: u32 = 4;
+/// Fewest turns of a row that are worth bringing: where a group finishes outputs together, which it waits for anyway, and elsewhere.
+const SHARED_TURNS: [u32; 2] = [2, 4];
 
 /// As `matrix.h` numbers them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -211,15 +211,22 @@ impl Shape<'_> {
         let bytes = product.input_bytes();
         // Two groups, of a kernel and of the next one, lie beside each other.
         let fits = bytes <= self.chip.shared_bytes / 2;
-        fits && bytes.is_multiple_of(16) && product.inputs / of.block >= SHARED_TURNS * 32
+        let turns = SHARED_TURNS[usize::from(!product.in_blocks())];
+        fits && bytes.is_multiple_of(16) && product.inputs / of.block >= turns * 32
     }
 
     fn gemv(&self, product: &Product, rows: u32) -> Launch {
         let tile = rows.next_power_of_two().min(16);
         let streams = product.streams();
-        // Enough SIMD groups for the whole chip come first; then, several outputs share what is read of the input.
+        // Several outputs share what is read of the input.
         let wanted = match tile {
-            1 => (product.outputs / (self.chip.units * 16)).clamp(1, 4 / streams),
+            1 => {
+                if product.kind == Kind::Alone {
+                    1
+                } else {
+                    2
+                }
+            }
             2..=8 => 4 / streams,
             _ => 2 / streams,
         };

@@ -44,8 +44,8 @@ impl Shape<'_> {
         let room =
             (SCRATCH_BYTES - COUNTER_BYTES) / (u64::from(groups) * u64::from(head_tile * (dim + 2) * 4));
         let counted = u64::from(groups) <= COUNTER_BYTES / 4;
-        // Registers are for one group a unit where heads are wide.
-        let wanted = if dim > 64 { self.chip.units } else { 2 * self.chip.units } / groups;
+        // Registers are for one group a unit.
+        let wanted = self.chip.units / groups;
         let most = MOST_PARTS.min(p.capacity.div_ceil(SPAN)).min(room as u32);
         let splits = if counted { wanted.min(most).max(1) } else { 1 };
         // Heads, a key and a value stay while parts are put together.
