@@ -11,6 +11,7 @@ macro_rules! say {
 }
 
 mod bench;
+mod capi;
 mod cross;
 mod gpu;
 mod kernels;
@@ -24,7 +25,9 @@ use anyhow::{Context, Result, bail};
 const USAGE: &str = "\
 cargo xtask TASK
   ci         what CI runs: format, lints, tests, docs, licences, GPU kernels, the pool's model, other platforms
-  gen        write the generated files (docs/cli.md)
+  gen        write the generated files (docs/cli.md, akunu.h)
+  header     fail if akunu.h is not what akunu-capi says
+  capi DIR   build the C library, and install it with its header and pkg-config file under DIR
   licences   fail on a dependency that is not permissive, or that comes in two versions
   loom       model-check the thread pool's barrier
   cross      lint for macOS and Windows, run the CPU's tests as ARM in an emulator
@@ -40,6 +43,8 @@ fn main() -> ExitCode {
     let done = match args.first().map(String::as_str) {
         Some("ci") => run(Command::new("bash").arg(".ci/run")),
         Some("gen") => generated(),
+        Some("header") => capi::check(),
+        Some("capi") => capi::install(rest),
         Some("licences") => licences::check(),
         Some("loom") => loom(),
         Some("cross") => cross::cross(),
@@ -68,7 +73,7 @@ fn generated() -> Result<()> {
         bail!("akunu __markdown failed: {}", String::from_utf8_lossy(&output.stderr));
     }
     std::fs::write(root().join("docs/cli.md"), output.stdout)?;
-    Ok(())
+    capi::write()
 }
 
 fn bench(args: &[String]) -> Result<()> {

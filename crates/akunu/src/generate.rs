@@ -80,6 +80,8 @@ pub struct Generated {
     pub finish: FinishReason,
     /// The ids generated, without the end-of-text or stop id that ended them.
     pub ids: Vec<u32>,
+    /// Tokens that were shifted out of the session.
+    pub dropped: usize,
     pub timings: Timings,
 }
 
@@ -133,7 +135,7 @@ impl Engine {
             generate_s: total_s - prompt_s,
             ttft_s: first_token.map_or(total_s, |at| (at - start).as_secs_f64()),
         };
-        Ok(Generated { finish, ids, timings })
+        Ok(Generated { finish, ids, dropped, timings })
     }
 
     fn check_options(&self, options: &GenerateOptions) -> Result<(), Error> {

@@ -1,0 +1,160 @@
+//! What compiled programs rely on: functions that are there, and where fields lie. `tests/abi.txt` has it; a line that changes or goes
+//! breaks programs (then AKUNU_ABI_VERSION grows), a line that is added does not.
+
+use std::collections::BTreeSet;
+use std::fmt::Write;
+use std::mem::offset_of;
+use std::process::Command;
+
+use akunu_capi::*;
+
+use crate::tools::{Program, here, shared, succeed, tool};
+
+/// A struct's name in C, its size, and its fields: name, offset, size.
+type Layout = (&'static str, usize, Vec<(&'static str, usize, usize)>);
+
+fn size_of_field<S, F>(_: impl Fn(&S) -> &F) -> usize {
+    size_of::<F>()
+}
+
+macro_rules! layouts {
+    ($($type:ident as $name:literal { $($field:ident)* })*) => {
+        vec![$((
+            $name,
+            size_of::<$type>(),
+            vec![$((
+                stringify!($field),
+                offset_of!($type, $field),
+                size_of_field(|value: &$type| &value.$field),
+            )),*],
+        )),*]
+    };
+}
+
+fn layouts() -> Vec<Layout> {
+    layouts! {
+        LoadOptions as "akunu_load_options" {
+            size threads device context sessions kv_type chunk chain reserved
+        }
+        Config as "akunu_config" {
+            size vocabulary context trained_context layers hidden_size ffn_size heads kv_heads head_size sessions chunk
+            chain commands tokens begin_token end_token reserved
+        }
+        Memory as "akunu_memory" {
+            size reserved allocated weights_copied constants kv_cache scratch rows_and_logits workspace weights_in_place
+            tables
+        }
+        SamplingSettings as "akunu_sampling" {
+            size temperature top_k top_p min_p repeat_penalty frequency_penalty presence_penalty repeat_last_n reserved seed
+        }
+        GenerateSettings as "akunu_generate_options" {
+            size max_tokens stop_texts stop_tokens stop_text_count stop_token_count overflow keep ignore_end reserved
+        }
+        TokenPiece as "akunu_piece" { size token_count text text_length tokens }
+        Stats as "akunu_stats" {
+            size finish end_token prompt_tokens reused_tokens generated_tokens prompt_seconds generate_seconds
+            first_token_seconds
+        }
+    }
+}
+
+fn listing(layouts: &[Layout]) -> String {
+    let mut text = String::new();
+    for (name, size, fields) in layouts {
+        writeln!(text, "struct {name} {size}").unwrap();
+        for (field, offset, size) in fields {
+            writeln!(text, "  {field} {offset} {size}").unwrap();
+        }
+    }
+    text
+}
+
+fn header() -> String {
+    std::fs::read_to_string(here("include/akunu.h")).unwrap()
+}
+
+/// The functions that the header declares.
+fn declared() -> BTreeSet<String> {
+    let header = header();
+    let code: Vec<&str> = header.lines().filter(|line| !line.starts_with("//")).collect();
+    let code = code.join("\n");
+    let names = code.match_indices('(').map(|(at, _)| {
+        let before = &code[..at];
+        let start = before.rfind(|c: char| !c.is_alphanumeric() && c != '_').map_or(0, |i| i + 1);
+        &before[start..]
+    });
+    names.filter(|name| name.starts_with("akunu_")).map(str::to_string).collect()
+}
+
+/// Names and values of the header's constants.
+fn constants() -> String {
+    let header = header();
+    let line = |line: &str| {
+        let line = line.trim().trim_end_matches(',');
+        let value = line.strip_prefix("#define ").map(|rest| rest.replacen(' ', " = ", 1));
+        value.or_else(|| (line.starts_with("AKUNU_") && line.contains(" = ")).then(|| line.to_string()))
+    };
+    let lines = header.lines().filter_map(line).filter(|line| line.contains(" = "));
+    lines.map(|line| line + "\n").collect()
+}
+
+#[test]
+fn functions_constants_and_layouts_are_those_that_programs_were_compiled_with() {
+    if size_of::<usize>() != 8 {
+        return eprintln!("SKIPPED: the layouts that are kept are those of 64 bits");
+    }
+    let functions: String = declared().iter().map(|name| format!("{name}()\n")).collect();
+    let found = format!("{functions}{}{}", constants(), listing(&layouts()));
+    let path = here("tests/abi.txt");
+    let kept = std::fs::read_to_string(&path).unwrap_or_default();
+    if kept != found {
+        let new = path.with_extension("txt.new");
+        std::fs::write(&new, &found).unwrap();
+        panic!("the interface is not what {} says: compare it with {}", path.display(), new.display());
+    }
+}
+
+#[test]
+fn structs_have_no_padding() {
+    for (name, size, fields) in layouts() {
+        let mut end = 0;
+        for (field, offset, size) in fields {
+            assert_eq!(offset, end, "{name}.{field}");
+            end += size;
+        }
+        assert_eq!(size, end, "{name}");
+    }
+}
+
+#[test]
+fn the_headers_layouts_are_the_librarys() {
+    let mut source = String::from("#include <akunu.h>\n#include <stdio.h>\nint main(void) {\n");
+    for (name, _, fields) in layouts() {
+        writeln!(source, "    printf(\"struct {name} %zu\\n\", sizeof({name}));").unwrap();
+        for (field, ..) in fields {
+            let size = format!("sizeof((({name} *)0)->{field})");
+            writeln!(source, "    printf(\"  {field} %zu %zu\\n\", offsetof({name}, {field}), {size});")
+                .unwrap();
+        }
+    }
+    source += "    return 0;\n}\n";
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("layouts.c");
+    std::fs::write(&path, source).unwrap();
+    let Some(program) = Program::linked(&path, &[], &[]) else { return };
+    assert_eq!(program.run(), listing(&layouts()));
+}
+
+#[test]
+fn the_library_has_what_the_header_declares_and_nothing_else() {
+    if !cfg!(target_os = "linux") {
+        return eprintln!("SKIPPED: symbols are compared on Linux only");
+    }
+    let Some(nm) = tool("NM", "nm") else { return };
+    let output =
+        succeed(Command::new(nm).args(["--dynamic", "--defined-only", "--format=posix"]).arg(shared()));
+    let text = String::from_utf8(output.stdout).unwrap();
+    let symbols: BTreeSet<String> =
+        text.lines().filter_map(|line| line.split(' ').next()).map(str::to_string).collect();
+    assert_eq!(symbols, declared());
+}

@@ -1,0 +1,178 @@
+//! Programs in C, C++ and Python, whose texts are those that the engine gives in Rust.
+
+use std::ops::ControlFlow;
+use std::process::Command;
+use std::sync::Arc;
+
+use akunu::chat::{ChatTemplates, conversation};
+use akunu::{DeviceChoice, Engine, EngineOptions, GenerateOptions, Model, Sampling};
+use akunu_tokenizer::EncodeOptions;
+
+use crate::tools::{Program, here, libraries, shared, succeed, tool};
+
+const TOKENS: usize = 24;
+
+fn program(name: &str, flags: &[&str]) -> Option<Program> {
+    Program::new(&here("tests/programs").join(name), flags)
+}
+
+fn engine() -> Engine {
+    let options = EngineOptions { device: DeviceChoice::Cpu, context: Some(256), ..EngineOptions::default() };
+    Engine::new(Arc::new(Model::embedded().unwrap()), &options).unwrap()
+}
+
+fn text(engine: &mut Engine, prompt: &[u32], options: &GenerateOptions) -> String {
+    let mut session = engine.session().unwrap();
+    let mut text = String::new();
+    let append = &mut |piece: akunu::Piece<'_>| {
+        text.push_str(piece.text);
+        ControlFlow::Continue(())
+    };
+    engine.generate(&mut session, prompt, options, append).unwrap();
+    text
+}
+
+fn story() -> String {
+    let mut engine = engine();
+    let options = EncodeOptions { add_special: true, parse_special: false };
+    let prompt = engine.model().tokenizer().unwrap().encode("Once upon a time", options).unwrap();
+    let text =
+        text(&mut engine, &prompt, &GenerateOptions { max_tokens: Some(TOKENS), ..Default::default() });
+    assert!(text.len() > TOKENS, "{text}");
+    text
+}
+
+#[test]
+fn the_example_tells_the_engines_story() {
+    let Some(program) = Program::new(&here("examples/story.c"), &[]) else { return };
+    let tokens = TOKENS.to_string();
+    let output = succeed(Command::new(&program.path).args(["-", "Once upon a time", &tokens]));
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), story());
+    let missing = Command::new(&program.path).arg("/no/such/model.gguf").output().unwrap();
+    assert!(String::from_utf8(missing.stderr).unwrap().contains("/no/such/model.gguf"));
+    assert_eq!(missing.status.code(), Some(1));
+}
+
+#[test]
+fn every_way_to_decode_gives_the_engines_story() {
+    let Some(program) = program("decode.c", &[]) else { return };
+    assert_eq!(program.run(), story());
+}
+
+#[test]
+fn what_is_done_wrong_is_an_error_with_words() {
+    let Some(program) = program("misuse.c", &[]) else { return };
+    program.run();
+}
+
+#[test]
+fn conversations_and_seeds_are_the_engines_from_cpp_too() {
+    let Some(program) = program("chat.cpp", &[]) else { return };
+    let mut engine = engine();
+    let model = engine.model().clone();
+    let tokenizer = model.tokenizer().unwrap();
+    let templates = ChatTemplates::find(model.metadata(), None).unwrap();
+    let template = templates.template(None, &**tokenizer).unwrap();
+    let messages = [conversation::message("user", "tell me a story about a fox")];
+    let prompt = template.render(&messages, None, true, &Default::default()).unwrap();
+    let prompt = prompt.encode(&**tokenizer).unwrap();
+    let sampling = Sampling {
+        temperature: 0.8,
+        top_k: 20,
+        repeat_penalty: 1.1,
+        repeat_last_n: 32,
+        seed: 7,
+        ..Sampling::default()
+    };
+    let options = GenerateOptions { max_tokens: Some(40), sampling, ..Default::default() };
+    let answer = text(&mut engine, &prompt, &options);
+    assert_eq!(program.run(), format!("{answer}\n{answer}\n"));
+}
+
+#[test]
+fn address_sanitizer_finds_nothing() {
+    if !has_sanitizer() {
+        return;
+    }
+    let flags = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
+    for name in ["misuse.c", "decode.c"] {
+        let Some(program) = program(name, &flags) else { return };
+        program.run();
+    }
+}
+
+/// Some compilers come without the sanitizer's library.
+fn has_sanitizer() -> bool {
+    let Some(compiler) = tool("CC", "cc") else { return false };
+    let folder = tempfile::tempdir().unwrap();
+    let source = folder.path().join("probe.c");
+    std::fs::write(&source, "int main(void) { return 0; }").unwrap();
+    let mut command = Command::new(compiler);
+    command.arg("-fsanitize=address,undefined").arg(&source).arg("-o").arg(folder.path().join("probe"));
+    let has = command.output().unwrap().status.success();
+    if !has {
+        eprintln!("SKIPPED: the compiler has no AddressSanitizer, and nothing was tested under it");
+    }
+    has
+}
+
+#[test]
+fn valgrind_finds_nothing() {
+    let (Some(valgrind), Some(program)) = (tool("VALGRIND", "valgrind"), program("misuse.c", &[])) else {
+        return;
+    };
+    let mut command = Command::new(valgrind);
+    command.env("ONE_THREAD", "1");
+    command.args(["--quiet", "--error-exitcode=99", "--leak-check=full", "--errors-for-leak-kinds=definite"]);
+    succeed(command.arg(&program.path));
+}
+
+#[test]
+fn python_tells_the_engines_story() {
+    let Some(python) = tool("PYTHON", "python3") else { return };
+    let output = succeed(Command::new(python).arg(here("tests/programs/story.py")).arg(shared()));
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), story());
+}
+
+#[test]
+fn the_page_shows_the_example() {
+    let read = |path| std::fs::read_to_string(here(path)).unwrap();
+    assert!(read("../../docs/capi.md").contains(&read("examples/story.c")));
+}
+
+#[cfg(unix)]
+#[test]
+fn pkg_config_says_how_to_link() {
+    let Some(pkg_config) = tool("PKG_CONFIG", "pkg-config") else { return };
+    let prefix = tempfile::tempdir().unwrap();
+    std::os::unix::fs::symlink(libraries(), prefix.path().join("lib")).unwrap();
+    std::os::unix::fs::symlink(here("include"), prefix.path().join("include")).unwrap();
+    let template = std::fs::read_to_string(here("akunu.pc.in")).unwrap();
+    let filled = template.replace("@PREFIX@", prefix.path().to_str().unwrap()).replace("@VERSION@", "1.2.3");
+    std::fs::write(prefix.path().join("akunu.pc"), filled).unwrap();
+    let ask = |what: &[&str]| {
+        let output =
+            succeed(Command::new(&pkg_config).env("PKG_CONFIG_PATH", prefix.path()).args(what).arg("akunu"));
+        String::from_utf8(output.stdout).unwrap().trim().to_string()
+    };
+    assert_eq!(ask(&["--modversion"]), "1.2.3");
+    let flags: Vec<String> = ask(&["--cflags", "--libs"]).split(' ').map(str::to_string).collect();
+    Program::linked(&here("examples/story.c"), &[], &flags);
+}
+
+#[test]
+fn the_static_library_serves_as_well() {
+    if !cfg!(target_os = "linux") {
+        return eprintln!("SKIPPED: what the static library has to be linked with is known for Linux only");
+    }
+    let archive = std::fs::read_dir(libraries()).unwrap().map(|entry| entry.unwrap().path()).find(|path| {
+        let name = path.file_name().unwrap().to_string_lossy();
+        name.starts_with("libakunu_capi") && name.ends_with(".a")
+    });
+    let archive = archive.expect("the static library was not built").display().to_string();
+    let link = [&archive, "-ldl", "-lm"].map(str::to_string);
+    let Some(program) = Program::linked(&here("examples/story.c"), &[], &link) else { return };
+    let tokens = TOKENS.to_string();
+    let output = succeed(Command::new(&program.path).args(["-", "Once upon a time", &tokens]));
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), story());
+}

@@ -1,0 +1,76 @@
+//! Compilers and the library that Cargo built beside this test.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// The folder with the shared and the static library.
+pub fn libraries() -> PathBuf {
+    std::env::current_exe().unwrap().parent().unwrap().to_path_buf()
+}
+
+pub fn shared() -> PathBuf {
+    let name = format!("{}akunu_capi{}", std::env::consts::DLL_PREFIX, std::env::consts::DLL_SUFFIX);
+    let path = libraries().join(name);
+    assert!(path.is_file(), "{} was not built", path.display());
+    path
+}
+
+pub fn here(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
+/// A tool by its variable or its usual name; without it, says aloud what is not tested.
+pub fn tool(variable: &str, usual: &str) -> Option<String> {
+    let name = std::env::var(variable).unwrap_or_else(|_| usual.to_string());
+    let is_there =
+        cfg!(unix) && Command::new(&name).arg("--version").output().is_ok_and(|o| o.status.success());
+    if !is_there {
+        eprintln!("SKIPPED: {name} is not there (or named by {variable}), and what needs it was not tested");
+    }
+    is_there.then_some(name)
+}
+
+/// Says what came of a command that had to succeed.
+pub fn succeed(command: &mut Command) -> Output {
+    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let words = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}: {}\n{words}", output.status);
+    output
+}
+
+/// A program that was compiled and linked with the library.
+pub struct Program {
+    pub path: PathBuf,
+    _folder: tempfile::TempDir,
+}
+
+impl Program {
+    /// `None` without a compiler. A source's ending says its language.
+    pub fn new(source: &Path, flags: &[&str]) -> Option<Program> {
+        let libraries = libraries();
+        let rpath = format!("-Wl,-rpath,{}", libraries.display());
+        let link = ["-L", libraries.to_str()?, "-lakunu_capi", &rpath].map(str::to_string);
+        shared();
+        Program::linked(source, flags, &link)
+    }
+
+    pub fn linked(source: &Path, flags: &[&str], link: &[String]) -> Option<Program> {
+        let is_c = source.extension()? == "c";
+        let compiler = if is_c { tool("CC", "cc") } else { tool("CXX", "c++") }?;
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("program");
+        let mut command = Command::new(compiler);
+        command.arg(if is_c { "-std=c11" } else { "-std=c++11" });
+        command
+            .args(["-Wall", "-Wextra", "-Wpedantic", "-Werror", "-g", "-I"])
+            .arg(here("include"))
+            .args(flags);
+        command.arg(source).arg("-o").arg(&path).args(link).arg("-pthread");
+        succeed(&mut command);
+        Some(Program { path, _folder: folder })
+    }
+
+    pub fn run(&self) -> String {
+        String::from_utf8(succeed(&mut Command::new(&self.path)).stdout).unwrap()
+    }
+}

@@ -1,0 +1,108 @@
+//! The C API's header, which cbindgen makes, and what a program needs to be linked with the library.
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+
+use crate::{cargo, root, run, target};
+
+/// The header changes with the program that writes it.
+const CBINDGEN: &str = "0.29.4";
+
+const CRATE: &str = "crates/akunu-capi";
+
+/// Fails if the header is not what the crate says. `cargo xtask gen` writes it.
+pub(crate) fn check() -> Result<()> {
+    let Some(made) = header()? else { return Ok(()) };
+    if fs::read_to_string(header_path())? != made {
+        bail!("{CRATE}/include/akunu.h is not what the crate says: `cargo xtask gen` writes it");
+    }
+    say!("akunu.h is what the crate says");
+    Ok(())
+}
+
+pub(crate) fn write() -> Result<()> {
+    if let Some(made) = header()? {
+        fs::write(header_path(), made)?;
+    }
+    Ok(())
+}
+
+/// Builds the libraries, and puts them, the header and the pkg-config file under a folder.
+pub(crate) fn install(args: &[String]) -> Result<()> {
+    let [prefix] = args else { bail!("capi where? `cargo xtask capi DIR`") };
+    run(&mut cargo(&["build", "--release", "--locked", "-p", "akunu-capi"]))?;
+    let prefix = std::path::absolute(prefix)?;
+    let (include, lib) = (prefix.join("include"), prefix.join("lib"));
+    let pkgconfig = lib.join("pkgconfig");
+    for folder in [&include, &pkgconfig] {
+        fs::create_dir_all(folder).with_context(|| format!("{} cannot be made", folder.display()))?;
+    }
+    fs::copy(header_path(), include.join("akunu.h"))?;
+    let template = fs::read_to_string(root().join(CRATE).join("akunu.pc.in"))?;
+    let filled = template
+        .replace("@PREFIX@", &prefix.display().to_string())
+        .replace("@VERSION@", env!("CARGO_PKG_VERSION"));
+    fs::write(pkgconfig.join("akunu.pc"), filled)?;
+    let mut found = 0;
+    for name in
+        ["libakunu_capi.so", "libakunu_capi.dylib", "akunu_capi.dll", "libakunu_capi.a", "akunu_capi.lib"]
+    {
+        let built = target().join("release").join(name);
+        if built.is_file() {
+            fs::copy(built, lib.join(name))?;
+            found += 1;
+        }
+    }
+    if found == 0 {
+        bail!("no library was built");
+    }
+    say!("installed under {}: PKG_CONFIG_PATH={} finds it", prefix.display(), pkgconfig.display());
+    Ok(())
+}
+
+fn header_path() -> PathBuf {
+    root().join(CRATE).join("include/akunu.h")
+}
+
+/// What the crate says; `None`, loudly, where cbindgen is not there.
+fn header() -> Result<Option<String>> {
+    let Some(cbindgen) = cbindgen() else {
+        say!(
+            "SKIPPED: akunu.h: cbindgen {CBINDGEN} is missing: `cargo install cbindgen --version {CBINDGEN} --locked`"
+        );
+        return Ok(None);
+    };
+    let crate_folder = root().join(CRATE);
+    let output = Command::new(cbindgen)
+        .args(["--quiet", "--config"])
+        .arg(crate_folder.join("cbindgen.toml"))
+        .arg(&crate_folder)
+        .output()?;
+    if !output.status.success() {
+        bail!("cbindgen failed: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    Ok(Some(String::from_utf8(output.stdout)?))
+}
+
+/// On the path, or in the target folder, where it is brought to if `CI` is set.
+fn cbindgen() -> Option<PathBuf> {
+    let tools = target().join("tools");
+    let own = tools.join("bin").join(format!("cbindgen{}", env::consts::EXE_SUFFIX));
+    let there = || [PathBuf::from("cbindgen"), own.clone()].into_iter().find(|path| is_cbindgen(path));
+    if let Some(found) = there() {
+        return Some(found);
+    }
+    env::var_os("CI")?;
+    let install = ["install", "cbindgen", "--version", CBINDGEN, "--locked", "--root"];
+    cargo(&install).arg(tools).status().ok()?;
+    there()
+}
+
+fn is_cbindgen(path: &Path) -> bool {
+    let output = Command::new(path).arg("--version").stderr(Stdio::null()).output();
+    output.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).trim().ends_with(CBINDGEN))
+}
