@@ -220,13 +220,8 @@ impl Shape<'_> {
         let streams = product.streams();
         // Several outputs share what is read of the input.
         let wanted = match tile {
-            1 => {
-                if product.kind == Kind::Alone {
-                    1
-                } else {
-                    2
-                }
-            }
+            1 if product.kind == Kind::Alone => 1,
+            1 => 2,
             2..=8 => 4 / streams,
             _ => 2 / streams,
         };
