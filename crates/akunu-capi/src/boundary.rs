@@ -128,3 +128,38 @@ pub(crate) fn check_not_in_callback() -> Result<(), Failure> {
                    AKUNU_STOP, and call again when it has returned";
     Err(Failure::new(Status::Busy, message))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn latest() -> String {
+        // SAFETY: a text that ends, until this thread's next error.
+        unsafe { CStr::from_ptr(last_error()) }.to_str().unwrap().to_string()
+    }
+
+    #[test]
+    fn a_panic_goes_no_further_and_leaves_its_words() {
+        let number = 3;
+        assert_eq!(guard(|| panic!("three is {number}")), Status::Internal);
+        assert!(latest().contains("three is 3"));
+        assert_eq!(guard(|| Ok(())), Status::Ok);
+        assert!(latest().contains("three is 3"), "words stay until the next error");
+    }
+
+    #[test]
+    fn words_are_the_threads_own_and_whole() {
+        assert_eq!(guard(|| Err(Failure::argument("a\0b"))), Status::Argument);
+        assert_eq!(latest(), "ab");
+        std::thread::spawn(|| assert_eq!(latest(), "")).join().unwrap();
+    }
+
+    #[test]
+    fn within_a_callback_nothing_waits_also_after_one_within() {
+        calling_back(|| {
+            calling_back(|| ());
+            assert_eq!(check_not_in_callback().unwrap_err().status, Status::Busy);
+        });
+        assert!(check_not_in_callback().is_ok());
+    }
+}

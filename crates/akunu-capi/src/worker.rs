@@ -249,3 +249,22 @@ fn serve(mut worker: Worker, queue: &Receiver<Job>) {
         task(&mut worker);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_engine_that_broke_down_is_told_and_can_be_freed() {
+        let model = Arc::new(akunu::Model::embedded().unwrap());
+        let options = EngineOptions { device: akunu::DeviceChoice::Cpu, ..EngineOptions::default() };
+        let (post, context) = Post::open(model, options, Engine::context).unwrap();
+        assert_eq!(post.ask(|worker| Ok(worker.engine.context())).unwrap(), context);
+        let told = post.ask(|_| -> Result<(), Failure> { panic!("on purpose") });
+        assert_eq!(told.unwrap_err().status, Status::Internal);
+        assert_eq!(post.ask(|_| Ok(())).unwrap_err().status, Status::Internal);
+        post.close();
+        assert_eq!(post.ask(|_| Ok(())).unwrap_err().status, Status::Handle);
+        assert_eq!(post.begin(1).unwrap_err().status, Status::Handle);
+    }
+}
