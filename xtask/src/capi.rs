@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
-use crate::{cargo, root, run, target};
+use crate::{cargo, root, run, skipped, target};
 
 /// The header changes with the program that writes it.
 const CBINDGEN: &str = "0.29.4";
@@ -71,9 +71,8 @@ fn header_path() -> PathBuf {
 /// What the crate says; `None`, loudly, where cbindgen is not there.
 fn header() -> Result<Option<String>> {
     let Some(cbindgen) = cbindgen() else {
-        say!(
-            "SKIPPED: akunu.h: cbindgen {CBINDGEN} is missing: `cargo install cbindgen --version {CBINDGEN} --locked`"
-        );
+        let install = format!("`cargo install cbindgen --version {CBINDGEN} --locked`");
+        skipped("akunu.h", &format!("cbindgen {CBINDGEN} is missing: {install}"));
         return Ok(None);
     };
     let crate_folder = root().join(CRATE);

@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::Result;
 
-use crate::{cargo, run};
+use crate::{cargo, run, skipped};
 
 const CHECKED: [&str; 2] = ["aarch64-apple-darwin", "x86_64-pc-windows-gnu"];
 
@@ -39,10 +39,6 @@ pub(crate) fn cross() -> Result<()> {
             Ok(())
         }
     }
-}
-
-fn skipped(what: &str, why: &str) {
-    say!("SKIPPED: {what}: {why}");
 }
 
 /// Lints, for they type-check too. Nothing is linked, so a compiler of C that does nothing will do for the one crate that

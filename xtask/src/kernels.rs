@@ -8,7 +8,7 @@ use std::process::Command;
 
 use anyhow::{Result, bail};
 
-use crate::{cargo, run, target};
+use crate::{cargo, run, skipped, target};
 
 const ARCHITECTURES: [&str; 3] = ["sm_80", "sm_90", "sm_100"];
 const PACKAGE: &str = "nvidia-cuda-nvrtc";
@@ -16,10 +16,9 @@ const PACKAGE: &str = "nvidia-cuda-nvrtc";
 pub(crate) fn kernels() -> Result<()> {
     let folder = target().join("kernels");
     let Some(library) = library(&folder)? else {
-        say!(
-            "SKIPPED: GPU kernels were not compiled: no NVRTC; `pip install {PACKAGE}` brings it, and AKUNU_NVRTC says \
-             where its libnvrtc.so is"
-        );
+        let bring =
+            format!("`pip install {PACKAGE}` brings it, and AKUNU_NVRTC says where its libnvrtc.so is");
+        skipped("GPU kernels were not compiled", &format!("no NVRTC; {bring}"));
         return Ok(());
     };
     let texts = folder.join("texts");

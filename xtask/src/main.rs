@@ -87,6 +87,11 @@ fn bench(args: &[String]) -> Result<()> {
     }
 }
 
+/// What was left out, and why: it has to be seen.
+fn skipped(what: &str, why: &str) {
+    say!("SKIPPED: {what}: {why}");
+}
+
 /// An optimised akunu, built now.
 fn built_akunu() -> Result<PathBuf> {
     run(&mut cargo(&["build", "--release", "-p", "akunu-cli"]))?;

@@ -4,7 +4,7 @@ use std::ffi::c_char;
 
 use akunu::Error;
 use akunu::chat::ChatTemplates;
-use akunu::chat::conversation::parse;
+use akunu::chat::conversation::parse_with_rest;
 use akunu_tokenizer::chat::Rendered;
 use serde_json::{Map, Value as Json};
 
@@ -71,8 +71,8 @@ unsafe fn rendered(
     let conversation = unsafe { text(conversation, AKUNU_TO_NULL, "the conversation") }?;
     // SAFETY: the caller's word.
     let name = unsafe { wanted_text(name, "the template's name") }?;
-    let messages = parse(conversation)?;
-    let (tools, variables) = beside_messages(conversation)?;
+    let (messages, rest) = parse_with_rest(conversation)?;
+    let (tools, variables) = beside_messages(rest)?;
     let templates =
         ChatTemplates::find(model.model.metadata(), model.path.as_deref()).map_err(Error::from)?;
     let template = templates.template(name, model.tokenizer()?).map_err(Error::from)?;
@@ -84,11 +84,8 @@ unsafe fn rendered(
 type Beside = (Option<Vec<Json>>, Map<String, Json>);
 
 /// What comes with a conversation's messages.
-fn beside_messages(conversation: &str) -> Result<Beside, Failure> {
+fn beside_messages(mut fields: Map<String, Json>) -> Result<Beside, Failure> {
     let refuse = |what| Failure::new(Status::Template, format!("this is no conversation: {what}"));
-    let Ok(Json::Object(mut fields)) = serde_json::from_str(conversation) else {
-        return Ok(Default::default());
-    };
     let tools = match fields.remove("tools") {
         None | Some(Json::Null) => None,
         Some(Json::Array(tools)) => Some(tools),

@@ -298,8 +298,7 @@ pub unsafe extern "C" fn akunu_decode_token(
 }
 
 fn outside(token: u32, vocabulary: usize) -> Failure {
-    let message = format!("token {token} is outside the vocabulary of {vocabulary}");
-    Failure::new(Status::Argument, message)
+    Failure::argument(format!("token {token} is outside the vocabulary of {vocabulary}"))
 }
 
 /// The text of tokens, in UTF-8. Control tokens have none.

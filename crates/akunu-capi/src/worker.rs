@@ -34,7 +34,7 @@ impl Worker {
     pub(crate) fn held(&mut self, number: usize) -> Result<(&mut Engine, &mut Held), Failure> {
         self.fresh = None;
         let held = self.sessions.get_mut(&number);
-        Ok((&mut self.engine, held.ok_or_else(freed)?))
+        Ok((&mut self.engine, held.ok_or_else(session_freed)?))
     }
 
     pub(crate) fn add(&mut self, number: usize) -> Result<(), Failure> {
@@ -49,7 +49,7 @@ impl Worker {
     }
 
     pub(crate) fn tokens(&self, number: usize) -> Result<Vec<u32>, Failure> {
-        let held = self.sessions.get(&number).ok_or_else(freed)?;
+        let held = self.sessions.get(&number).ok_or_else(session_freed)?;
         Ok(held.session.tokens().to_vec())
     }
 
@@ -70,10 +70,10 @@ impl Worker {
     /// Makes `to` begin with the first `count` tokens of `from`, and hold no more.
     pub(crate) fn copy(&mut self, from: usize, to: usize, count: usize) -> Result<(), Failure> {
         self.fresh = None;
-        let mut target = self.sessions.remove(&to).ok_or_else(freed)?;
+        let mut target = self.sessions.remove(&to).ok_or_else(session_freed)?;
         let copied = match self.sessions.get(&from) {
             Some(source) => Ok(self.engine.copy_prefix(&source.session, &mut target.session, count)),
-            None => Err(freed()),
+            None => Err(session_freed()),
         };
         target.tail.clear();
         self.sessions.insert(to, target);
@@ -81,8 +81,12 @@ impl Worker {
     }
 }
 
-fn freed() -> Failure {
-    Failure::new(Status::Handle, "the session was freed meanwhile")
+fn freed(what: &str) -> Failure {
+    Failure::new(Status::Handle, format!("the {what} was freed meanwhile"))
+}
+
+fn session_freed() -> Failure {
+    freed("session")
 }
 
 type Task = Box<dyn FnOnce(&mut Worker) + Send>;
@@ -188,7 +192,7 @@ impl Post {
     /// Why the thread does not answer.
     fn ended(&self) -> Failure {
         match self.running().closing {
-            true => Failure::new(Status::Handle, "the model was freed meanwhile"),
+            true => freed("model"),
             false => broken(),
         }
     }
@@ -197,7 +201,7 @@ impl Post {
     pub(crate) fn begin(&self, session: usize) -> Result<Arc<AtomicBool>, Failure> {
         let mut running = self.running();
         if running.closing {
-            return Err(Failure::new(Status::Handle, "the model was freed meanwhile"));
+            return Err(freed("model"));
         }
         let cancel = Arc::new(AtomicBool::new(false));
         running.cancels.push((session, cancel.clone()));

@@ -8,7 +8,7 @@
 mod common;
 
 use akunu_emulated::{EmulatedDevice, skipped};
-use akunu_kernels::launches;
+use akunu_kernels::{Function, launches};
 use akunu_plan::reference::ReferenceDevice;
 use akunu_plan::verify::compare;
 use akunu_plan::{Access, DType, Kernel, KvType, MatmulForm, NormOut};
@@ -36,6 +36,24 @@ fn check_on(device: impl Fn() -> EmulatedDevice, name: &str, case: &Case) {
     }
     let backwards = case.run(&mut device().backwards());
     assert!(backwards == found, "{name} depends on the order of threads");
+}
+
+/// Those whose launch is `wanted`; how many they are.
+fn check_those(
+    device: impl Fn() -> EmulatedDevice,
+    specs: impl IntoIterator<Item = Spec>,
+    wanted: impl Fn(&Case, &Function) -> bool,
+) -> usize {
+    let mut count = 0;
+    for spec in specs {
+        let case = spec.whole();
+        let works = launches(&case.table.commands[0], &case.table, device().chip()).unwrap();
+        if works[0].launch().is_some_and(|launch| wanted(&case, &launch.function)) {
+            check_on(&device, &spec.name, &case);
+            count += 1;
+        }
+    }
+    count
 }
 
 #[test]
@@ -136,16 +154,9 @@ fn products_of_one_row_are_near_the_reference_where_weights_stream() {
         return;
     }
     let specs = specs::matrices().into_iter().chain(specs::long_rows()).chain(folded::matrices());
-    let cases = specs.map(|spec| (spec.whole(), spec));
-    let mut streamed = 0;
-    for (case, spec) in cases.filter(|(case, _)| is_of_one_row(case)) {
-        let device = || EmulatedDevice::new().unwrap().with_copies();
-        let works = launches(&case.table.commands[0], &case.table, device().chip()).unwrap();
-        if works[0].launch().unwrap().function.entry == "gemv_stream" {
-            check_on(device, &spec.name, &case);
-            streamed += 1;
-        }
-    }
+    let device = || EmulatedDevice::new().unwrap().with_copies();
+    let streams = |case: &Case, f: &Function| is_of_one_row(case) && f.entry == "gemv_stream";
+    let streamed = check_those(device, specs, streams);
     assert!(streamed > 30, "{streamed}");
 }
 
@@ -155,17 +166,11 @@ fn products_of_one_row_are_near_the_reference_where_a_group_shares_its_input() {
         return;
     }
     let device = || EmulatedDevice::new().unwrap();
-    let mut shared = 0;
-    for spec in specs::long_rows().into_iter().chain(folded::long_rows()) {
-        let case = spec.whole();
-        let works = launches(&case.table.commands[0], &case.table, device().chip()).unwrap();
-        let variant = &works[0].launch().unwrap().function.variant;
-        let shares = variant.iter().any(|(name, pieces)| *name == "INPUT_PIECES" && *pieces > 0);
-        if shares && is_of_one_row(&case) {
-            check_on(device, &spec.name, &case);
-            shared += 1;
-        }
-    }
+    let specs = specs::long_rows().into_iter().chain(folded::long_rows());
+    let shared = check_those(device, specs, |case, f| {
+        let shares = f.variant.iter().any(|(name, pieces)| *name == "INPUT_PIECES" && *pieces > 0);
+        shares && is_of_one_row(case)
+    });
     assert!(shared > 60, "{shared}");
 }
 
@@ -204,19 +209,12 @@ fn attention_of_few_rows_is_near_the_reference_on_tensor_cores() {
         return;
     }
     let device = || EmulatedDevice::new().unwrap().with_tensor_cores();
-    let mut count = 0;
     let several = [(0, 0.0), (1500, 0.0), (1500, 5.0)].map(|(first, soft_cap)| {
         let seen = Seen { rows: 1, first, window: 0, soft_cap };
         specs::attend((17, 1, 64), KvType::F16, seen, NormOut::Both)
     });
-    for spec in specs::attention().into_iter().chain(folded::attention()).chain(several) {
-        let case = spec.whole();
-        let works = launches(&case.table.commands[0], &case.table, device().chip()).unwrap();
-        if works[0].launch().unwrap().function.entry == "attention_few" {
-            check_on(device, &spec.name, &case);
-            count += 1;
-        }
-    }
+    let specs = specs::attention().into_iter().chain(folded::attention()).chain(several);
+    let count = check_those(device, specs, |_, f| f.entry == "attention_few");
     assert!(count > 20, "{count}");
 }
 

@@ -49,6 +49,29 @@ impl LaunchBuilder {
     }
 }
 
+/// Query heads that share a KV head.
+fn group_of(p: &AttentionParams) -> Option<u32> {
+    (p.kv_heads > 0 && p.heads > 0 && p.heads.is_multiple_of(p.kv_heads)).then(|| p.heads / p.kv_heads)
+}
+
+/// Of threadgroup memory, as `heads.h` has it: a part for each SIMD group; later, weights of stretches. With `turns` the tile's heads, a key
+/// and a value stay while parts are put together.
+fn heads_bytes([tile, dim, simds]: [u32; 3], turns: bool) -> u32 {
+    let turned = if turns { (tile + 2) * dim * 4 } else { 0 };
+    turned + (simds * tile * (dim + 2) * 4).max(16 + tile * MOST_PARTS * 4)
+}
+
+/// Into how many stretches of `span` positions or more a row's are cut, so that there are about `wanted` groups in all.
+fn stretches(p: &AttentionParams, rows: u32, [tiles, head_tile]: [u32; 2], span: u32, wanted: u32) -> u32 {
+    let groups = u64::from(p.kv_heads * tiles) * u64::from(rows);
+    if groups > COUNTER_BYTES / 4 {
+        return 1;
+    }
+    let room = (SCRATCH_BYTES - COUNTER_BYTES) / (groups * u64::from(head_tile * (p.head_dim + 2) * 4));
+    let most = MOST_PARTS.min(p.capacity.div_ceil(span));
+    (u64::from(wanted) / groups).min(room).min(u64::from(most)).max(1) as u32
+}
+
 /// How a group of attention shares its work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct AttentionShape {
@@ -73,20 +96,12 @@ impl AttentionShape {
         chip: &Chip,
     ) -> Result<Self, String> {
         let dim = p.head_dim;
-        if p.kv_heads == 0 || p.heads == 0 || !p.heads.is_multiple_of(p.kv_heads) {
-            return Err(format!("{} heads over {} KV heads", p.heads, p.kv_heads));
-        }
+        let group = group_of(p).ok_or_else(|| format!("{} heads over {} KV heads", p.heads, p.kv_heads))?;
         let fits = |piece: u32| dim.is_multiple_of(piece) && dim / piece <= 32;
         let pieces: &[u32] = if kv == KvType::Q8_0 { &[8, 16] } else { &[8, 16, 4, 2] };
         let piece = pieces.iter().copied().find(|piece| dim > 0 && fits(*piece));
         let piece = piece.ok_or_else(|| format!("heads of {dim}"))?;
-        let group = p.heads / p.kv_heads;
-        // A part for each SIMD group; later, weights of stretches.
-        let shared = |tile: u32| {
-            // The tile's heads, a key and a value stay while parts are put together.
-            let turned = if turns { (tile + 2) * dim * 4 } else { 0 };
-            turned + (THREADS / 32 * tile * (dim + 2) * 4).max(16 + tile * MOST_PARTS * 4)
-        };
+        let shared = |tile: u32| heads_bytes([tile, dim, THREADS / 32], turns);
         let whole = |tile: u32| !out.q8() || (tile * dim).is_multiple_of(32);
         let most = if piece > 8 { 4 } else { 64 / piece };
         let tiles =
@@ -94,15 +109,9 @@ impl AttentionShape {
         let head_tile = tiles.ok_or_else(|| format!("{group} heads of {dim} for one of keys, rounded"))?;
         let tiles = group.div_ceil(head_tile);
         let lanes = (dim / piece).next_power_of_two();
-        let groups = u64::from(p.kv_heads * tiles) * u64::from(rows);
         // Two turns of every lane group; below that, more groups only wait for each other.
         let span = THREADS / lanes * 8;
-        let split_bytes = groups * u64::from(head_tile * (dim + 2) * 4);
-        let splits = (u64::from(chip.units) * 2 / groups)
-            .min((SCRATCH_BYTES - COUNTER_BYTES) / split_bytes)
-            .clamp(1, u64::from(MOST_PARTS.min(p.capacity.div_ceil(span))));
-        let counted = groups <= COUNTER_BYTES / 4;
-        let splits = if counted { splits as u32 } else { 1 };
+        let splits = stretches(p, rows, [tiles, head_tile], span, 2 * chip.units);
         Ok(AttentionShape { piece, lanes, head_tile, tiles, splits, span, shared_bytes: shared(head_tile) })
     }
 }

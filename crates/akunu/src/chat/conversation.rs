@@ -12,13 +12,18 @@ pub fn message(role: &str, content: &str) -> Json {
 
 /// Reads a list of messages, or an object that has one as `messages`.
 pub fn parse(text: &str) -> Result<Vec<Json>, Error> {
+    Ok(parse_with_rest(text)?.0)
+}
+
+/// As [`parse`], with what else the object has.
+pub fn parse_with_rest(text: &str) -> Result<(Vec<Json>, Map<String, Json>), Error> {
     let refuse = |reason: String| Error::Conversation { reason };
     let json: Json =
         serde_json::from_str(text).map_err(|error| refuse(format!("it is not JSON ({error})")))?;
-    let list = match json {
-        Json::Array(list) => list,
+    let (list, rest) = match json {
+        Json::Array(list) => (list, Map::new()),
         Json::Object(mut fields) => match fields.remove("messages") {
-            Some(Json::Array(list)) => list,
+            Some(Json::Array(list)) => (list, fields),
             Some(_) => return Err(refuse("\"messages\" is not a list".into())),
             None => return Err(refuse("there are no \"messages\" in it".into())),
         },
@@ -27,7 +32,7 @@ pub fn parse(text: &str) -> Result<Vec<Json>, Error> {
     for (number, message) in (1..).zip(&list) {
         check(message).map_err(|reason| refuse(format!("message {number} {reason}")))?;
     }
-    Ok(list)
+    Ok((list, rest))
 }
 
 fn check(message: &Json) -> Result<(), String> {

@@ -6,7 +6,7 @@ use akunu_plan::{KvType, NormOut};
 use crate::function::source;
 use crate::{Launch, Source};
 
-use super::{KV, Shape, kv_number};
+use super::{KV, Shape, group_of, kv_number};
 
 pub(super) static COPIES: Source = source!("cuda/copies.h");
 pub(super) static TENSOR: Source = source!("cuda/tensor.h");
@@ -27,15 +27,10 @@ impl Shape<'_> {
     pub(super) fn attention_mma(&self, p: &AttentionParams, kv: KvType, out: NormOut) -> Option<Launch> {
         let suits = self.chip.tensor_cores && kv == KvType::F16 && self.rows > FEW_ROWS;
         let dim = p.head_dim;
-        if !suits
-            || dim > 128
-            || !dim.is_multiple_of(32)
-            || p.kv_heads == 0
-            || !p.heads.is_multiple_of(p.kv_heads)
-        {
+        if !suits || dim > 128 || !dim.is_multiple_of(32) {
             return None;
         }
-        let group = p.heads / p.kv_heads;
+        let group = group_of(p)?;
         let heads_here = group.clamp(1, 16);
         let (tiles, tile_rows) = (group.div_ceil(heads_here), LINES / heads_here);
         let down = self.rows.div_ceil(tile_rows);
