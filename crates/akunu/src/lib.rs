@@ -31,6 +31,7 @@ mod output;
 mod profile;
 mod sampled;
 pub mod sampling;
+pub mod schedule;
 mod score;
 mod session;
 mod stop;
