@@ -10,11 +10,11 @@ static KERNELS: Source = Source {
     name: "wrong.h",
     text: "
 BODY(sums_of_lanes) {
-    const f32 sum = SIMD_SUM((f32)at.thread);
+    const f32 sum = SIMD_SUM((f32)at.in_group);
     TG_ARRAY(f32, sums, 0);
     if (LANE == 0) sums[SIMD] = sum;
     BARRIER();
-    ((DEVICE f32*)in.out)[at.group_x * THREADS + at.thread] = sums[SIMDS - 1 - SIMD];
+    ((DEVICE f32*)in.out)[at.group_x * THREADS + at.in_group] = sums[SIMDS - 1 - SIMD];
 }
 BODY(a_lane_is_missing) {
     if (LANE != 7) ((DEVICE f32*)in.out)[0] = SIMD_SUM(1.0f);
@@ -33,7 +33,7 @@ BODY(a_load_is_not_aligned) {
     ((DEVICE u32*)in.out)[0] = read16(in.out + 8).x;
 }
 BODY(the_last_thread_wins) {
-    ((DEVICE f32*)in.out)[0] = (f32)at.thread;
+    ((DEVICE f32*)in.out)[0] = (f32)at.in_group;
 }
 BODY(threadgroup_memory_is_read_before_it_is_written) {
     TG_ARRAY(f32, nobody, 0);

@@ -2,7 +2,7 @@
 BODY(rope_angles) {
     WAIT_FOR_INPUT();
     LAUNCH_NEXT();
-    const u32 pair = at.group_x * THREADS + at.thread, row = at.group_y;
+    const u32 pair = at.group_x * THREADS + at.in_group, row = at.group_y;
     if (row >= live_rows(pass, false) || pair >= PAIRS) return;
     const f32 position = (f32)((const DEVICE Row*)in.rows)[row].position;
     const f32 angle = turned_back(position, ((const DEVICE f32*)in.frequencies)[pair]);

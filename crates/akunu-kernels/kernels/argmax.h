@@ -18,7 +18,7 @@ INLINE Best simd_best(Best best) {
 
 INLINE void settle_all(Bindings in, DEVICE Pass* pass, const DEVICE Best* parts, u32 live, bool advance, Place at) {
     TG_ARRAY(u32, stops, 4);
-    if (at.thread == 0) *stops = 0;
+    if (at.in_group == 0) *stops = 0;
     BARRIER();
     for (u32 j = SIMD; j < live; j += SIMDS) {
         const Best none = {0, 0};
@@ -36,7 +36,7 @@ BODY(argmax) {
     const DEVICE f32* logits = (const DEVICE f32*)in.logits + (u64)row * VOCAB;
     const u32 each = (VOCAB + PARTS - 1) / PARTS, from = at.group_x * each, end = from + each < VOCAB ? from + each : VOCAB;
     Best best = {0, 0};
-    for (u32 i = from + at.thread; i < end; i += THREADS) {
+    for (u32 i = from + at.in_group; i < end; i += THREADS) {
         const Best one = {ordered(logits[i]), ~i};
         best = better(best, one);
     }
@@ -47,6 +47,6 @@ BODY(argmax) {
     const Best none = {0, 0};
     best = simd_best(LANE < SIMDS ? bests[LANE] : none);
     DEVICE Best* parts = (DEVICE Best*)(scratch + COUNTER_BYTES);
-    if (at.thread == 0) parts[row * PARTS + at.group_x] = best;
+    if (at.in_group == 0) parts[row * PARTS + at.group_x] = best;
     if (last_to_finish(scratch, 0, live * PARTS, at)) settle_all(in, pass, parts, live, PARAM_U32(1) == 1, at);
 }

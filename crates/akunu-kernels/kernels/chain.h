@@ -27,7 +27,7 @@ INLINE void settle(Bindings in, DEVICE Pass* pass, u32 j, u32 token, bool advanc
 // After the last row is settled, by all of the group's threads.
 INLINE void end_step(DEVICE Pass* pass, bool advance, THREADGROUP u32* stops, Place at) {
     BARRIER();
-    if (at.thread != 0 || !advance) return;
+    if (at.in_group != 0 || !advance) return;
     pass->step++;
     pass->stopped = *stops;
 }

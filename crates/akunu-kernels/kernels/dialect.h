@@ -190,12 +190,12 @@ INLINE u32 two_halves(f32 a, f32 b) {
 // Where a thread stands. Bodies take it as an argument, so that something other than a launch may call them.
 struct Place {
     u32 group_x, group_y, group_z;
-    u32 thread;
+    u32 in_group;
     THREADGROUP u8* shared;
 };
 
-#define LANE (at.thread % 32)
-#define SIMD (at.thread / 32)
+#define LANE (at.in_group % 32)
+#define SIMD (at.in_group / 32)
 #define SIMDS (THREADS / 32)
 
 // As Pass in Rust.
@@ -283,7 +283,7 @@ INLINE bool last_to_finish(DEVICE u8* scratch, u32 counter, u32 groups, Place at
     TG_ARRAY(u32, before, 0);
     FENCE_EACH();
     BARRIER();
-    if (at.thread == 0) {
+    if (at.in_group == 0) {
         DEVICE u32* count = (DEVICE u32*)scratch + counter;
         FENCE_ONE();
         *before = ATOMIC_ADD(count, 1u);

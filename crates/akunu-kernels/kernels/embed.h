@@ -2,7 +2,7 @@
 BODY(embed) {
     WAIT_FOR_INPUT();
     LAUNCH_NEXT();
-    const u32 col = at.group_x * THREADS + at.thread, row = at.group_y;
+    const u32 col = at.group_x * THREADS + at.in_group, row = at.group_y;
     if (row >= live_rows(pass, false) || col >= INPUTS) return;
     const u32 token = ((const DEVICE Row*)in.rows)[row].token;
     const Matrix matrix = {in.embedding, in.embedding_scales, in.embedding_offsets, (u64)PARAM_U32(1) * BLOCKS};

@@ -32,7 +32,7 @@ INLINE Input get_input(const THREADGROUP u32* space, u32 depth, u32 column) {
 
 // Blocks `from` … of the group's rows and outputs; nothing where there are none.
 INLINE void stage(Bindings in, Place at, u32 from, u32 live, THREADGROUP u32* inputs, THREADGROUP u32* blocks) {
-    for (u32 i = at.thread; i < SIDE * DEEP; i += THREADS) {
+    for (u32 i = at.in_group; i < SIDE * DEEP; i += THREADS) {
         const u32 column = i / DEEP, depth = i % DEEP, row = at.group_y * SIDE + column, b = from + depth;
         Input input = {};
         if (row < live && b < BLOCKS) input = load_input(in.x, row, b);
@@ -56,7 +56,7 @@ BODY(gemm) {
     if (at.group_y * SIDE >= live) return;
     TG_ARRAY(u32, inputs, 0);
     THREADGROUP u32* const blocks = inputs + INPUT_SPACE;
-    const u32 across = at.thread % 16, down = at.thread / 16;
+    const u32 across = at.in_group % 16, down = at.in_group / 16;
     f32 sums[STREAMS][4][4];
     UNROLL for (u32 s = 0; s < STREAMS; s++)
         UNROLL for (u32 i = 0; i < 4; i++)

@@ -1,7 +1,7 @@
 // Rows of f16 and a scale each, as akunu_plan::halves says. A group has a row; thread t has elements 4t … 4t + 3, then those
 // 4 · THREADS further on, and so on: PER_THREAD times.
 
-#define EACH_FOUR(k, col) UNROLL for (u32 k = 0, col = at.thread * 4; k < PER_THREAD * 4; k += 4, col += THREADS * 4) if (col < COLS)
+#define EACH_FOUR(k, col) UNROLL for (u32 k = 0, col = at.in_group * 4; k < PER_THREAD * 4; k += 4, col += THREADS * 4) if (col < COLS)
 #define EACH_OF_FOUR(i) UNROLL for (u32 i = 0; i < 4; i++)
 
 struct RowPart {
@@ -39,7 +39,7 @@ INLINE void store_row(Bindings in, u32 row, const THREAD_PTR RowPart* x, Place a
     const u32 kept = exponent < 1 ? 1 : exponent > 253 ? 253 : exponent;
     const bool finite = exponent < 255, plain = most == 0 || (exponent >= 127 - 8 && exponent < 127 + 15);
     const f32 inverse = plain ? 1.0f : as_f32((254 - kept) << 23);
-    if (at.thread == 0) ((DEVICE f32*)in.out_scales)[row] = !finite ? as_f32(0x7fc00000u) : plain ? 1.0f : as_f32(kept << 23);
+    if (at.in_group == 0) ((DEVICE f32*)in.out_scales)[row] = !finite ? as_f32(0x7fc00000u) : plain ? 1.0f : as_f32(kept << 23);
     EACH_FOUR(k, col) {
         f32 number[4];
         EACH_OF_FOUR(i) {

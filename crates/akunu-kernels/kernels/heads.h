@@ -97,7 +97,7 @@ INLINE void finish_splits(Bindings in, const DEVICE f32* parts, Task task, Place
         weights[g * 32 + LANE] = weight / SIMD_SUM(weight * part[1]);
     }
     BARRIER();
-    for (u32 e = at.thread; e < task.heads * HEAD_DIM; e += THREADS) {
+    for (u32 e = at.in_group; e < task.heads * HEAD_DIM; e += THREADS) {
         const u32 g = e / HEAD_DIM;
         // All stretches' parts are under way at once.
         f32 part[MOST_SPLITS];
@@ -115,7 +115,7 @@ INLINE void finish_heads(Bindings in, DEVICE u8* scratch, const THREADGROUP f32*
     const bool whole = task.span.splits == 1;
     DEVICE f32* stretches = (DEVICE f32*)(scratch + COUNTER_BYTES) + (u64)group * SPLITS * TILE_FLOATS;
     DEVICE f32* stretch = stretches + task.split * TILE_FLOATS;
-    for (u32 e = at.thread; e < task.heads * HEAD_DIM; e += THREADS) {
+    for (u32 e = at.in_group; e < task.heads * HEAD_DIM; e += THREADS) {
         const u32 g = e / HEAD_DIM, d = e % HEAD_DIM;
         const THREADGROUP f32* part = parts + g * PART;
         f32 most = LOWEST, total = 0, sum = 0;

@@ -32,9 +32,9 @@ INLINE f32 kv_put(DEVICE u8* row, u32 i, f32 value, u32 lane, bool there) {
     if (there) ((DEVICE f32*)row)[i] = value;
     return value;
 #elif KV_TYPE == 1
-    const u16 half = f32_to_f16(value);
-    if (there) ((DEVICE u16*)row)[i] = half;
-    return f16_to_f32(half);
+    const u16 stored = f32_to_f16(value);
+    if (there) ((DEVICE u16*)row)[i] = stored;
+    return f16_to_f32(stored);
 #else
     const Rounded rounded = round_q8(value);
     const u16 scale = f32_to_f16(rounded.scale);

@@ -8,5 +8,5 @@ BODY(kv_copy) {
     const DEVICE u16* from = (const DEVICE u16*)kv_row(cache, row.token, at.group_x, 0);
     DEVICE u16* to = (DEVICE u16*)kv_row(cache, row.slot, at.group_x, 0);
     const u64 count = row.kv_len * KV_ROW_BYTES / 2, stride = (u64)PARTS * THREADS;
-    for (u64 i = (u64)at.group_z * THREADS + at.thread; i < count; i += stride) to[i] = from[i];
+    for (u64 i = (u64)at.group_z * THREADS + at.in_group; i < count; i += stride) to[i] = from[i];
 }

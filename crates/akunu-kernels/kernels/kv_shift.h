@@ -20,7 +20,7 @@ BODY(kv_shift) {
             SIMD_SYNC();
             for (u32 i = LANE; i < ROPE_DIMS / 2; i += 32) {
                 const f32 angle = turned_back((f32)row.token, ((const DEVICE f32*)in.frequencies)[i]);
-                rotate(head, i, COS(angle), -SIN(angle));
+                turn_pair(head, i, COS(angle), -SIN(angle));
             }
         } else if (live) {
             const DEVICE u16* from = (const DEVICE u16*)kv_row(cache, row.slot, at.group_x, position);

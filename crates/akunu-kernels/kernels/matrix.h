@@ -40,11 +40,11 @@ INLINE Matrix matrix_of(Bindings in, u32 stream, THREAD_PTR u32* o) {
 INLINE void bring_input(const DEVICE u8* row, THREADGROUP u8* to, Place at) {
     u32x4 pieces[INPUT_PIECES];
     UNROLL for (u32 i = 0; i < INPUT_PIECES; i++) {
-        const u32 p = i * THREADS + at.thread;
+        const u32 p = i * THREADS + at.in_group;
         if (p < INPUT_ROW_BYTES / 16) pieces[i] = read16(row + p * 16);
     }
     UNROLL for (u32 i = 0; i < INPUT_PIECES; i++) {
-        const u32 p = i * THREADS + at.thread;
+        const u32 p = i * THREADS + at.in_group;
         if (p < INPUT_ROW_BYTES / 16) *(THREADGROUP u32x4*)(to + p * 16) = pieces[i];
     }
     BARRIER();

@@ -107,7 +107,7 @@ INLINE void repack_scales(const DEVICE u8* file, DEVICE u8* end, u64 blocks, u64
 }
 
 BODY(repack) {
-    const u64 b = (u64)at.group_x * THREADS + at.thread, blocks = (u64)MATRIX_ROWS * BLOCKS;
+    const u64 b = (u64)at.group_x * THREADS + at.in_group, blocks = (u64)MATRIX_ROWS * BLOCKS;
     if (b >= blocks) return;
 #if ORDER == 6
     const u32 sub = 0;

@@ -8,7 +8,7 @@ INLINE void store_element(Bindings in, u32 row, u32 col, f32 value, u32 lane) {
 
 #ifdef PER_THREAD
 // Thread t holds elements t, t + THREADS, … : PER_THREAD of them, those beyond the row left out.
-#define EACH_ELEMENT(k, col) UNROLL for (u32 k = 0, col = at.thread; k < PER_THREAD; k++, col += THREADS) if (col < COLS)
+#define EACH_ELEMENT(k, col) UNROLL for (u32 k = 0, col = at.in_group; k < PER_THREAD; k++, col += THREADS) if (col < COLS)
 
 struct Elements {
     f32 v[PER_THREAD];
@@ -57,7 +57,7 @@ BODY(norm_add) {
 #ifdef ACTIVATION
 // activation(gate) · up
 BODY(glu) {
-    const u32 col = at.group_x * THREADS + at.thread, row = at.group_y, live = live_rows(pass, false);
+    const u32 col = at.group_x * THREADS + at.in_group, row = at.group_y, live = live_rows(pass, false);
     WAIT_FOR_INPUT();
     LAUNCH_NEXT();
     if (row >= live || col >= COLS) return;
@@ -68,7 +68,7 @@ BODY(glu) {
 #endif
 
 BODY(quantise) {
-    const u32 col = at.group_x * THREADS + at.thread, row = at.group_y, live = live_rows(pass, false);
+    const u32 col = at.group_x * THREADS + at.in_group, row = at.group_y, live = live_rows(pass, false);
     WAIT_FOR_INPUT();
     LAUNCH_NEXT();
     if (row >= live || col >= COLS) return;

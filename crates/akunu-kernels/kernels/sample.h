@@ -147,7 +147,7 @@ INLINE Rank simd_rank(u32 better, u64 weight) {
 }
 
 // Token `i` of this thread's in a part: four neighbours share a draw's block.
-INLINE u32 token_of(u32 part, u32 i, Place at) { return part * CHUNK + 4 * (i / 4 * THREADS + at.thread) + i % 4; }
+INLINE u32 token_of(u32 part, u32 i, Place at) { return part * CHUNK + 4 * (i / 4 * THREADS + at.in_group) + i % 4; }
 
 // The scaled logits of this thread's tokens, −∞ beyond the last. False where a logit is not a number.
 INLINE bool scale_part(Bindings in, u32 row, Record record, u32 part, THREAD_PTR f32* x, Place at) {
@@ -157,16 +157,16 @@ INLINE bool scale_part(Bindings in, u32 row, Record record, u32 part, THREAD_PTR
     const bool edited = record.window > 0 || record.bias_count > 0;
     if (edited) {
         BARRIER();
-        for (u32 i = at.thread; i < CHUNK; i += THREADS) {
+        for (u32 i = at.in_group; i < CHUNK; i += THREADS) {
             counts[i] = 0;
             added[i] = 0.0f;
         }
         BARRIER();
-        for (u32 i = at.thread; i < record.window; i += THREADS) {
+        for (u32 i = at.in_group; i < record.window; i += THREADS) {
             const u32 place = record.recent[record.known - record.window + i] - part * CHUNK;
             if (place < CHUNK) TG_ATOMIC_ADD(&counts[place], 1u);
         }
-        for (u32 i = at.thread; i < record.bias_count; i += THREADS) {
+        for (u32 i = at.in_group; i < record.bias_count; i += THREADS) {
             const u32 place = record.biases[2 * i] - part * CHUNK;
             if (place < CHUNK) added[place] = as_f32(record.biases[2 * i + 1]);
         }
@@ -216,7 +216,7 @@ INLINE u32 descend(const THREAD_PTR Stair* own, u32 least, u32 most, DEVICE Stai
         UNROLL for (u32 i = 0; i < N; i++) best = own[i].key > bar ? better(best, own[i]) : best;
         best = group_best(best, space + count % 2 * 32, at);
         if (best.score < least) break;
-        if (at.thread == 0) out[count] = best;
+        if (at.in_group == 0) out[count] = best;
         bar = best.key;
     }
     return count;
@@ -231,7 +231,7 @@ INLINE void merge(DEVICE u8* scratch, u32 row, Place at) {
     u32 best_key = 0, least = 1;
     Stair own[HELD];
     UNROLL for (u32 i = 0; i < HELD; i++) {
-        const u32 index = i * THREADS + at.thread;
+        const u32 index = i * THREADS + at.in_group;
         const Stair none = {0, 0, 0};
         own[i] = index < PARTS * STAIRS ? parts[index / STAIRS].stairs[index % STAIRS] : none;
         if (index % STAIRS == STAIRS - 1 && own[i].score > least) least = own[i].score;
@@ -240,7 +240,7 @@ INLINE void merge(DEVICE u8* scratch, u32 row, Place at) {
     best_key = group_max(best_key, space, at);
     least = group_max(least, space, at);
     const u32 count = descend<HELD>(own, least, MERGED, merged->stairs, at);
-    if (at.thread == 0) {
+    if (at.in_group == 0) {
         merged->count = count;
         merged->best_key = best_key;
     }
@@ -263,10 +263,10 @@ BODY(sample_stairs) {
     u32 best_key = 0;
     UNROLL for (u32 i = 0; i < EACH; i++) best_key = own[i].key > best_key ? own[i].key : best_key;
     best_key = group_max(best_key, space, at);
-    if (at.thread == 0) found->best_key = best_key;
+    if (at.in_group == 0) found->best_key = best_key;
     const u32 count = descend<EACH>(own, 1, is_limited(record.settings) ? STAIRS : 1, found->stairs, at);
     const Stair none = {0, 0, 0};
-    for (u32 i = count + at.thread; i < STAIRS; i += THREADS) found->stairs[i] = none;
+    for (u32 i = count + at.in_group; i < STAIRS; i += THREADS) found->stairs[i] = none;
     if (last_to_finish(scratch, row, PARTS, at)) merge(scratch, row, at);
 }
 
@@ -295,7 +295,7 @@ INLINE void rank_part(Bindings in, DEVICE u8* scratch, u32 row, Record record, u
         if (LANE == 0) ranks[SIMD * RANKS + r] = rank;
     }
     BARRIER();
-    for (u32 r = at.thread; r <= count; r += THREADS) {
+    for (u32 r = at.in_group; r <= count; r += THREADS) {
         Rank sum = {0, 0, 0};
         for (u32 i = 0; i < SIMDS; i++) {
             sum.weight += ranks[i * RANKS + r].weight;
@@ -393,14 +393,14 @@ BODY(sample_pick) {
     }
     DEVICE u32* tokens = (DEVICE u32*)in.tokens + (u64)(step + 1) * LOGIT_CAPACITY;
     BARRIER();
-    if (at.thread == 0) {
+    if (at.in_group == 0) {
         tokens[row] = token;
         record.recent[record.known] = token;
     }
     if (!last_to_finish(scratch, ROWS_DONE, live, at)) return;
     TG_ARRAY(u32, stops, 4);
-    if (at.thread == 0) *stops = 0;
+    if (at.in_group == 0) *stops = 0;
     BARRIER();
-    for (u32 j = at.thread; j < live; j += THREADS) settle(in, pass, j, tokens[j], advance, stops);
+    for (u32 j = at.in_group; j < live; j += THREADS) settle(in, pass, j, tokens[j], advance, stops);
     end_step(pass, advance, stops, at);
 }

@@ -22,7 +22,7 @@ INLINE u32x4 piece_of(const THREAD_PTR Block* block, u32 p) {
 
 BODY(unpack) {
     const Matrix matrix = {in.weight, in.weight_scales, in.weight_offsets, (u64)OUTPUTS * BLOCKS};
-    const u32 all = OUTPUTS * BLOCKS, mine = at.group_x * THREADS + at.thread;
+    const u32 all = OUTPUTS * BLOCKS, mine = at.group_x * THREADS + at.in_group;
     const u32 b = mine < all ? mine : all - 1;
     const Raw raw = load_raw(matrix, b / BLOCKS, b % BLOCKS);
     WAIT_FOR_INPUT();

@@ -45,7 +45,7 @@ INLINE u32 left_of(f32 a, f32 b, u32 high) {
 }
 
 INLINE void copy_span(const DEVICE u8* k, const DEVICE u8* v, u32 base, u32 end, THREADGROUP u8* turn, Place at) {
-    UNROLL for (u32 i = at.thread; i < SPAN * (HEAD_DIM / 8); i += WORKERS) {
+    UNROLL for (u32 i = at.in_group; i < SPAN * (HEAD_DIM / 8); i += WORKERS) {
         const u32 position = i / (HEAD_DIM / 8), chunk = i % (HEAD_DIM / 8);
         const bool there = base + position < end;
         const u64 from = (there ? base + position : base) * KV_ROW_BYTES + chunk * 16;

@@ -26,7 +26,7 @@ INLINE u32 chunk_at(u32 line, u32 chunk) { return line * LINE + (chunk ^ (DEEP =
 INLINE u32 scale_at(u32 column, u32 depth, u32 half) { return (depth * HALVES + half) * COLUMNS + column; }
 
 INLINE void copy_inputs(Bindings in, Place at, u32 first_row, u32 live, u32 from, THREADGROUP u8* turn) {
-    UNROLL for (u32 i = at.thread; i < ROWS * DEEP * 2; i += WORKERS) {
+    UNROLL for (u32 i = at.in_group; i < ROWS * DEEP * 2; i += WORKERS) {
         const u32 line = i / (DEEP * 2), chunk = i % (DEEP * 2), block = from + chunk / 2;
         // Past the last row, the last one again; past the last block, zeros.
         const u32 row = first_row + line < live ? first_row + line : live - 1;
@@ -40,7 +40,7 @@ INLINE void copy_inputs(Bindings in, Place at, u32 first_row, u32 live, u32 from
             copy8(to + 8, source + 8, there);
         }
     }
-    UNROLL for (u32 i = at.thread; i < ROWS * DEEP; i += WORKERS) {
+    UNROLL for (u32 i = at.in_group; i < ROWS * DEEP; i += WORKERS) {
         const u32 line = i / DEEP, block = from + i % DEEP;
         const u32 row = first_row + line < live ? first_row + line : live - 1;
         const bool there = block < BLOCKS;
@@ -51,7 +51,7 @@ INLINE void copy_inputs(Bindings in, Place at, u32 first_row, u32 live, u32 from
 
 INLINE void load_weights(Bindings in, Place at, u32 first_out, u32 from, THREAD_PTR Raw* raw) {
     UNROLL for (u32 i = 0; i < OWN; i++) {
-        const u32 column = (at.thread + i * WORKERS) / DEEP, block = from + (at.thread + i * WORKERS) % DEEP;
+        const u32 column = (at.in_group + i * WORKERS) / DEEP, block = from + (at.in_group + i * WORKERS) % DEEP;
         const Column of = column_of(in, first_out, column);
         raw[i] = load_raw(of.matrix, of.row, block < BLOCKS ? block : BLOCKS - 1);
     }
@@ -59,7 +59,7 @@ INLINE void load_weights(Bindings in, Place at, u32 first_out, u32 from, THREAD_
 
 INLINE void put_weights(Place at, u32 from, const THREAD_PTR Raw* raw, THREADGROUP u8* turn) {
     UNROLL for (u32 i = 0; i < OWN; i++) {
-        const u32 column = (at.thread + i * WORKERS) / DEEP, depth = (at.thread + i * WORKERS) % DEEP;
+        const u32 column = (at.in_group + i * WORKERS) / DEEP, depth = (at.in_group + i * WORKERS) % DEEP;
         Block block = decode(raw[i]);
         if (ZERO != 0) {
             // Codes are below 2 · ZERO, so no byte carries.

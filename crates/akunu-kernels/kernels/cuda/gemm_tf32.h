@@ -10,13 +10,13 @@
 #define TURN_BYTES (AT_WEIGHTS + COLUMNS * WEIGHT_LINE)
 
 INLINE void copy_turn(Bindings in, Place at, u32 first_row, u32 first_out, u32 live, u32 from, THREADGROUP u8* turn) {
-    UNROLL for (u32 i = at.thread; i < ROWS * (DEEP / 4); i += WORKERS) {
+    UNROLL for (u32 i = at.in_group; i < ROWS * (DEEP / 4); i += WORKERS) {
         const u32 line = i / (DEEP / 4), chunk = i % (DEEP / 4), first = from + chunk * 4;
         const u32 row = first_row + line < live ? first_row + line : live - 1;
         const bool there = first < INPUTS;
         copy16(turn + line * INPUT_LINE + chunk * 16, in.x + ((u64)row * INPUTS + (there ? first : 0)) * 4, there);
     }
-    UNROLL for (u32 i = at.thread; i < COLUMNS * (DEEP / 8); i += WORKERS) {
+    UNROLL for (u32 i = at.in_group; i < COLUMNS * (DEEP / 8); i += WORKERS) {
         const u32 line = i / (DEEP / 8), chunk = i % (DEEP / 8), first = from + chunk * 8;
         const bool there = first < INPUTS;
         const Column of = column_of(in, first_out, line);
