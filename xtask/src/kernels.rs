@@ -1,4 +1,4 @@
-//! The GPU kernels through the compiler that NVIDIA's devices use, which needs no GPU.
+//! The GPU kernels through the compilers of the devices that run them, none of which is needed: NVIDIA's own, and clang for Metal.
 //!
 //! NVRTC is where `AKUNU_NVRTC` says, or the system's; where `CI` is set it is fetched from PyPI into a temporary folder.
 
@@ -8,28 +8,31 @@ use std::process::Command;
 
 use anyhow::{Result, bail};
 
-use crate::{cargo, run, skipped, target};
+use crate::{cargo, metal, run, skipped, target};
 
 const ARCHITECTURES: [&str; 3] = ["sm_80", "sm_90", "sm_100"];
 const PACKAGE: &str = "nvidia-cuda-nvrtc";
 
 pub(crate) fn kernels() -> Result<()> {
     let folder = target().join("kernels");
+    let texts = folder.join("texts");
+    if texts.exists() {
+        std::fs::remove_dir_all(&texts)?;
+    }
+    run(cargo(&["run", "--quiet", "-p", "akunu-kernels", "--example", "texts", "--"]).arg(&texts))?;
+    match metal::clang(&folder)? {
+        Some(clang) => metal::check(&clang, &texts.join("metal"))?,
+        None => skipped("the kernels' address spaces were not checked", &metal::bring()),
+    }
     let Some(library) = library(&folder)? else {
         let bring =
             format!("`pip install {PACKAGE}` brings it, and AKUNU_NVRTC says where its libnvrtc.so is");
         skipped("GPU kernels were not compiled", &format!("no NVRTC; {bring}"));
         return Ok(());
     };
-    let texts = folder.join("texts");
-    if texts.exists() {
-        std::fs::remove_dir_all(&texts)?;
-    }
-    run(cargo(&["run", "--quiet", "-p", "akunu-kernels", "--example", "texts", "--"]).arg(&texts))?;
     // One of each kind: those that differ in nothing but their shapes are compiled alike.
     let mut command = Command::new("python3");
-    run(command.arg("xtask/nvrtc.py").arg(&library).arg(texts.join("kinds")).args(ARCHITECTURES))?;
-    Ok(())
+    run(command.arg("xtask/nvrtc.py").arg(&library).arg(texts.join("kinds")).args(ARCHITECTURES))
 }
 
 fn library(folder: &Path) -> Result<Option<PathBuf>> {

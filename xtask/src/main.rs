@@ -16,6 +16,7 @@ mod cross;
 mod gpu;
 mod kernels;
 mod licences;
+mod metal;
 
 use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
@@ -31,7 +32,7 @@ cargo xtask TASK
   licences   fail on a dependency that is not permissive, or that comes in two versions
   loom       model-check the thread pool's barrier
   cross      lint for macOS and Windows, run the CPU's tests as ARM in an emulator
-  kernels    compile every GPU kernel through NVRTC, for three generations of GPUs
+  kernels    compile every GPU kernel through NVRTC, for three generations of GPUs, and check it as Metal with clang
   gpu        bundle what is tried on a machine with a card: the binary, test models, a script
   fuzz NAME  fuzz one target for a minute (needs cargo-fuzz); without a name, list them
   bench kernels ...  the CPU device's kernels against the machine's read bandwidth

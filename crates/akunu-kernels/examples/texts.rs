@@ -1,5 +1,6 @@
 //! Writes the CUDA text of every function that the test models and every weight type launch to FOLDER/every, and one of each kind,
-//! whatever its shapes, to FOLDER/kinds: `texts FOLDER [MODEL...]`.
+//! whatever its shapes, to FOLDER/kinds; and to FOLDER/metal the Metal text of each kind that a chip launches which has no words
+//! of its own: `texts FOLDER [MODEL...]`.
 
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a tool for contributors")]
 
@@ -7,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use akunu_format::open_model;
-use akunu_kernels::{Chip, Function, Work, cuda_text, emulated_text, launches, repack, weights};
+use akunu_kernels::{Chip, Function, Work, cuda_text, emulated_text, launches, metal_text, repack, weights};
 use akunu_plan::params::{
     AttentionParams, ElementParams, EmbedParams, GluMatmulParams, MatmulParams, NormParams, QkvParams,
     UnpackParams,
@@ -20,6 +21,8 @@ use akunu_plan::{
 };
 
 const CHIP: Chip = Chip { units: 132, shared_bytes: 200 << 10, tensor_cores: true, copies: true };
+/// As Apple's are: threadgroup memory is 32 KiB.
+const PLAIN: Chip = Chip { units: 40, shared_bytes: 32 << 10, tensor_cores: false, copies: false };
 
 /// Names by text, and those texts that are not the same but for their shapes.
 #[derive(Default)]
@@ -27,9 +30,10 @@ struct Texts {
     every: BTreeMap<String, String>,
     kinds: BTreeMap<String, String>,
     seen: BTreeSet<String>,
+    metal: BTreeMap<String, String>,
 }
 
-fn add(texts: &mut Texts, function: &Function) {
+fn add_cuda(texts: &mut Texts, function: &Function) {
     let (text, name) = (cuda_text(function), &function.name);
     if texts.seen.insert(emulated_text(function)) {
         texts.kinds.insert(text.clone(), name.clone());
@@ -37,23 +41,29 @@ fn add(texts: &mut Texts, function: &Function) {
     texts.every.insert(text, name.clone());
 }
 
-fn write(folder: &Path, texts: &BTreeMap<String, String>) {
+fn add_metal(texts: &mut Texts, function: &Function) {
+    texts.metal.entry(metal_text(function)).or_insert_with(|| function.name.clone());
+}
+
+fn write(folder: &Path, extension: &str, texts: &BTreeMap<String, String>) {
     std::fs::create_dir_all(folder).unwrap();
     for (i, (text, name)) in texts.iter().enumerate() {
-        std::fs::write(folder.join(format!("{i:04}_{name}.cu")), text).unwrap();
+        std::fs::write(folder.join(format!("{i:04}_{name}.{extension}")), text).unwrap();
     }
 }
 
 fn add_table(texts: &mut Texts, table: &DispatchTable) {
-    for command in &table.commands {
-        match launches(command, table, &CHIP) {
-            Ok(works) => {
-                works.iter().filter_map(Work::launch).for_each(|launch| add(texts, &launch.function))
+    for (chip, add) in [(CHIP, add_cuda as fn(&mut Texts, &Function)), (PLAIN, add_metal)] {
+        for command in &table.commands {
+            match launches(command, table, &chip) {
+                Ok(works) => {
+                    works.iter().filter_map(Work::launch).for_each(|launch| add(texts, &launch.function))
+                }
+                Err(missing) => println!("{missing}"),
             }
-            Err(missing) => println!("{missing}"),
-        }
-        for weight in weights(command) {
-            repack(&weight).iter().for_each(|launch| add(texts, &launch.function));
+            for weight in weights(command) {
+                repack(&weight).iter().for_each(|launch| add(texts, &launch.function));
+            }
         }
     }
 }
@@ -175,7 +185,13 @@ fn main() {
         test_models().iter().enumerate().for_each(|(i, path)| add_model(&mut texts, i, path));
     }
     asked.iter().for_each(|path| (0..3).for_each(|turn| add_model(&mut texts, turn, path)));
-    write(&folder.join("every"), &texts.every);
-    write(&folder.join("kinds"), &texts.kinds);
-    println!("{} functions of {} kinds", texts.every.len(), texts.kinds.len());
+    write(&folder.join("every"), "cu", &texts.every);
+    write(&folder.join("kinds"), "cu", &texts.kinds);
+    write(&folder.join("metal"), "metal", &texts.metal);
+    println!(
+        "{} functions of {} kinds, {} for Metal",
+        texts.every.len(),
+        texts.kinds.len(),
+        texts.metal.len()
+    );
 }

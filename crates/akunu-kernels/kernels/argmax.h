@@ -21,8 +21,9 @@ INLINE void settle_all(Bindings in, DEVICE Pass* pass, const DEVICE Best* parts,
     if (at.in_group == 0) *stops = 0;
     BARRIER();
     for (u32 j = SIMD; j < live; j += SIMDS) {
-        const Best none = {0, 0};
-        const Best best = simd_best(LANE < PARTS ? parts[j * PARTS + LANE] : none);
+        Best found = {0, 0};
+        if (LANE < PARTS) found = parts[j * PARTS + LANE];
+        const Best best = simd_best(found);
         if (LANE == 0) settle(in, pass, j, best.value == 0xffffffffu ? NO_TOKEN : ~best.id, advance, stops);
     }
     end_step(pass, advance, stops, at);
@@ -44,8 +45,9 @@ BODY(argmax) {
     TG_ARRAY(Best, bests, 16);
     if (LANE == 0) bests[SIMD] = best;
     BARRIER();
-    const Best none = {0, 0};
-    best = simd_best(LANE < SIMDS ? bests[LANE] : none);
+    Best met = {0, 0};
+    if (LANE < SIMDS) met = bests[LANE];
+    best = simd_best(met);
     DEVICE Best* parts = (DEVICE Best*)(scratch + COUNTER_BYTES);
     if (at.in_group == 0) parts[row * PARTS + at.group_x] = best;
     if (last_to_finish(scratch, 0, live * PARTS, at)) settle_all(in, pass, parts, live, PARAM_U32(1) == 1, at);

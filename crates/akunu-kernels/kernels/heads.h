@@ -61,7 +61,8 @@ INLINE Task task_of(Bindings in, const DEVICE Pass* pass, Params params, Place a
     task.first_head = kv_head * GROUP + done;
     const Row nobody = {0, 0, 1, 0};
     task.asked = task.row < live_rows(pass, false);
-    task.place = task.asked ? ((const DEVICE Row*)in.rows)[task.row] : nobody;
+    task.place = nobody;
+    if (task.asked) task.place = ((const DEVICE Row*)in.rows)[task.row];
     task.span = span_of(task.place, PARAM_U32(6), task.split);
     task.live = task.asked && task.split < task.span.splits;
     task.k = kv_row(in.k_cache, task.place.slot, kv_head, 0);

@@ -126,8 +126,9 @@ INLINE Stair group_best(Stair own, THREADGROUP Stair* space, Place at) {
     own = simd_best(own);
     if (LANE == 0) space[SIMD] = own;
     BARRIER();
-    const Stair none = {0, 0, 0};
-    return simd_best(LANE < SIMDS ? space[LANE] : none);
+    Stair best = {0, 0, 0};
+    if (LANE < SIMDS) best = space[LANE];
+    return simd_best(best);
 }
 
 INLINE u32 group_max(u32 own, THREADGROUP u32* space, Place at) {
@@ -213,7 +214,8 @@ INLINE u32 descend(const THREAD_PTR Stair* own, u32 least, u32 most, DEVICE Stai
     u32 bar = NOTHING, count = 0;
     for (; count < most; count++) {
         Stair best = {0, 0, 0};
-        UNROLL for (u32 i = 0; i < N; i++) best = own[i].key > bar ? better(best, own[i]) : best;
+        // Metal has no choice between a value and what has an address.
+        UNROLL for (u32 i = 0; i < N; i++) best = own[i].key > bar ? better(best, own[i]) : Stair(best);
         best = group_best(best, space + count % 2 * 32, at);
         if (best.score < least) break;
         if (at.in_group == 0) out[count] = best;
@@ -233,7 +235,8 @@ INLINE void merge(DEVICE u8* scratch, u32 row, Place at) {
     UNROLL for (u32 i = 0; i < HELD; i++) {
         const u32 index = i * THREADS + at.in_group;
         const Stair none = {0, 0, 0};
-        own[i] = index < PARTS * STAIRS ? parts[index / STAIRS].stairs[index % STAIRS] : none;
+        own[i] = none;
+        if (index < PARTS * STAIRS) own[i] = parts[index / STAIRS].stairs[index % STAIRS];
         if (index % STAIRS == STAIRS - 1 && own[i].score > least) least = own[i].score;
         if (index < PARTS && parts[index].best_key > best_key) best_key = parts[index].best_key;
     }
@@ -332,7 +335,7 @@ INLINE u32 walk(Bindings in, u32 row, Record record, u32 bar, u32 best_key, u64 
         for (u32 part = 0; part < PARTS; part++) {
             scale_part(in, row, record, part, x, at);
             score_part(record, part, x, own, at);
-            UNROLL for (u32 i = 0; i < EACH; i++) next = own[i].key > bar ? better(next, own[i]) : next;
+            UNROLL for (u32 i = 0; i < EACH; i++) next = own[i].key > bar ? better(next, own[i]) : Stair(next);
         }
         BARRIER();
         next = group_best(next, space, at);

@@ -84,6 +84,37 @@ pub fn cuda_text(function: &Function) -> String {
     text
 }
 
+/// The name of every function in its [`metal_text`]: texts that differ in shapes alone are the same.
+pub const METAL_ENTRY: &str = "launched";
+
+/// All that Metal's compiler needs. Buffers are [`cuda_text`]'s arguments in their order, the parameters last; threadgroup memory is
+/// number 0. Constants are function constants, numbered in their order, so functions that differ in nothing else share one text.
+pub fn metal_text(function: &Function) -> String {
+    let mut text = String::new();
+    function.defines(&mut text);
+    for (i, (name, _)) in function.constants.iter().enumerate() {
+        let _ = writeln!(text, "constant unsigned int {name} [[function_constant({i})]];");
+        // Sources ask whether it is defined.
+        let _ = writeln!(text, "#define {name} {name}");
+    }
+    function.sources(&mut text);
+    let _ = writeln!(text, "kernel void {METAL_ENTRY}(");
+    for i in 0..function.arguments.len() {
+        let _ = writeln!(text, "    device u8* a{i} [[buffer({i})]],");
+    }
+    let after = function.arguments.len();
+    let _ = writeln!(text, "    device Pass* pass [[buffer({after})]],");
+    let _ = writeln!(text, "    device u8* scratch [[buffer({})]],", after + 1);
+    let _ = writeln!(text, "    constant Params& params [[buffer({})]],", after + 2);
+    text.push_str("    threadgroup u8* shared [[threadgroup(0)]],\n");
+    text.push_str("    uint3 group [[threadgroup_position_in_grid]],\n");
+    text.push_str("    uint in_group [[thread_index_in_threadgroup]]) {\n");
+    function.bind(&mut text, |i| format!("a{i}"));
+    text.push_str("    const Place at = {group.x, group.y, group.z, in_group, shared};\n");
+    let _ = writeln!(text, "    {}(in, pass, scratch, params, at);\n}}", function.entry);
+    text
+}
+
 /// What a C++ compiler needs beside the emulator's own header. Constants are told at launch, in their order, so functions that
 /// differ in nothing else share one text.
 pub fn emulated_text(function: &Function) -> String {

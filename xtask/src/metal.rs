@@ -1,0 +1,171 @@
+//! The GPU kernels as Metal's compiler would see them, without it: clang has Metal's rules for address spaces (as OpenCL C++), and
+//! `xtask/metal` says Metal's other words to it.
+//!
+//! Clang is where `AKUNU_CLANG` says, or the system's; where `CI` is set and there is none, Zig's is fetched from PyPI into a
+//! temporary folder.
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use crate::{root, run};
+
+const PACKAGE: &str = "ziglang";
+const LANGUAGE: [&str; 6] = ["-cc1", "-triple", "spir64-unknown-unknown", "-x", "clcpp", "-cl-std=clc++2021"];
+
+/// A function with nothing wrong, so that the others are refused for what is wrong with them.
+const RIGHT: &str = "
+    Row row = *(const DEVICE Row*)in.rows;
+    TG_ARRAY(Row, rows, 0);
+    rows[LANE] = row;
+    ((DEVICE Row*)in.rows)[1] = rows[2];
+    store_q8(in.x, 32, 0, group_sum(PARAM_F32(3), (THREADGROUP f32*)at.shared, at), LANE);";
+
+/// What is wrong, a function's lines, and of what clang says.
+const MISTAKES: [(&str, &str, &str); 9] = [
+    (
+        "threadgroup memory taken for device memory",
+        "store_q8(at.shared, 32, 0, 0.0f, LANE);",
+        "cannot pass pointer to address space '__local'",
+    ),
+    (
+        "device memory taken for threadgroup memory",
+        "group_sum(0.0f, (DEVICE f32*)in.x, at);",
+        "cannot pass pointer to address space '__global_device'",
+    ),
+    (
+        "a thread's own taken for device memory",
+        "u8 own[64]; store_q8(own, 32, 0, 0.0f, LANE);",
+        "no known conversion from '__private u8",
+    ),
+    (
+        "a cast to another space",
+        "*(DEVICE u32*)at.shared = 0;",
+        "converts between mismatching address spaces",
+    ),
+    (
+        "a pointer without a space",
+        "u32* own = (u32*)at.shared; const THREAD_PTR u32* mine = own; *own = *mine;",
+        "'__generic u32 *",
+    ),
+    (
+        "a struct of either of two spaces",
+        "TG_ARRAY(Row, rows, 0); Row row = {}; row = LANE == 0 ? rows[0] : row;",
+        "incompatible operand types",
+    ),
+    ("a double", "pass->rows = (u32)(PARAM_F32(3) * 0.5);", "-Wdouble-promotion"),
+    ("a space as a name", "const u32 thread = LANE; in.x[thread] = 0;", "expected"),
+    ("a type as a name", "const u32 half = LANE; in.x[half] = 0;", "expected"),
+];
+
+/// Clang, as a program and its first arguments.
+pub(crate) struct Clang(Vec<PathBuf>);
+
+/// Where there is one.
+pub(crate) fn clang(folder: &Path) -> Result<Option<Clang>> {
+    if let Some(path) = env::var_os("AKUNU_CLANG") {
+        let clang = Clang(vec![path.into()]);
+        return if clang.is_there() {
+            Ok(Some(clang))
+        } else {
+            bail!("AKUNU_CLANG: no clang is there, or one before 14")
+        };
+    }
+    let package = folder.join("zig");
+    let zig = package.join("ziglang").join(format!("zig{}", env::consts::EXE_SUFFIX));
+    let places = || [Clang(vec!["clang".into()]), Clang(vec![zig.clone(), "clang".into()])];
+    let found = places().into_iter().find(Clang::is_there);
+    if found.is_some() || env::var_os("CI").is_none() {
+        return Ok(found);
+    }
+    let install = ["-m", "pip", "install", "--quiet", "--no-deps", "--target"];
+    run(Command::new("python3").args(install).arg(&package).arg(PACKAGE))?;
+    Ok(places().into_iter().find(Clang::is_there))
+}
+
+/// What to do about there being none.
+pub(crate) fn bring() -> String {
+    format!(
+        "no clang (14 or later); `pip install {PACKAGE}` brings one as `zig clang`, and AKUNU_CLANG says where another is"
+    )
+}
+
+impl Clang {
+    fn command(&self) -> Command {
+        let mut command = Command::new(&self.0[0]);
+        command.args(&self.0[1..]);
+        command
+    }
+
+    /// And whether it has the language, which clang has had since its 14th version.
+    fn is_there(&self) -> bool {
+        let output = self.command().args(LANGUAGE).args(["-fsyntax-only", "-"]).output();
+        output.is_ok_and(|output| output.status.success())
+    }
+
+    /// What clang has to say against a text.
+    fn complaints(&self, text: &Path) -> Result<Option<String>> {
+        let words = root().join("xtask/metal");
+        let output = self
+            .command()
+            .args(LANGUAGE)
+            .args(["-fsyntax-only", "-ferror-limit", "4", "-D__METAL_VERSION__=320"])
+            .args(["-Wall", "-Wdouble-promotion", "-Werror", "-Wno-unknown-attributes"])
+            .args(["-Wno-unused-function", "-Wno-unused-variable", "-include"])
+            .arg(words.join("language.h"))
+            .arg("-I")
+            .arg(&words)
+            .arg(text)
+            .output()
+            .context("clang did not start")?;
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        Ok((!output.status.success()).then_some(said))
+    }
+}
+
+/// Every *.metal of a folder has to be right; before that, what is wrong has to be refused.
+pub(crate) fn check(clang: &Clang, folder: &Path) -> Result<()> {
+    refuses_mistakes(clang, folder)?;
+    let mut texts = Vec::new();
+    for entry in std::fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|extension| extension == "metal") {
+            texts.push(path);
+        }
+    }
+    texts.sort();
+    let mut wrong = 0;
+    for text in &texts {
+        if let Some(said) = clang.complaints(text)? {
+            say!("{}:\n{said}", text.display());
+            wrong += 1;
+        }
+    }
+    say!("{} functions as Metal: {wrong} failed; {} mistakes refused", texts.len(), MISTAKES.len());
+    if texts.is_empty() || wrong > 0 {
+        bail!("the kernels' address spaces are not as Metal wants them");
+    }
+    Ok(())
+}
+
+fn refuses_mistakes(clang: &Clang, folder: &Path) -> Result<()> {
+    let dialect = std::fs::read_to_string(root().join("crates/akunu-kernels/kernels/dialect.h"))?;
+    let text = folder.join("mistake.txt");
+    let complaints = |lines: &str| {
+        std::fs::write(&text, format!("#define THREADS 64\n{dialect}\nBODY(wrong) {{\n    {lines}\n}}\n"))?;
+        clang.complaints(&text)
+    };
+    if let Some(said) = complaints(RIGHT)? {
+        bail!("a function with no mistake was refused:\n{said}");
+    }
+    for (what, lines, words) in MISTAKES {
+        match complaints(lines)? {
+            None => bail!("{what}: was not refused"),
+            Some(said) if !said.contains(words) => bail!("{what}: was refused for something else:\n{said}"),
+            Some(_) => {}
+        }
+    }
+    Ok(())
+}
