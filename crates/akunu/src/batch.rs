@@ -1,8 +1,8 @@
 //! One step of several sequences at once.
 
-use akunu_plan::{Row, Submission};
+use akunu_plan::Submission;
+use akunu_plan::sample::{Settings, record_words};
 
-use crate::engine::LastPass;
 use crate::{Engine, Error, Sampler, Session};
 
 impl Engine {
@@ -12,11 +12,7 @@ impl Engine {
         let count = sessions.len();
         check_count("the number of tokens", tokens.len(), count)?;
         self.batch_pass(sessions, tokens.iter().copied())?;
-        let table = &self.plan().tables.prefill;
-        // Entry 0 is not used.
-        let (buffer, offset) = (table.io.tokens.index(), table.logit_rows * size_of::<u32>());
-        let found = bytemuck::cast_slice_mut(&mut self.found[..count]);
-        self.device.download(self.loaded.buffers[buffer], offset as u64, found)?;
+        self.find_best()?;
         if let Some(index) = self.found[..count].iter().position(|&id| id == u32::MAX) {
             return Err(Error::NotFinite { position: sessions[index].len() });
         }
@@ -42,10 +38,10 @@ impl Engine {
         }
         let last = |history: &&[u32]| history[history.len() - 1];
         self.batch_pass(sessions, histories.iter().map(last))?;
-        let pass = LastPass { decode: false, logit_rows: count };
-        if !self.pick_batch(samplers, histories)? {
+        let picking = samplers.iter_mut().zip(histories);
+        if !self.find_picks(picking.map(|(sampler, history)| Some((sampler, *history))))? {
             for (row, (sampler, history)) in samplers.iter_mut().zip(histories).enumerate() {
-                let id = sampler.pick(self.logits_of(pass, row)?, history)?;
+                let id = sampler.pick(self.logits_of(row)?, history)?;
                 self.found[row] = id;
             }
         }
@@ -65,33 +61,35 @@ impl Engine {
                 expected: "from 1 to the engine's logit rows",
             });
         }
-        self.rows.clear();
+        self.begin_pass();
         for (index, (session, token)) in sessions.iter().zip(tokens).enumerate() {
             self.check_step(session, token, index)?;
-            self.rows.push(Row::causal(token, session.len() as u32, session.slot));
+            self.add_rows(session, &[token], 0);
         }
-        self.asking.clear();
-        self.asking.extend(0..count as u32);
-        let submission =
-            Submission { rows: &self.rows, logit_rows: &self.asking, steps: 1, stop: &[], cancel: None };
-        self.device.replay(self.loaded.feeding(&self.plan.tables, count), submission)?;
-        self.device.wait()?;
-        self.last = Some(LastPass { decode: false, logit_rows: count });
-        Ok(())
+        self.run_pass()
     }
 
-    /// Has the device pick for the rows of the last pass, if it can for all. What it cannot name is the host's to find.
-    fn pick_batch(&mut self, samplers: &mut [Sampler], histories: &[&[u32]]) -> Result<bool, Error> {
+    /// Has the device pick for the rows of the last pass that asked, if it can for all: with a sampler what follows its history,
+    /// without one the best token. They are the first of `found`; false where one of them is the host's to find.
+    pub(crate) fn find_picks<'a>(
+        &mut self,
+        picking: impl Iterator<Item = Option<(&'a mut Sampler, &'a [u32])>>,
+    ) -> Result<bool, Error> {
         let (Some(sampled), Some(loaded)) = (&self.plan.tables.sampled, self.loaded.sampled) else {
             return Ok(false);
         };
-        let (count, table) = (samplers.len(), &sampled.pick);
-        if count > table.logit_rows {
+        let (count, table) = (self.asking.len(), &sampled.pick);
+        if count > table.logit_rows || self.last.is_none_or(|pass| pass.decode) {
             return Ok(false);
         }
-        let stride = akunu_plan::sample::record_words(table.steps) * size_of::<u32>();
-        for (row, (sampler, history)) in samplers.iter_mut().zip(histories).enumerate() {
-            let Some(record) = sampler.record(history) else { return Ok(false) };
+        let stride = record_words(table.steps) * size_of::<u32>();
+        let greedy = Settings::default();
+        for (row, picking) in picking.enumerate() {
+            let record = match picking {
+                None => Some(bytemuck::cast_slice(bytemuck::bytes_of(&greedy))),
+                Some((sampler, history)) => sampler.record(history),
+            };
+            let Some(record) = record else { return Ok(false) };
             let offset = (row * stride) as u64;
             self.device.upload(loaded.pick_records, offset, bytemuck::cast_slice(record))?;
         }

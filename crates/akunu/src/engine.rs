@@ -4,10 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use akunu_plan::{
-    Capabilities, Device, DispatchTable, KvType, Loaded, ModelPlan, PlanOptions, ReplayId, Row, Submission,
-};
+use akunu_plan::{Capabilities, Device, KvType, Loaded, ModelPlan, PlanOptions, ReplayId, Row, Submission};
 
+use crate::pass::LastPass;
 use crate::session::SlotPool;
 use crate::{DeviceChoice, Error, Model, Session, memory};
 
@@ -48,6 +47,13 @@ impl Default for EngineOptions {
             chain: None,
             fuse: true,
         }
+    }
+}
+
+impl EngineOptions {
+    /// For so many sequences that go on together: as many slots, and a row of logits for each.
+    pub fn batching(self, sequences: usize) -> EngineOptions {
+        EngineOptions { slots: sequences, logit_rows: self.logit_rows.max(sequences), ..self }
     }
 }
 
@@ -174,13 +180,6 @@ fn check_id(plan: &ModelPlan, id: u32, index: usize) -> Result<(), Error> {
         true => Ok(()),
         false => Err(Error::TokenOutsideVocabulary { id, index, vocab, place: "prompt" }),
     }
-}
-
-/// The pass that ran last: which table, and how many of its rows gave logits.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct LastPass {
-    pub(crate) decode: bool,
-    pub(crate) logit_rows: usize,
 }
 
 /// A model that stands on a device.
@@ -316,76 +315,6 @@ impl Engine {
             self.pass(session, part, if is_last { part.len() - 1 } else { part.len() })?;
         }
         Ok(true)
-    }
-
-    /// One pass over at most the prefill table's rows; those from `first_logits` on give logits. A single row goes
-    /// through the decode table.
-    pub(crate) fn pass(
-        &mut self,
-        session: &mut Session,
-        ids: &[u32],
-        first_logits: usize,
-    ) -> Result<(), Error> {
-        let start = session.len() as u32;
-        let slot = session.slot;
-        self.rows.clear();
-        self.rows.extend(ids.iter().zip(start..).map(|(&id, position)| Row::causal(id, position, slot)));
-        self.asking.clear();
-        self.asking.extend(first_logits as u32..ids.len() as u32);
-        let decode = ids.len() == 1;
-        let feeding = self.loaded.feeding(&self.plan.tables, ids.len());
-        let replay = if decode { self.loaded.decode } else { feeding };
-        let submission =
-            Submission { rows: &self.rows, logit_rows: &self.asking, steps: 1, stop: &[], cancel: None };
-        self.device.replay(replay, submission)?;
-        self.device.wait()?;
-        session.tokens.extend_from_slice(ids);
-        if !self.asking.is_empty() {
-            self.last = Some(LastPass { decode, logit_rows: self.asking.len() });
-        }
-        Ok(())
-    }
-
-    fn table(&self, pass: LastPass) -> &DispatchTable {
-        if pass.decode { &self.plan.tables.decode } else { &self.plan.tables.prefill }
-    }
-
-    /// The logits of the last row that gave any.
-    pub fn last_logits(&mut self) -> Result<&[f32], Error> {
-        let pass = self.last.ok_or(Error::NoLogits)?;
-        self.logits_of(pass, pass.logit_rows - 1)
-    }
-
-    /// Those of one of the rows that gave any.
-    pub(crate) fn logits_of(&mut self, pass: LastPass, row: usize) -> Result<&[f32], Error> {
-        let buffer = self.loaded.buffers[self.table(pass).io.logits.index()];
-        let offset = row * self.logits.len() * size_of::<f32>();
-        self.device.download(buffer, offset as u64, bytemuck::cast_slice_mut(&mut self.logits))?;
-        Ok(&self.logits)
-    }
-
-    /// The logits of all rows of the last pass that gave any, appended.
-    pub(crate) fn append_logits(&mut self, to: &mut Vec<f32>) -> Result<(), Error> {
-        let pass = self.last.ok_or(Error::NoLogits)?;
-        let buffer = self.loaded.buffers[self.table(pass).io.logits.index()];
-        let start = to.len();
-        to.resize(start + pass.logit_rows * self.vocab_size(), 0.0);
-        Ok(self.device.download(buffer, 0, bytemuck::cast_slice_mut(&mut to[start..]))?)
-    }
-
-    /// The best token after the last row that gave logits.
-    pub(crate) fn best_token(&mut self, session: &Session) -> Result<u32, Error> {
-        let pass = self.last.ok_or(Error::NoLogits)?;
-        let table = self.table(pass);
-        let buffer = self.loaded.buffers[table.io.tokens.index()];
-        // Entry 0 is not used: a step's ids stand behind those of the step before.
-        let index = table.logit_rows + pass.logit_rows - 1;
-        let mut id = [0u32];
-        self.device.download(buffer, (index * size_of::<u32>()) as u64, bytemuck::cast_slice_mut(&mut id))?;
-        match id[0] {
-            u32::MAX => Err(Error::NotFinite { position: session.len() - 1 }),
-            id => Ok(id),
-        }
     }
 
     /// Decodes greedily: feeds `token`, then what followed from it, `steps` times in one submission. Gives the ids
@@ -547,7 +476,7 @@ impl Engine {
         check_prompt(&self.plan, ids)
     }
 
-    fn check_own(&self, session: &Session) -> Result<(), Error> {
+    pub(crate) fn check_own(&self, session: &Session) -> Result<(), Error> {
         if Arc::ptr_eq(&self.pool, &session.pool) { Ok(()) } else { Err(Error::ForeignSession) }
     }
 }

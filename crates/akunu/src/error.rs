@@ -81,4 +81,11 @@ pub enum Error {
 
     #[error("the logit biases rule every token out, so none can be picked")]
     NothingToPick,
+
+    #[error("what handles this request panicked: {message}")]
+    Panicked { message: String },
+
+    /// In a pass that several requests shared: each of them has it.
+    #[error(transparent)]
+    Shared(std::sync::Arc<Error>),
 }

@@ -1,6 +1,7 @@
 //! What becomes of the tokens that are generated: text in pieces, and the reason to end.
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use akunu_tokenizer::{StreamDecoder, Tokenizer};
 
@@ -14,11 +15,14 @@ const TOKEN_BYTES: usize = 4096;
 
 /// The tokens generated so far, their text, and what ends them. Allocates when it is made, then only to grow.
 #[derive(Debug)]
-pub(crate) struct Output<'a> {
-    tokenizer: Option<&'a dyn Tokenizer>,
+pub(crate) struct Output {
+    tokenizer: Option<Arc<dyn Tokenizer>>,
     decoder: StreamDecoder,
-    stops: StopStrings<'a>,
-    options: &'a GenerateOptions,
+    stops: StopStrings,
+    /// Control tokens that have text.
+    visible: Vec<u32>,
+    /// Tokens that may come.
+    most: usize,
     /// Ids that end the text: the model's own, then the caller's.
     endings: Vec<u32>,
     /// How many of `endings` are the model's own.
@@ -30,26 +34,22 @@ pub(crate) struct Output<'a> {
     unsent: Vec<u32>,
 }
 
-impl<'a> Output<'a> {
+impl Output {
     /// `context` is how much to expect.
-    pub(crate) fn new(
-        model: &'a Model,
-        prompt: &[u32],
-        options: &'a GenerateOptions,
-        context: usize,
-    ) -> Output<'a> {
-        let tokenizer = model.tokenizer().map(|t| &**t as &dyn Tokenizer);
-        let expected = options.max_tokens.unwrap_or(context).min(context);
+    pub(crate) fn new(model: &Model, prompt: &[u32], options: &GenerateOptions, context: usize) -> Output {
+        let most = options.max_tokens.unwrap_or(usize::MAX);
+        let expected = most.min(context);
         let mut endings = if options.ignore_eos { Vec::new() } else { model.eos_ids().to_vec() };
         let eos_count = endings.len();
         endings.extend(&options.stop_ids);
         let mut history = Vec::with_capacity(prompt.len() + expected);
         history.extend_from_slice(prompt);
         let mut output = Output {
-            tokenizer: tokenizer.ok(),
+            tokenizer: model.tokenizer().ok().cloned(),
             decoder: StreamDecoder::new(),
-            stops: StopStrings::new(&options.stop_strings, TOKEN_BYTES),
-            options,
+            stops: StopStrings::new(options.stop_strings.clone(), TOKEN_BYTES),
+            visible: options.visible_ids.clone(),
+            most,
             endings,
             eos_count,
             history,
@@ -62,9 +62,9 @@ impl<'a> Output<'a> {
 
     /// The text goes on where the prompt's ends: perhaps inside a character, perhaps before the first word.
     fn read_prompt(&mut self) {
-        let Some(tokenizer) = self.tokenizer else { return };
+        let Some(tokenizer) = &self.tokenizer else { return };
         for &id in &self.history {
-            self.decoder.push(tokenizer, id, &mut self.stops.held);
+            self.decoder.push(&**tokenizer, id, &mut self.stops.held);
             self.stops.held.clear();
         }
     }
@@ -78,13 +78,17 @@ impl<'a> Output<'a> {
         &self.history
     }
 
+    pub(crate) fn prompt(&self) -> &[u32] {
+        &self.history[..self.prompt_len]
+    }
+
     pub(crate) fn ids(&self) -> &[u32] {
         &self.history[self.prompt_len..]
     }
 
     /// Tokens that may still come.
     pub(crate) fn left(&self) -> usize {
-        self.options.max_tokens.map_or(usize::MAX, |most| most - self.ids().len())
+        self.most - self.ids().len()
     }
 
     /// Takes the next token, and says if it is the last. An id that ends the text is not part of it.
@@ -96,17 +100,17 @@ impl<'a> Output<'a> {
         }
         self.history.push(id);
         self.unsent.push(id);
-        if let Some(tokenizer) = self.tokenizer {
-            match tokenizer.token_text(id).filter(|_| self.options.visible_ids.contains(&id)) {
+        if let Some(tokenizer) = &self.tokenizer {
+            match tokenizer.token_text(id).filter(|_| self.visible.contains(&id)) {
                 Some(text) => self.decoder.push_bytes(text.as_bytes(), &mut self.stops.held),
-                None => self.decoder.push(tokenizer, id, &mut self.stops.held),
+                None => self.decoder.push(&**tokenizer, id, &mut self.stops.held),
             }
         }
         let Scan { certain, stop } = self.stops.scan();
         let wants_piece = certain > 0 || stop.is_some() || self.tokenizer.is_none();
         let flow = if wants_piece { self.send(certain, on_piece) } else { ControlFlow::Continue(()) };
         if let Some(stop) = stop {
-            return Some(FinishReason::StopString(self.options.stop_strings[stop].clone()));
+            return Some(FinishReason::StopString(self.stops.get(stop).to_string()));
         }
         if flow.is_break() {
             return Some(FinishReason::Callback);

@@ -4,8 +4,8 @@
 ///
 /// The match that ends first counts, and the longest of those that end together: so it does not matter how the text is cut.
 #[derive(Debug)]
-pub(crate) struct StopStrings<'a> {
-    stops: &'a [String],
+pub(crate) struct StopStrings {
+    stops: Vec<String>,
     /// Text that is not given out yet. Push to it, then [`StopStrings::scan`].
     pub(crate) held: String,
     /// How much of it has been searched.
@@ -21,11 +21,16 @@ pub(crate) struct Scan {
     pub(crate) stop: Option<usize>,
 }
 
-impl<'a> StopStrings<'a> {
+impl StopStrings {
     /// `room` is how many bytes one push may add without allocating.
-    pub(crate) fn new(stops: &'a [String], room: usize) -> StopStrings<'a> {
+    pub(crate) fn new(stops: Vec<String>, room: usize) -> StopStrings {
         let longest = stops.iter().map(String::len).max().unwrap_or(0);
         StopStrings { stops, held: String::with_capacity(longest + room), scanned: 0 }
+    }
+
+    /// One of them.
+    pub(crate) fn get(&self, index: usize) -> &str {
+        &self.stops[index]
     }
 
     /// Searches what has been pushed since the last scan.
@@ -61,7 +66,7 @@ mod tests {
 
     /// What comes out before the stop, and which stop it was.
     fn run(stops: &[String], pieces: &[&str]) -> (String, Option<usize>) {
-        let mut matcher = StopStrings::new(stops, 8);
+        let mut matcher = StopStrings::new(stops.to_vec(), 8);
         let mut out = String::new();
         for piece in pieces {
             matcher.held.push_str(piece);
@@ -90,7 +95,7 @@ mod tests {
     #[test]
     fn a_beginning_that_comes_to_nothing_is_released_at_once() {
         let stops = strings(&["</end>"]);
-        let mut matcher = StopStrings::new(&stops, 8);
+        let mut matcher = StopStrings::new(stops, 8);
         matcher.held.push_str("a </en");
         assert_eq!(matcher.scan(), Scan { certain: 2, stop: None });
         matcher.release(2);

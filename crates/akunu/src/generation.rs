@@ -1,0 +1,208 @@
+//! One text on its way: who picks its tokens, what becomes of them, and when it ends.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use crate::output::{OnPiece, Output};
+use crate::{Engine, Error, FinishReason, GenerateOptions, Generated, Overflow, Sampler, Session, Timings};
+
+/// One submission should take no longer than this: text streams smoothly, and Ctrl-C is heard.
+const CHAIN_SECONDS: f64 = 0.05;
+
+#[derive(Debug)]
+pub(crate) struct Generation {
+    pub(crate) output: Output,
+    /// `None`: plain greedy.
+    pub(crate) sampler: Option<Sampler>,
+    overflow: Overflow,
+    cancel: Option<Arc<AtomicBool>>,
+    /// Steps of the next submission, if nothing limits it.
+    chain: usize,
+    /// Tokens that were shifted out of the session.
+    dropped: usize,
+    /// Tokens of the prompt that stood in the session already.
+    pub(crate) reused: usize,
+    start: Instant,
+    prompt_read: Option<Instant>,
+    first_token: Option<Instant>,
+}
+
+impl Generation {
+    pub(crate) fn new(
+        engine: &Engine,
+        prompt: &[u32],
+        options: &GenerateOptions,
+    ) -> Result<Generation, Error> {
+        let start = Instant::now();
+        engine.check_options(options)?;
+        let sampler = match options.sampling.is_plain_greedy() {
+            true => None,
+            false => Some(Sampler::new(&options.sampling, engine.vocab_size())?),
+        };
+        Ok(Generation {
+            output: Output::new(engine.model(), prompt, options, engine.context()),
+            sampler,
+            overflow: options.overflow,
+            cancel: options.cancel.clone(),
+            chain: 1,
+            dropped: 0,
+            reused: 0,
+            start,
+            prompt_read: None,
+            first_token: None,
+        })
+    }
+
+    /// From the prompt, of which the session holds the first `reused`, to the end, alone.
+    pub(crate) fn run(
+        &mut self,
+        engine: &mut Engine,
+        session: &mut Session,
+        on_piece: OnPiece<'_>,
+    ) -> Result<FinishReason, Error> {
+        let rest = &self.output.prompt()[self.reused..];
+        if !engine.feed(session, rest, self.cancel.as_deref())? {
+            return Ok(FinishReason::Cancelled);
+        }
+        if let Some(finish) = self.prompt_is_read() {
+            return Ok(finish);
+        }
+        engine.find_best()?;
+        let id = self.pick(engine, engine.last_asking()?)?;
+        let mut finish = self.take(id, on_piece);
+        loop {
+            if let Some(finish) = finish {
+                return Ok(finish);
+            }
+            if let Some(finish) = self.make_ready(engine, session)? {
+                return Ok(finish);
+            }
+            let found = self.chain(engine, session)?;
+            if found == 0 {
+                return Ok(FinishReason::Cancelled);
+            }
+            finish = engine.found[..found].iter().find_map(|&id| self.take(id, on_piece));
+        }
+    }
+
+    /// All of the prompt is in the session, and its logits are there. Perhaps no token is wanted.
+    pub(crate) fn prompt_is_read(&mut self) -> Option<FinishReason> {
+        self.prompt_read = Some(Instant::now());
+        (self.output.left() == 0).then_some(FinishReason::MaxTokens)
+    }
+
+    pub(crate) fn has_read_prompt(&self) -> bool {
+        self.prompt_read.is_some()
+    }
+
+    /// The token that follows, on the host: by the logits of one of the last pass's rows, of which `found` has the best.
+    pub(crate) fn pick(&mut self, engine: &mut Engine, row: usize) -> Result<u32, Error> {
+        let history = self.output.history();
+        match &mut self.sampler {
+            Some(sampler) => sampler.pick(engine.logits_of(row)?, history),
+            None if engine.found[row] == u32::MAX => {
+                Err(Error::NotFinite { position: history.len().saturating_sub(1) })
+            }
+            None => Ok(engine.found[row]),
+        }
+    }
+
+    /// Takes the token that follows, and says if it is the last.
+    pub(crate) fn take(&mut self, id: u32, on_piece: OnPiece<'_>) -> Option<FinishReason> {
+        self.first_token.get_or_insert_with(Instant::now);
+        self.output.take(id, on_piece)
+    }
+
+    pub(crate) fn is_cancelled(&self) -> bool {
+        self.cancel.as_ref().is_some_and(|c| c.load(Ordering::Relaxed))
+    }
+
+    /// The token to be fed next: the last one taken.
+    pub(crate) fn next(&self) -> Option<u32> {
+        self.output.history().last().copied()
+    }
+
+    /// Before the next token is fed: is anybody still there, and is there room for it?
+    pub(crate) fn make_ready(
+        &mut self,
+        engine: &mut Engine,
+        session: &mut Session,
+    ) -> Result<Option<FinishReason>, Error> {
+        if self.is_cancelled() {
+            return Ok(Some(FinishReason::Cancelled));
+        }
+        let context = engine.context();
+        if session.len() < context {
+            return Ok(None);
+        }
+        match self.overflow {
+            Overflow::Error => Err(Error::ContextFull { context }),
+            Overflow::Stop => Ok(Some(FinishReason::ContextFull)),
+            Overflow::Shift { keep } => {
+                let discard = (session.len() - keep).div_ceil(2);
+                engine.shift(session, keep, discard)?;
+                self.dropped += discard;
+                Ok(None)
+            }
+        }
+    }
+
+    /// Feeds the next token and those that follow from it in one submission. How many were found: the first of the engine's
+    /// `found`; none where it was cancelled.
+    pub(crate) fn chain(&mut self, engine: &mut Engine, session: &mut Session) -> Result<usize, Error> {
+        let room = engine.context() - session.len();
+        let limit = room.min(self.output.left()).min(engine.steps_within(CHAIN_SECONDS));
+        let (steps, cancel) = (self.chain.min(limit), self.cancel.as_deref());
+        let (history, endings) = (self.output.history(), self.output.endings());
+        let next = self.next().ok_or(Error::EmptyPrompt)?;
+        let found = match &mut self.sampler {
+            None => engine.decode(session, next, steps, endings, cancel)?,
+            Some(sampler) => engine.decode_sampled(session, sampler, history, steps, endings, cancel)?,
+        };
+        let found = found.len();
+        self.chain = (self.chain * 2).min(engine.plan().tables.decode.steps);
+        Ok(found)
+    }
+
+    /// Gives out what is held back, and rolls back what a chain decoded past the end.
+    pub(crate) fn end(
+        &mut self,
+        session: &mut Session,
+        result: Result<&FinishReason, &Error>,
+        on_piece: OnPiece<'_>,
+    ) {
+        if !matches!(result, Ok(FinishReason::Callback | FinishReason::StopString(_))) {
+            self.output.flush(on_piece);
+        }
+        session.truncate(self.output.history().len() - self.dropped);
+    }
+
+    /// How many of the session's first tokens are as if they had been fed to an empty one: what was behind a shift has seen more.
+    pub(crate) fn exact(&self, session: &Session) -> usize {
+        match self.overflow {
+            Overflow::Shift { keep } if self.dropped > 0 => keep,
+            _ => session.len(),
+        }
+    }
+
+    /// Up to now.
+    pub(crate) fn timings(&self) -> Timings {
+        let now = Instant::now();
+        let since_start = |at: Option<Instant>| (at.unwrap_or(now) - self.start).as_secs_f64();
+        let prompt_s = since_start(self.prompt_read);
+        Timings {
+            prompt_tokens: self.output.prompt().len(),
+            reused_tokens: self.reused,
+            prompt_s,
+            generated_tokens: self.output.ids().len(),
+            generate_s: since_start(None) - prompt_s,
+            ttft_s: since_start(self.first_token),
+        }
+    }
+
+    pub(crate) fn into_generated(self, finish: FinishReason) -> Generated {
+        let timings = self.timings();
+        Generated { finish, dropped: self.dropped, ids: self.output.into_ids(), timings }
+    }
+}

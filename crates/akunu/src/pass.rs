@@ -1,0 +1,99 @@
+//! One pass over rows: of one sequence or of several, and what it leaves: logits, and the best tokens.
+
+use akunu_plan::{DispatchTable, Row, Submission};
+
+use crate::{Engine, Error, Session};
+
+/// The pass that ran last: which table, and how many of its rows gave logits.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LastPass {
+    pub(crate) decode: bool,
+    pub(crate) logit_rows: usize,
+}
+
+impl Engine {
+    /// One pass over at most the prefill table's rows; those from `first_logits` on give logits.
+    pub(crate) fn pass(
+        &mut self,
+        session: &mut Session,
+        ids: &[u32],
+        first_logits: usize,
+    ) -> Result<(), Error> {
+        self.begin_pass();
+        self.add_rows(session, ids, first_logits);
+        self.run_pass()?;
+        session.tokens.extend_from_slice(ids);
+        Ok(())
+    }
+
+    pub(crate) fn begin_pass(&mut self) {
+        self.rows.clear();
+        self.asking.clear();
+    }
+
+    /// Adds what follows in a session to the next pass; those from `first_logits` on give logits. The session is as it was: it
+    /// holds `ids` when the pass has run.
+    pub(crate) fn add_rows(&mut self, session: &Session, ids: &[u32], first_logits: usize) {
+        let (first, start) = (self.rows.len(), session.len() as u32);
+        let slot = session.slot;
+        self.rows.extend(ids.iter().zip(start..).map(|(&id, position)| Row::causal(id, position, slot)));
+        self.asking.extend((first + first_logits) as u32..self.rows.len() as u32);
+    }
+
+    /// Runs the rows that were added. A single one goes through the decode table.
+    pub(crate) fn run_pass(&mut self) -> Result<(), Error> {
+        let decode = self.rows.len() == 1;
+        let feeding = self.loaded.feeding(&self.plan.tables, self.rows.len());
+        let replay = if decode { self.loaded.decode } else { feeding };
+        let submission =
+            Submission { rows: &self.rows, logit_rows: &self.asking, steps: 1, stop: &[], cancel: None };
+        self.device.replay(replay, submission)?;
+        self.device.wait()?;
+        if !self.asking.is_empty() {
+            self.last = Some(LastPass { decode, logit_rows: self.asking.len() });
+        }
+        Ok(())
+    }
+
+    fn last_pass(&self) -> Result<(LastPass, &DispatchTable), Error> {
+        let pass = self.last.ok_or(Error::NoLogits)?;
+        Ok((pass, if pass.decode { &self.plan.tables.decode } else { &self.plan.tables.prefill }))
+    }
+
+    /// The logits of the last row that gave any.
+    pub fn last_logits(&mut self) -> Result<&[f32], Error> {
+        let row = self.last_asking()?;
+        self.logits_of(row)
+    }
+
+    /// The number of the last row that gave logits, among those that did.
+    pub(crate) fn last_asking(&self) -> Result<usize, Error> {
+        Ok(self.last_pass()?.0.logit_rows - 1)
+    }
+
+    /// Those of one of the rows that gave any.
+    pub(crate) fn logits_of(&mut self, row: usize) -> Result<&[f32], Error> {
+        let buffer = self.loaded.buffers[self.last_pass()?.1.io.logits.index()];
+        let offset = row * self.logits.len() * size_of::<f32>();
+        self.device.download(buffer, offset as u64, bytemuck::cast_slice_mut(&mut self.logits))?;
+        Ok(&self.logits)
+    }
+
+    /// The logits of all rows of the last pass that gave any, appended.
+    pub(crate) fn append_logits(&mut self, to: &mut Vec<f32>) -> Result<(), Error> {
+        let (pass, table) = self.last_pass()?;
+        let buffer = self.loaded.buffers[table.io.logits.index()];
+        let start = to.len();
+        to.resize(start + pass.logit_rows * self.vocab_size(), 0.0);
+        Ok(self.device.download(buffer, 0, bytemuck::cast_slice_mut(&mut to[start..]))?)
+    }
+
+    /// The best token after each row that gave logits: the first of `found`. `u32::MAX` where logits are not finite.
+    pub(crate) fn find_best(&mut self) -> Result<(), Error> {
+        let (pass, table) = self.last_pass()?;
+        // Entry 0 is not used: a step's ids stand behind those of the step before.
+        let (buffer, offset) = (table.io.tokens.index(), table.logit_rows * size_of::<u32>());
+        let found = bytemuck::cast_slice_mut(&mut self.found[..pass.logit_rows]);
+        Ok(self.device.download(self.loaded.buffers[buffer], offset as u64, found)?)
+    }
+}

@@ -1,0 +1,60 @@
+//! Slots of the KV cache, and what stands in them.
+
+use super::active::Active;
+use crate::{Engine, Error, Session};
+
+/// Tokens that have to be saved for a copy to be worth it.
+pub(super) const WORTH: usize = 16;
+
+#[derive(Debug)]
+pub(super) struct Slot {
+    pub(super) session: Session,
+    pub(super) active: Option<Active>,
+    /// The number of the last request that had it; 0: none yet.
+    pub(super) last: u64,
+}
+
+impl Slot {
+    pub(super) fn new(session: Session) -> Slot {
+        Slot { session, active: None, last: 0 }
+    }
+
+    /// How many tokens of a prompt need not be fed, if it begins with what stands here. At least one always has to be.
+    pub(super) fn shared(&self, prompt: &[u32]) -> usize {
+        let exact = self.active.as_ref().map_or(self.session.len(), |a| a.generation.exact(&self.session));
+        let tokens = &self.session.tokens()[..exact];
+        let shared = tokens.iter().zip(prompt).take_while(|(a, b)| a == b).count();
+        shared.min(prompt.len().saturating_sub(1))
+    }
+}
+
+/// The free slot for a prompt: the one that shares most with it, unless that would forget more than it saves; then the one that was
+/// used least recently, as what it shares with others can be copied.
+pub(super) fn choose(slots: &[Slot], prompt: &[u32]) -> Option<usize> {
+    let free = || slots.iter().enumerate().filter(|(_, slot)| slot.active.is_none());
+    let (best, slot) = free().rev().max_by_key(|(_, slot)| slot.shared(prompt))?;
+    if 2 * slot.shared(prompt) >= slot.session.len() {
+        return Some(best);
+    }
+    free().min_by_key(|(_, slot)| slot.last).map(|(index, _)| index)
+}
+
+/// Brings a slot to hold what can be had of a prompt's beginning: its own, or a copy of another's. Gives how much that is.
+pub(super) fn place(
+    engine: &mut Engine,
+    slots: &mut [Slot],
+    index: usize,
+    prompt: &[u32],
+) -> Result<usize, Error> {
+    let own = slots[index].shared(prompt);
+    let others = slots.iter().enumerate().map(|(i, slot)| (slot.shared(prompt), i));
+    let (most, from) = others.max_by_key(|(shared, _)| *shared).unwrap_or((own, index));
+    if most < own + WORTH {
+        slots[index].session.truncate(own);
+        return Ok(own);
+    }
+    if let Ok([from, to]) = slots.get_disjoint_mut([from, index]) {
+        engine.copy_prefix(&from.session, &mut to.session, most)?;
+    }
+    Ok(most)
+}

@@ -1,0 +1,259 @@
+//! Many requests on one engine: each gets what it would get alone, whatever joins or leaves.
+#![allow(clippy::unwrap_used, clippy::print_stdout)]
+
+mod common;
+
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use akunu::schedule::{Event, Handle, Request, Scheduler, SchedulerOptions};
+use akunu::{Engine, EngineOptions, FinishReason, GenerateOptions, Overflow, Sampling, Timings};
+use common::{tales, tales_engine};
+use proptest::prelude::*;
+
+/// What a request's listener heard.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Heard {
+    pieces: Vec<(String, Vec<u32>)>,
+    /// The reason, or the error's text.
+    end: Option<Result<FinishReason, String>>,
+}
+
+impl Heard {
+    fn ids(&self) -> Vec<u32> {
+        self.pieces.iter().flat_map(|piece| piece.1.clone()).collect()
+    }
+
+    fn text(&self) -> String {
+        self.pieces.iter().map(|piece| piece.0.as_str()).collect()
+    }
+}
+
+/// When somebody has had enough.
+#[derive(Clone, Copy, Debug)]
+enum Leaves {
+    Never,
+    /// Answers `Break` to this piece.
+    Breaks(usize),
+    /// Sets its flag at this piece.
+    Cancels(usize),
+}
+
+#[derive(Clone, Debug)]
+struct Visitor {
+    request: Request,
+    leaves: Leaves,
+    /// Arrives when all together have heard so many pieces, or nobody is there any more.
+    arrives: usize,
+}
+
+/// What it would get alone.
+fn alone(engine: &mut Engine, visitor: &Visitor) -> Heard {
+    let mut session = engine.session().unwrap();
+    let mut heard = Heard::default();
+    let options = GenerateOptions { cancel: None, ..visitor.request.options.clone() };
+    let generated = engine.generate(&mut session, &visitor.request.prompt, &options, &mut |piece| {
+        heard.pieces.push((piece.text.to_string(), piece.ids.to_vec()));
+        match visitor.leaves {
+            Leaves::Breaks(at) if heard.pieces.len() > at => ControlFlow::Break(()),
+            _ => ControlFlow::Continue(()),
+        }
+    });
+    heard.end = Some(generated.map(|generated| generated.finish).map_err(|error| error.to_string()));
+    heard
+}
+
+/// Visitors on their way: they hear on the engine's thread, and the next ones come in by what is heard.
+struct Visit {
+    handle: Handle,
+    coming: Vec<(usize, Visitor)>,
+    heard: Vec<Heard>,
+    timings: Vec<Timings>,
+    pieces: usize,
+    inside: usize,
+}
+
+type Shared = Arc<Mutex<Visit>>;
+
+/// Lets those in whose time has come.
+fn let_in(visit: &Shared) {
+    loop {
+        let mut locked = visit.lock().unwrap();
+        let (pieces, empty) = (locked.pieces, locked.inside == 0);
+        let due = locked.coming.iter().position(|(_, v)| v.arrives <= pieces);
+        let Some(due) = due.or((empty && !locked.coming.is_empty()).then_some(0)) else {
+            if locked.coming.is_empty() {
+                // The scheduler ends when it is done.
+                locked.handle.close();
+            }
+            return;
+        };
+        let (number, visitor) = locked.coming.remove(due);
+        locked.inside += 1;
+        let handle = locked.handle.clone();
+        drop(locked);
+        let (visit, leaves) = (visit.clone(), visitor.leaves);
+        let cancel = visitor.request.options.cancel.clone();
+        let on_event =
+            Box::new(move |event: Event<'_>| hear(&visit, number, leaves, cancel.as_deref(), event));
+        handle.submit(visitor.request, on_event).unwrap();
+    }
+}
+
+fn hear(
+    visit: &Shared,
+    number: usize,
+    leaves: Leaves,
+    cancel: Option<&AtomicBool>,
+    event: Event<'_>,
+) -> ControlFlow<()> {
+    let mut locked = visit.lock().unwrap();
+    let heard = &mut locked.heard[number];
+    assert_eq!(heard.end, None, "nothing comes after the end");
+    let mut flow = ControlFlow::Continue(());
+    match event {
+        Event::Started { .. } => {}
+        Event::Piece { text, ids, logprobs } => {
+            assert!(logprobs.is_empty());
+            heard.pieces.push((text.to_string(), ids.to_vec()));
+            match leaves {
+                Leaves::Breaks(at) if heard.pieces.len() > at => flow = ControlFlow::Break(()),
+                Leaves::Cancels(at) => {
+                    cancel.unwrap().store(heard.pieces.len() > at, Ordering::Relaxed);
+                }
+                _ => {}
+            }
+            locked.pieces += 1;
+        }
+        Event::Finished(finished) => {
+            heard.end = Some(Ok(finished.finish));
+            locked.timings[number] = finished.timings;
+            locked.inside -= 1;
+        }
+        Event::Failed(error) => {
+            heard.end = Some(Err(error.to_string()));
+            locked.inside -= 1;
+        }
+    }
+    drop(locked);
+    let_in(visit);
+    flow
+}
+
+/// All visitors on an engine of a few slots.
+fn together(engine: Engine, options: &SchedulerOptions, visitors: &[Visitor]) -> (Visit, Engine) {
+    let (scheduler, handle) = Scheduler::new(engine, options).unwrap();
+    let visit = Arc::new(Mutex::new(Visit {
+        handle,
+        coming: visitors.iter().cloned().enumerate().collect(),
+        heard: vec![Heard::default(); visitors.len()],
+        timings: vec![Timings::default(); visitors.len()],
+        pieces: 0,
+        inside: 0,
+    }));
+    let_in(&visit);
+    let engine = scheduler.run();
+    (Arc::into_inner(visit).expect("listeners are dropped").into_inner().unwrap(), engine)
+}
+
+fn prompts() -> impl Strategy<Value = Vec<u32>> {
+    // Beginnings of one text that go on in different ways: they share prefixes.
+    let text =
+        tales().encode("Once upon a time there was a little fox who lived near the river. It was").unwrap();
+    (1..text.len(), prop::collection::vec(3..500u32, 0..12))
+        .prop_map(move |(shared, rest)| [&text[..shared], &rest].concat())
+}
+
+fn samplings() -> impl Strategy<Value = Sampling> {
+    let greedy = Just(Sampling::default());
+    let drawn =
+        (any::<u64>(), 0.3..1.5f32, 0..40usize, 0.5..1.0f32).prop_map(|(seed, temperature, top_k, top_p)| {
+            Sampling { seed, temperature, top_k, top_p, ..Default::default() }
+        });
+    let penalised =
+        (drawn.clone(), 1.0..1.5f32, 0.0..0.5f32, 1..80usize).prop_map(|(drawn, repeat, frequency, last)| {
+            Sampling { repeat_penalty: repeat, frequency_penalty: frequency, repeat_last_n: last, ..drawn }
+        });
+    prop_oneof![2 => greedy, 1 => drawn, 1 => penalised]
+}
+
+fn visitors() -> impl Strategy<Value = Visitor> {
+    let stops = prop::collection::vec(prop_oneof![Just("the "), Just("ing"), Just(". "), Just("zzz")], 0..3);
+    let overflow = prop_oneof![
+        Just(Overflow::Stop),
+        Just(Overflow::Error),
+        (0..10usize).prop_map(|keep| Overflow::Shift { keep }),
+    ];
+    let options = (prop::option::weighted(0.8, 0..40usize), samplings(), stops, overflow, any::<bool>());
+    let options = options.prop_map(|(most, sampling, stops, overflow, ignore_eos)| GenerateOptions {
+        // A text that is shifted on and on has no other end.
+        max_tokens: most.or(matches!(overflow, Overflow::Shift { .. }).then_some(70)),
+        sampling,
+        stop_strings: stops.into_iter().map(String::from).collect(),
+        ignore_eos,
+        overflow,
+        cancel: Some(Arc::new(AtomicBool::new(false))),
+        ..Default::default()
+    });
+    let leaves = prop_oneof![
+        3 => Just(Leaves::Never),
+        1 => (0..20usize).prop_map(Leaves::Breaks),
+        1 => (0..20usize).prop_map(Leaves::Cancels),
+    ];
+    (prompts(), options, leaves, 0..60usize, -1..2i32, 0..3u64).prop_map(
+        |(prompt, options, leaves, arrives, priority, owner)| {
+            // A flag of its own for each, also where proptest clones.
+            let options = GenerateOptions { cancel: Some(Arc::new(AtomicBool::new(false))), ..options };
+            let request = Request { prompt, options, logprobs: None, priority, owner };
+            Visitor { request, leaves, arrives }
+        },
+    )
+}
+
+/// What one heard is what it would have heard alone, as far as it stayed.
+fn check(visitor: &Visitor, heard: &Heard, alone: &Heard) {
+    if matches!(visitor.leaves, Leaves::Cancels(_)) && heard.end == Some(Ok(FinishReason::Cancelled)) {
+        // What was held back comes out earlier; the ids and the text are a beginning of the whole.
+        assert!(alone.ids().starts_with(&heard.ids()), "{visitor:?}: {heard:?}, alone {alone:?}");
+        let text = heard.text();
+        let text = text.trim_end_matches(char::REPLACEMENT_CHARACTER);
+        let whole = tales().decode(&[&visitor.request.prompt[..], &alone.ids()].concat()).unwrap();
+        assert!(whole.contains(text), "{visitor:?}: {heard:?}, alone {alone:?}");
+        return;
+    }
+    assert_eq!(heard, alone, "{visitor:?}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 40, failure_persistence: None, ..Default::default() })]
+
+    #[test]
+    fn each_gets_what_it_gets_alone_whatever_joins_or_leaves(
+        visitors in prop::collection::vec(visitors(), 1..9),
+        slots in 1..5usize,
+        chunk in 5..40usize,
+        chain in 1..9usize,
+        stall in prop_oneof![Just(0u64), Just(1), Just(1000)],
+    ) {
+        let small = |o: &mut EngineOptions| {
+            (o.context, o.chunk, o.chain) = (Some(48), Some(chunk), Some(chain));
+        };
+        let engine = tales_engine(|o| { small(o); *o = o.clone().batching(slots) });
+        let options = SchedulerOptions { stall: Duration::from_millis(stall), ..Default::default() };
+        let (visit, _) = together(engine, &options, &visitors);
+        let mut engine = tales_engine(small);
+        let mut generated = 0;
+        for (visitor, heard) in visitors.iter().zip(&visit.heard) {
+            check(visitor, heard, &alone(&mut engine, visitor));
+            generated += heard.ids().len() as u64;
+        }
+        let stats = visit.handle.stats();
+        prop_assert_eq!((stats.waiting, stats.running, stats.reading), (0, 0, 0));
+        prop_assert_eq!(stats.generated_tokens, generated);
+        prop_assert_eq!(stats.finished + stats.failed, visitors.len() as u64);
+        let reused: usize = visit.timings.iter().map(|timings| timings.reused_tokens).sum();
+        prop_assert!(stats.reused_tokens >= reused as u64);
+    }
+}
