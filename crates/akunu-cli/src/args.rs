@@ -34,6 +34,7 @@ pub enum Command {
     Run(commands::run::RunArgs),
     Chat(commands::chat::ChatArgs),
     Bench(commands::bench::BenchArgs),
+    BenchServe(commands::bench_serve::BenchServeArgs),
     Inspect(commands::inspect::InspectArgs),
     Plan(commands::plan::PlanArgs),
     Table(commands::table::TableArgs),

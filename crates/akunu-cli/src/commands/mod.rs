@@ -1,6 +1,7 @@
 //! A file for each command: its arguments, and what it does.
 
 pub mod bench;
+pub mod bench_serve;
 mod ceilings;
 pub mod chat;
 pub mod detokenize;
@@ -39,6 +40,7 @@ pub fn run(command: Command) -> Result<(), Failure> {
         Command::Run(args) => run::run(args, &mut out),
         Command::Chat(args) => chat::run(args, &mut out),
         Command::Bench(args) => bench::run(&args, &mut out),
+        Command::BenchServe(args) => bench_serve::run(&args, &mut out),
         Command::Inspect(args) => inspect::run(&args, &mut out),
         Command::Plan(args) => plan::run(&args, &mut out),
         Command::Table(args) => table::run(&args, &mut out),

@@ -8,6 +8,7 @@ fn help_of_every_command() {
         "run",
         "chat",
         "bench",
+        "bench-serve",
         "inspect",
         "plan",
         "table",
@@ -60,7 +61,7 @@ fn an_unknown_option_or_command_exits_2() {
 #[test]
 fn the_reference_page_has_a_section_for_each_command() {
     let page = ok(&["__markdown"]);
-    assert_eq!(page.matches("\n## akunu ").count(), 18);
+    assert_eq!(page.matches("\n## akunu ").count(), 19);
     assert!(!page.contains("__markdown --"), "{page}");
     assert!(page.lines().all(|line| !line.ends_with(' ')));
 }

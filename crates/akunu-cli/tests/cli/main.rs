@@ -3,6 +3,7 @@
 mod bad_input;
 mod bad_models;
 mod bench;
+mod bench_serve;
 mod chat;
 mod common;
 mod help;
