@@ -5,29 +5,27 @@
 //! ```
 
 pub mod conversation;
+mod form;
 mod known;
 mod reasoning;
 
 use std::ops::ControlFlow;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use akunu_tokenizer::chat::Rendered;
-use akunu_tokenizer::{EncodeOptions, Tokenizer};
 use serde_json::{Map, Value as Json};
 
 use crate::{Engine, Error, FinishReason, GenerateOptions, Session, Timings};
-pub use akunu_tokenizer::chat::{ChatError, ChatTemplate, ChatTemplates};
+pub use akunu_tokenizer::chat::{ChatError, ChatTemplate, ChatTemplates, Rendered};
 use conversation::message;
+pub use form::ChatForm;
 pub use known::Known;
 pub use reasoning::{Kind, OnPart, Part, Splitter, Tags};
 
 /// A conversation and the session that it goes through.
 #[derive(Debug)]
 pub struct Chat {
-    template: ChatTemplate,
-    tokenizer: Arc<dyn Tokenizer>,
+    form: ChatForm,
     /// Further variables of the template, such as `enable_thinking`.
     pub variables: Map<String, Json>,
     /// Where a conversation no longer fits the context: forget its oldest messages (never what the system says) until it
@@ -36,11 +34,6 @@ pub struct Chat {
     messages: Vec<Json>,
     session: Session,
     known: Known,
-    tags: &'static Tags,
-    /// Control tokens that tags are made of.
-    visible: Vec<u32>,
-    /// Tokens that end a turn, as the template has it.
-    turn_ends: Vec<u32>,
 }
 
 /// Something that happens while an answer is made.
@@ -98,40 +91,14 @@ impl Said {
 impl Chat {
     /// Takes a free slot of the engine.
     pub fn new(engine: &mut Engine, template: ChatTemplate) -> Result<Chat, Error> {
-        let model = engine.model().clone();
-        let tokenizer = model.tokenizer()?.clone();
-        let tags = Tags::of_template(template.source());
-        let is_visible = |&id: &u32| {
-            tokenizer.is_control(id) && tokenizer.token_text(id).is_some_and(|text| tags.contain(text))
-        };
-        let visible: Vec<u32> = (0..tokenizer.vocab_size() as u32).filter(is_visible).collect();
-        let mut chat = Chat {
+        Ok(Chat {
+            form: ChatForm::new(engine.model(), template)?,
             session: engine.session()?,
-            template,
-            tokenizer,
             variables: Map::new(),
             forget_oldest: false,
             messages: Vec::new(),
             known: Known::default(),
-            tags,
-            visible,
-            turn_ends: Vec::new(),
-        };
-        let in_range = |id: &u32| (*id as usize) < engine.vocab_size();
-        chat.turn_ends = chat.find_turn_end().into_iter().filter(in_range).collect();
-        Ok(chat)
-    }
-
-    /// The control token that the template writes behind an answer, if it writes one and it is not a part of a tag.
-    fn find_turn_end(&self) -> Option<u32> {
-        const ANSWER: &str = "akunu-answers";
-        let messages = [message("user", "a"), message("assistant", ANSWER), message("user", "b")];
-        // A template that refuses this conversation tells nothing.
-        let text = self.template.render(&messages, None, false, &Map::new()).ok()?.text;
-        let (_, rest) = text.split_once(ANSWER)?;
-        let options = EncodeOptions { add_special: false, parse_special: true };
-        let first = *self.tokenizer.encode(rest.trim_start(), options).ok()?.first()?;
-        (self.tokenizer.is_control(first) && !self.visible.contains(&first)).then_some(first)
+        })
     }
 
     pub fn messages(&self) -> &[Json] {
@@ -220,14 +187,12 @@ impl Chat {
         options: &GenerateOptions,
         on_event: OnEvent<'_>,
     ) -> Result<Turn, Error> {
-        let (ids, inside, forgotten) = self.prompt(engine.context())?;
+        let (ids, mut splitter, forgotten) = self.prompt(engine.context())?;
         let mut options = options.clone();
-        options.stop_ids.extend(&self.turn_ends);
-        options.visible_ids.extend(&self.visible);
+        self.form.extend(&mut options);
         let feed = self.read(engine, &ids, options.cancel.as_deref(), on_event)?;
 
         let mut said = Said::default();
-        let mut splitter = Splitter::new(self.tags, inside);
         let mut generated = engine.generate(&mut self.session, &ids, &options, &mut |piece| {
             said.raw.push_str(piece.text);
             splitter.push(piece.text, &mut |part| said.part(part, on_event))
@@ -247,17 +212,12 @@ impl Chat {
         Ok(Turn { finish: generated.finish, timings: generated.timings, forgotten, kept })
     }
 
-    fn render(&self, messages: &[Json], add_generation_prompt: bool) -> Result<Rendered, Error> {
-        Ok(self.template.render(messages, None, add_generation_prompt, &self.variables)?)
-    }
-
-    /// The ids of what is to be answered, whether it ends inside of reasoning, and how many messages were forgotten for
-    /// it to fit.
-    fn prompt(&mut self, context: usize) -> Result<(Vec<u32>, bool, usize), Error> {
+    /// The ids of what is to be answered, what reads the answer, and how many messages were forgotten for it to fit.
+    fn prompt(&mut self, context: usize) -> Result<(Vec<u32>, Splitter, usize), Error> {
         let mut forgotten = 0;
         loop {
-            let rendered = self.render(&self.messages, true)?;
-            let ids = self.known.encode(&rendered, &*self.tokenizer)?.to_vec();
+            let rendered = self.form.prompt(&self.messages, None, &self.variables)?;
+            let ids = self.known.encode(&rendered, &**self.form.tokenizer())?.to_vec();
             let room = context.saturating_sub(ids.len());
             if self.forget_oldest && room < context / 4 {
                 let oldest = self.forget_exchange();
@@ -269,7 +229,7 @@ impl Chat {
             if room == 0 {
                 return Err(Error::PromptTooLong { prompt: ids.len(), context });
             }
-            return Ok((ids, self.tags.opened_by(&rendered.text), forgotten));
+            return Ok((ids, self.form.splitter(&rendered.text), forgotten));
         }
     }
 
@@ -319,7 +279,8 @@ impl Chat {
         let writes_back = |answer: &&str| {
             let mut messages = self.messages.clone();
             messages.push(said.message(answer));
-            self.render(&messages, false).is_ok_and(|rendered| self.known.begins(&rendered))
+            let written = self.form.template().render(&messages, None, false, &self.variables);
+            written.is_ok_and(|rendered| self.known.begins(&rendered))
         };
         let answer = answers.into_iter().find(writes_back).unwrap_or(answers[0]);
         self.messages.push(said.message(answer));

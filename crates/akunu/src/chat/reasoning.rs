@@ -80,7 +80,7 @@ pub struct Part<'a> {
 pub type OnPart<'a> = &'a mut dyn FnMut(Part<'_>) -> ControlFlow<()>;
 
 /// Tells reasoning from answer. What may be the beginning of a tag is held back until it is certain.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Splitter {
     tags: &'static Tags,
     state: State,

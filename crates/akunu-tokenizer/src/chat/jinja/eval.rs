@@ -1,7 +1,7 @@
 //! Statements at work: output, scopes, loops and macros.
 
 use std::collections::HashMap;
-use std::rc::Rc;
+use std::sync::Arc;
 
 use super::ast::{Args, Expr, Filter, ForLoop, MacroDef, Stmt, StmtKind, Symbol, Target};
 use super::functions::Arguments;
@@ -442,7 +442,7 @@ impl<'t> Interpreter<'t> {
         &mut self,
         name: &str,
         positional: Vec<Value>,
-        mut named: Vec<(Rc<str>, Value)>,
+        mut named: Vec<(Arc<str>, Value)>,
     ) -> JinjaResult<()> {
         let caller = named.iter().position(|(name, _)| &**name == "caller");
         if let (Some(at), Some(symbol)) = (caller, self.symbol("caller")) {

@@ -1,7 +1,7 @@
 //! Filters.
 
 use std::cmp::Ordering;
-use std::rc::Rc;
+use std::sync::Arc;
 
 use super::ast::Args;
 use super::eval::Interpreter;
@@ -294,8 +294,8 @@ impl<'t> Interpreter<'t> {
     }
 
     /// The items of a value, none of one that is not true: how `map` and `select` take it.
-    fn items_if_true(&mut self, value: &Value) -> JinjaResult<Rc<[Value]>> {
-        if self.heap.truth(value) { self.iterate(value) } else { Ok(Rc::from([])) }
+    fn items_if_true(&mut self, value: &Value) -> JinjaResult<Arc<[Value]>> {
+        if self.heap.truth(value) { self.iterate(value) } else { Ok(Arc::from([])) }
     }
 
     fn map(&mut self, value: &Value, mut arguments: Arguments) -> JinjaResult<Value> {

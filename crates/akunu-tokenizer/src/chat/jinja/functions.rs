@@ -1,6 +1,6 @@
 //! Global functions, and how arguments are taken.
 
-use std::rc::Rc;
+use std::sync::Arc;
 
 use super::eval::Interpreter;
 use super::value::{Dict, Value};
@@ -15,7 +15,7 @@ const MAX_RANGE: i128 = 100_000;
 #[derive(Debug, Default)]
 pub(super) struct Arguments {
     pub(super) positional: Vec<Value>,
-    pub(super) named: Vec<(Rc<str>, Value)>,
+    pub(super) named: Vec<(Arc<str>, Value)>,
 }
 
 impl Arguments {

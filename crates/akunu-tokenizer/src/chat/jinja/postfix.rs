@@ -1,6 +1,6 @@
 //! Expressions at work.
 
-use std::rc::Rc;
+use std::sync::Arc;
 
 use super::ast::{CompareOp, Expr, Postfix, Symbol};
 use super::eval::Interpreter;
@@ -164,7 +164,7 @@ impl<'t> Interpreter<'t> {
             _ => {}
         }
         if let Some(method) = methods::find(value, name) {
-            return Ok(Value::Method(Rc::new((value.clone(), method))));
+            return Ok(Value::Method(Arc::new((value.clone(), method))));
         }
         if let Value::Dict(id) = value
             && let Some(found) = self.heap.entries(*id).get(&Key::Str(name.into()))
@@ -198,7 +198,7 @@ impl<'t> Interpreter<'t> {
             (None, Value::Str(name)) => match self.symbol(name.as_str()) {
                 Some(symbol) => self.attribute(value, symbol),
                 None => match methods::find(value, name.as_str()) {
-                    Some(method) => Ok(Value::Method(Rc::new((value.clone(), method)))),
+                    Some(method) => Ok(Value::Method(Arc::new((value.clone(), method)))),
                     None => missing(value, name.as_str()),
                 },
             },

@@ -1,6 +1,6 @@
 //! Items of strings and lists: iterating, counting, slicing.
 
-use std::rc::Rc;
+use std::sync::Arc;
 
 use super::eval::Interpreter;
 use super::postfix::place;
@@ -10,15 +10,15 @@ use super::{JinjaError, JinjaResult};
 
 impl Interpreter<'_> {
     /// What a for loop goes through.
-    pub(super) fn iterate(&mut self, value: &Value) -> JinjaResult<Rc<[Value]>> {
-        let items: Rc<[Value]> = match value {
+    pub(super) fn iterate(&mut self, value: &Value) -> JinjaResult<Arc<[Value]>> {
+        let items: Arc<[Value]> = match value {
             Value::List(id) | Value::Tuple(id) => self.heap.items(*id).into(),
             Value::Dict(id) => self.heap.entries(*id).entries.iter().map(|(key, _)| key.clone()).collect(),
             Value::Str(text) => {
                 self.limits.bytes(text.len() * 2 * size_of::<Value>())?;
                 self.characters(text).into_iter().map(Value::Str).collect()
             }
-            Value::Undefined(_) => Rc::from([]),
+            Value::Undefined(_) => Arc::from([]),
             other => {
                 return Err(JinjaError::type_error(format!("'{}' object is not iterable", other.kind())));
             }

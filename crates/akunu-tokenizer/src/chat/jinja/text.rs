@@ -4,14 +4,14 @@
 //! tokenizes the result can tell the two apart: a special token is one only where the template wrote it.
 
 use std::ops::Range;
-use std::rc::Rc;
+use std::sync::Arc;
 
 /// A Python string. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Text {
-    text: Rc<str>,
+    text: Arc<str>,
     /// Bytes that came from outside, in order, apart from each other. `None`: none.
-    outside: Option<Rc<[Range<usize>]>>,
+    outside: Option<Arc<[Range<usize>]>>,
     /// A `Markup` of MarkupSafe: what `|safe` makes, and what escapes a string that is added to it.
     pub(super) safe: bool,
 }
@@ -68,7 +68,7 @@ impl Text {
         let first = outside.partition_point(|o| o.end <= range.start);
         let cut = outside[first..].iter().take_while(|o| o.start < range.end);
         let cut = cut.map(|o| o.start.max(range.start) - range.start..o.end.min(range.end) - range.start);
-        let cut: Rc<[Range<usize>]> = cut.collect();
+        let cut: Arc<[Range<usize>]> = cut.collect();
         Text { text: text.into(), outside: (!cut.is_empty()).then_some(cut), safe: self.safe }
     }
 

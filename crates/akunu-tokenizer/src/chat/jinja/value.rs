@@ -1,7 +1,7 @@
 //! Python values as templates see them, and where the compound ones live.
 
 use std::collections::HashMap;
-use std::rc::Rc;
+use std::sync::Arc;
 
 use super::ast::{MacroDef, Symbol};
 use super::limits::Limits;
@@ -15,7 +15,7 @@ pub(super) type Id = usize;
 #[derive(Clone, Debug)]
 pub(super) enum Value {
     /// With what it should have been.
-    Undefined(Rc<str>),
+    Undefined(Arc<str>),
     None,
     Bool(bool),
     Int(i128),
@@ -29,7 +29,7 @@ pub(super) enum Value {
     /// The `loop` of a for loop.
     Loop(Id),
     /// `receiver.name`, not yet called.
-    Method(Rc<(Value, &'static str)>),
+    Method(Arc<(Value, &'static str)>),
     /// A global function.
     Function(&'static str),
 }
@@ -87,7 +87,7 @@ pub(super) enum Key {
     None,
     Int(i128),
     Float(u64),
-    Str(Rc<str>),
+    Str(Arc<str>),
     Tuple(Vec<Key>),
 }
 
@@ -134,7 +134,7 @@ pub(super) struct Macro<'t> {
 
 #[derive(Debug)]
 pub(super) struct Loop {
-    pub(super) items: Rc<[Value]>,
+    pub(super) items: Arc<[Value]>,
     pub(super) index: usize,
     pub(super) depth: usize,
     /// The last arguments of `loop.changed(…)`.
@@ -288,7 +288,7 @@ impl<'t> Heap<'t> {
             (Value::Namespace(x), Value::Namespace(y)) => x == y,
             (Value::Macro(x), Value::Macro(y)) | (Value::Loop(x), Value::Loop(y)) => x == y,
             (Value::Function(x), Value::Function(y)) => x == y,
-            (Value::Method(x), Value::Method(y)) => Rc::ptr_eq(x, y),
+            (Value::Method(x), Value::Method(y)) => Arc::ptr_eq(x, y),
             _ => match (a.as_int(), b.as_int()) {
                 (Some(a), Some(b)) => a == b,
                 _ => match (a.as_float(), b.as_float()) {

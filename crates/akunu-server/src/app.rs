@@ -1,0 +1,179 @@
+//! What all handlers share, and the layers around them.
+
+use std::convert::Infallible;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::net::IpAddr;
+use std::ops::Deref;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
+
+use axum::Router;
+use axum::extract::{FromRequestParts, MatchedPath, Request, State};
+use axum::http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use axum::http::request::Parts;
+use axum::http::{Method, Uri};
+use axum::middleware::{Next, from_fn, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
+use serde_json::Value as Json;
+
+use crate::guard::{self, Cors};
+use crate::keys::Keys;
+use crate::limits::{Limits, Rate};
+use crate::metrics::Metrics;
+use crate::models::Models;
+use crate::protocol;
+use crate::refusal::{Reason, Refusal};
+
+/// Clones are the same.
+#[derive(Clone, Debug)]
+pub struct App(Arc<Shared>);
+
+#[derive(Debug)]
+pub struct Shared {
+    models: Models,
+    limits: Limits,
+    rate: Option<Rate>,
+    keys: Keys,
+    cors: Cors,
+    /// Engines' threads have it too, and must not hold what holds them.
+    metrics: Arc<Metrics>,
+    /// What is running may finish; nothing new is begun.
+    draining: AtomicBool,
+}
+
+impl Deref for App {
+    type Target = Shared;
+
+    fn deref(&self) -> &Shared {
+        &self.0
+    }
+}
+
+impl Shared {
+    pub fn models(&self) -> &Models {
+        &self.models
+    }
+
+    pub fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    pub fn metrics(&self) -> &Arc<Metrics> {
+        &self.metrics
+    }
+
+    pub(crate) fn rate(&self) -> Option<&Rate> {
+        self.rate.as_ref()
+    }
+
+    pub(crate) fn keys(&self) -> &Keys {
+        &self.keys
+    }
+
+    pub(crate) fn cors(&self) -> &Cors {
+        &self.cors
+    }
+
+    pub fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn drain(&self) {
+        self.draining.store(true, Ordering::Release);
+    }
+}
+
+/// Who asks: owners take turns, however much each of them asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Caller {
+    pub owner: u64,
+}
+
+impl Caller {
+    pub(crate) fn of_address(address: IpAddr) -> Caller {
+        let mut hasher = DefaultHasher::new();
+        address.hash(&mut hasher);
+        Caller { owner: hasher.finish() }
+    }
+}
+
+impl FromRequestParts<App> for Caller {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &App) -> Result<Caller, Infallible> {
+        Ok(parts.extensions.get().copied().unwrap_or(Caller { owner: 0 }))
+    }
+}
+
+impl App {
+    pub(crate) fn new(models: Models, limits: Limits, keys: Keys, cors: Cors) -> App {
+        let rate = limits.rate.map(Rate::new);
+        let (metrics, draining) = (Arc::default(), AtomicBool::new(false));
+        App(Arc::new(Shared { models, limits, rate, keys, cors, metrics, draining }))
+    }
+
+    pub(crate) fn router(&self) -> Router {
+        // The last layer is the outermost.
+        protocol::router()
+            .fallback(unknown)
+            .method_not_allowed_fallback(wrong_method)
+            .layer(from_fn(guard_panics))
+            .layer(from_fn_with_state(self.clone(), guard::admit))
+            .layer(from_fn(write_refusals))
+            .layer(from_fn_with_state(self.clone(), guard::share))
+            .layer(from_fn_with_state(self.clone(), count))
+            .with_state(self.clone())
+    }
+}
+
+async fn unknown(method: Method, uri: Uri) -> Refusal {
+    Refusal::new(Reason::NotFound, format!("there is nothing at {method} {}", uri.path())).code("unknown_url")
+}
+
+async fn wrong_method(method: Method, uri: Uri) -> Refusal {
+    let message = format!("{} does not answer {method}", uri.path());
+    Refusal::new(Reason::Method, message).code("method_not_supported")
+}
+
+async fn count(State(app): State<App>, request: Request, next: Next) -> Response {
+    // Paths that are none are counted as one: whoever makes them up would fill the memory.
+    let route = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_string());
+    let response = next.run(request).await;
+    app.metrics().answered(route.as_deref().unwrap_or("other"), response.status().as_u16());
+    response
+}
+
+/// Refusals become the body that the path's protocol tells errors with.
+async fn write_refusals(uri: Uri, request: Request, next: Next) -> Response {
+    let mut response = next.run(request).await;
+    let Some(refusal) = response.extensions_mut().remove::<Refusal>() else { return response };
+    let body = protocol::write_error(&uri, &refusal);
+    *response.body_mut() = body.to_string().into();
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    if let Some(seconds) = refusal.retry_after {
+        headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
+    }
+    response
+}
+
+/// A panic in a handler is that request's error.
+async fn guard_panics(request: Request, next: Next) -> Response {
+    let mut running = Box::pin(next.run(request));
+    std::future::poll_fn(move |context| {
+        let polled = catch_unwind(AssertUnwindSafe(|| running.as_mut().poll(context)));
+        polled.unwrap_or_else(|_| {
+            Poll::Ready(Refusal::internal("this request hit a bug in Akunu").into_response())
+        })
+    })
+    .await
+}
+
+/// A JSON object as a response.
+pub fn json(body: &Json) -> Response {
+    let mut response = body.to_string().into_response();
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}

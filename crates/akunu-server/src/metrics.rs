@@ -1,0 +1,188 @@
+//! Counters and histograms, written as Prometheus reads them.
+
+use std::collections::BTreeMap;
+use std::fmt::{Display, Write};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use akunu::schedule::Stats;
+
+use crate::models::Models;
+
+/// Seconds; from a fast GPU's token to a long prompt on a slow machine.
+const BOUNDS: [f64; 14] =
+    [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];
+
+#[derive(Debug, Default)]
+pub struct Metrics {
+    /// By route and status.
+    requests: Mutex<BTreeMap<(String, u16), u64>>,
+    first_token: Histogram,
+    between_tokens: Histogram,
+}
+
+impl Metrics {
+    pub(crate) fn answered(&self, route: &str, status: u16) {
+        let mut requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
+        *requests.entry((route.to_string(), status)).or_default() += 1;
+    }
+
+    /// From a request's beginning to its first token.
+    pub(crate) fn first_token(&self, after: Duration) {
+        self.first_token.observe(after, 1);
+    }
+
+    /// So many tokens came together, and each took its share of the time.
+    pub(crate) fn next_tokens(&self, after: Duration, tokens: usize) {
+        if tokens > 0 {
+            self.between_tokens.observe(after.div_f64(tokens as f64), tokens as u64);
+        }
+    }
+
+    pub(crate) fn write(&self, models: &Models) -> String {
+        let mut page = Page::default();
+        page.about("akunu_requests_total", "counter", "Requests answered, by route and status.");
+        for ((route, status), count) in self.requests.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            page.line("akunu_requests_total", &[("route", route), ("status", &status.to_string())], count);
+        }
+        page.histogram(
+            "akunu_time_to_first_token_seconds",
+            "From a request's beginning to its first token.",
+            &self.first_token,
+        );
+        page.histogram(
+            "akunu_inter_token_seconds",
+            "Between tokens of one answer; what came together shares its time.",
+            &self.between_tokens,
+        );
+        page.about("akunu_model_loaded", "gauge", "Whether a model is in memory.");
+        for (spec, lease) in models.list() {
+            page.line("akunu_model_loaded", &[("model", &spec.name)], u8::from(lease.is_some()));
+        }
+        let loaded: Vec<(&str, Stats)> = models
+            .list()
+            .filter_map(|(spec, lease)| Some((spec.name.as_str(), lease?.handle()?.stats())))
+            .collect();
+        for (name, kind, help, value) in OF_ENGINES {
+            page.about(name, kind, help);
+            for (model, stats) in &loaded {
+                page.line(name, &[("model", model)], value(stats));
+            }
+        }
+        page.text
+    }
+}
+
+/// Name, type, help, and where an engine tells it.
+type OfEngine = (&'static str, &'static str, &'static str, fn(&Stats) -> f64);
+
+/// What each loaded model's engine tells. Its totals begin anew when it is loaded again.
+const OF_ENGINES: &[OfEngine] = &[
+    ("akunu_queue_requests", "gauge", "Requests that wait for a slot.", |s| s.waiting as f64),
+    ("akunu_reading_requests", "gauge", "Requests whose prompts are being read.", |s| s.reading as f64),
+    ("akunu_running_requests", "gauge", "Requests that tokens are generated for.", |s| s.running as f64),
+    ("akunu_slots", "gauge", "Requests that can be at work at once.", |s| s.slots as f64),
+    ("akunu_batch_rows", "gauge", "Rows of the last pass.", |s| s.rows as f64),
+    ("akunu_kv_used_tokens", "gauge", "Positions of the KV cache in use.", |s| s.kv_tokens as f64),
+    ("akunu_kv_kept_tokens", "gauge", "Positions kept for prompts that begin alike.", |s| s.kv_kept as f64),
+    ("akunu_kv_capacity_tokens", "gauge", "Positions of the KV cache.", |s| s.kv_capacity as f64),
+    ("akunu_prompt_tokens_total", "counter", "Tokens of prompts that went through the model.", |s| {
+        s.prompt_tokens as f64
+    }),
+    ("akunu_reused_tokens_total", "counter", "Tokens of prompts that stood in the cache.", |s| {
+        s.reused_tokens as f64
+    }),
+    ("akunu_prefix_hits_total", "counter", "Prompts of which much stood in the cache.", |s| {
+        s.prefix_hits as f64
+    }),
+    ("akunu_generated_tokens_total", "counter", "Tokens generated.", |s| s.generated_tokens as f64),
+    ("akunu_passes_total", "counter", "Submissions to the device.", |s| s.steps as f64),
+    ("akunu_longest_stall_seconds", "gauge", "Longest time between two tokens of a request.", |s| {
+        s.longest_stall.as_secs_f64()
+    }),
+];
+
+#[derive(Debug, Default)]
+struct Histogram {
+    /// What lies under each bound and not under the one before.
+    buckets: [AtomicU64; BOUNDS.len()],
+    count: AtomicU64,
+    nanoseconds: AtomicU64,
+}
+
+impl Histogram {
+    fn observe(&self, time: Duration, times: u64) {
+        if let Some(bucket) = BOUNDS.iter().position(|bound| time.as_secs_f64() <= *bound) {
+            self.buckets[bucket].fetch_add(times, Ordering::Relaxed);
+        }
+        self.count.fetch_add(times, Ordering::Relaxed);
+        let nanoseconds = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        self.nanoseconds.fetch_add(nanoseconds.saturating_mul(times), Ordering::Relaxed);
+    }
+}
+
+#[derive(Debug, Default)]
+struct Page {
+    text: String,
+}
+
+impl Page {
+    fn about(&mut self, name: &str, kind: &str, help: &str) {
+        let _ = writeln!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}");
+    }
+
+    fn line(&mut self, name: &str, labels: &[(&str, &str)], value: impl Display) {
+        let quoted = |value: &str| value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+        let labels: Vec<String> =
+            labels.iter().map(|(name, value)| format!("{name}=\"{}\"", quoted(value))).collect();
+        let labels = if labels.is_empty() { String::new() } else { format!("{{{}}}", labels.join(",")) };
+        let _ = writeln!(self.text, "{name}{labels} {value}");
+    }
+
+    fn histogram(&mut self, name: &str, help: &str, of: &Histogram) {
+        self.about(name, "histogram", help);
+        let bucket = format!("{name}_bucket");
+        let mut below = 0;
+        for (bound, count) in BOUNDS.iter().zip(&of.buckets) {
+            below += count.load(Ordering::Relaxed);
+            self.line(&bucket, &[("le", &bound.to_string())], below);
+        }
+        // Read last, so that no bucket has more.
+        let count = of.count.load(Ordering::Relaxed);
+        self.line(&bucket, &[("le", "+Inf")], count);
+        let seconds = Duration::from_nanos(of.nanoseconds.load(Ordering::Relaxed)).as_secs_f64();
+        self.line(&format!("{name}_sum"), &[], seconds);
+        self.line(&format!("{name}_count"), &[], count);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buckets_add_up() {
+        let metrics = Metrics::default();
+        metrics.first_token(Duration::from_millis(3));
+        metrics.first_token(Duration::from_secs(40));
+        metrics.next_tokens(Duration::from_millis(40), 4);
+        metrics.next_tokens(Duration::from_secs(1), 0);
+        metrics.answered("/v1/\"odd\"", 200);
+        let page = metrics.write(&Models::new(crate::ModelsOptions::default()));
+        for line in [
+            "akunu_requests_total{route=\"/v1/\\\"odd\\\"\",status=\"200\"} 1",
+            "akunu_time_to_first_token_seconds_bucket{le=\"0.0025\"} 0",
+            "akunu_time_to_first_token_seconds_bucket{le=\"0.005\"} 1",
+            "akunu_time_to_first_token_seconds_bucket{le=\"30\"} 1",
+            "akunu_time_to_first_token_seconds_bucket{le=\"+Inf\"} 2",
+            "akunu_time_to_first_token_seconds_sum 40.003",
+            "akunu_inter_token_seconds_bucket{le=\"0.01\"} 4",
+            "akunu_inter_token_seconds_count 4",
+            "akunu_inter_token_seconds_sum 0.04",
+            "akunu_model_loaded{model=\"akunu-tales\"} 0",
+        ] {
+            assert!(page.lines().any(|written| written == line), "{line}\n{page}");
+        }
+    }
+}

@@ -1,0 +1,252 @@
+//! A model whose engine runs on a thread of its own.
+
+use std::ops::Deref;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{self, Sender};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use akunu::chat::{ChatError, ChatForm, ChatTemplates};
+use akunu::schedule::{Handle, Scheduler, SchedulerOptions};
+use akunu::{Engine, EngineOptions, Error, Model, human, open_device};
+
+use super::ModelSpec;
+use crate::refusal::{Reason, Refusal};
+
+/// What other models leave.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Room {
+    pub(super) most: Option<u64>,
+    pub(super) used: u64,
+}
+
+#[derive(Debug)]
+pub(super) enum LoadError {
+    /// It might fit if another model went.
+    NoRoom(String),
+    Engine(Error),
+    Thread(String),
+}
+
+impl From<Error> for LoadError {
+    fn from(error: Error) -> LoadError {
+        match error {
+            Error::DoesNotFit { .. } => LoadError::NoRoom(error.to_string()),
+            error => LoadError::Engine(error),
+        }
+    }
+}
+
+impl From<LoadError> for Refusal {
+    fn from(error: LoadError) -> Refusal {
+        let unavailable = |message| Refusal::new(Reason::Unavailable, message).code("model_not_loaded");
+        match error {
+            LoadError::NoRoom(message) => unavailable(message).retry_after(10),
+            LoadError::Engine(error) => unavailable(format!("the model cannot be loaded: {error}")),
+            LoadError::Thread(message) => Refusal::internal(message),
+        }
+    }
+}
+
+#[derive(Debug)]
+pub struct Loaded {
+    name: String,
+    model: Arc<Model>,
+    /// Or why it does not hold conversations.
+    form: Result<ChatForm, String>,
+    context: usize,
+    bytes: u64,
+    /// `None` only while it is dropped.
+    handle: Option<Handle>,
+    thread: Option<JoinHandle<()>>,
+    users: AtomicUsize,
+    last_used: Mutex<Instant>,
+}
+
+impl Loaded {
+    pub(super) fn load(
+        spec: &ModelSpec,
+        engine: &EngineOptions,
+        scheduler: &SchedulerOptions,
+        room: Room,
+    ) -> Result<Loaded, LoadError> {
+        let model = match &spec.path {
+            Some(path) => Model::open(path)?,
+            None => Model::embedded()?,
+        };
+        let model = Arc::new(model.named(&spec.name));
+        let form = form(spec, &model);
+        let (sender, receiver) = mpsc::channel();
+        let (on_thread, engine, scheduler) = (model.clone(), engine.clone(), scheduler.clone());
+        let thread = std::thread::Builder::new()
+            .name("akunu-engine".into())
+            .spawn(move || run(on_thread, &engine, &scheduler, room, &sender))
+            .map_err(|error| LoadError::Thread(format!("no thread for an engine: {error}")))?;
+        let died = || LoadError::Thread("the engine broke down while it was loaded".into());
+        let Ready { handle, context, bytes } = receiver.recv().map_err(|_| died())??;
+        Ok(Loaded {
+            name: spec.name.clone(),
+            model,
+            form,
+            context,
+            bytes,
+            handle: Some(handle),
+            thread: Some(thread),
+            users: AtomicUsize::new(0),
+            last_used: Mutex::new(Instant::now()),
+        })
+    }
+
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub fn model(&self) -> &Arc<Model> {
+        &self.model
+    }
+
+    /// Positions of each slot.
+    pub fn context(&self) -> usize {
+        self.context
+    }
+
+    /// How conversations are written for it.
+    pub fn form(&self) -> Result<&ChatForm, Refusal> {
+        self.form.as_ref().map_err(|reason| {
+            Refusal::invalid(format!(
+                "the model \"{}\" does not hold conversations: {reason}. Give it a text to go on with instead: \
+                 /v1/completions",
+                self.name
+            ))
+            .param("model")
+            .code("no_chat_template")
+        })
+    }
+
+    /// `None` only while it is dropped.
+    pub(crate) fn handle(&self) -> Option<&Handle> {
+        self.handle.as_ref()
+    }
+
+    /// Weights, cache and everything else.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        self.users.load(Ordering::Acquire) == 0
+    }
+
+    pub(super) fn idle_since(&self) -> Option<Instant> {
+        self.is_idle().then(|| *self.last_used.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Drop for Loaded {
+    fn drop(&mut self) {
+        drop(self.handle.take());
+        if let Some(thread) = self.thread.take() {
+            // It broke down, or has nothing more to do.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn form(spec: &ModelSpec, model: &Model) -> Result<ChatForm, String> {
+    let missing = |error: ChatError| match error {
+        ChatError::Missing => "it comes without a chat template".to_string(),
+        error => error.to_string(),
+    };
+    let templates = ChatTemplates::find(model.metadata(), spec.path.as_deref()).map_err(missing)?;
+    let tokenizer = model.tokenizer().map_err(|error| error.to_string())?;
+    let template = templates.template(None, &**tokenizer).map_err(missing)?;
+    ChatForm::new(model, template).map_err(|error| error.to_string())
+}
+
+/// What an engine's thread answers once it stands.
+#[derive(Debug)]
+struct Ready {
+    handle: Handle,
+    context: usize,
+    bytes: u64,
+}
+
+/// An engine's thread.
+fn run(
+    model: Arc<Model>,
+    engine: &EngineOptions,
+    options: &SchedulerOptions,
+    room: Room,
+    ready: &Sender<Result<Ready, LoadError>>,
+) {
+    match start(model, engine, options, room) {
+        Ok((scheduler, is)) => {
+            if ready.send(Ok(is)).is_ok() {
+                scheduler.run();
+            }
+        }
+        Err(error) => {
+            let _ = ready.send(Err(error));
+        }
+    }
+}
+
+fn start(
+    model: Arc<Model>,
+    engine: &EngineOptions,
+    options: &SchedulerOptions,
+    room: Room,
+) -> Result<(Scheduler, Ready), LoadError> {
+    let device = open_device(engine.device, engine.threads)?;
+    let memory = akunu::plan(&model, device.capabilities(), engine)?.memory;
+    let bytes = memory.allocated() + memory.weights_in_place;
+    if let Some(most) = room.most.filter(|most| room.used + bytes > *most) {
+        return Err(LoadError::NoRoom(format!(
+            "the model needs {}, and of {} for all models {} are taken",
+            human(bytes),
+            human(most),
+            human(room.used)
+        )));
+    }
+    let engine = Engine::on_device(model, device, engine)?;
+    let context = engine.context();
+    let (scheduler, handle) = Scheduler::new(engine, options)?;
+    Ok((scheduler, Ready { handle, context, bytes }))
+}
+
+/// While one is held, the model stays.
+#[derive(Debug)]
+pub struct Lease(Arc<Loaded>);
+
+impl Lease {
+    pub(super) fn new(loaded: &Arc<Loaded>) -> Lease {
+        loaded.users.fetch_add(1, Ordering::AcqRel);
+        Lease(loaded.clone())
+    }
+
+    pub(super) fn is_of(&self, loaded: &Arc<Loaded>) -> bool {
+        Arc::ptr_eq(&self.0, loaded)
+    }
+}
+
+impl Clone for Lease {
+    fn clone(&self) -> Lease {
+        Lease::new(&self.0)
+    }
+}
+
+impl Deref for Lease {
+    type Target = Loaded;
+
+    fn deref(&self) -> &Loaded {
+        &self.0
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        *self.0.last_used.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+        self.0.users.fetch_sub(1, Ordering::AcqRel);
+    }
+}

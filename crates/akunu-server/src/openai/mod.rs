@@ -1,0 +1,120 @@
+//! OpenAI's API: `/v1/chat/completions`, `/v1/completions`, `/v1/models`.
+
+mod chat;
+mod completions;
+mod logprobs;
+mod messages;
+mod options;
+
+use std::hash::{BuildHasher, RandomState};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use akunu::FinishReason;
+use axum::extract::{Path, State};
+use axum::response::Response;
+use axum::routing::{MethodRouter, get, post};
+use serde_json::{Value as Json, json};
+
+use crate::app::{App, json};
+use crate::job::Finished;
+use crate::models::ModelSpec;
+use crate::protocol::Protocol;
+use crate::refusal::{Reason, Refusal};
+pub(crate) use messages::conversation_of;
+
+pub const PROTOCOL: Protocol = Protocol { routes, owns: |_| true, error };
+
+/// What tells that a later answer comes from another program.
+const FINGERPRINT: &str = concat!("akunu-", env!("CARGO_PKG_VERSION"));
+
+fn routes() -> Vec<(&'static str, MethodRouter<App>)> {
+    vec![
+        ("/v1/chat/completions", post(chat::completions)),
+        ("/v1/completions", post(completions::completions)),
+        ("/v1/models", get(models)),
+        ("/v1/models/{*name}", get(model)),
+    ]
+}
+
+/// Errors in OpenAI's shape.
+pub fn error(refusal: &Refusal) -> Json {
+    let kind = match refusal.reason {
+        Reason::Unauthorized => "authentication_error",
+        Reason::TooMany => "rate_limit_error",
+        Reason::Internal | Reason::Unavailable | Reason::Overdue => "server_error",
+        _ => "invalid_request_error",
+    };
+    json!({ "error": {
+        "message": refusal.message, "type": kind, "param": refusal.param, "code": refusal.code,
+    } })
+}
+
+async fn models(State(app): State<App>) -> Response {
+    let mut list = Vec::new();
+    for (spec, _) in app.models().list() {
+        list.push(describe(spec, &spec.name));
+        list.extend(spec.aliases.iter().map(|alias| describe(spec, alias)));
+    }
+    json(&json!({ "object": "list", "data": list }))
+}
+
+async fn model(State(app): State<App>, Path(name): Path<String>) -> Result<Response, Refusal> {
+    Ok(json(&describe(app.models().spec(Some(&name))?, &name)))
+}
+
+fn describe(spec: &ModelSpec, name: &str) -> Json {
+    let changed = spec.path.as_ref().and_then(|path| path.metadata().ok()?.modified().ok());
+    json!({ "id": name, "object": "model", "created": changed.map_or(0, seconds), "owned_by": "akunu" })
+}
+
+fn seconds(time: SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+fn now() -> u64 {
+    seconds(SystemTime::now())
+}
+
+/// `chatcmpl-…`: never the same twice.
+fn new_id(kind: &str) -> String {
+    let random = || RandomState::new().hash_one(0);
+    format!("{kind}-{:016x}{:08x}", random(), random() as u32)
+}
+
+fn finish_reason(finish: &FinishReason) -> &'static str {
+    match finish {
+        FinishReason::MaxTokens | FinishReason::ContextFull => "length",
+        _ => "stop",
+    }
+}
+
+/// What all choices of an answer took. A prompt counts once, however many answers it gets.
+#[derive(Clone, Debug, Default)]
+struct Usage {
+    prompt: usize,
+    cached: usize,
+    completion: usize,
+    reasoning: usize,
+}
+
+impl Usage {
+    fn add(&mut self, is_first_of_prompt: bool, finished: &Finished) {
+        let timings = &finished.timings;
+        if is_first_of_prompt {
+            self.prompt += timings.prompt_tokens;
+            self.cached += timings.reused_tokens;
+        }
+        self.completion += timings.generated_tokens;
+        self.reasoning += finished.reasoning_tokens;
+    }
+
+    fn json(&self) -> Json {
+        json!({
+            "prompt_tokens": self.prompt,
+            "completion_tokens": self.completion,
+            "total_tokens": self.prompt + self.completion,
+            "prompt_tokens_details": { "cached_tokens": self.cached },
+            "completion_tokens_details": { "reasoning_tokens": self.reasoning },
+        })
+    }
+}

@@ -1,0 +1,101 @@
+//! What `/v1/chat/completions` and `/v1/completions` have in common.
+
+use serde_json::Value as Json;
+
+use crate::fields::Fields;
+use crate::job::{Job, Prompt, Wishes};
+use crate::refusal::Refusal;
+
+/// How the answer is wanted.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Manner {
+    pub(super) stream: bool,
+    /// A last chunk tells what all of it took.
+    pub(super) usage: bool,
+}
+
+impl Manner {
+    pub(super) fn read(fields: &Fields<'_>) -> Result<Manner, Refusal> {
+        let stream = fields.flag("stream")?.unwrap_or(false);
+        let usage = match fields.object("stream_options")? {
+            Some(_) if !stream => {
+                return Err(Refusal::invalid("'stream_options' goes with 'stream': true only")
+                    .param("stream_options")
+                    .code("invalid_value"));
+            }
+            Some(options) => Fields::within(options, "stream_options.").flag("include_usage")?,
+            None => None,
+        };
+        Ok(Manner { stream, usage: usage.unwrap_or(false) })
+    }
+}
+
+/// Reads all but the prompts and what has another name in each.
+pub(super) fn job(fields: &Fields<'_>, prompts: Vec<Prompt>) -> Result<Job, Refusal> {
+    let stop = fields.texts("stop")?;
+    if stop.iter().any(String::is_empty) {
+        return Err(fields.refuse("stop", "a text or a list of texts, none of them empty"));
+    }
+    Ok(Job {
+        model: fields.text("model")?.map(str::to_string),
+        prompts,
+        choices: fields.count("n", 1..=crate::start::MOST_CHOICES)?.unwrap_or(1),
+        stop,
+        sampling: wishes(fields)?,
+        ignore_eos: fields.flag("ignore_eos")?.unwrap_or(false),
+        ..Job::default()
+    })
+}
+
+fn wishes(fields: &Fields<'_>) -> Result<Wishes, Refusal> {
+    // vLLM's name for the same thing.
+    let repeat_penalty = match fields.number("repeat_penalty", 1e-3..=1e3)? {
+        None => fields.number("repetition_penalty", 1e-3..=1e3)?,
+        given => given,
+    };
+    Ok(Wishes {
+        temperature: fields.number("temperature", 0.0..=2.0)?,
+        top_k: fields.count("top_k", 0..=usize::MAX)?,
+        top_p: fields.number("top_p", 0.0..=1.0)?,
+        min_p: fields.number("min_p", 0.0..=1.0)?,
+        repeat_penalty,
+        frequency_penalty: fields.number("frequency_penalty", -2.0..=2.0)?,
+        presence_penalty: fields.number("presence_penalty", -2.0..=2.0)?,
+        repeat_last_n: fields.count("repeat_last_n", 0..=usize::MAX)?,
+        logit_bias: logit_bias(fields)?,
+        seed: fields.seed("seed")?,
+    })
+}
+
+fn logit_bias(fields: &Fields<'_>) -> Result<Vec<(u32, f32)>, Refusal> {
+    let Some(map) = fields.object("logit_bias")? else { return Ok(Vec::new()) };
+    let read = |(id, bias): (&String, &Json)| {
+        let bias = bias.as_f64().filter(|bias| (-100.0..=100.0).contains(bias))?;
+        Some((id.parse().ok()?, bias as f32))
+    };
+    map.iter()
+        .map(|entry| {
+            read(entry).ok_or_else(|| {
+                fields.refuse("logit_bias", "an object of token ids and numbers from -100 to 100")
+            })
+        })
+        .collect()
+}
+
+/// Fields that would change the answer, and that nothing here can follow yet.
+pub(super) fn refuse_unsupported(fields: &Fields<'_>, unsupported: &[(&str, &str)]) -> Result<(), Refusal> {
+    for &(name, advice) in unsupported {
+        let is_off = fields.get(name).is_none_or(|value| match value {
+            Json::Bool(wanted) => !wanted,
+            Json::String(text) => text.is_empty(),
+            Json::Array(list) => list.is_empty(),
+            _ => false,
+        });
+        if !is_off {
+            return Err(Refusal::invalid(format!("'{name}' is not supported; {advice}"))
+                .param(name)
+                .code("unsupported_parameter"));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,113 @@
+//! Why a request is not answered, before a protocol says so in its way.
+
+use akunu::Error;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// The request makes no sense, or asks for what is not there.
+    Invalid,
+    Unauthorized,
+    NotFound,
+    Method,
+    TooLarge,
+    /// The client was.
+    TooSlow,
+    TooMany,
+    Internal,
+    Unavailable,
+    /// The answer took longer than the server allows.
+    Overdue,
+}
+
+impl Reason {
+    pub fn status(self) -> StatusCode {
+        match self {
+            Reason::Invalid => StatusCode::BAD_REQUEST,
+            Reason::Unauthorized => StatusCode::UNAUTHORIZED,
+            Reason::NotFound => StatusCode::NOT_FOUND,
+            Reason::Method => StatusCode::METHOD_NOT_ALLOWED,
+            Reason::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+            Reason::TooSlow => StatusCode::REQUEST_TIMEOUT,
+            Reason::TooMany => StatusCode::TOO_MANY_REQUESTS,
+            Reason::Internal => StatusCode::INTERNAL_SERVER_ERROR,
+            Reason::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+            Reason::Overdue => StatusCode::GATEWAY_TIMEOUT,
+        }
+    }
+}
+
+/// A handler that returns one has answered: the outermost layer writes it in the form of the path's protocol.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    pub reason: Reason,
+    pub message: String,
+    /// The field that is to blame.
+    pub param: Option<String>,
+    /// For programs: `model_not_found`, `context_length_exceeded`.
+    pub code: Option<&'static str>,
+    /// Seconds after which it may be worth trying again.
+    pub retry_after: Option<u64>,
+}
+
+impl Refusal {
+    pub fn new(reason: Reason, message: impl Into<String>) -> Refusal {
+        Refusal { reason, message: message.into(), param: None, code: None, retry_after: None }
+    }
+
+    pub fn invalid(message: impl Into<String>) -> Refusal {
+        Refusal::new(Reason::Invalid, message)
+    }
+
+    pub fn internal(message: impl Into<String>) -> Refusal {
+        Refusal::new(Reason::Internal, message)
+    }
+
+    #[must_use]
+    pub fn param(mut self, param: impl Into<String>) -> Refusal {
+        self.param = Some(param.into());
+        self
+    }
+
+    #[must_use]
+    pub fn code(mut self, code: &'static str) -> Refusal {
+        self.code = Some(code);
+        self
+    }
+
+    #[must_use]
+    pub fn retry_after(mut self, seconds: u64) -> Refusal {
+        self.retry_after = Some(seconds);
+        self
+    }
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        let mut response = self.reason.status().into_response();
+        response.extensions_mut().insert(self);
+        response
+    }
+}
+
+/// What the engine says of a request that is on its way.
+impl From<Error> for Refusal {
+    fn from(error: Error) -> Refusal {
+        let text = error.to_string();
+        match error {
+            Error::PromptTooLong { prompt, context } => Refusal::invalid(format!(
+                "the prompt has {prompt} tokens, and the context of this model has {context} positions; shorten the prompt"
+            ))
+            .code("context_length_exceeded"),
+            Error::EmptyPrompt | Error::Setting { .. } | Error::TokenOutsideVocabulary { .. } => {
+                Refusal::invalid(text)
+            }
+            Error::Conversation { .. } | Error::NothingToAnswer | Error::NothingToPick => {
+                Refusal::invalid(text)
+            }
+            Error::Chat(_) | Error::Tokenizer(_) | Error::NoTokenizer { .. } => Refusal::invalid(text),
+            _ => Refusal::internal(text),
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! The socket, its connections, and how all of it ends.
+
+use std::future::{Future, poll_fn};
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::task::Poll;
+use std::time::Duration;
+
+use axum::{Extension, Router};
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpListener;
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::watch;
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::{interval, sleep, timeout};
+use tokio_rustls::TlsAcceptor;
+
+use crate::app::{App, Caller};
+use crate::error::ServeError;
+use crate::guard::Cors;
+use crate::keys::Keys;
+use crate::limits::Limits;
+use crate::models::{Models, ModelsOptions};
+use crate::patient::Patient;
+use crate::tls::{self, TlsFiles};
+
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Port 0: any that is free.
+    pub host: String,
+    pub port: u16,
+    pub models: ModelsOptions,
+    pub limits: Limits,
+    pub keys: Keys,
+    pub cors: Cors,
+    /// `None`: plain HTTP.
+    pub tls: Option<TlsFiles>,
+    /// How long what is running may go on once the server is told to stop.
+    pub drain: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            host: "127.0.0.1".into(),
+            port: 8080,
+            models: ModelsOptions::default(),
+            limits: Limits::default(),
+            keys: Keys::default(),
+            cors: Cors::Off,
+            tls: None,
+            drain: Duration::from_secs(30),
+        }
+    }
+}
+
+/// A server that runs on threads of its own. Dropped, it ends at once.
+#[derive(Debug)]
+pub struct Server {
+    address: SocketAddr,
+    app: App,
+    stop: watch::Sender<bool>,
+    serving: Option<JoinHandle<()>>,
+    runtime: Runtime,
+}
+
+/// Threads that wait for the network; the work is done elsewhere.
+const THREADS: usize = 2;
+
+/// Threads that tokenize, and read bodies that are long.
+const WORKERS: usize = 8;
+
+impl Server {
+    /// Binds and serves.
+    pub fn start(options: Options) -> Result<Server, ServeError> {
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(THREADS)
+            .max_blocking_threads(WORKERS)
+            .thread_name("akunu-server")
+            .enable_all()
+            .build()
+            .map_err(ServeError::Threads)?;
+        let address = format!("{}:{}", options.host, options.port);
+        let failed = |error| ServeError::Listen { address: address.clone(), error };
+        let binding = TcpListener::bind((options.host.as_str(), options.port));
+        let listener = runtime.block_on(binding).map_err(&failed)?;
+        let bound = listener.local_addr().map_err(failed)?;
+        let tls = options.tls.as_ref().map(tls::acceptor).transpose()?;
+        let app = App::new(Models::new(options.models), options.limits, options.keys, options.cors);
+        let (stop, stopped) = watch::channel(false);
+        let serving = serve(listener, tls, app.clone(), stopped, options.drain);
+        let serving = Some(runtime.spawn(serving));
+        Ok(Server { address: bound, app, stop, serving, runtime })
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Takes nothing new, lets what is running finish within the time that it has, and ends.
+    pub fn stop(mut self) {
+        self.app.drain();
+        let _ = self.stop.send(true);
+        if let Some(serving) = self.serving.take() {
+            let _ = self.runtime.block_on(serving);
+        }
+    }
+
+    /// Waits for Ctrl-C, or SIGTERM where there are signals.
+    pub fn wait_for_signal(&self) -> Result<(), ServeError> {
+        self.runtime.block_on(signal()).map_err(ServeError::Signals)
+    }
+}
+
+#[cfg(unix)]
+async fn signal() -> std::io::Result<()> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+    either(interrupt.recv(), terminate.recv()).await;
+    Ok(())
+}
+
+#[cfg(not(unix))]
+async fn signal() -> std::io::Result<()> {
+    tokio::signal::ctrl_c().await
+}
+
+async fn serve(
+    listener: TcpListener,
+    tls: Option<TlsAcceptor>,
+    app: App,
+    mut stopped: watch::Receiver<bool>,
+    drain: Duration,
+) {
+    let keeper = tokio::spawn(unload_idle(app.clone()));
+    let router = app.router();
+    let mut connections = JoinSet::new();
+    loop {
+        while connections.try_join_next().is_some() {}
+        if connections.len() >= app.limits().connections {
+            // The others wait in the system's own queue.
+            connections.join_next().await;
+            continue;
+        }
+        let Some(accepted) = either(listener.accept(), stopped.changed()).await.first() else { break };
+        match accepted {
+            Ok((stream, peer)) => {
+                // Tokens are small, and each is wanted at once.
+                let _ = stream.set_nodelay(true);
+                let stream = Patient::new(stream, app.limits().write);
+                let router = router.clone().layer(Extension(Caller::of_address(peer.ip())));
+                let (tls, limits, stopped) = (tls.clone(), app.limits().clone(), stopped.clone());
+                connections.spawn(async move {
+                    match tls {
+                        None => connection(stream, router, limits, stopped).await,
+                        Some(tls) => {
+                            // Whoever does not shake hands in time wants nothing.
+                            if let Ok(Ok(stream)) = timeout(limits.read, tls.accept(stream)).await {
+                                connection(stream, router, limits, stopped).await;
+                            }
+                        }
+                    }
+                });
+            }
+            // Out of descriptors, most likely: some will be closed.
+            Err(_) => sleep(Duration::from_millis(50)).await,
+        }
+    }
+    drop(listener);
+    let all_done = async { while connections.join_next().await.is_some() {} };
+    let _ = timeout(drain, all_done).await;
+    connections.shutdown().await;
+    keeper.abort();
+}
+
+async fn unload_idle(app: App) {
+    let mut ticks = interval(Duration::from_secs(1));
+    loop {
+        ticks.tick().await;
+        app.models().unload_idle().await;
+    }
+}
+
+async fn connection(
+    stream: impl AsyncRead + AsyncWrite + Send + Unpin,
+    router: Router,
+    limits: Limits,
+    mut stopped: watch::Receiver<bool>,
+) {
+    let service = TowerToHyperService::new(router);
+    let mut serving = pin!(
+        http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(limits.read)
+            .max_buf_size(limits.head)
+            .serve_connection(TokioIo::new(stream), service)
+    );
+    // Whatever ends a connection, nobody is left to be told.
+    if either(&mut serving, stopped.wait_for(|stopped| *stopped)).await.first().is_none() {
+        serving.as_mut().graceful_shutdown();
+        let _ = serving.await;
+    }
+}
+
+/// What ended first.
+#[derive(Debug)]
+enum Either<A, B> {
+    First(A),
+    Second(B),
+}
+
+impl<A, B> Either<A, B> {
+    fn first(self) -> Option<A> {
+        match self {
+            Either::First(a) => Some(a),
+            Either::Second(_) => None,
+        }
+    }
+}
+
+async fn either<A: Future, B: Future>(a: A, b: B) -> Either<A::Output, B::Output> {
+    let (mut a, mut b) = (pin!(a), pin!(b));
+    poll_fn(|context| match a.as_mut().poll(context) {
+        Poll::Ready(a) => Poll::Ready(Either::First(a)),
+        Poll::Pending => b.as_mut().poll(context).map(Either::Second),
+    })
+    .await
+}

@@ -1,0 +1,295 @@
+//! From a job to requests of an engine.
+
+use std::hash::{BuildHasher, RandomState};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use akunu::chat::{Kind, Splitter};
+use akunu::schedule::{Event, OnEvent, Refused, Request};
+use akunu::{GenerateOptions, Sampling};
+use serde_json::Value as Json;
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+use tokio::time::{Instant, sleep_until};
+
+use crate::app::App;
+use crate::job::{Conversation, Finished, Job, Output, Piece, Prompt, Running, Sent, What, Wishes};
+use crate::metrics::Metrics;
+use crate::models::{Lease, Loaded, blocking};
+use crate::refusal::{Reason, Refusal};
+
+/// Choices of one job, over all its prompts.
+pub const MOST_CHOICES: usize = 128;
+
+impl App {
+    /// Has a job begun. `owner` is who takes turns with others.
+    pub async fn start(&self, job: Job, owner: u64) -> Result<Running, Refusal> {
+        let choices = job.prompts.len() * job.choices;
+        if !(1..=MOST_CHOICES).contains(&choices) {
+            let message = format!("one request may ask for 1 to {MOST_CHOICES} answers, not {choices}");
+            return Err(Refusal::invalid(message).param("n"));
+        }
+        let job = Arc::new(job);
+        let deadline = self.limits().request.map(|limit| Instant::now() + limit);
+        // The second time where an engine had broken down.
+        for _ in 0..2 {
+            let lease = self.models().get(job.model.as_deref()).await?;
+            let (of_job, of_lease) = (job.clone(), lease.clone());
+            let prepared = blocking(move || Prepared::all(&of_job, &of_lease, owner)).await??;
+            match self.submit(prepared, lease.clone(), deadline) {
+                Err(Refused::Closed) => self.models().forget(&lease),
+                Err(refused @ Refused::QueueFull { .. }) => {
+                    return Err(Refusal::new(Reason::TooMany, format!("{refused}; try again later"))
+                        .code("queue_full")
+                        .retry_after(1));
+                }
+                Ok(running) => return Ok(running),
+            }
+        }
+        Err(Refusal::internal("the engine breaks down as soon as it has begun"))
+    }
+
+    fn submit(
+        &self,
+        prepared: Vec<Prepared>,
+        lease: Lease,
+        deadline: Option<Instant>,
+    ) -> Result<Running, Refused> {
+        let (sender, outputs) = unbounded_channel();
+        let (cancel, begun) = (Arc::new(AtomicBool::new(false)), Instant::now());
+        let prompt_tokens = prepared.iter().map(|prepared| prepared.request.prompt.len()).collect();
+        let (left, deadline) = (prepared.len(), deadline.map(|deadline| Box::pin(sleep_until(deadline))));
+        let running = Running { outputs, left, cancel: cancel.clone(), prompt_tokens, lease, deadline };
+        for (choice, Prepared { mut request, splitter }) in prepared.into_iter().enumerate() {
+            request.options.cancel = Some(cancel.clone());
+            let handle = running.lease.handle().ok_or(Refused::Closed)?;
+            let clock = Clock { metrics: self.metrics().clone(), begun, last: None };
+            handle.submit(request, hear(choice, splitter, clock, sender.clone()))?;
+        }
+        Ok(running)
+    }
+}
+
+/// A prompt in tokens, and what reads the answer.
+#[derive(Debug)]
+struct Prepared {
+    request: Request,
+    splitter: Option<Splitter>,
+}
+
+impl Prepared {
+    /// One for each choice. Tokenizes: not for a thread that others wait for.
+    fn all(job: &Job, loaded: &Loaded, owner: u64) -> Result<Vec<Prepared>, Refusal> {
+        let seed = job.sampling.seed.unwrap_or_else(|| RandomState::new().hash_one(0) >> 11);
+        let sampling = sampling(&job.sampling, loaded);
+        sampling.check(loaded.model().config().vocab_size)?;
+        let mut all = Vec::with_capacity(job.prompts.len() * job.choices);
+        for prompt in &job.prompts {
+            for choice in 0..job.choices {
+                let mut prepared = match choice {
+                    0 => Prepared::new(job, prompt, loaded, &sampling)?,
+                    _ => all.last().map(Prepared::again).ok_or_else(|| Refusal::internal("no choice"))?,
+                };
+                prepared.request.options.sampling.seed = seed.wrapping_add(choice as u64);
+                prepared.request.owner = owner;
+                all.push(prepared);
+            }
+        }
+        Ok(all)
+    }
+
+    fn again(&self) -> Prepared {
+        Prepared { request: self.request.clone(), splitter: self.splitter.clone() }
+    }
+
+    fn new(job: &Job, prompt: &Prompt, loaded: &Loaded, sampling: &Sampling) -> Result<Prepared, Refusal> {
+        let mut options = GenerateOptions {
+            max_tokens: job.max_tokens,
+            sampling: sampling.clone(),
+            stop_strings: job.stop.clone(),
+            ignore_eos: job.ignore_eos,
+            ..GenerateOptions::default()
+        };
+        let mut splitter = None;
+        let ids = match prompt {
+            Prompt::Ids(ids) => ids.clone(),
+            Prompt::Text(text) => loaded.model().encode(text)?,
+            Prompt::Chat(conversation) => {
+                let form = loaded.form()?;
+                form.extend(&mut options);
+                let rendered = render(conversation, loaded)?;
+                splitter = Some(form.splitter(&rendered.text));
+                rendered.encode(&**form.tokenizer()).map_err(akunu::Error::from)?
+            }
+        };
+        check(&ids, loaded)?;
+        let (logprobs, priority) = (job.logprobs, job.priority);
+        Ok(Prepared {
+            request: Request { prompt: ids, options, logprobs, priority, ..Request::default() },
+            splitter,
+        })
+    }
+}
+
+/// The text of a conversation that is to be answered.
+pub(crate) fn render(conversation: &Conversation, loaded: &Loaded) -> Result<akunu::chat::Rendered, Refusal> {
+    let form = loaded.form()?;
+    let Conversation { messages, tools, variables } = conversation;
+    // Few templates know developers, who say what systems said before them.
+    let knows_developers = form.template().source().contains("developer");
+    let known_role = |message: &Json| {
+        let mut message = message.clone();
+        if message["role"] == "developer" && !knows_developers {
+            message["role"] = "system".into();
+        }
+        message
+    };
+    let messages: Vec<Json> = messages.iter().map(known_role).collect();
+    form.prompt(&messages, tools.as_deref(), variables).map_err(|error| {
+        let refusal = Refusal::from(error);
+        refusal.param("messages")
+    })
+}
+
+fn check(ids: &[u32], loaded: &Loaded) -> Result<(), Refusal> {
+    let (context, vocab) = (loaded.context(), loaded.model().config().vocab_size);
+    if ids.is_empty() {
+        return Err(akunu::Error::EmptyPrompt.into());
+    }
+    if ids.len() >= context {
+        return Err(akunu::Error::PromptTooLong { prompt: ids.len(), context }.into());
+    }
+    match ids.iter().zip(0..).find(|(id, _)| **id as usize >= vocab) {
+        Some((&id, index)) => {
+            Err(akunu::Error::TokenOutsideVocabulary { id, index, vocab, place: "prompt" }.into())
+        }
+        None => Ok(()),
+    }
+}
+
+fn sampling(wishes: &Wishes, loaded: &Loaded) -> Sampling {
+    let neutral = Sampling { temperature: 1.0, ..Sampling::default() };
+    let suggested = Sampling::suggested(&loaded.model().config().sampling, &neutral);
+    let has_penalties = wishes.frequency_penalty.or(wishes.presence_penalty).is_some();
+    let window = if has_penalties { loaded.context() } else { suggested.repeat_last_n };
+    Sampling {
+        temperature: wishes.temperature.unwrap_or(suggested.temperature),
+        top_k: wishes.top_k.unwrap_or(suggested.top_k),
+        top_p: wishes.top_p.unwrap_or(suggested.top_p),
+        min_p: wishes.min_p.unwrap_or(suggested.min_p),
+        repeat_penalty: wishes.repeat_penalty.unwrap_or(suggested.repeat_penalty),
+        frequency_penalty: wishes.frequency_penalty.unwrap_or(0.0),
+        presence_penalty: wishes.presence_penalty.unwrap_or(0.0),
+        repeat_last_n: wishes.repeat_last_n.unwrap_or(window),
+        logit_bias: wishes.logit_bias.clone(),
+        seed: 0,
+    }
+}
+
+/// What hears of one choice on the engine's thread, and only hands on.
+fn hear(
+    choice: usize,
+    splitter: Option<Splitter>,
+    mut clock: Clock,
+    sender: UnboundedSender<Sent>,
+) -> OnEvent {
+    let mut reader = Reader { splitter, ..Reader::default() };
+    let send = move |what: Result<What, Refusal>| match sender.send(what.map(|what| Output { choice, what }))
+    {
+        Ok(()) => ControlFlow::Continue(()),
+        Err(_) => ControlFlow::Break(()),
+    };
+    Box::new(move |event| match event {
+        Event::Started { .. } => ControlFlow::Continue(()),
+        Event::Piece { text, ids, logprobs } => {
+            clock.tokens(ids.len());
+            let mut piece = reader.read(text, ids.len());
+            piece.tokens.extend_from_slice(logprobs);
+            if piece == Piece::default() { ControlFlow::Continue(()) } else { send(Ok(What::Piece(piece))) }
+        }
+        Event::Finished(finished) => {
+            let piece = reader.finish();
+            if piece != Piece::default() {
+                send(Ok(What::Piece(piece)))?;
+            }
+            let reasoning_tokens = reader.reasoning_tokens;
+            let (finish, timings) = (finished.finish, finished.timings);
+            send(Ok(What::Finished(Finished { finish, timings, reasoning_tokens })))
+        }
+        Event::Failed(error) => send(Err(error.into())),
+    })
+}
+
+/// Measures how fast tokens come.
+#[derive(Debug)]
+struct Clock {
+    metrics: Arc<Metrics>,
+    begun: Instant,
+    /// When the last tokens came.
+    last: Option<Instant>,
+}
+
+impl Clock {
+    fn tokens(&mut self, count: usize) {
+        let now = Instant::now();
+        match self.last.replace(now) {
+            Some(last) => self.metrics.next_tokens(now - last, count),
+            None => {
+                self.metrics.first_token(now - self.begun);
+                self.metrics.next_tokens(Duration::ZERO, count.saturating_sub(1));
+            }
+        }
+    }
+}
+
+/// Reads an answer: tells reasoning apart, and takes away the white space that follows its tags.
+#[derive(Debug, Default)]
+struct Reader {
+    splitter: Option<Splitter>,
+    reasoning_tokens: usize,
+    has_tags: bool,
+    has_reasoned: bool,
+    in_answer: bool,
+}
+
+impl Reader {
+    fn read(&mut self, text: &str, tokens: usize) -> Piece {
+        let Some(mut splitter) = self.splitter.take() else {
+            return Piece { answer: text.to_string(), ..Piece::default() };
+        };
+        let mut piece = Piece::default();
+        let _ = splitter.push(text, &mut |part| self.part(part, &mut piece));
+        self.splitter = Some(splitter);
+        if !piece.reasoning.is_empty() {
+            self.reasoning_tokens += tokens;
+        }
+        piece
+    }
+
+    fn finish(&mut self) -> Piece {
+        let mut piece = Piece::default();
+        if let Some(mut splitter) = self.splitter.take() {
+            let _ = splitter.finish(&mut |part| self.part(part, &mut piece));
+        }
+        piece
+    }
+
+    fn part(&mut self, part: akunu::chat::Part<'_>, piece: &mut Piece) -> ControlFlow<()> {
+        match part.kind {
+            Kind::Tag => self.has_tags = true,
+            Kind::Reasoning => {
+                let text = if self.has_reasoned { part.text } else { part.text.trim_start() };
+                piece.reasoning.push_str(text);
+                self.has_reasoned |= !text.is_empty();
+            }
+            Kind::Answer => {
+                let is_begun = self.in_answer || !self.has_tags;
+                let text = if is_begun { part.text } else { part.text.trim_start() };
+                piece.answer.push_str(text);
+                self.in_answer |= !text.is_empty();
+            }
+        }
+        ControlFlow::Continue(())
+    }
+}

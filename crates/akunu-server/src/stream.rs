@@ -1,0 +1,104 @@
+//! A running job as the body of a response.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use axum::body::{Body, Bytes};
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
+use axum::response::Response;
+use http_body::Frame;
+
+use crate::job::{Output, Running};
+use crate::refusal::Refusal;
+
+/// What a protocol writes of a job, as it comes.
+pub trait Writer: Send + Unpin + 'static {
+    /// `text/event-stream`, `application/x-ndjson`.
+    const CONTENT_TYPE: &'static str;
+
+    /// Before anything has come.
+    fn begin(&mut self, _to: &mut String) {}
+
+    fn output(&mut self, output: Output, to: &mut String);
+
+    /// After the last output, unless it failed.
+    fn end(&mut self, to: &mut String);
+
+    /// The last that is written.
+    fn failed(&mut self, refusal: &Refusal, to: &mut String);
+}
+
+/// One server-sent event.
+pub fn event(data: &serde_json::Value, to: &mut String) {
+    to.push_str("data: ");
+    to.push_str(&data.to_string());
+    to.push_str("\n\n");
+}
+
+/// Hanging up drops the body, and with it the job.
+pub fn respond<W: Writer>(running: Running, writer: W) -> Response {
+    let mut response = Response::new(Body::new(Streamed { running, writer, state: State::Begin }));
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(W::CONTENT_TYPE));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    // Some proxies hold streams back unless they are told not to.
+    headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
+    response
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Begin,
+    Open,
+    Done,
+}
+
+#[derive(Debug)]
+struct Streamed<W> {
+    running: Running,
+    writer: W,
+    state: State,
+}
+
+impl<W: Writer> Streamed<W> {
+    /// Everything that is there already goes into one frame.
+    fn fill(&mut self, context: &mut Context<'_>, text: &mut String) {
+        if self.state == State::Begin {
+            self.writer.begin(text);
+            self.state = State::Open;
+        }
+        while self.state == State::Open {
+            match self.running.poll_next(context) {
+                Poll::Pending => return,
+                Poll::Ready(Some(Ok(output))) => self.writer.output(output, text),
+                Poll::Ready(Some(Err(refusal))) => {
+                    self.writer.failed(&refusal, text);
+                    self.state = State::Done;
+                }
+                Poll::Ready(None) => {
+                    self.writer.end(text);
+                    self.state = State::Done;
+                }
+            }
+        }
+    }
+}
+
+impl<W: Writer> http_body::Body for Streamed<W> {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let mut text = String::new();
+        self.fill(context, &mut text);
+        match (text.is_empty(), self.state) {
+            (false, _) => Poll::Ready(Some(Ok(Frame::data(Bytes::from(text))))),
+            (true, State::Done) => Poll::Ready(None),
+            (true, _) => Poll::Pending,
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! What goes wrong with clients, and what the server does then: it goes on.
+
+use std::io::{Read, Write};
+use std::net::Shutdown;
+
+use serde_json::{Value as Json, json};
+
+use crate::http::{answer, connect, request, send};
+use crate::serve::{Served, TALES, serve, serve_with};
+
+fn story(tokens: usize) -> Json {
+    json!({
+        "model": TALES, "prompt": "Once upon a time", "max_tokens": tokens, "temperature": 0, "ignore_eos": true,
+    })
+}
+
+fn streamed(tokens: usize) -> Vec<u8> {
+    let mut body = story(tokens);
+    body["stream"] = true.into();
+    request("POST", "/v1/completions", &[], body.to_string().as_bytes())
+}
+
+/// The server answers as if nothing had been.
+fn assert_well(server: &Served) {
+    let answer = server.ok("/v1/completions", &story(3));
+    assert_eq!(answer["usage"]["completion_tokens"], 3);
+}
+
+#[test]
+fn a_body_that_is_no_request_is_told_so() {
+    let server = serve();
+    let deep = [vec![b'['; 100_000], vec![b']'; 100_000]].concat();
+    let bodies: [&[u8]; 9] = [
+        b"",
+        b"{",
+        b"nonsense",
+        b"[]",
+        b"3",
+        b"{\"prompt\": \"a\"} trailing",
+        b"{\"prompt\": \"\xff\xfe\"}",
+        b"{\"prompt\": \"\\ud800\"}",
+        &deep,
+    ];
+    for path in ["/v1/completions", "/v1/chat/completions", "/tokenize"] {
+        for body in bodies {
+            let answer = server.post_bytes(path, body);
+            let error = &answer.json()["error"];
+            assert_eq!((answer.status, &error["type"]), (400, &json!("invalid_request_error")), "{error}");
+            assert!(error["message"].as_str().unwrap().len() < 300);
+        }
+    }
+    assert_well(&server);
+}
+
+#[test]
+fn ten_megabytes_of_prompt_are_read_and_refused_with_both_numbers() {
+    let server = serve();
+    let text = "Once upon a time there was a fox. ".repeat(300_000);
+    for (path, body) in [
+        ("/v1/completions", json!({ "prompt": text })),
+        ("/v1/chat/completions", json!({ "messages": [{ "role": "user", "content": text }] })),
+    ] {
+        let answer = server.post(path, &body);
+        let error = &answer.json()["error"];
+        assert_eq!((answer.status, &error["code"]), (400, &json!("context_length_exceeded")));
+        assert!(error["message"].as_str().unwrap().contains("2048"), "{error}");
+    }
+    assert_well(&server);
+}
+
+#[test]
+fn a_body_over_the_limit_is_refused_and_not_kept() {
+    let server = serve_with(|options| options.limits.body = 10_000);
+    let fits = json!({ "prompt": "a", "padding": "x".repeat(9_000) });
+    assert_eq!(server.post("/v1/completions", &fits).status, 200);
+    let answer = server.post("/v1/completions", &json!({ "prompt": "x".repeat(20_000) }));
+    assert_eq!((answer.status, &answer.json()["error"]["code"]), (413, &json!("body_too_large")));
+}
+
+#[test]
+fn a_flood_of_headers_is_cut_off() {
+    let server = serve();
+    let many: Vec<(String, String)> = (0..5000).map(|n| (format!("x-{n}"), "y".repeat(8))).collect();
+    let many: Vec<(&str, &str)> = many.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+    let long = "y".repeat(1 << 20);
+    for headers in [many, vec![("x-long", long.as_str())]] {
+        let mut stream = connect(server.address());
+        // The server may close before all of it is written.
+        let _ = stream.write_all(&request("GET", "/health", &headers, b""));
+        let mut bytes = Vec::new();
+        let _ = stream.read_to_end(&mut bytes);
+        let text = String::from_utf8_lossy(&bytes);
+        assert!(bytes.is_empty() || text.starts_with("HTTP/1.1 431"), "{text}");
+    }
+    assert_well(&server);
+}
+
+#[test]
+fn what_is_no_http_is_closed() {
+    let server = serve();
+    for bytes in
+        [&b"\0\x01\x02\x03\r\n\r\n"[..], b"GET /health\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc"]
+    {
+        let mut stream = connect(server.address());
+        stream.write_all(bytes).unwrap();
+        stream.shutdown(Shutdown::Write).unwrap();
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer);
+        assert!(answer.is_empty() || answer.starts_with(b"HTTP/1.1 400"));
+    }
+    assert_well(&server);
+}
+
+#[test]
+fn a_thousand_connects_and_hang_ups_leave_nothing_behind() {
+    let server = serve();
+    let whole = streamed(1000);
+    for number in 0..1000 {
+        let mut stream = connect(server.address());
+        // Nothing, some of a head, a head, some of a body, and now and then a whole request.
+        let len = match number % 50 {
+            0 => whole.len(),
+            n => whole.len() * n / 60,
+        };
+        stream.write_all(&whole[..len]).unwrap();
+    }
+    server.until(&["akunu_running_requests", "akunu_reading_requests", "akunu_queue_requests"], 0.0);
+    assert_well(&server);
+}
+
+#[test]
+fn hanging_up_ends_the_generation() {
+    let server = serve();
+    let mut stream = connect(server.address());
+    stream.write_all(&streamed(2000)).unwrap();
+    let mut some = [0; 2000];
+    stream.read_exact(&mut some).unwrap();
+    drop(stream);
+    server.until(&["akunu_running_requests"], 0.0);
+    assert!(server.metric("akunu_generated_tokens_total") < 2000.0);
+    assert_well(&server);
+}
+
+#[test]
+fn half_a_socket_is_none() {
+    let server = serve();
+    let mut stream = connect(server.address());
+    stream.write_all(&streamed(2000)).unwrap();
+    stream.shutdown(Shutdown::Write).unwrap();
+    let mut bytes = Vec::new();
+    let _ = stream.read_to_end(&mut bytes);
+    server.until(&["akunu_running_requests", "akunu_queue_requests"], 0.0);
+    assert_well(&server);
+}
+
+#[test]
+fn a_slow_reader_gets_all_of_it() {
+    let server = serve();
+    let wanted = server.ok("/v1/completions", &story(400))["choices"][0]["text"].clone();
+    let mut slow = connect(server.address());
+    slow.write_all(&streamed(400)).unwrap();
+    // Others are served while it sleeps over its answer.
+    assert_well(&server);
+    assert_well(&server);
+    let events = answer(&mut slow).events();
+    let chunks = events.iter().filter_map(|event| serde_json::from_str::<Json>(event).ok());
+    let text: String =
+        chunks.filter_map(|chunk| chunk["choices"][0]["text"].as_str().map(str::to_string)).collect();
+    assert_eq!(Json::from(text), wanted);
+}
+
+#[test]
+fn a_full_queue_says_when_to_come_again() {
+    let server = serve_with(|options| {
+        options.models.scheduler.queue = 1;
+        options.models.engine = options.models.engine.clone().batching(1);
+    });
+    let mut first = connect(server.address());
+    first.write_all(&streamed(2000)).unwrap();
+    server.until(&["akunu_running_requests"], 1.0);
+    let mut second = connect(server.address());
+    second.write_all(&streamed(5)).unwrap();
+    server.until(&["akunu_queue_requests"], 1.0);
+    let third = send(server.address(), &streamed(5));
+    assert_eq!((third.status, third.header("retry-after")), (429, Some("1")));
+    assert_eq!(third.json()["error"]["type"], "rate_limit_error");
+    drop(first);
+    assert_eq!(answer(&mut second).status, 200);
+}
+
+#[test]
+fn what_is_running_may_finish_when_the_server_stops() {
+    let server = serve();
+    let mut running = connect(server.address());
+    running.write_all(&streamed(300)).unwrap();
+    server.until(&["akunu_running_requests"], 1.0);
+    let address = server.address();
+    server.0.stop();
+    let events = answer(&mut running).events();
+    assert_eq!(events.last().unwrap(), "[DONE]");
+    assert!(std::net::TcpStream::connect(address).is_err());
+}
+
+#[test]
+fn what_does_not_finish_in_time_is_cut_off() {
+    let server = serve_with(|options| options.drain = std::time::Duration::ZERO);
+    let mut running = connect(server.address());
+    running.write_all(&streamed(2000)).unwrap();
+    server.until(&["akunu_running_requests"], 1.0);
+    server.0.stop();
+    let mut bytes = Vec::new();
+    let _ = running.read_to_end(&mut bytes);
+    assert!(!String::from_utf8_lossy(&bytes).contains("[DONE]"));
+}
+
+#[test]
+fn an_answer_that_takes_too_long_is_ended() {
+    let server = serve_with(|options| options.limits.request = Some(std::time::Duration::ZERO));
+    let whole = server.post("/v1/completions", &story(2000));
+    assert_eq!((whole.status, &whole.json()["error"]["code"]), (504, &json!("timeout")));
+    let events = send(server.address(), &streamed(2000)).events();
+    let last: Json = serde_json::from_str(events.last().unwrap()).unwrap();
+    assert_eq!(last["error"]["code"], "timeout");
+}

@@ -1,0 +1,9 @@
+//! The server, in this process, as clients see it.
+#![allow(clippy::unwrap_used)]
+
+mod description;
+mod faults;
+mod guards;
+mod http;
+mod openai;
+mod serve;

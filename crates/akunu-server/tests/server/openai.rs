@@ -1,0 +1,76 @@
+//! OpenAI's API.
+
+use serde_json::{Value as Json, json};
+
+use crate::serve::{TALES, serve};
+
+fn messages(text: &str) -> Json {
+    json!([{ "role": "user", "content": text }])
+}
+
+#[test]
+fn a_server_tells_how_it_is_and_what_it_has() {
+    let server = serve();
+    assert_eq!(server.get("/health").json(), json!({ "status": "ok" }));
+    assert_eq!(server.get("/ready").json(), json!({ "status": "ready" }));
+    let models = server.get("/v1/models").json();
+    assert_eq!((&models["object"], &models["data"][0]["id"]), (&json!("list"), &json!(TALES)));
+    assert_eq!(server.get("/v1/models/story-teller").json()["id"], "story-teller");
+    let missing = server.get("/v1/models/other");
+    assert_eq!((missing.status, &missing.json()["error"]["code"]), (404, &json!("model_not_found")));
+    let nowhere = server.get("/v1/nowhere");
+    assert_eq!((nowhere.status, &nowhere.json()["error"]["type"]), (404, &json!("invalid_request_error")));
+    assert_eq!(server.get("/v1/completions").status, 405);
+}
+
+#[test]
+fn a_stream_has_the_text_of_the_whole() {
+    let server = serve();
+    let mut body = json!({
+        "model": TALES, "messages": messages("tell me a story about a fox"), "max_tokens": 40, "temperature": 0,
+    });
+    let whole = server.ok("/v1/chat/completions", &body);
+    let choice = &whole["choices"][0];
+    let text = choice["message"]["content"].as_str().unwrap();
+    assert!(text.contains("fox"), "{text}");
+    assert_eq!(
+        (&choice["finish_reason"], &whole["usage"]["completion_tokens"]),
+        (&json!("length"), &json!(40))
+    );
+
+    body["stream"] = true.into();
+    body["stream_options"] = json!({ "include_usage": true });
+    let answer = server.post("/v1/chat/completions", &body);
+    assert_eq!(answer.header("content-type"), Some("text/event-stream"));
+    let mut events = answer.events();
+    assert_eq!(events.pop().unwrap(), "[DONE]");
+    let chunks: Vec<Json> = events.iter().map(|event| serde_json::from_str(event).unwrap()).collect();
+    assert_eq!(chunks[0]["choices"][0]["delta"]["role"], "assistant");
+    let streamed: String =
+        chunks.iter().filter_map(|chunk| chunk["choices"][0]["delta"]["content"].as_str()).collect();
+    assert_eq!(streamed, text);
+    let (last, rest) = chunks.split_last().unwrap();
+    assert_eq!((&last["choices"], &last["usage"]["completion_tokens"]), (&json!([]), &json!(40)));
+    assert!(rest.iter().all(|chunk| chunk["usage"].is_null() && chunk["id"] == last["id"]));
+    assert_eq!(rest.last().unwrap()["choices"][0]["finish_reason"], "length");
+}
+
+#[test]
+fn a_completion_goes_on_with_a_text() {
+    let server = serve();
+    let body = json!({ "model": TALES, "prompt": "Once upon a time", "max_tokens": 12, "temperature": 0 });
+    let whole = server.ok("/v1/completions", &body);
+    let text = whole["choices"][0]["text"].as_str().unwrap().to_string();
+    assert!(!text.is_empty());
+    let mut echoed = body.clone();
+    echoed["echo"] = true.into();
+    let echoed = server.ok("/v1/completions", &echoed);
+    assert_eq!(echoed["choices"][0]["text"], format!("Once upon a time{text}"));
+    let mut streamed = body;
+    streamed["stream"] = true.into();
+    let events = server.post("/v1/completions", &streamed).events();
+    let pieces = events.iter().filter_map(|event| serde_json::from_str::<Json>(event).ok());
+    let pieces: String =
+        pieces.filter_map(|chunk| chunk["choices"][0]["text"].as_str().map(str::to_string)).collect();
+    assert_eq!(pieces, text);
+}

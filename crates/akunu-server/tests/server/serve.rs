@@ -1,0 +1,78 @@
+//! A server in this process, with the model inside the binary.
+
+use std::net::SocketAddr;
+
+use akunu::{DeviceChoice, EngineOptions};
+use akunu_server::{ModelSpec, ModelsOptions, Options, Server};
+use serde_json::Value as Json;
+
+use crate::http::{self, Answer};
+
+#[derive(Debug)]
+pub struct Served(pub Server);
+
+/// What the model inside the binary is called here.
+pub const TALES: &str = "tales";
+
+pub fn options() -> Options {
+    let tales = ModelSpec { name: TALES.into(), path: None, aliases: vec!["story-teller".into()] };
+    let engine = EngineOptions { device: DeviceChoice::Cpu, threads: Some(1), ..EngineOptions::default() };
+    let engine = engine.batching(4);
+    let models = ModelsOptions { models: vec![tales], engine, ..ModelsOptions::default() };
+    Options { port: 0, models, ..Options::default() }
+}
+
+pub fn serve() -> Served {
+    serve_with(|_| {})
+}
+
+pub fn serve_with(change: impl FnOnce(&mut Options)) -> Served {
+    let mut options = options();
+    change(&mut options);
+    Served(Server::start(options).unwrap())
+}
+
+impl Served {
+    pub fn address(&self) -> SocketAddr {
+        self.0.address()
+    }
+
+    pub fn get(&self, path: &str) -> Answer {
+        http::send(self.address(), &http::request("GET", path, &[], b""))
+    }
+
+    pub fn post(&self, path: &str, body: &Json) -> Answer {
+        self.post_bytes(path, body.to_string().as_bytes())
+    }
+
+    pub fn post_bytes(&self, path: &str, body: &[u8]) -> Answer {
+        let headers = [("content-type", "application/json")];
+        http::send(self.address(), &http::request("POST", path, &headers, body))
+    }
+
+    /// What has to be answered well.
+    pub fn ok(&self, path: &str, body: &Json) -> Json {
+        let answer = self.post(path, body);
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        answer.json()
+    }
+
+    /// The sum of a metric over its labels; 0 where it is not there yet.
+    pub fn metric(&self, name: &str) -> f64 {
+        let page = self.get("/metrics").text();
+        let of_name = |line: &&str| line.split(['{', ' ']).next() == Some(name);
+        let lines = page.lines().filter(of_name);
+        lines.map(|line| line.rsplit_once(' ').unwrap().1.parse::<f64>().unwrap()).sum()
+    }
+
+    /// Waits until each of some metrics has a value. A test that would wait for ever fails in the end.
+    pub fn until(&self, names: &[&str], value: f64) {
+        for _ in 0..6000 {
+            if names.iter().all(|name| self.metric(name) == value) {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        panic!("{names:?} are never {value}:\n{}", self.get("/metrics").text());
+    }
+}

@@ -1,0 +1,79 @@
+//! How conversations are written for a model, and how what it says is read.
+
+use std::sync::Arc;
+
+use akunu_tokenizer::chat::{ChatTemplate, Rendered};
+use akunu_tokenizer::{EncodeOptions, Tokenizer};
+use serde_json::{Map, Value as Json};
+
+use super::conversation::message;
+use super::{Splitter, Tags};
+use crate::{Error, GenerateOptions, Model};
+
+/// A chat template with what follows from it. It knows no conversation, so many may share it.
+#[derive(Debug)]
+pub struct ChatForm {
+    template: ChatTemplate,
+    tokenizer: Arc<dyn Tokenizer>,
+    tags: &'static Tags,
+    /// Control tokens that tags are made of.
+    visible: Vec<u32>,
+    /// Tokens that end a turn, as the template has it.
+    turn_ends: Vec<u32>,
+}
+
+impl ChatForm {
+    pub fn new(model: &Model, template: ChatTemplate) -> Result<ChatForm, Error> {
+        let tokenizer = model.tokenizer()?.clone();
+        let tags = Tags::of_template(template.source());
+        let is_visible = |&id: &u32| {
+            tokenizer.is_control(id) && tokenizer.token_text(id).is_some_and(|text| tags.contain(text))
+        };
+        let visible: Vec<u32> = (0..tokenizer.vocab_size() as u32).filter(is_visible).collect();
+        let mut form = ChatForm { template, tokenizer, tags, visible, turn_ends: Vec::new() };
+        let in_range = |id: &u32| (*id as usize) < model.config().vocab_size;
+        form.turn_ends = form.find_turn_end().into_iter().filter(in_range).collect();
+        Ok(form)
+    }
+
+    /// The control token that the template writes behind an answer, if it writes one and it is not a part of a tag.
+    fn find_turn_end(&self) -> Option<u32> {
+        const ANSWER: &str = "akunu-answers";
+        let messages = [message("user", "a"), message("assistant", ANSWER), message("user", "b")];
+        // A template that refuses this conversation tells nothing.
+        let text = self.template.render(&messages, None, false, &Map::new()).ok()?.text;
+        let (_, rest) = text.split_once(ANSWER)?;
+        let options = EncodeOptions { add_special: false, parse_special: true };
+        let first = *self.tokenizer.encode(rest.trim_start(), options).ok()?.first()?;
+        (self.tokenizer.is_control(first) && !self.visible.contains(&first)).then_some(first)
+    }
+
+    pub fn template(&self) -> &ChatTemplate {
+        &self.template
+    }
+
+    pub fn tokenizer(&self) -> &Arc<dyn Tokenizer> {
+        &self.tokenizer
+    }
+
+    /// The text of what is to be answered.
+    pub fn prompt(
+        &self,
+        messages: &[Json],
+        tools: Option<&[Json]>,
+        variables: &Map<String, Json>,
+    ) -> Result<Rendered, Error> {
+        Ok(self.template.render(messages, tools, true, variables)?)
+    }
+
+    /// Adds what ends an answer in this form, and what of it has to be seen to be told apart.
+    pub fn extend(&self, options: &mut GenerateOptions) {
+        options.stop_ids.extend(&self.turn_ends);
+        options.visible_ids.extend(&self.visible);
+    }
+
+    /// Tells reasoning from answer in what follows a prompt.
+    pub fn splitter(&self, prompt: &str) -> Splitter {
+        Splitter::new(self.tags, self.tags.opened_by(prompt))
+    }
+}
