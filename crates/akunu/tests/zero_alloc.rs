@@ -1,4 +1,4 @@
-//! After warm-up, decoding allocates nothing: not for greedy, not for sampled, with penalties, stop strings and text.
+//! After warm-up, decoding allocates nothing: not for greedy, not for sampled, with penalties, stop strings and text, alone or together.
 //!
 //! A program of its own: the allocator counts for the whole process, and a test harness allocates too when a test takes long.
 //! `AKUNU_TEST_DEVICE` names another device than the CPU; where that has a driver, what that is asked for is counted too.
@@ -9,7 +9,9 @@ mod common;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
+use akunu::schedule::{Event, Request, Scheduler, SchedulerOptions};
 use akunu::{DeviceChoice, Engine, GenerateOptions, KvType, Sampling};
 use common::{tales, tales_engine};
 
@@ -62,15 +64,19 @@ fn cases() -> Vec<Case> {
     ]
 }
 
-/// Tokens generated, and the host's allocations while they came. The first steps may warm things up.
-fn generate(engine: &mut Engine, (name, sampling, stop_strings): &Case) -> (usize, usize) {
-    let options = GenerateOptions {
+fn wanted(sampling: &Sampling, stop_strings: &[&str]) -> GenerateOptions {
+    GenerateOptions {
         max_tokens: Some(200),
         ignore_eos: true,
         sampling: sampling.clone(),
         stop_strings: stop_strings.iter().map(|text| (*text).to_string()).collect(),
         ..Default::default()
-    };
+    }
+}
+
+/// Tokens generated, and the host's allocations while they came. The first steps may warm things up.
+fn generate(engine: &mut Engine, (name, sampling, stop_strings): &Case) -> (usize, usize) {
+    let options = wanted(sampling, stop_strings);
     let prompt = tales().encode("Once upon a time").unwrap();
     let mut session = engine.session().unwrap();
     let mut text = String::with_capacity(1 << 16);
@@ -100,6 +106,33 @@ fn feed(engine: &mut Engine) -> (usize, usize) {
     (tokens, ALLOCATIONS.load(Ordering::Relaxed) - before)
 }
 
+/// The same for all cases at once, from when all have had some tokens to when the first has had all of its own.
+fn together(engine: Engine, cases: &[Case]) -> (usize, usize, Engine) {
+    let (scheduler, handle) = Scheduler::new(engine, &SchedulerOptions::default()).unwrap();
+    let prompt = tales().encode("Once upon a time").unwrap();
+    let counts: Vec<_> = cases.iter().map(|_| Arc::new(Mutex::new(Vec::with_capacity(400)))).collect();
+    for ((_, sampling, stop_strings), counts) in cases.iter().zip(&counts) {
+        let counts = counts.clone();
+        let on_event = move |event: Event<'_>| {
+            if let Event::Piece { ids, .. } = event {
+                counts.lock().unwrap().push((ids.len(), ALLOCATIONS.load(Ordering::Relaxed)));
+            }
+            ControlFlow::Continue(())
+        };
+        let options = wanted(sampling, stop_strings);
+        let request = Request { prompt: prompt.clone(), options, ..Request::default() };
+        handle.submit(request, Box::new(on_event)).unwrap();
+    }
+    drop(handle);
+    let engine = scheduler.run();
+    let counts: Vec<Vec<(usize, usize)>> =
+        counts.iter().map(|counts| counts.lock().unwrap().clone()).collect();
+    let begun = counts.iter().map(|counts| counts[3].1).max().unwrap();
+    let ended = counts.iter().map(|counts| counts[counts.len() - 2].1).min().unwrap();
+    let tokens = counts.iter().flatten().filter(|count| (begun..=ended).contains(&count.1));
+    (tokens.map(|count| count.0).sum(), ended - begun, engine)
+}
+
 fn check(device: DeviceChoice, threads: usize, kv: KvType) {
     let mut engine = tales_engine(|o| (o.device, o.threads, o.kv) = (device, Some(threads), kv));
     let what = format!("{device}, {threads} threads, KV {}", kv.name());
@@ -119,8 +152,19 @@ fn check(device: DeviceChoice, threads: usize, kv: KvType) {
     let (fed, allocations) = feed(&mut engine);
     assert_eq!(allocations, 0, "{what}: the host's allocations for prompts");
     assert_eq!(engine.device().driver_memory().unwrap(), before, "{what}: the driver's memory");
+    drop(engine);
+    let engine = tales_engine(|o| {
+        (o.device, o.threads, o.kv) = (device, Some(threads), kv);
+        *o = o.clone().batching(cases.len());
+    });
+    let (_, _, engine) = together(engine, &cases);
+    let (tokens, allocations, _) = together(engine, &cases);
+    assert!(tokens > 300, "{what}: {tokens} tokens together");
+    assert_eq!(allocations, 0, "{what}: the host's allocations for {tokens} tokens together");
     let driver = if before.is_some() { " and nothing asked of the driver" } else { "" };
-    println!("{what}: no allocation{driver} in {all} tokens generated and {fed} fed");
+    println!(
+        "{what}: no allocation{driver} in {all} tokens generated alone, {tokens} together and {fed} fed"
+    );
 }
 
 fn main() {

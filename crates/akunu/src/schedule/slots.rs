@@ -22,10 +22,13 @@ impl Slot {
     /// How many tokens of a prompt need not be fed, if it begins with what stands here. At least one always has to be.
     pub(super) fn shared(&self, prompt: &[u32]) -> usize {
         let exact = self.active.as_ref().map_or(self.session.len(), |a| a.generation.exact(&self.session));
-        let tokens = &self.session.tokens()[..exact];
-        let shared = tokens.iter().zip(prompt).take_while(|(a, b)| a == b).count();
-        shared.min(prompt.len().saturating_sub(1))
+        shared(&self.session.tokens()[..exact], prompt)
     }
+}
+
+fn shared(tokens: &[u32], prompt: &[u32]) -> usize {
+    let common = tokens.iter().zip(prompt).take_while(|(a, b)| a == b).count();
+    common.min(prompt.len().saturating_sub(1))
 }
 
 /// The free slot for a prompt: the one that shares most with it, unless that would forget more than it saves; then the one that was
@@ -37,6 +40,18 @@ pub(super) fn choose(slots: &[Slot], prompt: &[u32]) -> Option<usize> {
         return Some(best);
     }
     free().min_by_key(|(_, slot)| slot.last).map(|(index, _)| index)
+}
+
+/// Whether a prompt that has not begun can copy more from an older one when more of that is read: enough to be worth it.
+pub(super) fn awaits_copy(slots: &[Slot], index: usize) -> bool {
+    let Some(active) = slots[index].active.as_ref().filter(|active| !active.placed) else { return false };
+    let prompt = active.prompt();
+    let own = slots[index].shared(prompt);
+    let there = slots.iter().map(|slot| slot.shared(prompt)).max().unwrap_or(own);
+    let worth = (own + WORTH).max(there + 1);
+    let others = slots.iter().filter_map(|slot| slot.active.as_ref());
+    let mut older = others.filter(|other| !other.is_running() && other.number < active.number);
+    older.any(|other| shared(other.prompt(), prompt) >= worth)
 }
 
 /// Brings a slot to hold what can be had of a prompt's beginning: its own, or a copy of another's. Gives how much that is.

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use super::active::Active;
 use super::request::{Job, last_event};
-use super::slots::{Slot, WORTH, choose, place};
+use super::slots::{Slot, WORTH, awaits_copy, choose, place};
 use super::{Scheduler, Stats};
 use crate::generation::Generation;
 use crate::{Error, FinishReason};
@@ -153,7 +153,8 @@ impl Scheduler {
 
     /// Deals the room for prompts out, and gives how much of it they take.
     ///
-    /// The oldest comes first, so that everybody's time comes, but half of the room is for one that is read much sooner.
+    /// The oldest comes first, so that everybody's time comes, but half of the room is for one that is read much sooner. Who can copy from
+    /// an older one when that is read waits for it.
     fn share(&mut self, room: usize) -> usize {
         self.reading.clear();
         for (index, slot) in self.slots.iter_mut().enumerate() {
@@ -167,6 +168,7 @@ impl Scheduler {
                 });
             }
         }
+        self.reading.retain(|reading| !awaits_copy(&self.slots, reading.index));
         self.reading.sort_unstable_by_key(|reading| reading.number);
         let Some(oldest) = self.reading.first().map(|reading| reading.left) else { return 0 };
         let sooner = self.reading.iter().filter(|reading| 2 * reading.left <= oldest);
