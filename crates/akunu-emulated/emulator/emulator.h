@@ -267,6 +267,7 @@ INLINE f32 times(f32 a, f32 b) { return a * b; }
 INLINE f32 plus(f32 a, f32 b) { return a + b; }
 INLINE f32 over(f32 a, f32 b) { return a / b; }
 #define weights16(p) emulated::read<u32x4>(p, __LINE__)
+#define weights16_half(p) weights16(p)
 #define weights8(p) emulated::read<u32x2>(p, __LINE__)
 #define weights4(p) emulated::read<u32>(p, __LINE__)
 #define weights2(p) emulated::read<u16>(p, __LINE__)

@@ -37,7 +37,7 @@ struct Codes {
 INLINE Codes load_codes(const DEVICE u8* planes, const DEVICE u8* high, u64 block) {
     Codes codes;
 #if BITS == 8
-    const u32x4 a = weights16(planes + block * 32), b = weights16(planes + block * 32 + 16);
+    const u32x4 a = weights16_half(planes + block * 32), b = weights16_half(planes + block * 32 + 16);
     codes.low[0] = a.x; codes.low[1] = a.y; codes.low[2] = a.z; codes.low[3] = a.w;
     codes.low[4] = b.x; codes.low[5] = b.y; codes.low[6] = b.z; codes.low[7] = b.w;
 #elif BITS >= 4
@@ -74,5 +74,26 @@ INLINE u32 code_word(Codes codes, u32 j) {
 #endif
 #if BITS < 8
     return word;
+#endif
+}
+
+// Elements 4q … 4q + 3 and 16 + 4q … 16 + 4q + 3, unsigned, from the words that they lie in.
+INLINE u32x2 code_pair(u32x2 low, u32x2 high, u32 q) {
+#if BITS == 8
+    return low;
+#elif BITS >= 4
+    u32x2 pair = {low.x & 0x0f0f0f0fu, low.x >> 4 & 0x0f0f0f0fu};
+#else
+    u32x2 pair = {low.x >> (2 * q) & 0x03030303u, low.y >> (2 * q) & 0x03030303u};
+#endif
+#if BITS == 6
+    pair.x |= (high.x >> (2 * q) & 0x03030303u) << 4;
+    pair.y |= (high.y >> (2 * q) & 0x03030303u) << 4;
+#elif BITS == 5 || BITS == 3
+    pair.x |= (high.x >> q & 0x01010101u) << (BITS - 1);
+    pair.y |= (high.x >> (q + 4) & 0x01010101u) << (BITS - 1);
+#endif
+#if BITS < 8
+    return pair;
 #endif
 }

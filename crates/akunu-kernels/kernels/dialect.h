@@ -51,6 +51,7 @@ INLINE f32 over(f32 a, f32 b) { return precise::divide(a, b); }
 #define SQRT precise::sqrt
 #define MAX_F32 fmax
 INLINE u32x4 weights16(const DEVICE u8* p) { return *(const DEVICE u32x4*)p; }
+INLINE u32x4 weights16_half(const DEVICE u8* p) { return weights16(p); }
 INLINE u32x2 weights8(const DEVICE u8* p) { return *(const DEVICE u32x2*)p; }
 INLINE u32 weights4(const DEVICE u8* p) { return *(const DEVICE u32*)p; }
 INLINE u32 weights2(const DEVICE u8* p) { return *(const DEVICE u16*)p; }
@@ -101,6 +102,7 @@ INLINE f32 over(f32 a, f32 b) { return __fdiv_rn(a, b); }
 #if defined(STREAMED)
 // They are in threadgroup memory by then.
 INLINE u32x4 weights16(const u8* p) { return *(const u32x4*)p; }
+INLINE u32x4 weights16_half(const u8* p) { return weights16(p); }
 INLINE u32x2 weights8(const u8* p) { return *(const u32x2*)p; }
 INLINE u32 weights4(const u8* p) { return *(const u32*)p; }
 INLINE u32 weights2(const u8* p) { return *(const u16*)p; }
@@ -118,7 +120,12 @@ INLINE u32x2 weights8(const u8* p) {
     asm volatile("ld.global.L1::no_allocate.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(p));
     return v;
 }
-// Smaller pieces of a line are for several loads: they stay.
+// The halves of 32 bytes are one sector of memory, and smaller pieces of a line are for several loads: they stay.
+INLINE u32x4 weights16_half(const u8* p) {
+    u32x4 v;
+    asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
+    return v;
+}
 INLINE u32 weights4(const u8* p) { u32 v; asm volatile("ld.global.u32 %0, [%1];" : "=r"(v) : "l"(p)); return v; }
 INLINE u32 weights2(const u8* p) { u16 v; asm volatile("ld.global.u16 %0, [%1];" : "=h"(v) : "l"(p)); return v; }
 INLINE u32 weights1(const u8* p) { u32 v; asm volatile("ld.global.u8 %0, [%1];" : "=r"(v) : "l"(p)); return v; }

@@ -125,6 +125,12 @@ INLINE Raw load_block(Planes planes, u64 b) {
 
 INLINE Raw load_raw(Matrix m, u32 row, u32 block) { return load_block(planes_of(m), (u64)row * BLOCKS + block); }
 
+#if TABLE_OF == 1 // IQ4: −127 −104 −83 −65, −49 −35 −22 −10, 1 13 25 38, 53 69 89 113
+#define TABLE 0xbfad9881u, 0xf6eaddcfu, 0x26190d01u, 0x71594535u
+#elif TABLE_OF == 2 // FP4, doubled: 0 1 2 3, 4 6 8 12, and their negatives
+#define TABLE 0x03020100u, 0x0c080604u, 0xfdfeff00u, 0xf4f8fafcu
+#endif
+
 // Entries of a table of 16 int8, for the eight nibbles of a word: bytes 0 … 3 of `low` for the low nibbles, of `high` for the high.
 INLINE void look_up(u32 word, u32 t0, u32 t1, u32 t2, u32 t3, THREAD_PTR u32* low, THREAD_PTR u32* high) {
     u32 found[2];
@@ -138,12 +144,8 @@ INLINE void look_up(u32 word, u32 t0, u32 t1, u32 t2, u32 t3, THREAD_PTR u32* lo
 
 INLINE Block decode(Raw raw) {
     Block block;
-#if TABLE_OF == 1 // IQ4: −127 −104 −83 −65, −49 −35 −22 −10, 1 13 25 38, 53 69 89 113
-    UNROLL for (u32 j = 0; j < 4; j++)
-        look_up(raw.codes.low[j], 0xbfad9881u, 0xf6eaddcfu, 0x26190d01u, 0x71594535u, &block.quants[j], &block.quants[4 + j]);
-#elif TABLE_OF == 2 // FP4, doubled: 0 1 2 3, 4 6 8 12, and their negatives
-    UNROLL for (u32 j = 0; j < 4; j++)
-        look_up(raw.codes.low[j], 0x03020100u, 0x0c080604u, 0xfdfeff00u, 0xf4f8fafcu, &block.quants[j], &block.quants[4 + j]);
+#if TABLE_OF
+    UNROLL for (u32 j = 0; j < 4; j++) look_up(raw.codes.low[j], TABLE, &block.quants[j], &block.quants[4 + j]);
 #else
     UNROLL for (u32 j = 0; j < 8; j++) block.quants[j] = code_word(raw.codes, j);
 #endif

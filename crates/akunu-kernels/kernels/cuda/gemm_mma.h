@@ -1,4 +1,4 @@
-// Many rows of q8 on tensor cores. While DEEP blocks (2, 4, 8 or 16) are multiplied the next ones come: activations are copied as they are,
+// Many rows of q8 on tensor cores. While DEEP blocks (2) are multiplied the next ones come: activations are copied as they are,
 // weights are held in registers and decoded to int8.
 //
 // A block's sum of products is exact. It lies on top of START in the bits of a float, so it is there as a float at once: less than
@@ -20,7 +20,7 @@
 #define TURN_BYTES (AT_OFFSETS + COLUMNS * DEEP * HALVES * 4 * OFFSETS)
 
 // Chunks of eight lines in a row are in eight places of 16 bytes that memory reads at once.
-INLINE u32 chunk_at(u32 line, u32 chunk) { return line * LINE + (chunk ^ (DEEP == 2 ? line / 2 % 4 : line % 8)) * 16; }
+INLINE u32 chunk_at(u32 line, u32 chunk) { return line * LINE + (chunk ^ line / 2 % 4) * 16; }
 
 // Of a scale's halves, all columns lie side by side.
 INLINE u32 scale_at(u32 column, u32 depth, u32 half) { return (depth * HALVES + half) * COLUMNS + column; }
@@ -136,14 +136,8 @@ INLINE void multiply_column(THREAD_PTR Sums* sums, const THREAD_PTR Rows* rows, 
     }
 }
 
-#if DEEP == 2
-#define EACH_DEPTH UNROLL
-#else
-#define EACH_DEPTH ROLLED
-#endif
-
 INLINE void multiply_turn(THREAD_PTR Sums* sums, Place at, const THREADGROUP u8* turn) {
-    EACH_DEPTH for (u32 depth = SLICE; depth < DEEP; depth += SLICES) {
+    UNROLL for (u32 depth = 0; depth < DEEP; depth++) {
         const Rows rows = load_rows(at, turn, depth);
         UNROLL for (u32 n = 0; n < COLUMN_TILES; n += 2) {
             const u32 first = LEFT + n * 8, line = first + LANE / 16 * 8 + LANE % 8;

@@ -1,14 +1,13 @@
 // What a group of a tensor-core product has: ROWS rows × COLUMNS columns, a SIMD group 16 ROW_TILES × 8 COLUMN_TILES of them. A column is
-// an output, or with gate and up every second tile of 8 is the other's. SLICES SIMD groups have the same rows and columns, and a part of the
-// inputs each. How sums become outputs.
+// an output, or with gate and up every second tile of 8 is the other's. How
+// sums become outputs.
 
-#define SLICE (SIMD / (DOWN * ACROSS))
-#define WORKERS (32 * DOWN * ACROSS * SLICES)
+#define WORKERS (32 * DOWN * ACROSS)
 #define ROWS (16 * ROW_TILES * DOWN)
 #define COLUMNS (8 * COLUMN_TILES * ACROSS)
 #define OUTS (COLUMNS / STREAMS)
 // The first of a SIMD group's rows and columns.
-#define BELOW (SIMD % (DOWN * ACROSS) / ACROSS)
+#define BELOW (SIMD / ACROSS)
 #define TOP (BELOW * (16 * ROW_TILES))
 #define LEFT (SIMD % ACROSS * (8 * COLUMN_TILES))
 
@@ -42,8 +41,7 @@ INLINE void put_sums(Place at, const THREAD_PTR Sums* sums, u32 m, THREADGROUP f
         UNROLL for (u32 e = 0; e < 4; e++) {
             const u32 line = BELOW * 16 + e / 2 * 8 + LANE / 4;
             const u32 column = (SIMD % ACROSS * COLUMN_TILES + n) * 8 + LANE % 4 * 2 + e % 2;
-            THREADGROUP f32* const to = together + line * STRIDE + column;
-            *to = SLICE == 0 ? sums->v[m][n].v[e] : *to + sums->v[m][n].v[e];
+            together[line * STRIDE + column] = sums->v[m][n].v[e];
         }
     }
 }
@@ -71,10 +69,8 @@ INLINE void store_parts(Bindings in, Params params, Place at, u32 first_row, u32
 INLINE void store_sums(Bindings in, Params params, Place at, const THREAD_PTR Sums* sums, u32 first_row, u32 first_out, u32 live) {
     TG_ARRAY(f32, together, 0);
     UNROLL for (u32 m = 0; m < ROW_TILES; m++) {
-        ROLLED for (u32 slice = 0; slice < SLICES; slice++) {
-            if (slice == SLICE) put_sums(at, sums, m, together);
-            BARRIER();
-        }
+        put_sums(at, sums, m, together);
+        BARRIER();
         store_parts(in, params, at, first_row + m * 16, first_out, live, together);
         BARRIER();
     }

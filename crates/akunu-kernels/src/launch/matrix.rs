@@ -1,5 +1,7 @@
 //! Products with weights, and the embedding.
 
+use std::ops::RangeInclusive;
+
 use akunu_plan::params::{EmbedParams, GluMatmulParams, MatmulParams, QkvParams};
 use akunu_plan::{Activation, DType, MatmulForm, NormOut, RowSet};
 
@@ -10,6 +12,7 @@ use crate::{Launch, MissingKernel, Source};
 use super::rows::activation_number;
 use super::{LaunchBuilder, Shape};
 
+mod few;
 mod stream;
 mod tensor;
 
@@ -19,8 +22,10 @@ static GEMV: Source = source!("gemv.h");
 static GEMM: Source = source!("gemm.h");
 static EMBED: Source = source!("embed.h");
 
-/// Fewest rows of q8 that tensor cores are worth.
-const TENSOR_ROWS: u32 = 3;
+/// Few rows of q8 that tensor cores are worth.
+const TENSOR_ROWS: RangeInclusive<u32> = 3..=64;
+/// Words of a turn's block from which on a lane has the more to wait for.
+const WIDE_WORDS: u32 = 10;
 /// Fewest turns of a row that are worth bringing: where a group finishes outputs together, which it waits for anyway, and elsewhere.
 const SHARED_TURNS: [u32; 2] = [2, 4];
 
@@ -170,9 +175,9 @@ impl Shape<'_> {
         // A table of more rows may still ask for the logits of few, and the other way round.
         let rows = self.count(product.rows);
         let special = match product.form {
-            MatmulForm::Gemm => self.gemm_tensor(&product, rows),
             _ if rows == 1 => self.gemv_stream(&product),
-            _ if rows >= TENSOR_ROWS && q8 && !in_norms => self.gemm_tensor(&product, rows),
+            _ if TENSOR_ROWS.contains(&rows) && q8 && !in_norms => self.gemm_few(&product, rows),
+            MatmulForm::Gemm => self.gemm_tensor(&product, rows),
             _ => None,
         };
         Ok(special.unwrap_or_else(|| match product.form {
@@ -211,16 +216,19 @@ impl Shape<'_> {
         let bytes = product.input_bytes();
         // Two groups, of a kernel and of the next one, lie beside each other.
         let fits = bytes <= self.chip.shared_bytes / 2;
-        let turns = SHARED_TURNS[usize::from(!product.in_blocks())];
+        let early = product.in_blocks() && of.raw_words < WIDE_WORDS;
+        let turns = SHARED_TURNS[usize::from(!early)];
         fits && bytes.is_multiple_of(16) && product.inputs / of.block >= turns * 32
     }
 
     fn gemv(&self, product: &Product, rows: u32) -> Launch {
         let tile = rows.next_power_of_two().min(16);
         let streams = product.streams();
+        let of = type_sources(product.weight, product.inputs, true);
         // Several outputs share what is read of the input.
         let wanted = match tile {
             1 if product.kind == Kind::Alone => 1,
+            1 if product.kind == Kind::Glu && !product.weight.is_quantised() => 1,
             1 => 2,
             2..=8 => 4 / streams,
             _ => 2 / streams,
@@ -229,14 +237,13 @@ impl Shape<'_> {
         let mut simds = 8;
         if product.in_blocks() {
             // A group has one block of outputs, and at least as many SIMD groups as rows. Where there is about one for each unit, it is as large as
-            // groups are.
-            let one_each =
-                (self.chip.units * 7 / 8..=self.chip.units).contains(&product.outputs.div_ceil(32));
+            // groups are; so it is where there are fewer and each lane's blocks are wide.
+            let fewest = if of.raw_words < WIDE_WORDS { self.chip.units * 7 / 8 } else { 0 };
+            let one_each = (fewest..=self.chip.units).contains(&product.outputs.div_ceil(32));
             outs = if tile == 16 || one_each { 1 } else { outs.max(2) };
             simds = 32 / outs;
         }
         let width = simds * outs;
-        let of = type_sources(product.weight, product.inputs, true);
         // Registers for what is loaded ahead, so that enough groups are at work beside each other.
         let room = if tile == 1 && !product.out.q8() { 48 } else { 24 };
         let depth = (room / (outs * streams * of.raw_words)).clamp(1, 4);

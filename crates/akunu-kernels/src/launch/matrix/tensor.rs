@@ -14,7 +14,9 @@ static TILE: Source = source!("cuda/tile.h");
 static GEMM_TF32: Source = source!("cuda/gemm_tf32.h");
 static GEMM_MMA: Source = source!("cuda/gemm_mma.h");
 
-/// Numbers of both sides that are multiplied at a time where they are not quantised, as the kernel has it.
+/// Blocks of both sides that are multiplied at a time.
+const DEEP: u32 = 2;
+/// Numbers, where weights are not quantised, as the kernel has it.
 const DEEP_NUMBERS: u32 = 16;
 
 /// What a group has.
@@ -26,34 +28,20 @@ struct Tile {
     /// SIMD groups below and beside each other.
     down: u32,
     across: u32,
-    /// SIMD groups that share rows and columns, and have a part of the inputs each.
-    slices: u32,
-    /// Blocks of both sides that are multiplied at a time.
-    deep: u32,
     /// Work of a group, in a measure of its own: smaller tiles bring more for each product.
     work: u32,
 }
 
 const TILES: [Tile; 3] = [
-    Tile { row_tiles: 4, column_tiles: 8, down: 2, across: 2, slices: 1, deep: 2, work: 100 },
-    Tile { row_tiles: 4, column_tiles: 4, down: 2, across: 2, slices: 1, deep: 2, work: 55 },
-    Tile { row_tiles: 2, column_tiles: 4, down: 2, across: 2, slices: 1, deep: 2, work: 32 },
+    Tile { row_tiles: 4, column_tiles: 8, down: 2, across: 2, work: 100 },
+    Tile { row_tiles: 4, column_tiles: 4, down: 2, across: 2, work: 55 },
+    Tile { row_tiles: 2, column_tiles: 4, down: 2, across: 2, work: 32 },
 ];
-
-/// Most rows that one tile has all of: then weights are all that there is to wait for, so many are under way at once.
-const ONE_TILE_ROWS: u32 = 64;
 
 impl Tile {
     fn of(product: &Product, rows: u32, units: u32) -> Tile {
-        if rows > ONE_TILE_ROWS {
-            let time = |tile: &Tile| tile.time(product, rows, units);
-            return TILES.into_iter().min_by_key(time).unwrap_or(TILES[0]);
-        }
-        let row_tiles = rows.div_ceil(16).next_power_of_two();
-        // Gate and up lie side by side, 32 outputs of each.
-        let narrow = product.streams() == 1 && product.outputs < 64 * 2 * units;
-        let (across, slices, deep) = if narrow { (2, 4, 16) } else { (4, 2, 8) };
-        Tile { row_tiles, column_tiles: 2, down: 1, across, slices, deep, work: 0 }
+        let time = |tile: &Tile| tile.time(product, rows, units);
+        TILES.into_iter().min_by_key(time).unwrap_or(TILES[0])
     }
 
     fn rows(self) -> u32 {
@@ -84,9 +72,9 @@ impl LaunchBuilder {
         // Where sums meet on their way out.
         let together = 16 * tile.down * (tile.columns() + 8) * 4;
         self.variant([("ROW_TILES", tile.row_tiles), ("COLUMN_TILES", tile.column_tiles)])
-            .variant([("DOWN", tile.down), ("ACROSS", tile.across), ("SLICES", tile.slices)])
+            .variant([("DOWN", tile.down), ("ACROSS", tile.across)])
             .shared((2 * turn).max(together))
-            .over(tile.groups(product, rows), tile.down * tile.across * tile.slices * 32)
+            .over(tile.groups(product, rows), tile.down * tile.across * 32)
     }
 }
 
@@ -100,22 +88,16 @@ impl Shape<'_> {
         if product.weight.is_quantised() {
             // Quants and a scale of both, and of weights a second number for each scale; offsets.
             let halves = (of.block_words - 8) / 2;
-            let mut tile = Tile::of(product, rows, self.chip.units);
-            let block = tile.rows() * (32 + 4) + tile.columns() * (32 + 8 * halves + 4 * halves);
-            while tile.deep > 2 && 2 * tile.deep * block > self.chip.shared_bytes {
-                tile.deep /= 2;
-                tile.slices = (tile.slices / 2).max(1);
-            }
-            let turn = tile.deep * block;
+            let tile = Tile::of(product, rows, self.chip.units);
+            let turn = DEEP * (tile.rows() * (32 + 4) + tile.columns() * (32 + 8 * halves + 4 * halves));
             let launch = self.product_launch("gemm_mma", &[&COPIES, &TENSOR, &TILE, &GEMM_MMA], product, of);
-            return Some(launch.variant([("DEEP", tile.deep)]).tile(tile, product, rows, turn));
+            return Some(launch.variant([("DEEP", DEEP)]).tile(tile, product, rows, turn));
         }
         let halves = matches!(product.weight, DType::F16 | DType::BF16);
         if !halves || !product.inputs.is_multiple_of(8) {
             return None;
         }
-        let time = |tile: &Tile| tile.time(product, rows, self.chip.units);
-        let tile = TILES.into_iter().min_by_key(time).unwrap_or(TILES[0]);
+        let tile = Tile::of(product, rows, self.chip.units);
         let turn = tile.rows() * (DEEP_NUMBERS * 4 + 32) + tile.columns() * (DEEP_NUMBERS * 2 + 16);
         let launch = self.product_launch("gemm_tf32", &[&COPIES, &TENSOR, &TILE, &GEMM_TF32], product, of);
         Some(launch.tile(tile, product, rows, turn))
