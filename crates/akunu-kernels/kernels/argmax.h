@@ -16,21 +16,10 @@ INLINE Best simd_best(Best best) {
     return all;
 }
 
-INLINE void settle_all(Bindings in, DEVICE Pass* pass, const DEVICE Best* parts, u32 live, bool advance, Place at) {
-    TG_ARRAY(u32, stops, 4);
-    if (at.in_group == 0) *stops = 0;
-    BARRIER();
-    for (u32 j = SIMD; j < live; j += SIMDS) {
-        Best found = {0, 0};
-        if (LANE < PARTS) found = parts[j * PARTS + LANE];
-        const Best best = simd_best(found);
-        if (LANE == 0) settle(in, pass, j, best.value == 0xffffffffu ? NO_TOKEN : ~best.id, advance, stops);
-    }
-    end_step(pass, advance, stops, at);
-}
-
 BODY(argmax) {
-    const u32 live = live_rows(pass, true), row = at.group_y;
+    const u32 live = live_rows(pass, true), row = at.group_y, step = pass->step, stop = stop_of(pass, LANE);
+    const bool advance = PARAM_U32(1) == 1;
+    Asking asking = asking_row(in, SIMD < live ? SIMD : 0);
     WAIT_FOR_INPUT();
     LAUNCH_NEXT();
     if (row >= live) return;
@@ -50,5 +39,17 @@ BODY(argmax) {
     best = simd_best(met);
     DEVICE Best* parts = (DEVICE Best*)(scratch + COUNTER_BYTES);
     if (at.in_group == 0) parts[row * PARTS + at.group_x] = best;
-    if (last_to_finish(scratch, 0, live * PARTS, at)) settle_all(in, pass, parts, live, PARAM_U32(1) == 1, at);
+    if (!last_to_finish(scratch, 0, live * PARTS, at)) return;
+    TG_ARRAY(u32, stops, 4);
+    if (at.in_group == 0) *stops = 0;
+    BARRIER();
+    for (u32 j = SIMD; j < live; j += SIMDS) {
+        Best found = {0, 0};
+        if (LANE < PARTS) found = parts[j * PARTS + LANE];
+        if (j >= SIMDS) asking = asking_row(in, j);
+        const Best of_row = simd_best(found);
+        const u32 token = of_row.value == 0xffffffffu ? NO_TOKEN : ~of_row.id;
+        settle(in, step, j, asking, stop, token, advance, stops, LANE);
+    }
+    end_step(pass, step, advance, stops, at);
 }

@@ -9,7 +9,6 @@
 #define PART (HEAD_DIM + 2)
 #define TILE_FLOATS (HEAD_TILE * PART)
 #define LOWEST -1e30f
-#define MOST_SPLITS 32
 #if ROPE
 // The group's query heads, then the own position's key and value as the cache has them.
 #define TURNED_FLOATS ((HEAD_TILE + 2) * HEAD_DIM)
@@ -86,10 +85,9 @@ INLINE void store_head(Bindings in, u32 row, u32 first_head, u32 e, f32 value, u
     }
 }
 
-// The last group of a row and tile puts the stretches together.
-INLINE void finish_splits(Bindings in, const DEVICE f32* parts, Task task, Place at) {
+// What each stretch of a head counts for, all 32 lanes long: EXP(its score − the largest) over what all weigh.
+INLINE void weigh_splits(const DEVICE f32* parts, THREADGROUP f32* weights, Task task, Place at) {
     const u32 splits = task.span.splits;
-    TG_ARRAY(f32, weights, 16);
     for (u32 g = SIMD; g < task.heads; g += SIMDS) {
         const bool mine = LANE < splits;
         const DEVICE f32* part = parts + (mine ? LANE : 0) * TILE_FLOATS + g * PART + HEAD_DIM;
@@ -98,14 +96,31 @@ INLINE void finish_splits(Bindings in, const DEVICE f32* parts, Task task, Place
         weights[g * 32 + LANE] = weight / SIMD_SUM(weight * part[1]);
     }
     BARRIER();
-    for (u32 e = at.in_group; e < task.heads * HEAD_DIM; e += THREADS) {
-        const u32 g = e / HEAD_DIM;
-        // All stretches' parts are under way at once.
-        f32 part[MOST_SPLITS];
-        UNROLL for (u32 i = 0; i < SPLITS; i++) part[i] = i < splits ? parts[i * TILE_FLOATS + g * PART + e % HEAD_DIM] : 0.0f;
-        f32 sum = 0;
-        UNROLL for (u32 i = 0; i < SPLITS; i++) sum += (i < splits ? weights[g * 32 + i] : 0.0f) * part[i];
-        store_head(in, task.row, task.first_head, e, sum, LANE);
+}
+
+// Numbers whose parts a thread has under way at once.
+#define AT_ONCE (64 / SPLITS)
+
+// The last group of a row and tile puts the stretches together.
+INLINE void finish_splits(Bindings in, const DEVICE f32* parts, Task task, Place at) {
+    const u32 splits = task.span.splits, all = task.heads * HEAD_DIM;
+    TG_ARRAY(f32, weights, 16);
+    for (u32 first = at.in_group; first < all + at.in_group; first += AT_ONCE * THREADS) {
+        f32 part[AT_ONCE][SPLITS];
+        UNROLL for (u32 k = 0; k < AT_ONCE; k++) {
+            const u32 e = first + k * THREADS;
+            const DEVICE f32* from = parts + e / HEAD_DIM * PART + e % HEAD_DIM;
+            UNROLL for (u32 i = 0; i < SPLITS; i++) part[k][i] = e < all && i < splits ? from[i * TILE_FLOATS] : 0.0f;
+        }
+        // What they count for is found while they are on their way.
+        if (first == at.in_group) weigh_splits(parts, weights, task, at);
+        UNROLL for (u32 k = 0; k < AT_ONCE; k++) {
+            const u32 e = first + k * THREADS, g = e / HEAD_DIM;
+            if (e >= all) break;
+            f32 sum = 0;
+            UNROLL for (u32 i = 0; i < SPLITS; i++) sum += (i < splits ? weights[g * 32 + i] : 0.0f) * part[k][i];
+            store_head(in, task.row, task.first_head, e, sum, LANE);
+        }
     }
 }
 

@@ -190,20 +190,29 @@ INLINE bool scale_part(Bindings in, u32 row, Record record, u32 part, THREAD_PTR
     return finite;
 }
 
-// This thread's tokens of a part, as steps of stairs may be.
-INLINE void score_part(Record record, u32 part, const THREAD_PTR f32* x, THREAD_PTR Stair* own, Place at) {
+// What is drawn for this thread's tokens of a part; nothing where the best is asked for.
+struct Draws {
+    f32 v[EACH];
+};
+
+INLINE Draws draws_of(Record record, u32 part, Place at) {
     const Settings s = record.settings;
-    const bool greedy = is_greedy(s);
+    Draws draws = {};
+    if (is_greedy(s)) return draws;
     UNROLL for (u32 i = 0; i < EACH; i += 4) {
-        const u32 id = token_of(part, i, at);
-        Four bits = {{0, 0, 0, 0}};
-        if (!greedy) bits = philox(id / 4, record.draw_low, record.draw_high, s.seed_low, s.seed_high);
-        UNROLL for (u32 k = 0; k < 4; k++) {
-            const f32 value = x[i + k];
-            const Stair none = {0, 0, 0};
-            const Stair one = {ordered(greedy ? value : plus(value, gumbel(bits.words[k]))), ~(id + k), ordered(value)};
-            own[i + k] = one.key > NOTHING ? one : none;
-        }
+        const Four bits = philox(token_of(part, i, at) / 4, record.draw_low, record.draw_high, s.seed_low, s.seed_high);
+        UNROLL for (u32 k = 0; k < 4; k++) draws.v[i + k] = gumbel(bits.words[k]);
+    }
+    return draws;
+}
+
+// This thread's tokens of a part, as steps of stairs may be.
+INLINE void score_part(Record record, u32 part, const THREAD_PTR f32* x, Draws draws, THREAD_PTR Stair* own, Place at) {
+    const bool greedy = is_greedy(record.settings);
+    UNROLL for (u32 i = 0; i < EACH; i++) {
+        const Stair none = {0, 0, 0};
+        const Stair one = {ordered(greedy ? x[i] : plus(x[i], draws.v[i])), ~token_of(part, i, at), ordered(x[i])};
+        own[i] = one.key > NOTHING ? one : none;
     }
 }
 
@@ -251,14 +260,16 @@ INLINE void merge(DEVICE u8* scratch, u32 row, Place at) {
 
 BODY(sample_stairs) {
     const u32 live = live_rows(pass, true), row = at.group_y, part = at.group_x;
+    // Draws depend on a token's place alone, so they are there before its logit is.
+    const Record record = record_of(in, row < live ? row : 0, pass->step);
+    const Draws draws = draws_of(record, part, at);
     WAIT_FOR_INPUT();
     LAUNCH_NEXT();
     if (row >= live) return;
-    const Record record = record_of(in, row, pass->step);
     f32 x[EACH];
     Stair own[EACH];
     const bool finite = scale_part(in, row, record, part, x, at);
-    score_part(record, part, x, own, at);
+    score_part(record, part, x, draws, own, at);
     if (!finite) own[0].score = own[0].key = 0xffffffffu;
 
     TG_ARRAY(u32, space, SPACE);
@@ -274,12 +285,10 @@ BODY(sample_stairs) {
 }
 
 // Counts and weighs what of a part is better than each stair, and weighs all of it.
-INLINE void rank_part(Bindings in, DEVICE u8* scratch, u32 row, Record record, u32 part, Place at) {
+INLINE void rank_part(DEVICE u8* scratch, u32 row, u32 part, const THREAD_PTR f32* x, Place at) {
     const DEVICE Merged* merged = (const DEVICE Merged*)row_of(scratch, row);
     const u32 count = merged->count;
     const f32 best = unordered(merged->best_key);
-    f32 x[EACH];
-    scale_part(in, row, record, part, x, at);
     u32 keys[EACH], weights[EACH];
     UNROLL for (u32 i = 0; i < EACH; i++) {
         keys[i] = ordered(x[i]);
@@ -334,7 +343,7 @@ INLINE u32 walk(Bindings in, u32 row, Record record, u32 bar, u32 best_key, u64 
         Stair next = {0, 0, 0};
         for (u32 part = 0; part < PARTS; part++) {
             scale_part(in, row, record, part, x, at);
-            score_part(record, part, x, own, at);
+            score_part(record, part, x, draws_of(record, part, at), own, at);
             UNROLL for (u32 i = 0; i < EACH; i++) next = own[i].key > bar ? better(next, own[i]) : Stair(next);
         }
         BARRIER();
@@ -376,34 +385,40 @@ INLINE u32 first_kept(Bindings in, DEVICE u8* scratch, u32 row, Record record, P
 }
 
 BODY(sample_pick) {
-    const u32 live = live_rows(pass, true), row = at.group_y;
+    const u32 live = live_rows(pass, true), row = at.group_y, step = pass->step, stop = stop_of(pass, LANE);
     const bool advance = PARAM_U32(1) == 1;
+    Asking asking = asking_row(in, SIMD < live ? SIMD : 0);
+    const Record record = record_of(in, row < live ? row : 0, step);
+    f32 x[EACH];
+    if (is_limited(record.settings)) scale_part(in, row < live ? row : 0, record, at.group_x, x, at);
     WAIT_FOR_INPUT();
     LAUNCH_NEXT();
     if (row >= live) return;
     const DEVICE Merged* merged = (const DEVICE Merged*)row_of(scratch, row);
-    const u32 step = pass->step, count = merged->count;
+    const u32 count = merged->count;
     const Stair first = merged->stairs[0];
     // No limit leaves out what is best, and without limits the first is the one.
-    const Record record = record_of(in, row, step);
     const bool ranked = count > 0 && first.key < merged->best_key && is_limited(record.settings);
     if (!ranked && at.group_x > 0) return;
     u32 token = count == 0 || first.score == 0xffffffffu ? NO_TOKEN : ~first.id;
     if (ranked) {
-        rank_part(in, scratch, row, record, at.group_x, at);
+        rank_part(scratch, row, at.group_x, x, at);
         if (!last_to_finish(scratch, row, PARTS, at)) return;
         token = first_kept(in, scratch, row, record, at);
     }
     DEVICE u32* tokens = (DEVICE u32*)in.tokens + (u64)(step + 1) * LOGIT_CAPACITY;
-    BARRIER();
-    if (at.in_group == 0) {
-        tokens[row] = token;
-        record.recent[record.known] = token;
+    if (at.in_group == 0) record.recent[record.known] = token;
+    if (live > 1) {
+        if (at.in_group == 0) tokens[row] = token;
+        if (!last_to_finish(scratch, ROWS_DONE, live, at)) return;
     }
-    if (!last_to_finish(scratch, ROWS_DONE, live, at)) return;
     TG_ARRAY(u32, stops, 4);
+    BARRIER();
     if (at.in_group == 0) *stops = 0;
     BARRIER();
-    for (u32 j = at.in_group; j < live; j += THREADS) settle(in, pass, j, tokens[j], advance, stops);
-    end_step(pass, advance, stops, at);
+    for (u32 j = SIMD; j < live; j += SIMDS) {
+        if (j >= SIMDS) asking = asking_row(in, j);
+        settle(in, step, j, asking, stop, live > 1 ? tokens[j] : token, advance, stops, LANE);
+    }
+    end_step(pass, step, advance, stops, at);
 }
