@@ -93,11 +93,11 @@ INLINE Turn load_turn(const DEVICE u8* k, const DEVICE u8* v, u32 base, Span spa
     return turn;
 }
 
-// A position's piece of a row: of the own one, as it stands in threadgroup memory.
-INLINE Numbers numbers_at(Piece piece, u32 position, Span span, const THREADGROUP f32* own) {
+// A position's piece of a row: of the own one, as it stands in threadgroup memory. Lanes beyond the row's end have none there.
+INLINE Numbers numbers_at(Piece piece, u32 position, Span span, const THREADGROUP f32* own, bool holds) {
     Numbers n = numbers(piece);
 #if ROPE
-    if (position == span.own) {
+    if (holds && position == span.own) {
         UNROLL for (u32 i = 0; i < PIECE; i++) n.v[i] = own[i];
     }
 #endif
@@ -109,7 +109,7 @@ INLINE void attend(THREAD_PTR Head* heads, const THREAD_PTR Numbers* q, Turn tur
                    bool holds, f32 cap) {
     f32 scores[DEEP][HEAD_TILE];
     UNROLL for (u32 u = 0; u < DEEP; u++) {
-        const Numbers key = numbers_at(turn.keys[u], base + u * PARALLEL, span, own);
+        const Numbers key = numbers_at(turn.keys[u], base + u * PARALLEL, span, own, holds);
         UNROLL for (u32 g = 0; g < HEAD_TILE; g++) {
             f32 score = 0;
             UNROLL for (u32 i = 0; i < PIECE; i++) score += q[g].v[i] * key.v[i];
@@ -131,7 +131,7 @@ INLINE void attend(THREAD_PTR Head* heads, const THREAD_PTR Numbers* q, Turn tur
         }
     }
     UNROLL for (u32 u = 0; u < DEEP; u++) {
-        const Numbers value = numbers_at(turn.values[u], base + u * PARALLEL, span, own + HEAD_DIM);
+        const Numbers value = numbers_at(turn.values[u], base + u * PARALLEL, span, own + HEAD_DIM, holds);
         if (base + u * PARALLEL >= span.end) continue;
         UNROLL for (u32 g = 0; g < HEAD_TILE; g++) {
             UNROLL for (u32 i = 0; i < PIECE; i++) heads[g].sum[i] += scores[u][g] * value.v[i];

@@ -98,19 +98,20 @@ INLINE void weigh_splits(const DEVICE f32* parts, THREADGROUP f32* weights, Task
     BARRIER();
 }
 
-// Numbers whose parts a thread has under way at once.
-#define AT_ONCE (64 / SPLITS)
+// Parts that a thread has under way at once, and numbers that they are of.
+#define MOST_PARTS 64
+#define AT_ONCE (MOST_PARTS / SPLITS)
 
 // The last group of a row and tile puts the stretches together.
 INLINE void finish_splits(Bindings in, const DEVICE f32* parts, Task task, Place at) {
     const u32 splits = task.span.splits, all = task.heads * HEAD_DIM;
     TG_ARRAY(f32, weights, 16);
     for (u32 first = at.in_group; first < all + at.in_group; first += AT_ONCE * THREADS) {
-        f32 part[AT_ONCE][SPLITS];
+        f32 part[MOST_PARTS];
         UNROLL for (u32 k = 0; k < AT_ONCE; k++) {
             const u32 e = first + k * THREADS;
             const DEVICE f32* from = parts + e / HEAD_DIM * PART + e % HEAD_DIM;
-            UNROLL for (u32 i = 0; i < SPLITS; i++) part[k][i] = e < all && i < splits ? from[i * TILE_FLOATS] : 0.0f;
+            UNROLL for (u32 i = 0; i < SPLITS; i++) part[k * SPLITS + i] = e < all && i < splits ? from[i * TILE_FLOATS] : 0.0f;
         }
         // What they count for is found while they are on their way.
         if (first == at.in_group) weigh_splits(parts, weights, task, at);
@@ -118,7 +119,7 @@ INLINE void finish_splits(Bindings in, const DEVICE f32* parts, Task task, Place
             const u32 e = first + k * THREADS, g = e / HEAD_DIM;
             if (e >= all) break;
             f32 sum = 0;
-            UNROLL for (u32 i = 0; i < SPLITS; i++) sum += (i < splits ? weights[g * 32 + i] : 0.0f) * part[k][i];
+            UNROLL for (u32 i = 0; i < SPLITS; i++) sum += (i < splits ? weights[g * 32 + i] : 0.0f) * part[k * SPLITS + i];
             store_head(in, task.row, task.first_head, e, sum, LANE);
         }
     }

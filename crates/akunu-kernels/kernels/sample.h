@@ -295,21 +295,28 @@ INLINE void rank_part(DEVICE u8* scratch, u32 row, u32 part, const THREAD_PTR f3
         weights[i] = weight_of(plus(x[i], -best));
     }
     TG_ARRAY(Rank, ranks, RANK_SPACE);
-    for (u32 r = 0; r <= count; r++) {
-        const u32 bar = r < count ? merged->stairs[r].key : 0;
-        u32 number = 0;
-        u64 weight = 0;
-        UNROLL for (u32 i = 0; i < EACH; i++) {
-            number += keys[i] > bar ? 1 : 0;
-            weight += keys[i] > bar ? weights[i] : 0;
+    TG_ARRAY(u32, bars, SPACE);
+    // All keys at once. The last bar is below all tokens.
+    if (at.in_group <= count) bars[at.in_group] = at.in_group < count ? merged->stairs[at.in_group].key : 0;
+    BARRIER();
+    // Four at a time, as each waits for lanes to meet.
+    for (u32 first = 0; first <= count; first += 4) {
+        UNROLL for (u32 k = 0; k < 4; k++) {
+            const u32 r = first + k, bar = bars[r];
+            u32 number = 0;
+            u64 weight = 0;
+            UNROLL for (u32 i = 0; i < EACH; i++) {
+                number += keys[i] > bar ? 1 : 0;
+                weight += keys[i] > bar ? weights[i] : 0;
+            }
+            const Rank rank = simd_rank(number, weight);
+            if (LANE == 0 && r <= count) ranks[SIMD * RANKS + r] = rank;
         }
-        const Rank rank = simd_rank(number, weight);
-        if (LANE == 0) ranks[SIMD * RANKS + r] = rank;
     }
     BARRIER();
     for (u32 r = at.in_group; r <= count; r += THREADS) {
         Rank sum = {0, 0, 0};
-        for (u32 i = 0; i < SIMDS; i++) {
+        UNROLL for (u32 i = 0; i < SIMDS; i++) {
             sum.weight += ranks[i * RANKS + r].weight;
             sum.better += ranks[i * RANKS + r].better;
         }
@@ -322,7 +329,7 @@ INLINE void sum_ranks(const DEVICE Rank* ranks, u32 count, THREADGROUP Rank* sum
     for (u32 r = SIMD; r <= count; r += SIMDS) {
         u32 number = 0;
         u64 weight = 0;
-        for (u32 part = LANE; part < PARTS; part += 32) {
+        UNROLL for (u32 part = LANE; part < PARTS; part += 32) {
             number += ranks[part * RANKS + r].better;
             weight += ranks[part * RANKS + r].weight;
         }
@@ -374,13 +381,15 @@ INLINE u32 walk(Bindings in, u32 row, Record record, u32 bar, u32 best_key, u64 
 INLINE u32 first_kept(Bindings in, DEVICE u8* scratch, u32 row, Record record, Place at) {
     const DEVICE Merged* merged = (const DEVICE Merged*)row_of(scratch, row);
     const u32 count = merged->count, best_key = merged->best_key;
+    // A lane has one.
+    Stair stair = {0, 0, 0};
+    if (LANE < count) stair = merged->stairs[LANE];
     TG_ARRAY(Rank, sums, SUM_SPACE);
     sum_ranks(ranks_of(scratch, row), count, sums, at);
     const u64 total = sums[count].weight;
-    for (u32 r = 0; r < count; r++) {
-        const Stair stair = merged->stairs[r];
-        if (keeps(record.settings, stair.key, best_key, sums[r], total)) return ~stair.id;
-    }
+    const bool left_in = LANE < count && keeps(record.settings, stair.key, best_key, sums[LANE], total);
+    const u32 first = SIMD_MAX_U32(left_in ? MERGED - LANE : 0);
+    if (first > 0) return SIMD_MAX_U32(LANE == MERGED - first ? ~stair.id : 0);
     return walk(in, row, record, merged->stairs[count - 1].key, best_key, total, at);
 }
 
