@@ -3,13 +3,12 @@
 //! Rust's library for a target, the cross linker and the emulator are installed where `CI` is set; elsewhere what is
 //! missing is left out, loudly, with the command that brings it.
 
-use std::env;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use anyhow::Result;
 
-use crate::{cargo, run, skipped};
+use crate::{cargo, installs, run, skipped, succeeds};
 
 const CHECKED: [&str; 2] = ["aarch64-apple-darwin", "x86_64-pc-windows-gnu"];
 
@@ -98,13 +97,4 @@ fn emulator() -> Result<(), String> {
         return Ok(());
     }
     Err(format!("{LINKER} or {EMULATOR} is missing: `{}`", add.join(" ")))
-}
-
-fn installs() -> bool {
-    env::var_os("CI").is_some()
-}
-
-fn succeeds(command: &[&str]) -> bool {
-    let status = Command::new(command[0]).args(&command[1..]).stdout(Stdio::null()).status();
-    status.is_ok_and(|status| status.success())
 }

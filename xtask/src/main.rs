@@ -17,6 +17,7 @@ mod gpu;
 mod kernels;
 mod licences;
 mod metal;
+mod page;
 
 use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
@@ -32,6 +33,7 @@ cargo xtask TASK
   licences   fail on a dependency that is not permissive, or that comes in two versions
   loom       model-check the thread pool's barrier
   cross      lint for macOS and Windows, run the CPU's tests as ARM in an emulator
+  page       the chat page in headless Chromium
   kernels    compile every GPU kernel through NVRTC, for three generations of GPUs, and check it as Metal with clang
   gpu        bundle what is tried on a machine with a card: the binary, test models, a script
   fuzz NAME  fuzz one target for a minute (needs cargo-fuzz); without a name, list them
@@ -49,6 +51,7 @@ fn main() -> ExitCode {
         Some("licences") => licences::check(),
         Some("loom") => loom(),
         Some("cross") => cross::cross(),
+        Some("page") => page::page(),
         Some("kernels") => kernels::kernels(),
         Some("gpu") => gpu::bundle(),
         Some("fuzz") => fuzz(rest),
@@ -91,6 +94,17 @@ fn bench(args: &[String]) -> Result<()> {
 /// What was left out, and why: it has to be seen.
 fn skipped(what: &str, why: &str) {
     say!("SKIPPED: {what}: {why}");
+}
+
+/// Whether what is missing may be installed.
+fn installs() -> bool {
+    std::env::var_os("CI").is_some()
+}
+
+/// Whether a command can be run, and goes well.
+fn succeeds(command: &[&str]) -> bool {
+    let status = Command::new(command[0]).args(&command[1..]).stdout(Stdio::null()).status();
+    status.is_ok_and(|status| status.success())
 }
 
 /// An optimised akunu, built now.

@@ -14,8 +14,8 @@ use axum::response::{IntoResponse, Response};
 use crate::app::{App, Caller};
 use crate::refusal::{Reason, Refusal};
 
-/// Paths that anybody may ask for: they tell nothing, and whoever watches over a server has no key.
-const OPEN: [&str; 2] = ["/health", "/ready"];
+/// Paths that anybody may ask for: they tell nothing. Whoever watches over a server has no key, and the page asks for one.
+const OPEN: [&str; 3] = ["/", "/health", "/ready"];
 
 pub(crate) async fn admit(State(app): State<App>, mut request: Request, next: Next) -> Response {
     match admitted(&app, &mut request) {

@@ -26,6 +26,7 @@
 //!
 //! `openai/` is the one to read first; its `conversation_of` reads messages, tools and variables of a request in OpenAI's form.
 
+mod anthropic;
 mod app;
 mod body;
 mod error;
@@ -37,7 +38,9 @@ mod keys;
 mod limits;
 mod metrics;
 mod models;
+mod ollama;
 mod openai;
+mod page;
 mod patient;
 mod protocol;
 mod refusal;

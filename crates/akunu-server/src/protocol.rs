@@ -7,7 +7,7 @@ use serde_json::Value as Json;
 
 use crate::app::App;
 use crate::refusal::Refusal;
-use crate::{health, openai, tools};
+use crate::{anthropic, health, ollama, openai, page, tools};
 
 /// A protocol: its paths, and how it tells errors.
 #[derive(Clone, Copy, Debug)]
@@ -20,7 +20,14 @@ pub struct Protocol {
 }
 
 /// The last speaks for all paths that no other owns.
-pub const PROTOCOLS: &[Protocol] = &[health::PROTOCOL, tools::PROTOCOL, openai::PROTOCOL];
+pub const PROTOCOLS: &[Protocol] = &[
+    health::PROTOCOL,
+    tools::PROTOCOL,
+    ollama::PROTOCOL,
+    anthropic::PROTOCOL,
+    page::PROTOCOL,
+    openai::PROTOCOL,
+];
 
 pub(crate) fn router() -> Router<App> {
     let routes = PROTOCOLS.iter().flat_map(|protocol| (protocol.routes)());

@@ -5,7 +5,7 @@ use akunu_tokenizer::Tokenizer;
 use serde_json::{Map, Value as Json, json};
 
 /// As `choices[].logprobs.content` of a chat completion.
-pub(super) fn of_chat(tokens: &[TokenLogprob], tokenizer: &dyn Tokenizer) -> Vec<Json> {
+pub(crate) fn of_chat(tokens: &[TokenLogprob], tokenizer: &dyn Tokenizer) -> Vec<Json> {
     let token = |id: u32, logprob: f32| {
         let bytes = bytes(tokenizer, id);
         json!({ "token": String::from_utf8_lossy(&bytes), "logprob": number(logprob), "bytes": bytes })

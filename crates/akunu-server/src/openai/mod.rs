@@ -2,7 +2,7 @@
 
 mod chat;
 mod completions;
-mod logprobs;
+pub(crate) mod logprobs;
 mod messages;
 mod options;
 
@@ -20,7 +20,7 @@ use crate::job::Finished;
 use crate::models::ModelSpec;
 use crate::protocol::Protocol;
 use crate::refusal::{Reason, Refusal};
-pub(crate) use messages::conversation_of;
+pub(crate) use messages::{conversation, conversation_of};
 
 pub const PROTOCOL: Protocol = Protocol { routes, owns: |_| true, error };
 
@@ -76,7 +76,7 @@ fn now() -> u64 {
 }
 
 /// `chatcmpl-…`: never the same twice.
-fn new_id(kind: &str) -> String {
+pub(crate) fn new_id(kind: &str) -> String {
     let random = || RandomState::new().hash_one(0);
     format!("{kind}-{:016x}{:08x}", random(), random() as u32)
 }

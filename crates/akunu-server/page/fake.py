@@ -1,0 +1,124 @@
+"""A server that answers as a test tells it, and serves the page."""
+
+import json
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+PAGE = Path(__file__).with_name("index.html")
+
+
+class Refusal(Exception):
+    def __init__(self, status, message, code=None):
+        super().__init__(message)
+        self.status, self.error = status, {"message": message, "code": code, "type": "invalid_request_error"}
+
+
+class Fake:
+    """`reply(body)` yields deltas for chat, texts for completions; or raises a Refusal."""
+
+    def __init__(self):
+        self.reset()
+        fake = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self):
+                fake.answer_get(self)
+
+            def do_POST(self):
+                fake.answer_post(self)
+
+            def log_message(self, *_):
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self.server.server_port}/"
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def reset(self):
+        self.reply = lambda body: iter(["Hello", " there", "!"])
+        self.models, self.key = ["talker", "teller"], None
+        self.paths, self.bodies, self.keys = [], [], []
+        self.hung_up = threading.Event()
+
+    def send(self, handler, status, body, kind="application/json"):
+        handler.send_response(status)
+        handler.send_header("Content-Type", kind)
+        handler.send_header("Content-Length", str(len(body)))
+        handler.end_headers()
+        handler.wfile.write(body)
+
+    def refuse(self, handler, refusal):
+        self.send(handler, refusal.status, json.dumps({"error": refusal.error}).encode())
+
+    def locked(self, handler):
+        key = handler.headers.get("Authorization")
+        self.keys.append(key)
+        if self.key and key != f"Bearer {self.key}":
+            self.refuse(handler, Refusal(401, "a key is needed", "invalid_api_key"))
+            return True
+        return False
+
+    def answer_get(self, handler):
+        self.paths.append(handler.path)
+        if handler.path == "/":
+            self.send(handler, 200, PAGE.read_bytes(), "text/html; charset=utf-8")
+        elif handler.path == "/v1/models" and not self.locked(handler):
+            models = [{"id": name, "object": "model"} for name in self.models]
+            self.send(handler, 200, json.dumps({"object": "list", "data": models}).encode())
+        elif handler.path != "/v1/models":
+            self.send(handler, 404, b"{}")
+
+    def answer_post(self, handler):
+        self.paths.append(handler.path)
+        body = json.loads(handler.rfile.read(int(handler.headers["Content-Length"])))
+        self.bodies.append(body)
+        if self.locked(handler):
+            return
+        try:
+            reply = self.reply(body)
+        except Refusal as refusal:
+            return self.refuse(handler, refusal)
+        handler.send_response(200)
+        handler.send_header("Content-Type", "text/event-stream")
+        handler.end_headers()
+        try:
+            self.stream(handler.wfile, reply, handler.path.endswith("/chat/completions"))
+        except (BrokenPipeError, ConnectionResetError):
+            self.hung_up.set()
+
+    def stream(self, out, reply, chat):
+        def event(data):
+            out.write(f"data: {data}\n\n".encode())
+            out.flush()
+
+        def choice(**more):
+            event(json.dumps({"choices": [{"index": 0, **more}]}))
+
+        count = 0
+        for piece in reply:
+            count += 1
+            if piece is None:  # the connection ends before the answer does
+                return
+            if chat:
+                choice(delta=piece if isinstance(piece, dict) else {"content": piece})
+            else:
+                choice(text=piece)
+        choice(finish_reason="length" if count > 90 else "stop", **({"delta": {}} if chat else {"text": ""}))
+        event(json.dumps({"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": count}}))
+        event("[DONE]")
+
+
+def slowly(*pieces):
+    """So that the page sees them come one by one."""
+    for piece in pieces:
+        yield piece
+        time.sleep(0.05)
+
+
+def endless():
+    while True:
+        yield "tick "
+        time.sleep(0.01)

@@ -1,0 +1,321 @@
+#!/usr/bin/env python3
+"""The chat page in headless Chromium: `cargo xtask page`. With PAGE_SHOTS=DIR, pictures of it are left there."""
+
+import os
+import re
+import sys
+import unittest
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+from browser import ENTER, ESCAPE, SHIFT, TAB, Browser
+from fake import Fake, Refusal, endless, slowly
+
+MARKDOWN = """# A title
+
+Some **bold**, *slanted* and `code_words`, see [the docs](https://example.org/a_b_c).
+
+1. one
+2. two
+   - nested
+   - again
+
+> quoted
+
+| name | value |
+|------|------:|
+| pi | 3.14159 |
+
+```python
+def f(x):
+    return "<b>" + x   # {}
+```
+
+The end.""".format("a long line " * 12)
+
+HOSTILE = """<img src=x onerror="document.title='taken'"> <script>document.title='taken'</script>
+
+[click](javascript:document.title='taken') [data](data:text/html,hello) **<b>bold</b>**
+
+```<svg/onload=document.title='taken'>
+</code></pre><script>document.title='taken'</script>
+```
+"""
+
+ANSWER = "#talk .turn.assistant:last-child"
+
+
+class Page(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.fake = Fake()
+        cls.browser = Browser(os.environ.get("CHROMIUM", "chromium"), os.environ.get("CHROMEDRIVER", "chromedriver"))
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.browser.close()
+
+    def setUp(self):
+        self.fake.reset()
+        self.browser.size(1000, 800)
+        self.browser.open(self.fake.url)
+        self.browser.run("localStorage.clear(); sessionStorage.clear()")
+        self.load()
+
+    def tearDown(self):
+        self.assertEqual(self.browser.complaints(), [])
+        self.assertLessEqual(set(self.fake.paths), {"/", "/v1/models", "/v1/chat/completions", "/v1/completions"})
+
+    def load(self):
+        self.browser.open(self.fake.url)
+        self.browser.wait("the list of models", "document.querySelectorAll('#model option').length > 0")
+
+    def begin(self, text):
+        self.browser.type("#prompt", text + ENTER)
+        self.browser.wait("an answer's beginning", "document.querySelector('#send').innerText === 'Stop'")
+
+    def ended(self):
+        self.browser.wait("the answer's end", "document.querySelector('#send').innerText === 'Send'")
+
+    def say(self, text):
+        before = len(self.fake.bodies)
+        self.browser.type("#prompt", text + ENTER)
+        self.browser.wait("a request", lambda: len(self.fake.bodies) > before)
+        self.ended()
+
+    def shown(self):
+        return self.browser.text(f"{ANSWER} > .text")
+
+    def shot(self, name):
+        if folder := os.environ.get("PAGE_SHOTS"):
+            Path(folder).mkdir(parents=True, exist_ok=True)
+            self.browser.screenshot(Path(folder) / f"{name}.png")
+
+    def test_an_answer_streams_and_is_counted(self):
+        self.fake.reply = lambda body: slowly("Hello", " there", "!")
+        self.say("Hi")
+        self.assertEqual(self.shown(), "Hello there!")
+        self.assertEqual(self.browser.texts(".turn.user .text"), ["Hi"])
+        self.assertRegex(self.browser.text(f"{ANSWER} .numbers"), r"^3 tokens · [\d.]+ tokens/s · first after [\d.]+ s$")
+        self.assertEqual(self.browser.run("return [document.querySelector('#prompt').value, document.activeElement.id]"), ["", "prompt"])
+        self.assertEqual(self.fake.bodies[-1]["messages"], [{"role": "user", "content": "Hi"}])
+        self.assertEqual((self.fake.bodies[-1]["model"], self.fake.bodies[-1]["stream"]), ("talker", True))
+        self.say("And now?")
+        roles = [message["role"] for message in self.fake.bodies[-1]["messages"]]
+        self.assertEqual(roles, ["user", "assistant", "user"])
+        # Closed and opened again, the tab still has it.
+        self.load()
+        self.assertEqual(len(self.browser.find_all(".turn")), 4)
+
+    def test_a_model_s_markup_is_text(self):
+        self.fake.reply = lambda body: iter([HOSTILE[i : i + 5] for i in range(0, len(HOSTILE), 5)])
+        self.say("Do your worst")
+        self.assertEqual(self.browser.run("return document.title"), "Akunu")
+        inside = self.browser.run("return [...document.querySelectorAll('.turn *')].map(e => e.localName)")
+        self.assertFalse({"img", "script", "svg", "b", "a"} & set(inside), inside)
+        self.assertIn("<img src=x", self.shown())
+        self.assertIn("[click](javascript:", self.shown())
+        self.fake.reply = lambda body: iter([">" * 20000 + "deep", "\n\n" + "[" * 20000, "*" * 20000 + "`" * 20001])
+        self.say("Deep")
+        self.assertIn("deep", self.shown())
+
+    def test_markdown_becomes_elements(self):
+        self.fake.reply = lambda body: iter(re.findall(r"\s*\S+", MARKDOWN))
+        self.say("Write")
+        count = lambda selector: len(self.browser.find_all(f"{ANSWER} .text {selector}"))
+        for selector in ["h3", "strong", "em", "p > code", "ol > li > ul > li", "blockquote", "table td", "pre code"]:
+            self.assertGreater(count(selector), 0, selector)
+        self.assertEqual(count("ol > li"), 2)
+        self.assertIn('    return "<b>" + x', self.browser.text(f"{ANSWER} pre"))
+        link = self.browser.run(f"const a = document.querySelector('{ANSWER} a'); return [a.href, a.rel, a.target, a.text]")
+        self.assertEqual(link, ["https://example.org/a_b_c", "noopener noreferrer", "_blank", "the docs"])
+
+    def test_enter_sends_shift_enter_does_not_and_escape_stops(self):
+        self.fake.reply = lambda body: endless()
+        self.browser.click("#prompt")
+        self.browser.press("a")
+        self.browser.press(SHIFT, ENTER)
+        self.browser.press("b")
+        self.browser.press(ENTER)
+        self.browser.wait("text", f"document.querySelector('{ANSWER} > .text')?.innerText.includes('tick tick')")
+        self.assertEqual(self.fake.bodies[-1]["messages"][-1]["content"], "a\nb")
+        self.assertEqual(self.browser.run(f"return document.querySelector('{ANSWER}').ariaBusy"), "true")
+        self.browser.press(ESCAPE)
+        self.ended()
+        self.assertTrue(self.fake.hung_up.wait(30), "the server saw the client go")
+        self.assertRegex(self.browser.text(f"{ANSWER} .numbers"), r"tokens.*stopped$")
+        # And again, as if it had never been asked.
+        self.fake.reply = lambda body: iter(["Better."])
+        self.browser.run(f"[...document.querySelectorAll('{ANSWER} .foot button')].find(b => b.innerText === 'Regenerate').click()")
+        self.browser.wait("another answer", f"document.querySelector('{ANSWER} > .text').innerText === 'Better.'")
+        self.assertEqual(self.fake.bodies[-1]["messages"], self.fake.bodies[-2]["messages"])
+
+    def test_the_button_stops_too(self):
+        self.fake.reply = lambda body: endless()
+        self.begin("Go")
+        self.browser.click("#send")
+        self.ended()
+        self.assertTrue(self.fake.hung_up.wait(30))
+
+    def test_what_was_written_can_be_changed(self):
+        self.say("First")
+        self.say("Second")
+        self.browser.run("document.querySelector('.turn.user .foot button').click()")
+        self.browser.type(".turn form textarea", " changed" + ENTER)
+        self.browser.wait("the new answer", lambda: len(self.fake.bodies) == 3)
+        self.ended()
+        self.assertEqual(self.fake.bodies[-1]["messages"], [{"role": "user", "content": "First changed"}])
+        self.assertEqual(len(self.browser.find_all(".turn")), 2)
+        self.browser.run("document.querySelector('.turn.user .foot button').click()")
+        self.browser.press(ESCAPE)
+        self.assertEqual(self.browser.texts(".turn.user .text"), ["First changed"])
+
+    def test_settings_are_sent_and_kept(self):
+        self.say("Hi")
+        self.assertFalse({"temperature", "top_p", "max_tokens"} & set(self.fake.bodies[-1]))
+        self.browser.click("#open")
+        for field, value in [("system", "Be brief."), ("temperature", "0.25"), ("top_p", "0.5"), ("max_tokens", "9"), ("key", "secret")]:
+            self.browser.type(f"#{field}", value)
+        self.shot("settings")
+        self.browser.click("dialog button.main")
+        self.browser.run("document.querySelector('#model').value = 'teller'; document.querySelector('#model').dispatchEvent(new Event('change'))")
+        self.load()
+        self.say("Again")
+        body = self.fake.bodies[-1]
+        self.assertEqual((body["temperature"], body["top_p"], body["max_tokens"], body["model"]), (0.25, 0.5, 9, "teller"))
+        self.assertEqual(body["messages"][0], {"role": "system", "content": "Be brief."})
+        self.assertEqual(self.fake.keys[-1], "Bearer secret")
+        self.assertNotIn("secret", self.browser.run("return JSON.stringify(localStorage)"))
+        self.browser.click("#open")
+        self.browser.click("#defaults")
+        self.browser.click("dialog button.main")
+        self.say("Once more")
+        self.assertFalse({"temperature", "top_p", "max_tokens"} & set(self.fake.bodies[-1]))
+
+    def test_a_model_without_a_template_continues_texts(self):
+        def reply(body):
+            if "messages" in body:
+                raise Refusal(400, "the model has no chat template", "no_chat_template")
+            return iter([", there", " was"])
+
+        self.fake.reply = reply
+        self.say("Once")
+        self.say("a king.")
+        self.assertEqual(self.fake.paths[-3:], ["/v1/chat/completions", "/v1/completions", "/v1/completions"])
+        self.assertEqual([body["prompt"] for body in self.fake.bodies[1:]], ["Once", "Once, there was a king."])
+        self.assertIn("no chat template", self.browser.text("#note"))
+
+    def test_reasoning_is_folded(self):
+        thoughts = [{"reasoning_content": "Let me "}, {"reasoning_content": "think."}]
+        self.fake.reply = lambda body: iter([*thoughts, "Forty-two."])
+        self.say("Why?")
+        self.assertEqual(self.shown(), "Forty-two.")
+        self.assertRegex(self.browser.text(f"{ANSWER} summary"), r"^Thought for [\d.]+ s$")
+        folded = f"return document.querySelector('{ANSWER} details').open"
+        self.assertFalse(self.browser.run(folded))
+        self.browser.click(f"{ANSWER} summary")
+        self.assertEqual(self.browser.text(f"{ANSWER} details .text"), "Let me think.")
+        self.assertEqual(self.say("And?"), None)
+        self.assertEqual(self.fake.bodies[-1]["messages"][1], {"role": "assistant", "content": "Forty-two."})
+
+    def test_what_goes_wrong_is_said(self):
+        def busy(body):
+            raise Refusal(429, "too many wait already")
+
+        self.fake.reply = busy
+        self.say("Hi")
+        self.assertIn("too many wait already", self.browser.text(f"{ANSWER} .problem"))
+        self.fake.reply = lambda body: iter(["Half", None])
+        self.say("Hi")
+        self.assertIn("ended before the answer", self.browser.text(f"{ANSWER} .problem"))
+        self.assertEqual(self.shown(), "Half")
+        self.fake.key = "sesame"
+        self.browser.open(self.fake.url)
+        self.browser.wait("the question for a key", "document.querySelector('#settings').open && document.activeElement.id === 'key'")
+        self.browser.type("#key", "sesame" + ENTER)
+        self.browser.wait("the list of models", "document.querySelectorAll('#model option').length > 0")
+        self.fake.reply = lambda body: iter(["Open."])
+        self.say("Hi")
+        self.assertEqual(self.shown(), "Open.")
+
+    def test_keyboard_and_screen_reader_find_everything(self):
+        self.fake.reply = lambda body: iter(["One. ", "Two."])
+        self.say("Hi")
+        said = self.browser.run("return [said.innerText, said.ariaLive]")
+        self.assertEqual(said, ["One. Two.", "polite"])
+        for element in self.browser.find_all("header button, header select, #prompt, #send, .turn button"):
+            role, label = self.browser.role_and_label(element)
+            self.assertTrue(role in {"button", "combobox", "textbox"} and label, (role, label))
+        self.browser.click("#open")
+        for element in self.browser.find_all("dialog input, dialog textarea, dialog button"):
+            self.assertTrue(self.browser.role_and_label(element)[1])
+        self.assertEqual(self.browser.role_and_label(self.browser.find("dialog")), ("dialog", "Settings"))
+        self.browser.press(ESCAPE)
+        # Tab goes round through all of it, and where it is can be seen.
+        self.browser.run("document.activeElement.blur()")
+        visited = set()
+        for _ in range(14):
+            self.browser.press(TAB)
+            focus = "const e = document.activeElement; return [e.id || (e === document.body ? '' : e.innerText), getComputedStyle(e).outlineStyle]"
+            name, outline = self.browser.run(focus)
+            visited.add(name)
+            self.assertTrue(outline != "none" or name in ["", "prompt"], name)  # the prompt's frame shows it
+        self.assertLessEqual({"model", "new", "theme", "open", "prompt", "Regenerate", "Edit"}, visited, visited)
+
+    def test_colours_follow_the_system_until_chosen(self):
+        background = "return getComputedStyle(document.body).backgroundColor"
+        self.fake.reply = lambda body: iter(re.findall(r"\s*\S+", MARKDOWN))
+        self.say("Show me the colours")
+        seen = {}
+        for scheme in ["light", "dark"]:
+            self.browser.size(1000, 800, scheme)
+            seen[scheme] = self.browser.run(background)
+            self.contrast()
+            self.shot(scheme)
+        self.assertNotEqual(seen["light"], seen["dark"])
+        self.browser.click("#theme")
+        self.assertEqual(self.browser.run(background), seen["light"])
+        self.load()
+        self.assertEqual(self.browser.run(background), seen["light"])
+
+    def contrast(self):
+        """WCAG's 4.5 for every colour of text on what it stands on."""
+        ratio = """
+          const canvas = new OffscreenCanvas(1, 1).getContext('2d', {willReadFrequently: true});
+          const luminance = name => {
+            const probe = document.body.appendChild(document.createElement('i'));
+            probe.style.color = `var(--${name})`;
+            canvas.fillStyle = getComputedStyle(probe).color;
+            probe.remove();
+            canvas.fillRect(0, 0, 1, 1);
+            const [r, g, b] = [...canvas.getImageData(0, 0, 1, 1).data].map(v => (v /= 255) <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+            return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+          };
+          const [a, b] = [...arguments].map(luminance);
+          return (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);"""
+        for text in ["ink", "faint", "accent", "bad"]:
+            for ground in ["paper", "raised", "tint"]:
+                self.assertGreaterEqual(self.browser.run(ratio, text, ground), 4.5, (text, ground))
+        self.assertGreaterEqual(self.browser.run(ratio, "on-accent", "accent"), 4.5)
+
+    def test_a_narrow_screen_scrolls_in_one_direction(self):
+        self.fake.models = ["a-model-with-a-name-that-is-much-longer-than-a-telephone-is-wide-q4_k_m"]
+        self.fake.reply = lambda body: iter(re.findall(r"\s*\S+", MARKDOWN) + [" " + "x" * 300])
+        for scheme in ["light", "dark"]:
+            self.browser.size(360, 640, scheme)
+            self.load()
+            self.say("A message that is long enough to take more than one line on a screen as narrow as this")
+            wide = "return Math.max(...['html', 'body', 'main', 'footer', 'header'].map(s => { const e = document.querySelector(s); return e.scrollWidth - e.clientWidth }))"
+            self.assertLessEqual(self.browser.run(wide), 0)
+            tall = "const e = document.documentElement; return e.scrollHeight - e.clientHeight"
+            self.assertLessEqual(self.browser.run(tall), 0, "the conversation scrolls, not the page")
+            self.shot(f"narrow-{scheme}")
+
+    def test_an_empty_page(self):
+        self.shot("empty")
+        self.assertIn("Write something", self.browser.text("#empty"))
+        self.assertTrue(self.browser.run("return document.querySelector('#send').disabled"))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,215 @@
+//! Messages, system prompts and tools as Anthropic's API has them, made what OpenAI's has: from there on all is one.
+
+use serde_json::{Value as Json, json};
+
+use crate::fields::Fields;
+use crate::job::Conversation;
+use crate::openai;
+use crate::refusal::Refusal;
+
+pub(super) fn conversation(fields: &Fields<'_>) -> Result<Conversation, Refusal> {
+    let given =
+        fields.list("messages")?.ok_or_else(|| super::missing("messages", "give a list of messages"))?;
+    let mut messages = Vec::with_capacity(given.len() + 1);
+    if let Some(system) = fields.get("system") {
+        let text = text(system, "system")?;
+        if !text.is_empty() {
+            messages.push(json!({ "role": "system", "content": text }));
+        }
+    }
+    for (index, message) in given.iter().enumerate() {
+        read(&format!("messages[{index}]"), message, &mut messages)?;
+    }
+    if given.is_empty() {
+        return Err(refuse("messages", "has no message to answer"));
+    }
+    let mut conversation = openai::conversation(&messages)?;
+    conversation.tools = tools(fields)?;
+    conversation.variables.insert("enable_thinking".into(), thinks(fields)?.into());
+    Ok(conversation)
+}
+
+fn refuse(param: impl Into<String>, what: &str) -> Refusal {
+    let param = param.into();
+    Refusal::invalid(format!("'{param}' {what}")).param(param)
+}
+
+/// A text, or a list of blocks of text.
+fn text(content: &Json, place: &str) -> Result<String, Refusal> {
+    match content {
+        Json::String(text) => Ok(text.clone()),
+        Json::Array(blocks) => {
+            let texts = blocks.iter().enumerate().map(|(at, block)| {
+                let text = block["text"].as_str().filter(|_| block["type"] == "text");
+                text.ok_or_else(|| {
+                    refuse(format!("{place}[{at}]"), "is no text, and only texts can be read here")
+                })
+            });
+            Ok(texts.collect::<Result<Vec<_>, _>>()?.join("\n"))
+        }
+        _ => Err(refuse(place, "has to be a text or a list of blocks")),
+    }
+}
+
+/// One message may be several of OpenAI's: results of tools stand by themselves there.
+fn read(place: &str, message: &Json, to: &mut Vec<Json>) -> Result<(), Refusal> {
+    let role = match message["role"].as_str() {
+        Some(role @ ("user" | "assistant")) => role,
+        _ => return Err(refuse(format!("{place}.role"), "has to be \"user\" or \"assistant\"")),
+    };
+    let place = format!("{place}.content");
+    let blocks = match &message["content"] {
+        Json::Array(blocks) => blocks,
+        content => {
+            to.push(json!({ "role": role, "content": text(content, &place)? }));
+            return Ok(());
+        }
+    };
+    let (mut texts, mut reasoning, mut calls) = (Vec::new(), Vec::new(), Vec::new());
+    for (at, block) in blocks.iter().enumerate() {
+        let place = format!("{place}[{at}]");
+        let of = |name: &str| {
+            block[name].as_str().ok_or_else(|| refuse(format!("{place}.{name}"), "has to be a text"))
+        };
+        match block["type"].as_str() {
+            Some("text") => texts.push(of("text")?),
+            Some("thinking") if role == "assistant" => reasoning.push(of("thinking")?),
+            // Nobody but its author can read it.
+            Some("redacted_thinking") if role == "assistant" => {}
+            Some("tool_use") if role == "assistant" => calls.push(json!({
+                "id": of("id")?, "type": "function",
+                "function": { "name": of("name")?, "arguments": block["input"] },
+            })),
+            Some("tool_result") if role == "user" => {
+                let result = match &block["content"] {
+                    Json::Null => String::new(),
+                    content => text(content, &format!("{place}.content"))?,
+                };
+                to.push(json!({ "role": "tool", "tool_call_id": of("tool_use_id")?, "content": result }));
+            }
+            kind => {
+                let kind = kind.unwrap_or("without a type");
+                return Err(refuse(place, &format!("is a block ({kind}) that cannot be read here")));
+            }
+        }
+    }
+    // Results of tools alone are no word of the user's.
+    if role == "user" && texts.is_empty() && !blocks.is_empty() {
+        return Ok(());
+    }
+    let mut message = json!({ "role": role, "content": texts.join("\n") });
+    if !reasoning.is_empty() {
+        message["reasoning_content"] = reasoning.join("\n").into();
+    }
+    if !calls.is_empty() {
+        message["tool_calls"] = calls.into();
+    }
+    to.push(message);
+    Ok(())
+}
+
+fn tools(fields: &Fields<'_>) -> Result<Option<Vec<Json>>, Refusal> {
+    match fields.object("tool_choice")?.and_then(|choice| choice.get("type")).map(Json::as_str) {
+        None | Some(Some("auto")) => {}
+        Some(Some("none")) => return Ok(None),
+        Some(_) => {
+            return Err(refuse(
+                "tool_choice",
+                "can be of type \"auto\" or \"none\": nothing would hold the answer to a tool yet",
+            ));
+        }
+    }
+    let Some(tools) = fields.list("tools")?.filter(|tools| !tools.is_empty()) else { return Ok(None) };
+    let read = |(index, tool): (usize, &Json)| match (&tool["name"], &tool["input_schema"]) {
+        (Json::String(name), schema @ Json::Object(_)) => {
+            let mut function = json!({ "name": name, "parameters": schema });
+            if let Some(description) = tool.get("description") {
+                function["description"] = description.clone();
+            }
+            Ok(json!({ "type": "function", "function": function }))
+        }
+        _ => Err(refuse(format!("tools[{index}]"), "has no name, or no 'input_schema'")),
+    };
+    tools.iter().enumerate().map(read).collect::<Result<Vec<_>, _>>().map(Some)
+}
+
+/// Nobody who does not ask for it expects blocks of thinking before the text.
+fn thinks(fields: &Fields<'_>) -> Result<bool, Refusal> {
+    match fields.object("thinking")?.and_then(|thinking| thinking.get("type")).map(Json::as_str) {
+        None | Some(Some("disabled")) => Ok(false),
+        Some(Some("enabled" | "adaptive")) => Ok(true),
+        Some(_) => Err(refuse("thinking.type", "has to be \"enabled\", \"adaptive\" or \"disabled\"")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(body: &Json) -> Result<Conversation, Refusal> {
+        conversation(&Fields::new(body)?)
+    }
+
+    #[test]
+    fn blocks_become_messages() {
+        let body = json!({
+            "system": [{ "type": "text", "text": "Be brief." }, { "type": "text", "text": "Be kind." }],
+            "thinking": { "type": "enabled", "budget_tokens": 1024 },
+            "tools": [{ "name": "add", "description": "Adds", "input_schema": { "type": "object" } }],
+            "messages": [
+                { "role": "user", "content": "1 + 1?" },
+                { "role": "assistant", "content": [
+                    { "type": "thinking", "thinking": "Hm.", "signature": "" },
+                    { "type": "text", "text": "Let me see." },
+                    { "type": "tool_use", "id": "a", "name": "add", "input": { "x": 1 } },
+                ] },
+                { "role": "user", "content": [
+                    { "type": "tool_result", "tool_use_id": "a", "content": [{ "type": "text", "text": "2" }] },
+                ] },
+            ],
+        });
+        let conversation = read(&body).unwrap();
+        let call =
+            json!({ "id": "a", "type": "function", "function": { "name": "add", "arguments": { "x": 1 } } });
+        let expected = json!([
+            { "role": "system", "content": "Be brief.\nBe kind." },
+            { "role": "user", "content": "1 + 1?" },
+            { "role": "assistant", "content": "Let me see.", "reasoning_content": "Hm.", "tool_calls": [call] },
+            { "role": "tool", "tool_call_id": "a", "content": "2" },
+        ]);
+        assert_eq!(Json::from(conversation.messages), expected);
+        let tool = json!({ "type": "function", "function": {
+            "name": "add", "description": "Adds", "parameters": { "type": "object" } } });
+        assert_eq!(conversation.tools, Some(vec![tool]));
+        assert_eq!(conversation.variables["enable_thinking"], true);
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_named() {
+        let say = |content: Json| json!({ "messages": [{ "role": "user", "content": content }] });
+        let image = json!([{ "type": "text", "text": "a" }, { "type": "image", "source": {} }]);
+        for (body, place) in [
+            (json!({}), "messages"),
+            (json!({ "messages": [] }), "messages"),
+            (json!({ "messages": [{ "role": "system", "content": "a" }] }), "messages[0].role"),
+            (json!({ "messages": [7] }), "messages[0].role"),
+            (say(image), "messages[0].content[1]"),
+            (say(json!([{ "type": "thinking", "thinking": "a" }])), "messages[0].content[0]"),
+            (say(json!([{ "type": "text" }])), "messages[0].content[0].text"),
+            (say(json!([3])), "messages[0].content[0]"),
+            (say(Json::Null), "messages[0].content"),
+            (json!({ "messages": [], "system": [{ "type": "image" }] }), "system[0]"),
+        ] {
+            assert_eq!(read(&body).unwrap_err().param.as_deref(), Some(place), "{body}");
+        }
+        for (name, value) in [
+            ("tool_choice", json!({ "type": "any" })),
+            ("tools", json!([{ "name": "a" }])),
+            ("thinking", json!({ "type": "loud" })),
+        ] {
+            let mut body = say("a".into());
+            body[name] = value;
+            assert!(read(&body).is_err(), "{body}");
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! Anthropic's API: `/v1/messages` and `/v1/messages/count_tokens`.
+
+mod answer;
+mod messages;
+
+use axum::extract::State;
+use axum::response::Response;
+use axum::routing::{MethodRouter, post};
+use serde_json::{Value as Json, json};
+
+use crate::app::{App, Caller, json};
+use crate::body::JsonBody;
+use crate::fields::Fields;
+use crate::job::{Job, Prompt};
+use crate::models::blocking;
+use crate::openai::new_id;
+use crate::protocol::Protocol;
+use crate::refusal::{Reason, Refusal};
+use crate::start::render;
+use crate::stream;
+
+pub const PROTOCOL: Protocol = Protocol { routes, owns: |path| path.starts_with("/v1/messages"), error };
+
+fn routes() -> Vec<(&'static str, MethodRouter<App>)> {
+    vec![("/v1/messages", post(create)), ("/v1/messages/count_tokens", post(count_tokens))]
+}
+
+fn error(refusal: &Refusal) -> Json {
+    let kind = match refusal.reason {
+        Reason::Invalid | Reason::Method => "invalid_request_error",
+        Reason::Unauthorized => "authentication_error",
+        Reason::NotFound => "not_found_error",
+        Reason::TooLarge => "request_too_large",
+        Reason::TooSlow | Reason::Overdue => "timeout_error",
+        Reason::TooMany => "rate_limit_error",
+        Reason::Internal => "api_error",
+        Reason::Unavailable => "overloaded_error",
+    };
+    json!({ "type": "error", "error": { "type": kind, "message": refusal.message } })
+}
+
+async fn create(
+    State(app): State<App>,
+    caller: Caller,
+    JsonBody(body): JsonBody,
+) -> Result<Response, Refusal> {
+    let fields = Fields::new(&body)?;
+    let job = job(&fields)?;
+    let running = app.start(job, caller.owner).await?;
+    let model = model(&fields)?.to_string();
+    let head = answer::Head { id: new_id("msg"), model };
+    let input_tokens = running.prompt_tokens().iter().sum();
+    match fields.flag("stream")?.unwrap_or(false) {
+        true => Ok(stream::respond(running, answer::Events::new(head, input_tokens))),
+        false => answer::whole(running, head).await,
+    }
+}
+
+async fn count_tokens(State(app): State<App>, JsonBody(body): JsonBody) -> Result<Response, Refusal> {
+    let fields = Fields::new(&body)?;
+    let conversation = messages::conversation(&fields)?;
+    let lease = app.models().get(Some(model(&fields)?)).await?;
+    let counted = blocking(move || {
+        let ids = render(&conversation, &lease)?.encode(&**lease.form()?.tokenizer());
+        Ok::<usize, Refusal>(ids.map_err(akunu::Error::from)?.len())
+    });
+    Ok(json(&json!({ "input_tokens": counted.await?? })))
+}
+
+fn missing(name: &str, advice: &str) -> Refusal {
+    Refusal::invalid(format!("'{name}' is missing: {advice}")).param(name)
+}
+
+fn model<'a>(fields: &Fields<'a>) -> Result<&'a str, Refusal> {
+    fields.text("model")?.ok_or_else(|| missing("model", "name a model"))
+}
+
+fn job(fields: &Fields<'_>) -> Result<Job, Refusal> {
+    let most = fields.count("max_tokens", 1..=usize::MAX)?;
+    let most = most.ok_or_else(|| missing("max_tokens", "say how many tokens an answer may have"))?;
+    let mut job = Job::new(Some(model(fields)?.to_string()), Prompt::Chat(messages::conversation(fields)?));
+    job.max_tokens = Some(most);
+    job.stop = fields.texts("stop_sequences")?;
+    if job.stop.iter().any(String::is_empty) {
+        return Err(fields.refuse("stop_sequences", "a list of texts, none of them empty"));
+    }
+    let wishes = &mut job.sampling;
+    wishes.temperature = fields.number("temperature", 0.0..=1.0)?;
+    wishes.top_k = fields.count("top_k", 0..=usize::MAX)?;
+    wishes.top_p = fields.number("top_p", 0.0..=1.0)?;
+    // None of Anthropic's own; clients send it all the same where an answer should come again.
+    wishes.seed = fields.seed("seed")?;
+    Ok(job)
+}

@@ -1,0 +1,161 @@
+//! Ollama's API: `/api/chat`, `/api/generate`, `/api/tags`, `/api/show`, `/api/version`.
+
+mod answer;
+mod models;
+mod options;
+
+use std::time::Instant;
+
+use axum::extract::State;
+use axum::response::Response;
+use axum::routing::{MethodRouter, get, post};
+use serde_json::{Value as Json, json};
+
+use self::answer::{Asked, Head};
+use crate::app::{App, Caller, json};
+use crate::body::JsonBody;
+use crate::fields::Fields;
+use crate::job::{Conversation, Job, Prompt};
+use crate::openai;
+use crate::protocol::Protocol;
+use crate::refusal::Refusal;
+use crate::stream;
+
+pub const PROTOCOL: Protocol = Protocol { routes, owns: |path| path.starts_with("/api/"), error };
+
+fn routes() -> Vec<(&'static str, MethodRouter<App>)> {
+    vec![
+        ("/api/chat", post(chat)),
+        ("/api/generate", post(generate)),
+        ("/api/tags", get(models::tags)),
+        ("/api/show", post(models::show)),
+        ("/api/version", get(version)),
+    ]
+}
+
+/// Errors are one text.
+fn error(refusal: &Refusal) -> Json {
+    json!({ "error": refusal.message })
+}
+
+async fn version() -> Response {
+    json(&json!({ "version": env!("CARGO_PKG_VERSION") }))
+}
+
+async fn chat(State(app): State<App>, caller: Caller, JsonBody(body): JsonBody) -> Result<Response, Refusal> {
+    let fields = Fields::new(&body)?;
+    let messages = fields.list("messages")?.unwrap_or_default();
+    let prompt = match messages {
+        [] => None,
+        messages => Some(Prompt::Chat(conversation(&fields, messages)?)),
+    };
+    answer(&app, caller, &fields, Asked::Chat, prompt).await
+}
+
+async fn generate(
+    State(app): State<App>,
+    caller: Caller,
+    JsonBody(body): JsonBody,
+) -> Result<Response, Refusal> {
+    let fields = Fields::new(&body)?;
+    options::refuse_given(&fields, options::UNSUPPORTED_IN_GENERATE)?;
+    let text = fields.text("prompt")?.filter(|text| !text.is_empty());
+    let is_raw = fields.flag("raw")?.unwrap_or(false);
+    let prompt = match text {
+        None => None,
+        Some(text) if is_raw => Some(Prompt::Text(text.to_string())),
+        Some(text) => {
+            // What has no template is given the text as it is, as Ollama does.
+            let lease = app.models().get(Some(model(&fields)?)).await?;
+            let system = fields.text("system")?.filter(|system| !system.is_empty());
+            match (lease.form(), system) {
+                (Err(_), None) => Some(Prompt::Text(text.to_string())),
+                (_, system) => {
+                    let system = system.map(|system| json!({ "role": "system", "content": system }));
+                    let mut messages: Vec<Json> = system.into_iter().collect();
+                    messages.push(json!({ "role": "user", "content": text }));
+                    Some(Prompt::Chat(conversation(&fields, &messages)?))
+                }
+            }
+        }
+    };
+    answer(&app, caller, &fields, Asked::Generate, prompt).await
+}
+
+/// Without a prompt, the model is loaded, and that is all.
+async fn answer(
+    app: &App,
+    caller: Caller,
+    fields: &Fields<'_>,
+    asked: Asked,
+    prompt: Option<Prompt>,
+) -> Result<Response, Refusal> {
+    let started = Instant::now();
+    let name = model(fields)?;
+    let job = prompt.map(|prompt| job(fields, name, prompt)).transpose()?;
+    let lease = app.models().get(Some(name)).await?;
+    let mut head = Head { asked, model: name.to_string(), started, load: started.elapsed(), tokenizer: None };
+    let Some(job) = job else { return Ok(json(&head.loaded())) };
+    if job.logprobs.is_some() {
+        head.tokenizer = Some(lease.model().tokenizer()?.clone());
+    }
+    let running = app.start(job, caller.owner).await?;
+    match fields.flag("stream")?.unwrap_or(true) {
+        true => Ok(stream::respond(running, answer::Lines { head })),
+        false => answer::whole(running, head).await,
+    }
+}
+
+/// Ollama's clients name a tag where nobody did.
+fn model<'a>(fields: &Fields<'a>) -> Result<&'a str, Refusal> {
+    let name = fields.text("model")?.filter(|name| !name.is_empty());
+    let name = name.ok_or_else(|| Refusal::invalid("'model' is missing: name a model").param("model"))?;
+    Ok(name.strip_suffix(":latest").unwrap_or(name))
+}
+
+fn job(fields: &Fields<'_>, model: &str, prompt: Prompt) -> Result<Job, Refusal> {
+    options::refuse_given(fields, options::UNSUPPORTED)?;
+    let mut job = Job::new(Some(model.to_string()), prompt);
+    options::read(fields, &mut job)?;
+    let top = fields.count("top_logprobs", 0..=20)?;
+    let wanted = fields.flag("logprobs")?.unwrap_or(false);
+    job.logprobs = wanted.then(|| top.unwrap_or(0));
+    Ok(job)
+}
+
+fn conversation(fields: &Fields<'_>, messages: &[Json]) -> Result<Conversation, Refusal> {
+    let messages = messages.iter().enumerate().map(|(index, message)| in_openais_form(index, message));
+    let mut conversation = openai::conversation(&messages.collect::<Result<Vec<_>, _>>()?)?;
+    let tools = fields.list("tools")?.filter(|tools| !tools.is_empty());
+    if tools.is_some_and(|tools| !tools.iter().all(Json::is_object)) {
+        return Err(fields.refuse("tools", "a list of objects"));
+    }
+    conversation.tools = tools.map(<[Json]>::to_vec);
+    let variables = &mut conversation.variables;
+    match fields.get("think") {
+        None => {}
+        Some(Json::Bool(think)) => drop(variables.insert("enable_thinking".into(), (*think).into())),
+        Some(Json::String(effort)) => {
+            variables.insert("enable_thinking".into(), true.into());
+            variables.insert("reasoning_effort".into(), effort.as_str().into());
+        }
+        Some(_) => return Err(fields.refuse("think", "true, false, or how hard to think")),
+    }
+    Ok(conversation)
+}
+
+/// What has another name there.
+fn in_openais_form(index: usize, message: &Json) -> Result<Json, Refusal> {
+    let mut message = message.clone();
+    let Some(fields) = message.as_object_mut() else { return Ok(message) };
+    if fields.get("images").and_then(Json::as_array).is_some_and(|images| !images.is_empty()) {
+        let param = format!("messages[{index}].images");
+        return Err(Refusal::invalid(format!("'{param}': only texts can be read here")).param(param));
+    }
+    for (theirs, ours) in [("thinking", "reasoning_content"), ("tool_name", "name")] {
+        if let Some(value) = fields.remove(theirs) {
+            fields.entry(ours).or_insert(value);
+        }
+    }
+    Ok(message)
+}

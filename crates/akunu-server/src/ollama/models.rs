@@ -1,0 +1,190 @@
+//! What models there are, and what they are.
+
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use akunu::Model;
+use akunu::chat::{ChatTemplates, Tags};
+use akunu_format::{Source, TensorInfo, Value};
+use axum::extract::State;
+use axum::response::Response;
+use serde_json::{Map, Value as Json, json};
+
+use crate::app::{App, json};
+use crate::body::JsonBody;
+use crate::fields::Fields;
+use crate::models::{ModelSpec, blocking};
+use crate::refusal::Refusal;
+
+pub(super) async fn tags(State(app): State<App>) -> Response {
+    let mut list = Vec::new();
+    for (spec, _) in app.models().list() {
+        for name in std::iter::once(&spec.name).chain(&spec.aliases) {
+            let mut model = json!({ "name": name, "model": name, "details": { "format": format(spec) } });
+            if let Some((bytes, changed)) = spec.path.as_deref().and_then(size_and_time) {
+                model["size"] = bytes.into();
+                model["modified_at"] = time(changed).into();
+            }
+            list.push(model);
+        }
+    }
+    json(&json!({ "models": list }))
+}
+
+fn format(spec: &ModelSpec) -> &'static str {
+    match spec.path.as_deref() {
+        Some(path) if path.is_dir() || path.extension().is_some_and(|end| end == "safetensors") => {
+            "safetensors"
+        }
+        _ => "gguf",
+    }
+}
+
+/// Of a file, or of the weights in a folder.
+fn size_and_time(path: &Path) -> Option<(u64, SystemTime)> {
+    let about = path.metadata().ok()?;
+    let bytes = match about.is_dir() {
+        false => about.len(),
+        true => {
+            let files = path.read_dir().ok()?.flatten().map(|entry| entry.path());
+            let weights = files.filter(|path| path.extension().is_some_and(|end| end == "safetensors"));
+            weights.filter_map(|path| Some(path.metadata().ok()?.len())).sum()
+        }
+    };
+    Some((bytes, about.modified().ok()?))
+}
+
+/// Reads what stands in the model's file, and loads no weights.
+pub(super) async fn show(State(app): State<App>, JsonBody(body): JsonBody) -> Result<Response, Refusal> {
+    let fields = Fields::new(&body)?;
+    let spec = app.models().spec(Some(super::model(&fields)?))?.clone();
+    let shown = blocking(move || {
+        let model = match &spec.path {
+            Some(path) => Model::open(path)?,
+            None => Model::embedded()?,
+        };
+        Ok::<Json, Refusal>(describe(&spec, &model))
+    });
+    Ok(json(&shown.await??))
+}
+
+fn describe(spec: &ModelSpec, model: &Model) -> Json {
+    let (config, tensors) = (model.config(), model.weights().tensors());
+    let elements = |tensor: &TensorInfo| tensor.shape.iter().map(|&n| n as u64).product::<u64>();
+    let largest = tensors.iter().max_by_key(|tensor| elements(tensor));
+    let template = template(spec, model).unwrap_or_default();
+    let thinks = template.contains(Tags::of_template(&template).close);
+    let capabilities = [("completion", true), ("thinking", thinks)];
+    let mut shown = json!({
+        "modelfile": format!("FROM {}\n", spec.name),
+        "parameters": "",
+        "template": template,
+        "details": {
+            "parent_model": "",
+            "format": if config.source == Source::Gguf { "gguf" } else { "safetensors" },
+            "family": config.architecture,
+            "families": [config.architecture],
+            "parameter_size": short(tensors.iter().map(elements).sum()),
+            "quantization_level": largest.map_or("", |tensor| tensor.dtype.name()),
+        },
+        "model_info": info(model),
+        "capabilities": capabilities.iter().filter(|(_, has)| *has).map(|(name, _)| name).collect::<Vec<_>>(),
+    });
+    if let Some((_, changed)) = spec.path.as_deref().and_then(size_and_time) {
+        shown["modified_at"] = time(changed).into();
+    }
+    shown
+}
+
+fn template(spec: &ModelSpec, model: &Model) -> Option<String> {
+    let templates = ChatTemplates::find(model.metadata(), spec.path.as_deref()).ok()?;
+    let template = templates.template(None, &**model.tokenizer().ok()?).ok()?;
+    Some(template.source().to_string())
+}
+
+/// `1.2B`
+fn short(parameters: u64) -> String {
+    let (size, unit) = match parameters {
+        1_000_000_000.. => (1e9, "B"),
+        1_000_000.. => (1e6, "M"),
+        _ => (1e3, "K"),
+    };
+    format!("{:.1}{unit}", parameters as f64 / size)
+}
+
+/// What the file says of itself; long lists are null, as Ollama has it.
+fn info(model: &Model) -> Json {
+    let value = |value: &Value| match value {
+        Value::F32(v) => json!(v),
+        Value::F64(v) => json!(v),
+        Value::Bool(v) => json!(v),
+        Value::String(v) => json!(v),
+        Value::Array(_) => Json::Null,
+        integer => integer.to_i128().and_then(|v| i64::try_from(v).ok()).map_or(Json::Null, Json::from),
+    };
+    let config = model.config();
+    let mut info: Map<String, Json> = match model.metadata() {
+        Some(metadata) => metadata.iter().map(|(key, v)| (key.to_string(), value(v))).collect(),
+        None => Map::new(),
+    };
+    // For what has no such metadata, and what everybody looks for.
+    let key = |name: &str| format!("{}.{name}", config.architecture);
+    info.entry("general.architecture").or_insert_with(|| config.architecture.as_str().into());
+    for (name, number) in [
+        ("context_length", config.context_length),
+        ("embedding_length", config.hidden_size),
+        ("block_count", config.layer_count),
+    ] {
+        info.entry(key(name)).or_insert_with(|| number.into());
+    }
+    Json::Object(info)
+}
+
+/// `2026-11-22T02:40:04.123456Z`
+pub(super) fn time(time: SystemTime) -> String {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let (days, second) = ((since.as_secs() / 86_400) as i64, since.as_secs() % 86_400);
+    // Years of this count begin in March, so that a leap day is a year's last; eras have 400 of them.
+    let day = days + 719_468;
+    let (era, day) = (day.div_euclid(146_097), day.rem_euclid(146_097));
+    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
+    let of_year = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * of_year + 2) / 153;
+    let of_month = of_year - (153 * month + 2) / 5 + 1;
+    let (month, year) = if month < 10 { (month + 3, year) } else { (month - 9, year + 1) };
+    format!(
+        "{:04}-{month:02}-{of_month:02}T{:02}:{:02}:{:02}.{:06}Z",
+        era * 400 + year,
+        second / 3600,
+        second / 60 % 60,
+        second % 60,
+        since.subsec_micros()
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    /// Against `date -u -d @SECONDS`.
+    #[test]
+    fn times_are_written_as_calendars_have_them() {
+        for (seconds, text) in [
+            (0, "1970-01-01T00:00:00.000000Z"),
+            (951_782_399, "2000-02-28T23:59:59.000000Z"),
+            (951_782_400, "2000-02-29T00:00:00.000000Z"),
+            (1_709_251_200, "2024-03-01T00:00:00.000000Z"),
+            (1_798_761_599, "2026-12-31T23:59:59.000000Z"),
+            (4_107_542_400, "2100-03-01T00:00:00.000000Z"),
+        ] {
+            assert_eq!(time(UNIX_EPOCH + Duration::from_secs(seconds)), text);
+        }
+    }
+
+    #[test]
+    fn sizes_are_short() {
+        assert_eq!([999, 1_240_000, 70_553_000_000].map(short), ["1.0K", "1.2M", "70.6B"]);
+    }
+}

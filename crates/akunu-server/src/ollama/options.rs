@@ -1,0 +1,78 @@
+//! What Ollama calls things, and what they are here.
+
+use serde_json::Value as Json;
+
+use crate::fields::Fields;
+use crate::job::Job;
+use crate::refusal::Refusal;
+
+/// Fields that would change the answer, and that nothing here can follow.
+pub(super) const UNSUPPORTED: &[(&str, &str)] = &[("format", "nothing would hold the answer to it yet")];
+
+pub(super) const UNSUPPORTED_IN_GENERATE: &[(&str, &str)] = &[
+    ("suffix", "texts are only gone on with at their end"),
+    ("template", "the model's own template is used; \"raw\": true uses none"),
+    ("context", "give what was said before as messages: /api/chat"),
+    ("images", "only texts can be read here"),
+];
+
+/// Options of samplers that are not here, with the value that turns each off. What configures Ollama's runner (`num_ctx`,
+/// `num_gpu` and so on) is settled when this server starts.
+const OTHER_SAMPLERS: [(&str, f64); 3] = [("mirostat", 0.0), ("tfs_z", 1.0), ("typical_p", 1.0)];
+
+pub(super) fn refuse_given(fields: &Fields<'_>, names: &[(&str, &str)]) -> Result<(), Refusal> {
+    for &(name, advice) in names {
+        let is_empty = fields.get(name).is_none_or(|value| match value {
+            Json::String(text) => text.is_empty(),
+            Json::Array(list) => list.is_empty(),
+            Json::Object(object) => object.is_empty(),
+            _ => false,
+        });
+        if !is_empty {
+            return Err(Refusal::invalid(format!("'{name}' is not supported; {advice}")).param(name));
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn read(fields: &Fields<'_>, job: &mut Job) -> Result<(), Refusal> {
+    let Some(options) = fields.object("options")? else { return Ok(()) };
+    let options = Fields::within(options, "options.");
+    for (name, off) in OTHER_SAMPLERS {
+        if options.get(name).is_some_and(|value| value.as_f64() != Some(off)) {
+            return Err(options.refuse(name, format!("{off}: there is no such sampler here")));
+        }
+    }
+    job.max_tokens = most(&options, "num_predict")?;
+    job.stop = options.texts("stop")?;
+    if job.stop.iter().any(String::is_empty) {
+        return Err(options.refuse("stop", "a text or a list of texts, none of them empty"));
+    }
+    let wishes = &mut job.sampling;
+    wishes.temperature = options.number("temperature", 0.0..=100.0)?;
+    wishes.top_k = options.count("top_k", 0..=usize::MAX)?;
+    wishes.top_p = options.number("top_p", 0.0..=1.0)?;
+    wishes.min_p = options.number("min_p", 0.0..=1.0)?;
+    wishes.repeat_penalty = options.number("repeat_penalty", 1e-3..=1e3)?;
+    wishes.frequency_penalty = options.number("frequency_penalty", -2.0..=2.0)?;
+    wishes.presence_penalty = options.number("presence_penalty", -2.0..=2.0)?;
+    wishes.repeat_last_n = match options.get("repeat_last_n").and_then(Json::as_i64) {
+        // As far back as the context goes.
+        Some(-1) => Some(usize::MAX),
+        _ => options.count("repeat_last_n", 0..=usize::MAX)?,
+    };
+    wishes.seed = match options.get("seed").and_then(Json::as_i64) {
+        // Another one each time.
+        Some(-1) => None,
+        _ => options.seed("seed")?,
+    };
+    Ok(())
+}
+
+/// -1 and -2: as many as there is room for.
+fn most(options: &Fields<'_>, name: &str) -> Result<Option<usize>, Refusal> {
+    match options.get(name).and_then(Json::as_i64) {
+        Some(-1 | -2) => Ok(None),
+        _ => options.count(name, 0..=usize::MAX),
+    }
+}

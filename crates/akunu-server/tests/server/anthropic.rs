@@ -1,0 +1,152 @@
+//! Anthropic's API.
+
+use serde_json::{Value as Json, json};
+
+use crate::serve::{Served, TALES, serve, serve_with};
+use crate::thinker::{THINKER, thinker};
+
+fn body(more: Json) -> Json {
+    let mut body = json!({
+        "model": TALES, "messages": [{ "role": "user", "content": "tell me a story about a fox" }],
+        "max_tokens": 20, "temperature": 0,
+    });
+    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    body
+}
+
+/// Names and data; each name is its data's type.
+fn events(server: &Served, body: &Json) -> Vec<Json> {
+    let answer = server.post("/v1/messages", body);
+    assert_eq!(answer.header("content-type"), Some("text/event-stream"), "{}", answer.text());
+    let text = answer.text();
+    let events = text.split_terminator("\n\n").map(|event| {
+        let (name, data) = event.split_once('\n').unwrap();
+        let data: Json = serde_json::from_str(data.strip_prefix("data: ").unwrap()).unwrap();
+        assert_eq!(name.strip_prefix("event: ").unwrap(), data["type"]);
+        data
+    });
+    events.collect()
+}
+
+fn kinds(events: &[Json]) -> Vec<&str> {
+    let mut kinds: Vec<&str> = events.iter().map(|event| event["type"].as_str().unwrap()).collect();
+    kinds.dedup();
+    kinds
+}
+
+#[test]
+fn a_message_is_told_whole_or_in_events() {
+    let server = serve();
+    let whole = server.ok("/v1/messages", &body(json!({})));
+    let text = whole["content"][0]["text"].as_str().unwrap();
+    assert!(text.contains("fox"), "{text}");
+    assert_eq!(
+        (&whole["type"], &whole["role"], &whole["model"]),
+        (&json!("message"), &json!("assistant"), &json!(TALES))
+    );
+    assert_eq!((&whole["stop_reason"], &whole["stop_sequence"]), (&json!("max_tokens"), &Json::Null));
+    assert!(whole["id"].as_str().unwrap().starts_with("msg"));
+    let counted = server.ok("/v1/messages/count_tokens", &body(json!({})))["input_tokens"].as_u64().unwrap();
+    let usage = |usage: &Json| {
+        let count = |key: &str| usage[key].as_u64().unwrap();
+        (count("input_tokens") + count("cache_read_input_tokens"), count("output_tokens"))
+    };
+    assert_eq!(usage(&whole["usage"]), (counted, 20));
+
+    let events = events(&server, &body(json!({ "stream": true })));
+    let expected = [
+        "message_start",
+        "ping",
+        "content_block_start",
+        "content_block_delta",
+        "content_block_stop",
+        "message_delta",
+        "message_stop",
+    ];
+    assert_eq!(kinds(&events), expected);
+    let start = &events[0]["message"];
+    assert_eq!((&start["content"], &start["usage"]["input_tokens"]), (&json!([]), &json!(counted)));
+    let said = events.iter().filter_map(|event| event["delta"]["text"].as_str()).collect::<String>();
+    assert_eq!(said, text);
+    let last = &events[events.len() - 2];
+    assert_eq!((&last["delta"]["stop_reason"], usage(&last["usage"])), (&json!("max_tokens"), (counted, 20)));
+}
+
+#[test]
+fn thinking_is_a_block_before_the_text() {
+    let (_folder, model) = thinker();
+    let server = serve_with(|options| options.models.models.push(model));
+    let asked = body(json!({ "model": THINKER, "thinking": { "type": "enabled", "budget_tokens": 1024 } }));
+    let whole = server.ok("/v1/messages", &asked);
+    let content = json!([
+        { "type": "thinking", "thinking": "Hmm.", "signature": "" },
+        { "type": "text", "text": "Yes.", "citations": null },
+    ]);
+    assert_eq!((&whole["content"], &whole["stop_reason"]), (&content, &json!("end_turn")));
+    let mut asked = asked;
+    asked["stream"] = true.into();
+    let events = events(&server, &asked);
+    let block = ["content_block_start", "content_block_delta", "content_block_stop"];
+    let expected =
+        [&["message_start", "ping"], &block[..], &block[..], &["message_delta", "message_stop"]].concat();
+    assert_eq!(kinds(&events), expected);
+    let at = |index: u64, key: &str| {
+        let of = events.iter().filter(|event| event["index"] == index);
+        of.filter_map(|event| event["delta"][key].as_str()).collect::<String>()
+    };
+    assert_eq!((at(0, "thinking").as_str(), at(1, "text").as_str()), ("Hmm.", "Yes."));
+}
+
+#[test]
+fn a_stop_sequence_is_named() {
+    let server = serve();
+    let whole =
+        server.ok("/v1/messages", &body(json!({})))["content"][0]["text"].as_str().unwrap().to_string();
+    let word = whole.split(' ').nth(3).unwrap();
+    let stopped =
+        server.ok("/v1/messages", &body(json!({ "stop_sequences": ["nowhere to be found", word] })));
+    assert_eq!((&stopped["stop_reason"], &stopped["stop_sequence"]), (&json!("stop_sequence"), &json!(word)));
+    assert_eq!(stopped["content"][0]["text"], whole[..whole.find(word).unwrap()]);
+}
+
+#[test]
+fn a_system_prompt_is_a_text_or_blocks() {
+    let server = serve();
+    let count =
+        |more: Json| server.ok("/v1/messages/count_tokens", &body(more))["input_tokens"].as_u64().unwrap();
+    let blocks = json!([{ "type": "text", "text": "Be brief.", "cache_control": { "type": "ephemeral" } }]);
+    assert_eq!(count(json!({ "system": "Be brief." })), count(json!({ "system": blocks })));
+    assert!(count(json!({ "system": "Be brief." })) > count(json!({})));
+}
+
+#[test]
+fn errors_have_anthropics_shape() {
+    let server = serve_with(|options| options.limits.body = 4000);
+    let refused = |body: &Json, status: u16, kind: &str| {
+        let answer = server.post("/v1/messages", body);
+        let error = answer.json();
+        assert_eq!(
+            (answer.status, &error["type"], &error["error"]["type"]),
+            (status, &json!("error"), &json!(kind))
+        );
+        error["error"]["message"].as_str().unwrap().to_string()
+    };
+    let invalid = "invalid_request_error";
+    let without = |name: &str| {
+        let mut body = body(json!({}));
+        body.as_object_mut().unwrap().remove(name);
+        body
+    };
+    for name in ["max_tokens", "messages", "model"] {
+        assert!(refused(&without(name), 400, invalid).contains(&format!("'{name}' is missing")));
+    }
+    refused(&body(json!({ "temperature": 1.5 })), 400, invalid);
+    refused(&body(json!({ "model": "claude" })), 404, "not_found_error");
+    refused(&body(json!({ "system": "a".repeat(5000) })), 413, "request_too_large");
+    refused(&json!([]), 400, invalid);
+    let wrong = server.get("/v1/messages");
+    assert_eq!((wrong.status, &wrong.json()["error"]["type"]), (405, &json!(invalid)));
+    let locked = serve_with(|options| options.keys = akunu_server::Keys::new("sesame"));
+    let answer = locked.post("/v1/messages", &body(json!({})));
+    assert_eq!((answer.status, &answer.json()["error"]["type"]), (401, &json!("authentication_error")));
+}

@@ -1,0 +1,17 @@
+//! The chat page. What it does is tested in a browser: `cargo xtask page`.
+
+use crate::serve::{serve, serve_with};
+
+#[test]
+fn the_page_is_served_to_anybody_and_asks_for_nothing_else() {
+    for server in [serve(), serve_with(|options| options.keys = akunu_server::Keys::new("sesame"))] {
+        let page = server.get("/");
+        assert_eq!((page.status, page.header("content-type")), (200, Some("text/html; charset=utf-8")));
+        assert_eq!(page.header("content-security-policy"), Some("frame-ancestors 'none'"));
+        let text = page.text();
+        assert!(text.starts_with("<!doctype html>") && text.contains("default-src 'none'"));
+        for outside in ["src=\"", "@import", "url(http", "href=\"http"] {
+            assert!(!text.contains(outside), "{outside}");
+        }
+    }
+}
