@@ -21,7 +21,7 @@ const RIGHT: &str = "
     TG_ARRAY(Row, rows, 0);
     rows[LANE] = row;
     ((DEVICE Row*)in.rows)[1] = rows[2];
-    store_q8(in.x, 32, 0, group_sum(PARAM_F32(3), (THREADGROUP f32*)at.shared, at), LANE);";
+    store_q8(in.x, 32, 0, group_sum(params.matmul.soft_cap, (THREADGROUP f32*)at.shared, at), LANE);";
 
 /// What is wrong, a function's lines, and of what clang says.
 const MISTAKES: [(&str, &str, &str); 9] = [
@@ -55,7 +55,7 @@ const MISTAKES: [(&str, &str, &str); 9] = [
         "TG_ARRAY(Row, rows, 0); Row row = {}; row = LANE == 0 ? rows[0] : row;",
         "incompatible operand types",
     ),
-    ("a double", "pass->rows = (u32)(PARAM_F32(3) * 0.5);", "-Wdouble-promotion"),
+    ("a double", "pass->rows = (u32)(params.matmul.soft_cap * 0.5);", "-Wdouble-promotion"),
     ("a space as a name", "const u32 thread = LANE; in.x[thread] = 0;", "expected"),
     ("a type as a name", "const u32 half = LANE; in.x[half] = 0;", "expected"),
 ];
@@ -112,6 +112,7 @@ impl Clang {
             .command()
             .args(LANGUAGE)
             .args(["-fsyntax-only", "-ferror-limit", "4", "-D__METAL_VERSION__=320"])
+            .arg("-DOFFSET_OF=__builtin_offsetof")
             .args(["-Wall", "-Wdouble-promotion", "-Werror", "-Wno-unknown-attributes"])
             .args(["-Wno-unused-function", "-Wno-unused-variable", "-include"])
             .arg(words.join("language.h"))
@@ -151,7 +152,10 @@ pub(crate) fn check(clang: &Clang, folder: &Path) -> Result<()> {
 }
 
 fn refuses_mistakes(clang: &Clang, folder: &Path) -> Result<()> {
-    let dialect = std::fs::read_to_string(root().join("crates/akunu-kernels/kernels/dialect.h"))?;
+    let mut dialect = String::new();
+    for source in ["dialect.h", "shared.h", "common.h"] {
+        dialect += &std::fs::read_to_string(root().join("crates/akunu-kernels/kernels").join(source))?;
+    }
     let text = folder.join("mistake.txt");
     let complaints = |lines: &str| {
         std::fs::write(&text, format!("#define THREADS 64\n{dialect}\nBODY(wrong) {{\n    {lines}\n}}\n"))?;

@@ -20,7 +20,7 @@ const SPECIAL: [(&str, &str); 2] = [
     ("cuda/copies.h", include_str!("../emulator/copies.h")),
     ("cuda/tensor.h", include_str!("../emulator/tensor.h")),
 ];
-const OPTIONS: [&str; 9] = [
+const OPTIONS: [&str; 10] = [
     "-std=c++17",
     "-O1",
     "-fPIC",
@@ -30,6 +30,7 @@ const OPTIONS: [&str; 9] = [
     "-fno-math-errno",
     "-ffp-contract=off",
     "-fno-strict-aliasing",
+    "-DOFFSET_OF=__builtin_offsetof",
 ];
 const STACK_BYTES: usize = 64 << 10;
 const MOST_THREADS: usize = 1024;

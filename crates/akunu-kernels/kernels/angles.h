@@ -7,6 +7,6 @@ BODY(rope_angles) {
     const f32 position = (f32)((const DEVICE Row*)in.rows)[row].position;
     const f32 angle = turned_back(position, ((const DEVICE f32*)in.frequencies)[pair]);
     DEVICE f32* out = (DEVICE f32*)in.angles + ((u64)row * PAIRS + pair) * 2;
-    out[0] = COS(angle) * PARAM_F32(1);
-    out[1] = SIN(angle) * PARAM_F32(1);
+    out[0] = COS(angle) * params.angles.magnitude;
+    out[1] = SIN(angle) * params.angles.magnitude;
 }

@@ -18,7 +18,7 @@ INLINE Best simd_best(Best best) {
 
 BODY(argmax) {
     const u32 live = live_rows(pass, true), row = at.group_y, step = pass->step, stop = stop_of(pass, LANE);
-    const bool advance = PARAM_U32(1) == 1;
+    const bool advance = params.argmax.advance == 1;
     Asking asking = asking_row(in, SIMD < live ? SIMD : 0);
     WAIT_FOR_INPUT();
     LAUNCH_NEXT();

@@ -145,7 +145,7 @@ INLINE Numbers load_query(Bindings in, Params params, u32 row, u32 head, u32 til
     const bool holds = first < HEAD_DIM;
 #if !ROPE
     const DEVICE f32* from = (const DEVICE f32*)in.q + ((u64)row * HEADS + head) * HEAD_DIM + first;
-    UNROLL for (u32 i = 0; i < PIECE; i++) q.v[i] = holds ? from[i] * PARAM_F32(4) : 0.0f;
+    UNROLL for (u32 i = 0; i < PIECE; i++) q.v[i] = holds ? from[i] * params.attention.scale : 0.0f;
 #else
     const THREADGROUP f32* from = turned + tile_head * HEAD_DIM + first;
     UNROLL for (u32 i = 0; i < PIECE; i++) q.v[i] = holds ? from[i] : 0.0f;
@@ -186,7 +186,7 @@ BODY(attention) {
     }
     // The same number of turns for all lanes.
     for (u32 base = span.from; base < span.end; base += DEEP * PARALLEL) {
-        attend(heads, q, turn, base + mine, span, turned + HEAD_TILE * HEAD_DIM + first, holds, PARAM_F32(5));
+        attend(heads, q, turn, base + mine, span, turned + HEAD_TILE * HEAD_DIM + first, holds, params.attention.soft_cap);
         if (base + DEEP * PARALLEL < span.end) turn = load_turn(task.k, task.v, base + DEEP * PARALLEL + mine, span, first);
     }
 

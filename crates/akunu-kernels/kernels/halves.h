@@ -62,7 +62,7 @@ BODY(rms_norm_halves) {
     f32 squares = 0;
     EACH_FOUR(k, col) EACH_OF_FOUR(i) squares += x.v[k + i] * x.v[k + i];
     TG_ARRAY(f32, space, 0);
-    const f32 scale = 1.0f / SQRT(group_sum(squares, space, at) / (f32)COLS + PARAM_F32(1));
+    const f32 scale = 1.0f / SQRT(group_sum(squares, space, at) / (f32)COLS + params.norm.epsilon);
     EACH_FOUR(k, col) EACH_OF_FOUR(i) x.v[k + i] *= scale * weight.v[k + i];
     store_row(in, at.group_y, &x, at);
 }

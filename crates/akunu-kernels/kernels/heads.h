@@ -62,7 +62,7 @@ INLINE Task task_of(Bindings in, const DEVICE Pass* pass, Params params, Place a
     task.asked = task.row < live_rows(pass, false);
     task.place = nobody;
     if (task.asked) task.place = ((const DEVICE Row*)in.rows)[task.row];
-    task.span = span_of(task.place, PARAM_U32(6), task.split);
+    task.span = span_of(task.place, params.attention.window, task.split);
     task.live = task.asked && task.split < task.span.splits;
     task.k = kv_row(in.k_cache, task.place.slot, kv_head, 0);
     task.v = kv_row(in.v_cache, task.place.slot, kv_head, 0);
@@ -168,12 +168,12 @@ INLINE void turn_heads(Bindings in, Params params, Task task, THREADGROUP f32* t
     for (u32 i = SIMD; i < task.heads + 2; i += SIMDS) {
         if (i >= 2) {
             const DEVICE f32* from = qkv + (task.first_head + i - 2) * HEAD_DIM;
-            put_turned(from, q_norm, angles, PARAM_F32(8), PARAM_F32(4), turned + (i - 2) * HEAD_DIM, lane);
+            put_turned(from, q_norm, angles, params.attention.epsilon, params.attention.scale, turned + (i - 2) * HEAD_DIM, lane);
         } else if (has_own) {
             const DEVICE f32* from = qkv + (HEADS + i * KV_HEADS + kv_head) * HEAD_DIM;
             DEVICE u8* to = kv_row(i == 0 ? in.k_cache : in.v_cache, task.place.slot, kv_head, task.place.position);
             THREADGROUP f32* const own = key + i * HEAD_DIM;
-            if (i == 0) put_turned(from, k_norm, angles, PARAM_F32(8), 1.0f, own, lane);
+            if (i == 0) put_turned(from, k_norm, angles, params.attention.epsilon, 1.0f, own, lane);
             SIMD_SYNC();
             EACH_OF(e, HEAD_DIM) own[e] = kv_put(to, e, i == 0 ? own[e] : from[e], lane, stores);
         }

@@ -74,7 +74,7 @@ INLINE f32 finished(Params params, f32 sum, f32 second, f32 added) {
 #else
     sum += added;
 #if KIND == 0
-    const f32 cap = PARAM_F32(3);
+    const f32 cap = params.matmul.soft_cap;
     if (cap != 0) sum = cap * TANH(sum / cap);
 #endif
     return sum;
@@ -94,7 +94,7 @@ INLINE void store_block(Bindings in, Params params, u32 row, u32 o, f32 value, f
 #if KIND == 0
     if (NORM) {
         const f32 begun = value * weight, squares = SIMD_SUM(value * value);
-        if (lane == 0) ((DEVICE f32*)in.out_squares)[(u64)row * (OUTPUTS / 32) + o / 32] = squares + 32 * PARAM_F32(4);
+        if (lane == 0) ((DEVICE f32*)in.out_squares)[(u64)row * (OUTPUTS / 32) + o / 32] = squares + 32 * params.matmul.epsilon;
         if (NORM_F32) ((DEVICE f32*)in.normed)[(u64)row * OUTPUTS + o] = begun;
         if (NORM_Q8) store_q8(in.normed_q8 + row * Q8_ROW_BYTES(OUTPUTS), OUTPUTS, o / 32, begun, lane);
     }

@@ -12,7 +12,7 @@ BODY(rope_kv) {
     const DEVICE f32* from = (const DEVICE f32*)in.qkv + ((u64)row * (HEADS + 2 * KV_HEADS) + h) * HEAD_DIM;
     if (part < 2) {
         const DEVICE f32* norm = (const DEVICE f32*)(part == 0 ? in.q_norm : in.k_norm);
-        put_turned(from, norm, (const DEVICE f32*)in.angles + (u64)row * ROPE_DIMS, PARAM_F32(5), 1.0f, head, LANE);
+        put_turned(from, norm, (const DEVICE f32*)in.angles + (u64)row * ROPE_DIMS, params.rope_kv.epsilon, 1.0f, head, LANE);
     } else {
         for (u32 i = LANE; i < HEAD_DIM; i += 32) head[i] = from[i];
     }

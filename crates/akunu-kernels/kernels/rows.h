@@ -36,7 +36,7 @@ BODY(rms_norm) {
     LAUNCH_NEXT();
     if (!live) return;
     const Elements x = load_elements(in.x, source, at);
-    const f32 scale = inverse_rms(x, PARAM_F32(1), at);
+    const f32 scale = inverse_rms(x, params.norm.epsilon, at);
     EACH_ELEMENT(k, col) store_element(in, at.group_y, col, x.v[k] * scale * weight.v[k], LANE);
 }
 
@@ -49,7 +49,7 @@ BODY(norm_add) {
     if (!live) return;
     const Elements residual = load_elements(in.residual, at.group_y, at);
     const Elements x = load_elements(in.x, at.group_y, at);
-    const f32 scale = inverse_rms(x, PARAM_F32(1), at);
+    const f32 scale = inverse_rms(x, params.norm.epsilon, at);
     EACH_ELEMENT(k, col) store_element(in, at.group_y, col, residual.v[k] + x.v[k] * scale * weight.v[k], LANE);
 }
 #endif

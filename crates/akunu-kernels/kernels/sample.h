@@ -6,15 +6,6 @@
 // the vocabulary, then in all. sample_pick counts and weighs what is better than each of them. What happens to have more stairs than
 // are kept is walked by one group, slowly.
 
-struct Settings {
-    f32 inverse_temperature;
-    u32 top_k, top_p;
-    f32 min_p, repeat_penalty, frequency_penalty, presence_penalty;
-    u32 window, biases, recent;
-    u32 seed_low, seed_high, draw_low, draw_high;
-    u32 unused[2];
-};
-
 // A row's record at one step.
 struct Record {
     Settings settings;
@@ -50,6 +41,9 @@ struct Part {
     Stair stairs[STAIRS];
 };
 
+static_assert(sizeof(Stair) == 12 && sizeof(Rank) == 16 && sizeof(Merged) == 8 + MERGED * 12 && sizeof(Part) == 8 + STAIRS * 12,
+              "as launch/sample.rs has them");
+
 // The last: what all tokens weigh.
 #define RANKS (MERGED + 1)
 #define ROW_BYTES (sizeof(Merged) + PARTS * (sizeof(Part) + RANKS * sizeof(Rank)))
@@ -81,8 +75,8 @@ INLINE Record record_of(Bindings in, u32 row, u32 step) {
     record.recent = words + sizeof(Settings) / 4 + 2 * record.bias_count;
     record.known = least_of(record.settings.recent, WINDOW) + step;
     record.window = least_of(least_of(record.settings.window, WINDOW), record.known);
-    record.draw_low = record.settings.draw_low + step;
-    record.draw_high = record.settings.draw_high + (record.draw_low < step ? 1 : 0);
+    record.draw_low = record.settings.draw[0] + step;
+    record.draw_high = record.settings.draw[1] + (record.draw_low < step ? 1 : 0);
     return record;
 }
 
@@ -200,7 +194,7 @@ INLINE Draws draws_of(Record record, u32 part, Place at) {
     Draws draws = {};
     if (is_greedy(s)) return draws;
     UNROLL for (u32 i = 0; i < EACH; i += 4) {
-        const Four bits = philox(token_of(part, i, at) / 4, record.draw_low, record.draw_high, s.seed_low, s.seed_high);
+        const Four bits = philox(token_of(part, i, at) / 4, record.draw_low, record.draw_high, s.seed[0], s.seed[1]);
         UNROLL for (u32 k = 0; k < 4; k++) draws.v[i + k] = gumbel(bits.words[k]);
     }
     return draws;
@@ -395,7 +389,7 @@ INLINE u32 first_kept(Bindings in, DEVICE u8* scratch, u32 row, Record record, P
 
 BODY(sample_pick) {
     const u32 live = live_rows(pass, true), row = at.group_y, step = pass->step, stop = stop_of(pass, LANE);
-    const bool advance = PARAM_U32(1) == 1;
+    const bool advance = params.sample.advance == 1;
     Asking asking = asking_row(in, SIMD < live ? SIMD : 0);
     const Record record = record_of(in, row < live ? row : 0, step);
     f32 x[EACH];

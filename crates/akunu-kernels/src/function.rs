@@ -20,8 +20,8 @@ macro_rules! source {
 }
 pub(crate) use source;
 
-/// Every function's text begins with it.
-static DIALECT: Source = source!("dialect.h");
+/// Every function's text begins with them.
+static FIRST: [Source; 3] = [source!("dialect.h"), source!("shared.h"), source!("common.h")];
 
 /// Two equal ones are compiled once.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -30,7 +30,7 @@ pub struct Function {
     pub name: String,
     /// The inline function in the sources that does the work.
     pub entry: &'static str,
-    /// In order; the dialect comes before them.
+    /// In order; the dialect and what is common to all come before them.
     pub sources: Vec<&'static Source>,
     /// What the text branches on, or sizes registers with: always a `#define`.
     pub variant: Vec<(&'static str, u32)>,
@@ -42,7 +42,7 @@ pub struct Function {
 
 impl Function {
     fn sources(&self, text: &mut String) {
-        for source in std::iter::once(&DIALECT).chain(self.sources.iter().copied()) {
+        for source in FIRST.iter().chain(self.sources.iter().copied()) {
             let _ = writeln!(text, "#line 1 \"{}\"", source.name);
             text.push_str(source.text);
         }

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use akunu_kernels::{Chip, Launch, cuda_text, launches};
+use akunu_kernels::{Chip, Launch, cuda_text, launches, metal_text};
 use akunu_plan::params::{AttentionParams, MatmulParams, NormParams};
 use akunu_plan::table::{RowBounds, RowMeaning};
 use akunu_plan::{
@@ -54,6 +54,22 @@ fn a_text_has_its_symbol_its_constants_and_its_arguments() {
     let launch = launch(&table);
     let text = cuda_text(&launch.function);
     for part in ["rms_norm_q8_96(\n    u8* a0,", "#define COLS 96u", "in.weight = a1;", "in.out_q8 = a2;"] {
+        assert!(text.contains(part), "{part} is not in:\n{text}");
+    }
+}
+
+#[test]
+fn functions_that_differ_in_shapes_have_one_text_for_metal() {
+    let kernel = Kernel::RmsNorm { out: NormOut::Q8, rows: RowSet::All };
+    let of = |cols| launch(&table(kernel, NormParams { cols, epsilon: 1e-5 }, 1)).function;
+    let text = metal_text(&of(96));
+    assert_eq!(text, metal_text(&of(80)));
+    for part in [
+        "constant unsigned int COLS [[function_constant(0)]];",
+        "kernel void launched(\n    device u8* a0 [[buffer(0)]],",
+        "constant Params& params [[buffer(5)]],",
+        "in.out_q8 = a2;",
+    ] {
         assert!(text.contains(part), "{part} is not in:\n{text}");
     }
 }

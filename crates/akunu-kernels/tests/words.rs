@@ -82,6 +82,11 @@ fn complaints(text: &str, structs: &BTreeSet<&str>) -> Vec<String> {
     for name in names(&tokens).iter().filter(|name| library.contains(**name)) {
         complaints.push(format!("{name} is in Metal's library"));
     }
+    for line in text.lines().filter(|line| line.starts_with(char::is_alphabetic) && line.contains(" = ")) {
+        if !["INLINE", "BODY"].iter().any(|word| line.starts_with(word)) {
+            complaints.push(format!("a variable outside of functions: {line}"));
+        }
+    }
     for (i, token) in tokens.iter().enumerate() {
         let points = tokens.get(i + 1).is_some_and(|next| ["*", "&"].contains(next));
         if points && (NUMBERS.contains(token) || structs.contains(token)) {
@@ -134,16 +139,17 @@ fn each_mistake_is_found() {
     assert_eq!(complaints(right, &structs), Vec::<String>::new());
     let wrong = [
         "u32 thread;",
-        "const u16 half = 0;",
-        "f32 v = (double)x;",
+        " const u16 half = 0;",
+        " f32 v = (double)x;",
         "INLINE f32 dot(f32 a, f32 b) { return a * b; }",
         "#define INFINITY 1",
         "struct select { u32 a; };",
         "BODY(rotate) {}",
-        "u32* p = 0;",
+        " u32* p = 0;",
         "const Row *rows;",
         "INLINE void put(const Row& row) {}",
-        "x = *(u32x4*)at.shared;",
+        "const u32 table[2] = {1, 2};",
+        " x = *(u32x4*)at.shared;",
     ];
     for text in wrong {
         assert_eq!(complaints(text, &structs).len(), 1, "{text}: {:?}", complaints(text, &structs));

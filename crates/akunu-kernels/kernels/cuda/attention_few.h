@@ -54,7 +54,7 @@ INLINE Query load_query(Bindings in, Params params, Task task, const THREADGROUP
     const f32 factor = 1.0f;
 #else
     const DEVICE f32* from = (const DEVICE f32*)in.q + ((u64)task.row * HEADS + task.first_head + head) * HEAD_DIM;
-    const f32 factor = PARAM_F32(4);
+    const f32 factor = params.attention.scale;
 #endif
     UNROLL for (u32 s = 0; s < STEPS; s++) {
         const u32 i = s / 2 * 32 + LANE % 4 * 8 + s % 2 * 4;
@@ -201,7 +201,7 @@ BODY(attention_few) {
 #endif
         const Floats scores = scores_of(&q, &keys);
         keys = load_keys(task.k, base + SIMDS * RUN, span, at);
-        add_values(&part, weigh(&part, scores, base, span, PARAM_F32(5), at), &values);
+        add_values(&part, weigh(&part, scores, base, span, params.attention.soft_cap, at), &values);
         values = load_values(task.v, base + SIMDS * RUN, span, at);
     }
     part.total += SIMD_XOR(part.total, 1);

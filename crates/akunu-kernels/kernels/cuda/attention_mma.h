@@ -187,7 +187,7 @@ INLINE void store_lines(Bindings in, THREAD_PTR Line* lines, const THREAD_PTR Ou
 // Rows `start` … `end` are one slot's.
 INLINE void attend_run(Bindings in, Params params, u32 first_head, u32 start, u32 end, Place at) {
     const DEVICE Row* rows = (const DEVICE Row*)in.rows;
-    const u32 window = PARAM_U32(6), slot = rows[start].slot, kv_head = first_head / GROUP;
+    const u32 window = params.attention.window, slot = rows[start].slot, kv_head = first_head / GROUP;
     Line lines[2];
     UNROLL for (u32 r = 0; r < 2; r++) {
         const u32 line = SIMD * 16 + r * 8 + LANE / 4;
@@ -218,7 +218,7 @@ INLINE void attend_run(Bindings in, Params params, u32 first_head, u32 start, u3
     const u32 first = lines[0].end == 0 ? 0xffffffffu : lines[0].from, second = lines[1].end == 0 ? 0xffffffffu : lines[1].from;
     const u32 mine_from = ~SIMD_MAX_U32(~(first < second ? first : second));
 
-    const Query q = load_query(in, lines, PARAM_F32(4), at);
+    const Query q = load_query(in, lines, params.attention.scale, at);
     const DEVICE u8* k = kv_row(in.k_cache, slot, kv_head, 0);
     const DEVICE u8* v = kv_row(in.v_cache, slot, kv_head, 0);
     Output out = {};
@@ -231,7 +231,7 @@ INLINE void attend_run(Bindings in, Params params, u32 first_head, u32 start, u3
         if (base + SPAN < until) copy_span(k, v, base + SPAN, until, other, at);
         if (base < mine_until && base + SPAN > mine_from) {
             Scores scores = score(&q, turn, at);
-            weigh(&scores, lines, &out, base, base >= all_from && base + SPAN <= all_until, PARAM_F32(5), at);
+            weigh(&scores, lines, &out, base, base >= all_from && base + SPAN <= all_until, params.attention.soft_cap, at);
             add_values(&out, &scores, turn + SPAN * POSITION, at);
         }
         COPIES_DONE();

@@ -1,0 +1,93 @@
+// What every body has: its place, its bindings, and what most of them do with them.
+
+// Where a thread stands. Bodies take it as an argument, so that something other than a launch may call them.
+struct Place {
+    u32 group_x, group_y, group_z;
+    u32 in_group;
+    THREADGROUP u8* shared;
+};
+
+#define LANE (at.in_group % 32)
+#define SIMD (at.in_group / 32)
+#define SIMDS (THREADS / 32)
+
+// Every name that Kernel::bindings has; those that a kernel does not bind stay null.
+struct Bindings {
+    DEVICE u8 *embedding, *embedding_scales, *embedding_offsets, *weight, *weight_scales, *weight_offsets;
+    DEVICE u8 *q_weight, *q_scales, *q_offsets, *k_weight, *k_scales, *k_offsets, *v_weight, *v_scales, *v_offsets;
+    DEVICE u8 *gate_weight, *gate_scales, *gate_offsets, *up_weight, *up_scales, *up_offsets;
+    DEVICE u8 *x, *x_scales, *out, *out_q8, *out_f16, *out_scales, *bias, *q_bias, *k_bias, *v_bias, *residual, *gate, *up, *q_norm, *k_norm;
+    DEVICE u8 *squares, *norm_weight, *normed, *normed_q8, *out_squares;
+    DEVICE u8 *rows, *frequencies, *angles, *qkv, *q, *k_cache, *v_cache, *logits, *logit_rows, *tokens, *sampling;
+    DEVICE u8 *file, *planes;
+};
+
+#define BODY(name) \
+    INLINE void name(Bindings in, DEVICE Pass* pass, DEVICE u8* scratch, Params params, Place at)
+
+// Rows to work on, all or those that ask for logits; none once a chain has stopped.
+INLINE u32 live_rows(const DEVICE Pass* pass, bool logits) {
+    const u32 rows = logits ? pass->logit_rows : pass->rows;
+    return pass->stopped ? 0 : rows;
+}
+
+// The sum over a group's threads, for all of them. `space`: 32 f32, free to use.
+INLINE f32 group_sum(f32 value, THREADGROUP f32* space, Place at) {
+    value = SIMD_SUM(value);
+    if (LANE == 0) space[SIMD] = value;
+    BARRIER();
+    return SIMD_SUM(LANE < SIMDS ? space[LANE] : 0.0f);
+}
+
+struct Rounded {
+    i32 quant;
+    f32 scale;
+};
+
+// Rounds 32 values, one a lane, to int8 as akunu_plan::q8 does.
+INLINE Rounded round_q8(f32 value) {
+    const u32 bits = SIMD_MAX_U32(as_u32(value) & 0x7fffffffu);
+    const bool finite = bits < 0x7f800000u;
+    const f32 amax = as_f32(bits), inverse = 127.0f / amax;
+    const bool codes = finite && as_u32(inverse) < 0x7f800000u;
+    const Rounded rounded = {
+        codes ? round_even(value * inverse) : 0,
+        codes ? amax / 127.0f : finite ? 0.0f : as_f32(0x7fc00000u),
+    };
+    return rounded;
+}
+
+// Block `block` of a q8 row of `cols` elements, from 32 values, one a lane.
+INLINE void store_q8(DEVICE u8* row, u32 cols, u32 block, f32 value, u32 lane) {
+    const Rounded rounded = round_q8(value);
+    const i32 sum = SIMD_SUM_I32(rounded.quant);
+    row[block * 32 + lane] = (u8)rounded.quant;
+    if (lane == 0) {
+        ((DEVICE f32*)(row + cols))[block] = rounded.scale;
+        ((DEVICE i32*)(row + cols))[cols / 32 + block] = sum;
+    }
+}
+
+// Scratch memory begins with counters, zero between launches.
+#define COUNTER_BYTES (64 << 10)
+
+// Whether this group is the last of `groups` to come here, for all its threads: it sees what the others wrote before. Uses the first
+// 4 bytes of the group's memory, whose other uses have to be over.
+// What a group wrote is seen by those who see thread 0's count: where barriers carry that further, one thread's fence is enough.
+INLINE bool last_to_finish(DEVICE u8* scratch, u32 counter, u32 groups, Place at) {
+    TG_ARRAY(u32, before, 0);
+    FENCE_EACH();
+    BARRIER();
+    if (at.in_group == 0) {
+        DEVICE u32* count = (DEVICE u32*)scratch + counter;
+        FENCE_ONE();
+        *before = ATOMIC_ADD(count, 1u);
+        FENCE_ONE();
+        if (*before == groups - 1) *count = 0;
+    }
+    BARRIER();
+    FENCE_EACH();
+    return *before == groups - 1;
+}
+
+#define Q8_ROW_BYTES(cols) ((u64)(cols) / 4 * 5)

@@ -1,0 +1,228 @@
+// Structs that Rust writes and kernels read, as Rust has them: a test of akunu-kernels says how this file has to be.
+
+#if defined(OFFSET_OF)
+#define LAYOUT(type, bytes) static_assert(sizeof(type) == bytes && alignof(type) == 4, #type)
+#define PLACE(type, field, at) static_assert(OFFSET_OF(type, field) == at, #type "." #field)
+#else
+#define LAYOUT(type, bytes) static_assert(sizeof(type) == bytes, #type)
+#define PLACE(type, field, at)
+#endif
+
+struct Pass {
+    u32 rows;
+    u32 logit_rows;
+    u32 step;
+    u32 stopped;
+    u32 stop_count;
+    u32 stop[27];
+};
+LAYOUT(Pass, 128);
+PLACE(Pass, rows, 0);
+PLACE(Pass, logit_rows, 4);
+PLACE(Pass, step, 8);
+PLACE(Pass, stopped, 12);
+PLACE(Pass, stop_count, 16);
+PLACE(Pass, stop, 20);
+
+struct Row {
+    u32 token;
+    u32 position;
+    u32 kv_len;
+    u32 slot;
+};
+LAYOUT(Row, 16);
+PLACE(Row, token, 0);
+PLACE(Row, position, 4);
+PLACE(Row, kv_len, 8);
+PLACE(Row, slot, 12);
+
+struct Settings {
+    f32 inverse_temperature;
+    u32 top_k;
+    u32 top_p;
+    f32 min_p;
+    f32 repeat_penalty;
+    f32 frequency_penalty;
+    f32 presence_penalty;
+    u32 window;
+    u32 biases;
+    u32 recent;
+    u32 seed[2];
+    u32 draw[2];
+    u32 unused[2];
+};
+LAYOUT(Settings, 64);
+PLACE(Settings, inverse_temperature, 0);
+PLACE(Settings, top_k, 4);
+PLACE(Settings, top_p, 8);
+PLACE(Settings, min_p, 12);
+PLACE(Settings, repeat_penalty, 16);
+PLACE(Settings, frequency_penalty, 20);
+PLACE(Settings, presence_penalty, 24);
+PLACE(Settings, window, 28);
+PLACE(Settings, biases, 32);
+PLACE(Settings, recent, 36);
+PLACE(Settings, seed, 40);
+PLACE(Settings, draw, 48);
+PLACE(Settings, unused, 56);
+
+struct EmbedParams {
+    u32 cols;
+    u32 vocab;
+    f32 scale;
+};
+LAYOUT(EmbedParams, 12);
+PLACE(EmbedParams, cols, 0);
+PLACE(EmbedParams, vocab, 4);
+PLACE(EmbedParams, scale, 8);
+
+struct AnglesParams {
+    u32 pairs;
+    f32 magnitude;
+};
+LAYOUT(AnglesParams, 8);
+PLACE(AnglesParams, pairs, 0);
+PLACE(AnglesParams, magnitude, 4);
+
+struct NormParams {
+    u32 cols;
+    f32 epsilon;
+};
+LAYOUT(NormParams, 8);
+PLACE(NormParams, cols, 0);
+PLACE(NormParams, epsilon, 4);
+
+struct MatmulParams {
+    u32 inputs;
+    u32 outputs;
+    u32 out_stride;
+    f32 soft_cap;
+    f32 epsilon;
+};
+LAYOUT(MatmulParams, 20);
+PLACE(MatmulParams, inputs, 0);
+PLACE(MatmulParams, outputs, 4);
+PLACE(MatmulParams, out_stride, 8);
+PLACE(MatmulParams, soft_cap, 12);
+PLACE(MatmulParams, epsilon, 16);
+
+struct QkvParams {
+    u32 inputs;
+    u32 q;
+    u32 k;
+    u32 v;
+};
+LAYOUT(QkvParams, 16);
+PLACE(QkvParams, inputs, 0);
+PLACE(QkvParams, q, 4);
+PLACE(QkvParams, k, 8);
+PLACE(QkvParams, v, 12);
+
+struct GluMatmulParams {
+    u32 inputs;
+    u32 outputs;
+};
+LAYOUT(GluMatmulParams, 8);
+PLACE(GluMatmulParams, inputs, 0);
+PLACE(GluMatmulParams, outputs, 4);
+
+struct ElementParams {
+    u32 cols;
+};
+LAYOUT(ElementParams, 4);
+PLACE(ElementParams, cols, 0);
+
+struct UnpackParams {
+    u32 inputs;
+    u32 outputs;
+};
+LAYOUT(UnpackParams, 8);
+PLACE(UnpackParams, inputs, 0);
+PLACE(UnpackParams, outputs, 4);
+
+struct RopeKvParams {
+    u32 heads;
+    u32 kv_heads;
+    u32 head_dim;
+    u32 rope_dims;
+    u32 capacity;
+    f32 epsilon;
+};
+LAYOUT(RopeKvParams, 24);
+PLACE(RopeKvParams, heads, 0);
+PLACE(RopeKvParams, kv_heads, 4);
+PLACE(RopeKvParams, head_dim, 8);
+PLACE(RopeKvParams, rope_dims, 12);
+PLACE(RopeKvParams, capacity, 16);
+PLACE(RopeKvParams, epsilon, 20);
+
+struct AttentionParams {
+    u32 heads;
+    u32 kv_heads;
+    u32 head_dim;
+    u32 capacity;
+    f32 scale;
+    f32 soft_cap;
+    u32 window;
+    u32 rope_dims;
+    f32 epsilon;
+};
+LAYOUT(AttentionParams, 36);
+PLACE(AttentionParams, heads, 0);
+PLACE(AttentionParams, kv_heads, 4);
+PLACE(AttentionParams, head_dim, 8);
+PLACE(AttentionParams, capacity, 12);
+PLACE(AttentionParams, scale, 16);
+PLACE(AttentionParams, soft_cap, 20);
+PLACE(AttentionParams, window, 24);
+PLACE(AttentionParams, rope_dims, 28);
+PLACE(AttentionParams, epsilon, 32);
+
+struct ArgmaxParams {
+    u32 vocab;
+    u32 advance;
+};
+LAYOUT(ArgmaxParams, 8);
+PLACE(ArgmaxParams, vocab, 0);
+PLACE(ArgmaxParams, advance, 4);
+
+struct SampleParams {
+    u32 vocab;
+    u32 advance;
+    u32 stride;
+};
+LAYOUT(SampleParams, 12);
+PLACE(SampleParams, vocab, 0);
+PLACE(SampleParams, advance, 4);
+PLACE(SampleParams, stride, 8);
+
+struct KvMoveParams {
+    u32 kv_heads;
+    u32 head_dim;
+    u32 rope_dims;
+    u32 capacity;
+};
+LAYOUT(KvMoveParams, 16);
+PLACE(KvMoveParams, kv_heads, 0);
+PLACE(KvMoveParams, head_dim, 4);
+PLACE(KvMoveParams, rope_dims, 8);
+PLACE(KvMoveParams, capacity, 12);
+
+// A command's parameters; which of them, its kernel says.
+union Params {
+    u32 words[16];
+    EmbedParams embed;
+    AnglesParams angles;
+    NormParams norm;
+    MatmulParams matmul;
+    QkvParams qkv;
+    GluMatmulParams glu_matmul;
+    ElementParams element;
+    UnpackParams unpack;
+    RopeKvParams rope_kv;
+    AttentionParams attention;
+    ArgmaxParams argmax;
+    SampleParams sample;
+    KvMoveParams kv_move;
+};
+LAYOUT(Params, 64);
