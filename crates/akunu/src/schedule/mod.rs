@@ -35,8 +35,8 @@ use step::Reading;
 pub struct SchedulerOptions {
     /// Requests that may wait for a slot. One more is [`Refused::QueueFull`].
     pub queue: usize,
-    /// While tokens are generated, no pass should take longer because of the prompts that are read in it. Passes without a prompt take what they
-    /// take.
+    /// While tokens are generated, prompts are read in chunks that make a pass take no longer than this, or than twice what it takes
+    /// without them.
     pub stall: Duration,
 }
 

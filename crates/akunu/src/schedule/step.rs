@@ -113,9 +113,14 @@ impl Scheduler {
     fn chain(&mut self) {
         let Some((index, _)) = self.lone() else { return };
         let Slot { session, active: Some(active), .. } = &mut self.slots[index] else { return };
+        let start = Instant::now();
         let found = active.generation.chain(&mut self.engine, session);
+        let now = Instant::now();
+        if let Ok(steps @ 1..) = found {
+            self.pace.note(1, (now - start) / steps as u32);
+        }
         (self.stats.steps, self.stats.rows) = (self.stats.steps + 1, 1);
-        self.stats.longest_stall = self.stats.longest_stall.max(active.stall(Instant::now()));
+        self.stats.longest_stall = self.stats.longest_stall.max(active.stall(now));
         let taken = match found {
             Ok(0) => Ok(Some(FinishReason::Cancelled)),
             Ok(found) => active.take_all(&self.engine.found[..found]),
@@ -140,10 +145,8 @@ impl Scheduler {
             return self.fail_all(error);
         }
         let now = Instant::now();
-        if fed > 0 {
-            self.stats.prompt_tokens += fed as u64;
-            self.pace.note(rows, now - start);
-        }
+        self.stats.prompt_tokens += fed as u64;
+        self.pace.note(rows, now - start);
         self.follow(now);
         match self.find() {
             Ok(picked) => self.take(picked),
