@@ -24,7 +24,7 @@ const RIGHT: &str = "
     store_q8(in.x, 32, 0, group_sum(params.matmul.soft_cap, (THREADGROUP f32*)at.shared, at), LANE);";
 
 /// What is wrong, a function's lines, and of what clang says.
-const MISTAKES: [(&str, &str, &str); 9] = [
+const MISTAKES: [(&str, &str, &str); 10] = [
     (
         "threadgroup memory taken for device memory",
         "store_q8(at.shared, 32, 0, 0.0f, LANE);",
@@ -55,6 +55,7 @@ const MISTAKES: [(&str, &str, &str); 9] = [
         "TG_ARRAY(Row, rows, 0); Row row = {}; row = LANE == 0 ? rows[0] : row;",
         "incompatible operand types",
     ),
+    ("a field where Rust has it not", "PLACE(Row, kv_len, 4);", "static assertion failed"),
     ("a double", "pass->rows = (u32)(params.matmul.soft_cap * 0.5);", "-Wdouble-promotion"),
     ("a space as a name", "const u32 thread = LANE; in.x[thread] = 0;", "expected"),
     ("a type as a name", "const u32 half = LANE; in.x[half] = 0;", "expected"),
