@@ -429,6 +429,29 @@ fn requests_that_come_together_read_their_common_prompt_once() {
 }
 
 #[test]
+fn nobody_waits_for_a_prefix_that_is_not_being_read() {
+    let engine = tales_engine(|o| {
+        o.chunk = Some(10);
+        *o = o.clone().batching(3);
+    });
+    let (scheduler, handle) = Scheduler::new(engine, &SchedulerOptions::default()).unwrap();
+    let log = Log::default();
+    // The last shares a beginning with the second, whose turn comes late.
+    let prompts = [ids(1, 200), ids(2, 180), ids(2, 20)];
+    for (number, prompt) in prompts.iter().enumerate() {
+        handle.submit(Request { prompt: prompt.clone(), ..request(3) }, log.plain(number)).unwrap();
+    }
+    drop(handle);
+    scheduler.run();
+    assert!((0..3).all(|number| log.ids(number) == alone(&prompts[number], 3)));
+    let first = |number| log.lock().iter().position(|(n, note)| *n == number && matches!(note, Note::Ids(_)));
+    assert!(first(2) < first(0) && first(0) < first(1), "{:?}", [first(0), first(1), first(2)]);
+    // By then the second finds what the last has read.
+    let reused = [0, 1, 2].map(|number| log.finished(number).timings.reused_tokens);
+    assert_eq!(reused, [0, 20, 0]);
+}
+
+#[test]
 fn what_stands_behind_a_shift_is_not_shared() {
     let engine = || tales_engine(|o| (o.slots, o.logit_rows, o.context) = (2, 2, Some(32)));
     let options = GenerateOptions { overflow: Overflow::Shift { keep: 4 }, ..tokens(60) };

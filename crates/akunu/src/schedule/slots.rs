@@ -42,7 +42,8 @@ pub(super) fn choose(slots: &[Slot], prompt: &[u32]) -> Option<usize> {
     free().min_by_key(|(_, slot)| slot.last).map(|(index, _)| index)
 }
 
-/// Whether a prompt that has not begun can copy more from an older one when more of that is read: enough to be worth it.
+/// Whether a prompt that has not begun can copy more from an older one that is being read, when more of that is read: enough to be
+/// worth it.
 pub(super) fn awaits_copy(slots: &[Slot], index: usize) -> bool {
     let Some(active) = slots[index].active.as_ref().filter(|active| !active.placed) else { return false };
     let prompt = active.prompt();
@@ -50,7 +51,8 @@ pub(super) fn awaits_copy(slots: &[Slot], index: usize) -> bool {
     let there = slots.iter().map(|slot| slot.shared(prompt)).max().unwrap_or(own);
     let worth = (own + WORTH).max(there + 1);
     let others = slots.iter().filter_map(|slot| slot.active.as_ref());
-    let mut older = others.filter(|other| !other.is_running() && other.number < active.number);
+    let reading = others.filter(|other| other.placed && !other.is_running());
+    let mut older = reading.filter(|other| other.number < active.number);
     older.any(|other| shared(other.prompt(), prompt) >= worth)
 }
 

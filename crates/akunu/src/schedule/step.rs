@@ -156,8 +156,7 @@ impl Scheduler {
 
     /// Deals the room for prompts out, and gives how much of it they take.
     ///
-    /// The oldest comes first, so that everybody's time comes, but half of the room is for one that is read much sooner. Who can copy from
-    /// an older one when that is read waits for it.
+    /// The oldest comes first, so that everybody's time comes, but half of the room is for one that is read much sooner.
     fn share(&mut self, room: usize) -> usize {
         self.reading.clear();
         for (index, slot) in self.slots.iter_mut().enumerate() {
@@ -171,22 +170,25 @@ impl Scheduler {
                 });
             }
         }
-        self.reading.retain(|reading| !awaits_copy(&self.slots, reading.index));
         self.reading.sort_unstable_by_key(|reading| reading.number);
-        let Some(oldest) = self.reading.first().map(|reading| reading.left) else { return 0 };
-        let sooner = self.reading.iter().filter(|reading| 2 * reading.left <= oldest);
-        let sooner = sooner.min_by_key(|reading| reading.left).map(|reading| reading.index);
-        let mut given = sooner.map_or(0, |index| self.give(index, room.div_ceil(2)));
+        let Some(&oldest) = self.reading.first() else { return 0 };
+        let sooner = self.reading.iter().filter(|reading| 2 * reading.left <= oldest.left);
+        let sooner = sooner.filter(|reading| !awaits_copy(&self.slots, reading.index));
+        let mut given = 0;
+        if let Some(&Reading { index, .. }) = sooner.min_by_key(|reading| reading.left) {
+            given += self.give(oldest.index, room / 2);
+            given += self.give(index, room - given);
+        }
         for at in 0..self.reading.len() {
             given += self.give(self.reading[at].index, room - given);
         }
         given
     }
 
-    /// Gives a prompt so much more of the room, or as much as it needs. One that begins takes what is in the cache now, that
-    /// others have read since it got its slot too.
+    /// Gives a prompt so much more of the room, or as much as it needs. One that begins takes what is in the cache now, also what
+    /// others have read since it got its slot; if there will be more of that, it waits.
     fn give(&mut self, index: usize, room: usize) -> usize {
-        if room == 0 {
+        if room == 0 || awaits_copy(&self.slots, index) {
             return 0;
         }
         let Some(mut active) = self.slots[index].active.take() else { return 0 };
