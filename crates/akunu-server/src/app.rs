@@ -177,3 +177,33 @@ pub fn json(body: &Json) -> Response {
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
 }
+
+#[cfg(test)]
+mod tests {
+    use axum::body::Body;
+    use axum::routing::get;
+    use hyper::service::Service;
+    use hyper_util::service::TowerToHyperService;
+
+    use super::*;
+
+    #[test]
+    fn a_panic_in_a_handler_is_that_requests_error() {
+        async fn broken() -> Response {
+            panic!("a secret")
+        }
+        let router: Router = Router::new()
+            .route("/v1/broken", get(broken))
+            .layer(from_fn(guard_panics))
+            .layer(from_fn(write_refusals));
+        let service = TowerToHyperService::new(router);
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let request = Request::builder().uri("/v1/broken").body(Body::empty()).unwrap();
+        let response = runtime.block_on(service.call(request)).unwrap();
+        assert_eq!(response.status(), 500);
+        let body = runtime.block_on(axum::body::to_bytes(response.into_body(), 1000)).unwrap();
+        let body: Json = serde_json::from_slice(&body).unwrap();
+        assert_eq!(body["error"]["type"], "server_error");
+        assert!(!body.to_string().contains("a secret"));
+    }
+}

@@ -60,6 +60,10 @@ impl Metrics {
         for (spec, lease) in models.list() {
             page.line("akunu_model_loaded", &[("model", &spec.name)], u8::from(lease.is_some()));
         }
+        page.about("akunu_model_bytes", "gauge", "Memory of a loaded model, weights included.");
+        for (spec, lease) in models.list() {
+            page.line("akunu_model_bytes", &[("model", &spec.name)], lease.map_or(0, |lease| lease.bytes()));
+        }
         let loaded: Vec<(&str, Stats)> = models
             .list()
             .filter_map(|(spec, lease)| Some((spec.name.as_str(), lease?.handle()?.stats())))

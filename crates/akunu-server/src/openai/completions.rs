@@ -93,12 +93,11 @@ fn prompts(fields: &Fields<'_>) -> Result<Vec<Prompt>, Refusal> {
         _ => None,
     };
     match fields.get("prompt") {
-        Some(Json::Array(list)) if !list.is_empty() && list.iter().all(Json::is_number) => {
+        Some(Json::Array(list)) if list.is_empty() => Err(refuse()),
+        Some(Json::Array(list)) if list.iter().all(Json::is_number) => {
             Ok(vec![ids(list).ok_or_else(refuse)?])
         }
-        Some(Json::Array(list)) if !list.is_empty() => {
-            list.iter().map(|value| one(value).ok_or_else(refuse)).collect()
-        }
+        Some(Json::Array(list)) => list.iter().map(|value| one(value).ok_or_else(refuse)).collect(),
         Some(value) => Ok(vec![one(value).ok_or_else(refuse)?]),
         None => Err(Refusal::invalid("'prompt' is missing: give a text to go on with")
             .param("prompt")

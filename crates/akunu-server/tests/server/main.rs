@@ -1,13 +1,17 @@
 //! The server, in this process, as clients see it.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 mod anthropic;
 mod description;
 mod faults;
 mod guards;
 mod http;
+mod models;
 mod ollama;
 mod openai;
 mod page;
+mod parameters;
+mod schema;
 mod serve;
+mod streams;
 mod thinker;

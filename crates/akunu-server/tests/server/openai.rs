@@ -21,6 +21,14 @@ fn a_server_tells_how_it_is_and_what_it_has() {
     let nowhere = server.get("/v1/nowhere");
     assert_eq!((nowhere.status, &nowhere.json()["error"]["type"]), (404, &json!("invalid_request_error")));
     assert_eq!(server.get("/v1/completions").status, 405);
+    let page = server.get("/metrics").text();
+    for line in [
+        r#"akunu_requests_total{route="/v1/models",status="200"} 1"#,
+        r#"akunu_requests_total{route="/v1/models/{*name}",status="404"} 1"#,
+        r#"akunu_requests_total{route="other",status="404"} 1"#,
+    ] {
+        assert!(page.lines().any(|written| written == line), "{line}\n{page}");
+    }
 }
 
 #[test]

@@ -1,0 +1,232 @@
+//! What a request to OpenAI's API may say, and what it may not.
+
+use serde_json::{Value as Json, json};
+
+use crate::schema::Description;
+use crate::serve::{Served, TALES, serve};
+
+const CHAT: &str = "/v1/chat/completions";
+const TEXT: &str = "/v1/completions";
+
+/// A request with more fields.
+fn with(path: &str, fields: &Json) -> Json {
+    let mut body = match path {
+        CHAT => json!({ "messages": [{ "role": "user", "content": "tell me a story about a dog" }] }),
+        _ => json!({ "prompt": "Once upon a time" }),
+    };
+    body["model"] = TALES.into();
+    body["max_tokens"] = 12.into();
+    body["temperature"] = 0.into();
+    body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+    body
+}
+
+fn ask(server: &Served, path: &str, fields: Json) -> Json {
+    server.ok(path, &with(path, &fields))
+}
+
+fn text(answer: &Json) -> &str {
+    let choice = &answer["choices"][0];
+    choice["text"].as_str().or(choice["message"]["content"].as_str()).unwrap()
+}
+
+#[test]
+fn what_makes_no_sense_is_named() {
+    let server = serve();
+    for (path, fields, param) in [
+        (CHAT, json!({ "messages": null }), "messages"),
+        (CHAT, json!({ "messages": [] }), "messages"),
+        (CHAT, json!({ "messages": [{ "role": "king", "content": "a" }] }), "messages[0].role"),
+        (CHAT, json!({ "messages": [{ "role": "user" }] }), "messages[0].content"),
+        (
+            CHAT,
+            json!({ "messages": [{ "role": "user", "content": [{ "type": "image_url" }] }] }),
+            "messages[0].content[0]",
+        ),
+        (CHAT, json!({ "max_tokens": 5, "max_completion_tokens": 6 }), "max_tokens"),
+        (CHAT, json!({ "max_tokens": 0 }), "max_tokens"),
+        (CHAT, json!({ "top_logprobs": 3 }), "top_logprobs"),
+        (CHAT, json!({ "logprobs": true, "top_logprobs": 21 }), "top_logprobs"),
+        (CHAT, json!({ "response_format": { "type": "json_schema" } }), "response_format"),
+        (CHAT, json!({ "tool_choice": "required" }), "tool_choice"),
+        (CHAT, json!({ "functions": [{ "name": "f" }] }), "functions"),
+        (TEXT, json!({ "prompt": null }), "prompt"),
+        (TEXT, json!({ "prompt": [] }), "prompt"),
+        (TEXT, json!({ "prompt": [-1] }), "prompt"),
+        (TEXT, json!({ "suffix": "the end" }), "suffix"),
+        (TEXT, json!({ "best_of": 3 }), "best_of"),
+        (TEXT, json!({ "echo": true, "logprobs": 1 }), "echo"),
+        (TEXT, json!({ "logprobs": 6 }), "logprobs"),
+        (TEXT, json!({ "temperature": 2.5 }), "temperature"),
+        (TEXT, json!({ "temperature": "hot" }), "temperature"),
+        (TEXT, json!({ "top_p": -0.1 }), "top_p"),
+        (TEXT, json!({ "presence_penalty": 3 }), "presence_penalty"),
+        (TEXT, json!({ "logit_bias": { "5": 101 } }), "logit_bias"),
+        (TEXT, json!({ "logit_bias": { "fox": 1 } }), "logit_bias"),
+        (TEXT, json!({ "n": 0 }), "n"),
+        (TEXT, json!({ "n": 129 }), "n"),
+        (TEXT, json!({ "stop": [""] }), "stop"),
+        (TEXT, json!({ "stop": 3 }), "stop"),
+        (TEXT, json!({ "stream": "yes" }), "stream"),
+        (TEXT, json!({ "stream_options": { "include_usage": true } }), "stream_options"),
+        (TEXT, json!({ "seed": 1.5 }), "seed"),
+    ] {
+        let answer = server.post(path, &with(path, &fields));
+        let error = &answer.json()["error"];
+        assert_eq!((answer.status, &error["param"]), (400, &json!(param)), "{fields}: {error}");
+        assert!(error["code"].is_string() || param == "n", "{error}");
+    }
+    let answer = server.post(TEXT, &with(TEXT, &json!({ "logit_bias": { "99999": 1 } })));
+    let told = answer.json()["error"]["message"].as_str().unwrap().to_string();
+    assert!(answer.status == 400 && told.contains("outside the vocabulary"), "{told}");
+}
+
+#[test]
+fn what_nobody_knows_is_passed_over_and_null_is_nothing() {
+    let server = serve();
+    let plain = ask(&server, CHAT, json!({}));
+    let more = json!({
+        "store": true, "metadata": { "a": "b" }, "user": "me", "service_tier": "auto", "stop": null, "n": null,
+        "parallel_tool_calls": false, "response_format": { "type": "text" }, "tool_choice": "none", "whatever": [1],
+    });
+    assert_eq!(text(&ask(&server, CHAT, more)), text(&plain));
+}
+
+#[test]
+fn the_same_seed_gives_the_same_answer_and_choices_have_seeds_of_their_own() {
+    let server = serve();
+    let fields = |seed: i64| json!({ "temperature": 1.5, "seed": seed, "max_tokens": 20 });
+    let first = ask(&server, TEXT, fields(-7));
+    assert_eq!(text(&ask(&server, TEXT, fields(-7))), text(&first));
+    let second = ask(&server, TEXT, fields(-6));
+    assert_ne!(text(&second), text(&first));
+    let mut two = fields(-7);
+    two["n"] = 2.into();
+    let both = ask(&server, TEXT, two);
+    let texts: Vec<&str> =
+        both["choices"].as_array().unwrap().iter().map(|choice| choice["text"].as_str().unwrap()).collect();
+    assert_eq!(texts, [text(&first), text(&second)]);
+    assert_eq!(both["usage"]["prompt_tokens"], first["usage"]["prompt_tokens"]);
+    assert_eq!(both["usage"]["completion_tokens"], 40);
+}
+
+#[test]
+fn a_stop_is_where_the_text_ends() {
+    let server = serve();
+    let long = ask(&server, TEXT, json!({ "max_tokens": 60 }));
+    let (before, _) = text(&long).split_once('.').unwrap();
+    let stopped = ask(&server, TEXT, json!({ "max_tokens": 60, "stop": ["never", "."] }));
+    assert_eq!((text(&stopped), &stopped["choices"][0]["finish_reason"]), (before, &json!("stop")));
+}
+
+#[test]
+fn a_bias_rules_a_token_out_or_in() {
+    let server = serve();
+    let ids = server.ok("/tokenize", &json!({ "content": " zebra" }))["tokens"].as_array().unwrap().clone();
+    let id = ids[0].to_string();
+    let forced = ask(&server, TEXT, json!({ "max_tokens": 3, "logit_bias": { id: 100 } }));
+    let piece = server.ok("/detokenize", &json!({ "tokens": [ids[0], ids[0], ids[0]] }));
+    assert_eq!(text(&forced).trim_start(), piece["content"].as_str().unwrap().trim_start());
+}
+
+#[test]
+fn prompts_may_be_ids_or_many() {
+    let server = serve();
+    let one = ask(&server, TEXT, json!({}));
+    let ids =
+        server.ok("/tokenize", &json!({ "content": "Once upon a time", "add_special": true }))["tokens"]
+            .clone();
+    let same = ask(&server, TEXT, json!({ "prompt": ids }));
+    assert_eq!(text(&same), text(&one));
+    let many = ask(&server, TEXT, json!({ "prompt": ["The little fox", "Once upon a time"], "n": 2 }));
+    let texts: Vec<&Json> =
+        many["choices"].as_array().unwrap().iter().map(|choice| &choice["text"]).collect();
+    assert_eq!(texts.len(), 4);
+    assert_eq!((texts[2], texts[3]), (&one["choices"][0]["text"], &one["choices"][0]["text"]));
+}
+
+#[test]
+fn log_probabilities_add_up_to_the_text() {
+    let server = serve();
+    let chat = ask(&server, CHAT, json!({ "logprobs": true, "top_logprobs": 2 }));
+    let tokens = chat["choices"][0]["logprobs"]["content"].as_array().unwrap();
+    let bytes: Vec<u8> = tokens
+        .iter()
+        .flat_map(|token| token["bytes"].as_array().unwrap())
+        .map(|byte| byte.as_u64().unwrap() as u8)
+        .collect();
+    assert_eq!(String::from_utf8(bytes).unwrap(), text(&chat));
+    assert_eq!(tokens.len(), 12);
+    for token in tokens {
+        // Greedy takes the best.
+        let best = &token["top_logprobs"][0];
+        assert_eq!((&best["token"], &best["logprob"]), (&token["token"], &token["logprob"]));
+        assert!(token["logprob"].as_f64().unwrap() <= 0.0);
+        assert_eq!(token["top_logprobs"].as_array().unwrap().len(), 2);
+    }
+    let legacy = ask(&server, TEXT, json!({ "logprobs": 1 }));
+    let logprobs = &legacy["choices"][0]["logprobs"];
+    let pieces: Vec<&str> =
+        logprobs["tokens"].as_array().unwrap().iter().map(|token| token.as_str().unwrap()).collect();
+    assert_eq!(pieces.concat(), text(&legacy));
+    assert_eq!(logprobs["text_offset"][1], pieces[0].chars().count());
+    assert_eq!(logprobs["top_logprobs"][0][pieces[0]], logprobs["token_logprobs"][0]);
+}
+
+#[test]
+fn a_prompt_that_was_read_before_is_told_of_in_usage() {
+    let server = serve();
+    let first = ask(&server, CHAT, json!({}));
+    let again = ask(&server, CHAT, json!({}));
+    let cached = |answer: &Json| answer["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap();
+    let prompt = first["usage"]["prompt_tokens"].as_u64().unwrap();
+    assert_eq!((cached(&first), cached(&again)), (0, prompt - 1));
+    assert_eq!(text(&first), text(&again));
+}
+
+#[test]
+fn a_conversation_with_tools_reaches_the_template() {
+    let server = serve();
+    let messages = json!([
+        { "role": "developer", "content": [{ "type": "text", "text": "Be" }, { "type": "text", "text": "brief." }] },
+        { "role": "user", "content": "What time is it?" },
+        { "role": "assistant", "content": null, "tool_calls": [
+            { "id": "1", "type": "function", "function": { "name": "clock", "arguments": "{}" } }] },
+        { "role": "tool", "tool_call_id": "1", "content": "noon" },
+    ]);
+    let body =
+        json!({ "messages": messages, "tools": [{ "type": "function", "function": { "name": "clock" } }] });
+    let prompt = server.ok("/apply-template", &body)["prompt"].as_str().unwrap().to_string();
+    for part in ["<|im_start|>system\nBe\nbrief.<|im_end|>", "<|im_start|>tool\nnoon<|im_end|>"] {
+        assert!(prompt.contains(part), "{prompt}");
+    }
+    let mut body = body;
+    body["max_tokens"] = 3.into();
+    assert_eq!(server.ok(CHAT, &body)["usage"]["completion_tokens"], 3);
+}
+
+#[test]
+fn answers_are_of_openais_form() {
+    let Some(description) = Description::open() else { return };
+    let server = serve();
+    let fields = [json!({}), json!({ "n": 2, "logprobs": true, "top_logprobs": 2 })];
+    for fields in fields {
+        description.assert("CreateChatCompletionResponse", &ask(&server, CHAT, fields.clone()));
+        let mut streamed = with(CHAT, &fields);
+        streamed["stream"] = true.into();
+        streamed["stream_options"] = json!({ "include_usage": true });
+        let mut events = server.post(CHAT, &streamed).events();
+        events.pop();
+        for event in events {
+            let chunk = serde_json::from_str(&event).unwrap();
+            description.assert("CreateChatCompletionStreamResponse", &chunk);
+        }
+    }
+    for fields in [json!({}), json!({ "n": 2, "logprobs": 2 })] {
+        description.assert("CreateCompletionResponse", &ask(&server, TEXT, fields));
+    }
+    description.assert("ListModelsResponse", &server.get("/v1/models").json());
+    for answer in [server.get("/v1/models/none"), server.post(TEXT, &json!({})), server.get("/nowhere")] {
+        description.assert("ErrorResponse", &answer.json());
+    }
+}
