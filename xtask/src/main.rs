@@ -12,6 +12,7 @@ macro_rules! say {
 
 mod bench;
 mod capi;
+mod clients;
 mod cross;
 mod gpu;
 mod kernels;
@@ -33,6 +34,7 @@ cargo xtask TASK
   licences   fail on a dependency that is not permissive, or that comes in two versions
   loom       model-check the thread pool's barrier
   cross      lint for macOS and Windows, run the CPU's tests as ARM in an emulator
+  clients    official clients of three APIs against akunu serve
   page       the chat page in headless Chromium
   kernels    compile every GPU kernel through NVRTC, for three generations of GPUs, and check it as Metal with clang
   gpu        bundle what is tried on a machine with a card: the binary, test models, a script
@@ -51,6 +53,7 @@ fn main() -> ExitCode {
         Some("licences") => licences::check(),
         Some("loom") => loom(),
         Some("cross") => cross::cross(),
+        Some("clients") => clients::clients(),
         Some("page") => page::page(),
         Some("kernels") => kernels::kernels(),
         Some("gpu") => gpu::bundle(),

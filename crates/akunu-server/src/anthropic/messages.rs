@@ -20,8 +20,15 @@ pub(super) fn conversation(fields: &Fields<'_>) -> Result<Conversation, Refusal>
     for (index, message) in given.iter().enumerate() {
         read(&format!("messages[{index}]"), message, &mut messages)?;
     }
-    if given.is_empty() {
-        return Err(refuse("messages", "has no message to answer"));
+    match given.last().map(|last| &last["role"]) {
+        None => return Err(refuse("messages", "has no message to answer")),
+        Some(role) if role == "assistant" => {
+            return Err(refuse(
+                "messages",
+                "ends with an answer, which cannot be gone on with here: end with a user's message",
+            ));
+        }
+        Some(_) => {}
     }
     let mut conversation = openai::conversation(&messages)?;
     conversation.tools = tools(fields)?;
@@ -193,6 +200,7 @@ mod tests {
             (json!({ "messages": [] }), "messages"),
             (json!({ "messages": [{ "role": "system", "content": "a" }] }), "messages[0].role"),
             (json!({ "messages": [7] }), "messages[0].role"),
+            (json!({ "messages": [{ "role": "assistant", "content": "a" }] }), "messages"),
             (say(image), "messages[0].content[1]"),
             (say(json!([{ "type": "thinking", "thinking": "a" }])), "messages[0].content[0]"),
             (say(json!([{ "type": "text" }])), "messages[0].content[0].text"),

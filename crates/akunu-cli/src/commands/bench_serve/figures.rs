@@ -121,7 +121,7 @@ pub struct Report {
     pub examples: BTreeMap<String, String>,
     /// By reason.
     pub finish: BTreeMap<String, usize>,
-    /// Began more than 10 ms after they were due, for want of a connection. Their times count from when they were due.
+    /// Began more than 10 ms after they were due, for want of a connection or of time on this machine. Their times count from when they were due.
     pub late: usize,
     pub most_at_once: usize,
     pub seconds: f64,

@@ -1,0 +1,86 @@
+"""What the tests of all clients share: where the servers are, and OpenAI's description of its answers."""
+
+import functools
+import json
+import os
+import time
+import urllib.request
+from pathlib import Path
+
+URL = os.environ["AKUNU_URL"]
+# Takes KEY only; one request at a time, and none may wait.
+LOCKED_URL = os.environ["AKUNU_LOCKED_URL"]
+KEY = os.environ["AKUNU_KEY"]
+MODEL = os.environ["AKUNU_MODEL"]
+STORY = [{"role": "user", "content": "tell me a story about a fox"}]
+# Far more than anybody waits for.
+LONG = 100_000
+
+
+def get(path):
+    with urllib.request.urlopen(URL + path, timeout=60) as response:
+        return json.load(response)
+
+
+def post(path, body):
+    """The answer as it was sent."""
+    request = urllib.request.Request(URL + path, json.dumps(body).encode(), {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=600) as response:
+        return response.read().decode()
+
+
+def answers():
+    """The server is up, and answers within the time that a short answer may take."""
+    return json.loads(post("/v1/completions", {"model": MODEL, "prompt": "Once", "max_tokens": 1}))["choices"]
+
+
+def is_free():
+    """Until nothing is running any more."""
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        try:
+            request = {"model": MODEL, "prompt": "Once", "max_tokens": 1}
+            headers = {"Content-Type": "application/json", "Authorization": f"Bearer {KEY}"}
+            urllib.request.urlopen(urllib.request.Request(LOCKED_URL + "/v1/completions", json.dumps(request).encode(), headers), timeout=60)
+            return True
+        except urllib.error.HTTPError as error:
+            if error.code != 429:
+                raise
+            time.sleep(0.05)
+    return False
+
+
+def without_nullable(schema):
+    """OpenAPI 3.0's `nullable`, which the description has beside 3.1's types, as JSON Schema says it."""
+    if isinstance(schema, list):
+        return [without_nullable(entry) for entry in schema]
+    if not isinstance(schema, dict):
+        return schema
+    schema = {key: without_nullable(value) for key, value in schema.items()}
+    return {"anyOf": [schema, {"type": "null"}]} if schema.pop("nullable", False) is True else schema
+
+
+@functools.cache
+def description():
+    path = os.environ.get("AKUNU_OPENAPI")
+    if not path:
+        return None
+    whole = json.loads(Path(path).read_text())
+    return {"$id": "urn:openai", "components": {"schemas": without_nullable(whole["components"]["schemas"])}}
+
+
+@functools.cache
+def validator(name):
+    from jsonschema import Draft202012Validator
+    from referencing import Registry, Resource
+    from referencing.jsonschema import DRAFT202012
+
+    registry = Registry().with_resource("urn:openai", Resource(contents=description(), specification=DRAFT202012))
+    return Draft202012Validator({"$ref": f"urn:openai#/components/schemas/{name}"}, registry=registry)
+
+
+def conforms(test, name, value):
+    """Holds an answer to its schema; without the description there is nothing to hold it to."""
+    if description() is not None:
+        errors = [f"{error.json_path}: {error.message}" for error in validator(name).iter_errors(value)]
+        test.assertEqual(errors, [], f"{name}: {json.dumps(value)[:2000]}")

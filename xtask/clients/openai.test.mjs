@@ -1,0 +1,65 @@
+// OpenAI's own client for Node.
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import OpenAI from "openai";
+
+const { AKUNU_URL, AKUNU_LOCKED_URL, AKUNU_KEY, AKUNU_MODEL: model } = process.env;
+const client = (url = AKUNU_URL, apiKey = "none") => new OpenAI({ baseURL: `${url}/v1`, apiKey, maxRetries: 0 });
+const messages = [{ role: "user", content: "tell me a story about a fox" }];
+const greedy = { model, messages, max_tokens: 24, temperature: 0 };
+
+test("chat, and a stream that says the same", async () => {
+  const whole = await client().chat.completions.create(greedy);
+  assert.equal(whole.choices[0].finish_reason, "length");
+  assert.equal(whole.usage.completion_tokens, 24);
+  const stream = await client().chat.completions.create({ ...greedy, stream: true, stream_options: { include_usage: true } });
+  let text = "", usage;
+  for await (const chunk of stream) {
+    text += chunk.choices[0]?.delta.content ?? "";
+    usage = chunk.usage ?? usage;
+  }
+  assert.equal(text, whole.choices[0].message.content);
+  assert.equal(usage.completion_tokens, 24);
+});
+
+test("the streaming helper gathers the answer", async () => {
+  const final = await client().chat.completions.stream(greedy).finalChatCompletion();
+  assert.ok(final.choices[0].message.content.length > 20);
+});
+
+test("stop, seed, n and logprobs", async () => {
+  const whole = (await client().chat.completions.create(greedy)).choices[0].message.content;
+  const word = whole.split(/\s+/)[3];
+  const stopped = await client().chat.completions.create({ ...greedy, stop: word });
+  assert.equal(stopped.choices[0].message.content, whole.slice(0, whole.indexOf(word)));
+  const drawn = { ...greedy, temperature: 1, seed: 5, n: 2, logprobs: true, top_logprobs: 2 };
+  const [first, second] = await Promise.all([1, 2].map(() => client().chat.completions.create(drawn)));
+  assert.deepEqual(first.choices, second.choices);
+  assert.equal(first.choices[1].logprobs.content.length, 24);
+});
+
+test("completions and models", async () => {
+  const answer = await client().completions.create({ model, prompt: "Once", max_tokens: 4, temperature: 0 });
+  assert.ok(answer.choices[0].text.length > 0);
+  const names = [];
+  for await (const { id } of client().models.list()) names.push(id);
+  assert.ok(names.includes(model));
+});
+
+test("errors are the client's own", async () => {
+  const create = (more, to = client()) => to.chat.completions.create({ ...greedy, ...more });
+  await assert.rejects(create({ temperature: 9 }), OpenAI.BadRequestError);
+  await assert.rejects(create({ model: "none" }), OpenAI.NotFoundError);
+  await assert.rejects(create({}, client(AKUNU_LOCKED_URL, "wrong")), OpenAI.AuthenticationError);
+  assert.ok((await create({}, client(AKUNU_LOCKED_URL, AKUNU_KEY))).choices.length);
+});
+
+test("a client that hangs up mid-stream leaves a server that answers", async () => {
+  const stream = await client().chat.completions.create({ ...greedy, max_tokens: 400, stream: true });
+  for await (const chunk of stream) {
+    if (chunk.choices[0]?.delta.content) break;
+  }
+  stream.controller.abort();
+  assert.ok((await client().chat.completions.create({ ...greedy, max_tokens: 1 })).choices.length);
+});

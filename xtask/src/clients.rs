@@ -1,0 +1,146 @@
+//! What the official clients of three APIs make of `akunu serve`.
+//!
+//! They are installed under the target folder; what cannot be had is left out, loudly.
+
+use std::env;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+
+use anyhow::{Context, Result, bail};
+
+use crate::{cargo, root, run, skipped, succeeds, target};
+
+const SCRIPTS: &str = "xtask/clients";
+const PYTHON: [&str; 3] = ["openai_test.py", "anthropic_test.py", "ollama_test.py"];
+const NODE: &str = "openai.test.mjs";
+const KEY: &str = "sesame";
+/// What the model inside the binary is called.
+const MODEL: &str = "akunu-tales";
+
+pub(crate) fn clients() -> Result<()> {
+    let python = python();
+    let node = node();
+    if let (Err(python), Err(node)) = (&python, &node) {
+        skipped("official clients", &format!("{python}; {node}"));
+        return Ok(());
+    }
+    // As the tests have it: whoever has run them builds nothing again.
+    run(&mut cargo(&["test", "--workspace", "--locked", "--no-run"]))?;
+    let akunu = target().join("debug").join(format!("akunu{}", env::consts::EXE_SUFFIX));
+    let open = Server::start(Command::new(&akunu).env_remove("AKUNU_API_KEY"), &[])?;
+    let one_at_a_time = ["--parallel", "1", "--queue", "1"];
+    let locked = Server::start(Command::new(&akunu).env("AKUNU_API_KEY", KEY), &one_at_a_time)?;
+    let test = |command: &mut Command| {
+        command.env("AKUNU_URL", &open.url).env("AKUNU_LOCKED_URL", &locked.url);
+        command.env("AKUNU_KEY", KEY).env("AKUNU_MODEL", MODEL);
+        // Clients would send what is for this machine elsewhere.
+        command.env("NO_PROXY", "*").env("no_proxy", "*");
+        let description = root().join("../shared/data/openai/openapi.json");
+        match description.is_file() {
+            true => drop(command.env("AKUNU_OPENAPI", description)),
+            false => skipped("OpenAI's description of its answers", "../shared/data/openai is not there"),
+        }
+        run(command)
+    };
+    match python {
+        Ok(python) => {
+            for script in PYTHON {
+                say!("clients: {script}");
+                test(
+                    Command::new(&python).args(["-B", "-W", "ignore"]).arg(Path::new(SCRIPTS).join(script)),
+                )?;
+            }
+        }
+        Err(missing) => skipped("Python's clients", &missing),
+    }
+    match node {
+        Ok(folder) => {
+            say!("clients: {NODE}");
+            let script = folder.join(NODE);
+            fs::copy(root().join(SCRIPTS).join(NODE), &script)?;
+            test(Command::new("node").arg("--test").arg(script))?;
+        }
+        Err(missing) => skipped("Node's client", &missing),
+    }
+    Ok(())
+}
+
+/// An `akunu serve` with the model inside the binary, until it is dropped.
+struct Server {
+    child: Child,
+    url: String,
+}
+
+impl Server {
+    fn start(akunu: &mut Command, args: &[&str]) -> Result<Server> {
+        let command = akunu.args(["serve", "--port", "0"]).args(args).stderr(Stdio::piped());
+        let child = command.spawn().context("akunu does not start")?;
+        let mut server = Server { child, url: String::new() };
+        let Some(stderr) = server.child.stderr.take() else { bail!("no pipe") };
+        let mut lines = BufReader::new(stderr).lines();
+        for line in lines.by_ref() {
+            let line = line?;
+            if let Some(at) = line.find("http://") {
+                server.url = line[at..].split_whitespace().next().unwrap_or_default().to_string();
+                break;
+            }
+        }
+        if server.url.is_empty() {
+            bail!("akunu serve does not say where it listens");
+        }
+        thread::spawn(move || lines.map_while(Result::ok).for_each(|line| say!("akunu serve: {line}")));
+        Ok(server)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A Python with the clients in `requirements.txt`.
+fn python() -> Result<PathBuf, String> {
+    let folder = target().join("clients/python");
+    let python = folder.join(if cfg!(windows) { "Scripts/python.exe" } else { "bin/python" });
+    let wanted = root().join(SCRIPTS).join("requirements.txt");
+    brought(&folder, &wanted, || {
+        let path = |path: &Path| path.display().to_string();
+        succeeds(&["python3", "-m", "venv", &path(&folder)])
+            && succeeds(&[&path(&python), "-m", "pip", "install", "--quiet", "-r", &path(&wanted)])
+    })
+    .map_err(|()| "`python3 -m venv` or pip with its registry is missing".to_string())?;
+    Ok(python)
+}
+
+/// A folder with the packages in `package.json`.
+fn node() -> Result<PathBuf, String> {
+    let folder = target().join("clients/node");
+    let wanted = root().join(SCRIPTS).join("package.json");
+    let prefix = folder.display().to_string();
+    brought(&folder, &wanted, || {
+        succeeds(&["node", "--version"])
+            && fs::copy(&wanted, folder.join("package.json")).is_ok()
+            && succeeds(&["npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", &prefix])
+    })
+    .map_err(|()| "node or npm with its registry is missing".to_string())?;
+    Ok(folder)
+}
+
+/// Brings what a list wants into a folder, once for each list.
+fn brought(folder: &Path, wanted: &Path, bring: impl FnOnce() -> bool) -> Result<(), ()> {
+    let wanted = fs::read_to_string(wanted).map_err(drop)?;
+    let there = folder.join("brought");
+    if fs::read_to_string(&there).is_ok_and(|there| there == wanted) {
+        return Ok(());
+    }
+    fs::create_dir_all(folder).map_err(drop)?;
+    if !bring() {
+        return Err(());
+    }
+    fs::write(there, wanted).map_err(drop)
+}
