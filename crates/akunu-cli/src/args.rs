@@ -33,6 +33,7 @@ pub struct Cli {
 pub enum Command {
     Run(commands::run::RunArgs),
     Chat(commands::chat::ChatArgs),
+    Serve(commands::serve::ServeArgs),
     Bench(commands::bench::BenchArgs),
     BenchServe(commands::bench_serve::BenchServeArgs),
     Inspect(commands::inspect::InspectArgs),

@@ -109,6 +109,12 @@ impl From<akunu_hub::Error> for Failure {
     }
 }
 
+impl From<akunu_server::ServeError> for Failure {
+    fn from(error: akunu_server::ServeError) -> Failure {
+        from_text(&error.to_string())
+    }
+}
+
 impl From<CeilingsError> for Failure {
     fn from(error: CeilingsError) -> Failure {
         from_text(&error.to_string())

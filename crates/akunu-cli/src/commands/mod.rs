@@ -17,6 +17,7 @@ pub mod pull;
 pub mod quantize;
 pub mod rm;
 pub mod run;
+pub mod serve;
 pub mod synth;
 pub mod table;
 pub mod tokenize;
@@ -39,6 +40,7 @@ pub fn run(command: Command) -> Result<(), Failure> {
     match command {
         Command::Run(args) => run::run(args, &mut out),
         Command::Chat(args) => chat::run(args, &mut out),
+        Command::Serve(args) => serve::run(&args),
         Command::Bench(args) => bench::run(&args, &mut out),
         Command::BenchServe(args) => bench_serve::run(&args, &mut out),
         Command::Inspect(args) => inspect::run(&args, &mut out),

@@ -7,6 +7,7 @@ fn help_of_every_command() {
     let commands = [
         "run",
         "chat",
+        "serve",
         "bench",
         "bench-serve",
         "inspect",
@@ -61,7 +62,7 @@ fn an_unknown_option_or_command_exits_2() {
 #[test]
 fn the_reference_page_has_a_section_for_each_command() {
     let page = ok(&["__markdown"]);
-    assert_eq!(page.matches("\n## akunu ").count(), 19);
+    assert_eq!(page.matches("\n## akunu ").count(), 20);
     assert!(!page.contains("__markdown --"), "{page}");
     assert!(page.lines().all(|line| !line.ends_with(' ')));
 }

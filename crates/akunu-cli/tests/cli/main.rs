@@ -13,6 +13,7 @@ mod models;
 mod quantize;
 mod run;
 mod scripted;
+mod serve;
 mod signals;
 mod terminal;
 mod text;
