@@ -22,8 +22,9 @@ Examples:
 
 /// Serves models over HTTP
 ///
-/// Speaks OpenAI's API. A model is loaded when it is first asked for. Ctrl-C or SIGTERM lets what is running
-/// finish and takes nothing new; Ctrl-C again ends at once.
+/// Speaks OpenAI's, Ollama's and Anthropic's APIs, and has a chat page at /. A model is loaded when it is
+/// first asked for. Ctrl-C or SIGTERM lets what is running finish and takes nothing new; Ctrl-C again ends at
+/// once.
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLES)]
 pub struct ServeArgs {
