@@ -94,4 +94,13 @@ impl<'a> Fields<'a> {
         };
         Ok(self.read(name, "a text or a list of texts", read)?.unwrap_or_default())
     }
+
+    /// Where an answer ends: [`Fields::texts`], none of them empty. `expected` is what errors ask for.
+    pub fn stops(&self, name: &str, expected: &str) -> Result<Vec<String>, Refusal> {
+        let texts = self.texts(name)?;
+        match texts.iter().any(String::is_empty) {
+            true => Err(self.refuse(name, format!("{expected}, none of them empty"))),
+            false => Ok(texts),
+        }
+    }
 }

@@ -101,6 +101,15 @@ pub struct Piece {
     pub tokens: Vec<TokenLogprob>,
 }
 
+impl Piece {
+    /// Adds what follows.
+    pub fn append(&mut self, more: Piece) {
+        self.reasoning.push_str(&more.reasoning);
+        self.answer.push_str(&more.answer);
+        self.tokens.extend(more.tokens);
+    }
+}
+
 #[derive(Clone, Debug, PartialEq)]
 pub struct Finished {
     pub finish: FinishReason,

@@ -80,10 +80,7 @@ fn job(fields: &Fields<'_>) -> Result<Job, Refusal> {
     let most = most.ok_or_else(|| missing("max_tokens", "say how many tokens an answer may have"))?;
     let mut job = Job::new(Some(model(fields)?.to_string()), Prompt::Chat(messages::conversation(fields)?));
     job.max_tokens = Some(most);
-    job.stop = fields.texts("stop_sequences")?;
-    if job.stop.iter().any(String::is_empty) {
-        return Err(fields.refuse("stop_sequences", "a list of texts, none of them empty"));
-    }
+    job.stop = fields.stops("stop_sequences", "a list of texts")?;
     let wishes = &mut job.sampling;
     wishes.temperature = fields.number("temperature", 0.0..=1.0)?;
     wishes.top_k = fields.count("top_k", 0..=usize::MAX)?;

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use akunu::FinishReason;
 use akunu_tokenizer::Tokenizer;
 use axum::response::Response;
 use serde_json::{Value as Json, json};
@@ -11,7 +10,7 @@ use serde_json::{Value as Json, json};
 use super::models::time;
 use crate::app::json;
 use crate::job::{Finished, Output, Piece, Running, What};
-use crate::openai::logprobs;
+use crate::openai::{finish_reason, logprobs};
 use crate::refusal::Refusal;
 use crate::stream::Writer;
 
@@ -70,10 +69,7 @@ impl Head {
         let mut object = self.object(piece);
         let nanoseconds = |seconds: f64| (seconds * 1e9) as u64;
         object["done"] = true.into();
-        object["done_reason"] = match finish {
-            FinishReason::MaxTokens | FinishReason::ContextFull => "length".into(),
-            _ => "stop".into(),
-        };
+        object["done_reason"] = finish_reason(finish).into();
         object["total_duration"] = (self.started.elapsed().as_nanos() as u64).into();
         object["load_duration"] = (self.load.as_nanos() as u64).into();
         object["prompt_eval_count"] = timings.prompt_tokens.into();
@@ -88,11 +84,7 @@ pub(super) async fn whole(mut running: Running, head: Head) -> Result<Response, 
     let mut piece = Piece::default();
     while let Some(output) = running.next().await {
         match output?.what {
-            What::Piece(more) => {
-                piece.reasoning.push_str(&more.reasoning);
-                piece.answer.push_str(&more.answer);
-                piece.tokens.extend(more.tokens);
-            }
+            What::Piece(more) => piece.append(more),
             What::Finished(finished) => return Ok(json(&head.last(&piece, &finished))),
         }
     }

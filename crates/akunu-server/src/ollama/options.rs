@@ -44,10 +44,7 @@ pub(super) fn read(fields: &Fields<'_>, job: &mut Job) -> Result<(), Refusal> {
         }
     }
     job.max_tokens = most(&options, "num_predict")?;
-    job.stop = options.texts("stop")?;
-    if job.stop.iter().any(String::is_empty) {
-        return Err(options.refuse("stop", "a text or a list of texts, none of them empty"));
-    }
+    job.stop = options.stops("stop", "a text or a list of texts")?;
     let wishes = &mut job.sampling;
     wishes.temperature = options.number("temperature", 0.0..=100.0)?;
     wishes.top_k = options.count("top_k", 0..=usize::MAX)?;

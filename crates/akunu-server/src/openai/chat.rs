@@ -1,14 +1,11 @@
 //! `/v1/chat/completions`.
 
-use std::sync::Arc;
-
-use akunu_tokenizer::Tokenizer;
 use axum::extract::State;
 use axum::response::Response;
 use serde_json::{Map, Value as Json, json};
 
 use super::options::{self, Manner, refuse_unsupported};
-use super::{FINGERPRINT, Usage, finish_reason, logprobs, messages, new_id, now};
+use super::{Head, Stream, Usage, finish_reason, logprobs, messages};
 use crate::app::{App, Caller, json};
 use crate::body::JsonBody;
 use crate::fields::Fields;
@@ -34,14 +31,12 @@ pub(super) async fn completions(
     let wants_logprobs = job.logprobs.is_some();
     let choices = job.choices;
     let running = app.start(job, caller.owner).await?;
-    let model = fields.text("model")?.unwrap_or(running.model().name()).to_string();
-    let tokenizer = match wants_logprobs {
-        true => Some(running.model().model().tokenizer()?.clone()),
-        false => None,
-    };
-    let head = Head { id: new_id("chatcmpl"), created: now(), model, tokenizer };
+    let head = Head::new("chatcmpl", &fields, &running, wants_logprobs)?;
     match manner.stream {
-        true => Ok(stream::respond(running, Chunks { head, manner, choices, usage: Usage::default() })),
+        true => {
+            let stream = Stream::new("chat.completion.chunk", head, manner);
+            Ok(stream::respond(running, Chunks { stream, choices }))
+        }
         false => whole(running, head, choices).await,
     }
 }
@@ -104,31 +99,12 @@ fn check_format(fields: &Fields<'_>) -> Result<(), Refusal> {
     }
 }
 
-/// What stands in every object of an answer.
-#[derive(Clone, Debug)]
-struct Head {
-    id: String,
-    created: u64,
-    model: String,
-    /// Where log probabilities were asked for.
-    tokenizer: Option<Arc<dyn Tokenizer>>,
-}
-
-impl Head {
-    fn object(&self, kind: &str, choices: Vec<Json>) -> Json {
-        json!({
-            "id": self.id, "object": kind, "created": self.created, "model": self.model,
-            "choices": choices, "system_fingerprint": FINGERPRINT,
-        })
-    }
-
-    fn logprobs(&self, piece: &Piece) -> Json {
-        match &self.tokenizer {
-            Some(tokenizer) => {
-                json!({ "content": logprobs::of_chat(&piece.tokens, &**tokenizer), "refusal": null })
-            }
-            None => Json::Null,
+fn logprobs_of(head: &Head, piece: &Piece) -> Json {
+    match &head.tokenizer {
+        Some(tokenizer) => {
+            json!({ "content": logprobs::of_chat(&piece.tokens, &**tokenizer), "refusal": null })
         }
+        None => Json::Null,
     }
 }
 
@@ -146,12 +122,7 @@ async fn whole(mut running: Running, head: Head, of_each: usize) -> Result<Respo
     while let Some(output) = running.next().await {
         let Output { choice, what } = output?;
         match what {
-            What::Piece(more) => {
-                let piece = &mut choices[choice].piece;
-                piece.reasoning.push_str(&more.reasoning);
-                piece.answer.push_str(&more.answer);
-                piece.tokens.extend(more.tokens);
-            }
+            What::Piece(more) => choices[choice].piece.append(more),
             What::Finished(finished) => {
                 usage.add(choice == 0, &finished);
                 choices[choice].finish = finish_reason(&finished.finish);
@@ -163,7 +134,7 @@ async fn whole(mut running: Running, head: Head, of_each: usize) -> Result<Respo
         if !piece.reasoning.is_empty() {
             message["reasoning_content"] = piece.reasoning.trim_end().into();
         }
-        json!({ "index": index, "message": message, "logprobs": head.logprobs(piece), "finish_reason": finish })
+        json!({ "index": index, "message": message, "logprobs": logprobs_of(&head, piece), "finish_reason": finish })
     });
     let mut answer = head.object("chat.completion", written.collect());
     answer["usage"] = usage.json();
@@ -173,24 +144,14 @@ async fn whole(mut running: Running, head: Head, of_each: usize) -> Result<Respo
 /// The same, a chunk at a time.
 #[derive(Debug)]
 struct Chunks {
-    head: Head,
-    manner: Manner,
+    stream: Stream,
     choices: usize,
-    usage: Usage,
 }
 
 impl Chunks {
     fn chunk(&self, index: usize, delta: Json, logprobs: Json, finish: Option<&str>, to: &mut String) {
         let choice = json!({ "index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish });
-        self.write(vec![choice], None, to);
-    }
-
-    fn write(&self, choices: Vec<Json>, usage: Option<Json>, to: &mut String) {
-        let mut chunk = self.head.object("chat.completion.chunk", choices);
-        if self.manner.usage {
-            chunk["usage"] = usage.unwrap_or_default();
-        }
-        stream::event(&chunk, to);
+        self.stream.chunk(choice, to);
     }
 }
 
@@ -213,20 +174,17 @@ impl Writer for Chunks {
                 if !piece.answer.is_empty() {
                     delta.insert("content".into(), piece.answer.as_str().into());
                 }
-                self.chunk(choice, Json::Object(delta), self.head.logprobs(&piece), None, to);
+                self.chunk(choice, Json::Object(delta), logprobs_of(&self.stream.head, &piece), None, to);
             }
             What::Finished(finished) => {
-                self.usage.add(choice == 0, &finished);
+                self.stream.usage.add(choice == 0, &finished);
                 self.chunk(choice, json!({}), Json::Null, Some(finish_reason(&finished.finish)), to);
             }
         }
     }
 
     fn end(&mut self, to: &mut String) {
-        if self.manner.usage {
-            self.write(Vec::new(), Some(self.usage.json()), to);
-        }
-        to.push_str("data: [DONE]\n\n");
+        self.stream.end(to);
     }
 
     fn failed(&mut self, refusal: &Refusal, to: &mut String) {

@@ -1,14 +1,11 @@
 //! `/v1/completions`: texts to go on with.
 
-use std::sync::Arc;
-
-use akunu_tokenizer::Tokenizer;
 use axum::extract::State;
 use axum::response::Response;
 use serde_json::{Value as Json, json};
 
 use super::options::{self, Manner, refuse_unsupported};
-use super::{FINGERPRINT, Usage, finish_reason, logprobs, new_id, now};
+use super::{Head, Stream, Usage, finish_reason, logprobs};
 use crate::app::{App, Caller, json};
 use crate::body::JsonBody;
 use crate::fields::Fields;
@@ -18,6 +15,9 @@ use crate::stream::{self, Writer};
 
 /// As OpenAI has it where nobody says.
 const MAX_TOKENS: usize = 16;
+
+/// Whole or in chunks.
+const KIND: &str = "text_completion";
 
 const UNSUPPORTED: &[(&str, &str)] = &[("suffix", "texts are only gone on with at their end")];
 
@@ -41,11 +41,7 @@ pub(super) async fn completions(
     let prompts = job.prompts.clone();
     let wants_logprobs = job.logprobs.is_some();
     let running = app.start(job, caller.owner).await?;
-    let model = fields.text("model")?.unwrap_or(running.model().name()).to_string();
-    let tokenizer = match wants_logprobs {
-        true => Some(running.model().model().tokenizer()?.clone()),
-        false => None,
-    };
+    let head = Head::new("cmpl", &fields, &running, wants_logprobs)?;
     let echoed = |prompt: &Prompt| match prompt {
         Prompt::Text(text) => Ok(text.clone()),
         Prompt::Ids(ids) => running.model().model().decode(ids),
@@ -55,14 +51,16 @@ pub(super) async fn completions(
         true => prompts.iter().map(echoed).collect::<Result<_, _>>()?,
         false => vec![String::new(); prompts.len()],
     };
-    let head = Head { id: new_id("cmpl"), created: now(), model, tokenizer, of_each };
     // Each choice begins with its prompt where that is wanted.
     let begun: Vec<Begun> = (0..prompts.len() * of_each)
         .map(|choice| Begun { text: texts[choice / of_each].clone(), offset: 0 })
         .collect();
     match manner.stream {
-        true => Ok(stream::respond(running, Chunks { head, manner, begun, usage: Usage::default() })),
-        false => whole(running, head, begun).await,
+        true => {
+            let stream = Stream::new(KIND, head, manner);
+            Ok(stream::respond(running, Chunks { stream, of_each, begun }))
+        }
+        false => whole(running, head, of_each, begun).await,
     }
 }
 
@@ -105,30 +103,10 @@ fn prompts(fields: &Fields<'_>) -> Result<Vec<Prompt>, Refusal> {
     }
 }
 
-#[derive(Clone, Debug)]
-struct Head {
-    id: String,
-    created: u64,
-    model: String,
-    /// Where log probabilities were asked for.
-    tokenizer: Option<Arc<dyn Tokenizer>>,
-    /// Choices of each prompt.
-    of_each: usize,
-}
-
-impl Head {
-    fn object(&self, choices: Vec<Json>) -> Json {
-        json!({
-            "id": self.id, "object": "text_completion", "created": self.created, "model": self.model,
-            "choices": choices, "system_fingerprint": FINGERPRINT,
-        })
-    }
-
-    fn logprobs(&self, piece: &Piece, offset: &mut usize) -> Json {
-        match &self.tokenizer {
-            Some(tokenizer) => logprobs::of_completion(&piece.tokens, &**tokenizer, offset),
-            None => Json::Null,
-        }
+fn logprobs_of(head: &Head, piece: &Piece, offset: &mut usize) -> Json {
+    match &head.tokenizer {
+        Some(tokenizer) => logprobs::of_completion(&piece.tokens, &**tokenizer, offset),
+        None => Json::Null,
     }
 }
 
@@ -140,7 +118,12 @@ struct Begun {
     offset: usize,
 }
 
-async fn whole(mut running: Running, head: Head, begun: Vec<Begun>) -> Result<Response, Refusal> {
+async fn whole(
+    mut running: Running,
+    head: Head,
+    of_each: usize,
+    begun: Vec<Begun>,
+) -> Result<Response, Refusal> {
     let mut choices: Vec<(Begun, Piece, &str)> =
         begun.into_iter().map(|begun| (begun, Piece::default(), "stop")).collect();
     let mut usage = Usage::default();
@@ -153,40 +136,32 @@ async fn whole(mut running: Running, head: Head, begun: Vec<Begun>) -> Result<Re
                 piece.tokens.extend(more.tokens);
             }
             What::Finished(finished) => {
-                usage.add(choice % head.of_each == 0, &finished);
+                usage.add(choice % of_each == 0, &finished);
                 *finish = finish_reason(&finished.finish);
             }
         }
     }
     let written = choices.iter_mut().enumerate().map(|(index, (begun, piece, finish))| {
-        let logprobs = head.logprobs(piece, &mut begun.offset);
+        let logprobs = logprobs_of(&head, piece, &mut begun.offset);
         json!({ "text": begun.text, "index": index, "logprobs": logprobs, "finish_reason": finish })
     });
-    let mut answer = head.object(written.collect());
+    let mut answer = head.object(KIND, written.collect());
     answer["usage"] = usage.json();
     Ok(json(&answer))
 }
 
 #[derive(Debug)]
 struct Chunks {
-    head: Head,
-    manner: Manner,
+    stream: Stream,
+    /// Choices of each prompt.
+    of_each: usize,
     begun: Vec<Begun>,
-    usage: Usage,
 }
 
 impl Chunks {
     fn chunk(&self, index: usize, text: &str, logprobs: Json, finish: Option<&str>, to: &mut String) {
         let choice = json!({ "text": text, "index": index, "logprobs": logprobs, "finish_reason": finish });
-        self.write(vec![choice], None, to);
-    }
-
-    fn write(&self, choices: Vec<Json>, usage: Option<Json>, to: &mut String) {
-        let mut chunk = self.head.object(choices);
-        if self.manner.usage {
-            chunk["usage"] = usage.unwrap_or_default();
-        }
-        stream::event(&chunk, to);
+        self.stream.chunk(choice, to);
     }
 }
 
@@ -202,21 +177,18 @@ impl Writer for Chunks {
     fn output(&mut self, Output { choice, what }: Output, to: &mut String) {
         match what {
             What::Piece(piece) => {
-                let logprobs = self.head.logprobs(&piece, &mut self.begun[choice].offset);
+                let logprobs = logprobs_of(&self.stream.head, &piece, &mut self.begun[choice].offset);
                 self.chunk(choice, &piece.answer, logprobs, None, to);
             }
             What::Finished(finished) => {
-                self.usage.add(choice % self.head.of_each == 0, &finished);
+                self.stream.usage.add(choice % self.of_each == 0, &finished);
                 self.chunk(choice, "", Json::Null, Some(finish_reason(&finished.finish)), to);
             }
         }
     }
 
     fn end(&mut self, to: &mut String) {
-        if self.manner.usage {
-            self.write(Vec::new(), Some(self.usage.json()), to);
-        }
-        to.push_str("data: [DONE]\n\n");
+        self.stream.end(to);
     }
 
     fn failed(&mut self, refusal: &Refusal, to: &mut String) {

@@ -7,20 +7,25 @@ mod messages;
 mod options;
 
 use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use akunu::FinishReason;
+use akunu_tokenizer::Tokenizer;
 use axum::extract::{Path, State};
 use axum::response::Response;
 use axum::routing::{MethodRouter, get, post};
 use serde_json::{Value as Json, json};
 
 use crate::app::{App, json};
-use crate::job::Finished;
+use crate::fields::Fields;
+use crate::job::{Finished, Running};
 use crate::models::ModelSpec;
 use crate::protocol::Protocol;
 use crate::refusal::{Reason, Refusal};
+use crate::stream;
 pub(crate) use messages::{conversation, conversation_of};
+use options::Manner;
 
 pub const PROTOCOL: Protocol = Protocol { routes, owns: |_| true, error };
 
@@ -81,10 +86,79 @@ pub(crate) fn new_id(kind: &str) -> String {
     format!("{kind}-{:016x}{:08x}", random(), random() as u32)
 }
 
-fn finish_reason(finish: &FinishReason) -> &'static str {
+/// In OpenAI's words, which are Ollama's too.
+pub(crate) fn finish_reason(finish: &FinishReason) -> &'static str {
     match finish {
         FinishReason::MaxTokens | FinishReason::ContextFull => "length",
         _ => "stop",
+    }
+}
+
+/// What stands in every object of an answer.
+#[derive(Clone, Debug)]
+struct Head {
+    id: String,
+    created: u64,
+    model: String,
+    /// Where log probabilities were asked for.
+    tokenizer: Option<Arc<dyn Tokenizer>>,
+}
+
+impl Head {
+    fn new(
+        kind: &str,
+        fields: &Fields<'_>,
+        running: &Running,
+        wants_logprobs: bool,
+    ) -> Result<Head, Refusal> {
+        let model = running.model();
+        let tokenizer = match wants_logprobs {
+            true => Some(model.model().tokenizer()?.clone()),
+            false => None,
+        };
+        let name = fields.text("model")?.unwrap_or(model.name()).to_string();
+        Ok(Head { id: new_id(kind), created: now(), model: name, tokenizer })
+    }
+
+    fn object(&self, kind: &str, choices: Vec<Json>) -> Json {
+        json!({
+            "id": self.id, "object": kind, "created": self.created, "model": self.model,
+            "choices": choices, "system_fingerprint": FINGERPRINT,
+        })
+    }
+}
+
+/// A stream's chunks.
+#[derive(Debug)]
+struct Stream {
+    kind: &'static str,
+    head: Head,
+    manner: Manner,
+    usage: Usage,
+}
+
+impl Stream {
+    fn new(kind: &'static str, head: Head, manner: Manner) -> Stream {
+        Stream { kind, head, manner, usage: Usage::default() }
+    }
+
+    fn chunk(&self, choice: Json, to: &mut String) {
+        self.write(vec![choice], Json::Null, to);
+    }
+
+    fn write(&self, choices: Vec<Json>, usage: Json, to: &mut String) {
+        let mut chunk = self.head.object(self.kind, choices);
+        if self.manner.usage {
+            chunk["usage"] = usage;
+        }
+        stream::event(&chunk, to);
+    }
+
+    fn end(&self, to: &mut String) {
+        if self.manner.usage {
+            self.write(Vec::new(), self.usage.json(), to);
+        }
+        to.push_str("data: [DONE]\n\n");
     }
 }
 

@@ -32,15 +32,11 @@ impl Manner {
 
 /// Reads all but the prompts and what has another name in each.
 pub(super) fn job(fields: &Fields<'_>, prompts: Vec<Prompt>) -> Result<Job, Refusal> {
-    let stop = fields.texts("stop")?;
-    if stop.iter().any(String::is_empty) {
-        return Err(fields.refuse("stop", "a text or a list of texts, none of them empty"));
-    }
     Ok(Job {
         model: fields.text("model")?.map(str::to_string),
         prompts,
         choices: fields.count("n", 1..=crate::start::MOST_CHOICES)?.unwrap_or(1),
-        stop,
+        stop: fields.stops("stop", "a text or a list of texts")?,
         sampling: wishes(fields)?,
         ignore_eos: fields.flag("ignore_eos")?.unwrap_or(false),
         ..Job::default()
