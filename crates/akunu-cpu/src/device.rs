@@ -14,7 +14,7 @@ use crate::host;
 use crate::isa::Isa;
 use crate::isa::table::Kernels;
 use crate::memory::{Buffer, Owned};
-use crate::panel::{AMX_ROWS, Scratch, Shared};
+use crate::panel::{Scratch, Shared};
 use crate::pool::Pool;
 use crate::prepare::{Buffers, Prepared, prepare};
 use crate::walk::{State, Walk};
@@ -84,7 +84,8 @@ impl CpuDevice {
         };
         let own = |_| zeroed("a thread's own memory", size_of::<Scratch>() as u64);
         let scratch = (0..threads).map(own).collect::<Result<Vec<_>, _>>()?;
-        let packed = if isa == Isa::Amx { groups::bytes(AMX_ROWS) } else { 0 };
+        let kernels = Kernels::of(isa);
+        let packed = if kernels.pack() { groups::BYTES } else { 0 };
         let packed = zeroed("packed activations", packed as u64)?;
         let shared = zeroed("memory that threads share", size_of::<Shared>() as u64)?;
         let workspace = (size_of::<Scratch>() * threads + packed.bytes + shared.bytes) as u64;
@@ -101,12 +102,12 @@ impl CpuDevice {
                 // A step is long beside what the host takes to pick.
                 samples: false,
                 chain: 32,
-                prefill_rows: AMX_ROWS,
+                prefill_rows: groups::MOST_ROWS,
                 workspace_bytes: workspace,
                 available_bytes: host::available_bytes(),
             },
             isa,
-            kernels: Kernels::of(isa),
+            kernels,
             pool,
             scratch,
             packed,

@@ -2,25 +2,18 @@
 
 use std::sync::atomic::AtomicUsize;
 
-use crate::groups::MAX_INPUTS;
+use crate::groups::{MAX_INPUTS, MOST_ROWS};
 use crate::isa::Lanes;
 use crate::quants::{Min, Quant, Sub};
 
 /// Rows that share one unpacked panel.
 pub(crate) const TILE_ROWS: usize = 64;
-/// The same where multiplying is so fast that unpacking shows, and the outputs that are multiplied at once there.
-pub(crate) const AMX_ROWS: usize = 512;
-pub(crate) const AMX_OUTPUTS: usize = 32;
 /// Blocks of 32 in a panel: one round of the sixteen lanes.
 pub(crate) const PANEL_BLOCKS: usize = 16;
-/// Panels of sixteen outputs that AMX unpacks at most.
+/// Panels of sixteen outputs that are unpacked before packed rows meet them, at most.
 pub(crate) const MAX_ROUNDS: usize = MAX_INPUTS.div_ceil(32 * PANEL_BLOCKS);
-/// Integer sums of a block of sixteen rows, its halves apart.
-pub(crate) const AMX_SUMS: usize = 2 * AMX_OUTPUTS * 16;
-/// Blocks that are multiplied before they are scaled, at most.
-pub(crate) const AMX_BLOCKS: usize = 4;
 /// Products that wait for their epilogue.
-pub(crate) const TILE_SUMS: usize = AMX_ROWS * 32;
+pub(crate) const TILE_SUMS: usize = MOST_ROWS * 32;
 /// Outputs and elements of a panel of float weights.
 pub(crate) const FLOAT_OUTPUTS: usize = 8;
 pub(crate) const FLOAT_CHUNK: usize = 512;
@@ -38,6 +31,9 @@ pub(crate) const MAX_HEAD: usize = 512;
 pub(crate) const MAX_STATES: usize = 128;
 /// Elements of all their heads: at least 32 of the largest.
 pub(crate) const STATE_FLOATS: usize = MAX_HEAD * 32;
+
+/// Blocks of a group of rows whose integer sums AMX keeps.
+pub(crate) const TILE_BLOCKS: usize = 8;
 
 #[repr(C, align(64))]
 #[derive(Clone, Copy)]
@@ -86,10 +82,6 @@ impl Panel {
     }
 }
 
-/// `[block][half of the outputs][half of the block][row][output]`
-#[repr(C, align(64))]
-pub(crate) struct AmxSums(pub(crate) [[i32; AMX_SUMS]; AMX_BLOCKS]);
-
 /// Sixteen blocks of one row's activations.
 #[derive(Clone, Copy)]
 pub(crate) struct Chunk {
@@ -119,9 +111,11 @@ pub(crate) struct Scratch {
     /// `[row][class of block][output]`, or `[output][row][lane]` for float weights.
     pub(crate) acc: [f32; TILE_ROWS * 256],
     pub(crate) panel: Panel,
-    /// Of two times sixteen outputs.
-    pub(crate) rounds: [[Panel; MAX_ROUNDS]; AMX_OUTPUTS / 16],
-    pub(crate) amx: AmxSums,
+    /// Packed rows' lanes as they are added up: `[group][level][output][row]`.
+    pub(crate) levels: [[[F16x; 16]; 5]; 2],
+    /// Integer sums of packed rows, where AMX makes them.
+    pub(crate) tile_sums: [[[[i32; 16]; 16]; 2]; TILE_BLOCKS],
+    pub(crate) rounds: [Panel; MAX_ROUNDS],
     /// `[output][element]`
     pub(crate) floats: [f32; FLOAT_OUTPUTS * FLOAT_CHUNK],
     /// One row's activations, in whole fours of blocks.

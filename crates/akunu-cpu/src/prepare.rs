@@ -11,9 +11,9 @@ use akunu_plan::{
 
 use crate::command::Command;
 use crate::device::NAME;
+use crate::groups::LEAST_ROWS;
 use crate::groups::MAX_INPUTS;
 use crate::isa::table::Kernels;
-use crate::kernels::matrix::PACKED_ROWS;
 use crate::limits;
 use crate::memory::Buffer;
 
@@ -136,7 +136,7 @@ fn command(
     prepared.packs = tile.pack.is_some()
         && prepared.matrix_input().is_some_and(|(inputs, rows)| {
             let most = if rows == RowSet::Logits { table.logit_rows } else { table.rows };
-            inputs <= MAX_INPUTS && (PACKED_ROWS..=tile.rows).contains(&most)
+            inputs <= MAX_INPUTS && (LEAST_ROWS..=tile.rows).contains(&most)
         });
     Ok(prepared)
 }

@@ -32,7 +32,7 @@ pub(crate) struct Tile {
     pub(crate) stride: usize,
     /// The same outputs' scales and offsets, where a type has them apart.
     pub(crate) planes: Planes,
-    /// 1 ..= [`TileKernel::outputs`]
+    /// 1 ..= 16
     pub(crate) outputs: usize,
     /// The first row of activations (q8 for quantised weights, else f32), and the bytes from one row to the next.
     pub(crate) x: *const u8,
@@ -60,8 +60,6 @@ pub(crate) struct TileKernel {
     pub(crate) streams: unsafe fn(&[Tile; STREAMS]),
     /// The most rows of a tile.
     pub(crate) rows: usize,
-    /// Its outputs, where rows are packed; else 16.
-    pub(crate) outputs: usize,
     /// Packs a group of rows, where many rows are multiplied faster so.
     pub(crate) pack: Option<unsafe fn(&Group)>,
 }
@@ -89,7 +87,10 @@ pub(crate) trait Dot<Q: Quant>: Lanes {
     /// # Safety
     /// That many blocks can be read at `w`, `x` and `sums`.
     unsafe fn terms(w: *const u8, x: *const i8, sums: *const i32, blocks: usize) -> Terms<Self>;
+}
 
+/// What an instruction set brings beside for several rows, unless it has [`Products`] of its own.
+pub(crate) trait Panels<Q: Quant>: Dot<Q> {
     /// Unpacks `blocks` ≤ 16 blocks of sixteen rows.
     /// # Safety
     /// `blocks` blocks can be read at each row.
@@ -105,7 +106,6 @@ pub(crate) trait Dot<Q: Quant>: Lanes {
 pub(crate) trait Products<Q: Quant> {
     /// The most rows of a tile.
     const ROWS: usize = TILE_ROWS;
-    const OUTPUTS: usize = 16;
     const PACKS: bool = false;
 
     /// # Safety
@@ -122,7 +122,7 @@ pub(crate) trait Products<Q: Quant> {
     unsafe fn streams(t: &[Tile; STREAMS]);
 }
 
-impl<V: Dot<Q>, Q: Quant> Products<Q> for V {
+impl<V: Panels<Q>, Q: Quant> Products<Q> for V {
     #[inline(always)]
     unsafe fn quantised(t: &Tile) {
         // SAFETY: passed on.
@@ -144,37 +144,39 @@ const PREFETCH: usize = 2048;
 /// # Safety
 /// Everything that the tile points to is there, and the instruction set of `V` is too.
 #[inline(always)]
-pub(crate) unsafe fn quantised<V: Dot<Q>, Q: Quant>(t: &Tile) {
+pub(crate) unsafe fn quantised<V: Panels<Q>, Q: Quant>(t: &Tile) {
     // SAFETY: passed on.
     unsafe {
         if t.rows < PANEL_ROWS {
-            for r in 0..t.rows {
-                rows_as_they_stand::<V, Q>(t, r);
-            }
+            rows_as_they_stand::<V, Q>(t);
         } else {
             panels::<V, Q>(t);
         }
     }
 }
 
+/// # Safety
+/// As for [`quantised`].
 #[inline(always)]
-unsafe fn rows_as_they_stand<V: Dot<Q>, Q: Quant>(t: &Tile, r: usize) {
-    // SAFETY: within the tile.
-    unsafe {
-        let x = arranged_row::<V, Q>(t, r);
-        let out = t.out.add(r * t.out_stride);
-        let mut o = 0;
-        while o + 8 <= t.outputs {
-            let mut lanes = [V::zero(); 8];
-            for i in 0..8 {
-                lanes[i] = one_row::<V, Q>(t, o + i, &x);
+pub(crate) unsafe fn rows_as_they_stand<V: Dot<Q>, Q: Quant>(t: &Tile) {
+    for r in 0..t.rows {
+        // SAFETY: within the tile.
+        unsafe {
+            let x = arranged_row::<V, Q>(t, r);
+            let out = t.out.add(r * t.out_stride);
+            let mut o = 0;
+            while o + 8 <= t.outputs {
+                let mut lanes = [V::zero(); 8];
+                for i in 0..8 {
+                    lanes[i] = one_row::<V, Q>(t, o + i, &x);
+                }
+                V::sums8(lanes, out.add(o));
+                o += 8;
             }
-            V::sums8(lanes, out.add(o));
-            o += 8;
-        }
-        while o < t.outputs {
-            *out.add(o) = one_row::<V, Q>(t, o, &x).sum();
-            o += 1;
+            while o < t.outputs {
+                *out.add(o) = one_row::<V, Q>(t, o, &x).sum();
+                o += 1;
+            }
         }
     }
 }
@@ -260,7 +262,7 @@ pub(crate) unsafe fn chunk(t: &Tile, r: usize, b: usize) -> Chunk {
 }
 
 #[inline(always)]
-unsafe fn panels<V: Dot<Q>, Q: Quant>(t: &Tile) {
+unsafe fn panels<V: Panels<Q>, Q: Quant>(t: &Tile) {
     let blocks = t.inputs / 32;
     // SAFETY: the scratch is this worker's own; every chunk stays within its row.
     unsafe {

@@ -124,7 +124,7 @@ mod tests {
         Command {
             run,
             kernel: Kernel::RopeAngles,
-            tile: TileKernel { run: |_| (), streams: |_| (), rows: 1, outputs: 16, pack: None },
+            tile: TileKernel { run: |_| (), streams: |_| (), rows: 1, pack: None },
             packs: false,
             bindings,
             params: [0; PARAM_BYTES],

@@ -10,7 +10,7 @@ use super::x86_halves::transpose_halves;
 use super::x86_quants::{QuantX86, terms_16, unpack_panel};
 use crate::panel::{Chunk, F16x, Panel};
 use crate::quants::{Min, Sub};
-use crate::tile::{Dot, Terms};
+use crate::tile::{Dot, Panels, Terms};
 
 /// Lanes 0..8 and 8..16.
 #[derive(Clone, Copy, Debug)]
@@ -376,7 +376,9 @@ impl<Q: QuantX86> Dot<Q> for Avx2 {
             m: Avx2(low.m, high.m),
         }
     }
+}
 
+impl<Q: QuantX86> Panels<Q> for Avx2 {
     #[inline(always)]
     unsafe fn unpack(panel: *mut Panel, rows: &[*const u8; 16], blocks: usize) {
         simd!(unpack_panel::<Q>(panel, rows, blocks));

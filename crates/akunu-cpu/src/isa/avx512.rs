@@ -5,13 +5,12 @@ use std::arch::x86_64::*;
 use akunu_format::ScaleType;
 
 use super::Lanes;
-use super::avx2::{load, max8, mins, quantise_32, simd, sum8, sums_of_eight};
+use super::avx2::{max8, quantise_32, simd, sum8, sums_of_eight};
 use super::x86_affine::{spread, transpose16};
 use super::x86_halves::transpose_halves_wide;
 use super::x86_quants::QuantX86;
 use super::x86_wide;
-use crate::panel::{Chunk, F16x, Panel};
-use crate::quants::{Min, Sub};
+use crate::panel::{Chunk, F16x};
 use crate::tile::{Dot, Terms};
 
 #[derive(Clone, Copy, Debug)]
@@ -239,107 +238,4 @@ impl<Q: QuantX86> Dot<Q> for Avx512 {
         simd!(x86_wide::arrange(x.quants, blocks, to));
         Chunk { quants: to, ..x }
     }
-
-    #[inline(always)]
-    unsafe fn unpack(panel: *mut Panel, rows: &[*const u8; 16], blocks: usize) {
-        simd!({
-            x86_wide::unpack::<Q>(panel, rows, blocks);
-            let panel = &mut *panel;
-            // Activations are offset by 128 to be unsigned: Σ w · (x + 128) − 128 · Σ w.
-            let offset = _mm512_set1_epi8(-128);
-            for b in 0..blocks {
-                for half in 0..2 {
-                    let mut sum = _mm512_setzero_si512();
-                    for step in half * 4..half * 4 + 4 {
-                        let w = _mm512_load_si512(panel.quants[b][step].as_ptr().cast());
-                        sum = _mm512_dpbusd_epi32(sum, offset, w);
-                    }
-                    let negative = _mm512_sub_epi32(_mm512_setzero_si512(), sum);
-                    _mm512_storeu_si512(panel.correction[b * 2 + half].as_mut_ptr().cast(), negative);
-                }
-            }
-        });
-    }
-
-    #[inline(always)]
-    unsafe fn multiply<const R: usize>(
-        panel: *const Panel,
-        blocks: usize,
-        x: [Chunk; R],
-        acc: [*mut f32; R],
-    ) {
-        // SAFETY: an unpacked panel of the caller's.
-        let panel = unsafe { &*panel };
-        for b in 0..blocks {
-            simd!(multiply_block::<Q, R>(panel, b, &x, &acc));
-        }
-    }
-}
-
-/// The integer sums of one half block for sixteen outputs by R rows.
-#[inline(always)]
-unsafe fn half_block<const R: usize>(
-    panel: &Panel,
-    b: usize,
-    half: usize,
-    x: &[Chunk; R],
-    mut sums: [__m512i; R],
-) -> [__m512i; R] {
-    simd!({
-        let correction = _mm512_loadu_si512(panel.correction[b * 2 + half].as_ptr().cast());
-        for sum in &mut sums {
-            *sum = _mm512_add_epi32(*sum, correction);
-        }
-        for step in half * 4..half * 4 + 4 {
-            let w = _mm512_load_si512(panel.quants[b][step].as_ptr().cast());
-            for r in 0..R {
-                let x = x[r].quants.add(b * 32 + step * 4).cast::<u32>().read_unaligned() ^ 0x8080_8080;
-                sums[r] = _mm512_dpbusd_epi32(sums[r], _mm512_set1_epi32(x as i32), w);
-            }
-        }
-        sums
-    })
-}
-
-#[inline(always)]
-unsafe fn multiply_block<Q: QuantX86, const R: usize>(
-    panel: &Panel,
-    b: usize,
-    x: &[Chunk; R],
-    acc: &[*mut f32; R],
-) {
-    simd!({
-        let zero = [_mm512_setzero_si512(); R];
-        let mut sums = [Avx512(_mm512_setzero_ps()); R];
-        let first = half_block::<R>(panel, b, 0, x, zero);
-        if Q::SUB == Sub::Half {
-            let second = half_block::<R>(panel, b, 1, x, zero);
-            let sub = [load::<Avx512>(&panel.sub[b * 2].0), load(&panel.sub[b * 2 + 1].0)];
-            for r in 0..R {
-                let first = Avx512(_mm512_cvtepi32_ps(first[r])).mul(sub[0]);
-                sums[r] = Avx512(_mm512_cvtepi32_ps(second[r])).fma(sub[1], first);
-            }
-        } else {
-            let both = half_block::<R>(panel, b, 1, x, first);
-            for r in 0..R {
-                let mut both = both[r];
-                if Q::SIGNED && Q::OFFSET != 0 {
-                    // Not taken off in the panel, where it would not fit a byte.
-                    let offset = _mm512_set1_epi32(Q::OFFSET * *x[r].sums.add(b));
-                    both = _mm512_sub_epi32(both, offset);
-                }
-                sums[r] = Avx512(_mm512_cvtepi32_ps(both));
-            }
-        }
-        for r in 0..R {
-            let dx = Avx512::splat(*x[r].scales.add(b));
-            let at = acc[r].add(b * 16);
-            let mut lanes = sums[r].fma(load::<Avx512>(&panel.d[b].0).mul(dx), Avx512::load(at));
-            if Q::MIN != Min::None {
-                let mins = mins::<Avx512, Q>(panel, b, &x[r]);
-                lanes = load::<Avx512>(&panel.m[b].0).fma(mins.mul(dx), lanes);
-            }
-            lanes.store(at);
-        }
-    })
 }

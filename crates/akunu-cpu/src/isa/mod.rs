@@ -22,6 +22,8 @@ mod x86_affine;
 #[cfg(target_arch = "x86_64")]
 mod x86_halves;
 #[cfg(target_arch = "x86_64")]
+mod x86_packed;
+#[cfg(target_arch = "x86_64")]
 pub(crate) mod x86_quants;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod x86_wide;

@@ -9,7 +9,7 @@ use super::neon::{Neon, simd, transpose4};
 use super::neon_quants::{QuantNeon, terms_octet, terms_part, unpack_panel};
 use crate::panel::{Chunk, Panel};
 use crate::quants::{Min, Quant, Sub};
-use crate::tile::{Dot, Terms};
+use crate::tile::{Dot, Panels, Terms};
 
 /// Sums of G times four outputs by R rows.
 type Sums<const G: usize, const R: usize> = [[int32x4_t; G]; R];
@@ -342,7 +342,9 @@ impl<M: Bytes, Q: QuantNeon> Dot<Q> for Neon<M> {
             }
         })
     }
+}
 
+impl<M: Bytes, Q: QuantNeon> Panels<Q> for Neon<M> {
     #[inline(always)]
     unsafe fn unpack(panel: *mut Panel, rows: &[*const u8; 16], blocks: usize) {
         simd!(unpack_panel::<M, Q>(panel, rows, blocks));

@@ -7,7 +7,7 @@ use half::{bf16, f16};
 use super::Lanes;
 use crate::panel::{Chunk, Panel};
 use crate::quants::{Min, Quant, Sub};
-use crate::tile::{Dot, Terms};
+use crate::tile::{Dot, Panels, Terms};
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Scalar(pub(crate) [f32; 16]);
@@ -208,7 +208,9 @@ impl<Q: Quant> Dot<Q> for Scalar {
         }
         Terms { sum: Scalar(t.sum), d: Scalar(t.d), min_sum: Scalar(t.min_sum), m: Scalar(t.m) }
     }
+}
 
+impl<Q: Quant> Panels<Q> for Scalar {
     #[inline(always)]
     unsafe fn unpack(panel: *mut Panel, rows: &[*const u8; 16], blocks: usize) {
         // SAFETY: the caller gives `blocks` blocks at each row, and a panel of its own.

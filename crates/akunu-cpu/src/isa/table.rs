@@ -5,9 +5,13 @@ use akunu_format::Affine;
 use akunu_plan::{DType, Kernel};
 
 use super::Isa;
+#[cfg(target_arch = "x86_64")]
+use super::amx::Tiles;
 use super::scalar::Scalar;
 #[cfg(target_arch = "x86_64")]
-use super::{amx::Amx, avx2::Avx2, avx512::Avx512};
+use super::x86_packed::{Packed, Vnni};
+#[cfg(target_arch = "x86_64")]
+use super::{avx2::Avx2, avx512::Avx512};
 #[cfg(target_arch = "aarch64")]
 use super::{
     neon::Neon,
@@ -69,7 +73,7 @@ macro_rules! kernels {
                         // SAFETY: as above.
                         unsafe { tile::float_streams::<$lanes, $weight>(t) }
                     }
-                    TileKernel { run, streams, rows: TILE_ROWS, outputs: 16, pack: None }
+                    TileKernel { run, streams, rows: TILE_ROWS, pack: None }
                 }};
             }
 
@@ -95,7 +99,6 @@ macro_rules! kernels {
                         run,
                         streams,
                         rows: <P as Products<$weight>>::ROWS,
-                        outputs: <P as Products<$weight>>::OUTPUTS,
                         pack: if <P as Products<$weight>>::PACKS { Some(pack) } else { None },
                     }
                 }};
@@ -151,9 +154,9 @@ kernels!(scalar_kernels, Scalar, Scalar);
 #[cfg(target_arch = "x86_64")]
 kernels!(avx2_kernels, Avx2, Avx2, "avx2,fma,f16c");
 #[cfg(target_arch = "x86_64")]
-kernels!(avx512_kernels, Avx512, Avx512, "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni");
+kernels!(avx512_kernels, Avx512, Packed<Vnni>, "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni");
 #[cfg(target_arch = "x86_64")]
-kernels!(amx_kernels, Avx512, Amx, "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni");
+kernels!(amx_kernels, Avx512, Packed<Tiles>, "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni");
 #[cfg(target_arch = "aarch64")]
 kernels!(neon_kernels, Neon<Plain>, Neon<Plain>, "neon");
 #[cfg(target_arch = "aarch64")]
@@ -203,6 +206,11 @@ impl Kernels {
             Kernel::KvShift { .. } => self.kv_shift,
             Kernel::KvCopy { .. } => self.kv_copy,
         })
+    }
+
+    /// Whether rows of quantised products are packed.
+    pub(crate) fn pack(&self) -> bool {
+        self.affine.iter().any(|tile| tile.pack.is_some())
     }
 
     pub(crate) fn tile(&self, weight: DType) -> TileKernel {

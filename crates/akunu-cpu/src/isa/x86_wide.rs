@@ -359,7 +359,7 @@ unsafe fn sums_of_nibbles<Q: QuantX86>(w: *const u8, x: *const i8, blocks: usize
 
 /// Sixteen rows of two blocks to their panel's lines: `[4 elements][output · 4 + element]`, of each block eight.
 #[inline(always)]
-fn lines_of_two(v: [__m512i; 16]) -> [__m512i; 16] {
+pub(crate) fn lines_of_two(v: [__m512i; 16]) -> [__m512i; 16] {
     simd!({
         let zero = _mm512_setzero_si512();
         // Columns of four rows: quarters 0 and 1 are columns i and i + 4 of the first block, 2 and 3 of the second.
@@ -390,38 +390,52 @@ fn lines_of_two(v: [__m512i; 16]) -> [__m512i; 16] {
     })
 }
 
-/// [`crate::tile::Dot::unpack`], less the corrections. The offset is taken off unsigned quants.
+/// Whether quants less their offset fit a signed byte.
+pub(crate) const fn is_signed<Q: QuantX86>() -> bool {
+    !Q::SIGNED || Q::OFFSET == 0
+}
+
+/// Quants as bytes: less their offset if `signed` is asked for and they fit, else unsigned.
+#[inline(always)]
+fn bytes<Q: QuantX86>(v: __m512i, signed: bool) -> __m512i {
+    simd!(match (signed && is_signed::<Q>(), Q::SIGNED) {
+        (true, true) | (false, false) => v,
+        (true, false) => _mm512_sub_epi8(v, _mm512_set1_epi8(Q::OFFSET as i8)),
+        (false, true) => _mm512_xor_si512(v, _mm512_set1_epi8(-128)),
+    })
+}
+
+/// Sixteen blocks of sixteen outputs: quants as [`bytes`], `[block][output][32]`, and scales `[block][output]`.
 ///
 /// # Safety
 /// `blocks` ≤ 16 blocks can be read at each row.
 #[inline(always)]
-pub(crate) unsafe fn unpack<Q: QuantX86>(panel: *mut Panel, rows: &[*const u8; 16], blocks: usize) {
+pub(crate) unsafe fn unpack<Q: QuantX86>(
+    panel: *mut Panel,
+    rows: &[*const u8; 16],
+    blocks: usize,
+    signed: bool,
+) {
     simd!({
         let panel = &mut *panel;
+        let quants = (&raw mut panel.quants).cast::<u8>();
         for b in (0..blocks).step_by(2) {
             let at = b / 8 * Q::OCTET_BYTES;
-            let mut v = [_mm512_setzero_si512(); 16];
             for o in 0..16 {
                 let row = rows[o].add(at);
-                v[o] = if b + 1 < blocks {
-                    Q::load_two(row, b % 8)
-                } else {
-                    _mm512_zextsi256_si512(Q::load(row, b % 8))
-                };
                 // The same blocks of the next panel.
                 Avx512::prefetch(row.wrapping_add(2 * Q::OCTET_BYTES + b % 8 * (Q::OCTET_BYTES / 8)));
-                if !Q::SIGNED && Q::OFFSET != 0 {
-                    v[o] = _mm512_sub_epi8(v[o], _mm512_set1_epi8(Q::OFFSET as i8));
-                }
-            }
-            let lines = lines_of_two(v);
-            for (i, line) in lines.into_iter().enumerate() {
-                if b + i / 8 < blocks {
-                    _mm512_store_si512(panel.quants[b + i / 8][i % 8].as_mut_ptr().cast(), line);
+                let to = quants.add((b * 16 + o) * 32);
+                let both = b + 1 < blocks;
+                let v =
+                    if both { Q::load_two(row, b % 8) } else { _mm512_zextsi256_si512(Q::load(row, b % 8)) };
+                let v = bytes::<Q>(v, signed);
+                _mm256_store_si256(to.cast(), _mm512_castsi512_si256(v));
+                if both {
+                    _mm256_store_si256(to.add(16 * 32).cast(), _mm512_extracti64x4_epi64(v, 1));
                 }
             }
         }
-        panel.steps = 8;
         if Q::PLANES {
             return;
         }

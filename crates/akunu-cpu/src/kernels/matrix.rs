@@ -4,7 +4,7 @@ use akunu_plan::params::{GluMatmulParams, MatmulParams, QkvParams};
 use akunu_plan::{DType, Kernel, RowSet, q8};
 
 use crate::command::{Command, Context};
-use crate::groups::{Block, Group, SIDE};
+use crate::groups::{Block, Group, LEAST_ROWS, SIDE};
 use crate::isa::Lanes;
 use crate::kernels::put_q8;
 use crate::math;
@@ -12,12 +12,10 @@ use crate::panel::TILE_SUMS;
 use crate::planes::Planes;
 use crate::tile::{STREAMS, Tile, TileKernel};
 
-/// Outputs of one tile, unless rows are packed.
+/// Outputs of one tile.
 const GROUP: usize = 16;
 /// From one row's sums to the next, before the epilogue.
 const SUMS: usize = 32;
-/// Fewer rows than this are not worth a group of sixteen.
-pub(crate) const PACKED_ROWS: usize = 12;
 
 /// The input of a product and where its sums go before the epilogue.
 #[derive(Clone, Copy)]
@@ -41,7 +39,7 @@ impl Product {
         inputs: usize,
         rows: usize,
     ) -> Product {
-        let is_packed = command.packs && rows >= PACKED_ROWS;
+        let is_packed = command.packs && rows >= LEAST_ROWS;
         Product {
             tile: command.tile,
             x: command.bindings[0],
@@ -51,12 +49,6 @@ impl Product {
             weight_stride: weight.plane_bytes(inputs).map_or(0, |planes| planes[0]),
             planes: Planes::of(weight, inputs),
         }
-    }
-
-    /// Outputs that are multiplied at once.
-    #[inline(always)]
-    fn group(&self) -> usize {
-        if self.packed.is_null() { GROUP } else { self.tile.outputs }
     }
 
     /// Outputs `first .. first + outputs` of `rows` rows from `row` on, to `out` ([`SUMS`] apart). The weight is what binding
@@ -92,7 +84,7 @@ impl Product {
     /// Outputs that are worked on together by one worker.
     #[inline(always)]
     fn most_outputs(&self, rows: usize) -> usize {
-        if rows == 1 { TILE_SUMS } else { self.group() }
+        if rows == 1 { TILE_SUMS } else { GROUP }
     }
 
     /// Sums of W weights, `outputs` of each from `first` on, to each of `out`: `[row][SUMS]`, or all outputs of the only row.
@@ -124,7 +116,7 @@ impl Product {
             }
         }
         while done < outputs {
-            let count = self.group().min(outputs - done);
+            let count = GROUP.min(outputs - done);
             for w in 0..W {
                 let to = out[w].wrapping_add(done);
                 // SAFETY: as the caller promises.
@@ -166,7 +158,7 @@ fn pieces(rows: usize, outputs: usize) -> impl Iterator<Item = (usize, usize, us
 pub(crate) unsafe fn pack(command: &Command, context: &Context) {
     let (Some(pack), Some((inputs, rows))) = (command.tile.pack, command.matrix_input()) else { return };
     let rows = if rows == RowSet::Logits { context.logit_rows } else { context.rows };
-    if rows < PACKED_ROWS {
+    if rows < LEAST_ROWS {
         return;
     }
     let x_stride = q8::row_bytes(inputs);
@@ -179,7 +171,6 @@ pub(crate) unsafe fn pack(command: &Command, context: &Context) {
                 rows: SIDE.min(rows - group * SIDE),
                 inputs,
                 to: context.packed.add(group * (inputs / q8::BLOCK)),
-                halves: false,
             });
         }
     }
@@ -192,14 +183,13 @@ pub(crate) unsafe fn matmul<V: Lanes>(command: &Command, context: &Context) {
     let total = if rows == RowSet::Logits { context.logit_rows } else { context.rows };
     let (outputs, stride) = (p.outputs as usize, p.out_stride as usize);
     let product = Product::new((command, context), weight, q8, p.inputs as usize, total);
-    let group = product.group();
     let target = 1 + weight.planes();
     let residual = residual.then(|| command.f32s(target + 1 + usize::from(bias)));
     // SAFETY: the scratch is this worker's; groups stay within the outputs, rows within the table's.
     unsafe {
         let sums = (&raw mut (*context.scratch).tile).cast::<f32>();
-        let share = context.share(outputs.div_ceil(group));
-        for (first, n) in outputs_of(share, group, outputs, product.most_outputs(total)) {
+        let share = context.share(outputs.div_ceil(GROUP));
+        for (first, n) in outputs_of(share, GROUP, outputs, product.most_outputs(total)) {
             for (row, count) in row_tiles(total, command.tile.rows) {
                 product.sums((command, context), [1], (first, n), (row, count), [sums]);
                 for (r, half, n) in pieces(count, n) {
@@ -229,8 +219,7 @@ pub(crate) unsafe fn qkv<V: Lanes>(command: &Command, context: &Context) {
     let parts = [p.q as usize, p.k as usize, p.v as usize];
     let stride = parts[0] + parts[1] + parts[2];
     let product = Product::new((command, context), weight, q8, p.inputs as usize, context.rows);
-    let size = product.group();
-    let groups = parts.map(|n| n.div_ceil(size));
+    let groups = parts.map(|n| n.div_ceil(GROUP));
     let (planes, target) = (weight.planes(), 1 + 3 * weight.planes());
     // SAFETY: as in `matmul`.
     unsafe {
@@ -240,7 +229,7 @@ pub(crate) unsafe fn qkv<V: Lanes>(command: &Command, context: &Context) {
         for part in 0..3 {
             let end = before + groups[part];
             let share = share.start.clamp(before, end) - before..share.end.clamp(before, end) - before;
-            for (first, n) in outputs_of(share, size, parts[part], product.most_outputs(context.rows)) {
+            for (first, n) in outputs_of(share, GROUP, parts[part], product.most_outputs(context.rows)) {
                 for (row, count) in row_tiles(context.rows, command.tile.rows) {
                     let weight = 1 + part * planes;
                     product.sums((command, context), [weight], (first, n), (row, count), [sums]);

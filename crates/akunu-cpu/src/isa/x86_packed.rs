@@ -1,0 +1,369 @@
+//! Sixteen outputs by sixteen rows, rows side by side in a register: how AVX-512 multiplies many rows.
+//!
+//! Four activations of each row meet four weights of one output, which every lane reads alike: so weights need not be
+//! transposed, and an output's integer sums of sixteen rows are one register. Weights are made unsigned; what that adds to a
+//! sum is taken off where it begins ([`Block::starts`]). A lane of the canonical arithmetic is done at once: its sums stay in
+//! registers while its blocks are scaled, and are added to those of the lanes before when it is over.
+
+use std::arch::x86_64::*;
+
+use akunu_plan::q8;
+
+use super::Lanes;
+use super::avx2::{load, simd};
+use super::avx512::Avx512;
+use super::x86_quants::QuantX86;
+use super::x86_wide;
+use crate::groups::{Block, Group, LANES, MOST_ROWS, Places, SIDE, blocks_of_lane};
+use crate::panel::{F16x, PANEL_BLOCKS, Panel, Scratch};
+use crate::quants::{Min, Sub};
+use crate::tile::{self, Products, STREAMS, Tile};
+
+/// AVX-512's products, with integer sums from `S`.
+pub(crate) struct Packed<S>(S);
+
+impl<Q: QuantX86, S: Sums> Products<Q> for Packed<S> {
+    const ROWS: usize = MOST_ROWS;
+    const PACKS: bool = true;
+
+    #[inline(always)]
+    unsafe fn pack(group: &Group) {
+        // SAFETY: passed on.
+        unsafe { pack::<Q>(group) }
+    }
+
+    #[inline(always)]
+    unsafe fn quantised(t: &Tile) {
+        // SAFETY: passed on.
+        unsafe {
+            if t.packed.is_null() {
+                tile::rows_as_they_stand::<Avx512, Q>(t);
+            } else {
+                products::<Q, S>(t);
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn streams(t: &[Tile; STREAMS]) {
+        // SAFETY: passed on.
+        unsafe { tile::quantised_streams::<Avx512, Q>(t) }
+    }
+}
+
+/// How the blocks of a lane are multiplied.
+pub(crate) trait Sums: 'static {
+    /// Groups of rows that are multiplied together, where there are so many.
+    const GROUPS: usize = 1;
+    /// Weights are wanted signed, less their offset, where that fits a byte; else unsigned.
+    const SIGNED: bool = false;
+
+    /// Before and after some lanes of a type.
+    ///
+    /// # Safety
+    /// The instruction set is there.
+    #[inline(always)]
+    unsafe fn begin<Q: QuantX86>() {}
+    /// # Safety
+    /// As for [`Sums::begin`].
+    #[inline(always)]
+    unsafe fn end() {}
+
+    /// Adds up a lane of sixteen outputs by G groups and ends it.
+    ///
+    /// # Safety
+    /// Everything that the lane points to is there, and the instruction set is too.
+    unsafe fn lane<Q: QuantX86, const G: usize>(lane: &Lane, ahead: &mut Ahead, levels: &mut [Levels; G]);
+}
+
+/// A lane of sixteen outputs and some groups of rows.
+pub(crate) struct Lane {
+    /// Its number, and its place in [`LANES`].
+    pub(crate) lane: usize,
+    pub(crate) place: usize,
+    /// Its blocks, one of each panel.
+    pub(crate) panels: *const Panel,
+    pub(crate) rounds: usize,
+    /// It has no block in the last round, which adds a zero.
+    pub(crate) padded: bool,
+    /// The same blocks of the first group, and blocks from one group to the next.
+    pub(crate) x: *const Block,
+    pub(crate) group: usize,
+    /// This worker's own.
+    pub(crate) scratch: *mut Scratch,
+}
+
+/// What unsigned weights are too large by.
+pub(crate) const fn offset<Q: QuantX86>() -> i32 {
+    if Q::SIGNED { Q::OFFSET + 128 } else { Q::OFFSET }
+}
+
+/// # Safety
+/// The rows can be read, and a block written for every 32 inputs; reached with AVX-512 VNNI.
+#[inline(always)]
+unsafe fn pack<Q: QuantX86>(group: &Group) {
+    let blocks = group.inputs / q8::BLOCK;
+    let places = Places::new(blocks);
+    simd!({
+        for b in (0..blocks).step_by(2) {
+            let mut v = [_mm512_setzero_si512(); SIDE];
+            for r in 0..group.rows {
+                let x = group.x.add(r * group.x_stride + b * q8::BLOCK);
+                v[r] = if b + 1 < blocks {
+                    _mm512_loadu_si512(x.cast())
+                } else {
+                    _mm512_zextsi256_si512(_mm256_loadu_si256(x.cast()))
+                };
+            }
+            let lines = x86_wide::lines_of_two(v);
+            for i in 0..2 {
+                if b + i < blocks {
+                    let to = &mut *group.to.add(places.of(b + i));
+                    for step in 0..8 {
+                        _mm512_store_si512(to.quants[step].as_mut_ptr().cast(), lines[i * 8 + step]);
+                    }
+                    pack_scales::<Q>(group, b + i, to);
+                }
+            }
+        }
+    })
+}
+
+/// Everything of a block but its quants, which are there.
+#[inline(always)]
+unsafe fn pack_scales<Q: QuantX86>(group: &Group, block: usize, to: &mut Block) {
+    simd!({
+        let mut sums = [_mm512_setzero_si512(); 2];
+        for step in 0..8 {
+            let x = _mm512_load_si512(to.quants[step].as_ptr().cast());
+            sums[step / 4] = _mm512_dpbusd_epi32(sums[step / 4], _mm512_set1_epi8(1), x);
+        }
+        let all = _mm512_add_epi32(sums[0], sums[1]);
+        let starts = if Q::SUB == Sub::Half { sums } else { [all; 2] };
+        for half in 0..2 {
+            let start = _mm512_mullo_epi32(starts[half], _mm512_set1_epi32(-offset::<Q>()));
+            _mm512_store_si512(to.starts[half].as_mut_ptr().cast(), start);
+            if Q::MIN == Min::Half {
+                _mm512_store_ps(to.half_sums[half].as_mut_ptr(), _mm512_cvtepi32_ps(sums[half]));
+            }
+        }
+        let scales = q8::scales_offset(group.inputs) + block * size_of::<f32>();
+        for r in 0..SIDE {
+            to.scales[r] =
+                if r < group.rows { *group.x.add(r * group.x_stride + scales).cast() } else { 0.0 };
+        }
+        let scaled = Avx512(_mm512_cvtepi32_ps(all)).mul(load(&to.scales));
+        scaled.store(to.scaled_sums.as_mut_ptr());
+    })
+}
+
+/// # Safety
+/// Everything that the tile points to is there, rows packed; reached with AVX-512 VNNI.
+#[inline(always)]
+unsafe fn products<Q: QuantX86, S: Sums>(t: &Tile) {
+    let blocks = t.inputs / q8::BLOCK;
+    // SAFETY: the scratch is this worker's own; panels and groups have room for the widest input.
+    unsafe {
+        let panels = (&raw mut (*t.scratch).rounds).cast::<Panel>();
+        for first in (0..blocks).step_by(PANEL_BLOCKS) {
+            let panel = panels.add(first / PANEL_BLOCKS);
+            let count = PANEL_BLOCKS.min(blocks - first);
+            x86_wide::unpack::<Q>(panel, &tile::panel_rows::<Q>(t, first), count, S::SIGNED);
+            if Q::PLANES {
+                t.planes.unpack::<Avx512>(panel, t.outputs, first, count);
+            }
+        }
+        let next = SIDE * t.stride;
+        let mut ahead = Ahead::new(t.weights.wrapping_add(next), next, t.rows.div_ceil(SIDE) * blocks);
+        S::begin::<Q>();
+        let mut row = 0;
+        while row + SIDE < t.rows && S::GROUPS == 2 {
+            groups::<Q, S, 2>(t, panels, row, &mut ahead);
+            row += 2 * SIDE;
+        }
+        while row < t.rows {
+            groups::<Q, S, 1>(t, panels, row, &mut ahead);
+            row += SIDE;
+        }
+        S::end();
+    }
+}
+
+/// The weights after a tile's, which are likely to be this worker's next: asked for little by little, for the processor
+/// waits where too many lines are under way.
+pub(crate) struct Ahead {
+    at: *const u8,
+    end: *const u8,
+    /// Bytes for each block that is multiplied.
+    step: usize,
+}
+
+impl Ahead {
+    fn new(at: *const u8, bytes: usize, blocks: usize) -> Ahead {
+        Ahead { at, end: at.wrapping_add(bytes), step: bytes.div_ceil(blocks) }
+    }
+
+    #[inline(always)]
+    pub(crate) fn step(&mut self) {
+        let until = self.at.wrapping_add(self.step).min(self.end);
+        while self.at < until {
+            // To the second cache.
+            simd!(_mm_prefetch::<_MM_HINT_T1>(self.at.cast()));
+            self.at = self.at.wrapping_add(64);
+        }
+    }
+}
+
+/// Sums of lanes that wait for their neighbours, of 1, 2, 4 and 8 lanes, and of all: `[level][output][row]`
+pub(crate) type Levels = [[F16x; SIDE]; LEVELS];
+const LEVELS: usize = 5;
+
+/// G groups of rows, from row `row` on.
+#[inline(always)]
+unsafe fn groups<Q: QuantX86, S: Sums, const G: usize>(
+    t: &Tile,
+    panels: *const Panel,
+    row: usize,
+    ahead: &mut Ahead,
+) {
+    let blocks = t.inputs / q8::BLOCK;
+    // Lanes below have a block in the last round.
+    let last = if blocks.is_multiple_of(SIDE) { SIDE } else { blocks % SIDE };
+    // SAFETY: this worker's own; each level is written before it is read.
+    let levels = unsafe { &mut *(&raw mut (*t.scratch).levels).cast::<[Levels; G]>() };
+    let mut x = t.packed.wrapping_add(row / SIDE * blocks);
+    for (place, lane) in LANES.into_iter().enumerate() {
+        let rounds = blocks_of_lane(blocks, lane);
+        let padded = lane >= last;
+        let lane = Lane { lane, place, panels, rounds, padded, x, group: blocks, scratch: t.scratch };
+        // SAFETY: a panel for each round, and blocks of the groups.
+        unsafe { S::lane::<Q, G>(&lane, ahead, levels) };
+        x = x.wrapping_add(rounds);
+    }
+    for (g, levels) in levels.iter().enumerate() {
+        let mut rows = [F16x([0.0; SIDE]); SIDE];
+        Avx512::transpose(&levels[LEVELS - 1], &mut rows);
+        for (r, values) in rows.iter().enumerate() {
+            // SAFETY: whole groups of rows, of sixteen outputs.
+            unsafe {
+                load::<Avx512>(&values.0).store(t.out.add((row + g * SIDE + r) * t.out_stride));
+            }
+        }
+    }
+}
+
+impl Lane {
+    /// Adds the lane, which is over, to those before it: the canonical tree, as a sum that grows. Of outputs `first` and on.
+    #[inline(always)]
+    pub(crate) fn end<const O: usize>(&self, levels: &mut Levels, first: usize, mut acc: [Avx512; O]) {
+        if self.padded {
+            // It turns −0 into +0.
+            for acc in &mut acc {
+                *acc = acc.add(Avx512::zero());
+            }
+        }
+        let level = self.place.trailing_ones() as usize;
+        for before in &levels[..level] {
+            for o in 0..O {
+                acc[o] = load::<Avx512>(&before[first + o].0).add(acc[o]);
+            }
+        }
+        for o in 0..O {
+            // SAFETY: sixteen rows.
+            unsafe { acc[o].store(levels[level][first + o].0.as_mut_ptr()) };
+        }
+    }
+}
+
+/// Adds a block of output `o`, its integer sums (of each half where those have sub-scales) scaled, to sixteen rows' lanes.
+#[inline(always)]
+pub(crate) unsafe fn add_scaled<Q: QuantX86>(
+    panel: &Panel,
+    lane: usize,
+    o: usize,
+    x: &Block,
+    sums: [__m512i; 2],
+    acc: Avx512,
+) -> Avx512 {
+    simd!({
+        let dx = load::<Avx512>(&x.scales);
+        let mut sum = Avx512(_mm512_cvtepi32_ps(sums[0]));
+        if Q::SUB == Sub::Half {
+            let [sub, sub_high] = of_halves(&panel.sub, lane, o);
+            sum = Avx512(_mm512_cvtepi32_ps(sums[1])).fma(sub_high, sum.mul(sub));
+        }
+        let acc = sum.fma(Avx512::splat(panel.d[lane].0[o]).mul(dx), acc);
+        if Q::MIN == Min::None {
+            return acc;
+        }
+        let scaled = if Q::MIN == Min::Half {
+            let [min, min_high] = of_halves(&panel.min, lane, o);
+            let second = load::<Avx512>(&x.half_sums[1]).mul(min_high);
+            load::<Avx512>(&x.half_sums[0]).fma(min, second).mul(dx)
+        } else {
+            load(&x.scaled_sums)
+        };
+        Avx512::splat(panel.m[lane].0[o]).fma(scaled, acc)
+    })
+}
+
+/// What each half of a block has of its own.
+#[inline(always)]
+fn of_halves(values: &[F16x], block: usize, o: usize) -> [Avx512; 2] {
+    [Avx512::splat(values[block * 2].0[o]), Avx512::splat(values[block * 2 + 1].0[o])]
+}
+
+/// Sums by VNNI.
+pub(crate) struct Vnni;
+
+/// Outputs whose lanes stay in registers, beside a block's activations.
+const TOGETHER: usize = 8;
+
+impl Sums for Vnni {
+    #[inline(always)]
+    unsafe fn lane<Q: QuantX86, const G: usize>(lane: &Lane, ahead: &mut Ahead, levels: &mut [Levels; G]) {
+        for first in (0..SIDE).step_by(TOGETHER) {
+            let mut acc = [Avx512::zero(); TOGETHER];
+            for b in 0..lane.rounds {
+                // SAFETY: as the caller promises.
+                unsafe {
+                    if first == 0 {
+                        ahead.step();
+                    }
+                    add_block::<Q>(&*lane.panels.add(b), lane.lane, &*lane.x.add(b), first, &mut acc);
+                }
+            }
+            lane.end(&mut levels[0], first, acc);
+        }
+    }
+}
+
+/// One block of some outputs by sixteen rows.
+#[inline(always)]
+unsafe fn add_block<Q: QuantX86>(
+    panel: &Panel,
+    lane: usize,
+    x: &Block,
+    first: usize,
+    acc: &mut [Avx512; TOGETHER],
+) {
+    simd!({
+        let quants = (&raw const panel.quants[lane]).cast::<u8>().add(first * q8::BLOCK);
+        let mut xs = [_mm512_setzero_si512(); 8];
+        for step in 0..8 {
+            xs[step] = _mm512_load_si512(x.quants[step].as_ptr().cast());
+        }
+        let starts =
+            [_mm512_load_si512(x.starts[0].as_ptr().cast()), _mm512_load_si512(x.starts[1].as_ptr().cast())];
+        for i in 0..TOGETHER {
+            let w = quants.add(i * q8::BLOCK);
+            let mut sums = starts;
+            for step in 0..8 {
+                let half = if Q::SUB == Sub::Half { step / 4 } else { 0 };
+                let four = _mm512_set1_epi32(w.add(step * 4).cast::<i32>().read_unaligned());
+                sums[half] = _mm512_dpbusd_epi32(sums[half], four, xs[step]);
+            }
+            acc[i] = add_scaled::<Q>(panel, lane, first + i, x, sums, acc[i]);
+        }
+    })
+}
