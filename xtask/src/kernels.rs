@@ -8,7 +8,7 @@ use std::process::Command;
 
 use anyhow::{Result, bail};
 
-use crate::{cargo, metal, run, skipped, target};
+use crate::{cargo, fetch_package, metal, run, skipped, target};
 
 const ARCHITECTURES: [&str; 3] = ["sm_80", "sm_90", "sm_100"];
 const PACKAGE: &str = "nvidia-cuda-nvrtc";
@@ -45,10 +45,7 @@ fn library(folder: &Path) -> Result<Option<PathBuf>> {
     }
     let package = folder.join("nvrtc");
     if env::var_os("CI").is_some() && find(&package).is_none() {
-        run(Command::new("python3")
-            .args(["-m", "pip", "install", "--quiet", "--no-deps", "--target"])
-            .arg(&package)
-            .arg(PACKAGE))?;
+        fetch_package(PACKAGE, &package)?;
     }
     let places = [package, "/usr/local/cuda".into(), "/usr/lib/x86_64-linux-gnu".into()];
     Ok(places.iter().find_map(|place| find(place)))

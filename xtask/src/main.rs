@@ -20,7 +20,7 @@ mod licences;
 mod metal;
 mod page;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::{Context, Result, bail};
@@ -164,6 +164,12 @@ fn run(command: &mut Command) -> Result<()> {
         bail!("{command:?} failed: {status}");
     }
     Ok(())
+}
+
+/// A package of PyPI's, without what it depends on, in a folder of its own.
+fn fetch_package(package: &str, folder: &Path) -> Result<()> {
+    let install = ["-m", "pip", "install", "--quiet", "--no-deps", "--target"];
+    run(Command::new("python3").args(install).arg(folder).arg(package))
 }
 
 fn loom() -> Result<()> {

@@ -4,10 +4,7 @@
 // A SIMD group has OUT_TILES tiles of 16 lines. A line is an output; with gate and up every second tile is the other's. ACROSS SIMD groups
 // lie beside each other, and SLICES of them share lines and have a part of the inputs each: of a turn's DEEP blocks, every SLICES-th.
 //
-// How a block's exact sum of products is scaled is told in gemm_mma.h.
-
-#define START 0x4b100000u
-#define START_VALUE 9437184.0f
+// How a block's exact sum of products is scaled is told in products.h.
 
 #define SLICE (SIMD / ACROSS)
 #define WORKERS (32 * ACROSS * SLICES)
@@ -79,13 +76,7 @@ INLINE void copy_rows(const THREAD_PTR Sources* from, Place at, u32 live, u32 fi
         if (chunk_row + i < live) {
             const bool there = BLOCKS % DEEP == 0 || first + chunk / 2 < BLOCKS;
             const DEVICE u8* source = there ? from->chunk + i * INPUT_ROW_BYTES : from->chunk;
-            THREADGROUP u8* to = turn + chunk_at(chunk_row, chunk) + i * ROW_BYTES;
-            if (BLOCKS % 2 == 0) {
-                copy16(to, source, there);
-            } else {
-                copy8(to, source, there);
-                copy8(to + 8, source + 8, there);
-            }
+            copy_chunk(turn + chunk_at(chunk_row, chunk) + i * ROW_BYTES, source, there);
         }
     }
     const u32 depth = at.in_group % DEEP, row = at.in_group / DEEP;
@@ -123,7 +114,7 @@ INLINE void put_weights(Place at, u32 first, const THREAD_PTR Raw* raw, THREADGR
         const bool there = BLOCKS % DEEP == 0 || first + depth < BLOCKS;
         UNROLL for (u32 h = 0; h < HALVES; h++) {
             const u32 place = scale_at(depth, h, line);
-            const f32 scale = as_f32(as_u32(block.scale[h]) & 0xfffffff0u) / (ZERO != 0 ? (f32)(1 << (8 - BITS)) : 1.0f);
+            const f32 scale = short_scale(block.scale[h]) / (ZERO != 0 ? (f32)(1 << (8 - BITS)) : 1.0f);
             ((THREADGROUP f32*)(turn + AT_SCALES))[place] = there ? scale : 0.0f;
             if (OFFSETS) ((THREADGROUP f32*)(turn + AT_OFFSETS))[place] = there ? block.offset[h] : 0.0f;
         }
@@ -188,15 +179,6 @@ INLINE Tiles load_tiles(Place at, const THREADGROUP u8* turn, u32 depth) {
         }
     }
     return tiles;
-}
-
-// The products of a half block (HALVES == 2), or of a whole one.
-INLINE Quad products(Quad a, u32 b0, u32 b1, u32 half, u32 start) {
-#if HALVES == 2
-    return multiply_16(a.v[half * 2], a.v[half * 2 + 1], half == 0 ? b0 : b1, start);
-#else
-    return multiply_32(a, b0, b1, start);
-#endif
 }
 
 struct Sums {

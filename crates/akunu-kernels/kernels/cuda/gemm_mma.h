@@ -1,12 +1,7 @@
 // Many rows of q8 on tensor cores. While DEEP blocks (2) are multiplied the next ones come: activations are copied as they are,
 // weights are held in registers and decoded to int8.
 //
-// A block's sum of products is exact. It lies on top of START in the bits of a float, so it is there as a float at once: less than
-// 2^20 in magnitude, it moves 9 · 2^20 by whole steps. Then fma(sum, scale, −9 · 2^20 · scale) is sum · scale, rounded once: no scale
-// has more than 20 bits, so that 9 · scale is exact. Two fma for each element of a tile are all that its scales cost.
-
-#define START 0x4b100000u
-#define START_VALUE 9437184.0f
+// How a block's exact sum of products is scaled is told in products.h.
 
 // Blocks of weights that a thread brings for a turn.
 #define OWN (COLUMNS * DEEP / WORKERS)
@@ -32,13 +27,7 @@ INLINE void copy_inputs(Bindings in, Place at, u32 first_row, u32 live, u32 from
         const u32 row = first_row + line < live ? first_row + line : live - 1;
         const bool there = block < BLOCKS;
         const DEVICE u8* source = in.x + row * INPUT_ROW_BYTES + (there ? from * 32 + chunk * 16 : 0);
-        THREADGROUP u8* to = turn + chunk_at(line, chunk);
-        if (BLOCKS % 2 == 0) {
-            copy16(to, source, there);
-        } else {
-            copy8(to, source, there);
-            copy8(to + 8, source + 8, there);
-        }
+        copy_chunk(turn + chunk_at(line, chunk), source, there);
     }
     UNROLL for (u32 i = at.in_group; i < ROWS * DEEP; i += WORKERS) {
         const u32 line = i / DEEP, block = from + i % DEEP;
@@ -71,22 +60,13 @@ INLINE void put_weights(Place at, u32 from, const THREAD_PTR Raw* raw, THREADGRO
         }
         const bool there = from + depth < BLOCKS;
         UNROLL for (u32 h = 0; h < HALVES; h++) {
-            const f32 scale = there ? as_f32(as_u32(block.scale[h]) & 0xfffffff0u) : 0.0f;
+            const f32 scale = there ? short_scale(block.scale[h]) : 0.0f;
             THREADGROUP f32* to = (THREADGROUP f32*)(turn + AT_SCALES) + scale_at(column, depth, h) * 2;
             to[0] = scale;
             to[1] = -START_VALUE * scale;
             if (OFFSETS) ((THREADGROUP f32*)(turn + AT_OFFSETS))[scale_at(column, depth, h)] = there ? block.offset[h] : 0.0f;
         }
     }
-}
-
-// The products of a tile's half block (HALVES == 2), or of a whole one.
-INLINE Quad products(Quad a, u32 b0, u32 b1, u32 half, u32 start) {
-#if HALVES == 2
-    return multiply_16(a.v[half * 2], a.v[half * 2 + 1], half == 0 ? b0 : b1, start);
-#else
-    return multiply_32(a, b0, b1, start);
-#endif
 }
 
 // What a block's rows are multiplied by: for rows g and g + 8 of each tile.

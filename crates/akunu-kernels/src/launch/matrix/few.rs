@@ -4,6 +4,7 @@ use crate::function::source;
 use crate::types::{TypeSources, type_sources};
 use crate::{Launch, Source};
 
+use super::tensor::PRODUCTS;
 use super::{Product, Shape};
 
 static COPIES: Source = source!("cuda/copies.h");
@@ -74,7 +75,7 @@ impl Shape<'_> {
         let Few { row_tiles, out_tiles, across, slices, deep } = few;
         let (shared, groups) =
             (few.shared_bytes(&of), (product.outputs * product.streams()).div_ceil(few.lines()));
-        let launch = self.product_launch("gemm_few", &[&COPIES, &TENSOR, &GEMM_FEW], product, of);
+        let launch = self.product_launch("gemm_few", &[&COPIES, &TENSOR, &PRODUCTS, &GEMM_FEW], product, of);
         Some(
             launch
                 .variant([("ROW_TILES", row_tiles), ("OUT_TILES", out_tiles)])

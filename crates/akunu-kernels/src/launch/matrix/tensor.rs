@@ -10,6 +10,7 @@ use super::{LaunchBuilder, Product, Shape};
 
 static COPIES: Source = source!("cuda/copies.h");
 static TENSOR: Source = source!("cuda/tensor.h");
+pub(super) static PRODUCTS: Source = source!("cuda/products.h");
 static TILE: Source = source!("cuda/tile.h");
 static GEMM_TF32: Source = source!("cuda/gemm_tf32.h");
 static GEMM_MMA: Source = source!("cuda/gemm_mma.h");
@@ -90,7 +91,8 @@ impl Shape<'_> {
             let halves = (of.block_words - 8) / 2;
             let tile = Tile::of(product, rows, self.chip.units);
             let turn = DEEP * (tile.rows() * (32 + 4) + tile.columns() * (32 + 8 * halves + 4 * halves));
-            let launch = self.product_launch("gemm_mma", &[&COPIES, &TENSOR, &TILE, &GEMM_MMA], product, of);
+            let sources = [&COPIES, &TENSOR, &PRODUCTS, &TILE, &GEMM_MMA];
+            let launch = self.product_launch("gemm_mma", &sources, product, of);
             return Some(launch.variant([("DEEP", DEEP)]).tile(tile, product, rows, turn));
         }
         let halves = matches!(product.weight, DType::F16 | DType::BF16);
