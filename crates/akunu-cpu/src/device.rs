@@ -6,7 +6,8 @@ use std::sync::atomic::Ordering;
 use akunu_format::Region;
 use akunu_plan::device::{check_range, check_submission, part_of};
 use akunu_plan::{
-    Capabilities, Device, DeviceBuffer, DeviceError, DispatchTable, Outcome, ReplayId, Row, Submission,
+    Capabilities, Device, DeviceBuffer, DeviceError, DispatchTable, InPlace, Outcome, ReplayId, Row,
+    Submission,
 };
 
 use crate::groups;
@@ -98,7 +99,7 @@ impl CpuDevice {
                 q8_activations: true,
                 folds: false,
                 half_products: None,
-                unified_memory: true,
+                in_place: InPlace::All,
                 // A step is long beside what the host takes to pick.
                 samples: false,
                 chain: 32,

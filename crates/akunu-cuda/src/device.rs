@@ -8,8 +8,8 @@ use akunu_format::Region;
 use akunu_kernels::{Chip, Pass, SCRATCH_BYTES};
 use akunu_plan::device::{check_range, check_submission, part_of};
 use akunu_plan::{
-    Capabilities, Device, DeviceBuffer, DeviceError, DispatchTable, DriverMemory, Outcome, ReplayId, Row,
-    Submission,
+    Capabilities, Device, DeviceBuffer, DeviceError, DispatchTable, DriverMemory, InPlace, Outcome, ReplayId,
+    Row, Submission,
 };
 
 use crate::blas::{self, Blas, Library};
@@ -163,7 +163,7 @@ impl CudaDevice {
             q8_activations: true,
             folds: true,
             half_products: blas.is_some().then_some(FEW_ROWS),
-            unified_memory: false,
+            in_place: InPlace::Nothing,
             samples: true,
             chain: 64,
             prefill_rows: if blas.is_some() { 2048 } else { 512 },

@@ -4,15 +4,25 @@
 
 use std::ptr::{self, NonNull};
 
+use akunu_format::Region;
+
 const PAGE: usize = 1 << 16;
 /// What the widest load wants; up to as many bytes past the end go unnoticed.
 const ALIGN: usize = 16;
 
-/// `bytes` zeroed bytes.
+#[derive(Debug)]
+enum Held {
+    Own {
+        map: NonNull<u8>,
+        map_bytes: usize,
+    },
+    /// Whose bytes nobody writes.
+    Region(#[allow(dead_code, reason = "it keeps the bytes")] Region),
+}
+
 #[derive(Debug)]
 pub(crate) struct Memory {
-    map: NonNull<u8>,
-    map_bytes: usize,
+    held: Held,
     start: NonNull<u8>,
     bytes: usize,
 }
@@ -21,6 +31,13 @@ pub(crate) struct Memory {
 unsafe impl Send for Memory {}
 
 impl Memory {
+    /// A region where it is, from a page's first byte on. An access past its end may go unnoticed.
+    pub(crate) fn of_region(region: &Region) -> Memory {
+        let (start, bytes) = (NonNull::from(region.bytes()).cast::<u8>(), region.bytes().len());
+        Memory { held: Held::Region(region.clone()), start, bytes }
+    }
+
+    /// `bytes` zeroed bytes.
     pub(crate) fn zeroed(bytes: usize) -> Option<Memory> {
         let held = bytes.checked_next_multiple_of(PAGE)?;
         let map_bytes = held.checked_add(PAGE)?;
@@ -38,7 +55,7 @@ impl Memory {
             libc::mprotect(map.as_ptr().add(held).cast(), PAGE, libc::PROT_NONE);
             map.add(offset)
         };
-        Some(Memory { map, map_bytes, start, bytes })
+        Some(Memory { held: Held::Own { map, map_bytes }, start, bytes })
     }
 
     pub(crate) fn start(&self) -> *mut u8 {
@@ -50,15 +67,21 @@ impl Memory {
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.bytes) }
     }
 
+    /// A region has none that may be written.
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above.
-        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.bytes) }
+        match self.held {
+            // SAFETY: as above.
+            Held::Own { .. } => unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.bytes) },
+            Held::Region(_) => &mut [],
+        }
     }
 }
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: the mapping is this value's own.
-        unsafe { libc::munmap(self.map.as_ptr().cast(), self.map_bytes) };
+        if let Held::Own { map, map_bytes } = self.held {
+            // SAFETY: the mapping is this value's own.
+            unsafe { libc::munmap(map.as_ptr().cast(), map_bytes) };
+        }
     }
 }

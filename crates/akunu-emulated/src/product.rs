@@ -1,37 +1,36 @@
 //! Products of f16 as a device's library has them: rows that are not live too.
 
 use akunu_kernels::HalfProduct;
-use akunu_plan::{DeviceBuffer, halves};
+use akunu_plan::halves;
 
-use crate::memory::Memory;
+use crate::device::Shared;
 
-/// `bound`: the command's bindings, as buffers and offsets.
-pub(crate) fn multiply<'m>(
-    product: &HalfProduct,
-    bound: &[(DeviceBuffer, usize)],
-    memory: impl Fn(DeviceBuffer) -> &'m Memory,
-) -> Vec<u8> {
+/// `bound`: the command's bindings.
+pub(crate) fn multiply(product: &HalfProduct, bound: &[(Shared, usize)]) -> Result<(), String> {
     let [rows, inputs, outputs, stride] =
         [product.rows, product.inputs, product.outputs, product.out_stride].map(|n| n as usize);
-    let bytes = |binding: usize| {
-        let (buffer, offset) = bound[binding];
-        &memory(buffer).bytes()[offset..]
+    let bytes = |binding: usize, bytes: usize| -> Result<Vec<u8>, String> {
+        let (memory, offset) = bound.get(binding).ok_or("a product whose bindings are not bound")?;
+        let memory = memory.borrow();
+        let part = memory.bytes().get(*offset..*offset + bytes);
+        part.map(<[u8]>::to_vec).ok_or_else(|| "a product past a buffer's end".into())
     };
-    let (x, weights) = (
-        halves::load(&bytes(product.x)[..rows * inputs * 2]),
-        halves::load(&bytes(product.weight)[..outputs * inputs * 2]),
-    );
-    let residual = product.residual.map(bytes);
-    let mut out = bytes(product.out)[..((rows - 1) * stride + outputs) * 4].to_vec();
+    let x = halves::load(&bytes(product.x, rows * inputs * 2)?);
+    let weights = halves::load(&bytes(product.weight, outputs * inputs * 2)?);
+    let out_bytes = ((rows - 1) * stride + outputs) * 4;
+    let residual = product.residual.map(|binding| bytes(binding, out_bytes)).transpose()?;
+    let mut out = bytes(product.out, out_bytes)?;
     for (row, x) in x.chunks_exact(inputs).enumerate() {
         for (o, w) in weights.chunks_exact(inputs).enumerate() {
             let at = (row * stride + o) * 4;
-            let added = residual.map_or(0.0, |bytes| float(&bytes[at..]));
+            let added = residual.as_ref().map_or(0.0, |bytes| float(&bytes[at..]));
             let sum = x.iter().zip(w).fold(0.0, |sum, (x, w)| sum + x * w) + added;
             out[at..at + 4].copy_from_slice(&sum.to_le_bytes());
         }
     }
-    out
+    let (memory, offset) = &bound[product.out];
+    memory.borrow_mut().bytes_mut()[*offset..*offset + out_bytes].copy_from_slice(&out);
+    Ok(())
 }
 
 fn float(bytes: &[u8]) -> f32 {

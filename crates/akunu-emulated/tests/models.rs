@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use akunu_emulated::{EmulatedDevice, skipped};
 use akunu_format::{WeightProvider, open_model};
+use akunu_metal::Family;
 use akunu_plan::reference::ReferenceDevice;
 use akunu_plan::verify::verify;
 use akunu_plan::{
@@ -211,6 +212,44 @@ fn every_command_of_quantised_models_is_near_the_reference() {
             assert!(report.first_bad().is_none(), "{}: {:?}", path.display(), report.first_bad());
             assert!(report.differences.len() > 10);
         }
+    }
+}
+
+/// Every model that is checked in, and the one that is built in, as on a Mac: `verify` of a prompt and a token, and chains.
+#[test]
+fn every_model_verifies_as_the_metal_device_and_chains_are_its_steps() {
+    if skipped() {
+        return;
+    }
+    let paths = ["models", "gguf", "mlx"].into_iter().flat_map(testdata);
+    let paths: Vec<PathBuf> = paths.chain([root().join("crates/akunu/embedded/akunu-tales.gguf")]).collect();
+    for (i, path) in paths.iter().enumerate() {
+        let model = open_model(path).unwrap();
+        let kv = [KvType::F16, KvType::F32, KvType::Q8_0][i % 3];
+        let kv = if model.config().head_dim % 32 == 0 { kv } else { KvType::F16 };
+        // A table of more rows than there are programs for.
+        let options = PlanOptions { prefill_logit_rows: 1, ..options(kv, 64, 24) };
+        let apple = || -> Box<dyn Device> { Box::new(EmulatedDevice::apple(Family::Apple7).unwrap()) };
+        let mut device = apple();
+        let plan = plan(&*model, device.capabilities(), &options).unwrap();
+        let ids: Vec<u32> = (0..10).map(|t| (t * 7 + 3) % model.config().vocab_size as u32).collect();
+        let report = verify(&plan, &*model, &mut *device, &ids, &mut |_, _| {}).unwrap();
+        assert!(report.first_bad().is_none(), "{}: {:?}", path.display(), report.first_bad());
+        assert_eq!(device.allocated_bytes(), plan.memory.allocated(), "{}", path.display());
+
+        let mut running = Running::new(&*model, apple(), &options);
+        let mut steps = Running::new(&*model, apple(), &options);
+        let (mut row, mut expected) = (Row::causal(ids[0], 0, 0), Vec::new());
+        for _ in 0..15 {
+            expected.extend(steps.chain(row, 1, &[]).1);
+            row = row.next(*expected.last().unwrap());
+        }
+        let (mut row, mut found) = (Row::causal(ids[0], 0, 0), Vec::new());
+        for length in [1, 2, 4, 8] {
+            found.extend(running.chain(row, length, &[]).1);
+            row = Row::causal(*found.last().unwrap(), found.len() as u32, 0);
+        }
+        assert_eq!(found, expected, "{}", path.display());
     }
 }
 

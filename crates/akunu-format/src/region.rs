@@ -25,6 +25,11 @@ impl Region {
         Region(Arc::new(Backing::Owned(bytes)))
     }
 
+    /// Whether its bytes are pages of a file, from a page's first byte on.
+    pub fn is_mapped(&self) -> bool {
+        matches!(&*self.0, Backing::Mapped(_))
+    }
+
     pub fn bytes(&self) -> &[u8] {
         match &*self.0 {
             Backing::Mapped(map) => map,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
-use akunu_format::Region;
+use akunu_format::{DType, Region};
 
 use crate::{DispatchTable, Row};
 
@@ -31,8 +31,8 @@ pub struct Capabilities {
     /// Tables of more rows than this multiply in half precision ([`crate::halves`]), whatever the weights but f32. Unpacking them takes as long for
     /// one row as for many, so fewer go another way.
     pub half_products: Option<usize>,
-    /// Weights are used where the file's mapping put them.
-    pub unified_memory: bool,
+    /// Which weights are used where the file's mapping put them.
+    pub in_place: InPlace,
     /// Whether it picks tokens by [`crate::sample`] itself, so that sampled decoding chains too.
     pub samples: bool,
     /// The most steps worth chaining in one submission.
@@ -43,6 +43,33 @@ pub struct Capabilities {
     pub workspace_bytes: u64,
     /// Bytes that may still be allocated, where known.
     pub available_bytes: Option<u64>,
+}
+
+/// Weights that need no memory of the device's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InPlace {
+    All,
+    /// Those of mapped files that stand as they are, floats and scales of their own plane, where wide loads are aligned. The host's memory is the
+    /// device's too, but blocks are laid out anew.
+    Unpacked,
+    /// The device has memory of its own.
+    Nothing,
+}
+
+impl InPlace {
+    /// `plane`: of those that the type has.
+    pub fn holds(self, dtype: DType, plane: usize, region: &Region, offset: usize) -> bool {
+        match self {
+            InPlace::All => true,
+            InPlace::Unpacked => (plane > 0 || !dtype.is_quantised()) && InPlace::is_bindable(region, offset),
+            InPlace::Nothing => false,
+        }
+    }
+
+    /// Whether a GPU of the same memory can read it: pages of a file, at a multiple of 16 bytes.
+    pub fn is_bindable(region: &Region, offset: usize) -> bool {
+        region.is_mapped() && offset.is_multiple_of(16)
+    }
 }
 
 /// One entry into the device: `steps` replays of a table, each step's rows following from the last one's.
@@ -163,7 +190,7 @@ pub trait Device: std::fmt::Debug {
     /// Zeroed memory.
     fn allocate(&mut self, what: &str, bytes: u64) -> Result<DeviceBuffer, DeviceError>;
 
-    /// Read-only memory that already exists: in place with unified memory, else copied.
+    /// Read-only memory that already exists: in place or copied, as [`Capabilities::in_place`] says.
     fn import(&mut self, region: &Region, offset: usize, bytes: usize) -> Result<DeviceBuffer, DeviceError>;
 
     fn upload(&mut self, buffer: DeviceBuffer, offset: u64, bytes: &[u8]) -> Result<(), DeviceError>;

@@ -28,7 +28,7 @@ pub use arch::{ArchDescriptor, RopeStyle};
 pub use buffer::{BufferId, BufferKind, BufferSpec};
 pub use cost::Cost;
 pub use device::{
-    Capabilities, Device, DeviceBuffer, DeviceError, DriverMemory, Outcome, ReplayId, Submission,
+    Capabilities, Device, DeviceBuffer, DeviceError, DriverMemory, InPlace, Outcome, ReplayId, Submission,
 };
 pub use extents::extents;
 pub use kernel::{Access, Content, Kernel, KvType, MatmulForm, NormOut, Rope, RowSet};

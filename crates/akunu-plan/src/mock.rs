@@ -6,7 +6,8 @@ use akunu_format::Region;
 
 use crate::device::check_submission;
 use crate::{
-    Capabilities, Device, DeviceBuffer, DeviceError, DispatchTable, Outcome, ReplayId, Row, Submission,
+    Capabilities, Device, DeviceBuffer, DeviceError, DispatchTable, InPlace, Outcome, ReplayId, Row,
+    Submission,
 };
 
 #[derive(Clone, Debug, PartialEq)]
@@ -70,7 +71,7 @@ impl Device for MockDevice {
         _offset: usize,
         bytes: usize,
     ) -> Result<DeviceBuffer, DeviceError> {
-        if !self.capabilities.unified_memory {
+        if self.capabilities.in_place == InPlace::Nothing {
             self.allocated += bytes as u64;
         }
         Ok(self.handle(Call::Import { bytes }))

@@ -9,7 +9,7 @@ use akunu_plan::mock::{Call, MockDevice};
 use akunu_plan::params::AttentionParams;
 use akunu_plan::reference::ReferenceDevice;
 use akunu_plan::{
-    BufferKind, Capabilities, Device, DispatchCommand, Kernel, KvType, PlanOptions, load, plan,
+    BufferKind, Capabilities, Device, DispatchCommand, InPlace, Kernel, KvType, PlanOptions, load, plan,
 };
 use common::{FakeModel, affine, capabilities, config, family, model, options};
 
@@ -20,11 +20,11 @@ fn refusal(model: &FakeModel, options: &PlanOptions) -> String {
 #[test]
 fn a_plan_is_what_the_device_then_allocates() {
     for name in ["llama", "gemma3"] {
-        for unified_memory in [true, false] {
+        for in_place in [InPlace::All, InPlace::Nothing] {
             for kv in [KvType::F32, KvType::F16, KvType::Q8_0] {
                 let model = model(family(name), |_| DType::Q8_0);
                 let capabilities = Capabilities {
-                    unified_memory,
+                    in_place,
                     workspace_bytes: 77,
                     half_products: (kv == KvType::F16).then_some(16),
                     ..capabilities(true)
@@ -45,9 +45,9 @@ fn a_plan_is_what_the_device_then_allocates() {
 
 #[test]
 fn affine_weights_take_their_packed_bytes_and_no_more() {
-    for unified_memory in [true, false] {
+    for in_place in [InPlace::All, InPlace::Nothing] {
         let model = model(family("qwen2"), |_| affine(4, 64));
-        let capabilities = Capabilities { unified_memory, ..capabilities(true) };
+        let capabilities = Capabilities { in_place, ..capabilities(true) };
         let plan = plan(&model, &capabilities, &options()).unwrap();
         let mut device = MockDevice::new(capabilities);
         load(&plan, &model, &mut device).unwrap();
@@ -60,7 +60,7 @@ fn affine_weights_take_their_packed_bytes_and_no_more() {
         assert_eq!(packed * 16, weights * 9);
         let vectors: u64 = of(true).map(|t| t.cols() as u64 * 4).sum();
         let memory = plan.memory;
-        let expected = if unified_memory { (packed, vectors) } else { (0, packed + vectors) };
+        let expected = if in_place == InPlace::All { (packed, vectors) } else { (0, packed + vectors) };
         assert_eq!((memory.weights_in_place, memory.weights_copied), expected);
         // One import for each plane, of that plane's very bytes.
         let imported: u64 = device

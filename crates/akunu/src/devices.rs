@@ -12,13 +12,16 @@ use crate::Error;
 /// Which device runs the model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DeviceChoice {
-    /// The best that this machine has: CUDA where a card answers, else the CPU. [`crate::Engine::notes`] says which it was.
+    /// The best that this machine has: Metal or CUDA where a GPU answers, else the CPU. [`crate::Engine::notes`] says which it was.
     #[default]
     Auto,
     Cpu,
     /// An NVIDIA card.
-    #[cfg(not(target_os = "macos"))]
+    #[cfg(not(target_vendor = "apple"))]
     Cuda,
+    /// An Apple GPU.
+    #[cfg(target_vendor = "apple")]
+    Metal,
     /// Plain loops in f32 and f64: slow, obvious, the oracle for the others.
     Reference,
 }
@@ -27,8 +30,10 @@ impl DeviceChoice {
     pub const ALL: &[DeviceChoice] = &[
         DeviceChoice::Auto,
         DeviceChoice::Cpu,
-        #[cfg(not(target_os = "macos"))]
+        #[cfg(not(target_vendor = "apple"))]
         DeviceChoice::Cuda,
+        #[cfg(target_vendor = "apple")]
+        DeviceChoice::Metal,
         DeviceChoice::Reference,
     ];
 
@@ -36,8 +41,10 @@ impl DeviceChoice {
         match self {
             DeviceChoice::Auto => "auto",
             DeviceChoice::Cpu => "cpu",
-            #[cfg(not(target_os = "macos"))]
+            #[cfg(not(target_vendor = "apple"))]
             DeviceChoice::Cuda => "cuda",
+            #[cfg(target_vendor = "apple")]
+            DeviceChoice::Metal => "metal",
             DeviceChoice::Reference => "reference",
         }
     }
@@ -53,17 +60,25 @@ impl DeviceChoice {
 
 /// A GPU that has all that it needs.
 fn gpu() -> Option<DeviceChoice> {
-    #[cfg(not(target_os = "macos"))]
+    #[cfg(not(target_vendor = "apple"))]
     if akunu_cuda::probe().is_ok() {
         return Some(DeviceChoice::Cuda);
+    }
+    #[cfg(target_vendor = "apple")]
+    if akunu_metal::probe().is_ok() {
+        return Some(DeviceChoice::Metal);
     }
     None
 }
 
 /// Why `Auto` does not stand for a GPU that is there: a part of what it needs is missing.
 pub(crate) fn unused_gpu() -> Option<String> {
-    #[cfg(not(target_os = "macos"))]
+    #[cfg(not(target_vendor = "apple"))]
     if let Err(error) = akunu_cuda::probe() {
+        return (!error.is_absence()).then(|| error.to_string());
+    }
+    #[cfg(target_vendor = "apple")]
+    if let Err(error) = akunu_metal::probe() {
         return (!error.is_absence()).then(|| error.to_string());
     }
     None
@@ -71,10 +86,10 @@ pub(crate) fn unused_gpu() -> Option<String> {
 
 /// What this machine has for GPUs and what is missing, as (name, value).
 pub fn gpu_facts() -> Vec<(&'static str, String)> {
-    #[cfg(not(target_os = "macos"))]
+    #[cfg(not(target_vendor = "apple"))]
     return akunu_cuda::report();
-    #[cfg(target_os = "macos")]
-    return Vec::new();
+    #[cfg(target_vendor = "apple")]
+    return akunu_metal::report();
 }
 
 impl FromStr for DeviceChoice {
@@ -102,10 +117,12 @@ pub fn open_device(choice: DeviceChoice, threads: Option<usize>) -> Result<Box<d
     }
     match choice.resolve() {
         DeviceChoice::Reference => Ok(Box::new(ReferenceDevice::new())),
-        #[cfg(not(target_os = "macos"))]
+        #[cfg(not(target_vendor = "apple"))]
         DeviceChoice::Cuda => {
             Ok(Box::new(akunu_cuda::CudaDevice::new(akunu_cuda::CudaOptions::from_environment())?))
         }
+        #[cfg(target_vendor = "apple")]
+        DeviceChoice::Metal => Ok(Box::new(akunu_metal::open()?)),
         DeviceChoice::Auto | DeviceChoice::Cpu => {
             Ok(Box::new(CpuDevice::new(CpuOptions { threads, isa: None })?))
         }

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use akunu_plan::{Capabilities, Device, KvType, Loaded, ModelPlan, PlanOptions, ReplayId, Row, Submission};
+use akunu_plan::{
+    Capabilities, Device, InPlace, KvType, Loaded, ModelPlan, PlanOptions, ReplayId, Row, Submission,
+};
 
 use crate::pass::LastPass;
 use crate::session::SlotPool;
@@ -119,7 +121,7 @@ pub fn plan(model: &Model, capabilities: &Capabilities, options: &EngineOptions)
 pub(crate) fn available(capabilities: &Capabilities) -> Option<u64> {
     match capabilities.available_bytes {
         Some(bytes) => Some(bytes),
-        None if capabilities.unified_memory => memory::available_memory(),
+        None if capabilities.in_place != InPlace::Nothing => memory::available_memory(),
         None => None,
     }
 }

@@ -124,7 +124,7 @@ pub(crate) fn plan(
         kv_shift: Arc::new(maintenance::kv_shift(&context, &weights, &mut buffers)?),
         kv_copy: Arc::new(maintenance::kv_copy(&context, &mut buffers)?),
     };
-    let memory = memory(&buffers.0, &tables, capabilities);
+    let memory = memory(&buffers.0, provider, &tables, capabilities);
     Ok(ModelPlan {
         config: config.clone(),
         arch,
@@ -198,11 +198,24 @@ fn kv_layout(
     })
 }
 
-fn memory(buffers: &[BufferSpec], tables: &Tables, capabilities: &Capabilities) -> MemoryPlan {
+fn memory(
+    buffers: &[BufferSpec],
+    provider: &dyn WeightProvider,
+    tables: &Tables,
+    capabilities: &Capabilities,
+) -> MemoryPlan {
+    let is_in_place = |tensor: usize, plane: usize| {
+        let tensor = &provider.tensors()[tensor];
+        let place = tensor.places().nth(plane).unwrap_or(tensor.place());
+        let region = &provider.regions()[place.region];
+        capabilities.in_place.holds(tensor.dtype, plane, region, place.offset)
+    };
     let mut memory = MemoryPlan { workspace: capabilities.workspace_bytes, ..MemoryPlan::default() };
     for buffer in buffers {
         let part = match buffer.kind {
-            BufferKind::Weight { .. } if capabilities.unified_memory => &mut memory.weights_in_place,
+            BufferKind::Weight { tensor, plane } if is_in_place(tensor, plane) => {
+                &mut memory.weights_in_place
+            }
             BufferKind::Weight { .. } | BufferKind::Vector { .. } => &mut memory.weights_copied,
             BufferKind::Constant { .. } => &mut memory.constants,
             BufferKind::Kv => &mut memory.kv,

@@ -13,8 +13,8 @@ use std::sync::atomic::Ordering;
 use akunu_format::Region;
 
 use crate::{
-    BufferId, Capabilities, Device, DeviceBuffer, DeviceError, DispatchCommand, DispatchTable, Kernel,
-    Outcome, ReplayId, Row, RowSet, Submission,
+    BufferId, Capabilities, Device, DeviceBuffer, DeviceError, DispatchCommand, DispatchTable, InPlace,
+    Kernel, Outcome, ReplayId, Row, RowSet, Submission,
 };
 pub(crate) use math::kv_load as kv_values;
 use memory::Memory;
@@ -110,7 +110,7 @@ impl ReferenceDevice {
             q8_activations: true,
             folds: false,
             half_products: None,
-            unified_memory: true,
+            in_place: InPlace::All,
             samples: true,
             chain: 8,
             prefill_rows: 64,
@@ -125,7 +125,7 @@ impl ReferenceDevice {
             capabilities: Capabilities {
                 name: NAME,
                 detail: "scalar loops, f64 accumulators".into(),
-                unified_memory: true,
+                in_place: InPlace::All,
                 workspace_bytes: 0,
                 available_bytes: None,
                 ..other.clone()

@@ -1,0 +1,66 @@
+//! Compiled pipelines on disk: one archive for each GPU and system, for another would not take them.
+//!
+//! Nothing depends on it. What is missing, unreadable or cannot be written only means that pipelines are compiled again.
+
+use std::path::PathBuf;
+
+use objc2::rc::Retained;
+use objc2::runtime::ProtocolObject;
+use objc2_foundation::{NSProcessInfo, NSString, NSURL};
+use objc2_metal::{MTLBinaryArchive, MTLBinaryArchiveDescriptor, MTLComputePipelineDescriptor, MTLDevice};
+use sha2::{Digest, Sha256};
+
+use crate::cache::folder;
+
+#[derive(Debug)]
+pub(super) struct Archive {
+    archive: Option<Retained<ProtocolObject<dyn MTLBinaryArchive>>>,
+    file: Option<PathBuf>,
+    /// It holds more than the file.
+    grew: bool,
+}
+
+fn url(path: &std::path::Path) -> Retained<NSURL> {
+    NSURL::fileURLWithPath(&NSString::from_str(&path.to_string_lossy()))
+}
+
+impl Archive {
+    pub(super) fn open(device: &ProtocolObject<dyn MTLDevice>) -> Archive {
+        let system = NSProcessInfo::processInfo().operatingSystemVersionString();
+        let key = Sha256::digest(format!("{}\n{system}\n{}", device.name(), env!("CARGO_PKG_VERSION")));
+        let key: String = key.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
+        let file = folder(|name| std::env::var_os(name)).map(|folder| folder.join(format!("{key}.archive")));
+        let kept = file.as_ref().filter(|file| file.is_file());
+        let open = |file: Option<&PathBuf>| {
+            let descriptor = MTLBinaryArchiveDescriptor::new();
+            descriptor.setUrl(file.map(|file| url(file)).as_deref());
+            device.newBinaryArchiveWithDescriptor_error(&descriptor).ok()
+        };
+        let archive = kept.and_then(|file| open(Some(file))).or_else(|| open(None));
+        Archive { archive, file, grew: false }
+    }
+
+    pub(super) fn archive(&self) -> Option<&Retained<ProtocolObject<dyn MTLBinaryArchive>>> {
+        self.archive.as_ref()
+    }
+
+    pub(super) fn add(&mut self, pipeline: &MTLComputePipelineDescriptor) {
+        if let Some(archive) = &self.archive {
+            self.grew |= archive.addComputePipelineFunctionsWithDescriptor_error(pipeline).is_ok();
+        }
+    }
+
+    /// Writes what it has more than the file. Readers see all of a file or none of it.
+    pub(super) fn keep(&mut self) {
+        let (Some(archive), Some(file), true) = (&self.archive, &self.file, self.grew) else { return };
+        self.grew = false;
+        let part = file.with_extension(format!("{}.part", std::process::id()));
+        let Some(folder) = file.parent() else { return };
+        let written =
+            std::fs::create_dir_all(folder).is_ok() && archive.serializeToURL_error(&url(&part)).is_ok();
+        if !written || std::fs::rename(&part, file).is_err() {
+            // It may not be there.
+            let _ = std::fs::remove_file(&part);
+        }
+    }
+}

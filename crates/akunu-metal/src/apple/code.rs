@@ -1,0 +1,178 @@
+//! Functions compiled: a library for each text, a pipeline for each function, each once.
+
+use std::collections::{HashMap, HashSet};
+use std::ptr::NonNull;
+use std::thread;
+
+use akunu_kernels::{Function, METAL_ENTRY, metal_text};
+use objc2::rc::{Retained, autoreleasepool};
+use objc2::runtime::ProtocolObject;
+use objc2_foundation::{NSArray, NSError, NSString};
+use objc2_metal::{
+    MTLCompileOptions, MTLComputePipelineDescriptor, MTLComputePipelineState, MTLDataType, MTLDevice,
+    MTLFunction, MTLFunctionConstantValues, MTLLanguageVersion, MTLLibrary, MTLPipelineOption,
+};
+
+use super::archive::Archive;
+use super::commands::Pipeline;
+use crate::error::MetalError;
+
+type Device = Retained<ProtocolObject<dyn MTLDevice>>;
+type Library = Retained<ProtocolObject<dyn MTLLibrary>>;
+
+#[derive(Debug)]
+pub(super) struct Code {
+    device: Device,
+    /// By text.
+    libraries: HashMap<String, Library>,
+    pipelines: HashMap<Function, Pipeline>,
+    archive: Archive,
+}
+
+/// A function that is not compiled yet.
+struct Missing<'a> {
+    function: &'a Function,
+    text: String,
+}
+
+impl Code {
+    pub(super) fn new(device: &Device) -> Code {
+        let archive = Archive::open(device);
+        Code { device: device.clone(), libraries: HashMap::new(), pipelines: HashMap::new(), archive }
+    }
+
+    /// One for each function, in their order.
+    pub(super) fn pipelines(&mut self, functions: &[&Function]) -> Result<Vec<Pipeline>, MetalError> {
+        let mut seen = HashSet::new();
+        let mut missing = Vec::new();
+        for &function in functions {
+            if !self.pipelines.contains_key(function) && seen.insert(function) {
+                missing.push(Missing { function, text: metal_text(function) });
+            }
+        }
+        self.compile_libraries(&missing)?;
+        let mut wanted = Vec::new();
+        for Missing { function, text } in &missing {
+            let library = self.libraries[text].clone();
+            match self.archived(&*descriptor(function, &library)?) {
+                Some(pipeline) => self.insert(function, pipeline)?,
+                None => wanted.push((*function, library)),
+            }
+        }
+        for ((function, library), pipeline) in wanted.iter().zip(build_all(&self.device, &wanted)) {
+            let pipeline = pipeline?;
+            self.archive.add(&*descriptor(function, library)?);
+            self.insert(function, pipeline)?;
+        }
+        self.archive.keep();
+        Ok(functions.iter().map(|function| self.pipelines[*function].clone()).collect())
+    }
+
+    fn insert(&mut self, function: &Function, pipeline: Pipeline) -> Result<(), MetalError> {
+        checked(function, &pipeline)?;
+        self.pipelines.insert(function.clone(), pipeline);
+        Ok(())
+    }
+
+    /// Compiles the texts that are new, on all cores.
+    fn compile_libraries(&mut self, missing: &[Missing<'_>]) -> Result<(), MetalError> {
+        let mut seen = HashSet::new();
+        let new = missing.iter().filter(|m| !self.libraries.contains_key(&m.text) && seen.insert(&m.text));
+        let new: Vec<&Missing<'_>> = new.collect();
+        let device = &self.device;
+        let compiled = on_all_cores(&new, |missing| compile(device, missing));
+        for (missing, library) in new.iter().zip(compiled) {
+            self.libraries.insert(missing.text.clone(), library?);
+        }
+        Ok(())
+    }
+
+    /// The pipeline that was kept on disk.
+    fn archived(&self, descriptor: &MTLComputePipelineDescriptor) -> Option<Pipeline> {
+        let archive = self.archive.archive()?;
+        descriptor.setBinaryArchives(Some(&NSArray::from_retained_slice(std::slice::from_ref(archive))));
+        let option = MTLPipelineOption::FailOnBinaryArchiveMiss;
+        self.device
+            .newComputePipelineStateWithDescriptor_options_reflection_error(descriptor, option, None)
+            .ok()
+    }
+}
+
+/// As many threads as there are cores, each with a share of the work.
+fn on_all_cores<T: Sync, R: Send>(work: &[T], run: impl Fn(&T) -> R + Sync) -> Vec<R> {
+    let threads = thread::available_parallelism().map_or(1, usize::from);
+    let share = work.len().div_ceil(threads).max(1);
+    let run = &run;
+    thread::scope(|scope| {
+        let shares: Vec<_> = work
+            .chunks(share)
+            .map(|share| scope.spawn(move || autoreleasepool(|_| share.iter().map(run).collect::<Vec<R>>())))
+            .collect();
+        shares
+            .into_iter()
+            .flat_map(|share| share.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            .collect()
+    })
+}
+
+fn log(function: &Function, error: &NSError) -> MetalError {
+    MetalError::Compile { function: function.name.clone(), log: error.localizedDescription().to_string() }
+}
+
+fn compile(device: &Device, missing: &Missing<'_>) -> Result<Library, MetalError> {
+    let options = MTLCompileOptions::new();
+    // Of macOS 14 and iOS 17: the first with bfloat.
+    options.setLanguageVersion(MTLLanguageVersion::Version3_1);
+    // The kernels say themselves where operations may be fused. `mathMode` is newer than macOS 14.
+    #[allow(deprecated, reason = "what replaces it is newer than the oldest system that is supported")]
+    options.setFastMathEnabled(false);
+    device
+        .newLibraryWithSource_options_error(&NSString::from_str(&missing.text), Some(&options))
+        .map_err(|error| log(missing.function, &error))
+}
+
+fn descriptor(
+    function: &Function,
+    library: &Library,
+) -> Result<Retained<MTLComputePipelineDescriptor>, MetalError> {
+    let values = MTLFunctionConstantValues::new();
+    for (index, (_, value)) in function.constants.iter().enumerate() {
+        // SAFETY: 32 bits are read; the text numbers its constants in this order.
+        unsafe {
+            values.setConstantValue_type_atIndex(NonNull::from(value).cast(), MTLDataType::UInt, index);
+        }
+    }
+    let entry = library
+        .newFunctionWithName_constantValues_error(&NSString::from_str(METAL_ENTRY), &values)
+        .map_err(|error| log(function, &error))?;
+    entry.setLabel(Some(&NSString::from_str(&function.name)));
+    let descriptor = MTLComputePipelineDescriptor::new();
+    descriptor.setLabel(Some(&NSString::from_str(&function.name)));
+    descriptor.setComputeFunction(Some(&entry));
+    // The compiler spares registers for as many.
+    descriptor.setMaxTotalThreadsPerThreadgroup(threads(function) as usize);
+    Ok(descriptor)
+}
+
+/// Of a group.
+fn threads(function: &Function) -> u32 {
+    function.constants.iter().find(|(name, _)| *name == "THREADS").map_or(0, |(_, threads)| *threads)
+}
+
+fn build_all(device: &Device, wanted: &[(&Function, Library)]) -> Vec<Result<Pipeline, MetalError>> {
+    on_all_cores(wanted, |(function, library)| {
+        let descriptor = descriptor(function, library)?;
+        let none = MTLPipelineOption::empty();
+        device
+            .newComputePipelineStateWithDescriptor_options_reflection_error(&descriptor, none, None)
+            .map_err(|error| log(function, &error))
+    })
+}
+
+fn checked(function: &Function, pipeline: &Pipeline) -> Result<(), MetalError> {
+    let (wanted, most) = (threads(function), pipeline.maxTotalThreadsPerThreadgroup());
+    match wanted as usize <= most && pipeline.threadExecutionWidth() == 32 {
+        true => Ok(()),
+        false => Err(MetalError::Threads { function: function.name.clone(), wanted, most }),
+    }
+}

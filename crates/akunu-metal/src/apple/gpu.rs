@@ -1,0 +1,281 @@
+//! [`MetalGpu`]: a Metal device and its queue.
+
+use std::ffi::c_void;
+use std::ptr::NonNull;
+
+use akunu_format::Region;
+use akunu_kernels::{Function, HalfProduct};
+use akunu_plan::{Capabilities, DeviceError, InPlace};
+use objc2::rc::{Retained, autoreleasepool};
+use objc2::runtime::{NSObjectProtocol, ProtocolObject};
+use objc2::sel;
+use objc2_foundation::NSString;
+use objc2_metal::{
+    MTLAllocation, MTLBuffer, MTLCommandBuffer, MTLCommandBufferStatus, MTLCommandQueue,
+    MTLCreateSystemDefaultDevice, MTLDevice, MTLDispatchType, MTLEvent, MTLGPUFamily, MTLResidencySet,
+    MTLResidencySetDescriptor, MTLResource, MTLResourceOptions, MTLSharedEvent,
+};
+
+use super::code::Code;
+use super::commands::{Buffer, MetalCommands, Pipeline};
+use super::cores::gpu_cores;
+use crate::error::{MetalError, NAME};
+use crate::{Family, Gpu, Tuning, WORKSPACE_BYTES};
+
+pub(super) type MetalObject = Retained<ProtocolObject<dyn MTLDevice>>;
+
+/// The host and the GPU share it; what may run when is said by barriers and by the event, so Metal need not keep track.
+const OPTIONS: MTLResourceOptions =
+    MTLResourceOptions::StorageModeShared.union(MTLResourceOptions::HazardTrackingModeUntracked);
+
+// Fields are dropped in this order; the device that has this waits for the GPU before.
+#[derive(Debug)]
+pub struct MetalGpu {
+    code: Code,
+    queue: Retained<ProtocolObject<dyn MTLCommandQueue>>,
+    /// Counts command buffers that are done: each waits for the one before it.
+    event: Retained<ProtocolObject<dyn MTLSharedEvent>>,
+    submitted: u64,
+    /// What the GPU keeps in memory between command buffers: macOS 15 and iOS 18 have them.
+    resident: Option<Retained<ProtocolObject<dyn MTLResidencySet>>>,
+    /// `resident` was added to, or taken from.
+    changed: bool,
+    /// Files whose pages buffers are made of.
+    regions: Vec<Region>,
+    page: usize,
+    capabilities: Capabilities,
+    tuning: Tuning,
+    device: MetalObject,
+}
+
+/// The system's default GPU, if it is one of Apple's.
+pub(super) fn find() -> Result<(MetalObject, Family), MetalError> {
+    let device = MTLCreateSystemDefaultDevice().ok_or(MetalError::NoDevice)?;
+    let has = |family: MTLGPUFamily| device.supportsFamily(family);
+    let family =
+        match [MTLGPUFamily::Apple10, MTLGPUFamily::Apple9, MTLGPUFamily::Apple8, MTLGPUFamily::Apple7]
+            .map(has)
+        {
+            [true, ..] => Family::Later,
+            [_, true, ..] => Family::Apple9,
+            [_, _, true, _] => Family::Apple8,
+            [.., true] => Family::Apple7,
+            _ => return Err(MetalError::OldDevice { name: device.name().to_string() }),
+        };
+    Ok((device, family))
+}
+
+/// For people.
+pub(super) fn describe(device: &MetalObject, family: Family) -> String {
+    let cores = gpu_cores().map_or_else(String::new, |cores| format!(", {cores} cores"));
+    format!("{}, {}{cores}", device.name(), family.row().name)
+}
+
+impl MetalGpu {
+    pub(super) fn new() -> Result<MetalGpu, MetalError> {
+        autoreleasepool(|_| MetalGpu::within_pool())
+    }
+
+    fn within_pool() -> Result<MetalGpu, MetalError> {
+        let (device, family) = find()?;
+        let queue = device.newCommandQueue().ok_or(MetalError::Refused { what: "command queue" })?;
+        let event = device.newSharedEvent().ok_or(MetalError::Refused { what: "shared event" })?;
+        let resident = residency_set(&device);
+        if let Some(set) = &resident {
+            queue.addResidencySet(set);
+        }
+        let row = family.row();
+        let free = device.recommendedMaxWorkingSetSize().saturating_sub(device.currentAllocatedSize() as u64);
+        let capabilities = Capabilities {
+            name: NAME,
+            detail: describe(&device, family),
+            q8_activations: true,
+            folds: true,
+            half_products: None,
+            in_place: InPlace::Unpacked,
+            samples: true,
+            chain: row.chain,
+            prefill_rows: row.prefill_rows,
+            workspace_bytes: WORKSPACE_BYTES,
+            // Workspace counts as allocated already where this is asked for.
+            available_bytes: Some(free.saturating_sub(WORKSPACE_BYTES)),
+        };
+        // SAFETY: it takes a number and gives one.
+        let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+        Ok(MetalGpu {
+            code: Code::new(&device),
+            queue,
+            event,
+            submitted: 0,
+            resident,
+            changed: false,
+            regions: Vec::new(),
+            page: usize::try_from(page).unwrap_or(16 << 10),
+            capabilities,
+            tuning: row.tuning(gpu_cores()),
+            device,
+        })
+    }
+
+    fn too_long(&self, bytes: u64) -> Option<MetalError> {
+        let most = self.device.maxBufferLength() as u64;
+        let name = || self.device.name().to_string();
+        (bytes > most).then(|| MetalError::TooLong { name: name(), bytes, most })
+    }
+
+    fn keep_resident(&mut self, buffer: &Buffer) {
+        if let Some(set) = &self.resident {
+            set.addAllocation(as_allocation(buffer));
+            self.changed = true;
+        }
+    }
+}
+
+fn as_allocation(buffer: &Buffer) -> &ProtocolObject<dyn MTLAllocation> {
+    ProtocolObject::from_ref(&**buffer)
+}
+
+fn residency_set(device: &MetalObject) -> Option<Retained<ProtocolObject<dyn MTLResidencySet>>> {
+    if !device.respondsToSelector(sel!(newResidencySetWithDescriptor:error:)) {
+        return None;
+    }
+    device.newResidencySetWithDescriptor_error(&MTLResidencySetDescriptor::new()).ok()
+}
+
+impl Gpu for MetalGpu {
+    type Buffer = Buffer;
+    type Pipeline = Pipeline;
+    type Commands = MetalCommands;
+    type Pending = Retained<ProtocolObject<dyn MTLCommandBuffer>>;
+
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    fn tuning(&self) -> &Tuning {
+        &self.tuning
+    }
+
+    fn allocate(&mut self, what: &str, bytes: u64) -> Result<Buffer, DeviceError> {
+        if let Some(error) = self.too_long(bytes) {
+            return Err(error.into());
+        }
+        let out_of_memory = || DeviceError::OutOfMemory { device: NAME, what: what.into(), bytes };
+        // Metal clears it.
+        let buffer = self.device.newBufferWithLength_options(bytes.max(16) as usize, OPTIONS);
+        let buffer = buffer.ok_or_else(out_of_memory)?;
+        buffer.setLabel(Some(&NSString::from_str(what)));
+        self.keep_resident(&buffer);
+        Ok(buffer)
+    }
+
+    /// Whole pages are a buffer; neighbours may share one.
+    fn map(
+        &mut self,
+        region: &Region,
+        offset: usize,
+        bytes: usize,
+    ) -> Result<Option<(Buffer, usize)>, DeviceError> {
+        if !InPlace::is_bindable(region, offset) {
+            return Ok(None);
+        }
+        let first = offset / self.page * self.page;
+        let length = (offset + bytes).next_multiple_of(self.page) - first;
+        if let Some(error) = self.too_long(length as u64) {
+            return Err(error.into());
+        }
+        let start = NonNull::from(&region.bytes()[first..]).cast::<c_void>();
+        // SAFETY: a mapping begins with a page and is mapped to the end of its last one; the region is kept as long as the buffer. Kernels do
+        // not write weights: `TableDevice` binds imported memory only where tables read.
+        let buffer = unsafe {
+            self.device.newBufferWithBytesNoCopy_length_options_deallocator(start, length, OPTIONS, None)
+        };
+        let buffer = buffer.ok_or(MetalError::NotMapped { bytes: length })?;
+        if !self.regions.iter().any(|kept| kept.bytes().as_ptr() == region.bytes().as_ptr()) {
+            self.regions.push(region.clone());
+        }
+        self.keep_resident(&buffer);
+        Ok(Some((buffer, offset - first)))
+    }
+
+    fn release(&mut self, buffer: Buffer) {
+        if let Some(set) = &self.resident {
+            set.removeAllocation(as_allocation(&buffer));
+            self.changed = true;
+        }
+    }
+
+    fn write(&mut self, buffer: &Buffer, offset: usize, bytes: &[u8]) {
+        assert!(offset.checked_add(bytes.len()).is_some_and(|end| end <= buffer.length()));
+        // SAFETY: the bytes are inside the buffer, which the GPU does not use now, and are the host's to write.
+        unsafe {
+            let to = buffer.contents().cast::<u8>().add(offset);
+            to.copy_from_nonoverlapping(NonNull::from(bytes).cast(), bytes.len());
+        }
+    }
+
+    fn read(&self, buffer: &Buffer, offset: usize, bytes: &mut [u8]) {
+        assert!(offset.checked_add(bytes.len()).is_some_and(|end| end <= buffer.length()));
+        let to = NonNull::from(&mut *bytes).cast::<u8>();
+        // SAFETY: as above.
+        unsafe { buffer.contents().cast::<u8>().add(offset).copy_to_nonoverlapping(to, bytes.len()) };
+    }
+
+    fn pipelines(&mut self, functions: &[&Function]) -> Result<Vec<Pipeline>, DeviceError> {
+        Ok(autoreleasepool(|_| self.code.pipelines(functions))?)
+    }
+
+    fn product(&mut self, _product: &HalfProduct) -> Option<Pipeline> {
+        None
+    }
+
+    fn begin(&mut self) -> Result<MetalCommands, DeviceError> {
+        autoreleasepool(|_| {
+            // Programs and the device keep all that is bound.
+            let buffer = self.queue.commandBufferWithUnretainedReferences();
+            let buffer = buffer.ok_or(MetalError::Refused { what: "command buffer" })?;
+            let event: &ProtocolObject<dyn MTLEvent> = ProtocolObject::from_ref(&*self.event);
+            buffer.encodeWaitForEvent_value(event, self.submitted);
+            let encoder = buffer.computeCommandEncoderWithDispatchType(MTLDispatchType::Concurrent);
+            let encoder = encoder.ok_or(MetalError::Refused { what: "command encoder" })?;
+            Ok(MetalCommands::new(buffer, encoder, self.submitted + 1))
+        })
+    }
+
+    fn submit(&mut self, mut commands: MetalCommands) -> Result<Self::Pending, DeviceError> {
+        autoreleasepool(|_| {
+            if commands.number != self.submitted + 1 {
+                return Err(MetalError::Order.into());
+            }
+            commands.end();
+            let event: &ProtocolObject<dyn MTLEvent> = ProtocolObject::from_ref(&*self.event);
+            commands.buffer.encodeSignalEvent_value(event, commands.number);
+            if let Some(set) = self.resident.as_ref().filter(|_| self.changed) {
+                set.commit();
+                set.requestResidency();
+                self.changed = false;
+            }
+            commands.buffer.commit();
+            self.submitted = commands.number;
+            Ok(commands.buffer.clone())
+        })
+    }
+
+    fn finish(&mut self, pending: Self::Pending) -> Result<u64, DeviceError> {
+        autoreleasepool(|_| {
+            pending.waitUntilCompleted();
+            if pending.status() == MTLCommandBufferStatus::Error {
+                // What waits for it has to go on: it may not have come to its signal.
+                self.event.setSignaledValue(self.submitted);
+                let error = pending.error();
+                let message =
+                    |error: &Retained<objc2_foundation::NSError>| error.localizedDescription().to_string();
+                let code = error.as_ref().map_or(0, |error| error.code());
+                let message = error.as_ref().map_or_else(String::new, message);
+                return Err(MetalError::of_commands(code, message).into());
+            }
+            let seconds = pending.GPUEndTime() - pending.GPUStartTime();
+            Ok((seconds.max(0.0) * 1e9) as u64)
+        })
+    }
+}

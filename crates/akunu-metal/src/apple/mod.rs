@@ -1,0 +1,32 @@
+//! Metal itself, through objc2-metal. What is decided about tables is decided elsewhere: here are only calls.
+
+#![allow(
+    unsafe_code,
+    reason = "Metal's methods that take pointers, ranges or what the compiler cannot check"
+)]
+
+mod archive;
+mod code;
+mod commands;
+mod cores;
+mod gpu;
+mod report;
+
+use crate::TableDevice;
+use akunu_plan::DeviceError;
+
+pub use gpu::MetalGpu;
+pub use report::{probe, report};
+
+/// The Metal device.
+pub type MetalDevice = TableDevice<MetalGpu>;
+
+/// Takes the system's default GPU.
+pub fn open() -> Result<MetalDevice, DeviceError> {
+    TableDevice::on(MetalGpu::new()?)
+}
+
+// Metal gives out no device to command-line programs that do not link it.
+#[cfg(target_os = "macos")]
+#[link(name = "CoreGraphics", kind = "framework")]
+unsafe extern "C" {}

@@ -1,0 +1,93 @@
+//! How tables are run on each family of Apple's GPUs. None of these numbers was measured yet: docs/metal.md says how to.
+
+use akunu_kernels::Chip;
+
+use crate::Tuning;
+
+/// As Metal numbers families of Apple's GPUs, the oldest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Family {
+    /// A14, M1.
+    Apple7,
+    /// A15, A16, M2.
+    Apple8,
+    /// A17 Pro, M3, M4.
+    Apple9,
+    /// What came after this was written.
+    Later,
+}
+
+/// A row of [`FAMILIES`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FamilyRow {
+    pub family: Family,
+    pub name: &'static str,
+    /// GPU cores where the system does not tell: those of the smallest Mac of the family, for too many groups a core cost less than idle cores.
+    pub cores: u32,
+    /// Steps of a chain at most. The engine bounds a chain's seconds; this bounds the words of a command buffer, of which a faster GPU needs more
+    /// to be busy for as long.
+    pub chain: usize,
+    /// Bytes of threadgroup memory that a group may have: 32 KiB in all of them, by Metal's feature table.
+    pub shared_bytes: u32,
+    /// Rows of a prefill pass: 8 tiles of 64. More make the logits of a chunk no cheaper, and scratch memory grows with them.
+    pub prefill_rows: usize,
+    /// Up to 16 rows products are those for few rows; a table of up to 64 has one tile of rows instead of 8 of which 7 are idle.
+    pub row_counts: &'static [usize],
+}
+
+const APPLE7: FamilyRow = FamilyRow {
+    family: Family::Apple7,
+    name: "Apple7",
+    cores: 7,
+    chain: 64,
+    shared_bytes: 32 << 10,
+    prefill_rows: 512,
+    row_counts: &[16, 64],
+};
+
+pub const FAMILIES: [FamilyRow; 4] = [
+    APPLE7,
+    FamilyRow { family: Family::Apple8, name: "Apple8", cores: 8, chain: 96, ..APPLE7 },
+    FamilyRow { family: Family::Apple9, name: "Apple9", cores: 8, chain: 128, ..APPLE7 },
+    // As the newest known.
+    FamilyRow { family: Family::Later, name: "later than Apple9", cores: 8, chain: 128, ..APPLE7 },
+];
+
+impl Family {
+    pub fn row(self) -> &'static FamilyRow {
+        &FAMILIES[self as usize]
+    }
+}
+
+impl FamilyRow {
+    /// `cores`: as the system told, if it did.
+    pub fn tuning(&self, cores: Option<u32>) -> Tuning {
+        Tuning {
+            chip: Chip {
+                units: cores.unwrap_or(self.cores),
+                shared_bytes: self.shared_bytes,
+                tensor_cores: false,
+                copies: false,
+            },
+            row_counts: self.row_counts,
+            // Encoding a chain costs the host milliseconds, which the GPU would wait for.
+            encodes_ahead: true,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_family_has_its_row_and_rows_are_usable() {
+        for row in FAMILIES {
+            assert_eq!(row.family.row(), &row);
+            assert!(row.row_counts.is_sorted() && row.row_counts.iter().all(|&rows| rows < row.prefill_rows));
+            assert_eq!(row.tuning(None).chip.units, row.cores);
+            assert_eq!(row.tuning(Some(40)).chip.units, 40);
+        }
+        assert!(FAMILIES.is_sorted_by_key(|row| row.family));
+    }
+}

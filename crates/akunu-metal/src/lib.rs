@@ -1,0 +1,28 @@
+//! The Metal device: tables as command buffers.
+//!
+//! All but the calls to Metal is written against two traits, [`Gpu`] and [`Encoder`], and runs anywhere: on the emulator of `akunu-emulated`
+//! whole models run through it. docs/metal.md says what that proves.
+
+#[cfg(target_vendor = "apple")]
+mod apple;
+mod bind;
+#[cfg(any(target_vendor = "apple", test))]
+mod cache;
+mod chip;
+mod device;
+mod encoder;
+#[cfg(any(target_vendor = "apple", test))]
+mod error;
+mod gpu;
+mod planes;
+mod prepared;
+
+#[cfg(target_vendor = "apple")]
+pub use apple::{MetalDevice, MetalGpu, open, probe, report};
+pub use chip::{FAMILIES, Family, FamilyRow};
+pub use device::{TableDevice, WORKSPACE_BYTES};
+pub use encoder::{Encoder, Recording, Word};
+#[cfg(target_vendor = "apple")]
+pub use error::MetalError;
+pub use gpu::{Gpu, Tuning};
+pub use prepared::{BoundLaunch, Program};

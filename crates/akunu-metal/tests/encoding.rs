@@ -1,0 +1,186 @@
+//! What is encoded for a model of every architecture, word for word, on a GPU of paper: it writes down and runs nothing.
+#![allow(clippy::unwrap_used)]
+
+mod paper;
+
+use std::path::Path;
+
+use akunu_format::open_model;
+use akunu_metal::TableDevice;
+use akunu_plan::{
+    Device, DeviceError, KvType, Loaded, ModelPlan, PlanOptions, ReplayId, Row, Submission, load, plan,
+};
+use paper::{Paper, Words};
+
+const CONTEXT: usize = 64;
+const CHAIN: usize = 8;
+
+/// A model on paper.
+struct Drawn {
+    device: TableDevice<Paper>,
+    plan: ModelPlan,
+    loaded: Loaded,
+}
+
+impl Drawn {
+    fn of(path: &str) -> Drawn {
+        let model =
+            open_model(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata").join(path)).unwrap();
+        let mut device = TableDevice::on(Paper::new(&*model)).unwrap();
+        let options = PlanOptions {
+            context: CONTEXT,
+            slots: 1,
+            kv: KvType::F16,
+            prefill_rows: CONTEXT,
+            prefill_logit_rows: 1,
+            chain: CHAIN,
+            fuse: true,
+        };
+        let plan = plan(&*model, device.capabilities(), &options).unwrap();
+        let loaded = load(&plan, &*model, &mut device).unwrap();
+        assert_eq!(device.allocated_bytes(), plan.memory.allocated(), "{path}");
+        device.gpu_mut().forget();
+        Drawn { device, plan, loaded }
+    }
+
+    fn replay(&mut self, replay: ReplayId, rows: &[Row], steps: usize) -> Result<Words, DeviceError> {
+        let last = [rows.len() as u32 - 1];
+        let submission = Submission { rows, logit_rows: &last, steps, stop: &[2], cancel: None };
+        self.device.replay(replay, submission)?;
+        self.device.wait()?;
+        Ok(self.device.gpu_mut().submitted())
+    }
+
+    fn chain(&mut self, position: usize, steps: usize) -> Words {
+        self.replay(self.loaded.decode, &[Row::causal(5, position as u32, 0)], steps).unwrap()
+    }
+
+    fn prefill(&mut self, rows: usize) -> Words {
+        let rows: Vec<Row> = (0..rows as u32).map(|i| Row::causal(i % 7, i, 0)).collect();
+        self.replay(self.loaded.prefill, &rows, 1).unwrap()
+    }
+}
+
+/// One of each architecture, and weights in planes: of k-quants, and of MLX's.
+const MODELS: [(&str, &str); 9] = [
+    ("llama", "models/llama-hd64-gqa2"),
+    ("qwen2", "models/qwen2-hd64-bias"),
+    ("qwen3", "models/qwen3-hd128-gqa2"),
+    ("gemma", "models/gemma-hd256"),
+    ("gemma2", "models/gemma2-hd64-softcap"),
+    ("gemma3", "models/gemma3-hd256-layer-types"),
+    ("phi3", "models/phi3-hd96-window"),
+    ("llama_k_quants", "gguf/mixed-k.gguf"),
+    ("llama_affine", "mlx/llama-mixed"),
+];
+
+#[test]
+fn a_step_and_a_chunk_of_every_architecture_are_as_they_were() {
+    for arch in akunu_plan::arch::ARCHITECTURES {
+        assert!(arch.names.iter().any(|name| MODELS.iter().any(|(m, _)| m == name)), "{:?}", arch.names);
+    }
+    for (name, path) in MODELS {
+        let mut drawn = Drawn::of(path);
+        let step = drawn.chain(0, 1);
+        insta::assert_snapshot!(format!("{name}_first_token"), step.render());
+        // Half of the table's rows.
+        let chunk = drawn.prefill(CONTEXT / 2 + 1);
+        insta::assert_snapshot!(format!("{name}_33_rows_of_64"), chunk.render());
+    }
+}
+
+#[test]
+fn a_chain_is_its_first_step_again_wherever_it_begins_and_ends() {
+    for (name, path) in MODELS {
+        let mut drawn = Drawn::of(path);
+        let step = drawn.chain(0, 1).words;
+        let commands = drawn.plan.tables.decode.commands.len();
+        assert!(step.len() >= commands);
+        // From the first token; over windows (the models' are of 3 to 24 positions) and the first stretches; to the cache's last position.
+        for first in [0, 1, 13, 20, 30, CONTEXT - CHAIN] {
+            let chain = drawn.chain(first, CHAIN);
+            let steps: Vec<_> = chain.words.chunks(step.len()).collect();
+            assert_eq!(steps.len(), CHAIN, "{name}");
+            assert!(steps.iter().all(|words| *words == step), "{name} from {first}");
+            // All that is told apart is the 16 bytes of the row.
+            let row = Row::causal(5, first as u32, 0);
+            assert_eq!(chain.written("decode.rows").unwrap(), bytemuck::bytes_of(&row));
+        }
+    }
+}
+
+#[test]
+fn a_chain_past_the_cache_is_refused_and_nothing_is_encoded() {
+    let mut drawn = Drawn::of(MODELS[0].1);
+    let row = Row::causal(5, (CONTEXT - CHAIN + 1) as u32, 0);
+    let refused = drawn.replay(drawn.loaded.decode, &[row], CHAIN);
+    assert!(matches!(refused, Err(DeviceError::BadRow { position: 57, .. })), "{refused:?}");
+    assert_eq!((drawn.device.gpu().begun, drawn.device.gpu_mut().submitted().words.len()), (0, 0));
+}
+
+#[test]
+fn fewer_rows_take_the_smallest_program_that_has_room_for_them() {
+    let mut drawn = Drawn::of(MODELS[0].1);
+    let programs = drawn.device.programs(drawn.loaded.prefill);
+    assert_eq!(programs.iter().map(|(rows, _)| *rows).collect::<Vec<_>>(), [16, CONTEXT]);
+    let [one, sixteen, seventeen, all] = [1, 16, 17, CONTEXT].map(|rows| drawn.prefill(rows).words);
+    assert!(one == sixteen && seventeen == all && one != all);
+}
+
+#[test]
+fn the_next_chain_is_encoded_while_one_runs() {
+    let mut drawn = Drawn::of(MODELS[0].1);
+    let mut lengths = Vec::new();
+    for steps in [1, 2, 4, 8, 8, 8, 3, 6] {
+        let begun = drawn.device.gpu().begun;
+        let chain = drawn.chain(0, steps);
+        lengths.push(chain.words.len());
+        // What was encoded ahead came before; each wait encodes one more.
+        let expected = if [1, 3].contains(&steps) { 2 } else { 1 };
+        assert_eq!(drawn.device.gpu().begun - begun, expected, "{steps}");
+    }
+    assert_eq!(lengths, [1, 2, 4, 8, 8, 8, 3, 6].map(|steps| steps * lengths[0]));
+    // A pass of another table in between.
+    let chunk = drawn.prefill(20).words;
+    assert_eq!(chunk, drawn.prefill(21).words);
+    assert_eq!(drawn.chain(3, 12 / 2).words.len(), 6 * lengths[0]);
+}
+
+#[test]
+fn a_cancelled_submission_encodes_nothing() {
+    let mut drawn = Drawn::of(MODELS[0].1);
+    let cancel = std::sync::atomic::AtomicBool::new(true);
+    let rows = [Row::causal(5, 0, 0)];
+    let submission = Submission { rows: &rows, logit_rows: &[0], steps: 4, stop: &[], cancel: Some(&cancel) };
+    drawn.device.replay(drawn.loaded.decode, submission).unwrap();
+    assert_eq!((drawn.device.wait().unwrap().steps, drawn.device.gpu().begun), (0, 0));
+}
+
+#[test]
+fn commands_are_run_and_timed_one_by_one() {
+    let mut drawn = Drawn::of(MODELS[0].1);
+    let step = drawn.chain(0, 1).words;
+    let count = drawn.plan.tables.decode.commands.len();
+    let rows = [Row::causal(5, 0, 0)];
+    let submission = Submission { rows: &rows, logit_rows: &[0], steps: 1, stop: &[], cancel: None };
+    let mut apart = Vec::new();
+    for index in 0..count {
+        drawn.device.run_range(drawn.loaded.decode, submission, index, 1).unwrap();
+        apart.extend(drawn.device.gpu_mut().submitted().words);
+    }
+    assert_eq!(apart, step);
+    // With the rows that are there.
+    let again = Submission { rows: &[], ..submission };
+    drawn.device.run_range(drawn.loaded.decode, again, 0, count).unwrap();
+    let again = drawn.device.gpu_mut().submitted();
+    assert_eq!(again.written("decode.rows").unwrap(), bytemuck::bytes_of(&rows[0]));
+    assert_eq!(again.words, step);
+
+    drawn.device.gpu_mut().forget();
+    let mut ns = vec![0; count];
+    drawn.device.time_commands(drawn.loaded.decode, submission, &mut ns).unwrap();
+    assert_eq!(drawn.device.gpu_mut().submitted().words, step);
+    // Paper's clock.
+    assert_eq!(ns, (1..=count as u64).map(|n| n * 10).collect::<Vec<_>>());
+    assert!(drawn.device.run_range(drawn.loaded.decode, submission, count, 1).is_err());
+}
