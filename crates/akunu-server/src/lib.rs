@@ -59,7 +59,7 @@ pub use job::{Conversation, Finished, Job, Output, Piece, Prompt, Running, What,
 pub use keys::Keys;
 pub use limits::{Limits, Rate};
 pub use metrics::Metrics;
-pub use models::{Lease, Loaded, ModelSpec, Models, ModelsOptions, PARALLEL};
+pub use models::{Lease, Loaded, ModelSpec, Models, ModelsOptions, OpenDevice, PARALLEL};
 pub use protocol::{PROTOCOLS, Protocol};
 pub use refusal::{Reason, Refusal};
 pub use server::{Options, Server};

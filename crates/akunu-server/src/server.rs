@@ -177,6 +177,9 @@ async fn serve(
 }
 
 async fn unload_idle(app: App) {
+    if !app.models().are_unloaded() {
+        return;
+    }
     let mut ticks = interval(Duration::from_secs(1));
     loop {
         ticks.tick().await;

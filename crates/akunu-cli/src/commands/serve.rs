@@ -119,6 +119,7 @@ fn options(args: &ServeArgs) -> Result<Options, Failure> {
         scheduler: akunu::schedule::SchedulerOptions { queue: args.queue, ..Default::default() },
         idle_unload: args.idle_unload.map(seconds),
         memory: args.max_memory.map(|mib| (mib as u64) << 20),
+        ..defaults.models
     };
     let limits = Limits {
         body: args.max_body,

@@ -8,10 +8,10 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use akunu::chat::{ChatError, ChatForm, ChatTemplates};
-use akunu::schedule::{Handle, Scheduler, SchedulerOptions};
-use akunu::{Engine, EngineOptions, Error, Model, human, open_device};
+use akunu::schedule::{Handle, Scheduler};
+use akunu::{Engine, Error, Model, human};
 
-use super::ModelSpec;
+use super::{ModelSpec, ModelsOptions};
 use crate::refusal::{Reason, Refusal};
 
 /// What other models leave.
@@ -65,12 +65,7 @@ pub struct Loaded {
 }
 
 impl Loaded {
-    pub(super) fn load(
-        spec: &ModelSpec,
-        engine: &EngineOptions,
-        scheduler: &SchedulerOptions,
-        room: Room,
-    ) -> Result<Loaded, LoadError> {
+    pub(super) fn load(spec: &ModelSpec, options: ModelsOptions, room: Room) -> Result<Loaded, LoadError> {
         let model = match &spec.path {
             Some(path) => Model::open(path)?,
             None => Model::embedded()?,
@@ -78,10 +73,10 @@ impl Loaded {
         let model = Arc::new(model.named(&spec.name));
         let form = form(spec, &model);
         let (sender, receiver) = mpsc::channel();
-        let (on_thread, engine, scheduler) = (model.clone(), engine.clone(), scheduler.clone());
+        let on_thread = model.clone();
         let thread = std::thread::Builder::new()
             .name("akunu-engine".into())
-            .spawn(move || run(on_thread, &engine, &scheduler, room, &sender))
+            .spawn(move || run(on_thread, &options, room, &sender))
             .map_err(|error| LoadError::Thread(format!("no thread for an engine: {error}")))?;
         let died = || LoadError::Thread("the engine broke down while it was loaded".into());
         let Ready { handle, context, bytes } = receiver.recv().map_err(|_| died())??;
@@ -173,14 +168,8 @@ struct Ready {
 }
 
 /// An engine's thread.
-fn run(
-    model: Arc<Model>,
-    engine: &EngineOptions,
-    options: &SchedulerOptions,
-    room: Room,
-    ready: &Sender<Result<Ready, LoadError>>,
-) {
-    match start(model, engine, options, room) {
+fn run(model: Arc<Model>, options: &ModelsOptions, room: Room, ready: &Sender<Result<Ready, LoadError>>) {
+    match start(model, options, room) {
         Ok((scheduler, is)) => {
             if ready.send(Ok(is)).is_ok() {
                 scheduler.run();
@@ -192,13 +181,9 @@ fn run(
     }
 }
 
-fn start(
-    model: Arc<Model>,
-    engine: &EngineOptions,
-    options: &SchedulerOptions,
-    room: Room,
-) -> Result<(Scheduler, Ready), LoadError> {
-    let device = open_device(engine.device, engine.threads)?;
+fn start(model: Arc<Model>, options: &ModelsOptions, room: Room) -> Result<(Scheduler, Ready), LoadError> {
+    let ModelsOptions { engine, device, scheduler, .. } = options;
+    let device = device(engine)?;
     let memory = akunu::plan(&model, device.capabilities(), engine)?.memory;
     let bytes = memory.allocated() + memory.weights_in_place;
     if let Some(most) = room.most.filter(|most| room.used + bytes > *most) {
@@ -211,7 +196,7 @@ fn start(
     }
     let engine = Engine::on_device(model, device, engine)?;
     let context = engine.context();
-    let (scheduler, handle) = Scheduler::new(engine, options)?;
+    let (scheduler, handle) = Scheduler::new(engine, scheduler)?;
     Ok((scheduler, Ready { handle, context, bytes }))
 }
 

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use akunu::EngineOptions;
 use akunu::schedule::SchedulerOptions;
+use akunu::{Device, EngineOptions, Error, open_device};
 
 use crate::refusal::{Reason, Refusal};
 pub use loaded::{Lease, Loaded};
@@ -36,10 +36,14 @@ impl ModelSpec {
 /// Requests that a model works at together, where nobody says: each has a cache of its own for a whole context.
 pub const PARALLEL: usize = 4;
 
+pub type OpenDevice = fn(&EngineOptions) -> Result<Box<dyn Device>, Error>;
+
 #[derive(Clone, Debug)]
 pub struct ModelsOptions {
     pub models: Vec<ModelSpec>,
     pub engine: EngineOptions,
+    /// What opens an engine's device, on its thread.
+    pub device: OpenDevice,
     pub scheduler: SchedulerOptions,
     /// A model that nobody asked for this long is put away; `None`: never.
     pub idle_unload: Option<Duration>,
@@ -52,6 +56,7 @@ impl Default for ModelsOptions {
         ModelsOptions {
             models: vec![ModelSpec::embedded()],
             engine: EngineOptions::default().batching(PARALLEL),
+            device: |engine| open_device(engine.device, engine.threads),
             scheduler: SchedulerOptions::default(),
             idle_unload: None,
             memory: None,
@@ -141,9 +146,8 @@ impl Models {
     async fn load(&self, spec: &ModelSpec) -> Result<Arc<Loaded>, Refusal> {
         loop {
             let room = Room { most: self.options.memory, used: self.used() };
-            let (spec, engine, scheduler) =
-                (spec.clone(), self.options.engine.clone(), self.options.scheduler.clone());
-            let loading = blocking(move || Loaded::load(&spec, &engine, &scheduler, room)).await?;
+            let (spec, options) = (spec.clone(), self.options.clone());
+            let loading = blocking(move || Loaded::load(&spec, options, room)).await?;
             match loading {
                 Ok(loaded) => return Ok(Arc::new(loaded)),
                 Err(LoadError::NoRoom(_)) if self.unload_oldest().await => {}
@@ -167,6 +171,11 @@ impl Models {
             let _ = blocking(move || drop(loaded)).await;
         }
         true
+    }
+
+    /// Whether idle ones are put away.
+    pub fn are_unloaded(&self) -> bool {
+        self.options.idle_unload.is_some()
     }
 
     /// Puts away what nobody asked for in a long while.

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 mod anthropic;
+mod broken;
 mod description;
 mod faults;
 mod guards;

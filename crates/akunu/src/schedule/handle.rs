@@ -102,7 +102,7 @@ impl Desk {
     }
 }
 
-/// The engine's side. Dropped, it takes no more requests.
+/// The engine's side.
 #[derive(Debug)]
 pub(super) struct Station(Arc<Desk>);
 
@@ -119,6 +119,10 @@ impl Station {
         };
         let desk = Arc::new(Desk { state: Mutex::new(state), wake: Condvar::new() });
         (Station(desk.clone()), Handle(Arc::new(Door(desk))))
+    }
+
+    pub(super) fn latch(&self) -> Latch {
+        Latch(self.0.clone())
     }
 
     /// Sleeps while there is nothing to do: `idle` says that nothing is here, and what has arrived comes to `arrived`.
@@ -144,13 +148,20 @@ impl Station {
     }
 }
 
+/// Dropped, it lets in nobody more.
+#[derive(Debug)]
+pub(super) struct Latch(Arc<Desk>);
+
+impl Drop for Latch {
+    fn drop(&mut self) {
+        self.0.lock().closing = Closing::Now;
+    }
+}
+
 impl Drop for Station {
     fn drop(&mut self) {
-        let mut state = self.0.lock();
-        state.closing = Closing::Now;
-        let unheard = std::mem::take(&mut state.arrived);
         // Dropped unlocked: a listener may do as it likes when it is dropped.
-        drop(state);
+        let unheard = std::mem::take(&mut self.0.lock().arrived);
         drop(unheard);
     }
 }

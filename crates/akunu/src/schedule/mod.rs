@@ -24,7 +24,7 @@ pub use request::{Event, Finished, OnEvent, Refused, Request, TokenLogprob};
 pub use stats::Stats;
 
 use crate::{Engine, Error};
-use handle::{Station, Work};
+use handle::{Latch, Station, Work};
 use pace::Pace;
 use queue::Queue;
 use request::Job;
@@ -49,6 +49,8 @@ impl Default for SchedulerOptions {
 /// The engine, who has its slots and who waits for one.
 #[derive(Debug)]
 pub struct Scheduler {
+    /// Dropped first: who hears that all is over, as the rest is dropped, finds nobody here who still takes requests.
+    _latch: Latch,
     engine: Engine,
     slots: Vec<Slot>,
     queue: Queue<Job>,
@@ -79,6 +81,7 @@ impl Scheduler {
         let stats = Stats { slots, kv_capacity: slots * engine.context(), ..Stats::default() };
         let (station, handle) = Station::new(slots, options.queue, stats);
         let scheduler = Scheduler {
+            _latch: station.latch(),
             engine,
             slots: taken,
             queue: Queue::default(),

@@ -1,4 +1,4 @@
-//! A device that fails when it is told to.
+//! A device that fails or panics when it is told to.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,20 +7,25 @@ use akunu::{Capabilities, Device, DispatchTable};
 use akunu_format::Region;
 use akunu_plan::{DeviceBuffer, DeviceError, Outcome, ReplayId, Submission};
 
-/// As the device in it, but that the next submission fails, once, where `failing` is set.
+/// As the device in it, but that the next submission fails, once, where `failing` is set, and panics where `panicking` is.
 #[derive(Debug)]
 pub struct FailingDevice<D> {
     inner: D,
     failing: Arc<AtomicBool>,
+    panicking: Arc<AtomicBool>,
 }
 
 impl<D: Device> FailingDevice<D> {
     pub fn new(inner: D) -> FailingDevice<D> {
-        FailingDevice { inner, failing: Arc::default() }
+        FailingDevice { inner, failing: Arc::default(), panicking: Arc::default() }
     }
 
     pub fn failing(&self) -> Arc<AtomicBool> {
         self.failing.clone()
+    }
+
+    pub fn panicking(&self) -> Arc<AtomicBool> {
+        self.panicking.clone()
     }
 }
 
@@ -57,6 +62,7 @@ impl<D: Device> Device for FailingDevice<D> {
         if self.failing.swap(false, Ordering::Relaxed) {
             return Err(DeviceError::Failed { device: "reference", message: "it failed on purpose".into() });
         }
+        assert!(!self.panicking.swap(false, Ordering::Relaxed), "on purpose");
         self.inner.replay(replay, submission)
     }
 

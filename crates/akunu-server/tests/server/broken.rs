@@ -1,0 +1,77 @@
+//! An engine that breaks down: whoever it works for is told, and the next request has another.
+
+use std::io::Write;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use akunu::{Device, EngineOptions, Error};
+use akunu_plan::reference::ReferenceDevice;
+use serde_json::{Value as Json, json};
+
+use self::failing::FailingDevice;
+use crate::http::{Answer, answer, connect, request};
+use crate::serve::{Served, serve_with};
+
+#[path = "../../../akunu/tests/common/failing.rs"]
+#[allow(dead_code)] // each test uses what it needs
+mod failing;
+
+#[derive(Default)]
+struct Faults {
+    failing: Arc<AtomicBool>,
+    panicking: Arc<AtomicBool>,
+}
+
+/// Of the device that was opened last. What opens one is a plain function.
+static FAULTS: Mutex<Option<Faults>> = Mutex::new(None);
+
+fn open(_: &EngineOptions) -> Result<Box<dyn Device>, Error> {
+    let device = FailingDevice::new(ReferenceDevice::new());
+    *FAULTS.lock().unwrap() = Some(Faults { failing: device.failing(), panicking: device.panicking() });
+    Ok(Box::new(device))
+}
+
+/// Two requests at work, the first of them streamed, and one that waits, when `fault` comes: how each of them ends.
+fn with_fault(server: &Served, fault: fn(&Faults) -> &AtomicBool) -> (Json, Answer, Answer) {
+    let send = |stream: bool, tokens: usize| {
+        let body = json!({ "prompt": "Once", "max_tokens": tokens, "ignore_eos": true, "stream": stream });
+        let mut socket = connect(server.address());
+        socket.write_all(&request("POST", "/v1/completions", &[], body.to_string().as_bytes())).unwrap();
+        socket
+    };
+    let (mut streamed, mut whole) = (send(true, 2000), send(false, 2000));
+    server.until(&["akunu_running_requests"], 2.0);
+    let mut waiting = send(false, 2);
+    server.until(&["akunu_queue_requests"], 1.0);
+    fault(FAULTS.lock().unwrap().as_ref().unwrap()).store(true, Ordering::Relaxed);
+    let events = answer(&mut streamed).events();
+    (serde_json::from_str(events.last().unwrap()).unwrap(), answer(&mut whole), answer(&mut waiting))
+}
+
+fn assert_told(error: &Json, words: &str) {
+    let told = error["error"]["message"].as_str().unwrap();
+    assert!(told.contains(words) && error["error"]["type"] == "server_error", "{error}");
+}
+
+#[test]
+fn whoever_a_broken_engine_works_for_is_told_and_the_next_has_another() {
+    let server = serve_with(|options| {
+        options.models.device = open;
+        options.models.engine = options.models.engine.clone().batching(2);
+    });
+    // The device says so: those in the pass have that error, and who waits is served.
+    let (streamed, whole, waiting) = with_fault(&server, |faults| &faults.failing);
+    assert_told(&streamed, "it failed on purpose");
+    assert_eq!(whole.status, 500);
+    assert_told(&whole.json(), "it failed on purpose");
+    assert_eq!(waiting.status, 200);
+    // A bug: nobody is left to say so.
+    let (streamed, whole, waiting) = with_fault(&server, |faults| &faults.panicking);
+    assert_told(&streamed, "the engine broke down");
+    for answer in [whole, waiting] {
+        assert_eq!(answer.status, 500);
+        assert_told(&answer.json(), "the engine broke down");
+    }
+    let next = server.ok("/v1/completions", &json!({ "prompt": "Once", "max_tokens": 2 }));
+    assert_eq!(next["usage"]["completion_tokens"], 2);
+}
