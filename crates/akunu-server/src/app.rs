@@ -85,17 +85,20 @@ impl Shared {
     }
 }
 
-/// Who asks: owners take turns, however much each of them asks for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Who asks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Caller {
+    /// Owners take turns, however much each of them asks for.
     pub owner: u64,
+    /// The priority of its key: lower ones are begun first. `None`: there are no keys.
+    pub priority: Option<i32>,
 }
 
 impl Caller {
     pub(crate) fn of_address(address: IpAddr) -> Caller {
         let mut hasher = DefaultHasher::new();
         address.hash(&mut hasher);
-        Caller { owner: hasher.finish() }
+        Caller { owner: hasher.finish(), priority: None }
     }
 }
 
@@ -103,7 +106,7 @@ impl FromRequestParts<App> for Caller {
     type Rejection = Infallible;
 
     async fn from_request_parts(parts: &mut Parts, _: &App) -> Result<Caller, Infallible> {
-        Ok(parts.extensions.get().copied().unwrap_or(Caller { owner: 0 }))
+        Ok(parts.extensions.get().copied().unwrap_or_default())
     }
 }
 

@@ -15,6 +15,8 @@ pub enum ServeError {
     File { path: String, error: io::Error },
     #[error("there is no key in {path}; write one a line")]
     NoKeys { path: String },
+    #[error("line {line} of {path} is no key; write KEY, or KEY PRIORITY with a whole number")]
+    Key { path: String, line: usize },
     #[error("{path} cannot be used for TLS: {reason}")]
     Tls { path: String, reason: String },
 }

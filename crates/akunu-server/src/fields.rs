@@ -79,6 +79,10 @@ impl<'a> Fields<'a> {
         self.read(name, &expected, read)
     }
 
+    pub fn whole(&self, name: &str) -> Result<Option<i32>, Refusal> {
+        self.read(name, "a whole number of 32 bits", |value| i32::try_from(value.as_i64()?).ok())
+    }
+
     /// Any whole number that fits 64 bits, with a sign or without.
     pub fn seed(&self, name: &str) -> Result<Option<u64>, Refusal> {
         let read = |value: &Json| value.as_u64().or_else(|| value.as_i64().map(|seed| seed as u64));

@@ -27,11 +27,11 @@ pub(crate) async fn admit(State(app): State<App>, mut request: Request, next: Ne
 fn admitted(app: &App, request: &mut Request) -> Result<(), Refusal> {
     let is_open = OPEN.contains(&request.uri().path());
     if !app.keys().is_empty() && !is_open {
-        let owner = app.keys().find(request.headers()).ok_or_else(|| {
+        let caller = app.keys().find(request.headers()).ok_or_else(|| {
             Refusal::new(Reason::Unauthorized, "this server wants an API key: Authorization: Bearer KEY")
                 .code("invalid_api_key")
         })?;
-        request.extensions_mut().insert(Caller { owner });
+        request.extensions_mut().insert(caller);
     }
     // Whoever watches over the server is still told how it is.
     let begins_work = request.method() == Method::POST;

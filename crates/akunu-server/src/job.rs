@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 
+use akunu::chat::Call;
 use akunu::schedule::TokenLogprob;
 use akunu::{FinishReason, Timings};
 use serde_json::{Map, Value as Json};
@@ -34,8 +35,10 @@ pub struct Job {
     pub logprobs: Option<usize>,
     /// Go on past the model's end-of-text ids.
     pub ignore_eos: bool,
-    /// Higher ones are begun first.
-    pub priority: i32,
+    /// An answer ends with its first call of a tool.
+    pub one_call: bool,
+    /// Lower ones are begun first; `None`: as the caller's key has it.
+    pub priority: Option<i32>,
 }
 
 impl Job {
@@ -56,6 +59,7 @@ pub enum Prompt {
 #[derive(Clone, Debug, Default)]
 pub struct Conversation {
     pub messages: Vec<Json>,
+    /// With tools, calls are read out of the answer, where it is known how the model writes them.
     pub tools: Option<Vec<Json>>,
     /// Further variables of the template, such as `enable_thinking`.
     pub variables: Map<String, Json>,
@@ -97,6 +101,8 @@ pub struct Piece {
     /// What came before `answer`, in whole characters.
     pub reasoning: String,
     pub answer: String,
+    /// What came behind `answer`.
+    pub calls: Vec<ToolCall>,
     /// The tokens since the last piece, where log probabilities were asked for.
     pub tokens: Vec<TokenLogprob>,
 }
@@ -106,8 +112,17 @@ impl Piece {
     pub fn append(&mut self, more: Piece) {
         self.reasoning.push_str(&more.reasoning);
         self.answer.push_str(&more.answer);
+        self.calls.extend(more.calls);
         self.tokens.extend(more.tokens);
     }
+}
+
+/// What the model wants done.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ToolCall {
+    /// Nine letters and digits: what Mistral's templates want, and others take.
+    pub id: String,
+    pub call: Call,
 }
 
 #[derive(Clone, Debug, PartialEq)]

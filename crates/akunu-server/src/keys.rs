@@ -7,28 +7,39 @@ use axum::http::header::AUTHORIZATION;
 use sha2::{Digest, Sha256};
 use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
 
+use crate::app::Caller;
 use crate::error::ServeError;
 
 /// Keys that are let in; with none of them, everybody is. Only their digests are kept: all are of one length, so comparing them takes
 /// as long whatever they have in common.
 #[derive(Clone, Debug, Default)]
-pub struct Keys(Vec<[u8; 32]>);
+pub struct Keys(Vec<Key>);
+
+#[derive(Clone, Debug)]
+struct Key {
+    digest: [u8; 32],
+    priority: i32,
+}
 
 impl Keys {
     /// Any white space, or commas, between them.
     pub fn new(text: &str) -> Keys {
         let apart = |c: char| c.is_whitespace() || c == ',';
-        Keys(text.split(apart).filter(|key| !key.is_empty()).map(digest).collect())
+        let key = |text| Key { digest: digest(text), priority: 0 };
+        Keys(text.split(apart).filter(|key| !key.is_empty()).map(key).collect())
     }
 
-    /// A key a line; lines with `#` in front are for people.
+    /// A key a line, and behind it the priority of its requests if that is not 0; lines with `#` in front are for people.
     pub fn from_file(path: &Path) -> Result<Keys, ServeError> {
-        let failed = |error| ServeError::File { path: path.display().to_string(), error };
+        let shown = || path.display().to_string();
+        let failed = |error| ServeError::File { path: shown(), error };
         let text = std::fs::read_to_string(path).map_err(failed)?;
-        let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
-        let keys = Keys(lines.map(digest).collect());
+        let lines = (1..).zip(text.lines().map(str::trim));
+        let lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
+        let key = |(line, text)| key(text).ok_or_else(|| ServeError::Key { path: shown(), line });
+        let keys = Keys(lines.map(key).collect::<Result<_, _>>()?);
         match keys.is_empty() {
-            true => Err(ServeError::NoKeys { path: path.display().to_string() }),
+            true => Err(ServeError::NoKeys { path: shown() }),
             false => Ok(keys),
         }
     }
@@ -41,17 +52,26 @@ impl Keys {
         self.0.is_empty()
     }
 
-    /// The number of the key that a request comes with. Looks at all of them, whichever it is.
-    pub fn find(&self, headers: &HeaderMap) -> Option<u64> {
+    /// Whose key a request comes with: an owner for each. Looks at all of them, whichever it is.
+    pub fn find(&self, headers: &HeaderMap) -> Option<Caller> {
         let given = digest(given(headers)?);
-        let (mut number, mut found) = (0u64, Choice::from(0));
+        let (mut owner, mut priority, mut found) = (0u64, 0i32, Choice::from(0));
         for (index, key) in (0u64..).zip(&self.0) {
-            let same = key.ct_eq(&given);
-            number.conditional_assign(&index, same);
+            let same = key.digest.ct_eq(&given);
+            owner.conditional_assign(&index, same);
+            priority.conditional_assign(&key.priority, same);
             found |= same;
         }
-        bool::from(found).then_some(number)
+        bool::from(found).then_some(Caller { owner, priority: Some(priority) })
     }
+}
+
+/// `KEY`, or `KEY PRIORITY`.
+fn key(line: &str) -> Option<Key> {
+    let mut words = line.split_whitespace();
+    let digest = digest(words.next()?);
+    let priority = words.next().map_or(Ok(0), str::parse).ok()?;
+    words.next().is_none().then_some(Key { digest, priority })
 }
 
 /// `Authorization: Bearer KEY`, or `x-api-key: KEY`.
@@ -90,7 +110,8 @@ mod tests {
             ("x-api-key", "", None),
             ("other", "first", None),
         ] {
-            assert_eq!(keys.find(&headers(name, value)), number, "{name}: {value}");
+            let owner = keys.find(&headers(name, value)).map(|caller| caller.owner);
+            assert_eq!(owner, number, "{name}: {value}");
         }
     }
 
@@ -98,9 +119,15 @@ mod tests {
     fn a_file_has_a_key_a_line() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("keys");
-        std::fs::write(&path, "# for tests\n\n  one \ntwo\n").unwrap();
+        std::fs::write(&path, "# for tests\n\n  one \ntwo -3\n").unwrap();
         let keys = Keys::from_file(&path).unwrap();
-        assert_eq!(keys.find(&headers("x-api-key", "two")), Some(1));
+        let caller = |owner, priority| Some(Caller { owner, priority: Some(priority) });
+        assert_eq!(keys.find(&headers("x-api-key", "one")), caller(0, 0));
+        assert_eq!(keys.find(&headers("x-api-key", "two")), caller(1, -3));
+        for line in ["two three", "two 3 4", "two 1e9", "two 9999999999"] {
+            std::fs::write(&path, format!("one\n{line}\n")).unwrap();
+            assert!(Keys::from_file(&path).unwrap_err().to_string().starts_with("line 2 of"), "{line}");
+        }
         std::fs::write(&path, "# nobody\n").unwrap();
         assert!(Keys::from_file(&path).unwrap_err().to_string().contains("no key"));
         assert!(Keys::from_file(&folder.path().join("none")).is_err());

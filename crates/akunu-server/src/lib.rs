@@ -19,7 +19,7 @@
 //!     let fields = Fields::new(&body)?;
 //!     let text = fields.text("prompt")?.unwrap_or_default().to_string();
 //!     let job = Job::new(fields.text("model")?.map(str::to_string), Prompt::Text(text));
-//!     let running = app.start(job, caller.owner).await?;
+//!     let running = app.start(job, caller).await?;
 //!     Ok(stream::respond(running, Lines::default()))      // impl stream::Writer for Lines
 //! }
 //! ```
@@ -43,6 +43,7 @@ mod openai;
 mod page;
 mod patient;
 mod protocol;
+mod reader;
 mod refusal;
 mod server;
 mod start;
@@ -55,7 +56,7 @@ pub use body::JsonBody;
 pub use error::ServeError;
 pub use fields::Fields;
 pub use guard::Cors;
-pub use job::{Conversation, Finished, Job, Output, Piece, Prompt, Running, What, Wishes};
+pub use job::{Conversation, Finished, Job, Output, Piece, Prompt, Running, ToolCall, What, Wishes};
 pub use keys::Keys;
 pub use limits::{Limits, Rate};
 pub use metrics::Metrics;

@@ -6,25 +6,26 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use akunu::chat::{Kind, Splitter};
 use akunu::schedule::{Event, OnEvent, Refused, Request};
 use akunu::{GenerateOptions, Sampling};
 use serde_json::Value as Json;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::time::{Instant, sleep_until};
 
-use crate::app::App;
+use crate::app::{App, Caller};
 use crate::job::{Conversation, Finished, Job, Output, Piece, Prompt, Running, Sent, What, Wishes};
 use crate::metrics::Metrics;
 use crate::models::{Lease, Loaded, blocking};
+use crate::reader::Reader;
 use crate::refusal::{Reason, Refusal};
 
 /// Choices of one job, over all its prompts.
 pub const MOST_CHOICES: usize = 128;
 
 impl App {
-    /// Has a job begun. `owner` is who takes turns with others.
-    pub async fn start(&self, job: Job, owner: u64) -> Result<Running, Refusal> {
+    /// Has a job begun.
+    pub async fn start(&self, job: Job, caller: Caller) -> Result<Running, Refusal> {
+        let priority = priority(&job, caller)?;
         let choices = job.prompts.len() * job.choices;
         if !(1..=MOST_CHOICES).contains(&choices) {
             let message = format!("one request may ask for 1 to {MOST_CHOICES} answers, not {choices}");
@@ -36,7 +37,11 @@ impl App {
         for _ in 0..2 {
             let lease = self.models().get(job.model.as_deref()).await?;
             let (of_job, of_lease) = (job.clone(), lease.clone());
-            let prepared = blocking(move || Prepared::all(&of_job, &of_lease, owner)).await??;
+            let mut prepared = blocking(move || Prepared::all(&of_job, &of_lease)).await??;
+            for Prepared { request, .. } in &mut prepared {
+                // The engine begins higher ones first.
+                (request.owner, request.priority) = (caller.owner, priority.saturating_neg());
+            }
             match self.submit(prepared, lease.clone(), deadline) {
                 Err(Refused::Closed) => self.models().forget(&lease),
                 Err(refused @ Refused::QueueFull { .. }) => {
@@ -61,26 +66,39 @@ impl App {
         let prompt_tokens = prepared.iter().map(|prepared| prepared.request.prompt.len()).collect();
         let (left, deadline) = (prepared.len(), deadline.map(|deadline| Box::pin(sleep_until(deadline))));
         let running = Running { outputs, left, cancel: cancel.clone(), prompt_tokens, lease, deadline };
-        for (choice, Prepared { mut request, splitter }) in prepared.into_iter().enumerate() {
+        for (choice, Prepared { mut request, reader }) in prepared.into_iter().enumerate() {
             request.options.cancel = Some(cancel.clone());
             let handle = running.lease.handle().ok_or(Refused::Closed)?;
             let clock = Clock { metrics: self.metrics().clone(), begun, last: None };
-            handle.submit(request, hear(choice, splitter, clock, sender.clone()))?;
+            handle.submit(request, hear(choice, reader, clock, sender.clone()))?;
         }
         Ok(running)
     }
 }
 
+/// What a request asks for, or else its key's; nobody comes sooner than that.
+fn priority(job: &Job, caller: Caller) -> Result<i32, Refusal> {
+    let wanted = job.priority.or(caller.priority).unwrap_or(0);
+    match caller.priority.filter(|least| wanted < *least) {
+        None => Ok(wanted),
+        Some(least) => {
+            let message =
+                format!("'priority' has to be at least {least} with this API key; lower ones come first");
+            Err(Refusal::invalid(message).param("priority").code("invalid_value"))
+        }
+    }
+}
+
 /// A prompt in tokens, and what reads the answer.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Prepared {
     request: Request,
-    splitter: Option<Splitter>,
+    reader: Reader,
 }
 
 impl Prepared {
     /// One for each choice. Tokenizes: not for a thread that others wait for.
-    fn all(job: &Job, loaded: &Loaded, owner: u64) -> Result<Vec<Prepared>, Refusal> {
+    fn all(job: &Job, loaded: &Loaded) -> Result<Vec<Prepared>, Refusal> {
         let seed = job.sampling.seed.unwrap_or_else(|| RandomState::new().hash_one(0) >> 11);
         let sampling = sampling(&job.sampling, loaded);
         sampling.check(loaded.model().config().vocab_size)?;
@@ -89,18 +107,13 @@ impl Prepared {
             for choice in 0..job.choices {
                 let mut prepared = match choice {
                     0 => Prepared::new(job, prompt, loaded, &sampling)?,
-                    _ => all.last().map(Prepared::again).ok_or_else(|| Refusal::internal("no choice"))?,
+                    _ => all.last().cloned().ok_or_else(|| Refusal::internal("no choice"))?,
                 };
                 prepared.request.options.sampling.seed = seed.wrapping_add(choice as u64);
-                prepared.request.owner = owner;
                 all.push(prepared);
             }
         }
         Ok(all)
-    }
-
-    fn again(&self) -> Prepared {
-        Prepared { request: self.request.clone(), splitter: self.splitter.clone() }
     }
 
     fn new(job: &Job, prompt: &Prompt, loaded: &Loaded, sampling: &Sampling) -> Result<Prepared, Refusal> {
@@ -111,7 +124,7 @@ impl Prepared {
             ignore_eos: job.ignore_eos,
             ..GenerateOptions::default()
         };
-        let mut splitter = None;
+        let mut reader = Reader::default();
         let ids = match prompt {
             Prompt::Ids(ids) => ids.clone(),
             Prompt::Text(text) => loaded.model().encode(text)?,
@@ -119,17 +132,22 @@ impl Prepared {
                 let form = loaded.form()?;
                 form.extend(&mut options);
                 let rendered = render(conversation, loaded)?;
-                splitter = Some(form.splitter(&rendered.text));
+                let names = conversation.tools.as_deref().map(names);
+                let calls = names.and_then(|names| form.call_reader(names, &mut options));
+                reader = Reader::new(form.splitter(&rendered.text), calls, job.one_call);
                 rendered.encode(&**form.tokenizer()).map_err(akunu::Error::from)?
             }
         };
         check(&ids, loaded)?;
-        let (logprobs, priority) = (job.logprobs, job.priority);
-        Ok(Prepared {
-            request: Request { prompt: ids, options, logprobs, priority, ..Request::default() },
-            splitter,
-        })
+        let request = Request { prompt: ids, options, logprobs: job.logprobs, ..Request::default() };
+        Ok(Prepared { request, reader })
     }
+}
+
+/// What tools are called.
+fn names(tools: &[Json]) -> Vec<String> {
+    let name = |tool: &Json| tool["function"]["name"].as_str().or(tool["name"].as_str()).map(str::to_string);
+    tools.iter().filter_map(name).collect()
 }
 
 /// The text of a conversation that is to be answered.
@@ -188,13 +206,7 @@ fn sampling(wishes: &Wishes, loaded: &Loaded) -> Sampling {
 }
 
 /// What hears of one choice on the engine's thread, and only hands on.
-fn hear(
-    choice: usize,
-    splitter: Option<Splitter>,
-    mut clock: Clock,
-    sender: UnboundedSender<Sent>,
-) -> OnEvent {
-    let mut reader = Reader { splitter, ..Reader::default() };
+fn hear(choice: usize, mut reader: Reader, mut clock: Clock, sender: UnboundedSender<Sent>) -> OnEvent {
     let send = move |what: Result<What, Refusal>| match sender.send(what.map(|what| Output { choice, what }))
     {
         Ok(()) => ControlFlow::Continue(()),
@@ -206,14 +218,17 @@ fn hear(
             clock.tokens(ids.len());
             let mut piece = reader.read(text, ids.len());
             piece.tokens.extend_from_slice(logprobs);
-            if piece == Piece::default() { ControlFlow::Continue(()) } else { send(Ok(What::Piece(piece))) }
+            if piece != Piece::default() {
+                send(Ok(What::Piece(piece)))?;
+            }
+            if reader.is_over() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         }
         Event::Finished(finished) => {
             let piece = reader.finish();
             if piece != Piece::default() {
                 send(Ok(What::Piece(piece)))?;
             }
-            let reasoning_tokens = reader.reasoning_tokens;
+            let reasoning_tokens = reader.reasoning_tokens();
             let (finish, timings) = (finished.finish, finished.timings);
             send(Ok(What::Finished(Finished { finish, timings, reasoning_tokens })))
         }
@@ -240,56 +255,5 @@ impl Clock {
                 self.metrics.next_tokens(Duration::ZERO, count.saturating_sub(1));
             }
         }
-    }
-}
-
-/// Reads an answer: tells reasoning apart, and takes away the white space that follows its tags.
-#[derive(Debug, Default)]
-struct Reader {
-    splitter: Option<Splitter>,
-    reasoning_tokens: usize,
-    has_tags: bool,
-    has_reasoned: bool,
-    in_answer: bool,
-}
-
-impl Reader {
-    fn read(&mut self, text: &str, tokens: usize) -> Piece {
-        let Some(mut splitter) = self.splitter.take() else {
-            return Piece { answer: text.to_string(), ..Piece::default() };
-        };
-        let mut piece = Piece::default();
-        let _ = splitter.push(text, &mut |part| self.part(part, &mut piece));
-        self.splitter = Some(splitter);
-        if !piece.reasoning.is_empty() {
-            self.reasoning_tokens += tokens;
-        }
-        piece
-    }
-
-    fn finish(&mut self) -> Piece {
-        let mut piece = Piece::default();
-        if let Some(mut splitter) = self.splitter.take() {
-            let _ = splitter.finish(&mut |part| self.part(part, &mut piece));
-        }
-        piece
-    }
-
-    fn part(&mut self, part: akunu::chat::Part<'_>, piece: &mut Piece) -> ControlFlow<()> {
-        match part.kind {
-            Kind::Tag => self.has_tags = true,
-            Kind::Reasoning => {
-                let text = if self.has_reasoned { part.text } else { part.text.trim_start() };
-                piece.reasoning.push_str(text);
-                self.has_reasoned |= !text.is_empty();
-            }
-            Kind::Answer => {
-                let is_begun = self.in_answer || !self.has_tags;
-                let text = if is_begun { part.text } else { part.text.trim_start() };
-                piece.answer.push_str(text);
-                self.in_answer |= !text.is_empty();
-            }
-        }
-        ControlFlow::Continue(())
     }
 }

@@ -52,7 +52,8 @@ pub struct ServeArgs {
     /// Most memory of all models together, in MiB; one that is idle makes room [default: what the machine has]
     #[arg(long, value_name = "MIB", value_parser = args::count)]
     max_memory: Option<usize>,
-    /// A file with API keys, a line each; $AKUNU_API_KEY may have more. Without any, everybody is let in
+    /// A file with API keys, a line each: KEY, or KEY PRIORITY; $AKUNU_API_KEY may have more. Without any, everybody is
+    /// let in
     #[arg(long, value_name = "FILE", help_heading = "Guards")]
     api_keys: Option<PathBuf>,
     /// Lets pages of another origin read answers; * lets all; may be given several times

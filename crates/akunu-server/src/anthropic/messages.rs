@@ -115,6 +115,13 @@ fn read(place: &str, message: &Json, to: &mut Vec<Json>) -> Result<(), Refusal> 
     Ok(())
 }
 
+/// At most one call an answer.
+pub(super) fn one_call(fields: &Fields<'_>) -> Result<bool, Refusal> {
+    let Some(choice) = fields.object("tool_choice")? else { return Ok(false) };
+    let only = Fields::within(choice, "tool_choice.").flag("disable_parallel_tool_use")?;
+    Ok(only.unwrap_or(false))
+}
+
 fn tools(fields: &Fields<'_>) -> Result<Option<Vec<Json>>, Refusal> {
     match fields.object("tool_choice")?.and_then(|choice| choice.get("type")).map(Json::as_str) {
         None | Some(Some("auto")) => {}

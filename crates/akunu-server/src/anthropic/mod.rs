@@ -46,7 +46,7 @@ async fn create(
 ) -> Result<Response, Refusal> {
     let fields = Fields::new(&body)?;
     let job = job(&fields)?;
-    let running = app.start(job, caller.owner).await?;
+    let running = app.start(job, caller).await?;
     let model = model(&fields)?.to_string();
     let head = answer::Head { id: new_id("msg"), model };
     let input_tokens = running.prompt_tokens().iter().sum();
@@ -81,6 +81,7 @@ fn job(fields: &Fields<'_>) -> Result<Job, Refusal> {
     let mut job = Job::new(Some(model(fields)?.to_string()), Prompt::Chat(messages::conversation(fields)?));
     job.max_tokens = Some(most);
     job.stop = fields.stops("stop_sequences", "a list of texts")?;
+    job.one_call = messages::one_call(fields)?;
     let wishes = &mut job.sampling;
     wishes.temperature = fields.number("temperature", 0.0..=1.0)?;
     wishes.top_k = fields.count("top_k", 0..=usize::MAX)?;

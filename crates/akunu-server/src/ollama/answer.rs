@@ -9,7 +9,7 @@ use serde_json::{Value as Json, json};
 
 use super::models::time;
 use crate::app::json;
-use crate::job::{Finished, Output, Piece, Running, What};
+use crate::job::{Finished, Output, Piece, Running, ToolCall, What};
 use crate::openai::{finish_reason, logprobs};
 use crate::refusal::Refusal;
 use crate::stream::Writer;
@@ -40,6 +40,9 @@ impl Head {
         let at = match self.asked {
             Asked::Chat => {
                 object["message"] = json!({ "role": "assistant", "content": piece.answer });
+                if !piece.calls.is_empty() {
+                    object["message"]["tool_calls"] = piece.calls.iter().map(call).collect();
+                }
                 &mut object["message"]
             }
             Asked::Generate => {
@@ -89,6 +92,10 @@ pub(super) async fn whole(mut running: Running, head: Head) -> Result<Response, 
         }
     }
     Err(Refusal::internal("the answer has no end"))
+}
+
+fn call(ToolCall { id, call }: &ToolCall) -> Json {
+    json!({ "id": id, "function": { "name": call.name, "arguments": call.arguments } })
 }
 
 #[derive(Debug)]

@@ -99,7 +99,7 @@ async fn answer(
     if job.logprobs.is_some() {
         head.tokenizer = Some(lease.model().tokenizer()?.clone());
     }
-    let running = app.start(job, caller.owner).await?;
+    let running = app.start(job, caller).await?;
     match fields.flag("stream")?.unwrap_or(true) {
         true => Ok(stream::respond(running, answer::Lines { head })),
         false => answer::whole(running, head).await,

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use akunu::Model;
-use akunu::chat::{ChatTemplates, Tags};
+use akunu::chat::{CallMarks, ChatTemplates, Tags};
 use akunu_format::{Source, TensorInfo, Value};
 use axum::extract::State;
 use axum::response::Response;
@@ -74,7 +74,8 @@ fn describe(spec: &ModelSpec, model: &Model) -> Json {
     let largest = tensors.iter().max_by_key(|tensor| elements(tensor));
     let template = template(spec, model).unwrap_or_default();
     let thinks = template.contains(Tags::of_template(&template).close);
-    let capabilities = [("completion", true), ("thinking", thinks)];
+    let capabilities =
+        [("completion", true), ("tools", CallMarks::of_template(&template).is_some()), ("thinking", thinks)];
     let mut shown = json!({
         "modelfile": format!("FROM {}\n", spec.name),
         "parameters": "",

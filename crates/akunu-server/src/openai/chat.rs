@@ -1,15 +1,16 @@
 //! `/v1/chat/completions`.
 
+use akunu::FinishReason;
 use axum::extract::State;
 use axum::response::Response;
 use serde_json::{Map, Value as Json, json};
 
 use super::options::{self, Manner, refuse_unsupported};
-use super::{Head, Stream, Usage, finish_reason, logprobs, messages};
+use super::{Head, Stream, Usage, logprobs, messages};
 use crate::app::{App, Caller, json};
 use crate::body::JsonBody;
 use crate::fields::Fields;
-use crate::job::{Job, Output, Piece, Prompt, Running, What};
+use crate::job::{Job, Output, Piece, Prompt, Running, ToolCall, What};
 use crate::refusal::Refusal;
 use crate::stream::{self, Writer};
 
@@ -30,12 +31,12 @@ pub(super) async fn completions(
     let job = read(&fields)?;
     let wants_logprobs = job.logprobs.is_some();
     let choices = job.choices;
-    let running = app.start(job, caller.owner).await?;
+    let running = app.start(job, caller).await?;
     let head = Head::new("chatcmpl", &fields, &running, wants_logprobs)?;
     match manner.stream {
         true => {
             let stream = Stream::new("chat.completion.chunk", head, manner);
-            Ok(stream::respond(running, Chunks { stream, choices }))
+            Ok(stream::respond(running, Chunks { stream, calls: vec![0; choices] }))
         }
         false => whole(running, head, choices).await,
     }
@@ -54,6 +55,7 @@ fn read(fields: &Fields<'_>) -> Result<Job, Refusal> {
             .code("invalid_value"));
     }
     job.logprobs = wanted.then(|| top.unwrap_or(0));
+    job.one_call = fields.flag("parallel_tool_calls")? == Some(false);
     Ok(job)
 }
 
@@ -108,6 +110,19 @@ fn logprobs_of(head: &Head, piece: &Piece) -> Json {
     }
 }
 
+/// Why a choice ended that called so many tools.
+fn finish_reason(finish: &FinishReason, calls: usize) -> &'static str {
+    match super::finish_reason(finish) {
+        "stop" if calls > 0 => "tool_calls",
+        reason => reason,
+    }
+}
+
+fn call(ToolCall { id, call }: &ToolCall) -> Json {
+    let arguments = Json::Object(call.arguments.clone()).to_string();
+    json!({ "id": id, "type": "function", "function": { "name": call.name, "arguments": arguments } })
+}
+
 /// One choice of an answer that is given as a whole.
 #[derive(Debug, Default)]
 struct Choice {
@@ -125,7 +140,8 @@ async fn whole(mut running: Running, head: Head, of_each: usize) -> Result<Respo
             What::Piece(more) => choices[choice].piece.append(more),
             What::Finished(finished) => {
                 usage.add(choice == 0, &finished);
-                choices[choice].finish = finish_reason(&finished.finish);
+                let calls = choices[choice].piece.calls.len();
+                choices[choice].finish = finish_reason(&finished.finish, calls);
             }
         }
     }
@@ -133,6 +149,12 @@ async fn whole(mut running: Running, head: Head, of_each: usize) -> Result<Respo
         let mut message = json!({ "role": "assistant", "content": piece.answer, "refusal": null });
         if !piece.reasoning.is_empty() {
             message["reasoning_content"] = piece.reasoning.trim_end().into();
+        }
+        if !piece.calls.is_empty() {
+            message["tool_calls"] = piece.calls.iter().map(call).collect();
+            if piece.answer.is_empty() {
+                message["content"] = Json::Null;
+            }
         }
         json!({ "index": index, "message": message, "logprobs": logprobs_of(&head, piece), "finish_reason": finish })
     });
@@ -145,7 +167,8 @@ async fn whole(mut running: Running, head: Head, of_each: usize) -> Result<Respo
 #[derive(Debug)]
 struct Chunks {
     stream: Stream,
-    choices: usize,
+    /// How many tools each choice has called.
+    calls: Vec<usize>,
 }
 
 impl Chunks {
@@ -159,7 +182,7 @@ impl Writer for Chunks {
     const CONTENT_TYPE: &'static str = "text/event-stream";
 
     fn begin(&mut self, to: &mut String) {
-        for index in 0..self.choices {
+        for index in 0..self.calls.len() {
             self.chunk(index, json!({ "role": "assistant", "content": "" }), Json::Null, None, to);
         }
     }
@@ -174,11 +197,21 @@ impl Writer for Chunks {
                 if !piece.answer.is_empty() {
                     delta.insert("content".into(), piece.answer.as_str().into());
                 }
+                if !piece.calls.is_empty() {
+                    let numbered = (self.calls[choice]..).zip(&piece.calls).map(|(index, of)| {
+                        let mut call = call(of);
+                        call["index"] = index.into();
+                        call
+                    });
+                    delta.insert("tool_calls".into(), numbered.collect());
+                    self.calls[choice] += piece.calls.len();
+                }
                 self.chunk(choice, Json::Object(delta), logprobs_of(&self.stream.head, &piece), None, to);
             }
             What::Finished(finished) => {
                 self.stream.usage.add(choice == 0, &finished);
-                self.chunk(choice, json!({}), Json::Null, Some(finish_reason(&finished.finish)), to);
+                let finish = finish_reason(&finished.finish, self.calls[choice]);
+                self.chunk(choice, json!({}), Json::Null, Some(finish), to);
             }
         }
     }

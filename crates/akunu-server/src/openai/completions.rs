@@ -40,7 +40,7 @@ pub(super) async fn completions(
     let of_each = job.choices;
     let prompts = job.prompts.clone();
     let wants_logprobs = job.logprobs.is_some();
-    let running = app.start(job, caller.owner).await?;
+    let running = app.start(job, caller).await?;
     let head = Head::new("cmpl", &fields, &running, wants_logprobs)?;
     let echoed = |prompt: &Prompt| match prompt {
         Prompt::Text(text) => Ok(text.clone()),

@@ -39,6 +39,7 @@ pub(super) fn job(fields: &Fields<'_>, prompts: Vec<Prompt>) -> Result<Job, Refu
         stop: fields.stops("stop", "a text or a list of texts")?,
         sampling: wishes(fields)?,
         ignore_eos: fields.flag("ignore_eos")?.unwrap_or(false),
+        priority: fields.whole("priority")?,
         ..Job::default()
     })
 }

@@ -3,6 +3,7 @@
 
 mod anthropic;
 mod broken;
+mod calls;
 mod description;
 mod faults;
 mod guards;
@@ -12,6 +13,7 @@ mod ollama;
 mod openai;
 mod page;
 mod parameters;
+mod priority;
 mod schema;
 mod serve;
 mod streams;

@@ -70,6 +70,7 @@ fn what_makes_no_sense_is_named() {
         (TEXT, json!({ "stream": "yes" }), "stream"),
         (TEXT, json!({ "stream_options": { "include_usage": true } }), "stream_options"),
         (TEXT, json!({ "seed": 1.5 }), "seed"),
+        (TEXT, json!({ "priority": 0.5 }), "priority"),
     ] {
         let answer = server.post(path, &with(path, &fields));
         let error = &answer.json()["error"];

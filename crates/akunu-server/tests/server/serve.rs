@@ -14,6 +14,9 @@ pub struct Served(pub Server);
 /// What the model inside the binary is called here.
 pub const TALES: &str = "tales";
 
+/// A key for looking at the server, where it has keys and this is one of them.
+pub const WATCHER: &str = "watcher";
+
 pub fn options() -> Options {
     let tales = ModelSpec { name: TALES.into(), path: None, aliases: vec!["story-teller".into()] };
     let engine = EngineOptions { device: DeviceChoice::Cpu, threads: Some(1), ..EngineOptions::default() };
@@ -38,7 +41,7 @@ impl Served {
     }
 
     pub fn get(&self, path: &str) -> Answer {
-        http::send(self.address(), &http::request("GET", path, &[], b""))
+        http::send(self.address(), &http::request("GET", path, &[("x-api-key", WATCHER)], b""))
     }
 
     pub fn post(&self, path: &str, body: &Json) -> Answer {

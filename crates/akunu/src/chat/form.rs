@@ -7,7 +7,7 @@ use akunu_tokenizer::{EncodeOptions, Tokenizer};
 use serde_json::{Map, Value as Json};
 
 use super::conversation::message;
-use super::{Splitter, Tags};
+use super::{CallMarks, CallReader, Splitter, Tags};
 use crate::{Error, GenerateOptions, Model};
 
 /// A chat template with what follows from it. It knows no conversation, so many may share it.
@@ -18,6 +18,9 @@ pub struct ChatForm {
     tags: &'static Tags,
     /// Control tokens that tags are made of.
     visible: Vec<u32>,
+    /// How the model calls tools, if that is known, and the control tokens among those marks.
+    marks: Option<&'static CallMarks>,
+    marking: Vec<u32>,
     /// Tokens that end a turn, as the template has it.
     turn_ends: Vec<u32>,
 }
@@ -26,11 +29,15 @@ impl ChatForm {
     pub fn new(model: &Model, template: ChatTemplate) -> Result<ChatForm, Error> {
         let tokenizer = model.tokenizer()?.clone();
         let tags = Tags::of_template(template.source());
-        let is_visible = |&id: &u32| {
-            tokenizer.is_control(id) && tokenizer.token_text(id).is_some_and(|text| tags.contain(text))
+        let marks = CallMarks::of_template(template.source());
+        let controls = |is_wanted: &dyn Fn(&str) -> bool| -> Vec<u32> {
+            let is_one =
+                |id: &u32| tokenizer.is_control(*id) && tokenizer.token_text(*id).is_some_and(is_wanted);
+            (0..tokenizer.vocab_size() as u32).filter(is_one).collect()
         };
-        let visible: Vec<u32> = (0..tokenizer.vocab_size() as u32).filter(is_visible).collect();
-        let mut form = ChatForm { template, tokenizer, tags, visible, turn_ends: Vec::new() };
+        let visible = controls(&|text| tags.contain(text));
+        let marking = controls(&|text| marks.is_some_and(|marks| marks.contain(text)));
+        let mut form = ChatForm { template, tokenizer, tags, visible, marks, marking, turn_ends: Vec::new() };
         let in_range = |id: &u32| (*id as usize) < model.config().vocab_size;
         form.turn_ends = form.find_turn_end().into_iter().filter(in_range).collect();
         Ok(form)
@@ -70,6 +77,13 @@ impl ChatForm {
     pub fn extend(&self, options: &mut GenerateOptions) {
         options.stop_ids.extend(&self.turn_ends);
         options.visible_ids.extend(&self.visible);
+    }
+
+    /// Reads calls of these tools out of an answer, and has their marks seen. `None`: how the model writes calls is not known.
+    pub fn call_reader(&self, names: Vec<String>, options: &mut GenerateOptions) -> Option<CallReader> {
+        let marks = self.marks?;
+        options.visible_ids.extend(&self.marking);
+        Some(CallReader::new(marks, names))
     }
 
     /// Tells reasoning from answer in what follows a prompt.

@@ -4,6 +4,7 @@
 //! messages ─template─▶ text ─Known─▶ ids ─generate─▶ pieces ─Splitter─▶ reasoning, answer ─▶ one message more
 //! ```
 
+mod calls;
 pub mod conversation;
 mod form;
 mod known;
@@ -17,6 +18,7 @@ use serde_json::{Map, Value as Json};
 
 use crate::{Engine, Error, FinishReason, GenerateOptions, Session, Timings};
 pub use akunu_tokenizer::chat::{ChatError, ChatTemplate, ChatTemplates, Rendered};
+pub use calls::{Call, CallMarks, CallReader, OnSpoken, Spoken};
 use conversation::message;
 pub use form::ChatForm;
 pub use known::Known;

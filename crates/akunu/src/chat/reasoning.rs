@@ -183,7 +183,7 @@ impl Splitter {
 }
 
 /// Bytes at the end of `text` that may be the beginning of `tag`.
-fn overlap(text: &str, tag: &str) -> usize {
+pub(super) fn overlap(text: &str, tag: &str) -> usize {
     let lens = (1..tag.len()).rev().filter(|&len| tag.is_char_boundary(len));
     lens.into_iter().find(|&len| text.ends_with(&tag[..len])).unwrap_or(0)
 }

@@ -1,0 +1,202 @@
+//! Calls of tools, in the forms of three protocols.
+
+use serde_json::{Value as Json, json};
+use tempfile::TempDir;
+
+use crate::schema::Description;
+use crate::serve::{Served, serve_with};
+use crate::thinker::{CALLER, caller};
+
+const CHAT: &str = "/v1/chat/completions";
+
+fn serve() -> (TempDir, Served) {
+    let (folder, model) = caller();
+    (folder, serve_with(|options| options.models.models.push(model)))
+}
+
+fn body(more: Json) -> Json {
+    let tool = |name: &str| json!({ "type": "function", "function": { "name": name, "parameters": { "type": "object" } } });
+    let mut body = json!({
+        "model": CALLER, "messages": [{ "role": "user", "content": "What time is it?" }],
+        "temperature": 0, "max_tokens": 100, "tools": [tool("clock"), tool("add")],
+    });
+    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    body
+}
+
+fn clock_and_add() -> Json {
+    json!([
+        { "type": "function", "function": { "name": "clock", "arguments": "{\"zone\":\"UTC\"}" } },
+        { "type": "function", "function": { "name": "add", "arguments": "{\"b\":1,\"a\":2}" } },
+    ])
+}
+
+/// Takes the ids away, all of them different and of the form that Mistral's templates want.
+fn without_ids(calls: &Json) -> Json {
+    let mut calls = calls.as_array().unwrap().clone();
+    let mut ids: Vec<String> = Vec::new();
+    for call in &mut calls {
+        let id = call.as_object_mut().unwrap().shift_remove("id").unwrap();
+        let id = id.as_str().unwrap().to_string();
+        assert!(id.len() == 9 && id.bytes().all(|byte| byte.is_ascii_alphanumeric()), "{id}");
+        assert!(!ids.contains(&id));
+        ids.push(id);
+    }
+    calls.into()
+}
+
+#[test]
+fn openais_answer_has_calls_and_says_so() {
+    let (_folder, server) = serve();
+    let whole = server.ok(CHAT, &body(json!({})));
+    let choice = &whole["choices"][0];
+    assert_eq!(choice["finish_reason"], "tool_calls");
+    assert_eq!(
+        (&choice["message"]["content"], &choice["message"]["reasoning_content"]),
+        (&json!("Let me see."), &json!("Hmm."))
+    );
+    assert_eq!(without_ids(&choice["message"]["tool_calls"]), clock_and_add());
+    // The results go back, and with them what the model had said.
+    let result = |call: &Json| json!({ "role": "tool", "tool_call_id": call["id"], "content": "noon" });
+    let calls = choice["message"]["tool_calls"].as_array().unwrap();
+    let mut messages =
+        vec![json!({ "role": "user", "content": "What time is it?" }), choice["message"].clone()];
+    messages.extend(calls.iter().map(result));
+    assert_eq!(server.post(CHAT, &body(json!({ "messages": messages }))).status, 200);
+    if let Some(description) = Description::open() {
+        description.assert("CreateChatCompletionResponse", &whole);
+    }
+}
+
+#[test]
+fn openais_stream_has_the_same_calls() {
+    let (_folder, server) = serve();
+    let mut events = server.post(CHAT, &body(json!({ "stream": true, "n": 2 }))).events();
+    assert_eq!(events.pop().as_deref(), Some("[DONE]"));
+    let chunks: Vec<Json> = events.iter().map(|event| serde_json::from_str(event).unwrap()).collect();
+    for index in 0..2 {
+        let choices =
+            || chunks.iter().map(|chunk| &chunk["choices"][0]).filter(|choice| choice["index"] == index);
+        let text: String = choices().filter_map(|choice| choice["delta"]["content"].as_str()).collect();
+        let calls = choices().filter_map(|choice| choice["delta"]["tool_calls"].as_array()).flatten();
+        let mut calls: Vec<Json> = calls.cloned().collect();
+        let number = |call: &mut Json| call.as_object_mut().unwrap().shift_remove("index").unwrap();
+        let numbers: Vec<Json> = calls.iter_mut().map(number).collect();
+        assert_eq!((text.as_str(), numbers), ("Let me see.", vec![json!(0), json!(1)]));
+        let calls = Json::from(calls);
+        assert_eq!(without_ids(&calls), clock_and_add());
+        assert_eq!(choices().next_back().unwrap()["finish_reason"], "tool_calls");
+    }
+    if let Some(description) = Description::open() {
+        chunks.iter().for_each(|chunk| description.assert("CreateChatCompletionStreamResponse", chunk));
+    }
+}
+
+#[test]
+fn one_call_may_be_all_that_is_wanted() {
+    let (_folder, server) = serve();
+    let all = server.ok(CHAT, &body(json!({})));
+    let one = server.ok(CHAT, &body(json!({ "parallel_tool_calls": false })));
+    let calls = &one["choices"][0]["message"]["tool_calls"];
+    assert_eq!(without_ids(calls)[0], clock_and_add()[0]);
+    assert_eq!(
+        (calls.as_array().unwrap().len(), &one["choices"][0]["finish_reason"]),
+        (1, &json!("tool_calls"))
+    );
+    let tokens = |answer: &Json| answer["usage"]["completion_tokens"].as_u64().unwrap();
+    assert!(tokens(&one) <= tokens(&all));
+}
+
+#[test]
+fn without_tools_or_an_end_a_call_is_text() {
+    let (_folder, server) = serve();
+    for more in [json!({ "tools": null }), json!({ "tool_choice": "none" })] {
+        let answer = server.ok(CHAT, &body(more));
+        let choice = &answer["choices"][0];
+        let text = choice["message"]["content"].as_str().unwrap();
+        assert!(
+            text.starts_with("Let me see.\n\n<tool_call>\n{\"name\": \"clock\"")
+                && text.ends_with("</tool_call>"),
+            "{text}"
+        );
+        assert_eq!(
+            (&choice["finish_reason"], &choice["message"]["tool_calls"]),
+            (&json!("stop"), &Json::Null)
+        );
+    }
+    let cut = server.ok(CHAT, &body(json!({ "max_tokens": 6 })));
+    let choice = &cut["choices"][0];
+    assert_eq!((&choice["finish_reason"], &choice["message"]["tool_calls"]), (&json!("length"), &Json::Null));
+    assert!(choice["message"]["content"].as_str().unwrap().contains("<tool_call>"), "{cut}");
+}
+
+#[test]
+fn ollamas_messages_have_calls() {
+    let (_folder, server) = serve();
+    let expected = json!([
+        { "function": { "name": "clock", "arguments": { "zone": "UTC" } } },
+        { "function": { "name": "add", "arguments": { "b": 1, "a": 2 } } },
+    ]);
+    let whole = server.ok("/api/chat", &body(json!({ "stream": false })));
+    assert_eq!(
+        (&whole["message"]["content"], &whole["done_reason"]),
+        (&json!("Let me see."), &json!("stop"))
+    );
+    assert_eq!(without_ids(&whole["message"]["tool_calls"]), expected);
+    let text = server.post("/api/chat", &body(json!({}))).text();
+    let lines = text.lines().map(|line| serde_json::from_str::<Json>(line).unwrap());
+    let calls: Json =
+        lines.filter_map(|line| line["message"]["tool_calls"].as_array().cloned()).flatten().collect();
+    assert_eq!(without_ids(&calls), expected);
+    let shown = server.ok("/api/show", &json!({ "model": CALLER }));
+    assert_eq!(shown["capabilities"], json!(["completion", "tools", "thinking"]));
+}
+
+#[test]
+fn anthropics_messages_have_calls() {
+    let (_folder, server) = serve();
+    let tool = json!({ "name": "clock", "input_schema": { "type": "object" } });
+    let request = |more: Json| {
+        let mut body = body(json!({ "tools": [tool] }));
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        body
+    };
+    let whole = server.ok("/v1/messages", &request(json!({})));
+    let content = whole["content"].as_array().unwrap();
+    assert_eq!((&content[0]["type"], &content[1]["text"]), (&json!("thinking"), &json!("Let me see.")));
+    let expected = json!([
+        { "type": "tool_use", "name": "clock", "input": { "zone": "UTC" } },
+        { "type": "tool_use", "name": "add", "input": { "b": 1, "a": 2 } },
+    ]);
+    assert_eq!(without_ids(&content[2..].into()), expected);
+    assert_eq!(whole["stop_reason"], "tool_use");
+    let one = server.ok(
+        "/v1/messages",
+        &request(json!({ "tool_choice": { "type": "auto", "disable_parallel_tool_use": true } })),
+    );
+    assert_eq!((one["content"].as_array().unwrap().len(), &one["stop_reason"]), (3, &json!("tool_use")));
+
+    let text = server.post("/v1/messages", &request(json!({ "stream": true }))).text();
+    let data = text.lines().filter_map(|line| line.strip_prefix("data: "));
+    let events: Vec<Json> = data.map(|data| serde_json::from_str(data).unwrap()).collect();
+    let of =
+        |kind: &str| events.iter().filter(move |event| event["type"] == *kind).cloned().collect::<Vec<_>>();
+    let indices =
+        |events: &[Json]| events.iter().map(|event| event["index"].as_u64().unwrap()).collect::<Vec<_>>();
+    let (begun, ended) = (of("content_block_start"), of("content_block_stop"));
+    assert_eq!((indices(&begun), indices(&ended)), (vec![0, 1, 2, 3], vec![0, 1, 2, 3]));
+    assert_eq!(
+        (&begun[2]["content_block"]["name"], &begun[2]["content_block"]["input"]),
+        (&json!("clock"), &json!({}))
+    );
+    let deltas = of("content_block_delta");
+    let input = |index: u64| {
+        deltas
+            .iter()
+            .filter(|event| event["index"] == index)
+            .filter_map(|event| event["delta"]["partial_json"].as_str())
+            .collect::<String>()
+    };
+    assert_eq!([input(2), input(3)], ["{\"zone\":\"UTC\"}", "{\"b\":1,\"a\":2}"]);
+    assert_eq!(of("message_delta")[0]["delta"]["stop_reason"], "tool_use");
+}

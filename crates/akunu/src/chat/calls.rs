@@ -1,0 +1,424 @@
+//! Tool calls told apart from the text around them, as it comes.
+
+use serde_json::{Map, Value as Json};
+
+use super::reasoning::overlap;
+
+/// How a family of models writes calls of tools.
+#[derive(Debug, PartialEq, Eq)]
+pub struct CallMarks {
+    /// Stands before calls.
+    open: &'static str,
+    /// May stand behind them.
+    close: &'static str,
+    /// Tokens that stand between a name and its arguments, where those alone are JSON.
+    between: &'static [&'static str],
+    /// Calls may stand at an answer's beginning, without marks.
+    bare: bool,
+    /// What the family's templates have in them.
+    sign: &'static str,
+}
+
+const FAMILIES: [CallMarks; 5] = [
+    // Hermes, Qwen.
+    CallMarks { open: "<tool_call>", close: "</tool_call>", between: &[], bare: false, sign: "<tool_call>" },
+    // Mistral: a list of calls, or since 2025 a name and its arguments for each mark.
+    CallMarks {
+        open: "[TOOL_CALLS]",
+        close: "",
+        between: &["[CALL_ID]", "[ARGS]"],
+        bare: false,
+        sign: "[TOOL_CALLS]",
+    },
+    // Phi, Granite.
+    CallMarks {
+        open: "<|tool_call|>",
+        close: "<|/tool_call|>",
+        between: &[],
+        bare: false,
+        sign: "<|tool_call|>",
+    },
+    // Command R.
+    CallMarks {
+        open: "<|START_ACTION|>",
+        close: "<|END_ACTION|>",
+        between: &[],
+        bare: false,
+        sign: "<|START_ACTION|>",
+    },
+    // Llama 3.
+    CallMarks {
+        open: "<|python_tag|>",
+        close: "",
+        between: &[],
+        bare: true,
+        sign: "\"name\": function name, \"parameters\"",
+    },
+];
+
+impl CallMarks {
+    /// Those of the models that a template is for, if it is known how they call tools.
+    pub fn of_template(source: &str) -> Option<&'static CallMarks> {
+        FAMILIES.iter().find(|marks| source.contains(marks.sign))
+    }
+
+    /// Whether this is one of them.
+    pub(crate) fn contain(&self, text: &str) -> bool {
+        !text.is_empty() && (text == self.open || text == self.close || self.between.contains(&text))
+    }
+}
+
+/// What a model wants done.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Call {
+    pub name: String,
+    pub arguments: Map<String, Json>,
+}
+
+/// Something that was said: in the order in which it was.
+#[derive(Debug, PartialEq)]
+pub enum Spoken<'a> {
+    Text(&'a str),
+    Call(Call),
+}
+
+pub type OnSpoken<'a> = &'a mut dyn FnMut(Spoken<'_>);
+
+/// Reads calls out of an answer. What may become one is held back until it is certain; what does not is text, marks
+/// and all. White space around calls is nobody's.
+#[derive(Clone, Debug)]
+pub struct CallReader {
+    marks: &'static CallMarks,
+    /// The tools that there are: a call without marks has to be of one of them.
+    names: Vec<String>,
+    state: State,
+    held: String,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum State {
+    /// Nothing but white space has come, and a call without marks may.
+    Start,
+    Text,
+    /// What is held begins with a mark, or what stands for one, of so many bytes.
+    Marked {
+        mark: usize,
+    },
+    /// And JSON has begun behind it.
+    Json {
+        mark: usize,
+        begun: usize,
+        scan: Scan,
+    },
+    /// A call is over.
+    After,
+}
+
+/// Bytes between a mark and the arguments: a name, and an id.
+const LONGEST_HEADER: usize = 256;
+
+impl CallReader {
+    pub fn new(marks: &'static CallMarks, names: Vec<String>) -> CallReader {
+        let state = if marks.bare { State::Start } else { State::Text };
+        CallReader { marks, names, state, held: String::new() }
+    }
+
+    pub fn push(&mut self, text: &str, on_spoken: OnSpoken<'_>) {
+        self.held.push_str(text);
+        while self.step(on_spoken) {}
+    }
+
+    /// What was held back is no call.
+    pub fn finish(&mut self, on_spoken: OnSpoken<'_>) {
+        if matches!(self.state, State::After) {
+            self.drop_space();
+        }
+        self.say(self.held.len(), on_spoken);
+    }
+
+    /// False: more text is needed to go on.
+    fn step(&mut self, on_spoken: OnSpoken<'_>) -> bool {
+        match self.state {
+            State::Start => match self.held.trim_start() {
+                "" => return false,
+                begun if begun.starts_with('{') => {
+                    self.state = State::Marked { mark: self.held.len() - begun.len() };
+                }
+                _ => self.state = State::Text,
+            },
+            State::Text => match self.held.find(self.marks.open) {
+                Some(at) => {
+                    let text = self.held[..at].trim_end().len();
+                    self.say(text, on_spoken);
+                    self.state = State::Marked { mark: at - text + self.marks.open.len() };
+                }
+                None => {
+                    let certain = self.held.len() - overlap(&self.held, self.marks.open);
+                    self.say(self.held[..certain].trim_end().len(), on_spoken);
+                    return false;
+                }
+            },
+            State::Marked { mark } => {
+                let rest = self.held[mark..].trim_start();
+                let has_header = !self.marks.between.is_empty() && !rest.starts_with(['{', '[']);
+                let header = if has_header { rest.find('{').unwrap_or(rest.len()) } else { 0 };
+                match rest.as_bytes().get(header) {
+                    _ if header > LONGEST_HEADER => self.give_up(mark, on_spoken),
+                    None => return false,
+                    Some(b'{' | b'[') => {
+                        let begun = self.held.len() - rest.len() + header;
+                        self.state = State::Json { mark, begun, scan: Scan::from(begun) };
+                    }
+                    Some(_) => self.give_up(mark, on_spoken),
+                }
+            }
+            State::Json { mark, begun, mut scan } => {
+                let Some(end) = scan.end(self.held.as_bytes()) else {
+                    self.state = State::Json { mark, begun, scan };
+                    return false;
+                };
+                match self.calls(mark, begun, end) {
+                    Some(calls) => {
+                        self.held.drain(..end);
+                        self.state = State::After;
+                        calls.into_iter().for_each(|call| on_spoken(Spoken::Call(call)));
+                    }
+                    None => self.give_up(end, on_spoken),
+                }
+            }
+            State::After => return self.after(),
+        }
+        true
+    }
+
+    /// Behind a call may stand the mark that ends it, or another call.
+    fn after(&mut self) -> bool {
+        let CallMarks { close, bare, .. } = *self.marks;
+        let rest = self.held.trim_start();
+        let next = rest.trim_start_matches(|c: char| bare && (c == ';' || c.is_whitespace()));
+        let (space, before_next) = (self.held.len() - rest.len(), self.held.len() - next.len());
+        if next.is_empty() || (close.starts_with(rest) && close != rest) {
+            return false;
+        }
+        if !close.is_empty() && rest.starts_with(close) {
+            self.held.drain(..space + close.len());
+        } else if bare && next.starts_with('{') {
+            self.state = State::Marked { mark: before_next };
+        } else {
+            self.drop_space();
+            self.state = State::Text;
+        }
+        true
+    }
+
+    fn drop_space(&mut self) {
+        self.held.drain(..self.held.len() - self.held.trim_start().len());
+    }
+
+    /// So much is no call.
+    fn give_up(&mut self, len: usize, on_spoken: OnSpoken<'_>) {
+        self.say(len, on_spoken);
+        self.state = State::Text;
+    }
+
+    fn say(&mut self, len: usize, on_spoken: OnSpoken<'_>) {
+        if len > 0 {
+            on_spoken(Spoken::Text(&self.held[..len]));
+        }
+        self.held.drain(..len);
+    }
+
+    /// The calls in what is held, if that is what it is.
+    fn calls(&self, mark: usize, begun: usize, end: usize) -> Option<Vec<Call>> {
+        let json: Json = serde_json::from_str(&self.held[begun..end]).ok()?;
+        let header = self.held[mark..begun].trim();
+        let calls = match json {
+            Json::Object(arguments) if !header.is_empty() => vec![Call { name: name_in(header)?, arguments }],
+            Json::Array(list) if header.is_empty() => list.into_iter().map(call).collect::<Option<_>>()?,
+            json => vec![call(json)?],
+        };
+        let is_marked = self.held[..mark].ends_with(self.marks.open);
+        let is_known = |call: &Call| is_marked || self.names.contains(&call.name);
+        (!calls.is_empty() && calls.iter().all(is_known)).then_some(calls)
+    }
+}
+
+/// `NAME`, `NAME[ARGS]`, `NAME[CALL_ID]ID[ARGS]`.
+fn name_in(header: &str) -> Option<String> {
+    let name = header.split('[').next()?.trim();
+    (!name.is_empty() && !name.contains(char::is_whitespace)).then(|| name.to_string())
+}
+
+fn call(json: Json) -> Option<Call> {
+    let Json::Object(mut fields) = json else { return None };
+    if let Some(Json::Object(function)) = fields.remove("function") {
+        fields = function;
+    }
+    let name = ["name", "tool_name"].into_iter().find_map(|key| fields.get(key)?.as_str());
+    let name = name.filter(|name| !name.is_empty())?.to_string();
+    let arguments = ["arguments", "parameters"].into_iter().find_map(|key| fields.remove(key));
+    let arguments = match arguments {
+        None | Some(Json::Null) => Map::new(),
+        Some(Json::Object(arguments)) => arguments,
+        Some(Json::String(text)) => serde_json::from_str(&text).ok()?,
+        Some(_) => return None,
+    };
+    Some(Call { name, arguments })
+}
+
+/// Looks for the end of a JSON value, at each byte once.
+#[derive(Clone, Copy, Debug)]
+struct Scan {
+    at: usize,
+    depth: usize,
+    in_text: bool,
+    escaped: bool,
+}
+
+impl Scan {
+    fn from(at: usize) -> Scan {
+        Scan { at, depth: 0, in_text: false, escaped: false }
+    }
+
+    fn end(&mut self, text: &[u8]) -> Option<usize> {
+        while let Some(&byte) = text.get(self.at) {
+            self.at += 1;
+            match byte {
+                _ if self.escaped => self.escaped = false,
+                b'\\' if self.in_text => self.escaped = true,
+                b'"' => self.in_text = !self.in_text,
+                _ if self.in_text => {}
+                b'{' | b'[' => self.depth += 1,
+                b'}' | b']' => self.depth -= 1,
+                _ => {}
+            }
+            if self.depth == 0 {
+                return Some(self.at);
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const HERMES: &str = "{{ '<tool_call>' }}";
+    const MISTRAL: &str = "{{ '[TOOL_CALLS]' }}";
+    const LLAMA: &str = "Respond in the format {\"name\": function name, \"parameters\": …}";
+
+    /// Text and calls, a call as `name(arguments)`, from an answer in pieces.
+    fn read(template: &str, pieces: &[&str]) -> Vec<String> {
+        let marks = CallMarks::of_template(template).unwrap();
+        let mut reader = CallReader::new(marks, vec!["clock".into(), "add".into()]);
+        let mut all: Vec<String> = Vec::new();
+        let mut in_text = false;
+        let mut on_spoken = |spoken: Spoken<'_>| match spoken {
+            Spoken::Text(text) if in_text => all.last_mut().unwrap().push_str(text),
+            Spoken::Text(text) => {
+                in_text = true;
+                all.push(text.to_string());
+            }
+            Spoken::Call(Call { name, arguments }) => {
+                in_text = false;
+                all.push(format!("{name}({})", Json::Object(arguments)));
+            }
+        };
+        pieces.iter().for_each(|piece| reader.push(piece, &mut on_spoken));
+        reader.finish(&mut on_spoken);
+        all
+    }
+
+    #[test]
+    fn calls_stand_between_marks() {
+        let call = r#"<tool_call>
+{"name": "add", "arguments": {"b": "}\"</tool_call>", "a": [1]}}
+</tool_call>"#;
+        let called = r#"add({"b":"}\"</tool_call>","a":[1]})"#;
+        assert_eq!(read(HERMES, &[call]), [called]);
+        assert_eq!(
+            read(HERMES, &["Sure.\n\n", call, "\n", call, "\n\nDone."]),
+            ["Sure.", called, called, "Done."]
+        );
+        assert_eq!(read(HERMES, &["<tool_call>{\"name\": \"now\"}"]), ["now({})"]);
+        assert_eq!(
+            read(HERMES, &[r#"<tool_call>{"name": "f", "arguments": "{\"x\": 1}"}"#]),
+            [r#"f({"x":1})"#]
+        );
+    }
+
+    #[test]
+    fn calls_stand_behind_a_mark() {
+        let list = r#"[TOOL_CALLS] [{"name": "clock", "arguments": {}, "id": "a"}, {"name": "add", "arguments": {"a": 1}}]"#;
+        assert_eq!(read(MISTRAL, &[list]), ["clock({})", r#"add({"a":1})"#]);
+        let named = r#"[TOOL_CALLS]clock[ARGS]{}[TOOL_CALLS]add[CALL_ID]x9[ARGS]{"a": 1}"#;
+        assert_eq!(read(MISTRAL, &[named]), ["clock({})", r#"add({"a":1})"#]);
+    }
+
+    #[test]
+    fn calls_stand_for_themselves_where_they_begin_the_answer_and_the_tool_is_there() {
+        let two = r#" {"name": "clock", "parameters": {}}; {"type": "function", "name": "add", "parameters": {"a": 1}}"#;
+        assert_eq!(read(LLAMA, &[two]), ["clock({})", r#"add({"a":1})"#]);
+        assert_eq!(read(LLAMA, &["<|python_tag|>{\"name\": \"other\", \"parameters\": {}}"]), ["other({})"]);
+        for text in [
+            "{\"name\": \"other\", \"parameters\": {}}",
+            "{1}",
+            "So {\"name\": \"clock\"}",
+            "{\"name\": \"clock\"",
+        ] {
+            assert_eq!(read(LLAMA, &[text]), [text]);
+        }
+    }
+
+    #[test]
+    fn what_is_no_call_is_text_to_the_last_byte() {
+        for text in [
+            "The <tool_call> mark",
+            "a \n<tool_call>\n{\"name\": 1}</tool_call> b ",
+            "<tool_call>{\"arguments\": {}}",
+            "<tool_call>{\"name\": \"f\", \"arguments\": [1]}",
+            "<tool_call>{\"name\": \"f\", \"arg",
+            "<tool_call>[]</tool_call>",
+            "<tool_ca",
+            "a\n\n",
+        ] {
+            assert_eq!(read(HERMES, &[text]), [text]);
+        }
+        let long = format!("[TOOL_CALLS]{}{{}}", "x".repeat(300));
+        for text in ["[TOOL_CALLS] two words{}", "[TOOL_CALLS]f[ARGS]", &long] {
+            assert_eq!(read(MISTRAL, &[text]), [text]);
+        }
+    }
+
+    #[test]
+    fn templates_tell_how_calls_are_written() {
+        let open = |source| CallMarks::of_template(source).map(|marks| marks.open);
+        assert_eq!(open("{{ messages }}"), None);
+        assert_eq!(open("a <|tool_call|> b"), Some("<|tool_call|>"));
+        assert_eq!(
+            [HERMES, MISTRAL, LLAMA].map(open),
+            ["<tool_call>", "[TOOL_CALLS]", "<|python_tag|>"].map(Some)
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn pieces_give_what_the_whole_gives(
+            words in prop::collection::vec(prop::sample::select(vec![
+                "<tool_call>", "</tool_call>", "[TOOL_CALLS]", "[ARGS]", "<|python_tag|>", "clock", "{", "}", "[", "]", "\"", "\\",
+                ";", "{\"name\": \"clock\", \"parameters\": {}}", "<", "a", "é", " ", "\n",
+            ]), 0..12),
+            cuts in prop::collection::vec(0usize..80, 0..8),
+            template in prop::sample::select(vec![HERMES, MISTRAL, LLAMA]),
+        ) {
+            let whole = words.concat();
+            let mut cuts: Vec<usize> = cuts.into_iter().filter(|&at| whole.is_char_boundary(at)).collect();
+            cuts.extend([0, whole.len()]);
+            cuts.sort_unstable();
+            let pieces: Vec<&str> = cuts.windows(2).map(|pair| &whole[pair[0]..pair[1]]).collect();
+            prop_assert_eq!(read(template, &pieces), read(template, &[&whole]));
+        }
+    }
+}
