@@ -57,7 +57,7 @@ impl Emulator {
                 workspace_bytes: WORKSPACE_BYTES,
                 available_bytes: None,
             },
-            tuning: Tuning { chip: CHIP, row_counts: &[], encodes_ahead: true },
+            tuning: Tuning { chip: CHIP, row_counts: &[], encodes_ahead: true, checked: false },
             stacks: Stacks::new().ok_or_else(|| failed("no memory for stacks"))?,
             backwards: false,
         })

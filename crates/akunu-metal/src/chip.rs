@@ -72,6 +72,7 @@ impl FamilyRow {
             row_counts: self.row_counts,
             // Encoding a chain costs the host milliseconds, which the GPU would wait for.
             encodes_ahead: true,
+            checked: false,
         }
     }
 }

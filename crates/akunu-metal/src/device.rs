@@ -173,11 +173,27 @@ impl<G: Gpu> TableDevice<G> {
         let Some(Pending { commands, chain }) = self.pending.take() else { return Ok(()) };
         let Prepared { table, advances, .. } = &self.prepared[chain.replay];
         self.gpu.finish(commands).map_err(|error| during(error, table.name))?;
+        let advances = *advances;
+        self.outcome = Outcome { steps: self.steps_done(chain.steps, advances) };
+        Ok(())
+    }
+
+    /// Runs a chain command by command.
+    fn replay_checked(&mut self, replay: ReplayId, steps: usize) -> Result<(), DeviceError> {
+        let (_, Prepared { table, advances, .. }) = self.prepared(replay)?;
+        let (count, advances) = (table.commands.len(), *advances);
+        for index in (0..steps).flat_map(|_| 0..count) {
+            self.run(replay, index, 1)?;
+        }
+        self.outcome = Outcome { steps: self.steps_done(steps, advances) };
+        Ok(())
+    }
+
+    /// How many of a submission's steps wrote their tokens.
+    fn steps_done(&self, steps: usize, advances: bool) -> usize {
         let mut pass = Pass::zeroed();
         self.gpu.read(&self.own.pass, 0, bytemuck::bytes_of_mut(&mut pass));
-        let steps = if *advances { chain.steps.min(pass.step as usize) } else { chain.steps };
-        self.outcome = Outcome { steps };
-        Ok(())
+        if advances { steps.min(pass.step as usize) } else { steps }
     }
 
     /// Runs some commands of a table, and waits.
@@ -272,6 +288,9 @@ impl<G: Gpu> Device for TableDevice<G> {
         let (index, prepared) = self.prepared(replay)?;
         let variant = prepared.variant_for(submission.rows.len());
         let chain = Chain { replay: index, variant, steps: submission.steps };
+        if self.gpu.tuning().checked {
+            return self.replay_checked(replay, submission.steps);
+        }
         let commands = match self.ahead.take() {
             Some((encoded, commands)) if encoded == chain => commands,
             // Dropped before another is begun.

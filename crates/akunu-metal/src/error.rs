@@ -8,7 +8,7 @@ pub(crate) const NAME: &str = "metal";
 pub enum MetalError {
     #[error("the system has no Metal device; use --device cpu")]
     NoDevice,
-    #[error("{name} is no GPU of Apple's own (M1, A14 or later); use --device cpu")]
+    #[error("{name} is no GPU of Apple's own (M1, A14 or later); use --device cpu, or try AKUNU_METAL=any")]
     OldDevice { name: String },
     #[error("Metal gave no {what}: the system is short of memory or of GPU resources; close other programs")]
     Refused { what: &'static str },
@@ -36,11 +36,7 @@ pub enum MetalError {
 /// `MTLCommandBufferError`'s numbers, what they mean, and what to do.
 const FAILURES: [(isize, &str, &str); 9] = [
     (1, "the GPU failed", ""),
-    (
-        2,
-        "the system stopped the GPU, which took too long",
-        "; try shorter chains (--chain) or smaller chunks",
-    ),
+    (2, "the system stopped the GPU, which took too long", "; try smaller chunks of the prompt (--chunk)"),
     (
         3,
         "a kernel touched memory that is not its own",
@@ -88,7 +84,7 @@ mod tests {
             told(8),
             "metal: the GPU has no memory left for the pass; try a smaller context (-c), or close other programs: said"
         );
-        assert!(told(2).contains("--chain"));
+        assert!(told(2).contains("--chunk"));
         assert_eq!(told(99), "metal: the GPU failed: said");
         assert!(FAILURES.is_sorted_by_key(|(number, ..)| *number));
     }

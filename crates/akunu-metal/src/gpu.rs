@@ -16,6 +16,8 @@ pub struct Tuning {
     pub row_counts: &'static [usize],
     /// The chain that is likely to come next is encoded while one runs.
     pub encodes_ahead: bool,
+    /// Commands run one by one, each waited for, so that an error names the one that failed.
+    pub checked: bool,
 }
 
 /// Memory that host and GPU share, code for the GPU, and one queue of command buffers, which run in their order.

@@ -18,7 +18,7 @@ mod planes;
 mod prepared;
 
 #[cfg(target_vendor = "apple")]
-pub use apple::{MetalDevice, MetalGpu, open, probe, report};
+pub use apple::{MetalDevice, MetalGpu, MetalOptions, open, probe, report};
 pub use chip::{FAMILIES, Family, FamilyRow};
 pub use device::{TableDevice, WORKSPACE_BYTES};
 pub use encoder::{Encoder, Recording, Word};

@@ -184,3 +184,14 @@ fn commands_are_run_and_timed_one_by_one() {
     assert_eq!(ns, (1..=count as u64).map(|n| n * 10).collect::<Vec<_>>());
     assert!(drawn.device.run_range(drawn.loaded.decode, submission, count, 1).is_err());
 }
+
+#[test]
+fn a_checked_chain_is_the_same_words_in_a_command_buffer_each() {
+    let mut drawn = Drawn::of(MODELS[0].1);
+    let words = drawn.chain(0, 3).words;
+    drawn.device.gpu_mut().check();
+    let commands = drawn.plan.tables.decode.commands.len();
+    let begun = drawn.device.gpu().begun;
+    assert_eq!(drawn.chain(0, 3).words, words);
+    assert_eq!(drawn.device.gpu().begun - begun, 3 * commands);
+}

@@ -122,7 +122,9 @@ pub fn open_device(choice: DeviceChoice, threads: Option<usize>) -> Result<Box<d
             Ok(Box::new(akunu_cuda::CudaDevice::new(akunu_cuda::CudaOptions::from_environment())?))
         }
         #[cfg(target_vendor = "apple")]
-        DeviceChoice::Metal => Ok(Box::new(akunu_metal::open()?)),
+        DeviceChoice::Metal => {
+            Ok(Box::new(akunu_metal::open(akunu_metal::MetalOptions::from_environment())?))
+        }
         DeviceChoice::Auto | DeviceChoice::Cpu => {
             Ok(Box::new(CpuDevice::new(CpuOptions { threads, isa: None })?))
         }

@@ -28,6 +28,24 @@ pub(super) type MetalObject = Retained<ProtocolObject<dyn MTLDevice>>;
 const OPTIONS: MTLResourceOptions =
     MTLResourceOptions::StorageModeShared.union(MTLResourceOptions::HazardTrackingModeUntracked);
 
+/// For looking at what is not known yet: the plain way is meant for everybody.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MetalOptions {
+    /// Commands run one by one, each waited for, so that an error names the one that failed.
+    pub checked: bool,
+    /// A GPU of an older family, or of none, as virtual machines have: treated as the oldest one known.
+    pub any_family: bool,
+}
+
+impl MetalOptions {
+    /// `AKUNU_METAL=checked` runs commands one by one, `AKUNU_METAL=any` takes a GPU of any family.
+    pub fn from_environment() -> MetalOptions {
+        let text = std::env::var("AKUNU_METAL").unwrap_or_default();
+        let has = |word: &str| text.split(',').any(|part| part.trim() == word);
+        MetalOptions { checked: has("checked"), any_family: has("any") }
+    }
+}
+
 // Fields are dropped in this order; the device that has this waits for the GPU before.
 #[derive(Debug)]
 pub struct MetalGpu {
@@ -49,7 +67,7 @@ pub struct MetalGpu {
 }
 
 /// The system's default GPU, if it is one of Apple's.
-pub(super) fn find() -> Result<(MetalObject, Family), MetalError> {
+pub(super) fn find(options: MetalOptions) -> Result<(MetalObject, Family), MetalError> {
     let device = MTLCreateSystemDefaultDevice().ok_or(MetalError::NoDevice)?;
     let has = |family: MTLGPUFamily| device.supportsFamily(family);
     let family =
@@ -60,6 +78,7 @@ pub(super) fn find() -> Result<(MetalObject, Family), MetalError> {
             [_, true, ..] => Family::Apple9,
             [_, _, true, _] => Family::Apple8,
             [.., true] => Family::Apple7,
+            _ if options.any_family => Family::Apple7,
             _ => return Err(MetalError::OldDevice { name: device.name().to_string() }),
         };
     Ok((device, family))
@@ -72,12 +91,12 @@ pub(super) fn describe(device: &MetalObject, family: Family) -> String {
 }
 
 impl MetalGpu {
-    pub(super) fn new() -> Result<MetalGpu, MetalError> {
-        autoreleasepool(|_| MetalGpu::within_pool())
+    pub(super) fn new(options: MetalOptions) -> Result<MetalGpu, MetalError> {
+        autoreleasepool(|_| MetalGpu::within_pool(options))
     }
 
-    fn within_pool() -> Result<MetalGpu, MetalError> {
-        let (device, family) = find()?;
+    fn within_pool(options: MetalOptions) -> Result<MetalGpu, MetalError> {
+        let (device, family) = find(options)?;
         let queue = device.newCommandQueue().ok_or(MetalError::Refused { what: "command queue" })?;
         let event = device.newSharedEvent().ok_or(MetalError::Refused { what: "shared event" })?;
         let resident = residency_set(&device);
@@ -112,7 +131,7 @@ impl MetalGpu {
             regions: Vec::new(),
             page: usize::try_from(page).unwrap_or(16 << 10),
             capabilities,
-            tuning: row.tuning(gpu_cores()),
+            tuning: Tuning { checked: options.checked, ..row.tuning(gpu_cores()) },
             device,
         })
     }

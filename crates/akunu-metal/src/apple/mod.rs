@@ -15,15 +15,15 @@ mod report;
 use crate::TableDevice;
 use akunu_plan::DeviceError;
 
-pub use gpu::MetalGpu;
+pub use gpu::{MetalGpu, MetalOptions};
 pub use report::{probe, report};
 
 /// The Metal device.
 pub type MetalDevice = TableDevice<MetalGpu>;
 
 /// Takes the system's default GPU.
-pub fn open() -> Result<MetalDevice, DeviceError> {
-    TableDevice::on(MetalGpu::new()?)
+pub fn open(options: MetalOptions) -> Result<MetalDevice, DeviceError> {
+    TableDevice::on(MetalGpu::new(options)?)
 }
 
 // Metal gives out no device to command-line programs that do not link it.

@@ -3,20 +3,20 @@
 use objc2::rc::autoreleasepool;
 use objc2_metal::MTLDevice;
 
-use super::gpu::{describe, find};
+use super::gpu::{MetalOptions, describe, find};
 use crate::cache::folder;
 use crate::error::MetalError;
 
 /// Whether there is a GPU that tables run on.
 pub fn probe() -> Result<(), MetalError> {
-    autoreleasepool(|_| find().map(drop))
+    autoreleasepool(|_| find(MetalOptions::from_environment()).map(drop))
 }
 
 /// Facts as (name, value).
 pub fn report() -> Vec<(&'static str, String)> {
     const MIB: u64 = 1 << 20;
     autoreleasepool(|_| {
-        let (device, family) = match find() {
+        let (device, family) = match find(MetalOptions::from_environment()) {
             Ok(found) => found,
             Err(error) => return vec![("metal device", error.to_string())],
         };

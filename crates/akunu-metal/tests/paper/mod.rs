@@ -92,6 +92,11 @@ impl Paper {
         (self.seen, self.begun, self.clock) = (Words::default(), 0, 0);
     }
 
+    /// From now on.
+    pub fn check(&mut self) {
+        self.tuning.checked = true;
+    }
+
     fn sheet(&mut self, name: String, bytes: Vec<u8>) -> Rc<Sheet> {
         Rc::new(Sheet { name, bytes: RefCell::new(bytes) })
     }

@@ -1,0 +1,179 @@
+//! A replay allocates nothing on the heap, on the host's side of what Metal does itself.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::RefCell;
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use akunu_format::{Region, open_model};
+use akunu_kernels::{Function, HalfProduct};
+use akunu_metal::{Encoder, Family, Gpu, TableDevice, Tuning, WORKSPACE_BYTES};
+use akunu_plan::{
+    Capabilities, Device, DeviceError, InPlace, KvType, PlanOptions, Row, Submission, load, plan,
+};
+
+struct Counting;
+
+static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: passes everything on to the system's allocator.
+#[allow(unsafe_code, reason = "a global allocator is unsafe to implement")]
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller's layout.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        // SAFETY: allocated by `alloc` above.
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+/// A GPU that counts what it is told.
+#[derive(Debug)]
+struct Tally {
+    capabilities: Capabilities,
+    tuning: Tuning,
+    dispatches: usize,
+}
+
+#[derive(Debug, Default)]
+struct Commands {
+    dispatches: usize,
+    bound: usize,
+}
+
+impl Encoder for Commands {
+    type Pipeline = usize;
+    type Buffer = Rc<RefCell<Vec<u8>>>;
+
+    fn pipeline(&mut self, _: &usize) {}
+
+    fn buffers(&mut self, buffers: &[Self::Buffer], offsets: &[usize]) {
+        assert_eq!(buffers.len(), offsets.len());
+        self.bound += buffers.len();
+    }
+
+    fn threadgroup(&mut self, _: u32) {}
+
+    fn dispatch(&mut self, _: [u32; 3], _: u32) {
+        self.dispatches += 1;
+    }
+
+    fn barrier(&mut self) {}
+}
+
+impl Gpu for Tally {
+    type Buffer = Rc<RefCell<Vec<u8>>>;
+    type Pipeline = usize;
+    type Commands = Commands;
+    type Pending = usize;
+
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    fn tuning(&self) -> &Tuning {
+        &self.tuning
+    }
+
+    fn allocate(&mut self, _: &str, bytes: u64) -> Result<Self::Buffer, DeviceError> {
+        Ok(Rc::new(RefCell::new(vec![0; bytes as usize])))
+    }
+
+    fn map(&mut self, _: &Region, _: usize, _: usize) -> Result<Option<(Self::Buffer, usize)>, DeviceError> {
+        Ok(None)
+    }
+
+    fn write(&mut self, buffer: &Self::Buffer, offset: usize, bytes: &[u8]) {
+        buffer.borrow_mut()[offset..offset + bytes.len()].copy_from_slice(bytes);
+    }
+
+    fn read(&self, buffer: &Self::Buffer, offset: usize, bytes: &mut [u8]) {
+        bytes.copy_from_slice(&buffer.borrow()[offset..offset + bytes.len()]);
+    }
+
+    fn pipelines(&mut self, functions: &[&Function]) -> Result<Vec<usize>, DeviceError> {
+        Ok((0..functions.len()).collect())
+    }
+
+    fn product(&mut self, _: &HalfProduct) -> Option<usize> {
+        None
+    }
+
+    fn begin(&mut self) -> Result<Commands, DeviceError> {
+        Ok(Commands::default())
+    }
+
+    fn submit(&mut self, commands: Commands) -> Result<usize, DeviceError> {
+        assert!(commands.bound > 3 * commands.dispatches);
+        Ok(commands.dispatches)
+    }
+
+    fn finish(&mut self, dispatches: usize) -> Result<u64, DeviceError> {
+        self.dispatches += dispatches;
+        Ok(0)
+    }
+}
+
+/// A program of its own, since a test harness allocates when a test takes long.
+fn main() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let model = open_model(&root.join("crates/akunu/embedded/akunu-tales.gguf")).unwrap();
+    let row = Family::Apple7.row();
+    let capabilities = Capabilities {
+        name: "tally",
+        detail: String::new(),
+        q8_activations: true,
+        folds: true,
+        half_products: None,
+        in_place: InPlace::Nothing,
+        samples: true,
+        chain: row.chain,
+        prefill_rows: row.prefill_rows,
+        workspace_bytes: WORKSPACE_BYTES,
+        available_bytes: None,
+    };
+    let tally = Tally { capabilities, tuning: row.tuning(None), dispatches: 0 };
+    let mut device = TableDevice::on(tally).unwrap();
+    let options = PlanOptions {
+        context: 128,
+        slots: 1,
+        kv: KvType::F16,
+        prefill_rows: 128,
+        prefill_logit_rows: 1,
+        chain: row.chain,
+        fuse: true,
+    };
+    let plan = plan(&*model, device.capabilities(), &options).unwrap();
+    let loaded = load(&plan, &*model, &mut device).unwrap();
+    let rows: Vec<Row> = (0..100).map(|i| Row::causal(i, i, 0)).collect();
+    let before = ALLOCATIONS.load(Ordering::Relaxed);
+    let dispatched = device.gpu().dispatches;
+    for (replay, rows, steps) in [
+        (loaded.prefill, &rows[..], 1),
+        (loaded.prefill, &rows[..9], 1),
+        (loaded.decode, &rows[..1], 1),
+        (loaded.decode, &rows[..1], 2),
+        (loaded.decode, &rows[..1], 64),
+        (loaded.decode, &rows[..1], 64),
+        (loaded.decode, &rows[..1], 5),
+    ] {
+        let last = [rows.len() as u32 - 1];
+        let submission = Submission { rows, logit_rows: &last, steps, stop: &[0, 1], cancel: None };
+        device.replay(replay, submission).unwrap();
+        device.wait().unwrap();
+    }
+    let allocated = ALLOCATIONS.load(Ordering::Relaxed) - before;
+    let steps = device.gpu().dispatches - dispatched;
+    assert!(steps > 136 * plan.tables.decode.commands.len(), "{steps}");
+    assert_eq!(allocated, 0, "replays allocate");
+}
