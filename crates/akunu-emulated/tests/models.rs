@@ -226,7 +226,7 @@ fn every_model_verifies_as_the_metal_device_and_chains_are_its_steps() {
     for (i, path) in paths.iter().enumerate() {
         let model = open_model(path).unwrap();
         let kv = [KvType::F16, KvType::F32, KvType::Q8_0][i % 3];
-        let kv = if model.config().head_dim % 32 == 0 { kv } else { KvType::F16 };
+        let kv = if model.config().head_dim.is_multiple_of(32) { kv } else { KvType::F16 };
         // A table of more rows than there are programs for.
         let options = PlanOptions { prefill_logit_rows: 1, ..options(kv, 64, 24) };
         let apple = || -> Box<dyn Device> { Box::new(EmulatedDevice::apple(Family::Apple7).unwrap()) };

@@ -195,3 +195,21 @@ fn a_checked_chain_is_the_same_words_in_a_command_buffer_each() {
     assert_eq!(drawn.chain(0, 3).words, words);
     assert_eq!(drawn.device.gpu().begun - begun, 3 * commands);
 }
+
+#[test]
+fn a_command_buffer_that_fails_is_told_and_the_next_one_runs() {
+    let mut drawn = Drawn::of(MODELS[0].1);
+    let words = drawn.chain(0, 2).words;
+    let row = [Row::causal(5, 0, 0)];
+    drawn.device.gpu_mut().fails = true;
+    let failed = drawn.replay(drawn.loaded.decode, &row, 2).unwrap_err().to_string();
+    assert_eq!(failed, "paper: running decode: torn");
+    drawn.device.gpu_mut().forget();
+    assert_eq!(drawn.chain(0, 2).words, words);
+
+    // Command by command it is told which.
+    drawn.device.gpu_mut().fails = true;
+    let submission = Submission { rows: &row, logit_rows: &[0], steps: 1, stop: &[], cancel: None };
+    let failed = drawn.device.run_range(drawn.loaded.decode, submission, 4, 1).unwrap_err().to_string();
+    assert_eq!(failed, "paper: running layer.0.attention: torn");
+}

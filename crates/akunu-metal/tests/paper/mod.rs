@@ -47,6 +47,8 @@ pub struct Paper {
     /// Command buffers.
     pub begun: usize,
     clock: u64,
+    /// The next command buffer to be waited for does not come to its end.
+    pub fails: bool,
 }
 
 impl Paper {
@@ -80,6 +82,7 @@ impl Paper {
             seen: Words::default(),
             begun: 0,
             clock: 0,
+            fails: false,
         }
     }
 
@@ -170,6 +173,9 @@ impl Gpu for Paper {
     }
 
     fn finish(&mut self, (): ()) -> Result<u64, DeviceError> {
+        if std::mem::take(&mut self.fails) {
+            return Err(DeviceError::Failed { device: "paper", message: "torn".into() });
+        }
         self.clock += 10;
         Ok(self.clock)
     }
