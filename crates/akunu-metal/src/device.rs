@@ -20,10 +20,10 @@ use crate::{Gpu, Program};
 /// Bytes that a device has before any model: the pass, and kernels' scratch memory.
 pub const WORKSPACE_BYTES: u64 = Pass::BYTES as u64 + SCRATCH_BYTES;
 
-/// What was submitted and not waited for.
+/// What was submitted and not waited for: the steps that were encoded before, and the rest.
 #[derive(Debug)]
 struct Pending<T> {
-    commands: T,
+    commands: [Option<T>; 2],
     chain: Chain,
 }
 
@@ -38,17 +38,15 @@ struct Chain {
 type PreparedOn<G> = Prepared<<G as Gpu>::Pipeline, <G as Gpu>::Buffer>;
 type ProgramOn<G> = Program<<G as Gpu>::Pipeline, <G as Gpu>::Buffer>;
 
-/// Runs tables on a GPU. A submission is one command buffer.
+/// Runs tables on a GPU. A submission is one command buffer, or two where its first steps were encoded while the last one ran.
 #[derive(Debug)]
 pub struct TableDevice<G: Gpu> {
     prepared: Vec<PreparedOn<G>>,
     buffers: Vec<Buffer<G::Buffer>>,
     own: Own<G::Buffer>,
     pending: Option<Pending<G::Pending>>,
-    /// Encoded, for what is likely to be submitted next.
+    /// Encoded, for the first steps of what is likely to be submitted next.
     ahead: Option<(Chain, G::Commands)>,
-    /// The last submission, and the steps of the one before.
-    last: Option<(Chain, usize)>,
     outcome: Outcome,
     /// Rows and logit rows of the last submission.
     counts: (usize, usize),
@@ -69,7 +67,6 @@ impl<G: Gpu> TableDevice<G> {
             own,
             pending: None,
             ahead: None,
-            last: None,
             outcome: Outcome { steps: 0 },
             counts: (0, 0),
             allocated: gpu.capabilities().workspace_bytes,
@@ -160,19 +157,45 @@ impl<G: Gpu> TableDevice<G> {
         Ok(commands)
     }
 
-    /// What the engine submits after a chain: another of the same table, twice as long until it is as long as the last two.
-    fn likely(&self, chain: Chain, before: usize) -> Option<Chain> {
+    /// What the engine's next chain is likely to begin with: it is about as long as this one or longer, and half of it is time enough to encode
+    /// the rest.
+    fn likely(&self, chain: Chain) -> Option<Chain> {
         let prepared = &self.prepared[chain.replay];
-        let most = prepared.table.steps;
-        let steps = if chain.steps == before { chain.steps } else { (2 * chain.steps).min(most) };
-        (prepared.advances && most > 1 && self.gpu.tuning().encodes_ahead).then_some(Chain { steps, ..chain })
+        let chains = prepared.advances && prepared.table.steps > 1;
+        (chains && self.gpu.tuning().encodes_ahead)
+            .then_some(Chain { steps: chain.steps.div_ceil(2), ..chain })
+    }
+
+    /// Submits a chain, its first steps as they were encoded before, if they were.
+    fn submit(&mut self, chain: Chain) -> Result<(), DeviceError> {
+        let begins = |(encoded, _): &(Chain, G::Commands)| {
+            encoded.steps <= chain.steps && Chain { steps: chain.steps, ..*encoded } == chain
+        };
+        // What is of no use is dropped before another is begun.
+        let (steps, first) = match self.ahead.take().filter(begins) {
+            Some((encoded, ready)) => (encoded.steps, Some(self.gpu.submit(ready)?)),
+            None => (0, None),
+        };
+        self.pending = Some(Pending { commands: [first, None], chain });
+        if steps < chain.steps {
+            let rest = self.encode(Chain { steps: chain.steps - steps, ..chain })?;
+            let rest = self.gpu.submit(rest)?;
+            if let Some(pending) = &mut self.pending {
+                pending.commands[1] = Some(rest);
+            }
+        }
+        Ok(())
     }
 
     /// Waits for what was submitted, and reads how far it came.
     fn finish(&mut self) -> Result<(), DeviceError> {
         let Some(Pending { commands, chain }) = self.pending.take() else { return Ok(()) };
         let Prepared { table, advances, .. } = &self.prepared[chain.replay];
-        self.gpu.finish(commands).map_err(|error| during(error, table.name))?;
+        // Both are waited for, whichever failed.
+        let finished = commands.map(|commands| commands.map_or(Ok(0), |commands| self.gpu.finish(commands)));
+        for part in finished {
+            part.map_err(|error| during(error, table.name))?;
+        }
         let advances = *advances;
         self.outcome = Outcome { steps: self.steps_done(chain.steps, advances) };
         Ok(())
@@ -291,25 +314,12 @@ impl<G: Gpu> Device for TableDevice<G> {
         if self.gpu.tuning().checked {
             return self.replay_checked(replay, submission.steps);
         }
-        let commands = match self.ahead.take() {
-            Some((encoded, commands)) if encoded == chain => commands,
-            // Dropped before another is begun.
-            other => {
-                drop(other);
-                self.encode(chain)?
-            }
-        };
-        let commands = self.gpu.submit(commands)?;
-        self.pending = Some(Pending { commands, chain });
-        let before = self.last.map_or(0, |(last, _)| last.steps);
-        self.last = Some((chain, before));
-        Ok(())
+        self.submit(chain)
     }
 
     fn wait(&mut self) -> Result<Outcome, DeviceError> {
-        if self.pending.is_some()
-            && let Some((chain, before)) = self.last
-            && let Some(likely) = self.likely(chain, before)
+        if let Some(Pending { chain, .. }) = self.pending
+            && let Some(likely) = self.likely(chain)
         {
             self.ahead = Some((likely, self.encode(likely)?));
         }
@@ -353,11 +363,16 @@ impl<G: Gpu> Device for TableDevice<G> {
             program.encode(&mut commands, index, 1);
             pending.push(self.gpu.submit(commands)?);
         }
-        for (ns, pending) in ns.iter_mut().zip(pending) {
-            *ns = self.gpu.finish(pending).map_err(|error| during(error, prepared.table.name))?;
-        }
         self.outcome = Outcome { steps: 1 };
-        Ok(())
+        // All are waited for, whichever failed.
+        let mut all = Ok(());
+        for ((ns, pending), label) in ns.iter_mut().zip(pending).zip(&prepared.table.labels) {
+            match self.gpu.finish(pending) {
+                Ok(took) => *ns = took,
+                Err(error) => all = all.and(Err(during(error, label))),
+            }
+        }
+        all
     }
 
     fn allocated_bytes(&self) -> u64 {
