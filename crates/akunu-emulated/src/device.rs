@@ -30,6 +30,15 @@ pub(crate) enum Code {
 }
 
 #[derive(Debug)]
+struct Dispatch<'a> {
+    code: &'a Code,
+    bound: &'a [(Shared, usize)],
+    shared_bytes: u32,
+    groups: [u32; 3],
+    threads: u32,
+}
+
+#[derive(Debug)]
 pub(crate) struct Emulator {
     capabilities: Capabilities,
     tuning: Tuning,
@@ -63,39 +72,48 @@ impl Emulator {
         })
     }
 
-    /// Does what was encoded, word by word.
+    /// Does what was encoded, word by word. What no barrier keeps apart runs in either order.
     fn run(&mut self, words: &[Word<Code, Shared>]) -> Result<(), DeviceError> {
         let (mut code, mut bound, mut shared_bytes): (_, &[(Shared, usize)], _) = (None, &[], 0);
+        let mut beside = Vec::new();
         for word in words {
             match word {
                 Word::Pipeline(pipeline) => code = Some(pipeline),
                 Word::Buffers(buffers) => bound = buffers,
                 Word::Threadgroup(bytes) => shared_bytes = *bytes,
-                // Launches run one after the other anyway.
-                Word::Barrier => {}
-                Word::Dispatch { groups, threads } => match code {
-                    None => return Err(failed("a dispatch without a pipeline")),
-                    Some(Code::Product(product)) => multiply(product, bound).map_err(failed)?,
-                    Some(Code::Kernel(function, library)) => {
-                        let place = |(memory, offset): &(Shared, usize)| {
-                            let memory = memory.borrow();
-                            let inside = *offset <= memory.bytes().len();
-                            inside.then(|| memory.start().wrapping_add(*offset))
-                        };
-                        let arguments: Option<Vec<*mut u8>> = bound.iter().map(place).collect();
-                        let arguments = arguments.ok_or_else(|| failed("a binding past its buffer's end"))?;
-                        let launch = Launch {
-                            function: function.clone(),
-                            groups: *groups,
-                            threads: *threads,
-                            shared_bytes,
-                        };
-                        library.run(&launch, &arguments, &mut self.stacks, self.backwards).map_err(failed)?;
-                    }
-                },
+                Word::Barrier => self.run_beside(&mut beside)?,
+                Word::Dispatch { groups, threads } => {
+                    let code = code.ok_or_else(|| failed("a dispatch without a pipeline"))?;
+                    let (groups, threads) = (*groups, *threads);
+                    beside.push(Dispatch { code, bound, shared_bytes, groups, threads });
+                }
             }
         }
-        Ok(())
+        self.run_beside(&mut beside)
+    }
+
+    fn run_beside(&mut self, dispatches: &mut Vec<Dispatch<'_>>) -> Result<(), DeviceError> {
+        if self.backwards {
+            dispatches.reverse();
+        }
+        dispatches.drain(..).try_for_each(|dispatch| self.dispatch(dispatch))
+    }
+
+    fn dispatch(&mut self, dispatch: Dispatch<'_>) -> Result<(), DeviceError> {
+        let Dispatch { code, bound, shared_bytes, groups, threads } = dispatch;
+        let (function, library) = match code {
+            Code::Product(product) => return multiply(product, bound).map_err(failed),
+            Code::Kernel(function, library) => (function.clone(), library),
+        };
+        let place = |(memory, offset): &(Shared, usize)| {
+            let memory = memory.borrow();
+            let inside = *offset <= memory.bytes().len();
+            inside.then(|| memory.start().wrapping_add(*offset))
+        };
+        let arguments: Option<Vec<*mut u8>> = bound.iter().map(place).collect();
+        let arguments = arguments.ok_or_else(|| failed("a binding past its buffer's end"))?;
+        let launch = Launch { function, groups, threads, shared_bytes };
+        library.run(&launch, &arguments, &mut self.stacks, self.backwards).map_err(failed)
     }
 }
 
@@ -191,7 +209,8 @@ impl EmulatedDevice {
         TableDevice::on(emulator).map(EmulatedDevice)
     }
 
-    /// Groups, SIMD groups and lanes take their turns from the last to the first. Results must not depend on it.
+    /// Groups, SIMD groups and lanes take their turns from the last to the first, and so do launches without a barrier between them.
+    /// Results must not depend on it.
     pub fn backwards(mut self) -> EmulatedDevice {
         self.0.gpu_mut().backwards = true;
         self

@@ -228,17 +228,19 @@ fn every_model_verifies_as_the_metal_device_and_chains_are_its_steps() {
         let kv = [KvType::F16, KvType::F32, KvType::Q8_0][i % 3];
         let kv = if model.config().head_dim.is_multiple_of(32) { kv } else { KvType::F16 };
         // A table of more rows than there are programs for.
-        let options = PlanOptions { prefill_logit_rows: 1, ..options(kv, 64, 24) };
-        let apple = || -> Box<dyn Device> { Box::new(EmulatedDevice::apple(Family::Apple7).unwrap()) };
+        let options = PlanOptions { prefill_logit_rows: 9, ..options(kv, 64, 24) };
+        let apple = || EmulatedDevice::apple(Family::Apple7).unwrap();
         let mut device = apple();
         let plan = plan(&*model, device.capabilities(), &options).unwrap();
         let ids: Vec<u32> = (0..10).map(|t| (t * 7 + 3) % model.config().vocab_size as u32).collect();
-        let report = verify(&plan, &*model, &mut *device, &ids, &mut |_, _| {}).unwrap();
+        let report = verify(&plan, &*model, &mut device, &ids, &mut |_, _| {}).unwrap();
         assert!(report.first_bad().is_none(), "{}: {:?}", path.display(), report.first_bad());
         assert_eq!(device.allocated_bytes(), plan.memory.allocated(), "{}", path.display());
 
-        let mut running = Running::new(&*model, apple(), &options);
-        let mut steps = Running::new(&*model, apple(), &options);
+        let mut running = Running::new(&*model, Box::new(apple()), &options);
+        // In the other order of all that has no order.
+        let mut steps = Running::new(&*model, Box::new(apple().backwards()), &options);
+        assert!(steps.prefill(&ids[..9], 0) == running.prefill(&ids[..9], 0), "{}", path.display());
         let (mut row, mut expected) = (Row::causal(ids[0], 0, 0), Vec::new());
         for _ in 0..15 {
             expected.extend(steps.chain(row, 1, &[]).1);

@@ -7,6 +7,7 @@ use akunu_plan::params::{ArgmaxParams, SampleParams};
 use akunu_plan::table::PARAM_BYTES;
 use akunu_plan::{BufferId, DeviceBuffer, DeviceError, DispatchCommand, DispatchTable, Kernel, Row, extents};
 
+use crate::hazards::Hazards;
 use crate::prepared::{BoundLaunch, Prepared};
 use crate::{Gpu, Program};
 
@@ -42,6 +43,13 @@ pub(crate) struct Buffers<'a, B> {
 
 type Place<B> = (B, usize);
 
+/// A command's bindings, and whether it has to wait for those before it.
+#[derive(Debug)]
+struct Placed<B> {
+    bindings: Vec<Place<B>>,
+    waits: bool,
+}
+
 impl<B: Clone> Buffers<'_, B> {
     pub(crate) fn index<G: Gpu<Buffer = B>>(&self, gpu: &G, id: BufferId) -> Result<usize, DeviceError> {
         let index = self.ids.get(id.index()).map(|buffer| buffer.0 as usize);
@@ -75,9 +83,10 @@ pub(crate) fn prepare<G: Gpu>(
     table: &Arc<DispatchTable>,
     buffers: Buffers<'_, G::Buffer>,
 ) -> Result<Prepared<G::Pipeline, G::Buffer>, DeviceError> {
+    let mut hazards = Hazards::default();
     let mut places = Vec::with_capacity(table.commands.len());
     for command in &table.commands {
-        places.push(places_of(gpu, table, command, &buffers)?);
+        places.push(place(gpu, table, command, &buffers, &mut hazards)?);
     }
     let smaller = gpu.tuning().row_counts.iter().copied().filter(|rows| *rows < table.rows);
     let counts: Vec<usize> = smaller.chain([table.rows]).collect();
@@ -96,24 +105,30 @@ pub(crate) fn prepare<G: Gpu>(
     })
 }
 
-/// Where a command's bindings are.
-fn places_of<G: Gpu>(
+/// Where a command's bindings are. What it may touch is that of a table with all its rows.
+fn place<G: Gpu>(
     gpu: &G,
     table: &DispatchTable,
     command: &DispatchCommand,
     buffers: &Buffers<'_, G::Buffer>,
-) -> Result<Vec<Place<G::Buffer>>, DeviceError> {
+    hazards: &mut Hazards,
+) -> Result<Placed<G::Buffer>, DeviceError> {
     let extents = extents(table, command)
         .map_err(|reason| failed(gpu, format!("{}: {reason}", command.kernel.name())))?;
-    let bindings = command.bindings().iter().zip(extents);
-    bindings.map(|(b, bytes)| buffers.place(gpu, b.buffer, b.offset, bytes)).collect()
+    let mut bindings = Vec::with_capacity(extents.len());
+    let mut touched = Vec::with_capacity(extents.len());
+    for (binding, bytes) in command.bindings().iter().zip(extents) {
+        bindings.push(buffers.place(gpu, binding.buffer, binding.offset, bytes)?);
+        touched.push((buffers.index(gpu, binding.buffer)?, binding.offset, bytes));
+    }
+    Ok(Placed { bindings, waits: hazards.waits(command, &touched) })
 }
 
 fn program<G: Gpu>(
     gpu: &mut G,
     own: &Own<G::Buffer>,
     table: &DispatchTable,
-    places: &[Vec<Place<G::Buffer>>],
+    places: &[Placed<G::Buffer>],
 ) -> Result<Program<G::Pipeline, G::Buffer>, DeviceError> {
     let device = gpu.capabilities().name;
     let missing = |MissingKernel { kernel, why }: MissingKernel| DeviceError::MissingKernel {
@@ -129,7 +144,7 @@ fn program<G: Gpu>(
     let mut pipelines = gpu.pipelines(&functions)?.into_iter();
     let params = gpu.allocate("parameters", (table.commands.len() * PARAM_BYTES) as u64)?;
     let mut program = Program::default();
-    for (index, ((command, works), places)) in table.commands.iter().zip(&works).zip(places).enumerate() {
+    for (index, ((command, works), placed)) in table.commands.iter().zip(&works).zip(places).enumerate() {
         let at = index * PARAM_BYTES;
         gpu.write(&params, at, &command.params);
         let mut bound = Vec::with_capacity(works.len());
@@ -142,17 +157,17 @@ fn program<G: Gpu>(
             let pipeline =
                 pipeline.ok_or_else(|| failed(gpu, "a kernel, or a product of f16, that it has not"))?;
             bound.push(match launch {
-                Some(launch) => bind(gpu, launch, pipeline, places.clone(), own, params)?,
+                Some(launch) => bind(gpu, launch, pipeline, placed.bindings.clone(), own, params)?,
                 None => BoundLaunch {
                     pipeline,
-                    buffers: places.clone(),
+                    buffers: placed.bindings.clone(),
                     threadgroup_bytes: 16,
                     groups: [1; 3],
                     threads: 32,
                 },
             });
         }
-        program.push(bound);
+        program.push(bound, placed.waits);
     }
     Ok(program)
 }

@@ -14,6 +14,7 @@ mod encoder;
 #[cfg(any(target_vendor = "apple", test))]
 mod error;
 mod gpu;
+mod hazards;
 mod planes;
 mod prepared;
 

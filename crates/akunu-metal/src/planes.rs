@@ -27,7 +27,7 @@ pub(crate) fn lay_out<G: Gpu>(
         let mut program = Program::default();
         let arguments = vec![(file.handle.clone(), file.offset), (planes.clone(), 0)];
         let params = (own.no_params.clone(), 0);
-        program.push(vec![bind(gpu, launch, pipeline, arguments, own, params)?]);
+        program.push(vec![bind(gpu, launch, pipeline, arguments, own, params)?], true);
         let mut commands = gpu.begin()?;
         program.encode_steps(&mut commands, 1);
         let pending = gpu.submit(commands)?;

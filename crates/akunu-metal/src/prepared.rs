@@ -12,6 +12,8 @@ use crate::Encoder;
 struct Launch<P> {
     pipeline: P,
     arguments: Range<usize>,
+    /// For those before it.
+    waits: bool,
     threadgroup_bytes: u32,
     groups: [u32; 3],
     threads: u32,
@@ -46,8 +48,8 @@ impl<P, B> Default for Program<P, B> {
 }
 
 impl<P, B> Program<P, B> {
-    /// The next command.
-    pub fn push(&mut self, launches: Vec<BoundLaunch<P, B>>) {
+    /// The next command; whether it waits for those before. Of its launches each waits for the one before.
+    pub fn push(&mut self, launches: Vec<BoundLaunch<P, B>>, waits: bool) {
         let first = self.launches.len();
         for BoundLaunch { pipeline, buffers, threadgroup_bytes, groups, threads } in launches {
             let start = self.buffers.len();
@@ -56,12 +58,14 @@ impl<P, B> Program<P, B> {
                 self.offsets.push(offset);
             }
             let arguments = start..self.buffers.len();
-            self.launches.push(Launch { pipeline, arguments, threadgroup_bytes, groups, threads });
+            // The first command follows the last one of a step.
+            let waits = waits || self.launches.len() > first || first == 0;
+            self.launches.push(Launch { pipeline, arguments, waits, threadgroup_bytes, groups, threads });
         }
         self.commands.push(first..self.launches.len());
     }
 
-    /// Encodes so many commands from `first` on. Each launch waits for the one before it, for nearly all read what that one wrote.
+    /// Encodes so many commands from `first` on.
     pub fn encode<E>(&self, encoder: &mut E, first: usize, count: usize)
     where
         E: Encoder<Pipeline = P, Buffer = B>,
@@ -69,7 +73,9 @@ impl<P, B> Program<P, B> {
         let Some(commands) = self.commands.get(first..first + count) else { return };
         let (Some(start), Some(end)) = (commands.first(), commands.last()) else { return };
         for launch in &self.launches[start.start..end.end] {
-            encoder.barrier();
+            if launch.waits {
+                encoder.barrier();
+            }
             encoder.pipeline(&launch.pipeline);
             encoder.buffers(&self.buffers[launch.arguments.clone()], &self.offsets[launch.arguments.clone()]);
             encoder.threadgroup(launch.threadgroup_bytes);

@@ -6,7 +6,7 @@ mod paper;
 use std::path::Path;
 
 use akunu_format::open_model;
-use akunu_metal::TableDevice;
+use akunu_metal::{TableDevice, Word};
 use akunu_plan::{
     Device, DeviceError, KvType, Loaded, ModelPlan, PlanOptions, ReplayId, Row, Submission, load, plan,
 };
@@ -214,4 +214,27 @@ fn a_command_buffer_that_fails_is_told_and_the_next_one_runs() {
     let submission = Submission { rows: &row, logit_rows: &[0], steps: 1, stop: &[], cancel: None };
     let failed = drawn.device.run_range(drawn.loaded.decode, submission, 4, 1).unwrap_err().to_string();
     assert_eq!(failed, "paper: running layer.0.attention: torn");
+}
+
+/// Which have a place there that is theirs alone nobody says.
+#[test]
+fn launches_beside_each_other_use_no_scratch_memory() {
+    let mut beside = 0;
+    for (_, path) in MODELS {
+        let mut drawn = Drawn::of(path);
+        let words = [drawn.chain(0, 2).words, drawn.prefill(9).words, drawn.prefill(CONTEXT).words].concat();
+        for together in words.split(|word| matches!(word, Word::Barrier)) {
+            let functions = together.iter().filter_map(|word| match word {
+                Word::Pipeline(function) => Some(function),
+                _ => None,
+            });
+            let functions: Vec<_> = functions.collect();
+            for function in functions.iter().filter(|_| functions.len() > 1) {
+                beside += 1;
+                let uses = function.sources.iter().find(|source| source.text.contains("scratch"));
+                assert!(uses.is_none(), "{}: {uses:?}", function.name);
+            }
+        }
+    }
+    assert!(beside > 50, "{beside}");
 }
