@@ -5,9 +5,10 @@ use std::ptr::NonNull;
 use std::thread;
 
 use akunu_kernels::{Function, METAL_ENTRY, metal_text};
+use objc2::available;
 use objc2::rc::{Retained, autoreleasepool};
 use objc2::runtime::ProtocolObject;
-use objc2_foundation::{NSArray, NSError, NSProcessInfo, NSString};
+use objc2_foundation::{NSArray, NSError, NSString};
 use objc2_metal::{
     MTLCompileOptions, MTLComputePipelineDescriptor, MTLComputePipelineState, MTLDataType, MTLDevice,
     MTLFunction, MTLFunctionConstantValues, MTLLanguageVersion, MTLLibrary, MTLPipelineOption,
@@ -119,18 +120,12 @@ fn log(function: &Function, error: &NSError) -> MetalError {
     MetalError::Compile { function: function.name.clone(), log: error.localizedDescription().to_string() }
 }
 
-/// 3.2 has fences between groups, 3.1 bfloat.
-fn language() -> MTLLanguageVersion {
-    let first_with_3_2 = if cfg!(target_os = "macos") { 15 } else { 18 };
-    match NSProcessInfo::processInfo().operatingSystemVersion().majorVersion >= first_with_3_2 {
-        true => MTLLanguageVersion::Version3_2,
-        false => MTLLanguageVersion::Version3_1,
-    }
-}
-
 fn compile(device: &Device, missing: &Missing<'_>) -> Result<Library, MetalError> {
     let options = MTLCompileOptions::new();
-    options.setLanguageVersion(language());
+    // The first has bfloat; the second orders what groups of a launch publish to each other.
+    let has_fences = available!(macos = 15.0, ios = 18.0);
+    let version = if has_fences { MTLLanguageVersion::Version3_2 } else { MTLLanguageVersion::Version3_1 };
+    options.setLanguageVersion(version);
     // The kernels say themselves where operations may be fused. `mathMode` is newer than macOS 14.
     #[allow(deprecated, reason = "what replaces it is newer than the oldest system that is supported")]
     options.setFastMathEnabled(false);
