@@ -4,12 +4,16 @@ use std::ops::Range;
 
 use akunu_plan::params::{GluMatmulParams, MatmulParams, QkvParams};
 use akunu_plan::table::{MAX_BINDINGS, PARAM_BYTES};
-use akunu_plan::{Kernel, Row, RowSet};
+use akunu_plan::{Kernel, Row, RowSet, q8};
 use bytemuck::AnyBitPattern;
 
-use crate::groups::Block;
 use crate::panel::{Scratch, Shared};
 use crate::tile::TileKernel;
+
+/// Bytes of a row of activations.
+pub(crate) fn row_bytes(inputs: usize, q8: bool) -> usize {
+    if q8 { q8::row_bytes(inputs) } else { inputs * size_of::<f32>() }
+}
 
 /// # Safety
 /// The command's pointers were checked against its parameters, and the rows of the pass against its table.
@@ -41,15 +45,15 @@ impl Command {
         bytemuck::pod_read_unaligned(&self.params[..size_of::<P>()])
     }
 
-    /// Inputs of a product's rows, and which rows it takes.
-    pub(crate) fn matrix_input(&self) -> Option<(usize, RowSet)> {
-        let (inputs, rows) = match self.kernel {
-            Kernel::Matmul { rows, .. } => (self.params::<MatmulParams>().inputs, rows),
-            Kernel::Qkv { .. } => (self.params::<QkvParams>().inputs, RowSet::All),
-            Kernel::GluMatmul { .. } => (self.params::<GluMatmulParams>().inputs, RowSet::All),
+    /// Inputs of a product's rows, their bytes, and which rows it takes.
+    pub(crate) fn matrix_input(&self) -> Option<(usize, usize, RowSet)> {
+        let (inputs, q8, rows) = match self.kernel {
+            Kernel::Matmul { rows, q8, .. } => (self.params::<MatmulParams>().inputs, q8, rows),
+            Kernel::Qkv { q8, .. } => (self.params::<QkvParams>().inputs, q8, RowSet::All),
+            Kernel::GluMatmul { q8, .. } => (self.params::<GluMatmulParams>().inputs, q8, RowSet::All),
             _ => return None,
         };
-        Some((inputs as usize, rows))
+        Some((inputs as usize, row_bytes(inputs as usize, q8), rows))
     }
 
     #[inline(always)]
@@ -70,7 +74,7 @@ pub(crate) struct Context {
     /// The worker's own.
     pub(crate) scratch: *mut Scratch,
     /// All workers' groups of packed rows; null where nothing is packed.
-    pub(crate) packed: *mut Block,
+    pub(crate) packed: *mut u8,
     /// All workers'.
     pub(crate) shared: *mut Shared,
 }

@@ -59,7 +59,9 @@ impl Places {
 }
 
 /// Bytes that hold the most rows of the widest input.
-pub(crate) const BYTES: usize = MOST_ROWS / SIDE * (MAX_INPUTS / q8::BLOCK) * size_of::<Block>();
+pub(crate) const BYTES: usize = MOST_ROWS / SIDE * (MAX_INPUTS / q8::BLOCK) * BLOCK_BYTES;
+/// At most, of all kinds of blocks.
+const BLOCK_BYTES: usize = 1024;
 
 /// Where sixteen rows are, and where they go.
 pub(crate) struct Group {
@@ -69,5 +71,5 @@ pub(crate) struct Group {
     /// 1 ..= 16
     pub(crate) rows: usize,
     pub(crate) inputs: usize,
-    pub(crate) to: *mut Block,
+    pub(crate) to: *mut u8,
 }

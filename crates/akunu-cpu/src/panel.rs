@@ -13,7 +13,7 @@ pub(crate) const PANEL_BLOCKS: usize = 16;
 /// Panels of sixteen outputs that are unpacked before packed rows meet them, at most.
 pub(crate) const MAX_ROUNDS: usize = MAX_INPUTS.div_ceil(32 * PANEL_BLOCKS);
 /// Products that wait for their epilogue.
-pub(crate) const TILE_SUMS: usize = MOST_ROWS * 32;
+pub(crate) const TILE_SUMS: usize = MOST_ROWS * BF16_OUTPUTS;
 /// Outputs and elements of a panel of float weights.
 pub(crate) const FLOAT_OUTPUTS: usize = 8;
 pub(crate) const FLOAT_CHUNK: usize = 512;
@@ -32,6 +32,10 @@ pub(crate) const MAX_STATES: usize = 128;
 /// Elements of all their heads: at least 32 of the largest.
 pub(crate) const STATE_FLOATS: usize = MAX_HEAD * 32;
 
+/// Outputs that meet the same blocks of all rows, which the second cache holds meanwhile, and how many blocks: 32 outputs' weights
+/// fill two thirds of the first cache.
+pub(crate) const BF16_OUTPUTS: usize = 64;
+pub(crate) const BF16_BLOCKS: usize = 16;
 /// Blocks of a group of rows whose integer sums AMX keeps.
 pub(crate) const TILE_BLOCKS: usize = 8;
 
@@ -120,7 +124,10 @@ pub(crate) struct Scratch {
     pub(crate) floats: [f32; FLOAT_OUTPUTS * FLOAT_CHUNK],
     /// One row's activations, in whole fours of blocks.
     pub(crate) arranged: [i8; MAX_ROW],
-    /// Products before their epilogue: `[row][32]`, or outputs of one row.
+    /// Two sixteens of outputs' weights in bfloat16, `[block][output]`, and sums `[group of rows][output][row]`.
+    pub(crate) bf16: [[[F16x; 16]; BF16_BLOCKS]; 2],
+    pub(crate) bf16_sums: [[F16x; BF16_OUTPUTS]; MOST_ROWS / 16],
+    /// Products before their epilogue: `[row][64]`, or outputs of one row.
     pub(crate) tile: [f32; TILE_SUMS],
     pub(crate) tile_up: [f32; TILE_SUMS],
     /// One head on its way to the cache.

@@ -134,9 +134,11 @@ fn command(
         logit_capacity: table.logit_rows,
     };
     prepared.packs = tile.pack.is_some()
-        && prepared.matrix_input().is_some_and(|(inputs, rows)| {
+        && prepared.matrix_input().is_some_and(|(inputs, _, rows)| {
             let most = if rows == RowSet::Logits { table.logit_rows } else { table.rows };
-            inputs <= MAX_INPUTS && (LEAST_ROWS..=tile.rows).contains(&most)
+            inputs <= MAX_INPUTS
+                && inputs.is_multiple_of(akunu_plan::q8::BLOCK)
+                && (LEAST_ROWS..=tile.rows).contains(&most)
         });
     Ok(prepared)
 }

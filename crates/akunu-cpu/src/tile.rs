@@ -18,7 +18,7 @@
 
 use akunu_plan::q8;
 
-use crate::groups::{Block, Group};
+use crate::groups::Group;
 use crate::isa::Lanes;
 use crate::panel::{Chunk, FLOAT_CHUNK, FLOAT_OUTPUTS, PANEL_BLOCKS, Panel, Scratch, TILE_ROWS};
 use crate::planes::Planes;
@@ -32,13 +32,13 @@ pub(crate) struct Tile {
     pub(crate) stride: usize,
     /// The same outputs' scales and offsets, where a type has them apart.
     pub(crate) planes: Planes,
-    /// 1 ..= 16
+    /// 1 ..= [`TileKernel::outputs`] where rows are packed, else 16
     pub(crate) outputs: usize,
     /// The first row of activations (q8 for quantised weights, else f32), and the bytes from one row to the next.
     pub(crate) x: *const u8,
     pub(crate) x_stride: usize,
     /// The same rows packed in groups, or null.
-    pub(crate) packed: *const Block,
+    pub(crate) packed: *const u8,
     /// 1 ..= [`TileKernel::rows`]
     pub(crate) rows: usize,
     pub(crate) inputs: usize,
@@ -62,6 +62,10 @@ pub(crate) struct TileKernel {
     pub(crate) rows: usize,
     /// Packs a group of rows, where many rows are multiplied faster so.
     pub(crate) pack: Option<unsafe fn(&Group)>,
+    /// Outputs that packed rows meet at once.
+    pub(crate) outputs: usize,
+    /// Bytes of sixteen packed rows for every 32 inputs.
+    pub(crate) block_bytes: usize,
 }
 
 /// Sixteen blocks' integers and what scales them.
@@ -106,10 +110,13 @@ pub(crate) trait Panels<Q: Quant>: Dot<Q> {
 pub(crate) trait Products<Q: Quant> {
     /// The most rows of a tile.
     const ROWS: usize = TILE_ROWS;
-    const PACKS: bool = false;
+    /// Outputs that packed rows meet at once.
+    const OUTPUTS: usize = 16;
+    /// Bytes of sixteen packed rows for every 32 inputs; 0 where rows are not packed.
+    const BLOCK_BYTES: usize = 0;
 
     /// # Safety
-    /// As for [`crate::groups::pack`].
+    /// The group's rows can be read, and its blocks written.
     #[inline(always)]
     unsafe fn pack(_group: &Group) {}
 
@@ -382,6 +389,60 @@ macro_rules! float_weight {
 float_weight!(F32W, 4, |p| V::load(p.cast()));
 float_weight!(F16W, 2, |p| V::load_f16(p));
 float_weight!(BF16W, 2, |p| V::load_bf16(p));
+
+/// How an instruction set multiplies by a float type.
+pub(crate) trait FloatProducts<W: FloatWeight> {
+    /// As for [`Products`].
+    const ROWS: usize = TILE_ROWS;
+    const OUTPUTS: usize = 16;
+    const BLOCK_BYTES: usize = 0;
+
+    /// # Safety
+    /// As for [`Products::pack`].
+    #[inline(always)]
+    unsafe fn pack(_group: &Group) {}
+
+    /// # Safety
+    /// As for [`Products::quantised`].
+    unsafe fn float(t: &Tile);
+
+    /// # Safety
+    /// As for [`Products::quantised`].
+    unsafe fn streams(t: &[Tile; STREAMS]);
+}
+
+impl<V: Lanes, W: FloatWeight> FloatProducts<W> for V {
+    #[inline(always)]
+    unsafe fn float(t: &Tile) {
+        // SAFETY: passed on.
+        unsafe { float::<V, W>(t) }
+    }
+
+    #[inline(always)]
+    unsafe fn streams(t: &[Tile; STREAMS]) {
+        // SAFETY: passed on.
+        unsafe { float_streams::<V, W>(t) }
+    }
+}
+
+/// For kernels whose tiles have more rows than [`float`]'s.
+///
+/// # Safety
+/// As for [`float`].
+#[inline(always)]
+pub(crate) unsafe fn float_in_smaller_tiles<V: Lanes, W: FloatWeight>(t: &Tile) {
+    for first in (0..t.rows).step_by(TILE_ROWS) {
+        // SAFETY: rows of the tile.
+        unsafe {
+            float::<V, W>(&Tile {
+                x: t.x.add(first * t.x_stride),
+                rows: TILE_ROWS.min(t.rows - first),
+                out: t.out.add(first * t.out_stride),
+                ..*t
+            });
+        }
+    }
+}
 
 /// # Safety
 /// Everything that the tile points to is there, and the instruction set of `V` is too.

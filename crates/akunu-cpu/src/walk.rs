@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use akunu_plan::Kernel;
 
 use crate::command::{Command, Context};
-use crate::groups::Block;
 use crate::kernels;
 use crate::memory::Owned;
 use crate::panel::{Scratch, Shared};
@@ -18,7 +17,7 @@ pub(crate) struct Walk<'a> {
     /// One of each worker's own.
     pub(crate) scratch: &'a [Owned],
     /// Theirs together.
-    pub(crate) packed: *mut Block,
+    pub(crate) packed: *mut u8,
     pub(crate) shared: *mut Shared,
     pub(crate) rows: usize,
     pub(crate) logit_rows: usize,
@@ -124,7 +123,14 @@ mod tests {
         Command {
             run,
             kernel: Kernel::RopeAngles,
-            tile: TileKernel { run: |_| (), streams: |_| (), rows: 1, pack: None },
+            tile: TileKernel {
+                run: |_| (),
+                streams: |_| (),
+                rows: 1,
+                pack: None,
+                outputs: 16,
+                block_bytes: 0,
+            },
             packs: false,
             bindings,
             params: [0; PARAM_BYTES],

@@ -96,13 +96,26 @@ impl Akunu {
     }
 
     pub(super) fn bench(&self, model: &Path, args: &[&str]) -> Result<Vec<Measured>> {
-        let text = output(self.command(&["bench", "--json"]).args(args).arg(model))?;
+        let text = output(self.command(&["bench", "--json", "--device", "cpu"]).args(args).arg(model))?;
         Ok(serde_json::from_str(&text)?)
     }
 
     /// Milliseconds from starting the program until it has found one token and ended.
     pub(super) fn first_token(&self, model: &Path, threads: &str) -> Result<f64> {
-        let args = ["run", "--prompt-ids", "1", "-n", "1", "--ids", "--ignore-eos", "-q", "-t", threads];
+        let args = [
+            "run",
+            "--prompt-ids",
+            "1",
+            "-n",
+            "1",
+            "--ids",
+            "--ignore-eos",
+            "-q",
+            "--device",
+            "cpu",
+            "-t",
+            threads,
+        ];
         let mut command = self.command(&args);
         command.arg(model);
         let started = Instant::now();
@@ -112,7 +125,7 @@ impl Akunu {
 
     /// The profile as people read it.
     pub(super) fn profile(&self, model: &Path, args: &[&str]) -> Result<String> {
-        output(self.command(&["profile"]).args(args).arg(model).env("COLUMNS", "100"))
+        output(self.command(&["profile", "--device", "cpu"]).args(args).arg(model).env("COLUMNS", "100"))
     }
 }
 

@@ -51,10 +51,10 @@ impl Multiply {
         // SAFETY: an instruction set is only ever taken where the processor has it.
         unsafe {
             match (self, isa) {
-                (Multiply::Int8, Isa::Amx) => return x86::int8_amx(operands),
+                (Multiply::Int8, Isa::Amx | Isa::AmxBf16) => return x86::int8_amx(operands),
                 (Multiply::Int8, Isa::Avx512) => return x86::int8_avx512(operands),
                 (Multiply::Int8, Isa::Avx2) => return x86::int8_avx2(operands),
-                (Multiply::F32, Isa::Avx512 | Isa::Amx) => return x86::f32_avx512(operands),
+                (Multiply::F32, Isa::Avx512 | Isa::Amx | Isa::AmxBf16) => return x86::f32_avx512(operands),
                 (Multiply::F32, Isa::Avx2) => return x86::f32_avx2(operands),
                 _ => {}
             }

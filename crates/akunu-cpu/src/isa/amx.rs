@@ -19,6 +19,11 @@ pub(crate) fn is_permitted() -> bool {
     *PERMITTED
 }
 
+/// Whether the processor multiplies bfloat16 with its tiles, and rounds to it.
+pub(crate) fn has_bf16() -> bool {
+    is_x86_feature_detected!("avx512bf16") && __cpuid_count(7, 0).edx >> 22 & 1 == 1 && is_permitted()
+}
+
 /// AMX-TILE and AMX-INT8.
 fn has_tiles() -> bool {
     if __cpuid(0).eax < 7 {
@@ -56,7 +61,7 @@ fn ask() -> bool {
 
 /// What LDTILECFG reads.
 #[repr(C, align(64))]
-struct Config {
+pub(crate) struct Config {
     palette: u8,
     start_row: u8,
     reserved: [u8; 14],
@@ -68,13 +73,18 @@ struct Config {
 /// Tiles 0 to 3 are sums, 4 and 5 weights, 6 and 7 activations, `bytes` elements deep.
 const fn config(bytes: u16) -> Config {
     let (rows, deep) = (SIDE as u8, (bytes / 4) as u8);
-    Config {
-        palette: 1,
-        start_row: 0,
-        reserved: [0; 14],
-        columns: [64, 64, 64, 64, bytes, bytes, 64, 64, 0, 0, 0, 0, 0, 0, 0, 0],
-        rows: [rows, rows, rows, rows, rows, rows, deep, deep, 0, 0, 0, 0, 0, 0, 0, 0],
+    config_of([64, 64, 64, 64, bytes, bytes, 64, 64], [rows, rows, rows, rows, rows, rows, deep, deep])
+}
+
+/// Bytes of a row, and rows, of the eight tiles.
+pub(crate) const fn config_of(columns: [u16; 8], rows: [u8; 8]) -> Config {
+    let mut config = Config { palette: 1, start_row: 0, reserved: [0; 14], columns: [0; 16], rows: [0; 16] };
+    let mut tile = 0;
+    while tile < 8 {
+        (config.columns[tile], config.rows[tile]) = (columns[tile], rows[tile]);
+        tile += 1;
     }
+    config
 }
 
 static WHOLE_BLOCKS: Config = config(32);

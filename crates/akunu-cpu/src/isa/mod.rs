@@ -6,6 +6,8 @@
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod amx;
 #[cfg(target_arch = "x86_64")]
+mod amx_bf16;
+#[cfg(target_arch = "x86_64")]
 pub(crate) mod avx2;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx512;
@@ -44,6 +46,8 @@ pub enum Isa {
     Avx512,
     /// AVX-512, and integer matrix products of many rows on AMX's tiles.
     Amx,
+    /// AMX with products of several rows in bfloat16, which gives other bits than all the others: only where it is asked for.
+    AmxBf16,
     /// NEON, which every 64-bit ARM processor has.
     Neon,
     /// NEON with FEAT_DotProd.
@@ -63,8 +67,16 @@ pub enum IsaError {
 
 impl Isa {
     /// Worst first, as far as one processor can have them.
-    pub const ALL: [Isa; 7] =
-        [Isa::Scalar, Isa::Avx2, Isa::Avx512, Isa::Amx, Isa::Neon, Isa::NeonDotProd, Isa::NeonI8mm];
+    pub const ALL: [Isa; 8] = [
+        Isa::Scalar,
+        Isa::Avx2,
+        Isa::Avx512,
+        Isa::Amx,
+        Isa::AmxBf16,
+        Isa::Neon,
+        Isa::NeonDotProd,
+        Isa::NeonI8mm,
+    ];
 
     pub const fn name(self) -> &'static str {
         match self {
@@ -72,6 +84,7 @@ impl Isa {
             Isa::Avx2 => "avx2",
             Isa::Avx512 => "avx512",
             Isa::Amx => "amx",
+            Isa::AmxBf16 => "amx-bf16",
             Isa::Neon => "neon",
             Isa::NeonDotProd => "neon-dotprod",
             Isa::NeonI8mm => "neon-i8mm",
@@ -99,6 +112,8 @@ impl Isa {
             }
             #[cfg(target_arch = "x86_64")]
             Isa::Amx => Isa::Avx512.is_available() && amx::is_permitted(),
+            #[cfg(target_arch = "x86_64")]
+            Isa::AmxBf16 => Isa::Amx.is_available() && amx::has_bf16(),
             #[cfg(target_arch = "aarch64")]
             Isa::Neon => true,
             #[cfg(target_arch = "aarch64")]
@@ -112,9 +127,14 @@ impl Isa {
         }
     }
 
-    /// Those that this processor has, worst first.
+    /// Whether its arithmetic is the canonical one, the same bits as every other's.
+    pub fn is_canonical(self) -> bool {
+        self != Isa::AmxBf16
+    }
+
+    /// Those that this processor has and that are canonical, worst first.
     pub fn available() -> Vec<Isa> {
-        Isa::ALL.into_iter().filter(|isa| isa.is_available()).collect()
+        Isa::ALL.into_iter().filter(|isa| isa.is_available() && isa.is_canonical()).collect()
     }
 
     /// What `AKUNU_ISA` names, else the best that this processor has.

@@ -7,6 +7,8 @@ use akunu_plan::{DType, Kernel};
 use super::Isa;
 #[cfg(target_arch = "x86_64")]
 use super::amx::Tiles;
+#[cfg(target_arch = "x86_64")]
+use super::amx_bf16::Bf16;
 use super::scalar::Scalar;
 #[cfg(target_arch = "x86_64")]
 use super::x86_packed::{Packed, Vnni};
@@ -19,8 +21,7 @@ use super::{
 };
 use crate::command::{Command, Context, Run};
 use crate::groups::Group;
-use crate::panel::TILE_ROWS;
-use crate::tile::{Products, STREAMS, Tile, TileKernel};
+use crate::tile::{FloatProducts, Products, STREAMS, Tile, TileKernel};
 use crate::{kernels, quants, tile};
 
 /// Every kernel of one instruction set.
@@ -46,7 +47,7 @@ pub(crate) struct Kernels {
 }
 
 macro_rules! kernels {
-    ($module:ident, $lanes:ty, $products:ty $(, $feature:literal)?) => {
+    ($module:ident, $lanes:ty, $floats:ty, $products:ty $(, $feature:literal)?) => {
         mod $module {
             use super::*;
 
@@ -61,47 +62,44 @@ macro_rules! kernels {
                 }};
             }
 
-            macro_rules! float {
-                ($weight:ty) => {{
+            macro_rules! products {
+                ($on:ty, $trait:path, $method:ident) => {{
                     $(#[target_feature(enable = $feature)])?
                     unsafe fn run(t: &Tile) {
                         // SAFETY: the kernel that made the tile stays within its command's buffers.
-                        unsafe { tile::float::<$lanes, $weight>(t) }
+                        unsafe { <$on as $trait>::$method(t) }
                     }
                     $(#[target_feature(enable = $feature)])?
                     unsafe fn streams(t: &[Tile; STREAMS]) {
                         // SAFETY: as above.
-                        unsafe { tile::float_streams::<$lanes, $weight>(t) }
-                    }
-                    TileKernel { run, streams, rows: TILE_ROWS, pack: None }
-                }};
-            }
-
-            macro_rules! quantised {
-                ($weight:ty) => {{
-                    type P = $products;
-                    $(#[target_feature(enable = $feature)])?
-                    unsafe fn run(t: &Tile) {
-                        // SAFETY: as above.
-                        unsafe { <P as Products<$weight>>::quantised(t) }
-                    }
-                    $(#[target_feature(enable = $feature)])?
-                    unsafe fn streams(t: &[Tile; STREAMS]) {
-                        // SAFETY: as above.
-                        unsafe { <P as Products<$weight>>::streams(t) }
+                        unsafe { <$on as $trait>::streams(t) }
                     }
                     $(#[target_feature(enable = $feature)])?
                     unsafe fn pack(group: &Group) {
                         // SAFETY: as above.
-                        unsafe { <P as Products<$weight>>::pack(group) }
+                        unsafe { <$on as $trait>::pack(group) }
                     }
                     TileKernel {
                         run,
                         streams,
-                        rows: <P as Products<$weight>>::ROWS,
-                        pack: if <P as Products<$weight>>::PACKS { Some(pack) } else { None },
+                        rows: <$on as $trait>::ROWS,
+                        outputs: <$on as $trait>::OUTPUTS,
+                        block_bytes: <$on as $trait>::BLOCK_BYTES,
+                        pack: if <$on as $trait>::BLOCK_BYTES > 0 { Some(pack) } else { None },
                     }
                 }};
+            }
+
+            macro_rules! float {
+                ($weight:ty) => {
+                    products!($floats, FloatProducts<$weight>, float)
+                };
+            }
+
+            macro_rules! quantised {
+                ($weight:ty) => {
+                    products!($products, Products<$weight>, quantised)
+                };
             }
 
             pub(super) static KERNELS: Kernels = Kernels {
@@ -150,19 +148,39 @@ macro_rules! kernels {
     };
 }
 
-kernels!(scalar_kernels, Scalar, Scalar);
+kernels!(scalar_kernels, Scalar, Scalar, Scalar);
 #[cfg(target_arch = "x86_64")]
-kernels!(avx2_kernels, Avx2, Avx2, "avx2,fma,f16c");
+kernels!(avx2_kernels, Avx2, Avx2, Avx2, "avx2,fma,f16c");
 #[cfg(target_arch = "x86_64")]
-kernels!(avx512_kernels, Avx512, Packed<Vnni>, "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni");
+kernels!(
+    avx512_kernels,
+    Avx512,
+    Avx512,
+    Packed<Vnni>,
+    "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni"
+);
 #[cfg(target_arch = "x86_64")]
-kernels!(amx_kernels, Avx512, Packed<Tiles>, "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni");
+kernels!(
+    amx_kernels,
+    Avx512,
+    Avx512,
+    Packed<Tiles>,
+    "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni"
+);
+#[cfg(target_arch = "x86_64")]
+kernels!(
+    amx_bf16_kernels,
+    Avx512,
+    Bf16,
+    Bf16,
+    "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512bf16"
+);
 #[cfg(target_arch = "aarch64")]
-kernels!(neon_kernels, Neon<Plain>, Neon<Plain>, "neon");
+kernels!(neon_kernels, Neon<Plain>, Neon<Plain>, Neon<Plain>, "neon");
 #[cfg(target_arch = "aarch64")]
-kernels!(neon_dotprod_kernels, Neon<DotProd>, Neon<DotProd>, "neon,dotprod");
+kernels!(neon_dotprod_kernels, Neon<DotProd>, Neon<DotProd>, Neon<DotProd>, "neon,dotprod");
 #[cfg(target_arch = "aarch64")]
-kernels!(neon_i8mm_kernels, Neon<I8mm>, Neon<I8mm>, "neon,dotprod,i8mm");
+kernels!(neon_i8mm_kernels, Neon<I8mm>, Neon<I8mm>, Neon<I8mm>, "neon,dotprod,i8mm");
 
 impl Kernels {
     /// The caller has seen that this processor has it.
@@ -175,6 +193,8 @@ impl Kernels {
             Isa::Avx512 => &avx512_kernels::KERNELS,
             #[cfg(target_arch = "x86_64")]
             Isa::Amx => &amx_kernels::KERNELS,
+            #[cfg(target_arch = "x86_64")]
+            Isa::AmxBf16 => &amx_bf16_kernels::KERNELS,
             #[cfg(target_arch = "aarch64")]
             Isa::Neon => &neon_kernels::KERNELS,
             #[cfg(target_arch = "aarch64")]

@@ -24,7 +24,7 @@ pub(crate) struct Packed<S>(S);
 
 impl<Q: QuantX86, S: Sums> Products<Q> for Packed<S> {
     const ROWS: usize = MOST_ROWS;
-    const PACKS: bool = true;
+    const BLOCK_BYTES: usize = size_of::<Block>();
 
     #[inline(always)]
     unsafe fn pack(group: &Group) {
@@ -118,7 +118,7 @@ unsafe fn pack<Q: QuantX86>(group: &Group) {
             let lines = x86_wide::lines_of_two(v);
             for i in 0..2 {
                 if b + i < blocks {
-                    let to = &mut *group.to.add(places.of(b + i));
+                    let to = &mut *group.to.cast::<Block>().add(places.of(b + i));
                     for step in 0..8 {
                         _mm512_store_si512(to.quants[step].as_mut_ptr().cast(), lines[i * 8 + step]);
                     }
@@ -199,7 +199,7 @@ pub(crate) struct Ahead {
 }
 
 impl Ahead {
-    fn new(at: *const u8, bytes: usize, blocks: usize) -> Ahead {
+    pub(crate) fn new(at: *const u8, bytes: usize, blocks: usize) -> Ahead {
         Ahead { at, end: at.wrapping_add(bytes), step: bytes.div_ceil(blocks) }
     }
 
@@ -231,7 +231,7 @@ unsafe fn groups<Q: QuantX86, S: Sums, const G: usize>(
     let last = if blocks.is_multiple_of(SIDE) { SIDE } else { blocks % SIDE };
     // SAFETY: this worker's own; each level is written before it is read.
     let levels = unsafe { &mut *(&raw mut (*t.scratch).levels).cast::<[Levels; G]>() };
-    let mut x = t.packed.wrapping_add(row / SIDE * blocks);
+    let mut x = t.packed.cast::<Block>().wrapping_add(row / SIDE * blocks);
     for (place, lane) in LANES.into_iter().enumerate() {
         let rounds = blocks_of_lane(blocks, lane);
         let padded = lane >= last;

@@ -187,16 +187,33 @@ unsafe fn leading_halves<Q: QuantX86>(w: *const u8, blocks: usize) -> (__m512, _
 
 /// Scales of each octet, of which only whole ones are read.
 #[inline(always)]
-unsafe fn octets<Q: QuantX86>(w: *const u8, blocks: usize) -> [Scales; 2] {
+pub(crate) unsafe fn octets<Q: QuantX86>(w: *const u8, blocks: usize) -> [Scales; 2] {
     simd!([
         if blocks >= 8 { Q::scales(w) } else { no_scales() },
         if blocks == 16 { Q::scales(w.add(Q::OCTET_BYTES)) } else { no_scales() },
     ])
 }
 
+/// Scales of the first halves and of the second ones of sixteen blocks, or their mins.
+#[inline(always)]
+pub(crate) fn of_halves(octets: &[Scales; 2], mins: bool) -> [Avx512; 2] {
+    let bytes = |octet: &Scales| if mins { octet.half_min } else { octet.half_sub };
+    let order = simd!(_mm_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15));
+    simd!({
+        let low = _mm_shuffle_epi8(bytes(&octets[0]), order);
+        let high = _mm_shuffle_epi8(bytes(&octets[1]), order);
+        [_mm_unpacklo_epi64(low, high), _mm_unpackhi_epi64(low, high)]
+            .map(|v| Avx512(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(v))))
+    })
+}
+
 /// d and m of sixteen blocks.
 #[inline(always)]
-unsafe fn block_scales<Q: QuantX86>(w: *const u8, octets: &[Scales; 2], blocks: usize) -> (__m512, __m512) {
+pub(crate) unsafe fn block_scales<Q: QuantX86>(
+    w: *const u8,
+    octets: &[Scales; 2],
+    blocks: usize,
+) -> (__m512, __m512) {
     simd!({
         if Q::PLANES {
             return (_mm512_setzero_ps(), _mm512_setzero_ps());

@@ -3,19 +3,19 @@
 use akunu_plan::params::{GluMatmulParams, MatmulParams, QkvParams};
 use akunu_plan::{DType, Kernel, RowSet, q8};
 
-use crate::command::{Command, Context};
-use crate::groups::{Block, Group, LEAST_ROWS, SIDE};
+use crate::command::{Command, Context, row_bytes};
+use crate::groups::{Group, LEAST_ROWS, SIDE};
 use crate::isa::Lanes;
 use crate::kernels::put_q8;
 use crate::math;
-use crate::panel::TILE_SUMS;
+use crate::panel::{BF16_OUTPUTS, TILE_SUMS};
 use crate::planes::Planes;
 use crate::tile::{STREAMS, Tile, TileKernel};
 
 /// Outputs of one tile.
 const GROUP: usize = 16;
 /// From one row's sums to the next, before the epilogue.
-const SUMS: usize = 32;
+const SUMS: usize = BF16_OUTPUTS;
 
 /// The input of a product and where its sums go before the epilogue.
 #[derive(Clone, Copy)]
@@ -24,7 +24,7 @@ struct Product {
     x: *const u8,
     x_stride: usize,
     /// Rows in groups, or null.
-    packed: *const Block,
+    packed: *const u8,
     inputs: usize,
     weight_stride: usize,
     planes: Planes,
@@ -43,12 +43,24 @@ impl Product {
         Product {
             tile: command.tile,
             x: command.bindings[0],
-            x_stride: if q8 { q8::row_bytes(inputs) } else { inputs * 4 },
+            x_stride: row_bytes(inputs, q8),
             packed: if is_packed { context.packed } else { std::ptr::null() },
             inputs,
             weight_stride: weight.plane_bytes(inputs).map_or(0, |planes| planes[0]),
             planes: Planes::of(weight, inputs),
         }
+    }
+
+    /// Outputs that are multiplied at once.
+    #[inline(always)]
+    fn group(&self) -> usize {
+        if self.packed.is_null() { GROUP } else { self.tile.outputs }
+    }
+
+    /// Bytes of sixteen packed rows.
+    #[inline(always)]
+    fn group_bytes(&self) -> usize {
+        self.inputs / q8::BLOCK * self.tile.block_bytes
     }
 
     /// Outputs `first .. first + outputs` of `rows` rows from `row` on, to `out` ([`SUMS`] apart). The weight is what binding
@@ -63,7 +75,7 @@ impl Product {
         out: *mut f32,
     ) -> Tile {
         // Row tiles are whole groups; null stays null.
-        let group = if self.packed.is_null() { 0 } else { row / SIDE * (self.inputs / q8::BLOCK) };
+        let group = if self.packed.is_null() { 0 } else { row / SIDE * self.group_bytes() };
         Tile {
             weights: command.bindings[weight].wrapping_add(first * self.weight_stride),
             stride: self.weight_stride,
@@ -84,7 +96,7 @@ impl Product {
     /// Outputs that are worked on together by one worker.
     #[inline(always)]
     fn most_outputs(&self, rows: usize) -> usize {
-        if rows == 1 { TILE_SUMS } else { GROUP }
+        if rows == 1 { TILE_SUMS } else { self.group() }
     }
 
     /// Sums of W weights, `outputs` of each from `first` on, to each of `out`: `[row][SUMS]`, or all outputs of the only row.
@@ -116,7 +128,7 @@ impl Product {
             }
         }
         while done < outputs {
-            let count = GROUP.min(outputs - done);
+            let count = self.group().min(outputs - done);
             for w in 0..W {
                 let to = out[w].wrapping_add(done);
                 // SAFETY: as the caller promises.
@@ -156,12 +168,13 @@ fn pieces(rows: usize, outputs: usize) -> impl Iterator<Item = (usize, usize, us
 /// Packs the rows of a product's input, before its command.
 #[inline(always)]
 pub(crate) unsafe fn pack(command: &Command, context: &Context) {
-    let (Some(pack), Some((inputs, rows))) = (command.tile.pack, command.matrix_input()) else { return };
+    let (Some(pack), Some((inputs, x_stride, rows))) = (command.tile.pack, command.matrix_input()) else {
+        return;
+    };
     let rows = if rows == RowSet::Logits { context.logit_rows } else { context.rows };
     if rows < LEAST_ROWS {
         return;
     }
-    let x_stride = q8::row_bytes(inputs);
     for group in context.share(rows.div_ceil(SIDE)) {
         // SAFETY: rows of the command's input; the device's groups have room for all rows that are packed.
         unsafe {
@@ -170,7 +183,7 @@ pub(crate) unsafe fn pack(command: &Command, context: &Context) {
                 x_stride,
                 rows: SIDE.min(rows - group * SIDE),
                 inputs,
-                to: context.packed.add(group * (inputs / q8::BLOCK)),
+                to: context.packed.add(group * (inputs / q8::BLOCK) * command.tile.block_bytes),
             });
         }
     }
