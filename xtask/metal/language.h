@@ -15,9 +15,15 @@ typedef unsigned int uint;
 typedef unsigned long ulong;
 typedef __SIZE_TYPE__ size_t;
 
+// Of Metal 3.1 on.
+struct bfloat {
+    ushort bits;
+};
+
 typedef char char4 __attribute__((ext_vector_type(4)));
 typedef float float2 __attribute__((ext_vector_type(2)));
 typedef float float4 __attribute__((ext_vector_type(4)));
 typedef uint uint2 __attribute__((ext_vector_type(2)));
 typedef uint uint3 __attribute__((ext_vector_type(3)));
 typedef uint uint4 __attribute__((ext_vector_type(4)));
+typedef ulong ulong2 __attribute__((ext_vector_type(2)));

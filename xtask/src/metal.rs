@@ -10,9 +10,11 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use crate::{root, run};
+use crate::{fetch_package, root};
 
 const PACKAGE: &str = "ziglang";
+/// Of Metal: macOS 14 has the first, macOS 15 the second.
+const VERSIONS: [&str; 2] = ["310", "320"];
 const LANGUAGE: [&str; 6] = ["-cc1", "-triple", "spir64-unknown-unknown", "-x", "clcpp", "-cl-std=clc++2021"];
 
 /// A function with nothing wrong, so that the others are refused for what is wrong with them.
@@ -21,10 +23,16 @@ const RIGHT: &str = "
     TG_ARRAY(Row, rows, 0);
     rows[LANE] = row;
     ((DEVICE Row*)in.rows)[1] = rows[2];
-    store_q8(in.x, 32, 0, group_sum(params.matmul.soft_cap, (THREADGROUP f32*)at.shared, at), LANE);";
+    store_q8(in.x, 32, 0, group_sum(params.matmul.soft_cap, (THREADGROUP f32*)at.shared, at), LANE);
+    Tile sums = filled_tile(0), tile;
+    HalfTile halves;
+    load_tile_aside(&tile, (const THREADGROUP f32*)at.shared, 8);
+    load_tile(&halves, (const THREADGROUP u16*)at.shared, 8);
+    multiply_tiles(&sums, &tile, &halves);
+    store_tile(&sums, (THREADGROUP f32*)at.shared, 8);";
 
 /// What is wrong, a function's lines, and of what clang says.
-const MISTAKES: [(&str, &str, &str); 10] = [
+const MISTAKES: [(&str, &str, &str); 13] = [
     (
         "threadgroup memory taken for device memory",
         "store_q8(at.shared, 32, 0, 0.0f, LANE);",
@@ -57,6 +65,21 @@ const MISTAKES: [(&str, &str, &str); 10] = [
     ),
     ("a field where Rust has it not", "PLACE(Row, kv_len, 4);", "static assertion failed"),
     ("a double", "pass->rows = (u32)(params.matmul.soft_cap * 0.5);", "-Wdouble-promotion"),
+    (
+        "a tile from device memory",
+        "Tile tile; load_tile(&tile, (const DEVICE f32*)in.x, 8);",
+        "no matching function for call to 'load_tile'",
+    ),
+    (
+        "a tile of f16 from f32",
+        "HalfTile tile; load_tile(&tile, (const THREADGROUP f32*)at.shared, 8);",
+        "no matching function for call to 'load_tile'",
+    ),
+    (
+        "a lane's part of a tile",
+        "Tile tile = filled_tile(0); ((DEVICE f32*)in.x)[0] = tile.numbers[0];",
+        "is a private member",
+    ),
     ("a space as a name", "const u32 thread = LANE; in.x[thread] = 0;", "expected"),
     ("a type as a name", "const u32 half = LANE; in.x[half] = 0;", "expected"),
 ];
@@ -81,8 +104,7 @@ pub(crate) fn clang(folder: &Path) -> Result<Option<Clang>> {
     if found.is_some() || env::var_os("CI").is_none() {
         return Ok(found);
     }
-    let install = ["-m", "pip", "install", "--quiet", "--no-deps", "--target"];
-    run(Command::new("python3").args(install).arg(&package).arg(PACKAGE))?;
+    fetch_package(PACKAGE, &package)?;
     Ok(places().into_iter().find(Clang::is_there))
 }
 
@@ -108,11 +130,22 @@ impl Clang {
 
     /// What clang has to say against a text.
     fn complaints(&self, text: &Path) -> Result<Option<String>> {
+        for version in VERSIONS {
+            let complaints = self.complaints_in(text, version)?;
+            if complaints.is_some() {
+                return Ok(complaints);
+            }
+        }
+        Ok(None)
+    }
+
+    fn complaints_in(&self, text: &Path, version: &str) -> Result<Option<String>> {
         let words = root().join("xtask/metal");
         let output = self
             .command()
             .args(LANGUAGE)
-            .args(["-fsyntax-only", "-ferror-limit", "4", "-D__METAL_VERSION__=320"])
+            .args(["-fsyntax-only", "-ferror-limit", "4"])
+            .arg(format!("-D__METAL_VERSION__={version}"))
             .arg("-DOFFSET_OF=__builtin_offsetof")
             .args(["-Wall", "-Wdouble-promotion", "-Werror", "-Wno-unknown-attributes"])
             .args(["-Wno-unused-function", "-Wno-unused-variable", "-include"])
@@ -154,7 +187,7 @@ pub(crate) fn check(clang: &Clang, folder: &Path) -> Result<()> {
 
 fn refuses_mistakes(clang: &Clang, folder: &Path) -> Result<()> {
     let mut dialect = String::new();
-    for source in ["dialect.h", "shared.h", "common.h"] {
+    for source in ["dialect.h", "shared.h", "common.h", "metal/tiles.h"] {
         dialect += &std::fs::read_to_string(root().join("crates/akunu-kernels/kernels").join(source))?;
     }
     let text = folder.join("mistake.txt");

@@ -177,10 +177,9 @@ impl CudaDevice {
             done: Event::new(&context)?,
             batches: [Event::new(&context)?, Event::new(&context)?],
             chip: Chip {
-                units: card.processors,
-                shared_bytes: card.shared_bytes,
                 tensor_cores: options.special && card.compute >= (8, 0),
                 copies: options.special && card.compute >= (8, 0),
+                ..Chip::plain(card.processors, card.shared_bytes)
             },
             linked: options.linked && context.links_launches()?,
             checked: options.checked,

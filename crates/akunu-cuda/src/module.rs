@@ -214,7 +214,7 @@ mod tests {
             io: TableIo { rows: id, logit_rows: id, tokens: id, logits: id },
             bounds: RowBounds { meaning: RowMeaning::Token, vocab: 1, capacity: 1, slots: 1 },
         };
-        let chip = Chip { units: 132, shared_bytes: 200 << 10, tensor_cores: true, copies: true };
+        let chip = Chip { tensor_cores: true, copies: true, ..Chip::plain(132, 200 << 10) };
         let all = table.commands.iter().map(|command| launches(command, &table, &chip).unwrap());
         all.flatten().filter_map(|work| work.launch().map(|launch| launch.function.clone())).collect()
     }

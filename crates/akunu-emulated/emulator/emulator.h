@@ -114,6 +114,21 @@ static u32 exchange(u32 value, u32 mask, int line) {
     return slots[simd][turn][lane ^ mask];
 }
 
+// Words that a lane brings to a meeting.
+enum { WORDS = 6 };
+
+static u32 brought[MOST_THREADS / LANES][2][LANES][WORDS];
+
+// What each lane of the SIMD group brought.
+typedef const u32 (*Brought)[WORDS];
+
+static Brought meet(const u32* words, u32 count, int line) {
+    u32 (*all)[WORDS] = brought[thread / LANES][fibres[thread].turn];
+    memcpy(all[thread % LANES], words, count * 4);
+    exchange(0, 0, line);
+    return all;
+}
+
 template <class T>
 static T simd_xor(T value, u32 mask, int line) {
     u32 bits;

@@ -2,21 +2,6 @@
 
 namespace emulated {
 
-// Words that a lane brings to a meeting.
-enum { WORDS = 6 };
-
-static u32 brought[MOST_THREADS / LANES][2][LANES][WORDS];
-
-// What each lane of the SIMD group brought.
-typedef const u32 (*Brought)[WORDS];
-
-static Brought meet(const u32* words, u32 count, int line) {
-    u32 (*all)[WORDS] = brought[thread / LANES][fibres[thread].turn];
-    memcpy(all[thread % LANES], words, count * 4);
-    exchange(0, 0, line);
-    return all;
-}
-
 struct Quad { u32 v[4]; };
 
 static Quad load_lines(const u8* line_at, int line) {

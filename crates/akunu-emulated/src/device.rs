@@ -18,7 +18,7 @@ use crate::product::multiply;
 const NAME: &str = "emulated";
 
 /// Few units, so that small contexts are split as long ones are on a large chip.
-const CHIP: Chip = Chip { units: 4, shared_bytes: 48 << 10, tensor_cores: false, copies: false };
+const CHIP: Chip = Chip::plain(4, 48 << 10);
 
 pub(crate) type Shared = Rc<RefCell<Memory>>;
 
@@ -227,6 +227,13 @@ impl EmulatedDevice {
     pub fn with_copies(mut self) -> EmulatedDevice {
         let chip = &mut self.0.gpu_mut().tuning.chip;
         *chip = Chip { copies: true, shared_bytes: 200 << 10, ..*chip };
+        self
+    }
+
+    /// With kernels for tiles of 8 × 8, and as much threadgroup memory as Apple's chips have.
+    pub fn with_tiles(mut self, bf16_tiles: bool) -> EmulatedDevice {
+        let chip = &mut self.0.gpu_mut().tuning.chip;
+        *chip = Chip { tiles: true, bf16_tiles, shared_bytes: 32 << 10, ..*chip };
         self
     }
 

@@ -16,9 +16,10 @@ use crate::memory::Memory;
 
 const EMULATOR: &str = include_str!("../emulator/emulator.h");
 /// For functions that use the words of the source of that name.
-const SPECIAL: [(&str, &str); 2] = [
+const SPECIAL: [(&str, &str); 3] = [
     ("cuda/copies.h", include_str!("../emulator/copies.h")),
     ("cuda/tensor.h", include_str!("../emulator/tensor.h")),
+    ("metal/tiles.h", include_str!("../emulator/tiles.h")),
 ];
 const OPTIONS: [&str; 10] = [
     "-std=c++17",

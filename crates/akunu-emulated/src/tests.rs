@@ -35,6 +35,31 @@ BODY(a_load_is_not_aligned) {
 BODY(the_last_thread_wins) {
     ((DEVICE f32*)in.out)[0] = (f32)at.in_group;
 }
+BODY(tiles_are_turned_and_multiplied) {
+    TG_ARRAY(f32, numbers, 0);
+    THREADGROUP f32* const mine = numbers + SIMD * 64;
+    mine[LANE] = (f32)LANE;
+    mine[32 + LANE] = (f32)(32 + LANE);
+    SIMD_SYNC();
+    Tile a, b, sums = filled_tile(0.5f);
+    load_tile(&a, mine, 8);
+    load_tile_aside(&b, mine, 8);
+    multiply_tiles(&sums, &a, &b);
+    SIMD_SYNC();
+    store_tile(&sums, mine, 8);
+    SIMD_SYNC();
+    ((DEVICE f32*)in.out)[at.group_x * THREADS + at.in_group] = mine[2 * LANE];
+}
+BODY(lanes_look_for_a_tile_in_two_places) {
+    TG_ARRAY(f32, numbers, 0);
+    Tile tile;
+    load_tile(&tile, numbers + LANE / 31, 8);
+}
+BODY(a_lane_does_not_store_its_part) {
+    TG_ARRAY(f32, numbers, 0);
+    Tile tile = filled_tile(0);
+    if (LANE != 3) store_tile(&tile, numbers, 8);
+}
 BODY(threadgroup_memory_is_read_before_it_is_written) {
     TG_ARRAY(f32, nobody, 0);
     ((DEVICE f32*)in.out)[0] = nobody[1];
@@ -42,18 +67,21 @@ BODY(threadgroup_memory_is_read_before_it_is_written) {
 ",
 };
 
+/// Asks for the words of tiles.
+static TILES: Source = Source { name: "metal/tiles.h", text: "" };
+
 /// What 2 groups of 64 threads write to 128 f32, or what the emulator says.
 fn run(entry: &'static str, backwards: bool) -> Result<Vec<f32>, String> {
     let function = Function {
         name: entry.into(),
         entry,
-        sources: vec![&KERNELS],
+        sources: vec![&TILES, &KERNELS],
         variant: vec![],
         constants: vec![("THREADS", 64)],
         arguments: vec!["out"],
     };
     let library = library(&function)?;
-    let launch = Launch { function, groups: [2, 1, 1], threads: 64, shared_bytes: 16 };
+    let launch = Launch { function, groups: [2, 1, 1], threads: 64, shared_bytes: 512 };
     let mut out = Memory::zeroed(512).unwrap();
     let mut stacks = Stacks::new().unwrap();
     let params = Memory::zeroed(64).unwrap();
@@ -75,6 +103,19 @@ fn threads_meet_at_simd_words_and_barriers() {
 }
 
 #[test]
+fn tiles_are_products_of_what_all_lanes_loaded() {
+    if skipped() {
+        return;
+    }
+    let number = |row: usize, k: usize| (row * 8 + k) as f32;
+    let product = |e: usize| 0.5 + (0..8).map(|k| number(e / 8, k) * number(e % 8, k)).sum::<f32>();
+    let products: Vec<f32> = (0..128).map(|i| product(i % 32 * 2)).collect();
+    for backwards in [false, true] {
+        assert_eq!(run("tiles_are_turned_and_multiplied", backwards).unwrap(), products);
+    }
+}
+
+#[test]
 fn meetings_that_cannot_happen_are_errors() {
     if skipped() {
         return;
@@ -83,6 +124,8 @@ fn meetings_that_cannot_happen_are_errors() {
         ("a_lane_is_missing", "a SIMD word that some lanes do not reach"),
         ("lanes_are_at_different_words", "a SIMD word that some lanes do not reach"),
         ("a_simd_group_skips_a_barrier", "a BARRIER that some threads do not reach"),
+        ("a_lane_does_not_store_its_part", "a SIMD word that some lanes do not reach"),
+        ("lanes_look_for_a_tile_in_two_places", "a tile that lanes look for in different places"),
         ("a_load_is_not_aligned", "a load from an address that is not aligned"),
     ] {
         for backwards in [false, true] {

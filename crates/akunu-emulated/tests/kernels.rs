@@ -138,6 +138,21 @@ fn matrices_of_many_rows_are_near_the_reference_on_tensor_cores() {
     assert!(count > 100);
 }
 
+#[test]
+fn matrices_of_many_rows_are_near_the_reference_by_tiles() {
+    if skipped() {
+        return;
+    }
+    let specs = || specs::matrices().into_iter().chain(specs::large_matrices());
+    let tiled = |case: &Case, f: &Function| f.entry == "gemm_tiles" && is_worth_compiling(case);
+    let device = |bf16| move || EmulatedDevice::new().unwrap().with_tiles(bf16);
+    let count = check_those(device(false), specs(), tiled);
+    assert!(count > 150, "{count}");
+    let of_bf16 = |f: &Function| f.variant.contains(&("BF16_TILES", 1));
+    let count = check_those(device(true), specs(), |case, f| tiled(case, f) && of_bf16(f));
+    assert!(count > 5, "{count}");
+}
+
 /// Whether it is a product of one row, which may stream.
 fn is_of_one_row(case: &Case) -> bool {
     match case.kernel {
@@ -235,6 +250,36 @@ fn attention_of_many_rows_is_near_the_reference_on_tensor_cores() {
             }
         }
     }
+}
+
+/// Every size of head and type of cache, with two slots, more heads for one of keys than a group has lines, windows, and rows that see
+/// nothing of a turn.
+#[test]
+fn attention_of_many_rows_is_near_the_reference_by_tiles() {
+    if skipped() {
+        return;
+    }
+    let shapes =
+        [(4, 1, 64), (3, 3, 32), (6, 2, 128), (37, 1, 64), (5, 1, 96), (4, 2, 80), (3, 3, 80), (4, 2, 256)];
+    let seen = [(20, 0, 0, 0.0), (70, 90, 0, 5.0), (70, 210, 120, 0.0), (33, 300, 40, 0.0)];
+    let mut specs = vec![];
+    for (i, shape) in shapes.into_iter().enumerate() {
+        let kvs = [KvType::F32, KvType::F16, KvType::Q8_0].into_iter().enumerate();
+        for (j, kv) in kvs.filter(|(_, kv)| kv.row_bytes(shape.2 as usize).is_some()) {
+            for turn in 0..2 {
+                let (rows, first, window, soft_cap) = seen[(i + j + 2 * turn) % 4];
+                let out = match shape {
+                    (3, 3, 80) => NormOut::F32,
+                    _ => [NormOut::F32, NormOut::Q8, NormOut::Both, NormOut::F16][(i + j + turn) % 4],
+                };
+                specs.push(specs::attend(shape, kv, Seen { rows, first, window, soft_cap }, out));
+            }
+        }
+    }
+    let device = || EmulatedDevice::new().unwrap().with_tiles(false);
+    let all = specs.into_iter().chain(specs::attention());
+    let count = check_those(device, all, |_, f| f.entry == "attention_tiles");
+    assert!(count > 80, "{count}");
 }
 
 #[test]

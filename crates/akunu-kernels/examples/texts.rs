@@ -1,6 +1,6 @@
 //! Writes the CUDA text of every function that the test models and every weight type launch to FOLDER/every, and one of each kind,
-//! whatever its shapes, to FOLDER/kinds; and to FOLDER/metal the Metal text of each kind that a chip launches which has no words
-//! of its own: `texts FOLDER [MODEL...]`.
+//! whatever its shapes, to FOLDER/kinds; and to FOLDER/metal the Metal text of each kind that chips of Apple's launch:
+//! `texts FOLDER [MODEL...]`.
 
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a tool for contributors")]
 
@@ -20,9 +20,10 @@ use akunu_plan::{
     MatmulForm, NormOut, PlanOptions, Rope, RopeStyle, RowSet, TableIo, plan,
 };
 
-const CHIP: Chip = Chip { units: 132, shared_bytes: 200 << 10, tensor_cores: true, copies: true };
-/// As Apple's are: threadgroup memory is 32 KiB.
-const PLAIN: Chip = Chip { units: 40, shared_bytes: 32 << 10, tensor_cores: false, copies: false };
+const NVIDIA: Chip = Chip { tensor_cores: true, copies: true, ..Chip::plain(132, 200 << 10) };
+/// Threadgroup memory is 32 KiB.
+const APPLE7: Chip = Chip { tiles: true, ..Chip::plain(8, 32 << 10) };
+const APPLE9: Chip = Chip { bf16_tiles: true, ..APPLE7 };
 
 /// Names by text, and those texts that are not the same but for their shapes.
 #[derive(Default)]
@@ -53,7 +54,8 @@ fn write(folder: &Path, extension: &str, texts: &BTreeMap<String, String>) {
 }
 
 fn add_table(texts: &mut Texts, table: &DispatchTable) {
-    for (chip, add) in [(CHIP, add_cuda as fn(&mut Texts, &Function)), (PLAIN, add_metal)] {
+    let chips = [(NVIDIA, add_cuda as fn(&mut Texts, &Function)), (APPLE7, add_metal), (APPLE9, add_metal)];
+    for (chip, add) in chips {
         for command in &table.commands {
             match launches(command, table, &chip) {
                 Ok(works) => {

@@ -38,14 +38,14 @@ BODY(argmax) {
     if (LANE < SIMDS) met = bests[LANE];
     best = simd_best(met);
     DEVICE Best* parts = (DEVICE Best*)(scratch + COUNTER_BYTES);
-    if (at.in_group == 0) parts[row * PARTS + at.group_x] = best;
+    if (at.in_group == 0) publish(&parts[row * PARTS + at.group_x], best);
     if (!last_to_finish(scratch, 0, live * PARTS, at)) return;
     TG_ARRAY(u32, stops, 4);
     if (at.in_group == 0) *stops = 0;
     BARRIER();
     for (u32 j = SIMD; j < live; j += SIMDS) {
         Best found = {0, 0};
-        if (LANE < PARTS) found = parts[j * PARTS + LANE];
+        if (LANE < PARTS) found = published(&parts[j * PARTS + LANE]);
         if (j >= SIMDS) asking = asking_row(in, j);
         const Best of_row = simd_best(found);
         const u32 token = of_row.value == 0xffffffffu ? NO_TOKEN : ~of_row.id;

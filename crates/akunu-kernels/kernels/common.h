@@ -71,7 +71,7 @@ INLINE void store_q8(DEVICE u8* row, u32 cols, u32 block, f32 value, u32 lane) {
 // Scratch memory begins with counters, zero between launches.
 #define COUNTER_BYTES (64 << 10)
 
-// Whether this group is the last of `groups` to come here, for all its threads: it sees what the others wrote before. Uses the first
+// Whether this group is the last of `groups` to come here, for all its threads: it sees what the others published before. Uses the first
 // 4 bytes of the group's memory, whose other uses have to be over.
 // What a group wrote is seen by those who see thread 0's count: where barriers carry that further, one thread's fence is enough.
 INLINE bool last_to_finish(DEVICE u8* scratch, u32 counter, u32 groups, Place at) {

@@ -21,10 +21,29 @@ typedef char i8; typedef int i32; typedef float f32; typedef uint4 u32x4; typede
 #define SIMD_SYNC() simdgroup_barrier(mem_flags::mem_threadgroup)
 #define WAIT_FOR_INPUT()
 #define LAUNCH_NEXT()
+// Before Metal 3.2 (macOS 15) there is no order between what a group writes and what another sees of it but a barrier's, of which
+// nobody says how far it goes.
+#if __METAL_VERSION__ >= 320
 #define FENCE_EACH() atomic_thread_fence(mem_flags::mem_device, memory_order_seq_cst, thread_scope_device)
+#else
+#define FENCE_EACH() threadgroup_barrier(mem_flags::mem_device)
+#endif
 #define FENCE_ONE()
 #define ATOMIC_ADD(p, v) atomic_fetch_add_explicit((device atomic_uint*)(p), v, memory_order_relaxed)
 #define TG_ATOMIC_ADD(p, v) atomic_fetch_add_explicit((threadgroup atomic_uint*)(p), v, memory_order_relaxed)
+// Device memory is a group's own view of it, until the launch ends; only atomics are seen by all groups at once.
+template <typename T>
+INLINE void publish(DEVICE T* to, T value) {
+    const THREAD_PTR u32* words = (const THREAD_PTR u32*)&value;
+    UNROLL for (u32 i = 0; i < sizeof(T) / 4; i++) atomic_store_explicit((device atomic_uint*)to + i, words[i], memory_order_relaxed);
+}
+template <typename T>
+INLINE T published(const DEVICE T* from) {
+    T value;
+    THREAD_PTR u32* words = (THREAD_PTR u32*)&value;
+    UNROLL for (u32 i = 0; i < sizeof(T) / 4; i++) words[i] = atomic_load_explicit((const device atomic_uint*)from + i, memory_order_relaxed);
+    return value;
+}
 INLINE i32 dp4a(u32 a, u32 b, i32 sum) {
     const char4 x = as_type<char4>(a), y = as_type<char4>(b);
     return sum + x.x * y.x + x.y * y.y + x.z * y.z + x.w * y.w;
@@ -133,6 +152,10 @@ INLINE u32 weights1(const u8* p) { u32 v; asm volatile("ld.global.u8 %0, [%1];" 
 INLINE u32x4 read16(const u8* p) { return *(const u32x4*)p; }
 INLINE u32x2 read8(const u8* p) { return *(const u32x2*)p; }
 #endif // Otherwise the emulator's header, which stands before, says all this.
+
+// What another group of this launch reads, after `last_to_finish`.
+#define publish(to, value) (void)(*(to) = (value))
+#define published(from) (*(from))
 
 #define EXP expf
 #define TANH tanhf

@@ -26,7 +26,7 @@ struct Span {
 
 // Positions that group `split` looks at.
 INLINE Span span_of(Row row, u32 window, u32 split) {
-    const u32 first = window == 0 || row.position + 1 < window ? 0 : row.position + 1 - window;
+    const u32 first = first_seen(row, window);
     const u32 count = row.kv_len - first;
     Span span;
     span.splits = (count + SPAN - 1) / SPAN;
@@ -91,9 +91,9 @@ INLINE void weigh_splits(const DEVICE f32* parts, THREADGROUP f32* weights, Task
     for (u32 g = SIMD; g < task.heads; g += SIMDS) {
         const bool mine = LANE < splits;
         const DEVICE f32* part = parts + (mine ? LANE : 0) * TILE_FLOATS + g * PART + HEAD_DIM;
-        const f32 score = mine ? part[0] : LOWEST, most = SIMD_MAX(score);
+        const f32 score = mine ? published(&part[0]) : LOWEST, most = SIMD_MAX(score);
         const f32 weight = mine ? EXP(score - most) : 0.0f;
-        weights[g * 32 + LANE] = weight / SIMD_SUM(weight * part[1]);
+        weights[g * 32 + LANE] = weight / SIMD_SUM(weight * published(&part[1]));
     }
     BARRIER();
 }
@@ -111,7 +111,7 @@ INLINE void finish_splits(Bindings in, const DEVICE f32* parts, Task task, Place
         UNROLL for (u32 k = 0; k < AT_ONCE; k++) {
             const u32 e = first + k * THREADS;
             const DEVICE f32* from = parts + e / HEAD_DIM * PART + e % HEAD_DIM;
-            UNROLL for (u32 i = 0; i < SPLITS; i++) part[k * SPLITS + i] = e < all && i < splits ? from[i * TILE_FLOATS] : 0.0f;
+            UNROLL for (u32 i = 0; i < SPLITS; i++) part[k * SPLITS + i] = e < all && i < splits ? published(&from[i * TILE_FLOATS]) : 0.0f;
         }
         // What they count for is found while they are on their way.
         if (first == at.in_group) weigh_splits(parts, weights, task, at);
@@ -145,10 +145,10 @@ INLINE void finish_heads(Bindings in, DEVICE u8* scratch, const THREADGROUP f32*
         if (whole) {
             store_head(in, task.row, task.first_head, e, sum / total, LANE);
         } else {
-            stretch[g * PART + d] = sum;
+            publish(&stretch[g * PART + d], sum);
             if (d == 0) {
-                stretch[g * PART + HEAD_DIM] = most;
-                stretch[g * PART + HEAD_DIM + 1] = total;
+                publish(&stretch[g * PART + HEAD_DIM], most);
+                publish(&stretch[g * PART + HEAD_DIM + 1], total);
             }
         }
     }

@@ -51,3 +51,6 @@ INLINE f32 kv_put(DEVICE u8* row, u32 i, f32 value, u32 lane, bool there) {
 INLINE void kv_store(DEVICE u8* row, const THREADGROUP f32* values, u32 lane) {
     for (u32 i = lane; i < HEAD_DIM; i += 32) kv_put(row, i, values[i], lane, true);
 }
+
+// The first position that a row sees.
+INLINE u32 first_seen(Row row, u32 window) { return window == 0 || row.position + 1 < window ? 0 : row.position + 1 - window; }

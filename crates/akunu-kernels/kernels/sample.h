@@ -221,7 +221,7 @@ INLINE u32 descend(const THREAD_PTR Stair* own, u32 least, u32 most, DEVICE Stai
         UNROLL for (u32 i = 0; i < N; i++) best = own[i].key > bar ? better(best, own[i]) : Stair(best);
         best = group_best(best, space + count % 2 * 32, at);
         if (best.score < least) break;
-        if (at.in_group == 0) out[count] = best;
+        if (at.in_group == 0) publish(&out[count], best);
         bar = best.key;
     }
     return count;
@@ -239,9 +239,9 @@ INLINE void merge(DEVICE u8* scratch, u32 row, Place at) {
         const u32 index = i * THREADS + at.in_group;
         const Stair none = {0, 0, 0};
         own[i] = none;
-        if (index < PARTS * STAIRS) own[i] = parts[index / STAIRS].stairs[index % STAIRS];
+        if (index < PARTS * STAIRS) own[i] = published(&parts[index / STAIRS].stairs[index % STAIRS]);
         if (index % STAIRS == STAIRS - 1 && own[i].score > least) least = own[i].score;
-        if (index < PARTS && parts[index].best_key > best_key) best_key = parts[index].best_key;
+        if (index < PARTS && published(&parts[index].best_key) > best_key) best_key = published(&parts[index].best_key);
     }
     best_key = group_max(best_key, space, at);
     least = group_max(least, space, at);
@@ -271,10 +271,10 @@ BODY(sample_stairs) {
     u32 best_key = 0;
     UNROLL for (u32 i = 0; i < EACH; i++) best_key = own[i].key > best_key ? own[i].key : best_key;
     best_key = group_max(best_key, space, at);
-    if (at.in_group == 0) found->best_key = best_key;
+    if (at.in_group == 0) publish(&found->best_key, best_key);
     const u32 count = descend<EACH>(own, 1, is_limited(record.settings) ? STAIRS : 1, found->stairs, at);
     const Stair none = {0, 0, 0};
-    for (u32 i = count + at.in_group; i < STAIRS; i += THREADS) found->stairs[i] = none;
+    for (u32 i = count + at.in_group; i < STAIRS; i += THREADS) publish(&found->stairs[i], none);
     if (last_to_finish(scratch, row, PARTS, at)) merge(scratch, row, at);
 }
 
@@ -314,7 +314,7 @@ INLINE void rank_part(DEVICE u8* scratch, u32 row, u32 part, const THREAD_PTR f3
             sum.weight += ranks[i * RANKS + r].weight;
             sum.better += ranks[i * RANKS + r].better;
         }
-        ranks_of(scratch, row)[part * RANKS + r] = sum;
+        publish(&ranks_of(scratch, row)[part * RANKS + r], sum);
     }
 }
 
@@ -324,8 +324,8 @@ INLINE void sum_ranks(const DEVICE Rank* ranks, u32 count, THREADGROUP Rank* sum
         u32 number = 0;
         u64 weight = 0;
         UNROLL for (u32 part = LANE; part < PARTS; part += 32) {
-            number += ranks[part * RANKS + r].better;
-            weight += ranks[part * RANKS + r].weight;
+            number += published(&ranks[part * RANKS + r].better);
+            weight += published(&ranks[part * RANKS + r].weight);
         }
         const Rank rank = simd_rank(number, weight);
         if (LANE == 0) sums[r] = rank;
@@ -412,7 +412,7 @@ BODY(sample_pick) {
     DEVICE u32* tokens = (DEVICE u32*)in.tokens + (u64)(step + 1) * LOGIT_CAPACITY;
     if (at.in_group == 0) record.recent[record.known] = token;
     if (live > 1) {
-        if (at.in_group == 0) tokens[row] = token;
+        if (at.in_group == 0) publish(&tokens[row], token);
         if (!last_to_finish(scratch, ROWS_DONE, live, at)) return;
     }
     TG_ARRAY(u32, stops, 4);
@@ -421,7 +421,7 @@ BODY(sample_pick) {
     BARRIER();
     for (u32 j = SIMD; j < live; j += SIMDS) {
         if (j >= SIMDS) asking = asking_row(in, j);
-        settle(in, step, j, asking, stop, live > 1 ? tokens[j] : token, advance, stops, LANE);
+        settle(in, step, j, asking, stop, live > 1 ? published(&tokens[j]) : token, advance, stops, LANE);
     }
     end_step(pass, step, advance, stops, at);
 }

@@ -21,6 +21,17 @@ pub struct Chip {
     pub tensor_cores: bool,
     /// Whether a thread's copies to threadgroup memory go on by themselves: CUDA from compute capability 8.0 on.
     pub copies: bool,
+    /// Whether SIMD groups multiply tiles of 8 × 8 (`simdgroup_matrix`): Metal from family Apple7 on.
+    pub tiles: bool,
+    /// Whether tiles may be of bf16, too: Metal 3.1, where the GPU knows bf16 by itself.
+    pub bf16_tiles: bool,
+}
+
+impl Chip {
+    /// A chip with nothing that others lack.
+    pub const fn plain(units: u32, shared_bytes: u32) -> Chip {
+        Chip { units, shared_bytes, tensor_cores: false, copies: false, tiles: false, bf16_tiles: false }
+    }
 }
 
 /// Bytes of scratch memory that every function may use. A device allocates and zeroes it once: some of it are counters, which

@@ -10,7 +10,7 @@ use akunu_plan::{
     RowSet, TableIo,
 };
 
-const CHIP: Chip = Chip { units: 132, shared_bytes: 200 << 10, tensor_cores: true, copies: true };
+const CHIP: Chip = Chip { tensor_cores: true, copies: true, ..Chip::plain(132, 200 << 10) };
 
 fn table(kernel: Kernel, params: impl bytemuck::NoUninit, rows: usize) -> DispatchTable {
     let builder = CommandBuilder::new(kernel).params(params);
@@ -26,6 +26,9 @@ fn table(kernel: Kernel, params: impl bytemuck::NoUninit, rows: usize) -> Dispat
         bounds: RowBounds { meaning: RowMeaning::Token, vocab: 1, capacity: 1, slots: 1 },
     }
 }
+
+/// As Apple's chips are.
+const TILED: Chip = Chip { tiles: true, ..Chip::plain(10, 32 << 10) };
 
 /// Of a table's one command.
 fn launch(table: &DispatchTable) -> Launch {
@@ -126,4 +129,53 @@ fn attention_turns_heads_for_one_row_only() {
     };
     assert!(of(1).is_ok());
     assert!(of(2).unwrap_err().to_string().contains("several rows"));
+}
+
+#[test]
+fn tiles_are_for_many_rows_and_fit_the_memory_of_a_group() {
+    let params = MatmulParams { inputs: 4096, outputs: 1000, out_stride: 1000, ..MatmulParams::default() };
+    let matmul = |weight: DType, rows: usize| {
+        let kernel = Kernel::Matmul {
+            weight,
+            form: MatmulForm::for_rows(rows),
+            q8: weight.is_quantised(),
+            bias: false,
+            residual: false,
+            rows: RowSet::All,
+            scaled: false,
+            norm: None,
+        };
+        table(kernel, params, rows)
+    };
+    let params = AttentionParams { heads: 12, kv_heads: 3, capacity: 4096, ..AttentionParams::default() };
+    let attention = |kv: KvType, head_dim: u32, rows: usize| {
+        let kernel = Kernel::Attention { kv, out: NormOut::Q8, rope: None };
+        table(kernel, AttentionParams { head_dim, ..params }, rows)
+    };
+    let launch = |table: DispatchTable| {
+        let works = launches(&table.commands[0], &table, &TILED).unwrap();
+        let launch = works[0].launch().unwrap().clone();
+        assert!(
+            launch.shared_bytes <= TILED.shared_bytes,
+            "{}: {}",
+            launch.function.name,
+            launch.shared_bytes
+        );
+        launch
+    };
+    for weight in DType::ALL {
+        let groups = [1, 8, 9, 17, 40, 512].map(|rows| {
+            let launch = launch(matmul(weight, rows));
+            (launch.function.entry, launch.groups)
+        });
+        let tiles = |down| ("gemm_tiles", [down, 16, 1]);
+        assert_eq!(groups[2..], [tiles(1), tiles(1), tiles(1), tiles(8)]);
+        assert!(groups[..2].iter().all(|(entry, _)| *entry == "gemv"));
+    }
+    for kv in [KvType::F32, KvType::F16, KvType::Q8_0] {
+        for head_dim in [64, 96, 128, 256] {
+            let entries = [16, 17, 512].map(|rows| launch(attention(kv, head_dim, rows)).function.entry);
+            assert_eq!(entries, ["attention", "attention_tiles", "attention_tiles"], "{kv:?} {head_dim}");
+        }
+    }
 }

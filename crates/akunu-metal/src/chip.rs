@@ -29,6 +29,9 @@ pub struct FamilyRow {
     pub chain: usize,
     /// Bytes of threadgroup memory that a group may have: 32 KiB in all of them, by Metal's feature table.
     pub shared_bytes: u32,
+    /// Whether tiles of `simdgroup_matrix` are of bf16 where weights are: GPUs before Apple9 have no bf16 by themselves, so there it would be
+    /// turned to f32 again and again, not once.
+    pub bf16_tiles: bool,
     /// Rows of a prefill pass: 8 tiles of 64. More make the logits of a chunk no cheaper, and scratch memory grows with them.
     pub prefill_rows: usize,
     /// Up to 16 rows products are those for few rows; a table of up to 64 has one tile of rows instead of 8 of which 7 are idle.
@@ -41,16 +44,20 @@ const APPLE7: FamilyRow = FamilyRow {
     cores: 7,
     chain: 64,
     shared_bytes: 32 << 10,
+    bf16_tiles: false,
     prefill_rows: 512,
     row_counts: &[16, 64],
 };
 
+const APPLE9: FamilyRow =
+    FamilyRow { family: Family::Apple9, name: "Apple9", cores: 8, chain: 128, bf16_tiles: true, ..APPLE7 };
+
 pub const FAMILIES: [FamilyRow; 4] = [
     APPLE7,
     FamilyRow { family: Family::Apple8, name: "Apple8", cores: 8, chain: 96, ..APPLE7 },
-    FamilyRow { family: Family::Apple9, name: "Apple9", cores: 8, chain: 128, ..APPLE7 },
+    APPLE9,
     // As the newest known.
-    FamilyRow { family: Family::Later, name: "later than Apple9", cores: 8, chain: 128, ..APPLE7 },
+    FamilyRow { family: Family::Later, name: "later than Apple9", ..APPLE9 },
 ];
 
 impl Family {
@@ -64,10 +71,10 @@ impl FamilyRow {
     pub fn tuning(&self, cores: Option<u32>) -> Tuning {
         Tuning {
             chip: Chip {
-                units: cores.unwrap_or(self.cores),
-                shared_bytes: self.shared_bytes,
-                tensor_cores: false,
-                copies: false,
+                // All families have `simdgroup_matrix`.
+                tiles: true,
+                bf16_tiles: self.bf16_tiles,
+                ..Chip::plain(cores.unwrap_or(self.cores), self.shared_bytes)
             },
             row_counts: self.row_counts,
             // Encoding a chain costs the host milliseconds, which the GPU would wait for.

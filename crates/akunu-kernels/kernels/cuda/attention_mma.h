@@ -1,11 +1,8 @@
-// Attention of many rows over a cache of f16, on tensor cores. A group has LINES lines, which are HEADS_HERE query heads of a KV head
-// for TILE_ROWS neighbouring rows; a SIMD group has 16 of them. SPAN positions are weighed while the next ones come. Lanes hold
-// their parts of queries and sums as multiply_halves has them.
+// Attention of many rows over a cache of f16, on tensor cores. A group has LINES lines, a row's head each; a SIMD group has 16 of them. SPAN
+// positions are weighed while the next ones come. Lanes hold their parts of queries and sums as multiply_halves has them.
 //
 // Keys and values are f16 already. With SPLIT queries and weights are split in two halves, q = f16(q) + f16(q − f16(q)), so that nothing
 // is lost but f32's own roundings; without, they are rounded to f16, as what comes out is.
-//
-// Rows of a group are usually neighbours in one slot. Where they are not, each run of them is worked on by itself.
 
 #define LINES 64
 #define WORKERS 128
@@ -184,7 +181,6 @@ INLINE void store_lines(Bindings in, THREAD_PTR Line* lines, const THREAD_PTR Ou
     }
 }
 
-// Rows `start` … `end` are one slot's.
 INLINE void attend_run(Bindings in, Params params, u32 first_head, u32 start, u32 end, Place at) {
     const DEVICE Row* rows = (const DEVICE Row*)in.rows;
     const u32 window = params.attention.window, slot = rows[start].slot, kv_head = first_head / GROUP;
@@ -198,20 +194,13 @@ INLINE void attend_run(Bindings in, Params params, u32 first_head, u32 start, u3
         lines[r].from = lines[r].end = 0;
         if (lines[r].row < end && line < TILE_ROWS * HEADS_HERE && lines[r].head / GROUP == kv_head) {
             const Row row = rows[lines[r].row];
-            lines[r].from = window == 0 || row.position + 1 < window ? 0 : row.position + 1 - window;
+            lines[r].from = first_seen(row, window);
             lines[r].end = row.kv_len;
         }
     }
-    // What any of the run's rows sees, and what any of this SIMD group's lines does.
-    u32 from = 0xffffffffu, until = 0;
-    for (u32 i = start + LANE; i < end; i += 32) {
-        const Row row = rows[i];
-        const u32 first = window == 0 || row.position + 1 < window ? 0 : row.position + 1 - window;
-        from = first < from ? first : from;
-        until = row.kv_len > until ? row.kv_len : until;
-    }
-    from = ~SIMD_MAX_U32(~from);
-    until = SIMD_MAX_U32(until);
+    const Sight sight = seen_by_any(rows, start, end, window, at);
+    const u32 from = sight.from, until = sight.until;
+    // What any of this SIMD group's lines sees, and what all of them do.
     const u32 mine_until = SIMD_MAX_U32(lines[0].end > lines[1].end ? lines[0].end : lines[1].end);
     const u32 all_until = ~SIMD_MAX_U32(~(lines[0].end < lines[1].end ? lines[0].end : lines[1].end));
     const u32 all_from = SIMD_MAX_U32(lines[0].from > lines[1].from ? lines[0].from : lines[1].from);
@@ -244,30 +233,4 @@ INLINE void attend_run(Bindings in, Params params, u32 first_head, u32 start, u3
     BARRIER();
 }
 
-// Where the run of one slot's rows that begins at `start` ends.
-INLINE u32 run_end(const DEVICE Row* rows, u32 start, u32 last, Place at) {
-    const u32 slot = rows[start].slot;
-    for (u32 base = start; base < last; base += 32) {
-        const u32 row = base + LANE;
-        const u32 differs = SIMD_MAX_U32(row < last && rows[row].slot != slot ? 32 - LANE : 0);
-        if (differs != 0) return base + 32 - differs;
-    }
-    return last;
-}
-
-// The last rows see the most, so their groups begin first. Groups in z share the runs.
-BODY(attention_mma) {
-    const u32 first_row = (TILES_DOWN - 1 - at.group_y) * TILE_ROWS, live = live_rows(pass, false);
-    const u32 first_head = at.group_x / TILES * GROUP + at.group_x % TILES * HEADS_HERE;
-    WAIT_FOR_INPUT();
-    LAUNCH_NEXT();
-    if (first_row >= live) return;
-    const u32 last = first_row + TILE_ROWS < live ? first_row + TILE_ROWS : live;
-    u32 run = 0;
-    for (u32 start = first_row; start < last;) {
-        const u32 end = run_end((const DEVICE Row*)in.rows, start, last, at);
-        if (run % SHARERS == at.group_z) attend_run(in, params, first_head, start, end, at);
-        start = end;
-        run++;
-    }
-}
+BODY(attention_mma) { attend_runs(in, pass, params, at); }

@@ -10,6 +10,7 @@ use super::{COUNTER_BYTES, LaunchBuilder, SCRATCH_BYTES, Shape};
 
 mod few;
 mod tensor;
+mod tiles;
 
 static KV: Source = source!("kv.h");
 static ROPE: Source = source!("rope.h");
@@ -17,6 +18,7 @@ static ROPE_KV: Source = source!("rope_kv.h");
 static TURNS: Source = source!("turns.h");
 static KV_SHIFT: Source = source!("kv_shift.h");
 static KV_COPY: Source = source!("kv_copy.h");
+static RUNS: Source = source!("runs.h");
 static HEADS: Source = source!("heads.h");
 static ATTENTION: Source = source!("attention.h");
 static CHAIN: Source = source!("chain.h");
@@ -127,7 +129,10 @@ impl Shape<'_> {
         if rope.is_some() && self.rows > 1 {
             return Err(self.missing("of several rows, one might see another's key too early".into()));
         }
-        let special = self.attention_mma(&p, kv, out).or_else(|| self.attention_few(&p, kv, out, rope));
+        let special = self
+            .attention_mma(&p, kv, out)
+            .or_else(|| self.attention_tiles(&p, kv, out))
+            .or_else(|| self.attention_few(&p, kv, out, rope));
         if let Some(launch) = special {
             return Ok(launch);
         }

@@ -1,7 +1,5 @@
 //! Products with weights, and the embedding.
 
-use std::ops::RangeInclusive;
-
 use akunu_plan::params::{EmbedParams, GluMatmulParams, MatmulParams, QkvParams};
 use akunu_plan::{Activation, DType, MatmulForm, NormOut, RowSet};
 
@@ -15,6 +13,9 @@ use super::{LaunchBuilder, Shape};
 mod few;
 mod stream;
 mod tensor;
+mod tiles;
+
+pub(super) use tiles::TILES;
 
 static ACTIVATION: Source = source!("activation.h");
 static MATRIX: Source = source!("matrix.h");
@@ -22,8 +23,6 @@ static GEMV: Source = source!("gemv.h");
 static GEMM: Source = source!("gemm.h");
 static EMBED: Source = source!("embed.h");
 
-/// Few rows of q8 that tensor cores are worth.
-const TENSOR_ROWS: RangeInclusive<u32> = 3..=64;
 /// Words of a turn's block from which on a lane has the more to wait for.
 const WIDE_WORDS: u32 = 10;
 /// Fewest turns of a row that are worth bringing: where a group finishes outputs together, which it waits for anyway, and elsewhere.
@@ -174,11 +173,13 @@ impl Shape<'_> {
         }
         // A table of more rows may still ask for the logits of few, and the other way round.
         let rows = self.count(product.rows);
-        let special = match product.form {
-            _ if rows == 1 => self.gemv_stream(&product),
-            _ if TENSOR_ROWS.contains(&rows) && q8 && !in_norms => self.gemm_few(&product, rows),
-            MatmulForm::Gemm => self.gemm_tensor(&product, rows),
-            _ => None,
+        let special = match rows {
+            1 => self.gemv_stream(&product),
+            _ if in_norms => None,
+            _ => self
+                .gemm_few(&product, rows)
+                .or_else(|| self.gemm_tensor(&product, rows))
+                .or_else(|| self.gemm_tiles(&product, rows)),
         };
         Ok(special.unwrap_or_else(|| match product.form {
             MatmulForm::Gemm => self.gemm(&product, rows),

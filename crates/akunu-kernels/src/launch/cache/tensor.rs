@@ -6,7 +6,7 @@ use akunu_plan::{KvType, NormOut};
 use crate::function::source;
 use crate::{Launch, Source};
 
-use super::{KV, Shape, group_of, kv_number};
+use super::{KV, RUNS, Shape, group_of, kv_number};
 
 pub(super) static COPIES: Source = source!("cuda/copies.h");
 pub(super) static TENSOR: Source = source!("cuda/tensor.h");
@@ -20,7 +20,7 @@ pub(super) const FEW_ROWS: u32 = 16;
 /// Of keys, numbers that a group has at once.
 const SPAN_NUMBERS: u32 = 4096;
 /// Groups that share a tile's runs of rows, where it has more than one.
-const SHARERS: u32 = 4;
+pub(super) const SHARERS: u32 = 4;
 
 impl Shape<'_> {
     /// `None`: not for this chip, cache or shape.
@@ -38,7 +38,7 @@ impl Shape<'_> {
         let turn = 2 * span * (dim * 2 + 16);
         let suffix = format!("_{}_{}x{dim}_{}_mma", p.heads, p.kv_heads, self.rows);
         Some(
-            self.launch("attention_mma", vec![&KV, &COPIES, &TENSOR, &ATTENTION_MMA], &suffix)
+            self.launch("attention_mma", vec![&KV, &RUNS, &COPIES, &TENSOR, &ATTENTION_MMA], &suffix)
                 .variant([("KV_TYPE", kv_number(kv)), ("HEAD_DIM", dim), ("SPAN", span)])
                 .variant([("SPLIT", u32::from(out.f32() || out.q8()))])
                 .constants([("HEADS", p.heads), ("KV_HEADS", p.kv_heads), ("CAPACITY", p.capacity)])

@@ -1,5 +1,7 @@
 //! Products of few rows of q8 on tensor cores.
 
+use std::ops::RangeInclusive;
+
 use crate::function::source;
 use crate::types::{TypeSources, type_sources};
 use crate::{Launch, Source};
@@ -10,6 +12,9 @@ use super::{Product, Shape};
 static COPIES: Source = source!("cuda/copies.h");
 static TENSOR: Source = source!("cuda/tensor.h");
 static GEMM_FEW: Source = source!("cuda/gemm_few.h");
+
+/// Rows that tensor cores are worth.
+const ROWS: RangeInclusive<u32> = 3..=64;
 
 /// What a group has, as the kernel has it.
 #[derive(Clone, Copy, Debug)]
@@ -59,12 +64,13 @@ impl Few {
 }
 
 impl Shape<'_> {
-    /// `None`: not for this chip or type.
+    /// `None`: not for this chip, type or number of rows.
     pub(super) fn gemm_few(&self, product: &Product, rows: u32) -> Option<Launch> {
         let of = type_sources(product.weight, product.inputs, true);
         // Blocks of a matrix are counted in 32 bits.
         let countable = product.outputs.checked_mul(product.inputs / of.block).is_some();
-        if !self.chip.tensor_cores || !countable {
+        let suits = product.weight.is_quantised() && ROWS.contains(&rows);
+        if !self.chip.tensor_cores || !suits || !countable {
             return None;
         }
         let mut few = Few::new(product, rows, self.chip.units);

@@ -1,6 +1,6 @@
 //! Products of many rows on tensor cores.
 
-use akunu_plan::DType;
+use akunu_plan::{DType, MatmulForm};
 
 use crate::function::source;
 use crate::types::type_sources;
@@ -80,9 +80,9 @@ impl LaunchBuilder {
 }
 
 impl Shape<'_> {
-    /// `None`: not for this chip or type.
+    /// `None`: not for this chip, type or number of rows.
     pub(super) fn gemm_tensor(&self, product: &Product, rows: u32) -> Option<Launch> {
-        if !self.chip.tensor_cores {
+        if !self.chip.tensor_cores || product.form != MatmulForm::Gemm {
             return None;
         }
         let of = type_sources(product.weight, product.inputs, true);

@@ -1,0 +1,52 @@
+//! Attention of many rows by tiles of 8 × 8 that SIMD groups multiply.
+
+use akunu_plan::params::AttentionParams;
+use akunu_plan::{KvType, NormOut};
+
+use crate::function::source;
+use crate::launch::matrix::TILES;
+use crate::{Launch, Source};
+
+use super::tensor::{FEW_ROWS, SHARERS};
+use super::{KV, RUNS, Shape, group_of, kv_number};
+
+static ATTENTION_TILES: Source = source!("metal/attention_tiles.h");
+
+/// Lines of a group, and positions that it has at once: the first that fit its memory.
+const SIZES: [[u32; 2]; 9] =
+    [[32, 32], [32, 16], [32, 8], [16, 32], [16, 16], [16, 8], [8, 32], [8, 16], [8, 8]];
+
+/// Of threadgroup memory, as the kernel lays it out: lines; keys and values; scores and a diagonal for each SIMD group.
+fn shared_bytes([lines, span]: [u32; 2], dim: u32, kv: KvType) -> u32 {
+    let position = if kv == KvType::F16 { dim * 2 + 16 } else { dim * 4 + 16 };
+    lines * (dim + 4) * 4 + 2 * span * position + lines / 8 * (8 * (span + 4) + 64) * 4
+}
+
+impl Shape<'_> {
+    /// `None`: not for this chip or shape.
+    pub(super) fn attention_tiles(&self, p: &AttentionParams, kv: KvType, out: NormOut) -> Option<Launch> {
+        let dim = p.head_dim;
+        if !self.chip.tiles || self.rows <= FEW_ROWS || !dim.is_multiple_of(8) {
+            return None;
+        }
+        let group = group_of(p)?;
+        let fits = |size: &[u32; 2]| shared_bytes(*size, dim, kv) <= self.chip.shared_bytes;
+        let [lines, span] = SIZES.into_iter().find(fits)?;
+        // Whole blocks of q8 are of one group.
+        let whole = |heads: u32| !out.q8() || (heads * dim).is_multiple_of(32);
+        let heads_here = (1..=group.min(lines)).rev().find(|heads| whole(*heads)).filter(|_| whole(group))?;
+        let (tiles, tile_rows) = (group.div_ceil(heads_here), lines / heads_here);
+        let down = self.rows.div_ceil(tile_rows);
+        let suffix = format!("_{}_{}x{dim}_{}_tiles", p.heads, p.kv_heads, self.rows);
+        Some(
+            self.launch("attention_tiles", vec![&KV, &RUNS, &TILES, &ATTENTION_TILES], &suffix)
+                .variant([("KV_TYPE", kv_number(kv)), ("HEAD_DIM", dim), ("LINES", lines), ("SPAN", span)])
+                .constants([("HEADS", p.heads), ("KV_HEADS", p.kv_heads), ("CAPACITY", p.capacity)])
+                .constants([("GROUP", group), ("HEADS_HERE", heads_here), ("TILES", tiles)])
+                .constants([("TILE_ROWS", tile_rows), ("TILES_DOWN", down), ("SHARERS", SHARERS)])
+                .out(out)
+                .shared(shared_bytes([lines, span], dim, kv))
+                .over([p.kv_heads * tiles, down, SHARERS], lines * 4),
+        )
+    }
+}
