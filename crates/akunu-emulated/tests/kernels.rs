@@ -143,7 +143,7 @@ fn matrices_of_many_rows_are_near_the_reference_by_tiles() {
     if skipped() {
         return;
     }
-    let specs = || specs::matrices().into_iter().chain(specs::large_matrices());
+    let specs = || specs::matrices().into_iter().chain(specs::large_matrices()).chain(folded::matrices());
     let tiled = |case: &Case, f: &Function| f.entry == "gemm_tiles" && is_worth_compiling(case);
     let device = |bf16| move || EmulatedDevice::new().unwrap().with_tiles(bf16);
     let count = check_those(device(false), specs(), tiled);

@@ -7,6 +7,8 @@ use crate::Tuning;
 /// As Metal numbers families of Apple's GPUs, the oldest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Family {
+    /// None of the others, such as a virtual machine's.
+    Other,
     /// A14, M1.
     Apple7,
     /// A15, A16, M2.
@@ -29,6 +31,8 @@ pub struct FamilyRow {
     pub chain: usize,
     /// Bytes of threadgroup memory that a group may have: 32 KiB in all of them, by Metal's feature table.
     pub shared_bytes: u32,
+    /// Whether it has `simdgroup_matrix`: all from Apple7 on, by Metal's feature table.
+    pub tiles: bool,
     /// Whether tiles of `simdgroup_matrix` are of bf16 where weights are: GPUs before Apple9 have no bf16 by themselves, so there it would be
     /// turned to f32 again and again, not once.
     pub bf16_tiles: bool,
@@ -44,6 +48,7 @@ const APPLE7: FamilyRow = FamilyRow {
     cores: 7,
     chain: 64,
     shared_bytes: 32 << 10,
+    tiles: true,
     bf16_tiles: false,
     prefill_rows: 512,
     row_counts: &[16, 64],
@@ -52,7 +57,8 @@ const APPLE7: FamilyRow = FamilyRow {
 const APPLE9: FamilyRow =
     FamilyRow { family: Family::Apple9, name: "Apple9", cores: 8, chain: 128, bf16_tiles: true, ..APPLE7 };
 
-pub const FAMILIES: [FamilyRow; 4] = [
+pub const FAMILIES: [FamilyRow; 5] = [
+    FamilyRow { family: Family::Other, name: "no known family", tiles: false, ..APPLE7 },
     APPLE7,
     FamilyRow { family: Family::Apple8, name: "Apple8", cores: 8, chain: 96, ..APPLE7 },
     APPLE9,
@@ -71,8 +77,7 @@ impl FamilyRow {
     pub fn tuning(&self, cores: Option<u32>) -> Tuning {
         Tuning {
             chip: Chip {
-                // All families have `simdgroup_matrix`.
-                tiles: true,
+                tiles: self.tiles,
                 bf16_tiles: self.bf16_tiles,
                 ..Chip::plain(cores.unwrap_or(self.cores), self.shared_bytes)
             },

@@ -152,9 +152,13 @@ INLINE void store_sums(Bindings in, Params params, Place at, THREAD_PTR Sums* su
         if (row >= live || o - LANE >= OUTPUTS) continue;
         const THREADGROUP f32* sum = together + line * SUM_STRIDE + beside;
         const f32 added = o < OUTPUTS ? addend(in, row, o) : 0.0f;
-        const f32 value = finished(params, sum[0], sum[STREAMS == 2 ? OUTS : 0], added);
-        if (OUT_F32 && o < OUTPUTS) ((DEVICE f32*)in.out)[(u64)row * OUT_STRIDE + o] = value;
-        if (OUT_Q8) store_q8(in.out_q8 + row * Q8_ROW_BYTES(OUTPUTS), OUTPUTS, o / 32, value, LANE);
+        f32 scale = 1;
+#if SQUARES
+        scale = row_scale(load_squares(in, row, LANE));
+#endif
+        const f32 value = finished(params, sum[0] * scale, sum[STREAMS == 2 ? OUTS : 0] * scale, added);
+        if (IN_BLOCKS) store_block(in, params, row, o, value, norm_weight(in, o), LANE);
+        else if (o < OUTPUTS) ((DEVICE f32*)in.out)[(u64)row * OUT_STRIDE + o] = value;
     }
 }
 

@@ -55,6 +55,11 @@ struct Product {
 }
 
 impl Product {
+    /// Whether it begins or ends a norm.
+    fn in_norms(&self) -> bool {
+        self.scaled || self.norm.is_some()
+    }
+
     /// Whether outputs are finished in blocks of 32.
     fn in_blocks(&self) -> bool {
         self.out.q8() || self.norm.is_some()
@@ -167,15 +172,13 @@ impl Shape<'_> {
         if q8 != product.weight.is_quantised() {
             return Err(self.missing("quantised weights meet int8 activations, others f32".into()));
         }
-        let in_norms = product.scaled || product.norm.is_some();
-        if product.form == MatmulForm::Gemm && in_norms {
+        if product.form == MatmulForm::Gemm && product.in_norms() {
             return Err(self.missing("products of many rows have no part in norms".into()));
         }
         // A table of more rows may still ask for the logits of few, and the other way round.
         let rows = self.count(product.rows);
         let special = match rows {
             1 => self.gemv_stream(&product),
-            _ if in_norms => None,
             _ => self
                 .gemm_few(&product, rows)
                 .or_else(|| self.gemm_tensor(&product, rows))

@@ -78,7 +78,7 @@ pub(super) fn find(options: MetalOptions) -> Result<(MetalObject, Family), Metal
             [_, true, ..] => Family::Apple9,
             [_, _, true, _] => Family::Apple8,
             [.., true] => Family::Apple7,
-            _ if options.any_family => Family::Apple7,
+            _ if options.any_family => Family::Other,
             _ => return Err(MetalError::OldDevice { name: device.name().to_string() }),
         };
     Ok((device, family))

@@ -69,7 +69,7 @@ impl Shape<'_> {
         let of = type_sources(product.weight, product.inputs, true);
         // Blocks of a matrix are counted in 32 bits.
         let countable = product.outputs.checked_mul(product.inputs / of.block).is_some();
-        let suits = product.weight.is_quantised() && ROWS.contains(&rows);
+        let suits = product.weight.is_quantised() && ROWS.contains(&rows) && !product.in_norms();
         if !self.chip.tensor_cores || !suits || !countable {
             return None;
         }
