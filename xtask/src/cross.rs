@@ -1,4 +1,4 @@
-//! Other platforms from this one: macOS and Windows are type-checked, and the kernels for ARM run under an emulator.
+//! Other platforms from this one: macOS, iOS and Windows are type-checked, and the kernels for ARM run under an emulator.
 //!
 //! Rust's library for a target, the cross linker and the emulator are installed where `CI` is set; elsewhere what is
 //! missing is left out, loudly, with the command that brings it.
@@ -10,7 +10,12 @@ use anyhow::Result;
 
 use crate::{cargo, installs, run, skipped, succeeds};
 
-const CHECKED: [&str; 2] = ["aarch64-apple-darwin", "x86_64-pc-windows-gnu"];
+/// What of the workspace is for a target.
+const ALL: &[&str] = &["--workspace", "--exclude", "xtask", "--all-targets"];
+const ENGINE: &[&str] = &["--package", "akunu"];
+
+const CHECKED: [(&str, &[&str]); 3] =
+    [("aarch64-apple-darwin", ALL), ("x86_64-pc-windows-gnu", ALL), ("aarch64-apple-ios", ENGINE)];
 
 const ARM: &str = "aarch64-unknown-linux-gnu";
 const LINKER: &str = "aarch64-linux-gnu-gcc";
@@ -21,9 +26,9 @@ const PACKAGES: [&str; 3] = ["gcc-aarch64-linux-gnu", "libc6-dev-arm64-cross", "
 const PROCESSORS: [&str; 2] = ["max", "cortex-a72"];
 
 pub(crate) fn cross() -> Result<()> {
-    for target in CHECKED {
+    for (target, packages) in CHECKED {
         match library(target) {
-            Ok(()) => check(target)?,
+            Ok(()) => check(target, packages)?,
             Err(missing) => skipped(target, &missing),
         }
     }
@@ -42,20 +47,11 @@ pub(crate) fn cross() -> Result<()> {
 
 /// Lints, for they type-check too. Nothing is linked, so a compiler of C that does nothing will do for the one crate that
 /// has C in it.
-fn check(target: &str) -> Result<()> {
+fn check(target: &str, packages: &[&str]) -> Result<()> {
     say!("clippy for {target}");
     let triple = target.replace('-', "_");
-    let mut command = cargo(&[
-        "clippy",
-        "--locked",
-        "--workspace",
-        "--exclude",
-        "xtask",
-        "--all-targets",
-        "--target",
-        target,
-    ]);
-    command.args(["--", "-D", "warnings"]);
+    let mut command = cargo(&["clippy", "--locked", "--target", target]);
+    command.args(packages).args(["--", "-D", "warnings"]);
     run(command.env(format!("CC_{triple}"), "true").env(format!("AR_{triple}"), "true"))
 }
 
