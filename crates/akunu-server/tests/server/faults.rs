@@ -1,7 +1,8 @@
 //! What goes wrong with clients, and what the server does then: it goes on.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::Shutdown;
+use std::time::Duration;
 
 use serde_json::{Value as Json, json};
 
@@ -203,7 +204,7 @@ fn what_is_running_may_finish_when_the_server_stops() {
 
 #[test]
 fn what_does_not_finish_in_time_is_cut_off() {
-    let server = serve_with(|options| options.drain = std::time::Duration::ZERO);
+    let server = serve_with(|options| options.drain = Duration::ZERO);
     let mut running = connect(server.address());
     running.write_all(&streamed(2000)).unwrap();
     server.until(&["akunu_running_requests"], 1.0);
@@ -215,10 +216,59 @@ fn what_does_not_finish_in_time_is_cut_off() {
 
 #[test]
 fn an_answer_that_takes_too_long_is_ended() {
-    let server = serve_with(|options| options.limits.request = Some(std::time::Duration::ZERO));
+    let server = serve_with(|options| options.limits.request = Some(Duration::ZERO));
     let whole = server.post("/v1/completions", &story(2000));
     assert_eq!((whole.status, &whole.json()["error"]["code"]), (504, &json!("timeout")));
     let events = send(server.address(), &streamed(2000)).events();
     let last: Json = serde_json::from_str(events.last().unwrap()).unwrap();
     assert_eq!(last["error"]["code"], "timeout");
+}
+
+#[test]
+fn who_says_nothing_or_half_of_it_is_not_waited_for() {
+    let server = serve_with(|options| options.limits.read = Duration::from_millis(200));
+    let whole = streamed(3);
+    let body = whole.windows(4).position(|part| part == b"\r\n\r\n").unwrap() + 4;
+    for (len, expected) in [(0, ""), (body - 10, ""), (body + 10, "HTTP/1.1 408")] {
+        let mut stream = connect(server.address());
+        stream.write_all(&whole[..len]).unwrap();
+        let mut bytes = Vec::new();
+        let _ = stream.read_to_end(&mut bytes);
+        let text = String::from_utf8_lossy(&bytes);
+        assert!(text.starts_with(expected) && text.is_empty() == expected.is_empty(), "{len}: {text}");
+    }
+    assert_well(&server);
+}
+
+#[test]
+fn who_takes_nothing_of_an_answer_is_given_up() {
+    let server = serve_with(|options| options.limits.write = Duration::from_millis(200));
+    // More than sockets hold.
+    let body = json!({
+        "messages": [{ "role": "user", "content": "tell me a story" }], "max_tokens": 1900, "ignore_eos": true,
+        "stream": true, "n": 4, "logprobs": true, "top_logprobs": 20,
+    });
+    let mut stream = connect(server.address());
+    stream.write_all(&request("POST", "/v1/chat/completions", &[], body.to_string().as_bytes())).unwrap();
+    server.until(&["akunu_running_requests"], 4.0);
+    server.until(&["akunu_running_requests"], 0.0);
+    assert!(server.metric("akunu_generated_tokens_total") < 4.0 * 1900.0);
+    assert_well(&server);
+}
+
+#[test]
+fn who_finds_no_place_waits_for_one() {
+    let server = serve_with(|options| options.limits.connections = 1);
+    let mut first = connect(server.address());
+    first.write_all(&streamed(2000)).unwrap();
+    first.read_exact(&mut [0; 1000]).unwrap();
+    let mut second = connect(server.address());
+    second.write_all(&request("GET", "/health", &[], b"")).unwrap();
+    // Long enough for an answer, were it to come.
+    first.read_exact(&mut [0; 50_000]).unwrap();
+    second.set_nonblocking(true).unwrap();
+    assert_eq!(second.read(&mut [0; 1]).unwrap_err().kind(), ErrorKind::WouldBlock);
+    second.set_nonblocking(false).unwrap();
+    drop(first);
+    assert_eq!(answer(&mut second).status, 200);
 }
