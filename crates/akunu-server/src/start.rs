@@ -132,8 +132,8 @@ impl Prepared {
                 let form = loaded.form()?;
                 form.extend(&mut options);
                 let rendered = render(conversation, loaded)?;
-                let names = conversation.tools.as_deref().map(names);
-                let calls = names.and_then(|names| form.call_reader(names, &mut options));
+                let tools = conversation.tools.clone();
+                let calls = tools.and_then(|tools| form.call_reader(tools, &mut options));
                 reader = Reader::new(form.splitter(&rendered.text), calls, job.one_call);
                 rendered.encode(&**form.tokenizer()).map_err(akunu::Error::from)?
             }
@@ -142,12 +142,6 @@ impl Prepared {
         let request = Request { prompt: ids, options, logprobs: job.logprobs, ..Request::default() };
         Ok(Prepared { request, reader })
     }
-}
-
-/// What tools are called.
-fn names(tools: &[Json]) -> Vec<String> {
-    let name = |tool: &Json| tool["function"]["name"].as_str().or(tool["name"].as_str()).map(str::to_string);
-    tools.iter().filter_map(name).collect()
 }
 
 /// The text of a conversation that is to be answered.

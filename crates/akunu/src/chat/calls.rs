@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value as Json};
 
+use super::call_tags::{CallTags, name_of};
 use super::reasoning::overlap;
 
 /// How a family of models writes calls of tools.
@@ -13,48 +14,74 @@ pub struct CallMarks {
     close: &'static str,
     /// Tokens that stand between a name and its arguments, where those alone are JSON.
     between: &'static [&'static str],
+    /// How calls are written that are no JSON.
+    tags: Option<CallTags>,
     /// Calls may stand at an answer's beginning, without marks.
     bare: bool,
     /// What the family's templates have in them.
     sign: &'static str,
 }
 
-const FAMILIES: [CallMarks; 5] = [
+const USUAL: CallMarks = CallMarks { open: "", close: "", between: &[], tags: None, bare: false, sign: "" };
+
+/// Of templates that have several signs the first counts.
+const FAMILIES: [CallMarks; 10] = [
+    // GLM.
+    CallMarks {
+        open: "<tool_call>",
+        close: "</tool_call>",
+        tags: Some(CallTags {
+            name: "",
+            key: ["<arg_key>", "</arg_key>"],
+            value: ["<arg_value>", "</arg_value>"],
+            end: "</tool_call>",
+        }),
+        sign: "<arg_key>",
+        ..USUAL
+    },
+    // Seed.
+    CallMarks {
+        open: "<seed:tool_call>",
+        close: "</seed:tool_call>",
+        tags: Some(FUNCTION),
+        sign: "<seed:tool_call>",
+        ..USUAL
+    },
+    // Qwen3-Coder, Qwen 3.5, Nemotron 3, Step.
+    CallMarks {
+        open: "<tool_call>",
+        close: "</tool_call>",
+        tags: Some(FUNCTION),
+        sign: "<parameter=",
+        ..USUAL
+    },
+    // Apriel.
+    CallMarks { open: "<tool_calls>", close: "</tool_calls>", sign: "<tool_calls>", ..USUAL },
     // Hermes, Qwen.
-    CallMarks { open: "<tool_call>", close: "</tool_call>", between: &[], bare: false, sign: "<tool_call>" },
+    CallMarks { open: "<tool_call>", close: "</tool_call>", sign: "<tool_call>", ..USUAL },
     // Mistral: a list of calls, or since 2025 a name and its arguments for each mark.
-    CallMarks {
-        open: "[TOOL_CALLS]",
-        close: "",
-        between: &["[CALL_ID]", "[ARGS]"],
-        bare: false,
-        sign: "[TOOL_CALLS]",
-    },
-    // Phi, Granite.
-    CallMarks {
-        open: "<|tool_call|>",
-        close: "<|/tool_call|>",
-        between: &[],
-        bare: false,
-        sign: "<|tool_call|>",
-    },
+    CallMarks { open: "[TOOL_CALLS]", between: &["[CALL_ID]", "[ARGS]"], sign: "[TOOL_CALLS]", ..USUAL },
+    // Granite, Phi.
+    CallMarks { open: "<|tool_call|>", close: "<|/tool_call|>", sign: "<|tool_call|>", ..USUAL },
+    // GigaChat.
+    CallMarks { open: "<|function_call|>", sign: "<|function_call|>", ..USUAL },
     // Command R.
-    CallMarks {
-        open: "<|START_ACTION|>",
-        close: "<|END_ACTION|>",
-        between: &[],
-        bare: false,
-        sign: "<|START_ACTION|>",
-    },
+    CallMarks { open: "<|START_ACTION|>", close: "<|END_ACTION|>", sign: "<|START_ACTION|>", ..USUAL },
     // Llama 3.
     CallMarks {
         open: "<|python_tag|>",
-        close: "",
-        between: &[],
         bare: true,
         sign: "\"name\": function name, \"parameters\"",
+        ..USUAL
     },
 ];
+
+const FUNCTION: CallTags = CallTags {
+    name: "<function=",
+    key: ["<parameter=", ">"],
+    value: ["", "</parameter>"],
+    end: "</function>",
+};
 
 impl CallMarks {
     /// Those of the models that a template is for, if it is known how they call tools.
@@ -89,8 +116,8 @@ pub type OnSpoken<'a> = &'a mut dyn FnMut(Spoken<'_>);
 #[derive(Clone, Debug)]
 pub struct CallReader {
     marks: &'static CallMarks,
-    /// The tools that there are: a call without marks has to be of one of them.
-    names: Vec<String>,
+    /// As in OpenAI's API. A call without marks has to be of one of them.
+    tools: Vec<Json>,
     state: State,
     held: String,
 }
@@ -110,6 +137,11 @@ enum State {
         begun: usize,
         scan: Scan,
     },
+    /// Or a call between tags, whose end is looked for from here on.
+    Tags {
+        mark: usize,
+        from: usize,
+    },
     /// A call is over.
     After,
 }
@@ -118,9 +150,9 @@ enum State {
 const LONGEST_HEADER: usize = 256;
 
 impl CallReader {
-    pub fn new(marks: &'static CallMarks, names: Vec<String>) -> CallReader {
+    pub fn new(marks: &'static CallMarks, tools: Vec<Json>) -> CallReader {
         let state = if marks.bare { State::Start } else { State::Text };
-        CallReader { marks, names, state, held: String::new() }
+        CallReader { marks, tools, state, held: String::new() }
     }
 
     pub fn push(&mut self, text: &str, on_spoken: OnSpoken<'_>) {
@@ -158,20 +190,7 @@ impl CallReader {
                     return false;
                 }
             },
-            State::Marked { mark } => {
-                let rest = self.held[mark..].trim_start();
-                let has_header = !self.marks.between.is_empty() && !rest.starts_with(['{', '[']);
-                let header = if has_header { rest.find('{').unwrap_or(rest.len()) } else { 0 };
-                match rest.as_bytes().get(header) {
-                    _ if header > LONGEST_HEADER => self.give_up(mark, on_spoken),
-                    None => return false,
-                    Some(b'{' | b'[') => {
-                        let begun = self.held.len() - rest.len() + header;
-                        self.state = State::Json { mark, begun, scan: Scan::from(begun) };
-                    }
-                    Some(_) => self.give_up(mark, on_spoken),
-                }
-            }
+            State::Marked { mark } => return self.marked(mark, on_spoken),
             State::Json { mark, begun, mut scan } => {
                 let Some(end) = scan.end(self.held.as_bytes()) else {
                     self.state = State::Json { mark, begun, scan };
@@ -186,7 +205,53 @@ impl CallReader {
                     None => self.give_up(end, on_spoken),
                 }
             }
+            State::Tags { mark, from } => {
+                let Some(tags) = &self.marks.tags else { return false };
+                let Some(at) = self.held[from..].find(tags.end).map(|at| from + at) else {
+                    let from = self.held.len() - overlap(&self.held, tags.end);
+                    self.state = State::Tags { mark, from };
+                    return false;
+                };
+                match tags.read(&self.held[mark..at], &self.tools) {
+                    Some(call) => {
+                        self.held.drain(..at + tags.end.len());
+                        self.state = State::After;
+                        on_spoken(Spoken::Call(call));
+                    }
+                    None => self.give_up(at, on_spoken),
+                }
+            }
             State::After => return self.after(),
+        }
+        true
+    }
+
+    /// What stands behind a mark tells what it may become.
+    fn marked(&mut self, mark: usize, on_spoken: OnSpoken<'_>) -> bool {
+        let rest = self.held[mark..].trim_start();
+        let begun = self.held.len() - rest.len();
+        let is_json = rest.starts_with(['{', '[']);
+        if rest.is_empty() {
+            return false;
+        }
+        if let Some(tags) = self.marks.tags.as_ref().filter(|_| !is_json) {
+            match tags.name {
+                name if rest.starts_with(name) => self.state = State::Tags { mark, from: begun },
+                name if name.starts_with(rest) => return false,
+                _ => self.give_up(mark, on_spoken),
+            }
+            return true;
+        }
+        let has_header = !self.marks.between.is_empty() && !is_json;
+        let header = if has_header { rest.find('{').unwrap_or(rest.len()) } else { 0 };
+        match rest.as_bytes().get(header) {
+            _ if header > LONGEST_HEADER => self.give_up(mark, on_spoken),
+            None => return false,
+            Some(b'{' | b'[') => {
+                let begun = begun + header;
+                self.state = State::Json { mark, begun, scan: Scan::from(begun) };
+            }
+            Some(_) => self.give_up(mark, on_spoken),
         }
         true
     }
@@ -238,7 +303,8 @@ impl CallReader {
             json => vec![call(json)?],
         };
         let is_marked = self.held[..mark].ends_with(self.marks.open);
-        let is_known = |call: &Call| is_marked || self.names.contains(&call.name);
+        let is_known =
+            |call: &Call| is_marked || self.tools.iter().any(|tool| name_of(tool) == Some(&call.name));
         (!calls.is_empty() && calls.iter().all(is_known)).then_some(calls)
     }
 }
@@ -304,15 +370,19 @@ impl Scan {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use serde_json::json;
 
     const HERMES: &str = "{{ '<tool_call>' }}";
     const MISTRAL: &str = "{{ '[TOOL_CALLS]' }}";
+    const CODER: &str = "{{ '<tool_call> <parameter=' }}";
+    const GLM: &str = "{{ '<tool_call> <arg_key>' }}";
     const LLAMA: &str = "Respond in the format {\"name\": function name, \"parameters\": …}";
 
     /// Text and calls, a call as `name(arguments)`, from an answer in pieces.
     fn read(template: &str, pieces: &[&str]) -> Vec<String> {
         let marks = CallMarks::of_template(template).unwrap();
-        let mut reader = CallReader::new(marks, vec!["clock".into(), "add".into()]);
+        let tools = ["clock", "add"].map(|name| json!({ "function": { "name": name } }));
+        let mut reader = CallReader::new(marks, tools.to_vec());
         let mut all: Vec<String> = Vec::new();
         let mut in_text = false;
         let mut on_spoken = |spoken: Spoken<'_>| match spoken {
@@ -355,6 +425,25 @@ mod tests {
         assert_eq!(read(MISTRAL, &[list]), ["clock({})", r#"add({"a":1})"#]);
         let named = r#"[TOOL_CALLS]clock[ARGS]{}[TOOL_CALLS]add[CALL_ID]x9[ARGS]{"a": 1}"#;
         assert_eq!(read(MISTRAL, &[named]), ["clock({})", r#"add({"a":1})"#]);
+    }
+
+    #[test]
+    fn arguments_stand_between_tags() {
+        let coder = "<tool_call>\n<function=add>\n<parameter=a>\n1\n</parameter>\n</function>\n</tool_call>";
+        let glm = "<tool_call>add\n<arg_key>a</arg_key>\n<arg_value>1</arg_value>\n</tool_call>";
+        for (template, call) in [(CODER, coder), (GLM, glm)] {
+            let twice = ["Sure.\n", call, "\n", call];
+            assert_eq!(read(template, &twice), ["Sure.", r#"add({"a":1})"#, r#"add({"a":1})"#]);
+            let json = r#"<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>"#;
+            assert_eq!(read(template, &[json]), [r#"add({"a":1})"#]);
+        }
+        for text in [
+            "<tool_call>\n<function>",
+            "<tool_call>\n<function=add>\n<param",
+            "<tool_call><function=></function>",
+        ] {
+            assert_eq!(read(CODER, &[text]), [text]);
+        }
     }
 
     #[test]
@@ -407,11 +496,11 @@ mod tests {
         #[test]
         fn pieces_give_what_the_whole_gives(
             words in prop::collection::vec(prop::sample::select(vec![
-                "<tool_call>", "</tool_call>", "[TOOL_CALLS]", "[ARGS]", "<|python_tag|>", "clock", "{", "}", "[", "]", "\"", "\\",
+                "<tool_call>", "</tool_call>", "<function=", "</function>", ">", "<parameter=", "<arg_key>", "[TOOL_CALLS]", "[ARGS]", "<|python_tag|>", "clock", "{", "}", "[", "]", "\"", "\\",
                 ";", "{\"name\": \"clock\", \"parameters\": {}}", "<", "a", "é", " ", "\n",
             ]), 0..12),
             cuts in prop::collection::vec(0usize..80, 0..8),
-            template in prop::sample::select(vec![HERMES, MISTRAL, LLAMA]),
+            template in prop::sample::select(vec![HERMES, MISTRAL, LLAMA, CODER, GLM]),
         ) {
             let whole = words.concat();
             let mut cuts: Vec<usize> = cuts.into_iter().filter(|&at| whole.is_char_boundary(at)).collect();

@@ -80,10 +80,10 @@ impl ChatForm {
     }
 
     /// Reads calls of these tools out of an answer, and has their marks seen. `None`: how the model writes calls is not known.
-    pub fn call_reader(&self, names: Vec<String>, options: &mut GenerateOptions) -> Option<CallReader> {
+    pub fn call_reader(&self, tools: Vec<Json>, options: &mut GenerateOptions) -> Option<CallReader> {
         let marks = self.marks?;
         options.visible_ids.extend(&self.marking);
-        Some(CallReader::new(marks, names))
+        Some(CallReader::new(marks, tools))
     }
 
     /// Tells reasoning from answer in what follows a prompt.

@@ -4,6 +4,7 @@
 //! messages ─template─▶ text ─Known─▶ ids ─generate─▶ pieces ─Splitter─▶ reasoning, answer ─▶ one message more
 //! ```
 
+mod call_tags;
 mod calls;
 pub mod conversation;
 mod form;

@@ -1,0 +1,97 @@
+//! Calls of tools whose arguments stand between tags, each by itself.
+
+use serde_json::{Map, Value as Json};
+
+use super::calls::Call;
+
+/// What such a call is made of: what stands before a part and behind it.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct CallTags {
+    pub(super) name: &'static str,
+    pub(super) key: [&'static str; 2],
+    pub(super) value: [&'static str; 2],
+    pub(super) end: &'static str,
+}
+
+impl CallTags {
+    /// What stands before `end`. `tools` say what is a text and what is JSON.
+    pub(super) fn read(&self, text: &str, tools: &[Json]) -> Option<Call> {
+        let text = text.trim_start().strip_prefix(self.name)?;
+        let (name, mut rest) = text.split_at(text.find(['<', '>', '\n']).unwrap_or(text.len()));
+        let name = name.trim();
+        let tool = tools.iter().find(|tool| name_of(tool) == Some(name));
+        let mut arguments = Map::new();
+        while let Some((key, behind)) = between(rest, self.key) {
+            let (value, behind) = between(behind, self.value)?;
+            let kind =
+                tool.map_or(&Json::Null, |tool| &tool["function"]["parameters"]["properties"][key]["type"]);
+            arguments.insert(key.to_string(), argument(value, kind));
+            rest = behind;
+        }
+        let is_name = !name.is_empty() && !name.contains(char::is_whitespace);
+        is_name.then(|| Call { name: name.to_string(), arguments })
+    }
+}
+
+pub(super) fn name_of(tool: &Json) -> Option<&str> {
+    tool["function"]["name"].as_str()
+}
+
+/// The first text between two tags, and what follows.
+fn between<'t>(text: &'t str, [open, close]: [&str; 2]) -> Option<(&'t str, &'t str)> {
+    let (_, begun) = text.split_once(open)?;
+    begun.split_once(close)
+}
+
+/// Templates put values on lines of their own, and write what is no text as JSON or as Python does.
+fn argument(written: &str, kind: &Json) -> Json {
+    let text = written.strip_prefix('\n').unwrap_or(written);
+    let text = text.strip_suffix('\n').unwrap_or(text);
+    match text.trim() {
+        _ if kind == "string" => text.into(),
+        "True" => true.into(),
+        "False" => false.into(),
+        "None" => Json::Null,
+        other => serde_json::from_str(other).unwrap_or_else(|_| text.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    const TAGS: CallTags = CallTags {
+        name: "<function=",
+        key: ["<parameter=", ">"],
+        value: ["", "</parameter>"],
+        end: "</function>",
+    };
+
+    fn read(text: &str) -> Option<Json> {
+        let properties = json!({ "text": { "type": "string" }, "list": { "type": "array" }, "flag": { "type": "boolean" } });
+        let tools = [json!({ "function": { "name": "f", "parameters": { "properties": properties } } })];
+        TAGS.read(text, &tools).map(|call| json!([call.name, call.arguments]))
+    }
+
+    #[test]
+    fn what_is_a_text_stays_one() {
+        let text =
+            "\n<function=f>\n<parameter=text>\n 3 <b>\n\n</parameter>\n<parameter=list>\n[1]\n</parameter>";
+        assert_eq!(read(text), Some(json!(["f", { "text": " 3 <b>\n", "list": [1] }])));
+        assert_eq!(
+            read("<function=f><parameter=flag>False</parameter>"),
+            Some(json!(["f", { "flag": false }]))
+        );
+        assert_eq!(read("<function=g><parameter=x>1</parameter>"), Some(json!(["g", { "x": 1 }])));
+        assert_eq!(read("<function=g><parameter=x>a b</parameter>"), Some(json!(["g", { "x": "a b" }])));
+        assert_eq!(read("<function=f>\n"), Some(json!(["f", {}])));
+    }
+
+    #[test]
+    fn what_is_no_call_is_none() {
+        for text in ["", "f", "<function=>", "<function=two words>", "<function=f><parameter=a>never ends"] {
+            assert_eq!(read(text), None, "{text}");
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! Calls as real chat templates write them, read again.
+
+mod common;
+
+use akunu::chat::{Call, CallMarks, CallReader, ChatTemplate, Spoken};
+use common::shared;
+use serde_json::{Map, Value as Json, json};
+
+/// Has marks and writes no calls: its models are told to, and nobody is told what they said.
+const SILENT: &str = "ibm-granite-granite-3.3-2B-Instruct.jinja";
+
+fn tools() -> Vec<Json> {
+    let parameters = json!({ "type": "object", "properties": {
+        "zone": { "type": "string" }, "count": { "type": "integer" }, "all": { "type": "boolean" } } });
+    let tool = |name: &str| json!({ "type": "function", "function": { "name": name, "description": "x", "parameters": parameters } });
+    vec![tool("clock"), tool("add")]
+}
+
+fn call() -> Json {
+    json!({ "name": "clock", "arguments": { "zone": "a \"<tool_call>\" {", "count": 3, "all": true } })
+}
+
+/// What stands behind the prompt where the model has called a tool; `None`: the template refuses.
+fn written(template: &ChatTemplate) -> Option<String> {
+    let user = json!({ "role": "user", "content": "What time is it?" });
+    let assistant = json!({ "role": "assistant", "content": "", "tool_calls": [
+        { "id": "abcdefghi", "type": "function", "function": call() } ] });
+    let render = |messages: &[Json], add_prompt: bool| {
+        template.render(messages, Some(&tools()), add_prompt, &Map::new()).map(|rendered| rendered.text)
+    };
+    let prompt = render(std::slice::from_ref(&user), true).ok()?;
+    let whole = render(&[user, assistant], false).ok()?;
+    let common = prompt.bytes().zip(whole.bytes()).take_while(|(a, b)| a == b).count();
+    // Prompts may open the reasoning, with a mark that begins as a call's.
+    let open = whole[..common].rfind('<').filter(|&at| !whole[at..common].contains('>'));
+    Some(whole[open.unwrap_or(common)..].to_string())
+}
+
+fn calls_in(marks: &'static CallMarks, text: &str) -> Vec<Call> {
+    let mut reader = CallReader::new(marks, tools());
+    let mut calls = Vec::new();
+    let mut on_spoken = |spoken: Spoken<'_>| {
+        if let Spoken::Call(call) = spoken {
+            calls.push(call);
+        }
+    };
+    // A character at a time.
+    text.chars().for_each(|c| reader.push(c.encode_utf8(&mut [0; 4]), &mut on_spoken));
+    reader.finish(&mut on_spoken);
+    calls
+}
+
+#[test]
+fn what_real_templates_write_is_read() {
+    let Some(folder) = shared("chat-templates") else { return };
+    let mut read = 0;
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_string_lossy().to_string();
+        let Some(source) = std::fs::read_to_string(&path).ok().filter(|_| name.ends_with(".jinja")) else {
+            continue;
+        };
+        let Some(marks) = CallMarks::of_template(&source) else { continue };
+        let Some(text) = written(&ChatTemplate::new(&source, Some("<s>"), Some("</s>")).unwrap()) else {
+            continue;
+        };
+        let calls: Vec<Json> = calls_in(marks, &text)
+            .into_iter()
+            .map(|of| json!({ "name": of.name, "arguments": of.arguments }))
+            .collect();
+        match name == SILENT {
+            true => assert_eq!(calls, [] as [Json; 0]),
+            false => {
+                assert_eq!(calls, [call()], "{name}: {text:?}");
+                read += 1;
+            }
+        }
+    }
+    println!("calls in the form of {read} templates");
+    assert!(read > 0);
+}
