@@ -23,6 +23,8 @@ mod command;
 #[cfg(not(loom))]
 mod device;
 #[cfg(not(loom))]
+mod floats;
+#[cfg(not(loom))]
 mod groups;
 #[cfg(not(loom))]
 mod host;

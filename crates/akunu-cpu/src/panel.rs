@@ -46,7 +46,7 @@ pub(crate) struct F16x(pub(crate) [f32; 16]);
 /// Sixteen weight rows by sixteen blocks of 32, unpacked to a byte a weight.
 #[repr(C, align(64))]
 pub(crate) struct Panel {
-    /// `[block][4 elements][output · 4 + element]`
+    /// `[block][4 elements][output · 4 + element]`; before packed rows `[block][output][element]`
     pub(crate) quants: [[[i8; 64]; 8]; PANEL_BLOCKS],
     /// `[block][output]`, with the block's sub-scale and min.
     pub(crate) d: [F16x; PANEL_BLOCKS],
@@ -57,8 +57,6 @@ pub(crate) struct Panel {
     /// At least the four-element steps of a block. Known only when running, so that a loop over them stays a loop:
     /// unrolled, its sums would be reordered until they fit no registers.
     pub(crate) steps: usize,
-    /// For instruction sets that want the activations unsigned: −128 · Σ quant of each half block.
-    pub(crate) correction: [[i32; 16]; PANEL_BLOCKS * 2],
 }
 
 impl Panel {

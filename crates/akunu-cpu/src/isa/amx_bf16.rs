@@ -16,10 +16,11 @@ use super::avx512::Avx512;
 use super::x86_packed::Ahead;
 use super::x86_quants::QuantX86;
 use super::{amx, x86_wide};
+use crate::floats::{self, FloatProducts, FloatWeight};
 use crate::groups::{Group, MOST_ROWS, SIDE};
 use crate::panel::{BF16_BLOCKS, BF16_OUTPUTS, F16x};
 use crate::quants::{Min, Sub};
-use crate::tile::{self, FloatProducts, FloatWeight, Products, STREAMS, Tile};
+use crate::tile::{self, Products, STREAMS, Tile};
 
 pub(crate) struct Bf16;
 
@@ -72,7 +73,7 @@ impl<W: FloatWeight> FloatProducts<W> for Bf16 {
         // SAFETY: passed on.
         unsafe {
             if t.packed.is_null() {
-                tile::float_in_smaller_tiles::<Avx512, W>(t);
+                floats::float_in_smaller_tiles::<Avx512, W>(t);
             } else {
                 products::<Float<W>>(t);
             }
@@ -82,7 +83,7 @@ impl<W: FloatWeight> FloatProducts<W> for Bf16 {
     #[inline(always)]
     unsafe fn streams(t: &[Tile; STREAMS]) {
         // SAFETY: passed on.
-        unsafe { tile::float_streams::<Avx512, W>(t) }
+        unsafe { floats::float_streams::<Avx512, W>(t) }
     }
 }
 

@@ -20,9 +20,10 @@ use super::{
     neon_dots::{DotProd, I8mm, Plain},
 };
 use crate::command::{Command, Context, Run};
+use crate::floats::FloatProducts;
 use crate::groups::Group;
-use crate::tile::{FloatProducts, Products, STREAMS, Tile, TileKernel};
-use crate::{kernels, quants, tile};
+use crate::tile::{Products, STREAMS, Tile, TileKernel};
+use crate::{floats, kernels, quants};
 
 /// Every kernel of one instruction set.
 pub(crate) struct Kernels {
@@ -118,9 +119,9 @@ macro_rules! kernels {
                 kv_shift: run!(kernels::cache::kv_shift::<$lanes>),
                 kv_copy: run!(kernels::cache::kv_copy),
                 tiles: [
-                    float!(tile::F32W),
-                    float!(tile::F16W),
-                    float!(tile::BF16W),
+                    float!(floats::F32W),
+                    float!(floats::F16W),
+                    float!(floats::BF16W),
                     quantised!(quants::Q40),
                     quantised!(quants::Q41),
                     quantised!(quants::Q50),

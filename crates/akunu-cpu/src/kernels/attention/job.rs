@@ -8,12 +8,12 @@ use akunu_plan::{Kernel, KvType, Row, q8};
 use super::product::Product;
 use super::seen;
 use crate::command::Command;
+use crate::floats::{F16W, F32W};
 use crate::isa::Lanes;
 use crate::kernels::cache::Cache;
 use crate::kernels::put_q8;
 use crate::math::{exp, soft_cap};
 use crate::panel::{KV_TILE, MAX_HEAD, SCORES, SEGMENT, Scratch, Softmax};
-use crate::tile::{F16W, F32W};
 
 /// How far ahead of their use keys are asked for where states are few, in bytes.
 const KEYS_AHEAD: usize = 12 << 10;

@@ -1,7 +1,7 @@
 //! The one loop of attention: a few rows of numbers times sixteens of columns.
 
+use crate::floats::FloatWeight;
 use crate::isa::Lanes;
-use crate::tile::FloatWeight;
 
 /// How far ahead of its use halves are asked for, in bytes: they come straight from the cache.
 const PREFETCH: usize = 4096;

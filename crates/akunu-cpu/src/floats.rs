@@ -1,0 +1,303 @@
+//! Products of weights that are not quantised, in the canonical arithmetic of [`crate::tile`].
+
+use crate::groups::Group;
+use crate::isa::Lanes;
+use crate::panel::{FLOAT_CHUNK, FLOAT_OUTPUTS, TILE_ROWS};
+use crate::tile::{PREFETCH, STREAMS, Tile};
+
+/// How weights that are not quantised are read.
+pub(crate) trait FloatWeight: 'static {
+    const BYTES: usize;
+    /// # Safety
+    /// Sixteen weights can be read at `p`.
+    unsafe fn load<V: Lanes>(p: *const u8) -> V;
+
+    /// The first `n`, the rest zero.
+    /// # Safety
+    /// `n` weights can be read at `p`.
+    #[inline(always)]
+    unsafe fn load_n<V: Lanes>(p: *const u8, n: usize) -> V {
+        let mut bytes = [0_u8; 64];
+        // SAFETY: n ≤ 16 weights of at most 4 bytes.
+        unsafe {
+            p.copy_to_nonoverlapping(bytes.as_mut_ptr(), n * Self::BYTES);
+            Self::load(bytes.as_ptr())
+        }
+    }
+}
+
+macro_rules! float_weight {
+    ($name:ident, $bytes:expr, |$p:ident| $load:expr) => {
+        pub(crate) struct $name;
+        impl FloatWeight for $name {
+            const BYTES: usize = $bytes;
+            #[inline(always)]
+            unsafe fn load<V: Lanes>($p: *const u8) -> V {
+                // SAFETY: as the trait asks.
+                unsafe { $load }
+            }
+        }
+    };
+}
+
+float_weight!(F32W, 4, |p| V::load(p.cast()));
+float_weight!(F16W, 2, |p| V::load_f16(p));
+float_weight!(BF16W, 2, |p| V::load_bf16(p));
+
+/// How an instruction set multiplies by a float type.
+pub(crate) trait FloatProducts<W: FloatWeight> {
+    /// As for [`crate::tile::Products`].
+    const ROWS: usize = TILE_ROWS;
+    const OUTPUTS: usize = 16;
+    const BLOCK_BYTES: usize = 0;
+
+    /// # Safety
+    /// As for [`crate::tile::Products::pack`].
+    #[inline(always)]
+    unsafe fn pack(_group: &Group) {}
+
+    /// # Safety
+    /// As for [`crate::tile::Products::quantised`].
+    unsafe fn float(t: &Tile);
+
+    /// # Safety
+    /// As for [`crate::tile::Products::quantised`].
+    unsafe fn streams(t: &[Tile; STREAMS]);
+}
+
+impl<V: Lanes, W: FloatWeight> FloatProducts<W> for V {
+    #[inline(always)]
+    unsafe fn float(t: &Tile) {
+        // SAFETY: passed on.
+        unsafe { float::<V, W>(t) }
+    }
+
+    #[inline(always)]
+    unsafe fn streams(t: &[Tile; STREAMS]) {
+        // SAFETY: passed on.
+        unsafe { float_streams::<V, W>(t) }
+    }
+}
+
+/// For kernels whose tiles have more rows than [`float`]'s.
+///
+/// # Safety
+/// As for [`float`].
+#[inline(always)]
+pub(crate) unsafe fn float_in_smaller_tiles<V: Lanes, W: FloatWeight>(t: &Tile) {
+    for first in (0..t.rows).step_by(TILE_ROWS) {
+        // SAFETY: rows of the tile.
+        unsafe {
+            float::<V, W>(&Tile {
+                x: t.x.add(first * t.x_stride),
+                rows: TILE_ROWS.min(t.rows - first),
+                out: t.out.add(first * t.out_stride),
+                ..*t
+            });
+        }
+    }
+}
+
+/// # Safety
+/// Everything that the tile points to is there, and the instruction set of `V` is too.
+#[inline(always)]
+pub(crate) unsafe fn float<V: Lanes, W: FloatWeight>(t: &Tile) {
+    // SAFETY: passed on.
+    unsafe {
+        if t.rows > 1 {
+            return float_panels::<V, W>(t);
+        }
+        for o in 0..t.outputs {
+            let [v] = float_row::<V, W, 1>([t.weights.add(o * t.stride)], t.x.cast(), t.inputs);
+            *t.out.add(o) = v.sum();
+        }
+    }
+}
+
+/// # Safety
+/// As for [`float`].
+#[inline(always)]
+pub(crate) unsafe fn float_streams<V: Lanes, W: FloatWeight>(t: &[Tile; STREAMS]) {
+    // SAFETY: within the tiles.
+    unsafe {
+        for o in 0..t[0].outputs {
+            let mut w = [t[0].weights; STREAMS];
+            for s in 0..STREAMS {
+                w[s] = t[s].weights.add(o * t[s].stride);
+            }
+            let lanes = float_row::<V, W, STREAMS>(w, t[0].x.cast(), t[0].inputs);
+            for s in 0..STREAMS {
+                *t[s].out.add(o) = lanes[s].sum();
+            }
+        }
+    }
+}
+
+/// O outputs of the only row, weights as they stand.
+#[inline(always)]
+unsafe fn float_row<V: Lanes, W: FloatWeight, const O: usize>(
+    w: [*const u8; O],
+    x: *const f32,
+    inputs: usize,
+) -> [V; O] {
+    let mut acc = [V::zero(); O];
+    // SAFETY: `inputs` weights can be read at each pointer, and as many activations.
+    unsafe {
+        let mut i = 0;
+        while i + 16 <= inputs {
+            let xs = V::load(x.add(i));
+            for o in 0..O {
+                let w = w[o].add(i * W::BYTES);
+                V::prefetch(w.wrapping_add(PREFETCH));
+                acc[o] = W::load::<V>(w).fma(xs, acc[o]);
+            }
+            i += 16;
+        }
+        if i < inputs {
+            let n = inputs - i;
+            let xs = V::load_n(x.add(i), n);
+            for o in 0..O {
+                acc[o] = W::load_n::<V>(w[o].add(i * W::BYTES), n).fma(xs, acc[o]);
+            }
+        }
+    }
+    acc
+}
+
+/// Several rows: weights are unpacked to f32, [`FLOAT_OUTPUTS`] by [`FLOAT_CHUNK`] at a time, which the first cache
+/// holds beside a few rows of activations.
+#[inline(always)]
+unsafe fn float_panels<V: Lanes, W: FloatWeight>(t: &Tile) {
+    // SAFETY: the scratch is this worker's own; outputs and inputs stay within the tile.
+    unsafe {
+        let acc = (&raw mut (*t.scratch).acc).cast::<f32>();
+        let panel = (&raw mut (*t.scratch).floats).cast::<f32>();
+        acc.write_bytes(0, 16 * TILE_ROWS * 16);
+        for first in (0..t.outputs).step_by(FLOAT_OUTPUTS) {
+            let outputs = FLOAT_OUTPUTS.min(t.outputs - first);
+            let acc = acc.add(first * TILE_ROWS * 16);
+            let mut from = 0;
+            while from < t.inputs {
+                let n = FLOAT_CHUNK.min(t.inputs - from);
+                unpack_floats::<V, W>(t, first, from, n, panel);
+                let x = t.x.cast::<f32>().add(from);
+                if V::WIDE {
+                    float_rows::<V, 4, 4>(t, x, n, outputs, panel, acc);
+                } else {
+                    float_rows::<V, 2, 3>(t, x, n, outputs, panel, acc);
+                }
+                from += n;
+            }
+        }
+        for r in 0..t.rows {
+            for o in 0..t.outputs {
+                *t.out.add(r * t.out_stride + o) = V::load(acc.add((o * TILE_ROWS + r) * 16)).sum();
+            }
+        }
+    }
+}
+
+/// `n` elements from `from` on of [`FLOAT_OUTPUTS`] outputs, padded with zeros to whole sixteens.
+#[inline(always)]
+unsafe fn unpack_floats<V: Lanes, W: FloatWeight>(
+    t: &Tile,
+    first: usize,
+    from: usize,
+    n: usize,
+    panel: *mut f32,
+) {
+    // SAFETY: outputs past the last repeat it; the panel has room for a whole chunk of each.
+    unsafe {
+        for o in 0..FLOAT_OUTPUTS {
+            let w = t.weights.add((first + o).min(t.outputs - 1) * t.stride + from * W::BYTES);
+            let to = panel.add(o * FLOAT_CHUNK);
+            let mut i = 0;
+            while i + 16 <= n {
+                V::prefetch(w.wrapping_add((i + FLOAT_CHUNK) * W::BYTES));
+                W::load::<V>(w.add(i * W::BYTES)).store(to.add(i));
+                i += 16;
+            }
+            if i < n {
+                W::load_n::<V>(w.add(i * W::BYTES), n - i).store(to.add(i));
+            }
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn float_rows<V: Lanes, const O: usize, const R: usize>(
+    t: &Tile,
+    x: *const f32,
+    n: usize,
+    outputs: usize,
+    panel: *const f32,
+    acc: *mut f32,
+) {
+    let stride = t.x_stride / 4;
+    // SAFETY: rows are within the tile; outputs are taken in groups of O, of which the panel has whole ones.
+    unsafe {
+        let mut r = 0;
+        while r + R <= t.rows {
+            for o in (0..outputs).step_by(O) {
+                let acc = acc.add((o * TILE_ROWS + r) * 16);
+                float_block::<V, O, R>(panel.add(o * FLOAT_CHUNK), x.add(r * stride), stride, n, acc);
+            }
+            r += R;
+        }
+        while r < t.rows {
+            for o in (0..outputs).step_by(4) {
+                let acc = acc.add((o * TILE_ROWS + r) * 16);
+                float_block::<V, 4, 1>(panel.add(o * FLOAT_CHUNK), x.add(r * stride), stride, n, acc);
+            }
+            r += 1;
+        }
+    }
+}
+
+/// Adds `n` elements of O outputs by R rows to their accumulators, `[output][TILE_ROWS][lane]`.
+#[inline(always)]
+unsafe fn float_block<V: Lanes, const O: usize, const R: usize>(
+    w: *const f32,
+    x: *const f32,
+    stride: usize,
+    n: usize,
+    acc: *mut f32,
+) {
+    let mut v = [[V::zero(); R]; O];
+    // SAFETY: as the callers promise; only the activations of a last partial sixteen are not padded.
+    unsafe {
+        for o in 0..O {
+            for r in 0..R {
+                v[o][r] = V::load(acc.add((o * TILE_ROWS + r) * 16));
+            }
+        }
+        // Whole sixteens apart from the last: one loop for both would cost registers.
+        let mut i = 0;
+        while i + 16 <= n {
+            let mut xs = [V::zero(); R];
+            for r in 0..R {
+                xs[r] = V::load(x.add(r * stride + i));
+            }
+            for o in 0..O {
+                let w = V::load(w.add(o * FLOAT_CHUNK + i));
+                for r in 0..R {
+                    v[o][r] = w.fma(xs[r], v[o][r]);
+                }
+            }
+            i += 16;
+        }
+        if i < n {
+            for o in 0..O {
+                let w = V::load(w.add(o * FLOAT_CHUNK + i));
+                for r in 0..R {
+                    v[o][r] = w.fma(V::load_n(x.add(r * stride + i), n - i), v[o][r]);
+                }
+            }
+        }
+        for o in 0..O {
+            for r in 0..R {
+                v[o][r].store(acc.add((o * TILE_ROWS + r) * 16));
+            }
+        }
+    }
+}
