@@ -117,7 +117,7 @@ fn add_type(texts: &mut Texts, weight: DType) {
         let params = UnpackParams { inputs: 4096, outputs: 14336 };
         add_table(texts, &table(Kernel::Unpack { weight }, params, 512));
     }
-    for rows in [1, 8, 512] {
+    for rows in [1, 16, 512] {
         let form = MatmulForm::for_rows(rows);
         let (activation, out) = (Activation::Silu, if q8 { NormOut::Q8 } else { NormOut::F32 });
         let folds = if form == MatmulForm::Gemm { &[false][..] } else { &[false, true] };
