@@ -186,6 +186,14 @@ pub(crate) fn bind<G: Gpu>(
         let (given, wanted) = (buffers.len(), function.arguments.len());
         return Err(failed(gpu, format!("{} takes {wanted} bindings, not {given}", function.name)));
     }
+    let most = gpu.tuning().chip.shared_bytes;
+    if *shared_bytes > most {
+        let name = &function.name;
+        return Err(failed(
+            gpu,
+            format!("{name} wants {shared_bytes} bytes of threadgroup memory of {most}"),
+        ));
+    }
     buffers.extend([(own.pass.clone(), 0), (own.scratch.clone(), 0), params]);
     let threadgroup_bytes = (*shared_bytes).max(1).next_multiple_of(16);
     Ok(BoundLaunch { pipeline, buffers, threadgroup_bytes, groups: *groups, threads: *threads })

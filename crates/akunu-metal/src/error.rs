@@ -35,12 +35,12 @@ pub enum MetalError {
 
 /// `MTLCommandBufferError`'s numbers, what they mean, and what to do.
 const FAILURES: [(isize, &str, &str); 9] = [
-    (1, "the GPU failed", ""),
+    (1, "the GPU failed", "; AKUNU_METAL=checked names the command"),
     (2, "the system stopped the GPU, which took too long", "; try smaller chunks of the prompt (--chunk)"),
     (
         3,
         "a kernel touched memory that is not its own",
-        "; please report this with the output of akunu verify",
+        "; AKUNU_METAL=checked names the command: please report it",
     ),
     (
         4,
@@ -62,7 +62,7 @@ impl MetalError {
 
     pub(crate) fn of_commands(code: isize, message: String) -> MetalError {
         let known = FAILURES.iter().find(|(number, ..)| *number == code);
-        let failure = known.map_or(("the GPU failed", ""), |(_, what, advice)| (*what, *advice));
+        let failure = known.map_or((FAILURES[0].1, FAILURES[0].2), |(_, what, advice)| (*what, *advice));
         MetalError::Commands { failure, message }
     }
 }
@@ -85,7 +85,7 @@ mod tests {
             "metal: the GPU has no memory left for the pass; try a smaller context (-c), or close other programs: said"
         );
         assert!(told(2).contains("--chunk"));
-        assert_eq!(told(99), "metal: the GPU failed: said");
+        assert_eq!(told(99), "metal: the GPU failed; AKUNU_METAL=checked names the command: said");
         assert!(FAILURES.is_sorted_by_key(|(number, ..)| *number));
     }
 }
