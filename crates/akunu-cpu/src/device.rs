@@ -68,6 +68,14 @@ fn failed(message: String) -> DeviceError {
     DeviceError::Failed { device: NAME, message }
 }
 
+fn zeroed(what: &str, bytes: u64) -> Result<Owned, DeviceError> {
+    Owned::zeroed(bytes).ok_or_else(|| DeviceError::OutOfMemory {
+        device: NAME,
+        what: what.to_string(),
+        bytes,
+    })
+}
+
 impl CpuDevice {
     pub fn new(options: CpuOptions) -> Result<CpuDevice, DeviceError> {
         let isa = match options.isa {
@@ -79,14 +87,10 @@ impl CpuDevice {
         if !(1..=MAX_THREADS).contains(&threads) {
             return Err(failed(format!("{threads} threads were asked for; use 1 to {MAX_THREADS}")));
         }
-        let zeroed = |what: &str, bytes| {
-            let what = what.to_string();
-            Owned::zeroed(bytes).ok_or(DeviceError::OutOfMemory { device: NAME, what, bytes })
-        };
         let own = |_| zeroed("a thread's own memory", size_of::<Scratch>() as u64);
         let scratch = (0..threads).map(own).collect::<Result<Vec<_>, _>>()?;
         let kernels = Kernels::of(isa);
-        let packed = if kernels.pack() { groups::BYTES } else { 0 };
+        let packed = if kernels.pack() { groups::bytes(groups::MOST_ROWS) } else { 0 };
         let packed = zeroed("packed activations", packed as u64)?;
         let shared = zeroed("memory that threads share", size_of::<Shared>() as u64)?;
         let workspace = (size_of::<Scratch>() * threads + packed.bytes + shared.bytes) as u64;
@@ -148,6 +152,17 @@ impl CpuDevice {
             return Err(DeviceError::OutOfBounds { device: NAME, offset, end, bytes });
         }
         Ok((buffer, buffer.start().wrapping_add(offset as usize)))
+    }
+
+    /// Packed rows beyond those of a usual pass.
+    fn make_room(&mut self, rows: usize) -> Result<(), DeviceError> {
+        let bytes = groups::bytes(rows);
+        if bytes > self.packed.bytes {
+            let more = (bytes - self.packed.bytes) as u64;
+            self.packed = zeroed("packed activations", bytes as u64)?;
+            self.allocated += more;
+        }
+        Ok(())
     }
 
     fn prepared(&self, replay: ReplayId) -> Result<&Prepared, DeviceError> {
@@ -272,6 +287,9 @@ impl Device for CpuDevice {
         buffers: &[DeviceBuffer],
     ) -> Result<ReplayId, DeviceError> {
         let prepared = prepare(table, &Buffers { all: &self.buffers, ids: buffers }, self.kernels)?;
+        if prepared.commands.iter().any(|command| command.packs) {
+            self.make_room(table.rows.max(table.logit_rows))?;
+        }
         self.prepared.push(prepared);
         Ok(ReplayId(self.prepared.len() as u32 - 1))
     }

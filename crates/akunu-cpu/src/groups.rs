@@ -7,7 +7,7 @@ use akunu_plan::q8;
 
 /// Fewer rows than this are not worth a group: each costs less by itself.
 pub(crate) const LEAST_ROWS: usize = 6;
-/// The most rows that are packed, all of which share weights that are unpacked once.
+/// Rows that share weights which are unpacked once, and of a pass unless more are asked for.
 pub(crate) const MOST_ROWS: usize = 512;
 /// Rows of a group.
 pub(crate) const SIDE: usize = 16;
@@ -58,10 +58,13 @@ impl Places {
     }
 }
 
-/// Bytes that hold the most rows of the widest input.
-pub(crate) const BYTES: usize = MOST_ROWS / SIDE * (MAX_INPUTS / q8::BLOCK) * BLOCK_BYTES;
-/// At most, of all kinds of blocks.
+/// Of the largest kind of blocks.
 const BLOCK_BYTES: usize = 1024;
+
+/// Bytes that hold so many rows of the widest input.
+pub(crate) const fn bytes(rows: usize) -> usize {
+    rows.div_ceil(SIDE) * (MAX_INPUTS / q8::BLOCK) * BLOCK_BYTES
+}
 
 /// Where sixteen rows are, and where they go.
 pub(crate) struct Group {

@@ -136,9 +136,7 @@ fn command(
     prepared.packs = tile.pack.is_some()
         && prepared.matrix_input().is_some_and(|(inputs, _, rows)| {
             let most = if rows == RowSet::Logits { table.logit_rows } else { table.rows };
-            inputs <= MAX_INPUTS
-                && inputs.is_multiple_of(akunu_plan::q8::BLOCK)
-                && (LEAST_ROWS..=tile.rows).contains(&most)
+            inputs <= MAX_INPUTS && inputs.is_multiple_of(akunu_plan::q8::BLOCK) && most >= LEAST_ROWS
         });
     Ok(prepared)
 }

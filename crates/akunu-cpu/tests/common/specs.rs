@@ -148,6 +148,8 @@ pub fn matrices() -> Vec<Spec> {
     }
     specs.push(matmul(DType::Q4_0, 130, (64, 20), true, true));
     specs.push(matmul(DType::F16, 130, (40, 20), true, true));
+    // More rows than share unpacked weights.
+    specs.push(matmul(DType::Q4_0, 530, (64, 20), true, true));
     specs
 }
 
