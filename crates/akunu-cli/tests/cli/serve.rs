@@ -59,8 +59,9 @@ fn sigterm_under_load_lets_all_finish_and_exits_0() {
 
 #[test]
 fn ctrl_c_twice_ends_at_once() {
-    let (mut child, address) = serve(&["--drain", "300"]);
-    let mut stream = ask(&address, 1900);
+    // An answer that takes longer than anybody waits.
+    let (mut child, address) = serve(&["--drain", "300", "--parallel", "1", "-c", "100100"]);
+    let mut stream = ask(&address, 100_000);
     stream.read_exact(&mut [0; 1]).unwrap();
     signal(&child, "INT");
     // The first was heard once nobody new is let in.

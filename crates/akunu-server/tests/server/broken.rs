@@ -10,7 +10,7 @@ use serde_json::{Value as Json, json};
 
 use self::failing::FailingDevice;
 use crate::http::{Answer, answer, connect, request};
-use crate::serve::{Served, serve_with};
+use crate::serve::{ENDLESS, Served, serve_endless};
 
 #[path = "../../../akunu/tests/common/failing.rs"]
 #[allow(dead_code)] // each test uses what it needs
@@ -39,7 +39,7 @@ fn with_fault(server: &Served, fault: fn(&Faults) -> &AtomicBool) -> (Json, Answ
         socket.write_all(&request("POST", "/v1/completions", &[], body.to_string().as_bytes())).unwrap();
         socket
     };
-    let (mut streamed, mut whole) = (send(true, 2000), send(false, 2000));
+    let (mut streamed, mut whole) = (send(true, ENDLESS), send(false, ENDLESS));
     server.until(&["akunu_running_requests"], 2.0);
     let mut waiting = send(false, 2);
     server.until(&["akunu_queue_requests"], 1.0);
@@ -55,7 +55,7 @@ fn assert_told(error: &Json, words: &str) {
 
 #[test]
 fn whoever_a_broken_engine_works_for_is_told_and_the_next_has_another() {
-    let server = serve_with(|options| {
+    let server = serve_endless(|options| {
         options.models.device = open;
         options.models.engine = options.models.engine.clone().batching(2);
     });

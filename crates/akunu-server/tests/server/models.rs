@@ -8,7 +8,7 @@ use akunu_server::ModelSpec;
 use serde_json::{Value as Json, json};
 
 use crate::http::{connect, request};
-use crate::serve::{Served, TALES, serve, serve_with};
+use crate::serve::{ENDLESS, Served, TALES, serve, serve_endless, serve_with};
 
 /// A copy of the model inside the binary.
 fn copy(folder: &Path) -> PathBuf {
@@ -90,28 +90,27 @@ fn what_nobody_asks_for_is_put_away_and_comes_back() {
 fn memory_for_one_is_given_to_the_one_that_is_asked_for_unless_the_other_is_at_work() {
     let folder = tempfile::tempdir().unwrap();
     let one = {
-        let server = serve();
+        let server = serve_endless(|_| {});
         assert_eq!(ask(&server, TALES).0, 200);
         let lease = server.get("/metrics").text();
         let line = lease.lines().find_map(|line| line.strip_prefix("akunu_model_bytes{model=\"tales\"} "));
         line.unwrap().parse::<f64>().unwrap() as u64
     };
-    let server = serve_with(|options| {
+    let server = serve_endless(|options| {
         options.models.models.push(spec("copy", &copy(folder.path())));
         options.models.memory = Some(one + one / 2);
     });
     assert_eq!(ask(&server, TALES).0, 200);
     assert_eq!(ask(&server, "copy").0, 200);
     assert!(!loaded(&server, TALES) && loaded(&server, "copy"));
-    let body =
-        json!({ "model": "copy", "prompt": "Once", "max_tokens": 2000, "ignore_eos": true, "stream": true });
+    let body = json!({ "model": "copy", "prompt": "Once", "max_tokens": ENDLESS, "ignore_eos": true, "stream": true });
     let mut at_work = connect(server.address());
     at_work.write_all(&request("POST", "/v1/completions", &[], body.to_string().as_bytes())).unwrap();
     server.until(&["akunu_running_requests"], 1.0);
     let (status, answer) = ask(&server, TALES);
     assert_eq!((status, &answer["error"]["code"]), (503, &json!("model_not_loaded")));
     drop(at_work);
-    server.until(&["akunu_running_requests"], 0.0);
+    server.until_idle();
     assert_eq!(ask(&server, TALES).0, 200);
 }
 

@@ -25,8 +25,19 @@ pub fn options() -> Options {
     Options { port: 0, models, ..Options::default() }
 }
 
+/// More tokens than any test waits for: who asks for so many has a slot until it hangs up, however slow the machine is.
+pub const ENDLESS: usize = 100_000;
+
 pub fn serve() -> Served {
     serve_with(|_| {})
+}
+
+/// With room for [`ENDLESS`] tokens.
+pub fn serve_endless(change: impl FnOnce(&mut Options)) -> Served {
+    serve_with(|options| {
+        options.models.engine.context = Some(ENDLESS + 100);
+        change(options);
+    })
 }
 
 pub fn serve_with(change: impl FnOnce(&mut Options)) -> Served {
@@ -68,7 +79,12 @@ impl Served {
         lines.map(|line| line.rsplit_once(' ').unwrap().1.parse::<f64>().unwrap()).sum()
     }
 
-    /// Waits until each of some metrics has a value. A test that would wait for ever fails in the end.
+    /// Waits until nobody has a slot or waits for one.
+    pub fn until_idle(&self) {
+        self.until(&["akunu_queue_requests", "akunu_reading_requests", "akunu_running_requests"], 0.0);
+    }
+
+    /// Waits until each of some metrics has a value, which has to be one that stays. A test that would wait for ever fails in the end.
     pub fn until(&self, names: &[&str], value: f64) {
         for _ in 0..6000 {
             if names.iter().all(|name| self.metric(name) == value) {
