@@ -66,22 +66,34 @@ impl Emulator {
                 workspace_bytes: WORKSPACE_BYTES,
                 available_bytes: None,
             },
-            tuning: Tuning { chip: CHIP, row_counts: &[], encodes_ahead: true, checked: false },
+            tuning: Tuning { chip: CHIP, row_counts: &[], part: 8, indirect: false, checked: false },
             stacks: Stacks::new().ok_or_else(|| failed("no memory for stacks"))?,
             backwards: false,
         })
     }
 
-    /// Does what was encoded, word by word. What no barrier keeps apart runs in either order.
+    /// Does what was encoded. What no barrier keeps apart runs in either order.
     fn run(&mut self, words: &[Word<Code, Shared>]) -> Result<(), DeviceError> {
-        let (mut code, mut bound, mut shared_bytes): (_, &[(Shared, usize)], _) = (None, &[], 0);
         let mut beside = Vec::new();
+        self.run_words(words, &mut beside)?;
+        self.run_beside(&mut beside)
+    }
+
+    /// Word by word. `beside`: what was dispatched since the last barrier.
+    fn run_words<'a>(
+        &mut self,
+        words: &'a [Word<Code, Shared>],
+        beside: &mut Vec<Dispatch<'a>>,
+    ) -> Result<(), DeviceError> {
+        let (mut code, mut bound, mut shared_bytes): (_, &[(Shared, usize)], _) = (None, &[], 0);
         for word in words {
             match word {
                 Word::Pipeline(pipeline) => code = Some(pipeline),
                 Word::Buffers(buffers) => bound = buffers,
                 Word::Threadgroup(bytes) => shared_bytes = *bytes,
-                Word::Barrier => self.run_beside(&mut beside)?,
+                Word::Barrier => self.run_beside(beside)?,
+                // No word from outside holds within.
+                Word::Run(words) => self.run_words(words, beside)?,
                 Word::Dispatch { groups, threads } => {
                     let code = code.ok_or_else(|| failed("a dispatch without a pipeline"))?;
                     let (groups, threads) = (*groups, *threads);
@@ -89,7 +101,7 @@ impl Emulator {
                 }
             }
         }
-        self.run_beside(&mut beside)
+        Ok(())
     }
 
     fn run_beside(&mut self, dispatches: &mut Vec<Dispatch<'_>>) -> Result<(), DeviceError> {
@@ -121,6 +133,7 @@ impl Gpu for Emulator {
     type Buffer = Shared;
     type Pipeline = Code;
     type Commands = Recording<Code, Shared>;
+    type Indirect = Recording<Code, Shared>;
     type Pending = ();
 
     fn capabilities(&self) -> &Capabilities {
@@ -172,6 +185,10 @@ impl Gpu for Emulator {
         Some(Code::Product(*product))
     }
 
+    fn indirect(&mut self, _dispatches: usize, _buffers: usize) -> Result<Self::Indirect, DeviceError> {
+        Ok(Recording::default())
+    }
+
     fn begin(&mut self) -> Result<Recording<Code, Shared>, DeviceError> {
         Ok(Recording::default())
     }
@@ -213,6 +230,18 @@ impl EmulatedDevice {
     /// Results must not depend on it.
     pub fn backwards(mut self) -> EmulatedDevice {
         self.0.gpu_mut().backwards = true;
+        self
+    }
+
+    /// Tables are run from indirect command buffers.
+    pub fn with_indirect_commands(mut self) -> EmulatedDevice {
+        self.0.gpu_mut().tuning.indirect = true;
+        self
+    }
+
+    /// So many steps of a chain in a command buffer.
+    pub fn in_parts_of(mut self, steps: usize) -> EmulatedDevice {
+        self.0.gpu_mut().tuning.part = steps;
         self
     }
 

@@ -230,16 +230,17 @@ fn every_model_verifies_as_the_metal_device_and_chains_are_its_steps() {
         // A table of more rows than there are programs for.
         let options = PlanOptions { prefill_logit_rows: 9, ..options(kv, 64, 24) };
         let apple = || EmulatedDevice::apple(Family::Apple7).unwrap();
-        let mut device = apple();
+        let mut device = if i % 2 == 0 { apple() } else { apple().with_indirect_commands() };
         let plan = plan(&*model, device.capabilities(), &options).unwrap();
         let ids: Vec<u32> = (0..10).map(|t| (t * 7 + 3) % model.config().vocab_size as u32).collect();
         let report = verify(&plan, &*model, &mut device, &ids, &mut |_, _| {}).unwrap();
         assert!(report.first_bad().is_none(), "{}: {:?}", path.display(), report.first_bad());
         assert_eq!(device.allocated_bytes(), plan.memory.allocated(), "{}", path.display());
 
-        let mut running = Running::new(&*model, Box::new(apple()), &options);
-        // In the other order of all that has no order.
-        let mut steps = Running::new(&*model, Box::new(apple().backwards()), &options);
+        let mut running = Running::new(&*model, Box::new(apple().in_parts_of(3)), &options);
+        // In the other order of all that has no order, encoded once.
+        let backwards = apple().backwards().with_indirect_commands();
+        let mut steps = Running::new(&*model, Box::new(backwards), &options);
         assert!(steps.prefill(&ids[..9], 0) == running.prefill(&ids[..9], 0), "{}", path.display());
         let (mut row, mut expected) = (Row::causal(ids[0], 0, 0), Vec::new());
         for _ in 0..15 {
@@ -270,10 +271,16 @@ fn a_chain_finds_what_the_reference_finds_and_ends_where_it_should() {
     let row = Row::causal(11, prompt.len() as u32, 0);
     let expected = start(Box::new(ReferenceDevice::new())).chain(row, 8, &[]);
     assert_eq!(expected.0, 8);
-    let mut running = start(Box::new(EmulatedDevice::new().unwrap()));
-    assert_eq!(running.chain(row, 8, &[]), expected);
+    for part in [1, 2, 8] {
+        let mut running = start(Box::new(EmulatedDevice::new().unwrap().in_parts_of(part)));
+        assert_eq!(running.chain(row, 8, &[]), expected);
 
-    let stop = expected.1[4];
-    let first = expected.1.iter().position(|id| *id == stop).unwrap() + 1;
-    assert_eq!(running.chain(row, 8, &[u32::MAX - 1, stop]), (first, expected.1[..first].to_vec()));
+        // Parts that follow the step that found it do nothing, or are not submitted.
+        for stop in [expected.1[0], expected.1[4]] {
+            let first = expected.1.iter().position(|id| *id == stop).unwrap() + 1;
+            let found = (first, expected.1[..first].to_vec());
+            assert_eq!(running.chain(row, 8, &[u32::MAX - 1, stop]), found, "parts of {part}");
+        }
+        assert_eq!(running.chain(row, 8, &[]), expected);
+    }
 }

@@ -8,7 +8,7 @@ use akunu_plan::table::PARAM_BYTES;
 use akunu_plan::{BufferId, DeviceBuffer, DeviceError, DispatchCommand, DispatchTable, Kernel, Row, extents};
 
 use crate::hazards::Hazards;
-use crate::prepared::{BoundLaunch, Prepared};
+use crate::prepared::{BoundLaunch, Prepared, Variant};
 use crate::{Gpu, Program};
 
 /// Of a device's.
@@ -82,7 +82,7 @@ pub(crate) fn prepare<G: Gpu>(
     own: &Own<G::Buffer>,
     table: &Arc<DispatchTable>,
     buffers: Buffers<'_, G::Buffer>,
-) -> Result<Prepared<G::Pipeline, G::Buffer>, DeviceError> {
+) -> Result<Prepared<G>, DeviceError> {
     let mut hazards = Hazards::default();
     let mut places = Vec::with_capacity(table.commands.len());
     for command in &table.commands {
@@ -93,7 +93,8 @@ pub(crate) fn prepare<G: Gpu>(
     let mut variants = Vec::with_capacity(counts.len());
     for rows in counts {
         let table = DispatchTable { rows, ..(**table).clone() };
-        variants.push((rows, program(gpu, own, &table, &places)?));
+        let program = program(gpu, own, &table, &places)?;
+        variants.push(Variant::new(gpu, rows, program)?);
     }
     let (rows, logit_rows) = (table.rows * Row::BYTES, table.logit_rows * size_of::<u32>());
     Ok(Prepared {

@@ -29,6 +29,9 @@ pub struct FamilyRow {
     /// Steps of a chain at most. The engine bounds a chain's seconds; this bounds the words of a command buffer, of which a faster GPU needs more
     /// to be busy for as long.
     pub chain: usize,
+    /// Steps of a command buffer at most. A chain that ends early or is cancelled runs on for less than two of them; each costs the GPU the time
+    /// to begin one, tens of microseconds beside steps of milliseconds.
+    pub part: usize,
     /// Bytes of threadgroup memory that a group may have: 32 KiB in all of them, by Metal's feature table.
     pub shared_bytes: u32,
     /// Whether it has `simdgroup_matrix`: all from Apple7 on, by Metal's feature table.
@@ -36,6 +39,9 @@ pub struct FamilyRow {
     /// Whether tiles of `simdgroup_matrix` are of bf16 where weights are: GPUs before Apple9 have no bf16 by themselves, so there it would be
     /// turned to f32 again and again, not once.
     pub bf16_tiles: bool,
+    /// Whether pipelines that indirect command buffers name have to be set on the encoder that runs them, too: what others saw of GPUs before
+    /// Apple9.
+    pub sets_pipelines: bool,
     /// Rows of a prefill pass: 8 tiles of 64. More make the logits of a chunk no cheaper, and scratch memory grows with them.
     pub prefill_rows: usize,
     /// Up to 16 rows products are those for few rows; a table of up to 64 has one tile of rows instead of 8 of which 7 are idle.
@@ -47,15 +53,24 @@ const APPLE7: FamilyRow = FamilyRow {
     name: "Apple7",
     cores: 7,
     chain: 64,
+    part: 8,
     shared_bytes: 32 << 10,
     tiles: true,
     bf16_tiles: false,
+    sets_pipelines: true,
     prefill_rows: 512,
     row_counts: &[16, 64],
 };
 
-const APPLE9: FamilyRow =
-    FamilyRow { family: Family::Apple9, name: "Apple9", cores: 8, chain: 128, bf16_tiles: true, ..APPLE7 };
+const APPLE9: FamilyRow = FamilyRow {
+    family: Family::Apple9,
+    name: "Apple9",
+    cores: 8,
+    chain: 128,
+    bf16_tiles: true,
+    sets_pipelines: false,
+    ..APPLE7
+};
 
 pub const FAMILIES: [FamilyRow; 5] = [
     FamilyRow { family: Family::Other, name: "no known family", tiles: false, ..APPLE7 },
@@ -82,8 +97,8 @@ impl FamilyRow {
                 ..Chip::plain(cores.unwrap_or(self.cores), self.shared_bytes)
             },
             row_counts: self.row_counts,
-            // Encoding a chain costs the host milliseconds, which the GPU would wait for.
-            encodes_ahead: true,
+            part: self.part,
+            indirect: false,
             checked: false,
         }
     }

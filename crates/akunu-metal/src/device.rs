@@ -1,7 +1,7 @@
 //! [`TableDevice`]: buffers and prepared tables on a [`Gpu`], behind the trait that all devices have.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use akunu_format::Region;
 use akunu_kernels::{Pass, SCRATCH_BYTES};
@@ -15,15 +15,17 @@ use bytemuck::Zeroable;
 use crate::bind::{Buffer, Buffers, Own, failed, prepare};
 use crate::planes::lay_out;
 use crate::prepared::Prepared;
-use crate::{Gpu, Program};
+use crate::{Gpu, Variant};
 
 /// Bytes that a device has before any model: the pass, and kernels' scratch memory.
 pub const WORKSPACE_BYTES: u64 = Pass::BYTES as u64 + SCRATCH_BYTES;
 
-/// What was submitted and not waited for: the steps that were encoded before, and the rest.
+/// What was submitted and not waited for.
 #[derive(Debug)]
 struct Pending<T> {
-    commands: [Option<T>; 2],
+    /// Command buffers, the older one first. None stands before one that is there.
+    parts: [Option<T>; 2],
+    /// All that was submitted of it.
     chain: Chain,
 }
 
@@ -35,17 +37,14 @@ struct Chain {
     steps: usize,
 }
 
-type PreparedOn<G> = Prepared<<G as Gpu>::Pipeline, <G as Gpu>::Buffer>;
-type ProgramOn<G> = Program<<G as Gpu>::Pipeline, <G as Gpu>::Buffer>;
-
-/// Runs tables on a GPU. A submission is one command buffer, or two where its first steps were encoded while the last one ran.
+/// Runs tables on a GPU. A submission is a few command buffers, of which two at most are on their way, and one more is encoded.
 #[derive(Debug)]
 pub struct TableDevice<G: Gpu> {
-    prepared: Vec<PreparedOn<G>>,
+    prepared: Vec<Prepared<G>>,
     buffers: Vec<Buffer<G::Buffer>>,
     own: Own<G::Buffer>,
     pending: Option<Pending<G::Pending>>,
-    /// Encoded, for the first steps of what is likely to be submitted next.
+    /// Encoded, for what is likely to be submitted next.
     ahead: Option<(Chain, G::Commands)>,
     outcome: Outcome,
     /// Rows and logit rows of the last submission.
@@ -82,8 +81,8 @@ impl<G: Gpu> TableDevice<G> {
         &mut self.gpu
     }
 
-    /// The programs of a table, by the rows that they are for.
-    pub fn programs(&self, replay: ReplayId) -> &[(usize, ProgramOn<G>)] {
+    /// What a table was prepared as, by the rows that it has room for.
+    pub fn variants(&self, replay: ReplayId) -> &[Variant<G>] {
         self.prepared.get(replay.0 as usize).map_or(&[], |prepared| &prepared.variants)
     }
 
@@ -109,7 +108,7 @@ impl<G: Gpu> TableDevice<G> {
         Ok(buffer)
     }
 
-    fn prepared(&self, replay: ReplayId) -> Result<(usize, &PreparedOn<G>), DeviceError> {
+    fn prepared(&self, replay: ReplayId) -> Result<(usize, &Prepared<G>), DeviceError> {
         let index = replay.0 as usize;
         let prepared = self.prepared.get(index);
         prepared.map(|p| (index, p)).ok_or_else(|| failed(&self.gpu, "that table was not prepared here"))
@@ -150,49 +149,73 @@ impl<G: Gpu> TableDevice<G> {
         self.begin(replay, &Submission { rows: &rows, logit_rows: &asked, ..*submission })
     }
 
-    fn encode(&mut self, chain: Chain) -> Result<G::Commands, DeviceError> {
+    fn encode(&mut self, part: Chain) -> Result<G::Commands, DeviceError> {
         let mut commands = self.gpu.begin()?;
-        let program = &self.prepared[chain.replay].variants[chain.variant].1;
-        program.encode_steps(&mut commands, chain.steps);
+        self.prepared[part.replay].variants[part.variant].encode_steps(&mut commands, part.steps);
         Ok(commands)
     }
 
-    /// What the engine's next chain is likely to begin with: it is about as long as this one or longer, and half of it is time enough to encode
-    /// the rest.
+    /// What the engine's next chain is likely to begin with: it is about as long as this one or longer.
     fn likely(&self, chain: Chain) -> Option<Chain> {
         let prepared = &self.prepared[chain.replay];
-        let chains = prepared.advances && prepared.table.steps > 1;
-        (chains && self.gpu.tuning().encodes_ahead)
-            .then_some(Chain { steps: chain.steps.div_ceil(2), ..chain })
+        let steps = chain.steps.div_ceil(2).min(self.gpu.tuning().part);
+        (prepared.advances && prepared.table.steps > 1 && steps > 0).then_some(Chain { steps, ..chain })
     }
 
-    /// Submits a chain, its first steps as they were encoded before, if they were.
-    fn submit(&mut self, chain: Chain) -> Result<(), DeviceError> {
-        let begins = |(encoded, _): &(Chain, G::Commands)| {
-            encoded.steps <= chain.steps && Chain { steps: chain.steps, ..*encoded } == chain
+    /// The first steps of what is left of a chain, encoded, if they were not before.
+    fn next_part(&mut self, left: Chain) -> Result<(Chain, G::Commands), DeviceError> {
+        let begins = |(ready, _): &(Chain, G::Commands)| {
+            ready.steps <= left.steps && Chain { steps: left.steps, ..*ready } == left
         };
         // What is of no use is dropped before another is begun.
-        let (steps, first) = match self.ahead.take().filter(begins) {
-            Some((encoded, ready)) => (encoded.steps, Some(self.gpu.submit(ready)?)),
-            None => (0, None),
-        };
-        self.pending = Some(Pending { commands: [first, None], chain });
-        if steps < chain.steps {
-            let rest = self.encode(Chain { steps: chain.steps - steps, ..chain })?;
-            let rest = self.gpu.submit(rest)?;
-            if let Some(pending) = &mut self.pending {
-                pending.commands[1] = Some(rest);
+        if let Some(ready) = self.ahead.take().filter(begins) {
+            return Ok(ready);
+        }
+        let part = Chain { steps: left.steps.min(self.gpu.tuning().part), ..left };
+        Ok((part, self.encode(part)?))
+    }
+
+    /// Submits a chain in parts, each encoded while others run, until it has stopped or `cancel` is set. Both are looked at before a part goes
+    /// on its way, when one at most is: so fewer than two parts follow the step that found a token to stop at.
+    fn submit(&mut self, chain: Chain, cancel: Option<&AtomicBool>) -> Result<(), DeviceError> {
+        self.pending = Some(Pending { parts: [None, None], chain: Chain { steps: 0, ..chain } });
+        let mut left = chain;
+        while left.steps > 0 && !is_set(cancel) {
+            let (part, commands) = self.next_part(left)?;
+            if self.has_stopped()? || is_set(cancel) {
+                self.ahead = Some((part, commands));
+                break;
+            }
+            let submitted = self.gpu.submit(commands)?;
+            left.steps -= part.steps;
+            if let Some(Pending { parts, chain }) = &mut self.pending {
+                chain.steps += part.steps;
+                let place = usize::from(parts[0].is_some());
+                parts[place] = Some(submitted);
             }
         }
         Ok(())
     }
 
+    /// Whether a step that is done found a token to stop at. Waits for the older of two parts.
+    fn has_stopped(&mut self) -> Result<bool, DeviceError> {
+        let Some(Pending { parts: parts @ [Some(_), Some(_)], chain }) = &mut self.pending else {
+            return Ok(false);
+        };
+        parts.swap(0, 1);
+        let name = self.prepared[chain.replay].table.name;
+        if let Some(older) = parts[1].take() {
+            self.gpu.finish(older).map_err(|error| during(error, name))?;
+        }
+        Ok(self.pass().stopped != 0)
+    }
+
     /// Waits for what was submitted, and reads how far it came.
     fn finish(&mut self) -> Result<(), DeviceError> {
-        let Some(Pending { commands, chain }) = self.pending.take() else { return Ok(()) };
+        let Some(Pending { parts, chain }) = self.pending.take() else { return Ok(()) };
         let Prepared { table, advances, .. } = &self.prepared[chain.replay];
         // Both are waited for, whichever failed.
-        let finished = commands.map(|commands| commands.map_or(Ok(0), |commands| self.gpu.finish(commands)));
+        let finished = parts.map(|part| part.map_or(Ok(0), |part| self.gpu.finish(part)));
         for part in finished {
             part.map_err(|error| during(error, table.name))?;
         }
@@ -202,29 +225,37 @@ impl<G: Gpu> TableDevice<G> {
     }
 
     /// Runs a chain command by command.
-    fn replay_checked(&mut self, replay: ReplayId, steps: usize) -> Result<(), DeviceError> {
-        let (_, Prepared { table, advances, .. }) = self.prepared(replay)?;
+    fn replay_checked(&mut self, chain: Chain, cancel: Option<&AtomicBool>) -> Result<(), DeviceError> {
+        let Prepared { table, advances, .. } = &self.prepared[chain.replay];
         let (count, advances) = (table.commands.len(), *advances);
-        for index in (0..steps).flat_map(|_| 0..count) {
-            self.run(replay, index, 1)?;
+        let mut done = 0;
+        while done < chain.steps && self.pass().stopped == 0 && !is_set(cancel) {
+            for index in 0..count {
+                self.run(chain.replay, index, 1)?;
+            }
+            done += 1;
         }
-        self.outcome = Outcome { steps: self.steps_done(steps, advances) };
+        self.outcome = Outcome { steps: self.steps_done(done, advances) };
         Ok(())
+    }
+
+    fn pass(&self) -> Pass {
+        let mut pass = Pass::zeroed();
+        self.gpu.read(&self.own.pass, 0, bytemuck::bytes_of_mut(&mut pass));
+        pass
     }
 
     /// How many of a submission's steps wrote their tokens.
     fn steps_done(&self, steps: usize, advances: bool) -> usize {
-        let mut pass = Pass::zeroed();
-        self.gpu.read(&self.own.pass, 0, bytemuck::bytes_of_mut(&mut pass));
-        if advances { steps.min(pass.step as usize) } else { steps }
+        if advances { steps.min(self.pass().step as usize) } else { steps }
     }
 
     /// Runs some commands of a table, and waits.
-    fn run(&mut self, replay: ReplayId, first: usize, count: usize) -> Result<(), DeviceError> {
-        let prepared = &self.prepared[replay.0 as usize];
-        let program = &prepared.variants[prepared.variant_for(self.counts.0)].1;
+    fn run(&mut self, replay: usize, first: usize, count: usize) -> Result<(), DeviceError> {
+        let prepared = &self.prepared[replay];
+        let variant = &prepared.variants[prepared.variant_for(self.counts.0)];
         let mut commands = self.gpu.begin()?;
-        program.encode(&mut commands, first, count);
+        variant.encode(&mut commands, first, count);
         let pending = self.gpu.submit(commands)?;
         let label = prepared.table.labels.get(first).map_or("no command", String::as_str);
         self.gpu.finish(pending).map_err(|error| during(error, label)).map(drop)
@@ -236,6 +267,10 @@ impl<G: Gpu> Drop for TableDevice<G> {
     fn drop(&mut self) {
         let _ = self.finish();
     }
+}
+
+fn is_set(cancel: Option<&AtomicBool>) -> bool {
+    cancel.is_some_and(|cancel| cancel.load(Ordering::Relaxed))
 }
 
 /// The same error, and in what it came up.
@@ -304,21 +339,24 @@ impl<G: Gpu> Device for TableDevice<G> {
 
     fn replay(&mut self, replay: ReplayId, submission: Submission<'_>) -> Result<(), DeviceError> {
         self.begin(replay, &submission)?;
-        if submission.cancel.is_some_and(|cancel| cancel.load(Ordering::Relaxed)) {
-            self.outcome = Outcome { steps: 0 };
-            return Ok(());
-        }
         let (index, prepared) = self.prepared(replay)?;
         let variant = prepared.variant_for(submission.rows.len());
         let chain = Chain { replay: index, variant, steps: submission.steps };
         if self.gpu.tuning().checked {
-            return self.replay_checked(replay, submission.steps);
+            self.ahead = None;
+            return self.replay_checked(chain, submission.cancel);
         }
-        self.submit(chain)
+        let submitted = self.submit(chain, submission.cancel);
+        if submitted.is_err() {
+            // What is on its way was asked for in vain.
+            let _ = self.finish();
+        }
+        submitted
     }
 
     fn wait(&mut self) -> Result<Outcome, DeviceError> {
-        if let Some(Pending { chain, .. }) = self.pending
+        if self.ahead.is_none()
+            && let Some(Pending { chain, .. }) = self.pending
             && let Some(likely) = self.likely(chain)
         {
             self.ahead = Some((likely, self.encode(likely)?));
@@ -340,7 +378,7 @@ impl<G: Gpu> Device for TableDevice<G> {
             false => self.begin(replay, &submission)?,
         }
         self.ahead = None;
-        self.run(replay, first, count)?;
+        self.run(replay.0 as usize, first, count)?;
         self.outcome = Outcome { steps: 1 };
         Ok(())
     }
@@ -355,12 +393,12 @@ impl<G: Gpu> Device for TableDevice<G> {
         self.begin(replay, &submission)?;
         self.ahead = None;
         let prepared = &self.prepared[replay.0 as usize];
-        let program = &prepared.variants[prepared.variant_for(self.counts.0)].1;
+        let variant = &prepared.variants[prepared.variant_for(self.counts.0)];
         let count = ns.len().min(prepared.table.commands.len());
         let mut pending = Vec::with_capacity(count);
         for index in 0..count {
             let mut commands = self.gpu.begin()?;
-            program.encode(&mut commands, index, 1);
+            variant.encode(&mut commands, index, 1);
             pending.push(self.gpu.submit(commands)?);
         }
         self.outcome = Outcome { steps: 1 };

@@ -1,5 +1,7 @@
 //! What a replay asks of a command encoder, and one that writes it down.
 
+use std::ops::Range;
+
 /// Five words are all that a launch needs. Launches may run at the same time but where a barrier stands between them.
 pub trait Encoder {
     /// A handle to compiled code.
@@ -21,14 +23,28 @@ pub trait Encoder {
     fn barrier(&mut self);
 }
 
+/// An encoder of a command buffer's. It also runs what was encoded before, once and for all.
+pub trait Commands: Encoder {
+    /// An indirect command buffer: each dispatch that it is told is a command, which begins with the words before it.
+    type Indirect: Encoder<Pipeline = Self::Pipeline, Buffer = Self::Buffer>;
+
+    /// Runs some of its dispatches. Nothing keeps the first of them apart from what came before: that takes a barrier here.
+    fn run(&mut self, indirect: &Self::Indirect, dispatches: Range<usize>);
+}
+
 /// A word of an encoder's.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Word<P, B> {
     Pipeline(P),
     Buffers(Vec<(B, usize)>),
     Threadgroup(u32),
-    Dispatch { groups: [u32; 3], threads: u32 },
+    Dispatch {
+        groups: [u32; 3],
+        threads: u32,
+    },
     Barrier,
+    /// Words of an indirect command buffer.
+    Run(Vec<Word<P, B>>),
 }
 
 /// An encoder that writes down what it is told: to be looked at, or run by an emulator.
@@ -63,5 +79,16 @@ impl<P: Clone, B: Clone> Encoder for Recording<P, B> {
 
     fn barrier(&mut self) {
         self.0.push(Word::Barrier);
+    }
+}
+
+/// What its dispatches are told in an indirect command buffer has to be all that they need: no word before the first of them holds there.
+impl<P: Clone, B: Clone> Commands for Recording<P, B> {
+    type Indirect = Recording<P, B>;
+
+    fn run(&mut self, indirect: &Recording<P, B>, dispatches: Range<usize>) {
+        let all = indirect.0.split_inclusive(|word| matches!(word, Word::Dispatch { .. }));
+        let some = all.skip(dispatches.start).take(dispatches.len());
+        self.0.push(Word::Run(some.flatten().cloned().collect()));
     }
 }

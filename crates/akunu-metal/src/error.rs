@@ -28,6 +28,10 @@ pub enum MetalError {
     Threads { function: String, wanted: u32, most: usize },
     #[error("a command buffer was encoded before another that was submitted: a bug, please report it")]
     Order,
+    #[error(
+        "the GPU is not done after {seconds} seconds and is not used any more: start again; AKUNU_METAL=checked names the command"
+    )]
+    Stuck { seconds: u64 },
     /// A command buffer did not come to its end.
     #[error("{}{}: {message}", failure.0, failure.1)]
     Commands { failure: (&'static str, &'static str), message: String },

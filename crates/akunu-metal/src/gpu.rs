@@ -6,7 +6,7 @@ use akunu_format::Region;
 use akunu_kernels::{Chip, Function, HalfProduct};
 use akunu_plan::{Capabilities, DeviceError};
 
-use crate::Encoder;
+use crate::{Commands, Encoder};
 
 /// How tables are run on a chip.
 #[derive(Clone, Debug, PartialEq)]
@@ -14,8 +14,10 @@ pub struct Tuning {
     pub chip: Chip,
     /// A table is prepared for each of these numbers of rows below its own as well, ascending: fewer rows have other kernels and smaller grids.
     pub row_counts: &'static [usize],
-    /// The chain that is likely to come next is encoded while one runs.
-    pub encodes_ahead: bool,
+    /// Steps of a command buffer: between two of them the host looks whether a chain goes on.
+    pub part: usize,
+    /// Tables are encoded when they are prepared, as indirect command buffers, and run from there.
+    pub indirect: bool,
     /// Commands run one by one, each waited for, so that an error names the one that failed.
     pub checked: bool,
 }
@@ -27,7 +29,10 @@ pub trait Gpu: Debug {
     /// A handle.
     type Pipeline: Clone + Debug;
     /// A command buffer that is being written. It may be dropped instead of submitted; there is one at a time.
-    type Commands: Encoder<Pipeline = Self::Pipeline, Buffer = Self::Buffer> + Debug;
+    type Commands: Commands<Pipeline = Self::Pipeline, Buffer = Self::Buffer, Indirect = Self::Indirect>
+        + Debug;
+    /// An indirect command buffer. It keeps none of what it is told alive.
+    type Indirect: Encoder<Pipeline = Self::Pipeline, Buffer = Self::Buffer> + Debug;
     /// One that was submitted.
     type Pending: Debug;
 
@@ -57,7 +62,7 @@ pub trait Gpu: Debug {
     /// Nothing that was submitted may be using what is read or written.
     fn write(&mut self, buffer: &Self::Buffer, offset: usize, bytes: &[u8]);
 
-    /// As [`Gpu::write`].
+    /// As [`Gpu::write`]; but a word that the GPU is writing may be read, as it was or as it will be.
     fn read(&self, buffer: &Self::Buffer, offset: usize, bytes: &mut [u8]);
 
     /// One for each function, in their order. Equal functions are compiled once.
@@ -65,6 +70,9 @@ pub trait Gpu: Debug {
 
     /// A product of f16 as if it were a kernel, whose arguments are its command's bindings; `None`: the GPU has no library for that.
     fn product(&mut self, product: &HalfProduct) -> Option<Self::Pipeline>;
+
+    /// For so many dispatches, each of so many buffers or fewer.
+    fn indirect(&mut self, dispatches: usize, buffers: usize) -> Result<Self::Indirect, DeviceError>;
 
     fn begin(&mut self) -> Result<Self::Commands, DeviceError>;
 

@@ -5,6 +5,8 @@
 
 #[cfg(target_vendor = "apple")]
 mod apple;
+#[cfg(any(target_vendor = "apple", test))]
+mod bell;
 mod bind;
 #[cfg(any(target_vendor = "apple", test))]
 mod cache;
@@ -22,8 +24,8 @@ mod prepared;
 pub use apple::{MetalDevice, MetalGpu, MetalOptions, open, probe, report};
 pub use chip::{FAMILIES, Family, FamilyRow};
 pub use device::{TableDevice, WORKSPACE_BYTES};
-pub use encoder::{Encoder, Recording, Word};
+pub use encoder::{Commands, Encoder, Recording, Word};
 #[cfg(target_vendor = "apple")]
 pub use error::MetalError;
 pub use gpu::{Gpu, Tuning};
-pub use prepared::{BoundLaunch, Program};
+pub use prepared::{BoundLaunch, Program, Variant};

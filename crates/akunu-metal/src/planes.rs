@@ -29,7 +29,7 @@ pub(crate) fn lay_out<G: Gpu>(
         let params = (own.no_params.clone(), 0);
         program.push(vec![bind(gpu, launch, pipeline, arguments, own, params)?], true);
         let mut commands = gpu.begin()?;
-        program.encode_steps(&mut commands, 1);
+        program.encode(&mut commands, 0, 1);
         let pending = gpu.submit(commands)?;
         gpu.finish(pending)?;
         let file = &mut all[*index];

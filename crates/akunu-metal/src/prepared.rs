@@ -3,9 +3,9 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use akunu_plan::DispatchTable;
+use akunu_plan::{DeviceError, DispatchTable};
 
-use crate::Encoder;
+use crate::{Commands, Encoder, Gpu};
 
 /// One dispatch: its arguments are a range of the program's.
 #[derive(Debug)]
@@ -65,14 +65,26 @@ impl<P, B> Program<P, B> {
         self.commands.push(first..self.launches.len());
     }
 
+    /// The launches of so many commands from `first` on.
+    fn launches(&self, first: usize, count: usize) -> Range<usize> {
+        match self.commands.get(first..first + count) {
+            Some([start, .., end]) => start.start..end.end,
+            Some([only]) => only.clone(),
+            _ => 0..0,
+        }
+    }
+
+    /// The most that a launch has.
+    fn buffers(&self) -> usize {
+        self.launches.iter().map(|launch| launch.arguments.len()).max().unwrap_or(0)
+    }
+
     /// Encodes so many commands from `first` on.
     pub fn encode<E>(&self, encoder: &mut E, first: usize, count: usize)
     where
         E: Encoder<Pipeline = P, Buffer = B>,
     {
-        let Some(commands) = self.commands.get(first..first + count) else { return };
-        let (Some(start), Some(end)) = (commands.first(), commands.last()) else { return };
-        for launch in &self.launches[start.start..end.end] {
+        for launch in &self.launches[self.launches(first, count)] {
             if launch.waits {
                 encoder.barrier();
             }
@@ -82,33 +94,67 @@ impl<P, B> Program<P, B> {
             encoder.dispatch(launch.groups, launch.threads);
         }
     }
+}
 
-    /// Encodes a chain.
-    pub fn encode_steps<E>(&self, encoder: &mut E, steps: usize)
-    where
-        E: Encoder<Pipeline = P, Buffer = B>,
-    {
+/// A program, and where it is encoded already, if it is.
+#[derive(Debug)]
+pub struct Variant<G: Gpu> {
+    /// Live rows that it has room for.
+    pub rows: usize,
+    pub program: Program<G::Pipeline, G::Buffer>,
+    pub indirect: Option<G::Indirect>,
+}
+
+impl<G: Gpu> Variant<G> {
+    /// Encodes it once and for all, where the GPU is to run tables so.
+    pub(crate) fn new(
+        gpu: &mut G,
+        rows: usize,
+        program: Program<G::Pipeline, G::Buffer>,
+    ) -> Result<Variant<G>, DeviceError> {
+        let mut indirect = None;
+        if gpu.tuning().indirect {
+            let encoder = indirect.insert(gpu.indirect(program.launches.len(), program.buffers())?);
+            program.encode(encoder, 0, program.commands.len());
+        }
+        Ok(Variant { rows, program, indirect })
+    }
+
+    /// Encodes so many commands from `first` on.
+    pub(crate) fn encode(&self, commands: &mut G::Commands, first: usize, count: usize) {
+        match &self.indirect {
+            None => self.program.encode(commands, first, count),
+            Some(indirect) => {
+                // The first command waits for those before it; barriers within reach no further.
+                commands.barrier();
+                commands.run(indirect, self.program.launches(first, count));
+            }
+        }
+    }
+
+    /// Encodes steps of a chain.
+    pub(crate) fn encode_steps(&self, commands: &mut G::Commands, steps: usize) {
         for _ in 0..steps {
-            self.encode(encoder, 0, self.commands.len());
+            self.encode(commands, 0, self.program.commands.len());
         }
     }
 }
 
 /// A table, and where the host writes what changes: 16 bytes a row.
 #[derive(Debug)]
-pub(crate) struct Prepared<P, B> {
+pub(crate) struct Prepared<G: Gpu> {
     pub(crate) table: Arc<DispatchTable>,
     /// By the rows that they are for, the fewest first.
-    pub(crate) variants: Vec<(usize, Program<P, B>)>,
+    pub(crate) variants: Vec<Variant<G>>,
     /// Whether a step moves the rows on and counts itself.
     pub(crate) advances: bool,
-    pub(crate) rows: (B, usize),
-    pub(crate) logit_rows: (B, usize),
+    pub(crate) rows: (G::Buffer, usize),
+    pub(crate) logit_rows: (G::Buffer, usize),
 }
 
-impl<P, B> Prepared<P, B> {
+impl<G: Gpu> Prepared<G> {
     /// Which variant is for so many live rows.
     pub(crate) fn variant_for(&self, rows: usize) -> usize {
-        self.variants.partition_point(|(most, _)| *most < rows).min(self.variants.len() - 1)
+        self.variants.partition_point(|variant| variant.rows < rows).min(self.variants.len() - 1)
     }
 }

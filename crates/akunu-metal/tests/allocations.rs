@@ -4,13 +4,14 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::RefCell;
+use std::ops::Range;
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use akunu_format::{Region, open_model};
 use akunu_kernels::{Function, HalfProduct};
-use akunu_metal::{Encoder, Family, Gpu, TableDevice, Tuning, WORKSPACE_BYTES};
+use akunu_metal::{Commands, Encoder, Family, Gpu, TableDevice, Tuning, WORKSPACE_BYTES};
 use akunu_plan::{
     Capabilities, Device, DeviceError, InPlace, KvType, PlanOptions, Row, Submission, load, plan,
 };
@@ -46,12 +47,12 @@ struct Tally {
 }
 
 #[derive(Debug, Default)]
-struct Commands {
+struct Count {
     dispatches: usize,
     bound: usize,
 }
 
-impl Encoder for Commands {
+impl Encoder for Count {
     type Pipeline = usize;
     type Buffer = Rc<RefCell<Vec<u8>>>;
 
@@ -71,10 +72,21 @@ impl Encoder for Commands {
     fn barrier(&mut self) {}
 }
 
+impl Commands for Count {
+    type Indirect = Count;
+
+    fn run(&mut self, indirect: &Count, dispatches: Range<usize>) {
+        assert!(dispatches.end <= indirect.dispatches);
+        self.dispatches += dispatches.len();
+        self.bound += indirect.bound;
+    }
+}
+
 impl Gpu for Tally {
     type Buffer = Rc<RefCell<Vec<u8>>>;
     type Pipeline = usize;
-    type Commands = Commands;
+    type Commands = Count;
+    type Indirect = Count;
     type Pending = usize;
 
     fn capabilities(&self) -> &Capabilities {
@@ -109,11 +121,15 @@ impl Gpu for Tally {
         None
     }
 
-    fn begin(&mut self) -> Result<Commands, DeviceError> {
-        Ok(Commands::default())
+    fn indirect(&mut self, _: usize, _: usize) -> Result<Count, DeviceError> {
+        Ok(Count::default())
     }
 
-    fn submit(&mut self, commands: Commands) -> Result<usize, DeviceError> {
+    fn begin(&mut self) -> Result<Count, DeviceError> {
+        Ok(Count::default())
+    }
+
+    fn submit(&mut self, commands: Count) -> Result<usize, DeviceError> {
         assert!(commands.bound > 3 * commands.dispatches);
         Ok(commands.dispatches)
     }

@@ -4,13 +4,15 @@
 mod paper;
 
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use akunu_format::open_model;
-use akunu_metal::{TableDevice, Word};
+use akunu_metal::{TableDevice, Tuning, Word};
 use akunu_plan::{
     Device, DeviceError, KvType, Loaded, ModelPlan, PlanOptions, ReplayId, Row, Submission, load, plan,
 };
-use paper::{Paper, Words};
+use paper::{Paper, Recorded, Then, Words, render};
 
 const CONTEXT: usize = 64;
 const CHAIN: usize = 8;
@@ -24,9 +26,15 @@ struct Drawn {
 
 impl Drawn {
     fn of(path: &str) -> Drawn {
+        Drawn::tuned(path, |_| {})
+    }
+
+    fn tuned(path: &str, tune: impl Fn(&mut Tuning)) -> Drawn {
         let model =
             open_model(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata").join(path)).unwrap();
-        let mut device = TableDevice::on(Paper::new(&*model)).unwrap();
+        let mut paper = Paper::new(&*model);
+        tune(paper.tuning_mut());
+        let mut device = TableDevice::on(paper).unwrap();
         let options = PlanOptions {
             context: CONTEXT,
             slots: 1,
@@ -48,7 +56,7 @@ impl Drawn {
         let submission = Submission { rows, logit_rows: &last, steps, stop: &[2], cancel: None };
         self.device.replay(replay, submission)?;
         self.device.wait()?;
-        Ok(self.device.gpu_mut().submitted())
+        Ok(self.device.gpu_mut().take())
     }
 
     fn chain(&mut self, position: usize, steps: usize) -> Words {
@@ -115,14 +123,14 @@ fn a_chain_past_the_cache_is_refused_and_nothing_is_encoded() {
     let row = Row::causal(5, (CONTEXT - CHAIN + 1) as u32, 0);
     let refused = drawn.replay(drawn.loaded.decode, &[row], CHAIN);
     assert!(matches!(refused, Err(DeviceError::BadRow { position: 57, .. })), "{refused:?}");
-    assert_eq!((drawn.device.gpu().begun, drawn.device.gpu_mut().submitted().words.len()), (0, 0));
+    assert_eq!((drawn.device.gpu().begun, drawn.device.gpu_mut().take().words.len()), (0, 0));
 }
 
 #[test]
 fn fewer_rows_take_the_smallest_program_that_has_room_for_them() {
     let mut drawn = Drawn::of(MODELS[0].1);
-    let programs = drawn.device.programs(drawn.loaded.prefill);
-    assert_eq!(programs.iter().map(|(rows, _)| *rows).collect::<Vec<_>>(), [16, CONTEXT]);
+    let variants = drawn.device.variants(drawn.loaded.prefill);
+    assert_eq!(variants.iter().map(|variant| variant.rows).collect::<Vec<_>>(), [16, CONTEXT]);
     let [one, sixteen, seventeen, all] = [1, 16, 17, CONTEXT].map(|rows| drawn.prefill(rows).words);
     assert!(one == sixteen && seventeen == all && one != all);
 }
@@ -149,9 +157,70 @@ fn the_next_chain_is_encoded_while_one_runs() {
 }
 
 #[test]
+fn a_chain_that_finds_a_stop_or_is_cancelled_is_submitted_no_further() {
+    let mut drawn = Drawn::tuned(MODELS[0].1, |tuning| tuning.part = 2);
+    let step = drawn.chain(0, 1).words;
+    let rows = [Row::causal(5, 0, 0)];
+    let words = |steps: usize| vec![&step[..]; steps].concat();
+    // The first step was encoded while the last chain ran.
+    let parts: [usize; 5] = [1, 2, 2, 2, 1];
+    for after in 1..=parts.len() {
+        for stops in [true, false] {
+            drawn.device.gpu_mut().forget();
+            let cancel = Arc::new(AtomicBool::new(false));
+            let then = if stops { Then::FindsAStop } else { Then::Cancels(Arc::clone(&cancel)) };
+            drawn.device.gpu_mut().later = Some((after, then));
+            let submission =
+                Submission { rows: &rows, logit_rows: &[0], steps: CHAIN, stop: &[], cancel: Some(&cancel) };
+            drawn.device.replay(drawn.loaded.decode, submission).unwrap();
+            drawn.device.wait().unwrap();
+            // A stop is seen when a part is waited for, which is while the next one runs; that one is on its way.
+            let submitted = if stops { after.max(2) } else { after };
+            assert_eq!(drawn.device.gpu().submitted, submitted, "{stops} {after}");
+            let steps = parts[..submitted].iter().sum();
+            assert!(drawn.device.gpu_mut().take().words == words(steps), "{stops} {after}");
+            // What was encoded for the rest does no harm.
+            assert!(drawn.chain(0, 2).words == words(2), "{stops} {after}");
+        }
+    }
+}
+
+#[test]
+fn a_table_encoded_once_is_run_as_the_words_that_it_would_be_encoded_as() {
+    for (name, path) in MODELS {
+        let (mut direct, mut indirect) =
+            (Drawn::of(path), Drawn::tuned(path, |tuning| tuning.indirect = true));
+        let run = |words: &[Recorded]| match words {
+            [Word::Barrier, Word::Run(words)] => render(words),
+            _ => panic!("{words:?}"),
+        };
+        for rows in [1, 17] {
+            let words = indirect.prefill(rows).words;
+            assert_eq!(run(&words), render(&direct.prefill(rows).words), "{name}");
+        }
+        let step = render(&direct.chain(0, 1).words);
+        let chain = indirect.chain(3, CHAIN).words;
+        let steps: Vec<_> = chain.chunks(2).map(run).collect();
+        assert!(steps.len() == CHAIN && steps.iter().all(|words| *words == step), "{name}");
+
+        // A part of it.
+        let rows = [Row::causal(5, 0, 0)];
+        let submission = Submission { rows: &rows, logit_rows: &[0], steps: 1, stop: &[], cancel: None };
+        let mut apart = String::new();
+        for index in 0..indirect.plan.tables.decode.commands.len() {
+            indirect.device.run_range(indirect.loaded.decode, submission, index, 1).unwrap();
+            apart += &run(&indirect.device.gpu_mut().take().words);
+        }
+        assert_eq!(apart, step, "{name}");
+    }
+    let mut drawn = Drawn::tuned(MODELS[0].1, |tuning| tuning.indirect = true);
+    insta::assert_snapshot!("llama_two_indirect_steps", drawn.chain(0, 2).render());
+}
+
+#[test]
 fn a_cancelled_submission_encodes_nothing() {
     let mut drawn = Drawn::of(MODELS[0].1);
-    let cancel = std::sync::atomic::AtomicBool::new(true);
+    let cancel = AtomicBool::new(true);
     let rows = [Row::causal(5, 0, 0)];
     let submission = Submission { rows: &rows, logit_rows: &[0], steps: 4, stop: &[], cancel: Some(&cancel) };
     drawn.device.replay(drawn.loaded.decode, submission).unwrap();
@@ -168,20 +237,20 @@ fn commands_are_run_and_timed_one_by_one() {
     let mut apart = Vec::new();
     for index in 0..count {
         drawn.device.run_range(drawn.loaded.decode, submission, index, 1).unwrap();
-        apart.extend(drawn.device.gpu_mut().submitted().words);
+        apart.extend(drawn.device.gpu_mut().take().words);
     }
     assert_eq!(apart, step);
     // With the rows that are there.
     let again = Submission { rows: &[], ..submission };
     drawn.device.run_range(drawn.loaded.decode, again, 0, count).unwrap();
-    let again = drawn.device.gpu_mut().submitted();
+    let again = drawn.device.gpu_mut().take();
     assert_eq!(again.written("decode.rows").unwrap(), bytemuck::bytes_of(&rows[0]));
     assert_eq!(again.words, step);
 
     drawn.device.gpu_mut().forget();
     let mut ns = vec![0; count];
     drawn.device.time_commands(drawn.loaded.decode, submission, &mut ns).unwrap();
-    assert_eq!(drawn.device.gpu_mut().submitted().words, step);
+    assert_eq!(drawn.device.gpu_mut().take().words, step);
     // Paper's clock.
     assert_eq!(ns, (1..=count as u64).map(|n| n * 10).collect::<Vec<_>>());
     assert!(drawn.device.run_range(drawn.loaded.decode, submission, count, 1).is_err());
@@ -191,7 +260,7 @@ fn commands_are_run_and_timed_one_by_one() {
 fn a_checked_chain_is_the_same_words_in_a_command_buffer_each() {
     let mut drawn = Drawn::of(MODELS[0].1);
     let words = drawn.chain(0, 3).words;
-    drawn.device.gpu_mut().check();
+    drawn.device.gpu_mut().tuning_mut().checked = true;
     let commands = drawn.plan.tables.decode.commands.len();
     let begun = drawn.device.gpu().begun;
     assert_eq!(drawn.chain(0, 3).words, words);

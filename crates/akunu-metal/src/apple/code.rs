@@ -28,6 +28,8 @@ pub(super) struct Code {
     libraries: HashMap<String, Library>,
     pipelines: HashMap<Function, Pipeline>,
     archive: Archive,
+    /// Pipelines are for indirect command buffers, too.
+    indirect: bool,
 }
 
 /// A function that is not compiled yet.
@@ -37,9 +39,9 @@ struct Missing<'a> {
 }
 
 impl Code {
-    pub(super) fn new(device: &Device) -> Code {
-        let archive = Archive::open(device);
-        Code { device: device.clone(), libraries: HashMap::new(), pipelines: HashMap::new(), archive }
+    pub(super) fn new(device: &Device, indirect: bool) -> Code {
+        let (libraries, pipelines) = (HashMap::new(), HashMap::new());
+        Code { device: device.clone(), libraries, pipelines, archive: Archive::open(device), indirect }
     }
 
     /// One for each function, in their order.
@@ -55,18 +57,23 @@ impl Code {
         let mut wanted = Vec::new();
         for Missing { function, text } in &missing {
             let library = self.libraries[text].clone();
-            match self.archived(&*descriptor(function, &library)?) {
+            match self.archived(&*descriptor(function, &library, self.indirect)?) {
                 Some(pipeline) => self.insert(function, pipeline)?,
                 None => wanted.push((*function, library)),
             }
         }
-        for ((function, library), pipeline) in wanted.iter().zip(build_all(&self.device, &wanted)) {
+        for ((function, library), pipeline) in wanted.iter().zip(self.build_all(&wanted)) {
             let pipeline = pipeline?;
-            self.archive.add(&*descriptor(function, library)?);
+            self.archive.add(&*descriptor(function, library, self.indirect)?);
             self.insert(function, pipeline)?;
         }
         self.archive.keep();
         Ok(functions.iter().map(|function| self.pipelines[*function].clone()).collect())
+    }
+
+    /// Lets go of pipelines that the GPU may still be using, but does not free them.
+    pub(super) fn abandon(&mut self) {
+        std::mem::forget(std::mem::take(&mut self.pipelines));
     }
 
     fn insert(&mut self, function: &Function, pipeline: Pipeline) -> Result<(), MetalError> {
@@ -86,6 +93,17 @@ impl Code {
             self.libraries.insert(missing.text.clone(), library?);
         }
         Ok(())
+    }
+
+    fn build_all(&self, wanted: &[(&Function, Library)]) -> Vec<Result<Pipeline, MetalError>> {
+        let (device, indirect) = (&self.device, self.indirect);
+        on_all_cores(wanted, |(function, library)| {
+            let descriptor = descriptor(function, library, indirect)?;
+            let none = MTLPipelineOption::empty();
+            device
+                .newComputePipelineStateWithDescriptor_options_reflection_error(&descriptor, none, None)
+                .map_err(|error| log(function, &error))
+        })
     }
 
     /// The pipeline that was kept on disk.
@@ -137,6 +155,7 @@ fn compile(device: &Device, missing: &Missing<'_>) -> Result<Library, MetalError
 fn descriptor(
     function: &Function,
     library: &Library,
+    indirect: bool,
 ) -> Result<Retained<MTLComputePipelineDescriptor>, MetalError> {
     let values = MTLFunctionConstantValues::new();
     for (index, (_, value)) in function.constants.iter().enumerate() {
@@ -154,22 +173,13 @@ fn descriptor(
     descriptor.setComputeFunction(Some(&entry));
     // The compiler spares registers for as many.
     descriptor.setMaxTotalThreadsPerThreadgroup(threads(function) as usize);
+    descriptor.setSupportIndirectCommandBuffers(indirect);
     Ok(descriptor)
 }
 
 /// Of a group.
 fn threads(function: &Function) -> u32 {
     function.constants.iter().find(|(name, _)| *name == "THREADS").map_or(0, |(_, threads)| *threads)
-}
-
-fn build_all(device: &Device, wanted: &[(&Function, Library)]) -> Vec<Result<Pipeline, MetalError>> {
-    on_all_cores(wanted, |(function, library)| {
-        let descriptor = descriptor(function, library)?;
-        let none = MTLPipelineOption::empty();
-        device
-            .newComputePipelineStateWithDescriptor_options_reflection_error(&descriptor, none, None)
-            .map_err(|error| log(function, &error))
-    })
 }
 
 fn checked(function: &Function, pipeline: &Pipeline) -> Result<(), MetalError> {

@@ -1,5 +1,6 @@
 //! A command buffer that is being written.
 
+use std::ops::Range;
 use std::ptr::NonNull;
 
 use objc2::rc::Retained;
@@ -7,13 +8,23 @@ use objc2::runtime::ProtocolObject;
 use objc2_foundation::NSRange;
 use objc2_metal::{
     MTLBarrierScope, MTLBuffer, MTLCommandBuffer, MTLCommandEncoder, MTLComputeCommandEncoder,
-    MTLComputePipelineState, MTLSize,
+    MTLComputePipelineState, MTLIndirectCommandBuffer, MTLResource, MTLResourceUsage, MTLSize,
 };
 
-use crate::Encoder;
+use super::indirect::MetalIndirect;
+use crate::{Commands, Encoder};
 
 pub(super) type Buffer = Retained<ProtocolObject<dyn MTLBuffer>>;
 pub(super) type Pipeline = Retained<ProtocolObject<dyn MTLComputePipelineState>>;
+
+/// What an indirect command buffer needs of the encoder that runs it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Needs {
+    /// Its buffers, named: where no residency set has them.
+    pub(super) buffers: bool,
+    /// Its pipelines, set once.
+    pub(super) pipelines: bool,
+}
 
 /// One encoder, whose launches may run at the same time.
 #[derive(Debug)]
@@ -22,6 +33,9 @@ pub struct MetalCommands {
     pub(super) encoder: Retained<ProtocolObject<dyn MTLComputeCommandEncoder>>,
     /// What the shared event will count to when it is done.
     pub(super) number: u64,
+    needs: Needs,
+    /// The indirect command buffer that was run last, for which that was done: it is only compared.
+    ready: *const ProtocolObject<dyn MTLIndirectCommandBuffer>,
     ended: bool,
 }
 
@@ -30,14 +44,33 @@ impl MetalCommands {
         buffer: Retained<ProtocolObject<dyn MTLCommandBuffer>>,
         encoder: Retained<ProtocolObject<dyn MTLComputeCommandEncoder>>,
         number: u64,
+        needs: Needs,
     ) -> MetalCommands {
-        MetalCommands { buffer, encoder, number, ended: false }
+        MetalCommands { buffer, encoder, number, needs, ready: std::ptr::null(), ended: false }
     }
 
     pub(super) fn end(&mut self) {
         if !self.ended {
             self.encoder.endEncoding();
             self.ended = true;
+        }
+    }
+
+    fn make_ready(&mut self, indirect: &MetalIndirect) {
+        if std::ptr::eq(self.ready, &raw const *indirect.commands) {
+            return;
+        }
+        self.ready = &raw const *indirect.commands;
+        let buffers = indirect.buffers.iter().filter(|_| self.needs.buffers);
+        for buffer in buffers {
+            let resource: &ProtocolObject<dyn MTLResource> = ProtocolObject::from_ref(&**buffer);
+            self.encoder.useResource_usage(resource, MTLResourceUsage::Read | MTLResourceUsage::Write);
+        }
+        let pipelines = indirect.pipelines.iter().filter(|_| self.needs.pipelines);
+        for pipeline in pipelines {
+            self.encoder.setComputePipelineState(pipeline);
+            // Of nothing.
+            self.encoder.dispatchThreadgroups_threadsPerThreadgroup(size([0; 3]), size([0; 3]));
         }
     }
 }
@@ -49,7 +82,7 @@ impl Drop for MetalCommands {
     }
 }
 
-fn size([width, height, depth]: [u32; 3]) -> MTLSize {
+pub(super) fn size([width, height, depth]: [u32; 3]) -> MTLSize {
     MTLSize { width: width as usize, height: height as usize, depth: depth as usize }
 }
 
@@ -82,5 +115,17 @@ impl Encoder for MetalCommands {
 
     fn barrier(&mut self) {
         self.encoder.memoryBarrierWithScope(MTLBarrierScope::Buffers);
+    }
+}
+
+impl Commands for MetalCommands {
+    type Indirect = MetalIndirect;
+
+    fn run(&mut self, indirect: &MetalIndirect, dispatches: Range<usize>) {
+        assert!(dispatches.end <= indirect.commands.size());
+        self.make_ready(indirect);
+        let range = NSRange::new(dispatches.start, dispatches.len());
+        // SAFETY: the commands are there, and were all encoded when the table was prepared; the prepared table keeps them, and what they use.
+        unsafe { self.encoder.executeCommandsInBuffer_withRange(&indirect.commands, range) };
     }
 }

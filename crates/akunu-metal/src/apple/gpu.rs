@@ -2,23 +2,29 @@
 
 use std::ffi::c_void;
 use std::ptr::NonNull;
+use std::sync::Arc;
+use std::time::Duration;
 
 use akunu_format::Region;
 use akunu_kernels::{Function, HalfProduct};
 use akunu_plan::{Capabilities, DeviceError, InPlace};
+use block2::RcBlock;
 use objc2::rc::{Retained, autoreleasepool};
 use objc2::runtime::{NSObjectProtocol, ProtocolObject};
 use objc2::sel;
 use objc2_foundation::NSString;
 use objc2_metal::{
     MTLAllocation, MTLBuffer, MTLCommandBuffer, MTLCommandBufferStatus, MTLCommandQueue,
-    MTLCreateSystemDefaultDevice, MTLDevice, MTLDispatchType, MTLEvent, MTLGPUFamily, MTLResidencySet,
-    MTLResidencySetDescriptor, MTLResource, MTLResourceOptions, MTLSharedEvent,
+    MTLCreateSystemDefaultDevice, MTLDevice, MTLDispatchType, MTLEvent, MTLGPUFamily,
+    MTLIndirectCommandBuffer, MTLResidencySet, MTLResidencySetDescriptor, MTLResource, MTLResourceOptions,
+    MTLSharedEvent,
 };
 
 use super::code::Code;
-use super::commands::{Buffer, MetalCommands, Pipeline};
+use super::commands::{Buffer, MetalCommands, Needs, Pipeline};
 use super::cores::gpu_cores;
+use super::indirect::MetalIndirect;
+use crate::bell::Bell;
 use crate::error::{MetalError, NAME};
 use crate::{Family, Gpu, Tuning, WORKSPACE_BYTES};
 
@@ -28,6 +34,12 @@ pub(super) type MetalObject = Retained<ProtocolObject<dyn MTLDevice>>;
 const OPTIONS: MTLResourceOptions =
     MTLResourceOptions::StorageModeShared.union(MTLResourceOptions::HazardTrackingModeUntracked);
 
+/// For a command buffer. A few steps of a chain, or a chunk of a prompt, take seconds where they take long, and the system stops what keeps a
+/// GPU for too long before this: what takes longer is not going to end.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+type Handler = RcBlock<dyn Fn(NonNull<ProtocolObject<dyn MTLCommandBuffer>>)>;
+
 /// For looking at what is not known yet: the plain way is meant for everybody.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MetalOptions {
@@ -35,14 +47,16 @@ pub struct MetalOptions {
     pub checked: bool,
     /// A GPU of an older family, or of none, as virtual machines have: treated as the oldest one known.
     pub any_family: bool,
+    /// Tables are encoded once, as indirect command buffers.
+    pub indirect: bool,
 }
 
 impl MetalOptions {
-    /// `AKUNU_METAL=checked` runs commands one by one, `AKUNU_METAL=any` takes a GPU of any family.
+    /// `AKUNU_METAL=checked` runs commands one by one, `AKUNU_METAL=any` takes a GPU of any family, `AKUNU_METAL=icb` encodes tables once.
     pub fn from_environment() -> MetalOptions {
         let text = std::env::var("AKUNU_METAL").unwrap_or_default();
         let has = |word: &str| text.split(',').any(|part| part.trim() == word);
-        MetalOptions { checked: has("checked"), any_family: has("any") }
+        MetalOptions { checked: has("checked"), any_family: has("any"), indirect: has("icb") }
     }
 }
 
@@ -54,16 +68,40 @@ pub struct MetalGpu {
     /// Counts command buffers that are done: each waits for the one before it.
     event: Retained<ProtocolObject<dyn MTLSharedEvent>>,
     submitted: u64,
+    /// Rung by `handler` whenever a command buffer is done, well or not: on a thread of Metal's.
+    done: Arc<Bell>,
+    handler: Handler,
+    /// A command buffer was not done in time, and may still be running.
+    stuck: bool,
     /// What the GPU keeps in memory between command buffers: macOS 15 and iOS 18 have them.
     resident: Option<Retained<ProtocolObject<dyn MTLResidencySet>>>,
     /// `resident` was added to, or taken from.
     changed: bool,
-    /// Files whose pages buffers are made of.
-    regions: Vec<Region>,
+    in_use: InUse,
     page: usize,
     capabilities: Capabilities,
     tuning: Tuning,
+    needs: Needs,
     device: MetalObject,
+}
+
+/// What the GPU may be using, which command buffers do not keep.
+#[derive(Debug, Default)]
+struct InUse {
+    buffers: Vec<Buffer>,
+    indirect: Vec<Retained<ProtocolObject<dyn MTLIndirectCommandBuffer>>>,
+    /// Files whose pages buffers are made of.
+    regions: Vec<Region>,
+}
+
+impl Drop for MetalGpu {
+    /// Memory that is still being used is nobody's to free.
+    fn drop(&mut self) {
+        if self.stuck {
+            std::mem::forget((std::mem::take(&mut self.in_use), self.event.clone(), self.resident.clone()));
+            self.code.abandon();
+        }
+    }
 }
 
 /// The system's default GPU, if it is one of Apple's.
@@ -107,7 +145,8 @@ impl MetalGpu {
         let free = device.recommendedMaxWorkingSetSize().saturating_sub(device.currentAllocatedSize() as u64);
         let capabilities = Capabilities {
             name: NAME,
-            detail: describe(&device, family),
+            detail: describe(&device, family)
+                + if options.indirect { ", indirect command buffers" } else { "" },
             q8_activations: true,
             folds: true,
             half_products: None,
@@ -121,17 +160,25 @@ impl MetalGpu {
         };
         // SAFETY: it takes a number and gives one.
         let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+        let done = Arc::new(Bell::default());
+        let ringing = Arc::clone(&done);
+        let needs = Needs { buffers: resident.is_none(), pipelines: row.sets_pipelines };
+        let tuning = row.tuning(gpu_cores());
         Ok(MetalGpu {
-            code: Code::new(&device),
+            code: Code::new(&device, options.indirect),
             queue,
             event,
             submitted: 0,
+            done,
+            handler: RcBlock::new(move |_| ringing.ring()),
+            stuck: false,
             resident,
             changed: false,
-            regions: Vec::new(),
+            in_use: InUse::default(),
             page: usize::try_from(page).unwrap_or(16 << 10),
             capabilities,
-            tuning: Tuning { checked: options.checked, ..row.tuning(gpu_cores()) },
+            tuning: Tuning { checked: options.checked, indirect: options.indirect, ..tuning },
+            needs,
             device,
         })
     }
@@ -142,12 +189,17 @@ impl MetalGpu {
         (bytes > most).then(|| MetalError::TooLong { name: name(), bytes, most })
     }
 
-    fn keep_resident(&mut self, buffer: &Buffer) {
+    fn keep(&mut self, buffer: &Buffer) {
+        self.in_use.buffers.push(buffer.clone());
         if let Some(set) = &self.resident {
             set.addAllocation(as_allocation(buffer));
             self.changed = true;
         }
     }
+}
+
+fn stuck() -> DeviceError {
+    MetalError::Stuck { seconds: PATIENCE.as_secs() }.into()
 }
 
 fn as_allocation(buffer: &Buffer) -> &ProtocolObject<dyn MTLAllocation> {
@@ -165,6 +217,7 @@ impl Gpu for MetalGpu {
     type Buffer = Buffer;
     type Pipeline = Pipeline;
     type Commands = MetalCommands;
+    type Indirect = MetalIndirect;
     type Pending = Retained<ProtocolObject<dyn MTLCommandBuffer>>;
 
     fn capabilities(&self) -> &Capabilities {
@@ -184,7 +237,7 @@ impl Gpu for MetalGpu {
         let buffer = self.device.newBufferWithLength_options(bytes.max(16) as usize, OPTIONS);
         let buffer = buffer.ok_or_else(out_of_memory)?;
         buffer.setLabel(Some(&NSString::from_str(what)));
-        self.keep_resident(&buffer);
+        self.keep(&buffer);
         Ok(buffer)
     }
 
@@ -210,14 +263,16 @@ impl Gpu for MetalGpu {
             self.device.newBufferWithBytesNoCopy_length_options_deallocator(start, length, OPTIONS, None)
         };
         let buffer = buffer.ok_or(MetalError::NotMapped { bytes: length })?;
-        if !self.regions.iter().any(|kept| kept.bytes().as_ptr() == region.bytes().as_ptr()) {
-            self.regions.push(region.clone());
+        let regions = &mut self.in_use.regions;
+        if !regions.iter().any(|kept| kept.bytes().as_ptr() == region.bytes().as_ptr()) {
+            regions.push(region.clone());
         }
-        self.keep_resident(&buffer);
+        self.keep(&buffer);
         Ok(Some((buffer, offset - first)))
     }
 
     fn release(&mut self, buffer: Buffer) {
+        self.in_use.buffers.retain(|kept| *kept != buffer);
         if let Some(set) = &self.resident {
             set.removeAllocation(as_allocation(&buffer));
             self.changed = true;
@@ -248,8 +303,17 @@ impl Gpu for MetalGpu {
         None
     }
 
+    fn indirect(&mut self, dispatches: usize, buffers: usize) -> Result<MetalIndirect, DeviceError> {
+        let indirect = autoreleasepool(|_| MetalIndirect::new(&self.device, dispatches, buffers))?;
+        self.in_use.indirect.push(indirect.commands.clone());
+        Ok(indirect)
+    }
+
     fn begin(&mut self) -> Result<MetalCommands, DeviceError> {
         autoreleasepool(|_| {
+            if self.stuck {
+                return Err(stuck());
+            }
             // Programs and the device keep all that is bound.
             let buffer = self.queue.commandBufferWithUnretainedReferences();
             let buffer = buffer.ok_or(MetalError::Refused { what: "command buffer" })?;
@@ -257,7 +321,7 @@ impl Gpu for MetalGpu {
             buffer.encodeWaitForEvent_value(event, self.submitted);
             let encoder = buffer.computeCommandEncoderWithDispatchType(MTLDispatchType::Concurrent);
             let encoder = encoder.ok_or(MetalError::Refused { what: "command encoder" })?;
-            Ok(MetalCommands::new(buffer, encoder, self.submitted + 1))
+            Ok(MetalCommands::new(buffer, encoder, self.submitted + 1, self.needs))
         })
     }
 
@@ -274,6 +338,8 @@ impl Gpu for MetalGpu {
                 set.requestResidency();
                 self.changed = false;
             }
+            // SAFETY: Metal keeps the block until it has called it.
+            unsafe { commands.buffer.addCompletedHandler(RcBlock::as_ptr(&self.handler)) };
             commands.buffer.commit();
             self.submitted = commands.number;
             Ok(commands.buffer.clone())
@@ -282,7 +348,15 @@ impl Gpu for MetalGpu {
 
     fn finish(&mut self, pending: Self::Pending) -> Result<u64, DeviceError> {
         autoreleasepool(|_| {
-            pending.waitUntilCompleted();
+            let has_ended = || {
+                matches!(pending.status(), MTLCommandBufferStatus::Completed | MTLCommandBufferStatus::Error)
+            };
+            // What was submitted after one that is stuck is not waited for as long.
+            let patience = if self.stuck { Duration::ZERO } else { PATIENCE };
+            if !self.done.wait(patience, has_ended) {
+                self.stuck = true;
+                return Err(stuck());
+            }
             if pending.status() == MTLCommandBufferStatus::Error {
                 // What waits for it has to go on: it may not have come to its signal.
                 self.event.setSignaledValue(self.submitted);

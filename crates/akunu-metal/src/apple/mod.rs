@@ -10,6 +10,7 @@ mod code;
 mod commands;
 mod cores;
 mod gpu;
+mod indirect;
 mod report;
 
 use crate::TableDevice;

@@ -4,9 +4,11 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use akunu_format::{Region, WeightProvider};
-use akunu_kernels::{Function, HalfProduct};
+use akunu_kernels::{Function, HalfProduct, Pass};
 use akunu_metal::{Family, Gpu, Recording, Tuning, WORKSPACE_BYTES, Word};
 use akunu_plan::{Capabilities, DeviceError, InPlace};
 
@@ -27,7 +29,7 @@ impl PartialEq for Sheet {
     }
 }
 
-type Recorded = Word<Rc<Function>, Rc<Sheet>>;
+pub type Recorded = Word<Rc<Function>, Rc<Sheet>>;
 
 /// What was written to memory and submitted since one last asked.
 #[derive(Debug, Default)]
@@ -46,9 +48,20 @@ pub struct Paper {
     seen: Words,
     /// Command buffers.
     pub begun: usize,
+    pub submitted: usize,
     clock: u64,
     /// The next command buffer to be waited for does not come to its end.
     pub fails: bool,
+    pass: Option<Rc<Sheet>>,
+    /// After so many more submissions.
+    pub later: Option<(usize, Then)>,
+}
+
+/// What the GPU or somebody else does while a chain runs.
+#[derive(Debug)]
+pub enum Then {
+    FindsAStop,
+    Cancels(Arc<AtomicBool>),
 }
 
 impl Paper {
@@ -81,23 +94,26 @@ impl Paper {
             planes: 0,
             seen: Words::default(),
             begun: 0,
+            submitted: 0,
             clock: 0,
             fails: false,
+            pass: None,
+            later: None,
         }
     }
 
-    pub fn submitted(&mut self) -> Words {
+    pub fn take(&mut self) -> Words {
         std::mem::take(&mut self.seen)
     }
 
     /// What came before.
     pub fn forget(&mut self) {
-        (self.seen, self.begun, self.clock) = (Words::default(), 0, 0);
+        (self.seen, self.begun, self.submitted, self.clock) = (Words::default(), 0, 0, 0);
     }
 
-    /// From now on.
-    pub fn check(&mut self) {
-        self.tuning.checked = true;
+    /// For what is prepared or submitted from now on.
+    pub fn tuning_mut(&mut self) -> &mut Tuning {
+        &mut self.tuning
     }
 
     fn sheet(&mut self, name: String, bytes: Vec<u8>) -> Rc<Sheet> {
@@ -109,6 +125,7 @@ impl Gpu for Paper {
     type Buffer = Rc<Sheet>;
     type Pipeline = Rc<Function>;
     type Commands = Recording<Rc<Function>, Rc<Sheet>>;
+    type Indirect = Recording<Rc<Function>, Rc<Sheet>>;
     type Pending = ();
 
     fn capabilities(&self) -> &Capabilities {
@@ -120,7 +137,11 @@ impl Gpu for Paper {
     }
 
     fn allocate(&mut self, what: &str, bytes: u64) -> Result<Rc<Sheet>, DeviceError> {
-        Ok(self.sheet(what.into(), vec![0; bytes as usize]))
+        let sheet = self.sheet(what.into(), vec![0; bytes as usize]);
+        if what == "pass" {
+            self.pass = Some(Rc::clone(&sheet));
+        }
+        Ok(sheet)
     }
 
     fn allocate_unset(&mut self, _what: &str, bytes: u64) -> Result<Rc<Sheet>, DeviceError> {
@@ -162,6 +183,10 @@ impl Gpu for Paper {
         None
     }
 
+    fn indirect(&mut self, _dispatches: usize, _buffers: usize) -> Result<Self::Indirect, DeviceError> {
+        Ok(Recording::default())
+    }
+
     fn begin(&mut self) -> Result<Self::Commands, DeviceError> {
         self.begun += 1;
         Ok(Recording::default())
@@ -169,6 +194,19 @@ impl Gpu for Paper {
 
     fn submit(&mut self, commands: Self::Commands) -> Result<(), DeviceError> {
         self.seen.words.extend(commands.0);
+        self.submitted += 1;
+        if let Some((left, then)) = &mut self.later {
+            *left -= 1;
+            match then {
+                _ if *left > 0 => {}
+                Then::Cancels(cancel) => cancel.store(true, Ordering::Relaxed),
+                Then::FindsAStop => {
+                    let mut pass = self.pass.as_ref().unwrap().bytes.borrow_mut();
+                    bytemuck::from_bytes_mut::<Pass>(&mut pass).stopped = 1;
+                }
+            }
+            self.later.take_if(|(left, _)| *left == 0);
+        }
         Ok(())
     }
 
@@ -194,10 +232,16 @@ impl Words {
         for (sheet, offset, bytes) in &self.writes {
             let _ = writeln!(text, "write {} {}", place(sheet, *offset), words(bytes));
         }
-        let launches = self.words.chunk_by(|word, _| !matches!(word, Word::Dispatch { .. }));
-        launches.for_each(|launch| render_launch(&mut text, launch));
-        text
+        text + &render(&self.words)
     }
+}
+
+/// A line for each launch.
+pub fn render(words: &[Recorded]) -> String {
+    let mut text = String::new();
+    let launches = words.chunk_by(|word, _| !matches!(word, Word::Dispatch { .. } | Word::Run(_)));
+    launches.for_each(|launch| render_launch(&mut text, launch));
+    text
 }
 
 fn place(sheet: &Sheet, offset: usize) -> String {
@@ -221,6 +265,9 @@ fn render_launch(text: &mut String, words_of: &[Recorded]) {
     for word in words_of {
         match word {
             Word::Barrier => text.push_str("| "),
+            Word::Run(words) => {
+                let _ = writeln!(text, "run {{\n{}}}", render(words));
+            }
             Word::Pipeline(pipeline) => {
                 text.push_str(&pipeline.name);
                 function = Some(pipeline);
