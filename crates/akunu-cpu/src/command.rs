@@ -8,7 +8,7 @@ use akunu_plan::{Kernel, Row, RowSet, q8};
 use bytemuck::AnyBitPattern;
 
 use crate::panel::{Scratch, Shared};
-use crate::tile::TileKernel;
+use crate::tile::{PackedKernel, TileKernel};
 
 /// Bytes of a row of activations.
 pub(crate) fn row_bytes(inputs: usize, q8: bool) -> usize {
@@ -25,8 +25,8 @@ pub(crate) struct Command {
     pub(crate) kernel: Kernel,
     /// Products of its weights' type; of no meaning to kernels without weights.
     pub(crate) tile: TileKernel,
-    /// The rows of its input are packed first, by all workers together.
-    pub(crate) packs: bool,
+    /// Where there may be many rows: those of its input are packed first, by all workers together.
+    pub(crate) packed: Option<PackedKernel>,
     /// In the order of [`Kernel::bindings`].
     pub(crate) bindings: [*mut u8; MAX_BINDINGS],
     pub(crate) params: [u8; PARAM_BYTES],

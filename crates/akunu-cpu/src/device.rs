@@ -37,7 +37,7 @@ pub struct CpuOptions {
 pub struct CpuDevice {
     capabilities: Capabilities,
     isa: Isa,
-    kernels: &'static Kernels,
+    kernels: Kernels,
     pool: Pool,
     /// One for each worker.
     scratch: Vec<Owned>,
@@ -90,7 +90,7 @@ impl CpuDevice {
         let own = |_| zeroed("a thread's own memory", size_of::<Scratch>() as u64);
         let scratch = (0..threads).map(own).collect::<Result<Vec<_>, _>>()?;
         let kernels = Kernels::of(isa);
-        let packed = if kernels.pack() { groups::bytes(groups::MOST_ROWS) } else { 0 };
+        let packed = if kernels.packed.is_some() { groups::bytes(groups::MOST_ROWS) } else { 0 };
         let packed = zeroed("packed activations", packed as u64)?;
         let shared = zeroed("memory that threads share", size_of::<Shared>() as u64)?;
         let workspace = (size_of::<Scratch>() * threads + packed.bytes + shared.bytes) as u64;
@@ -286,8 +286,8 @@ impl Device for CpuDevice {
         table: &Arc<DispatchTable>,
         buffers: &[DeviceBuffer],
     ) -> Result<ReplayId, DeviceError> {
-        let prepared = prepare(table, &Buffers { all: &self.buffers, ids: buffers }, self.kernels)?;
-        if prepared.commands.iter().any(|command| command.packs) {
+        let prepared = prepare(table, &Buffers { all: &self.buffers, ids: buffers }, &self.kernels)?;
+        if prepared.commands.iter().any(|command| command.packed.is_some()) {
             self.make_room(table.rows.max(table.logit_rows))?;
         }
         self.prepared.push(prepared);

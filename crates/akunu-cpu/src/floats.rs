@@ -1,6 +1,5 @@
 //! Products of weights that are not quantised, in the canonical arithmetic of [`crate::tile`].
 
-use crate::groups::Group;
 use crate::isa::Lanes;
 use crate::panel::{FLOAT_CHUNK, FLOAT_OUTPUTS, TILE_ROWS};
 use crate::tile::{PREFETCH, STREAMS, Tile};
@@ -44,64 +43,10 @@ float_weight!(F32W, 4, |p| V::load(p.cast()));
 float_weight!(F16W, 2, |p| V::load_f16(p));
 float_weight!(BF16W, 2, |p| V::load_bf16(p));
 
-/// How an instruction set multiplies by a float type.
-pub(crate) trait FloatProducts<W: FloatWeight> {
-    /// As for [`crate::tile::Products`].
-    const ROWS: usize = TILE_ROWS;
-    const OUTPUTS: usize = 16;
-    const BLOCK_BYTES: usize = 0;
-
-    /// # Safety
-    /// As for [`crate::tile::Products::pack`].
-    #[inline(always)]
-    unsafe fn pack(_group: &Group) {}
-
-    /// # Safety
-    /// As for [`crate::tile::Products::quantised`].
-    unsafe fn float(t: &Tile);
-
-    /// # Safety
-    /// As for [`crate::tile::Products::quantised`].
-    unsafe fn streams(t: &[Tile; STREAMS]);
-}
-
-impl<V: Lanes, W: FloatWeight> FloatProducts<W> for V {
-    #[inline(always)]
-    unsafe fn float(t: &Tile) {
-        // SAFETY: passed on.
-        unsafe { float::<V, W>(t) }
-    }
-
-    #[inline(always)]
-    unsafe fn streams(t: &[Tile; STREAMS]) {
-        // SAFETY: passed on.
-        unsafe { float_streams::<V, W>(t) }
-    }
-}
-
-/// For kernels whose tiles have more rows than [`float`]'s.
-///
-/// # Safety
-/// As for [`float`].
-#[inline(always)]
-pub(crate) unsafe fn float_in_smaller_tiles<V: Lanes, W: FloatWeight>(t: &Tile) {
-    for first in (0..t.rows).step_by(TILE_ROWS) {
-        // SAFETY: rows of the tile.
-        unsafe {
-            float::<V, W>(&Tile {
-                x: t.x.add(first * t.x_stride),
-                rows: TILE_ROWS.min(t.rows - first),
-                out: t.out.add(first * t.out_stride),
-                ..*t
-            });
-        }
-    }
-}
-
 /// # Safety
 /// Everything that the tile points to is there, and the instruction set of `V` is too.
 #[inline(always)]
-pub(crate) unsafe fn float<V: Lanes, W: FloatWeight>(t: &Tile) {
+pub(crate) unsafe fn rows<V: Lanes, W: FloatWeight>(t: &Tile) {
     // SAFETY: passed on.
     unsafe {
         if t.rows > 1 {
@@ -115,9 +60,9 @@ pub(crate) unsafe fn float<V: Lanes, W: FloatWeight>(t: &Tile) {
 }
 
 /// # Safety
-/// As for [`float`].
+/// As for [`rows`].
 #[inline(always)]
-pub(crate) unsafe fn float_streams<V: Lanes, W: FloatWeight>(t: &[Tile; STREAMS]) {
+pub(crate) unsafe fn streams<V: Lanes, W: FloatWeight>(t: &[Tile; STREAMS]) {
     // SAFETY: within the tiles.
     unsafe {
         for o in 0..t[0].outputs {
@@ -181,7 +126,7 @@ unsafe fn float_panels<V: Lanes, W: FloatWeight>(t: &Tile) {
                 let n = FLOAT_CHUNK.min(t.inputs - from);
                 unpack_floats::<V, W>(t, first, from, n, panel);
                 let x = t.x.cast::<f32>().add(from);
-                if V::WIDE {
+                if V::REGISTERS >= 32 {
                     float_rows::<V, 4, 4>(t, x, n, outputs, panel, acc);
                 } else {
                     float_rows::<V, 2, 3>(t, x, n, outputs, panel, acc);

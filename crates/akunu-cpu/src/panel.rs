@@ -36,12 +36,18 @@ pub(crate) const STATE_FLOATS: usize = MAX_HEAD * 32;
 /// fill two thirds of the first cache.
 pub(crate) const BF16_OUTPUTS: usize = 64;
 pub(crate) const BF16_BLOCKS: usize = 16;
-/// Blocks of a group of rows whose integer sums AMX keeps.
+/// Blocks by groups of rows whose integer sums AMX keeps.
 pub(crate) const TILE_BLOCKS: usize = 8;
+/// The integer sums of one, of each half where halves have sub-scales: `[half][output][row]`
+pub(crate) type TileSums = [[I32x; 16]; 2];
 
 #[repr(C, align(64))]
 #[derive(Clone, Copy)]
 pub(crate) struct F16x(pub(crate) [f32; 16]);
+
+#[repr(C, align(64))]
+#[derive(Clone, Copy)]
+pub(crate) struct I32x(pub(crate) [i32; 16]);
 
 /// Sixteen weight rows by sixteen blocks of 32, unpacked to a byte a weight.
 #[repr(C, align(64))]
@@ -116,7 +122,7 @@ pub(crate) struct Scratch {
     /// Packed rows' lanes as they are added up: `[group][level][output][row]`.
     pub(crate) levels: [[[F16x; 16]; 5]; 2],
     /// Integer sums of packed rows, where AMX makes them.
-    pub(crate) tile_sums: [[[[i32; 16]; 16]; 2]; TILE_BLOCKS],
+    pub(crate) tile_sums: [TileSums; TILE_BLOCKS],
     pub(crate) rounds: [Panel; MAX_ROUNDS],
     /// `[output][element]`
     pub(crate) floats: [f32; FLOAT_OUTPUTS * FLOAT_CHUNK],

@@ -11,8 +11,7 @@ use akunu_plan::{
 
 use crate::command::Command;
 use crate::device::NAME;
-use crate::groups::LEAST_ROWS;
-use crate::groups::MAX_INPUTS;
+use crate::groups::{LEAST_ROWS, MAX_INPUTS};
 use crate::isa::table::Kernels;
 use crate::limits;
 use crate::memory::Buffer;
@@ -123,21 +122,21 @@ fn command(
         Content::Weight(dtype) => Some(dtype),
         _ => None,
     });
-    let tile = kernels.tile(weight.unwrap_or(akunu_plan::DType::F32));
+    let weight = weight.unwrap_or(akunu_plan::DType::F32);
     let mut prepared = Command {
         run,
         kernel: command.kernel,
-        tile,
-        packs: false,
+        tile: kernels.tile(weight),
+        packed: None,
         bindings,
         params: command.params,
         logit_capacity: table.logit_rows,
     };
-    prepared.packs = tile.pack.is_some()
-        && prepared.matrix_input().is_some_and(|(inputs, _, rows)| {
-            let most = if rows == RowSet::Logits { table.logit_rows } else { table.rows };
-            inputs <= MAX_INPUTS && inputs.is_multiple_of(akunu_plan::q8::BLOCK) && most >= LEAST_ROWS
-        });
+    let may_be_packed = prepared.matrix_input().is_some_and(|(inputs, _, rows)| {
+        let most = if rows == RowSet::Logits { table.logit_rows } else { table.rows };
+        inputs <= MAX_INPUTS && inputs.is_multiple_of(akunu_plan::q8::BLOCK) && most >= LEAST_ROWS
+    });
+    prepared.packed = kernels.packed(weight).filter(|_| may_be_packed);
     Ok(prepared)
 }
 

@@ -21,7 +21,7 @@ use akunu_plan::q8;
 
 use crate::groups::Group;
 use crate::isa::Lanes;
-use crate::panel::{Chunk, PANEL_BLOCKS, Panel, Scratch, TILE_ROWS};
+use crate::panel::{Chunk, PANEL_BLOCKS, Panel, Scratch};
 use crate::planes::Planes;
 use crate::quants::{Min, Quant};
 
@@ -33,14 +33,14 @@ pub(crate) struct Tile {
     pub(crate) stride: usize,
     /// The same outputs' scales and offsets, where a type has them apart.
     pub(crate) planes: Planes,
-    /// 1 ..= [`TileKernel::outputs`] where rows are packed, else 16
+    /// 1 ..= [`PackedKernel::outputs`] where rows are packed, else 16
     pub(crate) outputs: usize,
     /// The first row of activations (q8 for quantised weights, else f32), and the bytes from one row to the next.
     pub(crate) x: *const u8,
     pub(crate) x_stride: usize,
     /// The same rows packed in groups, or null.
     pub(crate) packed: *const u8,
-    /// 1 ..= [`TileKernel::rows`]
+    /// At most [`crate::groups::MOST_ROWS`] where they are packed, else [`crate::panel::TILE_ROWS`].
     pub(crate) rows: usize,
     pub(crate) inputs: usize,
     pub(crate) scratch: *mut Scratch,
@@ -53,20 +53,38 @@ pub(crate) struct Tile {
 /// itself, which together is more than it does for one.
 pub(crate) const STREAMS: usize = 4;
 
-/// The products of a weight type on an instruction set.
+/// The products of a weight type on an instruction set, rows as they stand.
 #[derive(Clone, Copy)]
 pub(crate) struct TileKernel {
-    pub(crate) run: unsafe fn(&Tile),
+    /// By at most sixteen outputs.
+    pub(crate) rows: unsafe fn(&Tile),
     /// Products of one row with as many outputs each, an even number, read in turn.
     pub(crate) streams: unsafe fn(&[Tile; STREAMS]),
-    /// The most rows of a tile.
-    pub(crate) rows: usize,
-    /// Packs a group of rows, where many rows are multiplied faster so.
-    pub(crate) pack: Option<unsafe fn(&Group)>,
+}
+
+/// The products of a weight type with many rows, packed in groups: faster where there is such a thing.
+#[derive(Clone, Copy)]
+pub(crate) struct PackedKernel {
+    pub(crate) pack: unsafe fn(&Group),
+    pub(crate) run: unsafe fn(&Tile),
     /// Outputs that packed rows meet at once.
     pub(crate) outputs: usize,
     /// Bytes of sixteen packed rows for every 32 inputs.
     pub(crate) block_bytes: usize,
+}
+
+/// What there is to a [`PackedKernel`].
+pub(crate) trait Packed {
+    const OUTPUTS: usize = 16;
+    const BLOCK_BYTES: usize;
+
+    /// # Safety
+    /// The group's rows can be read, and its blocks written; the instruction set is there.
+    unsafe fn pack(group: &Group);
+
+    /// # Safety
+    /// Everything that the tile points to is there, rows packed; the instruction set is too.
+    unsafe fn products(t: &Tile);
 }
 
 /// Sixteen blocks' integers and what scales them.
@@ -92,9 +110,17 @@ pub(crate) trait Dot<Q: Quant>: Lanes {
     /// # Safety
     /// That many blocks can be read at `w`, `x` and `sums`.
     unsafe fn terms(w: *const u8, x: *const i8, sums: *const i32, blocks: usize) -> Terms<Self>;
+
+    /// # Safety
+    /// Everything that the tile points to is there.
+    #[inline(always)]
+    unsafe fn rows(t: &Tile) {
+        // SAFETY: passed on.
+        unsafe { rows_as_they_stand::<Self, Q>(t) }
+    }
 }
 
-/// What an instruction set brings beside for several rows, unless it has [`Products`] of its own.
+/// What an instruction set brings beside for [`rows_or_panels`].
 pub(crate) trait Panels<Q: Quant>: Dot<Q> {
     /// Unpacks `blocks` ≤ 16 blocks of sixteen rows.
     /// # Safety
@@ -107,43 +133,6 @@ pub(crate) trait Panels<Q: Quant>: Dot<Q> {
     unsafe fn multiply<const R: usize>(panel: *const Panel, blocks: usize, x: [Chunk; R], acc: [*mut f32; R]);
 }
 
-/// How an instruction set multiplies by a quantised type.
-pub(crate) trait Products<Q: Quant> {
-    /// The most rows of a tile.
-    const ROWS: usize = TILE_ROWS;
-    /// Outputs that packed rows meet at once.
-    const OUTPUTS: usize = 16;
-    /// Bytes of sixteen packed rows for every 32 inputs; 0 where rows are not packed.
-    const BLOCK_BYTES: usize = 0;
-
-    /// # Safety
-    /// The group's rows can be read, and its blocks written.
-    #[inline(always)]
-    unsafe fn pack(_group: &Group) {}
-
-    /// # Safety
-    /// Everything that the tile points to is there, and the instruction set is too.
-    unsafe fn quantised(t: &Tile);
-
-    /// # Safety
-    /// As for [`Products::quantised`].
-    unsafe fn streams(t: &[Tile; STREAMS]);
-}
-
-impl<V: Panels<Q>, Q: Quant> Products<Q> for V {
-    #[inline(always)]
-    unsafe fn quantised(t: &Tile) {
-        // SAFETY: passed on.
-        unsafe { quantised::<V, Q>(t) }
-    }
-
-    #[inline(always)]
-    unsafe fn streams(t: &[Tile; STREAMS]) {
-        // SAFETY: passed on.
-        unsafe { quantised_streams::<V, Q>(t) }
-    }
-}
-
 /// Fewer rows than this take the weights as they stand.
 const PANEL_ROWS: usize = 4;
 /// How far ahead of their use weights are asked for, in bytes.
@@ -152,7 +141,7 @@ pub(crate) const PREFETCH: usize = 2048;
 /// # Safety
 /// Everything that the tile points to is there, and the instruction set of `V` is too.
 #[inline(always)]
-pub(crate) unsafe fn quantised<V: Panels<Q>, Q: Quant>(t: &Tile) {
+pub(crate) unsafe fn rows_or_panels<V: Panels<Q>, Q: Quant>(t: &Tile) {
     // SAFETY: passed on.
     unsafe {
         if t.rows < PANEL_ROWS {
@@ -164,9 +153,9 @@ pub(crate) unsafe fn quantised<V: Panels<Q>, Q: Quant>(t: &Tile) {
 }
 
 /// # Safety
-/// As for [`quantised`].
+/// As for [`rows_or_panels`].
 #[inline(always)]
-pub(crate) unsafe fn rows_as_they_stand<V: Dot<Q>, Q: Quant>(t: &Tile) {
+unsafe fn rows_as_they_stand<V: Dot<Q>, Q: Quant>(t: &Tile) {
     for r in 0..t.rows {
         // SAFETY: within the tile.
         unsafe {
@@ -190,9 +179,9 @@ pub(crate) unsafe fn rows_as_they_stand<V: Dot<Q>, Q: Quant>(t: &Tile) {
 }
 
 /// # Safety
-/// As for [`quantised`].
+/// As for [`rows_or_panels`].
 #[inline(always)]
-pub(crate) unsafe fn quantised_streams<V: Dot<Q>, Q: Quant>(t: &[Tile; STREAMS]) {
+pub(crate) unsafe fn streams<V: Dot<Q>, Q: Quant>(t: &[Tile; STREAMS]) {
     // SAFETY: within the tiles.
     unsafe {
         let x = arranged_row::<V, Q>(&t[0], 0);

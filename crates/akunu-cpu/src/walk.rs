@@ -60,7 +60,7 @@ impl Work for Walk<'_> {
             packed: self.packed,
             shared: self.shared,
         };
-        let is_packing = command.packs && !self.state.is_packed.load(Ordering::Relaxed);
+        let is_packing = command.packed.is_some() && !self.state.is_packed.load(Ordering::Relaxed);
         let run = if is_packing { kernels::matrix::pack } else { command.run };
         let run = || {
             // SAFETY: the command was checked when its table was prepared, the rows when they were submitted;
@@ -77,7 +77,7 @@ impl Work for Walk<'_> {
             return false;
         }
         let index = self.state.index.load(Ordering::Relaxed);
-        if self.commands[index].packs && !self.state.is_packed.fetch_not(Ordering::Relaxed) {
+        if self.commands[index].packed.is_some() && !self.state.is_packed.fetch_not(Ordering::Relaxed) {
             return true;
         }
         let index = index + 1;
@@ -123,15 +123,8 @@ mod tests {
         Command {
             run,
             kernel: Kernel::RopeAngles,
-            tile: TileKernel {
-                run: |_| (),
-                streams: |_| (),
-                rows: 1,
-                pack: None,
-                outputs: 16,
-                block_bytes: 0,
-            },
-            packs: false,
+            tile: TileKernel { rows: |_| (), streams: |_| () },
+            packed: None,
             bindings,
             params: [0; PARAM_BYTES],
             logit_capacity: 1,

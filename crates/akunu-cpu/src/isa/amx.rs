@@ -10,7 +10,7 @@ use super::x86_packed::{Ahead, Lane, Levels, Sums, add_scaled};
 use super::x86_quants::QuantX86;
 use super::x86_wide;
 use crate::groups::{Block, SIDE};
-use crate::panel::Panel;
+use crate::panel::{Panel, TILE_BLOCKS, TileSums};
 use crate::quants::Sub;
 
 /// Asks the system for the tiles' registers: each process has to, once.
@@ -70,21 +70,40 @@ pub(crate) struct Config {
     rows: [u8; 16],
 }
 
+impl Config {
+    /// Bytes of a row, and rows, of the eight tiles.
+    pub(crate) const fn new(columns: [u16; 8], rows: [u8; 8]) -> Config {
+        let mut config =
+            Config { palette: 1, start_row: 0, reserved: [0; 14], columns: [0; 16], rows: [0; 16] };
+        let mut tile = 0;
+        while tile < 8 {
+            (config.columns[tile], config.rows[tile]) = (columns[tile], rows[tile]);
+            tile += 1;
+        }
+        config
+    }
+}
+
+/// # Safety
+/// The process may use tiles, and releases them.
+#[inline(always)]
+pub(crate) unsafe fn configure(config: &'static Config) {
+    // SAFETY: as the caller promises.
+    unsafe { asm!("ldtilecfg [{}]", in(reg) config, options(nostack, readonly)) };
+}
+
+/// # Safety
+/// As for [`configure`].
+#[inline(always)]
+pub(crate) unsafe fn release() {
+    // SAFETY: as the caller promises.
+    unsafe { asm!("tilerelease", options(nostack, nomem)) };
+}
+
 /// Tiles 0 to 3 are sums, 4 and 5 weights, 6 and 7 activations, `bytes` elements deep.
 const fn config(bytes: u16) -> Config {
     let (rows, deep) = (SIDE as u8, (bytes / 4) as u8);
-    config_of([64, 64, 64, 64, bytes, bytes, 64, 64], [rows, rows, rows, rows, rows, rows, deep, deep])
-}
-
-/// Bytes of a row, and rows, of the eight tiles.
-pub(crate) const fn config_of(columns: [u16; 8], rows: [u8; 8]) -> Config {
-    let mut config = Config { palette: 1, start_row: 0, reserved: [0; 14], columns: [0; 16], rows: [0; 16] };
-    let mut tile = 0;
-    while tile < 8 {
-        (config.columns[tile], config.rows[tile]) = (columns[tile], rows[tile]);
-        tile += 1;
-    }
-    config
+    Config::new([64, 64, 64, 64, bytes, bytes, 64, 64], [rows, rows, rows, rows, rows, rows, deep, deep])
 }
 
 static WHOLE_BLOCKS: Config = config(32);
@@ -92,11 +111,7 @@ static HALF_BLOCKS: Config = config(16);
 
 /// Blocks that are multiplied before they are scaled: few enough for their sums to stay in the first cache, and enough
 /// to be stored before they are read.
-pub(crate) const BATCH: usize = 4;
-
-/// The integer sums of a block by a group, of each half where halves have sub-scales: `[half][output][row]`
-#[repr(C, align(64))]
-pub(crate) struct TileSums(pub(crate) [[[i32; SIDE]; SIDE]; 2]);
+const BATCH: usize = TILE_BLOCKS / Tiles::GROUPS;
 
 /// Sums by AMX's tiles: sixteen outputs by sixteen rows at once.
 pub(crate) struct Tiles;
@@ -108,14 +123,14 @@ impl Sums for Tiles {
     #[inline(always)]
     unsafe fn begin<Q: QuantX86>() {
         let config = if Q::SUB == Sub::Half { &HALF_BLOCKS } else { &WHOLE_BLOCKS };
-        // SAFETY: tiles are permitted where this is reached.
-        unsafe { asm!("ldtilecfg [{}]", in(reg) config, options(nostack, readonly)) };
+        // SAFETY: passed on; `end` releases them.
+        unsafe { configure(config) };
     }
 
     #[inline(always)]
     unsafe fn end() {
-        // SAFETY: as above.
-        unsafe { asm!("tilerelease", options(nostack, nomem)) };
+        // SAFETY: passed on.
+        unsafe { release() };
     }
 
     #[inline(always)]
@@ -163,8 +178,8 @@ unsafe fn scale<Q: QuantX86>(
     simd!({
         for o in 0..SIDE {
             let sums = [
-                _mm512_load_si512(sums.0[0][o].as_ptr().cast()),
-                _mm512_load_si512(sums.0[1][o].as_ptr().cast()),
+                _mm512_load_si512(sums[0][o].0.as_ptr().cast()),
+                _mm512_load_si512(sums[1][o].0.as_ptr().cast()),
             ];
             acc[o] = add_scaled::<Q>(panel, lane, o, x, sums, acc[o]);
         }

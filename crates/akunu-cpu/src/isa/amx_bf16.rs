@@ -6,7 +6,6 @@
 
 use std::arch::asm;
 use std::arch::x86_64::*;
-use std::marker::PhantomData;
 
 use akunu_plan::q8;
 
@@ -16,86 +15,41 @@ use super::avx512::Avx512;
 use super::x86_packed::Ahead;
 use super::x86_quants::QuantX86;
 use super::{amx, x86_wide};
-use crate::floats::{self, FloatProducts, FloatWeight};
-use crate::groups::{Group, MOST_ROWS, SIDE};
+use crate::floats::FloatWeight;
+use crate::groups::{Group, SIDE};
 use crate::panel::{BF16_BLOCKS, BF16_OUTPUTS, F16x};
 use crate::quants::{Min, Sub};
-use crate::tile::{self, Products, STREAMS, Tile};
-
-pub(crate) struct Bf16;
+use crate::tile::{Packed, Tile};
 
 /// A block of 32 of sixteen rows, as pairs: `[two elements][row]`. Blocks of a group are in order.
 type Block = [F16x; SIDE];
 
-impl<Q: QuantX86> Products<Q> for Bf16 {
-    const ROWS: usize = MOST_ROWS;
+impl<W: Weights> Packed for W {
     const OUTPUTS: usize = BF16_OUTPUTS;
     const BLOCK_BYTES: usize = size_of::<Block>();
 
     #[inline(always)]
     unsafe fn pack(group: &Group) {
         // SAFETY: passed on.
-        unsafe { pack::<Q8Rows>(group) }
+        unsafe { pack::<W::Rows>(group) }
     }
 
     #[inline(always)]
-    unsafe fn quantised(t: &Tile) {
+    unsafe fn products(t: &Tile) {
         // SAFETY: passed on.
-        unsafe {
-            if t.packed.is_null() {
-                tile::rows_as_they_stand::<Avx512, Q>(t);
-            } else {
-                products::<Quantised<Q>>(t);
-            }
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn streams(t: &[Tile; STREAMS]) {
-        // SAFETY: passed on.
-        unsafe { tile::quantised_streams::<Avx512, Q>(t) }
-    }
-}
-
-impl<W: FloatWeight> FloatProducts<W> for Bf16 {
-    const ROWS: usize = MOST_ROWS;
-    const OUTPUTS: usize = BF16_OUTPUTS;
-    const BLOCK_BYTES: usize = size_of::<Block>();
-
-    #[inline(always)]
-    unsafe fn pack(group: &Group) {
-        // SAFETY: passed on.
-        unsafe { pack::<F32Rows>(group) }
-    }
-
-    #[inline(always)]
-    unsafe fn float(t: &Tile) {
-        // SAFETY: passed on.
-        unsafe {
-            if t.packed.is_null() {
-                floats::float_in_smaller_tiles::<Avx512, W>(t);
-            } else {
-                products::<Float<W>>(t);
-            }
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn streams(t: &[Tile; STREAMS]) {
-        // SAFETY: passed on.
-        unsafe { floats::float_streams::<Avx512, W>(t) }
+        unsafe { products::<W>(t) }
     }
 }
 
 /// How a row of activations is read.
-trait Rows {
+pub(crate) trait Rows {
     /// # Safety
     /// A row of `inputs` elements; block `block` of it.
     unsafe fn load(row: *const u8, inputs: usize, block: usize) -> [Avx512; 2];
 }
 
-struct Q8Rows;
-struct F32Rows;
+pub(crate) struct Q8Rows;
+pub(crate) struct F32Rows;
 
 impl Rows for Q8Rows {
     #[inline(always)]
@@ -144,7 +98,10 @@ unsafe fn pack<R: Rows>(group: &Group) {
 }
 
 /// How weights become bfloat16.
-trait Weights {
+pub(crate) trait Weights {
+    /// The activations that they meet.
+    type Rows: Rows;
+
     /// Blocks `first .. first + count` of output `o`, each [`SIDE`] places after the last.
     ///
     /// # Safety
@@ -152,10 +109,12 @@ trait Weights {
     unsafe fn unpack(t: &Tile, o: usize, first: usize, count: usize, to: *mut F16x);
 }
 
-struct Quantised<Q>(PhantomData<Q>);
-struct Float<W>(PhantomData<W>);
+pub(crate) struct Quantised<Q>(Q);
+pub(crate) struct Float<W>(W);
 
 impl<W: FloatWeight> Weights for Float<W> {
+    type Rows = F32Rows;
+
     #[inline(always)]
     unsafe fn unpack(t: &Tile, o: usize, first: usize, count: usize, to: *mut F16x) {
         simd!({
@@ -171,6 +130,8 @@ impl<W: FloatWeight> Weights for Float<W> {
 }
 
 impl<Q: QuantX86> Weights for Quantised<Q> {
+    type Rows = Q8Rows;
+
     #[inline(always)]
     unsafe fn unpack(t: &Tile, o: usize, first: usize, count: usize, to: *mut F16x) {
         simd!({
@@ -253,7 +214,7 @@ impl Scales {
     }
 }
 
-static TILES: amx::Config = amx::config_of([64; 8], [SIDE as u8; 8]);
+static TILES: amx::Config = amx::Config::new([64; 8], [SIDE as u8; 8]);
 
 /// # Safety
 /// Everything that the tile points to is there, rows packed; reached with AVX-512 BF16, tiles permitted.
@@ -268,7 +229,7 @@ unsafe fn products<W: Weights>(t: &Tile) {
         let next = t.outputs * t.stride;
         let turns = blocks.div_ceil(BF16_BLOCKS) * groups.div_ceil(2) * sides.div_ceil(2);
         let mut ahead = Ahead::new(t.weights.wrapping_add(next), next, turns);
-        asm!("ldtilecfg [{}]", in(reg) &raw const TILES, options(nostack, readonly));
+        amx::configure(&TILES);
         for first in (0..blocks).step_by(BF16_BLOCKS) {
             let count = BF16_BLOCKS.min(blocks - first);
             for s in (0..sides).step_by(2) {
@@ -296,7 +257,7 @@ unsafe fn products<W: Weights>(t: &Tile) {
                 }
             }
         }
-        asm!("tilerelease", options(nostack, nomem));
+        amx::release();
         for g in 0..groups {
             for s in 0..sides {
                 let from = &*sums.add(g * BF16_OUTPUTS + s * SIDE).cast::<Block>();

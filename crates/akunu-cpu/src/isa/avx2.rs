@@ -10,7 +10,7 @@ use super::x86_halves::transpose_halves;
 use super::x86_quants::{QuantX86, terms_16, unpack_panel};
 use crate::panel::{Chunk, F16x, Panel};
 use crate::quants::{Min, Sub};
-use crate::tile::{Dot, Panels, Terms};
+use crate::tile::{self, Dot, Panels, Terms, Tile};
 
 /// Lanes 0..8 and 8..16.
 #[derive(Clone, Copy, Debug)]
@@ -158,6 +158,8 @@ macro_rules! both {
 const ROUND: i32 = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
 
 impl Lanes for Avx2 {
+    const REGISTERS: usize = 8;
+
     #[inline(always)]
     fn splat(x: f32) -> Avx2 {
         simd!(Avx2(_mm256_set1_ps(x), _mm256_set1_ps(x)))
@@ -375,6 +377,12 @@ impl<Q: QuantX86> Dot<Q> for Avx2 {
             min_sum: Avx2(low.min_sum, high.min_sum),
             m: Avx2(low.m, high.m),
         }
+    }
+
+    #[inline(always)]
+    unsafe fn rows(t: &Tile) {
+        // SAFETY: passed on.
+        unsafe { tile::rows_or_panels::<Self, Q>(t) }
     }
 }
 

@@ -36,7 +36,7 @@ fn halves(v: __m512) -> (__m256, __m256) {
 }
 
 impl Lanes for Avx512 {
-    const WIDE: bool = true;
+    const REGISTERS: usize = 32;
 
     #[inline(always)]
     fn splat(x: f32) -> Avx512 {

@@ -172,8 +172,8 @@ fn has_avx2() -> bool {
 /// type may be made elsewhere. That is why they are not `unsafe` each; [`table`] is the one place that picks. No value
 /// goes through a closure either: a closure is not compiled for the features of the function around it.
 pub(crate) trait Lanes: Copy {
-    /// Registers enough for larger tiles.
-    const WIDE: bool = false;
+    /// Sixteens that registers hold.
+    const REGISTERS: usize;
 
     fn splat(x: f32) -> Self;
     /// # Safety

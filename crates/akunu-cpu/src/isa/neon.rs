@@ -209,6 +209,8 @@ unsafe fn quantise_32(x: *const f32, quants: *mut i8) -> (f32, i32) {
 }
 
 impl<M: Bytes> Lanes for Neon<M> {
+    const REGISTERS: usize = 8;
+
     #[inline(always)]
     fn splat(x: f32) -> Self {
         Neon::of([simd!(vdupq_n_f32(x)); 4])

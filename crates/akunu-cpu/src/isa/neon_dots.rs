@@ -9,7 +9,7 @@ use super::neon::{Neon, simd, transpose4};
 use super::neon_quants::{QuantNeon, terms_octet, terms_part, unpack_panel};
 use crate::panel::{Chunk, Panel};
 use crate::quants::{Min, Quant, Sub};
-use crate::tile::{Dot, Panels, Terms};
+use crate::tile::{self, Dot, Panels, Terms, Tile};
 
 /// Sums of G times four outputs by R rows.
 type Sums<const G: usize, const R: usize> = [[int32x4_t; G]; R];
@@ -341,6 +341,12 @@ impl<M: Bytes, Q: QuantNeon> Dot<Q> for Neon<M> {
                 m: join(low.m, high.m),
             }
         })
+    }
+
+    #[inline(always)]
+    unsafe fn rows(t: &Tile) {
+        // SAFETY: passed on.
+        unsafe { tile::rows_or_panels::<Self, Q>(t) }
     }
 }
 

@@ -7,7 +7,7 @@ use half::{bf16, f16};
 use super::Lanes;
 use crate::panel::{Chunk, Panel};
 use crate::quants::{Min, Quant, Sub};
-use crate::tile::{Dot, Panels, Terms};
+use crate::tile::{self, Dot, Panels, Terms, Tile};
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Scalar(pub(crate) [f32; 16]);
@@ -18,6 +18,9 @@ fn bits16(p: *const u8, i: usize) -> u16 {
 }
 
 impl Lanes for Scalar {
+    /// None that the compiler could be told of: one at a time keeps its code small.
+    const REGISTERS: usize = 1;
+
     #[inline(always)]
     fn splat(x: f32) -> Scalar {
         Scalar([x; 16])
@@ -207,6 +210,12 @@ impl<Q: Quant> Dot<Q> for Scalar {
             }
         }
         Terms { sum: Scalar(t.sum), d: Scalar(t.d), min_sum: Scalar(t.min_sum), m: Scalar(t.m) }
+    }
+
+    #[inline(always)]
+    unsafe fn rows(t: &Tile) {
+        // SAFETY: passed on.
+        unsafe { tile::rows_or_panels::<Self, Q>(t) }
     }
 }
 

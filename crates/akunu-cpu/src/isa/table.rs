@@ -1,17 +1,13 @@
 //! The one place where generic kernels meet instruction sets: each is instantiated behind a wrapper that enables the
-//! set's features, so that everything below it, being `inline(always)`, is compiled for them.
+//! set's features, so that everything below it, being `inline(always)`, is compiled for them. Nothing is instantiated twice:
+//! instruction sets that differ in some products share the rest.
 
 use akunu_format::Affine;
 use akunu_plan::{DType, Kernel};
 
-use super::Isa;
+use super::{Isa, scalar::Scalar};
 #[cfg(target_arch = "x86_64")]
-use super::amx::Tiles;
-#[cfg(target_arch = "x86_64")]
-use super::amx_bf16::Bf16;
-use super::scalar::Scalar;
-#[cfg(target_arch = "x86_64")]
-use super::x86_packed::{Packed, Vnni};
+use super::{amx, amx_bf16, x86_packed};
 #[cfg(target_arch = "x86_64")]
 use super::{avx2::Avx2, avx512::Avx512};
 #[cfg(target_arch = "aarch64")]
@@ -20,13 +16,22 @@ use super::{
     neon_dots::{DotProd, I8mm, Plain},
 };
 use crate::command::{Command, Context, Run};
-use crate::floats::FloatProducts;
-use crate::groups::Group;
-use crate::tile::{Products, STREAMS, Tile, TileKernel};
+use crate::kernels::attention::product::{self, Operands, Products};
+use crate::tile::{self, Dot, PackedKernel, STREAMS, Tile, TileKernel};
 use crate::{floats, kernels, quants};
+#[cfg(target_arch = "x86_64")]
+use crate::{groups::Group, tile::Packed};
 
 /// Every kernel of one instruction set.
+#[derive(Clone, Copy)]
 pub(crate) struct Kernels {
+    lanes: &'static LaneKernels,
+    quantised: &'static Quantised<TileKernel>,
+    pub(crate) packed: Option<&'static PackedKernels>,
+}
+
+/// What needs nothing but lanes.
+struct LaneKernels {
     embed: Run,
     rope_angles: Run,
     rms_norm: Run,
@@ -41,69 +46,102 @@ pub(crate) struct Kernels {
     argmax: Run,
     kv_shift: Run,
     kv_copy: Run,
-    /// In the order of `DType::ALL`.
-    tiles: [TileKernel; 16],
-    /// In the order of `Affine::BITS`.
-    affine: [TileKernel; 6],
+    floats: [TileKernel; FLOATS],
 }
 
-macro_rules! kernels {
-    ($module:ident, $lanes:ty, $floats:ty, $products:ty $(, $feature:literal)?) => {
-        mod $module {
-            use super::*;
+pub(crate) struct PackedKernels {
+    /// Where floats are packed too.
+    floats: Option<[PackedKernel; FLOATS]>,
+    quantised: Quantised<PackedKernel>,
+}
 
+/// Float types come first in `DType::ALL`.
+const FLOATS: usize = 3;
+
+/// One for each quantised type.
+struct Quantised<K> {
+    /// In the order of `DType::ALL`.
+    blocks: [K; 13],
+    /// In the order of `Affine::BITS`.
+    affine: [K; 6],
+}
+
+/// A function with features.
+macro_rules! wrapped {
+    (($($feature:literal)?) $name:ident($($argument:ident: $type:ty),+) $body:expr) => {{
+        $(#[target_feature(enable = $feature)])?
+        unsafe fn $name($($argument: $type),+) {
+            // SAFETY: commands are checked when they are prepared, and their rows when they are submitted; kernels stay within
+            // their commands' buffers.
+            unsafe { $body }
+        }
+        $name
+    }};
+}
+
+macro_rules! floats {
+    ($entry:ident) => {
+        [$entry!(floats::F32W), $entry!(floats::F16W), $entry!(floats::BF16W)]
+    };
+}
+
+macro_rules! quantised {
+    ($entry:ident) => {
+        Quantised {
+            blocks: [
+                $entry!(quants::Q40),
+                $entry!(quants::Q41),
+                $entry!(quants::Q50),
+                $entry!(quants::Q51),
+                $entry!(quants::Q80),
+                $entry!(quants::Q2K),
+                $entry!(quants::Q3K),
+                $entry!(quants::Q4K),
+                $entry!(quants::Q5K),
+                $entry!(quants::Q6K),
+                $entry!(quants::Iq4Nl),
+                $entry!(quants::Iq4Xs),
+                $entry!(quants::Mxfp4),
+            ],
+            affine: [
+                $entry!(quants::Affine<2>),
+                $entry!(quants::Affine<3>),
+                $entry!(quants::Affine<4>),
+                $entry!(quants::Affine<5>),
+                $entry!(quants::Affine<6>),
+                $entry!(quants::Affine<8>),
+            ],
+        }
+    };
+}
+
+macro_rules! lanes {
+    ($name:ident, $lanes:ty, $features:tt) => {
+        pub(super) static $name: LaneKernels = {
             macro_rules! run {
-                ($path:path) => {{
-                    $(#[target_feature(enable = $feature)])?
-                    unsafe fn run(command: &Command, context: &Context) {
-                        // SAFETY: the command was checked when it was prepared, its rows when they were submitted.
-                        unsafe { $path(command, context) }
-                    }
-                    run
-                }};
+                ($path:path) => {
+                    wrapped!($features run(command: &Command, context: &Context) $path(command, context))
+                };
             }
-
-            macro_rules! products {
-                ($on:ty, $trait:path, $method:ident) => {{
-                    $(#[target_feature(enable = $feature)])?
-                    unsafe fn run(t: &Tile) {
-                        // SAFETY: the kernel that made the tile stays within its command's buffers.
-                        unsafe { <$on as $trait>::$method(t) }
-                    }
-                    $(#[target_feature(enable = $feature)])?
-                    unsafe fn streams(t: &[Tile; STREAMS]) {
-                        // SAFETY: as above.
-                        unsafe { <$on as $trait>::streams(t) }
-                    }
-                    $(#[target_feature(enable = $feature)])?
-                    unsafe fn pack(group: &Group) {
-                        // SAFETY: as above.
-                        unsafe { <$on as $trait>::pack(group) }
-                    }
-                    TileKernel {
-                        run,
-                        streams,
-                        rows: <$on as $trait>::ROWS,
-                        outputs: <$on as $trait>::OUTPUTS,
-                        block_bytes: <$on as $trait>::BLOCK_BYTES,
-                        pack: if <$on as $trait>::BLOCK_BYTES > 0 { Some(pack) } else { None },
-                    }
-                }};
+            macro_rules! multiply {
+                ($path:path) => {
+                    wrapped!(
+                        $features multiply(operands: Operands, rows: usize, sixteens: usize)
+                        $path(operands, rows, sixteens)
+                    )
+                };
             }
-
             macro_rules! float {
                 ($weight:ty) => {
-                    products!($floats, FloatProducts<$weight>, float)
+                    TileKernel {
+                        rows: wrapped!($features rows(t: &Tile) floats::rows::<$lanes, $weight>(t)),
+                        streams: wrapped!(
+                            $features streams(t: &[Tile; STREAMS]) floats::streams::<$lanes, $weight>(t)
+                        ),
+                    }
                 };
             }
-
-            macro_rules! quantised {
-                ($weight:ty) => {
-                    products!($products, Products<$weight>, quantised)
-                };
-            }
-
-            pub(super) static KERNELS: Kernels = Kernels {
+            LaneKernels {
                 embed: run!(kernels::rows::embed::<$lanes>),
                 rope_angles: run!(kernels::rope::rope_angles),
                 rms_norm: run!(kernels::rows::rms_norm::<$lanes>),
@@ -114,133 +152,197 @@ macro_rules! kernels {
                 glu: run!(kernels::rows::glu::<$lanes>),
                 quantise: run!(kernels::rows::quantise::<$lanes>),
                 rope_kv: run!(kernels::rope::rope_kv::<$lanes>),
-                attention: run!(kernels::attention::attention::<$lanes>),
+                attention: wrapped!(
+                    $features run(command: &Command, context: &Context)
+                    kernels::attention::attention::<$lanes>(
+                        command,
+                        context,
+                        Products {
+                            lean_scores: multiply!(product::lean_scores::<$lanes>),
+                            scores: multiply!(product::scores::<$lanes>),
+                            values: multiply!(product::values::<$lanes, floats::F32W>),
+                            lean_values: multiply!(product::values::<$lanes, floats::F16W>),
+                        },
+                    )
+                ),
                 argmax: run!(kernels::rows::argmax::<$lanes>),
                 kv_shift: run!(kernels::cache::kv_shift::<$lanes>),
                 kv_copy: run!(kernels::cache::kv_copy),
-                tiles: [
-                    float!(floats::F32W),
-                    float!(floats::F16W),
-                    float!(floats::BF16W),
-                    quantised!(quants::Q40),
-                    quantised!(quants::Q41),
-                    quantised!(quants::Q50),
-                    quantised!(quants::Q51),
-                    quantised!(quants::Q80),
-                    quantised!(quants::Q2K),
-                    quantised!(quants::Q3K),
-                    quantised!(quants::Q4K),
-                    quantised!(quants::Q5K),
-                    quantised!(quants::Q6K),
-                    quantised!(quants::Iq4Nl),
-                    quantised!(quants::Iq4Xs),
-                    quantised!(quants::Mxfp4),
-                ],
-                affine: [
-                    quantised!(quants::Affine<2>),
-                    quantised!(quants::Affine<3>),
-                    quantised!(quants::Affine<4>),
-                    quantised!(quants::Affine<5>),
-                    quantised!(quants::Affine<6>),
-                    quantised!(quants::Affine<8>),
-                ],
-            };
-        }
+                floats: floats!(float),
+            }
+        };
     };
 }
 
-kernels!(scalar_kernels, Scalar, Scalar, Scalar);
+macro_rules! products {
+    ($name:ident, $lanes:ty, $features:tt) => {
+        pub(super) static $name: Quantised<TileKernel> = {
+            macro_rules! entry {
+                        ($weight:ty) => {
+                            TileKernel {
+                                rows: wrapped!($features rows(t: &Tile) <$lanes as Dot<$weight>>::rows(t)),
+                                streams: wrapped!(
+                                    $features streams(t: &[Tile; STREAMS]) tile::streams::<$lanes, $weight>(t)
+                                ),
+                            }
+                        };
+                    }
+            quantised!(entry)
+        };
+    };
+}
+
 #[cfg(target_arch = "x86_64")]
-kernels!(avx2_kernels, Avx2, Avx2, Avx2, "avx2,fma,f16c");
+macro_rules! packed {
+    ($name:ident, $quantised:ident $(, $float:ident)?; $features:tt) => {
+        pub(super) static $name: PackedKernels = {
+            macro_rules! kernel {
+                ($products:ty) => {
+                    PackedKernel {
+                        pack: wrapped!($features pack(group: &Group) <$products as Packed>::pack(group)),
+                        run: wrapped!($features run(t: &Tile) <$products as Packed>::products(t)),
+                        outputs: <$products as Packed>::OUTPUTS,
+                        block_bytes: <$products as Packed>::BLOCK_BYTES,
+                    }
+                };
+            }
+            macro_rules! entry {
+                ($weight:ty) => {
+                    kernel!($quantised<$weight>)
+                };
+            }
+            // The first of them is it.
+            let floats = [
+                $(Some({
+                    macro_rules! float {
+                        ($weight:ty) => {
+                            kernel!($float<$weight>)
+                        };
+                    }
+                    floats!(float)
+                }),)?
+                None,
+            ][0];
+            PackedKernels { floats, quantised: quantised!(entry) }
+        };
+    };
+}
+
+mod plain {
+    use super::*;
+
+    lanes!(SCALAR, Scalar, ());
+    products!(SCALAR_PRODUCTS, Scalar, ());
+}
+
 #[cfg(target_arch = "x86_64")]
-kernels!(
-    avx512_kernels,
-    Avx512,
-    Avx512,
-    Packed<Vnni>,
-    "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni"
-);
-#[cfg(target_arch = "x86_64")]
-kernels!(
-    amx_kernels,
-    Avx512,
-    Avx512,
-    Packed<Tiles>,
-    "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni"
-);
-#[cfg(target_arch = "x86_64")]
-kernels!(
-    amx_bf16_kernels,
-    Avx512,
-    Bf16,
-    Bf16,
-    "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512bf16"
-);
+mod x86 {
+    use super::*;
+
+    type Vnni<Q> = x86_packed::Integers<Q, x86_packed::Vnni>;
+    type Tiles<Q> = x86_packed::Integers<Q, amx::Tiles>;
+    type Bf16Quants<Q> = amx_bf16::Quantised<Q>;
+    type Bf16Floats<W> = amx_bf16::Float<W>;
+
+    lanes!(AVX2, Avx2, ("avx2,fma,f16c"));
+    products!(AVX2_PRODUCTS, Avx2, ("avx2,fma,f16c"));
+    lanes!(AVX512, Avx512, ("avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni"));
+    products!(AVX512_PRODUCTS, Avx512, ("avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni"));
+    packed!(VNNI, Vnni; ("avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni"));
+    packed!(TILES, Tiles; ("avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni"));
+    packed!(
+        BF16, Bf16Quants, Bf16Floats;
+        ("avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512bf16")
+    );
+}
+
 #[cfg(target_arch = "aarch64")]
-kernels!(neon_kernels, Neon<Plain>, Neon<Plain>, Neon<Plain>, "neon");
-#[cfg(target_arch = "aarch64")]
-kernels!(neon_dotprod_kernels, Neon<DotProd>, Neon<DotProd>, Neon<DotProd>, "neon,dotprod");
-#[cfg(target_arch = "aarch64")]
-kernels!(neon_i8mm_kernels, Neon<I8mm>, Neon<I8mm>, Neon<I8mm>, "neon,dotprod,i8mm");
+mod arm {
+    use super::*;
+
+    lanes!(NEON, Neon<Plain>, ("neon"));
+    products!(PLAIN, Neon<Plain>, ("neon"));
+    products!(DOTPROD, Neon<DotProd>, ("neon,dotprod"));
+    products!(I8MM, Neon<I8mm>, ("neon,dotprod,i8mm"));
+}
 
 impl Kernels {
     /// The caller has seen that this processor has it.
-    pub(crate) fn of(isa: Isa) -> &'static Kernels {
-        match isa {
-            Isa::Scalar => &scalar_kernels::KERNELS,
+    pub(crate) fn of(isa: Isa) -> Kernels {
+        let (lanes, quantised, packed) = match isa {
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => &avx2_kernels::KERNELS,
+            Isa::Avx2 => (&x86::AVX2, &x86::AVX2_PRODUCTS, None),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => &avx512_kernels::KERNELS,
+            Isa::Avx512 => (&x86::AVX512, &x86::AVX512_PRODUCTS, Some(&x86::VNNI)),
             #[cfg(target_arch = "x86_64")]
-            Isa::Amx => &amx_kernels::KERNELS,
+            Isa::Amx => (&x86::AVX512, &x86::AVX512_PRODUCTS, Some(&x86::TILES)),
             #[cfg(target_arch = "x86_64")]
-            Isa::AmxBf16 => &amx_bf16_kernels::KERNELS,
+            Isa::AmxBf16 => (&x86::AVX512, &x86::AVX512_PRODUCTS, Some(&x86::BF16)),
             #[cfg(target_arch = "aarch64")]
-            Isa::Neon => &neon_kernels::KERNELS,
+            Isa::Neon => (&arm::NEON, &arm::PLAIN, None),
             #[cfg(target_arch = "aarch64")]
-            Isa::NeonDotProd => &neon_dotprod_kernels::KERNELS,
+            Isa::NeonDotProd => (&arm::NEON, &arm::DOTPROD, None),
             #[cfg(target_arch = "aarch64")]
-            Isa::NeonI8mm => &neon_i8mm_kernels::KERNELS,
-            _ => &scalar_kernels::KERNELS,
-        }
+            Isa::NeonI8mm => (&arm::NEON, &arm::I8MM, None),
+            _ => (&plain::SCALAR, &plain::SCALAR_PRODUCTS, None),
+        };
+        Kernels { lanes, quantised, packed }
     }
 
     /// `None`: the CPU has no such kernel.
     pub(crate) fn run(&self, kernel: Kernel) -> Option<Run> {
+        let lanes = self.lanes;
         Some(match kernel {
-            Kernel::Embed { .. } => self.embed,
-            Kernel::RopeAngles => self.rope_angles,
-            Kernel::RmsNorm { .. } => self.rms_norm,
-            Kernel::NormAdd => self.norm_add,
-            Kernel::Matmul { .. } => self.matmul,
-            Kernel::Qkv { .. } => self.qkv,
-            Kernel::GluMatmul { .. } => self.glu_matmul,
-            Kernel::Glu { .. } => self.glu,
-            Kernel::Quantise => self.quantise,
+            Kernel::Embed { .. } => lanes.embed,
+            Kernel::RopeAngles => lanes.rope_angles,
+            Kernel::RmsNorm { .. } => lanes.rms_norm,
+            Kernel::NormAdd => lanes.norm_add,
+            Kernel::Matmul { .. } => lanes.matmul,
+            Kernel::Qkv { .. } => lanes.qkv,
+            Kernel::GluMatmul { .. } => lanes.glu_matmul,
+            Kernel::Glu { .. } => lanes.glu,
+            Kernel::Quantise => lanes.quantise,
             // `limits` refuses them.
             Kernel::Halve | Kernel::Unpack { .. } | Kernel::HalfMatmul { .. } => nothing,
-            Kernel::RopeKv { .. } => self.rope_kv,
-            Kernel::Attention { .. } => self.attention,
-            Kernel::Argmax => self.argmax,
+            Kernel::RopeKv { .. } => lanes.rope_kv,
+            Kernel::Attention { .. } => lanes.attention,
+            Kernel::Argmax => lanes.argmax,
             Kernel::Sample => return None,
-            Kernel::KvShift { .. } => self.kv_shift,
-            Kernel::KvCopy { .. } => self.kv_copy,
+            Kernel::KvShift { .. } => lanes.kv_shift,
+            Kernel::KvCopy { .. } => lanes.kv_copy,
         })
     }
 
-    /// Whether rows of quantised products are packed.
-    pub(crate) fn pack(&self) -> bool {
-        self.affine.iter().any(|tile| tile.pack.is_some())
+    pub(crate) fn tile(&self, weight: DType) -> TileKernel {
+        match self.quantised.of(weight) {
+            Ok(kernel) => kernel,
+            Err(float) => self.lanes.floats[float],
+        }
     }
 
-    pub(crate) fn tile(&self, weight: DType) -> TileKernel {
-        if let DType::Affine(affine) = weight {
-            let place = Affine::BITS.iter().position(|bits| *bits == affine.bits());
-            return self.affine[place.unwrap_or(0)];
+    /// `None`: rows of such weights' products stay as they are.
+    pub(crate) fn packed(&self, weight: DType) -> Option<PackedKernel> {
+        let packed = self.packed?;
+        match packed.quantised.of(weight) {
+            Ok(kernel) => Some(kernel),
+            Err(float) => packed.floats.map(|floats| floats[float]),
         }
-        DType::ALL.iter().position(|t| *t == weight).map_or(self.tiles[0], |i| self.tiles[i])
     }
+}
+
+impl<K: Copy> Quantised<K> {
+    /// That of a type, else which of the floats it is.
+    fn of(&self, weight: DType) -> Result<K, usize> {
+        let place = match weight {
+            DType::Affine(affine) => return Ok(self.affine[place(&Affine::BITS, &affine.bits())]),
+            weight => place(&DType::ALL, &weight),
+        };
+        place.checked_sub(FLOATS).map_or(Err(place), |place| Ok(self.blocks[place]))
+    }
+}
+
+fn place<T: PartialEq>(all: &[T], one: &T) -> usize {
+    all.iter().position(|other| other == one).unwrap_or(0)
 }
 
 unsafe fn nothing(_: &Command, _: &Context) {}

@@ -14,16 +14,15 @@ use super::avx2::{load, simd};
 use super::avx512::Avx512;
 use super::x86_quants::QuantX86;
 use super::x86_wide;
-use crate::groups::{Block, Group, LANES, MOST_ROWS, Places, SIDE, blocks_of_lane};
+use crate::groups::{Block, Group, LANES, Places, SIDE, blocks_of_lane};
 use crate::panel::{F16x, PANEL_BLOCKS, Panel, Scratch};
 use crate::quants::{Min, Sub};
-use crate::tile::{self, Products, STREAMS, Tile};
+use crate::tile::{self, Packed, Tile};
 
-/// AVX-512's products, with integer sums from `S`.
-pub(crate) struct Packed<S>(S);
+/// Products of a quantised type, with integer sums from `S`.
+pub(crate) struct Integers<Q, S>(Q, S);
 
-impl<Q: QuantX86, S: Sums> Products<Q> for Packed<S> {
-    const ROWS: usize = MOST_ROWS;
+impl<Q: QuantX86, S: Sums> Packed for Integers<Q, S> {
     const BLOCK_BYTES: usize = size_of::<Block>();
 
     #[inline(always)]
@@ -33,21 +32,9 @@ impl<Q: QuantX86, S: Sums> Products<Q> for Packed<S> {
     }
 
     #[inline(always)]
-    unsafe fn quantised(t: &Tile) {
+    unsafe fn products(t: &Tile) {
         // SAFETY: passed on.
-        unsafe {
-            if t.packed.is_null() {
-                tile::rows_as_they_stand::<Avx512, Q>(t);
-            } else {
-                products::<Q, S>(t);
-            }
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn streams(t: &[Tile; STREAMS]) {
-        // SAFETY: passed on.
-        unsafe { tile::quantised_streams::<Avx512, Q>(t) }
+        unsafe { products::<Q, S>(t) }
     }
 }
 

@@ -4,13 +4,13 @@ use akunu_plan::params::{GluMatmulParams, MatmulParams, QkvParams};
 use akunu_plan::{DType, Kernel, RowSet, q8};
 
 use crate::command::{Command, Context, row_bytes};
-use crate::groups::{Group, LEAST_ROWS, SIDE};
+use crate::groups::{Group, LEAST_ROWS, MOST_ROWS, SIDE};
 use crate::isa::Lanes;
 use crate::kernels::put_q8;
 use crate::math;
-use crate::panel::{BF16_OUTPUTS, TILE_SUMS};
+use crate::panel::{BF16_OUTPUTS, TILE_ROWS, TILE_SUMS};
 use crate::planes::Planes;
-use crate::tile::{STREAMS, Tile, TileKernel};
+use crate::tile::{PackedKernel, STREAMS, Tile, TileKernel};
 
 /// Outputs of one tile.
 const GROUP: usize = 16;
@@ -23,8 +23,8 @@ struct Product {
     tile: TileKernel,
     x: *const u8,
     x_stride: usize,
-    /// Rows in groups, or null.
-    packed: *const u8,
+    /// Rows are packed, and where.
+    packed: Option<(PackedKernel, *const u8)>,
     inputs: usize,
     weight_stride: usize,
     planes: Planes,
@@ -39,12 +39,14 @@ impl Product {
         inputs: usize,
         rows: usize,
     ) -> Product {
-        let is_packed = command.packs && rows >= LEAST_ROWS;
         Product {
             tile: command.tile,
             x: command.bindings[0],
             x_stride: row_bytes(inputs, q8),
-            packed: if is_packed { context.packed } else { std::ptr::null() },
+            packed: command
+                .packed
+                .filter(|_| rows >= LEAST_ROWS)
+                .map(|kernel| (kernel, context.packed.cast_const())),
             inputs,
             weight_stride: weight.plane_bytes(inputs).map_or(0, |planes| planes[0]),
             planes: Planes::of(weight, inputs),
@@ -54,13 +56,14 @@ impl Product {
     /// Outputs that are multiplied at once.
     #[inline(always)]
     fn group(&self) -> usize {
-        if self.packed.is_null() { GROUP } else { self.tile.outputs }
+        self.packed.map_or(GROUP, |(kernel, _)| kernel.outputs)
     }
 
-    /// Bytes of sixteen packed rows.
+    /// `rows` in tiles: (first, count). Those of packed rows are whole groups.
     #[inline(always)]
-    fn group_bytes(&self) -> usize {
-        self.inputs / q8::BLOCK * self.tile.block_bytes
+    fn row_tiles(&self, rows: usize) -> impl Iterator<Item = (usize, usize)> + use<> {
+        let most = if self.packed.is_some() { MOST_ROWS } else { TILE_ROWS };
+        (0..rows).step_by(most).map(move |first| (first, most.min(rows - first)))
     }
 
     /// Outputs `first .. first + outputs` of `rows` rows from `row` on, to `out` ([`SUMS`] apart). The weight is what binding
@@ -74,8 +77,9 @@ impl Product {
         (row, rows): (usize, usize),
         out: *mut f32,
     ) -> Tile {
-        // Row tiles are whole groups; null stays null.
-        let group = if self.packed.is_null() { 0 } else { row / SIDE * self.group_bytes() };
+        let packed = self.packed.map_or(std::ptr::null(), |(kernel, start)| {
+            start.wrapping_add(row / SIDE * group_bytes(self.inputs, &kernel))
+        });
         Tile {
             weights: command.bindings[weight].wrapping_add(first * self.weight_stride),
             stride: self.weight_stride,
@@ -84,7 +88,7 @@ impl Product {
             outputs,
             x: self.x.wrapping_add(row * self.x_stride),
             x_stride: self.x_stride,
-            packed: self.packed.wrapping_add(group),
+            packed,
             rows,
             inputs: self.inputs,
             scratch: context.scratch,
@@ -113,7 +117,7 @@ impl Product {
         out: [*mut f32; W],
     ) {
         let mut done = 0;
-        if rows.1 == 1 && self.packed.is_null() {
+        if rows.1 == 1 && self.packed.is_none() {
             // Strips of the outputs, so that they are read at several places at once.
             let strips = STREAMS / W;
             let strip = outputs / strips / 2 * 2;
@@ -131,8 +135,9 @@ impl Product {
             let count = self.group().min(outputs - done);
             for w in 0..W {
                 let to = out[w].wrapping_add(done);
+                let tile = self.tile(both, weights[w], (first + done, count), rows, to);
                 // SAFETY: as the caller promises.
-                unsafe { (self.tile.run)(&self.tile(both, weights[w], (first + done, count), rows, to)) };
+                unsafe { self.packed.map_or(self.tile.rows, |(kernel, _)| kernel.run)(&tile) };
             }
             done += count;
         }
@@ -151,10 +156,10 @@ fn outputs_of(
     (share.start * unit..end).step_by(most).map(move |first| (first, most.min(end - first)))
 }
 
-/// `rows` in tiles of at most `most`: (first, count).
+/// Bytes of sixteen packed rows.
 #[inline(always)]
-fn row_tiles(rows: usize, most: usize) -> impl Iterator<Item = (usize, usize)> {
-    (0..rows).step_by(most).map(move |first| (first, most.min(rows - first)))
+fn group_bytes(inputs: usize, kernel: &PackedKernel) -> usize {
+    inputs / q8::BLOCK * kernel.block_bytes
 }
 
 /// Sixteen outputs of a row at a time: (row, first, count).
@@ -168,7 +173,7 @@ fn pieces(rows: usize, outputs: usize) -> impl Iterator<Item = (usize, usize, us
 /// Packs the rows of a product's input, before its command.
 #[inline(always)]
 pub(crate) unsafe fn pack(command: &Command, context: &Context) {
-    let (Some(pack), Some((inputs, x_stride, rows))) = (command.tile.pack, command.matrix_input()) else {
+    let (Some(kernel), Some((inputs, x_stride, rows))) = (command.packed, command.matrix_input()) else {
         return;
     };
     let rows = if rows == RowSet::Logits { context.logit_rows } else { context.rows };
@@ -178,12 +183,12 @@ pub(crate) unsafe fn pack(command: &Command, context: &Context) {
     for group in context.share(rows.div_ceil(SIDE)) {
         // SAFETY: rows of the command's input; the device's groups have room for all rows that are packed.
         unsafe {
-            pack(&Group {
+            (kernel.pack)(&Group {
                 x: command.bindings[0].add(group * SIDE * x_stride),
                 x_stride,
                 rows: SIDE.min(rows - group * SIDE),
                 inputs,
-                to: context.packed.add(group * (inputs / q8::BLOCK) * command.tile.block_bytes),
+                to: context.packed.add(group * group_bytes(inputs, &kernel)),
             });
         }
     }
@@ -203,7 +208,7 @@ pub(crate) unsafe fn matmul<V: Lanes>(command: &Command, context: &Context) {
         let sums = (&raw mut (*context.scratch).tile).cast::<f32>();
         let share = context.share(outputs.div_ceil(GROUP));
         for (first, n) in outputs_of(share, GROUP, outputs, product.most_outputs(total)) {
-            for (row, count) in row_tiles(total, command.tile.rows) {
+            for (row, count) in product.row_tiles(total) {
                 product.sums((command, context), [1], (first, n), (row, count), [sums]);
                 for (r, half, n) in pieces(count, n) {
                     let first = first + half;
@@ -243,7 +248,7 @@ pub(crate) unsafe fn qkv<V: Lanes>(command: &Command, context: &Context) {
             let end = before + groups[part];
             let share = share.start.clamp(before, end) - before..share.end.clamp(before, end) - before;
             for (first, n) in outputs_of(share, GROUP, parts[part], product.most_outputs(context.rows)) {
-                for (row, count) in row_tiles(context.rows, command.tile.rows) {
+                for (row, count) in product.row_tiles(context.rows) {
                     let weight = 1 + part * planes;
                     product.sums((command, context), [weight], (first, n), (row, count), [sums]);
                     for (r, half, n) in pieces(count, n) {
@@ -277,7 +282,7 @@ pub(crate) unsafe fn glu_matmul<V: Lanes>(command: &Command, context: &Context) 
         let share = context.share(outputs.div_ceil(q8::BLOCK));
         let most = product.most_outputs(context.rows).max(q8::BLOCK);
         for (first, n) in outputs_of(share, q8::BLOCK, outputs, most) {
-            for (row, count) in row_tiles(context.rows, command.tile.rows) {
+            for (row, count) in product.row_tiles(context.rows) {
                 let weights = [1, 1 + planes];
                 product.sums((command, context), weights, (first, n), (row, count), [gate, up]);
                 for (r, half, n) in pieces(count, n) {

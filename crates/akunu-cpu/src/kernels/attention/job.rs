@@ -5,10 +5,9 @@ use std::ops::Range;
 use akunu_plan::params::AttentionParams;
 use akunu_plan::{Kernel, KvType, Row, q8};
 
-use super::product::Product;
+use super::product::{self, Operands, Products};
 use super::seen;
 use crate::command::Command;
-use crate::floats::{F16W, F32W};
 use crate::isa::Lanes;
 use crate::kernels::cache::Cache;
 use crate::kernels::put_q8;
@@ -23,6 +22,7 @@ const EMPTY: Softmax = Softmax { m: f32::NEG_INFINITY, l: 0.0 };
 /// (row, head) pairs are its states, row by row.
 pub(super) struct Job<'a> {
     pub(super) command: &'a Command,
+    pub(super) products: Products,
     pub(super) p: AttentionParams,
     pub(super) cache: Cache,
     /// All rows of the pass; the run is `rows`.
@@ -162,7 +162,7 @@ impl Job<'_> {
     /// Few states are bound by reading: what is in halves is then multiplied as it is loaded.
     #[inline(always)]
     fn is_lean<V: Lanes>(&self) -> bool {
-        self.states() <= Product::most_rows::<V>() && self.has_whole_halves()
+        self.states() <= product::most_rows::<V>() && self.has_whole_halves()
     }
 
     fn has_whole_halves(&self) -> bool {
@@ -257,18 +257,15 @@ impl Job<'_> {
                         *row = row.wrapping_add(32);
                     }
                 }
-                let product = Product {
+                let operands = Operands {
                     a: (&raw const scratch.q).cast::<f32>().add(i * 16),
-                    a_stride: padded,
                     b: (&raw const scratch.k).cast(),
-                    b_stride: 16,
-                    b_apart: 256,
-                    n: 16,
                     to: (&raw mut scratch.scores).cast::<f32>().add(first),
-                    to_stride: SCORES,
+                    padded,
+                    n: 16,
                     adds: i > 0,
                 };
-                product.multiply::<V, F32W>(self.states(), sixteens);
+                (self.products.lean_scores)(operands, self.states(), sixteens);
             }
         }
     }
@@ -281,7 +278,7 @@ impl Job<'_> {
         while first < states {
             let left = states - first;
             // Blocks of about the same size.
-            let count = left.div_ceil(left.div_ceil(Product::most_rows::<V>()));
+            let count = left.div_ceil(left.div_ceil(product::most_rows::<V>()));
             let (mut union, mut common) = ((SEGMENT, 0), (0, SEGMENT));
             for (start, end) in &scratch.seen[first..first + count] {
                 union = (union.0.min(*start), union.1.max(*end));
@@ -293,7 +290,7 @@ impl Job<'_> {
                 // SAFETY: states have their places, and the tile what they see.
                 unsafe {
                     match pass {
-                        Pass::Keys => self.scores::<V>(scratch, first, count, tile.first, union),
+                        Pass::Keys => self.scores(scratch, first, count, tile.first, union),
                         Pass::Values => self.add_values::<V>(scratch, first, count, tile, common),
                     }
                 }
@@ -304,7 +301,7 @@ impl Job<'_> {
 
     /// Scores of positions `part`, in whole sixteens: what a state does not see there is of no meaning.
     #[inline(always)]
-    unsafe fn scores<V: Lanes>(
+    unsafe fn scores(
         &self,
         scratch: &mut Scratch,
         first: usize,
@@ -317,18 +314,15 @@ impl Job<'_> {
         let sixteens = (part.1 - at).div_ceil(16) - sixteen;
         // SAFETY: as the caller promises.
         unsafe {
-            let product = Product {
+            let operands = Operands {
                 a: (&raw const scratch.q).cast::<f32>().add(first * padded),
-                a_stride: padded,
                 b: (&raw const scratch.k).cast::<f32>().add(sixteen * MAX_HEAD * 16).cast(),
-                b_stride: 16,
-                b_apart: MAX_HEAD * 16,
-                n: self.cache.head_dim,
                 to: (&raw mut scratch.scores).cast::<f32>().add(first * SCORES + at + sixteen * 16),
-                to_stride: SCORES,
+                padded,
+                n: self.cache.head_dim,
                 adds: false,
             };
-            product.multiply::<V, F32W>(count, sixteens);
+            (self.products.scores)(operands, count, sixteens);
         }
     }
 
@@ -365,22 +359,16 @@ impl Job<'_> {
             unsafe {
                 let position = part.0 - tile.first;
                 let loaded = (&raw const scratch.v).cast::<f32>().wrapping_add(position * padded).cast();
-                let product = Product {
+                let operands = Operands {
                     a: (&raw const scratch.scores).cast::<f32>().add(state * SCORES + part.0),
-                    a_stride: SCORES,
                     b: if lean { tile.from.wrapping_add(position * self.cache.row) } else { loaded },
-                    b_stride: padded,
-                    b_apart: 16,
-                    n: part.1 - part.0,
                     to: (&raw mut scratch.segment).cast::<f32>().add(state * padded),
-                    to_stride: padded,
+                    padded,
+                    n: part.1 - part.0,
                     adds: true,
                 };
-                if lean {
-                    product.multiply::<V, F16W>(states, padded / 16);
-                } else {
-                    product.multiply::<V, F32W>(states, padded / 16);
-                }
+                let multiply = if lean { self.products.lean_values } else { self.products.values };
+                multiply(operands, states, padded / 16);
             }
         }
     }

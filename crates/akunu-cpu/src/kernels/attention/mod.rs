@@ -12,7 +12,7 @@
 //! rows and heads at once (`product.rs`).
 
 mod job;
-mod product;
+pub(crate) mod product;
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -25,15 +25,16 @@ use crate::command::{Command, Context};
 use crate::isa::Lanes;
 use crate::panel::{MAX_SPLIT, MAX_STATES, PARTIAL_FLOATS, SEGMENT, STATE_FLOATS};
 use job::Job;
+use product::Products;
 
 /// Parts of the work for each worker that are enough to even out.
 const FINE: usize = 8;
 
 #[inline(always)]
-pub(crate) unsafe fn attention<V: Lanes>(command: &Command, context: &Context) {
+pub(crate) unsafe fn attention<V: Lanes>(command: &Command, context: &Context, products: Products) {
     // SAFETY: the row buffer of the table.
     let all = unsafe { context.rows(command.bindings[3]) };
-    let Some(deal) = Deal::new(command, context, all) else { return };
+    let Some(deal) = Deal::new(command, context, products, all) else { return };
     let mut end = all.len();
     let (mut run, mut unit) = (0, 0);
     while end > 0 {
@@ -76,6 +77,7 @@ pub(crate) unsafe fn attention<V: Lanes>(command: &Command, context: &Context) {
 /// very many), and where that is too coarse by segments.
 struct Deal<'a> {
     command: &'a Command,
+    products: Products,
     all: &'a [Row],
     p: AttentionParams,
     cache: Cache,
@@ -94,7 +96,7 @@ struct Deal<'a> {
 }
 
 impl<'a> Deal<'a> {
-    fn new(command: &'a Command, context: &Context, all: &'a [Row]) -> Option<Deal<'a>> {
+    fn new(command: &'a Command, context: &Context, products: Products, all: &'a [Row]) -> Option<Deal<'a>> {
         let p: AttentionParams = command.params();
         let Kernel::Attention { kv, .. } = command.kernel else { return None };
         let cache = Cache::new(kv, p.kv_heads, p.head_dim, p.capacity);
@@ -106,7 +108,8 @@ impl<'a> Deal<'a> {
         let head_parts = kv_heads * group.div_ceil(heads);
         let rows = (all.len() * head_parts / (FINE * context.parts)).clamp(1, states / heads);
         let stride = rows * heads * (cache.padded() + 16);
-        let mut deal = Deal { command, all, p, cache, group, heads, head_parts, rows, split: false, stride };
+        let mut deal =
+            Deal { command, products, all, p, cache, group, heads, head_parts, rows, split: false, stride };
         let (mut end, mut jobs, mut segments) = (all.len(), 0, 0);
         while end > 0 {
             let rows = deal.rows_before(end);
@@ -138,7 +141,16 @@ impl<'a> Deal<'a> {
         let (kv_head, first) = (part / parts, part % parts * self.heads);
         let (start, count) = (kv_head * self.group + first, self.heads.min(self.group - first));
         let heads = start..start + count;
-        Job { command: self.command, p: self.p, cache: self.cache, all: self.all, rows, kv_head, heads }
+        Job {
+            command: self.command,
+            products: self.products,
+            p: self.p,
+            cache: self.cache,
+            all: self.all,
+            rows,
+            kv_head,
+            heads,
+        }
     }
 
     fn partial(&self, context: &Context, unit: usize) -> *mut f32 {

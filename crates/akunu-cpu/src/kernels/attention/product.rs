@@ -1,83 +1,127 @@
 //! The one loop of attention: a few rows of numbers times sixteens of columns.
 
-use crate::floats::FloatWeight;
+use crate::floats::{F32W, FloatWeight};
 use crate::isa::Lanes;
+use crate::panel::{MAX_HEAD, SCORES};
 
 /// How far ahead of its use halves are asked for, in bytes: they come straight from the cache.
 const PREFETCH: usize = 4096;
 
 /// `to[r] (+)= Σ a[r][i] · b[i]`, i in order, for sixteens of columns.
 #[derive(Clone, Copy)]
-pub(super) struct Product {
-    pub(super) a: *const f32,
+struct Product {
+    a: *const f32,
     /// Elements from a row to the next.
-    pub(super) a_stride: usize,
+    a_stride: usize,
     /// Floats, or halves.
-    pub(super) b: *const u8,
+    b: *const u8,
     /// Elements from an i to the next.
-    pub(super) b_stride: usize,
+    b_stride: usize,
     /// Elements from a sixteen of columns to the next.
-    pub(super) b_apart: usize,
-    pub(super) n: usize,
-    pub(super) to: *mut f32,
-    pub(super) to_stride: usize,
+    b_apart: usize,
+    n: usize,
+    to: *mut f32,
+    to_stride: usize,
     /// Adds to what is there, instead of to 0.
+    adds: bool,
+}
+
+/// What differs from one product of a kind to the next.
+#[derive(Clone, Copy)]
+pub(crate) struct Operands {
+    pub(super) a: *const f32,
+    pub(super) b: *const u8,
+    pub(super) to: *mut f32,
+    /// Elements of a head, in whole sixteens.
+    pub(super) padded: usize,
+    pub(super) n: usize,
     pub(super) adds: bool,
 }
 
-impl Product {
-    /// Most rows at once: as many as leave room for the columns in an instruction set's registers.
-    #[inline(always)]
-    pub(super) fn most_rows<V: Lanes>() -> usize {
-        if V::WIDE { 8 } else { 6 }
-    }
+/// Rows and sixteens of columns; as for [`multiply`](Product::multiply).
+pub(crate) type Multiply = unsafe fn(Operands, usize, usize);
 
-    /// Sixteens of columns at once: so many that sums hide each other's latency and yet stay in registers.
+/// The kinds of products. They are large, so each is compiled by itself, and once.
+#[derive(Clone, Copy)]
+pub(crate) struct Products {
+    pub(crate) lean_scores: Multiply,
+    pub(crate) scores: Multiply,
+    pub(crate) values: Multiply,
+    pub(crate) lean_values: Multiply,
+}
+
+/// Scores of sixteen elements of the head.
+#[inline(always)]
+pub(crate) unsafe fn lean_scores<V: Lanes>(o: Operands, rows: usize, sixteens: usize) {
+    let Operands { a, b, to, padded, adds, .. } = o;
+    let product =
+        Product { a, a_stride: padded, b, b_stride: 16, b_apart: 256, n: 16, to, to_stride: SCORES, adds };
+    // SAFETY: passed on.
+    unsafe { product.multiply::<V, F32W>(rows, sixteens) }
+}
+
+/// Scores of a whole head.
+#[inline(always)]
+pub(crate) unsafe fn scores<V: Lanes>(o: Operands, rows: usize, sixteens: usize) {
+    let Operands { a, b, to, padded, n, .. } = o;
+    let (b_apart, adds) = (MAX_HEAD * 16, false);
+    let product = Product { a, a_stride: padded, b, b_stride: 16, b_apart, n, to, to_stride: SCORES, adds };
+    // SAFETY: passed on.
+    unsafe { product.multiply::<V, F32W>(rows, sixteens) }
+}
+
+/// Values by weights, added.
+#[inline(always)]
+pub(crate) unsafe fn values<V: Lanes, B: FloatWeight>(o: Operands, rows: usize, sixteens: usize) {
+    let Operands { a, b, to, padded, n, .. } = o;
+    let (a_stride, adds) = (SCORES, true);
+    let product = Product { a, a_stride, b, b_stride: padded, b_apart: 16, n, to, to_stride: padded, adds };
+    // SAFETY: passed on.
+    unsafe { product.multiply::<V, B>(rows, sixteens) }
+}
+
+/// Most rows at once: as many as leave room for the columns in an instruction set's registers.
+#[inline(always)]
+pub(super) fn most_rows<V: Lanes>() -> usize {
+    match V::REGISTERS {
+        32.. => 8,
+        8.. => 6,
+        _ => 1,
+    }
+}
+
+impl Product {
+    /// Most sixteens of columns at once: so many that sums hide each other's latency and yet stay in registers.
     #[inline(always)]
-    fn columns<V: Lanes>(rows: usize, left: usize) -> usize {
-        let most = match (V::WIDE, rows) {
-            (true, 1..=2) => 8,
-            (true, 3..=4) | (false, 1) => 4,
-            (true, _) | (false, 2) => 2,
-            (false, _) => 1,
-        };
-        most.min(1 << left.ilog2())
+    const fn most_columns<V: Lanes>(rows: usize) -> usize {
+        match (V::REGISTERS, rows) {
+            (32.., 1..=2) => 8,
+            (32.., 3..=4) | (8.., 1) => 4,
+            (32.., 5..=8) | (8.., 2) => 2,
+            (8.., 3..=6) | (_, 1) => 1,
+            _ => 0,
+        }
     }
 
     /// # Safety
     /// Everything that the fields say can be read and written; at most `most_rows` rows.
     #[inline(always)]
-    pub(super) unsafe fn multiply<V: Lanes, B: FloatWeight>(mut self, rows: usize, sixteens: usize) {
-        let mut left = sixteens;
-        while left > 0 {
-            let columns = Self::columns::<V>(rows, left);
-            // SAFETY: as the caller promises.
-            unsafe {
-                match (columns, rows) {
-                    (1, 1) => self.block::<V, B, 1, 1>(),
-                    (1, 2) => self.block::<V, B, 2, 1>(),
-                    (1, 3) => self.block::<V, B, 3, 1>(),
-                    (1, 4) => self.block::<V, B, 4, 1>(),
-                    (1, 5) => self.block::<V, B, 5, 1>(),
-                    (1, 6) => self.block::<V, B, 6, 1>(),
-                    (1, 7) if V::WIDE => self.block::<V, B, 7, 1>(),
-                    (1, 8) if V::WIDE => self.block::<V, B, 8, 1>(),
-                    (2, 1) => self.block::<V, B, 1, 2>(),
-                    (2, 2) => self.block::<V, B, 2, 2>(),
-                    (2, 3) if V::WIDE => self.block::<V, B, 3, 2>(),
-                    (2, 4) if V::WIDE => self.block::<V, B, 4, 2>(),
-                    (2, 5) if V::WIDE => self.block::<V, B, 5, 2>(),
-                    (2, 6) if V::WIDE => self.block::<V, B, 6, 2>(),
-                    (2, 7) if V::WIDE => self.block::<V, B, 7, 2>(),
-                    (2, 8) if V::WIDE => self.block::<V, B, 8, 2>(),
-                    (4, 1) => self.block::<V, B, 1, 4>(),
-                    (4, 2) if V::WIDE => self.block::<V, B, 2, 4>(),
-                    (4, 3) if V::WIDE => self.block::<V, B, 3, 4>(),
-                    (4, 4) if V::WIDE => self.block::<V, B, 4, 4>(),
-                    (8, 1) if V::WIDE => self.block::<V, B, 1, 8>(),
-                    (8, 2) if V::WIDE => self.block::<V, B, 2, 8>(),
+    unsafe fn multiply<V: Lanes, B: FloatWeight>(mut self, rows: usize, sixteens: usize) {
+        /// Those that there are; the rest compiles to nothing.
+        macro_rules! blocks {
+            ($columns:expr; $($c:literal: $($r:literal)+),+) => {
+                match ($columns, rows) {
+                    $($(($c, $r) if const { $c <= Self::most_columns::<V>($r) } => self.block::<V, B, $r, $c>(),)+)+
                     _ => {}
                 }
+            };
+        }
+        let mut left = sixteens;
+        while left > 0 {
+            let columns = Self::most_columns::<V>(rows).min(1 << left.ilog2());
+            // SAFETY: as the caller promises.
+            unsafe {
+                blocks!(columns; 1: 1 2 3 4 5 6 7 8, 2: 1 2 3 4 5 6 7 8, 4: 1 2 3 4, 8: 1 2);
                 self.b = self.b.add(columns * self.b_apart * B::BYTES);
                 self.to = self.to.add(columns * 16);
             }
