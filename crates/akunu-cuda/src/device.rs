@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use akunu_format::Region;
 use akunu_kernels::{Chip, Pass, SCRATCH_BYTES};
-use akunu_plan::device::{check_range, check_submission, part_of};
+use akunu_plan::device::{buffer_in, check_bytes, check_range, check_submission, part_of};
 use akunu_plan::{
     Capabilities, Device, DeviceBuffer, DeviceError, DispatchTable, DriverMemory, InPlace, Outcome, ReplayId,
     Row, Submission,
@@ -205,12 +205,8 @@ impl CudaDevice {
         offset: u64,
         len: usize,
     ) -> Result<(&Buffer, Address), DeviceError> {
-        let buffer = self.buffers.get(buffer.0 as usize);
-        let buffer = buffer.ok_or_else(|| failed("that buffer is not this device's"))?;
-        let (end, bytes) = (offset.saturating_add(len as u64), buffer.memory.bytes);
-        if end > bytes {
-            return Err(DeviceError::OutOfBounds { device: NAME, offset, end, bytes });
-        }
+        let buffer = buffer_in(NAME, &self.buffers, buffer)?;
+        check_bytes(NAME, offset, len as u64, buffer.memory.bytes)?;
         Ok((buffer, buffer.memory.address + offset))
     }
 
@@ -235,10 +231,8 @@ impl CudaDevice {
     /// Checks a submission and sends its rows and pass to where the table reads them.
     fn begin(&mut self, replay: ReplayId, submission: &Submission<'_>) -> Result<(), DeviceError> {
         check_submission(NAME, &self.prepared(replay)?.table, submission)?;
-        let Submission { rows, logit_rows, stop, .. } = submission;
-        // Those that the pass has no room for end a chain late: whoever asked looks at every token.
-        let stop = &stop[..stop.len().min(Pass::MAX_STOPS)];
-        let pass = Pass::new(rows.len(), logit_rows.len(), stop).ok_or_else(|| failed("too many stops"))?;
+        let Submission { rows, logit_rows, .. } = submission;
+        let pass = Pass::new(submission);
         // What was submitted before may not have left yet.
         self.finish()?;
         let prepared = &self.prepared[replay.0 as usize];
@@ -328,9 +322,7 @@ impl CudaDevice {
                 prepared.table.name
             ))
         })?;
-        let done = self.returned_pass().step as usize;
-        let steps = if prepared.advances { steps.min(done) } else { steps };
-        self.outcome = Outcome { steps };
+        self.outcome = Outcome { steps: self.returned_pass().steps_done(steps, prepared.advances) };
         Ok(())
     }
 }

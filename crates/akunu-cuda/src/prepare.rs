@@ -3,8 +3,8 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use akunu_kernels::{Chip, Launch, MissingKernel, Pass, Weight, Work, launches};
-use akunu_plan::params::{ArgmaxParams, SampleParams};
+use akunu_kernels::{Chip, Launch, MissingKernel, Pass, Weight, Work, advances, launches};
+use akunu_plan::device::{check_bytes, index_of};
 use akunu_plan::{
     Binding, BufferId, DeviceBuffer, DeviceError, DispatchCommand, DispatchTable, Kernel, Row, extents,
 };
@@ -36,19 +36,13 @@ pub(crate) struct Buffer {
 
 impl Buffers<'_> {
     pub(crate) fn index(&self, id: BufferId) -> Result<usize, DeviceError> {
-        let buffer = self.ids.get(id.index()).map(|buffer| buffer.0 as usize);
-        buffer
-            .filter(|&index| index < self.all.len())
-            .ok_or_else(|| failed(format!("buffer {} of a table is not this device's", id.0)))
+        index_of(NAME, self.ids, self.all.len(), id)
     }
 
     /// Where `bytes` at `offset` of a buffer are.
     fn place(&self, id: BufferId, offset: u64, bytes: u64) -> Result<Address, DeviceError> {
         let memory = &self.all[self.index(id)?].memory;
-        let end = offset.saturating_add(bytes);
-        if end > memory.bytes {
-            return Err(DeviceError::OutOfBounds { device: NAME, offset, end, bytes: memory.bytes });
-        }
+        check_bytes(NAME, offset, bytes, memory.bytes)?;
         Ok(memory.address + offset)
     }
 }
@@ -151,7 +145,7 @@ pub(crate) fn prepare(
     Ok(Prepared {
         table: Arc::clone(table),
         variants: variants.collect::<Result<Vec<_>, _>>()?,
-        advances: table.commands.iter().any(advances),
+        advances: advances(table),
         rows: buffers.place(table.io.rows, 0, rows as u64)?,
         logit_rows: buffers.place(table.io.logit_rows, 0, logit_rows as u64)?,
     })
@@ -218,14 +212,6 @@ fn works_of(table: &DispatchTable, chip: &Chip) -> Result<Vec<Vec<Work>>, Device
         kernel: format!("{kernel} ({why})"),
     };
     table.commands.iter().map(|command| launches(command, table, chip).map_err(missing)).collect()
-}
-
-fn advances(command: &DispatchCommand) -> bool {
-    match command.kernel {
-        Kernel::Argmax => command.params::<ArgmaxParams>().advance == 1,
-        Kernel::Sample => command.params::<SampleParams>().advance == 1,
-        _ => false,
-    }
 }
 
 /// All commands, each linked to the one before it if both are kernels of ours: what a library launches, and how many, is its own affair.

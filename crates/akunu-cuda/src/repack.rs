@@ -1,12 +1,10 @@
 //! Weights laid out in planes on the card, once, before the first table that binds them is prepared.
 
-use std::collections::BTreeMap;
-
-use akunu_kernels::{Launch, Weight, repack, weights};
+use akunu_kernels::{Held, unlaid};
 use akunu_plan::DispatchTable;
 use akunu_plan::{DeviceBuffer, DeviceError};
 
-use crate::error::failed;
+use crate::NAME;
 use crate::memory::Memory;
 use crate::prepare::{Buffer, Buffers, Lent};
 use crate::stream::Params;
@@ -19,7 +17,13 @@ pub(crate) fn lay_out(
     buffers: &mut [Buffer],
     ids: &[DeviceBuffer],
 ) -> Result<(), DeviceError> {
-    let wanted = wanted(table, Buffers { all: buffers, ids })?;
+    let wanted = {
+        let all = Buffers { all: buffers, ids };
+        unlaid(NAME, table, |id| {
+            let index = all.index(id)?;
+            Ok(Held { index, bytes: all.all[index].memory.bytes, planes: all.all[index].planes })
+        })?
+    };
     let Some(largest) = wanted.keys().map(|&index| buffers[index].memory.bytes).max() else { return Ok(()) };
     lent.kernels.require(wanted.values().map(|(_, launch)| &launch.function))?;
     let copy = Memory::new(lent.context, largest).map_err(|error| {
@@ -34,38 +38,4 @@ pub(crate) fn lay_out(
         buffers[index].planes = Some(weight);
     }
     lent.stream.synchronise().map_err(|error| error.during("laying weights out anew"))
-}
-
-/// By buffer: the matrices of a table that do not lie in planes yet, and how they come to.
-fn wanted(
-    table: &DispatchTable,
-    buffers: Buffers<'_>,
-) -> Result<BTreeMap<usize, (Weight, Launch)>, DeviceError> {
-    let mut wanted: BTreeMap<usize, (Weight, Launch)> = BTreeMap::new();
-    for command in &table.commands {
-        for weight in weights(command) {
-            let Some(launch) = repack(&weight) else { continue };
-            let binding = command.bindings()[weight.binding];
-            let index = buffers.index(binding.buffer)?;
-            let buffer = &buffers.all[index];
-            if binding.offset != 0 || weight.bytes() != Some(buffer.memory.bytes) {
-                return Err(failed(format!("{}: a weight is not all of its buffer", command.kernel.name())));
-            }
-            let before = buffer.planes.or(wanted.get(&index).map(|(weight, _)| *weight));
-            match before {
-                // Planes of 4096 columns are not those of 2048.
-                Some(before) if !is_same_matrix(&before, &weight) => {
-                    return Err(failed(format!("{}: a weight has two shapes", command.kernel.name())));
-                }
-                Some(_) => {}
-                None => drop(wanted.insert(index, (weight, launch))),
-            }
-        }
-    }
-    Ok(wanted)
-}
-
-/// Wherever it is bound.
-fn is_same_matrix(a: &Weight, b: &Weight) -> bool {
-    (a.dtype, a.rows, a.cols) == (b.dtype, b.rows, b.cols)
 }

@@ -12,5 +12,5 @@ mod weights;
 
 pub use function::{Function, METAL_ENTRY, Source, cuda_text, emulated_text, metal_text};
 pub use launch::{Chip, HalfProduct, Launch, MissingKernel, SCRATCH_BYTES, Work, launches};
-pub use pass::Pass;
-pub use weights::{Weight, repack, weights};
+pub use pass::{Pass, advances};
+pub use weights::{Held, Weight, repack, unlaid, weights};

@@ -1,5 +1,7 @@
 //! What a pass's kernels share, in device memory.
 
+use akunu_plan::params::{ArgmaxParams, SampleParams};
+use akunu_plan::{DispatchTable, Kernel, Submission};
 use bytemuck::{Pod, Zeroable};
 
 /// Written by the host before a submission; `argmax` moves it on in a chain. Kernels know it by the same name.
@@ -22,29 +24,60 @@ impl Pass {
     pub const BYTES: usize = size_of::<Pass>();
     pub const MAX_STOPS: usize = 27;
 
-    /// `None`: more than [`Pass::MAX_STOPS`] tokens to stop at.
-    pub fn new(rows: usize, logit_rows: usize, stop: &[u32]) -> Option<Pass> {
+    /// Before the first step. Tokens to stop at that there is no room for end a chain late: whoever asked looks at every token.
+    pub fn new(submission: &Submission<'_>) -> Pass {
+        let stop = &submission.stop[..submission.stop.len().min(Pass::MAX_STOPS)];
         let mut pass = Pass {
-            rows: rows as u32,
-            logit_rows: logit_rows as u32,
+            rows: submission.rows.len() as u32,
+            logit_rows: submission.logit_rows.len() as u32,
             stop_count: stop.len() as u32,
             ..Pass::zeroed()
         };
-        pass.stop.get_mut(..stop.len())?.copy_from_slice(stop);
-        Some(pass)
+        pass.stop[..stop.len()].copy_from_slice(stop);
+        pass
     }
+
+    /// How many of so many steps of a table wrote their tokens. `advances`: as of the table.
+    pub fn steps_done(&self, steps: usize, advances: bool) -> usize {
+        if advances { steps.min(self.step as usize) } else { steps }
+    }
+}
+
+/// Whether each step of a table moves its rows on and counts itself in the pass.
+pub fn advances(table: &DispatchTable) -> bool {
+    table.commands.iter().any(|command| match command.kernel {
+        Kernel::Argmax => command.params::<ArgmaxParams>().advance == 1,
+        Kernel::Sample => command.params::<SampleParams>().advance == 1,
+        _ => false,
+    })
 }
 
 const _: () = assert!(Pass::BYTES == 128);
 
 #[cfg(test)]
 mod tests {
+    use akunu_plan::Row;
+
     use super::*;
 
     #[test]
-    fn more_stops_than_there_is_room_for_are_refused() {
-        let pass = Pass::new(3, 1, &[7; Pass::MAX_STOPS]).unwrap();
-        assert_eq!((pass.rows, pass.logit_rows, pass.step, pass.stop_count), (3, 1, 0, 27));
-        assert!(Pass::new(3, 1, &[7; Pass::MAX_STOPS + 1]).is_none());
+    fn as_many_stops_are_taken_as_there_is_room_for() {
+        let rows = [Row::causal(5, 0, 0); 3];
+        let submission = Submission { rows: &rows, logit_rows: &[2], steps: 1, stop: &[7, 8], cancel: None };
+        let pass = Pass::new(&submission);
+        assert_eq!((pass.rows, pass.logit_rows, pass.step, pass.stop_count), (3, 1, 0, 2));
+        assert_eq!(pass.stop[..3], [7, 8, 0]);
+        let stop: Vec<u32> = (1..=Pass::MAX_STOPS as u32 + 1).collect();
+        let pass = Pass::new(&Submission { stop: &stop, ..submission });
+        assert_eq!((pass.stop_count, pass.stop[26]), (27, 27));
+    }
+
+    #[test]
+    fn steps_that_count_themselves_are_done_as_far_as_they_say() {
+        let pass = Pass { step: 3, ..Pass::zeroed() };
+        assert_eq!(
+            [pass.steps_done(8, true), pass.steps_done(2, true), pass.steps_done(1, false)],
+            [3, 2, 1]
+        );
     }
 }

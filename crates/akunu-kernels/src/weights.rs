@@ -1,7 +1,9 @@
 //! Which weights a command binds, and how they are laid out anew.
 
+use std::collections::BTreeMap;
+
 use akunu_plan::params::{EmbedParams, GluMatmulParams, MatmulParams, QkvParams, UnpackParams};
-use akunu_plan::{Content, DType, DispatchCommand, Kernel};
+use akunu_plan::{BufferId, Content, DType, DeviceError, DispatchCommand, DispatchTable, Kernel};
 
 use crate::function::source;
 use crate::types::{repack_variant, type_sources};
@@ -25,6 +27,54 @@ impl Weight {
         let row = self.dtype.plane_bytes(self.cols as usize)?[0];
         (row as u64).checked_mul(u64::from(self.rows))
     }
+
+    /// Wherever it is bound.
+    fn is_same_matrix(&self, other: &Weight) -> bool {
+        (self.dtype, self.rows, self.cols) == (other.dtype, other.rows, other.cols)
+    }
+}
+
+/// A device's buffer, as far as weights go.
+#[derive(Clone, Copy, Debug)]
+pub struct Held {
+    /// Among the device's.
+    pub index: usize,
+    pub bytes: u64,
+    /// The matrix whose planes it holds now, if it was laid out anew.
+    pub planes: Option<Weight>,
+}
+
+/// By buffer: the matrices of a table that do not lie in planes yet and have to, and the launches that lay them out. `held`: what stands for a
+/// table's buffer.
+pub fn unlaid(
+    device: &'static str,
+    table: &DispatchTable,
+    held: impl Fn(BufferId) -> Result<Held, DeviceError>,
+) -> Result<BTreeMap<usize, (Weight, Launch)>, DeviceError> {
+    let mut unlaid: BTreeMap<usize, (Weight, Launch)> = BTreeMap::new();
+    for command in &table.commands {
+        let failed = |what: &str| DeviceError::Failed {
+            device,
+            message: format!("{}: {what}", command.kernel.name()),
+        };
+        for weight in weights(command) {
+            let Some(launch) = repack(&weight) else { continue };
+            let binding = command.bindings()[weight.binding];
+            let Held { index, bytes, planes } = held(binding.buffer)?;
+            if binding.offset != 0 || weight.bytes() != Some(bytes) {
+                return Err(failed("a weight is not all of its buffer"));
+            }
+            match planes.or(unlaid.get(&index).map(|(weight, _)| *weight)) {
+                // Planes of 4096 columns are not those of 2048.
+                Some(before) if !before.is_same_matrix(&weight) => {
+                    return Err(failed("a weight has two shapes"));
+                }
+                Some(_) => {}
+                None => drop(unlaid.insert(index, (weight, launch))),
+            }
+        }
+    }
+    Ok(unlaid)
 }
 
 /// The matrices of a command. Those with a [`repack`] launch have to be laid out anew, once, before its first run.

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use akunu_kernels::{Launch, MissingKernel, Weight, Work, launches};
-use akunu_plan::params::{ArgmaxParams, SampleParams};
+use akunu_kernels::{Launch, MissingKernel, Weight, Work, advances, launches};
+use akunu_plan::device::{check_bytes, index_of};
 use akunu_plan::table::PARAM_BYTES;
-use akunu_plan::{BufferId, DeviceBuffer, DeviceError, DispatchCommand, DispatchTable, Kernel, Row, extents};
+use akunu_plan::{BufferId, DeviceBuffer, DeviceError, DispatchCommand, DispatchTable, Row, extents};
 
 use crate::hazards::Hazards;
 use crate::prepared::{BoundLaunch, Prepared, Variant};
@@ -52,10 +52,7 @@ struct Placed<B> {
 
 impl<B: Clone> Buffers<'_, B> {
     pub(crate) fn index<G: Gpu<Buffer = B>>(&self, gpu: &G, id: BufferId) -> Result<usize, DeviceError> {
-        let index = self.ids.get(id.index()).map(|buffer| buffer.0 as usize);
-        index
-            .filter(|&index| index < self.all.len())
-            .ok_or_else(|| failed(gpu, format!("buffer {} of a table is not this device's", id.0)))
+        index_of(gpu.capabilities().name, self.ids, self.all.len(), id)
     }
 
     /// Where `bytes` at `offset` of a buffer are.
@@ -64,11 +61,7 @@ impl<B: Clone> Buffers<'_, B> {
         G: Gpu<Buffer = B>,
     {
         let buffer = &self.all[self.index(gpu, id)?];
-        let end = offset.saturating_add(bytes);
-        if end > buffer.bytes {
-            let device = gpu.capabilities().name;
-            return Err(DeviceError::OutOfBounds { device, offset, end, bytes: buffer.bytes });
-        }
+        check_bytes(gpu.capabilities().name, offset, bytes, buffer.bytes)?;
         Ok((buffer.handle.clone(), buffer.offset + offset as usize))
     }
 }
@@ -100,7 +93,7 @@ pub(crate) fn prepare<G: Gpu>(
     Ok(Prepared {
         table: Arc::clone(table),
         variants,
-        advances: table.commands.iter().any(advances),
+        advances: advances(table),
         rows: buffers.place(gpu, table.io.rows, 0, rows as u64)?,
         logit_rows: buffers.place(gpu, table.io.logit_rows, 0, logit_rows as u64)?,
     })
@@ -198,12 +191,4 @@ pub(crate) fn bind<G: Gpu>(
     buffers.extend([(own.pass.clone(), 0), (own.scratch.clone(), 0), params]);
     let threadgroup_bytes = (*shared_bytes).max(1).next_multiple_of(16);
     Ok(BoundLaunch { pipeline, buffers, threadgroup_bytes, groups: *groups, threads: *threads })
-}
-
-fn advances(command: &DispatchCommand) -> bool {
-    match command.kernel {
-        Kernel::Argmax => command.params::<ArgmaxParams>().advance == 1,
-        Kernel::Sample => command.params::<SampleParams>().advance == 1,
-        _ => false,
-    }
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use akunu_format::Region;
 use akunu_kernels::{Pass, SCRATCH_BYTES};
-use akunu_plan::device::{check_range, check_submission, part_of};
+use akunu_plan::device::{buffer_in, check_bytes, check_range, check_submission, part_of};
 use akunu_plan::table::PARAM_BYTES;
 use akunu_plan::{
     Capabilities, Device, DeviceBuffer, DeviceError, DispatchTable, Outcome, ReplayId, Row, Submission,
@@ -98,13 +98,9 @@ impl<G: Gpu> TableDevice<G> {
         offset: u64,
         len: usize,
     ) -> Result<&Buffer<G::Buffer>, DeviceError> {
-        let buffer = self.buffers.get(buffer.0 as usize);
-        let buffer = buffer.ok_or_else(|| failed(&self.gpu, "that buffer is not this device's"))?;
-        let end = offset.saturating_add(len as u64);
-        if end > buffer.bytes {
-            let device = self.gpu.capabilities().name;
-            return Err(DeviceError::OutOfBounds { device, offset, end, bytes: buffer.bytes });
-        }
+        let device = self.gpu.capabilities().name;
+        let buffer = buffer_in(device, &self.buffers, buffer)?;
+        check_bytes(device, offset, len as u64, buffer.bytes)?;
         Ok(buffer)
     }
 
@@ -117,11 +113,8 @@ impl<G: Gpu> TableDevice<G> {
     /// Checks a submission and writes its rows and pass to where the table reads them.
     fn begin(&mut self, replay: ReplayId, submission: &Submission<'_>) -> Result<(), DeviceError> {
         check_submission(self.gpu.capabilities().name, &self.prepared(replay)?.1.table, submission)?;
-        let Submission { rows, logit_rows, stop, .. } = submission;
-        // Those that the pass has no room for end a chain late: whoever asked looks at every token.
-        let stop = &stop[..stop.len().min(Pass::MAX_STOPS)];
-        let pass = Pass::new(rows.len(), logit_rows.len(), stop);
-        let pass = pass.ok_or_else(|| failed(&self.gpu, "too many tokens to stop at"))?;
+        let Submission { rows, logit_rows, .. } = submission;
+        let pass = Pass::new(submission);
         self.finish()?;
         let prepared = &self.prepared[replay.0 as usize];
         for ((buffer, offset), bytes) in [
@@ -213,21 +206,20 @@ impl<G: Gpu> TableDevice<G> {
     /// Waits for what was submitted, and reads how far it came.
     fn finish(&mut self) -> Result<(), DeviceError> {
         let Some(Pending { parts, chain }) = self.pending.take() else { return Ok(()) };
-        let Prepared { table, advances, .. } = &self.prepared[chain.replay];
+        let &Prepared { ref table, advances, .. } = &self.prepared[chain.replay];
         // Both are waited for, whichever failed.
         let finished = parts.map(|part| part.map_or(Ok(0), |part| self.gpu.finish(part)));
         for part in finished {
             part.map_err(|error| during(error, table.name))?;
         }
-        let advances = *advances;
-        self.outcome = Outcome { steps: self.steps_done(chain.steps, advances) };
+        self.outcome = Outcome { steps: self.pass().steps_done(chain.steps, advances) };
         Ok(())
     }
 
     /// Runs a chain command by command.
     fn replay_checked(&mut self, chain: Chain, cancel: Option<&AtomicBool>) -> Result<(), DeviceError> {
-        let Prepared { table, advances, .. } = &self.prepared[chain.replay];
-        let (count, advances) = (table.commands.len(), *advances);
+        let &Prepared { ref table, advances, .. } = &self.prepared[chain.replay];
+        let count = table.commands.len();
         let mut done = 0;
         while done < chain.steps && self.pass().stopped == 0 && !is_set(cancel) {
             for index in 0..count {
@@ -235,7 +227,7 @@ impl<G: Gpu> TableDevice<G> {
             }
             done += 1;
         }
-        self.outcome = Outcome { steps: self.steps_done(done, advances) };
+        self.outcome = Outcome { steps: self.pass().steps_done(done, advances) };
         Ok(())
     }
 
@@ -243,11 +235,6 @@ impl<G: Gpu> TableDevice<G> {
         let mut pass = Pass::zeroed();
         self.gpu.read(&self.own.pass, 0, bytemuck::bytes_of_mut(&mut pass));
         pass
-    }
-
-    /// How many of a submission's steps wrote their tokens.
-    fn steps_done(&self, steps: usize, advances: bool) -> usize {
-        if advances { steps.min(self.pass().step as usize) } else { steps }
     }
 
     /// Runs some commands of a table, and waits.

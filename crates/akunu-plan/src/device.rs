@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use akunu_format::{DType, Region};
 
-use crate::{DispatchTable, Row};
+use crate::{BufferId, DispatchTable, Row};
 
 /// A device's own handle to memory; never freed before the device is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -168,6 +168,39 @@ pub fn check_range(
     }
 }
 
+/// The check before bytes of a buffer are touched: whether so many at an offset are among its `all`.
+pub fn check_bytes(device: &'static str, offset: u64, bytes: u64, all: u64) -> Result<(), DeviceError> {
+    let end = offset.saturating_add(bytes);
+    if end > all {
+        return Err(DeviceError::OutOfBounds { device, offset, end, bytes: all });
+    }
+    Ok(())
+}
+
+/// What a device has for a handle that it gave out.
+pub fn buffer_in<'b, B>(
+    device: &'static str,
+    buffers: &'b [B],
+    buffer: DeviceBuffer,
+) -> Result<&'b B, DeviceError> {
+    let message = "that buffer is not this device's";
+    buffers.get(buffer.0 as usize).ok_or_else(|| DeviceError::Failed { device, message: message.into() })
+}
+
+/// Which of a device's `count` buffers a table's id stands for; `ids`: as of [`Device::prepare`].
+pub fn index_of(
+    device: &'static str,
+    ids: &[DeviceBuffer],
+    count: usize,
+    id: BufferId,
+) -> Result<usize, DeviceError> {
+    let index = ids.get(id.index()).map(|buffer| buffer.0 as usize);
+    index.filter(|&index| index < count).ok_or_else(|| {
+        let message = format!("buffer {} of a table is not this device's", id.0);
+        DeviceError::Failed { device, message }
+    })
+}
+
 /// What is to be imported of a region.
 pub fn part_of<'r>(
     device: &'static str,
@@ -175,13 +208,9 @@ pub fn part_of<'r>(
     offset: usize,
     bytes: usize,
 ) -> Result<&'r [u8], DeviceError> {
-    let (all, end) = (region.bytes(), offset.saturating_add(bytes));
-    all.get(offset..end).ok_or(DeviceError::OutOfBounds {
-        device,
-        offset: offset as u64,
-        end: end as u64,
-        bytes: all.len() as u64,
-    })
+    let all = region.bytes();
+    check_bytes(device, offset as u64, bytes as u64, all.len() as u64)?;
+    Ok(&all[offset..offset + bytes])
 }
 
 pub trait Device: std::fmt::Debug {
@@ -241,5 +270,28 @@ pub trait Device: std::fmt::Debug {
     /// `None`: it has no driver, and the host's allocator sees all that it takes.
     fn driver_memory(&self) -> Result<Option<DriverMemory>, DeviceError> {
         Ok(None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_a_devices_own_is_refused() {
+        assert!(check_bytes("d", 8, 8, 16).is_ok() && check_bytes("d", 16, 0, 16).is_ok());
+        let refused = |offset, bytes| check_bytes("d", offset, bytes, 16).unwrap_err().to_string();
+        assert_eq!(refused(8, 9), "d: access to bytes 8..17 of a buffer of 16");
+        assert!(refused(u64::MAX, 2).contains(&u64::MAX.to_string()));
+
+        assert_eq!(buffer_in("d", &["a", "b"], DeviceBuffer(1)).unwrap(), &"b");
+        assert!(buffer_in("d", &["a", "b"], DeviceBuffer(2)).is_err());
+
+        let ids = [DeviceBuffer(7), DeviceBuffer(2)];
+        assert_eq!(index_of("d", &ids, 3, BufferId(1)).unwrap(), 2);
+        for (count, id) in [(2, 1), (9, 2)] {
+            let refused = index_of("d", &ids, count, BufferId(id)).unwrap_err().to_string();
+            assert_eq!(refused, format!("d: buffer {id} of a table is not this device's"));
+        }
     }
 }

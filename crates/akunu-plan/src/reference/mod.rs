@@ -148,11 +148,8 @@ impl ReferenceDevice {
 
     fn region(&mut self, buffer: DeviceBuffer, offset: u64, len: usize) -> Result<&mut Memory, DeviceError> {
         let memory = &mut self.memory[buffer.0 as usize];
-        let (end, bytes) = (offset.saturating_add(len as u64), memory.bytes().len() as u64);
-        match end <= bytes {
-            true => Ok(memory),
-            false => Err(DeviceError::OutOfBounds { device: NAME, offset, end, bytes }),
-        }
+        crate::device::check_bytes(NAME, offset, len as u64, memory.bytes().len() as u64)?;
+        Ok(memory)
     }
 
     fn io(&mut self, replay: ReplayId, id: BufferId) -> &mut [u8] {
