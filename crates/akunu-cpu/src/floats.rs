@@ -62,7 +62,7 @@ pub(crate) unsafe fn rows<V: Lanes, W: FloatWeight>(t: &Tile) {
 /// # Safety
 /// As for [`rows`].
 #[inline(always)]
-pub(crate) unsafe fn streams<V: Lanes, W: FloatWeight>(t: &[Tile; STREAMS]) {
+pub(crate) unsafe fn streams<V: Lanes, W: FloatWeight>(t: &[Tile]) {
     // SAFETY: within the tiles.
     unsafe {
         for o in 0..t[0].outputs {

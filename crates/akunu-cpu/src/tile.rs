@@ -58,8 +58,8 @@ pub(crate) const STREAMS: usize = 4;
 pub(crate) struct TileKernel {
     /// By at most sixteen outputs.
     pub(crate) rows: unsafe fn(&Tile),
-    /// Products of one row with as many outputs each, an even number, read in turn.
-    pub(crate) streams: unsafe fn(&[Tile; STREAMS]),
+    /// Products of one row with [`STREAMS`] tiles of as many outputs each, an even number, read in turn.
+    pub(crate) streams: unsafe fn(&[Tile]),
 }
 
 /// The products of a weight type with many rows, packed in groups: faster where there is such a thing.
@@ -160,19 +160,13 @@ unsafe fn rows_as_they_stand<V: Dot<Q>, Q: Quant>(t: &Tile) {
         // SAFETY: within the tile.
         unsafe {
             let x = arranged_row::<V, Q>(t, r);
-            let out = t.out.add(r * t.out_stride);
-            let mut o = 0;
-            while o + 8 <= t.outputs {
+            for o in (0..t.outputs).step_by(8) {
                 let mut lanes = [V::zero(); 8];
-                for i in 0..8 {
+                // How many is known only when running, so that the loop's large body is compiled once.
+                for i in 0..lanes.len().min(t.outputs - o) {
                     lanes[i] = one_row::<V, Q>(t, o + i, &x);
                 }
-                V::sums8(lanes, out.add(o));
-                o += 8;
-            }
-            while o < t.outputs {
-                *out.add(o) = one_row::<V, Q>(t, o, &x).sum();
-                o += 1;
+                V::sums8(lanes, t.out.add(r * t.out_stride + o));
             }
         }
     }
@@ -181,16 +175,17 @@ unsafe fn rows_as_they_stand<V: Dot<Q>, Q: Quant>(t: &Tile) {
 /// # Safety
 /// As for [`rows_or_panels`].
 #[inline(always)]
-pub(crate) unsafe fn streams<V: Dot<Q>, Q: Quant>(t: &[Tile; STREAMS]) {
+pub(crate) unsafe fn streams<V: Dot<Q>, Q: Quant>(t: &[Tile]) {
     // SAFETY: within the tiles.
     unsafe {
         let x = arranged_row::<V, Q>(&t[0], 0);
         for o in (0..t[0].outputs).step_by(2) {
-            let mut lanes = [V::zero(); 8];
-            for i in 0..8 {
+            let mut lanes = [V::zero(); 2 * STREAMS];
+            // As above.
+            for i in 0..lanes.len().min(2 * t.len()) {
                 lanes[i] = one_row::<V, Q>(&t[i % STREAMS], o + i / STREAMS, &x);
             }
-            let mut sums = [0.0; 8];
+            let mut sums = [0.0; 2 * STREAMS];
             V::sums8(lanes, sums.as_mut_ptr());
             for (i, sum) in sums.into_iter().enumerate() {
                 *t[i % STREAMS].out.add(o + i / STREAMS) = sum;

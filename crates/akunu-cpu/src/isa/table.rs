@@ -17,7 +17,7 @@ use super::{
 };
 use crate::command::{Command, Context, Run};
 use crate::kernels::attention::product::{self, Operands, Products};
-use crate::tile::{self, Dot, PackedKernel, STREAMS, Tile, TileKernel};
+use crate::tile::{self, Dot, PackedKernel, Tile, TileKernel};
 use crate::{floats, kernels, quants};
 #[cfg(target_arch = "x86_64")]
 use crate::{groups::Group, tile::Packed};
@@ -136,7 +136,7 @@ macro_rules! lanes {
                     TileKernel {
                         rows: wrapped!($features rows(t: &Tile) floats::rows::<$lanes, $weight>(t)),
                         streams: wrapped!(
-                            $features streams(t: &[Tile; STREAMS]) floats::streams::<$lanes, $weight>(t)
+                            $features streams(t: &[Tile]) floats::streams::<$lanes, $weight>(t)
                         ),
                     }
                 };
@@ -182,7 +182,7 @@ macro_rules! products {
                             TileKernel {
                                 rows: wrapped!($features rows(t: &Tile) <$lanes as Dot<$weight>>::rows(t)),
                                 streams: wrapped!(
-                                    $features streams(t: &[Tile; STREAMS]) tile::streams::<$lanes, $weight>(t)
+                                    $features streams(t: &[Tile]) tile::streams::<$lanes, $weight>(t)
                                 ),
                             }
                         };

@@ -122,7 +122,7 @@ impl Product {
             let strips = STREAMS / W;
             let strip = outputs / strips / 2 * 2;
             if strip > 0 {
-                let tiles = std::array::from_fn(|s| {
+                let tiles: [Tile; STREAMS] = std::array::from_fn(|s| {
                     let (w, at) = (s % W, s / W * strip);
                     self.tile(both, weights[w], (first + at, strip), rows, out[w].wrapping_add(at))
                 });
