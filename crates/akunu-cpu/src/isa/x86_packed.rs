@@ -80,11 +80,6 @@ pub(crate) struct Lane {
     pub(crate) scratch: *mut Scratch,
 }
 
-/// What unsigned weights are too large by.
-pub(crate) const fn offset<Q: QuantX86>() -> i32 {
-    if Q::SIGNED { Q::OFFSET + 128 } else { Q::OFFSET }
-}
-
 /// # Safety
 /// The rows can be read, and a block written for every 32 inputs; reached with AVX-512 VNNI.
 #[inline(always)]
@@ -128,7 +123,7 @@ unsafe fn pack_scales<Q: QuantX86>(group: &Group, block: usize, to: &mut Block) 
         let all = _mm512_add_epi32(sums[0], sums[1]);
         let starts = if Q::SUB == Sub::Half { sums } else { [all; 2] };
         for half in 0..2 {
-            let start = _mm512_mullo_epi32(starts[half], _mm512_set1_epi32(-offset::<Q>()));
+            let start = _mm512_mullo_epi32(starts[half], _mm512_set1_epi32(-x86_wide::offset::<Q>()));
             _mm512_store_si512(to.starts[half].as_mut_ptr().cast(), start);
             if Q::MIN == Min::Half {
                 _mm512_store_ps(to.half_sums[half].as_mut_ptr(), _mm512_cvtepi32_ps(sums[half]));

@@ -112,14 +112,34 @@ fn of_two_blocks(halves: __m128i, b: usize) -> __m512i {
     })
 }
 
-/// Products of two blocks, each summed to eight lanes.
+/// Products of two blocks, each summed to eight lanes; what quants are too large by is still to be taken off.
 #[inline(always)]
 fn two_blocks<Q: QuantX86>(q: __m512i, x: __m512i, sub: __m128i, b: usize) -> __m512i {
-    let (q, x) = by_magnitude::<Q>(q, x);
     simd!(if Q::SUB == Sub::Half {
+        let (q, x) = by_magnitude::<Q>(q, x);
         _mm512_madd_epi16(_mm512_maddubs_epi16(q, x), of_two_blocks(sub, b))
     } else {
-        _mm512_dpbusd_epi32(_mm512_setzero_si512(), q, x)
+        _mm512_dpbusd_epi32(_mm512_setzero_si512(), bytes::<Q>(q, false), x)
+    })
+}
+
+/// What the quants of [`two_blocks`] are too large by.
+const fn excess<Q: QuantX86>() -> i32 {
+    if matches!(Q::SUB, Sub::Half) { Q::OFFSET } else { offset::<Q>() }
+}
+
+/// What unsigned quants are too large by.
+pub(crate) const fn offset<Q: QuantX86>() -> i32 {
+    if Q::SIGNED { Q::OFFSET + 128 } else { Q::OFFSET }
+}
+
+/// A shift where it can be one: products of 32 bits are slow.
+#[inline(always)]
+fn times(v: __m512i, n: i32) -> __m512i {
+    simd!(if n > 0 && n.unsigned_abs().is_power_of_two() {
+        _mm512_sllv_epi32(v, _mm512_set1_epi32(n.trailing_zeros() as i32))
+    } else {
+        _mm512_mullo_epi32(v, _mm512_set1_epi32(n))
     })
 }
 
@@ -256,8 +276,8 @@ pub(crate) unsafe fn terms<Q: QuantX86>(
             Some(at) => (sums_of_nibbles::<Q>(w.add(at), x, blocks), sums),
             None => sums_of_blocks::<Q>(w, x, sums, &octets, blocks),
         };
-        if Q::OFFSET != 0 {
-            sum = _mm512_sub_epi32(sum, _mm512_mullo_epi32(sums, _mm512_set1_epi32(Q::OFFSET)));
+        if excess::<Q>() != 0 {
+            sum = _mm512_sub_epi32(sum, times(sums, excess::<Q>()));
         }
         let (d, m) = block_scales::<Q>(w, &octets, blocks);
         Terms {
