@@ -1,11 +1,12 @@
 """Anthropic's own Python client."""
 
 import asyncio
+import json
 import unittest
 
 from anthropic import Anthropic, AsyncAnthropic, AuthenticationError, BadRequestError, NotFoundError
 
-from common import KEY, LOCKED_URL, MODEL, STORY, URL, answers
+from common import FOX, KEY, LOCKED_URL, MODEL, STORY, URL, answers, is_valid
 
 
 def client(url=URL, key="none"):
@@ -56,6 +57,18 @@ class AnthropicClient(unittest.TestCase):
         message = self.client.messages.create(**self.greedy, stop_sequences=[word])
         self.assertEqual((message.stop_reason, message.stop_sequence), ("stop_sequence", word))
         self.assertEqual(message.content[0].text, whole[: whole.index(word)])
+
+    def test_a_tool_is_used_where_that_is_asked_for(self):
+        meet = {"name": "meet", "description": "Meets a fox", "input_schema": FOX}
+        for choice in [{"type": "any"}, {"type": "tool", "name": "meet"}]:
+            asked = {**self.greedy, "max_tokens": 200, "tools": [meet], "tool_choice": choice}
+            message = self.client.messages.create(**asked)
+            [block] = message.content
+            self.assertEqual((block.type, block.name, message.stop_reason), ("tool_use", "meet", "tool_use"))
+            is_valid(self, FOX, json.dumps(block.input))
+            with self.client.messages.stream(**asked) as stream:
+                [streamed] = stream.get_final_message().content
+            self.assertEqual(streamed.input, block.input)
 
     def test_system_is_a_text_or_blocks(self):
         count = lambda **more: self.client.messages.count_tokens(model=MODEL, messages=STORY, **more).input_tokens

@@ -79,6 +79,44 @@ def validator(name):
     return Draft202012Validator({"$ref": f"urn:openai#/components/schemas/{name}"}, registry=registry)
 
 
+FOX = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 20}, "age": {"type": "integer", "minimum": 1, "maximum": 9}},
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+
+
+def is_valid(test, schema, text):
+    """Holds a text to be JSON, and a value of its schema, as others see it."""
+    from jsonschema import Draft202012Validator
+
+    errors = [f"{error.json_path}: {error.message}" for error in Draft202012Validator(schema).iter_errors(json.loads(text))]
+    test.assertEqual(errors, [], f"{json.dumps(schema)}: {text}")
+
+
+def random_schema(random, depth=0):
+    """Some schema whose values are not too long."""
+    kinds = ["integer", "number", "string", "boolean", "null", "enum", "anyOf"] + ["object", "array"] * (depth < 2)
+    kind = random.choice(["object"] if depth == 0 else kinds)
+    least = random.randint(-50, 50)
+    if kind in ("integer", "number"):
+        return {"type": kind, "minimum": least, random.choice(["maximum", "exclusiveMaximum"]): least + random.randint(1, 100)}
+    if kind == "string":
+        return {"type": kind, "minLength": random.randint(0, 3), "maxLength": random.randint(3, 12)}
+    if kind == "enum":
+        return {"enum": random.sample(["fox", "é", 1, 12, 0.5, None, True, {"a": []}], 3)}
+    if kind == "anyOf":
+        return {"anyOf": [random_schema(random, depth + 1) for _ in range(2)]}
+    if kind == "array":
+        return {"type": kind, "items": random_schema(random, depth + 1), "minItems": random.randint(0, 2), "maxItems": random.randint(2, 4)}
+    if kind == "object":
+        names = random.sample(["name", "age", "a b", "ü", 'say "hi"', "x"], random.randint(1, 3))
+        required = [name for name in names if random.random() < 0.6]
+        return {"type": kind, "properties": {name: random_schema(random, depth + 1) for name in names}, "required": required, "additionalProperties": False}
+    return {"type": kind}
+
+
 def conforms(test, name, value):
     """Holds an answer to its schema; without the description there is nothing to hold it to."""
     if description() is not None:

@@ -5,7 +5,7 @@ import unittest
 
 import ollama
 
-from common import KEY, LOCKED_URL, MODEL, STORY, URL, answers
+from common import FOX, KEY, LOCKED_URL, MODEL, STORY, URL, answers, is_valid
 
 GREEDY = {"temperature": 0, "num_predict": 24}
 
@@ -56,6 +56,12 @@ class OllamaClient(unittest.TestCase):
         word = whole.split()[2]
         self.assertEqual(said(temperature=0, stop=[word]), whole[: whole.index(word)])
 
+    def test_an_answer_has_its_format(self):
+        options = {"temperature": 0, "num_predict": 100}
+        is_valid(self, FOX, self.client.chat(MODEL, STORY, format=FOX, options=options).message.content)
+        is_valid(self, FOX, self.client.generate(MODEL, "a fox", format=FOX, options=options).response)
+        self.assertTrue(self.client.chat(MODEL, STORY, format="json", options=options).message.content.lstrip().startswith("{"))
+
     def test_log_probabilities(self):
         answer = self.client.chat(MODEL, STORY, options=GREEDY, logprobs=True, top_logprobs=2)
         self.assertEqual(len(answer.logprobs), 24)
@@ -77,7 +83,7 @@ class OllamaClient(unittest.TestCase):
             (404, lambda: self.client.chat("none", STORY)),
             (404, lambda: self.client.show("none")),
             (400, lambda: self.client.chat(MODEL, STORY, options={"temperature": -1})),
-            (400, lambda: self.client.chat(MODEL, STORY, format="json")),
+            (400, lambda: self.client.chat(MODEL, STORY, format={"not": {}})),
             (401, lambda: ollama.Client(host=LOCKED_URL).chat(MODEL, STORY)),
         ]:
             with self.assertRaises(ollama.ResponseError) as caught:

@@ -3,11 +3,12 @@
 import asyncio
 import json
 import math
+import random
 import unittest
 
-from openai import APIStatusError, AsyncOpenAI, AuthenticationError, BadRequestError, NotFoundError, OpenAI, RateLimitError
+from openai import APIStatusError, AsyncOpenAI, AuthenticationError, BadRequestError, LengthFinishReasonError, NotFoundError, OpenAI, RateLimitError
 
-from common import KEY, LOCKED_URL, LONG, MODEL, STORY, URL, answers, conforms, get, is_free, post
+from common import FOX, KEY, LOCKED_URL, LONG, MODEL, STORY, URL, answers, conforms, get, is_free, is_valid, post, random_schema
 
 SCHEMAS = {"chat": "CreateChatCompletionResponse", "chunk": "CreateChatCompletionStreamResponse", "text": "CreateCompletionResponse"}
 
@@ -97,6 +98,57 @@ class OpenAIClient(unittest.TestCase):
         self.assertEqual(second.prompt_tokens, first.prompt_tokens)
         self.assertGreater(second.prompt_tokens_details.cached_tokens, first.prompt_tokens // 2)
 
+    def test_an_answer_is_a_value_of_its_schema(self):
+        held = lambda schema: {"response_format": {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema, "strict": True}}}
+        for seed in range(40):
+            schema = random_schema(random.Random(seed))
+            answer = self.client.chat.completions.create(**{**self.greedy, "max_tokens": 400, "temperature": 2.0, "seed": seed}, **held(schema))
+            # Short as these values are, they come to their ends.
+            self.assertEqual(answer.choices[0].finish_reason, "stop", answer.choices[0].message.content)
+            is_valid(self, schema, answer.choices[0].message.content)
+        whole = self.text(max_tokens=100, **held(FOX))
+        is_valid(self, FOX, whole)
+        stream = self.client.chat.completions.create(**{**self.greedy, "max_tokens": 100}, **held(FOX), stream=True)
+        self.assertEqual("".join(chunk.choices[0].delta.content or "" for chunk in stream), whole)
+        self.assertTrue(self.text(response_format={"type": "json_object"}).lstrip().startswith("{"))
+
+    def test_a_schema_may_come_from_a_class(self):
+        from pydantic import BaseModel
+
+        class Cub(BaseModel):
+            name: str
+            spots: list[bool]
+
+        class Fox(BaseModel):
+            age: int | None
+            cubs: list[Cub]
+
+        for seed in range(20):
+            try:
+                answer = self.client.chat.completions.parse(model=MODEL, messages=STORY, max_tokens=600, seed=seed, temperature=1.5, response_format=Fox)
+            except LengthFinishReasonError:
+                continue
+            self.assertIsInstance(answer.choices[0].message.parsed, Fox)
+            return
+        self.fail("no answer came to its end")
+
+    def test_a_tool_is_called_where_that_is_asked_for(self):
+        tool = {"type": "function", "function": {"name": "meet", "description": "Meets a fox", "parameters": FOX}}
+        other = {"type": "function", "function": {"name": "leave", "parameters": {"type": "object", "properties": {}}}}
+        ask = lambda **more: self.client.chat.completions.create(**{**self.greedy, "max_tokens": 200, "tools": [tool, other], **more})
+        for choice, names in [("required", {"meet", "leave"}), ({"type": "function", "function": {"name": "meet"}}, {"meet"})]:
+            answer = ask(tool_choice=choice)
+            [call] = answer.choices[0].message.tool_calls
+            self.assertIn(call.function.name, names)
+            is_valid(self, FOX if call.function.name == "meet" else {"maxProperties": 0}, call.function.arguments)
+            self.assertEqual(answer.choices[0].finish_reason, "tool_calls")
+            deltas = [chunk.choices[0].delta for chunk in ask(tool_choice=choice, stream=True)]
+            [streamed] = [part for delta in deltas for part in delta.tool_calls or []]
+            self.assertEqual((streamed.function.name, streamed.function.arguments), (call.function.name, call.function.arguments))
+            # Its result goes back.
+            messages = [*STORY, answer.choices[0].message, {"role": "tool", "tool_call_id": call.id, "content": "Hello!"}]
+            self.assertTrue(ask(messages=messages, tool_choice="none").choices[0].message.content)
+
     def test_completions(self):
         answer = self.client.completions.create(model=MODEL, prompt=["Once upon", "The dog"], max_tokens=8, temperature=0, echo=True)
         self.assertTrue(answer.choices[0].text.startswith("Once upon") and answer.choices[1].text.startswith("The dog"))
@@ -110,7 +162,7 @@ class OpenAIClient(unittest.TestCase):
 
     def test_errors_are_the_client_s_own(self):
         create = self.client.chat.completions.create
-        for wrong in [{"temperature": 9}, {"messages": []}, {"messages": [{"role": "king", "content": ""}]}, {"n": 0}, {"max_tokens": -1}, {"top_logprobs": 2}]:
+        for wrong in [{"temperature": 9}, {"messages": []}, {"messages": [{"role": "king", "content": ""}]}, {"n": 0}, {"max_tokens": -1}, {"top_logprobs": 2}, {"tool_choice": "required"}, {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {"not": {}}}}}]:
             with self.assertRaises(BadRequestError) as caught:
                 create(**{**self.greedy, **wrong})
             self.assertTrue(caught.exception.message and caught.exception.type == "invalid_request_error", wrong)

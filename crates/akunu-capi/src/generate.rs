@@ -182,6 +182,7 @@ unsafe fn generate_options(
         stop_ids: ids.to_vec(),
         visible_ids: Vec::new(),
         ignore_eos: settings.ignore_end != 0,
+        constraint: None,
         overflow,
         cancel: None,
     })
@@ -195,6 +196,7 @@ fn told(generated: &Generated) -> Stats {
         FinishReason::MaxTokens => (Finish::MaxTokens, None),
         FinishReason::ContextFull => (Finish::ContextFull, None),
         FinishReason::Cancelled => (Finish::Cancelled, None),
+        FinishReason::Complete => (Finish::End, None),
         FinishReason::Callback => (Finish::Callback, None),
     };
     let timings = &generated.timings;

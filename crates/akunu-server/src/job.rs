@@ -16,6 +16,7 @@ use serde_json::{Map, Value as Json};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::Sleep;
 
+use crate::held::Held;
 use crate::models::Lease;
 use crate::refusal::{Reason, Refusal};
 
@@ -35,6 +36,8 @@ pub struct Job {
     pub logprobs: Option<usize>,
     /// Go on past the model's end-of-text ids.
     pub ignore_eos: bool,
+    /// What answers are held to.
+    pub held: Option<Held>,
     /// An answer ends with its first call of a tool.
     pub one_call: bool,
     /// Lower ones are begun first; `None`: as the caller's key has it.

@@ -3,7 +3,8 @@
 use std::hash::{BuildHasher, RandomState};
 use std::ops::ControlFlow;
 
-use akunu::chat::{CallReader, Kind, Part, Splitter, Spoken};
+use akunu::chat::{Call, CallReader, Kind, Part, Splitter, Spoken};
+use serde_json::Value as Json;
 
 use crate::job::{Piece, ToolCall};
 
@@ -12,9 +13,21 @@ use crate::job::{Piece, ToolCall};
 pub(crate) struct Reader {
     /// Without one, all is answer.
     splitter: Option<Splitter>,
-    calls: Option<CallReader>,
+    calls: Calls,
     one_call: bool,
     so_far: SoFar,
+}
+
+/// Where calls of tools stand in an answer.
+#[derive(Clone, Debug, Default)]
+pub(crate) enum Calls {
+    /// Nowhere: all is text.
+    #[default]
+    None,
+    /// Among the text, as the model writes them.
+    Among(CallReader),
+    /// The answer is one; so much of it has come.
+    All(String),
 }
 
 #[derive(Clone, Debug, Default)]
@@ -27,7 +40,7 @@ struct SoFar {
 }
 
 impl Reader {
-    pub(crate) fn new(splitter: Splitter, calls: Option<CallReader>, one_call: bool) -> Reader {
+    pub(crate) fn new(splitter: Splitter, calls: Calls, one_call: bool) -> Reader {
         Reader { splitter: Some(splitter), calls, one_call, so_far: SoFar::default() }
     }
 
@@ -61,8 +74,16 @@ impl Reader {
         if let Some(splitter) = splitter {
             let _ = splitter.finish(&mut |part| so_far.part(part, calls, *one_call, &mut piece));
         }
-        if let Some(calls) = calls {
-            calls.finish(&mut |spoken| so_far.spoken(spoken, *one_call, &mut piece));
+        match calls {
+            Calls::None => {}
+            Calls::Among(calls) => {
+                calls.finish(&mut |spoken| so_far.spoken(spoken, *one_call, &mut piece));
+            }
+            Calls::All(text) => match serde_json::from_str(text).ok().and_then(call_of) {
+                Some(call) => so_far.spoken(Spoken::Call(call), *one_call, &mut piece),
+                // It was cut off.
+                None => piece.answer.push_str(text),
+            },
         }
         piece
     }
@@ -72,7 +93,7 @@ impl SoFar {
     fn part(
         &mut self,
         part: Part<'_>,
-        calls: &mut Option<CallReader>,
+        calls: &mut Calls,
         one_call: bool,
         piece: &mut Piece,
     ) -> ControlFlow<()> {
@@ -88,8 +109,11 @@ impl SoFar {
                 let text = if is_begun { part.text } else { part.text.trim_start() };
                 self.in_answer |= !text.is_empty();
                 match calls {
-                    Some(calls) => calls.push(text, &mut |spoken| self.spoken(spoken, one_call, piece)),
-                    None => piece.answer.push_str(text),
+                    Calls::Among(calls) => {
+                        calls.push(text, &mut |spoken| self.spoken(spoken, one_call, piece));
+                    }
+                    Calls::All(whole) => whole.push_str(text),
+                    Calls::None => piece.answer.push_str(text),
                 }
             }
         }
@@ -106,6 +130,12 @@ impl SoFar {
             }
         }
     }
+}
+
+/// `{"name": …, "arguments": {…}}`
+fn call_of(mut whole: Json) -> Option<Call> {
+    let arguments = whole.get_mut("arguments")?.as_object_mut().map(std::mem::take)?;
+    Some(Call { name: whole["name"].as_str()?.to_string(), arguments })
 }
 
 /// Never the same twice.

@@ -100,6 +100,7 @@ impl From<Error> for Refusal {
                 "the prompt has {prompt} tokens, and the context of this model has {context} positions; shorten the prompt"
             ))
             .code("context_length_exceeded"),
+            Error::Schema(_) | Error::NothingFits | Error::ManyReadings => Refusal::invalid(text),
             Error::EmptyPrompt | Error::Setting { .. } | Error::TokenOutsideVocabulary { .. } => {
                 Refusal::invalid(text)
             }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use akunu::constrain::Form;
 use akunu::schedule::{Event, OnEvent, Refused, Request};
 use akunu::{GenerateOptions, Sampling};
 use serde_json::Value as Json;
@@ -13,10 +14,11 @@ use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::time::{Instant, sleep_until};
 
 use crate::app::{App, Caller};
+use crate::held::Held;
 use crate::job::{Conversation, Finished, Job, Output, Piece, Prompt, Running, Sent, What, Wishes};
 use crate::metrics::Metrics;
 use crate::models::{Lease, Loaded, blocking};
-use crate::reader::Reader;
+use crate::reader::{Calls, Reader};
 use crate::refusal::{Reason, Refusal};
 
 /// Choices of one job, over all its prompts.
@@ -124,7 +126,7 @@ impl Prepared {
             ignore_eos: job.ignore_eos,
             ..GenerateOptions::default()
         };
-        let mut reader = Reader::default();
+        let (mut reader, mut before) = (Reader::default(), None);
         let ids = match prompt {
             Prompt::Ids(ids) => ids.clone(),
             Prompt::Text(text) => loaded.model().encode(text)?,
@@ -132,13 +134,27 @@ impl Prepared {
                 let form = loaded.form()?;
                 form.extend(&mut options);
                 let rendered = render(conversation, loaded)?;
-                let tools = conversation.tools.clone();
+                let is_call = matches!(&job.held, Some(Held { form: Form::Call(_), .. }));
+                let tools = conversation.tools.clone().filter(|_| !is_call);
                 let calls = tools.and_then(|tools| form.call_reader(tools, &mut options));
+                let calls = match calls {
+                    Some(calls) => Calls::Among(calls),
+                    None if is_call => Calls::All(String::new()),
+                    None => Calls::None,
+                };
                 reader = Reader::new(form.splitter(&rendered.text), calls, job.one_call);
+                before = form.reasoning(&rendered.text);
                 rendered.encode(&**form.tokenizer()).map_err(akunu::Error::from)?
             }
         };
         check(&ids, loaded)?;
+        if let Some(Held { form, param }) = &job.held {
+            options.constraint = Some(
+                loaded
+                    .constraint(form, before.as_ref())
+                    .map_err(|error| Refusal::from(error).param(*param).code("invalid_schema"))?,
+            );
+        }
         let request = Request { prompt: ids, options, logprobs: job.logprobs, ..Request::default() };
         Ok(Prepared { request, reader })
     }

@@ -82,6 +82,15 @@ pub enum Error {
     #[error("the logit biases rule every token out, so none can be picked")]
     NothingToPick,
 
+    #[error(transparent)]
+    Schema(#[from] crate::constrain::SchemaError),
+
+    #[error("this vocabulary has no token that could follow where the answer's form has come to")]
+    NothingFits,
+
+    #[error("the answer's form can be read in too many ways at once: let its alternatives differ sooner")]
+    ManyReadings,
+
     #[error("what handles this request panicked: {message}")]
     Panicked { message: String },
 

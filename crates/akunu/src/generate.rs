@@ -4,6 +4,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use crate::constrain::Constraint;
 use crate::generation::Generation;
 use crate::{Engine, Error, Sampling, Session};
 
@@ -33,6 +34,8 @@ pub struct GenerateOptions {
     /// Go on past the model's end-of-text ids (`stop_ids` still count).
     pub ignore_eos: bool,
     pub overflow: Overflow,
+    /// What the text is held to.
+    pub constraint: Option<Arc<Constraint>>,
     /// Set from another thread or a signal handler, it ends the text soon.
     pub cancel: Option<Arc<AtomicBool>>,
 }
@@ -56,6 +59,8 @@ pub enum FinishReason {
     MaxTokens,
     ContextFull,
     Cancelled,
+    /// What the text was held to is whole.
+    Complete,
     /// The callback broke off.
     Callback,
 }
@@ -122,6 +127,13 @@ impl Engine {
                 name: "a stop string",
                 value: "empty".into(),
                 expected: "some text",
+            });
+        }
+        if options.constraint.as_ref().is_some_and(|constraint| constraint.vocab_size() != vocab) {
+            return Err(Error::Setting {
+                name: "the vocabulary that an answer's form was made for",
+                value: "another".into(),
+                expected: "the model's",
             });
         }
         match options.overflow {

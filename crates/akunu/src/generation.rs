@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
+use crate::constrain::Cursor;
 use crate::output::{OnPiece, Output};
 use crate::{Engine, Error, FinishReason, GenerateOptions, Generated, Overflow, Sampler, Session, Timings};
 
@@ -36,12 +37,15 @@ impl Generation {
     ) -> Result<Generation, Error> {
         let start = Instant::now();
         engine.check_options(options)?;
-        let sampler = match options.sampling.is_plain_greedy() {
+        let output = Output::new(engine.model(), prompt, options, engine.context());
+        let constraint = options.constraint.clone();
+        let cursor = constraint.map(|constraint| Cursor::new(constraint, prompt.len(), output.endings()));
+        let sampler = match options.sampling.is_plain_greedy() && cursor.is_none() {
             true => None,
-            false => Some(Sampler::new(&options.sampling, engine.vocab_size())?),
+            false => Some(Sampler::new(&options.sampling, engine.vocab_size())?.held_to(cursor)),
         };
         Ok(Generation {
-            output: Output::new(engine.model(), prompt, options, engine.context()),
+            output,
             sampler,
             overflow: options.overflow,
             cancel: options.cancel.clone(),
@@ -111,7 +115,26 @@ impl Generation {
     /// Takes the token that follows, and says if it is the last.
     pub(crate) fn take(&mut self, id: u32, on_piece: OnPiece<'_>) -> Option<FinishReason> {
         self.first_token.get_or_insert_with(Instant::now);
-        self.output.take(id, on_piece)
+        let finish = self.output.take(id, on_piece);
+        if !matches!(finish, None | Some(FinishReason::MaxTokens)) {
+            return finish;
+        }
+        let Generation { sampler: Some(sampler), output, .. } = self else { return finish };
+        if !sampler.is_over(output.history()) {
+            return finish;
+        }
+        output.flush(on_piece);
+        Some(FinishReason::Complete)
+    }
+
+    /// Whether the text is held to a form.
+    pub(crate) fn is_held(&self) -> bool {
+        self.sampler.as_ref().is_some_and(Sampler::is_held)
+    }
+
+    /// Whether there are settings that a device may have to pick by.
+    pub(crate) fn device_may_pick(&self) -> bool {
+        self.sampler.as_ref().is_some_and(|sampler| !sampler.is_held())
     }
 
     pub(crate) fn is_cancelled(&self) -> bool {

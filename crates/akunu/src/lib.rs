@@ -21,6 +21,7 @@
 
 mod batch;
 pub mod chat;
+pub mod constrain;
 pub mod devices;
 mod engine;
 mod error;

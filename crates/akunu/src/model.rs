@@ -1,12 +1,13 @@
 //! An opened model file: weights, configuration and vocabulary.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use akunu_format::{GgufModel, Metadata, ModelConfig, Region, WeightProvider};
 use akunu_tokenizer::{EncodeOptions, Tokenizer};
 
 use crate::Error;
+use crate::constrain::Vocabulary;
 
 /// Bytes that start where a mapped file would: kernels load whole vectors of weights.
 #[repr(align(64))]
@@ -20,6 +21,8 @@ pub struct Model {
     weights: Arc<dyn WeightProvider>,
     /// Or why there is none.
     tokenizer: Result<Arc<dyn Tokenizer>, String>,
+    /// Made when an answer is first held to a form.
+    vocabulary: OnceLock<Arc<Vocabulary>>,
     eos_ids: Vec<u32>,
     /// What it is called in listings: the file's name, `embedded`, or what whoever opened it says.
     name: String,
@@ -76,7 +79,7 @@ impl Model {
         eos_ids.retain(|&id| (id as usize) < vocab);
         eos_ids.sort_unstable();
         eos_ids.dedup();
-        Model { weights, tokenizer, eos_ids, name: name.to_string() }
+        Model { weights, tokenizer, vocabulary: OnceLock::new(), eos_ids, name: name.to_string() }
     }
 
     /// Under another name in listings, where the file's says little.
@@ -104,6 +107,12 @@ impl Model {
     /// An error that says why, where the file has no vocabulary that can be used: such a model takes ids only.
     pub fn tokenizer(&self) -> Result<&Arc<dyn Tokenizer>, Error> {
         self.tokenizer.as_ref().map_err(|reason| Error::NoTokenizer { reason: reason.clone() })
+    }
+
+    pub(crate) fn vocabulary(&self) -> Result<Arc<Vocabulary>, Error> {
+        let tokenizer = self.tokenizer()?;
+        let make = || Arc::new(Vocabulary::new(&**tokenizer, self.config().vocab_size));
+        Ok(self.vocabulary.get_or_init(make).clone())
     }
 
     /// Ids that end a text, from the configuration and the vocabulary; ascending.

@@ -7,6 +7,7 @@ use akunu_format::SuggestedSampling;
 use akunu_plan::sample::{self, Settings, share};
 
 use crate::Error;
+use crate::constrain::Cursor;
 use crate::random::{Draws, GUMBEL_MAX, ln};
 
 /// The default is greedy.
@@ -129,6 +130,8 @@ pub struct Sampler {
     counts: Vec<u32>,
     /// What a device is told.
     record: Vec<u32>,
+    /// What may follow at all.
+    cursor: Option<Cursor>,
 }
 
 impl Sampler {
@@ -169,13 +172,28 @@ impl Sampler {
                 size_of::<Settings>() / 4 + 2 * biases.len() + window.min(sample::WINDOW),
             ),
             biases,
+            cursor: None,
         })
     }
 
-    /// What a device has to know to pick the tokens that follow `history` as [`Sampler::pick`] does; `None` where the settings
-    /// need more than its record has room for.
+    pub(crate) fn held_to(self, cursor: Option<Cursor>) -> Sampler {
+        Sampler { cursor, ..self }
+    }
+
+    /// Whether its picks are the host's alone.
+    pub(crate) fn is_held(&self) -> bool {
+        self.cursor.is_some()
+    }
+
+    /// Whether the text is all that it was to be.
+    pub(crate) fn is_over(&mut self, history: &[u32]) -> bool {
+        self.cursor.as_mut().is_some_and(|cursor| cursor.is_over(history))
+    }
+
+    /// What a device has to know to pick the tokens that follow `history` as [`Sampler::pick`] does; `None` where it cannot know
+    /// all of that, or the settings need more than its record has room for.
     pub(crate) fn record(&mut self, history: &[u32]) -> Option<&[u32]> {
-        if self.window > sample::WINDOW || self.biases.len() > sample::BIASES {
+        if self.is_held() || self.window > sample::WINDOW || self.biases.len() > sample::BIASES {
             return None;
         }
         let recent = &history[history.len().saturating_sub(self.window)..];
@@ -202,6 +220,9 @@ impl Sampler {
         self.scaled.extend_from_slice(logits);
         for &(id, bias) in &self.biases {
             self.scaled[id as usize] += bias;
+        }
+        if let Some(cursor) = &mut self.cursor {
+            cursor.rule_out(history, &mut self.scaled)?;
         }
         self.penalise(history);
         let settings = self.settings;

@@ -5,13 +5,15 @@ mod common;
 
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
+use akunu::constrain::{Constraint, Form};
 use akunu::schedule::{Event, Handle, Request, Scheduler, SchedulerOptions};
 use akunu::{Engine, EngineOptions, FinishReason, GenerateOptions, Overflow, Sampling, Timings};
 use common::{tales, tales_engine};
 use proptest::prelude::*;
+use serde_json::json;
 
 /// What a request's listener heard.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -180,6 +182,18 @@ fn samplings() -> impl Strategy<Value = Sampling> {
     prop_oneof![2 => greedy, 1 => drawn, 1 => penalised]
 }
 
+/// What texts are held to, made once.
+fn forms() -> impl Strategy<Value = Arc<Constraint>> {
+    static FORMS: OnceLock<Vec<Arc<Constraint>>> = OnceLock::new();
+    let schemas = [
+        json!({ "type": "object", "properties": { "name": { "type": "string" }, "age": { "type": "integer" } }, "required": ["name"] }),
+        json!({ "type": "array", "items": { "enum": ["fox", "dog", 7] }, "maxItems": 3 }),
+        json!({}),
+    ];
+    let make = |schema| Arc::new(Constraint::new(&tales(), &Form::Schema(schema), None).unwrap());
+    prop::sample::select(FORMS.get_or_init(|| schemas.map(make).to_vec()).clone())
+}
+
 fn visitors() -> impl Strategy<Value = Visitor> {
     let stops = prop::collection::vec(prop_oneof![Just("the "), Just("ing"), Just(". "), Just("zzz")], 0..3);
     let overflow = prop_oneof![
@@ -187,17 +201,20 @@ fn visitors() -> impl Strategy<Value = Visitor> {
         Just(Overflow::Error),
         (0..10usize).prop_map(|keep| Overflow::Shift { keep }),
     ];
-    let options = (prop::option::weighted(0.8, 0..40usize), samplings(), stops, overflow, any::<bool>());
-    let options = options.prop_map(|(most, sampling, stops, overflow, ignore_eos)| GenerateOptions {
-        // A text that is shifted on and on has no other end.
-        max_tokens: most.or(matches!(overflow, Overflow::Shift { .. }).then_some(70)),
-        sampling,
-        stop_strings: stops.into_iter().map(String::from).collect(),
-        ignore_eos,
-        overflow,
-        cancel: Some(Arc::new(AtomicBool::new(false))),
-        ..Default::default()
-    });
+    let common = (samplings(), prop::option::weighted(0.2, forms()));
+    let options = (prop::option::weighted(0.8, 0..40usize), common, stops, overflow, any::<bool>());
+    let options =
+        options.prop_map(|(most, (sampling, constraint), stops, overflow, ignore_eos)| GenerateOptions {
+            constraint,
+            // A text that is shifted on and on has no other end.
+            max_tokens: most.or(matches!(overflow, Overflow::Shift { .. }).then_some(70)),
+            sampling,
+            stop_strings: stops.into_iter().map(String::from).collect(),
+            ignore_eos,
+            overflow,
+            cancel: Some(Arc::new(AtomicBool::new(false))),
+            ..Default::default()
+        });
     let leaves = prop_oneof![
         3 => Just(Leaves::Never),
         1 => (0..20usize).prop_map(Leaves::Breaks),

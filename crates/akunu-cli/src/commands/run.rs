@@ -170,6 +170,7 @@ pub fn run(args: RunArgs, out: &mut Output) -> Result<(), Failure> {
         stop_ids: stop_ids.map(|Ids(ids)| ids).unwrap_or_default(),
         visible_ids: Vec::new(),
         ignore_eos,
+        constraint: None,
         overflow: context_shift.map_or(Overflow::Stop, |keep| Overflow::Shift { keep }),
         cancel: Some(interrupt::flag()),
     };
@@ -376,6 +377,7 @@ pub fn finish(reason: &FinishReason) -> (&'static str, &'static str) {
             ("context_full", "the context is full: -c makes it larger, --context-shift goes on")
         }
         FinishReason::Cancelled => ("cancelled", "interrupted"),
+        FinishReason::Complete => ("complete", "what it was to be is whole"),
         FinishReason::Callback => ("closed", "nobody reads on"),
     }
 }

@@ -3,6 +3,7 @@
 use serde_json::{Value as Json, json};
 
 use crate::fields::Fields;
+use crate::held::{self, Held};
 use crate::job::Conversation;
 use crate::openai;
 use crate::refusal::Refusal;
@@ -122,15 +123,35 @@ pub(super) fn one_call(fields: &Fields<'_>) -> Result<bool, Refusal> {
     Ok(only.unwrap_or(false))
 }
 
+/// A call that has to be made, or a form of the answer.
+pub(super) fn held(fields: &Fields<'_>, conversation: &Conversation) -> Result<Option<Held>, Refusal> {
+    let choice = fields.object("tool_choice")?.map(|choice| Fields::within(choice, "tool_choice."));
+    let kind = choice.and_then(|choice| choice.get("type")).and_then(Json::as_str);
+    let only = match (kind, choice) {
+        (Some("any"), _) => None,
+        (Some("tool"), Some(choice)) => {
+            let name = choice.text("name")?;
+            Some(name.ok_or_else(|| choice.refuse("name", "the name of a tool"))?)
+        }
+        _ => {
+            let config =
+                fields.object("output_config")?.map(|config| Fields::within(config, "output_config."));
+            let format = config.map(|config| config.object("format")).transpose()?.flatten();
+            let format = format.map(|format| Fields::within(format, "output_config.format."));
+            let held = held::format(format.as_ref(), None, "output_config.format")?;
+            held::check_one(held.as_ref(), conversation)?;
+            return Ok(held);
+        }
+    };
+    held::call(conversation, only, "tool_choice").map(Some)
+}
+
 fn tools(fields: &Fields<'_>) -> Result<Option<Vec<Json>>, Refusal> {
     match fields.object("tool_choice")?.and_then(|choice| choice.get("type")).map(Json::as_str) {
-        None | Some(Some("auto")) => {}
+        None | Some(Some("auto" | "any" | "tool")) => {}
         Some(Some("none")) => return Ok(None),
         Some(_) => {
-            return Err(refuse(
-                "tool_choice",
-                "can be of type \"auto\" or \"none\": nothing would hold the answer to a tool yet",
-            ));
+            return Err(refuse("tool_choice", "has to be of type \"auto\", \"any\", \"tool\" or \"none\""));
         }
     }
     let Some(tools) = fields.list("tools")?.filter(|tools| !tools.is_empty()) else { return Ok(None) };
@@ -218,7 +239,7 @@ mod tests {
             assert_eq!(read(&body).unwrap_err().param.as_deref(), Some(place), "{body}");
         }
         for (name, value) in [
-            ("tool_choice", json!({ "type": "any" })),
+            ("tool_choice", json!({ "type": "other" })),
             ("tools", json!([{ "name": "a" }])),
             ("thinking", json!({ "type": "loud" })),
         ] {

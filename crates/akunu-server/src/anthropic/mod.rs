@@ -78,7 +78,10 @@ fn model<'a>(fields: &Fields<'a>) -> Result<&'a str, Refusal> {
 fn job(fields: &Fields<'_>) -> Result<Job, Refusal> {
     let most = fields.count("max_tokens", 1..=usize::MAX)?;
     let most = most.ok_or_else(|| missing("max_tokens", "say how many tokens an answer may have"))?;
-    let mut job = Job::new(Some(model(fields)?.to_string()), Prompt::Chat(messages::conversation(fields)?));
+    let conversation = messages::conversation(fields)?;
+    let held = messages::held(fields, &conversation)?;
+    let mut job = Job::new(Some(model(fields)?.to_string()), Prompt::Chat(conversation));
+    job.held = held;
     job.max_tokens = Some(most);
     job.stop = fields.stops("stop_sequences", "a list of texts")?;
     job.one_call = messages::one_call(fields)?;

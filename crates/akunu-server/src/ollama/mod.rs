@@ -15,6 +15,7 @@ use self::answer::{Asked, Head};
 use crate::app::{App, Caller, json};
 use crate::body::JsonBody;
 use crate::fields::Fields;
+use crate::held;
 use crate::job::{Conversation, Job, Prompt};
 use crate::openai;
 use crate::protocol::Protocol;
@@ -114,8 +115,11 @@ fn model<'a>(fields: &Fields<'a>) -> Result<&'a str, Refusal> {
 }
 
 fn job(fields: &Fields<'_>, model: &str, prompt: Prompt) -> Result<Job, Refusal> {
-    options::refuse_given(fields, options::UNSUPPORTED)?;
-    let mut job = Job::new(Some(model.to_string()), prompt);
+    let held = options::format(fields)?;
+    if let Prompt::Chat(conversation) = &prompt {
+        held::check_one(held.as_ref(), conversation)?;
+    }
+    let mut job = Job { held, ..Job::new(Some(model.to_string()), prompt) };
     options::read(fields, &mut job)?;
     let top = fields.count("top_logprobs", 0..=20)?;
     let wanted = fields.flag("logprobs")?.unwrap_or(false);

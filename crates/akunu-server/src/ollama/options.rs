@@ -1,14 +1,14 @@
 //! What Ollama calls things, and what they are here.
 
+use akunu::constrain::Form;
 use serde_json::Value as Json;
 
 use crate::fields::Fields;
+use crate::held::Held;
 use crate::job::Job;
 use crate::refusal::Refusal;
 
 /// Fields that would change the answer, and that nothing here can follow.
-pub(super) const UNSUPPORTED: &[(&str, &str)] = &[("format", "nothing would hold the answer to it yet")];
-
 pub(super) const UNSUPPORTED_IN_GENERATE: &[(&str, &str)] = &[
     ("suffix", "texts are only gone on with at their end"),
     ("template", "the model's own template is used; \"raw\": true uses none"),
@@ -33,6 +33,18 @@ pub(super) fn refuse_given(fields: &Fields<'_>, names: &[(&str, &str)]) -> Resul
         }
     }
     Ok(())
+}
+
+/// Any object, or a schema.
+pub(super) fn format(fields: &Fields<'_>) -> Result<Option<Held>, Refusal> {
+    let held = |form| Ok(Some(Held { form, param: "format" }));
+    match fields.get("format") {
+        None => Ok(None),
+        Some(Json::String(text)) if text.is_empty() => Ok(None),
+        Some(Json::String(text)) if text == "json" => held(Form::Object),
+        Some(schema @ Json::Object(_)) => held(Form::Schema(schema.clone())),
+        Some(_) => Err(fields.refuse("format", "\"json\" or a JSON Schema")),
+    }
 }
 
 pub(super) fn read(fields: &Fields<'_>, job: &mut Job) -> Result<(), Refusal> {

@@ -10,7 +10,8 @@ use super::{Head, Stream, Usage, logprobs, messages};
 use crate::app::{App, Caller, json};
 use crate::body::JsonBody;
 use crate::fields::Fields;
-use crate::job::{Job, Output, Piece, Prompt, Running, ToolCall, What};
+use crate::held::{self, Held};
+use crate::job::{Conversation, Job, Output, Piece, Prompt, Running, ToolCall, What};
 use crate::refusal::Refusal;
 use crate::stream::{self, Writer};
 
@@ -44,8 +45,12 @@ pub(super) async fn completions(
 
 fn read(fields: &Fields<'_>) -> Result<Job, Refusal> {
     refuse_unsupported(fields, UNSUPPORTED)?;
-    check_format(fields)?;
-    let mut job = options::job(fields, vec![Prompt::Chat(messages::conversation_of(fields)?)])?;
+    let conversation = messages::conversation_of(fields)?;
+    let forced = forced(fields, &conversation)?;
+    let mut job = options::job(fields, Vec::new())?;
+    job.held = forced.or(job.held);
+    held::check_one(job.held.as_ref(), &conversation)?;
+    job.prompts = vec![Prompt::Chat(conversation)];
     job.max_tokens = max_tokens(fields)?;
     let wanted = fields.flag("logprobs")?.unwrap_or(false);
     let top = fields.count("top_logprobs", 0..=20)?;
@@ -72,32 +77,17 @@ fn max_tokens(fields: &Fields<'_>) -> Result<Option<usize>, Refusal> {
     }
 }
 
-/// Anything but text would need a grammar that holds the model to it.
-fn check_format(fields: &Fields<'_>) -> Result<(), Refusal> {
-    let unsupported = |param: &str, message: String| {
-        Err(Refusal::invalid(message).param(param).code("unsupported_parameter"))
-    };
-    let format = fields.object("response_format")?.and_then(|format| format.get("type"));
-    match format.map(|kind| kind.as_str()) {
-        None | Some(Some("text")) => {}
-        Some(Some(kind @ ("json_object" | "json_schema"))) => {
-            return unsupported(
-                "response_format",
-                format!(
-                    "'response_format' of type \"{kind}\" is not supported yet: nothing would hold the answer to it"
-                ),
-            );
-        }
-        Some(_) => return Err(fields.refuse("response_format.type", "text")),
-    }
+/// A call that has to be made.
+fn forced(fields: &Fields<'_>, conversation: &Conversation) -> Result<Option<Held>, Refusal> {
+    const EXPECTED: &str = "\"auto\", \"none\", \"required\" or an object that names a function";
     match fields.get("tool_choice") {
-        None => Ok(()),
-        Some(choice) if choice == "auto" || choice == "none" => Ok(()),
-        Some(choice) if choice == "required" || choice.is_object() => unsupported(
-            "tool_choice",
-            "'tool_choice' can be \"auto\" or \"none\": nothing would hold the answer to a tool yet".into(),
-        ),
-        Some(_) => Err(fields.refuse("tool_choice", "\"auto\" or \"none\"")),
+        None => Ok(None),
+        Some(choice) if choice == "auto" || choice == "none" => Ok(None),
+        Some(choice) if choice == "required" => held::call(conversation, None, "tool_choice").map(Some),
+        Some(choice) => match (choice["type"].as_str(), choice["function"]["name"].as_str()) {
+            (Some("function"), Some(name)) => held::call(conversation, Some(name), "tool_choice").map(Some),
+            _ => Err(fields.refuse("tool_choice", EXPECTED)),
+        },
     }
 }
 

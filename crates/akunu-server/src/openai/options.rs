@@ -3,6 +3,7 @@
 use serde_json::Value as Json;
 
 use crate::fields::Fields;
+use crate::held;
 use crate::job::{Job, Prompt, Wishes};
 use crate::refusal::Refusal;
 
@@ -32,7 +33,10 @@ impl Manner {
 
 /// Reads all but the prompts and what has another name in each.
 pub(super) fn job(fields: &Fields<'_>, prompts: Vec<Prompt>) -> Result<Job, Refusal> {
+    let format = fields.object("response_format")?;
+    let format = format.map(|format| Fields::within(format, "response_format."));
     Ok(Job {
+        held: held::format(format.as_ref(), Some("json_schema"), "response_format")?,
         model: fields.text("model")?.map(str::to_string),
         prompts,
         choices: fields.count("n", 1..=crate::start::MOST_CHOICES)?.unwrap_or(1),

@@ -7,6 +7,7 @@ mod calls;
 mod description;
 mod faults;
 mod guards;
+mod held;
 mod http;
 mod models;
 mod ollama;

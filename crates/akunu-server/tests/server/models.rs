@@ -8,7 +8,7 @@ use akunu_server::ModelSpec;
 use serde_json::{Value as Json, json};
 
 use crate::http::{connect, request};
-use crate::serve::{ENDLESS, Served, TALES, serve, serve_endless, serve_with};
+use crate::serve::{ENDLESS, Served, TALES, serve_endless, serve_with};
 
 /// A copy of the model inside the binary.
 fn copy(folder: &Path) -> PathBuf {

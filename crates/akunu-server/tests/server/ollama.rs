@@ -113,7 +113,7 @@ fn options_mean_what_they_mean_there() {
         (json!({ "options": { "num_predict": -3 } }), "options.num_predict"),
         (json!({ "options": { "mirostat": 2 } }), "options.mirostat"),
         (json!({ "options": { "stop": [""] } }), "options.stop"),
-        (json!({ "format": "json" }), "format"),
+        (json!({ "format": "yaml" }), "format"),
         (
             json!({ "messages": [{ "role": "user", "content": "a", "images": ["aGk="] }] }),
             "messages[0].images",

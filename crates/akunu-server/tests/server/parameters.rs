@@ -47,7 +47,7 @@ fn what_makes_no_sense_is_named() {
         (CHAT, json!({ "max_tokens": 0 }), "max_tokens"),
         (CHAT, json!({ "top_logprobs": 3 }), "top_logprobs"),
         (CHAT, json!({ "logprobs": true, "top_logprobs": 21 }), "top_logprobs"),
-        (CHAT, json!({ "response_format": { "type": "json_schema" } }), "response_format"),
+        (CHAT, json!({ "response_format": { "type": "json_schema" } }), "response_format.json_schema"),
         (CHAT, json!({ "tool_choice": "required" }), "tool_choice"),
         (CHAT, json!({ "functions": [{ "name": "f" }] }), "functions"),
         (TEXT, json!({ "prompt": null }), "prompt"),

@@ -8,6 +8,7 @@ use serde_json::{Map, Value as Json};
 
 use super::conversation::message;
 use super::{CallMarks, CallReader, Splitter, Tags};
+use crate::constrain::Reasoning;
 use crate::{Error, GenerateOptions, Model};
 
 /// A chat template with what follows from it. It knows no conversation, so many may share it.
@@ -84,6 +85,13 @@ impl ChatForm {
         let marks = self.marks?;
         options.visible_ids.extend(&self.marking);
         Some(CallReader::new(marks, tools))
+    }
+
+    /// What a model whose template knows of reasoning may write before its answer to a prompt.
+    pub fn reasoning(&self, prompt: &str) -> Option<Reasoning> {
+        let is_open = self.tags.opened_by(prompt);
+        let knows = is_open || self.template.source().contains(self.tags.close);
+        knows.then(|| Reasoning { tags: self.tags, is_open, marks: self.visible.clone() })
     }
 
     /// Tells reasoning from answer in what follows a prompt.

@@ -86,6 +86,7 @@ impl Active {
         picked: bool,
     ) -> Result<Option<FinishReason>, Error> {
         guarded(|| {
+            let picked = picked && !self.generation.is_held();
             let id = if picked { engine.found[row] } else { self.generation.pick(engine, row)? };
             if let Some(best) = self.logprobs.filter(|_| !self.generation.output.endings().contains(&id)) {
                 self.unsent.push(logprob(engine.logits_of(row)?, id, best));

@@ -251,11 +251,13 @@ impl Scheduler {
             return Ok(false);
         }
         let active = || self.slots.iter().filter_map(|slot| slot.active.as_ref());
-        if active().any(|active| active.asked.is_some() && active.generation.sampler.is_some()) {
+        if active().any(|active| active.asked.is_some() && active.generation.device_may_pick()) {
             let active = self.slots.iter_mut().filter_map(|slot| slot.active.as_mut());
             let asking = active.filter(|active| active.asked.is_some());
             let picking = asking.map(|Active { generation: Generation { sampler, output, .. }, .. }| {
-                sampler.as_mut().map(|sampler| (sampler, output.history()))
+                // Of a text that is held to a form the host picks, whatever the device finds.
+                let sampler = sampler.as_mut().filter(|sampler| !sampler.is_held());
+                sampler.map(|sampler| (sampler, output.history()))
             });
             if self.engine.find_picks(picking)? {
                 return Ok(true);

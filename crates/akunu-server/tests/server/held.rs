@@ -1,0 +1,232 @@
+//! Answers that are held to a form, in the words of three protocols.
+
+use serde_json::{Value as Json, json};
+
+use crate::schema::Description;
+use crate::serve::{Served, TALES, serve, serve_with};
+use crate::thinker::{THINKER, thinker};
+
+const CHAT: &str = "/v1/chat/completions";
+
+fn body(more: Json) -> Json {
+    let mut body = json!({
+        "model": TALES, "messages": [{ "role": "user", "content": "tell me about a fox" }],
+        "temperature": 0, "max_tokens": 200,
+    });
+    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    body
+}
+
+fn fox() -> Json {
+    json!({
+        "type": "object", "additionalProperties": false, "required": ["name", "age"],
+        "properties": { "name": { "type": "string", "maxLength": 20 }, "age": { "type": "integer", "minimum": 1, "maximum": 9 } },
+    })
+}
+
+fn assert_fox(text: &str) {
+    let fox: Json = serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"));
+    assert!(fox["name"].is_string() && (1..=9).contains(&fox["age"].as_i64().unwrap()), "{fox}");
+    assert_eq!(fox.as_object().unwrap().len(), 2);
+}
+
+fn format(schema: &Json) -> Json {
+    json!({ "response_format": { "type": "json_schema", "json_schema": { "name": "fox", "schema": schema, "strict": true } } })
+}
+
+fn tools() -> Json {
+    let tool = |name: &str, parameters: Json| json!({ "type": "function", "function": { "name": name, "parameters": parameters } });
+    let clock = json!({ "type": "object", "properties": { "zone": { "enum": ["UTC", "CET"] } }, "required": ["zone"] });
+    json!([tool("clock", clock), tool("add", json!({ "type": "object", "properties": {} }))])
+}
+
+#[test]
+fn openais_answers_are_values_of_their_schema() {
+    let server = serve();
+    for more in [
+        json!({}),
+        json!({ "temperature": 2, "seed": 1 }),
+        json!({ "logprobs": true, "n": 3, "temperature": 1.5, "seed": 2 }),
+    ] {
+        let mut asked = body(format(&fox()));
+        asked.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let whole = server.ok(CHAT, &asked);
+        for choice in whole["choices"].as_array().unwrap() {
+            assert_fox(choice["message"]["content"].as_str().unwrap());
+            assert_eq!(choice["finish_reason"], "stop");
+        }
+        asked["stream"] = true.into();
+        let mut said = vec![String::new(); whole["choices"].as_array().unwrap().len()];
+        for event in server.post(CHAT, &asked).events().iter().filter(|event| *event != "[DONE]") {
+            let choice = serde_json::from_str::<Json>(event).unwrap()["choices"][0].clone();
+            said[choice["index"].as_u64().unwrap() as usize] +=
+                choice["delta"]["content"].as_str().unwrap_or_default();
+        }
+        let texts = whole["choices"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|choice| choice["message"]["content"].as_str().unwrap());
+        assert!(texts.eq(said.iter().map(String::as_str)), "{said:?}");
+    }
+    let object = server.ok(CHAT, &body(json!({ "response_format": { "type": "json_object" } })));
+    assert!(object["choices"][0]["message"]["content"].as_str().unwrap().trim_start().starts_with('{'));
+    let mut text = body(format(&fox()));
+    text["prompt"] = "Once".into();
+    assert_fox(server.ok("/v1/completions", &text)["choices"][0]["text"].as_str().unwrap());
+}
+
+#[test]
+fn a_call_can_be_asked_for() {
+    let server = serve();
+    let ask = |choice: Json, more: Json| {
+        let mut asked = body(json!({ "tools": tools(), "tool_choice": choice }));
+        asked.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        asked
+    };
+    let named = |name: &str| json!({ "type": "function", "function": { "name": name } });
+    for (choice, names) in
+        [(json!("required"), &["clock", "add"][..]), (named("clock"), &["clock"]), (named("add"), &["add"])]
+    {
+        let whole = server.ok(CHAT, &ask(choice.clone(), json!({})));
+        let choice_made = &whole["choices"][0];
+        let message = &choice_made["message"];
+        let calls = message["tool_calls"].as_array().unwrap_or_else(|| panic!("{whole}"));
+        assert_eq!(
+            (calls.len(), &message["content"], &choice_made["finish_reason"]),
+            (1, &Json::Null, &json!("tool_calls"))
+        );
+        let called = calls[0]["function"]["name"].as_str().unwrap();
+        assert!(names.contains(&called), "{called}");
+        let arguments: Json =
+            serde_json::from_str(calls[0]["function"]["arguments"].as_str().unwrap()).unwrap();
+        match called {
+            "clock" => assert!(arguments["zone"] == "UTC" || arguments["zone"] == "CET", "{arguments}"),
+            _ => assert_eq!(arguments, json!({})),
+        }
+        if let Some(description) = Description::open() {
+            description.assert("CreateChatCompletionResponse", &whole);
+        }
+        let events = server.post(CHAT, &ask(choice, json!({ "stream": true }))).events();
+        let chunks = events.iter().filter_map(|event| serde_json::from_str::<Json>(event).ok());
+        let streamed: Vec<Json> = chunks
+            .filter_map(|chunk| chunk["choices"][0]["delta"]["tool_calls"].as_array().cloned())
+            .flatten()
+            .collect();
+        assert_eq!((streamed.len(), &streamed[0]["function"]), (1, &calls[0]["function"]));
+    }
+    // What is cut off is no call.
+    let cut = server.ok(CHAT, &ask(json!("required"), json!({ "max_tokens": 3 })));
+    assert_eq!(
+        (&cut["choices"][0]["finish_reason"], &cut["choices"][0]["message"]["tool_calls"]),
+        (&json!("length"), &Json::Null)
+    );
+
+    let tool = json!({ "name": "clock", "input_schema": tools()[0]["function"]["parameters"] });
+    for choice in [json!({ "type": "any" }), json!({ "type": "tool", "name": "clock" })] {
+        let message = server.ok("/v1/messages", &body(json!({ "tools": [tool], "tool_choice": choice })));
+        let block = &message["content"][0];
+        assert_eq!(
+            (&block["type"], &block["name"], &message["stop_reason"]),
+            (&json!("tool_use"), &json!("clock"), &json!("tool_use"))
+        );
+        assert!(["UTC", "CET"].map(Json::from).contains(&block["input"]["zone"]), "{block}");
+    }
+}
+
+#[test]
+fn other_protocols_have_formats_too() {
+    let server = serve();
+    for format in [fox(), json!("json")] {
+        for (path, key) in [("/api/chat", "/message/content"), ("/api/generate", "/response")] {
+            let asked = body(
+                json!({ "prompt": "a fox", "format": format, "stream": false, "options": { "temperature": 0, "num_predict": 200 } }),
+            );
+            let whole = server.ok(path, &asked);
+            let text = whole.pointer(key).unwrap().as_str().unwrap();
+            match format.is_object() {
+                true => assert_fox(text),
+                false => assert!(text.trim_start().starts_with('{'), "{text}"),
+            }
+        }
+    }
+    let format = json!({ "output_config": { "format": { "type": "json_schema", "schema": fox() } } });
+    assert_fox(server.ok("/v1/messages", &body(format))["content"][0]["text"].as_str().unwrap());
+}
+
+#[test]
+fn reasoning_is_not_held() {
+    let (_folder, model) = thinker();
+    let server = serve_with(|options| options.models.models.push(model));
+    let mut asked = body(format(&json!({ "enum": ["Yes.", "No."] })));
+    asked["model"] = THINKER.into();
+    let message = server.ok(CHAT, &asked)["choices"][0]["message"].clone();
+    assert_eq!(message["reasoning_content"], "Hmm.");
+    let said: String = serde_json::from_str(message["content"].as_str().unwrap()).unwrap();
+    assert!(["Yes.", "No."].contains(&said.as_str()), "{said}");
+}
+
+fn refused(server: &Served, path: &str, more: Json) -> Json {
+    let answer = server.post(path, &body(more.clone()));
+    assert_eq!(answer.status, 400, "{more}: {}", answer.text());
+    answer.json()["error"].clone()
+}
+
+#[test]
+fn what_cannot_be_held_to_is_400_and_named() {
+    let server = serve();
+    for (more, param, word) in [
+        (json!({ "response_format": "json" }), "response_format", "object"),
+        (json!({ "response_format": { "type": "xml" } }), "response_format.type", "json_schema"),
+        (json!({ "response_format": {} }), "response_format.type", "json_schema"),
+        (json!({ "response_format": { "type": "json_schema" } }), "response_format.json_schema", "Schema"),
+        (
+            json!({ "response_format": { "type": "json_schema", "json_schema": { "name": "a" } } }),
+            "response_format.json_schema.schema",
+            "Schema",
+        ),
+        (
+            format(&json!({ "type": "object", "patternProperties": {} })),
+            "response_format",
+            "patternProperties",
+        ),
+        (
+            format(&json!({ "properties": { "a": { "$ref": "#/nowhere" } } })),
+            "response_format",
+            "#/properties/a",
+        ),
+        (format(&json!({ "type": "integer", "minimum": 2, "maximum": 1 })), "response_format", "no value"),
+        (json!({ "tool_choice": "required" }), "tool_choice", "no tool"),
+        (json!({ "tool_choice": "always", "tools": tools() }), "tool_choice", "required"),
+        (
+            json!({ "tool_choice": { "type": "function", "function": { "name": "sub" } }, "tools": tools() }),
+            "tool_choice",
+            "sub",
+        ),
+        (
+            json!({ "response_format": { "type": "json_object" }, "tools": tools() }),
+            "response_format",
+            "tools",
+        ),
+    ] {
+        let error = refused(&server, CHAT, more.clone());
+        assert_eq!(
+            (&error["param"], &error["type"]),
+            (&json!(param), &json!("invalid_request_error")),
+            "{more}: {error}"
+        );
+        assert!(error["message"].as_str().unwrap().contains(word) && error["code"].is_string(), "{error}");
+    }
+    for format in [json!("yaml"), json!(3), json!({ "type": "text" }), json!({ "not": {} })] {
+        let error = refused(&server, "/api/chat", json!({ "format": format }));
+        assert!(error.as_str().is_some_and(|error| !error.is_empty()), "{error}");
+    }
+    for more in [
+        json!({ "tool_choice": { "type": "any" } }),
+        json!({ "tool_choice": { "type": "tool" }, "tools": [{ "name": "a", "input_schema": {} }] }),
+        json!({ "output_config": { "format": { "type": "json_schema" } } }),
+        json!({ "output_config": { "format": { "type": "json_schema", "schema": { "not": {} } } } }),
+    ] {
+        assert_eq!(refused(&server, "/v1/messages", more)["type"], "invalid_request_error");
+    }
+}
