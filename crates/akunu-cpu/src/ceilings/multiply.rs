@@ -138,6 +138,7 @@ mod x86 {
     use std::arch::x86_64::*;
 
     use super::{BYTES, Operands};
+    use crate::isa::amx;
 
     /// A loop over the operands with eight sums: `$step(sum, operand)`, `$bytes` a load.
     macro_rules! pass {
@@ -189,21 +190,7 @@ mod x86 {
         2 * (BYTES / 4) as u64
     }
 
-    /// What LDTILECFG reads: eight tiles of sixteen rows of 64 bytes.
-    #[repr(align(64))]
-    struct Config([u8; 64]);
-
-    static CONFIG: Config = {
-        let mut bytes = [0; 64];
-        bytes[0] = 1;
-        let mut tile = 0;
-        while tile < 8 {
-            bytes[16 + 2 * tile] = 64;
-            bytes[48 + tile] = 16;
-            tile += 1;
-        }
-        Config(bytes)
-    };
+    static TILES: amx::Config = amx::Config::new([64; 8], [16; 8]);
 
     /// Four products of each two tiles of either side, all tiles loaded from the operands.
     ///
@@ -215,7 +202,7 @@ mod x86 {
         const TIMES: usize = 16;
         // SAFETY: every group of four tiles lies within the operands; the tiles are released.
         unsafe {
-            asm!("ldtilecfg [{}]", in(reg) CONFIG.0.as_ptr(), options(nostack, readonly));
+            amx::configure(&TILES);
             for group in (0..BYTES / GROUP).cycle().take(TIMES * (BYTES / GROUP)) {
                 asm!(
                     "tileloadd tmm4, [{x} + {stride}]",
@@ -231,7 +218,7 @@ mod x86 {
                     options(nostack, readonly),
                 );
             }
-            asm!("tilerelease", options(nostack, nomem));
+            amx::release();
         }
         (TIMES * (BYTES / GROUP) * 4 * 2 * 16 * 16 * 64) as u64
     }
