@@ -1,4 +1,4 @@
-//! [`Emulator`]: what the Metal device stands on, with a host's fibres for a GPU; and [`EmulatedDevice`], the device that does.
+//! [`Emulator`]: what the Metal device stands on, with a host's fibres for a GPU.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -7,9 +7,7 @@ use std::sync::Arc;
 use akunu_format::Region;
 use akunu_kernels::{Chip, Function, HalfProduct, Launch};
 use akunu_metal::{Family, Gpu, Recording, TableDevice, Tuning, WORKSPACE_BYTES, Word};
-use akunu_plan::{
-    Capabilities, Device, DeviceBuffer, DeviceError, DispatchTable, InPlace, Outcome, ReplayId, Submission,
-};
+use akunu_plan::{Capabilities, DeviceError, InPlace};
 
 use crate::library::{Library, Stacks, library};
 use crate::memory::Memory;
@@ -24,7 +22,10 @@ pub(crate) type Shared = Rc<RefCell<Memory>>;
 
 /// What a dispatch runs.
 #[derive(Clone, Debug)]
-pub(crate) enum Code {
+pub struct Code(Work);
+
+#[derive(Clone, Debug)]
+enum Work {
     Kernel(Function, Arc<Library>),
     Product(HalfProduct),
 }
@@ -38,21 +39,26 @@ struct Dispatch<'a> {
     threads: u32,
 }
 
+/// A GPU of fibres on the host. It has memory of its own, where an access past a buffer's end is a fault.
 #[derive(Debug)]
-pub(crate) struct Emulator {
+pub struct Emulator {
     capabilities: Capabilities,
     tuning: Tuning,
-    stacks: Stacks,
+    /// Once something ran.
+    stacks: Option<Stacks>,
     backwards: bool,
 }
+
+/// The Metal device's host side on the emulator.
+pub type EmulatedDevice = TableDevice<Emulator>;
 
 fn failed(message: impl Into<String>) -> DeviceError {
     DeviceError::Failed { device: NAME, message: message.into() }
 }
 
-impl Emulator {
-    fn new() -> Result<Emulator, DeviceError> {
-        Ok(Emulator {
+impl Default for Emulator {
+    fn default() -> Emulator {
+        Emulator {
             capabilities: Capabilities {
                 name: NAME,
                 detail: "fibres on the host".into(),
@@ -67,11 +73,83 @@ impl Emulator {
                 available_bytes: None,
             },
             tuning: Tuning { chip: CHIP, row_counts: &[], part: 8, indirect: false, checked: false },
-            stacks: Stacks::new().ok_or_else(|| failed("no memory for stacks"))?,
+            stacks: None,
             backwards: false,
-        })
+        }
+    }
+}
+
+impl Emulator {
+    /// As the Metal device is on the smallest GPU of a family: weights stay in the file's mapping, fewer rows have programs of their own.
+    pub fn apple(family: Family) -> Emulator {
+        let emulator = Emulator::default();
+        let row = family.row();
+        let capabilities = Capabilities {
+            detail: format!("{} on fibres of the host", row.name),
+            in_place: InPlace::Unpacked,
+            chain: row.chain,
+            prefill_rows: row.prefill_rows,
+            ..emulator.capabilities
+        };
+        Emulator { capabilities, tuning: row.tuning(None), ..emulator }
     }
 
+    pub fn device(self) -> Result<EmulatedDevice, DeviceError> {
+        TableDevice::on(self)
+    }
+
+    pub fn chip(&self) -> &Chip {
+        &self.tuning.chip
+    }
+
+    /// Groups, SIMD groups and lanes take their turns from the last to the first, and so do launches without a barrier between them.
+    /// Results must not depend on it.
+    pub fn backwards(mut self) -> Emulator {
+        self.backwards = true;
+        self
+    }
+
+    /// Tables are run from indirect command buffers.
+    pub fn with_indirect_commands(mut self) -> Emulator {
+        self.tuning.indirect = true;
+        self
+    }
+
+    /// So many steps of a chain in a command buffer.
+    pub fn in_parts_of(mut self, steps: usize) -> Emulator {
+        self.tuning.part = steps;
+        self
+    }
+
+    /// With kernels for tensor cores, which the emulator has too.
+    pub fn with_tensor_cores(mut self) -> Emulator {
+        let chip = &mut self.tuning.chip;
+        *chip = Chip { tensor_cores: true, shared_bytes: 200 << 10, ..*chip };
+        self
+    }
+
+    /// With kernels whose copies go on by themselves, and as much threadgroup memory as chips have that do so.
+    pub fn with_copies(mut self) -> Emulator {
+        let chip = &mut self.tuning.chip;
+        *chip = Chip { copies: true, shared_bytes: 200 << 10, ..*chip };
+        self
+    }
+
+    /// With kernels for tiles of 8 × 8, and as much threadgroup memory as Apple's chips have.
+    pub fn with_tiles(mut self, bf16_tiles: bool) -> Emulator {
+        let chip = &mut self.tuning.chip;
+        *chip = Chip { tiles: true, bf16_tiles, shared_bytes: 32 << 10, ..*chip };
+        self
+    }
+
+    /// Which multiplies f16 itself, with plain loops.
+    pub fn with_half_products(mut self, few: usize) -> Emulator {
+        self.capabilities.half_products = Some(few);
+        self
+    }
+}
+
+impl Emulator {
     /// Does what was encoded. What no barrier keeps apart runs in either order.
     fn run(&mut self, words: &[Word<Code, Shared>]) -> Result<(), DeviceError> {
         let mut beside = Vec::new();
@@ -113,9 +191,9 @@ impl Emulator {
 
     fn dispatch(&mut self, dispatch: Dispatch<'_>) -> Result<(), DeviceError> {
         let Dispatch { code, bound, shared_bytes, groups, threads } = dispatch;
-        let (function, library) = match code {
-            Code::Product(product) => return multiply(product, bound).map_err(failed),
-            Code::Kernel(function, library) => (function.clone(), library),
+        let (function, library) = match &code.0 {
+            Work::Product(product) => return multiply(product, bound).map_err(failed),
+            Work::Kernel(function, library) => (function.clone(), library),
         };
         let place = |(memory, offset): &(Shared, usize)| {
             let memory = memory.borrow();
@@ -125,7 +203,11 @@ impl Emulator {
         let arguments: Option<Vec<*mut u8>> = bound.iter().map(place).collect();
         let arguments = arguments.ok_or_else(|| failed("a binding past its buffer's end"))?;
         let launch = Launch { function, groups, threads, shared_bytes };
-        library.run(&launch, &arguments, &mut self.stacks, self.backwards).map_err(failed)
+        let stacks = match &mut self.stacks {
+            Some(stacks) => stacks,
+            none => none.insert(Stacks::new().ok_or_else(|| failed("no memory for stacks"))?),
+        };
+        library.run(&launch, &arguments, stacks, self.backwards).map_err(failed)
     }
 }
 
@@ -177,12 +259,12 @@ impl Gpu for Emulator {
     }
 
     fn pipelines(&mut self, functions: &[&Function]) -> Result<Vec<Code>, DeviceError> {
-        let code = |function: &&Function| Ok(Code::Kernel((*function).clone(), library(function)?));
+        let code = |function: &&Function| Ok(Code(Work::Kernel((*function).clone(), library(function)?)));
         functions.iter().map(code).collect::<Result<_, String>>().map_err(failed)
     }
 
     fn product(&mut self, product: &HalfProduct) -> Option<Code> {
-        Some(Code::Product(*product))
+        Some(Code(Work::Product(*product)))
     }
 
     fn indirect(&mut self, _dispatches: usize, _buffers: usize) -> Result<Self::Indirect, DeviceError> {
@@ -199,132 +281,5 @@ impl Gpu for Emulator {
 
     fn finish(&mut self, (): ()) -> Result<u64, DeviceError> {
         Ok(0)
-    }
-}
-
-/// The Metal device's host side on the emulator: a GPU with memory of its own, where an access past a buffer's end is a fault.
-#[derive(Debug)]
-pub struct EmulatedDevice(TableDevice<Emulator>);
-
-impl EmulatedDevice {
-    pub fn new() -> Result<EmulatedDevice, DeviceError> {
-        TableDevice::on(Emulator::new()?).map(EmulatedDevice)
-    }
-
-    /// As the Metal device is on the smallest GPU of a family: weights stay in the file's mapping, fewer rows have programs of their own.
-    pub fn apple(family: Family) -> Result<EmulatedDevice, DeviceError> {
-        let mut emulator = Emulator::new()?;
-        let row = family.row();
-        emulator.tuning = row.tuning(None);
-        emulator.capabilities = Capabilities {
-            detail: format!("{} on fibres of the host", row.name),
-            in_place: InPlace::Unpacked,
-            chain: row.chain,
-            prefill_rows: row.prefill_rows,
-            ..emulator.capabilities
-        };
-        TableDevice::on(emulator).map(EmulatedDevice)
-    }
-
-    /// Groups, SIMD groups and lanes take their turns from the last to the first, and so do launches without a barrier between them.
-    /// Results must not depend on it.
-    pub fn backwards(mut self) -> EmulatedDevice {
-        self.0.gpu_mut().backwards = true;
-        self
-    }
-
-    /// Tables are run from indirect command buffers.
-    pub fn with_indirect_commands(mut self) -> EmulatedDevice {
-        self.0.gpu_mut().tuning.indirect = true;
-        self
-    }
-
-    /// So many steps of a chain in a command buffer.
-    pub fn in_parts_of(mut self, steps: usize) -> EmulatedDevice {
-        self.0.gpu_mut().tuning.part = steps;
-        self
-    }
-
-    /// With kernels for tensor cores, which the emulator has too.
-    pub fn with_tensor_cores(mut self) -> EmulatedDevice {
-        let chip = &mut self.0.gpu_mut().tuning.chip;
-        *chip = Chip { tensor_cores: true, shared_bytes: 200 << 10, ..*chip };
-        self
-    }
-
-    /// With kernels whose copies go on by themselves, and as much threadgroup memory as chips have that do so.
-    pub fn with_copies(mut self) -> EmulatedDevice {
-        let chip = &mut self.0.gpu_mut().tuning.chip;
-        *chip = Chip { copies: true, shared_bytes: 200 << 10, ..*chip };
-        self
-    }
-
-    /// With kernels for tiles of 8 × 8, and as much threadgroup memory as Apple's chips have.
-    pub fn with_tiles(mut self, bf16_tiles: bool) -> EmulatedDevice {
-        let chip = &mut self.0.gpu_mut().tuning.chip;
-        *chip = Chip { tiles: true, bf16_tiles, shared_bytes: 32 << 10, ..*chip };
-        self
-    }
-
-    /// Which multiplies f16 itself, with plain loops.
-    pub fn with_half_products(mut self, few: usize) -> EmulatedDevice {
-        self.0.gpu_mut().capabilities.half_products = Some(few);
-        self
-    }
-
-    pub fn chip(&self) -> &Chip {
-        &self.0.gpu().tuning.chip
-    }
-}
-
-impl Device for EmulatedDevice {
-    fn capabilities(&self) -> &Capabilities {
-        self.0.capabilities()
-    }
-
-    fn allocate(&mut self, what: &str, bytes: u64) -> Result<DeviceBuffer, DeviceError> {
-        self.0.allocate(what, bytes)
-    }
-
-    fn import(&mut self, region: &Region, offset: usize, bytes: usize) -> Result<DeviceBuffer, DeviceError> {
-        self.0.import(region, offset, bytes)
-    }
-
-    fn upload(&mut self, buffer: DeviceBuffer, offset: u64, bytes: &[u8]) -> Result<(), DeviceError> {
-        self.0.upload(buffer, offset, bytes)
-    }
-
-    fn download(&mut self, buffer: DeviceBuffer, offset: u64, bytes: &mut [u8]) -> Result<(), DeviceError> {
-        self.0.download(buffer, offset, bytes)
-    }
-
-    fn prepare(
-        &mut self,
-        table: &Arc<DispatchTable>,
-        buffers: &[DeviceBuffer],
-    ) -> Result<ReplayId, DeviceError> {
-        self.0.prepare(table, buffers)
-    }
-
-    fn replay(&mut self, replay: ReplayId, submission: Submission<'_>) -> Result<(), DeviceError> {
-        self.0.replay(replay, submission)
-    }
-
-    fn wait(&mut self) -> Result<Outcome, DeviceError> {
-        self.0.wait()
-    }
-
-    fn run_range(
-        &mut self,
-        replay: ReplayId,
-        submission: Submission<'_>,
-        first: usize,
-        count: usize,
-    ) -> Result<(), DeviceError> {
-        self.0.run_range(replay, submission, first, count)
-    }
-
-    fn allocated_bytes(&self) -> u64 {
-        self.0.allocated_bytes()
     }
 }

@@ -11,7 +11,7 @@ mod library;
 mod memory;
 mod product;
 
-pub use device::EmulatedDevice;
+pub use device::{EmulatedDevice, Emulator};
 pub use library::{compiler, skipped};
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ enum Held {
 }
 
 #[derive(Debug)]
-pub(crate) struct Memory {
+pub struct Memory {
     held: Held,
     start: NonNull<u8>,
     bytes: usize,

@@ -7,7 +7,7 @@
 #[path = "../../akunu-cpu/tests/common/mod.rs"]
 mod common;
 
-use akunu_emulated::{EmulatedDevice, skipped};
+use akunu_emulated::{Emulator, skipped};
 use akunu_kernels::{Function, launches};
 use akunu_plan::reference::ReferenceDevice;
 use akunu_plan::verify::compare;
@@ -16,7 +16,7 @@ use common::specs::{self, Seen};
 use common::{Case, Spec, folded};
 
 fn check(name: &str, case: &Case) {
-    check_on(|| EmulatedDevice::new().unwrap(), name, case);
+    check_on(Emulator::default, name, case);
 }
 
 fn check_all(specs: impl IntoIterator<Item = Spec>) {
@@ -25,31 +25,31 @@ fn check_all(specs: impl IntoIterator<Item = Spec>) {
     }
 }
 
-fn check_on(device: impl Fn() -> EmulatedDevice, name: &str, case: &Case) {
+fn check_on(emulator: impl Fn() -> Emulator, name: &str, case: &Case) {
     let expected = case.run(&mut ReferenceDevice::new());
-    let found = case.run(&mut device());
+    let found = case.run(&mut emulator().device().unwrap());
     let command = &case.table.commands[0];
     let written: Vec<_> = case.kernel.bindings().into_iter().filter(|s| s.access != Access::Read).collect();
     for ((slot, e), f) in written.iter().zip(&expected).zip(&found) {
         let (error, tolerance) = compare(command, *slot, e, f);
         assert!(error <= tolerance, "{name}: {} is off by {error:e}, more than {tolerance:e}", slot.name);
     }
-    let backwards = case.run(&mut device().backwards());
+    let backwards = case.run(&mut emulator().backwards().device().unwrap());
     assert!(backwards == found, "{name} depends on the order of threads");
 }
 
 /// Those whose launch is `wanted`; how many they are.
 fn check_those(
-    device: impl Fn() -> EmulatedDevice,
+    emulator: impl Fn() -> Emulator,
     specs: impl IntoIterator<Item = Spec>,
     wanted: impl Fn(&Case, &Function) -> bool,
 ) -> usize {
     let mut count = 0;
     for spec in specs {
         let case = spec.whole();
-        let works = launches(&case.table.commands[0], &case.table, device().chip()).unwrap();
+        let works = launches(&case.table.commands[0], &case.table, emulator().chip()).unwrap();
         if works[0].launch().is_some_and(|launch| wanted(&case, &launch.function)) {
-            check_on(&device, &spec.name, &case);
+            check_on(&emulator, &spec.name, &case);
             count += 1;
         }
     }
@@ -132,7 +132,7 @@ fn matrices_of_many_rows_are_near_the_reference_on_tensor_cores() {
     let cases = specs::matrices().into_iter().chain(specs::large_matrices()).map(|spec| (spec.whole(), spec));
     let mut count = 0;
     for (case, spec) in cases.filter(|(case, _)| is_for_tensor_cores(case.kernel)) {
-        check_on(|| EmulatedDevice::new().unwrap().with_tensor_cores(), &spec.name, &case);
+        check_on(|| Emulator::default().with_tensor_cores(), &spec.name, &case);
         count += 1;
     }
     assert!(count > 100);
@@ -145,11 +145,11 @@ fn matrices_of_many_rows_are_near_the_reference_by_tiles() {
     }
     let specs = || specs::matrices().into_iter().chain(specs::large_matrices()).chain(folded::matrices());
     let tiled = |case: &Case, f: &Function| f.entry == "gemm_tiles" && is_worth_compiling(case);
-    let device = |bf16| move || EmulatedDevice::new().unwrap().with_tiles(bf16);
-    let count = check_those(device(false), specs(), tiled);
+    let emulator = |bf16| move || Emulator::default().with_tiles(bf16);
+    let count = check_those(emulator(false), specs(), tiled);
     assert!(count > 150, "{count}");
     let of_bf16 = |f: &Function| f.variant.contains(&("BF16_TILES", 1));
-    let count = check_those(device(true), specs(), |case, f| tiled(case, f) && of_bf16(f));
+    let count = check_those(emulator(true), specs(), |case, f| tiled(case, f) && of_bf16(f));
     assert!(count > 5, "{count}");
 }
 
@@ -169,9 +169,9 @@ fn products_of_one_row_are_near_the_reference_where_weights_stream() {
         return;
     }
     let specs = specs::matrices().into_iter().chain(specs::long_rows()).chain(folded::matrices());
-    let device = || EmulatedDevice::new().unwrap().with_copies();
+    let emulator = || Emulator::default().with_copies();
     let streams = |case: &Case, f: &Function| is_of_one_row(case) && f.entry == "gemv_stream";
-    let streamed = check_those(device, specs, streams);
+    let streamed = check_those(emulator, specs, streams);
     assert!(streamed > 30, "{streamed}");
 }
 
@@ -180,9 +180,9 @@ fn products_of_one_row_are_near_the_reference_where_a_group_shares_its_input() {
     if skipped() {
         return;
     }
-    let device = || EmulatedDevice::new().unwrap();
+    let emulator = Emulator::default;
     let specs = specs::long_rows().into_iter().chain(folded::long_rows());
-    let shared = check_those(device, specs, |case, f| {
+    let shared = check_those(emulator, specs, |case, f| {
         let shares = f.variant.iter().any(|(name, pieces)| *name == "INPUT_PIECES" && *pieces > 0);
         shares && is_of_one_row(case)
     });
@@ -223,13 +223,13 @@ fn attention_of_few_rows_is_near_the_reference_on_tensor_cores() {
     if skipped() {
         return;
     }
-    let device = || EmulatedDevice::new().unwrap().with_tensor_cores();
+    let emulator = || Emulator::default().with_tensor_cores();
     let several = [(0, 0.0), (1500, 0.0), (1500, 5.0)].map(|(first, soft_cap)| {
         let seen = Seen { rows: 1, first, window: 0, soft_cap };
         specs::attend((17, 1, 64), KvType::F16, seen, NormOut::Both)
     });
     let specs = specs::attention().into_iter().chain(folded::attention()).chain(several);
-    let count = check_those(device, specs, |_, f| f.entry == "attention_few");
+    let count = check_those(emulator, specs, |_, f| f.entry == "attention_few");
     assert!(count > 20, "{count}");
 }
 
@@ -246,7 +246,7 @@ fn attention_of_many_rows_is_near_the_reference_on_tensor_cores() {
             let own = [NormOut::F32, NormOut::Q8, NormOut::Both][(i + rows) % 3];
             for out in [own, NormOut::F16] {
                 let spec = specs::attend(shape, KvType::F16, Seen { rows, first, window, soft_cap }, out);
-                check_on(|| EmulatedDevice::new().unwrap().with_tensor_cores(), &spec.name, &spec.whole());
+                check_on(|| Emulator::default().with_tensor_cores(), &spec.name, &spec.whole());
             }
         }
     }
@@ -276,9 +276,9 @@ fn attention_of_many_rows_is_near_the_reference_by_tiles() {
             }
         }
     }
-    let device = || EmulatedDevice::new().unwrap().with_tiles(false);
+    let emulator = || Emulator::default().with_tiles(false);
     let all = specs.into_iter().chain(specs::attention());
-    let count = check_those(device, all, |_, f| f.entry == "attention_tiles");
+    let count = check_those(emulator, all, |_, f| f.entry == "attention_tiles");
     assert!(count > 80, "{count}");
 }
 

@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use akunu_emulated::{EmulatedDevice, skipped};
+use akunu_emulated::{Emulator, skipped};
 use akunu_format::{WeightProvider, open_model};
 use akunu_metal::Family;
 use akunu_plan::reference::ReferenceDevice;
@@ -140,7 +140,7 @@ fn models_that_are_not_quantised_match_float64_goldens() {
         // Chunks of 20 are many rows and then a few.
         let chunk = [20, 1, 64][i % 3];
         let golden = Golden::of(folder);
-        let plain = || -> Box<dyn Device> { Box::new(EmulatedDevice::new().unwrap()) };
+        let plain = || -> Box<dyn Device> { Box::new(Emulator::default().device().unwrap()) };
         let f32 = worst(&golden.logits, &golden.found(folder, KvType::F32, chunk, plain));
         let f16 = worst(&golden.logits, &golden.found(folder, KvType::F16, 20, plain));
         println!("{}: kv f32 {f32:.1e}, kv f16 {f16:.1e}", folder.display());
@@ -156,7 +156,7 @@ fn few_rows_and_many_are_near_the_reference_where_many_are_unpacked() {
     }
     let model = open_model(&root().join("crates/akunu/embedded/akunu-tales.gguf")).unwrap();
     let ids: Vec<u32> = (0..71).map(|t| (t * 7 + 3) % model.config().vocab_size as u32).collect();
-    let mut device = EmulatedDevice::new().unwrap().with_tensor_cores().with_half_products(64);
+    let mut device = Emulator::default().with_tensor_cores().with_half_products(64).device().unwrap();
     let plan = plan(&*model, device.capabilities(), &options(KvType::F16, 72, 70)).unwrap();
     let report = verify(&plan, &*model, &mut device, &ids, &mut |_, _| {}).unwrap();
     assert!(report.first_bad().is_none(), "{:?}", report.first_bad());
@@ -171,7 +171,7 @@ fn models_that_multiply_in_halves_stay_near_the_reference_and_float64_goldens() 
     if skipped() {
         return;
     }
-    let emulated = || EmulatedDevice::new().unwrap().with_half_products(16);
+    let emulated = || Emulator::default().with_half_products(16).device().unwrap();
     for folder in testdata("models") {
         let golden = Golden::of(&folder);
         let by = |device: &dyn Fn() -> Box<dyn Device>| golden.found(&folder, KvType::F32, 20, device);
@@ -199,13 +199,14 @@ fn every_command_of_quantised_models_is_near_the_reference() {
         let ids: Vec<u32> = (0..25).map(|t| (t * 7 + 3) % model.config().vocab_size as u32).collect();
         for (rows, fuse) in [(5, true), (24, false)] {
             let kv = [KvType::Q8_0, KvType::F16][(i + rows) % 2];
-            let mut device = EmulatedDevice::new().unwrap();
+            let mut emulator = Emulator::default();
             if i % 2 == 0 {
-                device = device.with_tensor_cores();
+                emulator = emulator.with_tensor_cores();
             }
             if rows == 24 {
-                device = device.with_half_products(16);
+                emulator = emulator.with_half_products(16);
             }
+            let mut device = emulator.device().unwrap();
             let options = PlanOptions { fuse, prefill_logit_rows: 1, ..options(kv, 64, rows) };
             let plan = plan(&*model, device.capabilities(), &options).unwrap();
             let report = verify(&plan, &*model, &mut device, &ids, &mut |_, _| {}).unwrap();
@@ -229,17 +230,19 @@ fn every_model_verifies_as_the_metal_device_and_chains_are_its_steps() {
         let kv = if model.config().head_dim.is_multiple_of(32) { kv } else { KvType::F16 };
         // A table of more rows than there are programs for.
         let options = PlanOptions { prefill_logit_rows: 9, ..options(kv, 64, 24) };
-        let apple = || EmulatedDevice::apple(Family::Apple7).unwrap();
-        let mut device = if i % 2 == 0 { apple() } else { apple().with_indirect_commands() };
+        let apple = || Emulator::apple(Family::Apple7);
+        let emulator = if i % 2 == 0 { apple() } else { apple().with_indirect_commands() };
+        let mut device = emulator.device().unwrap();
         let plan = plan(&*model, device.capabilities(), &options).unwrap();
         let ids: Vec<u32> = (0..10).map(|t| (t * 7 + 3) % model.config().vocab_size as u32).collect();
         let report = verify(&plan, &*model, &mut device, &ids, &mut |_, _| {}).unwrap();
         assert!(report.first_bad().is_none(), "{}: {:?}", path.display(), report.first_bad());
         assert_eq!(device.allocated_bytes(), plan.memory.allocated(), "{}", path.display());
 
-        let mut running = Running::new(&*model, Box::new(apple().in_parts_of(3)), &options);
+        let in_parts = apple().in_parts_of(3).device().unwrap();
+        let mut running = Running::new(&*model, Box::new(in_parts), &options);
         // In the other order of all that has no order, encoded once.
-        let backwards = apple().backwards().with_indirect_commands();
+        let backwards = apple().backwards().with_indirect_commands().device().unwrap();
         let mut steps = Running::new(&*model, Box::new(backwards), &options);
         assert!(steps.prefill(&ids[..9], 0) == running.prefill(&ids[..9], 0), "{}", path.display());
         let (mut row, mut expected) = (Row::causal(ids[0], 0, 0), Vec::new());
@@ -272,7 +275,7 @@ fn a_chain_finds_what_the_reference_finds_and_ends_where_it_should() {
     let expected = start(Box::new(ReferenceDevice::new())).chain(row, 8, &[]);
     assert_eq!(expected.0, 8);
     for part in [1, 2, 8] {
-        let mut running = start(Box::new(EmulatedDevice::new().unwrap().in_parts_of(part)));
+        let mut running = start(Box::new(Emulator::default().in_parts_of(part).device().unwrap()));
         assert_eq!(running.chain(row, 8, &[]), expected);
 
         // Parts that follow the step that found it do nothing, or are not submitted.

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use akunu_emulated::{EmulatedDevice, skipped};
+use akunu_emulated::{Emulator, skipped};
 use akunu_format::blocks::Rng;
 use akunu_plan::params::SampleParams;
 use akunu_plan::random::Draws;
@@ -102,10 +102,9 @@ impl Case {
     fn check(&self) -> Vec<u32> {
         let expected = self.run(&mut ReferenceDevice::new());
         for backwards in [false, true] {
-            let mut device = EmulatedDevice::new().unwrap();
-            if backwards {
-                device = device.backwards();
-            }
+            let emulator = Emulator::default();
+            let emulator = if backwards { emulator.backwards() } else { emulator };
+            let mut device = emulator.device().unwrap();
             let found = self.run(&mut device);
             assert!(
                 found == expected,
