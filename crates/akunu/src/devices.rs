@@ -130,3 +130,19 @@ pub fn open_device(choice: DeviceChoice, threads: Option<usize>) -> Result<Box<d
         }
     }
 }
+
+/// The Metal device, its tables encoded once, as indirect command buffers, or anew for every pass: whatever `AKUNU_METAL` says of that.
+pub fn open_metal(
+    choice: DeviceChoice,
+    #[cfg_attr(not(target_vendor = "apple"), allow(unused_variables, reason = "nothing here has them"))]
+    indirect: bool,
+) -> Result<Box<dyn Device>, Error> {
+    match choice.resolve() {
+        #[cfg(target_vendor = "apple")]
+        DeviceChoice::Metal => {
+            let options = akunu_metal::MetalOptions::from_environment();
+            Ok(Box::new(akunu_metal::open(akunu_metal::MetalOptions { indirect, ..options })?))
+        }
+        other => Err(Error::NotMetal { device: other.name() }),
+    }
+}

@@ -24,6 +24,11 @@ pub enum Error {
     UnknownDevice { name: String, known: String },
 
     #[error(
+        "indirect command buffers are Metal's, and this would run on {device}: leave --metal-icb out, or choose --device metal on a Mac"
+    )]
+    NotMetal { device: &'static str },
+
+    #[error(
         "this model with a context of {context} needs {} of memory, and {} are available; {advice}\n{}",
         crate::memory::human(plan.allocated()), crate::memory::human(*available), crate::memory::listing(plan)
     )]

@@ -69,6 +69,8 @@ fn a_missing_file() {
 fn an_unknown_device() {
     refuses(&["run", "Once", "--device", "abacus"], 2, &["abacus", "reference"]);
     refuses(&["bench", "--device", "abacus"], 2, &["abacus"]);
+    let icb = ["bench", "--metal-icb", "-p", "0", "-n", "1", "--device"];
+    refuses(&[&icb[..], &["cpu"]].concat(), 1, &["on cpu", "--metal-icb", "--device metal"]);
 }
 
 #[test]

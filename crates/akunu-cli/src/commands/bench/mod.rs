@@ -1,5 +1,6 @@
 //! `akunu bench`: tokens per second of prompts and of generation.
 
+mod compare;
 mod measure;
 mod test;
 
@@ -11,6 +12,7 @@ use akunu::{DeviceChoice, Engine, KvType, Model};
 use clap::Args;
 use serde::Serialize;
 
+use self::compare::Speed;
 use self::measure::Runner;
 use self::test::{Kind, Test};
 use super::ceilings;
@@ -59,6 +61,10 @@ pub struct BenchArgs {
     /// What runs the model
     #[arg(long, default_value = "auto", value_parser = args::device())]
     device: DeviceChoice,
+    /// Runs every test twice on the Metal device, its tables encoded for every pass and encoded once as indirect command
+    /// buffers, and says which is faster
+    #[arg(long)]
+    metal_icb: bool,
     /// Measures what the machine can do before and after each test, and says how near it came: a test cannot take less
     /// than reading its bytes or its multiplications do
     #[arg(long)]
@@ -74,6 +80,9 @@ struct Row {
     device: String,
     /// What the device says of itself: `avx512, 2 threads`.
     detail: String,
+    /// Whether tables were indirect command buffers, where both ways are compared.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    metal_icb: Option<bool>,
     threads: usize,
     test: String,
     /// Of all sequences. Median.
@@ -113,11 +122,16 @@ pub fn run(args: &BenchArgs, out: &mut Output) -> Result<(), Failure> {
     let threads: Vec<Option<usize>> =
         if args.threads.is_empty() { vec![None] } else { args.threads.iter().copied().map(Some).collect() };
 
-    let total = threads.len() * tests.len() * (args.repetitions + 1);
+    let ways: &[Option<bool>] = if args.metal_icb { &[Some(false), Some(true)] } else { &[None] };
+
+    let total = threads.len() * ways.len() * tests.len() * (args.repetitions + 1);
     let mut progress = Progress::new("measuring", total as u64);
     let mut rows = Vec::new();
     for threads in threads {
-        measure_all(args, &model, threads, open_time, &tests, &mut progress, &mut rows)?;
+        for &metal_icb in ways {
+            let way = Way { threads, metal_icb };
+            measure_all(args, &model, way, open_time, &tests, &mut progress, &mut rows)?;
+        }
     }
     drop(progress);
     if args.json {
@@ -140,15 +154,23 @@ fn tests(args: &BenchArgs) -> Vec<Test> {
     tests
 }
 
+/// How tests are run.
+#[derive(Clone, Copy, Debug)]
+struct Way {
+    threads: Option<usize>,
+    metal_icb: Option<bool>,
+}
+
 fn measure_all(
     args: &BenchArgs,
     model: &Arc<Model>,
-    threads: Option<usize>,
+    way: Way,
     open_time: Duration,
     tests: &[Test],
     progress: &mut Progress,
     rows: &mut Vec<Row>,
 ) -> Result<(), Failure> {
+    let Way { threads, metal_icb } = way;
     let longest = tests.iter().map(|test| test.depth + test.tokens).max().unwrap_or(1);
     let batch = tests.iter().map(|test| test.batch).max().unwrap_or(1);
     if args.chunk.is_some_and(|chunk| chunk < batch) {
@@ -165,7 +187,13 @@ fn measure_all(
         chunk: args.chunk,
         ..Default::default()
     };
-    let mut engine = super::engine(model, &options, true)?;
+    let mut engine = match metal_icb {
+        None => super::engine(model, &options, true)?,
+        Some(indirect) => {
+            let device = akunu::devices::open_metal(args.device, indirect)?;
+            Engine::on_device(Arc::clone(model), device, &options)?
+        }
+    };
     let load_s = (open_time + engine.load_time()).as_secs_f64();
     let used = if args.device.resolve() == DeviceChoice::Cpu { super::threads(threads) } else { 1 };
     let weights = engine.plan().tables.decode.cost(&[akunu_plan::Row::causal(0, 0, 0)], 1).weight_bytes;
@@ -182,7 +210,8 @@ fn measure_all(
             progress.advance();
         }
         beside = beside.map(measured);
-        rows.push(Row { threads: used, load_s, ..Row::new(runner.engine, test, runs, beside.as_ref()) });
+        let row = Row::new(runner.engine, test, runs, beside.as_ref());
+        rows.push(Row { threads: used, load_s, metal_icb, ..row });
     }
     Ok(())
 }
@@ -197,6 +226,7 @@ impl Row {
             model: engine.model().name().to_string(),
             device: capabilities.name.to_string(),
             detail: capabilities.detail.clone(),
+            metal_icb: None,
             threads: 1,
             test: test.name(),
             tok_s,
@@ -246,13 +276,24 @@ fn read_memory(status: &str) -> Option<Memory> {
     Some(Memory { peak_memory, own_memory: peak_memory.saturating_sub(field("RssFile")?) })
 }
 
+/// Tests that were run both ways.
+fn compared(rows: &[Row]) -> Vec<(&str, Speed, Speed)> {
+    let speed = |row: &Row| Speed { median: row.tok_s, min: row.min, max: row.max };
+    let way = |indirect: bool| rows.iter().filter(move |row| row.metal_icb == Some(indirect));
+    let pairs = way(false).flat_map(|direct| {
+        let same = move |row: &&Row| (&row.test, row.threads) == (&direct.test, direct.threads);
+        way(true).filter(same).map(move |indirect| (direct, indirect))
+    });
+    pairs.map(|(direct, indirect)| (direct.test.as_str(), speed(direct), speed(indirect))).collect()
+}
+
 fn print(rows: &[Row], out: &mut Output) -> Result<(), Failure> {
     let mut grid = Grid::new().text("model").spare("device").number("threads").word("test").number("tok/s");
     grid = grid.number("min").number("max").number("GB/s").number("GOP/s").number("of ceiling");
     for row in rows {
         grid.row([
             row.model.clone(),
-            row.device.clone(),
+            format!("{}{}", row.device, if row.metal_icb == Some(true) { " icb" } else { "" }),
             row.threads.to_string(),
             row.test.clone(),
             format!("{:.2}", row.tok_s),
@@ -271,6 +312,10 @@ fn print(rows: &[Row], out: &mut Output) -> Result<(), Failure> {
         }
         let peak = last.memory.map(|m| format!(", peak memory {}", akunu::human(m.peak_memory)));
         out.line(&format!("load {:.3} s{}", last.load_s, peak.unwrap_or_default()))?;
+    }
+    let compared = compared(rows);
+    if !compared.is_empty() {
+        compare::report(&compared).iter().try_for_each(|line| out.line(line))?;
     }
     Ok(())
 }

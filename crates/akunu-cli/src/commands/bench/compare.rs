@@ -1,0 +1,79 @@
+//! Two ways to run the same tests, and whether one of them is faster.
+
+/// Tokens per second of a test's runs: the median, the least and the most.
+#[derive(Clone, Copy, Debug)]
+pub struct Speed {
+    pub median: f64,
+    pub min: f64,
+    pub max: f64,
+}
+
+/// Indirect command buffers beside tables that are encoded for every pass. Faster is what was so in every run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    Faster,
+    Slower,
+    Alike,
+}
+
+impl Verdict {
+    pub fn of(direct: Speed, indirect: Speed) -> Verdict {
+        match () {
+            () if indirect.min > direct.max => Verdict::Faster,
+            () if indirect.max < direct.min => Verdict::Slower,
+            () => Verdict::Alike,
+        }
+    }
+}
+
+/// A line for each test, and what to do.
+pub fn report(tests: &[(&str, Speed, Speed)]) -> Vec<String> {
+    let mut lines = Vec::new();
+    for (test, direct, indirect) in tests {
+        let what = match Verdict::of(*direct, *indirect) {
+            Verdict::Faster => "faster in every run",
+            Verdict::Slower => "slower in every run",
+            Verdict::Alike => "no difference beyond that between runs",
+        };
+        let part = indirect.median / direct.median;
+        lines.push(format!("{test}: indirect command buffers are {part:.3} times as fast: {what}"));
+    }
+    let verdicts = || tests.iter().map(|(_, direct, indirect)| Verdict::of(*direct, *indirect));
+    let [faster, slower] =
+        [Verdict::Faster, Verdict::Slower].map(|verdict| verdicts().any(|found| found == verdict));
+    lines.push(match (faster, slower) {
+        (true, false) => "AKUNU_METAL=icb makes them the way of every command".into(),
+        (true, true) => {
+            "AKUNU_METAL=icb makes them the way of every command, where the faster tests count more".into()
+        }
+        (false, _) => "the usual way is the one to stay with".into(),
+    });
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_faster_was_so_in_every_run() {
+        let around = |median: f64| Speed { median, min: median - 2.0, max: median + 2.0 };
+        assert_eq!(Verdict::of(around(100.0), around(104.5)), Verdict::Faster);
+        assert_eq!(Verdict::of(around(100.0), around(103.5)), Verdict::Alike);
+        assert_eq!(Verdict::of(around(100.0), around(95.0)), Verdict::Slower);
+
+        let [alike, faster, slower] =
+            [101.0, 110.0, 90.0].map(|speed| ("tg128", around(100.0), around(speed)));
+        assert_eq!(
+            report(&[faster, alike]),
+            [
+                "tg128: indirect command buffers are 1.100 times as fast: faster in every run",
+                "tg128: indirect command buffers are 1.010 times as fast: no difference beyond that between runs",
+                "AKUNU_METAL=icb makes them the way of every command",
+            ]
+        );
+        let last = |tests: &[(&str, Speed, Speed)]| report(tests).pop().unwrap();
+        assert_eq!(last(&[alike, slower]), "the usual way is the one to stay with");
+        assert!(last(&[faster, slower]).contains("where the faster tests count more"));
+    }
+}
