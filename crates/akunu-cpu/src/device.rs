@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use akunu_format::Region;
-use akunu_plan::device::{check_range, check_submission, part_of};
+use akunu_plan::device::{buffer_in, check_bytes, check_range, check_submission, part_of};
 use akunu_plan::{
     Capabilities, Device, DeviceBuffer, DeviceError, DispatchTable, InPlace, Outcome, ReplayId, Row,
     Submission,
@@ -145,12 +145,8 @@ impl CpuDevice {
         offset: u64,
         len: usize,
     ) -> Result<(&Buffer, *mut u8), DeviceError> {
-        let buffer = self.buffers.get(buffer.0 as usize);
-        let buffer = buffer.ok_or_else(|| failed("that buffer is not this device's".into()))?;
-        let (end, bytes) = (offset.saturating_add(len as u64), buffer.bytes());
-        if end > bytes {
-            return Err(DeviceError::OutOfBounds { device: NAME, offset, end, bytes });
-        }
+        let buffer = buffer_in(NAME, &self.buffers, buffer)?;
+        check_bytes(NAME, offset, len as u64, buffer.bytes())?;
         Ok((buffer, buffer.start().wrapping_add(offset as usize)))
     }
 

@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use akunu_plan::device::{check_bytes, index_of};
 use akunu_plan::table::MAX_BINDINGS;
 use akunu_plan::{
     Access, Binding, BufferId, Content, DeviceBuffer, DeviceError, DispatchCommand, DispatchTable, Kernel,
@@ -39,24 +40,20 @@ fn failed(message: String) -> DeviceError {
 
 impl Buffers<'_> {
     fn index(&self, id: BufferId) -> Result<usize, DeviceError> {
-        let index = self.ids.get(id.index()).map(|buffer| buffer.0 as usize);
-        let index = index.filter(|index| *index < self.all.len());
-        index.ok_or_else(|| failed(format!("the table binds buffer {}, which is not there", id.0)))
+        index_of(NAME, self.ids, self.all.len(), id)
     }
 
     /// The buffer if it is the device's own and has `bytes`.
     fn io(&self, id: BufferId, bytes: usize) -> Result<usize, DeviceError> {
         let index = self.index(id)?;
         match &self.all[index] {
-            Buffer::Owned(owned) if owned.bytes >= bytes => Ok(index),
-            Buffer::Owned(owned) => Err(out_of_bounds(0, bytes as u64, owned.bytes as u64)),
+            Buffer::Owned(owned) => {
+                check_bytes(NAME, 0, bytes as u64, owned.bytes as u64)?;
+                Ok(index)
+            }
             Buffer::Imported { .. } => Err(failed("rows and tokens cannot be read-only".into())),
         }
     }
-}
-
-fn out_of_bounds(offset: u64, end: u64, bytes: u64) -> DeviceError {
-    DeviceError::OutOfBounds { device: NAME, offset, end, bytes }
 }
 
 pub(crate) fn prepare(
@@ -151,10 +148,7 @@ fn resolve(
     if writes && matches!(buffer, Buffer::Imported { .. }) {
         return Err(failed(format!("buffer {} is read-only", binding.buffer.0)));
     }
-    let end = binding.offset.saturating_add(bytes);
-    if end > buffer.bytes() {
-        return Err(out_of_bounds(binding.offset, end, buffer.bytes()));
-    }
+    check_bytes(NAME, binding.offset, bytes, buffer.bytes())?;
     Ok(buffer.start().wrapping_add(binding.offset as usize))
 }
 

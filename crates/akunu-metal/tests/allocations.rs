@@ -2,12 +2,13 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use std::alloc::{GlobalAlloc, Layout, System};
+#[path = "../../akunu-cpu/tests/common/counting.rs"]
+mod counting;
+
 use std::cell::RefCell;
 use std::ops::Range;
 use std::path::Path;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use akunu_format::{Region, open_model};
 use akunu_kernels::{Function, HalfProduct};
@@ -15,28 +16,7 @@ use akunu_metal::{Commands, Encoder, Family, Gpu, TableDevice, Tuning, WORKSPACE
 use akunu_plan::{
     Capabilities, Device, DeviceError, InPlace, KvType, PlanOptions, Row, Submission, load, plan,
 };
-
-struct Counting;
-
-static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
-
-// SAFETY: passes everything on to the system's allocator.
-#[allow(unsafe_code, reason = "a global allocator is unsafe to implement")]
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller's layout.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: allocated by `alloc` above.
-        unsafe { System.dealloc(at, layout) }
-    }
-}
-
-#[global_allocator]
-static COUNTING: Counting = Counting;
+use counting::allocations;
 
 /// A GPU that counts what it is told.
 #[derive(Debug)]
@@ -140,8 +120,13 @@ impl Gpu for Tally {
     }
 }
 
-/// A program of its own, since a test harness allocates when a test takes long.
 fn main() {
+    for indirect in [false, true] {
+        replays_allocate_nothing(indirect);
+    }
+}
+
+fn replays_allocate_nothing(indirect: bool) {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let model = open_model(&root.join("crates/akunu/embedded/akunu-tales.gguf")).unwrap();
     let row = Family::Apple7.row();
@@ -158,7 +143,7 @@ fn main() {
         workspace_bytes: WORKSPACE_BYTES,
         available_bytes: None,
     };
-    let tally = Tally { capabilities, tuning: row.tuning(None), dispatches: 0 };
+    let tally = Tally { capabilities, tuning: Tuning { indirect, ..row.tuning(None) }, dispatches: 0 };
     let mut device = TableDevice::on(tally).unwrap();
     let options = PlanOptions {
         context: 128,
@@ -172,7 +157,7 @@ fn main() {
     let plan = plan(&*model, device.capabilities(), &options).unwrap();
     let loaded = load(&plan, &*model, &mut device).unwrap();
     let rows: Vec<Row> = (0..100).map(|i| Row::causal(i, i, 0)).collect();
-    let before = ALLOCATIONS.load(Ordering::Relaxed);
+    let before = allocations();
     let dispatched = device.gpu().dispatches;
     for (replay, rows, steps) in [
         (loaded.prefill, &rows[..], 1),
@@ -188,7 +173,7 @@ fn main() {
         device.replay(replay, submission).unwrap();
         device.wait().unwrap();
     }
-    let allocated = ALLOCATIONS.load(Ordering::Relaxed) - before;
+    let allocated = allocations() - before;
     let steps = device.gpu().dispatches - dispatched;
     assert!(steps > 136 * plan.tables.decode.commands.len(), "{steps}");
     assert_eq!(allocated, 0, "replays allocate");

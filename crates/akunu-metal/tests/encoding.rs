@@ -278,6 +278,13 @@ fn a_command_buffer_that_fails_is_told_and_the_next_one_runs() {
     drawn.device.gpu_mut().forget();
     assert_eq!(drawn.chain(0, 2).words, words);
 
+    // Of a chain's parts the first, while others are on their way.
+    let mut in_parts = Drawn::tuned(MODELS[0].1, |tuning| tuning.part = 2);
+    in_parts.device.gpu_mut().fails = true;
+    assert!(in_parts.replay(in_parts.loaded.decode, &row, CHAIN).is_err());
+    in_parts.device.gpu_mut().forget();
+    assert_eq!(in_parts.chain(0, CHAIN).words.len(), CHAIN / 2 * words.len());
+
     // Command by command it is told which.
     drawn.device.gpu_mut().fails = true;
     let submission = Submission { rows: &row, logit_rows: &[0], steps: 1, stop: &[], cancel: None };

@@ -2,45 +2,19 @@
 //!
 //! A program of its own: the allocator counts for the whole process, and a test harness allocates too when a test takes long.
 //! `AKUNU_TEST_DEVICE` names another device than the CPU; where that has a driver, what that is asked for is counted too.
-#![allow(unsafe_code, clippy::unwrap_used, clippy::print_stdout)]
+#![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 mod common;
+#[path = "../../akunu-cpu/tests/common/counting.rs"]
+mod counting;
 
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::ops::ControlFlow;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use akunu::schedule::{Event, Request, Scheduler, SchedulerOptions};
 use akunu::{DeviceChoice, Engine, GenerateOptions, KvType, Sampling};
 use common::{tales, tales_engine};
-
-struct Counting;
-
-static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
-
-// SAFETY: every call goes to the system's allocator unchanged.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller's promise about `layout` is handed on.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        // SAFETY: `ptr` came from `System` with this layout.
-        unsafe { System.dealloc(ptr, layout) }
-    }
-
-    unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: `ptr` came from `System` with this layout, and the rest is the caller's promise.
-        unsafe { System.realloc(ptr, layout, new_size) }
-    }
-}
-
-#[global_allocator]
-static COUNTING: Counting = Counting;
+use counting::allocations;
 
 type Case = (&'static str, Sampling, &'static [&'static str]);
 
@@ -84,7 +58,7 @@ fn generate(engine: &mut Engine, (name, sampling, stop_strings): &Case) -> (usiz
     engine
         .generate(&mut session, &prompt, &options, &mut |piece| {
             text.push_str(piece.text);
-            counts.push((piece.ids.len(), ALLOCATIONS.load(Ordering::Relaxed)));
+            counts.push((piece.ids.len(), allocations()));
             ControlFlow::Continue(())
         })
         .unwrap();
@@ -97,13 +71,13 @@ fn generate(engine: &mut Engine, (name, sampling, stop_strings): &Case) -> (usiz
 fn feed(engine: &mut Engine) -> (usize, usize) {
     let mut session = engine.session().unwrap();
     let ids: Vec<u32> = (3..203).collect();
-    let before = ALLOCATIONS.load(Ordering::Relaxed);
+    let before = allocations();
     let mut tokens = 0;
     for len in [1, 7, 33, 200] {
         session.clear();
         tokens += engine.prefill(&mut session, &ids[..len]).unwrap().fed;
     }
-    (tokens, ALLOCATIONS.load(Ordering::Relaxed) - before)
+    (tokens, allocations() - before)
 }
 
 /// The same for all cases at once, from when all have had some tokens to when the first has had all of its own.
@@ -115,7 +89,7 @@ fn together(engine: Engine, cases: &[Case]) -> (usize, usize, Engine) {
         let counts = counts.clone();
         let on_event = move |event: Event<'_>| {
             if let Event::Piece { ids, .. } = event {
-                counts.lock().unwrap().push((ids.len(), ALLOCATIONS.load(Ordering::Relaxed)));
+                counts.lock().unwrap().push((ids.len(), allocations()));
             }
             ControlFlow::Continue(())
         };
