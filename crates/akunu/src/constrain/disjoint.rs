@@ -1,52 +1,93 @@
 //! Whether a value can be of two schemas at once.
 
+use std::cell::Cell;
+
 use serde_json::{Map, Value as Json};
 
 use super::schema::{TYPES, is_of_type, required, resolve, types};
 
-/// Only where that is certain: by their types, by the values that they list, or by a property that both require.
-pub(super) fn are_disjoint(root: &Json, one: &Json, other: &Json) -> bool {
-    match (resolved(root, one), resolved(root, other)) {
-        (Some(one), Some(other)) => maps_are_disjoint(root, one, other),
-        _ => false,
-    }
+/// Comparisons for all alternatives of a schema, and how deep they go: what takes more is not certain.
+const MOST_COMPARISONS: u32 = 10_000;
+const MOST_DEPTH: u32 = 16;
+
+/// Compares schemas of one document.
+#[derive(Debug)]
+pub(super) struct Comparison<'a> {
+    root: &'a Json,
+    left: Cell<u32>,
 }
 
-/// Through references, as far as they lead to a schema with something in it.
-fn resolved<'a>(root: &'a Json, mut schema: &'a Json) -> Option<&'a Map<String, Json>> {
-    for _ in 0..32 {
-        let map = schema.as_object()?;
-        let Some(reference) = map.get("$ref").and_then(Json::as_str) else { return Some(map) };
-        schema = resolve(root, reference)?;
+impl<'a> Comparison<'a> {
+    pub(super) fn new(root: &'a Json) -> Comparison<'a> {
+        Comparison { root, left: Cell::new(MOST_COMPARISONS) }
     }
-    None
-}
 
-fn maps_are_disjoint(root: &Json, one: &Map<String, Json>, other: &Map<String, Json>) -> bool {
-    for (some, others) in [(one, other), (other, one)] {
-        if let Some(parts) = some.get("anyOf").or(some.get("oneOf")).and_then(Json::as_array) {
-            let others = Json::Object(others.clone());
-            return parts.iter().all(|part| are_disjoint(root, part, &others));
+    /// Only where that is certain: by their types, by the values that they list, or by a property that both require.
+    pub(super) fn are_disjoint(&self, one: &Json, other: &Json) -> bool {
+        self.schemas(one, other, 0)
+    }
+
+    fn schemas(&self, one: &Json, other: &Json, depth: u32) -> bool {
+        match (self.resolved(one), self.resolved(other)) {
+            (Some(one), Some(other)) => self.maps(one, other, depth),
+            _ => false,
         }
-        // What may be in others, nobody looks after.
-        if some.contains_key("allOf") {
+    }
+
+    /// Through references, as far as they lead to a schema with something in it.
+    fn resolved<'s>(&self, mut schema: &'s Json) -> Option<&'s Map<String, Json>>
+    where
+        'a: 's,
+    {
+        for _ in 0..MOST_DEPTH {
+            let map = schema.as_object()?;
+            let Some(reference) = map.get("$ref").and_then(Json::as_str) else { return Some(map) };
+            schema = resolve(self.root, reference)?;
+        }
+        None
+    }
+
+    fn maps(&self, one: &Map<String, Json>, other: &Map<String, Json>, depth: u32) -> bool {
+        if depth > MOST_DEPTH || self.left.get() == 0 {
             return false;
         }
-    }
-    match (values(one), values(other)) {
-        (Some(some), Some(others)) => {
-            return !some.iter().any(|value| others.iter().any(|other| are_equal(value, other)));
+        self.left.set(self.left.get() - 1);
+        for (some, others) in [(one, other), (other, one)] {
+            if let Some(parts) = some.get("anyOf").or(some.get("oneOf")).and_then(Json::as_array) {
+                let is_apart =
+                    |part| self.resolved(part).is_some_and(|part| self.maps(part, others, depth + 1));
+                return parts.iter().all(is_apart);
+            }
+            // What may be in others, nobody looks after.
+            if some.contains_key("allOf") {
+                return false;
+            }
         }
-        (Some(values), None) => return !values.iter().any(|value| may_be(value, other)),
-        (None, Some(values)) => return !values.iter().any(|value| may_be(value, one)),
-        (None, None) => {}
+        match (values(one), values(other)) {
+            (Some(some), Some(others)) => {
+                return !some.iter().any(|value| others.iter().any(|other| are_equal(value, other)));
+            }
+            (Some(values), None) => return !values.iter().any(|value| may_be(value, other)),
+            (None, Some(values)) => return !values.iter().any(|value| may_be(value, one)),
+            (None, None) => {}
+        }
+        let (ours, theirs) = (kinds(one), kinds(other));
+        let common: Vec<&&str> = ours.iter().filter(|kind| theirs.contains(kind)).collect();
+        match common[..] {
+            [] => true,
+            [&"object"] => self.objects(one, other, depth),
+            _ => false,
+        }
     }
-    let (ours, theirs) = (kinds(one), kinds(other));
-    let common: Vec<&&str> = ours.iter().filter(|kind| theirs.contains(kind)).collect();
-    match common[..] {
-        [] => true,
-        [&"object"] => objects_are_disjoint(root, one, other),
-        _ => false,
+
+    fn objects(&self, one: &Map<String, Json>, other: &Map<String, Json>, depth: u32) -> bool {
+        let names = |map| required(map, "").unwrap_or_default();
+        let (ours, theirs) = (names(one), names(other));
+        let property = |map, name: &str| Map::get(map, "properties").and_then(|all| all.get(name));
+        ours.iter().filter(|name| theirs.contains(name)).any(|name| {
+            let both = (property(one, name), property(other, name));
+            matches!(both, (Some(one), Some(other)) if self.schemas(one, other, depth + 1))
+        })
     }
 }
 
@@ -76,13 +117,4 @@ fn kinds(map: &Map<String, Json>) -> Vec<&str> {
         kinds.push("integer");
     }
     kinds
-}
-
-fn objects_are_disjoint(root: &Json, one: &Map<String, Json>, other: &Map<String, Json>) -> bool {
-    let required = |map| required(map, "").unwrap_or_default();
-    let (ours, theirs) = (required(one), required(other));
-    let property = |map: &'_ Map<String, Json>, name: &str| map.get("properties")?.get(name).cloned();
-    ours.iter().filter(|name| theirs.contains(name)).any(|name| {
-        matches!((property(one, name), property(other, name)), (Some(one), Some(other)) if are_disjoint(root, &one, &other))
-    })
 }

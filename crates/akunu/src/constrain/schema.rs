@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use serde_json::{Map, Value as Json};
 
-use super::disjoint::are_disjoint;
+use super::disjoint::Comparison;
 use super::node::{ArrayRule, Grammar, Node, NodeId, ObjectRule, Property};
 use super::number::{NumberRule, UNIT, scaled};
 use super::text::TextRule;
@@ -51,6 +51,8 @@ pub(super) const TYPES: [&str; 7] = ["object", "array", "string", "number", "int
 
 /// More than any schema that people write, and few enough to be taken in at once.
 const MOST_NODES: usize = 10_000;
+/// Schemas within schemas, references followed.
+const MOST_LEVELS: usize = 100;
 
 pub(super) type Place<'p> = &'p str;
 
@@ -134,7 +136,7 @@ impl Compiler {
 
     /// A value of a schema.
     pub(super) fn schema(&mut self, root: &Json) -> Result<NodeId, SchemaError> {
-        let mut of = OfRoot { compiler: self, root, references: HashMap::new() };
+        let mut of = OfRoot { compiler: self, root, references: HashMap::new(), level: 0 };
         of.schema(root, "#")
     }
 }
@@ -160,10 +162,21 @@ struct OfRoot<'a, 'c> {
     compiler: &'c mut Compiler,
     root: &'a Json,
     references: HashMap<&'a str, NodeId>,
+    level: usize,
 }
 
 impl<'a> OfRoot<'a, '_> {
     fn schema(&mut self, schema: &'a Json, place: Place<'_>) -> Result<NodeId, SchemaError> {
+        if self.level > MOST_LEVELS {
+            return fail(place, format!("it goes deeper than {MOST_LEVELS} schemas within each other"));
+        }
+        self.level += 1;
+        let node = self.one(schema, place);
+        self.level -= 1;
+        node
+    }
+
+    fn one(&mut self, schema: &'a Json, place: Place<'_>) -> Result<NodeId, SchemaError> {
         if self.compiler.nodes.len() > MOST_NODES {
             return fail(place, format!("it has more than {MOST_NODES} parts"));
         }
@@ -258,8 +271,9 @@ impl<'a> OfRoot<'a, '_> {
 
     /// `oneOf` means that a value is of no second one.
     fn check_apart(&self, parts: &[Json], place: Place<'_>) -> Result<(), SchemaError> {
+        let comparison = Comparison::new(self.root);
         for (at, part) in parts.iter().enumerate() {
-            if let Some(other) = parts[..at].iter().position(|other| !are_disjoint(self.root, other, part)) {
+            if let Some(other) = parts[..at].iter().position(|other| !comparison.are_disjoint(other, part)) {
                 let reason = format!("a value may be both number {other} and number {at}; use anyOf");
                 return fail(place, reason);
             }

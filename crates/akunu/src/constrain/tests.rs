@@ -228,6 +228,19 @@ fn alternatives_that_cannot_both_be_meant_may_be_one_of() {
 }
 
 #[test]
+fn schemas_that_would_take_for_ever_are_refused() {
+    let chain = (0..5000).map(|n| (format!("d{n}"), json!({ "$ref": format!("#/$defs/d{}", n + 1) })));
+    let chain = json!({ "$ref": "#/$defs/d0", "$defs": Json::Object(chain.collect()) });
+    assert!(machine(&chain).unwrap_err().reason.contains("deeper"));
+    let around = json!({ "oneOf": [{ "$ref": "#" }, { "$ref": "#" }, { "type": "null" }] });
+    assert!(machine(&around).unwrap_err().reason.contains("anyOf"));
+    let many: Vec<Json> = (0..400).map(|n| json!({ "const": n })).collect();
+    assert!(machine(&json!({ "oneOf": many })).unwrap_err().reason.contains("anyOf"));
+    let wide: Vec<Json> = (0..20_000).map(|n| json!({ "type": "string", "maxLength": n })).collect();
+    assert!(machine(&json!({ "anyOf": wide })).unwrap_err().reason.contains("parts"));
+}
+
+#[test]
 fn an_answer_is_over_where_nothing_can_follow() {
     let is_over = |schema: Json, text: &str| {
         let machine = machine(&schema).unwrap();
