@@ -96,7 +96,8 @@ fn cbindgen() -> Option<PathBuf> {
         return Some(found);
     }
     env::var_os("CI")?;
-    let install = ["install", "cbindgen", "--version", CBINDGEN, "--locked", "--root"];
+    // It runs for a second: to optimise it takes longer.
+    let install = ["install", "cbindgen", "--version", CBINDGEN, "--locked", "--debug", "--root"];
     cargo(&install).arg(tools).status().ok()?;
     there()
 }

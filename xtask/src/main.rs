@@ -145,6 +145,12 @@ fn built_test(package: &str, test: &str) -> Result<PathBuf> {
 
 fn cargo(args: &[&str]) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    // What cargo told this program of itself: some build scripts read the same names, and would run anew in every task.
+    for (name, _) in std::env::vars_os() {
+        if ["CARGO_PKG_", "CARGO_MANIFEST_"].iter().any(|own| name.to_string_lossy().starts_with(own)) {
+            command.env_remove(name);
+        }
+    }
     command.args(args).current_dir(root());
     command
 }
