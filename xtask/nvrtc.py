@@ -1,4 +1,7 @@
-"""Compiles every *.cu of a folder through NVRTC: nvrtc.py LIBRARY FOLDER ARCHITECTURE..."""
+"""Compiles every *.cu of a folder through NVRTC: nvrtc.py LIBRARY FOLDER every|turns ARCHITECTURE...
+
+For each architecture (every); or each body for all of them once, and otherwise one file for one of them and the next for another.
+"""
 
 import ctypes
 import multiprocessing
@@ -26,10 +29,22 @@ def compile_file(job):
     return file.name, arch, code == 0, log.value.decode(errors="replace")
 
 
+def in_turns(files, architectures):
+    """(file, architecture)"""
+    bodies = set()
+    for i, file in enumerate(files):
+        body = re.search(r"^    (\w+)\(in, pass, ", file.read_text(), re.MULTILINE).group(1)
+        others = architectures if body not in bodies else [architectures[i % len(architectures)]]
+        bodies.add(body)
+        yield from ((file, arch) for arch in others)
+
+
 def main():
-    library, folder, *architectures = sys.argv[1:]
+    library, folder, order, *architectures = sys.argv[1:]
     files = sorted(pathlib.Path(folder).glob("*.cu"))
-    jobs = [(library, file, arch) for arch in architectures for file in files]
+    every = ((file, arch) for arch in architectures for file in files)
+    chosen = every if order == "every" else in_turns(files, architectures)
+    jobs = [(library, file, arch) for file, arch in chosen]
     failed, spilled = 0, 0
     with multiprocessing.Pool(len(os.sched_getaffinity(0))) as pool:
         for name, arch, done, log in pool.imap(compile_file, jobs, chunksize=8):
@@ -40,7 +55,8 @@ def main():
             if spills and int(spills.group(1)):
                 spilled += 1
                 print(f"{arch} {name}: {spills.group(0)}")
-    print(f"{len(files)} functions for {', '.join(architectures)}: {failed} failed, {spilled} spill registers")
+    counts = f"{len(files)} functions, {len(jobs)} times for {', '.join(architectures)}"
+    print(f"{counts}: {failed} failed, {spilled} spill registers")
     sys.exit(1 if failed or not jobs else 0)
 
 

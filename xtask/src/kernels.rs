@@ -13,13 +13,22 @@ use crate::{cargo, fetch_package, metal, run, skipped, target};
 const ARCHITECTURES: [&str; 3] = ["sm_80", "sm_90", "sm_100"];
 const PACKAGE: &str = "nvidia-cuda-nvrtc";
 
-pub(crate) fn kernels() -> Result<()> {
+/// With `every`, each kind of function for each architecture; else as many as have everything in them that they differ in.
+pub(crate) fn kernels(args: &[String]) -> Result<()> {
+    let (chosen, order) = match args {
+        [] => ("few", "turns"),
+        [word] if word == "every" => ("kinds", "every"),
+        _ => bail!("which kernels? `cargo xtask kernels [every]`"),
+    };
     let folder = target().join("kernels");
     let texts = folder.join("texts");
     if texts.exists() {
         std::fs::remove_dir_all(&texts)?;
     }
-    run(cargo(&["run", "--quiet", "-p", "akunu-kernels", "--example", "texts", "--"]).arg(&texts))?;
+    // As part of the workspace: whoever has run its tests builds nothing again.
+    run(&mut cargo(&["build", "--quiet", "--workspace", "--locked", "--example", "texts"]))?;
+    let writer = target().join("debug/examples").join(format!("texts{}", env::consts::EXE_SUFFIX));
+    run(Command::new(writer).arg(&texts))?;
     match metal::clang(&folder)? {
         Some(clang) => metal::check(&clang, &texts.join("metal"))?,
         None => skipped("the kernels' address spaces were not checked", &metal::bring()),
@@ -30,9 +39,8 @@ pub(crate) fn kernels() -> Result<()> {
         skipped("GPU kernels were not compiled", &format!("no NVRTC; {bring}"));
         return Ok(());
     };
-    // One of each kind: those that differ in nothing but their shapes are compiled alike.
     let mut command = Command::new("python3");
-    run(command.arg("xtask/nvrtc.py").arg(&library).arg(texts.join("kinds")).args(ARCHITECTURES))
+    run(command.arg("xtask/nvrtc.py").arg(&library).arg(texts.join(chosen)).arg(order).args(ARCHITECTURES))
 }
 
 fn library(folder: &Path) -> Result<Option<PathBuf>> {

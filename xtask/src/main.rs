@@ -36,7 +36,7 @@ cargo xtask TASK
   cross      lint for macOS and Windows, run the CPU's tests as ARM in an emulator
   clients    official clients of three APIs against akunu serve
   page       the chat page in headless Chromium
-  kernels    compile every GPU kernel through NVRTC, for three generations of GPUs, and check it as Metal with clang
+  kernels [every]  compile GPU kernels through NVRTC, for three generations of GPUs, and check them as Metal with clang
   gpu        bundle what is tried on a machine with a card: the binary, test models, a script
   fuzz NAME  fuzz one target for a minute (needs cargo-fuzz); without a name, list them
   bench kernels ...  the CPU device's kernels against the machine's read bandwidth
@@ -55,7 +55,7 @@ fn main() -> ExitCode {
         Some("cross") => cross::cross(),
         Some("clients") => clients::clients(),
         Some("page") => page::page(),
-        Some("kernels") => kernels::kernels(),
+        Some("kernels") => kernels::kernels(rest),
         Some("gpu") => gpu::bundle(),
         Some("fuzz") => fuzz(rest),
         Some("bench") => bench(rest),

@@ -1,18 +1,28 @@
 // Runs a kernel's threads as fibres. BARRIER and SIMD words are meeting points: a thread that comes to one gives way, and goes on
 // once all that have to be there are. A meeting that cannot happen is reported, with the lines where threads stand.
 
-#include <math.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
-
-typedef uint8_t u8;
-typedef uint16_t u16;
-typedef uint32_t u32;
+// A library's own headers would be most of what a compiler reads.
+typedef __UINT8_TYPE__ u8;
+typedef __UINT16_TYPE__ u16;
+typedef __UINT32_TYPE__ u32;
 typedef unsigned long long u64;
-typedef int8_t i8;
-typedef int32_t i32;
+typedef __INT8_TYPE__ i8;
+typedef __INT32_TYPE__ i32;
+typedef __UINTPTR_TYPE__ uintptr_t;
 typedef float f32;
+#define memcpy __builtin_memcpy
+#define memcmp __builtin_memcmp
+#define memset __builtin_memset
+#define snprintf __builtin_snprintf
+#define lrintf __builtin_lrintf
+#define fmaf __builtin_fmaf
+#define fmaxf __builtin_fmaxf
+#define sqrtf __builtin_sqrtf
+#define expf __builtin_expf
+#define exp2f __builtin_exp2f
+#define tanhf __builtin_tanhf
+#define sinf __builtin_sinf
+#define cosf __builtin_cosf
 struct alignas(8) u32x2 { u32 x, y; };
 struct alignas(16) u32x4 { u32 x, y, z, w; };
 struct alignas(16) f32x4 { f32 x, y, z, w; };

@@ -4,11 +4,14 @@
 
 use std::collections::HashMap;
 use std::ffi::{CString, c_char, c_int, c_void};
+use std::fs::File;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError};
+use std::time::{Duration, SystemTime};
 
 use akunu_kernels::{Function, Launch, emulated_text};
 
@@ -21,11 +24,13 @@ const SPECIAL: [(&str, &str); 3] = [
     ("cuda/tensor.h", include_str!("../emulator/tensor.h")),
     ("metal/tiles.h", include_str!("../emulator/tiles.h")),
 ];
-const OPTIONS: [&str; 10] = [
+const OPTIONS: [&str; 11] = [
     "-std=c++17",
     "-O1",
     "-fPIC",
     "-shared",
+    // Nothing of C++'s library: to look through it is half of what linking takes.
+    "-nostdlib",
     "-w",
     "-fno-exceptions",
     "-fno-math-errno",
@@ -33,6 +38,8 @@ const OPTIONS: [&str; 10] = [
     "-fno-strict-aliasing",
     "-DOFFSET_OF=__builtin_offsetof",
 ];
+/// For how long a library that nobody uses is kept.
+const KEPT: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 const STACK_BYTES: usize = 64 << 10;
 const MOST_THREADS: usize = 1024;
 
@@ -108,34 +115,69 @@ pub(crate) fn library(function: &Function) -> Result<Arc<Library>, String> {
         let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(loaded.get_or_insert_default().entry(key).or_default())
     };
-    place.get_or_init(|| build(&text, key, &function.name).and_then(|path| load(&path))).clone()
+    place.get_or_init(|| open(&text, key, &function.name)).clone()
 }
 
-fn build(text: &str, key: u64, name: &str) -> Result<PathBuf, String> {
-    let compiler = compiler().ok_or("no C++ compiler: install one (c++), or set CXX")?;
-    let io = |error: std::io::Error| format!("cannot keep compiled kernels: {error}");
-    let folder = std::env::current_exe().map_err(io)?.with_file_name("akunu-emulated");
-    std::fs::create_dir_all(&folder).map_err(io)?;
+fn open(text: &str, key: u64, name: &str) -> Result<Arc<Library>, String> {
+    static PRUNED: Once = Once::new();
+    let folder = folder().map_err(not_kept)?;
+    PRUNED.call_once(|| prune(&folder, KEPT));
+    let path = build(&folder, text, key, name)?;
+    match load(&path) {
+        // Another process may have found it too old just before it was marked as used.
+        Err(_) if !path.exists() => load(&build(&folder, text, key, name)?),
+        loaded => loaded,
+    }
+}
+
+/// Where libraries are kept: beside the program, so that they go when the target folder goes.
+fn folder() -> io::Result<PathBuf> {
+    let folder = std::env::current_exe()?.with_file_name("akunu-emulated");
+    std::fs::create_dir_all(&folder)?;
+    Ok(folder)
+}
+
+fn not_kept(error: io::Error) -> String {
+    format!("cannot keep compiled kernels: {error}")
+}
+
+/// Removes what nobody has used for so long: libraries of texts that changed, and what processes that were killed left.
+fn prune(folder: &Path, kept: Duration) {
+    let Ok(entries) = std::fs::read_dir(folder) else { return };
+    for entry in entries.flatten() {
+        let used = entry.metadata().and_then(|metadata| metadata.modified());
+        if used.is_ok_and(|used| used.elapsed().is_ok_and(|idle| idle > kept)) {
+            // Another process may have been first.
+            let _ = std::fs::remove_file(entry.path());
+        }
+    }
+}
+
+fn build(folder: &Path, text: &str, key: u64, name: &str) -> Result<PathBuf, String> {
     let library = folder.join(format!("{key:016x}.so"));
-    if library.exists() {
+    if let Ok(file) = File::open(&library) {
+        // In use, to `prune`.
+        file.set_modified(SystemTime::now()).map_err(not_kept)?;
         return Ok(library);
     }
+    let compiler = compiler().ok_or("no C++ compiler: install one (c++), or set CXX")?;
     // Other processes may be at the same: each writes its own, and the last one's stays.
     let own = folder.join(format!("{key:016x}.{}", std::process::id()));
     let (source, unfinished) = (own.with_extension("cpp"), own.with_extension("part"));
-    std::fs::write(&source, text).map_err(io)?;
+    std::fs::write(&source, text).map_err(not_kept)?;
     let output = Command::new(compiler)
         .args(OPTIONS)
         .arg(&source)
         .arg("-o")
         .arg(&unfinished)
+        .args(["-lm", "-lc"])
         .output()
         .map_err(|error| format!("{}: {error}", compiler.display()))?;
     if !output.status.success() {
         return Err(format!("{name} does not compile:\n{}", String::from_utf8_lossy(&output.stderr)));
     }
-    std::fs::remove_file(&source).map_err(io)?;
-    std::fs::rename(&unfinished, &library).map_err(io)?;
+    std::fs::remove_file(&source).map_err(not_kept)?;
+    std::fs::rename(&unfinished, &library).map_err(not_kept)?;
     Ok(library)
 }
 
@@ -195,5 +237,25 @@ impl Library {
         }
         let end = message.iter().position(|byte| *byte == 0).unwrap_or(message.len());
         Err(format!("{}: {}", launch.function.name, String::from_utf8_lossy(&message[..end])))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_nobody_used_for_long_is_removed_and_the_rest_stays() {
+        let folder = folder().unwrap().join("prune");
+        std::fs::create_dir_all(&folder).unwrap();
+        let [old, new, used] = [1, 2, 3].map(|key| folder.join(format!("{key:016x}.so")));
+        for (path, days) in [(&old, 8), (&new, 6), (&used, 8)] {
+            let last = SystemTime::now() - Duration::from_secs(days * 24 * 60 * 60);
+            File::create(path).unwrap().set_modified(last).unwrap();
+        }
+        // It is there, so nothing is compiled.
+        assert_eq!(build(&folder, "no C++", 3, "used"), Ok(used.clone()));
+        prune(&folder, KEPT);
+        assert_eq!([&old, &new, &used].map(|path| path.exists()), [false, true, true]);
     }
 }

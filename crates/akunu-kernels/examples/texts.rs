@@ -1,6 +1,6 @@
-//! Writes the CUDA text of every function that the test models and every weight type launch to FOLDER/every, and one of each kind,
-//! whatever its shapes, to FOLDER/kinds; and to FOLDER/metal the Metal text of each kind that chips of Apple's launch:
-//! `texts FOLDER [MODEL...]`.
+//! Writes the CUDA text of every function that the test models and every weight type launch to FOLDER/every, one of each kind,
+//! whatever its shapes, to FOLDER/kinds, and to FOLDER/few as many of these as have each number of each kernel in them; and to
+//! FOLDER/metal the Metal text of each kind that chips of Apple's launch: `texts FOLDER [MODEL...]`.
 
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a tool for contributors")]
 
@@ -8,7 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use akunu_format::open_model;
-use akunu_kernels::{Chip, Function, Work, cuda_text, emulated_text, launches, metal_text, repack, weights};
+use akunu_kernels::{
+    Chip, Cover, Function, Work, cuda_text, emulated_text, launches, metal_text, repack, weights,
+};
 use akunu_plan::params::{
     AttentionParams, ElementParams, EmbedParams, GluMatmulParams, MatmulParams, NormParams, QkvParams,
     UnpackParams,
@@ -30,7 +32,9 @@ const APPLE9: Chip = Chip { bf16_tiles: true, ..APPLE7 };
 struct Texts {
     every: BTreeMap<String, String>,
     kinds: BTreeMap<String, String>,
+    few: BTreeMap<String, String>,
     seen: BTreeSet<String>,
+    cover: Cover,
     metal: BTreeMap<String, String>,
 }
 
@@ -38,6 +42,9 @@ fn add_cuda(texts: &mut Texts, function: &Function) {
     let (text, name) = (cuda_text(function), &function.name);
     if texts.seen.insert(emulated_text(function)) {
         texts.kinds.insert(text.clone(), name.clone());
+        if texts.cover.takes(&[function]) {
+            texts.few.insert(text.clone(), name.clone());
+        }
     }
     texts.every.insert(text, name.clone());
 }
@@ -189,11 +196,13 @@ fn main() {
     asked.iter().for_each(|path| (0..3).for_each(|turn| add_model(&mut texts, turn, path)));
     write(&folder.join("every"), "cu", &texts.every);
     write(&folder.join("kinds"), "cu", &texts.kinds);
+    write(&folder.join("few"), "cu", &texts.few);
     write(&folder.join("metal"), "metal", &texts.metal);
     println!(
-        "{} functions of {} kinds, {} for Metal",
+        "{} functions of {} kinds, for which {} stand; {} for Metal",
         texts.every.len(),
         texts.kinds.len(),
+        texts.few.len(),
         texts.metal.len()
     );
 }

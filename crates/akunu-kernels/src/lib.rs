@@ -4,12 +4,14 @@
 //! to compile.
 //! docs/kernels.md describes the dialect.
 
+mod cover;
 mod function;
 mod launch;
 mod pass;
 mod types;
 mod weights;
 
+pub use cover::Cover;
 pub use function::{Function, METAL_ENTRY, Source, cuda_text, emulated_text, metal_text};
 pub use launch::{Chip, HalfProduct, Launch, MissingKernel, SCRATCH_BYTES, Work, launches};
 pub use pass::{Pass, advances};
