@@ -5,7 +5,7 @@
 mod common;
 
 use akunu_cpu::Isa;
-use akunu_plan::{Content, DType, Device, KvType, NormOut};
+use akunu_plan::{Activation, Content, DType, Device, KvType, NormOut};
 use common::specs;
 use common::{Case, Spec, cpu};
 
@@ -63,6 +63,17 @@ fn any_number_of_threads_gives_the_same_bits() {
             let found = case.run(device);
             assert_same(&format!("{:?} {name}", device.capabilities().detail), &case, &expected, &found);
         }
+    }
+}
+
+/// Few outputs are left behind the strips that one worker reads side by side, at the end of what it holds.
+#[test]
+fn the_last_outputs_of_a_workers_most_touch_no_others() {
+    let spec = specs::glu_matmul(DType::Q8_0, 1, 32, (1 << 15) - 2, Activation::Silu, NormOut::F32);
+    let case = spec.whole();
+    for isa in Isa::available() {
+        let expected = case.run_cpu(isa, 2);
+        assert_same(&format!("{} {}", isa.name(), spec.name), &case, &expected, &case.run_cpu(isa, 1));
     }
 }
 

@@ -96,7 +96,7 @@ fn qkv(dtype: DType, rows: usize, inputs: usize, bias: bool) -> Spec {
     })
 }
 
-fn glu_matmul(
+pub fn glu_matmul(
     dtype: DType,
     rows: usize,
     inputs: usize,
