@@ -178,15 +178,13 @@ macro_rules! products {
     ($name:ident, $lanes:ty, $features:tt) => {
         pub(super) static $name: Quantised<TileKernel> = {
             macro_rules! entry {
-                        ($weight:ty) => {
-                            TileKernel {
-                                rows: wrapped!($features rows(t: &Tile) <$lanes as Dot<$weight>>::rows(t)),
-                                streams: wrapped!(
-                                    $features streams(t: &[Tile]) tile::streams::<$lanes, $weight>(t)
-                                ),
-                            }
-                        };
+                ($weight:ty) => {
+                    TileKernel {
+                        rows: wrapped!($features rows(t: &Tile) <$lanes as Dot<$weight>>::rows(t)),
+                        streams: wrapped!($features streams(t: &[Tile]) tile::streams::<$lanes, $weight>(t)),
                     }
+                };
+            }
             quantised!(entry)
         };
     };

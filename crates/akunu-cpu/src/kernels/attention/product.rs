@@ -26,7 +26,7 @@ struct Product {
     adds: bool,
 }
 
-/// What differs from one product of a kind to the next.
+/// What differs from one product to the next; a kind does not look at what it knows.
 #[derive(Clone, Copy)]
 pub(crate) struct Operands {
     pub(super) a: *const f32,
