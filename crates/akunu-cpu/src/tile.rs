@@ -47,6 +47,8 @@ pub(crate) struct Tile {
     /// `[row][out_stride]`; a multiple of sixteen of each row are written, and where rows are packed, of rows too.
     pub(crate) out: *mut f32,
     pub(crate) out_stride: usize,
+    /// This is one of so many that lie one after the other and are read in turn; those of the next outputs follow them.
+    pub(crate) strips: usize,
 }
 
 /// Weights of one row's products are read at so many places at once: the processor asks for the next lines of each by
@@ -205,14 +207,21 @@ unsafe fn arranged_row<V: Dot<Q>, Q: Quant>(t: &Tile, r: usize) -> Chunk {
 unsafe fn one_row<V: Dot<Q>, Q: Quant>(t: &Tile, o: usize, x: &Chunk) -> V {
     let mut acc = V::zero();
     let blocks = t.inputs / 32;
+    // What is asked for ahead is in the next strips, where it is not in this one.
+    let end = t.weights.wrapping_add(t.outputs * t.stride);
+    let others = (t.strips - 1) * t.outputs * t.stride;
     // SAFETY: within the tile: `blocks` blocks of both operands.
     unsafe {
         let w = t.weights.add(o * t.stride);
         let mut block = 0;
         while block + 16 <= blocks {
             let w = w.add(block / 8 * Q::OCTET_BYTES);
+            let mut ahead = w.wrapping_add(PREFETCH);
+            if ahead >= end {
+                ahead = ahead.wrapping_add(others);
+            }
             for line in 0..(2 * Q::OCTET_BYTES).div_ceil(64) {
-                V::prefetch(w.wrapping_add(PREFETCH + line * 64));
+                V::prefetch(ahead.wrapping_add(line * 64));
             }
             let mut terms = V::terms(w, x.quants.add(block * 32), x.sums.add(block), 16);
             if Q::PLANES {

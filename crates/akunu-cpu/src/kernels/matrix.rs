@@ -8,12 +8,14 @@ use crate::groups::{Group, LEAST_ROWS, MOST_ROWS, SIDE};
 use crate::isa::Lanes;
 use crate::kernels::put_q8;
 use crate::math;
-use crate::panel::{BF16_OUTPUTS, TILE_ROWS, TILE_SUMS};
+use crate::panel::{BF16_OUTPUTS, TILE_ROWS};
 use crate::planes::Planes;
 use crate::tile::{PackedKernel, STREAMS, Tile, TileKernel};
 
 /// Outputs of one tile.
 const GROUP: usize = 16;
+/// Outputs of one row that a worker takes at once: few enough for the strips that it reads in turn to lie close together.
+const WINDOW: usize = 256;
 /// From one row's sums to the next, before the epilogue.
 const SUMS: usize = BF16_OUTPUTS;
 
@@ -94,13 +96,14 @@ impl Product {
             scratch: context.scratch,
             out,
             out_stride: SUMS,
+            strips: 1,
         }
     }
 
     /// Outputs that are worked on together by one worker.
     #[inline(always)]
     fn most_outputs(&self, rows: usize) -> usize {
-        if rows == 1 { TILE_SUMS } else { self.group() }
+        if rows == 1 { WINDOW } else { self.group() }
     }
 
     /// Sums of W weights, `outputs` of each from `first` on, to each of `out`: `[row][SUMS]`, or all outputs of the only row.
@@ -124,7 +127,8 @@ impl Product {
             if strip > 0 {
                 let tiles: [Tile; STREAMS] = std::array::from_fn(|s| {
                     let (w, at) = (s % W, s / W * strip);
-                    self.tile(both, weights[w], (first + at, strip), rows, out[w].wrapping_add(at))
+                    let to = out[w].wrapping_add(at);
+                    Tile { strips, ..self.tile(both, weights[w], (first + at, strip), rows, to) }
                 });
                 // SAFETY: as the caller promises.
                 unsafe { (self.tile.streams)(&tiles) };
