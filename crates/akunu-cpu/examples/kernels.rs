@@ -1,5 +1,5 @@
 //! Speed of the matrix kernels against the machine's own ceiling, measured in the same run:
-//! `cargo xtask bench kernels [threads] [isa] [beginning of dtypes' names]`
+//! `cargo xtask bench kernels [threads] [isa] [beginning of dtypes' names] [inputs]`
 //!
 //! Matrix-vector products are given in GB/s of weights, matrix-matrix ones in GOP/s (two for each weight and row).
 #![allow(clippy::print_stdout, reason = "an example prints")]
@@ -21,11 +21,12 @@ use akunu_plan::{
 /// More than any cache here.
 const WORKING_SET: usize = 96 << 20;
 const INPUTS: usize = 2048;
+const ROWS: [usize; 5] = [4, 16, 64, 256, 512];
 
 /// One matrix product of `rows` rows, repeated over matrices that fill the working set.
-fn table(dtype: DType, outputs: usize, rows: usize, commands: usize) -> Arc<DispatchTable> {
+fn table(dtype: DType, inputs: usize, outputs: usize, rows: usize, commands: usize) -> Arc<DispatchTable> {
     let params = MatmulParams {
-        inputs: INPUTS as u32,
+        inputs: inputs as u32,
         outputs: outputs as u32,
         out_stride: outputs as u32,
         soft_cap: 0.0,
@@ -41,7 +42,7 @@ fn table(dtype: DType, outputs: usize, rows: usize, commands: usize) -> Arc<Disp
         scaled: false,
         norm: None,
     };
-    let planes = dtype.plane_bytes(INPUTS).unwrap_or([0; 3]);
+    let planes = dtype.plane_bytes(inputs).unwrap_or([0; 3]);
     let command = |i: usize| {
         let mut builder = CommandBuilder::new(kernel).params(params).bind(BufferId(1));
         for plane in 0..dtype.planes() {
@@ -61,16 +62,16 @@ fn table(dtype: DType, outputs: usize, rows: usize, commands: usize) -> Arc<Disp
     })
 }
 
-fn activations(rows: usize, q8_form: bool) -> Vec<u8> {
+fn activations(inputs: usize, rows: usize, q8_form: bool) -> Vec<u8> {
     let mut rng = Rng::new(1);
     let mut bytes = vec![];
     for _ in 0..rows {
-        let x: Vec<f32> = (0..INPUTS).map(|_| rng.uniform() - 0.5).collect();
+        let x: Vec<f32> = (0..inputs).map(|_| rng.uniform() - 0.5).collect();
         if !q8_form {
             bytes.extend_from_slice(bytemuck::cast_slice(&x));
             continue;
         }
-        let (mut quants, mut scales, mut sums) = (vec![0_i8; INPUTS], vec![], vec![]);
+        let (mut quants, mut scales, mut sums) = (vec![0_i8; inputs], vec![], vec![]);
         for (block, quants) in x.chunks(q8::BLOCK).zip(quants.chunks_mut(q8::BLOCK)) {
             let (scale, sum) = q8::quantise_block(block, quants);
             scales.push(scale);
@@ -88,14 +89,14 @@ fn activations(rows: usize, q8_form: bool) -> Vec<u8> {
 }
 
 /// Seconds of the best of many passes (the machine may be shared), and the weights and bytes that a pass goes through.
-fn measure(options: CpuOptions, dtype: DType, rows: usize) -> Result<(f64, f64, f64), DeviceError> {
+fn measure(options: CpuOptions, dtype: DType, inputs: usize, rows: usize) -> Result<(f64, f64, f64), DeviceError> {
     let mut device = CpuDevice::new(options)?;
     let outputs = 2048;
-    let bytes = dtype.row_bytes(INPUTS).unwrap_or(0) * outputs;
+    let bytes = dtype.row_bytes(inputs).unwrap_or(0) * outputs;
     // More rows are bound by arithmetic, wherever their weights are.
     let commands = if rows <= 16 { (WORKING_SET / bytes).max(1) } else { 4 };
     let mut rng = Rng::new(2);
-    let row = dtype.row_bytes(INPUTS).unwrap_or(1);
+    let row = dtype.row_bytes(inputs).unwrap_or(1);
     // Random rows are slow to make: a few, repeated.
     let mut some = vec![0; row * 64];
     for row in some.chunks_mut(row) {
@@ -103,7 +104,7 @@ fn measure(options: CpuOptions, dtype: DType, rows: usize) -> Result<(f64, f64, 
             .map_err(|e| DeviceError::Failed { device: "cpu", message: e.to_string() })?;
     }
     let mut weights: [Vec<u8>; 3] = Default::default();
-    let sizes = dtype.plane_bytes(INPUTS).unwrap_or([0; 3]);
+    let sizes = dtype.plane_bytes(inputs).unwrap_or([0; 3]);
     for i in 0..outputs * commands {
         let mut rest = &some[i % 64 * row..][..row];
         for (plane, size) in weights.iter_mut().zip(sizes) {
@@ -112,8 +113,8 @@ fn measure(options: CpuOptions, dtype: DType, rows: usize) -> Result<(f64, f64, 
             rest = more;
         }
     }
-    let x = activations(rows, dtype.is_quantised());
-    let table = table(dtype, outputs, rows, commands);
+    let x = activations(inputs, rows, dtype.is_quantised());
+    let table = table(dtype, inputs, outputs, rows, commands);
     let sizes = [
         rows * Row::BYTES,
         x.len(),
@@ -143,7 +144,7 @@ fn measure(options: CpuOptions, dtype: DType, rows: usize) -> Result<(f64, f64, 
         seconds.push(clock.seconds());
     }
     let best = seconds.into_iter().fold(f64::INFINITY, f64::min);
-    Ok((best, (INPUTS * outputs * commands) as f64, (bytes * commands) as f64))
+    Ok((best, (inputs * outputs * commands) as f64, (bytes * commands) as f64))
 }
 
 /// Seconds that pass; with one thread only those that it runs, since the machine may be shared.
@@ -182,6 +183,7 @@ fn main() -> Result<(), DeviceError> {
     let threads = arguments.next().and_then(|n| n.parse().ok());
     let isa = arguments.next().and_then(|name| Isa::from_name(&name));
     let only = arguments.next();
+    let inputs = arguments.next().and_then(|n| n.parse().ok()).unwrap_or(INPUTS);
     let options = CpuOptions { threads, isa };
     let device = CpuDevice::new(options)?;
     println!("{}", device.capabilities().detail);
@@ -191,21 +193,19 @@ fn main() -> Result<(), DeviceError> {
     let ceiling = ceilings.read().max / 1e9;
     let [int8, f32] = [ceilings.int8(), ceilings.f32()].map(|rate| rate.max / 1e9);
     println!("read {ceiling:.1} GB/s, multiply {int8:.0} int8 and {f32:.0} f32 GOP/s");
-    println!(
-        "{:14} {:>7} {:>5} {:>9} {:>9} {:>9} {:>9}",
-        "", "GB/s", "of it", "GOP/s x4", "x16", "x64", "x256"
-    );
+    let rows = ROWS.map(|rows| format!(" {:>9}", format!("x{rows}"))).concat();
+    println!("{:14} {:>7} {:>5}{rows} GOP/s", "", "GB/s", "of it");
     let affine =
         Affine::all().filter(|a| a.group() == 64 && a.scales() == ScaleType::BF16).map(DType::Affine);
     let wanted = |dtype: &DType| {
         only.as_ref().is_none_or(|only| dtype.name().to_lowercase().starts_with(&only.to_lowercase()))
     };
     for dtype in DType::ALL.into_iter().chain(affine).filter(wanted) {
-        let (s, _, bytes) = measure(options, dtype, 1)?;
+        let (s, _, bytes) = measure(options, dtype, inputs, 1)?;
         let speed = bytes / s / 1e9;
         let mut line = format!("{:14} {speed:7.1} {:4.0}%", dtype.name(), 100.0 * speed / ceiling);
-        for rows in [4, 16, 64, 256] {
-            let (s, weights, _) = measure(options, dtype, rows)?;
+        for rows in ROWS {
+            let (s, weights, _) = measure(options, dtype, inputs, rows)?;
             line += &format!(" {:9.1}", 2.0 * weights * rows as f64 / s / 1e9);
         }
         println!("{line}");
