@@ -11,6 +11,7 @@ use super::x86_halves::transpose_halves_wide;
 use super::x86_quants::QuantX86;
 use super::x86_wide;
 use crate::panel::{Chunk, F16x};
+use crate::quants::Sub;
 use crate::tile::{Dot, Terms};
 
 #[derive(Clone, Copy, Debug)]
@@ -232,10 +233,14 @@ impl<Q: QuantX86> Dot<Q> for Avx512 {
 
     #[inline(always)]
     unsafe fn arranged(x: Chunk, blocks: usize, to: *mut i8) -> Chunk {
-        if Q::NIBBLES.is_none() {
-            return x;
+        if let Some(nibbles) = Q::NIBBLES {
+            simd!(x86_wide::arrange(nibbles, x.quants, blocks, to));
+            return Chunk { quants: to, ..x };
         }
-        simd!(x86_wide::arrange(x.quants, blocks, to));
-        Chunk { quants: to, ..x }
+        if Q::SUB == Sub::Half {
+            simd!(x86_wide::sum_halves(x.quants, blocks, to.cast()));
+            return Chunk { sums: to.cast(), ..x };
+        }
+        x
     }
 }

@@ -8,7 +8,8 @@ use akunu_format::blocks::IQ4;
 use super::Lanes;
 use super::avx2::{Avx2, first_lanes, pairs, simd};
 use super::x86_wide::{
-    and_wide, both_shifted, join_integers, looked_up_wide, nibbles_of_two, shifted, where_bits,
+    and_wide, both_shifted, join, join_integers, k4_of_two, looked_up_wide, nibbles_of_two, q3k_raised,
+    q6k_raised, where_bits,
 };
 use crate::panel::{F16x, Panel};
 use crate::quants::{
@@ -27,15 +28,26 @@ pub(crate) struct Scales {
     pub(crate) half_min: __m128i,
 }
 
+/// Where nibbles stand that are quants as they are.
+#[derive(Clone, Copy)]
+pub(crate) enum Nibbles {
+    /// At a byte of each block sixteen bytes: low ones, then high ones.
+    OfBlock(usize),
+    /// From a byte of an octet on, for every two blocks 32 bytes: the first's are low ones, the second's high ones.
+    OfTwo(usize),
+}
+
 /// # Safety
 /// `w` is the start of an octet. Only reached with AVX2, FMA and F16C.
 pub(crate) trait QuantX86: Quant {
     /// A block begins with d as a half, and with m as another if it has one.
     const LEADING_HALVES: bool = false;
 
-    /// Where in a block sixteen bytes of nibbles stand, low ones first, that are its quants as they are: four blocks are then read
-    /// at once.
-    const NIBBLES: Option<usize> = None;
+    /// More than two blocks are then read at once.
+    const NIBBLES: Option<Nibbles> = None;
+
+    /// How much larger than quants those of [`QuantX86::raised_two`] are.
+    const RAISED: i32 = 0;
 
     /// [`Quant::quants`]
     unsafe fn load(w: *const u8, b: usize) -> __m256i;
@@ -46,6 +58,21 @@ pub(crate) trait QuantX86: Quant {
     unsafe fn load_two(w: *const u8, b: usize) -> __m512i {
         // SAFETY: as the trait asks.
         unsafe { join_integers(Self::load(w, b), Self::load(w, b + 1)) }
+    }
+
+    /// The same, none of them below zero, where halves have scales of their own.
+    #[inline(always)]
+    unsafe fn raised_two(w: *const u8, b: usize) -> __m512i {
+        // SAFETY: as above.
+        unsafe { Self::load_two(w, b) }
+    }
+
+    /// d and m of two octets. Only reached with AVX-512.
+    #[inline(always)]
+    unsafe fn scales_of_two(w: *const u8) -> (__m512, __m512) {
+        // SAFETY: as above.
+        let (low, high) = unsafe { (Self::scales(w), Self::scales(w.add(Self::OCTET_BYTES))) };
+        (join(low.d, high.d), join(low.m, high.m))
     }
 }
 
@@ -153,7 +180,7 @@ macro_rules! older {
     ($name:ident, |$w:ident| $load:expr $(, two |$v:ident, $b:ident| $two:expr)? $(, nibbles at $at:literal)?) => {
         impl QuantX86 for $name {
             const LEADING_HALVES: bool = true;
-            $(const NIBBLES: Option<usize> = Some($at);)?
+            $(const NIBBLES: Option<Nibbles> = Some(Nibbles::OfBlock($at));)?
             $(load_two!(|$v, $b| $two);)?
 
             #[inline(always)]
@@ -186,8 +213,24 @@ older!(
 );
 
 macro_rules! k_quant {
-    ($name:ident, |$w:ident, $b:ident| $load:expr, two $two:expr, scales $scales:expr) => {
+    ($name:ident, |$w:ident, $b:ident| $load:expr, two $two:expr, scales $scales:expr
+     $(, nibbles at $nibbles:literal)? $(, raised by $raised:literal $raised_two:expr)? $(, of two $of_two:expr)?) => {
         impl QuantX86 for $name {
+            $(const NIBBLES: Option<Nibbles> = Some(Nibbles::OfTwo($nibbles));)?
+            $(
+                const RAISED: i32 = $raised;
+
+                #[inline(always)]
+                unsafe fn raised_two($w: *const u8, $b: usize) -> __m512i {
+                    simd!($raised_two)
+                }
+            )?
+            $(
+                #[inline(always)]
+                unsafe fn scales_of_two($w: *const u8) -> (__m512, __m512) {
+                    simd!($of_two)
+                }
+            )?
             load_two!(|$w, $b| $two);
 
             #[inline(always)]
@@ -217,7 +260,7 @@ unsafe fn k4(w: *const u8) -> Scales {
 
 k_quant!(Q4K, |w, b| and(shift(load32(w.add(16 + b / 2 * 32)), b % 2 * 4), 15),
     two and_wide(both_shifted(w.add(16 + b / 2 * 32), 0, 4), 15),
-    scales k4(w));
+    scales k4(w), nibbles at 16, of two k4_of_two(w, 144));
 
 k_quant!(Q5K, |w, b| {
     let low = and(shift(load32(w.add(48 + b / 2 * 32)), b % 2 * 4), 15);
@@ -225,38 +268,30 @@ k_quant!(Q5K, |w, b| {
 }, two {
     let low = and_wide(both_shifted(w.add(48 + b / 2 * 32), 0, 4), 15);
     _mm512_or_si512(low, where_bits(w.add(16), b, 16))
-}, scales k4(w));
+}, scales k4(w), of two k4_of_two(w, 176));
 
 k_quant!(Q6K, |w, b| {
     let (half, quarter) = (b / 4, b % 4);
     let low = and(shift(load32(w.add(half * 64 + quarter % 2 * 32)), quarter / 2 * 4), 15);
     let high = and(shift(load32(w.add(128 + half * 32)), quarter * 2), 3);
     _mm256_sub_epi8(_mm256_or_si256(low, _mm256_slli_epi16(high, 4)), _mm256_set1_epi8(32))
-}, two {
-    let (half, quarter) = (b / 4, b % 4);
-    let low = and_wide(shifted(w.add(half * 64), quarter / 2 * 4), 15);
-    let high = and_wide(both_shifted(w.add(128 + half * 32), quarter * 2, quarter * 2 + 2), 3);
-    _mm512_sub_epi8(_mm512_or_si512(low, _mm512_slli_epi16(high, 4)), _mm512_set1_epi8(32))
-}, scales Scales {
+}, two _mm512_sub_epi8(q6k_raised(w, b), _mm512_set1_epi8(32)), scales Scales {
     d: half_everywhere(u16_at(w, 208)),
     half_sub: _mm_loadu_si128(w.add(192).cast()),
     ..no_scales()
-});
+}, raised by 32 q6k_raised(w, b));
 
 k_quant!(Q3K, |w, b| {
     let low = and(shift(load32(w.add(32 + b / 4 * 32)), b % 4 * 2), 3);
     _mm256_sub_epi8(_mm256_or_si256(low, where_bit(load32(w), b, 4)), _mm256_set1_epi8(4))
-}, two {
-    let low = and_wide(both_shifted(w.add(32 + b / 4 * 32), b % 4 * 2, b % 4 * 2 + 2), 3);
-    _mm512_sub_epi8(_mm512_or_si512(low, where_bits(w, b, 4)), _mm512_set1_epi8(4))
-}, scales {
+}, two _mm512_sub_epi8(q3k_raised(w, b), _mm512_set1_epi8(4)), scales {
     let [a, b, c, d] = q3k_scales(w).map(|v| v as i32);
     Scales {
         d: half_everywhere(u16_at(w, 108)),
         half_sub: _mm_sub_epi8(_mm_setr_epi32(a, b, c, d), _mm_set1_epi8(32)),
         ..no_scales()
     }
-});
+}, raised by 4 q3k_raised(w, b));
 
 k_quant!(Iq4Xs, |w, b| looked_up(&IQ4, w.add(8 + b * 16)),
 two looked_up_wide(&IQ4, nibbles_of_two(w.add(8 + b * 16), w.add(24 + b * 16))), scales {
