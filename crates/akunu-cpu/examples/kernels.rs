@@ -89,7 +89,12 @@ fn activations(inputs: usize, rows: usize, q8_form: bool) -> Vec<u8> {
 }
 
 /// Seconds of the best of many passes (the machine may be shared), and the weights and bytes that a pass goes through.
-fn measure(options: CpuOptions, dtype: DType, inputs: usize, rows: usize) -> Result<(f64, f64, f64), DeviceError> {
+fn measure(
+    options: CpuOptions,
+    dtype: DType,
+    inputs: usize,
+    rows: usize,
+) -> Result<(f64, f64, f64), DeviceError> {
     let mut device = CpuDevice::new(options)?;
     let outputs = 2048;
     let bytes = dtype.row_bytes(inputs).unwrap_or(0) * outputs;

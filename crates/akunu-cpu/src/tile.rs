@@ -51,6 +51,16 @@ pub(crate) struct Tile {
     pub(crate) strips: usize,
 }
 
+impl Tile {
+    /// How far ahead of their use an output's weights are asked for, in bytes: past the end of this strip, those of the strip after
+    /// the others.
+    #[inline(always)]
+    fn ahead(&self, output: usize) -> usize {
+        let strip = self.outputs * self.stride;
+        if output * self.stride + PREFETCH < strip { PREFETCH } else { PREFETCH + (self.strips - 1) * strip }
+    }
+}
+
 /// Weights of one row's products are read at so many places at once: the processor asks for the next lines of each by
 /// itself, which together is more than it does for one.
 pub(crate) const STREAMS: usize = 4;
@@ -164,13 +174,9 @@ unsafe fn rows_as_they_stand<V: Dot<Q>, Q: Quant>(t: &Tile) {
             let x = arranged_row::<V, Q>(t, r);
             for o in (0..t.outputs).step_by(8) {
                 let mut lanes = [V::zero(); 8];
-                for i in (0..lanes.len().min(t.outputs - o)).step_by(STREAMS) {
-                    let mut strands = [Strand { tile: t, output: o + i }; STREAMS];
-                    let count = STREAMS.min(t.outputs - o - i);
-                    for s in 1..count {
-                        strands[s].output += s;
-                    }
-                    in_turn::<V, Q>(&strands[..count], &x, &mut lanes[i..]);
+                // How many is known only when running, so that the loop's large body is compiled once.
+                for i in 0..lanes.len().min(t.outputs - o) {
+                    lanes[i] = one_row::<V, Q>(t, o + i, &x);
                 }
                 V::sums8(lanes, t.out.add(r * t.out_stride + o));
             }
@@ -187,12 +193,9 @@ pub(crate) unsafe fn streams<V: Dot<Q>, Q: Quant>(t: &[Tile]) {
         let x = arranged_row::<V, Q>(&t[0], 0);
         for o in (0..t[0].outputs).step_by(2) {
             let mut lanes = [V::zero(); 2 * STREAMS];
-            for (i, lanes) in lanes.chunks_exact_mut(STREAMS).enumerate() {
-                let mut strands = [Strand { tile: &t[0], output: o + i }; STREAMS];
-                for s in 1..STREAMS {
-                    strands[s].tile = &t[s];
-                }
-                in_turn::<V, Q>(&strands, &x, lanes);
+            // As above.
+            for i in 0..lanes.len().min(2 * t.len()) {
+                lanes[i] = one_row::<V, Q>(&t[i % STREAMS], o + i / STREAMS, &x);
             }
             let mut sums = [0.0; 2 * STREAMS];
             V::sums8(lanes, sums.as_mut_ptr());
@@ -209,57 +212,38 @@ unsafe fn arranged_row<V: Dot<Q>, Q: Quant>(t: &Tile, r: usize) -> Chunk {
     unsafe { V::arranged(chunk(t, r, 0), t.inputs / 32, (&raw mut (*t.scratch).arranged).cast()) }
 }
 
-/// An output and its weights.
-#[derive(Clone, Copy)]
-struct Strand<'a> {
-    tile: &'a Tile,
-    output: usize,
-}
-
-/// The lanes of some outputs, before the tree: sixteen blocks of each in turn.
+/// The lanes of one output, before the tree.
 #[inline(always)]
-unsafe fn in_turn<V: Dot<Q>, Q: Quant>(strands: &[Strand], x: &Chunk, lanes: &mut [V]) {
-    let blocks = strands[0].tile.inputs / 32;
-    for block in (0..blocks).step_by(16) {
-        // How many there are is known only when running, so that the loop's large body is compiled once.
-        for (strand, lanes) in strands.iter().zip(&mut *lanes) {
-            // SAFETY: passed on.
-            *lanes = unsafe { strand.round::<V, Q>(x, block, 16.min(blocks - block), *lanes) };
-        }
-    }
-}
-
-impl Strand<'_> {
-    /// Adds `count` ≤ 16 blocks to their lanes.
-    #[inline(always)]
-    unsafe fn round<V: Dot<Q>, Q: Quant>(&self, x: &Chunk, block: usize, count: usize, lanes: V) -> V {
-        let t = self.tile;
-        // SAFETY: within the tile: so many blocks of both operands.
-        unsafe {
-            let w = t.weights.add(self.output * t.stride + block / 8 * Q::OCTET_BYTES);
-            self.ask::<V>(w, 2 * Q::OCTET_BYTES);
-            let mut terms = V::terms(w, x.quants.add(block * 32), x.sums.add(block), count);
-            if Q::PLANES {
-                (terms.d, terms.m) = t.planes.lanes(self.output, block, count);
+unsafe fn one_row<V: Dot<Q>, Q: Quant>(t: &Tile, o: usize, x: &Chunk) -> V {
+    let mut acc = V::zero();
+    let blocks = t.inputs / 32;
+    let ahead = t.ahead(o);
+    // SAFETY: within the tile: `blocks` blocks of both operands.
+    unsafe {
+        let w = t.weights.add(o * t.stride);
+        let mut block = 0;
+        while block + 16 <= blocks {
+            let w = w.add(block / 8 * Q::OCTET_BYTES);
+            for line in 0..(2 * Q::OCTET_BYTES).div_ceil(64) {
+                V::prefetch(w.wrapping_add(ahead).wrapping_add(line * 64));
             }
-            let scales = x.scales.add(block);
-            let dx = if count == 16 { V::load(scales) } else { V::load_n(scales, count) };
-            add_terms::<V, Q>(terms, dx, lanes)
+            let mut terms = V::terms(w, x.quants.add(block * 32), x.sums.add(block), 16);
+            if Q::PLANES {
+                (terms.d, terms.m) = t.planes.lanes(o, block, 16);
+            }
+            acc = add_terms::<V, Q>(terms, V::load(x.scales.add(block)), acc);
+            block += 16;
+        }
+        if block < blocks {
+            let w = w.add(block / 8 * Q::OCTET_BYTES);
+            let mut terms = V::terms(w, x.quants.add(block * 32), x.sums.add(block), blocks - block);
+            if Q::PLANES {
+                (terms.d, terms.m) = t.planes.lanes(o, block, blocks - block);
+            }
+            acc = add_terms::<V, Q>(terms, V::load_n(x.scales.add(block), blocks - block), acc);
         }
     }
-
-    /// Asks for the bytes after those at `w`: past the end of this strip they are in the one after the others.
-    #[inline(always)]
-    fn ask<V: Lanes>(&self, w: *const u8, bytes: usize) {
-        let strip = self.tile.outputs * self.tile.stride;
-        let mut ahead = w.wrapping_add(PREFETCH);
-        if ahead >= self.tile.weights.wrapping_add(strip) {
-            ahead = ahead.wrapping_add((self.tile.strips - 1) * strip);
-        }
-        for line in 0..bytes.div_ceil(64) {
-            V::prefetch(ahead.wrapping_add(line * 64));
-        }
-    }
+    acc
 }
 
 #[inline(always)]

@@ -598,7 +598,8 @@ unsafe fn sums_of_nibbles(nibbles: Nibbles, bytes: [__m512i; 4], x: *const i8, b
                 continue;
             }
             let x = x.add(i * 128).cast::<u8>();
-            v[i] = _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(zero, first, load64(x)), second, load64(x.add(64)));
+            v[i] =
+                _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(zero, first, load64(x)), second, load64(x.add(64)));
         }
         let sum = if blocks > 8 {
             halved(halved(v[0], v[1]), halved(v[2], v[3]))
