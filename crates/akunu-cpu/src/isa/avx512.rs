@@ -7,6 +7,7 @@ use akunu_format::ScaleType;
 use super::Lanes;
 use super::avx2::{max8, quantise_32, simd, sum8, sums_of_eight};
 use super::x86_affine::{spread, transpose16};
+use super::x86_dots;
 use super::x86_halves::transpose_halves_wide;
 use super::x86_quants::QuantX86;
 use super::x86_wide;
@@ -224,21 +225,21 @@ impl<Q: QuantX86> Dot<Q> for Avx512 {
         // A copy for each number of blocks that is worth one: whole rounds, half ones of super-blocks, and the two that rows
         // of 576 end in.
         simd!(match blocks {
-            16 => x86_wide::terms::<Q>(w, x, sums, 16),
-            8 if Q::BLOCKS == 8 => x86_wide::terms::<Q>(w, x, sums, 8),
-            2 if Q::BLOCKS == 1 => x86_wide::terms::<Q>(w, x, sums, 2),
-            _ => x86_wide::terms::<Q>(w, x, sums, blocks),
+            16 => x86_dots::terms::<Q>(w, x, sums, 16),
+            8 if Q::BLOCKS == 8 => x86_dots::terms::<Q>(w, x, sums, 8),
+            2 if Q::BLOCKS == 1 => x86_dots::terms::<Q>(w, x, sums, 2),
+            _ => x86_dots::terms::<Q>(w, x, sums, blocks),
         })
     }
 
     #[inline(always)]
     unsafe fn arranged(x: Chunk, blocks: usize, to: *mut i8) -> Chunk {
         if let Some(nibbles) = Q::NIBBLES {
-            simd!(x86_wide::arrange(nibbles, x.quants, blocks, to));
+            simd!(x86_dots::arrange(nibbles, x.quants, blocks, to));
             return Chunk { quants: to, ..x };
         }
         if Q::SUB == Sub::Half {
-            simd!(x86_wide::sum_halves(x.quants, blocks, to.cast()));
+            simd!(x86_dots::sum_halves(x.quants, blocks, to.cast()));
             return Chunk { sums: to.cast(), ..x };
         }
         x

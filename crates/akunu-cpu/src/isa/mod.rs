@@ -22,6 +22,8 @@ pub(crate) mod table;
 #[cfg(target_arch = "x86_64")]
 mod x86_affine;
 #[cfg(target_arch = "x86_64")]
+mod x86_dots;
+#[cfg(target_arch = "x86_64")]
 mod x86_halves;
 #[cfg(target_arch = "x86_64")]
 mod x86_packed;
