@@ -131,10 +131,9 @@ pub(crate) struct Scratch {
     /// Two sixteens of outputs' weights in bfloat16, `[block][output]`, and sums `[group of rows][output][row]`.
     pub(crate) bf16: [[[F16x; 16]; BF16_BLOCKS]; 2],
     pub(crate) bf16_sums: [[F16x; BF16_OUTPUTS]; MOST_ROWS / 16],
-    /// Products before their epilogue: `[row][64]`, or outputs of one row, of which the last tile may begin anywhere and is
-    /// written in whole sixteens.
-    pub(crate) tile: [f32; TILE_SUMS + 16],
-    pub(crate) tile_up: [f32; TILE_SUMS + 16],
+    /// Products before their epilogue: `[row][64]`, or a window of one row's outputs.
+    pub(crate) tile: [f32; TILE_SUMS],
+    pub(crate) tile_up: [f32; TILE_SUMS],
     /// One head on its way to the cache.
     pub(crate) head: [f32; MAX_HEAD],
     /// `[state][head dim]`

@@ -66,9 +66,9 @@ fn any_number_of_threads_gives_the_same_bits() {
     }
 }
 
-/// Few outputs are left behind the strips that one worker reads side by side, at the end of what it holds.
+/// Few outputs are left behind the strips that one worker reads side by side; their tile is written in whole sixteens.
 #[test]
-fn the_last_outputs_of_a_workers_most_touch_no_others() {
+fn outputs_left_behind_the_strips_touch_no_others() {
     let spec = specs::glu_matmul(DType::Q8_0, 1, 32, (1 << 15) - 2, Activation::Silu, NormOut::F32);
     let case = spec.whole();
     for isa in Isa::available() {
