@@ -95,18 +95,20 @@ fn measure(
     inputs: usize,
     rows: usize,
 ) -> Result<(f64, f64, f64), DeviceError> {
+    let failed = |message| DeviceError::Failed { device: "cpu", message };
+    let Some(row) = dtype.row_bytes(inputs).filter(|bytes| *bytes > 0) else {
+        return Err(failed(format!("a row of {inputs} inputs is not whole blocks of {}", dtype.name())));
+    };
     let mut device = CpuDevice::new(options)?;
     let outputs = 2048;
-    let bytes = dtype.row_bytes(inputs).unwrap_or(0) * outputs;
+    let bytes = row * outputs;
     // More rows are bound by arithmetic, wherever their weights are.
     let commands = if rows <= 16 { (WORKING_SET / bytes).max(1) } else { 4 };
     let mut rng = Rng::new(2);
-    let row = dtype.row_bytes(inputs).unwrap_or(1);
     // Random rows are slow to make: a few, repeated.
     let mut some = vec![0; row * 64];
     for row in some.chunks_mut(row) {
-        random_row(dtype, &mut rng, 0.1, row)
-            .map_err(|e| DeviceError::Failed { device: "cpu", message: e.to_string() })?;
+        random_row(dtype, &mut rng, 0.1, row).map_err(|e| failed(e.to_string()))?;
     }
     let mut weights: [Vec<u8>; 3] = Default::default();
     let sizes = dtype.plane_bytes(inputs).unwrap_or([0; 3]);

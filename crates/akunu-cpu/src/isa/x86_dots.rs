@@ -5,7 +5,7 @@ use std::arch::x86_64::*;
 use super::avx2::simd;
 use super::avx512::{Avx512, first_mask};
 use super::x86_quants::{Nibbles, QuantX86, Scales, no_scales};
-use super::x86_wide::{and_wide, block_scales, bytes, load64, octets, offset};
+use super::x86_wide::{and_wide, block_scales, bytes, floats_of_halves, load64, octets, offset};
 use crate::quants::Sub;
 use crate::tile::Terms;
 
@@ -323,7 +323,7 @@ fn scales_of_fours<Q: QuantX86>(words: &[__m512i; 4]) -> (__m512, __m512) {
         for i in 0..4 {
             v = _mm512_mask_permutexvar_epi16(v, 0x000f_000f << (4 * i), places, words[i]);
         }
-        (_mm512_cvtph_ps(_mm512_castsi512_si256(v)), _mm512_cvtph_ps(_mm512_extracti64x4_epi64(v, 1)))
+        floats_of_halves(v)
     })
 }
 

@@ -43,7 +43,7 @@ pub(crate) trait QuantX86: Quant {
     /// A block begins with d as a half, and with m as another if it has one.
     const LEADING_HALVES: bool = false;
 
-    /// More than two blocks are then read at once.
+    /// Nibbles of which more than two blocks are read at once.
     const NIBBLES: Option<Nibbles> = None;
 
     /// How much larger than quants those of [`QuantX86::raised_two`] are.
@@ -67,12 +67,10 @@ pub(crate) trait QuantX86: Quant {
         unsafe { Self::load_two(w, b) }
     }
 
-    /// d and m of two octets. Only reached with AVX-512.
+    /// d and m of two octets, whose scales are those. Only reached with AVX-512.
     #[inline(always)]
-    unsafe fn scales_of_two(w: *const u8) -> (__m512, __m512) {
-        // SAFETY: as above.
-        let (low, high) = unsafe { (Self::scales(w), Self::scales(w.add(Self::OCTET_BYTES))) };
-        (join(low.d, high.d), join(low.m, high.m))
+    unsafe fn scales_of_two(_w: *const u8, octets: &[Scales; 2]) -> (__m512, __m512) {
+        (join(octets[0].d, octets[1].d), join(octets[0].m, octets[1].m))
     }
 }
 
@@ -227,7 +225,7 @@ macro_rules! k_quant {
             )?
             $(
                 #[inline(always)]
-                unsafe fn scales_of_two($w: *const u8) -> (__m512, __m512) {
+                unsafe fn scales_of_two($w: *const u8, _octets: &[Scales; 2]) -> (__m512, __m512) {
                     simd!($of_two)
                 }
             )?
@@ -260,7 +258,7 @@ unsafe fn k4(w: *const u8) -> Scales {
 
 k_quant!(Q4K, |w, b| and(shift(load32(w.add(16 + b / 2 * 32)), b % 2 * 4), 15),
     two and_wide(both_shifted(w.add(16 + b / 2 * 32), 0, 4), 15),
-    scales k4(w), nibbles at 16, of two k4_of_two(w, 144));
+    scales k4(w), nibbles at 16, of two k4_of_two(w, Self::OCTET_BYTES));
 
 k_quant!(Q5K, |w, b| {
     let low = and(shift(load32(w.add(48 + b / 2 * 32)), b % 2 * 4), 15);
@@ -268,14 +266,14 @@ k_quant!(Q5K, |w, b| {
 }, two {
     let low = and_wide(both_shifted(w.add(48 + b / 2 * 32), 0, 4), 15);
     _mm512_or_si512(low, where_bits(w.add(16), b, 16))
-}, scales k4(w), of two k4_of_two(w, 176));
+}, scales k4(w), of two k4_of_two(w, Self::OCTET_BYTES));
 
 k_quant!(Q6K, |w, b| {
     let (half, quarter) = (b / 4, b % 4);
     let low = and(shift(load32(w.add(half * 64 + quarter % 2 * 32)), quarter / 2 * 4), 15);
     let high = and(shift(load32(w.add(128 + half * 32)), quarter * 2), 3);
     _mm256_sub_epi8(_mm256_or_si256(low, _mm256_slli_epi16(high, 4)), _mm256_set1_epi8(32))
-}, two _mm512_sub_epi8(q6k_raised(w, b), _mm512_set1_epi8(32)), scales Scales {
+}, two _mm512_sub_epi8(q6k_raised(w, b), _mm512_set1_epi8(Self::RAISED as i8)), scales Scales {
     d: half_everywhere(u16_at(w, 208)),
     half_sub: _mm_loadu_si128(w.add(192).cast()),
     ..no_scales()
@@ -284,7 +282,7 @@ k_quant!(Q6K, |w, b| {
 k_quant!(Q3K, |w, b| {
     let low = and(shift(load32(w.add(32 + b / 4 * 32)), b % 4 * 2), 3);
     _mm256_sub_epi8(_mm256_or_si256(low, where_bit(load32(w), b, 4)), _mm256_set1_epi8(4))
-}, two _mm512_sub_epi8(q3k_raised(w, b), _mm512_set1_epi8(4)), scales {
+}, two _mm512_sub_epi8(q3k_raised(w, b), _mm512_set1_epi8(Self::RAISED as i8)), scales {
     let [a, b, c, d] = q3k_scales(w).map(|v| v as i32);
     Scales {
         d: half_everywhere(u16_at(w, 108)),

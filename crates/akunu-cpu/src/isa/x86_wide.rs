@@ -154,6 +154,12 @@ const fn places(stride: usize) -> ([u16; 32], [u32; 9]) {
     (places, chunks)
 }
 
+/// Sixteen halves, and sixteen more.
+#[inline(always)]
+pub(crate) fn floats_of_halves(v: __m512i) -> (__m512, __m512) {
+    simd!((_mm512_cvtph_ps(_mm512_castsi512_si256(v)), _mm512_cvtph_ps(_mm512_extracti64x4_epi64(v, 1))))
+}
+
 /// The two halves that begin each of `blocks` ≤ 16 blocks; the other lanes are 0.
 #[inline(always)]
 unsafe fn leading_halves<Q: QuantX86>(w: *const u8, blocks: usize) -> (__m512, __m512) {
@@ -175,7 +181,7 @@ unsafe fn leading_halves<Q: QuantX86>(w: *const u8, blocks: usize) -> (__m512, _
             let wanted = if Q::MIN == Min::None { 0xffff } else { u32::MAX };
             v = _mm512_mask_permutexvar_epi16(v, chunks[chunk] & wanted, order, words);
         }
-        (_mm512_cvtph_ps(_mm512_castsi512_si256(v)), _mm512_cvtph_ps(_mm512_extracti64x4_epi64(v, 1)))
+        floats_of_halves(v)
     })
 }
 
@@ -216,7 +222,7 @@ pub(crate) unsafe fn block_scales<Q: QuantX86>(
             return leading_halves::<Q>(w, blocks);
         }
         if blocks == 16 {
-            return Q::scales_of_two(w);
+            return Q::scales_of_two(w, octets);
         }
         if blocks == 8 {
             return (join(octets[0].d, octets[1].d), join(octets[0].m, octets[1].m));
