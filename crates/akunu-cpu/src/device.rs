@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering;
 use akunu_format::Region;
 use akunu_plan::device::{buffer_in, check_bytes, check_range, check_submission, part_of};
 use akunu_plan::{
-    Capabilities, Device, DeviceBuffer, DeviceError, DispatchTable, InPlace, Outcome, ReplayId, Row,
-    Submission,
+    Capabilities, Device, DeviceBuffer, DeviceError, DispatchTable, InPlace, KeyOrder, Outcome, ReplayId,
+    Row, Submission,
 };
 
 use crate::groups;
@@ -103,6 +103,7 @@ impl CpuDevice {
                 q8_activations: true,
                 folds: false,
                 half_products: None,
+                keys: KeyOrder::Sixteens,
                 in_place: InPlace::All,
                 // A step is long beside what the host takes to pick.
                 samples: false,

@@ -23,15 +23,21 @@ pub(crate) fn check(command: &DispatchCommand) -> Result<(), String> {
         Kernel::Matmul { weight, q8, .. } => input(weight, q8, command.params::<MatmulParams>().inputs),
         Kernel::Qkv { weight, q8, .. } => input(weight, q8, command.params::<QkvParams>().inputs),
         Kernel::GluMatmul { weight, q8, .. } => input(weight, q8, command.params::<GluMatmulParams>().inputs),
-        Kernel::RopeKv { .. } => head(command.params::<RopeKvParams>().head_dim),
-        Kernel::KvShift { .. } => head(command.params::<KvMoveParams>().head_dim),
+        Kernel::RopeKv { .. } => {
+            let p: RopeKvParams = command.params();
+            head(p.head_dim).and_then(|()| sixteens(p.capacity))
+        }
+        Kernel::KvShift { .. } | Kernel::KvCopy { .. } => {
+            let p: KvMoveParams = command.params();
+            head(p.head_dim).and_then(|()| sixteens(p.capacity))
+        }
         Kernel::Attention { out, .. } => {
             let p: AttentionParams = command.params();
             let group = u64::from(p.heads / p.kv_heads) * u64::from(p.head_dim);
             if out.q8() && !group.is_multiple_of(q8::BLOCK as u64) {
                 return Err(format!("a group of heads of {group} is not whole q8 blocks"));
             }
-            head(p.head_dim)
+            head(p.head_dim).and_then(|()| sixteens(p.capacity))
         }
         _ => Ok(()),
     }
@@ -61,6 +67,14 @@ fn input(weight: DType, q8: bool, inputs: u32) -> Result<(), String> {
 fn head(head_dim: u32) -> Result<(), String> {
     if head_dim as usize > MAX_HEAD {
         return Err(format!("heads of {head_dim}; at most {MAX_HEAD} are supported"));
+    }
+    Ok(())
+}
+
+/// Keys lie so.
+fn sixteens(capacity: u32) -> Result<(), String> {
+    if !capacity.is_multiple_of(16) {
+        return Err(format!("a cache of {capacity} positions; whole sixteens are supported"));
     }
     Ok(())
 }

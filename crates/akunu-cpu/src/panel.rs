@@ -134,8 +134,9 @@ pub(crate) struct Scratch {
     /// Products before their epilogue: `[row][64]`, or a window of one row's outputs.
     pub(crate) tile: [f32; TILE_SUMS],
     pub(crate) tile_up: [f32; TILE_SUMS],
-    /// One head on its way to the cache.
+    /// One head on its way to the cache, and as that holds it.
     pub(crate) head: [f32; MAX_HEAD],
+    pub(crate) held: [f32; MAX_HEAD],
     /// `[state][head dim]`
     pub(crate) q: [f32; STATE_FLOATS],
     pub(crate) segment: [f32; STATE_FLOATS],
@@ -146,8 +147,6 @@ pub(crate) struct Scratch {
     pub(crate) seen: [(usize, usize); MAX_STATES],
     pub(crate) segment_softmax: [Softmax; MAX_STATES],
     pub(crate) total_softmax: [Softmax; MAX_STATES],
-    /// Keys on their way to `k`: `[sixteen of the head][position][16]`.
-    pub(crate) block: [F16x; MAX_HEAD],
     /// `[sixteen of positions][element][16]`
     pub(crate) k: [F16x; KV_TILE / 16 * MAX_HEAD],
     /// `[position][head dim]`

@@ -100,8 +100,11 @@ fn command(
         let writes = slot.access != Access::Read;
         let start = resolve(buffers, binding, extents[i], writes)?;
         check_io(table, command.kernel, slot.content, writes, binding)?;
-        let aligned = matches!(slot.content, Content::Weight(_) | Content::Scales(_) | Content::Kv(_));
-        if !aligned && !(start as usize).is_multiple_of(align_of::<f32>()) {
+        let any_place = matches!(
+            slot.content,
+            Content::Weight(_) | Content::Scales(_) | Content::Keys(_) | Content::Values(_)
+        );
+        if !any_place && !(start as usize).is_multiple_of(align_of::<f32>()) {
             return Err(failed(format!("{}: {} is not aligned", command.kernel.name(), slot.name)));
         }
         bindings[i] = start;

@@ -5,9 +5,11 @@
 mod common;
 
 use akunu_cpu::Isa;
+use akunu_plan::params::KvMoveParams;
 use akunu_plan::reference::ReferenceDevice;
-use akunu_plan::{Content, Device, DeviceError, Kernel, KvType, NormOut, q8};
-use common::{Case, cpu, folded, specs, to_f32s};
+use akunu_plan::table::{RowBounds, RowMeaning};
+use akunu_plan::{Content, Device, DeviceError, Kernel, KvType, NormOut, Row, q8};
+use common::{Case, Shape, cpu, folded, specs, to_f32s};
 
 /// Largest difference over the largest magnitude.
 fn relative(expected: &[f32], found: &[f32]) -> f64 {
@@ -27,8 +29,12 @@ fn check(name: &str, case: &Case, device: &mut akunu_cpu::CpuDevice) {
         let (error, tolerance) = match content {
             Content::F32 => (relative(&to_f32s(e), &to_f32s(f)), 1e-5),
             Content::Q8 => (q8_error(case, e, f), 1.02 / 127.0),
-            Content::Kv(KvType::F32) => (relative(&to_f32s(e), &to_f32s(f)), 1e-5),
-            Content::Kv(kv) => (relative(&kv_values(*kv, e), &kv_values(*kv, f)), 1.02 / 127.0),
+            Content::Keys(KvType::F32) | Content::Values(KvType::F32) => {
+                (relative(&to_f32s(e), &to_f32s(f)), 1e-5)
+            }
+            Content::Keys(kv) | Content::Values(kv) => {
+                (relative(&kv_values(*kv, e), &kv_values(*kv, f)), 1.02 / 127.0)
+            }
             _ => (if e == f { 0.0 } else { 1.0 }, 0.0),
         };
         assert!(error <= tolerance, "{name}: {content:?} is off by {error}");
@@ -68,6 +74,21 @@ fn every_kernel_is_near_the_reference() {
             check(&name, &case, &mut device);
         }
     }
+}
+
+/// Keys lie in sixteens of positions.
+#[test]
+fn caches_of_broken_sixteens_are_refused() {
+    let mut device = cpu(Isa::Scalar, 1);
+    let params = KvMoveParams { kv_heads: 1, head_dim: 32, rope_dims: 32, capacity: 20 };
+    let bounds = RowBounds { meaning: RowMeaning::Copy, vocab: 1, capacity: 20, slots: 2 };
+    let shape =
+        Shape { rows: vec![Row { token: 1, position: 0, kv_len: 3, slot: 0 }], asked: vec![], bounds };
+    let kernel = Kernel::KvCopy { kv: KvType::F16 };
+    let case = Case::new(kernel, params, shape, vec![vec![0; 2 * 20 * 64]; 2]);
+    let ids = case.load(&mut device);
+    let error = device.prepare(&case.table, &ids).unwrap_err().to_string();
+    assert!(error.contains("a cache of 20 positions; whole sixteens are supported"), "{error}");
 }
 
 /// Norms in products and the rotation in attention are for devices that ask for them.

@@ -8,8 +8,8 @@ use akunu_format::Region;
 use akunu_kernels::{Chip, Pass, SCRATCH_BYTES};
 use akunu_plan::device::{buffer_in, check_bytes, check_range, check_submission, part_of};
 use akunu_plan::{
-    Capabilities, Device, DeviceBuffer, DeviceError, DispatchTable, DriverMemory, InPlace, Outcome, ReplayId,
-    Row, Submission,
+    Capabilities, Device, DeviceBuffer, DeviceError, DispatchTable, DriverMemory, InPlace, KeyOrder, Outcome,
+    ReplayId, Row, Submission,
 };
 
 use crate::blas::{self, Blas, Library};
@@ -163,6 +163,7 @@ impl CudaDevice {
             q8_activations: true,
             folds: true,
             half_products: blas.is_some().then_some(FEW_ROWS),
+            keys: KeyOrder::Positions,
             in_place: InPlace::Nothing,
             samples: true,
             chain: 64,

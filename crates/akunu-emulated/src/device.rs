@@ -7,7 +7,7 @@ use std::sync::Arc;
 use akunu_format::Region;
 use akunu_kernels::{Chip, Function, HalfProduct, Launch};
 use akunu_metal::{Family, Gpu, Recording, TableDevice, Tuning, WORKSPACE_BYTES, Word};
-use akunu_plan::{Capabilities, DeviceError, InPlace};
+use akunu_plan::{Capabilities, DeviceError, InPlace, KeyOrder};
 
 use crate::library::{Library, Stacks, library};
 use crate::memory::Memory;
@@ -65,6 +65,7 @@ impl Default for Emulator {
                 q8_activations: true,
                 folds: true,
                 half_products: None,
+                keys: KeyOrder::Positions,
                 in_place: InPlace::Nothing,
                 samples: true,
                 chain: 8,

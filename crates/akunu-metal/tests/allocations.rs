@@ -14,7 +14,7 @@ use akunu_format::{Region, open_model};
 use akunu_kernels::{Function, HalfProduct};
 use akunu_metal::{Commands, Encoder, Family, Gpu, TableDevice, Tuning, WORKSPACE_BYTES};
 use akunu_plan::{
-    Capabilities, Device, DeviceError, InPlace, KvType, PlanOptions, Row, Submission, load, plan,
+    Capabilities, Device, DeviceError, InPlace, KeyOrder, KvType, PlanOptions, Row, Submission, load, plan,
 };
 use counting::allocations;
 
@@ -136,6 +136,7 @@ fn replays_allocate_nothing(indirect: bool) {
         q8_activations: true,
         folds: true,
         half_products: None,
+        keys: KeyOrder::Positions,
         in_place: InPlace::Nothing,
         samples: true,
         chain: row.chain,

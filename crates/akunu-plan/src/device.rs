@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use akunu_format::{DType, Region};
 
-use crate::{BufferId, DispatchTable, Row};
+use crate::{BufferId, DispatchTable, KeyOrder, Row};
 
 /// A device's own handle to memory; never freed before the device is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -31,6 +31,8 @@ pub struct Capabilities {
     /// Tables of more rows than this multiply in half precision ([`crate::halves`]), whatever the weights but f32. Unpacking them takes as long for
     /// one row as for many, so fewer go another way.
     pub half_products: Option<usize>,
+    /// How keys lie in its cache.
+    pub keys: KeyOrder,
     /// Which weights are used where the file's mapping put them.
     pub in_place: InPlace,
     /// Whether it picks tokens by [`crate::sample`] itself, so that sampled decoding chains too.

@@ -221,7 +221,9 @@ pub enum Content {
     F16,
     U32,
     Rows,
-    Kv(KvType),
+    /// In the device's [`crate::KeyOrder`].
+    Keys(KvType),
+    Values(KvType),
     /// Records of [`crate::sample`].
     Sampling,
     /// Of an affine type: the quants.
@@ -271,7 +273,7 @@ fn push_weight(slots: &mut Vec<Slot>, names: PlaneNames, dtype: DType) {
 impl Kernel {
     /// What each binding is, in order. A binding that a variant does not use is left out, and the next ones move up.
     pub fn bindings(self) -> Vec<Slot> {
-        use Content::{F16, F32, Kv, Q8, Rows, U32};
+        use Content::{F16, F32, Keys, Q8, Rows, U32, Values};
         let input = |q8: bool| read("x", if q8 { Q8 } else { F32 });
         let mut slots = Vec::with_capacity(MAX_BINDINGS);
         match self {
@@ -352,18 +354,18 @@ impl Kernel {
             }
             Kernel::RopeKv { qk_norm, kv, .. } => {
                 slots.extend([read("qkv", F32), read("angles", F32), read("rows", Rows), write("q", F32)]);
-                slots.extend([update("k_cache", Kv(kv)), update("v_cache", Kv(kv))]);
+                slots.extend([update("k_cache", Keys(kv)), update("v_cache", Values(kv))]);
                 if qk_norm {
                     slots.extend([read("q_norm", F32), read("k_norm", F32)]);
                 }
             }
             Kernel::Attention { kv, out, rope: None } => {
-                slots.extend([read("q", F32), read("k_cache", Kv(kv)), read("v_cache", Kv(kv))]);
+                slots.extend([read("q", F32), read("k_cache", Keys(kv)), read("v_cache", Values(kv))]);
                 slots.push(read("rows", Rows));
                 push_outputs(&mut slots, out);
             }
             Kernel::Attention { kv, out, rope: Some(rope) } => {
-                slots.extend([read("qkv", F32), update("k_cache", Kv(kv)), update("v_cache", Kv(kv))]);
+                slots.extend([read("qkv", F32), update("k_cache", Keys(kv)), update("v_cache", Values(kv))]);
                 slots.push(read("rows", Rows));
                 push_outputs(&mut slots, out);
                 slots.push(read("angles", F32));
@@ -380,11 +382,15 @@ impl Kernel {
                 slots.extend([read("logit_rows", U32), update("sampling", Content::Sampling)]);
             }
             Kernel::KvShift { kv, .. } => {
-                slots.extend([update("k_cache", Kv(kv)), update("v_cache", Kv(kv))]);
+                slots.extend([update("k_cache", Keys(kv)), update("v_cache", Values(kv))]);
                 slots.extend([read("frequencies", F32), read("rows", Rows)]);
             }
             Kernel::KvCopy { kv } => {
-                slots.extend([update("k_cache", Kv(kv)), update("v_cache", Kv(kv)), read("rows", Rows)]);
+                slots.extend([
+                    update("k_cache", Keys(kv)),
+                    update("v_cache", Values(kv)),
+                    read("rows", Rows),
+                ]);
             }
         }
         slots

@@ -9,6 +9,7 @@ pub mod device;
 mod extents;
 pub mod halves;
 pub mod kernel;
+pub mod keys;
 pub mod load;
 pub mod mock;
 pub mod params;
@@ -32,6 +33,7 @@ pub use device::{
 };
 pub use extents::extents;
 pub use kernel::{Access, Content, Kernel, KvType, MatmulForm, NormOut, Rope, RowSet};
+pub use keys::KeyOrder;
 pub use load::{Loaded, LoadedSampled, load};
 pub use plan::{MemoryPlan, ModelPlan, PlanError, PlanOptions, SampledTables, Tables, plan};
 pub use row::Row;

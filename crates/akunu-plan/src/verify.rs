@@ -10,8 +10,8 @@ use crate::load::{Loaded, load};
 use crate::plan::ModelPlan;
 use crate::reference::{ReferenceDevice, kv_values};
 use crate::{
-    Device, DeviceError, DispatchCommand, DispatchTable, Kernel, ReplayId, Row, Submission, halves, params,
-    q8,
+    Device, DeviceError, DispatchCommand, DispatchTable, Kernel, KvType, ReplayId, Row, Submission, halves,
+    params, q8,
 };
 
 /// How far an f32 may be from the reference's, as a fraction of the largest value in its buffer.
@@ -132,6 +132,8 @@ impl Sides<'_> {
             let mut found = vec![0; expected.len()];
             self.reference.download(self.ours.buffers[buffer], 0, &mut expected)?;
             self.device.download(self.theirs.buffers[buffer], 0, &mut found)?;
+            let keys = self.device.capabilities().keys;
+            let found = reordered(command, slot, found, |kv, dim, all| keys.to_positions(kv, dim, all))?;
             let live =
                 written(command, slot, rows.len(), last.len(), binding.offset as usize, expected.len());
             let (relative, tolerance) = compare(command, slot, &expected[live.clone()], &found[live]);
@@ -144,10 +146,37 @@ impl Sides<'_> {
                 relative,
                 tolerance,
             });
+            let expected =
+                reordered(command, slot, expected, |kv, dim, all| keys.from_positions(kv, dim, all))?;
             self.device.upload(self.theirs.buffers[buffer], 0, &expected)?;
         }
         Ok(())
     }
+}
+
+/// A whole buffer with its keys in another order, if it is one of keys.
+fn reordered(
+    command: &DispatchCommand,
+    slot: Slot,
+    bytes: Vec<u8>,
+    reorder: impl Fn(KvType, usize, &[u8]) -> Option<Vec<u8>>,
+) -> Result<Vec<u8>, DeviceError> {
+    let Content::Keys(kv) = slot.content else { return Ok(bytes) };
+    reorder(kv, head_dim(command), &bytes).ok_or_else(|| DeviceError::Failed {
+        device: "verify",
+        message: format!("{}: the keys are no whole sixteens", command.kernel.name()),
+    })
+}
+
+/// Elements of a head of the cache, of a command that binds one.
+pub fn head_dim(command: &DispatchCommand) -> usize {
+    let dim = match command.kernel {
+        Kernel::RopeKv { .. } => command.params::<params::RopeKvParams>().head_dim,
+        Kernel::Attention { .. } => command.params::<params::AttentionParams>().head_dim,
+        Kernel::KvShift { .. } | Kernel::KvCopy { .. } => command.params::<params::KvMoveParams>().head_dim,
+        _ => 0,
+    };
+    dim as usize
 }
 
 /// The bytes of a buffer that a command may have written.
@@ -208,11 +237,11 @@ pub fn compare(command: &DispatchCommand, slot: Slot, expected: &[u8], found: &[
             };
             (relative(&values(expected), &values(found)), Q8_TOLERANCE)
         }
-        Content::Kv(kv) => {
+        Content::Keys(kv) | Content::Values(kv) => {
             let tolerance = match kv {
-                crate::KvType::F32 => F32_TOLERANCE,
-                crate::KvType::F16 => F16_TOLERANCE,
-                crate::KvType::Q8_0 => Q8_TOLERANCE * 1.01,
+                KvType::F32 => F32_TOLERANCE,
+                KvType::F16 => F16_TOLERANCE,
+                KvType::Q8_0 => Q8_TOLERANCE * 1.01,
             };
             (relative(&kv_values(kv, expected), &kv_values(kv, found)), tolerance)
         }

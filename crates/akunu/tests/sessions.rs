@@ -89,7 +89,7 @@ fn a_truncated_session_goes_on_as_if_the_rest_had_never_been() {
 fn a_copied_prefix_is_as_good_as_the_original() {
     for device in DEVICES {
         for kv in [KvType::F32, KvType::F16, KvType::Q8_0] {
-            let options = EngineOptions { slots: 3, kv, context: Some(64), ..options(device) };
+            let options = EngineOptions { slots: 3, kv, context: Some(61), ..options(device) };
             let mut engine = Engine::new(tales(), &options).unwrap();
             let prompt = prompt();
             let (mut from, mut to) = (engine.session().unwrap(), engine.session().unwrap());
@@ -165,7 +165,7 @@ fn a_shift_turns_the_keys_back_to_their_new_positions() {
         for device in DEVICES {
             let mut unrounded = Vec::new();
             for kv in [KvType::F32, KvType::F16, KvType::Q8_0] {
-                let options = EngineOptions { slots: 2, kv, context: Some(64), ..exact(device) };
+                let options = EngineOptions { slots: 2, kv, context: Some(61), ..exact(device) };
                 let Ok(mut engine) = Engine::new(model.clone(), &options) else { continue };
                 let ids: Vec<u32> = (0..40).map(|i| (i * 31 + 7) % engine.vocab_size() as u32).collect();
                 let mut session = engine.session().unwrap();

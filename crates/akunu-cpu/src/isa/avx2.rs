@@ -6,7 +6,6 @@ use akunu_format::ScaleType;
 
 use super::Lanes;
 use super::x86_affine::{spread, transpose16};
-use super::x86_halves::transpose_halves;
 use super::x86_quants::{QuantX86, terms_16, unpack_panel};
 use crate::panel::{Chunk, F16x, Panel};
 use crate::quants::{Min, Sub};
@@ -344,11 +343,6 @@ impl Lanes for Avx2 {
     #[inline(always)]
     fn transpose(from: &[F16x; 16], to: &mut [F16x; 16]) {
         transpose16(from, to);
-    }
-
-    #[inline(always)]
-    unsafe fn transpose_halves(rows: &[*const u8; 16], to: &mut [F16x; 16]) {
-        simd!(transpose_halves(rows, to));
     }
 
     #[inline(always)]

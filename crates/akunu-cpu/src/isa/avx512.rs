@@ -8,7 +8,6 @@ use super::Lanes;
 use super::avx2::{max8, quantise_32, simd, sum8, sums_of_eight};
 use super::x86_affine::{spread, transpose16};
 use super::x86_dots;
-use super::x86_halves::transpose_halves_wide;
 use super::x86_quants::QuantX86;
 use super::x86_wide;
 use crate::panel::{Chunk, F16x};
@@ -206,11 +205,6 @@ impl Lanes for Avx512 {
     #[inline(always)]
     fn transpose(from: &[F16x; 16], to: &mut [F16x; 16]) {
         transpose16(from, to);
-    }
-
-    #[inline(always)]
-    unsafe fn transpose_halves(rows: &[*const u8; 16], to: &mut [F16x; 16]) {
-        simd!(transpose_halves_wide(rows, to));
     }
 
     #[inline(always)]

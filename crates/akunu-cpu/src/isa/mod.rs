@@ -24,7 +24,6 @@ mod x86_affine;
 #[cfg(target_arch = "x86_64")]
 mod x86_dots;
 #[cfg(target_arch = "x86_64")]
-mod x86_halves;
 #[cfg(target_arch = "x86_64")]
 mod x86_packed;
 #[cfg(target_arch = "x86_64")]
@@ -290,19 +289,6 @@ pub(crate) trait Lanes: Copy {
                 to.0[j] = from.0[i];
             }
         }
-    }
-
-    /// `to[j]` has half j of each row.
-    /// # Safety
-    /// Sixteen halves can be read at each row.
-    #[inline(always)]
-    unsafe fn transpose_halves(rows: &[*const u8; 16], to: &mut [F16x; 16]) {
-        let mut from = [F16x([0.0; 16]); 16];
-        for (from, row) in from.iter_mut().zip(rows) {
-            // SAFETY: as the caller promises.
-            unsafe { Self::load_f16(*row).store(from.0.as_mut_ptr()) };
-        }
-        Self::transpose(&from, to);
     }
 
     /// A hint that the line at `p` is wanted soon; any address will do.

@@ -149,25 +149,6 @@ pub(crate) fn transpose4(v: [uint32x4_t; 4]) -> [uint32x4_t; 4] {
     })
 }
 
-/// Columns of eight rows.
-#[inline(always)]
-fn transpose8(v: [uint16x8_t; 8]) -> [uint16x8_t; 8] {
-    let (mut even, mut odd) = ([simd!(vdupq_n_u32(0)); 4], [simd!(vdupq_n_u32(0)); 4]);
-    for i in 0..4 {
-        // Columns 0, 2, 4 and 6 of two rows, then the others.
-        let (a, b) = (v[i * 2], v[i * 2 + 1]);
-        even[i] = simd!(vreinterpretq_u32_u16(vtrn1q_u16(a, b)));
-        odd[i] = simd!(vreinterpretq_u32_u16(vtrn2q_u16(a, b)));
-    }
-    let (even, odd) = (transpose4(even), transpose4(odd));
-    let mut columns = [simd!(vdupq_n_u16(0)); 8];
-    for i in 0..4 {
-        columns[i * 2] = simd!(vreinterpretq_u16_u32(even[i]));
-        columns[i * 2 + 1] = simd!(vreinterpretq_u16_u32(odd[i]));
-    }
-    columns
-}
-
 /// Four numbers.
 #[inline(always)]
 unsafe fn four(p: *const u8, kind: ScaleType) -> float32x4_t {
@@ -435,25 +416,6 @@ impl<M: Bytes> Lanes for Neon<M> {
                     v[k] = simd!(vld1q_u32(from[i + k].0[j..].as_ptr().cast()));
                 }
                 put_columns(&mut to[j..j + 4], i, v);
-            }
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn transpose_halves(rows: &[*const u8; 16], to: &mut [F16x; 16]) {
-        for i in (0..16).step_by(8) {
-            for j in (0..16).step_by(8) {
-                let mut v = [simd!(vdupq_n_u16(0)); 8];
-                for k in 0..8 {
-                    v[k] = simd!(vreinterpretq_u16_u8(vld1q_u8(rows[i + k].add(j * 2))));
-                }
-                for (column, to) in transpose8(v).into_iter().zip(&mut to[j..j + 8]) {
-                    simd!({
-                        let (column, to) = (vreinterpretq_f16_u16(column), to.0[i..i + 8].as_mut_ptr());
-                        vst1q_f32(to, vcvt_f32_f16(vget_low_f16(column)));
-                        vst1q_f32(to.add(4), vcvt_high_f32_f16(column));
-                    });
-                }
             }
         }
     }

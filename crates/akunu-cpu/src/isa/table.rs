@@ -158,8 +158,8 @@ macro_rules! lanes {
                         command,
                         context,
                         Products {
-                            lean_scores: multiply!(product::lean_scores::<$lanes>),
-                            scores: multiply!(product::scores::<$lanes>),
+                            lean_scores: multiply!(product::scores::<$lanes, floats::F16W>),
+                            scores: multiply!(product::scores::<$lanes, floats::F32W>),
                             values: multiply!(product::values::<$lanes, floats::F32W>),
                             lean_values: multiply!(product::values::<$lanes, floats::F16W>),
                         },

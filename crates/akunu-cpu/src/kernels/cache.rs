@@ -1,4 +1,4 @@
-//! The KV cache, `[slot][kv head][position][head dim]`: storing, loading, shifting, copying.
+//! The KV cache: values lie `[slot][kv head][position][head dim]`, keys as `keys.rs` has it.
 
 use akunu_plan::params::KvMoveParams;
 use akunu_plan::{Kernel, KvType, RopeStyle};
@@ -34,6 +34,7 @@ impl Cache {
         self.head_dim.next_multiple_of(16)
     }
 
+    /// Where a position's values begin; or a sixteen's keys, of its first position.
     #[inline(always)]
     pub(crate) fn offset(&self, slot: usize, head: usize, position: usize) -> usize {
         ((slot * self.kv_heads + head) * self.capacity + position) * self.row
@@ -72,12 +73,12 @@ impl Cache {
         }
     }
 
-    /// Loads one head, padded with zeros to whole sixteens, which come to lie `apart` elements from each other.
+    /// Loads one head, padded with zeros to whole sixteens.
     ///
     /// # Safety
-    /// A head can be read at `from`; the sixteens can be written from `to` on.
+    /// A head can be read at `from`; a padded one can be written at `to`.
     #[inline(always)]
-    pub(crate) unsafe fn load<V: Lanes>(&self, from: *const u8, to: *mut f32, apart: usize) {
+    pub(crate) unsafe fn load<V: Lanes>(&self, from: *const u8, to: *mut f32) {
         // SAFETY: as the caller promises.
         unsafe {
             match self.kv {
@@ -85,23 +86,23 @@ impl Cache {
                     let from = from.cast::<f32>();
                     let mut i = 0;
                     while (i + 1) * 16 <= self.head_dim {
-                        V::load(from.add(i * 16)).store(to.add(i * apart));
+                        V::load(from.add(i * 16)).store(to.add(i * 16));
                         i += 1;
                     }
                     if i * 16 < self.head_dim {
-                        V::load_n(from.add(i * 16), self.head_dim - i * 16).store(to.add(i * apart));
+                        V::load_n(from.add(i * 16), self.head_dim - i * 16).store(to.add(i * 16));
                     }
                 }
                 KvType::F16 => {
                     let mut i = 0;
                     while (i + 1) * 16 <= self.head_dim {
-                        V::load_f16(from.add(i * 32)).store(to.add(i * apart));
+                        V::load_f16(from.add(i * 32)).store(to.add(i * 16));
                         i += 1;
                     }
                     if i * 16 < self.head_dim {
                         let (n, mut last) = (self.head_dim - i * 16, [0_u8; 32]);
                         from.add(i * 32).copy_to_nonoverlapping(last.as_mut_ptr(), n * 2);
-                        V::load_f16(last.as_ptr()).store(to.add(i * apart));
+                        V::load_f16(last.as_ptr()).store(to.add(i * 16));
                     }
                 }
                 KvType::Q8_0 => {
@@ -109,9 +110,9 @@ impl Cache {
                         let from = from.add(block * 34);
                         let scale = V::splat(V::f16(from.cast::<u16>().read_unaligned()));
                         let quants = from.add(2).cast::<i8>();
-                        let to = to.add(block * 2 * apart);
+                        let to = to.add(block * 32);
                         V::load_i8(quants).mul(scale).store(to);
-                        V::load_i8(quants.add(16)).mul(scale).store(to.add(apart));
+                        V::load_i8(quants.add(16)).mul(scale).store(to.add(16));
                     }
                 }
             }
@@ -132,12 +133,12 @@ pub(crate) unsafe fn kv_shift<V: Lanes>(command: &Command, context: &Context) {
             let angles = shift_angles(command, &p, drop);
             for head in context.share(p.kv_heads as usize) {
                 let offset = cache.offset(row.slot as usize, head, 0);
-                let (k, v) = (command.bindings[0].add(offset), command.bindings[1].add(offset));
+                let (keys, v) = (command.bindings[0].add(offset), command.bindings[1].add(offset));
+                let (key, held) = (&raw mut (*context.scratch).head, &raw mut (*context.scratch).held);
                 for position in keep + drop..len {
-                    let key = (&raw mut (*context.scratch).head).cast::<f32>();
-                    cache.load::<V>(k.add(position * cache.row), key, 16);
-                    turn::<V>(key, style, p.rope_dims as usize, &angles);
-                    cache.store::<V>(key, k.add((position - drop) * cache.row));
+                    cache.load_key::<V>(keys, position, held.cast(), key.cast());
+                    turn::<V>(key.cast(), style, p.rope_dims as usize, &angles);
+                    cache.store_key::<V>(key.cast(), held.cast(), keys, position - drop);
                 }
                 let moved = (len - keep - drop) * cache.row;
                 v.add((keep + drop) * cache.row).copy_to(v.add(keep * cache.row), moved);
@@ -178,9 +179,10 @@ pub(crate) unsafe fn kv_copy(command: &Command, context: &Context) {
             for head in context.share(p.kv_heads as usize) {
                 let from = cache.offset(row.token as usize, head, 0);
                 let to = cache.offset(row.slot as usize, head, 0);
-                for buffer in [command.bindings[0], command.bindings[1]] {
-                    buffer.add(from).copy_to(buffer.add(to), row.kv_len as usize * cache.row);
-                }
+                let (keys, v, count) = (command.bindings[0], command.bindings[1], row.kv_len as usize);
+                let held = &raw mut (*context.scratch).held;
+                cache.copy_keys(keys.add(from), keys.add(to), held.cast(), count);
+                v.add(from).copy_to(v.add(to), count * cache.row);
             }
         }
     }

@@ -2,6 +2,7 @@
 
 pub(crate) mod attention;
 pub(crate) mod cache;
+mod keys;
 pub(crate) mod matrix;
 pub(crate) mod rope;
 pub(crate) mod rows;

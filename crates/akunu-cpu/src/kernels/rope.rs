@@ -103,7 +103,11 @@ pub(crate) unsafe fn rope_kv<V: Lanes>(command: &Command, context: &Context) {
         let rows = context.rows(command.bindings[2]);
         let per_row = heads + 2 * kv_heads;
         for unit in context.share(context.rows * per_row) {
-            one_head::<V>(command, context, &p, unit / per_row, unit % per_row, &rows[unit / per_row]);
+            // Keys of positions that follow each other share their lines: a head of sixteen rows, then the next one's.
+            let (first, place) = (unit / (per_row * 16) * 16, unit % (per_row * 16));
+            let count = 16.min(context.rows - first);
+            let (head, r) = (place / count, first + place % count);
+            one_head::<V>(command, context, &p, r, head, &rows[r]);
         }
     }
 }
@@ -126,9 +130,10 @@ unsafe fn one_head<V: Lanes>(
     unsafe {
         let x = command.f32s(0).add((r * (heads + 2 * kv_heads) + head) * dim);
         let angles = command.f32s(1).add(r * dims);
-        let place = |kv_head: usize| cache.offset(row.slot as usize, kv_head, row.position as usize);
+        let (slot, position) = (row.slot as usize, row.position as usize);
         if head >= heads + kv_heads {
-            cache.store::<V>(x, command.bindings[5].add(place(head - heads - kv_heads)));
+            let place = cache.offset(slot, head - heads - kv_heads, position);
+            cache.store::<V>(x, command.bindings[5].add(place));
             return;
         }
         let is_q = head < heads;
@@ -150,7 +155,9 @@ unsafe fn one_head<V: Lanes>(
         }
         rotate::<V>(to, style, dims, angles);
         if !is_q {
-            cache.store::<V>(to, command.bindings[4].add(place(head - heads)));
+            let keys = command.bindings[4].add(cache.offset(slot, head - heads, 0));
+            let held = &raw mut (*context.scratch).held;
+            cache.store_key::<V>(to, held.cast(), keys, position);
         }
     }
 }

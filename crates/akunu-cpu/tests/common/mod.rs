@@ -11,9 +11,10 @@ use akunu_cpu::{CpuDevice, CpuOptions, Isa};
 use akunu_format::blocks::{Rng, random_row};
 use akunu_format::{Affine, ScaleType};
 use akunu_plan::table::{RowBounds, RowMeaning};
+use akunu_plan::verify::head_dim;
 use akunu_plan::{
-    Access, BufferId, CommandBuilder, Content, DType, Device, DeviceBuffer, DispatchTable, Kernel, Row,
-    Submission, TableIo, q8,
+    Access, BufferId, CommandBuilder, Content, DType, Device, DeviceBuffer, DispatchTable, Kernel, KvType,
+    Row, Submission, TableIo, q8,
 };
 
 pub const POISON: u8 = 0xff;
@@ -29,6 +30,8 @@ pub struct Case {
     pub asked: Vec<u32>,
     /// (buffer, what it holds) of each written binding.
     pub written: Vec<(usize, Content)>,
+    /// The buffer of keys, in order of positions, their type and the size of a head.
+    pub keys: Option<(usize, KvType, usize)>,
 }
 
 pub struct Shape {
@@ -65,7 +68,7 @@ impl Case {
         let mut buffers = vec![poison(rows * Row::BYTES), poison(asked * 4), poison(asked * 8), vec![]];
         let mut builder = CommandBuilder::new(kernel).params(params);
         let mut data = data.into_iter();
-        let mut written = vec![];
+        let (mut written, mut keys) = (vec![], None);
         for slot in kernel.bindings() {
             let id = match slot.content {
                 Content::Rows => 0,
@@ -76,15 +79,20 @@ impl Case {
                     buffers.len() - 1
                 }
             };
+            if let Content::Keys(kv) = slot.content {
+                keys = Some((id, kv));
+            }
             if slot.access != Access::Read {
                 written.push((id, slot.content));
             }
             builder = builder.bind(BufferId(id as u32));
         }
         assert!(data.next().is_none());
+        let command = builder.build();
+        let keys = keys.map(|(id, kv)| (id, kv, head_dim(&command)));
         let table = DispatchTable {
             name: "test",
-            commands: vec![builder.build()],
+            commands: vec![command],
             labels: vec!["test".into()],
             rows,
             logit_rows: asked,
@@ -97,17 +105,25 @@ impl Case {
             },
             bounds: shape.bounds,
         };
-        Case { kernel, table: Arc::new(table), buffers, rows: shape.rows, asked: shape.asked, written }
+        Case { kernel, table: Arc::new(table), buffers, rows: shape.rows, asked: shape.asked, written, keys }
     }
 
-    /// Its buffers on a device.
+    /// Its buffers on a device, keys in that one's order.
     pub fn load(&self, device: &mut dyn Device) -> Vec<DeviceBuffer> {
-        let mut load = |bytes: &Vec<u8>| {
+        let keys = device.capabilities().keys;
+        let mut load = |(i, bytes): (usize, &Vec<u8>)| {
+            let bytes = match self.keys {
+                // Where there are no whole sixteens, the table will be refused.
+                Some((buffer, kv, dim)) if buffer == i => {
+                    keys.from_positions(kv, dim, bytes).unwrap_or_else(|| bytes.clone())
+                }
+                _ => bytes.clone(),
+            };
             let id = device.allocate("test", bytes.len() as u64).unwrap();
-            device.upload(id, 0, bytes).unwrap();
+            device.upload(id, 0, &bytes).unwrap();
             id
         };
-        self.buffers.iter().map(&mut load).collect()
+        self.buffers.iter().enumerate().map(&mut load).collect()
     }
 
     /// Runs on a device; gives every written buffer, whole.
@@ -118,10 +134,14 @@ impl Case {
             Submission { rows: &self.rows, logit_rows: &self.asked, steps: 1, stop: &[], cancel: None };
         device.replay(replay, submission).unwrap();
         device.wait().unwrap();
+        let order = device.capabilities().keys;
         let read = |&(buffer, _): &(usize, Content)| {
             let mut bytes = vec![0; self.buffers[buffer].len()];
             device.download(ids[buffer], 0, &mut bytes).unwrap();
-            bytes
+            match self.keys {
+                Some((keys, kv, dim)) if keys == buffer => order.to_positions(kv, dim, &bytes).unwrap(),
+                _ => bytes,
+            }
         };
         self.written.iter().map(read).collect()
     }

@@ -546,7 +546,7 @@ pub fn attend((heads, kv_heads, dim): (u32, u32, u32), kv: KvType, seen: Seen, o
     let Seen { rows, first, window, soft_cap } = seen;
     let name = format!("attention {heads}/{kv_heads}x{dim} {kv:?} rows {rows} at {first} window {window}");
     spec(name, rows, move |part| {
-        let capacity = first + rows as u32 + 5;
+        let capacity = (first + rows as u32 + 5).next_multiple_of(16);
         let scale = 3.0 / (dim as f32).sqrt();
         let params = AttentionParams {
             heads,
@@ -575,7 +575,7 @@ pub fn cache_moves() -> Vec<Case> {
     let mut cases = vec![];
     for (_, kv_heads, dim) in HEADS {
         for kv in kv_types(dim) {
-            let capacity = 20;
+            let capacity = 32;
             let params = KvMoveParams { kv_heads, head_dim: dim, rope_dims: dim, capacity };
             let caches =
                 || vec![cache(kv, 47, 3, kv_heads, capacity, dim), cache(kv, 48, 3, kv_heads, capacity, dim)];
@@ -585,11 +585,11 @@ pub fn cache_moves() -> Vec<Case> {
                 let mut data = caches();
                 let frequencies: Vec<f32> = (0..dim / 2).map(|i| 0.7_f32.powi(i as i32)).collect();
                 data.push(f32s(&frequencies));
-                let row = Row { token: 5, position: 3, kv_len: 18, slot: 1 };
+                let row = Row { token: 5, position: 3, kv_len: 27, slot: 1 };
                 let kernel = Kernel::KvShift { style, kv };
                 cases.push(Case::new(kernel, params, shape(row, RowMeaning::Shift), data));
             }
-            let row = Row { token: 2, position: 0, kv_len: 13, slot: 0 };
+            let row = Row { token: 2, position: 0, kv_len: 29, slot: 0 };
             let shape = shape(row, RowMeaning::Copy);
             cases.push(Case::new(Kernel::KvCopy { kv }, params, shape, caches()));
         }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use akunu_format::Region;
 use akunu_kernels::{Function, HalfProduct};
-use akunu_plan::{Capabilities, DeviceError, InPlace};
+use akunu_plan::{Capabilities, DeviceError, InPlace, KeyOrder};
 use block2::RcBlock;
 use objc2::rc::{Retained, autoreleasepool};
 use objc2::runtime::{NSObjectProtocol, ProtocolObject};
@@ -150,6 +150,7 @@ impl MetalGpu {
             q8_activations: true,
             folds: true,
             half_products: None,
+            keys: KeyOrder::Positions,
             in_place: InPlace::Unpacked,
             samples: true,
             chain: row.chain,

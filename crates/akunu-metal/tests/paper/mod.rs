@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use akunu_format::{Region, WeightProvider};
 use akunu_kernels::{Function, HalfProduct, Pass};
 use akunu_metal::{Family, Gpu, Recording, Tuning, WORKSPACE_BYTES, Word};
-use akunu_plan::{Capabilities, DeviceError, InPlace};
+use akunu_plan::{Capabilities, DeviceError, InPlace, KeyOrder};
 
 pub struct Sheet {
     name: String,
@@ -82,6 +82,7 @@ impl Paper {
                 q8_activations: true,
                 folds: true,
                 half_products: None,
+                keys: KeyOrder::Positions,
                 in_place: InPlace::Unpacked,
                 samples: false,
                 chain: row.chain,

@@ -35,7 +35,7 @@ fn build(
         kv_heads: config.kv_head_count as u32,
         head_dim: config.head_dim as u32,
         rope_dims: config.rope.dims as u32,
-        capacity: context.options.context as u32,
+        capacity: context.kv.positions,
     };
     let command = |layer: usize| {
         let offset = context.kv.layer_offset(layer);

@@ -53,11 +53,13 @@ impl Context<'_> {
     }
 }
 
-/// The cache: `[layer][slot][kv head][position][head dim]`, keys and values apart.
+/// The cache: `[layer][slot][kv head][position][head dim]`, keys and values apart, keys in the device's own order.
 #[derive(Clone, Copy, Debug)]
 struct KvLayout {
     k: BufferId,
     v: BufferId,
+    /// Those for which a slot has room: the context's, or a few more.
+    positions: u32,
     /// Bytes of one layer in either.
     layer_bytes: u64,
 }
@@ -82,7 +84,8 @@ pub(crate) fn plan(
 
     let mut buffers = Buffers::default();
     let weights = weights::resolve(provider, arch, options.context, &mut buffers)?;
-    let kv = kv_layout(config, options, &mut buffers)?;
+    let positions = capabilities.keys.capacity(options.context);
+    let kv = kv_layout(config, options, positions, &mut buffers)?;
     let context = Context {
         config,
         arch,
@@ -186,14 +189,16 @@ fn check(config: &ModelConfig, options: &PlanOptions) -> Result<(), PlanError> {
 fn kv_layout(
     config: &ModelConfig,
     options: &PlanOptions,
+    positions: usize,
     buffers: &mut Buffers,
 ) -> Result<KvLayout, PlanError> {
     let row = options.kv.row_bytes(config.head_dim).unwrap_or(0);
-    let layer_bytes = size(&[options.slots, config.kv_head_count, options.context, row])?;
+    let layer_bytes = size(&[options.slots, config.kv_head_count, positions, row])?;
     let bytes = layer_bytes.checked_mul(config.layer_count as u64).ok_or_else(too_large)?;
     Ok(KvLayout {
         k: buffers.add("kv.k", bytes, BufferKind::Kv),
         v: buffers.add("kv.v", bytes, BufferKind::Kv),
+        positions: positions as u32,
         layer_bytes,
     })
 }

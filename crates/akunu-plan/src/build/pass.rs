@@ -268,7 +268,7 @@ impl Pass<'_> {
                 kv_heads: config.kv_head_count as u32,
                 head_dim: config.head_dim as u32,
                 rope_dims: config.rope.dims as u32,
-                capacity: self.context.options.context as u32,
+                capacity: self.context.kv.positions,
                 epsilon: config.norm_epsilon,
             })
             .grid(config.head_count + 2 * config.kv_head_count, self.rows)
@@ -298,7 +298,7 @@ impl Pass<'_> {
                 heads: config.head_count as u32,
                 kv_heads: config.kv_head_count as u32,
                 head_dim: config.head_dim as u32,
-                capacity: context.options.context as u32,
+                capacity: kv.positions,
                 scale: config.attention_scale.unwrap_or(1.0 / (config.head_dim as f32).sqrt()),
                 soft_cap: config.attention_soft_cap.unwrap_or(0.0),
                 window: layer.window.unwrap_or(0) as u32,

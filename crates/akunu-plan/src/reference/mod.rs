@@ -14,7 +14,7 @@ use akunu_format::Region;
 
 use crate::{
     BufferId, Capabilities, Device, DeviceBuffer, DeviceError, DispatchCommand, DispatchTable, InPlace,
-    Kernel, Outcome, ReplayId, Row, RowSet, Submission,
+    Kernel, KeyOrder, Outcome, ReplayId, Row, RowSet, Submission,
 };
 pub(crate) use math::kv_load as kv_values;
 use memory::Memory;
@@ -110,6 +110,7 @@ impl ReferenceDevice {
             q8_activations: true,
             folds: false,
             half_products: None,
+            keys: KeyOrder::Positions,
             in_place: InPlace::All,
             samples: true,
             chain: 8,
@@ -125,6 +126,7 @@ impl ReferenceDevice {
             capabilities: Capabilities {
                 name: NAME,
                 detail: "scalar loops, f64 accumulators".into(),
+                keys: KeyOrder::Positions,
                 in_place: InPlace::All,
                 workspace_bytes: 0,
                 available_bytes: None,

@@ -5,7 +5,7 @@ use akunu_format::{
     Affine, DType, ModelConfig, Place, Region, Rope, RopeScaling, ScaleType, Source, SuggestedSampling,
     TensorInfo, WeightProvider, Window, WindowPattern,
 };
-use akunu_plan::{Capabilities, InPlace, KvType, PlanOptions};
+use akunu_plan::{Capabilities, InPlace, KeyOrder, KvType, PlanOptions};
 
 #[derive(Debug)]
 pub struct FakeModel {
@@ -201,6 +201,7 @@ pub fn capabilities(q8: bool) -> Capabilities {
         q8_activations: q8,
         folds: false,
         half_products: None,
+        keys: KeyOrder::Positions,
         in_place: InPlace::All,
         samples: false,
         chain: 8,

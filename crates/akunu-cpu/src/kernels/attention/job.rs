@@ -10,12 +10,10 @@ use super::seen;
 use crate::command::Command;
 use crate::isa::Lanes;
 use crate::kernels::cache::Cache;
+use crate::kernels::keys::TOGETHER;
 use crate::kernels::put_q8;
 use crate::math::{exp, soft_cap};
-use crate::panel::{KV_TILE, MAX_HEAD, SCORES, SEGMENT, Scratch, Softmax};
-
-/// How far ahead of their use keys are asked for where states are few, in bytes.
-const KEYS_AHEAD: usize = 12 << 10;
+use crate::panel::{F16x, KV_TILE, SCORES, SEGMENT, Scratch, Softmax};
 
 const EMPTY: Softmax = Softmax { m: f32::NEG_INFINITY, l: 0.0 };
 
@@ -132,8 +130,13 @@ impl Job<'_> {
         // SAFETY: only positions that some row sees are read.
         unsafe {
             for pass in [Pass::Keys, Pass::Values] {
-                if matches!(pass, Pass::Values) {
-                    self.weigh::<V>(scratch);
+                match pass {
+                    Pass::Values => self.weigh::<V>(scratch),
+                    Pass::Keys if self.is_lean::<V>() => {
+                        self.lean_scores(scratch, start, first..end);
+                        continue;
+                    }
+                    Pass::Keys => {}
                 }
                 for tile in tiles.clone() {
                     let at = tile * KV_TILE;
@@ -145,15 +148,10 @@ impl Job<'_> {
                     let next = self.place(next.0, start + next.1);
                     let tile = Tile { from: self.place(pass, start + at), next, first: at };
                     let part = first.max(at)..end.min(at + KV_TILE);
-                    match (pass, self.is_lean::<V>()) {
-                        (Pass::Keys, true) => self.lean_scores::<V>(scratch, &tile, part),
-                        (_, lean) => {
-                            if !lean {
-                                self.load::<V>(scratch, pass, &tile, part);
-                            }
-                            self.tile::<V>(scratch, pass, &tile);
-                        }
+                    if !self.is_lean::<V>() {
+                        self.load::<V>(scratch, pass, &tile, part);
                     }
+                    self.tile::<V>(scratch, pass, &tile);
                 }
             }
         }
@@ -162,14 +160,11 @@ impl Job<'_> {
     /// Few states are bound by reading: what is in halves is then multiplied as it is loaded.
     #[inline(always)]
     fn is_lean<V: Lanes>(&self) -> bool {
-        self.states() <= product::most_rows::<V>() && self.has_whole_halves()
+        let whole = self.cache.kv == KvType::F16 && self.cache.head_dim == self.cache.padded();
+        whole && self.states() <= product::most_rows::<V>()
     }
 
-    fn has_whole_halves(&self) -> bool {
-        self.cache.kv == KvType::F16 && self.cache.head_dim == self.cache.padded()
-    }
-
-    /// Where a position is; it need not be in the cache.
+    /// Where a position's values or a sixteen's keys are; they need not be in the cache.
     fn place(&self, pass: Pass, position: usize) -> *const u8 {
         let slot = self.all[self.rows.start].slot as usize;
         let offset = self.cache.offset(slot, self.kv_head, position);
@@ -184,9 +179,8 @@ impl Job<'_> {
             match pass {
                 Pass::Keys => {
                     for sixteen in [tile.first, tile.first + 16] {
-                        let part = part.start.max(sixteen)..part.end.min(sixteen + 16);
-                        if !part.is_empty() {
-                            self.keys::<V>(scratch, tile, sixteen, &part);
+                        if part.start < sixteen + 16 && sixteen < part.end {
+                            self.keys::<V>(scratch, tile, sixteen);
                         }
                     }
                 }
@@ -196,78 +190,42 @@ impl Job<'_> {
                         let i = position - tile.first;
                         tile.prefetch::<V>(i * row..(i + 1) * row);
                         let to = (&raw mut scratch.v).cast::<f32>().add(i * padded);
-                        self.cache.load::<V>(tile.from.wrapping_add(i * row), to, 16);
+                        self.cache.load::<V>(tile.from.wrapping_add(i * row), to);
                     }
                 }
             }
         }
     }
 
-    /// Sixteen positions' keys, transposed: those outside `part` repeat others and are of no meaning.
+    /// Sixteen positions' keys; those that nobody sees are of no meaning.
     #[inline(always)]
-    unsafe fn keys<V: Lanes>(&self, scratch: &mut Scratch, tile: &Tile, sixteen: usize, part: &Range<usize>) {
-        let (row, padded) = (self.cache.row, self.cache.padded());
-        let mut rows = tile.rows(row, sixteen, part);
-        let to = &mut scratch.k[(sixteen - tile.first) / 16 * MAX_HEAD..][..padded];
-        let halves = self.has_whole_halves();
-        if !halves {
-            for i in 0..16 {
-                // SAFETY: one of the positions that can be read; a sixteen of its head for each sixteen rows.
-                unsafe { self.cache.load::<V>(rows[i], (&raw mut scratch.block[i]).cast(), 256) };
-            }
-        }
-        let (blocks, _) = scratch.block.as_chunks::<16>();
-        for (i, to) in to.as_chunks_mut::<16>().0.iter_mut().enumerate() {
-            let ahead = (sixteen - tile.first) * row + i * 16 * row / (padded / 16);
-            tile.prefetch::<V>(ahead..ahead + 16 * row / (padded / 16));
-            if halves {
-                // SAFETY: sixteen halves of each row.
-                unsafe { V::transpose_halves(&rows, to) };
-                for row in &mut rows {
-                    *row = row.wrapping_add(32);
-                }
-            } else {
-                V::transpose(&blocks[i], to);
-            }
+    unsafe fn keys<V: Lanes>(&self, scratch: &mut Scratch, tile: &Tile, sixteen: usize) {
+        let (dim, bytes) = (self.cache.head_dim, TOGETHER * self.cache.row);
+        let place = (sixteen - tile.first) / TOGETHER;
+        let (from, next) = (tile.from.wrapping_add(place * bytes), tile.next.wrapping_add(place * bytes));
+        let step = bytes / dim;
+        for (e, to) in scratch.k[place * dim..][..dim].iter_mut().enumerate() {
+            V::prefetch(next.wrapping_add(e * step));
+            // SAFETY: the sixteen is in the cache.
+            unsafe { self.cache.key_lanes::<V>(from, e).store(to.0.as_mut_ptr()) };
         }
     }
 
-    /// Scores of positions `part` with all states, from keys that are transposed sixteen elements of the head at a time.
+    /// Scores of positions `part` of the segment with all states, from keys where they lie.
     #[inline(always)]
-    unsafe fn lean_scores<V: Lanes>(&self, scratch: &mut Scratch, tile: &Tile, part: Range<usize>) {
-        let (row, padded) = (self.cache.row, self.cache.padded());
-        let first = part.start / 16 * 16;
-        let sixteens = (part.end - first).div_ceil(16);
-        let mut rows = [[tile.from; 16]; KV_TILE / 16];
-        for s in 0..sixteens {
-            let sixteen = first + s * 16;
-            rows[s] = tile.rows(row, sixteen, &(part.start.max(sixteen)..part.end.min(sixteen + 16)));
-        }
-        let step = KV_TILE * row / (padded / 16);
-        for i in 0..padded / 16 {
-            for line in (0..step).step_by(64) {
-                V::prefetch(tile.from.wrapping_add(KEYS_AHEAD + i * step + line));
-            }
-            // SAFETY: sixteen halves of each row; every state's query and scores have their places.
-            unsafe {
-                for s in 0..sixteens {
-                    let (to, _) = scratch.k[s * 16..].as_chunks_mut::<16>();
-                    V::transpose_halves(&rows[s], &mut to[0]);
-                    for row in &mut rows[s] {
-                        *row = row.wrapping_add(32);
-                    }
-                }
-                let operands = Operands {
-                    a: (&raw const scratch.q).cast::<f32>().add(i * 16),
-                    b: (&raw const scratch.k).cast(),
-                    to: (&raw mut scratch.scores).cast::<f32>().add(first),
-                    padded,
-                    n: 16,
-                    adds: i > 0,
-                };
-                (self.products.lean_scores)(operands, self.states(), sixteens);
-            }
-        }
+    unsafe fn lean_scores(&self, scratch: &mut Scratch, start: usize, part: Range<usize>) {
+        let (dim, padded) = (self.cache.head_dim, self.cache.padded());
+        let first = part.start / TOGETHER * TOGETHER;
+        let operands = Operands {
+            a: (&raw const scratch.q).cast(),
+            b: self.place(Pass::Keys, start + first),
+            to: (&raw mut scratch.scores).cast::<f32>().wrapping_add(first),
+            padded,
+            n: dim,
+        };
+        let sixteens = part.end.saturating_sub(first).div_ceil(TOGETHER);
+        // SAFETY: whole sixteens of positions that some row sees; every state's query and scores have their places.
+        unsafe { (self.products.lean_scores)(operands, self.states(), sixteens) };
     }
 
     /// A tile's products with every state that sees any of it.
@@ -316,11 +274,10 @@ impl Job<'_> {
         unsafe {
             let operands = Operands {
                 a: (&raw const scratch.q).cast::<f32>().add(first * padded),
-                b: (&raw const scratch.k).cast::<f32>().add(sixteen * MAX_HEAD * 16).cast(),
+                b: (&raw const scratch.k).cast::<F16x>().add(sixteen * self.cache.head_dim).cast(),
                 to: (&raw mut scratch.scores).cast::<f32>().add(first * SCORES + at + sixteen * 16),
                 padded,
                 n: self.cache.head_dim,
-                adds: false,
             };
             (self.products.scores)(operands, count, sixteens);
         }
@@ -365,7 +322,6 @@ impl Job<'_> {
                     to: (&raw mut scratch.segment).cast::<f32>().add(state * padded),
                     padded,
                     n: part.1 - part.0,
-                    adds: true,
                 };
                 let multiply = if lean { self.products.lean_values } else { self.products.values };
                 multiply(operands, states, padded / 16);
@@ -498,17 +454,6 @@ struct Tile {
 impl Tile {
     fn end(&self) -> usize {
         self.first + KV_TILE
-    }
-
-    /// Sixteen positions; those outside `part` repeat others.
-    #[inline(always)]
-    fn rows(&self, row: usize, sixteen: usize, part: &Range<usize>) -> [*const u8; 16] {
-        let mut rows = [self.from; 16];
-        for i in 0..16 {
-            let position = (sixteen + i).clamp(part.start, part.end - 1);
-            rows[i] = self.from.wrapping_add((position - self.first) * row);
-        }
-        rows
     }
 
     #[inline(always)]

@@ -8,8 +8,8 @@
 //! merged in order. A window's start only masks: where segments lie never depends on the row, so a row's output does
 //! not depend on which rows came with it.
 //!
-//! Keys are transposed tile by tile, so that a lane is a position: both products are then the same small loop over many
-//! rows and heads at once (`product.rs`).
+//! An element of sixteen positions' keys lies in one place, so that a lane is a position: both products are then the same small
+//! loop over many rows and heads at once (`product.rs`).
 
 mod job;
 pub(crate) mod product;

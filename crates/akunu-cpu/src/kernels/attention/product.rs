@@ -1,11 +1,13 @@
 //! The one loop of attention: a few rows of numbers times sixteens of columns.
 
-use crate::floats::{F32W, FloatWeight};
+use crate::floats::FloatWeight;
 use crate::isa::Lanes;
-use crate::panel::{MAX_HEAD, SCORES};
+use crate::panel::SCORES;
 
 /// How far ahead of its use halves are asked for, in bytes: they come straight from the cache.
 const PREFETCH: usize = 4096;
+/// The same of keys, which are read at several places in turn, of all places together.
+const KEYS_AHEAD: usize = 16 << 10;
 
 /// `to[r] (+)= Σ a[r][i] · b[i]`, i in order, for sixteens of columns.
 #[derive(Clone, Copy)]
@@ -35,7 +37,6 @@ pub(crate) struct Operands {
     /// Elements of a head, in whole sixteens.
     pub(super) padded: usize,
     pub(super) n: usize,
-    pub(super) adds: bool,
 }
 
 /// Rows and sixteens of columns; as for [`multiply`](Product::multiply).
@@ -50,34 +51,24 @@ pub(crate) struct Products {
     pub(crate) lean_values: Multiply,
 }
 
-/// Scores of sixteen elements of the head.
+/// Scores, from keys in sixteens of positions.
 #[inline(always)]
-pub(crate) unsafe fn lean_scores<V: Lanes>(o: Operands, rows: usize, sixteens: usize) {
-    let Operands { a, b, to, padded, adds, .. } = o;
-    let product =
-        Product { a, a_stride: padded, b, b_stride: 16, b_apart: 256, n: 16, to, to_stride: SCORES, adds };
-    // SAFETY: passed on.
-    unsafe { product.multiply::<V, F32W>(rows, sixteens) }
-}
-
-/// Scores of a whole head.
-#[inline(always)]
-pub(crate) unsafe fn scores<V: Lanes>(o: Operands, rows: usize, sixteens: usize) {
-    let Operands { a, b, to, padded, n, .. } = o;
-    let (b_apart, adds) = (MAX_HEAD * 16, false);
+pub(crate) unsafe fn scores<V: Lanes, B: FloatWeight>(o: Operands, rows: usize, sixteens: usize) {
+    let Operands { a, b, to, padded, n } = o;
+    let (b_apart, adds) = (n * 16, false);
     let product = Product { a, a_stride: padded, b, b_stride: 16, b_apart, n, to, to_stride: SCORES, adds };
     // SAFETY: passed on.
-    unsafe { product.multiply::<V, F32W>(rows, sixteens) }
+    unsafe { product.multiply::<V, B, true>(rows, sixteens) }
 }
 
 /// Values by weights, added.
 #[inline(always)]
 pub(crate) unsafe fn values<V: Lanes, B: FloatWeight>(o: Operands, rows: usize, sixteens: usize) {
-    let Operands { a, b, to, padded, n, .. } = o;
+    let Operands { a, b, to, padded, n } = o;
     let (a_stride, adds) = (SCORES, true);
     let product = Product { a, a_stride, b, b_stride: padded, b_apart: 16, n, to, to_stride: padded, adds };
     // SAFETY: passed on.
-    unsafe { product.multiply::<V, B>(rows, sixteens) }
+    unsafe { product.multiply::<V, B, false>(rows, sixteens) }
 }
 
 /// Most rows at once: as many as leave room for the columns in an instruction set's registers.
@@ -106,12 +97,12 @@ impl Product {
     /// # Safety
     /// Everything that the fields say can be read and written; at most `most_rows` rows.
     #[inline(always)]
-    unsafe fn multiply<V: Lanes, B: FloatWeight>(mut self, rows: usize, sixteens: usize) {
+    unsafe fn multiply<V: Lanes, B: FloatWeight, const KEYS: bool>(mut self, rows: usize, sixteens: usize) {
         /// Those that there are; the rest compiles to nothing.
         macro_rules! blocks {
             ($columns:expr; $($c:literal: $($r:literal)+),+) => {
                 match ($columns, rows) {
-                    $($(($c, $r) if const { $c <= Self::most_columns::<V>($r) } => self.block::<V, B, $r, $c>(),)+)+
+                    $($(($c, $r) if const { $c <= Self::most_columns::<V>($r) } => self.block::<V, B, KEYS, $r, $c>(),)+)+
                     _ => {}
                 }
             };
@@ -130,7 +121,7 @@ impl Product {
     }
 
     #[inline(always)]
-    unsafe fn block<V: Lanes, B: FloatWeight, const R: usize, const C: usize>(&self) {
+    unsafe fn block<V: Lanes, B: FloatWeight, const KEYS: bool, const R: usize, const C: usize>(&self) {
         let mut acc = [[V::zero(); C]; R];
         // SAFETY: as the caller promises.
         unsafe {
@@ -141,11 +132,20 @@ impl Product {
                     }
                 }
             }
+            let sixteen = self.b_apart * B::BYTES;
+            let near = sixteen.min(KEYS_AHEAD / C);
             for i in 0..self.n {
                 let mut b = [V::zero(); C];
+                let mut ahead = near;
+                if i * 16 * B::BYTES + near >= sixteen {
+                    // Past the end of a sixteen, that after those that are read beside it.
+                    ahead += (C - 1) * sixteen;
+                }
                 for c in 0..C {
                     let from = self.b.add((i * self.b_stride + c * self.b_apart) * B::BYTES);
-                    if B::BYTES == 2 && c % 2 == 0 {
+                    if B::BYTES == 2 && KEYS && i % 2 == 0 {
+                        V::prefetch(from.wrapping_add(ahead));
+                    } else if B::BYTES == 2 && !KEYS && c % 2 == 0 {
                         V::prefetch(from.wrapping_add(PREFETCH));
                     }
                     b[c] = B::load::<V>(from);

@@ -1,0 +1,119 @@
+//! How keys lie in the cache. Values lie `[slot][kv head][position][head dim]` everywhere.
+
+use crate::KvType;
+
+/// Positions that lie together in [`KeyOrder::Sixteens`].
+const TOGETHER: usize = 16;
+
+/// A device's order of keys. The reference's is [`KeyOrder::Positions`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyOrder {
+    /// As values: `[slot][kv head][position][head dim]`
+    Positions,
+    /// `[slot][kv head][sixteen of positions][head dim][position of the sixteen]`, for devices whose lanes are positions. In
+    /// [`KvType::Q8_0`] each block has sixteen scales, then its quants.
+    Sixteens,
+}
+
+impl KeyOrder {
+    /// Positions for which a cache of at least `context` has room.
+    pub fn capacity(self, context: usize) -> usize {
+        match self {
+            KeyOrder::Positions => context,
+            KeyOrder::Sixteens => context.next_multiple_of(TOGETHER),
+        }
+    }
+
+    /// Keys as a device of this order has them, from those in order of positions. `None` where they are no whole sixteens of heads.
+    pub fn from_positions(self, kv: KvType, head_dim: usize, bytes: &[u8]) -> Option<Vec<u8>> {
+        self.reorder(kv, head_dim, bytes, |to, from| (to, from))
+    }
+
+    /// The way back.
+    pub fn to_positions(self, kv: KvType, head_dim: usize, bytes: &[u8]) -> Option<Vec<u8>> {
+        self.reorder(kv, head_dim, bytes, |to, from| (from, to))
+    }
+
+    /// `places` says where a field comes to lie and where it is, of its place in a sixteen and its place in order of positions.
+    fn reorder(
+        self,
+        kv: KvType,
+        head_dim: usize,
+        bytes: &[u8],
+        places: impl Fn(usize, usize) -> (usize, usize),
+    ) -> Option<Vec<u8>> {
+        if self == KeyOrder::Positions {
+            return Some(bytes.to_vec());
+        }
+        let row = kv.row_bytes(head_dim).filter(|row| bytes.len().is_multiple_of(row * TOGETHER))?;
+        let mut reordered = vec![0; bytes.len()];
+        for sixteen in (0..bytes.len()).step_by(row * TOGETHER) {
+            let mut at = 0;
+            while at < row {
+                let size = field_bytes(kv, at);
+                for position in 0..TOGETHER {
+                    let together = sixteen + at * TOGETHER + position * size;
+                    let (to, from) = places(together, sixteen + position * row + at);
+                    reordered[to..to + size].copy_from_slice(&bytes[from..from + size]);
+                }
+                at += size;
+            }
+        }
+        Some(reordered)
+    }
+}
+
+/// Bytes of the scale or element that begins at byte `at` of a head.
+fn field_bytes(kv: KvType, at: usize) -> usize {
+    match kv {
+        KvType::F32 => 4,
+        KvType::F16 => 2,
+        KvType::Q8_0 if at.is_multiple_of(kv.dtype().block_bytes()) => 2,
+        KvType::Q8_0 => 1,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+
+    #[test]
+    fn elements_of_sixteen_positions_lie_together() {
+        let heads: Vec<u8> =
+            (0..32_u16).flat_map(|p| [p * 2, p * 2 + 1]).flat_map(u16::to_le_bytes).collect();
+        let found = KeyOrder::Sixteens.from_positions(KvType::F16, 2, &heads).unwrap();
+        let found: Vec<u16> = found.chunks(2).map(|b| u16::from_le_bytes([b[0], b[1]])).collect();
+        let sixteen = |first: u16, element: u16| (first..first + 16).map(move |p| p * 2 + element);
+        let expected: Vec<u16> = [0, 16]
+            .into_iter()
+            .flat_map(|first| [0, 1].into_iter().flat_map(move |e| sixteen(first, e)))
+            .collect();
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn a_block_has_sixteen_scales_before_its_quants() {
+        let block = |p: u8| [vec![p, 100 + p], vec![p; 32]].concat();
+        let heads: Vec<u8> = (0..16).flat_map(|p| [block(p), block(p + 16)].concat()).collect();
+        let found = KeyOrder::Sixteens.from_positions(KvType::Q8_0, 64, &heads).unwrap();
+        let scales: Vec<u8> = (16..32).flat_map(|p| [p, 100 + p]).collect();
+        assert_eq!(found[34 * 16..35 * 16 + 16], scales);
+        assert_eq!(found[36 * 16..37 * 16], (16..32).collect::<Vec<u8>>());
+        assert_eq!(KeyOrder::Sixteens.to_positions(KvType::Q8_0, 64, &found).unwrap(), heads);
+    }
+
+    #[test]
+    fn broken_sixteens_have_no_order() {
+        assert_eq!(KeyOrder::Sixteens.from_positions(KvType::F32, 2, &[0; 8 * 15]), None);
+        assert_eq!(KeyOrder::Sixteens.to_positions(KvType::Q8_0, 31, &[0; 34 * 16]), None);
+        assert_eq!(KeyOrder::Positions.to_positions(KvType::F32, 2, &[7; 3]).unwrap(), [7; 3]);
+    }
+
+    #[test]
+    fn a_cache_has_room_for_whole_sixteens() {
+        assert_eq!([1, 16, 17].map(|n| KeyOrder::Sixteens.capacity(n)), [16, 16, 32]);
+        assert_eq!(KeyOrder::Positions.capacity(17), 17);
+    }
+}
