@@ -8,7 +8,7 @@ use akunu_plan::q8;
 /// Fewer rows than this are not worth a group: each costs less by itself.
 pub(crate) const LEAST_ROWS: usize = 6;
 /// Rows that share weights which are unpacked once, and of a pass unless more are asked for.
-pub(crate) const MOST_ROWS: usize = 512;
+pub(crate) const MOST_ROWS: usize = 256;
 /// Rows of a group.
 pub(crate) const SIDE: usize = 16;
 /// The widest input: the layers of LLaMA 70B have 28,672.
