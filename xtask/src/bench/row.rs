@@ -127,7 +127,7 @@ impl Report {
     }
 }
 
-/// `AMD EPYC 9R14`, 2 cores, avx512: `amd-epyc-9r14-2-cores-avx512`.
+/// `AMD EPYC (family 26, model 2)`, 2 cores, avx512: `amd-epyc-family-26-model-2-2-cores-avx512`.
 pub(super) fn kind(cpu: &str, cores: usize, isa: &str) -> String {
     let cpu = cpu.to_lowercase().replace("(r)", "").replace("(tm)", "");
     let words: Vec<&str> =

@@ -90,7 +90,7 @@ fn report() -> Report {
         version: env!("CARGO_PKG_VERSION"),
         os: std::env::consts::OS,
         arch: std::env::consts::ARCH,
-        cpu: proc_field("/proc/cpuinfo", "model name"),
+        cpu: processor(),
         cores: akunu::devices::physical_cores(),
         features: features(),
         memory_total: proc_field("/proc/meminfo", "MemTotal").and_then(|text| kib(&text)),
@@ -132,6 +132,16 @@ fn lines(report: &Report) -> Vec<(&'static str, String)> {
         lines.push(("device", format!("{}: {}{default}", device.name, device.detail)));
     }
     lines
+}
+
+/// `AMD EPYC (family 26, model 2)`: virtual machines call many generations by one name.
+fn processor() -> Option<String> {
+    let field = |name| proc_field("/proc/cpuinfo", name);
+    let name = field("model name")?;
+    Some(match (field("cpu family"), field("model")) {
+        (Some(family), Some(model)) => format!("{name} (family {family}, model {model})"),
+        _ => name,
+    })
 }
 
 /// The first value of a field in a `name : value` file.
