@@ -192,7 +192,7 @@ macro_rules! products {
 
 #[cfg(target_arch = "x86_64")]
 macro_rules! packed {
-    ($name:ident, $quantised:ident $(, $float:ident)?; $features:tt) => {
+    ($name:ident, $quantised:ident $(but $module:ident::$type:ident by $other:ident)? $(, $float:ident)?; $features:tt) => {
         pub(super) static $name: PackedKernels = {
             macro_rules! kernel {
                 ($products:ty) => {
@@ -205,6 +205,9 @@ macro_rules! packed {
                 };
             }
             macro_rules! entry {
+                $(($module::$type) => {
+                    kernel!($other<$module::$type>)
+                };)?
                 ($weight:ty) => {
                     kernel!($quantised<$weight>)
                 };
@@ -247,7 +250,8 @@ mod x86 {
     lanes!(AVX512, Avx512, ("avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni"));
     products!(AVX512_PRODUCTS, Avx512, ("avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni"));
     packed!(VNNI, Vnni; ("avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni"));
-    packed!(TILES, Tiles; ("avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni"));
+    // Two scales a block: its sums would leave the tiles twice, and VNNI is faster (docs/cpu.md).
+    packed!(TILES, Tiles but quants::Q6K by Vnni; ("avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni"));
     packed!(
         BF16, Bf16Quants, Bf16Floats;
         ("avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512bf16")
