@@ -16,6 +16,8 @@ use crate::tile::{PackedKernel, STREAMS, Tile, TileKernel};
 const GROUP: usize = 16;
 /// Outputs of one row that a worker takes at once: few enough for the strips that it reads in turn to lie close together.
 const WINDOW: usize = 256;
+/// Rows of what the epilogue adds to and writes that are asked for ahead.
+const ROWS_AHEAD: usize = 8;
 /// From one row's sums to the next, before the epilogue.
 const SUMS: usize = BF16_OUTPUTS;
 
@@ -103,7 +105,7 @@ impl Product {
     /// Outputs that are worked on together by one worker.
     #[inline(always)]
     fn most_outputs(&self, rows: usize) -> usize {
-        if rows == 1 { WINDOW } else { self.group() }
+        if rows == 1 { WINDOW } else { SUMS }
     }
 
     /// Sums of W weights, `outputs` of each from `first` on, to each of `out`: `[row][SUMS]`, or all outputs of the only row.
@@ -221,7 +223,10 @@ pub(crate) unsafe fn matmul<V: Lanes>(command: &Command, context: &Context) {
                         v = v.add(V::load_n(command.f32s(target + 1).add(first), n));
                     }
                     let at = (row + r) * stride + first;
+                    let next = at + ROWS_AHEAD * stride;
+                    V::prefetch(command.f32s(target).wrapping_add(next).cast());
                     if let Some(residual) = residual {
+                        V::prefetch(residual.wrapping_add(next).cast());
                         v = v.add(V::load_n(residual.add(at), n));
                     }
                     if p.soft_cap != 0.0 {
@@ -261,7 +266,9 @@ pub(crate) unsafe fn qkv<V: Lanes>(command: &Command, context: &Context) {
                         if bias {
                             v = v.add(V::load_n(command.f32s(target + 1 + part).add(first), n));
                         }
-                        v.store_n(command.f32s(target).add((row + r) * stride + start + first), n);
+                        let at = (row + r) * stride + start + first;
+                        V::prefetch(command.f32s(target).wrapping_add(at + ROWS_AHEAD * stride).cast());
+                        v.store_n(command.f32s(target).add(at), n);
                     }
                 }
             }
