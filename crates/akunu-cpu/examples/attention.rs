@@ -42,7 +42,7 @@ fn bench(
     slots: u32,
 ) -> Result<Bench, DeviceError> {
     let mut device = CpuDevice::new(options)?;
-    let capacity = (depth + rows).next_multiple_of(16);
+    let capacity = device.capabilities().keys.capacity((depth + rows) as usize) as u32;
     let (cols, head) = (u64::from(heads * head_dim), u64::from(head_dim) * 2);
     let layer = u64::from(slots * kv_heads * capacity) * head;
     let layers = if rows > 1 { 4 } else { (WORKING_SET / (2 * layer)).clamp(2, 64) } as usize;

@@ -3,7 +3,7 @@
 use akunu_plan::params::{
     AttentionParams, GluMatmulParams, KvMoveParams, MatmulParams, QkvParams, RopeKvParams,
 };
-use akunu_plan::{DType, DispatchCommand, Kernel, q8};
+use akunu_plan::{DType, DispatchCommand, Kernel, KeyOrder, q8};
 
 use crate::panel::{MAX_HEAD, MAX_ROW};
 
@@ -73,7 +73,7 @@ fn head(head_dim: u32) -> Result<(), String> {
 
 /// Keys lie so.
 fn sixteens(capacity: u32) -> Result<(), String> {
-    if !capacity.is_multiple_of(16) {
+    if KeyOrder::Sixteens.capacity(capacity as usize) != capacity as usize {
         return Err(format!("a cache of {capacity} positions; whole sixteens are supported"));
     }
     Ok(())

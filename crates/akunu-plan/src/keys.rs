@@ -3,7 +3,7 @@
 use crate::KvType;
 
 /// Positions that lie together in [`KeyOrder::Sixteens`].
-const TOGETHER: usize = 16;
+pub const TOGETHER: usize = 16;
 
 /// A device's order of keys. The reference's is [`KeyOrder::Positions`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +45,8 @@ impl KeyOrder {
         if self == KeyOrder::Positions {
             return Some(bytes.to_vec());
         }
-        let row = kv.row_bytes(head_dim).filter(|row| bytes.len().is_multiple_of(row * TOGETHER))?;
+        let row =
+            kv.row_bytes(head_dim).filter(|&row| row > 0 && bytes.len().is_multiple_of(row * TOGETHER))?;
         let mut reordered = vec![0; bytes.len()];
         for sixteen in (0..bytes.len()).step_by(row * TOGETHER) {
             let mut at = 0;
@@ -108,6 +109,7 @@ mod tests {
     fn broken_sixteens_have_no_order() {
         assert_eq!(KeyOrder::Sixteens.from_positions(KvType::F32, 2, &[0; 8 * 15]), None);
         assert_eq!(KeyOrder::Sixteens.to_positions(KvType::Q8_0, 31, &[0; 34 * 16]), None);
+        assert_eq!(KeyOrder::Sixteens.from_positions(KvType::F32, 0, &[]), None);
         assert_eq!(KeyOrder::Positions.to_positions(KvType::F32, 2, &[7; 3]).unwrap(), [7; 3]);
     }
 

@@ -24,7 +24,6 @@ mod x86_affine;
 #[cfg(target_arch = "x86_64")]
 mod x86_dots;
 #[cfg(target_arch = "x86_64")]
-#[cfg(target_arch = "x86_64")]
 mod x86_packed;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod x86_quants;

@@ -9,6 +9,10 @@ use crate::isa::Lanes;
 use crate::math;
 use crate::panel::MAX_HEAD;
 
+/// Bytes of Q8_0's scale, and of it and its quants.
+pub(super) const SCALE: usize = 2;
+pub(super) const BLOCK: usize = 34;
+
 /// Byte places in one layer's keys or values.
 #[derive(Clone, Copy)]
 pub(crate) struct Cache {
@@ -64,8 +68,8 @@ impl Cache {
                 }
                 KvType::Q8_0 => {
                     for block in 0..self.head_dim / 32 {
-                        let to = to.add(block * 34);
-                        let (scale, _) = V::quantise(from.add(block * 32), to.add(2).cast());
+                        let to = to.add(block * BLOCK);
+                        let (scale, _) = V::quantise(from.add(block * 32), to.add(SCALE).cast());
                         to.cast::<u16>().write_unaligned(half::f16::from_f32(scale).to_bits());
                     }
                 }
@@ -107,9 +111,9 @@ impl Cache {
                 }
                 KvType::Q8_0 => {
                     for block in 0..self.head_dim / 32 {
-                        let from = from.add(block * 34);
+                        let from = from.add(block * BLOCK);
                         let scale = V::splat(V::f16(from.cast::<u16>().read_unaligned()));
-                        let quants = from.add(2).cast::<i8>();
+                        let quants = from.add(SCALE).cast::<i8>();
                         let to = to.add(block * 32);
                         V::load_i8(quants).mul(scale).store(to);
                         V::load_i8(quants.add(16)).mul(scale).store(to.add(16));

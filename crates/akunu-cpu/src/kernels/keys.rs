@@ -1,15 +1,10 @@
 //! Keys in the cache, in [`akunu_plan::KeyOrder::Sixteens`]: an element of sixteen positions is one load, whose lanes are positions.
 
 use akunu_plan::KvType;
+use akunu_plan::keys::TOGETHER;
 
-use super::cache::Cache;
+use super::cache::{BLOCK, Cache, SCALE};
 use crate::isa::Lanes;
-
-/// Positions that lie together.
-pub(crate) const TOGETHER: usize = 16;
-/// Bytes of Q8_0's scale and quants.
-const SCALE: usize = 2;
-const BLOCK: usize = 34;
 
 /// Which way a head goes.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -20,6 +20,8 @@ const WINDOW: usize = 256;
 const ROWS_AHEAD: usize = 8;
 /// From one row's sums to the next, before the epilogue.
 const SUMS: usize = BF16_OUTPUTS;
+// Gates and ups are rounded in whole blocks.
+const _: () = assert!(WINDOW.is_multiple_of(q8::BLOCK) && SUMS.is_multiple_of(q8::BLOCK));
 
 /// The input of a product and where its sums go before the epilogue.
 #[derive(Clone, Copy)]
@@ -291,7 +293,7 @@ pub(crate) unsafe fn glu_matmul<V: Lanes>(command: &Command, context: &Context) 
         let gate = (&raw mut (*context.scratch).tile).cast::<f32>();
         let up = (&raw mut (*context.scratch).tile_up).cast::<f32>();
         let share = context.share(outputs.div_ceil(q8::BLOCK));
-        let most = product.most_outputs(context.rows).max(q8::BLOCK);
+        let most = product.most_outputs(context.rows);
         for (first, n) in outputs_of(share, q8::BLOCK, outputs, most) {
             for (row, count) in product.row_tiles(context.rows) {
                 let weights = [1, 1 + planes];

@@ -1,5 +1,6 @@
 //! Rotary positions: the angles of a pass, and the kernel that turns Q and K and writes the cache.
 
+use akunu_plan::keys::TOGETHER;
 use akunu_plan::params::{AnglesParams, RopeKvParams};
 use akunu_plan::{Kernel, RopeStyle, Row};
 
@@ -104,8 +105,9 @@ pub(crate) unsafe fn rope_kv<V: Lanes>(command: &Command, context: &Context) {
         let per_row = heads + 2 * kv_heads;
         for unit in context.share(context.rows * per_row) {
             // Keys of positions that follow each other share their lines: a head of sixteen rows, then the next one's.
-            let (first, place) = (unit / (per_row * 16) * 16, unit % (per_row * 16));
-            let count = 16.min(context.rows - first);
+            let several = per_row * TOGETHER;
+            let (first, place) = (unit / several * TOGETHER, unit % several);
+            let count = TOGETHER.min(context.rows - first);
             let (head, r) = (place / count, first + place % count);
             one_head::<V>(command, context, &p, r, head, &rows[r]);
         }

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use akunu_plan::keys::TOGETHER;
 use akunu_plan::params::AttentionParams;
 use akunu_plan::{Kernel, KvType, Row, q8};
 
@@ -10,7 +11,6 @@ use super::seen;
 use crate::command::Command;
 use crate::isa::Lanes;
 use crate::kernels::cache::Cache;
-use crate::kernels::keys::TOGETHER;
 use crate::kernels::put_q8;
 use crate::math::{exp, soft_cap};
 use crate::panel::{F16x, KV_TILE, SCORES, SEGMENT, Scratch, Softmax};
@@ -178,8 +178,8 @@ impl Job<'_> {
         unsafe {
             match pass {
                 Pass::Keys => {
-                    for sixteen in [tile.first, tile.first + 16] {
-                        if part.start < sixteen + 16 && sixteen < part.end {
+                    for sixteen in [tile.first, tile.first + TOGETHER] {
+                        if part.start < sixteen + TOGETHER && sixteen < part.end {
                             self.keys::<V>(scratch, tile, sixteen);
                         }
                     }

@@ -9,7 +9,7 @@ const PREFETCH: usize = 4096;
 /// The same of keys, which are read at several places in turn, of all places together.
 const KEYS_AHEAD: usize = 16 << 10;
 
-/// `to[r] (+)= Σ a[r][i] · b[i]`, i in order, for sixteens of columns.
+/// `to[r] = Σ a[r][i] · b[i]`, i in order, for sixteens of columns; values are added to what is there.
 #[derive(Clone, Copy)]
 struct Product {
     a: *const f32,
@@ -24,8 +24,6 @@ struct Product {
     n: usize,
     to: *mut f32,
     to_stride: usize,
-    /// Adds to what is there, instead of to 0.
-    adds: bool,
 }
 
 /// What differs from one product to the next; a kind does not look at what it knows.
@@ -55,8 +53,8 @@ pub(crate) struct Products {
 #[inline(always)]
 pub(crate) unsafe fn scores<V: Lanes, B: FloatWeight>(o: Operands, rows: usize, sixteens: usize) {
     let Operands { a, b, to, padded, n } = o;
-    let (b_apart, adds) = (n * 16, false);
-    let product = Product { a, a_stride: padded, b, b_stride: 16, b_apart, n, to, to_stride: SCORES, adds };
+    let b_apart = n * 16;
+    let product = Product { a, a_stride: padded, b, b_stride: 16, b_apart, n, to, to_stride: SCORES };
     // SAFETY: passed on.
     unsafe { product.multiply::<V, B, true>(rows, sixteens) }
 }
@@ -65,8 +63,7 @@ pub(crate) unsafe fn scores<V: Lanes, B: FloatWeight>(o: Operands, rows: usize, 
 #[inline(always)]
 pub(crate) unsafe fn values<V: Lanes, B: FloatWeight>(o: Operands, rows: usize, sixteens: usize) {
     let Operands { a, b, to, padded, n } = o;
-    let (a_stride, adds) = (SCORES, true);
-    let product = Product { a, a_stride, b, b_stride: padded, b_apart: 16, n, to, to_stride: padded, adds };
+    let product = Product { a, a_stride: SCORES, b, b_stride: padded, b_apart: 16, n, to, to_stride: padded };
     // SAFETY: passed on.
     unsafe { product.multiply::<V, B, false>(rows, sixteens) }
 }
@@ -125,7 +122,7 @@ impl Product {
         let mut acc = [[V::zero(); C]; R];
         // SAFETY: as the caller promises.
         unsafe {
-            if self.adds {
+            if !KEYS {
                 for r in 0..R {
                     for c in 0..C {
                         acc[r][c] = V::load(self.to.add(r * self.to_stride + c * 16));
