@@ -8,6 +8,7 @@ use akunu_plan::{Kernel, Row, RowSet, q8};
 use bytemuck::AnyBitPattern;
 
 use crate::panel::{Scratch, Shared};
+use crate::shares::Shares;
 use crate::tile::{PackedKernel, TileKernel};
 
 /// Bytes of a row of activations.
@@ -62,8 +63,11 @@ impl Command {
     }
 }
 
+/// Pieces of a part whose units are dealt one by one.
+const FINE: usize = 16;
+
 /// What a worker knows while it runs a command.
-pub(crate) struct Context {
+pub(crate) struct Context<'a> {
     /// Which of a command's parts this is.
     pub(crate) part: usize,
     pub(crate) parts: usize,
@@ -77,21 +81,46 @@ pub(crate) struct Context {
     pub(crate) packed: *mut u8,
     /// All workers'.
     pub(crate) shared: *mut Shared,
+    /// What is left of this command's parts.
+    pub(crate) shares: &'a Shares,
 }
 
-impl Context {
+impl Context<'_> {
     /// What this part has of `0..total`.
     #[inline(always)]
     pub(crate) fn share(&self, total: usize) -> Range<usize> {
         total * self.part / self.parts..total * (self.part + 1) / self.parts
     }
 
-    /// Whether piece `i` of work is this part's, where pieces are in order of size: dealt out there and back, so that
-    /// nobody has all the larger ones.
+    /// `0..total` piece by piece: this part's share, then of what others have left. Where there are no others, or a share is no
+    /// more than a piece, each keeps its own. A kernel deals once: what is left of an earlier dealing would be mistaken for its own.
     #[inline(always)]
-    pub(crate) fn has(&self, i: usize) -> bool {
-        let (turn, place) = (i / self.parts, i % self.parts);
-        place == if turn.is_multiple_of(2) { self.part } else { self.parts - 1 - self.part }
+    pub(crate) fn pieces(&self, total: usize, piece: usize) -> impl Iterator<Item = Range<usize>> {
+        self.dealt(total, piece, total > piece * self.parts)
+    }
+
+    /// `0..total` one by one, in the same way; of a single row each keeps its own, which is next to nothing.
+    #[inline(always)]
+    pub(crate) fn units(&self, total: usize) -> impl Iterator<Item = usize> {
+        let piece = (total / (FINE * self.parts)).max(1);
+        self.dealt(total, piece, self.rows > 1).flatten()
+    }
+
+    #[inline(always)]
+    fn dealt(&self, total: usize, piece: usize, is_shared: bool) -> impl Iterator<Item = Range<usize>> {
+        let mut own = self.share(total);
+        let is_shared = is_shared && self.parts > 1;
+        if is_shared {
+            self.shares.begin(self.part, own.clone());
+        }
+        std::iter::from_fn(move || {
+            if is_shared {
+                return self.shares.take(self.part, piece);
+            }
+            let start = own.start;
+            own.start = own.end.min(start + piece);
+            (start < own.start).then_some(start..own.start)
+        })
     }
 
     /// The pass's rows.

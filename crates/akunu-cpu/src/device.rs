@@ -18,6 +18,7 @@ use crate::memory::{Buffer, Owned};
 use crate::panel::{Scratch, Shared};
 use crate::pool::Pool;
 use crate::prepare::{Buffers, Prepared, prepare};
+use crate::shares::Shares;
 use crate::walk::{State, Walk};
 
 pub(crate) const NAME: &str = "cpu";
@@ -45,6 +46,7 @@ pub struct CpuDevice {
     packed: Owned,
     /// What else they share.
     shared: Owned,
+    shares: Shares,
     buffers: Vec<Buffer>,
     allocated: u64,
     prepared: Vec<Prepared>,
@@ -118,6 +120,7 @@ impl CpuDevice {
             scratch,
             packed,
             shared,
+            shares: Shares::new(threads),
             buffers: Vec::new(),
             allocated: workspace,
             prepared: Vec::new(),
@@ -214,11 +217,13 @@ impl CpuDevice {
             self.outcome = Ok(Outcome { steps: 0 });
             return;
         }
+        self.shares.clear();
         let walk = Walk {
             commands,
             scratch: &self.scratch,
             packed: self.packed.start().cast(),
             shared: self.shared.start().cast(),
+            shares: &self.shares,
             rows: self.last.0.min(prepared.table.rows),
             logit_rows: self.last.1.min(prepared.table.logit_rows),
             steps,

@@ -48,6 +48,7 @@ mod pool;
 mod prepare;
 #[cfg(not(loom))]
 mod quants;
+mod shares;
 mod stages;
 #[cfg(not(loom))]
 mod tile;

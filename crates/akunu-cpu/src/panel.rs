@@ -13,7 +13,7 @@ pub(crate) const PANEL_BLOCKS: usize = 16;
 /// Panels of sixteen outputs that are unpacked before packed rows meet them, at most.
 pub(crate) const MAX_ROUNDS: usize = MAX_INPUTS.div_ceil(32 * PANEL_BLOCKS);
 /// Products that wait for their epilogue.
-const TILE_SUMS: usize = MOST_ROWS * BF16_OUTPUTS;
+pub(crate) const TILE_SUMS: usize = MOST_ROWS * BF16_OUTPUTS;
 /// Outputs and elements of a panel of float weights.
 pub(crate) const FLOAT_OUTPUTS: usize = 8;
 pub(crate) const FLOAT_CHUNK: usize = 512;

@@ -51,7 +51,7 @@ impl Stage {
 /// way of who writes another.
 #[derive(Debug)]
 #[repr(align(128))]
-struct Alone<T>(T);
+pub(crate) struct Alone<T>(pub(crate) T);
 
 #[derive(Debug)]
 pub(crate) struct Stages {

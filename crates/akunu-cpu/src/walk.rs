@@ -10,6 +10,7 @@ use crate::kernels;
 use crate::memory::Owned;
 use crate::panel::{Scratch, Shared};
 use crate::pool::Work;
+use crate::shares::Shares;
 
 pub(crate) struct Walk<'a> {
     /// At least one.
@@ -19,6 +20,8 @@ pub(crate) struct Walk<'a> {
     /// Theirs together.
     pub(crate) packed: *mut u8,
     pub(crate) shared: *mut Shared,
+    /// All empty.
+    pub(crate) shares: &'a Shares,
     pub(crate) rows: usize,
     pub(crate) logit_rows: usize,
     pub(crate) steps: usize,
@@ -59,6 +62,7 @@ impl Work for Walk<'_> {
             scratch: self.scratch[worker].start().cast::<Scratch>(),
             packed: self.packed,
             shared: self.shared,
+            shares: self.shares,
         };
         let is_packing = command.packed.is_some() && !self.state.is_packed.load(Ordering::Relaxed);
         let run = if is_packing { kernels::matrix::pack } else { command.run };
@@ -146,12 +150,14 @@ mod tests {
     fn walk(pool: &mut Pool, runs: &[Run]) -> (usize, u32) {
         let counter = AtomicU32::new(0);
         let commands: Vec<_> = runs.iter().map(|run| command(*run, &counter)).collect();
+        let shares = Shares::new(pool.workers());
         let scratch: Vec<_> = (0..pool.workers()).filter_map(|_| Owned::zeroed(64)).collect();
         let walk = Walk {
             commands: &commands,
             scratch: &scratch,
             packed: std::ptr::null_mut(),
             shared: std::ptr::null_mut(),
+            shares: &shares,
             rows: 1,
             logit_rows: 0,
             steps: 3,

@@ -1,5 +1,7 @@
 //! Matrix products with their epilogues. Outputs are dealt out in groups that one worker computes for all rows.
 
+use std::ops::Range;
+
 use akunu_plan::params::{GluMatmulParams, MatmulParams, QkvParams};
 use akunu_plan::{DType, Kernel, RowSet, q8};
 
@@ -8,20 +10,24 @@ use crate::groups::{Group, LEAST_ROWS, MOST_ROWS, SIDE};
 use crate::isa::Lanes;
 use crate::kernels::put_q8;
 use crate::math;
-use crate::panel::{BF16_OUTPUTS, TILE_ROWS};
+use crate::panel::{BF16_OUTPUTS, TILE_ROWS, TILE_SUMS};
 use crate::planes::Planes;
 use crate::tile::{PackedKernel, STREAMS, Tile, TileKernel};
 
 /// Outputs of one tile.
 const GROUP: usize = 16;
-/// Outputs of one row that a worker takes at once: few enough for the strips that it reads in turn to lie close together.
-const WINDOW: usize = 256;
 /// Rows of what the epilogue adds to and writes that are asked for ahead.
 const ROWS_AHEAD: usize = 8;
-/// From one row's sums to the next, before the epilogue.
+/// Weights that one row meets at once: few enough for the strips that a worker reads in turn to lie close together, enough for each to
+/// be long.
+const WINDOW_BYTES: usize = 160 << 10;
+/// Outputs of one row that a worker takes at once, at most.
+const WINDOW: usize = 512;
+/// Of several rows, and from one row's sums to the next before the epilogue.
 const SUMS: usize = BF16_OUTPUTS;
 // Gates and ups are rounded in whole blocks.
-const _: () = assert!(WINDOW.is_multiple_of(q8::BLOCK) && SUMS.is_multiple_of(q8::BLOCK));
+const _: () =
+    assert!(WINDOW.is_multiple_of(q8::BLOCK) && SUMS.is_multiple_of(q8::BLOCK) && WINDOW <= TILE_SUMS);
 
 /// The input of a product and where its sums go before the epilogue.
 #[derive(Clone, Copy)]
@@ -104,16 +110,19 @@ impl Product {
         }
     }
 
-    /// Outputs that are worked on together by one worker.
+    /// Outputs that a worker takes at once, in whole blocks.
     #[inline(always)]
-    fn most_outputs(&self, rows: usize) -> usize {
-        if rows == 1 { WINDOW } else { SUMS }
+    fn at_once(&self, rows: usize) -> usize {
+        match rows {
+            1 => (WINDOW_BYTES / self.weight_stride.max(1) / q8::BLOCK * q8::BLOCK).clamp(SUMS, WINDOW),
+            _ => SUMS,
+        }
     }
 
     /// Sums of W weights, `outputs` of each from `first` on, to each of `out`: `[row][SUMS]`, or all outputs of the only row.
     ///
     /// # Safety
-    /// All of them are within the command's buffers, and at most [`Product::most_outputs`].
+    /// All of them are within the command's buffers, and at most [`Product::at_once`].
     #[inline(always)]
     unsafe fn sums<const W: usize>(
         &self,
@@ -152,16 +161,11 @@ impl Product {
     }
 }
 
-/// The outputs of units `share` of `unit` each, `most` at a time: (first, count).
+/// The outputs of some units of `unit` each: the first, and how many.
 #[inline(always)]
-fn outputs_of(
-    share: std::ops::Range<usize>,
-    unit: usize,
-    outputs: usize,
-    most: usize,
-) -> impl Iterator<Item = (usize, usize)> {
-    let end = (share.end * unit).min(outputs);
-    (share.start * unit..end).step_by(most).map(move |first| (first, most.min(end - first)))
+fn outputs_of(units: &Range<usize>, unit: usize, outputs: usize) -> (usize, usize) {
+    let first = units.start * unit;
+    (first, (units.end * unit).min(outputs).saturating_sub(first))
 }
 
 /// Bytes of sixteen packed rows.
@@ -188,7 +192,7 @@ pub(crate) unsafe fn pack(command: &Command, context: &Context) {
     if rows < LEAST_ROWS {
         return;
     }
-    for group in context.share(rows.div_ceil(SIDE)) {
+    for group in context.units(rows.div_ceil(SIDE)) {
         // SAFETY: rows of the command's input; the device's groups have room for all rows that are packed.
         unsafe {
             (kernel.pack)(&Group {
@@ -214,8 +218,8 @@ pub(crate) unsafe fn matmul<V: Lanes>(command: &Command, context: &Context) {
     // SAFETY: the scratch is this worker's; groups stay within the outputs, rows within the table's.
     unsafe {
         let sums = (&raw mut (*context.scratch).tile).cast::<f32>();
-        let share = context.share(outputs.div_ceil(GROUP));
-        for (first, n) in outputs_of(share, GROUP, outputs, product.most_outputs(total)) {
+        for units in context.pieces(outputs.div_ceil(GROUP), product.at_once(total) / GROUP) {
+            let (first, n) = outputs_of(&units, GROUP, outputs);
             for (row, count) in product.row_tiles(total) {
                 product.sums((command, context), [1], (first, n), (row, count), [sums]);
                 for (r, half, n) in pieces(count, n) {
@@ -249,16 +253,20 @@ pub(crate) unsafe fn qkv<V: Lanes>(command: &Command, context: &Context) {
     let stride = parts[0] + parts[1] + parts[2];
     let product = Product::new((command, context), weight, q8, p.inputs as usize, context.rows);
     let groups = parts.map(|n| n.div_ceil(GROUP));
+    let starts = [0, groups[0], groups[0] + groups[1], groups[0] + groups[1] + groups[2]];
     let (planes, target) = (weight.planes(), 1 + 3 * weight.planes());
     // SAFETY: as in `matmul`.
     unsafe {
         let sums = (&raw mut (*context.scratch).tile).cast::<f32>();
-        let share = context.share(groups[0] + groups[1] + groups[2]);
-        let (mut before, mut start) = (0, 0);
-        for part in 0..3 {
-            let end = before + groups[part];
-            let share = share.start.clamp(before, end) - before..share.end.clamp(before, end) - before;
-            for (first, n) in outputs_of(share, GROUP, parts[part], product.most_outputs(context.rows)) {
+        for units in context.pieces(starts[3], product.at_once(context.rows) / GROUP) {
+            for part in 0..3 {
+                let (before, start) = (starts[part], parts[..part].iter().sum::<usize>());
+                let [from, to] =
+                    [units.start, units.end].map(|unit| unit.clamp(before, starts[part + 1]) - before);
+                let (first, n) = outputs_of(&(from..to), GROUP, parts[part]);
+                if n == 0 {
+                    continue;
+                }
                 for (row, count) in product.row_tiles(context.rows) {
                     let weight = 1 + part * planes;
                     product.sums((command, context), [weight], (first, n), (row, count), [sums]);
@@ -274,8 +282,6 @@ pub(crate) unsafe fn qkv<V: Lanes>(command: &Command, context: &Context) {
                     }
                 }
             }
-            before = end;
-            start += parts[part];
         }
     }
 }
@@ -292,9 +298,9 @@ pub(crate) unsafe fn glu_matmul<V: Lanes>(command: &Command, context: &Context) 
     unsafe {
         let gate = (&raw mut (*context.scratch).tile).cast::<f32>();
         let up = (&raw mut (*context.scratch).tile_up).cast::<f32>();
-        let share = context.share(outputs.div_ceil(q8::BLOCK));
-        let most = product.most_outputs(context.rows);
-        for (first, n) in outputs_of(share, q8::BLOCK, outputs, most) {
+        let piece = product.at_once(context.rows) / q8::BLOCK;
+        for units in context.pieces(outputs.div_ceil(q8::BLOCK), piece) {
+            let (first, n) = outputs_of(&units, q8::BLOCK, outputs);
             for (row, count) in product.row_tiles(context.rows) {
                 let weights = [1, 1 + planes];
                 product.sums((command, context), weights, (first, n), (row, count), [gate, up]);

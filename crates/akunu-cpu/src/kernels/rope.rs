@@ -18,7 +18,7 @@ pub(crate) unsafe fn rope_angles(command: &Command, context: &Context) {
     // SAFETY: rows are within the table's.
     unsafe {
         let rows = context.rows(command.bindings[1]);
-        for unit in context.share(context.rows * pairs) {
+        for unit in context.units(context.rows * pairs) {
             let (r, pair) = (unit / pairs, unit % pairs);
             let angle = f64::from(rows[r].position) * f64::from(*command.f32s(0).add(pair));
             let (sin, cos) = math::sin_cos(angle);
@@ -103,7 +103,7 @@ pub(crate) unsafe fn rope_kv<V: Lanes>(command: &Command, context: &Context) {
     unsafe {
         let rows = context.rows(command.bindings[2]);
         let per_row = heads + 2 * kv_heads;
-        for unit in context.share(context.rows * per_row) {
+        for unit in context.units(context.rows * per_row) {
             // Keys of positions that follow each other share their lines: a head of sixteen rows, then the next one's.
             let several = per_row * TOGETHER;
             let (first, place) = (unit / several * TOGETHER, unit % several);

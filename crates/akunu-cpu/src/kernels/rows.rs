@@ -33,7 +33,7 @@ pub(crate) unsafe fn embed<V: Lanes>(command: &Command, context: &Context) {
     // SAFETY: tokens are below the vocabulary, and rows below the table's.
     unsafe {
         let rows = context.rows(command.bindings[planes]);
-        for r in context.share(context.rows) {
+        for r in context.units(context.rows) {
             let out = command.f32s(planes + 1).add(r * cols);
             embed_row(weight, command, rows[r].token as usize, std::slice::from_raw_parts_mut(out, cols));
             if p.scale != 1.0 {
@@ -111,7 +111,7 @@ pub(crate) unsafe fn rms_norm<V: Lanes>(command: &Command, context: &Context) {
     let total = if rows == RowSet::Logits { context.logit_rows } else { context.rows };
     // SAFETY: rows and their picks are within the table's; q8 rows are whole blocks.
     unsafe {
-        for r in context.share(total) {
+        for r in context.units(total) {
             let source = match rows {
                 RowSet::All => r,
                 RowSet::Logits => *command.bindings[picks].cast::<u32>().add(r) as usize,
@@ -145,7 +145,7 @@ pub(crate) unsafe fn norm_add<V: Lanes>(command: &Command, context: &Context) {
     let cols = p.cols as usize;
     // SAFETY: rows are within the table's.
     unsafe {
-        for r in context.share(context.rows) {
+        for r in context.units(context.rows) {
             let x = command.f32s(0).add(r * cols);
             let (weight, residual) = (command.f32s(1), command.f32s(2).add(r * cols));
             let to = command.f32s(3).add(r * cols);
@@ -170,7 +170,7 @@ pub(crate) unsafe fn glu<V: Lanes>(command: &Command, context: &Context) {
     let q8_binding = 2 + usize::from(out.f32());
     // SAFETY: rows are within the table's; q8 rows are whole blocks.
     unsafe {
-        for unit in context.share(context.rows * parts) {
+        for unit in context.units(context.rows * parts) {
             let (r, first) = (unit / parts, unit % parts * COLUMNS);
             let count = COLUMNS.min(cols - first);
             let at = r * cols + first;
@@ -200,7 +200,7 @@ pub(crate) unsafe fn quantise<V: Lanes>(command: &Command, context: &Context) {
     // SAFETY: rows are within the table's, and whole blocks.
     unsafe {
         if context.rows >= context.parts {
-            for r in context.share(context.rows) {
+            for r in context.units(context.rows) {
                 put_q8_row::<V>(
                     command.bindings[1].add(r * q8::row_bytes(cols)),
                     cols,
@@ -210,7 +210,7 @@ pub(crate) unsafe fn quantise<V: Lanes>(command: &Command, context: &Context) {
             return;
         }
         let blocks = cols / q8::BLOCK;
-        for unit in context.share(context.rows * blocks) {
+        for unit in context.units(context.rows * blocks) {
             let (r, block) = (unit / blocks, unit % blocks);
             let row = command.bindings[1].add(r * q8::row_bytes(cols));
             put_q8::<V>(row, cols, block, command.f32s(0).add(r * cols + block * q8::BLOCK));
@@ -227,7 +227,7 @@ pub(crate) unsafe fn argmax<V: Lanes>(command: &Command, context: &Context) {
     unsafe {
         let logits = command.f32s(0);
         if asked >= parts || asked * parts * size_of::<Best>() > PARTIAL_FLOATS * size_of::<f32>() {
-            for j in context.share(asked) {
+            for j in context.units(asked) {
                 found(command, context, p, j, best::<V>(logits.add(j * vocab), 0, vocab));
             }
             return;

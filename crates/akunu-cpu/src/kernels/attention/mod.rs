@@ -35,41 +35,35 @@ pub(crate) unsafe fn attention<V: Lanes>(command: &Command, context: &Context, p
     // SAFETY: the row buffer of the table.
     let all = unsafe { context.rows(command.bindings[3]) };
     let Some(deal) = Deal::new(command, context, products, all) else { return };
-    let mut end = all.len();
-    let (mut run, mut unit) = (0, 0);
-    while end > 0 {
-        // Backwards, since later rows of a prompt see more, and the largest parts are best dealt first.
-        let rows = deal.rows_before(end);
-        let segments = deal.segments(&rows);
-        for part in 0..deal.head_parts {
-            let job = deal.job(rows.clone(), part);
-            if !deal.split {
-                if context.has(unit) {
-                    // SAFETY: rows were checked against the cache; the scratch is this worker's.
-                    unsafe { job.run::<V>(&mut *context.scratch, segments.clone()) };
-                }
-                unit += 1;
-                continue;
-            }
-            let first = unit;
-            for segment in segments.clone() {
-                if context.has(unit) {
-                    let partials = deal.partial(context, first);
-                    // SAFETY: as above; the partial is this segment's alone, and whoever is last sees all of them.
-                    unsafe {
-                        job.partial::<V>(&mut *context.scratch, segment, deal.partial(context, unit));
-                        let done = &(*context.shared).done[run];
-                        if done.fetch_add(1, Ordering::AcqRel) + 1 == segments.len() {
-                            done.store(0, Ordering::Relaxed);
-                            job.join::<V>(&mut *context.scratch, partials, deal.stride, segments.len());
-                        }
-                    }
-                }
-                unit += 1;
-            }
-            run += 1;
+    let mut run = deal.run_before(all.len(), 0, 0);
+    for unit in context.pieces(deal.units, 1).flatten() {
+        if unit < run.unit {
+            run = deal.run_before(all.len(), 0, 0);
         }
-        end = rows.start;
+        while unit >= run.unit + deal.units_of(&run) {
+            run = deal.run_after(&run);
+        }
+        let place = unit - run.unit;
+        if !deal.split {
+            let job = deal.job(&run, place);
+            // SAFETY: rows were checked against the cache; the scratch is this worker's.
+            unsafe { job.run::<V>(&mut *context.scratch, run.segments.clone()) };
+            continue;
+        }
+        let segments = run.segments.len();
+        let (part, segment) = (place / segments, place % segments);
+        let job = deal.job(&run, part);
+        // SAFETY: as above; the partial is this segment's alone, and whoever is last sees all of them.
+        unsafe {
+            let partial = deal.partial(context, unit);
+            job.partial::<V>(&mut *context.scratch, run.segments.start + segment, partial);
+            let done = &(*context.shared).done[run.job + part];
+            if done.fetch_add(1, Ordering::AcqRel) + 1 == segments {
+                done.store(0, Ordering::Relaxed);
+                let partials = deal.partial(context, unit - segment);
+                job.join::<V>(&mut *context.scratch, partials, deal.stride, segments);
+            }
+        }
     }
 }
 
@@ -91,14 +85,28 @@ struct Deal<'a> {
     rows: usize,
     /// Whether segments are jobs of their own.
     split: bool,
+    /// Jobs, or where these are split their segments.
+    units: usize,
     /// Elements of one job's partial results.
     stride: usize,
+}
+
+/// Rows of one slot that follow each other, and what they see.
+struct Run {
+    rows: Range<usize>,
+    segments: Range<usize>,
+    /// Its first unit and job.
+    unit: usize,
+    job: usize,
 }
 
 impl<'a> Deal<'a> {
     fn new(command: &'a Command, context: &Context, products: Products, all: &'a [Row]) -> Option<Deal<'a>> {
         let p: AttentionParams = command.params();
         let Kernel::Attention { kv, .. } = command.kernel else { return None };
+        if all.is_empty() {
+            return None;
+        }
         let cache = Cache::new(kv, p.kv_heads, p.head_dim, p.capacity);
         let kv_heads = p.kv_heads as usize;
         let group = p.heads as usize / kv_heads;
@@ -108,18 +116,44 @@ impl<'a> Deal<'a> {
         let head_parts = kv_heads * group.div_ceil(heads);
         let rows = (all.len() * head_parts / (FINE * context.parts)).clamp(1, states / heads);
         let stride = rows * heads * (cache.padded() + 16);
-        let mut deal =
-            Deal { command, products, all, p, cache, group, heads, head_parts, rows, split: false, stride };
-        let (mut end, mut jobs, mut segments) = (all.len(), 0, 0);
-        while end > 0 {
-            let rows = deal.rows_before(end);
-            jobs += head_parts;
-            segments += head_parts * deal.segments(&rows).len();
-            end = rows.start;
+        let mut deal = Deal {
+            command,
+            products,
+            all,
+            p,
+            cache,
+            group,
+            heads,
+            head_parts,
+            rows,
+            split: true,
+            units: 0,
+            stride,
+        };
+        let mut run = deal.run_before(all.len(), 0, 0);
+        while run.rows.start > 0 {
+            run = deal.run_after(&run);
         }
+        let (jobs, segments) = (run.job + head_parts, run.unit + deal.units_of(&run));
         let uneven = jobs < FINE / 2 * context.parts && !jobs.is_multiple_of(context.parts);
         deal.split = uneven && segments > jobs && jobs <= MAX_SPLIT && segments * stride <= PARTIAL_FLOATS;
+        deal.units = if deal.split { segments } else { jobs };
         Some(deal)
+    }
+
+    /// The run that ends there. Runs come backwards, since later rows of a prompt see more, and the largest parts are best
+    /// dealt first.
+    fn run_before(&self, end: usize, unit: usize, job: usize) -> Run {
+        let rows = self.rows_before(end);
+        Run { segments: self.segments(&rows), rows, unit, job }
+    }
+
+    fn run_after(&self, run: &Run) -> Run {
+        self.run_before(run.rows.start, run.unit + self.units_of(run), run.job + self.head_parts)
+    }
+
+    fn units_of(&self, run: &Run) -> usize {
+        self.head_parts * if self.split { run.segments.len() } else { 1 }
     }
 
     /// The run of rows that ends there.
@@ -136,7 +170,7 @@ impl<'a> Deal<'a> {
         start / SEGMENT..end.div_ceil(SEGMENT)
     }
 
-    fn job(&self, rows: Range<usize>, part: usize) -> Job<'a> {
+    fn job(&self, run: &Run, part: usize) -> Job<'a> {
         let parts = self.group.div_ceil(self.heads);
         let (kv_head, first) = (part / parts, part % parts * self.heads);
         let (start, count) = (kv_head * self.group + first, self.heads.min(self.group - first));
@@ -147,7 +181,7 @@ impl<'a> Deal<'a> {
             p: self.p,
             cache: self.cache,
             all: self.all,
-            rows,
+            rows: run.rows.clone(),
             kv_head,
             heads,
         }
