@@ -156,6 +156,24 @@ macro_rules! both {
 
 const ROUND: i32 = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
 
+/// The even and the odd ones of sixteen numbers.
+#[inline(always)]
+fn apart8(a: __m256, b: __m256) -> [__m256; 2] {
+    simd!({
+        // Halves of both side by side, so that what is taken of each is in order.
+        let (low, high) = (_mm256_permute2f128_ps::<0x20>(a, b), _mm256_permute2f128_ps::<0x31>(a, b));
+        [_mm256_shuffle_ps::<0b10_00_10_00>(low, high), _mm256_shuffle_ps::<0b11_01_11_01>(low, high)]
+    })
+}
+
+#[inline(always)]
+fn together8(even: __m256, odd: __m256) -> [__m256; 2] {
+    simd!({
+        let (low, high) = (_mm256_unpacklo_ps(even, odd), _mm256_unpackhi_ps(even, odd));
+        [_mm256_permute2f128_ps::<0x20>(low, high), _mm256_permute2f128_ps::<0x31>(low, high)]
+    })
+}
+
 impl Lanes for Avx2 {
     const REGISTERS: usize = 8;
 
@@ -296,6 +314,20 @@ impl Lanes for Avx2 {
     #[inline(always)]
     fn sum(self) -> f32 {
         sum8(simd!(_mm256_add_ps(self.0, self.1)))
+    }
+
+    #[inline(always)]
+    fn apart(a: Avx2, b: Avx2) -> [Avx2; 2] {
+        let [even0, odd0] = apart8(a.0, a.1);
+        let [even1, odd1] = apart8(b.0, b.1);
+        [Avx2(even0, even1), Avx2(odd0, odd1)]
+    }
+
+    #[inline(always)]
+    fn together(even: Avx2, odd: Avx2) -> [Avx2; 2] {
+        let [a0, a1] = together8(even.0, odd.0);
+        let [b0, b1] = together8(even.1, odd.1);
+        [Avx2(a0, a1), Avx2(b0, b1)]
     }
 
     #[inline(always)]

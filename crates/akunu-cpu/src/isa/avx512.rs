@@ -169,6 +169,27 @@ impl Lanes for Avx512 {
     }
 
     #[inline(always)]
+    fn apart(a: Avx512, b: Avx512) -> [Avx512; 2] {
+        simd!({
+            let even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+            let odd = _mm512_add_epi32(even, _mm512_set1_epi32(1));
+            [Avx512(_mm512_permutex2var_ps(a.0, even, b.0)), Avx512(_mm512_permutex2var_ps(a.0, odd, b.0))]
+        })
+    }
+
+    #[inline(always)]
+    fn together(even: Avx512, odd: Avx512) -> [Avx512; 2] {
+        simd!({
+            let first = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+            let second = _mm512_add_epi32(first, _mm512_set1_epi32(8));
+            [
+                Avx512(_mm512_permutex2var_ps(even.0, first, odd.0)),
+                Avx512(_mm512_permutex2var_ps(even.0, second, odd.0)),
+            ]
+        })
+    }
+
+    #[inline(always)]
     fn max_lane(self) -> f32 {
         let (low, high) = halves(self.0);
         max8(simd!(_mm256_max_ps(low, high)))

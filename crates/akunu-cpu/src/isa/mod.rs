@@ -230,6 +230,11 @@ pub(crate) trait Lanes: Copy {
     /// Bit l is set where lane l equals `b`'s.
     fn eq_mask(self, b: Self) -> u32;
 
+    /// The even and the odd ones of both's 32 numbers.
+    fn apart(a: Self, b: Self) -> [Self; 2];
+    /// What [`Lanes::apart`] was given.
+    fn together(even: Self, odd: Self) -> [Self; 2];
+
     #[inline(always)]
     fn zero() -> Self {
         Self::splat(0.0)

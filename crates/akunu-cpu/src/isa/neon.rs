@@ -330,6 +330,48 @@ impl<M: Bytes> Lanes for Neon<M> {
     }
 
     #[inline(always)]
+    fn apart(a: Self, b: Self) -> [Self; 2] {
+        simd!({
+            let (a, b) = (a.0, b.0);
+            [
+                Neon::of([
+                    vuzp1q_f32(a[0], a[1]),
+                    vuzp1q_f32(a[2], a[3]),
+                    vuzp1q_f32(b[0], b[1]),
+                    vuzp1q_f32(b[2], b[3]),
+                ]),
+                Neon::of([
+                    vuzp2q_f32(a[0], a[1]),
+                    vuzp2q_f32(a[2], a[3]),
+                    vuzp2q_f32(b[0], b[1]),
+                    vuzp2q_f32(b[2], b[3]),
+                ]),
+            ]
+        })
+    }
+
+    #[inline(always)]
+    fn together(even: Self, odd: Self) -> [Self; 2] {
+        simd!({
+            let (x, y) = (even.0, odd.0);
+            [
+                Neon::of([
+                    vzip1q_f32(x[0], y[0]),
+                    vzip2q_f32(x[0], y[0]),
+                    vzip1q_f32(x[1], y[1]),
+                    vzip2q_f32(x[1], y[1]),
+                ]),
+                Neon::of([
+                    vzip1q_f32(x[2], y[2]),
+                    vzip2q_f32(x[2], y[2]),
+                    vzip1q_f32(x[3], y[3]),
+                    vzip2q_f32(x[3], y[3]),
+                ]),
+            ]
+        })
+    }
+
+    #[inline(always)]
     fn max_lane(self) -> f32 {
         simd!({
             let v = self.0;

@@ -44,13 +44,9 @@ pub(crate) unsafe fn rotate<V: Lanes>(head: *mut f32, style: RopeStyle, dims: us
                 (RopeStyle::Interleaved, 16) => {
                     let at = head.add(pair * 2);
                     let [x, y] = turned::<V>(apart::<V>(at), apart::<V>(angles));
-                    let (mut both, mut halves) = ([0.0_f32; 32], [[0.0_f32; 16]; 2]);
-                    x.store(halves[0].as_mut_ptr());
-                    y.store(halves[1].as_mut_ptr());
-                    for i in 0..16 {
-                        (both[i * 2], both[i * 2 + 1]) = (halves[0][i], halves[1][i]);
-                    }
-                    both.as_ptr().copy_to_nonoverlapping(at, 32);
+                    let [x, y] = V::together(x, y);
+                    x.store(at);
+                    y.store(at.add(16));
                 }
                 (RopeStyle::HalfSplit, 16) => {
                     let (a, b) = (head.add(pair), head.add(pair + dims / 2));
@@ -79,15 +75,8 @@ pub(crate) unsafe fn rotate<V: Lanes>(head: *mut f32, style: RopeStyle, dims: us
 /// Even and odd ones of 32 numbers.
 #[inline(always)]
 unsafe fn apart<V: Lanes>(from: *const f32) -> [V; 2] {
-    let (mut both, mut halves) = ([0.0_f32; 32], [[0.0_f32; 16]; 2]);
     // SAFETY: 32 elements, as the caller promises.
-    unsafe {
-        from.copy_to_nonoverlapping(both.as_mut_ptr(), 32);
-        for i in 0..16 {
-            (halves[0][i], halves[1][i]) = (both[i * 2], both[i * 2 + 1]);
-        }
-        [V::load(halves[0].as_ptr()), V::load(halves[1].as_ptr())]
-    }
+    unsafe { V::apart(V::load(from), V::load(from.add(16))) }
 }
 
 #[inline(always)]
