@@ -8,7 +8,7 @@ use akunu_plan::{Kernel, Row, RowSet, q8};
 use bytemuck::AnyBitPattern;
 
 use crate::panel::{Scratch, Shared};
-use crate::shares::Shares;
+use crate::shares::{Shares, share};
 use crate::tile::{PackedKernel, TileKernel};
 
 /// Bytes of a row of activations.
@@ -89,7 +89,7 @@ impl Context<'_> {
     /// What this part has of `0..total`.
     #[inline(always)]
     pub(crate) fn share(&self, total: usize) -> Range<usize> {
-        total * self.part / self.parts..total * (self.part + 1) / self.parts
+        share(total, self.part, self.parts)
     }
 
     /// `0..total` piece by piece: this part's share, then of what others have left. Where there are no others, or a share is no

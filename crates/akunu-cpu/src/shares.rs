@@ -10,6 +10,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::stages::Alone;
 
+/// What a part has of `0..total`.
+#[inline(always)]
+pub(crate) fn share(total: usize, part: usize, parts: usize) -> Range<usize> {
+    total * part / parts..total * (part + 1) / parts
+}
+
 /// What nobody has taken yet of each part, its start and end in one number. Whoever begins a part takes from it, then from the
 /// others, until nothing is left of any that has begun; so all are empty when a command is over.
 ///
@@ -39,37 +45,38 @@ impl Shares {
     pub(crate) fn take(&self, part: usize, piece: usize) -> Option<Range<usize>> {
         let own = &self.0[part].0;
         loop {
-            if let Some((taken, _)) = cut(own, |left| left.end.min(left.start + piece), |[_, rest]| rest) {
+            let next = |Range { start, end }: Range<usize>| {
+                let middle = end.min(start + piece);
+                [start..middle, middle..end]
+            };
+            if let Some(taken) = cut(own, next) {
                 return Some(taken);
             }
             let left = |part: &usize| unpacked(self.0[*part].0.load(Ordering::Relaxed)).len();
             let other = (0..self.0.len()).max_by_key(left).filter(|part| left(part) > 0)?;
             // In whole pieces, the larger half.
-            let half = |left: &Range<usize>| left.start + left.len() / piece / 2 * piece;
-            if let Some((_, taken)) = cut(&self.0[other].0, half, |[rest, _]| rest) {
+            let half = |Range { start, end }: Range<usize>| {
+                let middle = start + (end - start) / piece / 2 * piece;
+                [middle..end, start..middle]
+            };
+            if let Some(taken) = cut(&self.0[other].0, half) {
                 own.store(packed(&taken), Ordering::Relaxed);
             }
         }
     }
 }
 
-/// Both sides of `at` in what is left, unless that is nothing; the one that `keep` gives stays.
-fn cut(
-    left: &AtomicU64,
-    at: impl Fn(&Range<usize>) -> usize,
-    keep: impl Fn([Range<usize>; 2]) -> Range<usize>,
-) -> Option<(Range<usize>, Range<usize>)> {
+/// The first of the two that `parted` makes of what is left, unless that is nothing; the second one stays.
+fn cut(left: &AtomicU64, parted: impl Fn(Range<usize>) -> [Range<usize>; 2]) -> Option<Range<usize>> {
     let mut now = left.load(Ordering::Relaxed);
     loop {
         let range = unpacked(now);
         if range.is_empty() {
             return None;
         }
-        let middle = at(&range);
-        let (before, after) = (range.start..middle, middle..range.end);
-        let kept = packed(&keep([before.clone(), after.clone()]));
-        match left.compare_exchange_weak(now, kept, Ordering::Relaxed, Ordering::Relaxed) {
-            Ok(_) => return Some((before, after)),
+        let [taken, rest] = parted(range);
+        match left.compare_exchange_weak(now, packed(&rest), Ordering::Relaxed, Ordering::Relaxed) {
+            Ok(_) => return Some(taken),
             Err(other) => now = other,
         }
     }
@@ -91,7 +98,7 @@ mod tests {
 
     /// As a worker does.
     fn all_of(shares: &Shares, part: usize, parts: usize, total: usize, piece: usize) -> Vec<Range<usize>> {
-        shares.begin(part, total * part / parts..total * (part + 1) / parts);
+        shares.begin(part, share(total, part, parts));
         std::iter::from_fn(|| shares.take(part, piece)).collect()
     }
 
@@ -152,7 +159,7 @@ mod loom_tests {
             let taken: Vec<_> = (0..total).map(|_| AtomicU64::new(0)).collect();
             let taken = Arc::new(taken);
             let worker = move |shares: &Shares, taken: &[AtomicU64], part: usize| {
-                shares.begin(part, total * part / parts..total * (part + 1) / parts);
+                shares.begin(part, share(total, part, parts));
                 while let Some(range) = shares.take(part, piece) {
                     for unit in range {
                         assert_eq!(taken[unit].fetch_add(1, Ordering::Relaxed), 0);

@@ -163,11 +163,13 @@ impl Lanes for Scalar {
         [0, 1].map(|odd| Scalar(std::array::from_fn(|i| both(2 * i + odd))))
     }
 
+    #[inline(always)]
     fn together(even: Scalar, odd: Scalar) -> [Scalar; 2] {
         let at = |i: usize| if i.is_multiple_of(2) { even.0[i / 2] } else { odd.0[i / 2] };
         [0, 16].map(|start| Scalar(std::array::from_fn(|i| at(start + i))))
     }
 
+    #[inline(always)]
     fn max_lane(self) -> f32 {
         let mut v = self.0;
         for width in [8, 4, 2, 1] {

@@ -35,10 +35,10 @@ pub(crate) unsafe fn attention<V: Lanes>(command: &Command, context: &Context, p
     // SAFETY: the row buffer of the table.
     let all = unsafe { context.rows(command.bindings[3]) };
     let Some(deal) = Deal::new(command, context, products, all) else { return };
-    let mut run = deal.run_before(all.len(), 0, 0);
+    let mut run = deal.first_run();
     for unit in context.pieces(deal.units, 1).flatten() {
         if unit < run.unit {
-            run = deal.run_before(all.len(), 0, 0);
+            run = deal.first_run();
         }
         while unit >= run.unit + deal.units_of(&run) {
             run = deal.run_after(&run);
@@ -130,7 +130,7 @@ impl<'a> Deal<'a> {
             units: 0,
             stride,
         };
-        let mut run = deal.run_before(all.len(), 0, 0);
+        let mut run = deal.first_run();
         while run.rows.start > 0 {
             run = deal.run_after(&run);
         }
@@ -141,8 +141,12 @@ impl<'a> Deal<'a> {
         Some(deal)
     }
 
-    /// The run that ends there. Runs come backwards, since later rows of a prompt see more, and the largest parts are best
-    /// dealt first.
+    /// Runs come backwards, since later rows of a prompt see more, and the largest parts are best dealt first.
+    fn first_run(&self) -> Run {
+        self.run_before(self.all.len(), 0, 0)
+    }
+
+    /// The run that ends there.
     fn run_before(&self, end: usize, unit: usize, job: usize) -> Run {
         let rows = self.rows_before(end);
         Run { segments: self.segments(&rows), rows, unit, job }
