@@ -298,54 +298,92 @@ fn of_halves(values: &[F16x], block: usize, o: usize) -> [Avx512; 2] {
 /// Sums by VNNI.
 pub(crate) struct Vnni;
 
-/// Outputs whose lanes stay in registers, beside a block's activations.
+/// Outputs times groups whose lanes stay in registers, beside a block's activations.
 const TOGETHER: usize = 8;
 
 impl Sums for Vnni {
+    /// Weights are read once for both: reading them is what one alone waits for.
+    const GROUPS: usize = 2;
+
     #[inline(always)]
     unsafe fn lane<Q: QuantX86, const G: usize>(lane: &Lane, ahead: &mut Ahead, levels: &mut [Levels; G]) {
-        for first in (0..SIDE).step_by(TOGETHER) {
-            let mut acc = [Avx512::zero(); TOGETHER];
-            for b in 0..lane.rounds {
-                // SAFETY: as the caller promises.
-                unsafe {
-                    if first == 0 {
-                        ahead.step();
-                    }
-                    add_block::<Q>(&*lane.panels.add(b), lane.lane, &*lane.x.add(b), first, &mut acc);
-                }
+        // SAFETY: as the caller promises.
+        unsafe {
+            if G == 1 {
+                outputs::<Q, G, TOGETHER>(lane, ahead, levels);
+            } else {
+                outputs::<Q, G, { TOGETHER / 2 }>(lane, ahead, levels);
             }
-            lane.end(&mut levels[0], first, acc);
         }
     }
 }
 
-/// One block of some outputs by sixteen rows.
+/// All outputs of a lane, O at a time.
 #[inline(always)]
-unsafe fn add_block<Q: QuantX86>(
-    panel: &Panel,
-    lane: usize,
-    x: &Block,
+unsafe fn outputs<Q: QuantX86, const G: usize, const O: usize>(
+    lane: &Lane,
+    ahead: &mut Ahead,
+    levels: &mut [Levels; G],
+) {
+    for first in (0..SIDE).step_by(O) {
+        let mut acc = [[Avx512::zero(); O]; G];
+        for b in 0..lane.rounds {
+            // SAFETY: as the caller promises.
+            unsafe {
+                if first == 0 {
+                    for _ in 0..G {
+                        ahead.step();
+                    }
+                }
+                add_block::<Q, G, O>(lane, b, first, &mut acc);
+            }
+        }
+        for g in 0..G {
+            lane.end(&mut levels[g], first, acc[g]);
+        }
+    }
+}
+
+/// One block of O outputs by G groups of rows.
+#[inline(always)]
+unsafe fn add_block<Q: QuantX86, const G: usize, const O: usize>(
+    lane: &Lane,
+    block: usize,
     first: usize,
-    acc: &mut [Avx512; TOGETHER],
+    acc: &mut [[Avx512; O]; G],
 ) {
     simd!({
-        let quants = (&raw const panel.quants[lane]).cast::<u8>().add(first * q8::BLOCK);
-        let mut xs = [_mm512_setzero_si512(); 8];
-        for step in 0..8 {
-            xs[step] = _mm512_load_si512(x.quants[step].as_ptr().cast());
+        let panel = &*lane.panels.add(block);
+        let quants = (&raw const panel.quants[lane.lane]).cast::<u8>().add(first * q8::BLOCK);
+        let mut x = [&*lane.x.add(block); G];
+        for g in 1..G {
+            x[g] = &*lane.x.add(g * lane.group + block);
         }
-        let starts =
-            [_mm512_load_si512(x.starts[0].as_ptr().cast()), _mm512_load_si512(x.starts[1].as_ptr().cast())];
-        for i in 0..TOGETHER {
-            let w = quants.add(i * q8::BLOCK);
-            let mut sums = starts;
-            for step in 0..8 {
-                let half = if Q::SUB == Sub::Half { step / 4 } else { 0 };
-                let four = _mm512_set1_epi32(w.add(step * 4).cast::<i32>().read_unaligned());
-                sums[half] = _mm512_dpbusd_epi32(sums[half], four, xs[step]);
+        let mut sums = [[[_mm512_setzero_si512(); O]; 2]; G];
+        for g in 0..G {
+            for half in 0..if Q::SUB == Sub::Half { 2 } else { 1 } {
+                sums[g][half] = [_mm512_load_si512(x[g].starts[half].as_ptr().cast()); O];
             }
-            acc[i] = add_scaled::<Q>(panel, lane, first + i, x, sums, acc[i]);
+        }
+        for step in 0..8 {
+            let half = if Q::SUB == Sub::Half { step / 4 } else { 0 };
+            let mut xs = [_mm512_setzero_si512(); G];
+            for g in 0..G {
+                xs[g] = _mm512_load_si512(x[g].quants[step].as_ptr().cast());
+            }
+            for i in 0..O {
+                let four =
+                    _mm512_set1_epi32(quants.add(i * q8::BLOCK + step * 4).cast::<i32>().read_unaligned());
+                for g in 0..G {
+                    sums[g][half][i] = _mm512_dpbusd_epi32(sums[g][half][i], four, xs[g]);
+                }
+            }
+        }
+        for i in 0..O {
+            for g in 0..G {
+                let sums = [sums[g][0][i], sums[g][1][i]];
+                acc[g][i] = add_scaled::<Q>(panel, lane.lane, first + i, x[g], sums, acc[g][i]);
+            }
         }
     })
 }
