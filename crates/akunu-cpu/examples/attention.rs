@@ -151,7 +151,7 @@ fn main() -> Result<(), DeviceError> {
     let mut arguments = std::env::args().skip(1);
     let threads = arguments.next().and_then(|n| n.parse().ok());
     let isa = arguments.next().and_then(|name| Isa::from_name(&name));
-    let options = CpuOptions { threads, isa };
+    let options = CpuOptions { threads, isa, ..CpuOptions::default() };
     println!("{}", CpuDevice::new(options)?.capabilities().detail);
     println!(
         "{:16} {:>12} {:>12} {:>14} {:>12} {:>12}",

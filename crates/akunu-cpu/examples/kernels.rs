@@ -191,7 +191,7 @@ fn main() -> Result<(), DeviceError> {
     let isa = arguments.next().and_then(|name| Isa::from_name(&name));
     let only = arguments.next();
     let inputs = arguments.next().and_then(|n| n.parse().ok()).unwrap_or(INPUTS);
-    let options = CpuOptions { threads, isa };
+    let options = CpuOptions { threads, isa, ..CpuOptions::default() };
     let device = CpuDevice::new(options)?;
     println!("{}", device.capabilities().detail);
     let failed = |error: CeilingsError| DeviceError::Failed { device: "cpu", message: error.to_string() };

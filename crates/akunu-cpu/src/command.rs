@@ -8,6 +8,7 @@ use akunu_plan::{Kernel, Row, RowSet, q8};
 use bytemuck::AnyBitPattern;
 
 use crate::panel::{Scratch, Shared};
+use crate::reading::Reading;
 use crate::shares::{Shares, share};
 use crate::tile::{PackedKernel, TileKernel};
 
@@ -83,6 +84,7 @@ pub(crate) struct Context<'a> {
     pub(crate) shared: *mut Shared,
     /// What is left of this command's parts.
     pub(crate) shares: &'a Shares,
+    pub(crate) reading: Reading,
 }
 
 impl Context<'_> {

@@ -18,6 +18,7 @@ use crate::memory::{Buffer, Owned};
 use crate::panel::{Scratch, Shared};
 use crate::pool::Pool;
 use crate::prepare::{Buffers, Prepared, prepare};
+use crate::reading::Reading;
 use crate::shares::Shares;
 use crate::walk::{State, Walk};
 
@@ -33,11 +34,14 @@ pub struct CpuOptions {
     pub threads: Option<usize>,
     /// By default what [`Isa::detect`] finds.
     pub isa: Option<Isa>,
+    /// By default what [`Reading::detect`] finds.
+    pub reading: Option<Reading>,
 }
 
 pub struct CpuDevice {
     capabilities: Capabilities,
     isa: Isa,
+    reading: Reading,
     kernels: Kernels,
     pool: Pool,
     /// One for each worker.
@@ -115,6 +119,7 @@ impl CpuDevice {
                 available_bytes: host::available_bytes(),
             },
             isa,
+            reading: options.reading.unwrap_or_else(Reading::detect),
             kernels,
             pool,
             scratch,
@@ -224,6 +229,7 @@ impl CpuDevice {
             packed: self.packed.start().cast(),
             shared: self.shared.start().cast(),
             shares: &self.shares,
+            reading: self.reading,
             rows: self.last.0.min(prepared.table.rows),
             logit_rows: self.last.1.min(prepared.table.logit_rows),
             steps,

@@ -2,7 +2,8 @@
 
 use crate::isa::Lanes;
 use crate::panel::{FLOAT_CHUNK, FLOAT_OUTPUTS, TILE_ROWS};
-use crate::tile::{PREFETCH, STREAMS, Tile};
+use crate::reading::{Reading, STREAMS};
+use crate::tile::Tile;
 
 /// How weights that are not quantised are read.
 pub(crate) trait FloatWeight: 'static {
@@ -93,7 +94,7 @@ unsafe fn float_row<V: Lanes, W: FloatWeight, const O: usize>(
             let xs = V::load(x.add(i));
             for o in 0..O {
                 let w = w[o].add(i * W::BYTES);
-                V::prefetch(w.wrapping_add(PREFETCH));
+                V::prefetch(w.wrapping_add(Reading::Strips.ahead()));
                 acc[o] = W::load::<V>(w).fma(xs, acc[o]);
             }
             i += 16;

@@ -48,6 +48,8 @@ mod pool;
 mod prepare;
 #[cfg(not(loom))]
 mod quants;
+#[cfg(not(loom))]
+mod reading;
 mod shares;
 mod stages;
 #[cfg(not(loom))]
@@ -61,3 +63,5 @@ pub use device::{CpuDevice, CpuOptions};
 pub use host::physical_cores;
 #[cfg(not(loom))]
 pub use isa::{Isa, IsaError};
+#[cfg(not(loom))]
+pub use reading::Reading;

@@ -24,6 +24,7 @@ use crate::isa::Lanes;
 use crate::panel::{Chunk, PANEL_BLOCKS, Panel, Scratch};
 use crate::planes::Planes;
 use crate::quants::{Min, Quant};
+use crate::reading::STREAMS;
 
 /// One product, as pointers.
 #[derive(Clone, Copy)]
@@ -33,7 +34,7 @@ pub(crate) struct Tile {
     pub(crate) stride: usize,
     /// The same outputs' scales and offsets, where a type has them apart.
     pub(crate) planes: Planes,
-    /// 1 ..= [`PackedKernel::outputs`] where rows are packed, else 16
+    /// 1 ..= [`PackedKernel::outputs`] where rows are packed, else 16; any number of a single row's.
     pub(crate) outputs: usize,
     /// The first row of activations (q8 for quantised weights, else f32), and the bytes from one row to the next.
     pub(crate) x: *const u8,
@@ -47,28 +48,25 @@ pub(crate) struct Tile {
     /// `[row][out_stride]`; a multiple of sixteen of each row are written, and where rows are packed, of rows too.
     pub(crate) out: *mut f32,
     pub(crate) out_stride: usize,
-    /// This is one of so many that lie one after the other and are read in turn; those of the next outputs follow them.
-    pub(crate) strips: usize,
+    /// How far ahead of their use weights are asked for, in bytes, and how many lie between the tile's end and where reading
+    /// goes on: backwards where there is no place for more.
+    pub(crate) ahead: usize,
+    pub(crate) skip: usize,
 }
 
 impl Tile {
-    /// How far ahead of their use an output's weights are asked for, in bytes: past the end of this strip, those of the strip after
-    /// the others.
+    /// What is asked for ahead while an output is multiplied and a few after it, from its weights on.
     #[inline(always)]
     fn ahead(&self, output: usize) -> usize {
-        let strip = self.outputs * self.stride;
-        if output * self.stride + PREFETCH < strip { PREFETCH } else { PREFETCH + (self.strips - 1) * strip }
+        let is_within = output * self.stride + self.ahead < self.outputs * self.stride;
+        if is_within { self.ahead } else { self.ahead.wrapping_add(self.skip) }
     }
 }
-
-/// Weights of one row's products are read at so many places at once: the processor asks for the next lines of each by
-/// itself, which together is more than it does for one.
-pub(crate) const STREAMS: usize = 4;
 
 /// The products of a weight type on an instruction set, rows as they stand.
 #[derive(Clone, Copy)]
 pub(crate) struct TileKernel {
-    /// By at most sixteen outputs.
+    /// By at most sixteen outputs; of one row any number.
     pub(crate) rows: unsafe fn(&Tile),
     /// Products of one row with [`STREAMS`] tiles of as many outputs each, an even number, read in turn.
     pub(crate) streams: unsafe fn(&[Tile]),
@@ -147,8 +145,6 @@ pub(crate) trait Panels<Q: Quant>: Dot<Q> {
 
 /// Fewer rows than this take the weights as they stand.
 const PANEL_ROWS: usize = 4;
-/// How far ahead of their use weights are asked for, in bytes.
-pub(crate) const PREFETCH: usize = 2048;
 
 /// # Safety
 /// Everything that the tile points to is there, and the instruction set of `V` is too.
@@ -174,9 +170,10 @@ unsafe fn rows_as_they_stand<V: Dot<Q>, Q: Quant>(t: &Tile) {
             let x = arranged_row::<V, Q>(t, r);
             for o in (0..t.outputs).step_by(8) {
                 let mut lanes = [V::zero(); 8];
+                let ahead = t.ahead(o);
                 // How many is known only when running, so that the loop's large body is compiled once.
                 for i in 0..lanes.len().min(t.outputs - o) {
-                    lanes[i] = one_row::<V, Q>(t, o + i, &x);
+                    lanes[i] = one_row::<V, Q>(t, o + i, &x, ahead);
                 }
                 V::sums8(lanes, t.out.add(r * t.out_stride + o));
             }
@@ -193,9 +190,10 @@ pub(crate) unsafe fn streams<V: Dot<Q>, Q: Quant>(t: &[Tile]) {
         let x = arranged_row::<V, Q>(&t[0], 0);
         for o in (0..t[0].outputs).step_by(2) {
             let mut lanes = [V::zero(); 2 * STREAMS];
+            let ahead = t[0].ahead(o);
             // As above.
             for i in 0..lanes.len().min(2 * t.len()) {
-                lanes[i] = one_row::<V, Q>(&t[i % STREAMS], o + i / STREAMS, &x);
+                lanes[i] = one_row::<V, Q>(&t[i % STREAMS], o + i / STREAMS, &x, ahead);
             }
             let mut sums = [0.0; 2 * STREAMS];
             V::sums8(lanes, sums.as_mut_ptr());
@@ -214,10 +212,9 @@ unsafe fn arranged_row<V: Dot<Q>, Q: Quant>(t: &Tile, r: usize) -> Chunk {
 
 /// The lanes of one output, before the tree.
 #[inline(always)]
-unsafe fn one_row<V: Dot<Q>, Q: Quant>(t: &Tile, o: usize, x: &Chunk) -> V {
+unsafe fn one_row<V: Dot<Q>, Q: Quant>(t: &Tile, o: usize, x: &Chunk, ahead: usize) -> V {
     let mut acc = V::zero();
     let blocks = t.inputs / 32;
-    let ahead = t.ahead(o);
     // SAFETY: within the tile: `blocks` blocks of both operands.
     unsafe {
         let w = t.weights.add(o * t.stride);

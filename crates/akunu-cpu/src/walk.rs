@@ -10,6 +10,7 @@ use crate::kernels;
 use crate::memory::Owned;
 use crate::panel::{Scratch, Shared};
 use crate::pool::Work;
+use crate::reading::Reading;
 use crate::shares::Shares;
 
 pub(crate) struct Walk<'a> {
@@ -22,6 +23,7 @@ pub(crate) struct Walk<'a> {
     pub(crate) shared: *mut Shared,
     /// All empty.
     pub(crate) shares: &'a Shares,
+    pub(crate) reading: Reading,
     pub(crate) rows: usize,
     pub(crate) logit_rows: usize,
     pub(crate) steps: usize,
@@ -63,6 +65,7 @@ impl Work for Walk<'_> {
             packed: self.packed,
             shared: self.shared,
             shares: self.shares,
+            reading: self.reading,
         };
         let is_packing = command.packed.is_some() && !self.state.is_packed.load(Ordering::Relaxed);
         let run = if is_packing { kernels::matrix::pack } else { command.run };
@@ -158,6 +161,7 @@ mod tests {
             packed: std::ptr::null_mut(),
             shared: std::ptr::null_mut(),
             shares: &shares,
+            reading: Reading::Strips,
             rows: 1,
             logit_rows: 0,
             steps: 3,

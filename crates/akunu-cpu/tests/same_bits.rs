@@ -4,7 +4,7 @@
 
 mod common;
 
-use akunu_cpu::Isa;
+use akunu_cpu::{CpuDevice, CpuOptions, Isa, Reading};
 use akunu_plan::{Activation, Content, DType, Device, KvType, NormOut};
 use common::specs;
 use common::{Case, Spec, cpu};
@@ -53,6 +53,27 @@ fn every_instruction_set_gives_the_scalar_bits() {
     }
 }
 
+fn reading(isa: Isa, threads: usize, reading: Reading) -> CpuDevice {
+    let (threads, isa, reading) = (Some(threads), Some(isa), Some(reading));
+    CpuDevice::new(CpuOptions { threads, isa, reading }).unwrap()
+}
+
+/// One row's weights, as they lie and at four places in turn.
+#[test]
+fn both_ways_of_reading_give_the_same_bits() {
+    let matrices = specs::matrices();
+    for isa in Isa::available() {
+        let mut straight = reading(isa, 2, Reading::Straight);
+        let mut strips = reading(isa, 2, Reading::Strips);
+        for spec in matrices.iter().filter(|spec| spec.rows == 1) {
+            let case = spec.whole();
+            let expected = case.run(&mut straight);
+            let found = case.run(&mut strips);
+            assert_same(&format!("{} {}", isa.name(), spec.name), &case, &expected, &found);
+        }
+    }
+}
+
 #[test]
 fn any_number_of_threads_gives_the_same_bits() {
     let isa = *Isa::available().last().unwrap();
@@ -72,8 +93,8 @@ fn outputs_left_behind_the_strips_touch_no_others() {
     let spec = specs::glu_matmul(DType::Q8_0, 1, 32, (1 << 15) - 2, Activation::Silu, NormOut::F32);
     let case = spec.whole();
     for isa in Isa::available() {
-        let expected = case.run_cpu(isa, 2);
-        assert_same(&format!("{} {}", isa.name(), spec.name), &case, &expected, &case.run_cpu(isa, 1));
+        let run = |threads| case.run(&mut reading(isa, threads, Reading::Strips));
+        assert_same(&format!("{} {}", isa.name(), spec.name), &case, &run(2), &run(1));
     }
 }
 

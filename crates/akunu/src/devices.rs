@@ -126,7 +126,7 @@ pub fn open_device(choice: DeviceChoice, threads: Option<usize>) -> Result<Box<d
             Ok(Box::new(akunu_metal::open(akunu_metal::MetalOptions::from_environment())?))
         }
         DeviceChoice::Auto | DeviceChoice::Cpu => {
-            Ok(Box::new(CpuDevice::new(CpuOptions { threads, isa: None })?))
+            Ok(Box::new(CpuDevice::new(CpuOptions { threads, ..CpuOptions::default() })?))
         }
     }
 }

@@ -229,7 +229,12 @@ fn chunks_threads_and_instruction_sets_do_not_change_a_bit_of_the_logits() {
                 logit_rows: 128,
                 ..options(DeviceChoice::Cpu)
             };
-            let device = CpuDevice::new(CpuOptions { threads: Some(threads), isa: Some(isa) }).unwrap();
+            let device = CpuDevice::new(CpuOptions {
+                threads: Some(threads),
+                isa: Some(isa),
+                ..CpuOptions::default()
+            })
+            .unwrap();
             let mut engine = Engine::on_device(model.clone(), Box::new(device), &options).unwrap();
             for chunk in [1, 7, 64, 70] {
                 let found = bits(&engine.logits(&ids, true, Some(chunk)).unwrap());

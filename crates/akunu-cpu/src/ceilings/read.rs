@@ -3,7 +3,8 @@
 use super::together;
 
 /// (streams of a thread, bytes that are asked for ahead of each; 0: none). Which is best depends on the chip.
-pub const PATTERNS: [(usize, usize); 6] = [(1, 0), (1, 2048), (2, 1024), (4, 1024), (4, 2048), (8, 512)];
+pub const PATTERNS: [(usize, usize); 7] =
+    [(1, 0), (1, 2048), (1, 8192), (2, 1024), (4, 1024), (4, 2048), (8, 512)];
 
 /// Two cache lines.
 const STEP: usize = 128;

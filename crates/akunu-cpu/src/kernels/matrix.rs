@@ -12,7 +12,8 @@ use crate::kernels::put_q8;
 use crate::math;
 use crate::panel::{BF16_OUTPUTS, TILE_ROWS, TILE_SUMS};
 use crate::planes::Planes;
-use crate::tile::{PackedKernel, STREAMS, Tile, TileKernel};
+use crate::reading::{Reading, STREAMS};
+use crate::tile::{PackedKernel, Tile, TileKernel};
 
 /// Outputs of one tile.
 const GROUP: usize = 16;
@@ -40,6 +41,7 @@ struct Product {
     inputs: usize,
     weight_stride: usize,
     planes: Planes,
+    reading: Reading,
 }
 
 impl Product {
@@ -62,6 +64,8 @@ impl Product {
             inputs,
             weight_stride: weight.plane_bytes(inputs).map_or(0, |planes| planes[0]),
             planes: Planes::of(weight, inputs),
+            // Four outputs of float weights share their input.
+            reading: if q8 { context.reading } else { Reading::Strips },
         }
     }
 
@@ -106,7 +110,8 @@ impl Product {
             scratch: context.scratch,
             out,
             out_stride: SUMS,
-            strips: 1,
+            ahead: self.reading.ahead(),
+            skip: 0,
         }
     }
 
@@ -132,16 +137,31 @@ impl Product {
         rows: (usize, usize),
         out: [*mut f32; W],
     ) {
+        let is_alone = rows.1 == 1 && self.packed.is_none();
+        if is_alone && self.reading == Reading::Straight {
+            let tiles: [Tile; W] =
+                std::array::from_fn(|w| self.tile(both, weights[w], (first, outputs), rows, out[w]));
+            let bytes = outputs * self.weight_stride;
+            for w in 0..W {
+                // The next matrix, or the first one's next window.
+                let on = tiles.get(w + 1).map_or(tiles[0].weights.addr() + bytes, |next| next.weights.addr());
+                let skip = on.wrapping_sub(tiles[w].weights.addr() + bytes);
+                // SAFETY: as the caller promises.
+                unsafe { (self.tile.rows)(&Tile { skip, ..tiles[w] }) };
+            }
+            return;
+        }
         let mut done = 0;
-        if rows.1 == 1 && self.packed.is_none() {
+        if is_alone {
             // Strips of the outputs, so that they are read at several places at once.
             let strips = STREAMS / W;
             let strip = outputs / strips / 2 * 2;
             if strip > 0 {
+                let skip = (strips - 1) * strip * self.weight_stride;
                 let tiles: [Tile; STREAMS] = std::array::from_fn(|s| {
                     let (w, at) = (s % W, s / W * strip);
                     let to = out[w].wrapping_add(at);
-                    Tile { strips, ..self.tile(both, weights[w], (first + at, strip), rows, to) }
+                    Tile { skip, ..self.tile(both, weights[w], (first + at, strip), rows, to) }
                 });
                 // SAFETY: as the caller promises.
                 unsafe { (self.tile.streams)(&tiles) };

@@ -152,7 +152,7 @@ impl Case {
 }
 
 pub fn cpu(isa: Isa, threads: usize) -> CpuDevice {
-    CpuDevice::new(CpuOptions { threads: Some(threads), isa: Some(isa) }).unwrap()
+    CpuDevice::new(CpuOptions { threads: Some(threads), isa: Some(isa), ..CpuOptions::default() }).unwrap()
 }
 
 /// A case for any part of a pass's rows.
