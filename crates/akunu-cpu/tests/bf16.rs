@@ -4,7 +4,7 @@
 
 mod common;
 
-use akunu_cpu::{CpuDevice, Isa};
+use akunu_cpu::Isa;
 use akunu_plan::reference::ReferenceDevice;
 use akunu_plan::{Content, q8};
 use common::{Spec, cpu, specs, to_f32s};
@@ -12,12 +12,14 @@ use common::{Spec, cpu, specs, to_f32s};
 /// Fewer rows are multiplied canonically.
 const LEAST_ROWS: usize = 6;
 
-fn device(threads: usize) -> Option<CpuDevice> {
-    if Isa::AmxBf16.is_available() {
-        return Some(cpu(Isa::AmxBf16, threads));
+fn each(test: impl Fn(Isa)) {
+    for isa in [Isa::Avx512Bf16, Isa::AmxBf16] {
+        if isa.is_available() {
+            test(isa);
+        } else {
+            eprintln!("skipped: this processor has no {}", isa.name());
+        }
     }
-    eprintln!("skipped: this processor has no bfloat16 tiles");
-    None
 }
 
 fn products() -> Vec<Spec> {
@@ -36,42 +38,48 @@ fn values(content: Content, bytes: &[u8], rows: usize) -> Vec<f32> {
 
 #[test]
 fn products_are_near_the_reference() {
-    let Some(mut device) = device(2) else { return };
-    for spec in products() {
-        let case = spec.whole();
-        let expected = case.run(&mut ReferenceDevice::new());
-        let found = case.run(&mut device);
-        for ((e, f), (_, content)) in expected.iter().zip(&found).zip(&case.written) {
-            let (e, f) = (values(*content, e, spec.rows), values(*content, f, spec.rows));
-            let largest = e.iter().fold(0.0_f32, |m, v| m.max(v.abs()));
-            let worst = e.iter().zip(&f).fold(0.0_f32, |m, (e, f)| m.max((e - f).abs()));
-            // Both factors lose at most 2⁻⁹ of themselves.
-            assert!(worst <= largest * 0.01, "{}: off by {worst} of {largest}", spec.name);
+    each(|isa| {
+        let mut device = cpu(isa, 2);
+        for spec in products() {
+            let case = spec.whole();
+            let expected = case.run(&mut ReferenceDevice::new());
+            let found = case.run(&mut device);
+            for ((e, f), (_, content)) in expected.iter().zip(&found).zip(&case.written) {
+                let (e, f) = (values(*content, e, spec.rows), values(*content, f, spec.rows));
+                let largest = e.iter().fold(0.0_f32, |m, v| m.max(v.abs()));
+                let worst = e.iter().zip(&f).fold(0.0_f32, |m, (e, f)| m.max((e - f).abs()));
+                // Both factors lose at most 2⁻⁹ of themselves.
+                assert!(worst <= largest * 0.01, "{}: off by {worst} of {largest}", spec.name);
+            }
         }
-    }
+    });
 }
 
 #[test]
 fn a_row_is_the_same_whatever_rows_are_beside_it() {
-    let (Some(mut one), Some(mut two)) = (device(1), device(2)) else { return };
-    for spec in products().into_iter().filter(|spec| spec.rows >= 2 * LEAST_ROWS) {
-        let whole = spec.whole();
-        let together = whole.run(&mut two);
-        for rows in [0..LEAST_ROWS, LEAST_ROWS..spec.rows] {
-            let apart = (spec.build)(rows.clone()).run(&mut one);
-            for (all, part) in together.iter().zip(&apart) {
-                let stride = all.len() / spec.rows;
-                assert!(all[rows.start * stride..rows.end * stride] == **part, "{} {rows:?}", spec.name);
+    each(|isa| {
+        let (mut one, mut two) = (cpu(isa, 1), cpu(isa, 2));
+        for spec in products().into_iter().filter(|spec| spec.rows >= 2 * LEAST_ROWS) {
+            let whole = spec.whole();
+            let together = whole.run(&mut two);
+            for rows in [0..LEAST_ROWS, LEAST_ROWS..spec.rows] {
+                let apart = (spec.build)(rows.clone()).run(&mut one);
+                for (all, part) in together.iter().zip(&apart) {
+                    let stride = all.len() / spec.rows;
+                    assert!(all[rows.start * stride..rows.end * stride] == **part, "{} {rows:?}", spec.name);
+                }
             }
         }
-    }
+    });
 }
 
 #[test]
 fn few_rows_are_canonical() {
-    let Some(mut device) = device(1) else { return };
-    for spec in products().into_iter().filter(|spec| spec.rows < LEAST_ROWS) {
-        let case = spec.whole();
-        assert!(case.run(&mut device) == case.run_cpu(Isa::Amx, 1), "{}", spec.name);
-    }
+    each(|isa| {
+        let mut device = cpu(isa, 1);
+        for spec in products().into_iter().filter(|spec| spec.rows < LEAST_ROWS) {
+            let case = spec.whole();
+            assert!(case.run(&mut device) == case.run_cpu(Isa::Avx512, 1), "{}", spec.name);
+        }
+    });
 }

@@ -52,9 +52,11 @@ impl Multiply {
         unsafe {
             match (self, isa) {
                 (Multiply::Int8, Isa::Amx | Isa::AmxBf16) => return x86::int8_amx(operands),
-                (Multiply::Int8, Isa::Avx512) => return x86::int8_avx512(operands),
+                (Multiply::Int8, Isa::Avx512 | Isa::Avx512Bf16) => return x86::int8_avx512(operands),
                 (Multiply::Int8, Isa::Avx2) => return x86::int8_avx2(operands),
-                (Multiply::F32, Isa::Avx512 | Isa::Amx | Isa::AmxBf16) => return x86::f32_avx512(operands),
+                (Multiply::F32, Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx | Isa::AmxBf16) => {
+                    return x86::f32_avx512(operands);
+                }
                 (Multiply::F32, Isa::Avx2) => return x86::f32_avx2(operands),
                 _ => {}
             }

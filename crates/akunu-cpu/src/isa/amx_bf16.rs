@@ -1,289 +1,15 @@
-//! Products of several rows in bfloat16 on AMX's tiles, for those who ask for them: `AKUNU_ISA=amx-bf16`.
-//!
-//! Weights and activations are rounded to eight bits and summed up in f32 along the whole row, in the tiles' own order. So a
-//! scale for every 32 weights no longer makes the sums leave the tiles, which is what bounds the canonical arithmetic there.
-//! What a row gives does not depend on the rows beside it, but it is not what one row by itself gives: that stays canonical.
+//! Bfloat16 products on AMX's tiles.
 
 use std::arch::asm;
-use std::arch::x86_64::*;
 
-use akunu_plan::q8;
+use super::amx;
+use super::x86_bf16::{Multiply, Square};
+use crate::groups::SIDE;
 
-use super::Lanes;
-use super::avx2::{load, simd};
-use super::avx512::Avx512;
-use super::x86_packed::Ahead;
-use super::x86_quants::QuantX86;
-use super::{amx, x86_wide};
-use crate::floats::FloatWeight;
-use crate::groups::{Group, SIDE};
-use crate::panel::{BF16_BLOCKS, BF16_OUTPUTS, F16x};
-use crate::quants::{Min, Sub};
-use crate::tile::{Packed, Tile};
-
-/// A block of 32 of sixteen rows, as pairs: `[two elements][row]`. Blocks of a group are in order.
-type Block = [F16x; SIDE];
-
-impl<W: Weights> Packed for W {
-    const OUTPUTS: usize = BF16_OUTPUTS;
-    const BLOCK_BYTES: usize = size_of::<Block>();
-
-    #[inline(always)]
-    unsafe fn pack(group: &Group) {
-        // SAFETY: passed on.
-        unsafe { pack::<W::Rows>(group) }
-    }
-
-    #[inline(always)]
-    unsafe fn products(t: &Tile) {
-        // SAFETY: passed on.
-        unsafe { products::<W>(t) }
-    }
-}
-
-/// How a row of activations is read.
-pub(crate) trait Rows {
-    /// # Safety
-    /// A row of `inputs` elements; block `block` of it.
-    unsafe fn load(row: *const u8, inputs: usize, block: usize) -> [Avx512; 2];
-}
-
-pub(crate) struct Q8Rows;
-pub(crate) struct F32Rows;
-
-impl Rows for Q8Rows {
-    #[inline(always)]
-    unsafe fn load(row: *const u8, inputs: usize, block: usize) -> [Avx512; 2] {
-        // SAFETY: as the trait asks.
-        unsafe {
-            let x = row.add(block * q8::BLOCK).cast::<i8>();
-            let dx = Avx512::splat(*row.add(q8::scales_offset(inputs)).cast::<f32>().add(block));
-            [Avx512::load_i8(x).mul(dx), Avx512::load_i8(x.add(16)).mul(dx)]
-        }
-    }
-}
-
-impl Rows for F32Rows {
-    #[inline(always)]
-    unsafe fn load(row: *const u8, _inputs: usize, block: usize) -> [Avx512; 2] {
-        // SAFETY: as the trait asks.
-        unsafe {
-            let x = row.cast::<f32>().add(block * q8::BLOCK);
-            [Avx512::load(x), Avx512::load(x.add(16))]
-        }
-    }
-}
-
-/// Rounds 32 elements, in order.
-#[inline(always)]
-fn rounded(v: [Avx512; 2]) -> __m512i {
-    // SAFETY: 64 bytes either way.
-    simd!(std::mem::transmute::<__m512bh, __m512i>(_mm512_cvtne2ps_pbh(v[1].0, v[0].0)))
-}
-
-#[inline(always)]
-unsafe fn pack<R: Rows>(group: &Group) {
-    let to = group.to.cast::<Block>();
-    for block in 0..group.inputs / q8::BLOCK {
-        let mut rows = [F16x([0.0; SIDE]); SIDE];
-        for r in 0..group.rows {
-            simd!({
-                let x = R::load(group.x.add(r * group.x_stride), group.inputs, block);
-                _mm512_store_si512(rows[r].0.as_mut_ptr().cast(), rounded(x));
-            });
-        }
-        // SAFETY: a block for every 32 inputs.
-        Avx512::transpose(&rows, unsafe { &mut *to.add(block) });
-    }
-}
-
-/// How weights become bfloat16.
-pub(crate) trait Weights {
-    /// The activations that they meet.
-    type Rows: Rows;
-
-    /// Blocks `first .. first + count` of output `o`, each [`SIDE`] places after the last.
-    ///
-    /// # Safety
-    /// An output of the tile and its blocks, at most [`BF16_BLOCKS`]; `first` is a multiple of that.
-    unsafe fn unpack(t: &Tile, o: usize, first: usize, count: usize, to: *mut F16x);
-}
-
-pub(crate) struct Quantised<Q>(Q);
-pub(crate) struct Float<W>(W);
-
-impl<W: FloatWeight> Weights for Float<W> {
-    type Rows = F32Rows;
-
-    #[inline(always)]
-    unsafe fn unpack(t: &Tile, o: usize, first: usize, count: usize, to: *mut F16x) {
-        simd!({
-            let w = t.weights.add(o * t.stride + first * q8::BLOCK * W::BYTES);
-            for b in 0..count {
-                let w = w.add(b * q8::BLOCK * W::BYTES);
-                Avx512::prefetch(w.wrapping_add(BF16_BLOCKS * q8::BLOCK * W::BYTES));
-                let v = [W::load::<Avx512>(w), W::load::<Avx512>(w.add(16 * W::BYTES))];
-                _mm512_store_si512(to.add(b * SIDE).cast(), rounded(v));
-            }
-        });
-    }
-}
-
-impl<Q: QuantX86> Weights for Quantised<Q> {
-    type Rows = Q8Rows;
-
-    #[inline(always)]
-    unsafe fn unpack(t: &Tile, o: usize, first: usize, count: usize, to: *mut F16x) {
-        simd!({
-            let w = t.weights.add(o * t.stride + first / 8 * Q::OCTET_BYTES);
-            let scales = Scales::new::<Q>(t, o, first, count, w);
-            for b in (0..count).step_by(2) {
-                let w = w.add(b / 8 * Q::OCTET_BYTES);
-                Avx512::prefetch(w.wrapping_add(2 * Q::OCTET_BYTES + b % 8 * (Q::OCTET_BYTES / 8)));
-                let v = if b + 1 < count {
-                    Q::load_two(w, b % 8)
-                } else {
-                    _mm512_zextsi256_si512(Q::load(w, b % 8))
-                };
-                let to = to.add(b * SIDE);
-                _mm512_store_si512(to.cast(), scales.weights::<Q>(b, _mm512_castsi512_si256(v)));
-                if b + 1 < count {
-                    let high = _mm512_extracti64x4_epi64(v, 1);
-                    let to = to.add(SIDE);
-                    _mm512_store_si512(to.cast(), scales.weights::<Q>(b + 1, high));
-                }
-            }
-        });
-    }
-}
-
-/// What makes weights of quants: `quant · scale + offset`, for each half of sixteen blocks where halves differ.
-struct Scales {
-    scale: [F16x; 2],
-    offset: [F16x; 2],
-}
-
-impl Scales {
-    #[inline(always)]
-    unsafe fn new<Q: QuantX86>(t: &Tile, o: usize, first: usize, count: usize, w: *const u8) -> Scales {
-        let mut scales = Scales { scale: [F16x([0.0; 16]); 2], offset: [F16x([0.0; 16]); 2] };
-        simd!({
-            let octets = x86_wide::octets::<Q>(w, count);
-            let (d, m): (Avx512, Avx512) = if Q::PLANES {
-                t.planes.lanes(o, first, count)
-            } else {
-                let (d, m) = x86_wide::block_scales::<Q>(w, &octets, count);
-                (Avx512(d), Avx512(m))
-            };
-            let (sub, min) = (x86_wide::of_halves(&octets, false), x86_wide::of_halves(&octets, true));
-            for half in 0..if Q::SUB == Sub::Half { 2 } else { 1 } {
-                let scale = if Q::SUB == Sub::Half { d.mul(sub[half]) } else { d };
-                let m = match Q::MIN {
-                    Min::None => Avx512::zero(),
-                    Min::Half => m.mul(min[half]),
-                    _ => m,
-                };
-                scale.store(scales.scale[half].0.as_mut_ptr());
-                let offset = Avx512::splat(-Q::OFFSET as f32).fma(scale, m);
-                offset.store(scales.offset[half].0.as_mut_ptr());
-            }
-        });
-        scales
-    }
-
-    /// The weights of block `b`.
-    #[inline(always)]
-    fn weights<Q: QuantX86>(&self, b: usize, quants: __m256i) -> __m512i {
-        let quarters = simd!([_mm256_castsi256_si128(quants), _mm256_extracti128_si256(quants, 1)]);
-        let mut v = [Avx512::zero(); 2];
-        for half in 0..2 {
-            let from = if Q::SUB == Sub::Half { half } else { 0 };
-            let (scale, offset) = (self.scale[from].0[b], self.offset[from].0[b]);
-            let q = simd!(_mm512_cvtepi32_ps(if Q::SIGNED {
-                _mm512_cvtepi8_epi32(quarters[half])
-            } else {
-                _mm512_cvtepu8_epi32(quarters[half])
-            }));
-            v[half] = if Q::OFFSET == 0 && Q::MIN == Min::None {
-                Avx512(q).mul(Avx512::splat(scale))
-            } else {
-                Avx512(q).fma(Avx512::splat(scale), Avx512::splat(offset))
-            };
-        }
-        rounded(v)
-    }
-}
+/// By AMX's tiles, in which sums stay along a chunk.
+pub(crate) struct Bf16Tiles;
 
 static TILES: amx::Config = amx::Config::new([64; 8], [SIDE as u8; 8]);
-
-/// # Safety
-/// Everything that the tile points to is there, rows packed; reached with AVX-512 BF16, tiles permitted.
-#[inline(always)]
-unsafe fn products<W: Weights>(t: &Tile) {
-    let blocks = t.inputs / q8::BLOCK;
-    let (sides, groups) = (t.outputs.div_ceil(SIDE), t.rows.div_ceil(SIDE));
-    // SAFETY: the scratch is this worker's own, with room for the most outputs, rows and blocks of a chunk.
-    unsafe {
-        let panel = (&raw mut (*t.scratch).bf16).cast::<F16x>();
-        let sums = (&raw mut (*t.scratch).bf16_sums).cast::<F16x>();
-        let next = t.outputs * t.stride;
-        let turns = blocks.div_ceil(BF16_BLOCKS) * groups.div_ceil(2) * sides.div_ceil(2);
-        let mut ahead = Ahead::new(t.weights.wrapping_add(next), next, turns);
-        amx::configure(&TILES);
-        for first in (0..blocks).step_by(BF16_BLOCKS) {
-            let count = BF16_BLOCKS.min(blocks - first);
-            for s in (0..sides).step_by(2) {
-                for o in s * SIDE..(s + 2).min(sides) * SIDE {
-                    // Outputs past the last repeat it; nobody reads their sums.
-                    let to = panel.add(o / SIDE % 2 * BF16_BLOCKS * SIDE + o % SIDE);
-                    W::unpack(t, o.min(t.outputs - 1), first, count, to);
-                }
-                for g in (0..groups).step_by(2) {
-                    ahead.step();
-                    let x = t.packed.cast::<Block>().add(g * blocks + first);
-                    let square = Square {
-                        w: [panel, panel.add(BF16_BLOCKS * SIDE)],
-                        x: [x, x.wrapping_add(blocks)],
-                        sums: sums.add(g * BF16_OUTPUTS + s * SIDE),
-                        count,
-                        begins: first == 0,
-                    };
-                    match (s + 1 < sides, g + 1 < groups) {
-                        (true, true) => square.multiply::<2, 2>(),
-                        (true, false) => square.multiply::<2, 1>(),
-                        (false, true) => square.multiply::<1, 2>(),
-                        (false, false) => square.multiply::<1, 1>(),
-                    }
-                }
-            }
-        }
-        amx::release();
-        for g in 0..groups {
-            for s in 0..sides {
-                let from = &*sums.add(g * BF16_OUTPUTS + s * SIDE).cast::<Block>();
-                let mut rows = [F16x([0.0; SIDE]); SIDE];
-                Avx512::transpose(from, &mut rows);
-                for (r, row) in rows.iter().enumerate() {
-                    let to = t.out.add((g * SIDE + r) * t.out_stride + s * SIDE);
-                    load::<Avx512>(&row.0).store(to);
-                }
-            }
-        }
-    }
-}
-
-/// Two times sixteen outputs by two groups of rows, or fewer, along a chunk of their blocks.
-struct Square {
-    /// `[block][output]`, of each sixteen outputs.
-    w: [*const F16x; 2],
-    /// Each group's.
-    x: [*const Block; 2],
-    /// `[group][output][row]`
-    sums: *mut F16x,
-    count: usize,
-    /// Sums begin with zero.
-    begins: bool,
-}
 
 /// An instruction on tiles; with an address, sixteen lines from there on are loaded.
 macro_rules! tile {
@@ -308,25 +34,36 @@ macro_rules! tile {
     };
 }
 
-impl Square {
+impl Multiply for Bf16Tiles {
     #[inline(always)]
-    unsafe fn multiply<const S: usize, const G: usize>(&self) {
-        let sums = |s: usize, g: usize| self.sums.wrapping_add(g * BF16_OUTPUTS + s * SIDE);
+    unsafe fn begin() {
+        // SAFETY: passed on; `end` releases them.
+        unsafe { amx::configure(&TILES) };
+    }
+
+    #[inline(always)]
+    unsafe fn end() {
+        // SAFETY: passed on.
+        unsafe { amx::release() };
+    }
+
+    #[inline(always)]
+    unsafe fn square<const S: usize, const G: usize>(square: &Square) {
         // SAFETY: S sides and G groups have `count` blocks each, and sums.
         unsafe {
             macro_rules! sums {
                 ($s:literal, $g:literal, $tile:literal) => {
                     if $s < S && $g < G {
-                        if self.begins {
+                        if square.begins {
                             tile!("tilezero ", $tile);
                         } else {
-                            tile!($tile = sums($s, $g));
+                            tile!($tile = square.sums($s, $g));
                         }
                     }
                 };
                 (store $s:literal, $g:literal, $tile:literal) => {
                     if $s < S && $g < G {
-                        tile!($tile => sums($s, $g));
+                        tile!($tile => square.sums($s, $g));
                     }
                 };
             }
@@ -334,16 +71,16 @@ impl Square {
             sums!(0, 1, "tmm1");
             sums!(1, 0, "tmm2");
             sums!(1, 1, "tmm3");
-            for b in 0..self.count {
-                tile!("tmm4" = self.w[0].add(b * SIDE));
-                tile!("tmm6" = self.x[0].add(b));
+            for b in 0..square.count {
+                tile!("tmm4" = square.w[0].add(b * SIDE));
+                tile!("tmm6" = square.x[0].add(b));
                 tile!("tdpbf16ps tmm0, tmm4, tmm6");
                 if G == 2 {
-                    tile!("tmm7" = self.x[1].add(b));
+                    tile!("tmm7" = square.x[1].add(b));
                     tile!("tdpbf16ps tmm1, tmm4, tmm7");
                 }
                 if S == 2 {
-                    tile!("tmm5" = self.w[1].add(b * SIDE));
+                    tile!("tmm5" = square.w[1].add(b * SIDE));
                     tile!("tdpbf16ps tmm2, tmm5, tmm6");
                     if G == 2 {
                         tile!("tdpbf16ps tmm3, tmm5, tmm7");

@@ -22,6 +22,8 @@ pub(crate) mod table;
 #[cfg(target_arch = "x86_64")]
 mod x86_affine;
 #[cfg(target_arch = "x86_64")]
+mod x86_bf16;
+#[cfg(target_arch = "x86_64")]
 mod x86_dots;
 #[cfg(target_arch = "x86_64")]
 mod x86_packed;
@@ -46,7 +48,10 @@ pub enum Isa {
     Avx512,
     /// AVX-512, and integer matrix products of many rows on AMX's tiles.
     Amx,
-    /// AMX with products of several rows in bfloat16, which gives other bits than all the others: only where it is asked for.
+    /// AVX-512 with products of several rows and float weights in bfloat16, which gives other bits than all the others: only where
+    /// it is asked for.
+    Avx512Bf16,
+    /// AMX with products of several rows in bfloat16, likewise.
     AmxBf16,
     /// NEON, which every 64-bit ARM processor has.
     Neon,
@@ -67,11 +72,12 @@ pub enum IsaError {
 
 impl Isa {
     /// Worst first, as far as one processor can have them.
-    pub const ALL: [Isa; 8] = [
+    pub const ALL: [Isa; 9] = [
         Isa::Scalar,
         Isa::Avx2,
         Isa::Avx512,
         Isa::Amx,
+        Isa::Avx512Bf16,
         Isa::AmxBf16,
         Isa::Neon,
         Isa::NeonDotProd,
@@ -84,6 +90,7 @@ impl Isa {
             Isa::Avx2 => "avx2",
             Isa::Avx512 => "avx512",
             Isa::Amx => "amx",
+            Isa::Avx512Bf16 => "avx512-bf16",
             Isa::AmxBf16 => "amx-bf16",
             Isa::Neon => "neon",
             Isa::NeonDotProd => "neon-dotprod",
@@ -113,6 +120,8 @@ impl Isa {
             #[cfg(target_arch = "x86_64")]
             Isa::Amx => Isa::Avx512.is_available() && amx::is_permitted(),
             #[cfg(target_arch = "x86_64")]
+            Isa::Avx512Bf16 => Isa::Avx512.is_available() && is_x86_feature_detected!("avx512bf16"),
+            #[cfg(target_arch = "x86_64")]
             Isa::AmxBf16 => Isa::Amx.is_available() && amx::has_bf16(),
             #[cfg(target_arch = "aarch64")]
             Isa::Neon => true,
@@ -129,7 +138,7 @@ impl Isa {
 
     /// Whether its arithmetic is the canonical one, the same bits as every other's.
     pub fn is_canonical(self) -> bool {
-        self != Isa::AmxBf16
+        !matches!(self, Isa::Avx512Bf16 | Isa::AmxBf16)
     }
 
     /// Those that this processor has and that are canonical, worst first.

@@ -7,7 +7,7 @@ use akunu_plan::{DType, Kernel};
 
 use super::{Isa, scalar::Scalar};
 #[cfg(target_arch = "x86_64")]
-use super::{amx, amx_bf16, x86_packed};
+use super::{amx, amx_bf16, x86_bf16, x86_packed};
 #[cfg(target_arch = "x86_64")]
 use super::{avx2::Avx2, avx512::Avx512};
 #[cfg(target_arch = "aarch64")]
@@ -242,8 +242,9 @@ mod x86 {
 
     type Vnni<Q> = x86_packed::Integers<Q, x86_packed::Vnni>;
     type Tiles<Q> = x86_packed::Integers<Q, amx::Tiles>;
-    type Bf16Quants<Q> = amx_bf16::Quantised<Q>;
-    type Bf16Floats<W> = amx_bf16::Float<W>;
+    type Bf16TileQuants<Q> = x86_bf16::Products<x86_bf16::Quantised<Q>, amx_bf16::Bf16Tiles>;
+    type Bf16TileFloats<W> = x86_bf16::Products<x86_bf16::Float<W>, amx_bf16::Bf16Tiles>;
+    type Bf16Floats<W> = x86_bf16::Products<x86_bf16::Float<W>, x86_bf16::Pairs>;
 
     lanes!(AVX2, Avx2, ("avx2,fma,f16c"));
     products!(AVX2_PRODUCTS, Avx2, ("avx2,fma,f16c"));
@@ -252,8 +253,13 @@ mod x86 {
     packed!(VNNI, Vnni; ("avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni"));
     // Two scales a block: its sums would leave the tiles twice, and VNNI is faster (docs/cpu.md).
     packed!(TILES, Tiles but quants::Q6K by Vnni; ("avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni"));
+    // VNNI multiplies quants twice as fast as pairs of bfloat16 are.
     packed!(
-        BF16, Bf16Quants, Bf16Floats;
+        VNNI_BF16, Vnni, Bf16Floats;
+        ("avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512bf16")
+    );
+    packed!(
+        TILES_BF16, Bf16TileQuants, Bf16TileFloats;
         ("avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512bf16")
     );
 }
@@ -279,7 +285,9 @@ impl Kernels {
             #[cfg(target_arch = "x86_64")]
             Isa::Amx => (&x86::AVX512, &x86::AVX512_PRODUCTS, Some(&x86::TILES)),
             #[cfg(target_arch = "x86_64")]
-            Isa::AmxBf16 => (&x86::AVX512, &x86::AVX512_PRODUCTS, Some(&x86::BF16)),
+            Isa::Avx512Bf16 => (&x86::AVX512, &x86::AVX512_PRODUCTS, Some(&x86::VNNI_BF16)),
+            #[cfg(target_arch = "x86_64")]
+            Isa::AmxBf16 => (&x86::AVX512, &x86::AVX512_PRODUCTS, Some(&x86::TILES_BF16)),
             #[cfg(target_arch = "aarch64")]
             Isa::Neon => (&arm::NEON, &arm::PLAIN, None),
             #[cfg(target_arch = "aarch64")]
