@@ -2,7 +2,7 @@
 
 use crate::isa::Lanes;
 use crate::panel::{FLOAT_CHUNK, FLOAT_OUTPUTS, TILE_ROWS};
-use crate::reading::{Reading, STREAMS};
+use crate::reading::STREAMS;
 use crate::tile::Tile;
 
 /// How weights that are not quantised are read.
@@ -54,7 +54,7 @@ pub(crate) unsafe fn rows<V: Lanes, W: FloatWeight>(t: &Tile) {
             return float_panels::<V, W>(t);
         }
         for o in 0..t.outputs {
-            let [v] = float_row::<V, W, 1>([t.weights.add(o * t.stride)], t.x.cast(), t.inputs);
+            let [v] = float_row::<V, W, 1>([t.weights.add(o * t.stride)], t.x.cast(), t.inputs, t.ahead(o));
             *t.out.add(o) = v.sum();
         }
     }
@@ -71,7 +71,7 @@ pub(crate) unsafe fn streams<V: Lanes, W: FloatWeight>(t: &[Tile]) {
             for s in 0..STREAMS {
                 w[s] = t[s].weights.add(o * t[s].stride);
             }
-            let lanes = float_row::<V, W, STREAMS>(w, t[0].x.cast(), t[0].inputs);
+            let lanes = float_row::<V, W, STREAMS>(w, t[0].x.cast(), t[0].inputs, t[0].ahead(o));
             for s in 0..STREAMS {
                 *t[s].out.add(o) = lanes[s].sum();
             }
@@ -85,6 +85,7 @@ unsafe fn float_row<V: Lanes, W: FloatWeight, const O: usize>(
     w: [*const u8; O],
     x: *const f32,
     inputs: usize,
+    ahead: usize,
 ) -> [V; O] {
     let mut acc = [V::zero(); O];
     // SAFETY: `inputs` weights can be read at each pointer, and as many activations.
@@ -94,7 +95,7 @@ unsafe fn float_row<V: Lanes, W: FloatWeight, const O: usize>(
             let xs = V::load(x.add(i));
             for o in 0..O {
                 let w = w[o].add(i * W::BYTES);
-                V::prefetch(w.wrapping_add(Reading::Strips.ahead()));
+                V::prefetch(w.wrapping_add(ahead));
                 acc[o] = W::load::<V>(w).fma(xs, acc[o]);
             }
             i += 16;

@@ -1,4 +1,4 @@
-//! How quantised weights of one row's products are read. Which way is faster depends on the chip (decision 19).
+//! How the weights of one row's products are read. Which way is faster depends on the chip (decision 19).
 
 /// The order of a worker's reading, and how far ahead it asks. No bits depend on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -57,7 +57,7 @@ pub(crate) struct Tile {
 impl Tile {
     /// What is asked for ahead while an output is multiplied and a few after it, from its weights on.
     #[inline(always)]
-    fn ahead(&self, output: usize) -> usize {
+    pub(crate) fn ahead(&self, output: usize) -> usize {
         let is_within = output * self.stride + self.ahead < self.outputs * self.stride;
         if is_within { self.ahead } else { self.ahead.wrapping_add(self.skip) }
     }

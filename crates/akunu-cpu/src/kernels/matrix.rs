@@ -64,8 +64,7 @@ impl Product {
             inputs,
             weight_stride: weight.plane_bytes(inputs).map_or(0, |planes| planes[0]),
             planes: Planes::of(weight, inputs),
-            // Four outputs of float weights share their input.
-            reading: if q8 { context.reading } else { Reading::Strips },
+            reading: context.reading,
         }
     }
 
