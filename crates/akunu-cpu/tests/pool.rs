@@ -235,8 +235,8 @@ fn akunu_isa_picks_the_instruction_set() {
 #[test]
 fn options_out_of_range_are_refused() {
     for threads in [0, 100_000] {
-        let error = CpuDevice::new(CpuOptions { threads: Some(threads), isa: None, ..CpuOptions::default() })
-            .unwrap_err();
+        let error =
+            CpuDevice::new(CpuOptions { threads: Some(threads), ..CpuOptions::default() }).unwrap_err();
         assert!(error.to_string().contains("threads"), "{error}");
     }
     for isa in Isa::ALL.into_iter().filter(|isa| !isa.is_available()) {

@@ -6,7 +6,7 @@ use std::arch::x86_64::*;
 use super::Lanes;
 use super::avx2::simd;
 use super::avx512::Avx512;
-use super::x86_packed::{Ahead, Lane, Levels, Sums, add_scaled};
+use super::x86_packed::{Ahead, GROUPS, Lane, Levels, Sums, add_scaled};
 use super::x86_quants::QuantX86;
 use super::x86_wide;
 use crate::groups::{Block, SIDE};
@@ -111,13 +111,12 @@ static HALF_BLOCKS: Config = config(16);
 
 /// Blocks that are multiplied before they are scaled: few enough for their sums to stay in the first cache, and enough
 /// to be stored before they are read.
-const BATCH: usize = TILE_BLOCKS / Tiles::GROUPS;
+const BATCH: usize = TILE_BLOCKS / GROUPS;
 
 /// Sums by AMX's tiles: sixteen outputs by sixteen rows at once.
 pub(crate) struct Tiles;
 
 impl Sums for Tiles {
-    const GROUPS: usize = 2;
     const SIGNED: bool = true;
 
     #[inline(always)]

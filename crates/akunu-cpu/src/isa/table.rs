@@ -27,7 +27,9 @@ use crate::{groups::Group, tile::Packed};
 pub(crate) struct Kernels {
     lanes: &'static LaneKernels,
     quantised: &'static Quantised<TileKernel>,
-    pub(crate) packed: Option<&'static PackedKernels>,
+    pub(crate) packed: Option<&'static Quantised<PackedKernel>>,
+    /// Where floats are packed too.
+    packed_floats: Option<&'static [PackedKernel; FLOATS]>,
 }
 
 /// What needs nothing but lanes.
@@ -49,17 +51,11 @@ struct LaneKernels {
     floats: [TileKernel; FLOATS],
 }
 
-pub(crate) struct PackedKernels {
-    /// Where floats are packed too.
-    floats: Option<[PackedKernel; FLOATS]>,
-    quantised: Quantised<PackedKernel>,
-}
-
 /// Float types come first in `DType::ALL`.
 const FLOATS: usize = 3;
 
 /// One for each quantised type.
-struct Quantised<K> {
+pub(crate) struct Quantised<K> {
     /// In the order of `DType::ALL`.
     blocks: [K; 13],
     /// In the order of `Affine::BITS`.
@@ -191,40 +187,44 @@ macro_rules! products {
 }
 
 #[cfg(target_arch = "x86_64")]
+macro_rules! packed_kernel {
+    ($products:ty, $features:tt) => {
+        PackedKernel {
+            pack: wrapped!($features pack(group: &Group) <$products as Packed>::pack(group)),
+            run: wrapped!($features run(t: &Tile) <$products as Packed>::products(t)),
+            outputs: <$products as Packed>::OUTPUTS,
+            block_bytes: <$products as Packed>::BLOCK_BYTES,
+        }
+    };
+}
+
+#[cfg(target_arch = "x86_64")]
 macro_rules! packed {
-    ($name:ident, $quantised:ident $(but $module:ident::$type:ident by $other:ident)? $(, $float:ident)?; $features:tt) => {
-        pub(super) static $name: PackedKernels = {
-            macro_rules! kernel {
-                ($products:ty) => {
-                    PackedKernel {
-                        pack: wrapped!($features pack(group: &Group) <$products as Packed>::pack(group)),
-                        run: wrapped!($features run(t: &Tile) <$products as Packed>::products(t)),
-                        outputs: <$products as Packed>::OUTPUTS,
-                        block_bytes: <$products as Packed>::BLOCK_BYTES,
-                    }
-                };
-            }
+    ($name:ident, $quantised:ident $(but $module:ident::$type:ident by $other:ident)?; $features:tt) => {
+        pub(super) static $name: Quantised<PackedKernel> = {
             macro_rules! entry {
                 $(($module::$type) => {
-                    kernel!($other<$module::$type>)
+                    packed_kernel!($other<$module::$type>, $features)
                 };)?
                 ($weight:ty) => {
-                    kernel!($quantised<$weight>)
+                    packed_kernel!($quantised<$weight>, $features)
                 };
             }
-            // The first of them is it.
-            let floats = [
-                $(Some({
-                    macro_rules! float {
-                        ($weight:ty) => {
-                            kernel!($float<$weight>)
-                        };
-                    }
-                    floats!(float)
-                }),)?
-                None,
-            ][0];
-            PackedKernels { floats, quantised: quantised!(entry) }
+            quantised!(entry)
+        };
+    };
+}
+
+#[cfg(target_arch = "x86_64")]
+macro_rules! packed_floats {
+    ($name:ident, $float:ident; $features:tt) => {
+        pub(super) static $name: [PackedKernel; FLOATS] = {
+            macro_rules! entry {
+                ($weight:ty) => {
+                    packed_kernel!($float<$weight>, $features)
+                };
+            }
+            floats!(entry)
         };
     };
 }
@@ -242,9 +242,9 @@ mod x86 {
 
     type Vnni<Q> = x86_packed::Integers<Q, x86_packed::Vnni>;
     type Tiles<Q> = x86_packed::Integers<Q, amx::Tiles>;
-    type Bf16TileQuants<Q> = x86_bf16::Products<x86_bf16::Quantised<Q>, amx_bf16::Bf16Tiles>;
-    type Bf16TileFloats<W> = x86_bf16::Products<x86_bf16::Float<W>, amx_bf16::Bf16Tiles>;
-    type Bf16Floats<W> = x86_bf16::Products<x86_bf16::Float<W>, x86_bf16::Pairs>;
+    type TileBf16<Q> = x86_bf16::Products<x86_bf16::Quantised<Q>, amx_bf16::Bf16Tiles>;
+    type TileBf16Floats<W> = x86_bf16::Products<x86_bf16::Float<W>, amx_bf16::Bf16Tiles>;
+    type PairFloats<W> = x86_bf16::Products<x86_bf16::Float<W>, x86_bf16::Pairs>;
 
     lanes!(AVX2, Avx2, ("avx2,fma,f16c"));
     products!(AVX2_PRODUCTS, Avx2, ("avx2,fma,f16c"));
@@ -253,15 +253,9 @@ mod x86 {
     packed!(VNNI, Vnni; ("avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni"));
     // Two scales a block: its sums would leave the tiles twice, and VNNI is faster (docs/cpu.md).
     packed!(TILES, Tiles but quants::Q6K by Vnni; ("avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni"));
-    // VNNI multiplies quants twice as fast as pairs of bfloat16 are.
-    packed!(
-        VNNI_BF16, Vnni, Bf16Floats;
-        ("avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512bf16")
-    );
-    packed!(
-        TILES_BF16, Bf16TileQuants, Bf16TileFloats;
-        ("avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512bf16")
-    );
+    packed!(TILE_BF16, TileBf16; ("avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512bf16"));
+    packed_floats!(TILE_BF16_FLOATS, TileBf16Floats; ("avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512bf16"));
+    packed_floats!(PAIR_FLOATS, PairFloats; ("avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512bf16"));
 }
 
 #[cfg(target_arch = "aarch64")]
@@ -277,26 +271,31 @@ mod arm {
 impl Kernels {
     /// The caller has seen that this processor has it.
     pub(crate) fn of(isa: Isa) -> Kernels {
-        let (lanes, quantised, packed) = match isa {
+        let (lanes, quantised, packed, packed_floats) = match isa {
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => (&x86::AVX2, &x86::AVX2_PRODUCTS, None),
+            Isa::Avx2 => (&x86::AVX2, &x86::AVX2_PRODUCTS, None, None),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => (&x86::AVX512, &x86::AVX512_PRODUCTS, Some(&x86::VNNI)),
+            Isa::Avx512 => (&x86::AVX512, &x86::AVX512_PRODUCTS, Some(&x86::VNNI), None),
             #[cfg(target_arch = "x86_64")]
-            Isa::Amx => (&x86::AVX512, &x86::AVX512_PRODUCTS, Some(&x86::TILES)),
+            Isa::Amx => (&x86::AVX512, &x86::AVX512_PRODUCTS, Some(&x86::TILES), None),
+            // VNNI multiplies quants twice as fast as pairs of bfloat16 are.
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512Bf16 => (&x86::AVX512, &x86::AVX512_PRODUCTS, Some(&x86::VNNI_BF16)),
+            Isa::Avx512Bf16 => {
+                (&x86::AVX512, &x86::AVX512_PRODUCTS, Some(&x86::VNNI), Some(&x86::PAIR_FLOATS))
+            }
             #[cfg(target_arch = "x86_64")]
-            Isa::AmxBf16 => (&x86::AVX512, &x86::AVX512_PRODUCTS, Some(&x86::TILES_BF16)),
+            Isa::AmxBf16 => {
+                (&x86::AVX512, &x86::AVX512_PRODUCTS, Some(&x86::TILE_BF16), Some(&x86::TILE_BF16_FLOATS))
+            }
             #[cfg(target_arch = "aarch64")]
-            Isa::Neon => (&arm::NEON, &arm::PLAIN, None),
+            Isa::Neon => (&arm::NEON, &arm::PLAIN, None, None),
             #[cfg(target_arch = "aarch64")]
-            Isa::NeonDotProd => (&arm::NEON, &arm::DOTPROD, None),
+            Isa::NeonDotProd => (&arm::NEON, &arm::DOTPROD, None, None),
             #[cfg(target_arch = "aarch64")]
-            Isa::NeonI8mm => (&arm::NEON, &arm::I8MM, None),
-            _ => (&plain::SCALAR, &plain::SCALAR_PRODUCTS, None),
+            Isa::NeonI8mm => (&arm::NEON, &arm::I8MM, None, None),
+            _ => (&plain::SCALAR, &plain::SCALAR_PRODUCTS, None, None),
         };
-        Kernels { lanes, quantised, packed }
+        Kernels { lanes, quantised, packed, packed_floats }
     }
 
     /// `None`: the CPU has no such kernel.
@@ -332,10 +331,9 @@ impl Kernels {
 
     /// `None`: rows of such weights' products stay as they are.
     pub(crate) fn packed(&self, weight: DType) -> Option<PackedKernel> {
-        let packed = self.packed?;
-        match packed.quantised.of(weight) {
+        match self.packed?.of(weight) {
             Ok(kernel) => Some(kernel),
-            Err(float) => packed.floats.map(|floats| floats[float]),
+            Err(float) => self.packed_floats.map(|floats| floats[float]),
         }
     }
 }

@@ -5,7 +5,6 @@
 //! What a row gives does not depend on the rows beside it, but it is not what one row by itself gives: that stays canonical.
 
 use std::arch::x86_64::*;
-use std::marker::PhantomData;
 
 use akunu_plan::q8;
 
@@ -25,7 +24,7 @@ use crate::tile::{Packed, Tile};
 pub(super) type Block = [F16x; SIDE];
 
 /// Products of weights `W`, multiplied by `M`.
-pub(crate) struct Products<W, M>(PhantomData<(W, M)>);
+pub(crate) struct Products<W, M>(W, M);
 
 impl<W: Weights, M: Multiply> Packed for Products<W, M> {
     const OUTPUTS: usize = BF16_OUTPUTS;

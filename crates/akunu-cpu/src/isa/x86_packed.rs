@@ -38,10 +38,12 @@ impl<Q: QuantX86, S: Sums> Packed for Integers<Q, S> {
     }
 }
 
+/// Groups of rows that are multiplied together, where there are so many: weights are read once for both, and reading them is what one
+/// alone waits for.
+pub(crate) const GROUPS: usize = 2;
+
 /// How the blocks of a lane are multiplied.
 pub(crate) trait Sums: 'static {
-    /// Groups of rows that are multiplied together, where there are so many.
-    const GROUPS: usize = 1;
     /// Weights are wanted signed, less their offset, where that fits a byte; else unsigned.
     const SIGNED: bool = false;
 
@@ -159,13 +161,12 @@ unsafe fn products<Q: QuantX86, S: Sums>(t: &Tile) {
         let mut ahead = Ahead::new(t.weights.wrapping_add(next), next, t.rows.div_ceil(SIDE) * blocks);
         S::begin::<Q>();
         let mut row = 0;
-        while row + SIDE < t.rows && S::GROUPS == 2 {
-            groups::<Q, S, 2>(t, panels, row, &mut ahead);
-            row += 2 * SIDE;
+        while row + SIDE < t.rows {
+            groups::<Q, S, GROUPS>(t, panels, row, &mut ahead);
+            row += GROUPS * SIDE;
         }
-        while row < t.rows {
+        if row < t.rows {
             groups::<Q, S, 1>(t, panels, row, &mut ahead);
-            row += SIDE;
         }
         S::end();
     }
@@ -302,9 +303,6 @@ pub(crate) struct Vnni;
 const TOGETHER: usize = 8;
 
 impl Sums for Vnni {
-    /// Weights are read once for both: reading them is what one alone waits for.
-    const GROUPS: usize = 2;
-
     #[inline(always)]
     unsafe fn lane<Q: QuantX86, const G: usize>(lane: &Lane, ahead: &mut Ahead, levels: &mut [Levels; G]) {
         // SAFETY: as the caller promises.
@@ -312,7 +310,7 @@ impl Sums for Vnni {
             if G == 1 {
                 outputs::<Q, G, TOGETHER>(lane, ahead, levels);
             } else {
-                outputs::<Q, G, { TOGETHER / 2 }>(lane, ahead, levels);
+                outputs::<Q, G, { TOGETHER / GROUPS }>(lane, ahead, levels);
             }
         }
     }
