@@ -6,6 +6,9 @@ use akunu_plan::DType;
 use crate::isa::Lanes;
 use crate::panel::{F16x, Panel};
 
+/// How far ahead of their use they are asked for, in bytes.
+const AHEAD: usize = 1024;
+
 /// Where a weight's scales and offsets are. One of each is for `blocks` blocks of 32: known only when running, so that a
 /// kernel is made for a number of bits and not for every group size and type of scales as well.
 #[derive(Clone, Copy)]
@@ -42,11 +45,14 @@ impl Planes {
     #[inline(always)]
     pub(crate) unsafe fn lanes<V: Lanes>(&self, o: usize, first: usize, count: usize) -> (V, V) {
         let at = o * self.stride + first / self.blocks * self.kind.bytes();
+        let [scales, offsets] = [self.scales, self.offsets].map(|plane| plane.wrapping_add(at));
+        V::prefetch(scales.wrapping_add(AHEAD));
+        V::prefetch(offsets.wrapping_add(AHEAD));
         // SAFETY: as the caller promises.
         unsafe {
             (
-                V::spread(self.scales.wrapping_add(at), self.kind, self.blocks, count),
-                V::spread(self.offsets.wrapping_add(at), self.kind, self.blocks, count),
+                V::spread(scales, self.kind, self.blocks, count),
+                V::spread(offsets, self.kind, self.blocks, count),
             )
         }
     }

@@ -5,12 +5,14 @@ use std::arch::x86_64::*;
 use akunu_format::ScaleType;
 
 use super::avx2::simd;
-use super::x86_quants::{QuantX86, Scales, and, load32, no_scales, put_columns};
+use super::x86_quants::{Nibbles, QuantX86, Scales, and, load32, no_scales, put_columns};
 use super::x86_wide::{and_wide, join_integers};
 use crate::panel::F16x;
 use crate::quants::{Affine, Quant};
 
 impl<const BITS: usize> QuantX86 for Affine<BITS> {
+    const NIBBLES: Option<Nibbles> = if BITS == 4 { Some(Nibbles::Pairs) } else { None };
+
     #[inline(always)]
     unsafe fn load(w: *const u8, b: usize) -> __m256i {
         let w = w.wrapping_add(b * Self::BLOCK.bytes);

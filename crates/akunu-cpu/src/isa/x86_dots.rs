@@ -5,7 +5,9 @@ use std::arch::x86_64::*;
 use super::avx2::simd;
 use super::avx512::{Avx512, first_mask};
 use super::x86_quants::{Nibbles, QuantX86, Scales, no_scales};
-use super::x86_wide::{and_wide, block_scales, bytes, floats_of_halves, load64, octets, offset};
+use super::x86_wide::{
+    and_wide, block_scales, bytes, floats_of_halves, join_integers, load64, octets, offset,
+};
 use crate::quants::Sub;
 use crate::tile::Terms;
 
@@ -31,15 +33,18 @@ pub(crate) unsafe fn terms<Q: QuantX86>(
         };
         let (mut min_sum, mut scales) = (sums, None);
         let sum = match Q::NIBBLES {
-            Some(nibbles @ Nibbles::OfBlock(at)) => {
+            Some(nibbles @ Nibbles::Halves(at)) => {
                 let words = words_of_fours::<Q>(w, blocks);
                 scales = Some(scales_of_fours::<Q>(&words));
                 let bytes = bytes_of_fours::<Q>(&words, w, at, blocks);
                 less_offset::<Q>(sums_of_nibbles(nibbles, bytes, x, blocks), sums)
             }
-            Some(nibbles @ Nibbles::OfTwo(at)) => {
+            Some(nibbles @ Nibbles::Blocks(at)) => {
                 let bytes = bytes_of_octets::<Q>(w.add(at), blocks);
                 less_offset::<Q>(sums_of_nibbles(nibbles, bytes, x, blocks), sums)
+            }
+            Some(nibbles @ Nibbles::Pairs) => {
+                less_offset::<Q>(sums_of_nibbles(nibbles, bytes_side_by_side(w, blocks), x, blocks), sums)
             }
             None if Q::SUB == Sub::Half => {
                 let (sum, mins) = sums_of_halves::<Q>(w, x, sums, &octets, blocks);
@@ -221,15 +226,15 @@ fn quarters(v: [__m512i; 4]) -> [__m512i; 4] {
     })
 }
 
-/// Activations for [`sums_of_nibbles`]: of each four blocks (every second one of eight, where nibbles are of two) the first halves, then
-/// the second ones; zeros after the last block.
+/// Activations for [`sums_of_nibbles`]: of each four blocks (every second one of eight for [`Nibbles::Blocks`]) what meets low nibbles and
+/// what meets high ones, or the first halves and the second ones; zeros after the last block.
 ///
 /// # Safety
 /// `blocks` blocks can be read, and whole fours of them written.
 #[inline(always)]
 pub(crate) unsafe fn arrange(nibbles: Nibbles, x: *const i8, blocks: usize, to: *mut i8) {
     simd!(match nibbles {
-        Nibbles::OfBlock(_) => {
+        Nibbles::Halves(_) | Nibbles::Pairs => {
             for b in (0..blocks).step_by(4) {
                 let mut two = [_mm512_setzero_si512(); 2];
                 for (i, two) in two.iter_mut().enumerate() {
@@ -241,11 +246,23 @@ pub(crate) unsafe fn arrange(nibbles: Nibbles, x: *const i8, blocks: usize, to: 
                     };
                 }
                 let to = to.add(b * 32);
-                _mm512_storeu_si512(to.cast(), _mm512_shuffle_i32x4(two[0], two[1], 0b10_00_10_00));
-                _mm512_storeu_si512(to.add(64).cast(), _mm512_shuffle_i32x4(two[0], two[1], 0b11_01_11_01));
+                let [a, b] = two;
+                let (first, second) = if matches!(nibbles, Nibbles::Pairs) {
+                    (
+                        join_integers(_mm512_cvtepi16_epi8(a), _mm512_cvtepi16_epi8(b)),
+                        join_integers(
+                            _mm512_cvtepi16_epi8(_mm512_srli_epi16(a, 8)),
+                            _mm512_cvtepi16_epi8(_mm512_srli_epi16(b, 8)),
+                        ),
+                    )
+                } else {
+                    (_mm512_shuffle_i32x4(a, b, 0b10_00_10_00), _mm512_shuffle_i32x4(a, b, 0b11_01_11_01))
+                };
+                _mm512_storeu_si512(to.cast(), first);
+                _mm512_storeu_si512(to.add(64).cast(), second);
             }
         }
-        Nibbles::OfTwo(_) => {
+        Nibbles::Blocks(_) => {
             for b in (0..blocks).step_by(8) {
                 let mut two = [_mm512_setzero_si512(); 4];
                 for (i, two) in two.iter_mut().enumerate() {
@@ -276,6 +293,23 @@ unsafe fn words_of_fours<Q: QuantX86>(w: *const u8, blocks: usize) -> [__m512i; 
             };
         }
         words
+    })
+}
+
+/// Four blocks of sixteen bytes in each register.
+#[inline(always)]
+unsafe fn bytes_side_by_side(w: *const u8, blocks: usize) -> [__m512i; 4] {
+    simd!({
+        let mut bytes = [_mm512_setzero_si512(); 4];
+        for i in 0..4 {
+            let at = w.wrapping_add(i * 64);
+            bytes[i] = match blocks.saturating_sub(i * 4) {
+                0 => continue,
+                left @ 1..4 => _mm512_maskz_loadu_epi64((1 << (2 * left)) - 1, at.cast()),
+                _ => load64(at),
+            };
+        }
+        bytes
     })
 }
 
@@ -371,9 +405,9 @@ unsafe fn sums_of_nibbles(nibbles: Nibbles, bytes: [__m512i; 4], x: *const i8, b
         for i in 0..4 {
             // The registers of the first halves' and of the second halves' nibbles.
             let (first, second) = match nibbles {
-                Nibbles::OfBlock(_) => (low_nibbles(bytes[i]), high_nibbles(bytes[i])),
-                Nibbles::OfTwo(_) if i % 2 == 0 => (low_nibbles(bytes[i]), low_nibbles(bytes[i + 1])),
-                Nibbles::OfTwo(_) => (high_nibbles(bytes[i - 1]), high_nibbles(bytes[i])),
+                Nibbles::Halves(_) | Nibbles::Pairs => (low_nibbles(bytes[i]), high_nibbles(bytes[i])),
+                Nibbles::Blocks(_) if i % 2 == 0 => (low_nibbles(bytes[i]), low_nibbles(bytes[i + 1])),
+                Nibbles::Blocks(_) => (high_nibbles(bytes[i - 1]), high_nibbles(bytes[i])),
             };
             if i * 4 >= blocks {
                 continue;
@@ -389,8 +423,10 @@ unsafe fn sums_of_nibbles(nibbles: Nibbles, bytes: [__m512i; 4], x: *const i8, b
         };
         // In quarter j stand the sums of quarter j of each register.
         let order = match nibbles {
-            Nibbles::OfBlock(_) => _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15),
-            Nibbles::OfTwo(_) => _mm512_setr_epi32(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15),
+            Nibbles::Halves(_) | Nibbles::Pairs => {
+                _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15)
+            }
+            Nibbles::Blocks(_) => _mm512_setr_epi32(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15),
         };
         _mm512_permutexvar_epi32(order, sum)
     })

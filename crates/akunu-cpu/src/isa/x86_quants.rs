@@ -28,13 +28,15 @@ pub(crate) struct Scales {
     pub(crate) half_min: __m128i,
 }
 
-/// Where nibbles stand that are quants as they are.
+/// What share bytes as low and high nibbles that are quants as they are.
 #[derive(Clone, Copy)]
 pub(crate) enum Nibbles {
-    /// At a byte of each block sixteen bytes: low ones, then high ones.
-    OfBlock(usize),
-    /// From a byte of an octet on, for every two blocks 32 bytes: the first's are low ones, the second's high ones.
-    OfTwo(usize),
+    /// The halves of a block, whose sixteen bytes begin at this one of it.
+    Halves(usize),
+    /// Two blocks, whose 32 bytes follow each other from this byte of an octet on.
+    Blocks(usize),
+    /// Two neighbours; a block is nothing else.
+    Pairs,
 }
 
 /// # Safety
@@ -178,7 +180,7 @@ macro_rules! older {
     ($name:ident, |$w:ident| $load:expr $(, two |$v:ident, $b:ident| $two:expr)? $(, nibbles at $at:literal)?) => {
         impl QuantX86 for $name {
             const LEADING_HALVES: bool = true;
-            $(const NIBBLES: Option<Nibbles> = Some(Nibbles::OfBlock($at));)?
+            $(const NIBBLES: Option<Nibbles> = Some(Nibbles::Halves($at));)?
             $(load_two!(|$v, $b| $two);)?
 
             #[inline(always)]
@@ -214,7 +216,7 @@ macro_rules! k_quant {
     ($name:ident, |$w:ident, $b:ident| $load:expr, two $two:expr, scales $scales:expr
      $(, nibbles at $nibbles:literal)? $(, raised by $raised:literal $raised_two:expr)? $(, of two $of_two:expr)?) => {
         impl QuantX86 for $name {
-            $(const NIBBLES: Option<Nibbles> = Some(Nibbles::OfTwo($nibbles));)?
+            $(const NIBBLES: Option<Nibbles> = Some(Nibbles::Blocks($nibbles));)?
             $(
                 const RAISED: i32 = $raised;
 
