@@ -24,12 +24,6 @@ pub(crate) fn first_mask(n: usize) -> __mmask16 {
 
 const ROUND: i32 = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
 
-/// 2^e
-#[inline(always)]
-fn power(e: __m512i) -> __m512 {
-    simd!(_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(e, _mm512_set1_epi32(127)), 23)))
-}
-
 /// The two halves of a register, which the first step of the fixed tree adds.
 #[inline(always)]
 fn halves(v: __m512) -> (__m256, __m256) {
@@ -147,11 +141,7 @@ impl Lanes for Avx512 {
 
     #[inline(always)]
     fn scale2(self, n: Avx512) -> Avx512 {
-        simd!({
-            let n = _mm512_cvtps_epi32(n.0);
-            let half = _mm512_srai_epi32(n, 1);
-            Avx512(_mm512_mul_ps(_mm512_mul_ps(self.0, power(half)), power(_mm512_sub_epi32(n, half))))
-        })
+        simd!(Avx512(_mm512_scalef_ps(self.0, n.0)))
     }
 
     #[inline(always)]
@@ -258,5 +248,36 @@ impl<Q: QuantX86> Dot<Q> for Avx512 {
             return Chunk { sums: to.cast(), ..x };
         }
         x
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::isa::scalar::Scalar;
+    use crate::math::exp;
+
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+    fn by_avx512(x: &[f32; 16], to: &mut [f32; 16]) {
+        // SAFETY: sixteen lanes each.
+        unsafe { exp(Avx512::load(x.as_ptr())).store(to.as_mut_ptr()) };
+    }
+
+    #[test]
+    fn exp_gives_the_scalar_bits_from_everywhere() {
+        if !is_x86_feature_detected!("avx512bw") || !is_x86_feature_detected!("avx512dq") {
+            eprintln!("skipped: no AVX-512 here");
+            return;
+        }
+        let (mut expected, mut found) = ([0.0; 16], [0.0; 16]);
+        for first in (0..u32::MAX).step_by(16 * 61) {
+            let x = std::array::from_fn(|l| f32::from_bits(first.wrapping_add(61 * l as u32)));
+            // SAFETY: sixteen lanes; the features are there.
+            unsafe {
+                exp(Scalar(x)).store(expected.as_mut_ptr());
+                by_avx512(&x, &mut found);
+            }
+            assert_eq!(expected.map(f32::to_bits), found.map(f32::to_bits), "{x:?}");
+        }
     }
 }

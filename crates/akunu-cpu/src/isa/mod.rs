@@ -228,7 +228,7 @@ pub(crate) trait Lanes: Copy {
     fn copysign(self, sign: Self) -> Self;
     /// To the nearest integer, ties to even.
     fn round(self) -> Self;
-    /// `self · 2^n` for integral n in −250 ..= 250, as two products (so that the result may leave the normal range).
+    /// `self · 2^n` for integral n in −250 ..= 250, rounded once, wherever the result lies (two products do that).
     fn scale2(self, n: Self) -> Self;
     /// `a < b ? x : y`
     fn select_lt(a: Self, b: Self, x: Self, y: Self) -> Self;

@@ -283,8 +283,8 @@ impl Job<'_> {
         }
     }
 
-    /// Values by weights: those that all of the states see together, what only some see one by one. A weight of 0 would not
-    /// do, since a value may be infinite.
+    /// Values by weights: those that all of the states see together, what only some see (a row's heads together) before and after
+    /// it. A weight of 0 would not do, since a value may be infinite.
     #[inline(always)]
     unsafe fn add_values<V: Lanes>(
         &self,
@@ -298,33 +298,31 @@ impl Job<'_> {
         if common.0 >= common.1 {
             common = (tile.end(), tile.end());
         }
-        // Before what is common, that, and after it.
-        for step in 0..2 * count + 1 {
-            let (state, states, part) = if step == count {
-                (first, count, common)
-            } else {
-                let state = first + step % (count + 1);
-                let (start, end) = scratch.seen[state];
-                let (start, end) = (start.max(tile.first), end.min(tile.end()));
-                let before = (start, end.min(common.0));
-                (state, 1, if step < count { before } else { (start.max(common.1), end) })
-            };
-            if part.0 >= part.1 {
-                continue;
-            }
-            // SAFETY: as the caller promises.
-            unsafe {
-                let position = part.0 - tile.first;
-                let loaded = (&raw const scratch.v).cast::<f32>().wrapping_add(position * padded).cast();
-                let operands = Operands {
-                    a: (&raw const scratch.scores).cast::<f32>().add(state * SCORES + part.0),
-                    b: if lean { tile.from.wrapping_add(position * self.cache.row) } else { loaded },
-                    to: (&raw mut scratch.segment).cast::<f32>().add(state * padded),
-                    padded,
-                    n: part.1 - part.0,
-                };
-                let multiply = if lean { self.products.lean_values } else { self.products.values };
-                multiply(operands, states, padded / 16);
+        let multiply = if lean { self.products.lean_values } else { self.products.values };
+        for within in [(tile.first, common.0), common, (common.1, tile.end())] {
+            let part_of = |seen: (usize, usize)| (seen.0.max(within.0), seen.1.min(within.1));
+            let mut state = first;
+            while state < first + count {
+                let part = part_of(scratch.seen[state]);
+                let others = &scratch.seen[state + 1..first + count];
+                let states = 1 + others.iter().take_while(|seen| part_of(**seen) == part).count();
+                if part.0 < part.1 {
+                    // SAFETY: as the caller promises.
+                    unsafe {
+                        let position = part.0 - tile.first;
+                        let loaded =
+                            (&raw const scratch.v).cast::<f32>().wrapping_add(position * padded).cast();
+                        let operands = Operands {
+                            a: (&raw const scratch.scores).cast::<f32>().add(state * SCORES + part.0),
+                            b: if lean { tile.from.wrapping_add(position * self.cache.row) } else { loaded },
+                            to: (&raw mut scratch.segment).cast::<f32>().add(state * padded),
+                            padded,
+                            n: part.1 - part.0,
+                        };
+                        multiply(operands, states, padded / 16);
+                    }
+                }
+                state += states;
             }
         }
     }
