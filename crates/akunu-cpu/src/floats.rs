@@ -2,7 +2,6 @@
 
 use crate::isa::Lanes;
 use crate::panel::{FLOAT_CHUNK, FLOAT_OUTPUTS, TILE_ROWS};
-use crate::reading::STREAMS;
 use crate::tile::Tile;
 
 /// How weights that are not quantised are read.
@@ -67,13 +66,12 @@ pub(crate) unsafe fn streams<V: Lanes, W: FloatWeight>(t: &[Tile]) {
     // SAFETY: within the tiles.
     unsafe {
         for o in 0..t[0].outputs {
-            let mut w = [t[0].weights; STREAMS];
-            for s in 0..STREAMS {
-                w[s] = t[s].weights.add(o * t[s].stride);
-            }
-            let lanes = float_row::<V, W, STREAMS>(w, t[0].x.cast(), t[0].inputs, t[0].ahead(o));
-            for s in 0..STREAMS {
-                *t[s].out.add(o) = lanes[s].sum();
+            for four in t.as_chunks::<4>().0 {
+                let w = four.each_ref().map(|t| t.weights.add(o * t.stride));
+                let lanes = float_row::<V, W, 4>(w, t[0].x.cast(), t[0].inputs, t[0].ahead(o));
+                for s in 0..4 {
+                    *four[s].out.add(o) = lanes[s].sum();
+                }
             }
         }
     }

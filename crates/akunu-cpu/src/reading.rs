@@ -2,42 +2,48 @@
 
 /// The order of a worker's reading, and how far ahead it asks. No bits depend on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reading {
-    /// As weights lie, asking far ahead.
-    Straight,
-    /// At several places in turn, asking a little ahead at each: the processor asks for more of each by itself.
-    Strips,
+pub struct Reading {
+    /// Where it reads in turn: 1, or a multiple of four up to [`MOST_PLACES`].
+    pub(crate) places: usize,
+    /// Bytes from what is multiplied to what is asked for.
+    pub(crate) ahead: usize,
 }
 
-/// Places that [`Reading::Strips`] reads at.
-pub(crate) const STREAMS: usize = 4;
+pub(crate) const MOST_PLACES: usize = 8;
 
 impl Reading {
-    /// The faster one on this chip, as far as it was measured.
+    /// As weights lie, asking far ahead.
+    pub const STRAIGHT: Reading = Reading { places: 1, ahead: 8 << 10 };
+    /// At some places in turn, close together.
+    pub const STRIPS: Reading = Reading { places: 4, ahead: 2 << 10 };
+    /// At many places in turn, asking a little ahead: the processor asks for more of each by itself.
+    pub const MANY_STRIPS: Reading = Reading { places: 8, ahead: 512 };
+
+    /// The fastest on this chip, as far as they were measured.
     pub fn detect() -> Reading {
         #[cfg(target_arch = "x86_64")]
-        if is_zen5_or_later() {
-            return Reading::Straight;
+        {
+            let (vendor, family) = vendor_and_family();
+            match (&vendor, family) {
+                (b"AuthenticAMD", ZEN5..) => return Reading::STRAIGHT,
+                (b"GenuineIntel", _) => return Reading::MANY_STRIPS,
+                _ => {}
+            }
         }
-        Reading::Strips
-    }
-
-    /// How far ahead of their use weights are asked for, in bytes.
-    #[inline(always)]
-    pub(crate) const fn ahead(self) -> usize {
-        match self {
-            Reading::Straight => 8192,
-            Reading::Strips => 2048,
-        }
+        Reading::STRIPS
     }
 }
 
 #[cfg(target_arch = "x86_64")]
-fn is_zen5_or_later() -> bool {
+const ZEN5: u32 = 26;
+
+#[cfg(target_arch = "x86_64")]
+fn vendor_and_family() -> ([u8; 12], u32) {
     use std::arch::x86_64::__cpuid;
-    const ZEN5: u32 = 26;
     let (vendor, version) = (__cpuid(0), __cpuid(1).eax);
-    let name = [vendor.ebx, vendor.edx, vendor.ecx].map(u32::to_le_bytes).concat();
-    let family = (version >> 8 & 15) + (version >> 20 & 255);
-    name == b"AuthenticAMD" && family >= ZEN5
+    let mut name = [0; 12];
+    for (bytes, word) in name.as_chunks_mut().0.iter_mut().zip([vendor.ebx, vendor.edx, vendor.ecx]) {
+        *bytes = word.to_le_bytes();
+    }
+    (name, (version >> 8 & 15) + (version >> 20 & 255))
 }

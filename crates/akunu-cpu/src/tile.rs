@@ -24,7 +24,7 @@ use crate::isa::Lanes;
 use crate::panel::{Chunk, PANEL_BLOCKS, Panel, Scratch};
 use crate::planes::Planes;
 use crate::quants::{Min, Quant};
-use crate::reading::STREAMS;
+use crate::reading::MOST_PLACES;
 
 /// One product, as pointers.
 #[derive(Clone, Copy)]
@@ -68,7 +68,7 @@ impl Tile {
 pub(crate) struct TileKernel {
     /// By at most sixteen outputs; of one row any number.
     pub(crate) rows: unsafe fn(&Tile),
-    /// Products of one row with [`STREAMS`] tiles of as many outputs each, an even number, read in turn.
+    /// Products of one row with 4 or [`MOST_PLACES`] tiles, read in turn: of as many outputs each, an even number where they are 4.
     pub(crate) streams: unsafe fn(&[Tile]),
 }
 
@@ -188,17 +188,29 @@ pub(crate) unsafe fn streams<V: Dot<Q>, Q: Quant>(t: &[Tile]) {
     // SAFETY: within the tiles.
     unsafe {
         let x = arranged_row::<V, Q>(&t[0], 0);
-        for o in (0..t[0].outputs).step_by(2) {
-            let mut lanes = [V::zero(); 2 * STREAMS];
+        let (places, blocks) = (t.len().min(MOST_PLACES), t[0].inputs / 32);
+        let whole = blocks / 16 * 16;
+        let at_once = MOST_PLACES / places;
+        for o in (0..t[0].outputs).step_by(at_once) {
+            let mut lanes = [V::zero(); MOST_PLACES];
             let ahead = t[0].ahead(o);
-            // As above.
-            for i in 0..lanes.len().min(2 * t.len()) {
-                lanes[i] = one_row::<V, Q>(&t[i % STREAMS], o + i / STREAMS, &x, ahead);
+            for i in 0..at_once {
+                let lanes = &mut lanes[i * places..][..places];
+                for first in (0..whole).step_by(16) {
+                    for (t, lanes) in t.iter().zip(&mut *lanes) {
+                        *lanes = round::<V, Q>(t, (o + i, first, 16), &x, ahead, *lanes);
+                    }
+                }
+                if whole < blocks {
+                    for (t, lanes) in t.iter().zip(lanes) {
+                        *lanes = round::<V, Q>(t, (o + i, whole, blocks - whole), &x, ahead, *lanes);
+                    }
+                }
             }
-            let mut sums = [0.0; 2 * STREAMS];
+            let mut sums = [0.0; MOST_PLACES];
             V::sums8(lanes, sums.as_mut_ptr());
             for (i, sum) in sums.into_iter().enumerate() {
-                *t[i % STREAMS].out.add(o + i / STREAMS) = sum;
+                *t[i % places].out.add(o + i / places) = sum;
             }
         }
     }
@@ -215,32 +227,45 @@ unsafe fn arranged_row<V: Dot<Q>, Q: Quant>(t: &Tile, r: usize) -> Chunk {
 unsafe fn one_row<V: Dot<Q>, Q: Quant>(t: &Tile, o: usize, x: &Chunk, ahead: usize) -> V {
     let mut acc = V::zero();
     let blocks = t.inputs / 32;
+    let mut first = 0;
     // SAFETY: within the tile: `blocks` blocks of both operands.
     unsafe {
-        let w = t.weights.add(o * t.stride);
-        let mut block = 0;
-        while block + 16 <= blocks {
-            let w = w.add(block / 8 * Q::OCTET_BYTES);
-            for line in 0..(2 * Q::OCTET_BYTES).div_ceil(64) {
-                V::prefetch(w.wrapping_add(ahead).wrapping_add(line * 64));
-            }
-            let mut terms = V::terms(w, x.quants.add(block * 32), x.sums.add(block), 16);
-            if Q::PLANES {
-                (terms.d, terms.m) = t.planes.lanes(o, block, 16);
-            }
-            acc = add_terms::<V, Q>(terms, V::load(x.scales.add(block)), acc);
-            block += 16;
+        while first + 16 <= blocks {
+            acc = round::<V, Q>(t, (o, first, 16), x, ahead, acc);
+            first += 16;
         }
-        if block < blocks {
-            let w = w.add(block / 8 * Q::OCTET_BYTES);
-            let mut terms = V::terms(w, x.quants.add(block * 32), x.sums.add(block), blocks - block);
-            if Q::PLANES {
-                (terms.d, terms.m) = t.planes.lanes(o, block, blocks - block);
-            }
-            acc = add_terms::<V, Q>(terms, V::load_n(x.scales.add(block), blocks - block), acc);
+        if first < blocks {
+            acc = round::<V, Q>(t, (o, first, blocks - first), x, ahead, acc);
         }
     }
     acc
+}
+
+/// Adds `count` ≤ 16 blocks of output `o`, from `first` on, to its lanes.
+#[inline(always)]
+unsafe fn round<V: Dot<Q>, Q: Quant>(
+    t: &Tile,
+    (o, first, count): (usize, usize, usize),
+    x: &Chunk,
+    ahead: usize,
+    lanes: V,
+) -> V {
+    // SAFETY: as the caller promises.
+    unsafe {
+        let w = t.weights.add(o * t.stride + first / 8 * Q::OCTET_BYTES);
+        if count == 16 {
+            for line in 0..(2 * Q::OCTET_BYTES).div_ceil(64) {
+                V::prefetch(w.wrapping_add(ahead).wrapping_add(line * 64));
+            }
+        }
+        let mut terms = V::terms(w, x.quants.add(first * 32), x.sums.add(first), count);
+        if Q::PLANES {
+            (terms.d, terms.m) = t.planes.lanes(o, first, count);
+        }
+        let scales = x.scales.add(first);
+        let dx = if count == 16 { V::load(scales) } else { V::load_n(scales, count) };
+        add_terms::<V, Q>(terms, dx, lanes)
+    }
 }
 
 #[inline(always)]

@@ -161,7 +161,7 @@ mod tests {
             packed: std::ptr::null_mut(),
             shared: std::ptr::null_mut(),
             shares: &shares,
-            reading: Reading::Strips,
+            reading: Reading::STRIPS,
             rows: 1,
             logit_rows: 0,
             steps: 3,

@@ -12,7 +12,7 @@ use crate::kernels::put_q8;
 use crate::math;
 use crate::panel::{BF16_OUTPUTS, TILE_ROWS, TILE_SUMS};
 use crate::planes::Planes;
-use crate::reading::{Reading, STREAMS};
+use crate::reading::{MOST_PLACES, Reading};
 use crate::tile::{PackedKernel, Tile, TileKernel};
 
 /// Outputs of one tile.
@@ -109,7 +109,7 @@ impl Product {
             scratch: context.scratch,
             out,
             out_stride: SUMS,
-            ahead: self.reading.ahead(),
+            ahead: self.reading.ahead,
             skip: 0,
         }
     }
@@ -137,7 +137,7 @@ impl Product {
         out: [*mut f32; W],
     ) {
         let is_alone = rows.1 == 1 && self.packed.is_none();
-        if is_alone && self.reading == Reading::Straight {
+        if is_alone && self.reading.places == 1 {
             let tiles: [Tile; W] =
                 std::array::from_fn(|w| self.tile(both, weights[w], (first, outputs), rows, out[w]));
             let bytes = outputs * self.weight_stride;
@@ -153,17 +153,19 @@ impl Product {
         let mut done = 0;
         if is_alone {
             // Strips of the outputs, so that they are read at several places at once.
-            let strips = STREAMS / W;
-            let strip = outputs / strips / 2 * 2;
+            let places = self.reading.places;
+            let strips = places / W;
+            let at_once = MOST_PLACES / places;
+            let strip = outputs / strips / at_once * at_once;
             if strip > 0 {
                 let skip = (strips - 1) * strip * self.weight_stride;
-                let tiles: [Tile; STREAMS] = std::array::from_fn(|s| {
+                let tiles: [Tile; MOST_PLACES] = std::array::from_fn(|s| {
                     let (w, at) = (s % W, s / W * strip);
                     let to = out[w].wrapping_add(at);
                     Tile { skip, ..self.tile(both, weights[w], (first + at, strip), rows, to) }
                 });
                 // SAFETY: as the caller promises.
-                unsafe { (self.tile.streams)(&tiles) };
+                unsafe { (self.tile.streams)(&tiles[..places]) };
                 done = strip * strips;
             }
         }
