@@ -22,13 +22,10 @@ impl Reading {
     /// The fastest on this chip, as far as they were measured.
     pub fn detect() -> Reading {
         #[cfg(target_arch = "x86_64")]
-        {
-            let (vendor, family) = vendor_and_family();
-            match (&vendor, family) {
-                (b"AuthenticAMD", ZEN5..) => return Reading::STRAIGHT,
-                (b"GenuineIntel", _) => return Reading::MANY_STRIPS,
-                _ => {}
-            }
+        match vendor_and_family() {
+            (name, ZEN5..) if name == b"AuthenticAMD" => return Reading::STRAIGHT,
+            (name, _) if name == b"GenuineIntel" => return Reading::MANY_STRIPS,
+            _ => {}
         }
         Reading::STRIPS
     }
@@ -38,12 +35,9 @@ impl Reading {
 const ZEN5: u32 = 26;
 
 #[cfg(target_arch = "x86_64")]
-fn vendor_and_family() -> ([u8; 12], u32) {
+fn vendor_and_family() -> (Vec<u8>, u32) {
     use std::arch::x86_64::__cpuid;
     let (vendor, version) = (__cpuid(0), __cpuid(1).eax);
-    let mut name = [0; 12];
-    for (bytes, word) in name.as_chunks_mut().0.iter_mut().zip([vendor.ebx, vendor.edx, vendor.ecx]) {
-        *bytes = word.to_le_bytes();
-    }
+    let name = [vendor.ebx, vendor.edx, vendor.ecx].map(u32::to_le_bytes).concat();
     (name, (version >> 8 & 15) + (version >> 20 & 255))
 }

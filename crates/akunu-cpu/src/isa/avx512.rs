@@ -254,7 +254,7 @@ impl<Q: QuantX86> Dot<Q> for Avx512 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::isa::scalar::Scalar;
+    use crate::isa::{Isa, scalar::Scalar};
     use crate::math::exp;
 
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
@@ -265,7 +265,7 @@ mod tests {
 
     #[test]
     fn exp_gives_the_scalar_bits_from_everywhere() {
-        if !is_x86_feature_detected!("avx512bw") || !is_x86_feature_detected!("avx512dq") {
+        if !Isa::Avx512.is_available() {
             eprintln!("skipped: no AVX-512 here");
             return;
         }

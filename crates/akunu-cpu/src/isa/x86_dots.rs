@@ -44,7 +44,7 @@ pub(crate) unsafe fn terms<Q: QuantX86>(
                 less_offset::<Q>(sums_of_nibbles(nibbles, bytes, x, blocks), sums)
             }
             Some(nibbles @ Nibbles::Pairs) => {
-                less_offset::<Q>(sums_of_nibbles(nibbles, bytes_side_by_side(w, blocks), x, blocks), sums)
+                less_offset::<Q>(sums_of_nibbles(nibbles, words_of_fours::<Q>(w, blocks), x, blocks), sums)
             }
             None if Q::SUB == Sub::Half => {
                 let (sum, mins) = sums_of_halves::<Q>(w, x, sums, &octets, blocks);
@@ -276,7 +276,7 @@ pub(crate) unsafe fn arrange(nibbles: Nibbles, x: *const i8, blocks: usize, to: 
     });
 }
 
-/// The first 64 bytes of each four blocks, in which their scales are.
+/// The first 64 bytes of each four blocks: their scales are among them, and blocks of sixteen bytes are all there.
 #[inline(always)]
 unsafe fn words_of_fours<Q: QuantX86>(w: *const u8, blocks: usize) -> [__m512i; 4] {
     simd!({
@@ -293,23 +293,6 @@ unsafe fn words_of_fours<Q: QuantX86>(w: *const u8, blocks: usize) -> [__m512i; 
             };
         }
         words
-    })
-}
-
-/// Four blocks of sixteen bytes in each register.
-#[inline(always)]
-unsafe fn bytes_side_by_side(w: *const u8, blocks: usize) -> [__m512i; 4] {
-    simd!({
-        let mut bytes = [_mm512_setzero_si512(); 4];
-        for i in 0..4 {
-            let at = w.wrapping_add(i * 64);
-            bytes[i] = match blocks.saturating_sub(i * 4) {
-                0 => continue,
-                left @ 1..4 => _mm512_maskz_loadu_epi64((1 << (2 * left)) - 1, at.cast()),
-                _ => load64(at),
-            };
-        }
-        bytes
     })
 }
 
