@@ -8,10 +8,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use akunu_cpu::{CpuDevice, CpuOptions, Isa};
-use akunu_plan::params::AttentionParams;
+use akunu_plan::ops::{self, AttentionParams};
 use akunu_plan::table::{RowBounds, RowMeaning};
 use akunu_plan::{
-    BufferId, CommandBuilder, Device, DeviceError, DispatchTable, Kernel, KvType, NormOut, Row, Submission,
+    Binding, BufferId, Device, DeviceError, DispatchCommand, DispatchTable, KvType, NormOut, Row, Submission,
     TableIo,
 };
 
@@ -80,10 +80,11 @@ fn bench(
         epsilon: 0.0,
     };
     let command = |i: usize| {
-        let builder =
-            CommandBuilder::new(Kernel::Attention { kv: KvType::F16, out: NormOut::F32, rope: None });
-        let builder = builder.params(params).bind(BufferId(1)).bind_at(BufferId(2), i as u64 * layer);
-        builder.bind_at(BufferId(3), i as u64 * layer).bind(BufferId(0)).bind(BufferId(4)).build()
+        let op = ops::Attention { kv: KvType::F16, out: NormOut::F32, rope: None };
+        let offset = i as u64 * layer;
+        let at = |buffer, offset| Binding { buffer: BufferId(buffer), offset };
+        let bindings = [at(1, 0), at(2, offset), at(3, offset), at(0, 0), at(4, 0)];
+        DispatchCommand::new(op.into(), bindings, params)
     };
     let table = DispatchTable {
         name: "bench",

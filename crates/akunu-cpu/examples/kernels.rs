@@ -11,11 +11,11 @@ use akunu_cpu::ceilings::{Ceilings, CeilingsError};
 use akunu_cpu::{CpuDevice, CpuOptions, Isa};
 use akunu_format::blocks::{Rng, random_row};
 use akunu_format::{Affine, ScaleType};
-use akunu_plan::params::MatmulParams;
+use akunu_plan::ops::{self, MatmulParams};
 use akunu_plan::table::{RowBounds, RowMeaning};
 use akunu_plan::{
-    BufferId, CommandBuilder, DType, Device, DeviceError, DispatchTable, Kernel, MatmulForm, Row, RowSet,
-    Submission, TableIo, q8,
+    Binding, BufferId, DType, Device, DeviceError, DispatchCommand, DispatchTable, Kernel, MatmulForm, Row,
+    RowSet, Submission, TableIo, q8,
 };
 
 /// More than any cache here.
@@ -32,7 +32,7 @@ fn table(dtype: DType, inputs: usize, outputs: usize, rows: usize, commands: usi
         soft_cap: 0.0,
         epsilon: 0.0,
     };
-    let kernel = Kernel::Matmul {
+    let kernel = Kernel::Matmul(ops::Matmul {
         weight: dtype,
         form: MatmulForm::for_rows(rows),
         q8: dtype.is_quantised(),
@@ -41,14 +41,15 @@ fn table(dtype: DType, inputs: usize, outputs: usize, rows: usize, commands: usi
         rows: RowSet::All,
         scaled: false,
         norm: None,
-    };
+    });
     let planes = dtype.plane_bytes(inputs).unwrap_or([0; 3]);
     let command = |i: usize| {
-        let mut builder = CommandBuilder::new(kernel).params(params).bind(BufferId(1));
-        for plane in 0..dtype.planes() {
-            builder = builder.bind_at(BufferId([2, 6, 7][plane]), (i * planes[plane] * outputs) as u64);
-        }
-        builder.bind(BufferId(3)).build()
+        let weights = (0..dtype.planes()).map(|plane| Binding {
+            buffer: BufferId([2, 6, 7][plane]),
+            offset: (i * planes[plane] * outputs) as u64,
+        });
+        let bindings = std::iter::once(BufferId(1).into()).chain(weights).chain([BufferId(3).into()]);
+        DispatchCommand::new(kernel, bindings, params)
     };
     Arc::new(DispatchTable {
         name: "bench",

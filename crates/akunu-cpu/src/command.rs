@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use akunu_plan::params::{GluMatmulParams, MatmulParams, QkvParams};
+use akunu_plan::ops::{self, GluMatmulParams, MatmulParams, QkvParams};
 use akunu_plan::table::{MAX_BINDINGS, PARAM_BYTES};
 use akunu_plan::{Kernel, Row, RowSet, q8};
 use bytemuck::AnyBitPattern;
@@ -50,9 +50,11 @@ impl Command {
     /// Inputs of a product's rows, their bytes, and which rows it takes.
     pub(crate) fn matrix_input(&self) -> Option<(usize, usize, RowSet)> {
         let (inputs, q8, rows) = match self.kernel {
-            Kernel::Matmul { rows, q8, .. } => (self.params::<MatmulParams>().inputs, q8, rows),
-            Kernel::Qkv { q8, .. } => (self.params::<QkvParams>().inputs, q8, RowSet::All),
-            Kernel::GluMatmul { q8, .. } => (self.params::<GluMatmulParams>().inputs, q8, RowSet::All),
+            Kernel::Matmul(ops::Matmul { rows, q8, .. }) => (self.params::<MatmulParams>().inputs, q8, rows),
+            Kernel::Qkv(ops::Qkv { q8, .. }) => (self.params::<QkvParams>().inputs, q8, RowSet::All),
+            Kernel::GluMatmul(ops::GluMatmul { q8, .. }) => {
+                (self.params::<GluMatmulParams>().inputs, q8, RowSet::All)
+            }
             _ => return None,
         };
         Some((inputs as usize, row_bytes(inputs as usize, q8), rows))

@@ -1,7 +1,7 @@
 //! What the kernels here cannot do, told when a table is prepared.
 
-use akunu_plan::params::{
-    AttentionParams, GluMatmulParams, KvMoveParams, MatmulParams, QkvParams, RopeKvParams,
+use akunu_plan::ops::{
+    self, AttentionParams, GluMatmulParams, KvMoveParams, MatmulParams, QkvParams, RopeKvParams,
 };
 use akunu_plan::{DType, DispatchCommand, Kernel, KeyOrder, q8};
 
@@ -9,29 +9,33 @@ use crate::panel::{MAX_HEAD, MAX_ROW};
 
 pub(crate) fn check(command: &DispatchCommand) -> Result<(), String> {
     let in_halves = match command.kernel {
-        Kernel::RmsNorm { out, .. }
-        | Kernel::GluMatmul { out, .. }
-        | Kernel::Glu { out, .. }
-        | Kernel::Attention { out, .. } => out.f16(),
-        Kernel::Halve | Kernel::Unpack { .. } | Kernel::HalfMatmul { .. } => true,
+        Kernel::RmsNorm(ops::RmsNorm { out, .. })
+        | Kernel::GluMatmul(ops::GluMatmul { out, .. })
+        | Kernel::Glu(ops::Glu { out, .. })
+        | Kernel::Attention(ops::Attention { out, .. }) => out.f16(),
+        Kernel::Halve(ops::Halve) | Kernel::Unpack(_) | Kernel::HalfMatmul(_) => true,
         _ => false,
     };
     if in_halves {
         return Err("products of f16 are for other devices".into());
     }
     match command.kernel {
-        Kernel::Matmul { weight, q8, .. } => input(weight, q8, command.params::<MatmulParams>().inputs),
-        Kernel::Qkv { weight, q8, .. } => input(weight, q8, command.params::<QkvParams>().inputs),
-        Kernel::GluMatmul { weight, q8, .. } => input(weight, q8, command.params::<GluMatmulParams>().inputs),
-        Kernel::RopeKv { .. } => {
+        Kernel::Matmul(ops::Matmul { weight, q8, .. }) => {
+            input(weight, q8, command.params::<MatmulParams>().inputs)
+        }
+        Kernel::Qkv(ops::Qkv { weight, q8, .. }) => input(weight, q8, command.params::<QkvParams>().inputs),
+        Kernel::GluMatmul(ops::GluMatmul { weight, q8, .. }) => {
+            input(weight, q8, command.params::<GluMatmulParams>().inputs)
+        }
+        Kernel::RopeKv(_) => {
             let p: RopeKvParams = command.params();
             head(p.head_dim).and_then(|()| sixteens(p.capacity))
         }
-        Kernel::KvShift { .. } | Kernel::KvCopy { .. } => {
+        Kernel::KvShift(_) | Kernel::KvCopy(_) => {
             let p: KvMoveParams = command.params();
             head(p.head_dim).and_then(|()| sixteens(p.capacity))
         }
-        Kernel::Attention { out, .. } => {
+        Kernel::Attention(ops::Attention { out, .. }) => {
             let p: AttentionParams = command.params();
             let group = u64::from(p.heads / p.kv_heads) * u64::from(p.head_dim);
             if out.q8() && !group.is_multiple_of(q8::BLOCK as u64) {
@@ -46,9 +50,9 @@ pub(crate) fn check(command: &DispatchCommand) -> Result<(), String> {
 /// Has a part in a norm or the rotation: planned for devices that fold, which this one is not.
 pub(crate) fn is_folded(kernel: Kernel) -> bool {
     match kernel {
-        Kernel::Matmul { scaled, norm, .. } => scaled || norm.is_some(),
-        Kernel::Qkv { scaled, .. } | Kernel::GluMatmul { scaled, .. } => scaled,
-        Kernel::Attention { rope, .. } => rope.is_some(),
+        Kernel::Matmul(ops::Matmul { scaled, norm, .. }) => scaled || norm.is_some(),
+        Kernel::Qkv(ops::Qkv { scaled, .. }) | Kernel::GluMatmul(ops::GluMatmul { scaled, .. }) => scaled,
+        Kernel::Attention(ops::Attention { rope, .. }) => rope.is_some(),
         _ => false,
     }
 }

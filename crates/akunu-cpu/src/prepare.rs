@@ -164,7 +164,7 @@ fn check_io(
     binding: &Binding,
 ) -> Result<(), DeviceError> {
     let expected = match content {
-        Content::Rows => table.io.rows,
+        Content::Rows(_) => table.io.rows,
         Content::U32 if writes => table.io.tokens,
         Content::U32 => table.io.logit_rows,
         _ => return Ok(()),

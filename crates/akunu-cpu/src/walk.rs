@@ -4,6 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use akunu_plan::Kernel;
+use akunu_plan::ops;
 
 use crate::command::{Command, Context};
 use crate::kernels;
@@ -102,7 +103,7 @@ impl Work for Walk<'_> {
 impl Walk<'_> {
     /// Whether a row found a stop id, or a NaN.
     fn stopped(&self, step: usize) -> bool {
-        if self.commands.last().is_none_or(|last| last.kernel != Kernel::Argmax) {
+        if self.commands.last().is_none_or(|last| last.kernel != Kernel::Argmax(ops::Argmax)) {
             return false;
         }
         (0..self.logit_rows).any(|j| {
@@ -129,7 +130,7 @@ mod tests {
         bindings[0] = counter.as_ptr().cast();
         Command {
             run,
-            kernel: Kernel::RopeAngles,
+            kernel: Kernel::RopeAngles(ops::RopeAngles),
             tile: TileKernel { rows: |_| (), streams: |_| () },
             packed: None,
             bindings,

@@ -9,10 +9,10 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use akunu_cpu::{CpuDevice, CpuOptions, Isa};
-use akunu_plan::params::{ArgmaxParams, EmbedParams, MatmulParams};
+use akunu_plan::ops::{self, ArgmaxParams, EmbedParams, MatmulParams};
 use akunu_plan::table::{RowBounds, RowMeaning};
 use akunu_plan::{
-    BufferId, CommandBuilder, DType, Device, DeviceBuffer, DeviceError, DispatchTable, Kernel, MatmulForm,
+    BufferId, DType, Device, DeviceBuffer, DeviceError, DispatchCommand, DispatchTable, Kernel, MatmulForm,
     Outcome, ReplayId, Row, RowSet, Submission, TableIo,
 };
 use common::{cpu, f32s};
@@ -51,7 +51,7 @@ impl Counter {
             buffers.push(id);
         }
         let vocab = VOCAB as u32;
-        let matmul = Kernel::Matmul {
+        let matmul = Kernel::Matmul(ops::Matmul {
             weight: DType::F32,
             form: MatmulForm::Gemv,
             q8: false,
@@ -60,18 +60,21 @@ impl Counter {
             rows: RowSet::All,
             scaled: false,
             norm: None,
-        };
-        let bind = |kernel, ids: &[u32]| {
-            ids.iter().fold(CommandBuilder::new(kernel), |builder, id| builder.bind(BufferId(*id)))
-        };
+        });
         let params =
             MatmulParams { inputs: vocab, outputs: vocab, out_stride: vocab, soft_cap: 0.0, epsilon: 0.0 };
         let commands = vec![
-            bind(Kernel::Embed { weight: DType::F32 }, &[4, 0, 5])
-                .params(EmbedParams { cols: vocab, vocab, scale: 1.0 })
-                .build(),
-            bind(matmul, &[5, 6, 3]).params(params).build(),
-            bind(Kernel::Argmax, &[3, 2, 0, 1]).params(ArgmaxParams { vocab, advance: 1 }).build(),
+            DispatchCommand::new(
+                Kernel::Embed(ops::Embed { weight: DType::F32 }),
+                [4, 0, 5].map(BufferId),
+                EmbedParams { cols: vocab, vocab, scale: 1.0 },
+            ),
+            DispatchCommand::new(matmul, [5, 6, 3].map(BufferId), params),
+            DispatchCommand::new(
+                Kernel::Argmax(ops::Argmax),
+                [3, 2, 0, 1].map(BufferId),
+                ArgmaxParams { vocab, advance: 1 },
+            ),
         ];
         let table = DispatchTable {
             name: "counter",

@@ -7,7 +7,7 @@ mod common;
 use akunu_cpu::Isa;
 use akunu_format::blocks::dequantize_row;
 use akunu_format::{Affine, ScaleType};
-use akunu_plan::params::MatmulParams;
+use akunu_plan::ops::{self, MatmulParams};
 use akunu_plan::{DType, Kernel, MatmulForm, RowSet, q8};
 use common::{Case, Shape, cpu, poison, q8_row, specs, to_f32s, values, weight_rows};
 
@@ -90,7 +90,7 @@ fn products_of_mlx_weights_are_those_that_mlx_gives() {
         for rows in [1, 6] {
             let params = MatmulParams { inputs: 384, outputs: 2, out_stride: 2, soft_cap: 0.0, epsilon: 0.0 };
             let form = MatmulForm::for_rows(rows);
-            let kernel = Kernel::Matmul {
+            let kernel = Kernel::Matmul(ops::Matmul {
                 weight: dtype,
                 form,
                 q8: true,
@@ -99,7 +99,7 @@ fn products_of_mlx_weights_are_those_that_mlx_gives() {
                 rows: RowSet::All,
                 scaled: false,
                 norm: None,
-            };
+            });
             let data = [vec![q8_row(&x).repeat(rows)], planes.to_vec(), vec![poison(rows * 8)]].concat();
             let case = Case::new(kernel, params, Shape::rows(rows), data);
             for isa in Isa::available() {

@@ -5,7 +5,7 @@
 mod common;
 
 use akunu_cpu::Isa;
-use akunu_plan::params::KvMoveParams;
+use akunu_plan::ops::{self, KvMoveParams};
 use akunu_plan::reference::ReferenceDevice;
 use akunu_plan::table::{RowBounds, RowMeaning};
 use akunu_plan::{Content, Device, DeviceError, Kernel, KvType, NormOut, Row, q8};
@@ -68,7 +68,7 @@ fn every_kernel_is_near_the_reference() {
     }
     for case in specs::asking().into_iter().chain(specs::cache_moves()) {
         let name = case.kernel.name();
-        if !matches!(case.kernel, Kernel::RmsNorm { out: NormOut::Q8 | NormOut::Both, .. })
+        if !matches!(case.kernel, Kernel::RmsNorm(ops::RmsNorm { out: NormOut::Q8 | NormOut::Both, .. }))
             || case.asked.len() == 3
         {
             check(&name, &case, &mut device);
@@ -84,7 +84,7 @@ fn caches_of_broken_sixteens_are_refused() {
     let bounds = RowBounds { meaning: RowMeaning::Copy, vocab: 1, capacity: 20, slots: 2 };
     let shape =
         Shape { rows: vec![Row { token: 1, position: 0, kv_len: 3, slot: 0 }], asked: vec![], bounds };
-    let kernel = Kernel::KvCopy { kv: KvType::F16 };
+    let kernel = Kernel::KvCopy(ops::KvCopy { kv: KvType::F16 });
     let case = Case::new(kernel, params, shape, vec![vec![0; 2 * 20 * 64]; 2]);
     let ids = case.load(&mut device);
     let error = device.prepare(&case.table, &ids).unwrap_err().to_string();

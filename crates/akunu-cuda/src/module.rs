@@ -189,9 +189,9 @@ fn pick<'a, T>(items: &[&'a T], next: &AtomicUsize) -> Option<(usize, &'a T)> {
 #[cfg(test)]
 mod tests {
     use akunu_kernels::{Chip, launches};
-    use akunu_plan::params::NormParams;
+    use akunu_plan::ops::{self, NormParams};
     use akunu_plan::{
-        BufferId, CommandBuilder, DispatchTable, Kernel as Operation, RowBounds, RowMeaning, TableIo,
+        BufferId, DispatchCommand, DispatchTable, Kernel as Operation, RowBounds, RowMeaning, TableIo,
     };
 
     use super::*;
@@ -201,8 +201,7 @@ mod tests {
         let id = BufferId(0);
         let command = |&cols: &u32| {
             let params = NormParams { cols, epsilon: 1e-5 };
-            let builder = CommandBuilder::new(Operation::NormAdd).bind(id).bind(id).bind(id).bind(id);
-            builder.params(params).build()
+            DispatchCommand::new(Operation::NormAdd(ops::NormAdd), [id; 4], params)
         };
         let table = DispatchTable {
             name: "norms",

@@ -165,7 +165,7 @@ fn pointers(table: &DispatchTable, buffers: Buffers<'_>) -> Result<Vec<Vec<Addre
 /// How many rows variants are for. Products of a library's are of a fixed number, so there is one for at most half more rows than there are,
 /// from 128 on; kernels of ours go by the live rows themselves, but have smaller tiles for fewer.
 fn row_counts(table: &DispatchTable) -> Vec<usize> {
-    let fixed = table.commands.iter().any(|command| matches!(command.kernel, Kernel::HalfMatmul { .. }));
+    let fixed = table.commands.iter().any(|command| matches!(command.kernel, Kernel::HalfMatmul(_)));
     let counts: Vec<usize> = match fixed {
         true => (7..usize::BITS - 1).flat_map(|power| [1 << power, 3 << (power - 1)]).collect(),
         false => vec![16, 32, 64],

@@ -13,6 +13,7 @@ mod common;
 
 use akunu_emulated::{Emulator, skipped};
 use akunu_kernels::{Cover, Function, Work, launches, repack, weights};
+use akunu_plan::ops;
 use akunu_plan::reference::ReferenceDevice;
 use akunu_plan::verify::compare;
 use akunu_plan::{Access, DType, Kernel, KvType, MatmulForm, NormOut};
@@ -125,8 +126,12 @@ fn has_stand_ins(dtype: DType) -> bool {
 /// Of types that others stand for, one kernel of one row and one of many.
 fn is_worth_compiling(case: &Case) -> bool {
     match case.kernel {
-        Kernel::Matmul { weight, .. } if has_stand_ins(weight) => [1, 64].contains(&case.table.rows),
-        Kernel::Qkv { weight, .. } | Kernel::GluMatmul { weight, .. } => !has_stand_ins(weight),
+        Kernel::Matmul(ops::Matmul { weight, .. }) if has_stand_ins(weight) => {
+            [1, 64].contains(&case.table.rows)
+        }
+        Kernel::Qkv(ops::Qkv { weight, .. }) | Kernel::GluMatmul(ops::GluMatmul { weight, .. }) => {
+            !has_stand_ins(weight)
+        }
         _ => true,
     }
 }
@@ -134,14 +139,16 @@ fn is_worth_compiling(case: &Case) -> bool {
 /// Whether tensor cores have kernels of their own for it.
 fn is_for_tensor_cores(kernel: Kernel) -> bool {
     match kernel {
-        Kernel::Matmul { weight, .. } | Kernel::Qkv { weight, .. } | Kernel::GluMatmul { weight, .. }
+        Kernel::Matmul(ops::Matmul { weight, .. })
+        | Kernel::Qkv(ops::Qkv { weight, .. })
+        | Kernel::GluMatmul(ops::GluMatmul { weight, .. })
             if has_stand_ins(weight) =>
         {
             false
         }
-        Kernel::Matmul { weight, form, .. }
-        | Kernel::Qkv { weight, form, .. }
-        | Kernel::GluMatmul { weight, form, .. } => {
+        Kernel::Matmul(ops::Matmul { weight, form, .. })
+        | Kernel::Qkv(ops::Qkv { weight, form, .. })
+        | Kernel::GluMatmul(ops::GluMatmul { weight, form, .. }) => {
             (form == MatmulForm::Gemm && weight != DType::F32)
                 || (form == MatmulForm::Small && weight.is_quantised())
         }
@@ -180,9 +187,9 @@ fn matrices_of_many_rows_are_near_the_reference_by_tiles() {
 /// Whether it is a product of one row, which may stream.
 fn is_of_one_row(case: &Case) -> bool {
     match case.kernel {
-        Kernel::Matmul { weight, .. } | Kernel::Qkv { weight, .. } | Kernel::GluMatmul { weight, .. } => {
-            case.table.rows == 1 && !has_stand_ins(weight)
-        }
+        Kernel::Matmul(ops::Matmul { weight, .. })
+        | Kernel::Qkv(ops::Qkv { weight, .. })
+        | Kernel::GluMatmul(ops::GluMatmul { weight, .. }) => case.table.rows == 1 && !has_stand_ins(weight),
         _ => false,
     }
 }

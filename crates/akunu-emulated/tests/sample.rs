@@ -7,12 +7,12 @@ use std::sync::Arc;
 
 use akunu_emulated::{Emulator, skipped};
 use akunu_format::blocks::Rng;
-use akunu_plan::params::SampleParams;
+use akunu_plan::ops::{self, SampleParams};
 use akunu_plan::random::Draws;
 use akunu_plan::reference::ReferenceDevice;
 use akunu_plan::sample::{Settings, WINDOW, inverse_temperature, record_words, share, top_p};
 use akunu_plan::table::{RowBounds, RowMeaning};
-use akunu_plan::{BufferId, CommandBuilder, Device, DispatchTable, Kernel, Row, Submission, TableIo};
+use akunu_plan::{BufferId, Device, DispatchCommand, DispatchTable, Kernel, Row, Submission, TableIo};
 
 /// Biases and latest tokens beside the settings that count them.
 #[derive(Clone, Debug, Default)]
@@ -53,11 +53,10 @@ impl Case {
     fn table(&self) -> DispatchTable {
         let rows = self.wishes.len();
         let params = SampleParams { vocab: self.vocab as u32, advance: 1, stride: self.stride() as u32 };
-        let command =
-            (0..5).fold(CommandBuilder::new(Kernel::Sample), |builder, id| builder.bind(BufferId(id)));
+        let command = DispatchCommand::new(Kernel::Sample(ops::Sample), (0..5).map(BufferId), params);
         DispatchTable {
             name: "test",
-            commands: vec![command.params(params).build()],
+            commands: vec![command],
             labels: vec!["sample".into()],
             rows,
             logit_rows: rows,

@@ -11,14 +11,14 @@ use akunu_format::open_model;
 use akunu_kernels::{
     Chip, Cover, Function, Work, cuda_text, emulated_text, launches, metal_text, repack, weights,
 };
-use akunu_plan::params::{
-    AttentionParams, ElementParams, EmbedParams, GluMatmulParams, MatmulParams, NormParams, QkvParams,
+use akunu_plan::ops::{
+    self, AttentionParams, ElementParams, EmbedParams, GluMatmulParams, MatmulParams, NormParams, QkvParams,
     UnpackParams,
 };
 use akunu_plan::reference::ReferenceDevice;
 use akunu_plan::table::{RowBounds, RowMeaning};
 use akunu_plan::{
-    Activation, BufferId, Capabilities, CommandBuilder, DType, Device, DispatchTable, Kernel, KvType,
+    Activation, BufferId, Capabilities, DType, Device, DispatchCommand, DispatchTable, Kernel, KvType,
     MatmulForm, NormOut, PlanOptions, Rope, RopeStyle, RowSet, TableIo, plan,
 };
 
@@ -99,11 +99,10 @@ fn add_model(texts: &mut Texts, turn: usize, path: &Path) {
 
 /// A table of one command, bound to nothing.
 fn table(kernel: Kernel, params: impl bytemuck::NoUninit, rows: usize) -> DispatchTable {
-    let builder = CommandBuilder::new(kernel).params(params);
-    let builder = kernel.bindings().iter().fold(builder, |builder, _| builder.bind(BufferId(0)));
+    let bindings = kernel.bindings().into_iter().map(|_| BufferId(0));
     DispatchTable {
         name: "one",
-        commands: vec![builder.build()],
+        commands: vec![DispatchCommand::new(kernel, bindings, params)],
         labels: vec!["one".into()],
         rows,
         logit_rows: 1,
@@ -118,11 +117,15 @@ fn add_type(texts: &mut Texts, weight: DType) {
     let q8 = weight.is_quantised();
     add_table(
         texts,
-        &table(Kernel::Embed { weight }, EmbedParams { cols: 4096, vocab: 128_256, scale: 1.0 }, 1),
+        &table(
+            Kernel::Embed(ops::Embed { weight }),
+            EmbedParams { cols: 4096, vocab: 128_256, scale: 1.0 },
+            1,
+        ),
     );
     if weight != DType::F32 {
         let params = UnpackParams { inputs: 4096, outputs: 14336 };
-        add_table(texts, &table(Kernel::Unpack { weight }, params, 512));
+        add_table(texts, &table(Kernel::Unpack(ops::Unpack { weight }), params, 512));
     }
     for rows in [1, 16, 512] {
         let form = MatmulForm::for_rows(rows);
@@ -130,14 +133,22 @@ fn add_type(texts: &mut Texts, weight: DType) {
         let folds = if form == MatmulForm::Gemm { &[false][..] } else { &[false, true] };
         for &scaled in folds {
             let (bias, norm, all) = (false, scaled.then_some(out), RowSet::All);
-            let kernel =
-                Kernel::Matmul { weight, form, q8, bias, residual: true, rows: all, scaled: false, norm };
+            let kernel = Kernel::Matmul(ops::Matmul {
+                weight,
+                form,
+                q8,
+                bias,
+                residual: true,
+                rows: all,
+                scaled: false,
+                norm,
+            });
             let [inputs, outputs, out_stride] = [4096; 3];
             let params = MatmulParams { inputs, outputs, out_stride, soft_cap: 0.0, epsilon: 1e-5 };
             add_table(texts, &table(kernel, params, rows));
             let params = QkvParams { inputs: 4096, q: 4096, k: 1024, v: 1024 };
-            add_table(texts, &table(Kernel::Qkv { weight, form, q8, bias, scaled }, params, rows));
-            let kernel = Kernel::GluMatmul { weight, form, q8, activation, out, scaled };
+            add_table(texts, &table(Kernel::Qkv(ops::Qkv { weight, form, q8, bias, scaled }), params, rows));
+            let kernel = Kernel::GluMatmul(ops::GluMatmul { weight, form, q8, activation, out, scaled });
             add_table(texts, &table(kernel, GluMatmulParams { inputs: 4096, outputs: 14336 }, rows));
         }
     }
@@ -146,15 +157,15 @@ fn add_type(texts: &mut Texts, weight: DType) {
 /// Rows of f16 and products of them, in the same shapes.
 fn add_halves(texts: &mut Texts) {
     let out = NormOut::F16;
-    let norm = Kernel::RmsNorm { out, rows: RowSet::All };
+    let norm = Kernel::RmsNorm(ops::RmsNorm { out, rows: RowSet::All });
     add_table(texts, &table(norm, NormParams { cols: 4096, epsilon: 1e-5 }, 512));
-    let glu = Kernel::Glu { activation: Activation::Silu, out };
+    let glu = Kernel::Glu(ops::Glu { activation: Activation::Silu, out });
     add_table(texts, &table(glu, ElementParams { cols: 14336 }, 512));
-    add_table(texts, &table(Kernel::Halve, ElementParams { cols: 4096 }, 512));
+    add_table(texts, &table(Kernel::Halve(ops::Halve), ElementParams { cols: 4096 }, 512));
     for (bias, residual) in [(false, true), (true, false)] {
         let params =
             MatmulParams { inputs: 4096, outputs: 4096, out_stride: 4096, ..MatmulParams::default() };
-        add_table(texts, &table(Kernel::HalfMatmul { bias, residual }, params, 512));
+        add_table(texts, &table(Kernel::HalfMatmul(ops::HalfMatmul { bias, residual }), params, 512));
     }
 }
 
@@ -165,7 +176,7 @@ fn add_attention(texts: &mut Texts, head_dim: u32) {
         AttentionParams { heads, kv_heads, head_dim, capacity, scale, soft_cap, window, rope_dims, epsilon };
     let rope = Some(Rope { style: RopeStyle::Interleaved, qk_norm: false });
     for (rows, rope) in [(1, None), (512, None), (1, rope)] {
-        let kernel = Kernel::Attention { kv: KvType::F16, out: NormOut::Q8, rope };
+        let kernel = Kernel::Attention(ops::Attention { kv: KvType::F16, out: NormOut::Q8, rope });
         add_table(texts, &table(kernel, params, rows));
     }
 }

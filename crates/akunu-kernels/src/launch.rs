@@ -1,5 +1,6 @@
 //! What each command is on a GPU.
 
+use akunu_plan::ops;
 use akunu_plan::{DispatchCommand, DispatchTable};
 
 use crate::{Function, Source};
@@ -117,30 +118,34 @@ impl Shape<'_> {
     fn launches(&self) -> Result<Vec<Work>, MissingKernel> {
         use akunu_plan::Kernel;
         let launch = match self.command.kernel {
-            Kernel::Embed { weight } => self.embed(weight),
-            Kernel::Matmul { weight, form, q8, bias, residual, rows, scaled, norm } => {
+            Kernel::Embed(ops::Embed { weight }) => self.embed(weight),
+            Kernel::Matmul(ops::Matmul { weight, form, q8, bias, residual, rows, scaled, norm }) => {
                 self.matmul((weight, form, q8), [bias, residual, scaled], norm, rows)?
             }
-            Kernel::Qkv { weight, form, q8, bias, scaled } => self.qkv((weight, form, q8), bias, scaled)?,
-            Kernel::GluMatmul { weight, form, q8, activation, out, scaled } => {
+            Kernel::Qkv(ops::Qkv { weight, form, q8, bias, scaled }) => {
+                self.qkv((weight, form, q8), bias, scaled)?
+            }
+            Kernel::GluMatmul(ops::GluMatmul { weight, form, q8, activation, out, scaled }) => {
                 self.glu_matmul((weight, form, q8), activation, out, scaled)?
             }
-            Kernel::RopeAngles => self.rope_angles(),
-            Kernel::RmsNorm { out, rows } if out.f16() => self.rms_norm_halves(out, rows)?,
-            Kernel::RmsNorm { out, rows } => self.rms_norm(out, rows)?,
-            Kernel::NormAdd => self.norm_add()?,
-            Kernel::Glu { activation, out } if out.f16() => self.glu_halves(activation, out)?,
-            Kernel::Glu { activation, out } => self.glu(activation, out),
-            Kernel::Quantise => self.quantise(),
-            Kernel::Halve => self.halve()?,
-            Kernel::Unpack { weight } => self.unpack(weight)?,
-            Kernel::HalfMatmul { bias, residual } => return Ok(self.half_matmul(bias, residual)),
-            Kernel::RopeKv { style, qk_norm, kv } => self.rope_kv(style, qk_norm, kv),
-            Kernel::Attention { kv, out, rope } => self.attention(kv, out, rope)?,
-            Kernel::Argmax => self.argmax(),
-            Kernel::Sample => return Ok(self.sample()?.into_iter().map(Work::Launch).collect()),
-            Kernel::KvShift { style, kv } => self.kv_shift(style, kv),
-            Kernel::KvCopy { kv } => self.kv_copy(kv),
+            Kernel::RopeAngles(ops::RopeAngles) => self.rope_angles(),
+            Kernel::RmsNorm(ops::RmsNorm { out, rows }) if out.f16() => self.rms_norm_halves(out, rows)?,
+            Kernel::RmsNorm(ops::RmsNorm { out, rows }) => self.rms_norm(out, rows)?,
+            Kernel::NormAdd(ops::NormAdd) => self.norm_add()?,
+            Kernel::Glu(ops::Glu { activation, out }) if out.f16() => self.glu_halves(activation, out)?,
+            Kernel::Glu(ops::Glu { activation, out }) => self.glu(activation, out),
+            Kernel::Quantise(ops::Quantise) => self.quantise(),
+            Kernel::Halve(ops::Halve) => self.halve()?,
+            Kernel::Unpack(ops::Unpack { weight }) => self.unpack(weight)?,
+            Kernel::HalfMatmul(ops::HalfMatmul { bias, residual }) => {
+                return Ok(self.half_matmul(bias, residual));
+            }
+            Kernel::RopeKv(ops::RopeKv { style, qk_norm, kv }) => self.rope_kv(style, qk_norm, kv),
+            Kernel::Attention(ops::Attention { kv, out, rope }) => self.attention(kv, out, rope)?,
+            Kernel::Argmax(ops::Argmax) => self.argmax(),
+            Kernel::Sample(ops::Sample) => return Ok(self.sample()?.into_iter().map(Work::Launch).collect()),
+            Kernel::KvShift(ops::KvShift { style, kv }) => self.kv_shift(style, kv),
+            Kernel::KvCopy(ops::KvCopy { kv }) => self.kv_copy(kv),
         };
         Ok(vec![Work::Launch(launch)])
     }

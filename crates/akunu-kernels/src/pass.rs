@@ -1,6 +1,6 @@
 //! What a pass's kernels share, in device memory.
 
-use akunu_plan::params::{ArgmaxParams, SampleParams};
+use akunu_plan::ops::{self, ArgmaxParams, SampleParams};
 use akunu_plan::{DispatchTable, Kernel, Submission};
 use bytemuck::{Pod, Zeroable};
 
@@ -46,8 +46,8 @@ impl Pass {
 /// Whether each step of a table moves its rows on and counts itself in the pass.
 pub fn advances(table: &DispatchTable) -> bool {
     table.commands.iter().any(|command| match command.kernel {
-        Kernel::Argmax => command.params::<ArgmaxParams>().advance == 1,
-        Kernel::Sample => command.params::<SampleParams>().advance == 1,
+        Kernel::Argmax(ops::Argmax) => command.params::<ArgmaxParams>().advance == 1,
+        Kernel::Sample(ops::Sample) => command.params::<SampleParams>().advance == 1,
         _ => false,
     })
 }

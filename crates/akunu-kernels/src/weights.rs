@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use akunu_plan::params::{EmbedParams, GluMatmulParams, MatmulParams, QkvParams, UnpackParams};
+use akunu_plan::ops::{self, EmbedParams, GluMatmulParams, MatmulParams, QkvParams, UnpackParams};
 use akunu_plan::{BufferId, Content, DType, DeviceError, DispatchCommand, DispatchTable, Kernel};
 
 use crate::function::source;
@@ -80,23 +80,23 @@ pub fn unlaid(
 /// The matrices of a command. Those with a [`repack`] launch have to be laid out anew, once, before its first run.
 pub fn weights(command: &DispatchCommand) -> Vec<Weight> {
     let (dtype, cols, rows) = match command.kernel {
-        Kernel::Embed { weight } => {
+        Kernel::Embed(ops::Embed { weight }) => {
             let p: EmbedParams = command.params();
             (weight, p.cols, vec![p.vocab])
         }
-        Kernel::Matmul { weight, .. } => {
+        Kernel::Matmul(ops::Matmul { weight, .. }) => {
             let p: MatmulParams = command.params();
             (weight, p.inputs, vec![p.outputs])
         }
-        Kernel::Qkv { weight, .. } => {
+        Kernel::Qkv(ops::Qkv { weight, .. }) => {
             let p: QkvParams = command.params();
             (weight, p.inputs, vec![p.q, p.k, p.v])
         }
-        Kernel::GluMatmul { weight, .. } => {
+        Kernel::GluMatmul(ops::GluMatmul { weight, .. }) => {
             let p: GluMatmulParams = command.params();
             (weight, p.inputs, vec![p.outputs; 2])
         }
-        Kernel::Unpack { weight } => {
+        Kernel::Unpack(ops::Unpack { weight }) => {
             let p: UnpackParams = command.params();
             (weight, p.inputs, vec![p.outputs])
         }

@@ -3,21 +3,20 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use akunu_kernels::{Chip, Launch, cuda_text, launches, metal_text};
-use akunu_plan::params::{AttentionParams, MatmulParams, NormParams};
+use akunu_plan::ops::{self, AttentionParams, MatmulParams, NormParams};
 use akunu_plan::table::{RowBounds, RowMeaning};
 use akunu_plan::{
-    BufferId, CommandBuilder, DType, DispatchTable, Kernel, KvType, MatmulForm, NormOut, Rope, RopeStyle,
+    BufferId, DType, DispatchCommand, DispatchTable, Kernel, KvType, MatmulForm, NormOut, Rope, RopeStyle,
     RowSet, TableIo,
 };
 
 const CHIP: Chip = Chip { tensor_cores: true, copies: true, ..Chip::plain(132, 200 << 10) };
 
 fn table(kernel: Kernel, params: impl bytemuck::NoUninit, rows: usize) -> DispatchTable {
-    let builder = CommandBuilder::new(kernel).params(params);
-    let builder = kernel.bindings().iter().fold(builder, |builder, _| builder.bind(BufferId(0)));
+    let bindings = kernel.bindings().into_iter().map(|_| BufferId(0));
     DispatchTable {
         name: "test",
-        commands: vec![builder.build()],
+        commands: vec![DispatchCommand::new(kernel, bindings, params)],
         labels: vec!["test".into()],
         rows,
         logit_rows: 1,
@@ -38,7 +37,7 @@ fn launch(table: &DispatchTable) -> Launch {
 
 #[test]
 fn a_function_is_the_same_for_every_layer_and_another_for_other_shapes() {
-    let kernel = Kernel::RmsNorm { out: NormOut::Q8, rows: RowSet::All };
+    let kernel = Kernel::RmsNorm(ops::RmsNorm { out: NormOut::Q8, rows: RowSet::All });
     let of = |cols, rows, epsilon| {
         let table = table(kernel, NormParams { cols, epsilon }, rows);
         launch(&table)
@@ -52,7 +51,7 @@ fn a_function_is_the_same_for_every_layer_and_another_for_other_shapes() {
 
 #[test]
 fn a_text_has_its_symbol_its_constants_and_its_arguments() {
-    let kernel = Kernel::RmsNorm { out: NormOut::Q8, rows: RowSet::All };
+    let kernel = Kernel::RmsNorm(ops::RmsNorm { out: NormOut::Q8, rows: RowSet::All });
     let table = table(kernel, NormParams { cols: 96, epsilon: 1e-5 }, 1);
     let launch = launch(&table);
     let text = cuda_text(&launch.function);
@@ -63,7 +62,7 @@ fn a_text_has_its_symbol_its_constants_and_its_arguments() {
 
 #[test]
 fn functions_that_differ_in_shapes_have_one_text_for_metal() {
-    let kernel = Kernel::RmsNorm { out: NormOut::Q8, rows: RowSet::All };
+    let kernel = Kernel::RmsNorm(ops::RmsNorm { out: NormOut::Q8, rows: RowSet::All });
     let of = |cols| launch(&table(kernel, NormParams { cols, epsilon: 1e-5 }, 1)).function;
     let text = metal_text(&of(96));
     assert_eq!(text, metal_text(&of(80)));
@@ -87,7 +86,7 @@ fn a_product_that_begins_a_norm_has_a_block_of_outputs_a_group_and_is_for_few_ro
         ..MatmulParams::default()
     };
     let of = |rows: usize, norm| {
-        let kernel = Kernel::Matmul {
+        let kernel = Kernel::Matmul(ops::Matmul {
             weight: DType::Q4_0,
             form: MatmulForm::for_rows(rows),
             q8: true,
@@ -96,7 +95,7 @@ fn a_product_that_begins_a_norm_has_a_block_of_outputs_a_group_and_is_for_few_ro
             rows: RowSet::All,
             scaled: false,
             norm,
-        };
+        });
         let table = table(kernel, params, rows);
         launches(&table.commands[0], &table, &CHIP)
     };
@@ -114,7 +113,7 @@ fn a_product_that_begins_a_norm_has_a_block_of_outputs_a_group_and_is_for_few_ro
 #[test]
 fn attention_turns_heads_for_one_row_only() {
     let rope = Some(Rope { style: RopeStyle::HalfSplit, qk_norm: true });
-    let kernel = Kernel::Attention { kv: KvType::F16, out: NormOut::Q8, rope };
+    let kernel = Kernel::Attention(ops::Attention { kv: KvType::F16, out: NormOut::Q8, rope });
     let params = AttentionParams {
         heads: 8,
         kv_heads: 2,
@@ -135,7 +134,7 @@ fn attention_turns_heads_for_one_row_only() {
 fn tiles_are_for_many_rows_and_fit_the_memory_of_a_group() {
     let params = MatmulParams { inputs: 4096, outputs: 1000, out_stride: 1000, ..MatmulParams::default() };
     let matmul = |weight: DType, rows: usize| {
-        let kernel = Kernel::Matmul {
+        let kernel = Kernel::Matmul(ops::Matmul {
             weight,
             form: MatmulForm::for_rows(rows),
             q8: weight.is_quantised(),
@@ -144,12 +143,12 @@ fn tiles_are_for_many_rows_and_fit_the_memory_of_a_group() {
             rows: RowSet::All,
             scaled: false,
             norm: None,
-        };
+        });
         table(kernel, params, rows)
     };
     let params = AttentionParams { heads: 12, kv_heads: 3, capacity: 4096, ..AttentionParams::default() };
     let attention = |kv: KvType, head_dim: u32, rows: usize| {
-        let kernel = Kernel::Attention { kv, out: NormOut::Q8, rope: None };
+        let kernel = Kernel::Attention(ops::Attention { kv, out: NormOut::Q8, rope: None });
         table(kernel, AttentionParams { head_dim, ..params }, rows)
     };
     let launch = |table: DispatchTable| {

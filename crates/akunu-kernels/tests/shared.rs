@@ -8,7 +8,7 @@ use std::path::Path;
 
 use akunu_kernels::Pass;
 use akunu_plan::Row;
-use akunu_plan::params::*;
+use akunu_plan::ops::*;
 use akunu_plan::sample::Settings;
 use bytemuck::Zeroable;
 

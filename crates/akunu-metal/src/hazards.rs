@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use akunu_plan::ops;
 use akunu_plan::{Access, DispatchCommand, Kernel};
 
 /// What stands for memory that no command binds.
@@ -38,9 +39,9 @@ impl Hazards {
             bytes: start..start.saturating_add(bytes),
             writes: slot.access != Access::Read,
         });
-        let ends_a_step = matches!(command.kernel, Kernel::Argmax | Kernel::Sample);
+        let ends_a_step = matches!(command.kernel, Kernel::Argmax(ops::Argmax) | Kernel::Sample(ops::Sample));
         // Those whose groups meet there.
-        let meets = ends_a_step || matches!(command.kernel, Kernel::Attention { .. });
+        let meets = ends_a_step || matches!(command.kernel, Kernel::Attention(_));
         let own = [(PASS, ends_a_step, true), (SCRATCH, true, meets)];
         let own = own.into_iter().filter(|(.., uses)| *uses);
         let own = own.map(|(buffer, writes, _)| Use { buffer, bytes: 0..1, writes });
@@ -56,15 +57,15 @@ impl Hazards {
 
 #[cfg(test)]
 mod tests {
-    use akunu_plan::{BufferId, CommandBuilder, NormOut, RowSet};
+    use akunu_plan::{BufferId, NormOut, RowSet};
 
     use super::*;
 
     /// A command that reads two buffers and writes the third, of 16 bytes each.
     fn norm(hazards: &mut Hazards, buffers: [(usize, u64); 3]) -> bool {
-        let kernel = Kernel::RmsNorm { out: NormOut::F32, rows: RowSet::All };
-        let command = (0..3).fold(CommandBuilder::new(kernel), |builder, id| builder.bind(BufferId(id)));
-        hazards.waits(&command.build(), &buffers.map(|(buffer, start)| (buffer, start, 16)))
+        let kernel = Kernel::RmsNorm(ops::RmsNorm { out: NormOut::F32, rows: RowSet::All });
+        let command = DispatchCommand::new(kernel, (0..3).map(BufferId), ());
+        hazards.waits(&command, &buffers.map(|(buffer, start)| (buffer, start, 16)))
     }
 
     #[test]
@@ -86,9 +87,9 @@ mod tests {
     fn the_end_of_a_step_waits_and_is_waited_for() {
         let mut hazards = Hazards::default();
         assert!(!norm(&mut hazards, [(0, 0), (1, 0), (2, 0)]));
-        let end = (0..4).fold(CommandBuilder::new(Kernel::Argmax), |builder, id| builder.bind(BufferId(id)));
+        let end = DispatchCommand::new(Kernel::Argmax(ops::Argmax), (0..4).map(BufferId), ());
         let elsewhere = [5, 6, 7, 8].map(|buffer| (buffer, 0, 4));
-        assert!(hazards.waits(&end.build(), &elsewhere));
+        assert!(hazards.waits(&end, &elsewhere));
         assert!(norm(&mut hazards, [(0, 0), (1, 0), (2, 0)]));
     }
 }

@@ -7,10 +7,7 @@
 use std::iter::Sum;
 use std::ops::Add;
 
-use crate::params::{
-    AttentionParams, EmbedParams, GluMatmulParams, KvMoveParams, MatmulParams, QkvParams, UnpackParams,
-};
-use crate::{DType, DispatchCommand, DispatchTable, Kernel, KvType, Row, RowSet};
+use crate::{DType, DispatchCommand, DispatchTable, KvType, Row};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
@@ -33,7 +30,7 @@ impl Cost {
         self.int8_ops + self.f32_ops
     }
 
-    fn product(weight: DType, inputs: u32, outputs: u64, rows: usize, q8: bool) -> Cost {
+    pub(crate) fn product(weight: DType, inputs: u32, outputs: u64, rows: usize, q8: bool) -> Cost {
         if rows == 0 {
             return Cost::default();
         }
@@ -73,88 +70,16 @@ impl DispatchTable {
 impl DispatchCommand {
     /// Of one step over `rows`, of which `logit_rows` ask for logits.
     pub fn cost(&self, rows: &[Row], logit_rows: usize) -> Cost {
-        match self.kernel {
-            Kernel::Embed { weight } => {
-                let p: EmbedParams = self.params();
-                let weight_bytes = row_bytes(weight, p.cols) * rows.len() as u64;
-                Cost { weight_bytes, ..Cost::default() }
-            }
-            Kernel::Matmul { weight, q8, rows: set, .. } => {
-                let p: MatmulParams = self.params();
-                let rows = if set == RowSet::All { rows.len() } else { logit_rows };
-                Cost::product(weight, p.inputs, u64::from(p.outputs), rows, q8)
-            }
-            Kernel::Qkv { weight, q8, .. } => {
-                let p: QkvParams = self.params();
-                let outputs = u64::from(p.q) + u64::from(p.k) + u64::from(p.v);
-                Cost::product(weight, p.inputs, outputs, rows.len(), q8)
-            }
-            Kernel::GluMatmul { weight, q8, .. } => {
-                let p: GluMatmulParams = self.params();
-                Cost::product(weight, p.inputs, 2 * u64::from(p.outputs), rows.len(), q8)
-            }
-            Kernel::Unpack { weight } => {
-                let p: UnpackParams = self.params();
-                let weight_bytes = row_bytes(weight, p.inputs) * u64::from(p.outputs);
-                Cost { weight_bytes, ..Cost::default() }
-            }
-            Kernel::HalfMatmul { .. } => {
-                let p: MatmulParams = self.params();
-                let f32_ops = 2 * u64::from(p.inputs) * u64::from(p.outputs) * rows.len() as u64;
-                Cost { f32_ops, ..Cost::default() }
-            }
-            Kernel::Attention { kv, .. } => attention(&self.params(), kv, rows),
-            Kernel::KvShift { kv, .. } => moved(
-                &self.params(),
-                kv,
-                rows.iter().map(|r| u64::from(r.kv_len.saturating_sub(r.position + r.token))),
-            ),
-            Kernel::KvCopy { kv } => moved(&self.params(), kv, rows.iter().map(|r| u64::from(r.kv_len))),
-            Kernel::RopeAngles
-            | Kernel::RmsNorm { .. }
-            | Kernel::NormAdd
-            | Kernel::Glu { .. }
-            | Kernel::Quantise
-            | Kernel::Halve
-            | Kernel::RopeKv { .. }
-            | Kernel::Argmax
-            | Kernel::Sample => Cost::default(),
-        }
+        self.kernel.cost(&self.params, rows, logit_rows)
     }
-}
-
-/// Scores and sums for each row; keys and values once for all rows of a slot.
-fn attention(p: &AttentionParams, kv: KvType, rows: &[Row]) -> Cost {
-    let first_seen = |row: &Row| if p.window == 0 { 0 } else { row.kv_len.saturating_sub(p.window) };
-    let pairs: u64 = rows.iter().map(|row| u64::from(row.kv_len - first_seen(row))).sum();
-    // (slot, first position, end): ends are never below firsts, so joining neighbours is enough once they are in order.
-    let mut spans: Vec<(u32, u32, u32)> =
-        rows.iter().map(|row| (row.slot, first_seen(row), row.kv_len)).collect();
-    spans.sort_unstable();
-    let (mut positions, mut reached) = (0, (u32::MAX, 0));
-    for (slot, first, end) in spans {
-        let from = if reached.0 == slot { first.max(reached.1) } else { first };
-        positions += u64::from(end.saturating_sub(from));
-        reached = (slot, if reached.0 == slot { end.max(reached.1) } else { end });
-    }
-    Cost {
-        kv_bytes: positions * position_bytes(kv, p.kv_heads, p.head_dim),
-        f32_ops: 4 * u64::from(p.heads) * u64::from(p.head_dim) * pairs,
-        ..Cost::default()
-    }
-}
-
-fn moved(p: &KvMoveParams, kv: KvType, positions: impl Iterator<Item = u64>) -> Cost {
-    let kv_bytes = positions.sum::<u64>() * position_bytes(kv, p.kv_heads, p.head_dim);
-    Cost { kv_bytes, ..Cost::default() }
 }
 
 /// K and V of one position of one layer.
-fn position_bytes(kv: KvType, kv_heads: u32, head_dim: u32) -> u64 {
+pub(crate) fn position_bytes(kv: KvType, kv_heads: u32, head_dim: u32) -> u64 {
     2 * u64::from(kv_heads) * row_bytes(kv.dtype(), head_dim)
 }
 
 /// A planned row is whole blocks.
-fn row_bytes(dtype: DType, cols: u32) -> u64 {
+pub(crate) fn row_bytes(dtype: DType, cols: u32) -> u64 {
     dtype.row_bytes(cols as usize).unwrap_or(0) as u64
 }

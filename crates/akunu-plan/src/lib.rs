@@ -6,13 +6,11 @@ pub mod buffer;
 mod build;
 mod cost;
 pub mod device;
-mod extents;
 pub mod halves;
-pub mod kernel;
 pub mod keys;
 pub mod load;
 pub mod mock;
-pub mod params;
+pub mod ops;
 pub mod plan;
 mod print;
 pub mod q8;
@@ -22,21 +20,22 @@ pub mod rope;
 pub mod row;
 pub mod sample;
 pub mod table;
+mod variants;
 pub mod verify;
 
 pub use akunu_format::{Activation, DType};
 pub use arch::{ArchDescriptor, RopeStyle};
 pub use buffer::{BufferId, BufferKind, BufferSpec};
 pub use cost::Cost;
+pub(crate) use cost::{position_bytes, row_bytes};
 pub use device::{
     Capabilities, Device, DeviceBuffer, DeviceError, DriverMemory, InPlace, Outcome, ReplayId, Submission,
 };
-pub use extents::extents;
-pub use kernel::{Access, Content, Kernel, KvType, MatmulForm, NormOut, Rope, RowSet};
 pub use keys::KeyOrder;
 pub use load::{Loaded, LoadedSampled, load};
+pub use ops::{Access, Content, Kernel, RowSet};
 pub use plan::{MemoryPlan, ModelPlan, PlanError, PlanOptions, SampledTables, Tables, plan};
 pub use row::Row;
-pub use table::{
-    Binding, CommandBuilder, DispatchCommand, DispatchTable, Patch, RowBounds, RowMeaning, TableIo,
-};
+pub use table::{Binding, DispatchCommand, DispatchTable, RowBounds, RowMeaning, TableIo, extents};
+pub use variants::{KvType, MatmulForm, NormOut, Rope};
+pub(crate) use variants::{activation_name, lower_name};

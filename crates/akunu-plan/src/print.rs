@@ -2,10 +2,11 @@
 
 use std::fmt::Write;
 
-use crate::{Access, BufferSpec, DispatchCommand, DispatchTable};
+use crate::ops::Access;
+use crate::{BufferSpec, DispatchCommand, DispatchTable};
 
 impl DispatchTable {
-    /// One line a command: label, kernel, buffers (`>` marks written ones), parameters, grid, patch.
+    /// One line a command: label, kernel, buffers (`>` marks written ones), parameters, what it follows.
     pub fn render(&self, buffers: &[BufferSpec]) -> String {
         let mut text = format!(
             "{}: {} commands, {} rows, {} logit rows, {} steps\n",
@@ -22,15 +23,14 @@ impl DispatchTable {
                 .into_iter()
                 .map(|(name, value)| format!("{name}={value}"))
                 .collect();
-            let [x, y, _] = command.grid;
             // Writing to a String cannot fail.
             let _ = writeln!(
                 text,
-                "{:<28} {:<34} {bindings} | {} | {x}x{y} {:?}",
+                "{:<28} {:<34} {bindings} | {} | {}",
                 label,
                 command.kernel.name(),
                 params.join(" "),
-                command.patch
+                command.follows().join(" ")
             );
         }
         text

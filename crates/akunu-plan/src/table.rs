@@ -2,6 +2,7 @@
 
 use bytemuck::{AnyBitPattern, NoUninit};
 
+use crate::ops::{Content, Counts, Extent, RowSet};
 use crate::{BufferId, Kernel, Row};
 
 /// Q, K and V of an affine type with biases: the input, three planes of each weight, the output, three biases; and two to spare.
@@ -15,37 +16,46 @@ pub struct Binding {
     pub offset: u64,
 }
 
-/// What may change between replays; the rest of a command is immutable.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Patch {
-    None,
-    /// Reads the rows' tokens.
-    TokenOffset,
-    Position,
-    KvLen,
-    PositionAndKvLen,
-    /// Writes a step's token ids.
-    ArgmaxOutput,
-    /// The grid's second dimension follows the number of live rows.
-    Rows,
-    /// The grid's second dimension follows the number of rows that ask for logits.
-    LogitRows,
+impl From<BufferId> for Binding {
+    /// The whole buffer.
+    fn from(buffer: BufferId) -> Binding {
+        Binding { buffer, offset: 0 }
+    }
 }
 
-/// One kernel launch. `grid` counts what is dealt out: outputs or heads in x, rows in y (at their most).
+/// One kernel launch: what runs, over which buffers, with which parameters.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DispatchCommand {
     pub kernel: Kernel,
     pub bindings: [Binding; MAX_BINDINGS],
     pub binding_count: u8,
     pub params: [u8; PARAM_BYTES],
-    pub threadgroup_bytes: u32,
-    pub grid: [u32; 3],
-    pub threadgroup: [u32; 3],
-    pub patch: Patch,
 }
 
 impl DispatchCommand {
+    /// A command from its bindings in the order of [`Kernel::bindings`]. Where the op is known, [`crate::ops::Op::command`]
+    /// checks more.
+    pub fn new<B: Into<Binding>>(
+        kernel: Kernel,
+        bindings: impl IntoIterator<Item = B>,
+        params: impl NoUninit,
+    ) -> DispatchCommand {
+        let expected = kernel.bindings().len();
+        let bindings: Vec<Binding> = bindings.into_iter().map(B::into).collect();
+        assert_eq!(bindings.len(), expected, "{} binds {expected} buffers", kernel.name());
+        let unbound = Binding { buffer: BufferId(u32::MAX), offset: 0 };
+        let mut command = DispatchCommand {
+            kernel,
+            bindings: [unbound; MAX_BINDINGS],
+            binding_count: expected as u8,
+            params: [0; PARAM_BYTES],
+        };
+        command.bindings[..expected].copy_from_slice(&bindings);
+        let params = bytemuck::bytes_of(&params);
+        command.params[..params.len()].copy_from_slice(params);
+        command
+    }
+
     pub fn bindings(&self) -> &[Binding] {
         &self.bindings[..self.binding_count as usize]
     }
@@ -54,6 +64,32 @@ impl DispatchCommand {
     pub fn params<P: AnyBitPattern>(&self) -> P {
         bytemuck::pod_read_unaligned(&self.params[..size_of::<P>()])
     }
+
+    /// How much of each binding it may touch, in order; or what is wrong with its parameters.
+    pub fn extents(&self, counts: &Counts) -> Result<Vec<Extent>, String> {
+        self.kernel.extents(&self.params, counts)
+    }
+
+    /// What the command follows from one step to the next: fields of its rows, or how many rows there are.
+    pub fn follows(&self) -> Vec<&'static str> {
+        let fields = self.kernel.bindings().into_iter().find_map(|slot| match slot.content {
+            Content::Rows(fields) => Some(fields),
+            _ => None,
+        });
+        match (fields, self.kernel, self.kernel.row_set()) {
+            (Some(fields), ..) => fields.iter().map(|field| field.name()).collect(),
+            (None, Kernel::Unpack(_), _) => vec![],
+            (None, _, RowSet::All) => vec!["rows"],
+            (None, _, RowSet::Logits) => vec!["logit_rows"],
+        }
+    }
+}
+
+/// Bytes that a command may touch from each binding on, in order; or what is wrong with its parameters. Devices check
+/// them once, when a table is prepared.
+pub fn extents(table: &DispatchTable, command: &DispatchCommand) -> Result<Vec<u64>, String> {
+    let extents = command.extents(&table.counts())?;
+    Ok(extents.into_iter().map(|extent| extent.bytes).collect())
 }
 
 /// The buffers through which host and table talk.
@@ -74,9 +110,9 @@ pub struct TableIo {
 pub enum RowMeaning {
     /// A token to run.
     Token,
-    /// [`Kernel::KvShift`]'s.
+    /// [`crate::ops::KvShift`]'s.
     Shift,
-    /// [`Kernel::KvCopy`]'s.
+    /// [`crate::ops::KvCopy`]'s.
     Copy,
 }
 
@@ -121,75 +157,13 @@ pub struct DispatchTable {
 }
 
 impl DispatchTable {
+    /// The sizes that say how far its commands reach.
+    pub fn counts(&self) -> Counts {
+        Counts { rows: self.rows, logit_rows: self.logit_rows, steps: self.steps, bounds: self.bounds }
+    }
+
     /// Bytes of the hot part.
     pub fn bytes(&self) -> u64 {
         (self.commands.len() * size_of::<DispatchCommand>()) as u64
-    }
-}
-
-/// Writes one command fluently: bindings in the kernel's order, then geometry.
-#[derive(Debug)]
-pub struct CommandBuilder {
-    command: DispatchCommand,
-}
-
-impl CommandBuilder {
-    pub fn new(kernel: Kernel) -> CommandBuilder {
-        let unbound = Binding { buffer: BufferId(u32::MAX), offset: 0 };
-        CommandBuilder {
-            command: DispatchCommand {
-                kernel,
-                bindings: [unbound; MAX_BINDINGS],
-                binding_count: 0,
-                params: [0; PARAM_BYTES],
-                threadgroup_bytes: 0,
-                grid: [1; 3],
-                threadgroup: [1; 3],
-                patch: Patch::None,
-            },
-        }
-    }
-
-    pub fn bind(self, buffer: BufferId) -> CommandBuilder {
-        self.bind_at(buffer, 0)
-    }
-
-    pub fn bind_at(mut self, buffer: BufferId, offset: u64) -> CommandBuilder {
-        let next = self.command.binding_count as usize;
-        assert!(next < MAX_BINDINGS, "{} binds more than {MAX_BINDINGS} buffers", self.command.kernel.name());
-        self.command.bindings[next] = Binding { buffer, offset };
-        self.command.binding_count += 1;
-        self
-    }
-
-    pub fn bind_if(self, buffer: Option<BufferId>) -> CommandBuilder {
-        match buffer {
-            Some(buffer) => self.bind(buffer),
-            None => self,
-        }
-    }
-
-    pub fn params<P: NoUninit>(mut self, params: P) -> CommandBuilder {
-        let bytes = bytemuck::bytes_of(&params);
-        self.command.params[..bytes.len()].copy_from_slice(bytes);
-        self
-    }
-
-    pub fn grid(mut self, x: usize, y: usize) -> CommandBuilder {
-        self.command.grid = [x as u32, y as u32, 1];
-        self
-    }
-
-    pub fn patch(mut self, patch: Patch) -> CommandBuilder {
-        self.command.patch = patch;
-        self
-    }
-
-    /// Checks the bindings against the kernel's list.
-    pub fn build(self) -> DispatchCommand {
-        let expected = self.command.kernel.bindings().len();
-        let bound = self.command.binding_count as usize;
-        assert_eq!(bound, expected, "{} binds {expected} buffers", self.command.kernel.name());
-        self.command
     }
 }

@@ -5,13 +5,13 @@
 
 use akunu_format::WeightProvider;
 
-use crate::kernel::{Access, Content, Slot};
 use crate::load::{Loaded, load};
+use crate::ops::{Access, Content, Counts, Extent, Slot};
 use crate::plan::ModelPlan;
-use crate::reference::{ReferenceDevice, kv_values};
+use crate::reference::{ReferenceDevice, kv_load};
 use crate::{
-    Device, DeviceError, DispatchCommand, DispatchTable, Kernel, KvType, ReplayId, Row, Submission, halves,
-    params, q8,
+    Device, DeviceError, DispatchCommand, DispatchTable, KvType, ReplayId, Row, RowBounds, RowMeaning,
+    Submission, halves, q8,
 };
 
 /// How far an f32 may be from the reference's, as a fraction of the largest value in its buffer.
@@ -123,8 +123,11 @@ impl Sides<'_> {
         self.device.run_range(theirs, submission, index, 1)?;
 
         let command = &table.commands[index];
-        for (slot, binding) in command.kernel.bindings().into_iter().zip(command.bindings()) {
-            if slot.access == Access::Read || slot.content == Content::Rows {
+        let live = Counts { rows: rows.len(), logit_rows: last.len(), ..table.counts() };
+        let extents = command.extents(&live).map_err(|message| failed(command, &message))?;
+        let slots = command.kernel.bindings().into_iter().zip(extents);
+        for ((slot, extent), binding) in slots.zip(command.bindings()) {
+            if slot.access == Access::Read || matches!(slot.content, Content::Rows(_)) {
                 continue;
             }
             let buffer = binding.buffer.index();
@@ -134,9 +137,8 @@ impl Sides<'_> {
             self.device.download(self.theirs.buffers[buffer], 0, &mut found)?;
             let keys = self.device.capabilities().keys;
             let found = reordered(command, slot, found, |kv, dim, all| keys.to_positions(kv, dim, all))?;
-            let live =
-                written(command, slot, rows.len(), last.len(), binding.offset as usize, expected.len());
-            let (relative, tolerance) = compare(command, slot, &expected[live.clone()], &found[live]);
+            let part = compared(slot, extent, binding.offset as usize, expected.len());
+            let (relative, tolerance) = compare(command, slot, &expected[part.clone()], &found[part]);
             report.differences.push(Difference {
                 table: table.name,
                 command: index,
@@ -162,76 +164,42 @@ fn reordered(
     reorder: impl Fn(KvType, usize, &[u8]) -> Option<Vec<u8>>,
 ) -> Result<Vec<u8>, DeviceError> {
     let Content::Keys(kv) = slot.content else { return Ok(bytes) };
-    reorder(kv, head_dim(command), &bytes).ok_or_else(|| DeviceError::Failed {
-        device: "verify",
-        message: format!("{}: the keys are no whole sixteens", command.kernel.name()),
-    })
+    reorder(kv, head_dim(command), &bytes)
+        .ok_or_else(|| failed(command, "the keys are not whole groups of 16 positions"))
+}
+
+fn failed(command: &DispatchCommand, message: &str) -> DeviceError {
+    DeviceError::Failed { device: "verify", message: format!("{}: {message}", command.kernel.name()) }
+}
+
+/// Elements of a row of what a command binds: of a head, where that is a cache.
+fn columns(command: &DispatchCommand, wanted: impl Fn(Slot) -> bool) -> usize {
+    // Columns do not depend on how many rows there are.
+    let bounds = RowBounds { meaning: RowMeaning::Token, vocab: 0, capacity: 0, slots: 1 };
+    let extents = command.extents(&Counts { rows: 1, logit_rows: 1, steps: 1, bounds }).unwrap_or_default();
+    let mut bound = command.kernel.bindings().into_iter().zip(extents);
+    bound.find(|(slot, _)| wanted(*slot)).map_or(0, |(_, extent)| extent.cols as usize)
 }
 
 /// Elements of a head of the cache, of a command that binds one.
 pub fn head_dim(command: &DispatchCommand) -> usize {
-    let dim = match command.kernel {
-        Kernel::RopeKv { .. } => command.params::<params::RopeKvParams>().head_dim,
-        Kernel::Attention { .. } => command.params::<params::AttentionParams>().head_dim,
-        Kernel::KvShift { .. } | Kernel::KvCopy { .. } => command.params::<params::KvMoveParams>().head_dim,
-        _ => 0,
-    };
-    dim as usize
+    columns(command, |slot| matches!(slot.content, Content::Keys(_)))
 }
 
-/// The bytes of a buffer that a command may have written.
-fn written(
-    command: &DispatchCommand,
-    slot: Slot,
-    rows: usize,
-    logit_rows: usize,
-    offset: usize,
-    len: usize,
-) -> std::ops::Range<usize> {
-    let live = crate::reference::live_rows_of(command.kernel, rows, logit_rows);
+/// The bytes of a buffer that are compared. Rows that are not live hold what a kernel for a fixed number of rows leaves
+/// there, and a buffer of rounded rows may be larger than this command's rows are.
+fn compared(slot: Slot, extent: Extent, offset: usize, len: usize) -> std::ops::Range<usize> {
     match slot.content {
-        Content::Q8 => offset..(offset + live * q8::row_bytes(columns(command))).min(len),
-        Content::F16 => match command.kernel {
-            Kernel::Unpack { .. } => offset..offset + unpacked_bytes(command),
-            _ => offset..offset + live * columns(command) * 2,
-        },
-        Content::F32 if matches!(command.kernel, Kernel::HalfMatmul { .. }) => {
-            // A product of a fixed number of rows leaves something in those that are not live.
-            let p: params::MatmulParams = command.params();
-            offset..(offset + live * p.out_stride as usize * 4).min(len)
-        }
+        Content::F32 | Content::Q8 | Content::F16 => offset..(offset + extent.bytes as usize).min(len),
         _ => offset..len,
     }
-}
-
-fn unpacked_bytes(command: &DispatchCommand) -> usize {
-    let p: params::UnpackParams = command.params();
-    p.inputs as usize * p.outputs as usize * 2
-}
-
-/// Elements of a row that a command writes in int8 blocks or f16.
-fn columns(command: &DispatchCommand) -> usize {
-    let columns = match command.kernel {
-        Kernel::RmsNorm { .. } => command.params::<params::NormParams>().cols,
-        Kernel::Glu { .. } | Kernel::Quantise | Kernel::Halve => {
-            command.params::<params::ElementParams>().cols
-        }
-        Kernel::Matmul { .. } => command.params::<params::MatmulParams>().outputs,
-        Kernel::GluMatmul { .. } => command.params::<params::GluMatmulParams>().outputs,
-        Kernel::Attention { .. } => {
-            let p: params::AttentionParams = command.params();
-            p.heads * p.head_dim
-        }
-        _ => 0,
-    };
-    columns as usize
 }
 
 /// How far what a command wrote to a binding is from the reference's (largest difference over largest magnitude), and how far it may be.
 pub fn compare(command: &DispatchCommand, slot: Slot, expected: &[u8], found: &[u8]) -> (f64, f64) {
     match slot.content {
         Content::Q8 => {
-            let n = columns(command);
+            let n = columns(command, |other| other == slot);
             let values = |bytes: &[u8]| -> Vec<f32> {
                 bytes.chunks_exact(q8::row_bytes(n)).flat_map(|row| q8::dequantise_row(row, n)).collect()
             };
@@ -243,7 +211,7 @@ pub fn compare(command: &DispatchCommand, slot: Slot, expected: &[u8], found: &[
                 KvType::F16 => F16_TOLERANCE,
                 KvType::Q8_0 => Q8_TOLERANCE * 1.01,
             };
-            (relative(&kv_values(kv, expected), &kv_values(kv, found)), tolerance)
+            (relative(&kv_load(kv, expected), &kv_load(kv, found)), tolerance)
         }
         Content::F16 => (relative(&halves::load(expected), &halves::load(found)), F16_TOLERANCE),
         Content::U32 | Content::Sampling => (if expected == found { 0.0 } else { f64::INFINITY }, 0.0),

@@ -6,7 +6,7 @@ mod common;
 
 use akunu_format::{DType, WindowPattern};
 use akunu_plan::mock::{Call, MockDevice};
-use akunu_plan::params::AttentionParams;
+use akunu_plan::ops::AttentionParams;
 use akunu_plan::reference::ReferenceDevice;
 use akunu_plan::{
     BufferKind, Capabilities, Device, DispatchCommand, InPlace, Kernel, KvType, PlanOptions, load, plan,
@@ -156,7 +156,7 @@ fn windows_follow_the_file_first_and_the_family_second() {
         config.layer_count = layers;
         config.window = Some(akunu_format::Window { size: 8, pattern });
         let plan = plan(&model(config, |_| DType::F16), &capabilities(true), &options()).unwrap();
-        let attends = |c: &&DispatchCommand| matches!(c.kernel, Kernel::Attention { .. });
+        let attends = |c: &&DispatchCommand| matches!(c.kernel, Kernel::Attention(_));
         let commands = plan.tables.decode.commands.iter().filter(attends);
         commands.map(|c| c.params::<AttentionParams>().window).collect()
     };

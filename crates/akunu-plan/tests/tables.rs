@@ -136,7 +136,7 @@ fn prompts_in_halves_unpack_before_they_multiply_and_leave_f32_weights_and_logit
     insta::assert_snapshot!("llama_halves_prefill", plan.tables.prefill.render(&plan.buffers));
     let biased = in_halves("qwen2", |_| DType::Q8_0);
     insta::assert_snapshot!("qwen2_halves_prefill", biased.tables.prefill.render(&biased.buffers));
-    let in_f16 = |kernel: Kernel| matches!(kernel, Kernel::HalfMatmul { .. } | Kernel::Unpack { .. });
+    let in_f16 = |kernel: Kernel| matches!(kernel, Kernel::HalfMatmul(_) | Kernel::Unpack(_));
     assert!(!plan.tables.decode.commands.iter().any(|c| in_f16(c.kernel)));
 }
 
@@ -149,7 +149,7 @@ fn few_rows_have_a_table_that_unpacks_nothing_where_many_rows_unpack() {
     };
     let tables = of(Some(64), 128).tables;
     let few = tables.few.clone().unwrap();
-    let unpacks = |c: &DispatchCommand| matches!(c.kernel, Kernel::HalfMatmul { .. } | Kernel::Unpack { .. });
+    let unpacks = |c: &DispatchCommand| matches!(c.kernel, Kernel::HalfMatmul(_) | Kernel::Unpack(_));
     assert!(tables.prefill.commands.iter().any(unpacks) && !few.commands.iter().any(unpacks));
     assert_eq!((few.io, few.logit_rows), (tables.prefill.io, tables.prefill.logit_rows));
     for (rows, name) in [(1, "few"), (few.rows, "few"), (few.rows + 1, "prefill"), (128, "prefill")] {
@@ -165,8 +165,8 @@ fn nothing_is_unpacked_over_weights_that_are_still_to_be_read() {
     let mut fresh = Vec::new();
     for (command, label) in plan.tables.prefill.commands.iter().zip(&plan.tables.prefill.labels) {
         match command.kernel {
-            Kernel::Unpack { .. } => fresh.push(command.bindings()[command.bindings().len() - 1].offset),
-            Kernel::HalfMatmul { .. } => {
+            Kernel::Unpack(_) => fresh.push(command.bindings()[command.bindings().len() - 1].offset),
+            Kernel::HalfMatmul(_) => {
                 assert!(!fresh.is_empty(), "{label}");
                 assert!(fresh[0] == 0 && fresh.windows(2).all(|w| w[0] < w[1]), "{label}");
                 fresh.clear();

@@ -47,8 +47,8 @@ struct Command<'a> {
     kernel: String,
     bindings: Vec<String>,
     params: serde_json::Map<String, serde_json::Value>,
-    grid: [u32; 3],
-    patch: String,
+    /// Fields of its rows that it reads, or the counts that it follows.
+    follows: Vec<&'static str>,
     weight_bytes: u64,
     kv_bytes_per_position: u64,
 }
@@ -91,18 +91,17 @@ pub fn run(args: &TableArgs, out: &mut Output) -> Result<(), Failure> {
         .number("#")
         .text("label")
         .text("kernel")
-        .number("grid")
+        .text("follows")
         .number("weight bytes")
         .spare("buffers");
     for (i, command) in commands(table, &plan.buffers).into_iter().enumerate() {
-        let [x, y, _] = command.grid;
         let bytes = if command.weight_bytes == 0 { String::new() } else { grouped(command.weight_bytes) };
         let label = command.label.to_string();
         grid.row([
             i.to_string(),
             label,
             command.kernel,
-            format!("{x}×{y}"),
+            command.follows.join(" "),
             bytes,
             command.bindings.join(" "),
         ]);
@@ -124,8 +123,7 @@ fn commands<'a>(table: &'a DispatchTable, buffers: &[BufferSpec]) -> Vec<Command
                 .into_iter()
                 .map(|(name, value)| (name.to_string(), number(&value)))
                 .collect(),
-            grid: command.grid,
-            patch: format!("{:?}", command.patch),
+            follows: command.follows(),
             weight_bytes: command.cost(&row, 1).weight_bytes,
             kv_bytes_per_position: command.cost(&row, 1).kv_bytes,
         })

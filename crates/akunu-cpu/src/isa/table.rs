@@ -3,6 +3,7 @@
 //! instruction sets that differ in some products share the rest.
 
 use akunu_format::Affine;
+use akunu_plan::ops;
 use akunu_plan::{DType, Kernel};
 
 use super::{Isa, scalar::Scalar};
@@ -302,23 +303,23 @@ impl Kernels {
     pub(crate) fn run(&self, kernel: Kernel) -> Option<Run> {
         let lanes = self.lanes;
         Some(match kernel {
-            Kernel::Embed { .. } => lanes.embed,
-            Kernel::RopeAngles => lanes.rope_angles,
-            Kernel::RmsNorm { .. } => lanes.rms_norm,
-            Kernel::NormAdd => lanes.norm_add,
-            Kernel::Matmul { .. } => lanes.matmul,
-            Kernel::Qkv { .. } => lanes.qkv,
-            Kernel::GluMatmul { .. } => lanes.glu_matmul,
-            Kernel::Glu { .. } => lanes.glu,
-            Kernel::Quantise => lanes.quantise,
+            Kernel::Embed(_) => lanes.embed,
+            Kernel::RopeAngles(ops::RopeAngles) => lanes.rope_angles,
+            Kernel::RmsNorm(_) => lanes.rms_norm,
+            Kernel::NormAdd(ops::NormAdd) => lanes.norm_add,
+            Kernel::Matmul(_) => lanes.matmul,
+            Kernel::Qkv(_) => lanes.qkv,
+            Kernel::GluMatmul(_) => lanes.glu_matmul,
+            Kernel::Glu(_) => lanes.glu,
+            Kernel::Quantise(ops::Quantise) => lanes.quantise,
             // `limits` refuses them.
-            Kernel::Halve | Kernel::Unpack { .. } | Kernel::HalfMatmul { .. } => nothing,
-            Kernel::RopeKv { .. } => lanes.rope_kv,
-            Kernel::Attention { .. } => lanes.attention,
-            Kernel::Argmax => lanes.argmax,
-            Kernel::Sample => return None,
-            Kernel::KvShift { .. } => lanes.kv_shift,
-            Kernel::KvCopy { .. } => lanes.kv_copy,
+            Kernel::Halve(ops::Halve) | Kernel::Unpack(_) | Kernel::HalfMatmul(_) => nothing,
+            Kernel::RopeKv(_) => lanes.rope_kv,
+            Kernel::Attention(_) => lanes.attention,
+            Kernel::Argmax(ops::Argmax) => lanes.argmax,
+            Kernel::Sample(ops::Sample) => return None,
+            Kernel::KvShift(_) => lanes.kv_shift,
+            Kernel::KvCopy(_) => lanes.kv_copy,
         })
     }
 

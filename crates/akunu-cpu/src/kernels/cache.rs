@@ -1,6 +1,6 @@
 //! The KV cache: values lie `[slot][kv head][position][head dim]`, keys as `keys.rs` has it.
 
-use akunu_plan::params::KvMoveParams;
+use akunu_plan::ops::{self, KvMoveParams};
 use akunu_plan::{Kernel, KvType, RopeStyle};
 
 use super::rope::rotate;
@@ -128,7 +128,7 @@ impl Cache {
 #[inline(always)]
 pub(crate) unsafe fn kv_shift<V: Lanes>(command: &Command, context: &Context) {
     let p: KvMoveParams = command.params();
-    let Kernel::KvShift { style, kv } = command.kernel else { return };
+    let Kernel::KvShift(ops::KvShift { style, kv }) = command.kernel else { return };
     let cache = Cache::new(kv, p.kv_heads, p.head_dim, p.capacity);
     // SAFETY: the row's positions are within the capacity; heads are dealt out whole.
     unsafe {
@@ -175,7 +175,7 @@ unsafe fn turn<V: Lanes>(key: *mut f32, style: RopeStyle, dims: usize, angles: &
 #[inline(always)]
 pub(crate) unsafe fn kv_copy(command: &Command, context: &Context) {
     let p: KvMoveParams = command.params();
-    let Kernel::KvCopy { kv } = command.kernel else { return };
+    let Kernel::KvCopy(ops::KvCopy { kv }) = command.kernel else { return };
     let cache = Cache::new(kv, p.kv_heads, p.head_dim, p.capacity);
     // SAFETY: both slots and all positions are within the cache.
     unsafe {

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use akunu_plan::params::{GluMatmulParams, MatmulParams, QkvParams};
+use akunu_plan::ops::{self, GluMatmulParams, MatmulParams, QkvParams};
 use akunu_plan::{DType, Kernel, RowSet, q8};
 
 use crate::command::{Command, Context, row_bytes};
@@ -230,7 +230,7 @@ pub(crate) unsafe fn pack(command: &Command, context: &Context) {
 #[inline(always)]
 pub(crate) unsafe fn matmul<V: Lanes>(command: &Command, context: &Context) {
     let p: MatmulParams = command.params();
-    let Kernel::Matmul { weight, q8, bias, residual, rows, .. } = command.kernel else { return };
+    let Kernel::Matmul(ops::Matmul { weight, q8, bias, residual, rows, .. }) = command.kernel else { return };
     let total = if rows == RowSet::Logits { context.logit_rows } else { context.rows };
     let (outputs, stride) = (p.outputs as usize, p.out_stride as usize);
     let product = Product::new((command, context), weight, q8, p.inputs as usize, total);
@@ -269,7 +269,7 @@ pub(crate) unsafe fn matmul<V: Lanes>(command: &Command, context: &Context) {
 #[inline(always)]
 pub(crate) unsafe fn qkv<V: Lanes>(command: &Command, context: &Context) {
     let p: QkvParams = command.params();
-    let Kernel::Qkv { weight, q8, bias, .. } = command.kernel else { return };
+    let Kernel::Qkv(ops::Qkv { weight, q8, bias, .. }) = command.kernel else { return };
     let parts = [p.q as usize, p.k as usize, p.v as usize];
     let stride = parts[0] + parts[1] + parts[2];
     let product = Product::new((command, context), weight, q8, p.inputs as usize, context.rows);
@@ -310,7 +310,9 @@ pub(crate) unsafe fn qkv<V: Lanes>(command: &Command, context: &Context) {
 #[inline(always)]
 pub(crate) unsafe fn glu_matmul<V: Lanes>(command: &Command, context: &Context) {
     let p: GluMatmulParams = command.params();
-    let Kernel::GluMatmul { weight, q8, activation, out, .. } = command.kernel else { return };
+    let Kernel::GluMatmul(ops::GluMatmul { weight, q8, activation, out, .. }) = command.kernel else {
+        return;
+    };
     let outputs = p.outputs as usize;
     let product = Product::new((command, context), weight, q8, p.inputs as usize, context.rows);
     let (planes, target) = (weight.planes(), 1 + 2 * weight.planes());

@@ -1,7 +1,8 @@
 //! Rotary positions: the angles of a pass, and the kernel that turns Q and K and writes the cache.
 
 use akunu_plan::keys::TOGETHER;
-use akunu_plan::params::{AnglesParams, RopeKvParams};
+use akunu_plan::ops;
+use akunu_plan::ops::{AnglesParams, RopeKvParams};
 use akunu_plan::{Kernel, RopeStyle, Row};
 
 use super::cache::Cache;
@@ -113,7 +114,7 @@ unsafe fn one_head<V: Lanes>(
     head: usize,
     row: &Row,
 ) {
-    let Kernel::RopeKv { style, qk_norm, kv } = command.kernel else { return };
+    let Kernel::RopeKv(ops::RopeKv { style, qk_norm, kv }) = command.kernel else { return };
     let (heads, kv_heads, dim) = (p.heads as usize, p.kv_heads as usize, p.head_dim as usize);
     let dims = p.rope_dims as usize;
     let cache = Cache::new(kv, p.kv_heads, p.head_dim, p.capacity);

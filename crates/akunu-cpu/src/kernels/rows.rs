@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use akunu_plan::params::{ArgmaxParams, ElementParams, EmbedParams, NormParams};
+use akunu_plan::ops::{self, ArgmaxParams, ElementParams, EmbedParams, NormParams};
 use akunu_plan::{DType, Kernel, Row, RowSet, q8};
 
 use super::{put_q8, put_q8_row};
@@ -27,7 +27,7 @@ macro_rules! for_lanes {
 #[inline(always)]
 pub(crate) unsafe fn embed<V: Lanes>(command: &Command, context: &Context) {
     let p: EmbedParams = command.params();
-    let Kernel::Embed { weight } = command.kernel else { return };
+    let Kernel::Embed(ops::Embed { weight }) = command.kernel else { return };
     let cols = p.cols as usize;
     let planes = weight.planes();
     // SAFETY: tokens are below the vocabulary, and rows below the table's.
@@ -104,7 +104,7 @@ pub(crate) unsafe fn normed<V: Lanes>(x: *const f32, weight: *const f32, scale: 
 #[inline(always)]
 pub(crate) unsafe fn rms_norm<V: Lanes>(command: &Command, context: &Context) {
     let p: NormParams = command.params();
-    let Kernel::RmsNorm { out, rows } = command.kernel else { return };
+    let Kernel::RmsNorm(ops::RmsNorm { out, rows }) = command.kernel else { return };
     let cols = p.cols as usize;
     let q8_binding = 2 + usize::from(out.f32());
     let picks = q8_binding + usize::from(out.q8());
@@ -164,7 +164,7 @@ const COLUMNS: usize = 256;
 #[inline(always)]
 pub(crate) unsafe fn glu<V: Lanes>(command: &Command, context: &Context) {
     let p: ElementParams = command.params();
-    let Kernel::Glu { activation, out } = command.kernel else { return };
+    let Kernel::Glu(ops::Glu { activation, out }) = command.kernel else { return };
     let cols = p.cols as usize;
     let parts = cols.div_ceil(COLUMNS);
     let q8_binding = 2 + usize::from(out.f32());

@@ -1,6 +1,7 @@
 //! Commands with a norm's halves in them, or the rotation.
 
-use akunu_plan::params::*;
+use akunu_plan::ops;
+use akunu_plan::ops::*;
 use akunu_plan::{Activation, DType, Kernel, KvType, MatmulForm, NormOut, Rope, RopeStyle, Row, RowSet};
 
 use super::specs::{HEADS, cache, input, kv_types, outputs, spec};
@@ -43,7 +44,8 @@ fn matmul(p: Product, bias: bool, scaled: bool, norm: Option<NormOut>) -> Spec {
     spec(name, p.rows, move |_| {
         let Product { dtype: weight, rows, inputs, outs } = p;
         let (form, q8, residual, all) = (p.form(), weight.is_quantised(), norm.is_some(), RowSet::All);
-        let kernel = Kernel::Matmul { weight, form, q8, bias, residual, rows: all, scaled, norm };
+        let kernel =
+            Kernel::Matmul(ops::Matmul { weight, form, q8, bias, residual, rows: all, scaled, norm });
         let (inputs, outputs) = (inputs as u32, outs as u32);
         let epsilon = if norm.is_some() { 0.25 } else { 0.0 };
         let params = MatmulParams { inputs, outputs, out_stride: outputs, soft_cap: 0.0, epsilon };
@@ -65,7 +67,7 @@ fn matmul(p: Product, bias: bool, scaled: bool, norm: Option<NormOut>) -> Spec {
 fn qkv(p: Product, bias: bool) -> Spec {
     spec(p.name("qkv scaled"), p.rows, move |_| {
         let (weight, q8) = (p.dtype, p.dtype.is_quantised());
-        let kernel = Kernel::Qkv { weight, form: p.form(), q8, bias, scaled: true };
+        let kernel = Kernel::Qkv(ops::Qkv { weight, form: p.form(), q8, bias, scaled: true });
         let sizes = [48, 20, 12];
         let params = QkvParams { inputs: p.inputs as u32, q: sizes[0], k: sizes[1], v: sizes[2] };
         let mut data = vec![p.input()];
@@ -82,7 +84,8 @@ fn qkv(p: Product, bias: bool) -> Spec {
 fn glu(p: Product, activation: Activation, out: NormOut) -> Spec {
     spec(p.name(&format!("glu scaled {out:?}")), p.rows, move |_| {
         let (weight, q8, scaled) = (p.dtype, p.dtype.is_quantised(), true);
-        let kernel = Kernel::GluMatmul { weight, form: p.form(), q8, activation, out, scaled };
+        let kernel =
+            Kernel::GluMatmul(ops::GluMatmul { weight, form: p.form(), q8, activation, out, scaled });
         let params = GluMatmulParams { inputs: p.inputs as u32, outputs: p.outs as u32 };
         let mut data = vec![p.input()];
         data.extend((0..2).flat_map(|i| weights(weight, 13 + i, p.outs, p.inputs)));
@@ -208,6 +211,6 @@ fn attend(
             data.extend([f32s(&values(54, dim as usize)), f32s(&values(55, dim as usize))]);
         }
         let shape = Shape::tokens(vec![row], 1, capacity, 2);
-        Case::new(Kernel::Attention { kv, out, rope: Some(rope) }, params, shape, data)
+        Case::new(Kernel::Attention(ops::Attention { kv, out, rope: Some(rope) }), params, shape, data)
     })
 }

@@ -13,7 +13,7 @@ use akunu_format::{Affine, ScaleType};
 use akunu_plan::table::{RowBounds, RowMeaning};
 use akunu_plan::verify::head_dim;
 use akunu_plan::{
-    Access, BufferId, CommandBuilder, Content, DType, Device, DeviceBuffer, DispatchTable, Kernel, KvType,
+    Access, BufferId, Content, DType, Device, DeviceBuffer, DispatchCommand, DispatchTable, Kernel, KvType,
     Row, Submission, TableIo, q8,
 };
 
@@ -66,12 +66,12 @@ impl Case {
         let (rows, asked) = (shape.rows.len(), shape.asked.len().max(1));
         let poison = |n| vec![POISON; n];
         let mut buffers = vec![poison(rows * Row::BYTES), poison(asked * 4), poison(asked * 8), vec![]];
-        let mut builder = CommandBuilder::new(kernel).params(params);
+        let mut bindings = vec![];
         let mut data = data.into_iter();
         let (mut written, mut keys) = (vec![], None);
         for slot in kernel.bindings() {
             let id = match slot.content {
-                Content::Rows => 0,
+                Content::Rows(_) => 0,
                 Content::U32 if slot.access == Access::Read => 1,
                 Content::U32 => 2,
                 _ => {
@@ -85,10 +85,10 @@ impl Case {
             if slot.access != Access::Read {
                 written.push((id, slot.content));
             }
-            builder = builder.bind(BufferId(id as u32));
+            bindings.push(BufferId(id as u32));
         }
         assert!(data.next().is_none());
-        let command = builder.build();
+        let command = DispatchCommand::new(kernel, bindings, params);
         let keys = keys.map(|(id, kv)| (id, kv, head_dim(&command)));
         let table = DispatchTable {
             name: "test",

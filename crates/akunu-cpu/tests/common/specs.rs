@@ -1,6 +1,7 @@
 //! Every kernel over types and odd shapes.
 
-use akunu_plan::params::*;
+use akunu_plan::ops;
+use akunu_plan::ops::*;
 use akunu_plan::{
     Activation, DType, Kernel, KvType, MatmulForm, NormOut, RopeStyle, Row, RowSet, halves, q8,
 };
@@ -48,7 +49,7 @@ pub fn matmul(dtype: DType, rows: usize, (inputs, outs): (usize, usize), bias: b
     let name = format!("matmul {dtype} {rows}x{inputs}x{outs} bias {bias} residual {residual}");
     spec(name, rows, move |part| {
         let q8 = dtype.is_quantised();
-        let kernel = Kernel::Matmul {
+        let kernel = Kernel::Matmul(ops::Matmul {
             weight: dtype,
             form: MatmulForm::for_rows(part.len()),
             q8,
@@ -57,7 +58,7 @@ pub fn matmul(dtype: DType, rows: usize, (inputs, outs): (usize, usize), bias: b
             rows: RowSet::All,
             scaled: false,
             norm: None,
-        };
+        });
         let soft_cap = if outs == 33 { 3.0 } else { 0.0 };
         let stride = outs + usize::from(outs == 20) * 3;
         let params = MatmulParams {
@@ -83,7 +84,8 @@ pub fn matmul(dtype: DType, rows: usize, (inputs, outs): (usize, usize), bias: b
 fn qkv(dtype: DType, rows: usize, inputs: usize, bias: bool) -> Spec {
     spec(format!("qkv {dtype} {rows}x{inputs} bias {bias}"), rows, move |part| {
         let form = MatmulForm::for_rows(part.len());
-        let kernel = Kernel::Qkv { weight: dtype, form, q8: dtype.is_quantised(), bias, scaled: false };
+        let kernel =
+            Kernel::Qkv(ops::Qkv { weight: dtype, form, q8: dtype.is_quantised(), bias, scaled: false });
         let sizes = [48, 20, 12];
         let params = QkvParams { inputs: inputs as u32, q: sizes[0], k: sizes[1], v: sizes[2] };
         let mut data = vec![pick(&input(dtype, 5, rows, inputs), rows, &part)];
@@ -106,14 +108,14 @@ pub fn glu_matmul(
 ) -> Spec {
     spec(format!("glu_matmul {dtype} {rows}x{inputs}x{outs} {activation:?} {out:?}"), rows, move |part| {
         let form = MatmulForm::for_rows(part.len());
-        let kernel = Kernel::GluMatmul {
+        let kernel = Kernel::GluMatmul(ops::GluMatmul {
             weight: dtype,
             form,
             q8: dtype.is_quantised(),
             activation,
             out,
             scaled: false,
-        };
+        });
         let params = GluMatmulParams { inputs: inputs as u32, outputs: outs as u32 };
         let mut data = vec![pick(&input(dtype, 12, rows, inputs), rows, &part)];
         data.extend((0..2).flat_map(|i| weights(dtype, 13 + i, outs, inputs)));
@@ -210,7 +212,7 @@ pub fn along_rows() -> Vec<Spec> {
     for (rows, cols) in [(1, 32), (3, 576), (7, 96), (2, 1056)] {
         for out in OUTS {
             specs.push(spec(format!("rms_norm {rows}x{cols} {out:?}"), rows, move |part| {
-                let kernel = Kernel::RmsNorm { out, rows: RowSet::All };
+                let kernel = Kernel::RmsNorm(ops::RmsNorm { out, rows: RowSet::All });
                 let x = pick(&f32s(&values(20, rows * cols)), rows, &part);
                 let mut data = vec![x, f32s(&values(21, cols))];
                 data.extend(outputs(out, part.len(), cols));
@@ -218,7 +220,7 @@ pub fn along_rows() -> Vec<Spec> {
                 Case::new(kernel, params, Shape::rows(part.len()), data)
             }));
             specs.push(spec(format!("glu {rows}x{cols} {out:?}"), rows, move |part| {
-                let kernel = Kernel::Glu { activation: ACTIVATIONS[rows % 3], out };
+                let kernel = Kernel::Glu(ops::Glu { activation: ACTIVATIONS[rows % 3], out });
                 let x = |seed| {
                     let v: Vec<f32> = values(seed, rows * cols).iter().map(|v| v * 6.0).collect();
                     pick(&f32s(&v), rows, &part)
@@ -233,7 +235,12 @@ pub fn along_rows() -> Vec<Spec> {
             x[..32].fill(0.0);
             x[rows * cols - 3] = f32::NAN;
             let data = vec![pick(&f32s(&x), rows, &part), poison(part.len() * q8::row_bytes(cols))];
-            Case::new(Kernel::Quantise, ElementParams { cols: cols as u32 }, Shape::rows(part.len()), data)
+            Case::new(
+                Kernel::Quantise(ops::Quantise),
+                ElementParams { cols: cols as u32 },
+                Shape::rows(part.len()),
+                data,
+            )
         }));
     }
     for (rows, cols) in [(1, 4), (5, 50), (3, 577)] {
@@ -241,14 +248,14 @@ pub fn along_rows() -> Vec<Spec> {
             let rows_of = |seed| pick(&f32s(&values(seed, rows * cols)), rows, &part);
             let data = vec![rows_of(25), f32s(&values(26, cols)), rows_of(27), poison(part.len() * cols * 4)];
             Case::new(
-                Kernel::NormAdd,
+                Kernel::NormAdd(ops::NormAdd),
                 NormParams { cols: cols as u32, epsilon: 1e-6 },
                 Shape::rows(part.len()),
                 data,
             )
         }));
         specs.push(spec(format!("rms_norm f32 {rows}x{cols}"), rows, move |part| {
-            let kernel = Kernel::RmsNorm { out: NormOut::F32, rows: RowSet::All };
+            let kernel = Kernel::RmsNorm(ops::RmsNorm { out: NormOut::F32, rows: RowSet::All });
             let x = pick(&f32s(&values(28, rows * cols)), rows, &part);
             let data = vec![x, f32s(&values(29, cols)), poison(part.len() * cols * 4)];
             Case::new(kernel, NormParams { cols: cols as u32, epsilon: 1e-5 }, Shape::rows(part.len()), data)
@@ -266,7 +273,7 @@ pub fn along_rows() -> Vec<Spec> {
             let mut data = weights(dtype, 30, 11, cols);
             data.push(poison(part.len() * cols * 4));
             let params = EmbedParams { cols: cols as u32, vocab: 11, scale: 2.5 };
-            Case::new(Kernel::Embed { weight: dtype }, params, shape, data)
+            Case::new(Kernel::Embed(ops::Embed { weight: dtype }), params, shape, data)
         }));
     }
     specs.push(spec("angles".into(), 6, |part| {
@@ -275,7 +282,12 @@ pub fn along_rows() -> Vec<Spec> {
         let frequencies: Vec<f32> = (0..37).map(|i| 10_000_f32.powf(-(i as f32) / 37.0)).collect();
         let data = vec![f32s(&frequencies), poison(part.len() * 37 * 8)];
         let shape = Shape::tokens(rows[part].to_vec(), 1, 1_000_001, 1);
-        Case::new(Kernel::RopeAngles, AnglesParams { pairs: 37, magnitude: 1.25 }, shape, data)
+        Case::new(
+            Kernel::RopeAngles(ops::RopeAngles),
+            AnglesParams { pairs: 37, magnitude: 1.25 },
+            shape,
+            data,
+        )
     }));
     specs
 }
@@ -295,7 +307,7 @@ fn unpack(weight: DType, inputs: usize, outs: usize) -> Spec {
         let mut data = weights(weight, 60, outs, inputs);
         data.push(poison(outs * inputs * 2));
         let params = UnpackParams { inputs: inputs as u32, outputs: outs as u32 };
-        Case::new(Kernel::Unpack { weight }, params, Shape::rows(1), data)
+        Case::new(Kernel::Unpack(ops::Unpack { weight }), params, Shape::rows(1), data)
     })
 }
 
@@ -318,7 +330,12 @@ fn half_matmul(rows: usize, inputs: usize, outs: usize, bias: bool, residual: bo
         if residual {
             data.push(pick(&f32s(&values(64, rows * stride)), rows, &part));
         }
-        Case::new(Kernel::HalfMatmul { bias, residual }, params, Shape::rows(part.len()), data)
+        Case::new(
+            Kernel::HalfMatmul(ops::HalfMatmul { bias, residual }),
+            params,
+            Shape::rows(part.len()),
+            data,
+        )
     })
 }
 
@@ -345,17 +362,17 @@ pub fn halves() -> Vec<Spec> {
         specs.push(spec(format!("halve {rows}x{cols}"), rows, move |part| {
             let mut data = vec![pick(&x(65, 1.0), rows, &part)];
             data.extend(outputs(NormOut::F16, part.len(), cols));
-            Case::new(Kernel::Halve, params, Shape::rows(part.len()), data)
+            Case::new(Kernel::Halve(ops::Halve), params, Shape::rows(part.len()), data)
         }));
         for out in [NormOut::F16, NormOut::F32AndF16] {
             specs.push(spec(format!("glu {rows}x{cols} {out:?}"), rows, move |part| {
-                let kernel = Kernel::Glu { activation: ACTIVATIONS[rows % 3], out };
+                let kernel = Kernel::Glu(ops::Glu { activation: ACTIVATIONS[rows % 3], out });
                 let mut data = vec![pick(&x(66, 2.0), rows, &part), pick(&x(67, 1.0), rows, &part)];
                 data.extend(outputs(out, part.len(), cols));
                 Case::new(kernel, params, Shape::rows(part.len()), data)
             }));
             specs.push(spec(format!("rms_norm {rows}x{cols} {out:?}"), rows, move |part| {
-                let kernel = Kernel::RmsNorm { out, rows: RowSet::All };
+                let kernel = Kernel::RmsNorm(ops::RmsNorm { out, rows: RowSet::All });
                 let weight: Vec<f32> = values(68, cols).iter().map(|w| w * [1.0, 1e5][rows % 2]).collect();
                 let mut data = vec![pick(&f32s(&values(69, rows * cols)), rows, &part), f32s(&weight)];
                 data.extend(outputs(out, part.len(), cols));
@@ -381,13 +398,13 @@ pub fn halves() -> Vec<Spec> {
 pub fn asking() -> Vec<Case> {
     let mut cases = vec![];
     for out in OUTS {
-        let kernel = Kernel::RmsNorm { out, rows: RowSet::Logits };
+        let kernel = Kernel::RmsNorm(ops::RmsNorm { out, rows: RowSet::Logits });
         let mut data = vec![f32s(&values(31, 7 * 64)), f32s(&values(32, 64))];
         data.extend(outputs(out, 3, 64));
         let shape = Shape::rows(7).asking(vec![1, 2, 6]);
         cases.push(Case::new(kernel, NormParams { cols: 64, epsilon: 1e-5 }, shape, data));
     }
-    let kernel = Kernel::Matmul {
+    let kernel = Kernel::Matmul(ops::Matmul {
         weight: DType::Q8_0,
         form: MatmulForm::Gemv,
         q8: true,
@@ -396,7 +413,7 @@ pub fn asking() -> Vec<Case> {
         rows: RowSet::Logits,
         scaled: false,
         norm: None,
-    };
+    });
     let data = vec![q8_rows(33, 3, 64), weight_rows(DType::Q8_0, 34, 50, 64), poison(3 * 50 * 4)];
     let params = MatmulParams { inputs: 64, outputs: 50, out_stride: 50, soft_cap: 0.5, epsilon: 0.0 };
     cases.push(Case::new(kernel, params, Shape::rows(7).asking(vec![0, 3, 5]), data));
@@ -410,12 +427,12 @@ pub fn asking() -> Vec<Case> {
         let shape = Shape::tokens((0..6).map(|i| Row::causal(0, i, 0)).collect(), vocab as u32, 9, 1);
         let shape = shape.asking(vec![0, 2, 3, 5]);
         let params = ArgmaxParams { vocab: vocab as u32, advance };
-        cases.push(Case::new(Kernel::Argmax, params, shape, vec![f32s(&logits)]));
+        cases.push(Case::new(Kernel::Argmax(ops::Argmax), params, shape, vec![f32s(&logits)]));
         // One row, which several workers share.
         for row in 0..4 {
             let one = f32s(&logits[row * vocab..(row + 1) * vocab]);
             let shape = Shape::tokens(vec![Row::causal(0, 7, 0)], vocab as u32, 9, 1).asking(vec![0]);
-            cases.push(Case::new(Kernel::Argmax, params, shape, vec![one]));
+            cases.push(Case::new(Kernel::Argmax(ops::Argmax), params, shape, vec![one]));
         }
     }
     cases
@@ -494,7 +511,7 @@ pub fn rope() -> Vec<Spec> {
                             data.extend([f32s(&values(42, dim as usize)), f32s(&values(43, dim as usize))]);
                         }
                         let shape = Shape::tokens(mixed_rows(rows, 7)[part].to_vec(), 1, capacity, 2);
-                        Case::new(Kernel::RopeKv { style, qk_norm, kv }, params, shape, data)
+                        Case::new(Kernel::RopeKv(ops::RopeKv { style, qk_norm, kv }), params, shape, data)
                     },
                 ));
             }
@@ -567,7 +584,7 @@ pub fn attend((heads, kv_heads, dim): (u32, u32, u32), kv: KvType, seen: Seen, o
         ];
         data.extend(outputs(out, part.len(), cols));
         let shape = Shape::tokens(mixed_rows(rows, first)[part].to_vec(), 1, capacity, 2);
-        Case::new(Kernel::Attention { kv, out, rope: None }, params, shape, data)
+        Case::new(Kernel::Attention(ops::Attention { kv, out, rope: None }), params, shape, data)
     })
 }
 
@@ -586,12 +603,12 @@ pub fn cache_moves() -> Vec<Case> {
                 let frequencies: Vec<f32> = (0..dim / 2).map(|i| 0.7_f32.powi(i as i32)).collect();
                 data.push(f32s(&frequencies));
                 let row = Row { token: 5, position: 3, kv_len: 27, slot: 1 };
-                let kernel = Kernel::KvShift { style, kv };
+                let kernel = Kernel::KvShift(ops::KvShift { style, kv });
                 cases.push(Case::new(kernel, params, shape(row, RowMeaning::Shift), data));
             }
             let row = Row { token: 2, position: 0, kv_len: 29, slot: 0 };
             let shape = shape(row, RowMeaning::Copy);
-            cases.push(Case::new(Kernel::KvCopy { kv }, params, shape, caches()));
+            cases.push(Case::new(Kernel::KvCopy(ops::KvCopy { kv }), params, shape, caches()));
         }
     }
     cases

@@ -1,6 +1,6 @@
 //! Kernels that know the cache, and argmax.
 
-use akunu_plan::params::{ArgmaxParams, AttentionParams, KvMoveParams, RopeKvParams};
+use akunu_plan::ops::{ArgmaxParams, AttentionParams, KvMoveParams, RopeKvParams};
 use akunu_plan::{KvType, NormOut, Rope, RopeStyle};
 
 use crate::function::source;

@@ -1,6 +1,6 @@
 //! Rows of f16, weights unpacked to f16, and their products.
 
-use akunu_plan::params::{ElementParams, MatmulParams, NormParams, UnpackParams};
+use akunu_plan::ops::{ElementParams, MatmulParams, NormParams, UnpackParams};
 use akunu_plan::{Activation, DType, NormOut, RowSet};
 
 use crate::function::source;

@@ -1,6 +1,6 @@
 //! Products with weights, and the embedding.
 
-use akunu_plan::params::{EmbedParams, GluMatmulParams, MatmulParams, QkvParams};
+use akunu_plan::ops::{EmbedParams, GluMatmulParams, MatmulParams, QkvParams};
 use akunu_plan::{Activation, DType, MatmulForm, NormOut, RowSet};
 
 use crate::function::source;

@@ -1,6 +1,6 @@
 //! Norms, activations, rounding, angles.
 
-use akunu_plan::params::{AnglesParams, ElementParams, NormParams};
+use akunu_plan::ops::{AnglesParams, ElementParams, NormParams};
 use akunu_plan::{Activation, NormOut, RowSet};
 
 use crate::Source;

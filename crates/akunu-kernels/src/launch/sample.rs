@@ -1,6 +1,6 @@
 //! Picking tokens.
 
-use akunu_plan::params::SampleParams;
+use akunu_plan::ops::SampleParams;
 use akunu_plan::sample::{BIASES, WINDOW};
 
 use crate::Source;

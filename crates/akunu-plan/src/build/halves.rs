@@ -1,10 +1,14 @@
 //! Products of f16: weights are unpacked, then multiplied, by two commands.
 
-use super::pass::{Pass, Target, bind_matrix, input_of, scales_of};
+use super::bind;
+use super::pass::{Pass, Target};
 use super::scratch::{Activation, Form};
 use super::weights::Matrix;
-use crate::params::{MatmulParams, UnpackParams};
-use crate::{BufferId, CommandBuilder, Kernel, Patch};
+use crate::BufferId;
+use crate::ops::{
+    F16, HalfMatmul, HalfMatmulOperands, MatmulParams, Op, Unpack, UnpackOperands, UnpackParams,
+};
+use crate::table::Binding;
 
 impl Pass<'_> {
     pub(super) fn all_in_halves(&self, matrices: &[&Matrix]) -> bool {
@@ -39,29 +43,28 @@ impl Pass<'_> {
     }
 
     fn half_matmul(&mut self, label: String, x: Activation, to: Target, params: MatmulParams) {
-        let (out, offset) = to.out;
-        let kernel = Kernel::HalfMatmul { bias: to.bias.is_some(), residual: to.residual.is_some() };
-        let command = CommandBuilder::new(kernel)
-            .bind(input_of(x, Form::F16))
-            .bind(scales_of(x))
-            .bind(self.unpacked())
-            .bind_at(out, offset)
-            .bind_if(to.bias)
-            .bind_if(to.residual)
-            .params(params)
-            .grid(params.outputs as usize, self.rows)
-            .patch(Patch::Rows);
-        self.push(label, command);
+        let op = HalfMatmul { bias: to.bias.is_some(), residual: to.residual.is_some() };
+        let (x, x_scales) = bind::halves(x);
+        let operands = HalfMatmulOperands {
+            x,
+            x_scales,
+            weight: F16(self.unpacked().into()),
+            out: to.out,
+            bias: to.bias.map(bind::f32s),
+            residual: to.residual.map(bind::f32s),
+        };
+        self.push(label, op.command(operands, params));
     }
 
     /// Unpacks a matrix, after `start` rows of others.
     fn unpack(&mut self, label: String, matrix: &Matrix, start: usize, [inputs, outputs]: [usize; 2]) {
-        let command = CommandBuilder::new(Kernel::Unpack { weight: matrix.dtype });
-        let command = bind_matrix(command, matrix)
-            .bind_at(self.unpacked(), start as u64 * inputs as u64 * 2)
-            .params(UnpackParams { inputs: inputs as u32, outputs: outputs as u32 })
-            .grid(outputs, 1);
-        self.push(label, command);
+        let offset = start as u64 * inputs as u64 * 2;
+        let operands = UnpackOperands {
+            weight: bind::weight(matrix),
+            out_f16: F16(Binding { buffer: self.unpacked(), offset }),
+        };
+        let params = UnpackParams { inputs: inputs as u32, outputs: outputs as u32 };
+        self.push(label, Unpack { weight: matrix.dtype }.command(operands, params));
     }
 
     /// There where any product is of f16.

@@ -1,58 +1,56 @@
 //! Tables that move the KV cache about: one row says what to move, one command a layer does it.
 
 use super::weights::ModelWeights;
-use super::{Buffers, Context, table_io};
-use crate::params::KvMoveParams;
+use super::{Buffers, Context, bind, table_io};
+use crate::ops::{KvCopy, KvCopyOperands, KvMoveParams, KvShift, KvShiftOperands, Op};
 use crate::plan::PlanError;
-use crate::{BufferId, CommandBuilder, DispatchTable, Kernel, Patch, RowMeaning};
+use crate::{DispatchCommand, DispatchTable, RowMeaning, TableIo};
 
 pub(super) fn kv_shift(
     context: &Context<'_>,
     weights: &ModelWeights,
     buffers: &mut Buffers,
 ) -> Result<DispatchTable, PlanError> {
-    let style = context.arch.rope_style(context.config);
-    let kernel = Kernel::KvShift { style, kv: context.options.kv };
-    let frequencies = |layer: usize| Some(weights.ropes[weights.layers[layer].rope].buffer);
-    build(context, "kv_shift", (kernel, RowMeaning::Shift), frequencies, buffers)
+    let op = KvShift { style: context.arch.rope_style(context.config), kv: context.options.kv };
+    build(context, "kv_shift", RowMeaning::Shift, buffers, |layer, io| {
+        let (k_cache, v_cache) = context.kv.layer(layer);
+        let frequencies = bind::f32s(weights.ropes[weights.layers[layer].rope].buffer);
+        let rows = bind::rows(io.rows);
+        op.command(KvShiftOperands { k_cache, v_cache, frequencies, rows }, params(context))
+    })
 }
 
 pub(super) fn kv_copy(context: &Context<'_>, buffers: &mut Buffers) -> Result<DispatchTable, PlanError> {
-    let kernel = Kernel::KvCopy { kv: context.options.kv };
-    build(context, "kv_copy", (kernel, RowMeaning::Copy), |_| None, buffers)
+    let op = KvCopy { kv: context.options.kv };
+    build(context, "kv_copy", RowMeaning::Copy, buffers, |layer, io| {
+        let (k_cache, v_cache) = context.kv.layer(layer);
+        op.command(KvCopyOperands { k_cache, v_cache, rows: bind::rows(io.rows) }, params(context))
+    })
+}
+
+fn params(context: &Context<'_>) -> KvMoveParams {
+    let config = context.config;
+    KvMoveParams {
+        kv_heads: config.kv_head_count as u32,
+        head_dim: config.head_dim as u32,
+        rope_dims: config.rope.dims as u32,
+        capacity: context.kv.positions,
+    }
 }
 
 fn build(
     context: &Context<'_>,
     name: &'static str,
-    (kernel, meaning): (Kernel, RowMeaning),
-    frequencies: impl Fn(usize) -> Option<BufferId>,
+    meaning: RowMeaning,
     buffers: &mut Buffers,
+    command: impl Fn(usize, TableIo) -> DispatchCommand,
 ) -> Result<DispatchTable, PlanError> {
-    let config = context.config;
     let io = table_io(buffers, name, [1, 1, 1, 1])?;
-    let params = KvMoveParams {
-        kv_heads: config.kv_head_count as u32,
-        head_dim: config.head_dim as u32,
-        rope_dims: config.rope.dims as u32,
-        capacity: context.kv.positions,
-    };
-    let command = |layer: usize| {
-        let offset = context.kv.layer_offset(layer);
-        CommandBuilder::new(kernel)
-            .bind_at(context.kv.k, offset)
-            .bind_at(context.kv.v, offset)
-            .bind_if(frequencies(layer))
-            .bind(io.rows)
-            .params(params)
-            .grid(config.kv_head_count, 1)
-            .patch(Patch::PositionAndKvLen)
-            .build()
-    };
+    let layers = 0..context.config.layer_count;
     Ok(DispatchTable {
         name,
-        commands: (0..config.layer_count).map(command).collect(),
-        labels: (0..config.layer_count).map(|layer| format!("layer.{layer}.{name}")).collect(),
+        commands: layers.clone().map(|layer| command(layer, io)).collect(),
+        labels: layers.map(|layer| format!("layer.{layer}.{name}")).collect(),
         rows: 1,
         logit_rows: 1,
         steps: 1,

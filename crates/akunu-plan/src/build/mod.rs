@@ -1,5 +1,6 @@
 //! The table builder. It reads a descriptor and the file's facts, and knows no architecture by name.
 
+mod bind;
 mod halves;
 mod maintenance;
 mod pass;
@@ -64,12 +65,6 @@ struct KvLayout {
     layer_bytes: u64,
 }
 
-impl KvLayout {
-    fn layer_offset(&self, layer: usize) -> u64 {
-        self.layer_bytes * layer as u64
-    }
-}
-
 pub(crate) fn plan(
     provider: &dyn WeightProvider,
     capabilities: &Capabilities,
@@ -106,7 +101,7 @@ pub(crate) fn plan(
     };
     let decode = pass::build(&context, &weights, &decode, &mut buffers)?;
     let prefill = pass::build(&context, &weights, &prefill, &mut buffers)?;
-    let unpacks = prefill.commands.iter().any(|command| matches!(command.kernel, Kernel::Unpack { .. }));
+    let unpacks = prefill.commands.iter().any(|command| matches!(command.kernel, Kernel::Unpack(_)));
     let few = match capabilities.half_products.filter(|_| unpacks) {
         Some(rows) => {
             let (logit_rows, beside) = (prefill.logit_rows, Some(&prefill));

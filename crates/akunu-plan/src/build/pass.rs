@@ -2,16 +2,18 @@
 
 use super::scratch::{Activation, Form, Scratch};
 use super::weights::{Layer, Matrix, ModelWeights};
-use super::{Buffers, Context, table_io};
-use crate::params::{
-    AnglesParams, ArgmaxParams, AttentionParams, ElementParams, EmbedParams, GluMatmulParams, MatmulParams,
-    NormParams, QkvParams, RopeKvParams,
+use super::{Buffers, Context, bind, table_io};
+use crate::ops::{
+    AnglesOperands, AnglesParams, Argmax, ArgmaxOperands, ArgmaxParams, Attention, AttentionOperands,
+    AttentionParams, ElementParams, Embed, EmbedOperands, EmbedParams, F32, Glu, GluMatmul,
+    GluMatmulOperands, GluMatmulParams, GluOperands, Halve, HalveOperands, Matmul, MatmulOperands,
+    MatmulParams, NormAdd, NormAddOperands, NormParams, Op, Qkv, QkvOperands, QkvParams, Quantise,
+    QuantiseOperands, Queries, RmsNorm, RmsNormOperands, RopeAngles, RopeKv, RopeKvOperands, RopeKvParams,
+    RowSet,
 };
 use crate::plan::PlanError;
-use crate::{
-    BufferId, CommandBuilder, DispatchCommand, DispatchTable, Kernel, MatmulForm, NormOut, Patch, Rope,
-    RowMeaning, RowSet, TableIo,
-};
+use crate::table::Binding;
+use crate::{BufferId, DispatchCommand, DispatchTable, MatmulForm, NormOut, Rope, RowMeaning, TableIo};
 
 pub(super) struct Spec<'a> {
     pub name: &'static str,
@@ -43,7 +45,6 @@ pub(super) fn build(
         context,
         scratch,
         io,
-        rows: spec.rows,
         logit_rows,
         form,
         in_halves,
@@ -74,7 +75,6 @@ pub(super) struct Pass<'a> {
     pub(super) context: &'a Context<'a>,
     pub(super) scratch: Scratch,
     io: TableIo,
-    pub(super) rows: usize,
     logit_rows: usize,
     form: MatmulForm,
     in_halves: bool,
@@ -85,8 +85,8 @@ pub(super) struct Pass<'a> {
 }
 
 impl Pass<'_> {
-    pub(super) fn push(&mut self, label: String, command: CommandBuilder) {
-        self.commands.push(command.build());
+    pub(super) fn push(&mut self, label: String, command: DispatchCommand) {
+        self.commands.push(command);
         self.labels.push(label);
     }
 
@@ -97,27 +97,24 @@ impl Pass<'_> {
             false => 1.0,
         };
         let matrix = &weights.embedding;
-        let command = CommandBuilder::new(Kernel::Embed { weight: matrix.dtype });
-        let command = bind_matrix(command, matrix)
-            .bind(self.io.rows)
-            .bind(self.scratch.hidden[0])
-            .params(EmbedParams { cols: config.hidden_size as u32, vocab: config.vocab_size as u32, scale })
-            .grid(1, self.rows)
-            .patch(Patch::TokenOffset);
-        self.push("embed".into(), command);
+        let operands = EmbedOperands {
+            embedding: bind::weight(matrix),
+            rows: bind::rows(self.io.rows),
+            out: bind::f32s(self.scratch.hidden[0]),
+        };
+        let params = EmbedParams { cols: config.hidden_size as u32, vocab: config.vocab_size as u32, scale };
+        self.push("embed".into(), Embed { weight: matrix.dtype }.command(operands, params));
 
         for (i, rope) in weights.ropes.iter().enumerate() {
-            let command = CommandBuilder::new(Kernel::RopeAngles)
-                .bind(rope.buffer)
-                .bind(self.io.rows)
-                .bind(self.scratch.angles[i])
-                .params(AnglesParams {
-                    pairs: (config.rope.dims / 2) as u32,
-                    magnitude: rope.frequencies.magnitude,
-                })
-                .grid(config.rope.dims / 2, self.rows)
-                .patch(Patch::Position);
-            self.push(["rope_angles", "rope_angles.local"][i].into(), command);
+            let operands = AnglesOperands {
+                frequencies: bind::f32s(rope.buffer),
+                rows: bind::rows(self.io.rows),
+                angles: bind::f32s(self.scratch.angles[i]),
+            };
+            let params =
+                AnglesParams { pairs: (config.rope.dims / 2) as u32, magnitude: rope.frequencies.magnitude };
+            let label = ["rope_angles", "rope_angles.local"][i];
+            self.push(label.into(), RopeAngles.command(operands, params));
         }
     }
 
@@ -174,12 +171,13 @@ impl Pass<'_> {
 
     fn rms_norm(&mut self, label: String, x: BufferId, weight: BufferId, consumers: &[&Matrix]) {
         let out = self.context.out_form(consumers, self.in_halves);
-        let command = CommandBuilder::new(Kernel::RmsNorm { out, rows: RowSet::All }).bind(x).bind(weight);
-        let command = bind_outputs(command, out, self.scratch.normed)
-            .params(self.norm_params())
-            .grid(1, self.rows)
-            .patch(Patch::Rows);
-        self.push(label, command);
+        let operands = RmsNormOperands {
+            x: bind::f32s(x),
+            weight: bind::f32s(weight),
+            out: bind::forms(out, self.scratch.normed),
+            logit_rows: None,
+        };
+        self.push(label, RmsNorm { out, rows: RowSet::All }.command(operands, self.norm_params()));
     }
 
     /// A norm that the product before it may begin.
@@ -189,36 +187,40 @@ impl Pass<'_> {
     }
 
     /// What a product of a row that is not yet divided binds.
-    fn squares(&self) -> Option<BufferId> {
-        self.scratch.squares.filter(|_| self.scaled)
+    fn squares(&self) -> Option<F32<Binding>> {
+        self.scratch.squares.filter(|_| self.scaled).map(bind::f32s)
     }
 
     fn qkv_fused(&mut self, label: String, layer: &Layer) {
-        let config = self.context.config;
         let (q, k, v) = (&layer.q, &layer.k, &layer.v);
         let input = self.form_of(q);
         let [q_size, kv_size] = self.qkv_sizes();
-        let (form, bias, scaled) = (self.form, layer.qkv_bias.is_some(), self.scaled);
-        let kernel = Kernel::Qkv { weight: q.dtype, form, q8: input == Form::Q8, bias, scaled };
-        let mut command = CommandBuilder::new(kernel).bind(input_of(self.scratch.normed, input));
-        for matrix in [q, k, v] {
-            command = bind_matrix(command, matrix);
-        }
-        command = command.bind(self.scratch.qkv);
-        for bias in layer.qkv_bias.iter().flatten() {
-            command = command.bind(*bias);
-        }
-        let command = command
-            .bind_if(self.squares())
-            .params(QkvParams {
-                inputs: config.hidden_size as u32,
-                q: q_size as u32,
-                k: kv_size as u32,
-                v: kv_size as u32,
-            })
-            .grid(q_size + 2 * kv_size, self.rows)
-            .patch(Patch::Rows);
-        self.push(label, command);
+        let op = Qkv {
+            weight: q.dtype,
+            form: self.form,
+            q8: input == Form::Q8,
+            bias: layer.qkv_bias.is_some(),
+            scaled: self.scaled,
+        };
+        let bias = |part: usize| layer.qkv_bias.map(|biases| bind::f32s(biases[part]));
+        let operands = QkvOperands {
+            x: bind::input(self.scratch.normed, input),
+            q_weight: bind::weight(q),
+            k_weight: bind::weight(k),
+            v_weight: bind::weight(v),
+            out: bind::f32s(self.scratch.qkv),
+            q_bias: bias(0),
+            k_bias: bias(1),
+            v_bias: bias(2),
+            squares: self.squares(),
+        };
+        let params = QkvParams {
+            inputs: self.context.config.hidden_size as u32,
+            q: q_size as u32,
+            k: kv_size as u32,
+            v: kv_size as u32,
+        };
+        self.push(label, op.command(operands, params));
     }
 
     fn qkv_apart(&mut self, index: usize, layer: &Layer) {
@@ -250,30 +252,27 @@ impl Pass<'_> {
     fn rope_kv(&mut self, label: String, index: usize, layer: &Layer, q: BufferId) {
         let config = self.context.config;
         let Rope { style, qk_norm } = self.rope(layer);
-        let kernel = Kernel::RopeKv { style, qk_norm, kv: self.context.options.kv };
-        let kv = self.context.kv;
-        let mut command = CommandBuilder::new(kernel)
-            .bind(self.scratch.qkv)
-            .bind(self.scratch.angles[layer.rope])
-            .bind(self.io.rows)
-            .bind(q)
-            .bind_at(kv.k, kv.layer_offset(index))
-            .bind_at(kv.v, kv.layer_offset(index));
-        for norm in layer.qk_norm.iter().flatten() {
-            command = command.bind(*norm);
-        }
-        let command = command
-            .params(RopeKvParams {
-                heads: config.head_count as u32,
-                kv_heads: config.kv_head_count as u32,
-                head_dim: config.head_dim as u32,
-                rope_dims: config.rope.dims as u32,
-                capacity: self.context.kv.positions,
-                epsilon: config.norm_epsilon,
-            })
-            .grid(config.head_count + 2 * config.kv_head_count, self.rows)
-            .patch(Patch::Position);
-        self.push(label, command);
+        let (k_cache, v_cache) = self.context.kv.layer(index);
+        let operands = RopeKvOperands {
+            qkv: bind::f32s(self.scratch.qkv),
+            angles: bind::f32s(self.scratch.angles[layer.rope]),
+            rows: bind::rows(self.io.rows),
+            q: bind::f32s(q),
+            k_cache,
+            v_cache,
+            q_norm: layer.qk_norm.map(|[q, _]| bind::f32s(q)),
+            k_norm: layer.qk_norm.map(|[_, k]| bind::f32s(k)),
+        };
+        let params = RopeKvParams {
+            heads: config.head_count as u32,
+            kv_heads: config.kv_head_count as u32,
+            head_dim: config.head_dim as u32,
+            rope_dims: config.rope.dims as u32,
+            capacity: self.context.kv.positions,
+            epsilon: config.norm_epsilon,
+        };
+        let op = RopeKv { style, qk_norm, kv: self.context.options.kv };
+        self.push(label, op.command(operands, params));
     }
 
     /// Over what `rope_kv` left, or with all that it would have done.
@@ -281,63 +280,79 @@ impl Pass<'_> {
         let (context, config) = (self.context, self.context.config);
         let wanted = context.out_form(&[&layer.output], self.in_halves);
         let own = if context.attention_rounds_to(wanted) { wanted } else { NormOut::F32 };
-        let kv = context.kv;
         let rope = if self.scratch.q.is_none() { Some(self.rope(layer)) } else { None };
-        let command = CommandBuilder::new(Kernel::Attention { kv: context.options.kv, out: own, rope })
-            .bind(self.scratch.q.unwrap_or(self.scratch.qkv))
-            .bind_at(kv.k, kv.layer_offset(index))
-            .bind_at(kv.v, kv.layer_offset(index))
-            .bind(self.io.rows);
-        let mut command = bind_outputs(command, own, self.scratch.attn);
-        if rope.is_some() {
-            command = command.bind(self.scratch.angles[layer.rope]);
-            command = layer.qk_norm.into_iter().flatten().fold(command, CommandBuilder::bind);
-        }
-        let command = command
-            .params(AttentionParams {
-                heads: config.head_count as u32,
-                kv_heads: config.kv_head_count as u32,
-                head_dim: config.head_dim as u32,
-                capacity: kv.positions,
-                scale: config.attention_scale.unwrap_or(1.0 / (config.head_dim as f32).sqrt()),
-                soft_cap: config.attention_soft_cap.unwrap_or(0.0),
-                window: layer.window.unwrap_or(0) as u32,
-                rope_dims: if rope.is_some() { config.rope.dims as u32 } else { 0 },
-                epsilon: if rope.is_some() { config.norm_epsilon } else { 0.0 },
-            })
-            .grid(config.kv_head_count, self.rows)
-            .patch(Patch::PositionAndKvLen);
-        self.push(format!("layer.{index}.attention"), command);
+        let (k_cache, v_cache) = context.kv.layer(index);
+        let norm = |part: usize| rope.and(layer.qk_norm).map(|norms| bind::f32s(norms[part]));
+        let operands = AttentionOperands {
+            q: Queries(bind::f32s(self.scratch.q.unwrap_or(self.scratch.qkv))),
+            k_cache,
+            v_cache,
+            rows: bind::rows(self.io.rows),
+            out: bind::forms(own, self.scratch.attn),
+            angles: rope.map(|_| bind::f32s(self.scratch.angles[layer.rope])),
+            q_norm: norm(0),
+            k_norm: norm(1),
+        };
+        let params = AttentionParams {
+            heads: config.head_count as u32,
+            kv_heads: config.kv_head_count as u32,
+            head_dim: config.head_dim as u32,
+            capacity: context.kv.positions,
+            scale: config.attention_scale.unwrap_or(1.0 / (config.head_dim as f32).sqrt()),
+            soft_cap: config.attention_soft_cap.unwrap_or(0.0),
+            window: layer.window.unwrap_or(0) as u32,
+            rope_dims: if rope.is_some() { config.rope.dims as u32 } else { 0 },
+            epsilon: if rope.is_some() { config.norm_epsilon } else { 0.0 },
+        };
+        let op = Attention { kv: context.options.kv, out: own, rope };
+        self.push(format!("layer.{index}.attention"), op.command(operands, params));
         if own != wanted {
-            let cols = config.head_count * config.head_dim;
-            let (kernel, out, name) = match wanted.f16() {
-                true => (Kernel::Halve, NormOut::F16, "attn_halve"),
-                false => (Kernel::Quantise, NormOut::Q8, "attn_quantise"),
-            };
-            let command = CommandBuilder::new(kernel).bind(input_of(self.scratch.attn, Form::F32));
-            let command = bind_outputs(command, out, self.scratch.attn)
-                .params(ElementParams { cols: cols as u32 })
-                .grid(cols, self.rows)
-                .patch(Patch::Rows);
-            self.push(format!("layer.{index}.{name}"), command);
+            self.round_attention(index, wanted);
         }
+    }
+
+    /// Rounds what attention left in f32 to the form that the output projection reads.
+    fn round_attention(&mut self, index: usize, wanted: NormOut) {
+        let config = self.context.config;
+        let x = bind::forms(NormOut::F32, self.scratch.attn)
+            .f32
+            .unwrap_or_else(|| panic!("attention writes f32"));
+        let params = ElementParams { cols: (config.head_count * config.head_dim) as u32 };
+        let (command, name) = match wanted.f16() {
+            true => {
+                let out = bind::forms(NormOut::F16, self.scratch.attn);
+                (Halve.command(HalveOperands { x, out }, params), "attn_halve")
+            }
+            false => {
+                let out = bind::forms(NormOut::Q8, self.scratch.attn);
+                (Quantise.command(QuantiseOperands { x, out }, params), "attn_quantise")
+            }
+        };
+        self.push(format!("layer.{index}.{name}"), command);
     }
 
     fn glu_fused(&mut self, label: String, layer: &Layer) {
         let config = self.context.config;
         let (gate, up) = (&layer.gate, &layer.up);
         let input = self.form_of(gate);
-        let (q8, out) = (input == Form::Q8, self.context.out_form(&[&layer.down], self.in_halves));
-        let (weight, form, activation, scaled) = (gate.dtype, self.form, self.activation(), self.scaled);
-        let kernel = Kernel::GluMatmul { weight, form, q8, activation, out, scaled };
-        let command = CommandBuilder::new(kernel).bind(input_of(self.scratch.normed, input));
-        let command = bind_matrix(bind_matrix(command, gate), up);
-        let command = bind_outputs(command, out, self.scratch.act)
-            .bind_if(self.squares())
-            .params(GluMatmulParams { inputs: config.hidden_size as u32, outputs: config.ffn_size as u32 })
-            .grid(config.ffn_size, self.rows)
-            .patch(Patch::Rows);
-        self.push(label, command);
+        let out = self.context.out_form(&[&layer.down], self.in_halves);
+        let op = GluMatmul {
+            weight: gate.dtype,
+            form: self.form,
+            q8: input == Form::Q8,
+            activation: self.activation(),
+            out,
+            scaled: self.scaled,
+        };
+        let operands = GluMatmulOperands {
+            x: bind::input(self.scratch.normed, input),
+            gate_weight: bind::weight(gate),
+            up_weight: bind::weight(up),
+            out: bind::forms(out, self.scratch.act),
+            squares: self.squares(),
+        };
+        let params = GluMatmulParams { inputs: config.hidden_size as u32, outputs: config.ffn_size as u32 };
+        self.push(label, op.command(operands, params));
     }
 
     fn glu_apart(&mut self, index: usize, layer: &Layer) {
@@ -354,14 +369,14 @@ impl Pass<'_> {
             self.matmul(format!("layer.{index}.ffn_{name}"), self.scratch.normed, matrix, to, params);
         }
         let out = self.context.out_form(&[&layer.down], self.in_halves);
-        let command = CommandBuilder::new(Kernel::Glu { activation: self.activation(), out })
-            .bind(halves[0])
-            .bind(halves[1]);
-        let command = bind_outputs(command, out, self.scratch.act)
-            .params(ElementParams { cols: config.ffn_size as u32 })
-            .grid(config.ffn_size, self.rows)
-            .patch(Patch::Rows);
-        self.push(format!("layer.{index}.ffn_act"), command);
+        let operands = GluOperands {
+            gate: bind::f32s(halves[0]),
+            up: bind::f32s(halves[1]),
+            out: bind::forms(out, self.scratch.act),
+        };
+        let params = ElementParams { cols: config.ffn_size as u32 };
+        let op = Glu { activation: self.activation(), out };
+        self.push(format!("layer.{index}.ffn_act"), op.command(operands, params));
     }
 
     /// Back to the hidden state: with the residual added in the product's epilogue, which may begin the next norm, or after a
@@ -386,15 +401,13 @@ impl Pass<'_> {
         };
         let target = Target { bias: to.bias, ..Target::plain(projected, 0) };
         self.matmul(label, x, to.matrix, target, params);
-        let command = CommandBuilder::new(Kernel::NormAdd)
-            .bind(projected)
-            .bind(norm)
-            .bind(residual)
-            .bind(output)
-            .params(self.norm_params())
-            .grid(1, self.rows)
-            .patch(Patch::Rows);
-        self.push(norm_label, command);
+        let operands = NormAddOperands {
+            x: bind::f32s(projected),
+            weight: bind::f32s(norm),
+            residual: bind::f32s(residual),
+            out: bind::f32s(output),
+        };
+        self.push(norm_label, NormAdd.command(operands, self.norm_params()));
     }
 
     fn matmul(&mut self, label: String, x: Activation, matrix: &Matrix, to: Target, params: MatmulParams) {
@@ -402,7 +415,7 @@ impl Pass<'_> {
         if let Form::F16 = input {
             return self.matmul_in_halves(label, x, matrix, to, params);
         }
-        let kernel = Kernel::Matmul {
+        let op = Matmul {
             weight: matrix.dtype,
             form: self.form,
             q8: input == Form::Q8,
@@ -412,17 +425,18 @@ impl Pass<'_> {
             scaled: to.squares.is_some(),
             norm: to.norm.map(|norm| norm.out),
         };
-        let (out, offset) = to.out;
-        let mut command = bind_matrix(CommandBuilder::new(kernel).bind(input_of(x, input)), matrix)
-            .bind_at(out, offset)
-            .bind_if(to.bias)
-            .bind_if(to.residual)
-            .bind_if(to.squares);
-        if let Some(Begun { weight, out, squares }) = to.norm {
-            command = bind_outputs(command.bind(weight), out, self.scratch.normed).bind(squares);
-        }
-        let command = command.params(params).grid(params.outputs as usize, self.rows).patch(Patch::Rows);
-        self.push(label, command);
+        let operands = MatmulOperands {
+            x: bind::input(x, input),
+            weight: bind::weight(matrix),
+            out: to.out,
+            bias: to.bias.map(bind::f32s),
+            residual: to.residual.map(bind::f32s),
+            squares: to.squares,
+            norm_weight: to.norm.map(|norm| bind::f32s(norm.weight)),
+            normed: to.norm.map(|norm| bind::forms(norm.out, self.scratch.normed)),
+            out_squares: to.norm.map(|norm| bind::f32s(norm.squares)),
+        };
+        self.push(label, op.command(operands, params));
     }
 
     /// Output norm, vocabulary projection and the best token, for the rows that ask.
@@ -431,17 +445,16 @@ impl Pass<'_> {
         let output = &weights.output;
         // Few rows ask, and the output matrix is large: it is not unpacked.
         let (out, input) = (self.context.out_form(&[output], false), self.context.form_of(output, false));
-        let command = CommandBuilder::new(Kernel::RmsNorm { out, rows: RowSet::Logits })
-            .bind(self.scratch.hidden[0])
-            .bind(weights.output_norm);
-        let command = bind_outputs(command, out, self.scratch.picked)
-            .bind(self.io.logit_rows)
-            .params(self.norm_params())
-            .grid(1, self.logit_rows)
-            .patch(Patch::LogitRows);
-        self.push("output_norm".into(), command);
+        let operands = RmsNormOperands {
+            x: bind::f32s(self.scratch.hidden[0]),
+            weight: bind::f32s(weights.output_norm),
+            out: bind::forms(out, self.scratch.picked),
+            logit_rows: Some(bind::u32s(self.io.logit_rows)),
+        };
+        let op = RmsNorm { out, rows: RowSet::Logits };
+        self.push("output_norm".into(), op.command(operands, self.norm_params()));
 
-        let kernel = Kernel::Matmul {
+        let op = Matmul {
             weight: output.dtype,
             form: MatmulForm::for_rows(self.logit_rows),
             q8: input == Form::Q8,
@@ -451,30 +464,35 @@ impl Pass<'_> {
             scaled: false,
             norm: None,
         };
+        let operands = MatmulOperands {
+            x: bind::input(self.scratch.picked, input),
+            weight: bind::weight(output),
+            out: bind::f32s(self.io.logits),
+            bias: None,
+            residual: None,
+            squares: None,
+            norm_weight: None,
+            normed: None,
+            out_squares: None,
+        };
         let vocab = config.vocab_size as u32;
-        let command = CommandBuilder::new(kernel).bind(input_of(self.scratch.picked, input));
-        let command = bind_matrix(command, output)
-            .bind(self.io.logits)
-            .params(MatmulParams {
-                inputs: config.hidden_size as u32,
-                outputs: vocab,
-                out_stride: vocab,
-                soft_cap: config.logit_soft_cap.unwrap_or(0.0),
-                epsilon: 0.0,
-            })
-            .grid(config.vocab_size, self.logit_rows)
-            .patch(Patch::LogitRows);
-        self.push("logits".into(), command);
+        let params = MatmulParams {
+            inputs: config.hidden_size as u32,
+            outputs: vocab,
+            out_stride: vocab,
+            soft_cap: config.logit_soft_cap.unwrap_or(0.0),
+            epsilon: 0.0,
+        };
+        self.push("logits".into(), op.command(operands, params));
 
-        let command = CommandBuilder::new(Kernel::Argmax)
-            .bind(self.io.logits)
-            .bind(self.io.tokens)
-            .bind(self.io.rows)
-            .bind(self.io.logit_rows)
-            .params(ArgmaxParams { vocab, advance: u32::from(steps > 1) })
-            .grid(1, self.logit_rows)
-            .patch(Patch::ArgmaxOutput);
-        self.push("argmax".into(), command);
+        let operands = ArgmaxOperands {
+            logits: bind::f32s(self.io.logits),
+            tokens: bind::u32s(self.io.tokens),
+            rows: bind::rows(self.io.rows),
+            logit_rows: bind::u32s(self.io.logit_rows),
+        };
+        let params = ArgmaxParams { vocab, advance: u32::from(steps > 1) };
+        self.push("argmax".into(), Argmax.command(operands, params));
     }
 
     pub(super) fn form_of(&self, matrix: &Matrix) -> Form {
@@ -500,16 +518,16 @@ impl Pass<'_> {
 /// Where a matrix product's output goes, at which byte, and what is done to it on the way.
 #[derive(Clone, Copy)]
 pub(super) struct Target {
-    pub out: (BufferId, u64),
+    pub out: F32<Binding>,
     pub bias: Option<BufferId>,
     pub residual: Option<BufferId>,
-    squares: Option<BufferId>,
+    squares: Option<F32<Binding>>,
     norm: Option<Begun>,
 }
 
 impl Target {
-    pub(super) fn plain(out: BufferId, offset: u64) -> Target {
-        Target { out: (out, offset), bias: None, residual: None, squares: None, norm: None }
+    pub(super) fn plain(buffer: BufferId, offset: u64) -> Target {
+        Target { out: F32(Binding { buffer, offset }), bias: None, residual: None, squares: None, norm: None }
     }
 }
 
@@ -529,40 +547,4 @@ struct Projection<'a> {
     inputs: usize,
     /// The norm that follows it.
     next: Option<Begun>,
-}
-
-/// Scratch allocates the forms that some layer's consumers want, so the one asked for is there.
-pub(super) fn input_of(activation: Activation, form: Form) -> BufferId {
-    let buffer = match form {
-        Form::F32 => activation.f32,
-        Form::Q8 => activation.q8,
-        Form::F16 => activation.f16.map(|[numbers, _]| numbers),
-    };
-    buffer.unwrap_or_else(|| panic!("scratch lacks the {form:?} form of {activation:?}"))
-}
-
-/// The scales of the f16 form.
-pub(super) fn scales_of(activation: Activation) -> BufferId {
-    match activation.f16 {
-        Some([_, scales]) => scales,
-        None => panic!("scratch lacks the scales of {activation:?}"),
-    }
-}
-
-/// All planes, in order.
-pub(super) fn bind_matrix(command: CommandBuilder, matrix: &Matrix) -> CommandBuilder {
-    matrix.scales_offsets.into_iter().flatten().fold(command.bind(matrix.buffer), CommandBuilder::bind)
-}
-
-fn bind_outputs(mut command: CommandBuilder, out: NormOut, to: Activation) -> CommandBuilder {
-    if out.f32() {
-        command = command.bind(input_of(to, Form::F32));
-    }
-    if out.q8() {
-        command = command.bind(input_of(to, Form::Q8));
-    }
-    if out.f16() {
-        command = command.bind(input_of(to, Form::F16)).bind(scales_of(to));
-    }
-    command
 }

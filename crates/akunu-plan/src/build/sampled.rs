@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use super::{Buffers, size};
-use crate::params::SampleParams;
+use super::{Buffers, bind, size};
+use crate::ops::{Op, Sample, SampleOperands, SampleParams, Sampling};
 use crate::plan::{PlanError, SampledTables};
-use crate::{BufferId, BufferKind, CommandBuilder, DispatchTable, Kernel, Patch, sample};
+use crate::{BufferId, BufferKind, DispatchCommand, DispatchTable, sample};
 
 /// Rows that may be picked for at once: their records take memory, whether they are used or not.
 const MOST_PICKED: usize = 64;
@@ -29,7 +29,7 @@ pub(super) fn build(
         };
         let (vocab, advance, stride) = (vocab as u32, u32::from(table.steps > 1), stride as u32);
         let command = command(&ended, records, SampleParams { vocab, advance, stride });
-        ended.commands.push(command.build());
+        ended.commands.push(command);
         ended.labels.push("sample".into());
         Ok::<_, PlanError>((Arc::new(ended), records))
     };
@@ -38,14 +38,13 @@ pub(super) fn build(
     Ok(SampledTables { decode, decode_records, pick, pick_records })
 }
 
-fn command(table: &DispatchTable, records: BufferId, params: SampleParams) -> CommandBuilder {
-    CommandBuilder::new(Kernel::Sample)
-        .bind(table.io.logits)
-        .bind(table.io.tokens)
-        .bind(table.io.rows)
-        .bind(table.io.logit_rows)
-        .bind(records)
-        .params(params)
-        .grid(1, table.logit_rows)
-        .patch(Patch::ArgmaxOutput)
+fn command(table: &DispatchTable, records: BufferId, params: SampleParams) -> DispatchCommand {
+    let operands = SampleOperands {
+        logits: bind::f32s(table.io.logits),
+        tokens: bind::u32s(table.io.tokens),
+        rows: bind::rows(table.io.rows),
+        logit_rows: bind::u32s(table.io.logit_rows),
+        sampling: Sampling(records.into()),
+    };
+    Sample.command(operands, params)
 }

@@ -4,7 +4,7 @@ use half::f16;
 
 use crate::{Activation, KvType};
 
-pub(super) fn activate(activation: Activation, x: f64) -> f64 {
+pub(crate) fn activate(activation: Activation, x: f64) -> f64 {
     match activation {
         Activation::Silu => x / (1.0 + (-x).exp()),
         Activation::GeluTanh => {
@@ -37,12 +37,19 @@ pub(super) fn erf(x: f64) -> f64 {
     x.signum() * (1.0 - erfc)
 }
 
-pub(super) fn soft_cap(x: f64, cap: f32) -> f64 {
+pub(crate) fn soft_cap(x: f64, cap: f32) -> f64 {
     if cap == 0.0 { x } else { f64::from(cap) * (x / f64::from(cap)).tanh() }
 }
 
+/// `x / rms(x) · weight`.
+pub(crate) fn normalise(x: &[f32], weight: &[f32], epsilon: f32) -> Vec<f64> {
+    let mean = x.iter().map(|&v| f64::from(v) * f64::from(v)).sum::<f64>() / x.len() as f64;
+    let scale = 1.0 / (mean + f64::from(epsilon)).sqrt();
+    x.iter().zip(weight).map(|(&x, &w)| f64::from(x) * scale * f64::from(w)).collect()
+}
+
 /// Stores one head's key or value.
-pub(super) fn kv_store(kv: KvType, values: &[f32], row: &mut [u8]) {
+pub(crate) fn kv_store(kv: KvType, values: &[f32], row: &mut [u8]) {
     match kv {
         KvType::F32 => row.copy_from_slice(bytemuck::cast_slice(values)),
         KvType::F16 => {

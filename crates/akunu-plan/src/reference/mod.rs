@@ -1,11 +1,11 @@
 //! The reference device: the same table, one command at a time, in plain scalar loops with f64 accumulators.
 //! Slow, obvious, correct: the oracle for every other device.
 
-mod attention;
+mod bound;
+mod cache;
 mod math;
 mod memory;
-mod ops;
-mod sample;
+pub(crate) mod sample;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,10 +13,12 @@ use std::sync::atomic::Ordering;
 use akunu_format::Region;
 
 use crate::{
-    BufferId, Capabilities, Device, DeviceBuffer, DeviceError, DispatchCommand, DispatchTable, InPlace,
-    Kernel, KeyOrder, Outcome, ReplayId, Row, RowSet, Submission,
+    BufferId, Capabilities, Device, DeviceBuffer, DeviceError, DispatchTable, InPlace, KeyOrder, Outcome,
+    ReplayId, Submission,
 };
-pub(crate) use math::kv_load as kv_values;
+pub use bound::Bound;
+pub(crate) use cache::{Cache, rotate};
+pub(crate) use math::{activate, kv_load, kv_store, normalise, soft_cap};
 use memory::Memory;
 
 pub(crate) const NAME: &str = "reference";
@@ -45,55 +47,6 @@ pub(crate) struct Live {
     pub step: usize,
     /// Entries of one step in the tokens buffer.
     pub logit_capacity: usize,
-}
-
-/// A command with its buffers at hand. Outputs are taken out of the memory while it runs: no kernel reads what it writes.
-pub(crate) struct Bound<'a> {
-    pub command: &'a DispatchCommand,
-    memory: &'a mut [Memory],
-    buffers: &'a [DeviceBuffer],
-    pub live: Live,
-}
-
-impl Bound<'_> {
-    fn place(&self, binding: usize) -> (usize, usize) {
-        let b = self.command.bindings[binding];
-        (self.buffers[b.buffer.index()].0 as usize, b.offset as usize)
-    }
-
-    /// Where a binding of that name is, if the command has it.
-    pub(crate) fn binding(&self, name: &str) -> Option<usize> {
-        self.command.kernel.bindings().iter().position(|slot| slot.name == name)
-    }
-
-    pub(crate) fn bytes(&self, binding: usize) -> &[u8] {
-        let (index, offset) = self.place(binding);
-        &self.memory[index].bytes()[offset..]
-    }
-
-    pub(crate) fn f32s(&self, binding: usize) -> &[f32] {
-        bytemuck::cast_slice(self.bytes(binding))
-    }
-
-    pub(crate) fn u32s(&self, binding: usize) -> &[u32] {
-        bytemuck::cast_slice(self.bytes(binding))
-    }
-
-    pub(crate) fn rows(&self, binding: usize) -> &[Row] {
-        &bytemuck::cast_slice(self.bytes(binding))[..self.live.rows]
-    }
-
-    /// Runs `write` on a binding's bytes while the others stay readable.
-    pub(crate) fn write(&mut self, binding: usize, write: impl FnOnce(&Self, &mut [u8])) {
-        let (index, offset) = self.place(binding);
-        let mut taken = std::mem::take(&mut self.memory[index]);
-        write(self, &mut taken.bytes_mut()[offset..]);
-        self.memory[index] = taken;
-    }
-
-    pub(crate) fn write_f32s(&mut self, binding: usize, write: impl FnOnce(&Self, &mut [f32])) {
-        self.write(binding, |bound, bytes| write(bound, bytemuck::cast_slice_mut(bytes)));
-    }
 }
 
 impl Default for ReferenceDevice {
@@ -174,7 +127,7 @@ impl ReferenceDevice {
     fn run(&mut self, replay: ReplayId, live: Live, first: usize, count: usize) {
         let Prepared { table, buffers } = &self.prepared[replay.0 as usize];
         for command in &table.commands[first..first + count] {
-            ops::run(Bound { command, memory: &mut self.memory, buffers, live });
+            command.kernel.reference(Bound::new(command, &mut self.memory, buffers, live));
         }
     }
 
@@ -277,19 +230,4 @@ impl Device for ReferenceDevice {
     fn allocated_bytes(&self) -> u64 {
         self.allocated + self.capabilities.workspace_bytes
     }
-}
-
-/// All of a pass's rows, or those that ask for logits.
-pub(crate) fn live_rows_of(kernel: Kernel, rows: usize, logit_rows: usize) -> usize {
-    match kernel {
-        Kernel::RmsNorm { rows: RowSet::Logits, .. }
-        | Kernel::Matmul { rows: RowSet::Logits, .. }
-        | Kernel::Argmax
-        | Kernel::Sample => logit_rows,
-        _ => rows,
-    }
-}
-
-fn live_rows(kernel: Kernel, live: Live) -> usize {
-    live_rows_of(kernel, live.rows, live.logit_rows)
 }

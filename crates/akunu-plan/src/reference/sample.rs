@@ -1,27 +1,17 @@
 //! Picks tokens by the definition, word for word.
 
-use super::Bound;
-use super::ops::found;
-use crate::params::SampleParams;
 use crate::random::Draws;
 use crate::sample::{BIASES, Settings, WINDOW, share};
 
-pub(super) fn sample(mut bound: Bound<'_>) {
-    let p: SampleParams = bound.command.params();
-    let (vocab, stride, step) = (p.vocab as usize, p.stride as usize, bound.live.step);
-    let pick = |j: usize| {
-        let record = Record::read(&bound.u32s(4)[j * stride..][..stride], step);
-        record.pick(&bound.f32s(0)[j * vocab..][..vocab], step).unwrap_or(u32::MAX)
-    };
-    let picked: Vec<u32> = (0..bound.live.logit_rows).map(pick).collect();
-    bound.write(4, |_, bytes| {
-        let records: &mut [u32] = bytemuck::cast_slice_mut(bytes);
-        for (record, &token) in records.chunks_mut(stride).zip(&picked) {
-            let end = Record::read(record, step).end;
-            record[end] = token;
-        }
-    });
-    found(&mut bound, &picked, p.advance == 1);
+/// The token that a record picks, or `None`: a logit is not a number, or no token is left.
+pub(crate) fn pick(record: &[u32], logits: &[f32], step: usize) -> Option<u32> {
+    Record::read(record, step).pick(logits, step)
+}
+
+/// Appends the token found to the tokens that a record's penalties look at.
+pub(crate) fn push(record: &mut [u32], token: u32, step: usize) {
+    let end = Record::read(record, step).end;
+    record[end] = token;
 }
 
 /// One row's record at one step.

@@ -3,7 +3,8 @@
 use std::ops::Range;
 
 use akunu_plan::keys::TOGETHER;
-use akunu_plan::params::AttentionParams;
+use akunu_plan::ops;
+use akunu_plan::ops::AttentionParams;
 use akunu_plan::{Kernel, KvType, Row, q8};
 
 use super::product::{self, Operands, Products};
@@ -400,7 +401,7 @@ impl Job<'_> {
     /// Divides by the sums and writes the forms that are asked for.
     #[inline(always)]
     unsafe fn finish<V: Lanes>(&self, scratch: &mut Scratch) {
-        let Kernel::Attention { out: form, .. } = self.command.kernel else { return };
+        let Kernel::Attention(ops::Attention { out: form, .. }) = self.command.kernel else { return };
         let (dim, padded) = (self.cache.head_dim, self.cache.padded());
         let cols = self.p.heads as usize * dim;
         let q8_binding = 4 + usize::from(form.f32());

@@ -17,7 +17,7 @@ pub(crate) mod product;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
-use akunu_plan::params::AttentionParams;
+use akunu_plan::ops::{self, AttentionParams};
 use akunu_plan::{Kernel, Row};
 
 use super::cache::Cache;
@@ -103,7 +103,7 @@ struct Run {
 impl<'a> Deal<'a> {
     fn new(command: &'a Command, context: &Context, products: Products, all: &'a [Row]) -> Option<Deal<'a>> {
         let p: AttentionParams = command.params();
-        let Kernel::Attention { kv, .. } = command.kernel else { return None };
+        let Kernel::Attention(ops::Attention { kv, .. }) = command.kernel else { return None };
         if all.is_empty() {
             return None;
         }

@@ -1,6 +1,6 @@
 //! Attention of a row or a few, on tensor cores.
 
-use akunu_plan::params::AttentionParams;
+use akunu_plan::ops::AttentionParams;
 use akunu_plan::{KvType, NormOut, Rope};
 
 use crate::function::source;

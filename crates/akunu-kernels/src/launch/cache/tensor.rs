@@ -1,6 +1,6 @@
 //! Attention of many rows on tensor cores.
 
-use akunu_plan::params::AttentionParams;
+use akunu_plan::ops::AttentionParams;
 use akunu_plan::{KvType, NormOut};
 
 use crate::function::source;

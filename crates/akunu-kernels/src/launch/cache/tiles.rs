@@ -1,6 +1,6 @@
 //! Attention of many rows by tiles of 8 × 8 that SIMD groups multiply.
 
-use akunu_plan::params::AttentionParams;
+use akunu_plan::ops::AttentionParams;
 use akunu_plan::{KvType, NormOut};
 
 use crate::function::source;

@@ -1,0 +1,205 @@
+//! Causal grouped-query attention over a slot's cache.
+//!
+//! With `rope` it also does what [`super::RopeKv`] does before. It can do that for one row only: of several, one might read
+//! another's key before it is written.
+
+use super::extent::{Counts, Extent, check_head, f32s, forms};
+use super::rms_norm::OUT;
+use super::rope_kv::Rotation;
+use super::{
+    Access, Cursor, F32, Forms, Keys, Op, Operand, RopeKvParams, RowField, Rows, Slot, Values, operands, params,
+};
+use crate::reference::{Bound, Cache, kv_load, soft_cap};
+use crate::table::Binding;
+use crate::{Cost, KvType, NormOut, Rope, Row, position_bytes};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Attention {
+    pub kv: KvType,
+    pub out: NormOut,
+    pub rope: Option<Rope>,
+}
+
+params! {
+    AttentionParams {
+        heads: u32,
+        kv_heads: u32,
+        head_dim: u32,
+        capacity: u32,
+        scale: f32,
+        /// `cap · tanh(score / cap)` after scaling; 0 means none.
+        soft_cap: f32,
+        /// A row at position p sees p − window + 1 ..= p; 0 means all.
+        window: u32,
+        /// Where it rotates: the first `rope_dims` of a head, `epsilon` for the QK norm; else 0.
+        rope_dims: u32,
+        epsilon: f32,
+    }
+}
+
+const READS: &[RowField] = &[RowField::Position, RowField::KvLen, RowField::Slot];
+
+operands! {
+    AttentionOperands of Attention as op {
+        q: read Queries(op.rope.is_some()),
+        k_cache: (op.cache_access()) Keys(op.kv),
+        v_cache: (op.cache_access()) Values(op.kv),
+        rows: read Rows(READS),
+        out: write Forms(op.out, OUT),
+        angles: read F32 if op.rope.is_some(),
+        q_norm: read F32 if op.norms_heads(),
+        k_norm: read F32 if op.norms_heads(),
+    }
+}
+
+/// Q alone, or `qkv` as the products left it, where attention rotates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Queries<T>(pub F32<T>);
+
+impl<T: Copy> Operand<T> for Queries<T> {
+    /// Whether attention rotates.
+    type Spec = bool;
+
+    fn slots(_: &'static str, access: Access, rotates: bool, to: &mut Vec<Slot>) {
+        <F32<T> as Operand<T>>::slots(if rotates { "qkv" } else { "q" }, access, (), to);
+    }
+
+    fn put(&self, to: &mut Vec<T>) {
+        self.0.put(to);
+    }
+
+    #[inline(always)]
+    fn take(_: bool, from: &mut Cursor<'_, T>) -> Self {
+        Queries(F32::take((), from))
+    }
+}
+
+impl Attention {
+    fn cache_access(self) -> Access {
+        if self.rope.is_some() { Access::Update } else { Access::Read }
+    }
+
+    fn norms_heads(self) -> bool {
+        self.rope.is_some_and(|rope| rope.qk_norm)
+    }
+
+    /// Q as attention wants it: bound, or made here, with K and V written to the cache.
+    fn queries(self, bound: &mut Bound<'_>, p: &AttentionParams, o: &AttentionOperands<Binding>) -> Vec<f32> {
+        let AttentionParams { heads, kv_heads, head_dim, rope_dims, capacity, epsilon, .. } = *p;
+        let Some((Rope { style, .. }, angles)) = self.rope.zip(o.angles) else {
+            return bound.f32s(o.q.0)[..bound.live.rows * (heads * head_dim) as usize].to_vec();
+        };
+        let rotation = Rotation {
+            style,
+            kv: self.kv,
+            p: RopeKvParams { heads, kv_heads, head_dim, rope_dims, capacity, epsilon },
+            qkv: o.q.0,
+            angles,
+            norms: o.q_norm.zip(o.k_norm).map(|(q, k)| [q, k]),
+        };
+        let rows = bound.rows(o.rows).to_vec();
+        rotation.store(bound, &rows, (o.k_cache, o.v_cache));
+        rotation.queries(bound, rows.len())
+    }
+}
+
+impl Op for Attention {
+    type Params = AttentionParams;
+    type Operands<T: Copy> = AttentionOperands<T>;
+
+    fn name(self) -> String {
+        let rope = self.rope.map_or(String::new(), |rope| rope.name() + "_");
+        format!("{rope}attention_{}{}", self.kv.name(), self.out.suffix())
+    }
+
+    fn extents(self, p: &AttentionParams, counts: &Counts) -> Result<AttentionOperands<Extent>, String> {
+        check_head(p.head_dim, p.rope_dims)?;
+        if p.kv_heads == 0 || !p.heads.is_multiple_of(p.kv_heads) || p.heads == 0 {
+            return Err(format!("{} heads over {} kv heads", p.heads, p.kv_heads));
+        }
+        let rows = counts.rows;
+        if self.rope.is_some() && rows > 1 {
+            return Err(format!("attention that rotates, for {rows} rows; it can be for one only"));
+        }
+        let dim = u64::from(p.head_dim);
+        let cols = u64::from(p.heads) * dim;
+        let beside = if self.rope.is_some() { 2 * u64::from(p.kv_heads) * dim } else { 0 };
+        let (k_cache, v_cache) = counts.cache(self.kv, p.kv_heads, p.head_dim, p.capacity)?;
+        let norm = self.norms_heads().then(|| f32s(1, dim));
+        Ok(AttentionOperands {
+            q: Queries(f32s(rows, cols + beside)),
+            k_cache,
+            v_cache,
+            rows: counts.rows(),
+            out: forms(self.out, rows, cols)?,
+            angles: self.rope.map(|_| f32s(rows, p.rope_dims)),
+            q_norm: norm,
+            k_norm: norm,
+        })
+    }
+
+    /// Scores and sums for each row; keys and values once for all rows of a slot.
+    fn cost(self, p: &AttentionParams, rows: &[Row], _: usize) -> Cost {
+        let first_seen = |row: &Row| if p.window == 0 { 0 } else { row.kv_len.saturating_sub(p.window) };
+        let pairs: u64 = rows.iter().map(|row| u64::from(row.kv_len - first_seen(row))).sum();
+        // (slot, first position, end): ends are never below firsts, so joining neighbours is enough once they are in order.
+        let mut spans: Vec<(u32, u32, u32)> =
+            rows.iter().map(|row| (row.slot, first_seen(row), row.kv_len)).collect();
+        spans.sort_unstable();
+        let (mut positions, mut reached) = (0, (u32::MAX, 0));
+        for (slot, first, end) in spans {
+            let from = if reached.0 == slot { first.max(reached.1) } else { first };
+            positions += u64::from(end.saturating_sub(from));
+            reached = (slot, if reached.0 == slot { end.max(reached.1) } else { end });
+        }
+        Cost {
+            kv_bytes: positions * position_bytes(self.kv, p.kv_heads, p.head_dim),
+            f32_ops: 4 * u64::from(p.heads) * u64::from(p.head_dim) * pairs,
+            ..Cost::default()
+        }
+    }
+
+    fn reference(self, mut bound: Bound<'_>) {
+        let (p, o) = (bound.params::<AttentionParams>(), bound.operands(self));
+        let queries = self.queries(&mut bound, &p, &o);
+        let (heads, kv_heads, dim) = (p.heads as usize, p.kv_heads as usize, p.head_dim as usize);
+        let cache = Cache::new(self.kv, p.kv_heads, p.capacity, p.head_dim);
+        let mut rows = Vec::with_capacity(bound.live.rows);
+        for (index, row) in bound.rows(o.rows).iter().enumerate() {
+            let first = match p.window {
+                0 => 0,
+                window => (row.position + 1).saturating_sub(window) as usize,
+            };
+            let mut output = vec![0.0f32; heads * dim];
+            for head in 0..heads {
+                let kv_head = head / (heads / kv_heads);
+                let q = &queries[(index * heads + head) * dim..][..dim];
+                let at = |bytes: &[u8], position: usize| {
+                    kv_load(self.kv, &bytes[cache.row(row.slot as usize, kv_head, position)])
+                };
+                let (keys, values) = (bound.bytes(o.k_cache.0), bound.bytes(o.v_cache.0));
+                let positions = first..row.kv_len as usize;
+                let score = |position: usize| -> f64 {
+                    let key = at(keys, position);
+                    let dot: f64 = q.iter().zip(key).map(|(q, k)| f64::from(*q) * f64::from(k)).sum();
+                    soft_cap(dot * f64::from(p.scale), p.soft_cap)
+                };
+                let scores: Vec<f64> = positions.clone().map(score).collect();
+                let most = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+                let weights: Vec<f64> = scores.iter().map(|s| (s - most).exp()).collect();
+                let total: f64 = weights.iter().sum();
+                let mut sum = vec![0.0f64; dim];
+                for (position, weight) in positions.zip(&weights) {
+                    for (sum, v) in sum.iter_mut().zip(at(values, position)) {
+                        *sum += weight * f64::from(v);
+                    }
+                }
+                for (out, sum) in output[head * dim..][..dim].iter_mut().zip(&sum) {
+                    *out = (sum / total) as f32;
+                }
+            }
+            rows.push(output);
+        }
+        bound.write_forms_scaled(o.out, &rows, |_| 1.0);
+    }
+}

@@ -1,0 +1,173 @@
+//! The three macros that keep an op's file declarative.
+
+/// Parameter structs: plain data, the same layout in Rust, CUDA and Metal, at most 64 bytes.
+macro_rules! params {
+    ($(#[$doc:meta])* $name:ident { $($(#[$field_doc:meta])* $field:ident: $type:ty),* $(,)? }) => {
+        $(#[$doc])*
+        #[repr(C)]
+        #[derive(Clone, Copy, Debug, Default, PartialEq, bytemuck::Pod, bytemuck::Zeroable)]
+        pub struct $name { $($(#[$field_doc])* pub $field: $type),* }
+
+        impl $crate::ops::Describe for $name {
+            fn fields(&self) -> Vec<(&'static str, String)> {
+                vec![$((stringify!($field), format!("{:?}", self.$field))),*]
+            }
+        }
+    };
+}
+
+/// The operands of an op, in the order of its bindings: `name: access Type(what of the op decides its form) if condition`.
+macro_rules! operands {
+    ($name:ident of $op:ident as $this:ident {
+        $($(#[$doc:meta])* $field:ident: $access:tt $kind:ident $(($($spec:expr),+))? $(if $condition:expr)?,)*
+    }) => {
+        // Types that a macro makes cannot be derived on.
+        pub struct $name<T> {
+            $($(#[$doc])* pub $field: $crate::ops::define::field_type!($kind<T> $(if $condition)?),)*
+        }
+
+        impl<T: Copy> Clone for $name<T> {
+            fn clone(&self) -> Self {
+                *self
+            }
+        }
+
+        impl<T: Copy> Copy for $name<T> {}
+
+        impl<T: std::fmt::Debug> std::fmt::Debug for $name<T> {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.debug_struct(stringify!($name))$(.field(stringify!($field), &self.$field))*.finish()
+            }
+        }
+
+        impl<T: Copy> $crate::ops::OperandSet<T> for $name<T> {
+            type Op = $op;
+
+            fn slots($this: $op) -> Vec<$crate::ops::Slot> {
+                // An op without options does not look at itself.
+                let _ = $this;
+                let mut slots = Vec::with_capacity($crate::table::MAX_BINDINGS);
+                $(
+                    if true $(&& $condition)? {
+                        let spec = ($($($spec),+)?);
+                        let access = $crate::ops::define::access!($access);
+                        <$kind<T> as $crate::ops::Operand<T>>::slots(stringify!($field), access, spec, &mut slots);
+                    }
+                )*
+                slots
+            }
+
+            fn put(&self, $this: $op, to: &mut Vec<T>) {
+                let _ = $this;
+                $($crate::ops::define::put!(self.$field, $op, stringify!($field), to $(, $condition)?);)*
+            }
+
+            #[inline(always)]
+            fn take($this: $op, from: &mut $crate::ops::Cursor<'_, T>) -> Self {
+                let _ = $this;
+                $name {
+                    $($field: $crate::ops::define::take!($kind, ($($($spec),+)?), from $(, $condition)?),)*
+                }
+            }
+        }
+    };
+}
+
+macro_rules! field_type {
+    ($kind:ident<T>) => { $kind<T> };
+    ($kind:ident<T> if $condition:expr) => { Option<$kind<T>> };
+}
+
+macro_rules! access {
+    (read) => {
+        $crate::ops::Access::Read
+    };
+    (write) => {
+        $crate::ops::Access::Write
+    };
+    (update) => {
+        $crate::ops::Access::Update
+    };
+    // Where the options decide.
+    (($access:expr)) => {
+        $access
+    };
+}
+
+macro_rules! put {
+    ($value:expr, $op:ident, $name:expr, $to:ident) => {
+        $crate::ops::Operand::put(&$value, $to)
+    };
+    ($value:expr, $op:ident, $name:expr, $to:ident, $condition:expr) => {{
+        assert_eq!($value.is_some(), $condition, "{}: operand {}", stringify!($op), $name);
+        if let Some(value) = &$value {
+            $crate::ops::Operand::put(value, $to);
+        }
+    }};
+}
+
+macro_rules! take {
+    ($kind:ident, $spec:expr, $from:ident) => {
+        <$kind<T> as $crate::ops::Operand<T>>::take($spec, $from)
+    };
+    ($kind:ident, $spec:expr, $from:ident, $condition:expr) => {
+        if $condition { Some(<$kind<T> as $crate::ops::Operand<T>>::take($spec, $from)) } else { None }
+    };
+}
+
+/// The enum of all ops, and what devices ask of a command without knowing which op it is.
+macro_rules! kernels {
+    ($($module:ident::$name:ident),* $(,)?) => {
+        $(mod $module; pub use $module::*;)*
+
+        /// What a command computes: an op with its options.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum Kernel { $($name($name)),* }
+
+        $(impl From<$name> for Kernel {
+            fn from(op: $name) -> Kernel {
+                Kernel::$name(op)
+            }
+        })*
+
+        impl Kernel {
+            pub fn name(self) -> String {
+                match self { $(Kernel::$name(op) => op.name()),* }
+            }
+
+            /// What each binding is, in order.
+            pub fn bindings(self) -> Vec<Slot> {
+                match self { $(Kernel::$name(op) => op.slots()),* }
+            }
+
+            /// Which of a pass's rows it works on.
+            pub fn row_set(self) -> RowSet {
+                match self { $(Kernel::$name(op) => op.row_set()),* }
+            }
+
+            /// The inline parameters of a command of this kernel, as names and values.
+            pub fn describe_params(self, params: &[u8; PARAM_BYTES]) -> Vec<(&'static str, String)> {
+                match self { $(Kernel::$name(_) => params_of::<<$name as Op>::Params>(params).fields()),* }
+            }
+
+            /// How much of each binding a command may touch, in order.
+            pub fn extents(self, params: &[u8; PARAM_BYTES], counts: &Counts) -> Result<Vec<Extent>, String> {
+                let mut extents = Vec::with_capacity(crate::table::MAX_BINDINGS);
+                match self {
+                    $(Kernel::$name(op) => op.extents(&params_of(params), counts)?.put(op, &mut extents)),*
+                }
+                Ok(extents)
+            }
+
+            pub fn cost(self, params: &[u8; PARAM_BYTES], rows: &[Row], logit_rows: usize) -> Cost {
+                match self { $(Kernel::$name(op) => op.cost(&params_of(params), rows, logit_rows)),* }
+            }
+
+            pub(crate) fn reference(self, bound: Bound<'_>) {
+                match self { $(Kernel::$name(op) => op.reference(bound)),* }
+            }
+        }
+    };
+}
+
+pub(super) use {access, field_type, kernels, operands, params, put, take};

@@ -1,0 +1,147 @@
+//! How far a command reaches into each of its operands. Devices check it once, when a table is prepared, so that kernels
+//! can go through pointers.
+
+use super::{F16, F32, Forms, Input, Keys, Q8, RowSet, Rows, U32, Values, Weight};
+use crate::{DType, KvType, NormOut, Row, RowBounds, halves, q8};
+
+/// What a command touches of one binding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// From the binding's offset on.
+    pub bytes: u64,
+    /// Elements of one row: a head, where the binding is a cache.
+    pub cols: u64,
+}
+
+/// The sizes of a pass on which extents depend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Counts {
+    pub rows: usize,
+    pub logit_rows: usize,
+    pub steps: usize,
+    pub bounds: RowBounds,
+}
+
+fn product(factors: &[u64]) -> u64 {
+    factors.iter().fold(1, |a, b| a.saturating_mul(*b))
+}
+
+fn whole(cols: u64, block: usize, what: &str) -> Result<(), String> {
+    match cols.is_multiple_of(block as u64) {
+        true => Ok(()),
+        false => Err(format!("{what} of {cols} elements are not whole blocks of {block}")),
+    }
+}
+
+/// Rows of f32, one behind the other.
+pub(super) fn f32s(rows: usize, cols: impl Into<u64>) -> F32<Extent> {
+    let cols = cols.into();
+    F32(Extent { bytes: product(&[rows as u64, cols, 4]), cols })
+}
+
+/// Rows of f32 that are `stride` apart: the last one ends with its own elements.
+pub(super) fn strided(rows: usize, cols: u32, stride: u32) -> Result<F32<Extent>, String> {
+    if stride < cols {
+        return Err(format!("{cols} outputs are {stride} apart"));
+    }
+    let elements = product(&[(rows as u64).saturating_sub(1), stride.into()]) + u64::from(cols);
+    Ok(F32(Extent { bytes: product(&[elements, 4]), cols: cols.into() }))
+}
+
+pub(super) fn u32s(count: usize) -> U32<Extent> {
+    U32(Extent { bytes: product(&[count as u64, 4]), cols: 1 })
+}
+
+pub(super) fn f16s(rows: u64, cols: impl Into<u64>) -> Result<F16<Extent>, String> {
+    let cols = cols.into();
+    whole(cols, halves::WHOLE, "f16 rows")?;
+    Ok(F16(Extent { bytes: product(&[rows, cols, 2]), cols }))
+}
+
+pub(super) fn q8s(rows: usize, cols: u64) -> Result<Q8<Extent>, String> {
+    whole(cols, q8::BLOCK, "q8 rows")?;
+    let row = cols.saturating_add(cols / q8::BLOCK as u64 * 8);
+    Ok(Q8(Extent { bytes: product(&[rows as u64, row]), cols }))
+}
+
+pub(super) fn forms(out: NormOut, rows: usize, cols: impl Into<u64>) -> Result<Forms<Extent>, String> {
+    let cols = cols.into();
+    Ok(Forms {
+        f32: out.f32().then(|| f32s(rows, cols)),
+        q8: out.q8().then(|| q8s(rows, cols)).transpose()?,
+        f16: match out.f16() {
+            true => Some((f16s(rows as u64, cols)?, f32s(rows, 1_u64))),
+            false => None,
+        },
+    })
+}
+
+pub(super) fn input(q8: bool, rows: usize, inputs: u32) -> Result<Input<Extent>, String> {
+    Ok(match q8 {
+        true => Input::Q8(q8s(rows, inputs.into())?),
+        false => Input::F32(f32s(rows, inputs)),
+    })
+}
+
+/// All planes of a matrix.
+pub(super) fn weight(dtype: DType, inputs: u32, outputs: u32) -> Result<Weight<Extent>, String> {
+    let planes = dtype.plane_bytes(inputs as usize).filter(|_| inputs > 0);
+    let planes = planes.ok_or_else(|| format!("rows of {inputs} are not whole {dtype} blocks"))?;
+    let of = |plane: usize| Extent {
+        bytes: product(&[planes[plane] as u64, outputs.into()]),
+        cols: inputs.into(),
+    };
+    Ok(Weight { quants: of(0), scales_offsets: (dtype.planes() > 1).then(|| [of(1), of(2)]) })
+}
+
+/// Sums of squares, one for each block of 32 columns.
+pub(super) fn squares(rows: usize, cols: u32) -> Result<F32<Extent>, String> {
+    if cols == 0 || !cols.is_multiple_of(q8::BLOCK as u32) {
+        return Err(format!("a norm of {cols} elements, not whole blocks, in a product"));
+    }
+    Ok(f32s(rows, cols / q8::BLOCK as u32))
+}
+
+/// Refuses heads that cannot rotate.
+pub(super) fn check_head(head_dim: u32, rope_dims: u32) -> Result<(), String> {
+    if head_dim == 0 || rope_dims > head_dim || !rope_dims.is_multiple_of(2) {
+        return Err(format!("heads of {head_dim}, {rope_dims} of them turned"));
+    }
+    Ok(())
+}
+
+impl Counts {
+    /// How many rows an op works on.
+    pub fn of(&self, rows: RowSet) -> usize {
+        if rows == RowSet::Logits { self.logit_rows } else { self.rows }
+    }
+
+    /// The pass's rows.
+    pub(super) fn rows(&self) -> Rows<Extent> {
+        Rows(Extent { bytes: product(&[self.rows as u64, Row::BYTES as u64]), cols: 1 })
+    }
+
+    /// The tokens that every step finds.
+    pub(super) fn tokens(&self) -> U32<Extent> {
+        U32(Extent { bytes: product(&[self.steps as u64 + 1, self.logit_rows as u64, 4]), cols: 1 })
+    }
+
+    /// Keys and values of one layer.
+    pub(super) fn cache(
+        &self,
+        kv: KvType,
+        kv_heads: u32,
+        head_dim: u32,
+        capacity: u32,
+    ) -> Result<(Keys<Extent>, Values<Extent>), String> {
+        let row = kv.row_bytes(head_dim as usize);
+        let row = row.ok_or_else(|| format!("heads of {head_dim} are not whole {} blocks", kv.name()))?;
+        let bounds = self.bounds;
+        if bounds.capacity > capacity {
+            return Err(format!("{} positions in a cache of {capacity}", bounds.capacity));
+        }
+        let bytes = product(&[bounds.slots.into(), kv_heads.into(), capacity.into(), row as u64]);
+        let extent = Extent { bytes, cols: head_dim.into() };
+        Ok((Keys(extent), Values(extent)))
+    }
+}

@@ -1,0 +1,75 @@
+//! `scale · (x · Wᵀ) (+ bias) (+ residual)` of f16 rows and f16 weights; exact products, f32 sums; no soft cap.
+
+use super::extent::{Counts, Extent, f16s, f32s, strided};
+use super::{F16, F32, MatmulParams, Op, operands};
+use crate::reference::Bound;
+use crate::{Cost, Row, halves};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct HalfMatmul {
+    pub bias: bool,
+    pub residual: bool,
+}
+
+operands! {
+    HalfMatmulOperands of HalfMatmul as op {
+        x: read F16,
+        x_scales: read F32,
+        weight: read F16,
+        out: write F32,
+        bias: read F32 if op.bias,
+        residual: read F32 if op.residual,
+    }
+}
+
+impl Op for HalfMatmul {
+    type Params = MatmulParams;
+    type Operands<T: Copy> = HalfMatmulOperands<T>;
+
+    fn name(self) -> String {
+        let bias = if self.bias { "_bias" } else { "" };
+        format!("half_gemm{bias}{}", if self.residual { "_add" } else { "" })
+    }
+
+    fn extents(self, p: &MatmulParams, counts: &Counts) -> Result<HalfMatmulOperands<Extent>, String> {
+        if p.out_stride < p.outputs || p.inputs == 0 || p.soft_cap != 0.0 {
+            return Err(format!("{} by {} in f16, {} apart", p.inputs, p.outputs, p.out_stride));
+        }
+        let out = strided(counts.rows, p.outputs, p.out_stride)?;
+        Ok(HalfMatmulOperands {
+            x: f16s(counts.rows as u64, p.inputs)?,
+            x_scales: f32s(counts.rows, 1_u64),
+            weight: f16s(p.outputs.into(), p.inputs)?,
+            out,
+            bias: self.bias.then(|| f32s(1, p.outputs)),
+            residual: self.residual.then_some(out),
+        })
+    }
+
+    fn cost(self, p: &MatmulParams, rows: &[Row], _: usize) -> Cost {
+        let f32_ops = 2 * u64::from(p.inputs) * u64::from(p.outputs) * rows.len() as u64;
+        Cost { f32_ops, ..Cost::default() }
+    }
+
+    fn reference(self, mut bound: Bound<'_>) {
+        let (p, o) = (bound.params::<MatmulParams>(), bound.operands(self));
+        let (inputs, outputs, stride) = (p.inputs as usize, p.outputs as usize, p.out_stride as usize);
+        let numbers = |bound: &Bound<'_>, of: F16<_>, row: usize| -> Vec<f64> {
+            let bytes = &bound.bytes(of.0)[row * inputs * 2..][..inputs * 2];
+            halves::load(bytes).into_iter().map(f64::from).collect()
+        };
+        let weights: Vec<Vec<f64>> = (0..outputs).map(|i| numbers(&bound, o.weight, i)).collect();
+        let rows = bound.live.rows;
+        bound.write_f32s(o.out, |bound, out| {
+            for row in 0..rows {
+                let (x, scale) = (numbers(bound, o.x, row), f64::from(bound.f32s(o.x_scales)[row]));
+                for (i, w) in weights.iter().enumerate() {
+                    let mut y = scale * x.iter().zip(w).map(|(x, w)| x * w).sum::<f64>();
+                    y += o.bias.map_or(0.0, |bias| f64::from(bound.f32s(bias)[i]));
+                    y += o.residual.map_or(0.0, |residual| f64::from(bound.f32s(residual)[row * stride + i]));
+                    out[row * stride + i] = y as f32;
+                }
+            }
+        });
+    }
+}

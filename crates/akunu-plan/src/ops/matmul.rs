@@ -1,0 +1,139 @@
+//! `x · Wᵀ (+ bias) (+ residual)`.
+//!
+//! With `norm` it also begins the norm of its output `y`: `normed` is `y · norm_weight`, not yet divided by rms(y), and
+//! `out_squares` is the sum of `y² + epsilon` over each block of 32 outputs, `[row][outputs / 32]`. A product whose input
+//! is such a row is `scaled`: it binds these sums as `squares`, and `x · Wᵀ` is multiplied by `1 / √(mean of squares)`; so
+//! are Q, K and V, gate and up. What is rounded to q8 is the row as it stands, not yet divided.
+
+use super::extent::{Counts, Extent, f32s, forms, input, squares, strided, weight};
+use super::{F32, FormNames, Forms, Input, Op, PlaneNames, RowSet, Weight, operands, params};
+use crate::reference::{Bound, soft_cap};
+use crate::table::Binding;
+use crate::{Cost, DType, MatmulForm, NormOut, Row, lower_name, q8};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Matmul {
+    pub weight: DType,
+    pub form: MatmulForm,
+    /// Whether the input is in int8 blocks.
+    pub q8: bool,
+    pub bias: bool,
+    pub residual: bool,
+    pub rows: RowSet,
+    pub scaled: bool,
+    pub norm: Option<NormOut>,
+}
+
+params! {
+    MatmulParams {
+        inputs: u32,
+        outputs: u32,
+        /// Distance between output rows, in f32.
+        out_stride: u32,
+        /// `cap · tanh(y / cap)`; 0 means none.
+        soft_cap: f32,
+        /// Of the norm that it begins; else 0.
+        epsilon: f32,
+    }
+}
+
+pub(super) const WEIGHT: PlaneNames = ["weight", "weight_scales", "weight_offsets"];
+const NORMED: FormNames = ["normed", "normed_q8", "out_f16", "out_scales"];
+
+operands! {
+    MatmulOperands of Matmul as op {
+        x: read Input(op.q8),
+        weight: read Weight(WEIGHT, op.weight),
+        out: write F32,
+        bias: read F32 if op.bias,
+        residual: read F32 if op.residual,
+        squares: read F32 if op.scaled,
+        norm_weight: read F32 if op.norm.is_some(),
+        normed: write Forms(op.norm.unwrap_or(NormOut::F32), NORMED) if op.norm.is_some(),
+        out_squares: write F32 if op.norm.is_some(),
+    }
+}
+
+impl Op for Matmul {
+    type Params = MatmulParams;
+    type Operands<T: Copy> = MatmulOperands<T>;
+
+    fn name(self) -> String {
+        let bias = if self.bias { "_bias" } else { "" };
+        let residual = if self.residual { "_add" } else { "" };
+        let norm = self.norm.map_or(String::new(), |out| format!("_norm{}", out.suffix()));
+        let product = product_name(self.weight, self.q8, self.scaled);
+        format!("{}_{product}{bias}{residual}{norm}", self.form.name())
+    }
+
+    fn row_set(self) -> RowSet {
+        self.rows
+    }
+
+    fn extents(self, p: &MatmulParams, counts: &Counts) -> Result<MatmulOperands<Extent>, String> {
+        let rows = counts.of(self.rows);
+        let out = strided(rows, p.outputs, p.out_stride)?;
+        let normed = self.norm.map(|form| forms(form, rows, p.outputs)).transpose()?;
+        let out_squares = self.norm.map(|_| squares(rows, p.outputs)).transpose()?;
+        Ok(MatmulOperands {
+            x: input(self.q8, rows, p.inputs)?,
+            weight: weight(self.weight, p.inputs, p.outputs)?,
+            out,
+            bias: self.bias.then(|| f32s(1, p.outputs)),
+            residual: self.residual.then_some(out),
+            squares: self.scaled.then(|| squares(rows, p.inputs)).transpose()?,
+            norm_weight: self.norm.map(|_| f32s(1, p.outputs)),
+            normed,
+            out_squares,
+        })
+    }
+
+    fn cost(self, p: &MatmulParams, rows: &[Row], logit_rows: usize) -> Cost {
+        let rows = if self.rows == RowSet::All { rows.len() } else { logit_rows };
+        Cost::product(self.weight, p.inputs, u64::from(p.outputs), rows, self.q8)
+    }
+
+    fn reference(self, mut bound: Bound<'_>) {
+        let (p, o) = (bound.params::<MatmulParams>(), bound.operands(self));
+        let (outputs, stride) = (p.outputs as usize, p.out_stride as usize);
+        let mut y = bound.products(o.x, (o.weight, self.weight), o.squares, [p.inputs as usize, outputs]);
+        for (row, y) in y.iter_mut().enumerate() {
+            for (i, y) in y.iter_mut().enumerate() {
+                *y += o.bias.map_or(0.0, |bias| f64::from(bound.f32s(bias)[i]));
+                *y += o.residual.map_or(0.0, |residual| f64::from(bound.f32s(residual)[row * stride + i]));
+                *y = soft_cap(*y, p.soft_cap);
+            }
+        }
+        let y: Vec<Vec<f32>> = y.iter().map(|y| y.iter().map(|y| *y as f32).collect()).collect();
+        bound.write_f32s(o.out, |_, out| {
+            for (row, y) in y.iter().enumerate() {
+                out[row * stride..][..outputs].copy_from_slice(y);
+            }
+        });
+        if let (Some(weight), Some(normed), Some(squares)) = (o.norm_weight, o.normed, o.out_squares) {
+            begin_norm(&mut bound, (weight, normed, squares), &y, p.epsilon);
+        }
+    }
+}
+
+/// `y · weight` in the forms asked for, and `y² + epsilon` summed over each block.
+fn begin_norm(
+    bound: &mut Bound<'_>,
+    (weight, normed, squares): (F32<Binding>, Forms<Binding>, F32<Binding>),
+    y: &[Vec<f32>],
+    epsilon: f32,
+) {
+    let weights = bound.f32s(weight);
+    let rows: Vec<Vec<f32>> = y.iter().map(|y| y.iter().zip(weights).map(|(y, w)| y * w).collect()).collect();
+    bound.write_forms(normed, &rows);
+    let sums = y.iter().flat_map(|y| y.chunks_exact(q8::BLOCK)).map(|block| {
+        block.iter().map(|&y| f64::from(y) * f64::from(y) + f64::from(epsilon)).sum::<f64>() as f32
+    });
+    bound.write_f32s(squares, |_, out| out.iter_mut().zip(sums).for_each(|(o, s)| *o = s));
+}
+
+/// `q4_0_scaled`: what a product's name says of its weights and input.
+pub(super) fn product_name(weight: DType, q8: bool, scaled: bool) -> String {
+    let input = if weight.is_quantised() && !q8 { "_f32in" } else { "" };
+    format!("{}{input}{}", lower_name(weight), if scaled { "_scaled" } else { "" })
+}

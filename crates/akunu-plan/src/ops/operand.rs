@@ -1,0 +1,270 @@
+//! The types of operands. Each holds a `T`: where it is bound, how far it reaches, or the pointer to it.
+
+use crate::{DType, KvType, NormOut};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    Read,
+    Write,
+    /// Read and written.
+    Update,
+}
+
+/// A field of a row that changes what a command computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RowField {
+    Token,
+    Position,
+    KvLen,
+    Slot,
+}
+
+impl RowField {
+    pub fn name(self) -> &'static str {
+        match self {
+            RowField::Token => "token",
+            RowField::Position => "position",
+            RowField::KvLen => "kv_len",
+            RowField::Slot => "slot",
+        }
+    }
+}
+
+/// What a binding's bytes are, for checking sizes and comparing devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Content {
+    F32,
+    /// Rows of [`crate::q8`] blocks.
+    Q8,
+    F16,
+    U32,
+    /// Rows of the pass, with the fields that are read.
+    Rows(&'static [RowField]),
+    /// In the device's [`crate::KeyOrder`].
+    Keys(KvType),
+    Values(KvType),
+    /// Records of [`crate::sample`].
+    Sampling,
+    /// Of an affine type: the quants.
+    Weight(DType),
+    /// Scales or offsets of an affine type.
+    Scales(DType),
+}
+
+/// One binding of a kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slot {
+    pub name: &'static str,
+    pub access: Access,
+    pub content: Content,
+}
+
+/// Goes through a command's bindings in order.
+#[derive(Debug)]
+pub struct Cursor<'a, T> {
+    rest: std::slice::Iter<'a, T>,
+}
+
+impl<'a, T: Copy> Cursor<'a, T> {
+    #[inline(always)]
+    pub fn new(bindings: &'a [T]) -> Cursor<'a, T> {
+        Cursor { rest: bindings.iter() }
+    }
+
+    /// Commands are built with as many bindings as their kernel has slots.
+    #[inline(always)]
+    fn next(&mut self) -> T {
+        match self.rest.next() {
+            Some(binding) => *binding,
+            None => panic!("a command has fewer bindings than its kernel"),
+        }
+    }
+}
+
+/// All operands of one op.
+pub trait OperandSet<T: Copy>: Sized {
+    type Op;
+
+    fn slots(op: Self::Op) -> Vec<Slot>;
+    fn put(&self, op: Self::Op, to: &mut Vec<T>);
+    fn take(op: Self::Op, from: &mut Cursor<'_, T>) -> Self;
+}
+
+/// One operand, which may be several bindings.
+pub trait Operand<T: Copy>: Sized {
+    /// What of the op decides how many bindings it takes and what they hold.
+    type Spec;
+
+    fn slots(name: &'static str, access: Access, spec: Self::Spec, to: &mut Vec<Slot>);
+    fn put(&self, to: &mut Vec<T>);
+    fn take(spec: Self::Spec, from: &mut Cursor<'_, T>) -> Self;
+}
+
+/// Operands of one binding.
+macro_rules! single {
+    ($($(#[$doc:meta])* $name:ident: $spec:ty => $of:expr;)*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub struct $name<T>(pub T);
+
+        impl<T: Copy> Operand<T> for $name<T> {
+            type Spec = $spec;
+
+            fn slots(name: &'static str, access: Access, spec: $spec, to: &mut Vec<Slot>) {
+                let content: fn($spec) -> Content = $of;
+                to.push(Slot { name, access, content: content(spec) });
+            }
+
+            fn put(&self, to: &mut Vec<T>) {
+                to.push(self.0);
+            }
+
+            #[inline(always)]
+            fn take(_: $spec, from: &mut Cursor<'_, T>) -> Self {
+                $name(from.next())
+            }
+        }
+    )*};
+}
+
+single! {
+    /// `[f32]`
+    F32: () => |()| Content::F32;
+    /// `[u32]`
+    U32: () => |()| Content::U32;
+    /// Activations rounded to int8 blocks ([`crate::q8`]).
+    Q8: () => |()| Content::Q8;
+    /// `[f16]`
+    F16: () => |()| Content::F16;
+    /// The pass's rows; the fields are those that the op reads.
+    Rows: &'static [RowField] => Content::Rows;
+    /// Keys of one layer's cache.
+    Keys: KvType => Content::Keys;
+    /// Values of one layer's cache: `[slot][kv head][position][head dim]`.
+    Values: KvType => Content::Values;
+    /// Records of [`crate::sample`].
+    Sampling: () => |()| Content::Sampling;
+}
+
+/// The activations that a product reads: int8 blocks for quantised weights, f32 for others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Input<T> {
+    F32(F32<T>),
+    Q8(Q8<T>),
+}
+
+impl<T: Copy> Input<T> {
+    /// The one binding, whatever it holds.
+    #[inline(always)]
+    pub fn get(self) -> T {
+        match self {
+            Input::F32(F32(binding)) | Input::Q8(Q8(binding)) => binding,
+        }
+    }
+}
+
+impl<T: Copy> Operand<T> for Input<T> {
+    type Spec = bool;
+
+    fn slots(name: &'static str, access: Access, q8: bool, to: &mut Vec<Slot>) {
+        to.push(Slot { name, access, content: if q8 { Content::Q8 } else { Content::F32 } });
+    }
+
+    fn put(&self, to: &mut Vec<T>) {
+        to.push(self.get());
+    }
+
+    #[inline(always)]
+    fn take(q8: bool, from: &mut Cursor<'_, T>) -> Self {
+        let binding = from.next();
+        if q8 { Input::Q8(Q8(binding)) } else { Input::F32(F32(binding)) }
+    }
+}
+
+/// Names of a weight's planes: the quants (or all of it), scales, offsets.
+pub type PlaneNames = [&'static str; 3];
+
+/// A matrix in its file's layout: one plane, or three of an affine type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Weight<T> {
+    pub quants: T,
+    /// Of an affine type.
+    pub scales_offsets: Option<[T; 2]>,
+}
+
+impl<T: Copy> Weight<T> {
+    /// Those that there are, in order.
+    pub fn planes(self) -> impl Iterator<Item = T> {
+        std::iter::once(self.quants).chain(self.scales_offsets.into_iter().flatten())
+    }
+}
+
+impl<T: Copy> Operand<T> for Weight<T> {
+    type Spec = (PlaneNames, DType);
+
+    fn slots(_: &'static str, access: Access, (names, dtype): Self::Spec, to: &mut Vec<Slot>) {
+        for (plane, name) in names.into_iter().enumerate().take(dtype.planes()) {
+            let content = if plane == 0 { Content::Weight(dtype) } else { Content::Scales(dtype) };
+            to.push(Slot { name, access, content });
+        }
+    }
+
+    fn put(&self, to: &mut Vec<T>) {
+        to.extend(self.planes());
+    }
+
+    #[inline(always)]
+    fn take((_, dtype): Self::Spec, from: &mut Cursor<'_, T>) -> Self {
+        let quants = from.next();
+        let scales_offsets = if dtype.planes() > 1 { Some([from.next(), from.next()]) } else { None };
+        Weight { quants, scales_offsets }
+    }
+}
+
+/// Names of the bindings of [`Forms`]: f32, q8, f16 and its scales.
+pub type FormNames = [&'static str; 4];
+
+/// Rows in the forms that their consumers read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Forms<T> {
+    pub f32: Option<F32<T>>,
+    pub q8: Option<Q8<T>>,
+    /// The numbers and the scale of each row ([`crate::halves`]).
+    pub f16: Option<(F16<T>, F32<T>)>,
+}
+
+impl<T: Copy> Operand<T> for Forms<T> {
+    type Spec = (NormOut, FormNames);
+
+    fn slots(_: &'static str, access: Access, (out, names): Self::Spec, to: &mut Vec<Slot>) {
+        let [f32, q8, f16, scales] = names;
+        let mut push = |name, content| to.push(Slot { name, access, content });
+        if out.f32() {
+            push(f32, Content::F32);
+        }
+        if out.q8() {
+            push(q8, Content::Q8);
+        }
+        if out.f16() {
+            push(f16, Content::F16);
+            push(scales, Content::F32);
+        }
+    }
+
+    fn put(&self, to: &mut Vec<T>) {
+        to.extend(self.f32.map(|f32| f32.0));
+        to.extend(self.q8.map(|q8| q8.0));
+        if let Some((numbers, scales)) = self.f16 {
+            to.extend([numbers.0, scales.0]);
+        }
+    }
+
+    #[inline(always)]
+    fn take((out, _): Self::Spec, from: &mut Cursor<'_, T>) -> Self {
+        Forms {
+            f32: if out.f32() { Some(F32(from.next())) } else { None },
+            q8: if out.q8() { Some(Q8(from.next())) } else { None },
+            f16: if out.f16() { Some((F16(from.next()), F32(from.next()))) } else { None },
+        }
+    }
+}

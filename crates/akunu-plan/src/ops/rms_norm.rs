@@ -1,0 +1,68 @@
+//! `x / rms(x) · weight`. With [`RowSet::Logits`] it also packs the rows that ask for logits.
+
+use super::extent::{Counts, Extent, f32s, forms, u32s};
+use super::{F32, FormNames, Forms, Op, RowSet, U32, operands, params};
+use crate::NormOut;
+use crate::reference::{Bound, normalise};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RmsNorm {
+    pub out: NormOut,
+    pub rows: RowSet,
+}
+
+params! {
+    NormParams { cols: u32, epsilon: f32 }
+}
+
+/// Names of what an op writes in the forms that its consumers read.
+pub(super) const OUT: FormNames = ["out", "out_q8", "out_f16", "out_scales"];
+
+operands! {
+    RmsNormOperands of RmsNorm as op {
+        x: read F32,
+        weight: read F32,
+        out: write Forms(op.out, OUT),
+        logit_rows: read U32 if op.rows == RowSet::Logits,
+    }
+}
+
+impl Op for RmsNorm {
+    type Params = NormParams;
+    type Operands<T: Copy> = RmsNormOperands<T>;
+
+    fn name(self) -> String {
+        let pick = if self.rows == RowSet::Logits { "_pick" } else { "" };
+        format!("rms_norm{pick}{}", self.out.suffix())
+    }
+
+    fn row_set(self) -> RowSet {
+        self.rows
+    }
+
+    fn extents(self, p: &NormParams, counts: &Counts) -> Result<RmsNormOperands<Extent>, String> {
+        Ok(RmsNormOperands {
+            x: f32s(counts.rows, p.cols),
+            weight: f32s(1, p.cols),
+            out: forms(self.out, counts.of(self.rows), p.cols)?,
+            logit_rows: (self.rows == RowSet::Logits).then(|| u32s(counts.logit_rows)),
+        })
+    }
+
+    fn reference(self, mut bound: Bound<'_>) {
+        let (p, o) = (bound.params::<NormParams>(), bound.operands(self));
+        let cols = p.cols as usize;
+        let source = |row: usize| match o.logit_rows {
+            None => row,
+            Some(logit_rows) => bound.u32s(logit_rows)[row] as usize,
+        };
+        let rows: Vec<Vec<f32>> = (0..bound.live_rows())
+            .map(|row| {
+                let x = &bound.f32s(o.x)[source(row) * cols..][..cols];
+                let normed = normalise(x, &bound.f32s(o.weight)[..cols], p.epsilon);
+                normed.into_iter().map(|v| v as f32).collect()
+            })
+            .collect();
+        bound.write_forms(o.out, &rows);
+    }
+}

@@ -1,0 +1,44 @@
+//! Keys and values of one layer, `[slot][kv head][position][head dim]`, and the rotation of heads.
+
+use crate::{KvType, RopeStyle};
+
+/// Byte places in one layer's cache.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cache {
+    pub(crate) kv_heads: usize,
+    capacity: usize,
+    row_bytes: usize,
+}
+
+impl Cache {
+    pub(crate) fn new(kv: KvType, kv_heads: u32, capacity: u32, head_dim: u32) -> Cache {
+        Cache {
+            kv_heads: kv_heads as usize,
+            capacity: capacity as usize,
+            row_bytes: kv.row_bytes(head_dim as usize).unwrap_or(0),
+        }
+    }
+
+    pub(crate) fn row(&self, slot: usize, head: usize, position: usize) -> std::ops::Range<usize> {
+        let start = ((slot * self.kv_heads + head) * self.capacity + position) * self.row_bytes;
+        start..start + self.row_bytes
+    }
+}
+
+/// The two elements of pair `i`.
+fn pair(style: RopeStyle, i: usize, dims: usize) -> (usize, usize) {
+    match style {
+        RopeStyle::Interleaved => (2 * i, 2 * i + 1),
+        RopeStyle::HalfSplit => (i, i + dims / 2),
+    }
+}
+
+pub(crate) fn rotate(head: &mut [f32], style: RopeStyle, dims: usize, angle: impl Fn(usize) -> (f64, f64)) {
+    for i in 0..dims / 2 {
+        let (a, b) = pair(style, i, dims);
+        let (x, y) = (f64::from(head[a]), f64::from(head[b]));
+        let (cos, sin) = angle(i);
+        head[a] = (x * cos - y * sin) as f32;
+        head[b] = (x * sin + y * cos) as f32;
+    }
+}

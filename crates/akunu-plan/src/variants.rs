@@ -1,0 +1,136 @@
+//! The options of ops: in which form a product runs, how the cache is stored, how heads rotate, what an op writes.
+
+use crate::{Activation, DType, RopeStyle};
+
+/// How keys and values are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum KvType {
+    F32,
+    F16,
+    /// Blocks of 32: an f16 scale and 32 int8, as in GGUF. `scale = amax / 127` rounded to f16 after
+    /// `quant = round_ties_even(x · (127 / amax))`.
+    Q8_0,
+}
+
+impl KvType {
+    pub fn dtype(self) -> DType {
+        match self {
+            KvType::F32 => DType::F32,
+            KvType::F16 => DType::F16,
+            KvType::Q8_0 => DType::Q8_0,
+        }
+    }
+
+    pub fn name(self) -> &'static str {
+        match self {
+            KvType::F32 => "f32",
+            KvType::F16 => "f16",
+            KvType::Q8_0 => "q8_0",
+        }
+    }
+
+    pub fn from_name(name: &str) -> Option<KvType> {
+        [KvType::F32, KvType::F16, KvType::Q8_0].into_iter().find(|t| t.name() == name)
+    }
+
+    /// Bytes of one head's key or value at one position; `None` where `head_dim` is not whole blocks.
+    pub fn row_bytes(self, head_dim: usize) -> Option<usize> {
+        self.dtype().row_bytes(head_dim)
+    }
+}
+
+/// Which way a matrix product goes, chosen from the table's rows when it is built.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum MatmulForm {
+    /// One row.
+    Gemv,
+    /// 2 to 16 rows.
+    Small,
+    Gemm,
+}
+
+impl MatmulForm {
+    pub fn for_rows(rows: usize) -> MatmulForm {
+        match rows {
+            0..=1 => MatmulForm::Gemv,
+            2..=16 => MatmulForm::Small,
+            _ => MatmulForm::Gemm,
+        }
+    }
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            MatmulForm::Gemv => "gemv",
+            MatmulForm::Small => "gemm_small",
+            MatmulForm::Gemm => "gemm",
+        }
+    }
+}
+
+/// The forms in which a kernel writes its activations: what its consumers' weights want.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum NormOut {
+    F32,
+    Q8,
+    Both,
+    /// [`crate::halves`], and the scales in a binding of their own.
+    F16,
+    F32AndF16,
+}
+
+impl NormOut {
+    pub fn f32(self) -> bool {
+        matches!(self, NormOut::F32 | NormOut::Both | NormOut::F32AndF16)
+    }
+
+    pub fn q8(self) -> bool {
+        matches!(self, NormOut::Q8 | NormOut::Both)
+    }
+
+    pub fn f16(self) -> bool {
+        matches!(self, NormOut::F16 | NormOut::F32AndF16)
+    }
+
+    /// How many bindings the outputs take.
+    pub fn bindings(self) -> usize {
+        usize::from(self.f32()) + usize::from(self.q8()) + 2 * usize::from(self.f16())
+    }
+
+    pub(crate) fn suffix(self) -> &'static str {
+        match self {
+            NormOut::F32 => "",
+            NormOut::Q8 => "_q8",
+            NormOut::Both => "_f32_q8",
+            NormOut::F16 => "_f16",
+            NormOut::F32AndF16 => "_f32_f16",
+        }
+    }
+}
+
+/// How Q and K turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Rope {
+    pub style: RopeStyle,
+    /// Each head is normed before.
+    pub qk_norm: bool,
+}
+
+impl Rope {
+    pub(crate) fn name(self) -> String {
+        let norm = if self.qk_norm { "qk_norm_" } else { "" };
+        format!("{norm}rope_{}", self.style.name())
+    }
+}
+
+/// A dtype as kernels' names have it.
+pub(crate) fn lower_name(dtype: DType) -> String {
+    dtype.name().to_ascii_lowercase()
+}
+
+pub(crate) fn activation_name(activation: Activation) -> &'static str {
+    match activation {
+        Activation::Silu => "silu",
+        Activation::GeluTanh => "gelu_tanh",
+        Activation::GeluErf => "gelu_erf",
+    }
+}
