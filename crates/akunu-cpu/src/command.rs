@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use akunu_plan::ops::{self, GluMatmulParams, MatmulParams, QkvParams};
+use akunu_plan::ops::{F32, GluMatmulParams, Input, MatmulParams, Op, QkvParams, Rows, U32};
 use akunu_plan::table::{MAX_BINDINGS, PARAM_BYTES};
 use akunu_plan::{Kernel, Row, RowSet, q8};
 use bytemuck::AnyBitPattern;
@@ -47,23 +47,35 @@ impl Command {
         bytemuck::pod_read_unaligned(&self.params[..size_of::<P>()])
     }
 
-    /// Inputs of a product's rows, their bytes, and which rows it takes.
-    pub(crate) fn matrix_input(&self) -> Option<(usize, usize, RowSet)> {
-        let (inputs, q8, rows) = match self.kernel {
-            Kernel::Matmul(ops::Matmul { rows, q8, .. }) => (self.params::<MatmulParams>().inputs, q8, rows),
-            Kernel::Qkv(ops::Qkv { q8, .. }) => (self.params::<QkvParams>().inputs, q8, RowSet::All),
-            Kernel::GluMatmul(ops::GluMatmul { q8, .. }) => {
-                (self.params::<GluMatmulParams>().inputs, q8, RowSet::All)
+    /// A product's input, the elements and bytes of one of its rows, and which rows it takes.
+    pub(crate) fn matrix_input(&self) -> Option<(*mut u8, usize, usize, RowSet)> {
+        let (x, inputs, rows) = match self.kernel {
+            Kernel::Matmul(op) => (self.operands(op).x, self.params::<MatmulParams>().inputs, op.rows),
+            Kernel::Qkv(op) => (self.operands(op).x, self.params::<QkvParams>().inputs, RowSet::All),
+            Kernel::GluMatmul(op) => {
+                (self.operands(op).x, self.params::<GluMatmulParams>().inputs, RowSet::All)
             }
             _ => return None,
         };
-        Some((inputs as usize, row_bytes(inputs as usize, q8), rows))
+        let inputs = inputs as usize;
+        Some((x.get(), inputs, row_bytes(inputs, matches!(x, Input::Q8(_))), rows))
     }
 
+    /// The operands by name. `op` is what [`Command::kernel`] holds.
     #[inline(always)]
-    pub(crate) fn f32s(&self, binding: usize) -> *mut f32 {
-        self.bindings[binding].cast()
+    pub(crate) fn operands<O: Op>(&self, op: O) -> O::Operands<*mut u8> {
+        op.operands(&self.bindings)
     }
+}
+
+#[inline(always)]
+pub(crate) fn f32s(operand: F32<*mut u8>) -> *mut f32 {
+    operand.0.cast()
+}
+
+#[inline(always)]
+pub(crate) fn u32s(operand: U32<*mut u8>) -> *mut u32 {
+    operand.0.cast()
 }
 
 /// Pieces of a part whose units are dealt one by one.
@@ -132,8 +144,8 @@ impl Context<'_> {
     /// # Safety
     /// `rows` is a table's row buffer.
     #[inline(always)]
-    pub(crate) unsafe fn rows<'a>(&self, rows: *const u8) -> &'a [Row] {
+    pub(crate) unsafe fn rows<'a>(&self, rows: Rows<*mut u8>) -> &'a [Row] {
         // SAFETY: the buffer holds at least the live rows, aligned; only argmax writes it, and does not use this.
-        unsafe { std::slice::from_raw_parts(rows.cast(), self.rows) }
+        unsafe { std::slice::from_raw_parts(rows.0.cast(), self.rows) }
     }
 }

@@ -132,7 +132,7 @@ fn command(
         params: command.params,
         logit_capacity: table.logit_rows,
     };
-    let may_be_packed = prepared.matrix_input().is_some_and(|(inputs, _, rows)| {
+    let may_be_packed = prepared.matrix_input().is_some_and(|(_, inputs, _, rows)| {
         let most = if rows == RowSet::Logits { table.logit_rows } else { table.rows };
         inputs <= MAX_INPUTS && inputs.is_multiple_of(akunu_plan::q8::BLOCK) && most >= LEAST_ROWS
     });

@@ -1,10 +1,10 @@
 //! The KV cache: values lie `[slot][kv head][position][head dim]`, keys as `keys.rs` has it.
 
-use akunu_plan::ops::{self, KvMoveParams};
+use akunu_plan::ops::KvMoveParams;
 use akunu_plan::{Kernel, KvType, RopeStyle};
 
 use super::rope::rotate;
-use crate::command::{Command, Context};
+use crate::command::{Command, Context, f32s};
 use crate::isa::Lanes;
 use crate::math;
 use crate::panel::MAX_HEAD;
@@ -128,20 +128,21 @@ impl Cache {
 #[inline(always)]
 pub(crate) unsafe fn kv_shift<V: Lanes>(command: &Command, context: &Context) {
     let p: KvMoveParams = command.params();
-    let Kernel::KvShift(ops::KvShift { style, kv }) = command.kernel else { return };
-    let cache = Cache::new(kv, p.kv_heads, p.head_dim, p.capacity);
+    let Kernel::KvShift(op) = command.kernel else { return };
+    let o = command.operands(op);
+    let cache = Cache::new(op.kv, p.kv_heads, p.head_dim, p.capacity);
     // SAFETY: the row's positions are within the capacity; heads are dealt out whole.
     unsafe {
-        for row in context.rows(command.bindings[3]) {
+        for row in context.rows(o.rows) {
             let (keep, drop, len) = (row.position as usize, row.token as usize, row.kv_len as usize);
-            let angles = shift_angles(command, &p, drop);
+            let angles = shift_angles(f32s(o.frequencies), &p, drop);
             for head in context.share(p.kv_heads as usize) {
                 let offset = cache.offset(row.slot as usize, head, 0);
-                let (keys, v) = (command.bindings[0].add(offset), command.bindings[1].add(offset));
+                let (keys, v) = (o.k_cache.0.add(offset), o.v_cache.0.add(offset));
                 let (key, held) = (&raw mut (*context.scratch).head, &raw mut (*context.scratch).held);
                 for position in keep + drop..len {
                     cache.load_key::<V>(keys, position, held.cast(), key.cast());
-                    turn::<V>(key.cast(), style, p.rope_dims as usize, &angles);
+                    turn::<V>(key.cast(), op.style, p.rope_dims as usize, &angles);
                     cache.store_key::<V>(key.cast(), held.cast(), keys, position - drop);
                 }
                 let moved = (len - keep - drop) * cache.row;
@@ -154,11 +155,11 @@ pub(crate) unsafe fn kv_shift<V: Lanes>(command: &Command, context: &Context) {
 type Angles = [f32; MAX_HEAD];
 
 /// cos and sin of each pair's turn back by `drop` positions.
-unsafe fn shift_angles(command: &Command, p: &KvMoveParams, drop: usize) -> Angles {
+unsafe fn shift_angles(frequencies: *const f32, p: &KvMoveParams, drop: usize) -> Angles {
     let mut angles = [0.0; MAX_HEAD];
     for (i, pair) in angles.chunks_exact_mut(2).enumerate().take(p.rope_dims as usize / 2) {
         // SAFETY: a frequency for each pair.
-        let frequency = unsafe { *command.f32s(2).add(i) };
+        let frequency = unsafe { *frequencies.add(i) };
         let (sin, cos) = math::sin_cos(drop as f64 * f64::from(frequency));
         (pair[0], pair[1]) = (cos as f32, -sin as f32);
     }
@@ -175,15 +176,16 @@ unsafe fn turn<V: Lanes>(key: *mut f32, style: RopeStyle, dims: usize, angles: &
 #[inline(always)]
 pub(crate) unsafe fn kv_copy(command: &Command, context: &Context) {
     let p: KvMoveParams = command.params();
-    let Kernel::KvCopy(ops::KvCopy { kv }) = command.kernel else { return };
-    let cache = Cache::new(kv, p.kv_heads, p.head_dim, p.capacity);
+    let Kernel::KvCopy(op) = command.kernel else { return };
+    let o = command.operands(op);
+    let cache = Cache::new(op.kv, p.kv_heads, p.head_dim, p.capacity);
     // SAFETY: both slots and all positions are within the cache.
     unsafe {
-        for row in context.rows(command.bindings[2]) {
+        for row in context.rows(o.rows) {
             for head in context.share(p.kv_heads as usize) {
                 let from = cache.offset(row.token as usize, head, 0);
                 let to = cache.offset(row.slot as usize, head, 0);
-                let (keys, v, count) = (command.bindings[0], command.bindings[1], row.kv_len as usize);
+                let (keys, v, count) = (o.k_cache.0, o.v_cache.0, row.kv_len as usize);
                 let held = &raw mut (*context.scratch).held;
                 cache.copy_keys(keys.add(from), keys.add(to), held.cast(), count);
                 v.add(from).copy_to(v.add(to), count * cache.row);

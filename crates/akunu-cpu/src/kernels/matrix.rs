@@ -2,10 +2,10 @@
 
 use std::ops::Range;
 
-use akunu_plan::ops::{self, GluMatmulParams, MatmulParams, QkvParams};
+use akunu_plan::ops::{GluMatmulParams, Input, MatmulParams, QkvParams, Weight};
 use akunu_plan::{DType, Kernel, RowSet, q8};
 
-use crate::command::{Command, Context, row_bytes};
+use crate::command::{Command, Context, f32s, row_bytes};
 use crate::groups::{Group, LEAST_ROWS, MOST_ROWS, SIDE};
 use crate::isa::Lanes;
 use crate::kernels::put_q8;
@@ -48,15 +48,15 @@ impl Product {
     #[inline(always)]
     fn new(
         (command, context): (&Command, &Context),
+        x: Input<*mut u8>,
         weight: DType,
-        q8: bool,
         inputs: usize,
         rows: usize,
     ) -> Product {
         Product {
             tile: command.tile,
-            x: command.bindings[0],
-            x_stride: row_bytes(inputs, q8),
+            x: x.get(),
+            x_stride: row_bytes(inputs, matches!(x, Input::Q8(_))),
             packed: command
                 .packed
                 .filter(|_| rows >= LEAST_ROWS)
@@ -81,13 +81,12 @@ impl Product {
         (0..rows).step_by(most).map(move |first| (first, most.min(rows - first)))
     }
 
-    /// Outputs `first .. first + outputs` of `rows` rows from `row` on, to `out` ([`SUMS`] apart). The weight is what binding
-    /// `weight` and, of an affine type, the two after it hold.
+    /// Outputs `first .. first + outputs` of `rows` rows from `row` on, to `out` ([`SUMS`] apart).
     #[inline(always)]
     fn tile(
         &self,
-        (command, context): (&Command, &Context),
-        weight: usize,
+        context: &Context,
+        weight: Weight<*mut u8>,
         (first, outputs): (usize, usize),
         (row, rows): (usize, usize),
         out: *mut f32,
@@ -95,11 +94,12 @@ impl Product {
         let packed = self.packed.map_or(std::ptr::null(), |(kernel, start)| {
             start.wrapping_add(row / SIDE * group_bytes(self.inputs, &kernel))
         });
+        // The kernel of a type without planes looks at neither.
+        let [scales, offsets] = weight.scales_offsets.unwrap_or([std::ptr::null_mut(); 2]);
         Tile {
-            weights: command.bindings[weight].wrapping_add(first * self.weight_stride),
+            weights: weight.quants.wrapping_add(first * self.weight_stride),
             stride: self.weight_stride,
-            // The kernel of a type without planes looks at neither.
-            planes: self.planes.at(command.bindings[weight + 1], command.bindings[weight + 2], first),
+            planes: self.planes.at(scales, offsets, first),
             outputs,
             x: self.x.wrapping_add(row * self.x_stride),
             x_stride: self.x_stride,
@@ -130,8 +130,8 @@ impl Product {
     #[inline(always)]
     unsafe fn sums<const W: usize>(
         &self,
-        both: (&Command, &Context),
-        weights: [usize; W],
+        context: &Context,
+        weights: [Weight<*mut u8>; W],
         (first, outputs): (usize, usize),
         rows: (usize, usize),
         out: [*mut f32; W],
@@ -139,7 +139,7 @@ impl Product {
         let is_alone = rows.1 == 1 && self.packed.is_none();
         if is_alone && self.reading.places == 1 {
             let tiles: [Tile; W] =
-                std::array::from_fn(|w| self.tile(both, weights[w], (first, outputs), rows, out[w]));
+                std::array::from_fn(|w| self.tile(context, weights[w], (first, outputs), rows, out[w]));
             let bytes = outputs * self.weight_stride;
             for w in 0..W {
                 // The next matrix, or the first one's next window.
@@ -162,7 +162,7 @@ impl Product {
                 let tiles: [Tile; MOST_PLACES] = std::array::from_fn(|s| {
                     let (w, at) = (s % W, s / W * strip);
                     let to = out[w].wrapping_add(at);
-                    Tile { skip, ..self.tile(both, weights[w], (first + at, strip), rows, to) }
+                    Tile { skip, ..self.tile(context, weights[w], (first + at, strip), rows, to) }
                 });
                 // SAFETY: as the caller promises.
                 unsafe { (self.tile.streams)(&tiles[..places]) };
@@ -173,7 +173,7 @@ impl Product {
             let count = self.group().min(outputs - done);
             for w in 0..W {
                 let to = out[w].wrapping_add(done);
-                let tile = self.tile(both, weights[w], (first + done, count), rows, to);
+                let tile = self.tile(context, weights[w], (first + done, count), rows, to);
                 // SAFETY: as the caller promises.
                 unsafe { self.packed.map_or(self.tile.rows, |(kernel, _)| kernel.run)(&tile) };
             }
@@ -206,7 +206,7 @@ fn pieces(rows: usize, outputs: usize) -> impl Iterator<Item = (usize, usize, us
 /// Packs the rows of a product's input, before its command.
 #[inline(always)]
 pub(crate) unsafe fn pack(command: &Command, context: &Context) {
-    let (Some(kernel), Some((inputs, x_stride, rows))) = (command.packed, command.matrix_input()) else {
+    let (Some(kernel), Some((x, inputs, x_stride, rows))) = (command.packed, command.matrix_input()) else {
         return;
     };
     let rows = if rows == RowSet::Logits { context.logit_rows } else { context.rows };
@@ -217,7 +217,7 @@ pub(crate) unsafe fn pack(command: &Command, context: &Context) {
         // SAFETY: rows of the command's input; the device's groups have room for all rows that are packed.
         unsafe {
             (kernel.pack)(&Group {
-                x: command.bindings[0].add(group * SIDE * x_stride),
+                x: x.add(group * SIDE * x_stride),
                 x_stride,
                 rows: SIDE.min(rows - group * SIDE),
                 inputs,
@@ -230,28 +230,28 @@ pub(crate) unsafe fn pack(command: &Command, context: &Context) {
 #[inline(always)]
 pub(crate) unsafe fn matmul<V: Lanes>(command: &Command, context: &Context) {
     let p: MatmulParams = command.params();
-    let Kernel::Matmul(ops::Matmul { weight, q8, bias, residual, rows, .. }) = command.kernel else { return };
-    let total = if rows == RowSet::Logits { context.logit_rows } else { context.rows };
+    let Kernel::Matmul(op) = command.kernel else { return };
+    let o = command.operands(op);
+    let total = if op.rows == RowSet::Logits { context.logit_rows } else { context.rows };
     let (outputs, stride) = (p.outputs as usize, p.out_stride as usize);
-    let product = Product::new((command, context), weight, q8, p.inputs as usize, total);
-    let target = 1 + weight.planes();
-    let residual = residual.then(|| command.f32s(target + 1 + usize::from(bias)));
+    let product = Product::new((command, context), o.x, op.weight, p.inputs as usize, total);
+    let (out, bias, residual) = (f32s(o.out), o.bias.map(f32s), o.residual.map(f32s));
     // SAFETY: the scratch is this worker's; groups stay within the outputs, rows within the table's.
     unsafe {
         let sums = (&raw mut (*context.scratch).tile).cast::<f32>();
         for units in context.pieces(outputs.div_ceil(GROUP), product.at_once(total) / GROUP) {
             let (first, n) = outputs_of(&units, GROUP, outputs);
             for (row, count) in product.row_tiles(total) {
-                product.sums((command, context), [1], (first, n), (row, count), [sums]);
+                product.sums(context, [o.weight], (first, n), (row, count), [sums]);
                 for (r, half, n) in pieces(count, n) {
                     let first = first + half;
                     let mut v = V::load(sums.add(r * SUMS + half));
-                    if bias {
-                        v = v.add(V::load_n(command.f32s(target + 1).add(first), n));
+                    if let Some(bias) = bias {
+                        v = v.add(V::load_n(bias.add(first), n));
                     }
                     let at = (row + r) * stride + first;
                     let next = at + ROWS_AHEAD * stride;
-                    V::prefetch(command.f32s(target).wrapping_add(next).cast());
+                    V::prefetch(out.wrapping_add(next).cast());
                     if let Some(residual) = residual {
                         V::prefetch(residual.wrapping_add(next).cast());
                         v = v.add(V::load_n(residual.add(at), n));
@@ -259,7 +259,7 @@ pub(crate) unsafe fn matmul<V: Lanes>(command: &Command, context: &Context) {
                     if p.soft_cap != 0.0 {
                         v = math::soft_cap(p.soft_cap, v);
                     }
-                    v.store_n(command.f32s(target).add(at), n);
+                    v.store_n(out.add(at), n);
                 }
             }
         }
@@ -269,13 +269,16 @@ pub(crate) unsafe fn matmul<V: Lanes>(command: &Command, context: &Context) {
 #[inline(always)]
 pub(crate) unsafe fn qkv<V: Lanes>(command: &Command, context: &Context) {
     let p: QkvParams = command.params();
-    let Kernel::Qkv(ops::Qkv { weight, q8, bias, .. }) = command.kernel else { return };
+    let Kernel::Qkv(op) = command.kernel else { return };
+    let o = command.operands(op);
     let parts = [p.q as usize, p.k as usize, p.v as usize];
     let stride = parts[0] + parts[1] + parts[2];
-    let product = Product::new((command, context), weight, q8, p.inputs as usize, context.rows);
+    let product = Product::new((command, context), o.x, op.weight, p.inputs as usize, context.rows);
     let groups = parts.map(|n| n.div_ceil(GROUP));
     let starts = [0, groups[0], groups[0] + groups[1], groups[0] + groups[1] + groups[2]];
-    let (planes, target) = (weight.planes(), 1 + 3 * weight.planes());
+    let weights = [o.q_weight, o.k_weight, o.v_weight];
+    let biases = [o.q_bias, o.k_bias, o.v_bias].map(|bias| bias.map(f32s));
+    let out = f32s(o.out);
     // SAFETY: as in `matmul`.
     unsafe {
         let sums = (&raw mut (*context.scratch).tile).cast::<f32>();
@@ -289,17 +292,16 @@ pub(crate) unsafe fn qkv<V: Lanes>(command: &Command, context: &Context) {
                     continue;
                 }
                 for (row, count) in product.row_tiles(context.rows) {
-                    let weight = 1 + part * planes;
-                    product.sums((command, context), [weight], (first, n), (row, count), [sums]);
+                    product.sums(context, [weights[part]], (first, n), (row, count), [sums]);
                     for (r, half, n) in pieces(count, n) {
                         let first = first + half;
                         let mut v = V::load(sums.add(r * SUMS + half));
-                        if bias {
-                            v = v.add(V::load_n(command.f32s(target + 1 + part).add(first), n));
+                        if let Some(bias) = biases[part] {
+                            v = v.add(V::load_n(bias.add(first), n));
                         }
                         let at = (row + r) * stride + start + first;
-                        V::prefetch(command.f32s(target).wrapping_add(at + ROWS_AHEAD * stride).cast());
-                        v.store_n(command.f32s(target).add(at), n);
+                        V::prefetch(out.wrapping_add(at + ROWS_AHEAD * stride).cast());
+                        v.store_n(out.add(at), n);
                     }
                 }
             }
@@ -310,13 +312,10 @@ pub(crate) unsafe fn qkv<V: Lanes>(command: &Command, context: &Context) {
 #[inline(always)]
 pub(crate) unsafe fn glu_matmul<V: Lanes>(command: &Command, context: &Context) {
     let p: GluMatmulParams = command.params();
-    let Kernel::GluMatmul(ops::GluMatmul { weight, q8, activation, out, .. }) = command.kernel else {
-        return;
-    };
+    let Kernel::GluMatmul(op) = command.kernel else { return };
+    let o = command.operands(op);
     let outputs = p.outputs as usize;
-    let product = Product::new((command, context), weight, q8, p.inputs as usize, context.rows);
-    let (planes, target) = (weight.planes(), 1 + 2 * weight.planes());
-    let q8_binding = target + usize::from(out.f32());
+    let product = Product::new((command, context), o.x, op.weight, p.inputs as usize, context.rows);
     // SAFETY: as in `matmul`; where q8 is written, outputs are whole blocks of 32, and a worker has whole blocks.
     unsafe {
         let gate = (&raw mut (*context.scratch).tile).cast::<f32>();
@@ -325,19 +324,19 @@ pub(crate) unsafe fn glu_matmul<V: Lanes>(command: &Command, context: &Context) 
         for units in context.pieces(outputs.div_ceil(q8::BLOCK), piece) {
             let (first, n) = outputs_of(&units, q8::BLOCK, outputs);
             for (row, count) in product.row_tiles(context.rows) {
-                let weights = [1, 1 + planes];
-                product.sums((command, context), weights, (first, n), (row, count), [gate, up]);
+                let weights = [o.gate_weight, o.up_weight];
+                product.sums(context, weights, (first, n), (row, count), [gate, up]);
                 for (r, half, n) in pieces(count, n) {
                     let at = r * SUMS + half;
-                    let v = math::activation(activation, V::load(gate.add(at))).mul(V::load(up.add(at)));
+                    let v = math::activation(op.activation, V::load(gate.add(at))).mul(V::load(up.add(at)));
                     v.store(gate.add(at));
-                    if out.f32() {
-                        v.store_n(command.f32s(target).add((row + r) * outputs + first + half), n);
+                    if let Some(out) = o.out.f32 {
+                        v.store_n(f32s(out).add((row + r) * outputs + first + half), n);
                     }
                 }
-                if out.q8() {
+                if let Some(out) = o.out.q8 {
                     for r in 0..count {
-                        let to = command.bindings[q8_binding].add((row + r) * q8::row_bytes(outputs));
+                        let to = out.0.add((row + r) * q8::row_bytes(outputs));
                         for block in 0..n / q8::BLOCK {
                             let from = gate.add(r * SUMS + block * q8::BLOCK);
                             put_q8::<V>(to, outputs, first / q8::BLOCK + block, from);

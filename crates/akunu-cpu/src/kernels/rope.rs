@@ -7,7 +7,7 @@ use akunu_plan::{Kernel, RopeStyle, Row};
 
 use super::cache::Cache;
 use super::rows::{inverse_rms, normed};
-use crate::command::{Command, Context};
+use crate::command::{Command, Context, f32s};
 use crate::isa::Lanes;
 use crate::math;
 
@@ -15,15 +15,16 @@ use crate::math;
 #[inline(always)]
 pub(crate) unsafe fn rope_angles(command: &Command, context: &Context) {
     let p: AnglesParams = command.params();
+    let o = command.operands(ops::RopeAngles);
     let (pairs, magnitude) = (p.pairs as usize, f64::from(p.magnitude));
     // SAFETY: rows are within the table's.
     unsafe {
-        let rows = context.rows(command.bindings[1]);
+        let rows = context.rows(o.rows);
         for unit in context.units(context.rows * pairs) {
             let (r, pair) = (unit / pairs, unit % pairs);
-            let angle = f64::from(rows[r].position) * f64::from(*command.f32s(0).add(pair));
+            let angle = f64::from(rows[r].position) * f64::from(*f32s(o.frequencies).add(pair));
             let (sin, cos) = math::sin_cos(angle);
-            let to = command.f32s(2).add(unit * 2);
+            let to = f32s(o.angles).add(unit * 2);
             *to = (cos * magnitude) as f32;
             *to.add(1) = (sin * magnitude) as f32;
         }
@@ -88,10 +89,12 @@ fn turned<V: Lanes>([x, y]: [V; 2], [cos, sin]: [V; 2]) -> [V; 2] {
 #[inline(always)]
 pub(crate) unsafe fn rope_kv<V: Lanes>(command: &Command, context: &Context) {
     let p: RopeKvParams = command.params();
+    let Kernel::RopeKv(op) = command.kernel else { return };
+    let o = command.operands(op);
     let (heads, kv_heads) = (p.heads as usize, p.kv_heads as usize);
     // SAFETY: rows are within the table's, their slots and positions within the cache.
     unsafe {
-        let rows = context.rows(command.bindings[2]);
+        let rows = context.rows(o.rows);
         let per_row = heads + 2 * kv_heads;
         for unit in context.units(context.rows * per_row) {
             // Keys of positions that follow each other share their lines: a head of sixteen rows, then the next one's.
@@ -99,7 +102,7 @@ pub(crate) unsafe fn rope_kv<V: Lanes>(command: &Command, context: &Context) {
             let (first, place) = (unit / several * TOGETHER, unit % several);
             let count = TOGETHER.min(context.rows - first);
             let (head, r) = (place / count, first + place % count);
-            one_head::<V>(command, context, &p, r, head, &rows[r]);
+            one_head::<V>((op, &o, &p), context, r, head, &rows[r]);
         }
     }
 }
@@ -107,35 +110,33 @@ pub(crate) unsafe fn rope_kv<V: Lanes>(command: &Command, context: &Context) {
 /// Heads of a row come as Q's, K's and V's.
 #[inline(always)]
 unsafe fn one_head<V: Lanes>(
-    command: &Command,
+    (op, o, p): (ops::RopeKv, &ops::RopeKvOperands<*mut u8>, &RopeKvParams),
     context: &Context,
-    p: &RopeKvParams,
     r: usize,
     head: usize,
     row: &Row,
 ) {
-    let Kernel::RopeKv(ops::RopeKv { style, qk_norm, kv }) = command.kernel else { return };
     let (heads, kv_heads, dim) = (p.heads as usize, p.kv_heads as usize, p.head_dim as usize);
     let dims = p.rope_dims as usize;
-    let cache = Cache::new(kv, p.kv_heads, p.head_dim, p.capacity);
+    let cache = Cache::new(op.kv, p.kv_heads, p.head_dim, p.capacity);
     // SAFETY: as in `rope_kv`.
     unsafe {
-        let x = command.f32s(0).add((r * (heads + 2 * kv_heads) + head) * dim);
-        let angles = command.f32s(1).add(r * dims);
+        let x = f32s(o.qkv).add((r * (heads + 2 * kv_heads) + head) * dim);
+        let angles = f32s(o.angles).add(r * dims);
         let (slot, position) = (row.slot as usize, row.position as usize);
         if head >= heads + kv_heads {
             let place = cache.offset(slot, head - heads - kv_heads, position);
-            cache.store::<V>(x, command.bindings[5].add(place));
+            cache.store::<V>(x, o.v_cache.0.add(place));
             return;
         }
         let is_q = head < heads;
         let to = match is_q {
-            true => command.f32s(3).add((r * heads + head) * dim),
+            true => f32s(o.q).add((r * heads + head) * dim),
             false => (&raw mut (*context.scratch).head).cast::<f32>(),
         };
-        if qk_norm {
+        if let Some(weight) = if is_q { o.q_norm } else { o.k_norm } {
             let scale = inverse_rms::<V>(x, dim, p.epsilon);
-            let weight = command.f32s(if is_q { 6 } else { 7 });
+            let weight = f32s(weight);
             let mut at = 0;
             while at < dim {
                 let n = 16.min(dim - at);
@@ -145,9 +146,9 @@ unsafe fn one_head<V: Lanes>(
         } else {
             x.copy_to_nonoverlapping(to, dim);
         }
-        rotate::<V>(to, style, dims, angles);
+        rotate::<V>(to, op.style, dims, angles);
         if !is_q {
-            let keys = command.bindings[4].add(cache.offset(slot, head - heads, 0));
+            let keys = o.k_cache.0.add(cache.offset(slot, head - heads, 0));
             let held = &raw mut (*context.scratch).held;
             cache.store_key::<V>(to, held.cast(), keys, position);
         }

@@ -2,11 +2,11 @@
 
 use std::sync::atomic::Ordering;
 
-use akunu_plan::ops::{self, ArgmaxParams, ElementParams, EmbedParams, NormParams};
+use akunu_plan::ops::{self, ArgmaxParams, ElementParams, EmbedParams, NormParams, Weight};
 use akunu_plan::{DType, Kernel, Row, RowSet, q8};
 
 use super::{put_q8, put_q8_row};
-use crate::command::{Command, Context};
+use crate::command::{Command, Context, f32s, u32s};
 use crate::isa::Lanes;
 use crate::math;
 use crate::panel::PARTIAL_FLOATS;
@@ -27,15 +27,16 @@ macro_rules! for_lanes {
 #[inline(always)]
 pub(crate) unsafe fn embed<V: Lanes>(command: &Command, context: &Context) {
     let p: EmbedParams = command.params();
-    let Kernel::Embed(ops::Embed { weight }) = command.kernel else { return };
+    let Kernel::Embed(op) = command.kernel else { return };
+    let o = command.operands(op);
     let cols = p.cols as usize;
-    let planes = weight.planes();
     // SAFETY: tokens are below the vocabulary, and rows below the table's.
     unsafe {
-        let rows = context.rows(command.bindings[planes]);
+        let rows = context.rows(o.rows);
         for r in context.units(context.rows) {
-            let out = command.f32s(planes + 1).add(r * cols);
-            embed_row(weight, command, rows[r].token as usize, std::slice::from_raw_parts_mut(out, cols));
+            let out = f32s(o.out).add(r * cols);
+            let values = std::slice::from_raw_parts_mut(out, cols);
+            embed_row(op.weight, o.embedding, rows[r].token as usize, values);
             if p.scale != 1.0 {
                 for_lanes!(cols, |at, n| {
                     V::load_n(out.add(at), n).mul(V::splat(p.scale)).store_n(out.add(at), n)
@@ -48,15 +49,15 @@ pub(crate) unsafe fn embed<V: Lanes>(command: &Command, context: &Context) {
 /// One row of a table of any type, by the formats' own definition.
 ///
 /// # Safety
-/// The first bindings are the planes of a table with that row.
-unsafe fn embed_row(weight: DType, command: &Command, row: usize, out: &mut [f32]) {
-    let sizes = weight.plane_bytes(out.len()).unwrap_or([0; 3]);
+/// The table has that row.
+unsafe fn embed_row(dtype: DType, table: Weight<*mut u8>, row: usize, out: &mut [f32]) {
+    let sizes = dtype.plane_bytes(out.len()).unwrap_or([0; 3]);
     let mut planes: [&[u8]; 3] = [&[]; 3];
-    for i in 0..weight.planes() {
-        // SAFETY: as the caller promises.
-        planes[i] = unsafe { std::slice::from_raw_parts(command.bindings[i].add(row * sizes[i]), sizes[i]) };
+    for ((plane, from), size) in planes.iter_mut().zip(table.planes()).zip(sizes) {
+        // SAFETY: the table has that row, of as many bytes in each of its planes.
+        *plane = unsafe { std::slice::from_raw_parts(from.add(row * size), size) };
     }
-    if akunu_format::blocks::dequantize_nth(weight, planes, 0, out).is_err() {
+    if akunu_format::blocks::dequantize_nth(dtype, planes, 0, out).is_err() {
         // Row sizes were checked when the command was prepared.
         out.fill(f32::NAN);
     }
@@ -104,28 +105,27 @@ pub(crate) unsafe fn normed<V: Lanes>(x: *const f32, weight: *const f32, scale: 
 #[inline(always)]
 pub(crate) unsafe fn rms_norm<V: Lanes>(command: &Command, context: &Context) {
     let p: NormParams = command.params();
-    let Kernel::RmsNorm(ops::RmsNorm { out, rows }) = command.kernel else { return };
+    let Kernel::RmsNorm(op) = command.kernel else { return };
+    let o = command.operands(op);
     let cols = p.cols as usize;
-    let q8_binding = 2 + usize::from(out.f32());
-    let picks = q8_binding + usize::from(out.q8());
-    let total = if rows == RowSet::Logits { context.logit_rows } else { context.rows };
+    let total = if op.rows == RowSet::Logits { context.logit_rows } else { context.rows };
     // SAFETY: rows and their picks are within the table's; q8 rows are whole blocks.
     unsafe {
         for r in context.units(total) {
-            let source = match rows {
-                RowSet::All => r,
-                RowSet::Logits => *command.bindings[picks].cast::<u32>().add(r) as usize,
+            let source = match o.logit_rows {
+                None => r,
+                Some(logit_rows) => *u32s(logit_rows).add(r) as usize,
             };
-            let (x, weight) = (command.f32s(0).add(source * cols), command.f32s(1));
+            let (x, weight) = (f32s(o.x).add(source * cols), f32s(o.weight));
             let scale = inverse_rms::<V>(x, cols, p.epsilon);
-            if out.f32() {
-                let to = command.f32s(2).add(r * cols);
+            if let Some(out) = o.out.f32 {
+                let to = f32s(out).add(r * cols);
                 for_lanes!(cols, |at, n| {
                     normed::<V>(x.add(at), weight.add(at), scale, n).store_n(to.add(at), n);
                 });
             }
-            if out.q8() {
-                let to = command.bindings[q8_binding].add(r * q8::row_bytes(cols));
+            if let Some(out) = o.out.q8 {
+                let to = out.0.add(r * q8::row_bytes(cols));
                 for block in 0..cols / q8::BLOCK {
                     let mut v = [0.0_f32; q8::BLOCK];
                     for half in [0, 16] {
@@ -142,13 +142,14 @@ pub(crate) unsafe fn rms_norm<V: Lanes>(command: &Command, context: &Context) {
 #[inline(always)]
 pub(crate) unsafe fn norm_add<V: Lanes>(command: &Command, context: &Context) {
     let p: NormParams = command.params();
+    let o = command.operands(ops::NormAdd);
     let cols = p.cols as usize;
     // SAFETY: rows are within the table's.
     unsafe {
         for r in context.units(context.rows) {
-            let x = command.f32s(0).add(r * cols);
-            let (weight, residual) = (command.f32s(1), command.f32s(2).add(r * cols));
-            let to = command.f32s(3).add(r * cols);
+            let x = f32s(o.x).add(r * cols);
+            let (weight, residual) = (f32s(o.weight), f32s(o.residual).add(r * cols));
+            let to = f32s(o.out).add(r * cols);
             let scale = inverse_rms::<V>(x, cols, p.epsilon);
             for_lanes!(cols, |at, n| {
                 let v = normed::<V>(x.add(at), weight.add(at), scale, n);
@@ -164,27 +165,27 @@ const COLUMNS: usize = 256;
 #[inline(always)]
 pub(crate) unsafe fn glu<V: Lanes>(command: &Command, context: &Context) {
     let p: ElementParams = command.params();
-    let Kernel::Glu(ops::Glu { activation, out }) = command.kernel else { return };
+    let Kernel::Glu(op) = command.kernel else { return };
+    let o = command.operands(op);
     let cols = p.cols as usize;
     let parts = cols.div_ceil(COLUMNS);
-    let q8_binding = 2 + usize::from(out.f32());
     // SAFETY: rows are within the table's; q8 rows are whole blocks.
     unsafe {
         for unit in context.units(context.rows * parts) {
             let (r, first) = (unit / parts, unit % parts * COLUMNS);
             let count = COLUMNS.min(cols - first);
             let at = r * cols + first;
-            let (gate, up) = (command.f32s(0).add(at), command.f32s(1).add(at));
+            let (gate, up) = (f32s(o.gate).add(at), f32s(o.up).add(at));
             let mut v = [0.0_f32; COLUMNS];
             for_lanes!(count, |i, n| {
-                let g = math::activation(activation, V::load_n(gate.add(i), n));
+                let g = math::activation(op.activation, V::load_n(gate.add(i), n));
                 g.mul(V::load_n(up.add(i), n)).store_n(v.as_mut_ptr().add(i), n);
             });
-            if out.f32() {
-                command.f32s(2).add(at).copy_from_nonoverlapping(v.as_ptr(), count);
+            if let Some(out) = o.out.f32 {
+                f32s(out).add(at).copy_from_nonoverlapping(v.as_ptr(), count);
             }
-            if out.q8() {
-                let row = command.bindings[q8_binding].add(r * q8::row_bytes(cols));
+            if let Some(out) = o.out.q8 {
+                let row = out.0.add(r * q8::row_bytes(cols));
                 for block in 0..count / q8::BLOCK {
                     put_q8::<V>(row, cols, first / q8::BLOCK + block, v.as_ptr().add(block * q8::BLOCK));
                 }
@@ -196,24 +197,22 @@ pub(crate) unsafe fn glu<V: Lanes>(command: &Command, context: &Context) {
 #[inline(always)]
 pub(crate) unsafe fn quantise<V: Lanes>(command: &Command, context: &Context) {
     let p: ElementParams = command.params();
+    let o = command.operands(ops::Quantise);
+    let Some(out) = o.out.q8 else { return };
     let cols = p.cols as usize;
     // SAFETY: rows are within the table's, and whole blocks.
     unsafe {
         if context.rows >= context.parts {
             for r in context.units(context.rows) {
-                put_q8_row::<V>(
-                    command.bindings[1].add(r * q8::row_bytes(cols)),
-                    cols,
-                    command.f32s(0).add(r * cols),
-                );
+                put_q8_row::<V>(out.0.add(r * q8::row_bytes(cols)), cols, f32s(o.x).add(r * cols));
             }
             return;
         }
         let blocks = cols / q8::BLOCK;
         for unit in context.units(context.rows * blocks) {
             let (r, block) = (unit / blocks, unit % blocks);
-            let row = command.bindings[1].add(r * q8::row_bytes(cols));
-            put_q8::<V>(row, cols, block, command.f32s(0).add(r * cols + block * q8::BLOCK));
+            let row = out.0.add(r * q8::row_bytes(cols));
+            put_q8::<V>(row, cols, block, f32s(o.x).add(r * cols + block * q8::BLOCK));
         }
     }
 }
@@ -225,7 +224,7 @@ pub(crate) unsafe fn argmax<V: Lanes>(command: &Command, context: &Context) {
     // SAFETY: asking rows are within the table's, and no two are the same. Each part has its own places among the
     // partial results; whoever is last sees all of them, and alone writes tokens and rows.
     unsafe {
-        let logits = command.f32s(0);
+        let logits = f32s(command.operands(ops::Argmax).logits);
         if asked >= parts || asked * parts * size_of::<Best>() > PARTIAL_FLOATS * size_of::<f32>() {
             for j in context.units(asked) {
                 found(command, context, p, j, best::<V>(logits.add(j * vocab), 0, vocab));
@@ -257,13 +256,13 @@ pub(crate) unsafe fn argmax<V: Lanes>(command: &Command, context: &Context) {
 
 /// Writes what asking row j found, and moves the row on to it where that is asked for.
 unsafe fn found(command: &Command, context: &Context, p: ArgmaxParams, j: usize, best: Best) {
+    let o = command.operands(ops::Argmax);
     // SAFETY: the tokens buffer has a place for each step, the rows buffer for each row that asks.
     unsafe {
-        let tokens = command.bindings[1].cast::<u32>().add((context.step + 1) * command.logit_capacity);
+        let tokens = u32s(o.tokens).add((context.step + 1) * command.logit_capacity);
         *tokens.add(j) = best.token;
         if p.advance == 1 && best.token != u32::MAX {
-            let row =
-                command.bindings[2].cast::<Row>().add(*command.bindings[3].cast::<u32>().add(j) as usize);
+            let row = o.rows.0.cast::<Row>().add(*u32s(o.logit_rows).add(j) as usize);
             *row = (*row).next(best.token);
         }
     }

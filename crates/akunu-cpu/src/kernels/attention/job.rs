@@ -3,13 +3,12 @@
 use std::ops::Range;
 
 use akunu_plan::keys::TOGETHER;
-use akunu_plan::ops;
-use akunu_plan::ops::AttentionParams;
-use akunu_plan::{Kernel, KvType, Row, q8};
+use akunu_plan::ops::{AttentionOperands, AttentionParams};
+use akunu_plan::{KvType, Row, q8};
 
 use super::product::{self, Operands, Products};
 use super::seen;
-use crate::command::Command;
+use crate::command::f32s;
 use crate::isa::Lanes;
 use crate::kernels::cache::Cache;
 use crate::kernels::put_q8;
@@ -20,7 +19,7 @@ const EMPTY: Softmax = Softmax { m: f32::NEG_INFINITY, l: 0.0 };
 
 /// (row, head) pairs are its states, row by row.
 pub(super) struct Job<'a> {
-    pub(super) command: &'a Command,
+    pub(super) operands: AttentionOperands<*mut u8>,
     pub(super) products: Products,
     pub(super) p: AttentionParams,
     pub(super) cache: Cache,
@@ -104,7 +103,8 @@ impl Job<'_> {
                 for at in (0..dim).step_by(16) {
                     // SAFETY: within the row's heads; states have room for their padded heads.
                     unsafe {
-                        let from = self.command.f32s(0).add((row * self.p.heads as usize + head) * dim + at);
+                        let from =
+                            f32s(self.operands.q.0).add((row * self.p.heads as usize + head) * dim + at);
                         let q = V::load_n(from, 16.min(dim - at)).mul(V::splat(self.p.scale));
                         q.store(to.add(state * padded + at));
                     }
@@ -169,7 +169,11 @@ impl Job<'_> {
     fn place(&self, pass: Pass, position: usize) -> *const u8 {
         let slot = self.all[self.rows.start].slot as usize;
         let offset = self.cache.offset(slot, self.kv_head, position);
-        self.command.bindings[pass as usize].wrapping_add(offset)
+        let cache = match pass {
+            Pass::Keys => self.operands.k_cache.0,
+            Pass::Values => self.operands.v_cache.0,
+        };
+        cache.wrapping_add(offset)
     }
 
     /// Keys or values of positions `part` of a segment, all in one tile, as f32.
@@ -401,10 +405,8 @@ impl Job<'_> {
     /// Divides by the sums and writes the forms that are asked for.
     #[inline(always)]
     unsafe fn finish<V: Lanes>(&self, scratch: &mut Scratch) {
-        let Kernel::Attention(ops::Attention { out: form, .. }) = self.command.kernel else { return };
         let (dim, padded) = (self.cache.head_dim, self.cache.padded());
         let cols = self.p.heads as usize * dim;
-        let q8_binding = 4 + usize::from(form.f32());
         // SAFETY: rows are within the table's; a group of heads is whole q8 blocks where those are asked for.
         unsafe {
             for (i, row) in self.rows.clone().enumerate() {
@@ -420,11 +422,11 @@ impl Job<'_> {
                     }
                 }
                 let (first, count) = (self.heads.start * dim, self.heads.len() * dim);
-                if form.f32() {
-                    self.command.f32s(4).add(row * cols + first).copy_from_nonoverlapping(out, count);
+                if let Some(to) = self.operands.out.f32 {
+                    f32s(to).add(row * cols + first).copy_from_nonoverlapping(out, count);
                 }
-                if form.q8() {
-                    let to = self.command.bindings[q8_binding].add(row * q8::row_bytes(cols));
+                if let Some(to) = self.operands.out.q8 {
+                    let to = to.0.add(row * q8::row_bytes(cols));
                     for block in 0..count / q8::BLOCK {
                         put_q8::<V>(to, cols, first / q8::BLOCK + block, out.add(block * q8::BLOCK));
                     }
@@ -434,11 +436,10 @@ impl Job<'_> {
     }
 }
 
-/// Numbered as their bindings.
 #[derive(Clone, Copy)]
 enum Pass {
-    Keys = 1,
-    Values = 2,
+    Keys,
+    Values,
 }
 
 /// Keys or values of [`KV_TILE`] positions in the cache.

@@ -17,7 +17,7 @@ pub(crate) mod product;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
-use akunu_plan::ops::{self, AttentionParams};
+use akunu_plan::ops::{Attention, AttentionOperands, AttentionParams};
 use akunu_plan::{Kernel, Row};
 
 use super::cache::Cache;
@@ -32,9 +32,11 @@ const FINE: usize = 8;
 
 #[inline(always)]
 pub(crate) unsafe fn attention<V: Lanes>(command: &Command, context: &Context, products: Products) {
+    let Kernel::Attention(op) = command.kernel else { return };
+    let operands = command.operands(op);
     // SAFETY: the row buffer of the table.
-    let all = unsafe { context.rows(command.bindings[3]) };
-    let Some(deal) = Deal::new(command, context, products, all) else { return };
+    let all = unsafe { context.rows(operands.rows) };
+    let Some(deal) = Deal::new((op, operands, command.params()), context, products, all) else { return };
     let mut run = deal.first_run();
     for unit in context.pieces(deal.units, 1).flatten() {
         if unit < run.unit {
@@ -70,7 +72,7 @@ pub(crate) unsafe fn attention<V: Lanes>(command: &Command, context: &Context, p
 /// How a command's work is cut: by runs of rows of one slot, by kv heads (and parts of their query heads, where there are
 /// very many), and where that is too coarse by segments.
 struct Deal<'a> {
-    command: &'a Command,
+    operands: AttentionOperands<*mut u8>,
     products: Products,
     all: &'a [Row],
     p: AttentionParams,
@@ -101,13 +103,16 @@ struct Run {
 }
 
 impl<'a> Deal<'a> {
-    fn new(command: &'a Command, context: &Context, products: Products, all: &'a [Row]) -> Option<Deal<'a>> {
-        let p: AttentionParams = command.params();
-        let Kernel::Attention(ops::Attention { kv, .. }) = command.kernel else { return None };
+    fn new(
+        (op, operands, p): (Attention, AttentionOperands<*mut u8>, AttentionParams),
+        context: &Context,
+        products: Products,
+        all: &'a [Row],
+    ) -> Option<Deal<'a>> {
         if all.is_empty() {
             return None;
         }
-        let cache = Cache::new(kv, p.kv_heads, p.head_dim, p.capacity);
+        let cache = Cache::new(op.kv, p.kv_heads, p.head_dim, p.capacity);
         let kv_heads = p.kv_heads as usize;
         let group = p.heads as usize / kv_heads;
         let states = (STATE_FLOATS / cache.padded()).min(MAX_STATES);
@@ -117,7 +122,7 @@ impl<'a> Deal<'a> {
         let rows = (all.len() * head_parts / (FINE * context.parts)).clamp(1, states / heads);
         let stride = rows * heads * (cache.padded() + 16);
         let mut deal = Deal {
-            command,
+            operands,
             products,
             all,
             p,
@@ -180,7 +185,7 @@ impl<'a> Deal<'a> {
         let (start, count) = (kv_head * self.group + first, self.heads.min(self.group - first));
         let heads = start..start + count;
         Job {
-            command: self.command,
+            operands: self.operands,
             products: self.products,
             p: self.p,
             cache: self.cache,
