@@ -1,4 +1,4 @@
-//! What each type loses and how fast it is made, on one thread: the table of docs/quantise.md.
+//! What each type loses and how fast it is made, on one thread: the tables of docs/measurements/{accuracy,quantise}.md.
 //!
 //! `cargo run --release -p akunu-format --example quantise_error -- FILE COLS`: FILE is plain little-endian F32.
 #![allow(clippy::print_stdout)]
