@@ -32,7 +32,7 @@ const MAX_THREADS: usize = 1024;
 pub struct CpuOptions {
     /// Workers, the calling thread included. By default the physical cores that this process may use.
     pub threads: Option<usize>,
-    /// By default what [`Isa::detect`] finds.
+    /// By default [`Isa::best`].
     pub isa: Option<Isa>,
     /// By default what [`Reading::detect`] finds.
     pub reading: Option<Reading>,
@@ -84,11 +84,7 @@ fn zeroed(what: &str, bytes: u64) -> Result<Owned, DeviceError> {
 
 impl CpuDevice {
     pub fn new(options: CpuOptions) -> Result<CpuDevice, DeviceError> {
-        let isa = match options.isa {
-            Some(isa) => isa.checked(),
-            None => Isa::detect(),
-        };
-        let isa = isa.map_err(|error| failed(error.to_string()))?;
+        let isa = options.isa.unwrap_or_else(Isa::best).checked()?;
         let threads = options.threads.unwrap_or_else(host::physical_cores);
         if !(1..=MAX_THREADS).contains(&threads) {
             return Err(failed(format!("{threads} threads were asked for; use 1 to {MAX_THREADS}")));

@@ -8,7 +8,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use akunu::{DeviceChoice, Engine, EngineOptions, GenerateOptions, Generated, KvType, Model};
+use akunu::{BackendOptions, DeviceChoice, Engine, EngineOptions, GenerateOptions, Generated, KvType, Model};
 use serde_json::Value;
 
 /// The devices that every model has to run on.
@@ -65,7 +65,9 @@ pub fn tales() -> Arc<Model> {
 }
 
 pub fn options(device: DeviceChoice) -> EngineOptions {
-    EngineOptions { device, threads: Some(1), ..EngineOptions::default() }
+    // So that tests can be run on an instruction set (`AKUNU_ISA`) or as a GPU is asked to run.
+    let backends = BackendOptions::from_variables(|name| std::env::var_os(name));
+    EngineOptions { device, threads: Some(1), backends, ..EngineOptions::default() }
 }
 
 pub fn exact(device: DeviceChoice) -> EngineOptions {
