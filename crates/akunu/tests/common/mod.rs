@@ -14,17 +14,10 @@ use serde_json::Value;
 /// The devices that every model has to run on.
 pub const DEVICES: [DeviceChoice; 2] = [DeviceChoice::Reference, DeviceChoice::Cpu];
 
-/// A file or folder of the data that lies beside the project. Says which test does without it.
+/// A file or folder of the test data; see [`akunu_testing::data`].
 pub fn shared(name: &str) -> Option<PathBuf> {
-    let beside = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data");
-    let root = std::env::var_os("AKUNU_TEST_DATA").map_or_else(beside, PathBuf::from);
-    let path = root.join(name);
-    if path.exists() {
-        return Some(path);
-    }
     let thread = std::thread::current();
-    println!("skipped: {} needs {name} (see AKUNU_TEST_DATA)", thread.name().unwrap_or("a test"));
-    None
+    akunu_testing::data(thread.name().unwrap_or("a test"), name)
 }
 
 /// A file or folder that is checked in.
