@@ -9,6 +9,7 @@ use akunu_plan::{
     Capabilities, Device, DeviceBuffer, DeviceError, DispatchTable, InPlace, KeyOrder, Outcome, ReplayId,
     Row, Submission,
 };
+use akunu_pool::{Pool, WorkQueue};
 
 use crate::groups;
 use crate::host;
@@ -16,10 +17,8 @@ use crate::isa::Isa;
 use crate::isa::table::Kernels;
 use crate::memory::{Buffer, Owned};
 use crate::panel::{Scratch, Shared};
-use crate::pool::Pool;
 use crate::prepare::{Buffers, Prepared, prepare};
 use crate::reading::Reading;
-use crate::shares::Shares;
 use crate::walk::{State, Walk};
 
 pub(crate) const NAME: &str = "cpu";
@@ -50,7 +49,7 @@ pub struct CpuDevice {
     packed: Owned,
     /// What else they share.
     shared: Owned,
-    shares: Shares,
+    queue: WorkQueue,
     buffers: Vec<Buffer>,
     allocated: u64,
     prepared: Vec<Prepared>,
@@ -121,7 +120,7 @@ impl CpuDevice {
             scratch,
             packed,
             shared,
-            shares: Shares::new(threads),
+            queue: WorkQueue::new(threads),
             buffers: Vec::new(),
             allocated: workspace,
             prepared: Vec::new(),
@@ -218,13 +217,13 @@ impl CpuDevice {
             self.outcome = Ok(Outcome { steps: 0 });
             return;
         }
-        self.shares.clear();
+        self.queue.clear();
         let walk = Walk {
             commands,
             scratch: &self.scratch,
             packed: self.packed.start().cast(),
             shared: self.shared.start().cast(),
-            shares: &self.shares,
+            queue: &self.queue,
             reading: self.reading,
             rows: self.last.0.min(prepared.table.rows),
             logit_rows: self.last.1.min(prepared.table.logit_rows),
