@@ -179,7 +179,7 @@ fn fetch_package(package: &str, folder: &Path) -> Result<()> {
 }
 
 fn loom() -> Result<()> {
-    let mut command = cargo(&["test", "--release", "-p", "akunu-cpu", "--lib", "loom"]);
+    let mut command = cargo(&["test", "--release", "-p", "akunu-pool", "--lib", "loom"]);
     // A folder of its own: the flag would otherwise rebuild everything twice.
     run(command.env("RUSTFLAGS", "--cfg loom").env("CARGO_TARGET_DIR", "target/loom"))
 }

@@ -12,6 +12,7 @@
 
 mod arguments;
 mod boundary;
+mod environment;
 mod registry;
 mod structs;
 mod worker;

@@ -118,6 +118,7 @@ unsafe fn engine_options(options: &LoadOptions) -> Result<EngineOptions, Failure
     Ok(EngineOptions {
         device: device.map_or(Ok(DeviceChoice::Auto), DeviceChoice::from_str)?,
         threads: wanted(options.threads),
+        backends: crate::environment::backends(),
         context: wanted(options.context),
         kv,
         slots: options.sessions.max(1) as usize,

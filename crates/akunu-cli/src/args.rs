@@ -8,6 +8,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
 
 use crate::commands;
+use crate::environment;
 
 const AFTER_HELP: &str = "\
 MODEL is a GGUF file (any part of a split one), a SafeTensors file, a folder with config.json, or \
@@ -93,6 +94,7 @@ impl EngineArgs {
         EngineOptions {
             device: self.device.device,
             threads: self.device.threads,
+            backends: environment::backends(),
             context: self.context,
             kv: self.kv_type,
             chunk: self.chunk,

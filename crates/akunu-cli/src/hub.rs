@@ -8,6 +8,7 @@ use akunu::Model;
 use akunu_format::Source;
 use akunu_hub::{Cache, Error, Hub, Pulled, Reference, Settings, Watch};
 
+use crate::environment;
 use crate::failure::Failure;
 use crate::interrupt;
 use crate::output;
@@ -21,7 +22,7 @@ pub fn set_offline(offline: bool) {
 }
 
 pub fn settings() -> Result<Settings, Failure> {
-    let mut settings = Settings::from_env()?;
+    let mut settings = environment::hub()?;
     settings.offline |= OFFLINE.load(Ordering::Relaxed);
     Ok(settings)
 }

@@ -2,6 +2,7 @@
 
 mod args;
 mod commands;
+mod environment;
 mod failure;
 mod grid;
 mod hub;

@@ -66,7 +66,7 @@ pub fn note(line: &str) {
 
 /// Columns that tables may take: the terminal's, or `COLUMNS`. `None` (as wide as they like) where stdout is a file or pipe.
 pub fn width() -> Option<usize> {
-    if let Some(columns) = std::env::var("COLUMNS").ok().and_then(|c| c.parse().ok()) {
+    if let Some(columns) = crate::environment::columns() {
         return Some(columns);
     }
     if !io::stdout().is_terminal() {

@@ -151,7 +151,8 @@ fn thread_seconds() -> Option<f64> {
 fn main() -> Result<(), DeviceError> {
     let mut arguments = std::env::args().skip(1);
     let threads = arguments.next().and_then(|n| n.parse().ok());
-    let isa = arguments.next().and_then(|name| Isa::from_name(&name));
+    let isa = arguments.next().or_else(|| std::env::var("AKUNU_ISA").ok()).filter(|name| !name.is_empty());
+    let isa = isa.map(|name| name.parse::<Isa>()).transpose()?;
     let options = CpuOptions { threads, isa, ..CpuOptions::default() };
     println!("{}", CpuDevice::new(options)?.capabilities().detail);
     println!(

@@ -189,14 +189,15 @@ fn thread_seconds() -> Option<f64> {
 fn main() -> Result<(), DeviceError> {
     let mut arguments = std::env::args().skip(1);
     let threads = arguments.next().and_then(|n| n.parse().ok());
-    let isa = arguments.next().and_then(|name| Isa::from_name(&name));
+    let isa = arguments.next().or_else(|| std::env::var("AKUNU_ISA").ok()).filter(|name| !name.is_empty());
+    let isa = isa.map(|name| name.parse::<Isa>()).transpose()?;
     let only = arguments.next();
     let inputs = arguments.next().and_then(|n| n.parse().ok()).unwrap_or(INPUTS);
     let options = CpuOptions { threads, isa, ..CpuOptions::default() };
     let device = CpuDevice::new(options)?;
     println!("{}", device.capabilities().detail);
     let failed = |error: CeilingsError| DeviceError::Failed { device: "cpu", message: error.to_string() };
-    let mut ceilings = Ceilings::new(device.threads(), WORKING_SET as u64).map_err(failed)?;
+    let mut ceilings = Ceilings::new(device.isa(), device.threads(), WORKING_SET as u64).map_err(failed)?;
     ceilings.measure(5);
     let ceiling = ceilings.read().max / 1e9;
     let [int8, f32] = [ceilings.int8(), ceilings.f32()].map(|rate| rate.max / 1e9);

@@ -5,11 +5,11 @@ use std::ops::Range;
 use akunu_plan::ops::{F32, GluMatmulParams, Input, MatmulParams, Op, QkvParams, Rows, U32};
 use akunu_plan::table::{MAX_BINDINGS, PARAM_BYTES};
 use akunu_plan::{Kernel, Row, RowSet, q8};
+use akunu_pool::{WorkQueue, partition};
 use bytemuck::AnyBitPattern;
 
 use crate::panel::{Scratch, Shared};
 use crate::reading::Reading;
-use crate::shares::{Shares, share};
 use crate::tile::{PackedKernel, TileKernel};
 
 /// Bytes of a row of activations.
@@ -97,7 +97,7 @@ pub(crate) struct Context<'a> {
     /// All workers'.
     pub(crate) shared: *mut Shared,
     /// What is left of this command's parts.
-    pub(crate) shares: &'a Shares,
+    pub(crate) queue: &'a WorkQueue,
     pub(crate) reading: Reading,
 }
 
@@ -105,7 +105,7 @@ impl Context<'_> {
     /// What this part has of `0..total`.
     #[inline(always)]
     pub(crate) fn share(&self, total: usize) -> Range<usize> {
-        share(total, self.part, self.parts)
+        partition(total, self.part, self.parts)
     }
 
     /// `0..total` piece by piece: this part's share, then of what others have left. Where there are no others, or a share is no
@@ -127,11 +127,11 @@ impl Context<'_> {
         let mut own = self.share(total);
         let is_shared = is_shared && self.parts > 1;
         if is_shared {
-            self.shares.begin(self.part, own.clone());
+            self.queue.begin(self.part, own.clone());
         }
         std::iter::from_fn(move || {
             if is_shared {
-                return self.shares.take(self.part, piece);
+                return self.queue.take(self.part, piece);
             }
             let start = own.start;
             own.start = own.end.min(start + piece);

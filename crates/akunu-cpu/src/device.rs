@@ -9,6 +9,7 @@ use akunu_plan::{
     Capabilities, Device, DeviceBuffer, DeviceError, DispatchTable, InPlace, KeyOrder, Outcome, ReplayId,
     Row, Submission,
 };
+use akunu_pool::{Pool, WorkQueue};
 
 use crate::groups;
 use crate::host;
@@ -16,10 +17,8 @@ use crate::isa::Isa;
 use crate::isa::table::Kernels;
 use crate::memory::{Buffer, Owned};
 use crate::panel::{Scratch, Shared};
-use crate::pool::Pool;
 use crate::prepare::{Buffers, Prepared, prepare};
 use crate::reading::Reading;
-use crate::shares::Shares;
 use crate::walk::{State, Walk};
 
 pub(crate) const NAME: &str = "cpu";
@@ -32,7 +31,7 @@ const MAX_THREADS: usize = 1024;
 pub struct CpuOptions {
     /// Workers, the calling thread included. By default the physical cores that this process may use.
     pub threads: Option<usize>,
-    /// By default what [`Isa::detect`] finds.
+    /// By default [`Isa::best`].
     pub isa: Option<Isa>,
     /// By default what [`Reading::detect`] finds.
     pub reading: Option<Reading>,
@@ -50,7 +49,7 @@ pub struct CpuDevice {
     packed: Owned,
     /// What else they share.
     shared: Owned,
-    shares: Shares,
+    queue: WorkQueue,
     buffers: Vec<Buffer>,
     allocated: u64,
     prepared: Vec<Prepared>,
@@ -84,11 +83,7 @@ fn zeroed(what: &str, bytes: u64) -> Result<Owned, DeviceError> {
 
 impl CpuDevice {
     pub fn new(options: CpuOptions) -> Result<CpuDevice, DeviceError> {
-        let isa = match options.isa {
-            Some(isa) => isa.checked(),
-            None => Isa::detect(),
-        };
-        let isa = isa.map_err(|error| failed(error.to_string()))?;
+        let isa = options.isa.unwrap_or_else(Isa::best).checked()?;
         let threads = options.threads.unwrap_or_else(host::physical_cores);
         if !(1..=MAX_THREADS).contains(&threads) {
             return Err(failed(format!("{threads} threads were asked for; use 1 to {MAX_THREADS}")));
@@ -125,7 +120,7 @@ impl CpuDevice {
             scratch,
             packed,
             shared,
-            shares: Shares::new(threads),
+            queue: WorkQueue::new(threads),
             buffers: Vec::new(),
             allocated: workspace,
             prepared: Vec::new(),
@@ -222,13 +217,13 @@ impl CpuDevice {
             self.outcome = Ok(Outcome { steps: 0 });
             return;
         }
-        self.shares.clear();
+        self.queue.clear();
         let walk = Walk {
             commands,
             scratch: &self.scratch,
             packed: self.packed.start().cast(),
             shared: self.shared.start().cast(),
-            shares: &self.shares,
+            queue: &self.queue,
             reading: self.reading,
             rows: self.last.0.min(prepared.table.rows),
             logit_rows: self.last.1.min(prepared.table.logit_rows),

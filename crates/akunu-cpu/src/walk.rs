@@ -5,14 +5,13 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use akunu_plan::Kernel;
 use akunu_plan::ops;
+use akunu_pool::{Work, WorkQueue};
 
 use crate::command::{Command, Context};
 use crate::kernels;
 use crate::memory::Owned;
 use crate::panel::{Scratch, Shared};
-use crate::pool::Work;
 use crate::reading::Reading;
-use crate::shares::Shares;
 
 pub(crate) struct Walk<'a> {
     /// At least one.
@@ -23,7 +22,7 @@ pub(crate) struct Walk<'a> {
     pub(crate) packed: *mut u8,
     pub(crate) shared: *mut Shared,
     /// All empty.
-    pub(crate) shares: &'a Shares,
+    pub(crate) queue: &'a WorkQueue,
     pub(crate) reading: Reading,
     pub(crate) rows: usize,
     pub(crate) logit_rows: usize,
@@ -65,7 +64,7 @@ impl Work for Walk<'_> {
             scratch: self.scratch[worker].start().cast::<Scratch>(),
             packed: self.packed,
             shared: self.shared,
-            shares: self.shares,
+            queue: self.queue,
             reading: self.reading,
         };
         let is_packing = command.packed.is_some() && !self.state.is_packed.load(Ordering::Relaxed);
@@ -122,8 +121,8 @@ mod tests {
 
     use super::*;
     use crate::command::Run;
-    use crate::pool::Pool;
     use crate::tile::TileKernel;
+    use akunu_pool::Pool;
 
     fn command(run: Run, counter: &AtomicU32) -> Command {
         let mut bindings = [std::ptr::null_mut(); MAX_BINDINGS];
@@ -154,14 +153,14 @@ mod tests {
     fn walk(pool: &mut Pool, runs: &[Run]) -> (usize, u32) {
         let counter = AtomicU32::new(0);
         let commands: Vec<_> = runs.iter().map(|run| command(*run, &counter)).collect();
-        let shares = Shares::new(pool.workers());
+        let queue = WorkQueue::new(pool.workers());
         let scratch: Vec<_> = (0..pool.workers()).filter_map(|_| Owned::zeroed(64)).collect();
         let walk = Walk {
             commands: &commands,
             scratch: &scratch,
             packed: std::ptr::null_mut(),
             shared: std::ptr::null_mut(),
-            shares: &shares,
+            queue: &queue,
             reading: Reading::STRIPS,
             rows: 1,
             logit_rows: 0,

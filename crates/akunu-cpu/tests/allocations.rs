@@ -3,13 +3,14 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;
-#[path = "common/counting.rs"]
-mod counting;
 
 use akunu_cpu::Isa;
 use akunu_plan::{Device, Submission};
+use akunu_testing::{CountingAllocator, allocations};
 use common::{cpu, specs};
-use counting::allocations;
+
+#[global_allocator]
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 /// A program of its own, since a test harness allocates when a test takes long.
 fn main() {

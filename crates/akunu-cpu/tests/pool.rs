@@ -213,28 +213,6 @@ fn what_a_submission_may_not_say_is_refused() {
     assert_eq!(counter.submit(1, 1, &[], None).steps, 1);
 }
 
-/// In processes of their own, since a variable is the whole process's.
-#[test]
-fn akunu_isa_picks_the_instruction_set() {
-    if let Ok(expected) = std::env::var("AKUNU_ISA_EXPECTED") {
-        match Isa::detect() {
-            Ok(isa) => assert_eq!(isa.name(), expected),
-            Err(error) => assert!(error.to_string().contains(&expected), "{error}"),
-        }
-        return;
-    }
-    let best = Isa::available().last().unwrap().name();
-    for (asked, expected) in [("scalar", "scalar"), (best, best), ("", best), ("sse9", "sse9")] {
-        let status = std::process::Command::new(std::env::current_exe().unwrap())
-            .args(["akunu_isa_picks_the_instruction_set", "--exact"])
-            .env("AKUNU_ISA", asked)
-            .env("AKUNU_ISA_EXPECTED", expected)
-            .stdout(std::process::Stdio::null())
-            .status();
-        assert!(status.unwrap().success(), "AKUNU_ISA={asked}");
-    }
-}
-
 #[test]
 fn options_out_of_range_are_refused() {
     for threads in [0, 100_000] {

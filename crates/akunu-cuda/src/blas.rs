@@ -13,7 +13,7 @@ use akunu_kernels::HalfProduct;
 use crate::CudaError;
 use crate::context::Context;
 use crate::driver::{Address, Handle, functions};
-use crate::library::Search;
+use crate::library::{CudaFolders, Search};
 use crate::memory::Memory;
 use crate::stream::{Event, Stream};
 
@@ -96,9 +96,9 @@ pub(crate) struct Library {
 
 impl Library {
     /// Loads it, once for the process. `driver_major` as of [`Search::blas`].
-    pub(crate) fn get(driver_major: i32) -> Result<&'static Library, CudaError> {
+    pub(crate) fn get(folders: &CudaFolders, driver_major: i32) -> Result<&'static Library, CudaError> {
         static LIBRARY: OnceLock<Result<Library, CudaError>> = OnceLock::new();
-        let open = || Library::open(&Search::of_this_machine(), driver_major);
+        let open = || Library::open(&Search::with(folders), driver_major);
         LIBRARY.get_or_init(open).as_ref().map_err(Clone::clone)
     }
 
@@ -384,7 +384,7 @@ mod tests {
 
     /// Where it is installed, all that needs no card is tried.
     fn installed() -> Option<Library> {
-        match Library::open(&Search::of_this_machine(), 13) {
+        match Library::open(&crate::library::tests::search(), 13) {
             Ok(library) => Some(library),
             Err(error) => {
                 println!("skipped: {error}");

@@ -3,8 +3,6 @@
 //! A file is the SHA-256 of its code, then the code. What does not match is compiled again, so nothing that happens to the
 //! folder can do harm, and it may be deleted at any time.
 
-use std::env;
-use std::ffi::OsString;
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -16,19 +14,18 @@ const CHECKSUM: usize = 32;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Cache {
-    /// `None`: there is no folder of the user's, and nothing is kept.
+    /// `None`: nothing is kept.
     folder: Option<PathBuf>,
 }
 
 impl Cache {
-    /// In `AKUNU_CACHE`, or where this system has its users' caches.
-    pub(crate) fn of_this_user() -> Cache {
-        Cache { folder: folder(|name| env::var_os(name)) }
+    pub(crate) fn new(folder: Option<&Path>) -> Cache {
+        Cache { folder: folder.map(Path::to_path_buf) }
     }
 
     #[cfg(test)]
     pub(crate) fn at(folder: &Path) -> Cache {
-        Cache { folder: Some(folder.to_path_buf()) }
+        Cache::new(Some(folder))
     }
 
     pub(crate) fn folder(&self) -> Option<&Path> {
@@ -84,16 +81,6 @@ pub(crate) fn key(parts: &[&str]) -> String {
         hash.update(part);
     }
     hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-fn folder(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
-    let get = |name: &str| variable(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    let own = || {
-        let user = if cfg!(windows) { get("LOCALAPPDATA") } else { get("XDG_CACHE_HOME") };
-        let user = user.or_else(|| Some(get("HOME").or_else(|| get("USERPROFILE"))?.join(".cache")));
-        Some(user?.join("akunu"))
-    };
-    Some(get("AKUNU_CACHE").or_else(own)?.join("cuda"))
 }
 
 #[cfg(test)]
@@ -163,19 +150,5 @@ mod tests {
         assert!(keys.iter().all(|k| k.len() == 64));
         assert!((0..4).all(|i| (0..i).all(|j| keys[i] != keys[j])), "{keys:?}");
         assert_eq!(keys[0], key(&["ab", "c"]));
-    }
-
-    #[test]
-    fn the_folder_is_the_users() {
-        let from = |variables: &[(&str, &str)]| {
-            folder(|name| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| value.into()))
-        };
-        assert_eq!(from(&[]), None);
-        assert_eq!(from(&[("HOME", "/h")]).unwrap(), Path::new("/h/.cache/akunu/cuda"));
-        assert_eq!(from(&[("HOME", "/h"), ("AKUNU_CACHE", "/a")]).unwrap(), Path::new("/a/cuda"));
-        if cfg!(unix) {
-            let found = from(&[("HOME", "/h"), ("XDG_CACHE_HOME", "/x")]).unwrap();
-            assert_eq!(found, Path::new("/x/akunu/cuda"));
-        }
     }
 }

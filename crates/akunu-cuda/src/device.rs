@@ -16,6 +16,7 @@ use crate::blas::{self, Blas, Library};
 use crate::context::{Card, Context};
 use crate::driver::{Address, Driver};
 use crate::error::failed;
+use crate::library::CudaFolders;
 use crate::memory::{Memory, Pinned};
 use crate::module::Kernels;
 use crate::nvrtc::Nvrtc;
@@ -33,7 +34,7 @@ const BATCH: usize = 4;
 const FEW_ROWS: usize = 64;
 
 /// How tables are run. For looking for faults: the plain way is the fast one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CudaOptions {
     /// A kernel may start before the last one has ended, where the card can do that.
     pub linked: bool,
@@ -46,38 +47,40 @@ pub struct CudaOptions {
     /// Its ways to multiply are timed when a model is loaded, rather than taken as it suggests. Another start may take others, so sums are
     /// not the same to the last bit.
     pub blas_timed: bool,
+    /// Where NVIDIA's libraries are looked for, and where compiled kernels are kept.
+    pub folders: CudaFolders,
 }
 
 impl Default for CudaOptions {
     fn default() -> CudaOptions {
-        CudaOptions { linked: true, checked: false, special: true, blas: true, blas_timed: false }
+        CudaOptions::from_words("")
     }
 }
 
 impl CudaOptions {
-    /// `AKUNU_CUDA=serial` links no launches, `AKUNU_CUDA=checked` runs commands one by one, `AKUNU_CUDA=plain` takes
-    /// only kernels that every chip has, `AKUNU_CUDA=noblas` does without cuBLASLt, `AKUNU_CUDA=blastimed` times its ways to multiply.
-    pub fn from_environment() -> CudaOptions {
-        let text = std::env::var("AKUNU_CUDA").unwrap_or_default();
-        let has = |word: &str| text.split(',').any(|part| part.trim() == word);
+    /// Options from a list of words with commas between them: `serial` links no launches, `checked` runs commands one by one,
+    /// `plain` takes only kernels that every chip has, `noblas` does without cuBLASLt, `blastimed` times its ways to multiply.
+    pub fn from_words(words: &str) -> CudaOptions {
+        let has = |word: &str| words.split(',').any(|part| part.trim() == word);
         CudaOptions {
             linked: !has("serial"),
             checked: has("checked"),
             special: !has("plain"),
             blas: !has("noblas"),
             blas_timed: has("blastimed"),
+            folders: CudaFolders::default(),
         }
     }
 }
 
 /// The card that would be used, if there is all that is needed.
-pub fn probe() -> Result<Card, CudaError> {
-    let driver = Driver::get()?;
+pub fn probe(folders: &CudaFolders) -> Result<Card, CudaError> {
+    let driver = Driver::get(folders)?;
     if driver.cards()? == 0 {
         return Err(CudaError::NoCard);
     }
     let card = Card::find(driver, 0)?;
-    Nvrtc::get(driver.version()?.0)?.architecture(card.compute)?;
+    Nvrtc::get(folders, driver.version()?.0)?.architecture(card.compute)?;
     Ok(card)
 }
 
@@ -136,17 +139,18 @@ const WORKSPACE_BYTES: u64 = Pass::BYTES as u64 + SCRATCH_BYTES;
 impl CudaDevice {
     /// Takes the first card that `CUDA_VISIBLE_DEVICES` shows.
     pub fn new(options: CudaOptions) -> Result<CudaDevice, DeviceError> {
-        let card = probe()?;
-        let driver = Driver::get()?;
+        let folders = &options.folders;
+        let card = probe(folders)?;
+        let driver = Driver::get(folders)?;
         let (major, minor) = driver.version()?;
-        let nvrtc = Nvrtc::get(major)?;
+        let nvrtc = Nvrtc::get(folders, major)?;
         let context = Context::new(driver, card)?;
         let card = &context.card;
-        let kernels = Kernels::new(&context, nvrtc)?;
+        let kernels = Kernels::new(&context, nvrtc, folders)?;
         let stream = Stream::new(&context)?;
         let own = Memory::new(&context, WORKSPACE_BYTES)?;
         stream.zero(own.address, own.bytes)?;
-        let (blas, prompts) = match options.blas.then(|| Library::get(major)) {
+        let (blas, prompts) = match options.blas.then(|| Library::get(folders, major)) {
             None => (None, "cuBLASLt left out".to_string()),
             Some(Err(_)) => (None, "no cuBLASLt: prompts are slower (akunu doctor)".to_string()),
             Some(Ok(library)) => {

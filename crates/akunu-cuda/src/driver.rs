@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 
 use crate::CudaError;
 use crate::error::NO_DEVICE;
-use crate::library::Search;
+use crate::library::{CudaFolders, Search};
 
 /// Declares a table of functions and how it is filled from a library.
 macro_rules! functions {
@@ -142,10 +142,10 @@ pub(crate) use call;
 
 impl Driver {
     /// Loads and initialises it, once for the process.
-    pub(crate) fn get() -> Result<&'static Driver, CudaError> {
+    pub(crate) fn get(folders: &CudaFolders) -> Result<&'static Driver, CudaError> {
         static DRIVER: OnceLock<Result<Driver, CudaError>> = OnceLock::new();
         let open = || {
-            let (library, file) = Search::of_this_machine().driver()?;
+            let (library, file) = Search::with(folders).driver()?;
             let driver = Driver::load(library, file)?;
             // SAFETY: the only flag is 0.
             match unsafe { call!(&driver, cuInit(0)) } {

@@ -24,6 +24,7 @@ mod stream;
 pub use context::Card;
 pub use device::{CudaDevice, CudaOptions, probe};
 pub use error::CudaError;
+pub use library::CudaFolders;
 pub use report::report;
 
 pub(crate) const NAME: &str = "cuda";

@@ -1,6 +1,5 @@
 //! Where the driver's library, NVRTC and cuBLASLt are on this machine.
 
-use std::env;
 use std::path::{Path, PathBuf};
 
 use libloading::Library;
@@ -22,6 +21,18 @@ const INSTALL_BLAS: &str = "install it (pip install nvidia-cublas, or CUDA's too
 const FOLDERS: [&str; 8] =
     ["", "lib64", "lib", "bin", "bin/x64", "nvidia/cu13/lib", "nvidia/cuda_nvrtc/lib", "nvidia/cublas/lib"];
 
+/// Folders of this machine that the CUDA device uses. The libraries are loaded once in a process, so the first folders that a
+/// process passes decide which libraries it has.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CudaFolders {
+    /// Searched for libraries before the system's own places: a folder with a library in it, a toolkit, or a Python's site-packages.
+    pub libraries: Vec<PathBuf>,
+    /// Toolkits, searched after the system's own places.
+    pub toolkits: Vec<PathBuf>,
+    /// Holds compiled kernels. With `None`, every start compiles them.
+    pub kernels: Option<PathBuf>,
+}
+
 /// Folders to look in before and after the system's own search.
 #[derive(Clone, Debug)]
 pub(crate) struct Search {
@@ -32,17 +43,15 @@ pub(crate) struct Search {
 }
 
 impl Search {
-    pub(crate) fn of_this_machine() -> Search {
-        let variable = |name: &str| env::var_os(name).filter(|value| !value.is_empty());
-        let before = variable("AKUNU_CUDA_PATH").map(|v| env::split_paths(&v).collect()).unwrap_or_default();
-        let mut after: Vec<PathBuf> =
-            ["CUDA_PATH", "CUDA_HOME"].iter().filter_map(|name| variable(name)).map(PathBuf::from).collect();
+    /// The given folders, the system's own search, and where toolkits usually are.
+    pub(crate) fn with(folders: &CudaFolders) -> Search {
+        let mut after = folders.toolkits.clone();
         if cfg!(unix) {
             after.extend(["/usr/local/cuda", "/opt/cuda"].map(PathBuf::from));
             after.extend(toolkits(Path::new("/usr/local")));
             after.extend(["/usr/local/nvidia", "/usr/lib/wsl"].map(PathBuf::from));
         }
-        Search { before, system: true, after }
+        Search { before: folders.libraries.clone(), system: true, after }
     }
 
     /// The first of `names` that loads.
@@ -127,8 +136,15 @@ fn toolkits(folder: &Path) -> Vec<PathBuf> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+
+    /// The search that tests of installed libraries use. `AKUNU_CUDA_PATH` names folders, as it does for users.
+    pub(crate) fn search() -> Search {
+        let libraries = std::env::var_os("AKUNU_CUDA_PATH").unwrap_or_default();
+        let libraries = std::env::split_paths(&libraries).filter(|folder| !folder.as_os_str().is_empty());
+        Search::with(&CudaFolders { libraries: libraries.collect(), ..CudaFolders::default() })
+    }
 
     fn only(folder: &Path) -> Search {
         Search { before: vec![folder.to_path_buf()], system: false, after: Vec::new() }

@@ -13,6 +13,7 @@ use crate::CudaError;
 use crate::cache::{self, Cache};
 use crate::context::Context;
 use crate::driver::{FUNCTION_MAX_DYNAMIC_SHARED, FUNCTION_MAX_THREADS, Handle, call};
+use crate::library::CudaFolders;
 use crate::nvrtc::Nvrtc;
 
 /// A group has as much shared memory without asking.
@@ -92,12 +93,16 @@ pub(crate) struct Kernels {
 }
 
 impl Kernels {
-    pub(crate) fn new(context: &Rc<Context>, nvrtc: &'static Nvrtc) -> Result<Kernels, CudaError> {
+    pub(crate) fn new(
+        context: &Rc<Context>,
+        nvrtc: &'static Nvrtc,
+        folders: &CudaFolders,
+    ) -> Result<Kernels, CudaError> {
         Ok(Kernels {
             context: Rc::clone(context),
             nvrtc,
             architecture: nvrtc.architecture(context.card.compute)?,
-            cache: Cache::of_this_user(),
+            cache: Cache::new(folders.kernels.as_deref()),
             loaded: HashMap::new(),
         })
     }
@@ -220,7 +225,7 @@ mod tests {
 
     #[test]
     fn a_second_start_compiles_nothing_and_a_damaged_file_is_compiled_again() {
-        let nvrtc = match Nvrtc::get(13) {
+        let nvrtc = match Nvrtc::open(&crate::library::tests::search(), 13) {
             Ok(nvrtc) => nvrtc,
             Err(error) => return println!("skipped: {error}"),
         };
@@ -229,7 +234,7 @@ mod tests {
         let functions = functions(&[64, 96, 128, 4096, 8192]);
         let wanted: Vec<&Function> = functions.iter().collect();
         let all = |architecture| -> Vec<Code> {
-            let compiler = Compiler { nvrtc, architecture, cache: &cache };
+            let compiler = Compiler { nvrtc: &nvrtc, architecture, cache: &cache };
             compiler.all(&wanted).into_iter().map(Result::unwrap).collect()
         };
         let first = all("sm_90");

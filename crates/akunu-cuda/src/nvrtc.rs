@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 
 use crate::CudaError;
 use crate::driver::functions;
-use crate::library::Search;
+use crate::library::{CudaFolders, Search};
 
 type Program = *mut c_void;
 
@@ -35,9 +35,9 @@ pub(crate) struct Nvrtc {
 
 impl Nvrtc {
     /// Loads it, once for the process. `driver_major` as of [`Search::nvrtc`].
-    pub(crate) fn get(driver_major: i32) -> Result<&'static Nvrtc, CudaError> {
+    pub(crate) fn get(folders: &CudaFolders, driver_major: i32) -> Result<&'static Nvrtc, CudaError> {
         static NVRTC: OnceLock<Result<Nvrtc, CudaError>> = OnceLock::new();
-        let open = || Nvrtc::open(&Search::of_this_machine(), driver_major);
+        let open = || Nvrtc::open(&Search::with(folders), driver_major);
         NVRTC.get_or_init(open).as_ref().map_err(Clone::clone)
     }
 
@@ -163,7 +163,7 @@ mod tests {
 
     /// NVRTC needs no card; where it is installed, it is tried.
     fn installed() -> Option<Nvrtc> {
-        match Nvrtc::open(&Search::of_this_machine(), 13) {
+        match Nvrtc::open(&crate::library::tests::search(), 13) {
             Ok(nvrtc) => Some(nvrtc),
             Err(error) => {
                 println!("skipped: {error}");

@@ -5,33 +5,34 @@ use crate::blas::Library;
 use crate::cache::Cache;
 use crate::context::Card;
 use crate::driver::Driver;
+use crate::library::CudaFolders;
 use crate::nvrtc::Nvrtc;
 
 /// Facts as (name, value), in the order in which they are looked for. The first that is missing ends the list, for nothing after
 /// it would work; opening the device says what it is.
-pub fn report() -> Vec<(&'static str, String)> {
+pub fn report(folders: &CudaFolders) -> Vec<(&'static str, String)> {
     let mut facts = Vec::new();
-    let _ = gather(&mut facts);
+    let _ = gather(folders, &mut facts);
     facts
 }
 
-fn gather(facts: &mut Vec<(&'static str, String)>) -> Result<(), CudaError> {
-    let driver = Driver::get()?;
+fn gather(folders: &CudaFolders, facts: &mut Vec<(&'static str, String)>) -> Result<(), CudaError> {
+    let driver = Driver::get(folders)?;
     let (major, minor) = driver.version()?;
     facts.push(("cuda driver", format!("CUDA {major}.{minor} ({})", driver.file)));
     for number in 0..driver.cards()? {
         facts.push(("cuda card", describe(&Card::find(driver, number)?)));
     }
-    let nvrtc = Nvrtc::get(major)?;
+    let nvrtc = Nvrtc::get(folders, major)?;
     facts.push(("cuda nvrtc", format!("{}.{} ({})", nvrtc.version.0, nvrtc.version.1, nvrtc.file())));
-    facts.push(("cuda cublaslt", blas(major)));
-    facts.push(("cuda kernels", told(&Cache::of_this_user())));
+    facts.push(("cuda cublaslt", blas(folders, major)));
+    facts.push(("cuda kernels", told(&Cache::new(folders.kernels.as_deref()))));
     Ok(())
 }
 
 /// Without it prompts go through kernels of our own.
-fn blas(driver_major: i32) -> String {
-    match Library::get(driver_major) {
+fn blas(folders: &CudaFolders, driver_major: i32) -> String {
+    match Library::get(folders, driver_major) {
         Ok(library) => format!("{} ({})", library.version(), library.file()),
         Err(error) => format!("not used: {error}"),
     }
@@ -67,9 +68,10 @@ mod tests {
 
     #[test]
     fn facts_go_as_far_as_there_is_something() {
-        let names: Vec<&str> = report().into_iter().map(|(name, _)| name).collect();
-        let all = crate::probe();
-        assert_eq!(names.is_empty(), Driver::get().is_err(), "{names:?}");
+        let folders = CudaFolders::default();
+        let names: Vec<&str> = report(&folders).into_iter().map(|(name, _)| name).collect();
+        let all = crate::probe(&folders);
+        assert_eq!(names.is_empty(), Driver::get(&folders).is_err(), "{names:?}");
         assert_eq!(names.last() == Some(&"cuda kernels"), all.is_ok(), "{names:?} {all:?}");
     }
 

@@ -1,15 +1,13 @@
 //! Blocks of the shared test data dequantise to the very numbers that gguf-py gets.
 
-mod common;
-
 use akunu_format::blocks::dequantize_row;
 use akunu_format::{DType, Gguf};
 
 #[test]
 fn k_quant_blocks_dequantise_exactly() {
     let test = "k_quant_blocks_dequantise_exactly";
-    let Some(path) = common::data(test, "golden/tiny_kquant.gguf") else { return };
-    let Some(reference) = common::data(test, "golden/tiny_kquant_ref.json") else { return };
+    let Some(path) = akunu_testing::data(test, "golden/tiny_kquant.gguf") else { return };
+    let Some(reference) = akunu_testing::data(test, "golden/tiny_kquant_ref.json") else { return };
     let gguf = Gguf::open(&path).unwrap();
     let json: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(reference).unwrap()).unwrap();
     let mut compared = 0;
@@ -34,10 +32,12 @@ fn k_quant_blocks_dequantise_exactly() {
 #[test]
 fn quantisers_make_the_quantised_stories() {
     let test = "quantisers_make_the_quantised_stories";
-    let Some(source) = common::data(test, "stories260K/stories260K.gguf") else { return };
+    let Some(source) = akunu_testing::data(test, "stories260K/stories260K.gguf") else { return };
     let source = Gguf::open(&source).unwrap();
     for name in ["f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1"] {
-        let Some(path) = common::data(test, &format!("stories260K/stories260K-{name}.gguf")) else { return };
+        let Some(path) = akunu_testing::data(test, &format!("stories260K/stories260K-{name}.gguf")) else {
+            return;
+        };
         let gguf = Gguf::open(&path).unwrap();
         let mut compared = 0;
         for tensor in gguf.tensors().iter().filter(|tensor| tensor.dtype != DType::F32) {

@@ -1,7 +1,5 @@
 //! Every GGUF file of the shared test data opens, and says what it should.
 
-mod common;
-
 use std::time::Instant;
 
 use akunu_format::{DType, Gguf, RopeScaling, Source, open_model};
@@ -15,7 +13,8 @@ fn vocabularies_without_tensors_open() {
         ("llama-bpe", 128256),
         ("qwen2", 151646),
     ] {
-        let Some(path) = common::data("vocabularies_without_tensors_open", &format!("vocab/{name}.gguf"))
+        let Some(path) =
+            akunu_testing::data("vocabularies_without_tensors_open", &format!("vocab/{name}.gguf"))
         else {
             return;
         };
@@ -33,7 +32,8 @@ fn vocabularies_without_tensors_open() {
 
 #[test]
 fn stories_have_the_right_shapes() {
-    let Some(path) = common::data("stories_have_the_right_shapes", "stories260K/stories260K-q4_0.gguf")
+    let Some(path) =
+        akunu_testing::data("stories_have_the_right_shapes", "stories260K/stories260K-q4_0.gguf")
     else {
         return;
     };
@@ -50,7 +50,7 @@ fn stories_have_the_right_shapes() {
 fn every_real_gguf_has_the_right_config() {
     for name in ["", "-f16", "-bf16", "-q8_0", "-q4_0", "-q4_1", "-q5_0", "-q5_1"] {
         let file = format!("stories260K/stories260K{name}.gguf");
-        let Some(path) = common::data("every_real_gguf_has_the_right_config", &file) else { return };
+        let Some(path) = akunu_testing::data("every_real_gguf_has_the_right_config", &file) else { return };
         let model = open_model(&path).unwrap();
         let config = model.config();
         assert_eq!((config.architecture.as_str(), config.source), ("llama", Source::Gguf));
@@ -63,7 +63,7 @@ fn every_real_gguf_has_the_right_config() {
         println!("{file}: {config:?}");
     }
     for file in ["golden/tiny_llama_f32.gguf", "golden/tiny_llama_f16.gguf"] {
-        let Some(path) = common::data("every_real_gguf_has_the_right_config", file) else { return };
+        let Some(path) = akunu_testing::data("every_real_gguf_has_the_right_config", file) else { return };
         let model = open_model(&path).unwrap();
         println!("{file}: {:?}", model.config());
         for tensor in model.tensors() {

@@ -1,7 +1,5 @@
 //! Every SafeTensors model of the shared test data opens with the right configuration, or says why not.
 
-mod common;
-
 use akunu_format::{
     Activation, DType, FormatError, RopeScaling, SafeTensorsModel, Source, Window, WindowPattern, open_model,
 };
@@ -12,7 +10,7 @@ fn golden_models_open() {
         [("llama", 2, 11, 4), ("qwen3", 2, 13, 6), ("gemma", 2, 13, 6), ("gemma3", 3, 13, 6)]
     {
         let file = format!("golden/tiny_{name}.safetensors");
-        let Some(path) = common::data("golden_models_open", &file) else { return };
+        let Some(path) = akunu_testing::data("golden_models_open", &file) else { return };
         let model = open_model(&path).unwrap();
         let config = model.config();
         assert_eq!(config.source, Source::HuggingFace);
@@ -40,7 +38,7 @@ fn golden_models_open() {
 #[test]
 fn gemma_3_has_its_window_scale_and_two_bases() {
     let Some(path) =
-        common::data("gemma_3_has_its_window_scale_and_two_bases", "golden/tiny_gemma3.safetensors")
+        akunu_testing::data("gemma_3_has_its_window_scale_and_two_bases", "golden/tiny_gemma3.safetensors")
     else {
         return;
     };
@@ -55,7 +53,7 @@ fn gemma_3_has_its_window_scale_and_two_bases() {
 
 #[test]
 fn a_hugging_face_folder_opens() {
-    let Some(path) = common::data("a_hugging_face_folder_opens", "stories260K/hf") else { return };
+    let Some(path) = akunu_testing::data("a_hugging_face_folder_opens", "stories260K/hf") else { return };
     let model = SafeTensorsModel::open(&path).unwrap();
     let model: &dyn akunu_format::WeightProvider = &model;
     let config = model.config();
@@ -71,7 +69,7 @@ fn encoders_are_refused_by_kind() {
         ("golden/tiny_whisper.safetensors", "whisper"),
         ("minilm", "bert"),
     ] {
-        let Some(path) = common::data("encoders_are_refused_by_kind", file) else { return };
+        let Some(path) = akunu_testing::data("encoders_are_refused_by_kind", file) else { return };
         let error = open_model(&path).unwrap_err();
         assert!(
             matches!(error.kind(), FormatError::Unsupported { key, .. } if key == "model_type"),
@@ -83,7 +81,8 @@ fn encoders_are_refused_by_kind() {
 
 #[test]
 fn a_whisper_ggml_file_is_named_for_what_it_is() {
-    let Some(path) = common::data("a_whisper_ggml_file_is_named", "whisper/for-tests-ggml-tiny.bin") else {
+    let Some(path) = akunu_testing::data("a_whisper_ggml_file_is_named", "whisper/for-tests-ggml-tiny.bin")
+    else {
         return;
     };
     let error = open_model(&path).unwrap_err().to_string();

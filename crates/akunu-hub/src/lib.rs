@@ -4,7 +4,7 @@
 //! ```no_run
 //! use akunu_hub::{Hub, Reference, Settings, Silent};
 //!
-//! let hub = Hub::new(Settings::from_env()?);
+//! let hub = Hub::new(Settings::from_variables(|name| std::env::var(name).ok())?);
 //! let reference: Reference = "hf:OWNER/NAME:Q4_K_M".parse()?;
 //! let pulled = hub.pull(&reference, &mut Silent)?;
 //! println!("{}", pulled.path.display());

@@ -81,12 +81,10 @@ impl Settings {
         })
     }
 
-    pub fn from_env() -> Result<Settings> {
-        Settings::from_variables(|name| std::env::var_os(name)?.into_string().ok().filter(|v| !v.is_empty()))
-    }
-
-    /// As [`Settings::from_env`], from any source of variables.
-    pub fn from_variables(get: impl Fn(&str) -> Option<String>) -> Result<Settings> {
+    /// The settings that `HF_HOME`, `HF_HUB_CACHE`, `HF_ENDPOINT`, `HF_TOKEN`, `HF_HUB_OFFLINE` and their older names make. The
+    /// caller looks the variables up; an empty one counts as one that is not set.
+    pub fn from_variables(variable: impl Fn(&str) -> Option<String>) -> Result<Settings> {
+        let get = |name: &str| variable(name).filter(|value| !value.is_empty());
         let home = get("HF_HOME").map(PathBuf::from).or_else(|| {
             let caches = get("XDG_CACHE_HOME").map(PathBuf::from);
             let user =

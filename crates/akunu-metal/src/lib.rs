@@ -8,8 +8,6 @@ mod apple;
 #[cfg(any(target_vendor = "apple", test))]
 mod bell;
 mod bind;
-#[cfg(any(target_vendor = "apple", test))]
-mod cache;
 mod chip;
 mod device;
 mod encoder;

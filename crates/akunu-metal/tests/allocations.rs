@@ -2,9 +2,6 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-#[path = "../../akunu-cpu/tests/common/counting.rs"]
-mod counting;
-
 use std::cell::RefCell;
 use std::ops::Range;
 use std::path::Path;
@@ -16,7 +13,10 @@ use akunu_metal::{Commands, Encoder, Family, Gpu, TableDevice, Tuning, WORKSPACE
 use akunu_plan::{
     Capabilities, Device, DeviceError, InPlace, KeyOrder, KvType, PlanOptions, Row, Submission, load, plan,
 };
-use counting::allocations;
+use akunu_testing::{CountingAllocator, allocations};
+
+#[global_allocator]
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 /// A GPU that counts what it is told.
 #[derive(Debug)]

@@ -4,7 +4,7 @@
 
 mod common;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use akunu_format::{WeightProvider, open_model};
@@ -74,21 +74,9 @@ fn worst(model: &dyn WeightProvider, golden: &Path, chunk: usize, kv: KvType) ->
     worst
 }
 
-fn shared_data() -> Option<PathBuf> {
-    let folder = match std::env::var_os("AKUNU_TEST_DATA") {
-        Some(folder) => PathBuf::from(folder),
-        None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data"),
-    };
-    folder.is_dir().then_some(folder)
-}
-
 #[test]
 fn pico_models_match_float64_goldens() {
-    let Some(data) = shared_data() else {
-        eprintln!("skipped: pico_models_match_float64_goldens needs the shared test data (AKUNU_TEST_DATA)");
-        return;
-    };
-    let golden = data.join("golden");
+    let Some(golden) = akunu_testing::data("pico_models_match_float64_goldens", "golden") else { return };
     for (file, logits) in [
         ("tiny_llama.safetensors", "tiny_llama_logits.json"),
         ("tiny_llama_f32.gguf", "tiny_llama_logits.json"),

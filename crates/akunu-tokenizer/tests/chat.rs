@@ -2,8 +2,6 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
-mod common;
-
 use std::path::{Path, PathBuf};
 
 use akunu_tokenizer::chat::{ChatError, ChatTemplate};
@@ -13,7 +11,7 @@ use serde_json::{Map, Value as Json};
 const NOW: i64 = 1_721_997_296;
 
 fn json(test: &str, file: &str) -> Option<Json> {
-    let text = std::fs::read_to_string(common::data(test, file)?).unwrap();
+    let text = std::fs::read_to_string(akunu_testing::data(test, file)?).unwrap();
     Some(serde_json::from_str(&text).unwrap())
 }
 
@@ -157,7 +155,7 @@ fn fnv1a(text: &str) -> u64 {
 #[test]
 fn real_templates_render_as_transformers_renders_them() {
     let test = "real templates";
-    let Some(folder) = common::data(test, "chat-templates") else { return };
+    let Some(folder) = akunu_testing::data(test, "chat-templates") else { return };
     let read = |text: &str| -> Json { serde_json::from_str(text).unwrap() };
     let cases = read(include_str!("chat/conversations.json"));
     // AKUNU_CHAT_GOLDENS: what `render.py --full` wrote, to see texts instead of hashes.

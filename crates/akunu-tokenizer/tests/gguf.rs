@@ -2,8 +2,6 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
-mod common;
-
 use std::path::{Path, PathBuf};
 
 use akunu_format::{Gguf, GgufWriter, Value};
@@ -112,7 +110,7 @@ fn same_ids(name: &str, original: &dyn Tokenizer, again: &dyn Tokenizer) {
 fn vocabularies_of_every_kind_come_back_with_the_same_ids() {
     let test = "vocabularies_of_every_kind_come_back_with_the_same_ids";
     let mut refused = Vec::new();
-    let Some(cases) = common::data(test, "tokenizers/tiny/hf_tokenizer_cases.json") else { return };
+    let Some(cases) = akunu_testing::data(test, "tokenizers/tiny/hf_tokenizer_cases.json") else { return };
     let json: serde_json::Value = serde_json::from_slice(&std::fs::read(&cases).unwrap()).unwrap();
     let mut files: Vec<PathBuf> = json
         .as_object()
@@ -166,7 +164,7 @@ fn vocabularies_of_every_kind_come_back_with_the_same_ids() {
 #[test]
 fn config_files_give_roles_ends_and_chat_templates() {
     let test = "config_files_give_roles_ends_and_chat_templates";
-    let Some(json) = common::data(test, "tokenizers/tiny/tiny_bpe_split_qwen2_tokenizer.json") else {
+    let Some(json) = akunu_testing::data(test, "tokenizers/tiny/tiny_bpe_split_qwen2_tokenizer.json") else {
         return;
     };
     let mut json: serde_json::Value = serde_json::from_slice(&std::fs::read(json).unwrap()).unwrap();
@@ -203,7 +201,9 @@ fn config_files_give_roles_ends_and_chat_templates() {
 #[test]
 fn what_gguf_cannot_say_is_refused_in_words() {
     let test = "what_gguf_cannot_say_is_refused_in_words";
-    let Some(json) = common::data(test, "tokenizers/tiny/tiny_bpe_bytelevel_tokenizer.json") else { return };
+    let Some(json) = akunu_testing::data(test, "tokenizers/tiny/tiny_bpe_bytelevel_tokenizer.json") else {
+        return;
+    };
     let bytes = std::fs::read(json).unwrap();
     let folder = Folder::new("refused", &[("tokenizer.json", &bytes)]);
     let error = gguf_vocabulary(&folder.0, 100).unwrap_err().to_string();

@@ -2,8 +2,6 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
-mod common;
-
 use std::path::Path;
 
 use akunu_tokenizer::{
@@ -31,7 +29,7 @@ fn open(path: &Path) -> Result<Box<dyn Tokenizer>, TokenizerError> {
 #[test]
 fn every_tiny_family_encodes_and_decodes_as_its_library_does() {
     let test = "every_tiny_family_encodes_and_decodes_as_its_library_does";
-    let Some(cases) = common::data(test, "tokenizers/tiny/hf_tokenizer_cases.json") else { return };
+    let Some(cases) = akunu_testing::data(test, "tokenizers/tiny/hf_tokenizer_cases.json") else { return };
     let json: serde_json::Value = serde_json::from_slice(&std::fs::read(&cases).unwrap()).unwrap();
     let (mut passed, mut wrong) = (0, Vec::new());
     for (name, family) in json.as_object().unwrap() {
@@ -123,8 +121,8 @@ fn corpus() -> Vec<String> {
 /// Our own tokenizer of a GGUF vocabulary, and the `tokenizers` crate's of the same vocabulary's JSON.
 fn real_vocabularies_agree(gguf: &str, json: &str) {
     let test = format!("{gguf} and {json} agree");
-    let Some(gguf) = common::data(&test, &format!("vocab/{gguf}.gguf")) else { return };
-    let Some(json) = common::data(&test, &format!("tokenizers/{json}.json")) else { return };
+    let Some(gguf) = akunu_testing::data(&test, &format!("vocab/{gguf}.gguf")) else { return };
+    let Some(json) = akunu_testing::data(&test, &format!("tokenizers/{json}.json")) else { return };
     let native: NativeTokenizer = from_gguf(akunu_format::Gguf::open(&gguf).unwrap().metadata()).unwrap();
     let library = tokenizers::Tokenizer::from_file(&json).unwrap();
     let ours = HfTokenizer::open(&json).unwrap();
@@ -167,7 +165,7 @@ fn special_tokens_of_a_json_are_text_unless_asked_for() {
         ("tiny/tiny_unigram_tokenizer.json", "on</s>the"),
         ("tiny/tiny_bpe_metaspace_pretok_tokenizer.json", "on</s>the"),
     ] {
-        let Some(path) = common::data(test, &format!("tokenizers/{file}")) else { return };
+        let Some(path) = akunu_testing::data(test, &format!("tokenizers/{file}")) else { return };
         let tokenizer = HfTokenizer::open(&path).unwrap();
         let unknown = tokenizer.find_token("<unk>").or(tokenizer.find_token("[UNK]"));
         let is_control = |id: &u32| tokenizer.is_control(*id) && Some(*id) != unknown;
@@ -185,8 +183,8 @@ fn special_tokens_of_a_json_are_text_unless_asked_for() {
 #[test]
 fn what_goes_around_a_text_comes_from_the_post_processor_and_the_config() {
     let test = "what_goes_around_a_text_comes_from_the_post_processor_and_the_config";
-    let Some(llama) = common::data(test, "tokenizers/llama2.json") else { return };
-    let Some(bert) = common::data(test, "tokenizers/bert-base-uncased.json") else { return };
+    let Some(llama) = akunu_testing::data(test, "tokenizers/llama2.json") else { return };
+    let Some(bert) = akunu_testing::data(test, "tokenizers/bert-base-uncased.json") else { return };
     let llama = HfTokenizer::open(&llama).unwrap();
     assert_eq!((llama.bos(), llama.eos(), llama.special().add_bos), (Some(1), Some(2), true));
     assert_eq!(llama.encode("", WHOLE).unwrap(), [1]);
@@ -199,7 +197,7 @@ fn what_goes_around_a_text_comes_from_the_post_processor_and_the_config() {
 #[test]
 fn a_megabyte_of_one_character_is_encoded_in_good_time() {
     let test = "a_megabyte_of_one_character_is_encoded_in_good_time";
-    let Some(path) = common::data(test, "tokenizers/gpt2.json") else { return };
+    let Some(path) = akunu_testing::data(test, "tokenizers/gpt2.json") else { return };
     let tokenizer = HfTokenizer::open(&path).unwrap();
     for unit in [" ", "a", "é"] {
         let (text, start) = (unit.repeat(1 << 20), std::time::Instant::now());
@@ -245,7 +243,7 @@ fn files_that_are_no_tokenizers_are_refused_in_words() {
 fn a_model_file_cut_off_anywhere_is_refused_or_read() {
     let test = "a_model_file_cut_off_anywhere_is_refused_or_read";
     for name in ["tiny_spm.model", "tiny_spm_bpe.model", "tiny_spm_bytefallback.model"] {
-        let Some(path) = common::data(test, &format!("tokenizers/tiny/{name}")) else { return };
+        let Some(path) = akunu_testing::data(test, &format!("tokenizers/tiny/{name}")) else { return };
         let whole = std::fs::read(path).unwrap();
         for len in 0..whole.len() {
             if let Ok(vocabulary) = Vocabulary::from_sentencepiece(&whole[..len]) {

@@ -2,8 +2,6 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, unsafe_code)]
 
-mod common;
-
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
@@ -58,11 +56,11 @@ fn streaming_allocates_nothing_per_token() {
     drop(Box::new([0u8; 64]));
     assert!(COUNT.with(Cell::get) > before, "the counter counts");
     for name in ["gpt-2", "llama-spm", "bert-bge"] {
-        let Some(path) = common::data(test, &format!("vocab/{name}.gguf")) else { return };
+        let Some(path) = akunu_testing::data(test, &format!("vocab/{name}.gguf")) else { return };
         decoding_allocates_nothing(name, &from_gguf(Gguf::open(&path).unwrap().metadata()).unwrap());
     }
     for name in ["gpt2", "llama2", "bert-base-uncased", "tiny/tiny_bpe_falcon_seq_tokenizer"] {
-        let Some(path) = common::data(test, &format!("tokenizers/{name}.json")) else { return };
+        let Some(path) = akunu_testing::data(test, &format!("tokenizers/{name}.json")) else { return };
         let tokenizer = HfTokenizer::open(&path).unwrap();
         decoding_allocates_nothing(name, &tokenizer);
     }

@@ -3,8 +3,6 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
-mod common;
-
 use akunu_tokenizer::{EncodeOptions, HfTokenizer, Sidecar, Tokenizer};
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -14,7 +12,7 @@ const WHOLE: EncodeOptions = EncodeOptions { add_special: true, parse_special: t
 const PLAIN: EncodeOptions = EncodeOptions { add_special: false, parse_special: false };
 
 fn read(test: &str, file: &str) -> Option<Value> {
-    let path = common::data(test, &format!("tokenizers/{file}"))?;
+    let path = akunu_testing::data(test, &format!("tokenizers/{file}"))?;
     Some(serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap())
 }
 

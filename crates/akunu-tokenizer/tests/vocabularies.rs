@@ -2,8 +2,6 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
-mod common;
-
 use akunu_format::Gguf;
 use akunu_tokenizer::{EncodeOptions, NativeTokenizer, Tokenizer, from_gguf};
 
@@ -11,13 +9,13 @@ const PLAIN: EncodeOptions = EncodeOptions { add_special: false, parse_special: 
 const WHOLE: EncodeOptions = EncodeOptions { add_special: true, parse_special: false };
 
 fn open(test: &str, file: &str) -> Option<NativeTokenizer> {
-    let path = common::data(test, file)?;
+    let path = akunu_testing::data(test, file)?;
     Some(from_gguf(Gguf::open(&path).unwrap().metadata()).unwrap())
 }
 
 /// Texts and their ids.
 fn cases(test: &str, name: &str) -> Option<Vec<(String, Vec<u32>)>> {
-    let read = |end| std::fs::read_to_string(common::data(test, &format!("vocab/{name}.{end}"))?).ok();
+    let read = |end| std::fs::read_to_string(akunu_testing::data(test, &format!("vocab/{name}.{end}"))?).ok();
     let (input, output) = (read("inp")?, read("out")?);
     let texts: Vec<&str> = input.split("\n__ggml_vocab_test__\n").collect();
     // The last text is empty, and so is the line of ids that the file leaves out.
@@ -82,7 +80,7 @@ fn case_texts_survive_the_round_trip() {
 #[test]
 fn prompts_of_the_trained_model_agree() {
     let test = "prompts_of_the_trained_model_agree";
-    let Some(golden) = common::data(test, "stories260K/golden.json") else { return };
+    let Some(golden) = akunu_testing::data(test, "stories260K/golden.json") else { return };
     let Some(tokenizer) = open(test, "stories260K/stories260K.gguf") else { return };
     let golden: serde_json::Value = serde_json::from_slice(&std::fs::read(golden).unwrap()).unwrap();
     let ids = |value: &serde_json::Value| -> Vec<u32> {

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use akunu::{DeviceChoice, Engine, EngineOptions, Error, Model, Session};
+use akunu::{BackendOptions, DeviceChoice, Engine, EngineOptions, Error, Model, Session};
 
 const RUNS: usize = 31;
 
@@ -14,7 +14,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut args = std::env::args().skip(1);
     let device: DeviceChoice = args.next().ok_or("usage: chain_end DEVICE [MODEL]")?.parse()?;
     let model = Arc::new(args.next().map_or_else(Model::embedded, Model::open)?);
-    let options = EngineOptions { device, context: Some(256), ..Default::default() };
+    let backends = BackendOptions::from_variables(|name| std::env::var_os(name));
+    let options = EngineOptions { device, backends, context: Some(256), ..Default::default() };
     let mut engine = Engine::new(model, &options)?;
     let mut session = engine.session()?;
     let longest = engine.plan().tables.decode.steps;

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use akunu::random::Draws;
 use akunu::schedule::{Event, Request, Scheduler, SchedulerOptions};
-use akunu::{Engine, EngineOptions, GenerateOptions, Model};
+use akunu::{BackendOptions, Engine, EngineOptions, GenerateOptions, Model};
 
 #[derive(Default)]
 struct Seen {
@@ -25,7 +25,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut number = |otherwise| arguments.next().map_or(Ok(otherwise), |text| text.parse::<usize>());
     let (count, tokens, prompt) = (number(16)?, number(64)?, number(64)?);
 
-    let options = EngineOptions { context: Some(prompt + tokens), ..EngineOptions::default() };
+    let backends = BackendOptions::from_variables(|name| std::env::var_os(name));
+    let options = EngineOptions { backends, context: Some(prompt + tokens), ..EngineOptions::default() };
     let engine = Engine::new(Arc::new(Model::open(path)?), &options.batching(count))?;
     let vocab = engine.vocab_size() as u32;
     let (scheduler, handle) =

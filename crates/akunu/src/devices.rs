@@ -3,11 +3,11 @@
 use std::str::FromStr;
 
 use akunu_cpu::{CpuDevice, CpuOptions};
-pub use akunu_cpu::{ceilings, physical_cores};
+pub use akunu_cpu::{Isa, IsaError, ceilings, physical_cores};
 use akunu_plan::Device;
 use akunu_plan::reference::ReferenceDevice;
 
-use crate::Error;
+use crate::{BackendOptions, Error};
 
 /// Which device runs the model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -50,46 +50,46 @@ impl DeviceChoice {
     }
 
     /// What `Auto` stands for on this machine.
-    pub fn resolve(self) -> DeviceChoice {
+    pub fn resolve(self, backends: &BackendOptions) -> DeviceChoice {
         match self {
-            DeviceChoice::Auto => gpu().unwrap_or(DeviceChoice::Cpu),
+            DeviceChoice::Auto => gpu(backends).unwrap_or(DeviceChoice::Cpu),
             other => other,
         }
     }
 }
 
 /// A GPU that has all that it needs.
-fn gpu() -> Option<DeviceChoice> {
+fn gpu(backends: &BackendOptions) -> Option<DeviceChoice> {
     #[cfg(not(target_vendor = "apple"))]
-    if akunu_cuda::probe().is_ok() {
+    if akunu_cuda::probe(&backends.cuda.folders).is_ok() {
         return Some(DeviceChoice::Cuda);
     }
     #[cfg(target_vendor = "apple")]
-    if akunu_metal::probe().is_ok() {
+    if akunu_metal::probe(&backends.metal).is_ok() {
         return Some(DeviceChoice::Metal);
     }
     None
 }
 
 /// Why `Auto` does not stand for a GPU that is there: a part of what it needs is missing.
-pub(crate) fn unused_gpu() -> Option<String> {
+pub(crate) fn unused_gpu(backends: &BackendOptions) -> Option<String> {
     #[cfg(not(target_vendor = "apple"))]
-    if let Err(error) = akunu_cuda::probe() {
+    if let Err(error) = akunu_cuda::probe(&backends.cuda.folders) {
         return (!error.is_absence()).then(|| error.to_string());
     }
     #[cfg(target_vendor = "apple")]
-    if let Err(error) = akunu_metal::probe() {
+    if let Err(error) = akunu_metal::probe(&backends.metal) {
         return (!error.is_absence()).then(|| error.to_string());
     }
     None
 }
 
 /// What this machine has for GPUs and what is missing, as (name, value).
-pub fn gpu_facts() -> Vec<(&'static str, String)> {
+pub fn gpu_facts(backends: &BackendOptions) -> Vec<(&'static str, String)> {
     #[cfg(not(target_vendor = "apple"))]
-    return akunu_cuda::report();
+    return akunu_cuda::report(&backends.cuda.folders);
     #[cfg(target_vendor = "apple")]
-    return akunu_metal::report();
+    return akunu_metal::report(&backends.metal);
 }
 
 impl FromStr for DeviceChoice {
@@ -111,36 +111,38 @@ impl std::fmt::Display for DeviceChoice {
 }
 
 /// Opens a device; `threads` is for those that use host threads (`None`: one for each physical core).
-pub fn open_device(choice: DeviceChoice, threads: Option<usize>) -> Result<Box<dyn Device>, Error> {
+pub fn open_device(
+    choice: DeviceChoice,
+    threads: Option<usize>,
+    backends: &BackendOptions,
+) -> Result<Box<dyn Device>, Error> {
     if threads == Some(0) {
         return Err(Error::Setting { name: "threads", value: "0".into(), expected: "at least 1" });
     }
-    match choice.resolve() {
+    match choice.resolve(backends) {
         DeviceChoice::Reference => Ok(Box::new(ReferenceDevice::new())),
         #[cfg(not(target_vendor = "apple"))]
-        DeviceChoice::Cuda => {
-            Ok(Box::new(akunu_cuda::CudaDevice::new(akunu_cuda::CudaOptions::from_environment())?))
-        }
+        DeviceChoice::Cuda => Ok(Box::new(akunu_cuda::CudaDevice::new(backends.cuda.clone())?)),
         #[cfg(target_vendor = "apple")]
-        DeviceChoice::Metal => {
-            Ok(Box::new(akunu_metal::open(akunu_metal::MetalOptions::from_environment())?))
-        }
+        DeviceChoice::Metal => Ok(Box::new(akunu_metal::open(backends.metal.clone())?)),
         DeviceChoice::Auto | DeviceChoice::Cpu => {
-            Ok(Box::new(CpuDevice::new(CpuOptions { threads, ..CpuOptions::default() })?))
+            let isa = Some(backends.cpu_isa().map_err(akunu_plan::DeviceError::from)?);
+            Ok(Box::new(CpuDevice::new(CpuOptions { threads, isa, ..CpuOptions::default() })?))
         }
     }
 }
 
-/// The Metal device, its tables encoded once, as indirect command buffers, or anew for every pass: whatever `AKUNU_METAL` says of that.
+/// The Metal device, its tables encoded once, as indirect command buffers, or anew for every pass: whatever `backends` say of that.
 pub fn open_metal(
     choice: DeviceChoice,
     #[cfg_attr(not(target_vendor = "apple"), allow(unused_variables, reason = "nothing here has them"))]
     indirect: bool,
+    backends: &BackendOptions,
 ) -> Result<Box<dyn Device>, Error> {
-    match choice.resolve() {
+    match choice.resolve(backends) {
         #[cfg(target_vendor = "apple")]
         DeviceChoice::Metal => {
-            let options = akunu_metal::MetalOptions::from_environment();
+            let options = backends.metal.clone();
             Ok(Box::new(akunu_metal::open(akunu_metal::MetalOptions { indirect, ..options })?))
         }
         other => Err(Error::NotMetal { device: other.name() }),

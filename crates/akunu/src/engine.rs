@@ -10,7 +10,7 @@ use akunu_plan::{
 
 use crate::pass::LastPass;
 use crate::session::SlotPool;
-use crate::{DeviceChoice, Error, Model, Session, memory};
+use crate::{BackendOptions, DeviceChoice, Error, Model, Session, memory};
 
 /// Positions of the context where nobody says, unless the model has fewer.
 pub const DEFAULT_CONTEXT: usize = 4096;
@@ -20,6 +20,8 @@ pub struct EngineOptions {
     pub device: DeviceChoice,
     /// Host threads; `None`: one for each physical core.
     pub threads: Option<usize>,
+    /// Settings of the device's backend.
+    pub backends: BackendOptions,
     /// Positions of each slot; `None`: the model's own, at most 4096.
     pub context: Option<usize>,
     pub kv: KvType,
@@ -41,6 +43,7 @@ impl Default for EngineOptions {
         EngineOptions {
             device: DeviceChoice::Auto,
             threads: None,
+            backends: BackendOptions::default(),
             context: None,
             kv: KvType::F16,
             slots: 1,
@@ -147,7 +150,7 @@ fn notes(
     let mut notes = Vec::new();
     if options.device == DeviceChoice::Auto {
         notes.push(Note::AutoDevice { device: capabilities.name, detail: capabilities.detail.clone() });
-        notes.extend(crate::devices::unused_gpu().map(|reason| Note::UnusedGpu { reason }));
+        notes.extend(crate::devices::unused_gpu(&options.backends).map(|reason| Note::UnusedGpu { reason }));
     }
     let (context, trained) = (plan.options.context, plan.config.context_length);
     if context > trained {
@@ -212,11 +215,11 @@ pub struct Engine {
 impl Engine {
     /// Opens the device, plans, checks that memory suffices, loads and prepares.
     pub fn new(model: Arc<Model>, options: &EngineOptions) -> Result<Engine, Error> {
-        let device = crate::open_device(options.device, options.threads)?;
+        let device = crate::open_device(options.device, options.threads, &options.backends)?;
         Engine::on_device(model, device, options)
     }
 
-    /// As [`Engine::new`], on a device that is open already: `options.threads` is not looked at.
+    /// As [`Engine::new`], on a device that is open already: `options.threads` is not looked at, and `options.backends` only for notes.
     pub fn on_device(
         model: Arc<Model>,
         mut device: Box<dyn Device>,

@@ -19,6 +19,7 @@
 //! # }
 //! ```
 
+mod backends;
 mod batch;
 pub mod chat;
 pub mod constrain;
@@ -46,6 +47,7 @@ pub use akunu_plan::verify::{Difference, Report};
 pub use akunu_plan::{
     Capabilities, Cost, Device, DispatchTable, DriverMemory, KvType, MemoryPlan, ModelPlan,
 };
+pub use backends::BackendOptions;
 pub use devices::{DeviceChoice, open_device};
 pub use engine::{DEFAULT_CONTEXT, Engine, EngineOptions, Note, Prefilled, plan};
 pub use error::Error;

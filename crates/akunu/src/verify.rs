@@ -12,7 +12,7 @@ pub fn verify(
     tokens: &[u32],
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<Report, Error> {
-    let mut device = crate::open_device(options.device, options.threads)?;
+    let mut device = crate::open_device(options.device, options.threads, &options.backends)?;
     let plan = engine::plan(model, device.capabilities(), options)?;
     engine::check_prompt(&plan, tokens)?;
     engine::check_fits(&plan, engine::available(device.capabilities()))?;

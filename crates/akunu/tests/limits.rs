@@ -99,7 +99,7 @@ fn what_was_decided_for_the_user_is_noted() {
     };
     assert!(notes(Some(trained), DeviceChoice::Cpu).is_empty());
     let auto = notes(Some(trained), DeviceChoice::Auto);
-    let best = DeviceChoice::Auto.resolve().name();
+    let best = DeviceChoice::Auto.resolve(&options(DeviceChoice::Auto).backends).name();
     assert!(matches!(auto[..], [Note::AutoDevice { device, .. }] if device == best), "{auto:?}");
     let beyond = notes(Some(trained + 1), DeviceChoice::Cpu);
     assert_eq!(beyond, [Note::BeyondTraining { context: trained + 1, trained }]);

@@ -5,16 +5,17 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 mod common;
-#[path = "../../akunu-cpu/tests/common/counting.rs"]
-mod counting;
 
 use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex};
 
 use akunu::schedule::{Event, Request, Scheduler, SchedulerOptions};
 use akunu::{DeviceChoice, Engine, GenerateOptions, KvType, Sampling};
+use akunu_testing::{CountingAllocator, allocations};
 use common::{tales, tales_engine};
-use counting::allocations;
+
+#[global_allocator]
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 type Case = (&'static str, Sampling, &'static [&'static str]);
 

@@ -1,10 +1,11 @@
 //! `akunu doctor`: what this machine has, and what would be used.
 
-use akunu::devices::ceilings::{self, Ceilings};
-use akunu::{DeviceChoice, human};
+use akunu::devices::ceilings::{self, Ceilings, CeilingsError};
+use akunu::{BackendOptions, DeviceChoice, human};
 use clap::Args;
 use serde::Serialize;
 
+use crate::environment;
 use crate::failure::Failure;
 use crate::grid::{Grid, facts};
 use crate::output::{self, Output};
@@ -71,9 +72,10 @@ struct Read {
 }
 
 pub fn run(args: &DoctorArgs, out: &mut Output) -> Result<(), Failure> {
-    let mut report = report();
+    let backends = environment::backends();
+    let mut report = report(&backends);
     if args.measure {
-        report.measured = measure(report.cores, report.memory_available)?;
+        report.measured = measure(&backends, report.cores, report.memory_available)?;
     }
     if args.json {
         return out.json(&report);
@@ -84,7 +86,7 @@ pub fn run(args: &DoctorArgs, out: &mut Output) -> Result<(), Failure> {
     Ok(())
 }
 
-fn report() -> Report {
+fn report(backends: &BackendOptions) -> Report {
     let devices = DeviceChoice::ALL.iter().copied().filter(|&choice| choice != DeviceChoice::Auto);
     Report {
         version: env!("CARGO_PKG_VERSION"),
@@ -95,18 +97,21 @@ fn report() -> Report {
         features: features(),
         memory_total: proc_field("/proc/meminfo", "MemTotal").and_then(|text| kib(&text)),
         memory_available: akunu::available_memory(),
-        gpu: akunu::devices::gpu_facts().into_iter().map(|(name, value)| Fact { name, value }).collect(),
-        devices: devices.map(device).collect(),
+        gpu: akunu::devices::gpu_facts(backends)
+            .into_iter()
+            .map(|(name, value)| Fact { name, value })
+            .collect(),
+        devices: devices.map(|choice| device(choice, backends)).collect(),
         measured: Vec::new(),
     }
 }
 
-fn device(choice: DeviceChoice) -> DeviceReport {
-    let detail = match akunu::open_device(choice, None) {
+fn device(choice: DeviceChoice, backends: &BackendOptions) -> DeviceReport {
+    let detail = match akunu::open_device(choice, None, backends) {
         Ok(device) => device.capabilities().detail.clone(),
         Err(error) => format!("cannot be used: {error}"),
     };
-    DeviceReport { name: choice.name(), detail, default: DeviceChoice::Auto.resolve() == choice }
+    DeviceReport { name: choice.name(), detail, default: DeviceChoice::Auto.resolve(backends) == choice }
 }
 
 fn lines(report: &Report) -> Vec<(&'static str, String)> {
@@ -205,15 +210,20 @@ fn names(features: &[(&str, bool)]) -> Vec<String> {
 }
 
 /// With 1 thread, 2, 4 and so on up to all cores: memory and last-level cache, and multiplication.
-fn measure(cores: usize, available: Option<u64>) -> Result<Vec<Measured>, Failure> {
+fn measure(
+    backends: &BackendOptions,
+    cores: usize,
+    available: Option<u64>,
+) -> Result<Vec<Measured>, Failure> {
     let memory = ceilings::DRAM_BYTES.min(available.unwrap_or(u64::MAX) / 2);
     let mut steps: Vec<usize> = (0..).map(|i| 1 << i).take_while(|&n| n < cores).collect();
     steps.push(cores);
     let sets: Vec<u64> = [Some(memory), ceilings::cache_bytes()].into_iter().flatten().collect();
     let mut progress = Progress::new("measuring", (sets.len() * steps.len() * ROUNDS) as u64);
     let mut found: Vec<Measured> = Vec::new();
+    let isa = backends.cpu_isa().map_err(CeilingsError::from)?;
     for bytes in sets {
-        let mut ceilings = Ceilings::new(1, bytes)?;
+        let mut ceilings = Ceilings::new(isa, 1, bytes)?;
         for &threads in &steps {
             ceilings = ceilings.with_threads(threads);
             for _ in 0..ROUNDS {

@@ -72,6 +72,7 @@ pub fn run(args: &PerplexityArgs, out: &mut Output) -> Result<(), Failure> {
     let options = akunu::EngineOptions {
         device: args.device.device,
         threads: args.device.threads,
+        backends: crate::environment::backends(),
         context: Some(window),
         kv: args.kv_type,
         logit_rows: LOGIT_ROWS.min(window),

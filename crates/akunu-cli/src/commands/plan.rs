@@ -61,7 +61,7 @@ impl From<MemoryPlan> for Parts {
 pub fn run(args: &PlanArgs, out: &mut Output) -> Result<(), Failure> {
     let model = super::open(args.model.model.as_deref())?;
     let options = args.engine.options();
-    let device = akunu::open_device(options.device, options.threads)?;
+    let device = akunu::open_device(options.device, options.threads, &options.backends)?;
     let plan = akunu::plan(&model, device.capabilities(), &options)?;
     let report = report(model.name(), device.capabilities(), &plan, &options);
     if args.json {

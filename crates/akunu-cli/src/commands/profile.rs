@@ -81,7 +81,7 @@ pub fn run(args: &ProfileArgs, out: &mut Output) -> Result<(), Failure> {
     let mut engine = super::engine(&model, &options, true)?;
     let row = [Row::causal(0, args.depth as u32, 0)];
     let bytes = engine.plan().tables.decode.cost(&row, 1).bytes();
-    let mut ceilings = ceilings::of(options.device, super::threads(options.threads), bytes)?;
+    let mut ceilings = ceilings::of(&options, super::threads(options.threads), bytes)?;
     ceilings.iter_mut().for_each(|c| c.measure(ceilings::ROUNDS));
     let wanted = ProfileOptions { passes: args.passes, depth: args.depth, rows: args.prompt };
     let timings = engine.profile(wanted)?;

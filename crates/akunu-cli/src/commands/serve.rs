@@ -143,7 +143,7 @@ fn options(args: &ServeArgs) -> Result<Options, Failure> {
 }
 
 fn keys(args: &ServeArgs) -> Result<Keys, Failure> {
-    let mut keys = Keys::new(&std::env::var("AKUNU_API_KEY").unwrap_or_default());
+    let mut keys = Keys::new(&crate::environment::api_key().unwrap_or_default());
     if let Some(path) = &args.api_keys {
         keys.extend(Keys::from_file(path)?);
     }

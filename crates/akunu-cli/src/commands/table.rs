@@ -60,7 +60,7 @@ pub fn run(args: &TableArgs, out: &mut Output) -> Result<(), Failure> {
     if args.rows > 1 {
         options.chunk = Some(args.rows);
     }
-    let device = akunu::open_device(options.device, options.threads)?;
+    let device = akunu::open_device(options.device, options.threads, &options.backends)?;
     let plan = akunu::plan(&model, device.capabilities(), &options)?;
     let table = if args.rows == 1 { &plan.tables.decode } else { &plan.tables.prefill };
     if args.json {

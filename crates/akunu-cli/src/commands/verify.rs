@@ -37,7 +37,7 @@ pub fn run(args: &VerifyArgs, out: &mut Output) -> Result<(), Failure> {
     options.context.get_or_insert(args.tokens + 1);
     options.chunk.get_or_insert(args.tokens);
     options.fuse = !args.unfused;
-    let mut device = akunu::open_device(options.device, options.threads)?;
+    let mut device = akunu::open_device(options.device, options.threads, &options.backends)?;
     if options.device == DeviceChoice::Reference {
         output::note("note: this compares the reference with itself");
     }

@@ -64,13 +64,8 @@ fn files_of_other_kinds_are_recognised_by_their_content() {
 
 #[test]
 fn a_real_whisper_file_is_recognised() {
-    let data = std::env::var_os("AKUNU_TEST_DATA").map(PathBuf::from);
-    let data = data.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data"));
-    let file = data.join("whisper/for-tests-ggml-tiny.bin");
-    if !file.is_file() {
-        println!("skipped: a_real_whisper_file_is_recognised needs {}", file.display());
-        return;
-    }
+    let test = "a_real_whisper_file_is_recognised";
+    let Some(file) = akunu_testing::data(test, "whisper/for-tests-ggml-tiny.bin") else { return };
     no_model(&file, &["a Whisper model in whisper.cpp's GGML format"]);
 }
 

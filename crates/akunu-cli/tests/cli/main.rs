@@ -6,6 +6,7 @@ mod bench;
 mod bench_serve;
 mod chat;
 mod common;
+mod environment;
 mod help;
 mod hub;
 mod mlx;

@@ -49,7 +49,7 @@ pub enum CeilingsError {
     Memory(u64),
 }
 
-/// Rates of some threads over one working set, on the instruction set that the device uses.
+/// Rates of some threads over one working set, on one instruction set.
 #[derive(Debug)]
 pub struct Ceilings {
     isa: Isa,
@@ -63,9 +63,9 @@ pub struct Ceilings {
 
 impl Ceilings {
     /// Allocates and writes `working_set` bytes; measures nothing yet.
-    pub fn new(threads: usize, working_set: u64) -> Result<Ceilings, CeilingsError> {
+    pub fn new(isa: Isa, threads: usize, working_set: u64) -> Result<Ceilings, CeilingsError> {
         Ok(Ceilings {
-            isa: Isa::detect()?,
+            isa: isa.checked()?,
             threads: threads.max(1),
             reader: Reader::new(working_set).ok_or(CeilingsError::Memory(working_set))?,
             reads: Default::default(),
@@ -168,7 +168,7 @@ mod tests {
 
     #[test]
     fn every_rate_is_there_after_a_round_and_working_sets_are_kept() {
-        let mut ceilings = Ceilings::new(2, 3 << 20).unwrap();
+        let mut ceilings = Ceilings::new(Isa::best(), 2, 3 << 20).unwrap();
         assert_eq!((ceilings.working_set(), ceilings.read()), (3 << 20, Rate::default()));
         ceilings.measure(2);
         for rate in [ceilings.read(), ceilings.int8(), ceilings.f32()] {

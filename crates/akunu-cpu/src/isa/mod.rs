@@ -32,8 +32,10 @@ pub(crate) mod x86_quants;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod x86_wide;
 
+use std::str::FromStr;
+
 use akunu_format::ScaleType;
-use akunu_plan::q8;
+use akunu_plan::{DeviceError, q8};
 
 use crate::panel::F16x;
 
@@ -64,7 +66,7 @@ pub enum Isa {
 /// Why an instruction set cannot be had.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IsaError {
-    #[error("AKUNU_ISA={0} is not an instruction set; use one of {names}", names = names())]
+    #[error("{0} is not an instruction set; AKUNU_ISA takes one of {names}", names = names())]
     Unknown(String),
     #[error("this processor does not have {}; the best it has is {}", .asked.name(), .best.name())]
     Unavailable { asked: Isa, best: Isa },
@@ -146,14 +148,9 @@ impl Isa {
         Isa::ALL.into_iter().filter(|isa| isa.is_available() && isa.is_canonical()).collect()
     }
 
-    /// What `AKUNU_ISA` names, else the best that this processor has.
-    pub fn detect() -> Result<Isa, IsaError> {
-        let best = Isa::available().pop().unwrap_or(Isa::Scalar);
-        match std::env::var("AKUNU_ISA") {
-            Err(_) => Ok(best),
-            Ok(name) if name.is_empty() => Ok(best),
-            Ok(name) => Isa::from_name(&name).ok_or(IsaError::Unknown(name))?.checked(),
-        }
+    /// The best canonical one that this processor has.
+    pub fn best() -> Isa {
+        Isa::available().pop().unwrap_or(Isa::Scalar)
     }
 
     /// Itself, if this processor has it.
@@ -161,8 +158,21 @@ impl Isa {
         if self.is_available() {
             return Ok(self);
         }
-        let best = Isa::available().pop().unwrap_or(Isa::Scalar);
-        Err(IsaError::Unavailable { asked: self, best })
+        Err(IsaError::Unavailable { asked: self, best: Isa::best() })
+    }
+}
+
+impl FromStr for Isa {
+    type Err = IsaError;
+
+    fn from_str(name: &str) -> Result<Isa, IsaError> {
+        Isa::from_name(name).ok_or_else(|| IsaError::Unknown(name.to_string()))
+    }
+}
+
+impl From<IsaError> for DeviceError {
+    fn from(error: IsaError) -> DeviceError {
+        DeviceError::Failed { device: crate::device::NAME, message: error.to_string() }
     }
 }
 

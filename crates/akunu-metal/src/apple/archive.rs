@@ -2,15 +2,13 @@
 //!
 //! Nothing depends on it. What is missing, unreadable or cannot be written only means that pipelines are compiled again.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use objc2::rc::Retained;
 use objc2::runtime::ProtocolObject;
 use objc2_foundation::{NSProcessInfo, NSString, NSURL};
 use objc2_metal::{MTLBinaryArchive, MTLBinaryArchiveDescriptor, MTLComputePipelineDescriptor, MTLDevice};
 use sha2::{Digest, Sha256};
-
-use crate::cache::folder;
 
 #[derive(Debug)]
 pub(super) struct Archive {
@@ -20,16 +18,16 @@ pub(super) struct Archive {
     grew: bool,
 }
 
-fn url(path: &std::path::Path) -> Retained<NSURL> {
+fn url(path: &Path) -> Retained<NSURL> {
     NSURL::fileURLWithPath(&NSString::from_str(&path.to_string_lossy()))
 }
 
 impl Archive {
-    pub(super) fn open(device: &ProtocolObject<dyn MTLDevice>) -> Archive {
+    pub(super) fn open(device: &ProtocolObject<dyn MTLDevice>, folder: Option<&Path>) -> Archive {
         let system = NSProcessInfo::processInfo().operatingSystemVersionString();
         let key = Sha256::digest(format!("{}\n{system}\n{}", device.name(), env!("CARGO_PKG_VERSION")));
         let key: String = key.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
-        let file = folder(|name| std::env::var_os(name)).map(|folder| folder.join(format!("{key}.archive")));
+        let file = folder.map(|folder| folder.join(format!("{key}.archive")));
         let kept = file.as_ref().filter(|file| file.is_file());
         let open = |file: Option<&PathBuf>| {
             let descriptor = MTLBinaryArchiveDescriptor::new();

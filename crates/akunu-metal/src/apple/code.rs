@@ -1,6 +1,7 @@
 //! Functions compiled: a library for each text, a pipeline for each function, each once.
 
 use std::collections::{HashMap, HashSet};
+use std::path::Path;
 use std::ptr::NonNull;
 use std::thread;
 
@@ -39,9 +40,9 @@ struct Missing<'a> {
 }
 
 impl Code {
-    pub(super) fn new(device: &Device, indirect: bool) -> Code {
+    pub(super) fn new(device: &Device, indirect: bool, kept: Option<&Path>) -> Code {
         let (libraries, pipelines) = (HashMap::new(), HashMap::new());
-        Code { device: device.clone(), libraries, pipelines, archive: Archive::open(device), indirect }
+        Code { device: device.clone(), libraries, pipelines, archive: Archive::open(device, kept), indirect }
     }
 
     /// One for each function, in their order.

@@ -1,6 +1,7 @@
 //! [`MetalGpu`]: a Metal device and its queue.
 
 use std::ffi::c_void;
+use std::path::PathBuf;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,7 +42,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 type Handler = RcBlock<dyn Fn(NonNull<ProtocolObject<dyn MTLCommandBuffer>>)>;
 
 /// For looking at what is not known yet: the plain way is meant for everybody.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MetalOptions {
     /// Commands run one by one, each waited for, so that an error names the one that failed.
     pub checked: bool,
@@ -49,14 +50,21 @@ pub struct MetalOptions {
     pub any_family: bool,
     /// Tables are encoded once, as indirect command buffers.
     pub indirect: bool,
+    /// The folder that holds compiled pipelines. With `None`, every start compiles them.
+    pub pipelines: Option<PathBuf>,
 }
 
 impl MetalOptions {
-    /// `AKUNU_METAL=checked` runs commands one by one, `AKUNU_METAL=any` takes a GPU of any family, `AKUNU_METAL=icb` encodes tables once.
-    pub fn from_environment() -> MetalOptions {
-        let text = std::env::var("AKUNU_METAL").unwrap_or_default();
-        let has = |word: &str| text.split(',').any(|part| part.trim() == word);
-        MetalOptions { checked: has("checked"), any_family: has("any"), indirect: has("icb") }
+    /// Options from a list of words with commas between them: `checked` runs commands one by one, `any` takes a GPU of any family,
+    /// `icb` encodes tables once.
+    pub fn from_words(words: &str) -> MetalOptions {
+        let has = |word: &str| words.split(',').any(|part| part.trim() == word);
+        MetalOptions {
+            checked: has("checked"),
+            any_family: has("any"),
+            indirect: has("icb"),
+            pipelines: None,
+        }
     }
 }
 
@@ -105,7 +113,7 @@ impl Drop for MetalGpu {
 }
 
 /// The system's default GPU, if it is one of Apple's.
-pub(super) fn find(options: MetalOptions) -> Result<(MetalObject, Family), MetalError> {
+pub(super) fn find(options: &MetalOptions) -> Result<(MetalObject, Family), MetalError> {
     let device = MTLCreateSystemDefaultDevice().ok_or(MetalError::NoDevice)?;
     let has = |family: MTLGPUFamily| device.supportsFamily(family);
     let family =
@@ -134,7 +142,7 @@ impl MetalGpu {
     }
 
     fn within_pool(options: MetalOptions) -> Result<MetalGpu, MetalError> {
-        let (device, family) = find(options)?;
+        let (device, family) = find(&options)?;
         let queue = device.newCommandQueue().ok_or(MetalError::Refused { what: "command queue" })?;
         let event = device.newSharedEvent().ok_or(MetalError::Refused { what: "shared event" })?;
         let resident = residency_set(&device);
@@ -166,7 +174,7 @@ impl MetalGpu {
         let needs = Needs { buffers: resident.is_none(), pipelines: row.sets_pipelines };
         let tuning = row.tuning(gpu_cores());
         Ok(MetalGpu {
-            code: Code::new(&device, options.indirect),
+            code: Code::new(&device, options.indirect, options.pipelines.as_deref()),
             queue,
             event,
             submitted: 0,

@@ -4,19 +4,18 @@ use objc2::rc::autoreleasepool;
 use objc2_metal::MTLDevice;
 
 use super::gpu::{MetalOptions, describe, find};
-use crate::cache::folder;
 use crate::error::MetalError;
 
 /// Whether there is a GPU that tables run on.
-pub fn probe() -> Result<(), MetalError> {
-    autoreleasepool(|_| find(MetalOptions::from_environment()).map(drop))
+pub fn probe(options: &MetalOptions) -> Result<(), MetalError> {
+    autoreleasepool(|_| find(options).map(drop))
 }
 
 /// Facts as (name, value).
-pub fn report() -> Vec<(&'static str, String)> {
+pub fn report(options: &MetalOptions) -> Vec<(&'static str, String)> {
     const MIB: u64 = 1 << 20;
     autoreleasepool(|_| {
-        let (device, family) = match find(MetalOptions::from_environment()) {
+        let (device, family) = match find(options) {
             Ok(found) => found,
             Err(error) => return vec![("metal device", error.to_string())],
         };
@@ -26,7 +25,9 @@ pub fn report() -> Vec<(&'static str, String)> {
             device.maxBufferLength() as u64 / MIB,
             device.maxThreadgroupMemoryLength() / 1024
         );
-        let kernels = folder(|name| std::env::var_os(name))
+        let kernels = options
+            .pipelines
+            .as_ref()
             .map_or_else(|| "not kept".into(), |folder| format!("kept in {}", folder.display()));
         vec![
             ("metal device", describe(&device, family)),

@@ -56,7 +56,7 @@ impl Default for ModelsOptions {
         ModelsOptions {
             models: vec![ModelSpec::embedded()],
             engine: EngineOptions::default().batching(PARALLEL),
-            device: |engine| open_device(engine.device, engine.threads),
+            device: |engine| open_device(engine.device, engine.threads, &engine.backends),
             scheduler: SchedulerOptions::default(),
             idle_unload: None,
             memory: None,

@@ -7,14 +7,8 @@ pub struct Description(Json);
 impl Description {
     /// `None`, said aloud, where the file is not there.
     pub fn open() -> Option<Description> {
-        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/data/openai/openapi.json");
-        match std::fs::read(folder) {
-            Ok(bytes) => Some(Description(serde_json::from_slice(&bytes).unwrap())),
-            Err(error) => {
-                println!("SKIPPED: answers are not held to OpenAI's description: {folder}: {error}");
-                None
-            }
-        }
+        let file = akunu_testing::data("holding answers to OpenAI's description", "openai/openapi.json")?;
+        Some(Description(serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap()))
     }
 
     pub fn assert(&self, schema: &str, value: &Json) {

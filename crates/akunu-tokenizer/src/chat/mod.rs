@@ -8,7 +8,6 @@
 //! renders it; what it may use up is limited ([`ChatError::Limit`]).
 
 mod encode;
-mod jinja;
 mod source;
 
 use std::ops::Range;
@@ -17,7 +16,7 @@ use std::time::SystemTime;
 use serde_json::{Map, Value as Json};
 
 use crate::TokenizerError;
-use jinja::{JinjaError, Moment, Template, Variable};
+use akunu_jinja::{JinjaError, Moment, Template, Variable};
 pub use source::ChatTemplates;
 
 /// The longest template that is looked at, in bytes.

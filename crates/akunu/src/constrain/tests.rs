@@ -421,13 +421,8 @@ fn how_long_masks_take() {
 }
 
 fn shared(name: &str) -> Option<PathBuf> {
-    let beside = || PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/data"));
-    let path = std::env::var_os("AKUNU_TEST_DATA").map_or_else(beside, PathBuf::from).join(name);
-    if path.exists() {
-        return Some(path);
-    }
-    println!("SKIPPED: {name} is not there (see AKUNU_TEST_DATA)");
-    None
+    let thread = std::thread::current();
+    akunu_testing::data(thread.name().unwrap_or("a test"), name)
 }
 
 /// What depends on these is another meaning of the values, or of the schema.

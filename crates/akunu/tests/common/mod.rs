@@ -8,23 +8,16 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use akunu::{DeviceChoice, Engine, EngineOptions, GenerateOptions, Generated, KvType, Model};
+use akunu::{BackendOptions, DeviceChoice, Engine, EngineOptions, GenerateOptions, Generated, KvType, Model};
 use serde_json::Value;
 
 /// The devices that every model has to run on.
 pub const DEVICES: [DeviceChoice; 2] = [DeviceChoice::Reference, DeviceChoice::Cpu];
 
-/// A file or folder of the data that lies beside the project. Says which test does without it.
+/// A file or folder of the test data; see [`akunu_testing::data`].
 pub fn shared(name: &str) -> Option<PathBuf> {
-    let beside = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data");
-    let root = std::env::var_os("AKUNU_TEST_DATA").map_or_else(beside, PathBuf::from);
-    let path = root.join(name);
-    if path.exists() {
-        return Some(path);
-    }
     let thread = std::thread::current();
-    println!("skipped: {} needs {name} (see AKUNU_TEST_DATA)", thread.name().unwrap_or("a test"));
-    None
+    akunu_testing::data(thread.name().unwrap_or("a test"), name)
 }
 
 /// A file or folder that is checked in.
@@ -65,7 +58,9 @@ pub fn tales() -> Arc<Model> {
 }
 
 pub fn options(device: DeviceChoice) -> EngineOptions {
-    EngineOptions { device, threads: Some(1), ..EngineOptions::default() }
+    // So that tests can be run on an instruction set (`AKUNU_ISA`) or as a GPU is asked to run.
+    let backends = BackendOptions::from_variables(|name| std::env::var_os(name));
+    EngineOptions { device, threads: Some(1), backends, ..EngineOptions::default() }
 }
 
 pub fn exact(device: DeviceChoice) -> EngineOptions {

@@ -180,6 +180,7 @@ fn measure_all(
     let options = akunu::EngineOptions {
         device: args.device,
         threads,
+        backends: crate::environment::backends(),
         context: Some((longest + 1).max(batch)),
         kv: args.kv_type,
         slots: batch,
@@ -190,14 +191,15 @@ fn measure_all(
     let mut engine = match metal_icb {
         None => super::engine(model, &options, true)?,
         Some(indirect) => {
-            let device = akunu::devices::open_metal(args.device, indirect)?;
+            let device = akunu::devices::open_metal(args.device, indirect, &options.backends)?;
             Engine::on_device(Arc::clone(model), device, &options)?
         }
     };
     let load_s = (open_time + engine.load_time()).as_secs_f64();
-    let used = if args.device.resolve() == DeviceChoice::Cpu { super::threads(threads) } else { 1 };
+    let used =
+        if args.device.resolve(&options.backends) == DeviceChoice::Cpu { super::threads(threads) } else { 1 };
     let weights = engine.plan().tables.decode.cost(&[akunu_plan::Row::causal(0, 0, 0)], 1).weight_bytes;
-    let mut beside = if args.ceilings { ceilings::of(args.device, used, weights)? } else { None };
+    let mut beside = if args.ceilings { ceilings::of(&options, used, weights)? } else { None };
     let mut runner = Runner::new(&mut engine, batch, longest)?;
     for &test in tests {
         let mut runs = Vec::with_capacity(args.repetitions);

@@ -86,7 +86,7 @@ struct Shown<'a> {
 }
 
 pub fn run(args: &BenchServeArgs, out: &mut Output) -> Result<(), Failure> {
-    let key = args.api_key.clone().or_else(|| std::env::var("AKUNU_API_KEY").ok());
+    let key = args.api_key.clone().or_else(crate::environment::api_key);
     let server = Server::new(&args.url, key, Duration::from_secs_f64(args.timeout))
         .map_err(|reason| Failure::usage(format!("{}: {reason}", args.url)).hint("http://HOST:PORT"))?;
     let refused = |trouble: Trouble| {

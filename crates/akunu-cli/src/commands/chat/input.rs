@@ -171,13 +171,9 @@ fn unfolded(text: &str) -> String {
     }
 }
 
-/// Where programs keep what they remember of their user, as the XDG directories have it.
+/// Where the lines that the user typed are kept.
 fn history_file() -> Option<PathBuf> {
-    let folder = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    let state = folder("XDG_STATE_HOME").filter(|path| path.is_absolute());
-    let local =
-        || folder("HOME").map(|home| home.join(".local").join("state")).or_else(|| folder("LOCALAPPDATA"));
-    Some(state.or_else(local)?.join("akunu").join("chat-history"))
+    Some(crate::environment::state_folder()?.join("akunu").join("chat-history"))
 }
 
 /// What the editor asks about the line that is being typed.

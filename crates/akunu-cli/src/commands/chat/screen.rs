@@ -23,9 +23,8 @@ pub struct Style {
 
 impl Style {
     pub fn new(hides_reasoning: bool) -> Style {
-        let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
         let terminal = std::io::stdout().is_terminal();
-        let dims = terminal && set("NO_COLOR").is_none() && set("TERM").is_none_or(|term| term != "dumb");
+        let dims = terminal && crate::environment::allows_dimming();
         Style { dims, hides_reasoning, spaced: terminal }
     }
 }

@@ -1,5 +1,6 @@
-//! How workers share out a command's work: a part for each, taken piece by piece; whoever is done with his own takes half of
-//! what is left of another's. So nobody waits long for a worker that is slower, or that the system has set aside.
+//! Work stealing over ranges of units. Each part of a stage has a range, from which its worker takes one piece after
+//! another. A worker whose own range is empty steals half of what remains of the largest other range. So a worker
+//! that is slow, or that the system has preempted, delays the others only a little.
 
 use std::ops::Range;
 
@@ -8,41 +9,47 @@ use loom::sync::atomic::{AtomicU64, Ordering};
 #[cfg(not(loom))]
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::stages::Alone;
+use crate::cache_padded::CachePadded;
 
-/// What a part has of `0..total`.
+/// The range of `0..total` that belongs to one of `parts` parts of nearly equal size.
 #[inline(always)]
-pub(crate) fn share(total: usize, part: usize, parts: usize) -> Range<usize> {
+pub fn partition(total: usize, part: usize, parts: usize) -> Range<usize> {
     total * part / parts..total * (part + 1) / parts
 }
 
-/// What nobody has taken yet of each part, its start and end in one number. Whoever begins a part takes from it, then from the
-/// others, until nothing is left of any that has begun; so all are empty when a command is over.
+/// A work-stealing queue. It holds one range for each part, with start and end packed into one number: the units that
+/// no worker has taken yet. The worker that begins a part takes from that part's range first and then from the
+/// others, until every range that has begun is empty. So all ranges are empty when a stage is over.
 ///
-/// Nothing is handed over but numbers: what workers read was there before the command began, and what they write is
-/// seen once it is over. No range comes back, since what was taken is never left again.
+/// Relaxed memory ordering is sufficient, because the queue hands over nothing but numbers. The data that workers
+/// read was written before the stage began, and the data that they write is read after it has ended; the pool's
+/// barrier orders both. A range that was taken never becomes available again within a stage, so the
+/// compare-and-exchange cannot succeed on a stale value (no ABA problem).
 #[derive(Debug)]
-pub(crate) struct Shares(Box<[Alone<AtomicU64>]>);
+pub struct WorkQueue(Box<[CachePadded<AtomicU64>]>);
 
-impl Shares {
-    pub(crate) fn new(parts: usize) -> Shares {
-        Shares((0..parts).map(|_| Alone(AtomicU64::new(0))).collect())
+impl WorkQueue {
+    pub fn new(parts: usize) -> WorkQueue {
+        WorkQueue((0..parts).map(|_| CachePadded(AtomicU64::new(0))).collect())
     }
 
-    /// Forgets what a command left that did not come to its end.
-    pub(crate) fn clear(&self) {
+    /// Empties all ranges. This is necessary after work that was given up before its end.
+    pub fn clear(&self) {
         for left in &self.0 {
             left.0.store(0, Ordering::Relaxed);
         }
     }
 
-    /// Puts up a part, below 2³² like all of them.
-    pub(crate) fn begin(&self, part: usize, range: Range<usize>) {
+    /// Makes the units of a part available. They have to be less than 2³².
+    #[inline]
+    pub fn begin(&self, part: usize, range: Range<usize>) {
         self.0[part].0.store(packed(&range), Ordering::Relaxed);
     }
 
-    /// The next `piece` units, or what is left of them, for the worker that began `part`.
-    pub(crate) fn take(&self, part: usize, piece: usize) -> Option<Range<usize>> {
+    /// Takes the next units for the worker that began `part`: `piece` of them, or fewer at the end of a range.
+    /// Returns `None` when every range is empty.
+    #[inline]
+    pub fn take(&self, part: usize, piece: usize) -> Option<Range<usize>> {
         let own = &self.0[part].0;
         loop {
             let next = |Range { start, end }: Range<usize>| {
@@ -54,7 +61,7 @@ impl Shares {
             }
             let left = |part: &usize| unpacked(self.0[*part].0.load(Ordering::Relaxed)).len();
             let other = (0..self.0.len()).max_by_key(left).filter(|part| left(part) > 0)?;
-            // In whole pieces, the larger half.
+            // Steals the larger half, in whole pieces.
             let half = |Range { start, end }: Range<usize>| {
                 let middle = start + (end - start) / piece / 2 * piece;
                 [middle..end, start..middle]
@@ -66,15 +73,16 @@ impl Shares {
     }
 }
 
-/// The first of the two that `parted` makes of what is left, unless that is nothing; the second one stays.
-fn cut(left: &AtomicU64, parted: impl Fn(Range<usize>) -> [Range<usize>; 2]) -> Option<Range<usize>> {
+/// Splits a range in two: takes the first range that `split` returns and leaves the second one. Returns `None` for an
+/// empty range.
+fn cut(left: &AtomicU64, split: impl Fn(Range<usize>) -> [Range<usize>; 2]) -> Option<Range<usize>> {
     let mut now = left.load(Ordering::Relaxed);
     loop {
         let range = unpacked(now);
         if range.is_empty() {
             return None;
         }
-        let [taken, rest] = parted(range);
+        let [taken, rest] = split(range);
         match left.compare_exchange_weak(now, packed(&rest), Ordering::Relaxed, Ordering::Relaxed) {
             Ok(_) => return Some(taken),
             Err(other) => now = other,
@@ -96,10 +104,10 @@ mod tests {
 
     use super::*;
 
-    /// As a worker does.
-    fn all_of(shares: &Shares, part: usize, parts: usize, total: usize, piece: usize) -> Vec<Range<usize>> {
-        shares.begin(part, share(total, part, parts));
-        std::iter::from_fn(|| shares.take(part, piece)).collect()
+    /// Begins a part and takes all that there is, as a worker does.
+    fn all_of(queue: &WorkQueue, part: usize, parts: usize, total: usize, piece: usize) -> Vec<Range<usize>> {
+        queue.begin(part, partition(total, part, parts));
+        std::iter::from_fn(|| queue.take(part, piece)).collect()
     }
 
     fn are_all_once(pieces: impl Iterator<Item = Range<usize>>, total: usize) -> bool {
@@ -111,28 +119,28 @@ mod tests {
 
     #[test]
     fn one_worker_takes_a_part_in_order_and_then_the_others() {
-        let shares = Shares::new(3);
-        shares.begin(1, 10..17);
-        let taken = all_of(&shares, 0, 3, 30, 4);
+        let queue = WorkQueue::new(3);
+        queue.begin(1, 10..17);
+        let taken = all_of(&queue, 0, 3, 30, 4);
         assert_eq!(taken[..3], [0..4, 4..8, 8..10]);
         assert!(are_all_once(taken.into_iter(), 17));
-        assert_eq!(shares.take(0, 4), None);
-        shares.begin(2, 5..6);
-        shares.clear();
-        assert_eq!(shares.take(1, 4), None);
+        assert_eq!(queue.take(0, 4), None);
+        queue.begin(2, 5..6);
+        queue.clear();
+        assert_eq!(queue.take(1, 4), None);
     }
 
     #[test]
     fn every_unit_is_taken_once_by_whoever_comes() {
         for (parts, total, piece) in [(2, 1000, 1), (2, 37, 4), (3, 1000, 7), (5, 64, 3), (4, 3, 1)] {
-            let (shares, start) = (Shares::new(parts), Barrier::new(parts));
+            let (queue, start) = (WorkQueue::new(parts), Barrier::new(parts));
             for _ in 0..200 {
                 let taken: Vec<Vec<_>> = std::thread::scope(|scope| {
                     let worker = |part| {
-                        let (shares, start) = (&shares, &start);
+                        let (queue, start) = (&queue, &start);
                         scope.spawn(move || {
                             start.wait();
-                            all_of(shares, part, parts, total, piece)
+                            all_of(queue, part, parts, total, piece)
                         })
                     };
                     let workers: Vec<_> = (0..parts).map(worker).collect();
@@ -154,13 +162,13 @@ mod loom_tests {
         let mut builder = loom::model::Builder::new();
         builder.preemption_bound = Some(if parts > 2 { 1 } else { 3 });
         builder.check(move || {
-            let shares = Arc::new(Shares::new(parts));
-            shares.clear();
+            let queue = Arc::new(WorkQueue::new(parts));
+            queue.clear();
             let taken: Vec<_> = (0..total).map(|_| AtomicU64::new(0)).collect();
             let taken = Arc::new(taken);
-            let worker = move |shares: &Shares, taken: &[AtomicU64], part: usize| {
-                shares.begin(part, share(total, part, parts));
-                while let Some(range) = shares.take(part, piece) {
+            let worker = move |queue: &WorkQueue, taken: &[AtomicU64], part: usize| {
+                queue.begin(part, partition(total, part, parts));
+                while let Some(range) = queue.take(part, piece) {
                     for unit in range {
                         assert_eq!(taken[unit].fetch_add(1, Ordering::Relaxed), 0);
                     }
@@ -168,11 +176,11 @@ mod loom_tests {
             };
             let threads: Vec<_> = (1..parts)
                 .map(|part| {
-                    let (shares, taken) = (shares.clone(), taken.clone());
-                    loom::thread::spawn(move || worker(&shares, &taken, part))
+                    let (queue, taken) = (queue.clone(), taken.clone());
+                    loom::thread::spawn(move || worker(&queue, &taken, part))
                 })
                 .collect();
-            worker(&shares, &taken, 0);
+            worker(&queue, &taken, 0);
             for thread in threads {
                 thread.join().unwrap();
             }
@@ -181,17 +189,17 @@ mod loom_tests {
     }
 
     #[test]
-    fn loom_two_workers_share() {
+    fn loom_two_workers_balance() {
         model(2, 4, 1);
     }
 
     #[test]
-    fn loom_two_workers_share_pieces() {
+    fn loom_two_workers_balance_pieces() {
         model(2, 7, 2);
     }
 
     #[test]
-    fn loom_three_workers_share() {
+    fn loom_three_workers_balance() {
         model(3, 4, 1);
     }
 }

@@ -4,9 +4,10 @@
 //! source ─lexer─▶ tokens ─parser, expressions─▶ ast ─eval─▶ text, and which of its bytes the template did not write
 //! ```
 //!
-//! Templates come with models from strangers. Everything that they can use up is counted ([`limits`]), nothing recurses
-//! further than a fixed depth, and values that hold each other are numbers on a heap ([`value`]), so that none of
-//! them can bring the process down. `docs/decisions` says why this is not a crate.
+//! Templates come with models from strangers. Everything that they can use up is counted (`limits`), nothing
+//! recurses further than a fixed depth, and values that hold each other are numbers on a heap (`value`), so that
+//! none of them can bring the process down. `docs/decisions/0007-own-jinja.md` says why no other implementation is
+//! used.
 
 mod ast;
 mod checks;
@@ -31,13 +32,13 @@ mod value;
 
 use std::ops::Range;
 
-pub(super) use time::Moment;
+pub use time::Moment;
 
-pub(super) type JinjaResult<T> = Result<T, JinjaError>;
+pub type JinjaResult<T> = Result<T, JinjaError>;
 
 /// Why a template gave no text.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum JinjaError {
+pub enum JinjaError {
     /// It is not Jinja2.
     Syntax { line: usize, message: String },
     /// It did something that Python refuses. Line 0 is not known yet.
@@ -64,37 +65,37 @@ impl JinjaError {
 
 /// A template, ready to render.
 #[derive(Debug)]
-pub(super) struct Template {
+pub struct Template {
     parsed: parser::Parsed,
 }
 
 /// A variable that a template sees.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Variable<'v> {
-    pub(super) name: &'v str,
-    pub(super) value: &'v serde_json::Value,
+pub struct Variable<'v> {
+    pub name: &'v str,
+    pub value: &'v serde_json::Value,
     /// Its strings come from outside: no special token is in them.
-    pub(super) outside: bool,
+    pub outside: bool,
 }
 
 /// What came out: the text, and the bytes of it that were in a variable from outside.
 #[derive(Debug)]
-pub(super) struct Output {
-    pub(super) text: String,
-    pub(super) outside: Vec<Range<usize>>,
+pub struct Output {
+    pub text: String,
+    pub outside: Vec<Range<usize>>,
 }
 
 impl Template {
-    pub(super) fn new(source: &str) -> JinjaResult<Template> {
+    pub fn new(source: &str) -> JinjaResult<Template> {
         Ok(Template { parsed: parser::parse(source)? })
     }
 
     /// Whether the template speaks of a name at all.
-    pub(super) fn mentions(&self, name: &str) -> bool {
+    pub fn mentions(&self, name: &str) -> bool {
         self.parsed.names.iter().any(|known| known == name)
     }
 
-    pub(super) fn render(&self, variables: &[Variable<'_>], now: Moment) -> JinjaResult<Output> {
+    pub fn render(&self, variables: &[Variable<'_>], now: Moment) -> JinjaResult<Output> {
         eval::render(&self.parsed, variables, now)
     }
 }

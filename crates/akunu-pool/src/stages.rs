@@ -1,8 +1,9 @@
-//! How workers go through a list of commands together: stage by stage, each stage in as many parts as there are
-//! workers, and every part taken exactly once, by its own worker if that one comes in time and by any other if not.
+//! The barrier between stages. Workers go through a submission stage by stage. Each stage has as many parts as there
+//! are workers, and every part is taken exactly once: by its own worker if that worker arrives in time, otherwise by
+//! any other.
 //!
-//! A stage is over when its parts are done, not when all workers have been there: a worker that the system has set aside
-//! holds nobody up unless it holds a part.
+//! A stage ends when all of its parts are done, not when all workers have arrived. A worker that the system has
+//! preempted therefore delays the others only while it holds a part.
 
 #[cfg(loom)]
 use loom::sync::{
@@ -15,16 +16,18 @@ use std::sync::{
     atomic::{AtomicU64, AtomicUsize, Ordering},
 };
 
-/// How long to wait awake.
+use crate::cache_padded::CachePadded;
+
+/// How long a thread waits actively before it parks.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Patience {
-    /// Turns of the processor's pause instruction.
+pub(crate) struct SpinPolicy {
+    /// How often the thread polls with the processor's pause instruction in between.
     pub(crate) spins: u32,
-    /// Then turns given to other threads, before the thread parks.
+    /// How often it then polls and yields its core to other threads, before it parks.
     pub(crate) yields: u32,
 }
 
-/// A stage, as somebody saw it: `number · 2 + running`.
+/// A snapshot of the current stage: `number · 2 + running`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stage(u64);
 
@@ -47,20 +50,14 @@ impl Stage {
     }
 }
 
-/// On cache lines of its own (two, since processors fetch them in pairs): who waits for one number is not to be in the
-/// way of who writes another.
-#[derive(Debug)]
-#[repr(align(128))]
-pub(crate) struct Alone<T>(pub(crate) T);
-
 #[derive(Debug)]
 pub(crate) struct Stages {
-    now: Alone<AtomicU64>,
-    /// By part: the number of the stage in which it was taken last.
-    taken: Box<[Alone<AtomicU64>]>,
-    /// Parts of this stage that are done.
-    done: Alone<AtomicUsize>,
-    /// Threads that are parked, or about to be.
+    now: CachePadded<AtomicU64>,
+    /// For each part, the number of the stage in which it was last taken.
+    taken: Box<[CachePadded<AtomicU64>]>,
+    /// The number of parts of the current stage that are done.
+    done: CachePadded<AtomicUsize>,
+    /// The number of threads that are parked or about to park.
     sleepers: AtomicUsize,
     lock: Mutex<()>,
     wake: Condvar,
@@ -69,9 +66,9 @@ pub(crate) struct Stages {
 impl Stages {
     pub(crate) fn new(parts: usize) -> Stages {
         Stages {
-            now: Alone(AtomicU64::new(0)),
-            taken: (0..parts).map(|_| Alone(AtomicU64::new(0))).collect(),
-            done: Alone(AtomicUsize::new(0)),
+            now: CachePadded(AtomicU64::new(0)),
+            taken: (0..parts).map(|_| CachePadded(AtomicU64::new(0))).collect(),
+            done: CachePadded(AtomicUsize::new(0)),
             sleepers: AtomicUsize::new(0),
             lock: Mutex::new(()),
             wake: Condvar::new(),
@@ -82,14 +79,15 @@ impl Stages {
         Stage(self.now.0.load(Ordering::Acquire))
     }
 
-    /// Starts the first stage of a submission. Only when none is running; what was written before is visible to
-    /// whoever takes a part.
+    /// Starts the first stage of a submission. It may only be called while no stage is running. Everything that was
+    /// written before the call is visible to every worker that takes a part.
     pub(crate) fn begin(&self) {
         self.publish(Stage::running(self.now().number() + 1));
     }
 
-    /// A part of this stage that nobody has taken: the worker's own, else the next one. While a part is taken and not
-    /// done its stage goes on, so a stage that is long over gives none, and what it worked on may be gone.
+    /// Takes a part of this stage that is still free: the worker's own part if possible, else the next free one. A
+    /// stage cannot end while one of its parts is taken and not done. A stage that has ended has no free parts, so
+    /// `take` returns `None` for it; the data that it worked on may no longer exist.
     pub(crate) fn take(&self, stage: Stage, worker: usize) -> Option<usize> {
         let (before, number) = (stage.number() - 1, stage.number());
         let parts = self.taken.len();
@@ -100,8 +98,9 @@ impl Stages {
         })
     }
 
-    /// A part that was taken is done. Whoever finishes the last one runs `next`, which says whether there is another
-    /// stage: everything done in the parts is visible to it, and what it does to those who take the next ones.
+    /// Marks a part that was taken as done. The worker that finishes the last part runs `next`, which returns whether
+    /// there is another stage. `next` sees everything that was written in the parts, and whoever takes a part of the
+    /// next stage sees what `next` wrote.
     pub(crate) fn finish(&self, stage: Stage, next: impl FnOnce() -> bool) {
         if self.done.0.fetch_add(1, Ordering::AcqRel) + 1 < self.taken.len() {
             return;
@@ -113,23 +112,23 @@ impl Stages {
 
     fn publish(&self, stage: Stage) {
         self.now.0.store(stage.0, Ordering::Release);
-        // A read-modify-write, as the sleepers' own is: whichever of the two comes second sees the first, so either
-        // the sleeper sees the new stage, or it is seen here and woken.
+        // This is a read-modify-write operation, as is the increment of a thread that is about to park. The later one
+        // of the two sees the earlier one. So either that thread sees the new stage, or it is seen here and is woken.
         if self.sleepers.fetch_add(0, Ordering::AcqRel) > 0 {
             drop(self.locked());
             self.wake.notify_all();
         }
     }
 
-    /// Waits until it is no longer `stage`.
-    pub(crate) fn wait_past(&self, stage: Stage, patience: Patience) {
-        for _ in 0..patience.spins {
+    /// Waits until the current stage is no longer `stage`.
+    pub(crate) fn wait_past(&self, stage: Stage, policy: SpinPolicy) {
+        for _ in 0..policy.spins {
             if self.now() != stage {
                 return;
             }
             std::hint::spin_loop();
         }
-        for _ in 0..patience.yields {
+        for _ in 0..policy.yields {
             if self.now() != stage {
                 return;
             }
@@ -174,29 +173,30 @@ mod loom_tests {
     use loom::sync::Arc;
     use loom::sync::atomic::AtomicBool;
 
-    /// What a submission works on: one cell a part, written without any synchronisation of its own.
+    /// The data of a submission: one cell for each part, which is written without any other synchronisation.
     struct Model {
         stages: Stages,
         cells: Vec<UnsafeCell<usize>>,
-        /// Stages that are done.
+        /// The number of stages that are done.
         finished: AtomicUsize,
-        /// Stages that all submissions so far come to.
+        /// The number of stages of all submissions so far.
         wanted: AtomicUsize,
         quit: AtomicBool,
     }
 
     impl Model {
-        /// Takes and finishes a part if there is one. Each part adds one to its cell; after stage n all cells are n.
+        /// Takes and finishes a part if one is free. Each part adds one to its cell, so after stage n every cell is
+        /// n.
         fn help(&self, stage: Stage, worker: usize) -> bool {
             let Some(part) = self.stages.take(stage, worker) else { return false };
             self.cells[part].with_mut(|cell| {
-                // SAFETY: a part is taken once in each stage.
+                // SAFETY: each part is taken once in each stage, so no other thread accesses this cell.
                 unsafe { *cell += 1 }
             });
             self.stages.finish(stage, || {
                 let finished = self.finished.fetch_add(1, Ordering::Relaxed) + 1;
                 for cell in &self.cells {
-                    // SAFETY: every part is done, and none can be taken.
+                    // SAFETY: every part is done and none can be taken before `next` returns, so no thread writes.
                     cell.with(|cell| assert_eq!(unsafe { *cell }, finished));
                 }
                 finished < self.wanted.load(Ordering::Relaxed)
@@ -204,22 +204,22 @@ mod loom_tests {
             true
         }
 
-        fn serve(&self, worker: usize, patience: Patience) {
+        fn serve(&self, worker: usize, policy: SpinPolicy) {
             loop {
                 let stage = self.stages.now();
                 if self.quit.load(Ordering::Relaxed) {
                     return;
                 }
                 if !(stage.is_running() && self.help(stage, worker)) {
-                    self.stages.wait_past(stage, patience);
+                    self.stages.wait_past(stage, policy);
                 }
             }
         }
     }
 
-    fn model(workers: usize, submissions: usize, stages: usize, patience: Patience) {
+    fn model(workers: usize, submissions: usize, stages: usize, policy: SpinPolicy) {
         let mut builder = loom::model::Builder::new();
-        // Three workers under three preemptions take minutes.
+        // Checking three workers with up to three preemptions would take minutes.
         builder.preemption_bound = Some(if workers > 2 { 1 } else { 3 });
         builder.check(move || {
             let model = Arc::new(Model {
@@ -232,7 +232,7 @@ mod loom_tests {
             let threads: Vec<_> = (1..workers)
                 .map(|worker| {
                     let model = model.clone();
-                    loom::thread::spawn(move || model.serve(worker, patience))
+                    loom::thread::spawn(move || model.serve(worker, policy))
                 })
                 .collect();
             for submission in 1..=submissions {
@@ -244,12 +244,12 @@ mod loom_tests {
                         break;
                     }
                     if !model.help(stage, 0) {
-                        model.stages.wait_past(stage, patience);
+                        model.stages.wait_past(stage, policy);
                     }
                 }
-                // The caller owns everything again.
+                // The submission is over, so the caller owns all data again.
                 for cell in &model.cells {
-                    // SAFETY: the submission is over.
+                    // SAFETY: the submission is over, so no worker accesses a cell.
                     cell.with_mut(|cell| assert_eq!(unsafe { *cell }, submission * stages));
                 }
             }
@@ -261,7 +261,7 @@ mod loom_tests {
         });
     }
 
-    const PARK: Patience = Patience { spins: 0, yields: 0 };
+    const PARK: SpinPolicy = SpinPolicy { spins: 0, yields: 0 };
 
     #[test]
     fn loom_two_workers_through_two_stages() {
@@ -275,7 +275,7 @@ mod loom_tests {
 
     #[test]
     fn loom_two_workers_that_yield_first() {
-        model(2, 1, 1, Patience { spins: 0, yields: 1 });
+        model(2, 1, 1, SpinPolicy { spins: 0, yields: 1 });
     }
 
     #[test]

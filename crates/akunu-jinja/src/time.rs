@@ -2,7 +2,7 @@
 
 /// A moment on somebody's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Moment {
+pub struct Moment {
     year: i64,
     month: usize,
     day: i64,
@@ -29,7 +29,7 @@ const WEEKDAYS: [&str; 7] = ["Monday", "Tuesday", "Wednesday", "Thursday", "Frid
 
 impl Moment {
     /// Seconds since 1970-01-01 00:00 on the clock that is meant.
-    pub(crate) fn from_seconds(seconds: i64) -> Moment {
+    pub fn from_seconds(seconds: i64) -> Moment {
         let days = seconds.div_euclid(86_400);
         // Howard Hinnant's civil_from_days: years begin in March, so that leap days come last.
         let shifted = days + 719_468;

@@ -1,0 +1,47 @@
+//! The one place where this program reads environment variables. Everything else takes options.
+
+use std::env;
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use akunu::BackendOptions;
+use akunu_hub::Settings;
+
+/// The value of a variable, unless that is empty.
+fn variable(name: &str) -> Option<OsString> {
+    env::var_os(name).filter(|value| !value.is_empty())
+}
+
+/// `AKUNU_ISA`, `AKUNU_CUDA`, `AKUNU_METAL`, `AKUNU_CUDA_PATH`, `AKUNU_CACHE`: how devices run.
+pub fn backends() -> BackendOptions {
+    BackendOptions::from_variables(|name| env::var_os(name))
+}
+
+/// `HF_TOKEN`, `HF_ENDPOINT`, `HF_HOME` and what else every Hugging Face tool reads.
+pub fn hub() -> akunu_hub::Result<Settings> {
+    Settings::from_variables(|name| variable(name)?.into_string().ok())
+}
+
+/// `AKUNU_API_KEY`: a server's key, for `serve` and for its clients.
+pub fn api_key() -> Option<String> {
+    env::var("AKUNU_API_KEY").ok()
+}
+
+/// `COLUMNS`: how wide tables may be.
+pub fn columns() -> Option<usize> {
+    env::var("COLUMNS").ok()?.parse().ok()
+}
+
+/// Whether neither `NO_COLOR` nor `TERM` speaks against dimmed text.
+pub fn allows_dimming() -> bool {
+    variable("NO_COLOR").is_none() && variable("TERM").is_none_or(|term| term != "dumb")
+}
+
+/// The folder where programs keep what they remember of their user, as the XDG directories have it.
+pub fn state_folder() -> Option<PathBuf> {
+    let folder = |name: &str| variable(name).map(PathBuf::from);
+    let state = folder("XDG_STATE_HOME").filter(|path| path.is_absolute());
+    let local =
+        || folder("HOME").map(|home| home.join(".local").join("state")).or_else(|| folder("LOCALAPPDATA"));
+    state.or_else(local)
+}

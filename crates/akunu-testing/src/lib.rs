@@ -1,0 +1,8 @@
+//! Helpers that the tests of several crates share. It is a dev-dependency only and depends on no other crate of the
+//! workspace, so unit tests can use it, too.
+
+mod allocations;
+mod data;
+
+pub use allocations::{CountingAllocator, allocations};
+pub use data::data;

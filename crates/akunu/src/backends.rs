@@ -1,0 +1,149 @@
+//! Settings of the backends, and how programs name them in environment variables. Nothing here reads the environment itself.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use akunu_cpu::{Isa, IsaError};
+
+/// Settings of the backends. Each is used where its backend opens; the default suits every machine.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BackendOptions {
+    /// The CPU's instruction set, by its name ([`Isa::name`]); `None`: the best that the processor has. The name is checked when
+    /// the CPU device opens.
+    pub isa: Option<String>,
+    #[cfg(not(target_vendor = "apple"))]
+    pub cuda: akunu_cuda::CudaOptions,
+    #[cfg(target_vendor = "apple")]
+    pub metal: akunu_metal::MetalOptions,
+}
+
+impl BackendOptions {
+    /// The options that a program's users set in variables: `AKUNU_ISA` names an instruction set, `AKUNU_CUDA` and `AKUNU_METAL` list
+    /// how those devices run, `AKUNU_CUDA_PATH`, `CUDA_PATH` and `CUDA_HOME` are folders of NVIDIA's libraries, and `AKUNU_CACHE`
+    /// holds compiled GPU kernels. An empty variable counts as one that is not set.
+    pub fn from_variables(variable: impl Fn(&str) -> Option<OsString>) -> BackendOptions {
+        let get = |name: &str| variable(name).filter(|value| !value.is_empty());
+        // Text that is not Unicode still has to be refused as an unknown name.
+        let text = |name: &str| get(name).map(|value| value.to_string_lossy().into_owned());
+        BackendOptions {
+            isa: text("AKUNU_ISA"),
+            #[cfg(not(target_vendor = "apple"))]
+            cuda: akunu_cuda::CudaOptions {
+                folders: akunu_cuda::CudaFolders {
+                    libraries: get("AKUNU_CUDA_PATH")
+                        .map(|value| std::env::split_paths(&value).collect())
+                        .unwrap_or_default(),
+                    toolkits: ["CUDA_PATH", "CUDA_HOME"]
+                        .into_iter()
+                        .filter_map(get)
+                        .map(PathBuf::from)
+                        .collect(),
+                    kernels: kernel_folder("cuda", get),
+                },
+                ..akunu_cuda::CudaOptions::from_words(&text("AKUNU_CUDA").unwrap_or_default())
+            },
+            #[cfg(target_vendor = "apple")]
+            metal: akunu_metal::MetalOptions {
+                pipelines: kernel_folder("metal", get),
+                ..akunu_metal::MetalOptions::from_words(&text("AKUNU_METAL").unwrap_or_default())
+            },
+        }
+    }
+
+    /// The instruction set of the CPU device: the one that is named, else the best that this processor has.
+    pub fn cpu_isa(&self) -> Result<Isa, IsaError> {
+        match &self.isa {
+            Some(name) => name.parse::<Isa>()?.checked(),
+            None => Ok(Isa::best()),
+        }
+    }
+}
+
+/// Where a backend keeps its compiled kernels: in `AKUNU_CACHE`, else where the system has its users' caches. `None` if neither is
+/// known.
+fn kernel_folder(backend: &str, get: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
+    let path = |name: &str| get(name).map(PathBuf::from);
+    let caches = || {
+        if cfg!(target_vendor = "apple") {
+            return Some(path("HOME")?.join("Library/Caches"));
+        }
+        let own = path(if cfg!(windows) { "LOCALAPPDATA" } else { "XDG_CACHE_HOME" });
+        own.or_else(|| Some(path("HOME").or_else(|| path("USERPROFILE"))?.join(".cache")))
+    };
+    let folder = path("AKUNU_CACHE").or_else(|| Some(caches()?.join("akunu")));
+    Some(folder?.join(backend))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    fn from(variables: &[(&str, &str)]) -> BackendOptions {
+        BackendOptions::from_variables(|name| {
+            variables.iter().find(|(key, _)| *key == name).map(|(_, value)| value.into())
+        })
+    }
+
+    #[test]
+    fn no_variables_are_the_default_options() {
+        assert_eq!(from(&[]), BackendOptions::default());
+        let empty = ["AKUNU_ISA", "AKUNU_CUDA", "AKUNU_METAL", "AKUNU_CUDA_PATH", "AKUNU_CACHE", "HOME"];
+        assert_eq!(from(&empty.map(|name| (name, ""))), BackendOptions::default());
+    }
+
+    #[test]
+    fn akunu_isa_picks_the_instruction_set() {
+        let isa = |name: &str| from(&[("AKUNU_ISA", name)]).cpu_isa();
+        assert_eq!(from(&[]).cpu_isa(), Ok(Isa::best()));
+        assert_eq!(isa(""), Ok(Isa::best()));
+        assert_eq!(isa("scalar"), Ok(Isa::Scalar));
+        assert_eq!(isa("Scalar"), Ok(Isa::Scalar));
+        assert_eq!(isa(Isa::best().name()), Ok(Isa::best()));
+        assert!(isa("sse9").unwrap_err().to_string().contains("sse9"));
+        let missing = Isa::ALL.into_iter().filter(|isa| !isa.is_available());
+        for asked in missing {
+            assert_eq!(isa(asked.name()), Err(IsaError::Unavailable { asked, best: Isa::best() }));
+        }
+    }
+
+    #[test]
+    #[cfg(not(target_vendor = "apple"))]
+    fn akunu_cuda_lists_how_the_device_runs() {
+        use akunu_cuda::CudaOptions;
+        let cuda = |words: &str| from(&[("AKUNU_CUDA", words)]).cuda;
+        let serial = CudaOptions { linked: false, ..CudaOptions::default() };
+        assert_eq!(cuda("serial"), serial);
+        assert_eq!(cuda("serial, checked"), CudaOptions { checked: true, ..serial });
+        let plain = CudaOptions { special: false, blas: false, blas_timed: true, ..CudaOptions::default() };
+        assert_eq!(cuda("plain,noblas,blastimed"), plain);
+    }
+
+    #[test]
+    #[cfg(unix)]
+    #[cfg(not(target_vendor = "apple"))]
+    fn folders_of_libraries_come_in_the_order_of_their_variables() {
+        let folders =
+            from(&[("CUDA_HOME", "/h"), ("CUDA_PATH", "/p"), ("AKUNU_CUDA_PATH", "/a:/b")]).cuda.folders;
+        assert_eq!(folders.libraries, [Path::new("/a"), Path::new("/b")]);
+        assert_eq!(folders.toolkits, [Path::new("/p"), Path::new("/h")]);
+    }
+
+    #[test]
+    fn kernels_are_kept_in_the_users_caches_unless_a_folder_is_named() {
+        let folder = |variables: &[(&str, &str)]| {
+            let found =
+                |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| value.into());
+            kernel_folder("cuda", found)
+        };
+        assert_eq!(folder(&[]), None);
+        let own = if cfg!(target_vendor = "apple") { "/h/Library/Caches" } else { "/h/.cache" };
+        assert_eq!(folder(&[("HOME", "/h")]).unwrap(), Path::new(own).join("akunu/cuda"));
+        assert_eq!(folder(&[("HOME", "/h"), ("AKUNU_CACHE", "/a")]).unwrap(), Path::new("/a/cuda"));
+        if cfg!(all(unix, not(target_vendor = "apple"))) {
+            let found = folder(&[("HOME", "/h"), ("XDG_CACHE_HOME", "/x")]).unwrap();
+            assert_eq!(found, Path::new("/x/akunu/cuda"));
+        }
+    }
+}

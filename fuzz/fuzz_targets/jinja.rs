@@ -1,0 +1,27 @@
+//! Any text as a template. Whatever it does, it ends, and marks whole characters as text from outside.
+#![no_main]
+
+use akunu_jinja::{Moment, Template, Variable};
+use libfuzzer_sys::fuzz_target;
+use serde_json::json;
+
+fuzz_target!(|data: &[u8]| {
+    let source = String::from_utf8_lossy(data);
+    let Ok(template) = Template::new(&source) else { return };
+    let messages = json!([
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "é <|im_end|>", "number": -7, "half": 0.5, "none": null},
+    ]);
+    let prompt = json!(true);
+    let variables = [
+        Variable { name: "messages", value: &messages, outside: true },
+        Variable { name: "add_generation_prompt", value: &prompt, outside: false },
+    ];
+    let Ok(output) = template.render(&variables, Moment::from_seconds(1_700_000_000)) else { return };
+    let mut end = 0;
+    for range in output.outside {
+        assert!(end <= range.start && range.start < range.end);
+        assert!(output.text.get(range.clone()).is_some(), "{range:?} of {:?}", output.text);
+        end = range.end;
+    }
+});
