@@ -1,6 +1,6 @@
 //! Architectures as data. A new LLaMA-like model is a new row here, not new code.
 
-use akunu_format::{Activation, ModelConfig, Source, WindowPattern};
+use akunu_arch::{Activation, ModelConfig, Source, WindowPattern};
 
 /// Which elements of a head rotate together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -24,7 +24,8 @@ pub mod sample;
 pub mod table;
 pub mod verify;
 
-pub use akunu_format::{Activation, DType};
+pub use akunu_arch::Activation;
+pub use akunu_format::DType;
 pub use arch::{ArchDescriptor, RopeStyle};
 pub use buffer::{BufferId, BufferKind, BufferSpec};
 pub use cost::Cost;

@@ -1,9 +1,10 @@
 //! Rotary embedding in `config.json`: `rope_theta` with `rope_scaling`, or transformers 5's `rope_parameters`,
 //! flat or one object per kind of layer.
 
-use super::json::{Json, wrong};
-use crate::error::printable;
-use crate::{FormatError, Rope, RopeFactors, RopeScaling};
+use akunu_format::hf::{CONFIG, Json, wrong};
+use akunu_format::{FormatError, printable};
+
+use crate::{Rope, RopeFactors, RopeScaling};
 
 /// `two_bases`: Gemma 3, whose sliding layers have a base of their own even where the file does not say so.
 pub(super) fn rope(
@@ -91,7 +92,7 @@ fn scaling(one: &Json<'_>, text: &Json<'_>, context: usize) -> Result<RopeScalin
 }
 
 fn missing(one: &Json<'_>, key: &str) -> FormatError {
-    FormatError::MissingKey { key: one.full(key), place: super::CONFIG }
+    FormatError::MissingKey { key: one.full(key), place: CONFIG }
 }
 
 fn original_context(one: &Json<'_>, text: &Json<'_>, context: usize) -> Result<usize, FormatError> {

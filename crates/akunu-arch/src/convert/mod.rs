@@ -1,13 +1,17 @@
 //! A model as a GGUF file in other types: planned at once, then written tensor by tensor.
 
+mod metadata;
+
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::metadata::{added, architecture, llama3_factors, metadata, swaps_rows};
-use super::mix::{Mix, Proportions};
-use crate::blocks::{dequantize_nth, quantize_row};
+use akunu_format::blocks::{dequantize_nth, quantize_row};
+use akunu_format::quantise::{Mix, Proportions};
+use akunu_format::{DType, FormatError, GgufWriter, Metadata, TensorInfo, TensorSpec};
+use metadata::{added, architecture, llama3_factors, metadata, swaps_rows};
+
+use crate::WeightProvider;
 use crate::gguf::ROPE_FACTORS as LONG_ROPE_FACTORS;
-use crate::{DType, FormatError, GgufWriter, Metadata, TensorInfo, TensorSpec, WeightProvider};
 
 /// Elements that one thread converts at a time, about.
 const PART: usize = 1 << 20;

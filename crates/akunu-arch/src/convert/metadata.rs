@@ -1,9 +1,8 @@
 //! What a GGUF file says of a model that was no GGUF file before.
 
-use crate::{
-    Activation, Array, FormatError, Metadata, ModelConfig, RopeScaling, Source, Value, WeightProvider,
-    Window, WindowPattern,
-};
+use akunu_format::{Array, FormatError, Metadata, Value};
+
+use crate::{Activation, ModelConfig, RopeScaling, Source, WeightProvider, Window, WindowPattern};
 
 const TOKENIZER: &str = "tokenizer.";
 

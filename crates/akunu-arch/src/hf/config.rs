@@ -1,11 +1,10 @@
 //! `config.json` → [`ModelConfig`], with transformers' defaults for what it leaves out.
 
-use super::json::{Json, PLACE, wrong};
+use akunu_format::hf::{CONFIG, Json, Quantisation, wrong};
+use akunu_format::{FormatError, TensorInfo, printable};
+
 use super::rope;
-use crate::error::printable;
-use crate::{
-    Activation, FormatError, ModelConfig, Source, SuggestedSampling, TensorInfo, Window, WindowPattern,
-};
+use crate::{Activation, ModelConfig, Source, SuggestedSampling, Window, WindowPattern};
 
 /// How a kind of model says which layers slide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,7 +134,7 @@ const GEMMA2: Defaults = Defaults {
 fn text<'a>(root: &Json<'a>) -> Result<(Json<'a>, &'static Defaults), FormatError> {
     let kind = root
         .str("model_type")?
-        .ok_or_else(|| FormatError::MissingKey { key: "model_type".to_string(), place: PLACE })?;
+        .ok_or_else(|| FormatError::MissingKey { key: "model_type".to_string(), place: CONFIG })?;
     let find = |name: &str| KINDS.iter().find(|defaults| defaults.model_type == name);
     if kind == "gemma3" {
         let nested = root.object("text_config")?.unwrap_or_else(|| root.clone());
@@ -154,7 +153,7 @@ fn unknown_kind(root: &Json<'_>, kind: &str) -> FormatError {
 
 /// What needs another computation or another way to read the weights, told from the configuration alone.
 pub(super) fn refuse_unsupported(root: &Json<'_>) -> Result<(), FormatError> {
-    super::mlx::Quantisation::of(root)?;
+    Quantisation::of(root)?;
     if root.get("compression_config").is_some() {
         let asks = "says that this is a quantised checkpoint (take the original, or a GGUF file)";
         return Err(root.unsupported("compression_config", asks));
@@ -235,7 +234,7 @@ pub(super) fn model_config(
         eos_ids: eos_ids(&[Some(&text), Some(root), generation])?,
         bos_id: text.ids("bos_token_id")?.first().or(root.ids("bos_token_id")?.first()).copied(),
     };
-    config.check(PLACE, tensors)?;
+    config.check(CONFIG, tensors)?;
     refuse_lost(&text, &["intermediate_size"], config.ffn_size, cols(tensors, "blk.0.ffn_down.weight"))?;
     // What is not stated is derived from what is, so only one of these can be wrong by its absence.
     let (heads, kv_heads) = ("num_attention_heads", "num_key_value_heads");
@@ -270,7 +269,7 @@ fn refuse_lost(text: &Json<'_>, keys: &[&str], size: usize, found: Option<usize>
         (Some(key), Some(found)) if found != size => {
             let problem = format!(
                 "it is missing, and what is assumed instead makes {size} of what is {found} in the weights: take the \
-                 {PLACE} that was published with them"
+                 {CONFIG} that was published with them"
             );
             Err(wrong(&text.full(key), problem))
         }

@@ -1,7 +1,7 @@
 //! What a model file says about its shape. Facts only: what they mean for the forward pass is decided by
 //! the architecture's descriptor in `akunu-plan`.
 
-use crate::{FormatError, TensorInfo};
+use akunu_format::{FormatError, TensorInfo};
 
 /// Where the weights come from; conventions differ (see the field notes in `akunu_plan::arch`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,8 +2,9 @@
 
 use std::collections::HashSet;
 
-use crate::error::printable;
-use crate::{FormatError, ModelConfig, Place, TensorInfo};
+use akunu_format::{FormatError, Place, TensorInfo, printable};
+
+use crate::ModelConfig;
 
 /// Outside the layers: (Hugging Face, canonical).
 const GLOBAL: [(&str, &str); 3] = [
@@ -101,6 +102,19 @@ pub(crate) fn canonical(name: &str, sandwich: Sandwich) -> Option<String> {
         _ => ours,
     };
     Some(format!("blk.{layer}.{ours}.{kind}"))
+}
+
+/// Gives every tensor its canonical name and leaves out what carries nothing.
+pub(crate) fn rename(
+    mut tensors: Vec<TensorInfo>,
+    architecture: &str,
+) -> Result<Vec<TensorInfo>, FormatError> {
+    let sandwich = Sandwich::of(tensors.iter().map(|tensor| tensor.name.as_str()));
+    tensors.retain(|tensor| !is_ignorable(&tensor.name));
+    for tensor in &mut tensors {
+        tensor.name = canonical(&tensor.name, sandwich).ok_or_else(|| unknown(&tensor.name, architecture))?;
+    }
+    Ok(tensors)
 }
 
 /// Plain decimal, so that no two names mean the same layer.

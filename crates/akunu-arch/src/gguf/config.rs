@@ -1,11 +1,8 @@
 //! GGUF metadata → [`ModelConfig`].
 
-use super::metadata::{Metadata, Value};
-use crate::error::printable;
-use crate::{
-    FormatError, ModelConfig, Rope, RopeFactors, RopeScaling, Source, SuggestedSampling, TensorInfo, Window,
-    WindowPattern,
-};
+use akunu_format::{Array, FormatError, Metadata, TensorInfo, Value, printable};
+
+use crate::{ModelConfig, Rope, RopeFactors, RopeScaling, Source, SuggestedSampling, Window, WindowPattern};
 
 const PLACE: &str = "GGUF metadata";
 const ARCHITECTURE: &str = "general.architecture";
@@ -276,7 +273,7 @@ fn window(keys: &Keys<'_>, layer_count: usize) -> Result<Option<Window>, FormatE
         None => WindowPattern::Unstated,
         Some(Value::Array(array)) => {
             let slides: Option<Vec<bool>> = match array {
-                crate::Array::Bool(slides) => Some(slides.clone()),
+                Array::Bool(slides) => Some(slides.clone()),
                 other => other.to_i128s().map(|all| all.into_iter().map(|v| v != 0).collect()),
             };
             let mut slides = slides
