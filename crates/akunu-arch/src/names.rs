@@ -1,49 +1,12 @@
-//! Tensor names. Canonical ones are GGUF's; Hugging Face's map onto them by the one table below.
+//! Tensor names. Canonical ones are GGUF's; Hugging Face's map onto them by the rules of a card.
 
 use std::collections::HashSet;
 
 use akunu_format::{FormatError, Place, TensorInfo, printable};
 
-use crate::ModelConfig;
-
-/// Outside the layers: (Hugging Face, canonical).
-const GLOBAL: [(&str, &str); 3] = [
-    ("model.embed_tokens.weight", "token_embd.weight"),
-    ("model.norm.weight", "output_norm.weight"),
-    ("lm_head.weight", "output.weight"),
-];
-
-/// In layer N, `model.layers.N.` against `blk.N.`; each with `.weight`, some with `.bias` too.
-const LAYER: [(&str, &str); 14] = [
-    ("input_layernorm", "attn_norm"),
-    ("self_attn.q_proj", "attn_q"),
-    ("self_attn.k_proj", "attn_k"),
-    ("self_attn.v_proj", "attn_v"),
-    ("self_attn.o_proj", "attn_output"),
-    ("self_attn.q_norm", "attn_q_norm"),
-    ("self_attn.k_norm", "attn_k_norm"),
-    ("mlp.gate_proj", "ffn_gate"),
-    ("mlp.up_proj", "ffn_up"),
-    ("mlp.down_proj", "ffn_down"),
-    // What this is called hangs on whether the layer has norms on both sides: see `Sandwich`.
-    ("post_attention_layernorm", "ffn_norm"),
-    ("pre_feedforward_layernorm", "ffn_norm"),
-    ("post_feedforward_layernorm", "post_ffw_norm"),
-    // Never in a Hugging Face file; here so that the table lists every canonical name.
-    ("", POST_ATTENTION_NORM),
-];
-
-/// Stacked rows on rows in some checkpoints: (Hugging Face, canonical, what lies there in order).
-const FUSED: [(&str, &str, &[&str]); 2] = [
-    ("self_attn.qkv_proj", "attn_qkv", &["attn_q", "attn_k", "attn_v"]),
-    // GGUF's Phi 3 has no name of its own for it: without an `ffn_gate` beside it, this is both.
-    ("mlp.gate_up_proj", "ffn_up", &["ffn_gate", "ffn_up"]),
-];
-
-const POST_ATTENTION_NORM: &str = "post_attention_norm";
-
-/// Canonical only: Llama 3's frequency divisors, which GGUF stores as a tensor.
-const GGUF_GLOBAL: [&str; 1] = ["rope_freqs.weight"];
+use crate::families::CARDS;
+use crate::tensors::{Part, Sizes, StackRule};
+use crate::{Card, ModelConfig};
 
 /// Prefixes that checkpoints of larger models put before a language model's names.
 const PREFIXES: [&str; 3] = ["model.language_model.", "language_model.", ""];
@@ -61,58 +24,58 @@ pub(crate) fn is_ignorable(name: &str) -> bool {
     IGNORABLE.iter().any(|ending| name.ends_with(ending))
 }
 
-/// Does every layer have norms before and after each half? Gemma 2 and 3 do, and their
-/// `post_attention_layernorm` follows the attention, where LLaMA's (of the same name) precedes the feed-forward.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Sandwich {
-    Yes,
-    No,
-}
-
-impl Sandwich {
-    pub(crate) fn of<'a>(mut names: impl Iterator<Item = &'a str>) -> Sandwich {
-        let yes = names.any(|name| name.ends_with(".pre_feedforward_layernorm.weight"));
-        if yes { Sandwich::Yes } else { Sandwich::No }
-    }
-}
-
 /// The canonical name of a Hugging Face tensor.
-pub(crate) fn canonical(name: &str, sandwich: Sandwich) -> Option<String> {
+pub(crate) fn canonical(name: &str, card: &Card) -> Option<String> {
     let plain = PREFIXES.iter().find_map(|prefix| name.strip_prefix(prefix))?;
+    let (module, kind) = plain.rsplit_once('.')?;
+    let naming = &card.naming;
     // `model.language_model.layers…` and `language_model.model.layers…` are both about.
-    let rooted = if plain.starts_with("model.") || plain.starts_with("lm_head.") {
-        plain.to_string()
-    } else {
-        format!("model.{plain}")
+    let rooted = match module.starts_with(naming.root) {
+        true => module.to_string(),
+        false => format!("{}{module}", naming.root),
     };
-    if let Some((_, ours)) = GLOBAL.iter().find(|(theirs, _)| *theirs == rooted) {
-        return Some((*ours).to_string());
+    let find = |part: Part, module: &str| {
+        let mut rules = card.tensor_rules().filter(|rule| rule.part == part);
+        rules.find(|rule| rule.hf == Some(module)).map(|rule| rule.name)
+    };
+    if let Some(ours) = find(Part::Model, module).or_else(|| find(Part::Model, &rooted)) {
+        return (kind == "weight").then(|| format!("{ours}.weight"));
     }
-    let (layer, rest) = rooted.strip_prefix("model.layers.")?.split_once('.')?;
+    let (layer, part) = rooted.strip_prefix(naming.layers)?.split_once('.')?;
     let layer = layer_number(layer)?;
-    let (part, kind) = rest.rsplit_once('.')?;
-    if part.is_empty() || !matches!(kind, "weight" | "bias") {
+    if !matches!(kind, "weight" | "bias") {
         return None;
     }
-    let fused = FUSED.iter().map(|(theirs, ours, _)| (theirs, ours));
-    let mut all = LAYER.iter().map(|(theirs, ours)| (theirs, ours)).chain(fused);
-    let (_, ours) = all.find(|(theirs, _)| **theirs == part)?;
-    let ours = match (part, sandwich) {
-        ("post_attention_layernorm", Sandwich::Yes) => POST_ATTENTION_NORM,
-        _ => ours,
-    };
+    let stacked = || card.stacks.iter().find(|stack| stack.hf == part).map(|stack| stack.name);
+    let ours = find(Part::Layer, part).or_else(stacked)?;
     Some(format!("blk.{layer}.{ours}.{kind}"))
+}
+
+/// The other way round: Hugging Face's name of a tensor by its canonical one.
+pub(crate) fn hugging_face(name: &str, card: &Card) -> Option<String> {
+    let (module, kind) = name.rsplit_once('.')?;
+    let find = |part: Part, name: &str| {
+        let mut rules = card.tensor_rules().filter(|rule| rule.part == part);
+        rules.find(|rule| rule.name == name).and_then(|rule| rule.hf)
+    };
+    match layer_and_part(name) {
+        Some((layer, part)) => {
+            let theirs = find(Part::Layer, part)?;
+            Some(format!("{}{layer}.{theirs}.{kind}", card.naming.layers))
+        }
+        None => Some(format!("{}.{kind}", find(Part::Model, module)?)),
+    }
 }
 
 /// Gives every tensor its canonical name and leaves out what carries nothing.
 pub(crate) fn rename(
     mut tensors: Vec<TensorInfo>,
+    card: &Card,
     architecture: &str,
 ) -> Result<Vec<TensorInfo>, FormatError> {
-    let sandwich = Sandwich::of(tensors.iter().map(|tensor| tensor.name.as_str()));
     tensors.retain(|tensor| !is_ignorable(&tensor.name));
     for tensor in &mut tensors {
-        tensor.name = canonical(&tensor.name, sandwich).ok_or_else(|| unknown(&tensor.name, architecture))?;
+        tensor.name = canonical(&tensor.name, card).ok_or_else(|| unknown(&tensor.name, architecture))?;
     }
     Ok(tensors)
 }
@@ -123,17 +86,25 @@ fn layer_number(text: &str) -> Option<usize> {
     plain.then(|| text.parse().ok()).flatten()
 }
 
+/// A name that some family has a place for. Whether this one has, the plan says.
 fn is_canonical(name: &str, layer_count: usize) -> bool {
-    if GLOBAL.iter().any(|(_, ours)| *ours == name) || GGUF_GLOBAL.contains(&name) {
-        return true;
-    }
+    let known = |part: Part, name: &str| {
+        let mut rules = CARDS.iter().flat_map(|card| card.tensor_rules());
+        rules.any(|rule| rule.part == part && rule.name == name)
+    };
     let in_layer = || {
         let (layer, rest) = name.strip_prefix("blk.")?.split_once('.')?;
         let (part, kind) = rest.rsplit_once('.')?;
-        let known = LAYER.iter().any(|(_, ours)| *ours == part) && matches!(kind, "weight" | "bias");
+        let known = matches!(kind, "weight" | "bias") && known(Part::Layer, part);
         (known && layer_number(layer)? < layer_count).then_some(())
     };
-    in_layer().is_some()
+    name.strip_suffix(".weight").is_some_and(|name| known(Part::Model, name)) || in_layer().is_some()
+}
+
+/// Layer and part of a tensor in a layer: `blk.3.attn_q.weight` is (3, `attn_q`).
+pub(crate) fn layer_and_part(name: &str) -> Option<(&str, &str)> {
+    let (layer, rest) = name.strip_prefix("blk.")?.split_once('.')?;
+    Some((layer, rest.rsplit_once('.')?.0))
 }
 
 /// The tensors that a model is made of, where a file stacks some of them: each part is a range of the stack's rows.
@@ -141,60 +112,64 @@ pub(crate) fn split_fused(
     stored: &[TensorInfo],
     config: &ModelConfig,
 ) -> Result<Vec<TensorInfo>, FormatError> {
+    let known = Card::find(&config.architecture);
+    let card = known.unwrap_or(&Card::PLAIN);
     let there: HashSet<&str> = stored.iter().map(|tensor| tensor.name.as_str()).collect();
     let mut tensors = Vec::with_capacity(stored.len());
     for tensor in stored {
-        match fused_parts(&tensor.name, &there) {
-            Some(names) => split(tensor, &names, config, &mut tensors)?,
-            None => tensors.push(tensor.clone()),
+        let Some((stack, names)) = stack_of(&tensor.name, card, &there) else {
+            tensors.push(tensor.clone());
+            continue;
+        };
+        let rows = part_rows(stack, card, config);
+        let wanted: usize = rows.iter().sum();
+        // A vector's rows are its elements.
+        let found = tensor.shape.first().copied().unwrap_or(0);
+        if found == 0 || found != wanted || tensor.shape.len() == 1 && tensor.dtype.is_quantised() {
+            if known.is_none() {
+                return Err(unknown(&tensor.name, &config.architecture));
+            }
+            let parts = stack.parts.join(", ");
+            let problem = format!("{found} rows, and {parts} stacked in it make {wanted}");
+            return Err(FormatError::tensor(&tensor.name, problem));
         }
+        split(tensor, names.into_iter().zip(rows), &mut tensors);
     }
     Ok(tensors)
 }
 
-/// Names of what is in a tensor, if that is more than one.
-fn fused_parts(name: &str, there: &HashSet<&str>) -> Option<Vec<String>> {
+/// The stack that a tensor is, if it is one, and the names of what is in it.
+fn stack_of<'c>(name: &str, card: &'c Card, there: &HashSet<&str>) -> Option<(&'c StackRule, Vec<String>)> {
     let (layer, rest) = name.strip_prefix("blk.")?.split_once('.')?;
     let (part, kind) = rest.rsplit_once('.')?;
-    let (_, _, parts) = FUSED.iter().find(|(_, ours, _)| *ours == part)?;
-    let names: Vec<String> = parts.iter().map(|part| format!("blk.{layer}.{part}.{kind}")).collect();
-    let apart = part == "ffn_up" && there.contains(names[0].as_str());
-    (matches!(kind, "weight" | "bias") && !apart).then_some(names)
+    let stack = card.stacks.iter().find(|stack| stack.name == part)?;
+    let names: Vec<String> = stack.parts.iter().map(|part| format!("blk.{layer}.{part}.{kind}")).collect();
+    let apart = stack.parts.contains(&part) && there.contains(names.first()?.as_str());
+    (matches!(kind, "weight" | "bias") && !apart).then_some((stack, names))
 }
 
-fn split(
-    stack: &TensorInfo,
-    names: &[String],
-    config: &ModelConfig,
-    out: &mut Vec<TensorInfo>,
-) -> Result<(), FormatError> {
-    let rows_of = |name: &str| match name.split('.').nth(2) {
-        Some("attn_q") => config.head_count * config.head_dim,
-        Some("attn_k" | "attn_v") => config.kv_head_count * config.head_dim,
-        _ => config.ffn_size,
+/// Rows of each part of a stack.
+fn part_rows(stack: &StackRule, card: &Card, config: &ModelConfig) -> Vec<usize> {
+    let sizes = Sizes::from(config);
+    let rows = |part: &&str| {
+        let rule = card.tensor_rules().find(|rule| rule.part == Part::Layer && rule.name == *part);
+        rule.and_then(|rule| rule.shape.first()).map_or(0, |dim| dim.of(&sizes))
     };
-    // A vector's rows are its elements.
-    let rows = stack.shape.first().copied().unwrap_or(0);
-    let wanted: usize = names.iter().map(|name| rows_of(name)).sum();
-    if rows == 0 || rows != wanted || stack.shape.len() == 1 && stack.dtype.is_quantised() {
-        if !crate::config::is_known_architecture(&config.architecture) {
-            return Err(unknown(&stack.name, &config.architecture));
-        }
-        let parts: Vec<&str> = names.iter().filter_map(|name| name.split('.').nth(2)).collect();
-        let problem = format!("{rows} rows, and {} stacked in it make {wanted}", parts.join(", "));
-        return Err(FormatError::tensor(&stack.name, problem));
-    }
+    stack.parts.iter().map(rows).collect()
+}
+
+fn split(stack: &TensorInfo, parts: impl Iterator<Item = (String, usize)>, out: &mut Vec<TensorInfo>) {
+    let all = stack.shape.first().copied().unwrap_or(0);
     let mut first = 0;
-    for name in names {
+    for (name, rows) in parts {
         let mut shape = stack.shape.clone();
-        shape[0] = rows_of(name);
-        let part = |place: Place| place.rows(first, rows_of(name), rows);
+        shape[0] = rows;
+        let part = |place: Place| place.rows(first, rows, all);
         let Place { offset, bytes, .. } = part(stack.place());
         let scales_offsets = stack.scales_offsets.map(|planes| planes.map(part));
-        first += shape[0];
-        out.push(TensorInfo { name: name.clone(), shape, offset, bytes, scales_offsets, ..stack.clone() });
+        first += rows;
+        out.push(TensorInfo { name, shape, offset, bytes, scales_offsets, ..stack.clone() });
     }
-    Ok(())
 }
 
 /// A tensor without a place would be left out of the computation silently: better to say so.
@@ -229,14 +204,32 @@ mod tests {
             ("model.layers.3.self_attn.qkv_proj.bias", "blk.3.attn_qkv.bias"),
             ("model.layers.3.mlp.gate_up_proj.weight", "blk.3.ffn_up.weight"),
         ] {
-            assert_eq!(canonical(theirs, Sandwich::No).as_deref(), Some(ours), "{theirs}");
+            assert_eq!(canonical(theirs, &Card::PLAIN).as_deref(), Some(ours), "{theirs}");
         }
+        let sandwich = CARDS.iter().copied().find(|card| card.post_norms).unwrap();
         for (theirs, ours) in [
             ("model.layers.7.post_attention_layernorm.weight", "blk.7.post_attention_norm.weight"),
             ("model.layers.7.pre_feedforward_layernorm.weight", "blk.7.ffn_norm.weight"),
             ("model.layers.7.post_feedforward_layernorm.weight", "blk.7.post_ffw_norm.weight"),
         ] {
-            assert_eq!(canonical(theirs, Sandwich::Yes).as_deref(), Some(ours), "{theirs}");
+            assert_eq!(canonical(theirs, sandwich).as_deref(), Some(ours), "{theirs}");
+        }
+    }
+
+    #[test]
+    fn every_rule_of_every_card_works_in_both_directions() {
+        for card in CARDS {
+            for rule in card.tensor_rules() {
+                let ours = match rule.part {
+                    Part::Model => format!("{}.weight", rule.name),
+                    Part::Layer => format!("blk.5.{}.weight", rule.name),
+                };
+                let theirs = hugging_face(&ours, card);
+                assert_eq!(theirs.is_some(), rule.hf.is_some(), "{ours}");
+                if let Some(theirs) = theirs {
+                    assert_eq!(canonical(&theirs, card), Some(ours), "{theirs}");
+                }
+            }
         }
     }
 
@@ -253,7 +246,7 @@ mod tests {
             "vision_tower.embeddings.weight",
             "model.layers.1.block_sparse_moe.gate.weight",
         ] {
-            assert_eq!(canonical(name, Sandwich::No), None, "{name}");
+            assert_eq!(canonical(name, &Card::PLAIN), None, "{name}");
         }
     }
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use akunu_format::blocks::{dequantize_nth, quantize_row};
 use akunu_format::quantise::{Mix, Proportions};
 use akunu_format::{DType, FormatError, GgufWriter, Metadata, TensorInfo, TensorSpec};
-use metadata::{added, architecture, llama3_factors, metadata, swaps_rows};
+use metadata::{added, card, llama3_factors, metadata, swaps_rows};
 
 use crate::WeightProvider;
 use crate::gguf::ROPE_FACTORS as LONG_ROPE_FACTORS;
@@ -87,7 +87,7 @@ impl<'a> Conversion<'a> {
             let spec = TensorSpec::new(ROPE_FACTORS, DType::F32, [factors.len()]);
             tensors.push(Planned { spec, data: Data::Values(factors) });
         }
-        let sources = if architecture(config) == "phi3" { weights.stored() } else { weights.tensors() };
+        let sources = if card(config).stacked_in_gguf { weights.stored() } else { weights.tensors() };
         let has = |name: &str| sources.iter().any(|tensor| tensor.name == name);
         if let Some(factors) = &config.rope.factors {
             for (name, factors) in LONG_ROPE_FACTORS.into_iter().zip([&factors.short, &factors.long]) {

@@ -4,151 +4,101 @@ use akunu_format::hf::{CONFIG, Json, Quantisation, wrong};
 use akunu_format::{FormatError, TensorInfo, printable};
 
 use super::rope;
-use crate::{Activation, ModelConfig, Source, SuggestedSampling, Window, WindowPattern};
+use crate::facts::{Fact, Form};
+use crate::{
+    Activation, Card, HfKind, ModelConfig, Sliding, Source, SuggestedSampling, Window, WindowPattern,
+};
 
-/// How a kind of model says which layers slide.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Sliding {
-    Never,
-    /// All layers, if a size is given.
-    All,
-    /// If `use_sliding_window` says so, the layers from `max_window_layers` on.
-    OnRequest,
-    /// All but every n-th.
-    Pattern(usize),
+/// The language model's part of a configuration, read by the rules of its card.
+pub(super) struct Fields<'a> {
+    pub(super) text: Json<'a>,
+    pub(super) card: &'static Card,
+    pub(super) kind: &'static HfKind,
 }
 
-/// What transformers assumes where a configuration says nothing. Files from the hub do leave things out:
-/// multimodal Gemma 3's `text_config` has no head count, for one.
-struct Defaults {
-    model_type: &'static str,
-    hidden_size: usize,
-    ffn_size: usize,
-    layers: usize,
-    heads: usize,
-    /// `None`: as many as query heads.
-    kv_heads: Option<usize>,
-    /// `None`: the hidden size's even share.
-    head_dim: Option<usize>,
-    context: usize,
-    epsilon: f64,
-    window: Option<usize>,
-    sliding: Sliding,
-    /// Attention's and the logits'.
-    soft_caps: (Option<f64>, Option<f64>),
-    /// Scores are divided by the root of `query_pre_attn_scalar`, 256 where absent.
-    scalar: bool,
-    /// The configuration calls it `hidden_activation`, and tanh-GELU is the default.
-    gemma: bool,
-}
-
-const LLAMA: Defaults = Defaults {
-    model_type: "llama",
-    hidden_size: 4096,
-    ffn_size: 11008,
-    layers: 32,
-    heads: 32,
-    kv_heads: None,
-    head_dim: None,
-    context: 2048,
-    epsilon: 1e-6,
-    window: None,
-    sliding: Sliding::Never,
-    soft_caps: (None, None),
-    scalar: false,
-    gemma: false,
-};
-
-const KINDS: [Defaults; 8] = [
-    LLAMA,
-    Defaults {
-        model_type: "mistral",
-        ffn_size: 14336,
-        kv_heads: Some(8),
-        context: 131_072,
-        window: Some(4096),
-        sliding: Sliding::All,
-        ..LLAMA
-    },
-    QWEN2,
-    Defaults { model_type: "qwen3", head_dim: Some(128), ..QWEN2 },
-    Defaults {
-        model_type: "gemma",
-        hidden_size: 3072,
-        ffn_size: 24576,
-        layers: 28,
-        heads: 16,
-        kv_heads: Some(16),
-        head_dim: Some(256),
-        context: 8192,
-        gemma: true,
-        ..LLAMA
-    },
-    GEMMA2,
-    Defaults {
-        model_type: "gemma3_text",
-        context: 131_072,
-        soft_caps: (None, None),
-        sliding: Sliding::Pattern(6),
-        ..GEMMA2
-    },
-    Defaults {
-        model_type: "phi3",
-        hidden_size: 3072,
-        ffn_size: 8192,
-        context: 4096,
-        epsilon: 1e-5,
-        sliding: Sliding::All,
-        ..LLAMA
-    },
-];
-
-const QWEN2: Defaults = Defaults {
-    model_type: "qwen2",
-    ffn_size: 22016,
-    kv_heads: Some(32),
-    context: 32768,
-    window: Some(4096),
-    sliding: Sliding::OnRequest,
-    ..LLAMA
-};
-
-const GEMMA2: Defaults = Defaults {
-    model_type: "gemma2",
-    hidden_size: 2304,
-    ffn_size: 9216,
-    layers: 26,
-    heads: 8,
-    kv_heads: Some(4),
-    head_dim: Some(256),
-    context: 8192,
-    epsilon: 1e-6,
-    window: Some(4096),
-    sliding: Sliding::Pattern(2),
-    soft_caps: (Some(50.0), Some(30.0)),
-    scalar: true,
-    gemma: true,
-};
-
-/// The language model's part of the configuration: multimodal Gemma 3 nests it.
-fn text<'a>(root: &Json<'a>) -> Result<(Json<'a>, &'static Defaults), FormatError> {
-    let kind = root
-        .str("model_type")?
-        .ok_or_else(|| FormatError::MissingKey { key: "model_type".to_string(), place: CONFIG })?;
-    let find = |name: &str| KINDS.iter().find(|defaults| defaults.model_type == name);
-    if kind == "gemma3" {
-        let nested = root.object("text_config")?.unwrap_or_else(|| root.clone());
-        return find("gemma3_text")
-            .map(|defaults| (nested, defaults))
-            .ok_or_else(|| unknown_kind(root, kind));
+impl<'a> Fields<'a> {
+    /// Multimodal files nest the language model's part.
+    pub(super) fn of(root: &Json<'a>) -> Result<Fields<'a>, FormatError> {
+        let model_type = root
+            .str("model_type")?
+            .ok_or_else(|| FormatError::MissingKey { key: "model_type".to_string(), place: CONFIG })?;
+        if let Some((card, kind)) = Card::kinds().find(|(_, kind)| kind.nested_in == Some(model_type)) {
+            let text = root.object("text_config")?.unwrap_or_else(|| root.clone());
+            return Ok(Fields { text, card, kind });
+        }
+        let (card, kind) = Card::find_kind(model_type).ok_or_else(|| unknown_kind(root, model_type))?;
+        Ok(Fields { text: root.clone(), card, kind })
     }
-    let defaults = find(kind).ok_or_else(|| unknown_kind(root, kind))?;
-    Ok((root.clone(), defaults))
+
+    /// The field that states a fact; the first one, where none of several is there.
+    pub(super) fn key(&self, fact: Fact) -> &'static str {
+        let keys = self.card.rule(fact).map_or(&[][..], |rule| rule.hf);
+        let stated = keys.iter().find(|key| self.text.get(key).is_some());
+        let mentioned = || keys.iter().find(|key| self.text.mentions(key));
+        stated.or_else(mentioned).or(keys.first()).copied().unwrap_or_default()
+    }
+
+    /// What the field's number is to the fact.
+    fn formed(&self, fact: Fact, number: f64) -> f64 {
+        match self.card.rule(fact).map(|rule| rule.hf_form) {
+            Some(Form::InverseRoot) => number.powf(-0.5),
+            Some(Form::Plain) | None => number,
+        }
+    }
+
+    /// What the file itself says.
+    pub(super) fn stated(&self, fact: Fact) -> Result<Option<f64>, FormatError> {
+        Ok(self.text.f64(self.key(fact))?.map(|number| self.formed(fact, number)))
+    }
+
+    pub(super) fn number(&self, fact: Fact) -> Result<Option<f64>, FormatError> {
+        Ok(self.stated(fact)?.or(self.kind.default(fact).map(|number| self.formed(fact, number))))
+    }
+
+    /// The same where `null` means that there is no such thing, and absence the default.
+    fn number_unless_null(&self, fact: Fact) -> Result<Option<f64>, FormatError> {
+        if self.text.mentions(self.key(fact)) { self.stated(fact) } else { self.number(fact) }
+    }
+
+    fn count(&self, fact: Fact) -> Result<Option<usize>, FormatError> {
+        let default = self.kind.default(fact).map(|number| number as usize);
+        Ok(self.text.usize(self.key(fact))?.or(default))
+    }
+
+    fn count_unless_null(&self, fact: Fact) -> Result<Option<usize>, FormatError> {
+        let key = self.key(fact);
+        if self.text.mentions(key) { self.text.usize(key) } else { self.count(fact) }
+    }
+
+    fn required(&self, fact: Fact) -> Result<usize, FormatError> {
+        self.count(fact)?.ok_or_else(|| self.missing(fact))
+    }
+
+    fn missing(&self, fact: Fact) -> FormatError {
+        FormatError::MissingKey { key: self.text.full(self.key(fact)), place: CONFIG }
+    }
+
+    /// Where weights contradict what `size` is by default, the configuration has lost a field: said so, before a shape
+    /// is found wrong that nobody wrote.
+    fn refuse_lost(&self, facts: &[Fact], size: usize, found: Option<usize>) -> Result<(), FormatError> {
+        let lost = facts.iter().map(|fact| self.key(*fact)).find(|key| !self.text.mentions(key));
+        match (lost, found) {
+            (Some(key), Some(found)) if found != size => {
+                let problem = format!(
+                    "it is missing, and what is assumed instead makes {size} of what is {found} in the weights: take \
+                     the {CONFIG} that was published with them"
+                );
+                Err(wrong(&self.text.full(key), problem))
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
-fn unknown_kind(root: &Json<'_>, kind: &str) -> FormatError {
-    let known: Vec<&str> = KINDS.iter().map(|defaults| defaults.model_type).collect();
-    root.unsupported("model_type", format!("is {} (and not one of {})", printable(kind), known.join(", ")))
+fn unknown_kind(root: &Json<'_>, model_type: &str) -> FormatError {
+    let known: Vec<&str> = Card::kinds().map(|(_, kind)| kind.model_type).collect();
+    let asks = format!("is {} (and not one of {})", printable(model_type), known.join(", "));
+    root.unsupported("model_type", asks)
 }
 
 /// What needs another computation or another way to read the weights, told from the configuration alone.
@@ -158,7 +108,7 @@ pub(super) fn refuse_unsupported(root: &Json<'_>) -> Result<(), FormatError> {
         let asks = "says that this is a quantised checkpoint (take the original, or a GGUF file)";
         return Err(root.unsupported("compression_config", asks));
     }
-    let (text, _) = text(root)?;
+    let text = Fields::of(root)?.text;
     for key in ["num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"] {
         if let Some(count) = text.usize(key)?.filter(|&count| count > 0) {
             return Err(text.unsupported(key, format!("asks for a mixture of {count} experts")));
@@ -196,51 +146,50 @@ pub(super) fn model_config(
     name: Option<String>,
     tensors: &[TensorInfo],
 ) -> Result<ModelConfig, FormatError> {
-    let (text, defaults) = text(root)?;
-    let or = |key: &str, default: usize| Ok::<_, FormatError>(text.usize(key)?.unwrap_or(default));
-    let hidden_size = or("hidden_size", defaults.hidden_size)?;
-    let layer_count = or("num_hidden_layers", defaults.layers)?;
-    let head_count = or("num_attention_heads", defaults.heads)?;
-    refuse_lost(&text, &["hidden_size"], hidden_size, cols(tensors, "token_embd.weight"))?;
-    refuse_lost(&text, &["num_hidden_layers"], layer_count, layers(tensors))?;
+    let fields = Fields::of(root)?;
+    let text = &fields.text;
+    let hidden_size = fields.required(Fact::HiddenSize)?;
+    let layer_count = fields.required(Fact::LayerCount)?;
+    let head_count = fields.required(Fact::HeadCount)?;
+    fields.refuse_lost(&[Fact::HiddenSize], hidden_size, cols(tensors, "token_embd.weight"))?;
+    fields.refuse_lost(&[Fact::LayerCount], layer_count, layers(tensors))?;
     // Lists of layers are made below: no longer than the file justifies.
     if layer_count > tensors.len() {
         let problem = format!("{layer_count} layers in a file of {} tensors", tensors.len());
-        return Err(wrong("num_hidden_layers", problem));
+        return Err(wrong(fields.key(Fact::LayerCount), problem));
     }
-    let context_length = or("max_position_embeddings", defaults.context)?;
-    let head_dim = head_dim(&text, defaults, hidden_size, head_count)?;
-    let (attention_cap, logit_cap) = defaults.soft_caps;
+    let context_length = fields.required(Fact::ContextLength)?;
+    let head_dim = head_dim(&fields, hidden_size, head_count)?;
     let config = ModelConfig {
-        architecture: defaults.model_type.to_string(),
+        architecture: fields.kind.model_type.to_string(),
         source: Source::HuggingFace,
         name,
         vocab_size: crate::config::vocab_size(tensors)?,
         context_length,
         hidden_size,
         layer_count,
-        ffn_size: or("intermediate_size", defaults.ffn_size)?,
+        ffn_size: fields.required(Fact::FfnSize)?,
         head_count,
-        kv_head_count: kv_heads(&text, defaults, head_count)?,
+        kv_head_count: fields.count_unless_null(Fact::KvHeadCount)?.unwrap_or(head_count),
         head_dim,
-        norm_epsilon: text.f64("rms_norm_eps")?.unwrap_or(defaults.epsilon) as f32,
-        rope: rope::rope(&text, defaults.model_type == "gemma3_text", head_dim, context_length)?,
-        window: window(&text, defaults, layer_count)?,
-        attention_scale: attention_scale(&text, defaults)?,
-        attention_soft_cap: soft_cap(&text, "attn_logit_softcapping", attention_cap)?,
-        logit_soft_cap: soft_cap(&text, "final_logit_softcapping", logit_cap)?,
-        activation: Some(activation(&text, defaults)?),
+        norm_epsilon: fields.number(Fact::NormEpsilon)?.ok_or_else(|| fields.missing(Fact::NormEpsilon))?
+            as f32,
+        rope: rope::rope(&fields, head_dim, context_length)?,
+        window: window(&fields, layer_count)?,
+        attention_scale: fields.number(Fact::AttentionScale)?.map(|scale| scale as f32),
+        attention_soft_cap: fields.number_unless_null(Fact::AttentionSoftCap)?.map(|cap| cap as f32),
+        logit_soft_cap: fields.number_unless_null(Fact::LogitSoftCap)?.map(|cap| cap as f32),
+        activation: Some(activation(&fields)?),
         sampling: generation.map_or(Ok(SuggestedSampling::default()), sampling)?,
-        eos_ids: eos_ids(&[Some(&text), Some(root), generation])?,
+        eos_ids: eos_ids(&[Some(text), Some(root), generation])?,
         bos_id: text.ids("bos_token_id")?.first().or(root.ids("bos_token_id")?.first()).copied(),
     };
     config.check(CONFIG, tensors)?;
-    refuse_lost(&text, &["intermediate_size"], config.ffn_size, cols(tensors, "blk.0.ffn_down.weight"))?;
+    fields.refuse_lost(&[Fact::FfnSize], config.ffn_size, cols(tensors, "blk.0.ffn_down.weight"))?;
     // What is not stated is derived from what is, so only one of these can be wrong by its absence.
-    let (heads, kv_heads) = ("num_attention_heads", "num_key_value_heads");
     let (q, kv) = (config.head_count * config.head_dim, config.kv_head_count * config.head_dim);
-    refuse_lost(&text, &[heads, "head_dim"], q, cols(tensors, "blk.0.attn_output.weight"))?;
-    refuse_lost(&text, &[heads, kv_heads], kv, rows(tensors, "blk.0.attn_k.weight"))?;
+    fields.refuse_lost(&[Fact::HeadCount, Fact::HeadDim], q, cols(tensors, "blk.0.attn_output.weight"))?;
+    fields.refuse_lost(&[Fact::HeadCount, Fact::KvHeadCount], kv, rows(tensors, "blk.0.attn_k.weight"))?;
     Ok(config)
 }
 
@@ -261,93 +210,42 @@ fn layers(tensors: &[TensorInfo]) -> Option<usize> {
     tensors.iter().filter_map(number).max().map(|last: usize| last.saturating_add(1))
 }
 
-/// Where weights contradict what `size` is by default, the configuration has lost a field: said so, before a shape is
-/// found wrong that nobody wrote.
-fn refuse_lost(text: &Json<'_>, keys: &[&str], size: usize, found: Option<usize>) -> Result<(), FormatError> {
-    let lost = keys.iter().find(|key| !text.mentions(key));
-    match (lost, found) {
-        (Some(key), Some(found)) if found != size => {
-            let problem = format!(
-                "it is missing, and what is assumed instead makes {size} of what is {found} in the weights: take the \
-                 {CONFIG} that was published with them"
-            );
-            Err(wrong(&text.full(key), problem))
-        }
-        _ => Ok(()),
-    }
-}
-
-fn head_dim(
-    text: &Json<'_>,
-    defaults: &Defaults,
-    hidden_size: usize,
-    head_count: usize,
-) -> Result<usize, FormatError> {
-    if let Some(stated) = text.usize("head_dim")?.or(defaults.head_dim) {
+fn head_dim(fields: &Fields<'_>, hidden_size: usize, head_count: usize) -> Result<usize, FormatError> {
+    if let Some(stated) = fields.count(Fact::HeadDim)? {
         return Ok(stated);
     }
     match hidden_size.checked_div(head_count) {
         Some(share) if share * head_count == hidden_size => Ok(share),
         _ => Err(wrong(
-            "num_attention_heads",
+            fields.key(Fact::HeadCount),
             format!("{head_count} do not divide a hidden size of {hidden_size}"),
         )),
     }
 }
 
-/// `null` means as many as query heads, absence the kind's default.
-fn kv_heads(text: &Json<'_>, defaults: &Defaults, head_count: usize) -> Result<usize, FormatError> {
-    const KEY: &str = "num_key_value_heads";
-    let default = if text.mentions(KEY) { None } else { defaults.kv_heads };
-    Ok(text.usize(KEY)?.or(default).unwrap_or(head_count))
-}
-
-fn attention_scale(text: &Json<'_>, defaults: &Defaults) -> Result<Option<f32>, FormatError> {
-    if !defaults.scalar {
-        return Ok(None);
-    }
-    let scalar = text.f64("query_pre_attn_scalar")?.unwrap_or(256.0);
-    Ok(Some(scalar.powf(-0.5) as f32))
-}
-
-/// `null` turns a cap off; absence leaves the kind's default.
-fn soft_cap(text: &Json<'_>, key: &str, default: Option<f64>) -> Result<Option<f32>, FormatError> {
-    let default = if text.mentions(key) { None } else { default };
-    Ok(text.f64(key)?.or(default).map(|cap| cap as f32))
-}
-
-fn activation(text: &Json<'_>, defaults: &Defaults) -> Result<Activation, FormatError> {
-    let first_gemma = defaults.model_type == "gemma";
-    let keys: &[&str] = match (first_gemma, defaults.gemma) {
-        (true, _) => &["hidden_activation", "hidden_act"],
-        (false, true) => &["hidden_activation"],
-        (false, false) => &["hidden_act"],
-    };
-    for key in keys {
+fn activation(fields: &Fields<'_>) -> Result<Activation, FormatError> {
+    let Fields { text, card, kind } = fields;
+    for key in kind.activation_fields {
         let Some(name) = text.str(key)? else { continue };
-        return match name {
-            "silu" | "swish" => Ok(Activation::Silu),
-            "gelu_pytorch_tanh" | "gelu_new" => Ok(Activation::GeluTanh),
-            // The first Gemma's files say `gelu` and mean this.
-            "gelu" if first_gemma => Ok(Activation::GeluTanh),
-            "gelu" => Ok(Activation::GeluErf),
-            other => Err(text.unsupported(key, format!("is {}", printable(other)))),
-        };
+        let mut names = kind.activation_names.iter().flat_map(|list| list.iter());
+        let found = names.find(|(known, _)| *known == name);
+        return found
+            .map(|(_, activation)| *activation)
+            .ok_or_else(|| text.unsupported(key, format!("is {}", printable(name))));
     }
-    Ok(if defaults.gemma { Activation::GeluTanh } else { Activation::Silu })
+    Ok(card.activation)
 }
 
-fn window(text: &Json<'_>, defaults: &Defaults, layer_count: usize) -> Result<Option<Window>, FormatError> {
-    const SIZE: &str = "sliding_window";
-    let default = if text.mentions(SIZE) { None } else { defaults.window };
-    let Some(size) = text.usize(SIZE)?.or(default) else { return Ok(None) };
+fn window(fields: &Fields<'_>, layer_count: usize) -> Result<Option<Window>, FormatError> {
+    let text = &fields.text;
+    let Some(size) = fields.count_unless_null(Fact::WindowSize)? else { return Ok(None) };
     let listed = layer_types(text, layer_count)?;
-    let pattern = match defaults.sliding {
+    let pattern = match fields.kind.sliding {
         Sliding::Never => return Ok(None),
         Sliding::All if listed.is_some() => {
             return Err(text.unsupported(
                 "layer_types",
-                format!("asks some layers of a {} to slide", defaults.model_type),
+                format!("asks some layers of a {} to slide", fields.kind.model_type),
             ));
         }
         Sliding::All => WindowPattern::Layers(vec![true; layer_count]),
@@ -363,7 +261,7 @@ fn window(text: &Json<'_>, defaults: &Defaults, layer_count: usize) -> Result<Op
         },
     };
     if size == 0 {
-        return Err(wrong(SIZE, "a window of 0 positions sees nothing".to_string()));
+        return Err(wrong(fields.key(Fact::WindowSize), "a window of 0 positions sees nothing".to_string()));
     }
     let anywhere = !matches!(&pattern, WindowPattern::Layers(slides) if !slides.contains(&true));
     Ok(anywhere.then_some(Window { size, pattern }))

@@ -50,7 +50,8 @@ impl SafeTensorsModel {
     ) -> Result<SafeTensorsModel, FormatError> {
         config::refuse_images(root, weights.names())?;
         let (joined, regions) = weights.join(Quantisation::of(root)?.as_ref())?;
-        let stored = names::rename(joined, root.str("model_type")?.unwrap_or_default())?;
+        let card = config::Fields::of(root)?.card;
+        let stored = names::rename(joined, card, root.str("model_type")?.unwrap_or_default())?;
         let generation = generation.map(Document::root);
         let config = config::model_config(root, generation.as_ref(), name, &stored)?;
         let tensors = names::split_fused(&stored, &config)?;
