@@ -1,7 +1,8 @@
 //! Any bytes as a GGUF file: an error or a container whose every part can be looked at.
 #![no_main]
 
-use akunu_format::{Gguf, GgufModel, Region};
+use akunu_arch::GgufModel;
+use akunu_format::{Gguf, Region};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {

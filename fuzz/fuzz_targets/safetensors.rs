@@ -1,7 +1,8 @@
 //! Any bytes as a configuration and a SafeTensors file (the first two bytes say where one ends).
 #![no_main]
 
-use akunu_format::{Region, SafeTensorsModel, WeightProvider};
+use akunu_arch::{SafeTensorsModel, WeightProvider};
+use akunu_format::Region;
 use libfuzzer_sys::fuzz_target;
 
 /// With this, bytes that are only a SafeTensors file get past the configuration.

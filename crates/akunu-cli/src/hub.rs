@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use akunu::Model;
-use akunu_format::Source;
+use akunu_arch::Source;
 use akunu_hub::{Cache, Error, Hub, Pulled, Reference, Settings, Watch};
 
 use crate::environment;

@@ -6,8 +6,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use akunu_arch::{WeightProvider, open_model};
 use akunu_emulated::{Emulator, skipped};
-use akunu_format::{WeightProvider, open_model};
 use akunu_metal::Family;
 use akunu_plan::reference::ReferenceDevice;
 use akunu_plan::verify::verify;

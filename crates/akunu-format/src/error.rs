@@ -71,30 +71,30 @@ pub enum FormatError {
 }
 
 impl FormatError {
-    pub(crate) fn in_file(self, path: &Path) -> FormatError {
+    pub fn in_file(self, path: &Path) -> FormatError {
         match self {
             FormatError::InFile { .. } => self,
             other => FormatError::InFile { path: path.to_path_buf(), error: Box::new(other) },
         }
     }
 
-    pub(crate) fn io(action: &'static str, error: std::io::Error, path: &Path) -> FormatError {
+    pub fn io(action: &'static str, error: std::io::Error, path: &Path) -> FormatError {
         FormatError::Io { action, error }.in_file(path)
     }
 
-    pub(crate) fn header(problem: impl Into<String>) -> FormatError {
+    pub fn header(problem: impl Into<String>) -> FormatError {
         FormatError::Header { problem: problem.into() }
     }
 
-    pub(crate) fn key(key: &str, problem: impl Into<String>) -> FormatError {
+    pub fn key(key: &str, problem: impl Into<String>) -> FormatError {
         FormatError::Key { key: printable(key), problem: problem.into() }
     }
 
-    pub(crate) fn tensor(name: &str, problem: impl Into<String>) -> FormatError {
+    pub fn tensor(name: &str, problem: impl Into<String>) -> FormatError {
         FormatError::Tensor { name: printable(name), problem: problem.into() }
     }
 
-    pub(crate) fn unsupported(key: &str, asks: impl Into<String>) -> FormatError {
+    pub fn unsupported(key: &str, asks: impl Into<String>) -> FormatError {
         FormatError::Unsupported { key: printable(key), asks: asks.into() }
     }
 
@@ -116,7 +116,7 @@ fn instead_of(place: &str) -> String {
 }
 
 /// A name from an untrusted file, cut and escaped so that it can go to a terminal.
-pub(crate) fn printable(name: &str) -> String {
+pub fn printable(name: &str) -> String {
     const MOST: usize = 120;
     let mut out: String = name.chars().take(MOST).flat_map(char::escape_debug).collect();
     if name.chars().nth(MOST).is_some() {

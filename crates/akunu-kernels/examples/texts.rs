@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use akunu_format::open_model;
+use akunu_arch::open_model;
 use akunu_kernels::{
     Chip, Cover, Function, Work, cuda_text, emulated_text, launches, metal_text, repack, weights,
 };

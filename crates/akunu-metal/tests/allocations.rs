@@ -7,7 +7,8 @@ use std::ops::Range;
 use std::path::Path;
 use std::rc::Rc;
 
-use akunu_format::{Region, open_model};
+use akunu_arch::open_model;
+use akunu_format::Region;
 use akunu_kernels::{Function, HalfProduct};
 use akunu_metal::{Commands, Encoder, Family, Gpu, TableDevice, Tuning, WORKSPACE_BYTES};
 use akunu_plan::{

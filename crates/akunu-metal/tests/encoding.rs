@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use akunu_format::open_model;
+use akunu_arch::open_model;
 use akunu_metal::{TableDevice, Tuning, Word};
 use akunu_plan::{
     Device, DeviceError, KvType, Loaded, ModelPlan, PlanOptions, ReplayId, Row, Submission, load, plan,

@@ -23,7 +23,8 @@ pub mod table;
 mod variants;
 pub mod verify;
 
-pub use akunu_format::{Activation, DType};
+pub use akunu_arch::Activation;
+pub use akunu_format::DType;
 pub use arch::{ArchDescriptor, RopeStyle};
 pub use buffer::{BufferId, BufferKind, BufferSpec};
 pub use cost::Cost;

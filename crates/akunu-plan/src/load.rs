@@ -1,6 +1,6 @@
 //! Puts a plan's buffers on a device and prepares its tables.
 
-use akunu_format::WeightProvider;
+use akunu_arch::WeightProvider;
 
 use crate::plan::{ModelPlan, Tables};
 use crate::{BufferKind, Device, DeviceBuffer, DeviceError, ReplayId};

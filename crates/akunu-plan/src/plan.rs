@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use akunu_format::{ModelConfig, WeightProvider};
+use akunu_arch::{ModelConfig, WeightProvider};
 
 use crate::{ArchDescriptor, BufferId, BufferSpec, Capabilities, DispatchTable, KvType};
 

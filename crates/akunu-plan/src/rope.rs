@@ -1,6 +1,6 @@
 //! Rotation frequencies, computed once when a model is planned.
 
-use akunu_format::RopeScaling;
+use akunu_arch::RopeScaling;
 
 /// What a RoPE table is made from: pair i turns by `position · frequencies[i]`, and cos and sin are multiplied by
 /// `magnitude`.
@@ -14,7 +14,7 @@ pub struct Frequencies {
 /// `factors` divide the frequencies one by one (GGUF's `rope_freqs` tensor, or the ones of [`Rope::factors`] that suit
 /// the planned context).
 ///
-/// [`Rope::factors`]: akunu_format::Rope::factors
+/// [`Rope::factors`]: akunu_arch::Rope::factors
 pub fn frequencies(dims: usize, base: f64, scaling: RopeScaling, factors: Option<&[f64]>) -> Frequencies {
     let mut values: Vec<f64> = (0..dims / 2).map(|i| base.powf(-2.0 * i as f64 / dims as f64)).collect();
     let mut magnitude = 1.0;

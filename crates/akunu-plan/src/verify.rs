@@ -3,7 +3,7 @@
 //! After each command the reference's outputs are copied to the device, so that a difference is one command's own and
 //! does not grow along the way.
 
-use akunu_format::WeightProvider;
+use akunu_arch::WeightProvider;
 
 use crate::load::{Loaded, load};
 use crate::ops::{Access, Content, Counts, Extent, Slot};

@@ -7,7 +7,7 @@ mod common;
 use std::path::Path;
 use std::sync::Arc;
 
-use akunu_format::{WeightProvider, open_model};
+use akunu_arch::{WeightProvider, open_model};
 use akunu_plan::reference::ReferenceDevice;
 use akunu_plan::verify::verify;
 use akunu_plan::{Capabilities, Device, KvType, PlanOptions, Row, Submission, load, plan};

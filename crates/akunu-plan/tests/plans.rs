@@ -4,7 +4,8 @@
 
 mod common;
 
-use akunu_format::{DType, WindowPattern};
+use akunu_arch::WindowPattern;
+use akunu_format::DType;
 use akunu_plan::mock::{Call, MockDevice};
 use akunu_plan::ops::AttentionParams;
 use akunu_plan::reference::ReferenceDevice;
@@ -132,7 +133,7 @@ fn missing_misshapen_mistyped_and_unknown_tensors_are_named() {
 
 #[test]
 fn shapes_that_no_table_fits_are_refused() {
-    let with = |change: &dyn Fn(&mut akunu_format::ModelConfig)| {
+    let with = |change: &dyn Fn(&mut akunu_arch::ModelConfig)| {
         let mut m = model(config("llama"), |_| DType::F16);
         change(&mut m.config);
         m
@@ -154,7 +155,7 @@ fn windows_follow_the_file_first_and_the_family_second() {
     let windows = |name: &str, pattern: WindowPattern, layers: usize| -> Vec<u32> {
         let mut config = family(name);
         config.layer_count = layers;
-        config.window = Some(akunu_format::Window { size: 8, pattern });
+        config.window = Some(akunu_arch::Window { size: 8, pattern });
         let plan = plan(&model(config, |_| DType::F16), &capabilities(true), &options()).unwrap();
         let attends = |c: &&DispatchCommand| matches!(c.kernel, Kernel::Attention(_));
         let commands = plan.tables.decode.commands.iter().filter(attends);

@@ -41,7 +41,8 @@ mod session;
 mod stop;
 mod verify;
 
-pub use akunu_format::{DType, ModelConfig, TensorInfo, WeightProvider};
+pub use akunu_arch::{ModelConfig, WeightProvider};
+pub use akunu_format::{DType, TensorInfo};
 pub use akunu_plan::random;
 pub use akunu_plan::verify::{Difference, Report};
 pub use akunu_plan::{

@@ -3,7 +3,8 @@
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
-use akunu_format::{GgufModel, Metadata, ModelConfig, Region, WeightProvider};
+use akunu_arch::{GgufModel, ModelConfig, WeightProvider};
+use akunu_format::{Metadata, Region};
 use akunu_tokenizer::{EncodeOptions, Tokenizer};
 
 use crate::Error;
@@ -34,7 +35,7 @@ impl Model {
         let path = path.as_ref();
         let name =
             path.file_name().map_or_else(|| path.display().to_string(), |n| n.to_string_lossy().into());
-        let weights: Arc<dyn WeightProvider> = akunu_format::open_model(path)?.into();
+        let weights: Arc<dyn WeightProvider> = akunu_arch::open_model(path)?.into();
         if weights.metadata().is_some() {
             return Model::from_weights(weights, &name);
         }

@@ -3,7 +3,7 @@
 //! [`akunu_plan::sample`] is the definition, which devices meet too: the same logits, settings, seed and position give the same
 //! token everywhere.
 
-use akunu_format::SuggestedSampling;
+use akunu_arch::SuggestedSampling;
 use akunu_plan::sample::{self, Settings, share};
 
 use crate::Error;

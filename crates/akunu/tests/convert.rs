@@ -8,8 +8,10 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use akunu::{DeviceChoice, Engine, Model};
-use akunu_format::quantise::{Conversion, Mix, Recipe};
-use akunu_format::{DType, GgufModel, RopeScaling, WeightProvider, open_model};
+use akunu_arch::convert::{Conversion, Recipe};
+use akunu_arch::{GgufModel, RopeScaling, WeightProvider, open_model};
+use akunu_format::DType;
+use akunu_format::quantise::Mix;
 use common::{DEVICES, checked_in, checked_in_models, exact, ids, json};
 
 fn convert(weights: &dyn WeightProvider, mix: &str, file: &Path) {

@@ -10,7 +10,8 @@ use akunu::{
     DeviceChoice, Engine, EngineOptions, Error, GenerateOptions, KvType, Model, Note, ProfileOptions,
     Sampling,
 };
-use akunu_format::{GgufModel, Region};
+use akunu_arch::GgufModel;
+use akunu_format::Region;
 use common::{DEVICES, checked_in_models, exact, options, shared, tales, tales_engine};
 
 fn error(engine: &mut Engine, prompt: &[u32]) -> Error {

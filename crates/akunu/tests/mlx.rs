@@ -8,8 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use akunu::{Engine, Model};
+use akunu_arch::convert::{Conversion, Recipe};
 use akunu_format::blocks::{dequantize_row, quantize_row};
-use akunu_format::quantise::{Conversion, Mix, Recipe};
+use akunu_format::quantise::Mix;
 use akunu_format::{Affine, DType, ScaleType};
 use common::rounding::{best, follow, unrounded};
 use common::{DEVICES, MLX_MODELS, checked_in, exact, ids, json, options, shared};

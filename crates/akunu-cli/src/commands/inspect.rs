@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use akunu::{Model, ModelConfig, TensorInfo};
-use akunu_format::{RopeScaling, Source, Value, WindowPattern};
+use akunu_arch::{RopeScaling, Source, WindowPattern};
+use akunu_format::Value;
 use clap::Args;
 use serde::Serialize;
 use serde_json::json;

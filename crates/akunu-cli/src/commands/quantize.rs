@@ -5,8 +5,10 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use akunu_format::quantise::{Conversion, MIXES, Mix, Planned, Recipe};
-use akunu_format::{DType, FormatError, Gguf, Metadata, WeightProvider, open_model};
+use akunu_arch::convert::{Conversion, Planned, Recipe};
+use akunu_arch::{WeightProvider, open_model};
+use akunu_format::quantise::{MIXES, Mix};
+use akunu_format::{DType, FormatError, Gguf, Metadata};
 use akunu_tokenizer::gguf_vocabulary;
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};

@@ -341,7 +341,7 @@ fn place_tensors(
             scales_offsets: None,
         });
     }
-    crate::provider::refuse_overlaps(tensors.iter().map(|tensor| (tensor.name.as_str(), tensor.place())))?;
+    crate::tensor::refuse_overlaps(tensors.iter().map(|tensor| (tensor.name.as_str(), tensor.place())))?;
     Ok(tensors)
 }
 

@@ -1,10 +1,8 @@
 //! GGUF, versions 2 and 3, little-endian: reading (mapped, split files too) and writing.
 
-mod config;
 mod cursor;
 mod header;
 mod metadata;
-mod model;
 mod split;
 mod types;
 mod writer;
@@ -13,8 +11,6 @@ use std::collections::HashMap;
 use std::path::Path;
 
 pub use metadata::{Array, Metadata, Strings, Value};
-pub use model::GgufModel;
-pub(crate) use model::ROPE_FACTORS;
 pub use types::tensor_type_name;
 pub use writer::{GgufWriter, TensorSpec};
 
@@ -26,7 +22,7 @@ use crate::{FormatError, Region, TensorInfo};
 pub(crate) const SUPPORTED: &str =
     "F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K to Q6_K, IQ4_NL, IQ4_XS or MXFP4";
 
-/// A parsed GGUF container: metadata, and tensors if it has any. What it means is for `GgufModel`.
+/// A parsed GGUF container: metadata, and tensors if it has any. What it means is for `akunu-arch`.
 #[derive(Debug)]
 pub struct Gguf {
     metadata: Metadata,
@@ -53,8 +49,15 @@ impl Gguf {
         tensors: Vec<TensorInfo>,
         regions: Vec<Region>,
     ) -> Result<Gguf, FormatError> {
-        let by_name = crate::provider::index_names(&tensors)?;
+        let by_name = crate::tensor::index_names(&tensors)?;
         Ok(Gguf { metadata, tensors, by_name, regions })
+    }
+
+    /// Leaves tensors out of the list.
+    pub fn retain(&mut self, wanted: impl Fn(&TensorInfo) -> bool) -> Result<(), FormatError> {
+        self.tensors.retain(wanted);
+        self.by_name = crate::tensor::index_names(&self.tensors)?;
+        Ok(())
     }
 
     pub fn metadata(&self) -> &Metadata {

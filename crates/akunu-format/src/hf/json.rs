@@ -5,20 +5,19 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
+use super::CONFIG;
 use crate::FormatError;
 use crate::error::printable;
-
-pub(super) const PLACE: &str = "config.json";
 
 /// Configurations are kilobytes and indexes a few megabytes; anything larger is something else.
 const MOST_BYTES: u64 = 64 << 20;
 
 /// A JSON file whose root is an object.
 #[derive(Debug)]
-pub(super) struct Document(Map<String, Value>);
+pub struct Document(Map<String, Value>);
 
 impl Document {
-    pub(super) fn read(path: &Path) -> Result<Document, FormatError> {
+    pub fn read(path: &Path) -> Result<Document, FormatError> {
         let about = std::fs::metadata(path).map_err(|error| FormatError::io("open it", error, path))?;
         if !about.is_file() || about.len() > MOST_BYTES {
             let problem = format!("a configuration file has at most {} MiB", MOST_BYTES >> 20);
@@ -30,7 +29,7 @@ impl Document {
         Document::parse(text).map_err(|error| error.in_file(path))
     }
 
-    pub(super) fn parse(text: &str) -> Result<Document, FormatError> {
+    pub fn parse(text: &str) -> Result<Document, FormatError> {
         match serde_json::from_str(text) {
             Ok(Value::Object(map)) => Ok(Document(map)),
             Ok(_) => Err(wrong("the text", "it is not a JSON object".to_string())),
@@ -38,38 +37,39 @@ impl Document {
         }
     }
 
-    pub(super) fn root(&self) -> Json<'_> {
+    pub fn root(&self) -> Json<'_> {
         Json { map: &self.0, path: String::new() }
     }
 }
 
-pub(super) fn wrong(key: &str, problem: String) -> FormatError {
-    FormatError::Config { key: printable(key), place: PLACE, problem }
+/// A field of the configuration that makes no sense.
+pub fn wrong(key: &str, problem: String) -> FormatError {
+    FormatError::Config { key: printable(key), place: CONFIG, problem }
 }
 
 /// An object and where it stands in the document.
 #[derive(Clone, Debug)]
-pub(super) struct Json<'a> {
+pub struct Json<'a> {
     map: &'a Map<String, Value>,
     path: String,
 }
 
 impl<'a> Json<'a> {
     /// The key with all that leads to it: `text_config.rope_scaling.factor`.
-    pub(super) fn full(&self, key: &str) -> String {
+    pub fn full(&self, key: &str) -> String {
         if self.path.is_empty() { key.to_string() } else { format!("{}.{key}", self.path) }
     }
 
-    pub(super) fn keys(&self) -> impl Iterator<Item = &'a str> + use<'a> {
+    pub fn keys(&self) -> impl Iterator<Item = &'a str> + use<'a> {
         self.map.keys().map(String::as_str)
     }
 
     /// Is it there, be it `null`?
-    pub(super) fn mentions(&self, key: &str) -> bool {
+    pub fn mentions(&self, key: &str) -> bool {
         self.map.contains_key(key)
     }
 
-    pub(super) fn get(&self, key: &str) -> Option<&'a Value> {
+    pub fn get(&self, key: &str) -> Option<&'a Value> {
         self.map.get(key).filter(|value| !value.is_null())
     }
 
@@ -85,7 +85,7 @@ impl<'a> Json<'a> {
         FormatError::WrongType { key: printable(&self.full(key)), wanted, found }
     }
 
-    pub(super) fn usize(&self, key: &str) -> Result<Option<usize>, FormatError> {
+    pub fn usize(&self, key: &str) -> Result<Option<usize>, FormatError> {
         let Some(value) = self.get(key) else { return Ok(None) };
         let whole = value.as_u64().or_else(|| {
             // Python writes some counts as 2048.0.
@@ -96,35 +96,35 @@ impl<'a> Json<'a> {
         fits.map(Some).ok_or_else(|| self.wrong_type(key, "a whole number", value))
     }
 
-    pub(super) fn f64(&self, key: &str) -> Result<Option<f64>, FormatError> {
+    pub fn f64(&self, key: &str) -> Result<Option<f64>, FormatError> {
         let Some(value) = self.get(key) else { return Ok(None) };
         value.as_f64().map(Some).ok_or_else(|| self.wrong_type(key, "a number", value))
     }
 
-    pub(super) fn bool(&self, key: &str) -> Result<Option<bool>, FormatError> {
+    pub fn bool(&self, key: &str) -> Result<Option<bool>, FormatError> {
         let Some(value) = self.get(key) else { return Ok(None) };
         value.as_bool().map(Some).ok_or_else(|| self.wrong_type(key, "true or false", value))
     }
 
-    pub(super) fn str(&self, key: &str) -> Result<Option<&'a str>, FormatError> {
+    pub fn str(&self, key: &str) -> Result<Option<&'a str>, FormatError> {
         let Some(value) = self.get(key) else { return Ok(None) };
         value.as_str().map(Some).ok_or_else(|| self.wrong_type(key, "a string", value))
     }
 
-    pub(super) fn strings(&self, key: &str) -> Result<Option<Vec<&'a str>>, FormatError> {
+    pub fn strings(&self, key: &str) -> Result<Option<Vec<&'a str>>, FormatError> {
         let Some(value) = self.get(key) else { return Ok(None) };
         let all = value.as_array().and_then(|all| all.iter().map(Value::as_str).collect());
         all.map(Some).ok_or_else(|| self.wrong_type(key, "an array of strings", value))
     }
 
-    pub(super) fn f64s(&self, key: &str) -> Result<Option<Vec<f64>>, FormatError> {
+    pub fn f64s(&self, key: &str) -> Result<Option<Vec<f64>>, FormatError> {
         let Some(value) = self.get(key) else { return Ok(None) };
         let all = value.as_array().and_then(|all| all.iter().map(Value::as_f64).collect());
         all.map(Some).ok_or_else(|| self.wrong_type(key, "an array of numbers", value))
     }
 
     /// A number, or several.
-    pub(super) fn ids(&self, key: &str) -> Result<Vec<u32>, FormatError> {
+    pub fn ids(&self, key: &str) -> Result<Vec<u32>, FormatError> {
         let Some(value) = self.get(key) else { return Ok(Vec::new()) };
         let id = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok());
         let all = match value {
@@ -134,13 +134,13 @@ impl<'a> Json<'a> {
         all.ok_or_else(|| self.wrong_type(key, "a token id or an array of them", value))
     }
 
-    pub(super) fn object(&self, key: &str) -> Result<Option<Json<'a>>, FormatError> {
+    pub fn object(&self, key: &str) -> Result<Option<Json<'a>>, FormatError> {
         let Some(value) = self.get(key) else { return Ok(None) };
         let map = value.as_object().ok_or_else(|| self.wrong_type(key, "an object", value))?;
         Ok(Some(Json { map, path: self.full(key) }))
     }
 
-    pub(super) fn unsupported(&self, key: &str, asks: impl Into<String>) -> FormatError {
+    pub fn unsupported(&self, key: &str, asks: impl Into<String>) -> FormatError {
         FormatError::unsupported(&self.full(key), asks)
     }
 }

@@ -15,7 +15,8 @@ use crate::{Affine, DType, FormatError, Place, ScaleType, TensorInfo};
 const AFFINE: &str = "affine";
 
 /// How `config.json` says that weights are quantised.
-pub(super) struct Quantisation<'a> {
+#[derive(Debug)]
+pub struct Quantisation<'a> {
     json: Json<'a>,
     all: Scheme,
 }
@@ -29,7 +30,7 @@ struct Scheme {
 
 impl<'a> Quantisation<'a> {
     /// `None` where the configuration does not speak of it. Quantisation by others than MLX is refused.
-    pub(super) fn of(root: &Json<'a>) -> Result<Option<Quantisation<'a>>, FormatError> {
+    pub fn of(root: &Json<'a>) -> Result<Option<Quantisation<'a>>, FormatError> {
         let json = match root.object("quantization")? {
             Some(json) => json,
             None => {
@@ -41,7 +42,7 @@ impl<'a> Quantisation<'a> {
                 json
             }
         };
-        let missing = |key: &str| FormatError::MissingKey { key: json.full(key), place: super::json::PLACE };
+        let missing = |key: &str| FormatError::MissingKey { key: json.full(key), place: super::CONFIG };
         let all = Scheme {
             mode: json.str("mode")?.unwrap_or(AFFINE).to_string(),
             bits: json.usize("bits")?.ok_or_else(|| missing("bits"))?,

@@ -4,13 +4,13 @@ use safetensors::SafeTensors;
 use safetensors::tensor::Dtype;
 
 use crate::error::printable;
-use crate::names::{self, Sandwich};
-use crate::{DType, FormatError, Place, Region, TensorInfo, provider};
+use crate::{DType, FormatError, Place, Region, tensor};
 
 /// Bytes of the length before the header.
 const LENGTH: usize = 8;
 
 /// A tensor as its file has it.
+#[derive(Debug)]
 pub(super) struct Stored {
     pub(super) name: String,
     pub(super) dtype: Dtype,
@@ -41,7 +41,7 @@ pub(super) fn read(region: &Region, index: usize) -> Result<Vec<Stored>, FormatE
         tensors.push(Stored { name, dtype: info.dtype, shape: info.shape.clone(), place });
     }
     tensors.sort_by(|a, b| (a.place.offset, &a.name).cmp(&(b.place.offset, &b.name)));
-    provider::refuse_overlaps(tensors.iter().map(|tensor| (tensor.name.as_str(), tensor.place)))?;
+    tensor::refuse_overlaps(tensors.iter().map(|tensor| (tensor.name.as_str(), tensor.place)))?;
     Ok(tensors)
 }
 
@@ -60,18 +60,4 @@ pub(super) fn float_dtype(stored: Dtype) -> Option<DType> {
         Dtype::BF16 => Some(DType::BF16),
         _ => None,
     }
-}
-
-/// Gives every tensor its canonical name and leaves out what carries nothing.
-pub(super) fn rename(
-    mut tensors: Vec<TensorInfo>,
-    architecture: &str,
-) -> Result<Vec<TensorInfo>, FormatError> {
-    let sandwich = Sandwich::of(tensors.iter().map(|tensor| tensor.name.as_str()));
-    tensors.retain(|tensor| !names::is_ignorable(&tensor.name));
-    for tensor in &mut tensors {
-        tensor.name = names::canonical(&tensor.name, sandwich)
-            .ok_or_else(|| names::unknown(&tensor.name, architecture))?;
-    }
-    Ok(tensors)
 }

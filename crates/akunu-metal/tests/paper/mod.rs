@@ -7,7 +7,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use akunu_format::{Region, WeightProvider};
+use akunu_arch::WeightProvider;
+use akunu_format::Region;
 use akunu_kernels::{Function, HalfProduct, Pass};
 use akunu_metal::{Family, Gpu, Recording, Tuning, WORKSPACE_BYTES, Word};
 use akunu_plan::{Capabilities, DeviceError, InPlace, KeyOrder};

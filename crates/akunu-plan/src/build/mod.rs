@@ -10,7 +10,7 @@ mod weights;
 
 use std::sync::Arc;
 
-use akunu_format::{ModelConfig, WeightProvider};
+use akunu_arch::{ModelConfig, WeightProvider};
 
 pub(crate) use weights::vector_values;
 

@@ -1,6 +1,7 @@
 //! Finds a model's tensors by their canonical names, checks their shapes, and gives each a buffer.
 
-use akunu_format::{ModelConfig, RopeScaling, TensorInfo, WeightProvider};
+use akunu_arch::{ModelConfig, RopeScaling, WeightProvider};
+use akunu_format::TensorInfo;
 
 use super::Buffers;
 use crate::plan::PlanError;

@@ -1,10 +1,10 @@
 //! Models without files: a configuration and tensors full of deterministic noise.
 #![allow(dead_code, clippy::unwrap_used)]
 
-use akunu_format::{
-    Affine, DType, ModelConfig, Place, Region, Rope, RopeScaling, ScaleType, Source, SuggestedSampling,
-    TensorInfo, WeightProvider, Window, WindowPattern,
+use akunu_arch::{
+    ModelConfig, Rope, RopeScaling, Source, SuggestedSampling, WeightProvider, Window, WindowPattern,
 };
+use akunu_format::{Affine, DType, Place, Region, ScaleType, TensorInfo};
 use akunu_plan::{Capabilities, InPlace, KeyOrder, KvType, PlanOptions};
 
 #[derive(Debug)]

@@ -5,7 +5,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use akunu::Model;
 use akunu::chat::{CallMarks, ChatTemplates, Tags};
-use akunu_format::{Source, TensorInfo, Value};
+use akunu_arch::Source;
+use akunu_format::{TensorInfo, Value};
 use axum::extract::State;
 use axum::response::Response;
 use serde_json::{Map, Value as Json, json};

@@ -4,35 +4,19 @@ use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
+use akunu_arch::facts::Fact;
+use akunu_arch::tensors::Kind;
+use akunu_arch::{Card, RopeScaling};
 use akunu_format::{Affine, DType, ScaleType};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use serde_json::{Map, Value, json};
 
 use super::Maker;
-use super::presets::{Family, Preset, Role, Tensor};
+use super::presets::{Preset, Tensor};
 use crate::failure::Failure;
 
 /// Weights that share a scale, as mlx-lm has it.
 const GROUP: usize = 64;
-
-/// Our names' parts and theirs.
-const NAMES: [(&str, &str); 15] = [
-    ("token_embd", "model.embed_tokens"),
-    ("output_norm", "model.norm"),
-    ("output", "lm_head"),
-    ("attn_norm", "input_layernorm"),
-    ("attn_q", "self_attn.q_proj"),
-    ("attn_k", "self_attn.k_proj"),
-    ("attn_v", "self_attn.v_proj"),
-    ("attn_output", "self_attn.o_proj"),
-    ("attn_q_norm", "self_attn.q_norm"),
-    ("attn_k_norm", "self_attn.k_norm"),
-    ("ffn_norm", "post_attention_layernorm"),
-    ("ffn_gate", "mlp.gate_proj"),
-    ("ffn_up", "mlp.up_proj"),
-    ("ffn_down", "mlp.down_proj"),
-    ("blk", "model.layers"),
-];
 
 /// As many bits as MLX writes.
 pub(super) fn bits() -> impl TypedValueParser<Value = usize> {
@@ -41,14 +25,14 @@ pub(super) fn bits() -> impl TypedValueParser<Value = usize> {
 
 /// Every matrix the same, norms in f32.
 pub(super) fn dtypes(tensors: &[Tensor], preset: &Preset, bits: usize) -> Result<Vec<DType>, Failure> {
-    if let Family::Gemma3 { .. } = preset.family {
-        // Its norms have other names there.
-        return Err(Failure::usage(format!("{} cannot be made as an MLX folder", preset.name))
-            .hint("take a shape of LLaMA or Qwen3, or leave --mlx out"));
+    if preset.card.norm_weight_offset != 0.0 {
+        // Its norms are stored less one there.
+        return Err(Failure::usage(format!("{} cannot be made as an MLX folder", preset.shape.name))
+            .hint("take a shape of another family, or leave --mlx out"));
     }
     let affine = Affine::new(bits, GROUP, ScaleType::BF16).map(DType::Affine);
     let affine = affine.ok_or_else(|| Failure::usage(format!("MLX has no weights of {bits} bits")))?;
-    let plain = |tensor: &Tensor| matches!(tensor.role, Role::Norm | Role::RopeFactors);
+    let plain = |tensor: &Tensor| matches!(tensor.kind, Kind::Norm | Kind::RopeFactors);
     Ok(tensors.iter().map(|tensor| if plain(tensor) { DType::F32 } else { affine }).collect())
 }
 
@@ -83,9 +67,10 @@ fn weights(
     let stored = || {
         let all = tensors.iter().zip(dtypes).enumerate();
         // Frequencies are told by the configuration.
-        all.filter(|(_, (tensor, _))| tensor.role != Role::RopeFactors)
+        all.filter(|(_, (tensor, _))| tensor.kind != Kind::RopeFactors)
     };
-    let header = padded(header(stored().map(|(_, pair)| pair))?.to_string());
+    let card = maker.preset.card;
+    let header = padded(header(card, stored().map(|(_, pair)| pair))?.to_string());
     out.write_all(&(header.len() as u64).to_le_bytes())?;
     out.write_all(header.as_bytes())?;
     let mut bytes = Vec::new();
@@ -117,7 +102,7 @@ fn planes(dtype: DType, cols: usize) -> io::Result<[usize; 3]> {
 }
 
 /// What lies where.
-fn header<'a>(tensors: impl Iterator<Item = (&'a Tensor, &'a DType)>) -> io::Result<Value> {
+fn header<'a>(card: &Card, tensors: impl Iterator<Item = (&'a Tensor, &'a DType)>) -> io::Result<Value> {
     let mut entries = Map::new();
     let mut at = 0;
     let mut add = |name: String, kind: &str, shape: &[usize], bytes: usize| {
@@ -125,7 +110,7 @@ fn header<'a>(tensors: impl Iterator<Item = (&'a Tensor, &'a DType)>) -> io::Res
         at += bytes;
     };
     for (tensor, &dtype) in tensors {
-        let (module, cols) = (module(&tensor.name), tensor.cols());
+        let (module, cols) = (module(card, &tensor.name)?, tensor.cols());
         let rows = tensor.elements() as usize / cols;
         let [quants, scales, biases] = planes(dtype, cols)?;
         if dtype == DType::F32 {
@@ -140,35 +125,34 @@ fn header<'a>(tensors: impl Iterator<Item = (&'a Tensor, &'a DType)>) -> io::Res
 }
 
 /// `blk.3.attn_q.weight`: `model.layers.3.self_attn.q_proj`.
-fn module(name: &str) -> String {
-    let part = |part: &str| {
-        let known = NAMES.iter().find(|(ours, _)| *ours == part);
-        known.map_or(part.to_string(), |(_, theirs)| theirs.to_string())
-    };
-    let name = name.strip_suffix(".weight").unwrap_or(name);
-    name.split('.').map(part).collect::<Vec<_>>().join(".")
+fn module(card: &Card, name: &str) -> io::Result<String> {
+    let theirs = card.hf_name(name).ok_or_else(|| io::Error::other(format!("{name} has no other name")))?;
+    Ok(theirs.strip_suffix(".weight").unwrap_or(&theirs).to_string())
 }
 
 fn config(preset: &Preset, bits: usize) -> Value {
+    let (card, shape) = (preset.card, &preset.shape);
     let mut config = json!({
-        "model_type": preset.architecture(),
-        "vocab_size": preset.vocab,
-        "hidden_size": preset.hidden,
-        "num_hidden_layers": preset.layers,
-        "intermediate_size": preset.ffn,
-        "num_attention_heads": preset.heads,
-        "num_key_value_heads": preset.kv_heads,
-        "head_dim": preset.head_dim,
-        "rms_norm_eps": preset.epsilon,
-        "max_position_embeddings": preset.context,
-        "rope_theta": preset.rope_base,
-        "tie_word_embeddings": preset.tied,
+        "model_type": card.hf.first().map(|kind| kind.model_type),
+        "vocab_size": shape.vocab,
+        card.hf_key(Fact::HiddenSize): shape.hidden,
+        card.hf_key(Fact::LayerCount): shape.layers,
+        card.hf_key(Fact::FfnSize): shape.ffn,
+        card.hf_key(Fact::HeadCount): shape.heads,
+        card.hf_key(Fact::KvHeadCount): shape.kv_heads,
+        card.hf_key(Fact::HeadDim): shape.head_dim,
+        card.hf_key(Fact::NormEpsilon): shape.epsilon,
+        card.hf_key(Fact::ContextLength): shape.context,
+        card.hf_key(Fact::RopeBase): shape.rope_base,
+        "tie_word_embeddings": shape.tied,
         "quantization": { "group_size": GROUP, "bits": bits },
     });
-    if let Family::Llama3 { factor } = preset.family {
+    if let RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context } =
+        shape.rope_scaling
+    {
         config["rope_scaling"] = json!({
-            "rope_type": "llama3", "factor": factor, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-            "original_max_position_embeddings": 8192,
+            "rope_type": "llama3", "factor": factor, "low_freq_factor": low_freq_factor,
+            "high_freq_factor": high_freq_factor, "original_max_position_embeddings": original_context,
         });
     }
     config
@@ -183,12 +167,5 @@ mod tests {
         for (length, expected) in [(0, 0), (1, 8), (8, 8), (70_001, 70_008)] {
             assert_eq!(padded("x".repeat(length)).len(), expected);
         }
-    }
-
-    #[test]
-    fn names_are_those_of_hugging_face() {
-        assert_eq!(module("blk.12.attn_q_norm.weight"), "model.layers.12.self_attn.q_norm");
-        assert_eq!(module("output_norm.weight"), "model.norm");
-        assert_eq!(module("output.weight"), "lm_head");
     }
 }

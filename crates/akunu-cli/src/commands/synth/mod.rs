@@ -8,6 +8,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use akunu_arch::tensors::Kind;
 use akunu_format::blocks::{Rng, random_row};
 use akunu_format::quantise::Mix;
 use akunu_format::{DType, FormatError, GgufWriter, TensorSpec};
@@ -21,7 +22,7 @@ use crate::grid::grouped;
 use crate::interrupt;
 use crate::output::{self, Output};
 use crate::progress::Progress;
-use presets::{PRESETS, Preset, Role, Tensor};
+use presets::{Preset, Tensor, presets};
 
 /// Bytes that one thread makes at a time, about.
 const PART: usize = 4 << 20;
@@ -59,7 +60,7 @@ pub struct SynthArgs {
 }
 
 fn preset() -> impl TypedValueParser<Value = Preset> {
-    PossibleValuesParser::new(PRESETS.iter().map(|p| p.name))
+    PossibleValuesParser::new(presets().into_iter().map(|preset| preset.shape.name))
         .try_map(|name| Preset::find(&name).ok_or("there is no such preset"))
 }
 
@@ -68,7 +69,7 @@ pub fn run(args: &SynthArgs, _out: &mut Output) -> Result<(), Failure> {
         return Err(Failure::new(format!("{} exists", args.out.display())).hint("--force overwrites it"));
     }
     let mut preset = args.preset;
-    preset.layers = args.layers.unwrap_or(preset.layers);
+    preset.shape.layers = args.layers.unwrap_or(preset.shape.layers);
     let tensors = preset.tensors();
     let dtypes = match args.mlx {
         Some(bits) => mlx::dtypes(&tensors, &preset, bits)?,
@@ -89,11 +90,11 @@ pub fn run(args: &SynthArgs, _out: &mut Output) -> Result<(), Failure> {
     if let Err(failure) = written {
         return Err(if cancel.load(Ordering::Relaxed) { Failure::Interrupted } else { failure });
     }
-    let parameters: u64 = tensors.iter().filter(|t| t.role != Role::RopeFactors).map(Tensor::elements).sum();
+    let parameters: u64 = tensors.iter().filter(|t| t.kind != Kind::RopeFactors).map(Tensor::elements).sum();
     output::note(&format!(
         "{}: {} with random weights in {}, {} parameters, {}",
         args.out.display(),
-        preset.title,
+        preset.shape.title,
         args.mlx.map_or(args.quant.name.to_string(), |bits| format!("MLX's {bits} bits")),
         grouped(parameters),
         akunu::human(total)
@@ -149,12 +150,12 @@ struct Maker<'a> {
 
 impl Maker<'_> {
     fn tensor(&mut self, index: usize, tensor: &Tensor, dtype: DType, out: &mut dyn Write) -> io::Result<()> {
-        if tensor.role == Role::RopeFactors {
+        if tensor.kind == Kind::RopeFactors {
             return floats(&self.preset.rope_factors(), out);
         }
         let cols = tensor.cols();
         let rows = tensor.elements() as usize / cols;
-        if tensor.role == Role::Norm {
+        if tensor.kind == Kind::Norm {
             let mut rng = self.rng(index, 0);
             let values: Vec<f32> = (0..rows * cols).map(|_| 0.9 + 0.2 * rng.uniform()).collect();
             return floats(&values, out);
@@ -203,8 +204,8 @@ impl Maker<'_> {
     /// Keeps activations near 1 from layer to layer, whatever the width and depth.
     fn spread(&self, tensor: &Tensor) -> f32 {
         let std = 1.0 / (tensor.cols() as f32).sqrt();
-        match tensor.role {
-            Role::AttnOutput | Role::FfnDown { .. } => std / (2.0 * self.preset.layers as f32).sqrt(),
+        match tensor.kind {
+            Kind::Residual => std / (2.0 * self.preset.shape.layers as f32).sqrt(),
             _ => std,
         }
     }

@@ -3,8 +3,9 @@
 
 use std::path::{Path, PathBuf};
 
+use akunu_arch::{SafeTensorsModel, WeightProvider, open_model};
 use akunu_format::blocks::{dequantize_nth, dequantize_planes};
-use akunu_format::{Affine, DType, Region, SafeTensorsModel, ScaleType, WeightProvider, open_model};
+use akunu_format::{Affine, DType, Region, ScaleType};
 use proptest::prelude::*;
 use safetensors::SafeTensors;
 use serde_json::{Value, json};

@@ -1,11 +1,14 @@
 //! A GGUF container understood as a model.
 
+mod config;
+
 use std::collections::HashMap;
 use std::path::Path;
 
-use super::{Gguf, Metadata, config};
-use crate::blocks::dequantize_row;
-use crate::{FormatError, ModelConfig, Region, RopeFactors, TensorInfo, WeightProvider, names, provider};
+use akunu_format::blocks::dequantize_row;
+use akunu_format::{FormatError, Gguf, Metadata, Region, TensorInfo, index_names, refuse_misaligned};
+
+use crate::{ModelConfig, RopeFactors, WeightProvider, names};
 
 /// A GGUF file that can be run, as far as the file itself can tell: container plus configuration.
 #[derive(Debug)]
@@ -27,20 +30,19 @@ impl GgufModel {
     }
 
     pub fn from_gguf(mut gguf: Gguf) -> Result<GgufModel, FormatError> {
-        if gguf.tensors.is_empty() {
+        if gguf.tensors().is_empty() {
             return Err(FormatError::NotAModel {
                 found: "a GGUF file without tensors".to_string(),
                 advice: "It holds a vocabulary only: take the file with the weights.".to_string(),
             });
         }
-        let config = config::model_config(&gguf.metadata, &gguf.tensors, rope_factors(&gguf)?)?;
-        gguf.tensors.retain(|tensor| !names::is_ignorable(&tensor.name));
-        gguf.by_name = provider::index_names(&gguf.tensors)?;
-        let mut tensors = names::split_fused(&gguf.tensors, &config)?;
+        let config = config::model_config(gguf.metadata(), gguf.tensors(), rope_factors(&gguf)?)?;
+        gguf.retain(|tensor| !names::is_ignorable(&tensor.name))?;
+        let mut tensors = names::split_fused(gguf.tensors(), &config)?;
         tensors.retain(|tensor| !ROPE_FACTORS.contains(&tensor.name.as_str()));
-        let by_name = provider::index_names(&tensors)?;
+        let by_name = index_names(&tensors)?;
         names::refuse_unknown(&tensors, &config)?;
-        provider::refuse_misaligned(&tensors, &gguf.regions)?;
+        refuse_misaligned(&tensors, gguf.regions())?;
         Ok(GgufModel { gguf, config, tensors, by_name })
     }
 

@@ -1,9 +1,11 @@
 //! What a GGUF file says of a model that was no GGUF file before.
 
-use crate::{
-    Activation, Array, FormatError, Metadata, ModelConfig, RopeScaling, Source, Value, WeightProvider,
-    Window, WindowPattern,
-};
+use akunu_format::{Array, FormatError, Metadata, Value};
+
+use crate::facts::Fact;
+use crate::names::layer_and_part;
+use crate::tensors::{Kind, Part};
+use crate::{Card, ModelConfig, RopeScaling, RopeStyle, Source, WeightProvider, Window, WindowPattern};
 
 const TOKENIZER: &str = "tokenizer.";
 
@@ -11,17 +13,9 @@ const TOKENIZER: &str = "tokenizer.";
 const OF_THE_FILE: [&str; 5] =
     ["general.file_type", "general.quantization_version", "split.no", "split.count", "split.tensors.count"];
 
-/// GGUF's name of an architecture: LLaMA's covers Mistral's too, and Gemma 3's is the text model's.
-pub(super) fn architecture(config: &ModelConfig) -> &str {
-    match config.architecture.as_str() {
-        "mistral" => "llama",
-        "gemma3_text" => "gemma3",
-        other => other,
-    }
-}
-
-pub(super) fn is_gemma(config: &ModelConfig) -> bool {
-    config.architecture.starts_with("gemma")
+/// The card that a model is written by.
+pub(super) fn card(config: &ModelConfig) -> &'static Card {
+    Card::find(&config.architecture).unwrap_or(&Card::PLAIN)
 }
 
 /// All keys of the new file. `vocabulary`: metadata to take the vocabulary from, for models that come without metadata.
@@ -70,6 +64,7 @@ fn check_vocabulary(vocabulary: &Metadata, config: &ModelConfig) -> Result<(), F
 /// Writes keys under the architecture's name.
 struct Keys<'a> {
     architecture: &'a str,
+    card: &'static Card,
     out: &'a mut Metadata,
 }
 
@@ -92,36 +87,38 @@ impl Keys<'_> {
 
 fn describe(config: &ModelConfig, without_vocabulary: bool, out: &mut Metadata) -> Result<(), FormatError> {
     refuse_unsayable(config)?;
-    let architecture = architecture(config);
+    let card = card(config);
+    // A model of no known family keeps its name.
+    let architecture = card.names.first().copied().unwrap_or(&config.architecture);
     out.insert("general.architecture", Value::String(architecture.to_string()));
     out.insert("general.type", Value::String("model".to_string()));
     if let Some(name) = &config.name {
         out.insert("general.name", Value::String(name.clone()));
     }
-    let mut keys = Keys { architecture, out };
-    for (key, value) in [
-        ("vocab_size", config.vocab_size),
-        ("context_length", config.context_length),
-        ("embedding_length", config.hidden_size),
-        ("block_count", config.layer_count),
-        ("feed_forward_length", config.ffn_size),
-        ("attention.head_count", config.head_count),
-        ("attention.head_count_kv", config.kv_head_count),
-        ("attention.key_length", config.head_dim),
-        ("attention.value_length", config.head_dim),
-        ("rope.dimension_count", config.rope.dims),
+    let mut keys = Keys { architecture, card, out };
+    keys.number("vocab_size", config.vocab_size)?;
+    for (fact, value) in [
+        (Fact::ContextLength, config.context_length),
+        (Fact::HiddenSize, config.hidden_size),
+        (Fact::LayerCount, config.layer_count),
+        (Fact::FfnSize, config.ffn_size),
+        (Fact::HeadCount, config.head_count),
+        (Fact::KvHeadCount, config.kv_head_count),
+        (Fact::HeadDim, config.head_dim),
+        (Fact::ValueHeadDim, config.head_dim),
+        (Fact::RopeDims, config.rope.dims),
     ] {
-        keys.number(key, value)?;
+        keys.number(keys.card.gguf_key(fact), value)?;
     }
-    keys.put("attention.layer_norm_rms_epsilon", Value::F32(config.norm_epsilon));
-    if let Some(scale) = config.attention_scale {
-        keys.put("attention.scale", Value::F32(scale));
-    }
-    if let Some(cap) = config.attention_soft_cap {
-        keys.put("attn_logit_softcapping", Value::F32(cap));
-    }
-    if let Some(cap) = config.logit_soft_cap {
-        keys.put("final_logit_softcapping", Value::F32(cap));
+    for (fact, value) in [
+        (Fact::NormEpsilon, Some(config.norm_epsilon)),
+        (Fact::AttentionScale, config.attention_scale),
+        (Fact::AttentionSoftCap, config.attention_soft_cap),
+        (Fact::LogitSoftCap, config.logit_soft_cap),
+    ] {
+        if let Some(value) = value {
+            keys.put(keys.card.gguf_key(fact), Value::F32(value));
+        }
     }
     rope(config, &mut keys)?;
     window(config, &mut keys)?;
@@ -134,12 +131,12 @@ fn describe(config: &ModelConfig, without_vocabulary: bool, out: &mut Metadata) 
 
 /// Facts for which GGUF has no key: the architecture's name stands for them.
 fn refuse_unsayable(config: &ModelConfig) -> Result<(), FormatError> {
-    let usual = if is_gemma(config) { Activation::GeluTanh } else { Activation::Silu };
-    if let Some(other) = config.activation.filter(|&activation| activation != usual) {
+    let card = card(config);
+    if let Some(other) = config.activation.filter(|&activation| activation != card.activation) {
         let asks = format!("is {other:?}, which a GGUF file of this architecture cannot say");
         return Err(FormatError::unsupported("hidden_act", asks));
     }
-    if config.architecture == "gemma3_text" && config.rope.local_base.is_none() {
+    if card.gguf_default(Fact::LocalRopeBase).is_some() && config.rope.local_base.is_none() {
         let asks = "are the same in sliding layers, which a GGUF file of this architecture cannot say";
         return Err(FormatError::unsupported("rope_parameters", asks));
     }
@@ -147,9 +144,9 @@ fn refuse_unsayable(config: &ModelConfig) -> Result<(), FormatError> {
 }
 
 fn rope(config: &ModelConfig, keys: &mut Keys<'_>) -> Result<(), FormatError> {
-    keys.float("rope.freq_base", config.rope.base);
+    keys.float(keys.card.gguf_key(Fact::RopeBase), config.rope.base);
     if let Some(base) = config.rope.local_base {
-        keys.float("rope.freq_base_swa", base);
+        keys.float(keys.card.gguf_key(Fact::LocalRopeBase), base);
     }
     let kind = |kind: &str| Value::String(kind.to_string());
     match config.rope.scaling {
@@ -198,13 +195,13 @@ pub(super) fn llama3_factors(config: &ModelConfig) -> Option<Vec<f32>> {
 }
 
 fn window(config: &ModelConfig, keys: &mut Keys<'_>) -> Result<(), FormatError> {
-    const SIZE: &str = "attention.sliding_window";
     const PATTERN: &str = "attention.sliding_window_pattern";
     let Some(Window { size, pattern }) = &config.window else {
-        // Silence would mean Gemma 2's own.
-        return if config.architecture == "gemma2" { keys.number(SIZE, 0) } else { Ok(()) };
+        // Silence would mean the family's own.
+        let has_default = keys.card.gguf_default(Fact::WindowSize).is_some();
+        return if has_default { keys.number(keys.card.gguf_key(Fact::WindowSize), 0) } else { Ok(()) };
     };
-    keys.number(SIZE, *size)?;
+    keys.number(keys.card.gguf_key(Fact::WindowSize), *size)?;
     match pattern {
         WindowPattern::Unstated => {}
         WindowPattern::FullEvery(every) => keys.number(PATTERN, *every)?,
@@ -257,18 +254,30 @@ fn special_ids(config: &ModelConfig, out: &mut Metadata) {
     }
 }
 
-/// Rows of Q and K that change places: GGUF's LLaMA rotates neighbours, Hugging Face's files halves.
-pub(super) fn swaps_rows(config: &ModelConfig, tensor: &str) -> bool {
-    let part = tensor.rsplit_once('.').map_or("", |(part, _)| part);
-    config.source == Source::HuggingFace
-        && architecture(config) == "llama"
-        && (part.ends_with(".attn_q") || part.ends_with(".attn_k"))
+/// What a tensor is to a conversion, by the card's rules. Stacks are plain matrices.
+fn kind(card: &Card, tensor: &str) -> Kind {
+    let (part, name) = match layer_and_part(tensor) {
+        Some((_, name)) => (Part::Layer, name),
+        None => (Part::Model, tensor.strip_suffix(".weight").unwrap_or(tensor)),
+    };
+    let rule = card.tensor_rules().find(|rule| rule.part == part && rule.name == name);
+    rule.map_or(Kind::Matrix, |rule| rule.kind)
 }
 
-/// What is added to a tensor: GGUF stores Gemma's norms as they multiply, Hugging Face less one.
+/// Rows of Q and K that change places: GGUF's files may rotate neighbours where Hugging Face's rotate halves.
+pub(super) fn swaps_rows(config: &ModelConfig, tensor: &str) -> bool {
+    let card = card(config);
+    config.source == Source::HuggingFace
+        && card.hf_rope == RopeStyle::HalfSplit
+        && card.gguf_rope == RopeStyle::Interleaved
+        && kind(card, tensor) == Kind::Rotated
+}
+
+/// What is added to a tensor: GGUF stores norms as they multiply.
 pub(super) fn added(config: &ModelConfig, tensor: &str) -> f32 {
-    let gemma = config.source == Source::HuggingFace && is_gemma(config);
-    if gemma && tensor.ends_with("_norm.weight") { 1.0 } else { 0.0 }
+    let card = card(config);
+    let is_norm = kind(card, tensor) == Kind::Norm && tensor.ends_with(".weight");
+    if is_norm { card.norm_offset(config) } else { 0.0 }
 }
 
 #[cfg(test)]

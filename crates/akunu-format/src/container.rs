@@ -1,35 +1,37 @@
-//! One door for every kind of model file. What a file is, its content says, not its name.
+//! Which container a path leads to. What a file is, its content says, not its name.
 
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use crate::{FormatError, GgufModel, SafeTensorsModel, WeightProvider, gguf, hf};
+use crate::{FormatError, gguf, hf};
 
-/// Opens a model: a GGUF file (any part of a split one), a SafeTensors file, or a Hugging Face folder.
-pub fn open_model(path: &Path) -> Result<Box<dyn WeightProvider>, FormatError> {
-    let about = std::fs::metadata(path).map_err(|error| FormatError::io("open it", error, path))?;
-    if about.is_dir() {
-        if !path.join(hf::CONFIG).is_file() {
-            return Err(no_config(path));
-        }
-        return Ok(Box::new(SafeTensorsModel::open(path)?));
-    }
-    if !about.is_file() {
-        let advice = "Give a file or a folder.";
-        return Err(not_a_model("neither a file nor a folder", advice).in_file(path));
-    }
-    match recognise(&first_bytes(path)?, about.len()) {
-        Kind::Gguf => Ok(Box::new(GgufModel::open(path)?)),
-        Kind::SafeTensors => Ok(Box::new(SafeTensorsModel::open(path)?)),
-        Kind::Other(error) => Err(error.in_file(path)),
-    }
+/// The containers that models come in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Container {
+    /// A GGUF file, or any part of a split one.
+    Gguf,
+    /// A SafeTensors file, or a Hugging Face folder.
+    SafeTensors,
 }
 
-enum Kind {
-    Gguf,
-    SafeTensors,
-    Other(FormatError),
+impl Container {
+    /// What a path leads to. Anything but a model is refused, with what to give instead.
+    pub fn of(path: &Path) -> Result<Container, FormatError> {
+        let about = std::fs::metadata(path).map_err(|error| FormatError::io("open it", error, path))?;
+        if about.is_dir() {
+            return if path.join(hf::CONFIG).is_file() {
+                Ok(Container::SafeTensors)
+            } else {
+                Err(no_config(path))
+            };
+        }
+        if !about.is_file() {
+            let advice = "Give a file or a folder.";
+            return Err(not_a_model("neither a file nor a folder", advice).in_file(path));
+        }
+        recognise(&first_bytes(path)?, about.len()).map_err(|error| error.in_file(path))
+    }
 }
 
 const LOOKED_AT: usize = 64;
@@ -71,35 +73,35 @@ const SAVE_AS_SAFETENSORS: &str =
     "Save the model as SafeTensors (transformers' save_pretrained does), or take a GGUF file of it.";
 const TAKE_GGUF: &str = "Take a GGUF file of the model.";
 
-fn recognise(first: &[u8], len: u64) -> Kind {
+fn recognise(first: &[u8], len: u64) -> Result<Container, FormatError> {
     if first.is_empty() {
-        return Kind::Other(not_a_model("an empty file", "Download it again."));
+        return Err(not_a_model("an empty file", "Download it again."));
     }
     if first.starts_with(&gguf::MAGIC) {
-        return Kind::Gguf;
+        return Ok(Container::Gguf);
     }
     // A header's length, then its opening brace.
     if let Some((length, rest)) = first.split_first_chunk::<8>()
         && rest.first() == Some(&b'{')
         && u64::from_le_bytes(*length) <= len
     {
-        return Kind::SafeTensors;
+        return Ok(Container::SafeTensors);
     }
     if is_whisper(first) {
         let found = "a Whisper model in whisper.cpp's GGML format";
         let advice =
             "Only language models can be run so far: give a GGUF file or a Hugging Face folder of one.";
-        return Kind::Other(not_a_model(found, advice));
+        return Err(not_a_model(found, advice));
     }
     for (beginning, found, advice) in OTHERS {
         if first.starts_with(beginning) {
-            return Kind::Other(not_a_model(found, advice));
+            return Err(not_a_model(found, advice));
         }
     }
     let what = if is_text(first) { "a text file" } else { "a file of an unknown kind" };
     let found = format!("{what} (it begins with “{}”)", first[..first.len().min(8)].escape_ascii());
     let advice = "Give a GGUF file, or a Hugging Face folder with config.json and SafeTensors.";
-    Kind::Other(not_a_model(&found, advice))
+    Err(not_a_model(&found, advice))
 }
 
 /// After the magic, little-endian: vocabulary, audio context, width, heads and layers, text context, width, heads and

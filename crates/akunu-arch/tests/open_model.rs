@@ -3,7 +3,8 @@
 
 use std::path::Path;
 
-use akunu_format::{FormatError, SuggestedSampling, open_model};
+use akunu_arch::{SuggestedSampling, open_model};
+use akunu_format::FormatError;
 
 fn refused(path: &Path) -> String {
     open_model(path).unwrap_err().to_string()

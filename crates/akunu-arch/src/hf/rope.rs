@@ -1,17 +1,17 @@
 //! Rotary embedding in `config.json`: `rope_theta` with `rope_scaling`, or transformers 5's `rope_parameters`,
 //! flat or one object per kind of layer.
 
-use super::json::{Json, wrong};
-use crate::error::printable;
-use crate::{FormatError, Rope, RopeFactors, RopeScaling};
+use akunu_format::hf::{CONFIG, Json, wrong};
+use akunu_format::{FormatError, printable};
 
-/// `two_bases`: Gemma 3, whose sliding layers have a base of their own even where the file does not say so.
-pub(super) fn rope(
-    text: &Json<'_>,
-    two_bases: bool,
-    head_dim: usize,
-    context: usize,
-) -> Result<Rope, FormatError> {
+use super::config::Fields;
+use crate::facts::Fact;
+use crate::{Rope, RopeFactors, RopeScaling};
+
+pub(super) fn rope(fields: &Fields<'_>, head_dim: usize, context: usize) -> Result<Rope, FormatError> {
+    let text = &fields.text;
+    // Sliding layers have a base of their own even where the file does not say so.
+    let two_bases = fields.kind.default(Fact::LocalRopeBase).is_some();
     let parameters = match text.object("rope_parameters")? {
         Some(parameters) => Some(parameters),
         None => text.object("rope_scaling")?,
@@ -21,20 +21,20 @@ pub(super) fn rope(
     let is_nested = full.is_some() || sliding.is_some();
     let flat = if is_nested { full } else { parameters };
 
-    let default_base = if two_bases { 1_000_000.0 } else { 10_000.0 };
-    let base = theta(flat.as_ref())?.or(text.f64("rope_theta")?).unwrap_or(default_base);
+    let base = theta(flat.as_ref())?.or(fields.number(Fact::RopeBase)?).unwrap_or(ROPE_BASE);
     let scaling = flat.as_ref().map_or(Ok(RopeScaling::None), |one| scaling(one, text, context))?;
     let local_base = match &sliding {
-        Some(sliding) => local_base(sliding, text, base, scaling, two_bases, context)?,
-        None if two_bases => Some(text.f64("rope_local_base_freq")?.unwrap_or(10_000.0)),
+        Some(sliding) => local_base(sliding, fields, base, scaling, two_bases, context)?,
+        None if two_bases => fields.number(Fact::LocalRopeBase)?,
         None => None,
     };
-    let part = match flat.as_ref().map_or(Ok(None), |one| one.f64("partial_rotary_factor"))? {
-        None => text.f64("partial_rotary_factor")?.unwrap_or(1.0),
+    let part_key = fields.key(Fact::RopePart);
+    let part = match flat.as_ref().map_or(Ok(None), |one| one.f64(part_key))? {
+        None => fields.number(Fact::RopePart)?.unwrap_or(1.0),
         Some(part) => part,
     };
     if !(0.0..=1.0).contains(&part) {
-        return Err(wrong("partial_rotary_factor", format!("{part} is not between 0 and 1")));
+        return Err(wrong(part_key, format!("{part} is not between 0 and 1")));
     }
     let factors = match (scaling, &flat) {
         (RopeScaling::LongRope { .. }, Some(one)) => Some(factors(one)?),
@@ -43,6 +43,9 @@ pub(super) fn rope(
     Ok(Rope { dims: (head_dim as f64 * part) as usize, base, local_base, scaling, factors })
 }
 
+/// RoPE's base where neither the file nor the card says it.
+const ROPE_BASE: f64 = 10_000.0;
+
 fn theta(parameters: Option<&Json<'_>>) -> Result<Option<f64>, FormatError> {
     parameters.map_or(Ok(None), |one| one.f64("rope_theta"))
 }
@@ -50,17 +53,15 @@ fn theta(parameters: Option<&Json<'_>>) -> Result<Option<f64>, FormatError> {
 /// The sliding layers' base, `None` where those layers rotate as the others do.
 fn local_base(
     sliding: &Json<'_>,
-    text: &Json<'_>,
+    fields: &Fields<'_>,
     base: f64,
     full_scaling: RopeScaling,
     two_bases: bool,
     context: usize,
 ) -> Result<Option<f64>, FormatError> {
-    let default = if two_bases {
-        text.f64("rope_local_base_freq")?.or(Some(10_000.0))
-    } else {
-        text.f64("rope_theta")?
-    };
+    let text = &fields.text;
+    let default =
+        if two_bases { fields.number(Fact::LocalRopeBase)? } else { fields.stated(Fact::RopeBase)? };
     let local = theta(Some(sliding))?.or(default).unwrap_or(base);
     let local_scaling = scaling(sliding, text, context)?;
     match local_scaling {
@@ -91,7 +92,7 @@ fn scaling(one: &Json<'_>, text: &Json<'_>, context: usize) -> Result<RopeScalin
 }
 
 fn missing(one: &Json<'_>, key: &str) -> FormatError {
-    FormatError::MissingKey { key: one.full(key), place: super::CONFIG }
+    FormatError::MissingKey { key: one.full(key), place: CONFIG }
 }
 
 fn original_context(one: &Json<'_>, text: &Json<'_>, context: usize) -> Result<usize, FormatError> {

@@ -1,10 +1,10 @@
 //! What GGUF metadata says about a model, and what of it is refused.
 #![allow(clippy::unwrap_used)] // in helpers of tests
 
-use akunu_format::{
-    Array, DType, FormatError, Gguf, GgufModel, GgufWriter, Metadata, ModelConfig, Region, RopeScaling,
-    SuggestedSampling, TensorSpec, Value, WeightProvider, Window, WindowPattern,
+use akunu_arch::{
+    GgufModel, ModelConfig, RopeScaling, SuggestedSampling, WeightProvider, Window, WindowPattern,
 };
+use akunu_format::{Array, DType, FormatError, Gguf, GgufWriter, Metadata, Region, TensorSpec, Value};
 
 const LAYERS: u32 = 4;
 

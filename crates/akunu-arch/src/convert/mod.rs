@@ -1,13 +1,17 @@
 //! A model as a GGUF file in other types: planned at once, then written tensor by tensor.
 
+mod metadata;
+
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::metadata::{added, architecture, llama3_factors, metadata, swaps_rows};
-use super::mix::{Mix, Proportions};
-use crate::blocks::{dequantize_nth, quantize_row};
+use akunu_format::blocks::{dequantize_nth, quantize_row};
+use akunu_format::quantise::{Mix, Proportions};
+use akunu_format::{DType, FormatError, GgufWriter, Metadata, TensorInfo, TensorSpec};
+use metadata::{added, card, llama3_factors, metadata, swaps_rows};
+
+use crate::WeightProvider;
 use crate::gguf::ROPE_FACTORS as LONG_ROPE_FACTORS;
-use crate::{DType, FormatError, GgufWriter, Metadata, TensorInfo, TensorSpec, WeightProvider};
 
 /// Elements that one thread converts at a time, about.
 const PART: usize = 1 << 20;
@@ -83,7 +87,7 @@ impl<'a> Conversion<'a> {
             let spec = TensorSpec::new(ROPE_FACTORS, DType::F32, [factors.len()]);
             tensors.push(Planned { spec, data: Data::Values(factors) });
         }
-        let sources = if architecture(config) == "phi3" { weights.stored() } else { weights.tensors() };
+        let sources = if card(config).stacked_in_gguf { weights.stored() } else { weights.tensors() };
         let has = |name: &str| sources.iter().any(|tensor| tensor.name == name);
         if let Some(factors) = &config.rope.factors {
             for (name, factors) in LONG_ROPE_FACTORS.into_iter().zip([&factors.short, &factors.long]) {

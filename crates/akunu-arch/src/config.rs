@@ -1,9 +1,8 @@
-//! What a model file says about its shape. Facts only: what they mean for the forward pass is decided by
-//! the architecture's descriptor in `akunu-plan`.
+//! What a model file says about its shape. Facts only: what they mean for the forward pass is for the family's card.
 
-use crate::{FormatError, TensorInfo};
+use akunu_format::{FormatError, TensorInfo};
 
-/// Where the weights come from; conventions differ (see the field notes in `akunu_plan::arch`).
+/// Where the weights come from; conventions differ (see [`crate::Card`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
     Gguf,
@@ -43,7 +42,7 @@ pub struct ModelConfig {
     pub attention_scale: Option<f32>,
     pub attention_soft_cap: Option<f32>,
     pub logit_soft_cap: Option<f32>,
-    /// `None` where the file does not say: the descriptor's own is used.
+    /// `None` where the file does not say: the card's own is used.
     pub activation: Option<Activation>,
     pub sampling: SuggestedSampling,
     /// End-of-text ids that the configuration names (a vocabulary may name more).
@@ -142,18 +141,12 @@ pub struct Window {
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum WindowPattern {
-    /// The file gives a size and nothing else: the descriptor knows which layers slide.
+    /// The file gives a size and nothing else: the card knows which layers slide.
     Unstated,
     /// Every n-th layer (n, 2n, … counted from 1) sees everything, the others slide.
     FullEvery(usize),
     /// One entry a layer: does it slide?
     Layers(Vec<bool>),
-}
-
-/// Architectures whose configuration is known to be read in full. Others may be readable too; whether they
-/// can be run is for the descriptors to say.
-pub(crate) fn is_known_architecture(name: &str) -> bool {
-    ["llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3", "gemma3_text", "phi3"].contains(&name)
 }
 
 /// The embedding's rows are the vocabulary, whatever the metadata says about it.
@@ -176,7 +169,7 @@ fn embedding(tensors: &[TensorInfo]) -> Result<&TensorInfo, FormatError> {
 
 impl ModelConfig {
     /// Refuses numbers that no model has, so that nobody further down divides by zero or overflows.
-    /// Shapes of single tensors are checked against the descriptor, not here.
+    /// Shapes of single tensors are checked where the plan is made, not here.
     pub(crate) fn check(&self, place: &'static str, tensors: &[TensorInfo]) -> Result<(), FormatError> {
         /// Far above any model, far below where products of two would overflow.
         const MOST: usize = 1 << 28;

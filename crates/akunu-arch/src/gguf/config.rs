@@ -1,19 +1,23 @@
 //! GGUF metadata → [`ModelConfig`].
 
-use super::metadata::{Metadata, Value};
-use crate::error::printable;
+use akunu_format::{Array, FormatError, Metadata, TensorInfo, Value, printable};
+
+use crate::facts::Fact;
 use crate::{
-    FormatError, ModelConfig, Rope, RopeFactors, RopeScaling, Source, SuggestedSampling, TensorInfo, Window,
-    WindowPattern,
+    Card, ModelConfig, Rope, RopeFactors, RopeScaling, Source, SuggestedSampling, Window, WindowPattern,
 };
 
 const PLACE: &str = "GGUF metadata";
 const ARCHITECTURE: &str = "general.architecture";
 
+/// RoPE's base where neither the file nor the card says it.
+const ROPE_BASE: f64 = 10_000.0;
+
 /// Reading keys under the architecture's name.
 struct Keys<'a> {
     metadata: &'a Metadata,
     architecture: &'a str,
+    card: &'static Card,
 }
 
 impl Keys<'_> {
@@ -21,17 +25,33 @@ impl Keys<'_> {
         format!("{}.{key}", self.architecture)
     }
 
+    /// The key that states a fact; the first one, where none of several is there.
+    fn of(&self, fact: Fact) -> &'static str {
+        let keys = self.card.rule(fact).map_or(&[][..], |rule| rule.gguf);
+        let stated = keys.iter().find(|key| self.metadata.get(&self.name(key)).is_some());
+        stated.or(keys.first()).copied().unwrap_or_default()
+    }
+
+    fn count(&self, fact: Fact) -> Result<Option<usize>, FormatError> {
+        let default = self.card.gguf_default(fact).map(|value| value as usize);
+        Ok(self.usize(self.of(fact))?.or(default))
+    }
+
+    fn number(&self, fact: Fact) -> Result<Option<f64>, FormatError> {
+        Ok(self.f64(self.of(fact))?.or(self.card.gguf_default(fact)))
+    }
+
     fn usize(&self, key: &str) -> Result<Option<usize>, FormatError> {
         // u32 is what the format's own keys are specified as; it fits usize everywhere.
         Ok(self.metadata.u32(&self.name(key))?.map(|v| v as usize))
     }
 
-    fn required(&self, key: &str) -> Result<usize, FormatError> {
-        self.usize(key)?.ok_or_else(|| self.missing(key))
+    fn required(&self, fact: Fact) -> Result<usize, FormatError> {
+        self.count(fact)?.ok_or_else(|| self.missing(fact))
     }
 
-    fn missing(&self, key: &str) -> FormatError {
-        FormatError::MissingKey { key: self.name(key), place: PLACE }
+    fn missing(&self, fact: Fact) -> FormatError {
+        FormatError::MissingKey { key: self.name(self.of(fact)), place: PLACE }
     }
 
     fn f32(&self, key: &str) -> Result<Option<f32>, FormatError> {
@@ -47,11 +67,16 @@ impl Keys<'_> {
         Ok(self.f32(key)?.filter(|&v| v != 0.0))
     }
 
+    /// The same of a fact.
+    fn nonzero_fact(&self, fact: Fact) -> Result<Option<f32>, FormatError> {
+        Ok(self.number(fact)?.filter(|&v| v != 0.0).map(|v| v as f32))
+    }
+
     /// A number, or an array with the same number for every layer.
-    fn per_layer(&self, key: &str, layers: usize) -> Result<Option<usize>, FormatError> {
-        let name = self.name(key);
+    fn per_layer(&self, fact: Fact, layers: usize) -> Result<Option<usize>, FormatError> {
+        let name = self.name(self.of(fact));
         if !matches!(self.metadata.get(&name), Some(Value::Array(_))) {
-            return self.usize(key);
+            return self.count(fact);
         }
         let values = self.metadata.i32s(&name)?.unwrap_or_default();
         if values.len() < layers {
@@ -82,11 +107,12 @@ pub(super) fn model_config(
     let architecture = metadata
         .str(ARCHITECTURE)?
         .ok_or_else(|| FormatError::MissingKey { key: ARCHITECTURE.to_string(), place: PLACE })?;
-    let keys = Keys { metadata, architecture };
+    let known = Card::find(architecture);
+    let keys = Keys { metadata, architecture, card: known.unwrap_or(&Card::PLAIN) };
     refuse_unsupported(&keys)?;
     match read(&keys, tensors, factors) {
         // The key may be missing because this kind of model has no such thing.
-        Err(FormatError::MissingKey { key, .. }) if !crate::config::is_known_architecture(architecture) => {
+        Err(FormatError::MissingKey { key, .. }) if known.is_none() => {
             let asks = format!("is {} (without `{key}`)", printable(architecture));
             Err(FormatError::unsupported(ARCHITECTURE, asks))
         }
@@ -119,14 +145,13 @@ fn read(
     tensors: &[TensorInfo],
     factors: Option<RopeFactors>,
 ) -> Result<ModelConfig, FormatError> {
-    let layer_count = keys.required("block_count")?;
-    let hidden_size = keys.required("embedding_length")?;
-    let head_count = keys
-        .per_layer("attention.head_count", layer_count)?
-        .ok_or_else(|| keys.missing("attention.head_count"))?;
-    let kv_head_count = keys.per_layer("attention.head_count_kv", layer_count)?.unwrap_or(head_count);
+    let layer_count = keys.required(Fact::LayerCount)?;
+    let hidden_size = keys.required(Fact::HiddenSize)?;
+    let head_count =
+        keys.per_layer(Fact::HeadCount, layer_count)?.ok_or_else(|| keys.missing(Fact::HeadCount))?;
+    let kv_head_count = keys.per_layer(Fact::KvHeadCount, layer_count)?.unwrap_or(head_count);
     let head_dim = head_dim(keys, hidden_size, head_count)?;
-    let context_length = keys.required("context_length")?;
+    let context_length = keys.required(Fact::ContextLength)?;
     let config = ModelConfig {
         architecture: keys.architecture.to_string(),
         source: Source::Gguf,
@@ -135,18 +160,16 @@ fn read(
         context_length,
         hidden_size,
         layer_count,
-        ffn_size: keys
-            .per_layer("feed_forward_length", layer_count)?
-            .ok_or_else(|| keys.missing("feed_forward_length"))?,
+        ffn_size: keys.per_layer(Fact::FfnSize, layer_count)?.ok_or_else(|| keys.missing(Fact::FfnSize))?,
         head_count,
         kv_head_count,
         head_dim,
-        norm_epsilon: norm_epsilon(keys)?,
+        norm_epsilon: keys.number(Fact::NormEpsilon)?.ok_or_else(|| keys.missing(Fact::NormEpsilon))? as f32,
         rope: rope(keys, head_dim, context_length, factors)?,
         window: window(keys, layer_count)?,
         attention_scale: attention_scale(keys, hidden_size, head_count, layer_count)?,
-        attention_soft_cap: keys.nonzero("attn_logit_softcapping")?,
-        logit_soft_cap: keys.nonzero("final_logit_softcapping")?,
+        attention_soft_cap: keys.nonzero_fact(Fact::AttentionSoftCap)?,
+        logit_soft_cap: keys.nonzero_fact(Fact::LogitSoftCap)?,
         activation: None,
         sampling: sampling(keys.metadata)?,
         eos_ids: eos_ids(keys.metadata)?,
@@ -160,23 +183,18 @@ fn head_dim(keys: &Keys<'_>, hidden_size: usize, head_count: usize) -> Result<us
     let even_share = || {
         hidden_size.checked_div(head_count).ok_or_else(|| {
             FormatError::key(
-                &keys.name("attention.head_count"),
+                &keys.name(keys.of(Fact::HeadCount)),
                 "a model without attention heads cannot be run",
             )
         })
     };
-    let key = keys.usize("attention.key_length")?.map_or_else(even_share, Ok)?;
-    let value = keys.usize("attention.value_length")?.unwrap_or(key);
+    let key = keys.count(Fact::HeadDim)?.map_or_else(even_share, Ok)?;
+    let value = keys.count(Fact::ValueHeadDim)?.unwrap_or(key);
     if key != value {
         let asks = format!("makes value heads {value} wide, and key heads are {key} wide");
-        return Err(keys.unsupported("attention.value_length", asks));
+        return Err(keys.unsupported(keys.of(Fact::ValueHeadDim), asks));
     }
     Ok(key)
-}
-
-fn norm_epsilon(keys: &Keys<'_>) -> Result<f32, FormatError> {
-    const KEY: &str = "attention.layer_norm_rms_epsilon";
-    keys.f32(KEY)?.ok_or_else(|| keys.missing(KEY))
 }
 
 fn rope(
@@ -185,15 +203,13 @@ fn rope(
     context_length: usize,
     factors: Option<RopeFactors>,
 ) -> Result<Rope, FormatError> {
-    let base = keys.f64("rope.freq_base")?.unwrap_or(10_000.0);
-    let local = match keys.f64("rope.freq_base_swa")? {
-        None if keys.architecture == "gemma3" => Some(10_000.0), // as llama.cpp does; converters leave it out
-        stated => stated,
-    };
+    let base = keys.number(Fact::RopeBase)?.unwrap_or(ROPE_BASE);
+    let always_local = keys.card.gguf_default(Fact::LocalRopeBase).is_some();
+    let local = keys.number(Fact::LocalRopeBase)?;
     Ok(Rope {
-        dims: keys.usize("rope.dimension_count")?.unwrap_or(head_dim),
+        dims: keys.count(Fact::RopeDims)?.unwrap_or(head_dim),
         base,
-        local_base: local.filter(|&local| local != base || keys.architecture == "gemma3"),
+        local_base: local.filter(|&local| local != base || always_local),
         scaling: rope_scaling(keys, context_length, factors.is_some())?,
         factors,
     })
@@ -264,19 +280,13 @@ fn refuse_yarn_variants(keys: &Keys<'_>) -> Result<(), FormatError> {
 }
 
 fn window(keys: &Keys<'_>, layer_count: usize) -> Result<Option<Window>, FormatError> {
-    const SIZE: &str = "attention.sliding_window";
-    let size = match keys.usize(SIZE)? {
-        // Gemma 2's own; early conversions leave it out.
-        None if keys.architecture == "gemma2" => 4096,
-        None | Some(0) => return Ok(None),
-        Some(size) => size,
-    };
+    let Some(size) = keys.count(Fact::WindowSize)?.filter(|&size| size > 0) else { return Ok(None) };
     let name = keys.name("attention.sliding_window_pattern");
     let pattern = match keys.metadata.get(&name) {
         None => WindowPattern::Unstated,
         Some(Value::Array(array)) => {
             let slides: Option<Vec<bool>> = match array {
-                crate::Array::Bool(slides) => Some(slides.clone()),
+                Array::Bool(slides) => Some(slides.clone()),
                 other => other.to_i128s().map(|all| all.into_iter().map(|v| v != 0).collect()),
             };
             let mut slides = slides
@@ -297,17 +307,17 @@ fn window(keys: &Keys<'_>, layer_count: usize) -> Result<Option<Window>, FormatE
     Ok(Some(Window { size, pattern }))
 }
 
-/// The file seldom says it: Gemma's largest models are told by their depth, as llama.cpp does.
+/// The file seldom says it: some models are told by their depth, as llama.cpp does.
 fn attention_scale(
     keys: &Keys<'_>,
     hidden_size: usize,
     head_count: usize,
     layer_count: usize,
 ) -> Result<Option<f32>, FormatError> {
-    if let Some(scale) = keys.nonzero("attention.scale")? {
+    if let Some(scale) = keys.nonzero_fact(Fact::AttentionScale)? {
         return Ok(Some(scale));
     }
-    let by_hidden_size = matches!((keys.architecture, layer_count), ("gemma2", 46) | ("gemma3", 62));
+    let by_hidden_size = keys.card.hidden_scale_depths.contains(&layer_count);
     Ok(by_hidden_size.then(|| 1.0 / ((hidden_size / head_count) as f32).sqrt()))
 }
 

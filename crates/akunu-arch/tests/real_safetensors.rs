@@ -1,8 +1,7 @@
 //! Every SafeTensors model of the shared test data opens with the right configuration, or says why not.
 
-use akunu_format::{
-    Activation, DType, FormatError, RopeScaling, SafeTensorsModel, Source, Window, WindowPattern, open_model,
-};
+use akunu_arch::{Activation, RopeScaling, SafeTensorsModel, Source, Window, WindowPattern, open_model};
+use akunu_format::{DType, FormatError};
 
 #[test]
 fn golden_models_open() {
@@ -55,7 +54,7 @@ fn gemma_3_has_its_window_scale_and_two_bases() {
 fn a_hugging_face_folder_opens() {
     let Some(path) = akunu_testing::data("a_hugging_face_folder_opens", "stories260K/hf") else { return };
     let model = SafeTensorsModel::open(&path).unwrap();
-    let model: &dyn akunu_format::WeightProvider = &model;
+    let model: &dyn akunu_arch::WeightProvider = &model;
     let config = model.config();
     assert_eq!((config.architecture.as_str(), config.vocab_size, config.layer_count), ("llama", 512, 5));
     assert_eq!((&config.eos_ids[..], config.bos_id), (&[2][..], Some(1)));

@@ -1,11 +1,10 @@
-//! The one face that every weight file shows.
+//! Where tensors lie in the mappings of a file.
 
 use std::collections::HashMap;
 
-use crate::gguf::Metadata;
-use crate::{DType, FormatError, ModelConfig, Region};
+use crate::{DType, FormatError, Region};
 
-/// Bytes of one of [`WeightProvider::regions`]; checked against its length when the file was opened.
+/// Bytes of one of a model's regions; checked against its length when the file was opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     pub region: usize,
@@ -15,7 +14,7 @@ pub struct Place {
 
 impl Place {
     /// `count` of its `all` rows, from `first` on.
-    pub(crate) fn rows(self, first: usize, count: usize, all: usize) -> Place {
+    pub fn rows(self, first: usize, count: usize, all: usize) -> Place {
         let row = self.bytes / all;
         Place { offset: self.offset + first * row, bytes: count * row, ..self }
     }
@@ -63,45 +62,8 @@ impl TensorInfo {
     }
 }
 
-pub trait WeightProvider: std::fmt::Debug + Send + Sync {
-    fn config(&self) -> &ModelConfig;
-
-    /// In file order.
-    fn tensors(&self) -> &[TensorInfo];
-
-    fn tensor(&self, name: &str) -> Option<&TensorInfo>;
-
-    /// What the file has instead of [`WeightProvider::tensors`], where it stacks some of them (`attn_qkv`) or keeps
-    /// facts of the configuration as tensors.
-    fn stored(&self) -> &[TensorInfo] {
-        self.tensors()
-    }
-
-    fn regions(&self) -> &[Region];
-
-    /// GGUF metadata (the vocabulary is in there), where the file is GGUF.
-    fn metadata(&self) -> Option<&Metadata> {
-        None
-    }
-
-    /// In GGUF files F32 tensors start at a multiple of 4 bytes in memory, all others but MXFP4's at a multiple of 2.
-    /// SafeTensors start anywhere: MLX pads nothing.
-    fn tensor_bytes(&self, tensor: &TensorInfo) -> &[u8] {
-        &self.regions()[tensor.region].bytes()[tensor.offset..tensor.offset + tensor.bytes]
-    }
-
-    /// The bytes of each plane; those that a type does not have are empty.
-    fn plane_bytes(&self, tensor: &TensorInfo) -> [&[u8]; 3] {
-        let mut planes: [&[u8]; 3] = [&[]; 3];
-        for (plane, place) in planes.iter_mut().zip(tensor.places()) {
-            *plane = &self.regions()[place.region].bytes()[place.offset..place.offset + place.bytes];
-        }
-        planes
-    }
-}
-
 /// Names to places in the list; a name that occurs twice is an error.
-pub(crate) fn index_names(tensors: &[TensorInfo]) -> Result<HashMap<String, usize>, FormatError> {
+pub fn index_names(tensors: &[TensorInfo]) -> Result<HashMap<String, usize>, FormatError> {
     let mut by_name = HashMap::with_capacity(tensors.len());
     for (i, tensor) in tensors.iter().enumerate() {
         if by_name.insert(tensor.name.clone(), i).is_some() {
@@ -128,7 +90,7 @@ pub(crate) fn refuse_overlaps<'a>(
 }
 
 /// GGUF files whose numbers lie across their natural places are refused here, so that nobody has to wonder later.
-pub(crate) fn refuse_misaligned(tensors: &[TensorInfo], regions: &[Region]) -> Result<(), FormatError> {
+pub fn refuse_misaligned(tensors: &[TensorInfo], regions: &[Region]) -> Result<(), FormatError> {
     for tensor in tensors {
         let align = match tensor.dtype {
             DType::F32 => 4,

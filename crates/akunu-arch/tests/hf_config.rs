@@ -1,10 +1,10 @@
 //! What `config.json` says about a model, and what of it is refused.
 #![allow(clippy::unwrap_used)] // in helpers of tests
 
-use akunu_format::{
-    Activation, FormatError, ModelConfig, Region, RopeScaling, SafeTensorsModel, WeightProvider, Window,
-    WindowPattern,
+use akunu_arch::{
+    Activation, ModelConfig, RopeScaling, SafeTensorsModel, WeightProvider, Window, WindowPattern,
 };
+use akunu_format::{FormatError, Region};
 use serde_json::{Value, json};
 
 /// SafeTensors bytes of BF16 zeros.

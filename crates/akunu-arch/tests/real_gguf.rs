@@ -2,7 +2,8 @@
 
 use std::time::Instant;
 
-use akunu_format::{DType, Gguf, RopeScaling, Source, open_model};
+use akunu_arch::{RopeScaling, Source, open_model};
+use akunu_format::{DType, Gguf};
 
 #[test]
 fn vocabularies_without_tensors_open() {

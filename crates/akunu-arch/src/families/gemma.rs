@@ -1,0 +1,34 @@
+//! The first Gemma: GELU, embeddings scaled by √hidden_size, and norms that are stored less one.
+
+use crate::Activation;
+use crate::card::{ACTIVATIONS, Card, HfKind, Sliding};
+use crate::facts::Fact;
+
+pub static CARD: Card = Card {
+    names: &["gemma"],
+    hf: &[GEMMA],
+    norm_weight_offset: 1.0,
+    activation: Activation::GeluTanh,
+    scaled_embeddings: true,
+    ..Card::PLAIN
+};
+
+const GEMMA: HfKind = HfKind {
+    model_type: "gemma",
+    nested_in: None,
+    defaults: &[
+        (Fact::ContextLength, 8192.0),
+        (Fact::HiddenSize, 3072.0),
+        (Fact::LayerCount, 28.0),
+        (Fact::FfnSize, 24_576.0),
+        (Fact::HeadCount, 16.0),
+        (Fact::KvHeadCount, 16.0),
+        (Fact::HeadDim, 256.0),
+        (Fact::NormEpsilon, 1e-6),
+        (Fact::RopeBase, 10_000.0),
+    ],
+    sliding: Sliding::Never,
+    activation_fields: &["hidden_activation", "hidden_act"],
+    // Files say `gelu` and mean its approximation.
+    activation_names: &[&[("gelu", Activation::GeluTanh)], ACTIVATIONS],
+};

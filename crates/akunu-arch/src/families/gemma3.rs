@@ -1,0 +1,67 @@
+//! Gemma 3, its language model: as Gemma 2, with norms over the heads of Q and K in place of soft caps, five layers with a
+//! window to one without, and another RoPE base in those.
+
+use crate::card::{ACTIVATIONS, Card, DefaultWindow, HfKind, Sliding};
+use crate::facts::{Fact, LLAMA_FACTS, SCALED_BY_SCALAR};
+use crate::tensors::{ATTN_OUTPUT, EMBEDDING, GATED_FFN, OUTPUT, QK_NORMS, QKV, SANDWICH_NORMS};
+use crate::{Activation, RopeScaling, Shape};
+
+pub static CARD: Card = Card {
+    names: &["gemma3", "gemma3_text"],
+    facts: &[LLAMA_FACTS, SCALED_BY_SCALAR],
+    // Converters leave it out.
+    gguf_defaults: &[(Fact::LocalRopeBase, 10_000.0)],
+    hf: &[GEMMA3],
+    // 27B.
+    hidden_scale_depths: &[62],
+    tensors: &[EMBEDDING, QKV, QK_NORMS, ATTN_OUTPUT, SANDWICH_NORMS, GATED_FFN, OUTPUT],
+    norm_weight_offset: 1.0,
+    activation: Activation::GeluTanh,
+    qk_norm: true,
+    post_norms: true,
+    scaled_embeddings: true,
+    default_window: DefaultWindow::FullEvery(6),
+    shapes: &[GEMMA3_1B],
+    ..Card::PLAIN
+};
+
+const GEMMA3: HfKind = HfKind {
+    model_type: "gemma3_text",
+    nested_in: Some("gemma3"),
+    defaults: &[
+        (Fact::ContextLength, 131_072.0),
+        (Fact::HiddenSize, 2304.0),
+        (Fact::LayerCount, 26.0),
+        (Fact::FfnSize, 9216.0),
+        (Fact::HeadCount, 8.0),
+        (Fact::KvHeadCount, 4.0),
+        (Fact::HeadDim, 256.0),
+        (Fact::NormEpsilon, 1e-6),
+        (Fact::RopeBase, 1_000_000.0),
+        (Fact::LocalRopeBase, 10_000.0),
+        (Fact::AttentionScale, 256.0),
+        (Fact::WindowSize, 4096.0),
+    ],
+    sliding: Sliding::Pattern(6),
+    activation_fields: &["hidden_activation"],
+    activation_names: &[ACTIVATIONS],
+};
+
+const GEMMA3_1B: Shape = Shape {
+    name: "gemma3-1b",
+    title: "Gemma 3 1B",
+    toy: false,
+    vocab: 262_144,
+    context: 32_768,
+    hidden: 1152,
+    layers: 26,
+    ffn: 6912,
+    heads: 4,
+    kv_heads: 1,
+    head_dim: 256,
+    rope_base: 1_000_000.0,
+    rope_scaling: RopeScaling::None,
+    window: Some(512),
+    epsilon: 1e-6,
+    tied: true,
+};

@@ -1,0 +1,139 @@
+//! LLaMA, and Mistral, which differs in its configuration alone: GGUF files of both are LLaMA's.
+
+use crate::card::{ACTIVATIONS, Card, HfKind, RopeStyle, Sliding};
+use crate::facts::Fact;
+use crate::{RopeScaling, Shape};
+
+pub static CARD: Card = Card {
+    names: &["llama", "mistral"],
+    hf: &[LLAMA, MISTRAL],
+    gguf_rope: RopeStyle::Interleaved,
+    shapes: &[SMOLLM2_135M, TINYLLAMA, LLAMA_1B, LLAMA_8B, LLAMA_70B, TINY],
+    ..Card::PLAIN
+};
+
+const LLAMA: HfKind = HfKind {
+    model_type: "llama",
+    nested_in: None,
+    defaults: &[
+        (Fact::ContextLength, 2048.0),
+        (Fact::HiddenSize, 4096.0),
+        (Fact::LayerCount, 32.0),
+        (Fact::FfnSize, 11_008.0),
+        (Fact::HeadCount, 32.0),
+        (Fact::NormEpsilon, 1e-6),
+        (Fact::RopeBase, 10_000.0),
+    ],
+    sliding: Sliding::Never,
+    activation_fields: &["hidden_act"],
+    activation_names: &[ACTIVATIONS],
+};
+
+const MISTRAL: HfKind = HfKind {
+    model_type: "mistral",
+    defaults: &[
+        (Fact::ContextLength, 131_072.0),
+        (Fact::HiddenSize, 4096.0),
+        (Fact::LayerCount, 32.0),
+        (Fact::FfnSize, 14_336.0),
+        (Fact::HeadCount, 32.0),
+        (Fact::KvHeadCount, 8.0),
+        (Fact::NormEpsilon, 1e-6),
+        (Fact::RopeBase, 10_000.0),
+        (Fact::WindowSize, 4096.0),
+    ],
+    sliding: Sliding::All,
+    ..LLAMA
+};
+
+const LLAMA_8B: Shape = Shape {
+    name: "llama-8b",
+    title: "Llama 3.1 8B",
+    toy: false,
+    vocab: 128_256,
+    context: 131_072,
+    hidden: 4096,
+    layers: 32,
+    ffn: 14_336,
+    heads: 32,
+    kv_heads: 8,
+    head_dim: 128,
+    rope_base: 500_000.0,
+    rope_scaling: llama3(8.0),
+    window: None,
+    epsilon: 1e-5,
+    tied: false,
+};
+
+const LLAMA_1B: Shape = Shape {
+    name: "llama-1b",
+    title: "Llama 3.2 1B",
+    hidden: 2048,
+    layers: 16,
+    ffn: 8192,
+    head_dim: 64,
+    rope_scaling: llama3(32.0),
+    tied: true,
+    ..LLAMA_8B
+};
+
+const LLAMA_70B: Shape = Shape {
+    name: "llama-70b",
+    title: "Llama 3.1 70B",
+    hidden: 8192,
+    layers: 80,
+    ffn: 28_672,
+    heads: 64,
+    ..LLAMA_8B
+};
+
+const TINYLLAMA: Shape = Shape {
+    name: "tinyllama-1.1b",
+    title: "TinyLlama 1.1B",
+    vocab: 32_000,
+    context: 2048,
+    hidden: 2048,
+    layers: 22,
+    ffn: 5632,
+    heads: 32,
+    kv_heads: 4,
+    head_dim: 64,
+    rope_base: 10_000.0,
+    rope_scaling: RopeScaling::None,
+    ..LLAMA_8B
+};
+
+const SMOLLM2_135M: Shape = Shape {
+    name: "smollm2-135m",
+    title: "SmolLM2 135M",
+    vocab: 49_152,
+    context: 8192,
+    hidden: 576,
+    layers: 30,
+    ffn: 1536,
+    heads: 9,
+    kv_heads: 3,
+    rope_base: 100_000.0,
+    tied: true,
+    ..TINYLLAMA
+};
+
+const TINY: Shape = Shape {
+    name: "tiny",
+    title: "Tiny",
+    toy: true,
+    vocab: 1000,
+    context: 1024,
+    hidden: 256,
+    layers: 4,
+    ffn: 768,
+    heads: 4,
+    kv_heads: 2,
+    tied: true,
+    ..TINYLLAMA
+};
+
+/// Long wavelengths are stretched by this much, as in Llama 3.1 and later.
+const fn llama3(factor: f64) -> RopeScaling {
+    RopeScaling::Llama3 { factor, low_freq_factor: 1.0, high_freq_factor: 4.0, original_context: 8192 }
+}

@@ -1,0 +1,23 @@
+//! Phi 3 and 4: Q, K and V in one matrix, gate and up in another, in both kinds of files.
+
+use crate::card::{ACTIVATIONS, Card, HfKind, Sliding};
+use crate::facts::Fact;
+
+pub static CARD: Card = Card { names: &["phi3"], hf: &[PHI3], stacked_in_gguf: true, ..Card::PLAIN };
+
+const PHI3: HfKind = HfKind {
+    model_type: "phi3",
+    nested_in: None,
+    defaults: &[
+        (Fact::ContextLength, 4096.0),
+        (Fact::HiddenSize, 3072.0),
+        (Fact::LayerCount, 32.0),
+        (Fact::FfnSize, 8192.0),
+        (Fact::HeadCount, 32.0),
+        (Fact::NormEpsilon, 1e-5),
+        (Fact::RopeBase, 10_000.0),
+    ],
+    sliding: Sliding::All,
+    activation_fields: &["hidden_act"],
+    activation_names: &[ACTIVATIONS],
+};

@@ -1,0 +1,68 @@
+//! Qwen 3: norms over the heads of Q and K.
+
+use crate::card::{ACTIVATIONS, Card, HfKind, Sliding};
+use crate::facts::Fact;
+use crate::tensors::{ATTN_OUTPUT, EMBEDDING, FFN_NORM, GATED_FFN, OUTPUT, QK_NORMS, QKV};
+use crate::{RopeScaling, Shape};
+
+pub static CARD: Card = Card {
+    names: &["qwen3"],
+    hf: &[QWEN3],
+    tensors: &[EMBEDDING, QKV, QK_NORMS, ATTN_OUTPUT, FFN_NORM, GATED_FFN, OUTPUT],
+    qk_norm: true,
+    shapes: &[QWEN3_0_6B, QWEN3_4B, QWEN3_8B],
+    ..Card::PLAIN
+};
+
+const QWEN3: HfKind = HfKind {
+    model_type: "qwen3",
+    nested_in: None,
+    defaults: &[
+        (Fact::ContextLength, 32_768.0),
+        (Fact::HiddenSize, 4096.0),
+        (Fact::LayerCount, 32.0),
+        (Fact::FfnSize, 22_016.0),
+        (Fact::HeadCount, 32.0),
+        (Fact::KvHeadCount, 32.0),
+        (Fact::HeadDim, 128.0),
+        (Fact::NormEpsilon, 1e-6),
+        (Fact::RopeBase, 10_000.0),
+        (Fact::WindowSize, 4096.0),
+    ],
+    sliding: Sliding::OnRequest,
+    activation_fields: &["hidden_act"],
+    activation_names: &[ACTIVATIONS],
+};
+
+const QWEN3_8B: Shape = Shape {
+    name: "qwen3-8b",
+    title: "Qwen3 8B",
+    toy: false,
+    vocab: 151_936,
+    context: 40_960,
+    hidden: 4096,
+    layers: 36,
+    ffn: 12_288,
+    heads: 32,
+    kv_heads: 8,
+    head_dim: 128,
+    rope_base: 1_000_000.0,
+    rope_scaling: RopeScaling::None,
+    window: None,
+    epsilon: 1e-6,
+    tied: false,
+};
+
+const QWEN3_4B: Shape =
+    Shape { name: "qwen3-4b", title: "Qwen3 4B", hidden: 2560, ffn: 9728, tied: true, ..QWEN3_8B };
+
+const QWEN3_0_6B: Shape = Shape {
+    name: "qwen3-0.6b",
+    title: "Qwen3 0.6B",
+    hidden: 1024,
+    layers: 28,
+    ffn: 3072,
+    heads: 16,
+    tied: true,
+    ..QWEN3_8B
+};

@@ -1,0 +1,328 @@
+//! `config.json` → [`ModelConfig`], with transformers' defaults for what it leaves out.
+
+use akunu_format::hf::{CONFIG, Json, Quantisation, wrong};
+use akunu_format::{FormatError, TensorInfo, printable};
+
+use super::rope;
+use crate::facts::{Fact, Form};
+use crate::{
+    Activation, Card, HfKind, ModelConfig, Sliding, Source, SuggestedSampling, Window, WindowPattern,
+};
+
+/// The language model's part of a configuration, read by the rules of its card.
+pub(super) struct Fields<'a> {
+    pub(super) text: Json<'a>,
+    pub(super) card: &'static Card,
+    pub(super) kind: &'static HfKind,
+}
+
+impl<'a> Fields<'a> {
+    /// Multimodal files nest the language model's part.
+    pub(super) fn of(root: &Json<'a>) -> Result<Fields<'a>, FormatError> {
+        let model_type = root
+            .str("model_type")?
+            .ok_or_else(|| FormatError::MissingKey { key: "model_type".to_string(), place: CONFIG })?;
+        if let Some((card, kind)) = Card::kinds().find(|(_, kind)| kind.nested_in == Some(model_type)) {
+            let text = root.object("text_config")?.unwrap_or_else(|| root.clone());
+            return Ok(Fields { text, card, kind });
+        }
+        let (card, kind) = Card::find_kind(model_type).ok_or_else(|| unknown_kind(root, model_type))?;
+        Ok(Fields { text: root.clone(), card, kind })
+    }
+
+    /// The field that states a fact; the first one, where none of several is there.
+    pub(super) fn key(&self, fact: Fact) -> &'static str {
+        let keys = self.card.rule(fact).map_or(&[][..], |rule| rule.hf);
+        let stated = keys.iter().find(|key| self.text.get(key).is_some());
+        let mentioned = || keys.iter().find(|key| self.text.mentions(key));
+        stated.or_else(mentioned).or(keys.first()).copied().unwrap_or_default()
+    }
+
+    /// What the field's number is to the fact.
+    fn formed(&self, fact: Fact, number: f64) -> f64 {
+        match self.card.rule(fact).map(|rule| rule.hf_form) {
+            Some(Form::InverseRoot) => number.powf(-0.5),
+            Some(Form::Plain) | None => number,
+        }
+    }
+
+    /// What the file itself says.
+    pub(super) fn stated(&self, fact: Fact) -> Result<Option<f64>, FormatError> {
+        Ok(self.text.f64(self.key(fact))?.map(|number| self.formed(fact, number)))
+    }
+
+    pub(super) fn number(&self, fact: Fact) -> Result<Option<f64>, FormatError> {
+        Ok(self.stated(fact)?.or(self.kind.default(fact).map(|number| self.formed(fact, number))))
+    }
+
+    /// The same where `null` means that there is no such thing, and absence the default.
+    fn number_unless_null(&self, fact: Fact) -> Result<Option<f64>, FormatError> {
+        if self.text.mentions(self.key(fact)) { self.stated(fact) } else { self.number(fact) }
+    }
+
+    fn count(&self, fact: Fact) -> Result<Option<usize>, FormatError> {
+        let default = self.kind.default(fact).map(|number| number as usize);
+        Ok(self.text.usize(self.key(fact))?.or(default))
+    }
+
+    fn count_unless_null(&self, fact: Fact) -> Result<Option<usize>, FormatError> {
+        let key = self.key(fact);
+        if self.text.mentions(key) { self.text.usize(key) } else { self.count(fact) }
+    }
+
+    fn required(&self, fact: Fact) -> Result<usize, FormatError> {
+        self.count(fact)?.ok_or_else(|| self.missing(fact))
+    }
+
+    fn missing(&self, fact: Fact) -> FormatError {
+        FormatError::MissingKey { key: self.text.full(self.key(fact)), place: CONFIG }
+    }
+
+    /// Where weights contradict what `size` is by default, the configuration has lost a field: said so, before a shape
+    /// is found wrong that nobody wrote.
+    fn refuse_lost(&self, facts: &[Fact], size: usize, found: Option<usize>) -> Result<(), FormatError> {
+        let lost = facts.iter().map(|fact| self.key(*fact)).find(|key| !self.text.mentions(key));
+        match (lost, found) {
+            (Some(key), Some(found)) if found != size => {
+                let problem = format!(
+                    "it is missing, and what is assumed instead makes {size} of what is {found} in the weights: take \
+                     the {CONFIG} that was published with them"
+                );
+                Err(wrong(&self.text.full(key), problem))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+fn unknown_kind(root: &Json<'_>, model_type: &str) -> FormatError {
+    let known: Vec<&str> = Card::kinds().map(|(_, kind)| kind.model_type).collect();
+    let asks = format!("is {} (and not one of {})", printable(model_type), known.join(", "));
+    root.unsupported("model_type", asks)
+}
+
+/// What needs another computation or another way to read the weights, told from the configuration alone.
+pub(super) fn refuse_unsupported(root: &Json<'_>) -> Result<(), FormatError> {
+    Quantisation::of(root)?;
+    if root.get("compression_config").is_some() {
+        let asks = "says that this is a quantised checkpoint (take the original, or a GGUF file)";
+        return Err(root.unsupported("compression_config", asks));
+    }
+    let text = Fields::of(root)?.text;
+    for key in ["num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"] {
+        if let Some(count) = text.usize(key)?.filter(|&count| count > 0) {
+            return Err(text.unsupported(key, format!("asks for a mixture of {count} experts")));
+        }
+    }
+    if text.bool("is_encoder_decoder")? == Some(true) {
+        return Err(text.unsupported("is_encoder_decoder", "asks for an encoder"));
+    }
+    match text.get("use_bidirectional_attention") {
+        None | Some(serde_json::Value::Bool(false)) => Ok(()),
+        Some(_) => {
+            Err(text.unsupported("use_bidirectional_attention", "asks for attention in both directions"))
+        }
+    }
+}
+
+/// A multimodal checkpoint with its other halves in it: refused by what they are for, not by a tensor's name.
+pub(super) fn refuse_images<'a>(
+    root: &Json<'_>,
+    mut names: impl Iterator<Item = &'a str>,
+) -> Result<(), FormatError> {
+    let parts = ["vision_tower.", "multi_modal_projector."];
+    match names.find(|name| parts.iter().any(|part| name.contains(part))) {
+        None => Ok(()),
+        Some(name) => {
+            let asks = format!("asks for image input (tensor {} and others)", printable(name));
+            Err(root.unsupported("vision_config", asks))
+        }
+    }
+}
+
+pub(super) fn model_config(
+    root: &Json<'_>,
+    generation: Option<&Json<'_>>,
+    name: Option<String>,
+    tensors: &[TensorInfo],
+) -> Result<ModelConfig, FormatError> {
+    let fields = Fields::of(root)?;
+    let text = &fields.text;
+    let hidden_size = fields.required(Fact::HiddenSize)?;
+    let layer_count = fields.required(Fact::LayerCount)?;
+    let head_count = fields.required(Fact::HeadCount)?;
+    fields.refuse_lost(&[Fact::HiddenSize], hidden_size, cols(tensors, "token_embd.weight"))?;
+    fields.refuse_lost(&[Fact::LayerCount], layer_count, layers(tensors))?;
+    // Lists of layers are made below: no longer than the file justifies.
+    if layer_count > tensors.len() {
+        let problem = format!("{layer_count} layers in a file of {} tensors", tensors.len());
+        return Err(wrong(fields.key(Fact::LayerCount), problem));
+    }
+    let context_length = fields.required(Fact::ContextLength)?;
+    let head_dim = head_dim(&fields, hidden_size, head_count)?;
+    let config = ModelConfig {
+        architecture: fields.kind.model_type.to_string(),
+        source: Source::HuggingFace,
+        name,
+        vocab_size: crate::config::vocab_size(tensors)?,
+        context_length,
+        hidden_size,
+        layer_count,
+        ffn_size: fields.required(Fact::FfnSize)?,
+        head_count,
+        kv_head_count: fields.count_unless_null(Fact::KvHeadCount)?.unwrap_or(head_count),
+        head_dim,
+        norm_epsilon: fields.number(Fact::NormEpsilon)?.ok_or_else(|| fields.missing(Fact::NormEpsilon))?
+            as f32,
+        rope: rope::rope(&fields, head_dim, context_length)?,
+        window: window(&fields, layer_count)?,
+        attention_scale: fields.number(Fact::AttentionScale)?.map(|scale| scale as f32),
+        attention_soft_cap: fields.number_unless_null(Fact::AttentionSoftCap)?.map(|cap| cap as f32),
+        logit_soft_cap: fields.number_unless_null(Fact::LogitSoftCap)?.map(|cap| cap as f32),
+        activation: Some(activation(&fields)?),
+        sampling: generation.map_or(Ok(SuggestedSampling::default()), sampling)?,
+        eos_ids: eos_ids(&[Some(text), Some(root), generation])?,
+        bos_id: text.ids("bos_token_id")?.first().or(root.ids("bos_token_id")?.first()).copied(),
+    };
+    config.check(CONFIG, tensors)?;
+    fields.refuse_lost(&[Fact::FfnSize], config.ffn_size, cols(tensors, "blk.0.ffn_down.weight"))?;
+    // What is not stated is derived from what is, so only one of these can be wrong by its absence.
+    let (q, kv) = (config.head_count * config.head_dim, config.kv_head_count * config.head_dim);
+    fields.refuse_lost(&[Fact::HeadCount, Fact::HeadDim], q, cols(tensors, "blk.0.attn_output.weight"))?;
+    fields.refuse_lost(&[Fact::HeadCount, Fact::KvHeadCount], kv, rows(tensors, "blk.0.attn_k.weight"))?;
+    Ok(config)
+}
+
+fn matrix<'t>(tensors: &'t [TensorInfo], name: &str) -> Option<&'t TensorInfo> {
+    tensors.iter().find(|tensor| tensor.name == name && tensor.shape.len() == 2)
+}
+
+fn cols(tensors: &[TensorInfo], name: &str) -> Option<usize> {
+    matrix(tensors, name).map(TensorInfo::cols)
+}
+
+fn rows(tensors: &[TensorInfo], name: &str) -> Option<usize> {
+    matrix(tensors, name).map(TensorInfo::rows)
+}
+
+fn layers(tensors: &[TensorInfo]) -> Option<usize> {
+    let number = |tensor: &TensorInfo| tensor.name.strip_prefix("blk.")?.split('.').next()?.parse().ok();
+    tensors.iter().filter_map(number).max().map(|last: usize| last.saturating_add(1))
+}
+
+fn head_dim(fields: &Fields<'_>, hidden_size: usize, head_count: usize) -> Result<usize, FormatError> {
+    if let Some(stated) = fields.count(Fact::HeadDim)? {
+        return Ok(stated);
+    }
+    match hidden_size.checked_div(head_count) {
+        Some(share) if share * head_count == hidden_size => Ok(share),
+        _ => Err(wrong(
+            fields.key(Fact::HeadCount),
+            format!("{head_count} do not divide a hidden size of {hidden_size}"),
+        )),
+    }
+}
+
+fn activation(fields: &Fields<'_>) -> Result<Activation, FormatError> {
+    let Fields { text, card, kind } = fields;
+    for key in kind.activation_fields {
+        let Some(name) = text.str(key)? else { continue };
+        let mut names = kind.activation_names.iter().flat_map(|list| list.iter());
+        let found = names.find(|(known, _)| *known == name);
+        return found
+            .map(|(_, activation)| *activation)
+            .ok_or_else(|| text.unsupported(key, format!("is {}", printable(name))));
+    }
+    Ok(card.activation)
+}
+
+fn window(fields: &Fields<'_>, layer_count: usize) -> Result<Option<Window>, FormatError> {
+    let text = &fields.text;
+    let Some(size) = fields.count_unless_null(Fact::WindowSize)? else { return Ok(None) };
+    let listed = layer_types(text, layer_count)?;
+    let pattern = match fields.kind.sliding {
+        Sliding::Never => return Ok(None),
+        Sliding::All if listed.is_some() => {
+            return Err(text.unsupported(
+                "layer_types",
+                format!("asks some layers of a {} to slide", fields.kind.model_type),
+            ));
+        }
+        Sliding::All => WindowPattern::Layers(vec![true; layer_count]),
+        Sliding::OnRequest if text.bool("use_sliding_window")? != Some(true) => return Ok(None),
+        Sliding::OnRequest => {
+            let first = text.usize("max_window_layers")?.unwrap_or(28);
+            let slides = listed.unwrap_or_else(|| (0..layer_count).map(|i| i >= first).collect());
+            WindowPattern::Layers(slides)
+        }
+        Sliding::Pattern(every) => match listed {
+            Some(slides) => WindowPattern::Layers(slides),
+            None => WindowPattern::FullEvery(pattern(text)?.unwrap_or(every)),
+        },
+    };
+    if size == 0 {
+        return Err(wrong(fields.key(Fact::WindowSize), "a window of 0 positions sees nothing".to_string()));
+    }
+    let anywhere = !matches!(&pattern, WindowPattern::Layers(slides) if !slides.contains(&true));
+    Ok(anywhere.then_some(Window { size, pattern }))
+}
+
+fn pattern(text: &Json<'_>) -> Result<Option<usize>, FormatError> {
+    for key in ["sliding_window_pattern", "_sliding_window_pattern"] {
+        match text.usize(key)? {
+            Some(0) => return Err(wrong(key, "0 says nothing about any layer".to_string())),
+            None => {}
+            stated => return Ok(stated),
+        }
+    }
+    Ok(None)
+}
+
+/// One entry a layer: does it slide?
+fn layer_types(text: &Json<'_>, layer_count: usize) -> Result<Option<Vec<bool>>, FormatError> {
+    const KEY: &str = "layer_types";
+    let Some(names) = text.strings(KEY)? else { return Ok(None) };
+    if names.len() != layer_count {
+        return Err(wrong(KEY, format!("it has {} entries for {layer_count} layers", names.len())));
+    }
+    let slides = names.into_iter().map(|name| match name {
+        "sliding_attention" => Ok(true),
+        "full_attention" => Ok(false),
+        other => Err(text.unsupported(KEY, format!("asks for {}", printable(other)))),
+    });
+    slides.collect::<Result<_, _>>().map(Some)
+}
+
+/// `generation_config.json`, as transformers reads it: `do_sample` decides, if it is there.
+fn sampling(generation: &Json<'_>) -> Result<SuggestedSampling, FormatError> {
+    let number = |key: &str| Ok::<_, FormatError>(generation.f64(key)?.map(|value| value as f32));
+    let stated = number("temperature")?;
+    let temperature = match generation.bool("do_sample")? {
+        Some(false) => Some(0.0),
+        Some(true) => stated.or(Some(1.0)),
+        None => stated,
+    };
+    let repeat_penalty = number("repetition_penalty")?;
+    let suggested = SuggestedSampling {
+        temperature,
+        // Some write −1 for "all".
+        top_k: generation.f64("top_k")?.map(|k| k.max(0.0) as usize),
+        top_p: number("top_p")?,
+        min_p: number("min_p")?,
+        repeat_penalty,
+        repeat_last_n: repeat_penalty.map(|_| usize::MAX),
+    };
+    suggested.checked("generation_config.json")
+}
+
+fn eos_ids(places: &[Option<&Json<'_>>]) -> Result<Vec<u32>, FormatError> {
+    let mut all = Vec::new();
+    for place in places.iter().flatten() {
+        for id in place.ids("eos_token_id")? {
+            if !all.contains(&id) {
+                all.push(id);
+            }
+        }
+    }
+    Ok(all)
+}

@@ -1,0 +1,27 @@
+//! Architectures: one card a family. A card says by which names a family goes, which metadata key or configuration field
+//! gives which fact, how its tensors are named and laid out, and what its forward pass is made of. This crate reads
+//! those facts from model files ([`open_model`]) and writes them ([`convert`]).
+
+mod card;
+mod config;
+pub mod convert;
+pub mod facts;
+mod families;
+mod gguf;
+mod hf;
+mod names;
+mod open;
+mod provider;
+mod shape;
+pub mod tensors;
+
+pub use card::{ACTIVATIONS, Card, DefaultWindow, HfKind, RopeStyle, Sliding};
+pub use config::{
+    Activation, ModelConfig, Rope, RopeFactors, RopeScaling, Source, SuggestedSampling, Window, WindowPattern,
+};
+pub use families::CARDS;
+pub use gguf::GgufModel;
+pub use hf::SafeTensorsModel;
+pub use open::open_model;
+pub use provider::WeightProvider;
+pub use shape::Shape;

@@ -1,0 +1,252 @@
+//! Tensor names. Canonical ones are GGUF's; Hugging Face's map onto them by the rules of a card.
+
+use std::collections::HashSet;
+
+use akunu_format::{FormatError, Place, TensorInfo, printable};
+
+use crate::families::CARDS;
+use crate::tensors::{Part, Sizes, StackRule};
+use crate::{Card, ModelConfig};
+
+/// Prefixes that checkpoints of larger models put before a language model's names.
+const PREFIXES: [&str; 3] = ["model.language_model.", "language_model.", ""];
+
+/// Endings of tensors that carry nothing: buffers that every loader computes itself.
+const IGNORABLE: [&str; 5] = [
+    "rotary_emb.inv_freq",
+    "rotary_emb.cos_cached",
+    "rotary_emb.sin_cached",
+    "self_attn.masked_bias",
+    "attn_rot_embd.weight",
+];
+
+pub(crate) fn is_ignorable(name: &str) -> bool {
+    IGNORABLE.iter().any(|ending| name.ends_with(ending))
+}
+
+/// The canonical name of a Hugging Face tensor.
+pub(crate) fn canonical(name: &str, card: &Card) -> Option<String> {
+    let plain = PREFIXES.iter().find_map(|prefix| name.strip_prefix(prefix))?;
+    let (module, kind) = plain.rsplit_once('.')?;
+    let naming = &card.naming;
+    // `model.language_model.layers…` and `language_model.model.layers…` are both about.
+    let rooted = match module.starts_with(naming.root) {
+        true => module.to_string(),
+        false => format!("{}{module}", naming.root),
+    };
+    let find = |part: Part, module: &str| {
+        let mut rules = card.tensor_rules().filter(|rule| rule.part == part);
+        rules.find(|rule| rule.hf == Some(module)).map(|rule| rule.name)
+    };
+    if let Some(ours) = find(Part::Model, module).or_else(|| find(Part::Model, &rooted)) {
+        return (kind == "weight").then(|| format!("{ours}.weight"));
+    }
+    let (layer, part) = rooted.strip_prefix(naming.layers)?.split_once('.')?;
+    let layer = layer_number(layer)?;
+    if !matches!(kind, "weight" | "bias") {
+        return None;
+    }
+    let stacked = || card.stacks.iter().find(|stack| stack.hf == part).map(|stack| stack.name);
+    let ours = find(Part::Layer, part).or_else(stacked)?;
+    Some(format!("blk.{layer}.{ours}.{kind}"))
+}
+
+/// The other way round: Hugging Face's name of a tensor by its canonical one.
+pub(crate) fn hugging_face(name: &str, card: &Card) -> Option<String> {
+    let (module, kind) = name.rsplit_once('.')?;
+    let find = |part: Part, name: &str| {
+        let mut rules = card.tensor_rules().filter(|rule| rule.part == part);
+        rules.find(|rule| rule.name == name).and_then(|rule| rule.hf)
+    };
+    match layer_and_part(name) {
+        Some((layer, part)) => {
+            let theirs = find(Part::Layer, part)?;
+            Some(format!("{}{layer}.{theirs}.{kind}", card.naming.layers))
+        }
+        None => Some(format!("{}.{kind}", find(Part::Model, module)?)),
+    }
+}
+
+/// Gives every tensor its canonical name and leaves out what carries nothing.
+pub(crate) fn rename(
+    mut tensors: Vec<TensorInfo>,
+    card: &Card,
+    architecture: &str,
+) -> Result<Vec<TensorInfo>, FormatError> {
+    tensors.retain(|tensor| !is_ignorable(&tensor.name));
+    for tensor in &mut tensors {
+        tensor.name = canonical(&tensor.name, card).ok_or_else(|| unknown(&tensor.name, architecture))?;
+    }
+    Ok(tensors)
+}
+
+/// Plain decimal, so that no two names mean the same layer.
+fn layer_number(text: &str) -> Option<usize> {
+    let plain = text.bytes().all(|b| b.is_ascii_digit()) && (text.len() == 1 || !text.starts_with('0'));
+    plain.then(|| text.parse().ok()).flatten()
+}
+
+/// A name that some family has a place for. Whether this one has, the plan says.
+fn is_canonical(name: &str, layer_count: usize) -> bool {
+    let known = |part: Part, name: &str| {
+        let mut rules = CARDS.iter().flat_map(|card| card.tensor_rules());
+        rules.any(|rule| rule.part == part && rule.name == name)
+    };
+    let in_layer = || {
+        let (layer, rest) = name.strip_prefix("blk.")?.split_once('.')?;
+        let (part, kind) = rest.rsplit_once('.')?;
+        let known = matches!(kind, "weight" | "bias") && known(Part::Layer, part);
+        (known && layer_number(layer)? < layer_count).then_some(())
+    };
+    name.strip_suffix(".weight").is_some_and(|name| known(Part::Model, name)) || in_layer().is_some()
+}
+
+/// Layer and part of a tensor in a layer: `blk.3.attn_q.weight` is (3, `attn_q`).
+pub(crate) fn layer_and_part(name: &str) -> Option<(&str, &str)> {
+    let (layer, rest) = name.strip_prefix("blk.")?.split_once('.')?;
+    Some((layer, rest.rsplit_once('.')?.0))
+}
+
+/// The tensors that a model is made of, where a file stacks some of them: each part is a range of the stack's rows.
+pub(crate) fn split_fused(
+    stored: &[TensorInfo],
+    config: &ModelConfig,
+) -> Result<Vec<TensorInfo>, FormatError> {
+    let known = Card::find(&config.architecture);
+    let card = known.unwrap_or(&Card::PLAIN);
+    let there: HashSet<&str> = stored.iter().map(|tensor| tensor.name.as_str()).collect();
+    let mut tensors = Vec::with_capacity(stored.len());
+    for tensor in stored {
+        let Some((stack, names)) = stack_of(&tensor.name, card, &there) else {
+            tensors.push(tensor.clone());
+            continue;
+        };
+        let rows = part_rows(stack, card, config);
+        let wanted: usize = rows.iter().sum();
+        // A vector's rows are its elements.
+        let found = tensor.shape.first().copied().unwrap_or(0);
+        if found == 0 || found != wanted || tensor.shape.len() == 1 && tensor.dtype.is_quantised() {
+            if known.is_none() {
+                return Err(unknown(&tensor.name, &config.architecture));
+            }
+            let parts = stack.parts.join(", ");
+            let problem = format!("{found} rows, and {parts} stacked in it make {wanted}");
+            return Err(FormatError::tensor(&tensor.name, problem));
+        }
+        split(tensor, names.into_iter().zip(rows), &mut tensors);
+    }
+    Ok(tensors)
+}
+
+/// The stack that a tensor is, if it is one, and the names of what is in it.
+fn stack_of<'c>(name: &str, card: &'c Card, there: &HashSet<&str>) -> Option<(&'c StackRule, Vec<String>)> {
+    let (layer, rest) = name.strip_prefix("blk.")?.split_once('.')?;
+    let (part, kind) = rest.rsplit_once('.')?;
+    let stack = card.stacks.iter().find(|stack| stack.name == part)?;
+    let names: Vec<String> = stack.parts.iter().map(|part| format!("blk.{layer}.{part}.{kind}")).collect();
+    let apart = stack.parts.contains(&part) && there.contains(names.first()?.as_str());
+    (matches!(kind, "weight" | "bias") && !apart).then_some((stack, names))
+}
+
+/// Rows of each part of a stack.
+fn part_rows(stack: &StackRule, card: &Card, config: &ModelConfig) -> Vec<usize> {
+    let sizes = Sizes::from(config);
+    let rows = |part: &&str| {
+        let rule = card.tensor_rules().find(|rule| rule.part == Part::Layer && rule.name == *part);
+        rule.and_then(|rule| rule.shape.first()).map_or(0, |dim| dim.of(&sizes))
+    };
+    stack.parts.iter().map(rows).collect()
+}
+
+fn split(stack: &TensorInfo, parts: impl Iterator<Item = (String, usize)>, out: &mut Vec<TensorInfo>) {
+    let all = stack.shape.first().copied().unwrap_or(0);
+    let mut first = 0;
+    for (name, rows) in parts {
+        let mut shape = stack.shape.clone();
+        shape[0] = rows;
+        let part = |place: Place| place.rows(first, rows, all);
+        let Place { offset, bytes, .. } = part(stack.place());
+        let scales_offsets = stack.scales_offsets.map(|planes| planes.map(part));
+        first += rows;
+        out.push(TensorInfo { name, shape, offset, bytes, scales_offsets, ..stack.clone() });
+    }
+}
+
+/// A tensor without a place would be left out of the computation silently: better to say so.
+pub(crate) fn refuse_unknown(tensors: &[TensorInfo], config: &ModelConfig) -> Result<(), FormatError> {
+    match tensors.iter().find(|tensor| !is_canonical(&tensor.name, config.layer_count)) {
+        None => Ok(()),
+        Some(tensor) => Err(unknown(&tensor.name, &config.architecture)),
+    }
+}
+
+pub(crate) fn unknown(name: &str, architecture: &str) -> FormatError {
+    FormatError::UnknownTensor { name: printable(name), architecture: printable(architecture) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hugging_face_names_become_canonical() {
+        for (theirs, ours) in [
+            ("model.embed_tokens.weight", "token_embd.weight"),
+            ("model.norm.weight", "output_norm.weight"),
+            ("lm_head.weight", "output.weight"),
+            ("model.layers.0.input_layernorm.weight", "blk.0.attn_norm.weight"),
+            ("model.layers.31.self_attn.q_proj.bias", "blk.31.attn_q.bias"),
+            ("model.layers.7.post_attention_layernorm.weight", "blk.7.ffn_norm.weight"),
+            ("language_model.model.layers.2.mlp.up_proj.weight", "blk.2.ffn_up.weight"),
+            ("model.language_model.layers.2.mlp.down_proj.weight", "blk.2.ffn_down.weight"),
+            ("language_model.lm_head.weight", "output.weight"),
+            ("layers.3.self_attn.o_proj.weight", "blk.3.attn_output.weight"),
+            ("model.layers.3.self_attn.qkv_proj.bias", "blk.3.attn_qkv.bias"),
+            ("model.layers.3.mlp.gate_up_proj.weight", "blk.3.ffn_up.weight"),
+        ] {
+            assert_eq!(canonical(theirs, &Card::PLAIN).as_deref(), Some(ours), "{theirs}");
+        }
+        let sandwich = CARDS.iter().copied().find(|card| card.post_norms).unwrap();
+        for (theirs, ours) in [
+            ("model.layers.7.post_attention_layernorm.weight", "blk.7.post_attention_norm.weight"),
+            ("model.layers.7.pre_feedforward_layernorm.weight", "blk.7.ffn_norm.weight"),
+            ("model.layers.7.post_feedforward_layernorm.weight", "blk.7.post_ffw_norm.weight"),
+        ] {
+            assert_eq!(canonical(theirs, sandwich).as_deref(), Some(ours), "{theirs}");
+        }
+    }
+
+    #[test]
+    fn every_rule_of_every_card_works_in_both_directions() {
+        for card in CARDS {
+            for rule in card.tensor_rules() {
+                let ours = match rule.part {
+                    Part::Model => format!("{}.weight", rule.name),
+                    Part::Layer => format!("blk.5.{}.weight", rule.name),
+                };
+                let theirs = hugging_face(&ours, card);
+                assert_eq!(theirs.is_some(), rule.hf.is_some(), "{ours}");
+                if let Some(theirs) = theirs {
+                    assert_eq!(canonical(&theirs, card), Some(ours), "{theirs}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn names_that_nearly_fit_do_not() {
+        for name in [
+            "",
+            "model.layers..input_layernorm.weight",
+            "model.layers.01.input_layernorm.weight",
+            "model.layers.+1.input_layernorm.weight",
+            "model.layers.1.input_layernorm.scales",
+            "model.layers.1..weight",
+            "model.layers.99999999999999999999.input_layernorm.weight",
+            "vision_tower.embeddings.weight",
+            "model.layers.1.block_sparse_moe.gate.weight",
+        ] {
+            assert_eq!(canonical(name, &Card::PLAIN), None, "{name}");
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! Cards are whole, and the only place that knows a family by its name.
+#![allow(clippy::unwrap_used)] // in helpers of tests
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+
+use akunu_arch::facts::Fact;
+use akunu_arch::{CARDS, Card};
+
+/// Folders of `crates/` that may name families, and why.
+const EXCEPTIONS: [(&str, &str); 2] = [
+    ("akunu-arch/src/families", "the cards"),
+    (
+        "akunu-tokenizer/src",
+        "names of tokenizer models and pre-tokenizers in GGUF, some of which are those of families",
+    ),
+];
+
+fn crates() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_path_buf()
+}
+
+fn sources(folder: &Path, out: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            sources(&path, out);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            out.push(path);
+        }
+    }
+}
+
+/// The lines of a file that are neither comments nor of its tests, which stand last.
+fn code(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let lines = text.lines().enumerate().take_while(|(_, line)| !line.starts_with("#[cfg(test)]"));
+    lines.filter(|(_, line)| !line.trim_start().starts_with("//"))
+}
+
+#[test]
+fn no_file_but_a_card_names_an_architecture() {
+    let crates = crates();
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(&crates).unwrap() {
+        sources(&entry.unwrap().path().join("src"), &mut files);
+    }
+    assert!(files.len() > 200, "{} files", files.len());
+    let quoted: Vec<String> = Card::all_names().map(|name| format!("\"{name}\"")).collect();
+    let is_exempt = |file: &Path| {
+        EXCEPTIONS.iter().any(|(folder, _)| file.starts_with(crates.join(folder)))
+            || file.ends_with("tests.rs")
+    };
+    let mut found = Vec::new();
+    for file in files.iter().filter(|file| !is_exempt(file)) {
+        let text = std::fs::read_to_string(file).unwrap();
+        for (line, text) in code(&text) {
+            if quoted.iter().any(|name| text.contains(name.as_str())) {
+                found.push(format!("{}:{}: {}", file.display(), line + 1, text.trim()));
+            }
+        }
+    }
+    assert!(found.is_empty(), "state it on the family's card:\n{}", found.join("\n"));
+}
+
+#[test]
+fn no_two_cards_share_a_name() {
+    let mut seen = HashSet::new();
+    for name in Card::all_names() {
+        assert!(seen.insert(name), "{name} is on two cards");
+    }
+    let mut shapes = HashSet::new();
+    for shape in CARDS.iter().flat_map(|card| card.shapes) {
+        assert!(shapes.insert(shape.name), "{} is a shape of two cards", shape.name);
+    }
+}
+
+#[test]
+fn a_configuration_of_every_kind_leads_to_its_card() {
+    for (card, kind) in Card::kinds() {
+        assert_eq!(Card::find(kind.model_type), Some(card), "{}", kind.model_type);
+        assert_eq!(Card::find(card.gguf_name()), Some(card));
+        if let Some(outer) = kind.nested_in {
+            assert_eq!(Card::find(outer), Some(card), "{outer}");
+        }
+    }
+}
+
+#[test]
+fn every_default_is_of_a_fact_that_files_can_state() {
+    for (card, kind) in Card::kinds() {
+        for (fact, _) in kind.defaults {
+            assert!(
+                card.rule(*fact).is_some_and(|rule| !rule.hf.is_empty()),
+                "{}: {fact:?}",
+                kind.model_type
+            );
+        }
+        for (fact, _) in card.gguf_defaults {
+            assert!(
+                card.rule(*fact).is_some_and(|rule| !rule.gguf.is_empty()),
+                "{}: {fact:?}",
+                kind.model_type
+            );
+        }
+        // As transformers, which has a default for each of these.
+        for fact in [
+            Fact::ContextLength,
+            Fact::HiddenSize,
+            Fact::LayerCount,
+            Fact::FfnSize,
+            Fact::HeadCount,
+            Fact::NormEpsilon,
+            Fact::RopeBase,
+        ] {
+            assert!(kind.default(fact).is_some(), "{} has no {fact:?}", kind.model_type);
+        }
+    }
+}
+
+#[test]
+fn the_parts_of_stacks_have_rules_of_their_own() {
+    for card in CARDS {
+        for part in card.stacks.iter().flat_map(|stack| stack.parts) {
+            assert!(card.tensor_rules().any(|rule| rule.name == *part), "{}: {part}", card.gguf_name());
+        }
+    }
+}

@@ -1,0 +1,239 @@
+//! The files of a checkpoint: its configuration, and its weights in one SafeTensors file or several.
+
+use std::collections::{BTreeMap, HashSet};
+use std::path::{Path, PathBuf};
+
+use super::json::{Document, Json};
+use super::mlx::{self, Quantisation};
+use super::tensors::{self, Stored};
+use super::{CONFIG, INDEX, WEIGHTS};
+use crate::error::printable;
+use crate::{FormatError, Region, TensorInfo};
+
+/// A checkpoint whose configuration has been read, and whose weights have not.
+#[derive(Debug)]
+pub struct Checkpoint {
+    path: PathBuf,
+    config_path: PathBuf,
+    config: Document,
+    /// The one file that it is about; `None`: the folder's.
+    file: Option<PathBuf>,
+}
+
+impl Checkpoint {
+    /// Opens a folder with `config.json` and `model.safetensors` (or the shards that
+    /// `model.safetensors.index.json` lists), or one file whose configuration is `NAME_config.json` or
+    /// `config.json` beside it. A shard stands for its whole folder.
+    pub fn open(path: &Path) -> Result<Checkpoint, FormatError> {
+        let (config_path, file) = if path.is_dir() {
+            (path.join(CONFIG), None)
+        } else {
+            let config = config_beside(path)?;
+            if let Some(folder) = folder_of_shard(path, &config)? {
+                return Checkpoint::open(folder);
+            }
+            (config, Some(path.to_path_buf()))
+        };
+        let config = Document::read(&config_path)?;
+        Ok(Checkpoint { path: path.to_path_buf(), config_path, config, file })
+    }
+
+    /// What was opened: the folder, or the file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub fn config_path(&self) -> &Path {
+        &self.config_path
+    }
+
+    pub fn config(&self) -> Json<'_> {
+        self.config.root()
+    }
+
+    /// The folder's or the file's name.
+    pub fn name(&self) -> Option<String> {
+        let name = if self.file.is_none() { self.path.file_name() } else { self.path.file_stem() };
+        name.and_then(|name| name.to_str()).map(str::to_string)
+    }
+
+    /// `generation_config.json`: end-of-text ids, often more than `config.json` names, and how to sample.
+    pub fn generation(&self) -> Result<Option<Document>, FormatError> {
+        let path = self.config_path.with_file_name("generation_config.json");
+        let own_config = self.config_path.file_name().is_some_and(|name| name == CONFIG);
+        if own_config && path.is_file() { Document::read(&path).map(Some) } else { Ok(None) }
+    }
+
+    /// Maps the files. `carries_nothing` tells the names of tensors that an index may list and a file may lack.
+    pub fn weights(&self, carries_nothing: impl Fn(&str) -> bool) -> Result<Weights, FormatError> {
+        let files = match &self.file {
+            Some(file) => BTreeMap::from([(file.clone(), Vec::new())]),
+            None => weight_files(&self.path)?,
+        };
+        let mut weights = Weights { stored: Vec::new(), regions: Vec::new() };
+        for (file, promised) in &files {
+            let region = crate::map::map_file(file)?;
+            let found = tensors::read(&region, weights.regions.len())
+                .and_then(|found| refuse_absent(promised, &found, &carries_nothing).map(|()| found))
+                .map_err(|error| error.in_file(file))?;
+            weights.stored.extend(found);
+            weights.regions.push(region);
+        }
+        Ok(weights)
+    }
+}
+
+/// Tensors as the files have them, under the files' own names.
+#[derive(Debug)]
+pub struct Weights {
+    stored: Vec<Stored>,
+    regions: Vec<Region>,
+}
+
+impl Weights {
+    /// From bytes: a whole SafeTensors file.
+    pub fn from_region(region: Region) -> Result<Weights, FormatError> {
+        Ok(Weights { stored: tensors::read(&region, 0)?, regions: vec![region] })
+    }
+
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.stored.iter().map(|tensor| tensor.name.as_str())
+    }
+
+    /// The tensors, those that MLX stores in three planes put together, and the mappings that they lie in.
+    pub fn join(
+        self,
+        quantisation: Option<&Quantisation<'_>>,
+    ) -> Result<(Vec<TensorInfo>, Vec<Region>), FormatError> {
+        Ok((mlx::join(self.stored, quantisation)?, self.regions))
+    }
+}
+
+/// `NAME_config.json` before `config.json`, so that several models can share a folder.
+pub(crate) fn config_beside(file: &Path) -> Result<PathBuf, FormatError> {
+    let own = file.file_stem().map(|stem| {
+        let mut name = stem.to_os_string();
+        name.push("_config.json");
+        file.with_file_name(name)
+    });
+    let shared = file.with_file_name(CONFIG);
+    let found = own.into_iter().chain([shared]).find(|path| path.is_file());
+    found.ok_or_else(|| {
+        FormatError::NotAModel {
+            found: format!("a SafeTensors file without {CONFIG}"),
+            advice: format!(
+                "Put the {CONFIG} and the tokenizer.json that were published with it into its folder."
+            ),
+        }
+        .in_file(file)
+    })
+}
+
+/// Weights, and the tensors that an index says are in each file: none, where there is no index.
+type Files = BTreeMap<PathBuf, Vec<String>>;
+
+fn weight_files(folder: &Path) -> Result<Files, FormatError> {
+    let single = folder.join(WEIGHTS);
+    if single.is_file() {
+        return Ok(BTreeMap::from([(single, Vec::new())]));
+    }
+    let index = folder.join(INDEX);
+    if !index.is_file() {
+        return Err(no_weights(folder));
+    }
+    let document = Document::read(&index)?;
+    shards(&document.root(), folder).map_err(|error| error.in_file(&index))
+}
+
+/// The folder whose index names this file, unless the file has a configuration of its own.
+fn folder_of_shard<'p>(file: &'p Path, config: &Path) -> Result<Option<&'p Path>, FormatError> {
+    let folder = match file.parent() {
+        Some(folder) if folder != Path::new("") => folder,
+        _ => Path::new("."),
+    };
+    let own_config = config.file_name().is_none_or(|name| name != CONFIG);
+    if own_config || folder.join(WEIGHTS).is_file() || !folder.join(INDEX).is_file() {
+        return Ok(None);
+    }
+    let document = Document::read(&folder.join(INDEX))?;
+    let name = file.file_name().and_then(|name| name.to_str());
+    let listed = document.root().object("weight_map")?.is_some_and(|map| {
+        map.keys().any(|tensor| map.str(tensor).is_ok_and(|file| file.is_some() && file == name))
+    });
+    Ok(listed.then_some(folder))
+}
+
+/// The files that the index names, in their order.
+fn shards(index: &Json<'_>, folder: &Path) -> Result<Files, FormatError> {
+    let map = index
+        .object("weight_map")?
+        .ok_or_else(|| FormatError::MissingKey { key: "weight_map".to_string(), place: INDEX })?;
+    let mut files = Files::new();
+    for name in map.keys() {
+        let file = map.str(name)?.unwrap_or_default();
+        // Only files of this very folder: an index must not lead anywhere else.
+        let plain = Path::new(file).file_name().is_some_and(|name| name == file);
+        if !plain {
+            let problem = format!("{file:?} is not a plain file name");
+            return Err(FormatError::Config {
+                key: "weight_map".to_string(),
+                place: "index of shards",
+                problem,
+            });
+        }
+        files.entry(folder.join(file)).or_default().push(name.to_string());
+    }
+    let missing: Vec<_> = files.keys().filter(|file| !file.is_file()).collect();
+    let problem = match (missing.as_slice(), files.len()) {
+        (_, 0) => "the index names no files".to_string(),
+        ([], _) => return Ok(files),
+        ([first, rest @ ..], all) => {
+            let name = printable(&first.file_name().unwrap_or_default().to_string_lossy());
+            let others = match rest.len() {
+                0 => "is".to_string(),
+                more => format!("and {more} more are"),
+            };
+            format!("of {all} files, {name} {others} missing: download what is missing into the same folder")
+        }
+    };
+    Err(FormatError::Split { problem })
+}
+
+/// An index is written with its shards: what lacks a tensor is of another model, or damaged.
+fn refuse_absent(
+    promised: &[String],
+    found: &[Stored],
+    carries_nothing: impl Fn(&str) -> bool,
+) -> Result<(), FormatError> {
+    let found: HashSet<&str> = found.iter().map(|tensor| tensor.name.as_str()).collect();
+    let absent = |name: &&String| !found.contains(name.as_str()) && !carries_nothing(name);
+    match promised.iter().find(absent) {
+        None => Ok(()),
+        Some(name) => {
+            let problem = format!("it is not in this file, where {INDEX} places it: download both again");
+            Err(FormatError::tensor(name, problem))
+        }
+    }
+}
+
+fn no_weights(folder: &Path) -> FormatError {
+    let advice = match holds_pytorch(folder) {
+        true => ONLY_PYTORCH.to_string(),
+        false => format!("It needs {WEIGHTS}, or {INDEX} and the shards that it names."),
+    };
+    FormatError::NotAModel { found: "a folder without SafeTensors weights".to_string(), advice }
+        .in_file(folder)
+}
+
+pub(crate) const ONLY_PYTORCH: &str =
+    "Its weights are in PyTorch's format: save them as SafeTensors (transformers' save_pretrained does).";
+
+/// By names alone: all that is wanted is better advice.
+pub(crate) fn holds_pytorch(folder: &Path) -> bool {
+    let named = |path: &Path| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        name.starts_with("pytorch_model") || [".pt", ".pth", ".ckpt"].iter().any(|end| name.ends_with(end))
+    };
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.into_iter().any(|entry| named(&entry.path()))
+}
