@@ -41,8 +41,7 @@ impl App {
             let (of_job, of_lease) = (job.clone(), lease.clone());
             let mut prepared = blocking(move || Prepared::all(&of_job, &of_lease)).await??;
             for Prepared { request, .. } in &mut prepared {
-                // The engine begins higher ones first.
-                (request.owner, request.priority) = (caller.owner, priority.saturating_neg());
+                (request.owner, request.priority) = (caller.owner, priority);
             }
             match self.submit(prepared, lease.clone(), deadline) {
                 Err(Refused::Closed) => self.models().forget(&lease),
@@ -147,7 +146,7 @@ impl Prepared {
                 rendered.encode(&**form.tokenizer()).map_err(akunu::Error::from)?
             }
         };
-        check(&ids, loaded)?;
+        akunu::check_prompt(&ids, loaded.model().config().vocab_size, loaded.context())?;
         if let Some(Held { form, param }) = &job.held {
             options.constraint = Some(
                 loaded
@@ -178,22 +177,6 @@ pub(crate) fn render(conversation: &Conversation, loaded: &Loaded) -> Result<aku
         let refusal = Refusal::from(error);
         refusal.param("messages")
     })
-}
-
-fn check(ids: &[u32], loaded: &Loaded) -> Result<(), Refusal> {
-    let (context, vocab) = (loaded.context(), loaded.model().config().vocab_size);
-    if ids.is_empty() {
-        return Err(akunu::Error::EmptyPrompt.into());
-    }
-    if ids.len() >= context {
-        return Err(akunu::Error::PromptTooLong { prompt: ids.len(), context }.into());
-    }
-    match ids.iter().zip(0..).find(|(id, _)| **id as usize >= vocab) {
-        Some((&id, index)) => {
-            Err(akunu::Error::TokenOutsideVocabulary { id, index, vocab, place: "prompt" }.into())
-        }
-        None => Ok(()),
-    }
 }
 
 fn sampling(wishes: &Wishes, loaded: &Loaded) -> Sampling {

@@ -9,6 +9,7 @@ use akunu_plan::{
 };
 
 use crate::pass::LastPass;
+use crate::prompt::{check_id, check_prompt};
 use crate::session::SlotPool;
 use crate::{DeviceChoice, Error, Model, Session, memory};
 
@@ -160,28 +161,6 @@ fn notes(
         notes.push(Note::WeightsExceedMemory { weights, available });
     }
     notes
-}
-
-/// What every prompt has to be: something, known ids, no longer than the context.
-pub(crate) fn check_prompt(plan: &ModelPlan, ids: &[u32]) -> Result<(), Error> {
-    if ids.is_empty() {
-        return Err(Error::EmptyPrompt);
-    }
-    check_ids(plan, ids)?;
-    let context = plan.options.context;
-    if ids.len() > context { Err(Error::PromptTooLong { prompt: ids.len(), context }) } else { Ok(()) }
-}
-
-fn check_ids(plan: &ModelPlan, ids: &[u32]) -> Result<(), Error> {
-    ids.iter().zip(0..).try_for_each(|(&id, index)| check_id(plan, id, index))
-}
-
-fn check_id(plan: &ModelPlan, id: u32, index: usize) -> Result<(), Error> {
-    let vocab = plan.config.vocab_size;
-    match (id as usize) < vocab {
-        true => Ok(()),
-        false => Err(Error::TokenOutsideVocabulary { id, index, vocab, place: "prompt" }),
-    }
 }
 
 /// A model that stands on a device.
@@ -343,7 +322,7 @@ impl Engine {
     /// What decoding a token, number `index` of a batch, asks of it and of its session.
     pub(crate) fn check_step(&self, session: &Session, token: u32, index: usize) -> Result<(), Error> {
         self.check_own(session)?;
-        check_id(&self.plan, token, index)?;
+        check_id(token, index, self.vocab_size())?;
         if session.len() == self.context() {
             return Err(Error::ContextFull { context: self.context() });
         }
@@ -475,7 +454,7 @@ impl Engine {
     }
 
     pub(crate) fn check_prompt(&self, ids: &[u32]) -> Result<(), Error> {
-        check_prompt(&self.plan, ids)
+        check_prompt(ids, self.vocab_size(), self.context())
     }
 
     pub(crate) fn check_own(&self, session: &Session) -> Result<(), Error> {

@@ -32,6 +32,7 @@ mod model;
 mod output;
 mod pass;
 mod profile;
+mod prompt;
 mod sampled;
 pub mod sampling;
 pub mod schedule;
@@ -53,6 +54,7 @@ pub use generate::{FinishReason, GenerateOptions, Generated, Overflow, Piece, Ti
 pub use memory::{available_memory, human};
 pub use model::Model;
 pub use profile::{LabelTiming, ProfileOptions};
+pub use prompt::check_prompt;
 pub use sampling::{Sampler, Sampling};
 pub use score::Perplexity;
 pub use session::Session;

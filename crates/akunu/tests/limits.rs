@@ -44,9 +44,14 @@ fn prompts_that_cannot_be_fed_say_why() {
 #[test]
 fn a_prompt_as_long_as_the_context_gives_one_token() {
     let mut engine = tales_engine(|o| o.context = Some(16));
-    let (_, generated) =
-        common::generate(&mut engine, &[5; 16], &GenerateOptions { ignore_eos: true, ..Default::default() });
-    assert_eq!((generated.ids.len(), generated.finish), (1, akunu::FinishReason::ContextFull));
+    let options = GenerateOptions { ignore_eos: true, ..Default::default() };
+    for (len, tokens) in [(15, 2), (16, 1)] {
+        let (_, generated) = common::generate(&mut engine, &vec![5; len], &options);
+        let found = (generated.ids.len(), generated.finish);
+        assert_eq!(found, (tokens, akunu::FinishReason::ContextFull), "a prompt of {len}");
+    }
+    let long = error(&mut engine, &[5; 17]);
+    assert!(matches!(long, Error::PromptTooLong { prompt: 17, context: 16 }));
 }
 
 #[test]

@@ -122,11 +122,11 @@ fn at_piece(wanted: usize) -> impl FnMut(&Note) -> bool {
 }
 
 #[test]
-fn priorities_come_first_then_owners_take_turns() {
+fn lower_priorities_come_first_then_owners_take_turns() {
     let (scheduler, handle) = scheduler(1, &SchedulerOptions::default());
     let log = Log::default();
     for (number, (priority, owner)) in
-        [(0, 1), (0, 1), (0, 1), (0, 2), (3, 1), (0, 3), (0, 2)].into_iter().enumerate()
+        [(0, 1), (0, 1), (0, 1), (0, 2), (-3, 1), (0, 3), (0, 2)].into_iter().enumerate()
     {
         handle.submit(Request { priority, owner, ..request(2) }, log.plain(number)).unwrap();
     }

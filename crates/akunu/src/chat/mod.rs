@@ -190,7 +190,7 @@ impl Chat {
         options: &GenerateOptions,
         on_event: OnEvent<'_>,
     ) -> Result<Turn, Error> {
-        let (ids, mut splitter, forgotten) = self.prompt(engine.context())?;
+        let (ids, mut splitter, forgotten) = self.prompt(engine.vocab_size(), engine.context())?;
         let mut options = options.clone();
         self.form.extend(&mut options);
         let feed = self.read(engine, &ids, options.cancel.as_deref(), on_event)?;
@@ -216,7 +216,7 @@ impl Chat {
     }
 
     /// The ids of what is to be answered, what reads the answer, and how many messages were forgotten for it to fit.
-    fn prompt(&mut self, context: usize) -> Result<(Vec<u32>, Splitter, usize), Error> {
+    fn prompt(&mut self, vocab: usize, context: usize) -> Result<(Vec<u32>, Splitter, usize), Error> {
         let mut forgotten = 0;
         loop {
             let rendered = self.form.prompt(&self.messages, None, &self.variables)?;
@@ -229,9 +229,7 @@ impl Chat {
                     continue;
                 }
             }
-            if room == 0 {
-                return Err(Error::PromptTooLong { prompt: ids.len(), context });
-            }
+            crate::check_prompt(&ids, vocab, context)?;
             return Ok((ids, self.form.splitter(&rendered.text), forgotten));
         }
     }

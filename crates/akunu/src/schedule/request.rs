@@ -14,7 +14,8 @@ pub struct Request {
     pub options: GenerateOptions,
     /// For each token its log probability and those of so many best ones at its place.
     pub logprobs: Option<usize>,
-    /// Higher ones are begun first.
+    /// Requests of a lower priority get a slot before those of a higher one, down to [`i32::MIN`]; the usual is 0. This is the
+    /// order of the HTTP API and of its keys as well, so the number is handed on as it comes.
     pub priority: i32,
     /// Whose it is: owners take turns, however many requests each of them has waiting.
     pub owner: u64,
