@@ -19,7 +19,7 @@
 //! # }
 //! ```
 
-mod batch;
+mod chain;
 pub mod chat;
 pub mod constrain;
 pub mod devices;
@@ -31,9 +31,9 @@ mod memory;
 mod model;
 mod output;
 mod pass;
+mod pick;
 mod profile;
 mod prompt;
-mod sampled;
 pub mod sampling;
 pub mod schedule;
 mod score;
@@ -53,6 +53,8 @@ pub use error::Error;
 pub use generate::{FinishReason, GenerateOptions, Generated, Overflow, Piece, Timings};
 pub use memory::{available_memory, human};
 pub use model::Model;
+pub use pass::Feed;
+pub use pick::Choice;
 pub use profile::{LabelTiming, ProfileOptions};
 pub use prompt::check_prompt;
 pub use sampling::{Sampler, Sampling};

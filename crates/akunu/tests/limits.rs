@@ -187,7 +187,7 @@ fn nan_weights_are_reported_and_not_decoded() {
         let wanted = GenerateOptions { sampling, ..Default::default() };
         let sampled = engine.generate(&mut session, &prompt, &wanted, &mut |_| ControlFlow::Continue(()));
         assert!(matches!(sampled, Err(Error::NotFinite { position: 2 })), "{device}: {sampled:?}");
-        let decoded = engine.decode(&mut session, 5, 4, &[], None).map(<[u32]>::to_vec);
+        let decoded = engine.chain(&mut session, &[5], None, 4, &[], None).map(<[u32]>::to_vec);
         assert!(matches!(decoded, Err(Error::NotFinite { position: 3 })), "{device}: {decoded:?}");
         assert_eq!(session.tokens(), prompt, "what failed is not kept");
         let scored = engine.log_likelihoods(&prompt);

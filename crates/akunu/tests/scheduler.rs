@@ -137,6 +137,23 @@ fn lower_priorities_come_first_then_owners_take_turns() {
 }
 
 #[test]
+fn a_scheduler_that_is_drained_takes_more_requests_and_keeps_prefixes() {
+    let (mut scheduler, handle) = scheduler(2, &SchedulerOptions::default());
+    let log = Log::default();
+    scheduler.drain();
+    for number in 0..6 {
+        handle.submit(request(4), log.plain(number)).unwrap();
+        if number % 3 == 2 {
+            scheduler.drain();
+            assert!((0..=number).all(|number| log.ids(number) == alone(&prompt(), 4)));
+        }
+    }
+    assert_eq!(log.finished(5).timings.reused_tokens, prompt().len() - 1);
+    drop(handle);
+    scheduler.run();
+}
+
+#[test]
 fn the_newest_waits_and_what_is_too_much_is_refused() {
     let (scheduler, handle) = scheduler(2, &SchedulerOptions { queue: 3, ..Default::default() });
     let log = Log::default();

@@ -187,7 +187,7 @@ fn measure_all(
         chunk: args.chunk,
         ..Default::default()
     };
-    let mut engine = match metal_icb {
+    let engine = match metal_icb {
         None => super::engine(model, &options, true)?,
         Some(indirect) => {
             let device = akunu::devices::open_metal(args.device, indirect)?;
@@ -198,7 +198,7 @@ fn measure_all(
     let used = if args.device.resolve() == DeviceChoice::Cpu { super::threads(threads) } else { 1 };
     let weights = engine.plan().tables.decode.cost(&[akunu_plan::Row::causal(0, 0, 0)], 1).weight_bytes;
     let mut beside = if args.ceilings { ceilings::of(args.device, used, weights)? } else { None };
-    let mut runner = Runner::new(&mut engine, batch, longest)?;
+    let mut runner = Runner::new(engine, batch, longest)?;
     for &test in tests {
         let mut runs = Vec::with_capacity(args.repetitions);
         beside = beside.map(|ceilings| measured(ceilings.with_threads(used)));
@@ -210,7 +210,7 @@ fn measure_all(
             progress.advance();
         }
         beside = beside.map(measured);
-        let row = Row::new(runner.engine, test, runs, beside.as_ref());
+        let row = Row::new(runner.engine()?, test, runs, beside.as_ref());
         rows.push(Row { threads: used, load_s, metal_icb, ..row });
     }
     Ok(())
