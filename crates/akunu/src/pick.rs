@@ -15,7 +15,8 @@ pub struct Choice<'a> {
 }
 
 impl Engine {
-    /// Picks the token that follows each row of the last pass that asked for logits, in the order of these rows.
+    /// Picks the token that follows each row of the last [`Engine::pass`] that asked for logits, in the order of these rows. A chain
+    /// has picked its tokens already, so this is not for what an [`Engine::chain`] leaves.
     pub fn pick(&mut self, choices: &mut [Choice<'_>]) -> Result<&[u32], Error> {
         let count = self.last_asking()? + 1;
         if choices.len() != count {

@@ -97,7 +97,7 @@ impl<'a> Batch<'a> {
         self.stats.generated_tokens = generated;
     }
 
-    /// Ends those that are cancelled or have no room, and makes room where that was asked for.
+    /// Ends requests that are cancelled or whose context is full, and shifts the context where that was asked for.
     pub(super) fn make_ready(&mut self, engine: &mut Engine) {
         for index in 0..self.slots.len() {
             let Slot { session, active, .. } = &mut self.slots[index];
@@ -115,7 +115,7 @@ impl<'a> Batch<'a> {
         self.slots.iter_mut().enumerate().find_map(|(index, slot)| Some((index, slot.active.as_mut()?)))
     }
 
-    /// A chain of the only request there is.
+    /// Submits a chain of the only request that has a slot.
     fn chain(&mut self, engine: &mut Engine) {
         let Some((index, _)) = self.lone() else { return };
         let Slot { session, active: Some(active), .. } = &mut self.slots[index] else { return };
@@ -135,14 +135,14 @@ impl<'a> Batch<'a> {
         self.settle(index, taken);
     }
 
-    /// A row of each running request and a chunk of the prompts, in one pass.
+    /// Runs one pass over a row of each running request and a chunk of the prompts that are being read.
     fn pass(&mut self, engine: &mut Engine, running: usize) {
         let most = engine.plan().tables.prefill.rows - running;
         let fed = self.share(engine, most.min(self.pace.chunk(running)));
         self.gather(engine);
         let rows = engine.rows.len();
         if rows == 0 {
-            // Those whose turn it was have failed.
+            // The requests whose rows these would have been have failed.
             return;
         }
         (self.stats.steps, self.stats.rows) = (self.stats.steps + 1, rows);
@@ -160,9 +160,10 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Deals the room for prompts out, and gives how much of it they take.
+    /// Divides the rows that are left for prompts among them, and gives how many of them are used.
     ///
-    /// The oldest comes first, so that everybody's time comes, but half of the room is for one that is read much sooner.
+    /// The oldest prompt comes first, so that none waits for ever. Half of the rows are for a prompt that is much shorter, if there
+    /// is one.
     fn share(&mut self, engine: &mut Engine, room: usize) -> usize {
         self.pending.clear();
         for (index, slot) in self.slots.iter_mut().enumerate() {
@@ -191,8 +192,8 @@ impl<'a> Batch<'a> {
         given
     }
 
-    /// Gives a prompt so much more of the room, or as much as it needs. One that begins takes what is in the cache now, also what
-    /// others have read since it got its slot; if there will be more of that, it waits.
+    /// Gives a prompt up to `room` rows of this pass, and says how many it uses. A prompt that begins takes over what the cache has of
+    /// it by now, including what others have read since it got its slot. It waits while another prompt is about to read more of it.
     fn give(&mut self, engine: &mut Engine, index: usize, room: usize) -> usize {
         if room == 0 || awaits_copy(&self.slots, index) {
             return 0;
@@ -214,7 +215,7 @@ impl<'a> Batch<'a> {
         more
     }
 
-    /// The pass's rows, in the order of the slots.
+    /// Adds the rows of the pass, in the order of the slots.
     fn gather(&mut self, engine: &mut Engine) {
         engine.begin_pass();
         for Slot { session, active, .. } in &mut self.slots {
@@ -233,7 +234,7 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// The sessions hold what the pass has fed.
+    /// Records in the sessions what the pass has fed.
     fn follow(&mut self, now: Instant) {
         for Slot { session, active, .. } in &mut self.slots {
             let Some(active) = active else { continue };
@@ -251,7 +252,7 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// The tokens that follow, as far as the device finds them: the best ones, or all picks (then it says true).
+    /// Has the device find the tokens that follow, as [`Engine::find`] does.
     fn find(&mut self, engine: &mut Engine) -> Result<bool, Error> {
         if engine.asking.is_empty() {
             return Ok(false);
@@ -267,7 +268,7 @@ impl<'a> Batch<'a> {
         engine.find(samples, picking)
     }
 
-    /// Everybody takes its token; `picked` says that they all are there.
+    /// Gives each request that asked for logits its token; `picked` is what [`Batch::find`] gave.
     fn take(&mut self, engine: &mut Engine, picked: bool) {
         for index in 0..self.slots.len() {
             let Some(active) = &mut self.slots[index].active else { continue };
@@ -281,7 +282,7 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// What a request has come to, perhaps its end.
+    /// Ends a request if that is what its step has come to.
     pub(super) fn settle(&mut self, index: usize, result: Result<Option<FinishReason>, Error>) {
         match result {
             Ok(None) => {}
@@ -301,7 +302,7 @@ impl<'a> Batch<'a> {
         *count += 1;
     }
 
-    /// The engine has failed in a pass: so have all that were in it. What their slots hold is not to be trusted.
+    /// Fails all requests that were in a pass that failed. What their slots hold is not certain, so it is forgotten.
     fn fail_all(&mut self, error: Error) {
         let error = Arc::new(error);
         for index in 0..self.slots.len() {

@@ -1,4 +1,4 @@
-//! One step of a scheduler: who has ended leaves, who waits joins, and all go on by one submission.
+//! One step of a scheduler: requests that have ended leave, waiting ones get slots, and all go on by one submission.
 
 use super::Scheduler;
 use super::active::Active;
@@ -15,7 +15,7 @@ impl Scheduler {
         self.publish();
     }
 
-    /// Newcomers: what can never run fails at once, the rest wait in the queue. Who is cancelled leaves it.
+    /// Puts new requests into the queue, except those that can never run, which fail at once. Takes cancelled ones out of it.
     fn receive(&mut self) {
         for job in self.arrived.drain(..) {
             let Job { request, .. } = &job;
@@ -34,7 +34,7 @@ impl Scheduler {
         }
     }
 
-    /// Cancels everything.
+    /// Cancels all requests, with a slot or without.
     pub(super) fn cancel_all(&mut self) {
         self.receive();
         for job in self.queue.extract(|_| true) {
@@ -47,7 +47,7 @@ impl Scheduler {
         self.publish();
     }
 
-    /// Gives free slots to those that wait.
+    /// Gives free slots to waiting requests.
     fn admit(&mut self) {
         while self.batch.slots.iter().any(|slot| slot.active.is_none())
             && let Some(job) = self.queue.pop()
