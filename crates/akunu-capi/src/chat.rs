@@ -3,8 +3,8 @@
 use std::ffi::c_char;
 
 use akunu::Error;
-use akunu::chat::ChatTemplates;
 use akunu::chat::conversation::parse_with_rest;
+use akunu::chat::{ChatTemplates, render};
 use akunu_tokenizer::chat::Rendered;
 use serde_json::{Map, Value as Json};
 
@@ -76,8 +76,7 @@ unsafe fn rendered(
     let templates =
         ChatTemplates::find(model.model.metadata(), model.path.as_deref()).map_err(Error::from)?;
     let template = templates.template(name, model.tokenizer()?).map_err(Error::from)?;
-    let rendered = template.render(&messages, tools.as_deref(), add_prompt, &variables);
-    Ok(rendered.map_err(Error::from)?)
+    Ok(render(&template, &messages, tools.as_deref(), add_prompt, &variables)?)
 }
 
 /// A conversation's tools, and further variables of the template.

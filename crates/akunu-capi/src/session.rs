@@ -9,7 +9,7 @@ use crate::boundary::{Failure, Status, check_not_in_callback, guard};
 use crate::model::{MODELS, Model, small};
 use crate::registry::{Registry, number};
 use crate::structs::{ModelHandle, SamplingSettings, SessionHandle};
-use crate::worker::Held;
+use crate::worker::SessionState;
 
 pub(crate) static SESSIONS: Registry<Session> = Registry::new("session");
 
@@ -43,7 +43,7 @@ impl Session {
     /// Has the engine do something with the session.
     fn ask<T: Send + 'static>(
         &self,
-        task: impl FnOnce(&mut Engine, &mut Held) -> Result<T, Failure> + Send + 'static,
+        task: impl FnOnce(&mut Engine, &mut SessionState) -> Result<T, Failure> + Send + 'static,
     ) -> Result<T, Failure> {
         let number = self.number;
         self.model.post.ask(move |worker| {
@@ -55,7 +55,7 @@ impl Session {
     /// As [`Session::ask`], of what leaves the logits after the session's last token behind.
     fn ask_for_logits<T: Send + 'static>(
         &self,
-        task: impl FnOnce(&mut Engine, &mut Held) -> Result<T, Failure> + Send + 'static,
+        task: impl FnOnce(&mut Engine, &mut SessionState) -> Result<T, Failure> + Send + 'static,
     ) -> Result<T, Failure> {
         let number = self.number;
         self.model.post.ask(move |worker| {
@@ -358,7 +358,7 @@ pub unsafe extern "C" fn akunu_chain_decode(
 /// Decodes `steps` tokens, in as many chains as it takes; fewer if one of `endings` comes up.
 fn decode(
     engine: &mut Engine,
-    held: &mut Held,
+    held: &mut SessionState,
     sampling: &Sampling,
     token: u32,
     steps: usize,
@@ -378,12 +378,7 @@ fn decode(
             return Ok(history.split_off(start + 1));
         }
         let session = &mut held.session;
-        let found = match &mut sampler {
-            None => engine.decode(session, last, steps - done, endings, None)?,
-            Some(sampler) => {
-                engine.decode_sampled(session, sampler, &history, steps - done, endings, None)?
-            }
-        };
+        let found = engine.chain(session, &history, sampler.as_mut(), steps - done, endings, None)?;
         if found.is_empty() {
             return Err(Failure::new(Status::Internal, "a chain gave no token"));
         }

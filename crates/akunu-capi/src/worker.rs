@@ -16,14 +16,14 @@ use crate::boundary::{Failure, Status, check_not_in_callback};
 #[derive(Debug)]
 pub(crate) struct Worker {
     pub(crate) engine: Engine,
-    sessions: BTreeMap<usize, Held>,
+    sessions: BTreeMap<usize, SessionState>,
     /// The session whose last token gave the engine's latest logits, if nothing has happened to it since.
     pub(crate) fresh: Option<usize>,
 }
 
 /// A session, as the thread has it.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct SessionState {
     pub(crate) session: Session,
     /// The latest tokens of its text, as far as they have not been through the model.
     pub(crate) tail: Vec<u32>,
@@ -31,7 +31,7 @@ pub(crate) struct Held {
 
 impl Worker {
     /// A session and the engine for it. What is done with them makes other logits, or none.
-    pub(crate) fn held(&mut self, number: usize) -> Result<(&mut Engine, &mut Held), Failure> {
+    pub(crate) fn held(&mut self, number: usize) -> Result<(&mut Engine, &mut SessionState), Failure> {
         self.fresh = None;
         let held = self.sessions.get_mut(&number);
         Ok((&mut self.engine, held.ok_or_else(session_freed)?))
@@ -39,7 +39,7 @@ impl Worker {
 
     pub(crate) fn add(&mut self, number: usize) -> Result<(), Failure> {
         let session = self.engine.session()?;
-        self.sessions.insert(number, Held { session, tail: Vec::new() });
+        self.sessions.insert(number, SessionState { session, tail: Vec::new() });
         Ok(())
     }
 

@@ -4,21 +4,22 @@
 //! [`Running::next`] gives in its own form. Dropping a [`Running`] ends its generation within a step.
 
 use std::future::Future;
+use std::hash::{BuildHasher, RandomState};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 
-use akunu::chat::Call;
+use akunu::chat::{AnswerDelta, Call};
 use akunu::schedule::TokenLogprob;
 use akunu::{FinishReason, Timings};
 use serde_json::{Map, Value as Json};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::Sleep;
 
-use crate::held::Held;
 use crate::models::Lease;
 use crate::refusal::{Reason, Refusal};
+use crate::response_format::RequestedFormat;
 
 /// What somebody wants generated.
 #[derive(Clone, Debug, Default)]
@@ -31,13 +32,13 @@ pub struct Job {
     /// `None`: until the model ends the text, or the context is full.
     pub max_tokens: Option<usize>,
     pub stop: Vec<String>,
-    pub sampling: Wishes,
+    pub sampling: SamplingOverrides,
     /// For each token its log probability, and those of so many best ones at its place.
     pub logprobs: Option<usize>,
     /// Go on past the model's end-of-text ids.
     pub ignore_eos: bool,
-    /// What answers are held to.
-    pub held: Option<Held>,
+    /// The format that answers have to have.
+    pub format: Option<RequestedFormat>,
     /// An answer ends with its first call of a tool.
     pub one_call: bool,
     /// Lower ones are begun first; `None`: as the caller's key has it.
@@ -70,7 +71,7 @@ pub struct Conversation {
 
 /// How tokens are picked, as far as anybody said. The rest is as the model's makers suggest, or else neutral.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Wishes {
+pub struct SamplingOverrides {
     pub temperature: Option<f32>,
     pub top_k: Option<usize>,
     pub top_p: Option<f32>,
@@ -108,6 +109,27 @@ pub struct Piece {
     pub calls: Vec<ToolCall>,
     /// The tokens since the last piece, where log probabilities were asked for.
     pub tokens: Vec<TokenLogprob>,
+}
+
+impl From<AnswerDelta> for Piece {
+    /// Gives each call an id.
+    fn from(delta: AnswerDelta) -> Piece {
+        let AnswerDelta { reasoning, answer, calls } = delta;
+        let calls = calls.into_iter().map(|call| ToolCall { id: new_id(), call }).collect();
+        Piece { reasoning, answer, calls, tokens: Vec::new() }
+    }
+}
+
+/// A random id of nine letters and digits.
+fn new_id() -> String {
+    const DIGITS: &[u8] = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
+    let mut random = RandomState::new().hash_one(0);
+    let digit = |_| {
+        let digit = DIGITS[(random % DIGITS.len() as u64) as usize];
+        random /= DIGITS.len() as u64;
+        char::from(digit)
+    };
+    (0..9).map(digit).collect()
 }
 
 impl Piece {

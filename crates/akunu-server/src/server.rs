@@ -24,8 +24,8 @@ use crate::guard::Cors;
 use crate::keys::Keys;
 use crate::limits::Limits;
 use crate::models::{Models, ModelsOptions};
-use crate::patient::Patient;
 use crate::tls::{self, TlsFiles};
+use crate::write_timeout::WriteTimeout;
 
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -150,7 +150,7 @@ async fn serve(
             Ok((stream, peer)) => {
                 // Tokens are small, and each is wanted at once.
                 let _ = stream.set_nodelay(true);
-                let stream = Patient::new(stream, app.limits().write);
+                let stream = WriteTimeout::new(stream, app.limits().write);
                 let router = router.clone().layer(Extension(Caller::of_address(peer.ip())));
                 let (tls, limits, stopped) = (tls.clone(), app.limits().clone(), stopped.clone());
                 connections.spawn(async move {

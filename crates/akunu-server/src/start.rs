@@ -6,20 +6,21 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use akunu::constrain::Form;
+use akunu::chat::{AnswerOptions, AnswerReader};
+use akunu::constrain::ResponseFormat;
 use akunu::schedule::{Event, OnEvent, Refused, Request};
-use akunu::{GenerateOptions, Sampling};
-use serde_json::Value as Json;
+use akunu::{Error, GenerateOptions, Sampling};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::time::{Instant, sleep_until};
 
 use crate::app::{App, Caller};
-use crate::held::Held;
-use crate::job::{Conversation, Finished, Job, Output, Piece, Prompt, Running, Sent, What, Wishes};
+use crate::job::{
+    Conversation, Finished, Job, Output, Piece, Prompt, Running, SamplingOverrides, Sent, What,
+};
 use crate::metrics::Metrics;
 use crate::models::{Lease, Loaded, blocking};
-use crate::reader::{Calls, Reader};
 use crate::refusal::{Reason, Refusal};
+use crate::response_format::RequestedFormat;
 
 /// Choices of one job, over all its prompts.
 pub const MOST_CHOICES: usize = 128;
@@ -41,8 +42,7 @@ impl App {
             let (of_job, of_lease) = (job.clone(), lease.clone());
             let mut prepared = blocking(move || Prepared::all(&of_job, &of_lease)).await??;
             for Prepared { request, .. } in &mut prepared {
-                // The engine begins higher ones first.
-                (request.owner, request.priority) = (caller.owner, priority.saturating_neg());
+                (request.owner, request.priority) = (caller.owner, priority);
             }
             match self.submit(prepared, lease.clone(), deadline) {
                 Err(Refused::Closed) => self.models().forget(&lease),
@@ -91,11 +91,11 @@ fn priority(job: &Job, caller: Caller) -> Result<i32, Refusal> {
     }
 }
 
-/// A prompt in tokens, and what reads the answer.
+/// A request for the engine, and what reads the answer to it.
 #[derive(Clone, Debug)]
 struct Prepared {
     request: Request,
-    reader: Reader,
+    reader: AnswerReader,
 }
 
 impl Prepared {
@@ -126,35 +126,30 @@ impl Prepared {
             ignore_eos: job.ignore_eos,
             ..GenerateOptions::default()
         };
-        let (mut reader, mut before) = (Reader::default(), None);
-        let ids = match prompt {
-            Prompt::Ids(ids) => ids.clone(),
-            Prompt::Text(text) => loaded.model().encode(text)?,
+        let format = job.format.as_ref().map(|requested| requested.format.clone());
+        // The only thing that can be refused about an answer is its format.
+        let refuse = |error: Error| match &job.format {
+            Some(RequestedFormat { param, .. }) => Refusal::from(error).param(*param).code("invalid_schema"),
+            None => error.into(),
+        };
+        let plain = |format: Option<ResponseFormat>, options: &mut GenerateOptions| {
+            AnswerReader::of_text(format.as_ref(), loaded.constraints(), options).map_err(refuse)
+        };
+        let (ids, reader) = match prompt {
             Prompt::Chat(conversation) => {
                 let form = loaded.form()?;
-                form.extend(&mut options);
                 let rendered = render(conversation, loaded)?;
-                let is_call = matches!(&job.held, Some(Held { form: Form::Call(_), .. }));
-                let tools = conversation.tools.clone().filter(|_| !is_call);
-                let calls = tools.and_then(|tools| form.call_reader(tools, &mut options));
-                let calls = match calls {
-                    Some(calls) => Calls::Among(calls),
-                    None if is_call => Calls::All(String::new()),
-                    None => Calls::None,
-                };
-                reader = Reader::new(form.splitter(&rendered.text), calls, job.one_call);
-                before = form.reasoning(&rendered.text);
-                rendered.encode(&**form.tokenizer()).map_err(akunu::Error::from)?
+                let tools = conversation.tools.clone();
+                let wanted = AnswerOptions { tools, format, one_call: job.one_call };
+                let reader = form
+                    .answer(&rendered.text, &wanted, loaded.constraints(), &mut options)
+                    .map_err(refuse)?;
+                (rendered.encode(&**form.tokenizer()).map_err(Error::from)?, reader)
             }
+            Prompt::Text(text) => (loaded.model().encode(text)?, plain(format, &mut options)?),
+            Prompt::Ids(ids) => (ids.clone(), plain(format, &mut options)?),
         };
-        check(&ids, loaded)?;
-        if let Some(Held { form, param }) = &job.held {
-            options.constraint = Some(
-                loaded
-                    .constraint(form, before.as_ref())
-                    .map_err(|error| Refusal::from(error).param(*param).code("invalid_schema"))?,
-            );
-        }
+        akunu::check_prompt(&ids, loaded.model().config().vocab_size, loaded.context())?;
         let request = Request { prompt: ids, options, logprobs: job.logprobs, ..Request::default() };
         Ok(Prepared { request, reader })
     }
@@ -164,59 +159,30 @@ impl Prepared {
 pub(crate) fn render(conversation: &Conversation, loaded: &Loaded) -> Result<akunu::chat::Rendered, Refusal> {
     let form = loaded.form()?;
     let Conversation { messages, tools, variables } = conversation;
-    // Few templates know developers, who say what systems said before them.
-    let knows_developers = form.template().source().contains("developer");
-    let known_role = |message: &Json| {
-        let mut message = message.clone();
-        if message["role"] == "developer" && !knows_developers {
-            message["role"] = "system".into();
-        }
-        message
-    };
-    let messages: Vec<Json> = messages.iter().map(known_role).collect();
-    form.prompt(&messages, tools.as_deref(), variables).map_err(|error| {
-        let refusal = Refusal::from(error);
-        refusal.param("messages")
-    })
+    form.prompt(messages, tools.as_deref(), variables).map_err(|error| Refusal::from(error).param("messages"))
 }
 
-fn check(ids: &[u32], loaded: &Loaded) -> Result<(), Refusal> {
-    let (context, vocab) = (loaded.context(), loaded.model().config().vocab_size);
-    if ids.is_empty() {
-        return Err(akunu::Error::EmptyPrompt.into());
-    }
-    if ids.len() >= context {
-        return Err(akunu::Error::PromptTooLong { prompt: ids.len(), context }.into());
-    }
-    match ids.iter().zip(0..).find(|(id, _)| **id as usize >= vocab) {
-        Some((&id, index)) => {
-            Err(akunu::Error::TokenOutsideVocabulary { id, index, vocab, place: "prompt" }.into())
-        }
-        None => Ok(()),
-    }
-}
-
-fn sampling(wishes: &Wishes, loaded: &Loaded) -> Sampling {
+fn sampling(overrides: &SamplingOverrides, loaded: &Loaded) -> Sampling {
     let neutral = Sampling { temperature: 1.0, ..Sampling::default() };
     let suggested = Sampling::suggested(&loaded.model().config().sampling, &neutral);
-    let has_penalties = wishes.frequency_penalty.or(wishes.presence_penalty).is_some();
+    let has_penalties = overrides.frequency_penalty.or(overrides.presence_penalty).is_some();
     let window = if has_penalties { loaded.context() } else { suggested.repeat_last_n };
     Sampling {
-        temperature: wishes.temperature.unwrap_or(suggested.temperature),
-        top_k: wishes.top_k.unwrap_or(suggested.top_k),
-        top_p: wishes.top_p.unwrap_or(suggested.top_p),
-        min_p: wishes.min_p.unwrap_or(suggested.min_p),
-        repeat_penalty: wishes.repeat_penalty.unwrap_or(suggested.repeat_penalty),
-        frequency_penalty: wishes.frequency_penalty.unwrap_or(0.0),
-        presence_penalty: wishes.presence_penalty.unwrap_or(0.0),
-        repeat_last_n: wishes.repeat_last_n.unwrap_or(window),
-        logit_bias: wishes.logit_bias.clone(),
+        temperature: overrides.temperature.unwrap_or(suggested.temperature),
+        top_k: overrides.top_k.unwrap_or(suggested.top_k),
+        top_p: overrides.top_p.unwrap_or(suggested.top_p),
+        min_p: overrides.min_p.unwrap_or(suggested.min_p),
+        repeat_penalty: overrides.repeat_penalty.unwrap_or(suggested.repeat_penalty),
+        frequency_penalty: overrides.frequency_penalty.unwrap_or(0.0),
+        presence_penalty: overrides.presence_penalty.unwrap_or(0.0),
+        repeat_last_n: overrides.repeat_last_n.unwrap_or(window),
+        logit_bias: overrides.logit_bias.clone(),
         seed: 0,
     }
 }
 
 /// What hears of one choice on the engine's thread, and only hands on.
-fn hear(choice: usize, mut reader: Reader, mut clock: Clock, sender: UnboundedSender<Sent>) -> OnEvent {
+fn hear(choice: usize, mut reader: AnswerReader, mut clock: Clock, sender: UnboundedSender<Sent>) -> OnEvent {
     let send = move |what: Result<What, Refusal>| match sender.send(what.map(|what| Output { choice, what }))
     {
         Ok(()) => ControlFlow::Continue(()),
@@ -226,15 +192,16 @@ fn hear(choice: usize, mut reader: Reader, mut clock: Clock, sender: UnboundedSe
         Event::Started { .. } => ControlFlow::Continue(()),
         Event::Piece { text, ids, logprobs } => {
             clock.tokens(ids.len());
-            let mut piece = reader.read(text, ids.len());
+            let (delta, _) = reader.push(text, ids.len(), &mut |_| ControlFlow::Continue(()));
+            let mut piece = Piece::from(delta);
             piece.tokens.extend_from_slice(logprobs);
             if piece != Piece::default() {
                 send(Ok(What::Piece(piece)))?;
             }
-            if reader.is_over() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            if reader.is_complete() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         }
         Event::Finished(finished) => {
-            let piece = reader.finish();
+            let piece = Piece::from(reader.finish(&mut |_| ControlFlow::Continue(())));
             if piece != Piece::default() {
                 send(Ok(What::Piece(piece)))?;
             }

@@ -22,7 +22,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let found = (0..engine.vocab_size() as u32).find_map(|first| {
         session.clear();
-        match engine.decode(&mut session, first, 2, &[], None) {
+        match engine.chain(&mut session, &[first], None, 2, &[], None) {
             Ok(&[one, two]) if one != two => Some((first, two)),
             _ => None,
         }
@@ -61,7 +61,7 @@ fn median(
     for _ in 0..=RUNS {
         session.clear();
         let start = Instant::now();
-        done = engine.decode(session, first, steps, stop, None)?.len();
+        done = engine.chain(session, &[first], None, steps, stop, None)?.len();
         times.push(start.elapsed());
     }
     times.remove(0);

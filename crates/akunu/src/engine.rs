@@ -1,14 +1,14 @@
 //! A model on a device: passes over rows, and the KV cache they fill.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use akunu_plan::{
     Capabilities, Device, InPlace, KvType, Loaded, ModelPlan, PlanOptions, ReplayId, Row, Submission,
 };
 
-use crate::pass::LastPass;
+use crate::pass::{Feed, LastPass};
+use crate::prompt::check_prompt;
 use crate::session::SlotPool;
 use crate::{BackendOptions, DeviceChoice, Error, Model, Session, memory};
 
@@ -165,28 +165,6 @@ fn notes(
     notes
 }
 
-/// What every prompt has to be: something, known ids, no longer than the context.
-pub(crate) fn check_prompt(plan: &ModelPlan, ids: &[u32]) -> Result<(), Error> {
-    if ids.is_empty() {
-        return Err(Error::EmptyPrompt);
-    }
-    check_ids(plan, ids)?;
-    let context = plan.options.context;
-    if ids.len() > context { Err(Error::PromptTooLong { prompt: ids.len(), context }) } else { Ok(()) }
-}
-
-fn check_ids(plan: &ModelPlan, ids: &[u32]) -> Result<(), Error> {
-    ids.iter().zip(0..).try_for_each(|(&id, index)| check_id(plan, id, index))
-}
-
-fn check_id(plan: &ModelPlan, id: u32, index: usize) -> Result<(), Error> {
-    let vocab = plan.config.vocab_size;
-    match (id as usize) < vocab {
-        true => Ok(()),
-        false => Err(Error::TokenOutsideVocabulary { id, index, vocab, place: "prompt" }),
-    }
-}
-
 /// A model that stands on a device.
 #[derive(Debug)]
 pub struct Engine {
@@ -209,7 +187,7 @@ pub struct Engine {
     pub(crate) logits: Vec<f32>,
     pub(crate) last: Option<LastPass>,
     /// Seconds of one decode step, as measured; a moving average.
-    step_seconds: Option<f64>,
+    pub(crate) step_seconds: Option<f64>,
 }
 
 impl Engine {
@@ -289,7 +267,7 @@ impl Engine {
     /// last token, so that its logits can be had).
     pub fn prefill(&mut self, session: &mut Session, ids: &[u32]) -> Result<Prefilled, Error> {
         let reused = self.reuse(session, ids)?;
-        self.feed(session, &ids[reused..], None)?;
+        self.feed(session, &ids[reused..])?;
         Ok(Prefilled { reused, fed: ids.len() - reused })
     }
 
@@ -304,107 +282,13 @@ impl Engine {
     }
 
     /// Feeds tokens after those of the session, in passes as large as the prefill table; the last row gives logits.
-    /// False if `cancel` was set before the end.
-    pub(crate) fn feed(
-        &mut self,
-        session: &mut Session,
-        ids: &[u32],
-        cancel: Option<&AtomicBool>,
-    ) -> Result<bool, Error> {
+    pub(crate) fn feed(&mut self, session: &mut Session, ids: &[u32]) -> Result<(), Error> {
         let chunk = self.plan.tables.prefill.rows;
         for (index, part) in ids.chunks(chunk).enumerate() {
-            if cancel.is_some_and(|c| c.load(Ordering::Relaxed)) {
-                return Ok(false);
-            }
             let is_last = index * chunk + part.len() == ids.len();
-            self.pass(session, part, if is_last { part.len() - 1 } else { part.len() })?;
-        }
-        Ok(true)
-    }
-
-    /// Decodes greedily: feeds `token`, then what followed from it, `steps` times in one submission. Gives the ids
-    /// found, fewer if one of `stop` came up or `cancel` was set; the session then holds `token` and all of them but the
-    /// last.
-    pub fn decode(
-        &mut self,
-        session: &mut Session,
-        token: u32,
-        steps: usize,
-        stop: &[u32],
-        cancel: Option<&AtomicBool>,
-    ) -> Result<&[u32], Error> {
-        self.check_step(session, token, 0)?;
-        let steps = self.chain_steps(session, steps)?;
-        let done = self.chain(session, (self.loaded.decode, token), steps, stop, cancel)?;
-        if let Some(step) = self.found[..done].iter().position(|&id| id == u32::MAX) {
-            return Err(Error::NotFinite { position: session.len() + step });
-        }
-        self.follow(session, token, done);
-        Ok(&self.found[..done])
-    }
-
-    /// What decoding a token, number `index` of a batch, asks of it and of its session.
-    pub(crate) fn check_step(&self, session: &Session, token: u32, index: usize) -> Result<(), Error> {
-        self.check_own(session)?;
-        check_id(&self.plan, token, index)?;
-        if session.len() == self.context() {
-            return Err(Error::ContextFull { context: self.context() });
+            self.pass(&mut [Feed { session, ids: part, logits: usize::from(is_last) }])?;
         }
         Ok(())
-    }
-
-    /// As many steps as a submission may have.
-    pub(crate) fn chain_steps(&self, session: &Session, steps: usize) -> Result<usize, Error> {
-        let steps = steps.clamp(1, self.plan.tables.decode.steps);
-        if session.len() + steps > self.context() {
-            return Err(Error::ContextFull { context: self.context() });
-        }
-        Ok(steps)
-    }
-
-    /// Submits a chain of a table that decodes `token`, and gives how many ids it found: the first of `found`.
-    pub(crate) fn chain(
-        &mut self,
-        session: &Session,
-        (replay, token): (ReplayId, u32),
-        steps: usize,
-        stop: &[u32],
-        cancel: Option<&AtomicBool>,
-    ) -> Result<usize, Error> {
-        let row = Row::causal(token, session.len() as u32, session.slot);
-        let start = Instant::now();
-        let submission = Submission { rows: &[row], logit_rows: &[0], steps, stop, cancel };
-        self.device.replay(replay, submission)?;
-        let done = self.device.wait()?.steps.min(steps);
-        self.note_speed(start.elapsed(), done);
-        if done > 0 {
-            self.last = Some(LastPass { decode: true, logit_rows: 1 });
-            let buffer = self.loaded.buffers[self.plan.tables.decode.io.tokens.index()];
-            let found = bytemuck::cast_slice_mut(&mut self.found[..done]);
-            self.device.download(buffer, size_of::<u32>() as u64, found)?;
-        }
-        Ok(done)
-    }
-
-    /// The session holds what a chain fed: `token` and what it found but for the last.
-    pub(crate) fn follow(&mut self, session: &mut Session, token: u32, done: usize) {
-        if done > 0 {
-            session.tokens.push(token);
-            session.tokens.extend_from_slice(&self.found[..done - 1]);
-        }
-    }
-
-    fn note_speed(&mut self, elapsed: Duration, steps: usize) {
-        if steps == 0 {
-            return;
-        }
-        let seconds = elapsed.as_secs_f64() / steps as f64;
-        self.step_seconds = Some(self.step_seconds.map_or(seconds, |s| 0.75 * s + 0.25 * seconds));
-    }
-
-    /// Steps that are over within `seconds`, as far as is known.
-    pub(crate) fn steps_within(&self, seconds: f64) -> usize {
-        self.step_seconds.map_or(1, |step| (seconds / step.max(1e-9)) as usize).max(1)
     }
 
     /// Forgets `discard` tokens after the first `keep_first` and moves the rest down, their keys turned back to their new
@@ -464,13 +348,9 @@ impl Engine {
         let mut logits = Vec::with_capacity(self.vocab_size() * if all { ids.len() } else { 1 });
         for (index, part) in ids.chunks(chunk).enumerate() {
             let is_last = index * chunk + part.len() == ids.len();
-            let first = match (all, is_last) {
-                (true, _) => 0,
-                (false, true) => part.len() - 1,
-                (false, false) => part.len(),
-            };
-            self.pass(&mut session, part, first)?;
-            if first < part.len() {
+            let wanted = if all { part.len() } else { usize::from(is_last) };
+            self.pass(&mut [Feed { session: &mut session, ids: part, logits: wanted }])?;
+            if wanted > 0 {
                 self.append_logits(&mut logits)?;
             }
         }
@@ -478,7 +358,7 @@ impl Engine {
     }
 
     pub(crate) fn check_prompt(&self, ids: &[u32]) -> Result<(), Error> {
-        check_prompt(&self.plan, ids)
+        check_prompt(ids, self.vocab_size(), self.context())
     }
 
     pub(crate) fn check_own(&self, session: &Session) -> Result<(), Error> {

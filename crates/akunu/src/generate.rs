@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 
 use crate::constrain::Constraint;
 use crate::generation::Generation;
-use crate::{Engine, Error, Sampling, Session};
+use crate::{Engine, Error, Sampling, Session, schedule};
 
 /// What happens when the context is full and the text is not done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -94,7 +94,8 @@ impl Engine {
     /// them), giving each piece of text to `on_piece` as soon as it is certain. Afterwards the session holds the prompt and
     /// those of the generated ids that went through the model.
     ///
-    /// After an error, what was given out before stands, and so does the session's state.
+    /// This is a scheduler's work for a single request. After an error, what was given out before stands. The session keeps its
+    /// state, except after an error of the device in a pass: then what stands in the cache is not certain, and the session is empty.
     pub fn generate(
         &mut self,
         session: &mut Session,
@@ -104,10 +105,7 @@ impl Engine {
     ) -> Result<Generated, Error> {
         let mut generation = Generation::new(self, prompt, options)?;
         generation.reused = self.reuse(session, prompt)?;
-        let result = generation.run(self, session, on_piece);
-        generation.end(session, result.as_ref(), on_piece);
-        let finish = result?;
-        Ok(generation.into_generated(finish))
+        schedule::run_alone(self, session, generation, on_piece)
     }
 
     /// Refuses what makes no sense for this model.

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use crate::constrain::Cursor;
 use crate::output::{OnPiece, Output};
-use crate::{Engine, Error, FinishReason, GenerateOptions, Generated, Overflow, Sampler, Session, Timings};
+use crate::{Engine, Error, FinishReason, GenerateOptions, Overflow, Sampler, Session, Timings};
 
 /// One submission should take no longer than this: text streams smoothly, and Ctrl-C is heard.
 const CHAIN_SECONDS: f64 = 0.05;
@@ -58,38 +58,6 @@ impl Generation {
         })
     }
 
-    /// From the prompt, of which the session holds the first `reused`, to the end, alone.
-    pub(crate) fn run(
-        &mut self,
-        engine: &mut Engine,
-        session: &mut Session,
-        on_piece: OnPiece<'_>,
-    ) -> Result<FinishReason, Error> {
-        let rest = &self.output.prompt()[self.reused..];
-        if !engine.feed(session, rest, self.cancel.as_deref())? {
-            return Ok(FinishReason::Cancelled);
-        }
-        if let Some(finish) = self.prompt_is_read() {
-            return Ok(finish);
-        }
-        engine.find_best()?;
-        let id = self.pick(engine, engine.last_asking()?)?;
-        let mut finish = self.take(id, on_piece);
-        loop {
-            if let Some(finish) = finish {
-                return Ok(finish);
-            }
-            if let Some(finish) = self.make_ready(engine, session)? {
-                return Ok(finish);
-            }
-            let found = self.chain(engine, session)?;
-            if found == 0 {
-                return Ok(FinishReason::Cancelled);
-            }
-            finish = engine.found[..found].iter().find_map(|&id| self.take(id, on_piece));
-        }
-    }
-
     /// All of the prompt is in the session, and its logits are there. Perhaps no token is wanted.
     pub(crate) fn prompt_is_read(&mut self) -> Option<FinishReason> {
         self.prompt_read = Some(Instant::now());
@@ -100,16 +68,9 @@ impl Generation {
         self.prompt_read.is_some()
     }
 
-    /// The token that follows, on the host: by the logits of one of the last pass's rows, of which `found` has the best.
-    pub(crate) fn pick(&mut self, engine: &mut Engine, row: usize) -> Result<u32, Error> {
-        let history = self.output.history();
-        match &mut self.sampler {
-            Some(sampler) => sampler.pick(engine.logits_of(row)?, history),
-            None if engine.found[row] == u32::MAX => {
-                Err(Error::NotFinite { position: history.len().saturating_sub(1) })
-            }
-            None => Ok(engine.found[row]),
-        }
+    /// The token that follows one of the last pass's rows, after [`Engine::find`] gave `picked`.
+    pub(crate) fn pick(&mut self, engine: &mut Engine, row: usize, picked: bool) -> Result<u32, Error> {
+        engine.pick_row(row, picked, self.sampler.as_mut(), self.output.history())
     }
 
     /// Takes the token that follows, and says if it is the last.
@@ -125,11 +86,6 @@ impl Generation {
         }
         output.flush(on_piece);
         Some(FinishReason::Complete)
-    }
-
-    /// Whether the text is held to a form.
-    pub(crate) fn is_held(&self) -> bool {
-        self.sampler.as_ref().is_some_and(Sampler::is_held)
     }
 
     /// Whether there are settings that a device may have to pick by.
@@ -178,11 +134,7 @@ impl Generation {
         let limit = room.min(self.output.left()).min(engine.steps_within(CHAIN_SECONDS));
         let (steps, cancel) = (self.chain.min(limit), self.cancel.as_deref());
         let (history, endings) = (self.output.history(), self.output.endings());
-        let next = self.next().ok_or(Error::EmptyPrompt)?;
-        let found = match &mut self.sampler {
-            None => engine.decode(session, next, steps, endings, cancel)?,
-            Some(sampler) => engine.decode_sampled(session, sampler, history, steps, endings, cancel)?,
-        };
+        let found = engine.chain(session, history, self.sampler.as_mut(), steps, endings, cancel)?;
         let found = found.len();
         self.chain = (self.chain * 2).min(engine.plan().tables.decode.steps);
         Ok(found)
@@ -224,8 +176,8 @@ impl Generation {
         }
     }
 
-    pub(crate) fn into_generated(self, finish: FinishReason) -> Generated {
-        let timings = self.timings();
-        Generated { finish, dropped: self.dropped, ids: self.output.into_ids(), timings }
+    /// Tokens that were shifted out of the session.
+    pub(crate) fn dropped(&self) -> usize {
+        self.dropped
     }
 }

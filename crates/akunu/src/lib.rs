@@ -20,7 +20,7 @@
 //! ```
 
 mod backends;
-mod batch;
+mod chain;
 pub mod chat;
 pub mod constrain;
 pub mod devices;
@@ -32,8 +32,9 @@ mod memory;
 mod model;
 mod output;
 mod pass;
+mod pick;
 mod profile;
-mod sampled;
+mod prompt;
 pub mod sampling;
 pub mod schedule;
 mod score;
@@ -55,7 +56,10 @@ pub use error::Error;
 pub use generate::{FinishReason, GenerateOptions, Generated, Overflow, Piece, Timings};
 pub use memory::{available_memory, human};
 pub use model::Model;
+pub use pass::Feed;
+pub use pick::Choice;
 pub use profile::{LabelTiming, ProfileOptions};
+pub use prompt::check_prompt;
 pub use sampling::{Sampler, Sampling};
 pub use score::Perplexity;
 pub use session::Session;

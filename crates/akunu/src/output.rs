@@ -139,8 +139,4 @@ impl Output {
             let _ = self.send(self.stops.held.len(), on_piece);
         }
     }
-
-    pub(crate) fn into_ids(mut self) -> Vec<u32> {
-        self.history.split_off(self.prompt_len)
-    }
 }

@@ -2,6 +2,7 @@
 
 use akunu_plan::{DispatchTable, Row, Submission};
 
+use crate::prompt::check_id;
 use crate::{Engine, Error, Session};
 
 /// The pass that ran last: which table, and how many of its rows gave logits.
@@ -11,18 +12,58 @@ pub(crate) struct LastPass {
     pub(crate) logit_rows: usize,
 }
 
+/// What one session is fed in a pass.
+#[derive(Debug)]
+pub struct Feed<'a> {
+    pub session: &'a mut Session,
+    /// The tokens that follow those of the session.
+    pub ids: &'a [u32],
+    /// How many of the last rows give logits.
+    pub logits: usize,
+}
+
 impl Engine {
-    /// One pass over at most the prefill table's rows; those from `first_logits` on give logits.
-    pub(crate) fn pass(
-        &mut self,
-        session: &mut Session,
-        ids: &[u32],
-        first_logits: usize,
-    ) -> Result<(), Error> {
+    /// One pass over the rows of one or of several sessions, together at most as many as the prefill table has. The sessions then
+    /// hold what they were fed; after an error they are as they were. [`Engine::pick`] picks what follows. The bits of a row are
+    /// the same whoever is in the pass with it.
+    pub fn pass(&mut self, feeds: &mut [Feed<'_>]) -> Result<(), Error> {
+        let prefill = &self.plan.tables.prefill;
+        let refuse =
+            |name, value: usize, expected| Err(Error::Setting { name, value: value.to_string(), expected });
+        let rows: usize = feeds.iter().map(|feed| feed.ids.len()).sum();
+        if rows == 0 || rows > prefill.rows {
+            return refuse("the number of rows of a pass", rows, "from 1 to the rows of the prefill table");
+        }
+        let asking: usize = feeds.iter().map(|feed| feed.logits).sum();
+        if asking > prefill.logit_rows {
+            return refuse("the number of rows that give logits", asking, "at most the engine's logit rows");
+        }
+        if let Some(feed) = feeds.iter().find(|feed| feed.logits > feed.ids.len()) {
+            return refuse("the number of rows that give logits", feed.logits, "at most the rows fed");
+        }
+        let mut index = 0;
+        for feed in &*feeds {
+            self.check_feed(feed.session, feed.ids, index)?;
+            index += feed.ids.len();
+        }
         self.begin_pass();
-        self.add_rows(session, ids, first_logits);
+        for feed in &*feeds {
+            self.add_rows(feed.session, feed.ids, feed.ids.len() - feed.logits);
+        }
         self.run_pass()?;
-        session.tokens.extend_from_slice(ids);
+        for feed in feeds {
+            feed.session.tokens.extend_from_slice(feed.ids);
+        }
+        Ok(())
+    }
+
+    /// What feeding ids, the first of which is number `index` of its pass, asks of them and of their session.
+    pub(crate) fn check_feed(&self, session: &Session, ids: &[u32], index: usize) -> Result<(), Error> {
+        self.check_own(session)?;
+        ids.iter().zip(index..).try_for_each(|(&id, index)| check_id(id, index, self.vocab_size()))?;
+        if session.len() + ids.len() > self.context() {
+            return Err(Error::ContextFull { context: self.context() });
+        }
         Ok(())
     }
 

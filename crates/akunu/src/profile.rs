@@ -55,7 +55,7 @@ impl Engine {
         // Tokens far apart, so that no embedding is in the cache by luck.
         let token = |i: usize| (i * 7919 % vocab) as u32;
         // Filled for good: memory that was never written is read much faster.
-        self.feed(&mut session, &(0..depth).map(token).collect::<Vec<u32>>(), None)?;
+        self.feed(&mut session, &(0..depth).map(token).collect::<Vec<u32>>())?;
         let row = |i: usize| Row::causal(token(i), (depth + i) as u32, session.slot());
         let rows: Vec<Row> = (0..rows).map(row).collect();
 

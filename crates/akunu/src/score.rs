@@ -1,5 +1,6 @@
 //! How likely a model finds a text.
 
+use crate::pass::Feed;
 use crate::{Engine, Error};
 
 /// The outcome of [`Engine::perplexity`].
@@ -34,11 +35,11 @@ impl Engine {
         // The row before a token predicts it, so the last token need not be fed.
         let (unscored, scored) = ids[..ids.len() - 1].split_at((first - 1).min(ids.len() - 1));
         for part in unscored.chunks(self.plan().tables.prefill.rows) {
-            self.pass(&mut session, part, part.len())?;
+            self.pass(&mut [Feed { session: &mut session, ids: part, logits: 0 }])?;
         }
         let mut logits = Vec::new();
         for part in scored.chunks(chunk) {
-            self.pass(&mut session, part, 0)?;
+            self.pass(&mut [Feed { session: &mut session, ids: part, logits: part.len() }])?;
             logits.clear();
             self.append_logits(&mut logits)?;
             for row in logits.chunks_exact(vocab) {

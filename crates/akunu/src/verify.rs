@@ -14,7 +14,7 @@ pub fn verify(
 ) -> Result<Report, Error> {
     let mut device = crate::open_device(options.device, options.threads, &options.backends)?;
     let plan = engine::plan(model, device.capabilities(), options)?;
-    engine::check_prompt(&plan, tokens)?;
+    crate::check_prompt(tokens, plan.config.vocab_size, plan.options.context)?;
     engine::check_fits(&plan, engine::available(device.capabilities()))?;
     Ok(akunu_plan::verify::verify(&plan, model.weights(), &mut *device, tokens, progress)?)
 }

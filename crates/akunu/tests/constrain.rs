@@ -5,12 +5,12 @@ mod common;
 
 use std::sync::Arc;
 
-use akunu::constrain::{Constraint, Form, Tool};
+use akunu::constrain::{Constraint, ResponseFormat, Tool};
 use akunu::{Engine, FinishReason, GenerateOptions, Generated, Sampling};
 use common::{generate, tales, tales_engine};
 use serde_json::{Value as Json, json};
 
-fn held_to(form: &Form) -> GenerateOptions {
+fn held_to(form: &ResponseFormat) -> GenerateOptions {
     let constraint = Constraint::new(&tales(), form, None).unwrap_or_else(|error| panic!("{error}"));
     GenerateOptions { constraint: Some(Arc::new(constraint)), max_tokens: Some(150), ..Default::default() }
 }
@@ -80,7 +80,7 @@ fn whatever_is_picked_the_answer_is_a_value_of_the_schema() {
     let mut engine = tales_engine(|_| {});
     let mut whole = 0;
     for (schema, is_right) in cases() {
-        let held = held_to(&Form::Schema(schema.clone()));
+        let held = held_to(&ResponseFormat::Schema(schema.clone()));
         for sampling in samplings() {
             for ignore_eos in [false, true] {
                 let options = GenerateOptions { sampling: sampling.clone(), ignore_eos, ..held.clone() };
@@ -104,7 +104,7 @@ fn whatever_is_picked_the_answer_is_a_value_of_the_schema() {
 fn an_answer_may_be_any_object_or_a_call() {
     let mut engine = tales_engine(|_| {});
     for sampling in samplings() {
-        let options = GenerateOptions { sampling: sampling.clone(), ..held_to(&Form::Object) };
+        let options = GenerateOptions { sampling: sampling.clone(), ..held_to(&ResponseFormat::Object) };
         let (text, generated) = answer(&mut engine, &options);
         assert!(text.trim_start().starts_with('{'), "{text}");
         if generated.finish == FinishReason::Complete {
@@ -114,7 +114,7 @@ fn an_answer_may_be_any_object_or_a_call() {
             json!({ "type": "object", "properties": { "x": { "enum": [1, 2] } }, "required": ["x"] });
         let tools = [("add", Some(parameters)), ("sub", Some(json!({ "type": "object", "properties": {} })))];
         let tools = tools.map(|(name, parameters)| Tool { name: name.into(), parameters });
-        let options = GenerateOptions { sampling, ..held_to(&Form::Call(tools.to_vec())) };
+        let options = GenerateOptions { sampling, ..held_to(&ResponseFormat::Call(tools.to_vec())) };
         let (text, generated) = answer(&mut engine, &options);
         assert_eq!(generated.finish, FinishReason::Complete, "{text}");
         let call: Json = serde_json::from_str(&text).unwrap();
@@ -129,7 +129,7 @@ fn an_answer_may_be_any_object_or_a_call() {
 fn stops_and_limits_count_as_ever() {
     let mut engine = tales_engine(|_| {});
     let schema = json!({ "type": "array", "items": { "const": "fox" }, "minItems": 100 });
-    let held = held_to(&Form::Schema(schema));
+    let held = held_to(&ResponseFormat::Schema(schema));
     let (text, generated) = answer(&mut engine, &held);
     assert_eq!((generated.finish, generated.ids.len()), (FinishReason::MaxTokens, 150));
     assert!(text.trim_start().starts_with('[') && text.contains("\"fox\""));
@@ -142,7 +142,7 @@ fn stops_and_limits_count_as_ever() {
 fn a_form_for_another_vocabulary_is_refused() {
     let (_, path) = common::checked_in_models().into_iter().next().unwrap();
     let other = akunu::Model::open(path).unwrap();
-    let Ok(constraint) = Constraint::new(&other, &Form::Object, None) else { return };
+    let Ok(constraint) = Constraint::new(&other, &ResponseFormat::Object, None) else { return };
     let options = GenerateOptions { constraint: Some(Arc::new(constraint)), ..Default::default() };
     let mut engine = tales_engine(|_| {});
     let mut session = engine.session().unwrap();

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use akunu::{
-    Capabilities, Device, DeviceChoice, Engine, EngineOptions, Error, FinishReason, GenerateOptions,
-    Generated, Model, Overflow, Sampler, Sampling, Session,
+    Capabilities, Choice, Device, DeviceChoice, Engine, EngineOptions, Error, Feed, FinishReason,
+    GenerateOptions, Generated, Model, Overflow, Sampler, Sampling, Session,
 };
 use akunu_plan::reference::ReferenceDevice;
 use akunu_plan::sample::BIASES;
@@ -110,8 +110,7 @@ fn a_chain_is_submitted_at_once_and_a_session_goes_on_after_it() {
     let mut history = prompt();
     engine.prefill(&mut session, &history[..history.len() - 1]).unwrap();
     for _ in 0..2 {
-        let found =
-            engine.decode_sampled(&mut session, &mut sampler, &history, 8, &[], None).unwrap().to_vec();
+        let found = engine.chain(&mut session, &history, Some(&mut sampler), 8, &[], None).unwrap().to_vec();
         assert_eq!(found.len(), 8);
         history.extend(&found);
         assert_eq!(session.tokens(), &history[..history.len() - 1]);
@@ -122,9 +121,9 @@ fn a_chain_is_submitted_at_once_and_a_session_goes_on_after_it() {
     // What was asked before nothing is fed.
     let cancel = AtomicBool::new(true);
     let len = session.len();
-    let found = engine.decode_sampled(&mut session, &mut sampler, &history, 8, &[], Some(&cancel)).unwrap();
+    let found = engine.chain(&mut session, &history, Some(&mut sampler), 8, &[], Some(&cancel)).unwrap();
     assert!(found.is_empty() && session.len() == len);
-    let none = engine.decode_sampled(&mut session, &mut sampler, &[], 8, &[], None);
+    let none = engine.chain(&mut session, &[], Some(&mut sampler), 8, &[], None);
     assert!(matches!(none, Err(Error::EmptyPrompt)));
 }
 
@@ -164,8 +163,18 @@ fn a_batch_gets_the_tokens_that_each_sampler_picks_alone() {
             engine.prefill(session, &history[..history.len() - 1]).unwrap();
         }
         for _ in 0..6 {
-            let told: Vec<&[u32]> = histories.iter().map(Vec::as_slice).collect();
-            let next = engine.sample_batch(&mut sessions, &mut samplers, &told).unwrap().to_vec();
+            let mut feeds: Vec<Feed<'_>> = sessions
+                .iter_mut()
+                .zip(&histories)
+                .map(|(session, history)| Feed { session, ids: &history[history.len() - 1..], logits: 1 })
+                .collect();
+            engine.pass(&mut feeds).unwrap();
+            let choice = |(sampler, history)| Choice { sampler: Some(sampler), history };
+            let told = histories.iter().map(Vec::as_slice);
+            let mut choices: Vec<Choice<'_>> = samplers.iter_mut().zip(told).map(choice).collect();
+            let next = engine.pick(&mut choices).unwrap().to_vec();
+            let too_few = engine.pick(&mut choices[..2]);
+            assert!(matches!(too_few, Err(Error::Setting { .. })));
             histories.iter_mut().zip(next).for_each(|(history, id)| history.push(id));
         }
         for (session, history) in sessions.iter().zip(&histories) {
@@ -178,9 +187,6 @@ fn a_batch_gets_the_tokens_that_each_sampler_picks_alone() {
             assert_eq!(alone.ids, histories[n - 3][n..]);
         }
         found.push(histories);
-        let mut one = [engine.session().unwrap()];
-        let refused = engine.sample_batch(&mut one, &mut samplers, &[&[1]]);
-        assert!(matches!(refused, Err(Error::Setting { .. })));
     }
     assert_eq!(found[0], found[1]);
 }
@@ -197,7 +203,7 @@ fn nothing_to_pick_is_an_error_on_a_device_too() {
         let sampling = Sampling { temperature: 1.0, logit_bias: all.collect(), ..Default::default() };
         let mut sampler = Sampler::new(&sampling, vocab as usize).unwrap();
         let mut session = engine.session().unwrap();
-        let found = engine.decode_sampled(&mut session, &mut sampler, &[1], 4, &[], None);
+        let found = engine.chain(&mut session, &[1], Some(&mut sampler), 4, &[], None);
         match spared {
             None => assert!(matches!(found, Err(Error::NothingToPick)), "{found:?}"),
             Some(id) => assert_eq!(found.unwrap(), [id; 4]),

@@ -4,11 +4,13 @@
 mod common;
 
 use std::ops::ControlFlow;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use akunu::{
-    DeviceChoice, Engine, EngineOptions, Error, FinishReason, GenerateOptions, Generated, Overflow, Sampling,
+    Choice, DeviceChoice, Engine, EngineOptions, Error, Feed, FinishReason, GenerateOptions, Generated,
+    Overflow, Sampler, Sampling,
 };
 use common::{generate, options, tales, tales_engine};
 
@@ -28,6 +30,57 @@ fn the_embedded_model_tells_a_story() {
     println!("Once upon a time{text}\n{:?}", generated.finish);
     assert!(text.split_whitespace().count() > 20, "{text}");
     assert_eq!(text, tales().decode(&generated.ids).unwrap());
+}
+
+/// Generates one token after the other, each by a pass and a pick.
+fn by_pass_and_pick(engine: &mut Engine, sampling: Option<&Sampling>, count: usize) -> Vec<u32> {
+    let mut sampler = sampling.map(|sampling| Sampler::new(sampling, engine.vocab_size()).unwrap());
+    let mut session = engine.session().unwrap();
+    let mut history = prompt();
+    while history.len() < prompt().len() + count {
+        let ids = &history[session.len()..];
+        engine.pass(&mut [Feed { session: &mut session, ids, logits: 1 }]).unwrap();
+        let choice = Choice { sampler: sampler.as_mut(), history: &history };
+        let next = engine.pick(&mut [choice]).unwrap()[0];
+        history.push(next);
+    }
+    history.split_off(prompt().len())
+}
+
+#[test]
+fn generation_gives_the_tokens_of_single_passes_and_picks() {
+    let mut engine = tales_engine(|_| {});
+    let sampling =
+        Sampling { temperature: 0.9, top_k: 40, repeat_penalty: 1.1, seed: 5, ..Default::default() };
+    for sampling in [None, Some(&sampling)] {
+        let options = GenerateOptions { sampling: sampling.cloned().unwrap_or_default(), ..tokens(30) };
+        let generated = generate(&mut engine, &prompt(), &options).1;
+        assert_eq!(generated.ids, by_pass_and_pick(&mut engine, sampling, 30));
+    }
+}
+
+#[test]
+fn a_panic_of_the_callback_is_the_callers_and_the_engine_goes_on() {
+    let mut engine = tales_engine(|_| {});
+    let mut session = engine.session().unwrap();
+    let mut pieces = 0;
+    let panicked = catch_unwind(AssertUnwindSafe(|| {
+        engine.generate(&mut session, &prompt(), &tokens(9), &mut |_| {
+            pieces += 1;
+            assert!(pieces < 3, "on purpose");
+            ControlFlow::Continue(())
+        })
+    }));
+    let message = panicked.unwrap_err().downcast::<String>().unwrap();
+    assert!(message.contains("on purpose"), "{message}");
+    let mut again = Vec::new();
+    let mut on_piece = |piece: akunu::Piece<'_>| {
+        again.extend_from_slice(piece.ids);
+        ControlFlow::Continue(())
+    };
+    engine.generate(&mut session, &prompt(), &tokens(9), &mut on_piece).unwrap();
+    drop(session);
+    assert_eq!(again, generate(&mut engine, &prompt(), &tokens(9)).1.ids);
 }
 
 #[test]

@@ -45,9 +45,14 @@ fn prompts_that_cannot_be_fed_say_why() {
 #[test]
 fn a_prompt_as_long_as_the_context_gives_one_token() {
     let mut engine = tales_engine(|o| o.context = Some(16));
-    let (_, generated) =
-        common::generate(&mut engine, &[5; 16], &GenerateOptions { ignore_eos: true, ..Default::default() });
-    assert_eq!((generated.ids.len(), generated.finish), (1, akunu::FinishReason::ContextFull));
+    let options = GenerateOptions { ignore_eos: true, ..Default::default() };
+    for (len, tokens) in [(15, 2), (16, 1)] {
+        let (_, generated) = common::generate(&mut engine, &vec![5; len], &options);
+        let found = (generated.ids.len(), generated.finish);
+        assert_eq!(found, (tokens, akunu::FinishReason::ContextFull), "a prompt of {len}");
+    }
+    let long = error(&mut engine, &[5; 17]);
+    assert!(matches!(long, Error::PromptTooLong { prompt: 17, context: 16 }));
 }
 
 #[test]
@@ -183,7 +188,7 @@ fn nan_weights_are_reported_and_not_decoded() {
         let wanted = GenerateOptions { sampling, ..Default::default() };
         let sampled = engine.generate(&mut session, &prompt, &wanted, &mut |_| ControlFlow::Continue(()));
         assert!(matches!(sampled, Err(Error::NotFinite { position: 2 })), "{device}: {sampled:?}");
-        let decoded = engine.decode(&mut session, 5, 4, &[], None).map(<[u32]>::to_vec);
+        let decoded = engine.chain(&mut session, &[5], None, 4, &[], None).map(<[u32]>::to_vec);
         assert!(matches!(decoded, Err(Error::NotFinite { position: 3 })), "{device}: {decoded:?}");
         assert_eq!(session.tokens(), prompt, "what failed is not kept");
         let scored = engine.log_likelihoods(&prompt);

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use akunu::constrain::{Constraint, Form};
+use akunu::constrain::{Constraint, ResponseFormat};
 use akunu::schedule::{Event, Handle, Request, Scheduler, SchedulerOptions};
 use akunu::{Engine, EngineOptions, FinishReason, GenerateOptions, Overflow, Sampling, Timings};
 use common::{tales, tales_engine};
@@ -190,7 +190,7 @@ fn forms() -> impl Strategy<Value = Arc<Constraint>> {
         json!({ "type": "array", "items": { "enum": ["fox", "dog", 7] }, "maxItems": 3 }),
         json!({}),
     ];
-    let make = |schema| Arc::new(Constraint::new(&tales(), &Form::Schema(schema), None).unwrap());
+    let make = |schema| Arc::new(Constraint::new(&tales(), &ResponseFormat::Schema(schema), None).unwrap());
     prop::sample::select(FORMS.get_or_init(|| schemas.map(make).to_vec()).clone())
 }
 

@@ -122,11 +122,11 @@ fn at_piece(wanted: usize) -> impl FnMut(&Note) -> bool {
 }
 
 #[test]
-fn priorities_come_first_then_owners_take_turns() {
+fn lower_priorities_come_first_then_owners_take_turns() {
     let (scheduler, handle) = scheduler(1, &SchedulerOptions::default());
     let log = Log::default();
     for (number, (priority, owner)) in
-        [(0, 1), (0, 1), (0, 1), (0, 2), (3, 1), (0, 3), (0, 2)].into_iter().enumerate()
+        [(0, 1), (0, 1), (0, 1), (0, 2), (-3, 1), (0, 3), (0, 2)].into_iter().enumerate()
     {
         handle.submit(Request { priority, owner, ..request(2) }, log.plain(number)).unwrap();
     }
@@ -134,6 +134,23 @@ fn priorities_come_first_then_owners_take_turns() {
     scheduler.run();
     assert_eq!(log.order_of_starts(), [4, 0, 3, 5, 1, 6, 2]);
     assert!((0..7).all(|number| log.ids(number) == alone(&prompt(), 2)));
+}
+
+#[test]
+fn a_scheduler_that_is_drained_takes_more_requests_and_keeps_prefixes() {
+    let (mut scheduler, handle) = scheduler(2, &SchedulerOptions::default());
+    let log = Log::default();
+    scheduler.drain();
+    for number in 0..6 {
+        handle.submit(request(4), log.plain(number)).unwrap();
+        if number % 3 == 2 {
+            scheduler.drain();
+            assert!((0..=number).all(|number| log.ids(number) == alone(&prompt(), 4)));
+        }
+    }
+    assert_eq!(log.finished(5).timings.reused_tokens, prompt().len() - 1);
+    drop(handle);
+    scheduler.run();
 }
 
 #[test]

@@ -7,8 +7,8 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use akunu::{
-    DeviceChoice, Engine, EngineOptions, Error, GenerateOptions, KvType, Model, ModelConfig, Session,
-    TensorInfo, WeightProvider,
+    Choice, DeviceChoice, Engine, EngineOptions, Error, Feed, GenerateOptions, KvType, Model, ModelConfig,
+    Session, TensorInfo, WeightProvider,
 };
 use akunu_cpu::{CpuDevice, CpuOptions, Isa};
 use akunu_format::Region;
@@ -277,7 +277,7 @@ fn decode_stops_at_a_stop_id_and_holds_what_it_fed() {
     engine.prefill(&mut session, &prompt).unwrap();
     let steps = all.len() - 1;
     let end = 1 + all[1..].iter().position(|id| *id == all[4]).unwrap();
-    let found = engine.decode(&mut session, all[0], steps, &[all[4]], None).unwrap().to_vec();
+    let found = engine.chain(&mut session, &all[..1], None, steps, &[all[4]], None).unwrap().to_vec();
     assert!(all[1..].starts_with(&found) && found.len() <= end, "{found:?} of {all:?}");
     if found.len() == end {
         assert_eq!(found.last(), Some(&all[4]));
@@ -337,15 +337,15 @@ fn sequences_decoded_together_get_the_bits_that_each_gets_alone() {
         }
         let mut found = vec![vec![]; prompts.len()];
         for _ in 0..6 {
-            let next = engine.decode_batch(&mut sessions, &tokens).unwrap();
-            tokens.copy_from_slice(next);
+            tokens = step(&mut engine, &mut sessions, &tokens).unwrap();
             found.iter_mut().zip(&tokens).for_each(|(found, &token)| found.push(token));
         }
         let last = bits(engine.last_logits().unwrap());
         for ((prompt, found), session) in prompts.iter().zip(&found).zip(&sessions) {
             let mut alone = engine.session().unwrap();
             engine.prefill(&mut alone, &prompt[..prompt.len() - 1]).unwrap();
-            let ids = engine.decode(&mut alone, prompt[prompt.len() - 1], 6, &[], None).unwrap().to_vec();
+            let end = &prompt[prompt.len() - 1..];
+            let ids = engine.chain(&mut alone, end, None, 6, &[], None).unwrap().to_vec();
             assert_eq!(&ids, found, "{device}");
             assert_eq!(alone.tokens(), session.tokens());
             if prompt == &prompts[2] {
@@ -355,22 +355,28 @@ fn sequences_decoded_together_get_the_bits_that_each_gets_alone() {
     }
 }
 
+/// Feeds each session its token in one pass, and gives the best token after each.
+fn step(engine: &mut Engine, sessions: &mut [Session], tokens: &[u32]) -> Result<Vec<u32>, Error> {
+    let feed = |(session, ids)| Feed { session, ids, logits: 1 };
+    let mut feeds: Vec<Feed<'_>> = sessions.iter_mut().zip(tokens.chunks(1)).map(feed).collect();
+    engine.pass(&mut feeds)?;
+    let choice = |history| Choice { sampler: None, history };
+    let mut choices: Vec<Choice<'_>> = tokens.chunks(1).map(choice).collect();
+    Ok(engine.pick(&mut choices)?.to_vec())
+}
+
 #[test]
 fn a_batch_that_the_engine_was_not_made_for_is_refused() {
     let mut engine = tales_engine(|o| (o.slots, o.logit_rows, o.context) = (3, 2, Some(8)));
     let mut sessions: Vec<Session> = (0..3).map(|_| engine.session().unwrap()).collect();
-    assert!(matches!(engine.decode_batch(&mut sessions, &[1, 2, 3]), Err(Error::Setting { .. })));
-    assert!(matches!(engine.decode_batch(&mut sessions[..2], &[1]), Err(Error::Setting { .. })));
-    assert!(matches!(engine.decode_batch(&mut [], &[]), Err(Error::Setting { .. })));
-    let outside = engine.decode_batch(&mut sessions[..2], &[1, u32::MAX]);
+    assert!(matches!(step(&mut engine, &mut sessions, &[1, 2, 3]), Err(Error::Setting { .. })));
+    assert!(matches!(step(&mut engine, &mut [], &[]), Err(Error::Setting { .. })));
+    let outside = step(&mut engine, &mut sessions[..2], &[1, u32::MAX]);
     assert!(matches!(outside, Err(Error::TokenOutsideVocabulary { index: 1, .. })));
     engine.prefill(&mut sessions[1], &[1; 8]).unwrap();
-    assert!(matches!(
-        engine.decode_batch(&mut sessions[..2], &[1, 2]),
-        Err(Error::ContextFull { context: 8 })
-    ));
+    assert!(matches!(step(&mut engine, &mut sessions[..2], &[1, 2]), Err(Error::ContextFull { context: 8 })));
     // Nothing was fed.
     assert_eq!((sessions[0].len(), sessions[1].len()), (0, 8));
-    assert_eq!(engine.decode_batch(&mut sessions[..1], &[1]).unwrap().len(), 1);
+    assert_eq!(step(&mut engine, &mut sessions[..1], &[1]).unwrap().len(), 1);
     assert_eq!(sessions[0].tokens(), [1]);
 }

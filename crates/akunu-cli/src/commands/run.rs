@@ -160,9 +160,7 @@ pub fn run(args: RunArgs, out: &mut Output) -> Result<(), Failure> {
     let model = super::open(path.as_deref())?;
     let ids = prompt.ids(&model)?;
     let mut engine = super::engine(&model, &args.engine.options(), quiet)?;
-    if ids.len() >= engine.context() {
-        return Err(akunu::Error::PromptTooLong { prompt: ids.len(), context: engine.context() }.into());
-    }
+    akunu::check_prompt(&ids, engine.vocab_size(), engine.context())?;
     let options = GenerateOptions {
         max_tokens,
         sampling: sampling.sampling(&model),

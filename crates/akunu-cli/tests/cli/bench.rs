@@ -37,6 +37,15 @@ fn sequences_that_decode_at_once_share_the_reading_of_weights() {
 }
 
 #[test]
+fn batches_are_measured_between_prompts_and_single_sequences_and_sampled_too() {
+    let rows =
+        json(&["bench", "-p", "8", "-n", "4", "-b", "3,1", "--sampled", "-r", "2", "-t", "1", "--json"]);
+    let names: Vec<&str> = rows.as_array().unwrap().iter().map(|row| row["test"].as_str().unwrap()).collect();
+    assert_eq!(names, ["pp8", "tg4@b3@sampled", "tg4@sampled"]);
+    assert!(rows.as_array().unwrap().iter().all(|row| row["tok_s"].as_f64().unwrap() > 0.0), "{rows}");
+}
+
+#[test]
 fn bench_says_how_near_it_came_to_the_ceilings() {
     let rows = json(&["bench", "-p", "8", "-n", "4", "-r", "1", "-t", "1", "--ceilings", "--json"]);
     for row in rows.as_array().unwrap() {

@@ -3,10 +3,10 @@
 use serde_json::{Value as Json, json};
 
 use crate::fields::Fields;
-use crate::held::{self, Held};
 use crate::job::Conversation;
 use crate::openai;
 use crate::refusal::Refusal;
+use crate::response_format::{self, RequestedFormat};
 
 pub(super) fn conversation(fields: &Fields<'_>) -> Result<Conversation, Refusal> {
     let given =
@@ -124,7 +124,10 @@ pub(super) fn one_call(fields: &Fields<'_>) -> Result<bool, Refusal> {
 }
 
 /// A call that has to be made, or a form of the answer.
-pub(super) fn held(fields: &Fields<'_>, conversation: &Conversation) -> Result<Option<Held>, Refusal> {
+pub(super) fn response_format(
+    fields: &Fields<'_>,
+    conversation: &Conversation,
+) -> Result<Option<RequestedFormat>, Refusal> {
     let choice = fields.object("tool_choice")?.map(|choice| Fields::within(choice, "tool_choice."));
     let kind = choice.and_then(|choice| choice.get("type")).and_then(Json::as_str);
     let only = match (kind, choice) {
@@ -138,12 +141,12 @@ pub(super) fn held(fields: &Fields<'_>, conversation: &Conversation) -> Result<O
                 fields.object("output_config")?.map(|config| Fields::within(config, "output_config."));
             let format = config.map(|config| config.object("format")).transpose()?.flatten();
             let format = format.map(|format| Fields::within(format, "output_config.format."));
-            let held = held::format(format.as_ref(), None, "output_config.format")?;
-            held::check_one(held.as_ref(), conversation)?;
-            return Ok(held);
+            let requested = response_format::format(format.as_ref(), None, "output_config.format")?;
+            response_format::check_one(requested.as_ref(), conversation)?;
+            return Ok(requested);
         }
     };
-    held::call(conversation, only, "tool_choice").map(Some)
+    response_format::call(conversation, only, "tool_choice").map(Some)
 }
 
 fn tools(fields: &Fields<'_>) -> Result<Option<Vec<Json>>, Refusal> {

@@ -79,17 +79,17 @@ fn job(fields: &Fields<'_>) -> Result<Job, Refusal> {
     let most = fields.count("max_tokens", 1..=usize::MAX)?;
     let most = most.ok_or_else(|| missing("max_tokens", "say how many tokens an answer may have"))?;
     let conversation = messages::conversation(fields)?;
-    let held = messages::held(fields, &conversation)?;
+    let format = messages::response_format(fields, &conversation)?;
     let mut job = Job::new(Some(model(fields)?.to_string()), Prompt::Chat(conversation));
-    job.held = held;
+    job.format = format;
     job.max_tokens = Some(most);
     job.stop = fields.stops("stop_sequences", "a list of texts")?;
     job.one_call = messages::one_call(fields)?;
-    let wishes = &mut job.sampling;
-    wishes.temperature = fields.number("temperature", 0.0..=1.0)?;
-    wishes.top_k = fields.count("top_k", 0..=usize::MAX)?;
-    wishes.top_p = fields.number("top_p", 0.0..=1.0)?;
+    let overrides = &mut job.sampling;
+    overrides.temperature = fields.number("temperature", 0.0..=1.0)?;
+    overrides.top_k = fields.count("top_k", 0..=usize::MAX)?;
+    overrides.top_p = fields.number("top_p", 0.0..=1.0)?;
     // None of Anthropic's own; clients send it all the same where an answer should come again.
-    wishes.seed = fields.seed("seed")?;
+    overrides.seed = fields.seed("seed")?;
     Ok(job)
 }

@@ -1,6 +1,5 @@
 //! A model whose engine runs on a thread of its own.
 
-use std::collections::VecDeque;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Sender};
@@ -9,7 +8,7 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use akunu::chat::{ChatError, ChatForm, ChatTemplates};
-use akunu::constrain::{Constraint, Form, Reasoning};
+use akunu::constrain::Constraints;
 use akunu::schedule::{Handle, Scheduler};
 use akunu::{Engine, Error, Model, human};
 
@@ -64,12 +63,8 @@ pub struct Loaded {
     thread: Option<JoinHandle<()>>,
     users: AtomicUsize,
     last_used: Mutex<Instant>,
-    /// The latest forms that answers were held to, by all that they say.
-    constraints: Mutex<VecDeque<(String, Arc<Constraint>)>>,
+    constraints: Constraints,
 }
-
-/// Forms that are kept.
-const CONSTRAINTS: usize = 8;
 
 impl Loaded {
     pub(super) fn load(spec: &ModelSpec, options: ModelsOptions, room: Room) -> Result<Loaded, LoadError> {
@@ -89,6 +84,7 @@ impl Loaded {
         let Ready { handle, context, bytes } = receiver.recv().map_err(|_| died())??;
         Ok(Loaded {
             name: spec.name.clone(),
+            constraints: Constraints::new(model.clone()),
             model,
             form,
             context,
@@ -97,26 +93,12 @@ impl Loaded {
             thread: Some(thread),
             users: AtomicUsize::new(0),
             last_used: Mutex::new(Instant::now()),
-            constraints: Mutex::default(),
         })
     }
 
-    /// What holds an answer to a form. The first time takes long.
-    pub(crate) fn constraint(
-        &self,
-        form: &Form,
-        before: Option<&Reasoning>,
-    ) -> Result<Arc<Constraint>, Error> {
-        let said = format!("{form:?} {before:?}");
-        let kept = || self.constraints.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, constraint)) = kept().iter().find(|(other, _)| *other == said) {
-            return Ok(constraint.clone());
-        }
-        let constraint = Arc::new(Constraint::new(&self.model, form, before)?);
-        let mut kept = kept();
-        kept.truncate(CONSTRAINTS - 1);
-        kept.push_front((said, constraint.clone()));
-        Ok(constraint)
+    /// The grammars of response formats.
+    pub(crate) fn constraints(&self) -> &Constraints {
+        &self.constraints
     }
 
     pub fn name(&self) -> &str {

@@ -15,11 +15,11 @@ use self::answer::{Asked, Head};
 use crate::app::{App, Caller, json};
 use crate::body::JsonBody;
 use crate::fields::Fields;
-use crate::held;
 use crate::job::{Conversation, Job, Prompt};
 use crate::openai;
 use crate::protocol::Protocol;
 use crate::refusal::Refusal;
+use crate::response_format;
 use crate::stream;
 
 pub const PROTOCOL: Protocol = Protocol { routes, owns: |path| path.starts_with("/api/"), error };
@@ -115,11 +115,11 @@ fn model<'a>(fields: &Fields<'a>) -> Result<&'a str, Refusal> {
 }
 
 fn job(fields: &Fields<'_>, model: &str, prompt: Prompt) -> Result<Job, Refusal> {
-    let held = options::format(fields)?;
+    let format = options::format(fields)?;
     if let Prompt::Chat(conversation) = &prompt {
-        held::check_one(held.as_ref(), conversation)?;
+        response_format::check_one(format.as_ref(), conversation)?;
     }
-    let mut job = Job { held, ..Job::new(Some(model.to_string()), prompt) };
+    let mut job = Job { format, ..Job::new(Some(model.to_string()), prompt) };
     options::read(fields, &mut job)?;
     let top = fields.count("top_logprobs", 0..=20)?;
     let wanted = fields.flag("logprobs")?.unwrap_or(false);

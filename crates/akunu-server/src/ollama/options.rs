@@ -1,12 +1,12 @@
 //! What Ollama calls things, and what they are here.
 
-use akunu::constrain::Form;
+use akunu::constrain::ResponseFormat;
 use serde_json::Value as Json;
 
 use crate::fields::Fields;
-use crate::held::Held;
 use crate::job::Job;
 use crate::refusal::Refusal;
+use crate::response_format::RequestedFormat;
 
 /// Fields that would change the answer, and that nothing here can follow.
 pub(super) const UNSUPPORTED_IN_GENERATE: &[(&str, &str)] = &[
@@ -36,13 +36,13 @@ pub(super) fn refuse_given(fields: &Fields<'_>, names: &[(&str, &str)]) -> Resul
 }
 
 /// Any object, or a schema.
-pub(super) fn format(fields: &Fields<'_>) -> Result<Option<Held>, Refusal> {
-    let held = |form| Ok(Some(Held { form, param: "format" }));
+pub(super) fn format(fields: &Fields<'_>) -> Result<Option<RequestedFormat>, Refusal> {
+    let requested = |format| Ok(Some(RequestedFormat { format, param: "format" }));
     match fields.get("format") {
         None => Ok(None),
         Some(Json::String(text)) if text.is_empty() => Ok(None),
-        Some(Json::String(text)) if text == "json" => held(Form::Object),
-        Some(schema @ Json::Object(_)) => held(Form::Schema(schema.clone())),
+        Some(Json::String(text)) if text == "json" => requested(ResponseFormat::Object),
+        Some(schema @ Json::Object(_)) => requested(ResponseFormat::Schema(schema.clone())),
         Some(_) => Err(fields.refuse("format", "\"json\" or a JSON Schema")),
     }
 }
@@ -57,20 +57,20 @@ pub(super) fn read(fields: &Fields<'_>, job: &mut Job) -> Result<(), Refusal> {
     }
     job.max_tokens = most(&options, "num_predict")?;
     job.stop = options.stops("stop", "a text or a list of texts")?;
-    let wishes = &mut job.sampling;
-    wishes.temperature = options.number("temperature", 0.0..=100.0)?;
-    wishes.top_k = options.count("top_k", 0..=usize::MAX)?;
-    wishes.top_p = options.number("top_p", 0.0..=1.0)?;
-    wishes.min_p = options.number("min_p", 0.0..=1.0)?;
-    wishes.repeat_penalty = options.number("repeat_penalty", 1e-3..=1e3)?;
-    wishes.frequency_penalty = options.number("frequency_penalty", -2.0..=2.0)?;
-    wishes.presence_penalty = options.number("presence_penalty", -2.0..=2.0)?;
-    wishes.repeat_last_n = match options.get("repeat_last_n").and_then(Json::as_i64) {
+    let overrides = &mut job.sampling;
+    overrides.temperature = options.number("temperature", 0.0..=100.0)?;
+    overrides.top_k = options.count("top_k", 0..=usize::MAX)?;
+    overrides.top_p = options.number("top_p", 0.0..=1.0)?;
+    overrides.min_p = options.number("min_p", 0.0..=1.0)?;
+    overrides.repeat_penalty = options.number("repeat_penalty", 1e-3..=1e3)?;
+    overrides.frequency_penalty = options.number("frequency_penalty", -2.0..=2.0)?;
+    overrides.presence_penalty = options.number("presence_penalty", -2.0..=2.0)?;
+    overrides.repeat_last_n = match options.get("repeat_last_n").and_then(Json::as_i64) {
         // As far back as the context goes.
         Some(-1) => Some(usize::MAX),
         _ => options.count("repeat_last_n", 0..=usize::MAX)?,
     };
-    wishes.seed = match options.get("seed").and_then(Json::as_i64) {
+    overrides.seed = match options.get("seed").and_then(Json::as_i64) {
         // Another one each time.
         Some(-1) => None,
         _ => options.seed("seed")?,

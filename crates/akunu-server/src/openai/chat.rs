@@ -10,9 +10,9 @@ use super::{Head, Stream, Usage, logprobs, messages};
 use crate::app::{App, Caller, json};
 use crate::body::JsonBody;
 use crate::fields::Fields;
-use crate::held::{self, Held};
 use crate::job::{Conversation, Job, Output, Piece, Prompt, Running, ToolCall, What};
 use crate::refusal::Refusal;
+use crate::response_format::{self, RequestedFormat};
 use crate::stream::{self, Writer};
 
 const UNSUPPORTED: &[(&str, &str)] = &[
@@ -48,8 +48,8 @@ fn read(fields: &Fields<'_>) -> Result<Job, Refusal> {
     let conversation = messages::conversation_of(fields)?;
     let forced = forced(fields, &conversation)?;
     let mut job = options::job(fields, Vec::new())?;
-    job.held = forced.or(job.held);
-    held::check_one(job.held.as_ref(), &conversation)?;
+    job.format = forced.or(job.format);
+    response_format::check_one(job.format.as_ref(), &conversation)?;
     job.prompts = vec![Prompt::Chat(conversation)];
     job.max_tokens = max_tokens(fields)?;
     let wanted = fields.flag("logprobs")?.unwrap_or(false);
@@ -78,14 +78,18 @@ fn max_tokens(fields: &Fields<'_>) -> Result<Option<usize>, Refusal> {
 }
 
 /// A call that has to be made.
-fn forced(fields: &Fields<'_>, conversation: &Conversation) -> Result<Option<Held>, Refusal> {
+fn forced(fields: &Fields<'_>, conversation: &Conversation) -> Result<Option<RequestedFormat>, Refusal> {
     const EXPECTED: &str = "\"auto\", \"none\", \"required\" or an object that names a function";
     match fields.get("tool_choice") {
         None => Ok(None),
         Some(choice) if choice == "auto" || choice == "none" => Ok(None),
-        Some(choice) if choice == "required" => held::call(conversation, None, "tool_choice").map(Some),
+        Some(choice) if choice == "required" => {
+            response_format::call(conversation, None, "tool_choice").map(Some)
+        }
         Some(choice) => match (choice["type"].as_str(), choice["function"]["name"].as_str()) {
-            (Some("function"), Some(name)) => held::call(conversation, Some(name), "tool_choice").map(Some),
+            (Some("function"), Some(name)) => {
+                response_format::call(conversation, Some(name), "tool_choice").map(Some)
+            }
             _ => Err(fields.refuse("tool_choice", EXPECTED)),
         },
     }

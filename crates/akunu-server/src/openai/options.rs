@@ -3,9 +3,9 @@
 use serde_json::Value as Json;
 
 use crate::fields::Fields;
-use crate::held;
-use crate::job::{Job, Prompt, Wishes};
+use crate::job::{Job, Prompt, SamplingOverrides};
 use crate::refusal::Refusal;
+use crate::response_format;
 
 /// How the answer is wanted.
 #[derive(Clone, Copy, Debug, Default)]
@@ -36,25 +36,25 @@ pub(super) fn job(fields: &Fields<'_>, prompts: Vec<Prompt>) -> Result<Job, Refu
     let format = fields.object("response_format")?;
     let format = format.map(|format| Fields::within(format, "response_format."));
     Ok(Job {
-        held: held::format(format.as_ref(), Some("json_schema"), "response_format")?,
+        format: response_format::format(format.as_ref(), Some("json_schema"), "response_format")?,
         model: fields.text("model")?.map(str::to_string),
         prompts,
         choices: fields.count("n", 1..=crate::start::MOST_CHOICES)?.unwrap_or(1),
         stop: fields.stops("stop", "a text or a list of texts")?,
-        sampling: wishes(fields)?,
+        sampling: overrides(fields)?,
         ignore_eos: fields.flag("ignore_eos")?.unwrap_or(false),
         priority: fields.whole("priority")?,
         ..Job::default()
     })
 }
 
-fn wishes(fields: &Fields<'_>) -> Result<Wishes, Refusal> {
+fn overrides(fields: &Fields<'_>) -> Result<SamplingOverrides, Refusal> {
     // vLLM's name for the same thing.
     let repeat_penalty = match fields.number("repeat_penalty", 1e-3..=1e3)? {
         None => fields.number("repetition_penalty", 1e-3..=1e3)?,
         given => given,
     };
-    Ok(Wishes {
+    Ok(SamplingOverrides {
         temperature: fields.number("temperature", 0.0..=2.0)?,
         top_k: fields.count("top_k", 0..=usize::MAX)?,
         top_p: fields.number("top_p", 0.0..=1.0)?,

@@ -70,6 +70,22 @@ fn ten_megabytes_of_prompt_are_read_and_refused_with_both_numbers() {
 }
 
 #[test]
+fn a_prompt_fits_where_one_token_can_follow() {
+    let server = serve_with(|options| options.models.engine.context = Some(16));
+    let ask = |len: usize| {
+        let body = json!({ "prompt": vec![5; len], "max_tokens": 9, "ignore_eos": true });
+        server.post("/v1/completions", &body)
+    };
+    for (len, tokens) in [(15, 2), (16, 1)] {
+        let answer = ask(len).json();
+        let found = (&answer["usage"]["completion_tokens"], &answer["choices"][0]["finish_reason"]);
+        assert_eq!(found, (&json!(tokens), &json!("length")), "a prompt of {len}: {answer}");
+    }
+    let refused = ask(17);
+    assert_eq!((refused.status, &refused.json()["error"]["code"]), (400, &json!("context_length_exceeded")));
+}
+
+#[test]
 fn a_body_over_the_limit_is_refused_and_not_kept() {
     let server = serve_with(|options| options.limits.body = 10_000);
     let fits = json!({ "prompt": "a", "padding": "x".repeat(9_000) });

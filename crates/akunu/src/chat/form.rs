@@ -71,31 +71,56 @@ impl ChatForm {
         tools: Option<&[Json]>,
         variables: &Map<String, Json>,
     ) -> Result<Rendered, Error> {
-        Ok(self.template.render(messages, tools, true, variables)?)
+        render(&self.template, messages, tools, true, variables)
+    }
+
+    /// The text of a conversation that is not to be answered now.
+    pub fn transcript(&self, messages: &[Json], variables: &Map<String, Json>) -> Result<Rendered, Error> {
+        render(&self.template, messages, None, false, variables)
     }
 
     /// Adds what ends an answer in this form, and what of it has to be seen to be told apart.
-    pub fn extend(&self, options: &mut GenerateOptions) {
+    pub(super) fn extend(&self, options: &mut GenerateOptions) {
         options.stop_ids.extend(&self.turn_ends);
         options.visible_ids.extend(&self.visible);
     }
 
     /// Reads calls of these tools out of an answer, and has their marks seen. `None`: how the model writes calls is not known.
-    pub fn call_reader(&self, tools: Vec<Json>, options: &mut GenerateOptions) -> Option<CallReader> {
+    pub(super) fn call_reader(&self, tools: Vec<Json>, options: &mut GenerateOptions) -> Option<CallReader> {
         let marks = self.marks?;
         options.visible_ids.extend(&self.marking);
         Some(CallReader::new(marks, tools))
     }
 
     /// What a model whose template knows of reasoning may write before its answer to a prompt.
-    pub fn reasoning(&self, prompt: &str) -> Option<Reasoning> {
+    pub(super) fn reasoning(&self, prompt: &str) -> Option<Reasoning> {
         let is_open = self.tags.opened_by(prompt);
         let knows = is_open || self.template.source().contains(self.tags.close);
         knows.then(|| Reasoning { tags: self.tags, is_open, marks: self.visible.clone() })
     }
 
     /// Tells reasoning from answer in what follows a prompt.
-    pub fn splitter(&self, prompt: &str) -> Splitter {
+    pub(super) fn splitter(&self, prompt: &str) -> Splitter {
         Splitter::new(self.tags, self.tags.opened_by(prompt))
     }
+}
+
+/// Writes a conversation by a template, up to where the model is to answer if `add_prompt` is set. What developers say is written
+/// as a system's message for templates that do not know developers, which are most.
+pub fn render(
+    template: &ChatTemplate,
+    messages: &[Json],
+    tools: Option<&[Json]>,
+    add_prompt: bool,
+    variables: &Map<String, Json>,
+) -> Result<Rendered, Error> {
+    let is_developer = |message: &Json| message["role"] == "developer";
+    if template.source().contains("developer") || !messages.iter().any(is_developer) {
+        return Ok(template.render(messages, tools, add_prompt, variables)?);
+    }
+    let mut messages = messages.to_vec();
+    for message in messages.iter_mut().filter(|message| is_developer(message)) {
+        message["role"] = "system".into();
+    }
+    Ok(template.render(&messages, tools, add_prompt, variables)?)
 }

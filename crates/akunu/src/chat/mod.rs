@@ -1,14 +1,15 @@
 //! Conversations: messages in, an answer out, and only what is new goes through the model.
 //!
 //! ```text
-//! messages ─template─▶ text ─Known─▶ ids ─generate─▶ pieces ─Splitter─▶ reasoning, answer ─▶ one message more
+//! messages ─template─▶ text ─TokenizedHistory─▶ ids ─generate─▶ pieces ─AnswerReader─▶ reasoning, answer, calls ─▶ one message more
 //! ```
 
+mod answer;
 mod call_tags;
 mod calls;
 pub mod conversation;
 mod form;
-mod known;
+mod history;
 mod reasoning;
 
 use std::ops::ControlFlow;
@@ -17,12 +18,14 @@ use std::time::Instant;
 
 use serde_json::{Map, Value as Json};
 
+use crate::constrain::Constraints;
 use crate::{Engine, Error, FinishReason, GenerateOptions, Session, Timings};
 pub use akunu_tokenizer::chat::{ChatError, ChatTemplate, ChatTemplates, Rendered};
+pub use answer::{AnswerDelta, AnswerOptions, AnswerReader, Draft};
 pub use calls::{Call, CallMarks, CallReader, OnSpoken, Spoken};
 use conversation::message;
-pub use form::ChatForm;
-pub use known::Known;
+pub use form::{ChatForm, render};
+pub use history::TokenizedHistory;
 pub use reasoning::{Kind, OnPart, Part, Splitter, Tags};
 
 /// A conversation and the session that it goes through.
@@ -36,7 +39,8 @@ pub struct Chat {
     pub forget_oldest: bool,
     messages: Vec<Json>,
     session: Session,
-    known: Known,
+    constraints: Constraints,
+    history: TokenizedHistory,
 }
 
 /// Something that happens while an answer is made.
@@ -63,44 +67,17 @@ pub struct Turn {
     pub kept: bool,
 }
 
-/// What a model says, as far as it has said it.
-#[derive(Debug, Default)]
-struct Said {
-    raw: String,
-    reasoning: String,
-    answer: String,
-}
-
-impl Said {
-    fn part(&mut self, part: Part<'_>, on_event: OnEvent<'_>) -> ControlFlow<()> {
-        match part.kind {
-            Kind::Reasoning => self.reasoning.push_str(part.text),
-            Kind::Answer => self.answer.push_str(part.text),
-            Kind::Tag => {}
-        }
-        on_event(Event::Part(part))
-    }
-
-    fn message(&self, answer: &str) -> Json {
-        let mut message = message("assistant", answer);
-        let reasoning = self.reasoning.trim();
-        if !reasoning.is_empty() {
-            message["reasoning_content"] = reasoning.into();
-        }
-        message
-    }
-}
-
 impl Chat {
     /// Takes a free slot of the engine.
     pub fn new(engine: &mut Engine, template: ChatTemplate) -> Result<Chat, Error> {
         Ok(Chat {
             form: ChatForm::new(engine.model(), template)?,
             session: engine.session()?,
+            constraints: Constraints::new(engine.model().clone()),
             variables: Map::new(),
             forget_oldest: false,
             messages: Vec::new(),
-            known: Known::default(),
+            history: TokenizedHistory::default(),
         })
     }
 
@@ -190,18 +167,18 @@ impl Chat {
         options: &GenerateOptions,
         on_event: OnEvent<'_>,
     ) -> Result<Turn, Error> {
-        let (ids, mut splitter, forgotten) = self.prompt(engine.context())?;
+        let (ids, text, forgotten) = self.prompt(engine.vocab_size(), engine.context())?;
         let mut options = options.clone();
-        self.form.extend(&mut options);
+        let wanted = AnswerOptions::default();
+        let mut reader = self.form.answer(&text, &wanted, &self.constraints, &mut options)?;
         let feed = self.read(engine, &ids, options.cancel.as_deref(), on_event)?;
 
-        let mut said = Said::default();
+        let mut on_part = |part: Part<'_>| on_event(Event::Part(part));
         let mut generated = engine.generate(&mut self.session, &ids, &options, &mut |piece| {
-            said.raw.push_str(piece.text);
-            splitter.push(piece.text, &mut |part| said.part(part, on_event))
+            reader.push(piece.text, piece.ids.len(), &mut on_part).1
         })?;
         if generated.finish != FinishReason::Callback {
-            let _ = splitter.finish(&mut |part| said.part(part, on_event));
+            reader.finish(&mut on_part);
         }
         let timings = &mut generated.timings;
         timings.prompt_s += feed.prompt_s;
@@ -210,17 +187,17 @@ impl Chat {
 
         let kept = !generated.ids.is_empty() || generated.finish != FinishReason::Cancelled;
         if kept {
-            self.remember(&said, &generated.ids, &generated.finish);
+            self.remember(reader.draft(), &generated.ids, &generated.finish);
         }
         Ok(Turn { finish: generated.finish, timings: generated.timings, forgotten, kept })
     }
 
-    /// The ids of what is to be answered, what reads the answer, and how many messages were forgotten for it to fit.
-    fn prompt(&mut self, context: usize) -> Result<(Vec<u32>, Splitter, usize), Error> {
+    /// The ids and the text of what is to be answered, and how many messages were forgotten for it to fit.
+    fn prompt(&mut self, vocab: usize, context: usize) -> Result<(Vec<u32>, String, usize), Error> {
         let mut forgotten = 0;
         loop {
             let rendered = self.form.prompt(&self.messages, None, &self.variables)?;
-            let ids = self.known.encode(&rendered, &**self.form.tokenizer())?.to_vec();
+            let ids = self.history.encode(&rendered, &**self.form.tokenizer())?.to_vec();
             let room = context.saturating_sub(ids.len());
             if self.forget_oldest && room < context / 4 {
                 let oldest = self.forget_exchange();
@@ -229,10 +206,8 @@ impl Chat {
                     continue;
                 }
             }
-            if room == 0 {
-                return Err(Error::PromptTooLong { prompt: ids.len(), context });
-            }
-            return Ok((ids, self.form.splitter(&rendered.text), forgotten));
+            crate::check_prompt(&ids, vocab, context)?;
+            return Ok((ids, rendered.text, forgotten));
         }
     }
 
@@ -271,22 +246,22 @@ impl Chat {
     }
 
     /// Adds what was said to the conversation.
-    fn remember(&mut self, said: &Said, ids: &[u32], finish: &FinishReason) {
+    fn remember(&mut self, draft: &Draft, ids: &[u32], finish: &FinishReason) {
         // A stop string was cut out of the text, and the ids have it still.
         if !matches!(finish, FinishReason::StopString(_) | FinishReason::Callback) {
-            self.known.append(&said.raw, ids);
+            self.history.append(&draft.raw, ids);
         }
         // White space around an answer is usually the template's business. Where it then does not write back what the
         // model said, and would with all of it, all is kept: it need not be read again.
-        let answers = [said.answer.trim(), &said.answer];
+        let answers = [draft.answer.trim(), &draft.answer];
         let writes_back = |answer: &&str| {
             let mut messages = self.messages.clone();
-            messages.push(said.message(answer));
-            let written = self.form.template().render(&messages, None, false, &self.variables);
-            written.is_ok_and(|rendered| self.known.begins(&rendered))
+            messages.push(draft.message(answer));
+            let written = self.form.transcript(&messages, &self.variables);
+            written.is_ok_and(|rendered| self.history.begins(&rendered))
         };
         let answer = answers.into_iter().find(writes_back).unwrap_or(answers[0]);
-        self.messages.push(said.message(answer));
+        self.messages.push(draft.message(answer));
     }
 }
 

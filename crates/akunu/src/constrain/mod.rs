@@ -1,11 +1,11 @@
-//! Answers held to a form: a JSON Schema, any object of JSON, or a call of a tool.
+//! Constrained generation: answers that have to be of a JSON Schema, any object of JSON, or a call of a tool.
 //!
 //! ```text
-//! Form ─schema─▶ nodes ─Machine─▶ bytes that may follow ─Vocabulary─▶ tokens that may follow ─Sampler─▶ all others at −∞
+//! ResponseFormat ─schema─▶ nodes ─Machine─▶ bytes that may follow ─Vocabulary─▶ tokens that may follow ─Sampler─▶ all others at −∞
 //! ```
 //!
-//! The form is read byte by byte with a stack. At each place the vocabulary, a tree of bytes, is walked together with it; what was
-//! found is kept, for places come again. The text may end only where the value is whole, and ends by itself where nothing can
+//! The format is a grammar that is read byte by byte with a stack. At each place of it the vocabulary, a tree of bytes, is walked
+//! together with the grammar; the mask of tokens that was found is kept, because places come again. The text may end only where the value is whole, and ends by itself where nothing can
 //! follow.
 
 mod disjoint;
@@ -18,7 +18,7 @@ mod tests;
 mod text;
 mod vocabulary;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use akunu_tokenizer::Tokenizer;
@@ -37,7 +37,7 @@ const MOST_KEPT: usize = 16 << 20;
 
 /// What an answer is to be.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Form {
+pub enum ResponseFormat {
     /// Any object.
     Object,
     /// A value of this JSON Schema.
@@ -63,7 +63,39 @@ pub struct Reasoning {
     pub marks: Vec<u32>,
 }
 
-/// A form for a model's vocabulary. Many may share it.
+/// Constraints that are kept.
+const KEPT: usize = 8;
+
+/// The constraints of one model. To make one takes long, so the latest are kept.
+#[derive(Debug)]
+pub struct Constraints {
+    model: Arc<Model>,
+    /// The latest first, each with all that it was made from, written out.
+    kept: Mutex<VecDeque<(String, Arc<Constraint>)>>,
+}
+
+impl Constraints {
+    pub fn new(model: Arc<Model>) -> Constraints {
+        Constraints { model, kept: Mutex::default() }
+    }
+
+    /// As [`Constraint::new`], but that one which is kept is given again.
+    pub fn get(&self, format: &ResponseFormat, before: Option<&Reasoning>) -> Result<Arc<Constraint>, Error> {
+        let made_from = format!("{format:?} {before:?}");
+        let kept = || self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, constraint)) = kept().iter().find(|(other, _)| *other == made_from) {
+            return Ok(constraint.clone());
+        }
+        // The lock is free meanwhile: others need not wait for this.
+        let constraint = Arc::new(Constraint::new(&self.model, format, before)?);
+        let mut kept = kept();
+        kept.truncate(KEPT - 1);
+        kept.push_front((made_from, constraint.clone()));
+        Ok(constraint)
+    }
+}
+
+/// The grammar of a format over a model's vocabulary. Many requests may share it.
 #[derive(Debug)]
 pub struct Constraint {
     machine: Machine,
@@ -77,10 +109,14 @@ pub struct Constraint {
 
 impl Constraint {
     /// Refuses schemas that cannot be held to, and those that nothing can be.
-    pub fn new(model: &Model, form: &Form, before: Option<&Reasoning>) -> Result<Constraint, Error> {
+    pub fn new(
+        model: &Model,
+        format: &ResponseFormat,
+        before: Option<&Reasoning>,
+    ) -> Result<Constraint, Error> {
         let tokenizer = model.tokenizer()?.clone();
         let mut compiler = Compiler::default();
-        let mut root = form_node(&mut compiler, form)?;
+        let mut root = format_node(&mut compiler, format)?;
         if let Some(reasoning) = before {
             root = behind(&mut compiler, reasoning, root);
         }
@@ -127,11 +163,11 @@ impl Constraint {
     }
 }
 
-fn form_node(compiler: &mut Compiler, form: &Form) -> Result<NodeId, SchemaError> {
-    match form {
-        Form::Object => Ok(compiler.any_object()),
-        Form::Schema(schema) => compiler.schema(schema),
-        Form::Call(tools) => {
+fn format_node(compiler: &mut Compiler, format: &ResponseFormat) -> Result<NodeId, SchemaError> {
+    match format {
+        ResponseFormat::Object => Ok(compiler.any_object()),
+        ResponseFormat::Schema(schema) => compiler.schema(schema),
+        ResponseFormat::Call(tools) => {
             let calls = tools.iter().map(|tool| {
                 let name = Json::from(tool.name.as_str()).to_string();
                 let name = compiler.literals([name.as_str()]);

@@ -4,13 +4,13 @@ use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 use super::logprobs::logprob;
-use super::request::{Event, Finished, Job, OnEvent, TokenLogprob, guarded, last_event};
+use super::request::{Event, Finished, Job, Listener, OnEvent, TokenLogprob, guarded, last_event};
 use crate::generation::Generation;
 use crate::{Engine, Error, FinishReason, Piece, Session};
 
-pub(super) struct Active {
+pub(super) struct Active<'a> {
     pub(super) generation: Generation,
-    on_event: OnEvent,
+    on_event: Listener<'a>,
     /// How many best ones are wanted with each token.
     logprobs: Option<usize>,
     /// Those of the tokens since the last piece.
@@ -27,29 +27,40 @@ pub(super) struct Active {
     last_token: Option<Instant>,
 }
 
-impl std::fmt::Debug for Active {
+impl std::fmt::Debug for Active<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Active").field("generation", &self.generation).finish_non_exhaustive()
     }
 }
 
-impl Active {
-    pub(super) fn new(engine: &Engine, job: Job, number: u64) -> Result<Active, (OnEvent, Error)> {
+impl<'a> Active<'a> {
+    pub(super) fn new(engine: &Engine, job: Job, number: u64) -> Result<Active<'a>, (OnEvent, Error)> {
         let Job { request, on_event, submitted } = job;
         match guarded(|| Generation::new(engine, &request.prompt, &request.options)) {
             Err(error) => Err((on_event, error)),
             Ok(generation) => Ok(Active {
-                generation,
-                on_event,
                 logprobs: request.logprobs,
-                unsent: Vec::new(),
                 number,
                 submitted,
                 placed: false,
-                share: 0,
-                asked: None,
-                last_token: None,
+                ..Active::placed(generation, on_event)
             }),
+        }
+    }
+
+    /// A request whose slot holds the beginning of its prompt already.
+    pub(super) fn placed(generation: Generation, on_event: Listener<'a>) -> Active<'a> {
+        Active {
+            generation,
+            on_event,
+            logprobs: None,
+            unsent: Vec::new(),
+            number: 1,
+            submitted: Instant::now(),
+            placed: true,
+            share: 0,
+            asked: None,
+            last_token: None,
         }
     }
 
@@ -86,8 +97,7 @@ impl Active {
         picked: bool,
     ) -> Result<Option<FinishReason>, Error> {
         guarded(|| {
-            let picked = picked && !self.generation.is_held();
-            let id = if picked { engine.found[row] } else { self.generation.pick(engine, row)? };
+            let id = self.generation.pick(engine, row, picked)?;
             if let Some(best) = self.logprobs.filter(|_| !self.generation.output.endings().contains(&id)) {
                 self.unsent.push(logprob(engine.logits_of(row)?, id, best));
             }
@@ -106,9 +116,14 @@ impl Active {
         now - last
     }
 
-    /// Says how it ended, and gives whether that was without an error. The session then holds nothing that is not exactly what its
-    /// tokens say.
-    pub(super) fn end(self, session: &mut Session, result: Result<FinishReason, Error>) -> bool {
+    /// Says how it ended, and gives whether that was without an error. With `forgets_shifted` the session then holds nothing that is
+    /// not exactly what its tokens say.
+    pub(super) fn end(
+        self,
+        session: &mut Session,
+        result: Result<FinishReason, Error>,
+        forgets_shifted: bool,
+    ) -> bool {
         let Active { mut generation, mut on_event, mut unsent, .. } = self;
         // A listener that panicked hears nothing but that.
         let flushed = match &result {
@@ -119,16 +134,18 @@ impl Active {
                 Ok(())
             }),
         };
-        session.truncate(generation.exact(session));
-        let timings = generation.timings();
+        if forgets_shifted {
+            session.truncate(generation.exact(session));
+        }
+        let (timings, dropped) = (generation.timings(), generation.dropped());
         let result = flushed.and(result);
         let well = result.is_ok();
-        last_event(on_event, result.map(|finish| Finished { finish, timings }));
+        last_event(on_event, result.map(|finish| Finished { finish, dropped, timings }));
         well
     }
 }
 
-fn tell(on_event: &mut OnEvent, piece: Piece<'_>, logprobs: &mut Vec<TokenLogprob>) -> ControlFlow<()> {
+fn tell(on_event: &mut Listener<'_>, piece: Piece<'_>, logprobs: &mut Vec<TokenLogprob>) -> ControlFlow<()> {
     let flow = on_event(Event::Piece { text: piece.text, ids: piece.ids, logprobs });
     logprobs.clear();
     flow

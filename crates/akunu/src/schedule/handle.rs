@@ -1,4 +1,4 @@
-//! Between the threads that hand requests in and the engine's.
+//! Between the threads that submit requests and the engine's.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -6,15 +6,15 @@ use std::time::Instant;
 use super::request::{Job, Refused};
 use super::{OnEvent, Request, Stats};
 
-/// Where requests are handed in. Clones are the same place; the scheduler runs until all of them are dropped.
+/// Submits requests to a scheduler. Clones submit to the same one, which runs until all of them are dropped.
 #[derive(Clone, Debug)]
-pub struct Handle(Arc<Door>);
+pub struct Handle(Arc<SharedHandle>);
 
-/// Closes when the last handle is dropped.
+/// What all clones of a handle share. Dropped with the last of them, it lets the scheduler end.
 #[derive(Debug)]
-struct Door(Arc<Desk>);
+struct SharedHandle(Arc<Shared>);
 
-impl Drop for Door {
+impl Drop for SharedHandle {
     fn drop(&mut self) {
         self.0.change(|state| state.closing = state.closing.max(Closing::WhenDone));
     }
@@ -61,18 +61,18 @@ enum Closing {
     Now,
 }
 
-/// What both sides see.
+/// What handles and the engine's thread share.
 #[derive(Debug)]
-pub(super) struct Desk {
+pub(super) struct Shared {
     state: Mutex<State>,
     wake: Condvar,
 }
 
 #[derive(Debug)]
 struct State {
-    /// Handed in since the engine's thread looked last.
+    /// Submitted since the engine's thread looked last.
     arrived: Vec<Job>,
-    /// Those and the queue's.
+    /// Requests without a slot: those that have arrived and those in the queue.
     waiting: usize,
     /// Requests that have a slot.
     active: usize,
@@ -91,7 +91,7 @@ pub(super) enum Work {
     None,
 }
 
-impl Desk {
+impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -102,13 +102,13 @@ impl Desk {
     }
 }
 
-/// The engine's side.
+/// The engine's thread's side.
 #[derive(Debug)]
-pub(super) struct Station(Arc<Desk>);
+pub(super) struct Worker(Arc<Shared>);
 
-impl Station {
+impl Worker {
     /// For `slots` requests, and so many more that wait.
-    pub(super) fn new(slots: usize, queue: usize, stats: Stats) -> (Station, Handle) {
+    pub(super) fn new(slots: usize, queue: usize, stats: Stats) -> (Worker, Handle) {
         let state = State {
             arrived: Vec::new(),
             waiting: 0,
@@ -117,12 +117,12 @@ impl Station {
             closing: Closing::Never,
             stats,
         };
-        let desk = Arc::new(Desk { state: Mutex::new(state), wake: Condvar::new() });
-        (Station(desk.clone()), Handle(Arc::new(Door(desk))))
+        let shared = Arc::new(Shared { state: Mutex::new(state), wake: Condvar::new() });
+        (Worker(shared.clone()), Handle(Arc::new(SharedHandle(shared))))
     }
 
-    pub(super) fn latch(&self) -> Latch {
-        Latch(self.0.clone())
+    pub(super) fn close_on_drop(&self) -> CloseOnDrop {
+        CloseOnDrop(self.0.clone())
     }
 
     /// Sleeps while there is nothing to do: `idle` says that nothing is here, and what has arrived comes to `arrived`.
@@ -139,6 +139,11 @@ impl Station {
         }
     }
 
+    /// Takes what has arrived, without waiting.
+    pub(super) fn take_arrived(&self, arrived: &mut Vec<Job>) {
+        arrived.append(&mut self.0.lock().arrived);
+    }
+
     /// Tells how it stands, with `queue` waiting on this side: room for newcomers follows from it.
     pub(super) fn publish(&self, queue: usize, stats: Stats) {
         let mut state = self.0.lock();
@@ -148,17 +153,17 @@ impl Station {
     }
 }
 
-/// Dropped, it lets in nobody more.
+/// When it is dropped, no more requests are taken.
 #[derive(Debug)]
-pub(super) struct Latch(Arc<Desk>);
+pub(super) struct CloseOnDrop(Arc<Shared>);
 
-impl Drop for Latch {
+impl Drop for CloseOnDrop {
     fn drop(&mut self) {
         self.0.lock().closing = Closing::Now;
     }
 }
 
-impl Drop for Station {
+impl Drop for Worker {
     fn drop(&mut self) {
         // Dropped unlocked: a listener may do as it likes when it is dropped.
         let unheard = std::mem::take(&mut self.0.lock().arrived);

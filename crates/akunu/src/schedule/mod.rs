@@ -1,13 +1,15 @@
 //! Many requests, one engine.
 //!
 //! ```text
-//! any thread: Handle::submit ─▶ queue ─▶ slots ─▶ one pass a step, on the engine's thread ─▶ events, on that thread
+//! any thread: Handle::submit ─▶ queue ─▶ batch of slots ─▶ one pass a step, on the engine's thread ─▶ events, on that thread
 //! ```
 //!
 //! Whoever submits gives a function that hears of the request. It is called on the engine's thread, so it hands on what it hears
 //! and returns at once. `docs/serving.md` says how it works and what is promised.
 
 mod active;
+mod alone;
+mod batch;
 mod handle;
 mod logprobs;
 mod pace;
@@ -24,12 +26,12 @@ pub use request::{Event, Finished, OnEvent, Refused, Request, TokenLogprob};
 pub use stats::Stats;
 
 use crate::{Engine, Error};
-use handle::{Latch, Station, Work};
+pub(crate) use alone::run_alone;
+use batch::Batch;
+use handle::{CloseOnDrop, Work, Worker};
 use pace::Pace;
 use queue::Queue;
 use request::Job;
-use slots::Slot;
-use step::Reading;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SchedulerOptions {
@@ -49,20 +51,14 @@ impl Default for SchedulerOptions {
 /// The engine, who has its slots and who waits for one.
 #[derive(Debug)]
 pub struct Scheduler {
-    /// Dropped first: who hears that all is over, as the rest is dropped, finds nobody here who still takes requests.
-    _latch: Latch,
+    /// Dropped first: a listener that is dropped with the rest, and submits something then, is refused.
+    _close: CloseOnDrop,
     engine: Engine,
-    slots: Vec<Slot>,
+    batch: Batch<'static>,
     queue: Queue<Job>,
-    station: Station,
-    pace: Pace,
-    stats: Stats,
-    /// Tokens of requests that have ended.
-    generated: u64,
-
-    // Kept from step to step, so that a step allocates nothing.
+    worker: Worker,
+    /// Kept from step to step, so that a step allocates nothing.
     arrived: Vec<Job>,
-    reading: Vec<Reading>,
 }
 
 impl Scheduler {
@@ -76,21 +72,16 @@ impl Scheduler {
                 expected: "at least the number of slots, and so do the chunk and the context",
             });
         }
-        let taken: Vec<Slot> =
-            (0..slots).map(|_| engine.session().map(Slot::new)).collect::<Result<_, Error>>()?;
-        let stats = Stats { slots, kv_capacity: slots * engine.context(), ..Stats::default() };
-        let (station, handle) = Station::new(slots, options.queue, stats);
+        let sessions = (0..slots).map(|_| engine.session()).collect::<Result<_, Error>>()?;
+        let batch = Batch::new(sessions, engine.context(), Pace::new(options.stall));
+        let (worker, handle) = Worker::new(slots, options.queue, batch.stats);
         let scheduler = Scheduler {
-            _latch: station.latch(),
+            _close: worker.close_on_drop(),
             engine,
-            slots: taken,
+            batch,
             queue: Queue::default(),
-            station,
-            pace: Pace::new(options.stall),
-            stats,
-            generated: 0,
+            worker,
             arrived: Vec::new(),
-            reading: Vec::with_capacity(slots),
         };
         Ok((scheduler, handle))
     }
@@ -98,12 +89,31 @@ impl Scheduler {
     /// Serves requests on this thread until every handle is dropped, or one has closed it, and nothing is left to do.
     pub fn run(mut self) -> Engine {
         loop {
-            let idle = self.queue.is_empty() && self.slots.iter().all(|slot| slot.active.is_none());
-            match self.station.next(idle, &mut self.arrived) {
+            match self.worker.next(self.is_idle(), &mut self.arrived) {
                 Work::Step => self.step(),
                 Work::CancelAll => self.cancel_all(),
                 Work::None => return self.engine,
             }
         }
+    }
+
+    /// Serves on this thread what has been submitted, until nothing is left to do, and takes more requests afterwards.
+    pub fn drain(&mut self) {
+        loop {
+            self.worker.take_arrived(&mut self.arrived);
+            if self.is_idle() && self.arrived.is_empty() {
+                return;
+            }
+            self.step();
+        }
+    }
+
+    pub fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// Whether no request is here but those that have just arrived.
+    fn is_idle(&self) -> bool {
+        self.queue.is_empty() && self.batch.is_idle()
     }
 }

@@ -30,8 +30,16 @@ impl Pace {
         Pace { bound: bound.as_secs_f64(), seen: [None; 16] }
     }
 
+    /// For a single request whose passes may be as large as the engine's.
+    pub(super) fn unlimited() -> Pace {
+        Pace { bound: f64::INFINITY, seen: [None; 16] }
+    }
+
     /// Rows of prompts in a pass beside a row each of `running` streams.
     pub(super) fn chunk(&self, running: usize) -> usize {
+        if self.bound.is_infinite() {
+            return usize::MAX;
+        }
         let bound = match running {
             0 => self.bound * ALONE,
             _ => self.bound.max(SLOWER * self.seconds(running as f64).unwrap_or(0.0)),

@@ -1,12 +1,11 @@
-//! Who is next: the highest priority, then owners in turn, then who came first.
+//! Who is next: the lowest [`super::Request::priority`], then owners in turn, then who came first.
 
-use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 
 #[derive(Debug)]
 pub(super) struct Queue<T> {
-    /// Those priorities that somebody waits with, the highest first.
-    levels: BTreeMap<Reverse<i32>, Level<T>>,
+    /// The requests that wait with each priority. An ordered map: the lowest priority is the first entry, and the first out.
+    levels: BTreeMap<i32, Level<T>>,
     arrivals: u64,
 }
 
@@ -35,7 +34,7 @@ impl<T> Default for Queue<T> {
 
 impl<T> Queue<T> {
     pub(super) fn push(&mut self, priority: i32, owner: u64, item: T) {
-        let level = self.levels.entry(Reverse(priority)).or_default();
+        let level = self.levels.entry(priority).or_default();
         let round = level.last.get(&owner).map_or(level.round, |last| level.round.max(last + 1));
         level.last.insert(owner, round);
         level.waiting.insert((round, self.arrivals), item);
@@ -84,9 +83,9 @@ mod tests {
     }
 
     #[test]
-    fn priorities_come_first_and_equals_in_order() {
+    fn lower_priorities_come_first_and_equals_in_order() {
         let mut queue = Queue::default();
-        for (priority, name) in [(0, "a"), (-1, "late"), (5, "first"), (0, "b")] {
+        for (priority, name) in [(0, "a"), (1, "late"), (-5, "first"), (0, "b")] {
             queue.push(priority, name.len() as u64, name);
         }
         assert_eq!(queue.len(), 4);
@@ -112,7 +111,7 @@ mod tests {
     #[test]
     fn who_leaves_is_gone_and_the_rest_stay_in_order() {
         let mut queue = Queue::default();
-        for (priority, name) in [(0, "a"), (1, "gone 1"), (0, "gone 2"), (0, "b")] {
+        for (priority, name) in [(0, "a"), (-1, "gone 1"), (0, "gone 2"), (0, "b")] {
             queue.push(priority, 7, name);
         }
         assert_eq!(queue.extract(|name| name.starts_with("gone")), ["gone 1", "gone 2"]);

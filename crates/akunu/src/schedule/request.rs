@@ -14,7 +14,8 @@ pub struct Request {
     pub options: GenerateOptions,
     /// For each token its log probability and those of so many best ones at its place.
     pub logprobs: Option<usize>,
-    /// Higher ones are begun first.
+    /// Requests of a lower priority get a slot before those of a higher one, down to [`i32::MIN`]; the usual is 0. This is the
+    /// order of the HTTP API and of its keys as well, so the number is handed on as it comes.
     pub priority: i32,
     /// Whose it is: owners take turns, however many requests each of them has waiting.
     pub owner: u64,
@@ -51,6 +52,8 @@ pub enum Event<'a> {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Finished {
     pub finish: FinishReason,
+    /// Tokens that were shifted out of the slot.
+    pub dropped: usize,
     /// From the moment that it had a slot; all 0 where it never had one.
     pub timings: Timings,
 }
@@ -58,6 +61,9 @@ pub struct Finished {
 /// Hears of a request, on the engine's thread. `Break` ends the request: it hears `Finished` yet, and no more. A panic ends it too,
 /// with `Failed`, and does nothing to others.
 pub type OnEvent = Box<dyn FnMut(Event<'_>) -> ControlFlow<()> + Send>;
+
+/// As [`OnEvent`], of a request that stays on its thread.
+pub(super) type Listener<'a> = Box<dyn FnMut(Event<'_>) -> ControlFlow<()> + 'a>;
 
 /// Why a request was not taken.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -88,12 +94,15 @@ impl Job {
 
     /// Says that it came to nothing.
     pub(super) fn end(self, result: Result<FinishReason, Error>) {
-        last_event(self.on_event, result.map(|finish| Finished { finish, timings: Timings::default() }));
+        last_event(
+            self.on_event,
+            result.map(|finish| Finished { finish, dropped: 0, timings: Timings::default() }),
+        );
     }
 }
 
 /// Tells the end of a request.
-pub(super) fn last_event(mut on_event: OnEvent, result: Result<Finished, Error>) {
+pub(super) fn last_event(mut on_event: Listener<'_>, result: Result<Finished, Error>) {
     let _ = guarded(move || {
         let _ = match result {
             Ok(finished) => on_event(Event::Finished(finished)),

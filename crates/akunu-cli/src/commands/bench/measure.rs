@@ -1,76 +1,118 @@
 //! Runs a test and takes the time.
 
+use std::ops::ControlFlow;
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use akunu::{Engine, Sampler, Sampling, Session};
+use akunu::schedule::{Event, Handle, Request, Scheduler, SchedulerOptions};
+use akunu::{Engine, GenerateOptions, Sampler, Sampling, Session};
 
 use super::super::run::usual_sampling;
 use super::test::{Kind, Test};
 use crate::failure::Failure;
 
-/// An engine, the sessions of its slots and the ids that all tests take.
-pub struct Runner<'a> {
-    pub engine: &'a mut Engine,
-    sessions: Vec<Session>,
+/// While a test waits for prompts to be read, no stream is there that has to go on meanwhile. With a bound as long as this one all
+/// prompts of a test end in the same pass.
+const NO_STALL: Duration = Duration::from_secs(3600);
+
+/// An engine as a test has it, and the ids that all tests take.
+#[derive(Debug)]
+pub struct Runner {
+    state: State,
+    /// Sequences of the largest batch.
+    batch: usize,
     ids: Vec<u32>,
 }
 
-impl<'a> Runner<'a> {
-    /// `batch` sessions of at most `longest` tokens.
-    pub fn new(engine: &'a mut Engine, batch: usize, longest: usize) -> Result<Runner<'a>, Failure> {
+#[derive(Debug)]
+enum State {
+    /// For prompts and a single sequence.
+    Alone(Box<Engine>, Session),
+    /// For several sequences at once.
+    Together(Box<Scheduler>, Handle),
+    /// Between the two, and after a failure.
+    Nothing,
+}
+
+impl Runner {
+    /// For up to `batch` sequences of at most `longest` tokens.
+    pub fn new(mut engine: Engine, batch: usize, longest: usize) -> Result<Runner, Failure> {
         let ids = super::super::random_ids(longest + 1, engine.vocab_size(), 42);
-        let sessions = (0..batch).map(|_| engine.session()).collect::<Result<_, _>>()?;
-        Ok(Runner { engine, sessions, ids })
+        let session = engine.session()?;
+        Ok(Runner { state: State::Alone(Box::new(engine), session), batch, ids })
+    }
+
+    pub fn engine(&self) -> Result<&Engine, Failure> {
+        match &self.state {
+            State::Alone(engine, _) => Ok(engine),
+            State::Together(scheduler, _) => Ok(scheduler.engine()),
+            State::Nothing => Err(Failure::new("there is no engine after a failure")),
+        }
     }
 
     pub fn run(&mut self, test: Test) -> Result<Duration, Failure> {
-        self.stand_at(test)?;
-        match (test.kind, test.batch, test.sampled) {
-            (Kind::Prompt, ..) => self.prompt(test),
-            (Kind::Generate, 1, false) => self.generate(test),
-            (Kind::Generate, 1, true) => self.sample(test),
-            (Kind::Generate, _, false) => self.generate_batch(test),
-            (Kind::Generate, _, true) => self.sample_batch(test),
+        match (test.kind, test.batch) {
+            (Kind::Prompt, _) => self.prompt(test),
+            (Kind::Generate, 1) => self.generate(test),
+            (Kind::Generate, _) => self.generate_together(test),
+        }
+    }
+
+    /// The engine and a session that holds the test's first ids, whatever it held.
+    fn alone(&mut self, test: Test) -> Result<(&mut Engine, &mut Session, &[u32]), Failure> {
+        if let State::Together(scheduler, handle) = std::mem::replace(&mut self.state, State::Nothing) {
+            handle.close();
+            let mut engine = scheduler.run();
+            let session = engine.session()?;
+            self.state = State::Alone(Box::new(engine), session);
+        }
+        let State::Alone(engine, session) = &mut self.state else {
+            return Err(Failure::new("there is no engine after a failure"));
+        };
+        let ids = &self.ids[..test.depth];
+        if !session.tokens().starts_with(ids) {
+            session.clear();
+            engine.prefill(session, ids)?;
+        }
+        session.truncate(ids.len());
+        Ok((engine, session, &self.ids))
+    }
+
+    /// The scheduler of a batch, and where it is given requests.
+    fn together(&mut self) -> Result<(&mut Scheduler, &Handle), Failure> {
+        if let State::Alone(engine, session) = std::mem::replace(&mut self.state, State::Nothing) {
+            drop(session);
+            let options = SchedulerOptions { queue: self.batch, stall: NO_STALL };
+            let (scheduler, handle) = Scheduler::new(*engine, &options)?;
+            self.state = State::Together(Box::new(scheduler), handle);
+        }
+        match &mut self.state {
+            State::Together(scheduler, handle) => Ok((scheduler, handle)),
+            _ => Err(Failure::new("there is no engine after a failure")),
         }
     }
 
     fn prompt(&mut self, test: Test) -> Result<Duration, Failure> {
+        let (engine, session, ids) = self.alone(test)?;
         let started = Instant::now();
-        self.engine.prefill(&mut self.sessions[0], &self.ids[..test.depth + test.tokens])?;
+        engine.prefill(session, &ids[..test.depth + test.tokens])?;
         Ok(started.elapsed())
     }
 
+    /// Chains as long as the device likes them, of one sequence.
     fn generate(&mut self, test: Test) -> Result<Duration, Failure> {
-        let most = self.engine.plan().tables.decode.steps;
-        let (mut token, mut left) = (self.ids[test.depth], test.tokens);
-        let started = Instant::now();
-        while left > 0 {
-            let found = self.engine.decode(&mut self.sessions[0], token, left.min(most), &[], None)?;
-            match found.last() {
-                Some(&last) => token = last,
-                None => return Err(Failure::new("the device decoded nothing")),
-            }
-            left -= found.len().min(left);
-        }
-        Ok(started.elapsed())
-    }
-
-    /// A sampler as `run` has it by default, and room for a test's tokens.
-    fn sampler(&self, test: Test, seed: u64) -> Result<(Sampler, Vec<u32>), Failure> {
-        let sampling = Sampling { seed, ..usual_sampling(self.engine.model()) };
+        let (engine, session, ids) = self.alone(test)?;
+        let most = engine.plan().tables.decode.steps;
+        let mut sampler = match test.sampled {
+            true => Some(Sampler::new(&sampling(engine, 1), engine.vocab_size())?),
+            false => None,
+        };
         let mut history = Vec::with_capacity(test.depth + 1 + test.tokens);
-        history.extend_from_slice(&self.ids[..test.depth + 1]);
-        Ok((Sampler::new(&sampling, self.engine.vocab_size())?, history))
-    }
-
-    fn sample(&mut self, test: Test) -> Result<Duration, Failure> {
-        let most = self.engine.plan().tables.decode.steps;
-        let (mut sampler, mut history) = self.sampler(test, 1)?;
+        history.extend_from_slice(&ids[..test.depth + 1]);
         let started = Instant::now();
         while history.len() <= test.depth + test.tokens {
             let steps = most.min(test.depth + test.tokens + 1 - history.len());
-            let session = &mut self.sessions[0];
-            let found = self.engine.decode_sampled(session, &mut sampler, &history, steps, &[], None)?;
+            let found = engine.chain(session, &history, sampler.as_mut(), steps, &[], None)?;
             if found.is_empty() {
                 return Err(Failure::new("the device decoded nothing"));
             }
@@ -79,48 +121,56 @@ impl<'a> Runner<'a> {
         Ok(started.elapsed())
     }
 
-    fn sample_batch(&mut self, test: Test) -> Result<Duration, Failure> {
-        let all = (0..test.batch as u64).map(|seed| self.sampler(test, seed));
-        let (mut samplers, mut histories): (Vec<Sampler>, Vec<Vec<u32>>) =
-            all.collect::<Result<Vec<_>, _>>()?.into_iter().unzip();
-        let started = Instant::now();
-        for _ in 0..test.tokens {
-            let told: Vec<&[u32]> = histories.iter().map(Vec::as_slice).collect();
-            let sessions = &mut self.sessions[..test.batch];
-            let found = self.engine.sample_batch(sessions, &mut samplers, &told)?;
-            histories.iter_mut().zip(found).for_each(|(history, &id)| history.push(id));
+    /// As many requests as the test has sequences, through the scheduler that `serve` has, from the pass that reads the ends of
+    /// their prompts to their last tokens. Each sequence starts with another token, so they go their own ways.
+    fn generate_together(&mut self, test: Test) -> Result<Duration, Failure> {
+        let before = test.depth.saturating_sub(1);
+        let shared = self.ids[..before].to_vec();
+        let (scheduler, handle) = self.together()?;
+        let vocab = scheduler.engine().vocab_size();
+        let (tell, told) = mpsc::channel();
+        for sequence in 0..test.batch {
+            let mut prompt = shared.clone();
+            prompt.push((sequence * 7919 % vocab) as u32);
+            let options = GenerateOptions {
+                // The first token comes of the prompt.
+                max_tokens: Some(test.tokens + 1),
+                ignore_eos: true,
+                sampling: match test.sampled {
+                    true => sampling(scheduler.engine(), sequence as u64),
+                    false => Sampling::default(),
+                },
+                ..GenerateOptions::default()
+            };
+            let tell = tell.clone();
+            let on_event = move |event: Event<'_>| {
+                // The receiver is there until all have ended.
+                let _ = match event {
+                    Event::Finished(finished) => tell.send(Ok(finished.timings)),
+                    Event::Failed(error) => tell.send(Err(error)),
+                    Event::Started { .. } | Event::Piece { .. } => Ok(()),
+                };
+                ControlFlow::Continue(())
+            };
+            let request = Request { prompt, options, ..Request::default() };
+            let submitted = handle.submit(request, Box::new(on_event));
+            submitted.map_err(|refused| Failure::new(refused.to_string()))?;
         }
-        Ok(started.elapsed())
-    }
-
-    /// Each sequence starts with another token, so they go their own ways.
-    fn generate_batch(&mut self, test: Test) -> Result<Duration, Failure> {
-        let sessions = &mut self.sessions[..test.batch];
-        let vocab = self.engine.vocab_size();
-        let mut tokens: Vec<u32> = (0..test.batch).map(|i| (i * 7919 % vocab) as u32).collect();
-        let started = Instant::now();
-        for _ in 0..test.tokens {
-            let found = self.engine.decode_batch(sessions, &tokens)?;
-            tokens.copy_from_slice(found);
-        }
-        Ok(started.elapsed())
-    }
-
-    /// Brings the test's sessions to hold the first ids, whatever they held. What stands in the first is copied to the others.
-    fn stand_at(&mut self, test: Test) -> Result<(), Failure> {
-        let ids = &self.ids[..test.depth];
-        let (first, others) = self.sessions.split_at_mut(1);
-        if !first[0].tokens().starts_with(ids) {
-            first[0].clear();
-            self.engine.prefill(&mut first[0], ids)?;
-        }
-        first[0].truncate(ids.len());
-        for session in &mut others[..test.batch - 1] {
-            if !session.tokens().starts_with(ids) {
-                self.engine.copy_prefix(&first[0], session, ids.len())?;
+        drop(tell);
+        scheduler.drain();
+        let mut seconds = 0f64;
+        for timings in told {
+            let timings = timings?;
+            if timings.generated_tokens != test.tokens + 1 {
+                return Err(Failure::new("a sequence ended too soon"));
             }
-            session.truncate(ids.len());
+            seconds = seconds.max(timings.generate_s);
         }
-        Ok(())
+        Ok(Duration::from_secs_f64(seconds))
     }
+}
+
+/// As `run` samples by default.
+fn sampling(engine: &Engine, seed: u64) -> Sampling {
+    Sampling { seed, ..usual_sampling(engine.model()) }
 }

@@ -188,7 +188,7 @@ fn measure_all(
         chunk: args.chunk,
         ..Default::default()
     };
-    let mut engine = match metal_icb {
+    let engine = match metal_icb {
         None => super::engine(model, &options, true)?,
         Some(indirect) => {
             let device = akunu::devices::open_metal(args.device, indirect, &options.backends)?;
@@ -200,7 +200,7 @@ fn measure_all(
         if args.device.resolve(&options.backends) == DeviceChoice::Cpu { super::threads(threads) } else { 1 };
     let weights = engine.plan().tables.decode.cost(&[akunu_plan::Row::causal(0, 0, 0)], 1).weight_bytes;
     let mut beside = if args.ceilings { ceilings::of(&options, used, weights)? } else { None };
-    let mut runner = Runner::new(&mut engine, batch, longest)?;
+    let mut runner = Runner::new(engine, batch, longest)?;
     for &test in tests {
         let mut runs = Vec::with_capacity(args.repetitions);
         beside = beside.map(|ceilings| measured(ceilings.with_threads(used)));
@@ -212,7 +212,7 @@ fn measure_all(
             progress.advance();
         }
         beside = beside.map(measured);
-        let row = Row::new(runner.engine, test, runs, beside.as_ref());
+        let row = Row::new(runner.engine()?, test, runs, beside.as_ref());
         rows.push(Row { threads: used, load_s, metal_icb, ..row });
     }
     Ok(())

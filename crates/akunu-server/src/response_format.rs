@@ -1,16 +1,16 @@
-//! What an answer is held to, whatever protocol says so.
+//! The format that a request asks of its answer, whatever the protocol.
 
-use akunu::constrain::{Form, Tool};
+use akunu::constrain::{ResponseFormat, Tool};
 use serde_json::Value as Json;
 
 use crate::fields::Fields;
 use crate::job::Conversation;
 use crate::refusal::Refusal;
 
-/// A form, and the field that asks for it.
+/// A format, and the field of the request that asks for it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Held {
-    pub form: Form,
+pub struct RequestedFormat {
+    pub format: ResponseFormat,
     pub param: &'static str,
 }
 
@@ -19,12 +19,12 @@ pub(crate) fn format(
     format: Option<&Fields<'_>>,
     within: Option<&str>,
     param: &'static str,
-) -> Result<Option<Held>, Refusal> {
+) -> Result<Option<RequestedFormat>, Refusal> {
     let Some(format) = format else { return Ok(None) };
-    let held = |form| Ok(Some(Held { form, param }));
+    let requested = |format| Ok(Some(RequestedFormat { format, param }));
     match format.text("type")? {
         Some("text") => Ok(None),
-        Some("json_object") => held(Form::Object),
+        Some("json_object") => requested(ResponseFormat::Object),
         Some("json_schema") => {
             let missing = |name: &str| format.refuse(name, "an object, the JSON Schema of the answer");
             let schema = match within {
@@ -39,7 +39,7 @@ pub(crate) fn format(
                     schema.ok_or_else(|| missing(&format!("{within}.schema")))?
                 }
             };
-            held(Form::Schema(Json::Object(schema.clone())))
+            requested(ResponseFormat::Schema(Json::Object(schema.clone())))
         }
         _ => Err(format.refuse("type", "\"text\", \"json_object\" or \"json_schema\"")),
     }
@@ -50,7 +50,7 @@ pub(crate) fn call(
     conversation: &Conversation,
     only: Option<&str>,
     param: &'static str,
-) -> Result<Held, Refusal> {
+) -> Result<RequestedFormat, Refusal> {
     let refuse = |message: String| Refusal::invalid(message).param(param).code("invalid_value");
     let tools = conversation.tools.as_deref().unwrap_or_default();
     let named = tools.iter().filter_map(|tool| {
@@ -61,17 +61,22 @@ pub(crate) fn call(
     });
     let wanted: Vec<Tool> = named.filter(|tool| only.is_none_or(|only| tool.name == only)).collect();
     match (only, wanted.is_empty()) {
-        (_, false) => Ok(Held { form: Form::Call(wanted), param }),
+        (_, false) => Ok(RequestedFormat { format: ResponseFormat::Call(wanted), param }),
         (Some(only), true) => Err(refuse(format!("'{param}' names \"{only}\", which is none of the tools"))),
         (None, true) => Err(refuse(format!("'{param}' asks for a call, and there is no tool to call"))),
     }
 }
 
-/// An answer is a call as the model likes it, or of a form: nothing holds it to the one or the other.
-pub(crate) fn check_one(held: Option<&Held>, conversation: &Conversation) -> Result<(), Refusal> {
-    match held.filter(|held| !matches!(held.form, Form::Call(_)) && conversation.tools.is_some()) {
+/// Refuses a format beside tools that may be called: no grammar says "a call of a tool, or else this format".
+pub(crate) fn check_one(
+    requested: Option<&RequestedFormat>,
+    conversation: &Conversation,
+) -> Result<(), Refusal> {
+    match requested.filter(|requested| {
+        !matches!(requested.format, ResponseFormat::Call(_)) && conversation.tools.is_some()
+    }) {
         None => Ok(()),
-        Some(Held { param, .. }) => {
+        Some(RequestedFormat { param, .. }) => {
             let message = format!(
                 "'{param}' beside tools that may be called is not supported: leave one out, or force a call"
             );

@@ -1,4 +1,4 @@
-//! The text that stands in a session, and its ids.
+//! A conversation's text with its token ids, so that old text keeps the ids that it had.
 
 use std::ops::Range;
 
@@ -11,25 +11,25 @@ use akunu_tokenizer::chat::{ChatError, Rendered};
 /// that the model chose, which need not be those that a tokenizer would choose for the same text. So the old text is
 /// found again in the KV cache to the last token.
 #[derive(Clone, Debug, Default)]
-pub struct Known {
+pub struct TokenizedHistory {
     text: String,
     ids: Vec<u32>,
-    /// What of the last prompt was not the template's.
+    /// The ranges of the last prompt that came from messages and not from the template.
     outside: Vec<Range<usize>>,
     prompt_len: usize,
-    /// Places, in bytes of the text and in ids; ascending.
+    /// Places where both the length of the text in bytes and the number of ids are known; ascending.
     places: Vec<(usize, usize)>,
 }
 
-impl Known {
-    /// The ids of a prompt.
+impl TokenizedHistory {
+    /// Gives the ids of a prompt: the known ones as far as the text agrees, and new ones for the rest.
     pub fn encode(&mut self, prompt: &Rendered, tokenizer: &dyn Tokenizer) -> Result<&[u32], ChatError> {
         let agreeing = self.places.iter().rposition(|&(len, _)| self.agrees(prompt, len));
         self.places.truncate(agreeing.map_or(0, |place| place + 1));
         let (text_len, ids_len) = self.places.last().copied().unwrap_or_default();
         self.ids.truncate(ids_len);
         if let Err(error) = prompt.encode_from(text_len, tokenizer, &mut self.ids) {
-            *self = Known::default();
+            *self = TokenizedHistory::default();
             return Err(error);
         }
         self.text.clone_from(&prompt.text);
@@ -39,7 +39,7 @@ impl Known {
         Ok(&self.ids)
     }
 
-    /// The model went on with these.
+    /// Adds what the model generated after the last prompt.
     pub fn append(&mut self, text: &str, ids: &[u32]) {
         self.text.push_str(text);
         self.ids.extend_from_slice(ids);

@@ -1,4 +1,4 @@
-//! Answers that are held to a form, in the words of three protocols.
+//! Answers of a format that the request asks for, in the words of three protocols.
 
 use serde_json::{Value as Json, json};
 

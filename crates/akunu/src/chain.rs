@@ -1,0 +1,108 @@
+//! Chains: passes of one row in one submission, each fed what was picked after the one before.
+
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
+
+use akunu_plan::{ReplayId, Row, Submission};
+
+use crate::pass::LastPass;
+use crate::{Engine, Error, Sampler, Session};
+
+impl Engine {
+    /// A pass and a pick, up to `steps` times in one submission: feeds the last token of `history` (all tokens of the text), then
+    /// what was picked after it, and so on. Gives the ids that were picked: fewer if one of `stop` came up or `cancel` was set. The
+    /// session then holds what was fed, which is all of the text but the last id.
+    ///
+    /// Without a sampler the best token is picked. With a sampler whose settings the device cannot follow, the host picks, and the
+    /// chain is one step long. The tokens are the same.
+    pub fn chain(
+        &mut self,
+        session: &mut Session,
+        history: &[u32],
+        mut sampler: Option<&mut Sampler>,
+        steps: usize,
+        stop: &[u32],
+        cancel: Option<&AtomicBool>,
+    ) -> Result<&[u32], Error> {
+        let &token = history.last().ok_or(Error::EmptyPrompt)?;
+        self.check_feed(session, &[token], 0)?;
+        let table = match sampler.as_deref_mut() {
+            None => Some(self.loaded.decode),
+            Some(sampler) => self.sampling_table(sampler, history)?,
+        };
+        let steps = match table {
+            Some(_) => self.chain_steps(session, steps)?,
+            None => 1,
+        };
+        let replay = table.unwrap_or(self.loaded.decode);
+        let done = self.submit_chain(session, (replay, token), steps, stop, cancel)?;
+        if let Some(sampler) = sampler.as_deref_mut().filter(|_| done > 0 && table.is_none()) {
+            self.found[0] = sampler.pick(self.last_logits()?, history)?;
+        }
+        if let Some(step) = self.found[..done].iter().position(|&id| id == u32::MAX) {
+            let finite = sampler.is_some() && self.last_logits()?.iter().all(|logit| logit.is_finite());
+            let position = session.len() + step;
+            return Err(if finite { Error::NothingToPick } else { Error::NotFinite { position } });
+        }
+        if done > 0 {
+            session.tokens.push(token);
+            session.tokens.extend_from_slice(&self.found[..done - 1]);
+        }
+        Ok(&self.found[..done])
+    }
+
+    /// The table that decodes and picks as a sampler does, after its settings are uploaded; `None` if the device cannot.
+    fn sampling_table(&mut self, sampler: &mut Sampler, history: &[u32]) -> Result<Option<ReplayId>, Error> {
+        let (Some(sampled), Some(record)) = (self.loaded.sampled, sampler.record(history)) else {
+            return Ok(None);
+        };
+        self.device.upload(sampled.decode_records, 0, bytemuck::cast_slice(record))?;
+        Ok(Some(sampled.decode))
+    }
+
+    /// As many steps as a submission may have.
+    fn chain_steps(&self, session: &Session, steps: usize) -> Result<usize, Error> {
+        let steps = steps.clamp(1, self.plan.tables.decode.steps);
+        if session.len() + steps > self.context() {
+            return Err(Error::ContextFull { context: self.context() });
+        }
+        Ok(steps)
+    }
+
+    /// Submits a chain of a table that decodes `token`, and gives how many ids it found: the first of `found`.
+    fn submit_chain(
+        &mut self,
+        session: &Session,
+        (replay, token): (ReplayId, u32),
+        steps: usize,
+        stop: &[u32],
+        cancel: Option<&AtomicBool>,
+    ) -> Result<usize, Error> {
+        let row = Row::causal(token, session.len() as u32, session.slot);
+        let start = Instant::now();
+        let submission = Submission { rows: &[row], logit_rows: &[0], steps, stop, cancel };
+        self.device.replay(replay, submission)?;
+        let done = self.device.wait()?.steps.min(steps);
+        self.note_speed(start.elapsed(), done);
+        if done > 0 {
+            self.last = Some(LastPass { decode: true, logit_rows: 1 });
+            let buffer = self.loaded.buffers[self.plan.tables.decode.io.tokens.index()];
+            let found = bytemuck::cast_slice_mut(&mut self.found[..done]);
+            self.device.download(buffer, size_of::<u32>() as u64, found)?;
+        }
+        Ok(done)
+    }
+
+    fn note_speed(&mut self, elapsed: Duration, steps: usize) {
+        if steps == 0 {
+            return;
+        }
+        let seconds = elapsed.as_secs_f64() / steps as f64;
+        self.step_seconds = Some(self.step_seconds.map_or(seconds, |s| 0.75 * s + 0.25 * seconds));
+    }
+
+    /// Steps that are over within `seconds`, as far as is known.
+    pub(crate) fn steps_within(&self, seconds: f64) -> usize {
+        self.step_seconds.map_or(1, |step| (seconds / step.max(1e-9)) as usize).max(1)
+    }
+}

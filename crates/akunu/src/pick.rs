@@ -1,0 +1,105 @@
+//! Tokens from logits: picked on the device where it can, and on the host where not. The tokens are the same.
+
+use akunu_plan::Submission;
+use akunu_plan::sample::{Settings, record_words};
+
+use crate::{Engine, Error, Sampler};
+
+/// How the token after one row is picked.
+#[derive(Debug)]
+pub struct Choice<'a> {
+    /// `None`: the best token of the raw logits.
+    pub sampler: Option<&'a mut Sampler>,
+    /// All tokens of the text so far. The last of them is the row's own.
+    pub history: &'a [u32],
+}
+
+impl Engine {
+    /// Picks the token that follows each row of the last [`Engine::pass`] that asked for logits, in the order of these rows. A chain
+    /// has picked its tokens already, so this is not for what an [`Engine::chain`] leaves.
+    pub fn pick(&mut self, choices: &mut [Choice<'_>]) -> Result<&[u32], Error> {
+        let count = self.last_asking()? + 1;
+        if choices.len() != count {
+            let value = choices.len().to_string();
+            let expected = "one for each row of the last pass that asked for logits";
+            return Err(Error::Setting { name: "the number of choices", value, expected });
+        }
+        let samples = choices.iter().any(|choice| choice.sampler.is_some());
+        let picking = choices.iter_mut().map(|choice| {
+            let Choice { sampler, history } = choice;
+            sampler.as_deref_mut().map(|sampler| (sampler, *history))
+        });
+        let picked = self.find(samples, picking)?;
+        for (row, choice) in choices.iter_mut().enumerate() {
+            let id = self.pick_row(row, picked, choice.sampler.as_deref_mut(), choice.history)?;
+            self.found[row] = id;
+        }
+        Ok(&self.found[..count])
+    }
+
+    /// Has the device find what it can for the rows of the last pass that asked for logits: all picks (then it gives true), or
+    /// else the best token of each. `samples` says whether any of `picking` has a sampler that the device may be able to follow.
+    pub(crate) fn find<'a>(
+        &mut self,
+        samples: bool,
+        picking: impl Iterator<Item = Option<(&'a mut Sampler, &'a [u32])>>,
+    ) -> Result<bool, Error> {
+        let picked = samples && self.find_picks(picking)?;
+        if !picked {
+            self.find_best()?;
+        }
+        Ok(picked)
+    }
+
+    /// The token of one row, after [`Engine::find`] gave `picked`.
+    pub(crate) fn pick_row(
+        &mut self,
+        row: usize,
+        picked: bool,
+        sampler: Option<&mut Sampler>,
+        history: &[u32],
+    ) -> Result<u32, Error> {
+        match sampler.filter(|sampler| !picked || sampler.is_held()) {
+            Some(sampler) => sampler.pick(self.logits_of(row)?, history),
+            None if self.found[row] == u32::MAX => {
+                Err(Error::NotFinite { position: history.len().saturating_sub(1) })
+            }
+            None => Ok(self.found[row]),
+        }
+    }
+
+    /// Has the device pick for all rows: with a sampler what follows its history, without one the best token. The ids are the
+    /// first of `found`. False if one of them is for the host to pick.
+    fn find_picks<'a>(
+        &mut self,
+        picking: impl Iterator<Item = Option<(&'a mut Sampler, &'a [u32])>>,
+    ) -> Result<bool, Error> {
+        let (Some(sampled), Some(loaded)) = (&self.plan.tables.sampled, self.loaded.sampled) else {
+            return Ok(false);
+        };
+        let (count, table) = (self.asking.len(), &sampled.pick);
+        if count > table.logit_rows || self.last.is_none_or(|pass| pass.decode) {
+            return Ok(false);
+        }
+        let stride = record_words(table.steps) * size_of::<u32>();
+        let greedy = Settings::default();
+        for (row, picking) in picking.enumerate() {
+            // The host picks for a sampler with a grammar, whatever the device finds for its row.
+            let record = match picking.filter(|(sampler, _)| !sampler.is_held()) {
+                None => Some(bytemuck::cast_slice(bytemuck::bytes_of(&greedy))),
+                Some((sampler, history)) => sampler.record(history),
+            };
+            let Some(record) = record else { return Ok(false) };
+            let offset = (row * stride) as u64;
+            self.device.upload(loaded.pick_records, offset, bytemuck::cast_slice(record))?;
+        }
+        let submission =
+            Submission { rows: &self.rows, logit_rows: &self.asking, steps: 1, stop: &[], cancel: None };
+        self.device.replay(loaded.pick, submission)?;
+        self.device.wait()?;
+        let (buffer, offset) = (table.io.tokens.index(), table.logit_rows * size_of::<u32>());
+        let found = bytemuck::cast_slice_mut(&mut self.found[..count]);
+        self.device.download(self.loaded.buffers[buffer], offset as u64, found)?;
+        Ok(self.found[..count].iter().all(|&id| id != u32::MAX))
+    }
+}
