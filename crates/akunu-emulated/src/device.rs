@@ -1,12 +1,13 @@
-//! [`Emulator`]: what the Metal device stands on, with a host's fibres for a GPU.
+//! [`Emulator`]: what a GPU device stands on, with a host's fibres for a GPU.
 
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use akunu_format::Region;
+use akunu_gpu::{Gpu, Recording, Repack, TableDevice, Tuning, WORKSPACE_BYTES, Word};
 use akunu_kernels::{Chip, Function, HalfProduct, Launch};
-use akunu_metal::{Family, Gpu, Recording, TableDevice, Tuning, WORKSPACE_BYTES, Word};
+use akunu_metal::Family;
 use akunu_plan::{Capabilities, DeviceError, InPlace, KeyOrder};
 
 use crate::library::{Library, Stacks, library};
@@ -49,7 +50,7 @@ pub struct Emulator {
     backwards: bool,
 }
 
-/// The Metal device's host side on the emulator.
+/// The GPU devices' host side on the emulator.
 pub type EmulatedDevice = TableDevice<Emulator>;
 
 fn failed(message: impl Into<String>) -> DeviceError {
@@ -73,7 +74,16 @@ impl Default for Emulator {
                 workspace_bytes: WORKSPACE_BYTES,
                 available_bytes: None,
             },
-            tuning: Tuning { chip: CHIP, row_counts: &[], part: 8, indirect: false, checked: false },
+            tuning: Tuning {
+                chip: CHIP,
+                row_counts: &[],
+                part: 8,
+                indirect: false,
+                ahead: true,
+                checked: false,
+                repack: Repack::Elsewhere,
+                queued_copies: false,
+            },
             stacks: None,
             backwards: false,
         }
@@ -251,12 +261,19 @@ impl Gpu for Emulator {
         Ok(is_mapped.then(|| (Rc::new(RefCell::new(Memory::of_region(region))), offset)))
     }
 
-    fn write(&mut self, buffer: &Shared, offset: usize, bytes: &[u8]) {
+    fn write(&mut self, buffer: &Shared, offset: usize, bytes: &[u8]) -> Result<(), DeviceError> {
         buffer.borrow_mut().bytes_mut()[offset..offset + bytes.len()].copy_from_slice(bytes);
+        Ok(())
     }
 
-    fn read(&self, buffer: &Shared, offset: usize, bytes: &mut [u8]) {
+    fn read(&mut self, buffer: &Shared, offset: usize, bytes: &mut [u8]) -> Result<(), DeviceError> {
         bytes.copy_from_slice(&buffer.borrow().bytes()[offset..offset + bytes.len()]);
+        Ok(())
+    }
+
+    fn copy(&mut self, from: &Shared, to: &Shared, bytes: u64) -> Result<(), DeviceError> {
+        let from = from.borrow().bytes()[..bytes as usize].to_vec();
+        self.write(to, 0, &from)
     }
 
     fn pipelines(&mut self, functions: &[&Function]) -> Result<Vec<Code>, DeviceError> {
@@ -264,8 +281,12 @@ impl Gpu for Emulator {
         functions.iter().map(code).collect::<Result<_, String>>().map_err(failed)
     }
 
-    fn product(&mut self, product: &HalfProduct) -> Option<Code> {
-        Some(Code(Work::Product(*product)))
+    fn product(
+        &mut self,
+        product: &HalfProduct,
+        _bindings: &[(Shared, usize)],
+    ) -> Result<Option<Code>, DeviceError> {
+        Ok(Some(Code(Work::Product(*product))))
     }
 
     fn indirect(&mut self, _dispatches: usize, _buffers: usize) -> Result<Self::Indirect, DeviceError> {
@@ -276,7 +297,7 @@ impl Gpu for Emulator {
         Ok(Recording::default())
     }
 
-    fn submit(&mut self, commands: Recording<Code, Shared>) -> Result<(), DeviceError> {
+    fn submit(&mut self, commands: Recording<Code, Shared>, _followed: bool) -> Result<(), DeviceError> {
         self.run(&commands.0)
     }
 
