@@ -146,3 +146,53 @@ pub(crate) fn bind<G: Gpu>(
     buffers.extend([(own.pass.clone(), 0), (own.scratch.clone(), 0), params]);
     Ok(BoundLaunch { pipeline, buffers, threadgroup_bytes, groups: *groups, threads: *threads })
 }
+
+#[cfg(test)]
+mod tests {
+    use akunu_kernels::Chip;
+    use akunu_plan::{BufferId, CommandBuilder, RowBounds, RowMeaning, TableIo};
+
+    use super::*;
+    use crate::Repack;
+
+    fn counts(kernel: Kernel, bindings: u32, rows: usize) -> Vec<usize> {
+        let id = BufferId(0);
+        let command = (0..bindings).fold(CommandBuilder::new(kernel), |builder, _| builder.bind(id));
+        let table = DispatchTable {
+            name: "table",
+            commands: vec![command.build()],
+            labels: vec!["command".into()],
+            rows,
+            logit_rows: 1,
+            steps: 1,
+            io: TableIo { rows: id, logit_rows: id, tokens: id, logits: id },
+            bounds: RowBounds { meaning: RowMeaning::Token, vocab: 1, capacity: 1, slots: 1 },
+        };
+        let tuning = Tuning {
+            chip: Chip::plain(1, 0),
+            row_counts: &[16, 32, 64],
+            part: 4,
+            indirect: true,
+            ahead: false,
+            checked: false,
+            repack: Repack::Back,
+            queued_copies: true,
+        };
+        row_counts(&table, &tuning)
+    }
+
+    #[test]
+    fn a_table_has_variants_for_fewer_rows_and_for_all_of_them() {
+        let norm = Kernel::NormAdd;
+        assert_eq!(counts(norm, 4, 1), [1]);
+        assert_eq!(counts(norm, 4, 64), [16, 32, 64]);
+        assert_eq!(counts(norm, 4, 200), [16, 32, 64, 200]);
+    }
+
+    #[test]
+    fn tables_with_products_of_a_fixed_number_of_rows_have_more_of_them() {
+        let product = Kernel::HalfMatmul { bias: false, residual: false };
+        assert_eq!(counts(product, 4, 70), [70]);
+        assert_eq!(counts(product, 4, 2048), [128, 256, 384, 512, 768, 1024, 1536, 2048]);
+    }
+}

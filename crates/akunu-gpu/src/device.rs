@@ -220,7 +220,9 @@ impl<G: Gpu> TableDevice<G> {
             part.map_err(|error| during(&self.gpu.context(context), error))?;
         }
         let mut pass = Pass::zeroed();
-        self.gpu.fetched(&self.own.pass, bytemuck::bytes_of_mut(&mut pass))?;
+        let fetched = self.gpu.fetched(&self.own.pass, bytemuck::bytes_of_mut(&mut pass));
+        let context = During::Table { table: table.name };
+        fetched.map_err(|error| during(&self.gpu.context(context), error))?;
         self.outcome = Outcome { steps: pass.steps_done(chain.steps, advances) };
         Ok(())
     }

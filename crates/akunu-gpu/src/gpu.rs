@@ -116,12 +116,12 @@ pub trait Gpu: Debug {
         Ok(())
     }
 
-    /// The first `bytes` of a buffer will be wanted ([`Gpu::fetched`]) when what was submitted so far has ended.
+    /// The first `bytes` of a buffer will be wanted ([`Gpu::fetched`]), as they are when what was submitted so far has ended.
     fn fetch(&mut self, _buffer: &Self::Buffer, _bytes: usize) -> Result<(), DeviceError> {
         Ok(())
     }
 
-    /// What was fetched last. All that was submitted before has been waited for.
+    /// Waits for what was fetched last. All command buffers before it have been waited for.
     fn fetched(&mut self, buffer: &Self::Buffer, bytes: &mut [u8]) -> Result<(), DeviceError> {
         self.read(buffer, 0, bytes)
     }

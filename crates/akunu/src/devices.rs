@@ -118,9 +118,7 @@ pub fn open_device(choice: DeviceChoice, threads: Option<usize>) -> Result<Box<d
     match choice.resolve() {
         DeviceChoice::Reference => Ok(Box::new(ReferenceDevice::new())),
         #[cfg(not(target_vendor = "apple"))]
-        DeviceChoice::Cuda => {
-            Ok(Box::new(akunu_cuda::CudaDevice::new(akunu_cuda::CudaOptions::from_environment())?))
-        }
+        DeviceChoice::Cuda => Ok(Box::new(akunu_cuda::open(akunu_cuda::CudaOptions::from_environment())?)),
         #[cfg(target_vendor = "apple")]
         DeviceChoice::Metal => {
             Ok(Box::new(akunu_metal::open(akunu_metal::MetalOptions::from_environment())?))
