@@ -1,4 +1,5 @@
-//! The CUDA device: NVIDIA's driver, NVRTC and cuBLASLt, found when the program runs; tables captured into graphs.
+//! The CUDA device: NVIDIA's driver, NVRTC and cuBLASLt, found when the program runs; tables captured into graphs. What is decided about tables
+//! is in `akunu-gpu`, and runs on the emulator of `akunu-emulated`, too.
 
 #![allow(
     unsafe_code,
@@ -7,24 +8,33 @@
 
 mod blas;
 mod cache;
+mod choices;
 mod context;
-mod device;
 mod driver;
 mod error;
+mod gpu;
+mod graph;
 mod library;
 mod memory;
 mod module;
 mod nvrtc;
-mod prepare;
-mod repack;
 mod report;
 mod staging;
 mod stream;
 
+pub use choices::{capabilities, tuning};
 pub use context::Card;
-pub use device::{CudaDevice, CudaOptions, probe};
 pub use error::CudaError;
+pub use gpu::{CudaGpu, CudaOptions, probe};
 pub use library::CudaFolders;
 pub use report::report;
+
+/// The CUDA device.
+pub type CudaDevice = akunu_gpu::TableDevice<CudaGpu>;
+
+/// Takes the first card that `CUDA_VISIBLE_DEVICES` shows.
+pub fn open(options: CudaOptions) -> Result<CudaDevice, akunu_plan::DeviceError> {
+    akunu_gpu::TableDevice::on(CudaGpu::new(options)?)
+}
 
 pub(crate) const NAME: &str = "cuda";

@@ -1,17 +1,20 @@
-//! [`Emulator`]: what the Metal device stands on, with a host's fibres for a GPU.
+//! [`Emulator`]: what a GPU device stands on, with a host's fibres for a GPU.
 
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use akunu_format::Region;
+use akunu_gpu::{Gpu, Recording, Repack, TableDevice, Tuning, WORKSPACE_BYTES, Word};
 use akunu_kernels::{Chip, Function, HalfProduct, Launch};
-use akunu_metal::{Family, Gpu, Recording, TableDevice, Tuning, WORKSPACE_BYTES, Word};
+use akunu_metal::Family;
+use akunu_plan::table::PARAM_BYTES;
 use akunu_plan::{Capabilities, DeviceError, InPlace, KeyOrder};
 
 use crate::library::{Library, Stacks, library};
 use crate::memory::Memory;
 use crate::product::multiply;
+use crate::queue::{Queue, Waiting};
 
 const NAME: &str = "emulated";
 
@@ -47,9 +50,12 @@ pub struct Emulator {
     /// Once something ran.
     stacks: Option<Stacks>,
     backwards: bool,
+    /// What was submitted runs when it is waited for, and copies take their turn behind it.
+    late: bool,
+    pub(crate) queue: Queue,
 }
 
-/// The Metal device's host side on the emulator.
+/// The GPU devices' host side on the emulator.
 pub type EmulatedDevice = TableDevice<Emulator>;
 
 fn failed(message: impl Into<String>) -> DeviceError {
@@ -73,9 +79,20 @@ impl Default for Emulator {
                 workspace_bytes: WORKSPACE_BYTES,
                 available_bytes: None,
             },
-            tuning: Tuning { chip: CHIP, row_counts: &[], part: 8, indirect: false, checked: false },
+            tuning: Tuning {
+                chip: CHIP,
+                row_counts: &[],
+                part: 8,
+                indirect: false,
+                ahead: true,
+                checked: false,
+                repack: Repack::Elsewhere,
+                queued_copies: false,
+            },
             stacks: None,
             backwards: false,
+            late: false,
+            queue: Queue::default(),
         }
     }
 }
@@ -93,6 +110,20 @@ impl Emulator {
             ..emulator.capabilities
         };
         Emulator { capabilities, tuning: row.tuning(None), ..emulator }
+    }
+
+    /// As the CUDA device is: memory of its own, into which weights are copied and where they are laid out, tables recorded once with their
+    /// parameters by value, prompts through a library's products, chains submitted in its batches, results fetched. Nothing runs before it is
+    /// waited for.
+    pub fn cuda() -> Emulator {
+        let chip = Chip { tensor_cores: true, copies: true, shared_bytes: 200 << 10, ..CHIP };
+        let capabilities = akunu_cuda::capabilities("CUDA's choices on fibres of the host".into(), true);
+        Emulator {
+            capabilities: Capabilities { name: NAME, ..capabilities },
+            tuning: akunu_cuda::tuning(chip),
+            late: true,
+            ..Emulator::default()
+        }
     }
 
     pub fn device(self) -> Result<EmulatedDevice, DeviceError> {
@@ -151,8 +182,13 @@ impl Emulator {
 }
 
 impl Emulator {
+    /// What is submitted runs at once.
+    fn catch_up_if_prompt(&mut self) -> Result<(), DeviceError> {
+        if self.late { Ok(()) } else { self.catch_up(Waiting::ForAll) }
+    }
+
     /// Does what was encoded. What no barrier keeps apart runs in either order.
-    fn run(&mut self, words: &[Word<Code, Shared>]) -> Result<(), DeviceError> {
+    pub(crate) fn run(&mut self, words: &[Word<Code, Shared>]) -> Result<(), DeviceError> {
         let mut beside = Vec::new();
         self.run_words(words, &mut beside)?;
         self.run_beside(&mut beside)
@@ -217,7 +253,7 @@ impl Gpu for Emulator {
     type Pipeline = Code;
     type Commands = Recording<Code, Shared>;
     type Indirect = Recording<Code, Shared>;
-    type Pending = ();
+    type Pending = Waiting;
 
     fn capabilities(&self) -> &Capabilities {
         &self.capabilities
@@ -251,12 +287,46 @@ impl Gpu for Emulator {
         Ok(is_mapped.then(|| (Rc::new(RefCell::new(Memory::of_region(region))), offset)))
     }
 
-    fn write(&mut self, buffer: &Shared, offset: usize, bytes: &[u8]) {
-        buffer.borrow_mut().bytes_mut()[offset..offset + bytes.len()].copy_from_slice(bytes);
+    fn write(&mut self, buffer: &Shared, offset: usize, bytes: &[u8]) -> Result<(), DeviceError> {
+        self.queue.write(buffer, offset, bytes);
+        self.catch_up_if_prompt()
     }
 
-    fn read(&self, buffer: &Shared, offset: usize, bytes: &mut [u8]) {
+    fn read(&mut self, buffer: &Shared, offset: usize, bytes: &mut [u8]) -> Result<(), DeviceError> {
+        self.catch_up(Waiting::ForAll)?;
         bytes.copy_from_slice(&buffer.borrow().bytes()[offset..offset + bytes.len()]);
+        Ok(())
+    }
+
+    fn peek(&mut self, buffer: &Shared, bytes: &mut [u8]) -> Result<(), DeviceError> {
+        bytes.copy_from_slice(&buffer.borrow().bytes()[..bytes.len()]);
+        Ok(())
+    }
+
+    fn send(&mut self, writes: [(&Shared, usize, &[u8]); 3]) -> Result<(), DeviceError> {
+        self.queue.send(writes);
+        self.catch_up_if_prompt()
+    }
+
+    fn reserve_sending(&mut self, bytes: usize) -> Result<(), DeviceError> {
+        self.queue.reserve(bytes);
+        Ok(())
+    }
+
+    fn fetch(&mut self, buffer: &Shared, bytes: usize) -> Result<(), DeviceError> {
+        self.queue.fetch(buffer, bytes);
+        self.catch_up_if_prompt()
+    }
+
+    fn fetched(&mut self, _buffer: &Shared, bytes: &mut [u8]) -> Result<(), DeviceError> {
+        self.catch_up(Waiting::ForAll)?;
+        bytes.copy_from_slice(&self.queue.fetched);
+        Ok(())
+    }
+
+    fn copy(&mut self, from: &Shared, to: &Shared, bytes: u64) -> Result<(), DeviceError> {
+        self.queue.copy(from, to, bytes);
+        self.catch_up_if_prompt()
     }
 
     fn pipelines(&mut self, functions: &[&Function]) -> Result<Vec<Code>, DeviceError> {
@@ -264,23 +334,59 @@ impl Gpu for Emulator {
         functions.iter().map(code).collect::<Result<_, String>>().map_err(failed)
     }
 
-    fn product(&mut self, product: &HalfProduct) -> Option<Code> {
-        Some(Code(Work::Product(*product)))
+    fn product(
+        &mut self,
+        product: &HalfProduct,
+        _bindings: &[(Shared, usize)],
+    ) -> Result<Option<Code>, DeviceError> {
+        Ok(Some(Code(Work::Product(*product))))
     }
 
     fn indirect(&mut self, _dispatches: usize, _buffers: usize) -> Result<Self::Indirect, DeviceError> {
         Ok(Recording::default())
     }
 
+    /// A graph has its parameters by value: they are those of now.
+    fn seal(&mut self, indirect: &mut Self::Indirect, _table: &str) -> Result<(), DeviceError> {
+        // A library's product has none.
+        let mut has_params = false;
+        let by_value = self.late;
+        for word in indirect.0.iter_mut().filter(|_| by_value) {
+            let buffers = match word {
+                Word::Pipeline(code) => {
+                    has_params = matches!(code.0, Work::Kernel(..));
+                    continue;
+                }
+                Word::Buffers(buffers) if has_params => buffers,
+                _ => continue,
+            };
+            let Some((params, offset)) = buffers.last_mut() else { continue };
+            let mut value = [0; PARAM_BYTES];
+            self.read(params, *offset, &mut value)?;
+            let own = self.allocate("parameters by value", PARAM_BYTES as u64)?;
+            own.borrow_mut().bytes_mut().copy_from_slice(&value);
+            (*params, *offset) = (own, 0);
+        }
+        Ok(())
+    }
+
     fn begin(&mut self) -> Result<Recording<Code, Shared>, DeviceError> {
         Ok(Recording::default())
     }
 
-    fn submit(&mut self, commands: Recording<Code, Shared>) -> Result<(), DeviceError> {
-        self.run(&commands.0)
+    fn submit(&mut self, commands: Recording<Code, Shared>, followed: bool) -> Result<Waiting, DeviceError> {
+        let waiting = self.queue.submit(commands, followed);
+        self.catch_up_if_prompt()?;
+        Ok(waiting)
     }
 
-    fn finish(&mut self, (): ()) -> Result<u64, DeviceError> {
+    fn finish(&mut self, pending: Waiting) -> Result<u64, DeviceError> {
+        self.catch_up(pending)?;
         Ok(0)
+    }
+
+    fn settle(&mut self) {
+        // Who waits for what failed is told.
+        while self.catch_up(Waiting::ForAll).is_err() {}
     }
 }

@@ -10,6 +10,7 @@ mod device;
 mod library;
 mod memory;
 mod product;
+mod queue;
 
 pub use device::{EmulatedDevice, Emulator};
 pub use library::{compiler, skipped};

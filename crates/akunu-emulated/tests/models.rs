@@ -5,9 +5,10 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use akunu_arch::{WeightProvider, open_model};
-use akunu_emulated::{Emulator, skipped};
+use akunu_emulated::{EmulatedDevice, Emulator, skipped};
 use akunu_metal::Family;
 use akunu_plan::reference::ReferenceDevice;
 use akunu_plan::verify::verify;
@@ -257,6 +258,89 @@ fn every_model_verifies_as_the_metal_device_and_chains_are_its_steps() {
         }
         assert_eq!(found, expected, "{}", path.display());
     }
+}
+
+/// The host's side of the CUDA device, on the emulator: what it lays out, records, submits and fetches gives what the reference has.
+#[test]
+fn models_verify_as_the_cuda_device_and_chains_are_its_steps() {
+    if skipped() {
+        return;
+    }
+    let paths =
+        ["models/llama-hd64-gqa2", "models/gemma2-hd64-softcap", "gguf/mixed-k.gguf", "mlx/llama-mixed"];
+    for (i, path) in paths.into_iter().enumerate() {
+        let model = open_model(&root().join("testdata").join(path)).unwrap();
+        let kv = [KvType::F16, KvType::Q8_0][i % 2];
+        let options = PlanOptions { prefill_logit_rows: 9, chain: 20, ..options(kv, 64, 24) };
+        let mut device = Emulator::cuda().device().unwrap();
+        let plan = plan(&*model, device.capabilities(), &options).unwrap();
+        let ids: Vec<u32> = (0..18).map(|t| (t * 7 + 3) % model.config().vocab_size as u32).collect();
+        let report = verify(&plan, &*model, &mut device, &ids, &mut |_, _| {}).unwrap();
+        assert!(report.first_bad().is_none(), "{path}: {:?}", report.first_bad());
+        // Of what laying weights out takes for a while nothing is left.
+        assert_eq!(device.allocated_bytes(), plan.memory.allocated(), "{path}");
+
+        let mut running = Running::new(&*model, Box::new(device_of_cuda()), &options);
+        let mut steps = Running::new(&*model, Box::new(device_of_cuda()), &options);
+        assert!(steps.prefill(&ids[..9], 0) == running.prefill(&ids[..9], 0), "{path}");
+        let (mut row, mut expected) = (Row::causal(ids[0], 0, 0), Vec::new());
+        for _ in 0..30 {
+            expected.extend(steps.chain(row, 1, &[]).1);
+            row = row.next(*expected.last().unwrap());
+        }
+        let (mut row, mut found) = (Row::causal(ids[0], 0, 0), Vec::new());
+        for length in [1, 2, 7, 20] {
+            found.extend(running.chain(row, length, &[]).1);
+            row = Row::causal(*found.last().unwrap(), found.len() as u32, 0);
+        }
+        assert_eq!(found, expected, "{path}");
+    }
+}
+
+fn device_of_cuda() -> EmulatedDevice {
+    Emulator::cuda().device().unwrap()
+}
+
+/// Products of halves as a library does them, in a table of more rows than 64, and the same rows in tables of fewer.
+#[test]
+fn a_long_prompt_verifies_as_the_cuda_device() {
+    if skipped() {
+        return;
+    }
+    let model = open_model(&root().join("crates/akunu/embedded/akunu-tales.gguf")).unwrap();
+    let ids: Vec<u32> = (0..71).map(|t| (t * 7 + 3) % model.config().vocab_size as u32).collect();
+    let mut device = device_of_cuda();
+    let plan = plan(&*model, device.capabilities(), &options(KvType::F16, 72, 70)).unwrap();
+    let report = verify(&plan, &*model, &mut device, &ids, &mut |_, _| {}).unwrap();
+    assert!(report.first_bad().is_none(), "{:?}", report.first_bad());
+    for table in ["few", "prefill", "decode"] {
+        assert!(report.differences.iter().any(|difference| difference.table == table), "{table}");
+    }
+}
+
+/// Batches of four steps: the host looks at the first when it has submitted two.
+#[test]
+fn a_chain_of_the_cuda_device_ends_at_a_stop_or_when_it_is_cancelled() {
+    if skipped() {
+        return;
+    }
+    let model = open_model(&root().join("crates/akunu/embedded/akunu-tales.gguf")).unwrap();
+    let options = PlanOptions { chain: 24, ..options(KvType::F16, 64, 8) };
+    let mut running = Running::new(&*model, Box::new(device_of_cuda()), &options);
+    running.prefill(&[0, 312, 40, 77, 9], 0);
+    let row = Row::causal(11, 5, 0);
+    let (steps, expected) = running.chain(row, 24, &[]);
+    assert_eq!(steps, 24);
+    for stop in [expected[0], expected[4], expected[13]] {
+        let first = expected.iter().position(|id| *id == stop).unwrap() + 1;
+        assert_eq!(running.chain(row, 24, &[stop]), (first, expected[..first].to_vec()));
+    }
+    let cancel = AtomicBool::new(true);
+    let submission =
+        Submission { rows: &[row], logit_rows: &[0], steps: 24, stop: &[], cancel: Some(&cancel) };
+    running.device.replay(running.loaded.decode, submission).unwrap();
+    assert_eq!(running.device.wait().unwrap().steps, 0);
+    assert_eq!(running.chain(row, 24, &[]), (24, expected));
 }
 
 #[test]

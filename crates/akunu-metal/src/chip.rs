@@ -1,8 +1,7 @@
 //! How tables are run on each family of Apple's GPUs. None of these numbers was measured yet: docs/metal.md says how to.
 
+use akunu_gpu::{Repack, Tuning};
 use akunu_kernels::Chip;
-
-use crate::Tuning;
 
 /// As Metal numbers families of Apple's GPUs, the oldest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -99,7 +98,10 @@ impl FamilyRow {
             row_counts: self.row_counts,
             part: self.part,
             indirect: false,
+            ahead: true,
             checked: false,
+            repack: Repack::Elsewhere,
+            queued_copies: false,
         }
     }
 }

@@ -8,9 +8,9 @@ use std::path::Path;
 use std::rc::Rc;
 
 use akunu_arch::open_model;
-use akunu_format::Region;
-use akunu_kernels::{Function, HalfProduct};
-use akunu_metal::{Commands, Encoder, Family, Gpu, TableDevice, Tuning, WORKSPACE_BYTES};
+use akunu_gpu::{Commands, Encoder, Gpu, TableDevice, Tuning, WORKSPACE_BYTES};
+use akunu_kernels::Function;
+use akunu_metal::Family;
 use akunu_plan::{
     Capabilities, Device, DeviceError, InPlace, KeyOrder, KvType, PlanOptions, Row, Submission, load, plan,
 };
@@ -82,24 +82,22 @@ impl Gpu for Tally {
         Ok(Rc::new(RefCell::new(vec![0; bytes as usize])))
     }
 
-    fn map(&mut self, _: &Region, _: usize, _: usize) -> Result<Option<(Self::Buffer, usize)>, DeviceError> {
-        Ok(None)
-    }
-
-    fn write(&mut self, buffer: &Self::Buffer, offset: usize, bytes: &[u8]) {
+    fn write(&mut self, buffer: &Self::Buffer, offset: usize, bytes: &[u8]) -> Result<(), DeviceError> {
         buffer.borrow_mut()[offset..offset + bytes.len()].copy_from_slice(bytes);
+        Ok(())
     }
 
-    fn read(&self, buffer: &Self::Buffer, offset: usize, bytes: &mut [u8]) {
+    fn read(&mut self, buffer: &Self::Buffer, offset: usize, bytes: &mut [u8]) -> Result<(), DeviceError> {
         bytes.copy_from_slice(&buffer.borrow()[offset..offset + bytes.len()]);
+        Ok(())
+    }
+
+    fn copy(&mut self, _: &Self::Buffer, _: &Self::Buffer, _: u64) -> Result<(), DeviceError> {
+        unreachable!("weights go elsewhere")
     }
 
     fn pipelines(&mut self, functions: &[&Function]) -> Result<Vec<usize>, DeviceError> {
         Ok((0..functions.len()).collect())
-    }
-
-    fn product(&mut self, _: &HalfProduct) -> Option<usize> {
-        None
     }
 
     fn indirect(&mut self, _: usize, _: usize) -> Result<Count, DeviceError> {
@@ -110,7 +108,7 @@ impl Gpu for Tally {
         Ok(Count::default())
     }
 
-    fn submit(&mut self, commands: Count) -> Result<usize, DeviceError> {
+    fn submit(&mut self, commands: Count, _followed: bool) -> Result<usize, DeviceError> {
         assert!(commands.bound > 3 * commands.dispatches);
         Ok(commands.dispatches)
     }

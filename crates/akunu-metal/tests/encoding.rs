@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use akunu_arch::open_model;
-use akunu_metal::{TableDevice, Tuning, Word};
+use akunu_gpu::{TableDevice, Tuning, Word};
 use akunu_plan::{
     Device, DeviceError, KvType, Loaded, ModelPlan, PlanOptions, ReplayId, Row, Submission, load, plan,
 };

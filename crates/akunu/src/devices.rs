@@ -122,7 +122,7 @@ pub fn open_device(
     match choice.resolve(backends) {
         DeviceChoice::Reference => Ok(Box::new(ReferenceDevice::new())),
         #[cfg(not(target_vendor = "apple"))]
-        DeviceChoice::Cuda => Ok(Box::new(akunu_cuda::CudaDevice::new(backends.cuda.clone())?)),
+        DeviceChoice::Cuda => Ok(Box::new(akunu_cuda::open(backends.cuda.clone())?)),
         #[cfg(target_vendor = "apple")]
         DeviceChoice::Metal => Ok(Box::new(akunu_metal::open(backends.metal.clone())?)),
         DeviceChoice::Auto | DeviceChoice::Cpu => {

@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::ptr::NonNull;
 
+use akunu_gpu::{Commands, Encoder};
 use objc2::rc::Retained;
 use objc2::runtime::ProtocolObject;
 use objc2_foundation::NSRange;
@@ -12,7 +13,6 @@ use objc2_metal::{
 };
 
 use super::indirect::MetalIndirect;
-use crate::{Commands, Encoder};
 
 pub(super) type Buffer = Retained<ProtocolObject<dyn MTLBuffer>>;
 pub(super) type Pipeline = Retained<ProtocolObject<dyn MTLComputePipelineState>>;

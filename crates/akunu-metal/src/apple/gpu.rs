@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use akunu_format::Region;
-use akunu_kernels::{Function, HalfProduct};
+use akunu_gpu::{Gpu, Tuning, WORKSPACE_BYTES};
+use akunu_kernels::Function;
 use akunu_plan::{Capabilities, DeviceError, InPlace, KeyOrder};
 use block2::RcBlock;
 use objc2::rc::{Retained, autoreleasepool};
@@ -25,9 +26,9 @@ use super::code::Code;
 use super::commands::{Buffer, MetalCommands, Needs, Pipeline};
 use super::cores::gpu_cores;
 use super::indirect::MetalIndirect;
+use crate::Family;
 use crate::bell::Bell;
 use crate::error::{MetalError, NAME};
-use crate::{Family, Gpu, Tuning, WORKSPACE_BYTES};
 
 pub(super) type MetalObject = Retained<ProtocolObject<dyn MTLDevice>>;
 
@@ -288,28 +289,33 @@ impl Gpu for MetalGpu {
         }
     }
 
-    fn write(&mut self, buffer: &Buffer, offset: usize, bytes: &[u8]) {
+    fn write(&mut self, buffer: &Buffer, offset: usize, bytes: &[u8]) -> Result<(), DeviceError> {
         assert!(offset.checked_add(bytes.len()).is_some_and(|end| end <= buffer.length()));
         // SAFETY: the bytes are inside the buffer, which the GPU does not use now, and are the host's to write.
         unsafe {
             let to = buffer.contents().cast::<u8>().add(offset);
             to.copy_from_nonoverlapping(NonNull::from(bytes).cast(), bytes.len());
         }
+        Ok(())
     }
 
-    fn read(&self, buffer: &Buffer, offset: usize, bytes: &mut [u8]) {
+    fn read(&mut self, buffer: &Buffer, offset: usize, bytes: &mut [u8]) -> Result<(), DeviceError> {
         assert!(offset.checked_add(bytes.len()).is_some_and(|end| end <= buffer.length()));
         let to = NonNull::from(&mut *bytes).cast::<u8>();
         // SAFETY: as above.
         unsafe { buffer.contents().cast::<u8>().add(offset).copy_to_nonoverlapping(to, bytes.len()) };
+        Ok(())
+    }
+
+    /// The host's copy: what was submitted has ended wherever the device asks for one.
+    fn copy(&mut self, from: &Buffer, to: &Buffer, bytes: u64) -> Result<(), DeviceError> {
+        let mut between = vec![0; bytes as usize];
+        self.read(from, 0, &mut between)?;
+        self.write(to, 0, &between)
     }
 
     fn pipelines(&mut self, functions: &[&Function]) -> Result<Vec<Pipeline>, DeviceError> {
         Ok(autoreleasepool(|_| self.code.pipelines(functions))?)
-    }
-
-    fn product(&mut self, _product: &HalfProduct) -> Option<Pipeline> {
-        None
     }
 
     fn indirect(&mut self, dispatches: usize, buffers: usize) -> Result<MetalIndirect, DeviceError> {
@@ -334,7 +340,7 @@ impl Gpu for MetalGpu {
         })
     }
 
-    fn submit(&mut self, mut commands: MetalCommands) -> Result<Self::Pending, DeviceError> {
+    fn submit(&mut self, mut commands: MetalCommands, _followed: bool) -> Result<Self::Pending, DeviceError> {
         autoreleasepool(|_| {
             if commands.number != self.submitted + 1 {
                 return Err(MetalError::Order.into());

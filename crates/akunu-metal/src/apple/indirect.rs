@@ -1,5 +1,6 @@
 //! An indirect command buffer: a table's launches, encoded once.
 
+use akunu_gpu::Encoder;
 use objc2::rc::Retained;
 use objc2::runtime::ProtocolObject;
 use objc2_metal::{
@@ -8,7 +9,6 @@ use objc2_metal::{
 };
 
 use super::commands::{Buffer, Pipeline, size};
-use crate::Encoder;
 use crate::error::MetalError;
 
 /// It holds buffers and pipelines by itself, for Metal's own does not.

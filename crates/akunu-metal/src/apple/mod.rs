@@ -13,7 +13,7 @@ mod gpu;
 mod indirect;
 mod report;
 
-use crate::TableDevice;
+use akunu_gpu::TableDevice;
 use akunu_plan::DeviceError;
 
 pub use gpu::{MetalGpu, MetalOptions};

@@ -9,8 +9,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use akunu_arch::WeightProvider;
 use akunu_format::Region;
-use akunu_kernels::{Function, HalfProduct, Pass};
-use akunu_metal::{Family, Gpu, Recording, Tuning, WORKSPACE_BYTES, Word};
+use akunu_gpu::{Gpu, Recording, Tuning, WORKSPACE_BYTES, Word};
+use akunu_kernels::{Function, Pass};
+use akunu_metal::Family;
 use akunu_plan::{Capabilities, DeviceError, InPlace, KeyOrder};
 
 pub struct Sheet {
@@ -146,7 +147,10 @@ impl Gpu for Paper {
         Ok(sheet)
     }
 
-    fn allocate_unset(&mut self, _what: &str, bytes: u64) -> Result<Rc<Sheet>, DeviceError> {
+    fn allocate_unset(&mut self, what: &str, bytes: u64) -> Result<Rc<Sheet>, DeviceError> {
+        if what != "planes of a weight" {
+            return self.allocate(what, bytes);
+        }
         self.planes += 1;
         Ok(self.sheet(format!("planes {}", self.planes), vec![0; bytes as usize]))
     }
@@ -168,21 +172,23 @@ impl Gpu for Paper {
         Ok(Some((self.sheet(name, page), 8)))
     }
 
-    fn write(&mut self, buffer: &Rc<Sheet>, offset: usize, bytes: &[u8]) {
+    fn write(&mut self, buffer: &Rc<Sheet>, offset: usize, bytes: &[u8]) -> Result<(), DeviceError> {
         buffer.bytes.borrow_mut()[offset..offset + bytes.len()].copy_from_slice(bytes);
         self.seen.writes.push((Rc::clone(buffer), offset, bytes.to_vec()));
+        Ok(())
     }
 
-    fn read(&self, buffer: &Rc<Sheet>, offset: usize, bytes: &mut [u8]) {
+    fn read(&mut self, buffer: &Rc<Sheet>, offset: usize, bytes: &mut [u8]) -> Result<(), DeviceError> {
         bytes.copy_from_slice(&buffer.bytes.borrow()[offset..offset + bytes.len()]);
+        Ok(())
+    }
+
+    fn copy(&mut self, _: &Self::Buffer, _: &Self::Buffer, _: u64) -> Result<(), DeviceError> {
+        unreachable!("weights go elsewhere")
     }
 
     fn pipelines(&mut self, functions: &[&Function]) -> Result<Vec<Rc<Function>>, DeviceError> {
         Ok(functions.iter().map(|function| Rc::new((*function).clone())).collect())
-    }
-
-    fn product(&mut self, _product: &HalfProduct) -> Option<Rc<Function>> {
-        None
     }
 
     fn indirect(&mut self, _dispatches: usize, _buffers: usize) -> Result<Self::Indirect, DeviceError> {
@@ -194,7 +200,7 @@ impl Gpu for Paper {
         Ok(Recording::default())
     }
 
-    fn submit(&mut self, commands: Self::Commands) -> Result<(), DeviceError> {
+    fn submit(&mut self, commands: Self::Commands, _followed: bool) -> Result<(), DeviceError> {
         self.seen.words.extend(commands.0);
         self.submitted += 1;
         if let Some((left, then)) = &mut self.later {

@@ -3,7 +3,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use akunu_plan::{DeviceError, DispatchTable};
+use akunu_kernels::Pass;
+use akunu_plan::{DeviceError, DispatchTable, Row};
 
 use crate::{Commands, Encoder, Gpu};
 
@@ -109,15 +110,16 @@ impl<G: Gpu> Variant<G> {
     /// Encodes it once and for all, where the GPU is to run tables so.
     pub(crate) fn new(
         gpu: &mut G,
-        rows: usize,
+        table: &DispatchTable,
         program: Program<G::Pipeline, G::Buffer>,
     ) -> Result<Variant<G>, DeviceError> {
         let mut indirect = None;
         if gpu.tuning().indirect {
             let encoder = indirect.insert(gpu.indirect(program.launches.len(), program.buffers())?);
             program.encode(encoder, 0, program.commands.len());
+            gpu.seal(encoder, table.name)?;
         }
-        Ok(Variant { rows, program, indirect })
+        Ok(Variant { rows: table.rows, program, indirect })
     }
 
     /// Encodes so many commands from `first` on.
@@ -129,6 +131,14 @@ impl<G: Gpu> Variant<G> {
                 commands.barrier();
                 commands.run(indirect, self.program.launches(first, count));
             }
+        }
+    }
+
+    /// Runs what was encoded once, and tells how long each command took. `false`: nothing was encoded, or the GPU cannot tell it so.
+    pub(crate) fn time(&mut self, gpu: &mut G, ns: &mut [u64]) -> Result<bool, DeviceError> {
+        match &mut self.indirect {
+            Some(indirect) => gpu.time(indirect, &self.program.commands, ns),
+            None => Ok(false),
         }
     }
 
@@ -153,6 +163,11 @@ pub(crate) struct Prepared<G: Gpu> {
 }
 
 impl<G: Gpu> Prepared<G> {
+    /// Bytes that a submission may send: rows, logit rows and the pass.
+    pub(crate) fn sent_bytes(&self) -> usize {
+        self.table.rows * Row::BYTES + self.table.logit_rows * size_of::<u32>() + Pass::BYTES
+    }
+
     /// Which variant is for so many live rows.
     pub(crate) fn variant_for(&self, rows: usize) -> usize {
         self.variants.partition_point(|variant| variant.rows < rows).min(self.variants.len() - 1)

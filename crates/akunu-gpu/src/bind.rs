@@ -2,72 +2,20 @@
 
 use std::sync::Arc;
 
-use akunu_kernels::{Launch, MissingKernel, Weight, Work, advances, launches};
-use akunu_plan::device::{check_bytes, index_of};
+use akunu_kernels::{Launch, MissingKernel, Work, advances, launches};
 use akunu_plan::table::PARAM_BYTES;
-use akunu_plan::{BufferId, DeviceBuffer, DeviceError, DispatchCommand, DispatchTable, Row, extents};
+use akunu_plan::{DeviceError, DispatchCommand, DispatchTable, Kernel, Row, extents};
 
+use crate::buffers::{Buffers, Own, Place, during, failed};
 use crate::hazards::Hazards;
-use crate::prepared::{BoundLaunch, Prepared, Variant};
-use crate::{Gpu, Program};
-
-/// Of a device's.
-#[derive(Debug)]
-pub(crate) struct Buffer<B> {
-    pub(crate) handle: B,
-    pub(crate) offset: usize,
-    pub(crate) bytes: u64,
-    /// A model's own bytes, which nobody else may write.
-    pub(crate) imported: bool,
-    /// Not a part of a file's mapping.
-    pub(crate) owned: bool,
-    /// The matrix whose planes it holds now, if it was laid out anew.
-    pub(crate) planes: Option<Weight>,
-}
-
-/// What every kernel is given after its bindings.
-#[derive(Debug)]
-pub(crate) struct Own<B> {
-    pub(crate) pass: B,
-    pub(crate) scratch: B,
-    /// Parameters of launches that have none.
-    pub(crate) no_params: B,
-}
-
-/// A device's buffers, and which of them a table's ids stand for.
-#[derive(Debug)]
-pub(crate) struct Buffers<'a, B> {
-    pub(crate) all: &'a [Buffer<B>],
-    pub(crate) ids: &'a [DeviceBuffer],
-}
-
-type Place<B> = (B, usize);
+use crate::program::{BoundLaunch, Prepared, Variant};
+use crate::{Gpu, Program, Tuning};
 
 /// A command's bindings, and whether it has to wait for those before it.
 #[derive(Debug)]
 struct Placed<B> {
     bindings: Vec<Place<B>>,
     waits: bool,
-}
-
-impl<B: Clone> Buffers<'_, B> {
-    pub(crate) fn index<G: Gpu<Buffer = B>>(&self, gpu: &G, id: BufferId) -> Result<usize, DeviceError> {
-        index_of(gpu.capabilities().name, self.ids, self.all.len(), id)
-    }
-
-    /// Where `bytes` at `offset` of a buffer are.
-    fn place<G>(&self, gpu: &G, id: BufferId, offset: u64, bytes: u64) -> Result<Place<B>, DeviceError>
-    where
-        G: Gpu<Buffer = B>,
-    {
-        let buffer = &self.all[self.index(gpu, id)?];
-        check_bytes(gpu.capabilities().name, offset, bytes, buffer.bytes)?;
-        Ok((buffer.handle.clone(), buffer.offset + offset as usize))
-    }
-}
-
-pub(crate) fn failed<G: Gpu>(gpu: &G, message: impl Into<String>) -> DeviceError {
-    DeviceError::Failed { device: gpu.capabilities().name, message: message.into() }
 }
 
 pub(crate) fn prepare<G: Gpu>(
@@ -81,13 +29,12 @@ pub(crate) fn prepare<G: Gpu>(
     for command in &table.commands {
         places.push(place(gpu, table, command, &buffers, &mut hazards)?);
     }
-    let smaller = gpu.tuning().row_counts.iter().copied().filter(|rows| *rows < table.rows);
-    let counts: Vec<usize> = smaller.chain([table.rows]).collect();
+    let counts = row_counts(table, gpu.tuning());
     let mut variants = Vec::with_capacity(counts.len());
     for rows in counts {
         let table = DispatchTable { rows, ..(**table).clone() };
         let program = program(gpu, own, &table, &places)?;
-        variants.push(Variant::new(gpu, rows, program)?);
+        variants.push(Variant::new(gpu, &table, program)?);
     }
     let (rows, logit_rows) = (table.rows * Row::BYTES, table.logit_rows * size_of::<u32>());
     Ok(Prepared {
@@ -97,6 +44,18 @@ pub(crate) fn prepare<G: Gpu>(
         rows: buffers.place(gpu, table.io.rows, 0, rows as u64)?,
         logit_rows: buffers.place(gpu, table.io.logit_rows, 0, logit_rows as u64)?,
     })
+}
+
+/// How many rows variants are for. Products of a library's are of a fixed number, so there is one for at most half more rows than there are,
+/// from 128 on; kernels of ours go by the live rows themselves, but have smaller tiles for fewer.
+fn row_counts(table: &DispatchTable, tuning: &Tuning) -> Vec<usize> {
+    let fixed = table.commands.iter().any(|command| matches!(command.kernel, Kernel::HalfMatmul(_)));
+    let counts: Vec<usize> = match fixed {
+        true => (7..usize::BITS - 1).flat_map(|power| [1 << power, 3 << (power - 1)]).collect(),
+        false => tuning.row_counts.to_vec(),
+    };
+    let smaller = counts.into_iter().filter(|&rows| rows < table.rows && !(fixed && rows == 192));
+    smaller.chain([table.rows]).collect()
 }
 
 /// Where a command's bindings are. What it may touch is that of a table with all its rows.
@@ -136,17 +95,20 @@ fn program<G: Gpu>(
     let functions: Vec<_> =
         works.iter().flatten().filter_map(Work::launch).map(|launch| &launch.function).collect();
     let mut pipelines = gpu.pipelines(&functions)?.into_iter();
-    let params = gpu.allocate("parameters", (table.commands.len() * PARAM_BYTES) as u64)?;
+    let params = gpu.allocate_params("parameters", (table.commands.len() * PARAM_BYTES) as u64)?;
     let mut program = Program::default();
     for (index, ((command, works), placed)) in table.commands.iter().zip(&works).zip(places).enumerate() {
         let at = index * PARAM_BYTES;
-        gpu.write(&params, at, &command.params);
+        gpu.write(&params, at, &command.params)?;
         let mut bound = Vec::with_capacity(works.len());
         for work in works {
             let params = (params.clone(), at);
             let (launch, pipeline) = match work {
                 Work::Launch(launch) => (Some(launch), pipelines.next()),
-                Work::Product(product) => (None, gpu.product(product)),
+                Work::Product(product) => {
+                    let product = gpu.product(product, &placed.bindings);
+                    (None, product.map_err(|error| during(&command.kernel.name(), error))?)
+                }
             };
             let pipeline =
                 pipeline.ok_or_else(|| failed(gpu, "a kernel, or a product of f16, that it has not"))?;
@@ -168,27 +130,69 @@ fn program<G: Gpu>(
 
 /// A launch with its bindings, and what every kernel is given after them.
 pub(crate) fn bind<G: Gpu>(
-    gpu: &G,
+    gpu: &mut G,
     launch: &Launch,
     pipeline: G::Pipeline,
     mut buffers: Vec<Place<G::Buffer>>,
     own: &Own<G::Buffer>,
     params: Place<G::Buffer>,
 ) -> Result<BoundLaunch<G::Pipeline, G::Buffer>, DeviceError> {
-    let Launch { function, groups, threads, shared_bytes } = launch;
+    let Launch { function, groups, threads, .. } = launch;
     if buffers.len() != function.arguments.len() {
         let (given, wanted) = (buffers.len(), function.arguments.len());
         return Err(failed(gpu, format!("{} takes {wanted} bindings, not {given}", function.name)));
     }
-    let most = gpu.tuning().chip.shared_bytes;
-    if *shared_bytes > most {
-        let name = &function.name;
-        return Err(failed(
-            gpu,
-            format!("{name} wants {shared_bytes} bytes of threadgroup memory of {most}"),
-        ));
-    }
+    let threadgroup_bytes = gpu.threadgroup_bytes(&pipeline, launch)?;
     buffers.extend([(own.pass.clone(), 0), (own.scratch.clone(), 0), params]);
-    let threadgroup_bytes = (*shared_bytes).max(1).next_multiple_of(16);
     Ok(BoundLaunch { pipeline, buffers, threadgroup_bytes, groups: *groups, threads: *threads })
+}
+
+#[cfg(test)]
+mod tests {
+    use akunu_kernels::Chip;
+    use akunu_plan::{BufferId, RowBounds, RowMeaning, TableIo, ops};
+
+    use super::*;
+    use crate::Repack;
+
+    fn counts(kernel: Kernel, bindings: u32, rows: usize) -> Vec<usize> {
+        let id = BufferId(0);
+        let command = DispatchCommand::new(kernel, (0..bindings).map(|_| id), ());
+        let table = DispatchTable {
+            name: "table",
+            commands: vec![command],
+            labels: vec!["command".into()],
+            rows,
+            logit_rows: 1,
+            steps: 1,
+            io: TableIo { rows: id, logit_rows: id, tokens: id, logits: id },
+            bounds: RowBounds { meaning: RowMeaning::Token, vocab: 1, capacity: 1, slots: 1 },
+        };
+        let tuning = Tuning {
+            chip: Chip::plain(1, 0),
+            row_counts: &[16, 32, 64],
+            part: 4,
+            indirect: true,
+            ahead: false,
+            checked: false,
+            repack: Repack::Back,
+            queued_copies: true,
+        };
+        row_counts(&table, &tuning)
+    }
+
+    #[test]
+    fn a_table_has_variants_for_fewer_rows_and_for_all_of_them() {
+        let norm = Kernel::NormAdd(ops::NormAdd);
+        assert_eq!(counts(norm, 4, 1), [1]);
+        assert_eq!(counts(norm, 4, 64), [16, 32, 64]);
+        assert_eq!(counts(norm, 4, 200), [16, 32, 64, 200]);
+    }
+
+    #[test]
+    fn tables_with_products_of_a_fixed_number_of_rows_have_more_of_them() {
+        let product = Kernel::HalfMatmul(ops::HalfMatmul { bias: false, residual: false });
+        assert_eq!(counts(product, 4, 70), [70]);
+        assert_eq!(counts(product, 4, 2048), [128, 256, 384, 512, 768, 1024, 1536, 2048]);
+    }
 }

@@ -6,16 +6,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use akunu_format::Region;
 use akunu_kernels::{Pass, SCRATCH_BYTES};
 use akunu_plan::device::{buffer_in, check_bytes, check_range, check_submission, part_of};
-use akunu_plan::table::PARAM_BYTES;
 use akunu_plan::{
-    Capabilities, Device, DeviceBuffer, DeviceError, DispatchTable, Outcome, ReplayId, Row, Submission,
+    Capabilities, Device, DeviceBuffer, DeviceError, DispatchTable, DriverMemory, Outcome, ReplayId, Row,
+    Submission,
 };
 use bytemuck::Zeroable;
 
-use crate::bind::{Buffer, Buffers, Own, failed, prepare};
+use crate::bind::prepare;
+use crate::buffers::{Buffer, Buffers, Own, during, failed};
 use crate::planes::lay_out;
-use crate::prepared::Prepared;
-use crate::{Gpu, Variant};
+use crate::program::Prepared;
+use crate::{During, Gpu, Variant};
 
 /// Bytes that a device has before any model: the pass, and kernels' scratch memory.
 pub const WORKSPACE_BYTES: u64 = Pass::BYTES as u64 + SCRATCH_BYTES;
@@ -55,11 +56,7 @@ pub struct TableDevice<G: Gpu> {
 
 impl<G: Gpu> TableDevice<G> {
     pub fn on(mut gpu: G) -> Result<TableDevice<G>, DeviceError> {
-        let own = Own {
-            pass: gpu.allocate("pass", Pass::BYTES as u64)?,
-            scratch: gpu.allocate("scratch", SCRATCH_BYTES)?,
-            no_params: gpu.allocate("no parameters", PARAM_BYTES as u64)?,
-        };
+        let own = Own::on(&mut gpu)?;
         Ok(TableDevice {
             prepared: Vec::new(),
             buffers: Vec::new(),
@@ -117,15 +114,11 @@ impl<G: Gpu> TableDevice<G> {
         let pass = Pass::new(submission);
         self.finish()?;
         let prepared = &self.prepared[replay.0 as usize];
-        for ((buffer, offset), bytes) in [
-            (&prepared.rows, bytemuck::cast_slice(rows)),
-            (&prepared.logit_rows, bytemuck::cast_slice(logit_rows)),
-            (&(self.own.pass.clone(), 0), bytemuck::bytes_of(&pass)),
-        ] {
-            if !bytes.is_empty() {
-                self.gpu.write(buffer, *offset, bytes);
-            }
-        }
+        self.gpu.send([
+            (&prepared.rows.0, prepared.rows.1, bytemuck::cast_slice(rows)),
+            (&prepared.logit_rows.0, prepared.logit_rows.1, bytemuck::cast_slice(logit_rows)),
+            (&self.own.pass, 0, bytemuck::bytes_of(&pass)),
+        ])?;
         self.counts = (rows.len(), logit_rows.len());
         Ok(())
     }
@@ -136,9 +129,9 @@ impl<G: Gpu> TableDevice<G> {
         let prepared = self.prepared(replay)?.1;
         let mut rows = vec![Row::default(); self.counts.0.min(prepared.table.rows)];
         let mut asked = vec![0u32; self.counts.1.min(prepared.table.logit_rows)];
-        let (of_rows, of_asked) = (&prepared.rows, &prepared.logit_rows);
-        self.gpu.read(&of_rows.0, of_rows.1, bytemuck::cast_slice_mut(&mut rows));
-        self.gpu.read(&of_asked.0, of_asked.1, bytemuck::cast_slice_mut(&mut asked));
+        let (of_rows, of_asked) = (prepared.rows.clone(), prepared.logit_rows.clone());
+        self.gpu.read(&of_rows.0, of_rows.1, bytemuck::cast_slice_mut(&mut rows))?;
+        self.gpu.read(&of_asked.0, of_asked.1, bytemuck::cast_slice_mut(&mut asked))?;
         self.begin(replay, &Submission { rows: &rows, logit_rows: &asked, ..*submission })
     }
 
@@ -179,15 +172,21 @@ impl<G: Gpu> TableDevice<G> {
                 self.ahead = Some((part, commands));
                 break;
             }
-            let submitted = self.gpu.submit(commands)?;
             left.steps -= part.steps;
+            // The last two parts are waited for together, when all of the chain is on its way.
+            let submitted = self.gpu.submit(commands, left.steps > self.gpu.tuning().part)?;
             if let Some(Pending { parts, chain }) = &mut self.pending {
                 chain.steps += part.steps;
                 let place = usize::from(parts[0].is_some());
                 parts[place] = Some(submitted);
             }
         }
-        Ok(())
+        if left == chain {
+            // What was sent has to have left before more is.
+            self.gpu.settle();
+            return Ok(());
+        }
+        self.gpu.fetch(&self.own.pass, Pass::BYTES)
     }
 
     /// Whether a step that is done found a token to stop at. Waits for the older of two parts.
@@ -198,22 +197,42 @@ impl<G: Gpu> TableDevice<G> {
         parts.swap(0, 1);
         let name = self.prepared[chain.replay].table.name;
         if let Some(older) = parts[1].take() {
-            self.gpu.finish(older).map_err(|error| during(error, name))?;
+            let context = During::Table { table: name };
+            self.gpu.finish(older).map_err(|error| during(&self.gpu.context(context), error))?;
         }
-        Ok(self.pass().stopped != 0)
+        let mut pass = Pass::zeroed();
+        self.gpu.peek(&self.own.pass, bytemuck::bytes_of_mut(&mut pass))?;
+        Ok(pass.stopped != 0)
     }
 
     /// Waits for what was submitted, and reads how far it came.
     fn finish(&mut self) -> Result<(), DeviceError> {
         let Some(Pending { parts, chain }) = self.pending.take() else { return Ok(()) };
         let &Prepared { ref table, advances, .. } = &self.prepared[chain.replay];
+        if chain.steps == 0 {
+            self.outcome = Outcome { steps: 0 };
+            return Ok(());
+        }
         // Both are waited for, whichever failed.
         let finished = parts.map(|part| part.map_or(Ok(0), |part| self.gpu.finish(part)));
         for part in finished {
-            part.map_err(|error| during(error, table.name))?;
+            let context = During::Table { table: table.name };
+            part.map_err(|error| during(&self.gpu.context(context), error))?;
         }
-        self.outcome = Outcome { steps: self.pass().steps_done(chain.steps, advances) };
+        let mut pass = Pass::zeroed();
+        let fetched = self.gpu.fetched(&self.own.pass, bytemuck::bytes_of_mut(&mut pass));
+        let context = During::Table { table: table.name };
+        fetched.map_err(|error| during(&self.gpu.context(context), error))?;
+        self.outcome = Outcome { steps: pass.steps_done(chain.steps, advances) };
         Ok(())
+    }
+
+    /// Before the host reads or writes memory, unless that takes its turn by itself.
+    fn finish_before_copies(&mut self) -> Result<(), DeviceError> {
+        match self.gpu.tuning().queued_copies {
+            true => Ok(()),
+            false => self.finish(),
+        }
     }
 
     /// Runs a chain command by command.
@@ -221,20 +240,20 @@ impl<G: Gpu> TableDevice<G> {
         let &Prepared { ref table, advances, .. } = &self.prepared[chain.replay];
         let count = table.commands.len();
         let mut done = 0;
-        while done < chain.steps && self.pass().stopped == 0 && !is_set(cancel) {
+        while done < chain.steps && self.pass()?.stopped == 0 && !is_set(cancel) {
             for index in 0..count {
                 self.run(chain.replay, index, 1)?;
             }
             done += 1;
         }
-        self.outcome = Outcome { steps: self.pass().steps_done(done, advances) };
+        self.outcome = Outcome { steps: self.pass()?.steps_done(done, advances) };
         Ok(())
     }
 
-    fn pass(&self) -> Pass {
+    fn pass(&mut self) -> Result<Pass, DeviceError> {
         let mut pass = Pass::zeroed();
-        self.gpu.read(&self.own.pass, 0, bytemuck::bytes_of_mut(&mut pass));
-        pass
+        self.gpu.read(&self.own.pass, 0, bytemuck::bytes_of_mut(&mut pass))?;
+        Ok(pass)
     }
 
     /// Runs some commands of a table, and waits.
@@ -243,9 +262,35 @@ impl<G: Gpu> TableDevice<G> {
         let variant = &prepared.variants[prepared.variant_for(self.counts.0)];
         let mut commands = self.gpu.begin()?;
         variant.encode(&mut commands, first, count);
-        let pending = self.gpu.submit(commands)?;
+        let ran = self.gpu.submit(commands, false).and_then(|pending| self.gpu.finish(pending));
         let label = prepared.table.labels.get(first).map_or("no command", String::as_str);
-        self.gpu.finish(pending).map_err(|error| during(error, label)).map(drop)
+        let context = During::Command { label, table: prepared.table.name };
+        ran.map_err(|error| during(&self.gpu.context(context), error)).map(drop)
+    }
+}
+
+impl<G: Gpu> TableDevice<G> {
+    /// Each command is a command buffer, all submitted before the first is waited for.
+    fn time_apart(&mut self, replay: usize, variant: usize, ns: &mut [u64]) -> Result<(), DeviceError> {
+        let prepared = &self.prepared[replay];
+        let mut pending = Vec::with_capacity(ns.len());
+        for index in 0..ns.len() {
+            let mut commands = self.gpu.begin()?;
+            prepared.variants[variant].encode(&mut commands, index, 1);
+            pending.push(self.gpu.submit(commands, true)?);
+        }
+        // All are waited for, whichever failed.
+        let mut all = Ok(());
+        for ((ns, pending), label) in ns.iter_mut().zip(pending).zip(&prepared.table.labels) {
+            match self.gpu.finish(pending) {
+                Ok(took) => *ns = took,
+                Err(error) => {
+                    let context = During::Command { label, table: prepared.table.name };
+                    all = all.and(Err(during(&self.gpu.context(context), error)));
+                }
+            }
+        }
+        all
     }
 }
 
@@ -253,21 +298,12 @@ impl<G: Gpu> Drop for TableDevice<G> {
     /// The GPU may be using what goes now.
     fn drop(&mut self) {
         let _ = self.finish();
+        self.gpu.settle();
     }
 }
 
 fn is_set(cancel: Option<&AtomicBool>) -> bool {
     cancel.is_some_and(|cancel| cancel.load(Ordering::Relaxed))
-}
-
-/// The same error, and in what it came up.
-fn during(error: DeviceError, what: &str) -> DeviceError {
-    match error {
-        DeviceError::Failed { device, message } => {
-            DeviceError::Failed { device, message: format!("running {what}: {message}") }
-        }
-        other => other,
-    }
 }
 
 impl<G: Gpu> Device for TableDevice<G> {
@@ -286,28 +322,27 @@ impl<G: Gpu> Device for TableDevice<G> {
         if let Some((handle, at)) = self.gpu.map(region, offset, bytes)? {
             return Ok(self.push(handle, at, bytes as u64, [true, true]));
         }
-        let handle = self.gpu.allocate("a weight", bytes as u64)?;
-        self.gpu.write(&handle, 0, part);
+        let handle = self.gpu.allocate_unset("a weight", bytes as u64)?;
+        self.gpu.write(&handle, 0, part)?;
         self.allocated += bytes as u64;
         Ok(self.push(handle, 0, bytes as u64, [true, false]))
     }
 
     fn upload(&mut self, buffer: DeviceBuffer, offset: u64, bytes: &[u8]) -> Result<(), DeviceError> {
-        self.finish()?;
+        self.finish_before_copies()?;
         let place = self.place(buffer, offset, bytes.len())?;
         if place.imported {
             return Err(failed(&self.gpu, "an imported buffer is read-only"));
         }
         let (handle, at) = (place.handle.clone(), place.offset + offset as usize);
-        self.gpu.write(&handle, at, bytes);
-        Ok(())
+        self.gpu.write(&handle, at, bytes)
     }
 
     fn download(&mut self, buffer: DeviceBuffer, offset: u64, bytes: &mut [u8]) -> Result<(), DeviceError> {
-        self.finish()?;
+        self.finish_before_copies()?;
         let place = self.place(buffer, offset, bytes.len())?;
-        self.gpu.read(&place.handle, place.offset + offset as usize, bytes);
-        Ok(())
+        let (handle, at) = (place.handle.clone(), place.offset + offset as usize);
+        self.gpu.read(&handle, at, bytes)
     }
 
     fn prepare(
@@ -320,6 +355,7 @@ impl<G: Gpu> Device for TableDevice<G> {
         self.allocated += lay_out(&mut self.gpu, &self.own, table, &mut self.buffers, buffers)?;
         let all = Buffers { all: &self.buffers, ids: buffers };
         let prepared = prepare(&mut self.gpu, &self.own, table, all)?;
+        self.gpu.reserve_sending(prepared.sent_bytes())?;
         self.prepared.push(prepared);
         Ok(ReplayId(self.prepared.len() as u32 - 1))
     }
@@ -343,6 +379,7 @@ impl<G: Gpu> Device for TableDevice<G> {
 
     fn wait(&mut self) -> Result<Outcome, DeviceError> {
         if self.ahead.is_none()
+            && self.gpu.tuning().ahead
             && let Some(Pending { chain, .. }) = self.pending
             && let Some(likely) = self.likely(chain)
         {
@@ -370,7 +407,7 @@ impl<G: Gpu> Device for TableDevice<G> {
         Ok(())
     }
 
-    /// By the GPU's own clock: each command is a command buffer, all submitted before the first is waited for.
+    /// By the GPU's own clock.
     fn time_commands(
         &mut self,
         replay: ReplayId,
@@ -379,28 +416,25 @@ impl<G: Gpu> Device for TableDevice<G> {
     ) -> Result<(), DeviceError> {
         self.begin(replay, &submission)?;
         self.ahead = None;
-        let prepared = &self.prepared[replay.0 as usize];
-        let variant = &prepared.variants[prepared.variant_for(self.counts.0)];
-        let count = ns.len().min(prepared.table.commands.len());
-        let mut pending = Vec::with_capacity(count);
-        for index in 0..count {
-            let mut commands = self.gpu.begin()?;
-            variant.encode(&mut commands, index, 1);
-            pending.push(self.gpu.submit(commands)?);
-        }
         self.outcome = Outcome { steps: 1 };
-        // All are waited for, whichever failed.
-        let mut all = Ok(());
-        for ((ns, pending), label) in ns.iter_mut().zip(pending).zip(&prepared.table.labels) {
-            match self.gpu.finish(pending) {
-                Ok(took) => *ns = took,
-                Err(error) => all = all.and(Err(during(error, label))),
+        let prepared = &mut self.prepared[replay.0 as usize];
+        let index = prepared.variant_for(self.counts.0);
+        let count = ns.len().min(prepared.table.commands.len());
+        match prepared.variants[index].time(&mut self.gpu, &mut ns[..count]) {
+            Ok(true) => Ok(()),
+            Ok(false) => self.time_apart(replay.0 as usize, index, &mut ns[..count]),
+            Err(error) => {
+                let context = During::Timing { table: prepared.table.name };
+                Err(during(&self.gpu.context(context), error))
             }
         }
-        all
     }
 
     fn allocated_bytes(&self) -> u64 {
         self.allocated
+    }
+
+    fn driver_memory(&self) -> Result<Option<DriverMemory>, DeviceError> {
+        self.gpu.driver_memory()
     }
 }

@@ -1,0 +1,355 @@
+//! [`CudaGpu`]: a card, its streams, and what it needs of the host, behind the trait that all GPUs have.
+
+use std::cell::RefCell;
+use std::ops::Range;
+use std::rc::Rc;
+
+use akunu_gpu::{During, Gpu, Tuning, WORKSPACE_BYTES};
+use akunu_kernels::{Chip, Function, HalfProduct, Launch, Pass};
+use akunu_plan::{Capabilities, DeviceError, DriverMemory};
+
+use crate::blas::{Blas, Library};
+use crate::choices::{capabilities, tuning};
+use crate::context::{Card, Context};
+use crate::driver::{Address, Driver};
+use crate::error::failed;
+use crate::graph::{Code, CudaBuffer, CudaCommands, CudaTable};
+use crate::library::CudaFolders;
+use crate::memory::{Memory, Pinned};
+use crate::module::Kernels;
+use crate::nvrtc::Nvrtc;
+use crate::staging::Staging;
+use crate::stream::{Event, Stream};
+use crate::{CudaError, NAME};
+
+/// How tables are run. For looking for faults: the plain way is the fast one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CudaOptions {
+    /// A kernel may start before the last one has ended, where the card can do that.
+    pub linked: bool,
+    /// Commands run one by one, each waited for, so that an error names the one that failed.
+    pub checked: bool,
+    /// Kernels that only some chips have, too: with tensor cores, with copies that go on by themselves.
+    pub special: bool,
+    /// Prompts through cuBLASLt, where it is there.
+    pub blas: bool,
+    /// Its ways to multiply are timed when a model is loaded, rather than taken as it suggests. Another start may take
+    /// others, so sums are not the same to the last bit.
+    pub blas_timed: bool,
+    /// Where NVIDIA's libraries are looked for, and where compiled kernels are kept.
+    pub folders: CudaFolders,
+}
+
+impl Default for CudaOptions {
+    fn default() -> CudaOptions {
+        CudaOptions::from_words("")
+    }
+}
+
+impl CudaOptions {
+    /// Options from a list of words with commas between them: `serial` links no launches, `checked` runs commands one by
+    /// one, `plain` takes only kernels that every chip has, `noblas` does without cuBLASLt, `blastimed` times its ways to
+    /// multiply.
+    pub fn from_words(words: &str) -> CudaOptions {
+        let has = |word: &str| words.split(',').any(|part| part.trim() == word);
+        CudaOptions {
+            linked: !has("serial"),
+            checked: has("checked"),
+            special: !has("plain"),
+            blas: !has("noblas"),
+            blas_timed: has("blastimed"),
+            folders: CudaFolders::default(),
+        }
+    }
+}
+
+/// The card that would be used, if there is all that is needed.
+pub fn probe(folders: &CudaFolders) -> Result<Card, CudaError> {
+    let driver = Driver::get(folders)?;
+    if driver.cards()? == 0 {
+        return Err(CudaError::NoCard);
+    }
+    let card = Card::find(driver, 0)?;
+    Nvrtc::get(folders, driver.version()?.0)?.architecture(card.compute)?;
+    Ok(card)
+}
+
+/// A card. What its memory holds is the device's.
+// Fields are dropped in this order: the stream waits for what it was asked before anything goes.
+pub struct CudaGpu {
+    stream: Stream,
+    /// For looking at the pass while steps run.
+    aside: Stream,
+    kernels: Kernels,
+    blas: Option<Blas>,
+    staging: Staging,
+    /// Rows, logit rows and pass of a submission on their way to the card.
+    submitted: Pinned,
+    /// The pass on its way back.
+    returned: Pinned,
+    /// It is back.
+    done: Event,
+    /// The two batches of steps before the next are done.
+    batches: [Event; 2],
+    /// Which of them is recorded next.
+    batch: usize,
+    capabilities: Capabilities,
+    tuning: Tuning,
+    /// Whether launches of a step are linked.
+    linked: bool,
+    context: Rc<Context>,
+}
+
+impl std::fmt::Debug for CudaGpu {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CudaGpu").field("card", &self.context.card).finish_non_exhaustive()
+    }
+}
+
+impl CudaGpu {
+    /// Takes the first card that `CUDA_VISIBLE_DEVICES` shows.
+    pub(crate) fn new(options: CudaOptions) -> Result<CudaGpu, DeviceError> {
+        let folders = &options.folders;
+        let card = probe(folders)?;
+        let driver = Driver::get(folders)?;
+        let (major, minor) = driver.version()?;
+        let nvrtc = Nvrtc::get(folders, major)?;
+        let context = Context::new(driver, card)?;
+        let card = &context.card;
+        let kernels = Kernels::new(&context, nvrtc, folders)?;
+        let stream = Stream::new(&context)?;
+        let (blas, prompts) = match options.blas.then(|| Library::get(folders, major)) {
+            None => (None, "cuBLASLt left out".to_string()),
+            Some(Err(_)) => (None, "no cuBLASLt: prompts are slower (akunu doctor)".to_string()),
+            Some(Ok(library)) => {
+                let blas = Blas::new(&context, library, options.blas_timed)?;
+                (Some(blas), format!("cuBLASLt {}", library.version()))
+            }
+        };
+        let architecture = nvrtc.architecture(card.compute)?;
+        let detail = format!("{}, {architecture}, CUDA {major}.{minor}, {prompts}", card.name);
+        // Workspace counts as allocated already where this is asked for; cuBLASLt's part of it is.
+        let available = context.free_bytes()?.saturating_sub(WORKSPACE_BYTES);
+        let chip = Chip {
+            tensor_cores: options.special && card.compute >= (8, 0),
+            copies: options.special && card.compute >= (8, 0),
+            ..Chip::plain(card.processors, card.shared_bytes)
+        };
+        Ok(CudaGpu {
+            staging: Staging::new(&context)?,
+            submitted: Pinned::new(&context, Pass::BYTES)?,
+            returned: Pinned::new(&context, Pass::BYTES)?,
+            done: Event::new(&context)?,
+            batches: [Event::new(&context)?, Event::new(&context)?],
+            batch: 0,
+            capabilities: Capabilities {
+                available_bytes: Some(available),
+                ..capabilities(detail, blas.is_some())
+            },
+            tuning: Tuning { checked: options.checked, ..tuning(chip) },
+            linked: options.linked && context.links_launches()?,
+            stream,
+            aside: Stream::new(&context)?,
+            kernels,
+            blas,
+            context,
+        })
+    }
+}
+
+/// Where a buffer of the card's is. Parameters have no place there.
+fn address(buffer: &CudaBuffer) -> Result<Address, DeviceError> {
+    match buffer {
+        CudaBuffer::Card(memory) => Ok(memory.address),
+        CudaBuffer::Params(_) => Err(failed("parameters are not in the card's memory")),
+    }
+}
+
+impl Gpu for CudaGpu {
+    type Buffer = CudaBuffer;
+    type Pipeline = Code;
+    type Commands = CudaCommands;
+    type Indirect = CudaTable;
+    /// The event of a batch that others follow.
+    type Pending = Option<usize>;
+
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    fn tuning(&self) -> &Tuning {
+        &self.tuning
+    }
+
+    fn allocate(&mut self, what: &str, bytes: u64) -> Result<CudaBuffer, DeviceError> {
+        let buffer = self.allocate_unset(what, bytes)?;
+        self.stream.zero(address(&buffer)?, bytes)?;
+        Ok(buffer)
+    }
+
+    fn allocate_unset(&mut self, what: &str, bytes: u64) -> Result<CudaBuffer, DeviceError> {
+        let memory = Memory::new(&self.context, bytes).map_err(|error| match error.is_out_of_memory() {
+            true => DeviceError::OutOfMemory { device: NAME, what: what.into(), bytes },
+            false => error.during(what),
+        })?;
+        Ok(CudaBuffer::Card(Rc::new(memory)))
+    }
+
+    fn allocate_params(&mut self, _what: &str, bytes: u64) -> Result<CudaBuffer, DeviceError> {
+        Ok(CudaBuffer::Params(Rc::new(RefCell::new(vec![0; bytes as usize]))))
+    }
+
+    fn write(&mut self, buffer: &CudaBuffer, offset: usize, bytes: &[u8]) -> Result<(), DeviceError> {
+        if let CudaBuffer::Params(params) = buffer {
+            params.borrow_mut()[offset..offset + bytes.len()].copy_from_slice(bytes);
+            return Ok(());
+        }
+        Ok(self.staging.upload(&self.stream, address(buffer)? + offset as u64, bytes)?)
+    }
+
+    fn read(&mut self, buffer: &CudaBuffer, offset: usize, bytes: &mut [u8]) -> Result<(), DeviceError> {
+        Ok(self.staging.download(&self.stream, address(buffer)? + offset as u64, bytes)?)
+    }
+
+    /// Through the other stream, which waits for nothing.
+    fn peek(&mut self, buffer: &CudaBuffer, bytes: &mut [u8]) -> Result<(), DeviceError> {
+        self.aside.download(&mut self.returned, 0, address(buffer)?, bytes.len())?;
+        self.aside.synchronise()?;
+        bytes.copy_from_slice(&self.returned.bytes()[..bytes.len()]);
+        Ok(())
+    }
+
+    /// From memory of their own, which the card reads by itself.
+    fn send(&mut self, writes: [(&CudaBuffer, usize, &[u8]); 3]) -> Result<(), DeviceError> {
+        let mut start = 0;
+        for (buffer, offset, bytes) in writes.into_iter().filter(|(.., bytes)| !bytes.is_empty()) {
+            self.submitted.bytes_mut()[start..start + bytes.len()].copy_from_slice(bytes);
+            let to = address(buffer)? + offset as u64;
+            self.stream.upload(to, &self.submitted, start, bytes.len())?;
+            start += bytes.len();
+        }
+        Ok(())
+    }
+
+    fn reserve_sending(&mut self, bytes: usize) -> Result<(), DeviceError> {
+        if bytes > self.submitted.bytes().len() {
+            self.submitted = Pinned::new(&self.context, bytes)?;
+        }
+        Ok(())
+    }
+
+    fn fetch(&mut self, buffer: &CudaBuffer, bytes: usize) -> Result<(), DeviceError> {
+        self.stream.download(&mut self.returned, 0, address(buffer)?, bytes)?;
+        Ok(self.stream.record(&self.done)?)
+    }
+
+    fn fetched(&mut self, _buffer: &CudaBuffer, bytes: &mut [u8]) -> Result<(), DeviceError> {
+        self.done.synchronise()?;
+        bytes.copy_from_slice(&self.returned.bytes()[..bytes.len()]);
+        Ok(())
+    }
+
+    fn copy(&mut self, from: &CudaBuffer, to: &CudaBuffer, bytes: u64) -> Result<(), DeviceError> {
+        Ok(self.stream.copy(address(to)?, address(from)?, bytes)?)
+    }
+
+    fn pipelines(&mut self, functions: &[&Function]) -> Result<Vec<Code>, DeviceError> {
+        self.kernels.require(functions.iter().copied())?;
+        let code = |function: &&Function| {
+            let kernel = self.kernels.get(function);
+            let kernel = kernel.ok_or_else(|| failed(format!("{} was not compiled", function.name)))?;
+            Ok(Code::Kernel(Rc::clone(kernel)))
+        };
+        functions.iter().map(code).collect()
+    }
+
+    fn product(
+        &mut self,
+        product: &HalfProduct,
+        bindings: &[(CudaBuffer, usize)],
+    ) -> Result<Option<Code>, DeviceError> {
+        let blas = self.blas.as_mut().ok_or_else(|| failed("a product of f16 without cuBLASLt"))?;
+        let place = |(buffer, offset): &(CudaBuffer, usize)| Ok(address(buffer)? + *offset as u64);
+        let places = bindings.iter().map(place).collect::<Result<Vec<_>, DeviceError>>()?;
+        let bound = blas.bind(product, &places, &self.stream)?;
+        Ok(Some(Code::Product(Rc::new(bound))))
+    }
+
+    /// As many as it wants. What a kernel may have is asked for here, before any capture.
+    fn threadgroup_bytes(&mut self, pipeline: &Code, launch: &Launch) -> Result<u32, DeviceError> {
+        let (name, threads) = (&launch.function.name, launch.threads);
+        if let Code::Kernel(kernel) = pipeline {
+            if threads > kernel.max_threads {
+                let most = kernel.max_threads;
+                return Err(failed(format!(
+                    "{name} wants groups of {threads} threads, and {most} have registers enough"
+                )));
+            }
+            kernel.allow_shared(launch.shared_bytes).map_err(|error| error.during(name))?;
+        }
+        Ok(launch.shared_bytes)
+    }
+
+    fn indirect(&mut self, _dispatches: usize, _buffers: usize) -> Result<CudaTable, DeviceError> {
+        Ok(CudaTable::default())
+    }
+
+    fn seal(&mut self, indirect: &mut CudaTable, table: &str) -> Result<(), DeviceError> {
+        let sealed = indirect.seal(&self.stream, self.linked);
+        sealed.map_err(|error| error.during(&format!("capturing the {table} table")))
+    }
+
+    fn begin(&mut self) -> Result<CudaCommands, DeviceError> {
+        Ok(CudaCommands::default())
+    }
+
+    fn submit(&mut self, commands: CudaCommands, followed: bool) -> Result<Option<usize>, DeviceError> {
+        commands.run(&self.stream)?;
+        if !followed {
+            return Ok(None);
+        }
+        let batch = self.batch;
+        self.stream.record(&self.batches[batch])?;
+        self.batch = 1 - batch;
+        Ok(Some(batch))
+    }
+
+    /// By the host's clock nothing is counted: [`Gpu::time`] has the card's.
+    fn finish(&mut self, pending: Option<usize>) -> Result<u64, DeviceError> {
+        match pending {
+            Some(batch) => self.batches[batch].synchronise()?,
+            None => self.stream.synchronise()?,
+        }
+        Ok(0)
+    }
+
+    /// In a graph with events: launches cost the host more than many commands take.
+    fn time(
+        &mut self,
+        indirect: &mut CudaTable,
+        commands: &[Range<usize>],
+        ns: &mut [u64],
+    ) -> Result<bool, DeviceError> {
+        Ok(indirect.time(&self.context, &self.stream, commands, ns)?)
+    }
+
+    fn settle(&mut self) {
+        // An error here was told before, or comes up when memory is used again.
+        let _ = self.stream.synchronise();
+    }
+
+    fn context(&self, during: During<'_>) -> String {
+        match during {
+            During::Table { table } => {
+                format!("running the {table} table (AKUNU_CUDA=checked names the command)")
+            }
+            During::Command { label, table } => format!("{label} of the {table} table"),
+            During::Timing { table } => format!("timing the {table} table"),
+        }
+    }
+
+    fn driver_memory(&self) -> Result<Option<DriverMemory>, DeviceError> {
+        let (requests, free_bytes) = (self.context.requests(), self.context.free_bytes()?);
+        Ok(Some(DriverMemory { requests, free_bytes }))
+    }
+}

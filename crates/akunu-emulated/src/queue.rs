@@ -1,0 +1,110 @@
+//! A queue of the emulator's: what was submitted runs when it is waited for and not before, and so do copies, as on a GPU with memory of its
+//! own that is far behind its host.
+
+use std::collections::VecDeque;
+
+use akunu_gpu::Recording;
+use akunu_plan::DeviceError;
+
+use crate::device::{Code, Emulator, Shared};
+
+/// Which does not wait for anything that was submitted later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waiting {
+    /// Command buffers up to the one of this number.
+    Until(u64),
+    ForAll,
+}
+
+#[derive(Debug)]
+enum Asked {
+    Commands(Recording<Code, Shared>),
+    Write(Shared, usize, Vec<u8>),
+    /// Stands behind what a submission sends.
+    Sent,
+    Copy {
+        from: Shared,
+        to: Shared,
+        bytes: usize,
+    },
+    Fetch(Shared, usize),
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Queue {
+    asked: VecDeque<Asked>,
+    /// Command buffers, so far.
+    submitted: u64,
+    ended: u64,
+    /// What was fetched last.
+    pub(crate) fetched: Vec<u8>,
+    /// Bytes that a submission may send.
+    sendable: usize,
+}
+
+impl Queue {
+    pub(crate) fn submit(&mut self, commands: Recording<Code, Shared>, followed: bool) -> Waiting {
+        self.asked.push_back(Asked::Commands(commands));
+        self.submitted += 1;
+        if followed { Waiting::Until(self.submitted) } else { Waiting::ForAll }
+    }
+
+    pub(crate) fn write(&mut self, to: &Shared, offset: usize, bytes: &[u8]) {
+        self.asked.push_back(Asked::Write(to.clone(), offset, bytes.to_vec()));
+    }
+
+    pub(crate) fn copy(&mut self, from: &Shared, to: &Shared, bytes: u64) {
+        self.asked.push_back(Asked::Copy { from: from.clone(), to: to.clone(), bytes: bytes as usize });
+    }
+
+    /// Memory for what is sent is used again by the next submission: nothing may be on its way from there.
+    pub(crate) fn send(&mut self, writes: [(&Shared, usize, &[u8]); 3]) {
+        let has_left = !self.asked.iter().any(|asked| matches!(asked, Asked::Sent));
+        assert!(has_left, "a submission is sent before the last one has left");
+        let sent: usize = writes.iter().map(|(.., bytes)| bytes.len()).sum();
+        assert!(sent <= self.sendable, "{sent} bytes are sent where {} are reserved", self.sendable);
+        for (to, offset, bytes) in writes {
+            self.write(to, offset, bytes);
+        }
+        self.asked.push_back(Asked::Sent);
+    }
+
+    pub(crate) fn reserve(&mut self, bytes: usize) {
+        self.sendable = self.sendable.max(bytes);
+    }
+
+    pub(crate) fn fetch(&mut self, from: &Shared, bytes: usize) {
+        self.asked.push_back(Asked::Fetch(from.clone(), bytes));
+    }
+
+    fn next(&mut self, waiting: Waiting) -> Option<Asked> {
+        if let Waiting::Until(number) = waiting
+            && self.ended >= number
+        {
+            return None;
+        }
+        let asked = self.asked.pop_front()?;
+        self.ended += u64::from(matches!(asked, Asked::Commands(_)));
+        Some(asked)
+    }
+}
+
+impl Emulator {
+    /// Runs what is waited for.
+    pub(crate) fn catch_up(&mut self, waiting: Waiting) -> Result<(), DeviceError> {
+        while let Some(asked) = self.queue.next(waiting) {
+            match asked {
+                Asked::Commands(commands) => self.run(&commands.0)?,
+                Asked::Write(to, offset, bytes) => {
+                    to.borrow_mut().bytes_mut()[offset..offset + bytes.len()].copy_from_slice(&bytes);
+                }
+                Asked::Sent => {}
+                Asked::Copy { from, to, bytes } => {
+                    to.borrow_mut().bytes_mut()[..bytes].copy_from_slice(&from.borrow().bytes()[..bytes]);
+                }
+                Asked::Fetch(from, bytes) => self.queue.fetched = from.borrow().bytes()[..bytes].to_vec(),
+            }
+        }
+        Ok(())
+    }
+}
