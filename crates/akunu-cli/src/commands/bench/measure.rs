@@ -60,12 +60,15 @@ impl Runner {
 
     /// The engine and a session that holds the test's first ids, whatever it held.
     fn alone(&mut self, test: Test) -> Result<(&mut Engine, &mut Session, &[u32]), Failure> {
-        if let State::Together(scheduler, handle) = std::mem::replace(&mut self.state, State::Nothing) {
-            handle.close();
-            let mut engine = scheduler.run();
-            let session = engine.session()?;
-            self.state = State::Alone(Box::new(engine), session);
-        }
+        self.state = match std::mem::replace(&mut self.state, State::Nothing) {
+            State::Together(scheduler, handle) => {
+                handle.close();
+                let mut engine = scheduler.run();
+                let session = engine.session()?;
+                State::Alone(Box::new(engine), session)
+            }
+            state => state,
+        };
         let State::Alone(engine, session) = &mut self.state else {
             return Err(Failure::new("there is no engine after a failure"));
         };
@@ -80,12 +83,15 @@ impl Runner {
 
     /// The scheduler of a batch, and where it is given requests.
     fn together(&mut self) -> Result<(&mut Scheduler, &Handle), Failure> {
-        if let State::Alone(engine, session) = std::mem::replace(&mut self.state, State::Nothing) {
-            drop(session);
-            let options = SchedulerOptions { queue: self.batch, stall: NO_STALL };
-            let (scheduler, handle) = Scheduler::new(*engine, &options)?;
-            self.state = State::Together(Box::new(scheduler), handle);
-        }
+        self.state = match std::mem::replace(&mut self.state, State::Nothing) {
+            State::Alone(engine, session) => {
+                drop(session);
+                let options = SchedulerOptions { queue: self.batch, stall: NO_STALL };
+                let (scheduler, handle) = Scheduler::new(*engine, &options)?;
+                State::Together(Box::new(scheduler), handle)
+            }
+            state => state,
+        };
         match &mut self.state {
             State::Together(scheduler, handle) => Ok((scheduler, handle)),
             _ => Err(Failure::new("there is no engine after a failure")),
