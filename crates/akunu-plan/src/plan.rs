@@ -122,8 +122,6 @@ pub enum PlanError {
     UnusedTensor { name: String, architecture: String },
     #[error("{0}")]
     Unsupported(String),
-    #[error("a context of {context} positions was asked for; {reason}")]
-    Context { context: usize, reason: String },
 }
 
 /// Plans a model for a device. Reads no weights but the RoPE frequency factors.
