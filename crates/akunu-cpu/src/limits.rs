@@ -12,8 +12,9 @@ pub(crate) fn check(command: &DispatchCommand) -> Result<(), String> {
         Kernel::RmsNorm(ops::RmsNorm { out, .. })
         | Kernel::GluMatmul(ops::GluMatmul { out, .. })
         | Kernel::Glu(ops::Glu { out, .. })
+        | Kernel::Round(ops::Round { out })
         | Kernel::Attention(ops::Attention { out, .. }) => out.f16(),
-        Kernel::Halve(ops::Halve) | Kernel::Unpack(_) | Kernel::HalfMatmul(_) => true,
+        Kernel::Unpack(_) | Kernel::HalfMatmul(_) => true,
         _ => false,
     };
     if in_halves {

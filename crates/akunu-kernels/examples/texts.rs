@@ -161,7 +161,10 @@ fn add_halves(texts: &mut Texts) {
     add_table(texts, &table(norm, NormParams { cols: 4096, epsilon: 1e-5 }, 512));
     let glu = Kernel::Glu(ops::Glu { activation: Activation::Silu, out });
     add_table(texts, &table(glu, ElementParams { cols: 14336 }, 512));
-    add_table(texts, &table(Kernel::Halve(ops::Halve), ElementParams { cols: 4096 }, 512));
+    add_table(
+        texts,
+        &table(Kernel::Round(ops::Round { out: NormOut::F16 }), ElementParams { cols: 4096 }, 512),
+    );
     for (bias, residual) in [(false, true), (true, false)] {
         let params =
             MatmulParams { inputs: 4096, outputs: 4096, out_stride: 4096, ..MatmulParams::default() };

@@ -134,8 +134,8 @@ impl Shape<'_> {
             Kernel::NormAdd(ops::NormAdd) => self.norm_add()?,
             Kernel::Glu(ops::Glu { activation, out }) if out.f16() => self.glu_halves(activation, out)?,
             Kernel::Glu(ops::Glu { activation, out }) => self.glu(activation, out),
-            Kernel::Quantise(ops::Quantise) => self.quantise(),
-            Kernel::Halve(ops::Halve) => self.halve()?,
+            Kernel::Round(ops::Round { out }) if out.f16() => self.halve()?,
+            Kernel::Round(_) => self.quantise(),
             Kernel::Unpack(ops::Unpack { weight }) => self.unpack(weight)?,
             Kernel::HalfMatmul(ops::HalfMatmul { bias, residual }) => {
                 return Ok(self.half_matmul(bias, residual));

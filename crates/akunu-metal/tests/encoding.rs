@@ -84,7 +84,7 @@ const MODELS: [(&str, &str); 9] = [
 
 #[test]
 fn a_step_and_a_chunk_of_every_architecture_are_as_they_were() {
-    for arch in akunu_plan::arch::ARCHITECTURES {
+    for arch in akunu_plan::CARDS {
         assert!(arch.names.iter().any(|name| MODELS.iter().any(|(m, _)| m == name)), "{:?}", arch.names);
     }
     for (name, path) in MODELS {

@@ -1,7 +1,6 @@
 //! What to compute: dispatch tables, the architectures they are built from, the memory they need, the
 //! [`Device`] that replays them, and the reference device that every other one is checked against.
 
-pub mod arch;
 pub mod buffer;
 mod build;
 mod cost;
@@ -24,8 +23,8 @@ mod variants;
 pub mod verify;
 
 pub use akunu_arch::Activation;
+pub use akunu_arch::{CARDS, Card, RopeStyle};
 pub use akunu_format::DType;
-pub use arch::{ArchDescriptor, RopeStyle};
 pub use buffer::{BufferId, BufferKind, BufferSpec};
 pub use cost::Cost;
 pub(crate) use cost::{position_bytes, row_bytes};

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use akunu_arch::{ModelConfig, WeightProvider};
 
-use crate::{ArchDescriptor, BufferId, BufferSpec, Capabilities, DispatchTable, KvType};
+use crate::{BufferId, BufferSpec, Capabilities, Card, DispatchTable, KvType};
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct PlanOptions {
@@ -27,7 +27,7 @@ pub struct PlanOptions {
 #[derive(Clone, Debug)]
 pub struct ModelPlan {
     pub config: ModelConfig,
-    pub arch: &'static ArchDescriptor,
+    pub arch: &'static Card,
     pub options: PlanOptions,
     /// Indexed by `BufferId`; shared by all tables.
     pub buffers: Vec<BufferSpec>,

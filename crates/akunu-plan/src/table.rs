@@ -76,11 +76,11 @@ impl DispatchCommand {
             Content::Rows(fields) => Some(fields),
             _ => None,
         });
-        match (fields, self.kernel, self.kernel.row_set()) {
-            (Some(fields), ..) => fields.iter().map(|field| field.name()).collect(),
-            (None, Kernel::Unpack(_), _) => vec![],
-            (None, _, RowSet::All) => vec!["rows"],
-            (None, _, RowSet::Logits) => vec!["logit_rows"],
+        match (fields, self.kernel.row_set()) {
+            (Some(fields), _) => fields.iter().map(|field| field.name()).collect(),
+            (None, None) => vec![],
+            (None, Some(RowSet::All)) => vec!["rows"],
+            (None, Some(RowSet::Logits)) => vec!["logit_rows"],
         }
     }
 }

@@ -137,7 +137,8 @@ impl Sides<'_> {
             self.device.download(self.theirs.buffers[buffer], 0, &mut found)?;
             let keys = self.device.capabilities().keys;
             let found = reordered(command, slot, found, |kv, dim, all| keys.to_positions(kv, dim, all))?;
-            let part = compared(slot, extent, binding.offset as usize, expected.len());
+            let dead = command.kernel.dead_rows(&command.params, rows.len());
+            let part = compared(slot, extent, dead, binding.offset as usize, expected.len());
             let (relative, tolerance) = compare(command, slot, &expected[part.clone()], &found[part]);
             report.differences.push(Difference {
                 table: table.name,
@@ -186,13 +187,22 @@ pub fn head_dim(command: &DispatchCommand) -> usize {
     columns(command, |slot| matches!(slot.content, Content::Keys(_)))
 }
 
-/// The bytes of a buffer that are compared. Rows that are not live hold what a kernel for a fixed number of rows leaves
-/// there, and a buffer of rounded rows may be larger than this command's rows are.
-fn compared(slot: Slot, extent: Extent, offset: usize, len: usize) -> std::ops::Range<usize> {
-    match slot.content {
-        Content::F32 | Content::Q8 | Content::F16 => offset..(offset + extent.bytes as usize).min(len),
-        _ => offset..len,
-    }
+/// The bytes of a buffer that are compared: all from the binding on, so that a write outside of the command's part is seen.
+/// `dead` is where rows begin whose contents are not specified. Rounded rows are compared by this command's own width,
+/// which others that use the buffer may not have.
+fn compared(
+    slot: Slot,
+    extent: Extent,
+    dead: Option<u64>,
+    offset: usize,
+    len: usize,
+) -> std::ops::Range<usize> {
+    let bytes = match slot.content {
+        Content::Q8 | Content::F16 => Some(extent.bytes),
+        Content::F32 => dead,
+        _ => None,
+    };
+    offset..bytes.map_or(len, |bytes| (offset + bytes as usize).min(len))
 }
 
 /// How far what a command wrote to a binding is from the reference's (largest difference over largest magnitude), and how far it may be.

@@ -5,8 +5,7 @@
 mod common;
 
 use akunu_plan::{
-    Access, ArchDescriptor, Capabilities, DType, DispatchCommand, Kernel, ModelPlan, PlanOptions, extents,
-    plan,
+    Access, Capabilities, Card, DType, DispatchCommand, Kernel, ModelPlan, PlanOptions, extents, plan,
 };
 use common::{affine, capabilities, config, family, model, options};
 
@@ -18,11 +17,11 @@ fn planned(family_name: &str, dtype: impl Fn(&str) -> DType, options: &PlanOptio
 
 #[test]
 fn every_family_has_a_row_and_a_snapshot() {
-    for arch in akunu_plan::arch::ARCHITECTURES {
+    for arch in akunu_plan::CARDS {
         assert!(arch.names.iter().any(|n| FAMILIES.contains(n)), "{:?} has no snapshot", arch.names);
     }
     for name in FAMILIES {
-        assert!(ArchDescriptor::find(name).is_some());
+        assert!(Card::find(name).is_some());
         for fuse in [true, false] {
             let plan = planned(name, |_| DType::Q4_0, &PlanOptions { fuse, ..options() });
             let kind = if fuse { "fused" } else { "apart" };

@@ -136,7 +136,7 @@ fn report(model: &Model) -> Report<'_> {
         },
         name: config.name.as_deref(),
         architecture: &config.architecture,
-        supported: akunu_plan::ArchDescriptor::find(&config.architecture).is_some(),
+        supported: akunu_plan::Card::find(&config.architecture).is_some(),
         parameters,
         bytes,
         bits_per_weight: bytes as f64 * 8.0 / parameters.max(1) as f64,
@@ -274,7 +274,7 @@ fn rope(report: &Report<'_>) -> String {
 }
 
 fn window_layers(config: &ModelConfig) -> String {
-    let Some(arch) = akunu_plan::ArchDescriptor::find(&config.architecture) else {
+    let Some(arch) = akunu_plan::Card::find(&config.architecture) else {
         return match config.window.as_ref().map(|w| &w.pattern) {
             Some(WindowPattern::FullEvery(n)) => format!("all but every {n}th layer"),
             _ => "some layers".to_string(),

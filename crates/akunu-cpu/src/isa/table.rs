@@ -311,9 +311,9 @@ impl Kernels {
             Kernel::Qkv(_) => lanes.qkv,
             Kernel::GluMatmul(_) => lanes.glu_matmul,
             Kernel::Glu(_) => lanes.glu,
-            Kernel::Quantise(ops::Quantise) => lanes.quantise,
+            Kernel::Round(ops::Round { out }) if out.q8() => lanes.quantise,
             // `limits` refuses them.
-            Kernel::Halve(ops::Halve) | Kernel::Unpack(_) | Kernel::HalfMatmul(_) => nothing,
+            Kernel::Round(_) | Kernel::Unpack(_) | Kernel::HalfMatmul(_) => nothing,
             Kernel::RopeKv(_) => lanes.rope_kv,
             Kernel::Attention(_) => lanes.attention,
             Kernel::Argmax(ops::Argmax) => lanes.argmax,

@@ -197,7 +197,8 @@ pub(crate) unsafe fn glu<V: Lanes>(command: &Command, context: &Context) {
 #[inline(always)]
 pub(crate) unsafe fn quantise<V: Lanes>(command: &Command, context: &Context) {
     let p: ElementParams = command.params();
-    let o = command.operands(ops::Quantise);
+    let Kernel::Round(op) = command.kernel else { return };
+    let o = command.operands(op);
     let Some(out) = o.out.q8 else { return };
     let cols = p.cols as usize;
     // SAFETY: rows are within the table's, and whole blocks.

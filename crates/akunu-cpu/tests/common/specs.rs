@@ -236,7 +236,7 @@ pub fn along_rows() -> Vec<Spec> {
             x[rows * cols - 3] = f32::NAN;
             let data = vec![pick(&f32s(&x), rows, &part), poison(part.len() * q8::row_bytes(cols))];
             Case::new(
-                Kernel::Quantise(ops::Quantise),
+                Kernel::Round(ops::Round { out: NormOut::Q8 }),
                 ElementParams { cols: cols as u32 },
                 Shape::rows(part.len()),
                 data,
@@ -362,7 +362,7 @@ pub fn halves() -> Vec<Spec> {
         specs.push(spec(format!("halve {rows}x{cols}"), rows, move |part| {
             let mut data = vec![pick(&x(65, 1.0), rows, &part)];
             data.extend(outputs(NormOut::F16, part.len(), cols));
-            Case::new(Kernel::Halve(ops::Halve), params, Shape::rows(part.len()), data)
+            Case::new(Kernel::Round(ops::Round { out: NormOut::F16 }), params, Shape::rows(part.len()), data)
         }));
         for out in [NormOut::F16, NormOut::F32AndF16] {
             specs.push(spec(format!("glu {rows}x{cols} {out:?}"), rows, move |part| {

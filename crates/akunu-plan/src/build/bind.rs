@@ -29,7 +29,8 @@ pub(super) fn weight(matrix: &Matrix) -> Weight<Binding> {
 pub(super) fn input(x: Activation, form: Form) -> Input<Binding> {
     match form {
         Form::Q8 => Input::Q8(Q8(form_of(x.q8, x))),
-        Form::F32 | Form::F16 => Input::F32(F32(form_of(x.f32, x))),
+        Form::F32 => Input::F32(F32(form_of(x.f32, x))),
+        Form::F16 => panic!("a product of f16 binds its numbers and their scales"),
     }
 }
 

@@ -16,8 +16,7 @@ pub(crate) use weights::vector_values;
 
 use crate::plan::{MemoryPlan, ModelPlan, PlanError, PlanOptions, Tables};
 use crate::{
-    ArchDescriptor, BufferId, BufferKind, BufferSpec, Capabilities, Kernel, RowBounds, RowMeaning, TableIo,
-    arch,
+    BufferId, BufferKind, BufferSpec, CARDS, Capabilities, Card, Kernel, RowBounds, RowMeaning, TableIo,
 };
 
 /// The buffers of a plan as they come into being.
@@ -35,7 +34,7 @@ impl Buffers {
 #[derive(Debug)]
 struct Context<'a> {
     config: &'a ModelConfig,
-    arch: &'static ArchDescriptor,
+    arch: &'static Card,
     options: &'a PlanOptions,
     q8_activations: bool,
     folds: bool,
@@ -71,8 +70,8 @@ pub(crate) fn plan(
     options: &PlanOptions,
 ) -> Result<ModelPlan, PlanError> {
     let config = provider.config();
-    let arch = ArchDescriptor::find(&config.architecture).ok_or_else(|| {
-        let names: Vec<&str> = arch::ARCHITECTURES.iter().flat_map(|a| a.names).copied().collect();
+    let arch = Card::find(&config.architecture).ok_or_else(|| {
+        let names: Vec<&str> = CARDS.iter().flat_map(|a| a.names).copied().collect();
         PlanError::UnknownArchitecture(config.architecture.clone(), names.join(", "))
     })?;
     check(config, options)?;

@@ -6,10 +6,9 @@ use super::{Buffers, Context, bind, table_io};
 use crate::ops::{
     AnglesOperands, AnglesParams, Argmax, ArgmaxOperands, ArgmaxParams, Attention, AttentionOperands,
     AttentionParams, ElementParams, Embed, EmbedOperands, EmbedParams, F32, Glu, GluMatmul,
-    GluMatmulOperands, GluMatmulParams, GluOperands, Halve, HalveOperands, Matmul, MatmulOperands,
-    MatmulParams, NormAdd, NormAddOperands, NormParams, Op, Qkv, QkvOperands, QkvParams, Quantise,
-    QuantiseOperands, Queries, RmsNorm, RmsNormOperands, RopeAngles, RopeKv, RopeKvOperands, RopeKvParams,
-    RowSet,
+    GluMatmulOperands, GluMatmulParams, GluOperands, Matmul, MatmulOperands, MatmulParams, NormAdd,
+    NormAddOperands, NormParams, Op, Qkv, QkvOperands, QkvParams, Queries, RmsNorm, RmsNormOperands,
+    RopeAngles, RopeKv, RopeKvOperands, RopeKvParams, Round, RoundOperands, RowSet,
 };
 use crate::plan::PlanError;
 use crate::table::Binding;
@@ -318,16 +317,12 @@ impl Pass<'_> {
             .f32
             .unwrap_or_else(|| panic!("attention writes f32"));
         let params = ElementParams { cols: (config.head_count * config.head_dim) as u32 };
-        let (command, name) = match wanted.f16() {
-            true => {
-                let out = bind::forms(NormOut::F16, self.scratch.attn);
-                (Halve.command(HalveOperands { x, out }, params), "attn_halve")
-            }
-            false => {
-                let out = bind::forms(NormOut::Q8, self.scratch.attn);
-                (Quantise.command(QuantiseOperands { x, out }, params), "attn_quantise")
-            }
+        let (form, name) = match wanted.f16() {
+            true => (NormOut::F16, "attn_halve"),
+            false => (NormOut::Q8, "attn_quantise"),
         };
+        let out = bind::forms(form, self.scratch.attn);
+        let command = Round { out: form }.command(RoundOperands { x, out }, params);
         self.push(format!("layer.{index}.{name}"), command);
     }
 

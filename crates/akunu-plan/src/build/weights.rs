@@ -6,7 +6,7 @@ use akunu_format::TensorInfo;
 use super::Buffers;
 use crate::plan::PlanError;
 use crate::rope::{Frequencies, frequencies};
-use crate::{ArchDescriptor, BufferId, BufferKind, DType};
+use crate::{BufferId, BufferKind, Card, DType};
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Matrix {
@@ -59,7 +59,7 @@ pub(super) struct ModelWeights {
 
 pub(super) fn resolve(
     provider: &dyn WeightProvider,
-    arch: &'static ArchDescriptor,
+    arch: &'static Card,
     context: usize,
     buffers: &mut Buffers,
 ) -> Result<ModelWeights, PlanError> {
@@ -90,7 +90,7 @@ pub(super) fn resolve(
 fn resolve_layer(
     tensors: &mut Tensors<'_>,
     config: &ModelConfig,
-    arch: &'static ArchDescriptor,
+    arch: &'static Card,
     layer: usize,
     local_rope: usize,
 ) -> Result<Layer, PlanError> {

@@ -35,8 +35,8 @@ impl Op for Argmax {
         "argmax".into()
     }
 
-    fn row_set(self) -> RowSet {
-        RowSet::Logits
+    fn row_set(self) -> Option<RowSet> {
+        Some(RowSet::Logits)
     }
 
     fn extents(self, p: &ArgmaxParams, counts: &Counts) -> Result<ArgmaxOperands<Extent>, String> {

@@ -141,8 +141,13 @@ macro_rules! kernels {
             }
 
             /// Which of a pass's rows it works on.
-            pub fn row_set(self) -> RowSet {
+            pub fn row_set(self) -> Option<RowSet> {
                 match self { $(Kernel::$name(op) => op.row_set()),* }
+            }
+
+            /// The byte of its output at which rows with unspecified contents begin.
+            pub fn dead_rows(self, params: &[u8; PARAM_BYTES], live: usize) -> Option<u64> {
+                match self { $(Kernel::$name(op) => op.dead_rows(&params_of(params), live)),* }
             }
 
             /// The inline parameters of a command of this kernel, as names and values.

@@ -31,6 +31,10 @@ impl Op for HalfMatmul {
         format!("half_gemm{bias}{}", if self.residual { "_add" } else { "" })
     }
 
+    fn dead_rows(self, p: &MatmulParams, live: usize) -> Option<u64> {
+        Some(live as u64 * u64::from(p.out_stride) * 4)
+    }
+
     fn extents(self, p: &MatmulParams, counts: &Counts) -> Result<HalfMatmulOperands<Extent>, String> {
         if p.out_stride < p.outputs || p.inputs == 0 || p.soft_cap != 0.0 {
             return Err(format!("{} by {} in f16, {} apart", p.inputs, p.outputs, p.out_stride));

@@ -66,8 +66,8 @@ impl Op for Matmul {
         format!("{}_{product}{bias}{residual}{norm}", self.form.name())
     }
 
-    fn row_set(self) -> RowSet {
-        self.rows
+    fn row_set(self) -> Option<RowSet> {
+        Some(self.rows)
     }
 
     fn extents(self, p: &MatmulParams, counts: &Counts) -> Result<MatmulOperands<Extent>, String> {

@@ -49,8 +49,15 @@ pub trait Op: Copy + Debug + Into<Kernel> {
     /// Names carry the options: a device that looks kernels up by name finds a distinct one for each variant.
     fn name(self) -> String;
 
-    fn row_set(self) -> RowSet {
-        RowSet::All
+    /// Which of a pass's rows it works on; `None` where it works on none, as on weights alone.
+    fn row_set(self) -> Option<RowSet> {
+        Some(RowSet::All)
+    }
+
+    /// The byte of its output at which the rows that are not live begin, where a kernel for a fixed number of rows leaves
+    /// something in them. Everything else that a command does not write stays as it was.
+    fn dead_rows(self, _params: &Self::Params, _live: usize) -> Option<u64> {
+        None
     }
 
     /// How much of each operand a command may touch, or what is wrong with its parameters.
@@ -94,8 +101,7 @@ kernels! {
     qkv::Qkv,
     glu_matmul::GluMatmul,
     glu::Glu,
-    quantise::Quantise,
-    halve::Halve,
+    round::Round,
     unpack::Unpack,
     half_matmul::HalfMatmul,
     rope_kv::RopeKv,

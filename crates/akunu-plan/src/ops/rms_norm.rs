@@ -36,8 +36,8 @@ impl Op for RmsNorm {
         format!("rms_norm{pick}{}", self.out.suffix())
     }
 
-    fn row_set(self) -> RowSet {
-        self.rows
+    fn row_set(self) -> Option<RowSet> {
+        Some(self.rows)
     }
 
     fn extents(self, p: &NormParams, counts: &Counts) -> Result<RmsNormOperands<Extent>, String> {

@@ -37,8 +37,8 @@ impl Op for Sample {
         "sample".into()
     }
 
-    fn row_set(self) -> RowSet {
-        RowSet::Logits
+    fn row_set(self) -> Option<RowSet> {
+        Some(RowSet::Logits)
     }
 
     fn extents(self, p: &SampleParams, counts: &Counts) -> Result<SampleOperands<Extent>, String> {

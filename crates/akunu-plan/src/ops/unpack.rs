@@ -2,7 +2,7 @@
 
 use super::extent::{Counts, Extent, f16s, weight};
 use super::matmul::WEIGHT;
-use super::{F16, Op, Weight, operands, params};
+use super::{F16, Op, RowSet, Weight, operands, params};
 use crate::reference::Bound;
 use crate::{Cost, DType, Row, halves, lower_name, row_bytes};
 
@@ -29,6 +29,10 @@ impl Op for Unpack {
 
     fn name(self) -> String {
         format!("unpack_{}", lower_name(self.weight))
+    }
+
+    fn row_set(self) -> Option<RowSet> {
+        None
     }
 
     fn extents(self, p: &UnpackParams, _: &Counts) -> Result<UnpackOperands<Extent>, String> {

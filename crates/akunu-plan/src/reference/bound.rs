@@ -41,7 +41,10 @@ impl Bound<'_> {
 
     /// Rows of the pass that the command works on.
     pub(crate) fn live_rows(&self) -> usize {
-        if self.command.kernel.row_set() == RowSet::Logits { self.live.logit_rows } else { self.live.rows }
+        match self.command.kernel.row_set() {
+            Some(RowSet::Logits) => self.live.logit_rows,
+            _ => self.live.rows,
+        }
     }
 
     fn place(&self, binding: Binding) -> (usize, usize) {

@@ -1,4 +1,4 @@
-//! Rounds rows to int8 blocks ([`crate::q8`]).
+//! Rounds rows to another form: int8 blocks ([`crate::q8`]) or f16 ([`crate::halves`]).
 
 use super::extent::{Counts, Extent, f32s, forms};
 use super::rms_norm::OUT;
@@ -7,26 +7,29 @@ use crate::NormOut;
 use crate::reference::Bound;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Quantise;
+pub struct Round {
+    /// What the rows are rounded to: [`NormOut::Q8`] or [`NormOut::F16`].
+    pub out: NormOut,
+}
 
 operands! {
-    QuantiseOperands of Quantise as op {
+    RoundOperands of Round as op {
         x: read F32,
-        out: write Forms(NormOut::Q8, OUT),
+        out: write Forms(op.out, OUT),
     }
 }
 
-impl Op for Quantise {
+impl Op for Round {
     type Params = ElementParams;
-    type Operands<T: Copy> = QuantiseOperands<T>;
+    type Operands<T: Copy> = RoundOperands<T>;
 
     fn name(self) -> String {
-        "quantise_q8".into()
+        if self.out.f16() { "halve".into() } else { "quantise_q8".into() }
     }
 
-    fn extents(self, p: &ElementParams, counts: &Counts) -> Result<QuantiseOperands<Extent>, String> {
-        let out = forms(NormOut::Q8, counts.rows, p.cols)?;
-        Ok(QuantiseOperands { x: f32s(counts.rows, p.cols), out })
+    fn extents(self, p: &ElementParams, counts: &Counts) -> Result<RoundOperands<Extent>, String> {
+        let out = forms(self.out, counts.rows, p.cols)?;
+        Ok(RoundOperands { x: f32s(counts.rows, p.cols), out })
     }
 
     fn reference(self, mut bound: Bound<'_>) {
