@@ -9,9 +9,13 @@ frequencies (its scaled forms, too), angles, norms and softmax are all float64.
 import importlib
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
-MODULES = ["modeling_rope_utils"] + [f"models.{name}.modeling_{name}" for name in
-                                     ("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3", "phi3")]
+DECODERS = ["llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3", "phi3", "smollm3", "olmo2", "granite",
+            "stablelm", "starcoder2", "cohere", "cohere2", "gpt_neox", "phi", "falcon", "glm", "glm4", "ministral",
+            "ministral3"]
+ENCODERS = ["bert", "roberta", "xlm_roberta", "mpnet", "nomic_bert", "modernbert"]
+MODULES = ["modeling_rope_utils"] + [f"models.{name}.modeling_{name}" for name in DECODERS + ENCODERS]
 
 
 class Torch64:
@@ -35,3 +39,14 @@ def check(model) -> None:
     """Every parameter and floating buffer is float64, the rotary frequencies with them."""
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
         assert tensor.dtype in (torch.float64, torch.int64, torch.bool), f"{name} is {tensor.dtype}"
+
+
+class Only64(TorchDispatchMode):
+    """No operation inside may give floats of another width."""
+
+    def __torch_dispatch__(self, op, types, args=(), kwargs=None):
+        out = op(*args, **(kwargs or {}))
+        for value in out if isinstance(out, (tuple, list)) else (out,):
+            if isinstance(value, torch.Tensor) and value.is_floating_point():
+                assert value.dtype == torch.float64, f"{op} gave {value.dtype}"
+        return out

@@ -8,7 +8,7 @@
 and GQA ratios, everything else small; random norms and biases; sequences longer
 than any window. A row gives the config as real files spell it. Weights are
 rounded to the stored dtype first, so that the goldens belong to the file.
-`gguf` takes PyPI's `gguf` as the oracle of block formats.
+`gguf` takes PyPI's `gguf` as the oracle of block formats. More families: family_goldens.py and encoder_goldens.py.
 """
 
 import argparse
@@ -104,7 +104,8 @@ def build(config: dict) -> torch.nn.Module:
     known = {k: v for k, v in config.items() if k not in ("architectures", "model_type", "torch_dtype")}
     hf = transformers.AutoConfig.for_model(config["model_type"], **json.loads(json.dumps(known)))
     hf._attn_implementation = "eager"
-    made = getattr(transformers, config["architectures"][0])(hf).double().eval()
+    with float64.Only64():
+        made = getattr(transformers, config["architectures"][0])(hf).double().eval()
     float64.check(made)
     return made
 
@@ -118,9 +119,9 @@ def randomize(made: torch.nn.Module, config: dict, seed: int) -> dict[str, torch
         noise = torch.randn(parameter.shape, generator=random)
         if name.endswith("bias"):
             value = 0.5 * noise
-        elif parameter.dim() == 1:
+        elif parameter.dim() == 1 or "norm" in name:
             value = 0.3 * noise + (0.0 if gemma else 1.0)  # Gemma's norms multiply by one plus the weight
-        elif "embed_tokens" in name or "lm_head" in name:
+        elif "embed" in name or "lm_head" in name:
             value = noise * 2 / math.sqrt(parameter.shape[1])
         else:
             value = noise * 1.4 / math.sqrt(parameter.shape[1])
@@ -131,7 +132,8 @@ def randomize(made: torch.nn.Module, config: dict, seed: int) -> dict[str, torch
 
 @torch.no_grad()
 def logits_of(made: torch.nn.Module, ids: list[int]) -> torch.Tensor:
-    return made(torch.tensor([ids]), use_cache=False).logits[0]
+    with float64.Only64():
+        return made(torch.tensor([ids]), use_cache=False).logits[0]
 
 
 def digits(values: torch.Tensor) -> list:
@@ -139,12 +141,12 @@ def digits(values: torch.Tensor) -> list:
     return [digits(v) for v in values] if values.dim() > 1 else [float(f"{v:.12g}") for v in values.tolist()]
 
 
-def golden(made: torch.nn.Module, seed: int, lengths: list[int] = LENGTHS) -> dict:
+def golden(made: torch.nn.Module, seed: int, lengths: list[int] = LENGTHS, by: str = "goldens.py") -> dict:
     random = torch.Generator().manual_seed(seed)
     sequences = [torch.randint(3, VOCAB, (length,), generator=random).tolist() for length in lengths]
     logits = [logits_of(made, ids) for ids in sequences]
     print(f"  logits: std {torch.cat(logits).std():.3f}, largest {torch.cat(logits).abs().max():.3f}")
-    return {"made_by": f"training/goldens.py, transformers {transformers.__version__}, float64",
+    return {"made_by": f"training/{by}, transformers {transformers.__version__}, float64",
             "sequences": sequences, "logits": [digits(rows) for rows in logits]}
 
 

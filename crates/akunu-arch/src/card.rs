@@ -3,10 +3,11 @@
 use crate::facts::{Fact, FactRule, LLAMA_FACTS};
 use crate::shape::Shape;
 use crate::tensors::{LLAMA_NAMING, LLAMA_STACKS, LLAMA_TENSORS, Naming, StackRule, TensorRule};
+use crate::tower::{FeedKind, LayerFn, NormKind, QkNorm, pre_norm};
 use crate::{Activation, ModelConfig, Source, WindowPattern, families, names};
 
 /// All that the engine knows about a family of models.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug)]
 pub struct Card {
     /// GGUF's `general.architecture` and Hugging Face's `model_type`, all that the family goes by. GGUF files are
     /// written under the first.
@@ -30,6 +31,10 @@ pub struct Card {
     pub stacked_in_gguf: bool,
     /// How Hugging Face's names begin.
     pub naming: Naming,
+    /// Lists of vectors, one a head, in Hugging Face's files, and what all of a list is called as one tensor.
+    pub head_lists: &'static [(&'static str, &'static str)],
+    /// How names begin that Hugging Face's files may have and this engine has no use for.
+    pub ignored: &'static [&'static str],
     /// Added to norm weights of Hugging Face files, which store them less this; GGUF files store the sum.
     pub norm_weight_offset: f32,
     /// Which elements of a head rotate together in GGUF files.
@@ -39,16 +44,53 @@ pub struct Card {
 
     /// Where neither the file nor its configuration says it.
     pub activation: Activation,
-    /// RMS norm over each head of Q and K before they rotate.
-    pub qk_norm: bool,
-    /// Norms after attention and after the feed-forward part, before the residual is added.
-    pub post_norms: bool,
+    /// GGUF files of this family state their activation, and other engines read it.
+    pub states_activation: bool,
+    /// Connects the blocks of a layer.
+    pub layer: LayerFn,
+    pub norm: NormKind,
+    pub qk_norm: Option<QkNorm>,
+    /// Whether there are models of the family without it.
+    pub optional_qk_norm: bool,
+    pub feed: FeedKind,
     /// Embeddings are multiplied by √hidden_size.
     pub scaled_embeddings: bool,
     pub default_window: DefaultWindow,
+    /// Of layers with a window and layers without, the first one has none.
+    pub full_first: bool,
+    /// Rows see the whole text, also what stands after them.
+    pub bidirectional: bool,
+    /// Names of GGUF files whose models see the whole text, where others of the family do not.
+    pub bidirectional_names: &'static [&'static str],
+    /// Q and K rotate.
+    pub rotary: bool,
+    /// Only in layers with a window.
+    pub rotates_in_windows: bool,
+    /// A norm follows the last layer.
+    pub final_norm: bool,
 
+    /// What a classifier does between its two matrices.
+    pub classifier: Activation,
+    /// How a model that generates is asked whether a document answers a query.
+    pub rerank: Option<RerankPrompt>,
     /// Shapes of real models, for `akunu synth`.
     pub shapes: &'static [Shape],
+}
+
+/// The texts around an instruction, a query and a document, and the two tokens that a model may go on with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RerankPrompt {
+    /// With tokens that are written out; it ends with one.
+    pub head: &'static str,
+    pub before_instruction: &'static str,
+    /// The instruction where none is given.
+    pub instruction: &'static str,
+    pub before_query: &'static str,
+    pub before_document: &'static str,
+    /// With tokens that are written out; it begins with one.
+    pub tail: &'static str,
+    pub yes: &'static str,
+    pub no: &'static str,
 }
 
 /// A kind of `config.json`. A family may have several: they differ in what is assumed where they say nothing.
@@ -65,6 +107,16 @@ pub struct HfKind {
     pub activation_fields: &'static [&'static str],
     /// What activations are called: the first entry of a name.
     pub activation_names: &'static [&'static [(&'static str, Activation)]],
+    /// Where no width of the feed-forward part is stated, it is as many times that of the states.
+    pub ffn_ratio: Option<usize>,
+    /// Where the first field is true and the second is not, there is one KV head, whatever else is stated.
+    pub one_kv_head: Option<[&'static str; 2]>,
+    /// Fields that ask for another computation where they have this value.
+    pub refused: &'static [(&'static str, bool)],
+    /// Fields that ask for another computation where they have another value.
+    pub expected: &'static [(&'static str, &'static str)],
+    /// The table of positions begins with rows for padding, as many as the padding token's id and one.
+    pub padded_positions: bool,
 }
 
 /// How a kind of `config.json` says which layers slide.
@@ -73,6 +125,8 @@ pub enum Sliding {
     Never,
     /// All layers, if a size is given.
     All,
+    /// Those that `layer_types` lists, or all.
+    Listed,
     /// If `use_sliding_window` says so, the layers from `max_window_layers` on.
     OnRequest,
     /// All but every n-th.
@@ -111,8 +165,18 @@ pub const ACTIVATIONS: &[(&str, Activation)] = &[
     ("swish", Activation::Silu),
     ("gelu_pytorch_tanh", Activation::GeluTanh),
     ("gelu_new", Activation::GeluTanh),
+    ("gelu_fast", Activation::GeluTanh),
     ("gelu", Activation::GeluErf),
+    ("tanh", Activation::Tanh),
+    ("relu", Activation::Relu),
 ];
+
+impl PartialEq for Card {
+    /// No two families share a name.
+    fn eq(&self, other: &Card) -> bool {
+        self.names == other.names
+    }
+}
 
 impl Card {
     /// A dense decoder with norms before each part, rotary positions and a gated feed-forward part: what cards start
@@ -127,14 +191,28 @@ impl Card {
         stacks: LLAMA_STACKS,
         stacked_in_gguf: false,
         naming: LLAMA_NAMING,
+        head_lists: &[],
+        ignored: &[],
         norm_weight_offset: 0.0,
         gguf_rope: RopeStyle::HalfSplit,
         hf_rope: RopeStyle::HalfSplit,
         activation: Activation::Silu,
-        qk_norm: false,
-        post_norms: false,
+        states_activation: false,
+        layer: pre_norm,
+        norm: NormKind::Rms,
+        qk_norm: None,
+        optional_qk_norm: false,
+        feed: FeedKind::Gated,
         scaled_embeddings: false,
         default_window: DefaultWindow::Everywhere,
+        full_first: false,
+        bidirectional: false,
+        bidirectional_names: &[],
+        rotary: true,
+        rotates_in_windows: false,
+        final_norm: true,
+        classifier: Activation::Tanh,
+        rerank: None,
         shapes: &[],
     };
 
@@ -209,7 +287,8 @@ impl Card {
     /// The window of a layer, or `None` where it sees everything.
     pub fn layer_window(&self, config: &ModelConfig, layer: usize) -> Option<usize> {
         let window = config.window.as_ref()?;
-        let full_every = |n: usize| n > 0 && (layer + 1).is_multiple_of(n);
+        let number = if self.full_first { layer } else { layer + 1 };
+        let full_every = |n: usize| n > 0 && number.is_multiple_of(n);
         let slides = match &window.pattern {
             WindowPattern::Layers(layers) => layers.get(layer).copied().unwrap_or(false),
             WindowPattern::FullEvery(n) => !full_every(*n),
@@ -223,6 +302,20 @@ impl Card {
 }
 
 impl HfKind {
+    pub const PLAIN: HfKind = HfKind {
+        model_type: "",
+        nested_in: None,
+        defaults: &[],
+        sliding: Sliding::Never,
+        activation_fields: &["hidden_act"],
+        activation_names: &[ACTIVATIONS],
+        ffn_ratio: None,
+        one_kv_head: None,
+        refused: &[],
+        expected: &[],
+        padded_positions: false,
+    };
+
     /// What transformers assumes where a file does not state the fact.
     pub fn default(&self, fact: Fact) -> Option<f64> {
         lookup(self.defaults, fact)

@@ -17,6 +17,8 @@ pub enum Activation {
     GeluTanh,
     /// GELU through the error function.
     GeluErf,
+    Tanh,
+    Relu,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -38,12 +40,27 @@ pub struct ModelConfig {
     pub rope: Rope,
     /// Sliding-window attention, if the file asks for it.
     pub window: Option<Window>,
+    /// Layers whose Q and K do not rotate, one entry a layer; empty where all do.
+    pub unrotated: Vec<bool>,
+    /// Embeddings are multiplied by this; `None`: the card knows.
+    pub embedding_scale: Option<f32>,
+    /// What attention and the feed-forward part add to the residual is multiplied by this.
+    pub residual_scale: Option<f32>,
+    /// Logits are multiplied by this, before any soft cap.
+    pub logit_scale: Option<f32>,
+    /// Attention and the feed-forward part of a layer both read its input, where the family has models of either kind.
+    pub parallel: bool,
     /// Scores are multiplied by this; `None` means 1/√head_dim.
     pub attention_scale: Option<f32>,
     pub attention_soft_cap: Option<f32>,
     pub logit_soft_cap: Option<f32>,
     /// `None` where the file does not say: the card's own is used.
     pub activation: Option<Activation>,
+    /// Rows see the whole text, also what stands after them. Such a model makes vectors and no tokens.
+    pub bidirectional: bool,
+    pub embedding: EmbeddingFacts,
+    /// What the files hold beside the part of the model that is run here.
+    pub left_out: Option<&'static str>,
     pub sampling: SuggestedSampling,
     /// End-of-text ids that the configuration names (a vocabulary may name more).
     pub eos_ids: Vec<u32>,
@@ -58,8 +75,17 @@ pub struct Rope {
     /// Base in sliding-window layers where it differs (Gemma 3). Scaling never applies to those.
     pub local_base: Option<f64>,
     pub scaling: RopeScaling,
+    /// Queries grow with their position.
+    pub query_growth: Option<QueryGrowth>,
     /// There with [`RopeScaling::LongRope`], and only then.
     pub factors: Option<RopeFactors>,
+}
+
+/// A query at position p is multiplied by 1 + rate · ln(1 + ⌊p / step⌋).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct QueryGrowth {
+    pub rate: f64,
+    pub step: usize,
 }
 
 /// What each pair's frequency is divided by; `dims / 2` of either.
@@ -68,6 +94,65 @@ pub struct RopeFactors {
     /// In contexts no longer than the original one.
     pub short: Vec<f64>,
     pub long: Vec<f64>,
+}
+
+/// How the model's makers make vectors of texts, as far as the files say it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct EmbeddingFacts {
+    pub pooling: Option<Pooling>,
+    /// Texts that are put before others for some purpose, by its name.
+    pub prompts: Vec<(String, String)>,
+    /// The prompt that is used where none is named.
+    pub default_prompt: Option<String>,
+    /// Which state a classifier reads, where the files say it.
+    pub classifier_pooling: Option<Pooling>,
+    /// What a classifier's scores are called, where the files say it: one name for each.
+    pub labels: Vec<String>,
+    /// Tokens of the longest text that vectors were meant for.
+    pub most_tokens: Option<usize>,
+}
+
+/// How the states of a text's tokens become one vector.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Pooling {
+    /// They do not: there is a vector for each token.
+    None,
+    Mean,
+    /// That of the first token.
+    First,
+    /// That of the last token.
+    Last,
+}
+
+impl Pooling {
+    const ALL: [Pooling; 4] = [Pooling::None, Pooling::Mean, Pooling::First, Pooling::Last];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Pooling::None => "none",
+            Pooling::Mean => "mean",
+            Pooling::First => "cls",
+            Pooling::Last => "last",
+        }
+    }
+
+    pub fn from_name(name: &str) -> Option<Pooling> {
+        Pooling::ALL.into_iter().find(|pooling| pooling.name() == name)
+    }
+
+    /// In GGUF files.
+    pub fn number(self) -> u32 {
+        match self {
+            Pooling::None => 0,
+            Pooling::Mean => 1,
+            Pooling::First => 2,
+            Pooling::Last => 3,
+        }
+    }
+
+    pub fn from_number(number: u32) -> Option<Pooling> {
+        Pooling::ALL.into_iter().find(|pooling| pooling.number() == number)
+    }
 }
 
 /// How the model's makers suggest to sample; `None` where they say nothing.
@@ -168,6 +253,11 @@ fn embedding(tensors: &[TensorInfo]) -> Result<&TensorInfo, FormatError> {
 }
 
 impl ModelConfig {
+    /// Whether a layer's Q and K rotate.
+    pub fn rotates(&self, layer: usize) -> bool {
+        self.rope.dims > 0 && !self.unrotated.get(layer).copied().unwrap_or(false)
+    }
+
     /// Refuses numbers that no model has, so that nobody further down divides by zero or overflows.
     /// Shapes of single tensors are checked where the plan is made, not here.
     pub(crate) fn check(&self, place: &'static str, tensors: &[TensorInfo]) -> Result<(), FormatError> {
@@ -221,6 +311,11 @@ impl ModelConfig {
                 }
             }
         }
+        if let Some(growth) = self.rope.query_growth
+            && (growth.step == 0 || !(growth.rate.is_finite() && growth.rate > 0.0))
+        {
+            return wrong("query growth", format!("{} every {} positions", growth.rate, growth.step));
+        }
         self.check_floats().or_else(|(key, value)| wrong(key, format!("{value} is out of range")))
     }
 
@@ -231,6 +326,9 @@ impl ModelConfig {
             ("RoPE base", Some(self.rope.base)),
             ("local RoPE base", self.rope.local_base),
             ("attention scale", self.attention_scale.map(f64::from)),
+            ("embedding scale", self.embedding_scale.map(f64::from)),
+            ("residual scale", self.residual_scale.map(f64::from)),
+            ("logit scale", self.logit_scale.map(f64::from)),
             ("attention soft cap", self.attention_soft_cap.map(f64::from)),
             ("logit soft cap", self.logit_soft_cap.map(f64::from)),
         ];

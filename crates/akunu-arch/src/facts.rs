@@ -26,6 +26,23 @@ pub enum Fact {
     AttentionSoftCap,
     LogitSoftCap,
     WindowSize,
+    /// Embeddings are multiplied by this.
+    EmbeddingScale,
+    /// What the parts of a layer add to its residual is multiplied by this.
+    ResidualScale,
+    /// Logits are multiplied by this.
+    LogitScale,
+    /// 1: attention and the feed-forward part of a layer both read its input.
+    Parallel,
+    /// Q and K of layers n, 2n, … (from 1) do not rotate.
+    UnrotatedEvery,
+    /// How much queries grow: they are multiplied by 1 + this · ln(1 + their position's whole multiple of the context
+    /// that rotation was trained for).
+    QueryGrowth,
+    /// Divides what YaRN multiplies cos and sin by, in the form of its own formula.
+    YarnLogMultiplier,
+    /// Which state a classifier reads, by GGUF's number of the pooling. `config.json` has its name.
+    ClassifierPooling,
 }
 
 /// How a field's number becomes the fact.
@@ -34,6 +51,28 @@ pub enum Form {
     Plain,
     /// The fact is 1/√n of what the field says.
     InverseRoot,
+    /// The fact is 1/n.
+    Inverse,
+}
+
+impl Form {
+    /// The fact that a field's number stands for.
+    pub fn fact(self, number: f64) -> f64 {
+        match self {
+            Form::Plain => number,
+            Form::InverseRoot => number.powf(-0.5),
+            Form::Inverse => 1.0 / number,
+        }
+    }
+
+    /// The number that a field says a fact by.
+    pub fn field(self, fact: f64) -> f64 {
+        match self {
+            Form::Plain => fact,
+            Form::InverseRoot => fact.powi(-2),
+            Form::Inverse => 1.0 / fact,
+        }
+    }
 }
 
 /// Where a fact stands. Reading takes the first key or field that is there; writing uses the first.
@@ -44,12 +83,14 @@ pub struct FactRule {
     pub gguf: &'static [&'static str],
     /// Fields of `config.json`.
     pub hf: &'static [&'static str],
-    /// What a field's number is; GGUF's are always plain.
+    /// What the key's number is.
+    pub gguf_form: Form,
+    /// What the field's number is.
     pub hf_form: Form,
 }
 
 pub const fn fact(fact: Fact, gguf: &'static [&'static str], hf: &'static [&'static str]) -> FactRule {
-    FactRule { fact, gguf, hf, hf_form: Form::Plain }
+    FactRule { fact, gguf, hf, gguf_form: Form::Plain, hf_form: Form::Plain }
 }
 
 /// Rules of LLaMA, which most families share.
@@ -78,5 +119,17 @@ pub const SCALED_BY_SCALAR: &[FactRule] = &[FactRule {
     fact: Fact::AttentionScale,
     gguf: &["attention.scale"],
     hf: &["query_pre_attn_scalar"],
+    gguf_form: Form::Plain,
     hf_form: Form::InverseRoot,
 }];
+
+/// The epsilon of families whose norms subtract the mean.
+pub const LAYER_NORM: &[FactRule] = &[fact(
+    Fact::NormEpsilon,
+    &["attention.layer_norm_epsilon"],
+    &["layer_norm_eps", "layer_norm_epsilon", "norm_epsilon"],
+)];
+
+/// Whether the parts of a layer stand side by side.
+pub const PARALLEL: &[FactRule] =
+    &[fact(Fact::Parallel, &["use_parallel_residual"], &["use_parallel_residual"])];

@@ -14,10 +14,12 @@ mod open;
 mod provider;
 mod shape;
 pub mod tensors;
+pub mod tower;
 
-pub use card::{ACTIVATIONS, Card, DefaultWindow, HfKind, RopeStyle, Sliding};
+pub use card::{ACTIVATIONS, Card, DefaultWindow, HfKind, RerankPrompt, RopeStyle, Sliding};
 pub use config::{
-    Activation, ModelConfig, Rope, RopeFactors, RopeScaling, Source, SuggestedSampling, Window, WindowPattern,
+    Activation, EmbeddingFacts, ModelConfig, Pooling, QueryGrowth, Rope, RopeFactors, RopeScaling, Source,
+    SuggestedSampling, Window, WindowPattern,
 };
 pub use families::CARDS;
 pub use gguf::GgufModel;
@@ -25,3 +27,4 @@ pub use hf::SafeTensorsModel;
 pub use open::open_model;
 pub use provider::WeightProvider;
 pub use shape::Shape;
+pub use tower::NormKind;

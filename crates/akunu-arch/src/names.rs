@@ -8,15 +8,15 @@ use crate::families::CARDS;
 use crate::tensors::{Part, Sizes, StackRule};
 use crate::{Card, ModelConfig};
 
-/// Prefixes that checkpoints of larger models put before a language model's names.
-const PREFIXES: [&str; 3] = ["model.language_model.", "language_model.", ""];
-
 /// Endings of tensors that carry nothing: buffers that every loader computes itself.
-const IGNORABLE: [&str; 5] = [
+const IGNORABLE: [&str; 7] = [
     "rotary_emb.inv_freq",
     "rotary_emb.cos_cached",
     "rotary_emb.sin_cached",
     "self_attn.masked_bias",
+    "attention.masked_bias",
+    // A causal mask.
+    ".attention.bias",
     "attn_rot_embd.weight",
 ];
 
@@ -26,9 +26,15 @@ pub(crate) fn is_ignorable(name: &str) -> bool {
 
 /// The canonical name of a Hugging Face tensor.
 pub(crate) fn canonical(name: &str, card: &Card) -> Option<String> {
-    let plain = PREFIXES.iter().find_map(|prefix| name.strip_prefix(prefix))?;
-    let (module, kind) = plain.rsplit_once('.')?;
     let naming = &card.naming;
+    let plain = naming.prefixes.iter().find_map(|prefix| name.strip_prefix(prefix))?;
+    let (module, kind) = plain.rsplit_once('.')?;
+    // What old checkpoints call the weights and biases of norms.
+    let kind = match kind {
+        "gamma" => "weight",
+        "beta" => "bias",
+        other => other,
+    };
     // `model.language_model.layers…` and `language_model.model.layers…` are both about.
     let rooted = match module.starts_with(naming.root) {
         true => module.to_string(),
@@ -39,7 +45,7 @@ pub(crate) fn canonical(name: &str, card: &Card) -> Option<String> {
         rules.find(|rule| rule.hf == Some(module)).map(|rule| rule.name)
     };
     if let Some(ours) = find(Part::Model, module).or_else(|| find(Part::Model, &rooted)) {
-        return (kind == "weight").then(|| format!("{ours}.weight"));
+        return matches!(kind, "weight" | "bias").then(|| format!("{ours}.{kind}"));
     }
     let (layer, part) = rooted.strip_prefix(naming.layers)?.split_once('.')?;
     let layer = layer_number(layer)?;
@@ -67,15 +73,29 @@ pub(crate) fn hugging_face(name: &str, card: &Card) -> Option<String> {
     }
 }
 
-/// Gives every tensor its canonical name and leaves out what carries nothing.
+/// Whether a Hugging Face tensor belongs to the half of a model that reads images.
+pub(crate) fn is_for_images(name: &str) -> bool {
+    ["vision_tower.", "multi_modal_projector."].iter().any(|part| name.contains(part))
+}
+
+/// Whether a Hugging Face tensor is one that this engine has no use for.
+pub(crate) fn is_ignored(name: &str, card: &Card) -> bool {
+    let plain = card.naming.prefixes.iter().find_map(|prefix| name.strip_prefix(prefix)).unwrap_or(name);
+    is_ignorable(name) || card.ignored.iter().any(|start| plain.starts_with(start))
+}
+
+/// Gives every tensor its canonical name.
 pub(crate) fn rename(
     mut tensors: Vec<TensorInfo>,
     card: &Card,
     architecture: &str,
 ) -> Result<Vec<TensorInfo>, FormatError> {
-    tensors.retain(|tensor| !is_ignorable(&tensor.name));
     for tensor in &mut tensors {
         tensor.name = canonical(&tensor.name, card).ok_or_else(|| unknown(&tensor.name, architecture))?;
+    }
+    // The first matrix of a classifier, without the rest of it: what its training left over.
+    if !tensors.iter().any(|tensor| tensor.name == "cls.output.weight") {
+        tensors.retain(|tensor| !tensor.name.starts_with("cls."));
     }
     Ok(tensors)
 }
@@ -83,7 +103,7 @@ pub(crate) fn rename(
 /// Plain decimal, so that no two names mean the same layer.
 fn layer_number(text: &str) -> Option<usize> {
     let plain = text.bytes().all(|b| b.is_ascii_digit()) && (text.len() == 1 || !text.starts_with('0'));
-    plain.then(|| text.parse().ok()).flatten()
+    (plain && !text.is_empty()).then(|| text.parse().ok()).flatten()
 }
 
 /// A name that some family has a place for. Whether this one has, the plan says.
@@ -98,7 +118,13 @@ fn is_canonical(name: &str, layer_count: usize) -> bool {
         let known = matches!(kind, "weight" | "bias") && known(Part::Layer, part);
         (known && layer_number(layer)? < layer_count).then_some(())
     };
-    name.strip_suffix(".weight").is_some_and(|name| known(Part::Model, name)) || in_layer().is_some()
+    let in_model = || {
+        let (part, kind) = name.rsplit_once('.')?;
+        // Matrices that vectors are multiplied by, after pooling.
+        let dense = part.strip_prefix("dense_").is_some_and(|number| layer_number(number).is_some());
+        (matches!(kind, "weight" | "bias") && (dense || known(Part::Model, part))).then_some(())
+    };
+    in_model().or_else(in_layer).is_some()
 }
 
 /// Layer and part of a tensor in a layer: `blk.3.attn_q.weight` is (3, `attn_q`).
@@ -206,7 +232,11 @@ mod tests {
         ] {
             assert_eq!(canonical(theirs, &Card::PLAIN).as_deref(), Some(ours), "{theirs}");
         }
-        let sandwich = CARDS.iter().copied().find(|card| card.post_norms).unwrap();
+        let sandwich = CARDS
+            .iter()
+            .copied()
+            .find(|card| hugging_face("blk.0.post_ffw_norm.weight", card).is_some())
+            .unwrap();
         for (theirs, ours) in [
             ("model.layers.7.post_attention_layernorm.weight", "blk.7.post_attention_norm.weight"),
             ("model.layers.7.pre_feedforward_layernorm.weight", "blk.7.ffn_norm.weight"),

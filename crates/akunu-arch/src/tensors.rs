@@ -14,6 +14,17 @@ pub enum Dim {
     KeyValue,
     /// One head.
     Head,
+    /// How many heads queries have.
+    Heads,
+    KvHeads,
+    /// Positions that have a learned embedding.
+    Positions,
+    /// Kinds of token types.
+    TokenTypes,
+    /// Scores that a classifier gives.
+    Labels,
+    /// Ranges of distances that share a bias.
+    DistanceBuckets,
     /// Half of the dimensions that rotate.
     RopePairs,
 }
@@ -28,6 +39,7 @@ pub struct Sizes {
     pub kv_heads: usize,
     pub head_dim: usize,
     pub rope_dims: usize,
+    pub positions: usize,
 }
 
 impl Dim {
@@ -39,6 +51,12 @@ impl Dim {
             Dim::Query => sizes.heads * sizes.head_dim,
             Dim::KeyValue => sizes.kv_heads * sizes.head_dim,
             Dim::Head => sizes.head_dim,
+            Dim::Heads => sizes.heads,
+            Dim::KvHeads => sizes.kv_heads,
+            Dim::Positions => sizes.positions,
+            Dim::TokenTypes => 2,
+            Dim::Labels => 1,
+            Dim::DistanceBuckets => 32,
             Dim::RopePairs => sizes.rope_dims / 2,
         }
     }
@@ -54,6 +72,7 @@ impl From<&ModelConfig> for Sizes {
             kv_heads: config.kv_head_count,
             head_dim: config.head_dim,
             rope_dims: config.rope.dims,
+            positions: config.context_length,
         }
     }
 }
@@ -68,6 +87,7 @@ impl From<&Shape> for Sizes {
             kv_heads: shape.kv_heads,
             head_dim: shape.head_dim,
             rope_dims: shape.head_dim,
+            positions: shape.context,
         }
     }
 }
@@ -118,6 +138,17 @@ pub struct StackRule {
     pub hf: &'static str,
     /// Canonical names of what lies there, in order.
     pub parts: &'static [&'static str],
+    /// How Hugging Face's files have them; GGUF files have one part after the other.
+    pub layout: StackLayout,
+}
+
+/// How the rows of a stack's parts lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StackLayout {
+    /// All rows of a part, then all of the next one.
+    Parts,
+    /// The query heads that share a KV head, that head's keys, and its values; then the next KV head's.
+    KvHeads,
 }
 
 /// How Hugging Face's names begin.
@@ -127,17 +158,27 @@ pub struct Naming {
     pub root: &'static str,
     /// Of a layer's, with the root: a number and a dot follow.
     pub layers: &'static str,
+    /// What larger models put before all of it; the first that fits is taken off.
+    pub prefixes: &'static [&'static str],
 }
 
-const fn layer(name: &'static str, hf: &'static str, kind: Kind, shape: &'static [Dim]) -> TensorRule {
+pub const fn layer(name: &'static str, hf: &'static str, kind: Kind, shape: &'static [Dim]) -> TensorRule {
     TensorRule { name, hf: Some(hf), part: Part::Layer, kind, shape }
 }
 
-const fn model(name: &'static str, hf: &'static str, kind: Kind, shape: &'static [Dim]) -> TensorRule {
+pub const fn model(name: &'static str, hf: &'static str, kind: Kind, shape: &'static [Dim]) -> TensorRule {
     TensorRule { name, hf: Some(hf), part: Part::Model, kind, shape }
 }
 
-pub const LLAMA_NAMING: Naming = Naming { root: "model.", layers: "model.layers." };
+/// In layers of GGUF files, and in stacks of Hugging Face's.
+pub const fn gguf_layer(name: &'static str, kind: Kind, shape: &'static [Dim]) -> TensorRule {
+    TensorRule { name, hf: None, part: Part::Layer, kind, shape }
+}
+
+pub const LLAMA_NAMING: Naming = Naming { root: "model.", layers: "model.layers.", prefixes: PREFIXES };
+
+/// What checkpoints of larger models put before a language model's names.
+pub const PREFIXES: &[&str] = &["model.language_model.", "language_model.", ""];
 
 /// The token embedding, and Llama 3's frequency divisors before it.
 pub const EMBEDDING: &[TensorRule] = &[
@@ -151,12 +192,31 @@ pub const EMBEDDING: &[TensorRule] = &[
     model("token_embd", "model.embed_tokens", Kind::Matrix, &[Dim::Vocab, Dim::Hidden]),
 ];
 
+/// Q, K and V.
+pub const QKV_MATRICES: &[TensorRule] = &[
+    layer("attn_q", "self_attn.q_proj", Kind::Rotated, &[Dim::Query, Dim::Hidden]),
+    layer("attn_k", "self_attn.k_proj", Kind::Rotated, &[Dim::KeyValue, Dim::Hidden]),
+    layer("attn_v", "self_attn.v_proj", Kind::Matrix, &[Dim::KeyValue, Dim::Hidden]),
+];
+
 /// The norm before attention, Q, K and V.
 pub const QKV: &[TensorRule] = &[
     layer("attn_norm", "input_layernorm", Kind::Norm, &[Dim::Hidden]),
     layer("attn_q", "self_attn.q_proj", Kind::Rotated, &[Dim::Query, Dim::Hidden]),
     layer("attn_k", "self_attn.k_proj", Kind::Rotated, &[Dim::KeyValue, Dim::Hidden]),
     layer("attn_v", "self_attn.v_proj", Kind::Matrix, &[Dim::KeyValue, Dim::Hidden]),
+];
+
+/// A norm over all heads of Q together, and one over those of K.
+pub const QK_ROW_NORMS: &[TensorRule] = &[
+    layer("attn_q_norm", "self_attn.q_norm", Kind::Norm, &[Dim::Query]),
+    layer("attn_k_norm", "self_attn.k_norm", Kind::Norm, &[Dim::KeyValue]),
+];
+
+/// Norms over the heads of Q and K, each with weights of its own.
+pub const QK_EACH_HEAD_NORMS: &[TensorRule] = &[
+    layer("attn_q_norm", "self_attn.q_norm", Kind::Norm, &[Dim::Heads, Dim::Head]),
+    layer("attn_k_norm", "self_attn.k_norm", Kind::Norm, &[Dim::KvHeads, Dim::Head]),
 ];
 
 /// Norms over the heads of Q and K.
@@ -194,9 +254,21 @@ pub const OUTPUT: &[TensorRule] = &[
 
 pub const LLAMA_TENSORS: &[&[TensorRule]] = &[EMBEDDING, QKV, ATTN_OUTPUT, FFN_NORM, GATED_FFN, OUTPUT];
 
+/// Q, K and V in one matrix.
+pub const QKV_STACK: StackRule = StackRule {
+    name: "attn_qkv",
+    hf: "self_attn.qkv_proj",
+    parts: &["attn_q", "attn_k", "attn_v"],
+    layout: StackLayout::Parts,
+};
+
+/// Gate and up in one matrix. GGUF has no name of its own for it: without an `ffn_gate` beside it, this is both.
+pub const GATE_UP_STACK: StackRule = StackRule {
+    name: "ffn_up",
+    hf: "mlp.gate_up_proj",
+    parts: &["ffn_gate", "ffn_up"],
+    layout: StackLayout::Parts,
+};
+
 /// Phi 3's stacks. Checkpoints of other families that were saved so open as well.
-pub const LLAMA_STACKS: &[StackRule] = &[
-    StackRule { name: "attn_qkv", hf: "self_attn.qkv_proj", parts: &["attn_q", "attn_k", "attn_v"] },
-    // GGUF has no name of its own for it: without an `ffn_gate` beside it, this is both.
-    StackRule { name: "ffn_up", hf: "mlp.gate_up_proj", parts: &["ffn_gate", "ffn_up"] },
-];
+pub const LLAMA_STACKS: &[StackRule] = &[QKV_STACK, GATE_UP_STACK];

@@ -2,7 +2,8 @@
 #![allow(clippy::unwrap_used)] // in helpers of tests
 
 use akunu_arch::{
-    GgufModel, ModelConfig, RopeScaling, SuggestedSampling, WeightProvider, Window, WindowPattern,
+    EmbeddingFacts, GgufModel, ModelConfig, Pooling, RopeScaling, SuggestedSampling, WeightProvider, Window,
+    WindowPattern,
 };
 use akunu_format::{Array, DType, FormatError, Gguf, GgufWriter, Metadata, Region, TensorSpec, Value};
 
@@ -46,6 +47,10 @@ impl File {
         }
         self.metadata = metadata;
         self
+    }
+
+    fn layer_norm(self) -> File {
+        self.with("attention.layer_norm_epsilon", Value::F32(1e-12))
     }
 
     fn tensor(mut self, name: &str) -> File {
@@ -219,18 +224,16 @@ fn other_kinds_of_model_are_refused_by_key() {
     file("llama")
         .with("expert_count", Value::U32(8))
         .refused("`llama.expert_count` asks for a mixture of 8 experts, which is not supported");
+    assert!(file("llama").with("attention.causal", Value::Bool(false)).config().bidirectional);
     file("llama")
-        .with("attention.causal", Value::Bool(false))
-        .refused("`llama.attention.causal` asks for attention in both directions, which is not supported");
-    file("granite")
         .with("residual_scale", Value::F32(0.22))
-        .refused("`granite.residual_scale` is 0.22, which is not supported");
-    file("bert").without("attention.layer_norm_rms_epsilon").refused(
-        "`general.architecture` is bert (without `bert.attention.layer_norm_rms_epsilon`), which is not supported",
+        .refused("`llama.residual_scale` is 0.22, which is not supported");
+    file("mamba").without("attention.layer_norm_rms_epsilon").refused(
+        "`general.architecture` is mamba (without `mamba.attention.layer_norm_rms_epsilon`), which is not supported",
     );
     file("llama").without("attention.layer_norm_rms_epsilon").refused("`llama.attention.layer_norm_rms_epsilon` is missing from the GGUF metadata: this file cannot be run, convert the original model again");
-    file("phi2").tensor("blk.0.attn_qkv.weight").refused(
-        "tensor blk.0.attn_qkv.weight has no place in a phi2 model: this kind of model is not supported yet",
+    file("plamo").tensor("blk.0.attn_qkv.weight").refused(
+        "tensor blk.0.attn_qkv.weight has no place in a plamo model: this kind of model is not supported yet",
     );
     file("llama").tensor("blk.4.attn_norm.weight").refused(
         "tensor blk.4.attn_norm.weight has no place in a llama model: this kind of model is not supported yet",
@@ -384,4 +387,59 @@ fn long_rope_is_told_by_its_factors() {
     both(4)
         .with("rope.scaling.type", text("yarn"))
         .refused("`phi3.rope.scaling.type` is yarn beside LongRoPE's factors, which is not supported");
+}
+
+#[test]
+fn vectors_and_scores() {
+    let vectors = |number: u32| file("bert").layer_norm().with("pooling_type", Value::U32(number));
+    assert_eq!(vectors(3).config().embedding.pooling, Some(Pooling::Last));
+    assert_eq!(vectors(4).config().embedding.pooling, None);
+    vectors(5).refused("`bert.pooling_type` is 5, which is not supported");
+
+    let labels = || Value::Array(Array::Strings(["no", "yes"].into_iter().collect()));
+    let scores = |architecture: &'static str| {
+        let mut file = file(architecture).layer_norm().with("classifier.output_labels", labels());
+        file.tensors.push(TensorSpec::new("cls.output.weight", DType::F32, [2, 32]));
+        file
+    };
+    let found = scores("bert").config().embedding;
+    assert_eq!((&found.labels[..], found.classifier_pooling), (&["no".into(), "yes".into()][..], None));
+    // llama.cpp's default for this family.
+    assert_eq!(scores("modern-bert").config().embedding.classifier_pooling, Some(Pooling::Mean));
+    let first = scores("modern-bert").with("classifier.pooling_type", Value::U32(2));
+    assert_eq!(first.config().embedding.classifier_pooling, Some(Pooling::First));
+    scores("modern-bert")
+        .with("classifier.pooling_type", Value::U32(7))
+        .refused("`modern-bert.classifier.pooling_type` is 7, which is not supported");
+    // Without a classifier there is nothing to name.
+    let none = file("bert").layer_norm().with("classifier.output_labels", labels()).config();
+    assert_eq!(none.embedding, EmbeddingFacts::default());
+}
+
+#[test]
+fn prompts_and_lengths_of_embedding_models() {
+    let with = |names: &[&str], texts: &[&str]| {
+        let list = |texts: &[&str]| Value::Array(Array::Strings(texts.iter().copied().collect()));
+        let mut file = file("bert").layer_norm();
+        file.metadata.insert("sentence_transformers.prompt_names", list(names));
+        file.metadata.insert("sentence_transformers.prompt_texts", list(texts));
+        file.metadata.insert("sentence_transformers.default_prompt_name", text("query"));
+        file.metadata.insert("sentence_transformers.max_seq_length", Value::U32(256));
+        file
+    };
+    let found = with(&["query", "document"], &["query: ", ""]).config().embedding;
+    let expected = [("query", "query: "), ("document", "")].map(|(name, text)| (name.into(), text.into()));
+    assert_eq!(found.prompts, expected);
+    assert_eq!((found.default_prompt.as_deref(), found.most_tokens), (Some("query"), Some(256)));
+    with(&["query"], &[]).refused(
+        "metadata key `sentence_transformers.prompt_names`: it has 1 entries, and \
+         `sentence_transformers.prompt_texts` has 0",
+    );
+}
+
+#[test]
+fn some_families_have_more_keys_than_one_for_a_fact() {
+    // As llama.cpp's converter of June 2026 writes it.
+    let file = file("exaone").layer_norm().without("attention.layer_norm_rms_epsilon");
+    assert_eq!(file.config().norm_epsilon, 1e-12);
 }

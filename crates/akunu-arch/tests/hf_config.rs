@@ -2,7 +2,8 @@
 #![allow(clippy::unwrap_used)] // in helpers of tests
 
 use akunu_arch::{
-    Activation, ModelConfig, RopeScaling, SafeTensorsModel, WeightProvider, Window, WindowPattern,
+    Activation, EmbeddingFacts, ModelConfig, Pooling, RopeScaling, SafeTensorsModel, WeightProvider, Window,
+    WindowPattern,
 };
 use akunu_format::{FormatError, Region};
 use serde_json::{Value, json};
@@ -27,15 +28,16 @@ fn safetensors(tensors: &[(&str, &[usize])]) -> Vec<u8> {
     bytes
 }
 
+const LAYERS: [(&str, &[usize]); 5] = [
+    ("model.embed_tokens.weight", &[5, 32]),
+    ("model.layers.0.input_layernorm.weight", &[32]),
+    ("model.layers.1.input_layernorm.weight", &[32]),
+    ("model.layers.2.input_layernorm.weight", &[32]),
+    ("model.layers.3.input_layernorm.weight", &[32]),
+];
+
 fn open(config: &Value) -> Result<SafeTensorsModel, FormatError> {
-    let bytes = safetensors(&[
-        ("model.embed_tokens.weight", &[5, 32]),
-        ("model.layers.0.input_layernorm.weight", &[32]),
-        ("model.layers.1.input_layernorm.weight", &[32]),
-        ("model.layers.2.input_layernorm.weight", &[32]),
-        ("model.layers.3.input_layernorm.weight", &[32]),
-    ]);
-    SafeTensorsModel::from_region(Region::from_vec(bytes), &config.to_string())
+    SafeTensorsModel::from_region(Region::from_vec(safetensors(&LAYERS)), &config.to_string())
 }
 
 /// A small model of a kind, with changes; `null` stays in as null.
@@ -221,15 +223,52 @@ fn multimodal_gemma_3_runs_where_only_its_text_is_there() {
     );
     assert_eq!((&config.eos_ids[..], config.head_dim), (&[1, 106][..], 256));
 
-    let bytes = safetensors(&[
-        ("language_model.model.embed_tokens.weight", &[5, 32]),
-        ("vision_tower.vision_model.embeddings.patch_embedding.weight", &[2]),
-    ]);
-    let error = SafeTensorsModel::from_region(Region::from_vec(bytes), &nested.to_string()).unwrap_err();
+    assert_eq!(config.left_out, None);
+
+    let mut with_images: Vec<(&str, &[usize])> = LAYERS.to_vec();
+    with_images.push(("vision_tower.vision_model.embeddings.patch_embedding.weight", &[2]));
+    let region = Region::from_vec(safetensors(&with_images));
+    let model = SafeTensorsModel::from_region(region, &nested.to_string()).unwrap();
+    assert_eq!(model.config().left_out, Some("image input"));
+    assert_eq!(model.tensors().len(), LAYERS.len());
+}
+
+#[test]
+fn contexts_that_were_made_longer_and_contexts_that_were_trained() {
+    let cohere = json!({"max_position_embeddings": 8192, "model_max_length": 131_072});
+    assert_eq!(config("cohere", cohere).context_length, 131_072);
+    assert_eq!(config("cohere", json!({"max_position_embeddings": 8192})).context_length, 8192);
+}
+
+#[test]
+fn a_classifier_has_labels_and_a_pooling() {
+    let tensors: [(&str, &[usize]); 4] = [
+        ("embeddings.tok_embeddings.weight", &[5, 32]),
+        ("layers.0.mlp_norm.weight", &[32]),
+        ("head.dense.weight", &[32, 32]),
+        ("classifier.weight", &[2, 32]),
+    ];
+    let open = |tensors: &[(&str, &[usize])], changes: Value| {
+        let mut config = with("modernbert", changes);
+        config["num_hidden_layers"] = json!(1);
+        SafeTensorsModel::from_region(Region::from_vec(safetensors(tensors)), &config.to_string())
+    };
+    let labels = json!({"id2label": {"1": "yes", "0": "no"}});
+    let model = open(&tensors, labels.clone()).unwrap();
+    let facts = &model.config().embedding;
     assert_eq!(
-        error.to_string(),
-        "`vision_config` asks for image input (tensor vision_tower.vision_model.embeddings.patch_embedding.weight and others), which is not supported"
+        (&facts.labels[..], facts.classifier_pooling),
+        (&["no".into(), "yes".into()][..], Some(Pooling::First))
     );
+    let mean = open(&tensors, json!({"classifier_pooling": "mean", "id2label": {"0": "one"}})).unwrap();
+    assert_eq!(mean.config().embedding.classifier_pooling, Some(Pooling::Mean));
+    assert!(mean.config().embedding.labels.is_empty(), "one label for two scores");
+    let error = open(&tensors, json!({"classifier_pooling": "max"})).unwrap_err().to_string();
+    assert_eq!(error, "`classifier_pooling` is max, which is not supported");
+    // What training leaves over is no classifier.
+    let without = open(&tensors[..3], labels).unwrap();
+    assert_eq!(without.config().embedding, EmbeddingFacts::default());
+    assert!(without.tensor("cls.weight").is_none());
 }
 
 #[test]
@@ -246,13 +285,13 @@ fn what_cannot_run_is_refused_by_key() {
     );
     refused(
         "llama",
-        json!({"rope_scaling": {"type": "dynamic", "factor": 2.0}}),
-        "`rope_scaling.type` is dynamic, which is not supported",
+        json!({"rope_scaling": {"type": "proportional", "factor": 2.0}}),
+        "`rope_scaling.type` is proportional, which is not supported",
     );
     refused(
         "llama",
-        json!({"rope_scaling": {"rope_type": "dynamic"}}),
-        "`rope_scaling.rope_type` is dynamic, which is not supported",
+        json!({"rope_scaling": {"rope_type": "proportional"}}),
+        "`rope_scaling.rope_type` is proportional, which is not supported",
     );
     refused(
         "llama",
@@ -261,14 +300,13 @@ fn what_cannot_run_is_refused_by_key() {
     );
     refused(
         "gemma3_text",
-        json!({"use_bidirectional_attention": true}),
-        "`use_bidirectional_attention` asks for attention in both directions, which is not supported",
+        json!({"use_bidirectional_attention": "vision"}),
+        "`use_bidirectional_attention` asks for attention in both directions to some tokens, which is not supported",
     );
-    refused(
-        "t5",
-        json!({}),
-        "`model_type` is t5 (and not one of llama, mistral, qwen2, qwen3, gemma, gemma2, gemma3_text, phi3), which is not supported",
-    );
+    refused("t5", json!({}), &{
+        let known: Vec<&str> = akunu_arch::Card::kinds().map(|(_, kind)| kind.model_type).collect();
+        format!("`model_type` is t5 (and not one of {}), which is not supported", known.join(", "))
+    });
     refused(
         "llama",
         json!({"hidden_size": "big"}),

@@ -166,11 +166,36 @@ typedef uint32_t akunu_about;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
+// How the states of a text's tokens become one vector.
+enum akunu_pooling
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : uint32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+    // As the model's files say.
+    AKUNU_POOLING_MODEL = 0,
+    AKUNU_POOLING_MEAN = 1,
+    // The first token's.
+    AKUNU_POOLING_CLS = 2,
+    // The last token's.
+    AKUNU_POOLING_LAST = 3,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum akunu_pooling akunu_pooling;
+#else
+typedef uint32_t akunu_pooling;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
 // A model that stands on a device. An opaque handle.
 typedef struct akunu_model akunu_model;
 
 // A text in a model's cache, and how it goes on. An opaque handle.
 typedef struct akunu_session akunu_session;
+
+// A model that makes vectors of texts, on a device. An opaque handle.
+typedef struct akunu_embedder akunu_embedder;
 
 // How a model is loaded. All zeros but for `size`: as Akunu thinks best.
 typedef struct akunu_load_options {
@@ -190,8 +215,8 @@ typedef struct akunu_load_options {
     uint32_t chunk;
     // Most tokens that the device decodes without the host; 0: what it likes.
     uint32_t chain;
-    // 0.
-    uint32_t reserved;
+    // Most milliseconds that the device decodes without the host; 0: 50.
+    uint32_t chain_ms;
 } akunu_load_options;
 
 // What a model is, and how it was loaded.
@@ -336,6 +361,24 @@ typedef struct akunu_stats {
     // From the call to the first token.
     double first_token_seconds;
 } akunu_stats;
+
+// How an embedder is loaded. All zeros but for `size`: as the model's files say.
+typedef struct akunu_embed_options {
+    // sizeof(akunu_embed_options)
+    uint32_t size;
+    // Host threads; 0: one for each physical core.
+    uint32_t threads;
+    // A name that akunu_device_name gives; null: "auto".
+    const char *device;
+    // Tokens of the longest text; 0: what vectors of the model were made for, at most 8192.
+    uint32_t context;
+    // An akunu_pooling.
+    uint32_t pooling;
+    // 1: vectors keep the length that the model gives them. 0: they get length 1.
+    uint32_t keep_length;
+    // 1: texts that are too long are cut. 0: they are AKUNU_STATUS_CONTEXT.
+    uint32_t truncate;
+} akunu_embed_options;
 
 #ifdef __cplusplus
 extern "C" {
@@ -525,6 +568,40 @@ akunu_status akunu_encode_chat(const struct akunu_model *model,
                                uint32_t *tokens,
                                size_t capacity,
                                size_t *count);
+
+// Loads a model that makes vectors of texts: an encoder, a model whose files name a pooling, or any other with a
+// pooling in the options. A null `path` loads the small story-teller that comes with the library. Null `options`
+// are the usual ones. Free it with akunu_free_embedder.
+akunu_status akunu_load_embedder(const char *path,
+                                 const struct akunu_embed_options *options,
+                                 struct akunu_embedder **embedder);
+
+// Frees an embedder. A call that another thread has under way is waited for. Null is nothing to free.
+akunu_status akunu_free_embedder(struct akunu_embedder *embedder);
+
+// How many numbers a vector has to `width`, and the tokens of the longest text to `longest`, either of which may
+// be null.
+akunu_status akunu_embedding_width(const struct akunu_embedder *embedder, uint32_t *width, uint32_t *longest);
+
+// The vectors of `count` UTF-8 texts, each up to its null character: one after the other, `width` numbers each, of
+// length 1 unless the options keep theirs. None of the texts may be empty. Texts share passes, and each gets the
+// vector that it gets alone.
+akunu_status akunu_embed(const struct akunu_embedder *embedder,
+                         const char *const *texts,
+                         size_t count,
+                         float *vectors,
+                         size_t capacity,
+                         size_t *length);
+
+// The vectors of `count` texts as token ids, as the model is to see them: `ids` has those of all texts, one after
+// the other, and `lengths` how many each has. Else as akunu_embed.
+akunu_status akunu_embed_ids(const struct akunu_embedder *embedder,
+                             const uint32_t *ids,
+                             const size_t *lengths,
+                             size_t count,
+                             float *vectors,
+                             size_t capacity,
+                             size_t *length);
 
 // Times each command of a decode step on its own: the median of `passes` (0: 10), with `depth` tokens in the cache. There are as many
 // as akunu_config's `commands`. A free session is needed for the while.

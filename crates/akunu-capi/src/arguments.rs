@@ -221,6 +221,21 @@ impl<T: Copy> Room<T> {
         unsafe { self.fill_with(items, None) }
     }
 
+    /// Tells that a result would have so many items, before it is computed: what [`Room::fill`] does where only the length
+    /// is asked for, or where the buffer is too small.
+    ///
+    /// # Safety
+    /// As there.
+    pub(crate) unsafe fn fill_nothing(self, needed: usize) -> Result<(), Failure> {
+        let only_length = self.check()?;
+        // SAFETY: checked, and null or room for one.
+        unsafe { write_wanted(self.length, needed, "the length") }?;
+        if only_length {
+            return Ok(());
+        }
+        Err(too_small(needed, self.capacity))
+    }
+
     /// As [`Room::fill`], with an item behind the others that does not count, for which there has to be room.
     ///
     /// # Safety
@@ -234,8 +249,7 @@ impl<T: Copy> Room<T> {
         }
         let needed = items.len() + usize::from(end.is_some());
         if needed > self.capacity {
-            let message = format!("the result needs a buffer of {needed} and this one has {}", self.capacity);
-            return Err(Failure::new(Status::BufferTooSmall, message));
+            return Err(too_small(needed, self.capacity));
         }
         // SAFETY: the buffer has room for all, and is the caller's own.
         unsafe { ptr::copy_nonoverlapping(items.as_ptr(), self.buffer, items.len()) };
@@ -245,6 +259,11 @@ impl<T: Copy> Room<T> {
         }
         Ok(())
     }
+}
+
+fn too_small(needed: usize, capacity: usize) -> Failure {
+    let message = format!("the result needs a buffer of {needed} and this one has {capacity}");
+    Failure::new(Status::BufferTooSmall, message)
 }
 
 impl Room<c_char> {

@@ -65,7 +65,9 @@ impl From<Error> for Failure {
             Error::Format(_) | Error::Plan(_) => Status::Model,
             Error::Device(_) | Error::UnknownDevice { .. } => Status::Device,
             Error::DoesNotFit { .. } => Status::Memory,
-            Error::PromptTooLong { .. } | Error::ContextFull { .. } => Status::Context,
+            Error::PromptTooLong { .. } | Error::ContextFull { .. } | Error::TextTooLong { .. } => {
+                Status::Context
+            }
             Error::NoFreeSlot { .. } => Status::NoSession,
             Error::NoTokenizer { .. } => Status::NoVocabulary,
             Error::Chat(_) | Error::Conversation { .. } | Error::NothingToAnswer => Status::Template,

@@ -26,6 +26,8 @@ mod generate;
 
 mod chat;
 
+mod embed;
+
 mod profile;
 
 use std::ffi::{CStr, c_char};
@@ -33,6 +35,7 @@ use std::ffi::{CStr, c_char};
 pub use arguments::AKUNU_TO_NULL;
 pub use boundary::Status;
 pub use chat::*;
+pub use embed::*;
 pub use generate::*;
 pub use model::*;
 pub use profile::*;

@@ -4,6 +4,7 @@ use std::ffi::c_char;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use akunu::{DeviceChoice, Engine, EngineOptions, Error};
 use akunu_tokenizer::{EncodeOptions, Tokenizer};
@@ -115,6 +116,7 @@ unsafe fn engine_options(options: &LoadOptions) -> Result<EngineOptions, Failure
             return Err(Failure::argument(format!("the KV type {other} is none: take an akunu_kv_type")));
         }
     };
+    let defaults = EngineOptions::default();
     Ok(EngineOptions {
         device: device.map_or(Ok(DeviceChoice::Auto), DeviceChoice::from_str)?,
         threads: wanted(options.threads),
@@ -124,7 +126,11 @@ unsafe fn engine_options(options: &LoadOptions) -> Result<EngineOptions, Failure
         slots: options.sessions.max(1) as usize,
         chunk: wanted(options.chunk),
         chain: wanted(options.chain),
-        ..EngineOptions::default()
+        chain_time: match options.chain_ms {
+            0 => defaults.chain_time,
+            ms => Duration::from_millis(ms.into()),
+        },
+        ..defaults
     })
 }
 

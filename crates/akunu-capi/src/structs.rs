@@ -13,6 +13,43 @@ pub struct ModelHandle(());
 #[derive(Debug)]
 pub struct SessionHandle(());
 
+/// A model that makes vectors of texts, on a device. An opaque handle.
+#[derive(Debug)]
+pub struct EmbedderHandle(());
+
+/// How the states of a text's tokens become one vector.
+#[repr(u32)]
+#[derive(Clone, Copy, Debug)]
+pub enum Pooling {
+    /// As the model's files say.
+    Model = 0,
+    Mean = 1,
+    /// The first token's.
+    Cls = 2,
+    /// The last token's.
+    Last = 3,
+}
+
+/// How an embedder is loaded. All zeros but for `size`: as the model's files say.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct EmbedSettings {
+    /// sizeof(akunu_embed_options)
+    pub size: u32,
+    /// Host threads; 0: one for each physical core.
+    pub threads: u32,
+    /// A name that akunu_device_name gives; null: "auto".
+    pub device: *const c_char,
+    /// Tokens of the longest text; 0: what vectors of the model were made for, at most 8192.
+    pub context: u32,
+    /// An akunu_pooling.
+    pub pooling: u32,
+    /// 1: vectors keep the length that the model gives them. 0: they get length 1.
+    pub keep_length: u32,
+    /// 1: texts that are too long are cut. 0: they are AKUNU_STATUS_CONTEXT.
+    pub truncate: u32,
+}
+
 /// What a KV cache is made of.
 #[repr(u32)]
 #[derive(Clone, Copy, Debug)]
@@ -42,8 +79,8 @@ pub struct LoadOptions {
     pub chunk: u32,
     /// Most tokens that the device decodes without the host; 0: what it likes.
     pub chain: u32,
-    /// 0.
-    pub reserved: u32,
+    /// Most milliseconds that the device decodes without the host; 0: 50.
+    pub chain_ms: u32,
 }
 
 /// What a model is, and how it was loaded.
@@ -243,6 +280,7 @@ macro_rules! plain {
 
 plain! {
     LoadOptions = "akunu_load_options";
+    EmbedSettings = "akunu_embed_options";
     Config = "akunu_config";
     Memory = "akunu_memory";
     SamplingSettings = "akunu_sampling";

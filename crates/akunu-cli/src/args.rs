@@ -2,8 +2,11 @@
 
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::time::Duration;
 
-use akunu::{DeviceChoice, EngineOptions, KvType};
+use akunu::{
+    Capabilities, ChipChoice, DeviceChoice, EmbedOptions, EmbedTask, EngineOptions, KvType, Model, Pooling,
+};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
 
@@ -44,6 +47,8 @@ pub enum Command {
     Verify(commands::verify::VerifyArgs),
     Logits(commands::logits::LogitsArgs),
     Perplexity(commands::perplexity::PerplexityArgs),
+    Embed(commands::embed::EmbedArgs),
+    Rerank(commands::rerank::RerankArgs),
     Tokenize(commands::tokenize::TokenizeArgs),
     Detokenize(commands::detokenize::DetokenizeArgs),
     Quantize(commands::quantize::QuantizeArgs),
@@ -79,14 +84,66 @@ pub struct EngineArgs {
     /// Positions of the context [default: what the model was trained for, at most 4096]
     #[arg(short, long, value_parser = count, allow_negative_numbers = true, help_heading = "Engine")]
     pub context: Option<usize>,
-    /// How keys and values are stored
-    #[arg(long, default_value = "f16", value_parser = kv_type(), help_heading = "Engine")]
-    pub kv_type: KvType,
+    /// How keys and values are stored [default: f16]
+    #[arg(long, value_parser = kv_type(), help_heading = "Engine")]
+    pub kv_type: Option<KvType>,
     /// Most prompt tokens in one pass [default: what suits the device]
     #[arg(long, value_parser = count, allow_negative_numbers = true, help_heading = "Engine")]
     pub chunk: Option<usize>,
     #[command(flatten)]
     pub device: DeviceArgs,
+}
+
+/// The engine of a command that generates text.
+#[derive(Debug, Args)]
+pub struct GeneratingArgs {
+    #[command(flatten)]
+    pub engine: EngineArgs,
+    /// Most milliseconds of a chain: steps that the device decodes without the host. Longer chains are faster, and text
+    /// comes in larger pieces; 0: single steps
+    #[arg(long, value_name = "MS", default_value_t = default_chain_ms(), value_parser = count_or_zero, help_heading = "Engine")]
+    pub chain_ms: usize,
+}
+
+impl GeneratingArgs {
+    pub fn options(&self) -> EngineOptions {
+        EngineOptions { chain_time: milliseconds(self.chain_ms), ..self.engine.options() }
+    }
+}
+
+fn default_chain_ms() -> usize {
+    akunu::DEFAULT_CHAIN_TIME.as_millis() as usize
+}
+
+pub fn milliseconds(ms: usize) -> Duration {
+    Duration::from_millis(ms as u64)
+}
+
+/// What a model is planned for: the device that would run it, or a chip that need not be there.
+#[derive(Debug, Args)]
+pub struct PlannedArgs {
+    /// Plan for a chip that this machine need not have, instead of for a device
+    ///
+    /// BACKEND stands for a default chip: cpu for AVX2 (8 threads, unless -t says otherwise), cuda for an H200, metal
+    /// for an M1. BACKEND:CHIP names another one, such as metal:m3-max; an unknown name lists them all.
+    #[arg(long = "for", value_name = "BACKEND[:CHIP]", conflicts_with = "device", help_heading = "Engine")]
+    pub chip: Option<ChipChoice>,
+    #[command(flatten)]
+    pub engine: EngineArgs,
+}
+
+impl PlannedArgs {
+    /// What plans need to know of the chip, or of the device, which is opened for that.
+    pub fn capabilities(&self) -> Result<Capabilities, akunu::Error> {
+        let DeviceArgs { threads, device } = self.engine.device;
+        match self.chip {
+            Some(chip) => Ok(chip.capabilities(threads)),
+            None => {
+                let device = akunu::open_device(device, threads, &environment::backends())?;
+                Ok(device.capabilities().clone())
+            }
+        }
+    }
 }
 
 impl EngineArgs {
@@ -96,9 +153,72 @@ impl EngineArgs {
             threads: self.device.threads,
             backends: environment::backends(),
             context: self.context,
-            kv: self.kv_type,
+            kv: self.kv_type.unwrap_or(EngineOptions::default().kv),
             chunk: self.chunk,
             ..EngineOptions::default()
+        }
+    }
+
+    /// The same for a model that makes vectors or scores of texts.
+    pub fn text_options(&self, task: EmbedTask) -> EmbedOptions {
+        EmbedOptions {
+            device: self.device.device,
+            threads: self.device.threads,
+            backends: environment::backends(),
+            task,
+            longest: self.context,
+            kv: self.kv_type,
+            rows: self.chunk,
+            ..EmbedOptions::default()
+        }
+    }
+}
+
+/// How a model is taken by commands that know both kinds: models that generate text, and models that make vectors or
+/// scores.
+#[derive(Debug, Args)]
+pub struct TaskArgs {
+    /// Take the model as one that makes vectors, in this way [default: what the model's files say]
+    #[arg(long, value_parser = pooling())]
+    pub pooling: Option<Pooling>,
+}
+
+impl TaskArgs {
+    /// What the model makes of texts; `None` where it generates.
+    pub fn task(&self, model: &Model) -> Option<EmbedTask> {
+        match self.pooling {
+            Some(pooling) => Some(EmbedTask::Vectors(Some(pooling))),
+            None => model.text_task(),
+        }
+    }
+}
+
+/// How a model that makes vectors or scores runs.
+#[derive(Debug, Args)]
+pub struct TextArgs {
+    /// Tokens of the longest text [default: what the model's files say, at most 8192]
+    #[arg(short, long, value_parser = count, allow_negative_numbers = true, help_heading = "Engine")]
+    pub context: Option<usize>,
+    /// How keys and values are stored during a pass [default: f32 on a CPU, f16 on a GPU]
+    #[arg(long, value_parser = kv_type(), help_heading = "Engine")]
+    pub kv_type: Option<KvType>,
+    /// Most tokens in one pass [default: what suits the device, and at least the longest text]
+    #[arg(long, value_parser = count, allow_negative_numbers = true, help_heading = "Engine")]
+    pub chunk: Option<usize>,
+    #[command(flatten)]
+    pub device: DeviceArgs,
+}
+
+impl TextArgs {
+    pub fn options(&self) -> EmbedOptions {
+        EmbedOptions {
+            device: self.device.device,
+            threads: self.device.threads,
+            backends: environment::backends(),
+            longest: self.context,
+            kv: self.kv_type,
+            rows: self.chunk,
+            ..EmbedOptions::default()
         }
     }
 }
@@ -127,6 +247,11 @@ fn within(text: &str, most: usize) -> Result<usize, String> {
 pub fn device() -> impl TypedValueParser<Value = DeviceChoice> {
     let names = DeviceChoice::ALL.iter().map(|device| device.name());
     PossibleValuesParser::new(names).try_map(|name| DeviceChoice::from_str(&name))
+}
+
+pub fn pooling() -> impl TypedValueParser<Value = Pooling> {
+    PossibleValuesParser::new(["mean", "cls", "last", "none"])
+        .try_map(|name| Pooling::from_name(&name).ok_or("it is none of mean, cls, last and none"))
 }
 
 pub fn kv_type() -> impl TypedValueParser<Value = KvType> {

@@ -88,6 +88,11 @@ impl From<akunu::Error> for Failure {
                 Failure::new(format!("this model takes and gives token ids only: {reason}"))
                     .hint("akunu run MODEL --prompt-ids 1,2,3 --ids works without a vocabulary")
             }
+            // Its advice has a semicolon of its own.
+            Error::NotGenerative => {
+                Failure::new("this model makes vectors or scores of texts and generates none")
+                    .hint("akunu embed and akunu rerank take it, and so do /v1/embeddings and /v1/rerank")
+            }
             Error::ContextFull { context } => Failure::new(format!(
                 "all {context} positions of the context are full"
             ))

@@ -9,10 +9,9 @@ use std::time::Instant;
 
 use akunu_cpu::{CpuDevice, CpuOptions, Isa};
 use akunu_plan::ops::{self, AttentionParams};
-use akunu_plan::table::{RowBounds, RowMeaning};
 use akunu_plan::{
-    Binding, BufferId, Device, DeviceError, DispatchCommand, DispatchTable, KvType, NormOut, Row, Submission,
-    TableIo,
+    Binding, BufferId, Device, DeviceError, DispatchCommand, DispatchTable, Entries, KvType, NormOut, Row,
+    RowBounds, Submission, TableIo,
 };
 
 /// (name, heads, kv heads, head dim)
@@ -42,9 +41,11 @@ fn bench(
     slots: u32,
 ) -> Result<Bench, DeviceError> {
     let mut device = CpuDevice::new(options)?;
-    let capacity = device.capabilities().keys.capacity((depth + rows) as usize) as u32;
+    let order = device.capabilities().keys;
+    let slot = order.positions((depth + rows) as usize) as u32;
+    let positions = slots * slot;
     let (cols, head) = (u64::from(heads * head_dim), u64::from(head_dim) * 2);
-    let layer = u64::from(slots * kv_heads * capacity) * head;
+    let layer = u64::from(kv_heads * positions) * head;
     let layers = if rows > 1 { 4 } else { (WORKING_SET / (2 * layer)).clamp(2, 64) } as usize;
     let total = u64::from(rows.max(slots));
     let sizes =
@@ -72,10 +73,11 @@ fn bench(
         heads,
         kv_heads,
         head_dim,
-        capacity,
+        positions,
         scale: 1.0 / (head_dim as f32).sqrt(),
         soft_cap: 0.0,
         window: 0,
+        ahead: 0,
         rope_dims: 0,
         epsilon: 0.0,
     };
@@ -93,11 +95,17 @@ fn bench(
         rows: total as usize,
         logit_rows: 1,
         steps: 1,
-        io: TableIo { rows: BufferId(0), logit_rows: BufferId(5), tokens: BufferId(6), logits: BufferId(4) },
-        bounds: RowBounds { meaning: RowMeaning::Token, vocab: 1, capacity, slots },
+        io: TableIo {
+            rows: BufferId(0),
+            logit_rows: BufferId(5),
+            tokens: BufferId(6),
+            logits: BufferId(4),
+            segments: None,
+        },
+        bounds: RowBounds { vocab: 1, positions, context: slot, alignment: order.alignment() as u32 }.into(),
     };
     let replay = device.prepare(&Arc::new(table), &buffers)?;
-    let row = |i: u32| if slots > 1 { Row::causal(0, depth, i) } else { Row::causal(0, depth + i, 0) };
+    let row = |i: u32| if slots > 1 { Row::causal(0, depth, i * slot) } else { Row::causal(0, depth + i, 0) };
     Ok(Bench { device, rows: (0..rows.max(slots)).map(row).collect(), replay, layers })
 }
 
@@ -107,8 +115,13 @@ impl Bench {
         let mut best = f64::INFINITY;
         for _ in 0..24 {
             let clock = Clock::start(self.device.threads());
-            let submission =
-                Submission { rows: &self.rows, logit_rows: &[], steps: 1, stop: &[], cancel: None };
+            let submission = Submission {
+                entries: Entries::Rows(&self.rows),
+                logit_rows: &[],
+                steps: 1,
+                stop: &[],
+                cancel: None,
+            };
             self.device.replay(self.replay, submission)?;
             self.device.wait()?;
             best = best.min(clock.seconds());

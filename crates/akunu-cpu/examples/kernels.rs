@@ -12,10 +12,9 @@ use akunu_cpu::{CpuDevice, CpuOptions, Isa};
 use akunu_format::blocks::{Rng, random_row};
 use akunu_format::{Affine, ScaleType};
 use akunu_plan::ops::{self, MatmulParams};
-use akunu_plan::table::{RowBounds, RowMeaning};
 use akunu_plan::{
-    Binding, BufferId, DType, Device, DeviceError, DispatchCommand, DispatchTable, Kernel, MatmulForm, Row,
-    RowSet, Submission, TableIo, q8,
+    Binding, BufferId, DType, Device, DeviceError, DispatchCommand, DispatchTable, Entries, Kernel,
+    MatmulForm, Row, RowBounds, RowSet, Submission, TableIo, q8,
 };
 
 /// More than any cache here.
@@ -58,8 +57,14 @@ fn table(dtype: DType, inputs: usize, outputs: usize, rows: usize, commands: usi
         rows,
         logit_rows: 1,
         steps: 1,
-        io: TableIo { rows: BufferId(0), logit_rows: BufferId(4), tokens: BufferId(5), logits: BufferId(3) },
-        bounds: RowBounds { meaning: RowMeaning::Token, vocab: 1, capacity: rows as u32, slots: 1 },
+        io: TableIo {
+            rows: BufferId(0),
+            logit_rows: BufferId(4),
+            tokens: BufferId(5),
+            logits: BufferId(3),
+            segments: None,
+        },
+        bounds: RowBounds::one_sequence(1, rows as u32).into(),
     })
 }
 
@@ -143,7 +148,8 @@ fn measure(
     }
     let replay = device.prepare(&table, &buffers)?;
     let live: Vec<Row> = (0..rows).map(|i| Row::causal(0, i as u32, 0)).collect();
-    let submission = Submission { rows: &live, logit_rows: &[], steps: 1, stop: &[], cancel: None };
+    let submission =
+        Submission { entries: Entries::Rows(&live), logit_rows: &[], steps: 1, stop: &[], cancel: None };
     let mut seconds = vec![];
     for _ in 0..16 {
         let clock = Clock::start(device.threads());

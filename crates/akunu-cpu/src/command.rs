@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
-use akunu_plan::ops::{F32, GluMatmulParams, Input, MatmulParams, Op, QkvParams, Rows, U32};
+use akunu_plan::ops::{F32, GluMatmulParams, Input, MatmulParams, Moves, Op, QkvParams, Rows, U32};
 use akunu_plan::table::{MAX_BINDINGS, PARAM_BYTES};
-use akunu_plan::{Kernel, Row, RowSet, q8};
+use akunu_plan::{Kernel, Move, Row, RowSet, q8};
 use akunu_pool::{WorkQueue, partition};
 use bytemuck::AnyBitPattern;
 
@@ -86,7 +86,7 @@ pub(crate) struct Context<'a> {
     /// Which of a command's parts this is.
     pub(crate) part: usize,
     pub(crate) parts: usize,
-    /// Live rows of the pass, and those that ask for logits.
+    /// Live entries of the pass, and rows that ask for logits.
     pub(crate) rows: usize,
     pub(crate) logit_rows: usize,
     pub(crate) step: usize,
@@ -147,5 +147,15 @@ impl Context<'_> {
     pub(crate) unsafe fn rows<'a>(&self, rows: Rows<*mut u8>) -> &'a [Row] {
         // SAFETY: the buffer holds at least the live rows, aligned; only argmax writes it, and does not use this.
         unsafe { std::slice::from_raw_parts(rows.0.cast(), self.rows) }
+    }
+
+    /// The pass's moves.
+    ///
+    /// # Safety
+    /// `moves` is a table's buffer of moves.
+    #[inline(always)]
+    pub(crate) unsafe fn moves<'a>(&self, moves: Moves<*mut u8>) -> &'a [Move] {
+        // SAFETY: the buffer holds at least the live moves, aligned; no kernel writes it.
+        unsafe { std::slice::from_raw_parts(moves.0.cast(), self.rows) }
     }
 }

@@ -7,7 +7,7 @@ use akunu_format::Region;
 use akunu_plan::device::{buffer_in, check_bytes, check_range, check_submission, part_of};
 use akunu_plan::{
     Capabilities, Device, DeviceBuffer, DeviceError, DispatchTable, InPlace, KeyOrder, Outcome, ReplayId,
-    Row, Submission,
+    Submission,
 };
 use akunu_pool::{Pool, WorkQueue};
 
@@ -53,7 +53,7 @@ pub struct CpuDevice {
     buffers: Vec<Buffer>,
     allocated: u64,
     prepared: Vec<Prepared>,
-    /// Rows and logit rows of the last submission.
+    /// Entries and logit rows of the last submission.
     last: (usize, usize),
     outcome: Result<Outcome, usize>,
 }
@@ -81,6 +81,30 @@ fn zeroed(what: &str, bytes: u64) -> Result<Owned, DeviceError> {
     })
 }
 
+/// Bytes of the packed activations of a usual pass.
+fn packed_bytes(isa: Isa) -> u64 {
+    if isa.packs_activations() { groups::bytes(groups::MOST_ROWS) as u64 } else { 0 }
+}
+
+/// What the device asks of plans on a processor with an instruction set, which need not be this one, with so many
+/// threads. The number of bytes that are available is not known here.
+pub fn capabilities(isa: Isa, threads: usize) -> Capabilities {
+    Capabilities {
+        name: NAME,
+        detail: format!("{}, {threads} thread{}", isa.name(), if threads == 1 { "" } else { "s" }),
+        folds: false,
+        half_products: None,
+        keys: KeyOrder::Sixteens,
+        in_place: InPlace::All,
+        // A step is long beside what the host takes to pick.
+        samples: false,
+        chain: 32,
+        prefill_rows: groups::MOST_ROWS,
+        workspace_bytes: (size_of::<Scratch>() * threads + size_of::<Shared>()) as u64 + packed_bytes(isa),
+        available_bytes: None,
+    }
+}
+
 impl CpuDevice {
     pub fn new(options: CpuOptions) -> Result<CpuDevice, DeviceError> {
         let isa = options.isa.unwrap_or_else(Isa::best).checked()?;
@@ -90,39 +114,23 @@ impl CpuDevice {
         }
         let own = |_| zeroed("a thread's own memory", size_of::<Scratch>() as u64);
         let scratch = (0..threads).map(own).collect::<Result<Vec<_>, _>>()?;
-        let kernels = Kernels::of(isa);
-        let packed = if kernels.packed.is_some() { groups::bytes(groups::MOST_ROWS) } else { 0 };
-        let packed = zeroed("packed activations", packed as u64)?;
+        let packed = zeroed("packed activations", packed_bytes(isa))?;
         let shared = zeroed("memory that threads share", size_of::<Shared>() as u64)?;
-        let workspace = (size_of::<Scratch>() * threads + packed.bytes + shared.bytes) as u64;
         let pool =
             Pool::new(threads).map_err(|error| failed(format!("cannot start {threads} threads: {error}")))?;
+        let capabilities = capabilities(isa, threads);
         Ok(CpuDevice {
-            capabilities: Capabilities {
-                name: NAME,
-                detail: format!("{}, {threads} thread{}", isa.name(), if threads == 1 { "" } else { "s" }),
-                q8_activations: true,
-                folds: false,
-                half_products: None,
-                keys: KeyOrder::Sixteens,
-                in_place: InPlace::All,
-                // A step is long beside what the host takes to pick.
-                samples: false,
-                chain: 32,
-                prefill_rows: groups::MOST_ROWS,
-                workspace_bytes: workspace,
-                available_bytes: host::available_bytes(),
-            },
+            allocated: capabilities.workspace_bytes,
+            capabilities: Capabilities { available_bytes: host::available_bytes(), ..capabilities },
             isa,
             reading: options.reading.unwrap_or_else(Reading::detect),
-            kernels,
+            kernels: Kernels::of(isa),
             pool,
             scratch,
             packed,
             shared,
             queue: WorkQueue::new(threads),
             buffers: Vec::new(),
-            allocated: workspace,
             prepared: Vec::new(),
             last: (0, 0),
             outcome: Ok(Outcome { steps: 0 }),
@@ -169,38 +177,36 @@ impl CpuDevice {
         self.prepared.get(replay.0 as usize).ok_or_else(|| failed("that table was not prepared here".into()))
     }
 
-    /// Checks a submission and copies its rows to where the table reads them.
+    /// Checks a submission and copies its entries to where the table reads them.
     fn begin(&mut self, replay: ReplayId, submission: &Submission<'_>) -> Result<(), DeviceError> {
         let prepared = self.prepared(replay)?;
         check_submission(NAME, &prepared.table, submission)?;
-        let rows = self.buffers[prepared.rows].start();
+        let entries = self.buffers[prepared.entries].start();
         let logit_rows = self.buffers[prepared.logit_rows].start();
         let (source, asked): (&[u8], &[u8]) =
-            (bytemuck::cast_slice(submission.rows), bytemuck::cast_slice(submission.logit_rows));
+            (submission.entries.bytes(), bytemuck::cast_slice(submission.logit_rows));
         // SAFETY: both buffers have room for the table's most, which the submission was checked against.
         unsafe {
-            source.as_ptr().copy_to_nonoverlapping(rows, source.len());
+            source.as_ptr().copy_to_nonoverlapping(entries, source.len());
             asked.as_ptr().copy_to_nonoverlapping(logit_rows, asked.len());
         }
-        self.last = (submission.rows.len(), submission.logit_rows.len());
+        self.last = (submission.entries.len(), submission.logit_rows.len());
         Ok(())
     }
 
-    /// Checks the rows that are already there: they may come from another table, and may have moved on.
-    fn keep_rows(&self, replay: ReplayId, submission: &Submission<'_>) -> Result<(), DeviceError> {
+    /// Checks the entries that are already there: they may come from another table, and may have moved on.
+    fn keep_entries(&self, replay: ReplayId, submission: &Submission<'_>) -> Result<(), DeviceError> {
         let prepared = self.prepared(replay)?;
-        let (rows, asked) = self.last;
-        let (rows, asked) = (rows.min(prepared.table.rows), asked.min(prepared.table.logit_rows));
-        let (at, asked_at) = (self.buffers[prepared.rows].start(), self.buffers[prepared.logit_rows].start());
+        let table = &prepared.table;
+        let (count, asked) = (self.last.0.min(table.rows), self.last.1.min(table.logit_rows));
+        let at = self.buffers[prepared.entries].start();
+        let asked_at = self.buffers[prepared.logit_rows].start();
         // SAFETY: both buffers have room for the table's most, and are aligned.
-        let kept = unsafe {
-            Submission {
-                rows: std::slice::from_raw_parts(at.cast::<Row>(), rows),
-                logit_rows: std::slice::from_raw_parts(asked_at.cast::<u32>(), asked),
-                ..*submission
-            }
+        let (entries, logit_rows) = unsafe {
+            let bytes = std::slice::from_raw_parts(at, count * table.bounds.entry_bytes());
+            (table.bounds.entries(bytes), std::slice::from_raw_parts(asked_at.cast::<u32>(), asked))
         };
-        check_submission(NAME, &prepared.table, &kept)
+        check_submission(NAME, table, &Submission { entries, logit_rows, ..*submission })
     }
 
     fn walk(
@@ -320,8 +326,8 @@ impl Device for CpuDevice {
         count: usize,
     ) -> Result<(), DeviceError> {
         check_range(NAME, &self.prepared(replay)?.table, first, count)?;
-        if submission.rows.is_empty() {
-            self.keep_rows(replay, &submission)?;
+        if submission.entries.is_empty() {
+            self.keep_entries(replay, &submission)?;
         } else {
             self.begin(replay, &submission)?;
         }

@@ -35,7 +35,7 @@ mod reading;
 mod tile;
 mod walk;
 
-pub use device::{CpuDevice, CpuOptions};
+pub use device::{CpuDevice, CpuOptions, capabilities};
 pub use host::physical_cores;
 pub use isa::{Isa, IsaError};
 pub use reading::Reading;

@@ -3,15 +3,16 @@
 use akunu_plan::ops::{
     self, AttentionParams, GluMatmulParams, KvMoveParams, MatmulParams, QkvParams, RopeKvParams,
 };
-use akunu_plan::{DType, DispatchCommand, Kernel, KeyOrder, q8};
+use akunu_plan::{DType, DispatchCommand, DispatchTable, EntryBounds, Kernel, KeyOrder, q8};
 
 use crate::panel::{MAX_HEAD, MAX_ROW};
 
-pub(crate) fn check(command: &DispatchCommand) -> Result<(), String> {
+pub(crate) fn check(table: &DispatchTable, command: &DispatchCommand) -> Result<(), String> {
     let in_halves = match command.kernel {
-        Kernel::RmsNorm(ops::RmsNorm { out, .. })
+        Kernel::Norm(ops::Norm { out, .. })
         | Kernel::GluMatmul(ops::GluMatmul { out, .. })
         | Kernel::Glu(ops::Glu { out, .. })
+        | Kernel::Activate(ops::Activate { out, .. })
         | Kernel::Round(ops::Round { out })
         | Kernel::Attention(ops::Attention { out, .. }) => out.f16(),
         Kernel::Unpack(_) | Kernel::HalfMatmul(_) => true,
@@ -30,11 +31,11 @@ pub(crate) fn check(command: &DispatchCommand) -> Result<(), String> {
         }
         Kernel::RopeKv(_) => {
             let p: RopeKvParams = command.params();
-            head(p.head_dim).and_then(|()| sixteens(p.capacity))
+            head(p.head_dim).and_then(|()| keys(table, p.positions))
         }
         Kernel::KvShift(_) | Kernel::KvCopy(_) => {
             let p: KvMoveParams = command.params();
-            head(p.head_dim).and_then(|()| sixteens(p.capacity))
+            head(p.head_dim).and_then(|()| keys(table, p.positions))
         }
         Kernel::Attention(ops::Attention { out, .. }) => {
             let p: AttentionParams = command.params();
@@ -42,7 +43,7 @@ pub(crate) fn check(command: &DispatchCommand) -> Result<(), String> {
             if out.q8() && !group.is_multiple_of(q8::BLOCK as u64) {
                 return Err(format!("a group of heads of {group} is not whole q8 blocks"));
             }
-            head(p.head_dim).and_then(|()| sixteens(p.capacity))
+            head(p.head_dim).and_then(|()| keys(table, p.positions))
         }
         _ => Ok(()),
     }
@@ -76,10 +77,17 @@ fn head(head_dim: u32) -> Result<(), String> {
     Ok(())
 }
 
-/// Keys lie so.
-fn sixteens(capacity: u32) -> Result<(), String> {
-    if KeyOrder::Sixteens.capacity(capacity as usize) != capacity as usize {
-        return Err(format!("a cache of {capacity} positions; whole sixteens are supported"));
+/// The keys of 16 positions lie together, and they are of one sequence.
+fn keys(table: &DispatchTable, positions: u32) -> Result<(), String> {
+    let alignment = KeyOrder::Sixteens.alignment() as u32;
+    if !positions.is_multiple_of(alignment) {
+        return Err(format!("a cache of {positions} positions; multiples of {alignment} are supported"));
     }
-    Ok(())
+    match table.bounds {
+        EntryBounds::Rows(bounds) if !bounds.alignment.is_multiple_of(alignment) => {
+            let begins = bounds.alignment;
+            Err(format!("sequences that begin at multiples of {begins}; {alignment} is supported"))
+        }
+        _ => Ok(()),
+    }
 }

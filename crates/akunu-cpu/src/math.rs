@@ -79,12 +79,20 @@ pub(crate) fn gelu_erf<V: Lanes>(x: V) -> V {
     x.mul(V::splat(0.5)).mul(V::splat(1.0).add(e))
 }
 
+/// A NaN stays one.
+#[inline(always)]
+fn relu<V: Lanes>(x: V) -> V {
+    V::select_lt(x, V::zero(), V::zero(), x)
+}
+
 #[inline(always)]
 pub(crate) fn activation<V: Lanes>(activation: Activation, x: V) -> V {
     match activation {
         Activation::Silu => silu(x),
         Activation::GeluTanh => gelu_tanh(x),
         Activation::GeluErf => gelu_erf(x),
+        Activation::Tanh => tanh(x),
+        Activation::Relu => relu(x),
     }
 }
 
@@ -211,5 +219,7 @@ mod tests {
         assert_eq!(of(gelu_erf, 20.0), 20.0);
         assert!((of(gelu_erf, 1.0) - 0.841_344_7).abs() < 1e-6);
         assert!((of(gelu_tanh, 1.0) - 0.841_192).abs() < 1e-6);
+        assert_eq!([-1e-40, -3.0, 0.0, 2.5].map(|x| of(relu, x)), [0.0, 0.0, 0.0, 2.5]);
+        assert!(of(relu, f32::NAN).is_nan());
     }
 }

@@ -7,7 +7,7 @@ use akunu_plan::device::{check_bytes, index_of};
 use akunu_plan::table::MAX_BINDINGS;
 use akunu_plan::{
     Access, Binding, BufferId, Content, DeviceBuffer, DeviceError, DispatchCommand, DispatchTable, Kernel,
-    Row, RowSet,
+    RowSet,
 };
 
 use crate::command::Command;
@@ -22,7 +22,7 @@ pub(crate) struct Prepared {
     pub(crate) table: Arc<DispatchTable>,
     pub(crate) commands: Vec<Command>,
     /// Indices of the device's buffers.
-    pub(crate) rows: usize,
+    pub(crate) entries: usize,
     pub(crate) logit_rows: usize,
     pub(crate) tokens: usize,
 }
@@ -64,7 +64,7 @@ pub(crate) fn prepare(
     let io = table.io;
     let asked = table.logit_rows * size_of::<u32>();
     let prepared = Prepared {
-        rows: buffers.io(io.rows, table.rows * Row::BYTES)?,
+        entries: buffers.io(io.rows, table.entry_bytes())?,
         logit_rows: buffers.io(io.logit_rows, asked)?,
         tokens: buffers.io(io.tokens, asked * (table.steps + 1))?,
         commands: table
@@ -89,7 +89,7 @@ fn command(
     let run = run.ok_or_else(missing)?;
     // Extents first: they refuse what the limits divide by.
     let extents = akunu_plan::extents(table, command)
-        .and_then(|extents| limits::check(command).map(|()| extents))
+        .and_then(|extents| limits::check(table, command).map(|()| extents))
         .map_err(|reason| failed(format!("{}: {reason}", command.kernel.name())))?;
     if command.bindings().len() != slots.len() || slots.len() != extents.len() {
         return Err(failed(format!("{} does not bind {} buffers", command.kernel.name(), slots.len())));
@@ -164,12 +164,12 @@ fn check_io(
     binding: &Binding,
 ) -> Result<(), DeviceError> {
     let expected = match content {
-        Content::Rows(_) => table.io.rows,
-        Content::U32 if writes => table.io.tokens,
-        Content::U32 => table.io.logit_rows,
+        Content::Rows(_) | Content::Moves(_) => [Some(table.io.rows), None],
+        Content::U32 if writes => [Some(table.io.tokens), None],
+        Content::U32 => [Some(table.io.logit_rows), table.io.segments],
         _ => return Ok(()),
     };
-    if *binding == (Binding { buffer: expected, offset: 0 }) {
+    if binding.offset == 0 && expected.contains(&Some(binding.buffer)) {
         return Ok(());
     }
     Err(failed(format!("{} takes its rows or tokens from another buffer than the table's", kernel.name())))

@@ -7,7 +7,7 @@ mod common;
 use akunu_cpu::Isa;
 use akunu_plan::{Device, Submission};
 use akunu_testing::{CountingAllocator, allocations};
-use common::{cpu, specs};
+use common::{cpu, rows, specs};
 
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
@@ -15,7 +15,7 @@ static ALLOCATOR: CountingAllocator = CountingAllocator;
 /// A program of its own, since a test harness allocates when a test takes long.
 fn main() {
     let mut device = cpu(*Isa::available().last().unwrap(), 2);
-    let specs = [specs::matrices(), specs::along_rows(), specs::rope(), specs::attention()];
+    let specs = [specs::matrices(), rows::along_rows(), specs::rope(), specs::attention()];
     let cases = specs.iter().flatten().map(|spec| spec.whole());
     for case in cases.chain(specs::asking()).chain(specs::cache_moves()) {
         let mut ids = vec![];
@@ -25,8 +25,13 @@ fn main() {
             ids.push(id);
         }
         let replay = device.prepare(&case.table, &ids).unwrap();
-        let submission =
-            Submission { rows: &case.rows, logit_rows: &case.asked, steps: 1, stop: &[], cancel: None };
+        let submission = Submission {
+            entries: case.work.entries(),
+            logit_rows: &case.asked,
+            steps: 1,
+            stop: &[],
+            cancel: None,
+        };
         let before = allocations();
         device.replay(replay, submission).unwrap();
         device.wait().unwrap();

@@ -10,10 +10,9 @@ use std::time::{Duration, Instant};
 
 use akunu_cpu::{CpuDevice, CpuOptions, Isa};
 use akunu_plan::ops::{self, ArgmaxParams, EmbedParams, MatmulParams};
-use akunu_plan::table::{RowBounds, RowMeaning};
 use akunu_plan::{
-    BufferId, DType, Device, DeviceBuffer, DeviceError, DispatchCommand, DispatchTable, Kernel, MatmulForm,
-    Outcome, ReplayId, Row, RowSet, Submission, TableIo,
+    BufferId, DType, Device, DeviceBuffer, DeviceError, DispatchCommand, DispatchTable, Entries, Kernel,
+    MatmulForm, Outcome, ReplayId, Row, RowBounds, RowSet, Submission, TableIo,
 };
 use common::{cpu, f32s};
 
@@ -88,8 +87,9 @@ impl Counter {
                 logit_rows: BufferId(1),
                 tokens: BufferId(2),
                 logits: BufferId(3),
+                segments: None,
             },
-            bounds: RowBounds { meaning: RowMeaning::Token, vocab, capacity: 1000, slots: 1 },
+            bounds: RowBounds::one_sequence(vocab, 1000).into(),
         };
         let replay = device.prepare(&Arc::new(table), &buffers).unwrap();
         Counter { device, replay, buffers }
@@ -97,7 +97,7 @@ impl Counter {
 
     fn submit(&mut self, token: u32, steps: usize, stop: &[u32], cancel: Option<&AtomicBool>) -> Outcome {
         let rows = [Row::causal(token, 3, 0)];
-        let submission = Submission { rows: &rows, logit_rows: &[0], steps, stop, cancel };
+        let submission = Submission { entries: Entries::Rows(&rows), logit_rows: &[0], steps, stop, cancel };
         self.device.replay(self.replay, submission).unwrap();
         self.device.wait().unwrap()
     }
@@ -188,13 +188,14 @@ fn an_idle_pool_uses_no_processor() {
 fn what_a_submission_may_not_say_is_refused() {
     let mut counter = Counter::new(2);
     let mut refused = |rows: &[Row], asked: &[u32], steps: usize| {
-        let submission = Submission { rows, logit_rows: asked, steps, stop: &[], cancel: None };
+        let submission =
+            Submission { entries: Entries::Rows(rows), logit_rows: asked, steps, stop: &[], cancel: None };
         counter.device.replay(counter.replay, submission).unwrap_err()
     };
     let row = Row::causal(1, 3, 0);
     for (bad, steps) in [
         (Row { token: VOCAB as u32, ..row }, 1),
-        (Row { slot: 1, ..row }, 1),
+        (Row { start: 997, ..row }, 1),
         (Row::causal(1, 1000, 0), 1),
         (Row::causal(1, 990, 0), 11),
         (Row { kv_len: 0, ..row }, 1),

@@ -5,11 +5,10 @@
 mod common;
 
 use akunu_cpu::Isa;
-use akunu_plan::ops::{self, KvMoveParams};
+use akunu_plan::ops::{self, AttentionParams};
 use akunu_plan::reference::ReferenceDevice;
-use akunu_plan::table::{RowBounds, RowMeaning};
 use akunu_plan::{Content, Device, DeviceError, Kernel, KvType, NormOut, Row, q8};
-use common::{Case, Shape, cpu, folded, specs, to_f32s};
+use common::{Case, Shape, cpu, folded, rows, specs, to_f32s};
 
 /// Largest difference over the largest magnitude.
 fn relative(expected: &[f32], found: &[f32]) -> f64 {
@@ -43,7 +42,7 @@ fn check(name: &str, case: &Case, device: &mut akunu_cpu::CpuDevice) {
 
 /// Rounding may fall to the next code where the values differ by an ulp.
 fn q8_error(case: &Case, expected: &[u8], found: &[u8]) -> f64 {
-    let rows = if case.asked.is_empty() { case.rows.len() } else { case.asked.len() };
+    let rows = if case.asked.is_empty() { case.table.rows } else { case.asked.len() };
     let row = expected.len() / rows;
     let cols = row / 40 * 32;
     assert_eq!(q8::row_bytes(cols), row);
@@ -62,33 +61,35 @@ fn kv_values(kv: KvType, bytes: &[u8]) -> Vec<f32> {
 #[test]
 fn every_kernel_is_near_the_reference() {
     let mut device = cpu(*Isa::available().last().unwrap(), 2);
-    let specs = specs::matrices().into_iter().chain(specs::along_rows());
-    for spec in specs.chain(specs::rope()).chain(specs::attention()) {
+    let specs = specs::matrices().into_iter().chain(rows::along_rows());
+    for spec in specs.chain(specs::rope()).chain(specs::attention()).chain(specs::whole_texts()) {
         check(&spec.name, &spec.whole(), &mut device);
     }
     for case in specs::asking().into_iter().chain(specs::cache_moves()) {
         let name = case.kernel.name();
-        if !matches!(case.kernel, Kernel::RmsNorm(ops::RmsNorm { out: NormOut::Q8 | NormOut::Both, .. }))
-            || case.asked.len() == 3
-        {
-            check(&name, &case, &mut device);
-        }
+        check(&name, &case, &mut device);
     }
 }
 
-/// Keys lie in sixteens of positions.
+/// The keys of 16 positions lie together.
 #[test]
-fn caches_of_broken_sixteens_are_refused() {
-    let mut device = cpu(Isa::Scalar, 1);
-    let params = KvMoveParams { kv_heads: 1, head_dim: 32, rope_dims: 32, capacity: 20 };
-    let bounds = RowBounds { meaning: RowMeaning::Copy, vocab: 1, capacity: 20, slots: 2 };
-    let shape =
-        Shape { rows: vec![Row { token: 1, position: 0, kv_len: 3, slot: 0 }], asked: vec![], bounds };
-    let kernel = Kernel::KvCopy(ops::KvCopy { kv: KvType::F16 });
-    let case = Case::new(kernel, params, shape, vec![vec![0; 2 * 20 * 64]; 2]);
-    let ids = case.load(&mut device);
-    let error = device.prepare(&case.table, &ids).unwrap_err().to_string();
-    assert!(error.contains("a cache of 20 positions; whole sixteens are supported"), "{error}");
+fn caches_and_sequences_that_share_a_group_of_keys_are_refused() {
+    for (positions, alignment, expected) in [
+        (40, 16, "a cache of 40 positions; multiples of 16 are supported"),
+        (48, 8, "sequences that begin at multiples of 8; 16 is supported"),
+    ] {
+        let mut device = cpu(Isa::Scalar, 1);
+        let params =
+            AttentionParams { heads: 1, kv_heads: 1, head_dim: 32, positions, ..AttentionParams::default() };
+        let shape = Shape::sequences(vec![Row::causal(0, 3, 0)], 16, positions, alignment);
+        let kernel = Kernel::Attention(ops::Attention { kv: KvType::F16, out: NormOut::F32, rope: None });
+        let cache = vec![0; positions as usize * 64];
+        let data = vec![vec![0; 128], cache.clone(), cache, vec![0; 128]];
+        let case = Case::new(kernel, params, shape, data);
+        let ids = case.load(&mut device);
+        let error = device.prepare(&case.table, &ids).unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+    }
 }
 
 /// Norms in products and the rotation in attention are for devices that ask for them.

@@ -5,15 +5,16 @@
 mod common;
 
 use akunu_cpu::{CpuDevice, CpuOptions, Isa, Reading};
-use akunu_plan::{Activation, Content, DType, Device, KvType, NormOut};
-use common::specs;
-use common::{Case, Spec, cpu};
+use akunu_plan::ops::{self, AttentionParams};
+use akunu_plan::{Activation, Content, DType, Device, KvType, NormOut, Row};
+use common::{Case, Shape, Spec, cpu, rows, specs};
 
 fn all_specs() -> Vec<Spec> {
     let mut all = specs::matrices();
-    all.extend(specs::along_rows());
+    all.extend(rows::along_rows());
     all.extend(specs::rope());
     all.extend(specs::attention());
+    all.extend(specs::whole_texts());
     all
 }
 
@@ -136,14 +137,11 @@ fn rows_together_give_the_bits_of_rows_alone() {
 fn rows_are_not_touched_by_values_that_only_later_ones_see() {
     let seen = specs::Seen { rows: 12, first: 250, window: 9, soft_cap: 0.0 };
     let spec = specs::attend((3, 1, 16), KvType::F32, seen, NormOut::F32);
-    // The second slot has the rows from the eighth on, the first one those from position 250.
+    // The second sequence has the rows from the eighth on, the first one those from position 250.
     let infinite = |mut case: Case| {
-        for position in 0..case.buffers[6].len() / 64 {
-            let (slot, position) = (position / 272, position % 272);
-            if (slot, position) == (0, 255) || (slot, position) == (1, 259) {
-                let at = (slot * 272 + position) * 64;
-                case.buffers[6][at..at + 4].copy_from_slice(&f32::INFINITY.to_le_bytes());
-            }
+        for (start, position) in [(0, 255), (272, 259)] {
+            let at = (start + position) * 64;
+            case.buffers[6][at..at + 4].copy_from_slice(&f32::INFINITY.to_le_bytes());
         }
         case
     };
@@ -152,6 +150,52 @@ fn rows_are_not_touched_by_values_that_only_later_ones_see() {
         for (row, out) in common::to_f32s(&found[0]).chunks(48).enumerate() {
             let sees = (5..8).contains(&row) || row >= 9;
             assert_eq!(out.iter().all(|v| v.is_finite()), !sees, "{} row {row}", isa.name());
+        }
+    }
+}
+
+/// Rows of one sequence of 320 positions, which begins at `start` of a cache of 640.
+fn sequence_at(kv: KvType, start: u32) -> Case {
+    let (heads, kv_heads, head_dim, context, positions) = (4, 2, 32, 320, 640);
+    let row = kv.row_bytes(head_dim as usize).unwrap();
+    let cache = |seed| {
+        let sequence =
+            common::weight_rows(kv.dtype(), seed, (kv_heads * context) as usize, head_dim as usize);
+        let mut all = vec![common::POISON; (kv_heads * positions) as usize * row];
+        for (all, own) in
+            all.chunks_mut(positions as usize * row).zip(sequence.chunks(context as usize * row))
+        {
+            all[start as usize * row..][..own.len()].copy_from_slice(own);
+        }
+        all
+    };
+    let params = AttentionParams {
+        heads,
+        kv_heads,
+        head_dim,
+        positions,
+        scale: 0.3,
+        window: 290,
+        ..AttentionParams::default()
+    };
+    let cols = (heads * head_dim) as usize;
+    let rows: Vec<Row> = [0, 7, 255, 256, 300].map(|position| Row::causal(0, position, start)).to_vec();
+    let queries: Vec<u8> = bytemuck::cast_slice(&common::values(70, rows.len() * cols)).to_vec();
+    let data = vec![queries, cache(71), cache(72), common::poison(rows.len() * cols * 4)];
+    let op = ops::Attention { kv, out: NormOut::F32, rope: None };
+    Case::new(op.into(), params, Shape::sequences(rows, context, positions, 16), data)
+}
+
+#[test]
+fn where_a_sequence_begins_changes_no_bit() {
+    for isa in Isa::available() {
+        for kv in [KvType::F32, KvType::F16, KvType::Q8_0] {
+            let expected = sequence_at(kv, 0).run_cpu(isa, 2);
+            for start in [16, 208, 320] {
+                let case = sequence_at(kv, start);
+                let name = format!("{} {kv:?} from {start} on", isa.name());
+                assert_same(&name, &case, &expected, &case.run_cpu(isa, 2));
+            }
         }
     }
 }

@@ -27,12 +27,34 @@ pub fn tuning(chip: Chip) -> Tuning {
     }
 }
 
+/// A card as tables see it, for planning on a machine without one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CudaChip {
+    pub name: &'static str,
+    /// For people.
+    detail: &'static str,
+    /// Whether cuBLASLt is there.
+    products: bool,
+}
+
+/// The chips that tables can be planned for without a card; the first stands for CUDA where no chip is named. Of a
+/// card's own properties no table depends on any, so one card stands for all of compute capability 8.0 and later.
+pub const CHIPS: [CudaChip; 2] = [
+    CudaChip { name: "h200", detail: "NVIDIA H200, sm_90a, with cuBLASLt", products: true },
+    CudaChip { name: "h200-noblas", detail: "NVIDIA H200, sm_90a, without cuBLASLt", products: false },
+];
+
+impl CudaChip {
+    pub fn capabilities(&self) -> Capabilities {
+        capabilities(self.detail.into(), self.products)
+    }
+}
+
 /// `products`: whether a library multiplies f16. Bytes that are available are not known.
 pub fn capabilities(detail: String, products: bool) -> Capabilities {
     Capabilities {
         name: NAME,
         detail,
-        q8_activations: true,
         folds: true,
         half_products: products.then_some(FEW_ROWS),
         keys: KeyOrder::Positions,

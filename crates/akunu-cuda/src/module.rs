@@ -195,9 +195,7 @@ fn pick<'a, T>(items: &[&'a T], next: &AtomicUsize) -> Option<(usize, &'a T)> {
 mod tests {
     use akunu_kernels::{Chip, launches};
     use akunu_plan::ops::{self, NormParams};
-    use akunu_plan::{
-        BufferId, DispatchCommand, DispatchTable, Kernel as Operation, RowBounds, RowMeaning, TableIo,
-    };
+    use akunu_plan::{BufferId, DispatchCommand, DispatchTable, Kernel as Operation, RowBounds, TableIo};
 
     use super::*;
 
@@ -215,8 +213,8 @@ mod tests {
             rows: 1,
             logit_rows: 1,
             steps: 1,
-            io: TableIo { rows: id, logit_rows: id, tokens: id, logits: id },
-            bounds: RowBounds { meaning: RowMeaning::Token, vocab: 1, capacity: 1, slots: 1 },
+            io: TableIo { rows: id, logit_rows: id, tokens: id, logits: id, segments: None },
+            bounds: RowBounds::one_sequence(1, 1).into(),
         };
         let chip = Chip { tensor_cores: true, copies: true, ..Chip::plain(132, 200 << 10) };
         let all = table.commands.iter().map(|command| launches(command, &table, &chip).unwrap());

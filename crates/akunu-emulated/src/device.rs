@@ -7,7 +7,7 @@ use std::sync::Arc;
 use akunu_format::Region;
 use akunu_gpu::{Gpu, Recording, Repack, TableDevice, Tuning, WORKSPACE_BYTES, Word};
 use akunu_kernels::{Chip, Function, HalfProduct, Launch};
-use akunu_metal::Family;
+use akunu_metal::MetalChip;
 use akunu_plan::table::PARAM_BYTES;
 use akunu_plan::{Capabilities, DeviceError, InPlace, KeyOrder};
 
@@ -68,7 +68,6 @@ impl Default for Emulator {
             capabilities: Capabilities {
                 name: NAME,
                 detail: "fibres on the host".into(),
-                q8_activations: true,
                 folds: true,
                 half_products: None,
                 keys: KeyOrder::Positions,
@@ -98,18 +97,14 @@ impl Default for Emulator {
 }
 
 impl Emulator {
-    /// As the Metal device is on the smallest GPU of a family: weights stay in the file's mapping, fewer rows have programs of their own.
-    pub fn apple(family: Family) -> Emulator {
-        let emulator = Emulator::default();
-        let row = family.row();
-        let capabilities = Capabilities {
-            detail: format!("{} on fibres of the host", row.name),
-            in_place: InPlace::Unpacked,
-            chain: row.chain,
-            prefill_rows: row.prefill_rows,
-            ..emulator.capabilities
-        };
-        Emulator { capabilities, tuning: row.tuning(None), ..emulator }
+    /// As the Metal device is on a chip: weights stay in the file's mapping, fewer rows have programs of their own.
+    pub fn apple(chip: MetalChip) -> Emulator {
+        let capabilities = chip.capabilities(format!("{} on fibres of the host", chip.describe()));
+        Emulator {
+            capabilities: Capabilities { name: NAME, ..capabilities },
+            tuning: chip.tuning(),
+            ..Emulator::default()
+        }
     }
 
     /// As the CUDA device is: memory of its own, into which weights are copied and where they are laid out, tables recorded once with their
@@ -171,6 +166,13 @@ impl Emulator {
     pub fn with_tiles(mut self, bf16_tiles: bool) -> Emulator {
         let chip = &mut self.tuning.chip;
         *chip = Chip { tiles: true, bf16_tiles, shared_bytes: 32 << 10, ..*chip };
+        self
+    }
+
+    /// A chip of one unit, where SIMD groups of matrix-vector products have two outputs if there are enough of them.
+    pub fn with_two_gemv_outputs(mut self) -> Emulator {
+        let chip = &mut self.tuning.chip;
+        *chip = Chip { units: 1, gemv_outputs: 2, ..*chip };
         self
     }
 

@@ -18,7 +18,7 @@ use akunu_plan::reference::ReferenceDevice;
 use akunu_plan::verify::compare;
 use akunu_plan::{Access, DType, Kernel, KvType, MatmulForm, NormOut};
 use common::specs::{self, Seen};
-use common::{Case, Spec, folded};
+use common::{Case, Spec, folded, rows};
 
 fn check_all(specs: impl IntoIterator<Item = Spec>) {
     check_cases(specs.into_iter().map(|spec| (spec.name.clone(), spec.whole())));
@@ -90,7 +90,7 @@ fn check_those(
 
 #[test]
 fn kernels_along_rows_are_near_the_reference() {
-    check_all(specs::along_rows());
+    check_all(rows::along_rows());
 }
 
 #[test]
@@ -221,6 +221,20 @@ fn products_of_one_row_are_near_the_reference_where_a_group_shares_its_input() {
 }
 
 #[test]
+fn products_of_one_row_are_near_the_reference_where_simd_groups_have_two_outputs() {
+    if skipped() {
+        return;
+    }
+    let emulator = || Emulator::default().with_two_gemv_outputs();
+    let specs = specs::matrices().into_iter().chain(folded::matrices());
+    let checked = check_those(emulator, specs, |case, f| {
+        let alone = matches!(case.kernel, Kernel::Matmul(_)) && is_of_one_row(case);
+        alone && f.entry == "gemv" && f.variant.contains(&("OUTS", 2))
+    });
+    assert!(checked > 20, "{checked}");
+}
+
+#[test]
 fn products_with_a_part_in_norms_are_near_the_reference() {
     check_all(folded::matrices());
 }
@@ -239,6 +253,7 @@ fn rope_and_the_cache_are_near_the_reference() {
 #[test]
 fn attention_is_near_the_reference() {
     check_all(specs::attention());
+    check_all(specs::whole_texts());
 }
 
 /// With the heads turned by it or before it, from one head for one of keys to more than a product has lines, in one stretch and in several.

@@ -11,8 +11,9 @@ use akunu_plan::ops::{self, SampleParams};
 use akunu_plan::random::Draws;
 use akunu_plan::reference::ReferenceDevice;
 use akunu_plan::sample::{Settings, WINDOW, inverse_temperature, record_words, share, top_p};
-use akunu_plan::table::{RowBounds, RowMeaning};
-use akunu_plan::{BufferId, Device, DispatchCommand, DispatchTable, Kernel, Row, Submission, TableIo};
+use akunu_plan::{
+    BufferId, Device, DispatchCommand, DispatchTable, Entries, Kernel, Row, RowBounds, Submission, TableIo,
+};
 
 /// Biases and latest tokens beside the settings that count them.
 #[derive(Clone, Debug, Default)]
@@ -63,11 +64,12 @@ impl Case {
             steps: STEPS,
             io: TableIo {
                 logits: BufferId(0),
+                segments: None,
                 tokens: BufferId(1),
                 rows: BufferId(2),
                 logit_rows: BufferId(3),
             },
-            bounds: RowBounds { meaning: RowMeaning::Token, vocab: self.vocab as u32, capacity: 9, slots: 1 },
+            bounds: RowBounds::one_sequence(self.vocab as u32, 9).into(),
         }
     }
 
@@ -85,8 +87,13 @@ impl Case {
             id
         });
         let replay = device.prepare(&Arc::new(self.table()), &ids).unwrap();
-        let submission =
-            Submission { rows: &rows, logit_rows: &asked, steps: STEPS, stop: &[], cancel: None };
+        let submission = Submission {
+            entries: Entries::Rows(&rows),
+            logit_rows: &asked,
+            steps: STEPS,
+            stop: &[],
+            cancel: None,
+        };
         device.replay(replay, submission).unwrap();
         let steps = device.wait().unwrap().steps;
         let read = |i: usize| {

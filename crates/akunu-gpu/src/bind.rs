@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use akunu_kernels::{Launch, MissingKernel, Work, advances, launches};
 use akunu_plan::table::PARAM_BYTES;
-use akunu_plan::{DeviceError, DispatchCommand, DispatchTable, Kernel, Row, extents};
+use akunu_plan::{DeviceError, DispatchCommand, DispatchTable, Kernel, extents};
 
 use crate::buffers::{Buffers, Own, Place, during, failed};
 use crate::hazards::Hazards;
@@ -36,12 +36,12 @@ pub(crate) fn prepare<G: Gpu>(
         let program = program(gpu, own, &table, &places)?;
         variants.push(Variant::new(gpu, &table, program)?);
     }
-    let (rows, logit_rows) = (table.rows * Row::BYTES, table.logit_rows * size_of::<u32>());
+    let (entries, logit_rows) = (table.entry_bytes(), table.logit_rows * size_of::<u32>());
     Ok(Prepared {
         table: Arc::clone(table),
         variants,
         advances: advances(table),
-        rows: buffers.place(gpu, table.io.rows, 0, rows as u64)?,
+        entries: buffers.place(gpu, table.io.rows, 0, entries as u64)?,
         logit_rows: buffers.place(gpu, table.io.logit_rows, 0, logit_rows as u64)?,
     })
 }
@@ -150,7 +150,7 @@ pub(crate) fn bind<G: Gpu>(
 #[cfg(test)]
 mod tests {
     use akunu_kernels::Chip;
-    use akunu_plan::{BufferId, RowBounds, RowMeaning, TableIo, ops};
+    use akunu_plan::{BufferId, RowBounds, TableIo, ops};
 
     use super::*;
     use crate::Repack;
@@ -165,8 +165,8 @@ mod tests {
             rows,
             logit_rows: 1,
             steps: 1,
-            io: TableIo { rows: id, logit_rows: id, tokens: id, logits: id },
-            bounds: RowBounds { meaning: RowMeaning::Token, vocab: 1, capacity: 1, slots: 1 },
+            io: TableIo { rows: id, logit_rows: id, tokens: id, logits: id, segments: None },
+            bounds: RowBounds::one_sequence(1, 1).into(),
         };
         let tuning = Tuning {
             chip: Chip::plain(1, 0),

@@ -7,7 +7,7 @@ use akunu_format::Region;
 use akunu_kernels::{Pass, SCRATCH_BYTES};
 use akunu_plan::device::{buffer_in, check_bytes, check_range, check_submission, part_of};
 use akunu_plan::{
-    Capabilities, Device, DeviceBuffer, DeviceError, DispatchTable, DriverMemory, Outcome, ReplayId, Row,
+    Capabilities, Device, DeviceBuffer, DeviceError, DispatchTable, DriverMemory, Outcome, ReplayId,
     Submission,
 };
 use bytemuck::Zeroable;
@@ -48,7 +48,7 @@ pub struct TableDevice<G: Gpu> {
     /// Encoded, for what is likely to be submitted next.
     ahead: Option<(Chain, G::Commands)>,
     outcome: Outcome,
-    /// Rows and logit rows of the last submission.
+    /// Entries and logit rows of the last submission.
     counts: (usize, usize),
     allocated: u64,
     gpu: G,
@@ -107,32 +107,35 @@ impl<G: Gpu> TableDevice<G> {
         prepared.map(|p| (index, p)).ok_or_else(|| failed(&self.gpu, "that table was not prepared here"))
     }
 
-    /// Checks a submission and writes its rows and pass to where the table reads them.
+    /// Checks a submission and writes its entries and pass to where the table reads them.
     fn begin(&mut self, replay: ReplayId, submission: &Submission<'_>) -> Result<(), DeviceError> {
         check_submission(self.gpu.capabilities().name, &self.prepared(replay)?.1.table, submission)?;
-        let Submission { rows, logit_rows, .. } = submission;
+        let Submission { entries, logit_rows, .. } = submission;
         let pass = Pass::new(submission);
         self.finish()?;
         let prepared = &self.prepared[replay.0 as usize];
         self.gpu.send([
-            (&prepared.rows.0, prepared.rows.1, bytemuck::cast_slice(rows)),
+            (&prepared.entries.0, prepared.entries.1, entries.bytes()),
             (&prepared.logit_rows.0, prepared.logit_rows.1, bytemuck::cast_slice(logit_rows)),
             (&self.own.pass, 0, bytemuck::bytes_of(&pass)),
         ])?;
-        self.counts = (rows.len(), logit_rows.len());
+        self.counts = (entries.len(), logit_rows.len());
         Ok(())
     }
 
-    /// Begins with the rows that are already there: they may have moved on.
+    /// Begins with the entries that are already there: rows may have moved on.
     fn begin_again(&mut self, replay: ReplayId, submission: &Submission<'_>) -> Result<(), DeviceError> {
         self.finish()?;
         let prepared = self.prepared(replay)?.1;
-        let mut rows = vec![Row::default(); self.counts.0.min(prepared.table.rows)];
+        let bounds = prepared.table.bounds;
+        let count = self.counts.0.min(prepared.table.rows);
+        let mut words = vec![0u32; count * bounds.entry_bytes() / size_of::<u32>()];
         let mut asked = vec![0u32; self.counts.1.min(prepared.table.logit_rows)];
-        let (of_rows, of_asked) = (prepared.rows.clone(), prepared.logit_rows.clone());
-        self.gpu.read(&of_rows.0, of_rows.1, bytemuck::cast_slice_mut(&mut rows))?;
+        let (of_entries, of_asked) = (prepared.entries.clone(), prepared.logit_rows.clone());
+        self.gpu.read(&of_entries.0, of_entries.1, bytemuck::cast_slice_mut(&mut words))?;
         self.gpu.read(&of_asked.0, of_asked.1, bytemuck::cast_slice_mut(&mut asked))?;
-        self.begin(replay, &Submission { rows: &rows, logit_rows: &asked, ..*submission })
+        let entries = bounds.entries(bytemuck::cast_slice(&words));
+        self.begin(replay, &Submission { entries, logit_rows: &asked, ..*submission })
     }
 
     fn encode(&mut self, part: Chain) -> Result<G::Commands, DeviceError> {
@@ -363,7 +366,7 @@ impl<G: Gpu> Device for TableDevice<G> {
     fn replay(&mut self, replay: ReplayId, submission: Submission<'_>) -> Result<(), DeviceError> {
         self.begin(replay, &submission)?;
         let (index, prepared) = self.prepared(replay)?;
-        let variant = prepared.variant_for(submission.rows.len());
+        let variant = prepared.variant_for(submission.entries.len());
         let chain = Chain { replay: index, variant, steps: submission.steps };
         if self.gpu.tuning().checked {
             self.ahead = None;
@@ -397,7 +400,7 @@ impl<G: Gpu> Device for TableDevice<G> {
         count: usize,
     ) -> Result<(), DeviceError> {
         check_range(self.gpu.capabilities().name, &self.prepared(replay)?.1.table, first, count)?;
-        match submission.rows.is_empty() {
+        match submission.entries.is_empty() {
             true => self.begin_again(replay, &submission)?,
             false => self.begin(replay, &submission)?,
         }

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use akunu_kernels::Pass;
-use akunu_plan::{DeviceError, DispatchTable, Row};
+use akunu_plan::{DeviceError, DispatchTable};
 
 use crate::{Commands, Encoder, Gpu};
 
@@ -150,7 +150,7 @@ impl<G: Gpu> Variant<G> {
     }
 }
 
-/// A table, and where the host writes what changes: 16 bytes a row.
+/// A table, and where the host writes what changes.
 #[derive(Debug)]
 pub(crate) struct Prepared<G: Gpu> {
     pub(crate) table: Arc<DispatchTable>,
@@ -158,14 +158,14 @@ pub(crate) struct Prepared<G: Gpu> {
     pub(crate) variants: Vec<Variant<G>>,
     /// Whether a step moves the rows on and counts itself.
     pub(crate) advances: bool,
-    pub(crate) rows: (G::Buffer, usize),
+    pub(crate) entries: (G::Buffer, usize),
     pub(crate) logit_rows: (G::Buffer, usize),
 }
 
 impl<G: Gpu> Prepared<G> {
-    /// Bytes that a submission may send: rows, logit rows and the pass.
+    /// Bytes that a submission may send: entries, logit rows and the pass.
     pub(crate) fn sent_bytes(&self) -> usize {
-        self.table.rows * Row::BYTES + self.table.logit_rows * size_of::<u32>() + Pass::BYTES
+        self.table.entry_bytes() + self.table.logit_rows * size_of::<u32>() + Pass::BYTES
     }
 
     /// Which variant is for so many live rows.

@@ -12,8 +12,8 @@ use akunu_gpu::{
 };
 use akunu_kernels::{Chip, Function, Pass};
 use akunu_plan::{
-    Capabilities, Device, DeviceError, InPlace, KeyOrder, KvType, Loaded, ModelPlan, PlanOptions, Row,
-    Submission, load, plan,
+    Capabilities, Device, DeviceError, Entries, InPlace, KeyOrder, KvType, Loaded, ModelPlan, PlanOptions,
+    Row, Submission, load, plan,
 };
 
 const NAME: &str = "ledger";
@@ -52,7 +52,6 @@ impl Ledger {
             capabilities: Capabilities {
                 name: NAME,
                 detail: String::new(),
-                q8_activations: true,
                 folds: true,
                 half_products: None,
                 keys: KeyOrder::Positions,
@@ -263,7 +262,8 @@ impl Running {
 
     fn chain(&mut self, steps: usize) -> Result<usize, DeviceError> {
         let rows = [Row::causal(5, 0, 0)];
-        let submission = Submission { rows: &rows, logit_rows: &[0], steps, stop: &[], cancel: None };
+        let submission =
+            Submission { entries: Entries::Rows(&rows), logit_rows: &[0], steps, stop: &[], cancel: None };
         self.device.replay(self.loaded.decode, submission)?;
         Ok(self.device.wait()?.steps)
     }
@@ -327,7 +327,8 @@ fn a_chain_is_looked_at_while_two_batches_are_on_their_way() {
 fn copies_take_their_turn_behind_a_submission_that_is_not_waited_for() {
     let mut running = Running::new(Ledger::new());
     let rows = [Row::causal(5, 0, 0)];
-    let submission = Submission { rows: &rows, logit_rows: &[0], steps: 1, stop: &[], cancel: None };
+    let submission =
+        Submission { entries: Entries::Rows(&rows), logit_rows: &[0], steps: 1, stop: &[], cancel: None };
     running.device.replay(running.loaded.decode, submission).unwrap();
     running.asked();
     let some = *running.loaded.buffers.last().unwrap();
@@ -344,7 +345,13 @@ fn a_submission_that_is_cancelled_at_once_leaves_nothing_on_its_way() {
     let mut running = Running::new(Ledger::new());
     running.asked();
     let (rows, cancel) = ([Row::causal(5, 0, 0)], std::sync::atomic::AtomicBool::new(true));
-    let submission = Submission { rows: &rows, logit_rows: &[0], steps: 8, stop: &[], cancel: Some(&cancel) };
+    let submission = Submission {
+        entries: Entries::Rows(&rows),
+        logit_rows: &[0],
+        steps: 8,
+        stop: &[],
+        cancel: Some(&cancel),
+    };
     running.device.replay(running.loaded.decode, submission).unwrap();
     assert_eq!(running.device.wait().unwrap().steps, 0);
     assert_eq!(running.asked(), ["send [16, 4, 128]", "settle"]);

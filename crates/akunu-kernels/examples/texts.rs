@@ -12,14 +12,13 @@ use akunu_kernels::{
     Chip, Cover, Function, Work, cuda_text, emulated_text, launches, metal_text, repack, weights,
 };
 use akunu_plan::ops::{
-    self, AttentionParams, ElementParams, EmbedParams, GluMatmulParams, MatmulParams, NormParams, QkvParams,
-    UnpackParams,
+    self, AddParams, AttentionParams, ElementParams, EmbedParams, GluMatmulParams, HeadNormParams,
+    MatmulParams, NormParams, QkvParams, UnpackParams,
 };
 use akunu_plan::reference::ReferenceDevice;
-use akunu_plan::table::{RowBounds, RowMeaning};
 use akunu_plan::{
     Activation, BufferId, Capabilities, DType, Device, DispatchCommand, DispatchTable, Kernel, KvType,
-    MatmulForm, NormOut, PlanOptions, Rope, RopeStyle, RowSet, TableIo, plan,
+    MatmulForm, NormKind, NormOut, PlanOptions, Rope, RopeStyle, RowBounds, RowSet, TableIo, plan,
 };
 
 const NVIDIA: Chip = Chip { tensor_cores: true, copies: true, ..Chip::plain(132, 200 << 10) };
@@ -107,8 +106,14 @@ fn table(kernel: Kernel, params: impl bytemuck::NoUninit, rows: usize) -> Dispat
         rows,
         logit_rows: 1,
         steps: 1,
-        io: TableIo { rows: BufferId(0), logit_rows: BufferId(0), tokens: BufferId(0), logits: BufferId(0) },
-        bounds: RowBounds { meaning: RowMeaning::Token, vocab: 1, capacity: 1, slots: 1 },
+        io: TableIo {
+            rows: BufferId(0),
+            logit_rows: BufferId(0),
+            tokens: BufferId(0),
+            logits: BufferId(0),
+            segments: None,
+        },
+        bounds: RowBounds::one_sequence(1, 4096).into(),
     }
 }
 
@@ -154,11 +159,28 @@ fn add_type(texts: &mut Texts, weight: DType) {
     }
 }
 
+/// Kernels along rows that tables of the test models may lack.
+fn add_rows(texts: &mut Texts) {
+    let op = ops::Activate { activation: Activation::GeluErf, out: NormOut::Both, rows: RowSet::All };
+    add_table(texts, &table(Kernel::Activate(op), ElementParams { cols: 4096 }, 512));
+    add_table(texts, &table(Kernel::Add(ops::Add), AddParams { cols: 4096, scale: 1.0 }, 512));
+    for (kind, bias) in [(NormKind::Rms, false), (NormKind::Layer, false), (NormKind::Layer, true)] {
+        for out in [NormOut::Both, NormOut::F32AndF16] {
+            let norm = Kernel::Norm(ops::Norm { kind, bias, out, rows: RowSet::All });
+            add_table(texts, &table(norm, NormParams { cols: 4096, epsilon: 1e-5 }, 512));
+        }
+        let heads = Kernel::HeadNorm(ops::HeadNorm { kind, bias });
+        let (head_dim, epsilon, in_stride, out_stride) = (128, 1e-5, 6144, 4096);
+        let params = HeadNormParams { heads: 32, head_dim, epsilon, in_stride, out_stride };
+        add_table(texts, &table(heads, params, 512));
+    }
+}
+
 /// Rows of f16 and products of them, in the same shapes.
 fn add_halves(texts: &mut Texts) {
     let out = NormOut::F16;
-    let norm = Kernel::RmsNorm(ops::RmsNorm { out, rows: RowSet::All });
-    add_table(texts, &table(norm, NormParams { cols: 4096, epsilon: 1e-5 }, 512));
+    let op = ops::Activate { activation: Activation::GeluErf, out, rows: RowSet::All };
+    add_table(texts, &table(Kernel::Activate(op), ElementParams { cols: 14336 }, 512));
     let glu = Kernel::Glu(ops::Glu { activation: Activation::Silu, out });
     add_table(texts, &table(glu, ElementParams { cols: 14336 }, 512));
     add_table(
@@ -173,10 +195,20 @@ fn add_halves(texts: &mut Texts) {
 }
 
 fn add_attention(texts: &mut Texts, head_dim: u32) {
-    let (heads, kv_heads, capacity, rope_dims) = (32, 8, 4096, head_dim);
+    let (heads, kv_heads, positions, rope_dims) = (32, 8, 4096, head_dim);
     let (scale, soft_cap, window, epsilon) = (0.1, 0.0, 0, 1e-5);
-    let params =
-        AttentionParams { heads, kv_heads, head_dim, capacity, scale, soft_cap, window, rope_dims, epsilon };
+    let params = AttentionParams {
+        heads,
+        kv_heads,
+        head_dim,
+        positions,
+        scale,
+        soft_cap,
+        window,
+        ahead: 0,
+        rope_dims,
+        epsilon,
+    };
     let rope = Some(Rope { style: RopeStyle::Interleaved, qk_norm: false });
     for (rows, rope) in [(1, None), (512, None), (1, rope)] {
         let kernel = Kernel::Attention(ops::Attention { kv: KvType::F16, out: NormOut::Q8, rope });
@@ -202,6 +234,7 @@ fn main() {
         let affine = akunu_format::Affine::all()
             .filter(|a| a.group() == 64 && a.scales() == akunu_format::ScaleType::F16)
             .map(DType::Affine);
+        add_rows(&mut texts);
         add_halves(&mut texts);
         [64, 128].into_iter().for_each(|head_dim| add_attention(&mut texts, head_dim));
         DType::ALL.into_iter().chain(affine).for_each(|dtype| add_type(&mut texts, dtype));

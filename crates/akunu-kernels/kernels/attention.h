@@ -1,4 +1,4 @@
-// Attention of a row over its slot's cache, whatever the cache's type. LANES lanes have a position's row between them, PIECE numbers each, and
+// Attention of a row over its sequence's cache, whatever the cache's type. LANES lanes have a position's row between them, PIECE numbers each, and
 // DEEP positions are under way at once.
 
 #define DEEP 4

@@ -51,21 +51,37 @@ INLINE void store_row(Bindings in, u32 row, const THREAD_PTR RowPart* x, Place a
     }
 }
 
-// x / rms(x) · weight
-BODY(rms_norm_halves) {
+#ifdef LAYER
+// x / rms(x) · weight (+ bias), with LAYER less the mean first; with LOGITS the row that logit_rows names.
+BODY(norm_halves) {
     const RowPart weight = load_part(in.weight, 0, at);
-    const bool live = at.group_y < live_rows(pass, false);
+    RowPart bias;
+    if (BIAS) bias = load_part(in.bias, 0, at);
+    const bool live = at.group_y < live_rows(pass, LOGITS);
+    const u32 source = LOGITS && live ? ((const DEVICE u32*)in.logit_rows)[at.group_y] : at.group_y;
     WAIT_FOR_INPUT();
     LAUNCH_NEXT();
     if (!live) return;
-    RowPart x = load_part(in.x, at.group_y, at);
+    RowPart x = load_part(in.x, source, at);
+    if (LAYER) {
+        f32 sum = 0;
+        EACH_FOUR(k, col) EACH_OF_FOUR(i) sum += x.v[k + i];
+        // Each sum has threadgroup memory of its own, so that no barrier is needed before the next one.
+        TG_ARRAY(f32, mean_space, 256);
+        const f32 mean = group_sum(sum, mean_space, at) / (f32)COLS;
+        EACH_FOUR(k, col) EACH_OF_FOUR(i) x.v[k + i] -= mean;
+    }
     f32 squares = 0;
     EACH_FOUR(k, col) EACH_OF_FOUR(i) squares += x.v[k + i] * x.v[k + i];
     TG_ARRAY(f32, space, 0);
     const f32 scale = 1.0f / SQRT(group_sum(squares, space, at) / (f32)COLS + params.norm.epsilon);
-    EACH_FOUR(k, col) EACH_OF_FOUR(i) x.v[k + i] *= scale * weight.v[k + i];
+    EACH_FOUR(k, col) EACH_OF_FOUR(i) {
+        const f32 value = x.v[k + i] * (scale * weight.v[k + i]);
+        x.v[k + i] = BIAS ? value + bias.v[k + i] : value;
+    }
     store_row(in, at.group_y, &x, at);
 }
+#endif
 
 #ifdef ACTIVATION
 // activation(gate) · up
@@ -78,6 +94,17 @@ BODY(glu_halves) {
     const RowPart up = load_part(in.up, at.group_y, at);
     EACH_FOUR(k, col) EACH_OF_FOUR(i) gate.v[k + i] = activate(gate.v[k + i]) * up.v[k + i];
     store_row(in, at.group_y, &gate, at);
+}
+
+// activation(x)
+BODY(activate_halves) {
+    const bool live = at.group_y < live_rows(pass, LOGITS);
+    WAIT_FOR_INPUT();
+    LAUNCH_NEXT();
+    if (!live) return;
+    RowPart x = load_part(in.x, at.group_y, at);
+    EACH_FOUR(k, col) EACH_OF_FOUR(i) x.v[k + i] = activate(x.v[k + i]);
+    store_row(in, at.group_y, &x, at);
 }
 #endif
 

@@ -25,15 +25,15 @@ struct Span {
 };
 
 // Positions that group `split` looks at.
-INLINE Span span_of(Row row, u32 window, u32 split) {
-    const u32 first = first_seen(row, window);
-    const u32 count = row.kv_len - first;
+INLINE Span span_of(Row row, u32 window, u32 ahead, u32 split) {
+    const u32 first = first_seen(row, window), end = seen_end(row, window, ahead);
+    const u32 count = end - first;
     Span span;
     span.splits = (count + SPAN - 1) / SPAN;
     span.splits = span.splits < SPLITS ? span.splits : SPLITS;
     const u32 each = (count + span.splits - 1) / span.splits;
     span.from = first + split * each;
-    span.end = span.from + each < row.kv_len ? span.from + each : row.kv_len;
+    span.end = span.from + each < end ? span.from + each : end;
     span.own = row.position;
     return span;
 }
@@ -45,7 +45,7 @@ struct Task {
     u32 row, split, tile, first_head, heads;
     Row place;
     Span span;
-    // Its slot's cache of its KV head.
+    // Its sequence's cache of its KV head.
     const DEVICE u8 *k, *v;
 };
 
@@ -62,10 +62,10 @@ INLINE Task task_of(Bindings in, const DEVICE Pass* pass, Params params, Place a
     task.asked = task.row < live_rows(pass, false);
     task.place = nobody;
     if (task.asked) task.place = ((const DEVICE Row*)in.rows)[task.row];
-    task.span = span_of(task.place, params.attention.window, task.split);
+    task.span = span_of(task.place, params.attention.window, params.attention.ahead, task.split);
     task.live = task.asked && task.split < task.span.splits;
-    task.k = kv_row(in.k_cache, task.place.slot, kv_head, 0);
-    task.v = kv_row(in.v_cache, task.place.slot, kv_head, 0);
+    task.k = kv_row(in.k_cache, task.place.start, kv_head, 0);
+    task.v = kv_row(in.v_cache, task.place.start, kv_head, 0);
     return task;
 }
 
@@ -171,7 +171,7 @@ INLINE void turn_heads(Bindings in, Params params, Task task, THREADGROUP f32* t
             put_turned(from, q_norm, angles, params.attention.epsilon, params.attention.scale, turned + (i - 2) * HEAD_DIM, lane);
         } else if (has_own) {
             const DEVICE f32* from = qkv + (HEADS + i * KV_HEADS + kv_head) * HEAD_DIM;
-            DEVICE u8* to = kv_row(i == 0 ? in.k_cache : in.v_cache, task.place.slot, kv_head, task.place.position);
+            DEVICE u8* to = kv_row(i == 0 ? in.k_cache : in.v_cache, task.place.start, kv_head, task.place.position);
             THREADGROUP f32* const own = key + i * HEAD_DIM;
             if (i == 0) put_turned(from, k_norm, angles, params.attention.epsilon, 1.0f, own, lane);
             SIMD_SYNC();

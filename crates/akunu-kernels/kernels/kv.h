@@ -1,5 +1,6 @@
 // Rows of the cache: one head's key or value at one position, HEAD_DIM numbers in f32, f16, or blocks of 32 int8 behind an f16 scale, as
-// KV_TYPE says (0, 1, 2). The cache is [slot][kv head][position].
+// KV_TYPE says (0, 1, 2). A layer's cache is [kv head][position], and
+// a sequence has the positions from its start on.
 
 #if KV_TYPE == 0
 #define KV_ROW_BYTES ((u64)HEAD_DIM * 4)
@@ -9,8 +10,9 @@
 #define KV_ROW_BYTES ((u64)HEAD_DIM / 32 * 34)
 #endif
 
-INLINE DEVICE u8* kv_row(DEVICE u8* cache, u32 slot, u32 head, u32 position) {
-    return cache + (((u64)slot * KV_HEADS + head) * CAPACITY + position) * KV_ROW_BYTES;
+// Position `position`, counted from `start` on: the position at which a sequence begins, or 0.
+INLINE DEVICE u8* kv_row(DEVICE u8* cache, u32 start, u32 head, u32 position) {
+    return cache + ((u64)head * POSITIONS + start + position) * KV_ROW_BYTES;
 }
 
 // Number i of a row.
@@ -54,3 +56,9 @@ INLINE void kv_store(DEVICE u8* row, const THREADGROUP f32* values, u32 lane) {
 
 // The first position that a row sees.
 INLINE u32 first_seen(Row row, u32 window) { return window == 0 || row.position + 1 < window ? 0 : row.position + 1 - window; }
+
+// The position after the last one that a row sees: with a window, at most `ahead` positions after its own.
+INLINE u32 seen_end(Row row, u32 window, u32 ahead) {
+    const u32 end = row.position + 1 + ahead;
+    return window == 0 || row.kv_len < end ? row.kv_len : end;
+}

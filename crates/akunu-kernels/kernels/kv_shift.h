@@ -1,36 +1,36 @@
-// Positions from row.position + row.token on move down by row.token, keys turned back as far. All of a chunk is read before any of it is
-// written, and later chunks begin beyond what is written: so nothing is lost, whatever the distance.
+// Moves positions down, and turns their keys back by as many positions. All of a chunk is read before any of it is written, and later chunks
+// begin beyond what is written: so nothing is lost, whatever the distance.
 BODY(kv_shift) {
     WAIT_FOR_INPUT();
     LAUNCH_NEXT();
     if (live_rows(pass, false) == 0) return;
-    const Row row = *(const DEVICE Row*)in.rows;
+    const Move move = *(const DEVICE Move*)in.moves;
     const bool keys = at.group_y == 0;
     DEVICE u8* cache = keys ? in.k_cache : in.v_cache;
     TG_ARRAY(f32, all, 0);
     THREADGROUP f32* const head = all + SIMD * HEAD_DIM;
     // Values move as they are.
     THREADGROUP u16* const bytes = (THREADGROUP u16*)head;
-    for (u32 first = row.position + row.token; first < row.kv_len; first += SIMDS) {
+    for (u32 first = 0; first < move.len; first += SIMDS) {
         const u32 position = first + SIMD;
-        const bool live = position < row.kv_len;
+        const bool live = position < move.len;
         if (live && keys) {
-            const DEVICE u8* from = kv_row(cache, row.slot, at.group_x, position);
+            const DEVICE u8* from = kv_row(cache, move.from, at.group_x, position);
             for (u32 i = LANE; i < HEAD_DIM; i += 32) head[i] = kv_load(from, i);
             SIMD_SYNC();
             for (u32 i = LANE; i < ROPE_DIMS / 2; i += 32) {
-                const f32 angle = turned_back((f32)row.token, ((const DEVICE f32*)in.frequencies)[i]);
+                const f32 angle = turned_back((f32)(move.from - move.to), ((const DEVICE f32*)in.frequencies)[i]);
                 turn_pair(head, i, COS(angle), -SIN(angle));
             }
         } else if (live) {
-            const DEVICE u16* from = (const DEVICE u16*)kv_row(cache, row.slot, at.group_x, position);
+            const DEVICE u16* from = (const DEVICE u16*)kv_row(cache, move.from, at.group_x, position);
             for (u32 i = LANE; i < KV_ROW_BYTES / 2; i += 32) bytes[i] = from[i];
         }
         BARRIER();
         if (live && keys) {
-            kv_store(kv_row(cache, row.slot, at.group_x, position - row.token), head, LANE);
+            kv_store(kv_row(cache, move.to, at.group_x, position), head, LANE);
         } else if (live) {
-            DEVICE u16* to = (DEVICE u16*)kv_row(cache, row.slot, at.group_x, position - row.token);
+            DEVICE u16* to = (DEVICE u16*)kv_row(cache, move.to, at.group_x, position);
             for (u32 i = LANE; i < KV_ROW_BYTES / 2; i += 32) to[i] = bytes[i];
         }
     }

@@ -23,5 +23,5 @@ BODY(rope_kv) {
         return;
     }
     DEVICE u8* cache = part == 1 ? in.k_cache : in.v_cache;
-    kv_store(kv_row(cache, place.slot, h - HEADS - (part - 1) * KV_HEADS, place.position), head, LANE);
+    kv_store(kv_row(cache, place.start, h - HEADS - (part - 1) * KV_HEADS, place.position), head, LANE);
 }

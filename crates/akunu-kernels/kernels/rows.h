@@ -21,24 +21,62 @@ INLINE f32 inverse_rms(Elements x, f32 epsilon, Place at) {
     return 1.0f / SQRT(group_sum(squares, space, at) / (f32)COLS + epsilon);
 }
 
+// Its sum has threadgroup memory of its own, so that no barrier is needed before the next one.
+INLINE Elements less_mean(Elements x, Place at) {
+    f32 sum = 0;
+    EACH_ELEMENT(k, col) sum += x.v[k];
+    TG_ARRAY(f32, space, 128);
+    const f32 mean = group_sum(sum, space, at) / (f32)COLS;
+    EACH_ELEMENT(k, col) x.v[k] -= mean;
+    return x;
+}
+
 INLINE Elements load_elements(const DEVICE u8* from, u64 row, Place at) {
     Elements x;
     EACH_ELEMENT(k, col) x.v[k] = ((const DEVICE f32*)from)[row * COLS + col];
     return x;
 }
 
-// x / rms(x) · weight; with LOGITS the row that logit_rows names.
-BODY(rms_norm) {
+#ifdef LAYER
+// x / rms(x) · weight (+ bias), with LAYER less the mean first; with LOGITS the row that logit_rows names.
+BODY(norm_rows) {
     const Elements weight = load_elements(in.weight, 0, at);
+    Elements bias;
+    if (BIAS) bias = load_elements(in.bias, 0, at);
     const bool live = at.group_y < live_rows(pass, LOGITS);
     const u32 source = LOGITS && live ? ((const DEVICE u32*)in.logit_rows)[at.group_y] : at.group_y;
     WAIT_FOR_INPUT();
     LAUNCH_NEXT();
     if (!live) return;
-    const Elements x = load_elements(in.x, source, at);
+    Elements x = load_elements(in.x, source, at);
+    if (LAYER) x = less_mean(x, at);
     const f32 scale = inverse_rms(x, params.norm.epsilon, at);
-    EACH_ELEMENT(k, col) store_element(in, at.group_y, col, x.v[k] * scale * weight.v[k], LANE);
+    EACH_ELEMENT(k, col) {
+        const f32 value = x.v[k] * scale * weight.v[k];
+        store_element(in, at.group_y, col, BIAS ? value + bias.v[k] : value, LANE);
+    }
 }
+
+// A group a head of a row: COLS elements, with weights of its own.
+BODY(head_norm) {
+    const u32 head = at.group_x, row = at.group_y;
+    const Elements weight = load_elements(in.weight, head, at);
+    Elements bias;
+    if (BIAS) bias = load_elements(in.bias, head, at);
+    const bool live = row < live_rows(pass, false);
+    WAIT_FOR_INPUT();
+    LAUNCH_NEXT();
+    if (!live) return;
+    Elements x = load_elements(in.x + (u64)row * params.head_norm.in_stride * 4, head, at);
+    if (LAYER) x = less_mean(x, at);
+    const f32 scale = inverse_rms(x, params.head_norm.epsilon, at);
+    DEVICE f32* out = (DEVICE f32*)in.out + (u64)row * params.head_norm.out_stride + (u64)head * COLS;
+    EACH_ELEMENT(k, col) {
+        const f32 value = x.v[k] * scale * weight.v[k];
+        out[col] = BIAS ? value + bias.v[k] : value;
+    }
+}
+#endif
 
 // residual + x / rms(x) · weight
 BODY(norm_add) {
@@ -65,7 +103,26 @@ BODY(glu) {
     const f32 gate = ((const DEVICE f32*)in.gate)[i], up = ((const DEVICE f32*)in.up)[i];
     store_element(in, row, col, activate(gate) * up, LANE);
 }
+
+// activation(x)
+BODY(activate_rows) {
+    const u32 col = at.group_x * THREADS + at.in_group, row = at.group_y, live = live_rows(pass, LOGITS);
+    WAIT_FOR_INPUT();
+    LAUNCH_NEXT();
+    if (row >= live || col >= COLS) return;
+    store_element(in, row, col, activate(((const DEVICE f32*)in.x)[(u64)row * COLS + col]), LANE);
+}
 #endif
+
+// residual + scale · x
+BODY(add_rows) {
+    const u32 col = at.group_x * THREADS + at.in_group, row = at.group_y, live = live_rows(pass, false);
+    WAIT_FOR_INPUT();
+    LAUNCH_NEXT();
+    if (row >= live || col >= COLS) return;
+    const u64 i = (u64)row * COLS + col;
+    ((DEVICE f32*)in.out)[i] = ((const DEVICE f32*)in.residual)[i] + params.add.scale * ((const DEVICE f32*)in.x)[i];
+}
 
 BODY(quantise) {
     const u32 col = at.group_x * THREADS + at.in_group, row = at.group_y, live = live_rows(pass, false);

@@ -28,13 +28,23 @@ struct Row {
     u32 token;
     u32 position;
     u32 kv_len;
-    u32 slot;
+    u32 start;
 };
 LAYOUT(Row, 16);
 PLACE(Row, token, 0);
 PLACE(Row, position, 4);
 PLACE(Row, kv_len, 8);
-PLACE(Row, slot, 12);
+PLACE(Row, start, 12);
+
+struct Move {
+    u32 from;
+    u32 to;
+    u32 len;
+};
+LAYOUT(Move, 12);
+PLACE(Move, from, 0);
+PLACE(Move, to, 4);
+PLACE(Move, len, 8);
 
 struct Settings {
     f32 inverse_temperature;
@@ -92,6 +102,20 @@ LAYOUT(NormParams, 8);
 PLACE(NormParams, cols, 0);
 PLACE(NormParams, epsilon, 4);
 
+struct HeadNormParams {
+    u32 heads;
+    u32 head_dim;
+    f32 epsilon;
+    u32 in_stride;
+    u32 out_stride;
+};
+LAYOUT(HeadNormParams, 20);
+PLACE(HeadNormParams, heads, 0);
+PLACE(HeadNormParams, head_dim, 4);
+PLACE(HeadNormParams, epsilon, 8);
+PLACE(HeadNormParams, in_stride, 12);
+PLACE(HeadNormParams, out_stride, 16);
+
 struct MatmulParams {
     u32 inputs;
     u32 outputs;
@@ -132,6 +156,24 @@ struct ElementParams {
 LAYOUT(ElementParams, 4);
 PLACE(ElementParams, cols, 0);
 
+struct AddPositionsParams {
+    u32 cols;
+    u32 count;
+    u32 kinds;
+};
+LAYOUT(AddPositionsParams, 12);
+PLACE(AddPositionsParams, cols, 0);
+PLACE(AddPositionsParams, count, 4);
+PLACE(AddPositionsParams, kinds, 8);
+
+struct AddParams {
+    u32 cols;
+    f32 scale;
+};
+LAYOUT(AddParams, 8);
+PLACE(AddParams, cols, 0);
+PLACE(AddParams, scale, 4);
+
 struct UnpackParams {
     u32 inputs;
     u32 outputs;
@@ -145,7 +187,7 @@ struct RopeKvParams {
     u32 kv_heads;
     u32 head_dim;
     u32 rope_dims;
-    u32 capacity;
+    u32 positions;
     f32 epsilon;
 };
 LAYOUT(RopeKvParams, 24);
@@ -153,30 +195,32 @@ PLACE(RopeKvParams, heads, 0);
 PLACE(RopeKvParams, kv_heads, 4);
 PLACE(RopeKvParams, head_dim, 8);
 PLACE(RopeKvParams, rope_dims, 12);
-PLACE(RopeKvParams, capacity, 16);
+PLACE(RopeKvParams, positions, 16);
 PLACE(RopeKvParams, epsilon, 20);
 
 struct AttentionParams {
     u32 heads;
     u32 kv_heads;
     u32 head_dim;
-    u32 capacity;
+    u32 positions;
     f32 scale;
     f32 soft_cap;
     u32 window;
+    u32 ahead;
     u32 rope_dims;
     f32 epsilon;
 };
-LAYOUT(AttentionParams, 36);
+LAYOUT(AttentionParams, 40);
 PLACE(AttentionParams, heads, 0);
 PLACE(AttentionParams, kv_heads, 4);
 PLACE(AttentionParams, head_dim, 8);
-PLACE(AttentionParams, capacity, 12);
+PLACE(AttentionParams, positions, 12);
 PLACE(AttentionParams, scale, 16);
 PLACE(AttentionParams, soft_cap, 20);
 PLACE(AttentionParams, window, 24);
-PLACE(AttentionParams, rope_dims, 28);
-PLACE(AttentionParams, epsilon, 32);
+PLACE(AttentionParams, ahead, 28);
+PLACE(AttentionParams, rope_dims, 32);
+PLACE(AttentionParams, epsilon, 36);
 
 struct ArgmaxParams {
     u32 vocab;
@@ -200,13 +244,13 @@ struct KvMoveParams {
     u32 kv_heads;
     u32 head_dim;
     u32 rope_dims;
-    u32 capacity;
+    u32 positions;
 };
 LAYOUT(KvMoveParams, 16);
 PLACE(KvMoveParams, kv_heads, 0);
 PLACE(KvMoveParams, head_dim, 4);
 PLACE(KvMoveParams, rope_dims, 8);
-PLACE(KvMoveParams, capacity, 12);
+PLACE(KvMoveParams, positions, 12);
 
 // A command's parameters; which of them, its kernel says.
 union Params {
@@ -214,10 +258,13 @@ union Params {
     EmbedParams embed;
     AnglesParams angles;
     NormParams norm;
+    HeadNormParams head_norm;
     MatmulParams matmul;
     QkvParams qkv;
     GluMatmulParams glu_matmul;
     ElementParams element;
+    AddPositionsParams add_positions;
+    AddParams add;
     UnpackParams unpack;
     RopeKvParams rope_kv;
     AttentionParams attention;

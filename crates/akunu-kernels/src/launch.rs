@@ -10,6 +10,7 @@ mod halves;
 mod matrix;
 mod rows;
 mod sample;
+mod texts;
 
 /// What launches are shaped for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,12 +27,23 @@ pub struct Chip {
     pub tiles: bool,
     /// Whether tiles may be of bf16, too: Metal 3.1, where the GPU knows bf16 by itself.
     pub bf16_tiles: bool,
+    /// The most outputs that a SIMD group of a matrix-vector product computes, 1 or 2. Two outputs share what is read of
+    /// the input.
+    pub gemv_outputs: u32,
 }
 
 impl Chip {
     /// A chip with nothing that others lack.
     pub const fn plain(units: u32, shared_bytes: u32) -> Chip {
-        Chip { units, shared_bytes, tensor_cores: false, copies: false, tiles: false, bf16_tiles: false }
+        Chip {
+            units,
+            shared_bytes,
+            tensor_cores: false,
+            copies: false,
+            tiles: false,
+            bf16_tiles: false,
+            gemv_outputs: 1,
+        }
     }
 }
 
@@ -100,8 +112,9 @@ pub fn launches(
     table: &DispatchTable,
     chip: &Chip,
 ) -> Result<Vec<Work>, MissingKernel> {
-    let shape = Shape { command, rows: table.rows as u32, logit_rows: table.logit_rows as u32, chip };
-    shape.launches()
+    let (rows, logit_rows) = (table.rows as u32, table.logit_rows as u32);
+    let context = table.bounds.context();
+    Shape { command, rows, logit_rows, context, chip }.launches()
 }
 
 /// A command with what its launches follow from.
@@ -111,6 +124,8 @@ struct Shape<'a> {
     /// The table's most.
     rows: u32,
     logit_rows: u32,
+    /// Positions of the longest sequence.
+    context: u32,
     chip: &'a Chip,
 }
 
@@ -119,6 +134,8 @@ impl Shape<'_> {
         use akunu_plan::Kernel;
         let launch = match self.command.kernel {
             Kernel::Embed(ops::Embed { weight }) => self.embed(weight),
+            Kernel::AddPositions(op) => self.add_positions(op),
+            Kernel::Pool(op) => self.pool(op),
             Kernel::Matmul(ops::Matmul { weight, form, q8, bias, residual, rows, scaled, norm }) => {
                 self.matmul((weight, form, q8), [bias, residual, scaled], norm, rows)?
             }
@@ -129,11 +146,15 @@ impl Shape<'_> {
                 self.glu_matmul((weight, form, q8), activation, out, scaled)?
             }
             Kernel::RopeAngles(ops::RopeAngles) => self.rope_angles(),
-            Kernel::RmsNorm(ops::RmsNorm { out, rows }) if out.f16() => self.rms_norm_halves(out, rows)?,
-            Kernel::RmsNorm(ops::RmsNorm { out, rows }) => self.rms_norm(out, rows)?,
+            Kernel::Norm(op) if op.out.f16() => self.norm_halves(op)?,
+            Kernel::Norm(op) => self.norm(op)?,
             Kernel::NormAdd(ops::NormAdd) => self.norm_add()?,
-            Kernel::Glu(ops::Glu { activation, out }) if out.f16() => self.glu_halves(activation, out)?,
-            Kernel::Glu(ops::Glu { activation, out }) => self.glu(activation, out),
+            Kernel::HeadNorm(op) => self.head_norm(op)?,
+            Kernel::Add(ops::Add) => self.add(),
+            Kernel::Glu(op) if op.out.f16() => self.glu_halves(op)?,
+            Kernel::Glu(op) => self.glu(op),
+            Kernel::Activate(op) if op.out.f16() => self.activate_halves(op)?,
+            Kernel::Activate(op) => self.activate(op),
             Kernel::Round(ops::Round { out }) if out.f16() => self.halve()?,
             Kernel::Round(_) => self.quantise(),
             Kernel::Unpack(ops::Unpack { weight }) => self.unpack(weight)?,

@@ -8,7 +8,7 @@ use bytemuck::{Pod, Zeroable};
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 pub struct Pass {
-    /// Live rows: at most the table's.
+    /// Live entries: at most the table's.
     pub rows: u32,
     /// Live rows that ask for logits.
     pub logit_rows: u32,
@@ -28,7 +28,7 @@ impl Pass {
     pub fn new(submission: &Submission<'_>) -> Pass {
         let stop = &submission.stop[..submission.stop.len().min(Pass::MAX_STOPS)];
         let mut pass = Pass {
-            rows: submission.rows.len() as u32,
+            rows: submission.entries.len() as u32,
             logit_rows: submission.logit_rows.len() as u32,
             stop_count: stop.len() as u32,
             ..Pass::zeroed()
@@ -56,14 +56,20 @@ const _: () = assert!(Pass::BYTES == 128);
 
 #[cfg(test)]
 mod tests {
-    use akunu_plan::Row;
+    use akunu_plan::{Entries, Row};
 
     use super::*;
 
     #[test]
     fn as_many_stops_are_taken_as_there_is_room_for() {
         let rows = [Row::causal(5, 0, 0); 3];
-        let submission = Submission { rows: &rows, logit_rows: &[2], steps: 1, stop: &[7, 8], cancel: None };
+        let submission = Submission {
+            entries: Entries::Rows(&rows),
+            logit_rows: &[2],
+            steps: 1,
+            stop: &[7, 8],
+            cancel: None,
+        };
         let pass = Pass::new(&submission);
         assert_eq!((pass.rows, pass.logit_rows, pass.step, pass.stop_count), (3, 1, 0, 2));
         assert_eq!(pass.stop[..3], [7, 8, 0]);

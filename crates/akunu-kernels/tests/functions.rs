@@ -4,10 +4,9 @@
 
 use akunu_kernels::{Chip, Launch, cuda_text, launches, metal_text};
 use akunu_plan::ops::{self, AttentionParams, MatmulParams, NormParams};
-use akunu_plan::table::{RowBounds, RowMeaning};
 use akunu_plan::{
-    BufferId, DType, DispatchCommand, DispatchTable, Kernel, KvType, MatmulForm, NormOut, Rope, RopeStyle,
-    RowSet, TableIo,
+    BufferId, DType, DispatchCommand, DispatchTable, Kernel, KvType, MatmulForm, NormKind, NormOut, Rope,
+    RopeStyle, RowBounds, RowSet, TableIo,
 };
 
 const CHIP: Chip = Chip { tensor_cores: true, copies: true, ..Chip::plain(132, 200 << 10) };
@@ -21,10 +20,18 @@ fn table(kernel: Kernel, params: impl bytemuck::NoUninit, rows: usize) -> Dispat
         rows,
         logit_rows: 1,
         steps: 1,
-        io: TableIo { rows: BufferId(0), logit_rows: BufferId(0), tokens: BufferId(0), logits: BufferId(0) },
-        bounds: RowBounds { meaning: RowMeaning::Token, vocab: 1, capacity: 1, slots: 1 },
+        io: TableIo {
+            rows: BufferId(0),
+            logit_rows: BufferId(0),
+            tokens: BufferId(0),
+            logits: BufferId(0),
+            segments: None,
+        },
+        bounds: RowBounds::one_sequence(1, 1).into(),
     }
 }
+
+const NORM: ops::Norm = ops::Norm { kind: NormKind::Rms, bias: false, out: NormOut::Q8, rows: RowSet::All };
 
 /// As Apple's chips are.
 const TILED: Chip = Chip { tiles: true, ..Chip::plain(10, 32 << 10) };
@@ -37,7 +44,7 @@ fn launch(table: &DispatchTable) -> Launch {
 
 #[test]
 fn a_function_is_the_same_for_every_layer_and_another_for_other_shapes() {
-    let kernel = Kernel::RmsNorm(ops::RmsNorm { out: NormOut::Q8, rows: RowSet::All });
+    let kernel = Kernel::Norm(NORM);
     let of = |cols, rows, epsilon| {
         let table = table(kernel, NormParams { cols, epsilon }, rows);
         launch(&table)
@@ -51,7 +58,7 @@ fn a_function_is_the_same_for_every_layer_and_another_for_other_shapes() {
 
 #[test]
 fn a_text_has_its_symbol_its_constants_and_its_arguments() {
-    let kernel = Kernel::RmsNorm(ops::RmsNorm { out: NormOut::Q8, rows: RowSet::All });
+    let kernel = Kernel::Norm(NORM);
     let table = table(kernel, NormParams { cols: 96, epsilon: 1e-5 }, 1);
     let launch = launch(&table);
     let text = cuda_text(&launch.function);
@@ -62,7 +69,7 @@ fn a_text_has_its_symbol_its_constants_and_its_arguments() {
 
 #[test]
 fn functions_that_differ_in_shapes_have_one_text_for_metal() {
-    let kernel = Kernel::RmsNorm(ops::RmsNorm { out: NormOut::Q8, rows: RowSet::All });
+    let kernel = Kernel::Norm(NORM);
     let of = |cols| launch(&table(kernel, NormParams { cols, epsilon: 1e-5 }, 1)).function;
     let text = metal_text(&of(96));
     assert_eq!(text, metal_text(&of(80)));
@@ -118,7 +125,7 @@ fn attention_turns_heads_for_one_row_only() {
         heads: 8,
         kv_heads: 2,
         head_dim: 128,
-        capacity: 4096,
+        positions: 4096,
         rope_dims: 128,
         ..AttentionParams::default()
     };
@@ -146,7 +153,7 @@ fn tiles_are_for_many_rows_and_fit_the_memory_of_a_group() {
         });
         table(kernel, params, rows)
     };
-    let params = AttentionParams { heads: 12, kv_heads: 3, capacity: 4096, ..AttentionParams::default() };
+    let params = AttentionParams { heads: 12, kv_heads: 3, positions: 4096, ..AttentionParams::default() };
     let attention = |kv: KvType, head_dim: u32, rows: usize| {
         let kernel = Kernel::Attention(ops::Attention { kv, out: NormOut::Q8, rope: None });
         table(kernel, AttentionParams { head_dim, ..params }, rows)

@@ -7,9 +7,9 @@ use std::mem::offset_of;
 use std::path::Path;
 
 use akunu_kernels::Pass;
-use akunu_plan::Row;
 use akunu_plan::ops::*;
 use akunu_plan::sample::Settings;
+use akunu_plan::{Move, Row};
 use bytemuck::Zeroable;
 
 const HEAD: &str = "\
@@ -51,7 +51,8 @@ macro_rules! layouts {
 fn records() -> Vec<Layout> {
     layouts! {
         Pass { rows: u32, logit_rows: u32, step: u32, stopped: u32, stop_count: u32, stop: [u32; 27] }
-        Row { token: u32, position: u32, kv_len: u32, slot: u32 }
+        Row { token: u32, position: u32, kv_len: u32, start: u32 }
+        Move { from: u32, to: u32, len: u32 }
         Settings {
             inverse_temperature: f32, top_k: u32, top_p: u32, min_p: f32, repeat_penalty: f32, frequency_penalty: f32,
             presence_penalty: f32, window: u32, biases: u32, recent: u32, seed: [u32; 2], draw: [u32; 2], unused: [u32; 2],
@@ -64,19 +65,22 @@ fn params() -> Vec<Layout> {
         EmbedParams { cols: u32, vocab: u32, scale: f32 }
         AnglesParams { pairs: u32, magnitude: f32 }
         NormParams { cols: u32, epsilon: f32 }
+        HeadNormParams { heads: u32, head_dim: u32, epsilon: f32, in_stride: u32, out_stride: u32 }
         MatmulParams { inputs: u32, outputs: u32, out_stride: u32, soft_cap: f32, epsilon: f32 }
         QkvParams { inputs: u32, q: u32, k: u32, v: u32 }
         GluMatmulParams { inputs: u32, outputs: u32 }
         ElementParams { cols: u32 }
+        AddPositionsParams { cols: u32, count: u32, kinds: u32 }
+        AddParams { cols: u32, scale: f32 }
         UnpackParams { inputs: u32, outputs: u32 }
-        RopeKvParams { heads: u32, kv_heads: u32, head_dim: u32, rope_dims: u32, capacity: u32, epsilon: f32 }
+        RopeKvParams { heads: u32, kv_heads: u32, head_dim: u32, rope_dims: u32, positions: u32, epsilon: f32 }
         AttentionParams {
-            heads: u32, kv_heads: u32, head_dim: u32, capacity: u32, scale: f32, soft_cap: f32, window: u32, rope_dims: u32,
-            epsilon: f32,
+            heads: u32, kv_heads: u32, head_dim: u32, positions: u32, scale: f32, soft_cap: f32, window: u32, ahead: u32,
+            rope_dims: u32, epsilon: f32,
         }
         ArgmaxParams { vocab: u32, advance: u32 }
         SampleParams { vocab: u32, advance: u32, stride: u32 }
-        KvMoveParams { kv_heads: u32, head_dim: u32, rope_dims: u32, capacity: u32 }
+        KvMoveParams { kv_heads: u32, head_dim: u32, rope_dims: u32, positions: u32 }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use akunu_plan::DeviceError;
 
-pub(crate) const NAME: &str = "metal";
+use crate::chip::NAME;
 
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum MetalError {

@@ -13,6 +13,6 @@ mod error;
 
 #[cfg(target_vendor = "apple")]
 pub use apple::{MetalDevice, MetalGpu, MetalOptions, open, probe, report};
-pub use chip::{FAMILIES, Family, FamilyRow};
+pub use chip::{CHIPS, ChipRow, Family, MetalChip, Size};
 #[cfg(target_vendor = "apple")]
 pub use error::MetalError;

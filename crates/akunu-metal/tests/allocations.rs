@@ -8,11 +8,11 @@ use std::path::Path;
 use std::rc::Rc;
 
 use akunu_arch::open_model;
-use akunu_gpu::{Commands, Encoder, Gpu, TableDevice, Tuning, WORKSPACE_BYTES};
+use akunu_gpu::{Commands, Encoder, Gpu, TableDevice, Tuning};
 use akunu_kernels::Function;
-use akunu_metal::Family;
+use akunu_metal::CHIPS;
 use akunu_plan::{
-    Capabilities, Device, DeviceError, InPlace, KeyOrder, KvType, PlanOptions, Row, Submission, load, plan,
+    Capabilities, Device, DeviceError, Entries, InPlace, KvType, PlanOptions, Row, Submission, load, plan,
 };
 use akunu_testing::{CountingAllocator, allocations};
 
@@ -128,22 +128,10 @@ fn main() {
 fn replays_allocate_nothing(indirect: bool) {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let model = open_model(&root.join("crates/akunu/embedded/akunu-tales.gguf")).unwrap();
-    let row = Family::Apple7.row();
-    let capabilities = Capabilities {
-        name: "tally",
-        detail: String::new(),
-        q8_activations: true,
-        folds: true,
-        half_products: None,
-        keys: KeyOrder::Positions,
-        in_place: InPlace::Nothing,
-        samples: true,
-        chain: row.chain,
-        prefill_rows: row.prefill_rows,
-        workspace_bytes: WORKSPACE_BYTES,
-        available_bytes: None,
-    };
-    let tally = Tally { capabilities, tuning: Tuning { indirect, ..row.tuning(None) }, dispatches: 0 };
+    let (_, chip) = CHIPS[0];
+    let capabilities =
+        Capabilities { name: "tally", in_place: InPlace::Nothing, ..chip.capabilities(String::new()) };
+    let tally = Tally { capabilities, tuning: Tuning { indirect, ..chip.tuning() }, dispatches: 0 };
     let mut device = TableDevice::on(tally).unwrap();
     let options = PlanOptions {
         context: 128,
@@ -151,7 +139,7 @@ fn replays_allocate_nothing(indirect: bool) {
         kv: KvType::F16,
         prefill_rows: 128,
         prefill_logit_rows: 1,
-        chain: row.chain,
+        chain: chip.row().chain,
         fuse: true,
     };
     let plan = plan(&*model, device.capabilities(), &options).unwrap();
@@ -169,7 +157,13 @@ fn replays_allocate_nothing(indirect: bool) {
         (loaded.decode, &rows[..1], 5),
     ] {
         let last = [rows.len() as u32 - 1];
-        let submission = Submission { rows, logit_rows: &last, steps, stop: &[0, 1], cancel: None };
+        let submission = Submission {
+            entries: Entries::Rows(rows),
+            logit_rows: &last,
+            steps,
+            stop: &[0, 1],
+            cancel: None,
+        };
         device.replay(replay, submission).unwrap();
         device.wait().unwrap();
     }

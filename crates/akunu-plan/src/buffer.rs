@@ -26,10 +26,11 @@ pub enum BufferKind {
         tensor: usize,
         plane: usize,
     },
-    /// A norm weight or bias, converted to f32 when loaded; `add` is added to every element.
+    /// A norm weight or bias, converted to f32 when loaded: `(v + add) · scale`.
     Vector {
         tensor: usize,
         add: f32,
+        scale: f32,
     },
     /// Small data computed by the plan (RoPE frequencies).
     Constant {

@@ -7,13 +7,13 @@
 use std::iter::Sum;
 use std::ops::Add;
 
-use crate::{DType, DispatchCommand, DispatchTable, KvType, Row};
+use crate::{DType, DispatchCommand, DispatchTable, Entries, KvType};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
     /// Of weights, however many rows share them.
     pub weight_bytes: u64,
-    /// Of the KV cache; positions that several rows of a slot see are counted once.
+    /// Of the KV cache; positions that several rows of a sequence see are counted once.
     pub kv_bytes: u64,
     /// On 8-bit integers.
     pub int8_ops: u64,
@@ -61,16 +61,16 @@ impl Sum for Cost {
 }
 
 impl DispatchTable {
-    /// Of one step over `rows`, of which `logit_rows` ask for logits.
-    pub fn cost(&self, rows: &[Row], logit_rows: usize) -> Cost {
-        self.commands.iter().map(|command| command.cost(rows, logit_rows)).sum()
+    /// Of one step over `entries`, of which `logit_rows` ask for logits.
+    pub fn cost(&self, entries: Entries<'_>, logit_rows: usize) -> Cost {
+        self.commands.iter().map(|command| command.cost(entries, logit_rows)).sum()
     }
 }
 
 impl DispatchCommand {
-    /// Of one step over `rows`, of which `logit_rows` ask for logits.
-    pub fn cost(&self, rows: &[Row], logit_rows: usize) -> Cost {
-        self.kernel.cost(&self.params, rows, logit_rows)
+    /// Of one step over `entries`, of which `logit_rows` ask for logits.
+    pub fn cost(&self, entries: Entries<'_>, logit_rows: usize) -> Cost {
+        self.kernel.cost(&self.params, entries, logit_rows)
     }
 }
 

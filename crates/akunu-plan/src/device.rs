@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use akunu_format::{DType, Region};
 
-use crate::{BufferId, DispatchTable, KeyOrder, Row};
+use crate::{BufferId, DispatchTable, Entries, EntryBounds, KeyOrder, Move, Row};
 
 /// A device's own handle to memory; never freed before the device is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -23,8 +23,6 @@ pub struct Capabilities {
     pub name: &'static str,
     /// What this one is, for people: `AVX2, 2 threads`.
     pub detail: String,
-    /// Quantised weights meet activations rounded to int8 blocks ([`crate::q8`]); otherwise f32.
-    pub q8_activations: bool,
     /// Norms are folded into the products around them, and the rotation into attention, where they can be: fewer commands, each
     /// with more to do. For devices where a command costs more than that.
     pub folds: bool,
@@ -74,11 +72,11 @@ impl InPlace {
     }
 }
 
-/// One entry into the device: `steps` replays of a table, each step's rows following from the last one's.
+/// What is asked of a device at once: `steps` replays of a table, each step's rows following from the last one's.
 #[derive(Clone, Copy, Debug)]
 pub struct Submission<'a> {
-    /// At most `table.rows`.
-    pub rows: &'a [Row],
+    /// At most `table.rows`, of the kind that the table takes.
+    pub entries: Entries<'a>,
     /// Indices of rows that ask for logits, ascending; at most `table.logit_rows`.
     pub logit_rows: &'a [u32],
     /// At least 1; more only where the table's last command advances its rows.
@@ -116,40 +114,62 @@ pub enum DeviceError {
     )]
     BadSubmission { device: &'static str, table: &'static str, rows: usize, logit_rows: usize, steps: usize },
     #[error(
-        "{device}: row {row} has token {token}, position {position} or slot {slot} outside the model's bounds"
+        "{device}: row {row} has token {token}, position {position} or start {start} outside the model's bounds"
     )]
-    BadRow { device: &'static str, row: usize, token: u32, position: u32, slot: u32 },
+    BadRow { device: &'static str, row: usize, token: u32, position: u32, start: u32 },
+    #[error(
+        "{device}: move {index}, of {len} positions from {from} on to {to}, is not one that table {table} can make"
+    )]
+    BadMove { device: &'static str, table: &'static str, index: usize, from: u32, to: u32, len: u32 },
+    #[error("{device}: table {table} takes {expected}")]
+    WrongEntries { device: &'static str, table: &'static str, expected: &'static str },
     #[error("{device}: access to bytes {offset}..{end} of a buffer of {bytes}")]
     OutOfBounds { device: &'static str, offset: u64, end: u64, bytes: u64 },
     #[error("{device}: {message}")]
     Failed { device: &'static str, message: String },
 }
 
-/// The checks that every device makes before it touches its memory: counts against the table, and rows against the
-/// bounds that the table's own commands state.
+/// The checks that every device makes before it touches its memory: counts and entries against the table.
 pub fn check_submission(
     device: &'static str,
     table: &DispatchTable,
     submission: &Submission<'_>,
 ) -> Result<(), DeviceError> {
-    let Submission { rows, logit_rows, steps, .. } = *submission;
+    let Submission { entries, logit_rows, steps, .. } = *submission;
+    let rows = entries.len();
     let ascending = logit_rows.windows(2).all(|w| w[0] < w[1]);
-    let within = logit_rows.last().is_none_or(|&last| (last as usize) < rows.len());
-    let fits = rows.len() <= table.rows
+    let within = logit_rows.last().is_none_or(|&last| (last as usize) < rows);
+    let fits = rows <= table.rows
         && logit_rows.len() <= table.logit_rows
         && (1..=table.steps).contains(&steps)
         && ascending
         && within;
     if !fits {
-        let (rows, logit_rows) = (rows.len(), logit_rows.len());
+        let logit_rows = logit_rows.len();
         return Err(DeviceError::BadSubmission { device, table: table.name, rows, logit_rows, steps });
     }
-    match rows.iter().position(|row| !table.bounds.admit(row, steps)) {
-        None => Ok(()),
-        Some(row) => {
-            let Row { token, position, slot, .. } = rows[row];
-            Err(DeviceError::BadRow { device, row, token, position, slot })
+    let wrong = |expected| Err(DeviceError::WrongEntries { device, table: table.name, expected });
+    match (table.bounds, entries) {
+        (EntryBounds::Rows(bounds), Entries::Rows(rows)) => {
+            match rows.iter().position(|row| !bounds.admit(row, steps)) {
+                None => Ok(()),
+                Some(row) => {
+                    let Row { token, position, start, .. } = rows[row];
+                    Err(DeviceError::BadRow { device, row, token, position, start })
+                }
+            }
         }
+        (EntryBounds::Moves(bounds), Entries::Moves(moves)) => {
+            match moves.iter().position(|moved| !bounds.admit(moved)) {
+                None => Ok(()),
+                Some(index) => {
+                    let Move { from, to, len } = moves[index];
+                    Err(DeviceError::BadMove { device, table: table.name, index, from, to, len })
+                }
+            }
+        }
+        (EntryBounds::Rows(_), Entries::Moves(_)) => wrong("rows, not moves"),
+        (EntryBounds::Moves(_), Entries::Rows(_)) => wrong("moves, not rows"),
     }
 }
 

@@ -1,4 +1,4 @@
-//! How keys lie in the cache. Values lie `[slot][kv head][position][head dim]` everywhere.
+//! How keys lie in a layer's cache. Values lie `[kv head][position][head dim]` everywhere.
 
 use crate::KvType;
 
@@ -8,20 +8,25 @@ pub const TOGETHER: usize = 16;
 /// A device's order of keys. The reference's is [`KeyOrder::Positions`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyOrder {
-    /// As values: `[slot][kv head][position][head dim]`
+    /// As values: `[kv head][position][head dim]`
     Positions,
-    /// `[slot][kv head][sixteen of positions][head dim][position of the sixteen]`, for devices whose lanes are positions. In
-    /// [`KvType::Q8_0`] each block has sixteen scales, then its quants.
+    /// `[kv head][group of 16 positions][head dim][position within the group]`, for devices whose lanes are positions. In
+    /// [`KvType::Q8_0`] each block has 16 scales, then its quants.
     Sixteens,
 }
 
 impl KeyOrder {
-    /// Positions for which a cache of at least `context` has room.
-    pub fn capacity(self, context: usize) -> usize {
+    /// Sequences begin at multiples of this many positions of the cache.
+    pub fn alignment(self) -> usize {
         match self {
-            KeyOrder::Positions => context,
-            KeyOrder::Sixteens => context.next_multiple_of(TOGETHER),
+            KeyOrder::Positions => 1,
+            KeyOrder::Sixteens => TOGETHER,
         }
+    }
+
+    /// How many positions of the cache a sequence of up to `context` takes.
+    pub fn positions(self, context: usize) -> usize {
+        context.next_multiple_of(self.alignment())
     }
 
     /// Keys as a device of this order has them, from those in order of positions. `None` where they are no whole sixteens of heads.
@@ -114,8 +119,8 @@ mod tests {
     }
 
     #[test]
-    fn a_cache_has_room_for_whole_sixteens() {
-        assert_eq!([1, 16, 17].map(|n| KeyOrder::Sixteens.capacity(n)), [16, 16, 32]);
-        assert_eq!(KeyOrder::Positions.capacity(17), 17);
+    fn a_sequence_takes_whole_groups() {
+        assert_eq!([1, 16, 17].map(|n| KeyOrder::Sixteens.positions(n)), [16, 16, 32]);
+        assert_eq!(KeyOrder::Positions.positions(17), 17);
     }
 }

@@ -2,12 +2,13 @@
 //! [`Device`] that replays them, and the reference device that every other one is checked against.
 
 pub mod buffer;
-mod build;
 mod cost;
 pub mod device;
+pub mod entries;
 pub mod halves;
 pub mod keys;
 pub mod load;
+mod lower;
 pub mod mock;
 pub mod ops;
 pub mod plan;
@@ -19,11 +20,12 @@ pub mod rope;
 pub mod row;
 pub mod sample;
 pub mod table;
+mod text_pass;
 mod variants;
 pub mod verify;
 
 pub use akunu_arch::Activation;
-pub use akunu_arch::{CARDS, Card, RopeStyle};
+pub use akunu_arch::{CARDS, Card, NormKind, RopeStyle};
 pub use akunu_format::DType;
 pub use buffer::{BufferId, BufferKind, BufferSpec};
 pub use cost::Cost;
@@ -31,11 +33,16 @@ pub(crate) use cost::{position_bytes, row_bytes};
 pub use device::{
     Capabilities, Device, DeviceBuffer, DeviceError, DriverMemory, InPlace, Outcome, ReplayId, Submission,
 };
+pub use entries::{Entries, EntryBounds, Move, MoveBounds, MoveKind, RowBounds};
 pub use keys::KeyOrder;
-pub use load::{Loaded, LoadedSampled, load};
+pub use load::{Loaded, LoadedSampled, load, load_buffers};
 pub use ops::{Access, Content, Kernel, RowSet};
-pub use plan::{MemoryPlan, ModelPlan, PlanError, PlanOptions, SampledTables, Tables, plan};
+pub use plan::{
+    EncodeOptions, EncodeOutput, EncodePlan, MemoryPlan, ModelPlan, PlanError, PlanOptions, SampledTables,
+    Tables, plan, plan_encoder,
+};
 pub use row::Row;
-pub use table::{Binding, DispatchCommand, DispatchTable, RowBounds, RowMeaning, TableIo, extents};
+pub use table::{Binding, DispatchCommand, DispatchTable, TableIo, extents};
+pub use text_pass::TextPass;
 pub use variants::{KvType, MatmulForm, NormOut, Rope};
-pub(crate) use variants::{activation_name, lower_name};
+pub(crate) use variants::{activation_name, lower_name, norm_name};

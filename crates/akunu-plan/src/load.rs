@@ -3,7 +3,7 @@
 use akunu_arch::WeightProvider;
 
 use crate::plan::{ModelPlan, Tables};
-use crate::{BufferKind, Device, DeviceBuffer, DeviceError, ReplayId};
+use crate::{BufferKind, BufferSpec, Device, DeviceBuffer, DeviceError, ReplayId};
 
 /// A plan that stands on a device.
 #[derive(Debug)]
@@ -34,13 +34,14 @@ pub struct LoadedSampled {
     pub pick_records: DeviceBuffer,
 }
 
-pub fn load(
-    plan: &ModelPlan,
+/// Puts buffers on a device, those of weights with their contents. The result is indexed by `BufferId`.
+pub fn load_buffers(
+    specs: &[BufferSpec],
     weights: &dyn WeightProvider,
     device: &mut dyn Device,
-) -> Result<Loaded, DeviceError> {
-    let mut buffers = Vec::with_capacity(plan.buffers.len());
-    for spec in &plan.buffers {
+) -> Result<Vec<DeviceBuffer>, DeviceError> {
+    let mut buffers = Vec::with_capacity(specs.len());
+    for spec in specs {
         let buffer = match &spec.kind {
             BufferKind::Weight { tensor, plane } => {
                 let tensor = &weights.tensors()[*tensor];
@@ -48,9 +49,10 @@ pub fn load(
                 let place = tensor.places().nth(*plane).unwrap_or(tensor.place());
                 device.import(&weights.regions()[place.region], place.offset, place.bytes)?
             }
-            BufferKind::Vector { tensor, add } => {
+            BufferKind::Vector { tensor, add, scale } => {
                 let tensor = &weights.tensors()[*tensor];
-                let values = crate::build::vector_values(tensor.dtype, weights.tensor_bytes(tensor), *add);
+                let values =
+                    crate::lower::vector_values(tensor.dtype, weights.tensor_bytes(tensor), *add, *scale);
                 let buffer = device.allocate(&spec.name, spec.bytes)?;
                 device.upload(buffer, 0, bytemuck::cast_slice(&values))?;
                 buffer
@@ -66,6 +68,15 @@ pub fn load(
         };
         buffers.push(buffer);
     }
+    Ok(buffers)
+}
+
+pub fn load(
+    plan: &ModelPlan,
+    weights: &dyn WeightProvider,
+    device: &mut dyn Device,
+) -> Result<Loaded, DeviceError> {
+    let buffers = load_buffers(&plan.buffers, weights, device)?;
     let tables = &plan.tables;
     let sampled = match &tables.sampled {
         None => None,

@@ -6,19 +6,45 @@ use akunu_format::Region;
 
 use crate::device::check_submission;
 use crate::{
-    Capabilities, Device, DeviceBuffer, DeviceError, DispatchTable, InPlace, Outcome, ReplayId, Row,
-    Submission,
+    Capabilities, Device, DeviceBuffer, DeviceError, DispatchTable, Entries, InPlace, Move, Outcome,
+    ReplayId, Row, Submission,
 };
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Call {
-    Allocate { what: String, bytes: u64 },
-    Import { bytes: usize },
-    Upload { buffer: DeviceBuffer, offset: u64, bytes: usize },
-    Download { buffer: DeviceBuffer, offset: u64, bytes: usize },
-    Prepare { table: &'static str },
-    Replay { table: &'static str, rows: Vec<Row>, logit_rows: Vec<u32>, steps: usize },
-    RunRange { table: &'static str, first: usize, count: usize },
+    Allocate {
+        what: String,
+        bytes: u64,
+    },
+    Import {
+        bytes: usize,
+    },
+    Upload {
+        buffer: DeviceBuffer,
+        offset: u64,
+        bytes: usize,
+    },
+    Download {
+        buffer: DeviceBuffer,
+        offset: u64,
+        bytes: usize,
+    },
+    Prepare {
+        table: &'static str,
+    },
+    /// Of a table of rows, or of moves.
+    Replay {
+        table: &'static str,
+        rows: Vec<Row>,
+        moves: Vec<Move>,
+        logit_rows: Vec<u32>,
+        steps: usize,
+    },
+    RunRange {
+        table: &'static str,
+        first: usize,
+        count: usize,
+    },
     Wait,
 }
 
@@ -102,9 +128,14 @@ impl Device for MockDevice {
         let table = self.table(replay);
         check_submission(self.capabilities.name, &table, &submission)?;
         self.outcome = Outcome { steps: submission.steps };
+        let (rows, moves) = match submission.entries {
+            Entries::Rows(rows) => (rows.to_vec(), vec![]),
+            Entries::Moves(moves) => (vec![], moves.to_vec()),
+        };
         self.calls.push(Call::Replay {
             table: table.name,
-            rows: submission.rows.to_vec(),
+            rows,
+            moves,
             logit_rows: submission.logit_rows.to_vec(),
             steps: submission.steps,
         });

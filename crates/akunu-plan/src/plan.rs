@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use akunu_arch::{ModelConfig, WeightProvider};
+use akunu_arch::{ModelConfig, Pooling, WeightProvider};
 
 use crate::{BufferId, BufferSpec, Capabilities, Card, DispatchTable, KvType};
 
@@ -32,7 +32,16 @@ pub struct ModelPlan {
     /// Indexed by `BufferId`; shared by all tables.
     pub buffers: Vec<BufferSpec>,
     pub tables: Tables,
+    /// Positions of the cache that a slot has: the context, in whole groups of keys.
+    pub slot_positions: u32,
     pub memory: MemoryPlan,
+}
+
+impl ModelPlan {
+    /// The position of the cache at which a slot's sequence begins: [`crate::Row::start`].
+    pub fn slot_start(&self, slot: u32) -> u32 {
+        slot * self.slot_positions
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -124,11 +133,70 @@ pub enum PlanError {
     Unsupported(String),
 }
 
+/// How a model makes vectors or scores of texts.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EncodeOptions {
+    /// Tokens of the longest text.
+    pub longest: usize,
+    /// Rows of a pass, of one text or of several.
+    pub rows: usize,
+    /// Rows of a pass that give a vector: its texts, or all of its rows.
+    pub texts: usize,
+    /// How the keys and values of a pass are stored.
+    pub kv: KvType,
+    pub output: EncodeOutput,
+    /// As in [`PlanOptions`].
+    pub fuse: bool,
+}
+
+/// What a text becomes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EncodeOutput {
+    Vectors(Pooling),
+    /// What the model's classifier gives.
+    Scores,
+    /// The logits of what follows it.
+    Logits,
+}
+
+/// Everything that is known of an encoder before a device allocates anything.
+#[derive(Clone, Debug)]
+pub struct EncodePlan {
+    pub config: ModelConfig,
+    pub arch: &'static Card,
+    pub options: EncodeOptions,
+    /// Indexed by `BufferId`.
+    pub buffers: Vec<BufferSpec>,
+    pub table: Arc<DispatchTable>,
+    /// Numbers of one vector.
+    pub width: usize,
+    /// Texts begin at its multiples in the pass's cache.
+    pub alignment: usize,
+    pub memory: MemoryPlan,
+}
+
+impl EncodePlan {
+    /// Whether a classifier reads the state of a text's first token, and not of its last one or all of them.
+    pub fn scores_first(&self) -> bool {
+        let stated = self.config.embedding.classifier_pooling.unwrap_or(Pooling::First);
+        self.config.bidirectional && stated == Pooling::First
+    }
+}
+
+/// Plans a model that makes vectors or scores of texts. Reads no weights but the RoPE frequency factors.
+pub fn plan_encoder(
+    weights: &dyn WeightProvider,
+    capabilities: &Capabilities,
+    options: &EncodeOptions,
+) -> Result<EncodePlan, PlanError> {
+    crate::lower::plan_encoder(weights, capabilities, options)
+}
+
 /// Plans a model for a device. Reads no weights but the RoPE frequency factors.
 pub fn plan(
     weights: &dyn WeightProvider,
     capabilities: &Capabilities,
     options: &PlanOptions,
 ) -> Result<ModelPlan, PlanError> {
-    crate::build::plan(weights, capabilities, options)
+    crate::lower::plan(weights, capabilities, options)
 }

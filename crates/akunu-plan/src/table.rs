@@ -3,7 +3,7 @@
 use bytemuck::{AnyBitPattern, NoUninit};
 
 use crate::ops::{Content, Counts, Extent, RowSet};
-use crate::{BufferId, Kernel, Row};
+use crate::{BufferId, EntryBounds, Kernel};
 
 /// Q, K and V of an affine type with biases: the input, three planes of each weight, the output, three biases; and two to spare.
 pub const MAX_BINDINGS: usize = 16;
@@ -70,14 +70,15 @@ impl DispatchCommand {
         self.kernel.extents(&self.params, counts)
     }
 
-    /// What the command follows from one step to the next: fields of its rows, or how many rows there are.
+    /// What the command follows from one step to the next: fields of its entries, or how many rows there are.
     pub fn follows(&self) -> Vec<&'static str> {
         let fields = self.kernel.bindings().into_iter().find_map(|slot| match slot.content {
-            Content::Rows(fields) => Some(fields),
+            Content::Rows(fields) => Some(fields.iter().map(|field| field.name()).collect()),
+            Content::Moves(_) => Some(vec!["from", "to", "len"]),
             _ => None,
         });
         match (fields, self.kernel.row_set()) {
-            (Some(fields), _) => fields.iter().map(|field| field.name()).collect(),
+            (Some(fields), _) => fields,
             (None, None) => vec![],
             (None, Some(RowSet::All)) => vec!["rows"],
             (None, Some(RowSet::Logits)) => vec!["logit_rows"],
@@ -88,6 +89,17 @@ impl DispatchCommand {
 /// Bytes that a command may touch from each binding on, in order; or what is wrong with its parameters. Devices check
 /// them once, when a table is prepared.
 pub fn extents(table: &DispatchTable, command: &DispatchCommand) -> Result<Vec<u64>, String> {
+    for slot in command.kernel.bindings() {
+        let fits = match (slot.content, table.bounds) {
+            (Content::Rows(_), bounds) => matches!(bounds, EntryBounds::Rows(_)),
+            (Content::Moves(kind), EntryBounds::Moves(bounds)) => bounds.kind == kind && table.rows == 1,
+            (Content::Moves(_), EntryBounds::Rows(_)) => false,
+            _ => true,
+        };
+        if !fits {
+            return Err(format!("the entries of table {} are not its {}", table.name, slot.name));
+        }
+    }
     let extents = command.extents(&table.counts())?;
     Ok(extents.into_iter().map(|extent| extent.bytes).collect())
 }
@@ -95,48 +107,16 @@ pub fn extents(table: &DispatchTable, command: &DispatchCommand) -> Result<Vec<u
 /// The buffers through which host and table talk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TableIo {
-    /// `[Row; rows]`
+    /// The entries of a pass: `[Row; rows]`, or `[Move; rows]` where a table moves the cache.
     pub rows: BufferId,
     /// `[u32; logit_rows]`: which rows ask for logits.
     pub logit_rows: BufferId,
     /// `[u32; steps + 1][logit_rows]`: the ids found; entry 0 is unused.
     pub tokens: BufferId,
-    /// `[f32; logit_rows][vocab]`
+    /// `[f32; logit_rows][vocab]`; in a table that encodes, `[f32; logit_rows][width]`.
     pub logits: BufferId,
-}
-
-/// What a table's rows say.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RowMeaning {
-    /// A token to run.
-    Token,
-    /// [`crate::ops::KvShift`]'s.
-    Shift,
-    /// [`crate::ops::KvCopy`]'s.
-    Copy,
-}
-
-/// What a row may say without leading a kernel outside its buffers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RowBounds {
-    pub meaning: RowMeaning,
-    pub vocab: u32,
-    pub capacity: u32,
-    pub slots: u32,
-}
-
-impl RowBounds {
-    /// Whether the row stays inside for `steps` steps.
-    pub fn admit(&self, row: &Row, steps: usize) -> bool {
-        let (token, position, len) = (u64::from(row.token), u64::from(row.position), u64::from(row.kv_len));
-        let more = steps as u64 - 1;
-        let fits = row.slot < self.slots && len + more <= u64::from(self.capacity);
-        fits && match self.meaning {
-            RowMeaning::Token => row.token < self.vocab && position < len,
-            RowMeaning::Shift => position + token <= len,
-            RowMeaning::Copy => row.token < self.slots,
-        }
-    }
+    /// `[u32; rows]`: the kind of each row's token, where the model asks for it.
+    pub segments: Option<BufferId>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -146,14 +126,14 @@ pub struct DispatchTable {
     pub commands: Vec<DispatchCommand>,
     /// Parallel to `commands`, cold: `layer.3.attention`.
     pub labels: Vec<String>,
-    /// The most rows that a pass may have.
+    /// The most entries that a pass may have.
     pub rows: usize,
     /// The most rows that may ask for logits.
     pub logit_rows: usize,
     /// The most steps that one submission may chain.
     pub steps: usize,
     pub io: TableIo,
-    pub bounds: RowBounds,
+    pub bounds: EntryBounds,
 }
 
 impl DispatchTable {

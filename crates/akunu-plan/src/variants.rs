@@ -1,6 +1,6 @@
 //! The options of ops: in which form a product runs, how the cache is stored, how heads rotate, what an op writes.
 
-use crate::{Activation, DType, RopeStyle};
+use crate::{Activation, DType, NormKind, RopeStyle};
 
 /// How keys and values are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -122,6 +122,13 @@ impl Rope {
     }
 }
 
+pub(crate) fn norm_name(kind: NormKind) -> &'static str {
+    match kind {
+        NormKind::Rms => "rms_norm",
+        NormKind::Layer => "layer_norm",
+    }
+}
+
 /// A dtype as kernels' names have it.
 pub(crate) fn lower_name(dtype: DType) -> String {
     dtype.name().to_ascii_lowercase()
@@ -132,5 +139,7 @@ pub(crate) fn activation_name(activation: Activation) -> &'static str {
         Activation::Silu => "silu",
         Activation::GeluTanh => "gelu_tanh",
         Activation::GeluErf => "gelu_erf",
+        Activation::Tanh => "tanh",
+        Activation::Relu => "relu",
     }
 }

@@ -5,13 +5,13 @@
 
 use akunu_arch::WeightProvider;
 
-use crate::load::{Loaded, load};
+use crate::load::{load, load_buffers};
 use crate::ops::{Access, Content, Counts, Extent, Slot};
-use crate::plan::ModelPlan;
+use crate::plan::{EncodePlan, ModelPlan};
 use crate::reference::{ReferenceDevice, kv_load};
 use crate::{
-    Device, DeviceError, DispatchCommand, DispatchTable, KvType, ReplayId, Row, RowBounds, RowMeaning,
-    Submission, halves, q8,
+    Device, DeviceBuffer, DeviceError, DispatchCommand, DispatchTable, Entries, KvType, ReplayId, Row,
+    RowBounds, Submission, TextPass, halves, q8,
 };
 
 /// How far an f32 may be from the reference's, as a fraction of the largest value in its buffer.
@@ -80,50 +80,93 @@ pub fn verify(
     let split = tokens.len().saturating_sub(1).min(plan.tables.prefill.rows);
     let row = |i: usize| Row::causal(tokens[i], i as u32, 0);
     let prompt: Vec<Row> = (0..split).map(row).collect();
+    let pass = |table, replays, rows: Vec<Row>| {
+        let last = vec![rows.len().saturating_sub(1) as u32];
+        Pass { table, replays, rows, asking: last }
+    };
     let few = plan.tables.few.as_ref().zip(ours.few.zip(theirs.few));
-    let few = few.map(|(few, (ours, theirs))| (few, [ours, theirs], prompt[..split.min(few.rows)].to_vec()));
+    let few =
+        few.map(|(few, (ours, theirs))| pass(few, [ours, theirs], prompt[..split.min(few.rows)].to_vec()));
     let all = [
-        (&plan.tables.prefill, [ours.prefill, theirs.prefill], prompt),
-        (&plan.tables.decode, [ours.decode, theirs.decode], vec![row(split)]),
+        pass(&plan.tables.prefill, [ours.prefill, theirs.prefill], prompt),
+        pass(&plan.tables.decode, [ours.decode, theirs.decode], vec![row(split)]),
     ];
-    let passes: Vec<_> = few.into_iter().chain(all).collect();
-    let total = passes.iter().filter(|p| !p.2.is_empty()).map(|p| p.0.commands.len()).sum();
-    let mut sides = Sides { reference: &mut reference, device, ours: &ours, theirs: &theirs };
-    let mut report = Report::default();
-    let mut done = 0;
-    for (table, replays, rows) in passes.iter().filter(|p| !p.2.is_empty()) {
-        for command in 0..table.commands.len() {
-            sides.step(table, *replays, rows, command, &mut report)?;
-            done += 1;
-            progress(done, total);
-        }
+    let passes: Vec<Pass<'_>> = few.into_iter().chain(all).collect();
+    let sides = Sides { reference: &mut reference, device, ours: &ours.buffers, theirs: &theirs.buffers };
+    sides.compare_all(&passes, progress)
+}
+
+/// Runs the texts of one pass on both devices. The plan is the device's.
+pub fn verify_encoder(
+    plan: &EncodePlan,
+    weights: &dyn WeightProvider,
+    device: &mut dyn Device,
+    texts: &TextPass,
+    progress: &mut dyn FnMut(usize, usize),
+) -> Result<Report, DeviceError> {
+    let mut reference = ReferenceDevice::like(device.capabilities());
+    let ours = load_buffers(&plan.buffers, weights, &mut reference)?;
+    let theirs = load_buffers(&plan.buffers, weights, device)?;
+    let replays = [reference.prepare(&plan.table, &ours)?, device.prepare(&plan.table, &theirs)?];
+    if let Some(segments) = plan.table.io.segments {
+        let kinds = bytemuck::cast_slice(&texts.segments);
+        reference.upload(ours[segments.index()], 0, kinds)?;
+        device.upload(theirs[segments.index()], 0, kinds)?;
     }
-    Ok(report)
+    let (rows, asking) = (texts.rows.clone(), texts.asking.clone());
+    let pass = Pass { table: &plan.table, replays, rows, asking };
+    Sides { reference: &mut reference, device, ours: &ours, theirs: &theirs }.compare_all(&[pass], progress)
+}
+
+/// A table, prepared on the reference and on the device, and what it is given.
+struct Pass<'a> {
+    table: &'a DispatchTable,
+    replays: [ReplayId; 2],
+    rows: Vec<Row>,
+    asking: Vec<u32>,
 }
 
 struct Sides<'a> {
     reference: &'a mut ReferenceDevice,
     device: &'a mut dyn Device,
-    ours: &'a Loaded,
-    theirs: &'a Loaded,
+    ours: &'a [DeviceBuffer],
+    theirs: &'a [DeviceBuffer],
 }
 
 impl Sides<'_> {
-    fn step(
-        &mut self,
-        table: &DispatchTable,
-        [ours, theirs]: [ReplayId; 2],
-        rows: &[Row],
-        index: usize,
-        report: &mut Report,
-    ) -> Result<(), DeviceError> {
-        let last = [rows.len() as u32 - 1];
-        let submission = Submission { rows, logit_rows: &last, steps: 1, stop: &[], cancel: None };
-        self.reference.run_range(ours, submission, index, 1)?;
-        self.device.run_range(theirs, submission, index, 1)?;
+    fn compare_all(
+        mut self,
+        passes: &[Pass<'_>],
+        progress: &mut dyn FnMut(usize, usize),
+    ) -> Result<Report, DeviceError> {
+        let passes = || passes.iter().filter(|pass| !pass.rows.is_empty());
+        let total = passes().map(|pass| pass.table.commands.len()).sum();
+        let mut report = Report::default();
+        let mut done = 0;
+        for pass in passes() {
+            for command in 0..pass.table.commands.len() {
+                self.step(pass, command, &mut report)?;
+                done += 1;
+                progress(done, total);
+            }
+        }
+        Ok(report)
+    }
+
+    fn step(&mut self, pass: &Pass<'_>, index: usize, report: &mut Report) -> Result<(), DeviceError> {
+        let Pass { table, replays: [ours, theirs], rows, asking } = pass;
+        let submission = Submission {
+            entries: Entries::Rows(rows),
+            logit_rows: asking,
+            steps: 1,
+            stop: &[],
+            cancel: None,
+        };
+        self.reference.run_range(*ours, submission, index, 1)?;
+        self.device.run_range(*theirs, submission, index, 1)?;
 
         let command = &table.commands[index];
-        let live = Counts { rows: rows.len(), logit_rows: last.len(), ..table.counts() };
+        let live = Counts { rows: rows.len(), logit_rows: asking.len(), ..table.counts() };
         let extents = command.extents(&live).map_err(|message| failed(command, &message))?;
         let slots = command.kernel.bindings().into_iter().zip(extents);
         for ((slot, extent), binding) in slots.zip(command.bindings()) {
@@ -131,10 +174,10 @@ impl Sides<'_> {
                 continue;
             }
             let buffer = binding.buffer.index();
-            let mut expected = vec![0; self.reference.buffer_bytes(self.ours.buffers[buffer])];
+            let mut expected = vec![0; self.reference.buffer_bytes(self.ours[buffer])];
             let mut found = vec![0; expected.len()];
-            self.reference.download(self.ours.buffers[buffer], 0, &mut expected)?;
-            self.device.download(self.theirs.buffers[buffer], 0, &mut found)?;
+            self.reference.download(self.ours[buffer], 0, &mut expected)?;
+            self.device.download(self.theirs[buffer], 0, &mut found)?;
             let keys = self.device.capabilities().keys;
             let found = reordered(command, slot, found, |kv, dim, all| keys.to_positions(kv, dim, all))?;
             let dead = command.kernel.dead_rows(&command.params, rows.len());
@@ -151,7 +194,7 @@ impl Sides<'_> {
             });
             let expected =
                 reordered(command, slot, expected, |kv, dim, all| keys.from_positions(kv, dim, all))?;
-            self.device.upload(self.theirs.buffers[buffer], 0, &expected)?;
+            self.device.upload(self.theirs[buffer], 0, &expected)?;
         }
         Ok(())
     }
@@ -176,7 +219,7 @@ fn failed(command: &DispatchCommand, message: &str) -> DeviceError {
 /// Elements of a row of what a command binds: of a head, where that is a cache.
 fn columns(command: &DispatchCommand, wanted: impl Fn(Slot) -> bool) -> usize {
     // Columns do not depend on how many rows there are.
-    let bounds = RowBounds { meaning: RowMeaning::Token, vocab: 0, capacity: 0, slots: 1 };
+    let bounds = RowBounds::one_sequence(0, 0).into();
     let extents = command.extents(&Counts { rows: 1, logit_rows: 1, steps: 1, bounds }).unwrap_or_default();
     let mut bound = command.kernel.bindings().into_iter().zip(extents);
     bound.find(|(slot, _)| wanted(*slot)).map_or(0, |(_, extent)| extent.cols as usize)

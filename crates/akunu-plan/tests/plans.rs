@@ -10,12 +10,13 @@ use akunu_plan::mock::{Call, MockDevice};
 use akunu_plan::ops::AttentionParams;
 use akunu_plan::reference::ReferenceDevice;
 use akunu_plan::{
-    BufferKind, Capabilities, Device, DispatchCommand, InPlace, Kernel, KvType, PlanOptions, load, plan,
+    BufferKind, Capabilities, Device, DispatchCommand, Entries, InPlace, Kernel, KvType, Move, PlanOptions,
+    Row, Submission, extents, load, plan,
 };
 use common::{FakeModel, affine, capabilities, config, family, model, options};
 
 fn refusal(model: &FakeModel, options: &PlanOptions) -> String {
-    plan(model, &capabilities(true), options).unwrap_err().to_string()
+    plan(model, &capabilities(), options).unwrap_err().to_string()
 }
 
 #[test]
@@ -28,7 +29,7 @@ fn a_plan_is_what_the_device_then_allocates() {
                     in_place,
                     workspace_bytes: 77,
                     half_products: (kv == KvType::F16).then_some(16),
-                    ..capabilities(true)
+                    ..capabilities()
                 };
                 let plan =
                     plan(&model, &capabilities, &PlanOptions { kv, prefill_rows: 20, ..options() }).unwrap();
@@ -48,7 +49,7 @@ fn a_plan_is_what_the_device_then_allocates() {
 fn affine_weights_take_their_packed_bytes_and_no_more() {
     for in_place in [InPlace::All, InPlace::Nothing] {
         let model = model(family("qwen2"), |_| affine(4, 64));
-        let capabilities = Capabilities { in_place, ..capabilities(true) };
+        let capabilities = Capabilities { in_place, ..capabilities() };
         let plan = plan(&model, &capabilities, &options()).unwrap();
         let mut device = MockDevice::new(capabilities);
         load(&plan, &model, &mut device).unwrap();
@@ -83,12 +84,55 @@ fn the_reference_allocates_what_was_planned() {
 }
 
 #[test]
+fn a_table_takes_entries_of_its_own_kind_and_within_its_bounds() {
+    let model = model(config("llama"), |_| DType::F16);
+    let mut device = MockDevice::new(capabilities());
+    let plan = plan(&model, &capabilities(), &options()).unwrap();
+    let loaded = load(&plan, &model, &mut device).unwrap();
+    let mut replay = |replay, entries: Entries<'_>| {
+        let submission = Submission { entries, logit_rows: &[], steps: 1, stop: &[], cancel: None };
+        device.replay(replay, submission).map_err(|error| error.to_string())
+    };
+    // Two slots of 32 positions.
+    let (copy, row) = (Move { from: 0, to: 32, len: 32 }, Row::causal(0, 31, plan.slot_start(1)));
+    replay(loaded.kv_copy, Entries::Moves(&[copy])).unwrap();
+    replay(loaded.prefill, Entries::Rows(&[row])).unwrap();
+    let refusals = [
+        (loaded.kv_copy, Entries::Rows(&[row]), "table kv_copy takes moves, not rows"),
+        (loaded.prefill, Entries::Moves(&[copy]), "table prefill takes rows, not moves"),
+        (
+            loaded.kv_shift,
+            Entries::Moves(&[copy]),
+            "move 0, of 32 positions from 0 on to 32, is not one that table kv_shift can make",
+        ),
+        (
+            loaded.prefill,
+            Entries::Rows(&[Row::causal(0, 32, 0)]),
+            "row 0 has token 0, position 32 or start 0 outside the model's bounds",
+        ),
+        (loaded.kv_copy, Entries::Moves(&[copy; 2]), "submission of 2 rows"),
+    ];
+    for (table, entries, expected) in refusals {
+        let refusal = replay(table, entries).unwrap_err();
+        assert!(refusal.contains(expected), "{refusal}");
+    }
+
+    let (shift, copy) = (&plan.tables.kv_shift, &plan.tables.kv_copy);
+    for (table, command) in
+        [(&plan.tables.prefill, shift), (copy, shift), (shift, copy), (copy, &plan.tables.prefill)]
+    {
+        let error = extents(table, &command.commands[0]).unwrap_err();
+        assert!(error.contains(&format!("the entries of table {}", table.name)), "{error}");
+    }
+}
+
+#[test]
 fn kv_bytes_follow_the_cache_type() {
     let bytes = |kv| {
         let model = model(config("llama"), |_| DType::F16);
-        plan(&model, &capabilities(true), &PlanOptions { kv, ..options() }).unwrap().memory.kv
+        plan(&model, &capabilities(), &PlanOptions { kv, ..options() }).unwrap().memory.kv
     };
-    // 2 (K, V) · 2 layers · 2 slots · 2 heads · 32 positions · 64 elements
+    // 2 (K, V) · 2 layers · 2 heads · 2 slots of 32 positions · 64 elements
     assert_eq!(bytes(KvType::F32), 2 * 2 * 2 * 2 * 32 * 64 * 4);
     assert_eq!(bytes(KvType::F16), 2 * 2 * 2 * 2 * 32 * 64 * 2);
     assert_eq!(bytes(KvType::Q8_0), 2 * 2 * 2 * 2 * 32 * 64 / 32 * 34);
@@ -127,8 +171,8 @@ fn missing_misshapen_mistyped_and_unknown_tensors_are_named() {
     let mut m = FakeModel { config: config("qwen3"), ..model(config("llama"), |_| DType::F16) };
     assert!(refusal(&m, &options()).contains("attn_q_norm.weight is missing"));
     m.config = config("llama");
-    assert!(plan(&m, &capabilities(true), &options()).is_ok());
-    assert!(plan(&qwen, &capabilities(true), &options()).is_ok());
+    assert!(plan(&m, &capabilities(), &options()).is_ok());
+    assert!(plan(&qwen, &capabilities(), &options()).is_ok());
 }
 
 #[test]
@@ -146,8 +190,8 @@ fn shapes_that_no_table_fits_are_refused() {
     assert!(refusal(&with(&|c| (c.head_dim, c.rope.dims) = (40, 40)), &q8).contains("use --kv-type f16"));
     let huge = PlanOptions { context: usize::MAX, ..options() };
     assert!(refusal(&with(&|_| {}), &huge).contains("context must be from 1"));
-    let many = PlanOptions { context: i32::MAX as usize, slots: i32::MAX as usize, ..options() };
-    assert!(refusal(&with(&|_| {}), &many).contains("more bytes than can be counted"));
+    let many = PlanOptions { context: i32::MAX as usize, slots: 3, ..options() };
+    assert!(refusal(&with(&|_| {}), &many).contains("more than 4294967295 positions of the cache"));
 }
 
 #[test]
@@ -156,7 +200,7 @@ fn windows_follow_the_file_first_and_the_family_second() {
         let mut config = family(name);
         config.layer_count = layers;
         config.window = Some(akunu_arch::Window { size: 8, pattern });
-        let plan = plan(&model(config, |_| DType::F16), &capabilities(true), &options()).unwrap();
+        let plan = plan(&model(config, |_| DType::F16), &capabilities(), &options()).unwrap();
         let attends = |c: &&DispatchCommand| matches!(c.kernel, Kernel::Attention(_));
         let commands = plan.tables.decode.commands.iter().filter(attends);
         commands.map(|c| c.params::<AttentionParams>().window).collect()

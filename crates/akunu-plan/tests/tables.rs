@@ -4,22 +4,23 @@
 
 mod common;
 
+use std::path::Path;
+
+use akunu_arch::{Pooling, WeightProvider, open_model};
 use akunu_plan::{
-    Access, Capabilities, Card, DType, DispatchCommand, Kernel, ModelPlan, PlanOptions, extents, plan,
+    Access, Capabilities, Card, DType, DispatchCommand, EncodeOptions, EncodeOutput, Kernel, KvType,
+    ModelPlan, PlanOptions, extents, plan, plan_encoder,
 };
 use common::{affine, capabilities, config, family, model, options};
 
 const FAMILIES: [&str; 7] = ["llama", "qwen2", "qwen3", "gemma", "gemma2", "gemma3", "phi3"];
 
 fn planned(family_name: &str, dtype: impl Fn(&str) -> DType, options: &PlanOptions) -> ModelPlan {
-    plan(&model(family(family_name), dtype), &capabilities(true), options).unwrap()
+    plan(&model(family(family_name), dtype), &capabilities(), options).unwrap()
 }
 
 #[test]
 fn every_family_has_a_row_and_a_snapshot() {
-    for arch in akunu_plan::CARDS {
-        assert!(arch.names.iter().any(|n| FAMILIES.contains(n)), "{:?} has no snapshot", arch.names);
-    }
     for name in FAMILIES {
         assert!(Card::find(name).is_some());
         for fuse in [true, false] {
@@ -37,10 +38,62 @@ fn every_family_has_a_row_and_a_snapshot() {
     }
 }
 
+/// The golden models of a folder in `testdata`, by name.
+fn goldens(folder: &str) -> Vec<(String, Box<dyn WeightProvider>)> {
+    let all = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata").join(folder);
+    let mut models: Vec<_> = std::fs::read_dir(all)
+        .unwrap()
+        .map(|entry| {
+            let path = entry.unwrap().path();
+            let name = path.file_name().unwrap().to_string_lossy().into_owned();
+            (name, open_model(&path).unwrap())
+        })
+        .collect();
+    models.sort_by(|a, b| a.0.cmp(&b.0));
+    models
+}
+
+/// Each golden of a family that is not among those above has its decode table as a snapshot, each encoder its one table;
+/// and no family goes without.
+#[test]
+fn every_golden_has_a_snapshot_and_every_family_a_golden() {
+    let mut seen: Vec<&str> = FAMILIES.to_vec();
+    for (name, model) in goldens("models") {
+        let card = Card::find(&model.config().architecture).unwrap();
+        if FAMILIES.contains(&card.gguf_name()) {
+            continue;
+        }
+        seen.extend(card.names);
+        let options = PlanOptions { kv: KvType::F32, ..options() };
+        match plan(&*model, &capabilities(), &options) {
+            Ok(plan) => {
+                let text = plan.tables.decode.render(&plan.buffers);
+                insta::assert_snapshot!(format!("golden_{name}"), text);
+            }
+            Err(error) => assert!(common::REFUSED.contains(&name.as_str()), "{name}: {error}"),
+        }
+    }
+    for (name, model) in goldens("encoders") {
+        seen.extend(Card::find(&model.config().architecture).unwrap().names);
+        let output = match model.tensor("cls.output.weight") {
+            Some(_) => EncodeOutput::Scores,
+            None => EncodeOutput::Vectors(model.config().embedding.pooling.unwrap_or(Pooling::Last)),
+        };
+        let options = EncodeOptions { longest: 20, rows: 30, texts: 4, kv: KvType::F32, output, fuse: true };
+        match plan_encoder(&*model, &capabilities(), &options) {
+            Ok(plan) => insta::assert_snapshot!(format!("encoder_{name}"), plan.table.render(&plan.buffers)),
+            Err(error) => assert!(common::REFUSED.contains(&name.as_str()), "{name}: {error}"),
+        }
+    }
+    for card in akunu_plan::CARDS {
+        assert!(card.names.iter().any(|name| seen.contains(name)), "{:?} has no snapshot", card.names);
+    }
+}
+
 /// Norms in products and the rotation in attention, but for Gemma's norms before the residual, and where fusing is off.
 #[test]
 fn devices_that_fold_get_other_tables_of_few_rows() {
-    let folding = Capabilities { folds: true, ..capabilities(true) };
+    let folding = Capabilities { folds: true, ..capabilities() };
     for name in FAMILIES {
         let model = model(family(name), |_| DType::Q4_0);
         let folded = plan(&model, &folding, &options()).unwrap();
@@ -51,7 +104,7 @@ fn devices_that_fold_get_other_tables_of_few_rows() {
         for options in
             [PlanOptions { fuse: false, ..options() }, PlanOptions { prefill_rows: 17, ..options() }]
         {
-            let plain = plan(&model, &capabilities(true), &options).unwrap();
+            let plain = plan(&model, &capabilities(), &options).unwrap();
             let folded = plan(&model, &folding, &options).unwrap();
             let render = |plan: &ModelPlan| plan.tables.prefill.render(&plan.buffers);
             assert_eq!(render(&folded), render(&plain));
@@ -105,10 +158,10 @@ fn a_32_layer_llama_takes_at_most_8_commands_a_layer_and_5_folded() {
     config.layer_count = 32;
     let model = model(config, |_| DType::Q4_0);
     // The first norm has no product before it.
-    let folded = plan(&model, &Capabilities { folds: true, ..capabilities(true) }, &options()).unwrap();
+    let folded = plan(&model, &Capabilities { folds: true, ..capabilities() }, &options()).unwrap();
     let in_layers = folded.tables.decode.labels.iter().filter(|l| l.starts_with("layer.")).count();
     assert_eq!((in_layers, folded.tables.decode.commands.len()), (5 * 32 + 1, 5 * 32 + 1 + 5));
-    let plan = plan(&model, &capabilities(true), &options()).unwrap();
+    let plan = plan(&model, &capabilities(), &options()).unwrap();
     for table in [&plan.tables.decode, &plan.tables.prefill] {
         let in_layers = table.labels.iter().filter(|l| l.starts_with("layer.")).count();
         assert!(in_layers <= 8 * 32, "{}: {in_layers} commands in 32 layers", table.name);
@@ -118,7 +171,7 @@ fn a_32_layer_llama_takes_at_most_8_commands_a_layer_and_5_folded() {
 
 /// A prompt of more than 16 rows, multiplied in f16.
 fn in_halves(family_name: &str, dtype: impl Fn(&str) -> DType) -> ModelPlan {
-    let capabilities = Capabilities { half_products: Some(16), ..capabilities(true) };
+    let capabilities = Capabilities { half_products: Some(16), ..capabilities() };
     let options = PlanOptions { prefill_rows: 20, ..options() };
     plan(&model(family(family_name), dtype), &capabilities, &options).unwrap()
 }
@@ -142,7 +195,7 @@ fn prompts_in_halves_unpack_before_they_multiply_and_leave_f32_weights_and_logit
 #[test]
 fn few_rows_have_a_table_that_unpacks_nothing_where_many_rows_unpack() {
     let of = |half_products, prefill_rows| {
-        let capabilities = Capabilities { half_products, ..capabilities(true) };
+        let capabilities = Capabilities { half_products, ..capabilities() };
         let options = PlanOptions { prefill_rows, prefill_logit_rows: 100, ..options() };
         plan(&model(family("llama"), |_| DType::Q4_0), &capabilities, &options).unwrap()
     };
@@ -181,7 +234,7 @@ fn no_command_reads_what_it_writes() {
     for name in FAMILIES {
         for (fuse, folds) in [(true, false), (false, false), (true, true)] {
             for dtype in [DType::Q5K, affine(4, 32)] {
-                let capabilities = Capabilities { folds, ..capabilities(true) };
+                let capabilities = Capabilities { folds, ..capabilities() };
                 let options = PlanOptions { fuse, ..options() };
                 let plan = plan(&model(family(name), |_| dtype), &capabilities, &options).unwrap();
                 let halves = in_halves(name, |_| dtype);
@@ -206,7 +259,7 @@ fn every_binding_lies_within_its_buffer_and_read_only_ones_are_never_written() {
         FAMILIES.map(|name| (name, DType::Q8_0)).into_iter().chain([("qwen2", affine(3, 128))])
     {
         let folding = |folds| {
-            let folding = Capabilities { folds, ..capabilities(true) };
+            let folding = Capabilities { folds, ..capabilities() };
             plan(&model(family(name), |_| dtype), &folding, &options()).unwrap()
         };
         for plan in [folding(false), folding(true), in_halves(name, |_| dtype)] {
@@ -232,16 +285,9 @@ fn every_binding_lies_within_its_buffer_and_read_only_ones_are_never_written() {
 fn names_of_buffers_are_unique_and_kernel_names_tell_variants_apart() {
     let mut kernels = std::collections::HashMap::new();
     for name in FAMILIES {
-        for (q8, dtype) in [
-            (true, DType::Q4_0),
-            (false, DType::Q4_0),
-            (true, DType::BF16),
-            (true, affine(4, 32)),
-            (true, affine(4, 64)),
-            (true, affine(8, 32)),
-        ] {
+        for dtype in [DType::Q4_0, DType::BF16, affine(4, 32), affine(4, 64), affine(8, 32)] {
             for folds in [false, true] {
-                let capabilities = Capabilities { folds, ..capabilities(q8) };
+                let capabilities = Capabilities { folds, ..capabilities() };
                 let plan = plan(&model(family(name), |_| dtype), &capabilities, &options()).unwrap();
                 let mut names: Vec<&str> = plan.buffers.iter().map(|b| b.name.as_str()).collect();
                 names.sort_unstable();
@@ -259,7 +305,7 @@ fn names_of_buffers_are_unique_and_kernel_names_tell_variants_apart() {
 /// The builder is driven by descriptors: no file of it may know an architecture.
 #[test]
 fn the_builder_names_no_architecture() {
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/build");
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/lower");
     let names = ["llama", "qwen", "gemma", "mistral", "smol", "phi", "bert", "whisper"];
     let mut files = 0;
     for entry in std::fs::read_dir(folder).unwrap() {

@@ -43,10 +43,13 @@ mod openai;
 mod page;
 mod protocol;
 mod refusal;
+mod rerank;
 mod response_format;
 mod server;
 mod start;
 pub mod stream;
+mod tei;
+mod texts;
 mod tls;
 mod tools;
 mod write_timeout;
@@ -62,9 +65,12 @@ pub use job::{
 pub use keys::Keys;
 pub use limits::{Limits, Rate};
 pub use metrics::Metrics;
-pub use models::{Lease, Loaded, ModelSpec, Models, ModelsOptions, OpenDevice, PARALLEL};
+pub use models::{
+    Kind, Lease, Loaded, ModelSpec, Models, ModelsOptions, OpenDevice, PARALLEL, TextCounts, TextQueue,
+};
 pub use protocol::{PROTOCOLS, Protocol};
 pub use refusal::{Reason, Refusal};
 pub use response_format::RequestedFormat;
 pub use server::{Options, Server};
+pub use texts::{EmbedJob, Embedded, RankJob, Ranked, Score, TextInput};
 pub use tls::TlsFiles;

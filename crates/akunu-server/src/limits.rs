@@ -18,6 +18,8 @@ pub struct Limits {
     pub request: Option<Duration>,
     /// Connections at once.
     pub connections: usize,
+    /// Texts of one request for vectors, or documents of one that ranks.
+    pub texts: usize,
     /// Requests a minute of each caller; `None`: any number.
     pub rate: Option<u32>,
 }
@@ -31,6 +33,7 @@ impl Default for Limits {
             write: Duration::from_secs(60),
             request: None,
             connections: 1024,
+            texts: 2048,
             rate: None,
         }
     }

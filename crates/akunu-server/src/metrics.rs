@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use akunu::schedule::Stats;
 
-use crate::models::Models;
+use crate::models::{Lease, Models, TextCounts};
 
 /// Seconds; from a fast GPU's token to a long prompt on a slow machine.
 const BOUNDS: [f64; 14] =
@@ -74,9 +74,45 @@ impl Metrics {
                 page.line(name, &[("model", model)], value(stats));
             }
         }
+        let embedders: Vec<(&str, Lease)> = models
+            .list()
+            .filter_map(|(spec, lease)| Some((spec.name.as_str(), lease?)))
+            .filter(|(_, lease)| lease.texts().is_some())
+            .collect();
+        for (name, kind, help, value) in OF_EMBEDDERS {
+            page.about(name, kind, help);
+            for (model, lease) in &embedders {
+                if let Some(queue) = lease.texts() {
+                    page.line(name, &[("model", model)], value(queue.counts()));
+                }
+            }
+        }
         page.text
     }
 }
+
+/// Name, type, help, and where an embedder tells it.
+type OfEmbedder = (&'static str, &'static str, &'static str, fn(&TextCounts) -> u64);
+
+/// What each loaded model tells that makes vectors or scores.
+const OF_EMBEDDERS: &[OfEmbedder] = &[
+    ("akunu_text_requests", "gauge", "Requests for vectors or scores that are not answered yet.", |c| {
+        c.waiting() as u64
+    }),
+    (
+        "akunu_embedded_texts_total",
+        "counter",
+        "Texts made into vectors, and pairs scored.",
+        TextCounts::texts,
+    ),
+    ("akunu_embedded_tokens_total", "counter", "Tokens of those texts.", TextCounts::tokens),
+    (
+        "akunu_embedding_turns_total",
+        "counter",
+        "Calls of the embedder, shared by requests.",
+        TextCounts::turns,
+    ),
+];
 
 /// Name, type, help, and where an engine tells it.
 type OfEngine = (&'static str, &'static str, &'static str, fn(&Stats) -> f64);

@@ -7,7 +7,7 @@ use serde_json::Value as Json;
 
 use crate::app::App;
 use crate::refusal::Refusal;
-use crate::{anthropic, health, ollama, openai, page, tools};
+use crate::{anthropic, health, ollama, openai, page, rerank, tei, tools};
 
 /// A protocol: its paths, and how it tells errors.
 #[derive(Clone, Copy, Debug)]
@@ -25,6 +25,8 @@ pub const PROTOCOLS: &[Protocol] = &[
     tools::PROTOCOL,
     ollama::PROTOCOL,
     anthropic::PROTOCOL,
+    rerank::PROTOCOL,
+    tei::PROTOCOL,
     page::PROTOCOL,
     openai::PROTOCOL,
 ];

@@ -100,6 +100,15 @@ impl From<Error> for Refusal {
                 "the prompt has {prompt} tokens, and the context of this model has {context} positions; shorten the prompt"
             ))
             .code("context_length_exceeded"),
+            Error::TextTooLong { index, tokens, longest } => Refusal::invalid(format!(
+                "text number {} has {tokens} tokens, and this model takes at most {longest} here; shorten it, or let it \
+                 be cut: \"truncate\": true",
+                index + 1
+            ))
+            .code("context_length_exceeded"),
+            Error::EmptyText { .. } | Error::UnknownPrompt { .. } | Error::ManyLabels { .. } => {
+                Refusal::invalid(text)
+            }
             Error::Schema(_) | Error::NothingFits | Error::ManyReadings => Refusal::invalid(text),
             Error::EmptyPrompt | Error::Setting { .. } | Error::TokenOutsideVocabulary { .. } => {
                 Refusal::invalid(text)

@@ -18,7 +18,7 @@ use crate::job::{
     Conversation, Finished, Job, Output, Piece, Prompt, Running, SamplingOverrides, Sent, What,
 };
 use crate::metrics::Metrics;
-use crate::models::{Lease, Loaded, blocking};
+use crate::models::{Kind, Lease, Loaded, blocking};
 use crate::refusal::{Reason, Refusal};
 use crate::response_format::RequestedFormat;
 
@@ -39,6 +39,7 @@ impl App {
         // The second time where an engine had broken down.
         for _ in 0..2 {
             let lease = self.models().get(job.model.as_deref()).await?;
+            lease.check_kind(Kind::Generates)?;
             let (of_job, of_lease) = (job.clone(), lease.clone());
             let mut prepared = blocking(move || Prepared::all(&of_job, &of_lease)).await??;
             for Prepared { request, .. } in &mut prepared {
@@ -46,11 +47,7 @@ impl App {
             }
             match self.submit(prepared, lease.clone(), deadline) {
                 Err(Refused::Closed) => self.models().forget(&lease),
-                Err(refused @ Refused::QueueFull { .. }) => {
-                    return Err(Refusal::new(Reason::TooMany, format!("{refused}; try again later"))
-                        .code("queue_full")
-                        .retry_after(1));
-                }
+                Err(refused @ Refused::QueueFull { .. }) => return Err(queue_full(&refused)),
                 Ok(running) => return Ok(running),
             }
         }
@@ -76,6 +73,10 @@ impl App {
         }
         Ok(running)
     }
+}
+
+pub(crate) fn queue_full(refused: &Refused) -> Refusal {
+    Refusal::new(Reason::TooMany, format!("{refused}; try again later")).code("queue_full").retry_after(1)
 }
 
 /// What a request asks for, or else its key's; nobody comes sooner than that.

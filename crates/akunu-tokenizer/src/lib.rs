@@ -29,6 +29,7 @@ mod scratch;
 mod sentencepiece;
 mod special;
 mod stream;
+mod template;
 mod trie;
 mod unicode;
 mod unigram;
@@ -45,6 +46,7 @@ pub use hf::{HfTokenizer, Sidecar};
 pub use model_file::from_model_file;
 pub use native::NativeTokenizer;
 pub use stream::StreamDecoder;
+pub use template::{Encoding, Template};
 pub use vocabulary::{Model, SpecialTokens, TokenKind, Vocabulary};
 
 /// The longest text that can be tokenized at once, in bytes. Positions in it fit 32 bits, spaces added.
@@ -90,6 +92,38 @@ pub trait Tokenizer: Debug + Send + Sync {
         self.encode_into(text, options, &mut ids)?;
         Ok(ids)
     }
+
+    /// The tokens of one text with their segments.
+    fn encode_single(&self, text: &str, options: EncodeOptions) -> Result<Encoding, TokenizerError> {
+        let ids = self.encode(text, EncodeOptions { add_special: false, ..options })?;
+        Ok(self.template().single(&ids, options.add_special))
+    }
+
+    /// Two texts as the model reads them together, such as a query and a document: `[CLS] first [SEP] second [SEP]`.
+    /// Without special tokens it is the tokens of both, one after the other.
+    fn encode_pair(
+        &self,
+        first: &str,
+        second: &str,
+        options: EncodeOptions,
+    ) -> Result<Encoding, TokenizerError> {
+        let plain = EncodeOptions { add_special: false, ..options };
+        let texts = [self.encode(first, plain)?, self.encode(second, plain)?];
+        let pair = self.template().pair([&texts[0], &texts[1]], options.add_special);
+        let unknown = || TokenizerError::Unsupported {
+            what: "a post-processor that does not take each text of a pair once".into(),
+        };
+        pair.ok_or_else(unknown)
+    }
+
+    /// Shortens the tokens of one text to `most` of them and says whether that took any. If they end with what the
+    /// model wants after a text, the last of them stay. [`Encoding::truncate`] does it for pairs.
+    fn truncate(&self, ids: &mut Vec<u32>, most: usize) -> bool {
+        template::truncate(ids, most, self.template())
+    }
+
+    /// What the model wants around texts.
+    fn template(&self) -> &Template;
 
     fn vocab_size(&self) -> usize;
 

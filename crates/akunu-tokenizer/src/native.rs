@@ -10,6 +10,7 @@ use crate::pretokenizer::PreTokenizer;
 use crate::scratch::{Pool, Scratch};
 use crate::sentencepiece::{SPACE_MARK, SentencePiece};
 use crate::special::{Fragment, SpecialTexts};
+use crate::template::Template;
 use crate::wordpiece::WordPiece;
 use crate::{
     EncodeOptions, MAX_TEXT, Model, SpecialTokens, TokenKind, Tokenizer, TokenizerError, Vocabulary,
@@ -25,6 +26,7 @@ pub struct NativeTokenizer {
     pieces: Pieces,
     special_texts: SpecialTexts,
     special: SpecialTokens,
+    template: Template,
     end_of_generation: Vec<u32>,
     add_space_prefix: bool,
     scratch: Pool,
@@ -66,6 +68,7 @@ impl NativeTokenizer {
             pieces,
             special_texts,
             special: SpecialTokens { eot, ..vocabulary.special },
+            template: Template::of_flags(&vocabulary.special, vocabulary.model),
             end_of_generation,
             add_space_prefix: vocabulary.add_space_prefix,
             texts: vocabulary.tokens,
@@ -81,11 +84,9 @@ impl NativeTokenizer {
         scratch: &mut Scratch,
         ids: &mut Vec<u32>,
     ) -> Result<(), TokenizerError> {
-        let special = &self.special;
-        let push = |ids: &mut Vec<u32>, wanted: bool, id: Option<u32>| {
-            ids.extend(id.filter(|_| wanted && options.add_special));
-        };
-        push(ids, special.add_bos, special.bos);
+        if options.add_special {
+            ids.extend(self.template.before());
+        }
         // The first word of a text gets its space, and so does the first after a special token.
         let mut add_space = self.add_space_prefix;
         self.special_texts.split(text, options.parse_special, |fragment| match fragment {
@@ -103,8 +104,9 @@ impl NativeTokenizer {
                 }
             }
         })?;
-        push(ids, special.add_eos, special.eos);
-        push(ids, special.add_separator, special.separator);
+        if options.add_special {
+            ids.extend(self.template.after());
+        }
         Ok(())
     }
 }
@@ -125,6 +127,10 @@ impl Tokenizer for NativeTokenizer {
             ids.truncate(before);
         }
         result
+    }
+
+    fn template(&self) -> &Template {
+        &self.template
     }
 
     fn vocab_size(&self) -> usize {

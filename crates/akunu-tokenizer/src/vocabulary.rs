@@ -60,7 +60,7 @@ pub struct SpecialTokens {
     pub mask: Option<u32>,
     pub add_bos: bool,
     pub add_eos: bool,
-    /// Ends every text with the separator, as WordPiece models want.
+    /// Puts the separator between two texts. In WordPiece vocabularies it ends every text, too.
     pub add_separator: bool,
 }
 
@@ -191,6 +191,11 @@ impl Vocabulary {
         ];
         for (key, flag, id) in flags {
             *flag = metadata.bool(key)?.unwrap_or(*flag && id.is_some());
+        }
+        // A WordPiece file that says how texts end needs no second separator between two of them.
+        let states = |key: &str| metadata.get(&format!("tokenizer.ggml.add_{key}_token")).is_some();
+        if self.model == Model::WordPiece && special.add_eos && !states("sep") {
+            special.add_separator = false;
         }
         Ok(())
     }

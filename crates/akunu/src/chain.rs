@@ -3,7 +3,7 @@
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use akunu_plan::{ReplayId, Row, Submission};
+use akunu_plan::{Entries, ReplayId, Row, Submission};
 
 use crate::pass::LastPass;
 use crate::{Engine, Error, Sampler, Session};
@@ -78,9 +78,9 @@ impl Engine {
         stop: &[u32],
         cancel: Option<&AtomicBool>,
     ) -> Result<usize, Error> {
-        let row = Row::causal(token, session.len() as u32, session.slot);
+        let row = Row::causal(token, session.len() as u32, self.start_of(session));
         let start = Instant::now();
-        let submission = Submission { rows: &[row], logit_rows: &[0], steps, stop, cancel };
+        let submission = Submission { entries: Entries::Rows(&[row]), logit_rows: &[0], steps, stop, cancel };
         self.device.replay(replay, submission)?;
         let done = self.device.wait()?.steps.min(steps);
         self.note_speed(start.elapsed(), done);
@@ -101,8 +101,10 @@ impl Engine {
         self.step_seconds = Some(self.step_seconds.map_or(seconds, |s| 0.75 * s + 0.25 * seconds));
     }
 
-    /// Steps that are over within `seconds`, as far as is known.
-    pub(crate) fn steps_within(&self, seconds: f64) -> usize {
+    /// The most steps of a chain that takes no longer than [`crate::EngineOptions::chain_time`], by the duration of the
+    /// steps so far: at least 1, and 1 before the first step has been measured.
+    pub fn chain_limit(&self) -> usize {
+        let seconds = self.chain_time.as_secs_f64();
         self.step_seconds.map_or(1, |step| (seconds / step.max(1e-9)) as usize).max(1)
     }
 }

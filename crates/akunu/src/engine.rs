@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use akunu_plan::{
-    Capabilities, Device, InPlace, KvType, Loaded, ModelPlan, PlanOptions, ReplayId, Row, Submission,
+    Capabilities, Device, Entries, InPlace, KvType, Loaded, MemoryPlan, ModelPlan, Move, PlanOptions,
+    ReplayId, Row, Submission,
 };
 
 use crate::pass::{Feed, LastPass};
@@ -14,6 +15,9 @@ use crate::{BackendOptions, DeviceChoice, Error, Model, Session, memory};
 
 /// Positions of the context where nobody says, unless the model has fewer.
 pub const DEFAULT_CONTEXT: usize = 4096;
+
+/// Short enough that text streams smoothly and that Ctrl-C takes effect at once.
+pub const DEFAULT_CHAIN_TIME: Duration = Duration::from_millis(50);
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct EngineOptions {
@@ -34,6 +38,9 @@ pub struct EngineOptions {
     pub logit_rows: usize,
     /// Most steps of one decode submission; `None`: what the device likes.
     pub chain: Option<usize>,
+    /// The longest that one decode submission should take, by the measured duration of a step. Text is given out, and a
+    /// request is cancelled or joined by others, between submissions. [`Duration::ZERO`]: submissions of one step.
+    pub chain_time: Duration,
     /// Fuse QKV and gate·up where their types agree, and fold what the device asks for. Off only to compare.
     pub fuse: bool,
 }
@@ -50,6 +57,7 @@ impl Default for EngineOptions {
             chunk: None,
             logit_rows: 1,
             chain: None,
+            chain_time: DEFAULT_CHAIN_TIME,
             fuse: true,
         }
     }
@@ -77,6 +85,12 @@ pub enum Note {
         "a context of {context} is more than the {trained} positions that the model was trained for: expect nonsense beyond"
     )]
     BeyondTraining { context: usize, trained: usize },
+    #[error("this model generates text; its states are pooled as asked for ({pooling})")]
+    GenerativeEmbedding { pooling: &'static str },
+    #[error(
+        "the model's files do not say how its states become a vector: their mean is taken (--pooling changes it)"
+    )]
+    AssumedPooling,
     #[error(
         "the weights ({}) are larger than the memory available ({}): parts are read from the file again for each token",
         memory::human(*weights), memory::human(*available)
@@ -99,6 +113,9 @@ pub fn plan(model: &Model, capabilities: &Capabilities, options: &EngineOptions)
         Some(0) => Err(Error::Setting { name, value: "0".into(), expected: "at least 1" }),
         _ => Ok(()),
     };
+    if model.config().bidirectional {
+        return Err(Error::NotGenerative);
+    }
     at_least_1("the context", options.context)?;
     at_least_1("the number of slots", Some(options.slots))?;
     at_least_1("the chunk", options.chunk)?;
@@ -130,15 +147,18 @@ pub(crate) fn available(capabilities: &Capabilities) -> Option<u64> {
 }
 
 pub(crate) fn check_fits(plan: &ModelPlan, available: Option<u64>) -> Result<(), Error> {
+    check_memory(&plan.memory, plan.options.context, available)
+}
+
+/// Whether what is planned for texts of so many tokens fits.
+pub(crate) fn check_memory(plan: &MemoryPlan, context: usize, available: Option<u64>) -> Result<(), Error> {
     let Some(available) = available else { return Ok(()) };
     // What a device made for itself is allocated already.
-    let needed = plan.memory.allocated() - plan.memory.workspace;
-    if needed <= available {
+    if plan.allocated() - plan.workspace <= available {
         return Ok(());
     }
-    let context = plan.options.context;
-    let advice = memory::advice(&plan.memory, context, available);
-    Err(Error::DoesNotFit { plan: Box::new(plan.memory), context, available, advice })
+    let advice = memory::advice(plan, context, available);
+    Err(Error::DoesNotFit { plan: Box::new(*plan), context, available, advice })
 }
 
 fn notes(
@@ -186,6 +206,8 @@ pub struct Engine {
     /// One row's.
     pub(crate) logits: Vec<f32>,
     pub(crate) last: Option<LastPass>,
+    /// As in [`EngineOptions`].
+    pub(crate) chain_time: Duration,
     /// Seconds of one decode step, as measured; a moving average.
     pub(crate) step_seconds: Option<f64>,
 }
@@ -216,6 +238,7 @@ impl Engine {
             found: vec![0; plan.tables.decode.steps.max(plan.tables.prefill.logit_rows)],
             logits: vec![0.0; plan.config.vocab_size],
             last: None,
+            chain_time: options.chain_time,
             step_seconds: None,
             load_time: start.elapsed(),
             model,
@@ -302,13 +325,9 @@ impl Engine {
         if discard == 0 {
             return Ok(());
         }
-        let row = Row {
-            token: discard as u32,
-            position: keep_first as u32,
-            kv_len: len as u32,
-            slot: session.slot,
-        };
-        self.maintain(self.loaded.kv_shift, row)?;
+        let to = self.start_of(session) + keep_first as u32;
+        let rest = (len - keep_first - discard) as u32;
+        self.move_cache(self.loaded.kv_shift, Move { from: to + discard as u32, to, len: rest })?;
         session.tokens.drain(keep_first..keep_first + discard);
         Ok(())
     }
@@ -324,14 +343,15 @@ impl Engine {
         if n == 0 {
             return Ok(());
         }
-        let row = Row { token: from.slot, position: 0, kv_len: n as u32, slot: to.slot };
-        self.maintain(self.loaded.kv_copy, row)?;
+        let copy = Move { from: self.start_of(from), to: self.start_of(to), len: n as u32 };
+        self.move_cache(self.loaded.kv_copy, copy)?;
         to.tokens.extend_from_slice(&from.tokens[..n]);
         Ok(())
     }
 
-    fn maintain(&mut self, replay: ReplayId, row: Row) -> Result<(), Error> {
-        let submission = Submission { rows: &[row], logit_rows: &[], steps: 1, stop: &[], cancel: None };
+    fn move_cache(&mut self, replay: ReplayId, moved: Move) -> Result<(), Error> {
+        let entries = Entries::Moves(std::slice::from_ref(&moved));
+        let submission = Submission { entries, logit_rows: &[], steps: 1, stop: &[], cancel: None };
         self.device.replay(replay, submission)?;
         self.device.wait()?;
         Ok(())

@@ -23,6 +23,9 @@ pub enum Error {
     #[error("there is no device \"{name}\"; choose one of {known}")]
     UnknownDevice { name: String, known: String },
 
+    #[error("there is no chip \"{name}\" to plan for; choose one of {known}")]
+    UnknownChip { name: String, known: String },
+
     #[error(
         "indirect command buffers are Metal's, and this would run on {device}: leave --metal-icb out, or choose --device metal on a Mac"
     )]
@@ -70,6 +73,38 @@ pub enum Error {
 
     #[error("{what} of {count} tokens from number {first} on do not lie within the session's {len}")]
     OutsideSession { what: &'static str, first: usize, count: usize, len: usize },
+
+    #[error("text number {index} is empty: give at least one token", index = index + 1)]
+    EmptyText { index: usize },
+
+    #[error(
+        "text number {number} has {tokens} tokens, and the longest that is taken here has {longest}: shorten it, or have \
+         it cut (--truncate)", number = index + 1
+    )]
+    TextTooLong { index: usize, tokens: usize, longest: usize },
+
+    #[error(
+        "this model generates text, and its files do not say how to make a vector of its states: choose a pooling \
+         (--pooling mean, cls, last or none)"
+    )]
+    NoPooling,
+
+    #[error("the model's files have no prompt \"{name}\"; they have {known}")]
+    UnknownPrompt { name: String, known: String },
+
+    #[error(
+        "this model has no classifier, so it cannot score documents: take a reranker, or embed the texts"
+    )]
+    NoClassifier,
+
+    #[error("this model's classifier gives {labels} scores, and a ranking needs one")]
+    ManyLabels { labels: usize },
+
+    #[error(
+        "this model makes vectors or scores of texts (akunu embed, akunu rerank; /v1/embeddings, /v1/rerank) and \
+         generates none"
+    )]
+    NotGenerative,
 
     #[error("no pass has asked for logits since the engine was made")]
     NoLogits,

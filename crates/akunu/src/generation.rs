@@ -8,9 +8,6 @@ use crate::constrain::Cursor;
 use crate::output::{OnPiece, Output};
 use crate::{Engine, Error, FinishReason, GenerateOptions, Overflow, Sampler, Session, Timings};
 
-/// One submission should take no longer than this: text streams smoothly, and Ctrl-C is heard.
-const CHAIN_SECONDS: f64 = 0.05;
-
 #[derive(Debug)]
 pub(crate) struct Generation {
     pub(crate) output: Output,
@@ -131,7 +128,7 @@ impl Generation {
     /// `found`; none where it was cancelled.
     pub(crate) fn chain(&mut self, engine: &mut Engine, session: &mut Session) -> Result<usize, Error> {
         let room = engine.context() - session.len();
-        let limit = room.min(self.output.left()).min(engine.steps_within(CHAIN_SECONDS));
+        let limit = room.min(self.output.left()).min(engine.chain_limit());
         let (steps, cancel) = (self.chain.min(limit), self.cancel.as_deref());
         let (history, endings) = (self.output.history(), self.output.endings());
         let found = engine.chain(session, history, self.sampler.as_mut(), steps, endings, cancel)?;

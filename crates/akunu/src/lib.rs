@@ -22,8 +22,10 @@
 mod backends;
 mod chain;
 pub mod chat;
+mod chips;
 pub mod constrain;
 pub mod devices;
+pub mod embed;
 mod engine;
 mod error;
 mod generate;
@@ -40,18 +42,22 @@ pub mod schedule;
 mod score;
 mod session;
 mod stop;
+mod texts;
 mod verify;
 
-pub use akunu_arch::{ModelConfig, WeightProvider};
+pub use akunu_arch::{ModelConfig, Pooling, WeightProvider};
 pub use akunu_format::{DType, TensorInfo};
 pub use akunu_plan::random;
 pub use akunu_plan::verify::{Difference, Report};
 pub use akunu_plan::{
-    Capabilities, Cost, Device, DispatchTable, DriverMemory, KvType, MemoryPlan, ModelPlan,
+    Capabilities, Cost, Device, DispatchTable, DriverMemory, EncodeOutput, EncodePlan, KvType, MemoryPlan,
+    ModelPlan,
 };
 pub use backends::BackendOptions;
+pub use chips::ChipChoice;
 pub use devices::{DeviceChoice, open_device};
-pub use engine::{DEFAULT_CONTEXT, Engine, EngineOptions, Note, Prefilled, plan};
+pub use embed::{EmbedOptions, EmbedTask, Embedder, TextIds, plan_texts};
+pub use engine::{DEFAULT_CHAIN_TIME, DEFAULT_CONTEXT, Engine, EngineOptions, Note, Prefilled, plan};
 pub use error::Error;
 pub use generate::{FinishReason, GenerateOptions, Generated, Overflow, Piece, Timings};
 pub use memory::{available_memory, human};
@@ -63,4 +69,4 @@ pub use prompt::check_prompt;
 pub use sampling::{Sampler, Sampling};
 pub use score::Perplexity;
 pub use session::Session;
-pub use verify::verify;
+pub use verify::{verify, verify_texts};

@@ -70,6 +70,9 @@ pub(crate) fn listing(plan: &MemoryPlan) -> String {
 /// What to do when a plan needs more than there is: the largest context that would fit, if one would.
 pub(crate) fn advice(plan: &MemoryPlan, context: usize, available: u64) -> String {
     const LEAST_USEFUL: u64 = 64;
+    if plan.kv == 0 {
+        return "take a smaller model, shorter texts (-c) or a machine with more memory".into();
+    }
     let fixed = plan.allocated() - plan.kv;
     let fits = available.saturating_sub(fixed) as f64 / (plan.kv as f64 / context as f64);
     // A round number below what fits.

@@ -121,6 +121,14 @@ impl Model {
         &self.eos_ids
     }
 
+    /// The tokens "yes" and "no" of a model that scores documents by which of them it would go on with.
+    pub fn answers(&self) -> Option<[u32; 2]> {
+        let card = akunu_arch::Card::find(&self.config().architecture)?;
+        let prompt = card.rerank?;
+        let tokenizer = self.tokenizer().ok()?;
+        Some([tokenizer.find_token(prompt.yes)?, tokenizer.find_token(prompt.no)?])
+    }
+
     /// A prompt's ids, with the special tokens that the model wants around it (usually a BOS in front). Special tokens
     /// written out in the text (`<|im_end|>`) are read as such: for text that a stranger wrote, use [`Model::tokenizer`].
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, Error> {

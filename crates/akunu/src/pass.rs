@@ -1,6 +1,6 @@
 //! One pass over rows: of one sequence or of several, and what it leaves: logits, and the best tokens.
 
-use akunu_plan::{DispatchTable, Row, Submission};
+use akunu_plan::{DispatchTable, Entries, Row, Submission};
 
 use crate::prompt::check_id;
 use crate::{Engine, Error, Session};
@@ -75,10 +75,15 @@ impl Engine {
     /// Adds what follows in a session to the next pass; those from `first_logits` on give logits. The session is as it was: it
     /// holds `ids` when the pass has run.
     pub(crate) fn add_rows(&mut self, session: &Session, ids: &[u32], first_logits: usize) {
-        let (first, start) = (self.rows.len(), session.len() as u32);
-        let slot = session.slot;
-        self.rows.extend(ids.iter().zip(start..).map(|(&id, position)| Row::causal(id, position, slot)));
+        let (first, next) = (self.rows.len(), session.len() as u32);
+        let start = self.start_of(session);
+        self.rows.extend(ids.iter().zip(next..).map(|(&id, position)| Row::causal(id, position, start)));
         self.asking.extend((first + first_logits) as u32..self.rows.len() as u32);
+    }
+
+    /// The position of the cache at which a session's tokens begin.
+    pub(crate) fn start_of(&self, session: &Session) -> u32 {
+        self.plan.slot_start(session.slot)
     }
 
     /// Runs the rows that were added. A single one goes through the decode table.
@@ -86,8 +91,13 @@ impl Engine {
         let decode = self.rows.len() == 1;
         let feeding = self.loaded.feeding(&self.plan.tables, self.rows.len());
         let replay = if decode { self.loaded.decode } else { feeding };
-        let submission =
-            Submission { rows: &self.rows, logit_rows: &self.asking, steps: 1, stop: &[], cancel: None };
+        let submission = Submission {
+            entries: Entries::Rows(&self.rows),
+            logit_rows: &self.asking,
+            steps: 1,
+            stop: &[],
+            cancel: None,
+        };
         self.device.replay(replay, submission)?;
         self.device.wait()?;
         if !self.asking.is_empty() {

@@ -1,7 +1,7 @@
 //! Tokens from logits: picked on the device where it can, and on the host where not. The tokens are the same.
 
-use akunu_plan::Submission;
 use akunu_plan::sample::{Settings, record_words};
+use akunu_plan::{Entries, Submission};
 
 use crate::{Engine, Error, Sampler};
 
@@ -93,8 +93,13 @@ impl Engine {
             let offset = (row * stride) as u64;
             self.device.upload(loaded.pick_records, offset, bytemuck::cast_slice(record))?;
         }
-        let submission =
-            Submission { rows: &self.rows, logit_rows: &self.asking, steps: 1, stop: &[], cancel: None };
+        let submission = Submission {
+            entries: Entries::Rows(&self.rows),
+            logit_rows: &self.asking,
+            steps: 1,
+            stop: &[],
+            cancel: None,
+        };
         self.device.replay(loaded.pick, submission)?;
         self.device.wait()?;
         let (buffer, offset) = (table.io.tokens.index(), table.logit_rows * size_of::<u32>());

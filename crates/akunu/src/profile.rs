@@ -1,6 +1,6 @@
 //! How long each command of a pass takes.
 
-use akunu_plan::{Cost, Row, Submission};
+use akunu_plan::{Cost, Device, DispatchCommand, DispatchTable, Entries, ReplayId, Row, Submission};
 
 use crate::{Engine, Error};
 
@@ -56,41 +56,56 @@ impl Engine {
         let token = |i: usize| (i * 7919 % vocab) as u32;
         // Filled for good: memory that was never written is read much faster.
         self.feed(&mut session, &(0..depth).map(token).collect::<Vec<u32>>())?;
-        let row = |i: usize| Row::causal(token(i), (depth + i) as u32, session.slot());
+        let start = self.start_of(&session);
+        let row = |i: usize| Row::causal(token(i), (depth + i) as u32, start);
         let rows: Vec<Row> = (0..rows).map(row).collect();
 
-        let mut samples = vec![Vec::with_capacity(passes); table.commands.len()];
-        let mut ns = vec![0; table.commands.len()];
-        let mut costs = vec![Cost::default(); table.commands.len()];
-        for pass in 0..=passes.max(1) {
-            samples.iter_mut().for_each(|samples| samples.push(0));
-            for (number, part) in rows.chunks(table.rows).enumerate() {
-                let is_last = (number + 1) * table.rows >= rows.len();
-                let last = [part.len() as u32 - 1];
-                let asking = if is_last { &last[..] } else { &[] };
-                let submission =
-                    Submission { rows: part, logit_rows: asking, steps: 1, stop: &[], cancel: None };
-                self.device.time_commands(replay, submission, &mut ns)?;
-                for (index, command) in table.commands.iter().enumerate() {
-                    samples[index][pass] += ns[index];
-                    if pass == 0 {
-                        costs[index] = costs[index] + command.cost(part, asking.len());
-                    }
-                }
-            }
-        }
-        let mut timings = Vec::with_capacity(table.commands.len());
-        for (index, (mut samples, cost)) in samples.into_iter().zip(costs).enumerate() {
-            // The first one was to warm up.
-            let samples = &mut samples[1..];
-            samples.sort_unstable();
-            timings.push(LabelTiming {
-                label: table.labels[index].clone(),
-                kernel: table.commands[index].kernel.name(),
-                ns: samples[samples.len() / 2],
-                cost,
-            });
-        }
-        Ok(timings)
+        let parts: Vec<&[Row]> = rows.chunks(table.rows).collect();
+        let lasts: Vec<[u32; 1]> = parts.iter().map(|part| [part.len() as u32 - 1]).collect();
+        let numbered = parts.iter().zip(&lasts).zip(1..);
+        let submissions = numbered.map(|((part, last), number)| Submission {
+            entries: Entries::Rows(part),
+            logit_rows: if number == parts.len() { last } else { &[] },
+            steps: 1,
+            stop: &[],
+            cancel: None,
+        });
+        let submissions: Vec<Submission<'_>> = submissions.collect();
+        time_table(&mut *self.device, replay, &table, &submissions, passes)
     }
+}
+
+/// Times each command of a table, of all submissions together: medians over so many passes, after one to warm up.
+pub(crate) fn time_table(
+    device: &mut dyn Device,
+    replay: ReplayId,
+    table: &DispatchTable,
+    submissions: &[Submission<'_>],
+    passes: usize,
+) -> Result<Vec<LabelTiming>, Error> {
+    let mut samples = vec![Vec::with_capacity(passes + 1); table.commands.len()];
+    let mut ns = vec![0; table.commands.len()];
+    for pass in 0..=passes.max(1) {
+        samples.iter_mut().for_each(|samples| samples.push(0));
+        for submission in submissions {
+            device.time_commands(replay, *submission, &mut ns)?;
+            samples.iter_mut().zip(&ns).for_each(|(samples, ns)| samples[pass] += ns);
+        }
+    }
+    let cost = |command: &DispatchCommand| {
+        submissions.iter().map(|part| command.cost(part.entries, part.logit_rows.len())).sum()
+    };
+    let commands = table.commands.iter().zip(&table.labels).zip(samples);
+    let timing = |((command, label), mut samples): ((&DispatchCommand, &String), Vec<u64>)| {
+        // The first one was to warm up.
+        let samples = &mut samples[1..];
+        samples.sort_unstable();
+        LabelTiming {
+            label: label.clone(),
+            kernel: command.kernel.name(),
+            ns: samples[samples.len() / 2],
+            cost: cost(command),
+        }
+    };
+    Ok(commands.map(timing).collect())
 }

@@ -1,8 +1,9 @@
 //! Any device against the reference, command by command.
 
 use akunu_plan::verify::Report;
+use akunu_plan::{Device, TextPass};
 
-use crate::{EngineOptions, Error, Model, engine};
+use crate::{EmbedOptions, EngineOptions, Error, Model, TextIds, embed, engine};
 
 /// Runs `tokens` (one prefill pass of all but the last, then one decode step) on the device that `options` name and on
 /// the reference, and compares what each command of the tables wrote. `progress` is told (done, all) commands.
@@ -17,4 +18,19 @@ pub fn verify(
     crate::check_prompt(tokens, plan.config.vocab_size, plan.options.context)?;
     engine::check_fits(&plan, engine::available(device.capabilities()))?;
     Ok(akunu_plan::verify::verify(&plan, model.weights(), &mut *device, tokens, progress)?)
+}
+
+/// As [`verify`], of one pass over whole texts and on a device that is open already.
+pub fn verify_texts(
+    model: &Model,
+    device: &mut dyn Device,
+    options: &EmbedOptions,
+    texts: &[TextIds],
+    progress: &mut dyn FnMut(usize, usize),
+) -> Result<Report, Error> {
+    let (plan, _) = embed::plan_texts(model, device.capabilities(), options)?;
+    engine::check_memory(&plan.memory, plan.options.longest, engine::available(device.capabilities()))?;
+    let mut pass = TextPass::default();
+    embed::fill(&mut pass, texts, &plan)?;
+    Ok(akunu_plan::verify::verify_encoder(&plan, model.weights(), device, &pass, progress)?)
 }

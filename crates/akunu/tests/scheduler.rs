@@ -183,6 +183,24 @@ fn an_engine_with_too_few_rows_of_logits_is_refused() {
     assert!(matches!(refused, Err(akunu::Error::Setting { name: "the number of logit rows", .. })));
 }
 
+/// The ids of a request for 40 tokens, and in how many submissions they came.
+fn decoded_in_chains_of(chain_time: Duration) -> (Vec<u32>, u64) {
+    let engine = tales_engine(|o| *o = EngineOptions { chain: Some(64), chain_time, ..o.clone() });
+    let (mut scheduler, handle) = Scheduler::new(engine, &SchedulerOptions::default()).unwrap();
+    let log = Log::default();
+    handle.submit(request(40), log.plain(0)).unwrap();
+    scheduler.drain();
+    (log.ids(0), handle.stats().steps)
+}
+
+#[test]
+fn a_chain_takes_no_longer_than_the_option_says() {
+    let (ids, steps) = decoded_in_chains_of(Duration::ZERO);
+    assert_eq!((ids.len(), steps), (40, 40));
+    // The pass of the prompt gives the first token; chains of 1, 2, 4, 8, 16 and 8 steps give the others.
+    assert_eq!(decoded_in_chains_of(Duration::MAX), (ids, 7));
+}
+
 #[test]
 fn what_can_never_run_fails_at_once() {
     let (scheduler, handle) = scheduler(1, &SchedulerOptions::default());

@@ -2,10 +2,14 @@
 
 use akunu_format::{Array, FormatError, Metadata, Value};
 
+use super::embedding;
 use crate::facts::Fact;
 use crate::names::layer_and_part;
 use crate::tensors::{Kind, Part};
-use crate::{Card, ModelConfig, RopeScaling, RopeStyle, Source, WeightProvider, Window, WindowPattern};
+use crate::{
+    ACTIVATIONS, Activation, Card, ModelConfig, RopeScaling, RopeStyle, Source, WeightProvider, Window,
+    WindowPattern,
+};
 
 const TOKENIZER: &str = "tokenizer.";
 
@@ -29,11 +33,14 @@ pub(super) fn metadata(
         Some(own) => copy(own, &mut out, |key| {
             !OF_THE_FILE.contains(&key) && (vocabulary.is_none() || !key.starts_with(TOKENIZER))
         }),
-        None => describe(weights.config(), vocabulary.is_none(), &mut out)?,
+        None => describe(weights, vocabulary.is_none(), &mut out)?,
     }
     if let Some(vocabulary) = vocabulary {
         check_vocabulary(vocabulary, weights.config())?;
         copy(vocabulary, &mut out, |key| key.starts_with(TOKENIZER));
+    }
+    if let Some((key, value)) = embedding::token_types(weights) {
+        out.insert(key, value);
     }
     out.insert("general.file_type", Value::U32(file_type));
     out.insert("general.quantization_version", Value::U32(2));
@@ -62,18 +69,18 @@ fn check_vocabulary(vocabulary: &Metadata, config: &ModelConfig) -> Result<(), F
 }
 
 /// Writes keys under the architecture's name.
-struct Keys<'a> {
+pub(super) struct Keys<'a> {
     architecture: &'a str,
-    card: &'static Card,
-    out: &'a mut Metadata,
+    pub(super) card: &'static Card,
+    pub(super) out: &'a mut Metadata,
 }
 
 impl Keys<'_> {
-    fn put(&mut self, key: &str, value: Value) {
+    pub(super) fn put(&mut self, key: &str, value: Value) {
         self.out.insert(format!("{}.{key}", self.architecture), value);
     }
 
-    fn number(&mut self, key: &str, value: usize) -> Result<(), FormatError> {
+    pub(super) fn number(&mut self, key: &str, value: usize) -> Result<(), FormatError> {
         let number = u32::try_from(value)
             .map_err(|_| FormatError::key(key, format!("{value} is too large for a GGUF file")))?;
         self.put(key, Value::U32(number));
@@ -85,11 +92,20 @@ impl Keys<'_> {
     }
 }
 
-fn describe(config: &ModelConfig, without_vocabulary: bool, out: &mut Metadata) -> Result<(), FormatError> {
+fn describe(
+    weights: &dyn WeightProvider,
+    without_vocabulary: bool,
+    out: &mut Metadata,
+) -> Result<(), FormatError> {
+    let config = weights.config();
     refuse_unsayable(config)?;
     let card = card(config);
     // A model of no known family keeps its name.
-    let architecture = card.names.first().copied().unwrap_or(&config.architecture);
+    let named = match config.bidirectional && !card.bidirectional {
+        true => card.bidirectional_names.first(),
+        false => card.names.first(),
+    };
+    let architecture = named.copied().unwrap_or(&config.architecture);
     out.insert("general.architecture", Value::String(architecture.to_string()));
     out.insert("general.type", Value::String("model".to_string()));
     if let Some(name) = &config.name {
@@ -106,7 +122,6 @@ fn describe(config: &ModelConfig, without_vocabulary: bool, out: &mut Metadata) 
         (Fact::KvHeadCount, config.kv_head_count),
         (Fact::HeadDim, config.head_dim),
         (Fact::ValueHeadDim, config.head_dim),
-        (Fact::RopeDims, config.rope.dims),
     ] {
         keys.number(keys.card.gguf_key(fact), value)?;
     }
@@ -115,12 +130,26 @@ fn describe(config: &ModelConfig, without_vocabulary: bool, out: &mut Metadata) 
         (Fact::AttentionScale, config.attention_scale),
         (Fact::AttentionSoftCap, config.attention_soft_cap),
         (Fact::LogitSoftCap, config.logit_soft_cap),
+        (Fact::EmbeddingScale, config.embedding_scale),
+        (Fact::ResidualScale, config.residual_scale),
+        (Fact::LogitScale, config.logit_scale),
     ] {
-        if let Some(value) = value {
-            keys.put(keys.card.gguf_key(fact), Value::F32(value));
+        if let (Some(value), Some(rule)) = (value, keys.card.rule(fact)) {
+            let field = rule.gguf_form.field(f64::from(value));
+            keys.float(keys.card.gguf_key(fact), field);
         }
     }
-    rope(config, &mut keys)?;
+    if keys.card.rule(Fact::Parallel).is_some() {
+        keys.put(keys.card.gguf_key(Fact::Parallel), Value::Bool(config.parallel));
+    }
+    activation(config, &mut keys);
+    if config.bidirectional {
+        keys.put("attention.causal", Value::Bool(false));
+    }
+    embedding::describe(weights, &mut keys)?;
+    if card.rotary {
+        rope(config, &mut keys)?;
+    }
     window(config, &mut keys)?;
     sampling(config, out);
     if without_vocabulary {
@@ -132,7 +161,10 @@ fn describe(config: &ModelConfig, without_vocabulary: bool, out: &mut Metadata) 
 /// Facts for which GGUF has no key: the architecture's name stands for them.
 fn refuse_unsayable(config: &ModelConfig) -> Result<(), FormatError> {
     let card = card(config);
-    if let Some(other) = config.activation.filter(|&activation| activation != card.activation) {
+    // Other engines do not tell the forms of GELU apart; this one reads the key.
+    let is_gelu = |activation| matches!(activation, Activation::GeluErf | Activation::GeluTanh);
+    let sayable = |other| other == card.activation || is_gelu(other) && is_gelu(card.activation);
+    if let Some(other) = config.activation.filter(|&other| !sayable(other) && !card.states_activation) {
         let asks = format!("is {other:?}, which a GGUF file of this architecture cannot say");
         return Err(FormatError::unsupported("hidden_act", asks));
     }
@@ -143,10 +175,23 @@ fn refuse_unsayable(config: &ModelConfig) -> Result<(), FormatError> {
     Ok(())
 }
 
+/// Where files of the family always state it, or it is not the family's own.
+fn activation(config: &ModelConfig, keys: &mut Keys<'_>) {
+    let Some(activation) = config.activation else { return };
+    if keys.card.states_activation || activation != keys.card.activation {
+        let name = ACTIVATIONS.iter().find(|(_, known)| *known == activation).map(|(name, _)| *name);
+        keys.put("hidden_activation", Value::String(name.unwrap_or_default().to_string()));
+    }
+}
+
 fn rope(config: &ModelConfig, keys: &mut Keys<'_>) -> Result<(), FormatError> {
+    keys.number(keys.card.gguf_key(Fact::RopeDims), config.rope.dims)?;
     keys.float(keys.card.gguf_key(Fact::RopeBase), config.rope.base);
     if let Some(base) = config.rope.local_base {
         keys.float(keys.card.gguf_key(Fact::LocalRopeBase), base);
+    }
+    if let Some(growth) = config.rope.query_growth {
+        keys.float(keys.card.gguf_key(Fact::QueryGrowth), growth.rate);
     }
     let kind = |kind: &str| Value::String(kind.to_string());
     match config.rope.scaling {
@@ -162,7 +207,11 @@ fn rope(config: &ModelConfig, keys: &mut Keys<'_>) -> Result<(), FormatError> {
             keys.number("rope.scaling.original_context_length", original_context)?;
             keys.float("rope.scaling.yarn_beta_fast", beta_fast);
             keys.float("rope.scaling.yarn_beta_slow", beta_slow);
-            if let Some(stated) = attention_factor {
+            // Readers of some families' files divide by what this makes of the factor.
+            let divides = keys.card.rule(Fact::YarnLogMultiplier).is_some();
+            if divides && attention_factor == Some(1.0) {
+                keys.float(keys.card.gguf_key(Fact::YarnLogMultiplier), 1.0);
+            } else if let Some(stated) = attention_factor {
                 // Readers multiply by what YaRN makes of the factor itself.
                 keys.float("rope.scaling.attn_factor", stated / (0.1 * factor.ln() + 1.0));
             }

@@ -1,5 +1,6 @@
 //! A model as a GGUF file in other types: planned at once, then written tensor by tensor.
 
+mod embedding;
 mod metadata;
 
 use std::io::{self, Write};

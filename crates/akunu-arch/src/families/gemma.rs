@@ -1,7 +1,7 @@
 //! The first Gemma: GELU, embeddings scaled by √hidden_size, and norms that are stored less one.
 
 use crate::Activation;
-use crate::card::{ACTIVATIONS, Card, HfKind, Sliding};
+use crate::card::{ACTIVATIONS, Card, HfKind};
 use crate::facts::Fact;
 
 pub static CARD: Card = Card {
@@ -15,7 +15,6 @@ pub static CARD: Card = Card {
 
 const GEMMA: HfKind = HfKind {
     model_type: "gemma",
-    nested_in: None,
     defaults: &[
         (Fact::ContextLength, 8192.0),
         (Fact::HiddenSize, 3072.0),
@@ -27,8 +26,8 @@ const GEMMA: HfKind = HfKind {
         (Fact::NormEpsilon, 1e-6),
         (Fact::RopeBase, 10_000.0),
     ],
-    sliding: Sliding::Never,
     activation_fields: &["hidden_activation", "hidden_act"],
     // Files say `gelu` and mean its approximation.
     activation_names: &[&[("gelu", Activation::GeluTanh)], ACTIVATIONS],
+    ..HfKind::PLAIN
 };

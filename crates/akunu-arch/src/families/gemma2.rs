@@ -1,9 +1,10 @@
 //! Gemma 2: norms on both sides of each part, every other layer with a window, soft caps.
 
 use crate::Activation;
-use crate::card::{ACTIVATIONS, Card, DefaultWindow, HfKind, Sliding};
+use crate::card::{Card, DefaultWindow, HfKind, Sliding};
 use crate::facts::{Fact, LLAMA_FACTS, SCALED_BY_SCALAR};
 use crate::tensors::{ATTN_OUTPUT, EMBEDDING, GATED_FFN, OUTPUT, QKV, SANDWICH_NORMS};
+use crate::tower::sandwich;
 
 pub static CARD: Card = Card {
     names: &["gemma2"],
@@ -16,7 +17,7 @@ pub static CARD: Card = Card {
     tensors: &[EMBEDDING, QKV, ATTN_OUTPUT, SANDWICH_NORMS, GATED_FFN, OUTPUT],
     norm_weight_offset: 1.0,
     activation: Activation::GeluTanh,
-    post_norms: true,
+    layer: sandwich,
     scaled_embeddings: true,
     default_window: DefaultWindow::FullEvery(2),
     ..Card::PLAIN
@@ -24,7 +25,6 @@ pub static CARD: Card = Card {
 
 const GEMMA2: HfKind = HfKind {
     model_type: "gemma2",
-    nested_in: None,
     defaults: &[
         (Fact::ContextLength, 8192.0),
         (Fact::HiddenSize, 2304.0),
@@ -42,5 +42,5 @@ const GEMMA2: HfKind = HfKind {
     ],
     sliding: Sliding::Pattern(2),
     activation_fields: &["hidden_activation"],
-    activation_names: &[ACTIVATIONS],
+    ..HfKind::PLAIN
 };

@@ -1,13 +1,14 @@
 //! Gemma 3, its language model: as Gemma 2, with norms over the heads of Q and K in place of soft caps, five layers with a
-//! window to one without, and another RoPE base in those.
+//! window to one without, and another RoPE base in those. EmbeddingGemma sees the whole text.
 
-use crate::card::{ACTIVATIONS, Card, DefaultWindow, HfKind, Sliding};
+use crate::card::{Card, DefaultWindow, HfKind, Sliding};
 use crate::facts::{Fact, LLAMA_FACTS, SCALED_BY_SCALAR};
 use crate::tensors::{ATTN_OUTPUT, EMBEDDING, GATED_FFN, OUTPUT, QK_NORMS, QKV, SANDWICH_NORMS};
+use crate::tower::{QkNorm, sandwich};
 use crate::{Activation, RopeScaling, Shape};
 
 pub static CARD: Card = Card {
-    names: &["gemma3", "gemma3_text"],
+    names: &["gemma3", "gemma3_text", "gemma-embedding"],
     facts: &[LLAMA_FACTS, SCALED_BY_SCALAR],
     // Converters leave it out.
     gguf_defaults: &[(Fact::LocalRopeBase, 10_000.0)],
@@ -17,10 +18,11 @@ pub static CARD: Card = Card {
     tensors: &[EMBEDDING, QKV, QK_NORMS, ATTN_OUTPUT, SANDWICH_NORMS, GATED_FFN, OUTPUT],
     norm_weight_offset: 1.0,
     activation: Activation::GeluTanh,
-    qk_norm: true,
-    post_norms: true,
+    qk_norm: Some(QkNorm::Head),
+    layer: sandwich,
     scaled_embeddings: true,
     default_window: DefaultWindow::FullEvery(6),
+    bidirectional_names: &["gemma-embedding"],
     shapes: &[GEMMA3_1B],
     ..Card::PLAIN
 };
@@ -44,7 +46,7 @@ const GEMMA3: HfKind = HfKind {
     ],
     sliding: Sliding::Pattern(6),
     activation_fields: &["hidden_activation"],
-    activation_names: &[ACTIVATIONS],
+    ..HfKind::PLAIN
 };
 
 const GEMMA3_1B: Shape = Shape {

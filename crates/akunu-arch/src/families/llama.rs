@@ -1,6 +1,6 @@
 //! LLaMA, and Mistral, which differs in its configuration alone: GGUF files of both are LLaMA's.
 
-use crate::card::{ACTIVATIONS, Card, HfKind, RopeStyle, Sliding};
+use crate::card::{Card, HfKind, RopeStyle, Sliding};
 use crate::facts::Fact;
 use crate::{RopeScaling, Shape};
 
@@ -14,7 +14,6 @@ pub static CARD: Card = Card {
 
 const LLAMA: HfKind = HfKind {
     model_type: "llama",
-    nested_in: None,
     defaults: &[
         (Fact::ContextLength, 2048.0),
         (Fact::HiddenSize, 4096.0),
@@ -24,13 +23,12 @@ const LLAMA: HfKind = HfKind {
         (Fact::NormEpsilon, 1e-6),
         (Fact::RopeBase, 10_000.0),
     ],
-    sliding: Sliding::Never,
-    activation_fields: &["hidden_act"],
-    activation_names: &[ACTIVATIONS],
+    ..HfKind::PLAIN
 };
 
 const MISTRAL: HfKind = HfKind {
     model_type: "mistral",
+    nested_in: Some("mistral3"),
     defaults: &[
         (Fact::ContextLength, 131_072.0),
         (Fact::HiddenSize, 4096.0),

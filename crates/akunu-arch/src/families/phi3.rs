@@ -1,13 +1,12 @@
 //! Phi 3 and 4: Q, K and V in one matrix, gate and up in another, in both kinds of files.
 
-use crate::card::{ACTIVATIONS, Card, HfKind, Sliding};
+use crate::card::{Card, HfKind, Sliding};
 use crate::facts::Fact;
 
 pub static CARD: Card = Card { names: &["phi3"], hf: &[PHI3], stacked_in_gguf: true, ..Card::PLAIN };
 
 const PHI3: HfKind = HfKind {
     model_type: "phi3",
-    nested_in: None,
     defaults: &[
         (Fact::ContextLength, 4096.0),
         (Fact::HiddenSize, 3072.0),
@@ -18,6 +17,5 @@ const PHI3: HfKind = HfKind {
         (Fact::RopeBase, 10_000.0),
     ],
     sliding: Sliding::All,
-    activation_fields: &["hidden_act"],
-    activation_names: &[ACTIVATIONS],
+    ..HfKind::PLAIN
 };

@@ -1,13 +1,12 @@
 //! Qwen 2 and 2.5: biases on Q, K and V, which files state by having them.
 
-use crate::card::{ACTIVATIONS, Card, HfKind, Sliding};
+use crate::card::{Card, HfKind, Sliding};
 use crate::facts::Fact;
 
 pub static CARD: Card = Card { names: &["qwen2"], hf: &[QWEN2], ..Card::PLAIN };
 
 const QWEN2: HfKind = HfKind {
     model_type: "qwen2",
-    nested_in: None,
     defaults: &[
         (Fact::ContextLength, 32_768.0),
         (Fact::HiddenSize, 4096.0),
@@ -20,6 +19,5 @@ const QWEN2: HfKind = HfKind {
         (Fact::WindowSize, 4096.0),
     ],
     sliding: Sliding::OnRequest,
-    activation_fields: &["hidden_act"],
-    activation_names: &[ACTIVATIONS],
+    ..HfKind::PLAIN
 };

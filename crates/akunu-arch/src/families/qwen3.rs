@@ -1,22 +1,36 @@
 //! Qwen 3: norms over the heads of Q and K.
 
-use crate::card::{ACTIVATIONS, Card, HfKind, Sliding};
+use crate::card::{Card, HfKind, RerankPrompt, Sliding};
 use crate::facts::Fact;
 use crate::tensors::{ATTN_OUTPUT, EMBEDDING, FFN_NORM, GATED_FFN, OUTPUT, QK_NORMS, QKV};
+use crate::tower::QkNorm;
 use crate::{RopeScaling, Shape};
 
 pub static CARD: Card = Card {
     names: &["qwen3"],
     hf: &[QWEN3],
     tensors: &[EMBEDDING, QKV, QK_NORMS, ATTN_OUTPUT, FFN_NORM, GATED_FFN, OUTPUT],
-    qk_norm: true,
+    qk_norm: Some(QkNorm::Head),
+    rerank: Some(RERANK),
     shapes: &[QWEN3_0_6B, QWEN3_4B, QWEN3_8B],
     ..Card::PLAIN
 };
 
+/// Qwen3-Reranker's.
+const RERANK: RerankPrompt = RerankPrompt {
+    head: "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the \
+             Instruct provided. Note that the answer can only be \"yes\" or \"no\".<|im_end|>\n<|im_start|>",
+    before_instruction: "user\n<Instruct>: ",
+    instruction: "Given a web search query, retrieve relevant passages that answer the query",
+    before_query: "\n<Query>: ",
+    before_document: "\n<Document>: ",
+    tail: "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n",
+    yes: "yes",
+    no: "no",
+};
+
 const QWEN3: HfKind = HfKind {
     model_type: "qwen3",
-    nested_in: None,
     defaults: &[
         (Fact::ContextLength, 32_768.0),
         (Fact::HiddenSize, 4096.0),
@@ -30,8 +44,7 @@ const QWEN3: HfKind = HfKind {
         (Fact::WindowSize, 4096.0),
     ],
     sliding: Sliding::OnRequest,
-    activation_fields: &["hidden_act"],
-    activation_names: &[ACTIVATIONS],
+    ..HfKind::PLAIN
 };
 
 const QWEN3_8B: Shape = Shape {

@@ -2,9 +2,11 @@
 
 use akunu_format::{Array, FormatError, Metadata, TensorInfo, Value, printable};
 
+use super::embedding::facts_of_vectors;
 use crate::facts::Fact;
 use crate::{
-    Card, ModelConfig, Rope, RopeFactors, RopeScaling, Source, SuggestedSampling, Window, WindowPattern,
+    ACTIVATIONS, Activation, Card, ModelConfig, QueryGrowth, Rope, RopeFactors, RopeScaling, Source,
+    SuggestedSampling, Window, WindowPattern,
 };
 
 const PLACE: &str = "GGUF metadata";
@@ -14,19 +16,19 @@ const ARCHITECTURE: &str = "general.architecture";
 const ROPE_BASE: f64 = 10_000.0;
 
 /// Reading keys under the architecture's name.
-struct Keys<'a> {
-    metadata: &'a Metadata,
+pub(super) struct Keys<'a> {
+    pub(super) metadata: &'a Metadata,
     architecture: &'a str,
-    card: &'static Card,
+    pub(super) card: &'static Card,
 }
 
 impl Keys<'_> {
-    fn name(&self, key: &str) -> String {
+    pub(super) fn name(&self, key: &str) -> String {
         format!("{}.{key}", self.architecture)
     }
 
     /// The key that states a fact; the first one, where none of several is there.
-    fn of(&self, fact: Fact) -> &'static str {
+    pub(super) fn of(&self, fact: Fact) -> &'static str {
         let keys = self.card.rule(fact).map_or(&[][..], |rule| rule.gguf);
         let stated = keys.iter().find(|key| self.metadata.get(&self.name(key)).is_some());
         stated.or(keys.first()).copied().unwrap_or_default()
@@ -38,10 +40,14 @@ impl Keys<'_> {
     }
 
     fn number(&self, fact: Fact) -> Result<Option<f64>, FormatError> {
-        Ok(self.f64(self.of(fact))?.or(self.card.gguf_default(fact)))
+        let stated = self.f64(self.of(fact))?.map(|number| match self.card.rule(fact) {
+            Some(rule) if number != 0.0 => rule.gguf_form.fact(number),
+            _ => number,
+        });
+        Ok(stated.or(self.card.gguf_default(fact)))
     }
 
-    fn usize(&self, key: &str) -> Result<Option<usize>, FormatError> {
+    pub(super) fn usize(&self, key: &str) -> Result<Option<usize>, FormatError> {
         // u32 is what the format's own keys are specified as; it fits usize everywhere.
         Ok(self.metadata.u32(&self.name(key))?.map(|v| v as usize))
     }
@@ -72,6 +78,25 @@ impl Keys<'_> {
         Ok(self.number(fact)?.filter(|&v| v != 0.0).map(|v| v as f32))
     }
 
+    /// A multiplier; 1 and zero are none.
+    fn scale(&self, fact: Fact) -> Result<Option<f32>, FormatError> {
+        Ok(self.nonzero_fact(fact)?.filter(|&scale| scale != 1.0))
+    }
+
+    /// A fact that is true or false.
+    fn flag(&self, fact: Fact) -> Result<bool, FormatError> {
+        let default = self.card.gguf_default(fact).is_some_and(|number| number != 0.0);
+        match self.of(fact) {
+            "" => Ok(default),
+            key => Ok(self.metadata.bool(&self.name(key))?.unwrap_or(default)),
+        }
+    }
+
+    /// Whether some rule of the card reads the key.
+    fn reads(&self, key: &str) -> bool {
+        self.card.facts.iter().flat_map(|list| list.iter()).any(|rule| rule.gguf.contains(&key))
+    }
+
     /// A number, or an array with the same number for every layer.
     fn per_layer(&self, fact: Fact, layers: usize) -> Result<Option<usize>, FormatError> {
         let name = self.name(self.of(fact));
@@ -93,7 +118,7 @@ impl Keys<'_> {
             .map_err(|_| FormatError::key(&name, format!("{first} is out of range")))
     }
 
-    fn unsupported(&self, key: &str, asks: impl Into<String>) -> FormatError {
+    pub(super) fn unsupported(&self, key: &str, asks: impl Into<String>) -> FormatError {
         FormatError::unsupported(&self.name(key), asks)
     }
 }
@@ -125,10 +150,10 @@ fn refuse_unsupported(keys: &Keys<'_>) -> Result<(), FormatError> {
     if let Some(count) = keys.usize("expert_count")?.filter(|&count| count > 0) {
         return Err(keys.unsupported("expert_count", format!("asks for a mixture of {count} experts")));
     }
-    if keys.metadata.bool(&keys.name("attention.causal"))? == Some(false) {
-        return Err(keys.unsupported("attention.causal", "asks for attention in both directions"));
-    }
     for scale in ["logit_scale", "residual_scale", "embedding_scale"] {
+        if keys.reads(scale) {
+            continue;
+        }
         if let Some(value) = keys.nonzero(scale)?.filter(|&value| value != 1.0) {
             return Err(keys.unsupported(scale, format!("is {value}")));
         }
@@ -167,16 +192,40 @@ fn read(
         norm_epsilon: keys.number(Fact::NormEpsilon)?.ok_or_else(|| keys.missing(Fact::NormEpsilon))? as f32,
         rope: rope(keys, head_dim, context_length, factors)?,
         window: window(keys, layer_count)?,
+        unrotated: unrotated(keys, layer_count)?,
+        embedding_scale: keys.scale(Fact::EmbeddingScale)?,
+        residual_scale: keys.scale(Fact::ResidualScale)?,
+        logit_scale: keys.scale(Fact::LogitScale)?,
+        parallel: keys.flag(Fact::Parallel)?,
         attention_scale: attention_scale(keys, hidden_size, head_count, layer_count)?,
         attention_soft_cap: keys.nonzero_fact(Fact::AttentionSoftCap)?,
         logit_soft_cap: keys.nonzero_fact(Fact::LogitSoftCap)?,
-        activation: None,
+        activation: activation(keys)?,
+        bidirectional: bidirectional(keys)?,
+        embedding: facts_of_vectors(keys, tensors)?,
+        left_out: None,
         sampling: sampling(keys.metadata)?,
         eos_ids: eos_ids(keys.metadata)?,
         bos_id: keys.metadata.u32("tokenizer.ggml.bos_token_id")?,
     };
     config.check(PLACE, tensors)?;
     Ok(config)
+}
+
+/// Few kinds of files say it.
+fn activation(keys: &Keys<'_>) -> Result<Option<Activation>, FormatError> {
+    const KEY: &str = "hidden_activation";
+    let Some(name) = keys.metadata.str(&keys.name(KEY))? else { return Ok(None) };
+    let found = ACTIVATIONS.iter().find(|(known, _)| *known == name);
+    found
+        .map(|(_, activation)| Some(*activation))
+        .ok_or_else(|| keys.unsupported(KEY, format!("is {}", printable(name))))
+}
+
+fn bidirectional(keys: &Keys<'_>) -> Result<bool, FormatError> {
+    let stated = keys.metadata.bool(&keys.name("attention.causal"))?.map(|causal| !causal);
+    let named = keys.card.bidirectional || keys.card.bidirectional_names.contains(&keys.architecture);
+    Ok(stated.unwrap_or(named))
 }
 
 fn head_dim(keys: &Keys<'_>, hidden_size: usize, head_count: usize) -> Result<usize, FormatError> {
@@ -207,10 +256,17 @@ fn rope(
     let always_local = keys.card.gguf_default(Fact::LocalRopeBase).is_some();
     let local = keys.number(Fact::LocalRopeBase)?;
     Ok(Rope {
-        dims: keys.count(Fact::RopeDims)?.unwrap_or(head_dim),
+        dims: if keys.card.rotary { keys.count(Fact::RopeDims)?.unwrap_or(head_dim) } else { 0 },
         base,
         local_base: local.filter(|&local| local != base || always_local),
         scaling: rope_scaling(keys, context_length, factors.is_some())?,
+        query_growth: match keys.nonzero_fact(Fact::QueryGrowth)? {
+            Some(rate) => Some(QueryGrowth {
+                rate: f64::from(rate),
+                step: keys.usize("rope.scaling.original_context_length")?.unwrap_or(context_length),
+            }),
+            None => None,
+        },
         factors,
     })
 }
@@ -254,7 +310,7 @@ fn rope_scaling(
                     .unwrap_or(context_length),
                 beta_fast: keys.f64("rope.scaling.yarn_beta_fast")?.unwrap_or(32.0),
                 beta_slow: keys.f64("rope.scaling.yarn_beta_slow")?.unwrap_or(1.0),
-                attention_factor: (extra != 1.0).then(|| extra * (0.1 * factor.ln() + 1.0)),
+                attention_factor: yarn_attention_factor(keys, factor, extra)?,
             });
         }
         other => return Err(keys.unsupported(TYPE, format!("is {}", printable(other)))),
@@ -265,12 +321,25 @@ fn rope_scaling(
     Ok(scaling)
 }
 
+/// `None` stands for what YaRN makes of the factor itself.
+fn yarn_attention_factor(keys: &Keys<'_>, factor: f64, extra: f64) -> Result<Option<f64>, FormatError> {
+    let own = 0.1 * factor.ln() + 1.0;
+    let divisor = keys.nonzero_fact(Fact::YarnLogMultiplier)?;
+    Ok(match divisor {
+        Some(multiplier) => Some(extra * own / (0.1 * f64::from(multiplier) * factor.ln() + 1.0)),
+        None => (extra != 1.0).then_some(extra * own),
+    })
+}
+
 fn refuse_yarn_variants(keys: &Keys<'_>) -> Result<(), FormatError> {
     for (key, plain) in [
         ("rope.scaling.yarn_log_multiplier", 0.0),
         ("rope.scaling.yarn_ext_factor", 1.0),
         ("rope.scaling.yarn_attn_factor", 1.0),
     ] {
+        if keys.reads(key) {
+            continue;
+        }
         // A negative number stands for "not set".
         if let Some(value) = keys.f32(key)?.filter(|&value| value != plain && value >= 0.0) {
             return Err(keys.unsupported(key, format!("is {value}")));
@@ -305,6 +374,12 @@ fn window(keys: &Keys<'_>, layer_count: usize) -> Result<Option<Window>, FormatE
         },
     };
     Ok(Some(Window { size, pattern }))
+}
+
+/// One entry a layer: does it go without rotation? Empty where all rotate.
+fn unrotated(keys: &Keys<'_>, layer_count: usize) -> Result<Vec<bool>, FormatError> {
+    let every = keys.count(Fact::UnrotatedEvery)?.filter(|&every| every > 0);
+    Ok(every.map_or(vec![], |every| (1..=layer_count).map(|n| n.is_multiple_of(every)).collect()))
 }
 
 /// The file seldom says it: some models are told by their depth, as llama.cpp does.

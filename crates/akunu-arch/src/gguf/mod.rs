@@ -1,6 +1,7 @@
 //! A GGUF container understood as a model.
 
 mod config;
+pub(crate) mod embedding;
 
 use std::collections::HashMap;
 use std::path::Path;

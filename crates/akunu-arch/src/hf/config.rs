@@ -4,7 +4,7 @@ use akunu_format::hf::{CONFIG, Json, Quantisation, wrong};
 use akunu_format::{FormatError, TensorInfo, printable};
 
 use super::rope;
-use crate::facts::{Fact, Form};
+use crate::facts::Fact;
 use crate::{
     Activation, Card, HfKind, ModelConfig, Sliding, Source, SuggestedSampling, Window, WindowPattern,
 };
@@ -22,8 +22,12 @@ impl<'a> Fields<'a> {
         let model_type = root
             .str("model_type")?
             .ok_or_else(|| FormatError::MissingKey { key: "model_type".to_string(), place: CONFIG })?;
-        if let Some((card, kind)) = Card::kinds().find(|(_, kind)| kind.nested_in == Some(model_type)) {
+        // Several kinds may be nested in the same one: the part says which it is, and if it does not, it is the first.
+        let nested = || Card::kinds().filter(|(_, kind)| kind.nested_in == Some(model_type));
+        if let Some(first) = nested().next() {
             let text = root.object("text_config")?.unwrap_or_else(|| root.clone());
+            let stated = text.str("model_type")?;
+            let (card, kind) = nested().find(|(_, kind)| Some(kind.model_type) == stated).unwrap_or(first);
             return Ok(Fields { text, card, kind });
         }
         let (card, kind) = Card::find_kind(model_type).ok_or_else(|| unknown_kind(root, model_type))?;
@@ -40,10 +44,7 @@ impl<'a> Fields<'a> {
 
     /// What the field's number is to the fact.
     fn formed(&self, fact: Fact, number: f64) -> f64 {
-        match self.card.rule(fact).map(|rule| rule.hf_form) {
-            Some(Form::InverseRoot) => number.powf(-0.5),
-            Some(Form::Plain) | None => number,
-        }
+        self.card.rule(fact).map_or(number, |rule| rule.hf_form.fact(number))
     }
 
     /// What the file itself says.
@@ -58,6 +59,12 @@ impl<'a> Fields<'a> {
     /// The same where `null` means that there is no such thing, and absence the default.
     fn number_unless_null(&self, fact: Fact) -> Result<Option<f64>, FormatError> {
         if self.text.mentions(self.key(fact)) { self.stated(fact) } else { self.number(fact) }
+    }
+
+    /// A fact that is `true` or `false`.
+    fn flag(&self, fact: Fact) -> Result<bool, FormatError> {
+        let default = self.kind.default(fact).is_some_and(|number| number != 0.0);
+        Ok(self.text.bool(self.key(fact))?.unwrap_or(default))
     }
 
     fn count(&self, fact: Fact) -> Result<Option<usize>, FormatError> {
@@ -115,30 +122,28 @@ pub(super) fn refuse_unsupported(root: &Json<'_>) -> Result<(), FormatError> {
         }
     }
     if text.bool("is_encoder_decoder")? == Some(true) {
-        return Err(text.unsupported("is_encoder_decoder", "asks for an encoder"));
+        return Err(text.unsupported("is_encoder_decoder", "asks for an encoder beside the decoder"));
     }
-    match text.get("use_bidirectional_attention") {
-        None | Some(serde_json::Value::Bool(false)) => Ok(()),
+    for (key, expected) in Fields::of(root)?.kind.expected {
+        if let Some(other) = text.str(key)?.filter(|value| value != expected) {
+            return Err(text.unsupported(key, format!("is {} (and not {expected})", printable(other))));
+        }
+    }
+    for (key, refused) in Fields::of(root)?.kind.refused {
+        if text.bool(key)? == Some(*refused) {
+            return Err(text.unsupported(key, format!("is {refused}")));
+        }
+    }
+    // Some say "vision": images look both ways, and texts do not.
+    match text.get(BIDIRECTIONAL) {
+        None | Some(serde_json::Value::Bool(_)) => Ok(()),
         Some(_) => {
-            Err(text.unsupported("use_bidirectional_attention", "asks for attention in both directions"))
+            Err(text.unsupported(BIDIRECTIONAL, "asks for attention in both directions to some tokens"))
         }
     }
 }
 
-/// A multimodal checkpoint with its other halves in it: refused by what they are for, not by a tensor's name.
-pub(super) fn refuse_images<'a>(
-    root: &Json<'_>,
-    mut names: impl Iterator<Item = &'a str>,
-) -> Result<(), FormatError> {
-    let parts = ["vision_tower.", "multi_modal_projector."];
-    match names.find(|name| parts.iter().any(|part| name.contains(part))) {
-        None => Ok(()),
-        Some(name) => {
-            let asks = format!("asks for image input (tensor {} and others)", printable(name));
-            Err(root.unsupported("vision_config", asks))
-        }
-    }
-}
+const BIDIRECTIONAL: &str = "use_bidirectional_attention";
 
 pub(super) fn model_config(
     root: &Json<'_>,
@@ -158,8 +163,12 @@ pub(super) fn model_config(
         let problem = format!("{layer_count} layers in a file of {} tensors", tensors.len());
         return Err(wrong(fields.key(Fact::LayerCount), problem));
     }
-    let context_length = fields.required(Fact::ContextLength)?;
+    let context_length = fields.required(Fact::ContextLength)?.saturating_sub(padding_positions(&fields)?);
     let head_dim = head_dim(&fields, hidden_size, head_count)?;
+    let mut rope = rope::rope(&fields, head_dim, context_length)?;
+    if !fields.card.rotary {
+        rope.dims = 0;
+    }
     let config = ModelConfig {
         architecture: fields.kind.model_type.to_string(),
         source: Source::HuggingFace,
@@ -168,18 +177,26 @@ pub(super) fn model_config(
         context_length,
         hidden_size,
         layer_count,
-        ffn_size: fields.required(Fact::FfnSize)?,
+        ffn_size: ffn_size(&fields, hidden_size)?,
         head_count,
-        kv_head_count: fields.count_unless_null(Fact::KvHeadCount)?.unwrap_or(head_count),
+        kv_head_count: kv_head_count(&fields, head_count)?,
         head_dim,
         norm_epsilon: fields.number(Fact::NormEpsilon)?.ok_or_else(|| fields.missing(Fact::NormEpsilon))?
             as f32,
-        rope: rope::rope(&fields, head_dim, context_length)?,
+        rope,
         window: window(&fields, layer_count)?,
+        unrotated: unrotated(&fields, layer_count)?,
+        embedding_scale: scale(&fields, Fact::EmbeddingScale)?,
+        residual_scale: scale(&fields, Fact::ResidualScale)?,
+        logit_scale: scale(&fields, Fact::LogitScale)?,
+        parallel: fields.flag(Fact::Parallel)?,
         attention_scale: fields.number(Fact::AttentionScale)?.map(|scale| scale as f32),
         attention_soft_cap: fields.number_unless_null(Fact::AttentionSoftCap)?.map(|cap| cap as f32),
         logit_soft_cap: fields.number_unless_null(Fact::LogitSoftCap)?.map(|cap| cap as f32),
         activation: Some(activation(&fields)?),
+        bidirectional: fields.card.bidirectional || text.bool(BIDIRECTIONAL)? == Some(true),
+        embedding: super::classifier::facts_of_scores(&fields, tensors)?,
+        left_out: None,
         sampling: generation.map_or(Ok(SuggestedSampling::default()), sampling)?,
         eos_ids: eos_ids(&[Some(text), Some(root), generation])?,
         bos_id: text.ids("bos_token_id")?.first().or(root.ids("bos_token_id")?.first()).copied(),
@@ -223,6 +240,29 @@ fn head_dim(fields: &Fields<'_>, hidden_size: usize, head_count: usize) -> Resul
     }
 }
 
+/// Rows of the table of positions that stand for padding, before those of texts.
+pub(super) fn padding_positions(fields: &Fields<'_>) -> Result<usize, FormatError> {
+    Ok(match fields.kind.padded_positions {
+        true => fields.text.usize("pad_token_id")?.unwrap_or(1).saturating_add(1),
+        false => 0,
+    })
+}
+
+fn ffn_size(fields: &Fields<'_>, hidden_size: usize) -> Result<usize, FormatError> {
+    let share = || Some(fields.kind.ffn_ratio?.saturating_mul(hidden_size));
+    fields.count(Fact::FfnSize)?.or_else(share).ok_or_else(|| fields.missing(Fact::FfnSize))
+}
+
+fn kv_head_count(fields: &Fields<'_>, head_count: usize) -> Result<usize, FormatError> {
+    if let Some([one, grouped]) = fields.kind.one_kv_head
+        && fields.text.bool(one)? == Some(true)
+        && fields.text.bool(grouped)? != Some(true)
+    {
+        return Ok(1);
+    }
+    Ok(fields.count_unless_null(Fact::KvHeadCount)?.unwrap_or(head_count))
+}
+
 fn activation(fields: &Fields<'_>) -> Result<Activation, FormatError> {
     let Fields { text, card, kind } = fields;
     for key in kind.activation_fields {
@@ -249,6 +289,7 @@ fn window(fields: &Fields<'_>, layer_count: usize) -> Result<Option<Window>, For
             ));
         }
         Sliding::All => WindowPattern::Layers(vec![true; layer_count]),
+        Sliding::Listed => WindowPattern::Layers(listed.unwrap_or_else(|| vec![true; layer_count])),
         Sliding::OnRequest if text.bool("use_sliding_window")? != Some(true) => return Ok(None),
         Sliding::OnRequest => {
             let first = text.usize("max_window_layers")?.unwrap_or(28);
@@ -267,8 +308,27 @@ fn window(fields: &Fields<'_>, layer_count: usize) -> Result<Option<Window>, For
     Ok(anywhere.then_some(Window { size, pattern }))
 }
 
+/// A multiplier; 1 is none.
+fn scale(fields: &Fields<'_>, fact: Fact) -> Result<Option<f32>, FormatError> {
+    Ok(fields.number(fact)?.filter(|&scale| scale != 1.0).map(|scale| scale as f32))
+}
+
+/// One entry a layer: does it go without rotation? Empty where all rotate.
+fn unrotated(fields: &Fields<'_>, layer_count: usize) -> Result<Vec<bool>, FormatError> {
+    const LIST: &str = "no_rope_layers";
+    let Some(every) = fields.count(Fact::UnrotatedEvery)?.filter(|&every| every > 0) else {
+        return Ok(vec![]);
+    };
+    // An entry of the list is 1 where the layer rotates.
+    match fields.text.ids(LIST)? {
+        stated if stated.is_empty() => Ok((1..=layer_count).map(|n| n.is_multiple_of(every)).collect()),
+        stated if stated.len() == layer_count => Ok(stated.into_iter().map(|rotates| rotates == 0).collect()),
+        stated => Err(wrong(LIST, format!("it has {} entries for {layer_count} layers", stated.len()))),
+    }
+}
+
 fn pattern(text: &Json<'_>) -> Result<Option<usize>, FormatError> {
-    for key in ["sliding_window_pattern", "_sliding_window_pattern"] {
+    for key in ["sliding_window_pattern", "_sliding_window_pattern", "global_attn_every_n_layers"] {
         match text.usize(key)? {
             Some(0) => return Err(wrong(key, "0 says nothing about any layer".to_string())),
             None => {}

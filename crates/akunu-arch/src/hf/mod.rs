@@ -1,13 +1,17 @@
 //! A Hugging Face or MLX checkpoint understood as a model.
 
+mod classifier;
 mod config;
+mod gather;
 mod rope;
+mod sentence;
+mod ungroup;
 
 use std::collections::HashMap;
 use std::path::Path;
 
 use akunu_format::hf::{Checkpoint, Document, Json, Quantisation, Weights};
-use akunu_format::{FormatError, Region, TensorInfo, index_names};
+use akunu_format::{FormatError, Place, Region, TensorInfo, index_names};
 
 use crate::{ModelConfig, WeightProvider, names};
 
@@ -30,8 +34,9 @@ impl SafeTensorsModel {
         config::refuse_unsupported(&root).map_err(|error| error.in_file(checkpoint.config_path()))?;
         let weights = checkpoint.weights(names::is_ignorable)?;
         let generation = checkpoint.generation()?;
-        SafeTensorsModel::assemble(&root, generation.as_ref(), checkpoint.name(), weights)
-            .map_err(|error| error.in_file(checkpoint.path()))
+        let model = SafeTensorsModel::assemble(&root, generation.as_ref(), checkpoint.name(), weights)
+            .map_err(|error| error.in_file(checkpoint.path()))?;
+        if path.is_dir() { model.with_sentence_modules(path) } else { Ok(model) }
     }
 
     /// From bytes: a whole SafeTensors file, and the text of its `config.json`.
@@ -46,19 +51,42 @@ impl SafeTensorsModel {
         root: &Json<'_>,
         generation: Option<&Document>,
         name: Option<String>,
-        weights: Weights,
+        mut weights: Weights,
     ) -> Result<SafeTensorsModel, FormatError> {
-        config::refuse_images(root, weights.names())?;
-        let (joined, regions) = weights.join(Quantisation::of(root)?.as_ref())?;
         let card = config::Fields::of(root)?.card;
-        let stored = names::rename(joined, card, root.str("model_type")?.unwrap_or_default())?;
+        let reads_images = weights.names().any(names::is_for_images);
+        weights.retain(|name| !names::is_ignored(name, card) && !names::is_for_images(name));
+        let (mut joined, mut regions) = weights.join(Quantisation::of(root)?.as_ref())?;
+        gather::gather_heads(&mut joined, &mut regions, card)?;
+        let mut stored = names::rename(joined, card, root.str("model_type")?.unwrap_or_default())?;
         let generation = generation.map(Document::root);
+        let padding = config::padding_positions(&config::Fields::of(root)?)?;
+        cut_padding(&mut stored, padding)?;
         let config = config::model_config(root, generation.as_ref(), name, &stored)?;
+        ungroup::ungroup(&mut stored, &mut regions, card, &config)?;
         let tensors = names::split_fused(&stored, &config)?;
         let by_name = index_names(&tensors)?;
         names::refuse_unknown(&tensors, &config)?;
+        let config = ModelConfig { left_out: reads_images.then_some("image input"), ..config };
         Ok(SafeTensorsModel { config, stored, tensors, by_name, regions })
     }
+}
+
+/// Texts do not use the rows of the table of positions that stand for padding.
+fn cut_padding(tensors: &mut [TensorInfo], padding: usize) -> Result<(), FormatError> {
+    let positions = tensors.iter_mut().find(|tensor| tensor.name == "position_embd.weight");
+    let Some(tensor) = positions.filter(|_| padding > 0) else { return Ok(()) };
+    let rows = tensor.shape.first().copied().unwrap_or(0);
+    if rows <= padding {
+        let problem = format!("{rows} rows, and {padding} of them stand for padding");
+        return Err(FormatError::tensor(&tensor.name, problem));
+    }
+    let part = |place: Place| place.rows(padding, rows - padding, rows);
+    let first = part(tensor.place());
+    (tensor.offset, tensor.bytes) = (first.offset, first.bytes);
+    tensor.scales_offsets = tensor.scales_offsets.map(|planes| planes.map(part));
+    tensor.shape[0] = rows - padding;
+    Ok(())
 }
 
 impl WeightProvider for SafeTensorsModel {

@@ -6,7 +6,7 @@ use akunu_format::{FormatError, printable};
 
 use super::config::Fields;
 use crate::facts::Fact;
-use crate::{Rope, RopeFactors, RopeScaling};
+use crate::{QueryGrowth, Rope, RopeFactors, RopeScaling};
 
 pub(super) fn rope(fields: &Fields<'_>, head_dim: usize, context: usize) -> Result<Rope, FormatError> {
     let text = &fields.text;
@@ -29,7 +29,7 @@ pub(super) fn rope(fields: &Fields<'_>, head_dim: usize, context: usize) -> Resu
         None => None,
     };
     let part_key = fields.key(Fact::RopePart);
-    let part = match flat.as_ref().map_or(Ok(None), |one| one.f64(part_key))? {
+    let part = match flat.as_ref().map_or(Ok(None), |one| one.f64("partial_rotary_factor"))? {
         None => fields.number(Fact::RopePart)?.unwrap_or(1.0),
         Some(part) => part,
     };
@@ -40,7 +40,14 @@ pub(super) fn rope(fields: &Fields<'_>, head_dim: usize, context: usize) -> Resu
         (RopeScaling::LongRope { .. }, Some(one)) => Some(factors(one)?),
         _ => None,
     };
-    Ok(Rope { dims: (head_dim as f64 * part) as usize, base, local_base, scaling, factors })
+    let growth_key = fields.key(Fact::QueryGrowth);
+    let rate = flat.as_ref().map_or(Ok(None), |one| one.f64(growth_key))?.filter(|&rate| rate != 0.0);
+    let query_growth = match (rate, &flat) {
+        (Some(rate), Some(one)) => Some(QueryGrowth { rate, step: original_context(one, text, context)? }),
+        _ => None,
+    };
+    let dims = (head_dim as f64 * part) as usize;
+    Ok(Rope { dims, base, local_base, scaling, query_growth, factors })
 }
 
 /// RoPE's base where neither the file nor the card says it.
@@ -76,7 +83,8 @@ fn scaling(one: &Json<'_>, text: &Json<'_>, context: usize) -> Result<RopeScalin
     let key = if one.get("rope_type").is_some() { "rope_type" } else { "type" };
     let factor = || one.f64("factor")?.ok_or_else(|| missing(one, "factor"));
     match one.str(key)?.unwrap_or("default") {
-        "default" => Ok(RopeScaling::None),
+        // "dynamic" changes nothing within the context that the model was trained for.
+        "default" | "dynamic" => Ok(RopeScaling::None),
         "linear" => Ok(RopeScaling::Linear { factor: factor()? }),
         "llama3" => Ok(RopeScaling::Llama3 {
             factor: factor()?,

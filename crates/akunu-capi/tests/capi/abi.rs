@@ -34,7 +34,10 @@ macro_rules! layouts {
 fn layouts() -> Vec<Layout> {
     layouts! {
         LoadOptions as "akunu_load_options" {
-            size threads device context sessions kv_type chunk chain reserved
+            size threads device context sessions kv_type chunk chain chain_ms
+        }
+        EmbedSettings as "akunu_embed_options" {
+            size threads device context pooling keep_length truncate
         }
         Config as "akunu_config" {
             size vocabulary context trained_context layers hidden_size ffn_size heads kv_heads head_size sessions chunk

@@ -5,7 +5,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 use akunu::chat::{ChatTemplates, conversation};
-use akunu::{DeviceChoice, Engine, EngineOptions, GenerateOptions, Model, Sampling};
+use akunu::{DeviceChoice, EmbedOptions, Embedder, Engine, EngineOptions, GenerateOptions, Model, Sampling};
 use akunu_tokenizer::EncodeOptions;
 
 use crate::tools::{Program, here, libraries, shared, succeed, tool};
@@ -57,6 +57,20 @@ fn the_example_tells_the_engines_story() {
 fn every_way_to_decode_gives_the_engines_story() {
     let Some(program) = program("decode.c", &[]) else { return };
     assert_eq!(program.run(), story());
+}
+
+#[test]
+fn vectors_are_the_embedders() {
+    let Some(program) = program("embed.c", &[]) else { return };
+    let folder = here("../../testdata/encoders/bert-mean");
+    let output = succeed(Command::new(&program.path).arg(&folder));
+    let printed = String::from_utf8(output.stdout).unwrap();
+    let found: Vec<f32> = printed.lines().map(|line| line.parse().unwrap()).collect();
+    let options = EmbedOptions { device: DeviceChoice::Cpu, threads: Some(1), ..EmbedOptions::default() };
+    let mut embedder = Embedder::new(Arc::new(Model::open(folder).unwrap()), &options).unwrap();
+    let mut expected = embedder.encode(&[vec![1, 62, 5, 34, 2].into()]).unwrap();
+    akunu::embed::normalise(&mut expected[0]);
+    assert_eq!(found, expected[0]);
 }
 
 #[test]

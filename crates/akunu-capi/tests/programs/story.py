@@ -8,7 +8,7 @@ akunu.akunu_get_error.restype = c.c_char_p
 
 class LoadOptions(c.Structure):
     _fields_ = [("size", c.c_uint32), ("threads", c.c_uint32), ("device", c.c_char_p)] + [
-        (name, c.c_uint32) for name in ("context", "sessions", "kv_type", "chunk", "chain", "reserved")
+        (name, c.c_uint32) for name in ("context", "sessions", "kv_type", "chunk", "chain", "chain_ms")
     ]
 
 

@@ -1,7 +1,7 @@
 //! What a pass could reach at most, for commands that measure one.
 
 use akunu::devices::ceilings::{Ceilings, CeilingsError, DRAM_BYTES};
-use akunu::{DeviceChoice, EngineOptions};
+use akunu::{BackendOptions, DeviceChoice};
 use serde::Serialize;
 
 use crate::failure::Failure;
@@ -45,11 +45,16 @@ impl Report {
 
 /// Those of the CPU, reading as many bytes as a pass does: what fits in a cache is read from there. `None` for a device whose
 /// bounds are not known.
-pub fn of(options: &EngineOptions, threads: usize, bytes: u64) -> Result<Option<Ceilings>, Failure> {
-    match options.device.resolve(&options.backends) {
+pub fn of(
+    device: DeviceChoice,
+    backends: &BackendOptions,
+    threads: usize,
+    bytes: u64,
+) -> Result<Option<Ceilings>, Failure> {
+    match device.resolve(backends) {
         DeviceChoice::Auto | DeviceChoice::Cpu => {
             const LEAST: u64 = 64 << 10;
-            let isa = options.backends.cpu_isa().map_err(CeilingsError::from)?;
+            let isa = backends.cpu_isa().map_err(CeilingsError::from)?;
             Ok(Some(Ceilings::new(isa, threads, bytes.clamp(LEAST, DRAM_BYTES))?))
         }
         _ => Ok(None),

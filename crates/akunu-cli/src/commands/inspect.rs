@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use akunu::{Model, ModelConfig, TensorInfo};
+use akunu::embed::usual_longest;
+use akunu::{Model, ModelConfig, Pooling, TensorInfo};
 use akunu_arch::{RopeScaling, Source, WindowPattern};
 use akunu_format::Value;
 use clap::Args;
@@ -54,16 +55,35 @@ struct Report<'a> {
     rope_local_base: Option<f64>,
     rope_dims: usize,
     rope_scaling: String,
+    /// What the files hold beside the part of the model that is run.
+    left_out: Option<&'static str>,
     window: Option<usize>,
     tied_embeddings: bool,
     bos_id: Option<u32>,
     eos_ids: Vec<u32>,
+    /// Of models that make vectors or scores of texts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    texts: Option<Texts<'a>>,
     #[serde(skip_serializing_if = "serde_json::Map::is_empty")]
     suggested_sampling: serde_json::Map<String, serde_json::Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
     tensors: Option<Vec<Tensor<'a>>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     metadata: Option<serde_json::Map<String, serde_json::Value>>,
+}
+
+#[derive(Debug, Serialize)]
+struct Texts<'a> {
+    /// How the states of a text's tokens become a vector; `None` where the files do not say.
+    pooling: Option<&'static str>,
+    /// Whether rows see what stands after them, too.
+    sees_whole_text: bool,
+    /// Tokens of the longest text where nobody asks for another.
+    longest: usize,
+    /// Scores that the classifier gives.
+    classifier: Option<usize>,
+    prompts: BTreeMap<&'a str, &'a str>,
+    default_prompt: Option<&'a str>,
 }
 
 #[derive(Clone, Copy, Debug, Default, Serialize)]
@@ -157,14 +177,30 @@ fn report(model: &Model) -> Report<'_> {
         rope_base: config.rope.base,
         rope_local_base: config.rope.local_base,
         rope_dims: config.rope.dims,
+        left_out: config.left_out,
         rope_scaling: rope_scaling(config, model.weights().tensor("rope_freqs.weight").is_some()),
         window: config.window.as_ref().map(|w| w.size),
         tied_embeddings: model.weights().tensor("output.weight").is_none(),
         bos_id: config.bos_id,
         eos_ids: model.eos_ids().to_vec(),
+        texts: model.text_task().map(|_| texts(model)),
         suggested_sampling: suggested_sampling(config),
         tensors: None,
         metadata: None,
+    }
+}
+
+fn texts(model: &Model) -> Texts<'_> {
+    let config = model.config();
+    let facts = &config.embedding;
+    let classifier = model.weights().tensor("cls.output.weight");
+    Texts {
+        pooling: facts.pooling.map(Pooling::name),
+        sees_whole_text: config.bidirectional,
+        longest: usual_longest(config),
+        classifier: classifier.and_then(|tensor| tensor.shape.first().copied()),
+        prompts: facts.prompts.iter().map(|(name, text)| (&name[..], &text[..])).collect(),
+        default_prompt: facts.default_prompt.as_deref(),
     }
 }
 
@@ -229,17 +265,50 @@ fn lines(report: &Report<'_>, config: &ModelConfig) -> Vec<(&'static str, String
                 report.head_count, report.head_dim, report.kv_head_count
             ),
         ),
-        ("rope", rope(report)),
     ]);
+    if config.rope.dims > 0 {
+        lines.push(("rope", rope(report)));
+    }
     lines.extend(
         report.window.map(|size| ("window", format!("{size} positions in {}", window_layers(config)))),
     );
     lines.extend(config.attention_soft_cap.map(|cap| ("attention cap", cap.to_string())));
     lines.extend(config.logit_soft_cap.map(|cap| ("logit cap", cap.to_string())));
+    lines.extend(report.left_out.map(|part| ("left out", part.to_string())));
+    match &report.texts {
+        Some(texts) => lines.extend(text_lines(texts)),
+        None => lines.extend(generation_lines(report)),
+    }
+    lines
+}
+
+/// What a model that makes vectors or scores does with a text.
+fn text_lines(texts: &Texts<'_>) -> Vec<(&'static str, String)> {
+    let mut lines = vec![match texts.sees_whole_text {
+        true => ("attention", "each token sees the whole text".to_string()),
+        false => ("attention", "each token sees those before it".to_string()),
+    }];
+    match texts.classifier {
+        Some(1) => lines.push(("classifier", "one score for a query and a document (akunu rerank)".into())),
+        Some(labels) => lines.push(("classifier", format!("{labels} scores"))),
+        None => {
+            lines.push(("pooling", texts.pooling.unwrap_or("not said by the files; mean is taken").into()))
+        }
+    }
     lines.push((
-        "output",
-        if report.tied_embeddings { "tied to the embedding" } else { "a matrix of its own" }.to_string(),
+        "longest text",
+        format!("{} tokens, unless -c says otherwise", grouped(texts.longest as u64)),
     ));
+    for (name, prompt) in &texts.prompts {
+        let usual = if texts.default_prompt == Some(name) { " (put before texts)" } else { "" };
+        lines.push(("prompt", format!("{name}{usual}: {prompt:?}")));
+    }
+    lines
+}
+
+fn generation_lines(report: &Report<'_>) -> Vec<(&'static str, String)> {
+    let tied = if report.tied_embeddings { "tied to the embedding" } else { "a matrix of its own" };
+    let mut lines = vec![("output", tied.to_string())];
     lines.extend(report.bos_id.map(|id| ("begin of text", id.to_string())));
     if !report.eos_ids.is_empty() {
         lines.push(("end of text", crate::ids::listed(&report.eos_ids)));

@@ -6,6 +6,7 @@ mod ceilings;
 pub mod chat;
 pub mod detokenize;
 pub mod doctor;
+pub mod embed;
 pub mod inspect;
 pub mod logits;
 mod markdown;
@@ -15,6 +16,7 @@ pub mod plan;
 pub mod profile;
 pub mod pull;
 pub mod quantize;
+pub mod rerank;
 pub mod rm;
 pub mod run;
 pub mod serve;
@@ -26,7 +28,7 @@ pub mod verify;
 use std::path::Path;
 use std::sync::Arc;
 
-use akunu::{Engine, EngineOptions, Model};
+use akunu::{EmbedOptions, Embedder, EncodeOutput, Engine, EngineOptions, Model, Pooling, TextIds};
 use akunu_format::Gguf;
 use akunu_tokenizer::Tokenizer;
 
@@ -50,6 +52,8 @@ pub fn run(command: Command) -> Result<(), Failure> {
         Command::Verify(args) => verify::run(&args, &mut out),
         Command::Logits(args) => logits::run(&args, &mut out),
         Command::Perplexity(args) => perplexity::run(&args, &mut out),
+        Command::Embed(args) => embed::run(&args, &mut out),
+        Command::Rerank(args) => rerank::run(&args, &mut out),
         Command::Tokenize(args) => tokenize::run(args, &mut out),
         Command::Detokenize(args) => detokenize::run(&args, &mut out),
         Command::Quantize(args) => quantize::run(&args, &mut out),
@@ -105,6 +109,41 @@ fn engine(model: &Arc<Model>, options: &EngineOptions, quiet: bool) -> Result<En
         }
     }
     Ok(engine)
+}
+
+/// Puts a model that makes vectors or scores on its device, and says what was decided for the user.
+fn embedder(model: &Arc<Model>, options: &EmbedOptions) -> Result<Embedder, Failure> {
+    let embedder = Embedder::new(model.clone(), options)?;
+    for note in embedder.notes() {
+        output::note(&format!("note: {note}"));
+    }
+    Ok(embedder)
+}
+
+/// Cuts texts that are too long, if that was asked for; else they are refused when they are encoded.
+fn cut(embedder: &Embedder, mut texts: Vec<TextIds>, wanted: bool) -> Result<Vec<TextIds>, Failure> {
+    let longest = embedder.longest();
+    let too_long = texts.iter_mut().filter(|text| wanted && text.ids.len() > longest);
+    let mut count = 0;
+    for text in too_long {
+        embedder.model().cut(text, longest)?;
+        count += 1;
+    }
+    if count > 0 {
+        let texts = if count == 1 { "text was" } else { "texts were" };
+        output::note(&format!("note: {count} {texts} cut to {longest} tokens"));
+    }
+    Ok(texts)
+}
+
+/// What texts become, in words.
+fn describe(output: EncodeOutput) -> String {
+    match output {
+        EncodeOutput::Vectors(Pooling::None) => "vectors of all tokens".into(),
+        EncodeOutput::Vectors(pooling) => format!("vectors (pooling {})", pooling.name()),
+        EncodeOutput::Scores => "scores of a classifier".into(),
+        EncodeOutput::Logits => "logits of the next token".into(),
+    }
 }
 
 /// Threads that a device asked for `threads` uses.

@@ -1,10 +1,11 @@
 //! `akunu plan`: the memory that a model will take, before anything is loaded.
 
-use akunu::{Capabilities, EngineOptions, MemoryPlan, ModelPlan, human};
+use akunu::{MemoryPlan, human};
+use akunu_plan::EncodeOptions;
 use clap::Args;
 use serde::Serialize;
 
-use crate::args::{EngineArgs, ModelArg};
+use crate::args::{ModelArg, PlannedArgs, TaskArgs};
 use crate::failure::Failure;
 use crate::grid::{Grid, grouped};
 use crate::output::{self, Output};
@@ -17,17 +18,19 @@ pub struct PlanArgs {
     #[arg(long, help = "Prints JSON")]
     json: bool,
     #[command(flatten)]
-    engine: EngineArgs,
+    task: TaskArgs,
+    #[command(flatten)]
+    planned: PlannedArgs,
 }
 
 #[derive(Debug, Serialize)]
 struct Report<'a> {
     model: &'a str,
     device: &'a str,
-    context: usize,
-    kv_type: &'static str,
-    prefill_rows: usize,
-    chain: usize,
+    /// What the device said of itself, or which chip this is for.
+    detail: &'a str,
+    #[serde(flatten)]
+    pass: Pass,
     memory: Parts,
     /// What the device allocates.
     allocated: u64,
@@ -35,6 +38,30 @@ struct Report<'a> {
     total: u64,
     available: Option<u64>,
     fits: Option<bool>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+enum Pass {
+    Generates {
+        context: usize,
+        kv_type: &'static str,
+        prefill_rows: usize,
+        chain: usize,
+    },
+    Encodes {
+        /// What texts become.
+        output: String,
+        /// Numbers of one vector.
+        width: usize,
+        /// Tokens of the longest text.
+        longest: usize,
+        kv_type: &'static str,
+        /// Tokens of a pass.
+        rows: usize,
+        /// Vectors or scores of a pass.
+        texts: usize,
+    },
 }
 
 /// Bytes by purpose.
@@ -60,16 +87,52 @@ impl From<MemoryPlan> for Parts {
 
 pub fn run(args: &PlanArgs, out: &mut Output) -> Result<(), Failure> {
     let model = super::open(args.model.model.as_deref())?;
-    let options = args.engine.options();
-    let device = akunu::open_device(options.device, options.threads, &options.backends)?;
-    let plan = akunu::plan(&model, device.capabilities(), &options)?;
-    let report = report(model.name(), device.capabilities(), &plan, &options);
+    let capabilities = args.planned.capabilities()?;
+    let (pass, memory) = match args.task.task(&model) {
+        None => {
+            let options = args.planned.engine.options();
+            let plan = akunu::plan(&model, &capabilities, &options)?;
+            let (context, prefill_rows) = (plan.options.context, plan.options.prefill_rows);
+            let (kv_type, chain) = (options.kv.name(), plan.options.chain);
+            (Pass::Generates { context, kv_type, prefill_rows, chain }, plan.memory)
+        }
+        Some(task) => {
+            let options = args.planned.engine.text_options(task);
+            let (plan, note) = akunu::plan_texts(&model, &capabilities, &options)?;
+            if let Some(note) = note {
+                output::note(&format!("note: {note}"));
+            }
+            let EncodeOptions { longest, rows, texts, kv, output, .. } = plan.options;
+            let (output, kv_type, width) = (super::describe(output), kv.name(), plan.width);
+            (Pass::Encodes { output, width, longest, kv_type, rows, texts }, plan.memory)
+        }
+    };
+    // What is available on a chip that need not be there is not known; this machine's own memory says nothing of it.
+    let available = match args.planned.chip {
+        Some(_) => None,
+        None => capabilities.available_bytes.or_else(akunu::available_memory),
+    };
+    let report = Report {
+        model: model.name(),
+        device: capabilities.name,
+        detail: &capabilities.detail,
+        pass,
+        memory: memory.into(),
+        allocated: memory.allocated(),
+        total: memory.total(),
+        available,
+        fits: available.map(|available| memory.allocated() <= available),
+    };
     if args.json {
         return out.json(&report);
     }
     let m = &report.memory;
     let mut grid = Grid::new().text("memory").number("bytes").number("").spare("what");
-    for (name, bytes, what) in [
+    let (scratch, encodes) = match report.pass {
+        Pass::Generates { .. } => ("activations of one pass", false),
+        Pass::Encodes { .. } => ("activations, keys and values of one pass", true),
+    };
+    let parts = [
         (
             "weights in place",
             m.weights_in_place,
@@ -82,48 +145,35 @@ pub fn run(args: &PlanArgs, out: &mut Output) -> Result<(), Failure> {
         ),
         ("constants", m.constants, "RoPE frequencies"),
         ("KV cache", m.kv, "keys and values of the context"),
-        ("scratch", m.scratch, "activations of one pass"),
+        ("scratch", m.scratch, scratch),
         ("rows and logits", m.io, "what host and device hand each other"),
         ("workspace", m.workspace, "the device's own"),
         ("tables", m.tables, "the commands"),
         ("allocated", report.allocated, "all but the weights in place and the tables"),
         ("total", report.total, ""),
-    ] {
+    ];
+    for (name, bytes, what) in parts.into_iter().filter(|part| !encodes || part.0 != "KV cache") {
         grid.row([name.to_string(), grouped(bytes), human(bytes), what.to_string()]);
     }
-    out.line(&format!(
-        "{} on {}: {} positions of {} keys and values, prefill in passes of {} rows",
-        report.model,
-        report.device,
-        grouped(report.context as u64),
-        report.kv_type,
-        report.prefill_rows
-    ))?;
+    let pass = match &report.pass {
+        Pass::Generates { context, kv_type, prefill_rows, .. } => format!(
+            "{} positions of {kv_type} keys and values, prefill in passes of {prefill_rows} rows",
+            grouped(*context as u64)
+        ),
+        Pass::Encodes { output, longest, rows, texts, .. } => format!(
+            "{output}, texts of at most {} tokens, passes of {} rows and at most {} results",
+            grouped(*longest as u64),
+            grouped(*rows as u64),
+            grouped(*texts as u64)
+        ),
+    };
+    out.line(&format!("{} on {}: {pass}", report.model, report.device))?;
     out.text("\n")?;
     out.text(&grid.render(output::width()))?;
     out.text("\n")?;
-    out.line(&verdict(&report))
-}
-
-fn report<'a>(
-    model: &'a str,
-    capabilities: &'a Capabilities,
-    plan: &ModelPlan,
-    options: &EngineOptions,
-) -> Report<'a> {
-    let available = capabilities.available_bytes.or_else(akunu::available_memory);
-    Report {
-        model,
-        device: capabilities.name,
-        context: plan.options.context,
-        kv_type: options.kv.name(),
-        prefill_rows: plan.options.prefill_rows,
-        chain: plan.options.chain,
-        memory: plan.memory.into(),
-        allocated: plan.memory.allocated(),
-        total: plan.memory.total(),
-        available,
-        fits: available.map(|available| plan.memory.allocated() <= available),
+    match args.planned.chip {
+        Some(_) => out.line(&format!("Planned for this chip: {}", report.detail)),
+        None => out.line(&verdict(&report)),
     }
 }
 
@@ -134,8 +184,12 @@ fn verdict(report: &Report<'_>) -> String {
     let free = human(available);
     if report.allocated > available {
         format!(
-            "Does not fit: {} to allocate, {free} available. A smaller context (-c) takes less.",
-            human(report.allocated)
+            "Does not fit: {} to allocate, {free} available. {} (-c) takes less.",
+            human(report.allocated),
+            match report.pass {
+                Pass::Generates { .. } => "A smaller context",
+                Pass::Encodes { .. } => "A shorter longest text",
+            }
         )
     } else if report.total > available {
         format!("Fits, but slowly: {free} are available, so weights will be read from disk again and again.")

@@ -1,16 +1,17 @@
 //! `akunu profile`: where a pass spends its time.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use akunu::devices::ceilings::Ceilings;
-use akunu::{Cost, LabelTiming, ProfileOptions};
-use akunu_plan::Row;
+use akunu::{Cost, EmbedTask, Embedder, EngineOptions, LabelTiming, Model, ProfileOptions, TextIds};
+use akunu_plan::{Entries, Row};
 use clap::Args;
 use serde_json::json;
 
 use super::ceilings;
 
-use crate::args::{self, EngineArgs, ModelArg};
+use crate::args::{self, EngineArgs, ModelArg, TaskArgs};
 use crate::failure::Failure;
 use crate::grid::Grid;
 use crate::output::{self, Output};
@@ -24,9 +25,10 @@ use crate::output::{self, Output};
 pub struct ProfileArgs {
     #[command(flatten)]
     model: ModelArg,
-    /// A prompt of this many tokens instead of a decode step
-    #[arg(short, long, value_name = "N", default_value = "1", hide_default_value = true, value_parser = args::count)]
-    prompt: usize,
+    /// A prompt of this many tokens instead of a decode step; of a model that makes vectors or scores, a text of as
+    /// many [default there: 128]
+    #[arg(short, long, value_name = "N", value_parser = args::count)]
+    prompt: Option<usize>,
     /// Positions that stand in the cache before
     #[arg(short, long, default_value = "0", value_parser = args::count_or_zero)]
     depth: usize,
@@ -42,8 +44,13 @@ pub struct ProfileArgs {
     #[arg(long, help = "Prints JSON")]
     json: bool,
     #[command(flatten)]
+    task: TaskArgs,
+    #[command(flatten)]
     engine: EngineArgs,
 }
+
+/// Tokens of a text where nobody says.
+const TEXT_TOKENS: usize = 128;
 
 /// One line of the listing.
 #[derive(Clone, Debug)]
@@ -76,16 +83,10 @@ impl Line {
 
 pub fn run(args: &ProfileArgs, out: &mut Output) -> Result<(), Failure> {
     let model = super::open(args.model.model.as_deref())?;
-    let mut options = args.engine.options();
-    options.context.get_or_insert(args.depth + args.prompt);
-    let mut engine = super::engine(&model, &options, true)?;
-    let row = [Row::causal(0, args.depth as u32, 0)];
-    let bytes = engine.plan().tables.decode.cost(&row, 1).bytes();
-    let mut ceilings = ceilings::of(&options, super::threads(options.threads), bytes)?;
-    ceilings.iter_mut().for_each(|c| c.measure(ceilings::ROUNDS));
-    let wanted = ProfileOptions { passes: args.passes, depth: args.depth, rows: args.prompt };
-    let timings = engine.profile(wanted)?;
-    ceilings.iter_mut().for_each(|c| c.measure(ceilings::ROUNDS));
+    let (timings, ceilings) = match args.task.task(&model) {
+        None => generating(args, &model)?,
+        Some(task) => encoding(args, &model, task)?,
+    };
     if let Some(path) = &args.trace {
         write_trace(path, model.name(), &timings)?;
     }
@@ -103,6 +104,48 @@ pub fn run(args: &ProfileArgs, out: &mut Output) -> Result<(), Failure> {
         output::note(&format!("trace written to {}", path.display()));
     }
     Ok(())
+}
+
+type Measured = (Vec<LabelTiming>, Option<Ceilings>);
+
+fn generating(args: &ProfileArgs, model: &Arc<Model>) -> Result<Measured, Failure> {
+    let mut options = args.engine.options();
+    let rows = args.prompt.unwrap_or(1);
+    options.context.get_or_insert(args.depth + rows);
+    let mut engine = super::engine(model, &options, true)?;
+    let row = [Row::causal(0, args.depth as u32, 0)];
+    let bytes = engine.plan().tables.decode.cost(Entries::Rows(&row), 1).bytes();
+    let wanted = ProfileOptions { passes: args.passes, depth: args.depth, rows };
+    beside_ceilings(&options, bytes, || Ok(engine.profile(wanted)?))
+}
+
+fn encoding(args: &ProfileArgs, model: &Arc<Model>, task: EmbedTask) -> Result<Measured, Failure> {
+    if args.depth > 0 {
+        return Err(Failure::usage("--depth is for models that generate text"));
+    }
+    let tokens = args.prompt.unwrap_or(TEXT_TOKENS.min(model.config().context_length));
+    let mut options = args.engine.text_options(task);
+    options.longest.get_or_insert(tokens);
+    options.rows.get_or_insert(tokens);
+    let mut embedder = Embedder::new(model.clone(), &options)?;
+    let text = [TextIds::from(super::random_ids(tokens, model.config().vocab_size, 1))];
+    let row = [Row::causal(0, 0, 0)];
+    let bytes = embedder.plan().table.cost(Entries::Rows(&row), 1).bytes();
+    beside_ceilings(&args.engine.options(), bytes, || Ok(embedder.profile(&text, args.passes)?))
+}
+
+/// Ceilings are measured before and after what is timed.
+fn beside_ceilings(
+    options: &EngineOptions,
+    bytes: u64,
+    time: impl FnOnce() -> Result<Vec<LabelTiming>, Failure>,
+) -> Result<Measured, Failure> {
+    let mut ceilings =
+        ceilings::of(options.device, &options.backends, super::threads(options.threads), bytes)?;
+    ceilings.iter_mut().for_each(|c| c.measure(ceilings::ROUNDS));
+    let timings = time()?;
+    ceilings.iter_mut().for_each(|c| c.measure(ceilings::ROUNDS));
+    Ok((timings, ceilings))
 }
 
 fn listing(lines: &[Line]) -> Grid {

@@ -11,7 +11,7 @@ use akunu::{
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
-use crate::args::{self, EngineArgs};
+use crate::args::{self, GeneratingArgs};
 use crate::failure::Failure;
 use crate::ids::{self, Ids};
 use crate::interrupt;
@@ -69,7 +69,7 @@ pub struct RunArgs {
     #[command(flatten)]
     sampling: SamplingArgs,
     #[command(flatten)]
-    engine: EngineArgs,
+    engine: GeneratingArgs,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -3,10 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use akunu::Pooling;
 use akunu_server::{Cors, Keys, Limits, ModelSpec, ModelsOptions, Options, PARALLEL, Server, TlsFiles};
 use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 
-use crate::args::{self, EngineArgs};
+use crate::args::{self, GeneratingArgs};
 use crate::failure::Failure;
 use crate::hub;
 use crate::interrupt;
@@ -16,13 +18,15 @@ const EXAMPLES: &str = "\
 Examples:
   akunu serve                                             the model inside the binary
   akunu serve model.gguf --alias gpt-4o-mini --port 8000
+  akunu serve all-MiniLM-L6-v2                            vectors: /v1/embeddings
   akunu serve small.gguf large.gguf --alias fast=small --idle-unload 600
 
   curl http://127.0.0.1:8080/v1/chat/completions -d '{\"messages\": [{\"role\": \"user\", \"content\": \"Hello\"}]}'";
 
 /// Serves models over HTTP
 ///
-/// Speaks OpenAI's, Ollama's and Anthropic's APIs, and has a chat page at /. A model is loaded when it is
+/// Speaks OpenAI's, Ollama's and Anthropic's APIs, ranks in Cohere's and Jina's form, and has a chat page at /. Encoders
+/// make vectors (/v1/embeddings), models with a classifier rank documents (/v1/rerank), the others generate text. A model is loaded when it is
 /// first asked for. Ctrl-C or SIGTERM lets what is running finish and takes nothing new; Ctrl-C again ends at
 /// once.
 #[derive(Debug, Args)]
@@ -52,6 +56,13 @@ pub struct ServeArgs {
     /// Most memory of all models together, in MiB; one that is idle makes room [default: what the machine has]
     #[arg(long, value_name = "MIB", value_parser = args::count)]
     max_memory: Option<usize>,
+    /// Makes vectors with every model that has no classifier, pooled this way [default: encoders and models whose files
+    /// name a pooling make vectors, the others generate text]
+    #[arg(long, value_parser = pooling())]
+    pooling: Option<Pooling>,
+    /// Scores documents with generative models, by whether they would answer with yes: for Qwen3-Reranker
+    #[arg(long, conflicts_with = "pooling")]
+    rerank: bool,
     /// A file with API keys, a line each: KEY, or KEY PRIORITY; $AKUNU_API_KEY may have more. Without any, everybody is
     /// let in
     #[arg(long, value_name = "FILE", help_heading = "Guards")]
@@ -84,7 +95,13 @@ pub struct ServeArgs {
     #[arg(short, long)]
     quiet: bool,
     #[command(flatten)]
-    engine: EngineArgs,
+    engine: GeneratingArgs,
+}
+
+/// One vector for each text: no API has a form for one of each token.
+fn pooling() -> impl TypedValueParser<Value = Pooling> {
+    PossibleValuesParser::new(["mean", "cls", "last"])
+        .try_map(|name| Pooling::from_name(&name).ok_or("it is none of mean, cls and last"))
 }
 
 pub fn run(args: &ServeArgs) -> Result<(), Failure> {
@@ -120,6 +137,8 @@ fn options(args: &ServeArgs) -> Result<Options, Failure> {
         scheduler: akunu::schedule::SchedulerOptions { queue: args.queue, ..Default::default() },
         idle_unload: args.idle_unload.map(seconds),
         memory: args.max_memory.map(|mib| (mib as u64) << 20),
+        pooling: args.pooling,
+        rerank: args.rerank,
         ..defaults.models
     };
     let limits = Limits {

@@ -1,38 +1,43 @@
 //! `akunu table`: the commands of a pass, in order.
 
 use akunu::DispatchTable;
-use akunu_plan::{BufferSpec, Row};
+use akunu_plan::{BufferSpec, Entries, Row};
 use clap::Args;
 use serde::Serialize;
 
-use crate::args::{self, EngineArgs, ModelArg};
+use crate::args::{self, ModelArg, PlannedArgs, TaskArgs};
 use crate::failure::Failure;
 use crate::grid::{Grid, grouped};
 use crate::output::{self, Output};
 
 /// Prints the dispatch table of a pass: the commands that run, in order
 ///
-/// Written buffers are marked with >. A number of rows above 1 gives the table that feeds a prompt in such chunks.
+/// Written buffers are marked with >. A number of rows above 1 gives the table that feeds a prompt in such chunks. A
+/// model that makes vectors or scores of texts has one table.
 #[derive(Debug, Args)]
 pub struct TableArgs {
     #[command(flatten)]
     model: ModelArg,
-    /// Rows of the pass: 1 is a decode step
-    #[arg(long, default_value = "1", value_parser = args::count)]
-    rows: usize,
+    /// Rows of the pass: 1 is a decode step [default: 1, or those of a pass over texts]
+    #[arg(long, value_parser = args::count)]
+    rows: Option<usize>,
     /// Leave QKV and gate·up unfused, and norms and rotations apart
     #[arg(long)]
     unfused: bool,
     #[arg(long, help = "Prints JSON")]
     json: bool,
     #[command(flatten)]
-    engine: EngineArgs,
+    task: TaskArgs,
+    #[command(flatten)]
+    planned: PlannedArgs,
 }
 
 #[derive(Debug, Serialize)]
 struct Report<'a> {
     model: &'a str,
     device: &'a str,
+    /// What the device said of itself, or which chip this is for.
+    detail: &'a str,
     table: &'static str,
     rows: usize,
     logit_rows: usize,
@@ -55,37 +60,57 @@ struct Command<'a> {
 
 pub fn run(args: &TableArgs, out: &mut Output) -> Result<(), Failure> {
     let model = super::open(args.model.model.as_deref())?;
-    let mut options = args.engine.options();
-    options.fuse = !args.unfused;
-    if args.rows > 1 {
-        options.chunk = Some(args.rows);
-    }
-    let device = akunu::open_device(options.device, options.threads, &options.backends)?;
-    let plan = akunu::plan(&model, device.capabilities(), &options)?;
-    let table = if args.rows == 1 { &plan.tables.decode } else { &plan.tables.prefill };
+    let capabilities = args.planned.capabilities()?;
+    let (table, buffers, layers) = match args.task.task(&model) {
+        None => {
+            let mut options = args.planned.engine.options();
+            options.fuse = !args.unfused;
+            let rows = args.rows.unwrap_or(1);
+            if rows > 1 {
+                options.chunk = Some(rows);
+            }
+            let plan = akunu::plan(&model, &capabilities, &options)?;
+            let table = if rows == 1 { plan.tables.decode } else { plan.tables.prefill };
+            (table, plan.buffers, plan.config.layer_count)
+        }
+        Some(task) => {
+            let mut options = args.planned.engine.text_options(task);
+            options.fuse = !args.unfused;
+            if let Some(rows) = args.rows {
+                options.rows = Some(rows);
+                options.longest = options.longest.or(Some(rows.min(model.config().context_length)));
+            }
+            let (plan, _) = akunu::plan_texts(&model, &capabilities, &options)?;
+            (plan.table, plan.buffers, plan.config.layer_count)
+        }
+    };
     if args.json {
         let report = Report {
             model: model.name(),
-            device: device.capabilities().name,
+            device: capabilities.name,
+            detail: &capabilities.detail,
             table: table.name,
             rows: table.rows,
             logit_rows: table.logit_rows,
             steps: table.steps,
             bytes: table.bytes(),
-            commands: commands(table, &plan.buffers),
+            commands: commands(&table, &buffers),
         };
         return out.json(&report);
     }
     out.line(&format!(
         "{} on {}, {}: {} commands for {} {}, {} layers",
         model.name(),
-        device.capabilities().name,
+        capabilities.name,
         table.name,
         table.commands.len(),
         table.rows,
         if table.rows == 1 { "row" } else { "rows" },
-        plan.config.layer_count
+        layers
     ))?;
+    if args.planned.chip.is_some() {
+        out.line(&format!("planned for this chip: {}", capabilities.detail))?;
+    }
     out.text("\n")?;
     let mut grid = Grid::new()
         .number("#")
@@ -94,7 +119,7 @@ pub fn run(args: &TableArgs, out: &mut Output) -> Result<(), Failure> {
         .text("follows")
         .number("weight bytes")
         .spare("buffers");
-    for (i, command) in commands(table, &plan.buffers).into_iter().enumerate() {
+    for (i, command) in commands(&table, &buffers).into_iter().enumerate() {
         let bytes = if command.weight_bytes == 0 { String::new() } else { grouped(command.weight_bytes) };
         let label = command.label.to_string();
         grid.row([
@@ -124,8 +149,8 @@ fn commands<'a>(table: &'a DispatchTable, buffers: &[BufferSpec]) -> Vec<Command
                 .map(|(name, value)| (name.to_string(), number(&value)))
                 .collect(),
             follows: command.follows(),
-            weight_bytes: command.cost(&row, 1).weight_bytes,
-            kv_bytes_per_position: command.cost(&row, 1).kv_bytes,
+            weight_bytes: command.cost(Entries::Rows(&row), 1).weight_bytes,
+            kv_bytes_per_position: command.cost(Entries::Rows(&row), 1).kv_bytes,
         })
         .collect()
 }

@@ -1,11 +1,11 @@
 //! `akunu verify`: a device against the reference, command by command.
 
-use akunu::DeviceChoice;
+use akunu::{DeviceChoice, Model, TextIds};
 use akunu_plan::verify::{Difference, Report, verify};
 use clap::Args;
 use serde_json::json;
 
-use crate::args::{self, EngineArgs, ModelArg};
+use crate::args::{self, EngineArgs, ModelArg, TaskArgs};
 use crate::failure::Failure;
 use crate::grid::Grid;
 use crate::output::{self, Output};
@@ -13,13 +13,14 @@ use crate::progress::Progress;
 
 /// Compares a device with the reference, command by command
 ///
-/// Both run the same table over the same random tokens: a prefill pass and a decode step. The first command whose output
-/// differs by more than rounding explains is named, and the exit code is 1.
+/// Both run the same table over the same random tokens: a prefill pass and a decode step, or a pass over texts of
+/// different lengths where the model makes vectors or scores. The first command whose output differs by more than rounding
+/// explains is named, and the exit code is 1.
 #[derive(Debug, Args)]
 pub struct VerifyArgs {
     #[command(flatten)]
     model: ModelArg,
-    /// Tokens fed, chosen at random
+    /// Tokens fed, chosen at random; of the longest text
     #[arg(long, default_value = "8", value_parser = args::count)]
     tokens: usize,
     /// Leave QKV and gate·up unfused, and norms and rotations apart
@@ -28,27 +29,41 @@ pub struct VerifyArgs {
     #[arg(long, help = "Prints JSON")]
     json: bool,
     #[command(flatten)]
+    task: TaskArgs,
+    #[command(flatten)]
     engine: EngineArgs,
 }
 
 pub fn run(args: &VerifyArgs, out: &mut Output) -> Result<(), Failure> {
     let model = super::open(args.model.model.as_deref())?;
     let mut options = args.engine.options();
-    options.context.get_or_insert(args.tokens + 1);
-    options.chunk.get_or_insert(args.tokens);
-    options.fuse = !args.unfused;
     let mut device = akunu::open_device(options.device, options.threads, &options.backends)?;
     if options.device == DeviceChoice::Reference {
         output::note("note: this compares the reference with itself");
     }
-    let plan = akunu::plan(&model, device.capabilities(), &options)?;
-    let tokens = super::random_ids(args.tokens + 1, plan.config.vocab_size, 1);
     let mut progress = Progress::new("verifying", 1);
-    let report = verify(&plan, model.weights(), &mut *device, &tokens, &mut |done, all| {
+    let mut told = |done: usize, all: usize| {
         progress.total(all as u64);
         progress.set(done as u64);
-    })
-    .map_err(akunu::Error::from)?;
+    };
+    let report = match args.task.task(&model) {
+        None => {
+            options.context.get_or_insert(args.tokens + 1);
+            options.chunk.get_or_insert(args.tokens);
+            options.fuse = !args.unfused;
+            let plan = akunu::plan(&model, device.capabilities(), &options)?;
+            let tokens = super::random_ids(args.tokens + 1, plan.config.vocab_size, 1);
+            verify(&plan, model.weights(), &mut *device, &tokens, &mut told).map_err(akunu::Error::from)?
+        }
+        Some(task) => {
+            let mut options = args.engine.text_options(task);
+            let texts = texts(&model, args.tokens);
+            options.longest.get_or_insert(args.tokens);
+            options.rows.get_or_insert(texts.iter().map(|text| text.ids.len()).sum());
+            options.fuse = !args.unfused;
+            akunu::verify_texts(&model, &mut *device, &options, &texts, &mut told)?
+        }
+    };
     drop(progress);
     let name = device.capabilities().name;
     if args.json {
@@ -60,6 +75,13 @@ pub fn run(args: &VerifyArgs, out: &mut Output) -> Result<(), Failure> {
         None => Ok(()),
         Some(bad) => Err(wrong(name, bad)),
     }
+}
+
+/// Texts of different lengths: of all the tokens, of about half of them, and of one.
+fn texts(model: &Model, tokens: usize) -> Vec<TextIds> {
+    let lengths = [tokens, tokens.div_ceil(2), 1];
+    let ids = |(length, seed)| super::random_ids(length, model.config().vocab_size, seed);
+    lengths.into_iter().zip(1..).map(|text| ids(text).into()).collect()
 }
 
 fn print(device: &str, report: &Report, out: &mut Output) -> Result<(), Failure> {

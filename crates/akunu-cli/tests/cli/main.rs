@@ -6,6 +6,7 @@ mod bench;
 mod bench_serve;
 mod chat;
 mod common;
+mod encoders;
 mod environment;
 mod help;
 mod hub;

@@ -1,6 +1,6 @@
 //! What the file commands print, for the embedded model and for synthetic ones.
 
-use crate::common::{json, ok, path, run};
+use crate::common::{json, ok, path, refuses, run};
 
 /// Memory that is free differs from run to run.
 fn settled(text: &str) -> String {
@@ -45,6 +45,28 @@ fn plan_as_json_adds_up() {
 #[test]
 fn table_of_the_embedded_model() {
     insta::assert_snapshot!(ok(&["table", "--device", "reference"]));
+}
+
+#[test]
+fn tables_and_plans_for_chips_that_are_not_here() {
+    insta::assert_snapshot!("table_for_cuda", ok(&["table", "--for", "cuda"]));
+    insta::assert_snapshot!("table_for_m3_max", ok(&["table", "--for", "metal:m3-max", "--rows", "100"]));
+    insta::assert_snapshot!("plan_for_m3_max", ok(&["plan", "--for", "metal:m3-max", "-c", "256"]));
+    let json = json(&["plan", "--for", "cpu:neon-i8mm", "-t", "4", "--json"]);
+    assert_eq!(
+        (json["device"].as_str(), json["detail"].as_str()),
+        (Some("cpu"), Some("neon-i8mm, 4 threads"))
+    );
+    assert!(json["available"].is_null() && json["fits"].is_null());
+}
+
+#[test]
+fn chips_that_do_not_exist_and_a_device_beside_a_chip_are_refused() {
+    for name in ["rocm", "metal:m9"] {
+        let words = ["there is no chip", name, "cuda[:h200|", "m3-max", "reference"];
+        refuses(&["table", "--for", name], 2, &words);
+    }
+    refuses(&["plan", "--for", "cuda", "--device", "cpu"], 2, &["--for", "--device"]);
 }
 
 #[test]

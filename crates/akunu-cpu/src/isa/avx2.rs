@@ -86,25 +86,40 @@ fn magnitude(v: __m256) -> __m256i {
     simd!(_mm256_and_si256(_mm256_castps_si256(v), _mm256_set1_epi32(0x7fff_ffff)))
 }
 
-/// [`akunu_plan::q8::quantise_block`] of the 32 elements at `x`.
+/// The float whose bits are the largest of eight integers.
 #[inline(always)]
-pub(crate) unsafe fn quantise_32(x: *const f32, quants: *mut i8) -> (f32, i32) {
-    // SAFETY: 32 elements and 32 bytes, as the caller promises; the instruction set as in `simd!`.
+pub(crate) fn largest_of_eight(m: __m256i) -> f32 {
+    simd!({
+        let m = _mm_max_epi32(_mm256_castsi256_si128(m), _mm256_extracti128_si256(m, 1));
+        let m = _mm_max_epi32(m, _mm_shuffle_epi32(m, 0b01_00_11_10));
+        let m = _mm_max_epi32(m, _mm_shuffle_epi32(m, 0b10_11_00_01));
+        f32::from_bits(_mm_cvtsi128_si32(m) as u32)
+    })
+}
+
+#[inline(always)]
+pub(crate) fn integer_sum_of_eight(sum: __m256i) -> i32 {
+    simd!({
+        let sum = _mm_add_epi32(_mm256_castsi256_si128(sum), _mm256_extracti128_si256(sum, 1));
+        let sum = _mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0b01_00_11_10));
+        let sum = _mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0b10_11_00_01));
+        _mm_cvtsi128_si32(sum)
+    })
+}
+
+/// [`akunu_plan::q8::quantise_block`] of 32 elements.
+///
+/// # Safety
+/// 32 bytes can be written at `quants`.
+#[inline(always)]
+unsafe fn quantise_32(v: [__m256; 4], quants: *mut i8) -> (f32, i32) {
+    // SAFETY: 32 bytes, as the caller promises; the instruction set as in `simd!`.
     unsafe {
-        let v = [
-            _mm256_loadu_ps(x),
-            _mm256_loadu_ps(x.add(8)),
-            _mm256_loadu_ps(x.add(16)),
-            _mm256_loadu_ps(x.add(24)),
-        ];
         let m = _mm256_max_epi32(
             _mm256_max_epi32(magnitude(v[0]), magnitude(v[1])),
             _mm256_max_epi32(magnitude(v[2]), magnitude(v[3])),
         );
-        let m = _mm_max_epi32(_mm256_castsi256_si128(m), _mm256_extracti128_si256(m, 1));
-        let m = _mm_max_epi32(m, _mm_shuffle_epi32(m, 0b01_00_11_10));
-        let m = _mm_max_epi32(m, _mm_shuffle_epi32(m, 0b10_11_00_01));
-        let largest = f32::from_bits(_mm_cvtsi128_si32(m) as u32);
+        let largest = largest_of_eight(m);
         let inverse = 127.0 / largest;
         if !largest.is_finite() || !inverse.is_finite() {
             _mm256_storeu_si256(quants.cast(), _mm256_setzero_si256());
@@ -118,13 +133,10 @@ pub(crate) unsafe fn quantise_32(x: *const f32, quants: *mut i8) -> (f32, i32) {
             _mm256_cvtps_epi32(_mm256_mul_ps(v[3], scale)),
         ];
         let sum = _mm256_add_epi32(_mm256_add_epi32(q[0], q[1]), _mm256_add_epi32(q[2], q[3]));
-        let sum = _mm_add_epi32(_mm256_castsi256_si128(sum), _mm256_extracti128_si256(sum, 1));
-        let sum = _mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0b01_00_11_10));
-        let sum = _mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0b10_11_00_01));
         let bytes = _mm256_packs_epi16(_mm256_packs_epi32(q[0], q[1]), _mm256_packs_epi32(q[2], q[3]));
         let bytes = _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
         _mm256_storeu_si256(quants.cast(), bytes);
-        (largest / 127.0, _mm_cvtsi128_si32(sum))
+        (largest / 127.0, integer_sum_of_eight(sum))
     }
 }
 
@@ -362,8 +374,8 @@ impl Lanes for Avx2 {
     }
 
     #[inline(always)]
-    unsafe fn quantise(x: *const f32, quants: *mut i8) -> (f32, i32) {
-        simd!(quantise_32(x, quants))
+    unsafe fn quantise_lanes([a, b]: [Avx2; 2], quants: *mut i8) -> (f32, i32) {
+        simd!(quantise_32([a.0, a.1, b.0, b.1], quants))
     }
 
     #[inline(always)]

@@ -5,7 +5,7 @@ use std::arch::x86_64::*;
 use akunu_format::ScaleType;
 
 use super::Lanes;
-use super::avx2::{max8, quantise_32, simd, sum8, sums_of_eight};
+use super::avx2::{integer_sum_of_eight, largest_of_eight, max8, simd, sum8, sums_of_eight};
 use super::x86_affine::{spread, transpose16};
 use super::x86_dots;
 use super::x86_quants::QuantX86;
@@ -28,6 +28,43 @@ const ROUND: i32 = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
 #[inline(always)]
 fn halves(v: __m512) -> (__m256, __m256) {
     simd!((_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1)))
+}
+
+/// Without the sign bit.
+#[inline(always)]
+fn magnitude(v: __m512) -> __m512i {
+    simd!(_mm512_and_si512(_mm512_castps_si512(v), _mm512_set1_epi32(0x7fff_ffff)))
+}
+
+/// The lower and the upper eight integers.
+#[inline(always)]
+fn integer_halves(v: __m512i) -> (__m256i, __m256i) {
+    simd!((_mm512_castsi512_si256(v), _mm512_extracti64x4_epi64(v, 1)))
+}
+
+/// [`akunu_plan::q8::quantise_block`] of 32 elements.
+///
+/// # Safety
+/// 32 bytes can be written at `quants`.
+#[inline(always)]
+unsafe fn quantise_32(v: [__m512; 2], quants: *mut i8) -> (f32, i32) {
+    // SAFETY: 32 bytes, as the caller promises; the instruction set as in `simd!`.
+    unsafe {
+        let (low, high) = integer_halves(_mm512_max_epi32(magnitude(v[0]), magnitude(v[1])));
+        let largest = largest_of_eight(_mm256_max_epi32(low, high));
+        let inverse = 127.0 / largest;
+        if !largest.is_finite() || !inverse.is_finite() {
+            _mm256_storeu_si256(quants.cast(), _mm256_setzero_si256());
+            return (if largest.is_finite() { 0.0 } else { f32::NAN }, 0);
+        }
+        let scale = _mm512_set1_ps(inverse);
+        let a = _mm512_cvtps_epi32(_mm512_mul_ps(v[0], scale));
+        let b = _mm512_cvtps_epi32(_mm512_mul_ps(v[1], scale));
+        _mm_storeu_si128(quants.cast(), _mm512_cvtepi32_epi8(a));
+        _mm_storeu_si128(quants.add(16).cast(), _mm512_cvtepi32_epi8(b));
+        let (low, high) = integer_halves(_mm512_add_epi32(a, b));
+        (largest / 127.0, integer_sum_of_eight(_mm256_add_epi32(low, high)))
+    }
 }
 
 impl Lanes for Avx512 {
@@ -203,8 +240,8 @@ impl Lanes for Avx512 {
     }
 
     #[inline(always)]
-    unsafe fn quantise(x: *const f32, quants: *mut i8) -> (f32, i32) {
-        simd!(quantise_32(x, quants))
+    unsafe fn quantise_lanes(v: [Avx512; 2], quants: *mut i8) -> (f32, i32) {
+        simd!(quantise_32([v[0].0, v[1].0], quants))
     }
 
     #[inline(always)]

@@ -143,6 +143,11 @@ impl Isa {
         !matches!(self, Isa::Avx512Bf16 | Isa::AmxBf16)
     }
 
+    /// Whether products of several rows read activations that were packed before them ([`crate::groups`]).
+    pub(crate) fn packs_activations(self) -> bool {
+        matches!(self, Isa::Avx512 | Isa::Amx | Isa::Avx512Bf16 | Isa::AmxBf16)
+    }
+
     /// Those that this processor has and that are canonical, worst first.
     pub fn available() -> Vec<Isa> {
         Isa::ALL.into_iter().filter(|isa| isa.is_available() && isa.is_canonical()).collect()
@@ -270,16 +275,28 @@ pub(crate) trait Lanes: Copy {
         }
     }
 
-    /// [`q8::quantise_block`]: (scale, sum of quants).
+    /// [`q8::quantise_block`] of both's 32 numbers: (scale, sum of quants).
+    /// # Safety
+    /// 32 bytes can be written at `quants`.
+    #[inline(always)]
+    unsafe fn quantise_lanes(v: [Self; 2], quants: *mut i8) -> (f32, i32) {
+        let mut x = [0.0_f32; q8::BLOCK];
+        // SAFETY: 32 elements; and 32 bytes, as the caller promises.
+        let quants = unsafe {
+            v[0].store(x.as_mut_ptr());
+            v[1].store(x.as_mut_ptr().add(16));
+            std::slice::from_raw_parts_mut(quants, q8::BLOCK)
+        };
+        q8::quantise_block(&x, quants)
+    }
+
+    /// The same of the numbers at `x`.
     /// # Safety
     /// 32 elements can be read at `x`, 32 bytes written at `quants`.
     #[inline(always)]
     unsafe fn quantise(x: *const f32, quants: *mut i8) -> (f32, i32) {
-        // SAFETY: as the caller promises; activations are aligned f32 buffers and cannot overlap their quants.
-        let (x, quants) = unsafe {
-            (std::slice::from_raw_parts(x, q8::BLOCK), std::slice::from_raw_parts_mut(quants, q8::BLOCK))
-        };
-        q8::quantise_block(x, quants)
+        // SAFETY: as the caller promises.
+        unsafe { Self::quantise_lanes([Self::load(x), Self::load(x.add(16))], quants) }
     }
 
     /// `count` ≤ 16 numbers, each the same in `blocks` lanes, as floats; the other lanes are 0. `blocks` (1, 2 or 4) divides

@@ -159,15 +159,16 @@ unsafe fn four(p: *const u8, kind: ScaleType) -> float32x4_t {
     })
 }
 
-/// [`akunu_plan::q8::quantise_block`] of the 32 elements at `x`.
+/// [`akunu_plan::q8::quantise_block`] of 32 elements.
+///
+/// # Safety
+/// 32 bytes can be written at `quants`.
 #[inline(always)]
-unsafe fn quantise_32(x: *const f32, quants: *mut i8) -> (f32, i32) {
+unsafe fn quantise_32(v: [float32x4_t; 8], quants: *mut i8) -> (f32, i32) {
     simd!({
-        let mut v = [vdupq_n_f32(0.0); 8];
         let mut most = vdupq_n_u32(0);
-        for i in 0..8 {
-            v[i] = vld1q_f32(x.add(i * 4));
-            most = vmaxq_u32(most, vreinterpretq_u32_f32(vabsq_f32(v[i])));
+        for v in v {
+            most = vmaxq_u32(most, vreinterpretq_u32_f32(vabsq_f32(v)));
         }
         let largest = f32::from_bits(vmaxvq_u32(most));
         let inverse = 127.0 / largest;
@@ -414,8 +415,9 @@ impl<M: Bytes> Lanes for Neon<M> {
     }
 
     #[inline(always)]
-    unsafe fn quantise(x: *const f32, quants: *mut i8) -> (f32, i32) {
-        simd!(quantise_32(x, quants))
+    unsafe fn quantise_lanes([a, b]: [Self; 2], quants: *mut i8) -> (f32, i32) {
+        let (a, b) = (a.0, b.0);
+        simd!(quantise_32([a[0], a[1], a[2], a[3], b[0], b[1], b[2], b[3]], quants))
     }
 
     #[inline(always)]

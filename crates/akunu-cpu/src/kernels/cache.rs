@@ -1,4 +1,4 @@
-//! The KV cache: values lie `[slot][kv head][position][head dim]`, keys as `keys.rs` has it.
+//! One layer's cache: values lie `[kv head][position][head dim]`, keys as `keys.rs` has it.
 
 use akunu_plan::ops::KvMoveParams;
 use akunu_plan::{Kernel, KvType, RopeStyle};
@@ -20,16 +20,16 @@ pub(crate) struct Cache {
     pub(crate) head_dim: usize,
     /// Bytes of one head at one position.
     pub(crate) row: usize,
-    kv_heads: usize,
-    capacity: usize,
+    /// All positions that it has.
+    positions: usize,
 }
 
 impl Cache {
     #[inline(always)]
-    pub(crate) fn new(kv: KvType, kv_heads: u32, head_dim: u32, capacity: u32) -> Cache {
+    pub(crate) fn new(kv: KvType, head_dim: u32, positions: u32) -> Cache {
         let head_dim = head_dim as usize;
         let row = kv.row_bytes(head_dim).unwrap_or(0);
-        Cache { kv, head_dim, row, kv_heads: kv_heads as usize, capacity: capacity as usize }
+        Cache { kv, head_dim, row, positions: positions as usize }
     }
 
     /// Elements of a head in whole sixteens.
@@ -38,10 +38,11 @@ impl Cache {
         self.head_dim.next_multiple_of(16)
     }
 
-    /// Where a position's values begin; or a sixteen's keys, of its first position.
+    /// Where the values of position `position` of the sequence that begins at `start` are; or the keys of a group of 16
+    /// positions, of which it is the first.
     #[inline(always)]
-    pub(crate) fn offset(&self, slot: usize, head: usize, position: usize) -> usize {
-        ((slot * self.kv_heads + head) * self.capacity + position) * self.row
+    pub(crate) fn offset(&self, start: u32, head: usize, position: usize) -> usize {
+        (head * self.positions + start as usize + position) * self.row
     }
 
     /// Stores one head.
@@ -124,29 +125,28 @@ impl Cache {
     }
 }
 
-/// The row keeps `position` positions, drops `token` after them, and has `kv_len` in all.
+/// Positions go down in order, so that none is written before it is read.
 #[inline(always)]
 pub(crate) unsafe fn kv_shift<V: Lanes>(command: &Command, context: &Context) {
     let p: KvMoveParams = command.params();
     let Kernel::KvShift(op) = command.kernel else { return };
     let o = command.operands(op);
-    let cache = Cache::new(op.kv, p.kv_heads, p.head_dim, p.capacity);
-    // SAFETY: the row's positions are within the capacity; heads are dealt out whole.
+    let cache = Cache::new(op.kv, p.head_dim, p.positions);
+    // SAFETY: both ranges of positions are within the cache; heads are dealt out whole.
     unsafe {
-        for row in context.rows(o.rows) {
-            let (keep, drop, len) = (row.position as usize, row.token as usize, row.kv_len as usize);
-            let angles = shift_angles(f32s(o.frequencies), &p, drop);
+        for moved in context.moves(o.moves) {
+            let (from, to, len) = (moved.from as usize, moved.to as usize, moved.len as usize);
+            let angles = shift_angles(f32s(o.frequencies), &p, from - to);
             for head in context.share(p.kv_heads as usize) {
-                let offset = cache.offset(row.slot as usize, head, 0);
+                let offset = cache.offset(0, head, 0);
                 let (keys, v) = (o.k_cache.0.add(offset), o.v_cache.0.add(offset));
                 let (key, held) = (&raw mut (*context.scratch).head, &raw mut (*context.scratch).held);
-                for position in keep + drop..len {
-                    cache.load_key::<V>(keys, position, held.cast(), key.cast());
+                for i in 0..len {
+                    cache.load_key::<V>(keys, from + i, held.cast(), key.cast());
                     turn::<V>(key.cast(), op.style, p.rope_dims as usize, &angles);
-                    cache.store_key::<V>(key.cast(), held.cast(), keys, position - drop);
+                    cache.store_key::<V>(key.cast(), held.cast(), keys, to + i);
                 }
-                let moved = (len - keep - drop) * cache.row;
-                v.add((keep + drop) * cache.row).copy_to(v.add(keep * cache.row), moved);
+                v.add(from * cache.row).copy_to(v.add(to * cache.row), len * cache.row);
             }
         }
     }
@@ -154,13 +154,13 @@ pub(crate) unsafe fn kv_shift<V: Lanes>(command: &Command, context: &Context) {
 
 type Angles = [f32; MAX_HEAD];
 
-/// cos and sin of each pair's turn back by `drop` positions.
-unsafe fn shift_angles(frequencies: *const f32, p: &KvMoveParams, drop: usize) -> Angles {
+/// cos and sin of each pair's turn back by `back` positions.
+unsafe fn shift_angles(frequencies: *const f32, p: &KvMoveParams, back: usize) -> Angles {
     let mut angles = [0.0; MAX_HEAD];
     for (i, pair) in angles.chunks_exact_mut(2).enumerate().take(p.rope_dims as usize / 2) {
         // SAFETY: a frequency for each pair.
         let frequency = unsafe { *frequencies.add(i) };
-        let (sin, cos) = math::sin_cos(drop as f64 * f64::from(frequency));
+        let (sin, cos) = math::sin_cos(back as f64 * f64::from(frequency));
         (pair[0], pair[1]) = (cos as f32, -sin as f32);
     }
     angles
@@ -172,23 +172,23 @@ unsafe fn turn<V: Lanes>(key: *mut f32, style: RopeStyle, dims: usize, angles: &
     unsafe { rotate::<V>(key, style, dims, angles.as_ptr()) };
 }
 
-/// The row copies `kv_len` positions of slot `token` to its own.
 #[inline(always)]
 pub(crate) unsafe fn kv_copy(command: &Command, context: &Context) {
     let p: KvMoveParams = command.params();
     let Kernel::KvCopy(op) = command.kernel else { return };
     let o = command.operands(op);
-    let cache = Cache::new(op.kv, p.kv_heads, p.head_dim, p.capacity);
-    // SAFETY: both slots and all positions are within the cache.
+    let cache = Cache::new(op.kv, p.head_dim, p.positions);
+    // SAFETY: both ranges of positions are within the cache, and have none in common.
     unsafe {
-        for row in context.rows(o.rows) {
+        for moved in context.moves(o.moves) {
+            let (from, to, len) = (moved.from as usize, moved.to as usize, moved.len as usize);
             for head in context.share(p.kv_heads as usize) {
-                let from = cache.offset(row.token as usize, head, 0);
-                let to = cache.offset(row.slot as usize, head, 0);
-                let (keys, v, count) = (o.k_cache.0, o.v_cache.0, row.kv_len as usize);
+                let offset = cache.offset(0, head, 0);
+                let (keys, v) = (o.k_cache.0.add(offset), o.v_cache.0.add(offset));
                 let held = &raw mut (*context.scratch).held;
-                cache.copy_keys(keys.add(from), keys.add(to), held.cast(), count);
-                v.add(from).copy_to(v.add(to), count * cache.row);
+                cache.copy_keys(keys, held.cast(), [from, to], len);
+                let (source, target) = (v.add(from * cache.row), v.add(to * cache.row));
+                source.copy_to_nonoverlapping(target, len * cache.row);
             }
         }
     }

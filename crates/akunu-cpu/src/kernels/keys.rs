@@ -13,7 +13,7 @@ enum Way {
     Out,
 }
 
-/// All `keys` here are those of one slot and kv head, and `row` is room for a head as values are held.
+/// All `keys` here are those of one kv head, of a sequence or of all of the cache, and `row` is room for a head as values are held.
 impl Cache {
     /// # Safety
     /// A head can be read at `from`, and the keys have the position.
@@ -51,19 +51,21 @@ impl Cache {
         }
     }
 
-    /// Copies the first `count` positions from one slot to another.
+    /// Copies `count` positions: whole groups as they lie, where both begin with one.
     ///
     /// # Safety
-    /// Both have them.
+    /// The keys have all these positions, and no position is copied onto another that is copied.
     #[inline(always)]
-    pub(crate) unsafe fn copy_keys(&self, from: *mut u8, to: *mut u8, row: *mut u8, count: usize) {
-        let whole = count / TOGETHER * TOGETHER;
+    pub(crate) unsafe fn copy_keys(&self, keys: *mut u8, row: *mut u8, [from, to]: [usize; 2], count: usize) {
+        let aligned = from.is_multiple_of(TOGETHER) && to.is_multiple_of(TOGETHER);
+        let whole = if aligned { count / TOGETHER * TOGETHER } else { 0 };
         // SAFETY: as the caller promises.
         unsafe {
-            from.copy_to(to, whole * self.row);
-            for position in whole..count {
-                self.carry(Way::Out, row, from, position);
-                self.carry(Way::In, row, to, position);
+            let (source, target) = (keys.add(from * self.row), keys.add(to * self.row));
+            source.copy_to_nonoverlapping(target, whole * self.row);
+            for i in whole..count {
+                self.carry(Way::Out, row, keys, from + i);
+                self.carry(Way::In, row, keys, to + i);
             }
         }
     }

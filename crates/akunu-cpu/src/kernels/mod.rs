@@ -4,12 +4,32 @@ pub(crate) mod attention;
 pub(crate) mod cache;
 mod keys;
 pub(crate) mod matrix;
+pub(crate) mod norm;
 pub(crate) mod rope;
 pub(crate) mod rows;
+pub(crate) mod texts;
 
+use std::ops::Range;
+
+use akunu_plan::ops::Forms;
 use akunu_plan::q8;
 
+use crate::command::f32s;
 use crate::isa::Lanes;
+
+/// `body` for every sixteen of `n` elements, with offset and count. A macro, because a closure would not be compiled
+/// for the instruction set of the kernel around it.
+macro_rules! for_lanes {
+    ($n:expr, |$at:ident, $count:ident| $body:expr) => {{
+        let mut $at = 0;
+        while $at < $n {
+            let $count = 16.min($n - $at);
+            $body;
+            $at += 16;
+        }
+    }};
+}
+pub(crate) use for_lanes;
 
 /// Rounds the 32 elements at `x` into block `block` of a q8 row of `cols` elements.
 ///
@@ -18,8 +38,18 @@ use crate::isa::Lanes;
 #[inline(always)]
 pub(crate) unsafe fn put_q8<V: Lanes>(row: *mut u8, cols: usize, block: usize, x: *const f32) {
     // SAFETY: as the caller promises.
+    unsafe { put_q8_lanes([V::load(x), V::load(x.add(16))], row, cols, block) };
+}
+
+/// The same of the 32 numbers of `v`.
+///
+/// # Safety
+/// The row is whole.
+#[inline(always)]
+pub(crate) unsafe fn put_q8_lanes<V: Lanes>(v: [V; 2], row: *mut u8, cols: usize, block: usize) {
+    // SAFETY: as the caller promises.
     unsafe {
-        let (scale, sum) = V::quantise(x, row.add(block * q8::BLOCK).cast());
+        let (scale, sum) = V::quantise_lanes(v, row.add(block * q8::BLOCK).cast());
         *row.add(q8::scales_offset(cols)).cast::<f32>().add(block) = scale;
         *row.add(q8::sums_offset(cols)).cast::<i32>().add(block) = sum;
     }
@@ -34,5 +64,70 @@ pub(crate) unsafe fn put_q8_row<V: Lanes>(row: *mut u8, cols: usize, x: *const f
     for block in 0..cols / q8::BLOCK {
         // SAFETY: within the row.
         unsafe { put_q8::<V>(row, cols, block, x.add(block * q8::BLOCK)) };
+    }
+}
+
+/// `n` ≤ 16 elements; the other lanes are 0.
+///
+/// # Safety
+/// They can be read at `p`.
+#[inline(always)]
+pub(crate) unsafe fn load<V: Lanes>(p: *const f32, n: usize) -> V {
+    // SAFETY: as the caller promises.
+    unsafe { if n == 16 { V::load(p) } else { V::load_n(p, n) } }
+}
+
+/// The first `n` ≤ 16 lanes.
+///
+/// # Safety
+/// They can be written at `p`.
+#[inline(always)]
+pub(crate) unsafe fn store<V: Lanes>(v: V, p: *mut f32, n: usize) {
+    // SAFETY: as the caller promises.
+    unsafe { if n == 16 { v.store(p) } else { v.store_n(p, n) } }
+}
+
+/// A row that a kernel computes sixteen elements at a time.
+pub(crate) trait RowValues {
+    /// The `n` ≤ 16 elements from `at` on; the other lanes hold anything.
+    ///
+    /// # Safety
+    /// They are elements of the row.
+    unsafe fn at<V: Lanes>(&self, at: usize, n: usize) -> V;
+}
+
+/// Writes elements `part` of row `r` in the forms asked for; rows have `cols` elements.
+///
+/// # Safety
+/// The part can be written to the row in each form; where q8 is asked for, it is whole blocks.
+#[inline(always)]
+pub(crate) unsafe fn write_forms<V: Lanes>(
+    row: &impl RowValues,
+    out: &Forms<*mut u8>,
+    (r, cols): (usize, usize),
+    part: Range<usize>,
+) {
+    // SAFETY: as the caller promises.
+    unsafe {
+        let floats = match out.f32 {
+            Some(out) => f32s(out).add(r * cols),
+            None => std::ptr::null_mut(),
+        };
+        let Some(quants) = out.q8 else {
+            for_lanes!(part.len(), |i, n| {
+                store(row.at::<V>(part.start + i, n), floats.add(part.start + i), n);
+            });
+            return;
+        };
+        let quants = quants.0.add(r * q8::row_bytes(cols));
+        for block in part.start / q8::BLOCK..part.end / q8::BLOCK {
+            let at = block * q8::BLOCK;
+            let v = [row.at::<V>(at, 16), row.at::<V>(at + 16, 16)];
+            if !floats.is_null() {
+                v[0].store(floats.add(at));
+                v[1].store(floats.add(at + 16));
+            }
+            put_q8_lanes(v, quants, cols, block);
+        }
     }
 }

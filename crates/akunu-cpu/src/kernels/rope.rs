@@ -6,7 +6,7 @@ use akunu_plan::ops::{AnglesParams, RopeKvParams};
 use akunu_plan::{Kernel, RopeStyle, Row};
 
 use super::cache::Cache;
-use super::rows::{inverse_rms, normed};
+use super::norm::{inverse_rms, normed};
 use crate::command::{Command, Context, f32s};
 use crate::isa::Lanes;
 use crate::math;
@@ -92,7 +92,7 @@ pub(crate) unsafe fn rope_kv<V: Lanes>(command: &Command, context: &Context) {
     let Kernel::RopeKv(op) = command.kernel else { return };
     let o = command.operands(op);
     let (heads, kv_heads) = (p.heads as usize, p.kv_heads as usize);
-    // SAFETY: rows are within the table's, their slots and positions within the cache.
+    // SAFETY: rows are within the table's, their sequences within the cache.
     unsafe {
         let rows = context.rows(o.rows);
         let per_row = heads + 2 * kv_heads;
@@ -118,14 +118,14 @@ unsafe fn one_head<V: Lanes>(
 ) {
     let (heads, kv_heads, dim) = (p.heads as usize, p.kv_heads as usize, p.head_dim as usize);
     let dims = p.rope_dims as usize;
-    let cache = Cache::new(op.kv, p.kv_heads, p.head_dim, p.capacity);
+    let cache = Cache::new(op.kv, p.head_dim, p.positions);
     // SAFETY: as in `rope_kv`.
     unsafe {
         let x = f32s(o.qkv).add((r * (heads + 2 * kv_heads) + head) * dim);
         let angles = f32s(o.angles).add(r * dims);
-        let (slot, position) = (row.slot as usize, row.position as usize);
+        let position = row.position as usize;
         if head >= heads + kv_heads {
-            let place = cache.offset(slot, head - heads - kv_heads, position);
+            let place = cache.offset(row.start, head - heads - kv_heads, position);
             cache.store::<V>(x, o.v_cache.0.add(place));
             return;
         }
@@ -148,7 +148,7 @@ unsafe fn one_head<V: Lanes>(
         }
         rotate::<V>(to, op.style, dims, angles);
         if !is_q {
-            let keys = o.k_cache.0.add(cache.offset(slot, head - heads, 0));
+            let keys = o.k_cache.0.add(cache.offset(row.start, head - heads, 0));
             let held = &raw mut (*context.scratch).held;
             cache.store_key::<V>(to, held.cast(), keys, position);
         }

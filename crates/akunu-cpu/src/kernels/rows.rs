@@ -1,28 +1,16 @@
-//! Kernels that work along rows: embeddings, norms, elementwise ones, and the search for the best token.
+//! Kernels that work along rows: embeddings, elementwise ones, and the search for the best token.
 
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 
-use akunu_plan::ops::{self, ArgmaxParams, ElementParams, EmbedParams, NormParams, Weight};
-use akunu_plan::{DType, Kernel, Row, RowSet, q8};
+use akunu_plan::ops::{self, AddParams, ArgmaxParams, ElementParams, EmbedParams, Weight};
+use akunu_plan::{Activation, DType, Kernel, Row, RowSet, q8};
 
-use super::{put_q8, put_q8_row};
+use super::{RowValues, for_lanes, load, put_q8, put_q8_row, store, write_forms};
 use crate::command::{Command, Context, f32s, u32s};
 use crate::isa::Lanes;
 use crate::math;
 use crate::panel::PARTIAL_FLOATS;
-
-/// `body` for every sixteen of `n` elements, with offset and count. A macro, because a closure would not be compiled
-/// for the instruction set of the kernel around it.
-macro_rules! for_lanes {
-    ($n:expr, |$at:ident, $count:ident| $body:expr) => {{
-        let mut $at = 0;
-        while $at < $n {
-            let $count = 16.min($n - $at);
-            $body;
-            $at += 16;
-        }
-    }};
-}
 
 #[inline(always)]
 pub(crate) unsafe fn embed<V: Lanes>(command: &Command, context: &Context) {
@@ -63,104 +51,36 @@ unsafe fn embed_row(dtype: DType, table: Weight<*mut u8>, row: usize, out: &mut 
     }
 }
 
-/// `1 / √(mean of squares + ε)`, in the lanes of canonical arithmetic.
-///
-/// # Safety
-/// `n` elements can be read at `x`.
-#[inline(always)]
-pub(crate) unsafe fn inverse_rms<V: Lanes>(x: *const f32, n: usize, epsilon: f32) -> f32 {
-    let mut acc = V::zero();
-    // SAFETY: within the row.
-    unsafe {
-        let mut at = 0;
-        while at + 16 <= n {
-            let v = V::load(x.add(at));
-            acc = v.fma(v, acc);
-            at += 16;
-        }
-        if at < n {
-            let v = V::load_n(x.add(at), n - at);
-            acc = v.fma(v, acc);
-        }
-    }
-    1.0 / (acc.sum() / n as f32 + epsilon).sqrt()
-}
-
-/// `x · scale · weight`
-///
-/// # Safety
-/// `n` ≤ 16 elements can be read at each place.
-#[inline(always)]
-pub(crate) unsafe fn normed<V: Lanes>(x: *const f32, weight: *const f32, scale: f32, n: usize) -> V {
-    // SAFETY: as the caller promises.
-    unsafe {
-        if n == 16 {
-            V::load(x).mul(V::splat(scale)).mul(V::load(weight))
-        } else {
-            V::load_n(x, n).mul(V::splat(scale)).mul(V::load_n(weight, n))
-        }
-    }
-}
-
-#[inline(always)]
-pub(crate) unsafe fn rms_norm<V: Lanes>(command: &Command, context: &Context) {
-    let p: NormParams = command.params();
-    let Kernel::RmsNorm(op) = command.kernel else { return };
-    let o = command.operands(op);
-    let cols = p.cols as usize;
-    let total = if op.rows == RowSet::Logits { context.logit_rows } else { context.rows };
-    // SAFETY: rows and their picks are within the table's; q8 rows are whole blocks.
-    unsafe {
-        for r in context.units(total) {
-            let source = match o.logit_rows {
-                None => r,
-                Some(logit_rows) => *u32s(logit_rows).add(r) as usize,
-            };
-            let (x, weight) = (f32s(o.x).add(source * cols), f32s(o.weight));
-            let scale = inverse_rms::<V>(x, cols, p.epsilon);
-            if let Some(out) = o.out.f32 {
-                let to = f32s(out).add(r * cols);
-                for_lanes!(cols, |at, n| {
-                    normed::<V>(x.add(at), weight.add(at), scale, n).store_n(to.add(at), n);
-                });
-            }
-            if let Some(out) = o.out.q8 {
-                let to = out.0.add(r * q8::row_bytes(cols));
-                for block in 0..cols / q8::BLOCK {
-                    let mut v = [0.0_f32; q8::BLOCK];
-                    for half in [0, 16] {
-                        let at = block * q8::BLOCK + half;
-                        normed::<V>(x.add(at), weight.add(at), scale, 16).store(v.as_mut_ptr().add(half));
-                    }
-                    put_q8::<V>(to, cols, block, v.as_ptr());
-                }
-            }
-        }
-    }
-}
-
-#[inline(always)]
-pub(crate) unsafe fn norm_add<V: Lanes>(command: &Command, context: &Context) {
-    let p: NormParams = command.params();
-    let o = command.operands(ops::NormAdd);
-    let cols = p.cols as usize;
-    // SAFETY: rows are within the table's.
-    unsafe {
-        for r in context.units(context.rows) {
-            let x = f32s(o.x).add(r * cols);
-            let (weight, residual) = (f32s(o.weight), f32s(o.residual).add(r * cols));
-            let to = f32s(o.out).add(r * cols);
-            let scale = inverse_rms::<V>(x, cols, p.epsilon);
-            for_lanes!(cols, |at, n| {
-                let v = normed::<V>(x.add(at), weight.add(at), scale, n);
-                V::load_n(residual.add(at), n).add(v).store_n(to.add(at), n);
-            });
-        }
-    }
-}
-
 /// Columns of an elementwise kernel that are dealt out together: whole q8 blocks.
 const COLUMNS: usize = 256;
+
+/// Parts of `rows` rows, those that this worker has: the row and some of its columns.
+#[inline(always)]
+fn parts_of_rows(context: &Context, rows: usize, cols: usize) -> impl Iterator<Item = (usize, Range<usize>)> {
+    let parts = cols.div_ceil(COLUMNS);
+    context.units(rows * parts).map(move |unit| {
+        let first = unit % parts * COLUMNS;
+        (unit / parts, first..cols.min(first + COLUMNS))
+    })
+}
+
+/// `activation(gate) · up`
+struct Gated {
+    activation: Activation,
+    gate: *const f32,
+    up: *const f32,
+}
+
+impl RowValues for Gated {
+    #[inline(always)]
+    unsafe fn at<V: Lanes>(&self, at: usize, n: usize) -> V {
+        // SAFETY: as the caller promises.
+        unsafe {
+            let gate = math::activation(self.activation, load::<V>(self.gate.add(at), n));
+            gate.mul(load::<V>(self.up.add(at), n))
+        }
+    }
+}
 
 #[inline(always)]
 pub(crate) unsafe fn glu<V: Lanes>(command: &Command, context: &Context) {
@@ -168,28 +88,62 @@ pub(crate) unsafe fn glu<V: Lanes>(command: &Command, context: &Context) {
     let Kernel::Glu(op) = command.kernel else { return };
     let o = command.operands(op);
     let cols = p.cols as usize;
-    let parts = cols.div_ceil(COLUMNS);
     // SAFETY: rows are within the table's; q8 rows are whole blocks.
     unsafe {
-        for unit in context.units(context.rows * parts) {
-            let (r, first) = (unit / parts, unit % parts * COLUMNS);
-            let count = COLUMNS.min(cols - first);
-            let at = r * cols + first;
-            let (gate, up) = (f32s(o.gate).add(at), f32s(o.up).add(at));
-            let mut v = [0.0_f32; COLUMNS];
-            for_lanes!(count, |i, n| {
-                let g = math::activation(op.activation, V::load_n(gate.add(i), n));
-                g.mul(V::load_n(up.add(i), n)).store_n(v.as_mut_ptr().add(i), n);
+        for (r, part) in parts_of_rows(context, context.rows, cols) {
+            let (gate, up) = (f32s(o.gate).add(r * cols), f32s(o.up).add(r * cols));
+            let row = Gated { activation: op.activation, gate, up };
+            write_forms::<V>(&row, &o.out, (r, cols), part);
+        }
+    }
+}
+
+/// `activation(x)`
+struct Activated {
+    activation: Activation,
+    x: *const f32,
+}
+
+impl RowValues for Activated {
+    #[inline(always)]
+    unsafe fn at<V: Lanes>(&self, at: usize, n: usize) -> V {
+        // SAFETY: as the caller promises.
+        unsafe { math::activation(self.activation, load::<V>(self.x.add(at), n)) }
+    }
+}
+
+#[inline(always)]
+pub(crate) unsafe fn activate<V: Lanes>(command: &Command, context: &Context) {
+    let p: ElementParams = command.params();
+    let Kernel::Activate(op) = command.kernel else { return };
+    let o = command.operands(op);
+    let cols = p.cols as usize;
+    let total = if op.rows == RowSet::Logits { context.logit_rows } else { context.rows };
+    // SAFETY: rows are within the table's; q8 rows are whole blocks.
+    unsafe {
+        for (r, part) in parts_of_rows(context, total, cols) {
+            let row = Activated { activation: op.activation, x: f32s(o.x).add(r * cols) };
+            write_forms::<V>(&row, &o.out, (r, cols), part);
+        }
+    }
+}
+
+/// `residual + scale · x`, rounded once.
+#[inline(always)]
+pub(crate) unsafe fn add<V: Lanes>(command: &Command, context: &Context) {
+    let p: AddParams = command.params();
+    let o = command.operands(ops::Add);
+    let cols = p.cols as usize;
+    // SAFETY: rows are within the table's.
+    unsafe {
+        for (r, part) in parts_of_rows(context, context.rows, cols) {
+            let first = r * cols + part.start;
+            let (x, residual) = (f32s(o.x).add(first), f32s(o.residual).add(first));
+            let to = f32s(o.out).add(first);
+            for_lanes!(part.len(), |at, n| {
+                let sum = V::splat(p.scale).fma(load(x.add(at), n), load(residual.add(at), n));
+                store(sum, to.add(at), n);
             });
-            if let Some(out) = o.out.f32 {
-                f32s(out).add(at).copy_from_nonoverlapping(v.as_ptr(), count);
-            }
-            if let Some(out) = o.out.q8 {
-                let row = out.0.add(r * q8::row_bytes(cols));
-                for block in 0..count / q8::BLOCK {
-                    put_q8::<V>(row, cols, first / q8::BLOCK + block, v.as_ptr().add(block * q8::BLOCK));
-                }
-            }
         }
     }
 }

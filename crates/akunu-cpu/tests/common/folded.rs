@@ -145,12 +145,12 @@ pub fn long_rows() -> Vec<Spec> {
 
 /// The row, and the window. The own position is the last, or not; alone in its stretch of the positions, or the only one.
 const SEEN: [(Row, u32); 6] = [
-    (Row { token: 0, position: 0, kv_len: 1, slot: 1 }, 0),
-    (Row { token: 0, position: 40, kv_len: 41, slot: 0 }, 0),
-    (Row { token: 0, position: 300, kv_len: 301, slot: 1 }, 33),
-    (Row { token: 0, position: 256, kv_len: 257, slot: 0 }, 0),
-    (Row { token: 0, position: 1100, kv_len: 1101, slot: 1 }, 0),
-    (Row { token: 0, position: 17, kv_len: 600, slot: 0 }, 0),
+    (Row { token: 0, position: 0, kv_len: 1, start: 4 }, 0),
+    (Row { token: 0, position: 40, kv_len: 41, start: 0 }, 0),
+    (Row { token: 0, position: 300, kv_len: 301, start: 304 }, 33),
+    (Row { token: 0, position: 256, kv_len: 257, start: 0 }, 0),
+    (Row { token: 0, position: 1100, kv_len: 1101, start: 13 }, 0),
+    (Row { token: 0, position: 17, kv_len: 600, start: 0 }, 0),
 ];
 
 pub fn attention() -> Vec<Spec> {
@@ -180,7 +180,8 @@ fn attend(
 ) -> Spec {
     let name = format!("{rope:?} attention {heads}/{kv_heads}x{dim} {kv:?} at {} {out:?}", row.position);
     spec(name, 1, move |_| {
-        let capacity = row.kv_len + 3;
+        let context = row.kv_len + 3;
+        let positions = 2 * context;
         let scale = 3.0 / (dim as f32).sqrt();
         let soft_cap = if window == 0 { 0.0 } else { 7.0 };
         let rope_dims = if dim >= 80 { dim / 2 } else { dim };
@@ -189,10 +190,11 @@ fn attend(
             heads,
             kv_heads,
             head_dim,
-            capacity,
+            positions,
             scale,
             soft_cap,
             window,
+            ahead: 0,
             rope_dims,
             epsilon,
         };
@@ -202,15 +204,15 @@ fn attend(
             .collect();
         let mut data = vec![
             f32s(&values(51, ((heads + 2 * kv_heads) * dim) as usize)),
-            cache(kv, 52, 2, kv_heads, capacity, dim),
-            cache(kv, 53, 2, kv_heads, capacity, dim),
+            cache(kv, 52, kv_heads, positions, dim),
+            cache(kv, 53, kv_heads, positions, dim),
         ];
         data.extend(outputs(out, 1, (heads * dim) as usize));
         data.push(f32s(&angles));
         if rope.qk_norm {
             data.extend([f32s(&values(54, dim as usize)), f32s(&values(55, dim as usize))]);
         }
-        let shape = Shape::tokens(vec![row], 1, capacity, 2);
+        let shape = Shape::sequences(vec![row], context, positions, 1);
         Case::new(Kernel::Attention(ops::Attention { kv, out, rope: Some(rope) }), params, shape, data)
     })
 }

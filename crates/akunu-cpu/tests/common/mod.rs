@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 
 pub mod folded;
+pub mod rows;
 pub mod specs;
 
 use std::ops::Range;
@@ -10,11 +11,10 @@ use std::sync::Arc;
 use akunu_cpu::{CpuDevice, CpuOptions, Isa};
 use akunu_format::blocks::{Rng, random_row};
 use akunu_format::{Affine, ScaleType};
-use akunu_plan::table::{RowBounds, RowMeaning};
 use akunu_plan::verify::head_dim;
 use akunu_plan::{
-    Access, BufferId, Content, DType, Device, DeviceBuffer, DispatchCommand, DispatchTable, Kernel, KvType,
-    Row, Submission, TableIo, q8,
+    Access, BufferId, Content, DType, Device, DeviceBuffer, DispatchCommand, DispatchTable, Entries,
+    EntryBounds, Kernel, KvType, Move, MoveBounds, MoveKind, Row, RowBounds, Submission, TableIo, q8,
 };
 
 pub const POISON: u8 = 0xff;
@@ -26,7 +26,7 @@ pub struct Case {
     pub table: Arc<DispatchTable>,
     /// Initial bytes of every buffer; the first four are the table's own.
     pub buffers: Vec<Vec<u8>>,
-    pub rows: Vec<Row>,
+    pub work: Work,
     pub asked: Vec<u32>,
     /// (buffer, what it holds) of each written binding.
     pub written: Vec<(usize, Content)>,
@@ -34,24 +34,52 @@ pub struct Case {
     pub keys: Option<(usize, KvType, usize)>,
 }
 
+/// What a pass works on.
+#[derive(Clone)]
+pub enum Work {
+    Rows(Vec<Row>),
+    Move(Move),
+}
+
+impl Work {
+    pub fn entries(&self) -> Entries<'_> {
+        match self {
+            Work::Rows(rows) => Entries::Rows(rows),
+            Work::Move(moved) => Entries::Moves(std::slice::from_ref(moved)),
+        }
+    }
+}
+
 pub struct Shape {
-    pub rows: Vec<Row>,
+    pub work: Work,
     pub asked: Vec<u32>,
-    pub bounds: RowBounds,
+    pub bounds: EntryBounds,
 }
 
 impl Shape {
-    pub fn tokens(rows: Vec<Row>, vocab: u32, capacity: u32, slots: u32) -> Shape {
+    pub fn tokens(rows: Vec<Row>, vocab: u32, context: u32) -> Shape {
         Shape {
-            rows,
+            work: Work::Rows(rows),
             asked: vec![],
-            bounds: RowBounds { meaning: RowMeaning::Token, vocab, capacity, slots },
+            bounds: RowBounds::one_sequence(vocab, context).into(),
         }
+    }
+
+    /// Rows of sequences of at most `context` positions, which begin at multiples of `alignment` of a cache of `positions`.
+    pub fn sequences(rows: Vec<Row>, context: u32, positions: u32, alignment: u32) -> Shape {
+        let bounds = RowBounds { vocab: 1, positions, context, alignment };
+        Shape { work: Work::Rows(rows), asked: vec![], bounds: bounds.into() }
+    }
+
+    /// A move within a cache of `positions`.
+    pub fn moves(moved: Move, kind: MoveKind, positions: u32) -> Shape {
+        let bounds = MoveBounds { kind, positions };
+        Shape { work: Work::Move(moved), asked: vec![], bounds: bounds.into() }
     }
 
     /// Rows of no consequence.
     pub fn rows(n: usize) -> Shape {
-        Shape::tokens((0..n).map(|i| Row::causal(0, i as u32, 0)).collect(), 1, n as u32, 1)
+        Shape::tokens((0..n).map(|i| Row::causal(0, i as u32, 0)).collect(), 1, n as u32)
     }
 
     pub fn asking(mut self, asked: Vec<u32>) -> Shape {
@@ -63,15 +91,16 @@ impl Shape {
 impl Case {
     /// `data` are the bindings in order, without rows, asking rows and tokens.
     pub fn new<P: bytemuck::NoUninit>(kernel: Kernel, params: P, shape: Shape, data: Vec<Vec<u8>>) -> Case {
-        let (rows, asked) = (shape.rows.len(), shape.asked.len().max(1));
+        let (rows, asked) = (shape.work.entries().len(), shape.asked.len().max(1));
         let poison = |n| vec![POISON; n];
-        let mut buffers = vec![poison(rows * Row::BYTES), poison(asked * 4), poison(asked * 8), vec![]];
+        let mut buffers =
+            vec![poison(rows * shape.bounds.entry_bytes()), poison(asked * 4), poison(asked * 8), vec![]];
         let mut bindings = vec![];
         let mut data = data.into_iter();
         let (mut written, mut keys) = (vec![], None);
         for slot in kernel.bindings() {
             let id = match slot.content {
-                Content::Rows(_) => 0,
+                Content::Rows(_) | Content::Moves(_) => 0,
                 Content::U32 if slot.access == Access::Read => 1,
                 Content::U32 => 2,
                 _ => {
@@ -102,10 +131,11 @@ impl Case {
                 logit_rows: BufferId(1),
                 tokens: BufferId(2),
                 logits: BufferId(3),
+                segments: None,
             },
             bounds: shape.bounds,
         };
-        Case { kernel, table: Arc::new(table), buffers, rows: shape.rows, asked: shape.asked, written, keys }
+        Case { kernel, table: Arc::new(table), buffers, work: shape.work, asked: shape.asked, written, keys }
     }
 
     /// Its buffers on a device, keys in that one's order.
@@ -130,8 +160,8 @@ impl Case {
     pub fn run(&self, device: &mut dyn Device) -> Vec<Vec<u8>> {
         let ids = self.load(device);
         let replay = device.prepare(&self.table, &ids).unwrap();
-        let submission =
-            Submission { rows: &self.rows, logit_rows: &self.asked, steps: 1, stop: &[], cancel: None };
+        let entries = self.work.entries();
+        let submission = Submission { entries, logit_rows: &self.asked, steps: 1, stop: &[], cancel: None };
         device.replay(replay, submission).unwrap();
         device.wait().unwrap();
         let order = device.capabilities().keys;

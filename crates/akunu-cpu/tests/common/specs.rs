@@ -3,13 +3,15 @@
 use akunu_plan::ops;
 use akunu_plan::ops::*;
 use akunu_plan::{
-    Activation, DType, Kernel, KvType, MatmulForm, NormOut, RopeStyle, Row, RowSet, halves, q8,
+    Activation, DType, Kernel, KvType, MatmulForm, Move, MoveKind, NormOut, RopeStyle, Row, RowSet, halves,
+    q8,
 };
 
 use super::*;
 
-const ACTIVATIONS: [Activation; 3] = [Activation::Silu, Activation::GeluTanh, Activation::GeluErf];
-const OUTS: [NormOut; 3] = [NormOut::F32, NormOut::Q8, NormOut::Both];
+pub(super) const ACTIVATIONS: [Activation; 5] =
+    [Activation::Silu, Activation::GeluTanh, Activation::GeluErf, Activation::Tanh, Activation::Relu];
+pub(super) const OUTS: [NormOut; 3] = [NormOut::F32, NormOut::Q8, NormOut::Both];
 
 pub(super) fn spec(name: String, rows: usize, build: impl Fn(Range<usize>) -> Case + 'static) -> Spec {
     Spec { name, rows, build: Box::new(build) }
@@ -206,92 +208,6 @@ pub fn large_matrices() -> Vec<Spec> {
     specs
 }
 
-/// Norms, elementwise kernels, embeddings, angles and argmax.
-pub fn along_rows() -> Vec<Spec> {
-    let mut specs = vec![];
-    for (rows, cols) in [(1, 32), (3, 576), (7, 96), (2, 1056)] {
-        for out in OUTS {
-            specs.push(spec(format!("rms_norm {rows}x{cols} {out:?}"), rows, move |part| {
-                let kernel = Kernel::RmsNorm(ops::RmsNorm { out, rows: RowSet::All });
-                let x = pick(&f32s(&values(20, rows * cols)), rows, &part);
-                let mut data = vec![x, f32s(&values(21, cols))];
-                data.extend(outputs(out, part.len(), cols));
-                let params = NormParams { cols: cols as u32, epsilon: 1e-5 };
-                Case::new(kernel, params, Shape::rows(part.len()), data)
-            }));
-            specs.push(spec(format!("glu {rows}x{cols} {out:?}"), rows, move |part| {
-                let kernel = Kernel::Glu(ops::Glu { activation: ACTIVATIONS[rows % 3], out });
-                let x = |seed| {
-                    let v: Vec<f32> = values(seed, rows * cols).iter().map(|v| v * 6.0).collect();
-                    pick(&f32s(&v), rows, &part)
-                };
-                let mut data = vec![x(22), x(23)];
-                data.extend(outputs(out, part.len(), cols));
-                Case::new(kernel, ElementParams { cols: cols as u32 }, Shape::rows(part.len()), data)
-            }));
-        }
-        specs.push(spec(format!("quantise {rows}x{cols}"), rows, move |part| {
-            let mut x = values(24, rows * cols);
-            x[..32].fill(0.0);
-            x[rows * cols - 3] = f32::NAN;
-            let data = vec![pick(&f32s(&x), rows, &part), poison(part.len() * q8::row_bytes(cols))];
-            Case::new(
-                Kernel::Round(ops::Round { out: NormOut::Q8 }),
-                ElementParams { cols: cols as u32 },
-                Shape::rows(part.len()),
-                data,
-            )
-        }));
-    }
-    for (rows, cols) in [(1, 4), (5, 50), (3, 577)] {
-        specs.push(spec(format!("norm_add {rows}x{cols}"), rows, move |part| {
-            let rows_of = |seed| pick(&f32s(&values(seed, rows * cols)), rows, &part);
-            let data = vec![rows_of(25), f32s(&values(26, cols)), rows_of(27), poison(part.len() * cols * 4)];
-            Case::new(
-                Kernel::NormAdd(ops::NormAdd),
-                NormParams { cols: cols as u32, epsilon: 1e-6 },
-                Shape::rows(part.len()),
-                data,
-            )
-        }));
-        specs.push(spec(format!("rms_norm f32 {rows}x{cols}"), rows, move |part| {
-            let kernel = Kernel::RmsNorm(ops::RmsNorm { out: NormOut::F32, rows: RowSet::All });
-            let x = pick(&f32s(&values(28, rows * cols)), rows, &part);
-            let data = vec![x, f32s(&values(29, cols)), poison(part.len() * cols * 4)];
-            Case::new(kernel, NormParams { cols: cols as u32, epsilon: 1e-5 }, Shape::rows(part.len()), data)
-        }));
-    }
-    for dtype in dtypes() {
-        specs.push(spec(format!("embed {dtype}"), 5, move |part| {
-            let cols = match dtype.block_len() {
-                1 => 40,
-                32 => 96,
-                len => 3 * len,
-            };
-            let rows: Vec<Row> = (0..5).map(|i| Row::causal([3, 0, 10, 3, 7][i as usize], i, 0)).collect();
-            let shape = Shape::tokens(rows[part.clone()].to_vec(), 11, 5, 1);
-            let mut data = weights(dtype, 30, 11, cols);
-            data.push(poison(part.len() * cols * 4));
-            let params = EmbedParams { cols: cols as u32, vocab: 11, scale: 2.5 };
-            Case::new(Kernel::Embed(ops::Embed { weight: dtype }), params, shape, data)
-        }));
-    }
-    specs.push(spec("angles".into(), 6, |part| {
-        let positions = [0, 1, 17, 4095, 131_071, 1_000_000];
-        let rows: Vec<Row> = positions.map(|p| Row::causal(0, p, 0)).to_vec();
-        let frequencies: Vec<f32> = (0..37).map(|i| 10_000_f32.powf(-(i as f32) / 37.0)).collect();
-        let data = vec![f32s(&frequencies), poison(part.len() * 37 * 8)];
-        let shape = Shape::tokens(rows[part].to_vec(), 1, 1_000_001, 1);
-        Case::new(
-            Kernel::RopeAngles(ops::RopeAngles),
-            AnglesParams { pairs: 37, magnitude: 1.25 },
-            shape,
-            data,
-        )
-    }));
-    specs
-}
-
 /// f16 rows of ordinary values, with every kind of scale among them; and the scales.
 fn half_rows(seed: u64, rows: usize, cols: usize) -> [Vec<u8>; 2] {
     let mut numbers = vec![0; rows * cols * 2];
@@ -346,41 +262,7 @@ pub fn halves() -> Vec<Spec> {
         let seen = Seen { rows: 5, first: 20, window: 0, soft_cap: 0.0 };
         specs.push(attend(shape, KvType::F16, seen, out));
     }
-    for (rows, cols) in [(5, 32), (7, 96), (6, 1064), (4, 4200), (3, 14344)] {
-        // Rows that are small, large, ordinary, zero, and not finite.
-        let x = move |seed, by: f32| -> Vec<u8> {
-            let mut x = values(seed, rows * cols);
-            for (row, x) in x.chunks_mut(cols).enumerate() {
-                x.iter_mut().for_each(|x| *x *= [by, 1e-7, 1.0, 3e6, 0.0, 1e-40, 1.0][row % 7]);
-            }
-            if rows == 7 {
-                x[rows * cols - 3] = f32::NAN;
-            }
-            f32s(&x)
-        };
-        let params = ElementParams { cols: cols as u32 };
-        specs.push(spec(format!("halve {rows}x{cols}"), rows, move |part| {
-            let mut data = vec![pick(&x(65, 1.0), rows, &part)];
-            data.extend(outputs(NormOut::F16, part.len(), cols));
-            Case::new(Kernel::Round(ops::Round { out: NormOut::F16 }), params, Shape::rows(part.len()), data)
-        }));
-        for out in [NormOut::F16, NormOut::F32AndF16] {
-            specs.push(spec(format!("glu {rows}x{cols} {out:?}"), rows, move |part| {
-                let kernel = Kernel::Glu(ops::Glu { activation: ACTIVATIONS[rows % 3], out });
-                let mut data = vec![pick(&x(66, 2.0), rows, &part), pick(&x(67, 1.0), rows, &part)];
-                data.extend(outputs(out, part.len(), cols));
-                Case::new(kernel, params, Shape::rows(part.len()), data)
-            }));
-            specs.push(spec(format!("rms_norm {rows}x{cols} {out:?}"), rows, move |part| {
-                let kernel = Kernel::RmsNorm(ops::RmsNorm { out, rows: RowSet::All });
-                let weight: Vec<f32> = values(68, cols).iter().map(|w| w * [1.0, 1e5][rows % 2]).collect();
-                let mut data = vec![pick(&f32s(&values(69, rows * cols)), rows, &part), f32s(&weight)];
-                data.extend(outputs(out, part.len(), cols));
-                let params = NormParams { cols: cols as u32, epsilon: 1e-5 };
-                Case::new(kernel, params, Shape::rows(part.len()), data)
-            }));
-        }
-    }
+    specs.extend(super::rows::in_halves());
     for dtype in dtypes().into_iter().filter(|dtype| *dtype != DType::F32) {
         for (inputs, outs) in shapes(dtype).into_iter().filter(|(inputs, _)| inputs.is_multiple_of(8)) {
             specs.push(unpack(dtype, inputs, outs));
@@ -396,14 +278,7 @@ pub fn halves() -> Vec<Spec> {
 
 /// Kernels over rows that ask for logits.
 pub fn asking() -> Vec<Case> {
-    let mut cases = vec![];
-    for out in OUTS {
-        let kernel = Kernel::RmsNorm(ops::RmsNorm { out, rows: RowSet::Logits });
-        let mut data = vec![f32s(&values(31, 7 * 64)), f32s(&values(32, 64))];
-        data.extend(outputs(out, 3, 64));
-        let shape = Shape::rows(7).asking(vec![1, 2, 6]);
-        cases.push(Case::new(kernel, NormParams { cols: 64, epsilon: 1e-5 }, shape, data));
-    }
+    let mut cases = super::rows::asking();
     let kernel = Kernel::Matmul(ops::Matmul {
         weight: DType::Q8_0,
         form: MatmulForm::Gemv,
@@ -424,14 +299,14 @@ pub fn asking() -> Vec<Case> {
         logits[3] = 9.0;
         logits[2 * vocab - 1] = 9.0;
         logits[2 * vocab + 2] = f32::NAN;
-        let shape = Shape::tokens((0..6).map(|i| Row::causal(0, i, 0)).collect(), vocab as u32, 9, 1);
+        let shape = Shape::tokens((0..6).map(|i| Row::causal(0, i, 0)).collect(), vocab as u32, 9);
         let shape = shape.asking(vec![0, 2, 3, 5]);
         let params = ArgmaxParams { vocab: vocab as u32, advance };
         cases.push(Case::new(Kernel::Argmax(ops::Argmax), params, shape, vec![f32s(&logits)]));
         // One row, which several workers share.
         for row in 0..4 {
             let one = f32s(&logits[row * vocab..(row + 1) * vocab]);
-            let shape = Shape::tokens(vec![Row::causal(0, 7, 0)], vocab as u32, 9, 1).asking(vec![0]);
+            let shape = Shape::tokens(vec![Row::causal(0, 7, 0)], vocab as u32, 9).asking(vec![0]);
             cases.push(Case::new(Kernel::Argmax(ops::Argmax), params, shape, vec![one]));
         }
     }
@@ -463,14 +338,14 @@ pub(super) fn kv_types(head_dim: u32) -> Vec<KvType> {
 }
 
 /// A cache with random values in every position.
-pub(super) fn cache(kv: KvType, seed: u64, slots: u32, kv_heads: u32, capacity: u32, dim: u32) -> Vec<u8> {
-    weight_rows(kv.dtype(), seed, (slots * kv_heads * capacity) as usize, dim as usize)
+pub(super) fn cache(kv: KvType, seed: u64, kv_heads: u32, positions: u32, dim: u32) -> Vec<u8> {
+    weight_rows(kv.dtype(), seed, (kv_heads * positions) as usize, dim as usize)
 }
 
-/// Rows of two slots; `first` is the position of the first.
-fn mixed_rows(n: usize, first: u32) -> Vec<Row> {
-    let slot_of = |i: usize| u32::from(i >= n * 2 / 3);
-    (0..n).map(|i| Row::causal(0, first + i as u32, slot_of(i))).collect()
+/// Rows of two sequences of `context` positions each; `first` is the position of the first row.
+fn mixed_rows(n: usize, first: u32, context: u32) -> Vec<Row> {
+    let start_of = |i: usize| if i >= n * 2 / 3 { context } else { 0 };
+    (0..n).map(|i| Row::causal(0, first + i as u32, start_of(i))).collect()
 }
 
 pub fn rope() -> Vec<Spec> {
@@ -485,13 +360,13 @@ pub fn rope() -> Vec<Spec> {
                     rows,
                     move |part| {
                         let dims = if dim >= 80 { dim / 2 } else { dim };
-                        let capacity = 16;
+                        let (context, positions) = (16, 32);
                         let params = RopeKvParams {
                             heads,
                             kv_heads,
                             head_dim: dim,
                             rope_dims: dims,
-                            capacity,
+                            positions,
                             epsilon: 1e-6,
                         };
                         let cols = ((heads + 2 * kv_heads) * dim) as usize;
@@ -499,7 +374,7 @@ pub fn rope() -> Vec<Spec> {
                             .iter()
                             .flat_map(|a| [(a * 9.0).cos(), (a * 9.0).sin()])
                             .collect();
-                        let bytes = 2 * (kv_heads * capacity) as usize * kv.row_bytes(dim as usize).unwrap();
+                        let bytes = (kv_heads * positions) as usize * kv.row_bytes(dim as usize).unwrap();
                         let mut data = vec![
                             pick(&f32s(&values(40, rows * cols)), rows, &part),
                             pick(&f32s(&angles), rows, &part),
@@ -510,7 +385,12 @@ pub fn rope() -> Vec<Spec> {
                         if qk_norm {
                             data.extend([f32s(&values(42, dim as usize)), f32s(&values(43, dim as usize))]);
                         }
-                        let shape = Shape::tokens(mixed_rows(rows, 7)[part].to_vec(), 1, capacity, 2);
+                        let shape = Shape::sequences(
+                            mixed_rows(rows, 7, context)[part].to_vec(),
+                            context,
+                            positions,
+                            16,
+                        );
                         Case::new(Kernel::RopeKv(ops::RopeKv { style, qk_norm, kv }), params, shape, data)
                     },
                 ));
@@ -520,7 +400,7 @@ pub fn rope() -> Vec<Spec> {
     specs
 }
 
-/// Rows of two slots from position `first` on.
+/// Rows of two sequences from position `first` on.
 #[derive(Clone, Copy)]
 pub struct Seen {
     pub rows: usize,
@@ -563,27 +443,89 @@ pub fn attend((heads, kv_heads, dim): (u32, u32, u32), kv: KvType, seen: Seen, o
     let Seen { rows, first, window, soft_cap } = seen;
     let name = format!("attention {heads}/{kv_heads}x{dim} {kv:?} rows {rows} at {first} window {window}");
     spec(name, rows, move |part| {
-        let capacity = (first + rows as u32 + 5).next_multiple_of(16);
+        let context = (first + rows as u32 + 5).next_multiple_of(16);
+        let positions = 2 * context;
         let scale = 3.0 / (dim as f32).sqrt();
         let params = AttentionParams {
             heads,
             kv_heads,
             head_dim: dim,
-            capacity,
+            positions,
             scale,
             soft_cap,
             window,
+            ahead: 0,
             rope_dims: 0,
             epsilon: 0.0,
         };
         let cols = (heads * dim) as usize;
         let mut data = vec![
             pick(&f32s(&values(44, rows * cols)), rows, &part),
-            cache(kv, 45, 2, kv_heads, capacity, dim),
-            cache(kv, 46, 2, kv_heads, capacity, dim),
+            cache(kv, 45, kv_heads, positions, dim),
+            cache(kv, 46, kv_heads, positions, dim),
         ];
         data.extend(outputs(out, part.len(), cols));
-        let shape = Shape::tokens(mixed_rows(rows, first)[part].to_vec(), 1, capacity, 2);
+        let shape = Shape::sequences(mixed_rows(rows, first, context)[part].to_vec(), context, positions, 16);
+        Case::new(Kernel::Attention(ops::Attention { kv, out, rope: None }), params, shape, data)
+    })
+}
+
+/// Rows that see the whole of their text, or a window around them; texts of different lengths lie one behind the other in
+/// one cache, the later ones at other positions of it than of the pass.
+pub fn whole_texts() -> Vec<Spec> {
+    const LENGTHS: [u32; 5] = [5, 33, 1, 16, 70];
+    let mut specs = vec![];
+    for (i, (heads, kv_heads, dim)) in HEADS.into_iter().enumerate() {
+        for (j, kv) in kv_types(dim).into_iter().enumerate() {
+            for (window, ahead) in [(0, 0), (9, 8), (40, 0), (1, 30)] {
+                let whole = (heads / kv_heads * dim).is_multiple_of(32);
+                let out = if whole { OUTS[(i + j) % 3] } else { NormOut::F32 };
+                specs.push(texts((heads, kv_heads, dim), kv, &LENGTHS, [window, ahead], out));
+            }
+        }
+    }
+    specs
+}
+
+pub fn texts(
+    (heads, kv_heads, dim): (u32, u32, u32),
+    kv: KvType,
+    lengths: &[u32],
+    [window, ahead]: [u32; 2],
+    out: NormOut,
+) -> Spec {
+    let mut all = vec![];
+    let mut start = 0u32;
+    for len in lengths {
+        start = start.next_multiple_of(16);
+        all.extend((0..*len).map(|position| Row { token: 0, position, kv_len: *len, start }));
+        start += len;
+    }
+    let rows = all.len();
+    let longest = lengths.iter().max().copied().unwrap_or(1);
+    let name = format!("attention of texts {heads}/{kv_heads}x{dim} {kv:?} window {window} ahead {ahead}");
+    spec(name, rows, move |part| {
+        let positions = start.next_multiple_of(16);
+        let params = AttentionParams {
+            heads,
+            kv_heads,
+            head_dim: dim,
+            positions,
+            scale: 3.0 / (dim as f32).sqrt(),
+            soft_cap: 0.0,
+            window,
+            ahead,
+            rope_dims: 0,
+            epsilon: 0.0,
+        };
+        let cols = (heads * dim) as usize;
+        let mut data = vec![
+            pick(&f32s(&values(44, rows * cols)), rows, &part),
+            cache(kv, 45, kv_heads, positions, dim),
+            cache(kv, 46, kv_heads, positions, dim),
+        ];
+        data.extend(outputs(out, part.len(), cols));
+        let shape = Shape::sequences(all[part].to_vec(), longest, positions, 16);
         Case::new(Kernel::Attention(ops::Attention { kv, out, rope: None }), params, shape, data)
     })
 }
@@ -592,23 +534,24 @@ pub fn cache_moves() -> Vec<Case> {
     let mut cases = vec![];
     for (_, kv_heads, dim) in HEADS {
         for kv in kv_types(dim) {
-            let capacity = 32;
-            let params = KvMoveParams { kv_heads, head_dim: dim, rope_dims: dim, capacity };
+            let positions = 96;
+            let params = KvMoveParams { kv_heads, head_dim: dim, rope_dims: dim, positions };
             let caches =
-                || vec![cache(kv, 47, 3, kv_heads, capacity, dim), cache(kv, 48, 3, kv_heads, capacity, dim)];
-            let bounds = |meaning| RowBounds { meaning, vocab: 1, capacity, slots: 3 };
-            let shape = |row, meaning| Shape { rows: vec![row], asked: vec![], bounds: bounds(meaning) };
+                || vec![cache(kv, 47, kv_heads, positions, dim), cache(kv, 48, kv_heads, positions, dim)];
             for style in [RopeStyle::HalfSplit, RopeStyle::Interleaved] {
                 let mut data = caches();
                 let frequencies: Vec<f32> = (0..dim / 2).map(|i| 0.7_f32.powi(i as i32)).collect();
                 data.push(f32s(&frequencies));
-                let row = Row { token: 5, position: 3, kv_len: 27, slot: 1 };
+                // Of a sequence that begins at 32, the first 3 positions stay and the next 5 go.
+                let moved = Move { from: 40, to: 35, len: 19 };
                 let kernel = Kernel::KvShift(ops::KvShift { style, kv });
-                cases.push(Case::new(kernel, params, shape(row, RowMeaning::Shift), data));
+                cases.push(Case::new(kernel, params, Shape::moves(moved, MoveKind::Shift, positions), data));
             }
-            let row = Row { token: 2, position: 0, kv_len: 29, slot: 0 };
-            let shape = shape(row, RowMeaning::Copy);
-            cases.push(Case::new(Kernel::KvCopy(ops::KvCopy { kv }), params, shape, caches()));
+            // Groups of keys as they are, and from the middle of one to the middle of another.
+            for moved in [Move { from: 64, to: 0, len: 29 }, Move { from: 3, to: 40, len: 34 }] {
+                let shape = Shape::moves(moved, MoveKind::Copy, positions);
+                cases.push(Case::new(Kernel::KvCopy(ops::KvCopy { kv }), params, shape, caches()));
+            }
         }
     }
     cases

@@ -96,8 +96,19 @@ impl Weights {
         Ok(Weights { stored: tensors::read(&region, 0)?, regions: vec![region] })
     }
 
+    /// A SafeTensors file.
+    pub fn open(path: &Path) -> Result<Weights, FormatError> {
+        let region = crate::map::map_file(path)?;
+        Weights::from_region(region).map_err(|error| error.in_file(path))
+    }
+
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.stored.iter().map(|tensor| tensor.name.as_str())
+    }
+
+    /// Leaves out tensors by their names, whatever their types.
+    pub fn retain(&mut self, wanted: impl Fn(&str) -> bool) {
+        self.stored.retain(|tensor| wanted(&tensor.name));
     }
 
     /// The tensors, those that MLX stores in three planes put together, and the mappings that they lie in.

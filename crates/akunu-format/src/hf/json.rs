@@ -18,15 +18,18 @@ pub struct Document(Map<String, Value>);
 
 impl Document {
     pub fn read(path: &Path) -> Result<Document, FormatError> {
-        let about = std::fs::metadata(path).map_err(|error| FormatError::io("open it", error, path))?;
-        if !about.is_file() || about.len() > MOST_BYTES {
-            let problem = format!("a configuration file has at most {} MiB", MOST_BYTES >> 20);
-            return Err(wrong("the text", problem).in_file(path));
+        Document::parse(&text(path)?).map_err(|error| error.in_file(path))
+    }
+
+    /// A JSON file whose root is a list of objects.
+    pub fn read_list(path: &Path) -> Result<Vec<Document>, FormatError> {
+        match serde_json::from_str::<Vec<Map<String, Value>>>(&text(path)?) {
+            Ok(all) => Ok(all.into_iter().map(Document).collect()),
+            Err(error) => {
+                let problem = format!("it is not a list of JSON objects: {error}");
+                Err(wrong("the text", problem).in_file(path))
+            }
         }
-        let bytes = std::fs::read(path).map_err(|error| FormatError::io("read it", error, path))?;
-        let text = std::str::from_utf8(&bytes)
-            .map_err(|_| wrong("the text", "the text is not UTF-8".to_string()).in_file(path))?;
-        Document::parse(text).map_err(|error| error.in_file(path))
     }
 
     pub fn parse(text: &str) -> Result<Document, FormatError> {
@@ -40,6 +43,16 @@ impl Document {
     pub fn root(&self) -> Json<'_> {
         Json { map: &self.0, path: String::new() }
     }
+}
+
+fn text(path: &Path) -> Result<String, FormatError> {
+    let about = std::fs::metadata(path).map_err(|error| FormatError::io("open it", error, path))?;
+    if !about.is_file() || about.len() > MOST_BYTES {
+        let problem = format!("a configuration file has at most {} MiB", MOST_BYTES >> 20);
+        return Err(wrong("the text", problem).in_file(path));
+    }
+    let bytes = std::fs::read(path).map_err(|error| FormatError::io("read it", error, path))?;
+    String::from_utf8(bytes).map_err(|_| wrong("the text", "the text is not UTF-8".to_string()).in_file(path))
 }
 
 /// A field of the configuration that makes no sense.

@@ -1,6 +1,7 @@
 //! Which type each tensor gets: the mixes of llama-quantize, which is how files in the wild are made.
 //!
-//! - Norms, biases and RoPE factors stay F32, whatever the type.
+//! - Norms, biases and RoPE factors stay F32, whatever the type, and so do tables that are added and the rows of a
+//!   classifier.
 //! - F32, F16, BF16: every matrix.
 //! - Quantised: the output matrix (or the embedding, where it is the output too) is Q6_K, or Q8_0 if that is the type.
 //!   What [`MORE_BITS`] lists gets what stands there, everything else the type itself.
@@ -59,6 +60,9 @@ pub const MIXES: &[Mix] = &[
     mix("IQ4_XS", DType::IQ4XS, Size::One, 30),
     mix("MXFP4", DType::MXFP4, Size::One, 38),
 ];
+
+/// Matrices that stay F32: what is added to states or scores, and what gives a handful of scores.
+const FLOATS: &[&str] = &["position_embd", "token_types", "attn_rel_b", "cls.output"];
 
 /// Layers, or models, in which a rule of [`MORE_BITS`] holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -152,7 +156,7 @@ impl Mix {
     /// The type of a tensor, by its canonical name. `pure`: the base type wherever rows allow it.
     pub fn dtype(&self, tensor: &str, shape: &[usize], model: &Proportions, pure: bool) -> DType {
         let Some(part) = tensor.strip_suffix(".weight") else { return DType::F32 };
-        if shape.len() < 2 || part.ends_with("_norm") {
+        if shape.len() < 2 || part.ends_with("_norm") || FLOATS.contains(&part) {
             return DType::F32;
         }
         let cols = shape.last().copied().unwrap_or(1);
@@ -222,10 +226,13 @@ mod tests {
     }
 
     #[test]
-    fn vectors_stay_as_they_are() {
+    fn vectors_and_tables_that_are_added_stay_as_they_are() {
         for mix in MIXES {
             for name in ["output_norm.weight", "blk.0.attn_q.bias", "rope_freqs.weight"] {
                 assert_eq!(mix.dtype(name, &[256], &MODEL, true), DType::F32, "{}", mix.name);
+            }
+            for name in ["position_embd.weight", "token_types.weight", "cls.output.weight"] {
+                assert_eq!(mix.dtype(name, &[2, 256], &MODEL, true), DType::F32, "{}", mix.name);
             }
         }
     }

@@ -183,7 +183,7 @@ INLINE void store_lines(Bindings in, THREAD_PTR Line* lines, const THREAD_PTR Ou
 
 INLINE void attend_run(Bindings in, Params params, u32 first_head, u32 start, u32 end, Place at) {
     const DEVICE Row* rows = (const DEVICE Row*)in.rows;
-    const u32 window = params.attention.window, slot = rows[start].slot, kv_head = first_head / GROUP;
+    const u32 window = params.attention.window, ahead = params.attention.ahead, sequence = rows[start].start, kv_head = first_head / GROUP;
     Line lines[2];
     UNROLL for (u32 r = 0; r < 2; r++) {
         const u32 line = SIMD * 16 + r * 8 + LANE / 4;
@@ -195,10 +195,10 @@ INLINE void attend_run(Bindings in, Params params, u32 first_head, u32 start, u3
         if (lines[r].row < end && line < TILE_ROWS * HEADS_HERE && lines[r].head / GROUP == kv_head) {
             const Row row = rows[lines[r].row];
             lines[r].from = first_seen(row, window);
-            lines[r].end = row.kv_len;
+            lines[r].end = seen_end(row, window, ahead);
         }
     }
-    const Sight sight = seen_by_any(rows, start, end, window, at);
+    const Sight sight = seen_by_any(rows, start, end, window, ahead, at);
     const u32 from = sight.from, until = sight.until;
     // What any of this SIMD group's lines sees, and what all of them do.
     const u32 mine_until = SIMD_MAX_U32(lines[0].end > lines[1].end ? lines[0].end : lines[1].end);
@@ -208,8 +208,8 @@ INLINE void attend_run(Bindings in, Params params, u32 first_head, u32 start, u3
     const u32 mine_from = ~SIMD_MAX_U32(~(first < second ? first : second));
 
     const Query q = load_query(in, lines, params.attention.scale, at);
-    const DEVICE u8* k = kv_row(in.k_cache, slot, kv_head, 0);
-    const DEVICE u8* v = kv_row(in.v_cache, slot, kv_head, 0);
+    const DEVICE u8* k = kv_row(in.k_cache, sequence, kv_head, 0);
+    const DEVICE u8* v = kv_row(in.v_cache, sequence, kv_head, 0);
     Output out = {};
     THREADGROUP u8* turn = at.shared;
     THREADGROUP u8* other = at.shared + TURN_BYTES;

@@ -196,22 +196,22 @@ INLINE void store_lines(Bindings in, Line line, THREAD_PTR Output* out, THREADGR
     }
 }
 
-INLINE Line first_line(const DEVICE Row* rows, u32 window, u32 first_head, u32 start, u32 end, Place at) {
+INLINE Line first_line(const DEVICE Row* rows, u32 window, u32 ahead, u32 first_head, u32 start, u32 end, Place at) {
     const Source source = source_of(SIMD * 8 + LANE / 4, first_head, start, end);
     Line line = {0, 0, LOWEST, 0};
     if (source.there) {
         const Row row = rows[source.row];
         line.from = first_seen(row, window);
-        line.end = row.kv_len;
+        line.end = seen_end(row, window, ahead);
     }
     return line;
 }
 
 INLINE void attend_run(Bindings in, Params params, u32 first_head, u32 start, u32 end, Place at) {
     const DEVICE Row* rows = (const DEVICE Row*)in.rows;
-    const u32 window = params.attention.window, slot = rows[start].slot, kv_head = first_head / GROUP;
-    Line line = first_line(rows, window, first_head, start, end, at);
-    const Sight sight = seen_by_any(rows, start, end, window, at);
+    const u32 window = params.attention.window, ahead = params.attention.ahead, sequence = rows[start].start, kv_head = first_head / GROUP;
+    Line line = first_line(rows, window, ahead, first_head, start, end, at);
+    const Sight sight = seen_by_any(rows, start, end, window, ahead, at);
     // What any of this SIMD group's lines sees.
     const u32 mine_from = ~SIMD_MAX_U32(line.end == 0 ? 0 : ~line.from), mine_until = SIMD_MAX_U32(line.end);
     TG_ARRAY(f32, lines, 0);
@@ -222,8 +222,8 @@ INLINE void attend_run(Bindings in, Params params, u32 first_head, u32 start, u3
     THREADGROUP f32* const diagonal = scores + 8 * SCORE_STRIDE;
     diagonal[LANE] = diagonal[32 + LANE] = 0;
     bring_queries(in, params.attention.scale, first_head, start, end, lines, at);
-    const DEVICE u8* k = kv_row(in.k_cache, slot, kv_head, 0);
-    const DEVICE u8* v = kv_row(in.v_cache, slot, kv_head, 0);
+    const DEVICE u8* k = kv_row(in.k_cache, sequence, kv_head, 0);
+    const DEVICE u8* v = kv_row(in.v_cache, sequence, kv_head, 0);
     Output out;
     UNROLL for (u32 d = 0; d < DIM_TILES; d++) out.sums[d] = filled_tile(0);
     for (u32 base = sight.from; base < sight.until; base += SPAN) {

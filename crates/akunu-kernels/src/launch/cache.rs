@@ -4,7 +4,7 @@ use akunu_plan::ops::{ArgmaxParams, AttentionParams, KvMoveParams, RopeKvParams}
 use akunu_plan::{KvType, NormOut, Rope, RopeStyle};
 
 use crate::function::source;
-use crate::{Chip, Launch, MissingKernel, Source};
+use crate::{Launch, MissingKernel, Source};
 
 use super::{COUNTER_BYTES, LaunchBuilder, SCRATCH_BYTES, Shape};
 
@@ -63,17 +63,6 @@ fn heads_bytes([tile, dim, simds]: [u32; 3], turns: bool) -> u32 {
     turned + (simds * tile * (dim + 2) * 4).max(16 + tile * MOST_PARTS * 4)
 }
 
-/// Into how many stretches of `span` positions or more a row's are cut, so that there are about `wanted` groups in all.
-fn stretches(p: &AttentionParams, rows: u32, [tiles, head_tile]: [u32; 2], span: u32, wanted: u32) -> u32 {
-    let groups = u64::from(p.kv_heads * tiles) * u64::from(rows);
-    if groups > COUNTER_BYTES / 4 {
-        return 1;
-    }
-    let room = (SCRATCH_BYTES - COUNTER_BYTES) / (groups * u64::from(head_tile * (p.head_dim + 2) * 4));
-    let most = MOST_PARTS.min(p.capacity.div_ceil(span));
-    (u64::from(wanted) / groups).min(room).min(u64::from(most)).max(1) as u32
-}
-
 /// How a group of attention shares its work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct AttentionShape {
@@ -94,8 +83,7 @@ impl AttentionShape {
     fn new(
         p: &AttentionParams,
         (kv, out, turns): (KvType, NormOut, bool),
-        rows: u32,
-        chip: &Chip,
+        of: &Shape<'_>,
     ) -> Result<Self, String> {
         let dim = p.head_dim;
         let group = group_of(p).ok_or_else(|| format!("{} heads over {} KV heads", p.heads, p.kv_heads))?;
@@ -107,18 +95,29 @@ impl AttentionShape {
         let whole = |tile: u32| !out.q8() || (tile * dim).is_multiple_of(32);
         let most = if piece > 8 { 4 } else { 64 / piece };
         let tiles =
-            (1..=group.min(most)).rev().find(|tile| shared(*tile) <= chip.shared_bytes && whole(*tile));
+            (1..=group.min(most)).rev().find(|tile| shared(*tile) <= of.chip.shared_bytes && whole(*tile));
         let head_tile = tiles.ok_or_else(|| format!("{group} heads of {dim} for one of keys, rounded"))?;
         let tiles = group.div_ceil(head_tile);
         let lanes = (dim / piece).next_power_of_two();
         // Two turns of every lane group; below that, more groups only wait for each other.
         let span = THREADS / lanes * 8;
-        let splits = stretches(p, rows, [tiles, head_tile], span, 2 * chip.units);
+        let splits = of.stretches(p, [tiles, head_tile], span, 2 * of.chip.units);
         Ok(AttentionShape { piece, lanes, head_tile, tiles, splits, span, shared_bytes: shared(head_tile) })
     }
 }
 
 impl Shape<'_> {
+    /// Into how many stretches of `span` positions or more a row's are cut, so that there are about `wanted` groups in all.
+    fn stretches(&self, p: &AttentionParams, [tiles, head_tile]: [u32; 2], span: u32, wanted: u32) -> u32 {
+        let groups = u64::from(p.kv_heads * tiles) * u64::from(self.rows);
+        if groups > COUNTER_BYTES / 4 {
+            return 1;
+        }
+        let room = (SCRATCH_BYTES - COUNTER_BYTES) / (groups * u64::from(head_tile * (p.head_dim + 2) * 4));
+        let most = MOST_PARTS.min(self.context.div_ceil(span));
+        (u64::from(wanted) / groups).min(room).min(u64::from(most)).max(1) as u32
+    }
+
     pub(super) fn attention(
         &self,
         kv: KvType,
@@ -136,7 +135,7 @@ impl Shape<'_> {
         if let Some(launch) = special {
             return Ok(launch);
         }
-        let shape = AttentionShape::new(&p, (kv, out, rope.is_some()), self.rows, self.chip);
+        let shape = AttentionShape::new(&p, (kv, out, rope.is_some()), self);
         let shape = shape.map_err(|why| self.missing(why))?;
         let launch = self
             .heads("attention", &[&ATTENTION], &p, shape.splits, rope)
@@ -168,7 +167,7 @@ impl Shape<'_> {
         builder
             .variant([("ROPE", u32::from(rope.is_some())), ("CAPPED", u32::from(p.soft_cap != 0.0))])
             .constants([("HEADS", p.heads), ("KV_HEADS", p.kv_heads), ("GROUP", p.heads / p.kv_heads)])
-            .constants([("CAPACITY", p.capacity)])
+            .constants([("POSITIONS", p.positions)])
     }
 
     pub(super) fn rope_kv(&self, style: RopeStyle, qk_norm: bool, kv: KvType) -> Launch {
@@ -181,7 +180,7 @@ impl Shape<'_> {
         )
         .variant([("KV_TYPE", kv_number(kv))])
         .constants([("HEADS", p.heads), ("KV_HEADS", p.kv_heads), ("HEAD_DIM", p.head_dim)])
-        .constants([("CAPACITY", p.capacity)])
+        .constants([("POSITIONS", p.positions)])
         .rope(Rope { style, qk_norm }, p.rope_dims)
         .shared(SIMDS * p.head_dim * 4)
         .over([(p.heads + 2 * p.kv_heads).div_ceil(SIMDS), self.rows, 1], SIMDS * 32)
@@ -191,8 +190,7 @@ impl Shape<'_> {
         let p: KvMoveParams = self.command.params();
         self.launch(entry, sources, &format!("_{}x{}", p.kv_heads, p.head_dim))
             .variant([("KV_TYPE", kv_number(kv))])
-            .constants([("KV_HEADS", p.kv_heads), ("HEAD_DIM", p.head_dim)])
-            .constants([("CAPACITY", p.capacity), ("ROPE_DIMS", p.rope_dims)])
+            .constants([("HEAD_DIM", p.head_dim), ("POSITIONS", p.positions), ("ROPE_DIMS", p.rope_dims)])
     }
 
     pub(super) fn kv_shift(&self, style: RopeStyle, kv: KvType) -> Launch {

@@ -1,13 +1,12 @@
 //! Rows of f16, weights unpacked to f16, and their products.
 
-use akunu_plan::ops::{ElementParams, MatmulParams, NormParams, UnpackParams};
+use akunu_plan::ops::{Activate, ElementParams, Glu, MatmulParams, Norm, NormParams, UnpackParams};
 use akunu_plan::{Activation, DType, NormOut, RowSet};
 
 use crate::function::source;
 use crate::types::type_sources;
 use crate::{HalfProduct, Launch, MissingKernel, Source, Work};
 
-use super::rows::activation_number;
 use super::{LaunchBuilder, Shape};
 
 static ACTIVATION: Source = source!("activation.h");
@@ -20,14 +19,16 @@ const THREADS: u32 = 256;
 /// Fours of a row's elements that one thread has, where the row is not too long for that; and the most.
 const FOURS: u32 = 4;
 const MOST_FOURS: u32 = 8;
+/// Of threadgroup memory, for values of 32 SIMD groups each: squares, magnitudes, and what a mean is made from.
+const SPACES: u32 = 3;
 
 impl Shape<'_> {
-    /// A group a row.
+    /// A group a row, of `rows`.
     fn along_row(
         &self,
         entry: &'static str,
         sources: Vec<&'static Source>,
-        cols: u32,
+        [rows, cols]: [u32; 2],
         finish: impl Fn(LaunchBuilder) -> LaunchBuilder,
     ) -> Result<Launch, MissingKernel> {
         let fours = cols.div_ceil(4);
@@ -40,27 +41,40 @@ impl Shape<'_> {
             .launch(entry, sources, &format!("_{cols}"))
             .variant([("PER_THREAD", per_thread)])
             .constants([("COLS", cols)]);
-        Ok(finish(builder).shared(2 * 32 * 4).over([1, self.rows, 1], threads))
+        Ok(finish(builder).shared(SPACES * 32 * 4).over([1, rows, 1], threads))
     }
 
-    pub(super) fn rms_norm_halves(&self, out: NormOut, set: RowSet) -> Result<Launch, MissingKernel> {
-        if set == RowSet::Logits {
-            return Err(self.missing("rows that ask for logits are not rounded to f16".into()));
-        }
+    pub(super) fn norm_halves(&self, op: Norm) -> Result<Launch, MissingKernel> {
         let cols = self.command.params::<NormParams>().cols;
-        self.along_row("rms_norm_halves", vec![&HALVES], cols, |builder| builder.out(out))
+        self.along_row("norm_halves", vec![&HALVES], [self.count(op.rows), cols], |builder| {
+            builder.of_norm(op)
+        })
     }
 
-    pub(super) fn glu_halves(&self, activation: Activation, out: NormOut) -> Result<Launch, MissingKernel> {
+    pub(super) fn glu_halves(&self, Glu { activation, out }: Glu) -> Result<Launch, MissingKernel> {
+        self.activated_halves("glu_halves", activation, out, RowSet::All)
+    }
+
+    pub(super) fn activate_halves(&self, op: Activate) -> Result<Launch, MissingKernel> {
+        self.activated_halves("activate_halves", op.activation, op.out, op.rows)
+    }
+
+    fn activated_halves(
+        &self,
+        entry: &'static str,
+        activation: Activation,
+        out: NormOut,
+        set: RowSet,
+    ) -> Result<Launch, MissingKernel> {
         let cols = self.command.params::<ElementParams>().cols;
-        self.along_row("glu_halves", vec![&ACTIVATION, &HALVES], cols, |builder| {
-            builder.constants([("ACTIVATION", activation_number(activation))]).out(out)
+        self.along_row(entry, vec![&ACTIVATION, &HALVES], [self.count(set), cols], |builder| {
+            builder.of_activation(activation, set).out(out)
         })
     }
 
     pub(super) fn halve(&self) -> Result<Launch, MissingKernel> {
         let cols = self.command.params::<ElementParams>().cols;
-        self.along_row("halve", vec![&HALVES], cols, |builder| builder.out(NormOut::F16))
+        self.along_row("halve", vec![&HALVES], [self.rows, cols], |builder| builder.out(NormOut::F16))
     }
 
     pub(super) fn unpack(&self, weight: DType) -> Result<Launch, MissingKernel> {

@@ -28,6 +28,9 @@ const WIDE_WORDS: u32 = 10;
 /// Fewest turns of a row that are worth bringing: where a group finishes outputs together, which it waits for anyway, and elsewhere.
 const SHARED_TURNS: [u32; 2] = [2, 4];
 
+/// SIMD groups of a threadgroup of a matrix-vector product whose outputs are finished one by one.
+const GEMV_SIMDS: u32 = 8;
+
 /// As `matrix.h` numbers them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
@@ -225,20 +228,28 @@ impl Shape<'_> {
         fits && bytes.is_multiple_of(16) && product.inputs / of.block >= turns * 32
     }
 
+    /// Outputs of a SIMD group where one row meets one matrix: as many as the chip is to have, unless that leaves less
+    /// than two threadgroups for each of its units.
+    fn gemv_outputs(&self, product: &Product) -> u32 {
+        let most = self.chip.gemv_outputs;
+        let groups = product.outputs.div_ceil(GEMV_SIMDS * most);
+        if groups >= 2 * self.chip.units { most } else { 1 }
+    }
+
     fn gemv(&self, product: &Product, rows: u32) -> Launch {
         let tile = rows.next_power_of_two().min(16);
         let streams = product.streams();
         let of = type_sources(product.weight, product.inputs, true);
         // Several outputs share what is read of the input.
         let wanted = match tile {
-            1 if product.kind == Kind::Alone => 1,
+            1 if product.kind == Kind::Alone => self.gemv_outputs(product),
             1 if product.kind == Kind::Glu && !product.weight.is_quantised() => 1,
             1 => 2,
             2..=8 => 4 / streams,
             _ => 2 / streams,
         };
         let mut outs = 1 << wanted.ilog2();
-        let mut simds = 8;
+        let mut simds = GEMV_SIMDS;
         if product.in_blocks() {
             // A group has one block of outputs, and at least as many SIMD groups as rows. Where there is about one for each unit, it is as large as
             // groups are; so it is where there are fewer and each lane's blocks are wide.

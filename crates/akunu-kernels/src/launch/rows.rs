@@ -1,7 +1,9 @@
 //! Norms, activations, rounding, angles.
 
-use akunu_plan::ops::{AnglesParams, ElementParams, NormParams};
-use akunu_plan::{Activation, NormOut, RowSet};
+use akunu_plan::ops::{
+    Activate, AddParams, AnglesParams, ElementParams, Glu, HeadNorm, HeadNormParams, Norm, NormParams,
+};
+use akunu_plan::{Activation, NormKind, NormOut, RowSet};
 
 use crate::Source;
 use crate::function::source;
@@ -24,13 +26,35 @@ pub(super) fn activation_number(activation: Activation) -> u32 {
         Activation::Silu => 0,
         Activation::GeluTanh => 1,
         Activation::GeluErf => 2,
+        Activation::Tanh => 3,
+        Activation::Relu => 4,
     }
+}
+
+/// A layer norm's mean needs one beside that of the squares.
+fn sums_of(kind: NormKind) -> u32 {
+    if kind == NormKind::Layer { 2 } else { 1 }
 }
 
 impl LaunchBuilder {
     pub(super) fn out(self, out: NormOut) -> LaunchBuilder {
         let [f32, q8, f16] = [out.f32(), out.q8(), out.f16()].map(u32::from);
         self.constants([("OUT_F32", f32), ("OUT_Q8", q8), ("OUT_F16", f16)])
+    }
+
+    /// What the bodies of activations branch on.
+    pub(super) fn of_activation(self, activation: Activation, set: RowSet) -> LaunchBuilder {
+        self.constants([
+            ("ACTIVATION", activation_number(activation)),
+            ("LOGITS", u32::from(set == RowSet::Logits)),
+        ])
+    }
+
+    /// What the bodies of norms branch on.
+    pub(super) fn of_norm(self, op: Norm) -> LaunchBuilder {
+        self.variant([("LAYER", u32::from(op.kind == NormKind::Layer))])
+            .constants([("BIAS", u32::from(op.bias)), ("LOGITS", u32::from(op.rows == RowSet::Logits))])
+            .out(op.out)
     }
 }
 
@@ -47,44 +71,79 @@ impl Shape<'_> {
             .over([p.pairs.div_ceil(threads).max(1), self.rows, 1], threads)
     }
 
-    pub(super) fn rms_norm(&self, out: NormOut, set: RowSet) -> Result<Launch, MissingKernel> {
-        self.norm("rms_norm", out, set)
+    pub(super) fn norm(&self, op: Norm) -> Result<Launch, MissingKernel> {
+        let cols = self.command.params::<NormParams>().cols;
+        let groups = [1, self.count(op.rows)];
+        self.in_registers("norm_rows", groups, cols, sums_of(op.kind), |builder| builder.of_norm(op))
     }
 
     pub(super) fn norm_add(&self) -> Result<Launch, MissingKernel> {
-        self.norm("norm_add", NormOut::F32, RowSet::All)
+        let cols = self.command.params::<NormParams>().cols;
+        self.in_registers("norm_add", [1, self.rows], cols, 1, |builder| builder.out(NormOut::F32))
     }
 
-    /// A group a row; a thread holds its elements in registers.
-    fn norm(&self, entry: &'static str, out: NormOut, set: RowSet) -> Result<Launch, MissingKernel> {
-        let cols = self.command.params::<NormParams>().cols;
+    pub(super) fn head_norm(&self, HeadNorm { kind, bias }: HeadNorm) -> Result<Launch, MissingKernel> {
+        let p: HeadNormParams = self.command.params();
+        let head = Norm { kind, bias, out: NormOut::F32, rows: RowSet::All };
+        let groups = [p.heads, self.rows];
+        self.in_registers("head_norm", groups, p.head_dim, sums_of(kind), |builder| builder.of_norm(head))
+    }
+
+    /// A group for `cols` elements; a thread holds its own in registers. `sums`: over all, each in memory of its own.
+    fn in_registers(
+        &self,
+        entry: &'static str,
+        groups: [u32; 2],
+        cols: u32,
+        sums: u32,
+        finish: impl Fn(LaunchBuilder) -> LaunchBuilder,
+    ) -> Result<Launch, MissingKernel> {
         let threads = cols.div_ceil(4).next_multiple_of(32).clamp(32, 1024);
         let per_thread = cols.div_ceil(threads).next_power_of_two();
         if per_thread > MOST_PER_THREAD {
             return Err(self.missing(format!("a row of {cols} is too long for one group")));
         }
-        Ok(self
+        let builder = self
             .launch(entry, vec![&ROWS], &format!("_{cols}"))
             .variant([("PER_THREAD", per_thread)])
-            .constants([("COLS", cols), ("LOGITS", u32::from(set == RowSet::Logits))])
-            .out(out)
-            .shared(32 * 4)
-            .over([1, self.count(set), 1], threads))
+            .constants([("COLS", cols)]);
+        Ok(finish(builder).shared(sums * 32 * 4).over([groups[0], groups[1], 1], threads))
     }
 
-    pub(super) fn glu(&self, activation: Activation, out: NormOut) -> Launch {
+    pub(super) fn glu(&self, Glu { activation, out }: Glu) -> Launch {
+        self.activated("glu", activation, out, RowSet::All)
+    }
+
+    pub(super) fn activate(&self, Activate { activation, out, rows }: Activate) -> Launch {
+        self.activated("activate_rows", activation, out, rows)
+    }
+
+    fn activated(&self, entry: &'static str, activation: Activation, out: NormOut, set: RowSet) -> Launch {
         let cols = self.command.params::<ElementParams>().cols;
-        self.launch("glu", vec![&ACTIVATION, &ROWS], &format!("_{cols}"))
-            .constants([("ACTIVATION", activation_number(activation)), ("COLS", cols)])
-            .out(out)
-            .over([cols.div_ceil(WIDE), self.rows, 1], WIDE)
+        self.elementwise(entry, &[&ACTIVATION, &ROWS], [self.count(set), cols], |builder| {
+            builder.of_activation(activation, set).out(out)
+        })
     }
 
     pub(super) fn quantise(&self) -> Launch {
         let cols = self.command.params::<ElementParams>().cols;
-        self.launch("quantise", vec![&ROWS], &format!("_{cols}"))
-            .constants([("COLS", cols)])
-            .out(NormOut::Q8)
-            .over([cols.div_ceil(WIDE), self.rows, 1], WIDE)
+        self.elementwise("quantise", &[&ROWS], [self.rows, cols], |builder| builder.out(NormOut::Q8))
+    }
+
+    pub(super) fn add(&self) -> Launch {
+        let cols = self.command.params::<AddParams>().cols;
+        self.elementwise("add_rows", &[&ROWS], [self.rows, cols], |builder| builder.out(NormOut::F32))
+    }
+
+    /// A thread an element, of `rows`.
+    fn elementwise(
+        &self,
+        entry: &'static str,
+        sources: &[&'static Source],
+        [rows, cols]: [u32; 2],
+        finish: impl Fn(LaunchBuilder) -> LaunchBuilder,
+    ) -> Launch {
+        let builder = self.launch(entry, sources.to_vec(), &format!("_{cols}")).constants([("COLS", cols)]);
+        finish(builder).over([cols.div_ceil(WIDE), rows, 1], WIDE)
     }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use akunu_format::Region;
 use akunu_gpu::{Gpu, Tuning, WORKSPACE_BYTES};
 use akunu_kernels::Function;
-use akunu_plan::{Capabilities, DeviceError, InPlace, KeyOrder};
+use akunu_plan::{Capabilities, DeviceError, InPlace};
 use block2::RcBlock;
 use objc2::rc::{Retained, autoreleasepool};
 use objc2::runtime::{NSObjectProtocol, ProtocolObject};
@@ -26,9 +26,10 @@ use super::code::Code;
 use super::commands::{Buffer, MetalCommands, Needs, Pipeline};
 use super::cores::gpu_cores;
 use super::indirect::MetalIndirect;
-use crate::Family;
 use crate::bell::Bell;
-use crate::error::{MetalError, NAME};
+use crate::chip::NAME;
+use crate::error::MetalError;
+use crate::{Family, MetalChip};
 
 pub(super) type MetalObject = Retained<ProtocolObject<dyn MTLDevice>>;
 
@@ -114,7 +115,7 @@ impl Drop for MetalGpu {
 }
 
 /// The system's default GPU, if it is one of Apple's.
-pub(super) fn find(options: &MetalOptions) -> Result<(MetalObject, Family), MetalError> {
+pub(super) fn find(options: &MetalOptions) -> Result<(MetalObject, MetalChip), MetalError> {
     let device = MTLCreateSystemDefaultDevice().ok_or(MetalError::NoDevice)?;
     let has = |family: MTLGPUFamily| device.supportsFamily(family);
     let family =
@@ -128,13 +129,12 @@ pub(super) fn find(options: &MetalOptions) -> Result<(MetalObject, Family), Meta
             _ if options.any_family => Family::Other,
             _ => return Err(MetalError::OldDevice { name: device.name().to_string() }),
         };
-    Ok((device, family))
+    Ok((device, MetalChip { family, cores: gpu_cores() }))
 }
 
 /// For people.
-pub(super) fn describe(device: &MetalObject, family: Family) -> String {
-    let cores = gpu_cores().map_or_else(String::new, |cores| format!(", {cores} cores"));
-    format!("{}, {}{cores}", device.name(), family.row().name)
+pub(super) fn describe(device: &MetalObject, chip: MetalChip) -> String {
+    format!("{}, {}", device.name(), chip.describe())
 }
 
 impl MetalGpu {
@@ -143,37 +143,27 @@ impl MetalGpu {
     }
 
     fn within_pool(options: MetalOptions) -> Result<MetalGpu, MetalError> {
-        let (device, family) = find(&options)?;
+        let (device, chip) = find(&options)?;
         let queue = device.newCommandQueue().ok_or(MetalError::Refused { what: "command queue" })?;
         let event = device.newSharedEvent().ok_or(MetalError::Refused { what: "shared event" })?;
         let resident = residency_set(&device);
         if let Some(set) = &resident {
             queue.addResidencySet(set);
         }
-        let row = family.row();
         let free = device.recommendedMaxWorkingSetSize().saturating_sub(device.currentAllocatedSize() as u64);
+        let detail =
+            describe(&device, chip) + if options.indirect { ", indirect command buffers" } else { "" };
         let capabilities = Capabilities {
-            name: NAME,
-            detail: describe(&device, family)
-                + if options.indirect { ", indirect command buffers" } else { "" },
-            q8_activations: true,
-            folds: true,
-            half_products: None,
-            keys: KeyOrder::Positions,
-            in_place: InPlace::Unpacked,
-            samples: true,
-            chain: row.chain,
-            prefill_rows: row.prefill_rows,
-            workspace_bytes: WORKSPACE_BYTES,
-            // Workspace counts as allocated already where this is asked for.
+            // The workspace counts as allocated already where this is asked for.
             available_bytes: Some(free.saturating_sub(WORKSPACE_BYTES)),
+            ..chip.capabilities(detail)
         };
         // SAFETY: it takes a number and gives one.
         let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
         let done = Arc::new(Bell::default());
         let ringing = Arc::clone(&done);
-        let needs = Needs { buffers: resident.is_none(), pipelines: row.sets_pipelines };
-        let tuning = row.tuning(gpu_cores());
+        let needs = Needs { buffers: resident.is_none(), pipelines: chip.family.sets_pipelines() };
+        let tuning = chip.tuning();
         Ok(MetalGpu {
             code: Code::new(&device, options.indirect, options.pipelines.as_deref()),
             queue,

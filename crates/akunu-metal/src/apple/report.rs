@@ -15,7 +15,7 @@ pub fn probe(options: &MetalOptions) -> Result<(), MetalError> {
 pub fn report(options: &MetalOptions) -> Vec<(&'static str, String)> {
     const MIB: u64 = 1 << 20;
     autoreleasepool(|_| {
-        let (device, family) = match find(options) {
+        let (device, chip) = match find(options) {
             Ok(found) => found,
             Err(error) => return vec![("metal device", error.to_string())],
         };
@@ -29,10 +29,6 @@ pub fn report(options: &MetalOptions) -> Vec<(&'static str, String)> {
             .pipelines
             .as_ref()
             .map_or_else(|| "not kept".into(), |folder| format!("kept in {}", folder.display()));
-        vec![
-            ("metal device", describe(&device, family)),
-            ("metal memory", memory),
-            ("metal kernels", kernels),
-        ]
+        vec![("metal device", describe(&device, chip)), ("metal memory", memory), ("metal kernels", kernels)]
     })
 }

@@ -9,10 +9,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use akunu_arch::WeightProvider;
 use akunu_format::Region;
-use akunu_gpu::{Gpu, Recording, Tuning, WORKSPACE_BYTES, Word};
+use akunu_gpu::{Gpu, Recording, Tuning, Word};
 use akunu_kernels::{Function, Pass};
-use akunu_metal::Family;
-use akunu_plan::{Capabilities, DeviceError, InPlace, KeyOrder};
+use akunu_metal::CHIPS;
+use akunu_plan::{Capabilities, DeviceError, InPlace};
 
 pub struct Sheet {
     name: String,
@@ -68,7 +68,7 @@ pub enum Then {
 
 impl Paper {
     pub fn new(model: &dyn WeightProvider) -> Paper {
-        let row = Family::Apple7.row();
+        let (_, chip) = CHIPS[0];
         let mut tensors = BTreeMap::new();
         for tensor in model.tensors() {
             for (plane, place) in tensor.places().enumerate() {
@@ -78,21 +78,8 @@ impl Paper {
             }
         }
         Paper {
-            capabilities: Capabilities {
-                name: "paper",
-                detail: String::new(),
-                q8_activations: true,
-                folds: true,
-                half_products: None,
-                keys: KeyOrder::Positions,
-                in_place: InPlace::Unpacked,
-                samples: false,
-                chain: row.chain,
-                prefill_rows: row.prefill_rows,
-                workspace_bytes: WORKSPACE_BYTES,
-                available_bytes: None,
-            },
-            tuning: row.tuning(None),
+            capabilities: Capabilities { name: "paper", samples: false, ..chip.capabilities(String::new()) },
+            tuning: chip.tuning(),
             tensors,
             planes: 0,
             seen: Words::default(),

@@ -61,8 +61,8 @@ impl Op for Argmax {
 
 /// A token found has to be one that the next step can embed.
 pub(super) fn check_vocab(vocab: u32, advance: u32, counts: &Counts) -> Result<(), String> {
-    if vocab == 0 || (advance == 1 && vocab > counts.bounds.vocab) {
-        return Err(format!("{vocab} logits for a vocabulary of {}", counts.bounds.vocab));
+    if vocab == 0 || (advance == 1 && vocab > counts.bounds.vocab()) {
+        return Err(format!("{vocab} logits for a vocabulary of {}", counts.bounds.vocab()));
     }
     Ok(())
 }

@@ -1,10 +1,10 @@
-//! Causal grouped-query attention over a slot's cache.
+//! Grouped-query attention over what the cache has of a row's sequence.
 //!
 //! With `rope` it also does what [`super::RopeKv`] does before. It can do that for one row only: of several, one might read
 //! another's key before it is written.
 
 use super::extent::{Counts, Extent, check_head, f32s, forms};
-use super::rms_norm::OUT;
+use super::norm::OUT;
 use super::rope_kv::Rotation;
 use super::{
     Access, Cursor, F32, Forms, Keys, Op, Operand, RopeKvParams, RowField, Rows, Slot, Values, operands, params,
@@ -25,19 +25,34 @@ params! {
         heads: u32,
         kv_heads: u32,
         head_dim: u32,
-        capacity: u32,
+        /// All positions of a layer's cache.
+        positions: u32,
         scale: f32,
         /// `cap · tanh(score / cap)` after scaling; 0 means none.
         soft_cap: f32,
-        /// A row at position p sees p − window + 1 ..= p; 0 means all.
+        /// A row at position p sees positions p − window + 1 ..= p + ahead, as far as there are any below its `kv_len`;
+        /// window 0 means all of them.
         window: u32,
+        ahead: u32,
         /// Where it rotates: the first `rope_dims` of a head, `epsilon` for the QK norm; else 0.
         rope_dims: u32,
         epsilon: f32,
     }
 }
 
-const READS: &[RowField] = &[RowField::Position, RowField::KvLen, RowField::Slot];
+impl AttentionParams {
+    /// The positions of its sequence that a row sees.
+    #[inline(always)]
+    pub fn seen(&self, row: &Row) -> std::ops::Range<u32> {
+        if self.window == 0 {
+            return 0..row.kv_len;
+        }
+        let end = row.position.saturating_add(self.ahead).saturating_add(1);
+        (row.position + 1).saturating_sub(self.window)..row.kv_len.min(end)
+    }
+}
+
+const READS: &[RowField] = &[RowField::Position, RowField::KvLen, RowField::Start];
 
 operands! {
     AttentionOperands of Attention as op {
@@ -85,14 +100,14 @@ impl Attention {
 
     /// Q as attention wants it: bound, or made here, with K and V written to the cache.
     fn queries(self, bound: &mut Bound<'_>, p: &AttentionParams, o: &AttentionOperands<Binding>) -> Vec<f32> {
-        let AttentionParams { heads, kv_heads, head_dim, rope_dims, capacity, epsilon, .. } = *p;
+        let AttentionParams { heads, kv_heads, head_dim, rope_dims, positions, epsilon, .. } = *p;
         let Some((Rope { style, .. }, angles)) = self.rope.zip(o.angles) else {
             return bound.f32s(o.q.0)[..bound.live.rows * (heads * head_dim) as usize].to_vec();
         };
         let rotation = Rotation {
             style,
             kv: self.kv,
-            p: RopeKvParams { heads, kv_heads, head_dim, rope_dims, capacity, epsilon },
+            p: RopeKvParams { heads, kv_heads, head_dim, rope_dims, positions, epsilon },
             qkv: o.q.0,
             angles,
             norms: o.q_norm.zip(o.k_norm).map(|(q, k)| [q, k]),
@@ -124,7 +139,7 @@ impl Op for Attention {
         let dim = u64::from(p.head_dim);
         let cols = u64::from(p.heads) * dim;
         let beside = if self.rope.is_some() { 2 * u64::from(p.kv_heads) * dim } else { 0 };
-        let (k_cache, v_cache) = counts.cache(self.kv, p.kv_heads, p.head_dim, p.capacity)?;
+        let (k_cache, v_cache) = counts.cache(self.kv, p.kv_heads, p.head_dim, p.positions)?;
         let norm = self.norms_heads().then(|| f32s(1, dim));
         Ok(AttentionOperands {
             q: Queries(f32s(rows, cols + beside)),
@@ -138,19 +153,18 @@ impl Op for Attention {
         })
     }
 
-    /// Scores and sums for each row; keys and values once for all rows of a slot.
+    /// Scores and sums for each row; keys and values once for all rows of a sequence.
     fn cost(self, p: &AttentionParams, rows: &[Row], _: usize) -> Cost {
-        let first_seen = |row: &Row| if p.window == 0 { 0 } else { row.kv_len.saturating_sub(p.window) };
-        let pairs: u64 = rows.iter().map(|row| u64::from(row.kv_len - first_seen(row))).sum();
-        // (slot, first position, end): ends are never below firsts, so joining neighbours is enough once they are in order.
-        let mut spans: Vec<(u32, u32, u32)> =
-            rows.iter().map(|row| (row.slot, first_seen(row), row.kv_len)).collect();
+        let pairs: u64 = rows.iter().map(|row| p.seen(row).len() as u64).sum();
+        // (start, first position, end): ends are never below firsts, so joining neighbours is enough once they are in order.
+        let seen = |row: &Row| (row.start, p.seen(row).start, p.seen(row).end);
+        let mut spans: Vec<(u32, u32, u32)> = rows.iter().map(seen).collect();
         spans.sort_unstable();
         let (mut positions, mut reached) = (0, (u32::MAX, 0));
-        for (slot, first, end) in spans {
-            let from = if reached.0 == slot { first.max(reached.1) } else { first };
+        for (start, first, end) in spans {
+            let from = if reached.0 == start { first.max(reached.1) } else { first };
             positions += u64::from(end.saturating_sub(from));
-            reached = (slot, if reached.0 == slot { end.max(reached.1) } else { end });
+            reached = (start, if reached.0 == start { end.max(reached.1) } else { end });
         }
         Cost {
             kv_bytes: positions * position_bytes(self.kv, p.kv_heads, p.head_dim),
@@ -163,22 +177,19 @@ impl Op for Attention {
         let (p, o) = (bound.params::<AttentionParams>(), bound.operands(self));
         let queries = self.queries(&mut bound, &p, &o);
         let (heads, kv_heads, dim) = (p.heads as usize, p.kv_heads as usize, p.head_dim as usize);
-        let cache = Cache::new(self.kv, p.kv_heads, p.capacity, p.head_dim);
+        let cache = Cache::new(self.kv, p.kv_heads, p.positions, p.head_dim);
         let mut rows = Vec::with_capacity(bound.live.rows);
         for (index, row) in bound.rows(o.rows).iter().enumerate() {
-            let first = match p.window {
-                0 => 0,
-                window => (row.position + 1).saturating_sub(window) as usize,
-            };
             let mut output = vec![0.0f32; heads * dim];
             for head in 0..heads {
                 let kv_head = head / (heads / kv_heads);
                 let q = &queries[(index * heads + head) * dim..][..dim];
                 let at = |bytes: &[u8], position: usize| {
-                    kv_load(self.kv, &bytes[cache.row(row.slot as usize, kv_head, position)])
+                    kv_load(self.kv, &bytes[cache.row(row.start, kv_head, position)])
                 };
                 let (keys, values) = (bound.bytes(o.k_cache.0), bound.bytes(o.v_cache.0));
-                let positions = first..row.kv_len as usize;
+                let seen = p.seen(row);
+                let positions = seen.start as usize..seen.end as usize;
                 let score = |position: usize| -> f64 {
                     let key = at(keys, position);
                     let dot: f64 = q.iter().zip(key).map(|(q, k)| f64::from(*q) * f64::from(k)).sum();

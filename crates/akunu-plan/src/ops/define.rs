@@ -164,8 +164,13 @@ macro_rules! kernels {
                 Ok(extents)
             }
 
-            pub fn cost(self, params: &[u8; PARAM_BYTES], rows: &[Row], logit_rows: usize) -> Cost {
-                match self { $(Kernel::$name(op) => op.cost(&params_of(params), rows, logit_rows)),* }
+            pub fn cost(self, params: &[u8; PARAM_BYTES], entries: Entries<'_>, logit_rows: usize) -> Cost {
+                match (self, entries) {
+                    $(
+                        (Kernel::$name(op), Entries::Rows(rows)) => op.cost(&params_of(params), rows, logit_rows),
+                        (Kernel::$name(op), Entries::Moves(moves)) => op.move_cost(&params_of(params), moves),
+                    )*
+                }
             }
 
             pub(crate) fn reference(self, bound: Bound<'_>) {

@@ -33,8 +33,8 @@ impl Op for Embed {
     }
 
     fn extents(self, p: &EmbedParams, counts: &Counts) -> Result<EmbedOperands<Extent>, String> {
-        if p.vocab < counts.bounds.vocab {
-            return Err(format!("{} embeddings for {} tokens", p.vocab, counts.bounds.vocab));
+        if p.vocab < counts.bounds.vocab() {
+            return Err(format!("{} embeddings for {} tokens", p.vocab, counts.bounds.vocab()));
         }
         Ok(EmbedOperands {
             embedding: weight(self.weight, p.cols, p.vocab)?,

@@ -1,8 +1,8 @@
 //! How far a command reaches into each of its operands. Devices check it once, when a table is prepared, so that kernels
 //! can go through pointers.
 
-use super::{F16, F32, Forms, Input, Keys, Q8, RowSet, Rows, U32, Values, Weight};
-use crate::{DType, KvType, NormOut, Row, RowBounds, halves, q8};
+use super::{F16, F32, Forms, Input, Keys, Moves, Q8, RowSet, Rows, U32, Values, Weight};
+use crate::{DType, EntryBounds, KvType, Move, NormOut, Row, halves, q8};
 
 /// What a command touches of one binding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,7 +19,7 @@ pub struct Counts {
     pub rows: usize,
     pub logit_rows: usize,
     pub steps: usize,
-    pub bounds: RowBounds,
+    pub bounds: EntryBounds,
 }
 
 fn product(factors: &[u64]) -> u64 {
@@ -121,6 +121,11 @@ impl Counts {
         Rows(Extent { bytes: product(&[self.rows as u64, Row::BYTES as u64]), cols: 1 })
     }
 
+    /// The pass's one move.
+    pub(super) fn moves(&self) -> Moves<Extent> {
+        Moves(Extent { bytes: Move::BYTES as u64, cols: 1 })
+    }
+
     /// The tokens that every step finds.
     pub(super) fn tokens(&self) -> U32<Extent> {
         U32(Extent { bytes: product(&[self.steps as u64 + 1, self.logit_rows as u64, 4]), cols: 1 })
@@ -132,15 +137,14 @@ impl Counts {
         kv: KvType,
         kv_heads: u32,
         head_dim: u32,
-        capacity: u32,
+        positions: u32,
     ) -> Result<(Keys<Extent>, Values<Extent>), String> {
         let row = kv.row_bytes(head_dim as usize);
         let row = row.ok_or_else(|| format!("heads of {head_dim} are not whole {} blocks", kv.name()))?;
-        let bounds = self.bounds;
-        if bounds.capacity > capacity {
-            return Err(format!("{} positions in a cache of {capacity}", bounds.capacity));
+        if self.bounds.positions() > positions {
+            return Err(format!("{} positions in a cache of {positions}", self.bounds.positions()));
         }
-        let bytes = product(&[bounds.slots.into(), kv_heads.into(), capacity.into(), row as u64]);
+        let bytes = product(&[kv_heads.into(), positions.into(), row as u64]);
         let extent = Extent { bytes, cols: head_dim.into() };
         Ok((Keys(extent), Values(extent)))
     }

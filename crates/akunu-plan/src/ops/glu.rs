@@ -1,7 +1,7 @@
 //! `activation(gate) · up`, elementwise.
 
 use super::extent::{Counts, Extent, f32s, forms};
-use super::rms_norm::OUT;
+use super::norm::OUT;
 use super::{F32, Forms, Op, operands, params};
 use crate::reference::{Bound, activate};
 use crate::{Activation, NormOut, activation_name};

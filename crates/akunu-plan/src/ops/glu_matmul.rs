@@ -2,7 +2,7 @@
 
 use super::extent::{Counts, Extent, forms, input, squares, weight};
 use super::matmul::product_name;
-use super::rms_norm::OUT;
+use super::norm::OUT;
 use super::{F32, Forms, Input, Op, PlaneNames, Weight, operands, params};
 use crate::reference::{Bound, activate};
 use crate::{Activation, Cost, DType, MatmulForm, NormOut, Row, activation_name};

@@ -1,10 +1,9 @@
-//! Copies the first `row.kv_len` positions of slot `row.token` to `row.slot`.
+//! Copies positions of the cache to others.
 
 use super::extent::{Counts, Extent};
-use super::kv_shift::MOVE;
-use super::{Keys, KvMoveParams, Op, Rows, Values, operands};
+use super::{Keys, KvMoveParams, Moves, Op, Values, operands};
 use crate::reference::{Bound, Cache};
-use crate::{Cost, KvType, Row, position_bytes};
+use crate::{Cost, KvType, Move, MoveKind, position_bytes};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct KvCopy {
@@ -15,7 +14,7 @@ operands! {
     KvCopyOperands of KvCopy as op {
         k_cache: update Keys(op.kv),
         v_cache: update Values(op.kv),
-        rows: read Rows(MOVE),
+        moves: read Moves(MoveKind::Copy),
     }
 }
 
@@ -28,25 +27,25 @@ impl Op for KvCopy {
     }
 
     fn extents(self, p: &KvMoveParams, counts: &Counts) -> Result<KvCopyOperands<Extent>, String> {
-        let (k_cache, v_cache) = counts.cache(self.kv, p.kv_heads, p.head_dim, p.capacity)?;
-        Ok(KvCopyOperands { k_cache, v_cache, rows: counts.rows() })
+        let (k_cache, v_cache) = counts.cache(self.kv, p.kv_heads, p.head_dim, p.positions)?;
+        Ok(KvCopyOperands { k_cache, v_cache, moves: counts.moves() })
     }
 
-    fn cost(self, p: &KvMoveParams, rows: &[Row], _: usize) -> Cost {
-        let copied: u64 = rows.iter().map(|row| u64::from(row.kv_len)).sum();
+    fn move_cost(self, p: &KvMoveParams, moves: &[Move]) -> Cost {
+        let copied: u64 = moves.iter().map(|moved| u64::from(moved.len)).sum();
         Cost { kv_bytes: copied * position_bytes(self.kv, p.kv_heads, p.head_dim), ..Cost::default() }
     }
 
     fn reference(self, mut bound: Bound<'_>) {
         let (p, o) = (bound.params::<KvMoveParams>(), bound.operands(self));
-        let cache = Cache::new(self.kv, p.kv_heads, p.capacity, p.head_dim);
-        let row = bound.rows(o.rows)[0];
+        let cache = Cache::new(self.kv, p.kv_heads, p.positions, p.head_dim);
+        let Move { from, to, len } = bound.moved(o.moves);
         for binding in [o.k_cache.0, o.v_cache.0] {
             bound.write(binding, |_, bytes| {
                 for head in 0..cache.kv_heads {
-                    for position in 0..row.kv_len as usize {
-                        let from = cache.row(row.token as usize, head, position);
-                        bytes.copy_within(from, cache.row(row.slot as usize, head, position).start);
+                    for position in 0..len as usize {
+                        let source = cache.row(from, head, position);
+                        bytes.copy_within(source, cache.row(to, head, position).start);
                     }
                 }
             });

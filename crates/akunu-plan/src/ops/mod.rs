@@ -18,13 +18,13 @@ use bytemuck::Pod;
 
 pub use extent::{Counts, Extent};
 pub use operand::{
-    Access, Content, Cursor, F16, F32, FormNames, Forms, Input, Keys, Operand, OperandSet, PlaneNames, Q8,
-    RowField, Rows, Sampling, Slot, U32, Values, Weight,
+    Access, Content, Cursor, F16, F32, FormNames, Forms, Input, Keys, Moves, Operand, OperandSet, PlaneNames,
+    Q8, RowField, Rows, Sampling, Slot, U32, Values, Weight,
 };
 
 use crate::reference::Bound;
 use crate::table::{Binding, DispatchCommand, PARAM_BYTES};
-use crate::{Cost, Row};
+use crate::{Cost, Entries, Move, Row};
 use define::{kernels, operands, params};
 
 /// Which of a pass's rows an op works on.
@@ -69,6 +69,11 @@ pub trait Op: Copy + Debug + Into<Kernel> {
         Cost::default()
     }
 
+    /// Of an op that works on moves.
+    fn move_cost(self, _params: &Self::Params, _moves: &[Move]) -> Cost {
+        Cost::default()
+    }
+
     /// Runs a command of this op on the reference device.
     fn reference(self, bound: Bound<'_>);
 
@@ -94,18 +99,23 @@ pub trait Op: Copy + Debug + Into<Kernel> {
 
 kernels! {
     embed::Embed,
+    add_positions::AddPositions,
     rope_angles::RopeAngles,
-    rms_norm::RmsNorm,
+    norm::Norm,
     norm_add::NormAdd,
+    head_norm::HeadNorm,
+    add::Add,
     matmul::Matmul,
     qkv::Qkv,
     glu_matmul::GluMatmul,
     glu::Glu,
+    activate::Activate,
     round::Round,
     unpack::Unpack,
     half_matmul::HalfMatmul,
     rope_kv::RopeKv,
     attention::Attention,
+    pool::Pool,
     argmax::Argmax,
     sample::Sample,
     kv_shift::KvShift,

@@ -2,6 +2,7 @@
 
 use super::extent::{Counts, Extent, f32s};
 use super::{F32, NormParams, Op, operands};
+use crate::NormKind;
 use crate::reference::{Bound, normalise};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -35,7 +36,8 @@ impl Op for NormAdd {
         bound.write_f32s(o.out, |bound, out| {
             let weight = &bound.f32s(o.weight)[..cols];
             for (row, out) in out.chunks_exact_mut(cols).take(rows).enumerate() {
-                let normed = normalise(&bound.f32s(o.x)[row * cols..][..cols], weight, p.epsilon);
+                let x = &bound.f32s(o.x)[row * cols..][..cols];
+                let normed = normalise(NormKind::Rms, x, (weight, None), p.epsilon);
                 let residual = &bound.f32s(o.residual)[row * cols..][..cols];
                 for ((out, n), r) in out.iter_mut().zip(normed).zip(residual) {
                     *out = (f64::from(*r) + n) as f32;

@@ -1,6 +1,6 @@
 //! The types of operands. Each holds a `T`: where it is bound, how far it reaches, or the pointer to it.
 
-use crate::{DType, KvType, NormOut};
+use crate::{DType, KvType, MoveKind, NormOut};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
@@ -16,7 +16,7 @@ pub enum RowField {
     Token,
     Position,
     KvLen,
-    Slot,
+    Start,
 }
 
 impl RowField {
@@ -25,7 +25,7 @@ impl RowField {
             RowField::Token => "token",
             RowField::Position => "position",
             RowField::KvLen => "kv_len",
-            RowField::Slot => "slot",
+            RowField::Start => "start",
         }
     }
 }
@@ -40,6 +40,8 @@ pub enum Content {
     U32,
     /// Rows of the pass, with the fields that are read.
     Rows(&'static [RowField]),
+    /// The pass's one move.
+    Moves(MoveKind),
     /// In the device's [`crate::KeyOrder`].
     Keys(KvType),
     Values(KvType),
@@ -138,9 +140,11 @@ single! {
     F16: () => |()| Content::F16;
     /// The pass's rows; the fields are those that the op reads.
     Rows: &'static [RowField] => Content::Rows;
+    /// The pass's one move, of the kind that the op makes.
+    Moves: MoveKind => Content::Moves;
     /// Keys of one layer's cache.
     Keys: KvType => Content::Keys;
-    /// Values of one layer's cache: `[slot][kv head][position][head dim]`.
+    /// Values of one layer's cache: `[kv head][position][head dim]`.
     Values: KvType => Content::Values;
     /// Records of [`crate::sample`].
     Sampling: () => |()| Content::Sampling;

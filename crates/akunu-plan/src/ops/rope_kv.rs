@@ -4,7 +4,7 @@ use super::extent::{Counts, Extent, check_head, f32s};
 use super::{F32, Keys, Op, RowField, Rows, Values, operands, params};
 use crate::reference::{Bound, Cache, kv_store, normalise, rotate};
 use crate::table::Binding;
-use crate::{KvType, Rope, RopeStyle, Row};
+use crate::{KvType, NormKind, Rope, RopeStyle, Row};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RopeKv {
@@ -14,14 +14,14 @@ pub struct RopeKv {
 }
 
 params! {
-    /// Cache rows are `[slot][kv head][position < capacity]`.
     RopeKvParams {
         heads: u32,
         kv_heads: u32,
         head_dim: u32,
         /// The first `rope_dims` of a head rotate.
         rope_dims: u32,
-        capacity: u32,
+        /// All positions of a layer's cache.
+        positions: u32,
         /// For the QK norm.
         epsilon: f32,
     }
@@ -31,7 +31,7 @@ operands! {
     RopeKvOperands of RopeKv as op {
         qkv: read F32,
         angles: read F32,
-        rows: read Rows(&[RowField::Position, RowField::Slot]),
+        rows: read Rows(&[RowField::Position, RowField::Start]),
         q: write F32,
         k_cache: update Keys(op.kv),
         v_cache: update Values(op.kv),
@@ -52,7 +52,7 @@ impl Op for RopeKv {
     fn extents(self, p: &RopeKvParams, counts: &Counts) -> Result<RopeKvOperands<Extent>, String> {
         check_head(p.head_dim, p.rope_dims)?;
         let dim = u64::from(p.head_dim);
-        let (k_cache, v_cache) = counts.cache(self.kv, p.kv_heads, p.head_dim, p.capacity)?;
+        let (k_cache, v_cache) = counts.cache(self.kv, p.kv_heads, p.head_dim, p.positions)?;
         let norm = self.qk_norm.then(|| f32s(1, dim));
         Ok(RopeKvOperands {
             qkv: f32s(counts.rows, (u64::from(p.heads) + 2 * u64::from(p.kv_heads)) * dim),
@@ -109,7 +109,8 @@ impl Rotation {
         let mut x: Vec<f32> = match self.norms {
             Some(norms) => {
                 let weight = &bound.f32s(norms[part])[..x.len()];
-                normalise(x, weight, self.p.epsilon).into_iter().map(|v| v as f32).collect()
+                let normed = normalise(NormKind::Rms, x, (weight, None), self.p.epsilon);
+                normed.into_iter().map(|v| v as f32).collect()
             }
             None => x.to_vec(),
         };
@@ -133,9 +134,9 @@ impl Rotation {
         (keys, values): (Keys<Binding>, Values<Binding>),
     ) {
         let p = &self.p;
-        let cache = Cache::new(self.kv, p.kv_heads, p.capacity, p.head_dim);
+        let cache = Cache::new(self.kv, p.kv_heads, p.positions, p.head_dim);
         let heads = p.heads as usize;
-        let place = |row: &Row, head: usize| cache.row(row.slot as usize, head, row.position as usize);
+        let place = |row: &Row, head: usize| cache.row(row.start, head, row.position as usize);
         bound.write(keys.0, |bound, k| {
             for (i, row) in rows.iter().enumerate() {
                 for head in 0..cache.kv_heads {

@@ -1,7 +1,7 @@
 //! Rounds rows to another form: int8 blocks ([`crate::q8`]) or f16 ([`crate::halves`]).
 
 use super::extent::{Counts, Extent, f32s, forms};
-use super::rms_norm::OUT;
+use super::norm::OUT;
 use super::{ElementParams, F32, Forms, Op, operands};
 use crate::NormOut;
 use crate::reference::Bound;

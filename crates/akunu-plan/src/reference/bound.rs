@@ -4,9 +4,9 @@ use akunu_format::DType;
 
 use super::Live;
 use super::memory::Memory;
-use crate::ops::{F32, Forms, Input, Op, RowSet, Rows, U32, Weight};
+use crate::ops::{F32, Forms, Input, Moves, Op, RowSet, Rows, U32, Weight};
 use crate::table::Binding;
-use crate::{DeviceBuffer, DispatchCommand, Row, halves, q8};
+use crate::{DeviceBuffer, DispatchCommand, Move, Row, halves, q8};
 
 /// A command with its buffers at hand. An output is taken out of the memory while it is written: no op reads what it
 /// writes.
@@ -66,6 +66,11 @@ impl Bound<'_> {
 
     pub(crate) fn rows(&self, operand: Rows<Binding>) -> &[Row] {
         &bytemuck::cast_slice(self.bytes(operand.0))[..self.live.rows]
+    }
+
+    /// The one that the pass makes.
+    pub(crate) fn moved(&self, operand: Moves<Binding>) -> Move {
+        bytemuck::pod_read_unaligned(&self.bytes(operand.0)[..Move::BYTES])
     }
 
     /// Runs `write` on a binding's bytes while the others stay readable.

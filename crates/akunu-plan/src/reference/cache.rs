@@ -1,4 +1,4 @@
-//! Keys and values of one layer, `[slot][kv head][position][head dim]`, and the rotation of heads.
+//! Keys and values of one layer, `[kv head][position][head dim]`, and the rotation of heads.
 
 use crate::{KvType, RopeStyle};
 
@@ -6,22 +6,23 @@ use crate::{KvType, RopeStyle};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cache {
     pub(crate) kv_heads: usize,
-    capacity: usize,
+    positions: usize,
     row_bytes: usize,
 }
 
 impl Cache {
-    pub(crate) fn new(kv: KvType, kv_heads: u32, capacity: u32, head_dim: u32) -> Cache {
+    pub(crate) fn new(kv: KvType, kv_heads: u32, positions: u32, head_dim: u32) -> Cache {
         Cache {
             kv_heads: kv_heads as usize,
-            capacity: capacity as usize,
+            positions: positions as usize,
             row_bytes: kv.row_bytes(head_dim as usize).unwrap_or(0),
         }
     }
 
-    pub(crate) fn row(&self, slot: usize, head: usize, position: usize) -> std::ops::Range<usize> {
-        let start = ((slot * self.kv_heads + head) * self.capacity + position) * self.row_bytes;
-        start..start + self.row_bytes
+    /// Of position `position` of the sequence that begins at `start`.
+    pub(crate) fn row(&self, start: u32, head: usize, position: usize) -> std::ops::Range<usize> {
+        let byte = (head * self.positions + start as usize + position) * self.row_bytes;
+        byte..byte + self.row_bytes
     }
 }
 

@@ -2,7 +2,7 @@
 
 use half::f16;
 
-use crate::{Activation, KvType};
+use crate::{Activation, KvType, NormKind};
 
 pub(crate) fn activate(activation: Activation, x: f64) -> f64 {
     match activation {
@@ -12,6 +12,15 @@ pub(crate) fn activate(activation: Activation, x: f64) -> f64 {
             0.5 * x * (1.0 + inner.tanh())
         }
         Activation::GeluErf => 0.5 * x * (1.0 + erf(x / std::f64::consts::SQRT_2)),
+        Activation::Tanh => x.tanh(),
+        // A NaN stays one.
+        Activation::Relu => {
+            if x < 0.0 {
+                0.0
+            } else {
+                x
+            }
+        }
     }
 }
 
@@ -41,11 +50,25 @@ pub(crate) fn soft_cap(x: f64, cap: f32) -> f64 {
     if cap == 0.0 { x } else { f64::from(cap) * (x / f64::from(cap)).tanh() }
 }
 
-/// `x / rms(x) · weight`.
-pub(crate) fn normalise(x: &[f32], weight: &[f32], epsilon: f32) -> Vec<f64> {
-    let mean = x.iter().map(|&v| f64::from(v) * f64::from(v)).sum::<f64>() / x.len() as f64;
-    let scale = 1.0 / (mean + f64::from(epsilon)).sqrt();
-    x.iter().zip(weight).map(|(&x, &w)| f64::from(x) * scale * f64::from(w)).collect()
+/// `(x − mean) / √(variance + ε) · weight (+ bias)`; an RMS norm takes 0 for the mean.
+pub(crate) fn normalise(
+    kind: NormKind,
+    x: &[f32],
+    (weight, bias): (&[f32], Option<&[f32]>),
+    epsilon: f32,
+) -> Vec<f64> {
+    let n = x.len() as f64;
+    let mean = match kind {
+        NormKind::Rms => 0.0,
+        NormKind::Layer => x.iter().map(|&v| f64::from(v)).sum::<f64>() / n,
+    };
+    let variance = x.iter().map(|&v| (f64::from(v) - mean).powi(2)).sum::<f64>() / n;
+    let scale = 1.0 / (variance + f64::from(epsilon)).sqrt();
+    let normed = x.iter().zip(weight).map(|(&x, &w)| (f64::from(x) - mean) * scale * f64::from(w));
+    match bias {
+        None => normed.collect(),
+        Some(bias) => normed.zip(bias).map(|(v, &b)| v + f64::from(b)).collect(),
+    }
 }
 
 /// Stores one head's key or value.

@@ -60,7 +60,6 @@ impl ReferenceDevice {
         ReferenceDevice::like(&Capabilities {
             name: NAME,
             detail: "scalar loops, f64 accumulators".into(),
-            q8_activations: true,
             folds: false,
             half_products: None,
             keys: KeyOrder::Positions,
@@ -115,10 +114,8 @@ impl ReferenceDevice {
     fn begin(&mut self, replay: ReplayId, submission: &Submission<'_>) -> Result<(), DeviceError> {
         let table = Arc::clone(&self.prepared[replay.0 as usize].table);
         crate::device::check_submission(NAME, &table, submission)?;
-        if !submission.rows.is_empty() {
-            let rows: &[u8] = bytemuck::cast_slice(submission.rows);
-            self.io(replay, table.io.rows)[..rows.len()].copy_from_slice(rows);
-        }
+        let entries = submission.entries.bytes();
+        self.io(replay, table.io.rows)[..entries.len()].copy_from_slice(entries);
         let logit_rows: &[u8] = bytemuck::cast_slice(submission.logit_rows);
         self.io(replay, table.io.logit_rows)[..logit_rows.len()].copy_from_slice(logit_rows);
         Ok(())
@@ -141,7 +138,7 @@ impl ReferenceDevice {
 
     fn live(&self, replay: ReplayId, submission: &Submission<'_>) -> Live {
         Live {
-            rows: submission.rows.len(),
+            rows: submission.entries.len(),
             logit_rows: submission.logit_rows.len(),
             step: 0,
             logit_capacity: self.prepared[replay.0 as usize].table.logit_rows,

@@ -1,4 +1,4 @@
-//! A model whose engine runs on a thread of its own.
+//! A model whose engine, or embedder, runs on a thread of its own.
 
 use std::ops::Deref;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,10 +9,12 @@ use std::time::Instant;
 
 use akunu::chat::{ChatError, ChatForm, ChatTemplates};
 use akunu::constrain::Constraints;
+use akunu::embed::plan_texts;
 use akunu::schedule::{Handle, Scheduler};
-use akunu::{Engine, Error, Model, human};
+use akunu::{EmbedOptions, EmbedTask, Embedder, Engine, Error, MemoryPlan, Model, human};
 
-use super::{ModelSpec, ModelsOptions};
+use super::texts::{TextQueue, TextWorker};
+use super::{Kind, ModelSpec, ModelsOptions};
 use crate::refusal::{Reason, Refusal};
 
 /// What other models leave.
@@ -50,6 +52,13 @@ impl From<LoadError> for Refusal {
     }
 }
 
+/// What takes a model's requests.
+#[derive(Debug)]
+enum Work {
+    Engine(Handle),
+    Texts(TextQueue),
+}
+
 #[derive(Debug)]
 pub struct Loaded {
     name: String,
@@ -58,8 +67,9 @@ pub struct Loaded {
     form: Result<ChatForm, String>,
     context: usize,
     bytes: u64,
+    kind: Kind,
     /// `None` only while it is dropped.
-    handle: Option<Handle>,
+    work: Option<Work>,
     thread: Option<JoinHandle<()>>,
     users: AtomicUsize,
     last_used: Mutex<Instant>,
@@ -68,20 +78,18 @@ pub struct Loaded {
 
 impl Loaded {
     pub(super) fn load(spec: &ModelSpec, options: ModelsOptions, room: Room) -> Result<Loaded, LoadError> {
-        let model = match &spec.path {
-            Some(path) => Model::open(path)?,
-            None => Model::embedded()?,
-        };
+        let model = spec.open()?;
         let model = Arc::new(model.named(&spec.name));
+        let kind = Kind::of(&model, &options);
         let form = form(spec, &model);
         let (sender, receiver) = mpsc::channel();
         let on_thread = model.clone();
         let thread = std::thread::Builder::new()
             .name("akunu-engine".into())
-            .spawn(move || run(on_thread, &options, room, &sender))
+            .spawn(move || run(on_thread, &options, kind, room, &sender))
             .map_err(|error| LoadError::Thread(format!("no thread for an engine: {error}")))?;
         let died = || LoadError::Thread("the engine broke down while it was loaded".into());
-        let Ready { handle, context, bytes } = receiver.recv().map_err(|_| died())??;
+        let Ready { work, context, bytes } = receiver.recv().map_err(|_| died())??;
         Ok(Loaded {
             name: spec.name.clone(),
             constraints: Constraints::new(model.clone()),
@@ -89,7 +97,8 @@ impl Loaded {
             form,
             context,
             bytes,
-            handle: Some(handle),
+            kind,
+            work: Some(work),
             thread: Some(thread),
             users: AtomicUsize::new(0),
             last_used: Mutex::new(Instant::now()),
@@ -109,7 +118,21 @@ impl Loaded {
         &self.model
     }
 
-    /// Positions of each slot.
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// Refuses what a model of this kind cannot do.
+    pub(crate) fn check_kind(&self, wanted: Kind) -> Result<(), Refusal> {
+        match (self.kind, wanted) {
+            (Kind::Generates, Kind::Generates)
+            | (Kind::Embeds(_), Kind::Embeds(_))
+            | (Kind::Scores, Kind::Scores) => Ok(()),
+            (kind, wanted) => Err(kind.refuse(&self.name, wanted)),
+        }
+    }
+
+    /// Positions of each slot, or tokens of the longest text.
     pub fn context(&self) -> usize {
         self.context
     }
@@ -127,9 +150,20 @@ impl Loaded {
         })
     }
 
-    /// `None` only while it is dropped.
+    /// The scheduler of a model that generates text.
     pub(crate) fn handle(&self) -> Option<&Handle> {
-        self.handle.as_ref()
+        match &self.work {
+            Some(Work::Engine(handle)) => Some(handle),
+            _ => None,
+        }
+    }
+
+    /// The queue of a model that makes vectors or scores.
+    pub(crate) fn texts(&self) -> Option<&TextQueue> {
+        match &self.work {
+            Some(Work::Texts(queue)) => Some(queue),
+            _ => None,
+        }
     }
 
     /// Weights, cache and everything else.
@@ -148,7 +182,7 @@ impl Loaded {
 
 impl Drop for Loaded {
     fn drop(&mut self) {
-        drop(self.handle.take());
+        drop(self.work.take());
         if let Some(thread) = self.thread.take() {
             // It broke down, or has nothing more to do.
             let _ = thread.join();
@@ -167,20 +201,41 @@ fn form(spec: &ModelSpec, model: &Model) -> Result<ChatForm, String> {
     ChatForm::new(model, template).map_err(|error| error.to_string())
 }
 
-/// What an engine's thread answers once it stands.
+/// What an engine's thread answers once the model is loaded.
 #[derive(Debug)]
 struct Ready {
-    handle: Handle,
+    work: Work,
     context: usize,
     bytes: u64,
 }
 
+/// What an engine's thread runs.
+#[derive(Debug)]
+enum Runs {
+    Scheduler(Box<Scheduler>),
+    Texts(Box<TextWorker>),
+}
+
 /// An engine's thread.
-fn run(model: Arc<Model>, options: &ModelsOptions, room: Room, ready: &Sender<Result<Ready, LoadError>>) {
-    match start(model, options, room) {
-        Ok((scheduler, is)) => {
-            if ready.send(Ok(is)).is_ok() {
-                scheduler.run();
+fn run(
+    model: Arc<Model>,
+    options: &ModelsOptions,
+    kind: Kind,
+    room: Room,
+    ready: &Sender<Result<Ready, LoadError>>,
+) {
+    let started = match kind.task() {
+        None => start(model, options, room),
+        Some(task) => start_texts(model, options, task, room),
+    };
+    match started {
+        Ok((runs, is)) => {
+            if ready.send(Ok(is)).is_err() {
+                return;
+            }
+            match runs {
+                Runs::Scheduler(scheduler) => drop(scheduler.run()),
+                Runs::Texts(worker) => worker.run(),
             }
         }
         Err(error) => {
@@ -189,23 +244,54 @@ fn run(model: Arc<Model>, options: &ModelsOptions, room: Room, ready: &Sender<Re
     }
 }
 
-fn start(model: Arc<Model>, options: &ModelsOptions, room: Room) -> Result<(Scheduler, Ready), LoadError> {
-    let ModelsOptions { engine, device, scheduler, .. } = options;
-    let device = device(engine)?;
-    let memory = akunu::plan(&model, device.capabilities(), engine)?.memory;
+/// The bytes that a plan takes, if other models leave so many.
+fn bytes_of(memory: &MemoryPlan, room: Room) -> Result<u64, LoadError> {
     let bytes = memory.allocated() + memory.weights_in_place;
-    if let Some(most) = room.most.filter(|most| room.used + bytes > *most) {
-        return Err(LoadError::NoRoom(format!(
+    match room.most.filter(|most| room.used + bytes > *most) {
+        None => Ok(bytes),
+        Some(most) => Err(LoadError::NoRoom(format!(
             "the model needs {}, and of {} for all models {} are taken",
             human(bytes),
             human(most),
             human(room.used)
-        )));
+        ))),
     }
+}
+
+fn start(model: Arc<Model>, options: &ModelsOptions, room: Room) -> Result<(Runs, Ready), LoadError> {
+    let ModelsOptions { engine, device, scheduler, .. } = options;
+    let device = device(engine)?;
+    let bytes = bytes_of(&akunu::plan(&model, device.capabilities(), engine)?.memory, room)?;
     let engine = Engine::on_device(model, device, engine)?;
     let context = engine.context();
     let (scheduler, handle) = Scheduler::new(engine, scheduler)?;
-    Ok((scheduler, Ready { handle, context, bytes }))
+    Ok((Runs::Scheduler(Box::new(scheduler)), Ready { work: Work::Engine(handle), context, bytes }))
+}
+
+fn start_texts(
+    model: Arc<Model>,
+    options: &ModelsOptions,
+    task: EmbedTask,
+    room: Room,
+) -> Result<(Runs, Ready), LoadError> {
+    let ModelsOptions { engine, device, scheduler, .. } = options;
+    let device = device(engine)?;
+    let trained = model.config().context_length;
+    let options = EmbedOptions {
+        device: engine.device,
+        threads: engine.threads,
+        backends: engine.backends.clone(),
+        task,
+        longest: engine.context.map(|context| context.min(trained)),
+        rows: engine.chunk,
+        fuse: engine.fuse,
+        ..EmbedOptions::default()
+    };
+    let bytes = bytes_of(&plan_texts(&model, device.capabilities(), &options)?.0.memory, room)?;
+    let embedder = Embedder::on_device(model, device, &options)?;
+    let (queue, worker) = TextQueue::new(embedder, task, scheduler.queue);
+    let context = queue.longest();
+    Ok((Runs::Texts(Box::new(worker)), Ready { work: Work::Texts(queue), context, bytes }))
 }
 
 /// While one is held, the model stays.

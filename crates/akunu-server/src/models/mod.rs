@@ -1,17 +1,21 @@
 //! The models of a server: loaded when they are first asked for, put away when they are not.
 
+mod kind;
 mod loaded;
+mod texts;
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use akunu::schedule::SchedulerOptions;
-use akunu::{Device, EngineOptions, Error, open_device};
+use akunu::{Device, EngineOptions, Error, Model, Pooling, open_device};
 
 use crate::refusal::{Reason, Refusal};
+pub use kind::Kind;
 pub use loaded::{Lease, Loaded};
 use loaded::{LoadError, Room};
+pub use texts::{TextCounts, TextQueue};
 
 /// A model that can be asked for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -26,6 +30,13 @@ impl ModelSpec {
     /// The story-teller inside the binary.
     pub fn embedded() -> ModelSpec {
         ModelSpec { name: "akunu-tales".into(), ..ModelSpec::default() }
+    }
+
+    pub(crate) fn open(&self) -> Result<Model, Error> {
+        match &self.path {
+            Some(path) => Model::open(path),
+            None => Model::embedded(),
+        }
     }
 
     fn is_called(&self, name: &str) -> bool {
@@ -49,6 +60,10 @@ pub struct ModelsOptions {
     pub idle_unload: Option<Duration>,
     /// Most bytes of all loaded models, weights included; `None`: what the machine has.
     pub memory: Option<u64>,
+    /// Every model makes vectors, pooled this way, except those that have a classifier.
+    pub pooling: Option<Pooling>,
+    /// Generative models score documents, by whether they would answer with yes.
+    pub rerank: bool,
 }
 
 impl Default for ModelsOptions {
@@ -60,6 +75,8 @@ impl Default for ModelsOptions {
             scheduler: SchedulerOptions::default(),
             idle_unload: None,
             memory: None,
+            pooling: None,
+            rerank: false,
         }
     }
 }
@@ -75,6 +92,8 @@ pub struct Models {
 #[derive(Debug)]
 struct Entry {
     spec: ModelSpec,
+    /// As its files said when somebody first asked.
+    kind: OnceLock<Kind>,
     loaded: Mutex<Option<Arc<Loaded>>>,
 }
 
@@ -95,7 +114,8 @@ impl Entry {
 
 impl Models {
     pub fn new(options: ModelsOptions) -> Models {
-        let entry = |spec: &ModelSpec| Entry { spec: spec.clone(), loaded: Mutex::new(None) };
+        let entry =
+            |spec: &ModelSpec| Entry { spec: spec.clone(), kind: OnceLock::new(), loaded: Mutex::new(None) };
         let entries = options.models.iter().map(entry).collect();
         Models { entries, options, loading: tokio::sync::Mutex::new(()) }
     }
@@ -125,6 +145,22 @@ impl Models {
     /// What is known of a model without loading it.
     pub fn spec(&self, name: Option<&str>) -> Result<&ModelSpec, Refusal> {
         Ok(&self.entry(name)?.spec)
+    }
+
+    /// What a model can do. `None`: its files cannot be read.
+    pub async fn kind(&self, spec: &ModelSpec) -> Option<Kind> {
+        let entry = self.entry(Some(&spec.name)).ok()?;
+        if let Some(kind) = entry.kind.get() {
+            return Some(*kind);
+        }
+        let (spec, options) = (spec.clone(), self.options.clone());
+        let kind = blocking(move || Some(Kind::of(&spec.open().ok()?, &options))).await.ok()??;
+        Some(*entry.kind.get_or_init(|| kind))
+    }
+
+    /// What a model that is open can do.
+    pub(crate) fn kind_of(&self, model: &Model) -> Kind {
+        Kind::of(model, &self.options)
     }
 
     /// A model, loaded if it is not yet.

@@ -1,6 +1,8 @@
-//! Ollama's API: `/api/chat`, `/api/generate`, `/api/tags`, `/api/show`, `/api/version`.
+//! Ollama's API: `/api/chat`, `/api/generate`, `/api/embed`, `/api/embeddings`, `/api/tags`, `/api/show`,
+//! `/api/version`.
 
 mod answer;
+mod embed;
 mod models;
 mod options;
 
@@ -28,6 +30,8 @@ fn routes() -> Vec<(&'static str, MethodRouter<App>)> {
     vec![
         ("/api/chat", post(chat)),
         ("/api/generate", post(generate)),
+        ("/api/embed", post(embed::embed)),
+        ("/api/embeddings", post(embed::embeddings)),
         ("/api/tags", get(models::tags)),
         ("/api/show", post(models::show)),
         ("/api/version", get(version)),

@@ -14,17 +14,21 @@ use serde_json::{Map, Value as Json, json};
 use crate::app::{App, json};
 use crate::body::JsonBody;
 use crate::fields::Fields;
-use crate::models::{ModelSpec, blocking};
+use crate::models::{Kind, ModelSpec, blocking};
 use crate::refusal::Refusal;
 
 pub(super) async fn tags(State(app): State<App>) -> Response {
     let mut list = Vec::new();
     for (spec, _) in app.models().list() {
+        let kind = app.models().kind(spec).await;
         for name in std::iter::once(&spec.name).chain(&spec.aliases) {
             let mut model = json!({ "name": name, "model": name, "details": { "format": format(spec) } });
             if let Some((bytes, changed)) = spec.path.as_deref().and_then(size_and_time) {
                 model["size"] = bytes.into();
                 model["modified_at"] = time(changed).into();
+            }
+            if let Some(kind) = kind {
+                model["capabilities"] = json!([kind.capability()]);
             }
             list.push(model);
         }
@@ -60,23 +64,24 @@ pub(super) async fn show(State(app): State<App>, JsonBody(body): JsonBody) -> Re
     let fields = Fields::new(&body)?;
     let spec = app.models().spec(Some(super::model(&fields)?))?.clone();
     let shown = blocking(move || {
-        let model = match &spec.path {
-            Some(path) => Model::open(path)?,
-            None => Model::embedded()?,
-        };
-        Ok::<Json, Refusal>(describe(&spec, &model))
+        let model = spec.open()?;
+        Ok::<Json, Refusal>(describe(&spec, &model, app.models().kind_of(&model)))
     });
     Ok(json(&shown.await??))
 }
 
-fn describe(spec: &ModelSpec, model: &Model) -> Json {
+fn describe(spec: &ModelSpec, model: &Model, kind: Kind) -> Json {
     let (config, tensors) = (model.config(), model.weights().tensors());
     let elements = |tensor: &TensorInfo| tensor.shape.iter().map(|&n| n as u64).product::<u64>();
     let largest = tensors.iter().max_by_key(|tensor| elements(tensor));
     let template = template(spec, model).unwrap_or_default();
     let thinks = template.contains(Tags::of_template(&template).close);
-    let capabilities =
-        [("completion", true), ("tools", CallMarks::of_template(&template).is_some()), ("thinking", thinks)];
+    let generates = kind == Kind::Generates;
+    let capabilities = [
+        (kind.capability(), true),
+        ("tools", generates && CallMarks::of_template(&template).is_some()),
+        ("thinking", generates && thinks),
+    ];
     let mut shown = json!({
         "modelfile": format!("FROM {}\n", spec.name),
         "parameters": "",

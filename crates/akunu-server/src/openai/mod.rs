@@ -1,7 +1,8 @@
-//! OpenAI's API: `/v1/chat/completions`, `/v1/completions`, `/v1/models`.
+//! OpenAI's API: `/v1/chat/completions`, `/v1/completions`, `/v1/embeddings`, `/v1/models`.
 
 mod chat;
 mod completions;
+mod embeddings;
 pub(crate) mod logprobs;
 mod messages;
 mod options;
@@ -20,7 +21,7 @@ use serde_json::{Value as Json, json};
 use crate::app::{App, json};
 use crate::fields::Fields;
 use crate::job::{Finished, Running};
-use crate::models::ModelSpec;
+use crate::models::{Kind, ModelSpec};
 use crate::protocol::Protocol;
 use crate::refusal::{Reason, Refusal};
 use crate::stream;
@@ -36,6 +37,7 @@ fn routes() -> Vec<(&'static str, MethodRouter<App>)> {
     vec![
         ("/v1/chat/completions", post(chat::completions)),
         ("/v1/completions", post(completions::completions)),
+        ("/v1/embeddings", post(embeddings::embeddings)),
         ("/v1/models", get(models)),
         ("/v1/models/{*name}", get(model)),
     ]
@@ -57,19 +59,27 @@ pub fn error(refusal: &Refusal) -> Json {
 async fn models(State(app): State<App>) -> Response {
     let mut list = Vec::new();
     for (spec, _) in app.models().list() {
-        list.push(describe(spec, &spec.name));
-        list.extend(spec.aliases.iter().map(|alias| describe(spec, alias)));
+        let kind = app.models().kind(spec).await;
+        list.push(describe(spec, kind, &spec.name));
+        list.extend(spec.aliases.iter().map(|alias| describe(spec, kind, alias)));
     }
     json(&json!({ "object": "list", "data": list }))
 }
 
 async fn model(State(app): State<App>, Path(name): Path<String>) -> Result<Response, Refusal> {
-    Ok(json(&describe(app.models().spec(Some(&name))?, &name)))
+    let spec = app.models().spec(Some(&name))?;
+    Ok(json(&describe(spec, app.models().kind(spec).await, &name)))
 }
 
-fn describe(spec: &ModelSpec, name: &str) -> Json {
+/// `capabilities` is not OpenAI's. It is missing where the model's files cannot be read.
+fn describe(spec: &ModelSpec, kind: Option<Kind>, name: &str) -> Json {
     let changed = spec.path.as_ref().and_then(|path| path.metadata().ok()?.modified().ok());
-    json!({ "id": name, "object": "model", "created": changed.map_or(0, seconds), "owned_by": "akunu" })
+    let created = changed.map_or(0, seconds);
+    let mut model = json!({ "id": name, "object": "model", "created": created, "owned_by": "akunu" });
+    if let Some(kind) = kind {
+        model["capabilities"] = json!([kind.capability()]);
+    }
+    model
 }
 
 fn seconds(time: SystemTime) -> u64 {

@@ -28,6 +28,8 @@ pub(super) struct Terms {
     pub(super) composed: bool,
     /// Ids show the same text, too. GGUF's WordPiece leaves the spaces in front of signs.
     pub(super) shown: bool,
+    /// Two texts, with what goes around them.
+    pub(super) pairs: bool,
 }
 
 /// What differs first, if something does.
@@ -40,6 +42,9 @@ pub(super) fn check(original: &dyn Tokenizer, read_back: &dyn Tokenizer, terms: 
         ((state >> 33) as usize % count.max(1)) as u32
     };
     TEXTS.iter().try_for_each(|text| same(original, read_back, text, terms))?;
+    if terms.pairs {
+        same_pair(original, read_back)?;
+    }
     for id in (0..count).step_by(step) {
         let id = id as u32;
         let text = original.decode(&[id, any(), any()]);
@@ -54,6 +59,16 @@ pub(super) fn check(original: &dyn Tokenizer, read_back: &dyn Tokenizer, terms: 
         }
     }
     (1..200).try_for_each(|count| same(original, read_back, &" ".repeat(count), terms))
+}
+
+fn same_pair(original: &dyn Tokenizer, read_back: &dyn Tokenizer) -> Result<(), String> {
+    let options = EncodeOptions { add_special: true, parse_special: false };
+    let ids = |tokenizer: &dyn Tokenizer| {
+        let pair = tokenizer.encode_pair(TEXTS[2], TEXTS[3], options);
+        pair.map(|pair| pair.ids).map_err(|error| error.to_string())
+    };
+    let same = ids(original)? == ids(read_back)?;
+    if same { Ok(()) } else { Err("another way with two texts".to_string()) }
 }
 
 fn same(original: &dyn Tokenizer, read_back: &dyn Tokenizer, text: &str, terms: Terms) -> Result<(), String> {

@@ -42,8 +42,8 @@ pub fn gguf_vocabulary(folder: &Path, rows: usize) -> Result<GgufVocabulary, Tok
     templates.write_gguf(&mut metadata);
     let read_back = from_gguf(&metadata)?;
     let shown = found.vocabulary.model != Model::WordPiece;
-    agree::check(&*found.tokenizer, &read_back, agree::Terms { composed: found.composed, shown })
-        .map_err(refused)?;
+    let terms = agree::Terms { composed: found.composed, shown, pairs: found.pairs };
+    agree::check(&*found.tokenizer, &read_back, terms).map_err(refused)?;
     end_ids(&*found.tokenizer, &read_back, &mut metadata, &mut found.notes);
     Ok(GgufVocabulary { metadata, notes: found.notes })
 }
@@ -54,6 +54,8 @@ struct Found {
     tokenizer: Box<dyn Tokenizer>,
     /// Text is composed (NFC) first, which GGUF does not know.
     composed: bool,
+    /// The keys say what goes around two texts.
+    pairs: bool,
     notes: Vec<String>,
 }
 
@@ -64,14 +66,22 @@ fn refused(what: impl Into<String>) -> TokenizerError {
 fn from_model(path: &Path) -> Result<Found, TokenizerError> {
     let vocabulary = crate::model_file::read(path)?;
     let tokenizer = Box::new(NativeTokenizer::new(vocabulary.clone())?);
-    Ok(Found { vocabulary, tokenizer, composed: false, notes: Vec::new() })
+    Ok(Found { vocabulary, tokenizer, composed: false, pairs: true, notes: Vec::new() })
 }
 
 fn from_json(path: &Path, model: &Path) -> Result<Found, TokenizerError> {
     let json = crate::files::read(path)?;
     let (tokenizer, mut vocabulary, export) = HfTokenizer::exported(&json, &Sidecar::beside(path)?)?;
-    vocabulary.special = special(&tokenizer, vocabulary.model)?;
+    let pairs;
+    (vocabulary.special, pairs) = special(&tokenizer, vocabulary.model)?;
     let mut notes = Vec::new();
+    if !pairs && tokenizer.template().after().next().is_some() {
+        notes.push(
+            "what stands around two texts, such as a query and a document, is something that GGUF files cannot ask \
+             for; pairs get other tokens than in the original"
+                .to_string(),
+        );
+    }
     match vocabulary.model {
         Model::SentencePiece => {
             vocabulary.scores = match sentence_piece_scores(model, &vocabulary)? {
@@ -104,7 +114,7 @@ fn from_json(path: &Path, model: &Path) -> Result<Found, TokenizerError> {
             export.stripping
         ));
     }
-    Ok(Found { vocabulary, tokenizer: Box::new(tokenizer), composed: export.composed, notes })
+    Ok(Found { vocabulary, tokenizer: Box::new(tokenizer), composed: export.composed, pairs, notes })
 }
 
 /// Scores from a `tokenizer.model` beside the JSON, if it has the same tokens.
@@ -123,29 +133,40 @@ fn sentence_piece_scores(model: &Path, vocabulary: &Vocabulary) -> Result<Option
     }))
 }
 
-/// The roles of tokens, such that what goes around a text comes from them.
-fn special(tokenizer: &HfTokenizer, model: Model) -> Result<SpecialTokens, TokenizerError> {
-    let (prefix, suffix) = tokenizer.around();
+/// The roles of tokens, such that what goes around a text comes from them, as llama.cpp's converter gives them. Also
+/// whether what goes around two texts does.
+fn special(tokenizer: &HfTokenizer, model: Model) -> Result<(SpecialTokens, bool), TokenizerError> {
+    let template = tokenizer.template();
+    let (before, after) = (template.before().collect::<Vec<u32>>(), template.after().collect::<Vec<u32>>());
     let mut special = *tokenizer.special();
-    let around = || refused("more than one token in front of a text, or tokens after it that have no role");
-    match prefix {
+    let around = || refused("more than one token in front of a text, or after it");
+    match before[..] {
         [] => special.add_bos = false,
-        [id] => (special.bos, special.add_bos) = (Some(*id), true),
+        [id] => (special.bos, special.add_bos) = (Some(id), true),
         _ => return Err(around()),
     }
-    let separates = |id: u32| special.separator == Some(id) || model == Model::WordPiece;
-    (special.add_eos, special.add_separator) = (false, false);
-    match *suffix {
-        [] => {}
-        [id] if special.eos == Some(id) && !separates(id) => special.add_eos = true,
-        [id] if separates(id) => (special.separator, special.add_separator) = (Some(id), true),
-        [id] if special.eos.is_none() => (special.eos, special.add_eos) = (Some(id), true),
-        [id] if special.separator.is_none() => {
+    special.add_separator = false;
+    match after[..] {
+        [] => special.add_eos = false,
+        [id] => (special.eos, special.add_eos) = (Some(id), true),
+        _ => return Err(around()),
+    }
+    if model == Model::WordPiece && special.add_eos {
+        special.separator = special.eos;
+    }
+    // Between two texts stands what ends the first, and one more token at most.
+    let between = template.between();
+    let pairs = match between.as_deref().and_then(|between| between.strip_prefix(&after[..])) {
+        Some([]) => true,
+        Some(&[id])
+            if special.separator == Some(id) || special.separator.is_none() && special.eos == Some(id) =>
+        {
             (special.separator, special.add_separator) = (Some(id), true);
+            true
         }
-        _ => return Err(around()),
-    }
-    Ok(special)
+        _ => false,
+    };
+    Ok((special, pairs))
 }
 
 fn keys(found: &Found, rows: usize) -> Metadata {
@@ -201,7 +222,6 @@ fn keys(found: &Found, rows: usize) -> Metadata {
     if vocabulary.model == Model::WordPiece {
         put("normalizer.lowercase", Value::Bool(vocabulary.lowercase));
         put("normalizer.strip_accents", Value::Bool(vocabulary.strip_accents));
-        put("token_type_count", Value::U32(2));
     }
     special_keys(&vocabulary.special, vocabulary.model, &mut put);
     out

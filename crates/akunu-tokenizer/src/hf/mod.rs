@@ -9,6 +9,7 @@ mod file;
 mod native;
 mod normalize;
 mod pieces;
+mod post;
 mod recognise;
 mod sidecar;
 mod unigram;
@@ -22,6 +23,7 @@ use tokenizers::{AddedVocabulary, Model as _, OffsetReferential, OffsetType, Pre
 use crate::eog::{self, Candidate};
 use crate::error::printable;
 use crate::hash::Pieces;
+use crate::template::{Piece, Template};
 use crate::{EncodeOptions, SpecialTokens, TokenKind, Tokenizer, TokenizerError, Vocabulary};
 use check::Description;
 use file::File;
@@ -40,9 +42,7 @@ pub struct HfTokenizer {
     texts: Strings,
     kinds: Vec<TokenKind>,
     pieces: Pieces,
-    /// What goes in front of a text and after it.
-    prefix: Vec<u32>,
-    suffix: Vec<u32>,
+    template: Template,
     special: SpecialTokens,
     end_of_generation: Vec<u32>,
     space_prefix: bool,
@@ -105,11 +105,6 @@ impl HfTokenizer {
         Ok((HfTokenizer::native(&file, recognised, sidecar)?, vocabulary, export))
     }
 
-    /// What goes in front of a text and after it.
-    pub(crate) fn around(&self) -> (&[u32], &[u32]) {
-        (&self.prefix, &self.suffix)
-    }
-
     /// The same through the `tokenizers` crate, whether the file is known or not.
     pub fn from_bytes_by_library(json: &[u8], sidecar: &Sidecar) -> Result<HfTokenizer, TokenizerError> {
         HfTokenizer::library(json, sidecar, "it was asked for".into())
@@ -120,7 +115,7 @@ impl HfTokenizer {
         recognised: Recognised,
         sidecar: &Sidecar,
     ) -> Result<HfTokenizer, TokenizerError> {
-        let Recognised { native, vocabulary, surfaces, prefix, suffix } = recognised;
+        let Recognised { native, vocabulary, surfaces, template } = recognised;
         let steps = Steps::of(&file.decoder)?;
         let (texts, kinds) = (vocabulary.tokens, vocabulary.kinds);
         let surface = |id: u32| {
@@ -133,8 +128,7 @@ impl HfTokenizer {
             texts,
             kinds,
             pieces,
-            prefix,
-            suffix,
+            template,
             special: SpecialTokens::default(),
             end_of_generation: Vec::new(),
             space_prefix: steps.have_space_prefix(),
@@ -164,15 +158,14 @@ impl HfTokenizer {
         let surfaces: Vec<Option<String>> =
             (0..kinds.len() as u32).map(|id| surfaces.simple_id_to_token(id)).collect();
         let pieces = steps.pieces(&texts, &kinds, |id| surfaces.get(id as usize)?.as_deref());
-        let mut engine = Library { inner, plain, unknown, why };
-        let (prefix, suffix) = engine.around(&kinds)?;
+        let engine = Library { inner, plain, unknown, why };
+        let template = engine.template(&kinds)?;
         let mut tokenizer = HfTokenizer {
             engine: Engine::Library(Box::new(engine)),
             texts,
             kinds,
             pieces,
-            prefix,
-            suffix,
+            template,
             special: SpecialTokens::default(),
             end_of_generation: Vec::new(),
             space_prefix: steps.have_space_prefix(),
@@ -190,7 +183,7 @@ impl HfTokenizer {
     fn find_special(&mut self, sidecar: &Sidecar) {
         let named = |text: &Option<String>| text.as_deref().and_then(|text| self.find_token(text));
         let known = |id: &Option<u32>| id.filter(|&id| (id as usize) < self.kinds.len());
-        let first = self.prefix.first().copied();
+        let first = self.template.before().next();
         let classes = named(&sidecar.cls);
         let bos = named(&sidecar.bos).or_else(|| known(&sidecar.bos_id)).or(classes).or(first);
         let eos = named(&sidecar.eos).or_else(|| sidecar.eos_ids.first().and_then(|&id| known(&Some(id))));
@@ -208,20 +201,15 @@ impl HfTokenizer {
         };
         // The flags are how LLaMA-like folders overrule the post-processor.
         if let (Some(wanted), Some(bos)) = (sidecar.add_bos, special.bos) {
-            self.prefix.retain(|&id| id != bos);
-            if wanted {
-                self.prefix.insert(0, bos);
-            }
+            self.template.set_first(bos, wanted);
         }
         if let (Some(wanted), Some(eos)) = (sidecar.add_eos, special.eos) {
-            self.suffix.retain(|&id| id != eos);
-            if wanted {
-                self.suffix.push(eos);
-            }
+            self.template.set_last(eos, wanted);
         }
-        special.add_bos = special.bos.is_some_and(|bos| self.prefix.contains(&bos));
-        special.add_eos = special.eos.is_some_and(|eos| self.suffix.contains(&eos));
-        special.add_separator = special.separator.is_some_and(|separator| self.suffix.contains(&separator));
+        let ends_with = |wanted: u32| self.template.after().any(|id| id == wanted);
+        special.add_bos = special.bos.is_some_and(|bos| self.template.before().any(|id| id == bos));
+        special.add_eos = special.eos.is_some_and(ends_with);
+        special.add_separator = special.separator.is_some_and(ends_with);
         self.find_ends(special, sidecar);
     }
 
@@ -246,19 +234,21 @@ impl HfTokenizer {
 }
 
 impl Library {
-    /// What the post-processor puts around a text.
-    fn around(&mut self, kinds: &[TokenKind]) -> Result<(Vec<u32>, Vec<u32>), TokenizerError> {
-        let probe = "a";
-        let body = guard(|| self.body(probe, kinds, false))?;
-        let whole = guard(|| self.inner.encode_fast(probe, true).map_err(|error| library(&*error)))?;
-        let whole = whole.get_ids();
-        let at = whole.windows(body.len().max(1)).position(|window| window == body);
-        let Some(at) = at.filter(|_| !body.is_empty()) else {
-            return Err(TokenizerError::Unsupported {
-                what: "a post-processor that changes the tokens of the text itself".into(),
-            });
+    /// What the post-processor puts around a text and around two, seen on texts that have tokens.
+    fn template(&self, kinds: &[TokenKind]) -> Result<Template, TokenizerError> {
+        let probes = ["a", "b"];
+        let body = |text: &str| guard(|| self.body(text, kinds, false));
+        let bodies = [body(probes[0])?, body(probes[1])?];
+        // Its fast way forgets the segments where no post-processor sets them.
+        let encode = |input: tokenizers::EncodeInput<'_>| {
+            guard(|| self.inner.encode(input, true).map_err(|error| library(&*error)))
         };
-        Ok((whole[..at].to_vec(), whole[at + body.len()..].to_vec()))
+        let single = pieces_of(&encode(probes[0].into())?, &bodies);
+        let pair = encode((probes[0], probes[1]).into()).ok();
+        let pair = pair.and_then(|pair| pieces_of(&pair, &bodies));
+        single.and_then(|single| Template::new(single, pair)).ok_or_else(|| TokenizerError::Unsupported {
+            what: "a post-processor that changes the tokens of the text itself".into(),
+        })
     }
 
     /// The tokens of a text and nothing around them.
@@ -304,12 +294,9 @@ impl Tokenizer for HfTokenizer {
             return Err(TokenizerError::TextTooLong { len: text.len(), max });
         }
         let before = ids.len();
-        let around = |ids: &mut Vec<u32>, special: &[u32]| {
-            if options.add_special {
-                ids.extend_from_slice(special);
-            }
-        };
-        around(ids, &self.prefix);
+        if options.add_special {
+            ids.extend(self.template.before());
+        }
         let body = match &self.engine {
             Engine::Native(native) => native.encode(text, !options.parse_special, ids),
             Engine::Library(_) if text.is_empty() => Ok(()),
@@ -321,8 +308,14 @@ impl Tokenizer for HfTokenizer {
             ids.truncate(before);
             return Err(error);
         }
-        around(ids, &self.suffix);
+        if options.add_special {
+            ids.extend(self.template.after());
+        }
         Ok(())
+    }
+
+    fn template(&self) -> &Template {
+        &self.template
     }
 
     fn vocab_size(&self) -> usize {
@@ -379,6 +372,36 @@ fn recognise(json: &[u8]) -> Result<(File<'_>, Recognised), String> {
         .map_err(|error| printable(&format!("what is not known in it: {error}")))?;
     let recognised = native::build(&file)?;
     Ok((file, recognised))
+}
+
+/// The template that made this of two texts with these tokens. `None` if the texts' own tokens are others.
+fn pieces_of(whole: &tokenizers::Encoding, bodies: &[Vec<u32>; 2]) -> Option<Vec<Piece>> {
+    let (ids, segments) = (whole.get_ids(), whole.get_type_ids());
+    let (texts, added) = (whole.get_sequence_ids(), whole.get_special_tokens_mask());
+    let (mut pieces, mut at) = (Vec::new(), 0);
+    while at < ids.len() {
+        let segment = segments[at];
+        match texts[at] {
+            // A text that occurs again is no text in the list.
+            None if added[at] == 0 => return None,
+            None => {
+                pieces.push(Piece::Token { id: ids[at], segment });
+                at += 1;
+            }
+            Some(place) => {
+                let body = bodies.get(place).filter(|body| !body.is_empty())?;
+                let end = at + body.len();
+                let same = ids.get(at..end)? == body.as_slice();
+                let uniform = segments.get(at..end)?.iter().all(|&other| other == segment);
+                if !same || !uniform {
+                    return None;
+                }
+                pieces.push(Piece::Text { place, segment });
+                at = end;
+            }
+        }
+    }
+    Some(pieces)
 }
 
 /// Texts and kinds by id. Ids that no token has are unused, and empty.

@@ -11,6 +11,7 @@ use super::added::{Added, Part};
 use super::file::{File, Vocab};
 use super::library;
 use super::normalize::{Normalizer, push_marked};
+use super::post;
 use super::recognise::{self, Cut, Method, Prepend, Unknown};
 use super::unigram::UnigramWords;
 use crate::bytelevel::ByteLevel;
@@ -19,6 +20,7 @@ use crate::charlevel::CharLevel;
 use crate::hash::Pieces;
 use crate::pretokenizer::PreTokenizer;
 use crate::scratch::{Pool, Scratch};
+use crate::template::Template;
 use crate::wordpiece::WordPiece;
 use crate::{Model, TokenKind, TokenizerError, Vocabulary};
 
@@ -49,15 +51,14 @@ pub(super) struct Recognised {
     pub(super) vocabulary: Vocabulary,
     /// Text that decoding goes by, where it is not the token's own.
     pub(super) surfaces: Vec<(u32, String)>,
-    pub(super) prefix: Vec<u32>,
-    pub(super) suffix: Vec<u32>,
+    pub(super) template: Template,
 }
 
 /// Kinds as a reader of the whole vocabulary sees them are in `vocabulary`; the model knows all its tokens as text.
 pub(super) fn build(file: &File<'_>) -> Result<Recognised, Unknown> {
     let normalizer = Normalizer::of(&file.normalizer)?;
     let method = recognise::method(file, &normalizer)?;
-    let (prefix, suffix) = recognise::around(&file.post_processor)?;
+    let template = post::template(&file.post_processor)?;
     let model = match method {
         Method::ByteLevel { .. } => Model::ByteLevel,
         Method::CharLevel { .. } => Model::SentencePiece,
@@ -66,7 +67,7 @@ pub(super) fn build(file: &File<'_>) -> Result<Recognised, Unknown> {
     };
     let mut vocabulary = vocabulary(file, model)?;
     let known = vocabulary.tokens.len() as u32;
-    if prefix.iter().chain(&suffix).any(|&id| id >= known) {
+    if template.tokens().any(|id| id >= known) {
         return Err("a post-processor's token that the vocabulary lacks".into());
     }
     let (mut raw, mut in_normalized, mut surfaces) = (Added::new(), Added::new(), Vec::new());
@@ -92,7 +93,7 @@ pub(super) fn build(file: &File<'_>) -> Result<Recognised, Unknown> {
     let (words, pieces) = words(file, method, &mut vocabulary)?;
     let scratch = Pool::default();
     let native = Native { raw, normalized: in_normalized, normalizer, model: words, pieces, scratch };
-    Ok(Recognised { native, vocabulary, surfaces, prefix, suffix })
+    Ok(Recognised { native, vocabulary, surfaces, template })
 }
 
 /// The tokens of the file by id, and what kinds they are. Ids that no token has are unused, and empty.

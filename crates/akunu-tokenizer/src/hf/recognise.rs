@@ -176,46 +176,6 @@ fn cut(parts: &[&Value], normalizer: &Normalizer) -> Result<Cut, Unknown> {
     }
 }
 
-/// What the post-processor puts in front of a text and after it.
-pub(super) fn around(post: &Value) -> Result<(Vec<u32>, Vec<u32>), Unknown> {
-    let (mut before, mut after) = (Vec::new(), Vec::new());
-    for part in sequence(post, "processors") {
-        let id = |value: &Value| {
-            value.as_u64().and_then(|id| u32::try_from(id).ok()).ok_or("a post-processor's ids")
-        };
-        match part["type"].as_str() {
-            Some("ByteLevel") => {}
-            Some("BertProcessing" | "RobertaProcessing") => {
-                before.insert(0, id(&part["cls"][1])?);
-                after.push(id(&part["sep"][1])?);
-            }
-            Some("TemplateProcessing") => {
-                let (mut first, mut last, mut texts) = (Vec::new(), Vec::new(), 0);
-                for piece in part["single"].as_array().into_iter().flatten() {
-                    if piece["Sequence"]["id"] == "A" {
-                        texts += 1;
-                        continue;
-                    }
-                    let name = piece["SpecialToken"]["id"].as_str().ok_or("a post-processor's template")?;
-                    let ids =
-                        part["special_tokens"][name]["ids"].as_array().ok_or("a post-processor's tokens")?;
-                    let side = if texts == 0 { &mut first } else { &mut last };
-                    for value in ids {
-                        side.push(id(value)?);
-                    }
-                }
-                if texts != 1 {
-                    return Err("a post-processor that does not take the text once".into());
-                }
-                first.append(&mut before);
-                (before, after) = (first, [after, last].concat());
-            }
-            _ => return Err(format!("the post-processor {}", short(part))),
-        }
-    }
-    Ok((before, after))
-}
-
 /// The parts of a sequence, those of sequences within it included; one part alone is a sequence of one.
 pub(super) fn sequence<'v>(value: &'v Value, key: &str) -> Vec<&'v Value> {
     match value {
@@ -238,6 +198,6 @@ fn fields(value: &Value, known: &[&str]) -> bool {
         .is_some_and(|object| object.keys().all(|key| key == "type" || known.contains(&key.as_str())))
 }
 
-fn short(value: &Value) -> String {
+pub(super) fn short(value: &Value) -> String {
     crate::error::printable(&value.to_string())
 }

@@ -2,7 +2,7 @@
 //!
 //! Goldens of quantised files do not round activations; the integer kernels do. So along golden ids:
 //!
-//! - with unrounded activations (the reference device, told so) every best token is the golden one;
+//! - with unrounded activations (the reference device, with weights dequantised to f32) every best token is the golden one;
 //! - rounding moves logits by no more than it can. An activation is off by at most half a step, amax / 254; evenly spread,
 //!   that is amax / 440 in the root mean square, and with amax about 2.5 times a block's root mean square a product is off
 //!   by about 0.6 %. What a layer adds to the residual has gone through two or three products, so it is off by about 1 %;
@@ -13,17 +13,16 @@
 
 use std::sync::Arc;
 
-use akunu::{Capabilities, Device, DeviceChoice, Engine, EngineOptions, Model};
-use akunu_plan::reference::ReferenceDevice;
+use akunu::{DeviceChoice, Engine, EngineOptions, Model};
+use akunu_fixtures::Dequantised;
 
 use super::exact;
 
-/// An engine on the reference device that does not round activations.
-pub fn unrounded(model: &Arc<Model>) -> Engine {
-    let device = ReferenceDevice::new();
-    let capabilities = Capabilities { q8_activations: false, ..device.capabilities().clone() };
-    let device = Box::new(ReferenceDevice::like(&capabilities));
-    Engine::on_device(model.clone(), device, &exact(DeviceChoice::Reference)).unwrap()
+/// An engine on the reference device that does not round activations: none of its weights is quantised.
+pub fn unrounded(model: &Model) -> Engine {
+    let weights = Arc::new(Dequantised::of(model.weights()));
+    let dequantised = Model::from_weights(weights, model.name()).unwrap();
+    Engine::new(Arc::new(dequantised), &exact(DeviceChoice::Reference)).unwrap()
 }
 
 /// Feeds `ids` and holds what comes to the three points above; `golden` are the best tokens after each of them.

@@ -105,7 +105,7 @@ impl Runner {
         Ok(started.elapsed())
     }
 
-    /// Chains as long as the device likes them, of one sequence.
+    /// Chains of one sequence, as long as the device takes them and as the engine's limit of time allows.
     fn generate(&mut self, test: Test) -> Result<Duration, Failure> {
         let (engine, session, ids) = self.alone(test)?;
         let most = engine.plan().tables.decode.steps;
@@ -117,7 +117,8 @@ impl Runner {
         history.extend_from_slice(&ids[..test.depth + 1]);
         let started = Instant::now();
         while history.len() <= test.depth + test.tokens {
-            let steps = most.min(test.depth + test.tokens + 1 - history.len());
+            let left = test.depth + test.tokens + 1 - history.len();
+            let steps = most.min(left).min(engine.chain_limit());
             let found = engine.chain(session, &history, sampler.as_mut(), steps, &[], None)?;
             if found.is_empty() {
                 return Err(Failure::new("the device decoded nothing"));

@@ -3,6 +3,7 @@
 mod compare;
 mod measure;
 mod test;
+mod texts;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,13 +18,13 @@ use self::measure::Runner;
 use self::test::{Kind, Test};
 use super::ceilings;
 
-use crate::args::{self, ModelArg};
+use crate::args::{self, ModelArg, TaskArgs};
 use crate::failure::Failure;
 use crate::grid::Grid;
 use crate::output::{self, Output};
 use crate::progress::Progress;
 
-/// Measures speed: prompt processing (pp) and generation (tg)
+/// Measures speed: prompt processing (pp) and generation (tg), or texts a second of models that make vectors or scores
 ///
 /// Random token ids, so a vocabulary is not needed. Each test runs once to warm up and -r times for the record; the median
 /// counts. Options that take lists (1,2,4) run every combination.
@@ -31,18 +32,24 @@ use crate::progress::Progress;
 pub struct BenchArgs {
     #[command(flatten)]
     model: ModelArg,
-    /// Prompt lengths; 0: none
-    #[arg(short, long, value_name = "LIST", default_value = "512", value_delimiter = ',', value_parser = args::count_or_zero)]
+    /// Prompt lengths; 0: none [default: 512]
+    #[arg(short, long, value_name = "LIST", value_delimiter = ',', value_parser = args::count_or_zero)]
     prompt: Vec<usize>,
-    /// Numbers of tokens to generate; 0: none
-    #[arg(short = 'n', long, value_name = "LIST", default_value = "128", value_delimiter = ',', value_parser = args::count_or_zero)]
+    /// Numbers of tokens to generate; 0: none [default: 128]
+    #[arg(short = 'n', long, value_name = "LIST", value_delimiter = ',', value_parser = args::count_or_zero)]
     generate: Vec<usize>,
-    /// Positions that stand in the cache before
-    #[arg(short, long, value_name = "LIST", default_value = "0", value_delimiter = ',', value_parser = args::count_or_zero)]
+    /// Positions that stand in the cache before [default: 0]
+    #[arg(short, long, value_name = "LIST", value_delimiter = ',', value_parser = args::count_or_zero)]
     depth: Vec<usize>,
-    /// Sequences that generate at once; their tokens count together
-    #[arg(short, long, value_name = "LIST", default_value = "1", value_delimiter = ',', value_parser = args::count)]
+    /// Sequences that generate at once, or texts that are read at once; their tokens count together [default: 1; of texts
+    /// 1,32]
+    #[arg(short, long, value_name = "LIST", value_delimiter = ',', value_parser = args::count)]
     batch: Vec<usize>,
+    /// Tokens of the texts that a model makes vectors or scores of [default: 16,128]
+    #[arg(short, long, value_name = "LIST", value_delimiter = ',', value_parser = args::count)]
+    length: Vec<usize>,
+    #[command(flatten)]
+    task: TaskArgs,
     /// Draws tokens as `run` does, instead of taking the likeliest
     #[arg(long)]
     sampled: bool,
@@ -52,12 +59,15 @@ pub struct BenchArgs {
     /// CPU threads [default: one for each core]
     #[arg(short, long, value_name = "LIST", value_delimiter = ',', value_parser = args::threads)]
     threads: Vec<usize>,
-    /// How keys and values are stored
-    #[arg(long, default_value = "f16", value_parser = args::kv_type())]
-    kv_type: KvType,
+    /// How keys and values are stored [default: f16]
+    #[arg(long, value_parser = args::kv_type())]
+    kv_type: Option<KvType>,
     /// Most prompt tokens in one pass [default: what suits the device]
     #[arg(long, value_parser = args::count)]
     chunk: Option<usize>,
+    /// Most milliseconds of a chain, as `run` has it; 0: single steps [default: chains as long as the device takes them]
+    #[arg(long, value_name = "MS", value_parser = args::count_or_zero)]
+    chain_ms: Option<usize>,
     /// What runs the model
     #[arg(long, default_value = "auto", value_parser = args::device())]
     device: DeviceChoice,
@@ -112,13 +122,20 @@ struct Memory {
 }
 
 pub fn run(args: &BenchArgs, out: &mut Output) -> Result<(), Failure> {
+    let opened = Instant::now();
+    let model = super::open(args.model.model.as_deref())?;
+    let open_time = opened.elapsed();
+    if let Some(task) = args.task.task(&model) {
+        return texts::run(args, &model, task, open_time, out);
+    }
+    if !args.length.is_empty() {
+        return Err(Failure::usage("--length is for models that make vectors or scores of texts")
+            .hint("-p and -n say how many tokens are read and generated, and --pooling asks for vectors"));
+    }
     let tests = tests(args);
     if tests.is_empty() {
         return Err(Failure::usage("there is nothing to measure").hint("give -p or -n a number above 0"));
     }
-    let opened = Instant::now();
-    let model = super::open(args.model.model.as_deref())?;
-    let open_time = opened.elapsed();
     let threads: Vec<Option<usize>> =
         if args.threads.is_empty() { vec![None] } else { args.threads.iter().copied().map(Some).collect() };
 
@@ -141,13 +158,16 @@ pub fn run(args: &BenchArgs, out: &mut Output) -> Result<(), Failure> {
 }
 
 fn tests(args: &BenchArgs) -> Vec<Test> {
+    let or = |list: &[usize], usual: usize| if list.is_empty() { vec![usual] } else { list.to_vec() };
+    let (prompts, generated) = (or(&args.prompt, 512), or(&args.generate, 128));
+    let (depths, batches) = (or(&args.depth, 0), or(&args.batch, 1));
     let mut tests = Vec::new();
-    for &depth in &args.depth {
+    for &depth in &depths {
         let sampled = |kind| args.sampled && kind == Kind::Generate;
         let test = |kind, tokens, batch| Test { kind, tokens, depth, batch, sampled: sampled(kind) };
-        tests.extend(args.prompt.iter().map(|&tokens| test(Kind::Prompt, tokens, 1)));
-        for &batch in &args.batch {
-            tests.extend(args.generate.iter().map(|&tokens| test(Kind::Generate, tokens, batch)));
+        tests.extend(prompts.iter().map(|&tokens| test(Kind::Prompt, tokens, 1)));
+        for &batch in &batches {
+            tests.extend(generated.iter().map(|&tokens| test(Kind::Generate, tokens, batch)));
         }
     }
     tests.retain(|test| test.tokens > 0);
@@ -182,10 +202,11 @@ fn measure_all(
         threads,
         backends: crate::environment::backends(),
         context: Some((longest + 1).max(batch)),
-        kv: args.kv_type,
+        kv: args.kv_type.unwrap_or(KvType::F16),
         slots: batch,
         logit_rows: batch,
         chunk: args.chunk,
+        chain_time: args.chain_ms.map_or(Duration::MAX, args::milliseconds),
         ..Default::default()
     };
     let engine = match metal_icb {
@@ -198,8 +219,10 @@ fn measure_all(
     let load_s = (open_time + engine.load_time()).as_secs_f64();
     let used =
         if args.device.resolve(&options.backends) == DeviceChoice::Cpu { super::threads(threads) } else { 1 };
-    let weights = engine.plan().tables.decode.cost(&[akunu_plan::Row::causal(0, 0, 0)], 1).weight_bytes;
-    let mut beside = if args.ceilings { ceilings::of(&options, used, weights)? } else { None };
+    let row = [akunu_plan::Row::causal(0, 0, 0)];
+    let weights = engine.plan().tables.decode.cost(akunu_plan::Entries::Rows(&row), 1).weight_bytes;
+    let mut beside =
+        if args.ceilings { ceilings::of(args.device, &options.backends, used, weights)? } else { None };
     let mut runner = Runner::new(engine, batch, longest)?;
     for &test in tests {
         let mut runs = Vec::with_capacity(args.repetitions);

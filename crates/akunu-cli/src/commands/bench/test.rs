@@ -1,7 +1,7 @@
 //! What is measured: so many tokens, at some depth, of one sequence or several.
 
 use akunu::{Cost, ModelPlan};
-use akunu_plan::Row;
+use akunu_plan::{Entries, Row};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -48,19 +48,20 @@ impl Test {
     /// What one run reads and computes.
     pub fn cost(self, plan: &ModelPlan) -> Cost {
         let (decode, prefill) = (&plan.tables.decode, &plan.tables.prefill);
-        let row = |slot: usize, i: usize| Row::causal(0, (self.depth + i) as u32, slot as u32);
+        let row =
+            |slot: usize, i: usize| Row::causal(0, (self.depth + i) as u32, plan.slot_start(slot as u32));
         match self.kind {
             Kind::Generate => {
                 let table = if self.batch == 1 { decode } else { plan.tables.feeding(self.batch) };
                 let rows = |i: usize| (0..self.batch).map(|slot| row(slot, i)).collect::<Vec<Row>>();
-                (0..self.tokens).map(|i| table.cost(&rows(i), self.batch)).sum()
+                (0..self.tokens).map(|i| table.cost(Entries::Rows(&rows(i)), self.batch)).sum()
             }
             Kind::Prompt => {
                 let rows: Vec<Row> = (0..self.tokens).map(|i| row(0, i)).collect();
                 let passes = rows.len().div_ceil(prefill.rows);
                 let parts = rows.chunks(prefill.rows).zip(1..);
                 let cost = |(part, pass): (&[Row], usize)| {
-                    plan.tables.feeding(part.len()).cost(part, usize::from(pass == passes))
+                    plan.tables.feeding(part.len()).cost(Entries::Rows(part), usize::from(pass == passes))
                 };
                 parts.map(cost).sum()
             }

@@ -15,7 +15,7 @@ use clap::Args;
 use serde_json::{Map, Value as Json};
 
 use super::run::{SamplingArgs, Stats};
-use crate::args::{self, EngineArgs};
+use crate::args::{self, GeneratingArgs};
 use crate::failure::Failure;
 use crate::hub;
 use crate::interrupt;
@@ -92,7 +92,7 @@ pub struct ChatArgs {
     #[command(flatten)]
     sampling: SamplingArgs,
     #[command(flatten)]
-    engine: EngineArgs,
+    engine: GeneratingArgs,
 }
 
 fn variable(text: &str) -> Result<(String, Json), String> {
@@ -107,6 +107,9 @@ pub fn run(args: ChatArgs, out: &mut Output) -> Result<(), Failure> {
     }
     let path = args.model.as_deref().map(hub::resolve).transpose()?;
     let model = super::open(path.as_deref())?;
+    if model.config().bidirectional {
+        return Err(akunu::Error::NotGenerative.into());
+    }
     let template = template(&args, &model, path.as_deref())?;
     let mut messages = args.load.as_deref().map(files::load).transpose()?.unwrap_or_default();
     let sampling = args.sampling.sampling(&model);

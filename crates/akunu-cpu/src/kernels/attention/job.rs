@@ -1,4 +1,4 @@
-//! One run of rows of one slot against one kv head.
+//! One run of rows of one sequence against one kv head.
 
 use std::ops::Range;
 
@@ -167,8 +167,8 @@ impl Job<'_> {
 
     /// Where a position's values or a sixteen's keys are; they need not be in the cache.
     fn place(&self, pass: Pass, position: usize) -> *const u8 {
-        let slot = self.all[self.rows.start].slot as usize;
-        let offset = self.cache.offset(slot, self.kv_head, position);
+        let start = self.all[self.rows.start].start;
+        let offset = self.cache.offset(start, self.kv_head, position);
         let cache = match pass {
             Pass::Keys => self.operands.k_cache.0,
             Pass::Values => self.operands.v_cache.0,

@@ -1,8 +1,8 @@
-//! Causal grouped-query attention.
+//! Grouped-query attention.
 //!
 //! # Canonical arithmetic
 //! The query is multiplied by the scale. A score is `Σ query · key`, one fused multiply-add after the other in the order
-//! of the head's elements, then soft-capped. Positions come in segments of [`SEGMENT`] counted from position 0. Within
+//! of the head's elements, then soft-capped. Positions come in segments of [`SEGMENT`] counted from the sequence's position 0. Within
 //! a segment `m` is the largest score, `p = exp(score − m)`, `l = Σ p` (sixteen lanes, lane `position mod 16`, then the
 //! fixed tree), and `acc = Σ p · value`, one fused multiply-add after the other in the order of positions. Segments are
 //! merged in order. A window's start only masks: where segments lie never depends on the row, so a row's output does
@@ -69,7 +69,7 @@ pub(crate) unsafe fn attention<V: Lanes>(command: &Command, context: &Context, p
     }
 }
 
-/// How a command's work is cut: by runs of rows of one slot, by kv heads (and parts of their query heads, where there are
+/// How a command's work is cut: by runs of rows of one sequence, by kv heads (and parts of their query heads, where there are
 /// very many), and where that is too coarse by segments.
 struct Deal<'a> {
     operands: AttentionOperands<*mut u8>,
@@ -93,7 +93,7 @@ struct Deal<'a> {
     stride: usize,
 }
 
-/// Rows of one slot that follow each other, and what they see.
+/// Rows of one sequence that follow each other, and what they see.
 struct Run {
     rows: Range<usize>,
     segments: Range<usize>,
@@ -112,7 +112,7 @@ impl<'a> Deal<'a> {
         if all.is_empty() {
             return None;
         }
-        let cache = Cache::new(op.kv, p.kv_heads, p.head_dim, p.capacity);
+        let cache = Cache::new(op.kv, p.head_dim, p.positions);
         let kv_heads = p.kv_heads as usize;
         let group = p.heads as usize / kv_heads;
         let states = (STATE_FLOATS / cache.padded()).min(MAX_STATES);
@@ -167,8 +167,9 @@ impl<'a> Deal<'a> {
 
     /// The run of rows that ends there.
     fn rows_before(&self, end: usize) -> Range<usize> {
-        let slot = self.all[end - 1].slot;
-        let count = self.all[..end].iter().rev().take(self.rows).take_while(|row| row.slot == slot).count();
+        let start = self.all[end - 1].start;
+        let rows = self.all[..end].iter().rev().take(self.rows);
+        let count = rows.take_while(|row| row.start == start).count();
         end - count..end
     }
 
@@ -206,9 +207,6 @@ impl<'a> Deal<'a> {
 /// The positions that a row sees.
 #[inline(always)]
 fn seen(p: &AttentionParams, row: &Row) -> Range<usize> {
-    let start = match p.window {
-        0 => 0,
-        window => (row.position + 1).saturating_sub(window),
-    };
-    start as usize..row.kv_len as usize
+    let seen = p.seen(row);
+    seen.start as usize..seen.end as usize
 }

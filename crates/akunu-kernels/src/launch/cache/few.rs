@@ -8,7 +8,7 @@ use crate::launch::Shape;
 use crate::{Launch, Source};
 
 use super::tensor::{COPIES, FEW_ROWS, TENSOR};
-use super::{group_of, heads_bytes, kv_number, stretches};
+use super::{group_of, heads_bytes, kv_number};
 
 static ATTENTION_FEW: Source = source!("cuda/attention_few.h");
 
@@ -37,7 +37,7 @@ impl Shape<'_> {
         let tiles = group.div_ceil(MOST_HEADS);
         let head_tile = group.div_ceil(tiles);
         // Registers are for one group a unit.
-        let splits = stretches(p, self.rows, [tiles, head_tile], SPAN, self.chip.units);
+        let splits = self.stretches(p, [tiles, head_tile], SPAN, self.chip.units);
         let shared = heads_bytes([head_tile, dim, SIMDS], rope.is_some());
         let launch = self
             .heads("attention_few", &[&COPIES, &TENSOR, &ATTENTION_FEW], p, splits, rope)

@@ -41,7 +41,7 @@ impl Shape<'_> {
             self.launch("attention_mma", vec![&KV, &RUNS, &COPIES, &TENSOR, &ATTENTION_MMA], &suffix)
                 .variant([("KV_TYPE", kv_number(kv)), ("HEAD_DIM", dim), ("SPAN", span)])
                 .variant([("SPLIT", u32::from(out.f32() || out.q8()))])
-                .constants([("HEADS", p.heads), ("KV_HEADS", p.kv_heads), ("CAPACITY", p.capacity)])
+                .constants([("HEADS", p.heads), ("POSITIONS", p.positions)])
                 .constants([("GROUP", group), ("HEADS_HERE", heads_here), ("TILES", tiles)])
                 .constants([("TILE_ROWS", tile_rows), ("TILES_DOWN", down), ("SHARERS", SHARERS)])
                 .out(out)

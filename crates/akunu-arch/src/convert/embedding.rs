@@ -1,0 +1,58 @@
+//! How a model that makes vectors or scores of texts makes them, as keys of a GGUF file.
+
+use akunu_format::{Array, FormatError, Strings, TensorInfo, Value};
+
+use super::metadata::Keys;
+use crate::WeightProvider;
+use crate::facts::Fact;
+use crate::gguf::embedding::{
+    DEFAULT_PROMPT, LABELS, MOST_TOKENS, POOLING, PROMPT_NAMES, PROMPT_TEXTS, RANK,
+};
+
+/// llama.cpp's key, although it is about the model.
+const TOKEN_TYPES: &str = "tokenizer.ggml.token_type_count";
+
+pub(super) fn describe(weights: &dyn WeightProvider, keys: &mut Keys<'_>) -> Result<(), FormatError> {
+    let facts = &weights.config().embedding;
+    let rows = |name: &str| weights.tensor(name).map(TensorInfo::rows);
+    if let Some(scores) = rows("cls.output.weight") {
+        keys.put(POOLING, Value::U32(RANK));
+        let named = facts.labels.len() == scores;
+        let label = |at: usize| if named { facts.labels[at].clone() } else { format!("LABEL_{at}") };
+        keys.put(LABELS, strings((0..scores).map(label)));
+        if let Some(pooling) = facts.classifier_pooling {
+            keys.put(keys.card.gguf_key(Fact::ClassifierPooling), Value::U32(pooling.number()));
+        }
+    } else if let Some(pooling) = facts.pooling {
+        keys.put(POOLING, Value::U32(pooling.number()));
+    }
+    for tensor in weights.tensors() {
+        let Some(number) = tensor.name.strip_prefix("dense_").and_then(|rest| rest.strip_suffix(".weight"))
+        else {
+            continue;
+        };
+        keys.number(&format!("dense_{number}_feat_in"), tensor.cols())?;
+        keys.number(&format!("dense_{number}_feat_out"), tensor.rows())?;
+    }
+    if !facts.prompts.is_empty() {
+        keys.out.insert(PROMPT_NAMES, strings(facts.prompts.iter().map(|(name, _)| name.clone())));
+        keys.out.insert(PROMPT_TEXTS, strings(facts.prompts.iter().map(|(_, text)| text.clone())));
+    }
+    if let Some(name) = &facts.default_prompt {
+        keys.out.insert(DEFAULT_PROMPT, Value::String(name.clone()));
+    }
+    if let Some(most) = facts.most_tokens.and_then(|most| u32::try_from(most).ok()) {
+        keys.out.insert(MOST_TOKENS, Value::U32(most));
+    }
+    Ok(())
+}
+
+/// How many kinds of tokens the model knows, if it does.
+pub(super) fn token_types(weights: &dyn WeightProvider) -> Option<(&'static str, Value)> {
+    let rows = weights.tensor("token_types.weight")?.rows();
+    Some((TOKEN_TYPES, Value::U32(u32::try_from(rows).ok()?)))
+}
+
+fn strings(texts: impl Iterator<Item = String>) -> Value {
+    Value::Array(Array::Strings(texts.collect::<Strings>()))
+}

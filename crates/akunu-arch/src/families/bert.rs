@@ -1,0 +1,79 @@
+//! BERT and its kin with the same blocks: RoBERTa, XLM-RoBERTa, CamemBERT. Rows see the whole text; learned positions and
+//! token types; a norm after each part and its residual. Cross-encoders have a classifier of the first token's state.
+
+use crate::Activation;
+use crate::card::{Card, HfKind};
+use crate::facts::{Fact, LAYER_NORM, LLAMA_FACTS};
+use crate::tensors::{Dim, Kind, Naming, QKV_STACK, TensorRule, layer, model};
+use crate::tower::{FeedKind, NormKind, add_then_norm};
+
+pub static CARD: Card = Card {
+    names: &["bert", "roberta", "xlm-roberta", "camembert"],
+    facts: &[LLAMA_FACTS, LAYER_NORM],
+    hf: &[
+        BERT,
+        ROBERTA,
+        HfKind { model_type: "xlm-roberta", ..ROBERTA },
+        HfKind { model_type: "camembert", ..ROBERTA },
+    ],
+    tensors: &[EMBEDDINGS, LAYER, HEAD],
+    stacks: &[QKV_STACK],
+    naming: Naming {
+        root: "",
+        layers: "encoder.layer.",
+        prefixes: &["bert.", "roberta.", "xlm_roberta.", "camembert.", ""],
+    },
+    ignored: &["embeddings.position_ids", "cls.", "lm_head."],
+    layer: add_then_norm,
+    norm: NormKind::Layer,
+    feed: FeedKind::Plain,
+    activation: Activation::GeluErf,
+    bidirectional: true,
+    rotary: false,
+    final_norm: false,
+    ..Card::PLAIN
+};
+
+pub(super) const EMBEDDINGS: &[TensorRule] = &[
+    model("token_embd", "embeddings.word_embeddings", Kind::Matrix, &[Dim::Vocab, Dim::Hidden]),
+    model("position_embd", "embeddings.position_embeddings", Kind::Matrix, &[Dim::Positions, Dim::Hidden]),
+    model("token_types", "embeddings.token_type_embeddings", Kind::Matrix, &[Dim::TokenTypes, Dim::Hidden]),
+    model("token_embd_norm", "embeddings.LayerNorm", Kind::Norm, &[Dim::Hidden]),
+];
+
+const LAYER: &[TensorRule] = &[
+    layer("attn_q", "attention.self.query", Kind::Rotated, &[Dim::Query, Dim::Hidden]),
+    layer("attn_k", "attention.self.key", Kind::Rotated, &[Dim::KeyValue, Dim::Hidden]),
+    layer("attn_v", "attention.self.value", Kind::Matrix, &[Dim::KeyValue, Dim::Hidden]),
+    layer("attn_output", "attention.output.dense", Kind::Residual, &[Dim::Hidden, Dim::Query]),
+    layer("attn_output_norm", "attention.output.LayerNorm", Kind::Norm, &[Dim::Hidden]),
+    layer("ffn_up", "intermediate.dense", Kind::Matrix, &[Dim::Ffn, Dim::Hidden]),
+    layer("ffn_down", "output.dense", Kind::Residual, &[Dim::Hidden, Dim::Ffn]),
+    layer("layer_output_norm", "output.LayerNorm", Kind::Norm, &[Dim::Hidden]),
+];
+
+/// BERT's pooler is the first matrix of its classifier, RoBERTa's classifier has both.
+const HEAD: &[TensorRule] = &[
+    model("cls", "pooler.dense", Kind::Matrix, &[Dim::Hidden, Dim::Hidden]),
+    model("cls", "classifier.dense", Kind::Matrix, &[Dim::Hidden, Dim::Hidden]),
+    model("cls.output", "classifier", Kind::Matrix, &[Dim::Labels, Dim::Hidden]),
+    model("cls.output", "classifier.out_proj", Kind::Matrix, &[Dim::Labels, Dim::Hidden]),
+];
+
+const BERT: HfKind = HfKind {
+    model_type: "bert",
+    defaults: &[
+        (Fact::ContextLength, 512.0),
+        (Fact::HiddenSize, 768.0),
+        (Fact::LayerCount, 12.0),
+        (Fact::FfnSize, 3072.0),
+        (Fact::HeadCount, 12.0),
+        (Fact::NormEpsilon, 1e-12),
+        (Fact::RopeBase, 10_000.0),
+    ],
+    refused: &[("is_decoder", true)],
+    expected: &[("position_embedding_type", "absolute")],
+    ..HfKind::PLAIN
+};
+
+const ROBERTA: HfKind = HfKind { model_type: "roberta", padded_positions: true, ..BERT };

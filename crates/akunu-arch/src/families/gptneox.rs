@@ -1,0 +1,70 @@
+//! GPT-NeoX and Pythia: norms that subtract the mean, biases everywhere, a part of each head rotates, a feed-forward part
+//! without a gate; the parts of a layer stand side by side or one after the other.
+
+use crate::Activation;
+use crate::card::{Card, HfKind};
+use crate::facts::{Fact, FactRule, LAYER_NORM, LLAMA_FACTS, PARALLEL, fact};
+use crate::tensors::{
+    Dim, Kind, Naming, PREFIXES, StackLayout, StackRule, TensorRule, gguf_layer, layer, model,
+};
+use crate::tower::{FeedKind, Layer, NormKind, State, parallel, pre_norm};
+
+pub static CARD: Card = Card {
+    names: &["gptneox", "gpt_neox"],
+    facts: &[LLAMA_FACTS, LAYER_NORM, PARALLEL, ROTATION],
+    gguf_defaults: &[(Fact::Parallel, 1.0)],
+    hf: &[GPT_NEOX],
+    tensors: &[TENSORS],
+    stacks: &[StackRule {
+        name: "attn_qkv",
+        hf: "attention.query_key_value",
+        parts: &["attn_q", "attn_k", "attn_v"],
+        layout: StackLayout::KvHeads,
+    }],
+    stacked_in_gguf: true,
+    naming: Naming { root: "gpt_neox.", layers: "gpt_neox.layers.", prefixes: PREFIXES },
+    layer: either,
+    norm: NormKind::Layer,
+    feed: FeedKind::Plain,
+    activation: Activation::GeluErf,
+    ..Card::PLAIN
+};
+
+fn either(layer: &mut Layer<'_>, x: State) -> State {
+    if layer.config.parallel { parallel(layer, x) } else { pre_norm(layer, x) }
+}
+
+const ROTATION: &[FactRule] = &[
+    fact(Fact::RopePart, &[], &["rotary_pct"]),
+    fact(Fact::RopeBase, &["rope.freq_base"], &["rotary_emb_base", "rope_theta"]),
+];
+
+const TENSORS: &[TensorRule] = &[
+    model("token_embd", "gpt_neox.embed_in", Kind::Matrix, &[Dim::Vocab, Dim::Hidden]),
+    layer("attn_norm", "input_layernorm", Kind::Norm, &[Dim::Hidden]),
+    gguf_layer("attn_q", Kind::Rotated, &[Dim::Query, Dim::Hidden]),
+    gguf_layer("attn_k", Kind::Rotated, &[Dim::KeyValue, Dim::Hidden]),
+    gguf_layer("attn_v", Kind::Matrix, &[Dim::KeyValue, Dim::Hidden]),
+    layer("attn_output", "attention.dense", Kind::Residual, &[Dim::Hidden, Dim::Query]),
+    layer("ffn_norm", "post_attention_layernorm", Kind::Norm, &[Dim::Hidden]),
+    layer("ffn_up", "mlp.dense_h_to_4h", Kind::Matrix, &[Dim::Ffn, Dim::Hidden]),
+    layer("ffn_down", "mlp.dense_4h_to_h", Kind::Residual, &[Dim::Hidden, Dim::Ffn]),
+    model("output_norm", "gpt_neox.final_layer_norm", Kind::Norm, &[Dim::Hidden]),
+    model("output", "embed_out", Kind::Output, &[Dim::Vocab, Dim::Hidden]),
+];
+
+const GPT_NEOX: HfKind = HfKind {
+    model_type: "gpt_neox",
+    defaults: &[
+        (Fact::ContextLength, 2048.0),
+        (Fact::HiddenSize, 6144.0),
+        (Fact::LayerCount, 44.0),
+        (Fact::FfnSize, 24_576.0),
+        (Fact::HeadCount, 64.0),
+        (Fact::NormEpsilon, 1e-5),
+        (Fact::RopeBase, 10_000.0),
+        (Fact::RopePart, 0.25),
+        (Fact::Parallel, 1.0),
+    ],
+    ..HfKind::PLAIN
+};

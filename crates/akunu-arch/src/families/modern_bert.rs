@@ -1,0 +1,107 @@
+//! ModernBERT: rows see the whole text, or a window in two layers of three, with another RoPE base there; gated
+//! feed-forward parts; norms without biases before each part, but for the first.
+
+use crate::Activation;
+use crate::card::{ACTIVATIONS, Card, DefaultWindow, HfKind, Sliding};
+use crate::facts::{Fact, FactRule, LLAMA_FACTS, fact};
+use crate::tensors::{Dim, Kind, Naming, StackLayout, StackRule, TensorRule, gguf_layer, layer, model};
+use crate::tower::{Layer, NormKind, State};
+
+pub static CARD: Card = Card {
+    names: &["modern-bert", "modernbert"],
+    facts: &[LLAMA_FACTS, FACTS],
+    // As llama.cpp has it: the mean, where transformers' default is the first state.
+    gguf_defaults: &[(Fact::LocalRopeBase, 10_000.0), (Fact::ClassifierPooling, 1.0)],
+    hf: &[MODERNBERT],
+    tensors: &[TENSORS, HEAD],
+    stacks: &[
+        StackRule {
+            name: "attn_qkv",
+            hf: "attn.Wqkv",
+            parts: &["attn_q", "attn_k", "attn_v"],
+            layout: StackLayout::Parts,
+        },
+        StackRule {
+            name: "ffn_up",
+            hf: "mlp.Wi",
+            parts: &["ffn_gate", "ffn_up"],
+            layout: StackLayout::Parts,
+        },
+    ],
+    stacked_in_gguf: true,
+    naming: Naming { root: "", layers: "layers.", prefixes: &["model.", ""] },
+    ignored: &["decoder."],
+    classifier: Activation::GeluErf,
+    layer: pre_norm_but_first,
+    norm: NormKind::Layer,
+    activation: Activation::GeluErf,
+    states_activation: true,
+    default_window: DefaultWindow::FullEvery(3),
+    full_first: true,
+    bidirectional: true,
+    ..Card::PLAIN
+};
+
+/// The embedding has been normed already.
+fn pre_norm_but_first(layer: &mut Layer<'_>, x: State) -> State {
+    let normed = if layer.has("attn_norm.weight") { layer.norm("attn_norm", x) } else { x };
+    let attended = layer.attend(normed);
+    let x = layer.add(x, attended);
+    let normed = layer.norm("ffn_norm", x);
+    let fed = layer.feed(normed);
+    layer.add(x, fed)
+}
+
+const FACTS: &[FactRule] = &[
+    fact(
+        Fact::NormEpsilon,
+        &["attention.layer_norm_epsilon", "attention.layer_norm_rms_epsilon"],
+        &["norm_eps"],
+    ),
+    fact(Fact::RopeBase, &["rope.freq_base"], &["global_rope_theta"]),
+    fact(Fact::LocalRopeBase, &["rope.freq_base_swa"], &["local_rope_theta"]),
+    fact(Fact::WindowSize, &["attention.sliding_window"], &["local_attention"]),
+    fact(Fact::ClassifierPooling, &["classifier.pooling_type"], &["classifier_pooling"]),
+];
+
+const TENSORS: &[TensorRule] = &[
+    model("token_embd", "embeddings.tok_embeddings", Kind::Matrix, &[Dim::Vocab, Dim::Hidden]),
+    model("token_embd_norm", "embeddings.norm", Kind::Norm, &[Dim::Hidden]),
+    layer("attn_norm", "attn_norm", Kind::Norm, &[Dim::Hidden]),
+    gguf_layer("attn_q", Kind::Rotated, &[Dim::Query, Dim::Hidden]),
+    gguf_layer("attn_k", Kind::Rotated, &[Dim::KeyValue, Dim::Hidden]),
+    gguf_layer("attn_v", Kind::Matrix, &[Dim::KeyValue, Dim::Hidden]),
+    layer("attn_output", "attn.Wo", Kind::Residual, &[Dim::Hidden, Dim::Query]),
+    layer("ffn_norm", "mlp_norm", Kind::Norm, &[Dim::Hidden]),
+    gguf_layer("ffn_gate", Kind::Matrix, &[Dim::Ffn, Dim::Hidden]),
+    gguf_layer("ffn_up", Kind::Matrix, &[Dim::Ffn, Dim::Hidden]),
+    layer("ffn_down", "mlp.Wo", Kind::Residual, &[Dim::Hidden, Dim::Ffn]),
+    model("output_norm", "final_norm", Kind::Norm, &[Dim::Hidden]),
+];
+
+/// A classifier. The first two are in files of language models, too, where they are of no use.
+const HEAD: &[TensorRule] = &[
+    model("cls", "head.dense", Kind::Matrix, &[Dim::Hidden, Dim::Hidden]),
+    model("cls.norm", "head.norm", Kind::Norm, &[Dim::Hidden]),
+    model("cls.output", "classifier", Kind::Matrix, &[Dim::Labels, Dim::Hidden]),
+];
+
+const MODERNBERT: HfKind = HfKind {
+    model_type: "modernbert",
+    defaults: &[
+        (Fact::ContextLength, 8192.0),
+        (Fact::HiddenSize, 768.0),
+        (Fact::LayerCount, 22.0),
+        (Fact::FfnSize, 1152.0),
+        (Fact::HeadCount, 12.0),
+        (Fact::NormEpsilon, 1e-5),
+        (Fact::RopeBase, 160_000.0),
+        (Fact::LocalRopeBase, 10_000.0),
+        (Fact::WindowSize, 128.0),
+        (Fact::ClassifierPooling, 2.0),
+    ],
+    sliding: Sliding::Pattern(3),
+    activation_fields: &["hidden_activation"],
+    activation_names: &[ACTIVATIONS],
+    ..HfKind::PLAIN
+};

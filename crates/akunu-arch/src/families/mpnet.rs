@@ -1,0 +1,52 @@
+//! MPNet: BERT whose scores have a bias that depends on how far a key is from its query.
+
+use crate::Activation;
+use crate::card::{Card, HfKind};
+use crate::facts::{Fact, LAYER_NORM, LLAMA_FACTS};
+use crate::tensors::{Dim, Kind, Naming, TensorRule, layer, model};
+use crate::tower::{FeedKind, NormKind, add_then_norm};
+
+pub static CARD: Card = Card {
+    names: &["mpnet"],
+    facts: &[LLAMA_FACTS, LAYER_NORM],
+    hf: &[MPNET],
+    tensors: &[super::bert::EMBEDDINGS, TENSORS],
+    stacks: &[],
+    naming: Naming { root: "", layers: "encoder.layer.", prefixes: &["mpnet.", ""] },
+    ignored: &["embeddings.position_ids", "lm_head.", "pooler."],
+    layer: add_then_norm,
+    norm: NormKind::Layer,
+    feed: FeedKind::Plain,
+    activation: Activation::GeluErf,
+    bidirectional: true,
+    rotary: false,
+    final_norm: false,
+    ..Card::PLAIN
+};
+
+const TENSORS: &[TensorRule] = &[
+    model("attn_rel_b", "encoder.relative_attention_bias", Kind::Matrix, &[Dim::DistanceBuckets, Dim::Heads]),
+    layer("attn_q", "attention.attn.q", Kind::Rotated, &[Dim::Query, Dim::Hidden]),
+    layer("attn_k", "attention.attn.k", Kind::Rotated, &[Dim::KeyValue, Dim::Hidden]),
+    layer("attn_v", "attention.attn.v", Kind::Matrix, &[Dim::KeyValue, Dim::Hidden]),
+    layer("attn_output", "attention.attn.o", Kind::Residual, &[Dim::Hidden, Dim::Query]),
+    layer("attn_output_norm", "attention.LayerNorm", Kind::Norm, &[Dim::Hidden]),
+    layer("ffn_up", "intermediate.dense", Kind::Matrix, &[Dim::Ffn, Dim::Hidden]),
+    layer("ffn_down", "output.dense", Kind::Residual, &[Dim::Hidden, Dim::Ffn]),
+    layer("layer_output_norm", "output.LayerNorm", Kind::Norm, &[Dim::Hidden]),
+];
+
+const MPNET: HfKind = HfKind {
+    model_type: "mpnet",
+    defaults: &[
+        (Fact::ContextLength, 512.0),
+        (Fact::HiddenSize, 768.0),
+        (Fact::LayerCount, 12.0),
+        (Fact::FfnSize, 3072.0),
+        (Fact::HeadCount, 12.0),
+        (Fact::NormEpsilon, 1e-12),
+        (Fact::RopeBase, 10_000.0),
+    ],
+    padded_positions: true,
+    ..HfKind::PLAIN
+};

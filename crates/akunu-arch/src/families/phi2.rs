@@ -1,0 +1,45 @@
+//! Phi 1, 1.5 and 2: both parts of a layer read its input through one norm; biases everywhere, also of the output; a part
+//! of each head rotates.
+
+use crate::Activation;
+use crate::card::{Card, HfKind};
+use crate::facts::{Fact, LAYER_NORM, LLAMA_FACTS};
+use crate::tensors::{Dim, EMBEDDING, Kind, QKV, QKV_STACK, TensorRule, layer, model};
+use crate::tower::{FeedKind, NormKind, parallel};
+
+pub static CARD: Card = Card {
+    names: &["phi2", "phi"],
+    facts: &[LLAMA_FACTS, LAYER_NORM],
+    hf: &[PHI],
+    tensors: &[EMBEDDING, QKV, REST],
+    layer: parallel,
+    stacks: &[QKV_STACK],
+    norm: NormKind::Layer,
+    feed: FeedKind::Plain,
+    activation: Activation::GeluTanh,
+    ..Card::PLAIN
+};
+
+const REST: &[TensorRule] = &[
+    layer("attn_output", "self_attn.dense", Kind::Residual, &[Dim::Hidden, Dim::Query]),
+    layer("ffn_up", "mlp.fc1", Kind::Matrix, &[Dim::Ffn, Dim::Hidden]),
+    layer("ffn_down", "mlp.fc2", Kind::Residual, &[Dim::Hidden, Dim::Ffn]),
+    model("output_norm", "model.final_layernorm", Kind::Norm, &[Dim::Hidden]),
+    model("output", "lm_head", Kind::Output, &[Dim::Vocab, Dim::Hidden]),
+];
+
+const PHI: HfKind = HfKind {
+    model_type: "phi",
+    defaults: &[
+        (Fact::ContextLength, 2048.0),
+        (Fact::HiddenSize, 2048.0),
+        (Fact::LayerCount, 24.0),
+        (Fact::FfnSize, 8192.0),
+        (Fact::HeadCount, 32.0),
+        (Fact::NormEpsilon, 1e-5),
+        (Fact::RopeBase, 10_000.0),
+        (Fact::RopePart, 0.5),
+    ],
+    refused: &[("qk_layernorm", true)],
+    ..HfKind::PLAIN
+};

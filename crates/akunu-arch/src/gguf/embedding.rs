@@ -1,0 +1,58 @@
+//! What GGUF metadata says about vectors and scores of texts.
+
+use akunu_format::{FormatError, TensorInfo};
+
+use super::config::Keys;
+use crate::facts::Fact;
+use crate::{EmbeddingFacts, Pooling};
+
+/// How vectors and scores are made. Prompts and lengths have no keys in llama.cpp; these are this engine's.
+pub(crate) const MOST_TOKENS: &str = "sentence_transformers.max_seq_length";
+pub(crate) const PROMPT_NAMES: &str = "sentence_transformers.prompt_names";
+pub(crate) const PROMPT_TEXTS: &str = "sentence_transformers.prompt_texts";
+pub(crate) const DEFAULT_PROMPT: &str = "sentence_transformers.default_prompt_name";
+
+pub(crate) const POOLING: &str = "pooling_type";
+pub(crate) const LABELS: &str = "classifier.output_labels";
+/// The file is for ranking: its classifier, or the token that follows, says how.
+pub(crate) const RANK: u32 = 4;
+
+pub(super) fn facts_of_vectors(
+    keys: &Keys<'_>,
+    tensors: &[TensorInfo],
+) -> Result<EmbeddingFacts, FormatError> {
+    let metadata = keys.metadata;
+    let stated = match keys.usize(POOLING)? {
+        Some(number) if number == RANK as usize => None,
+        other => other,
+    };
+    let scores = tensors.iter().any(|tensor| tensor.name == "cls.output.weight");
+    let strings = |key: &str| -> Result<Vec<String>, FormatError> {
+        Ok(metadata.strings(key)?.iter().flat_map(|list| list.iter()).map(str::to_string).collect())
+    };
+    let (names, texts) = (strings(PROMPT_NAMES)?, strings(PROMPT_TEXTS)?);
+    if names.len() != texts.len() {
+        let problem = format!("it has {} entries, and `{PROMPT_TEXTS}` has {}", names.len(), texts.len());
+        return Err(FormatError::key(PROMPT_NAMES, problem));
+    }
+    Ok(EmbeddingFacts {
+        pooling: stated.map(|number| pooling(keys, POOLING, number)).transpose()?,
+        prompts: names.into_iter().zip(texts).collect(),
+        default_prompt: metadata.str(DEFAULT_PROMPT)?.map(str::to_string),
+        classifier_pooling: if scores { classifier_pooling(keys)? } else { None },
+        labels: if scores { strings(&keys.name(LABELS))? } else { Vec::new() },
+        most_tokens: metadata.u32(MOST_TOKENS)?.map(|most| most as usize).filter(|&most| most > 0),
+    })
+}
+
+fn pooling(keys: &Keys<'_>, key: &str, number: usize) -> Result<Pooling, FormatError> {
+    let known = u32::try_from(number).ok().and_then(Pooling::from_number);
+    known.ok_or_else(|| keys.unsupported(key, format!("is {number}")))
+}
+
+fn classifier_pooling(keys: &Keys<'_>) -> Result<Option<Pooling>, FormatError> {
+    let key = keys.of(Fact::ClassifierPooling);
+    let stated = if key.is_empty() { None } else { keys.usize(key)? };
+    let default = keys.card.gguf_default(Fact::ClassifierPooling).map(|number| number as usize);
+    stated.or(default).map(|number| pooling(keys, key, number)).transpose()
+}

@@ -1,0 +1,67 @@
+//! Stacks of Q, K and V that Hugging Face's files have head by head: rows are copied into the order of their parts.
+
+use akunu_format::{FormatError, Place, Region, TensorInfo};
+
+use crate::tensors::StackLayout;
+use crate::{Card, ModelConfig};
+
+/// Gives each such stack a region of its own, with all rows of Q, then those of K, then those of V.
+pub(super) fn ungroup(
+    tensors: &mut [TensorInfo],
+    regions: &mut Vec<Region>,
+    card: &Card,
+    config: &ModelConfig,
+) -> Result<(), FormatError> {
+    let grouped = |name: &str| {
+        let part = name.strip_prefix("blk.").and_then(|rest| rest.split_once('.')).map(|(_, part)| part);
+        let stack = part.and_then(|part| part.rsplit_once('.')).map(|(stack, _)| stack);
+        card.stacks.iter().any(|rule| rule.layout == StackLayout::KvHeads && Some(rule.name) == stack)
+    };
+    let (groups, head_dim) = (config.kv_head_count, config.head_dim);
+    // With one KV head the parts follow each other already.
+    if groups < 2 {
+        return Ok(());
+    }
+    let queries = config.head_count / groups;
+    for tensor in tensors.iter_mut().filter(|tensor| grouped(&tensor.name)) {
+        let rows = tensor.shape.first().copied().unwrap_or(0);
+        let wanted = groups * (queries + 2) * head_dim;
+        if rows != wanted || tensor.shape.len() == 1 && tensor.dtype.is_quantised() {
+            let problem = format!("{rows} rows, and {groups} groups of {queries} query heads make {wanted}");
+            return Err(FormatError::tensor(&tensor.name, problem));
+        }
+        let mut copy = |place: Place| {
+            let from = &regions[place.region].bytes()[place.offset..place.offset + place.bytes];
+            let bytes = reorder(from, place.bytes / rows * head_dim, groups, queries);
+            regions.push(Region::from_vec(bytes));
+            Place { region: regions.len() - 1, offset: 0, bytes: place.bytes }
+        };
+        let first = copy(tensor.place());
+        let others = tensor.scales_offsets.map(|planes| planes.map(&mut copy));
+        (tensor.region, tensor.offset, tensor.scales_offsets) = (first.region, first.offset, others);
+    }
+    Ok(())
+}
+
+/// Heads of `head_bytes`, from `[group][queries…, key, value]` to all queries, all keys, all values.
+fn reorder(from: &[u8], head_bytes: usize, groups: usize, queries: usize) -> Vec<u8> {
+    let head = |group: usize, at: usize| &from[(group * (queries + 2) + at) * head_bytes..][..head_bytes];
+    let q = (0..groups).flat_map(|group| (0..queries).map(move |at| (group, at)));
+    let k = (0..groups).map(|group| (group, queries));
+    let v = (0..groups).map(|group| (group, queries + 1));
+    q.chain(k).chain(v).flat_map(|(group, at)| head(group, at)).copied().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn heads_go_from_groups_to_parts() {
+        // Two groups of two queries: q0 q1 k0 v0, q2 q3 k1 v1.
+        let grouped = [0, 1, 10, 20, 2, 3, 11, 21];
+        assert_eq!(reorder(&grouped, 1, 2, 2), [0, 1, 2, 3, 10, 11, 20, 21]);
+        let wide: Vec<u8> = grouped.iter().flat_map(|head| [*head, *head]).collect();
+        assert_eq!(reorder(&wide, 2, 2, 2)[..4], [0, 0, 1, 1]);
+    }
+}

@@ -1,0 +1,202 @@
+//! How many texts a second a model makes vectors or scores of.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use akunu::{DeviceChoice, EmbedOptions, EmbedTask, Embedder, Model, TextIds};
+use serde::Serialize;
+
+use super::{BenchArgs, Memory, measured, median_min_max, memory};
+use crate::commands::ceilings;
+use crate::failure::Failure;
+use crate::grid::Grid;
+use crate::output::{self, Output};
+use crate::progress::Progress;
+
+/// So many texts at once, of so many tokens each.
+#[derive(Clone, Copy, Debug)]
+struct Test {
+    batch: usize,
+    length: usize,
+}
+
+#[derive(Debug, Serialize)]
+struct Row {
+    model: String,
+    device: String,
+    detail: String,
+    threads: usize,
+    /// `32x128`: texts at once, and tokens of each.
+    test: String,
+    batch: usize,
+    length: usize,
+    /// Median.
+    tok_s: f64,
+    min: f64,
+    max: f64,
+    /// Texts a second, from the median.
+    texts_s: f64,
+    bytes_per_token: f64,
+    ops_per_token: f64,
+    gb_s: f64,
+    gop_s: f64,
+    load_s: f64,
+    #[serde(flatten)]
+    memory: Option<Memory>,
+    planned_memory: u64,
+    ceilings: Option<ceilings::Report>,
+    of_ceiling: Option<f64>,
+    /// Tokens a second of each run.
+    runs: Vec<f64>,
+}
+
+/// Settings that only models that generate text have.
+fn refuse_settings(args: &BenchArgs) -> Result<(), Failure> {
+    let given = [
+        ("--prompt", !args.prompt.is_empty()),
+        ("--generate", !args.generate.is_empty()),
+        ("--depth", !args.depth.is_empty()),
+        ("--sampled", args.sampled),
+        ("--chain-ms", args.chain_ms.is_some()),
+        ("--metal-icb", args.metal_icb),
+    ];
+    match given.into_iter().find(|(_, given)| *given) {
+        None => Ok(()),
+        Some((name, _)) => {
+            Err(Failure::usage(format!("{name} is for models that generate text, and this one reads texts"))
+                .hint("--batch and --length say how many texts it reads at once, and of how many tokens"))
+        }
+    }
+}
+
+pub fn run(
+    args: &BenchArgs,
+    model: &Arc<Model>,
+    task: EmbedTask,
+    open_time: Duration,
+    out: &mut Output,
+) -> Result<(), Failure> {
+    refuse_settings(args)?;
+    let or = |list: &[usize], usual: [usize; 2]| if list.is_empty() { usual.to_vec() } else { list.to_vec() };
+    let (batches, mut lengths) = (or(&args.batch, [1, 32]), or(&args.length, [16, 128]));
+    if args.length.is_empty() {
+        let longest = model.config().context_length;
+        lengths.retain(|&length| length <= longest);
+    }
+    let test = |batch| lengths.iter().map(move |&length| Test { batch, length });
+    let tests: Vec<Test> = batches.into_iter().flat_map(test).collect();
+    let threads: Vec<Option<usize>> =
+        if args.threads.is_empty() { vec![None] } else { args.threads.iter().copied().map(Some).collect() };
+    let mut progress =
+        Progress::new("measuring", (threads.len() * tests.len() * (args.repetitions + 1)) as u64);
+    let mut rows = Vec::new();
+    for threads in threads {
+        let options = EmbedOptions {
+            device: args.device,
+            threads,
+            backends: crate::environment::backends(),
+            task,
+            longest: tests.iter().map(|test| test.length).max(),
+            kv: args.kv_type,
+            rows: args.chunk,
+            ..EmbedOptions::default()
+        };
+        let mut embedder = Embedder::new(model.clone(), &options)?;
+        let load_s = (open_time + embedder.load_time()).as_secs_f64();
+        for &test in &tests {
+            let row = measure(args, &mut embedder, &options, test, &mut progress)?;
+            rows.push(Row { load_s, ..row });
+        }
+    }
+    drop(progress);
+    if args.json { out.json(&rows) } else { print(&rows, out) }
+}
+
+fn measure(
+    args: &BenchArgs,
+    embedder: &mut Embedder,
+    options: &EmbedOptions,
+    test: Test,
+    progress: &mut Progress,
+) -> Result<Row, Failure> {
+    let Test { batch, length } = test;
+    let vocab = embedder.model().config().vocab_size;
+    let text = |seed| TextIds::from(crate::commands::random_ids(length, vocab, seed));
+    let texts: Vec<TextIds> = (1..=batch as u64).map(text).collect();
+    let (cost, tokens) = (embedder.cost(&texts)?, (batch * length) as f64);
+    let used = match args.device.resolve(&options.backends) {
+        DeviceChoice::Cpu => crate::commands::threads(options.threads),
+        _ => 1,
+    };
+    let mut beside = match args.ceilings {
+        true => ceilings::of(options.device, &options.backends, used, cost.weight_bytes)?.map(measured),
+        false => None,
+    };
+    let mut runs = Vec::with_capacity(args.repetitions);
+    for run in 0..=args.repetitions {
+        let began = Instant::now();
+        embedder.encode(&texts)?;
+        if run > 0 {
+            runs.push(tokens / began.elapsed().as_secs_f64());
+        }
+        progress.advance();
+    }
+    beside = beside.map(measured);
+    let (tok_s, min, max) = median_min_max(&runs);
+    let (bytes_per_token, ops_per_token) = (cost.bytes() as f64 / tokens, cost.ops() as f64 / tokens);
+    let capabilities = embedder.device().capabilities();
+    Ok(Row {
+        model: embedder.model().name().to_string(),
+        device: capabilities.name.to_string(),
+        detail: capabilities.detail.clone(),
+        threads: used,
+        test: format!("{batch}x{length}"),
+        batch,
+        length,
+        tok_s,
+        min,
+        max,
+        texts_s: tok_s / length as f64,
+        bytes_per_token,
+        ops_per_token,
+        gb_s: bytes_per_token * tok_s / 1e9,
+        gop_s: ops_per_token * tok_s / 1e9,
+        load_s: 0.0,
+        memory: memory(),
+        planned_memory: embedder.plan().memory.allocated(),
+        ceilings: beside.as_ref().map(ceilings::Report::new),
+        of_ceiling: beside.as_ref().map(|ceilings| ceilings.floor(cost) * tok_s / tokens),
+        runs,
+    })
+}
+
+fn print(rows: &[Row], out: &mut Output) -> Result<(), Failure> {
+    let mut grid = Grid::new().text("model").spare("device").number("threads").word("test").number("texts/s");
+    grid =
+        grid.number("tok/s").number("min").number("max").number("GB/s").number("GOP/s").number("of ceiling");
+    for row in rows {
+        grid.row([
+            row.model.clone(),
+            row.device.clone(),
+            row.threads.to_string(),
+            row.test.clone(),
+            format!("{:.2}", row.texts_s),
+            format!("{:.2}", row.tok_s),
+            format!("{:.2}", row.min),
+            format!("{:.2}", row.max),
+            format!("{:.2}", row.gb_s),
+            format!("{:.1}", row.gop_s),
+            row.of_ceiling.map_or(String::new(), |part| format!("{:.0}%", 100.0 * part)),
+        ]);
+    }
+    out.text(&grid.render(output::width()))?;
+    if let Some(last) = rows.last() {
+        out.text("\n")?;
+        if let Some(ceilings) = &last.ceilings {
+            out.line(&ceilings.line())?;
+        }
+        let peak = last.memory.map(|m| format!(", peak memory {}", akunu::human(m.peak_memory)));
+        out.line(&format!("load {:.3} s{}", last.load_s, peak.unwrap_or_default()))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,142 @@
+//! `akunu embed`: vectors of texts.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use akunu::embed::normalise;
+use akunu::{EmbedOptions, EmbedTask, Embedder, Model, Pooling, TextIds};
+use clap::Args;
+use safetensors::tensor::{Dtype, TensorView};
+use serde::Serialize;
+
+use crate::args::{self, TextArgs};
+use crate::failure::Failure;
+use crate::ids::{self, Ids};
+use crate::output::Output;
+use crate::prompt;
+
+/// Makes vectors of texts
+///
+/// Prints a line of numbers for each text. The texts are arguments, lines of a file (-f) or token ids (--ids). Vectors are
+/// scaled to length 1, so that their dot products are cosines.
+#[derive(Debug, Args)]
+pub struct EmbedArgs {
+    /// The model
+    model: PathBuf,
+    /// The texts
+    #[arg(value_name = "TEXT")]
+    texts: Vec<String>,
+    /// A file with a text in each line (- is stdin)
+    #[arg(short, long, group = "source", conflicts_with = "texts")]
+    file: Option<PathBuf>,
+    /// A text as token ids, as the model is to see it: 1,2,3 (may be repeated)
+    #[arg(long, value_name = "IDS", group = "source", conflicts_with = "texts", value_parser = ids::parse)]
+    ids: Vec<Ids>,
+    /// How the states of a text's tokens become a vector [default: what the model's files say]
+    #[arg(long, value_parser = args::pooling())]
+    pooling: Option<Pooling>,
+    /// Leaves vectors as long as the model makes them
+    #[arg(long)]
+    no_normalize: bool,
+    /// The prompt to put before each text, by its name in the model's files
+    #[arg(long, value_name = "NAME", conflicts_with = "ids")]
+    prompt: Option<String>,
+    /// Only the first numbers of each vector, for models that were trained for it
+    #[arg(long, value_name = "N", value_parser = args::count, allow_negative_numbers = true)]
+    dimensions: Option<usize>,
+    /// Cuts texts that are longer than the model takes, and says so
+    #[arg(long)]
+    truncate: bool,
+    /// Writes a tensor `embeddings` of [vectors, numbers] as f32
+    #[arg(long, value_name = "FILE.safetensors")]
+    out: Option<PathBuf>,
+    /// Prints {"embeddings": [[…], …]}, exact as f32; with --pooling none a list of vectors for each text
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    engine: TextArgs,
+}
+
+#[derive(Serialize)]
+struct Report<T> {
+    embeddings: Vec<T>,
+}
+
+pub fn run(args: &EmbedArgs, out: &mut Output) -> Result<(), Failure> {
+    let model = super::open(Some(&args.model))?;
+    let texts = texts(args, &model)?;
+    if texts.is_empty() {
+        return Err(Failure::usage("there is no text")
+            .hint("akunu embed MODEL \"some text\" \"another\", or -f FILE with a text in each line"));
+    }
+    let options = EmbedOptions { task: EmbedTask::Vectors(args.pooling), ..args.engine.options() };
+    let mut embedder = super::embedder(&model, &options)?;
+    let texts = super::cut(&embedder, texts, args.truncate)?;
+    let width = args.dimensions.unwrap_or(embedder.width());
+    if width > embedder.width() {
+        let problem = format!("--dimensions is {width}, and the model's vectors have {}", embedder.width());
+        return Err(Failure::usage(problem));
+    }
+    let found = embedder.encode(&texts)?;
+    let vectors: Vec<Vec<Vec<f32>>> =
+        found.iter().map(|text| finish(text, &embedder, width, !args.no_normalize)).collect();
+    if let Some(path) = &args.out {
+        write_tensor(path, vectors.iter().flatten(), width)?;
+    }
+    if args.json {
+        let every_token =
+            matches!(embedder.plan().options.output, akunu::EncodeOutput::Vectors(Pooling::None));
+        return match every_token {
+            true => out.compact_json(&Report { embeddings: vectors }),
+            false => out.compact_json(&Report { embeddings: vectors.into_iter().flatten().collect() }),
+        };
+    }
+    if args.out.is_none() {
+        for vector in vectors.iter().flatten() {
+            let numbers: Vec<String> = vector.iter().map(f32::to_string).collect();
+            out.line(&numbers.join(" "))?;
+        }
+    }
+    Ok(())
+}
+
+/// The vectors of one text: one, or one for each token.
+fn finish(text: &[f32], embedder: &Embedder, width: usize, normalised: bool) -> Vec<Vec<f32>> {
+    let vector = |vector: &[f32]| {
+        let mut vector = vector[..width].to_vec();
+        if normalised {
+            normalise(&mut vector);
+        }
+        vector
+    };
+    text.chunks(embedder.width()).map(vector).collect()
+}
+
+fn texts(args: &EmbedArgs, model: &Model) -> Result<Vec<TextIds>, Failure> {
+    if !args.ids.is_empty() {
+        return Ok(args.ids.iter().map(|Ids(ids)| ids.clone().into()).collect());
+    }
+    let prompt = model.embedding_prompt(args.prompt.as_deref())?;
+    let lines = match &args.file {
+        Some(file) => prompt::read_text(file)?.lines().map(str::to_string).collect(),
+        None => args.texts.clone(),
+    };
+    if let Some(index) = lines.iter().position(String::is_empty) {
+        return Err(akunu::Error::EmptyText { index }.into());
+    }
+    lines.iter().map(|text| Ok(model.text_ids(text, prompt)?)).collect()
+}
+
+fn write_tensor<'a>(
+    path: &Path,
+    vectors: impl Iterator<Item = &'a Vec<f32>>,
+    width: usize,
+) -> Result<(), Failure> {
+    let bytes: Vec<u8> = vectors.flatten().flat_map(|v| v.to_le_bytes()).collect();
+    let failed =
+        |error: &dyn std::fmt::Display| Failure::new(format!("cannot write {}: {error}", path.display()));
+    let shape = vec![bytes.len() / 4 / width, width];
+    let view = TensorView::new(Dtype::F32, shape, &bytes).map_err(|e| failed(&e))?;
+    let about: Option<HashMap<String, String>> = None;
+    safetensors::serialize_to_file([("embeddings", view)], about, path).map_err(|e| failed(&e))
+}

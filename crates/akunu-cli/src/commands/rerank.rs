@@ -1,0 +1,104 @@
+//! `akunu rerank`: how well documents answer a query.
+
+use std::path::PathBuf;
+
+use akunu::{EmbedOptions, EmbedTask, TextIds};
+use clap::Args;
+use serde::Serialize;
+
+use crate::args::TextArgs;
+use crate::failure::Failure;
+use crate::ids::{self, Ids};
+use crate::output::Output;
+use crate::prompt;
+
+/// Scores how well documents answer a query
+///
+/// Prints a line for each document: the score that the model's classifier gives, as it gives it, and the document.
+#[derive(Debug, Args)]
+pub struct RerankArgs {
+    /// The model
+    model: PathBuf,
+    /// The query
+    #[arg(required_unless_present = "ids")]
+    query: Option<String>,
+    /// The documents
+    #[arg(value_name = "DOCUMENT")]
+    documents: Vec<String>,
+    /// A file with a document in each line (- is stdin)
+    #[arg(short, long, conflicts_with_all = ["documents", "ids"])]
+    file: Option<PathBuf>,
+    /// What is asked of a document, for models that take an instruction
+    #[arg(long, value_name = "TEXT", conflicts_with = "ids")]
+    instruction: Option<String>,
+    /// A query with its document as token ids, as the model is to see them: 1,2,3 (may be repeated)
+    #[arg(long, value_name = "IDS", conflicts_with_all = ["query", "documents"], value_parser = ids::parse)]
+    ids: Vec<Ids>,
+    /// The kinds of those tokens, 0 for the query's and 1 for the document's (repeated as often as --ids)
+    #[arg(long, value_name = "KINDS", requires = "ids", value_parser = ids::parse)]
+    segments: Vec<Ids>,
+    /// Cuts pairs that are longer than the model takes, and says so
+    #[arg(long)]
+    truncate: bool,
+    /// Prints {"scores": […]}, exact as f32
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    engine: TextArgs,
+}
+
+#[derive(Serialize)]
+struct Report {
+    scores: Vec<f32>,
+}
+
+pub fn run(args: &RerankArgs, out: &mut Output) -> Result<(), Failure> {
+    let model = super::open(Some(&args.model))?;
+    let documents: Vec<String> = match &args.file {
+        Some(file) => prompt::read_text(file)?.lines().map(str::to_string).collect(),
+        None => args.documents.clone(),
+    };
+    let texts: Vec<TextIds> = match &args.query {
+        None => pairs_of_ids(args)?,
+        Some(query) => {
+            let pair = |document: &String| model.pair_ids(query, document, args.instruction.as_deref());
+            documents.iter().map(pair).collect::<Result<_, _>>()?
+        }
+    };
+    if texts.is_empty() {
+        return Err(Failure::usage("there is no document").hint(
+            "akunu rerank MODEL \"a query\" \"a document\" \"another\", or -f FILE with one in each line",
+        ));
+    }
+    let options = EmbedOptions { task: EmbedTask::Scores, ..args.engine.options() };
+    let mut embedder = super::embedder(&model, &options)?;
+    let texts = super::cut(&embedder, texts, args.truncate)?;
+    let scores = embedder.scores(&texts)?;
+    if args.json {
+        return out.compact_json(&Report { scores });
+    }
+    for (index, score) in scores.iter().enumerate() {
+        match documents.get(index) {
+            Some(document) => out.line(&format!("{score:>12.6}  {document}"))?,
+            None => out.line(&score.to_string())?,
+        }
+    }
+    Ok(())
+}
+
+fn pairs_of_ids(args: &RerankArgs) -> Result<Vec<TextIds>, Failure> {
+    if !args.segments.is_empty() && args.segments.len() != args.ids.len() {
+        return Err(Failure::usage("--segments has to be given as often as --ids, or not at all"));
+    }
+    let pair = |(index, Ids(ids)): (usize, &Ids)| {
+        let segments = args.segments.get(index).map_or(vec![], |Ids(segments)| segments.clone());
+        if !segments.is_empty() && segments.len() != ids.len() {
+            return Err(Failure::usage("--segments has to have as many numbers as its --ids"));
+        }
+        if segments.iter().any(|&kind| kind > 1) {
+            return Err(Failure::usage("the numbers of --segments have to be 0 or 1"));
+        }
+        Ok(TextIds { ids: ids.clone(), segments })
+    };
+    args.ids.iter().enumerate().map(pair).collect()
+}

@@ -1,0 +1,324 @@
+//! Vectors and scores of texts, and what the other commands say of models that make them.
+#![allow(clippy::unwrap_used)] // helpers of tests; the lint knows only functions marked as tests
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use crate::common::{json, ok, path, refuses, run, with_stdin};
+
+/// A small model of `testdata/encoders`, which has no vocabulary.
+fn small(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/encoders").join(name)
+}
+
+fn golden(name: &str) -> Value {
+    serde_json::from_slice(&fs::read(small(name).join("golden.json")).unwrap()).unwrap()
+}
+
+/// `1,2,3`
+fn listed(ids: &Value) -> String {
+    let ids: Vec<String> = ids.as_array().unwrap().iter().map(Value::to_string).collect();
+    ids.join(",")
+}
+
+fn numbers(list: &Value) -> Vec<f64> {
+    list.as_array().unwrap().iter().map(|v| v.as_f64().unwrap()).collect()
+}
+
+fn unit(vector: &[f64]) -> Vec<f64> {
+    let length = vector.iter().map(|v| v * v).sum::<f64>().sqrt();
+    vector.iter().map(|v| v / length).collect()
+}
+
+fn assert_near(found: &[f64], expected: &[f64], what: &str) {
+    assert_eq!(found.len(), expected.len(), "{what}");
+    for (found, expected) in found.iter().zip(expected) {
+        assert!((found - expected).abs() < 1e-5 * expected.abs().max(1.0), "{what}: {found} {expected}");
+    }
+}
+
+/// `--ids` for each text of a golden, and what goes before and after.
+fn with_ids(command: &str, name: &str, texts: &[Value], options: &[&str]) -> Vec<String> {
+    let mut args = vec![command.to_string(), path(&small(name)).to_string()];
+    args.extend(texts.iter().flat_map(|text| ["--ids".to_string(), listed(&text["ids"])]));
+    args.extend(options.iter().map(ToString::to_string));
+    args
+}
+
+fn json_of(args: &[String]) -> Value {
+    json(&args.iter().map(String::as_str).collect::<Vec<_>>())
+}
+
+fn texts_of(golden: &Value) -> &[Value] {
+    golden["texts"].as_array().unwrap()
+}
+
+const EMBEDDERS: [&str; 6] =
+    ["bert-cls", "bert-mean", "nomic-bert-mean", "qwen3-embedding", "roberta-mean", "xlm-roberta-cls"];
+
+#[test]
+fn vectors_are_those_of_transformers_and_do_not_depend_on_who_else_is_in_the_call() {
+    for name in EMBEDDERS {
+        let golden = golden(name);
+        let texts = texts_of(&golden);
+        let found = json_of(&with_ids("embed", name, texts, &["--no-normalize", "--json"]));
+        for (index, text) in texts.iter().enumerate() {
+            let vector = &found["embeddings"][index];
+            assert_near(&numbers(vector), &numbers(&golden["pooled"][index]), name);
+            let one = std::slice::from_ref(text);
+            let alone = json_of(&with_ids("embed", name, one, &["--no-normalize", "--json"]));
+            assert_eq!(alone["embeddings"][0], *vector, "{name}, text {index} alone");
+        }
+    }
+}
+
+#[test]
+fn vectors_have_length_one_unless_asked_otherwise_and_may_be_cut() {
+    let golden = golden("bert-mean");
+    let texts = texts_of(&golden);
+    let whole = json_of(&with_ids("embed", "bert-mean", texts, &["--json"]));
+    let cut = json_of(&with_ids("embed", "bert-mean", texts, &["--dimensions", "8", "--json"]));
+    for index in 0..texts.len() {
+        let pooled = numbers(&golden["pooled"][index]);
+        assert_near(&numbers(&whole["embeddings"][index]), &unit(&pooled), "whole");
+        assert_near(&numbers(&cut["embeddings"][index]), &unit(&pooled[..8]), "cut");
+    }
+}
+
+#[test]
+fn a_vector_for_each_token_where_nothing_is_pooled() {
+    let golden = golden("bert-mean");
+    let options = ["--pooling", "none", "--no-normalize", "--json"];
+    let found = json_of(&with_ids("embed", "bert-mean", texts_of(&golden), &options));
+    for (index, states) in golden["states"].as_array().unwrap().iter().enumerate() {
+        let vectors = found["embeddings"][index].as_array().unwrap();
+        assert_eq!(vectors.len(), states.as_array().unwrap().len());
+        for (vector, state) in vectors.iter().zip(states.as_array().unwrap()) {
+            assert_near(&numbers(vector), &numbers(state), "a token");
+        }
+    }
+}
+
+#[test]
+fn vectors_are_the_same_as_lines_as_json_and_in_a_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("vectors.safetensors");
+    let golden = golden("bert-mean");
+    let texts = texts_of(&golden);
+    let found = json_of(&with_ids("embed", "bert-mean", texts, &["--json", "--out", path(&file)]));
+    let told: Vec<f32> =
+        found["embeddings"].as_array().unwrap().iter().flat_map(numbers).map(|v| v as f32).collect();
+    let bytes = fs::read(&file).unwrap();
+    let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+    let tensor = tensors.tensor("embeddings").unwrap();
+    assert_eq!(tensor.shape(), [3, 48]);
+    let stored: Vec<f32> =
+        tensor.data().chunks(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect();
+    assert_eq!(stored, told);
+    let args = with_ids("embed", "bert-mean", texts, &[]);
+    let lines = ok(&args.iter().map(String::as_str).collect::<Vec<_>>());
+    let printed: Vec<f32> = lines.split_whitespace().map(|word| word.parse().unwrap()).collect();
+    assert_eq!((lines.lines().count(), printed), (3, told));
+    let quiet = with_ids("embed", "bert-mean", texts, &["--out", path(&file)]);
+    assert_eq!(ok(&quiet.iter().map(String::as_str).collect::<Vec<_>>()), "");
+}
+
+#[test]
+fn scores_are_those_of_transformers_with_the_kinds_of_tokens() {
+    for name in ["bert-cross-encoder", "xlm-roberta-reranker"] {
+        let golden = golden(name);
+        let texts = texts_of(&golden);
+        let mut options: Vec<String> = Vec::new();
+        for text in texts.iter().filter(|text| text.get("segments").is_some()) {
+            options.extend(["--segments".to_string(), listed(&text["segments"])]);
+        }
+        options.push("--json".to_string());
+        let options: Vec<&str> = options.iter().map(String::as_str).collect();
+        let found = json_of(&with_ids("rerank", name, texts, &options));
+        assert_near(&numbers(&found["scores"]), &numbers(&golden["scores"]), name);
+    }
+    let golden = golden("bert-cross-encoder");
+    let plain = json_of(&with_ids("rerank", "bert-cross-encoder", texts_of(&golden), &["--json"]));
+    assert_ne!(numbers(&plain["scores"]), numbers(&golden["scores"]), "the kinds of tokens count");
+}
+
+#[test]
+fn input_that_no_vector_can_be_made_of() {
+    let folder = small("bert-mean");
+    let model = path(&folder);
+    refuses(&["embed", model], 2, &["there is no text", "hint: "]);
+    refuses(&["embed", model, "--ids", ""], 1, &["text number 1 is empty"]);
+    refuses(&["embed", model, "a text"], 1, &["token ids only", "--ids"]);
+    refuses(&["embed", model, "--ids", "1,2,64"], 1, &["token id 64", "number 2 of the text", "0 to 63"]);
+    let long = vec!["5"; 49].join(",");
+    refuses(&["embed", model, "--ids", &long, "-c", "10"], 1, &["49 tokens", "has 10", "--truncate"]);
+    refuses(&["embed", model, "--ids", "1", "-c", "49"], 1, &["the longest text is 49"]);
+    refuses(&["embed", model, "--ids", "1,2", "--dimensions", "49"], 2, &["--dimensions is 49", "have 48"]);
+    refuses(&["embed", model, "--ids", "1,2", "--dimensions", "0"], 2, &["0"]);
+    refuses(&["embed", model, "--ids", "1,2", "--pooling", "median"], 2, &["median", "mean"]);
+    refuses(&["embed", model, "--ids", "1", "a text"], 2, &["cannot be used with"]);
+    refuses(&["embed", model, "a text", "--prompt", "query"], 1, &["no prompt \"query\"", "they have none"]);
+    let nomic = small("nomic-bert-mean");
+    refuses(&["embed", path(&nomic), "x", "--prompt", "q"], 1, &["search_document", "search_query"]);
+    // Which token ends a text is known to the vocabulary only.
+    refuses(&["embed", model, "--ids", &long, "-c", "10", "--truncate"], 1, &["token ids only"]);
+}
+
+#[test]
+fn pairs_that_cannot_be_scored() {
+    let folder = small("bert-cross-encoder");
+    let model = path(&folder);
+    refuses(&["rerank", model], 2, &["QUERY"]);
+    refuses(&["rerank", model, "a query"], 2, &["there is no document", "hint: "]);
+    refuses(&["rerank", model, "--ids", "1,2", "--segments", "0"], 2, &["as many numbers"]);
+    refuses(&["rerank", model, "--ids", "1,2", "--segments", "0,2"], 2, &["0 or 1"]);
+    refuses(&["rerank", model, "--ids", "1", "--ids", "2", "--segments", "0"], 2, &["as often as --ids"]);
+    for name in ["bert-mean", "qwen3-reranker"] {
+        refuses(&["rerank", path(&small(name)), "--ids", "1,2"], 1, &["no classifier"]);
+    }
+    refuses(&["rerank", "embedded", "--ids", "1,2"], 1, &["no file embedded"]);
+}
+
+#[test]
+fn models_that_generate_text_make_vectors_only_when_told_how() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("tiny.gguf");
+    assert_eq!(run(&["synth", "tiny", path(&file), "--layers", "1"]).code, 0);
+    refuses(&["embed", path(&file), "--ids", "1,2"], 1, &["--pooling"]);
+    let done = run(&["embed", path(&file), "--ids", "1,2", "--pooling", "last"]);
+    assert_eq!((done.code, done.stdout.lines().count()), (0, 1), "{}", done.stderr);
+    assert!(done.stderr.contains("generates text") && done.stderr.contains("last"), "{}", done.stderr);
+    let plan = ok(&["plan", path(&file), "--pooling", "last"]);
+    assert!(plan.contains("pooling last"), "{plan}");
+}
+
+#[test]
+fn models_that_generate_nothing_say_what_they_are_for() {
+    let folder = small("bert-mean");
+    for args in [
+        &["run", path(&folder), "--prompt-ids", "1,2", "--ids"][..],
+        &["logits", path(&folder), "--ids", "1,2"],
+    ] {
+        refuses(args, 1, &["akunu embed", "akunu rerank"]);
+    }
+}
+
+#[test]
+fn plan_table_verify_profile_and_inspect_know_encoders() {
+    let folder = small("bert-mean");
+    let model = path(&folder);
+    let plan = json(&["plan", model, "--json"]);
+    assert_eq!((&plan["width"], &plan["longest"]), (&48.into(), &48.into()), "{plan}");
+    assert_eq!(plan["memory"]["kv"], 0, "no keys outlive a pass: {plan}");
+    assert!(plan["memory"]["scratch"].as_u64().unwrap() > 0 && plan.get("context").is_none(), "{plan}");
+    assert!(ok(&["plan", model, "-c", "20"]).contains("texts of at most 20 tokens"));
+
+    let table = json(&["table", model, "--json", "--rows", "8"]);
+    assert_eq!((&table["table"], &table["rows"]), (&"encode".into(), &8.into()), "{table}");
+    let commands = table["commands"].as_array().unwrap();
+    assert!(commands.iter().any(|command| command["kernel"] == "pool_mean"), "{table}");
+    assert!(ok(&["table", model, "--for", "cuda"]).contains("planned for this chip"));
+
+    for options in [&[][..], &["--unfused"], &["--pooling", "none"], &["--tokens", "1"]] {
+        let found = json(&[&["verify", model, "--json"], options].concat());
+        assert_eq!(found["ok"], true, "{found}");
+    }
+    let scores = small("bert-cross-encoder");
+    assert_eq!(json(&["verify", path(&scores), "--json"])["ok"], true);
+
+    let profile = json(&["profile", model, "-p", "16", "-r", "2", "--json"]);
+    assert!(profile["total_ns"].as_u64().unwrap() > 0, "{profile}");
+    refuses(&["profile", model, "--depth", "4"], 2, &["--depth"]);
+
+    let inspect = ok(&["inspect", model]);
+    for line in ["each token sees the whole text", "pooling       mean", "longest text  48 tokens"] {
+        assert!(inspect.contains(line), "{line}: {inspect}");
+    }
+    assert!(!inspect.contains("end of text"), "{inspect}");
+    let nomic = json(&["inspect", path(&small("nomic-bert-mean")), "--json"]);
+    assert_eq!(nomic["texts"]["prompts"]["search_query"], "search_query: ");
+    assert!(ok(&["inspect", path(&scores)]).contains("one score for a query and a document"));
+}
+
+#[test]
+fn bench_counts_texts_and_their_tokens() {
+    let folder = small("bert-mean");
+    let model = path(&folder);
+    let rows = json(&["bench", model, "--batch", "1,3", "--length", "4,8", "-r", "2", "--json"]);
+    let names: Vec<&str> = rows.as_array().unwrap().iter().map(|row| row["test"].as_str().unwrap()).collect();
+    assert_eq!(names, ["1x4", "1x8", "3x4", "3x8"]);
+    for row in rows.as_array().unwrap() {
+        assert!(row["min"].as_f64() <= row["tok_s"].as_f64() && row["tok_s"].as_f64() <= row["max"].as_f64());
+        let (tokens, texts) = (row["tok_s"].as_f64().unwrap(), row["texts_s"].as_f64().unwrap());
+        assert!((tokens / texts - row["length"].as_f64().unwrap()).abs() < 1e-6, "{row}");
+    }
+    let table = ok(&["bench", model, "-r", "1"]);
+    assert!(table.contains("texts/s") && table.contains("32x16"), "{table}");
+    refuses(&["bench", model, "-n", "4"], 2, &["--generate", "--length"]);
+    refuses(&["bench", "--length", "4"], 2, &["--length", "--pooling"]);
+    refuses(&["bench", model, "--length", "49"], 1, &["the longest text is 49"]);
+}
+
+#[test]
+fn nobody_chats_with_an_encoder() {
+    let Some((folder, _)) = minilm("nobody_chats_with_an_encoder") else { return };
+    for command in ["chat", "run"] {
+        refuses(&[command, path(&folder), "-p", "hello"], 1, &["akunu embed", "akunu rerank"]);
+    }
+}
+
+/// The folder of all-MiniLM-L6-v2, and what transformers makes of texts.
+fn minilm(test: &str) -> Option<(PathBuf, Value)> {
+    let folder = akunu_testing::data(test, "minilm")?;
+    let golden = fs::read(folder.join("minilm_embeddings_hf_f64.json")).unwrap();
+    Some((folder, serde_json::from_slice(&golden).unwrap()))
+}
+
+#[test]
+fn minilm_reads_text_from_arguments_files_and_stdin() {
+    let Some((folder, golden)) = minilm("minilm_reads_text_from_arguments_files_and_stdin") else { return };
+    let model = path(&folder);
+    let one_line = |case: &&Value| {
+        let text = case["text"].as_str().unwrap();
+        !text.is_empty()
+            && !text.starts_with('-')
+            && text.lines().count() == 1
+            && text.lines().next() == Some(text)
+    };
+    let longest = |case: &&Value| case["input_ids"].as_array().unwrap().len() < 256;
+    let cases: Vec<&Value> =
+        golden["cases"].as_array().unwrap().iter().filter(one_line).filter(longest).collect();
+    assert!(cases.len() >= 6, "{}", cases.len());
+    let texts: Vec<&str> = cases.iter().map(|case| case["text"].as_str().unwrap()).collect();
+    let found = json(&[&["embed", model, "--json"], &texts[..]].concat());
+    for (index, case) in cases.iter().enumerate() {
+        assert_near(&numbers(&found["embeddings"][index]), &numbers(&case["embedding"]), texts[index]);
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("texts.txt");
+    fs::write(&file, texts.join("\n") + "\n").unwrap();
+    assert_eq!(json(&["embed", model, "--json", "-f", path(&file)]), found);
+    let done = with_stdin(&["embed", model, "--json", "-f", "-"], texts.join("\n").as_bytes());
+    assert_eq!(serde_json::from_str::<Value>(&done.stdout).unwrap(), found);
+}
+
+#[test]
+fn texts_that_are_empty_or_too_long_are_told_by_their_number() {
+    let Some((folder, _)) = minilm("texts_that_are_empty_or_too_long_are_told_by_their_number") else {
+        return;
+    };
+    let model = path(&folder);
+    refuses(&["embed", model, "one", ""], 1, &["text number 2 is empty"]);
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("texts.txt");
+    fs::write(&file, "one\n\nthree\n").unwrap();
+    refuses(&["embed", model, "-f", path(&file)], 1, &["text number 2 is empty"]);
+    let long = "word ".repeat(300);
+    refuses(&["embed", model, "one", &long], 1, &["text number 2 has 302 tokens", "has 256", "--truncate"]);
+    let done = run(&["embed", model, "--json", "--truncate", &long]);
+    assert!(done.stderr.contains("1 text was cut to 256 tokens"), "{}", done.stderr);
+    let cut = "word ".repeat(254);
+    assert_eq!(done.stdout, ok(&["embed", model, "--json", &cut]), "what stays is the text's beginning");
+}

@@ -1,0 +1,261 @@
+//! Blocks to plain operations: the first pass of the lowering. Nothing here depends on a device or on how many rows a
+//! pass has.
+
+use akunu_arch::tower::{Attention, BlockKind, FeedKind, QkNorm, Rotation, State, Tower};
+use akunu_arch::{ModelConfig, RopeStyle};
+
+use super::graph::{Action, Attend, Columns, Graph, HeadRotation, Heads, Part, Product, TokenTypes, Value};
+use super::weights::{Matrix, RopeTable, Tensors};
+use crate::ops::RowSet;
+use crate::plan::PlanError;
+use crate::{BufferId, Card};
+
+pub(super) struct Blocks<'a, 'w> {
+    pub config: &'a ModelConfig,
+    pub card: &'static Card,
+    pub tensors: &'a mut Tensors<'w>,
+    /// The embedding, which may be the output as well.
+    pub embedding: Matrix,
+    pub ropes: &'a [RopeTable],
+    graph: Graph,
+    /// What each block of the tower left behind.
+    states: Vec<Value>,
+    /// cos and sin of each set of frequencies.
+    angles: Vec<Value>,
+}
+
+impl<'a, 'w> Blocks<'a, 'w> {
+    pub fn new(
+        config: &'a ModelConfig,
+        card: &'static Card,
+        tensors: &'a mut Tensors<'w>,
+        embedding: Matrix,
+        ropes: &'a [RopeTable],
+    ) -> Blocks<'a, 'w> {
+        let (graph, states, angles) = (Graph::default(), vec![], vec![]);
+        Blocks { config, card, tensors, embedding, ropes, graph, states, angles }
+    }
+
+    /// All of a tower. The value is its last states.
+    pub fn lower(mut self, tower: &Tower) -> Result<(Graph, Value), PlanError> {
+        for block in &tower.blocks {
+            let prefix = block.layer.map_or(String::new(), |layer| format!("layer.{layer}."));
+            let label = |part: &str| format!("{prefix}{part}");
+            let state = match &block.kind {
+                BlockKind::Embed { scale } => self.embed(*scale),
+                BlockKind::Positions { x } => self.positions(self.state(*x))?,
+                BlockKind::Norm { x, tensor } => {
+                    let x = self.state(*x);
+                    let name = block
+                        .layer
+                        .map_or(format!("{tensor}.weight"), |i| format!("blk.{i}.{tensor}.weight"));
+                    let norm = self.tensors.norm(&name, &[self.graph.cols(x)])?;
+                    let out = self.graph.value("normed", self.graph.cols(x), RowSet::All);
+                    self.graph.push(label(tensor), Action::Norm { norm, x, rows: RowSet::All, out });
+                    out
+                }
+                BlockKind::Attend { x, attention } => {
+                    self.attend(block.layer.unwrap_or(0), self.state(*x), *attention)?
+                }
+                BlockKind::Feed { x, kind } => self.feed(block.layer.unwrap_or(0), self.state(*x), *kind)?,
+                BlockKind::Add { residual, x, scale } => {
+                    let (residual, x) = (self.state(*residual), self.state(*x));
+                    let out = self.graph.value("hidden", self.config.hidden_size, RowSet::All);
+                    self.graph.push(label("add"), Action::Add { residual, x, scale: *scale, out });
+                    out
+                }
+            };
+            self.states.push(state);
+        }
+        let last = self.state(tower.last());
+        Ok((self.graph, last))
+    }
+
+    fn state(&self, state: State) -> Value {
+        self.states[state.0]
+    }
+
+    fn embed(&mut self, scale: f32) -> Value {
+        let out = self.graph.value("hidden", self.config.hidden_size, RowSet::All);
+        self.graph.push("embed", Action::Embed { table: self.embedding, scale, out });
+        let sets = [(Rotation::Global, "rope_angles"), (Rotation::Local, "rope_angles.local")];
+        for (i, (frequencies, label)) in sets.into_iter().take(self.ropes.len()).enumerate() {
+            let angles = self.graph.value(format!("angles.{i}"), self.config.rope.dims, RowSet::All);
+            self.graph.push(label, Action::Angles { frequencies, out: angles });
+            self.angles.push(angles);
+        }
+        out
+    }
+
+    fn positions(&mut self, x: Value) -> Result<Value, PlanError> {
+        let hidden = self.config.hidden_size;
+        let positions = match self.tensors.has("position_embd.weight") {
+            true => {
+                let count = self.config.context_length;
+                Some((self.tensors.vector("position_embd.weight", &[count, hidden], 0.0, 1.0)?, count))
+            }
+            false => None,
+        };
+        let types = match self.tensors.rows("token_types.weight") {
+            Some(count) => {
+                let buffer = self.tensors.vector("token_types.weight", &[count, hidden], 0.0, 1.0)?;
+                Some(TokenTypes { buffer, count })
+            }
+            None => None,
+        };
+        let out = self.graph.value("hidden", hidden, RowSet::All);
+        self.graph.push("positions", Action::AddPositions { x, positions, types, out });
+        Ok(out)
+    }
+
+    /// A matrix with its bias, where the file has one.
+    fn part(
+        &mut self,
+        layer: usize,
+        tensor: &str,
+        label: &str,
+        shape: [usize; 2],
+    ) -> Result<Part, PlanError> {
+        let name = |kind: &str| format!("blk.{layer}.{tensor}.{kind}");
+        Ok(Part {
+            label: format!("layer.{layer}.{label}"),
+            matrix: self.tensors.matrix(&name("weight"), shape[0], shape[1])?,
+            bias: self.tensors.bias(&name("bias"), shape[0])?,
+        })
+    }
+
+    /// One matrix, into columns of a value.
+    fn product(&mut self, x: Value, part: Part, out: Columns) {
+        let label = part.label.clone();
+        let product = Product {
+            x,
+            parts: vec![part],
+            out,
+            residual: None,
+            rows: RowSet::All,
+            soft_cap: 0.0,
+            deferred: None,
+            defers: None,
+        };
+        self.graph.push(label, Action::Product(product));
+    }
+
+    fn attend(&mut self, layer: usize, x: Value, attention: Attention) -> Result<Value, PlanError> {
+        let config = self.config;
+        let heads = Heads { count: config.head_count, kv: config.kv_head_count, dim: config.head_dim };
+        let (inputs, q_size, kv_size) = (self.graph.cols(x), heads.q_size(), heads.kv_size());
+        let label = |part: &str| format!("layer.{layer}.{part}");
+        let qkv = self.graph.value("qkv", q_size + 2 * kv_size, RowSet::All);
+        let parts = [("q", 0, q_size, heads.count), ("k", q_size, kv_size, heads.kv)];
+        for (name, first, outputs, count) in parts {
+            let part = self.part(layer, &format!("attn_{name}"), name, [outputs, inputs])?;
+            let to = Columns { of: qkv, first };
+            match attention.qk_norm {
+                Some(QkNorm::EachHead) => {
+                    self.normed_product(layer, name, (x, part, to), [count, heads.dim])?
+                }
+                Some(QkNorm::Row) => self.normed_product(layer, name, (x, part, to), [1, outputs])?,
+                Some(QkNorm::Head) | None => self.product(x, part, to),
+            }
+        }
+        let part = self.part(layer, "attn_v", "v", [kv_size, inputs])?;
+        self.product(x, part, Columns { of: qkv, first: q_size + kv_size });
+        let norms = match attention.qk_norm {
+            Some(QkNorm::Head) => Some(self.head_norms(layer, heads)?),
+            _ => None,
+        };
+        let set = attention.rotation.map_or(0, |rotation| self.rope_index(rotation));
+        let rotation = HeadRotation {
+            style: self.rope_style(),
+            frequencies: attention.rotation,
+            angles: self.angles.get(set).copied().unwrap_or(qkv),
+            norms,
+        };
+        let q = self.graph.value("q", q_size, RowSet::All);
+        self.graph.push(label("rope_kv"), Action::RopeKv { layer, heads, rotation, qkv, q });
+        let attended = self.graph.value("attn", q_size, RowSet::All);
+        let attend = Attend { layer, heads, window: attention.window, q, rotation: None, out: attended };
+        self.graph.push(label("attention"), Action::Attend(attend));
+        self.project(layer, attended, ["attn_output", "attn_output"], config.hidden_size)
+    }
+
+    /// Back to the width of the model's states.
+    fn project(
+        &mut self,
+        layer: usize,
+        x: Value,
+        [tensor, label]: [&str; 2],
+        outputs: usize,
+    ) -> Result<Value, PlanError> {
+        let part = self.part(layer, tensor, label, [outputs, self.graph.cols(x)])?;
+        let out = self.graph.value("projected", outputs, RowSet::All);
+        self.product(x, part, Columns { of: out, first: 0 });
+        Ok(out)
+    }
+
+    /// A product whose output's heads are normed, each with weights of its own.
+    fn normed_product(
+        &mut self,
+        layer: usize,
+        name: &str,
+        (x, part, out): (Value, Part, Columns),
+        [heads, dim]: [usize; 2],
+    ) -> Result<(), PlanError> {
+        let shape: &[usize] = if heads == 1 { &[dim] } else { &[heads, dim] };
+        let norm = self.tensors.norm(&format!("blk.{layer}.attn_{name}_norm.weight"), shape)?;
+        let raw = self.graph.value(format!("{name}_raw"), heads * dim, RowSet::All);
+        self.product(x, part, Columns { of: raw, first: 0 });
+        let x = Columns { of: raw, first: 0 };
+        let label = format!("layer.{layer}.{name}_norm");
+        self.graph.push(label, Action::HeadNorm { norm, heads, dim, x, out });
+        Ok(())
+    }
+
+    fn head_norms(&mut self, layer: usize, heads: Heads) -> Result<[BufferId; 2], PlanError> {
+        let mut norm = |part: &str| {
+            let norm = self.tensors.norm(&format!("blk.{layer}.attn_{part}_norm.weight"), &[heads.dim])?;
+            Ok::<_, PlanError>(norm.weight)
+        };
+        Ok([norm("q")?, norm("k")?])
+    }
+
+    fn rope_index(&self, rotation: Rotation) -> usize {
+        match rotation {
+            Rotation::Global => 0,
+            Rotation::Local => self.ropes.len() - 1,
+        }
+    }
+
+    fn rope_style(&self) -> RopeStyle {
+        self.card.rope_style(self.config)
+    }
+
+    fn feed(&mut self, layer: usize, x: Value, kind: FeedKind) -> Result<Value, PlanError> {
+        let config = self.config;
+        let activation = config.activation.unwrap_or(self.card.activation);
+        let (inputs, ffn) = (self.graph.cols(x), config.ffn_size);
+        let mut half = |name: &str| {
+            let part = self.part(layer, &format!("ffn_{name}"), &format!("ffn_{name}"), [ffn, inputs])?;
+            let out = self.graph.value(name, ffn, RowSet::All);
+            self.product(x, part, Columns { of: out, first: 0 });
+            Ok::<_, PlanError>(out)
+        };
+        let out = match kind {
+            FeedKind::Gated => {
+                let (gate, up) = (half("gate")?, half("up")?);
+                let out = self.graph.value("act", ffn, RowSet::All);
+                let glu = Action::Glu { activation, gate, up, out };
+                self.graph.push(format!("layer.{layer}.ffn_act"), glu);
+                out
+            }
+            FeedKind::Plain => {
+                let up = half("up")?;
+                let out = self.graph.value("act", ffn, RowSet::All);
+                let activate = Action::Activate { activation, x: up, rows: RowSet::All, out };
+                self.graph.push(format!("layer.{layer}.ffn_act"), activate);
+                out
+            }
+        };
+        self.project(layer, out, ["ffn_down", "ffn_down"], config.hidden_size)
+    }
+}

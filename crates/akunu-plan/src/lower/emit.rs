@@ -1,0 +1,497 @@
+//! A graph's operations as commands: every operation becomes one, or several where a device lacks the kernel for it.
+
+use akunu_arch::tower::Rotation;
+
+use super::forms::{Shape, ValueForms};
+use super::graph::{
+    Action, Attend, Columns, Form, Graph, HeadRotation, Heads, Part, Product, TokenTypes, Value,
+};
+use super::place::{Placed, Places};
+use super::weights::{Matrix, Norm, RopeTable};
+use crate::ops::{
+    self, Activate, ActivateOperands, Add, AddOperands, AddParams, AddPositions, AddPositionsOperands,
+    AddPositionsParams, AnglesOperands, AnglesParams, Argmax, ArgmaxOperands, ArgmaxParams, Attention,
+    AttentionOperands, AttentionParams, ElementParams, Embed, EmbedOperands, EmbedParams, F16, F32, Forms,
+    Glu, GluMatmul, GluMatmulOperands, GluMatmulParams, GluOperands, HalfMatmul, HalfMatmulOperands,
+    HeadNorm, HeadNormOperands, HeadNormParams, Input, Matmul, MatmulOperands, MatmulParams, NormAdd,
+    NormAddOperands, NormOperands, NormParams, Op, Pool, PoolKind, PoolOperands, Q8, Qkv, QkvOperands,
+    QkvParams, Queries, RopeAngles, RopeKv, RopeKvOperands, RopeKvParams, Round, RoundOperands, RowSet, Rows,
+    U32, Unpack, UnpackOperands, UnpackParams, Weight,
+};
+use crate::table::Binding;
+use crate::{BufferId, DispatchCommand, MatmulForm, NormOut, Rope, TableIo};
+
+pub(super) struct Emitter<'a> {
+    pub shape: Shape<'a>,
+    pub graph: &'a Graph,
+    pub forms: &'a ValueForms,
+    pub places: &'a Places,
+    pub ropes: &'a [RopeTable],
+    pub io: TableIo,
+    /// Holds the halves of one product's weights, where products multiply halves.
+    pub unpacked: Option<BufferId>,
+    /// Whether the last command advances the rows.
+    pub advances: bool,
+    pub commands: Vec<DispatchCommand>,
+    pub labels: Vec<String>,
+}
+
+impl From<&Matrix> for Weight<Binding> {
+    fn from(matrix: &Matrix) -> Weight<Binding> {
+        Weight {
+            quants: matrix.buffer.into(),
+            scales_offsets: matrix.scales_offsets.map(|planes| planes.map(Binding::from)),
+        }
+    }
+}
+
+/// Attention over the rows of one layer's cache; see `KvLayout::layer`.
+impl Emitter<'_> {
+    pub fn emit(&mut self) {
+        let graph = self.graph;
+        for step in &graph.steps {
+            self.action(&step.label, &step.action);
+            for value in step.action.writes() {
+                self.round(&step.label, value);
+            }
+        }
+    }
+
+    fn push(&mut self, label: impl Into<String>, command: DispatchCommand) {
+        self.commands.push(command);
+        self.labels.push(label.into());
+    }
+
+    fn action(&mut self, label: &str, action: &Action) {
+        match action {
+            Action::Embed { table, scale, out } => self.embed(label, table, *scale, *out),
+            Action::Angles { frequencies, out } => self.angles(label, *frequencies, *out),
+            Action::Norm { norm, x, rows, out } => self.norm(label, norm, *x, *rows, *out),
+            Action::Product(product) => self.product(label, product),
+            Action::Glu { activation, gate, up, out } => {
+                let forms = self.forms.written(*out);
+                let operands = GluOperands {
+                    gate: self.f32s(*gate),
+                    up: self.f32s(*up),
+                    out: self.bind_forms(forms, *out),
+                };
+                let op = Glu { activation: *activation, out: forms };
+                self.push(label, op.command(operands, self.elements(*out)));
+            }
+            Action::GluProduct { activation, x, gate, up, out, deferred } => {
+                let forms = self.forms.written(*out);
+                let (input, q8) = self.input(*x, gate);
+                let op = GluMatmul {
+                    weight: gate.dtype,
+                    form: MatmulForm::for_rows(self.shape.rows),
+                    q8,
+                    activation: *activation,
+                    out: forms,
+                    scaled: deferred.is_some(),
+                };
+                let operands = GluMatmulOperands {
+                    x: input,
+                    gate_weight: gate.into(),
+                    up_weight: up.into(),
+                    out: self.bind_forms(forms, *out),
+                    squares: deferred.map(|squares| self.f32s(squares)),
+                };
+                let params = GluMatmulParams { inputs: self.cols(*x), outputs: self.cols(*out) };
+                self.push(label, op.command(operands, params));
+            }
+            Action::AddPositions { x, positions, types, out } => {
+                self.add_positions(label, *x, (*positions, *types), *out);
+            }
+            Action::HeadNorm { norm, heads, dim, x, out } => {
+                let operands = HeadNormOperands {
+                    x: self.columns(*x),
+                    weight: F32(norm.weight.into()),
+                    bias: norm.bias.map(|bias| F32(bias.into())),
+                    out: self.columns(*out),
+                };
+                let params = HeadNormParams {
+                    heads: *heads as u32,
+                    head_dim: *dim as u32,
+                    epsilon: norm.epsilon,
+                    in_stride: self.cols(x.of),
+                    out_stride: self.cols(out.of),
+                };
+                let op = HeadNorm { kind: norm.kind, bias: norm.bias.is_some() };
+                self.push(label, op.command(operands, params));
+            }
+            Action::Activate { activation, x, rows, out } => {
+                let forms = self.forms.written(*out);
+                let op = Activate { activation: *activation, out: forms, rows: *rows };
+                let operands = ActivateOperands { x: self.f32s(*x), out: self.bind_forms(forms, *out) };
+                self.push(label, op.command(operands, self.elements(*out)));
+            }
+            Action::Pool { kind, x, out } => {
+                let operands = PoolOperands {
+                    x: self.f32s(*x),
+                    logit_rows: U32(self.io.logit_rows.into()),
+                    rows: (*kind == PoolKind::Mean).then(|| self.rows()),
+                    out: self.f32s(*out),
+                };
+                self.push(label, Pool { kind: *kind }.command(operands, self.elements(*out)));
+            }
+            Action::Add { residual, x, scale, out } => {
+                let operands =
+                    AddOperands { x: self.f32s(*x), residual: self.f32s(*residual), out: self.f32s(*out) };
+                self.push(label, Add.command(operands, AddParams { cols: self.cols(*out), scale: *scale }));
+            }
+            Action::NormAdd { norm, x, residual, out } => {
+                let operands = NormAddOperands {
+                    x: self.f32s(*x),
+                    weight: F32(norm.weight.into()),
+                    residual: self.f32s(*residual),
+                    out: self.f32s(*out),
+                };
+                self.push(label, NormAdd.command(operands, self.norm_params(norm, *x)));
+            }
+            Action::RopeKv { layer, heads, rotation, qkv, q } => {
+                self.rope_kv(label, (*layer, *heads), rotation, [*qkv, *q]);
+            }
+            Action::Attend(attend) => self.attend(label, attend),
+            Action::Argmax { logits, vocab } => {
+                let operands = ArgmaxOperands {
+                    logits: self.f32s(*logits),
+                    tokens: U32(self.io.tokens.into()),
+                    rows: self.rows(),
+                    logit_rows: U32(self.io.logit_rows.into()),
+                };
+                let params = ArgmaxParams { vocab: *vocab as u32, advance: u32::from(self.advances) };
+                self.push(label, Argmax.command(operands, params));
+            }
+        }
+    }
+
+    fn add_positions(
+        &mut self,
+        label: &str,
+        x: Value,
+        (positions, types): (Option<(BufferId, usize)>, Option<TokenTypes>),
+        out: Value,
+    ) {
+        let per_row = types.is_some_and(|types| types.count > 1);
+        let kind = match types {
+            None => ops::TokenTypes::None,
+            Some(_) if per_row => ops::TokenTypes::PerRow,
+            Some(_) => ops::TokenTypes::First,
+        };
+        let operands = AddPositionsOperands {
+            x: self.f32s(x),
+            rows: self.rows(),
+            positions: positions.map(|(table, _)| F32(table.into())),
+            types: types.map(|types| F32(types.buffer.into())),
+            segments: self.io.segments.filter(|_| per_row).map(|segments| U32(segments.into())),
+            out: self.f32s(out),
+        };
+        let params = AddPositionsParams {
+            cols: self.cols(out),
+            count: positions.map_or(0, |(_, count)| count as u32),
+            kinds: types.map_or(0, |types| types.count as u32),
+        };
+        let op = AddPositions { positions: positions.is_some(), types: kind };
+        self.push(label, op.command(operands, params));
+    }
+
+    fn embed(&mut self, label: &str, table: &Matrix, scale: f32, out: Value) {
+        let operands = EmbedOperands { embedding: table.into(), rows: self.rows(), out: self.f32s(out) };
+        let vocab = self.shape.context.config.vocab_size as u32;
+        let params = EmbedParams { cols: self.cols(out), vocab, scale };
+        self.push(label, Embed { weight: table.dtype }.command(operands, params));
+    }
+
+    fn angles(&mut self, label: &str, frequencies: Rotation, out: Value) {
+        let table = self.rope_table(frequencies);
+        let operands = AnglesOperands {
+            frequencies: F32(table.buffer.into()),
+            rows: self.rows(),
+            angles: self.f32s(out),
+        };
+        let params = AnglesParams { pairs: self.cols(out) / 2, magnitude: table.frequencies.magnitude };
+        self.push(label, RopeAngles.command(operands, params));
+    }
+
+    fn norm(&mut self, label: &str, norm: &Norm, x: Value, rows: RowSet, out: Value) {
+        let forms = self.forms.written(out);
+        let operands = NormOperands {
+            x: self.f32s(x),
+            weight: F32(norm.weight.into()),
+            bias: norm.bias.map(|bias| F32(bias.into())),
+            out: self.bind_forms(forms, out),
+            logit_rows: (rows == RowSet::Logits).then(|| U32(self.io.logit_rows.into())),
+        };
+        let op = ops::Norm { kind: norm.kind, bias: norm.bias.is_some(), out: forms, rows };
+        self.push(label, op.command(operands, self.norm_params(norm, x)));
+    }
+
+    fn product(&mut self, label: &str, product: &Product) {
+        let forms = product.parts.iter().map(|part| self.shape.form_of(part.matrix.dtype, product.rows));
+        let in_halves = forms.clone().all(|form| form == Form::F16);
+        match &product.parts[..] {
+            _ if in_halves => self.half_product(label, product),
+            [part] => self.matmul(label, product, part),
+            parts => self.qkv(label, product, parts),
+        }
+    }
+
+    fn matmul(&mut self, label: &str, product: &Product, part: &Part) {
+        let matrix = &part.matrix;
+        let (x, q8) = self.product_input(product, matrix);
+        let rows = if product.rows == RowSet::All { self.shape.rows } else { self.shape.logit_rows };
+        let normed = product.defers.map(|defers| self.forms.written(defers.normed));
+        let op = Matmul {
+            weight: matrix.dtype,
+            form: MatmulForm::for_rows(rows),
+            q8,
+            bias: part.bias.is_some(),
+            residual: product.residual.is_some(),
+            rows: product.rows,
+            scaled: product.deferred.is_some(),
+            norm: normed,
+        };
+        let operands = MatmulOperands {
+            x,
+            weight: matrix.into(),
+            out: self.columns(product.out),
+            bias: part.bias.map(|bias| F32(bias.into())),
+            residual: product.residual.map(|residual| self.f32s(residual)),
+            squares: product.deferred.map(|squares| self.f32s(squares)),
+            norm_weight: product.defers.map(|defers| F32(defers.norm.weight.into())),
+            normed: product.defers.zip(normed).map(|(defers, forms)| self.bind_forms(forms, defers.normed)),
+            out_squares: product.defers.map(|defers| self.f32s(defers.squares)),
+        };
+        let params = MatmulParams {
+            epsilon: product.defers.map_or(0.0, |defers| defers.norm.epsilon),
+            ..self.matmul_params(product, matrix)
+        };
+        self.push(label, op.command(operands, params));
+    }
+
+    fn qkv(&mut self, label: &str, product: &Product, parts: &[Part]) {
+        let [q, k, v] = parts else { panic!("{label}: {} products are joined, and not three", parts.len()) };
+        let (x, q8) = self.product_input(product, &q.matrix);
+        let op = Qkv {
+            weight: q.matrix.dtype,
+            form: MatmulForm::for_rows(self.shape.rows),
+            q8,
+            bias: q.bias.is_some(),
+            scaled: product.deferred.is_some(),
+        };
+        let bias = |part: &Part| part.bias.map(|bias| F32(bias.into()));
+        let operands = QkvOperands {
+            x,
+            q_weight: (&q.matrix).into(),
+            k_weight: (&k.matrix).into(),
+            v_weight: (&v.matrix).into(),
+            out: self.columns(product.out),
+            q_bias: bias(q),
+            k_bias: bias(k),
+            v_bias: bias(v),
+            squares: product.deferred.map(|squares| self.f32s(squares)),
+        };
+        let [q, k, v] = [q, k, v].map(|part| part.matrix.rows as u32);
+        self.push(label, op.command(operands, QkvParams { inputs: self.cols(product.x), q, k, v }));
+    }
+
+    /// Weights are unpacked side by side, then multiplied.
+    fn half_product(&mut self, label: &str, product: &Product) {
+        let unpacked = self.unpacked();
+        let inputs = self.cols(product.x);
+        let mut outputs = 0;
+        for part in &product.parts {
+            let offset = u64::from(outputs) * u64::from(inputs) * 2;
+            let out_f16 = F16(Binding { buffer: unpacked, offset });
+            let operands = UnpackOperands { weight: (&part.matrix).into(), out_f16 };
+            let params = UnpackParams { inputs, outputs: part.matrix.rows as u32 };
+            let command = Unpack { weight: part.matrix.dtype }.command(operands, params);
+            self.push(format!("{label}.unpack"), command);
+            outputs += part.matrix.rows as u32;
+        }
+        let bias = product.parts[0].bias;
+        let op = HalfMatmul { bias: bias.is_some(), residual: product.residual.is_some() };
+        let [numbers, scales] = need(self.places[&product.x].f16, "f16", product.x);
+        let operands = HalfMatmulOperands {
+            x: F16(numbers.into()),
+            x_scales: F32(scales.into()),
+            weight: F16(unpacked.into()),
+            out: self.columns(product.out),
+            bias: bias.map(|bias| F32(bias.into())),
+            residual: product.residual.map(|residual| self.f32s(residual)),
+        };
+        let params = MatmulParams { outputs, ..self.matmul_params(product, &product.parts[0].matrix) };
+        self.push(label, op.command(operands, params));
+    }
+
+    /// There where any product multiplies halves.
+    fn unpacked(&self) -> BufferId {
+        self.unpacked.unwrap_or_else(|| panic!("{} has no buffer for unpacked weights", self.shape.name))
+    }
+
+    fn matmul_params(&self, product: &Product, matrix: &Matrix) -> MatmulParams {
+        MatmulParams {
+            inputs: self.cols(product.x),
+            outputs: matrix.rows as u32,
+            out_stride: self.cols(product.out.of),
+            soft_cap: product.soft_cap,
+            epsilon: 0.0,
+        }
+    }
+
+    fn rope_kv(
+        &mut self,
+        label: &str,
+        (layer, heads): (usize, Heads),
+        rotation: &HeadRotation,
+        [qkv, q]: [Value; 2],
+    ) {
+        let context = self.shape.context;
+        let (k_cache, v_cache) = context.kv.layer(layer);
+        let norm = |part: usize| rotation.norms.map(|norms| F32(norms[part].into()));
+        let operands = RopeKvOperands {
+            qkv: self.f32s(qkv),
+            angles: self.f32s(rotation.angles),
+            rows: self.rows(),
+            q: self.f32s(q),
+            k_cache,
+            v_cache,
+            q_norm: norm(0),
+            k_norm: norm(1),
+        };
+        let params = RopeKvParams {
+            heads: heads.count as u32,
+            kv_heads: heads.kv as u32,
+            head_dim: heads.dim as u32,
+            rope_dims: self.rope_dims(rotation),
+            positions: context.kv.positions,
+            epsilon: context.config.norm_epsilon,
+        };
+        let op = RopeKv { style: rotation.style, qk_norm: rotation.norms.is_some(), kv: context.options.kv };
+        self.push(label, op.command(operands, params));
+    }
+
+    fn attend(&mut self, label: &str, attend: &Attend) {
+        let context = self.shape.context;
+        let config = context.config;
+        let forms = self.forms.written(attend.out);
+        let rotation = attend.rotation.as_ref();
+        let (k_cache, v_cache) = context.kv.layer(attend.layer);
+        let norm = |part: usize| rotation.and_then(|r| r.norms).map(|norms| F32(norms[part].into()));
+        let operands = AttentionOperands {
+            q: Queries(self.f32s(attend.q)),
+            k_cache,
+            v_cache,
+            rows: self.rows(),
+            out: self.bind_forms(forms, attend.out),
+            angles: rotation.map(|rotation| self.f32s(rotation.angles)),
+            q_norm: norm(0),
+            k_norm: norm(1),
+        };
+        let heads = attend.heads;
+        let params = AttentionParams {
+            heads: heads.count as u32,
+            kv_heads: heads.kv as u32,
+            head_dim: heads.dim as u32,
+            positions: context.kv.positions,
+            scale: config.attention_scale.unwrap_or(1.0 / (heads.dim as f32).sqrt()),
+            soft_cap: config.attention_soft_cap.unwrap_or(0.0),
+            window: attend.window.map_or(0, |window| window.behind as u32),
+            ahead: attend.window.map_or(0, |window| window.ahead as u32),
+            rope_dims: rotation.map_or(0, |rotation| self.rope_dims(rotation)),
+            epsilon: if rotation.is_some() { config.norm_epsilon } else { 0.0 },
+        };
+        let rope = rotation.map(|r| Rope { style: r.style, qk_norm: r.norms.is_some() });
+        let op = Attention { kv: context.options.kv, out: forms, rope };
+        self.push(label, op.command(operands, params));
+    }
+
+    /// Rounds a value from f32 to the forms in which it is read and its writer did not give it.
+    fn round(&mut self, label: &str, value: Value) {
+        let (wanted, written) = (self.forms.wanted(value), self.forms.written(value));
+        let prefix = label.rsplit_once('.').map_or(String::new(), |(prefix, _)| format!("{prefix}."));
+        let role = &self.graph.values[value.0].role;
+        for (missing, form, name) in [
+            (wanted.q8() && !written.q8(), NormOut::Q8, "quantise"),
+            (wanted.f16() && !written.f16(), NormOut::F16, "halve"),
+        ] {
+            if missing {
+                let operands = RoundOperands { x: self.f32s(value), out: self.bind_forms(form, value) };
+                let command = Round { out: form }.command(operands, self.elements(value));
+                self.push(format!("{prefix}{role}_{name}"), command);
+            }
+        }
+    }
+
+    fn cols(&self, value: Value) -> u32 {
+        self.graph.cols(value) as u32
+    }
+
+    fn elements(&self, value: Value) -> ElementParams {
+        ElementParams { cols: self.cols(value) }
+    }
+
+    fn norm_params(&self, norm: &Norm, x: Value) -> NormParams {
+        NormParams { cols: self.cols(x), epsilon: norm.epsilon }
+    }
+
+    fn rope_table(&self, rotation: Rotation) -> &RopeTable {
+        match rotation {
+            Rotation::Global => &self.ropes[0],
+            Rotation::Local => &self.ropes[self.ropes.len() - 1],
+        }
+    }
+
+    fn rope_dims(&self, rotation: &HeadRotation) -> u32 {
+        if rotation.frequencies.is_some() { self.shape.context.config.rope.dims as u32 } else { 0 }
+    }
+
+    fn rows(&self) -> Rows<Binding> {
+        Rows(self.io.rows.into())
+    }
+
+    fn f32s(&self, value: Value) -> F32<Binding> {
+        F32(need(self.places[&value].f32, "f32", value).into())
+    }
+
+    fn columns(&self, columns: Columns) -> F32<Binding> {
+        let F32(Binding { buffer, .. }) = self.f32s(columns.of);
+        F32(Binding { buffer, offset: columns.first as u64 * 4 })
+    }
+
+    fn product_input(&self, product: &Product, matrix: &Matrix) -> (Input<Binding>, bool) {
+        match self.shape.form_of(matrix.dtype, product.rows) {
+            Form::Q8 => (Input::Q8(self.q8s(product.x)), true),
+            Form::F32 | Form::F16 => (Input::F32(self.f32s(product.x)), false),
+        }
+    }
+
+    fn input(&self, x: Value, matrix: &Matrix) -> (Input<Binding>, bool) {
+        match self.shape.form_of(matrix.dtype, RowSet::All) {
+            Form::Q8 => (Input::Q8(self.q8s(x)), true),
+            Form::F32 | Form::F16 => (Input::F32(self.f32s(x)), false),
+        }
+    }
+
+    fn q8s(&self, value: Value) -> Q8<Binding> {
+        Q8(need(self.places[&value].q8, "q8", value).into())
+    }
+
+    /// The bindings of these forms.
+    fn bind_forms(&self, forms: NormOut, value: Value) -> Forms<Binding> {
+        let Placed { f32, q8, f16 } = self.places[&value];
+        Forms {
+            f32: forms.f32().then(|| F32(need(f32, "f32", value).into())),
+            q8: forms.q8().then(|| Q8(need(q8, "q8", value).into())),
+            f16: forms.f16().then(|| {
+                let [numbers, scales] = need(f16, "f16", value);
+                (F16(numbers.into()), F32(scales.into()))
+            }),
+        }
+    }
+}
+
+/// `place` gave every value the forms that it is written and read in.
+fn need<T>(buffer: Option<T>, form: &str, value: Value) -> T {
+    buffer.unwrap_or_else(|| panic!("{value:?} has no buffer for its {form} form"))
+}

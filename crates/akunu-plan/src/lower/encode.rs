@@ -1,0 +1,219 @@
+//! The table of a model that makes vectors or scores of whole texts: one pass, and no cache that outlives it.
+
+use std::sync::Arc;
+
+use akunu_arch::{Activation, ModelConfig, Pooling, WeightProvider};
+
+use super::graph::{Action, Graph, Part, Product, Value};
+use super::pass::{Logits, Model, Spec, build};
+use super::weights::{Norm, Tensors};
+use super::{Buffers, Context, KvLayout, card_of, check, memory, size, too_large};
+use crate::ops::{PoolKind, RowSet};
+use crate::plan::{EncodeOptions, EncodeOutput, EncodePlan, PlanError, PlanOptions};
+use crate::{BufferKind, Capabilities, Card};
+
+pub(crate) fn plan_encoder(
+    provider: &dyn WeightProvider,
+    capabilities: &Capabilities,
+    options: &EncodeOptions,
+) -> Result<EncodePlan, PlanError> {
+    let config = provider.config();
+    let card = card_of(config)?;
+    let as_plan = PlanOptions {
+        context: options.longest,
+        slots: 1,
+        kv: options.kv,
+        prefill_rows: options.rows,
+        prefill_logit_rows: options.texts,
+        chain: 1,
+        fuse: options.fuse,
+    };
+    check(config, &as_plan)?;
+    let mut buffers = Buffers::default();
+    let mut tensors = Tensors::new(provider, card, &mut buffers);
+    let model = Model::new(provider, card, options.longest, &mut tensors)?;
+    let end = End::new(config, card, &model, options.output, &mut tensors)?;
+    for unread in [
+        "output.weight",
+        "output.bias",
+        "cls.weight",
+        "cls.bias",
+        "cls.norm.weight",
+        "cls.output.weight",
+        "cls.output.bias",
+    ] {
+        tensors.leave_out(unread);
+    }
+    tensors.refuse_unused()?;
+    let mut graph = model.graph.clone();
+    let output = end.add(&mut graph, model.states, config);
+
+    let alignment = capabilities.keys.alignment();
+    // Texts begin at multiples of the alignment, so each may leave a gap before the next one.
+    let positions = options.rows.saturating_add((alignment - 1).saturating_mul(options.texts));
+    let kv = shared_cache(config, &as_plan, capabilities.keys.positions(positions), alignment, &mut buffers)?;
+    let context = Context {
+        config,
+        arch: card,
+        options: &as_plan,
+        folds: false,
+        half_products: capabilities.half_products,
+        kv,
+    };
+    let spec = Spec { name: "encode", rows: options.rows, logit_rows: options.texts, steps: 1, io: None };
+    let width = graph.cols(output);
+    let table = Arc::new(build(&context, (graph, output), &model.ropes, &spec, &mut buffers)?);
+    let memory = memory(&buffers.0, provider, std::iter::once(&table), capabilities);
+    Ok(EncodePlan {
+        config: config.clone(),
+        arch: card,
+        options: options.clone(),
+        buffers: buffers.0,
+        table,
+        width,
+        alignment,
+        memory,
+    })
+}
+
+/// Keys and values of one layer, in one place for all layers: nothing reads them after the layer.
+fn shared_cache(
+    config: &ModelConfig,
+    options: &PlanOptions,
+    positions: usize,
+    alignment: usize,
+    buffers: &mut Buffers,
+) -> Result<KvLayout, PlanError> {
+    let row = options.kv.row_bytes(config.head_dim).unwrap_or(0);
+    let bytes = size(&[config.kv_head_count, positions, row])?;
+    let positions = u32::try_from(positions).map_err(|_| too_large())?;
+    Ok(KvLayout {
+        k: buffers.add("encode.k", bytes, BufferKind::Scratch),
+        v: buffers.add("encode.v", bytes, BufferKind::Scratch),
+        positions,
+        slot_positions: positions,
+        alignment: alignment as u32,
+        layer_bytes: 0,
+    })
+}
+
+/// What follows a model's last states.
+enum End {
+    /// One vector a text, or one a token.
+    Vectors { norm: Option<Norm>, pooling: Pooling, matrices: Vec<Part> },
+    /// What a classifier makes of one vector a text.
+    Scores { norm: Option<Norm>, pooling: Pooling, dense: Option<Part>, activation: Activation, output: Part },
+    /// The scores of all tokens after a text.
+    Logits(Logits),
+}
+
+impl End {
+    fn new(
+        config: &ModelConfig,
+        card: &'static Card,
+        model: &Model,
+        output: EncodeOutput,
+        tensors: &mut Tensors<'_>,
+    ) -> Result<End, PlanError> {
+        if output == EncodeOutput::Logits {
+            return Ok(End::Logits(Logits::new(config, model.embedding, tensors)?));
+        }
+        let hidden = config.hidden_size;
+        let norm = match card.final_norm {
+            true => Some(tensors.norm("output_norm.weight", &[hidden])?),
+            false => None,
+        };
+        let part = |tensors: &mut Tensors<'_>, name: &str, inputs: usize| {
+            let weight = format!("{name}.weight");
+            let Some(outputs) = tensors.rows(&weight) else { return Ok::<_, PlanError>(None) };
+            let matrix = tensors.matrix(&weight, outputs, inputs)?;
+            let bias = tensors.bias(&format!("{name}.bias"), outputs)?;
+            Ok(Some(Part { label: name.into(), matrix, bias }))
+        };
+        match output {
+            EncodeOutput::Vectors(pooling) => {
+                let (mut matrices, mut width): (Vec<Part>, usize) = (vec![], hidden);
+                for number in 1..MOST_MODULES {
+                    if let Some(matrix) = part(tensors, &format!("dense_{number}"), width)? {
+                        width = matrix.matrix.rows;
+                        matrices.push(matrix);
+                    }
+                }
+                Ok(End::Vectors { norm, pooling, matrices })
+            }
+            EncodeOutput::Scores | EncodeOutput::Logits => {
+                let dense = part(tensors, "cls", hidden)?;
+                if tensors.has("cls.norm.weight") {
+                    return Err(PlanError::Unsupported("a classifier with a norm".into()));
+                }
+                let output = part(tensors, "cls.output", hidden)?
+                    .ok_or_else(|| PlanError::MissingTensor("cls.output.weight".into()))?;
+                let pooling = match config.bidirectional {
+                    true => config.embedding.classifier_pooling.unwrap_or(Pooling::First),
+                    false => Pooling::Last,
+                };
+                Ok(End::Scores { norm, pooling, dense, activation: card.classifier, output })
+            }
+        }
+    }
+
+    /// Adds it to a graph. The value is what the host reads.
+    fn add(&self, graph: &mut Graph, states: Value, config: &ModelConfig) -> Value {
+        let rows = RowSet::Logits;
+        match self {
+            End::Logits(logits) => logits.add(graph, states, config),
+            End::Vectors { norm, pooling, matrices } => {
+                let pooled = pool(graph, states, norm.as_ref(), *pooling);
+                matrices.iter().fold(pooled, |x, part| product(graph, x, part))
+            }
+            End::Scores { norm, pooling, dense, activation, output } => {
+                let mut x = pool(graph, states, norm.as_ref(), *pooling);
+                if let Some(dense) = dense {
+                    x = product(graph, x, dense);
+                    let activation = *activation;
+                    let out = graph.value("cls_act", graph.cols(x), rows);
+                    graph.push("cls_act", Action::Activate { activation, x, rows, out });
+                    x = out;
+                }
+                product(graph, x, output)
+            }
+        }
+    }
+}
+
+/// sentence-transformers numbers the modules of a model; none has so many.
+const MOST_MODULES: usize = 10;
+
+/// One row a text, after the model's last norm.
+fn pool(graph: &mut Graph, states: Value, norm: Option<&Norm>, pooling: Pooling) -> Value {
+    let cols = graph.cols(states);
+    let mean = pooling == Pooling::Mean;
+    let out = |graph: &mut Graph| graph.value("pooled", cols, RowSet::Logits);
+    let x = match norm {
+        // The rows that are asked for are picked and normed at once.
+        Some(norm) if !mean => {
+            let out = out(graph);
+            graph.push("output_norm", Action::Norm { norm: *norm, x: states, rows: RowSet::Logits, out });
+            return out;
+        }
+        Some(norm) => {
+            let normed = graph.value("states", cols, RowSet::All);
+            graph
+                .push("output_norm", Action::Norm { norm: *norm, x: states, rows: RowSet::All, out: normed });
+            normed
+        }
+        None => states,
+    };
+    let kind = if mean { PoolKind::Mean } else { PoolKind::Row };
+    let out = out(graph);
+    graph.push("pool", Action::Pool { kind, x, out });
+    out
+}
+
+fn product(graph: &mut Graph, x: Value, part: &Part) -> Value {
+    let out = graph.value(part.label.clone(), part.matrix.rows, RowSet::Logits);
+    let weights = (part.matrix, part.bias);
+    let product = Product { rows: RowSet::Logits, ..Product::plain(&part.label, x, weights, out) };
+    graph.push(part.label.clone(), Action::Product(product));
+    out
+}

@@ -1,0 +1,120 @@
+//! In which forms values are written: those in which their readers want them, as far as their writers can.
+
+use super::Context;
+use super::graph::{Action, Form, Graph, Heads, Value};
+use crate::ops::RowSet;
+use crate::{DType, KvType, NormOut, halves, q8};
+
+/// What a table's commands are made for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Shape<'a> {
+    pub context: &'a Context<'a>,
+    pub name: &'static str,
+    pub rows: usize,
+    pub logit_rows: usize,
+    /// Whether products of all rows multiply halves.
+    pub halves: bool,
+}
+
+impl Shape<'_> {
+    /// In which form a product with such weights reads its input. Few rows ask for logits, and the output matrix is large:
+    /// it is not unpacked.
+    pub fn form_of(&self, dtype: DType, rows: RowSet) -> Form {
+        if self.halves && rows == RowSet::All && dtype != DType::F32 {
+            return Form::F16;
+        }
+        if dtype.is_quantised() { Form::Q8 } else { Form::F32 }
+    }
+
+    /// The forms that an operation writes, of those that are wanted.
+    fn writes(&self, action: &Action, value: Value, wanted: NormOut) -> NormOut {
+        match action {
+            Action::Norm { .. }
+            | Action::Activate { .. }
+            | Action::Glu { .. }
+            | Action::GluProduct { .. } => wanted,
+            Action::Product(product) if product.defers.is_some_and(|defers| defers.normed == value) => wanted,
+            Action::Attend(attend) if self.attention_writes(attend.heads, wanted) => wanted,
+            _ => NormOut::F32,
+        }
+    }
+
+    /// Attention is dealt out by KV head, so it sees no whole row. It can round its own output to int8 where that gives
+    /// whole blocks, and to halves where its values are halves already, so that no row needs a scale.
+    fn attention_writes(&self, heads: Heads, forms: NormOut) -> bool {
+        let whole = (heads.count / heads.kv * heads.dim).is_multiple_of(q8::BLOCK);
+        (!forms.q8() || whole) && (!forms.f16() || self.context.options.kv == KvType::F16)
+    }
+}
+
+/// The forms of a graph's values, by value.
+#[derive(Debug)]
+pub(super) struct ValueForms {
+    /// Those in which they are read.
+    pub wanted: Vec<NormOut>,
+    /// Those that their writers give them. What is wanted beyond them is rounded from f32.
+    pub written: Vec<NormOut>,
+}
+
+impl ValueForms {
+    pub fn new(graph: &Graph, shape: &Shape<'_>) -> ValueForms {
+        let mut read: Vec<Vec<Form>> = vec![vec![]; graph.values.len()];
+        for (value, weights) in graph.steps.iter().flat_map(|step| step.action.reads()) {
+            read[value.0].push(weights.map_or(Form::F32, |(dtype, rows)| shape.form_of(dtype, rows)));
+        }
+        let wanted: Vec<NormOut> = read.into_iter().map(union).collect();
+        let mut written = vec![NormOut::F32; graph.values.len()];
+        for step in &graph.steps {
+            for value in step.action.writes() {
+                written[value.0] = shape.writes(&step.action, value, wanted[value.0]);
+            }
+        }
+        ValueForms { wanted, written }
+    }
+
+    pub fn wanted(&self, value: Value) -> NormOut {
+        self.wanted[value.0]
+    }
+
+    pub fn written(&self, value: Value) -> NormOut {
+        self.written[value.0]
+    }
+
+    /// All forms in which a value has a buffer.
+    pub fn stored(&self, value: Value) -> NormOut {
+        let of = [self.wanted(value), self.written(value)];
+        let has = |form: fn(NormOut) -> bool| of.into_iter().any(form);
+        let forms =
+            [(has(NormOut::f32), Form::F32), (has(NormOut::q8), Form::Q8), (has(NormOut::f16), Form::F16)];
+        union(forms.into_iter().filter(|(stored, _)| *stored).map(|(_, form)| form))
+    }
+}
+
+/// All of some forms, as an op's option has them.
+fn union(forms: impl IntoIterator<Item = Form>) -> NormOut {
+    let (mut f32, mut q8, mut f16) = (false, false, false);
+    for form in forms {
+        match form {
+            Form::F32 => f32 = true,
+            Form::Q8 => q8 = true,
+            Form::F16 => f16 = true,
+        }
+    }
+    match (f32, q8, f16) {
+        (true, true, _) => NormOut::Both,
+        (false, true, _) => NormOut::Q8,
+        (true, _, true) => NormOut::F32AndF16,
+        (false, _, true) => NormOut::F16,
+        _ => NormOut::F32,
+    }
+}
+
+/// Whether all products of a graph's rows can multiply halves.
+pub(super) fn fits_halves(graph: &Graph) -> bool {
+    let products = graph.products().filter(|product| product.rows == RowSet::All);
+    let glus = graph.steps.iter().filter_map(|step| match &step.action {
+        Action::GluProduct { x, .. } => Some(*x),
+        _ => None,
+    });
+    products.map(|product| product.x).chain(glus).all(|x| graph.cols(x).is_multiple_of(halves::WHOLE))
+}

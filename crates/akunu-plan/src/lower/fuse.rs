@@ -1,0 +1,208 @@
+//! Rewrites of a graph: fewer operations with more to do, as a device's capabilities ask for. One function a rewrite; each
+//! looks for a pattern of neighbouring steps, so the order of what is left stays as it was.
+
+use super::graph::{Action, Attend, DeferredNorm, Graph, Product, Step, Value};
+use crate::ops::RowSet;
+use crate::{DType, q8};
+use akunu_arch::NormKind;
+
+/// What decides which rewrites apply to a table.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rules {
+    /// Products of one input are joined where their types agree.
+    pub joins: bool,
+    /// Norms move into the products around them, and rotation into attention: for tables of one row.
+    pub folds: bool,
+    /// Products multiply halves ([`crate::halves`]).
+    pub halves: bool,
+}
+
+pub(super) fn fuse(mut graph: Graph, rules: Rules) -> Graph {
+    join_qkv(&mut graph, rules);
+    if rules.joins && !rules.halves {
+        join_gate_and_up(&mut graph);
+    }
+    norm_then_add(&mut graph);
+    add_in_product(&mut graph);
+    if rules.folds {
+        defer_norms(&mut graph);
+        rotate_in_attention(&mut graph);
+    }
+    graph
+}
+
+/// Replaces `count` steps from `at` on by one.
+fn replace(graph: &mut Graph, at: usize, count: usize, step: Step) {
+    graph.steps.splice(at..at + count, [step]);
+}
+
+/// Products of the same input whose outputs stand side by side become one: Q, K and V.
+fn join_qkv(graph: &mut Graph, rules: Rules) {
+    let mut at = 0;
+    while at + 3 <= graph.steps.len() {
+        let three: Vec<&Product> = graph.steps[at..at + 3].iter().map_while(plain_product).collect();
+        if let [q, k, v] = three[..]
+            && joins([q, k, v], rules)
+        {
+            let parts = [q, k, v].into_iter().flat_map(|product| product.parts.clone()).collect();
+            let joined = Product { parts, ..q.clone() };
+            let prefix = graph.steps[at].label.rsplit_once('.').map_or("", |(prefix, _)| prefix);
+            let label = format!("{prefix}.qkv");
+            replace(graph, at, 3, Step { label, action: Action::Product(joined) });
+        }
+        at += 1;
+    }
+}
+
+fn joins(products: [&Product; 3], rules: Rules) -> bool {
+    let side_by_side = products.windows(2).all(|pair| {
+        let (a, b) = (&pair[0], &pair[1]);
+        a.x == b.x && a.out.of == b.out.of && a.out.first < b.out.first
+    });
+    let parts = || products.iter().flat_map(|product| &product.parts);
+    let same = |of: &dyn Fn(&super::graph::Part) -> bool| parts().all(of) || !parts().any(of);
+    if rules.halves {
+        return side_by_side && parts().all(|part| part.matrix.dtype != DType::F32 && part.bias.is_none());
+    }
+    let first = products[0].parts[0].matrix.dtype;
+    let alike = parts().all(|part| part.matrix.dtype == first) && same(&|part| part.bias.is_some());
+    rules.joins && side_by_side && alike
+}
+
+/// A product of one matrix that nothing has been added to yet.
+fn plain_product(step: &Step) -> Option<&Product> {
+    match &step.action {
+        Action::Product(product)
+            if product.parts.len() == 1 && product.residual.is_none() && product.rows == RowSet::All =>
+        {
+            Some(product)
+        }
+        _ => None,
+    }
+}
+
+/// Gate, up and their activation become one product.
+fn join_gate_and_up(graph: &mut Graph) {
+    let mut at = 0;
+    while at + 3 <= graph.steps.len() {
+        let products = [at, at + 1].map(|i| plain_product(&graph.steps[i]));
+        if let ([Some(gate), Some(up)], Action::Glu { activation, gate: g, up: u, out }) =
+            (products, &graph.steps[at + 2].action)
+            && (gate.out.of, up.out.of, gate.x) == (*g, *u, up.x)
+            && gate.parts[0].matrix.dtype == up.parts[0].matrix.dtype
+            && gate.parts[0].bias.is_none()
+            && up.parts[0].bias.is_none()
+        {
+            let action = Action::GluProduct {
+                activation: *activation,
+                x: gate.x,
+                gate: gate.parts[0].matrix,
+                up: up.parts[0].matrix,
+                out: *out,
+                deferred: None,
+            };
+            let label = graph.steps[at + 2].label.replace("ffn_act", "ffn_glu");
+            replace(graph, at, 3, Step { label, action });
+        }
+        at += 1;
+    }
+}
+
+/// A norm whose output is only added to the residual.
+fn norm_then_add(graph: &mut Graph) {
+    for at in 0..graph.steps.len().saturating_sub(1) {
+        let Some(Step { action: Action::Norm { norm, x, rows: RowSet::All, out: normed }, label }) =
+            graph.steps.get(at)
+        else {
+            continue;
+        };
+        let Some(Action::Add { residual, x: added, scale, out }) =
+            graph.steps.get(at + 1).map(|step| &step.action)
+        else {
+            continue;
+        };
+        if added == normed && *scale == 1.0 && norm.kind == NormKind::Rms && graph.uses(*normed) == 1 {
+            let action = Action::NormAdd { norm: *norm, x: *x, residual: *residual, out: *out };
+            let step = Step { label: label.clone(), action };
+            replace(graph, at, 2, step);
+        }
+    }
+}
+
+/// A product whose output is only added to the residual adds it itself.
+fn add_in_product(graph: &mut Graph) {
+    for at in 0..graph.steps.len().saturating_sub(1) {
+        let Some(Action::Add { residual, x, scale, out }) = graph.steps.get(at + 1).map(|step| &step.action)
+        else {
+            continue;
+        };
+        let (residual, x, scale, out) = (*residual, *x, *scale, *out);
+        let only = graph.uses(x) == 1;
+        let Some(Step { action: Action::Product(product), .. }) = graph.steps.get_mut(at) else { continue };
+        if product.out.of == x && product.residual.is_none() && scale == 1.0 && only {
+            product.residual = Some(residual);
+            product.out.of = out;
+            graph.steps.remove(at + 1);
+        }
+    }
+}
+
+/// A norm that follows the product whose output it norms, and that only products read, is deferred: the product
+/// multiplies by the norm's weights and sums squares, and those who read it divide.
+fn defer_norms(graph: &mut Graph) {
+    for at in 0..graph.steps.len().saturating_sub(1) {
+        let Some(Action::Norm { norm, x, rows: RowSet::All, out: normed }) =
+            graph.steps.get(at + 1).map(|step| &step.action)
+        else {
+            continue;
+        };
+        let (norm, x, normed) = (*norm, *x, *normed);
+        let cols = graph.cols(x);
+        let fits = norm.kind == NormKind::Rms && cols.is_multiple_of(q8::BLOCK);
+        let writes_x = matches!(&graph.steps[at].action, Action::Product(product)
+            if product.out.of == x && product.residual.is_some() && product.rows == RowSet::All);
+        if !(fits && writes_x && graph.steps.iter().all(|step| may_divide(&step.action, normed))) {
+            continue;
+        }
+        let squares = graph.value("squares", cols / q8::BLOCK, RowSet::All);
+        if let Action::Product(product) = &mut graph.steps[at].action {
+            product.defers = Some(DeferredNorm { norm, normed, squares });
+        }
+        graph.steps.remove(at + 1);
+        for step in &mut graph.steps {
+            match &mut step.action {
+                Action::Product(product) if product.x == normed => product.deferred = Some(squares),
+                Action::GluProduct { x, deferred, .. } if *x == normed => *deferred = Some(squares),
+                _ => {}
+            }
+        }
+    }
+}
+
+/// Whether an operation either does not read the value, or reads it as the input of a product and so can divide.
+fn may_divide(action: &Action, value: Value) -> bool {
+    match action {
+        Action::Product(product) => {
+            product.residual != Some(value) && (product.x != value || product.rows == RowSet::All)
+        }
+        Action::GluProduct { .. } => true,
+        other => other.reads().iter().all(|(read, _)| *read != value),
+    }
+}
+
+/// Attention over one row prepares its heads itself.
+fn rotate_in_attention(graph: &mut Graph) {
+    for at in 0..graph.steps.len().saturating_sub(1) {
+        let Some(Action::RopeKv { rotation, qkv, q, .. }) = graph.steps.get(at).map(|step| &step.action)
+        else {
+            continue;
+        };
+        let (rotation, qkv, q) = (*rotation, *qkv, *q);
+        let Some(Step { action: Action::Attend(attend), label }) = graph.steps.get(at + 1) else { continue };
+        if attend.q == q {
+            let action = Action::Attend(Attend { q: qkv, rotation: Some(rotation), ..attend.clone() });
+            let step = Step { label: label.clone(), action };
+            replace(graph, at, 2, step);
+        }
+    }
+}

@@ -1,0 +1,308 @@
+//! From a tower to tables: `blocks` lowers blocks to plain operations, `fuse` rewrites these for a device, `forms` and
+//! `place` give values their buffers, and `emit` writes commands. None of it knows an architecture by name.
+
+mod blocks;
+mod cache_moves;
+mod emit;
+mod encode;
+mod forms;
+mod fuse;
+mod graph;
+mod pass;
+mod place;
+mod sampled;
+mod weights;
+
+use std::sync::Arc;
+
+use akunu_arch::{ModelConfig, WeightProvider};
+
+pub(crate) use encode::plan_encoder;
+use graph::Action;
+pub(crate) use weights::vector_values;
+
+use crate::ops::{Keys, Values};
+use crate::plan::{MemoryPlan, ModelPlan, PlanError, PlanOptions, Tables};
+use crate::table::Binding;
+use crate::{
+    BufferId, BufferKind, BufferSpec, CARDS, Capabilities, Card, DispatchTable, Kernel, KeyOrder, RowBounds,
+    TableIo,
+};
+
+/// The buffers of a plan as they come into being.
+#[derive(Debug, Default)]
+struct Buffers(Vec<BufferSpec>);
+
+impl Buffers {
+    fn add(&mut self, name: impl Into<String>, bytes: u64, kind: BufferKind) -> BufferId {
+        self.0.push(BufferSpec { name: name.into(), bytes, kind });
+        BufferId(self.0.len() as u32 - 1)
+    }
+}
+
+/// What every table of one model shares.
+#[derive(Debug)]
+struct Context<'a> {
+    config: &'a ModelConfig,
+    arch: &'static Card,
+    options: &'a PlanOptions,
+    folds: bool,
+    half_products: Option<usize>,
+    kv: KvLayout,
+}
+
+impl Context<'_> {
+    fn row_bounds(&self) -> RowBounds {
+        RowBounds {
+            vocab: self.config.vocab_size as u32,
+            positions: self.kv.positions,
+            context: self.options.context as u32,
+            alignment: self.kv.alignment,
+        }
+    }
+}
+
+impl KvLayout {
+    /// The cache of one layer.
+    fn layer(&self, layer: usize) -> (Keys<Binding>, Values<Binding>) {
+        let offset = self.layer_bytes * layer as u64;
+        (Keys(Binding { buffer: self.k, offset }), Values(Binding { buffer: self.v, offset }))
+    }
+}
+
+/// The cache: `[layer][kv head][position][head dim]`, keys and values apart, keys in the device's own order.
+#[derive(Clone, Copy, Debug)]
+struct KvLayout {
+    k: BufferId,
+    v: BufferId,
+    /// Of all slots.
+    positions: u32,
+    /// Of one: the context's, or a few more.
+    slot_positions: u32,
+    /// Slots begin at its multiples.
+    alignment: u32,
+    /// Bytes of one layer in either.
+    layer_bytes: u64,
+}
+
+pub(crate) fn plan(
+    provider: &dyn WeightProvider,
+    capabilities: &Capabilities,
+    options: &PlanOptions,
+) -> Result<ModelPlan, PlanError> {
+    let config = provider.config();
+    let arch = card_of(config)?;
+    if config.bidirectional {
+        let reason = "the model sees whole texts: it makes vectors or scores (embed, rerank), and no tokens";
+        return Err(PlanError::Unsupported(reason.into()));
+    }
+    check(config, options)?;
+
+    let mut buffers = Buffers::default();
+    let mut tensors = weights::Tensors::new(provider, arch, &mut buffers);
+    let model = pass::Model::new(provider, arch, options.context, &mut tensors)?;
+    let logits = pass::Logits::new(config, model.embedding, &mut tensors)?;
+    tensors.refuse_unused()?;
+    let generating = || {
+        let mut graph = model.graph.clone();
+        let output = logits.add(&mut graph, model.states, config);
+        let argmax = Action::Argmax { logits: output, vocab: config.vocab_size };
+        graph.push("argmax", argmax);
+        (graph, output)
+    };
+    let kv = kv_layout(config, options, capabilities.keys, &mut buffers)?;
+    let context = Context {
+        config,
+        arch,
+        options,
+        folds: capabilities.folds && options.fuse,
+        half_products: capabilities.half_products,
+        kv,
+    };
+
+    let decode = pass::Spec { name: "decode", rows: 1, logit_rows: 1, steps: options.chain, io: None };
+    let prefill = pass::Spec {
+        name: "prefill",
+        rows: options.prefill_rows,
+        logit_rows: options.prefill_logit_rows,
+        steps: 1,
+        io: None,
+    };
+    let decode = pass::build(&context, generating(), &model.ropes, &decode, &mut buffers)?;
+    let prefill = pass::build(&context, generating(), &model.ropes, &prefill, &mut buffers)?;
+    let unpacks = prefill.commands.iter().any(|command| matches!(command.kernel, Kernel::Unpack(_)));
+    let few = match capabilities.half_products.filter(|_| unpacks) {
+        Some(rows) => {
+            let (logit_rows, io) = (prefill.logit_rows, Some(prefill.io));
+            let few = pass::Spec { name: "few", rows, logit_rows, steps: 1, io };
+            Some(Arc::new(pass::build(&context, generating(), &model.ropes, &few, &mut buffers)?))
+        }
+        None => None,
+    };
+    let sampled = match capabilities.samples {
+        true => Some(sampled::build(&decode, &prefill, config.vocab_size, &mut buffers)?),
+        false => None,
+    };
+    let tables = Tables {
+        decode: Arc::new(decode),
+        prefill: Arc::new(prefill),
+        few,
+        sampled,
+        kv_shift: Arc::new(cache_moves::kv_shift(&context, &model, &mut buffers)?),
+        kv_copy: Arc::new(cache_moves::kv_copy(&context, &mut buffers)?),
+    };
+    let memory = memory(&buffers.0, provider, tables.all(), capabilities);
+    Ok(ModelPlan {
+        config: config.clone(),
+        arch,
+        options: options.clone(),
+        buffers: buffers.0,
+        tables,
+        slot_positions: kv.slot_positions,
+        memory,
+    })
+}
+
+fn card_of(config: &ModelConfig) -> Result<&'static Card, PlanError> {
+    Card::find(&config.architecture).ok_or_else(|| {
+        let names: Vec<&str> = CARDS.iter().flat_map(|a| a.names).copied().collect();
+        PlanError::UnknownArchitecture(config.architecture.clone(), names.join(", "))
+    })
+}
+
+/// Refuses what no table could be built for, before a weight is looked at.
+fn check(config: &ModelConfig, options: &PlanOptions) -> Result<(), PlanError> {
+    let unsupported = |reason: String| Err(PlanError::Unsupported(reason));
+    if config.rope.query_growth.is_some() {
+        return unsupported("the model's queries grow with their position".into());
+    }
+    let shape = [
+        ("vocabulary", config.vocab_size),
+        ("hidden size", config.hidden_size),
+        ("layer count", config.layer_count),
+        ("feed-forward size", config.ffn_size),
+        ("head count", config.head_count),
+        ("KV head count", config.kv_head_count),
+        ("head size", config.head_dim),
+    ];
+    for (what, value) in shape {
+        if value == 0 || value > u32::MAX as usize / 4 {
+            return unsupported(format!("the file's {what} is {value}"));
+        }
+    }
+    if !config.head_count.is_multiple_of(config.kv_head_count) {
+        return unsupported(format!(
+            "{} heads cannot share {} KV heads evenly",
+            config.head_count, config.kv_head_count
+        ));
+    }
+    let dims = config.rope.dims;
+    if !dims.is_multiple_of(2) || dims > config.head_dim {
+        return unsupported(format!("RoPE over {dims} dimensions of heads of {}", config.head_dim));
+    }
+    if options.kv.row_bytes(config.head_dim).is_none() {
+        return unsupported(format!(
+            "a {} KV cache needs heads of a multiple of 32, and this model's are {}; use --kv-type f16",
+            options.kv.name(),
+            config.head_dim
+        ));
+    }
+    for (what, value) in [
+        ("context", options.context),
+        ("slots", options.slots),
+        ("rows", options.prefill_rows),
+        ("logit rows", options.prefill_logit_rows),
+        ("chain", options.chain),
+    ] {
+        if value == 0 || value > i32::MAX as usize {
+            return unsupported(format!("{what} must be from 1 to {}, not {value}", i32::MAX));
+        }
+    }
+    Ok(())
+}
+
+const TOO_MANY_POSITIONS: &str =
+    "the context and slots asked for take more than 4294967295 positions of the cache";
+
+fn kv_layout(
+    config: &ModelConfig,
+    options: &PlanOptions,
+    keys: KeyOrder,
+    buffers: &mut Buffers,
+) -> Result<KvLayout, PlanError> {
+    let row = options.kv.row_bytes(config.head_dim).unwrap_or(0);
+    let slot_positions = keys.positions(options.context);
+    let positions = slot_positions
+        .checked_mul(options.slots)
+        .and_then(|positions| u32::try_from(positions).ok())
+        .ok_or_else(|| PlanError::Unsupported(TOO_MANY_POSITIONS.into()))?;
+    let layer_bytes = size(&[config.kv_head_count, positions as usize, row])?;
+    let bytes = layer_bytes.checked_mul(config.layer_count as u64).ok_or_else(too_large)?;
+    Ok(KvLayout {
+        k: buffers.add("kv.k", bytes, BufferKind::Kv),
+        v: buffers.add("kv.v", bytes, BufferKind::Kv),
+        positions,
+        slot_positions: slot_positions as u32,
+        alignment: keys.alignment() as u32,
+        layer_bytes,
+    })
+}
+
+fn memory<'a>(
+    buffers: &[BufferSpec],
+    provider: &dyn WeightProvider,
+    tables: impl Iterator<Item = &'a Arc<DispatchTable>>,
+    capabilities: &Capabilities,
+) -> MemoryPlan {
+    let is_in_place = |tensor: usize, plane: usize| {
+        let tensor = &provider.tensors()[tensor];
+        let place = tensor.places().nth(plane).unwrap_or(tensor.place());
+        let region = &provider.regions()[place.region];
+        capabilities.in_place.holds(tensor.dtype, plane, region, place.offset)
+    };
+    let mut memory = MemoryPlan { workspace: capabilities.workspace_bytes, ..MemoryPlan::default() };
+    for buffer in buffers {
+        let part = match buffer.kind {
+            BufferKind::Weight { tensor, plane } if is_in_place(tensor, plane) => {
+                &mut memory.weights_in_place
+            }
+            BufferKind::Weight { .. } | BufferKind::Vector { .. } => &mut memory.weights_copied,
+            BufferKind::Constant { .. } => &mut memory.constants,
+            BufferKind::Kv => &mut memory.kv,
+            BufferKind::Scratch => &mut memory.scratch,
+            BufferKind::Io => &mut memory.io,
+        };
+        *part += buffer.bytes;
+    }
+    memory.tables = tables.map(|table| table.bytes()).sum();
+    memory
+}
+
+/// The host's side of a table.
+fn table_io(
+    buffers: &mut Buffers,
+    name: &str,
+    [rows, logit_rows, steps, vocab]: [usize; 4],
+) -> Result<TableIo, PlanError> {
+    let mut io = |field: &str, bytes: u64| buffers.add(format!("{name}.{field}"), bytes, BufferKind::Io);
+    Ok(TableIo {
+        rows: io("rows", size(&[rows, crate::Row::BYTES])?),
+        logit_rows: io("logit_rows", size(&[logit_rows, 4])?),
+        tokens: io("tokens", size(&[steps + 1, logit_rows, 4])?),
+        logits: io("logits", size(&[logit_rows, vocab, 4])?),
+        segments: None,
+    })
+}
+
+/// A product of sizes, as bytes that could exist.
+fn size(factors: &[usize]) -> Result<u64, PlanError> {
+    factors
+        .iter()
+        .try_fold(1u64, |product, &f| product.checked_mul(f as u64))
+        .filter(|&bytes| bytes <= i64::MAX as u64)
+        .ok_or_else(too_large)
+}
+
+fn too_large() -> PlanError {
+    PlanError::Unsupported("the context and slots asked for need more bytes than can be counted".into())
+}

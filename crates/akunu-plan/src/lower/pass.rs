@@ -1,0 +1,179 @@
+//! The tables of a forward pass, for any number of rows.
+
+use std::collections::HashMap;
+
+use akunu_arch::tower::{BlockKind, Rotation, Tower};
+use akunu_arch::{ModelConfig, WeightProvider};
+
+use super::blocks::Blocks;
+use super::emit::Emitter;
+use super::forms::{Shape, ValueForms, fits_halves};
+use super::fuse::{Rules, fuse};
+use super::graph::{Action, Graph, Product, Value};
+use super::place::place;
+use super::weights::{Matrix, Norm, RopeTable, Tensors, rope_tables};
+use super::{Buffers, Context, size, table_io};
+use crate::ops::RowSet;
+use crate::plan::PlanError;
+use crate::{BufferId, BufferKind, Card, DispatchTable, TableIo};
+
+/// A model's graph up to its last states, before any table is made of it.
+#[derive(Debug)]
+pub(super) struct Model {
+    pub tower: Tower,
+    pub graph: Graph,
+    pub states: Value,
+    pub embedding: Matrix,
+    pub ropes: Vec<RopeTable>,
+}
+
+impl Model {
+    pub fn new(
+        provider: &dyn WeightProvider,
+        card: &'static Card,
+        context: usize,
+        tensors: &mut Tensors<'_>,
+    ) -> Result<Model, PlanError> {
+        let config = provider.config();
+        let embedding = tensors.matrix("token_embd.weight", config.vocab_size, config.hidden_size)?;
+        let ropes = match config.rope.dims {
+            0 => vec![],
+            _ => rope_tables(tensors, config, context)?,
+        };
+        let tower = card.tower(provider);
+        let (graph, states) = Blocks::new(config, card, tensors, embedding, &ropes).lower(&tower)?;
+        Ok(Model { tower, graph, states, embedding, ropes })
+    }
+
+    /// The frequencies that a layer's keys rotate by; `None` where they do not rotate.
+    pub fn layer_frequencies(&self, layer: usize) -> Option<BufferId> {
+        let rotation = self.tower.blocks.iter().find_map(|block| match &block.kind {
+            BlockKind::Attend { attention, .. } if block.layer == Some(layer) => attention.rotation,
+            _ => None,
+        })?;
+        let table = match rotation {
+            Rotation::Global => self.ropes.first(),
+            Rotation::Local => self.ropes.last(),
+        };
+        table.map(|table| table.buffer)
+    }
+}
+
+/// What ends a pass that generates: a norm of the rows that ask for logits, and the scores of the vocabulary.
+#[derive(Debug)]
+pub(super) struct Logits {
+    norm: Norm,
+    output: Matrix,
+    bias: Option<BufferId>,
+}
+
+impl Logits {
+    pub fn new(
+        config: &ModelConfig,
+        embedding: Matrix,
+        tensors: &mut Tensors<'_>,
+    ) -> Result<Logits, PlanError> {
+        let (hidden, vocab) = (config.hidden_size, config.vocab_size);
+        // The embedding again where the file has no output of its own.
+        let output = match tensors.has("output.weight") {
+            true => tensors.matrix("output.weight", vocab, hidden)?,
+            false => embedding,
+        };
+        let bias = tensors.bias("output.bias", vocab)?;
+        let scale = config.logit_scale.unwrap_or(1.0);
+        Ok(Logits { norm: tensors.scaled_norm("output_norm.weight", &[hidden], scale)?, output, bias })
+    }
+
+    /// Adds them to a graph. The value is the logits.
+    pub fn add(&self, graph: &mut Graph, states: Value, config: &ModelConfig) -> Value {
+        let rows = RowSet::Logits;
+        let picked = graph.value("picked", config.hidden_size, rows);
+        graph.push("output_norm", Action::Norm { norm: self.norm, x: states, rows, out: picked });
+        let logits = graph.value("logits", config.vocab_size, rows);
+        let product = Product {
+            rows,
+            soft_cap: config.logit_soft_cap.unwrap_or(0.0),
+            ..Product::plain("logits", picked, (self.output, self.bias), logits)
+        };
+        graph.push("logits", Action::Product(product));
+        logits
+    }
+}
+
+pub(super) struct Spec {
+    pub name: &'static str,
+    pub rows: usize,
+    pub logit_rows: usize,
+    pub steps: usize,
+    /// Inputs and outputs of the prefill table, for the table of fewer rows beside it: that one never unpacks weights.
+    pub io: Option<TableIo>,
+}
+
+/// A table of a graph, whose `output` the host reads.
+pub(super) fn build(
+    context: &Context<'_>,
+    (graph, output): (Graph, Value),
+    ropes: &[RopeTable],
+    spec: &Spec,
+    buffers: &mut Buffers,
+) -> Result<DispatchTable, PlanError> {
+    let (io, logit_rows) = match spec.io {
+        Some(io) => (io, spec.logit_rows),
+        None => {
+            let logit_rows = spec.logit_rows.min(spec.rows);
+            let sizes = [spec.rows, logit_rows, spec.steps, graph.cols(output)];
+            (table_io(buffers, spec.name, sizes)?, logit_rows)
+        }
+    };
+    let halves = spec.io.is_none()
+        && context.half_products.is_some_and(|most| spec.rows > most)
+        && fits_halves(&graph);
+    let folds = context.folds && spec.rows == 1;
+    let graph = fuse(graph, Rules { joins: context.options.fuse, folds, halves });
+    let shape = Shape { context, name: spec.name, rows: spec.rows, logit_rows, halves };
+    let forms = ValueForms::new(&graph, &shape);
+    let outputs = HashMap::from([(output, io.logits)]);
+    let places = place(&graph, &shape, &forms, &outputs, buffers)?;
+    let mut scratch =
+        |name: &str, bytes: u64, kind: BufferKind| buffers.add(format!("{}.{name}", spec.name), bytes, kind);
+    let unpacked = match halves {
+        true => Some(scratch("unpacked", unpacked_bytes(&graph)?, BufferKind::Scratch)),
+        false => None,
+    };
+    let segments = match graph.reads_segments() {
+        true => Some(scratch("segments", size(&[spec.rows, 4])?, BufferKind::Io)),
+        false => None,
+    };
+    let mut emitter = Emitter {
+        shape,
+        graph: &graph,
+        forms: &forms,
+        places: &places,
+        ropes,
+        io: TableIo { segments, ..io },
+        unpacked,
+        advances: spec.steps > 1,
+        commands: Vec::new(),
+        labels: Vec::new(),
+    };
+    emitter.emit();
+    let Emitter { commands, labels, io, .. } = emitter;
+    Ok(DispatchTable {
+        name: spec.name,
+        commands,
+        labels,
+        rows: spec.rows,
+        logit_rows,
+        steps: spec.steps,
+        io,
+        bounds: context.row_bounds().into(),
+    })
+}
+
+/// Halves of the weights of one product: the largest.
+fn unpacked_bytes(graph: &Graph) -> Result<u64, PlanError> {
+    let weights =
+        |product: &Product| product.parts.iter().map(|part| part.matrix.rows * part.matrix.cols).sum();
+    let all = graph.products().filter(|product| product.rows == RowSet::All);
+    size(&[all.map(weights).max().unwrap_or(0), 2])
+}

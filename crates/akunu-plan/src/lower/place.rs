@@ -1,0 +1,145 @@
+//! Gives every value of a graph its buffers: one for each form in which it is read. A buffer is used again as soon as the
+//! value in it is read no more.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::forms::{Shape, ValueForms};
+use super::graph::{Graph, Value};
+use super::{Buffers, size};
+use crate::ops::RowSet;
+use crate::plan::PlanError;
+use crate::{BufferId, BufferKind, NormOut, q8};
+
+/// The buffers of one value.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Placed {
+    pub f32: Option<BufferId>,
+    pub q8: Option<BufferId>,
+    /// Numbers and scales.
+    pub f16: Option<[BufferId; 2]>,
+}
+
+/// Buffers that one kind of a role's values take in turn.
+#[derive(Default)]
+struct Pool {
+    bytes: Vec<u64>,
+    /// Those that hold nothing now.
+    free: Vec<usize>,
+}
+
+/// Where values are, by value.
+pub(super) type Places = HashMap<Value, Placed>;
+
+pub(super) fn place(
+    graph: &Graph,
+    shape: &Shape<'_>,
+    forms: &ValueForms,
+    outputs: &HashMap<Value, BufferId>,
+    buffers: &mut Buffers,
+) -> Result<Places, PlanError> {
+    let last_read = last_reads(graph);
+    let mut pools: BTreeMap<(String, &'static str), Pool> = BTreeMap::new();
+    let mut order: Vec<(String, &'static str)> = Vec::new();
+    // (value, suffix, index in its pool), in order of values.
+    let mut taken: Vec<(Value, &'static str, usize)> = Vec::new();
+    for (at, step) in graph.steps.iter().enumerate() {
+        for value in step.action.writes() {
+            if outputs.contains_key(&value) || taken.iter().any(|(of, ..)| *of == value) {
+                continue;
+            }
+            for (suffix, bytes) in kinds(graph, shape, forms.stored(value), value)? {
+                let key = (graph.values[value.0].role.clone(), suffix);
+                if !pools.contains_key(&key) {
+                    order.push(key.clone());
+                }
+                let pool = pools.entry(key).or_default();
+                let index = pool.free.pop().unwrap_or_else(|| {
+                    pool.bytes.push(0);
+                    pool.bytes.len() - 1
+                });
+                pool.bytes[index] = pool.bytes[index].max(bytes);
+                taken.push((value, suffix, index));
+            }
+        }
+        for (value, suffix, index) in &taken {
+            if last_read.get(value) == Some(&at) {
+                let key = (graph.values[value.0].role.clone(), *suffix);
+                if let Some(pool) = pools.get_mut(&key) {
+                    pool.free.push(*index);
+                }
+            }
+        }
+    }
+    let ids = allocate(&pools, &order, shape.name, buffers);
+    let mut places: Places = outputs.iter().map(|(value, id)| (*value, f32_place(*id))).collect();
+    for (value, suffix, index) in taken {
+        let place = places.entry(value).or_default();
+        let id = ids[&(graph.values[value.0].role.clone(), suffix)][index];
+        match suffix {
+            "" => place.f32 = Some(id),
+            "_q8" => place.q8 = Some(id),
+            "_f16" => place.f16 = Some([id, place.f16.map_or(id, |[_, scales]| scales)]),
+            _ => place.f16 = Some([place.f16.map_or(id, |[numbers, _]| numbers), id]),
+        }
+    }
+    Ok(places)
+}
+
+fn f32_place(id: BufferId) -> Placed {
+    Placed { f32: Some(id), ..Placed::default() }
+}
+
+/// The step after which a value is read no more. One that nothing reads is in its way until the end.
+fn last_reads(graph: &Graph) -> HashMap<Value, usize> {
+    let reads = graph.steps.iter().enumerate();
+    reads.flat_map(|(at, step)| step.action.reads().into_iter().map(move |(value, _)| (value, at))).collect()
+}
+
+/// The buffers that a value needs, as suffixes of their names and bytes.
+fn kinds(
+    graph: &Graph,
+    shape: &Shape<'_>,
+    forms: NormOut,
+    value: Value,
+) -> Result<Vec<(&'static str, u64)>, PlanError> {
+    let info = &graph.values[value.0];
+    let rows = if info.rows == RowSet::All { shape.rows } else { shape.logit_rows };
+    let mut kinds = Vec::new();
+    if forms.f32() {
+        kinds.push(("", size(&[rows, info.cols, 4])?));
+    }
+    if forms.q8() {
+        kinds.push(("_q8", size(&[rows, q8::row_bytes(info.cols)])?));
+    }
+    if forms.f16() {
+        kinds.push(("_f16", size(&[rows, info.cols, 2])?));
+        kinds.push(("_scales", size(&[rows, 4])?));
+    }
+    Ok(kinds)
+}
+
+/// A pool of several buffers calls them a, b, …
+fn allocate(
+    pools: &BTreeMap<(String, &'static str), Pool>,
+    order: &[(String, &'static str)],
+    table: &str,
+    buffers: &mut Buffers,
+) -> HashMap<(String, &'static str), Vec<BufferId>> {
+    let mut ids = HashMap::new();
+    for key in order {
+        let (role, suffix) = key;
+        let bytes = &pools[key].bytes;
+        let names = (0..bytes.len()).map(|index| match bytes.len() {
+            1 => format!("{table}.{role}{suffix}"),
+            _ => format!("{table}.{role}_{}{suffix}", letters(index)),
+        });
+        let all = names.zip(bytes).map(|(name, bytes)| buffers.add(name, *bytes, BufferKind::Scratch));
+        ids.insert(key.clone(), all.collect());
+    }
+    ids
+}
+
+fn letters(index: usize) -> String {
+    let letter = char::from(b'a' + (index % 26) as u8);
+    if index < 26 { letter.to_string() } else { format!("{}{letter}", letters(index / 26 - 1)) }
+}

@@ -1,0 +1,225 @@
+//! Finds a model's tensors by their canonical names, checks their shapes, and gives each a buffer.
+
+use akunu_arch::{ModelConfig, NormKind, RopeScaling, WeightProvider};
+use akunu_format::TensorInfo;
+
+use super::Buffers;
+use crate::plan::PlanError;
+use crate::rope::{Frequencies, frequencies};
+use crate::{BufferId, BufferKind, Card, DType};
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Matrix {
+    pub buffer: BufferId,
+    /// Of an affine type.
+    pub scales_offsets: Option<[BufferId; 2]>,
+    pub dtype: DType,
+    pub rows: usize,
+    pub cols: usize,
+}
+
+/// A norm with its weights.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Norm {
+    pub kind: NormKind,
+    pub weight: BufferId,
+    pub bias: Option<BufferId>,
+    pub epsilon: f32,
+}
+
+/// One set of rotation frequencies and the buffer that holds it.
+#[derive(Debug)]
+pub(super) struct RopeTable {
+    pub buffer: BufferId,
+    pub frequencies: Frequencies,
+}
+
+/// The model's frequencies, then those of its sliding layers where they have a base of their own.
+pub(super) fn rope_tables(
+    tensors: &mut Tensors<'_>,
+    config: &ModelConfig,
+    context: usize,
+) -> Result<Vec<RopeTable>, PlanError> {
+    let rope = &config.rope;
+    let factors = match tensors.find("rope_freqs.weight") {
+        None => long_rope_factors(config, context),
+        Some(index) => {
+            let tensor = tensors.checked(index, &[rope.dims / 2])?;
+            if tensor.dtype.is_quantised() {
+                return Err(PlanError::TensorType {
+                    name: tensor.name.clone(),
+                    found: tensor.dtype.name(),
+                    role: "RoPE frequency factors",
+                });
+            }
+            let values = vector_values(tensor.dtype, tensors.provider.tensor_bytes(tensor), 0.0, 1.0);
+            Some(values.into_iter().map(f64::from).collect())
+        }
+    };
+    let mut sets =
+        vec![("rope.frequencies", frequencies(rope.dims, rope.base, rope.scaling, factors.as_deref()))];
+    if let Some(base) = rope.local_base {
+        let local = frequencies(rope.dims, base, RopeScaling::None, None);
+        sets.push(("rope.local_frequencies", local));
+    }
+    Ok(sets
+        .into_iter()
+        .map(|(name, frequencies)| {
+            let data = bytemuck::cast_slice(&frequencies.values).to_vec();
+            let buffer = tensors.buffers.add(name, data.len() as u64, BufferKind::Constant { data });
+            RopeTable { buffer, frequencies }
+        })
+        .collect())
+}
+
+/// The choice holds for as long as the plan does: a key that has been rotated in the cache stays as it is.
+fn long_rope_factors(config: &ModelConfig, context: usize) -> Option<Vec<f64>> {
+    let RopeScaling::LongRope { original_context, .. } = config.rope.scaling else { return None };
+    let factors = config.rope.factors.as_ref()?;
+    Some(if context > original_context { factors.long.clone() } else { factors.short.clone() })
+}
+
+/// Finds tensors for the lowering, and remembers which ones it has found.
+pub(super) struct Tensors<'a> {
+    provider: &'a dyn WeightProvider,
+    used: Vec<bool>,
+    pub buffers: &'a mut Buffers,
+    norm_kind: NormKind,
+    norm_offset: f32,
+    epsilon: f32,
+}
+
+impl<'a> Tensors<'a> {
+    pub fn new(
+        provider: &'a dyn WeightProvider,
+        card: &'static Card,
+        buffers: &'a mut Buffers,
+    ) -> Tensors<'a> {
+        let config = provider.config();
+        Tensors {
+            provider,
+            used: vec![false; provider.tensors().len()],
+            buffers,
+            norm_kind: card.norm,
+            norm_offset: card.norm_offset(config),
+            epsilon: config.norm_epsilon,
+        }
+    }
+
+    /// A tensor that nothing has asked for would be left out of the computation silently.
+    pub fn refuse_unused(&self) -> Result<(), PlanError> {
+        match self.used.iter().position(|used| !used) {
+            None => Ok(()),
+            Some(unused) => Err(PlanError::UnusedTensor {
+                name: self.provider.tensors()[unused].name.clone(),
+                architecture: self.provider.config().architecture.clone(),
+            }),
+        }
+    }
+
+    /// Marks a tensor, if it is there, as one that nothing asks for.
+    pub fn leave_out(&mut self, name: &str) {
+        self.find(name);
+    }
+
+    pub fn has(&self, name: &str) -> bool {
+        self.provider.tensor(name).is_some()
+    }
+
+    fn find(&mut self, name: &str) -> Option<usize> {
+        let tensor = self.provider.tensor(name)?;
+        let index = self.provider.tensors().iter().position(|t| std::ptr::eq(t, tensor))?;
+        self.used[index] = true;
+        Some(index)
+    }
+
+    fn checked(&mut self, index: usize, shape: &[usize]) -> Result<&'a TensorInfo, PlanError> {
+        let tensor = &self.provider.tensors()[index];
+        if tensor.shape != shape {
+            return Err(PlanError::Shape {
+                name: tensor.name.clone(),
+                found: tensor.shape.clone(),
+                expected: shape.to_vec(),
+            });
+        }
+        Ok(tensor)
+    }
+
+    pub fn matrix(&mut self, name: &str, rows: usize, cols: usize) -> Result<Matrix, PlanError> {
+        let index = self.find(name).ok_or_else(|| PlanError::MissingTensor(name.into()))?;
+        let tensor = self.checked(index, &[rows, cols])?;
+        let mut add = |suffix: &str, plane: usize, bytes: usize| {
+            let kind = BufferKind::Weight { tensor: index, plane };
+            self.buffers.add(format!("{name}{suffix}"), bytes as u64, kind)
+        };
+        let buffer = add("", 0, tensor.bytes);
+        let scales_offsets = tensor
+            .scales_offsets
+            .map(|[scales, offsets]| [add(".scales", 1, scales.bytes), add(".offsets", 2, offsets.bytes)]);
+        Ok(Matrix { buffer, scales_offsets, dtype: tensor.dtype, rows, cols })
+    }
+
+    /// The norm whose weights have this name and shape.
+    pub fn norm(&mut self, name: &str, shape: &[usize]) -> Result<Norm, PlanError> {
+        self.scaled_norm(name, shape, 1.0)
+    }
+
+    /// The same, with its output multiplied by `scale`.
+    pub fn scaled_norm(&mut self, name: &str, shape: &[usize], scale: f32) -> Result<Norm, PlanError> {
+        let bias_name = format!("{}.bias", name.trim_end_matches(".weight"));
+        let bias = match self.norm_kind == NormKind::Layer && self.has(&bias_name) {
+            true => Some(self.vector(&bias_name, shape, 0.0, scale)?),
+            false => None,
+        };
+        let weight = self.vector(name, shape, self.norm_offset, scale)?;
+        Ok(Norm { kind: self.norm_kind, weight, bias, epsilon: self.epsilon })
+    }
+
+    /// How many rows a tensor has, if it is there.
+    pub fn rows(&self, name: &str) -> Option<usize> {
+        self.provider.tensor(name)?.shape.first().copied()
+    }
+
+    /// A bias of `n` elements, where the file has it.
+    pub fn bias(&mut self, name: &str, n: usize) -> Result<Option<BufferId>, PlanError> {
+        match self.has(name) {
+            true => self.vector(name, &[n], 0.0, 1.0).map(Some),
+            false => Ok(None),
+        }
+    }
+
+    /// Numbers that are f32 on the device: `(v + add) · scale`.
+    pub fn vector(
+        &mut self,
+        name: &str,
+        shape: &[usize],
+        add: f32,
+        scale: f32,
+    ) -> Result<BufferId, PlanError> {
+        let index = self.find(name).ok_or_else(|| PlanError::MissingTensor(name.into()))?;
+        let tensor = self.checked(index, shape)?;
+        if tensor.dtype.is_quantised() {
+            return Err(PlanError::TensorType {
+                name: name.into(),
+                found: tensor.dtype.name(),
+                role: "a norm weight or bias",
+            });
+        }
+        let bytes = shape.iter().product::<usize>() as u64 * 4;
+        Ok(self.buffers.add(name, bytes, BufferKind::Vector { tensor: index, add, scale }))
+    }
+}
+
+/// A vector's values: `(v + add) · scale`. The plan has checked that it is not quantised.
+pub(crate) fn vector_values(dtype: DType, bytes: &[u8], add: f32, scale: f32) -> Vec<f32> {
+    let pairs = || bytes.chunks_exact(2).map(|b| [b[0], b[1]]);
+    let mut values: Vec<f32> = match dtype {
+        DType::F16 => pairs().map(|b| half::f16::from_le_bytes(b).to_f32()).collect(),
+        DType::BF16 => pairs().map(|b| half::bf16::from_le_bytes(b).to_f32()).collect(),
+        _ => bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect(),
+    };
+    if add != 0.0 || scale != 1.0 {
+        values.iter_mut().for_each(|v| *v = (*v + add) * scale);
+    }
+    values
+}

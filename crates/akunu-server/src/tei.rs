@@ -1,0 +1,81 @@
+//! The API of Hugging Face's Text Embeddings Inference: `/embed` and `/rerank`.
+
+use axum::extract::State;
+use axum::http::header::{CONTENT_TYPE, HeaderValue};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{MethodRouter, post};
+use serde_json::{Value as Json, json};
+
+use crate::app::{App, json};
+use crate::body::JsonBody;
+use crate::fields::Fields;
+use crate::models::blocking;
+use crate::protocol::Protocol;
+use crate::refusal::{Reason, Refusal};
+use crate::texts::{self, EmbedJob, RankJob, exact, write_vectors};
+
+pub const PROTOCOL: Protocol = Protocol { routes, owns: |path| matches!(path, "/embed" | "/rerank"), error };
+
+fn routes() -> Vec<(&'static str, MethodRouter<App>)> {
+    vec![("/embed", post(embed)), ("/rerank", post(rerank))]
+}
+
+fn error(refusal: &Refusal) -> Json {
+    let kind = match refusal.reason {
+        Reason::TooMany => "overloaded",
+        Reason::Unavailable => "unhealthy",
+        Reason::Internal | Reason::Overdue => "backend",
+        _ => "validation",
+    };
+    json!({ "error": refusal.message, "error_type": kind })
+}
+
+/// Texts are cut at their ends only.
+fn truncate(fields: &Fields<'_>) -> Result<bool, Refusal> {
+    match fields.text("truncation_direction")? {
+        None | Some("Right" | "right") => Ok(fields.flag("truncate")?.unwrap_or(false)),
+        Some(_) => Err(fields.refuse("truncation_direction", "\"Right\": texts are cut at their ends")),
+    }
+}
+
+async fn embed(State(app): State<App>, JsonBody(body): JsonBody) -> Result<Response, Refusal> {
+    let fields = Fields::new(&body)?;
+    let job = EmbedJob {
+        model: fields.text("model")?.map(str::to_string),
+        inputs: texts::inputs(&fields, "inputs")?,
+        prompt_name: fields.text("prompt_name")?.map(str::to_string),
+        truncate: truncate(&fields)?,
+        normalise: fields.flag("normalize")?.unwrap_or(true),
+        dimensions: fields.count("dimensions", 1..=usize::MAX)?,
+    };
+    let embedded = app.embed(job).await?;
+    let mut response = blocking(move || write_vectors(&embedded.vectors)).await?.into_response();
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    Ok(response)
+}
+
+async fn rerank(State(app): State<App>, JsonBody(body): JsonBody) -> Result<Response, Refusal> {
+    let fields = Fields::new(&body)?;
+    let query = fields.text("query")?.ok_or_else(|| texts::missing("query", "give a text"))?;
+    let documents = texts::documents(&fields, "texts")?;
+    let is_raw = fields.flag("raw_scores")?.unwrap_or(false);
+    let with_text = fields.flag("return_text")?.unwrap_or(false);
+    let job = RankJob {
+        model: fields.text("model")?.map(str::to_string),
+        query: query.to_string(),
+        documents: documents.clone(),
+        truncate: truncate(&fields)?,
+        document_tokens: None,
+    };
+    let ranked = app.rank(job).await?;
+    let results = ranked.order().into_iter().map(|index| {
+        let score = ranked.scores[index];
+        let mut result =
+            json!({ "index": index, "score": exact(if is_raw { score.raw } else { score.relevance }) });
+        if with_text {
+            result["text"] = documents[index].as_str().into();
+        }
+        result
+    });
+    Ok(json(&results.collect::<Vec<_>>().into()))
+}

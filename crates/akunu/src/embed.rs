@@ -1,0 +1,376 @@
+//! Vectors and scores of whole texts: a model on a device that keeps nothing of a text but its result.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use akunu_arch::{ModelConfig, Pooling};
+use akunu_plan::{
+    Capabilities, Cost, Device, DeviceBuffer, EncodeOptions, EncodeOutput, EncodePlan, Entries, KvType,
+    ReplayId, TextPass, load_buffers, plan_encoder,
+};
+
+use crate::engine::{available, check_memory};
+use crate::profile::{LabelTiming, time_table};
+use crate::{BackendOptions, DeviceChoice, Error, Model, Note};
+
+/// Tokens of the longest text where neither the files nor anybody else says, unless the model takes fewer.
+pub const DEFAULT_LONGEST: usize = 8192;
+
+/// Rows of a pass that give a vector, where a text gives one.
+const MOST_TEXTS: usize = 1024;
+
+/// What texts become.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EmbedTask {
+    /// Vectors; `None`: as the model's files say.
+    Vectors(Option<Pooling>),
+    /// How well a document answers a query, as the model's classifier says, or the token that it would go on with.
+    Scores,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct EmbedOptions {
+    pub device: DeviceChoice,
+    /// Host threads; `None`: one for each physical core.
+    pub threads: Option<usize>,
+    /// Settings of the device's backend.
+    pub backends: BackendOptions,
+    pub task: EmbedTask,
+    /// Tokens of the longest text; `None`: what vectors of the model were made for, at most 8192.
+    pub longest: Option<usize>,
+    /// How keys and values are stored during a pass; `None`: as exactly as the device goes fast.
+    pub kv: Option<KvType>,
+    /// Rows of a pass; `None`: what the device likes, and at least the longest text.
+    pub rows: Option<usize>,
+    /// Fuse Q·K·V and gate·up where their types agree. Off only to compare.
+    pub fuse: bool,
+}
+
+impl Default for EmbedOptions {
+    fn default() -> EmbedOptions {
+        EmbedOptions {
+            device: DeviceChoice::Auto,
+            threads: None,
+            backends: BackendOptions::default(),
+            task: EmbedTask::Vectors(None),
+            longest: None,
+            kv: None,
+            rows: None,
+            fuse: true,
+        }
+    }
+}
+
+/// A text as the model reads it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TextIds {
+    pub ids: Vec<u32>,
+    /// The kind of each token: 1 for those of a second text. Empty where all are 0.
+    pub segments: Vec<u32>,
+}
+
+impl From<Vec<u32>> for TextIds {
+    fn from(ids: Vec<u32>) -> TextIds {
+        TextIds { ids, segments: Vec::new() }
+    }
+}
+
+/// A model that makes vectors or scores of texts, on a device.
+#[derive(Debug)]
+pub struct Embedder {
+    model: Arc<Model>,
+    device: Box<dyn Device>,
+    plan: EncodePlan,
+    buffers: Vec<DeviceBuffer>,
+    replay: ReplayId,
+    notes: Vec<Note>,
+    load_time: Duration,
+    pass: TextPass,
+}
+
+/// How a model's texts become vectors: what was asked for, or what the files say, or what is usual.
+fn pooling(model: &Model, asked: Option<Pooling>) -> Result<(Pooling, Option<Note>), Error> {
+    let config = model.config();
+    match asked.or(config.embedding.pooling) {
+        Some(pooling) if asked.is_none() || config.bidirectional || config.embedding.pooling.is_some() => {
+            Ok((pooling, None))
+        }
+        Some(pooling) => Ok((pooling, Some(Note::GenerativeEmbedding { pooling: pooling.name() }))),
+        None if config.bidirectional => Ok((Pooling::Mean, Some(Note::AssumedPooling))),
+        None => Err(Error::NoPooling),
+    }
+}
+
+/// Tokens of the longest text where nobody asks for another: what the model's files say, at most [`DEFAULT_LONGEST`]
+/// where they say nothing, and no more than the model was trained for.
+pub fn usual_longest(config: &ModelConfig) -> usize {
+    config.embedding.most_tokens.unwrap_or(DEFAULT_LONGEST).min(config.context_length)
+}
+
+/// Plans a model for a device without allocating or loading anything, and without asking whether it fits.
+pub fn plan_texts(
+    model: &Model,
+    capabilities: &Capabilities,
+    options: &EmbedOptions,
+) -> Result<(EncodePlan, Option<Note>), Error> {
+    let config = model.config();
+    let (output, note) = match options.task {
+        EmbedTask::Vectors(asked) => {
+            let (pooling, note) = pooling(model, asked)?;
+            (EncodeOutput::Vectors(pooling), note)
+        }
+        EmbedTask::Scores if model.weights().tensor("cls.output.weight").is_some() => {
+            (EncodeOutput::Scores, None)
+        }
+        EmbedTask::Scores if model.answers().is_some() => (EncodeOutput::Logits, None),
+        EmbedTask::Scores => return Err(Error::NoClassifier),
+    };
+    let trained = config.context_length;
+    let longest = options.longest.unwrap_or(usual_longest(config));
+    if longest == 0 || longest > trained {
+        return Err(Error::Setting {
+            name: "the longest text",
+            value: longest.to_string(),
+            expected: "at least 1 token and at most those that the model was trained for",
+        });
+    }
+    let rows = options.rows.unwrap_or(capabilities.prefill_rows).max(longest);
+    let every_row = output == EncodeOutput::Vectors(Pooling::None);
+    let plan_options = EncodeOptions {
+        longest,
+        rows,
+        texts: if every_row { rows } else { rows.min(MOST_TEXTS) },
+        kv: options.kv.unwrap_or(if capabilities.half_products.is_some() {
+            KvType::F16
+        } else {
+            KvType::F32
+        }),
+        output,
+        fuse: options.fuse,
+    };
+    Ok((plan_encoder(model.weights(), capabilities, &plan_options)?, note))
+}
+
+impl Embedder {
+    /// Opens the device, plans, checks that memory suffices, loads and prepares.
+    pub fn new(model: Arc<Model>, options: &EmbedOptions) -> Result<Embedder, Error> {
+        let device = crate::open_device(options.device, options.threads, &options.backends)?;
+        Embedder::on_device(model, device, options)
+    }
+
+    /// As [`Embedder::new`], on a device that is open already.
+    pub fn on_device(
+        model: Arc<Model>,
+        mut device: Box<dyn Device>,
+        options: &EmbedOptions,
+    ) -> Result<Embedder, Error> {
+        let began = Instant::now();
+        let capabilities = device.capabilities();
+        let (plan, note) = plan_texts(&model, capabilities, options)?;
+        check_memory(&plan.memory, plan.options.longest, available(capabilities))?;
+        let mut notes = Vec::new();
+        if options.device == DeviceChoice::Auto {
+            notes.push(Note::AutoDevice { device: capabilities.name, detail: capabilities.detail.clone() });
+        }
+        notes.extend(note);
+        let buffers = load_buffers(&plan.buffers, model.weights(), &mut *device)?;
+        let replay = device.prepare(&plan.table, &buffers)?;
+        let pass = TextPass::default();
+        Ok(Embedder { load_time: began.elapsed(), model, device, plan, buffers, replay, notes, pass })
+    }
+
+    pub fn model(&self) -> &Arc<Model> {
+        &self.model
+    }
+
+    pub fn plan(&self) -> &EncodePlan {
+        &self.plan
+    }
+
+    pub fn device(&self) -> &dyn Device {
+        &*self.device
+    }
+
+    /// What was decided for the user and is worth a line.
+    pub fn notes(&self) -> &[Note] {
+        &self.notes
+    }
+
+    /// Planning, loading and preparing.
+    pub fn load_time(&self) -> Duration {
+        self.load_time
+    }
+
+    /// Tokens of the longest text.
+    pub fn longest(&self) -> usize {
+        self.plan.options.longest
+    }
+
+    /// Numbers of one vector.
+    pub fn width(&self) -> usize {
+        self.plan.width
+    }
+
+    /// Refuses a text that no pass could take. `index` is its number among others.
+    pub fn check(&self, text: &TextIds, index: usize) -> Result<(), Error> {
+        check(&self.plan, text, index)
+    }
+
+    /// What each text becomes, in the texts' order: its vector as the model leaves it, not normalised; with
+    /// [`Pooling::None`] those of all its tokens, one after the other; or its scores. The bits of a text's result are the
+    /// same whoever is in the pass with it.
+    pub fn encode(&mut self, texts: &[TextIds]) -> Result<Vec<Vec<f32>>, Error> {
+        texts.iter().enumerate().try_for_each(|(index, text)| self.check(text, index))?;
+        let mut results = Vec::with_capacity(texts.len());
+        let mut rest = texts;
+        while !rest.is_empty() {
+            self.pass.clear();
+            let add = |text: &&TextIds| self.pass.add(&text.ids, &text.segments, &self.plan);
+            let fitting = rest.iter().take_while(add).count();
+            let (now, later) = rest.split_at(fitting);
+            self.run(now, &mut results)?;
+            rest = later;
+        }
+        Ok(results)
+    }
+
+    /// Of scored texts: how well each document answers its query.
+    pub fn scores(&mut self, texts: &[TextIds]) -> Result<Vec<f32>, Error> {
+        let answers = self.model.answers();
+        let results = self.encode(texts)?;
+        let causal = !self.plan.config.bidirectional;
+        let score = |result: Vec<f32>| match (self.plan.options.output, &result[..]) {
+            (EncodeOutput::Logits, logits) => {
+                let [yes, no] = answers.ok_or(Error::NoClassifier)?;
+                Ok(probability(logits[yes as usize], logits[no as usize]))
+            }
+            (_, [score]) => Ok(*score),
+            (_, [yes, no]) if causal => Ok(probability(*yes, *no)),
+            (_, more) => Err(Error::ManyLabels { labels: more.len() }),
+        };
+        results.into_iter().map(score).collect()
+    }
+
+    /// What [`Embedder::encode`] reads and computes for these texts.
+    pub fn cost(&self, texts: &[TextIds]) -> Result<Cost, Error> {
+        texts.iter().enumerate().try_for_each(|(index, text)| self.check(text, index))?;
+        let mut cost = Cost::default();
+        let mut pass = TextPass::default();
+        let mut rest = texts;
+        while !rest.is_empty() {
+            pass.clear();
+            let add = |text: &&TextIds| pass.add(&text.ids, &text.segments, &self.plan);
+            rest = &rest[rest.iter().take_while(add).count()..];
+            cost = cost + self.plan.table.cost(Entries::Rows(&pass.rows), pass.asking.len());
+        }
+        Ok(cost)
+    }
+
+    fn upload_segments(&mut self) -> Result<(), Error> {
+        if let Some(segments) = self.plan.table.io.segments {
+            let buffer = self.buffers[segments.index()];
+            self.device.upload(buffer, 0, bytemuck::cast_slice(&self.pass.segments))?;
+        }
+        Ok(())
+    }
+
+    /// How long each command of one pass over these texts takes, the median of so many passes.
+    pub fn profile(&mut self, texts: &[TextIds], passes: usize) -> Result<Vec<LabelTiming>, Error> {
+        fill(&mut self.pass, texts, &self.plan)?;
+        self.upload_segments()?;
+        let submissions = [self.pass.submission()];
+        time_table(&mut *self.device, self.replay, &self.plan.table, &submissions, passes)
+    }
+
+    fn run(&mut self, texts: &[TextIds], results: &mut Vec<Vec<f32>>) -> Result<(), Error> {
+        self.upload_segments()?;
+        self.device.replay(self.replay, self.pass.submission())?;
+        self.device.wait()?;
+        let width = self.plan.width;
+        let mut found = vec![0.0f32; self.pass.asking.len() * width];
+        self.device.download(
+            self.buffers[self.plan.table.io.logits.index()],
+            0,
+            bytemuck::cast_slice_mut(&mut found),
+        )?;
+        let every_row = self.plan.options.output == EncodeOutput::Vectors(Pooling::None);
+        let mut rest = &found[..];
+        for text in texts {
+            let (own, others) = rest.split_at(width * if every_row { text.ids.len() } else { 1 });
+            if let Some(at) = own.iter().position(|v| !v.is_finite()) {
+                return Err(Error::NotFinite { position: at / width });
+            }
+            results.push(own.to_vec());
+            rest = others;
+        }
+        Ok(())
+    }
+}
+
+fn check(plan: &EncodePlan, text: &TextIds, index: usize) -> Result<(), Error> {
+    if text.ids.is_empty() {
+        return Err(Error::EmptyText { index });
+    }
+    let (vocab, longest) = (plan.config.vocab_size, plan.options.longest);
+    if let Some(at) = text.ids.iter().position(|&id| id as usize >= vocab) {
+        let id = text.ids[at];
+        return Err(Error::TokenOutsideVocabulary { id, index: at, vocab, place: "text" });
+    }
+    if text.ids.len() > longest {
+        return Err(Error::TextTooLong { index, tokens: text.ids.len(), longest });
+    }
+    Ok(())
+}
+
+/// Makes one pass of all the texts, or says why it cannot.
+pub(crate) fn fill(pass: &mut TextPass, texts: &[TextIds], plan: &EncodePlan) -> Result<(), Error> {
+    texts.iter().enumerate().try_for_each(|(index, text)| check(plan, text, index))?;
+    pass.clear();
+    if texts.iter().all(|text| pass.add(&text.ids, &text.segments, plan)) {
+        return Ok(());
+    }
+    Err(Error::Setting {
+        name: "the number of tokens of one pass",
+        value: texts.iter().map(|text| text.ids.len()).sum::<usize>().to_string(),
+        expected: "at most the rows of a pass (--chunk)",
+    })
+}
+
+/// Of the first of two logits.
+fn probability(first: f32, second: f32) -> f32 {
+    1.0 / (1.0 + (second - first).exp())
+}
+
+/// Scales a vector to length 1. One of zeros stays as it is.
+pub fn normalise(vector: &mut [f32]) {
+    let length = vector.iter().map(|v| f64::from(*v) * f64::from(*v)).sum::<f64>().sqrt();
+    if length > 0.0 {
+        vector.iter_mut().for_each(|v| *v = (f64::from(*v) / length) as f32);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn vectors_are_scaled_to_length_one() {
+        let mut vector = [3.0, 0.0, -4.0];
+        normalise(&mut vector);
+        assert_eq!(vector, [0.6, 0.0, -0.8]);
+        let mut zeros = [0.0; 3];
+        normalise(&mut zeros);
+        assert_eq!(zeros, [0.0; 3]);
+        // Squares that f32 could not hold.
+        let mut large = [3.0, 4.0].map(|v: f32| v * 2f32.powi(100));
+        normalise(&mut large);
+        assert_eq!(large, [0.6, 0.8]);
+    }
+
+    #[test]
+    fn probabilities_come_from_the_difference_of_logits() {
+        assert_eq!(probability(0.0, 0.0), 0.5);
+        assert!((probability(2.0, 0.0) - 0.880_797).abs() < 1e-6);
+        assert_eq!((probability(0.0, 200.0), probability(200.0, 0.0)), (0.0, 1.0));
+    }
+}
