@@ -75,14 +75,10 @@ fn bench(
         head_dim,
         positions,
         scale: 1.0 / (head_dim as f32).sqrt(),
-        soft_cap: 0.0,
-        window: 0,
-        ahead: 0,
-        rope_dims: 0,
-        epsilon: 0.0,
+        ..AttentionParams::default()
     };
     let command = |i: usize| {
-        let op = ops::Attention { kv: KvType::F16, out: NormOut::F32, rope: None };
+        let op = ops::Attention::plain(KvType::F16, NormOut::F32);
         let offset = i as u64 * layer;
         let at = |buffer, offset| Binding { buffer: BufferId(buffer), offset };
         let bindings = [at(1, 0), at(2, offset), at(3, offset), at(0, 0), at(4, 0)];

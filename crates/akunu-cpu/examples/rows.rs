@@ -89,7 +89,7 @@ fn tables(rows: usize, cols: u32) -> Vec<Result<Made, DeviceError>> {
     let norm = NormParams { cols, epsilon: 1e-5 };
     for (kind, bias) in [(NormKind::Rms, false), (NormKind::Layer, false), (NormKind::Layer, true)] {
         for out in [NormOut::F32, NormOut::Q8] {
-            all.push(table(ops::Norm { kind, bias, out, rows: RowSet::All }.into(), norm, rows));
+            all.push(table(ops::Norm { kind, bias, out, rows: RowSet::All, pick: false }.into(), norm, rows));
         }
     }
     for (heads, head_dim) in [(1, cols), (cols / 64, 64)] {

@@ -135,7 +135,7 @@ fn rows_together_give_the_bits_of_rows_alone() {
 /// An infinite value times a weight of 0 would be a NaN.
 #[test]
 fn rows_are_not_touched_by_values_that_only_later_ones_see() {
-    let seen = specs::Seen { rows: 12, first: 250, window: 9, soft_cap: 0.0 };
+    let seen = specs::Seen { rows: 12, first: 250, window: 9, soft_cap: 0.0, factor_step: 0 };
     let spec = specs::attend((3, 1, 16), KvType::F32, seen, NormOut::F32);
     // The second sequence has the rows from the eighth on, the first one those from position 250.
     let infinite = |mut case: Case| {
@@ -182,7 +182,7 @@ fn sequence_at(kv: KvType, start: u32) -> Case {
     let rows: Vec<Row> = [0, 7, 255, 256, 300].map(|position| Row::causal(0, position, start)).to_vec();
     let queries: Vec<u8> = bytemuck::cast_slice(&common::values(70, rows.len() * cols)).to_vec();
     let data = vec![queries, cache(71), cache(72), common::poison(rows.len() * cols * 4)];
-    let op = ops::Attention { kv, out: NormOut::F32, rope: None };
+    let op = ops::Attention::plain(kv, NormOut::F32);
     Case::new(op.into(), params, Shape::sequences(rows, context, positions, 16), data)
 }
 

@@ -264,7 +264,7 @@ fn attention_of_few_rows_is_near_the_reference_on_tensor_cores() {
     }
     let emulator = || Emulator::default().with_tensor_cores();
     let several = [(0, 0.0), (1500, 0.0), (1500, 5.0)].map(|(first, soft_cap)| {
-        let seen = Seen { rows: 1, first, window: 0, soft_cap };
+        let seen = Seen { rows: 1, first, window: 0, soft_cap, factor_step: 0 };
         specs::attend((17, 1, 64), KvType::F16, seen, NormOut::Both)
     });
     let specs = specs::attention().into_iter().chain(folded::attention()).chain(several);
@@ -285,7 +285,12 @@ fn attention_of_many_rows_is_near_the_reference_on_tensor_cores() {
         for (rows, first, window, soft_cap) in seen {
             let own = [NormOut::F32, NormOut::Q8, NormOut::Both][(i + rows) % 3];
             for out in [own, NormOut::F16] {
-                let spec = specs::attend(shape, KvType::F16, Seen { rows, first, window, soft_cap }, out);
+                let spec = specs::attend(
+                    shape,
+                    KvType::F16,
+                    Seen { rows, first, window, soft_cap, factor_step: window },
+                    out,
+                );
                 few.check(&spec.name, &spec.whole());
             }
         }
@@ -312,7 +317,12 @@ fn attention_of_many_rows_is_near_the_reference_by_tiles() {
                     (3, 3, 80) => NormOut::F32,
                     _ => [NormOut::F32, NormOut::Q8, NormOut::Both, NormOut::F16][(i + j + turn) % 4],
                 };
-                specs.push(specs::attend(shape, kv, Seen { rows, first, window, soft_cap }, out));
+                specs.push(specs::attend(
+                    shape,
+                    kv,
+                    Seen { rows, first, window, soft_cap, factor_step: window },
+                    out,
+                ));
             }
         }
     }

@@ -63,7 +63,8 @@ mod tests {
 
     /// A command that reads two buffers and writes the third, of 16 bytes each.
     fn norm(hazards: &mut Hazards, buffers: [(usize, u64); 3]) -> bool {
-        let op = ops::Norm { kind: NormKind::Rms, bias: false, out: NormOut::F32, rows: RowSet::All };
+        let op =
+            ops::Norm { kind: NormKind::Rms, bias: false, out: NormOut::F32, rows: RowSet::All, pick: false };
         let kernel = Kernel::Norm(op);
         let command = DispatchCommand::new(kernel, (0..3).map(BufferId), ());
         hazards.waits(&command, &buffers.map(|(buffer, start)| (buffer, start, 16)))

@@ -166,7 +166,7 @@ fn add_rows(texts: &mut Texts) {
     add_table(texts, &table(Kernel::Add(ops::Add), AddParams { cols: 4096, scale: 1.0 }, 512));
     for (kind, bias) in [(NormKind::Rms, false), (NormKind::Layer, false), (NormKind::Layer, true)] {
         for out in [NormOut::Both, NormOut::F32AndF16] {
-            let norm = Kernel::Norm(ops::Norm { kind, bias, out, rows: RowSet::All });
+            let norm = Kernel::Norm(ops::Norm { kind, bias, out, rows: RowSet::All, pick: false });
             add_table(texts, &table(norm, NormParams { cols: 4096, epsilon: 1e-5 }, 512));
         }
         let heads = Kernel::HeadNorm(ops::HeadNorm { kind, bias });
@@ -196,22 +196,20 @@ fn add_halves(texts: &mut Texts) {
 
 fn add_attention(texts: &mut Texts, head_dim: u32) {
     let (heads, kv_heads, positions, rope_dims) = (32, 8, 4096, head_dim);
-    let (scale, soft_cap, window, epsilon) = (0.1, 0.0, 0, 1e-5);
     let params = AttentionParams {
         heads,
         kv_heads,
         head_dim,
         positions,
-        scale,
-        soft_cap,
-        window,
-        ahead: 0,
+        scale: 0.1,
         rope_dims,
-        epsilon,
+        epsilon: 1e-5,
+        ..AttentionParams::default()
     };
     let rope = Some(Rope { style: RopeStyle::Interleaved, qk_norm: false });
     for (rows, rope) in [(1, None), (512, None), (1, rope)] {
-        let kernel = Kernel::Attention(ops::Attention { kv: KvType::F16, out: NormOut::Q8, rope });
+        let kernel =
+            Kernel::Attention(ops::Attention { rope, ..ops::Attention::plain(KvType::F16, NormOut::Q8) });
         add_table(texts, &table(kernel, params, rows));
     }
 }

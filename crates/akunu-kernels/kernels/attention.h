@@ -104,9 +104,21 @@ INLINE Numbers numbers_at(Piece piece, u32 position, Span span, const THREADGROU
     return n;
 }
 
+#if BIASED
+// What a score has added to it for how far the key is from the row.
+INLINE f32 position_bias(Bindings in, Params params, Task task, u32 g, u32 key) {
+    const u32 far = params.attention.reach - 1, head = task.first_head + (g < task.heads ? g : 0), query = task.place.position;
+    const u32 after = key > query ? key - query : 0, before = query > key ? query - key : 0;
+    const u32 col = far + (after < far ? after : far) - (before < far ? before : far);
+    return ((const DEVICE f32*)in.position_bias)[head * (2 * far + 1) + col];
+}
+#endif
+
 // A turn, for all heads. Positions beyond the end weigh nothing. `own`: this lane's piece of the own key; the value is a row further.
-INLINE void attend(THREAD_PTR Head* heads, const THREAD_PTR Numbers* q, Turn turn, u32 base, Span span, const THREADGROUP f32* own,
-                   bool holds, f32 cap) {
+INLINE void attend(Bindings in, Params params, Task task, THREAD_PTR Head* heads, const THREAD_PTR Numbers* q, Turn turn, u32 base,
+                   const THREADGROUP f32* own, bool holds) {
+    const Span span = task.span;
+    const f32 cap = params.attention.soft_cap;
     f32 scores[DEEP][HEAD_TILE];
     UNROLL for (u32 u = 0; u < DEEP; u++) {
         const Numbers key = numbers_at(turn.keys[u], base + u * PARALLEL, span, own, holds);
@@ -116,6 +128,9 @@ INLINE void attend(THREAD_PTR Head* heads, const THREAD_PTR Numbers* q, Turn tur
             score = holds ? score : 0.0f;
             UNROLL for (u32 step = LANES / 2; step > 0; step /= 2) score += SIMD_XOR(score, step);
             scores[u][g] = CAPPED ? cap * TANH(score / cap) : score;
+#if BIASED
+            scores[u][g] += position_bias(in, params, task, g, base + u * PARALLEL);
+#endif
         }
     }
     UNROLL for (u32 g = 0; g < HEAD_TILE; g++) {
@@ -140,12 +155,13 @@ INLINE void attend(THREAD_PTR Head* heads, const THREAD_PTR Numbers* q, Turn tur
 }
 
 // A lane's piece of a query head, times the factor of scores.
-INLINE Numbers load_query(Bindings in, Params params, u32 row, u32 head, u32 tile_head, u32 first, const THREADGROUP f32* turned) {
+INLINE Numbers load_query(Bindings in, Params params, Task task, u32 tile_head, u32 first, const THREADGROUP f32* turned) {
     Numbers q;
     const bool holds = first < HEAD_DIM;
 #if !ROPE
-    const DEVICE f32* from = (const DEVICE f32*)in.q + ((u64)row * HEADS + head) * HEAD_DIM + first;
-    UNROLL for (u32 i = 0; i < PIECE; i++) q.v[i] = holds ? from[i] * params.attention.scale : 0.0f;
+    const DEVICE f32* from = (const DEVICE f32*)in.q + ((u64)task.row * HEADS + task.first_head + tile_head) * HEAD_DIM + first;
+    const f32 scale = QUERY_SCALE(in, params, task.place);
+    UNROLL for (u32 i = 0; i < PIECE; i++) q.v[i] = holds ? from[i] * scale : 0.0f;
 #else
     const THREADGROUP f32* from = turned + tile_head * HEAD_DIM + first;
     UNROLL for (u32 i = 0; i < PIECE; i++) q.v[i] = holds ? from[i] : 0.0f;
@@ -179,14 +195,14 @@ BODY(attention) {
     Head heads[HEAD_TILE];
     UNROLL for (u32 g = 0; g < HEAD_TILE; g++) {
         const u32 h = g < task.heads ? g : 0;
-        q[g] = load_query(in, params, task.row, task.first_head + h, h, first, turned);
+        q[g] = load_query(in, params, task, h, first, turned);
         heads[g].most = LOWEST;
         heads[g].total = 0;
         UNROLL for (u32 i = 0; i < PIECE; i++) heads[g].sum[i] = 0;
     }
     // The same number of turns for all lanes.
     for (u32 base = span.from; base < span.end; base += DEEP * PARALLEL) {
-        attend(heads, q, turn, base + mine, span, turned + HEAD_TILE * HEAD_DIM + first, holds, params.attention.soft_cap);
+        attend(in, params, task, heads, q, turn, base + mine, turned + HEAD_TILE * HEAD_DIM + first, holds);
         if (base + DEEP * PARALLEL < span.end) turn = load_turn(task.k, task.v, base + DEEP * PARALLEL + mine, span, first);
     }
 

@@ -19,7 +19,7 @@ struct Bindings {
     DEVICE u8 *x, *x_scales, *out, *out_q8, *out_f16, *out_scales, *bias, *q_bias, *k_bias, *v_bias, *residual, *gate, *up, *q_norm, *k_norm;
     DEVICE u8 *squares, *norm_weight, *normed, *normed_q8, *out_squares;
     DEVICE u8 *rows, *moves, *frequencies, *angles, *qkv, *q, *k_cache, *v_cache, *logits, *logit_rows, *tokens, *sampling;
-    DEVICE u8 *positions, *types, *segments;
+    DEVICE u8 *positions, *types, *segments, *position_bias, *query_factors;
     DEVICE u8 *file, *planes;
 };
 

@@ -52,13 +52,13 @@ INLINE void store_row(Bindings in, u32 row, const THREAD_PTR RowPart* x, Place a
 }
 
 #ifdef LAYER
-// x / rms(x) · weight (+ bias), with LAYER less the mean first; with LOGITS the row that logit_rows names.
+// x / rms(x) · weight (+ bias), with LAYER less the mean first; with PICK of the row that logit_rows names.
 BODY(norm_halves) {
     const RowPart weight = load_part(in.weight, 0, at);
     RowPart bias;
     if (BIAS) bias = load_part(in.bias, 0, at);
     const bool live = at.group_y < live_rows(pass, LOGITS);
-    const u32 source = LOGITS && live ? ((const DEVICE u32*)in.logit_rows)[at.group_y] : at.group_y;
+    const u32 source = PICK && live ? ((const DEVICE u32*)in.logit_rows)[at.group_y] : at.group_y;
     WAIT_FOR_INPUT();
     LAUNCH_NEXT();
     if (!live) return;

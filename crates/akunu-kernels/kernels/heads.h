@@ -168,7 +168,7 @@ INLINE void turn_heads(Bindings in, Params params, Task task, THREADGROUP f32* t
     for (u32 i = SIMD; i < task.heads + 2; i += SIMDS) {
         if (i >= 2) {
             const DEVICE f32* from = qkv + (task.first_head + i - 2) * HEAD_DIM;
-            put_turned(from, q_norm, angles, params.attention.epsilon, params.attention.scale, turned + (i - 2) * HEAD_DIM, lane);
+            put_turned(from, q_norm, angles, params.attention.epsilon, QUERY_SCALE(in, params, task.place), turned + (i - 2) * HEAD_DIM, lane);
         } else if (has_own) {
             const DEVICE f32* from = qkv + (HEADS + i * KV_HEADS + kv_head) * HEAD_DIM;
             DEVICE u8* to = kv_row(i == 0 ? in.k_cache : in.v_cache, task.place.start, kv_head, task.place.position);

@@ -54,6 +54,17 @@ INLINE void kv_store(DEVICE u8* row, const THREADGROUP f32* values, u32 lane) {
     for (u32 i = lane; i < HEAD_DIM; i += 32) kv_put(row, i, values[i], lane, true);
 }
 
+#if FACTORS
+// What a row's queries are multiplied by, beside the scale.
+#define QUERY_SCALE(in, params, row) query_scale(in, params, row)
+INLINE f32 query_scale(Bindings in, Params params, Row row) {
+    const u32 factor = row.position / params.attention.factor_step, last = params.attention.factors - 1;
+    return params.attention.scale * ((const DEVICE f32*)in.query_factors)[factor < last ? factor : last];
+}
+#else
+#define QUERY_SCALE(in, params, row) params.attention.scale
+#endif
+
 // The first position that a row sees.
 INLINE u32 first_seen(Row row, u32 window) { return window == 0 || row.position + 1 < window ? 0 : row.position + 1 - window; }
 

@@ -38,13 +38,13 @@ INLINE Elements load_elements(const DEVICE u8* from, u64 row, Place at) {
 }
 
 #ifdef LAYER
-// x / rms(x) · weight (+ bias), with LAYER less the mean first; with LOGITS the row that logit_rows names.
+// x / rms(x) · weight (+ bias), with LAYER less the mean first; with PICK of the row that logit_rows names.
 BODY(norm_rows) {
     const Elements weight = load_elements(in.weight, 0, at);
     Elements bias;
     if (BIAS) bias = load_elements(in.bias, 0, at);
     const bool live = at.group_y < live_rows(pass, LOGITS);
-    const u32 source = LOGITS && live ? ((const DEVICE u32*)in.logit_rows)[at.group_y] : at.group_y;
+    const u32 source = PICK && live ? ((const DEVICE u32*)in.logit_rows)[at.group_y] : at.group_y;
     WAIT_FOR_INPUT();
     LAUNCH_NEXT();
     if (!live) return;

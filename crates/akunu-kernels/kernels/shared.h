@@ -209,8 +209,11 @@ struct AttentionParams {
     u32 ahead;
     u32 rope_dims;
     f32 epsilon;
+    u32 reach;
+    u32 factor_step;
+    u32 factors;
 };
-LAYOUT(AttentionParams, 40);
+LAYOUT(AttentionParams, 52);
 PLACE(AttentionParams, heads, 0);
 PLACE(AttentionParams, kv_heads, 4);
 PLACE(AttentionParams, head_dim, 8);
@@ -221,6 +224,9 @@ PLACE(AttentionParams, window, 24);
 PLACE(AttentionParams, ahead, 28);
 PLACE(AttentionParams, rope_dims, 32);
 PLACE(AttentionParams, epsilon, 36);
+PLACE(AttentionParams, reach, 40);
+PLACE(AttentionParams, factor_step, 44);
+PLACE(AttentionParams, factors, 48);
 
 struct ArgmaxParams {
     u32 vocab;

@@ -162,7 +162,7 @@ impl Shape<'_> {
                 return Ok(self.half_matmul(bias, residual));
             }
             Kernel::RopeKv(ops::RopeKv { style, qk_norm, kv }) => self.rope_kv(style, qk_norm, kv),
-            Kernel::Attention(ops::Attention { kv, out, rope }) => self.attention(kv, out, rope)?,
+            Kernel::Attention(op) => self.attention(op)?,
             Kernel::Argmax(ops::Argmax) => self.argmax(),
             Kernel::Sample(ops::Sample) => return Ok(self.sample()?.into_iter().map(Work::Launch).collect()),
             Kernel::KvShift(ops::KvShift { style, kv }) => self.kv_shift(style, kv),

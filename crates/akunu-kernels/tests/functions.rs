@@ -31,7 +31,8 @@ fn table(kernel: Kernel, params: impl bytemuck::NoUninit, rows: usize) -> Dispat
     }
 }
 
-const NORM: ops::Norm = ops::Norm { kind: NormKind::Rms, bias: false, out: NormOut::Q8, rows: RowSet::All };
+const NORM: ops::Norm =
+    ops::Norm { kind: NormKind::Rms, bias: false, out: NormOut::Q8, rows: RowSet::All, pick: false };
 
 /// As Apple's chips are.
 const TILED: Chip = Chip { tiles: true, ..Chip::plain(10, 32 << 10) };
@@ -120,7 +121,8 @@ fn a_product_that_begins_a_norm_has_a_block_of_outputs_a_group_and_is_for_few_ro
 #[test]
 fn attention_turns_heads_for_one_row_only() {
     let rope = Some(Rope { style: RopeStyle::HalfSplit, qk_norm: true });
-    let kernel = Kernel::Attention(ops::Attention { kv: KvType::F16, out: NormOut::Q8, rope });
+    let kernel =
+        Kernel::Attention(ops::Attention { rope, ..ops::Attention::plain(KvType::F16, NormOut::Q8) });
     let params = AttentionParams {
         heads: 8,
         kv_heads: 2,
@@ -155,7 +157,7 @@ fn tiles_are_for_many_rows_and_fit_the_memory_of_a_group() {
     };
     let params = AttentionParams { heads: 12, kv_heads: 3, positions: 4096, ..AttentionParams::default() };
     let attention = |kv: KvType, head_dim: u32, rows: usize| {
-        let kernel = Kernel::Attention(ops::Attention { kv, out: NormOut::Q8, rope: None });
+        let kernel = Kernel::Attention(ops::Attention::plain(kv, NormOut::Q8));
         table(kernel, AttentionParams { head_dim, ..params }, rows)
     };
     let launch = |table: DispatchTable| {

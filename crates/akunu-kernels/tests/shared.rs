@@ -76,7 +76,7 @@ fn params() -> Vec<Layout> {
         RopeKvParams { heads: u32, kv_heads: u32, head_dim: u32, rope_dims: u32, positions: u32, epsilon: f32 }
         AttentionParams {
             heads: u32, kv_heads: u32, head_dim: u32, positions: u32, scale: f32, soft_cap: f32, window: u32, ahead: u32,
-            rope_dims: u32, epsilon: f32,
+            rope_dims: u32, epsilon: f32, reach: u32, factor_step: u32, factors: u32,
         }
         ArgmaxParams { vocab: u32, advance: u32 }
         SampleParams { vocab: u32, advance: u32, stride: u32 }

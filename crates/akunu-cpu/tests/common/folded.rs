@@ -4,7 +4,7 @@ use akunu_plan::ops;
 use akunu_plan::ops::*;
 use akunu_plan::{Activation, DType, Kernel, KvType, MatmulForm, NormOut, Rope, RopeStyle, Row, RowSet};
 
-use super::specs::{HEADS, cache, input, kv_types, outputs, spec};
+use super::specs::{HEADS, cache, input, kv_types, outputs, query_factors, spec};
 use super::*;
 
 /// Sums of squares as a row of `cols` may have them, for each block of 32.
@@ -184,6 +184,7 @@ fn attend(
         let positions = 2 * context;
         let scale = 3.0 / (dim as f32).sqrt();
         let soft_cap = if window == 0 { 0.0 } else { 7.0 };
+        let factor_step = if window == 0 { 0 } else { 50 };
         let rope_dims = if dim >= 80 { dim / 2 } else { dim };
         let (head_dim, epsilon) = (dim, 1e-3);
         let params = AttentionParams {
@@ -194,9 +195,11 @@ fn attend(
             scale,
             soft_cap,
             window,
-            ahead: 0,
             rope_dims,
             epsilon,
+            factor_step,
+            factors: if factor_step > 0 { context.div_ceil(factor_step) } else { 0 },
+            ..AttentionParams::default()
         };
         let angles: Vec<f32> = values(50, rope_dims as usize / 2)
             .iter()
@@ -212,7 +215,10 @@ fn attend(
         if rope.qk_norm {
             data.extend([f32s(&values(54, dim as usize)), f32s(&values(55, dim as usize))]);
         }
+        data.extend((factor_step > 0).then(|| query_factors(params.factors)));
         let shape = Shape::sequences(vec![row], context, positions, 1);
-        Case::new(Kernel::Attention(ops::Attention { kv, out, rope: Some(rope) }), params, shape, data)
+        let query_factors = factor_step > 0;
+        let op = ops::Attention { rope: Some(rope), query_factors, ..ops::Attention::plain(kv, out) };
+        Case::new(Kernel::Attention(op), params, shape, data)
     })
 }

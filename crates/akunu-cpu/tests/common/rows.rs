@@ -32,7 +32,7 @@ pub fn norm(
         let mut data = vec![pick(&f32s(&varied(20, rows, cols)), rows, &part), f32s(&weight)];
         data.extend(bias.then(|| f32s(&values(19, cols))));
         data.extend(outputs(out, part.len(), cols));
-        let kernel = Kernel::Norm(ops::Norm { kind, bias, out, rows: RowSet::All });
+        let kernel = Kernel::Norm(ops::Norm { kind, bias, out, rows: RowSet::All, pick: false });
         let params = NormParams { cols: cols as u32, epsilon: 1e-5 };
         Case::new(kernel, params, Shape::rows(part.len()), data)
     })
@@ -221,8 +221,17 @@ pub fn in_halves() -> Vec<Spec> {
 }
 
 fn norm_of_asking((kind, bias): (NormKind, bool), out: NormOut) -> Case {
-    let kernel = Kernel::Norm(ops::Norm { kind, bias, out, rows: RowSet::Logits });
+    let kernel = Kernel::Norm(ops::Norm { kind, bias, out, rows: RowSet::Logits, pick: true });
     let mut data = vec![f32s(&varied(31, 7, 64)), f32s(&values(32, 64))];
+    data.extend(bias.then(|| f32s(&values(30, 64))));
+    data.extend(outputs(out, 3, 64));
+    Case::new(kernel, NormParams { cols: 64, epsilon: 1e-5 }, Shape::rows(7).asking(vec![1, 2, 6]), data)
+}
+
+/// Of rows that were packed before.
+fn norm_of_packed((kind, bias): (NormKind, bool), out: NormOut) -> Case {
+    let kernel = Kernel::Norm(ops::Norm { kind, bias, out, rows: RowSet::Logits, pick: false });
+    let mut data = vec![f32s(&varied(33, 3, 64)), f32s(&values(32, 64))];
     data.extend(bias.then(|| f32s(&values(30, 64))));
     data.extend(outputs(out, 3, 64));
     Case::new(kernel, NormParams { cols: 64, epsilon: 1e-5 }, Shape::rows(7).asking(vec![1, 2, 6]), data)
@@ -241,5 +250,6 @@ pub fn asking() -> Vec<Case> {
     let mut cases: Vec<Case> =
         NORMS.into_iter().flat_map(|kind| OUTS.map(|out| norm_of_asking(kind, out))).collect();
     cases.extend(OUTS.map(|out| activate_asking(Activation::Tanh, out)));
+    cases.extend(NORMS.into_iter().flat_map(|kind| OUTS.map(|out| norm_of_packed(kind, out))));
     cases
 }

@@ -259,7 +259,7 @@ fn half_matmul(rows: usize, inputs: usize, outs: usize, bias: bool, residual: bo
 pub fn halves() -> Vec<Spec> {
     let mut specs = vec![];
     for (shape, out) in [((4, 2, 40), NormOut::F16), ((3, 1, 80), NormOut::F32AndF16)] {
-        let seen = Seen { rows: 5, first: 20, window: 0, soft_cap: 0.0 };
+        let seen = Seen { rows: 5, first: 20, window: 0, soft_cap: 0.0, factor_step: 0 };
         specs.push(attend(shape, KvType::F16, seen, out));
     }
     specs.extend(super::rows::in_halves());
@@ -407,18 +407,20 @@ pub struct Seen {
     pub first: u32,
     pub window: u32,
     pub soft_cap: f32,
+    /// Positions that share a factor of queries; 0 for no factors.
+    pub factor_step: u32,
 }
 
 /// One row and many, within a segment and across several, at their edges, windows that begin in the middle.
 const SEEN: [Seen; 8] = [
-    Seen { rows: 1, first: 0, window: 0, soft_cap: 0.0 },
-    Seen { rows: 1, first: 255, window: 0, soft_cap: 0.0 },
-    Seen { rows: 1, first: 1100, window: 0, soft_cap: 0.0 },
-    Seen { rows: 1, first: 700, window: 100, soft_cap: 20.0 },
-    Seen { rows: 19, first: 40, window: 0, soft_cap: 0.0 },
-    Seen { rows: 11, first: 505, window: 33, soft_cap: 5.0 },
-    Seen { rows: 5, first: 254, window: 0, soft_cap: 7.0 },
-    Seen { rows: 70, first: 210, window: 120, soft_cap: 0.0 },
+    Seen { rows: 1, first: 0, window: 0, soft_cap: 0.0, factor_step: 0 },
+    Seen { rows: 1, first: 255, window: 0, soft_cap: 0.0, factor_step: 100 },
+    Seen { rows: 1, first: 1100, window: 0, soft_cap: 0.0, factor_step: 0 },
+    Seen { rows: 1, first: 700, window: 100, soft_cap: 20.0, factor_step: 0 },
+    Seen { rows: 19, first: 40, window: 0, soft_cap: 0.0, factor_step: 8 },
+    Seen { rows: 11, first: 505, window: 33, soft_cap: 5.0, factor_step: 3 },
+    Seen { rows: 5, first: 254, window: 0, soft_cap: 7.0, factor_step: 0 },
+    Seen { rows: 70, first: 210, window: 120, soft_cap: 0.0, factor_step: 0 },
 ];
 
 pub fn attention() -> Vec<Spec> {
@@ -439,8 +441,13 @@ pub fn attention() -> Vec<Spec> {
     specs
 }
 
+/// From 1 on, as those of models.
+pub fn query_factors(count: u32) -> Vec<u8> {
+    f32s(&(0..count).map(|n| 1.0 + 0.1 * (1.0 + n as f32).ln()).collect::<Vec<_>>())
+}
+
 pub fn attend((heads, kv_heads, dim): (u32, u32, u32), kv: KvType, seen: Seen, out: NormOut) -> Spec {
-    let Seen { rows, first, window, soft_cap } = seen;
+    let Seen { rows, first, window, soft_cap, factor_step } = seen;
     let name = format!("attention {heads}/{kv_heads}x{dim} {kv:?} rows {rows} at {first} window {window}");
     spec(name, rows, move |part| {
         let context = (first + rows as u32 + 5).next_multiple_of(16);
@@ -454,9 +461,9 @@ pub fn attend((heads, kv_heads, dim): (u32, u32, u32), kv: KvType, seen: Seen, o
             scale,
             soft_cap,
             window,
-            ahead: 0,
-            rope_dims: 0,
-            epsilon: 0.0,
+            factor_step,
+            factors: if factor_step > 0 { context.div_ceil(factor_step) } else { 0 },
+            ..AttentionParams::default()
         };
         let cols = (heads * dim) as usize;
         let mut data = vec![
@@ -465,8 +472,10 @@ pub fn attend((heads, kv_heads, dim): (u32, u32, u32), kv: KvType, seen: Seen, o
             cache(kv, 46, kv_heads, positions, dim),
         ];
         data.extend(outputs(out, part.len(), cols));
+        data.extend((factor_step > 0).then(|| query_factors(params.factors)));
         let shape = Shape::sequences(mixed_rows(rows, first, context)[part].to_vec(), context, positions, 16);
-        Case::new(Kernel::Attention(ops::Attention { kv, out, rope: None }), params, shape, data)
+        let op = ops::Attention { query_factors: factor_step > 0, ..ops::Attention::plain(kv, out) };
+        Case::new(Kernel::Attention(op), params, shape, data)
     })
 }
 
@@ -477,13 +486,17 @@ pub fn whole_texts() -> Vec<Spec> {
     let mut specs = vec![];
     for (i, (heads, kv_heads, dim)) in HEADS.into_iter().enumerate() {
         for (j, kv) in kv_types(dim).into_iter().enumerate() {
-            for (window, ahead) in [(0, 0), (9, 8), (40, 0), (1, 30)] {
+            for (window, ahead, reach) in
+                [(0, 0, 0), (9, 8, 0), (40, 0, 0), (1, 30, 0), (0, 0, 20), (0, 0, 128)]
+            {
                 let whole = (heads / kv_heads * dim).is_multiple_of(32);
                 let out = if whole { OUTS[(i + j) % 3] } else { NormOut::F32 };
-                specs.push(texts((heads, kv_heads, dim), kv, &LENGTHS, [window, ahead], out));
+                specs.push(texts((heads, kv_heads, dim), kv, &LENGTHS, [window, ahead, reach], out));
             }
         }
     }
+    // A bias over several segments.
+    specs.push(texts((4, 2, 64), KvType::F16, &[3, 600], [0, 0, 128], NormOut::F32));
     specs
 }
 
@@ -491,7 +504,7 @@ pub fn texts(
     (heads, kv_heads, dim): (u32, u32, u32),
     kv: KvType,
     lengths: &[u32],
-    [window, ahead]: [u32; 2],
+    [window, ahead, reach]: [u32; 3],
     out: NormOut,
 ) -> Spec {
     let mut all = vec![];
@@ -503,7 +516,9 @@ pub fn texts(
     }
     let rows = all.len();
     let longest = lengths.iter().max().copied().unwrap_or(1);
-    let name = format!("attention of texts {heads}/{kv_heads}x{dim} {kv:?} window {window} ahead {ahead}");
+    let name = format!(
+        "attention of texts {heads}/{kv_heads}x{dim} {kv:?} window {window} ahead {ahead} reach {reach}"
+    );
     spec(name, rows, move |part| {
         let positions = start.next_multiple_of(16);
         let params = AttentionParams {
@@ -512,11 +527,10 @@ pub fn texts(
             head_dim: dim,
             positions,
             scale: 3.0 / (dim as f32).sqrt(),
-            soft_cap: 0.0,
             window,
             ahead,
-            rope_dims: 0,
-            epsilon: 0.0,
+            reach,
+            ..AttentionParams::default()
         };
         let cols = (heads * dim) as usize;
         let mut data = vec![
@@ -525,8 +539,10 @@ pub fn texts(
             cache(kv, 46, kv_heads, positions, dim),
         ];
         data.extend(outputs(out, part.len(), cols));
+        data.extend((reach > 0).then(|| f32s(&values(43, (heads * params.bias_cols()) as usize))));
         let shape = Shape::sequences(all[part].to_vec(), longest, positions, 16);
-        Case::new(Kernel::Attention(ops::Attention { kv, out, rope: None }), params, shape, data)
+        let op = ops::Attention { position_bias: reach > 0, ..ops::Attention::plain(kv, out) };
+        Case::new(Kernel::Attention(op), params, shape, data)
     })
 }
 

@@ -54,7 +54,7 @@ INLINE Query load_query(Bindings in, Params params, Task task, const THREADGROUP
     const f32 factor = 1.0f;
 #else
     const DEVICE f32* from = (const DEVICE f32*)in.q + ((u64)task.row * HEADS + task.first_head + head) * HEAD_DIM;
-    const f32 factor = params.attention.scale;
+    const f32 factor = QUERY_SCALE(in, params, task.place);
 #endif
     UNROLL for (u32 s = 0; s < STEPS; s++) {
         const u32 i = s / 2 * 32 + LANE % 4 * 8 + s % 2 * 4;

@@ -52,7 +52,7 @@ INLINE void copy_span(const DEVICE u8* k, const DEVICE u8* v, u32 base, u32 end,
     }
 }
 
-INLINE Query load_query(Bindings in, const THREAD_PTR Line* lines, f32 scale, Place at) {
+INLINE Query load_query(Bindings in, Params params, const THREAD_PTR Line* lines, Place at) {
     Query q;
     UNROLL for (u32 s = 0; s < STEPS; s++) {
         UNROLL for (u32 w = 0; w < 4; w++) {
@@ -61,6 +61,7 @@ INLINE Query load_query(Bindings in, const THREAD_PTR Line* lines, f32 scale, Pl
             if (line.from < line.end) {
                 const u32 d = s * 16 + w / 2 * 8 + LANE % 4 * 2;
                 const u32x2 two = read8(in.q + (((u64)line.row * HEADS + line.head) * HEAD_DIM + d) * 4);
+                const f32 scale = QUERY_SCALE(in, params, ((const DEVICE Row*)in.rows)[line.row]);
                 a = as_f32(two.x) * scale;
                 b = as_f32(two.y) * scale;
             }
@@ -207,7 +208,7 @@ INLINE void attend_run(Bindings in, Params params, u32 first_head, u32 start, u3
     const u32 first = lines[0].end == 0 ? 0xffffffffu : lines[0].from, second = lines[1].end == 0 ? 0xffffffffu : lines[1].from;
     const u32 mine_from = ~SIMD_MAX_U32(~(first < second ? first : second));
 
-    const Query q = load_query(in, lines, params.attention.scale, at);
+    const Query q = load_query(in, params, lines, at);
     const DEVICE u8* k = kv_row(in.k_cache, sequence, kv_head, 0);
     const DEVICE u8* v = kv_row(in.v_cache, sequence, kv_head, 0);
     Output out = {};

@@ -52,12 +52,16 @@ INLINE Source source_of(u32 line, u32 first_head, u32 start, u32 end) {
     return source;
 }
 
-INLINE void bring_queries(Bindings in, f32 scale, u32 first_head, u32 start, u32 end, THREADGROUP f32* queries, Place at) {
+INLINE void bring_queries(Bindings in, Params params, u32 first_head, u32 start, u32 end, THREADGROUP f32* queries, Place at) {
     UNROLL for (u32 i = at.in_group; i < LINES * (HEAD_DIM / 4); i += WORKERS) {
         const u32 line = i / (HEAD_DIM / 4), d = i % (HEAD_DIM / 4) * 4;
         const Source source = source_of(line, first_head, start, end);
         u32x4 four = {0, 0, 0, 0};
-        if (source.there) four = read16(in.q + (((u64)source.row * HEADS + source.head) * HEAD_DIM + d) * 4);
+        f32 scale = 0;
+        if (source.there) {
+            four = read16(in.q + (((u64)source.row * HEADS + source.head) * HEAD_DIM + d) * 4);
+            scale = QUERY_SCALE(in, params, ((const DEVICE Row*)in.rows)[source.row]);
+        }
         THREADGROUP f32* to = queries + line * LINE_STRIDE + d;
         to[0] = as_f32(four.x) * scale;
         to[1] = as_f32(four.y) * scale;
@@ -221,7 +225,7 @@ INLINE void attend_run(Bindings in, Params params, u32 first_head, u32 start, u3
     THREADGROUP f32* const scores = all_scores + SIMD * SCORE_FLOATS;
     THREADGROUP f32* const diagonal = scores + 8 * SCORE_STRIDE;
     diagonal[LANE] = diagonal[32 + LANE] = 0;
-    bring_queries(in, params.attention.scale, first_head, start, end, lines, at);
+    bring_queries(in, params, first_head, start, end, lines, at);
     const DEVICE u8* k = kv_row(in.k_cache, sequence, kv_head, 0);
     const DEVICE u8* v = kv_row(in.v_cache, sequence, kv_head, 0);
     Output out;

@@ -1,6 +1,6 @@
 //! Kernels that know the cache, and argmax.
 
-use akunu_plan::ops::{ArgmaxParams, AttentionParams, KvMoveParams, RopeKvParams};
+use akunu_plan::ops::{ArgmaxParams, Attention, AttentionParams, KvMoveParams, RopeKvParams};
 use akunu_plan::{KvType, NormOut, Rope, RopeStyle};
 
 use crate::function::source;
@@ -118,27 +118,27 @@ impl Shape<'_> {
         (u64::from(wanted) / groups).min(room).min(u64::from(most)).max(1) as u32
     }
 
-    pub(super) fn attention(
-        &self,
-        kv: KvType,
-        out: NormOut,
-        rope: Option<Rope>,
-    ) -> Result<Launch, MissingKernel> {
+    pub(super) fn attention(&self, op: Attention) -> Result<Launch, MissingKernel> {
+        let Attention { kv, out, rope, position_bias, .. } = op;
         let p: AttentionParams = self.command.params();
         if rope.is_some() && self.rows > 1 {
             return Err(self.missing("of several rows, one might see another's key too early".into()));
         }
-        let special = self
-            .attention_mma(&p, kv, out)
-            .or_else(|| self.attention_tiles(&p, kv, out))
-            .or_else(|| self.attention_few(&p, kv, out, rope));
+        let special = || {
+            self.attention_mma(&p, op)
+                .or_else(|| self.attention_tiles(&p, op))
+                .or_else(|| self.attention_few(&p, op))
+        };
+        // Of the kernels here, the last knows biases.
+        let special = if position_bias { None } else { special() };
         if let Some(launch) = special {
             return Ok(launch);
         }
         let shape = AttentionShape::new(&p, (kv, out, rope.is_some()), self);
         let shape = shape.map_err(|why| self.missing(why))?;
         let launch = self
-            .heads("attention", &[&ATTENTION], &p, shape.splits, rope)
+            .heads("attention", &[&ATTENTION], &p, shape.splits, op)
+            .variant([("BIASED", u32::from(position_bias))])
             .variant([("KV_TYPE", kv_number(kv)), ("PIECE", shape.piece), ("LANES", shape.lanes)])
             .variant([("HEAD_TILE", shape.head_tile)])
             .constants([("HEAD_DIM", p.head_dim), ("TILES", shape.tiles), ("SPLITS", shape.splits)])
@@ -155,8 +155,9 @@ impl Shape<'_> {
         bodies: &[&'static Source],
         p: &AttentionParams,
         splits: u32,
-        rope: Option<Rope>,
+        op: Attention,
     ) -> LaunchBuilder {
+        let rope = op.rope;
         let rope_source = rope.map(|_| &ROPE);
         let sources = std::iter::once(&KV).chain(rope_source).chain([&HEADS]).chain(bodies.iter().copied());
         let suffix = format!("_{}_{}x{}_{splits}", p.heads, p.kv_heads, p.head_dim);
@@ -166,6 +167,7 @@ impl Shape<'_> {
         }
         builder
             .variant([("ROPE", u32::from(rope.is_some())), ("CAPPED", u32::from(p.soft_cap != 0.0))])
+            .variant([("FACTORS", u32::from(op.query_factors))])
             .constants([("HEADS", p.heads), ("KV_HEADS", p.kv_heads), ("GROUP", p.heads / p.kv_heads)])
             .constants([("POSITIONS", p.positions)])
     }

@@ -54,6 +54,7 @@ impl LaunchBuilder {
     pub(super) fn of_norm(self, op: Norm) -> LaunchBuilder {
         self.variant([("LAYER", u32::from(op.kind == NormKind::Layer))])
             .constants([("BIAS", u32::from(op.bias)), ("LOGITS", u32::from(op.rows == RowSet::Logits))])
+            .constants([("PICK", u32::from(op.pick))])
             .out(op.out)
     }
 }
@@ -84,7 +85,7 @@ impl Shape<'_> {
 
     pub(super) fn head_norm(&self, HeadNorm { kind, bias }: HeadNorm) -> Result<Launch, MissingKernel> {
         let p: HeadNormParams = self.command.params();
-        let head = Norm { kind, bias, out: NormOut::F32, rows: RowSet::All };
+        let head = Norm { kind, bias, out: NormOut::F32, rows: RowSet::All, pick: false };
         let groups = [p.heads, self.rows];
         self.in_registers("head_norm", groups, p.head_dim, sums_of(kind), |builder| builder.of_norm(head))
     }

@@ -4,8 +4,11 @@
 use akunu_arch::tower::{Attention, BlockKind, FeedKind, QkNorm, Rotation, State, Tower};
 use akunu_arch::{ModelConfig, RopeStyle};
 
-use super::graph::{Action, Attend, Columns, Graph, HeadRotation, Heads, Part, Product, TokenTypes, Value};
-use super::weights::{Matrix, RopeTable, Tensors};
+use super::graph::{
+    Action, Attend, Columns, Graph, HeadRotation, Heads, Part, PositionBias, Product, QueryFactors,
+    TokenTypes, Value,
+};
+use super::weights::{Matrix, RopeTable, Tensors, position_bias, query_factors};
 use crate::ops::RowSet;
 use crate::plan::PlanError;
 use crate::{BufferId, Card};
@@ -17,6 +20,9 @@ pub(super) struct Blocks<'a, 'w> {
     /// The embedding, which may be the output as well.
     pub embedding: Matrix,
     pub ropes: &'a [RopeTable],
+    /// What all layers' attention has.
+    position_bias: Option<PositionBias>,
+    query_factors: Option<QueryFactors>,
     graph: Graph,
     /// What each block of the tower left behind.
     states: Vec<Value>,
@@ -28,12 +34,25 @@ impl<'a, 'w> Blocks<'a, 'w> {
     pub fn new(
         config: &'a ModelConfig,
         card: &'static Card,
-        tensors: &'a mut Tensors<'w>,
+        (tensors, context): (&'a mut Tensors<'w>, usize),
         embedding: Matrix,
         ropes: &'a [RopeTable],
-    ) -> Blocks<'a, 'w> {
+    ) -> Result<Blocks<'a, 'w>, PlanError> {
+        let position_bias = position_bias(tensors, config.head_count)?;
+        let query_factors = query_factors(config, context, tensors.buffers);
         let (graph, states, angles) = (Graph::default(), vec![], vec![]);
-        Blocks { config, card, tensors, embedding, ropes, graph, states, angles }
+        Ok(Blocks {
+            config,
+            card,
+            tensors,
+            embedding,
+            ropes,
+            position_bias,
+            query_factors,
+            graph,
+            states,
+            angles,
+        })
     }
 
     /// All of a tower. The value is its last states.
@@ -174,7 +193,16 @@ impl<'a, 'w> Blocks<'a, 'w> {
         let q = self.graph.value("q", q_size, RowSet::All);
         self.graph.push(label("rope_kv"), Action::RopeKv { layer, heads, rotation, qkv, q });
         let attended = self.graph.value("attn", q_size, RowSet::All);
-        let attend = Attend { layer, heads, window: attention.window, q, rotation: None, out: attended };
+        let attend = Attend {
+            layer,
+            heads,
+            window: attention.window,
+            q,
+            rotation: None,
+            position_bias: self.position_bias,
+            query_factors: self.query_factors,
+            out: attended,
+        };
         self.graph.push(label("attention"), Action::Attend(attend));
         self.project(layer, attended, ["attn_output", "attn_output"], config.hidden_size)
     }

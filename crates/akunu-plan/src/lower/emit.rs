@@ -215,14 +215,15 @@ impl Emitter<'_> {
 
     fn norm(&mut self, label: &str, norm: &Norm, x: Value, rows: RowSet, out: Value) {
         let forms = self.forms.written(out);
+        let pick = rows == RowSet::Logits && self.graph.values[x.0].rows == RowSet::All;
         let operands = NormOperands {
             x: self.f32s(x),
             weight: F32(norm.weight.into()),
             bias: norm.bias.map(|bias| F32(bias.into())),
             out: self.bind_forms(forms, out),
-            logit_rows: (rows == RowSet::Logits).then(|| U32(self.io.logit_rows.into())),
+            logit_rows: pick.then(|| U32(self.io.logit_rows.into())),
         };
-        let op = ops::Norm { kind: norm.kind, bias: norm.bias.is_some(), out: forms, rows };
+        let op = ops::Norm { kind: norm.kind, bias: norm.bias.is_some(), out: forms, rows, pick };
         self.push(label, op.command(operands, self.norm_params(norm, x)));
     }
 
@@ -387,6 +388,8 @@ impl Emitter<'_> {
             angles: rotation.map(|rotation| self.f32s(rotation.angles)),
             q_norm: norm(0),
             k_norm: norm(1),
+            position_bias: attend.position_bias.map(|bias| F32(bias.buffer.into())),
+            query_factors: attend.query_factors.map(|factors| F32(factors.buffer.into())),
         };
         let heads = attend.heads;
         let params = AttentionParams {
@@ -400,9 +403,18 @@ impl Emitter<'_> {
             ahead: attend.window.map_or(0, |window| window.ahead as u32),
             rope_dims: rotation.map_or(0, |rotation| self.rope_dims(rotation)),
             epsilon: if rotation.is_some() { config.norm_epsilon } else { 0.0 },
+            reach: attend.position_bias.map_or(0, |bias| bias.reach as u32),
+            factor_step: attend.query_factors.map_or(0, |factors| factors.step as u32),
+            factors: attend.query_factors.map_or(0, |factors| factors.count as u32),
         };
         let rope = rotation.map(|r| Rope { style: r.style, qk_norm: r.norms.is_some() });
-        let op = Attention { kv: context.options.kv, out: forms, rope };
+        let op = Attention {
+            kv: context.options.kv,
+            out: forms,
+            rope,
+            position_bias: attend.position_bias.is_some(),
+            query_factors: attend.query_factors.is_some(),
+        };
         self.push(label, op.command(operands, params));
     }
 

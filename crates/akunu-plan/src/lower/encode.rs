@@ -102,9 +102,16 @@ enum End {
     /// One vector a text, or one a token.
     Vectors { norm: Option<Norm>, pooling: Pooling, matrices: Vec<Part> },
     /// What a classifier makes of one vector a text.
-    Scores { norm: Option<Norm>, pooling: Pooling, dense: Option<Part>, activation: Activation, output: Part },
+    Scores { norm: Option<Norm>, pooling: Pooling, dense: Option<Dense>, output: Part },
     /// The scores of all tokens after a text.
     Logits(Logits),
+}
+
+/// What a classifier does with a text's vector before its last matrix.
+struct Dense {
+    matrix: Part,
+    activation: Activation,
+    norm: Option<Norm>,
 }
 
 impl End {
@@ -142,17 +149,24 @@ impl End {
                 Ok(End::Vectors { norm, pooling, matrices })
             }
             EncodeOutput::Scores | EncodeOutput::Logits => {
-                let dense = part(tensors, "cls", hidden)?;
-                if tensors.has("cls.norm.weight") {
-                    return Err(PlanError::Unsupported("a classifier with a norm".into()));
-                }
-                let output = part(tensors, "cls.output", hidden)?
+                let dense = match part(tensors, "cls", hidden)? {
+                    None => None,
+                    Some(matrix) => {
+                        let norm = match tensors.has("cls.norm.weight") {
+                            true => Some(tensors.norm("cls.norm.weight", &[matrix.matrix.rows])?),
+                            false => None,
+                        };
+                        Some(Dense { matrix, activation: card.classifier, norm })
+                    }
+                };
+                let width = dense.as_ref().map_or(hidden, |dense| dense.matrix.matrix.rows);
+                let output = part(tensors, "cls.output", width)?
                     .ok_or_else(|| PlanError::MissingTensor("cls.output.weight".into()))?;
                 let pooling = match config.bidirectional {
                     true => config.embedding.classifier_pooling.unwrap_or(Pooling::First),
                     false => Pooling::Last,
                 };
-                Ok(End::Scores { norm, pooling, dense, activation: card.classifier, output })
+                Ok(End::Scores { norm, pooling, dense, output })
             }
         }
     }
@@ -166,14 +180,18 @@ impl End {
                 let pooled = pool(graph, states, norm.as_ref(), *pooling);
                 matrices.iter().fold(pooled, |x, part| product(graph, x, part))
             }
-            End::Scores { norm, pooling, dense, activation, output } => {
+            End::Scores { norm, pooling, dense, output } => {
                 let mut x = pool(graph, states, norm.as_ref(), *pooling);
                 if let Some(dense) = dense {
-                    x = product(graph, x, dense);
-                    let activation = *activation;
-                    let out = graph.value("cls_act", graph.cols(x), rows);
-                    graph.push("cls_act", Action::Activate { activation, x, rows, out });
-                    x = out;
+                    let dense_out = product(graph, x, &dense.matrix);
+                    x = graph.value("cls_act", graph.cols(dense_out), rows);
+                    let activation = dense.activation;
+                    graph.push("cls_act", Action::Activate { activation, x: dense_out, rows, out: x });
+                    if let Some(norm) = dense.norm {
+                        let out = graph.value("cls_norm", graph.cols(x), rows);
+                        graph.push("cls_norm", Action::Norm { norm, x, rows, out });
+                        x = out;
+                    }
                 }
                 product(graph, x, output)
             }

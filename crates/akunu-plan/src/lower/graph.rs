@@ -109,6 +109,21 @@ impl Heads {
     }
 }
 
+/// What is added to a score by how far its key is from its query: f32, `[heads][2 · reach − 1]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct PositionBias {
+    pub buffer: BufferId,
+    pub reach: usize,
+}
+
+/// What queries are multiplied by: `count` numbers of f32, each for `step` positions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct QueryFactors {
+    pub buffer: BufferId,
+    pub step: usize,
+    pub count: usize,
+}
+
 /// Embeddings of token types.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TokenTypes {
@@ -137,6 +152,8 @@ pub(super) struct Attend {
     pub q: Value,
     /// Where attention prepares the heads itself.
     pub rotation: Option<HeadRotation>,
+    pub position_bias: Option<PositionBias>,
+    pub query_factors: Option<QueryFactors>,
     pub out: Value,
 }
 

@@ -38,6 +38,11 @@ impl Buffers {
         self.0.push(BufferSpec { name: name.into(), bytes, kind });
         BufferId(self.0.len() as u32 - 1)
     }
+
+    fn constant(&mut self, name: &str, values: &[f32]) -> BufferId {
+        let data = bytemuck::cast_slice(values).to_vec();
+        self.add(name, data.len() as u64, BufferKind::Constant { data })
+    }
 }
 
 /// What every table of one model shares.
@@ -173,9 +178,6 @@ fn card_of(config: &ModelConfig) -> Result<&'static Card, PlanError> {
 /// Refuses what no table could be built for, before a weight is looked at.
 fn check(config: &ModelConfig, options: &PlanOptions) -> Result<(), PlanError> {
     let unsupported = |reason: String| Err(PlanError::Unsupported(reason));
-    if config.rope.query_growth.is_some() {
-        return unsupported("the model's queries grow with their position".into());
-    }
     let shape = [
         ("vocabulary", config.vocab_size),
         ("hidden size", config.hidden_size),

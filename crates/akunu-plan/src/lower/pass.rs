@@ -41,7 +41,8 @@ impl Model {
             _ => rope_tables(tensors, config, context)?,
         };
         let tower = card.tower(provider);
-        let (graph, states) = Blocks::new(config, card, tensors, embedding, &ropes).lower(&tower)?;
+        let (graph, states) =
+            Blocks::new(config, card, (tensors, context), embedding, &ropes)?.lower(&tower)?;
         Ok(Model { tower, graph, states, embedding, ropes })
     }
 

@@ -1,9 +1,10 @@
 //! Finds a model's tensors by their canonical names, checks their shapes, and gives each a buffer.
 
-use akunu_arch::{ModelConfig, NormKind, RopeScaling, WeightProvider};
+use akunu_arch::{ModelConfig, NormKind, QueryGrowth, RopeScaling, WeightProvider};
 use akunu_format::TensorInfo;
 
 use super::Buffers;
+use super::graph::{PositionBias, QueryFactors};
 use crate::plan::PlanError;
 use crate::rope::{Frequencies, frequencies};
 use crate::{BufferId, BufferKind, Card, DType};
@@ -41,18 +42,10 @@ pub(super) fn rope_tables(
     context: usize,
 ) -> Result<Vec<RopeTable>, PlanError> {
     let rope = &config.rope;
-    let factors = match tensors.find("rope_freqs.weight") {
-        None => long_rope_factors(config, context),
-        Some(index) => {
-            let tensor = tensors.checked(index, &[rope.dims / 2])?;
-            if tensor.dtype.is_quantised() {
-                return Err(PlanError::TensorType {
-                    name: tensor.name.clone(),
-                    found: tensor.dtype.name(),
-                    role: "RoPE frequency factors",
-                });
-            }
-            let values = vector_values(tensor.dtype, tensors.provider.tensor_bytes(tensor), 0.0, 1.0);
+    let factors = match tensors.has("rope_freqs.weight") {
+        false => long_rope_factors(config, context),
+        true => {
+            let values = tensors.values("rope_freqs.weight", &[rope.dims / 2])?;
             Some(values.into_iter().map(f64::from).collect())
         }
     };
@@ -65,11 +58,56 @@ pub(super) fn rope_tables(
     Ok(sets
         .into_iter()
         .map(|(name, frequencies)| {
-            let data = bytemuck::cast_slice(&frequencies.values).to_vec();
-            let buffer = tensors.buffers.add(name, data.len() as u64, BufferKind::Constant { data });
+            let buffer = tensors.buffers.constant(name, &frequencies.values);
             RopeTable { buffer, frequencies }
         })
         .collect())
+}
+
+/// 1 + rate · ln(1 + n) for the n-th `step` positions of the context, where queries grow.
+pub(super) fn query_factors(
+    config: &ModelConfig,
+    context: usize,
+    buffers: &mut Buffers,
+) -> Option<QueryFactors> {
+    let QueryGrowth { rate, step } = config.rope.query_growth?;
+    let count = context.div_ceil(step);
+    let factors: Vec<f32> = (0..count).map(|n| (1.0 + rate * (1.0 + n as f64).ln()) as f32).collect();
+    Some(QueryFactors { buffer: buffers.constant("attention.query_factors", &factors), step, count })
+}
+
+/// Distances up to which a key's distance from its query has a bucket of its own, at most: T5's way, of which 32 buckets and
+/// 128 positions are a convention that no file states.
+const REACH: usize = 128;
+
+/// The bucket of a key `distance` positions after its query.
+fn distance_bucket(distance: i64, buckets: usize) -> usize {
+    let (side, far) = (buckets / 2, distance.unsigned_abs() as usize);
+    let before = if distance > 0 { side } else { 0 };
+    let exact = side / 2;
+    if far < exact {
+        return before + far;
+    }
+    // As HF computes it: in f32.
+    let log = (far as f32 / exact as f32).ln() / (REACH as f32 / exact as f32).ln();
+    before + (exact + (log * (side - exact) as f32) as usize).min(side - 1)
+}
+
+/// A model's bias of scores, spread from buckets to distances.
+pub(super) fn position_bias(
+    tensors: &mut Tensors<'_>,
+    heads: usize,
+) -> Result<Option<PositionBias>, PlanError> {
+    let name = "attn_rel_b.weight";
+    let Some(buckets) = tensors.rows(name) else { return Ok(None) };
+    let by_bucket = tensors.values(name, &[buckets, heads])?;
+    let reach = REACH as i64;
+    let bias: Vec<f32> = (0..heads)
+        .flat_map(|head| (1 - reach..reach).map(move |distance| (head, distance)))
+        .map(|(head, distance)| by_bucket[distance_bucket(distance, buckets) * heads + head])
+        .collect();
+    let buffer = tensors.buffers.constant("attention.position_bias", &bias);
+    Ok(Some(PositionBias { buffer, reach: REACH }))
 }
 
 /// The choice holds for as long as the plan does: a key that has been rotated in the cache stays as it is.
@@ -188,6 +226,24 @@ impl<'a> Tensors<'a> {
         }
     }
 
+    /// Numbers that the plan itself computes with.
+    fn values(&mut self, name: &str, shape: &[usize]) -> Result<Vec<f32>, PlanError> {
+        let (_, tensor) = self.plain(name, shape)?;
+        Ok(vector_values(tensor.dtype, self.provider.tensor_bytes(tensor), 0.0, 1.0))
+    }
+
+    /// A tensor that is not quantised, and its number.
+    fn plain(&mut self, name: &str, shape: &[usize]) -> Result<(usize, &'a TensorInfo), PlanError> {
+        let index = self.find(name).ok_or_else(|| PlanError::MissingTensor(name.into()))?;
+        let tensor = self.checked(index, shape)?;
+        match tensor.dtype.is_quantised() {
+            true => {
+                Err(PlanError::TensorType { name: name.into(), found: tensor.dtype.name(), role: "a vector" })
+            }
+            false => Ok((index, tensor)),
+        }
+    }
+
     /// Numbers that are f32 on the device: `(v + add) · scale`.
     pub fn vector(
         &mut self,
@@ -196,17 +252,9 @@ impl<'a> Tensors<'a> {
         add: f32,
         scale: f32,
     ) -> Result<BufferId, PlanError> {
-        let index = self.find(name).ok_or_else(|| PlanError::MissingTensor(name.into()))?;
-        let tensor = self.checked(index, shape)?;
-        if tensor.dtype.is_quantised() {
-            return Err(PlanError::TensorType {
-                name: name.into(),
-                found: tensor.dtype.name(),
-                role: "a norm weight or bias",
-            });
-        }
+        let tensor = self.plain(name, shape)?.0;
         let bytes = shape.iter().product::<usize>() as u64 * 4;
-        Ok(self.buffers.add(name, bytes, BufferKind::Vector { tensor: index, add, scale }))
+        Ok(self.buffers.add(name, bytes, BufferKind::Vector { tensor, add, scale }))
     }
 }
 

@@ -18,6 +18,10 @@ pub struct Attention {
     pub kv: KvType,
     pub out: NormOut,
     pub rope: Option<Rope>,
+    /// Whether a score has something added to it that depends on how far its key is from its query.
+    pub position_bias: bool,
+    /// Whether queries are multiplied by a number that depends on their position.
+    pub query_factors: bool,
 }
 
 params! {
@@ -37,10 +41,33 @@ params! {
         /// Where it rotates: the first `rope_dims` of a head, `epsilon` for the QK norm; else 0.
         rope_dims: u32,
         epsilon: f32,
+        /// With `position_bias`: what is added for keys that are this far away or further is what is added one position
+        /// nearer; else 0.
+        reach: u32,
+        /// With `query_factors`: positions that share a factor, and how many factors there are; else 0.
+        factor_step: u32,
+        factors: u32,
     }
 }
 
 impl AttentionParams {
+    /// Columns of a head's position bias: distances of `1 − reach ..= reach − 1`.
+    pub fn bias_cols(&self) -> u32 {
+        (2 * self.reach).saturating_sub(1)
+    }
+
+    /// The column of a key's distance from its query.
+    #[inline(always)]
+    pub fn bias_col(&self, query: u32, key: u32) -> u32 {
+        (key.saturating_sub(query).min(self.reach - 1) + self.reach - 1) - query.saturating_sub(key).min(self.reach - 1)
+    }
+
+    /// Which factor a query at this position is multiplied by.
+    #[inline(always)]
+    pub fn factor(&self, query: u32) -> u32 {
+        (query / self.factor_step).min(self.factors - 1)
+    }
+
     /// The positions of its sequence that a row sees.
     #[inline(always)]
     pub fn seen(&self, row: &Row) -> std::ops::Range<u32> {
@@ -64,6 +91,8 @@ operands! {
         angles: read F32 if op.rope.is_some(),
         q_norm: read F32 if op.norms_heads(),
         k_norm: read F32 if op.norms_heads(),
+        position_bias: read F32 if op.position_bias,
+        query_factors: read F32 if op.query_factors,
     }
 }
 
@@ -90,6 +119,11 @@ impl<T: Copy> Operand<T> for Queries<T> {
 }
 
 impl Attention {
+    /// Attention of prepared heads, and nothing else.
+    pub fn plain(kv: KvType, out: NormOut) -> Attention {
+        Attention { kv, out, rope: None, position_bias: false, query_factors: false }
+    }
+
     fn cache_access(self) -> Access {
         if self.rope.is_some() { Access::Update } else { Access::Read }
     }
@@ -124,7 +158,9 @@ impl Op for Attention {
 
     fn name(self) -> String {
         let rope = self.rope.map_or(String::new(), |rope| rope.name() + "_");
-        format!("{rope}attention_{}{}", self.kv.name(), self.out.suffix())
+        let bias = if self.position_bias { "_biased" } else { "" };
+        let factors = if self.query_factors { "_by_position" } else { "" };
+        format!("{rope}attention_{}{bias}{factors}{}", self.kv.name(), self.out.suffix())
     }
 
     fn extents(self, p: &AttentionParams, counts: &Counts) -> Result<AttentionOperands<Extent>, String> {
@@ -135,6 +171,12 @@ impl Op for Attention {
         let rows = counts.rows;
         if self.rope.is_some() && rows > 1 {
             return Err(format!("attention that rotates, for {rows} rows; it can be for one only"));
+        }
+        if self.position_bias != (p.reach > 0) {
+            return Err(format!("a position bias that reaches {} positions", p.reach));
+        }
+        if self.query_factors != (p.factor_step > 0 && p.factors > 0) {
+            return Err(format!("{} factors of queries, each for {} positions", p.factors, p.factor_step));
         }
         let dim = u64::from(p.head_dim);
         let cols = u64::from(p.heads) * dim;
@@ -150,6 +192,8 @@ impl Op for Attention {
             angles: self.rope.map(|_| f32s(rows, p.rope_dims)),
             q_norm: norm,
             k_norm: norm,
+            position_bias: self.position_bias.then(|| f32s(p.heads as usize, p.bias_cols())),
+            query_factors: self.query_factors.then(|| f32s(1, p.factors)),
         })
     }
 
@@ -181,6 +225,8 @@ impl Op for Attention {
         let mut rows = Vec::with_capacity(bound.live.rows);
         for (index, row) in bound.rows(o.rows).iter().enumerate() {
             let mut output = vec![0.0f32; heads * dim];
+            let factor = o.query_factors.map_or(1.0, |factors| bound.f32s(factors)[p.factor(row.position) as usize]);
+            let scale = f64::from(p.scale) * f64::from(factor);
             for head in 0..heads {
                 let kv_head = head / (heads / kv_heads);
                 let q = &queries[(index * heads + head) * dim..][..dim];
@@ -193,7 +239,11 @@ impl Op for Attention {
                 let score = |position: usize| -> f64 {
                     let key = at(keys, position);
                     let dot: f64 = q.iter().zip(key).map(|(q, k)| f64::from(*q) * f64::from(k)).sum();
-                    soft_cap(dot * f64::from(p.scale), p.soft_cap)
+                    let bias = o.position_bias.map_or(0.0, |bias| {
+                        let col = p.bias_col(row.position, position as u32);
+                        bound.f32s(bias)[head * p.bias_cols() as usize + col as usize]
+                    });
+                    soft_cap(dot * scale, p.soft_cap) + f64::from(bias)
                 };
                 let scores: Vec<f64> = positions.clone().map(score).collect();
                 let most = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);

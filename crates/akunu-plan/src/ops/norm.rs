@@ -1,6 +1,6 @@
 //! `x / rms(x) · weight (+ bias)`, or layer norm: `(x − mean(x)) / √(variance(x) + ε) · weight (+ bias)`.
 //!
-//! With [`RowSet::Logits`] it also packs the rows that ask for logits.
+//! With `pick` it takes the rows that ask for logits from among all rows, and packs them.
 
 use super::extent::{Counts, Extent, f32s, forms, u32s};
 use super::{F32, FormNames, Forms, Op, RowSet, U32, operands, params};
@@ -13,6 +13,8 @@ pub struct Norm {
     pub bias: bool,
     pub out: NormOut,
     pub rows: RowSet,
+    /// With [`RowSet::Logits`]: whether `x` has all rows. Else it has those that ask for logits already.
+    pub pick: bool,
 }
 
 params! {
@@ -28,7 +30,7 @@ operands! {
         weight: read F32,
         bias: read F32 if op.bias,
         out: write Forms(op.out, OUT),
-        logit_rows: read U32 if op.rows == RowSet::Logits,
+        logit_rows: read U32 if op.pick,
     }
 }
 
@@ -38,7 +40,11 @@ impl Op for Norm {
 
     fn name(self) -> String {
         let bias = if self.bias { "_bias" } else { "" };
-        let pick = if self.rows == RowSet::Logits { "_pick" } else { "" };
+        let pick = match (self.rows, self.pick) {
+            (_, true) => "_pick",
+            (RowSet::Logits, false) => "_picked",
+            (RowSet::All, false) => "",
+        };
         format!("{}{bias}{pick}{}", norm_name(self.kind), self.out.suffix())
     }
 
@@ -47,12 +53,16 @@ impl Op for Norm {
     }
 
     fn extents(self, p: &NormParams, counts: &Counts) -> Result<NormOperands<Extent>, String> {
+        if self.pick && self.rows != RowSet::Logits {
+            return Err("a norm that picks rows gives those that ask for logits".into());
+        }
+        let inputs = if self.pick { counts.rows } else { counts.of(self.rows) };
         Ok(NormOperands {
-            x: f32s(counts.rows, p.cols),
+            x: f32s(inputs, p.cols),
             weight: f32s(1, p.cols),
             bias: self.bias.then(|| f32s(1, p.cols)),
             out: forms(self.out, counts.of(self.rows), p.cols)?,
-            logit_rows: (self.rows == RowSet::Logits).then(|| u32s(counts.logit_rows)),
+            logit_rows: self.pick.then(|| u32s(counts.logit_rows)),
         })
     }
 

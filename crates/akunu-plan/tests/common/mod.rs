@@ -8,10 +8,6 @@ use akunu_arch::{
 use akunu_format::{Affine, DType, Place, Region, ScaleType, TensorInfo};
 use akunu_plan::{Capabilities, InPlace, KeyOrder, KvType, PlanOptions};
 
-/// Golden models that are read and then refused, because an op for them is still missing.
-pub const REFUSED: [&str; 4] =
-    ["ministral3", "mistral3-wrapper-ministral3", "mpnet-mean", "modernbert-reranker"];
-
 #[derive(Debug)]
 pub struct FakeModel {
     pub config: ModelConfig,

@@ -28,15 +28,11 @@ pub fn checked_in(name: &str) -> PathBuf {
 /// Folders in testdata/mlx.
 pub const MLX_MODELS: [&str; 3] = ["llama-mixed", "gemma3-tied", "phi3-stacked"];
 
-/// Models whose queries grow with their position, which no attention here does yet: the plan refuses them.
-const REFUSED: [&str; 2] = ["ministral3", "mistral3-wrapper-ministral3"];
-
-/// The checked-in models in Hugging Face form that run, by name.
+/// The checked-in models in Hugging Face form, by name.
 pub fn checked_in_models() -> Vec<(String, PathBuf)> {
     let entries = std::fs::read_dir(checked_in("models")).unwrap();
     let mut folders: Vec<PathBuf> = entries.map(|e| e.unwrap().path()).collect();
     folders.retain(|folder| folder.join("config.json").exists());
-    folders.retain(|folder| !REFUSED.iter().any(|refused| folder.ends_with(refused)));
     folders.sort();
     assert!(!folders.is_empty(), "testdata/models is empty");
     folders.into_iter().map(|f| (f.file_name().unwrap().to_string_lossy().into_owned(), f)).collect()

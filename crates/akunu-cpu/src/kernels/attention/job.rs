@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use akunu_plan::keys::TOGETHER;
-use akunu_plan::ops::{AttentionOperands, AttentionParams};
+use akunu_plan::ops::{AttentionOperands, AttentionParams, F32};
 use akunu_plan::{KvType, Row, q8};
 
 use super::product::{self, Operands, Products};
@@ -98,6 +98,7 @@ impl Job<'_> {
         let (dim, padded) = (self.cache.head_dim, self.cache.padded());
         let to = (&raw mut scratch.q).cast::<f32>();
         for (i, row) in self.rows.clone().enumerate() {
+            let scale = self.p.scale * self.query_factor(&self.all[row]);
             for (h, head) in self.heads.clone().enumerate() {
                 let state = i * self.heads.len() + h;
                 for at in (0..dim).step_by(16) {
@@ -105,11 +106,48 @@ impl Job<'_> {
                     unsafe {
                         let from =
                             f32s(self.operands.q.0).add((row * self.p.heads as usize + head) * dim + at);
-                        let q = V::load_n(from, 16.min(dim - at)).mul(V::splat(self.p.scale));
+                        let q = V::load_n(from, 16.min(dim - at)).mul(V::splat(scale));
                         q.store(to.add(state * padded + at));
                     }
                 }
                 scratch.total_softmax[state] = EMPTY;
+            }
+        }
+    }
+
+    fn query_factor(&self, row: &Row) -> f32 {
+        match self.operands.query_factors {
+            // SAFETY: `factor` gives one of those that there are.
+            Some(factors) => unsafe { *f32s(factors).add(self.p.factor(row.position) as usize) },
+            None => 1.0,
+        }
+    }
+
+    /// Adds a state's position bias to its scores of sixteens `first..last` of the segment that begins at `start`.
+    #[inline(always)]
+    unsafe fn add_bias<V: Lanes>(
+        &self,
+        (bias, state, start): (F32<*mut u8>, usize, usize),
+        scores: &mut [f32],
+        sixteens: Range<usize>,
+    ) {
+        let row = &self.all[self.rows.start + state / self.heads.len()];
+        let head = self.heads.start + state % self.heads.len();
+        for at in sixteens.step_by(16) {
+            let key = (start + at) as u32;
+            let col = |lane: u32| self.p.bias_col(row.position, key + lane) as usize;
+            // SAFETY: columns of this head, of which `bias_col` gives no other; a whole sixteen of scores.
+            unsafe {
+                let from = f32s(bias).add(head * self.p.bias_cols() as usize);
+                let added = match col(15) - col(0) {
+                    15 => V::load(from.add(col(0))),
+                    _ => {
+                        let lanes: [f32; 16] = std::array::from_fn(|lane| *from.add(col(lane as u32)));
+                        V::load(lanes.as_ptr())
+                    }
+                };
+                let to = scores[at..].as_mut_ptr();
+                V::load(to).add(added).store(to);
             }
         }
     }
@@ -132,7 +170,7 @@ impl Job<'_> {
         unsafe {
             for pass in [Pass::Keys, Pass::Values] {
                 match pass {
-                    Pass::Values => self.weigh::<V>(scratch),
+                    Pass::Values => self.weigh::<V>(scratch, start),
                     Pass::Keys if self.is_lean::<V>() => {
                         self.lean_scores(scratch, start, first..end);
                         continue;
@@ -332,9 +370,9 @@ impl Job<'_> {
         }
     }
 
-    /// Scores to weights, for every state; sums begin at 0.
+    /// Scores of the segment that begins at `segment_start` to weights, for every state; sums begin at 0.
     #[inline(always)]
-    unsafe fn weigh<V: Lanes>(&self, scratch: &mut Scratch) {
+    unsafe fn weigh<V: Lanes>(&self, scratch: &mut Scratch, segment_start: usize) {
         let padded = self.cache.padded();
         for state in 0..self.states() {
             let (start, end) = scratch.seen[state];
@@ -350,6 +388,10 @@ impl Job<'_> {
                     // SAFETY: a whole sixteen of this state's scores.
                     unsafe { soft_cap(self.p.soft_cap, V::load(at)).store(at) };
                 }
+            }
+            if let Some(bias) = self.operands.position_bias {
+                // SAFETY: as above.
+                unsafe { self.add_bias::<V>((bias, state, segment_start), scores, first..last) };
             }
             scores[first..start].fill(f32::NEG_INFINITY);
             scores[end..last].fill(f32::NEG_INFINITY);

@@ -1,8 +1,8 @@
 //! Grouped-query attention.
 //!
 //! # Canonical arithmetic
-//! The query is multiplied by the scale. A score is `Σ query · key`, one fused multiply-add after the other in the order
-//! of the head's elements, then soft-capped. Positions come in segments of [`SEGMENT`] counted from the sequence's position 0. Within
+//! The query is multiplied by the scale (times its position's factor, where there are any). A score is `Σ query · key`, one
+//! fused multiply-add after the other in the order of the head's elements, then soft-capped; a position bias is added. Positions come in segments of [`SEGMENT`] counted from the sequence's position 0. Within
 //! a segment `m` is the largest score, `p = exp(score − m)`, `l = Σ p` (sixteen lanes, lane `position mod 16`, then the
 //! fixed tree), and `acc = Σ p · value`, one fused multiply-add after the other in the order of positions. Segments are
 //! merged in order. A window's start only masks: where segments lie never depends on the row, so a row's output does

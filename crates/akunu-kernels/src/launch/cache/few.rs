@@ -1,7 +1,7 @@
 //! Attention of a row or a few, on tensor cores.
 
-use akunu_plan::ops::AttentionParams;
-use akunu_plan::{KvType, NormOut, Rope};
+use akunu_plan::KvType;
+use akunu_plan::ops::{Attention, AttentionParams};
 
 use crate::function::source;
 use crate::launch::Shape;
@@ -21,13 +21,8 @@ const SPAN: u32 = 2 * TURN;
 
 impl Shape<'_> {
     /// `None`: not for this chip, cache or shape.
-    pub(super) fn attention_few(
-        &self,
-        p: &AttentionParams,
-        kv: KvType,
-        out: NormOut,
-        rope: Option<Rope>,
-    ) -> Option<Launch> {
+    pub(super) fn attention_few(&self, p: &AttentionParams, op: Attention) -> Option<Launch> {
+        let Attention { kv, out, rope, .. } = op;
         let dim = p.head_dim;
         let suits = self.chip.tensor_cores && kv == KvType::F16 && self.rows <= FEW_ROWS;
         if !suits || !matches!(dim, 32 | 64 | 96 | 128) {
@@ -40,7 +35,7 @@ impl Shape<'_> {
         let splits = self.stretches(p, [tiles, head_tile], SPAN, self.chip.units);
         let shared = heads_bytes([head_tile, dim, SIMDS], rope.is_some());
         let launch = self
-            .heads("attention_few", &[&COPIES, &TENSOR, &ATTENTION_FEW], p, splits, rope)
+            .heads("attention_few", &[&COPIES, &TENSOR, &ATTENTION_FEW], p, splits, op)
             .variant([("KV_TYPE", kv_number(kv)), ("HEAD_DIM", dim), ("HEAD_TILE", head_tile)])
             .constants([("TILES", tiles), ("SPLITS", splits), ("SPAN", SPAN)])
             .out(out)

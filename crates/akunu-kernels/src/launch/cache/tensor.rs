@@ -1,7 +1,7 @@
 //! Attention of many rows on tensor cores.
 
-use akunu_plan::ops::AttentionParams;
-use akunu_plan::{KvType, NormOut};
+use akunu_plan::KvType;
+use akunu_plan::ops::{Attention, AttentionParams};
 
 use crate::function::source;
 use crate::{Launch, Source};
@@ -24,7 +24,8 @@ pub(super) const SHARERS: u32 = 4;
 
 impl Shape<'_> {
     /// `None`: not for this chip, cache or shape.
-    pub(super) fn attention_mma(&self, p: &AttentionParams, kv: KvType, out: NormOut) -> Option<Launch> {
+    pub(super) fn attention_mma(&self, p: &AttentionParams, op: Attention) -> Option<Launch> {
+        let Attention { kv, out, query_factors, .. } = op;
         let suits = self.chip.tensor_cores && kv == KvType::F16 && self.rows > FEW_ROWS;
         let dim = p.head_dim;
         if !suits || dim > 128 || !dim.is_multiple_of(32) {
@@ -41,6 +42,7 @@ impl Shape<'_> {
             self.launch("attention_mma", vec![&KV, &RUNS, &COPIES, &TENSOR, &ATTENTION_MMA], &suffix)
                 .variant([("KV_TYPE", kv_number(kv)), ("HEAD_DIM", dim), ("SPAN", span)])
                 .variant([("SPLIT", u32::from(out.f32() || out.q8()))])
+                .variant([("FACTORS", u32::from(query_factors))])
                 .constants([("HEADS", p.heads), ("POSITIONS", p.positions)])
                 .constants([("GROUP", group), ("HEADS_HERE", heads_here), ("TILES", tiles)])
                 .constants([("TILE_ROWS", tile_rows), ("TILES_DOWN", down), ("SHARERS", SHARERS)])

@@ -1,7 +1,7 @@
 //! Attention of many rows by tiles of 8 × 8 that SIMD groups multiply.
 
-use akunu_plan::ops::AttentionParams;
-use akunu_plan::{KvType, NormOut};
+use akunu_plan::KvType;
+use akunu_plan::ops::{Attention, AttentionParams};
 
 use crate::function::source;
 use crate::launch::matrix::TILES;
@@ -24,7 +24,8 @@ fn shared_bytes([lines, span]: [u32; 2], dim: u32, kv: KvType) -> u32 {
 
 impl Shape<'_> {
     /// `None`: not for this chip or shape.
-    pub(super) fn attention_tiles(&self, p: &AttentionParams, kv: KvType, out: NormOut) -> Option<Launch> {
+    pub(super) fn attention_tiles(&self, p: &AttentionParams, op: Attention) -> Option<Launch> {
+        let Attention { kv, out, query_factors, .. } = op;
         let dim = p.head_dim;
         if !self.chip.tiles || self.rows <= FEW_ROWS || !dim.is_multiple_of(8) {
             return None;
@@ -41,6 +42,7 @@ impl Shape<'_> {
         Some(
             self.launch("attention_tiles", vec![&KV, &RUNS, &TILES, &ATTENTION_TILES], &suffix)
                 .variant([("KV_TYPE", kv_number(kv)), ("HEAD_DIM", dim), ("LINES", lines), ("SPAN", span)])
+                .variant([("FACTORS", u32::from(query_factors))])
                 .constants([("HEADS", p.heads), ("POSITIONS", p.positions)])
                 .constants([("GROUP", group), ("HEADS_HERE", heads_here), ("TILES", tiles)])
                 .constants([("TILE_ROWS", tile_rows), ("TILES_DOWN", down), ("SHARERS", SHARERS)])
