@@ -1,6 +1,6 @@
 //! Shapes of models that exist, as their own configurations state them.
 
-use crate::RopeScaling;
+use crate::{Pooling, RopeScaling};
 
 /// What `akunu synth` makes a file with random weights from.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -24,4 +24,8 @@ pub struct Shape {
     pub epsilon: f32,
     /// The embedding is the output too.
     pub tied: bool,
+    /// Matrices in layers, and all norms, have biases.
+    pub biases: bool,
+    /// For models that make vectors of texts.
+    pub pooling: Option<Pooling>,
 }

@@ -130,6 +130,13 @@ pub struct TensorRule {
     pub shape: &'static [Dim],
 }
 
+impl TensorRule {
+    /// Whether it makes scores of a text's vector, as only some of a family's models do.
+    pub fn is_of_classifier(&self) -> bool {
+        self.name == "cls" || self.name.starts_with("cls.")
+    }
+}
+
 /// Tensors that a file may have as one, rows on rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StackRule {

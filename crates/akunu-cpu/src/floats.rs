@@ -115,31 +115,30 @@ unsafe fn float_row<V: Lanes, W: FloatWeight, const O: usize>(
 unsafe fn float_panels<V: Lanes, W: FloatWeight>(t: &Tile) {
     // SAFETY: the scratch is this worker's own; outputs and inputs stay within the tile.
     unsafe {
-        let acc = (&raw mut (*t.scratch).acc).cast::<f32>();
         let panel = (&raw mut (*t.scratch).floats).cast::<f32>();
-        acc.write_bytes(0, 16 * TILE_ROWS * 16);
         for first in (0..t.outputs).step_by(FLOAT_OUTPUTS) {
-            let outputs = FLOAT_OUTPUTS.min(t.outputs - first);
-            let acc = acc.add(first * TILE_ROWS * 16);
             let mut from = 0;
             while from < t.inputs {
                 let n = FLOAT_CHUNK.min(t.inputs - from);
                 unpack_floats::<V, W>(t, first, from, n, panel);
-                let x = t.x.cast::<f32>().add(from);
+                let chunk = FloatChunk { panel, first, from, n };
                 if V::REGISTERS >= 32 {
-                    float_rows::<V, 4, 4>(t, x, n, outputs, panel, acc);
+                    float_rows::<V, 8, 3>(t, &chunk);
                 } else {
-                    float_rows::<V, 2, 3>(t, x, n, outputs, panel, acc);
+                    float_rows::<V, 2, 3>(t, &chunk);
                 }
                 from += n;
             }
         }
-        for r in 0..t.rows {
-            for o in 0..t.outputs {
-                *t.out.add(r * t.out_stride + o) = V::load(acc.add((o * TILE_ROWS + r) * 16)).sum();
-            }
-        }
     }
+}
+
+/// Unpacked weights: `n` elements from `from` on of [`FLOAT_OUTPUTS`] outputs from `first` on.
+struct FloatChunk {
+    panel: *const f32,
+    first: usize,
+    from: usize,
+    n: usize,
 }
 
 /// `n` elements from `from` on of [`FLOAT_OUTPUTS`] outputs, padded with zeros to whole sixteens.
@@ -169,51 +168,56 @@ unsafe fn unpack_floats<V: Lanes, W: FloatWeight>(
     }
 }
 
+/// All rows of a tile with a chunk of weights: R rows at once, the last few one or two.
 #[inline(always)]
-unsafe fn float_rows<V: Lanes, const O: usize, const R: usize>(
-    t: &Tile,
-    x: *const f32,
-    n: usize,
-    outputs: usize,
-    panel: *const f32,
-    acc: *mut f32,
-) {
-    let stride = t.x_stride / 4;
+unsafe fn float_rows<V: Lanes, const O: usize, const R: usize>(t: &Tile, chunk: &FloatChunk) {
     // SAFETY: rows are within the tile; outputs are taken in groups of O, of which the panel has whole ones.
     unsafe {
         let mut r = 0;
-        while r + R <= t.rows {
-            for o in (0..outputs).step_by(O) {
-                let acc = acc.add((o * TILE_ROWS + r) * 16);
-                float_block::<V, O, R>(panel.add(o * FLOAT_CHUNK), x.add(r * stride), stride, n, acc);
-            }
+        while t.rows - r >= R && t.rows - r != R + 1 {
+            float_outputs::<V, O, R>(t, chunk, r);
             r += R;
         }
-        while r < t.rows {
-            for o in (0..outputs).step_by(4) {
-                let acc = acc.add((o * TILE_ROWS + r) * 16);
-                float_block::<V, 4, 1>(panel.add(o * FLOAT_CHUNK), x.add(r * stride), stride, n, acc);
-            }
-            r += 1;
+        while t.rows - r >= 2 {
+            float_outputs::<V, O, 2>(t, chunk, r);
+            r += 2;
+        }
+        if r < t.rows {
+            float_outputs::<V, O, 1>(t, chunk, r);
         }
     }
 }
 
-/// Adds `n` elements of O outputs by R rows to their accumulators, `[output][TILE_ROWS][lane]`.
+#[inline(always)]
+unsafe fn float_outputs<V: Lanes, const O: usize, const R: usize>(t: &Tile, chunk: &FloatChunk, r: usize) {
+    let outputs = FLOAT_OUTPUTS.min(t.outputs - chunk.first);
+    for o in (0..outputs).step_by(O) {
+        // SAFETY: as the caller promises.
+        unsafe { float_block::<V, O, R>(t, chunk, r, o) };
+    }
+}
+
+/// Multiplies a chunk's outputs from `o` on by rows from `r` on. Lanes that are not done wait in the scratch's accumulators,
+/// `[output][TILE_ROWS][lane]`, for the next chunk.
 #[inline(always)]
 unsafe fn float_block<V: Lanes, const O: usize, const R: usize>(
-    w: *const f32,
-    x: *const f32,
-    stride: usize,
-    n: usize,
-    acc: *mut f32,
+    t: &Tile,
+    chunk: &FloatChunk,
+    r: usize,
+    o: usize,
 ) {
+    let (n, stride) = (chunk.n, t.x_stride / 4);
     let mut v = [[V::zero(); R]; O];
     // SAFETY: as the callers promise; only the activations of a last partial sixteen are not padded.
     unsafe {
-        for o in 0..O {
-            for r in 0..R {
-                v[o][r] = V::load(acc.add((o * TILE_ROWS + r) * 16));
+        let x = t.x.cast::<f32>().add(r * stride + chunk.from);
+        let w = chunk.panel.add(o * FLOAT_CHUNK);
+        let acc = (&raw mut (*t.scratch).acc).cast::<f32>().add((o * TILE_ROWS + r) * 16);
+        if chunk.from > 0 {
+            for o in 0..O {
+                for r in 0..R {
+                    v[o][r] = V::load(acc.add((o * TILE_ROWS + r) * 16));
+                }
             }
         }
         // Whole sixteens apart from the last: one loop for both would cost registers.
@@ -239,9 +243,26 @@ unsafe fn float_block<V: Lanes, const O: usize, const R: usize>(
                 }
             }
         }
-        for o in 0..O {
-            for r in 0..R {
-                v[o][r].store(acc.add((o * TILE_ROWS + r) * 16));
+        if chunk.from + n < t.inputs {
+            for o in 0..O {
+                for r in 0..R {
+                    v[o][r].store(acc.add((o * TILE_ROWS + r) * 16));
+                }
+            }
+            return;
+        }
+        for i in 0..R {
+            let out = t.out.add((r + i) * t.out_stride + chunk.first + o);
+            let mut lanes = [V::zero(); 8];
+            for o in 0..O {
+                lanes[o] = v[o][i];
+            }
+            if O == 8 {
+                V::sums8(lanes, out);
+            } else {
+                for o in 0..O {
+                    *out.add(o) = lanes[o].sum();
+                }
             }
         }
     }

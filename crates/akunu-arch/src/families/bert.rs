@@ -1,7 +1,7 @@
 //! BERT and its kin with the same blocks: RoBERTa, XLM-RoBERTa, CamemBERT. Rows see the whole text; learned positions and
 //! token types; a norm after each part and its residual. Cross-encoders have a classifier of the first token's state.
 
-use crate::Activation;
+use crate::{Activation, Pooling, RopeScaling, Shape};
 use crate::card::{Card, HfKind};
 use crate::facts::{Fact, LAYER_NORM, LLAMA_FACTS};
 use crate::tensors::{Dim, Kind, Naming, QKV_STACK, TensorRule, layer, model};
@@ -31,6 +31,7 @@ pub static CARD: Card = Card {
     bidirectional: true,
     rotary: false,
     final_norm: false,
+    shapes: &[MINILM_L6, BGE_SMALL, BGE_BASE, BGE_LARGE],
     ..Card::PLAIN
 };
 
@@ -77,3 +78,50 @@ const BERT: HfKind = HfKind {
 };
 
 const ROBERTA: HfKind = HfKind { model_type: "roberta", padded_positions: true, ..BERT };
+
+const BGE_LARGE: Shape = Shape {
+    name: "bge-large",
+    title: "BGE large",
+    toy: false,
+    vocab: 30_522,
+    context: 512,
+    hidden: 1024,
+    layers: 24,
+    ffn: 4096,
+    heads: 16,
+    kv_heads: 16,
+    head_dim: 64,
+    rope_base: 10_000.0,
+    rope_scaling: RopeScaling::None,
+    window: None,
+    epsilon: 1e-12,
+    tied: true,
+    biases: true,
+    pooling: Some(Pooling::First),
+};
+
+const BGE_BASE: Shape = Shape {
+    name: "bge-base",
+    title: "BGE base",
+    hidden: 768,
+    layers: 12,
+    ffn: 3072,
+    heads: 12,
+    kv_heads: 12,
+    ..BGE_LARGE
+};
+
+const BGE_SMALL: Shape = Shape {
+    name: "bge-small",
+    title: "BGE small",
+    hidden: 384,
+    layers: 12,
+    ffn: 1536,
+    heads: 12,
+    kv_heads: 12,
+    head_dim: 32,
+    ..BGE_LARGE
+};
+
+const MINILM_L6: Shape =
+    Shape { name: "minilm-l6", title: "MiniLM L6", layers: 6, pooling: Some(Pooling::Mean), ..BGE_SMALL };

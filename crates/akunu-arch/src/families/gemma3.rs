@@ -66,4 +66,6 @@ const GEMMA3_1B: Shape = Shape {
     window: Some(512),
     epsilon: 1e-6,
     tied: true,
+    biases: false,
+    pooling: None,
 };

@@ -61,6 +61,8 @@ const LLAMA_8B: Shape = Shape {
     window: None,
     epsilon: 1e-5,
     tied: false,
+    biases: false,
+    pooling: None,
 };
 
 const LLAMA_1B: Shape = Shape {

@@ -1,7 +1,7 @@
 //! ModernBERT: rows see the whole text, or a window in two layers of three, with another RoPE base there; gated
 //! feed-forward parts; norms without biases before each part, but for the first.
 
-use crate::Activation;
+use crate::{Activation, Pooling, RopeScaling, Shape};
 use crate::card::{ACTIVATIONS, Card, DefaultWindow, HfKind, Sliding};
 use crate::facts::{Fact, FactRule, LLAMA_FACTS, fact};
 use crate::tensors::{Dim, Kind, Naming, StackLayout, StackRule, TensorRule, gguf_layer, layer, model};
@@ -39,6 +39,7 @@ pub static CARD: Card = Card {
     default_window: DefaultWindow::FullEvery(3),
     full_first: true,
     bidirectional: true,
+    shapes: &[MODERNBERT_BASE],
     ..Card::PLAIN
 };
 
@@ -104,4 +105,25 @@ const MODERNBERT: HfKind = HfKind {
     activation_fields: &["hidden_activation"],
     activation_names: &[ACTIVATIONS],
     ..HfKind::PLAIN
+};
+
+const MODERNBERT_BASE: Shape = Shape {
+    name: "modernbert-base",
+    title: "ModernBERT base",
+    toy: false,
+    vocab: 50_368,
+    context: 8192,
+    hidden: 768,
+    layers: 22,
+    ffn: 1152,
+    heads: 12,
+    kv_heads: 12,
+    head_dim: 64,
+    rope_base: 160_000.0,
+    rope_scaling: RopeScaling::None,
+    window: Some(128),
+    epsilon: 1e-5,
+    tied: true,
+    biases: false,
+    pooling: Some(Pooling::First),
 };

@@ -1,6 +1,6 @@
 //! MPNet: BERT whose scores have a bias that depends on how far a key is from its query.
 
-use crate::Activation;
+use crate::{Activation, Pooling, RopeScaling, Shape};
 use crate::card::{Card, HfKind};
 use crate::facts::{Fact, LAYER_NORM, LLAMA_FACTS};
 use crate::tensors::{Dim, Kind, Naming, TensorRule, layer, model};
@@ -21,6 +21,7 @@ pub static CARD: Card = Card {
     bidirectional: true,
     rotary: false,
     final_norm: false,
+    shapes: &[ALL_MPNET_BASE],
     ..Card::PLAIN
 };
 
@@ -49,4 +50,25 @@ const MPNET: HfKind = HfKind {
     ],
     padded_positions: true,
     ..HfKind::PLAIN
+};
+
+const ALL_MPNET_BASE: Shape = Shape {
+    name: "all-mpnet-base",
+    title: "all-mpnet base",
+    toy: false,
+    vocab: 30_527,
+    context: 512,
+    hidden: 768,
+    layers: 12,
+    ffn: 3072,
+    heads: 12,
+    kv_heads: 12,
+    head_dim: 64,
+    rope_base: 10_000.0,
+    rope_scaling: RopeScaling::None,
+    window: None,
+    epsilon: 1e-5,
+    tied: true,
+    biases: true,
+    pooling: Some(Pooling::Mean),
 };

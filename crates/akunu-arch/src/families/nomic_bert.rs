@@ -1,6 +1,6 @@
 //! Nomic BERT: BERT with rotary positions, gated feed-forward parts and no biases of matrices.
 
-use crate::Activation;
+use crate::{Activation, Pooling, RopeScaling, Shape};
 use crate::card::{ACTIVATIONS, Card, HfKind};
 use crate::facts::{Fact, FactRule, LAYER_NORM, LLAMA_FACTS, fact};
 use crate::tensors::{Dim, Kind, Naming, StackLayout, StackRule, TensorRule, gguf_layer, layer, model};
@@ -25,6 +25,7 @@ pub static CARD: Card = Card {
     activation: Activation::Silu,
     bidirectional: true,
     final_norm: false,
+    shapes: &[NOMIC_EMBED],
     ..Card::PLAIN
 };
 
@@ -75,4 +76,25 @@ const NOMIC_BERT: HfKind = HfKind {
     activation_names: &[&[("swiglu", Activation::Silu)], ACTIVATIONS],
     refused: &[("prenorm", true), ("causal", true), ("rotary_emb_interleaved", true), ("use_rms_norm", true)],
     ..HfKind::PLAIN
+};
+
+const NOMIC_EMBED: Shape = Shape {
+    name: "nomic-embed",
+    title: "Nomic Embed 1.5",
+    toy: false,
+    vocab: 30_528,
+    context: 2048,
+    hidden: 768,
+    layers: 12,
+    ffn: 3072,
+    heads: 12,
+    kv_heads: 12,
+    head_dim: 64,
+    rope_base: 1000.0,
+    rope_scaling: RopeScaling::None,
+    window: None,
+    epsilon: 1e-12,
+    tied: true,
+    biases: false,
+    pooling: Some(Pooling::Mean),
 };

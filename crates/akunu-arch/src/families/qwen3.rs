@@ -4,7 +4,7 @@ use crate::card::{Card, HfKind, RerankPrompt, Sliding};
 use crate::facts::Fact;
 use crate::tensors::{ATTN_OUTPUT, EMBEDDING, FFN_NORM, GATED_FFN, OUTPUT, QK_NORMS, QKV};
 use crate::tower::QkNorm;
-use crate::{RopeScaling, Shape};
+use crate::{Pooling, RopeScaling, Shape};
 
 pub static CARD: Card = Card {
     names: &["qwen3"],
@@ -12,7 +12,7 @@ pub static CARD: Card = Card {
     tensors: &[EMBEDDING, QKV, QK_NORMS, ATTN_OUTPUT, FFN_NORM, GATED_FFN, OUTPUT],
     qk_norm: Some(QkNorm::Head),
     rerank: Some(RERANK),
-    shapes: &[QWEN3_0_6B, QWEN3_4B, QWEN3_8B],
+    shapes: &[QWEN3_0_6B, QWEN3_4B, QWEN3_8B, QWEN3_EMBEDDING_0_6B],
     ..Card::PLAIN
 };
 
@@ -64,6 +64,17 @@ const QWEN3_8B: Shape = Shape {
     window: None,
     epsilon: 1e-6,
     tied: false,
+    biases: false,
+    pooling: None,
+};
+
+const QWEN3_EMBEDDING_0_6B: Shape = Shape {
+    name: "qwen3-embedding-0.6b",
+    title: "Qwen3 Embedding 0.6B",
+    vocab: 151_669,
+    context: 32_768,
+    pooling: Some(Pooling::Last),
+    ..QWEN3_0_6B
 };
 
 const QWEN3_4B: Shape =

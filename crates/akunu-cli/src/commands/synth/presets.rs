@@ -54,23 +54,34 @@ impl Preset {
         let in_layers = rules.iter().position(|rule| rule.part == Part::Layer).unwrap_or(rules.len());
         let after =
             rules.iter().rposition(|rule| rule.part == Part::Layer).map_or(rules.len(), |last| last + 1);
-        let tensor = |name: String, rule: &TensorRule| {
-            let shape = rule.shape.iter().map(|dim| dim.of(&sizes)).collect();
-            Tensor { name, kind: rule.kind, shape }
+        let mut tensors = Vec::new();
+        let mut add = |prefix: &str, rule: &TensorRule| {
+            let shape: Vec<usize> = rule.shape.iter().map(|dim| dim.of(&sizes)).collect();
+            let bias = (self.has_bias(rule)).then(|| Tensor {
+                name: format!("{prefix}{}.bias", rule.name),
+                kind: rule.kind,
+                shape: vec![shape[0]],
+            });
+            tensors.push(Tensor { name: format!("{prefix}{}.weight", rule.name), kind: rule.kind, shape });
+            tensors.extend(bias);
         };
-        let whole = |rule: &&TensorRule| tensor(format!("{}.weight", rule.name), rule);
-        let mut tensors: Vec<Tensor> = rules[..in_layers].iter().map(whole).collect();
+        rules[..in_layers].iter().for_each(|rule| add("", rule));
         for layer in 0..self.shape.layers {
-            let layer = |rule: &&TensorRule| tensor(format!("blk.{layer}.{}.weight", rule.name), rule);
-            tensors.extend(rules[in_layers..after].iter().map(layer));
+            let prefix = format!("blk.{layer}.");
+            rules[in_layers..after].iter().for_each(|rule| add(&prefix, rule));
         }
-        tensors.extend(rules[after..].iter().map(whole));
+        rules[after..].iter().for_each(|rule| add("", rule));
         tensors
+    }
+
+    fn has_bias(&self, rule: &TensorRule) -> bool {
+        self.shape.biases && (rule.part == Part::Layer || rule.kind == Kind::Norm)
     }
 
     /// Is there such a tensor in this shape?
     fn has(&self, rule: &TensorRule) -> bool {
         match rule.kind {
+            _ if rule.is_of_classifier() => false,
             Kind::RopeFactors => matches!(self.shape.rope_scaling, RopeScaling::Llama3 { .. }),
             Kind::Output => !self.shape.tied,
             _ => true,
@@ -107,6 +118,10 @@ impl Preset {
             (Fact::RopeDims, shape.head_dim),
         ] {
             put(key(fact), number(value));
+        }
+        if let Some(pooling) = shape.pooling {
+            put("pooling_type", Value::U32(pooling.number()));
+            put("attention.causal", Value::Bool(!card.bidirectional));
         }
         put("vocab_size", number(shape.vocab));
         if let Some(window) = shape.window {
@@ -163,6 +178,9 @@ mod tests {
             ("qwen3-4b", 4_022_468_096),
             ("qwen3-8b", 8_190_735_360),
             ("gemma3-1b", 999_885_952),
+            // Without the pooler, which no vector comes from.
+            ("minilm-l6", 22_565_376),
+            ("bge-large", 334_092_288),
         ] {
             let tensors = Preset::find(name).unwrap().tensors();
             let weights = tensors.iter().filter(|t| t.kind != Kind::RopeFactors);
