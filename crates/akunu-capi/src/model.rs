@@ -60,8 +60,8 @@ fn facts(engine: &Engine) -> Facts {
     let (config, options, memory) = (model.config(), &plan.options, &plan.memory);
     let tokenizer = model.tokenizer().ok();
     let capabilities = engine.device().capabilities();
-    let labels = &plan.tables.decode.labels;
-    let kernels = plan.tables.decode.commands.iter().map(|command| command.kernel.name());
+    let labels = &plan.tables.decode().labels;
+    let kernels = plan.tables.decode().commands.iter().map(|command| command.kernel.name());
     Facts {
         config: Config {
             size: small(size_of::<Config>()),
@@ -76,8 +76,8 @@ fn facts(engine: &Engine) -> Facts {
             head_size: small(config.head_dim),
             sessions: small(options.slots),
             chunk: small(options.prefill_rows),
-            chain: small(plan.tables.decode.steps),
-            commands: small(plan.tables.decode.commands.len()),
+            chain: small(plan.tables.decode().steps),
+            commands: small(plan.tables.decode().commands.len()),
             tokens: small(tokenizer.map_or(0, |tokenizer| tokenizer.vocab_size())),
             begin_token: token(config.bos_id.or_else(|| tokenizer?.bos())),
             end_token: token(tokenizer.and_then(|t| t.eos()).or_else(|| model.eos_ids().first().copied())),

@@ -42,6 +42,7 @@ fn table(kernel: Kernel, params: impl bytemuck::NoUninit, rows: usize) -> Result
             tokens: BufferId(2),
             logits: BufferId(3),
             segments: None,
+            records: None,
         },
         bounds: RowBounds::one_sequence(1, rows as u32).into(),
     };

@@ -88,6 +88,7 @@ impl Counter {
                 tokens: BufferId(2),
                 logits: BufferId(3),
                 segments: None,
+                records: None,
             },
             bounds: RowBounds::one_sequence(vocab, 1000).into(),
         };

@@ -68,17 +68,17 @@ impl Running {
     fn prefill(&mut self, ids: &[u32], first: usize) -> Vec<f32> {
         let rows: Vec<Row> =
             ids.iter().enumerate().map(|(i, id)| Row::causal(*id, (first + i) as u32, 0)).collect();
-        self.run(self.loaded.prefill, &rows, 1, &[]);
+        self.run(*self.loaded.replays.prefill(), &rows, 1, &[]);
         let mut logits = vec![0.0f32; rows.len() * self.plan.config.vocab_size];
-        let buffer = self.loaded.buffers[self.plan.tables.prefill.io.logits.index()];
+        let buffer = self.loaded.buffers[self.plan.tables.prefill().io.logits.index()];
         self.device.download(buffer, 0, bytemuck::cast_slice_mut(&mut logits)).unwrap();
         logits
     }
 
     /// Ids that a chain finds after a row.
     fn chain(&mut self, row: Row, steps: usize, stop: &[u32]) -> (usize, Vec<u32>) {
-        let found = self.run(self.loaded.decode, &[row], steps, stop).steps;
-        let table = Arc::clone(&self.plan.tables.decode);
+        let found = self.run(*self.loaded.replays.decode(), &[row], steps, stop).steps;
+        let table = Arc::clone(self.plan.tables.decode());
         let mut tokens = vec![0_u32; table.steps + 1];
         let buffer = self.loaded.buffers[table.io.tokens.index()];
         self.device.download(buffer, 0, bytemuck::cast_slice_mut(&mut tokens)).unwrap();
@@ -171,7 +171,7 @@ fn few_rows_and_many_are_near_the_reference_where_many_are_unpacked() {
     let plan = plan(&*model, device.capabilities(), &options(KvType::F16, 72, 70)).unwrap();
     let report = verify(&plan, &*model, &mut device, &ids, &mut |_, _| {}).unwrap();
     assert!(report.first_bad().is_none(), "{:?}", report.first_bad());
-    for table in ["few", "prefill", "decode"] {
+    for table in ["small_prefill", "prefill", "decode"] {
         assert!(report.differences.iter().any(|difference| difference.table == table), "{table}");
     }
 }
@@ -323,7 +323,7 @@ fn a_long_prompt_verifies_as_the_cuda_device() {
     let plan = plan(&*model, device.capabilities(), &options(KvType::F16, 72, 70)).unwrap();
     let report = verify(&plan, &*model, &mut device, &ids, &mut |_, _| {}).unwrap();
     assert!(report.first_bad().is_none(), "{:?}", report.first_bad());
-    for table in ["few", "prefill", "decode"] {
+    for table in ["small_prefill", "prefill", "decode"] {
         assert!(report.differences.iter().any(|difference| difference.table == table), "{table}");
     }
 }
@@ -353,7 +353,7 @@ fn a_chain_of_the_cuda_device_ends_at_a_stop_or_when_it_is_cancelled() {
         stop: &[],
         cancel: Some(&cancel),
     };
-    running.device.replay(running.loaded.decode, submission).unwrap();
+    running.device.replay(*running.loaded.replays.decode(), submission).unwrap();
     assert_eq!(running.device.wait().unwrap().steps, 0);
     assert_eq!(running.chain(row, 24, &[]), (24, expected));
 }

@@ -65,6 +65,7 @@ impl Case {
             io: TableIo {
                 logits: BufferId(0),
                 segments: None,
+                records: None,
                 tokens: BufferId(1),
                 rows: BufferId(2),
                 logit_rows: BufferId(3),

@@ -264,7 +264,7 @@ impl Running {
         let rows = [Row::causal(5, 0, 0)];
         let submission =
             Submission { entries: Entries::Rows(&rows), logit_rows: &[0], steps, stop: &[], cancel: None };
-        self.device.replay(self.loaded.decode, submission)?;
+        self.device.replay(*self.loaded.replays.decode(), submission)?;
         Ok(self.device.wait()?.steps)
     }
 }
@@ -329,7 +329,7 @@ fn copies_take_their_turn_behind_a_submission_that_is_not_waited_for() {
     let rows = [Row::causal(5, 0, 0)];
     let submission =
         Submission { entries: Entries::Rows(&rows), logit_rows: &[0], steps: 1, stop: &[], cancel: None };
-    running.device.replay(running.loaded.decode, submission).unwrap();
+    running.device.replay(*running.loaded.replays.decode(), submission).unwrap();
     running.asked();
     let some = *running.loaded.buffers.last().unwrap();
     running.device.download(some, 0, &mut [0; 4]).unwrap();
@@ -352,7 +352,7 @@ fn a_submission_that_is_cancelled_at_once_leaves_nothing_on_its_way() {
         stop: &[],
         cancel: Some(&cancel),
     };
-    running.device.replay(running.loaded.decode, submission).unwrap();
+    running.device.replay(*running.loaded.replays.decode(), submission).unwrap();
     assert_eq!(running.device.wait().unwrap().steps, 0);
     assert_eq!(running.asked(), ["send [16, 4, 128]", "settle"]);
 }

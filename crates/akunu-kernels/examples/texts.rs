@@ -91,7 +91,7 @@ fn add_model(texts: &mut Texts, turn: usize, path: &Path) {
         PlanOptions { context: 4096, slots: 1, kv, prefill_rows, prefill_logit_rows: 1, chain: 8, fuse };
     // A head may not be whole blocks of a type of cache.
     let Ok(plan) = plan(&*model, device.capabilities(), &options) else { return };
-    for table in plan.tables.all() {
+    for (_, table) in plan.tables.iter() {
         add_table(texts, table);
     }
 }
@@ -112,6 +112,7 @@ fn table(kernel: Kernel, params: impl bytemuck::NoUninit, rows: usize) -> Dispat
             tokens: BufferId(0),
             logits: BufferId(0),
             segments: None,
+            records: None,
         },
         bounds: RowBounds::one_sequence(1, 4096).into(),
     }

@@ -26,6 +26,7 @@ fn table(kernel: Kernel, params: impl bytemuck::NoUninit, rows: usize) -> Dispat
             tokens: BufferId(0),
             logits: BufferId(0),
             segments: None,
+            records: None,
         },
         bounds: RowBounds::one_sequence(1, 1).into(),
     }

@@ -148,13 +148,13 @@ fn replays_allocate_nothing(indirect: bool) {
     let before = allocations();
     let dispatched = device.gpu().dispatches;
     for (replay, rows, steps) in [
-        (loaded.prefill, &rows[..], 1),
-        (loaded.prefill, &rows[..9], 1),
-        (loaded.decode, &rows[..1], 1),
-        (loaded.decode, &rows[..1], 2),
-        (loaded.decode, &rows[..1], 64),
-        (loaded.decode, &rows[..1], 64),
-        (loaded.decode, &rows[..1], 5),
+        (*loaded.replays.prefill(), &rows[..], 1),
+        (*loaded.replays.prefill(), &rows[..9], 1),
+        (*loaded.replays.decode(), &rows[..1], 1),
+        (*loaded.replays.decode(), &rows[..1], 2),
+        (*loaded.replays.decode(), &rows[..1], 64),
+        (*loaded.replays.decode(), &rows[..1], 64),
+        (*loaded.replays.decode(), &rows[..1], 5),
     ] {
         let last = [rows.len() as u32 - 1];
         let submission = Submission {
@@ -169,6 +169,6 @@ fn replays_allocate_nothing(indirect: bool) {
     }
     let allocated = allocations() - before;
     let steps = device.gpu().dispatches - dispatched;
-    assert!(steps > 136 * plan.tables.decode.commands.len(), "{steps}");
+    assert!(steps > 136 * plan.tables.decode().commands.len(), "{steps}");
     assert_eq!(allocated, 0, "replays allocate");
 }

@@ -62,12 +62,12 @@ impl Drawn {
     }
 
     fn chain(&mut self, position: usize, steps: usize) -> Words {
-        self.replay(self.loaded.decode, &[Row::causal(5, position as u32, 0)], steps).unwrap()
+        self.replay(*self.loaded.replays.decode(), &[Row::causal(5, position as u32, 0)], steps).unwrap()
     }
 
     fn prefill(&mut self, rows: usize) -> Words {
         let rows: Vec<Row> = (0..rows as u32).map(|i| Row::causal(i % 7, i, 0)).collect();
-        self.replay(self.loaded.prefill, &rows, 1).unwrap()
+        self.replay(*self.loaded.replays.prefill(), &rows, 1).unwrap()
     }
 }
 
@@ -101,7 +101,7 @@ fn a_chain_is_its_first_step_again_wherever_it_begins_and_ends() {
     for (name, path) in MODELS {
         let mut drawn = Drawn::of(path);
         let step = drawn.chain(0, 1).words;
-        let commands = drawn.plan.tables.decode.commands.len();
+        let commands = drawn.plan.tables.decode().commands.len();
         assert!(step.len() >= commands);
         // From the first token; over windows (the models' are of 3 to 24 positions) and the first stretches; to the cache's last position.
         for first in [0, 1, 13, 20, 30, CONTEXT - CHAIN] {
@@ -120,7 +120,7 @@ fn a_chain_is_its_first_step_again_wherever_it_begins_and_ends() {
 fn a_chain_past_the_cache_is_refused_and_nothing_is_encoded() {
     let mut drawn = Drawn::of(MODELS[0].1);
     let row = Row::causal(5, (CONTEXT - CHAIN + 1) as u32, 0);
-    let refused = drawn.replay(drawn.loaded.decode, &[row], CHAIN);
+    let refused = drawn.replay(*drawn.loaded.replays.decode(), &[row], CHAIN);
     assert!(matches!(refused, Err(DeviceError::BadRow { position: 57, .. })), "{refused:?}");
     assert_eq!((drawn.device.gpu().begun, drawn.device.gpu_mut().take().words.len()), (0, 0));
 }
@@ -128,7 +128,7 @@ fn a_chain_past_the_cache_is_refused_and_nothing_is_encoded() {
 #[test]
 fn fewer_rows_take_the_smallest_program_that_has_room_for_them() {
     let mut drawn = Drawn::of(MODELS[0].1);
-    let variants = drawn.device.variants(drawn.loaded.prefill);
+    let variants = drawn.device.variants(*drawn.loaded.replays.prefill());
     assert_eq!(variants.iter().map(|variant| variant.rows).collect::<Vec<_>>(), [16, CONTEXT]);
     let [one, sixteen, seventeen, all] = [1, 16, 17, CONTEXT].map(|rows| drawn.prefill(rows).words);
     assert!(one == sixteen && seventeen == all && one != all);
@@ -176,7 +176,7 @@ fn a_chain_that_finds_a_stop_or_is_cancelled_is_submitted_no_further() {
                 stop: &[],
                 cancel: Some(&cancel),
             };
-            drawn.device.replay(drawn.loaded.decode, submission).unwrap();
+            drawn.device.replay(*drawn.loaded.replays.decode(), submission).unwrap();
             drawn.device.wait().unwrap();
             // A stop is seen when a part is waited for, which is while the next one runs; that one is on its way.
             let submitted = if stops { after.max(2) } else { after };
@@ -212,8 +212,8 @@ fn a_table_encoded_once_is_run_as_the_words_that_it_would_be_encoded_as() {
         let submission =
             Submission { entries: Entries::Rows(&rows), logit_rows: &[0], steps: 1, stop: &[], cancel: None };
         let mut apart = String::new();
-        for index in 0..indirect.plan.tables.decode.commands.len() {
-            indirect.device.run_range(indirect.loaded.decode, submission, index, 1).unwrap();
+        for index in 0..indirect.plan.tables.decode().commands.len() {
+            indirect.device.run_range(*indirect.loaded.replays.decode(), submission, index, 1).unwrap();
             apart += &run(&indirect.device.gpu_mut().take().words);
         }
         assert_eq!(apart, step, "{name}");
@@ -234,7 +234,7 @@ fn a_cancelled_submission_encodes_nothing() {
         stop: &[],
         cancel: Some(&cancel),
     };
-    drawn.device.replay(drawn.loaded.decode, submission).unwrap();
+    drawn.device.replay(*drawn.loaded.replays.decode(), submission).unwrap();
     assert_eq!((drawn.device.wait().unwrap().steps, drawn.device.gpu().begun), (0, 0));
 }
 
@@ -242,30 +242,30 @@ fn a_cancelled_submission_encodes_nothing() {
 fn commands_are_run_and_timed_one_by_one() {
     let mut drawn = Drawn::of(MODELS[0].1);
     let step = drawn.chain(0, 1).words;
-    let count = drawn.plan.tables.decode.commands.len();
+    let count = drawn.plan.tables.decode().commands.len();
     let rows = [Row::causal(5, 0, 0)];
     let submission =
         Submission { entries: Entries::Rows(&rows), logit_rows: &[0], steps: 1, stop: &[], cancel: None };
     let mut apart = Vec::new();
     for index in 0..count {
-        drawn.device.run_range(drawn.loaded.decode, submission, index, 1).unwrap();
+        drawn.device.run_range(*drawn.loaded.replays.decode(), submission, index, 1).unwrap();
         apart.extend(drawn.device.gpu_mut().take().words);
     }
     assert_eq!(apart, step);
     // With the rows that are there.
     let again = Submission { entries: Entries::Rows(&[]), ..submission };
-    drawn.device.run_range(drawn.loaded.decode, again, 0, count).unwrap();
+    drawn.device.run_range(*drawn.loaded.replays.decode(), again, 0, count).unwrap();
     let again = drawn.device.gpu_mut().take();
     assert_eq!(again.written("decode.rows").unwrap(), bytemuck::bytes_of(&rows[0]));
     assert_eq!(again.words, step);
 
     drawn.device.gpu_mut().forget();
     let mut ns = vec![0; count];
-    drawn.device.time_commands(drawn.loaded.decode, submission, &mut ns).unwrap();
+    drawn.device.time_commands(*drawn.loaded.replays.decode(), submission, &mut ns).unwrap();
     assert_eq!(drawn.device.gpu_mut().take().words, step);
     // Paper's clock.
     assert_eq!(ns, (1..=count as u64).map(|n| n * 10).collect::<Vec<_>>());
-    assert!(drawn.device.run_range(drawn.loaded.decode, submission, count, 1).is_err());
+    assert!(drawn.device.run_range(*drawn.loaded.replays.decode(), submission, count, 1).is_err());
 }
 
 #[test]
@@ -273,7 +273,7 @@ fn a_checked_chain_is_the_same_words_in_a_command_buffer_each() {
     let mut drawn = Drawn::of(MODELS[0].1);
     let words = drawn.chain(0, 3).words;
     drawn.device.gpu_mut().tuning_mut().checked = true;
-    let commands = drawn.plan.tables.decode.commands.len();
+    let commands = drawn.plan.tables.decode().commands.len();
     let begun = drawn.device.gpu().begun;
     assert_eq!(drawn.chain(0, 3).words, words);
     assert_eq!(drawn.device.gpu().begun - begun, 3 * commands);
@@ -285,7 +285,7 @@ fn a_command_buffer_that_fails_is_told_and_the_next_one_runs() {
     let words = drawn.chain(0, 2).words;
     let row = [Row::causal(5, 0, 0)];
     drawn.device.gpu_mut().fails = true;
-    let failed = drawn.replay(drawn.loaded.decode, &row, 2).unwrap_err().to_string();
+    let failed = drawn.replay(*drawn.loaded.replays.decode(), &row, 2).unwrap_err().to_string();
     assert_eq!(failed, "paper: running decode: torn");
     drawn.device.gpu_mut().forget();
     assert_eq!(drawn.chain(0, 2).words, words);
@@ -293,7 +293,7 @@ fn a_command_buffer_that_fails_is_told_and_the_next_one_runs() {
     // Of a chain's parts the first, while others are on their way.
     let mut in_parts = Drawn::tuned(MODELS[0].1, |tuning| tuning.part = 2);
     in_parts.device.gpu_mut().fails = true;
-    assert!(in_parts.replay(in_parts.loaded.decode, &row, CHAIN).is_err());
+    assert!(in_parts.replay(*in_parts.loaded.replays.decode(), &row, CHAIN).is_err());
     in_parts.device.gpu_mut().forget();
     assert_eq!(in_parts.chain(0, CHAIN).words.len(), CHAIN / 2 * words.len());
 
@@ -301,7 +301,8 @@ fn a_command_buffer_that_fails_is_told_and_the_next_one_runs() {
     drawn.device.gpu_mut().fails = true;
     let submission =
         Submission { entries: Entries::Rows(&row), logit_rows: &[0], steps: 1, stop: &[], cancel: None };
-    let failed = drawn.device.run_range(drawn.loaded.decode, submission, 4, 1).unwrap_err().to_string();
+    let failed =
+        drawn.device.run_range(*drawn.loaded.replays.decode(), submission, 4, 1).unwrap_err().to_string();
     assert_eq!(failed, "paper: running layer.0.attention: torn");
 }
 

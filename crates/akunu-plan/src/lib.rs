@@ -11,6 +11,7 @@ pub mod load;
 mod lower;
 pub mod mock;
 pub mod ops;
+pub mod passes;
 pub mod plan;
 mod print;
 pub mod q8;
@@ -35,11 +36,12 @@ pub use device::{
 };
 pub use entries::{Entries, EntryBounds, Move, MoveBounds, MoveKind, RowBounds};
 pub use keys::KeyOrder;
-pub use load::{Loaded, LoadedSampled, load, load_buffers};
+pub use load::{Loaded, load, load_buffers};
 pub use ops::{Access, Content, Kernel, RowSet};
+pub use passes::{PassKind, Passes, Tables};
 pub use plan::{
-    EncodeOptions, EncodeOutput, EncodePlan, MemoryPlan, ModelPlan, PlanError, PlanOptions, SampledTables,
-    Tables, plan, plan_encoder,
+    EncodeOptions, EncodeOutput, EncodePlan, MemoryPlan, ModelPlan, PlanError, PlanOptions, plan,
+    plan_encoder,
 };
 pub use row::Row;
 pub use table::{Binding, DispatchCommand, DispatchTable, TableIo, extents};

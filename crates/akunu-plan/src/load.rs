@@ -2,36 +2,15 @@
 
 use akunu_arch::WeightProvider;
 
-use crate::plan::{ModelPlan, Tables};
-use crate::{BufferKind, BufferSpec, Device, DeviceBuffer, DeviceError, ReplayId};
+use crate::plan::ModelPlan;
+use crate::{BufferKind, BufferSpec, Device, DeviceBuffer, DeviceError, Passes, ReplayId};
 
 /// A plan that stands on a device.
 #[derive(Debug)]
 pub struct Loaded {
     /// Indexed by `BufferId`.
     pub buffers: Vec<DeviceBuffer>,
-    pub decode: ReplayId,
-    pub prefill: ReplayId,
-    pub few: Option<ReplayId>,
-    pub sampled: Option<LoadedSampled>,
-    pub kv_shift: ReplayId,
-    pub kv_copy: ReplayId,
-}
-
-impl Loaded {
-    /// As [`Tables::feeding`].
-    pub fn feeding(&self, tables: &Tables, rows: usize) -> ReplayId {
-        self.few.filter(|_| tables.few_for(rows).is_some()).unwrap_or(self.prefill)
-    }
-}
-
-/// [`crate::SampledTables`] on a device.
-#[derive(Clone, Copy, Debug)]
-pub struct LoadedSampled {
-    pub decode: ReplayId,
-    pub decode_records: DeviceBuffer,
-    pub pick: ReplayId,
-    pub pick_records: DeviceBuffer,
+    pub replays: Passes<ReplayId>,
 }
 
 /// Puts buffers on a device, those of weights with their contents. The result is indexed by `BufferId`.
@@ -77,23 +56,6 @@ pub fn load(
     device: &mut dyn Device,
 ) -> Result<Loaded, DeviceError> {
     let buffers = load_buffers(&plan.buffers, weights, device)?;
-    let tables = &plan.tables;
-    let sampled = match &tables.sampled {
-        None => None,
-        Some(sampled) => Some(LoadedSampled {
-            decode: device.prepare(&sampled.decode, &buffers)?,
-            decode_records: buffers[sampled.decode_records.index()],
-            pick: device.prepare(&sampled.pick, &buffers)?,
-            pick_records: buffers[sampled.pick_records.index()],
-        }),
-    };
-    Ok(Loaded {
-        sampled,
-        decode: device.prepare(&tables.decode, &buffers)?,
-        prefill: device.prepare(&tables.prefill, &buffers)?,
-        few: tables.few.as_ref().map(|few| device.prepare(few, &buffers)).transpose()?,
-        kv_shift: device.prepare(&tables.kv_shift, &buffers)?,
-        kv_copy: device.prepare(&tables.kv_copy, &buffers)?,
-        buffers,
-    })
+    let replays = plan.tables.try_map(|table| device.prepare(table, &buffers))?;
+    Ok(Loaded { buffers, replays })
 }

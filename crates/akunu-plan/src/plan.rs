@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use akunu_arch::{ModelConfig, Pooling, WeightProvider};
 
-use crate::{BufferId, BufferSpec, Capabilities, Card, DispatchTable, KvType};
+use crate::{BufferSpec, Capabilities, Card, DispatchTable, KvType, Tables};
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct PlanOptions {
@@ -41,51 +41,6 @@ impl ModelPlan {
     /// The position of the cache at which a slot's sequence begins: [`crate::Row::start`].
     pub fn slot_start(&self, slot: u32) -> u32 {
         slot * self.slot_positions
-    }
-}
-
-#[derive(Clone, Debug)]
-pub struct Tables {
-    /// One row; chains.
-    pub decode: Arc<DispatchTable>,
-    pub prefill: Arc<DispatchTable>,
-    /// As `prefill`, into the same inputs and outputs, for fewer rows: where `prefill` unpacks its weights ([`crate::halves`]).
-    pub few: Option<Arc<DispatchTable>>,
-    /// On devices that pick tokens themselves.
-    pub sampled: Option<SampledTables>,
-    /// One row of cache maintenance each; see `Kernel::KvShift` and `Kernel::KvCopy`.
-    pub kv_shift: Arc<DispatchTable>,
-    pub kv_copy: Arc<DispatchTable>,
-}
-
-/// Tables whose tokens are sampled. Their records ([`crate::sample`]) are uploaded before a submission.
-#[derive(Clone, Debug)]
-pub struct SampledTables {
-    /// As `decode`, but that a sample ends each step.
-    pub decode: Arc<DispatchTable>,
-    /// The one record of `decode`.
-    pub decode_records: BufferId,
-    /// One command, which picks from the logits of the last prefill pass for the same rows.
-    pub pick: Arc<DispatchTable>,
-    /// A record for each of the rows of `pick` that ask for logits.
-    pub pick_records: BufferId,
-}
-
-impl Tables {
-    pub fn all(&self) -> impl Iterator<Item = &Arc<DispatchTable>> {
-        let sampled = self.sampled.iter().flat_map(|sampled| [&sampled.decode, &sampled.pick]);
-        let all = [&self.decode, &self.prefill, &self.kv_shift, &self.kv_copy];
-        all.into_iter().chain(&self.few).chain(sampled)
-    }
-
-    /// What so many rows of a prompt, or of several sequences, go through.
-    pub fn feeding(&self, rows: usize) -> &Arc<DispatchTable> {
-        self.few_for(rows).unwrap_or(&self.prefill)
-    }
-
-    /// [`Tables::few`], where it has room for so many rows.
-    pub(crate) fn few_for(&self, rows: usize) -> Option<&Arc<DispatchTable>> {
-        self.few.as_ref().filter(|few| rows <= few.rows)
     }
 }
 

@@ -117,6 +117,9 @@ pub struct TableIo {
     pub logits: BufferId,
     /// `[u32; rows]`: the kind of each row's token, where the model asks for it.
     pub segments: Option<BufferId>,
+    /// What a table that samples picks by: a record ([`crate::sample`]) for each row that asks for logits. Uploaded
+    /// before a submission.
+    pub records: Option<BufferId>,
 }
 
 #[derive(Clone, Debug, PartialEq)]

@@ -10,8 +10,8 @@ use crate::ops::{Access, Content, Counts, Extent, Slot};
 use crate::plan::{EncodePlan, ModelPlan};
 use crate::reference::{ReferenceDevice, kv_load};
 use crate::{
-    Device, DeviceBuffer, DeviceError, DispatchCommand, DispatchTable, Entries, KvType, ReplayId, Row,
-    RowBounds, Submission, TextPass, halves, q8,
+    Device, DeviceBuffer, DeviceError, DispatchCommand, DispatchTable, Entries, KvType, PassKind, ReplayId,
+    Row, RowBounds, Submission, TextPass, halves, q8,
 };
 
 /// How far an f32 may be from the reference's, as a fraction of the largest value in its buffer.
@@ -66,7 +66,8 @@ impl Report {
     }
 }
 
-/// Feeds `tokens` as one prefill pass (and the first of them by the table for few rows), then decodes one more, on both devices. The plan is the device's.
+/// Feeds `tokens` as one prefill pass (and the first of them as a small one, where there is one), then decodes one
+/// more, on both devices. The plan is the device's.
 pub fn verify(
     plan: &ModelPlan,
     weights: &dyn WeightProvider,
@@ -77,21 +78,20 @@ pub fn verify(
     let mut reference = ReferenceDevice::like(device.capabilities());
     let ours = load(plan, weights, &mut reference)?;
     let theirs = load(plan, weights, device)?;
-    let split = tokens.len().saturating_sub(1).min(plan.tables.prefill.rows);
+    let split = tokens.len().saturating_sub(1).min(plan.tables.prefill().rows);
     let row = |i: usize| Row::causal(tokens[i], i as u32, 0);
     let prompt: Vec<Row> = (0..split).map(row).collect();
-    let pass = |table, replays, rows: Vec<Row>| {
-        let last = vec![rows.len().saturating_sub(1) as u32];
-        Pass { table, replays, rows, asking: last }
+    let pass = |kind: PassKind| {
+        let table = plan.tables.get(kind)?;
+        let rows = match kind {
+            PassKind::Decode => vec![row(split)],
+            _ => prompt[..split.min(table.rows)].to_vec(),
+        };
+        let asking = vec![rows.len().saturating_sub(1) as u32];
+        Some(Pass { table, replays: [ours.replays[kind], theirs.replays[kind]], rows, asking })
     };
-    let few = plan.tables.few.as_ref().zip(ours.few.zip(theirs.few));
-    let few =
-        few.map(|(few, (ours, theirs))| pass(few, [ours, theirs], prompt[..split.min(few.rows)].to_vec()));
-    let all = [
-        pass(&plan.tables.prefill, [ours.prefill, theirs.prefill], prompt),
-        pass(&plan.tables.decode, [ours.decode, theirs.decode], vec![row(split)]),
-    ];
-    let passes: Vec<Pass<'_>> = few.into_iter().chain(all).collect();
+    let kinds = [PassKind::SmallPrefill, PassKind::Prefill, PassKind::Decode];
+    let passes: Vec<Pass<'_>> = kinds.into_iter().filter_map(pass).collect();
     let sides = Sides { reference: &mut reference, device, ours: &ours.buffers, theirs: &theirs.buffers };
     sides.compare_all(&passes, progress)
 }

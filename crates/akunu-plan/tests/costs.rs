@@ -17,7 +17,7 @@ fn rows(start: u32, positions: std::ops::Range<u32>) -> Vec<Row> {
 
 /// Of the commands whose label ends so.
 fn cost(plan: &ModelPlan, label: &str, rows: &[Row]) -> Cost {
-    let table = &plan.tables.prefill;
+    let table = plan.tables.prefill();
     let commands = table.commands.iter().zip(&table.labels).filter(|(_, l)| l.ends_with(label));
     commands.map(|(command, _)| command.cost(Entries::Rows(rows), 1)).sum()
 }
@@ -33,7 +33,7 @@ fn a_pass_reads_every_matrix_once_and_of_the_embedding_a_row_for_each_token() {
                 let all: u64 = matrices.map(|b| b.bytes).sum();
                 let embedding_row = dtype.row_bytes(config(name).hidden_size).unwrap() as u64;
                 for count in [1, 7] {
-                    let found = plan.tables.prefill.cost(Entries::Rows(&rows(0, 0..count)), 1);
+                    let found = plan.tables.prefill().cost(Entries::Rows(&rows(0, 0..count)), 1);
                     assert_eq!(found.weight_bytes, all + u64::from(count) * embedding_row, "{name} {dtype}");
                 }
             }
@@ -50,7 +50,7 @@ fn a_row_multiplies_and_adds_once_for_each_weight() {
     for (dtype, q8) in [(DType::Q4_0, true), (DType::BF16, false)] {
         let plan = planned("llama", dtype, &options());
         for count in [1, 16] {
-            let found = plan.tables.prefill.cost(Entries::Rows(&rows(0, 0..count)), 1);
+            let found = plan.tables.prefill().cost(Entries::Rows(&rows(0, 0..count)), 1);
             let attention = cost(&plan, ".attention", &rows(0, 0..count));
             let (with, without) =
                 if q8 { (found.int8_ops, found.f32_ops) } else { (found.f32_ops, found.int8_ops) };
@@ -62,7 +62,7 @@ fn a_row_multiplies_and_adds_once_for_each_weight() {
     // No row asks for logits: no vocabulary projection.
     let plan = planned("llama", DType::Q4_0, &options());
     assert_eq!(
-        plan.tables.prefill.commands.iter().rev().nth(1).unwrap().cost(Entries::Rows(&rows(0, 0..4)), 0),
+        plan.tables.prefill().commands.iter().rev().nth(1).unwrap().cost(Entries::Rows(&rows(0, 0..4)), 0),
         Cost::default()
     );
 }
@@ -108,7 +108,7 @@ fn moving_the_cache_reads_what_is_moved() {
     let position = (2 * c.kv_head_count * c.layer_count * KvType::F16.row_bytes(c.head_dim).unwrap()) as u64;
     // 20 positions, 4 of them dropped after the first 3.
     let shift = Move { from: 7, to: 3, len: 13 };
-    assert_eq!(plan.tables.kv_shift.cost(Entries::Moves(&[shift]), 0).kv_bytes, 13 * position);
+    assert_eq!(plan.tables.kv_shift().cost(Entries::Moves(&[shift]), 0).kv_bytes, 13 * position);
     let copy = Move { from: 0, to: 32, len: 9 };
-    assert_eq!(plan.tables.kv_copy.cost(Entries::Moves(&[copy]), 0).kv_bytes, 9 * position);
+    assert_eq!(plan.tables.kv_copy().cost(Entries::Moves(&[copy]), 0).kv_bytes, 9 * position);
 }

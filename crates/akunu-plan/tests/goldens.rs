@@ -33,7 +33,7 @@ fn logits(model: &dyn WeightProvider, ids: &[u32], chunk: usize, kv: KvType) -> 
     let plan = plan(model, device.capabilities(), &options).unwrap();
     let loaded = load(&plan, model, &mut device).unwrap();
     let vocab = plan.config.vocab_size;
-    let table = Arc::clone(&plan.tables.prefill);
+    let table = Arc::clone(plan.tables.prefill());
     let mut all = Vec::new();
     for (n, ids) in ids.chunks(chunk).enumerate() {
         let rows: Vec<Row> =
@@ -46,7 +46,7 @@ fn logits(model: &dyn WeightProvider, ids: &[u32], chunk: usize, kv: KvType) -> 
             stop: &[],
             cancel: None,
         };
-        device.replay(loaded.prefill, submission).unwrap();
+        device.replay(*loaded.replays.prefill(), submission).unwrap();
         device.wait().unwrap();
         let mut values = vec![0.0f32; rows.len() * vocab];
         let buffer = loaded.buffers[table.io.logits.index()];
@@ -154,19 +154,25 @@ fn short_contexts_take_long_ropes_short_factors() {
 #[test]
 fn the_reference_verifies_against_itself() {
     for dtype in [akunu_format::DType::Q8_0, common::affine(5, 32)] {
-        verifies("gemma3", dtype);
-        verifies("qwen3", dtype);
+        for family in ["gemma3", "qwen3"] {
+            verifies(family, dtype, None, &["prefill", "decode"]);
+            verifies(family, dtype, Some(2), &["small_prefill", "prefill", "decode"]);
+        }
     }
 }
 
-fn verifies(family: &str, dtype: akunu_format::DType) {
+fn verifies(family: &str, dtype: akunu_format::DType, half_products: Option<usize>, tables: &[&str]) {
     let model = common::model(common::family(family), |_| dtype);
     let reference = ReferenceDevice::new();
-    let mut device = ReferenceDevice::like(&Capabilities { folds: true, ..reference.capabilities().clone() });
+    let capabilities = Capabilities { folds: true, half_products, ..reference.capabilities().clone() };
+    let mut device = ReferenceDevice::like(&capabilities);
     let plan = plan(&model, device.capabilities(), &common::options()).unwrap();
     let report = verify(&plan, &model, &mut device, &[1, 2, 3, 4, 5], &mut |_, _| {}).unwrap();
     assert!(report.first_bad().is_none());
     assert!(report.differences.iter().all(|d| d.relative == 0.0));
-    let commands = plan.tables.prefill.commands.len() + plan.tables.decode.commands.len();
+    let commands = plan.tables.prefill().commands.len() + plan.tables.decode().commands.len();
     assert!(report.differences.len() >= commands);
+    let mut compared: Vec<&str> = report.differences.iter().map(|d| d.table).collect();
+    compared.dedup();
+    assert_eq!(compared, tables);
 }

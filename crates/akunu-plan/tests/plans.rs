@@ -95,31 +95,31 @@ fn a_table_takes_entries_of_its_own_kind_and_within_its_bounds() {
     };
     // Two slots of 32 positions.
     let (copy, row) = (Move { from: 0, to: 32, len: 32 }, Row::causal(0, 31, plan.slot_start(1)));
-    replay(loaded.kv_copy, Entries::Moves(&[copy])).unwrap();
-    replay(loaded.prefill, Entries::Rows(&[row])).unwrap();
+    replay(*loaded.replays.kv_copy(), Entries::Moves(&[copy])).unwrap();
+    replay(*loaded.replays.prefill(), Entries::Rows(&[row])).unwrap();
     let refusals = [
-        (loaded.kv_copy, Entries::Rows(&[row]), "table kv_copy takes moves, not rows"),
-        (loaded.prefill, Entries::Moves(&[copy]), "table prefill takes rows, not moves"),
+        (*loaded.replays.kv_copy(), Entries::Rows(&[row]), "table kv_copy takes moves, not rows"),
+        (*loaded.replays.prefill(), Entries::Moves(&[copy]), "table prefill takes rows, not moves"),
         (
-            loaded.kv_shift,
+            *loaded.replays.kv_shift(),
             Entries::Moves(&[copy]),
             "move 0, of 32 positions from 0 on to 32, is not one that table kv_shift can make",
         ),
         (
-            loaded.prefill,
+            *loaded.replays.prefill(),
             Entries::Rows(&[Row::causal(0, 32, 0)]),
             "row 0 has token 0, position 32 or start 0 outside the model's bounds",
         ),
-        (loaded.kv_copy, Entries::Moves(&[copy; 2]), "submission of 2 rows"),
+        (*loaded.replays.kv_copy(), Entries::Moves(&[copy; 2]), "submission of 2 rows"),
     ];
     for (table, entries, expected) in refusals {
         let refusal = replay(table, entries).unwrap_err();
         assert!(refusal.contains(expected), "{refusal}");
     }
 
-    let (shift, copy) = (&plan.tables.kv_shift, &plan.tables.kv_copy);
+    let (shift, copy) = (plan.tables.kv_shift(), plan.tables.kv_copy());
     for (table, command) in
-        [(&plan.tables.prefill, shift), (copy, shift), (shift, copy), (copy, &plan.tables.prefill)]
+        [(plan.tables.prefill(), shift), (copy, shift), (shift, copy), (copy, plan.tables.prefill())]
     {
         let error = extents(table, &command.commands[0]).unwrap_err();
         assert!(error.contains(&format!("the entries of table {}", table.name)), "{error}");
@@ -202,7 +202,7 @@ fn windows_follow_the_file_first_and_the_family_second() {
         config.window = Some(akunu_arch::Window { size: 8, pattern });
         let plan = plan(&model(config, |_| DType::F16), &capabilities(), &options()).unwrap();
         let attends = |c: &&DispatchCommand| matches!(c.kernel, Kernel::Attention(_));
-        let commands = plan.tables.decode.commands.iter().filter(attends);
+        let commands = plan.tables.decode().commands.iter().filter(attends);
         commands.map(|c| c.params::<AttentionParams>().window).collect()
     };
     assert_eq!(windows("gemma2", WindowPattern::Unstated, 4), [8, 0, 8, 0]);

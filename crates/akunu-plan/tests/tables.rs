@@ -9,7 +9,7 @@ use std::path::Path;
 use akunu_arch::{Pooling, WeightProvider, open_model};
 use akunu_plan::{
     Access, Capabilities, Card, DType, DispatchCommand, EncodeOptions, EncodeOutput, Kernel, KvType,
-    ModelPlan, PlanOptions, extents, plan, plan_encoder,
+    ModelPlan, PassKind, PlanOptions, extents, plan, plan_encoder,
 };
 use common::{affine, capabilities, config, family, model, options};
 
@@ -28,11 +28,11 @@ fn every_family_has_a_row_and_a_snapshot() {
             let kind = if fuse { "fused" } else { "apart" };
             insta::assert_snapshot!(
                 format!("{name}_{kind}_decode"),
-                plan.tables.decode.render(&plan.buffers)
+                plan.tables.decode().render(&plan.buffers)
             );
             insta::assert_snapshot!(
                 format!("{name}_{kind}_prefill"),
-                plan.tables.prefill.render(&plan.buffers)
+                plan.tables.prefill().render(&plan.buffers)
             );
         }
     }
@@ -66,7 +66,7 @@ fn every_golden_has_a_snapshot_and_every_family_a_golden() {
         seen.extend(card.names);
         let options = PlanOptions { kv: KvType::F32, ..options() };
         let plan = plan(&*model, &capabilities(), &options).unwrap();
-        insta::assert_snapshot!(format!("golden_{name}"), plan.tables.decode.render(&plan.buffers));
+        insta::assert_snapshot!(format!("golden_{name}"), plan.tables.decode().render(&plan.buffers));
     }
     for (name, model) in goldens("encoders") {
         seen.extend(Card::find(&model.config().architecture).unwrap().names);
@@ -92,14 +92,14 @@ fn devices_that_fold_get_other_tables_of_few_rows() {
         let folded = plan(&model, &folding, &options()).unwrap();
         insta::assert_snapshot!(
             format!("{name}_folded_decode"),
-            folded.tables.decode.render(&folded.buffers)
+            folded.tables.decode().render(&folded.buffers)
         );
         for options in
             [PlanOptions { fuse: false, ..options() }, PlanOptions { prefill_rows: 17, ..options() }]
         {
             let plain = plan(&model, &capabilities(), &options).unwrap();
             let folded = plan(&model, &folding, &options).unwrap();
-            let render = |plan: &ModelPlan| plan.tables.prefill.render(&plan.buffers);
+            let render = |plan: &ModelPlan| plan.tables.prefill().render(&plan.buffers);
             assert_eq!(render(&folded), render(&plain));
         }
     }
@@ -109,9 +109,9 @@ fn devices_that_fold_get_other_tables_of_few_rows() {
         _ => DType::Q4K,
     };
     let mixed = plan(&model(family("llama"), dtype), &folding, &options()).unwrap();
-    insta::assert_snapshot!("llama_mixed_folded_decode", mixed.tables.decode.render(&mixed.buffers));
+    insta::assert_snapshot!("llama_mixed_folded_decode", mixed.tables.decode().render(&mixed.buffers));
     let planes = plan(&model(family("qwen2"), |_| affine(4, 64)), &folding, &options()).unwrap();
-    insta::assert_snapshot!("qwen2_affine_folded_decode", planes.tables.decode.render(&planes.buffers));
+    insta::assert_snapshot!("qwen2_affine_folded_decode", planes.tables.decode().render(&planes.buffers));
 }
 
 #[test]
@@ -123,7 +123,7 @@ fn mixed_dtypes_fuse_only_where_they_agree() {
         _ => DType::Q4K,
     };
     let plan = planned("llama", dtype, &options());
-    insta::assert_snapshot!("llama_mixed_decode", plan.tables.decode.render(&plan.buffers));
+    insta::assert_snapshot!("llama_mixed_decode", plan.tables.decode().render(&plan.buffers));
 }
 
 /// Three bindings a weight; fused where bits, groups and scales agree.
@@ -135,14 +135,14 @@ fn affine_weights_bind_their_planes() {
         _ => affine(4, 64),
     };
     let plan = planned("qwen2", dtype, &options());
-    insta::assert_snapshot!("qwen2_affine_decode", plan.tables.decode.render(&plan.buffers));
+    insta::assert_snapshot!("qwen2_affine_decode", plan.tables.decode().render(&plan.buffers));
 }
 
 #[test]
 fn cache_maintenance_has_a_command_a_layer() {
     let plan = planned("gemma3", |_| DType::F16, &options());
-    insta::assert_snapshot!("gemma3_kv_shift", plan.tables.kv_shift.render(&plan.buffers));
-    insta::assert_snapshot!("gemma3_kv_copy", plan.tables.kv_copy.render(&plan.buffers));
+    insta::assert_snapshot!("gemma3_kv_shift", plan.tables.kv_shift().render(&plan.buffers));
+    insta::assert_snapshot!("gemma3_kv_copy", plan.tables.kv_copy().render(&plan.buffers));
 }
 
 #[test]
@@ -152,10 +152,10 @@ fn a_32_layer_llama_takes_at_most_8_commands_a_layer_and_5_folded() {
     let model = model(config, |_| DType::Q4_0);
     // The first norm has no product before it.
     let folded = plan(&model, &Capabilities { folds: true, ..capabilities() }, &options()).unwrap();
-    let in_layers = folded.tables.decode.labels.iter().filter(|l| l.starts_with("layer.")).count();
-    assert_eq!((in_layers, folded.tables.decode.commands.len()), (5 * 32 + 1, 5 * 32 + 1 + 5));
+    let in_layers = folded.tables.decode().labels.iter().filter(|l| l.starts_with("layer.")).count();
+    assert_eq!((in_layers, folded.tables.decode().commands.len()), (5 * 32 + 1, 5 * 32 + 1 + 5));
     let plan = plan(&model, &capabilities(), &options()).unwrap();
-    for table in [&plan.tables.decode, &plan.tables.prefill] {
+    for table in [plan.tables.decode(), plan.tables.prefill()] {
         let in_layers = table.labels.iter().filter(|l| l.starts_with("layer.")).count();
         assert!(in_layers <= 8 * 32, "{}: {in_layers} commands in 32 layers", table.name);
         assert!(table.commands.len() <= in_layers + 5);
@@ -178,11 +178,11 @@ fn prompts_in_halves_unpack_before_they_multiply_and_leave_f32_weights_and_logit
         _ => DType::Q4K,
     };
     let plan = in_halves("llama", dtype);
-    insta::assert_snapshot!("llama_halves_prefill", plan.tables.prefill.render(&plan.buffers));
+    insta::assert_snapshot!("llama_halves_prefill", plan.tables.prefill().render(&plan.buffers));
     let biased = in_halves("qwen2", |_| DType::Q8_0);
-    insta::assert_snapshot!("qwen2_halves_prefill", biased.tables.prefill.render(&biased.buffers));
+    insta::assert_snapshot!("qwen2_halves_prefill", biased.tables.prefill().render(&biased.buffers));
     let in_f16 = |kernel: Kernel| matches!(kernel, Kernel::HalfMatmul(_) | Kernel::Unpack(_));
-    assert!(!plan.tables.decode.commands.iter().any(|c| in_f16(c.kernel)));
+    assert!(!plan.tables.decode().commands.iter().any(|c| in_f16(c.kernel)));
 }
 
 #[test]
@@ -193,22 +193,31 @@ fn few_rows_have_a_table_that_unpacks_nothing_where_many_rows_unpack() {
         plan(&model(family("llama"), |_| DType::Q4_0), &capabilities, &options).unwrap()
     };
     let tables = of(Some(64), 128).tables;
-    let few = tables.few.clone().unwrap();
+    let small = tables.get(PassKind::SmallPrefill).unwrap();
     let unpacks = |c: &DispatchCommand| matches!(c.kernel, Kernel::HalfMatmul(_) | Kernel::Unpack(_));
-    assert!(tables.prefill.commands.iter().any(unpacks) && !few.commands.iter().any(unpacks));
-    assert_eq!((few.io, few.logit_rows), (tables.prefill.io, tables.prefill.logit_rows));
-    for (rows, name) in [(1, "few"), (few.rows, "few"), (few.rows + 1, "prefill"), (128, "prefill")] {
-        assert_eq!(tables.feeding(rows).name, name, "{rows} rows");
+    assert!(tables.prefill().commands.iter().any(unpacks) && !small.commands.iter().any(unpacks));
+    assert_eq!((small.io, small.logit_rows), (tables.prefill().io, tables.prefill().logit_rows));
+    let most = small.rows;
+    for (rows, kind) in [
+        (1, PassKind::Decode),
+        (2, PassKind::SmallPrefill),
+        (most, PassKind::SmallPrefill),
+        (most + 1, PassKind::Prefill),
+        (128, PassKind::Prefill),
+    ] {
+        assert_eq!(tables.kind_for(rows), kind, "{rows} rows");
+        assert_eq!(tables[kind].name, kind.name());
     }
-    assert!(of(Some(64), few.rows).tables.few.is_none());
-    assert!(of(None, 128).tables.few.is_none());
+    for other in [of(Some(64), most), of(None, 128)] {
+        assert!(other.tables.get(PassKind::SmallPrefill).is_none());
+    }
 }
 
 #[test]
 fn nothing_is_unpacked_over_weights_that_are_still_to_be_read() {
     let plan = in_halves("gemma2", |_| DType::Q4_0);
     let mut fresh = Vec::new();
-    for (command, label) in plan.tables.prefill.commands.iter().zip(&plan.tables.prefill.labels) {
+    for (command, label) in plan.tables.prefill().commands.iter().zip(&plan.tables.prefill().labels) {
         match command.kernel {
             Kernel::Unpack(_) => fresh.push(command.bindings()[command.bindings().len() - 1].offset),
             Kernel::HalfMatmul(_) => {
@@ -231,7 +240,7 @@ fn no_command_reads_what_it_writes() {
                 let options = PlanOptions { fuse, ..options() };
                 let plan = plan(&model(family(name), |_| dtype), &capabilities, &options).unwrap();
                 let halves = in_halves(name, |_| dtype);
-                for table in [&plan.tables.decode, &plan.tables.prefill, &halves.tables.prefill] {
+                for table in [plan.tables.decode(), plan.tables.prefill(), halves.tables.prefill()] {
                     for (command, label) in table.commands.iter().zip(&table.labels) {
                         let slots = command.kernel.bindings();
                         for (slot, binding) in slots.iter().zip(command.bindings()) {
@@ -256,8 +265,7 @@ fn every_binding_lies_within_its_buffer_and_read_only_ones_are_never_written() {
             plan(&model(family(name), |_| dtype), &folding, &options()).unwrap()
         };
         for plan in [folding(false), folding(true), in_halves(name, |_| dtype)] {
-            let tables = &plan.tables;
-            for table in [&tables.decode, &tables.prefill, &tables.kv_shift, &tables.kv_copy] {
+            for (_, table) in plan.tables.iter() {
                 for command in &table.commands {
                     let extents = extents(table, command).unwrap();
                     assert_eq!(extents.len(), command.bindings().len());
@@ -285,7 +293,7 @@ fn names_of_buffers_are_unique_and_kernel_names_tell_variants_apart() {
                 let mut names: Vec<&str> = plan.buffers.iter().map(|b| b.name.as_str()).collect();
                 names.sort_unstable();
                 names.windows(2).for_each(|w| assert_ne!(w[0], w[1]));
-                for command in plan.tables.decode.commands.iter().chain(&plan.tables.prefill.commands) {
+                for command in plan.tables.decode().commands.iter().chain(&plan.tables.prefill().commands) {
                     let bindings = command.kernel.bindings();
                     let before = kernels.insert(command.kernel.name(), bindings.clone());
                     assert!(before.is_none_or(|b| b == bindings), "{}", command.kernel.name());

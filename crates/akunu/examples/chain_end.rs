@@ -18,7 +18,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let options = EngineOptions { device, backends, context: Some(256), ..Default::default() };
     let mut engine = Engine::new(model, &options)?;
     let mut session = engine.session()?;
-    let longest = engine.plan().tables.decode.steps;
+    let longest = engine.plan().tables.decode().steps;
 
     let found = (0..engine.vocab_size() as u32).find_map(|first| {
         session.clear();

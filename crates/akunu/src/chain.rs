@@ -3,7 +3,7 @@
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use akunu_plan::{Entries, ReplayId, Row, Submission};
+use akunu_plan::{Entries, PassKind, Row, Submission};
 
 use crate::pass::LastPass;
 use crate::{Engine, Error, Sampler, Session};
@@ -26,17 +26,18 @@ impl Engine {
     ) -> Result<&[u32], Error> {
         let &token = history.last().ok_or(Error::EmptyPrompt)?;
         self.check_feed(session, &[token], 0)?;
-        let table = match sampler.as_deref_mut() {
-            None => Some(self.loaded.decode),
-            Some(sampler) => self.sampling_table(sampler, history)?,
+        // None: the host picks.
+        let kind = match sampler.as_deref_mut() {
+            None => Some(PassKind::Decode),
+            Some(sampler) => self.upload_sampler(sampler, history)?.then_some(PassKind::SampledDecode),
         };
-        let steps = match table {
+        let steps = match kind {
             Some(_) => self.chain_steps(session, steps)?,
             None => 1,
         };
-        let replay = table.unwrap_or(self.loaded.decode);
-        let done = self.submit_chain(session, (replay, token), steps, stop, cancel)?;
-        if let Some(sampler) = sampler.as_deref_mut().filter(|_| done > 0 && table.is_none()) {
+        let pass = (kind.unwrap_or(PassKind::Decode), token);
+        let done = self.submit_chain(session, pass, steps, stop, cancel)?;
+        if let Some(sampler) = sampler.as_deref_mut().filter(|_| done > 0 && kind.is_none()) {
             self.found[0] = sampler.pick(self.last_logits()?, history)?;
         }
         if let Some(step) = self.found[..done].iter().position(|&id| id == u32::MAX) {
@@ -51,29 +52,28 @@ impl Engine {
         Ok(&self.found[..done])
     }
 
-    /// The table that decodes and picks as a sampler does, after its settings are uploaded; `None` if the device cannot.
-    fn sampling_table(&mut self, sampler: &mut Sampler, history: &[u32]) -> Result<Option<ReplayId>, Error> {
-        let (Some(sampled), Some(record)) = (self.loaded.sampled, sampler.record(history)) else {
-            return Ok(None);
-        };
-        self.device.upload(sampled.decode_records, 0, bytemuck::cast_slice(record))?;
-        Ok(Some(sampled.decode))
+    /// Uploads a sampler's settings for a chain; false if the device cannot pick as it does.
+    fn upload_sampler(&mut self, sampler: &mut Sampler, history: &[u32]) -> Result<bool, Error> {
+        let records = self.records(PassKind::SampledDecode);
+        let (Some(records), Some(record)) = (records, sampler.record(history)) else { return Ok(false) };
+        self.device.upload(records, 0, bytemuck::cast_slice(record))?;
+        Ok(true)
     }
 
     /// As many steps as a submission may have.
     fn chain_steps(&self, session: &Session, steps: usize) -> Result<usize, Error> {
-        let steps = steps.clamp(1, self.plan.tables.decode.steps);
+        let steps = steps.clamp(1, self.plan.tables.decode().steps);
         if session.len() + steps > self.context() {
             return Err(Error::ContextFull { context: self.context() });
         }
         Ok(steps)
     }
 
-    /// Submits a chain of a table that decodes `token`, and gives how many ids it found: the first of `found`.
+    /// Submits a chain that decodes `token`, and gives how many ids it found: the first of `found`.
     fn submit_chain(
         &mut self,
         session: &Session,
-        (replay, token): (ReplayId, u32),
+        (kind, token): (PassKind, u32),
         steps: usize,
         stop: &[u32],
         cancel: Option<&AtomicBool>,
@@ -81,12 +81,12 @@ impl Engine {
         let row = Row::causal(token, session.len() as u32, self.start_of(session));
         let start = Instant::now();
         let submission = Submission { entries: Entries::Rows(&[row]), logit_rows: &[0], steps, stop, cancel };
-        self.device.replay(replay, submission)?;
+        self.device.replay(self.loaded.replays[kind], submission)?;
         let done = self.device.wait()?.steps.min(steps);
         self.note_speed(start.elapsed(), done);
         if done > 0 {
-            self.last = Some(LastPass { decode: true, logit_rows: 1 });
-            let buffer = self.loaded.buffers[self.plan.tables.decode.io.tokens.index()];
+            self.last = Some(LastPass { kind, logit_rows: 1 });
+            let buffer = self.loaded.buffers[self.plan.tables[kind].io.tokens.index()];
             let found = bytemuck::cast_slice_mut(&mut self.found[..done]);
             self.device.download(buffer, size_of::<u32>() as u64, found)?;
         }

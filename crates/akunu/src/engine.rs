@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use akunu_plan::{
-    Capabilities, Device, Entries, InPlace, KvType, Loaded, MemoryPlan, ModelPlan, Move, PlanOptions,
-    ReplayId, Row, Submission,
+    Capabilities, Device, Entries, InPlace, KvType, Loaded, MemoryPlan, ModelPlan, Move, PassKind,
+    PlanOptions, Row, Submission,
 };
 
 use crate::pass::{Feed, LastPass};
@@ -235,7 +235,7 @@ impl Engine {
             pool: Arc::new(SlotPool::new(plan.options.slots)),
             rows: Vec::with_capacity(plan.options.prefill_rows),
             asking: Vec::with_capacity(plan.options.prefill_rows),
-            found: vec![0; plan.tables.decode.steps.max(plan.tables.prefill.logit_rows)],
+            found: vec![0; plan.tables.decode().steps.max(plan.tables.prefill().logit_rows)],
             logits: vec![0.0; plan.config.vocab_size],
             last: None,
             chain_time: options.chain_time,
@@ -306,7 +306,7 @@ impl Engine {
 
     /// Feeds tokens after those of the session, in passes as large as the prefill table; the last row gives logits.
     pub(crate) fn feed(&mut self, session: &mut Session, ids: &[u32]) -> Result<(), Error> {
-        let chunk = self.plan.tables.prefill.rows;
+        let chunk = self.plan.tables.prefill().rows;
         for (index, part) in ids.chunks(chunk).enumerate() {
             let is_last = index * chunk + part.len() == ids.len();
             self.pass(&mut [Feed { session, ids: part, logits: usize::from(is_last) }])?;
@@ -327,7 +327,7 @@ impl Engine {
         }
         let to = self.start_of(session) + keep_first as u32;
         let rest = (len - keep_first - discard) as u32;
-        self.move_cache(self.loaded.kv_shift, Move { from: to + discard as u32, to, len: rest })?;
+        self.move_cache(PassKind::KvShift, Move { from: to + discard as u32, to, len: rest })?;
         session.tokens.drain(keep_first..keep_first + discard);
         Ok(())
     }
@@ -344,15 +344,15 @@ impl Engine {
             return Ok(());
         }
         let copy = Move { from: self.start_of(from), to: self.start_of(to), len: n as u32 };
-        self.move_cache(self.loaded.kv_copy, copy)?;
+        self.move_cache(PassKind::KvCopy, copy)?;
         to.tokens.extend_from_slice(&from.tokens[..n]);
         Ok(())
     }
 
-    fn move_cache(&mut self, replay: ReplayId, moved: Move) -> Result<(), Error> {
+    fn move_cache(&mut self, kind: PassKind, moved: Move) -> Result<(), Error> {
         let entries = Entries::Moves(std::slice::from_ref(&moved));
         let submission = Submission { entries, logit_rows: &[], steps: 1, stop: &[], cancel: None };
-        self.device.replay(replay, submission)?;
+        self.device.replay(self.loaded.replays[kind], submission)?;
         self.device.wait()?;
         Ok(())
     }
@@ -361,7 +361,7 @@ impl Engine {
     /// rows (`None`: as many as the engine was made for). Uses a free slot for the while.
     pub fn logits(&mut self, ids: &[u32], all: bool, chunk: Option<usize>) -> Result<Vec<f32>, Error> {
         self.check_prompt(ids)?;
-        let table = &self.plan.tables.prefill;
+        let table = self.plan.tables.prefill();
         let most = if all { table.logit_rows } else { table.rows };
         let chunk = chunk.unwrap_or(most).clamp(1, most);
         let mut session = self.session()?;

@@ -133,7 +133,7 @@ impl Generation {
         let (history, endings) = (self.output.history(), self.output.endings());
         let found = engine.chain(session, history, self.sampler.as_mut(), steps, endings, cancel)?;
         let found = found.len();
-        self.chain = (self.chain * 2).min(engine.plan().tables.decode.steps);
+        self.chain = (self.chain * 2).min(engine.plan().tables.decode().steps);
         Ok(found)
     }
 

@@ -1,14 +1,14 @@
 //! One pass over rows: of one sequence or of several, and what it leaves: logits, and the best tokens.
 
-use akunu_plan::{DispatchTable, Entries, Row, Submission};
+use akunu_plan::{DeviceBuffer, DispatchTable, Entries, PassKind, Row, Submission};
 
 use crate::prompt::check_id;
 use crate::{Engine, Error, Session};
 
-/// The pass that ran last: which table, and how many of its rows gave logits.
+/// The pass that ran last: which, and how many of its rows gave logits.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LastPass {
-    pub(crate) decode: bool,
+    pub(crate) kind: PassKind,
     pub(crate) logit_rows: usize,
 }
 
@@ -27,7 +27,7 @@ impl Engine {
     /// hold what they were fed; after an error they are as they were. [`Engine::pick`] picks what follows. The bits of a row are
     /// the same whoever is in the pass with it.
     pub fn pass(&mut self, feeds: &mut [Feed<'_>]) -> Result<(), Error> {
-        let prefill = &self.plan.tables.prefill;
+        let prefill = self.plan.tables.prefill();
         let refuse =
             |name, value: usize, expected| Err(Error::Setting { name, value: value.to_string(), expected });
         let rows: usize = feeds.iter().map(|feed| feed.ids.len()).sum();
@@ -86,11 +86,9 @@ impl Engine {
         self.plan.slot_start(session.slot)
     }
 
-    /// Runs the rows that were added. A single one goes through the decode table.
+    /// Runs the rows that were added.
     pub(crate) fn run_pass(&mut self) -> Result<(), Error> {
-        let decode = self.rows.len() == 1;
-        let feeding = self.loaded.feeding(&self.plan.tables, self.rows.len());
-        let replay = if decode { self.loaded.decode } else { feeding };
+        let kind = self.plan.tables.kind_for(self.rows.len());
         let submission = Submission {
             entries: Entries::Rows(&self.rows),
             logit_rows: &self.asking,
@@ -98,17 +96,23 @@ impl Engine {
             stop: &[],
             cancel: None,
         };
-        self.device.replay(replay, submission)?;
+        self.device.replay(self.loaded.replays[kind], submission)?;
         self.device.wait()?;
         if !self.asking.is_empty() {
-            self.last = Some(LastPass { decode, logit_rows: self.asking.len() });
+            self.last = Some(LastPass { kind, logit_rows: self.asking.len() });
         }
         Ok(())
     }
 
     fn last_pass(&self) -> Result<(LastPass, &DispatchTable), Error> {
         let pass = self.last.ok_or(Error::NoLogits)?;
-        Ok((pass, if pass.decode { &self.plan.tables.decode } else { &self.plan.tables.prefill }))
+        Ok((pass, &self.plan.tables[pass.kind]))
+    }
+
+    /// Where the records lie that a kind of pass picks by; `None` if the device does not sample.
+    pub(crate) fn records(&self, kind: PassKind) -> Option<DeviceBuffer> {
+        let records = self.plan.tables.get(kind)?.io.records?;
+        Some(self.loaded.buffers[records.index()])
     }
 
     /// The logits of the last row that gave any.

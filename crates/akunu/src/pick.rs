@@ -1,8 +1,9 @@
 //! Tokens from logits: picked on the device where it can, and on the host where not. The tokens are the same.
 
 use akunu_plan::sample::{Settings, record_words};
-use akunu_plan::{Entries, Submission};
+use akunu_plan::{Entries, PassKind, Submission};
 
+use crate::pass::LastPass;
 use crate::{Engine, Error, Sampler};
 
 /// How the token after one row is picked.
@@ -74,11 +75,10 @@ impl Engine {
         &mut self,
         picking: impl Iterator<Item = Option<(&'a mut Sampler, &'a [u32])>>,
     ) -> Result<bool, Error> {
-        let (Some(sampled), Some(loaded)) = (&self.plan.tables.sampled, self.loaded.sampled) else {
-            return Ok(false);
-        };
-        let (count, table) = (self.asking.len(), &sampled.pick);
-        if count > table.logit_rows || self.last.is_none_or(|pass| pass.decode) {
+        let Some(records) = self.records(PassKind::Pick) else { return Ok(false) };
+        let (count, table) = (self.asking.len(), &self.plan.tables[PassKind::Pick]);
+        let fed = |pass: LastPass| matches!(pass.kind, PassKind::Prefill | PassKind::SmallPrefill);
+        if count > table.logit_rows || !self.last.is_some_and(fed) {
             return Ok(false);
         }
         let stride = record_words(table.steps) * size_of::<u32>();
@@ -91,7 +91,7 @@ impl Engine {
             };
             let Some(record) = record else { return Ok(false) };
             let offset = (row * stride) as u64;
-            self.device.upload(loaded.pick_records, offset, bytemuck::cast_slice(record))?;
+            self.device.upload(records, offset, bytemuck::cast_slice(record))?;
         }
         let submission = Submission {
             entries: Entries::Rows(&self.rows),
@@ -100,7 +100,7 @@ impl Engine {
             stop: &[],
             cancel: None,
         };
-        self.device.replay(loaded.pick, submission)?;
+        self.device.replay(self.loaded.replays[PassKind::Pick], submission)?;
         self.device.wait()?;
         let (buffer, offset) = (table.io.tokens.index(), table.logit_rows * size_of::<u32>());
         let found = bytemuck::cast_slice_mut(&mut self.found[..count]);

@@ -40,13 +40,8 @@ impl Engine {
             let value = rows.to_string();
             return Err(Error::Setting { name: "the number of rows", value, expected: "at least 1" });
         }
-        let (table, replay) = match rows {
-            1 => (self.plan().tables.decode.clone(), self.loaded.decode),
-            _ => {
-                let tables = &self.plan().tables;
-                (tables.feeding(rows).clone(), self.loaded.feeding(tables, rows))
-            }
-        };
+        let kind = self.plan.tables.kind_for(rows);
+        let (table, replay) = (self.plan.tables[kind].clone(), self.loaded.replays[kind]);
         if depth + rows > self.context() {
             return Err(Error::ContextFull { context: self.context() });
         }

@@ -30,11 +30,11 @@ impl Engine {
         self.check_prompt(ids)?;
         let mut session = self.session()?;
         let vocab = self.vocab_size();
-        let chunk = self.plan().tables.prefill.logit_rows;
+        let chunk = self.plan().tables.prefill().logit_rows;
         let mut scores = Vec::with_capacity(ids.len() - 1);
         // The row before a token predicts it, so the last token need not be fed.
         let (unscored, scored) = ids[..ids.len() - 1].split_at((first - 1).min(ids.len() - 1));
-        for part in unscored.chunks(self.plan().tables.prefill.rows) {
+        for part in unscored.chunks(self.plan().tables.prefill().rows) {
             self.pass(&mut [Feed { session: &mut session, ids: part, logits: 0 }])?;
         }
         let mut logits = Vec::new();

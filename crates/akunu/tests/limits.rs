@@ -262,7 +262,7 @@ fn perplexity_scores_each_token_once() {
 fn a_profile_has_a_line_for_each_command() {
     let mut engine = tales_engine(|_| {});
     let decode = engine.profile(ProfileOptions { passes: 3, depth: 100, rows: 1 }).unwrap();
-    let table = engine.plan().tables.decode.clone();
+    let table = engine.plan().tables.decode().clone();
     assert_eq!(decode.len(), table.commands.len());
     assert!(decode.iter().zip(&table.labels).all(|(line, label)| line.label == *label));
     let attention = decode.iter().find(|line| line.label.contains("attention")).unwrap();
@@ -270,7 +270,7 @@ fn a_profile_has_a_line_for_each_command() {
     let position = 2 * config.kv_head_count * config.head_dim * 2;
     assert_eq!(attention.cost.kv_bytes, 101 * position as u64);
     let prefill = engine.profile(ProfileOptions { passes: 1, depth: 0, rows: 16 }).unwrap();
-    assert_eq!(prefill.len(), engine.plan().tables.prefill.commands.len());
+    assert_eq!(prefill.len(), engine.plan().tables.prefill().commands.len());
     assert!(engine.profile(ProfileOptions { passes: 1, depth: 256, rows: 1 }).is_err());
     assert!(engine.profile(ProfileOptions { passes: 1, depth: 0, rows: 0 }).is_err());
     // It gives its slot back.

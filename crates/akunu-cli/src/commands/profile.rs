@@ -114,7 +114,7 @@ fn generating(args: &ProfileArgs, model: &Arc<Model>) -> Result<Measured, Failur
     options.context.get_or_insert(args.depth + rows);
     let mut engine = super::engine(model, &options, true)?;
     let row = [Row::causal(0, args.depth as u32, 0)];
-    let bytes = engine.plan().tables.decode.cost(Entries::Rows(&row), 1).bytes();
+    let bytes = engine.plan().tables.decode().cost(Entries::Rows(&row), 1).bytes();
     let wanted = ProfileOptions { passes: args.passes, depth: args.depth, rows };
     beside_ceilings(&options, bytes, || Ok(engine.profile(wanted)?))
 }

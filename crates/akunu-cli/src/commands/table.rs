@@ -70,8 +70,8 @@ pub fn run(args: &TableArgs, out: &mut Output) -> Result<(), Failure> {
                 options.chunk = Some(rows);
             }
             let plan = akunu::plan(&model, &capabilities, &options)?;
-            let table = if rows == 1 { plan.tables.decode } else { plan.tables.prefill };
-            (table, plan.buffers, plan.config.layer_count)
+            let table = if rows == 1 { plan.tables.decode() } else { plan.tables.prefill() };
+            (table.clone(), plan.buffers, plan.config.layer_count)
         }
         Some(task) => {
             let mut options = args.planned.engine.text_options(task);

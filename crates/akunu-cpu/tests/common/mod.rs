@@ -132,6 +132,7 @@ impl Case {
                 tokens: BufferId(2),
                 logits: BufferId(3),
                 segments: None,
+                records: None,
             },
             bounds: shape.bounds,
         };

@@ -4,7 +4,7 @@ use super::pass::Model;
 use super::{Buffers, Context, table_io};
 use crate::ops::{F32, KvCopy, KvCopyOperands, KvMoveParams, KvShift, KvShiftOperands, Moves, Op};
 use crate::plan::PlanError;
-use crate::{DispatchCommand, DispatchTable, MoveBounds, MoveKind, TableIo};
+use crate::{DispatchCommand, DispatchTable, MoveBounds, MoveKind, PassKind, TableIo};
 
 pub(super) fn kv_shift(
     context: &Context<'_>,
@@ -12,7 +12,7 @@ pub(super) fn kv_shift(
     buffers: &mut Buffers,
 ) -> Result<DispatchTable, PlanError> {
     let op = KvShift { style: context.arch.rope_style(context.config), kv: context.options.kv };
-    build(context, "kv_shift", MoveKind::Shift, buffers, |layer, io| {
+    build(context, PassKind::KvShift, MoveKind::Shift, buffers, |layer, io| {
         let (k_cache, v_cache) = context.kv.layer(layer);
         // Where a layer's keys do not rotate, none of them is read.
         let frequencies = model.layer_frequencies(layer).or(model.ropes.first().map(|rope| rope.buffer));
@@ -27,7 +27,7 @@ pub(super) fn kv_shift(
 
 pub(super) fn kv_copy(context: &Context<'_>, buffers: &mut Buffers) -> Result<DispatchTable, PlanError> {
     let op = KvCopy { kv: context.options.kv };
-    build(context, "kv_copy", MoveKind::Copy, buffers, |layer, io| {
+    build(context, PassKind::KvCopy, MoveKind::Copy, buffers, |layer, io| {
         let (k_cache, v_cache) = context.kv.layer(layer);
         op.command(KvCopyOperands { k_cache, v_cache, moves: Moves(io.rows.into()) }, params(context))
     })
@@ -45,11 +45,12 @@ fn params(context: &Context<'_>) -> KvMoveParams {
 
 fn build(
     context: &Context<'_>,
-    name: &'static str,
+    pass: PassKind,
     kind: MoveKind,
     buffers: &mut Buffers,
     command: impl Fn(usize, TableIo) -> DispatchCommand,
 ) -> Result<DispatchTable, PlanError> {
+    let name = pass.name();
     let io = table_io(buffers, name, [1, 1, 1, 1])?;
     let layers = 0..context.config.layer_count;
     Ok(DispatchTable {

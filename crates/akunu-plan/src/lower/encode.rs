@@ -62,14 +62,14 @@ pub(crate) fn plan_encoder(
     };
     let spec = Spec { name: "encode", rows: options.rows, logit_rows: options.texts, steps: 1, io: None };
     let width = graph.cols(output);
-    let table = Arc::new(build(&context, (graph, output), &model.ropes, &spec, &mut buffers)?);
+    let table = build(&context, (graph, output), &model.ropes, &spec, &mut buffers)?;
     let memory = memory(&buffers.0, provider, std::iter::once(&table), capabilities);
     Ok(EncodePlan {
         config: config.clone(),
         arch: card,
         options: options.clone(),
         buffers: buffers.0,
-        table,
+        table: Arc::new(table),
         width,
         alignment,
         memory,

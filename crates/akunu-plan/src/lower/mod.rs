@@ -22,11 +22,11 @@ use graph::Action;
 pub(crate) use weights::vector_values;
 
 use crate::ops::{Keys, Values};
-use crate::plan::{MemoryPlan, ModelPlan, PlanError, PlanOptions, Tables};
+use crate::plan::{MemoryPlan, ModelPlan, PlanError, PlanOptions};
 use crate::table::Binding;
 use crate::{
-    BufferId, BufferKind, BufferSpec, CARDS, Capabilities, Card, DispatchTable, Kernel, KeyOrder, RowBounds,
-    TableIo,
+    BufferId, BufferKind, BufferSpec, CARDS, Capabilities, Card, DispatchTable, Kernel, KeyOrder, PassKind,
+    Passes, RowBounds, TableIo,
 };
 
 /// The buffers of a plan as they come into being.
@@ -125,38 +125,37 @@ pub(crate) fn plan(
         kv,
     };
 
-    let decode = pass::Spec { name: "decode", rows: 1, logit_rows: 1, steps: options.chain, io: None };
+    let name = PassKind::Decode.name();
+    let decode = pass::Spec { name, rows: 1, logit_rows: 1, steps: options.chain, io: None };
     let prefill = pass::Spec {
-        name: "prefill",
+        name: PassKind::Prefill.name(),
         rows: options.prefill_rows,
         logit_rows: options.prefill_logit_rows,
         steps: 1,
         io: None,
     };
-    let decode = pass::build(&context, generating(), &model.ropes, &decode, &mut buffers)?;
-    let prefill = pass::build(&context, generating(), &model.ropes, &prefill, &mut buffers)?;
+    let mut tables = Passes::new(
+        pass::build(&context, generating(), &model.ropes, &decode, &mut buffers)?,
+        pass::build(&context, generating(), &model.ropes, &prefill, &mut buffers)?,
+        cache_moves::kv_shift(&context, &model, &mut buffers)?,
+        cache_moves::kv_copy(&context, &mut buffers)?,
+    );
+    let prefill = tables.prefill();
     let unpacks = prefill.commands.iter().any(|command| matches!(command.kernel, Kernel::Unpack(_)));
-    let few = match capabilities.half_products.filter(|_| unpacks) {
-        Some(rows) => {
-            let (logit_rows, io) = (prefill.logit_rows, Some(prefill.io));
-            let few = pass::Spec { name: "few", rows, logit_rows, steps: 1, io };
-            Some(Arc::new(pass::build(&context, generating(), &model.ropes, &few, &mut buffers)?))
-        }
-        None => None,
-    };
-    let sampled = match capabilities.samples {
-        true => Some(sampled::build(&decode, &prefill, config.vocab_size, &mut buffers)?),
-        false => None,
-    };
-    let tables = Tables {
-        decode: Arc::new(decode),
-        prefill: Arc::new(prefill),
-        few,
-        sampled,
-        kv_shift: Arc::new(cache_moves::kv_shift(&context, &model, &mut buffers)?),
-        kv_copy: Arc::new(cache_moves::kv_copy(&context, &mut buffers)?),
-    };
-    let memory = memory(&buffers.0, provider, tables.all(), capabilities);
+    if let Some(rows) = capabilities.half_products.filter(|_| unpacks) {
+        let (kind, io) = (PassKind::SmallPrefill, Some(prefill.io));
+        let small = pass::Spec { name: kind.name(), rows, logit_rows: prefill.logit_rows, steps: 1, io };
+        tables.push(kind, pass::build(&context, generating(), &model.ropes, &small, &mut buffers)?);
+    }
+    if capabilities.samples {
+        let decode = sampled::decode(tables.decode(), config.vocab_size, &mut buffers)?;
+        let pick = sampled::pick(tables.prefill(), config.vocab_size, &mut buffers)?;
+        tables.push(PassKind::SampledDecode, decode);
+        tables.push(PassKind::Pick, pick);
+    }
+    let tables = tables.map(Arc::new);
+    let every = tables.iter().map(|(_, table)| &**table);
+    let memory = memory(&buffers.0, provider, every, capabilities);
     Ok(ModelPlan {
         config: config.clone(),
         arch,
@@ -253,7 +252,7 @@ fn kv_layout(
 fn memory<'a>(
     buffers: &[BufferSpec],
     provider: &dyn WeightProvider,
-    tables: impl Iterator<Item = &'a Arc<DispatchTable>>,
+    tables: impl Iterator<Item = &'a DispatchTable>,
     capabilities: &Capabilities,
 ) -> MemoryPlan {
     let is_in_place = |tensor: usize, plane: usize| {
@@ -276,7 +275,7 @@ fn memory<'a>(
         };
         *part += buffer.bytes;
     }
-    memory.tables = tables.map(|table| table.bytes()).sum();
+    memory.tables = tables.map(DispatchTable::bytes).sum();
     memory
 }
 
@@ -293,6 +292,7 @@ fn table_io(
         tokens: io("tokens", size(&[steps + 1, logit_rows, 4])?),
         logits: io("logits", size(&[logit_rows, vocab, 4])?),
         segments: None,
+        records: None,
     })
 }
 

@@ -106,7 +106,7 @@ pub(super) struct Spec {
     pub rows: usize,
     pub logit_rows: usize,
     pub steps: usize,
-    /// Inputs and outputs of the prefill table, for the table of fewer rows beside it: that one never unpacks weights.
+    /// Inputs and outputs of the prefill table, for the small prefill beside it: that one never unpacks weights.
     pub io: Option<TableIo>,
 }
 

@@ -1,44 +1,39 @@
 //! Tables that pick their tokens by [`crate::sample`]: those that are there, with another last command.
 
-use std::sync::Arc;
-
 use super::{Buffers, size};
 use crate::ops::{F32, Op, Rows, Sample, SampleOperands, SampleParams, Sampling, U32};
-use crate::plan::{PlanError, SampledTables};
-use crate::{BufferId, BufferKind, DispatchCommand, DispatchTable, sample};
+use crate::plan::PlanError;
+use crate::{BufferKind, DispatchTable, PassKind, sample};
 
 /// Rows that may be picked for at once: their records take memory, whether they are used or not.
 const MOST_PICKED: usize = 64;
 
-pub(super) fn build(
+pub(super) fn decode(
     decode: &DispatchTable,
+    vocab: usize,
+    buffers: &mut Buffers,
+) -> Result<DispatchTable, PlanError> {
+    let mut table = DispatchTable { name: PassKind::SampledDecode.name(), ..decode.clone() };
+    table.commands.pop();
+    table.labels.pop();
+    ended(table, vocab, buffers)
+}
+
+pub(super) fn pick(
     prefill: &DispatchTable,
     vocab: usize,
     buffers: &mut Buffers,
-) -> Result<SampledTables, PlanError> {
-    let mut ended = |table: &DispatchTable, name, kept: usize, logit_rows: usize| {
-        let stride = sample::record_words(table.steps);
-        let bytes = size(&[logit_rows, stride, 4])?;
-        let records = buffers.add(format!("{name}.records"), bytes, BufferKind::Io);
-        let mut ended = DispatchTable {
-            name,
-            commands: table.commands[..kept].to_vec(),
-            labels: table.labels[..kept].to_vec(),
-            logit_rows,
-            ..table.clone()
-        };
-        let (vocab, advance, stride) = (vocab as u32, u32::from(table.steps > 1), stride as u32);
-        let command = command(&ended, records, SampleParams { vocab, advance, stride });
-        ended.commands.push(command);
-        ended.labels.push("sample".into());
-        Ok::<_, PlanError>((Arc::new(ended), records))
-    };
-    let (decode, decode_records) = ended(decode, "sampled", decode.commands.len() - 1, decode.logit_rows)?;
-    let (pick, pick_records) = ended(prefill, "pick", 0, prefill.logit_rows.min(MOST_PICKED))?;
-    Ok(SampledTables { decode, decode_records, pick, pick_records })
+) -> Result<DispatchTable, PlanError> {
+    let (name, logit_rows) = (PassKind::Pick.name(), prefill.logit_rows.min(MOST_PICKED));
+    let nothing = DispatchTable { name, commands: vec![], labels: vec![], logit_rows, ..prefill.clone() };
+    ended(nothing, vocab, buffers)
 }
 
-fn command(table: &DispatchTable, records: BufferId, params: SampleParams) -> DispatchCommand {
+/// A table with a sample as its last command.
+fn ended(mut table: DispatchTable, vocab: usize, buffers: &mut Buffers) -> Result<DispatchTable, PlanError> {
+    let stride = sample::record_words(table.steps);
+    let bytes = size(&[table.logit_rows, stride, 4])?;
+    let records = buffers.add(format!("{}.records", table.name), bytes, BufferKind::Io);
     let operands = SampleOperands {
         logits: F32(table.io.logits.into()),
         tokens: U32(table.io.tokens.into()),
@@ -46,5 +41,9 @@ fn command(table: &DispatchTable, records: BufferId, params: SampleParams) -> Di
         logit_rows: U32(table.io.logit_rows.into()),
         sampling: Sampling(records.into()),
     };
-    Sample.command(operands, params)
+    let (vocab, advance, stride) = (vocab as u32, u32::from(table.steps > 1), stride as u32);
+    table.commands.push(Sample.command(operands, SampleParams { vocab, advance, stride }));
+    table.labels.push("sample".into());
+    table.io.records = Some(records);
+    Ok(table)
 }

@@ -137,7 +137,7 @@ impl<'a> Batch<'a> {
 
     /// Runs one pass over a row of each running request and a chunk of the prompts that are being read.
     fn pass(&mut self, engine: &mut Engine, running: usize) {
-        let most = engine.plan().tables.prefill.rows - running;
+        let most = engine.plan().tables.prefill().rows - running;
         let fed = self.share(engine, most.min(self.pace.chunk(running)));
         self.gather(engine);
         let rows = engine.rows.len();

@@ -64,7 +64,7 @@ pub struct Scheduler {
 impl Scheduler {
     /// Takes all slots of an engine, which has to give as many rows of logits as it has slots (see [`crate::EngineOptions::batching`]).
     pub fn new(mut engine: Engine, options: &SchedulerOptions) -> Result<(Scheduler, Handle), Error> {
-        let (slots, logit_rows) = (engine.plan().options.slots, engine.plan().tables.prefill.logit_rows);
+        let (slots, logit_rows) = (engine.plan().options.slots, engine.plan().tables.prefill().logit_rows);
         if logit_rows < slots {
             return Err(Error::Setting {
                 name: "the number of logit rows",

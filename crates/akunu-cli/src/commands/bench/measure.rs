@@ -108,7 +108,7 @@ impl Runner {
     /// Chains of one sequence, as long as the device takes them and as the engine's limit of time allows.
     fn generate(&mut self, test: Test) -> Result<Duration, Failure> {
         let (engine, session, ids) = self.alone(test)?;
-        let most = engine.plan().tables.decode.steps;
+        let most = engine.plan().tables.decode().steps;
         let mut sampler = match test.sampled {
             true => Some(Sampler::new(&sampling(engine, 1), engine.vocab_size())?),
             false => None,

@@ -220,7 +220,7 @@ fn measure_all(
     let used =
         if args.device.resolve(&options.backends) == DeviceChoice::Cpu { super::threads(threads) } else { 1 };
     let row = [akunu_plan::Row::causal(0, 0, 0)];
-    let weights = engine.plan().tables.decode.cost(akunu_plan::Entries::Rows(&row), 1).weight_bytes;
+    let weights = engine.plan().tables.decode().cost(akunu_plan::Entries::Rows(&row), 1).weight_bytes;
     let mut beside =
         if args.ceilings { ceilings::of(args.device, &options.backends, used, weights)? } else { None };
     let mut runner = Runner::new(engine, batch, longest)?;

@@ -47,21 +47,22 @@ impl Test {
 
     /// What one run reads and computes.
     pub fn cost(self, plan: &ModelPlan) -> Cost {
-        let (decode, prefill) = (&plan.tables.decode, &plan.tables.prefill);
+        let table_for = |rows: usize| &plan.tables[plan.tables.kind_for(rows)];
         let row =
             |slot: usize, i: usize| Row::causal(0, (self.depth + i) as u32, plan.slot_start(slot as u32));
         match self.kind {
             Kind::Generate => {
-                let table = if self.batch == 1 { decode } else { plan.tables.feeding(self.batch) };
+                let table = table_for(self.batch);
                 let rows = |i: usize| (0..self.batch).map(|slot| row(slot, i)).collect::<Vec<Row>>();
                 (0..self.tokens).map(|i| table.cost(Entries::Rows(&rows(i)), self.batch)).sum()
             }
             Kind::Prompt => {
                 let rows: Vec<Row> = (0..self.tokens).map(|i| row(0, i)).collect();
-                let passes = rows.len().div_ceil(prefill.rows);
-                let parts = rows.chunks(prefill.rows).zip(1..);
+                let most = plan.tables.prefill().rows;
+                let passes = rows.len().div_ceil(most);
+                let parts = rows.chunks(most).zip(1..);
                 let cost = |(part, pass): (&[Row], usize)| {
-                    plan.tables.feeding(part.len()).cost(Entries::Rows(part), usize::from(pass == passes))
+                    table_for(part.len()).cost(Entries::Rows(part), usize::from(pass == passes))
                 };
                 parts.map(cost).sum()
             }

@@ -1,0 +1,113 @@
+//! The passes that a model has, as one list: of tables, or of what a device made of them.
+
+use std::ops::Index;
+use std::sync::Arc;
+
+use crate::DispatchTable;
+
+/// What a pass is for. Each kind has a table of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PassKind {
+    /// One row; chains.
+    Decode,
+    /// Rows of a prompt, or of several sequences.
+    Prefill,
+    /// As `Prefill`, into the same inputs and outputs, for fewer rows: where `Prefill` unpacks its weights
+    /// ([`crate::halves`]).
+    SmallPrefill,
+    /// As `Decode`, but that a sample ends each step: on devices that pick tokens themselves.
+    SampledDecode,
+    /// One command, on the same devices: picks from the logits of the last prefill pass, for the same rows.
+    Pick,
+    /// One move of cached positions; see `Kernel::KvShift`.
+    KvShift,
+    /// As `KvShift`; see `Kernel::KvCopy`.
+    KvCopy,
+}
+
+impl PassKind {
+    pub fn name(self) -> &'static str {
+        match self {
+            PassKind::Decode => "decode",
+            PassKind::Prefill => "prefill",
+            PassKind::SmallPrefill => "small_prefill",
+            PassKind::SampledDecode => "sampled",
+            PassKind::Pick => "pick",
+            PassKind::KvShift => "kv_shift",
+            PassKind::KvCopy => "kv_copy",
+        }
+    }
+}
+
+/// Something for each pass that a model has. Decoding, prefill and both moves of the cache are always there.
+#[derive(Clone, Debug)]
+pub struct Passes<T>(Vec<(PassKind, T)>);
+
+impl<T> Passes<T> {
+    pub(crate) fn new(decode: T, prefill: T, kv_shift: T, kv_copy: T) -> Passes<T> {
+        Passes(vec![
+            (PassKind::Decode, decode),
+            (PassKind::Prefill, prefill),
+            (PassKind::KvShift, kv_shift),
+            (PassKind::KvCopy, kv_copy),
+        ])
+    }
+
+    pub(crate) fn push(&mut self, kind: PassKind, pass: T) {
+        self.0.push((kind, pass));
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (PassKind, &T)> {
+        self.0.iter().map(|(kind, pass)| (*kind, pass))
+    }
+
+    pub fn get(&self, kind: PassKind) -> Option<&T> {
+        self.iter().find(|(other, _)| *other == kind).map(|(_, pass)| pass)
+    }
+
+    pub fn decode(&self) -> &T {
+        &self[PassKind::Decode]
+    }
+
+    pub fn prefill(&self) -> &T {
+        &self[PassKind::Prefill]
+    }
+
+    pub fn kv_shift(&self) -> &T {
+        &self[PassKind::KvShift]
+    }
+
+    pub fn kv_copy(&self) -> &T {
+        &self[PassKind::KvCopy]
+    }
+
+    pub fn map<U>(self, mut to: impl FnMut(T) -> U) -> Passes<U> {
+        Passes(self.0.into_iter().map(|(kind, pass)| (kind, to(pass))).collect())
+    }
+
+    pub fn try_map<U, E>(&self, mut to: impl FnMut(&T) -> Result<U, E>) -> Result<Passes<U>, E> {
+        self.iter().map(|(kind, pass)| Ok((kind, to(pass)?))).collect::<Result<_, E>>().map(Passes)
+    }
+}
+
+/// For kinds that are known to be there; [`Passes::get`] is for the others.
+impl<T> Index<PassKind> for Passes<T> {
+    type Output = T;
+
+    fn index(&self, kind: PassKind) -> &T {
+        self.get(kind).unwrap_or_else(|| panic!("the model has no {} pass", kind.name()))
+    }
+}
+
+pub type Tables = Passes<Arc<DispatchTable>>;
+
+impl Tables {
+    /// The kind of pass that so many rows of a prompt, or of several sequences, go through.
+    pub fn kind_for(&self, rows: usize) -> PassKind {
+        match self.get(PassKind::SmallPrefill) {
+            _ if rows == 1 => PassKind::Decode,
+            Some(small) if rows <= small.rows => PassKind::SmallPrefill,
+            _ => PassKind::Prefill,
+        }
+    }
+}
