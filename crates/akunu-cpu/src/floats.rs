@@ -157,7 +157,7 @@ unsafe fn unpack_floats<V: Lanes, W: FloatWeight>(
             let to = panel.add(o * FLOAT_CHUNK);
             let mut i = 0;
             while i + 16 <= n {
-                V::prefetch(w.wrapping_add((i + FLOAT_CHUNK) * W::BYTES));
+                V::prefetch(w.wrapping_add(FLOAT_OUTPUTS * t.stride + i * W::BYTES));
                 W::load::<V>(w.add(i * W::BYTES)).store(to.add(i));
                 i += 16;
             }
