@@ -19,7 +19,7 @@ static Quad load_lines(const u8* line_at, int line) {
     return quad;
 }
 
-static Quad load_lines_aside(const u8* line_at, int line) {
+static Quad load_lines_transposed(const u8* line_at, int line) {
     if ((uintptr_t)line_at % 16 != 0) fail("a line that is not aligned", line);
     u32 words[2];
     memcpy(words, &line_at, 8);
@@ -119,7 +119,7 @@ typedef emulated::Quad Quad;
 #define EXP2 exp2f
 #define load_lines(line) emulated::load_lines(line, __LINE__)
 typedef emulated::Floats Floats;
-#define load_lines_aside(line) emulated::load_lines_aside(line, __LINE__)
+#define load_lines_transposed(line) emulated::load_lines_transposed(line, __LINE__)
 #define multiply_halves(a, b0, b1, sums) emulated::multiply_halves(a, b0, b1, sums, __LINE__)
 #define multiply_tf32(a, b0, b1, sums) emulated::multiply_tf32(a, b0, b1, sums, __LINE__)
 #define multiply_16(a0, a1, b, start) emulated::multiply_16(a0, a1, b, start, __LINE__)

@@ -73,6 +73,6 @@ typedef emulated::TileOf<emulated::Bf16> Bf16Tile;
 static Tile filled_tile(f32 value) { return {{value, value}}; }
 #define EXP2 exp2f
 #define load_tile(tile, from, stride) emulated::bring_tile(tile, from, stride, false, __LINE__)
-#define load_tile_aside(tile, from, stride) emulated::bring_tile(tile, from, stride, true, __LINE__)
+#define load_tile_transposed(tile, from, stride) emulated::bring_tile(tile, from, stride, true, __LINE__)
 #define store_tile(tile, to, stride) emulated::store_tile(tile, to, stride, __LINE__)
 #define multiply_tiles(sums, a, b) emulated::multiply_tiles(sums, a, b, __LINE__)

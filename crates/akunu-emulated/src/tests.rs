@@ -43,7 +43,7 @@ BODY(tiles_are_turned_and_multiplied) {
     SIMD_SYNC();
     Tile a, b, sums = filled_tile(0.5f);
     load_tile(&a, mine, 8);
-    load_tile_aside(&b, mine, 8);
+    load_tile_transposed(&b, mine, 8);
     multiply_tiles(&sums, &a, &b);
     SIMD_SYNC();
     store_tile(&sums, mine, 8);

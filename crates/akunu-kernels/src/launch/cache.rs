@@ -15,7 +15,7 @@ mod tiles;
 static KV: Source = source!("kv.h");
 static ROPE: Source = source!("rope.h");
 static ROPE_KV: Source = source!("rope_kv.h");
-static TURNS: Source = source!("turns.h");
+static RANGE_REDUCTION: Source = source!("range_reduction.h");
 static KV_SHIFT: Source = source!("kv_shift.h");
 static KV_COPY: Source = source!("kv_copy.h");
 static RUNS: Source = source!("runs.h");
@@ -56,11 +56,11 @@ fn group_of(p: &AttentionParams) -> Option<u32> {
     (p.kv_heads > 0 && p.heads > 0 && p.heads.is_multiple_of(p.kv_heads)).then(|| p.heads / p.kv_heads)
 }
 
-/// Of threadgroup memory, as `heads.h` has it: a part for each SIMD group; later, weights of stretches. With `turns` the tile's heads, a key
+/// Of threadgroup memory, as `heads.h` has it: a part for each SIMD group; later, weights of stretches. With `rotates` the tile's heads, a key
 /// and a value stay while parts are put together.
-fn heads_bytes([tile, dim, simds]: [u32; 3], turns: bool) -> u32 {
-    let turned = if turns { (tile + 2) * dim * 4 } else { 0 };
-    turned + (simds * tile * (dim + 2) * 4).max(16 + tile * MOST_PARTS * 4)
+fn heads_bytes([tile, dim, simds]: [u32; 3], rotates: bool) -> u32 {
+    let rotated = if rotates { (tile + 2) * dim * 4 } else { 0 };
+    rotated + (simds * tile * (dim + 2) * 4).max(16 + tile * MOST_PARTS * 4)
 }
 
 /// How a group of attention shares its work.
@@ -79,10 +79,10 @@ struct AttentionShape {
 }
 
 impl AttentionShape {
-    /// `turns`: whether a group turns heads itself.
+    /// `rotates`: whether a group turns heads itself.
     fn new(
         p: &AttentionParams,
-        (kv, out, turns): (KvType, NormOut, bool),
+        (kv, out, rotates): (KvType, NormOut, bool),
         of: &Shape<'_>,
     ) -> Result<Self, String> {
         let dim = p.head_dim;
@@ -91,7 +91,7 @@ impl AttentionShape {
         let pieces: &[u32] = if kv == KvType::Q8_0 { &[8, 16] } else { &[8, 16, 4, 2] };
         let piece = pieces.iter().copied().find(|piece| dim > 0 && fits(*piece));
         let piece = piece.ok_or_else(|| format!("heads of {dim}"))?;
-        let shared = |tile: u32| heads_bytes([tile, dim, THREADS / 32], turns);
+        let shared = |tile: u32| heads_bytes([tile, dim, THREADS / 32], rotates);
         let whole = |tile: u32| !out.q8() || (tile * dim).is_multiple_of(32);
         let most = if piece > 8 { 4 } else { 64 / piece };
         let tiles =
@@ -198,7 +198,7 @@ impl Shape<'_> {
     pub(super) fn kv_shift(&self, style: RopeStyle, kv: KvType) -> Launch {
         const SIMDS: u32 = 8;
         let p: KvMoveParams = self.command.params();
-        self.kv_move("kv_shift", vec![&TURNS, &KV, &ROPE, &KV_SHIFT], kv)
+        self.kv_move("kv_shift", vec![&RANGE_REDUCTION, &KV, &ROPE, &KV_SHIFT], kv)
             .style(style)
             .shared(SIMDS * p.head_dim * 4)
             .over([p.kv_heads, 2, 1], SIMDS * 32)

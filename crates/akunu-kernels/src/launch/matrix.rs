@@ -25,8 +25,8 @@ static EMBED: Source = source!("embed.h");
 
 /// Words of a turn's block from which on a lane has the more to wait for.
 const WIDE_WORDS: u32 = 10;
-/// Fewest turns of a row that are worth bringing: where a group finishes outputs together, which it waits for anyway, and elsewhere.
-const SHARED_TURNS: [u32; 2] = [2, 4];
+/// Fewest iterations of a row that are worth bringing: where a group finishes outputs together, which it waits for anyway, and elsewhere.
+const SHARED_ITERATIONS: [u32; 2] = [2, 4];
 
 /// SIMD groups of a threadgroup of a matrix-vector product whose outputs are finished one by one.
 const GEMV_SIMDS: u32 = 8;
@@ -224,8 +224,8 @@ impl Shape<'_> {
         // Two groups, of a kernel and of the next one, lie beside each other.
         let fits = bytes <= self.chip.shared_bytes / 2;
         let early = product.in_blocks() && of.raw_words < WIDE_WORDS;
-        let turns = SHARED_TURNS[usize::from(!early)];
-        fits && bytes.is_multiple_of(16) && product.inputs / of.block >= turns * 32
+        let iterations = SHARED_ITERATIONS[usize::from(!early)];
+        fits && bytes.is_multiple_of(16) && product.inputs / of.block >= iterations * 32
     }
 
     /// Outputs of a SIMD group where one row meets one matrix: as many as the chip is to have, unless that leaves less

@@ -12,7 +12,7 @@ use super::{Launch, LaunchBuilder, MissingKernel, Shape};
 
 static ROWS: Source = source!("rows.h");
 static ACTIVATION: Source = source!("activation.h");
-static TURNS: Source = source!("turns.h");
+static RANGE_REDUCTION: Source = source!("range_reduction.h");
 static ANGLES: Source = source!("angles.h");
 
 /// Threads of an elementwise kernel's group.
@@ -67,7 +67,7 @@ impl Shape<'_> {
     pub(super) fn rope_angles(&self) -> Launch {
         let p: AnglesParams = self.command.params();
         let threads = p.pairs.next_multiple_of(32).clamp(32, 128);
-        self.launch("rope_angles", vec![&TURNS, &ANGLES], &format!("_{}", p.pairs))
+        self.launch("rope_angles", vec![&RANGE_REDUCTION, &ANGLES], &format!("_{}", p.pairs))
             .constants([("PAIRS", p.pairs)])
             .over([p.pairs.div_ceil(threads).max(1), self.rows, 1], threads)
     }

@@ -16,8 +16,8 @@ const SIMDS: u32 = 8;
 /// Query heads that are lines of one product; their halves' rests are as many.
 const MOST_HEADS: u32 = 8;
 /// Positions of a group's turn, and the fewest that are worth a group of their own.
-const TURN: u32 = SIMDS * 16;
-const SPAN: u32 = 2 * TURN;
+const ITERATION: u32 = SIMDS * 16;
+const SPAN: u32 = 2 * ITERATION;
 
 impl Shape<'_> {
     /// `None`: not for this chip, cache or shape.

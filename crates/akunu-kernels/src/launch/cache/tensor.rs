@@ -36,7 +36,7 @@ impl Shape<'_> {
         let (tiles, tile_rows) = (group.div_ceil(heads_here), LINES / heads_here);
         let down = self.rows.div_ceil(tile_rows);
         let span = (SPAN_NUMBERS / dim).min(64) / 16 * 16;
-        let turn = 2 * span * (dim * 2 + 16);
+        let stage = 2 * span * (dim * 2 + 16);
         let suffix = format!("_{}_{}x{dim}_{}_mma", p.heads, p.kv_heads, self.rows);
         Some(
             self.launch("attention_mma", vec![&KV, &RUNS, &COPIES, &TENSOR, &ATTENTION_MMA], &suffix)
@@ -47,7 +47,7 @@ impl Shape<'_> {
                 .constants([("GROUP", group), ("HEADS_HERE", heads_here), ("TILES", tiles)])
                 .constants([("TILE_ROWS", tile_rows), ("TILES_DOWN", down), ("SHARERS", SHARERS)])
                 .out(out)
-                .shared((2 * turn).max(LINES * dim * 4))
+                .shared((2 * stage).max(LINES * dim * 4))
                 .over([p.kv_heads * tiles, down, SHARERS], THREADS),
         )
     }

@@ -57,9 +57,9 @@ impl Few {
         let (lines, rows) = (self.lines(), 8 * self.row_tiles);
         let (codes, scales) = ((of.raw_words - 2) * 4, (of.block_words - 8) * 4);
         let block = rows * 32 + (lines + 1) * codes + (lines + 8) * scales + (rows + 4) * 4;
-        let turn = (self.deep * block).next_multiple_of(16);
+        let stage = (self.deep * block).next_multiple_of(16);
         let sums = self.slices * rows * (lines + 4) * 4;
-        (2 * turn).max(sums)
+        (2 * stage).max(sums)
     }
 }
 

@@ -33,7 +33,7 @@ struct Stream {
     slots: u32,
     slot_bytes: u32,
     /// Copies that a lane makes of a plane's part.
-    turns: u32,
+    copy_iterations: u32,
     shared_bytes: u32,
 }
 
@@ -56,8 +56,8 @@ impl Stream {
         let room = SHARED_BYTES.min(chip.shared_bytes).checked_sub(fixed)?;
         let slots = (room / (SIMDS * slot_bytes)).min(MOST_SLOTS);
         let shared_bytes = fixed + SIMDS * slots * slot_bytes;
-        let turns = parts.max()?.div_ceil(32);
-        (slots >= 2).then_some(Stream { unit, own, chunk, slots, slot_bytes, turns, shared_bytes })
+        let copy_iterations = parts.max()?.div_ceil(32);
+        (slots >= 2).then_some(Stream { unit, own, chunk, slots, slot_bytes, copy_iterations, shared_bytes })
     }
 
     /// The best way, if there is one.
@@ -85,13 +85,13 @@ impl Shape<'_> {
         if of.planes.len() < FEWEST_PLANES || product.outputs.div_ceil(32) > self.chip.units * MOST_UNITS {
             return None;
         }
-        let Stream { unit, own, chunk, slots, slot_bytes, turns, shared_bytes } =
+        let Stream { unit, own, chunk, slots, slot_bytes, copy_iterations, shared_bytes } =
             Stream::find(product, &of, self.chip)?;
         let groups = product.outputs.div_ceil(unit).min(self.chip.units);
         let launch = self
             .product_launch("gemv_stream", &[&COPIES, &GEMV_STREAM], product, of)
             .variant([("STREAMED", 1), ("UNIT", unit), ("OWN", own), ("CHUNK", chunk), ("SLOTS", slots)])
-            .variant([("MOST_TURNS", turns)])
+            .variant([("MAX_COPY_ITERATIONS", copy_iterations)])
             .variant([("INPUT_PIECES", (product.input_bytes() / 16).div_ceil(SIMDS * 32))])
             .constants([("GROUPS", groups), ("SLOT_BYTES", slot_bytes)])
             .shared(shared_bytes);

@@ -68,13 +68,13 @@ impl Tile {
 }
 
 impl LaunchBuilder {
-    /// `turn`: bytes of both sides that are multiplied at a time; as many are on their way.
-    fn tile(self, tile: Tile, product: &Product, rows: u32, turn: u32) -> Launch {
+    /// `stage`: bytes of both sides that are multiplied at a time; as many are on their way.
+    fn tile(self, tile: Tile, product: &Product, rows: u32, stage: u32) -> Launch {
         // Where sums meet on their way out.
         let together = 16 * tile.down * (tile.columns() + 8) * 4;
         self.variant([("ROW_TILES", tile.row_tiles), ("COLUMN_TILES", tile.column_tiles)])
             .variant([("DOWN", tile.down), ("ACROSS", tile.across)])
-            .shared((2 * turn).max(together))
+            .shared((2 * stage).max(together))
             .over(tile.groups(product, rows), tile.down * tile.across * 32)
     }
 }
@@ -90,18 +90,18 @@ impl Shape<'_> {
             // Quants and a scale of both, and of weights a second number for each scale; offsets.
             let halves = (of.block_words - 8) / 2;
             let tile = Tile::of(product, rows, self.chip.units);
-            let turn = DEEP * (tile.rows() * (32 + 4) + tile.columns() * (32 + 8 * halves + 4 * halves));
+            let stage = DEEP * (tile.rows() * (32 + 4) + tile.columns() * (32 + 8 * halves + 4 * halves));
             let sources = [&COPIES, &TENSOR, &PRODUCTS, &TILE, &GEMM_MMA];
             let launch = self.product_launch("gemm_mma", &sources, product, of);
-            return Some(launch.variant([("DEEP", DEEP)]).tile(tile, product, rows, turn));
+            return Some(launch.variant([("DEEP", DEEP)]).tile(tile, product, rows, stage));
         }
         let halves = matches!(product.weight, DType::F16 | DType::BF16);
         if !halves || !product.inputs.is_multiple_of(8) {
             return None;
         }
         let tile = Tile::of(product, rows, self.chip.units);
-        let turn = tile.rows() * (DEEP_NUMBERS * 4 + 32) + tile.columns() * (DEEP_NUMBERS * 2 + 16);
+        let stage = tile.rows() * (DEEP_NUMBERS * 4 + 32) + tile.columns() * (DEEP_NUMBERS * 2 + 16);
         let launch = self.product_launch("gemm_tf32", &[&COPIES, &TENSOR, &TILE, &GEMM_TF32], product, of);
-        Some(launch.tile(tile, product, rows, turn))
+        Some(launch.tile(tile, product, rows, stage))
     }
 }

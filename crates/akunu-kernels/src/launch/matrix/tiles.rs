@@ -49,8 +49,8 @@ impl Group {
 
     /// As the kernel lays it out: rows and columns, later their sums.
     fn shared_bytes(self, weight_bytes: u32) -> u32 {
-        let turn = self.rows() * (DEEP + 4) * 4 + DEEP * (COLUMNS * weight_bytes + 16);
-        turn.max(self.rows() * (COLUMNS + 4) * 4)
+        let stage = self.rows() * (DEEP + 4) * 4 + DEEP * (COLUMNS * weight_bytes + 16);
+        stage.max(self.rows() * (COLUMNS + 4) * 4)
     }
 }
 
