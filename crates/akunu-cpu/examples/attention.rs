@@ -10,8 +10,8 @@ use std::time::Instant;
 use akunu_cpu::{CpuDevice, CpuOptions, Isa};
 use akunu_plan::ops::{self, AttentionParams};
 use akunu_plan::{
-    Binding, BufferId, Device, DeviceError, DispatchCommand, DispatchTable, Entries, KvType, NormOut, Row,
-    RowBounds, Submission, TableIo,
+    Binding, BufferId, Device, DeviceError, DispatchCommand, DispatchTable, Entries, KvType, OutputForms,
+    Row, RowBounds, Submission, TableIo,
 };
 
 /// (name, heads, kv heads, head dim)
@@ -78,7 +78,7 @@ fn bench(
         ..AttentionParams::default()
     };
     let command = |i: usize| {
-        let op = ops::Attention::plain(KvType::F16, NormOut::F32);
+        let op = ops::Attention::plain(KvType::F16, OutputForms::F32);
         let offset = i as u64 * layer;
         let at = |buffer, offset| Binding { buffer: BufferId(buffer), offset };
         let bindings = [at(1, 0), at(2, offset), at(3, offset), at(0, 0), at(4, 0)];

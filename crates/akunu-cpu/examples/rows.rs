@@ -11,7 +11,7 @@ use akunu_format::blocks::Rng;
 use akunu_plan::ops::{self, ElementParams, NormParams};
 use akunu_plan::{
     Access, Activation, BufferId, Content, Device, DeviceError, DispatchCommand, DispatchTable, Entries,
-    Kernel, NormKind, NormOut, Row, RowBounds, RowSet, Submission, TableIo,
+    Kernel, NormKind, OutputForms, Row, RowBounds, RowSet, Submission, TableIo,
 };
 
 /// The buffers that every table has before those of its command.
@@ -88,7 +88,7 @@ fn tables(rows: usize, cols: u32) -> Vec<Result<Made, DeviceError>> {
     let mut all = vec![];
     let norm = NormParams { cols, epsilon: 1e-5 };
     for (kind, bias) in [(NormKind::Rms, false), (NormKind::Layer, false), (NormKind::Layer, true)] {
-        for out in [NormOut::F32, NormOut::Q8] {
+        for out in [OutputForms::F32, OutputForms::Q8] {
             all.push(table(ops::Norm { kind, bias, out, rows: RowSet::All, pick: false }.into(), norm, rows));
         }
     }
@@ -101,7 +101,7 @@ fn tables(rows: usize, cols: u32) -> Vec<Result<Made, DeviceError>> {
     let activations =
         [Activation::Silu, Activation::GeluTanh, Activation::GeluErf, Activation::Tanh, Activation::Relu];
     for activation in activations {
-        for out in [NormOut::F32, NormOut::Q8] {
+        for out in [OutputForms::F32, OutputForms::Q8] {
             all.push(table(ops::Glu { activation, out }.into(), ElementParams { cols }, rows));
             let op = ops::Activate { activation, out, rows: RowSet::All };
             all.push(table(op.into(), ElementParams { cols }, rows));

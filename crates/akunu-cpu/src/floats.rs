@@ -1,23 +1,25 @@
-//! Products of weights that are not quantised, in the canonical arithmetic of [`crate::tile`].
+//! Products with unquantised weights, in the canonical arithmetic of [`crate::tile`].
 
 use crate::isa::Lanes;
 use crate::panel::{FLOAT_CHUNK, FLOAT_OUTPUTS, TILE_ROWS};
 use crate::tile::Tile;
 
-/// How weights that are not quantised are read.
+/// How unquantised weights are loaded.
 pub(crate) trait FloatWeight: 'static {
     const BYTES: usize;
     /// # Safety
     /// Sixteen weights can be read at `p`.
     unsafe fn load<V: Lanes>(p: *const u8) -> V;
 
-    /// The first `n`, the rest zero.
+    /// The first `n` ≤ 16 weights; the other lanes are 0.
+    ///
     /// # Safety
     /// `n` weights can be read at `p`.
     #[inline(always)]
     unsafe fn load_n<V: Lanes>(p: *const u8, n: usize) -> V {
         let mut bytes = [0_u8; 64];
-        // SAFETY: n ≤ 16 weights of at most 4 bytes.
+        // SAFETY: `n` weights can be read at `p` (the caller's promise), and 16 weights of at most 4 bytes fit in
+        // `bytes`.
         unsafe {
             p.copy_to_nonoverlapping(bytes.as_mut_ptr(), n * Self::BYTES);
             Self::load(bytes.as_ptr())
@@ -32,7 +34,7 @@ macro_rules! float_weight {
             const BYTES: usize = $bytes;
             #[inline(always)]
             unsafe fn load<V: Lanes>($p: *const u8) -> V {
-                // SAFETY: as the trait asks.
+                // SAFETY: sixteen weights can be read at the pointer, as `FloatWeight::load` requires.
                 unsafe { $load }
             }
         }
@@ -44,10 +46,11 @@ float_weight!(F16W, 2, |p| V::load_f16(p));
 float_weight!(BF16W, 2, |p| V::load_bf16(p));
 
 /// # Safety
-/// Everything that the tile points to is there, and the instruction set of `V` is too.
+
+/// All of the tile's pointers are valid for its extents, and the processor has the instruction set of `V`.
 #[inline(always)]
 pub(crate) unsafe fn rows<V: Lanes, W: FloatWeight>(t: &Tile) {
-    // SAFETY: passed on.
+    // SAFETY: weights, activations and outputs of the tile, valid by the caller's promise.
     unsafe {
         if t.rows > 1 {
             return float_panels::<V, W>(t);
@@ -60,10 +63,11 @@ pub(crate) unsafe fn rows<V: Lanes, W: FloatWeight>(t: &Tile) {
 }
 
 /// # Safety
-/// As for [`rows`].
+
+/// As for [`rows`], for each of the tiles; all have one row, the same inputs and the same number of outputs.
 #[inline(always)]
 pub(crate) unsafe fn streams<V: Lanes, W: FloatWeight>(t: &[Tile]) {
-    // SAFETY: within the tiles.
+    // SAFETY: output `o` is below every tile's number of outputs; the pointers are valid by the caller's promise.
     unsafe {
         for o in 0..t[0].outputs {
             for four in t.as_chunks::<4>().0 {
@@ -77,7 +81,10 @@ pub(crate) unsafe fn streams<V: Lanes, W: FloatWeight>(t: &[Tile]) {
     }
 }
 
-/// O outputs of the only row, weights as they stand.
+/// O outputs of a single row, from weights in their stored layout.
+///
+/// # Safety
+/// `inputs` weights can be read at each pointer of `w`, and as many activations at `x`.
 #[inline(always)]
 unsafe fn float_row<V: Lanes, W: FloatWeight, const O: usize>(
     w: [*const u8; O],
@@ -86,7 +93,7 @@ unsafe fn float_row<V: Lanes, W: FloatWeight, const O: usize>(
     ahead: usize,
 ) -> [V; O] {
     let mut acc = [V::zero(); O];
-    // SAFETY: `inputs` weights can be read at each pointer, and as many activations.
+    // SAFETY: `i` never passes `inputs`, and the last partial vector is read with `load_n`.
     unsafe {
         let mut i = 0;
         while i + 16 <= inputs {
@@ -109,11 +116,15 @@ unsafe fn float_row<V: Lanes, W: FloatWeight, const O: usize>(
     acc
 }
 
-/// Several rows: weights are unpacked to f32, [`FLOAT_OUTPUTS`] by [`FLOAT_CHUNK`] at a time, which the first cache
-/// holds beside a few rows of activations.
+/// Several rows: weights are unpacked to f32, [`FLOAT_OUTPUTS`] by [`FLOAT_CHUNK`] at a time, which fit in L1 together
+/// with a few rows of activations.
+///
+/// # Safety
+/// As for [`rows`]; at most [`TILE_ROWS`] rows and 16 outputs.
 #[inline(always)]
 unsafe fn float_panels<V: Lanes, W: FloatWeight>(t: &Tile) {
-    // SAFETY: the scratch is this worker's own; outputs and inputs stay within the tile.
+    // SAFETY: the scratch is used by this worker only; `first`, `from` and `n` stay within the tile's outputs and
+    // inputs, and `acc` has room for 16 outputs by `TILE_ROWS` rows.
     unsafe {
         let acc = (&raw mut (*t.scratch).acc).cast::<f32>();
         let panel = (&raw mut (*t.scratch).floats).cast::<f32>();
@@ -142,7 +153,11 @@ unsafe fn float_panels<V: Lanes, W: FloatWeight>(t: &Tile) {
     }
 }
 
-/// `n` elements from `from` on of [`FLOAT_OUTPUTS`] outputs, padded with zeros to whole sixteens.
+/// Unpacks inputs `from .. from + n` of [`FLOAT_OUTPUTS`] outputs, padded with zeros to a multiple of sixteen.
+///
+/// # Safety
+/// As for [`rows`]; the inputs are within the tile, and `panel` has room for [`FLOAT_OUTPUTS`] × [`FLOAT_CHUNK`]
+/// numbers.
 #[inline(always)]
 unsafe fn unpack_floats<V: Lanes, W: FloatWeight>(
     t: &Tile,
@@ -151,7 +166,8 @@ unsafe fn unpack_floats<V: Lanes, W: FloatWeight>(
     n: usize,
     panel: *mut f32,
 ) {
-    // SAFETY: outputs past the last repeat it; the panel has room for a whole chunk of each.
+    // SAFETY: outputs past the last repeat it, so every read is of an output of the tile; the panel has room for a
+    // whole chunk of each.
     unsafe {
         for o in 0..FLOAT_OUTPUTS {
             let w = t.weights.add((first + o).min(t.outputs - 1) * t.stride + from * W::BYTES);
@@ -169,6 +185,10 @@ unsafe fn unpack_floats<V: Lanes, W: FloatWeight>(
     }
 }
 
+/// # Safety
+
+/// As for [`rows`]; `panel` holds `n` inputs of `outputs` unpacked outputs, `x` is the same inputs of the
+/// first row, and `acc` has room for the accumulators of all rows.
 #[inline(always)]
 unsafe fn float_rows<V: Lanes, const O: usize, const R: usize>(
     t: &Tile,
@@ -179,7 +199,8 @@ unsafe fn float_rows<V: Lanes, const O: usize, const R: usize>(
     acc: *mut f32,
 ) {
     let stride = t.x_stride / 4;
-    // SAFETY: rows are within the tile; outputs are taken in groups of O, of which the panel has whole ones.
+    // SAFETY: `r` stays below the tile's rows; outputs are taken in groups of O or 4, and the panel always holds all
+    // `FLOAT_OUTPUTS` of them.
     unsafe {
         let mut r = 0;
         while r + R <= t.rows {
@@ -199,7 +220,11 @@ unsafe fn float_rows<V: Lanes, const O: usize, const R: usize>(
     }
 }
 
-/// Adds `n` elements of O outputs by R rows to their accumulators, `[output][TILE_ROWS][lane]`.
+/// Adds the products of `n` inputs of O outputs and R rows to their accumulators, `[output][TILE_ROWS][lane]`.
+///
+/// # Safety
+/// `n` weights, padded to a multiple of sixteen, can be read of each output at `w`, `n` activations of each row at
+/// `x`, and the accumulators can be read and written at `acc`.
 #[inline(always)]
 unsafe fn float_block<V: Lanes, const O: usize, const R: usize>(
     w: *const f32,
@@ -209,14 +234,15 @@ unsafe fn float_block<V: Lanes, const O: usize, const R: usize>(
     acc: *mut f32,
 ) {
     let mut v = [[V::zero(); R]; O];
-    // SAFETY: as the callers promise; only the activations of a last partial sixteen are not padded.
+    // SAFETY: the caller's promise; only weights are padded, so the last partial vector of activations is read with
+    // `load_n`.
     unsafe {
         for o in 0..O {
             for r in 0..R {
                 v[o][r] = V::load(acc.add((o * TILE_ROWS + r) * 16));
             }
         }
-        // Whole sixteens apart from the last: one loop for both would cost registers.
+        // Whole vectors in a loop of their own: one loop for both cases would need more registers.
         let mut i = 0;
         while i + 16 <= n {
             let mut xs = [V::zero(); R];

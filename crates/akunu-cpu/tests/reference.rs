@@ -7,7 +7,7 @@ mod common;
 use akunu_cpu::Isa;
 use akunu_plan::ops::{self, AttentionParams};
 use akunu_plan::reference::ReferenceDevice;
-use akunu_plan::{Content, Device, DeviceError, Kernel, KvType, NormOut, Row, q8};
+use akunu_plan::{Content, Device, DeviceError, Kernel, KvType, OutputForms, Row, q8};
 use common::{Case, Shape, cpu, folded, rows, specs, to_f32s};
 
 /// Largest difference over the largest magnitude.
@@ -82,7 +82,7 @@ fn caches_and_sequences_that_share_a_group_of_keys_are_refused() {
         let params =
             AttentionParams { heads: 1, kv_heads: 1, head_dim: 32, positions, ..AttentionParams::default() };
         let shape = Shape::sequences(vec![Row::causal(0, 3, 0)], 16, positions, alignment);
-        let kernel = Kernel::Attention(ops::Attention::plain(KvType::F16, NormOut::F32));
+        let kernel = Kernel::Attention(ops::Attention::plain(KvType::F16, OutputForms::F32));
         let cache = vec![0; positions as usize * 64];
         let data = vec![vec![0; 128], cache.clone(), cache, vec![0; 128]];
         let case = Case::new(kernel, params, shape, data);

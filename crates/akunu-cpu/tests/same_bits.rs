@@ -4,9 +4,9 @@
 
 mod common;
 
-use akunu_cpu::{CpuDevice, CpuOptions, Isa, Reading};
+use akunu_cpu::{CpuDevice, CpuOptions, Isa, ReadPattern};
 use akunu_plan::ops::{self, AttentionParams};
-use akunu_plan::{Activation, Content, DType, Device, KvType, NormOut, Row};
+use akunu_plan::{Activation, Content, DType, Device, KvType, OutputForms, Row};
 use common::{Case, Shape, Spec, cpu, rows, specs};
 
 fn all_specs() -> Vec<Spec> {
@@ -54,17 +54,17 @@ fn every_instruction_set_gives_the_scalar_bits() {
     }
 }
 
-fn reading(isa: Isa, threads: usize, reading: Reading) -> CpuDevice {
-    let (threads, isa, reading) = (Some(threads), Some(isa), Some(reading));
-    CpuDevice::new(CpuOptions { threads, isa, reading }).unwrap()
+fn read_pattern(isa: Isa, threads: usize, read_pattern: ReadPattern) -> CpuDevice {
+    let (threads, isa, read_pattern) = (Some(threads), Some(isa), Some(read_pattern));
+    CpuDevice::new(CpuOptions { threads, isa, read_pattern }).unwrap()
 }
 
 #[test]
 fn every_way_of_reading_one_rows_weights_gives_the_same_bits() {
     let matrices = specs::matrices();
     for isa in Isa::available() {
-        let mut straight = reading(isa, 2, Reading::STRAIGHT);
-        let mut others = [Reading::STRIPS, Reading::MANY_STRIPS].map(|way| reading(isa, 2, way));
+        let mut straight = read_pattern(isa, 2, ReadPattern::STRAIGHT);
+        let mut others = [ReadPattern::STRIPS, ReadPattern::MANY_STRIPS].map(|way| read_pattern(isa, 2, way));
         for spec in matrices.iter().filter(|spec| spec.rows == 1) {
             let case = spec.whole();
             let expected = case.run(&mut straight);
@@ -92,11 +92,11 @@ fn any_number_of_threads_gives_the_same_bits() {
 /// Few outputs are left behind the strips that one worker reads side by side; their tile is written in whole sixteens.
 #[test]
 fn outputs_left_behind_the_strips_touch_no_others() {
-    let spec = specs::glu_matmul(DType::Q8_0, 1, 32, (1 << 15) - 2, Activation::Silu, NormOut::F32);
+    let spec = specs::glu_matmul(DType::Q8_0, 1, 32, (1 << 15) - 2, Activation::Silu, OutputForms::F32);
     let case = spec.whole();
     for isa in Isa::available() {
-        for way in [Reading::STRIPS, Reading::MANY_STRIPS] {
-            let run = |threads| case.run(&mut reading(isa, threads, way));
+        for way in [ReadPattern::STRIPS, ReadPattern::MANY_STRIPS] {
+            let run = |threads| case.run(&mut read_pattern(isa, threads, way));
             assert_same(&format!("{} {}", isa.name(), spec.name), &case, &run(2), &run(1));
         }
     }
@@ -136,7 +136,7 @@ fn rows_together_give_the_bits_of_rows_alone() {
 #[test]
 fn rows_are_not_touched_by_values_that_only_later_ones_see() {
     let seen = specs::Seen { rows: 12, first: 250, window: 9, soft_cap: 0.0, factor_step: 0 };
-    let spec = specs::attend((3, 1, 16), KvType::F32, seen, NormOut::F32);
+    let spec = specs::attend((3, 1, 16), KvType::F32, seen, OutputForms::F32);
     // The second sequence has the rows from the eighth on, the first one those from position 250.
     let infinite = |mut case: Case| {
         for (start, position) in [(0, 255), (272, 259)] {
@@ -182,7 +182,7 @@ fn sequence_at(kv: KvType, start: u32) -> Case {
     let rows: Vec<Row> = [0, 7, 255, 256, 300].map(|position| Row::causal(0, position, start)).to_vec();
     let queries: Vec<u8> = bytemuck::cast_slice(&common::values(70, rows.len() * cols)).to_vec();
     let data = vec![queries, cache(71), cache(72), common::poison(rows.len() * cols * 4)];
-    let op = ops::Attention::plain(kv, NormOut::F32);
+    let op = ops::Attention::plain(kv, OutputForms::F32);
     Case::new(op.into(), params, Shape::sequences(rows, context, positions, 16), data)
 }
 

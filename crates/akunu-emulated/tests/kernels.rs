@@ -16,7 +16,7 @@ use akunu_kernels::{Cover, Function, Work, launches, repack, weights};
 use akunu_plan::ops;
 use akunu_plan::reference::ReferenceDevice;
 use akunu_plan::verify::compare;
-use akunu_plan::{Access, DType, Kernel, KvType, MatmulForm, NormOut};
+use akunu_plan::{Access, DType, Kernel, KvType, MatmulForm, OutputForms};
 use common::specs::{self, Seen};
 use common::{Case, Spec, folded, rows};
 
@@ -265,7 +265,7 @@ fn attention_of_few_rows_is_near_the_reference_on_tensor_cores() {
     let emulator = || Emulator::default().with_tensor_cores();
     let several = [(0, 0.0), (1500, 0.0), (1500, 5.0)].map(|(first, soft_cap)| {
         let seen = Seen { rows: 1, first, window: 0, soft_cap, factor_step: 0 };
-        specs::attend((17, 1, 64), KvType::F16, seen, NormOut::Both)
+        specs::attend((17, 1, 64), KvType::F16, seen, OutputForms::Both)
     });
     let specs = specs::attention().into_iter().chain(folded::attention()).chain(several);
     let count = check_those(emulator, specs, |_, f| f.entry == "attention_few");
@@ -283,8 +283,8 @@ fn attention_of_many_rows_is_near_the_reference_on_tensor_cores() {
     let mut few = Few::new(|| Emulator::default().with_tensor_cores());
     for (i, shape) in shapes.into_iter().enumerate() {
         for (rows, first, window, soft_cap) in seen {
-            let own = [NormOut::F32, NormOut::Q8, NormOut::Both][(i + rows) % 3];
-            for out in [own, NormOut::F16] {
+            let own = [OutputForms::F32, OutputForms::Q8, OutputForms::Both][(i + rows) % 3];
+            for out in [own, OutputForms::F16] {
                 let spec = specs::attend(
                     shape,
                     KvType::F16,
@@ -314,8 +314,9 @@ fn attention_of_many_rows_is_near_the_reference_by_tiles() {
             for turn in 0..2 {
                 let (rows, first, window, soft_cap) = seen[(i + j + 2 * turn) % 4];
                 let out = match shape {
-                    (3, 3, 80) => NormOut::F32,
-                    _ => [NormOut::F32, NormOut::Q8, NormOut::Both, NormOut::F16][(i + j + turn) % 4],
+                    (3, 3, 80) => OutputForms::F32,
+                    _ => [OutputForms::F32, OutputForms::Q8, OutputForms::Both, OutputForms::F16]
+                        [(i + j + turn) % 4],
                 };
                 specs.push(specs::attend(
                     shape,

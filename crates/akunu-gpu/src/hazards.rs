@@ -57,14 +57,19 @@ impl Hazards {
 
 #[cfg(test)]
 mod tests {
-    use akunu_plan::{BufferId, NormKind, NormOut, RowSet};
+    use akunu_plan::{BufferId, NormKind, OutputForms, RowSet};
 
     use super::*;
 
     /// A command that reads two buffers and writes the third, of 16 bytes each.
     fn norm(hazards: &mut Hazards, buffers: [(usize, u64); 3]) -> bool {
-        let op =
-            ops::Norm { kind: NormKind::Rms, bias: false, out: NormOut::F32, rows: RowSet::All, pick: false };
+        let op = ops::Norm {
+            kind: NormKind::Rms,
+            bias: false,
+            out: OutputForms::F32,
+            rows: RowSet::All,
+            pick: false,
+        };
         let kernel = Kernel::Norm(op);
         let command = DispatchCommand::new(kernel, (0..3).map(BufferId), ());
         hazards.waits(&command, &buffers.map(|(buffer, start)| (buffer, start, 16)))

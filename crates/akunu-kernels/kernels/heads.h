@@ -103,15 +103,15 @@ INLINE void split_weights(const DEVICE f32* parts, THREADGROUP f32* weights, Tas
 }
 
 // Partial results that a thread loads at once, and the elements that they belong to.
-#define MOST_PARTS 64
-#define AT_ONCE (MOST_PARTS / SPLITS)
+#define PARTS_IN_FLIGHT 64
+#define AT_ONCE (PARTS_IN_FLIGHT / SPLITS)
 
 // The last threadgroup of a row and tile combines the splits.
 INLINE void finish_splits(Bindings in, const DEVICE f32* parts, Task task, Place at) {
     const u32 splits = task.span.splits, all = task.heads * HEAD_DIM;
     TG_ARRAY(f32, weights, 16);
     for (u32 first = at.in_group; first < all + at.in_group; first += AT_ONCE * THREADS) {
-        f32 part[MOST_PARTS];
+        f32 part[PARTS_IN_FLIGHT];
         UNROLL for (u32 k = 0; k < AT_ONCE; k++) {
             const u32 e = first + k * THREADS;
             const DEVICE f32* from = parts + e / HEAD_DIM * PART + e % HEAD_DIM;

@@ -69,7 +69,7 @@ impl MatmulForm {
 
 /// The forms in which a kernel writes its activations: what its consumers' weights want.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum NormOut {
+pub enum OutputForms {
     F32,
     Q8,
     Both,
@@ -78,17 +78,17 @@ pub enum NormOut {
     F32AndF16,
 }
 
-impl NormOut {
+impl OutputForms {
     pub fn f32(self) -> bool {
-        matches!(self, NormOut::F32 | NormOut::Both | NormOut::F32AndF16)
+        matches!(self, OutputForms::F32 | OutputForms::Both | OutputForms::F32AndF16)
     }
 
     pub fn q8(self) -> bool {
-        matches!(self, NormOut::Q8 | NormOut::Both)
+        matches!(self, OutputForms::Q8 | OutputForms::Both)
     }
 
     pub fn f16(self) -> bool {
-        matches!(self, NormOut::F16 | NormOut::F32AndF16)
+        matches!(self, OutputForms::F16 | OutputForms::F32AndF16)
     }
 
     /// How many bindings the outputs take.
@@ -98,11 +98,11 @@ impl NormOut {
 
     pub(crate) fn suffix(self) -> &'static str {
         match self {
-            NormOut::F32 => "",
-            NormOut::Q8 => "_q8",
-            NormOut::Both => "_f32_q8",
-            NormOut::F16 => "_f16",
-            NormOut::F32AndF16 => "_f32_f16",
+            OutputForms::F32 => "",
+            OutputForms::Q8 => "_q8",
+            OutputForms::Both => "_f32_q8",
+            OutputForms::F16 => "_f16",
+            OutputForms::F32AndF16 => "_f32_f16",
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use akunu_plan::ops;
 use akunu_plan::ops::*;
-use akunu_plan::{Activation, DType, Kernel, KvType, MatmulForm, NormOut, Rope, RopeStyle, Row, RowSet};
+use akunu_plan::{Activation, DType, Kernel, KvType, MatmulForm, OutputForms, Rope, RopeStyle, Row, RowSet};
 
 use super::specs::{HEADS, cache, input, kv_types, outputs, query_factors, spec};
 use super::*;
@@ -39,7 +39,7 @@ impl Product {
 }
 
 /// A product that begins the norm of its output, and may end that of its input.
-fn matmul(p: Product, bias: bool, scaled: bool, norm: Option<NormOut>) -> Spec {
+fn matmul(p: Product, bias: bool, scaled: bool, norm: Option<OutputForms>) -> Spec {
     let name = p.name(&format!("matmul scaled {scaled} norm {norm:?} bias {bias}"));
     spec(name, p.rows, move |_| {
         let Product { dtype: weight, rows, inputs, outs } = p;
@@ -81,7 +81,7 @@ fn qkv(p: Product, bias: bool) -> Spec {
     })
 }
 
-fn glu(p: Product, activation: Activation, out: NormOut) -> Spec {
+fn glu(p: Product, activation: Activation, out: OutputForms) -> Spec {
     spec(p.name(&format!("glu scaled {out:?}")), p.rows, move |_| {
         let (weight, q8, scaled) = (p.dtype, p.dtype.is_quantised(), true);
         let kernel =
@@ -98,7 +98,7 @@ fn glu(p: Product, activation: Activation, out: NormOut) -> Spec {
 /// Products of up to 16 rows with a part in norms: all of them for a few types, of the other types one each, for what becomes of a sum is
 /// the same for all. A lane has one of a row's squares, or two.
 pub fn matrices() -> Vec<Spec> {
-    let outs = [NormOut::F32, NormOut::Q8, NormOut::Both];
+    let outs = [OutputForms::F32, OutputForms::Q8, OutputForms::Both];
     let mut specs = vec![];
     for (i, dtype) in dtypes().into_iter().enumerate() {
         let small = match dtype.block_len() {
@@ -117,7 +117,7 @@ pub fn matrices() -> Vec<Spec> {
             of_type.push(matmul(product(37), true, true, None));
             of_type.push(qkv(product(80), j % 2 == 0));
             of_type.push(glu(product(64), Activation::Silu, form));
-            of_type.push(glu(product(41), Activation::GeluTanh, NormOut::F32));
+            of_type.push(glu(product(41), Activation::GeluTanh, OutputForms::F32));
         }
         if ![DType::Q4_0, DType::Q6K, DType::F16].contains(&dtype) {
             of_type = vec![of_type.swap_remove(i % of_type.len())];
@@ -133,12 +133,12 @@ pub fn long_rows() -> Vec<Spec> {
     let types = [(DType::Q4_0, 4160), (DType::Q6K, 4352), (DType::F16, 1056), (DType::F32, 544)];
     for (dtype, inputs) in types {
         let product = |outs| Product { dtype, rows: 1, inputs, outs };
-        specs.push(matmul(product(96), true, false, Some(NormOut::Both)));
-        specs.push(matmul(product(32), false, true, Some(NormOut::Q8)));
+        specs.push(matmul(product(96), true, false, Some(OutputForms::Both)));
+        specs.push(matmul(product(32), false, true, Some(OutputForms::Q8)));
         specs.push(matmul(product(37), true, true, None));
         specs.push(qkv(product(80), true));
-        specs.push(glu(product(64), Activation::Silu, NormOut::Q8));
-        specs.push(glu(product(41), Activation::GeluTanh, NormOut::F32));
+        specs.push(glu(product(64), Activation::Silu, OutputForms::Q8));
+        specs.push(glu(product(41), Activation::GeluTanh, OutputForms::F32));
     }
     specs
 }
@@ -164,8 +164,8 @@ pub fn attention() -> Vec<Spec> {
                 let style = [RopeStyle::HalfSplit, RopeStyle::Interleaved][(i + k) % 2];
                 let rope = Rope { style, qk_norm: (i + j) % 2 == 0 };
                 let whole = (heads / kv_heads * dim).is_multiple_of(32);
-                let all = [NormOut::Q8, NormOut::F32, NormOut::Both];
-                let out = if whole { all[(i + j + k) % 3] } else { NormOut::F32 };
+                let all = [OutputForms::Q8, OutputForms::F32, OutputForms::Both];
+                let out = if whole { all[(i + j + k) % 3] } else { OutputForms::F32 };
                 specs.push(attend((heads, kv_heads, dim), (kv, rope, out), seen));
             }
         }
@@ -175,7 +175,7 @@ pub fn attention() -> Vec<Spec> {
 
 fn attend(
     (heads, kv_heads, dim): (u32, u32, u32),
-    (kv, rope, out): (KvType, Rope, NormOut),
+    (kv, rope, out): (KvType, Rope, OutputForms),
     (row, window): (Row, u32),
 ) -> Spec {
     let name = format!("{rope:?} attention {heads}/{kv_heads}x{dim} {kv:?} at {} {out:?}", row.position);

@@ -2,7 +2,7 @@
 
 use akunu_plan::ops;
 use akunu_plan::ops::*;
-use akunu_plan::{Activation, Kernel, NormKind, NormOut, Row, RowSet, q8};
+use akunu_plan::{Activation, Kernel, NormKind, OutputForms, Row, RowSet, q8};
 
 use super::specs::{ACTIVATIONS, OUTS, outputs, spec};
 use super::*;
@@ -24,7 +24,7 @@ fn varied(seed: u64, rows: usize, cols: usize) -> Vec<f32> {
 pub fn norm(
     (kind, bias): (NormKind, bool),
     (rows, cols): (usize, usize),
-    out: NormOut,
+    out: OutputForms,
     weights: f32,
 ) -> Spec {
     spec(format!("{kind:?} norm bias {bias} {rows}x{cols} {out:?}"), rows, move |part| {
@@ -66,7 +66,7 @@ pub fn along_rows() -> Vec<Spec> {
             x[rows * cols - 3] = f32::NAN;
             let data = vec![pick(&f32s(&x), rows, &part), poison(part.len() * q8::row_bytes(cols))];
             Case::new(
-                Kernel::Round(ops::Round { out: NormOut::Q8 }),
+                Kernel::Round(ops::Round { out: OutputForms::Q8 }),
                 ElementParams { cols: cols as u32 },
                 Shape::rows(part.len()),
                 data,
@@ -84,8 +84,8 @@ pub fn along_rows() -> Vec<Spec> {
                 data,
             )
         }));
-        specs.extend(NORMS.map(|kind| norm(kind, (rows, cols), NormOut::F32, 1.0)));
-        specs.extend(ACTIVATIONS.map(|activation| activate(activation, (rows, cols + 3), NormOut::F32)));
+        specs.extend(NORMS.map(|kind| norm(kind, (rows, cols), OutputForms::F32, 1.0)));
+        specs.extend(ACTIVATIONS.map(|activation| activate(activation, (rows, cols + 3), OutputForms::F32)));
         for scale in [1.0, -0.22] {
             specs.push(add((rows, cols), scale));
         }
@@ -141,7 +141,7 @@ fn head_norm((kind, bias): (NormKind, bool), rows: usize, (heads, dim): (usize, 
     })
 }
 
-fn activate(activation: Activation, (rows, cols): (usize, usize), out: NormOut) -> Spec {
+fn activate(activation: Activation, (rows, cols): (usize, usize), out: OutputForms) -> Spec {
     spec(format!("{activation:?} {rows}x{cols} {out:?}"), rows, move |part| {
         let kernel = Kernel::Activate(ops::Activate { activation, out, rows: RowSet::All });
         let mut x: Vec<f32> = values(38, rows * cols).iter().map(|v| v * 6.0).collect();
@@ -187,10 +187,15 @@ pub fn in_halves() -> Vec<Spec> {
         let params = ElementParams { cols: cols as u32 };
         specs.push(spec(format!("halve {rows}x{cols}"), rows, move |part| {
             let mut data = vec![pick(&x(65, 1.0), rows, &part)];
-            data.extend(outputs(NormOut::F16, part.len(), cols));
-            Case::new(Kernel::Round(ops::Round { out: NormOut::F16 }), params, Shape::rows(part.len()), data)
+            data.extend(outputs(OutputForms::F16, part.len(), cols));
+            Case::new(
+                Kernel::Round(ops::Round { out: OutputForms::F16 }),
+                params,
+                Shape::rows(part.len()),
+                data,
+            )
         }));
-        for out in [NormOut::F16, NormOut::F32AndF16] {
+        for out in [OutputForms::F16, OutputForms::F32AndF16] {
             specs.push(spec(format!("glu {rows}x{cols} {out:?}"), rows, move |part| {
                 let kernel = Kernel::Glu(ops::Glu { activation: ACTIVATIONS[rows % 5], out });
                 let mut data = vec![pick(&x(66, 2.0), rows, &part), pick(&x(67, 1.0), rows, &part)];
@@ -208,19 +213,19 @@ pub fn in_halves() -> Vec<Spec> {
         }
     }
     for kind in NORMS {
-        for out in [NormOut::F16, NormOut::F32AndF16] {
+        for out in [OutputForms::F16, OutputForms::F32AndF16] {
             specs.push(spec(format!("{kind:?} of asking rows {out:?}"), 1, move |_| {
                 norm_of_asking(kind, out)
             }));
         }
     }
     specs.push(spec("activation of asking rows in halves".into(), 1, |_| {
-        activate_asking(Activation::Tanh, NormOut::F32AndF16)
+        activate_asking(Activation::Tanh, OutputForms::F32AndF16)
     }));
     specs
 }
 
-fn norm_of_asking((kind, bias): (NormKind, bool), out: NormOut) -> Case {
+fn norm_of_asking((kind, bias): (NormKind, bool), out: OutputForms) -> Case {
     let kernel = Kernel::Norm(ops::Norm { kind, bias, out, rows: RowSet::Logits, pick: true });
     let mut data = vec![f32s(&varied(31, 7, 64)), f32s(&values(32, 64))];
     data.extend(bias.then(|| f32s(&values(30, 64))));
@@ -229,7 +234,7 @@ fn norm_of_asking((kind, bias): (NormKind, bool), out: NormOut) -> Case {
 }
 
 /// Of rows that were packed before.
-fn norm_of_packed((kind, bias): (NormKind, bool), out: NormOut) -> Case {
+fn norm_of_packed((kind, bias): (NormKind, bool), out: OutputForms) -> Case {
     let kernel = Kernel::Norm(ops::Norm { kind, bias, out, rows: RowSet::Logits, pick: false });
     let mut data = vec![f32s(&varied(33, 3, 64)), f32s(&values(32, 64))];
     data.extend(bias.then(|| f32s(&values(30, 64))));
@@ -238,7 +243,7 @@ fn norm_of_packed((kind, bias): (NormKind, bool), out: NormOut) -> Case {
 }
 
 /// Of rows that were packed before.
-fn activate_asking(activation: Activation, out: NormOut) -> Case {
+fn activate_asking(activation: Activation, out: OutputForms) -> Case {
     let kernel = Kernel::Activate(ops::Activate { activation, out, rows: RowSet::Logits });
     let mut data = vec![f32s(&values(39, 3 * 64))];
     data.extend(outputs(out, 3, 64));

@@ -3,22 +3,22 @@
 use akunu_plan::ops;
 use akunu_plan::ops::*;
 use akunu_plan::{
-    Activation, DType, Kernel, KvType, MatmulForm, Move, MoveKind, NormOut, RopeStyle, Row, RowSet, halves,
-    q8,
+    Activation, DType, Kernel, KvType, MatmulForm, Move, MoveKind, OutputForms, RopeStyle, Row, RowSet,
+    halves, q8,
 };
 
 use super::*;
 
 pub(super) const ACTIVATIONS: [Activation; 5] =
     [Activation::Silu, Activation::GeluTanh, Activation::GeluErf, Activation::Tanh, Activation::Relu];
-pub(super) const OUTS: [NormOut; 3] = [NormOut::F32, NormOut::Q8, NormOut::Both];
+pub(super) const OUTS: [OutputForms; 3] = [OutputForms::F32, OutputForms::Q8, OutputForms::Both];
 
 pub(super) fn spec(name: String, rows: usize, build: impl Fn(Range<usize>) -> Case + 'static) -> Spec {
     Spec { name, rows, build: Box::new(build) }
 }
 
 /// Poisoned outputs in the forms asked for.
-pub(super) fn outputs(out: NormOut, rows: usize, cols: usize) -> Vec<Vec<u8>> {
+pub(super) fn outputs(out: OutputForms, rows: usize, cols: usize) -> Vec<Vec<u8>> {
     let mut data = vec![];
     if out.f32() {
         data.push(poison(rows * cols * 4));
@@ -106,7 +106,7 @@ pub fn glu_matmul(
     inputs: usize,
     outs: usize,
     activation: Activation,
-    out: NormOut,
+    out: OutputForms,
 ) -> Spec {
     spec(format!("glu_matmul {dtype} {rows}x{inputs}x{outs} {activation:?} {out:?}"), rows, move |part| {
         let form = MatmulForm::for_rows(part.len());
@@ -143,7 +143,7 @@ pub fn matrices() -> Vec<Spec> {
             specs.push(qkv(dtype, rows, inputs, rows == 3));
             specs.push(glu_matmul(dtype, rows, inputs, 96, ACTIVATIONS[rows % 3], OUTS[rows / 3 % 3]));
         }
-        specs.push(glu_matmul(dtype, 5, inputs, 41, Activation::Silu, NormOut::F32));
+        specs.push(glu_matmul(dtype, 5, inputs, 41, Activation::Silu, OutputForms::F32));
     }
     // More of both than any instruction set's panels hold at once.
     for dtype in [DType::Q4_0, DType::Q4_1, DType::Q2K, DType::Q4K, DType::Q6K] {
@@ -173,7 +173,7 @@ pub fn long_rows() -> Vec<Spec> {
         specs.extend(
             [(4096, 128), (14336, 32), (2048, 1000)].map(|shape| matmul(dtype, 1, shape, false, true)),
         );
-        specs.push(glu_matmul(dtype, 1, 11008, 96, Activation::Silu, NormOut::F32));
+        specs.push(glu_matmul(dtype, 1, 11008, 96, Activation::Silu, OutputForms::F32));
     }
     specs
 }
@@ -191,19 +191,19 @@ pub fn large_matrices() -> Vec<Spec> {
         specs.push(matmul(dtype, 150, (104, 260), true, true));
         specs.push(matmul(dtype, 21, (576, 20), true, false));
         specs.push(qkv(dtype, 70, 64, true));
-        specs.push(glu_matmul(dtype, 70, 72, 75, Activation::Silu, NormOut::F32));
+        specs.push(glu_matmul(dtype, 70, 72, 75, Activation::Silu, OutputForms::F32));
     }
     // Of few rows, with more outputs than tiles for few are narrow.
     specs.push(matmul(DType::Q4_0, 5, (288, 600), true, true));
     specs.push(matmul(DType::Q6K, 37, (512, 520), false, true));
     for (rows, outs) in [(18, 160), (70, 352), (300, 544)] {
-        specs.push(glu_matmul(DType::Q4_0, rows, 96, outs, Activation::Silu, NormOut::Both));
-        specs.push(glu_matmul(DType::Q2K, rows, 256, outs, Activation::GeluTanh, NormOut::Q8));
+        specs.push(glu_matmul(DType::Q4_0, rows, 96, outs, Activation::Silu, OutputForms::Both));
+        specs.push(glu_matmul(DType::Q2K, rows, 256, outs, Activation::GeluTanh, OutputForms::Q8));
     }
     for dtype in dtypes().into_iter().filter(|dtype| dtype.is_quantised()) {
         let inputs = if dtype.block_len() == 32 { 160 } else { 256 };
         specs.push(qkv(dtype, 40, inputs, dtype == DType::Q4_0));
-        specs.push(glu_matmul(dtype, 33, inputs, 41, Activation::Silu, NormOut::F32));
+        specs.push(glu_matmul(dtype, 33, inputs, 41, Activation::Silu, OutputForms::F32));
     }
     specs
 }
@@ -258,7 +258,7 @@ fn half_matmul(rows: usize, inputs: usize, outs: usize, bias: bool, residual: bo
 /// Rows of f16, with scales and without; weights of f16; their products.
 pub fn halves() -> Vec<Spec> {
     let mut specs = vec![];
-    for (shape, out) in [((4, 2, 40), NormOut::F16), ((3, 1, 80), NormOut::F32AndF16)] {
+    for (shape, out) in [((4, 2, 40), OutputForms::F16), ((3, 1, 80), OutputForms::F32AndF16)] {
         let seen = Seen { rows: 5, first: 20, window: 0, soft_cap: 0.0, factor_step: 0 };
         specs.push(attend(shape, KvType::F16, seen, out));
     }
@@ -433,7 +433,7 @@ pub fn attention() -> Vec<Spec> {
                     continue;
                 }
                 let whole = (heads / kv_heads * dim).is_multiple_of(32);
-                let out = if whole { OUTS[(i + seen.rows) % 3] } else { NormOut::F32 };
+                let out = if whole { OUTS[(i + seen.rows) % 3] } else { OutputForms::F32 };
                 specs.push(attend((heads, kv_heads, dim), kv, seen, out));
             }
         }
@@ -446,7 +446,7 @@ pub fn query_factors(count: u32) -> Vec<u8> {
     f32s(&(0..count).map(|n| 1.0 + 0.1 * (1.0 + n as f32).ln()).collect::<Vec<_>>())
 }
 
-pub fn attend((heads, kv_heads, dim): (u32, u32, u32), kv: KvType, seen: Seen, out: NormOut) -> Spec {
+pub fn attend((heads, kv_heads, dim): (u32, u32, u32), kv: KvType, seen: Seen, out: OutputForms) -> Spec {
     let Seen { rows, first, window, soft_cap, factor_step } = seen;
     let name = format!("attention {heads}/{kv_heads}x{dim} {kv:?} rows {rows} at {first} window {window}");
     spec(name, rows, move |part| {
@@ -490,13 +490,13 @@ pub fn whole_texts() -> Vec<Spec> {
                 [(0, 0, 0), (9, 8, 0), (40, 0, 0), (1, 30, 0), (0, 0, 20), (0, 0, 128)]
             {
                 let whole = (heads / kv_heads * dim).is_multiple_of(32);
-                let out = if whole { OUTS[(i + j) % 3] } else { NormOut::F32 };
+                let out = if whole { OUTS[(i + j) % 3] } else { OutputForms::F32 };
                 specs.push(texts((heads, kv_heads, dim), kv, &LENGTHS, [window, ahead, reach], out));
             }
         }
     }
     // A bias over several segments.
-    specs.push(texts((4, 2, 64), KvType::F16, &[3, 600], [0, 0, 128], NormOut::F32));
+    specs.push(texts((4, 2, 64), KvType::F16, &[3, 600], [0, 0, 128], OutputForms::F32));
     specs
 }
 
@@ -505,7 +505,7 @@ pub fn texts(
     kv: KvType,
     lengths: &[u32],
     [window, ahead, reach]: [u32; 3],
-    out: NormOut,
+    out: OutputForms,
 ) -> Spec {
     let mut all = vec![];
     let mut start = 0u32;

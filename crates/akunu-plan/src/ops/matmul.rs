@@ -9,7 +9,7 @@ use super::extent::{Counts, Extent, f32s, forms, input, squares, strided, weight
 use super::{F32, FormNames, Forms, Input, Op, PlaneNames, RowSet, Weight, operands, params};
 use crate::reference::{Bound, soft_cap};
 use crate::table::Binding;
-use crate::{Cost, DType, MatmulForm, NormOut, Row, lower_name, q8};
+use crate::{Cost, DType, MatmulForm, OutputForms, Row, lower_name, q8};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Matmul {
@@ -21,7 +21,7 @@ pub struct Matmul {
     pub residual: bool,
     pub rows: RowSet,
     pub scaled: bool,
-    pub norm: Option<NormOut>,
+    pub norm: Option<OutputForms>,
 }
 
 params! {
@@ -49,7 +49,7 @@ operands! {
         residual: read F32 if op.residual,
         squares: read F32 if op.scaled,
         norm_weight: read F32 if op.norm.is_some(),
-        normed: write Forms(op.norm.unwrap_or(NormOut::F32), NORMED) if op.norm.is_some(),
+        normed: write Forms(op.norm.unwrap_or(OutputForms::F32), NORMED) if op.norm.is_some(),
         out_squares: write F32 if op.norm.is_some(),
     }
 }

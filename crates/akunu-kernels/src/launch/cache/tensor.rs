@@ -12,18 +12,18 @@ pub(super) static COPIES: Source = source!("cuda/copies.h");
 pub(super) static TENSOR: Source = source!("cuda/tensor.h");
 static ATTENTION_MMA: Source = source!("cuda/attention_mma.h");
 
-/// As the kernel has them.
+/// Query lines of a threadgroup, as in the kernel.
 const LINES: u32 = 64;
 const THREADS: u32 = 128;
-/// Rows of a table that are worth a tile.
+/// The fewest rows of a table for which tiles are faster.
 pub(super) const FEW_ROWS: u32 = 16;
-/// Of keys, numbers that a group has at once.
+/// Numbers of keys (positions × head dim) that a threadgroup stages at once.
 const SPAN_NUMBERS: u32 = 4096;
-/// Groups that share a tile's runs of rows, where it has more than one.
+/// Threadgroups that share the runs of a tile, if it can have more than one.
 pub(super) const SHARERS: u32 = 4;
 
 impl Shape<'_> {
-    /// `None`: not for this chip, cache or shape.
+    /// `None`: this chip, cache type or shape is not supported.
     pub(super) fn attention_mma(&self, p: &AttentionParams, op: Attention) -> Option<Launch> {
         let Attention { kv, out, query_factors, .. } = op;
         let suits = self.chip.tensor_cores && kv == KvType::F16 && self.rows > FEW_ROWS;
