@@ -22,7 +22,7 @@ const MODELS: [(&str, u32, u32, u32); 4] = [
     ("gpt2", 12, 12, 64),
 ];
 
-/// More keys and values than any cache holds, in as many layers.
+/// More keys and values than any cache holds, in as many layers as needed.
 const WORKING_SET: u64 = 96 << 20;
 
 struct Bench {
@@ -126,7 +126,7 @@ impl Bench {
     }
 }
 
-/// Seconds that pass; with one thread only those that it runs, since the machine may be shared.
+/// The elapsed seconds; with one thread only its own CPU time, since the machine may be shared.
 struct Clock {
     wall: Instant,
     thread: Option<f64>,
@@ -147,7 +147,7 @@ impl Clock {
 #[allow(unsafe_code, reason = "the thread's own clock")]
 fn thread_seconds() -> Option<f64> {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: a place for the answer.
+    // SAFETY: `time` is a place for the result.
     let failed = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
     (failed == 0).then_some(time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9)
 }

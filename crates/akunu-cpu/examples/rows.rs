@@ -1,5 +1,5 @@
-//! Speed of the kernels that work along rows, in bytes read and written a second, beside what this machine reads:
-//! `cargo run --release -p akunu-cpu --example rows -- [threads] [isa] [rows] [cols] [beginning of names]`
+//! Speed of the row kernels in bytes read and written per second, beside the machine's read rate: `cargo run --release
+//! -p akunu-cpu --example rows -- [threads] [isa] [rows] [cols] [beginning of names]`
 #![allow(clippy::print_stdout, reason = "an example prints")]
 
 use std::sync::Arc;
@@ -17,7 +17,8 @@ use akunu_plan::{
 /// The buffers that every table has before those of its command.
 const IO: u32 = 4;
 
-/// A table of one command that binds buffers of its own, which have to have as many bytes; and those that it reads and writes.
+/// A table of one command with buffers of its own, which must be as large as it requires, and the bytes that it
+/// accesses.
 fn table(kernel: Kernel, params: impl bytemuck::NoUninit, rows: usize) -> Result<Made, DeviceError> {
     let slots = kernel.bindings();
     let mut others = IO..;
@@ -55,11 +56,11 @@ fn table(kernel: Kernel, params: impl bytemuck::NoUninit, rows: usize) -> Result
 struct Made {
     table: Arc<DispatchTable>,
     sizes: Vec<u64>,
-    /// That a command reads and writes.
+    /// Bytes that a command reads and writes.
     bytes: u64,
 }
 
-/// Bytes a second, of the best of many runs (the machine may be shared).
+/// Bytes per second of the best of many runs (the machine may be shared).
 fn measure(options: CpuOptions, made: &Made) -> Result<f64, DeviceError> {
     let mut device = CpuDevice::new(options)?;
     let mut rng = Rng::new(1);

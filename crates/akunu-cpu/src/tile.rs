@@ -134,7 +134,7 @@ pub(crate) trait Dot<Q: Quant>: Lanes {
     #[inline(always)]
     unsafe fn rows(t: &Tile) {
         // SAFETY: the same tile, with the same contract.
-        unsafe { rows_as_they_stand::<Self, Q>(t) }
+        unsafe { rows_in_stored_layout::<Self, Q>(t) }
     }
 }
 
@@ -165,7 +165,7 @@ pub(crate) unsafe fn rows_or_panels<V: Panels<Q>, Q: Quant>(t: &Tile) {
     // SAFETY: the same tile, with the same contract.
     unsafe {
         if t.rows < PANEL_ROWS {
-            rows_as_they_stand::<V, Q>(t);
+            rows_in_stored_layout::<V, Q>(t);
         } else {
             panels::<V, Q>(t);
         }
@@ -176,7 +176,7 @@ pub(crate) unsafe fn rows_or_panels<V: Panels<Q>, Q: Quant>(t: &Tile) {
 
 /// As for [`rows_or_panels`], for each tile.
 #[inline(always)]
-unsafe fn rows_as_they_stand<V: Dot<Q>, Q: Quant>(t: &Tile) {
+unsafe fn rows_in_stored_layout<V: Dot<Q>, Q: Quant>(t: &Tile) {
     for r in 0..t.rows {
         // SAFETY: row `r` and outputs `o` are within the tile; `lanes` has eight elements, and `out` has room for a
         // multiple of sixteen outputs.

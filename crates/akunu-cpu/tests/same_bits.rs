@@ -1,4 +1,4 @@
-//! Canonical arithmetic: one definition, the same bits on every instruction set, thread count and cut of the rows.
+//! Canonical arithmetic: the same bits on every instruction set, with every number of threads and split of the rows.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -89,7 +89,8 @@ fn any_number_of_threads_gives_the_same_bits() {
     }
 }
 
-/// Few outputs are left behind the strips that one worker reads side by side; their tile is written in whole sixteens.
+/// A few outputs remain after the strips that one worker reads alternately; their tile is written in multiples of
+/// sixteen.
 #[test]
 fn outputs_left_behind_the_strips_touch_no_others() {
     let spec = specs::glu_matmul(DType::Q8_0, 1, 32, (1 << 15) - 2, Activation::Silu, OutputForms::F32);
@@ -114,13 +115,13 @@ fn rows_together_give_the_bits_of_rows_alone() {
             for (i, ((all, one), (_, content))) in together.iter().zip(&alone).zip(&case.written).enumerate()
             {
                 if let Content::Keys(_) | Content::Values(_) = content {
-                    // The cache is not by rows: what this row wrote must be what the whole pass left there.
+                    // The cache is not divided by rows: what this row wrote must equal what the whole pass left there.
                     let untouched = &case.buffers[case.written[i].0];
                     let same = one.iter().zip(all).zip(untouched).all(|((o, a), u)| o == a || o == u);
                     assert!(same, "{} row {row}", spec.name);
                     continue;
                 }
-                // Rows a stride apart: compare what lies between this row's start and the next one's.
+                // Rows have a stride: compare from this row's start to the next one's.
                 let stride = all.len() / spec.rows;
                 let part = vec![all[row * stride..(row + 1) * stride].to_vec()];
                 let name = format!("{} row {row}", spec.name);
@@ -132,7 +133,7 @@ fn rows_together_give_the_bits_of_rows_alone() {
     }
 }
 
-/// An infinite value times a weight of 0 would be a NaN.
+/// An infinite value times a weight of 0 would be NaN.
 #[test]
 fn rows_are_not_touched_by_values_that_only_later_ones_see() {
     let seen = specs::Seen { rows: 12, first: 250, window: 9, soft_cap: 0.0, factor_step: 0 };
@@ -204,7 +205,7 @@ fn where_a_sequence_begins_changes_no_bit() {
 #[test]
 fn every_scale_of_mxfp4_gives_the_same_bits() {
     for rows in [1, 5] {
-        // Whole octets of blocks, and what is left of one.
+        // Whole octets of blocks, and a partial one.
         for (inputs, outputs) in [(256, 32), (32, 256)] {
             let mut case = specs::matmul(DType::MXFP4, rows, (inputs, outputs), false, false).whole();
             for (block, exponent) in case.buffers[5].chunks_mut(17).zip(0..=255) {

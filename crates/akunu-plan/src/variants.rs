@@ -67,13 +67,13 @@ impl MatmulForm {
     }
 }
 
-/// The forms in which a kernel writes its activations: what its consumers' weights want.
+/// The set of forms in which an op writes its output: those that its consumers' weights need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum OutputForms {
     F32,
     Q8,
     Both,
-    /// [`crate::halves`], and the scales in a binding of their own.
+    /// f16 rows as of [`crate::halves`], with the scales in a binding of their own.
     F16,
     F32AndF16,
 }
@@ -91,7 +91,7 @@ impl OutputForms {
         matches!(self, OutputForms::F16 | OutputForms::F32AndF16)
     }
 
-    /// How many bindings the outputs take.
+    /// The number of bindings that the outputs take.
     pub fn bindings(self) -> usize {
         usize::from(self.f32()) + usize::from(self.q8()) + 2 * usize::from(self.f16())
     }
@@ -107,11 +107,11 @@ impl OutputForms {
     }
 }
 
-/// How Q and K turn.
+/// How Q and K are rotated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Rope {
     pub style: RopeStyle,
-    /// Each head is normed before.
+    /// Each head is normalised before.
     pub qk_norm: bool,
 }
 

@@ -143,7 +143,7 @@ pub(crate) unsafe fn kv_shift<V: Lanes>(command: &Command, context: &Context) {
                 let (key, held) = (&raw mut (*context.scratch).head, &raw mut (*context.scratch).held);
                 for i in 0..len {
                     cache.load_key::<V>(keys, from + i, held.cast(), key.cast());
-                    turn::<V>(key.cast(), op.style, p.rope_dims as usize, &angles);
+                    rotate_key::<V>(key.cast(), op.style, p.rope_dims as usize, &angles);
                     cache.store_key::<V>(key.cast(), held.cast(), keys, to + i);
                 }
                 v.add(from * cache.row).copy_to(v.add(to * cache.row), len * cache.row);
@@ -170,7 +170,7 @@ unsafe fn shift_angles(frequencies: *const f32, p: &KvMoveParams, back: usize) -
 }
 
 #[inline(always)]
-unsafe fn turn<V: Lanes>(key: *mut f32, style: RopeStyle, dims: usize, angles: &Angles) {
+unsafe fn rotate_key<V: Lanes>(key: *mut f32, style: RopeStyle, dims: usize, angles: &Angles) {
     // SAFETY: the head has at least `dims` elements, and `angles` a cos and sin for each pair.
     unsafe { rotate::<V>(key, style, dims, angles.as_ptr()) };
 }

@@ -46,14 +46,14 @@ pub(crate) unsafe fn rotate<V: Lanes>(head: *mut f32, style: RopeStyle, dims: us
             match (style, count) {
                 (RopeStyle::Interleaved, 16) => {
                     let at = head.add(pair * 2);
-                    let [x, y] = turned::<V>(apart::<V>(at), apart::<V>(angles));
-                    let [x, y] = V::together(x, y);
+                    let [x, y] = turned::<V>(deinterleaved::<V>(at), apart::<V>(angles));
+                    let [x, y] = V::interleave(x, y);
                     x.store(at);
                     y.store(at.add(16));
                 }
                 (RopeStyle::HalfSplit, 16) => {
                     let (a, b) = (head.add(pair), head.add(pair + dims / 2));
-                    let [x, y] = turned::<V>([V::load(a), V::load(b)], apart::<V>(angles));
+                    let [x, y] = turned::<V>([V::load(a), V::load(b)], deinterleaved::<V>(angles));
                     x.store(a);
                     y.store(b);
                 }
@@ -80,9 +80,9 @@ pub(crate) unsafe fn rotate<V: Lanes>(head: *mut f32, style: RopeStyle, dims: us
 /// # Safety
 /// 32 elements can be read at `from`.
 #[inline(always)]
-unsafe fn apart<V: Lanes>(from: *const f32) -> [V; 2] {
+unsafe fn deinterleaved<V: Lanes>(from: *const f32) -> [V; 2] {
     // SAFETY: 32 elements, as the caller promises.
-    unsafe { V::apart(V::load(from), V::load(from.add(16))) }
+    unsafe { V::deinterleave(V::load(from), V::load(from.add(16))) }
 }
 
 #[inline(always)]

@@ -1,4 +1,4 @@
-//! Commands with a norm's halves in them, or the rotation.
+//! Commands with parts of a deferred norm, or with the rotation.
 
 use akunu_plan::ops;
 use akunu_plan::ops::*;
@@ -7,7 +7,7 @@ use akunu_plan::{Activation, DType, Kernel, KvType, MatmulForm, OutputForms, Rop
 use super::specs::{HEADS, cache, input, kv_types, outputs, query_factors, spec};
 use super::*;
 
-/// Sums of squares as a row of `cols` may have them, for each block of 32.
+/// Plausible sums of squares of a row of `cols`, one for each block of 32.
 fn squares(seed: u64, rows: usize, cols: usize) -> Vec<u8> {
     let squares: Vec<f32> = values(seed, rows * cols / 32).iter().map(|v| v * v * 32.0 + 0.5).collect();
     f32s(&squares)
@@ -38,7 +38,7 @@ impl Product {
     }
 }
 
-/// A product that begins the norm of its output, and may end that of its input.
+/// A product that may start the deferred norm of its output and may finish that of its input.
 fn matmul(p: Product, bias: bool, scaled: bool, norm: Option<OutputForms>) -> Spec {
     let name = p.name(&format!("matmul scaled {scaled} norm {norm:?} bias {bias}"));
     spec(name, p.rows, move |_| {
@@ -95,8 +95,8 @@ fn glu(p: Product, activation: Activation, out: OutputForms) -> Spec {
     })
 }
 
-/// Products of up to 16 rows with a part in norms: all of them for a few types, of the other types one each, for what becomes of a sum is
-/// the same for all. A lane has one of a row's squares, or two.
+/// Products of up to 16 rows with a part in deferred norms: all combinations for a few types, one each for the other
+/// types, because the epilogue is the same for all. A lane has one of a row's sums of squares, or two.
 pub fn matrices() -> Vec<Spec> {
     let outs = [OutputForms::F32, OutputForms::Q8, OutputForms::Both];
     let mut specs = vec![];
@@ -127,7 +127,7 @@ pub fn matrices() -> Vec<Spec> {
     specs
 }
 
-/// Products of one row with a part in norms, of a few turns of 32 blocks and a part of one.
+/// Products of one row with a part in deferred norms, of a few iterations of 32 blocks and a partial one.
 pub fn long_rows() -> Vec<Spec> {
     let mut specs = vec![];
     let types = [(DType::Q4_0, 4160), (DType::Q6K, 4352), (DType::F16, 1056), (DType::F32, 544)];
@@ -143,7 +143,8 @@ pub fn long_rows() -> Vec<Spec> {
     specs
 }
 
-/// The row, and the window. The own position is the last, or not; alone in its stretch of the positions, or the only one.
+/// The row, and the window. The own position is the last one, or not; alone in its split of the positions, or the only
+/// one.
 const SEEN: [(Row, u32); 6] = [
     (Row { token: 0, position: 0, kv_len: 1, start: 4 }, 0),
     (Row { token: 0, position: 40, kv_len: 41, start: 0 }, 0),

@@ -1,4 +1,4 @@
-//! Kernels that work along rows: norms, elementwise ones, embeddings, angles.
+//! Row kernels: norms, elementwise ones, embeddings, angles.
 
 use akunu_plan::ops;
 use akunu_plan::ops::*;
@@ -11,7 +11,7 @@ use super::*;
 pub const NORMS: [(NormKind, bool); 4] =
     [(NormKind::Rms, false), (NormKind::Layer, true), (NormKind::Layer, false), (NormKind::Rms, true)];
 
-/// Rows that are small, large, constant, and far from zero beside how much they vary.
+/// Rows that are small, large, constant, and with a mean that is large compared with the variance.
 fn varied(seed: u64, rows: usize, cols: usize) -> Vec<f32> {
     let mut x = values(seed, rows * cols);
     for (row, x) in x.chunks_mut(cols).enumerate() {
@@ -38,7 +38,7 @@ pub fn norm(
     })
 }
 
-/// Everything that works along rows, on all of them.
+/// All row kernels, on all rows.
 pub fn along_rows() -> Vec<Spec> {
     let mut specs = vec![];
     for (rows, cols) in [(1, 32), (3, 576), (7, 96), (2, 1056)] {
@@ -169,7 +169,7 @@ fn add((rows, cols): (usize, usize), scale: f32) -> Spec {
     })
 }
 
-/// What writes rows of f16, which a whole row has to be seen for.
+/// Kernels that write f16 rows, for which a whole row must be seen.
 pub fn in_halves() -> Vec<Spec> {
     let mut specs = vec![];
     for (rows, cols) in [(5, 32), (7, 96), (6, 1064), (4, 4200), (3, 14344)] {
@@ -233,7 +233,7 @@ fn norm_of_asking((kind, bias): (NormKind, bool), out: OutputForms) -> Case {
     Case::new(kernel, NormParams { cols: 64, epsilon: 1e-5 }, Shape::rows(7).asking(vec![1, 2, 6]), data)
 }
 
-/// Of rows that were packed before.
+/// On rows that were gathered before.
 fn norm_of_packed((kind, bias): (NormKind, bool), out: OutputForms) -> Case {
     let kernel = Kernel::Norm(ops::Norm { kind, bias, out, rows: RowSet::Logits, pick: false });
     let mut data = vec![f32s(&varied(33, 3, 64)), f32s(&values(32, 64))];
@@ -242,7 +242,7 @@ fn norm_of_packed((kind, bias): (NormKind, bool), out: OutputForms) -> Case {
     Case::new(kernel, NormParams { cols: 64, epsilon: 1e-5 }, Shape::rows(7).asking(vec![1, 2, 6]), data)
 }
 
-/// Of rows that were packed before.
+/// On rows that were gathered before.
 fn activate_asking(activation: Activation, out: OutputForms) -> Case {
     let kernel = Kernel::Activate(ops::Activate { activation, out, rows: RowSet::Logits });
     let mut data = vec![f32s(&values(39, 3 * 64))];
@@ -250,7 +250,7 @@ fn activate_asking(activation: Activation, out: OutputForms) -> Case {
     Case::new(kernel, ElementParams { cols: 64 }, Shape::rows(7).asking(vec![1, 2, 6]), data)
 }
 
-/// On rows that ask for logits.
+/// On rows that request logits.
 pub fn asking() -> Vec<Case> {
     let mut cases: Vec<Case> =
         NORMS.into_iter().flat_map(|kind| OUTS.map(|out| norm_of_asking(kind, out))).collect();

@@ -15,7 +15,7 @@ pub struct GluMatmul {
     pub q8: bool,
     pub activation: Activation,
     pub out: OutputForms,
-    /// Whether the input's norm has only begun; see [`super::Matmul`].
+    /// Whether the input's norm is deferred to this product; see [`super::Matmul`].
     pub scaled: bool,
 }
 
