@@ -1,5 +1,5 @@
-//! Speed of the matrix kernels compared with the machine's limits, measured in the same run: `cargo xtask bench
-//! kernels [threads] [isa] [beginning of dtypes' names] [inputs]`
+//! Speed of the matrix kernels compared with the machine's limits, measured in the same run:
+//! `cargo xtask bench kernels [threads] [isa] [beginning of dtypes' names] [inputs]`
 //!
 //! Matrix-vector products are given in GB/s of weights, matrix-matrix products in GOP/s (two for each weight and row).
 #![allow(clippy::print_stdout, reason = "an example prints")]

@@ -1,5 +1,5 @@
-//! Speed of the row kernels in bytes read and written per second, beside the machine's read rate: `cargo run --release
-//! -p akunu-cpu --example rows -- [threads] [isa] [rows] [cols] [beginning of names]`
+//! Speed of the row kernels in bytes read and written per second, beside the machine's read rate:
+//! `cargo run --release -p akunu-cpu --example rows -- [threads] [isa] [rows] [cols] [beginning of names]`
 #![allow(clippy::print_stdout, reason = "an example prints")]
 
 use std::sync::Arc;

@@ -281,8 +281,8 @@ impl Device for CpuDevice {
         if matches!(owner, Buffer::Imported { .. }) {
             return Err(failed("an imported buffer is read-only".into()));
         }
-        // SAFETY: `place` returned a pointer to `bytes.len()` bytes inside a buffer that the device owns, and `&mut
-        // self` excludes a running table.
+        // SAFETY: `place` returned a pointer to `bytes.len()` bytes inside a buffer that the device owns, and no table
+        // is being executed, because the device is mutably borrowed.
         unsafe { bytes.as_ptr().copy_to_nonoverlapping(place, bytes.len()) };
         Ok(())
     }

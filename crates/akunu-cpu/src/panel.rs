@@ -129,8 +129,8 @@ pub(crate) struct Scratch {
     pub(crate) floats: [f32; FLOAT_OUTPUTS * FLOAT_CHUNK],
     /// One row's activations in the order that `Dot::arranged` gives them, padded to a multiple of four blocks.
     pub(crate) arranged: [i8; MAX_ROW],
-    /// Weights of two groups of sixteen outputs in bfloat16, `[block][output]`, and sums `[group of
-    /// rows][output][row]`.
+    /// Weights of two groups of sixteen outputs in bfloat16, `[block][output]`, and sums
+    /// `[group of rows][output][row]`.
     pub(crate) bf16: [[[F16x; 16]; BF16_BLOCKS]; 2],
     pub(crate) bf16_sums: [[F16x; BF16_OUTPUTS]; MOST_ROWS / 16],
     /// Products before the epilogue: `[row][64]`, or a window of outputs of a single row.

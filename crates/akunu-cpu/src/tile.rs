@@ -9,8 +9,8 @@
 //! - Quantised weights: for each block of 32 the exact integer Σ quant · x (with offsets, and with sub-scales if each
 //!   half of a block has its own; always below 2²⁴ and so exact in f32), then `lane = fma(integer, d · dx, lane)`, with
 //!   lane = block mod 16. For types with mins, `lane = fma(m, Σ x · dx, lane)` follows at once. A block's integer
-//!   sub-scale and min are part of its d and m, exactly: an f16 times at most eight bits. If each half of a block has its
-//!   own min, Σ x is Σ min · x. The last round is padded with zeros.
+//!   sub-scale and min are part of its d and m, exactly: an f16 times at most eight bits. If each half of a block has
+//!   its own min, Σ x is Σ min · x. The last round is padded with zeros.
 //! - Both end with the same reduction tree: l += l+8, l += l+4, l += l+2, l += l+1.
 //!
 //! One row (or a few) multiplies weights in their stored layout, with the lanes of one output in one register. More
@@ -321,8 +321,8 @@ pub(crate) unsafe fn chunk(t: &Tile, r: usize, b: usize) -> Chunk {
 #[inline(always)]
 unsafe fn panels<V: Panels<Q>, Q: Quant>(t: &Tile) {
     let blocks = t.inputs / 32;
-    // SAFETY: the scratch is used by this worker only; `acc` has room for 256 accumulators of each row, and `first +
-    // count` never passes the row's blocks.
+    // SAFETY: the scratch is used by this worker only; `acc` has room for 256 accumulators of each row, and blocks
+    // stay within each row.
     unsafe {
         let panel = &raw mut (*t.scratch).panel;
         let acc = (&raw mut (*t.scratch).acc).cast::<f32>();

@@ -311,7 +311,8 @@ impl Blas {
         timed: bool,
     ) -> Result<Blas, CudaError> {
         let functions = &library.functions;
-        // SAFETY: `to` is a place for the handle that the function writes; the card's context is current on this thread.
+        // SAFETY: `to` is a place for the handle that the function writes; the card's context is current on this
+        // thread.
         let create = |to| unsafe { (functions.create)(to) };
         let handle = Owned::new("cublasLtCreate", functions.destroy, create)?;
         let shared = Shared { library, handle, workspace: Memory::new(context, WORKSPACE_BYTES)? };

@@ -92,12 +92,13 @@ impl Launches {
         self.steps.push(step);
     }
 
-    /// Some of them, each ended before the next begins.
+    /// Runs some of them, without overlap.
     fn run(&self, stream: &Stream, range: Range<usize>) -> Result<(), CudaError> {
         self.steps[range].iter().try_for_each(|step| step.run(stream, false))
     }
 
-    /// All of them, each linked to the one before it if both are kernels of ours: what a library launches, and how many, is its own affair.
+    /// Runs all of them, each linked to the one before it (programmatic dependent launch) if both are our own kernels:
+    /// how many kernels a library launches, and how, is not known.
     fn run_linked(&self, stream: &Stream, linked: bool) -> Result<(), CudaError> {
         let mut after_ours = false;
         for step in &self.steps {

@@ -1,6 +1,9 @@
-//! Writes the CUDA text of every function that the test models and every weight type launch to FOLDER/every, one of each kind,
-//! whatever its shapes, to FOLDER/kinds, and to FOLDER/few as many of these as have each number of each kernel in them; and to
-//! FOLDER/metal the Metal text of each kind that chips of Apple's launch: `texts FOLDER [MODEL...]`.
+//! Writes the source texts of kernels to subfolders of FOLDER: `texts FOLDER [MODEL...]`.
+//!
+//! - `every`: the CUDA text of every function that the test models and every weight type launch;
+//! - `kinds`: one of each kind, whatever its shapes;
+//! - `few`: the smallest selection of these that covers every variant value of each kernel;
+//! - `metal`: the Metal text of each kind that Apple's chips launch.
 
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a tool for contributors")]
 

@@ -12,16 +12,16 @@ struct VisibleRange {
 
 // The smallest range that contains the positions visible to any row of the run.
 INLINE VisibleRange visible_to_any(const DEVICE Row* rows, u32 start, u32 end, u32 window, u32 ahead, Place at) {
-    VisibleRange visible = {0xffffffffu, 0};
+    VisibleRange range = {0xffffffffu, 0};
     for (u32 i = start + LANE; i < end; i += 32) {
         const Row row = rows[i];
         const u32 first = first_visible(row, window), until = visible_end(row, window, ahead);
-        visible.from = first < visible.from ? first : visible.from;
-        visible.until = until > visible.until ? until : visible.until;
+        range.from = first < range.from ? first : range.from;
+        range.until = until > range.until ? until : range.until;
     }
-    visible.from = ~SIMD_MAX_U32(~visible.from);
-    visible.until = SIMD_MAX_U32(visible.until);
-    return visible;
+    range.from = ~SIMD_MAX_U32(~range.from);
+    range.until = SIMD_MAX_U32(range.until);
+    return range;
 }
 
 // The end of the run of rows of one sequence that begins at `start`.

@@ -46,14 +46,14 @@ pub(crate) unsafe fn rotate<V: Lanes>(head: *mut f32, style: RopeStyle, dims: us
             match (style, count) {
                 (RopeStyle::Interleaved, 16) => {
                     let at = head.add(pair * 2);
-                    let [x, y] = turned::<V>(deinterleaved::<V>(at), apart::<V>(angles));
+                    let [x, y] = rotated::<V>(deinterleaved::<V>(at), deinterleaved::<V>(angles));
                     let [x, y] = V::interleave(x, y);
                     x.store(at);
                     y.store(at.add(16));
                 }
                 (RopeStyle::HalfSplit, 16) => {
                     let (a, b) = (head.add(pair), head.add(pair + dims / 2));
-                    let [x, y] = turned::<V>([V::load(a), V::load(b)], deinterleaved::<V>(angles));
+                    let [x, y] = rotated::<V>([V::load(a), V::load(b)], deinterleaved::<V>(angles));
                     x.store(a);
                     y.store(b);
                 }
@@ -86,7 +86,7 @@ unsafe fn deinterleaved<V: Lanes>(from: *const f32) -> [V; 2] {
 }
 
 #[inline(always)]
-fn turned<V: Lanes>([x, y]: [V; 2], [cos, sin]: [V; 2]) -> [V; 2] {
+fn rotated<V: Lanes>([x, y]: [V; 2], [cos, sin]: [V; 2]) -> [V; 2] {
     [x.mul(cos).sub(y.mul(sin)), x.mul(sin).add(y.mul(cos))]
 }
 

@@ -202,8 +202,8 @@ INLINE void attend_run(Bindings in, Params params, u32 first_head, u32 start, u3
             lines[r].end = visible_end(row, window, ahead);
         }
     }
-    const VisibleRange visible = visible_to_any(rows, start, end, window, ahead, at);
-    const u32 from = visible.from, until = visible.until;
+    const VisibleRange range = visible_to_any(rows, start, end, window, ahead, at);
+    const u32 from = range.from, until = range.until;
     // The range of positions visible to any line of this SIMD group (mine_*), and that visible to all of them (all_*).
     const u32 mine_until = SIMD_MAX_U32(lines[0].end > lines[1].end ? lines[0].end : lines[1].end);
     const u32 all_until = ~SIMD_MAX_U32(~(lines[0].end < lines[1].end ? lines[0].end : lines[1].end));

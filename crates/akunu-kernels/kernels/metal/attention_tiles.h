@@ -219,7 +219,7 @@ INLINE void attend_run(Bindings in, Params params, u32 first_head, u32 start, u3
     const DEVICE Row* rows = (const DEVICE Row*)in.rows;
     const u32 window = params.attention.window, ahead = params.attention.ahead, sequence = rows[start].start, kv_head = first_head / GROUP;
     Line line = first_line(rows, window, ahead, first_head, start, end, at);
-    const VisibleRange visible = visible_to_any(rows, start, end, window, ahead, at);
+    const VisibleRange range = visible_to_any(rows, start, end, window, ahead, at);
     // The range of positions visible to any line of this SIMD group.
     const u32 mine_from = ~SIMD_MAX_U32(line.end == 0 ? 0 : ~line.from), mine_until = SIMD_MAX_U32(line.end);
     TG_ARRAY(f32, lines, 0);
@@ -234,9 +234,9 @@ INLINE void attend_run(Bindings in, Params params, u32 first_head, u32 start, u3
     const DEVICE u8* v = kv_row(in.v_cache, sequence, kv_head, 0);
     Output out;
     UNROLL for (u32 d = 0; d < DIM_TILES; d++) out.sums[d] = filled_tile(0);
-    for (u32 base = visible.from; base < visible.until; base += SPAN) {
-        stage_span(k, base, visible.until, keys, at);
-        stage_span(v, base, visible.until, values, at);
+    for (u32 base = range.from; base < range.until; base += SPAN) {
+        stage_span(k, base, range.until, keys, at);
+        stage_span(v, base, range.until, values, at);
         BARRIER();
         if (base < mine_until && base + SPAN > mine_from) {
             score(lines + SIMD * 8 * LINE_STRIDE, keys, scores);

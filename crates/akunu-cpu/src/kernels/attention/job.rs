@@ -395,8 +395,8 @@ impl Job<'_> {
                 let others = &scratch.seen[state + 1..first + count];
                 let states = 1 + others.iter().take_while(|seen| part_of(**seen) == part).count();
                 if part.0 < part.1 {
-                    // SAFETY: positions `part` are visible to these states, so their values are in the tile; weights and
-                    // accumulators of all states are in the scratch.
+                    // SAFETY: positions `part` are visible to these states, so their values are in the tile; weights
+                    // and accumulators of all states are in the scratch.
                     unsafe {
                         let position = part.0 - tile.first;
                         let loaded =

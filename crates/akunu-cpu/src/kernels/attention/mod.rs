@@ -1,11 +1,11 @@
 //! Grouped-query attention.
 //!
 //! # Canonical arithmetic
-//! The query is multiplied by the scale (times its position's factor, if there are factors). A score is `Σ query ·
-//! key`, one fused multiply-add after the other in the order of the head's elements, then soft-capped; then a position
-//! bias is added. Positions are processed in segments of [`SEGMENT`] counted from the sequence's position 0. Within a
-//! segment `m` is the maximum score, `p = exp(score − m)`, `l = Σ p` (sixteen lanes, lane `position mod 16`, then the
-//! canonical reduction tree), and `acc = Σ p · value`, one fused multiply-add after the other in the order of
+//! The query is multiplied by the scale (times its position's factor, if there are factors). A score is the sum of
+//! query · key, one fused multiply-add after the other in the order of the head's elements, then soft-capped; then a
+//! position bias is added. Positions are processed in segments of [`SEGMENT`] counted from the sequence's position 0.
+//! Within a segment `m` is the maximum score, `p = exp(score − m)`, `l = Σ p` (sixteen lanes, lane `position mod 16`,
+//! then the canonical reduction tree), and `acc = Σ p · value`, one fused multiply-add after the other in the order of
 //! positions. Segments are merged in order. A window's start only masks: segment boundaries never depend on the row,
 //! so a row's output does not depend on the other rows of the batch.
 //!
