@@ -18,7 +18,6 @@ pub(crate) fn row_bytes(inputs: usize, q8: bool) -> usize {
 }
 
 /// # Safety
-
 /// The command's pointers and extents were checked against its parameters and the table's maximum numbers of
 /// rows when it was prepared; `context.rows`, `context.logit_rows` and the contents of the row buffers were checked
 /// against the table when the submission began. `context.scratch` is used by no other thread during the call, and

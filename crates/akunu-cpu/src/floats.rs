@@ -46,7 +46,6 @@ float_weight!(F16W, 2, |p| V::load_f16(p));
 float_weight!(BF16W, 2, |p| V::load_bf16(p));
 
 /// # Safety
-
 /// All of the tile's pointers are valid for its extents, and the processor has the instruction set of `V`.
 #[inline(always)]
 pub(crate) unsafe fn rows<V: Lanes, W: FloatWeight>(t: &Tile) {
@@ -63,7 +62,6 @@ pub(crate) unsafe fn rows<V: Lanes, W: FloatWeight>(t: &Tile) {
 }
 
 /// # Safety
-
 /// As for [`rows`], for each of the tiles; all have one row, the same inputs and the same number of outputs.
 #[inline(always)]
 pub(crate) unsafe fn streams<V: Lanes, W: FloatWeight>(t: &[Tile]) {
@@ -186,7 +184,6 @@ unsafe fn unpack_floats<V: Lanes, W: FloatWeight>(
 }
 
 /// # Safety
-
 /// As for [`rows`]; `panel` holds `n` inputs of `outputs` unpacked outputs, `x` is the same inputs of the
 /// first row, and `acc` has room for the accumulators of all rows.
 #[inline(always)]

@@ -90,13 +90,11 @@ pub(crate) trait Packed {
     const BLOCK_BYTES: usize;
 
     /// # Safety
-
     /// The group's rows can be read and a block written for every 32 inputs; the processor has the
     /// instruction set.
     unsafe fn pack(group: &Group);
 
     /// # Safety
-
     /// All of the tile's pointers are valid for its extents, `packed` included; the processor has the
     /// instruction set.
     unsafe fn products(t: &Tile);
@@ -129,7 +127,6 @@ pub(crate) trait Dot<Q: Quant>: Lanes {
     unsafe fn terms(w: *const u8, x: *const i8, sums: *const i32, blocks: usize) -> Terms<Self>;
 
     /// # Safety
-
     /// All of the tile's pointers are valid for its extents.
     #[inline(always)]
     unsafe fn rows(t: &Tile) {
@@ -158,7 +155,6 @@ pub(crate) trait Panels<Q: Quant>: Dot<Q> {
 const PANEL_ROWS: usize = 4;
 
 /// # Safety
-
 /// All of the tile's pointers are valid for its extents, and the processor has the instruction set of `V`.
 #[inline(always)]
 pub(crate) unsafe fn rows_or_panels<V: Panels<Q>, Q: Quant>(t: &Tile) {
@@ -173,7 +169,6 @@ pub(crate) unsafe fn rows_or_panels<V: Panels<Q>, Q: Quant>(t: &Tile) {
 }
 
 /// # Safety
-
 /// As for [`rows_or_panels`], for each tile.
 #[inline(always)]
 unsafe fn rows_in_stored_layout<V: Dot<Q>, Q: Quant>(t: &Tile) {
@@ -196,7 +191,6 @@ unsafe fn rows_in_stored_layout<V: Dot<Q>, Q: Quant>(t: &Tile) {
 }
 
 /// # Safety
-
 /// As for [`rows_or_panels`], for each tile.
 #[inline(always)]
 pub(crate) unsafe fn streams<V: Dot<Q>, Q: Quant>(t: &[Tile]) {
@@ -232,7 +226,6 @@ pub(crate) unsafe fn streams<V: Dot<Q>, Q: Quant>(t: &[Tile]) {
 }
 
 /// # Safety
-
 /// As for [`rows_or_panels`]; `r` is a row of the tile.
 #[inline(always)]
 unsafe fn arranged_row<V: Dot<Q>, Q: Quant>(t: &Tile, r: usize) -> Chunk {
@@ -316,7 +309,6 @@ pub(crate) unsafe fn chunk(t: &Tile, r: usize, b: usize) -> Chunk {
 }
 
 /// # Safety
-
 /// As for [`rows_or_panels`]; at most [`TILE_ROWS`](crate::panel::TILE_ROWS) rows.
 #[inline(always)]
 unsafe fn panels<V: Panels<Q>, Q: Quant>(t: &Tile) {

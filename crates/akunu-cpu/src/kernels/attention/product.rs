@@ -103,7 +103,6 @@ impl Product {
     }
 
     /// # Safety
-
     /// All elements for these rows and columns can be read at `a` and `b`, and the results read and written
     /// at `to`; at most `most_rows` rows.
     #[inline(always)]
@@ -131,7 +130,6 @@ impl Product {
     }
 
     /// # Safety
-
     /// As for [`Product::multiply`], for R rows and C groups of columns.
     #[inline(always)]
     unsafe fn block<V: Lanes, B: FloatWeight, const KEYS: bool, const R: usize, const C: usize>(&self) {
