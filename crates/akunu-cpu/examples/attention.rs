@@ -10,8 +10,8 @@ use std::time::Instant;
 use akunu_cpu::{CpuDevice, CpuOptions, Isa};
 use akunu_plan::ops::{self, AttentionParams};
 use akunu_plan::{
-    Binding, BufferId, Device, DeviceError, DispatchCommand, DispatchTable, Entries, KvType, NormOut, Row,
-    RowBounds, Submission, TableIo,
+    Binding, BufferId, Device, DeviceError, DispatchCommand, DispatchTable, Entries, KvType, OutputForms,
+    Row, RowBounds, Submission, TableIo,
 };
 
 /// (name, heads, kv heads, head dim)
@@ -22,7 +22,7 @@ const MODELS: [(&str, u32, u32, u32); 4] = [
     ("gpt2", 12, 12, 64),
 ];
 
-/// More keys and values than any cache holds, in as many layers.
+/// More keys and values than any cache holds, in as many layers as needed.
 const WORKING_SET: u64 = 96 << 20;
 
 struct Bench {
@@ -78,7 +78,7 @@ fn bench(
         ..AttentionParams::default()
     };
     let command = |i: usize| {
-        let op = ops::Attention::plain(KvType::F16, NormOut::F32);
+        let op = ops::Attention::plain(KvType::F16, OutputForms::F32);
         let offset = i as u64 * layer;
         let at = |buffer, offset| Binding { buffer: BufferId(buffer), offset };
         let bindings = [at(1, 0), at(2, offset), at(3, offset), at(0, 0), at(4, 0)];
@@ -127,7 +127,7 @@ impl Bench {
     }
 }
 
-/// Seconds that pass; with one thread only those that it runs, since the machine may be shared.
+/// The elapsed seconds; with one thread only its own CPU time, since the machine may be shared.
 struct Clock {
     wall: Instant,
     thread: Option<f64>,
@@ -148,7 +148,7 @@ impl Clock {
 #[allow(unsafe_code, reason = "the thread's own clock")]
 fn thread_seconds() -> Option<f64> {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: a place for the answer.
+    // SAFETY: `time` is a place for the result.
     let failed = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
     (failed == 0).then_some(time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9)
 }

@@ -1,7 +1,7 @@
-//! Speed of the matrix kernels against the machine's own ceiling, measured in the same run:
+//! Speed of the matrix kernels compared with the machine's limits, measured in the same run:
 //! `cargo xtask bench kernels [threads] [isa] [beginning of dtypes' names] [inputs]`
 //!
-//! Matrix-vector products are given in GB/s of weights, matrix-matrix ones in GOP/s (two for each weight and row).
+//! Matrix-vector products are given in GB/s of weights, matrix-matrix products in GOP/s (two for each weight and row).
 #![allow(clippy::print_stdout, reason = "an example prints")]
 
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use akunu_plan::{
     MatmulForm, Row, RowBounds, RowSet, Submission, TableIo, q8,
 };
 
-/// More than any cache here.
+/// Larger than any cache.
 const WORKING_SET: usize = 96 << 20;
 const INPUTS: usize = 2048;
 const ROWS: [usize; 5] = [4, 16, 64, 256, 512];
@@ -95,7 +95,7 @@ fn activations(inputs: usize, rows: usize, q8_form: bool) -> Vec<u8> {
     bytes
 }
 
-/// Seconds of the best of many passes (the machine may be shared), and the weights and bytes that a pass goes through.
+/// The seconds of the best of many passes (the machine may be shared), and the weights and bytes that a pass reads.
 fn measure(
     options: CpuOptions,
     dtype: DType,
@@ -109,10 +109,10 @@ fn measure(
     let mut device = CpuDevice::new(options)?;
     let outputs = 2048;
     let bytes = row * outputs;
-    // More rows are bound by arithmetic, wherever their weights are.
+    // More rows are limited by arithmetic, wherever their weights are.
     let commands = if rows <= 16 { (WORKING_SET / bytes).max(1) } else { 4 };
     let mut rng = Rng::new(2);
-    // Random rows are slow to make: a few, repeated.
+    // Random rows are slow to generate: a few, repeated.
     let mut some = vec![0; row * 64];
     for row in some.chunks_mut(row) {
         random_row(dtype, &mut rng, 0.1, row).map_err(|e| failed(e.to_string()))?;
@@ -162,7 +162,7 @@ fn measure(
     Ok((best, (inputs * outputs * commands) as f64, (bytes * commands) as f64))
 }
 
-/// Seconds that pass; with one thread only those that it runs, since the machine may be shared.
+/// The elapsed seconds; with one thread only its own CPU time, since the machine may be shared.
 struct Clock {
     wall: Instant,
     thread: Option<f64>,
@@ -183,7 +183,7 @@ impl Clock {
 #[allow(unsafe_code, reason = "the thread's own clock")]
 fn thread_seconds() -> Option<f64> {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: a place for the answer.
+    // SAFETY: `time` is a place for the result.
     let failed = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
     (failed == 0).then_some(time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9)
 }

@@ -1,4 +1,4 @@
-//! Speed of the kernels that work along rows, in bytes read and written a second, beside what this machine reads:
+//! Speed of the row kernels in bytes read and written per second, beside the machine's read rate:
 //! `cargo run --release -p akunu-cpu --example rows -- [threads] [isa] [rows] [cols] [beginning of names]`
 #![allow(clippy::print_stdout, reason = "an example prints")]
 
@@ -11,13 +11,14 @@ use akunu_format::blocks::Rng;
 use akunu_plan::ops::{self, ElementParams, NormParams};
 use akunu_plan::{
     Access, Activation, BufferId, Content, Device, DeviceError, DispatchCommand, DispatchTable, Entries,
-    Kernel, NormKind, NormOut, Row, RowBounds, RowSet, Submission, TableIo,
+    Kernel, NormKind, OutputForms, Row, RowBounds, RowSet, Submission, TableIo,
 };
 
 /// The buffers that every table has before those of its command.
 const IO: u32 = 4;
 
-/// A table of one command that binds buffers of its own, which have to have as many bytes; and those that it reads and writes.
+/// A table of one command with buffers of its own, which must be as large as it requires, and the bytes that it
+/// accesses.
 fn table(kernel: Kernel, params: impl bytemuck::NoUninit, rows: usize) -> Result<Made, DeviceError> {
     let slots = kernel.bindings();
     let mut others = IO..;
@@ -56,11 +57,11 @@ fn table(kernel: Kernel, params: impl bytemuck::NoUninit, rows: usize) -> Result
 struct Made {
     table: Arc<DispatchTable>,
     sizes: Vec<u64>,
-    /// That a command reads and writes.
+    /// Bytes that a command reads and writes.
     bytes: u64,
 }
 
-/// Bytes a second, of the best of many runs (the machine may be shared).
+/// Bytes per second of the best of many runs (the machine may be shared).
 fn measure(options: CpuOptions, made: &Made) -> Result<f64, DeviceError> {
     let mut device = CpuDevice::new(options)?;
     let mut rng = Rng::new(1);
@@ -89,7 +90,7 @@ fn tables(rows: usize, cols: u32) -> Vec<Result<Made, DeviceError>> {
     let mut all = vec![];
     let norm = NormParams { cols, epsilon: 1e-5 };
     for (kind, bias) in [(NormKind::Rms, false), (NormKind::Layer, false), (NormKind::Layer, true)] {
-        for out in [NormOut::F32, NormOut::Q8] {
+        for out in [OutputForms::F32, OutputForms::Q8] {
             all.push(table(ops::Norm { kind, bias, out, rows: RowSet::All, pick: false }.into(), norm, rows));
         }
     }
@@ -102,7 +103,7 @@ fn tables(rows: usize, cols: u32) -> Vec<Result<Made, DeviceError>> {
     let activations =
         [Activation::Silu, Activation::GeluTanh, Activation::GeluErf, Activation::Tanh, Activation::Relu];
     for activation in activations {
-        for out in [NormOut::F32, NormOut::Q8] {
+        for out in [OutputForms::F32, OutputForms::Q8] {
             all.push(table(ops::Glu { activation, out }.into(), ElementParams { cols }, rows));
             let op = ops::Activate { activation, out, rows: RowSet::All };
             all.push(table(op.into(), ElementParams { cols }, rows));

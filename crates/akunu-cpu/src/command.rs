@@ -1,4 +1,4 @@
-//! A command as workers walk it: a function, pointers and parameters.
+//! A command as workers execute it: a function, pointers and parameters.
 
 use std::ops::Range;
 
@@ -9,7 +9,7 @@ use akunu_pool::{WorkQueue, partition};
 use bytemuck::AnyBitPattern;
 
 use crate::panel::{Scratch, Shared};
-use crate::reading::Reading;
+use crate::read_pattern::ReadPattern;
 use crate::tile::{PackedKernel, TileKernel};
 
 /// Bytes of a row of activations.
@@ -18,16 +18,19 @@ pub(crate) fn row_bytes(inputs: usize, q8: bool) -> usize {
 }
 
 /// # Safety
-/// The command's pointers were checked against its parameters, and the rows of the pass against its table.
+/// The command's pointers and extents were checked against its parameters and the table's maximum numbers of
+/// rows when it was prepared; `context.rows`, `context.logit_rows` and the contents of the row buffers were checked
+/// against the table when the submission began. `context.scratch` is used by no other thread during the call, and
+/// parts of one command that run concurrently have different `context.part`.
 pub(crate) type Run = unsafe fn(&Command, &Context);
 
 /// One prepared command.
 pub(crate) struct Command {
     pub(crate) run: Run,
     pub(crate) kernel: Kernel,
-    /// Products of its weights' type; of no meaning to kernels without weights.
+    /// The products of its weight type; unused by kernels without weights.
     pub(crate) tile: TileKernel,
-    /// Where there may be many rows: those of its input are packed first, by all workers together.
+    /// If there may be many rows: the input's rows are packed first, by all workers together.
     pub(crate) packed: Option<PackedKernel>,
     /// In the order of [`Kernel::bindings`].
     pub(crate) bindings: [*mut u8; MAX_BINDINGS],
@@ -36,9 +39,10 @@ pub(crate) struct Command {
     pub(crate) logit_capacity: usize,
 }
 
-// SAFETY: workers share the pointers, and write through them only to the parts that are dealt to each.
+// SAFETY: the buffers that the pointers refer to outlive the command and may be accessed from any thread. Workers
+// write through them only to disjoint parts: `Context::share`, `pieces` and `units` give each part different indices.
 unsafe impl Send for Command {}
-// SAFETY: as above.
+// SAFETY: as for `Send`; nothing is mutated through a shared `Command` itself.
 unsafe impl Sync for Command {}
 
 impl Command {
@@ -78,44 +82,45 @@ pub(crate) fn u32s(operand: U32<*mut u8>) -> *mut u32 {
     operand.0.cast()
 }
 
-/// Pieces of a part whose units are dealt one by one.
+/// Into how many pieces the share of a part is cut where units are dealt one by one.
 const FINE: usize = 16;
 
-/// What a worker knows while it runs a command.
+/// What a worker needs while it runs a command.
 pub(crate) struct Context<'a> {
     /// Which of a command's parts this is.
     pub(crate) part: usize,
     pub(crate) parts: usize,
-    /// Live entries of the pass, and rows that ask for logits.
+    /// Live rows of the pass, and rows that request logits.
     pub(crate) rows: usize,
     pub(crate) logit_rows: usize,
     pub(crate) step: usize,
-    /// The worker's own.
+    /// The worker's own scratch.
     pub(crate) scratch: *mut Scratch,
-    /// All workers' groups of packed rows; null where nothing is packed.
+    /// The groups of packed rows, shared by all workers; null if no command packs rows.
     pub(crate) packed: *mut u8,
-    /// All workers'.
+    /// Memory shared by all workers.
     pub(crate) shared: *mut Shared,
-    /// What is left of this command's parts.
+    /// The work of this command that is left.
     pub(crate) queue: &'a WorkQueue,
-    pub(crate) reading: Reading,
+    pub(crate) read_pattern: ReadPattern,
 }
 
 impl Context<'_> {
-    /// What this part has of `0..total`.
+    /// This part's share of `0..total`.
     #[inline(always)]
     pub(crate) fn share(&self, total: usize) -> Range<usize> {
         partition(total, self.part, self.parts)
     }
 
-    /// `0..total` piece by piece: this part's share, then of what others have left. Where there are no others, or a share is no
-    /// more than a piece, each keeps its own. A kernel deals once: what is left of an earlier dealing would be mistaken for its own.
+    /// `0..total` in pieces: first this part's share, then pieces stolen from other parts. With a single part, or if a
+    /// share is no more than a piece, there is no stealing. A kernel must call this at most once, because the queue
+    /// does not distinguish two ranges of work.
     #[inline(always)]
     pub(crate) fn pieces(&self, total: usize, piece: usize) -> impl Iterator<Item = Range<usize>> {
         self.dealt(total, piece, total > piece * self.parts)
     }
 
-    /// `0..total` one by one, in the same way; of a single row each keeps its own, which is next to nothing.
+    /// `0..total` one by one, in the same way; for a single row there is no stealing, because a unit is too small.
     #[inline(always)]
     pub(crate) fn units(&self, total: usize) -> impl Iterator<Item = usize> {
         let piece = (total / (FINE * self.parts)).max(1);
@@ -142,20 +147,21 @@ impl Context<'_> {
     /// The pass's rows.
     ///
     /// # Safety
-    /// `rows` is a table's row buffer.
+    /// `rows` is the row buffer of the table that is being executed.
     #[inline(always)]
     pub(crate) unsafe fn rows<'a>(&self, rows: Rows<*mut u8>) -> &'a [Row] {
-        // SAFETY: the buffer holds at least the live rows, aligned; only argmax writes it, and does not use this.
+        // SAFETY: the row buffer is aligned and holds at least the live rows; only argmax writes it, and it does not
+        // call this.
         unsafe { std::slice::from_raw_parts(rows.0.cast(), self.rows) }
     }
 
     /// The pass's moves.
     ///
     /// # Safety
-    /// `moves` is a table's buffer of moves.
+    /// `moves` is the move buffer of the table that is being executed.
     #[inline(always)]
     pub(crate) unsafe fn moves<'a>(&self, moves: Moves<*mut u8>) -> &'a [Move] {
-        // SAFETY: the buffer holds at least the live moves, aligned; no kernel writes it.
+        // SAFETY: the move buffer is aligned and holds at least the live moves; no kernel writes it.
         unsafe { std::slice::from_raw_parts(moves.0.cast(), self.rows) }
     }
 }

@@ -1,4 +1,4 @@
-//! [`CpuDevice`]: buffers, prepared tables and the pool, behind the trait that all devices have.
+//! [`CpuDevice`]: buffers, prepared tables and the thread pool, behind the trait of all devices.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -11,6 +11,7 @@ use akunu_plan::{
 };
 use akunu_pool::{Pool, WorkQueue};
 
+use crate::execution::{Execution, State};
 use crate::groups;
 use crate::host;
 use crate::isa::Isa;
@@ -18,42 +19,41 @@ use crate::isa::table::Kernels;
 use crate::memory::{Buffer, Owned};
 use crate::panel::{Scratch, Shared};
 use crate::prepare::{Buffers, Prepared, prepare};
-use crate::reading::Reading;
-use crate::walk::{State, Walk};
+use crate::read_pattern::ReadPattern;
 
 pub(crate) const NAME: &str = "cpu";
 
-/// The most threads that may be asked for.
+/// The most threads that may be requested.
 const MAX_THREADS: usize = 1024;
 
-/// `None` leaves it to the machine.
+/// Options; `None` selects the default for the machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CpuOptions {
     /// Workers, the calling thread included. By default the physical cores that this process may use.
     pub threads: Option<usize>,
     /// By default [`Isa::best`].
     pub isa: Option<Isa>,
-    /// By default what [`Reading::detect`] finds.
-    pub reading: Option<Reading>,
+    /// By default what [`ReadPattern::detect`] finds.
+    pub read_pattern: Option<ReadPattern>,
 }
 
 pub struct CpuDevice {
     capabilities: Capabilities,
     isa: Isa,
-    reading: Reading,
+    read_pattern: ReadPattern,
     kernels: Kernels,
     pool: Pool,
-    /// One for each worker.
+    /// One per worker.
     scratch: Vec<Owned>,
-    /// Packed rows of a command's input, where the instruction set packs any.
+    /// The packed rows of a command's input, if the instruction set packs rows.
     packed: Owned,
-    /// What else they share.
+    /// Other memory that workers share.
     shared: Owned,
     queue: WorkQueue,
     buffers: Vec<Buffer>,
     allocated: u64,
     prepared: Vec<Prepared>,
-    /// Entries and logit rows of the last submission.
+    /// Rows and logit rows of the last submission.
     last: (usize, usize),
     outcome: Result<Outcome, usize>,
 }
@@ -81,13 +81,13 @@ fn zeroed(what: &str, bytes: u64) -> Result<Owned, DeviceError> {
     })
 }
 
-/// Bytes of the packed activations of a usual pass.
+/// Bytes of the packed activations of a pass of the usual size.
 fn packed_bytes(isa: Isa) -> u64 {
     if isa.packs_activations() { groups::bytes(groups::MOST_ROWS) as u64 } else { 0 }
 }
 
-/// What the device asks of plans on a processor with an instruction set, which need not be this one, with so many
-/// threads. The number of bytes that are available is not known here.
+/// The capabilities for planning on a processor with an instruction set, which need not be this one, and so many
+/// threads. The number of available bytes is not known here.
 pub fn capabilities(isa: Isa, threads: usize) -> Capabilities {
     Capabilities {
         name: NAME,
@@ -96,7 +96,7 @@ pub fn capabilities(isa: Isa, threads: usize) -> Capabilities {
         half_products: None,
         keys: KeyOrder::Sixteens,
         in_place: InPlace::All,
-        // A step is long beside what the host takes to pick.
+        // A step takes long compared with sampling on the host.
         samples: false,
         chain: 32,
         prefill_rows: groups::MOST_ROWS,
@@ -123,7 +123,7 @@ impl CpuDevice {
             allocated: capabilities.workspace_bytes,
             capabilities: Capabilities { available_bytes: host::available_bytes(), ..capabilities },
             isa,
-            reading: options.reading.unwrap_or_else(Reading::detect),
+            read_pattern: options.read_pattern.unwrap_or_else(ReadPattern::detect),
             kernels: Kernels::of(isa),
             pool,
             scratch,
@@ -150,7 +150,7 @@ impl CpuDevice {
         DeviceBuffer(self.buffers.len() as u32 - 1)
     }
 
-    /// Where `len` bytes at `offset` of a buffer are.
+    /// A pointer to `len` bytes at `offset` of a buffer.
     fn place(
         &self,
         buffer: DeviceBuffer,
@@ -162,7 +162,7 @@ impl CpuDevice {
         Ok((buffer, buffer.start().wrapping_add(offset as usize)))
     }
 
-    /// Packed rows beyond those of a usual pass.
+    /// Grows the memory for packed rows beyond that of a usual pass.
     fn make_room(&mut self, rows: usize) -> Result<(), DeviceError> {
         let bytes = groups::bytes(rows);
         if bytes > self.packed.bytes {
@@ -177,7 +177,7 @@ impl CpuDevice {
         self.prepared.get(replay.0 as usize).ok_or_else(|| failed("that table was not prepared here".into()))
     }
 
-    /// Checks a submission and copies its entries to where the table reads them.
+    /// Checks a submission and copies its rows to the table's row buffers.
     fn begin(&mut self, replay: ReplayId, submission: &Submission<'_>) -> Result<(), DeviceError> {
         let prepared = self.prepared(replay)?;
         check_submission(NAME, &prepared.table, submission)?;
@@ -185,7 +185,8 @@ impl CpuDevice {
         let logit_rows = self.buffers[prepared.logit_rows].start();
         let (source, asked): (&[u8], &[u8]) =
             (submission.entries.bytes(), bytemuck::cast_slice(submission.logit_rows));
-        // SAFETY: both buffers have room for the table's most, which the submission was checked against.
+        // SAFETY: both buffers were sized for the table's maximum numbers of rows, and the submission was checked not
+        // to exceed them. No table is being executed, as `&mut self` is held.
         unsafe {
             source.as_ptr().copy_to_nonoverlapping(entries, source.len());
             asked.as_ptr().copy_to_nonoverlapping(logit_rows, asked.len());
@@ -194,14 +195,16 @@ impl CpuDevice {
         Ok(())
     }
 
-    /// Checks the entries that are already there: they may come from another table, and may have moved on.
+    /// Checks the rows that the buffers already hold: they may have been written for another table, and may have
+    /// advanced.
     fn keep_entries(&self, replay: ReplayId, submission: &Submission<'_>) -> Result<(), DeviceError> {
         let prepared = self.prepared(replay)?;
         let table = &prepared.table;
         let (count, asked) = (self.last.0.min(table.rows), self.last.1.min(table.logit_rows));
         let at = self.buffers[prepared.entries].start();
         let asked_at = self.buffers[prepared.logit_rows].start();
-        // SAFETY: both buffers have room for the table's most, and are aligned.
+        // SAFETY: both buffers are aligned, initialised, and sized for the table's maximum numbers of rows, which
+        // `count` and `asked` do not exceed.
         let (entries, logit_rows) = unsafe {
             let bytes = std::slice::from_raw_parts(at, count * table.bounds.entry_bytes());
             (table.bounds.entries(bytes), std::slice::from_raw_parts(asked_at.cast::<u32>(), asked))
@@ -209,7 +212,7 @@ impl CpuDevice {
         check_submission(NAME, table, &Submission { entries, logit_rows, ..*submission })
     }
 
-    fn walk(
+    fn execute(
         &mut self,
         replay: ReplayId,
         submission: &Submission<'_>,
@@ -224,13 +227,13 @@ impl CpuDevice {
             return;
         }
         self.queue.clear();
-        let walk = Walk {
+        let execution = Execution {
             commands,
             scratch: &self.scratch,
             packed: self.packed.start().cast(),
             shared: self.shared.start().cast(),
             queue: &self.queue,
-            reading: self.reading,
+            read_pattern: self.read_pattern,
             rows: self.last.0.min(prepared.table.rows),
             logit_rows: self.last.1.min(prepared.table.logit_rows),
             steps,
@@ -240,14 +243,14 @@ impl CpuDevice {
             logit_capacity: prepared.table.logit_rows,
             state: State::default(),
         };
-        self.pool.run(&walk);
-        self.outcome = match walk.state.panicked.load(Ordering::Relaxed) {
-            0 => Ok(Outcome { steps: walk.state.steps.load(Ordering::Relaxed) }),
+        self.pool.run(&execution);
+        self.outcome = match execution.state.panicked.load(Ordering::Relaxed) {
+            0 => Ok(Outcome { steps: execution.state.steps.load(Ordering::Relaxed) }),
             index => Err(first + index - 1),
         };
     }
 
-    /// The outcome of the last walk of a table.
+    /// The outcome of the last execution of a table.
     fn checked(&self, replay: ReplayId) -> Result<Outcome, DeviceError> {
         self.outcome.map_err(|index| {
             let label = self.prepared.get(replay.0 as usize).and_then(|p| p.table.labels.get(index));
@@ -278,14 +281,15 @@ impl Device for CpuDevice {
         if matches!(owner, Buffer::Imported { .. }) {
             return Err(failed("an imported buffer is read-only".into()));
         }
-        // SAFETY: inside a buffer of the device's own; no replay is running.
+        // SAFETY: `place` returned a pointer to `bytes.len()` bytes inside a buffer that the device owns, and no table
+        // is being executed, because the device is mutably borrowed.
         unsafe { bytes.as_ptr().copy_to_nonoverlapping(place, bytes.len()) };
         Ok(())
     }
 
     fn download(&mut self, buffer: DeviceBuffer, offset: u64, bytes: &mut [u8]) -> Result<(), DeviceError> {
         let (_, place) = self.place(buffer, offset, bytes.len())?;
-        // SAFETY: inside the buffer; no replay is running.
+        // SAFETY: `place` returned a pointer to `bytes.len()` bytes inside the buffer, and no table is being executed.
         unsafe { place.cast_const().copy_to_nonoverlapping(bytes.as_mut_ptr(), bytes.len()) };
         Ok(())
     }
@@ -310,7 +314,7 @@ impl Device for CpuDevice {
             return Ok(());
         }
         let count = self.prepared(replay)?.commands.len();
-        self.walk(replay, &submission, 0, count, submission.steps);
+        self.execute(replay, &submission, 0, count, submission.steps);
         self.checked(replay).map(|_| ())
     }
 
@@ -331,7 +335,7 @@ impl Device for CpuDevice {
         } else {
             self.begin(replay, &submission)?;
         }
-        self.walk(replay, &submission, first, count, 1);
+        self.execute(replay, &submission, first, count, 1);
         self.checked(replay).map(|_| ())
     }
 

@@ -1,23 +1,26 @@
-//! Products of weights that are not quantised, in the canonical arithmetic of [`crate::tile`].
+//! Products with unquantised weights, in the canonical arithmetic of [`crate::tile`].
 
 use crate::isa::Lanes;
 use crate::panel::{FLOAT_CHUNK, FLOAT_OUTPUTS, TILE_ROWS};
 use crate::tile::Tile;
 
-/// How weights that are not quantised are read.
+/// How unquantised weights are loaded.
 pub(crate) trait FloatWeight: 'static {
     const BYTES: usize;
+    const IS_F32: bool = Self::BYTES == 4;
     /// # Safety
     /// Sixteen weights can be read at `p`.
     unsafe fn load<V: Lanes>(p: *const u8) -> V;
 
-    /// The first `n`, the rest zero.
+    /// The first `n` ≤ 16 weights; the other lanes are 0.
+    ///
     /// # Safety
     /// `n` weights can be read at `p`.
     #[inline(always)]
     unsafe fn load_n<V: Lanes>(p: *const u8, n: usize) -> V {
         let mut bytes = [0_u8; 64];
-        // SAFETY: n ≤ 16 weights of at most 4 bytes.
+        // SAFETY: `n` weights can be read at `p` (the caller's promise), and 16 weights of at most 4 bytes fit in
+        // `bytes`.
         unsafe {
             p.copy_to_nonoverlapping(bytes.as_mut_ptr(), n * Self::BYTES);
             Self::load(bytes.as_ptr())
@@ -32,7 +35,7 @@ macro_rules! float_weight {
             const BYTES: usize = $bytes;
             #[inline(always)]
             unsafe fn load<V: Lanes>($p: *const u8) -> V {
-                // SAFETY: as the trait asks.
+                // SAFETY: sixteen weights can be read at the pointer, as `FloatWeight::load` requires.
                 unsafe { $load }
             }
         }
@@ -44,10 +47,10 @@ float_weight!(F16W, 2, |p| V::load_f16(p));
 float_weight!(BF16W, 2, |p| V::load_bf16(p));
 
 /// # Safety
-/// Everything that the tile points to is there, and the instruction set of `V` is too.
+/// All of the tile's pointers are valid for its extents, and the processor has the instruction set of `V`.
 #[inline(always)]
 pub(crate) unsafe fn rows<V: Lanes, W: FloatWeight>(t: &Tile) {
-    // SAFETY: passed on.
+    // SAFETY: weights, activations and outputs of the tile, valid by the caller's promise.
     unsafe {
         if t.rows > 1 {
             return float_panels::<V, W>(t);
@@ -60,10 +63,10 @@ pub(crate) unsafe fn rows<V: Lanes, W: FloatWeight>(t: &Tile) {
 }
 
 /// # Safety
-/// As for [`rows`].
+/// As for [`rows`], for each of the tiles; all have one row, the same inputs and the same number of outputs.
 #[inline(always)]
 pub(crate) unsafe fn streams<V: Lanes, W: FloatWeight>(t: &[Tile]) {
-    // SAFETY: within the tiles.
+    // SAFETY: output `o` is below every tile's number of outputs; the pointers are valid by the caller's promise.
     unsafe {
         for o in 0..t[0].outputs {
             for four in t.as_chunks::<4>().0 {
@@ -77,7 +80,10 @@ pub(crate) unsafe fn streams<V: Lanes, W: FloatWeight>(t: &[Tile]) {
     }
 }
 
-/// O outputs of the only row, weights as they stand.
+/// O outputs of a single row, from weights in their stored layout.
+///
+/// # Safety
+/// `inputs` weights can be read at each pointer of `w`, and as many activations at `x`.
 #[inline(always)]
 unsafe fn float_row<V: Lanes, W: FloatWeight, const O: usize>(
     w: [*const u8; O],
@@ -86,7 +92,7 @@ unsafe fn float_row<V: Lanes, W: FloatWeight, const O: usize>(
     ahead: usize,
 ) -> [V; O] {
     let mut acc = [V::zero(); O];
-    // SAFETY: `inputs` weights can be read at each pointer, and as many activations.
+    // SAFETY: `i` never passes `inputs`, and the last partial vector is read with `load_n`.
     unsafe {
         let mut i = 0;
         while i + 16 <= inputs {
@@ -109,19 +115,30 @@ unsafe fn float_row<V: Lanes, W: FloatWeight, const O: usize>(
     acc
 }
 
-/// Several rows: weights are unpacked to f32, [`FLOAT_OUTPUTS`] by [`FLOAT_CHUNK`] at a time, which the first cache
-/// holds beside a few rows of activations.
+/// Several rows: weights are unpacked to f32, [`FLOAT_OUTPUTS`] by [`FLOAT_CHUNK`] at a time, which fit in L1 together
+/// with a few rows of activations.
+///
+/// # Safety
+/// As for [`rows`]; at most [`TILE_ROWS`] rows and 16 outputs.
 #[inline(always)]
 unsafe fn float_panels<V: Lanes, W: FloatWeight>(t: &Tile) {
-    // SAFETY: the scratch is this worker's own; outputs and inputs stay within the tile.
+    // SAFETY: the scratch is used by this worker only; `first`, `from` and `n` stay within the tile's outputs and
+    // inputs, and `acc` has room for 16 outputs by `TILE_ROWS` rows.
     unsafe {
         let panel = (&raw mut (*t.scratch).floats).cast::<f32>();
         for first in (0..t.outputs).step_by(FLOAT_OUTPUTS) {
             let mut from = 0;
             while from < t.inputs {
                 let n = FLOAT_CHUNK.min(t.inputs - from);
-                unpack_floats::<V, W>(t, first, from, n, panel);
-                let chunk = FloatChunk { panel, first, from, n };
+                let stored = t.weights.add(first * t.stride + from * W::BYTES);
+                // f32 is multiplied where it lies.
+                let in_place = W::IS_F32 && first + FLOAT_OUTPUTS <= t.outputs && n.is_multiple_of(16);
+                let (weights, stride) =
+                    if in_place { (stored.cast(), t.stride / 4) } else { (panel.cast_const(), FLOAT_CHUNK) };
+                if !in_place {
+                    unpack_floats::<V, W>(t, first, from, n, panel);
+                }
+                let chunk = FloatChunk { weights, stride, first, from, n };
                 if V::REGISTERS >= 32 {
                     float_rows::<V, 8, 3>(t, &chunk);
                 } else {
@@ -133,15 +150,21 @@ unsafe fn float_panels<V: Lanes, W: FloatWeight>(t: &Tile) {
     }
 }
 
-/// Unpacked weights: `n` elements from `from` on of [`FLOAT_OUTPUTS`] outputs from `first` on.
+/// Inputs `from .. from + n` of the weights of [`FLOAT_OUTPUTS`] outputs from `first` on, as f32.
 struct FloatChunk {
-    panel: *const f32,
+    weights: *const f32,
+    /// From one output's weights to the next.
+    stride: usize,
     first: usize,
     from: usize,
     n: usize,
 }
 
-/// `n` elements from `from` on of [`FLOAT_OUTPUTS`] outputs, padded with zeros to whole sixteens.
+/// Unpacks inputs `from .. from + n` of [`FLOAT_OUTPUTS`] outputs, padded with zeros to a multiple of sixteen.
+///
+/// # Safety
+/// As for [`rows`]; the inputs are within the tile, and `panel` has room for [`FLOAT_OUTPUTS`] × [`FLOAT_CHUNK`]
+/// numbers.
 #[inline(always)]
 unsafe fn unpack_floats<V: Lanes, W: FloatWeight>(
     t: &Tile,
@@ -150,7 +173,8 @@ unsafe fn unpack_floats<V: Lanes, W: FloatWeight>(
     n: usize,
     panel: *mut f32,
 ) {
-    // SAFETY: outputs past the last repeat it; the panel has room for a whole chunk of each.
+    // SAFETY: outputs past the last repeat it, so every read is of an output of the tile; the panel has room for a
+    // whole chunk of each.
     unsafe {
         for o in 0..FLOAT_OUTPUTS {
             let w = t.weights.add((first + o).min(t.outputs - 1) * t.stride + from * W::BYTES);
@@ -169,9 +193,12 @@ unsafe fn unpack_floats<V: Lanes, W: FloatWeight>(
 }
 
 /// All rows of a tile with a chunk of weights: R rows at once, the last few one or two.
+///
+/// # Safety
+/// As for [`rows`]; the chunk is of the tile.
 #[inline(always)]
 unsafe fn float_rows<V: Lanes, const O: usize, const R: usize>(t: &Tile, chunk: &FloatChunk) {
-    // SAFETY: rows are within the tile; outputs are taken in groups of O, of which the panel has whole ones.
+    // SAFETY: `r` stays below the tile's rows; the chunk always has all `FLOAT_OUTPUTS` outputs, a multiple of O.
     unsafe {
         let mut r = 0;
         while t.rows - r >= R && t.rows - r != R + 1 {
@@ -188,17 +215,22 @@ unsafe fn float_rows<V: Lanes, const O: usize, const R: usize>(t: &Tile, chunk: 
     }
 }
 
+/// # Safety
+/// As for [`float_rows`]; R rows from `r` on are within the tile.
 #[inline(always)]
 unsafe fn float_outputs<V: Lanes, const O: usize, const R: usize>(t: &Tile, chunk: &FloatChunk, r: usize) {
     let outputs = FLOAT_OUTPUTS.min(t.outputs - chunk.first);
     for o in (0..outputs).step_by(O) {
-        // SAFETY: as the caller promises.
+        // SAFETY: as for this function; O outputs from `o` on are within the chunk.
         unsafe { float_block::<V, O, R>(t, chunk, r, o) };
     }
 }
 
 /// Multiplies a chunk's outputs from `o` on by rows from `r` on. Lanes that are not done wait in the scratch's accumulators,
 /// `[output][TILE_ROWS][lane]`, for the next chunk.
+///
+/// # Safety
+/// As for [`float_outputs`].
 #[inline(always)]
 unsafe fn float_block<V: Lanes, const O: usize, const R: usize>(
     t: &Tile,
@@ -208,10 +240,11 @@ unsafe fn float_block<V: Lanes, const O: usize, const R: usize>(
 ) {
     let (n, stride) = (chunk.n, t.x_stride / 4);
     let mut v = [[V::zero(); R]; O];
-    // SAFETY: as the callers promise; only the activations of a last partial sixteen are not padded.
+    // SAFETY: the caller's promise; only weights are padded, so the last partial vector of activations is read with
+    // `load_n`.
     unsafe {
         let x = t.x.cast::<f32>().add(r * stride + chunk.from);
-        let w = chunk.panel.add(o * FLOAT_CHUNK);
+        let w = chunk.weights.add(o * chunk.stride);
         let acc = (&raw mut (*t.scratch).acc).cast::<f32>().add((o * TILE_ROWS + r) * 16);
         if chunk.from > 0 {
             for o in 0..O {
@@ -220,7 +253,7 @@ unsafe fn float_block<V: Lanes, const O: usize, const R: usize>(
                 }
             }
         }
-        // Whole sixteens apart from the last: one loop for both would cost registers.
+        // Whole vectors in a loop of their own: one loop for both cases would need more registers.
         let mut i = 0;
         while i + 16 <= n {
             let mut xs = [V::zero(); R];
@@ -228,7 +261,7 @@ unsafe fn float_block<V: Lanes, const O: usize, const R: usize>(
                 xs[r] = V::load(x.add(r * stride + i));
             }
             for o in 0..O {
-                let w = V::load(w.add(o * FLOAT_CHUNK + i));
+                let w = V::load(w.add(o * chunk.stride + i));
                 for r in 0..R {
                     v[o][r] = w.fma(xs[r], v[o][r]);
                 }
@@ -237,7 +270,7 @@ unsafe fn float_block<V: Lanes, const O: usize, const R: usize>(
         }
         if i < n {
             for o in 0..O {
-                let w = V::load(w.add(o * FLOAT_CHUNK + i));
+                let w = V::load(w.add(o * chunk.stride + i));
                 for r in 0..R {
                     v[o][r] = w.fma(V::load_n(x.add(r * stride + i), n - i), v[o][r]);
                 }

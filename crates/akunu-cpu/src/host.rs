@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-/// Threads that suit this machine: one for each physical core that this process may use, of the fast kind where there
-/// are several. Affinity and cgroup quotas count. Cores of all NUMA nodes are taken: whoever wants one node's says so by
-/// affinity (`numactl`, `taskset`).
+/// The default number of threads: one for each physical core that this process may use, of the fast kind if there are
+/// several. Affinity and cgroup quotas count. Cores of all NUMA nodes are used; to restrict them, set the affinity
+/// (`numactl`, `taskset`).
 pub fn physical_cores() -> usize {
     let most = std::thread::available_parallelism().map_or(1, usize::from);
     let cores = allowed_cpus().and_then(|cpus| fast_cores(Path::new("/sys/devices"), &cpus));
@@ -14,13 +14,13 @@ pub fn physical_cores() -> usize {
 /// The processors that this thread may run on.
 #[cfg(target_os = "linux")]
 fn allowed_cpus() -> Option<Vec<usize>> {
-    // SAFETY: a set of bits, for which zeroes are valid.
+    // SAFETY: `cpu_set_t` is a plain bit set, for which all zeros are a valid value.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: the set is as large as is said.
+    // SAFETY: the pointer is to a `cpu_set_t` of the given size.
     if unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set) } != 0 {
         return None;
     }
-    // SAFETY: below the set's size.
+    // SAFETY: `cpu` is below `CPU_SETSIZE`, the number of bits of the set.
     let allowed = |cpu: &usize| unsafe { libc::CPU_ISSET(*cpu, &set) };
     Some((0..libc::CPU_SETSIZE as usize).filter(allowed).collect())
 }
@@ -31,7 +31,7 @@ fn allowed_cpus() -> Option<Vec<usize>> {
 }
 
 /// Distinct physical cores among `cpus`, without those much slower than the fastest. Linux lists Intel's performance
-/// cores in `cpu_core`, and tells a capacity of each processor on others.
+/// cores in `cpu_core`, and on other machines gives each processor a capacity.
 fn fast_cores(devices: &Path, cpus: &[usize]) -> Option<usize> {
     let read = |path: &str| Some(std::fs::read_to_string(devices.join(path)).ok()?.trim().to_string());
     let listed = read("cpu_core/cpus").map(|list| cpu_list(&list));
@@ -52,7 +52,7 @@ fn fast_cores(devices: &Path, cpus: &[usize]) -> Option<usize> {
     Some(cores.len())
 }
 
-/// `0-3,8` as the numbers in it; what is not a number is left out.
+/// Parses a list such as `0-3,8`; items that are not numbers are skipped.
 fn cpu_list(text: &str) -> Vec<usize> {
     let range = |part: &str| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
@@ -64,7 +64,7 @@ fn cpu_list(text: &str) -> Vec<usize> {
 #[cfg(target_os = "macos")]
 fn apple_fast_cores() -> Option<usize> {
     let (mut cores, mut size) = (0_i32, size_of::<i32>());
-    // SAFETY: the name ends with a zero, and the answer has the room that is said.
+    // SAFETY: the name is NUL-terminated, and `sysctlbyname` writes at most the given size to the result.
     let failed = unsafe {
         libc::sysctlbyname(
             c"hw.perflevel0.physicalcpu".as_ptr(),
@@ -82,7 +82,7 @@ fn apple_fast_cores() -> Option<usize> {
     None
 }
 
-/// Bytes that may still be allocated, as far as the system says: free memory, or what a cgroup leaves of it.
+/// Bytes that may still be allocated according to the system: free memory, or what the cgroup's limit leaves of it.
 pub(crate) fn available_bytes() -> Option<u64> {
     let info = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = info.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;

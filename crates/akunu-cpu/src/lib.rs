@@ -1,8 +1,9 @@
-//! The CPU device: prepared tables, walked by a persistent pool.
+//! The CPU device: prepared tables, executed by a persistent thread pool.
 //!
 //! Its arithmetic is canonical: the bits of every output are the same for every instruction set, number of threads,
-//! cut of a prompt into chunks and mix of a batch. `tile` defines matrix products, `kernels::attention` attention,
-//! `math` the elementary functions; the scalar implementation of `isa` is what all others are tested against.
+//! split of a prompt into chunks and composition of a batch. `tile` defines matrix products, `kernels::attention`
+//! attention, `math` the elementary functions; all other instruction sets are tested against the scalar implementation
+//! of `isa`.
 #![allow(
     unsafe_code,
     reason = "kernels go through pointers whose extents `prepare` has checked, and through intrinsics that `isa` has detected"
@@ -19,6 +20,7 @@
 pub mod ceilings;
 mod command;
 mod device;
+mod execution;
 mod floats;
 mod groups;
 mod host;
@@ -31,11 +33,10 @@ mod panel;
 mod planes;
 mod prepare;
 mod quants;
-mod reading;
+mod read_pattern;
 mod tile;
-mod walk;
 
 pub use device::{CpuDevice, CpuOptions, capabilities};
 pub use host::physical_cores;
 pub use isa::{Isa, IsaError};
-pub use reading::Reading;
+pub use read_pattern::ReadPattern;

@@ -1,4 +1,4 @@
-//! What the kernels here cannot do, told when a table is prepared.
+//! Limits of the CPU kernels, checked when a table is prepared.
 
 use akunu_plan::ops::{
     self, AttentionParams, GluMatmulParams, KvMoveParams, MatmulParams, QkvParams, RopeKvParams,
@@ -49,7 +49,8 @@ pub(crate) fn check(table: &DispatchTable, command: &DispatchCommand) -> Result<
     }
 }
 
-/// Has a part in a norm or the rotation: planned for devices that fold, which this one is not.
+/// Takes part in a deferred norm or a fused rotation: planned only for devices that support these, which the CPU does
+/// not.
 pub(crate) fn is_folded(kernel: Kernel) -> bool {
     match kernel {
         Kernel::Matmul(ops::Matmul { scaled, norm, .. }) => scaled || norm.is_some(),
@@ -77,7 +78,7 @@ fn head(head_dim: u32) -> Result<(), String> {
     Ok(())
 }
 
-/// The keys of 16 positions lie together, and they are of one sequence.
+/// Keys are interleaved in groups of 16 positions, and a group must belong to one sequence.
 fn keys(table: &DispatchTable, positions: u32) -> Result<(), String> {
     let alignment = KeyOrder::Sixteens.alignment() as u32;
     if !positions.is_multiple_of(alignment) {

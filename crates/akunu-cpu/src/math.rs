@@ -1,5 +1,5 @@
-//! Elementary functions, the same operations in every instruction set. Errors below are the largest found by the
-//! tests at the end of this file, in units of the last place.
+//! Elementary functions with the same operations on every instruction set. The stated errors are the largest that the
+//! tests at the end of this file find, in ulps.
 
 use akunu_plan::Activation;
 
@@ -8,10 +8,10 @@ use crate::isa::Lanes;
 /// e^x, within 1 ulp where the result is normal; 0 below −104, infinity above 88.8.
 #[inline(always)]
 pub(crate) fn exp<V: Lanes>(x: V) -> V {
-    // Bounds first in each comparison, so that NaN passes through.
+    // The bound is the first operand of each comparison, so that NaN passes through.
     let x = V::splat(89.0).min(V::splat(-104.0).max(x));
     let n = x.mul(V::splat(std::f32::consts::LOG2_E)).round();
-    // ln 2 in two parts, the first with so few bits that n · ln2_high is exact.
+    // ln 2 in two parts (Cody-Waite), the first with so few bits that n · ln2_high is exact.
     let r = n.fma(V::splat(-0.693_359_4), x);
     let r = n.fma(V::splat(2.121_944_4e-4), r);
     let mut p = V::splat(1.987_569_1e-4);
@@ -41,7 +41,7 @@ pub(crate) fn tanh<V: Lanes>(x: V) -> V {
 pub(crate) fn erf<V: Lanes>(x: V) -> V {
     let t = x.abs();
     let s = x.mul(x);
-    // Beyond 4 it is 1 to the last bit; the bound keeps the polynomial finite.
+    // Beyond 4 the result rounds to 1; the bound keeps the polynomial finite.
     let b = V::splat(4.0).min(t);
     let bb = b.mul(b);
     let r = b.fma(V::splat(-1.728_534_7e-5), V::splat(3.831_971_3e-4));
@@ -79,7 +79,7 @@ pub(crate) fn gelu_erf<V: Lanes>(x: V) -> V {
     x.mul(V::splat(0.5)).mul(V::splat(1.0).add(e))
 }
 
-/// A NaN stays one.
+/// NaN stays NaN.
 #[inline(always)]
 fn relu<V: Lanes>(x: V) -> V {
     V::select_lt(x, V::zero(), V::zero(), x)
@@ -103,10 +103,10 @@ pub(crate) fn soft_cap<V: Lanes>(cap: f32, x: V) -> V {
     cap.mul(tanh(x.div(cap)))
 }
 
-/// sin and cos in f64, from additions and multiplications alone, so that they are the same on every machine.
-/// Within 1e-15 for |x| < 2³⁰.
+/// sin and cos in f64 with additions and multiplications only, so that they are the same on every machine. The error
+/// is below 1e-15 for |x| < 2³⁰.
 pub(crate) fn sin_cos(x: f64) -> (f64, f64) {
-    // π/2 in three parts of 33 bits each: k · part is exact while k < 2²⁰, and near enough up to 2³⁰.
+    // π/2 in three parts of 33 bits (Cody-Waite): k · part is exact while k < 2²⁰, and accurate enough up to 2³⁰.
     const PARTS: [f64; 4] = [
         1.570_796_326_734_125_6,
         6.077_100_506_303_966e-11,
@@ -168,7 +168,7 @@ mod tests {
         worst
     }
 
-    /// Its power series; enough terms for |x| < 4.
+    /// The power series, with enough terms for |x| < 4.
     fn erf_f64(x: f64) -> f64 {
         let (mut term, mut sum) = (x, x);
         for n in 1..150 {

@@ -1,19 +1,19 @@
-//! Buffers: zeroed memory of the device's own, or a model's file where it is mapped.
+//! Buffers: zeroed memory owned by the device, or a memory-mapped model file.
 
 use std::ptr::NonNull;
 
 use akunu_format::Region;
 
-/// Zeroed, aligned to a cache line. What is large comes from the system page by page as it is first touched, in huge pages
-/// where the system offers them.
+/// Zeroed memory, aligned to a cache line. Large allocations are mapped, so pages are allocated on first touch, as
+/// huge pages where the system offers them.
 pub(crate) struct Owned {
     start: NonNull<u8>,
     pub(crate) bytes: usize,
 }
 
-// SAFETY: plain memory; the device hands out access.
+// SAFETY: it owns plain memory that is not tied to a thread; the device synchronises access.
 unsafe impl Send for Owned {}
-// SAFETY: as above.
+// SAFETY: as for `Send`; a shared reference only gives out the address.
 unsafe impl Sync for Owned {}
 
 impl Owned {
@@ -47,18 +47,18 @@ mod heap {
     use std::ptr::NonNull;
 
     fn layout(bytes: usize) -> Option<Layout> {
-        // One byte at least: a layout of none may not be allocated.
+        // At least one byte: an empty layout must not be allocated.
         Layout::from_size_align(bytes.max(1), 64).ok()
     }
 
     pub(super) fn zeroed(bytes: usize) -> Option<NonNull<u8>> {
-        // SAFETY: the layout is not empty.
+        // SAFETY: the layout has at least one byte.
         NonNull::new(unsafe { alloc_zeroed(layout(bytes)?) })
     }
 
     pub(super) fn free(start: NonNull<u8>, bytes: usize) {
         if let Some(layout) = layout(bytes) {
-            // SAFETY: allocated with this layout, and nobody holds a pointer past the device.
+            // SAFETY: allocated with this layout, and no pointer to it outlives the device that owns it.
             unsafe { dealloc(start.as_ptr(), layout) };
         }
     }
@@ -74,10 +74,10 @@ mod pages {
         if bytes < HUGE {
             return reserve(bytes);
         }
-        // Room to begin at a huge page; the rest goes back.
+        // Reserve enough to align the start to a huge page; the rest is unmapped.
         let all = reserve(bytes.checked_add(HUGE)?)?;
         let before = all.align_offset(HUGE);
-        // SAFETY: `before` < HUGE, so all three parts are inside what was mapped.
+        // SAFETY: `before` < HUGE and `bytes` + HUGE were reserved, so all three parts are inside the mapping.
         let (start, end) =
             unsafe { (all.add(before), all.add(before + bytes.next_multiple_of(page_size()))) };
         if before > 0 {
@@ -88,7 +88,7 @@ mod pages {
             unmap(end, left - end.addr().get());
         }
         #[cfg(target_os = "linux")]
-        // SAFETY: this mapping; only advice, and an answer of no changes nothing.
+        // SAFETY: the range is inside this mapping. madvise is only a hint here, and its failure changes nothing.
         unsafe {
             libc::madvise(start.as_ptr().cast(), bytes, libc::MADV_HUGEPAGE);
         }
@@ -96,21 +96,21 @@ mod pages {
     }
 
     fn page_size() -> usize {
-        // SAFETY: no conditions.
+        // SAFETY: `sysconf` has no preconditions.
         usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(1 << 12)
     }
 
     fn reserve(bytes: usize) -> Option<NonNull<u8>> {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANON;
-        // SAFETY: a new mapping of nothing, where the system wants it.
+        // SAFETY: a new anonymous mapping at an address that the system chooses.
         let start = unsafe { libc::mmap(null_mut(), bytes, protection, flags, -1, 0) };
         if start == libc::MAP_FAILED { None } else { NonNull::new(start.cast()) }
     }
 
-    /// From a page's beginning; whole pages go.
+    /// Unmaps whole pages; `start` is the beginning of a page.
     pub(super) fn unmap(start: NonNull<u8>, bytes: usize) {
-        // SAFETY: mapped above, and nobody holds a pointer past the device.
+        // SAFETY: the range was mapped by `reserve`, and no pointer to it outlives the device that owns it.
         unsafe { libc::munmap(start.as_ptr().cast(), bytes) };
     }
 }
@@ -141,7 +141,7 @@ impl Buffer {
         }
     }
 
-    /// Imported memory may be read through it, never written.
+    /// The address. Imported (file) memory must not be written through it.
     pub(crate) fn start(&self) -> *mut u8 {
         match self {
             Buffer::Owned(owned) => owned.start(),

@@ -1,4 +1,5 @@
-//! What a worker owns: panels of unpacked weights, accumulators, attention's tiles. Made once, with the device.
+//! The scratch memory of a worker: panels of unpacked weights, accumulators, attention's tiles. Allocated with the
+//! device.
 
 use std::sync::atomic::AtomicUsize;
 
@@ -6,39 +7,39 @@ use crate::groups::{MAX_INPUTS, MOST_ROWS};
 use crate::isa::Lanes;
 use crate::quants::{Min, Quant, Sub};
 
-/// Rows that share one unpacked panel.
+/// Rows that share one unpacking of a panel.
 pub(crate) const TILE_ROWS: usize = 64;
-/// Blocks of 32 in a panel: one round of the sixteen lanes.
+/// Blocks of 32 in a panel: one per lane of the canonical arithmetic.
 pub(crate) const PANEL_BLOCKS: usize = 16;
-/// Panels of sixteen outputs that are unpacked before packed rows meet them, at most.
+/// The most panels of sixteen outputs that are unpacked before they are multiplied with packed rows.
 pub(crate) const MAX_ROUNDS: usize = MAX_INPUTS.div_ceil(32 * PANEL_BLOCKS);
-/// Products that wait for their epilogue.
+/// Products that are buffered for the epilogue.
 pub(crate) const TILE_SUMS: usize = MOST_ROWS * BF16_OUTPUTS;
-/// Outputs and elements of a panel of float weights.
+/// Outputs and inputs of a panel of float weights.
 pub(crate) const FLOAT_OUTPUTS: usize = 8;
 pub(crate) const FLOAT_CHUNK: usize = 512;
-/// The most inputs of a product: more than twice those of the widest layers that there are.
+/// The most inputs of a product: more than twice those of the widest known layers.
 pub(crate) const MAX_ROW: usize = 1 << 17;
-/// Positions of one attention tile: two sixteens.
+/// Positions of one attention tile: two groups of sixteen.
 pub(crate) const KV_TILE: usize = 32;
-/// Positions whose partial results are merged in order.
+/// Positions per segment; the partial results of segments are merged in order.
 pub(crate) const SEGMENT: usize = 256;
-/// Scores of one state, a line apart from the next state's so that they do not fall into the same sets of a cache.
+/// The stride of a state's scores, padded by a cache line so that states do not map to the same cache sets.
 pub(crate) const SCORES: usize = SEGMENT + 16;
-/// The largest head that attention takes.
+/// The largest supported head.
 pub(crate) const MAX_HEAD: usize = 512;
-/// States, (row, head) pairs that attention works on at once: at most.
+/// The most states, (row, head) pairs, that attention processes at once.
 pub(crate) const MAX_STATES: usize = 128;
-/// Elements of all their heads: at least 32 of the largest.
+/// Numbers of the heads of all states: at least 32 of the largest heads.
 pub(crate) const STATE_FLOATS: usize = MAX_HEAD * 32;
 
-/// Outputs that meet the same blocks of all rows, which the second cache holds meanwhile, and how many blocks: 32 outputs' weights
-/// fill two thirds of the first cache.
+/// Outputs that are multiplied with the same blocks of all rows, which stay in L2 meanwhile, and the number of blocks:
+/// the weights of 32 outputs fill two thirds of L1.
 pub(crate) const BF16_OUTPUTS: usize = 64;
 pub(crate) const BF16_BLOCKS: usize = 16;
-/// Blocks by groups of rows whose integer sums AMX keeps.
+/// (block, group of rows) pairs whose integer sums AMX buffers.
 pub(crate) const TILE_BLOCKS: usize = 8;
-/// The integer sums of one, of each half where halves have sub-scales: `[half][output][row]`
+/// The integer sums of one such pair, of each half if halves have sub-scales: `[half][output][row]`
 pub(crate) type TileSums = [[I32x; 16]; 2];
 
 #[repr(C, align(64))]
@@ -49,24 +50,24 @@ pub(crate) struct F16x(pub(crate) [f32; 16]);
 #[derive(Clone, Copy)]
 pub(crate) struct I32x(pub(crate) [i32; 16]);
 
-/// Sixteen weight rows by sixteen blocks of 32, unpacked to a byte a weight.
+/// Sixteen rows of weights by sixteen blocks of 32, unpacked to one byte per weight.
 #[repr(C, align(64))]
 pub(crate) struct Panel {
-    /// `[block][4 elements][output · 4 + element]`; before packed rows `[block][output][element]`
+    /// `[block][4 elements][output · 4 + element]`; for packed rows `[block][output][element]`
     pub(crate) quants: [[[i8; 64]; 8]; PANEL_BLOCKS],
     /// `[block][output]`, with the block's sub-scale and min.
     pub(crate) d: [F16x; PANEL_BLOCKS],
     pub(crate) m: [F16x; PANEL_BLOCKS],
-    /// Those of types whose half blocks have their own, two for each block.
+    /// The sub-scales or mins of types that have them per half block, two per block.
     pub(crate) sub: [F16x; PANEL_BLOCKS * 2],
     pub(crate) min: [F16x; PANEL_BLOCKS * 2],
-    /// At least the four-element steps of a block. Known only when running, so that a loop over them stays a loop:
-    /// unrolled, its sums would be reordered until they fit no registers.
+    /// At least the number of four-element steps of a block. A runtime value, so that the compiler does not unroll the
+    /// loop over them: it would then reorder the sums until they spill.
     pub(crate) steps: usize,
 }
 
 impl Panel {
-    /// The scales of block `b` of output `o`, whose octet starts at `w`.
+    /// Stores the scales of block `b` of output `o`, whose octet starts at `w`.
     ///
     /// # Safety
     /// Block `b % 8` can be read at `w`.
@@ -98,8 +99,8 @@ pub(crate) struct Chunk {
     pub(crate) sums: *const i32,
 }
 
-/// Softmax of one (row, head): `m` the largest score, `l` the sum of exponentials, at least 1 once any position was
-/// seen.
+/// The softmax state of one (row, head): `m` is the maximum score, `l` the sum of exponentials, at least 1 once any
+/// position was visible.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct Softmax {
@@ -113,28 +114,29 @@ impl Softmax {
     }
 }
 
-/// One worker's memory. All of it is plain numbers; zeroed to begin with.
+/// One worker's scratch. All fields are plain numbers; initially zero.
 #[repr(C, align(64))]
 pub(crate) struct Scratch {
     /// `[row][class of block][output]`, or `[output][row][lane]` for float weights.
     pub(crate) acc: [f32; TILE_ROWS * 256],
     pub(crate) panel: Panel,
-    /// Packed rows' lanes as they are added up: `[group][level][output][row]`.
+    /// Partial sums of the reduction tree over lanes, for packed rows: `[group][level][output][row]`.
     pub(crate) levels: [[[F16x; 16]; 5]; 2],
-    /// Integer sums of packed rows, where AMX makes them.
+    /// Integer sums of packed rows, computed by AMX.
     pub(crate) tile_sums: [TileSums; TILE_BLOCKS],
     pub(crate) rounds: [Panel; MAX_ROUNDS],
     /// `[output][element]`
     pub(crate) floats: [f32; FLOAT_OUTPUTS * FLOAT_CHUNK],
-    /// One row's activations, in whole fours of blocks.
+    /// One row's activations in the order that `Dot::arranged` gives them, padded to a multiple of four blocks.
     pub(crate) arranged: [i8; MAX_ROW],
-    /// Two sixteens of outputs' weights in bfloat16, `[block][output]`, and sums `[group of rows][output][row]`.
+    /// Weights of two groups of sixteen outputs in bfloat16, `[block][output]`, and sums
+    /// `[group of rows][output][row]`.
     pub(crate) bf16: [[[F16x; 16]; BF16_BLOCKS]; 2],
     pub(crate) bf16_sums: [[F16x; BF16_OUTPUTS]; MOST_ROWS / 16],
-    /// Products before their epilogue: `[row][64]`, or a window of one row's outputs.
+    /// Products before the epilogue: `[row][64]`, or a window of outputs of a single row.
     pub(crate) tile: [f32; TILE_SUMS],
     pub(crate) tile_up: [f32; TILE_SUMS],
-    /// One head on its way to the cache, and as that holds it.
+    /// One head before it is stored in the cache, and in the cache's type.
     pub(crate) head: [f32; MAX_HEAD],
     pub(crate) held: [f32; MAX_HEAD],
     /// `[state][head dim]`
@@ -143,25 +145,26 @@ pub(crate) struct Scratch {
     pub(crate) total: [f32; STATE_FLOATS],
     /// `[state][position of the segment]`
     pub(crate) scores: [f32; MAX_STATES * SCORES],
-    /// The positions of the segment that a state sees: start and end.
+    /// The positions of the segment that are visible to a state: start and end.
     pub(crate) seen: [(usize, usize); MAX_STATES],
     pub(crate) segment_softmax: [Softmax; MAX_STATES],
     pub(crate) total_softmax: [Softmax; MAX_STATES],
-    /// `[sixteen of positions][element][16]`
+    /// `[group of sixteen positions][element][position]`
     pub(crate) k: [F16x; KV_TILE / 16 * MAX_HEAD],
     /// `[position][head dim]`
     pub(crate) v: [f32; KV_TILE * MAX_HEAD],
 }
 
-/// Jobs of attention that may be split among workers.
+/// The most attention jobs that can be split among workers.
 pub(crate) const MAX_SPLIT: usize = 4096;
-/// Partial results of theirs: a row of a model with 32 heads of 128 has room for 58 thousand positions.
+/// Numbers for the partial results of split jobs: enough for one row of a model with 32 heads of 128 at 58 thousand
+/// positions.
 pub(crate) const PARTIAL_FLOATS: usize = 1 << 20;
 
-/// What all workers share. Zeroed to begin with.
+/// Memory that all workers share. Initially zero.
 #[repr(C, align(64))]
 pub(crate) struct Shared {
-    /// Segments that are done, by job; 0 between commands.
+    /// The number of finished segments per job; 0 between commands.
     pub(crate) done: [AtomicUsize; MAX_SPLIT],
     pub(crate) partials: [f32; PARTIAL_FLOATS],
 }

@@ -1,4 +1,4 @@
-//! Scales and offsets that lie apart from their quants, as MLX has them.
+//! Scales and offsets in separate planes, as in MLX files.
 
 use akunu_format::ScaleType;
 use akunu_plan::DType;
@@ -6,16 +6,16 @@ use akunu_plan::DType;
 use crate::isa::Lanes;
 use crate::panel::{F16x, Panel};
 
-/// How far ahead of their use they are asked for, in bytes.
+/// Prefetch distance in bytes.
 const AHEAD: usize = 1024;
 
-/// Where a weight's scales and offsets are. One of each is for `blocks` blocks of 32: known only when running, so that a
-/// kernel is made for a number of bits and not for every group size and type of scales as well.
+/// The scales and offsets of a weight matrix. One of each is for `blocks` blocks of 32. These are runtime values, so
+/// that a kernel is instantiated per number of bits only, not per group size and scale type.
 #[derive(Clone, Copy)]
 pub(crate) struct Planes {
     pub(crate) scales: *const u8,
     pub(crate) offsets: *const u8,
-    /// Bytes from one output's to the next, in either.
+    /// Bytes from one output to the next, in either plane.
     pub(crate) stride: usize,
     pub(crate) kind: ScaleType,
     /// 1, 2 or 4; a row is a multiple of it.
@@ -23,7 +23,8 @@ pub(crate) struct Planes {
 }
 
 impl Planes {
-    /// Of rows of `inputs`; where they start is set for each product. Of no meaning to types without planes.
+    /// The planes of a matrix with rows of `inputs`; the addresses are set for each product. Unused for types without
+    /// planes.
     pub(crate) fn of(dtype: DType, inputs: usize) -> Planes {
         let (kind, blocks) = match dtype {
             DType::Affine(affine) => (affine.scales(), affine.group() / 32),
@@ -38,17 +39,18 @@ impl Planes {
         Planes { scales: scales.wrapping_add(from), offsets: offsets.wrapping_add(from), ..self }
     }
 
-    /// Scale and offset of `count` ≤ 16 blocks of output `o` from block `first` (a multiple of 16) on; other lanes are 0.
+    /// The scales and offsets of `count` ≤ 16 blocks of output `o` from block `first` (a multiple of 16) on; other
+    /// lanes are 0.
     ///
     /// # Safety
-    /// The planes have that output and those blocks.
+    /// Output `o` and its blocks `first .. first + count` are within the planes.
     #[inline(always)]
     pub(crate) unsafe fn lanes<V: Lanes>(&self, o: usize, first: usize, count: usize) -> (V, V) {
         let at = o * self.stride + first / self.blocks * self.kind.bytes();
         let [scales, offsets] = [self.scales, self.offsets].map(|plane| plane.wrapping_add(at));
         V::prefetch(scales.wrapping_add(AHEAD));
         V::prefetch(offsets.wrapping_add(AHEAD));
-        // SAFETY: as the caller promises.
+        // SAFETY: the blocks are within the planes, as the caller promises.
         unsafe {
             (
                 V::spread(scales, self.kind, self.blocks, count),
@@ -57,10 +59,10 @@ impl Planes {
         }
     }
 
-    /// Those of sixteen outputs, to a panel. Outputs past the last repeat it.
+    /// Stores the scales and offsets of sixteen outputs in a panel. Outputs past the last repeat it.
     ///
     /// # Safety
-    /// As for [`Planes::lanes`], and the panel is the caller's.
+    /// As for [`Planes::lanes`] for all outputs below `outputs`; `panel` is valid and not aliased.
     #[inline(always)]
     pub(crate) unsafe fn unpack<V: Lanes>(
         &self,
@@ -71,14 +73,14 @@ impl Planes {
     ) {
         let mut rows = [[F16x([0.0; 16]); 16]; 2];
         for o in 0..16 {
-            // SAFETY: as the caller promises; sixteen lanes each.
+            // SAFETY: `o` is an output of the planes; each of the arrays has sixteen lanes.
             unsafe {
                 let (scales, offsets) = self.lanes::<V>(o.min(outputs - 1), first, count);
                 scales.store(rows[0][o].0.as_mut_ptr());
                 offsets.store(rows[1][o].0.as_mut_ptr());
             }
         }
-        // SAFETY: the caller's panel.
+        // SAFETY: valid and not aliased, as the caller promises.
         let panel = unsafe { &mut *panel };
         V::transpose(&rows[0], &mut panel.d);
         V::transpose(&rows[1], &mut panel.m);

@@ -1,4 +1,4 @@
-//! From a table to what workers walk: kernels resolved, bindings turned into pointers, every extent checked.
+//! Prepares a table: kernels are resolved, bindings become pointers, and all extents are checked.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ pub(crate) struct Prepared {
     pub(crate) tokens: usize,
 }
 
-/// A device's buffers, as a table sees them.
+/// A device's buffers, as a table refers to them.
 pub(crate) struct Buffers<'a> {
     pub(crate) all: &'a [Buffer],
     /// By `BufferId`.
@@ -43,7 +43,7 @@ impl Buffers<'_> {
         index_of(NAME, self.ids, self.all.len(), id)
     }
 
-    /// The buffer if it is the device's own and has `bytes`.
+    /// The buffer, if the device owns it and it has at least `bytes`.
     fn io(&self, id: BufferId, bytes: usize) -> Result<usize, DeviceError> {
         let index = self.index(id)?;
         match &self.all[index] {
@@ -87,7 +87,7 @@ fn command(
     let missing = || DeviceError::MissingKernel { device: NAME, kernel: command.kernel.name() };
     let run = kernels.run(command.kernel).filter(|_| !limits::is_folded(command.kernel));
     let run = run.ok_or_else(missing)?;
-    // Extents first: they refuse what the limits divide by.
+    // Extents first: they refuse the zeros that the limits divide by.
     let extents = akunu_plan::extents(table, command)
         .and_then(|extents| limits::check(table, command).map(|()| extents))
         .map_err(|reason| failed(format!("{}: {reason}", command.kernel.name())))?;
@@ -140,7 +140,7 @@ fn command(
     Ok(prepared)
 }
 
-/// Where a binding starts; `bytes` from there on are inside its buffer.
+/// The address of a binding; checks that `bytes` from there on are inside its buffer.
 fn resolve(
     buffers: &Buffers<'_>,
     binding: &Binding,
@@ -155,7 +155,8 @@ fn resolve(
     Ok(buffer.start().wrapping_add(binding.offset as usize))
 }
 
-/// Rows and what asks for logits are checked when they are submitted, so kernels may read them from nowhere else.
+/// Rows and logit rows are checked when they are submitted, so kernels must read them only from the table's own
+/// buffers.
 fn check_io(
     table: &DispatchTable,
     kernel: Kernel,

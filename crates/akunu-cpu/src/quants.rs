@@ -1,4 +1,4 @@
-//! The block layouts of quantised weights, as the scalar twin reads them.
+//! The block layouts of quantised weights, as the scalar implementation decodes them.
 //!
 //! Everything is addressed by *octets*: eight blocks of 32 weights, which is one k-quant super-block or eight of the
 //! older blocks. A weight is `d · sub · (quant − OFFSET) − m · min`.
@@ -8,25 +8,25 @@ use akunu_plan::DType;
 
 use crate::isa::Lanes;
 
-/// Integer scales inside a block of 32.
+/// Integer sub-scales of a block of 32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sub {
     None,
-    /// One for the whole block.
+    /// One per block.
     Block,
-    /// One for each 16.
+    /// One per half block of 16.
     Half,
 }
 
-/// What is taken off each weight.
+/// What is subtracted from each weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Min {
     None,
-    /// `+ m`, a float for each block.
+    /// `+ m`, a float per block.
     Float,
-    /// `− m · min`, an integer for each block.
+    /// `− m · min`, an integer per block.
     Block,
-    /// `− m · min`, an integer for each 16.
+    /// `− m · min`, an integer per half block of 16.
     Half,
 }
 
@@ -47,23 +47,23 @@ impl Block {
 /// `w` is the start of an octet; block `b` < 8 of it can be read.
 pub(crate) trait Quant: 'static {
     const BLOCK: Block;
-    /// Quants go below zero.
+    /// Quants can be negative.
     const SIGNED: bool;
     const OFFSET: i32 = 0;
     /// The largest magnitude of a stored quant.
     const MAX: i32;
     const SUB: Sub = Sub::None;
     const MIN: Min = Min::None;
-    /// Scales and mins are not here but in [`crate::planes`]: `d` and `m` are of no meaning.
+    /// Scales and mins are in separate [`crate::planes`]; `d` and `m` are unused.
     const PLANES: bool = false;
-    /// Blocks of 32 in one of the file's blocks.
+    /// Blocks of 32 per block of the file.
     const BLOCKS: usize = Self::BLOCK.weights / 32;
     const OCTET_BYTES: usize = 8 / Self::BLOCKS * Self::BLOCK.bytes;
 
     unsafe fn quants(w: *const u8, b: usize) -> [i8; 32];
     /// The block's scale, exactly.
     unsafe fn d<V: Lanes>(w: *const u8, b: usize) -> f32;
-    /// What scales the mins, exactly.
+    /// The scale of the mins, exactly.
     #[inline(always)]
     unsafe fn m<V: Lanes>(_w: *const u8, _b: usize) -> f32 {
         0.0
@@ -80,11 +80,11 @@ pub(crate) trait Quant: 'static {
         }
     }
 
-    /// What multiplies the block's Σ quant · x and Σ x: `d · sub` and `± m · min`, which are exact, less what the halves
-    /// have of their own.
+    /// The factors of the block's Σ quant · x and Σ x: `d · sub` and `± m · min`, which are exact, without the
+    /// sub-scales and mins of halves.
     #[inline(always)]
     unsafe fn block_scales<V: Lanes>(w: *const u8, b: usize) -> (f32, f32) {
-        // SAFETY: as the trait asks.
+        // SAFETY: block `b` can be read at `w`, as the trait requires.
         unsafe {
             let (d, m) = (Self::d::<V>(w, b), Self::m::<V>(w, b));
             let d = if Self::SUB == Sub::Block { d * Self::sub(w, b)[0] as f32 } else { d };
@@ -101,7 +101,7 @@ pub(crate) trait Quant: 'static {
 
 macro_rules! read {
     ($p:expr, $at:expr) => {
-        // SAFETY: inside the block that the trait's caller promises.
+        // SAFETY: the offset is inside the block, which can be read, as the trait requires.
         unsafe { *$p.add($at) }
     };
 }
@@ -168,7 +168,7 @@ simple!(Q80, Q8_0, signed true, offset 0, max 128, min Min::None, |w, i| read!(w
 simple!(Iq4Nl, IQ4NL, signed true, offset 0, max 127, min Min::None,
     |w, i| IQ4[usize::from(nibbles(w.wrapping_add(2), i))]);
 
-/// [`FP4`] from zero up: bytes without a sign multiply faster.
+/// [`FP4`] shifted to start at zero: unsigned bytes multiply faster.
 pub(crate) const FP4_RAISED: [i8; 16] = {
     let mut raised = FP4;
     let mut i = 0;
@@ -199,7 +199,7 @@ impl Quant for Mxfp4 {
     }
 }
 
-/// IQ4_XS: the lower four bits of its eight scales, one after the other, and the upper two.
+/// IQ4_XS: the lower four bits of its eight scales in order, and the upper two.
 #[inline(always)]
 pub(crate) fn iq4_scales(w: *const u8) -> (u32, u16) {
     (u32_at(w, 4), u16_at(w, 2))
@@ -231,11 +231,11 @@ impl Quant for Iq4Xs {
     }
 }
 
-/// MLX's types of `BITS` bits, whatever their groups and scales: 32 quants are `4 · BITS` bytes, one stream of bits.
+/// MLX's types of `BITS` bits, for every group size and scale type: 32 quants are a bit stream of `4 · BITS` bytes.
 pub(crate) struct Affine<const BITS: usize>;
 impl<const BITS: usize> Quant for Affine<BITS> {
     const BLOCK: Block = Block { weights: 32, bytes: 4 * BITS };
-    // Unsigned bytes times signed ones would not fit their sums in pairs: 8 bits are taken less 128.
+    // Pair sums of unsigned times signed bytes would overflow 16 bits, so 8-bit quants are stored minus 128.
     const SIGNED: bool = BITS == 8;
     const OFFSET: i32 = if BITS == 8 { -128 } else { 0 };
     const MAX: i32 = if BITS == 8 { 128 } else { (1 << BITS) - 1 };
@@ -260,7 +260,7 @@ impl<const BITS: usize> Quant for Affine<BITS> {
     }
 }
 
-/// The eight 6-bit scales and eight 6-bit mins of Q4_K and Q5_K, one a byte.
+/// The eight 6-bit scales and eight 6-bit mins of Q4_K and Q5_K, one per byte.
 #[inline(always)]
 pub(crate) fn k4_scales(w: *const u8) -> (u64, u64) {
     let (a, b, c) = (u32_at(w, 4), u32_at(w, 8), u32_at(w, 12));
@@ -269,7 +269,7 @@ pub(crate) fn k4_scales(w: *const u8) -> (u64, u64) {
     (u64::from(a & 0x3f3f_3f3f) | high(c, a), u64::from(b & 0x3f3f_3f3f) | high(c >> 4, b))
 }
 
-/// The sixteen 6-bit scales of Q3_K, still offset by 32, one a byte.
+/// The sixteen 6-bit scales of Q3_K, still offset by 32, one per byte.
 #[inline(always)]
 pub(crate) fn q3k_scales(w: *const u8) -> [u32; 4] {
     let (l0, l1, h) = (u32_at(w, 96), u32_at(w, 100), u32_at(w, 104));

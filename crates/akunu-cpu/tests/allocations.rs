@@ -1,4 +1,4 @@
-//! A replay allocates nothing on the heap, on any thread, whatever it runs.
+//! A replay does not allocate on the heap, on any thread, for any kernel.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -12,7 +12,7 @@ use common::{cpu, rows, specs};
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
 
-/// A program of its own, since a test harness allocates when a test takes long.
+/// A separate program, because a test harness allocates when a test takes long.
 fn main() {
     let mut device = cpu(*Isa::available().last().unwrap(), 2);
     let specs = [specs::matrices(), rows::along_rows(), specs::rope(), specs::attention()];

@@ -1,4 +1,5 @@
-//! Products in bfloat16, which are not canonical: near the reference, and the same for a row whatever rows are beside it.
+//! Products in bfloat16, which are not canonical: close to the reference, and the same for a row whatever the other
+//! rows are.
 
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "tests")]
 
@@ -9,7 +10,7 @@ use akunu_plan::reference::ReferenceDevice;
 use akunu_plan::{Content, q8};
 use common::{Spec, cpu, specs, to_f32s};
 
-/// Fewer rows are multiplied canonically.
+/// Fewer rows use canonical arithmetic.
 const LEAST_ROWS: usize = 6;
 
 fn each(test: impl Fn(Isa)) {
@@ -48,7 +49,7 @@ fn products_are_near_the_reference() {
                 let (e, f) = (values(*content, e, spec.rows), values(*content, f, spec.rows));
                 let largest = e.iter().fold(0.0_f32, |m, v| m.max(v.abs()));
                 let worst = e.iter().zip(&f).fold(0.0_f32, |m, (e, f)| m.max((e - f).abs()));
-                // Both factors lose at most 2⁻⁹ of themselves.
+                // Rounding changes both factors by at most 2⁻⁹ of their value.
                 assert!(worst <= largest * 0.01, "{}: off by {worst} of {largest}", spec.name);
             }
         }

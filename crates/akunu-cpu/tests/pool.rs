@@ -156,7 +156,7 @@ fn thousands_of_submissions_with_any_number_of_threads() {
     }
 }
 
-/// Seconds of processor time that this process has used.
+/// The CPU time of this process in seconds.
 #[cfg(target_os = "linux")]
 fn processor_time() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
@@ -164,7 +164,7 @@ fn processor_time() -> f64 {
     (fields[11].parse::<f64>().unwrap() + fields[12].parse::<f64>().unwrap()) / 100.0
 }
 
-/// In a process of its own, since the time of the whole process is looked at.
+/// In a separate process, because the CPU time of the whole process is measured.
 #[test]
 #[cfg(target_os = "linux")]
 fn an_idle_pool_uses_no_processor() {

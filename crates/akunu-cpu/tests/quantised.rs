@@ -1,4 +1,4 @@
-//! Quantised products against f64: of the very integers, and of the values that the blocks stand for.
+//! Quantised products compared with f64: of the same integers, and of the values that the blocks represent.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -32,10 +32,10 @@ fn check(dtype: DType, inputs: usize) {
             let found = f64::from(found[r * OUTPUTS + o]);
             let rounded: Vec<f64> =
                 q8::dequantise_row(&q8_row(x), inputs).into_iter().map(f64::from).collect();
-            // The same integers and scales: only the f32 additions differ.
+            // The same integers and scales: only the rounding of f32 additions differs.
             let (sum, size) = exact(&w, &rounded);
             assert!((found - sum).abs() <= 1e-6 * size, "{dtype} {inputs}: {found} and not {sum} of {size}");
-            // The activations before rounding: half a step of each block's scale.
+            // The activations before quantisation: the error is up to half a step of each block's scale.
             let (sum, _) = exact(&w, &x.iter().map(|v| f64::from(*v)).collect::<Vec<_>>());
             let blocks = x.chunks(32).zip(w.chunks(32));
             let bound: f64 = blocks
@@ -65,7 +65,7 @@ fn products_are_those_of_the_integers_and_near_those_of_the_values() {
     }
 }
 
-/// Two rows of every affine type that MLX quantised, against the float64 products of what MLX makes of them.
+/// Two rows of every affine type, quantised by MLX, compared with float64 products of MLX's dequantised values.
 #[test]
 fn products_of_mlx_weights_are_those_that_mlx_gives() {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/mlx");
@@ -86,7 +86,7 @@ fn products_of_mlx_weights_are_those_that_mlx_gives() {
         let dtype = DType::Affine(Affine::new(size("bits"), size("group"), kind).unwrap());
         let key = format!("{}.{}.{scales}", size("bits"), size("group"));
         let planes = ["weight", "scales", "biases"].map(|part| plane(&format!("{key}.{part}")));
-        // One row goes through the blocks as they stand, six through a panel.
+        // One row uses blocks in their stored layout, six use a panel.
         for rows in [1, 6] {
             let params = MatmulParams { inputs: 384, outputs: 2, out_stride: 2, soft_cap: 0.0, epsilon: 0.0 };
             let form = MatmulForm::for_rows(rows);
@@ -106,8 +106,8 @@ fn products_of_mlx_weights_are_those_that_mlx_gives() {
                 for found in to_f32s(&case.run_cpu(isa, 1)[0]).chunks_exact(2) {
                     for (row, found) in found.iter().enumerate() {
                         let golden = expected["products"][row].as_f64().unwrap();
-                        // Rounded activations are off by up to half a step of a block's largest, about 1 % of a normal
-                        // value; over 384 of them and weights of about 0.1 that is far below this.
+                        // Quantised activations are off by up to half a step of a block's largest, about 1 % of a
+                        // normal value; over 384 of them and weights of about 0.1 the total is far below this.
                         assert!(
                             (f64::from(*found) - golden).abs() < 0.06,
                             "{key} {}: {found} and not {golden}",

@@ -1,4 +1,4 @@
-//! Every kernel against the reference device, which computes in f64.
+//! Every kernel compared with the reference device, which computes in f64.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -7,10 +7,10 @@ mod common;
 use akunu_cpu::Isa;
 use akunu_plan::ops::{self, AttentionParams};
 use akunu_plan::reference::ReferenceDevice;
-use akunu_plan::{Content, Device, DeviceError, Kernel, KvType, NormOut, Row, q8};
+use akunu_plan::{Content, Device, DeviceError, Kernel, KvType, OutputForms, Row, q8};
 use common::{Case, Shape, cpu, folded, rows, specs, to_f32s};
 
-/// Largest difference over the largest magnitude.
+/// The largest difference relative to the largest magnitude.
 fn relative(expected: &[f32], found: &[f32]) -> f64 {
     let most = expected.iter().filter(|v| v.is_finite()).fold(0.0_f64, |m, v| m.max(f64::from(v.abs())));
     let mut worst = 0.0_f64;
@@ -40,7 +40,7 @@ fn check(name: &str, case: &Case, device: &mut akunu_cpu::CpuDevice) {
     }
 }
 
-/// Rounding may fall to the next code where the values differ by an ulp.
+/// A code may differ by one if the values differ by an ulp.
 fn q8_error(case: &Case, expected: &[u8], found: &[u8]) -> f64 {
     let rows = if case.asked.is_empty() { case.table.rows } else { case.asked.len() };
     let row = expected.len() / rows;
@@ -71,7 +71,7 @@ fn every_kernel_is_near_the_reference() {
     }
 }
 
-/// The keys of 16 positions lie together.
+/// The keys of 16 positions are interleaved.
 #[test]
 fn caches_and_sequences_that_share_a_group_of_keys_are_refused() {
     for (positions, alignment, expected) in [
@@ -82,7 +82,7 @@ fn caches_and_sequences_that_share_a_group_of_keys_are_refused() {
         let params =
             AttentionParams { heads: 1, kv_heads: 1, head_dim: 32, positions, ..AttentionParams::default() };
         let shape = Shape::sequences(vec![Row::causal(0, 3, 0)], 16, positions, alignment);
-        let kernel = Kernel::Attention(ops::Attention::plain(KvType::F16, NormOut::F32));
+        let kernel = Kernel::Attention(ops::Attention::plain(KvType::F16, OutputForms::F32));
         let cache = vec![0; positions as usize * 64];
         let data = vec![vec![0; 128], cache.clone(), cache, vec![0; 128]];
         let case = Case::new(kernel, params, shape, data);
@@ -92,7 +92,7 @@ fn caches_and_sequences_that_share_a_group_of_keys_are_refused() {
     }
 }
 
-/// Norms in products and the rotation in attention are for devices that ask for them.
+/// Deferred norms and rotation in attention are only for devices that request them.
 #[test]
 fn what_is_folded_for_other_devices_is_refused_by_name() {
     let mut device = cpu(*Isa::available().last().unwrap(), 1);

@@ -1,12 +1,12 @@
-//! Canonical arithmetic: one definition, the same bits on every instruction set, thread count and cut of the rows.
+//! Canonical arithmetic: the same bits on every instruction set, with every number of threads and split of the rows.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;
 
-use akunu_cpu::{CpuDevice, CpuOptions, Isa, Reading};
+use akunu_cpu::{CpuDevice, CpuOptions, Isa, ReadPattern};
 use akunu_plan::ops::{self, AttentionParams};
-use akunu_plan::{Activation, Content, DType, Device, KvType, NormOut, Row};
+use akunu_plan::{Activation, Content, DType, Device, KvType, OutputForms, Row};
 use common::{Case, Shape, Spec, cpu, rows, specs};
 
 fn all_specs() -> Vec<Spec> {
@@ -54,17 +54,17 @@ fn every_instruction_set_gives_the_scalar_bits() {
     }
 }
 
-fn reading(isa: Isa, threads: usize, reading: Reading) -> CpuDevice {
-    let (threads, isa, reading) = (Some(threads), Some(isa), Some(reading));
-    CpuDevice::new(CpuOptions { threads, isa, reading }).unwrap()
+fn read_pattern(isa: Isa, threads: usize, read_pattern: ReadPattern) -> CpuDevice {
+    let (threads, isa, read_pattern) = (Some(threads), Some(isa), Some(read_pattern));
+    CpuDevice::new(CpuOptions { threads, isa, read_pattern }).unwrap()
 }
 
 #[test]
 fn every_way_of_reading_one_rows_weights_gives_the_same_bits() {
     let matrices = specs::matrices();
     for isa in Isa::available() {
-        let mut straight = reading(isa, 2, Reading::STRAIGHT);
-        let mut others = [Reading::STRIPS, Reading::MANY_STRIPS].map(|way| reading(isa, 2, way));
+        let mut straight = read_pattern(isa, 2, ReadPattern::STRAIGHT);
+        let mut others = [ReadPattern::STRIPS, ReadPattern::MANY_STRIPS].map(|way| read_pattern(isa, 2, way));
         for spec in matrices.iter().filter(|spec| spec.rows == 1) {
             let case = spec.whole();
             let expected = case.run(&mut straight);
@@ -89,14 +89,15 @@ fn any_number_of_threads_gives_the_same_bits() {
     }
 }
 
-/// Few outputs are left behind the strips that one worker reads side by side; their tile is written in whole sixteens.
+/// A few outputs remain after the strips that one worker reads alternately; their tile is written in multiples of
+/// sixteen.
 #[test]
 fn outputs_left_behind_the_strips_touch_no_others() {
-    let spec = specs::glu_matmul(DType::Q8_0, 1, 32, (1 << 15) - 2, Activation::Silu, NormOut::F32);
+    let spec = specs::glu_matmul(DType::Q8_0, 1, 32, (1 << 15) - 2, Activation::Silu, OutputForms::F32);
     let case = spec.whole();
     for isa in Isa::available() {
-        for way in [Reading::STRIPS, Reading::MANY_STRIPS] {
-            let run = |threads| case.run(&mut reading(isa, threads, way));
+        for way in [ReadPattern::STRIPS, ReadPattern::MANY_STRIPS] {
+            let run = |threads| case.run(&mut read_pattern(isa, threads, way));
             assert_same(&format!("{} {}", isa.name(), spec.name), &case, &run(2), &run(1));
         }
     }
@@ -114,13 +115,13 @@ fn rows_together_give_the_bits_of_rows_alone() {
             for (i, ((all, one), (_, content))) in together.iter().zip(&alone).zip(&case.written).enumerate()
             {
                 if let Content::Keys(_) | Content::Values(_) = content {
-                    // The cache is not by rows: what this row wrote must be what the whole pass left there.
+                    // The cache is not divided by rows: what this row wrote must equal what the whole pass left there.
                     let untouched = &case.buffers[case.written[i].0];
                     let same = one.iter().zip(all).zip(untouched).all(|((o, a), u)| o == a || o == u);
                     assert!(same, "{} row {row}", spec.name);
                     continue;
                 }
-                // Rows a stride apart: compare what lies between this row's start and the next one's.
+                // Rows have a stride: compare from this row's start to the next one's.
                 let stride = all.len() / spec.rows;
                 let part = vec![all[row * stride..(row + 1) * stride].to_vec()];
                 let name = format!("{} row {row}", spec.name);
@@ -132,11 +133,11 @@ fn rows_together_give_the_bits_of_rows_alone() {
     }
 }
 
-/// An infinite value times a weight of 0 would be a NaN.
+/// An infinite value times a weight of 0 would be NaN.
 #[test]
 fn rows_are_not_touched_by_values_that_only_later_ones_see() {
     let seen = specs::Seen { rows: 12, first: 250, window: 9, soft_cap: 0.0, factor_step: 0 };
-    let spec = specs::attend((3, 1, 16), KvType::F32, seen, NormOut::F32);
+    let spec = specs::attend((3, 1, 16), KvType::F32, seen, OutputForms::F32);
     // The second sequence has the rows from the eighth on, the first one those from position 250.
     let infinite = |mut case: Case| {
         for (start, position) in [(0, 255), (272, 259)] {
@@ -182,7 +183,7 @@ fn sequence_at(kv: KvType, start: u32) -> Case {
     let rows: Vec<Row> = [0, 7, 255, 256, 300].map(|position| Row::causal(0, position, start)).to_vec();
     let queries: Vec<u8> = bytemuck::cast_slice(&common::values(70, rows.len() * cols)).to_vec();
     let data = vec![queries, cache(71), cache(72), common::poison(rows.len() * cols * 4)];
-    let op = ops::Attention::plain(kv, NormOut::F32);
+    let op = ops::Attention::plain(kv, OutputForms::F32);
     Case::new(op.into(), params, Shape::sequences(rows, context, positions, 16), data)
 }
 
@@ -204,7 +205,7 @@ fn where_a_sequence_begins_changes_no_bit() {
 #[test]
 fn every_scale_of_mxfp4_gives_the_same_bits() {
     for rows in [1, 5] {
-        // Whole octets of blocks, and what is left of one.
+        // Whole octets of blocks, and a partial one.
         for (inputs, outputs) in [(256, 32), (32, 256)] {
             let mut case = specs::matmul(DType::MXFP4, rows, (inputs, outputs), false, false).whole();
             for (block, exponent) in case.buffers[5].chunks_mut(17).zip(0..=255) {

@@ -1,7 +1,8 @@
-//! cuBLASLt: products of f16 with f32 sums. Names and shapes are those of `cublasLt.h`, in CUDA 12 and 13 alike.
+//! cuBLASLt: f16 products with f32 accumulation. Names and signatures are those of `cublasLt.h`, the same in CUDA 12
+//! and 13.
 //!
-//! Its matrices are columns one after the other, so our rows are its columns: weights are `inputs × outputs`, transposed, rows of
-//! activations `inputs × rows`, and what comes out is `outputs × rows`.
+//! Its matrices are column-major, so our rows are its columns: weights are `inputs × outputs`, transposed, activations
+//! `inputs × rows`, and the result is `outputs × rows`.
 
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
@@ -59,14 +60,14 @@ const TYPE_F16: c_int = 2;
 const PRODUCT_TRANSPOSE_A: c_int = 3;
 const TRANSPOSED: c_int = 1;
 const PREFERENCE_WORKSPACE: c_int = 1;
-/// Of A; those of B, C and D follow.
+/// For A; those of B, C and D follow.
 const PREFERENCE_ALIGNMENT: c_int = 5;
-/// What it may count on at most.
+/// The greatest alignment that is announced to the library.
 const MOST_ALIGNMENT: u32 = 256;
 
-/// Bytes that a product may use beside its matrices: what NVIDIA recommends for Hopper.
+/// Workspace of a product: NVIDIA's recommendation for Hopper.
 pub(crate) const WORKSPACE_BYTES: u64 = 32 << 20;
-/// Ways of a product that are timed, where they are; and how often each.
+/// Algorithms that are timed for a product, if timing is on, and how often each.
 const CANDIDATES: usize = 16;
 const ROUNDS: usize = 5;
 
@@ -87,7 +88,7 @@ fn check(call: &'static str, code: c_int) -> Result<(), CudaError> {
     Err(CudaError::Blas { call, code, name, message })
 }
 
-/// The library, as it was found.
+/// The loaded library.
 #[derive(Debug)]
 pub(crate) struct Library {
     functions: Functions,
@@ -107,7 +108,8 @@ impl Library {
         let functions = Functions::load(library, file)?;
         let mut version = [0; 3];
         for (part, value) in (0..).zip(&mut version) {
-            // SAFETY: it writes one number.
+            // SAFETY: the function has this signature in `cublasLt.h`, and `value` is a place for the one number that
+            // it writes.
             check("cublasLtGetProperty", unsafe { (functions.property)(part, value) })?;
         }
         Ok(Library { functions, version })
@@ -123,7 +125,7 @@ impl Library {
     }
 }
 
-/// Something that the library made, until it is destroyed.
+/// An object created by the library, destroyed on drop.
 #[derive(Debug)]
 struct Owned {
     handle: Handle,
@@ -144,12 +146,12 @@ impl Owned {
 
 impl Drop for Owned {
     fn drop(&mut self) {
-        // SAFETY: created once by the same library.
+        // SAFETY: the handle was created by the same library with the matching function, and is destroyed once.
         unsafe { (self.destroy)(self.handle) };
     }
 }
 
-/// What a way to multiply is chosen for. Places are told by how they are aligned.
+/// The properties for which an algorithm is chosen; addresses count by their alignment only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Shape {
     rows: u32,
@@ -159,7 +161,7 @@ struct Shape {
     alignments: [u32; 4],
 }
 
-/// The matrices of a product, as the library knows them.
+/// The descriptors of a product and its matrices.
 #[derive(Debug)]
 struct Described {
     product: Owned,
@@ -172,16 +174,16 @@ impl Described {
     fn new(functions: &Functions, shape: &Shape) -> Result<Described, CudaError> {
         let Shape { rows, inputs, outputs, out_stride, .. } = *shape;
         let product = Owned::new("cublasLtMatmulDescCreate", functions.destroy_product, |to| {
-            // SAFETY: it writes a handle.
+            // SAFETY: `to` is a place for the handle that the function writes.
             unsafe { (functions.create_product)(to, COMPUTE_32F, TYPE_F32) }
         })?;
         let transposed = std::ptr::from_ref(&TRANSPOSED).cast();
-        // SAFETY: the value has as many bytes.
+        // SAFETY: the handle is valid, and the attribute's value has the given size.
         let set = unsafe { (functions.set_product)(product.handle, PRODUCT_TRANSPOSE_A, transposed, 4) };
         check("cublasLtMatmulDescSetAttribute", set)?;
         let layout = |kind, down: u32, across: u32, stride: u32| {
             Owned::new("cublasLtMatrixLayoutCreate", functions.destroy_layout, |to| {
-                // SAFETY: it writes a handle.
+                // SAFETY: `to` is a place for the handle that the function writes.
                 unsafe { (functions.create_layout)(to, kind, down.into(), across.into(), stride.into()) }
             })
         };
@@ -193,14 +195,14 @@ impl Described {
         })
     }
 
-    /// Ways to do it, what the library thinks best first.
+    /// Algorithms for it, in the library's order of preference.
     fn ways(&self, functions: &Functions, handle: Handle, shape: &Shape) -> Result<Vec<Found>, CudaError> {
         let preference = Owned::new("cublasLtMatmulPreferenceCreate", functions.destroy_preference, |to| {
-            // SAFETY: it writes a handle.
+            // SAFETY: `to` is a place for the handle that the function writes.
             unsafe { (functions.create_preference)(to) }
         })?;
         let set = |attribute: c_int, value: *const c_void, bytes: usize| {
-            // SAFETY: the value has as many bytes.
+            // SAFETY: the handle is valid, and the attribute's value has the given size.
             let set = unsafe { (functions.set_preference)(preference.handle, attribute, value, bytes) };
             check("cublasLtMatmulPreferenceSetAttribute", set)
         };
@@ -209,7 +211,8 @@ impl Described {
             set(attribute, std::ptr::from_ref(alignment).cast(), 4)?;
         }
         let (mut found, mut count) = ([Found::default(); CANDIDATES], 0);
-        // SAFETY: it writes as many results as are asked for at most, and their number. All handles live.
+        // SAFETY: all handles are valid; the library writes at most the requested number of results to an array of
+        // that size, and their number.
         let asked = unsafe {
             (functions.heuristic)(
                 handle,
@@ -231,7 +234,7 @@ impl Described {
     }
 }
 
-/// A context of the library's, and the memory that products may use, one at a time.
+/// A library context, and the workspace, which products use one at a time.
 #[derive(Debug)]
 struct Shared {
     library: &'static Library,
@@ -239,14 +242,14 @@ struct Shared {
     workspace: Memory,
 }
 
-/// A product of a shape, and the way that was chosen.
+/// A product of a shape, and the chosen algorithm.
 #[derive(Clone, Debug)]
 struct Chosen {
     described: Rc<Described>,
     way: Found,
 }
 
-/// A product with its places.
+/// A product with its addresses.
 #[derive(Debug)]
 pub(crate) struct BoundProduct {
     shared: Rc<Shared>,
@@ -265,8 +268,8 @@ impl BoundProduct {
     fn launch_as(&self, stream: &Stream, way: &Found) -> Result<(), CudaError> {
         let (functions, described) = (&self.shared.library.functions, &self.chosen.described);
         let (one, share) = (1.0f32, if self.residual.is_some() { 1.0f32 } else { 0.0 });
-        // SAFETY: all handles live; the places were checked against the table when it was prepared, for as many rows as the
-        // layouts have; the factors are read before the call returns.
+        // SAFETY: all handles are valid; the addresses and extents were checked against the table when it was
+        // prepared, for the rows of the layouts; the scalar factors are read before the call returns.
         let launched = unsafe {
             (functions.matmul)(
                 self.shared.handle.handle,
@@ -291,13 +294,13 @@ impl BoundProduct {
     }
 }
 
-/// Chooses a way for each shape once.
+/// Chooses an algorithm for each shape once.
 #[derive(Debug)]
 pub(crate) struct Blas {
     shared: Rc<Shared>,
     chosen: HashMap<Shape, Chosen>,
     context: Rc<Context>,
-    /// Ways are timed, and the fastest is taken, which another start may find to be another.
+    /// Algorithms are timed and the fastest is used; another start of the program may choose differently.
     timed: bool,
 }
 
@@ -308,14 +311,15 @@ impl Blas {
         timed: bool,
     ) -> Result<Blas, CudaError> {
         let functions = &library.functions;
-        // SAFETY: it writes a handle. The thread's context is the card's.
+        // SAFETY: `to` is a place for the handle that the function writes; the card's context is current on this
+        // thread.
         let create = |to| unsafe { (functions.create)(to) };
         let handle = Owned::new("cublasLtCreate", functions.destroy, create)?;
         let shared = Shared { library, handle, workspace: Memory::new(context, WORKSPACE_BYTES)? };
         Ok(Blas { shared: Rc::new(shared), chosen: HashMap::new(), context: Rc::clone(context), timed })
     }
 
-    /// A product of these bindings, tried once: what the library loads when it is first used must not fall into a capture.
+    /// Binds a product and runs it once: what the library loads on first use must not happen during a capture.
     pub(crate) fn bind(
         &mut self,
         product: &HalfProduct,
@@ -359,7 +363,7 @@ impl Blas {
         let events = [Event::timed(&self.context)?, Event::timed(&self.context)?];
         let mut best = (u64::MAX, bound.chosen.way);
         for way in ways {
-            // Once to load it; one that does not run is left out.
+            // A first launch loads it; algorithms that fail are skipped.
             if bound.launch_as(stream, way).is_err() {
                 continue;
             }
@@ -382,7 +386,7 @@ impl Blas {
 mod tests {
     use super::*;
 
-    /// Where it is installed, all that needs no card is tried.
+    /// If it is installed, everything that does not need a card is tested.
     fn installed() -> Option<Library> {
         match Library::open(&crate::library::tests::search(), 13) {
             Ok(library) => Some(library),
@@ -400,7 +404,7 @@ mod tests {
         let shape =
             Shape { rows: 77, inputs: 576, outputs: 1536, out_stride: 1540, alignments: [256, 16, 4, 4] };
         let described = Described::new(&library.functions, &shape).unwrap();
-        // Without a context of the library's there is no choice of ways, and that is an error of its own.
+        // Without a library context no algorithm can be chosen, which is a specific error.
         let none = described.ways(&library.functions, std::ptr::null_mut(), &shape);
         assert!(
             matches!(none, Err(CudaError::Blas { call: "cublasLtMatmulAlgoGetHeuristic", .. })),

@@ -1,7 +1,7 @@
-//! Compiled kernels on disk: one file each, named by a hash of all that its bytes follow from.
+//! Compiled kernels on disk: one file each, named by a hash of everything that determines its contents.
 //!
-//! A file is the SHA-256 of its code, then the code. What does not match is compiled again, so nothing that happens to the
-//! folder can do harm, and it may be deleted at any time.
+//! A file is the SHA-256 of its code, then the code. Files that do not match are compiled again, so damage to the
+//! folder is harmless, and it may be deleted at any time.
 
 use std::fs;
 use std::io::{self, Write};
@@ -14,7 +14,7 @@ const CHECKSUM: usize = 32;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Cache {
-    /// `None`: nothing is kept.
+    /// `None`: nothing is cached.
     folder: Option<PathBuf>,
 }
 
@@ -32,7 +32,7 @@ impl Cache {
         self.folder.as_deref()
     }
 
-    /// Whether kernels can be kept.
+    /// Whether kernels can be cached.
     pub(crate) fn check(&self) -> io::Result<()> {
         const PROBE: &str = "probe";
         self.write(PROBE, b"")?;
@@ -43,7 +43,7 @@ impl Cache {
         Some(self.folder.as_ref()?.join(format!("{key}.cubin")))
     }
 
-    /// The code that was kept, if it is whole.
+    /// The cached code, if it is intact.
     pub(crate) fn read(&self, key: &str) -> Option<Vec<u8>> {
         let mut bytes = fs::read(self.file(key)?).ok()?;
         if bytes.len() < CHECKSUM {
@@ -53,7 +53,7 @@ impl Cache {
         (bytes[..] == Sha256::digest(&code)[..]).then_some(code)
     }
 
-    /// Keeps code. Readers see all of a file or none of it, whoever else writes.
+    /// Caches code. Readers see a complete file or none, also with concurrent writers.
     pub(crate) fn write(&self, key: &str, code: &[u8]) -> io::Result<()> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let (Some(folder), Some(file)) = (&self.folder, self.file(key)) else { return Ok(()) };
@@ -67,13 +67,13 @@ impl Cache {
             fs::rename(&temporary, &file)
         };
         write().inspect_err(|_| {
-            // It may not be there; the first error counts.
+            // The file may not exist; the first error is the one to report.
             let _ = fs::remove_file(&temporary);
         })
     }
 }
 
-/// The name of a kernel's file: a hash over all parts, each told from the next.
+/// The name of a kernel's file: a hash over all parts, with unambiguous boundaries.
 pub(crate) fn key(parts: &[&str]) -> String {
     let mut hash = Sha256::new();
     for part in parts {
@@ -109,7 +109,7 @@ mod tests {
         let whole = fs::read(&file).unwrap();
         for length in [0, 5, CHECKSUM, whole.len() - 1] {
             fs::write(&file, &whole[..length]).unwrap();
-            // The checksum of nothing is not that of something.
+            // The checksum of empty code does not match either.
             assert_eq!(cache.read("k"), None, "{length}");
         }
         let mut turned = whole.clone();

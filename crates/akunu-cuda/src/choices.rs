@@ -1,4 +1,4 @@
-//! What is decided about tables on every card. The emulator takes the same choices, so that they run where there is none.
+//! How tables are executed on every card. The emulator uses the same settings, so that they are tested without a card.
 
 use akunu_gpu::{Repack, Tuning, WORKSPACE_BYTES};
 use akunu_kernels::Chip;
@@ -6,14 +6,15 @@ use akunu_plan::{Capabilities, InPlace, KeyOrder};
 
 use crate::{NAME, blas};
 
-/// Steps between two looks at whether to stop, and half of those that the card may be behind: so no more than 7 follow the one that
-/// found a token to stop at.
+/// Steps between two checks whether to stop. The host is at most two batches ahead, so at most 7 steps follow the one
+/// that found a stop token.
 const BATCH: usize = 4;
 
-/// Rows from which on unpacking weights is worth it: more than these multiply in halves, by the speed of both ways at 64 rows and 65.
+/// Up to this number of rows, weights are multiplied quantised; with more, they are unpacked to f16 and multiplied by
+/// cuBLASLt. From measurements at 64 and 65 rows.
 const FEW_ROWS: usize = 64;
 
-/// How tables are run on a chip.
+/// How tables are executed on a chip.
 pub fn tuning(chip: Chip) -> Tuning {
     Tuning {
         chip,
@@ -27,18 +28,18 @@ pub fn tuning(chip: Chip) -> Tuning {
     }
 }
 
-/// A card as tables see it, for planning on a machine without one.
+/// The properties of a card that tables depend on, for planning on a machine without one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CudaChip {
     pub name: &'static str,
-    /// For people.
+    /// A description for people.
     detail: &'static str,
-    /// Whether cuBLASLt is there.
+    /// Whether cuBLASLt is available.
     products: bool,
 }
 
-/// The chips that tables can be planned for without a card; the first stands for CUDA where no chip is named. Of a
-/// card's own properties no table depends on any, so one card stands for all of compute capability 8.0 and later.
+/// The chips for which tables can be planned without a card; the first is used if no chip is named. Tables depend on
+/// no other property of a card, so one entry represents compute capability 8.0 and later.
 pub const CHIPS: [CudaChip; 2] = [
     CudaChip { name: "h200", detail: "NVIDIA H200, sm_90a, with cuBLASLt", products: true },
     CudaChip { name: "h200-noblas", detail: "NVIDIA H200, sm_90a, without cuBLASLt", products: false },
@@ -50,7 +51,7 @@ impl CudaChip {
     }
 }
 
-/// `products`: whether a library multiplies f16. Bytes that are available are not known.
+/// `products`: whether a library multiplies f16. The number of available bytes is not known here.
 pub fn capabilities(detail: String, products: bool) -> Capabilities {
     Capabilities {
         name: NAME,

@@ -1,4 +1,4 @@
-//! A card, and this process's context on it.
+//! A card, and the process's context on it.
 
 use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_int};
@@ -9,7 +9,7 @@ use crate::driver::{
     DEVICE_L2_BYTES, DEVICE_MAJOR, DEVICE_MINOR, DEVICE_PROCESSORS, DEVICE_SHARED_BYTES, Driver, Handle, call,
 };
 
-/// What a card says of itself.
+/// The properties of a card.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Card {
     pub name: String,
@@ -18,7 +18,7 @@ pub struct Card {
     pub processors: u32,
     pub memory_bytes: u64,
     pub l2_bytes: u64,
-    /// That one group may have.
+    /// The most shared memory of a thread block.
     pub shared_bytes: u32,
     ordinal: c_int,
 }
@@ -28,7 +28,8 @@ impl Card {
         let mut ordinal = 0;
         let mut name = [0 as c_char; 128];
         let mut memory = 0;
-        // SAFETY: each writes one value; the name is cut to the length given, its zero included.
+        // SAFETY: each call writes one value to the given place; the name is truncated to the given length, NUL
+        // included.
         let name = unsafe {
             call!(driver, cuDeviceGet(&mut ordinal, number))?;
             call!(driver, cuDeviceGetName(name.as_mut_ptr(), name.len() as c_int, ordinal))?;
@@ -37,7 +38,7 @@ impl Card {
         };
         let attribute = |attribute| -> Result<c_int, CudaError> {
             let mut value = 0;
-            // SAFETY: it writes one number.
+            // SAFETY: the call writes one number to `value`.
             unsafe { call!(driver, cuDeviceGetAttribute(&mut value, attribute, ordinal))? };
             Ok(value)
         };
@@ -53,7 +54,7 @@ impl Card {
     }
 }
 
-/// The primary context of a card, current on the thread that made it. Whatever lives in it holds it.
+/// The primary context of a card, current on the thread that created it. All objects in it hold a reference to it.
 #[derive(Debug)]
 pub(crate) struct Context {
     pub(crate) driver: &'static Driver,
@@ -65,20 +66,21 @@ pub(crate) struct Context {
 impl Context {
     pub(crate) fn new(driver: &'static Driver, card: Card) -> Result<Rc<Context>, CudaError> {
         let mut context: Handle = std::ptr::null_mut();
-        // SAFETY: the card is there; the context is released when this is dropped.
+        // SAFETY: the ordinal is that of an existing card; the context is released when this value is dropped.
         unsafe { call!(driver, cuDevicePrimaryCtxRetain(&mut context, card.ordinal))? };
         let made = Rc::new(Context { driver, card, requests: Cell::new(0) });
-        // SAFETY: a context that was just retained.
+        // SAFETY: the context was just retained.
         unsafe { call!(driver, cuCtxSetCurrent(context))? };
         Ok(made)
     }
 
-    /// Whether launches can be linked, in graphs too: the next kernel starts before the last one has ended.
+    /// Whether programmatic dependent launch is supported, also in graphs: the next kernel starts before the previous
+    /// one ends.
     pub(crate) fn links_launches(&self) -> Result<bool, CudaError> {
         Ok(self.card.compute >= (9, 0) && self.driver.version()? >= (12, 3))
     }
 
-    /// To be called wherever the driver is asked for memory, or for what takes some.
+    /// Must be called wherever the driver is asked for memory, or for something that allocates some.
     pub(crate) fn note_request(&self) {
         self.requests.set(self.requests.get() + 1);
     }
@@ -90,7 +92,7 @@ impl Context {
     /// Bytes of the card's memory that are free.
     pub(crate) fn free_bytes(&self) -> Result<u64, CudaError> {
         let (mut free, mut total) = (0, 0);
-        // SAFETY: it writes two numbers.
+        // SAFETY: the call writes one number to each of the two places.
         unsafe { call!(self.driver, cuMemGetInfo(&mut free, &mut total))? };
         Ok(free as u64)
     }
@@ -98,7 +100,7 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
-        // SAFETY: retained once; everything in it held it, and is gone.
+        // SAFETY: the context was retained once; all objects in it held a reference to this value, so they are gone.
         unsafe { (self.driver.cuDevicePrimaryCtxRelease)(self.card.ordinal) };
     }
 }

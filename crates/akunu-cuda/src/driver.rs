@@ -1,5 +1,5 @@
-//! The functions of CUDA's driver that are called, found when they are first wanted. Names and shapes are those of `cuda.h`;
-//! all of them are there since CUDA 12.0.
+//! The functions of the CUDA driver API that are used, loaded on first use. Names and signatures are those of
+//! `cuda.h`; all exist since CUDA 12.0.
 
 #![allow(non_snake_case)]
 
@@ -10,13 +10,13 @@ use crate::CudaError;
 use crate::error::NO_DEVICE;
 use crate::library::{CudaFolders, Search};
 
-/// Declares a table of functions and how it is filled from a library.
+/// Declares a table of functions and how it is loaded from a library.
 macro_rules! functions {
     ($(#[$doc:meta])* $table:ident, $advice:literal, $($name:ident = $symbol:literal ($($arg:ty),*);)*) => {
         $(#[$doc])*
         #[derive(Debug)]
         pub(crate) struct $table {
-            /// The library's file, as it was found.
+            /// The library's file.
             pub(crate) file: String,
             $(pub(crate) $name: unsafe extern "C" fn($($arg),*) -> std::ffi::c_int,)*
         }
@@ -103,7 +103,7 @@ pub(crate) struct LaunchConfig {
     pub(crate) attribute_count: c_uint,
 }
 
-/// `CUlaunchAttribute`: an id, padding, and a union of 64 bytes of which a flag takes the first four.
+/// `CUlaunchAttribute`: an id, padding, and a union of 64 bytes, of which a flag takes the first four.
 #[repr(C, align(8))]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LaunchAttribute {
@@ -130,7 +130,7 @@ pub(crate) const DEVICE_MAJOR: c_int = 75;
 pub(crate) const DEVICE_MINOR: c_int = 76;
 pub(crate) const DEVICE_SHARED_BYTES: c_int = 97;
 
-/// Calls one of the driver's functions; an error names it. Stands in an `unsafe` block.
+/// Calls a driver function; an error names it. To be used in an `unsafe` block.
 macro_rules! call {
     ($driver:expr, $name:ident($($arg:expr),* $(,)?)) => {{
         let driver: &crate::driver::Driver = $driver;
@@ -141,13 +141,13 @@ macro_rules! call {
 pub(crate) use call;
 
 impl Driver {
-    /// Loads and initialises it, once for the process.
+    /// Loads and initialises the driver, once per process.
     pub(crate) fn get(folders: &CudaFolders) -> Result<&'static Driver, CudaError> {
         static DRIVER: OnceLock<Result<Driver, CudaError>> = OnceLock::new();
         let open = || {
             let (library, file) = Search::with(folders).driver()?;
             let driver = Driver::load(library, file)?;
-            // SAFETY: the only flag is 0.
+            // SAFETY: `cuInit` takes flags, of which only 0 is defined.
             match unsafe { call!(&driver, cuInit(0)) } {
                 Err(CudaError::Call { code: NO_DEVICE, .. }) => Err(CudaError::NoCard),
                 other => other.map(|()| driver),
@@ -166,7 +166,7 @@ impl Driver {
 
     fn text(&self, get: unsafe extern "C" fn(c_int, *mut *const c_char) -> c_int, code: c_int) -> String {
         let mut text = std::ptr::null();
-        // SAFETY: it writes a pointer to a string that lives as long as the library, or null.
+        // SAFETY: the call writes a pointer to a static NUL-terminated string of the library, or null.
         unsafe {
             get(code, &mut text);
             if text.is_null() {
@@ -177,17 +177,17 @@ impl Driver {
         }
     }
 
-    /// The newest CUDA that the driver knows, as (13, 0).
+    /// The newest CUDA version that the driver supports, as (13, 0).
     pub(crate) fn version(&self) -> Result<(i32, i32), CudaError> {
         let mut version = 0;
-        // SAFETY: it writes one number.
+        // SAFETY: the call writes one number to the given place.
         unsafe { call!(self, cuDriverGetVersion(&mut version))? };
         Ok((version / 1000, version % 1000 / 10))
     }
 
     pub(crate) fn cards(&self) -> Result<i32, CudaError> {
         let mut count = 0;
-        // SAFETY: it writes one number.
+        // SAFETY: the call writes one number to the given place.
         unsafe { call!(self, cuDeviceGetCount(&mut count))? };
         Ok(count)
     }

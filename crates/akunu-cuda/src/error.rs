@@ -1,4 +1,4 @@
-//! What can go wrong between this process and a card, in words that say what to do next.
+//! Errors of the CUDA device, with messages that say what to do next.
 
 use akunu_plan::DeviceError;
 
@@ -9,7 +9,7 @@ pub enum CudaError {
     #[error("{library} was not found ({}); {advice}", looked.join(", "))]
     MissingLibrary {
         library: &'static str,
-        /// Where, and what each said.
+        /// The places that were searched, and each one's error.
         looked: Vec<String>,
         advice: &'static str,
     },
@@ -21,7 +21,7 @@ pub enum CudaError {
         "NVRTC {major}.{minor} knows no sm_{architecture}, which the card is; install a newer NVRTC (pip install nvidia-cuda-nvrtc)"
     )]
     Architecture { architecture: u32, major: i32, minor: i32 },
-    /// A driver's function did not do what it was asked.
+    /// A driver function failed.
     #[error("{call} gave {name} ({code}): {message}")]
     Call { call: &'static str, code: i32, name: String, message: String },
     #[error("{call} gave {code}: {message}")]
@@ -36,13 +36,13 @@ pub enum CudaError {
     Compile { function: String, architecture: String, log: String },
 }
 
-/// The driver's code for device memory that is full.
+/// The driver's error code for device memory that is exhausted.
 pub(crate) const OUT_OF_MEMORY: i32 = 2;
-/// No card, or none that this process may see.
+/// No card, or none that is visible to this process.
 pub(crate) const NO_DEVICE: i32 = 100;
 
 impl CudaError {
-    /// Nobody would expect CUDA here: there is no driver, or no card.
+    /// CUDA is simply absent: there is no driver, or no card.
     pub fn is_absence(&self) -> bool {
         match self {
             CudaError::NoCard => true,
@@ -55,7 +55,7 @@ impl CudaError {
         matches!(self, CudaError::Call { code: OUT_OF_MEMORY, .. })
     }
 
-    /// The same error, and during what it came up.
+    /// The same error, with what was being done.
     pub(crate) fn during(self, what: &str) -> DeviceError {
         DeviceError::Failed { device: NAME, message: format!("{what}: {self}") }
     }

@@ -1,4 +1,4 @@
-//! [`CudaGpu`]: a card, its streams, and what it needs of the host, behind the trait that all GPUs have.
+//! [`CudaGpu`]: a card, its streams and host memory, behind the trait that all GPUs have.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -22,21 +22,21 @@ use crate::staging::Staging;
 use crate::stream::{Event, Stream};
 use crate::{CudaError, NAME};
 
-/// How tables are run. For looking for faults: the plain way is the fast one.
+/// How tables are executed. The defaults are the fastest; the other settings are for debugging.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CudaOptions {
-    /// A kernel may start before the last one has ended, where the card can do that.
+    /// A kernel may start before the previous one has ended, if the card supports it.
     pub linked: bool,
-    /// Commands run one by one, each waited for, so that an error names the one that failed.
+    /// Commands run one at a time, with a wait after each, so that an error names the command that failed.
     pub checked: bool,
-    /// Kernels that only some chips have, too: with tensor cores, with copies that go on by themselves.
+    /// Also use kernels that need optional features: tensor cores, asynchronous copies.
     pub special: bool,
-    /// Prompts through cuBLASLt, where it is there.
+    /// Use cuBLASLt for prompts, if it is available.
     pub blas: bool,
-    /// Its ways to multiply are timed when a model is loaded, rather than taken as it suggests. Another start may take
-    /// others, so sums are not the same to the last bit.
+    /// Its algorithms are timed when a model is loaded, rather than chosen by its heuristic. Another start may choose
+    /// differently, so results are not bit-identical between starts.
     pub blas_timed: bool,
-    /// Where NVIDIA's libraries are looked for, and where compiled kernels are kept.
+    /// Where NVIDIA's libraries are searched and compiled kernels are cached.
     pub folders: CudaFolders,
 }
 
@@ -47,9 +47,9 @@ impl Default for CudaOptions {
 }
 
 impl CudaOptions {
-    /// Options from a list of words with commas between them: `serial` links no launches, `checked` runs commands one by
-    /// one, `plain` takes only kernels that every chip has, `noblas` does without cuBLASLt, `blastimed` times its ways to
-    /// multiply.
+    /// Options from a comma-separated list of words: `serial` disables overlapping launches, `checked` runs commands
+    /// one by one, `plain` uses only kernels that need no optional feature, `noblas` disables cuBLASLt, `blastimed`
+    /// times its algorithms.
     pub fn from_words(words: &str) -> CudaOptions {
         let has = |word: &str| words.split(',').any(|part| part.trim() == word);
         CudaOptions {
@@ -63,7 +63,7 @@ impl CudaOptions {
     }
 }
 
-/// The card that would be used, if there is all that is needed.
+/// The card that would be used, if everything that it needs is available.
 pub fn probe(folders: &CudaFolders) -> Result<Card, CudaError> {
     let driver = Driver::get(folders)?;
     if driver.cards()? == 0 {
@@ -74,24 +74,24 @@ pub fn probe(folders: &CudaFolders) -> Result<Card, CudaError> {
     Ok(card)
 }
 
-/// A card. What its memory holds is the device's.
-// Fields are dropped in this order: the stream waits for what it was asked before anything goes.
+/// A card. The device manages the contents of its memory.
+// Fields are dropped in this order: the stream is synchronised before anything that it uses is released.
 pub struct CudaGpu {
     stream: Stream,
-    /// For looking at the pass while steps run.
+    /// A second stream for reading the pass while steps run.
     aside: Stream,
     kernels: Kernels,
     blas: Option<Blas>,
     staging: Staging,
-    /// Rows, logit rows and pass of a submission on their way to the card.
+    /// Rows, logit rows and pass of a submission, until the card has read them.
     submitted: Pinned,
-    /// The pass on its way back.
+    /// The pass, as copied back.
     returned: Pinned,
-    /// It is back.
+    /// Recorded after that copy.
     done: Event,
-    /// The two batches of steps before the next are done.
+    /// Recorded after each of the last two batches of steps.
     batches: [Event; 2],
-    /// Which of them is recorded next.
+    /// The index of the one that is recorded next.
     batch: usize,
     capabilities: Capabilities,
     tuning: Tuning,
@@ -107,7 +107,7 @@ impl std::fmt::Debug for CudaGpu {
 }
 
 impl CudaGpu {
-    /// Takes the first card that `CUDA_VISIBLE_DEVICES` shows.
+    /// Uses the first card that `CUDA_VISIBLE_DEVICES` exposes.
     pub(crate) fn new(options: CudaOptions) -> Result<CudaGpu, DeviceError> {
         let folders = &options.folders;
         let card = probe(folders)?;
@@ -128,7 +128,7 @@ impl CudaGpu {
         };
         let architecture = nvrtc.architecture(card.compute)?;
         let detail = format!("{}, {architecture}, CUDA {major}.{minor}, {prompts}", card.name);
-        // Workspace counts as allocated already where this is asked for; cuBLASLt's part of it is.
+        // The workspace counts as allocated when the caller looks at this; cuBLASLt's part of it already is.
         let available = context.free_bytes()?.saturating_sub(WORKSPACE_BYTES);
         let chip = Chip {
             tensor_cores: options.special && card.compute >= (8, 0),
@@ -157,7 +157,7 @@ impl CudaGpu {
     }
 }
 
-/// Where a buffer of the card's is. Parameters have no place there.
+/// The address of a buffer in device memory. Parameters have none.
 fn address(buffer: &CudaBuffer) -> Result<Address, DeviceError> {
     match buffer {
         CudaBuffer::Card(memory) => Ok(memory.address),
@@ -170,7 +170,7 @@ impl Gpu for CudaGpu {
     type Pipeline = Code;
     type Commands = CudaCommands;
     type Indirect = CudaTable;
-    /// The event of a batch that others follow.
+    /// The event of a batch, if others follow it.
     type Pending = Option<usize>;
 
     fn capabilities(&self) -> &Capabilities {
@@ -211,7 +211,7 @@ impl Gpu for CudaGpu {
         Ok(self.staging.download(&self.stream, address(buffer)? + offset as u64, bytes)?)
     }
 
-    /// Through the other stream, which waits for nothing.
+    /// Uses the second stream, which does not wait for the first.
     fn peek(&mut self, buffer: &CudaBuffer, bytes: &mut [u8]) -> Result<(), DeviceError> {
         self.aside.download(&mut self.returned, 0, address(buffer)?, bytes.len())?;
         self.aside.synchronise()?;
@@ -219,7 +219,7 @@ impl Gpu for CudaGpu {
         Ok(())
     }
 
-    /// From memory of their own, which the card reads by itself.
+    /// From page-locked memory, which the card reads asynchronously.
     fn send(&mut self, writes: [(&CudaBuffer, usize, &[u8]); 3]) -> Result<(), DeviceError> {
         let mut start = 0;
         for (buffer, offset, bytes) in writes.into_iter().filter(|(.., bytes)| !bytes.is_empty()) {
@@ -275,7 +275,7 @@ impl Gpu for CudaGpu {
         Ok(Some(Code::Product(Rc::new(bound))))
     }
 
-    /// As many as it wants. What a kernel may have is asked for here, before any capture.
+    /// As many as it requests. The kernel's limit is raised here, before any capture.
     fn threadgroup_bytes(&mut self, pipeline: &Code, launch: &Launch) -> Result<u32, DeviceError> {
         let (name, threads) = (&launch.function.name, launch.threads);
         if let Code::Kernel(kernel) = pipeline {
@@ -314,7 +314,7 @@ impl Gpu for CudaGpu {
         Ok(Some(batch))
     }
 
-    /// By the host's clock nothing is counted: [`Gpu::time`] has the card's.
+    /// Not measured with the host's clock: [`Gpu::time`] uses the card's.
     fn finish(&mut self, pending: Option<usize>) -> Result<u64, DeviceError> {
         match pending {
             Some(batch) => self.batches[batch].synchronise()?,
@@ -323,7 +323,7 @@ impl Gpu for CudaGpu {
         Ok(0)
     }
 
-    /// In a graph with events: launches cost the host more than many commands take.
+    /// In a graph with events, because the host's time per launch exceeds that of many commands.
     fn time(
         &mut self,
         indirect: &mut CudaTable,
@@ -334,7 +334,7 @@ impl Gpu for CudaGpu {
     }
 
     fn settle(&mut self) {
-        // An error here was told before, or comes up when memory is used again.
+        // An error here has been reported before, or will be when memory is used again.
         let _ = self.stream.synchronise();
     }
 

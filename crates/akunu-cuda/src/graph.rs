@@ -14,17 +14,17 @@ use crate::memory::Memory;
 use crate::module::Kernel;
 use crate::stream::{Bound, Event, Graph, Params, Stream};
 
-/// What a table binds.
+/// A buffer that a table binds.
 #[derive(Clone, Debug)]
 pub enum CudaBuffer {
-    /// On the card: its address is an argument.
+    /// In device memory: its address is an argument.
     #[allow(private_interfaces, reason = "a handle, which only this crate opens")]
     Card(Rc<Memory>),
-    /// On the host: parameters, which are an argument by value.
+    /// In host memory: parameters, which are passed by value.
     Params(Rc<RefCell<Vec<u8>>>),
 }
 
-/// What a launch runs.
+/// The code of a launch.
 #[derive(Clone, Debug)]
 #[allow(private_interfaces, reason = "a handle, which only this crate opens")]
 pub enum Code {
@@ -32,7 +32,7 @@ pub enum Code {
     Product(Rc<BoundProduct>),
 }
 
-/// A part of a command.
+/// A launch with its arguments.
 #[derive(Debug)]
 enum Step {
     Launch(Bound),
@@ -49,11 +49,11 @@ impl Step {
     }
 }
 
-/// Launches that an encoder was told, in order. Barriers are nothing to them: a stream runs one after the other.
+/// The launches of an encoder, in order. Barriers are ignored, as a stream is in order.
 #[derive(Debug, Default)]
 pub(crate) struct Launches {
     steps: Vec<Step>,
-    /// For the next dispatch.
+    /// The code of the next dispatch.
     code: Option<Code>,
     pointers: Vec<u64>,
     params: Params,
@@ -61,7 +61,7 @@ pub(crate) struct Launches {
 }
 
 impl Launches {
-    /// The same arguments as [`Encoder`]'s words have.
+    /// Takes the same arguments as [`Encoder`]'s methods.
     fn buffers(&mut self, buffers: &[CudaBuffer], offsets: &[usize]) {
         self.pointers.clear();
         for (buffer, &offset) in buffers.iter().zip(offsets) {
@@ -92,12 +92,13 @@ impl Launches {
         self.steps.push(step);
     }
 
-    /// Some of them, each ended before the next begins.
+    /// Runs some of them, without overlap.
     fn run(&self, stream: &Stream, range: Range<usize>) -> Result<(), CudaError> {
         self.steps[range].iter().try_for_each(|step| step.run(stream, false))
     }
 
-    /// All of them, each linked to the one before it if both are kernels of ours: what a library launches, and how many, is its own affair.
+    /// Runs all of them, each linked to the one before it (programmatic dependent launch) if both are our own kernels:
+    /// how many kernels a library launches, and how, is not known.
     fn run_linked(&self, stream: &Stream, linked: bool) -> Result<(), CudaError> {
         let mut after_ours = false;
         for step in &self.steps {
@@ -115,14 +116,14 @@ pub(crate) struct Recorded {
     graph: Graph,
 }
 
-/// One step with an event before each command and one after the last.
+/// One step, with an event before each command and one after the last.
 #[derive(Debug)]
 struct Timing {
     graph: Graph,
     events: Vec<Event>,
 }
 
-/// A table for so many rows or fewer: its launches until it is sealed, then a graph of them.
+/// A table for up to a number of rows: its launches until it is sealed, then a graph of them.
 #[derive(Debug, Default)]
 pub struct CudaTable {
     launches: Launches,
@@ -139,7 +140,8 @@ impl CudaTable {
         Ok(())
     }
 
-    /// Runs one step and tells how long each command took. Events stand between them, so none overlaps the next.
+    /// Executes one step and measures the time of each command. Because of the events between them, commands do not
+    /// overlap.
     pub(crate) fn time(
         &mut self,
         context: &Rc<Context>,
@@ -181,8 +183,8 @@ impl Timing {
     }
 }
 
-/// What a stream is asked when it is submitted: launches of its own, or some of a recorded table's, once or a few times over. To write the
-/// latter allocates nothing.
+/// What a submission executes: launches of its own, or some of a recorded table's, once or several times. Recording
+/// the latter does not allocate.
 #[derive(Debug, Default)]
 pub struct CudaCommands {
     launches: Launches,
@@ -204,7 +206,7 @@ impl CudaCommands {
     }
 }
 
-/// Both write down launches.
+/// Both record launches.
 macro_rules! encoder {
     ($type:ty) => {
         impl Encoder for $type {
@@ -238,7 +240,7 @@ encoder!(CudaCommands);
 impl Commands for CudaCommands {
     type Indirect = CudaTable;
 
-    /// As often as it likes, but the same dispatches of the same table.
+    /// May be called repeatedly, but only for the same dispatches of the same table.
     fn run(&mut self, table: &CudaTable, dispatches: Range<usize>) {
         let Some(recorded) = &table.recorded else { return };
         match &self.recorded {

@@ -1,5 +1,5 @@
-//! The CUDA device: NVIDIA's driver, NVRTC and cuBLASLt, found when the program runs; tables captured into graphs. What is decided about tables
-//! is in `akunu-gpu`, and runs on the emulator of `akunu-emulated`, too.
+//! The CUDA device: NVIDIA's driver, NVRTC and cuBLASLt, loaded at run time; tables are captured into graphs.
+//! Everything that is not a call to CUDA is in `akunu-gpu`, which is also tested on the emulator of `akunu-emulated`.
 
 #![allow(
     unsafe_code,
@@ -32,7 +32,7 @@ pub use report::report;
 /// The CUDA device.
 pub type CudaDevice = akunu_gpu::TableDevice<CudaGpu>;
 
-/// Takes the first card that `CUDA_VISIBLE_DEVICES` shows.
+/// Uses the first card that `CUDA_VISIBLE_DEVICES` exposes.
 pub fn open(options: CudaOptions) -> Result<CudaDevice, akunu_plan::DeviceError> {
     akunu_gpu::TableDevice::on(CudaGpu::new(options)?)
 }

@@ -1,4 +1,4 @@
-//! Where the driver's library, NVRTC and cuBLASLt are on this machine.
+//! Finds the driver's library, NVRTC and cuBLASLt on this machine.
 
 use std::path::{Path, PathBuf};
 
@@ -17,33 +17,34 @@ const INSTALL_NVRTC: &str = "install it (pip install nvidia-cuda-nvrtc, or CUDA'
 const INSTALL_BLAS: &str = "install it (pip install nvidia-cublas, or CUDA's toolkit), or say where it is: AKUNU_CUDA_PATH=a folder with it, a \
     toolkit, or a Python's site-packages";
 
-/// Under a toolkit's folder, or a Python's site-packages.
+/// Relative to a toolkit's folder, or a Python's site-packages.
 const FOLDERS: [&str; 8] =
     ["", "lib64", "lib", "bin", "bin/x64", "nvidia/cu13/lib", "nvidia/cuda_nvrtc/lib", "nvidia/cublas/lib"];
 
-/// Folders of this machine that the CUDA device uses. The libraries are loaded once in a process, so the first folders that a
-/// process passes decide which libraries it has.
+/// Folders that the CUDA device uses. The libraries are loaded once per process, so the folders of the first call
+/// decide which ones.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CudaFolders {
-    /// Searched for libraries before the system's own places: a folder with a library in it, a toolkit, or a Python's site-packages.
+    /// Searched for libraries before the system's default places: a folder with a library in it, a toolkit, or a
+    /// Python's site-packages.
     pub libraries: Vec<PathBuf>,
-    /// Toolkits, searched after the system's own places.
+    /// Toolkits, searched after the system's default places.
     pub toolkits: Vec<PathBuf>,
-    /// Holds compiled kernels. With `None`, every start compiles them.
+    /// The cache of compiled kernels. With `None`, every start compiles them.
     pub kernels: Option<PathBuf>,
 }
 
-/// Folders to look in before and after the system's own search.
+/// Folders to search before and after the system's default places.
 #[derive(Clone, Debug)]
 pub(crate) struct Search {
     pub(crate) before: Vec<PathBuf>,
-    /// The system's own: `LD_LIBRARY_PATH`, `ld.so.conf`, `PATH`.
+    /// The system's default places: `LD_LIBRARY_PATH`, `ld.so.conf`, `PATH`.
     pub(crate) system: bool,
     pub(crate) after: Vec<PathBuf>,
 }
 
 impl Search {
-    /// The given folders, the system's own search, and where toolkits usually are.
+    /// The given folders, the system's default places, and the usual places of toolkits.
     pub(crate) fn with(folders: &CudaFolders) -> Search {
         let mut after = folders.toolkits.clone();
         if cfg!(unix) {
@@ -73,7 +74,8 @@ impl Search {
         candidates.extend(existing(&self.after));
         let mut looked = Vec::new();
         for candidate in candidates {
-            // SAFETY: loading runs the library's initialisers, and we trust NVIDIA's as we trust the driver itself.
+            // SAFETY: loading runs the library's initialisers. They are NVIDIA's, which is trusted like the driver
+            // itself.
             match unsafe { Library::new(&candidate) } {
                 Ok(loaded) => return Ok((loaded, candidate.display().to_string())),
                 Err(error) => looked.push(reason(&candidate, &error)),
@@ -89,7 +91,7 @@ impl Search {
         self.open(DRIVER, &[DRIVER], INSTALL_DRIVER)
     }
 
-    /// That of the driver's own CUDA version first: what a newer one compiles, an older driver may refuse.
+    /// The one of the driver's own CUDA version first: an older driver may refuse what a newer one compiles.
     pub(crate) fn nvrtc(&self, driver_major: i32) -> Result<(Library, String), CudaError> {
         let names = match cfg!(windows) {
             true => ["nvrtc64_130_0.dll", "nvrtc64_120_0.dll"],
@@ -108,7 +110,7 @@ impl Search {
     }
 }
 
-/// Of CUDA 13 and 12: that of the driver first.
+/// The names for CUDA 13 and 12, the driver's version first.
 fn of_driver(mut names: [&'static str; 2], driver_major: i32) -> [&'static str; 2] {
     if driver_major < 13 {
         names.reverse();
@@ -116,7 +118,7 @@ fn of_driver(mut names: [&'static str; 2], driver_major: i32) -> [&'static str; 
     names
 }
 
-/// The system's own words, which name the file, or ours.
+/// The system's message, which names the file, or ours.
 fn reason(file: &Path, error: &libloading::Error) -> String {
     match std::error::Error::source(error).map(|source| source.to_string()) {
         Some(reason) if reason.contains(&file.display().to_string()) => reason,
@@ -124,7 +126,7 @@ fn reason(file: &Path, error: &libloading::Error) -> String {
     }
 }
 
-/// `cuda-13.0`, `cuda-12.4`, …, the newest first as far as names tell.
+/// `cuda-13.0`, `cuda-12.4`, …, the newest first, judged by their names.
 fn toolkits(folder: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let is_toolkit =
@@ -139,7 +141,7 @@ fn toolkits(folder: &Path) -> Vec<PathBuf> {
 pub(crate) mod tests {
     use super::*;
 
-    /// The search that tests of installed libraries use. `AKUNU_CUDA_PATH` names folders, as it does for users.
+    /// The search used by tests of installed libraries. `AKUNU_CUDA_PATH` names folders, as it does for users.
     pub(crate) fn search() -> Search {
         let libraries = std::env::var_os("AKUNU_CUDA_PATH").unwrap_or_default();
         let libraries = std::env::split_paths(&libraries).filter(|folder| !folder.as_os_str().is_empty());

@@ -1,4 +1,4 @@
-//! Memory of the card, and memory of the host that the card reads and writes by itself.
+//! Device memory, and page-locked host memory that the card accesses directly.
 
 use std::ffi::c_void;
 use std::ptr::NonNull;
@@ -8,7 +8,7 @@ use crate::CudaError;
 use crate::context::Context;
 use crate::driver::{Address, call};
 
-/// On the card. Nothing is said about what is in it.
+/// Device memory with unspecified contents.
 #[derive(Debug)]
 pub(crate) struct Memory {
     context: Rc<Context>,
@@ -20,7 +20,7 @@ impl Memory {
     pub(crate) fn new(context: &Rc<Context>, bytes: u64) -> Result<Memory, CudaError> {
         let mut address = 0;
         context.note_request();
-        // SAFETY: it writes an address; none of no bytes is given.
+        // SAFETY: the call writes an address; the size is not 0.
         unsafe { call!(context.driver, cuMemAlloc(&mut address, bytes.max(1) as usize))? };
         Ok(Memory { context: Rc::clone(context), address, bytes })
     }
@@ -28,12 +28,12 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: allocated once; the driver waits for work that uses it.
+        // SAFETY: allocated once and freed once; `cuMemFree` waits for work that uses it.
         unsafe { (self.context.driver.cuMemFree)(self.address) };
     }
 }
 
-/// On the host, page-locked: copies to and from it run beside everything else.
+/// Page-locked host memory: copies to and from it are asynchronous.
 #[derive(Debug)]
 pub(crate) struct Pinned {
     context: Rc<Context>,
@@ -46,33 +46,33 @@ impl Pinned {
     pub(crate) fn new(context: &Rc<Context>, bytes: usize) -> Result<Pinned, CudaError> {
         let mut start: *mut c_void = std::ptr::null_mut();
         context.note_request();
-        // SAFETY: it writes an address; none of no bytes is given.
+        // SAFETY: the call writes an address; the size is not 0.
         unsafe { call!(context.driver, cuMemAllocHost(&mut start, bytes.max(1)))? };
         let Some(start) = NonNull::new(start.cast::<u8>()) else {
             let (code, name) = (crate::error::OUT_OF_MEMORY, "no memory".to_string());
             return Err(CudaError::Call { call: "cuMemAllocHost", code, name, message: "null".into() });
         };
-        // SAFETY: as many bytes were just allocated.
+        // SAFETY: `bytes` were just allocated at `start`.
         unsafe { start.write_bytes(0, bytes) };
         Ok(Pinned { context: Rc::clone(context), start, bytes })
     }
 
-    /// Nothing that the card was asked to do with it may be on its way.
+    /// No pending operation of the card may write it.
     pub(crate) fn bytes(&self) -> &[u8] {
-        // SAFETY: written when allocated, and for as long as this lives.
+        // SAFETY: allocated with this size and initialised, and valid as long as `self`.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.bytes) }
     }
 
-    /// As [`Pinned::bytes`].
+    /// As [`Pinned::bytes`]; no pending operation of the card may read it either.
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above, and nobody else on the host has it.
+        // SAFETY: as above, and `&mut self` makes this the only reference on the host.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.bytes) }
     }
 }
 
 impl Drop for Pinned {
     fn drop(&mut self) {
-        // SAFETY: allocated once; the device waits for its stream before it goes.
+        // SAFETY: allocated once and freed once; the device synchronises its stream before.
         unsafe { (self.context.driver.cuMemFreeHost)(self.start.as_ptr().cast()) };
     }
 }

@@ -1,4 +1,4 @@
-//! Functions as the card runs them: compiled once, kept on disk, loaded once.
+//! Compiled functions: compiled once, cached on disk, loaded once.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -16,7 +16,7 @@ use crate::driver::{FUNCTION_MAX_DYNAMIC_SHARED, FUNCTION_MAX_THREADS, Handle, c
 use crate::library::CudaFolders;
 use crate::nvrtc::Nvrtc;
 
-/// A group has as much shared memory without asking.
+/// The shared memory that a thread block has by default.
 const SHARED_WITHOUT_ASKING: u32 = 48 << 10;
 
 /// One loaded function.
@@ -25,9 +25,9 @@ pub(crate) struct Kernel {
     context: Rc<Context>,
     module: Handle,
     function: Handle,
-    /// Threads that a group of it may have, as its registers allow.
+    /// The most threads per block that its register use allows.
     pub(crate) max_threads: u32,
-    /// Bytes of shared memory that a group may have.
+    /// The bytes of shared memory that a thread block may use.
     shared: Cell<u32>,
 }
 
@@ -44,8 +44,8 @@ impl Kernel {
         let symbol = CString::new(symbol).unwrap_or_default();
         let mut threads: c_int = 0;
         context.note_request();
-        // SAFETY: whole code that NVRTC made (its checksum held); each call writes one value. Asking for an attribute also loads
-        // the function, which must not happen in a capture.
+        // SAFETY: the code is a complete cubin made by NVRTC (its checksum matched), and each call writes one value.
+        // Querying an attribute also loads the function, which must not happen during a capture.
         unsafe {
             call!(driver, cuModuleLoadData(&mut kernel.module, code.as_ptr().cast()))?;
             call!(driver, cuModuleGetFunction(&mut kernel.function, kernel.module, symbol.as_ptr()))?;
@@ -59,14 +59,14 @@ impl Kernel {
         self.function
     }
 
-    /// Makes sure that a group may have as much shared memory.
+    /// Allows thread blocks this much shared memory.
     pub(crate) fn allow_shared(&self, bytes: u32) -> Result<(), CudaError> {
         if bytes <= self.shared.get() {
             return Ok(());
         }
         self.shared.set(bytes);
         let driver = self.context.driver;
-        // SAFETY: the function lives.
+        // SAFETY: the function's module is loaded as long as `self` exists.
         unsafe {
             call!(driver, cuFuncSetAttribute(self.function, FUNCTION_MAX_DYNAMIC_SHARED, bytes as c_int))
         }
@@ -76,13 +76,13 @@ impl Kernel {
 impl Drop for Kernel {
     fn drop(&mut self) {
         if !self.module.is_null() {
-            // SAFETY: loaded once; the device waits for its stream before it goes.
+            // SAFETY: the module was loaded once and is unloaded once; the device synchronises its stream before.
             unsafe { (self.context.driver.cuModuleUnload)(self.module) };
         }
     }
 }
 
-/// All functions that were wanted so far.
+/// All functions that have been required so far.
 #[derive(Debug)]
 pub(crate) struct Kernels {
     context: Rc<Context>,
@@ -107,7 +107,7 @@ impl Kernels {
         })
     }
 
-    /// Compiles what is not there yet, on all cores.
+    /// Compiles the functions that are missing, on all cores.
     pub(crate) fn require<'f>(
         &mut self,
         functions: impl Iterator<Item = &'f Function>,
@@ -126,13 +126,13 @@ impl Kernels {
         Ok(())
     }
 
-    /// One that was required.
+    /// A function that was required before.
     pub(crate) fn get(&self, function: &Function) -> Option<&Rc<Kernel>> {
         self.loaded.get(function)
     }
 }
 
-/// The half that needs no card.
+/// The part that does not need a card.
 #[derive(Clone, Copy, Debug)]
 struct Compiler<'a> {
     nvrtc: &'a Nvrtc,
@@ -140,10 +140,10 @@ struct Compiler<'a> {
     cache: &'a Cache,
 }
 
-/// For one architecture.
+/// Code for one architecture.
 struct Code {
     bytes: Vec<u8>,
-    /// Not from the disk.
+    /// Whether it was compiled, not read from disk.
     #[cfg_attr(not(test), expect(dead_code, reason = "a test counts what is compiled"))]
     is_new: bool,
 }
@@ -180,7 +180,7 @@ impl Compiler<'_> {
             return Ok(Code { bytes, is_new: false });
         }
         let bytes = self.nvrtc.compile(&function.name, &text, self.architecture)?;
-        // A folder that cannot be written makes the next start slower, and nothing wrong; `akunu doctor` tells of it.
+        // A folder that cannot be written only makes the next start slower; `akunu doctor` reports it.
         let _ = self.cache.write(&key, &bytes);
         Ok(Code { bytes, is_new: true })
     }
@@ -199,7 +199,7 @@ mod tests {
 
     use super::*;
 
-    /// Functions of norms of these widths.
+    /// Norm kernels of these widths.
     fn functions(widths: &[u32]) -> Vec<Function> {
         let id = BufferId(0);
         let command = |&cols: &u32| {

@@ -1,4 +1,4 @@
-//! NVRTC: text in, code for one architecture out. Needs no card.
+//! NVRTC: compiles source text to code for one architecture. Needs no card.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::sync::OnceLock;
@@ -34,7 +34,7 @@ pub(crate) struct Nvrtc {
 }
 
 impl Nvrtc {
-    /// Loads it, once for the process. `driver_major` as of [`Search::nvrtc`].
+    /// Loads it, once per process. `driver_major` as of [`Search::nvrtc`].
     pub(crate) fn get(folders: &CudaFolders, driver_major: i32) -> Result<&'static Nvrtc, CudaError> {
         static NVRTC: OnceLock<Result<Nvrtc, CudaError>> = OnceLock::new();
         let open = || Nvrtc::open(&Search::with(folders), driver_major);
@@ -45,7 +45,8 @@ impl Nvrtc {
         let (library, file) = search.nvrtc(driver_major)?;
         let functions = Functions::load(library, file)?;
         let (mut major, mut minor, mut count) = (0, 0, 0);
-        // SAFETY: each writes numbers, the last as many as the call before it says.
+        // SAFETY: the calls write one number each, the last as many as the call before it returned, which the array
+        // has room for.
         let supported = unsafe {
             check("nvrtcVersion", (functions.version)(&mut major, &mut minor))?;
             check("nvrtcGetNumSupportedArchs", (functions.supported_count)(&mut count))?;
@@ -60,8 +61,8 @@ impl Nvrtc {
         &self.functions.file
     }
 
-    /// The name under which code for a card is compiled: `sm_80`, `sm_90a`. From 9.0 on the `a` gives what only that very
-    /// architecture has, which costs nothing where code is compiled for the card at hand.
+    /// The architecture to compile for: `sm_80`, `sm_90a`. From 9.0 on the `a` enables features that only this
+    /// architecture has, which has no disadvantage, as code is compiled for the card in use.
     pub(crate) fn architecture(&self, (major, minor): (i32, i32)) -> Result<String, CudaError> {
         let number = 10 * major + minor;
         if !self.supported.contains(&number) {
@@ -85,12 +86,12 @@ impl Nvrtc {
         let options = [target.as_ptr()];
         let mut program = std::ptr::null_mut();
         let none = std::ptr::null();
-        // SAFETY: both strings end with a zero, and no headers are given.
+        // SAFETY: both strings are NUL-terminated, and the number of headers is 0.
         let created =
             unsafe { (self.functions.create)(&mut program, source.as_ptr(), title.as_ptr(), 0, none, none) };
         check("nvrtcCreateProgram", created)?;
         let program = Owned { program, functions: &self.functions };
-        // SAFETY: as many options as are said.
+        // SAFETY: the array has the given number of NUL-terminated options.
         let compiled =
             unsafe { (self.functions.compile)(program.program, options.len() as c_int, options.as_ptr()) };
         if compiled != 0 {
@@ -101,7 +102,7 @@ impl Nvrtc {
     }
 }
 
-/// A program, until it is destroyed.
+/// A program, destroyed on drop.
 struct Owned<'a> {
     program: Program,
     functions: &'a Functions,
@@ -110,10 +111,10 @@ struct Owned<'a> {
 impl Owned<'_> {
     fn log(&self) -> Result<String, CudaError> {
         let mut size = 0;
-        // SAFETY: it writes one number.
+        // SAFETY: the program is valid, and the call writes one number.
         check("nvrtcGetProgramLogSize", unsafe { (self.functions.log_size)(self.program, &mut size) })?;
         let mut log = vec![0u8; size + 1];
-        // SAFETY: `size` bytes are written, the zero at their end included.
+        // SAFETY: the buffer has the `size` bytes that the call writes, NUL included.
         check("nvrtcGetProgramLog", unsafe { (self.functions.log)(self.program, log.as_mut_ptr().cast()) })?;
         let text = CStr::from_bytes_until_nul(&log).unwrap_or_default();
         Ok(text.to_string_lossy().into_owned())
@@ -121,10 +122,10 @@ impl Owned<'_> {
 
     fn cubin(&self) -> Result<Vec<u8>, CudaError> {
         let mut size = 0;
-        // SAFETY: it writes one number.
+        // SAFETY: the program is valid, and the call writes one number.
         check("nvrtcGetCUBINSize", unsafe { (self.functions.cubin_size)(self.program, &mut size) })?;
         let mut cubin = vec![0u8; size];
-        // SAFETY: `size` bytes are written.
+        // SAFETY: the buffer has the `size` bytes that the call writes.
         check("nvrtcGetCUBIN", unsafe { (self.functions.cubin)(self.program, cubin.as_mut_ptr().cast()) })?;
         Ok(cubin)
     }
@@ -132,7 +133,7 @@ impl Owned<'_> {
 
 impl Drop for Owned<'_> {
     fn drop(&mut self) {
-        // SAFETY: it was created, and is destroyed once.
+        // SAFETY: the program was created once and is destroyed once.
         unsafe { (self.functions.destroy)(&mut self.program) };
     }
 }
@@ -161,7 +162,7 @@ fn message(code: c_int) -> &'static str {
 mod tests {
     use super::*;
 
-    /// NVRTC needs no card; where it is installed, it is tried.
+    /// NVRTC needs no card; if it is installed, it is tested.
     fn installed() -> Option<Nvrtc> {
         match Nvrtc::open(&crate::library::tests::search(), 13) {
             Ok(nvrtc) => Some(nvrtc),

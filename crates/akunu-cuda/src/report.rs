@@ -1,4 +1,4 @@
-//! What `akunu doctor` tells of CUDA.
+//! What `akunu doctor` reports about CUDA.
 
 use crate::CudaError;
 use crate::blas::Library;
@@ -8,8 +8,8 @@ use crate::driver::Driver;
 use crate::library::CudaFolders;
 use crate::nvrtc::Nvrtc;
 
-/// Facts as (name, value), in the order in which they are looked for. The first that is missing ends the list, for nothing after
-/// it would work; opening the device says what it is.
+/// Facts as (name, value), in the order in which they are checked. The first failure ends the list, as nothing after
+/// it would work; opening the device reports the failure itself.
 pub fn report(folders: &CudaFolders) -> Vec<(&'static str, String)> {
     let mut facts = Vec::new();
     let _ = gather(folders, &mut facts);
@@ -30,7 +30,7 @@ fn gather(folders: &CudaFolders, facts: &mut Vec<(&'static str, String)>) -> Res
     Ok(())
 }
 
-/// Without it prompts go through kernels of our own.
+/// Without it, prompts use our own kernels.
 fn blas(folders: &CudaFolders, driver_major: i32) -> String {
     match Library::get(folders, driver_major) {
         Ok(library) => format!("{} ({})", library.version(), library.file()),
@@ -51,7 +51,7 @@ fn describe(card: &Card) -> String {
     )
 }
 
-/// Where compiled kernels are kept, and that they can be.
+/// Where compiled kernels are cached, and whether that works.
 fn told(cache: &Cache) -> String {
     let Some(folder) = cache.folder() else {
         return "not kept: neither AKUNU_CACHE nor HOME says where; each start compiles them".into();

@@ -1,4 +1,4 @@
-//! Copies between ordinary host memory and the card, in pieces through page-locked memory.
+//! Copies between pageable host memory and the card, in pieces through page-locked memory.
 
 use std::rc::Rc;
 
@@ -10,11 +10,11 @@ use crate::stream::{Event, Stream};
 
 const PIECE: usize = 8 << 20;
 
-/// Two pieces, so that one is filled while the other travels.
+/// Two pieces (double buffering): one is filled while the other is transferred.
 #[derive(Debug)]
 pub(crate) struct Staging {
     pieces: [Pinned; 2],
-    /// Recorded when a piece may be used again.
+    /// Recorded when the transfer of a piece is complete.
     free: [Event; 2],
     next: usize,
 }
@@ -28,7 +28,7 @@ impl Staging {
         })
     }
 
-    /// When this returns, `bytes` has been read; the card has it before whatever the stream is asked next.
+    /// When this returns, `bytes` has been read; later operations on the stream see the copy.
     pub(crate) fn upload(&mut self, stream: &Stream, to: Address, bytes: &[u8]) -> Result<(), CudaError> {
         for (index, part) in bytes.chunks(PIECE).enumerate() {
             let turn = self.next;
@@ -41,7 +41,7 @@ impl Staging {
         Ok(())
     }
 
-    /// Waits for all that the stream was asked before.
+    /// Waits for all earlier operations of the stream.
     pub(crate) fn download(
         &mut self,
         stream: &Stream,

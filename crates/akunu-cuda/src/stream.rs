@@ -1,4 +1,4 @@
-//! What is asked of the card, in order: copies, launches, events, and graphs of them.
+//! A CUDA stream: copies, launches, events, and graphs of them.
 
 use std::ffi::{c_int, c_uint};
 use std::rc::Rc;
@@ -20,19 +20,19 @@ pub(crate) struct Stream {
     handle: Handle,
 }
 
-/// One kernel's launch, its arguments bound.
+/// A kernel launch with its arguments.
 #[derive(Debug)]
 pub(crate) struct Bound {
     pub(crate) kernel: Rc<Kernel>,
     pub(crate) groups: [u32; 3],
     pub(crate) threads: u32,
     pub(crate) shared_bytes: u32,
-    /// Of bindings, the pass and scratch.
+    /// The addresses of bindings, pass and scratch memory.
     pub(crate) pointers: Vec<Address>,
     pub(crate) params: Params,
 }
 
-/// The last argument, by value.
+/// The parameters: the last argument, by value.
 #[repr(C, align(16))]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Params(pub(crate) [u8; PARAM_BYTES]);
@@ -50,22 +50,22 @@ impl Stream {
     pub(crate) fn new(context: &Rc<Context>) -> Result<Stream, CudaError> {
         let mut handle: Handle = std::ptr::null_mut();
         context.note_request();
-        // SAFETY: it writes a handle.
+        // SAFETY: the call writes a handle to the given place.
         unsafe { call!(context.driver, cuStreamCreate(&mut handle, STREAM_NON_BLOCKING))? };
         Ok(Stream { context: Rc::clone(context), handle })
     }
 
-    /// For libraries.
+    /// The handle, for libraries.
     pub(crate) fn handle(&self) -> Handle {
         self.handle
     }
 
     pub(crate) fn synchronise(&self) -> Result<(), CudaError> {
-        // SAFETY: the stream lives.
+        // SAFETY: the stream exists as long as `self`.
         unsafe { call!(self.context.driver, cuStreamSynchronize(self.handle)) }
     }
 
-    /// Host memory to the card. Starts only; `from` must stay as it is until the stream has come this far.
+    /// Starts a copy from host memory to the card; `from` must not change until the stream has completed it.
     pub(crate) fn upload(
         &self,
         to: Address,
@@ -74,11 +74,11 @@ impl Stream {
         bytes: usize,
     ) -> Result<(), CudaError> {
         let source = from.bytes()[start..start + bytes].as_ptr();
-        // SAFETY: the caller checked `to`; `from` was just sliced.
+        // SAFETY: the caller checked the extent of `to`; `source` is a slice of `from`.
         unsafe { call!(self.context.driver, cuMemcpyHtoDAsync(to, source.cast(), bytes, self.handle)) }
     }
 
-    /// The card's memory to the host. Starts only; `to` is not to be read until the stream has come this far.
+    /// Starts a copy from the card to host memory; `to` must not be read until the stream has completed it.
     pub(crate) fn download(
         &self,
         to: &mut Pinned,
@@ -87,12 +87,12 @@ impl Stream {
         bytes: usize,
     ) -> Result<(), CudaError> {
         let target = to.bytes_mut()[start..start + bytes].as_mut_ptr();
-        // SAFETY: the caller checked `from`; `to` was just sliced.
+        // SAFETY: the caller checked the extent of `from`; `target` is a slice of `to`.
         unsafe { call!(self.context.driver, cuMemcpyDtoHAsync(target.cast(), from, bytes, self.handle)) }
     }
 
     pub(crate) fn copy(&self, to: Address, from: Address, bytes: u64) -> Result<(), CudaError> {
-        // SAFETY: the caller checked both.
+        // SAFETY: the caller checked both extents.
         unsafe { call!(self.context.driver, cuMemcpyDtoDAsync(to, from, bytes as usize, self.handle)) }
     }
 
@@ -104,7 +104,8 @@ impl Stream {
         unsafe { call!(self.context.driver, cuMemsetD8Async(start, 0, bytes as usize, self.handle)) }
     }
 
-    /// `linked`: it may start before what stands before it has ended, and waits for that itself before it reads what that wrote.
+    /// `linked` (programmatic dependent launch): it may start before its predecessor has ended, and itself waits for
+    /// that before it reads what the predecessor wrote.
     pub(crate) fn launch(&self, bound: &Bound, linked: bool) -> Result<(), CudaError> {
         let link =
             LaunchAttribute { id: PROGRAMMATIC_STREAM_SERIALIZATION, padding: 0, flag: 1, rest: [0; 15] };
@@ -122,8 +123,8 @@ impl Stream {
         for (argument, value) in arguments.iter_mut().zip(pointers.chain([params])) {
             *argument = value;
         }
-        // SAFETY: as many arguments of these sizes as the kernel takes (its text was made for this command's bindings); they are
-        // copied before the call returns. The addresses were checked when the table was prepared.
+        // SAFETY: the arguments match the kernel's in number and size (its text was generated for this command's
+        // bindings), and are copied before the call returns. The addresses were checked when the table was prepared.
         unsafe {
             let function = bound.kernel.function();
             call!(
@@ -133,37 +134,37 @@ impl Stream {
         }
     }
 
-    /// Records what `fill` asks of the stream instead of doing it.
+    /// Captures the operations of `fill` in a graph instead of executing them.
     pub(crate) fn capture(
         &self,
         fill: impl FnOnce(&Stream) -> Result<(), CudaError>,
     ) -> Result<Graph, CudaError> {
         let driver = self.context.driver;
         self.context.note_request();
-        // SAFETY: the stream lives and is not capturing.
+        // SAFETY: the stream exists and is not capturing.
         unsafe { call!(driver, cuStreamBeginCapture(self.handle, CAPTURE_THREAD_LOCAL))? };
         let filled = fill(self);
         let mut graph: Handle = std::ptr::null_mut();
-        // SAFETY: it writes a handle, or null where something captured was not allowed.
+        // SAFETY: the call writes a handle, or null if a captured operation was not allowed.
         let ended = unsafe { call!(driver, cuStreamEndCapture(self.handle, &mut graph)) };
         let made = filled.and(ended).and_then(|()| {
             let mut executable: Handle = std::ptr::null_mut();
-            // SAFETY: a graph that was just captured.
+            // SAFETY: the graph was just captured.
             unsafe { call!(driver, cuGraphInstantiateWithFlags(&mut executable, graph, 0))? };
             Ok(Graph { context: Rc::clone(&self.context), executable })
         });
         if !graph.is_null() {
-            // SAFETY: its executable form needs it no more.
+            // SAFETY: the executable graph does not refer to it.
             unsafe { (driver.cuGraphDestroy)(graph) };
         }
         let made = made?;
-        // SAFETY: both live. The first launch is then as fast as the others.
+        // SAFETY: graph and stream exist. Uploading makes the first launch as fast as the later ones.
         unsafe { call!(driver, cuGraphUpload(made.executable, self.handle))? };
         Ok(made)
     }
 
     pub(crate) fn launch_graph(&self, graph: &Graph) -> Result<(), CudaError> {
-        // SAFETY: both live.
+        // SAFETY: both handles are valid as long as the borrowed values.
         unsafe { call!(self.context.driver, cuGraphLaunch(graph.executable, self.handle)) }
     }
 
@@ -171,20 +172,21 @@ impl Stream {
         self.record_with(event, 0)
     }
 
-    /// While capturing: as a node of the graph.
+    /// Records an event as a node of the graph that is being captured.
     pub(crate) fn record_in_graph(&self, event: &Event) -> Result<(), CudaError> {
         self.record_with(event, EVENT_RECORD_EXTERNAL)
     }
 
     fn record_with(&self, event: &Event, flags: c_uint) -> Result<(), CudaError> {
-        // SAFETY: both live.
+        // SAFETY: both handles are valid as long as the borrowed values.
         unsafe { call!(self.context.driver, cuEventRecordWithFlags(event.handle, self.handle, flags)) }
     }
 }
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        // SAFETY: created once. What it was asked for may use memory that goes next, so it is waited for.
+        // SAFETY: the stream was created once and is destroyed once. Pending operations may use memory that is
+        // released next, so it is synchronised first.
         unsafe {
             (self.context.driver.cuStreamSynchronize)(self.handle);
             (self.context.driver.cuStreamDestroy)(self.handle);
@@ -200,7 +202,7 @@ pub(crate) struct Graph {
 
 impl Drop for Graph {
     fn drop(&mut self) {
-        // SAFETY: instantiated once.
+        // SAFETY: instantiated once and destroyed once.
         unsafe { (self.context.driver.cuGraphExecDestroy)(self.executable) };
     }
 }
@@ -216,7 +218,7 @@ impl Event {
         Event::with(context, EVENT_DISABLE_TIMING)
     }
 
-    /// One that [`Event::since`] can ask.
+    /// An event with a timestamp, for [`Event::since`].
     pub(crate) fn timed(context: &Rc<Context>) -> Result<Event, CudaError> {
         Event::with(context, 0)
     }
@@ -224,21 +226,21 @@ impl Event {
     fn with(context: &Rc<Context>, flags: c_uint) -> Result<Event, CudaError> {
         let mut handle: Handle = std::ptr::null_mut();
         context.note_request();
-        // SAFETY: it writes a handle.
+        // SAFETY: the call writes a handle to the given place.
         unsafe { call!(context.driver, cuEventCreate(&mut handle, flags))? };
         Ok(Event { context: Rc::clone(context), handle })
     }
 
-    /// Waits until the stream has come to where this was recorded last; at once if it never was.
+    /// Waits until the stream has reached the last record of this event; returns at once if there is none.
     pub(crate) fn synchronise(&self) -> Result<(), CudaError> {
-        // SAFETY: it lives.
+        // SAFETY: the event exists as long as `self`.
         unsafe { call!(self.context.driver, cuEventSynchronize(self.handle)) }
     }
 
     /// Nanoseconds from another event to this one; both have been recorded and waited for.
     pub(crate) fn since(&self, earlier: &Event) -> Result<u64, CudaError> {
         let mut milliseconds = 0f32;
-        // SAFETY: both live; it writes one number.
+        // SAFETY: both events exist, and the call writes one number.
         unsafe {
             call!(self.context.driver, cuEventElapsedTime(&mut milliseconds, earlier.handle, self.handle))?;
         }
@@ -248,7 +250,7 @@ impl Event {
 
 impl Drop for Event {
     fn drop(&mut self) {
-        // SAFETY: created once.
+        // SAFETY: created once and destroyed once.
         unsafe { (self.context.driver.cuEventDestroy)(self.handle) };
     }
 }

@@ -1,8 +1,8 @@
-// Words of cuda/copies.h. Nothing arrives before the thread waits for it.
+// Emulates cuda/copies.h. No copy is done before the thread waits for it.
 
 namespace emulated {
 
-// That a thread may have under way.
+// The most pending copies of a thread.
 enum { MOST_COPIES = 512 };
 
 struct Copy {
@@ -21,7 +21,7 @@ static void copy(void* to, const u8* from, u32 bytes, bool there, int line) {
     else copies[thread][copy_counts[thread]++] = {(u8*)to, there ? from : nullptr, bytes, copy_groups[thread]};
 }
 
-// Copies of groups before this one are done.
+// Completes the copies of all groups before this one.
 static void copies_done_before(u32 group) {
     u32 kept = 0;
     for (u32 i = 0; i < copy_counts[thread]; i++) {

@@ -1,7 +1,8 @@
-// Runs a kernel's threads as fibres. BARRIER and SIMD words are meeting points: a thread that comes to one gives way, and goes on
-// once all that have to be there are. A meeting that cannot happen is reported, with the lines where threads stand.
+// Runs a kernel's threads as fibres. BARRIER and SIMD operations are synchronisation points: a thread that reaches one
+// yields, and resumes once all threads that have to reach it have done so. If that cannot happen, it is reported with
+// the lines where the threads are waiting.
 
-// A library's own headers would be most of what a compiler reads.
+// Standard headers would be most of what the compiler has to read.
 typedef __UINT8_TYPE__ u8;
 typedef __UINT16_TYPE__ u16;
 typedef __UINT32_TYPE__ u32;
@@ -27,7 +28,7 @@ struct alignas(8) u32x2 { u32 x, y; };
 struct alignas(16) u32x4 { u32 x, y, z, w; };
 struct alignas(16) f32x4 { f32 x, y, z, w; };
 
-// As in src/library.rs.
+// `Call` in src/library.rs.
 struct Call {
     void* const* arguments;
     const u32* constants;
@@ -35,16 +36,16 @@ struct Call {
     u32 threads;
     u8* shared;
     u32 shared_bytes;
-    // Of each thread's stack; they lie one after the other.
+    // Bytes of each thread's stack; the stacks are contiguous.
     u32 stack_bytes;
     u8* stacks;
-    // 1: groups, SIMD groups and lanes take their turns from the last to the first.
+    // 1: threadgroups, SIMD groups and lanes run in reverse order.
     u32 backwards;
     u32 message_bytes;
     char* message;
 };
 
-// Saves where this fibre is, and goes on where another was.
+// Saves this fibre's state to `*from` and resumes the one saved in `to`.
 extern "C" void emulated_switch(void** from, void* to) __asm__("emulated_switch");
 #if defined(__x86_64__)
 __asm__(
@@ -55,7 +56,7 @@ __asm__(
     "movq %rsi, %rsp\n"
     "popq %r15\n popq %r14\n popq %r13\n popq %r12\n popq %rbx\n popq %rbp\n"
     "ret\n");
-// Words that a switch takes off a stack; where among them the address to go on at is; words that stay, for alignment.
+// Words that a switch pops; the index of the return address among them; words of padding for alignment.
 enum { SAVED = 7, RESUME = 6, REST = 1 };
 #elif defined(__aarch64__)
 __asm__(
@@ -85,10 +86,11 @@ enum State { READY, AT_SIMD, AT_BARRIER, DONE };
 struct Fibre {
     void* stack;
     State state;
-    // The line of the word that it waits at.
+    // The line of the operation at which it waits.
     int line;
-    // Which of the two sets of slots its next exchange uses: a lane may be one exchange ahead of another.
-    u32 turn;
+    // Which of the two sets of slots its next exchange uses (double buffering): a lane may be one exchange ahead of
+    // another.
+    u32 parity;
 };
 
 static const u32* constants;
@@ -99,7 +101,7 @@ static void* scheduler;
 static u32 thread, group[3];
 static bool failed;
 
-// The kernel, written after the dialect.
+// The kernel, defined after the dialect.
 static void body(void* const* arguments, u32 x, u32 y, u32 z, u32 thread, u8* shared);
 
 static void give_way(State state, int line) {
@@ -117,23 +119,23 @@ static void fail(const char* what, int line) {
 }
 
 static u32 exchange(u32 value, u32 mask, int line) {
-    const u32 simd = thread / LANES, lane = thread % LANES, turn = fibres[thread].turn;
-    fibres[thread].turn = 1 - turn;
-    slots[simd][turn][lane] = value;
+    const u32 simd = thread / LANES, lane = thread % LANES, parity = fibres[thread].parity;
+    fibres[thread].parity = 1 - parity;
+    slots[simd][parity][lane] = value;
     give_way(AT_SIMD, line);
-    return slots[simd][turn][lane ^ mask];
+    return slots[simd][parity][lane ^ mask];
 }
 
-// Words that a lane brings to a meeting.
+// The most words that a lane contributes to an exchange of all lanes.
 enum { WORDS = 6 };
 
-static u32 brought[MOST_THREADS / LANES][2][LANES][WORDS];
+static u32 contributed[MOST_THREADS / LANES][2][LANES][WORDS];
 
-// What each lane of the SIMD group brought.
-typedef const u32 (*Brought)[WORDS];
+// What each lane of the SIMD group contributed.
+typedef const u32 (*Contributed)[WORDS];
 
-static Brought meet(const u32* words, u32 count, int line) {
-    u32 (*all)[WORDS] = brought[thread / LANES][fibres[thread].turn];
+static Contributed gather(const u32* words, u32 count, int line) {
+    u32 (*all)[WORDS] = contributed[thread / LANES][fibres[thread].parity];
     memcpy(all[thread % LANES], words, count * 4);
     exchange(0, 0, line);
     return all;
@@ -160,15 +162,15 @@ static void start(u32 t) {
     fibres[t] = {top, READY, 0, 0};
 }
 
-// `i` of `n` things, in the order of the call.
-static u32 turn(u32 i, u32 n) { return call->backwards ? n - 1 - i : i; }
+// The i-th of `n` indices, in the order of the call.
+static u32 in_order(u32 i, u32 n) { return call->backwards ? n - 1 - i : i; }
 
-// Runs a SIMD group until its lanes are all done or at barriers.
+// Runs a SIMD group until all of its lanes are done or at barriers.
 static bool run_simd(u32 simd) {
     for (;;) {
         u32 waiting = 0;
         for (u32 i = 0; i < LANES; i++) {
-            thread = simd * LANES + turn(i, LANES);
+            thread = simd * LANES + in_order(i, LANES);
             if (fibres[thread].state == READY) emulated_switch(&scheduler, fibres[thread].stack);
             if (failed) return false;
             waiting += fibres[thread].state == AT_SIMD;
@@ -191,7 +193,7 @@ static bool run_group() {
     for (u32 t = 0; t < call->threads; t++) start(t);
     for (;;) {
         for (u32 i = 0; i < call->threads / LANES; i++) {
-            if (!run_simd(turn(i, call->threads / LANES))) return false;
+            if (!run_simd(in_order(i, call->threads / LANES))) return false;
         }
         const Fibre first = fibres[0];
         for (thread = 0; thread < call->threads; thread++) {
@@ -241,7 +243,7 @@ static u16 f32_bits_to_f16(u32 bits) {
 
 }  // namespace emulated
 
-// 0 where all went well; otherwise the message says what did not.
+// Returns 0 on success; otherwise the message says what went wrong.
 extern "C" int emulated_launch(const Call* call) {
     using namespace emulated;
     emulated::call = call;

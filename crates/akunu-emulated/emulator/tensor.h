@@ -1,4 +1,4 @@
-// Words of cuda/tensor.h, lane by lane as their instructions are defined.
+// Emulates cuda/tensor.h, lane by lane, as the instructions are defined.
 
 namespace emulated {
 
@@ -8,29 +8,29 @@ static Quad load_lines(const u8* line_at, int line) {
     if ((uintptr_t)line_at % 16 != 0) fail("a line that is not aligned", line);
     u32 words[2];
     memcpy(words, &line_at, 8);
-    const Brought brought = meet(words, 2, line);
+    const Contributed contributed = gather(words, 2, line);
     const u32 lane = thread % LANES;
     Quad quad;
     for (u32 m = 0; m < 4; m++) {
         const u8* from;
-        memcpy(&from, brought[m * 8 + lane / 4], 8);
+        memcpy(&from, contributed[m * 8 + lane / 4], 8);
         memcpy(&quad.v[m], from + lane % 4 * 4, 4);
     }
     return quad;
 }
 
-static Quad load_lines_aside(const u8* line_at, int line) {
+static Quad load_lines_transposed(const u8* line_at, int line) {
     if ((uintptr_t)line_at % 16 != 0) fail("a line that is not aligned", line);
     u32 words[2];
     memcpy(words, &line_at, 8);
-    const Brought brought = meet(words, 2, line);
+    const Contributed contributed = gather(words, 2, line);
     const u32 lane = thread % LANES;
     Quad quad;
     for (u32 m = 0; m < 4; m++) {
         u16 halves[2];
         for (u32 i = 0; i < 2; i++) {
             const u8* from;
-            memcpy(&from, brought[m * 8 + lane % 4 * 2 + i], 8);
+            memcpy(&from, contributed[m * 8 + lane % 4 * 2 + i], 8);
             memcpy(&halves[i], from + lane / 4 * 2, 2);
         }
         quad.v[m] = halves[0] | (u32)halves[1] << 16;
@@ -38,19 +38,19 @@ static Quad load_lines_aside(const u8* line_at, int line) {
     return quad;
 }
 
-// `pieces` of 16 elements: of each, two rows' words in `a`, then a column's in `b`.
+// Product over `pieces` × 16 elements: for each piece `a` has two rows' words, and `b` a column's.
 static Quad multiply(const u32* a, const u32* b, u32 pieces, u32 start, int line) {
     u32 words[WORDS];
     memcpy(words, a, pieces * 8);
     memcpy(words + pieces * 2, b, pieces * 4);
-    const Brought brought = meet(words, pieces * 3, line);
+    const Contributed contributed = gather(words, pieces * 3, line);
     const u32 g = thread % LANES / 4, t = thread % 4;
     Quad quad;
     for (u32 e = 0; e < 4; e++) {
         u32 sum = start;
         for (u32 i = 0; i < pieces * 16; i++) {
             const u32 piece = i / 16, lane = i % 16 / 4, shift = i % 4 * 8;
-            const u32 row = brought[g * 4 + lane][piece * 2 + e / 2], column = brought[(2 * t + e % 2) * 4 + lane][pieces * 2 + piece];
+            const u32 row = contributed[g * 4 + lane][piece * 2 + e / 2], column = contributed[(2 * t + e % 2) * 4 + lane][pieces * 2 + piece];
             sum += (u32)((i8)(row >> shift) * (i8)(column >> shift));
         }
         quad.v[e] = sum;
@@ -79,13 +79,13 @@ static f32 half_of(u32 word, u32 i) {
 
 static Floats multiply_halves(Quad a, u32 b0, u32 b1, Floats sums, int line) {
     const u32 words[6] = {a.v[0], a.v[1], a.v[2], a.v[3], b0, b1};
-    const Brought brought = meet(words, 6, line);
+    const Contributed contributed = gather(words, 6, line);
     const u32 g = thread % LANES / 4, t = thread % 4;
     for (u32 e = 0; e < 4; e++) {
         f32 sum = sums.v[e];
         for (u32 i = 0; i < 16; i++) {
             const u32 lane = i % 8 / 2, piece = i / 8;
-            const u32 row = brought[g * 4 + lane][piece * 2 + e / 2], column = brought[(2 * t + e % 2) * 4 + lane][4 + piece];
+            const u32 row = contributed[g * 4 + lane][piece * 2 + e / 2], column = contributed[(2 * t + e % 2) * 4 + lane][4 + piece];
             sum += half_of(row, i) * half_of(column, i);
         }
         sums.v[e] = sum;
@@ -102,11 +102,11 @@ static f32 tf32_of(u32 word) {
 
 static Floats multiply_tf32(Quad a, u32 b0, u32 b1, Floats sums, int line) {
     const u32 words[6] = {a.v[0], a.v[1], a.v[2], a.v[3], b0, b1};
-    const Brought brought = meet(words, 6, line);
+    const Contributed contributed = gather(words, 6, line);
     const u32 g = thread % LANES / 4, t = thread % 4;
     for (u32 e = 0; e < 4; e++) {
         for (u32 i = 0; i < 8; i++) {
-            const u32 row = brought[g * 4 + i % 4][i / 4 * 2 + e / 2], column = brought[(2 * t + e % 2) * 4 + i % 4][4 + i / 4];
+            const u32 row = contributed[g * 4 + i % 4][i / 4 * 2 + e / 2], column = contributed[(2 * t + e % 2) * 4 + i % 4][4 + i / 4];
             sums.v[e] += tf32_of(row) * tf32_of(column);
         }
     }
@@ -119,7 +119,7 @@ typedef emulated::Quad Quad;
 #define EXP2 exp2f
 #define load_lines(line) emulated::load_lines(line, __LINE__)
 typedef emulated::Floats Floats;
-#define load_lines_aside(line) emulated::load_lines_aside(line, __LINE__)
+#define load_lines_transposed(line) emulated::load_lines_transposed(line, __LINE__)
 #define multiply_halves(a, b0, b1, sums) emulated::multiply_halves(a, b0, b1, sums, __LINE__)
 #define multiply_tf32(a, b0, b1, sums) emulated::multiply_tf32(a, b0, b1, sums, __LINE__)
 #define multiply_16(a0, a1, b, start) emulated::multiply_16(a0, a1, b, start, __LINE__)

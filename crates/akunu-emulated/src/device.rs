@@ -1,4 +1,4 @@
-//! [`Emulator`]: what a GPU device stands on, with a host's fibres for a GPU.
+//! [`Emulator`]: an implementation of the GPU interface that runs kernels as fibres on the host.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -18,12 +18,12 @@ use crate::queue::{Queue, Waiting};
 
 const NAME: &str = "emulated";
 
-/// Few units, so that small contexts are split as long ones are on a large chip.
+/// Few units, so that small contexts are split like long ones are on a large chip.
 const CHIP: Chip = Chip::plain(4, 48 << 10);
 
 pub(crate) type Shared = Rc<RefCell<Memory>>;
 
-/// What a dispatch runs.
+/// The code of a dispatch.
 #[derive(Clone, Debug)]
 pub struct Code(Work);
 
@@ -42,20 +42,20 @@ struct Dispatch<'a> {
     threads: u32,
 }
 
-/// A GPU of fibres on the host. It has memory of its own, where an access past a buffer's end is a fault.
+/// An emulated GPU. Its memory is separate from the host's, and an access past a buffer's end faults.
 #[derive(Debug)]
 pub struct Emulator {
     capabilities: Capabilities,
     tuning: Tuning,
-    /// Once something ran.
+    /// Allocated by the first launch.
     stacks: Option<Stacks>,
     backwards: bool,
-    /// What was submitted runs when it is waited for, and copies take their turn behind it.
+    /// Submissions run only when they are waited for, and copies are queued after them.
     late: bool,
     pub(crate) queue: Queue,
 }
 
-/// The GPU devices' host side on the emulator.
+/// The host side of the GPU devices on the emulator.
 pub type EmulatedDevice = TableDevice<Emulator>;
 
 fn failed(message: impl Into<String>) -> DeviceError {
@@ -97,7 +97,8 @@ impl Default for Emulator {
 }
 
 impl Emulator {
-    /// As the Metal device is on a chip: weights stay in the file's mapping, fewer rows have programs of their own.
+    /// Configured like the Metal device on a chip: weights stay in the file mapping, and there are programs for fewer
+    /// rows.
     pub fn apple(chip: MetalChip) -> Emulator {
         let capabilities = chip.capabilities(format!("{} on fibres of the host", chip.describe()));
         Emulator {
@@ -107,9 +108,9 @@ impl Emulator {
         }
     }
 
-    /// As the CUDA device is: memory of its own, into which weights are copied and where they are laid out, tables recorded once with their
-    /// parameters by value, prompts through a library's products, chains submitted in its batches, results fetched. Nothing runs before it is
-    /// waited for.
+    /// Configured like the CUDA device: separate memory, to which weights are copied and where they are repacked,
+    /// tables recorded once with parameters by value, prompts with a library's products, chains submitted in batches,
+    /// results fetched. Nothing runs before it is waited for.
     pub fn cuda() -> Emulator {
         let chip = Chip { tensor_cores: true, copies: true, shared_bytes: 200 << 10, ..CHIP };
         let capabilities = akunu_cuda::capabilities("CUDA's choices on fibres of the host".into(), true);
@@ -129,54 +130,55 @@ impl Emulator {
         &self.tuning.chip
     }
 
-    /// Groups, SIMD groups and lanes take their turns from the last to the first, and so do launches without a barrier between them.
+    /// Threadgroups, SIMD groups and lanes run in reverse order, and so do launches without a barrier between them.
     /// Results must not depend on it.
     pub fn backwards(mut self) -> Emulator {
         self.backwards = true;
         self
     }
 
-    /// Tables are run from indirect command buffers.
+    /// Tables are executed from indirect command buffers.
     pub fn with_indirect_commands(mut self) -> Emulator {
         self.tuning.indirect = true;
         self
     }
 
-    /// So many steps of a chain in a command buffer.
+    /// Sets the steps per command buffer of a chain.
     pub fn in_parts_of(mut self, steps: usize) -> Emulator {
         self.tuning.part = steps;
         self
     }
 
-    /// With kernels for tensor cores, which the emulator has too.
+    /// Enables kernels for tensor cores, which the emulator implements as well.
     pub fn with_tensor_cores(mut self) -> Emulator {
         let chip = &mut self.tuning.chip;
         *chip = Chip { tensor_cores: true, shared_bytes: 200 << 10, ..*chip };
         self
     }
 
-    /// With kernels whose copies go on by themselves, and as much threadgroup memory as chips have that do so.
+    /// Enables kernels with asynchronous copies, with as much threadgroup memory as chips with that feature have.
     pub fn with_copies(mut self) -> Emulator {
         let chip = &mut self.tuning.chip;
         *chip = Chip { copies: true, shared_bytes: 200 << 10, ..*chip };
         self
     }
 
-    /// With kernels for tiles of 8 × 8, and as much threadgroup memory as Apple's chips have.
+    /// Enables kernels with simdgroup matrices, with as much threadgroup memory as Apple's chips have.
     pub fn with_tiles(mut self, bf16_tiles: bool) -> Emulator {
         let chip = &mut self.tuning.chip;
         *chip = Chip { tiles: true, bf16_tiles, shared_bytes: 32 << 10, ..*chip };
         self
     }
 
-    /// A chip of one unit, where SIMD groups of matrix-vector products have two outputs if there are enough of them.
+    /// A chip of one unit, where SIMD groups of matrix-vector products compute two outputs if there are enough of
+    /// them.
     pub fn with_two_gemv_outputs(mut self) -> Emulator {
         let chip = &mut self.tuning.chip;
         *chip = Chip { units: 1, gemv_outputs: 2, ..*chip };
         self
     }
 
-    /// Which multiplies f16 itself, with plain loops.
+    /// A library that multiplies f16, as plain loops.
     pub fn with_half_products(mut self, few: usize) -> Emulator {
         self.capabilities.half_products = Some(few);
         self
@@ -184,19 +186,19 @@ impl Emulator {
 }
 
 impl Emulator {
-    /// What is submitted runs at once.
+    /// Runs submissions at once, unless they are to run late.
     fn catch_up_if_prompt(&mut self) -> Result<(), DeviceError> {
         if self.late { Ok(()) } else { self.catch_up(Waiting::ForAll) }
     }
 
-    /// Does what was encoded. What no barrier keeps apart runs in either order.
+    /// Executes what was encoded. Launches without a barrier between them run in either order.
     pub(crate) fn run(&mut self, words: &[Word<Code, Shared>]) -> Result<(), DeviceError> {
         let mut beside = Vec::new();
         self.run_words(words, &mut beside)?;
         self.run_beside(&mut beside)
     }
 
-    /// Word by word. `beside`: what was dispatched since the last barrier.
+    /// Executes operation by operation. `beside`: the dispatches since the last barrier.
     fn run_words<'a>(
         &mut self,
         words: &'a [Word<Code, Shared>],
@@ -209,7 +211,7 @@ impl Emulator {
                 Word::Buffers(buffers) => bound = buffers,
                 Word::Threadgroup(bytes) => shared_bytes = *bytes,
                 Word::Barrier => self.run_beside(beside)?,
-                // No word from outside holds within.
+                // Settings made outside do not apply inside.
                 Word::Run(words) => self.run_words(words, beside)?,
                 Word::Dispatch { groups, threads } => {
                     let code = code.ok_or_else(|| failed("a dispatch without a pipeline"))?;
@@ -348,7 +350,7 @@ impl Gpu for Emulator {
         Ok(Recording::default())
     }
 
-    /// A graph has its parameters by value: they are those of now.
+    /// A graph has its parameters by value: the current ones.
     fn seal(&mut self, indirect: &mut Self::Indirect, _table: &str) -> Result<(), DeviceError> {
         // A library's product has none.
         let mut has_params = false;
@@ -388,7 +390,7 @@ impl Gpu for Emulator {
     }
 
     fn settle(&mut self) {
-        // Who waits for what failed is told.
+        // The failure is reported to whoever waits for that submission.
         while self.catch_up(Waiting::ForAll).is_err() {}
     }
 }

@@ -1,4 +1,4 @@
-//! Functions compiled for this machine: shared libraries, kept beside the program that uses them.
+//! Functions compiled for this machine: shared libraries, cached beside the program that uses them.
 
 #![allow(unsafe_code)]
 
@@ -18,7 +18,7 @@ use akunu_kernels::{Function, Launch, emulated_text};
 use crate::memory::Memory;
 
 const EMULATOR: &str = include_str!("../emulator/emulator.h");
-/// For functions that use the words of the source of that name.
+/// Additional headers for functions that use the source of that name.
 const SPECIAL: [(&str, &str); 3] = [
     ("cuda/copies.h", include_str!("../emulator/copies.h")),
     ("cuda/tensor.h", include_str!("../emulator/tensor.h")),
@@ -29,7 +29,7 @@ const OPTIONS: [&str; 11] = [
     "-O1",
     "-fPIC",
     "-shared",
-    // Nothing of C++'s library: to look through it is half of what linking takes.
+    // Without C++'s library: searching it takes half of the link time.
     "-nostdlib",
     "-w",
     "-fno-exceptions",
@@ -38,12 +38,12 @@ const OPTIONS: [&str; 11] = [
     "-fno-strict-aliasing",
     "-DOFFSET_OF=__builtin_offsetof",
 ];
-/// For how long a library that nobody uses is kept.
+/// For how long an unused library is kept.
 const KEPT: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 const STACK_BYTES: usize = 64 << 10;
 const MOST_THREADS: usize = 1024;
 
-/// As `Call` in emulator.h.
+/// `Call` in emulator.h.
 #[repr(C)]
 struct Call {
     arguments: *const *mut c_void,
@@ -61,14 +61,14 @@ struct Call {
 
 type Entry = unsafe extern "C" fn(*const Call) -> c_int;
 
-/// One text's functions. The library has state of its own, so one launch runs at a time.
+/// The compiled library of one text. It has global state, so only one launch runs at a time.
 #[derive(Debug)]
 pub(crate) struct Library {
     entry: Entry,
     running: Mutex<()>,
 }
 
-/// Where fibres live; a device has one.
+/// The stacks of the fibres; one per device.
 #[derive(Debug)]
 pub(crate) struct Stacks(Memory);
 
@@ -78,7 +78,7 @@ impl Stacks {
     }
 }
 
-/// The C++ compiler to use; `None` where there is none.
+/// The C++ compiler to use; `None` if there is none.
 pub fn compiler() -> Option<&'static Path> {
     static COMPILER: OnceLock<Option<PathBuf>> = OnceLock::new();
     let find = || {
@@ -89,7 +89,7 @@ pub fn compiler() -> Option<&'static Path> {
     COMPILER.get_or_init(find).as_deref()
 }
 
-/// Whether tests have to do without the emulator; says so, loudly.
+/// Whether tests have to be skipped because there is no compiler; says so visibly.
 #[allow(clippy::print_stderr, reason = "what was not tested has to be seen")]
 pub fn skipped() -> bool {
     if compiler().is_some() {
@@ -101,7 +101,7 @@ pub fn skipped() -> bool {
 
 type Place = Arc<OnceLock<Result<Arc<Library>, String>>>;
 
-/// The library of a function's text, compiled if it was not before.
+/// The library of a function's text, compiled if necessary.
 pub(crate) fn library(function: &Function) -> Result<Arc<Library>, String> {
     static LOADED: Mutex<Option<HashMap<u64, Place>>> = Mutex::new(None);
     let uses = |name: &str| function.sources.iter().any(|source| source.name == name);
@@ -110,7 +110,7 @@ pub(crate) fn library(function: &Function) -> Result<Arc<Library>, String> {
     let mut hasher = DefaultHasher::new();
     (&text, OPTIONS, compiler()).hash(&mut hasher);
     let key = hasher.finish();
-    // Others may compile other texts meanwhile, but nobody the same.
+    // Other threads may compile other texts meanwhile, but not the same one.
     let place = {
         let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(loaded.get_or_insert_default().entry(key).or_default())
@@ -124,13 +124,13 @@ fn open(text: &str, key: u64, name: &str) -> Result<Arc<Library>, String> {
     PRUNED.call_once(|| prune(&folder, KEPT));
     let path = build(&folder, text, key, name)?;
     match load(&path) {
-        // Another process may have found it too old just before it was marked as used.
+        // Another process may have pruned it just before it was marked as used.
         Err(_) if !path.exists() => load(&build(&folder, text, key, name)?),
         loaded => loaded,
     }
 }
 
-/// Where libraries are kept: beside the program, so that they go when the target folder goes.
+/// The cache folder: beside the program, so that it is removed with the target folder.
 fn folder() -> io::Result<PathBuf> {
     let folder = std::env::current_exe()?.with_file_name("akunu-emulated");
     std::fs::create_dir_all(&folder)?;
@@ -141,13 +141,13 @@ fn not_kept(error: io::Error) -> String {
     format!("cannot keep compiled kernels: {error}")
 }
 
-/// Removes what nobody has used for so long: libraries of texts that changed, and what processes that were killed left.
+/// Removes what has not been used for that long: libraries of outdated texts, and leftovers of killed processes.
 fn prune(folder: &Path, kept: Duration) {
     let Ok(entries) = std::fs::read_dir(folder) else { return };
     for entry in entries.flatten() {
         let used = entry.metadata().and_then(|metadata| metadata.modified());
         if used.is_ok_and(|used| used.elapsed().is_ok_and(|idle| idle > kept)) {
-            // Another process may have been first.
+            // Another process may have removed it already.
             let _ = std::fs::remove_file(entry.path());
         }
     }
@@ -156,12 +156,12 @@ fn prune(folder: &Path, kept: Duration) {
 fn build(folder: &Path, text: &str, key: u64, name: &str) -> Result<PathBuf, String> {
     let library = folder.join(format!("{key:016x}.so"));
     if let Ok(file) = File::open(&library) {
-        // In use, to `prune`.
+        // Marks it as used for `prune`.
         file.set_modified(SystemTime::now()).map_err(not_kept)?;
         return Ok(library);
     }
     let compiler = compiler().ok_or("no C++ compiler: install one (c++), or set CXX")?;
-    // Other processes may be at the same: each writes its own, and the last one's stays.
+    // Other processes may do the same: each writes its own file, and the last rename wins.
     let own = folder.join(format!("{key:016x}.{}", std::process::id()));
     let (source, unfinished) = (own.with_extension("cpp"), own.with_extension("part"));
     std::fs::write(&source, text).map_err(not_kept)?;
@@ -183,23 +183,24 @@ fn build(folder: &Path, text: &str, key: u64, name: &str) -> Result<PathBuf, Str
 
 fn load(path: &Path) -> Result<Arc<Library>, String> {
     let name = CString::new(path.as_os_str().as_bytes()).map_err(|error| error.to_string())?;
-    // SAFETY: the library is the one that `build` made; its initialisers do nothing.
+    // SAFETY: the library was built by `build`; its initialisers do nothing.
     let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
     if handle.is_null() {
         return Err(format!("cannot load {}", path.display()));
     }
-    // SAFETY: the handle is good, and the name ends with a zero.
+    // SAFETY: the handle is valid, and the name is NUL-terminated.
     let entry = unsafe { libc::dlsym(handle, c"emulated_launch".as_ptr()) };
     if entry.is_null() {
         return Err(format!("{} has no entry", path.display()));
     }
-    // SAFETY: emulator.h defines it with this type, and the library is never closed.
+    // SAFETY: emulator.h defines the function with this type, and the library is never closed.
     let entry = unsafe { std::mem::transmute::<*mut c_void, Entry>(entry) };
     Ok(Arc::new(Library { entry, running: Mutex::new(()) }))
 }
 
 impl Library {
-    /// Runs a launch over `arguments`, in one order of threads or the other; the error is what the emulator found.
+    /// Runs a launch with `arguments`, in ascending or descending order of threads; the error is what the emulator
+    /// detected.
     pub(crate) fn run(
         &self,
         launch: &Launch,
@@ -228,8 +229,9 @@ impl Library {
             message: message.as_mut_ptr().cast(),
         };
         let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: what the call points to lives until it returns, and nothing else runs in the library. The kernel goes where its
-        // arguments and its own arithmetic lead: that is what is being tested, and `Memory` ends at pages that fault.
+        // SAFETY: everything that the call points to outlives it, and no other launch runs in the library. The
+        // kernel's own accesses depend on its arguments and arithmetic, which is what is being tested; `Memory` ends
+        // at pages that fault.
         let failed = unsafe { (self.entry)(&raw const call) };
         drop(running);
         if failed == 0 {
@@ -253,7 +255,7 @@ mod tests {
             let last = SystemTime::now() - Duration::from_secs(days * 24 * 60 * 60);
             File::create(path).unwrap().set_modified(last).unwrap();
         }
-        // It is there, so nothing is compiled.
+        // It exists, so nothing is compiled.
         assert_eq!(build(&folder, "no C++", 3, "used"), Ok(used.clone()));
         prune(&folder, KEPT);
         assert_eq!([&old, &new, &used].map(|path| path.exists()), [false, true, true]);

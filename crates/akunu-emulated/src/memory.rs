@@ -1,4 +1,4 @@
-//! Memory that ends where the next page may not be touched, so that an access past its end is a fault.
+//! Memory followed by an inaccessible page, so that an access past its end faults.
 
 #![allow(unsafe_code)]
 
@@ -7,7 +7,7 @@ use std::ptr::{self, NonNull};
 use akunu_format::Region;
 
 const PAGE: usize = 1 << 16;
-/// What the widest load wants; up to as many bytes past the end go unnoticed.
+/// The alignment of the widest load; an overrun by fewer bytes than this is not detected.
 const ALIGN: usize = 16;
 
 #[derive(Debug)]
@@ -16,7 +16,7 @@ enum Held {
         map: NonNull<u8>,
         map_bytes: usize,
     },
-    /// Whose bytes nobody writes.
+    /// A region, which is never written.
     Region(#[allow(dead_code, reason = "it keeps the bytes")] Region),
 }
 
@@ -27,11 +27,11 @@ pub struct Memory {
     bytes: usize,
 }
 
-// SAFETY: the mapping belongs to this value alone.
+// SAFETY: the mapping is owned by this value alone.
 unsafe impl Send for Memory {}
 
 impl Memory {
-    /// A region where it is, from a page's first byte on. An access past its end may go unnoticed.
+    /// A region in place, from a page boundary on. An access past its end may not be detected.
     pub(crate) fn of_region(region: &Region) -> Memory {
         let (start, bytes) = (NonNull::from(region.bytes()).cast::<u8>(), region.bytes().len());
         Memory { held: Held::Region(region.clone()), start, bytes }
@@ -43,14 +43,14 @@ impl Memory {
         let map_bytes = held.checked_add(PAGE)?;
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANON;
-        // SAFETY: a new mapping touches no memory that exists.
+        // SAFETY: a new anonymous mapping does not affect existing memory.
         let map = unsafe { libc::mmap(ptr::null_mut(), map_bytes, protection, flags, -1, 0) };
         if map == libc::MAP_FAILED {
             return None;
         }
         let map = NonNull::new(map.cast::<u8>())?;
         let offset = held - bytes.next_multiple_of(ALIGN);
-        // SAFETY: both places are inside the mapping, and the last page is nobody's yet.
+        // SAFETY: both addresses are inside the mapping, and nothing refers to its last page yet.
         let start = unsafe {
             libc::mprotect(map.as_ptr().add(held).cast(), PAGE, libc::PROT_NONE);
             map.add(offset)
@@ -63,14 +63,15 @@ impl Memory {
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {
-        // SAFETY: `bytes` from `start` on are mapped; kernels run only while the device is borrowed for writing.
+        // SAFETY: `bytes` from `start` on are mapped and initialised; kernels write them only while the device is
+        // mutably borrowed.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.bytes) }
     }
 
-    /// A region has none that may be written.
+    /// The bytes for writing; none for a region.
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         match self.held {
-            // SAFETY: as above.
+            // SAFETY: as above, and `&mut self` makes this the only reference.
             Held::Own { .. } => unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.bytes) },
             Held::Region(_) => &mut [],
         }
@@ -80,7 +81,7 @@ impl Memory {
 impl Drop for Memory {
     fn drop(&mut self) {
         if let Held::Own { map, map_bytes } = self.held {
-            // SAFETY: the mapping is this value's own.
+            // SAFETY: the mapping is owned by this value alone.
             unsafe { libc::munmap(map.as_ptr().cast(), map_bytes) };
         }
     }

@@ -1,4 +1,4 @@
-//! Products of f16 as a device's library has them: rows that are not live too.
+//! f16 products as a device's library computes them, including rows that are not live.
 
 use akunu_kernels::HalfProduct;
 use akunu_plan::halves;

@@ -1,5 +1,5 @@
-//! A queue of the emulator's: what was submitted runs when it is waited for and not before, and so do copies, as on a GPU with memory of its
-//! own that is far behind its host.
+//! The emulator's queue: submissions and copies run only when they are waited for, like on a discrete GPU that is far
+//! behind its host.
 
 use std::collections::VecDeque;
 
@@ -8,10 +8,10 @@ use akunu_plan::DeviceError;
 
 use crate::device::{Code, Emulator, Shared};
 
-/// Which does not wait for anything that was submitted later.
+/// A wait that does not cover later submissions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Waiting {
-    /// Command buffers up to the one of this number.
+    /// For command buffers up to the one with this number.
     Until(u64),
     ForAll,
 }
@@ -20,7 +20,7 @@ pub enum Waiting {
 enum Asked {
     Commands(Recording<Code, Shared>),
     Write(Shared, usize, Vec<u8>),
-    /// Stands behind what a submission sends.
+    /// Marks the end of a submission's writes.
     Sent,
     Copy {
         from: Shared,
@@ -33,12 +33,12 @@ enum Asked {
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     asked: VecDeque<Asked>,
-    /// Command buffers, so far.
+    /// The number of command buffers so far.
     submitted: u64,
     ended: u64,
-    /// What was fetched last.
+    /// The result of the last fetch.
     pub(crate) fetched: Vec<u8>,
-    /// Bytes that a submission may send.
+    /// The most bytes that a submission sends.
     sendable: usize,
 }
 
@@ -57,7 +57,7 @@ impl Queue {
         self.asked.push_back(Asked::Copy { from: from.clone(), to: to.clone(), bytes: bytes as usize });
     }
 
-    /// Memory for what is sent is used again by the next submission: nothing may be on its way from there.
+    /// The staging memory is reused by the next submission: no transfer from it may be pending.
     pub(crate) fn send(&mut self, writes: [(&Shared, usize, &[u8]); 3]) {
         let has_left = !self.asked.iter().any(|asked| matches!(asked, Asked::Sent));
         assert!(has_left, "a submission is sent before the last one has left");
@@ -90,7 +90,7 @@ impl Queue {
 }
 
 impl Emulator {
-    /// Runs what is waited for.
+    /// Runs what is being waited for.
     pub(crate) fn catch_up(&mut self, waiting: Waiting) -> Result<(), DeviceError> {
         while let Some(asked) = self.queue.next(waiting) {
             match asked {

@@ -1,11 +1,11 @@
-//! The emulator finds what it is made to find.
+//! The emulator detects the errors that it is designed to detect.
 
 use akunu_kernels::{Function, Launch, Source};
 
 use crate::library::{Stacks, library, skipped};
 use crate::memory::Memory;
 
-/// Kernels that are each wrong in a way of their own, but for the first.
+/// Kernels that each contain one kind of error, except the first.
 static KERNELS: Source = Source {
     name: "wrong.h",
     text: "
@@ -35,7 +35,7 @@ BODY(a_load_is_not_aligned) {
 BODY(the_last_thread_wins) {
     ((DEVICE f32*)in.out)[0] = (f32)at.in_group;
 }
-BODY(tiles_are_turned_and_multiplied) {
+BODY(tiles_are_transposed_and_multiplied) {
     TG_ARRAY(f32, numbers, 0);
     THREADGROUP f32* const mine = numbers + SIMD * 64;
     mine[LANE] = (f32)LANE;
@@ -43,7 +43,7 @@ BODY(tiles_are_turned_and_multiplied) {
     SIMD_SYNC();
     Tile a, b, sums = filled_tile(0.5f);
     load_tile(&a, mine, 8);
-    load_tile_aside(&b, mine, 8);
+    load_tile_transposed(&b, mine, 8);
     multiply_tiles(&sums, &a, &b);
     SIMD_SYNC();
     store_tile(&sums, mine, 8);
@@ -61,16 +61,16 @@ BODY(a_lane_does_not_store_its_part) {
     if (LANE != 3) store_tile(&tile, numbers, 8);
 }
 BODY(threadgroup_memory_is_read_before_it_is_written) {
-    TG_ARRAY(f32, nobody, 0);
-    ((DEVICE f32*)in.out)[0] = nobody[1];
+    TG_ARRAY(f32, poisoned, 0);
+    ((DEVICE f32*)in.out)[0] = poisoned[1];
 }
 ",
 };
 
-/// Asks for the words of tiles.
+/// Requests the emulator's simdgroup matrices.
 static TILES: Source = Source { name: "metal/tiles.h", text: "" };
 
-/// What 2 groups of 64 threads write to 128 f32, or what the emulator says.
+/// The 128 f32 that 2 threadgroups of 64 threads write, or the emulator's error.
 fn run(entry: &'static str, backwards: bool) -> Result<Vec<f32>, String> {
     let function = Function {
         name: entry.into(),
@@ -111,7 +111,7 @@ fn tiles_are_products_of_what_all_lanes_loaded() {
     let product = |e: usize| 0.5 + (0..8).map(|k| number(e / 8, k) * number(e % 8, k)).sum::<f32>();
     let products: Vec<f32> = (0..128).map(|i| product(i % 32 * 2)).collect();
     for backwards in [false, true] {
-        assert_eq!(run("tiles_are_turned_and_multiplied", backwards).unwrap(), products);
+        assert_eq!(run("tiles_are_transposed_and_multiplied", backwards).unwrap(), products);
     }
 }
 

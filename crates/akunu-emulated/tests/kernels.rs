@@ -1,9 +1,9 @@
-//! Every kernel against the reference, over the shapes that the CPU's are tested with; and in two orders of threads, which must
+//! Every kernel against the reference, over the shapes of the CPU's tests; and in two orders of threads, which must
 //! give the same bits.
 //!
-//! What takes long is to compile, so of a test's texts only those are that have something new in them ([`Cover`]): every number that a kernel
-//! is specialised by, every type of weight, and every two of these that a spec has together. What is compiled runs in all its shapes.
-//! With `AKUNU_TEST_EVERY` set, all are.
+//! Compiling takes most of the time, so of a test's texts only those are compiled that cover something new
+//! ([`Cover`]): every value of a variant, every weight type, and every pair of these that occurs together in a spec.
+//! What is compiled runs in all its shapes. With `AKUNU_TEST_EVERY` set, all are compiled.
 
 #![cfg(all(unix, any(target_arch = "x86_64", target_arch = "aarch64")))]
 #![allow(clippy::unwrap_used, reason = "tests")]
@@ -16,7 +16,7 @@ use akunu_kernels::{Cover, Function, Work, launches, repack, weights};
 use akunu_plan::ops;
 use akunu_plan::reference::ReferenceDevice;
 use akunu_plan::verify::compare;
-use akunu_plan::{Access, DType, Kernel, KvType, MatmulForm, NormOut};
+use akunu_plan::{Access, DType, Kernel, KvType, MatmulForm, OutputForms};
 use common::specs::{self, Seen};
 use common::{Case, Spec, folded, rows};
 
@@ -32,7 +32,7 @@ fn check_cases(cases: impl IntoIterator<Item = (String, Case)>) {
     cases.into_iter().for_each(|(name, case)| few.check(&name, &case));
 }
 
-/// Cases on a device, and which of them are worth their compiling.
+/// Cases on a device, and the selection of those that are worth compiling.
 struct Few<E> {
     emulator: E,
     cover: Option<Cover>,
@@ -71,7 +71,7 @@ fn check_on(emulator: impl Fn() -> Emulator, name: &str, case: &Case) {
     assert!(backwards == found, "{name} depends on the order of threads");
 }
 
-/// Those whose launch is `wanted`; how many were checked.
+/// Checks the cases whose launch is `wanted`; returns how many.
 fn check_those(
     emulator: impl Fn() -> Emulator,
     specs: impl IntoIterator<Item = Spec>,
@@ -98,7 +98,7 @@ fn rows_weights_and_products_of_halves_are_near_the_reference() {
     check_all(specs::halves());
 }
 
-/// Half of the specs; the halves have other types, so that they compile other kernels.
+/// Half of the specs; the two halves have different types, so they compile different kernels.
 fn matrices(half: usize) {
     let mut first = specs::matrices();
     let second = first.split_off(first.len() / 2);
@@ -117,13 +117,13 @@ fn matrices_are_near_the_reference_in_the_second_half_of_the_types() {
     matrices(1);
 }
 
-/// Whether other types stand for this one where kernels differ in nothing but how weights are read: affine codes of these bits are read as
-/// other types' are, which every test has, and as affine ones of 3 and 8 bits.
+/// Whether other types represent this one where kernels differ only in how weights are decoded: affine codes of these
+/// bits are decoded like other types', which every test has, and the scales like affine ones of 3 and 8 bits.
 fn has_stand_ins(dtype: DType) -> bool {
     matches!(dtype, DType::Affine(affine) if [2, 4, 5, 6].contains(&affine.bits()))
 }
 
-/// Of types that others stand for, one kernel of one row and one of many.
+/// Of types that others represent, one kernel for one row and one for many.
 fn is_worth_compiling(case: &Case) -> bool {
     match case.kernel {
         Kernel::Matmul(ops::Matmul { weight, .. }) if has_stand_ins(weight) => {
@@ -136,7 +136,7 @@ fn is_worth_compiling(case: &Case) -> bool {
     }
 }
 
-/// Whether tensor cores have kernels of their own for it.
+/// Whether there is a special kernel for tensor cores.
 fn is_for_tensor_cores(kernel: Kernel) -> bool {
     match kernel {
         Kernel::Matmul(ops::Matmul { weight, .. })
@@ -184,7 +184,7 @@ fn matrices_of_many_rows_are_near_the_reference_by_tiles() {
     assert!(count > 5, "{count}");
 }
 
-/// Whether it is a product of one row, which may stream.
+/// Whether it is a product of one row, which may use streaming.
 fn is_of_one_row(case: &Case) -> bool {
     match case.kernel {
         Kernel::Matmul(ops::Matmul { weight, .. })
@@ -240,7 +240,7 @@ fn products_with_a_part_in_norms_are_near_the_reference() {
 }
 
 #[test]
-fn attention_that_turns_its_heads_is_near_the_reference() {
+fn attention_that_rotates_its_heads_is_near_the_reference() {
     check_all(folded::attention());
 }
 
@@ -256,7 +256,8 @@ fn attention_is_near_the_reference() {
     check_all(specs::whole_texts());
 }
 
-/// With the heads turned by it or before it, from one head for one of keys to more than a product has lines, in one stretch and in several.
+/// With heads rotated by this kernel or before it, from one query head per KV head to more than a product has rows,
+/// with one split and several.
 #[test]
 fn attention_of_few_rows_is_near_the_reference_on_tensor_cores() {
     if skipped() {
@@ -265,14 +266,15 @@ fn attention_of_few_rows_is_near_the_reference_on_tensor_cores() {
     let emulator = || Emulator::default().with_tensor_cores();
     let several = [(0, 0.0), (1500, 0.0), (1500, 5.0)].map(|(first, soft_cap)| {
         let seen = Seen { rows: 1, first, window: 0, soft_cap, factor_step: 0 };
-        specs::attend((17, 1, 64), KvType::F16, seen, NormOut::Both)
+        specs::attend((17, 1, 64), KvType::F16, seen, OutputForms::Both)
     });
     let specs = specs::attention().into_iter().chain(folded::attention()).chain(several);
     let count = check_those(emulator, specs, |_, f| f.entry == "attention_few");
     assert!(count > 20, "{count}");
 }
 
-/// Two slots in large tiles and small ones, more heads for one of keys than a tile has, windows, and rows that see nothing of a turn.
+/// Two slots in large tiles and small ones, more query heads per KV head than a tile has, windows, and rows to which
+/// nothing of an iteration is visible.
 #[test]
 fn attention_of_many_rows_is_near_the_reference_on_tensor_cores() {
     if skipped() {
@@ -283,8 +285,8 @@ fn attention_of_many_rows_is_near_the_reference_on_tensor_cores() {
     let mut few = Few::new(|| Emulator::default().with_tensor_cores());
     for (i, shape) in shapes.into_iter().enumerate() {
         for (rows, first, window, soft_cap) in seen {
-            let own = [NormOut::F32, NormOut::Q8, NormOut::Both][(i + rows) % 3];
-            for out in [own, NormOut::F16] {
+            let own = [OutputForms::F32, OutputForms::Q8, OutputForms::Both][(i + rows) % 3];
+            for out in [own, OutputForms::F16] {
                 let spec = specs::attend(
                     shape,
                     KvType::F16,
@@ -297,8 +299,8 @@ fn attention_of_many_rows_is_near_the_reference_on_tensor_cores() {
     }
 }
 
-/// Every size of head and type of cache, with two slots, more heads for one of keys than a group has lines, windows, and rows that see
-/// nothing of a turn.
+/// Every head size and cache type, with two slots, more query heads per KV head than a threadgroup has lines, windows,
+/// and rows to which nothing of an iteration is visible.
 #[test]
 fn attention_of_many_rows_is_near_the_reference_by_tiles() {
     if skipped() {
@@ -314,8 +316,9 @@ fn attention_of_many_rows_is_near_the_reference_by_tiles() {
             for turn in 0..2 {
                 let (rows, first, window, soft_cap) = seen[(i + j + 2 * turn) % 4];
                 let out = match shape {
-                    (3, 3, 80) => NormOut::F32,
-                    _ => [NormOut::F32, NormOut::Q8, NormOut::Both, NormOut::F16][(i + j + turn) % 4],
+                    (3, 3, 80) => OutputForms::F32,
+                    _ => [OutputForms::F32, OutputForms::Q8, OutputForms::Both, OutputForms::F16]
+                        [(i + j + turn) % 4],
                 };
                 specs.push(specs::attend(
                     shape,

@@ -20,7 +20,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// What lies in a folder of testdata, in order.
+/// The contents of a folder of testdata, in order.
 fn testdata(folder: &str) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(root().join("testdata").join(folder)).unwrap();
     let mut paths: Vec<PathBuf> = entries.map(|e| e.unwrap().path()).collect();
@@ -30,8 +30,8 @@ fn testdata(folder: &str) -> Vec<PathBuf> {
     paths
 }
 
-/// Models whose heads are as wide as those of real ones, which is what GPU kernels are made for. Each takes a compiler a
-/// while: the families whose goldens have narrower heads run on the reference and the CPU only.
+/// Models whose heads are as wide as those of real ones, for which GPU kernels are written. Compiling for each takes a
+/// while: families whose goldens have narrower heads run on the reference and the CPU only.
 fn wide_models() -> Vec<PathBuf> {
     let mut models = testdata("models");
     models.retain(|path| path.file_name().is_some_and(|name| name.to_string_lossy().contains("-hd")));
@@ -75,7 +75,7 @@ impl Running {
         logits
     }
 
-    /// Ids that a chain finds after a row.
+    /// The ids that a chain produces after a row.
     fn chain(&mut self, row: Row, steps: usize, stop: &[u32]) -> (usize, Vec<u32>) {
         let found = self.run(*self.loaded.replays.decode(), &[row], steps, stop).steps;
         let table = Arc::clone(self.plan.tables.decode());
@@ -110,7 +110,7 @@ impl Golden {
         }
     }
 
-    /// What a device finds for the sequences, fed in chunks.
+    /// The logits of a device for the sequences, fed in chunks.
     fn found(
         &self,
         folder: &Path,
@@ -148,7 +148,7 @@ fn models_that_are_not_quantised_match_float64_goldens() {
         return;
     }
     for (i, folder) in wide_models().iter().enumerate() {
-        // Chunks of 20 are many rows and then a few.
+        // A prompt in chunks of 20 has many rows and then a few.
         let chunk = [20, 1, 64][i % 3];
         let golden = Golden::of(folder);
         let plain = || -> Box<dyn Device> { Box::new(Emulator::default().device().unwrap()) };
@@ -176,7 +176,8 @@ fn few_rows_and_many_are_near_the_reference_where_many_are_unpacked() {
     }
 }
 
-/// Activations have 11 bits there. What that takes from a model the reference shows, which rounds alike in loops of its own.
+/// Activations have 11 bits of precision in this mode. The loss is compared with that of the reference, which rounds
+/// in the same way in independent loops.
 #[test]
 fn models_that_multiply_in_halves_stay_near_the_reference_and_float64_goldens() {
     if skipped() {
@@ -193,7 +194,8 @@ fn models_that_multiply_in_halves_stay_near_the_reference_and_float64_goldens() 
                 .map(|(a, b)| worst(a, b));
         println!("{}: {found:.1e}, the reference {expected:.1e}, apart {apart:.1e}", folder.display());
         assert!(apart > 0.0 && apart <= 1.5e-3, "{}: {apart:e} from the reference", folder.display());
-        // This one loses most to any rounding: 2.0e-3 to an F16 cache alone, and 3.8e-3 here by the reference.
+        // This model is the most sensitive to rounding: 2.0e-3 from an F16 cache alone, and 3.8e-3 here by the
+        // reference.
         let most = if folder.ends_with("phi3-hd64-longrope") { 5e-3 } else { 2e-3 };
         assert!(found <= most, "{}: {found:e}", folder.display());
     }
@@ -227,7 +229,7 @@ fn every_command_of_quantised_models_is_near_the_reference() {
     }
 }
 
-/// Every model that is checked in, and the one that is built in, as on a Mac: `verify` of a prompt and a token, and chains.
+/// Every model that is checked in, and the embedded one, as on a Mac: `verify` of a prompt and a token, and chains.
 #[test]
 fn every_model_verifies_as_the_metal_device_and_chains_are_its_steps() {
     if skipped() {
@@ -239,7 +241,7 @@ fn every_model_verifies_as_the_metal_device_and_chains_are_its_steps() {
         let model = open_model(path).unwrap();
         let kv = [KvType::F16, KvType::F32, KvType::Q8_0][i % 3];
         let kv = if model.config().head_dim.is_multiple_of(32) { kv } else { KvType::F16 };
-        // A table of more rows than there are programs for.
+        // A table with more rows than the largest program variant.
         let options = PlanOptions { prefill_logit_rows: 9, ..options(kv, 64, 24) };
         let apple = || Emulator::apple(MetalChip { family: Family::Apple7, cores: None });
         let emulator = if i % 2 == 0 { apple() } else { apple().with_indirect_commands() };
@@ -252,7 +254,7 @@ fn every_model_verifies_as_the_metal_device_and_chains_are_its_steps() {
 
         let in_parts = apple().in_parts_of(3).device().unwrap();
         let mut running = Running::new(&*model, Box::new(in_parts), &options);
-        // In the other order of all that has no order, encoded once.
+        // In reverse order of everything unordered, from indirect command buffers.
         let backwards = apple().backwards().with_indirect_commands().device().unwrap();
         let mut steps = Running::new(&*model, Box::new(backwards), &options);
         assert!(steps.prefill(&ids[..9], 0) == running.prefill(&ids[..9], 0), "{}", path.display());
@@ -270,7 +272,8 @@ fn every_model_verifies_as_the_metal_device_and_chains_are_its_steps() {
     }
 }
 
-/// The host's side of the CUDA device, on the emulator: what it lays out, records, submits and fetches gives what the reference has.
+/// The host side of the CUDA device on the emulator: what it repacks, records, submits and fetches gives the
+/// reference's results.
 #[test]
 fn models_verify_as_the_cuda_device_and_chains_are_its_steps() {
     if skipped() {
@@ -287,7 +290,7 @@ fn models_verify_as_the_cuda_device_and_chains_are_its_steps() {
         let ids: Vec<u32> = (0..18).map(|t| (t * 7 + 3) % model.config().vocab_size as u32).collect();
         let report = verify(&plan, &*model, &mut device, &ids, &mut |_, _| {}).unwrap();
         assert!(report.first_bad().is_none(), "{path}: {:?}", report.first_bad());
-        // Of what laying weights out takes for a while nothing is left.
+        // The temporary memory of repacking has been released.
         assert_eq!(device.allocated_bytes(), plan.memory.allocated(), "{path}");
 
         let mut running = Running::new(&*model, Box::new(device_of_cuda()), &options);
@@ -311,7 +314,7 @@ fn device_of_cuda() -> EmulatedDevice {
     Emulator::cuda().device().unwrap()
 }
 
-/// Products of halves as a library does them, in a table of more rows than 64, and the same rows in tables of fewer.
+/// f16 products as a library computes them, in a table of more than 64 rows, and the same rows in tables of fewer.
 #[test]
 fn a_long_prompt_verifies_as_the_cuda_device() {
     if skipped() {
@@ -328,7 +331,7 @@ fn a_long_prompt_verifies_as_the_cuda_device() {
     }
 }
 
-/// Batches of four steps: the host looks at the first when it has submitted two.
+/// Batches of four steps: the host checks the first after it has submitted two.
 #[test]
 fn a_chain_of_the_cuda_device_ends_at_a_stop_or_when_it_is_cancelled() {
     if skipped() {
@@ -377,7 +380,7 @@ fn a_chain_finds_what_the_reference_finds_and_ends_where_it_should() {
         let mut running = start(Box::new(Emulator::default().in_parts_of(part).device().unwrap()));
         assert_eq!(running.chain(row, 8, &[]), expected);
 
-        // Parts that follow the step that found it do nothing, or are not submitted.
+        // Parts after the step that found a stop token do nothing, or are not submitted.
         for stop in [expected.1[0], expected.1[4]] {
             let first = expected.1.iter().position(|id| *id == stop).unwrap() + 1;
             let found = (first, expected.1[..first].to_vec());

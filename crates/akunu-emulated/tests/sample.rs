@@ -1,4 +1,5 @@
-//! Picked tokens: the reference device and the emulated kernels against what is meant, for settings, sizes and logits of all sorts.
+//! Sampled tokens: the reference device and the emulated kernels against the definition, for various settings, sizes
+//! and logits.
 
 #![cfg(all(unix, any(target_arch = "x86_64", target_arch = "aarch64")))]
 #![allow(clippy::unwrap_used, reason = "tests")]
@@ -15,7 +16,7 @@ use akunu_plan::{
     BufferId, Device, DispatchCommand, DispatchTable, Entries, Kernel, Row, RowBounds, Submission, TableIo,
 };
 
-/// Biases and latest tokens beside the settings that count them.
+/// Biases and recent tokens, which the settings count.
 #[derive(Clone, Debug, Default)]
 struct Wish {
     settings: Settings,
@@ -23,10 +24,10 @@ struct Wish {
     recent: Vec<u32>,
 }
 
-/// A sample over the same logits in every step, as long a chain as `STEPS`.
+/// Sampling from the same logits in every step, for chains of up to `STEPS`.
 struct Case {
     vocab: usize,
-    /// For each row.
+    /// Per row.
     logits: Vec<Vec<f32>>,
     wishes: Vec<Wish>,
 }
@@ -74,7 +75,7 @@ impl Case {
         }
     }
 
-    /// The steps that were done, and all that they wrote: tokens, rows and records.
+    /// The completed steps, and everything they wrote: tokens, rows and records.
     fn run(&self, device: &mut dyn Device) -> (usize, Vec<Vec<u32>>) {
         let count = self.wishes.len();
         let rows: Vec<Row> = (0..count).map(|i| Row::causal(0, i as u32 % 5, 0)).collect();
@@ -105,7 +106,7 @@ impl Case {
         (steps, [1, 2, 4].map(read).to_vec())
     }
 
-    /// The tokens that all devices agree on, step by step.
+    /// The tokens, on which all devices must agree, step by step.
     fn check(&self) -> Vec<u32> {
         let expected = self.run(&mut ReferenceDevice::new());
         for backwards in [false, true] {
@@ -160,9 +161,9 @@ fn logits(rng: &mut Rng, vocab: usize) -> Vec<f32> {
     let mut logits: Vec<f32> = (0..vocab).map(|_| normal(rng, 3.0)).collect();
     for logit in &mut logits {
         match kind {
-            // Many equals, zeros of both signs among them.
+            // Many equal values, with zeros of both signs among them.
             0 => *logit = (*logit / 2.0).round() * 0.5,
-            // All are.
+            // All are equal.
             1 => *logit = -4.25,
             2 => *logit *= 1e-6,
             3 => *logit *= 30.0,
@@ -206,7 +207,7 @@ fn logits_that_are_no_numbers_and_nothing_to_pick_are_reported() {
                 assert_eq!(case.check(), [u32::MAX]);
             }
         }
-        // Everything that biases reach.
+        // All tokens that biases can reach.
         let biases = (0..vocab.min(1000) as u32).map(|id| (id, f32::NEG_INFINITY)).collect();
         let wish = Wish { settings: limited, biases, recent: vec![] };
         let case = Case { vocab, logits: vec![vec![0.5; vocab]], wishes: vec![wish] };
@@ -216,7 +217,8 @@ fn logits_that_are_no_numbers_and_nothing_to_pick_are_reported() {
     }
 }
 
-/// The better a token is, the worse its draw, so that none beats another: more stairs than a part keeps, and than a row.
+/// The higher a token's logit, the lower its noise, so that none beats another: more stairs than a part or a row
+/// keeps.
 #[test]
 fn tokens_that_are_all_stairs_are_walked() {
     if skipped() {
@@ -232,7 +234,7 @@ fn tokens_that_are_all_stairs_are_walked() {
         };
         let mut draws = Draws::new(5 | 6 << 32, 9);
         let gumbels: Vec<f32> = (0..vocab as u32).map(|id| draws.gumbel(id)).collect();
-        // Of a large vocabulary only some, so that the walk ends.
+        // Only some of a large vocabulary, so that the sequential search ends.
         let chosen: Vec<usize> = (0..vocab).step_by(vocab / 25).collect();
         let mut logits = vec![-9.0; vocab];
         for &id in &chosen {
@@ -248,7 +250,7 @@ fn tokens_that_are_all_stairs_are_walked() {
     }
 }
 
-/// Where top-p is the least that leaves a token in, a few hundred units of a sum of 2⁴⁰ decide.
+/// If top-p is just large enough to keep a token, a few hundred units of a sum of 2⁴⁰ decide.
 #[test]
 fn sums_of_top_p_are_exact() {
     if skipped() {

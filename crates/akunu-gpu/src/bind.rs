@@ -1,4 +1,4 @@
-//! A table becomes programs: its kernels compiled, its buffers and parameters bound.
+//! Turns a table into programs: compiles its kernels, binds its buffers and parameters.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::hazards::Hazards;
 use crate::program::{BoundLaunch, Prepared, Variant};
 use crate::{Gpu, Program, Tuning};
 
-/// A command's bindings, and whether it has to wait for those before it.
+/// A command's bindings, and whether it needs a barrier before it.
 #[derive(Debug)]
 struct Placed<B> {
     bindings: Vec<Place<B>>,
@@ -46,8 +46,9 @@ pub(crate) fn prepare<G: Gpu>(
     })
 }
 
-/// How many rows variants are for. Products of a library's are of a fixed number, so there is one for at most half more rows than there are,
-/// from 128 on; kernels of ours go by the live rows themselves, but have smaller tiles for fewer.
+/// The numbers of rows for which variants are prepared. A library's products have a fixed number of rows, so with them
+/// there are enough variants, from 128 rows on, that at most half of a variant's live rows are added as padding. Our
+/// own kernels only use the live rows, but have smaller tiles for few rows.
 fn row_counts(table: &DispatchTable, tuning: &Tuning) -> Vec<usize> {
     let fixed = table.commands.iter().any(|command| matches!(command.kernel, Kernel::HalfMatmul(_)));
     let counts: Vec<usize> = match fixed {
@@ -58,7 +59,7 @@ fn row_counts(table: &DispatchTable, tuning: &Tuning) -> Vec<usize> {
     smaller.chain([table.rows]).collect()
 }
 
-/// Where a command's bindings are. What it may touch is that of a table with all its rows.
+/// The addresses of a command's bindings, and the extents that it may access with all rows of the table.
 fn place<G: Gpu>(
     gpu: &G,
     table: &DispatchTable,
@@ -128,7 +129,7 @@ fn program<G: Gpu>(
     Ok(program)
 }
 
-/// A launch with its bindings, and what every kernel is given after them.
+/// A launch with its bindings and the arguments that all kernels have in common.
 pub(crate) fn bind<G: Gpu>(
     gpu: &mut G,
     launch: &Launch,

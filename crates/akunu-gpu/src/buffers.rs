@@ -1,4 +1,4 @@
-//! A device's buffers, and what every kernel is given besides a table's.
+//! A device's buffers, and the memory that all kernels share.
 
 use akunu_kernels::{Pass, SCRATCH_BYTES, Weight};
 use akunu_plan::device::{check_bytes, index_of};
@@ -7,26 +7,26 @@ use akunu_plan::{BufferId, DeviceBuffer, DeviceError};
 
 use crate::Gpu;
 
-/// Of a device's.
+/// A buffer of a device.
 #[derive(Debug)]
 pub(crate) struct Buffer<B> {
     pub(crate) handle: B,
     pub(crate) offset: usize,
     pub(crate) bytes: u64,
-    /// A model's own bytes, which nobody else may write.
+    /// A model's mapped file, which must not be written.
     pub(crate) imported: bool,
-    /// Not a part of a file's mapping.
+    /// Whether it is memory of its own and not part of a file mapping.
     pub(crate) owned: bool,
-    /// The matrix whose planes it holds now, if it was laid out anew.
+    /// The matrix whose planes it holds, if it was repacked.
     pub(crate) planes: Option<Weight>,
 }
 
-/// What every kernel is given after its bindings.
+/// The arguments that follow the bindings of every kernel.
 #[derive(Debug)]
 pub(crate) struct Own<B> {
     pub(crate) pass: B,
     pub(crate) scratch: B,
-    /// Parameters of launches that have none.
+    /// The parameter buffer of launches without parameters.
     pub(crate) no_params: B,
 }
 
@@ -40,7 +40,7 @@ impl<B> Own<B> {
     }
 }
 
-/// A device's buffers, and which of them a table's ids stand for.
+/// A device's buffers, and the mapping of a table's ids to them.
 #[derive(Debug)]
 pub(crate) struct Buffers<'a, B> {
     pub(crate) all: &'a [Buffer<B>],
@@ -54,7 +54,7 @@ impl<B: Clone> Buffers<'_, B> {
         index_of(gpu.capabilities().name, self.ids, self.all.len(), id)
     }
 
-    /// Where `bytes` at `offset` of a buffer are.
+    /// The location of `bytes` at `offset` of a buffer; checks the extent.
     pub(crate) fn place<G>(
         &self,
         gpu: &G,
@@ -75,7 +75,7 @@ pub(crate) fn failed<G: Gpu>(gpu: &G, message: impl Into<String>) -> DeviceError
     DeviceError::Failed { device: gpu.capabilities().name, message: message.into() }
 }
 
-/// The same error, and in what it came up.
+/// The same error, with what was being done.
 pub(crate) fn during(what: &str, error: DeviceError) -> DeviceError {
     match error {
         DeviceError::Failed { device, message } => {

@@ -18,19 +18,19 @@ use crate::planes::lay_out;
 use crate::program::Prepared;
 use crate::{During, Gpu, Variant};
 
-/// Bytes that a device has before any model: the pass, and kernels' scratch memory.
+/// Bytes that a device allocates before any model: the pass, and the kernels' scratch memory.
 pub const WORKSPACE_BYTES: u64 = Pass::BYTES as u64 + SCRATCH_BYTES;
 
-/// What was submitted and not waited for.
+/// Pending submissions.
 #[derive(Debug)]
 struct Pending<T> {
-    /// Command buffers, the older one first. None stands before one that is there.
+    /// Command buffers, the older one first; `[None, Some(_)]` means that only the newer one is pending.
     parts: [Option<T>; 2],
-    /// All that was submitted of it.
+    /// All that was submitted of the chain.
     chain: Chain,
 }
 
-/// So many steps of a variant of a table: all that a command buffer's words follow from.
+/// A number of steps of a variant of a table, which determines the contents of a command buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Chain {
     replay: usize,
@@ -38,17 +38,18 @@ struct Chain {
     steps: usize,
 }
 
-/// Runs tables on a GPU. A submission is a few command buffers, of which two at most are on their way, and one more is encoded.
+/// Executes tables on a GPU. A submission consists of several command buffers, of which at most two are pending while
+/// one more is encoded.
 #[derive(Debug)]
 pub struct TableDevice<G: Gpu> {
     prepared: Vec<Prepared<G>>,
     buffers: Vec<Buffer<G::Buffer>>,
     own: Own<G::Buffer>,
     pending: Option<Pending<G::Pending>>,
-    /// Encoded, for what is likely to be submitted next.
+    /// A command buffer encoded ahead for the predicted next submission.
     ahead: Option<(Chain, G::Commands)>,
     outcome: Outcome,
-    /// Entries and logit rows of the last submission.
+    /// Rows and logit rows of the last submission.
     counts: (usize, usize),
     allocated: u64,
     gpu: G,
@@ -78,7 +79,7 @@ impl<G: Gpu> TableDevice<G> {
         &mut self.gpu
     }
 
-    /// What a table was prepared as, by the rows that it has room for.
+    /// The variants of a prepared table, by number of rows.
     pub fn variants(&self, replay: ReplayId) -> &[Variant<G>] {
         self.prepared.get(replay.0 as usize).map_or(&[], |prepared| &prepared.variants)
     }
@@ -107,7 +108,7 @@ impl<G: Gpu> TableDevice<G> {
         prepared.map(|p| (index, p)).ok_or_else(|| failed(&self.gpu, "that table was not prepared here"))
     }
 
-    /// Checks a submission and writes its entries and pass to where the table reads them.
+    /// Checks a submission and writes its rows and pass to the table's buffers.
     fn begin(&mut self, replay: ReplayId, submission: &Submission<'_>) -> Result<(), DeviceError> {
         check_submission(self.gpu.capabilities().name, &self.prepared(replay)?.1.table, submission)?;
         let Submission { entries, logit_rows, .. } = submission;
@@ -123,7 +124,7 @@ impl<G: Gpu> TableDevice<G> {
         Ok(())
     }
 
-    /// Begins with the entries that are already there: rows may have moved on.
+    /// Begins with the rows that are already in GPU memory and may have advanced.
     fn begin_again(&mut self, replay: ReplayId, submission: &Submission<'_>) -> Result<(), DeviceError> {
         self.finish()?;
         let prepared = self.prepared(replay)?.1;
@@ -144,19 +145,19 @@ impl<G: Gpu> TableDevice<G> {
         Ok(commands)
     }
 
-    /// What the engine's next chain is likely to begin with: it is about as long as this one or longer.
+    /// A prediction of the engine's next chain: it is about as long as this one, or longer.
     fn likely(&self, chain: Chain) -> Option<Chain> {
         let prepared = &self.prepared[chain.replay];
         let steps = chain.steps.div_ceil(2).min(self.gpu.tuning().part);
         (prepared.advances && prepared.table.steps > 1 && steps > 0).then_some(Chain { steps, ..chain })
     }
 
-    /// The first steps of what is left of a chain, encoded, if they were not before.
+    /// The command buffer with the next steps of a chain, encoded now or ahead.
     fn next_part(&mut self, left: Chain) -> Result<(Chain, G::Commands), DeviceError> {
         let begins = |(ready, _): &(Chain, G::Commands)| {
             ready.steps <= left.steps && Chain { steps: left.steps, ..*ready } == left
         };
-        // What is of no use is dropped before another is begun.
+        // An unusable one is dropped before another is encoded.
         if let Some(ready) = self.ahead.take().filter(begins) {
             return Ok(ready);
         }
@@ -164,8 +165,9 @@ impl<G: Gpu> TableDevice<G> {
         Ok((part, self.encode(part)?))
     }
 
-    /// Submits a chain in parts, each encoded while others run, until it has stopped or `cancel` is set. Both are looked at before a part goes
-    /// on its way, when one at most is: so fewer than two parts follow the step that found a token to stop at.
+    /// Submits a chain in parts, each encoded while others run, until it has stopped or `cancel` is set. Both are
+    /// checked before a part is submitted, when at most one is pending: so fewer than two parts run after the step
+    /// that found a stop token.
     fn submit(&mut self, chain: Chain, cancel: Option<&AtomicBool>) -> Result<(), DeviceError> {
         self.pending = Some(Pending { parts: [None, None], chain: Chain { steps: 0, ..chain } });
         let mut left = chain;
@@ -176,7 +178,7 @@ impl<G: Gpu> TableDevice<G> {
                 break;
             }
             left.steps -= part.steps;
-            // The last two parts are waited for together, when all of the chain is on its way.
+            // The last two parts are waited for together, when the whole chain has been submitted.
             let submitted = self.gpu.submit(commands, left.steps > self.gpu.tuning().part)?;
             if let Some(Pending { parts, chain }) = &mut self.pending {
                 chain.steps += part.steps;
@@ -185,14 +187,14 @@ impl<G: Gpu> TableDevice<G> {
             }
         }
         if left == chain {
-            // What was sent has to have left before more is.
+            // Earlier writes must be complete before more are sent.
             self.gpu.settle();
             return Ok(());
         }
         self.gpu.fetch(&self.own.pass, Pass::BYTES)
     }
 
-    /// Whether a step that is done found a token to stop at. Waits for the older of two parts.
+    /// Whether a completed step found a stop token. Waits for the older of two parts.
     fn has_stopped(&mut self) -> Result<bool, DeviceError> {
         let Some(Pending { parts: parts @ [Some(_), Some(_)], chain }) = &mut self.pending else {
             return Ok(false);
@@ -208,7 +210,7 @@ impl<G: Gpu> TableDevice<G> {
         Ok(pass.stopped != 0)
     }
 
-    /// Waits for what was submitted, and reads how far it came.
+    /// Waits for all pending work, and reads the number of completed steps.
     fn finish(&mut self) -> Result<(), DeviceError> {
         let Some(Pending { parts, chain }) = self.pending.take() else { return Ok(()) };
         let &Prepared { ref table, advances, .. } = &self.prepared[chain.replay];
@@ -216,7 +218,7 @@ impl<G: Gpu> TableDevice<G> {
             self.outcome = Outcome { steps: 0 };
             return Ok(());
         }
-        // Both are waited for, whichever failed.
+        // Both are waited for, even if one failed.
         let finished = parts.map(|part| part.map_or(Ok(0), |part| self.gpu.finish(part)));
         for part in finished {
             let context = During::Table { table: table.name };
@@ -230,7 +232,7 @@ impl<G: Gpu> TableDevice<G> {
         Ok(())
     }
 
-    /// Before the host reads or writes memory, unless that takes its turn by itself.
+    /// Called before the host reads or writes memory; waits unless copies are queued.
     fn finish_before_copies(&mut self) -> Result<(), DeviceError> {
         match self.gpu.tuning().queued_copies {
             true => Ok(()),
@@ -238,7 +240,7 @@ impl<G: Gpu> TableDevice<G> {
         }
     }
 
-    /// Runs a chain command by command.
+    /// Executes a chain command by command.
     fn replay_checked(&mut self, chain: Chain, cancel: Option<&AtomicBool>) -> Result<(), DeviceError> {
         let &Prepared { ref table, advances, .. } = &self.prepared[chain.replay];
         let count = table.commands.len();
@@ -259,7 +261,7 @@ impl<G: Gpu> TableDevice<G> {
         Ok(pass)
     }
 
-    /// Runs some commands of a table, and waits.
+    /// Executes some commands of a table, and waits.
     fn run(&mut self, replay: usize, first: usize, count: usize) -> Result<(), DeviceError> {
         let prepared = &self.prepared[replay];
         let variant = &prepared.variants[prepared.variant_for(self.counts.0)];
@@ -273,7 +275,7 @@ impl<G: Gpu> TableDevice<G> {
 }
 
 impl<G: Gpu> TableDevice<G> {
-    /// Each command is a command buffer, all submitted before the first is waited for.
+    /// Times each command as a command buffer of its own; all are submitted before the first is waited for.
     fn time_apart(&mut self, replay: usize, variant: usize, ns: &mut [u64]) -> Result<(), DeviceError> {
         let prepared = &self.prepared[replay];
         let mut pending = Vec::with_capacity(ns.len());
@@ -282,7 +284,7 @@ impl<G: Gpu> TableDevice<G> {
             prepared.variants[variant].encode(&mut commands, index, 1);
             pending.push(self.gpu.submit(commands, true)?);
         }
-        // All are waited for, whichever failed.
+        // All are waited for, even if one failed.
         let mut all = Ok(());
         for ((ns, pending), label) in ns.iter_mut().zip(pending).zip(&prepared.table.labels) {
             match self.gpu.finish(pending) {
@@ -298,7 +300,7 @@ impl<G: Gpu> TableDevice<G> {
 }
 
 impl<G: Gpu> Drop for TableDevice<G> {
-    /// The GPU may be using what goes now.
+    /// The GPU may still use what is released now.
     fn drop(&mut self) {
         let _ = self.finish();
         self.gpu.settle();
@@ -374,7 +376,7 @@ impl<G: Gpu> Device for TableDevice<G> {
         }
         let submitted = self.submit(chain, submission.cancel);
         if submitted.is_err() {
-            // What is on its way was asked for in vain.
+            // The results of pending work are no longer needed.
             let _ = self.finish();
         }
         submitted
@@ -410,7 +412,7 @@ impl<G: Gpu> Device for TableDevice<G> {
         Ok(())
     }
 
-    /// By the GPU's own clock.
+    /// Uses the GPU's own clock.
     fn time_commands(
         &mut self,
         replay: ReplayId,

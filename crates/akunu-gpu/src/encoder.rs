@@ -1,8 +1,8 @@
-//! What a replay asks of a command encoder, and one that writes it down.
+//! The interface of a command encoder, and an encoder that records its calls.
 
 use std::ops::Range;
 
-/// Five words are all that a launch needs. Launches may run at the same time but where a barrier stands between them.
+/// Five operations suffice for a launch. Launches may run concurrently unless there is a barrier between them.
 pub trait Encoder {
     /// A handle to compiled code.
     type Pipeline;
@@ -11,28 +11,28 @@ pub trait Encoder {
 
     fn pipeline(&mut self, pipeline: &Self::Pipeline);
 
-    /// Arguments from number 0 on: each buffer from the offset, in bytes, that has its place in `offsets`.
+    /// Sets the arguments from index 0 on: each buffer with the byte offset at the same index of `offsets`.
     fn buffers(&mut self, buffers: &[Self::Buffer], offsets: &[usize]);
 
-    /// Bytes of threadgroup memory: a multiple of 16, and not none. It stays until it is set again.
+    /// Sets the bytes of threadgroup memory: a positive multiple of 16. It stays in effect until it is set again.
     fn threadgroup(&mut self, bytes: u32);
 
     fn dispatch(&mut self, groups: [u32; 3], threads: u32);
 
-    /// What comes next sees what was written before.
+    /// Later dispatches see all earlier writes.
     fn barrier(&mut self);
 }
 
-/// An encoder of a command buffer's. It also runs what was encoded before, once and for all.
+/// The encoder of a command buffer. It can also execute indirect command buffers.
 pub trait Commands: Encoder {
-    /// An indirect command buffer: each dispatch that it is told is a command, which begins with the words before it.
+    /// The encoder of an indirect command buffer: each dispatch is a command together with the settings before it.
     type Indirect: Encoder<Pipeline = Self::Pipeline, Buffer = Self::Buffer>;
 
-    /// Runs some of its dispatches. Nothing keeps the first of them apart from what came before: that takes a barrier here.
+    /// Executes some of its dispatches. There is no implicit barrier before the first one.
     fn run(&mut self, indirect: &Self::Indirect, dispatches: Range<usize>);
 }
 
-/// A word of an encoder's.
+/// A recorded operation of an encoder.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Word<P, B> {
     Pipeline(P),
@@ -43,11 +43,11 @@ pub enum Word<P, B> {
         threads: u32,
     },
     Barrier,
-    /// Words of an indirect command buffer.
+    /// Operations of an indirect command buffer.
     Run(Vec<Word<P, B>>),
 }
 
-/// An encoder that writes down what it is told: to be looked at, or run by an emulator.
+/// An encoder that records its operations, for tests and for the emulator.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Recording<P, B>(pub Vec<Word<P, B>>);
 
@@ -82,7 +82,7 @@ impl<P: Clone, B: Clone> Encoder for Recording<P, B> {
     }
 }
 
-/// What its dispatches are told in an indirect command buffer has to be all that they need: no word before the first of them holds there.
+/// Dispatches of an indirect command buffer must be self-contained: settings made before it do not apply to them.
 impl<P: Clone, B: Clone> Commands for Recording<P, B> {
     type Indirect = Recording<P, B>;
 

@@ -1,4 +1,4 @@
-//! What the device stands on: a GPU's own interface behind a trait, and the choices that differ between GPUs.
+//! The interface of a GPU that the device is built on, and the settings that differ between GPUs.
 
 use std::fmt::Debug;
 use std::ops::Range;
@@ -9,37 +9,40 @@ use akunu_plan::{Capabilities, DeviceError, DriverMemory};
 
 use crate::{Commands, Encoder};
 
-/// How tables are run on a chip.
+/// How tables are executed on a chip.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tuning {
     pub chip: Chip,
-    /// A table is prepared for each of these numbers of rows below its own as well, ascending: fewer rows have other kernels and smaller grids.
+    /// In addition to its own number of rows, a table is prepared for each of these lower numbers, ascending: with
+    /// fewer rows it uses other kernels and smaller grids.
     pub row_counts: &'static [usize],
-    /// Steps of a command buffer: between two of them the host looks whether a chain goes on.
+    /// Steps per command buffer: between command buffers the host checks whether the chain continues.
     pub part: usize,
-    /// Tables are encoded when they are prepared, as indirect command buffers or graphs, and run from there.
+    /// Tables are encoded when they are prepared, as indirect command buffers or graphs, and executed from there.
     pub indirect: bool,
-    /// The first steps of the chain that is likely to follow are encoded while one runs. Where a step is one word, that gains nothing.
+    /// The first steps of the next chain, as predicted, are encoded while one runs. Of no use if a step is a single
+    /// operation.
     pub ahead: bool,
-    /// Commands run one by one, each waited for, so that an error names the one that failed.
+    /// Commands run one at a time, with a wait after each, so that an error names the command that failed.
     pub checked: bool,
-    /// Where weights are laid out in planes.
+    /// Where repacked weights are placed.
     pub repack: Repack,
-    /// The host's reads and writes take their turn behind what was submitted. Otherwise that is waited for first.
+    /// The host's reads and writes are ordered after all earlier submissions. Otherwise the device waits for these
+    /// first.
     pub queued_copies: bool,
 }
 
-/// Where a weight goes when its blocks are laid out in planes.
+/// The destination of repacked weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Repack {
-    /// To new memory, and the old is released: one weight at a time is held twice.
+    /// New memory, and the old is released: one weight at a time exists twice.
     Elsewhere,
-    /// Back to where it is, from a copy: memory for the largest copy is taken once, and given back at the end. Weights in a file's mapping go
-    /// elsewhere all the same.
+    /// In place, from a temporary copy: memory for the largest copy is allocated once and released at the end. Weights
+    /// in a file mapping go to new memory nevertheless.
     Back,
 }
 
-/// What the device was doing when an error came up.
+/// What the device was doing when an error occurred.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum During<'a> {
     Table { table: &'a str },
@@ -47,19 +50,19 @@ pub enum During<'a> {
     Timing { table: &'a str },
 }
 
-/// Memory, code for the GPU, and one queue of command buffers, which run in their order. What has a body here may stay as it is where host and
-/// GPU share memory.
+/// Memory, compiled code, and one in-order queue of command buffers. Methods with a default body need no
+/// implementation if host and GPU share memory.
 pub trait Gpu: Debug {
-    /// A handle; the memory goes with the last one.
+    /// A handle; the memory is released with the last one.
     type Buffer: Clone + Debug;
     /// A handle.
     type Pipeline: Clone + Debug;
-    /// A command buffer that is being written. It may be dropped instead of submitted; there is one at a time.
+    /// A command buffer that is being encoded. It may be dropped instead of submitted; there is at most one at a time.
     type Commands: Commands<Pipeline = Self::Pipeline, Buffer = Self::Buffer, Indirect = Self::Indirect>
         + Debug;
-    /// An indirect command buffer or a graph. It keeps none of what it is told alive.
+    /// An indirect command buffer or a graph. It does not keep its buffers and pipelines alive.
     type Indirect: Encoder<Pipeline = Self::Pipeline, Buffer = Self::Buffer> + Debug;
-    /// One that was submitted.
+    /// A submitted command buffer.
     type Pending: Debug;
 
     fn capabilities(&self) -> &Capabilities;
@@ -68,20 +71,21 @@ pub trait Gpu: Debug {
 
     // Memory.
 
-    /// Zeroed memory; `what` is for people.
+    /// Allocates zeroed memory; `what` is for error messages.
     fn allocate(&mut self, what: &str, bytes: u64) -> Result<Self::Buffer, DeviceError>;
 
-    /// Memory that is written before it is read.
+    /// Allocates memory that is written before it is read.
     fn allocate_unset(&mut self, what: &str, bytes: u64) -> Result<Self::Buffer, DeviceError> {
         self.allocate(what, bytes)
     }
 
-    /// Zeroed memory for launches' parameters, which is bound last. It is the host's where launches take parameters by value.
+    /// Allocates zeroed memory for launch parameters, the last argument. It is host memory if launches take them by
+    /// value.
     fn allocate_params(&mut self, what: &str, bytes: u64) -> Result<Self::Buffer, DeviceError> {
         self.allocate(what, bytes)
     }
 
-    /// A part of a region where it is, as a buffer and the part's offset there. `None`: it has to be copied.
+    /// Maps a part of a region, as a buffer and the part's offset in it. `None`: it must be copied.
     fn map(
         &mut self,
         _region: &Region,
@@ -91,50 +95,53 @@ pub trait Gpu: Debug {
         Ok(None)
     }
 
-    /// The device needs it no more.
+    /// The device no longer needs the buffer.
     fn release(&mut self, _buffer: Self::Buffer) {}
 
-    /// Unless copies are queued ([`Tuning::queued_copies`]), nothing that was submitted may be using what is written.
+    /// Unless copies are queued ([`Tuning::queued_copies`]), no pending submission may use what is written.
     fn write(&mut self, buffer: &Self::Buffer, offset: usize, bytes: &[u8]) -> Result<(), DeviceError>;
 
     /// As [`Gpu::write`].
     fn read(&mut self, buffer: &Self::Buffer, offset: usize, bytes: &mut [u8]) -> Result<(), DeviceError>;
 
-    /// The first bytes of a buffer while command buffers run: words that the GPU is writing are read as they were or as they will be.
+    /// Reads the first bytes of a buffer while command buffers run: words that the GPU is writing may have their old
+    /// or new value.
     fn peek(&mut self, buffer: &Self::Buffer, bytes: &mut [u8]) -> Result<(), DeviceError> {
         self.read(buffer, 0, bytes)
     }
 
-    /// What a submission writes before its first command buffer: rows, logit rows and the pass. All before it has ended.
+    /// The writes of a submission before its first command buffer: rows, logit rows and the pass. Earlier submissions
+    /// are over.
     fn send(&mut self, writes: [(&Self::Buffer, usize, &[u8]); 3]) -> Result<(), DeviceError> {
         let mut writes = writes.into_iter().filter(|(.., bytes)| !bytes.is_empty());
         writes.try_for_each(|(buffer, offset, bytes)| self.write(buffer, offset, bytes))
     }
 
-    /// Submissions will send as many bytes as this.
+    /// Announces the most bytes that a submission sends.
     fn reserve_sending(&mut self, _bytes: usize) -> Result<(), DeviceError> {
         Ok(())
     }
 
-    /// The first `bytes` of a buffer will be wanted ([`Gpu::fetched`]), as they are when what was submitted so far has ended.
+    /// Starts to fetch the first `bytes` of a buffer ([`Gpu::fetched`]), as they are after all that was submitted so
+    /// far.
     fn fetch(&mut self, _buffer: &Self::Buffer, _bytes: usize) -> Result<(), DeviceError> {
         Ok(())
     }
 
-    /// Waits for what was fetched last. All command buffers before it have been waited for.
+    /// Waits for the last fetch. All earlier command buffers have been waited for.
     fn fetched(&mut self, buffer: &Self::Buffer, bytes: &mut [u8]) -> Result<(), DeviceError> {
         self.read(buffer, 0, bytes)
     }
 
-    /// From the beginning of one buffer to that of another, behind what was submitted.
+    /// Copies from the beginning of one buffer to that of another, after all that was submitted.
     fn copy(&mut self, from: &Self::Buffer, to: &Self::Buffer, bytes: u64) -> Result<(), DeviceError>;
 
     // Code.
 
-    /// One for each function, in their order. Equal functions are compiled once.
+    /// One pipeline per function, in order. Equal functions are compiled once.
     fn pipelines(&mut self, functions: &[&Function]) -> Result<Vec<Self::Pipeline>, DeviceError>;
 
-    /// A product of f16 as if it were a kernel, for bindings of its command's; `None`: the GPU has no library for that.
+    /// An f16 product as a pipeline, for the given bindings of its command; `None`: the GPU has no library for that.
     fn product(
         &mut self,
         _product: &HalfProduct,
@@ -143,7 +150,8 @@ pub trait Gpu: Debug {
         Ok(None)
     }
 
-    /// With how many bytes of threadgroup memory a launch is encoded, if it can be. At least as many as it wants.
+    /// The bytes of threadgroup memory with which a launch is encoded, if it is possible; at least as many as it
+    /// requests.
     fn threadgroup_bytes(&mut self, _pipeline: &Self::Pipeline, launch: &Launch) -> Result<u32, DeviceError> {
         let (wanted, most) = (launch.shared_bytes, self.tuning().chip.shared_bytes);
         if wanted > most {
@@ -151,30 +159,30 @@ pub trait Gpu: Debug {
                 format!("{} wants {wanted} bytes of threadgroup memory of {most}", launch.function.name);
             return Err(DeviceError::Failed { device: self.capabilities().name, message });
         }
-        // What Metal takes.
+        // Metal's granularity.
         Ok(wanted.max(1).next_multiple_of(16))
     }
 
     // Running.
 
-    /// For so many dispatches, each of so many buffers or fewer.
+    /// Creates one for at most `dispatches` dispatches of at most `buffers` buffers each.
     fn indirect(&mut self, dispatches: usize, buffers: usize) -> Result<Self::Indirect, DeviceError>;
 
-    /// All of a table is encoded.
+    /// Called once a table is completely encoded.
     fn seal(&mut self, _indirect: &mut Self::Indirect, _table: &str) -> Result<(), DeviceError> {
         Ok(())
     }
 
     fn begin(&mut self) -> Result<Self::Commands, DeviceError>;
 
-    /// `followed`: it will be waited for while others that are submitted later run. What is not followed ends with all that is submitted.
+    /// `followed`: it will be waited for while later submissions run. Otherwise it is over when all submissions are.
     fn submit(&mut self, commands: Self::Commands, followed: bool) -> Result<Self::Pending, DeviceError>;
 
-    /// Waits, and tells how many nanoseconds the GPU took, where it counts them.
+    /// Waits, and returns the nanoseconds that the GPU took, if it measures them.
     fn finish(&mut self, pending: Self::Pending) -> Result<u64, DeviceError>;
 
-    /// Runs what was encoded once, and waits: `commands` are the dispatches of each command, and `ns` becomes how long each took. `false`: the GPU
-    /// has no way of its own, and nothing was run.
+    /// Executes an indirect command buffer and waits: `commands` are the dispatches of each command, and `ns` receives
+    /// the time of each. `false`: the GPU has no own way to measure, and nothing was executed.
     fn time(
         &mut self,
         _indirect: &mut Self::Indirect,
@@ -184,12 +192,13 @@ pub trait Gpu: Debug {
         Ok(false)
     }
 
-    /// Waits until nothing is on its way, copies included, whatever became of it. The device calls it before it lets go of memory.
+    /// Waits until nothing is pending, copies included, whether or not it failed. Called before the device releases
+    /// memory.
     fn settle(&mut self) {}
 
     // For people.
 
-    /// What stands before an error's message.
+    /// The prefix of an error's message.
     fn context(&self, during: During<'_>) -> String {
         match during {
             During::Table { table } => format!("running {table}"),
@@ -198,7 +207,7 @@ pub trait Gpu: Debug {
         }
     }
 
-    /// What is taken through a driver, where there is one.
+    /// Memory that is allocated through a driver, if there is one.
     fn driver_memory(&self) -> Result<Option<DriverMemory>, DeviceError> {
         Ok(None)
     }

@@ -1,15 +1,15 @@
-//! Which commands have to wait for those before them, and which may run beside them.
+//! Finds the commands that need a barrier before them; the others may run concurrently.
 
 use std::ops::Range;
 
 use akunu_plan::ops;
 use akunu_plan::{Access, DispatchCommand, Kernel};
 
-/// What stands for memory that no command binds.
+/// Represents memory that no command binds (the pass and the scratch memory).
 const PASS: usize = usize::MAX;
 const SCRATCH: usize = usize::MAX - 1;
 
-/// A command's use of some bytes.
+/// An access of a command to some bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Use {
     buffer: usize,
@@ -26,12 +26,13 @@ impl Use {
     }
 }
 
-/// What commands did since the last barrier.
+/// The accesses since the last barrier.
 #[derive(Debug, Default)]
 pub(crate) struct Hazards(Vec<Use>);
 
 impl Hazards {
-    /// Whether a command of a table has to wait. `places`: for each binding its buffer, the first byte there, and how many it may touch.
+    /// Whether a command of a table needs a barrier. `places`: for each binding its buffer, the first byte and the
+    /// extent that it may access.
     pub(crate) fn waits(&mut self, command: &DispatchCommand, places: &[(usize, u64, u64)]) -> bool {
         let slots = command.kernel.bindings();
         let bound = slots.iter().zip(places).map(|(slot, &(buffer, start, bytes))| Use {
@@ -40,7 +41,7 @@ impl Hazards {
             writes: slot.access != Access::Read,
         });
         let ends_a_step = matches!(command.kernel, Kernel::Argmax(ops::Argmax) | Kernel::Sample(ops::Sample));
-        // Those whose groups meet there.
+        // Commands whose threadgroups exchange data through scratch memory.
         let meets = ends_a_step || matches!(command.kernel, Kernel::Attention(_));
         let own = [(PASS, ends_a_step, true), (SCRATCH, true, meets)];
         let own = own.into_iter().filter(|(.., uses)| *uses);
@@ -57,14 +58,19 @@ impl Hazards {
 
 #[cfg(test)]
 mod tests {
-    use akunu_plan::{BufferId, NormKind, NormOut, RowSet};
+    use akunu_plan::{BufferId, NormKind, OutputForms, RowSet};
 
     use super::*;
 
     /// A command that reads two buffers and writes the third, of 16 bytes each.
     fn norm(hazards: &mut Hazards, buffers: [(usize, u64); 3]) -> bool {
-        let op =
-            ops::Norm { kind: NormKind::Rms, bias: false, out: NormOut::F32, rows: RowSet::All, pick: false };
+        let op = ops::Norm {
+            kind: NormKind::Rms,
+            bias: false,
+            out: OutputForms::F32,
+            rows: RowSet::All,
+            pick: false,
+        };
         let kernel = Kernel::Norm(op);
         let command = DispatchCommand::new(kernel, (0..3).map(BufferId), ());
         hazards.waits(&command, &buffers.map(|(buffer, start)| (buffer, start, 16)))
@@ -74,11 +80,11 @@ mod tests {
     fn what_reads_or_overwrites_waits_and_nothing_else_does() {
         let mut hazards = Hazards::default();
         assert!(!norm(&mut hazards, [(0, 0), (1, 0), (2, 0)]));
-        // The same inputs, and the bytes beside.
+        // The same inputs, and adjacent output bytes.
         assert!(!norm(&mut hazards, [(0, 0), (1, 0), (2, 16)]));
-        // Reads the last byte of what was written.
+        // Reads the last byte that was written.
         assert!(norm(&mut hazards, [(2, 15), (1, 0), (3, 0)]));
-        // Those before are settled now.
+        // The barrier has resolved the earlier accesses.
         assert!(!norm(&mut hazards, [(2, 0), (1, 0), (4, 0)]));
         // Overwrites what is being read, and what was written.
         assert!(norm(&mut hazards, [(0, 0), (1, 0), (2, 8)]));

@@ -1,7 +1,8 @@
-//! The host's side of a GPU device, written once for CUDA, Metal and the emulator.
+//! The host side of a GPU device, written once for CUDA, Metal and the emulator.
 //!
-//! [`TableDevice`] is the device: buffers, weights in planes, hazards, launches, prepared tables, submissions. It stands on the trait [`Gpu`],
-//! which a GPU's crate implements with calls to its interface and nothing else. docs/gpu.md says how it works.
+//! [`TableDevice`] is the device: buffers, repacked weights, hazards, launches, prepared tables, submissions. It is
+//! built on the trait [`Gpu`], which each GPU's crate implements with calls to its API and nothing else. docs/gpu.md
+//! describes it.
 
 mod bind;
 mod buffers;

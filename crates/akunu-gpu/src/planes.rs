@@ -1,4 +1,4 @@
-//! Weights laid out in planes on the GPU, once, before the first table that binds them is prepared.
+//! Repacks weights to planes on the GPU, once, before the first table that binds them is prepared.
 
 use akunu_kernels::{Held, Launch, unlaid};
 use akunu_plan::{DeviceBuffer, DeviceError, DispatchTable};
@@ -7,10 +7,11 @@ use crate::bind::bind;
 use crate::buffers::{Buffer, Buffers, Own, Place, during};
 use crate::{Gpu, Program, Repack};
 
-/// What an error is said to have come up in.
+/// The context of errors.
 const WHAT: &str = "laying weights out anew";
 
-/// Lays out what a table binds and no table before it bound, and tells how many bytes of memory the device has more of for it.
+/// Repacks the weights that a table binds and that have not been repacked; returns by how many bytes the device's
+/// memory grew.
 pub(crate) fn lay_out<G: Gpu>(
     gpu: &mut G,
     own: &Own<G::Buffer>,
@@ -47,16 +48,16 @@ pub(crate) fn lay_out<G: Gpu>(
     Ok(allocated)
 }
 
-/// Weights on their way.
+/// The state of a repacking.
 struct Repacking<'a, G: Gpu> {
     gpu: &'a mut G,
     own: &'a Own<G::Buffer>,
-    /// What was submitted last: when it has ended, all have.
+    /// The last submission: when it is over, all are.
     last: Option<G::Pending>,
 }
 
 impl<G: Gpu> Repacking<'_, G> {
-    /// From a copy to where it was. The next one's copy takes its turn behind this.
+    /// Repacks in place from a temporary copy. The next weight's copy is ordered after this on the queue.
     fn back(
         &mut self,
         launch: &Launch,
@@ -68,7 +69,8 @@ impl<G: Gpu> Repacking<'_, G> {
         self.submit(launch, pipeline, [(copy.clone(), 0), (weight.handle.clone(), weight.offset)])
     }
 
-    /// To memory of its own; nothing is held twice but one weight at a time. Tells how many bytes the device has more of.
+    /// Repacks to new memory; at most one weight at a time exists twice. Returns by how many bytes the device's memory
+    /// grew.
     fn elsewhere(
         &mut self,
         launch: &Launch,

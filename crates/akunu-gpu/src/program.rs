@@ -1,4 +1,4 @@
-//! A table as dense arrays, so that encoding it is a straight loop.
+//! A table as flat arrays, so that encoding it is a simple loop.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -8,20 +8,20 @@ use akunu_plan::{DeviceError, DispatchTable};
 
 use crate::{Commands, Encoder, Gpu};
 
-/// One dispatch: its arguments are a range of the program's.
+/// One dispatch; its arguments are a range of the program's.
 #[derive(Debug)]
 struct Launch<P> {
     pipeline: P,
     arguments: Range<usize>,
-    /// For those before it.
+    /// Whether it needs a barrier before it.
     waits: bool,
     threadgroup_bytes: u32,
     groups: [u32; 3],
     threads: u32,
 }
 
-/// A table for so many rows or fewer, with all that encoding it takes. Nothing of it changes between replays: what rows say, and how far a chain
-/// has come, is in the GPU's memory, and moves on there.
+/// A table for up to a number of rows, with all data for encoding. It does not change between replays: the rows, and
+/// the progress of a chain, are in GPU memory and are advanced there.
 #[derive(Debug)]
 pub struct Program<P, B> {
     launches: Vec<Launch<P>>,
@@ -49,7 +49,7 @@ impl<P, B> Default for Program<P, B> {
 }
 
 impl<P, B> Program<P, B> {
-    /// The next command; whether it waits for those before. Of its launches each waits for the one before.
+    /// Appends a command; `waits`: it needs a barrier before it. Each of its launches waits for the previous one.
     pub fn push(&mut self, launches: Vec<BoundLaunch<P, B>>, waits: bool) {
         let first = self.launches.len();
         for BoundLaunch { pipeline, buffers, threadgroup_bytes, groups, threads } in launches {
@@ -59,14 +59,14 @@ impl<P, B> Program<P, B> {
                 self.offsets.push(offset);
             }
             let arguments = start..self.buffers.len();
-            // The first command follows the last one of a step.
+            // The first command follows the last one of the previous step.
             let waits = waits || self.launches.len() > first || first == 0;
             self.launches.push(Launch { pipeline, arguments, waits, threadgroup_bytes, groups, threads });
         }
         self.commands.push(first..self.launches.len());
     }
 
-    /// The launches of so many commands from `first` on.
+    /// The launches of `count` commands from `first` on.
     fn launches(&self, first: usize, count: usize) -> Range<usize> {
         match self.commands.get(first..first + count) {
             Some([start, .., end]) => start.start..end.end,
@@ -75,12 +75,12 @@ impl<P, B> Program<P, B> {
         }
     }
 
-    /// The most that a launch has.
+    /// The most buffers of a launch.
     fn buffers(&self) -> usize {
         self.launches.iter().map(|launch| launch.arguments.len()).max().unwrap_or(0)
     }
 
-    /// Encodes so many commands from `first` on.
+    /// Encodes `count` commands from `first` on.
     pub fn encode<E>(&self, encoder: &mut E, first: usize, count: usize)
     where
         E: Encoder<Pipeline = P, Buffer = B>,
@@ -97,17 +97,17 @@ impl<P, B> Program<P, B> {
     }
 }
 
-/// A program, and where it is encoded already, if it is.
+/// A program, and its indirect command buffer, if it has one.
 #[derive(Debug)]
 pub struct Variant<G: Gpu> {
-    /// Live rows that it has room for.
+    /// The live rows for which it has room.
     pub rows: usize,
     pub program: Program<G::Pipeline, G::Buffer>,
     pub indirect: Option<G::Indirect>,
 }
 
 impl<G: Gpu> Variant<G> {
-    /// Encodes it once and for all, where the GPU is to run tables so.
+    /// Encodes it to an indirect command buffer, if the GPU executes tables that way.
     pub(crate) fn new(
         gpu: &mut G,
         table: &DispatchTable,
@@ -122,19 +122,21 @@ impl<G: Gpu> Variant<G> {
         Ok(Variant { rows: table.rows, program, indirect })
     }
 
-    /// Encodes so many commands from `first` on.
+    /// Encodes `count` commands from `first` on.
     pub(crate) fn encode(&self, commands: &mut G::Commands, first: usize, count: usize) {
         match &self.indirect {
             None => self.program.encode(commands, first, count),
             Some(indirect) => {
-                // The first command waits for those before it; barriers within reach no further.
+                // The first command waits for all before it; barriers inside an indirect command buffer do not cover
+                // those.
                 commands.barrier();
                 commands.run(indirect, self.program.launches(first, count));
             }
         }
     }
 
-    /// Runs what was encoded once, and tells how long each command took. `false`: nothing was encoded, or the GPU cannot tell it so.
+    /// Executes the indirect command buffer and measures the time of each command. `false`: there is none, or the GPU
+    /// cannot measure it.
     pub(crate) fn time(&mut self, gpu: &mut G, ns: &mut [u64]) -> Result<bool, DeviceError> {
         match &mut self.indirect {
             Some(indirect) => gpu.time(indirect, &self.program.commands, ns),
@@ -150,25 +152,25 @@ impl<G: Gpu> Variant<G> {
     }
 }
 
-/// A table, and where the host writes what changes.
+/// A table, and the buffers that the host writes for each submission.
 #[derive(Debug)]
 pub(crate) struct Prepared<G: Gpu> {
     pub(crate) table: Arc<DispatchTable>,
-    /// By the rows that they are for, the fewest first.
+    /// By number of rows, ascending.
     pub(crate) variants: Vec<Variant<G>>,
-    /// Whether a step moves the rows on and counts itself.
+    /// Whether a step advances the rows and the step counter.
     pub(crate) advances: bool,
     pub(crate) entries: (G::Buffer, usize),
     pub(crate) logit_rows: (G::Buffer, usize),
 }
 
 impl<G: Gpu> Prepared<G> {
-    /// Bytes that a submission may send: entries, logit rows and the pass.
+    /// The most bytes that a submission sends: rows, logit rows and the pass.
     pub(crate) fn sent_bytes(&self) -> usize {
         self.table.entry_bytes() + self.table.logit_rows * size_of::<u32>() + Pass::BYTES
     }
 
-    /// Which variant is for so many live rows.
+    /// The variant for a number of live rows.
     pub(crate) fn variant_for(&self, rows: usize) -> usize {
         self.variants.partition_point(|variant| variant.rows < rows).min(self.variants.len() - 1)
     }

@@ -1,4 +1,5 @@
-//! The device on a GPU with memory of its own that runs nothing: what it is asked, in order, with the choices that are CUDA's.
+//! The device on a discrete GPU that executes nothing: tests the calls that it receives, in order, with CUDA's
+//! settings.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::cell::{Cell, RefCell};
@@ -22,9 +23,9 @@ const NAME: &str = "ledger";
 struct Memory {
     name: String,
     bytes: u64,
-    /// How much memory is held.
+    /// Bytes that are allocated.
     held: Rc<Cell<u64>>,
-    /// Only what the host is to read back is kept.
+    /// Only what the host reads back is kept.
     pass: RefCell<Pass>,
 }
 
@@ -279,10 +280,10 @@ fn weights_are_copied_away_and_written_back_one_after_the_other() {
         assert_eq!(asked[at], "copy a weight to laying weights out anew");
         assert_eq!(asked[at + 1], "submit repack");
     }
-    // Once for a table, not once for a weight; nothing else waits for the GPU.
+    // Once per table, not per weight; nothing else waits for the GPU.
     let waits = asked.iter().filter(|asked| *asked == "finish").count();
     assert!(waits < copies.len() && waits <= 4, "{waits} of {}", copies.len());
-    // The copy is gone. What is left is the plan's and the parameters, of 64 bytes for a command.
+    // The temporary copy is released. What is left is the plan's memory and 64 bytes of parameters per command.
     let ledger = running.device.gpu();
     let (held, planned) = (ledger.held.get(), running.plan.memory.allocated());
     assert!(held >= planned && held < planned + (1 << 20), "{held} of {planned}");
@@ -318,7 +319,7 @@ fn a_chain_is_looked_at_while_two_batches_are_on_their_way() {
         assert_eq!(running.chain(steps).unwrap(), steps);
         let asked = running.asked();
         assert_eq!(asked.iter().filter(|asked| asked.starts_with("submit ")).count(), submits);
-        // Nothing is waited for apart.
+        // There is no separate wait.
         assert!(!asked.iter().any(|asked| asked.contains("followed") || asked.contains("peek")), "{asked:?}");
     }
 }
@@ -334,7 +335,7 @@ fn copies_take_their_turn_behind_a_submission_that_is_not_waited_for() {
     let some = *running.loaded.buffers.last().unwrap();
     running.device.download(some, 0, &mut [0; 4]).unwrap();
     assert!(running.asked().iter().all(|asked| asked.starts_with("read 4 of ")));
-    // Where host and GPU share memory, it is waited for first.
+    // If host and GPU share memory, the device waits first.
     running.device.gpu_mut().tuning.queued_copies = false;
     running.device.download(some, 0, &mut [0; 4]).unwrap();
     assert_eq!(running.asked()[..2], ["finish", "fetched pass"]);

@@ -1,6 +1,9 @@
-//! Writes the CUDA text of every function that the test models and every weight type launch to FOLDER/every, one of each kind,
-//! whatever its shapes, to FOLDER/kinds, and to FOLDER/few as many of these as have each number of each kernel in them; and to
-//! FOLDER/metal the Metal text of each kind that chips of Apple's launch: `texts FOLDER [MODEL...]`.
+//! Writes the source texts of kernels to subfolders of FOLDER: `texts FOLDER [MODEL...]`.
+//!
+//! - `every`: the CUDA text of every function that the test models and every weight type launch;
+//! - `kinds`: one of each kind, whatever its shapes;
+//! - `few`: the smallest selection of these that covers every variant value of each kernel;
+//! - `metal`: the Metal text of each kind that Apple's chips launch.
 
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a tool for contributors")]
 
@@ -18,7 +21,7 @@ use akunu_plan::ops::{
 use akunu_plan::reference::ReferenceDevice;
 use akunu_plan::{
     Activation, BufferId, Capabilities, DType, Device, DispatchCommand, DispatchTable, Kernel, KvType,
-    MatmulForm, NormKind, NormOut, PlanOptions, Rope, RopeStyle, RowBounds, RowSet, TableIo, plan,
+    MatmulForm, NormKind, OutputForms, PlanOptions, Rope, RopeStyle, RowBounds, RowSet, TableIo, plan,
 };
 
 const NVIDIA: Chip = Chip { tensor_cores: true, copies: true, ..Chip::plain(132, 200 << 10) };
@@ -26,7 +29,7 @@ const NVIDIA: Chip = Chip { tensor_cores: true, copies: true, ..Chip::plain(132,
 const APPLE7: Chip = Chip { tiles: true, ..Chip::plain(8, 32 << 10) };
 const APPLE9: Chip = Chip { bf16_tiles: true, ..APPLE7 };
 
-/// Names by text, and those texts that are not the same but for their shapes.
+/// Names by text, and texts up to shapes.
 #[derive(Default)]
 struct Texts {
     every: BTreeMap<String, String>,
@@ -76,7 +79,7 @@ fn add_table(texts: &mut Texts, table: &DispatchTable) {
     }
 }
 
-/// One of three passes and caches, `turn` by turn.
+/// One of three combinations of passes and cache types, selected by `turn`.
 fn add_model(texts: &mut Texts, turn: usize, path: &Path) {
     let model = open_model(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     let reference = ReferenceDevice::new();
@@ -89,14 +92,14 @@ fn add_model(texts: &mut Texts, turn: usize, path: &Path) {
     let (kv, prefill_rows, fuse) = passes[turn % 3];
     let options =
         PlanOptions { context: 4096, slots: 1, kv, prefill_rows, prefill_logit_rows: 1, chain: 8, fuse };
-    // A head may not be whole blocks of a type of cache.
+    // A head may not be a whole number of the cache type's blocks.
     let Ok(plan) = plan(&*model, device.capabilities(), &options) else { return };
     for (_, table) in plan.tables.iter() {
         add_table(texts, table);
     }
 }
 
-/// A table of one command, bound to nothing.
+/// A table of one command without buffers.
 fn table(kernel: Kernel, params: impl bytemuck::NoUninit, rows: usize) -> DispatchTable {
     let bindings = kernel.bindings().into_iter().map(|_| BufferId(0));
     DispatchTable {
@@ -118,7 +121,7 @@ fn table(kernel: Kernel, params: impl bytemuck::NoUninit, rows: usize) -> Dispat
     }
 }
 
-/// A type's kernels in the shapes of a model that people run.
+/// A type's kernels in the shapes of a common model.
 fn add_type(texts: &mut Texts, weight: DType) {
     let q8 = weight.is_quantised();
     add_table(
@@ -135,7 +138,7 @@ fn add_type(texts: &mut Texts, weight: DType) {
     }
     for rows in [1, 16, 512] {
         let form = MatmulForm::for_rows(rows);
-        let (activation, out) = (Activation::Silu, if q8 { NormOut::Q8 } else { NormOut::F32 });
+        let (activation, out) = (Activation::Silu, if q8 { OutputForms::Q8 } else { OutputForms::F32 });
         let folds = if form == MatmulForm::Gemm { &[false][..] } else { &[false, true] };
         for &scaled in folds {
             let (bias, norm, all) = (false, scaled.then_some(out), RowSet::All);
@@ -160,13 +163,13 @@ fn add_type(texts: &mut Texts, weight: DType) {
     }
 }
 
-/// Kernels along rows that tables of the test models may lack.
+/// Row kernels that the test models' tables may lack.
 fn add_rows(texts: &mut Texts) {
-    let op = ops::Activate { activation: Activation::GeluErf, out: NormOut::Both, rows: RowSet::All };
+    let op = ops::Activate { activation: Activation::GeluErf, out: OutputForms::Both, rows: RowSet::All };
     add_table(texts, &table(Kernel::Activate(op), ElementParams { cols: 4096 }, 512));
     add_table(texts, &table(Kernel::Add(ops::Add), AddParams { cols: 4096, scale: 1.0 }, 512));
     for (kind, bias) in [(NormKind::Rms, false), (NormKind::Layer, false), (NormKind::Layer, true)] {
-        for out in [NormOut::Both, NormOut::F32AndF16] {
+        for out in [OutputForms::Both, OutputForms::F32AndF16] {
             let norm = Kernel::Norm(ops::Norm { kind, bias, out, rows: RowSet::All, pick: false });
             add_table(texts, &table(norm, NormParams { cols: 4096, epsilon: 1e-5 }, 512));
         }
@@ -177,16 +180,16 @@ fn add_rows(texts: &mut Texts) {
     }
 }
 
-/// Rows of f16 and products of them, in the same shapes.
+/// f16 rows and products of them, in the same shapes.
 fn add_halves(texts: &mut Texts) {
-    let out = NormOut::F16;
+    let out = OutputForms::F16;
     let op = ops::Activate { activation: Activation::GeluErf, out, rows: RowSet::All };
     add_table(texts, &table(Kernel::Activate(op), ElementParams { cols: 14336 }, 512));
     let glu = Kernel::Glu(ops::Glu { activation: Activation::Silu, out });
     add_table(texts, &table(glu, ElementParams { cols: 14336 }, 512));
     add_table(
         texts,
-        &table(Kernel::Round(ops::Round { out: NormOut::F16 }), ElementParams { cols: 4096 }, 512),
+        &table(Kernel::Round(ops::Round { out: OutputForms::F16 }), ElementParams { cols: 4096 }, 512),
     );
     for (bias, residual) in [(false, true), (true, false)] {
         let params =
@@ -210,7 +213,7 @@ fn add_attention(texts: &mut Texts, head_dim: u32) {
     let rope = Some(Rope { style: RopeStyle::Interleaved, qk_norm: false });
     for (rows, rope) in [(1, None), (512, None), (1, rope)] {
         let kernel =
-            Kernel::Attention(ops::Attention { rope, ..ops::Attention::plain(KvType::F16, NormOut::Q8) });
+            Kernel::Attention(ops::Attention { rope, ..ops::Attention::plain(KvType::F16, OutputForms::Q8) });
         add_table(texts, &table(kernel, params, rows));
     }
 }

@@ -1,8 +1,9 @@
-// The best token of each row that asked: PARTS groups a row, of which the last to finish does what follows for all rows.
+// The token with the highest logit for each row that requested logits. PARTS threadgroups per row; the last one to
+// finish reduces them and stores the tokens of all rows.
 
 struct Best {
     u32 value;
-    // Its complement, so that the lowest id is the greatest.
+    // The complement of the id, so that on equal values the lowest id wins.
     u32 id;
 };
 
@@ -19,7 +20,7 @@ INLINE Best simd_best(Best best) {
 BODY(argmax) {
     const u32 live = live_rows(pass, true), row = at.group_y, step = pass->step, stop = stop_of(pass, LANE);
     const bool advance = params.argmax.advance == 1;
-    Asking asking = asking_row(in, SIMD < live ? SIMD : 0);
+    RequestedRow requested = requested_row(in, SIMD < live ? SIMD : 0);
     WAIT_FOR_INPUT();
     LAUNCH_NEXT();
     if (row >= live) return;
@@ -46,10 +47,10 @@ BODY(argmax) {
     for (u32 j = SIMD; j < live; j += SIMDS) {
         Best found = {0, 0};
         if (LANE < PARTS) found = published(&parts[j * PARTS + LANE]);
-        if (j >= SIMDS) asking = asking_row(in, j);
+        if (j >= SIMDS) requested = requested_row(in, j);
         const Best of_row = simd_best(found);
         const u32 token = of_row.value == 0xffffffffu ? NO_TOKEN : ~of_row.id;
-        settle(in, step, j, asking, stop, token, advance, stops, LANE);
+        settle(in, step, j, requested, stop, token, advance, stops, LANE);
     }
     end_step(pass, step, advance, stops, at);
 }

@@ -1,5 +1,5 @@
-// Attention of a row over its sequence's cache, whatever the cache's type. LANES lanes have a position's row between them, PIECE numbers each, and
-// DEEP positions are under way at once.
+// Attention of one row over its sequence's cache, for every cache type. LANES lanes share a cached row, PIECE numbers
+// each, and each such lane group has DEEP positions in flight at once.
 
 #define DEEP 4
 #define PER_SIMD (32 / LANES)
@@ -65,7 +65,8 @@ struct Head {
     f32 sum[PIECE];
 };
 
-// Everything of a head that another lane has seen comes to this one.
+// Merges the online softmax state (running maximum, sum, weighted values) with that of the lane at XOR distance
+// `step`.
 INLINE Head merged(Head head, u32 step) {
     const f32 other = SIMD_XOR(head.most, step), most = MAX_F32(head.most, other);
     const f32 mine = EXP(head.most - most), theirs = EXP(other - most);
@@ -75,25 +76,26 @@ INLINE Head merged(Head head, u32 step) {
     return head;
 }
 
-// What a lane group looks at in one turn.
-struct Turn {
+// The keys and values that a lane group handles in one iteration.
+struct KvTile {
     Piece keys[DEEP], values[DEEP];
 };
 
-// DEEP positions a lane group from `base` on; nothing for those beyond the end.
-INLINE Turn load_turn(const DEVICE u8* k, const DEVICE u8* v, u32 base, Span span, u32 first) {
-    Turn turn = {};
+// Loads DEEP positions from `base` on, PARALLEL apart; zeros past the end.
+INLINE KvTile load_kv_tile(const DEVICE u8* k, const DEVICE u8* v, u32 base, Span span, u32 first) {
+    KvTile kv = {};
     UNROLL for (u32 u = 0; u < DEEP; u++) {
         const u32 position = base + u * PARALLEL;
         if (first < HEAD_DIM && position < span.end && !(ROPE && position == span.own)) {
-            turn.keys[u] = load_piece(k + position * KV_ROW_BYTES, first);
-            turn.values[u] = load_piece(v + position * KV_ROW_BYTES, first);
+            kv.keys[u] = load_piece(k + position * KV_ROW_BYTES, first);
+            kv.values[u] = load_piece(v + position * KV_ROW_BYTES, first);
         }
     }
-    return turn;
+    return kv;
 }
 
-// A position's piece of a row: of the own one, as it stands in threadgroup memory. Lanes beyond the row's end have none there.
+// The lane's piece of a cached row; for the own position it comes from threadgroup memory. Lanes past the end of the
+// row (`holds` false) have no data there.
 INLINE Numbers numbers_at(Piece piece, u32 position, Span span, const THREADGROUP f32* own, bool holds) {
     Numbers n = numbers(piece);
 #if ROPE
@@ -105,7 +107,7 @@ INLINE Numbers numbers_at(Piece piece, u32 position, Span span, const THREADGROU
 }
 
 #if BIASED
-// What a score has added to it for how far the key is from the row.
+// The relative position bias of head g for this key.
 INLINE f32 position_bias(Bindings in, Params params, Task task, u32 g, u32 key) {
     const u32 far = params.attention.reach - 1, head = task.first_head + (g < task.heads ? g : 0), query = task.place.position;
     const u32 after = key > query ? key - query : 0, before = query > key ? query - key : 0;
@@ -114,14 +116,15 @@ INLINE f32 position_bias(Bindings in, Params params, Task task, u32 g, u32 key) 
 }
 #endif
 
-// A turn, for all heads. Positions beyond the end weigh nothing. `own`: this lane's piece of the own key; the value is a row further.
-INLINE void attend(Bindings in, Params params, Task task, THREAD_PTR Head* heads, const THREAD_PTR Numbers* q, Turn turn, u32 base,
+// One iteration of online softmax for all heads of the tile. Positions past the end get weight 0. `own`: this lane's
+// piece of the own position's key; its value is HEAD_DIM further.
+INLINE void attend(Bindings in, Params params, Task task, THREAD_PTR Head* heads, const THREAD_PTR Numbers* q, KvTile kv, u32 base,
                    const THREADGROUP f32* own, bool holds) {
     const Span span = task.span;
     const f32 cap = params.attention.soft_cap;
     f32 scores[DEEP][HEAD_TILE];
     UNROLL for (u32 u = 0; u < DEEP; u++) {
-        const Numbers key = numbers_at(turn.keys[u], base + u * PARALLEL, span, own, holds);
+        const Numbers key = numbers_at(kv.keys[u], base + u * PARALLEL, span, own, holds);
         UNROLL for (u32 g = 0; g < HEAD_TILE; g++) {
             f32 score = 0;
             UNROLL for (u32 i = 0; i < PIECE; i++) score += q[g].v[i] * key.v[i];
@@ -146,7 +149,7 @@ INLINE void attend(Bindings in, Params params, Task task, THREAD_PTR Head* heads
         }
     }
     UNROLL for (u32 u = 0; u < DEEP; u++) {
-        const Numbers value = numbers_at(turn.values[u], base + u * PARALLEL, span, own + HEAD_DIM, holds);
+        const Numbers value = numbers_at(kv.values[u], base + u * PARALLEL, span, own + HEAD_DIM, holds);
         if (base + u * PARALLEL >= span.end) continue;
         UNROLL for (u32 g = 0; g < HEAD_TILE; g++) {
             UNROLL for (u32 i = 0; i < PIECE; i++) heads[g].sum[i] += scores[u][g] * value.v[i];
@@ -154,8 +157,8 @@ INLINE void attend(Bindings in, Params params, Task task, THREAD_PTR Head* heads
     }
 }
 
-// A lane's piece of a query head, times the factor of scores.
-INLINE Numbers load_query(Bindings in, Params params, Task task, u32 tile_head, u32 first, const THREADGROUP f32* turned) {
+// The lane's piece of a query head, times the attention scale.
+INLINE Numbers load_query(Bindings in, Params params, Task task, u32 tile_head, u32 first, const THREADGROUP f32* rotated) {
     Numbers q;
     const bool holds = first < HEAD_DIM;
 #if !ROPE
@@ -163,7 +166,7 @@ INLINE Numbers load_query(Bindings in, Params params, Task task, u32 tile_head, 
     const f32 scale = QUERY_SCALE(in, params, task.place);
     UNROLL for (u32 i = 0; i < PIECE; i++) q.v[i] = holds ? from[i] * scale : 0.0f;
 #else
-    const THREADGROUP f32* from = turned + tile_head * HEAD_DIM + first;
+    const THREADGROUP f32* from = rotated + tile_head * HEAD_DIM + first;
     UNROLL for (u32 i = 0; i < PIECE; i++) q.v[i] = holds ? from[i] : 0.0f;
 #endif
     return q;
@@ -174,39 +177,39 @@ BODY(attention) {
     const Span span = task.span;
     const u32 first = LANE % LANES * PIECE, mine = SIMD * PER_SIMD + LANE / LANES;
     const bool holds = first < HEAD_DIM;
-    TG_ARRAY(f32, turned, 0);
+    TG_ARRAY(f32, rotated, 0);
     if (!task.live) {
-        stand_aside(task);
+        leave_early(task);
         return;
     }
 #if ROPE
-    Turn turn = load_turn(task.k, task.v, span.from + mine, span, first);
+    KvTile kv = load_kv_tile(task.k, task.v, span.from + mine, span, first);
 #endif
     WAIT_FOR_INPUT();
     LAUNCH_NEXT();
 #if ROPE
-    turn_heads(in, params, task, turned, at);
+    rotate_heads(in, params, task, rotated, at);
     BARRIER();
 #else
-    Turn turn = load_turn(task.k, task.v, span.from + mine, span, first);
+    KvTile kv = load_kv_tile(task.k, task.v, span.from + mine, span, first);
 #endif
 
     Numbers q[HEAD_TILE];
     Head heads[HEAD_TILE];
     UNROLL for (u32 g = 0; g < HEAD_TILE; g++) {
         const u32 h = g < task.heads ? g : 0;
-        q[g] = load_query(in, params, task, h, first, turned);
+        q[g] = load_query(in, params, task, h, first, rotated);
         heads[g].most = LOWEST;
         heads[g].total = 0;
         UNROLL for (u32 i = 0; i < PIECE; i++) heads[g].sum[i] = 0;
     }
-    // The same number of turns for all lanes.
+    // All lanes run the same number of iterations.
     for (u32 base = span.from; base < span.end; base += DEEP * PARALLEL) {
-        attend(in, params, task, heads, q, turn, base + mine, turned + HEAD_TILE * HEAD_DIM + first, holds);
-        if (base + DEEP * PARALLEL < span.end) turn = load_turn(task.k, task.v, base + DEEP * PARALLEL + mine, span, first);
+        attend(in, params, task, heads, q, kv, base + mine, rotated + HEAD_TILE * HEAD_DIM + first, holds);
+        if (base + DEEP * PARALLEL < span.end) kv = load_kv_tile(task.k, task.v, base + DEEP * PARALLEL + mine, span, first);
     }
 
-    TG_ARRAY(f32, parts, TURNED_FLOATS * 4);
+    TG_ARRAY(f32, parts, ROTATED_FLOATS * 4);
     UNROLL for (u32 g = 0; g < HEAD_TILE; g++) {
         UNROLL for (u32 step = LANES; step < 32; step *= 2) heads[g] = merged(heads[g], step);
         THREADGROUP f32* part = parts + SIMD * TILE_FLOATS + g * PART;

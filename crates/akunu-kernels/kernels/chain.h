@@ -1,47 +1,50 @@
-// What the tokens that a step found mean: written, rows moved on, chains stopped.
+// What follows once a step's tokens are known: they are stored, rows advance, and a stop token ends the chain of
+// steps.
 
-// Greater for a greater value, greatest for a NaN; the two zeros are the same.
+// Maps f32 to u32 with the same order. NaN maps to the maximum; −0 and +0 map to the same key.
 INLINE u32 ordered(f32 value) {
     const u32 bits = as_u32(value + 0.0f);
     if ((bits & 0x7fffffffu) > 0x7f800000u) return 0xffffffffu;
     return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
 }
 
-// The value back.
+// The inverse of `ordered`.
 INLINE f32 unordered(u32 key) { return as_f32(key & 0x80000000u ? key ^ 0x80000000u : ~key); }
 
 #define NO_TOKEN 0xffffffffu
 
-// A lane's of the tokens to stop at. There are fewer than lanes, so that some lane has none, and NO_TOKEN is among them.
+// One stop token per lane. There are fewer stop tokens than lanes, so at least one lane holds NO_TOKEN and a NaN row
+// (NO_TOKEN) also stops the chain.
 INLINE u32 stop_of(const DEVICE Pass* pass, u32 lane) { return lane < pass->stop_count ? pass->stop[lane] : NO_TOKEN; }
 
-// A row that asked, as it is before its token is known.
-struct Asking {
+// A row that requested logits, before it advances.
+struct RequestedRow {
     u32 index;
     Row row;
 };
 
-INLINE Asking asking_row(Bindings in, u32 j) {
-    Asking asking;
-    asking.index = ((const DEVICE u32*)in.logit_rows)[j];
-    asking.row = ((const DEVICE Row*)in.rows)[asking.index];
-    return asking;
+INLINE RequestedRow requested_row(Bindings in, u32 j) {
+    RequestedRow requested;
+    requested.index = ((const DEVICE u32*)in.logit_rows)[j];
+    requested.row = ((const DEVICE Row*)in.rows)[requested.index];
+    return requested;
 }
 
-// Row `j` of those that asked has its token. All 32 lanes come; `stops` is set where the chain ends.
-INLINE void settle(Bindings in, u32 step, u32 j, Asking asking, u32 stop, u32 token, bool advance, THREADGROUP u32* stops, u32 lane) {
+// Stores the token of the j-th row that requested logits and advances that row. Must be reached by all 32 lanes. Sets
+// `stops` if the token ends the chain.
+INLINE void settle(Bindings in, u32 step, u32 j, RequestedRow requested, u32 stop, u32 token, bool advance, THREADGROUP u32* stops, u32 lane) {
     const u32 ends = SIMD_MAX_U32(stop == token ? 1 : 0);
     if (lane > 0) return;
     if (ends == 1) *stops = 1;
     ((DEVICE u32*)in.tokens)[(u64)(step + 1) * LOGIT_CAPACITY + j] = token;
     if (!advance || token == NO_TOKEN) return;
-    asking.row.token = token;
-    asking.row.position++;
-    asking.row.kv_len++;
-    ((DEVICE Row*)in.rows)[asking.index] = asking.row;
+    requested.row.token = token;
+    requested.row.position++;
+    requested.row.kv_len++;
+    ((DEVICE Row*)in.rows)[requested.index] = requested.row;
 }
 
-// After the last row is settled, by all of the group's threads.
+// Called by all threads of the group after the last call of `settle`.
 INLINE void end_step(DEVICE Pass* pass, u32 step, bool advance, THREADGROUP u32* stops, Place at) {
     BARRIER();
     if (at.in_group != 0 || !advance) return;

@@ -1,11 +1,11 @@
-// Quants of 32 weights, in planes. BITS is 2, 3, 4, 5, 6 or 8; a plane is [row][block].
+// Codes of 32 weights in bit planes. BITS is 2, 3, 4, 5, 6 or 8; a plane is [row][block].
 //
-//   low plane    2 and 3 bits: 8 bytes a block; 4, 5, 6: 16; 8: 32
-//   high plane   what is above it. 3 and 5 bits: 4 bytes; 6: 8
+//   low plane    2 and 3 bits: 8 bytes per block; 4, 5, 6: 16; 8: 32
+//   high plane   the bits above those of the low plane. 3 and 5 bits: 4 bytes; 6: 8
 //
-// Word j of a block (elements 4j … 4j + 3, a byte each) is found by shifts and masks alone:
+// Word j of a block (elements 4j … 4j + 3, one per byte) is extracted with shifts and masks only:
 //   2 bits   byte b of half h has element 16h + 4k + b at bits 2k
-//   4 bits   byte i has element i low, element i + 16 high
+//   4 bits   byte i has element i in the low nibble, element i + 16 in the high one
 //   1 bit    byte b has element 4j + b at bit j
 
 #if BITS == 8
@@ -23,7 +23,8 @@
 #define HIGH_WORDS 0
 #endif
 
-// A matrix lies in PLANES planes, codes first, each [row][block]. A place in one follows from how many bytes eight blocks take there.
+// A matrix has PLANES planes, codes first, each [row][block]. PLANE_k is the number of bytes of eight blocks in plane
+// k.
 INLINE u32 plane_bytes(u32 plane) {
     return plane == 0 ? PLANE_0 : plane == 1 ? PLANE_1 : plane == 2 ? PLANE_2 : plane == 3 ? PLANE_3 : PLANE_4;
 }
@@ -33,7 +34,7 @@ struct Codes {
     u32 high[HIGH_WORDS + 1];
 };
 
-// `high` is not read where there is nothing above.
+// `high` is not read for types without a high plane.
 INLINE Codes load_codes(const DEVICE u8* planes, const DEVICE u8* high, u64 block) {
     Codes codes;
 #if BITS == 8
@@ -77,7 +78,7 @@ INLINE u32 code_word(Codes codes, u32 j) {
 #endif
 }
 
-// Elements 4q … 4q + 3 and 16 + 4q … 16 + 4q + 3, unsigned, from the words that they lie in.
+// Elements 4q … 4q + 3 and 16 + 4q … 16 + 4q + 3, unsigned, from the words that contain them.
 INLINE u32x2 code_pair(u32x2 low, u32x2 high, u32 q) {
 #if BITS == 8
     return low;

@@ -1,6 +1,6 @@
-// What every body has: its place, its bindings, and what most of them do with them.
+// What every kernel body takes (thread position, bindings) and helpers that most of them use.
 
-// Where a thread stands. Bodies take it as an argument, so that something other than a launch may call them.
+// The position of a thread in the grid. It is an argument, so that a body can also be called from another kernel.
 struct Place {
     u32 group_x, group_y, group_z;
     u32 in_group;
@@ -11,7 +11,7 @@ struct Place {
 #define SIMD (at.in_group / 32)
 #define SIMDS (THREADS / 32)
 
-// Every name that Kernel::bindings has; those that a kernel does not bind stay null.
+// One pointer for each name in Kernel::bindings; those that a kernel does not bind stay null.
 struct Bindings {
     DEVICE u8 *embedding, *embedding_scales, *embedding_offsets, *weight, *weight_scales, *weight_offsets;
     DEVICE u8 *q_weight, *q_scales, *q_offsets, *k_weight, *k_scales, *k_offsets, *v_weight, *v_scales, *v_offsets;
@@ -26,13 +26,13 @@ struct Bindings {
 #define BODY(name) \
     INLINE void name(Bindings in, DEVICE Pass* pass, DEVICE u8* scratch, Params params, Place at)
 
-// Rows to work on, all or those that ask for logits; none once a chain has stopped.
+// The number of live rows (`logits`: of rows that request logits); 0 once a chain of steps has stopped.
 INLINE u32 live_rows(const DEVICE Pass* pass, bool logits) {
     const u32 rows = logits ? pass->logit_rows : pass->rows;
     return pass->stopped ? 0 : rows;
 }
 
-// The sum over a group's threads, for all of them. `space`: 32 f32, free to use.
+// The sum over the threadgroup, returned to all threads. `space`: 32 f32 of threadgroup memory that are not in use.
 INLINE f32 group_sum(f32 value, THREADGROUP f32* space, Place at) {
     value = SIMD_SUM(value);
     if (LANE == 0) space[SIMD] = value;
@@ -45,7 +45,7 @@ struct Rounded {
     f32 scale;
 };
 
-// Rounds 32 values, one a lane, to int8 as akunu_plan::q8 does.
+// Quantises 32 values, one per lane, to int8 in the way of akunu_plan::q8.
 INLINE Rounded round_q8(f32 value) {
     const u32 bits = SIMD_MAX_U32(as_u32(value) & 0x7fffffffu);
     const bool finite = bits < 0x7f800000u;
@@ -58,7 +58,7 @@ INLINE Rounded round_q8(f32 value) {
     return rounded;
 }
 
-// Block `block` of a q8 row of `cols` elements, from 32 values, one a lane.
+// Stores block `block` of a q8 row of `cols` elements from 32 values, one per lane.
 INLINE void store_q8(DEVICE u8* row, u32 cols, u32 block, f32 value, u32 lane) {
     const Rounded rounded = round_q8(value);
     const i32 sum = SIMD_SUM_I32(rounded.quant);
@@ -69,12 +69,15 @@ INLINE void store_q8(DEVICE u8* row, u32 cols, u32 block, f32 value, u32 lane) {
     }
 }
 
-// Scratch memory begins with counters, zero between launches.
+// Scratch memory begins with counters that are zero between launches.
 #define COUNTER_BYTES (64 << 10)
 
-// Whether this group is the last of `groups` to come here, for all its threads: it sees what the others published before. Uses the first
-// 4 bytes of the group's memory, whose other uses have to be over.
-// What a group wrote is seen by those who see thread 0's count: where barriers carry that further, one thread's fence is enough.
+// Whether this threadgroup is the last of `groups` to arrive; the result is uniform over its threads. The last one
+// sees all that the others published before. Uses the first 4 bytes of threadgroup memory, which must not be in use
+// otherwise.
+//
+// On CUDA the barrier makes the group's writes visible to thread 0 and fences are cumulative, so FENCE_ONE in thread 0
+// suffices. Metal needs a fence in each thread (FENCE_EACH).
 INLINE bool last_to_finish(DEVICE u8* scratch, u32 counter, u32 groups, Place at) {
     TG_ARRAY(u32, before, 0);
     FENCE_EACH();

@@ -1,5 +1,5 @@
-// The dialect: what CUDA, Metal and the emulator each call by another name. Kernels use these words and no others.
-// SIMD groups have 32 lanes; all 32 have to reach a SIMD word, and all of a group's threads a BARRIER.
+// The dialect: one vocabulary over CUDA, Metal and the emulator. Kernels use only these macros and functions. A SIMD
+// group has 32 lanes. SIMD_* operations must be reached by all 32 lanes, BARRIER by all threads of the threadgroup.
 
 #if defined(__METAL_VERSION__)
 #include <metal_stdlib>
@@ -21,8 +21,8 @@ typedef char i8; typedef int i32; typedef float f32; typedef uint4 u32x4; typede
 #define SIMD_SYNC() simdgroup_barrier(mem_flags::mem_threadgroup)
 #define WAIT_FOR_INPUT()
 #define LAUNCH_NEXT()
-// Before Metal 3.2 (macOS 15) there is no order between what a group writes and what another sees of it but a barrier's, of which
-// nobody says how far it goes.
+// Before Metal 3.2 (macOS 15) there is no device-scope fence. A threadgroup barrier on device memory is the closest
+// substitute, but the specification does not promise that other threadgroups see the writes.
 #if __METAL_VERSION__ >= 320
 #define FENCE_EACH() atomic_thread_fence(mem_flags::mem_device, memory_order_seq_cst, thread_scope_device)
 #else
@@ -31,7 +31,8 @@ typedef char i8; typedef int i32; typedef float f32; typedef uint4 u32x4; typede
 #define FENCE_ONE()
 #define ATOMIC_ADD(p, v) atomic_fetch_add_explicit((device atomic_uint*)(p), v, memory_order_relaxed)
 #define TG_ATOMIC_ADD(p, v) atomic_fetch_add_explicit((threadgroup atomic_uint*)(p), v, memory_order_relaxed)
-// Device memory is a group's own view of it, until the launch ends; only atomics are seen by all groups at once.
+// Until the launch ends, plain device stores are coherent only within the threadgroup; atomics are coherent across
+// threadgroups. So data for another threadgroup is written and read as 32-bit atomics.
 template <typename T>
 INLINE void publish(DEVICE T* to, T value) {
     const THREAD_PTR u32* words = (const THREAD_PTR u32*)&value;
@@ -99,8 +100,9 @@ typedef signed char i8; typedef int i32; typedef float f32; typedef uint4 u32x4;
 #define ATOMIC_ADD(p, v) atomicAdd(p, v)
 #define TG_ATOMIC_ADD(p, v) atomicAdd(p, v)
 #if __CUDA_ARCH__ >= 900
-// What is before the wait overlaps the end of the kernel before this one, so it may read nothing that that one writes. Whatever
-// earlier ones wrote is there, because every kernel lets the next one begin only after its own wait.
+// Code before the wait overlaps the tail of the previous kernel (programmatic dependent launch), so it must not read
+// anything that kernel writes. Writes of earlier kernels are visible: each kernel triggers its dependent launch only
+// after its own wait.
 #define WAIT_FOR_INPUT() asm volatile("griddepcontrol.wait;" ::: "memory")
 #define LAUNCH_NEXT() asm volatile("griddepcontrol.launch_dependents;" ::: "memory")
 #else
@@ -119,7 +121,7 @@ INLINE f32 times(f32 a, f32 b) { return __fmul_rn(a, b); }
 INLINE f32 plus(f32 a, f32 b) { return __fadd_rn(a, b); }
 INLINE f32 over(f32 a, f32 b) { return __fdiv_rn(a, b); }
 #if defined(STREAMED)
-// They are in threadgroup memory by then.
+// Streaming kernels have copied their weights to threadgroup memory before they read them.
 INLINE u32x4 weights16(const u8* p) { return *(const u32x4*)p; }
 INLINE u32x4 weights16_half(const u8* p) { return weights16(p); }
 INLINE u32x2 weights8(const u8* p) { return *(const u32x2*)p; }
@@ -127,8 +129,8 @@ INLINE u32 weights4(const u8* p) { return *(const u32*)p; }
 INLINE u32 weights2(const u8* p) { return *(const u16*)p; }
 INLINE u32 weights1(const u8* p) { return *p; }
 #else
-// Weights pass by the first-level cache, which is for activations. Not as `ld.global.nc`: a compiler moves such loads to where their results are
-// used, and so behind the wait.
+// Weights are read once, so they bypass L1, which is left to the activations. Not `ld.global.nc`: the compiler may
+// move such loads down to where their results are used, and so past the grid dependency wait.
 INLINE u32x4 weights16(const u8* p) {
     u32x4 v;
     asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
@@ -139,7 +141,7 @@ INLINE u32x2 weights8(const u8* p) {
     asm volatile("ld.global.L1::no_allocate.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(p));
     return v;
 }
-// The halves of 32 bytes are one sector of memory, and smaller pieces of a line are for several loads: they stay.
+// Loads narrower than a 32-byte sector do allocate in L1: the next load hits the same sector or line.
 INLINE u32x4 weights16_half(const u8* p) {
     u32x4 v;
     asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
@@ -151,9 +153,9 @@ INLINE u32 weights1(const u8* p) { u32 v; asm volatile("ld.global.u8 %0, [%1];" 
 #endif
 INLINE u32x4 read16(const u8* p) { return *(const u32x4*)p; }
 INLINE u32x2 read8(const u8* p) { return *(const u32x2*)p; }
-#endif // Otherwise the emulator's header, which stands before, says all this.
+#endif // Otherwise the emulator's header, which precedes this file, defines all of the above.
 
-// What another group of this launch reads, after `last_to_finish`.
+// Data that another threadgroup of the same launch reads after `last_to_finish`.
 #define publish(to, value) (void)(*(to) = (value))
 #define published(from) (*(from))
 
@@ -196,7 +198,7 @@ INLINE u32 simd_max_u32(u32 v) {
 
 INLINE f32 bf16_to_f32(u32 v) { return as_f32(v << 16); }
 
-// Two f16 in a word, the first one low.
+// Two f16 packed in a word, the first in the low half.
 INLINE u32 two_halves(f32 a, f32 b) {
 #if defined(__CUDACC__) && __CUDA_ARCH__ >= 800
     u32 r;
@@ -207,10 +209,11 @@ INLINE u32 two_halves(f32 a, f32 b) {
 #endif
 }
 
-// An array of threadgroup memory that begins `offset` bytes into a launch's own.
+// A pointer into the launch's dynamic threadgroup memory, `offset` bytes from its start.
 #define TG_ARRAY(type, name, offset) THREADGROUP type* const name = (THREADGROUP type*)(at.shared + (offset))
 
-// Where a product reads its input: a group's threads may have brought it to threadgroup memory, INPUT_PIECES of 16 bytes each.
+// The address space from which a product reads its input. With INPUT_PIECES the threads first stage it in threadgroup
+// memory, INPUT_PIECES chunks of 16 bytes per thread.
 #if INPUT_PIECES
 #define INPUT THREADGROUP
 #else

@@ -1,4 +1,4 @@
-// Each row's token's embedding, times the scale. A thread an element.
+// The embedding of each row's token, times the scale. One thread per element.
 BODY(embed) {
     WAIT_FOR_INPUT();
     LAUNCH_NEXT();

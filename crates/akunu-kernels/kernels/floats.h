@@ -1,5 +1,5 @@
-// Weights that are numbers as they stand: WEIGHT_TYPE 0 is f32, 1 f16, 2 bf16. A block is BLOCK of them, 16 bytes where rows allow it,
-// else one. Activations are f32.
+// Unquantised weights: WEIGHT_TYPE 0 is f32, 1 f16, 2 bf16. A block is BLOCK of them: 16 bytes if rows are aligned to
+// that, otherwise one number. Activations are f32.
 
 #define BLOCKS (INPUTS / BLOCK)
 #define WEIGHT_BYTES (WEIGHT_TYPE == 0 ? 4 : 2)

@@ -1,5 +1,6 @@
-// Many rows: a group has 64 rows × 64 outputs, a thread 4 × 4 of them. DEEP blocks of both are decoded into threadgroup memory, each
-// word of the blocks' structs in a row of its own, and multiplied from there.
+// Product of many rows: a threadgroup computes a tile of 64 rows × 64 outputs, each thread 4 × 4 of it. DEEP blocks
+// along the inputs are decoded to threadgroup memory per iteration. Words of a struct are stored SIDE apart, so that
+// adjacent threads hit different banks.
 
 #define SIDE 64
 #define BLOCK_WORDS (sizeof(Block) / 4)
@@ -30,7 +31,7 @@ INLINE Input get_input(const THREADGROUP u32* space, u32 depth, u32 column) {
     return input;
 }
 
-// Blocks `from` … of the group's rows and outputs; nothing where there are none.
+// Stages DEEP blocks from `from` on of the group's rows and outputs; zeros where there are none.
 INLINE void stage(Bindings in, Place at, u32 from, u32 live, THREADGROUP u32* inputs, THREADGROUP u32* blocks) {
     for (u32 i = at.in_group; i < SIDE * DEEP; i += THREADS) {
         const u32 column = i / DEEP, depth = i % DEEP, row = at.group_y * SIDE + column, b = from + depth;

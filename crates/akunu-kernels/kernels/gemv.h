@@ -1,35 +1,36 @@
-// One row to a few: a SIMD group has OUTS neighbouring outputs for TILE rows; its lanes take blocks in turns of 32 neighbours. With
-// INPUT_PIECES there is one row, and a group's threads bring it to threadgroup memory together.
+// Product of one or a few rows: a SIMD group computes OUTS consecutive outputs for TILE rows; per iteration its lanes
+// take 32 consecutive blocks. With INPUT_PIECES there is one row, which the threadgroup first stages in threadgroup
+// memory.
 
-// Of threadgroup memory: sums meet before it.
+// The staged input follows the sums that SIMD groups exchange.
 #define AT_INPUT (IN_BLOCKS ? TILE * STREAMS * 32 * 4 : 0)
 
 BODY(gemv) {
     const u32 first = (at.group_x * SIMDS + SIMD) * OUTS;
     const u32 top = at.group_y * TILE, live = live_rows(pass, LOGITS);
     if (top >= live) {
-        // Whoever comes next may rely on all that was before.
+        // Still wait: the next kernel relies on everything before this one being complete.
         WAIT_FOR_INPUT();
         return;
     }
     Matrix matrices[OUTS * STREAMS];
     u32 rows[OUTS * STREAMS];
     UNROLL for (u32 k = 0; k < OUTS * STREAMS; k++) {
-        // Beyond the last output, the last one again: every lane goes the same way.
+        // Past the last output, use the last one again, so that lanes do not diverge.
         const u32 o = first + k / STREAMS;
         rows[k] = o < OUTPUTS ? o : OUTPUTS - 1;
         matrices[k] = matrix_of(in, k % STREAMS, &rows[k]);
     }
-    // Weights depend on nothing, so they are on their way before the input is there: DEPTH turns of them, all that there are in a
-    // short row.
+    // Weights do not depend on the previous kernel, so their loads are issued before the wait: DEPTH iterations, which
+    // is all of a short row.
     Raw raw[DEPTH][OUTS * STREAMS];
     UNROLL for (u32 d = 0; d < DEPTH; d++) {
         if (32 * d + LANE < BLOCKS) {
             UNROLL for (u32 k = 0; k < OUTS * STREAMS; k++) raw[d][k] = load_raw(matrices[k], rows[k], 32 * d + LANE);
         }
     }
-    // In blocks, a group has one of each row, and SIMD group r finishes row r's (there are as many); else lane r · OUTS + k finishes
-    // output k of row r.
+    // With IN_BLOCKS a threadgroup has one block of 32 outputs per row, and SIMD group r stores that of row r (there
+    // are at least as many SIMD groups as rows). Otherwise lane r · OUTS + k stores output k of row r.
     const u32 r = IN_BLOCKS ? SIMD : LANE / OUTS, row = top + r, o = IN_BLOCKS ? at.group_x * 32 + LANE : first + LANE % OUTS;
     const bool holds = r < TILE && row < live && o < OUTPUTS;
     const f32 weight = holds ? norm_weight(in, o) : 0.0f;
@@ -42,7 +43,7 @@ BODY(gemv) {
 #endif
 #if INPUT_PIECES
     THREADGROUP u8* const x = at.shared + AT_INPUT;
-    bring_input(in.x + top * INPUT_ROW_BYTES, x, at);
+    stage_input(in.x + top * INPUT_ROW_BYTES, x, at);
 #else
     const DEVICE u8* const x = in.x + top * INPUT_ROW_BYTES;
 #endif

@@ -1,5 +1,6 @@
-// What is left to do to a product of f16 rows, which has the residual in it but neither the row's scale nor the bias. Scales are
-// nearly always 1, and most products have no bias: then there is nothing to do. A SIMD group has a row.
+// Finishes a product of f16 rows done by a library: the residual is already added, the row's scale and the bias are
+// not. Scales are nearly always 1 and most products have no bias, and then there is nothing to do. One SIMD group per
+// row.
 BODY(half_finish) {
     const u32 row = at.group_y * SIMDS + SIMD, live = live_rows(pass, false);
     WAIT_FOR_INPUT();

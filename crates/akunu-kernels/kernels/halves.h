@@ -1,5 +1,5 @@
-// Rows of f16 and a scale each, as akunu_plan::halves says. A group has a row; thread t has elements 4t … 4t + 3, then those
-// 4 · THREADS further on, and so on: PER_THREAD times.
+// Rows of f16 with one scale each, as akunu_plan::halves defines them. One threadgroup per row; thread t holds
+// elements 4t … 4t + 3, then the four that lie 4 · THREADS further on, and so on, PER_THREAD times.
 
 #define EACH_FOUR(k, col) UNROLL for (u32 k = 0, col = at.in_group * 4; k < PER_THREAD * 4; k += 4, col += THREADS * 4) if (col < COLS)
 #define EACH_OF_FOUR(i) UNROLL for (u32 i = 0; i < 4; i++)
@@ -20,7 +20,7 @@ INLINE RowPart load_part(const DEVICE u8* from, u64 row, Place at) {
     return x;
 }
 
-// The bits of a row's largest magnitude, for all threads.
+// The bits of the row's largest magnitude, returned to all threads.
 INLINE u32 largest_of_row(const THREAD_PTR RowPart* x, Place at) {
     u32 most = 0;
     EACH_FOUR(k, col) EACH_OF_FOUR(i) {
@@ -52,7 +52,8 @@ INLINE void store_row(Bindings in, u32 row, const THREAD_PTR RowPart* x, Place a
 }
 
 #ifdef LAYER
-// x / rms(x) · weight (+ bias), with LAYER less the mean first; with PICK of the row that logit_rows names.
+// x / rms(x) · weight (+ bias). With LAYER the mean is subtracted first (layer norm). With PICK the source row is the
+// one that logit_rows names.
 BODY(norm_halves) {
     const RowPart weight = load_part(in.weight, 0, at);
     RowPart bias;
@@ -66,7 +67,7 @@ BODY(norm_halves) {
     if (LAYER) {
         f32 sum = 0;
         EACH_FOUR(k, col) EACH_OF_FOUR(i) sum += x.v[k + i];
-        // Each sum has threadgroup memory of its own, so that no barrier is needed before the next one.
+        // Each reduction uses its own threadgroup memory, so no barrier is needed before the next one.
         TG_ARRAY(f32, mean_space, 256);
         const f32 mean = group_sum(sum, mean_space, at) / (f32)COLS;
         EACH_FOUR(k, col) EACH_OF_FOUR(i) x.v[k + i] -= mean;

@@ -1,32 +1,34 @@
-// What attention's kernels of a row or a few share. A group has HEAD_TILE query heads that share a KV head, and one of SPLITS stretches of
-// the positions, so that keys and values are read once for all those heads, by the whole chip. Stretches meet in scratch memory.
+// Shared by the attention kernels for one or a few rows (flash decoding). A threadgroup handles HEAD_TILE query heads
+// of one KV head and one of SPLITS splits of the positions, so keys and values are read once for all heads of the tile
+// and the whole GPU takes part. Splits are combined through scratch memory.
 //
-// With ROPE it takes Q, K and V as the product left them. A group turns its own query heads; the groups whose stretch has the row's own
-// position turn its key too, use key and value from threadgroup memory, and the first of them stores both. So nobody reads what is
-// written here, and the other positions are older than this pass: they are on their way before the wait.
+// With ROPE the kernel takes Q, K and V as the product wrote them. Each threadgroup rotates its own query heads. Those
+// whose split contains the row's own position also rotate its key and use key and value from threadgroup memory; the
+// first of them stores both to the cache. So no threadgroup reads what this launch writes. All other positions were
+// written by earlier passes, so their loads can be issued before the grid dependency wait.
 
-// Floats of a head's part: its sums, then the largest score, then the sum of weights.
+// Floats of a head's partial result: HEAD_DIM weighted sums, the maximum score, the sum of softmax weights.
 #define PART (HEAD_DIM + 2)
 #define TILE_FLOATS (HEAD_TILE * PART)
 #define LOWEST -1e30f
 #if ROPE
-// The group's query heads, then the own position's key and value as the cache has them.
-#define TURNED_FLOATS ((HEAD_TILE + 2) * HEAD_DIM)
+// The threadgroup's rotated query heads, then the own position's key and value as the cache represents them.
+#define ROTATED_FLOATS ((HEAD_TILE + 2) * HEAD_DIM)
 #else
-#define TURNED_FLOATS 0
+#define ROTATED_FLOATS 0
 #endif
 
 struct Span {
     u32 from, end;
-    // How many groups share the row.
+    // The number of splits that the row uses.
     u32 splits;
-    // With ROPE, the position whose key and value are not to be read.
+    // With ROPE, the row's own position, whose key and value are not read from the cache.
     u32 own;
 };
 
-// Positions that group `split` looks at.
+// The positions of split `split`.
 INLINE Span span_of(Row row, u32 window, u32 ahead, u32 split) {
-    const u32 first = first_seen(row, window), end = seen_end(row, window, ahead);
+    const u32 first = first_visible(row, window), end = visible_end(row, window, ahead);
     const u32 count = end - first;
     Span span;
     span.splits = (count + SPAN - 1) / SPAN;
@@ -38,29 +40,29 @@ INLINE Span span_of(Row row, u32 window, u32 ahead, u32 split) {
     return span;
 }
 
-// What a group is to do.
+// The work of a threadgroup.
 struct Task {
-    // Whether there is such a row, and whether it has this stretch.
+    // `asked`: the row is live. `live`: it also has this split.
     bool asked, live;
     u32 row, split, tile, first_head, heads;
     Row place;
     Span span;
-    // Its sequence's cache of its KV head.
+    // The cache rows of its sequence and KV head.
     const DEVICE u8 *k, *v;
 };
 
 INLINE Task task_of(Bindings in, const DEVICE Pass* pass, Params params, Place at) {
     Task task;
     task.row = at.group_y;
-    // Groups whose stretch there always is come first.
+    // The split index varies slowest, so groups of split 0, which always have work, are launched first.
     task.split = at.group_x / (KV_HEADS * TILES);
     task.tile = at.group_x % (KV_HEADS * TILES);
     const u32 kv_head = task.tile / TILES, done = task.tile % TILES * HEAD_TILE;
     task.heads = GROUP - done < HEAD_TILE ? GROUP - done : HEAD_TILE;
     task.first_head = kv_head * GROUP + done;
-    const Row nobody = {0, 0, 1, 0};
+    const Row no_row = {0, 0, 1, 0};
     task.asked = task.row < live_rows(pass, false);
-    task.place = nobody;
+    task.place = no_row;
     if (task.asked) task.place = ((const DEVICE Row*)in.rows)[task.row];
     task.span = span_of(task.place, params.attention.window, params.attention.ahead, task.split);
     task.live = task.asked && task.split < task.span.splits;
@@ -69,12 +71,14 @@ INLINE Task task_of(Bindings in, const DEVICE Pass* pass, Params params, Place a
     return task;
 }
 
-// What a group with nothing to do has to do. Of a row's groups at least one waits, so others make room for the next kernel at once.
-INLINE void stand_aside(Task task) {
+// Called by a threadgroup without work. Every live row has at least one group that waits for the previous kernel, so
+// the others may exit at once and free their place for the next kernel.
+INLINE void leave_early(Task task) {
     if (!task.asked) WAIT_FOR_INPUT();
 }
 
-// Number e of the tile's heads, side by side as in the output. With OUT_Q8 a SIMD group's lanes hold 32 neighbours.
+// Stores element e of the tile's heads, which are adjacent in the output. With OUT_Q8 the lanes of a SIMD group must
+// hold 32 consecutive elements.
 INLINE void store_head(Bindings in, u32 row, u32 first_head, u32 e, f32 value, u32 lane) {
     const u32 cols = HEADS * HEAD_DIM, col = first_head * HEAD_DIM + e;
     if (OUT_F32) ((DEVICE f32*)in.out)[(u64)row * cols + col] = value;
@@ -85,8 +89,8 @@ INLINE void store_head(Bindings in, u32 row, u32 first_head, u32 e, f32 value, u
     }
 }
 
-// What each stretch of a head counts for, all 32 lanes long: EXP(its score − the largest) over what all weigh.
-INLINE void weigh_splits(const DEVICE f32* parts, THREADGROUP f32* weights, Task task, Place at) {
+// The weight of each split of a head, padded to 32: EXP(its maximum − the overall maximum) / the overall softmax sum.
+INLINE void split_weights(const DEVICE f32* parts, THREADGROUP f32* weights, Task task, Place at) {
     const u32 splits = task.span.splits;
     for (u32 g = SIMD; g < task.heads; g += SIMDS) {
         const bool mine = LANE < splits;
@@ -98,23 +102,23 @@ INLINE void weigh_splits(const DEVICE f32* parts, THREADGROUP f32* weights, Task
     BARRIER();
 }
 
-// Parts that a thread has under way at once, and numbers that they are of.
-#define MOST_PARTS 64
-#define AT_ONCE (MOST_PARTS / SPLITS)
+// Partial results that a thread loads at once, and the elements that they belong to.
+#define PARTS_IN_FLIGHT 64
+#define AT_ONCE (PARTS_IN_FLIGHT / SPLITS)
 
-// The last group of a row and tile puts the stretches together.
+// The last threadgroup of a row and tile combines the splits.
 INLINE void finish_splits(Bindings in, const DEVICE f32* parts, Task task, Place at) {
     const u32 splits = task.span.splits, all = task.heads * HEAD_DIM;
     TG_ARRAY(f32, weights, 16);
     for (u32 first = at.in_group; first < all + at.in_group; first += AT_ONCE * THREADS) {
-        f32 part[MOST_PARTS];
+        f32 part[PARTS_IN_FLIGHT];
         UNROLL for (u32 k = 0; k < AT_ONCE; k++) {
             const u32 e = first + k * THREADS;
             const DEVICE f32* from = parts + e / HEAD_DIM * PART + e % HEAD_DIM;
             UNROLL for (u32 i = 0; i < SPLITS; i++) part[k * SPLITS + i] = e < all && i < splits ? published(&from[i * TILE_FLOATS]) : 0.0f;
         }
-        // What they count for is found while they are on their way.
-        if (first == at.in_group) weigh_splits(parts, weights, task, at);
+        // The weights are computed while these loads are in flight.
+        if (first == at.in_group) split_weights(parts, weights, task, at);
         UNROLL for (u32 k = 0; k < AT_ONCE; k++) {
             const u32 e = first + k * THREADS, g = e / HEAD_DIM;
             if (e >= all) break;
@@ -125,8 +129,8 @@ INLINE void finish_splits(Bindings in, const DEVICE f32* parts, Task task, Place
     }
 }
 
-// The group's heads from the parts that its SIMD groups have of them. Where a row has several stretches, that is one, and the last group to
-// be done puts them together.
+// Merges the partial results of the SIMD groups. If the row has one split that is the output; otherwise the result
+// goes to scratch memory, and the last threadgroup to finish combines the splits.
 INLINE void finish_heads(Bindings in, DEVICE u8* scratch, const THREADGROUP f32* parts, Task task, Place at) {
     const u32 group = task.row * (KV_HEADS * TILES) + task.tile;
     const bool whole = task.span.splits == 1;
@@ -156,24 +160,25 @@ INLINE void finish_heads(Bindings in, DEVICE u8* scratch, const THREADGROUP f32*
 }
 
 #if ROPE
-// Turns a group's query heads, each times `factor`, and what the own position needs where the stretch has it. A SIMD group a head.
-INLINE void turn_heads(Bindings in, Params params, Task task, THREADGROUP f32* turned, Place at) {
+// Rotates the threadgroup's query heads and scales them, and prepares the own position's key and value if the split
+// contains it. One SIMD group per head.
+INLINE void rotate_heads(Bindings in, Params params, Task task, THREADGROUP f32* rotated, Place at) {
     const u32 kv_head = task.first_head / GROUP, lane = LANE;
     const bool stores = task.first_head % GROUP == 0, has_own = task.span.from <= task.span.own && task.span.own < task.span.end;
     const DEVICE f32* qkv = (const DEVICE f32*)in.qkv;
     const DEVICE f32* angles = (const DEVICE f32*)in.angles;
     const DEVICE f32 *q_norm = (const DEVICE f32*)in.q_norm, *k_norm = (const DEVICE f32*)in.k_norm;
-    THREADGROUP f32* const key = turned + HEAD_TILE * HEAD_DIM;
-    // Key and value first: they have the most to do.
+    THREADGROUP f32* const key = rotated + HEAD_TILE * HEAD_DIM;
+    // Key and value first, as they take longest.
     for (u32 i = SIMD; i < task.heads + 2; i += SIMDS) {
         if (i >= 2) {
             const DEVICE f32* from = qkv + (task.first_head + i - 2) * HEAD_DIM;
-            put_turned(from, q_norm, angles, params.attention.epsilon, QUERY_SCALE(in, params, task.place), turned + (i - 2) * HEAD_DIM, lane);
+            put_rotated(from, q_norm, angles, params.attention.epsilon, QUERY_SCALE(in, params, task.place), rotated + (i - 2) * HEAD_DIM, lane);
         } else if (has_own) {
             const DEVICE f32* from = qkv + (HEADS + i * KV_HEADS + kv_head) * HEAD_DIM;
             DEVICE u8* to = kv_row(i == 0 ? in.k_cache : in.v_cache, task.place.start, kv_head, task.place.position);
             THREADGROUP f32* const own = key + i * HEAD_DIM;
-            if (i == 0) put_turned(from, k_norm, angles, params.attention.epsilon, 1.0f, own, lane);
+            if (i == 0) put_rotated(from, k_norm, angles, params.attention.epsilon, 1.0f, own, lane);
             SIMD_SYNC();
             EACH_OF(e, HEAD_DIM) own[e] = kv_put(to, e, i == 0 ? own[e] : from[e], lane, stores);
         }

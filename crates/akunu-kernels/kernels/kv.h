@@ -1,6 +1,6 @@
-// Rows of the cache: one head's key or value at one position, HEAD_DIM numbers in f32, f16, or blocks of 32 int8 behind an f16 scale, as
-// KV_TYPE says (0, 1, 2). A layer's cache is [kv head][position], and
-// a sequence has the positions from its start on.
+// The KV cache. A row is one KV head's key or value at one position: HEAD_DIM numbers as f32, f16, or blocks of an f16
+// scale and 32 int8 (KV_TYPE 0, 1, 2). A layer's cache is [KV head][position]; a sequence owns the positions from its
+// start on.
 
 #if KV_TYPE == 0
 #define KV_ROW_BYTES ((u64)HEAD_DIM * 4)
@@ -10,7 +10,7 @@
 #define KV_ROW_BYTES ((u64)HEAD_DIM / 32 * 34)
 #endif
 
-// Position `position`, counted from `start` on: the position at which a sequence begins, or 0.
+// The row of position `start + position`. `start` is where the sequence begins in the cache, or 0.
 INLINE DEVICE u8* kv_row(DEVICE u8* cache, u32 start, u32 head, u32 position) {
     return cache + ((u64)head * POSITIONS + start + position) * KV_ROW_BYTES;
 }
@@ -27,8 +27,8 @@ INLINE f32 kv_load(const DEVICE u8* row, u32 i) {
 #endif
 }
 
-// A SIMD group stores number i of a row, the next lanes their next ones; gives what stands in the cache for it. Without `there` it only
-// gives that.
+// A SIMD group stores 32 consecutive numbers of a row, lane's is number i. Returns the value as the cache represents
+// it. If `there` is false nothing is stored.
 INLINE f32 kv_put(DEVICE u8* row, u32 i, f32 value, u32 lane, bool there) {
 #if KV_TYPE == 0
     if (there) ((DEVICE f32*)row)[i] = value;
@@ -49,13 +49,13 @@ INLINE f32 kv_put(DEVICE u8* row, u32 i, f32 value, u32 lane, bool there) {
 #endif
 }
 
-// A SIMD group stores a row from threadgroup memory.
+// A SIMD group stores a whole row from threadgroup memory.
 INLINE void kv_store(DEVICE u8* row, const THREADGROUP f32* values, u32 lane) {
     for (u32 i = lane; i < HEAD_DIM; i += 32) kv_put(row, i, values[i], lane, true);
 }
 
 #if FACTORS
-// What a row's queries are multiplied by, beside the scale.
+// The factor of a row's queries: the attention scale times a factor that depends on the position.
 #define QUERY_SCALE(in, params, row) query_scale(in, params, row)
 INLINE f32 query_scale(Bindings in, Params params, Row row) {
     const u32 factor = row.position / params.attention.factor_step, last = params.attention.factors - 1;
@@ -65,11 +65,11 @@ INLINE f32 query_scale(Bindings in, Params params, Row row) {
 #define QUERY_SCALE(in, params, row) params.attention.scale
 #endif
 
-// The first position that a row sees.
-INLINE u32 first_seen(Row row, u32 window) { return window == 0 || row.position + 1 < window ? 0 : row.position + 1 - window; }
+// The first position visible to a row.
+INLINE u32 first_visible(Row row, u32 window) { return window == 0 || row.position + 1 < window ? 0 : row.position + 1 - window; }
 
-// The position after the last one that a row sees: with a window, at most `ahead` positions after its own.
-INLINE u32 seen_end(Row row, u32 window, u32 ahead) {
+// The end of the positions visible to a row: with a window, at most `ahead` positions after its own.
+INLINE u32 visible_end(Row row, u32 window, u32 ahead) {
     const u32 end = row.position + 1 + ahead;
     return window == 0 || row.kv_len < end ? row.kv_len : end;
 }

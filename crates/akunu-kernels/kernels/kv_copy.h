@@ -1,4 +1,4 @@
-// Copies positions of the cache to others.
+// Copies a range of positions of the cache to another place.
 BODY(kv_copy) {
     WAIT_FOR_INPUT();
     LAUNCH_NEXT();

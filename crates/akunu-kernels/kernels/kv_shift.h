@@ -1,5 +1,6 @@
-// Moves positions down, and turns their keys back by as many positions. All of a chunk is read before any of it is written, and later chunks
-// begin beyond what is written: so nothing is lost, whatever the distance.
+// Moves positions down and rotates their keys back by the same distance. Each chunk of SIMDS positions is read
+// completely before any of it is written, and later chunks lie past all that has been written. So overlap is safe for
+// any distance.
 BODY(kv_shift) {
     WAIT_FOR_INPUT();
     LAUNCH_NEXT();
@@ -9,7 +10,7 @@ BODY(kv_shift) {
     DEVICE u8* cache = keys ? in.k_cache : in.v_cache;
     TG_ARRAY(f32, all, 0);
     THREADGROUP f32* const head = all + SIMD * HEAD_DIM;
-    // Values move as they are.
+    // Values have no rotation and are copied as raw bytes.
     THREADGROUP u16* const bytes = (THREADGROUP u16*)head;
     for (u32 first = 0; first < move.len; first += SIMDS) {
         const u32 position = first + SIMD;
@@ -19,8 +20,8 @@ BODY(kv_shift) {
             for (u32 i = LANE; i < HEAD_DIM; i += 32) head[i] = kv_load(from, i);
             SIMD_SYNC();
             for (u32 i = LANE; i < ROPE_DIMS / 2; i += 32) {
-                const f32 angle = turned_back((f32)(move.from - move.to), ((const DEVICE f32*)in.frequencies)[i]);
-                turn_pair(head, i, COS(angle), -SIN(angle));
+                const f32 angle = reduced_angle((f32)(move.from - move.to), ((const DEVICE f32*)in.frequencies)[i]);
+                rotate_pair(head, i, COS(angle), -SIN(angle));
             }
         } else if (live) {
             const DEVICE u16* from = (const DEVICE u16*)kv_row(cache, move.from, at.group_x, position);

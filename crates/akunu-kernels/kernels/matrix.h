@@ -1,8 +1,9 @@
-// What the matrix kernels share: which weights an output has, and what becomes of its sum.
-// KIND 0 is a product of its own, 1 Q, K and V side by side, 2 gate and up.
+// Shared by the matrix kernels: the weights of an output, and the epilogue that turns its sum into the output. KIND 0
+// is a single product, 1 fused Q, K and V, 2 gate and up with the activation.
 //
-// A norm may be shared by the products around it. One with NORM begins it: of its outputs y it writes y · norm_weight, rounded or not, and
-// of each block of 32 the sum of y² + epsilon. One with SQUARES ends it: it multiplies its sums by 1 / rms, which those sums tell.
+// A norm can be deferred to the products around it. A product with NORM writes, for its outputs y, y · norm_weight
+// (f32 or q8) and for each block of 32 the sum of y² + epsilon. A product with SQUARES consumes that: it multiplies
+// its sums by 1 / rms, computed from those sums of squares.
 
 #if KIND == 2
 #define STREAMS 2
@@ -10,7 +11,7 @@
 #define STREAMS 1
 #endif
 
-// The matrix of output `o`, and `o` made its row in there.
+// The matrix of output `o`; `o` becomes the row in that matrix.
 INLINE Matrix matrix_of(Bindings in, u32 stream, THREAD_PTR u32* o) {
 #if KIND == 0
     const Matrix m = {in.weight, in.weight_scales, in.weight_offsets, (u64)OUTPUTS * BLOCKS};
@@ -36,8 +37,9 @@ INLINE Matrix matrix_of(Bindings in, u32 stream, THREAD_PTR u32* o) {
 }
 
 #if INPUT_PIECES
-// Brings a row of the input to threadgroup memory, for all of the group's threads. All loads before any store.
-INLINE void bring_input(const DEVICE u8* row, THREADGROUP u8* to, Place at) {
+// Stages one row of the input in threadgroup memory, with all threads of the group. All loads are issued before any
+// store.
+INLINE void stage_input(const DEVICE u8* row, THREADGROUP u8* to, Place at) {
     u32x4 pieces[INPUT_PIECES];
     UNROLL for (u32 i = 0; i < INPUT_PIECES; i++) {
         const u32 p = i * THREADS + at.in_group;
@@ -51,7 +53,7 @@ INLINE void bring_input(const DEVICE u8* row, THREADGROUP u8* to, Place at) {
 }
 #endif
 
-// What is added to an output: known before its sum is.
+// The bias and residual of an output. Independent of the sum, so it can be loaded early.
 INLINE f32 addend(Bindings in, u32 row, u32 o) {
     f32 sum = 0;
 #if KIND == 0
@@ -67,7 +69,7 @@ INLINE f32 addend(Bindings in, u32 row, u32 o) {
     return sum;
 }
 
-// An output from the sums of its streams.
+// The output from the sums of its streams.
 INLINE f32 finished(Params params, f32 sum, f32 second, f32 added) {
 #if KIND == 2
     return activate(sum) * second;
@@ -81,29 +83,32 @@ INLINE f32 finished(Params params, f32 sum, f32 second, f32 added) {
 #endif
 }
 
-// Whether outputs are finished in blocks of 32 neighbours, one a lane: q8 and squares are of whole blocks, so a group has whole ones.
+// Whether outputs are stored in blocks of 32, one per lane. q8 and sums of squares are per block, so each threadgroup
+// must have whole blocks.
 #define IN_BLOCKS (OUT_Q8 || NORM)
 
-// What output `o` is multiplied by where the next norm begins: no kernel writes it, so it may be read before the wait.
+// The weight of the deferred norm for output `o`. No kernel writes it, so it can be read before the grid dependency
+// wait.
 INLINE f32 norm_weight(Bindings in, u32 o) { return NORM ? ((const DEVICE f32*)in.norm_weight)[o] : 0.0f; }
 
-// 32 neighbouring outputs of a row, from a multiple of 32 on: `value` and `weight` are of this lane's, `o`. All 32 lanes come.
+// Stores a block of 32 consecutive outputs of a row; `value`, `weight` and `o` are this lane's. Must be reached by all
+// 32 lanes.
 INLINE void store_block(Bindings in, Params params, u32 row, u32 o, f32 value, f32 weight, u32 lane) {
     if (OUT_F32) ((DEVICE f32*)in.out)[(u64)row * OUT_STRIDE + o] = value;
     if (OUT_Q8) store_q8(in.out_q8 + row * Q8_ROW_BYTES(OUTPUTS), OUTPUTS, o / 32, value, lane);
 #if KIND == 0
     if (NORM) {
-        const f32 begun = value * weight, squares = SIMD_SUM(value * value);
+        const f32 deferred = value * weight, squares = SIMD_SUM(value * value);
         if (lane == 0) ((DEVICE f32*)in.out_squares)[(u64)row * (OUTPUTS / 32) + o / 32] = squares + 32 * params.matmul.epsilon;
-        if (NORM_F32) ((DEVICE f32*)in.normed)[(u64)row * OUTPUTS + o] = begun;
-        if (NORM_Q8) store_q8(in.normed_q8 + row * Q8_ROW_BYTES(OUTPUTS), OUTPUTS, o / 32, begun, lane);
+        if (NORM_F32) ((DEVICE f32*)in.normed)[(u64)row * OUTPUTS + o] = deferred;
+        if (NORM_Q8) store_q8(in.normed_q8 + row * Q8_ROW_BYTES(OUTPUTS), OUTPUTS, o / 32, deferred, lane);
     }
 #endif
 }
 
 #if SQUARES
-// Of a row's squares, a lane's: INPUTS / 32 of them, SQUARES a lane. They are loaded beside the first activations, and added up when the
-// products are there.
+// A lane's share of a row's INPUTS / 32 sums of squares: SQUARES of them. They are loaded along with the first
+// activations and reduced after the products.
 struct Squares {
     f32 v[SQUARES];
 };
@@ -115,7 +120,7 @@ INLINE Squares load_squares(Bindings in, u32 row, u32 lane) {
     return squares;
 }
 
-// 1 / rms of the row. All 32 lanes come.
+// 1 / rms of the row. Must be reached by all 32 lanes.
 INLINE f32 row_scale(Squares squares) {
     f32 sum = 0;
     UNROLL for (u32 i = 0; i < SQUARES; i++) sum += squares.v[i];

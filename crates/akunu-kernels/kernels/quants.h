@@ -1,15 +1,16 @@
-// Blocks of 32 quantised weights as the matrix kernels take them: 8 words of int8, and scale · (quant − ZERO) + offset for each
-// half of 16 (HALVES == 2) or for all 32. SCALES says how a type stores its scales; planes follow the quants' own.
+// Blocks of 32 quantised weights as the matrix kernels take them: 8 words of int8, and scale · (quant − ZERO) + offset
+// for each half of 16 (HALVES == 2) or for all 32. SCALES is how a type stores its scales, in planes that follow those
+// of the quants:
 //
-//   F16        d: f16 a block
-//   F16_PAIR   d and offset: 2 × f16 a block
-//   EXPONENT   half of 2^(e − 127): u8 a block
-//   Q2_K       d and m: 2 × f16 a 256; scale and offset of each half: 4 + 4 bits
-//   Q3_K       d: f16 a 256; scale of each half, less 32: low 4 bits side by side in a byte; upper 2 bits side by side in a nibble
-//   K          d and m: 2 × f16 a 256; scale and offset: as Q3_K's two scales, nothing taken off
-//   Q6_K       scale of each half: i8; d: f16 a 256
-//   IQ4_XS     d: f16 a 256; scale less 32: low 4 bits a nibble, upper 2 bits
-//   AFFINE     scale and offset in buffers of their own, for GROUP weights; f16, bf16 or f32 as SCALE_TYPE says (0, 1, 2)
+//   F16        d: f16 per block
+//   F16_PAIR   d and offset: 2 × f16 per block
+//   EXPONENT   half of 2^(e − 127): u8 per block
+//   Q2_K       d and m: 2 × f16 per 256; scale and offset of each half: 4 + 4 bits
+//   Q3_K       d: f16 per 256; scale of each half, minus 32: two low 4 bits in a byte; two upper 2 bits in a nibble
+//   K          d and m: 2 × f16 per 256; scale and offset: stored as Q3_K's two scales, nothing subtracted
+//   Q6_K       scale of each half: i8; d: f16 per 256
+//   IQ4_XS     d: f16 per 256; scale minus 32: low 4 bits in a nibble, upper 2 bits
+//   AFFINE     scale and offset in separate buffers, per GROUP weights; f16, bf16 or f32 by SCALE_TYPE (0, 1, 2)
 
 #define SCALES_F16 0
 #define SCALES_F16_PAIR 1
@@ -32,17 +33,17 @@
 #define OFFSETS 0
 #endif
 
-// Elements of a block.
+// Elements per block.
 #define BLOCK 32
 #define BLOCKS (INPUTS / 32)
 
 struct Matrix {
     const DEVICE u8 *weight, *scales, *offsets;
-    // Of the whole matrix.
+    // Blocks of the whole matrix.
     u64 blocks;
 };
 
-// As loaded, before any arithmetic, so that several can be under way.
+// A block as loaded, before any arithmetic, so that several loads can be in flight.
 struct Raw {
     Codes codes;
     u32 scale, more;
@@ -58,11 +59,12 @@ struct Block {
 struct Input {
     u32 quants[8];
     f32 scale;
-    // Of each half's quants where scales are by halves, else of all.
+    // The sum of the quants: of each half where scales are per half, otherwise of all 32.
     i32 sum[HALVES];
 };
 
-// Where each plane begins: quants, what is above them, scales; of a whole matrix, or of some rows' pieces laid elsewhere.
+// The start of each plane (low bits, high bits, scales), either of the whole matrix or of a part of its rows copied
+// elsewhere.
 struct Planes {
     const DEVICE u8* at[PLANES];
 };
@@ -90,7 +92,7 @@ INLINE f32 affine(u32 raw) {
 }
 #endif
 
-// Block `b`, counted from where the planes begin.
+// Loads block `b`, counted from the start of the planes.
 INLINE Raw load_block(Planes planes, u64 b) {
     Raw raw;
     raw.codes = load_codes(planes.at[0], planes.at[SCALE_PLANE - 1], b);
@@ -131,7 +133,8 @@ INLINE Raw load_raw(Matrix m, u32 row, u32 block) { return load_block(planes_of(
 #define TABLE 0x03020100u, 0x0c080604u, 0xfdfeff00u, 0xf4f8fafcu
 #endif
 
-// Entries of a table of 16 int8, for the eight nibbles of a word: bytes 0 … 3 of `low` for the low nibbles, of `high` for the high.
+// Looks up the eight nibbles of a word in a table of 16 int8: `low` gets the entries of the low nibbles of bytes 0 …
+// 3, `high` those of the high nibbles.
 INLINE void look_up(u32 word, u32 t0, u32 t1, u32 t2, u32 t3, THREAD_PTR u32* low, THREAD_PTR u32* high) {
     u32 found[2];
     UNROLL for (u32 i = 0; i < 2; i++) {
@@ -177,7 +180,7 @@ INLINE Block decode(Raw raw) {
 #elif SCALES == SCALES_AFFINE
     block.scale[0] = affine(raw.scale);
     block.offset[0] = affine(raw.more);
-#if BITS == 8 // Unsigned: −128 … 127 is what multiplies, and 128 steps go to the offset.
+#if BITS == 8 // Unsigned codes: shift them to −128 … 127, and add 128 steps to the offset.
     UNROLL for (u32 j = 0; j < 8; j++) block.quants[j] ^= 0x80808080u;
     block.offset[0] += 128.0f * block.scale[0];
 #endif
@@ -194,7 +197,7 @@ INLINE Input load_input(const INPUT u8* x, u32 row, u32 block) {
     const INPUT u8* from = x + row * INPUT_ROW_BYTES;
     const INPUT u8* quants = from + block * 32;
     Input input;
-    // A row is 40 bytes a block: the next one is aligned for wide loads where blocks are even.
+    // A q8 row takes 40 bytes per block, so all rows are aligned to 16 bytes only if the number of blocks is even.
     if (BLOCKS % 2 == 0) {
         const u32x4 a = read16(quants), b = read16(quants + 16);
         input.quants[0] = a.x; input.quants[1] = a.y; input.quants[2] = a.z; input.quants[3] = a.w;

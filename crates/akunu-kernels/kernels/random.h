@@ -1,4 +1,4 @@
-// akunu_plan::random, to the bit: times, plus and over are single operations that no compiler may join.
+// Bit-identical to akunu_plan::random: times, plus and over are single operations that the compiler must not contract.
 
 struct Four {
     u32 words[4];

@@ -1,11 +1,11 @@
-// Lays a matrix out in planes: from the file's blocks (argument `file`) to codes.h's and quants.h's order (`planes`), as many bytes.
-// A thread takes 32 weights. ORDER is how the file orders codes:
+// Repacks a matrix from the file's blocks (argument `file`) to planes in the order of codes.h and quants.h (`planes`);
+// the size stays the same. A thread repacks 32 weights. ORDER is the order of the codes in a file's block:
 //   0 nibbles of i and i + 16 in a byte, fifth bits in a word    1 bytes    2 two bits, k-quants    3 nibbles, k-quants
-//   4 nibbles and two bits, Q6_K    5 as 0, eight times    6 one stream of bits (only the quants are here)
+//   4 nibbles and two bits, Q6_K    5 as 0, eight times    6 a bit stream (quants only)
 
 INLINE u32 half_at(const DEVICE u8* p) { return p[0] | (u32)p[1] << 8; }
 
-// The code of element i of the file's block; `e` the same in the 32 that a thread takes, which are number `sub` of the block.
+// The code of element e of sub-block `sub` (32 elements) of the file's block.
 INLINE u32 file_code(const DEVICE u8* file, u32 sub, u32 e) {
     const u32 i = sub * 32 + e;
     const DEVICE u8* low = file + LOW_AT;
@@ -36,7 +36,7 @@ INLINE u32 file_code(const DEVICE u8* file, u32 sub, u32 e) {
 #elif ORDER == 5
     return low[sub * 16 + e % 16] >> (e / 16 * 4) & 15;
 #else
-    // A block's bits begin with a byte.
+    // A block's bit stream begins on a byte boundary.
     const u32 at = e * BITS / 8, shift = e * BITS % 8;
     const u32 both = file[at] | (shift + BITS > 8 ? (u32)file[at + 1] << 8 : 0);
     return both >> shift & ((1 << BITS) - 1);
@@ -48,7 +48,8 @@ INLINE void put_half(DEVICE u8* p, u32 v) {
     p[1] = (u8)(v >> 8);
 }
 
-// Low and upper bits of the two 6-bit numbers of block `sub`; neighbours share a byte of the upper plane, which the even one writes.
+// The two 6-bit numbers of sub-block `sub`: low 4 bits and upper 2 bits go to separate planes. Two adjacent sub-blocks
+// share a byte of the upper plane, which the even one writes.
 #if SCALES == SCALES_Q3_K || SCALES == SCALES_K
 INLINE u32 six_bits(const DEVICE u8* packed, u32 sub, u32 which) {
 #if SCALES == SCALES_Q3_K
@@ -71,7 +72,7 @@ INLINE void put_six_bits(const DEVICE u8* packed, u32 sub, DEVICE u8* low, DEVIC
 }
 #endif
 
-// Scales of block `b`, number `sub` of the file's block.
+// Repacks the scales of block `b`, which is sub-block `sub` of the file's block.
 INLINE void repack_scales(const DEVICE u8* file, DEVICE u8* end, u64 blocks, u64 b, u32 sub) {
 #if SCALES == SCALES_F16
     put_half(end + b * 2, half_at(file + D_AT));
@@ -100,7 +101,7 @@ INLINE void repack_scales(const DEVICE u8* file, DEVICE u8* end, u64 blocks, u64
     if (sub == 0) put_half(end + blocks * 2 + b / 8 * 2, half_at(file + D_AT));
 #elif SCALES == SCALES_IQ4_XS
     if (sub == 0) put_half(end + b / 8 * 2, half_at(file + D_AT));
-    // The file's own bytes: nibbles of neighbours together, then four times two bits.
+    // The file's bytes are kept: two nibbles per byte, then four 2-bit fields per byte.
     if (sub % 2 == 0) end[blocks / 4 + b / 2] = file[SCALES_AT + 2 + sub / 2];
     if (sub % 4 == 0) end[blocks / 4 * 3 + b / 4] = file[SCALES_AT + sub / 4];
 #endif

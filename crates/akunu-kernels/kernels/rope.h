@@ -1,22 +1,23 @@
-// Rotation of a head that a SIMD group has in threadgroup memory.
+// RoPE of one head held in threadgroup memory by a SIMD group.
 
-// The elements of pair i: STYLE 0 is half-split, 1 interleaved.
+// The two elements of pair i. STYLE 0 is half-split (NeoX), 1 interleaved.
 #define PAIR_FIRST(i) (STYLE == 1 ? 2 * (i) : (i))
 #define PAIR_SECOND(i) (STYLE == 1 ? 2 * (i) + 1 : (i) + ROPE_DIMS / 2)
 
-INLINE void turn_pair(THREADGROUP f32* head, u32 i, f32 c, f32 s) {
+INLINE void rotate_pair(THREADGROUP f32* head, u32 i, f32 c, f32 s) {
     const f32 x = head[PAIR_FIRST(i)], y = head[PAIR_SECOND(i)];
     head[PAIR_FIRST(i)] = x * c - y * s;
     head[PAIR_SECOND(i)] = x * s + y * c;
 }
 
 #ifdef QK_NORM
-// This lane's of n numbers: as many turns for each lane, so that a compiler may unroll them.
+// Iterates over this lane's share of n numbers, with the same trip count in every lane so that the loop can be
+// unrolled.
 #define EACH_OF(i, n) UNROLL for (u32 i = lane; i - lane < (n); i += 32) if (i < (n))
 
-// A SIMD group normalises (with QK_NORM) a head that a product left, turns it, and puts it into threadgroup memory, times `factor`. Its
-// lanes take pairs, so that all loads are under way at once.
-INLINE void put_turned(const DEVICE f32* from, const DEVICE f32* norm, const DEVICE f32* angles, f32 epsilon, f32 factor,
+// A SIMD group reads a head as the product wrote it, normalises it (with QK_NORM), rotates it, scales it by `factor`
+// and stores it in threadgroup memory. Each lane handles whole pairs, so that all loads are in flight at once.
+INLINE void put_rotated(const DEVICE f32* from, const DEVICE f32* norm, const DEVICE f32* angles, f32 epsilon, f32 factor,
                        THREADGROUP f32* to, u32 lane) {
     f32 scale = factor;
     if (QK_NORM) {

@@ -1,4 +1,5 @@
-// A SIMD group a head of Q, K or V: (normed,) turned, to `q` or the cache.
+// One SIMD group per head of Q, K or V. Q and K are normalised (with QK_NORM) and rotated. Q is written to `q`, K and
+// V to the cache.
 BODY(rope_kv) {
     const u32 h = at.group_x * SIMDS + SIMD;
     const u32 row = at.group_y, live = live_rows(pass, false);
@@ -12,7 +13,7 @@ BODY(rope_kv) {
     const DEVICE f32* from = (const DEVICE f32*)in.qkv + ((u64)row * (HEADS + 2 * KV_HEADS) + h) * HEAD_DIM;
     if (part < 2) {
         const DEVICE f32* norm = (const DEVICE f32*)(part == 0 ? in.q_norm : in.k_norm);
-        put_turned(from, norm, (const DEVICE f32*)in.angles + (u64)row * ROPE_DIMS, params.rope_kv.epsilon, 1.0f, head, LANE);
+        put_rotated(from, norm, (const DEVICE f32*)in.angles + (u64)row * ROPE_DIMS, params.rope_kv.epsilon, 1.0f, head, LANE);
     } else {
         for (u32 i = LANE; i < HEAD_DIM; i += 32) head[i] = from[i];
     }

@@ -1,13 +1,15 @@
-// Kernels that go along rows: norms, activations, rounding, angles.
+// Kernels over rows: norms, activations, quantisation, addition.
 
-// Writes element `col` of a row in the forms asked for. With OUT_Q8 a SIMD group's 32 lanes hold 32 neighbours.
+// Stores element `col` of a row in the requested forms. With OUT_Q8 the lanes of a SIMD group must hold 32 consecutive
+// elements.
 INLINE void store_element(Bindings in, u32 row, u32 col, f32 value, u32 lane) {
     if (OUT_F32) ((DEVICE f32*)in.out)[(u64)row * COLS + col] = value;
     if (OUT_Q8) store_q8(in.out_q8 + row * Q8_ROW_BYTES(COLS), COLS, col / 32, value, lane);
 }
 
 #ifdef PER_THREAD
-// Thread t holds elements t, t + THREADS, … : PER_THREAD of them, those beyond the row left out.
+// Thread t holds elements t, t + THREADS, … in registers, PER_THREAD of them; elements past the end of the row are
+// skipped.
 #define EACH_ELEMENT(k, col) UNROLL for (u32 k = 0, col = at.in_group; k < PER_THREAD; k++, col += THREADS) if (col < COLS)
 
 struct Elements {
@@ -21,7 +23,7 @@ INLINE f32 inverse_rms(Elements x, f32 epsilon, Place at) {
     return 1.0f / SQRT(group_sum(squares, space, at) / (f32)COLS + epsilon);
 }
 
-// Its sum has threadgroup memory of its own, so that no barrier is needed before the next one.
+// The reduction for the mean uses its own threadgroup memory, so no barrier is needed before the next reduction.
 INLINE Elements less_mean(Elements x, Place at) {
     f32 sum = 0;
     EACH_ELEMENT(k, col) sum += x.v[k];
@@ -38,7 +40,8 @@ INLINE Elements load_elements(const DEVICE u8* from, u64 row, Place at) {
 }
 
 #ifdef LAYER
-// x / rms(x) · weight (+ bias), with LAYER less the mean first; with PICK of the row that logit_rows names.
+// x / rms(x) · weight (+ bias). With LAYER the mean is subtracted first (layer norm). With PICK the source row is the
+// one that logit_rows names.
 BODY(norm_rows) {
     const Elements weight = load_elements(in.weight, 0, at);
     Elements bias;
@@ -57,7 +60,7 @@ BODY(norm_rows) {
     }
 }
 
-// A group a head of a row: COLS elements, with weights of its own.
+// One threadgroup per head of a row: COLS elements with the head's own weights.
 BODY(head_norm) {
     const u32 head = at.group_x, row = at.group_y;
     const Elements weight = load_elements(in.weight, head, at);

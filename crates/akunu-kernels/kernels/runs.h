@@ -1,29 +1,30 @@
-// Attention of many rows: a group has HEADS_HERE query heads of a KV head, for TILE_ROWS neighbouring rows. Rows of a group are usually
-// neighbours in one sequence. Where they are not, each run of them is worked on by itself, by `attend_run`.
+// Attention of many rows (prefill). A threadgroup handles HEADS_HERE query heads of one KV head for TILE_ROWS
+// consecutive rows. These usually belong to one sequence; otherwise each run of rows of the same sequence is handled
+// separately by `attend_run`.
 
-// Rows `start` … `end` are one sequence's.
+// Attention of rows `start` … `end`, which belong to one sequence.
 INLINE void attend_run(Bindings in, Params params, u32 first_head, u32 start, u32 end, Place at);
 
-// Positions.
-struct Sight {
+// A range of positions.
+struct VisibleRange {
     u32 from, until;
 };
 
-// What any of a run's rows sees.
-INLINE Sight seen_by_any(const DEVICE Row* rows, u32 start, u32 end, u32 window, u32 ahead, Place at) {
-    Sight sight = {0xffffffffu, 0};
+// The smallest range that contains the positions visible to any row of the run.
+INLINE VisibleRange visible_to_any(const DEVICE Row* rows, u32 start, u32 end, u32 window, u32 ahead, Place at) {
+    VisibleRange range = {0xffffffffu, 0};
     for (u32 i = start + LANE; i < end; i += 32) {
         const Row row = rows[i];
-        const u32 first = first_seen(row, window), until = seen_end(row, window, ahead);
-        sight.from = first < sight.from ? first : sight.from;
-        sight.until = until > sight.until ? until : sight.until;
+        const u32 first = first_visible(row, window), until = visible_end(row, window, ahead);
+        range.from = first < range.from ? first : range.from;
+        range.until = until > range.until ? until : range.until;
     }
-    sight.from = ~SIMD_MAX_U32(~sight.from);
-    sight.until = SIMD_MAX_U32(sight.until);
-    return sight;
+    range.from = ~SIMD_MAX_U32(~range.from);
+    range.until = SIMD_MAX_U32(range.until);
+    return range;
 }
 
-// Where the run of one sequence's rows that begins at `start` ends.
+// The end of the run of rows of one sequence that begins at `start`.
 INLINE u32 run_end(const DEVICE Row* rows, u32 start, u32 last, Place at) {
     const u32 sequence = rows[start].start;
     for (u32 base = start; base < last; base += 32) {
@@ -34,7 +35,8 @@ INLINE u32 run_end(const DEVICE Row* rows, u32 start, u32 last, Place at) {
     return last;
 }
 
-// The last rows see the most, so their groups begin first. Groups in z share the runs.
+// The last rows see the most positions, so their threadgroups are launched first. Threadgroups along z share the runs
+// of a tile.
 INLINE void attend_runs(Bindings in, const DEVICE Pass* pass, Params params, Place at) {
     const u32 first_row = (TILES_DOWN - 1 - at.group_y) * TILE_ROWS, live = live_rows(pass, false);
     const u32 first_head = at.group_x / TILES * GROUP + at.group_x % TILES * HEADS_HERE;

@@ -1,36 +1,38 @@
-// Picks a token for each row that asked, as akunu_plan::sample defines it, in two launches and without sorting.
+// Samples a token for each row that requested logits, as akunu_plan::sample defines it, in two launches and without a
+// sort.
 //
-// A token that is beaten by another in score (what is drawn by) and in key (what limits go by) is never picked: limits leave in all
-// tokens from some key on, and of these the best score wins. The tokens that are not beaten are stairs, in falling score and rising
-// key, about ln(vocabulary) of them; the first that the limits leave in is the one. sample_stairs finds them: in each part of
-// the vocabulary, then in all. sample_pick counts and weighs what is better than each of them. What happens to have more stairs than
-// are kept is walked by one group, slowly.
+// A token that another one beats both in score (logit plus Gumbel noise) and in key (the logit, which top-k, top-p and
+// min-p rank by) is never picked: the limits keep all tokens from some key on, and of these the highest score wins.
+// The tokens that no other beats form a staircase (Pareto front) of falling score and rising key, about ln(vocabulary)
+// of them, and the first one that the limits keep is the result. sample_stairs finds these "stairs", first in each
+// part of the vocabulary, then overall. sample_pick computes the rank and cumulative weight of each. If there are more
+// stairs than are kept, one threadgroup searches the rest sequentially.
 
-// A row's record at one step.
+// A row's sampling record at one step.
 struct Record {
     Settings settings;
     u32 bias_count;
     const DEVICE u32* biases;
     DEVICE u32* recent;
-    // Of `recent`; the last `window` of them are looked at.
+    // `known` is the length of `recent`; penalties look at the last `window` of it.
     u32 known, window;
     u32 draw_low, draw_high;
 };
 
 struct Stair {
     u32 score;
-    // Its complement, so that the lowest id is the greatest.
+    // The complement of the id, so that on equal scores the lowest id wins.
     u32 id;
     u32 key;
 };
 
-// What is better than a key: how many, and what they weigh.
+// The number of tokens with a higher key, and their total softmax weight.
 struct Rank {
     u64 weight;
     u32 better, unused;
 };
 
-// In scratch memory, for each row: this, then PARTS of Part, then PARTS times RANKS of Rank.
+// The layout of scratch memory per row: Merged, then PARTS × Part, then PARTS × RANKS × Rank.
 struct Merged {
     u32 count, best_key;
     Stair stairs[MERGED];
@@ -44,16 +46,16 @@ struct Part {
 static_assert(sizeof(Stair) == 12 && sizeof(Rank) == 16 && sizeof(Merged) == 8 + MERGED * 12 && sizeof(Part) == 8 + STAIRS * 12,
               "as launch/sample.rs has them");
 
-// The last: what all tokens weigh.
+// The last rank is the total weight of all tokens.
 #define RANKS (MERGED + 1)
 #define ROW_BYTES (sizeof(Merged) + PARTS * (sizeof(Part) + RANKS * sizeof(Rank)))
 #define CHUNK (EACH * THREADS)
-// Of −∞, which is never picked.
+// The key of −∞, which is never picked.
 #define NOTHING 0x007fffffu
-// The counter of rows that are done.
+// The index of the counter of finished rows.
 #define ROWS_DONE (COUNTER_BYTES / 4 - 1)
 
-// Threadgroup memory; the first 16 bytes are last_to_finish's and the chain's.
+// Offsets in threadgroup memory. The first 16 bytes belong to last_to_finish and the chain's stop flag.
 #define SPACE 16
 #define RANK_SPACE (SPACE + 64 * 12)
 #define SUM_SPACE (RANK_SPACE + SIMDS * RANKS * 16)
@@ -115,7 +117,7 @@ INLINE Stair simd_best(Stair own) {
     return best;
 }
 
-// For all threads. `space`: 32 stairs that nobody reads any more.
+// The best stair over the threadgroup, returned to all threads. `space`: 32 stairs that no thread still reads.
 INLINE Stair group_best(Stair own, THREADGROUP Stair* space, Place at) {
     own = simd_best(own);
     if (LANE == 0) space[SIMD] = own;
@@ -141,10 +143,11 @@ INLINE Rank simd_rank(u32 better, u64 weight) {
     return rank;
 }
 
-// Token `i` of this thread's in a part: four neighbours share a draw's block.
+// The id of this thread's i-th token of a part. Four consecutive ids share one Philox output block.
 INLINE u32 token_of(u32 part, u32 i, Place at) { return part * CHUNK + 4 * (i / 4 * THREADS + at.in_group) + i % 4; }
 
-// The scaled logits of this thread's tokens, −∞ beyond the last. False where a logit is not a number.
+// The scaled logits of this thread's tokens, −∞ past the end of the vocabulary. Returns false if a logit is not
+// finite.
 INLINE bool scale_part(Bindings in, u32 row, Record record, u32 part, THREAD_PTR f32* x, Place at) {
     const DEVICE f32* logits = (const DEVICE f32*)in.logits + (u64)row * VOCAB;
     TG_ARRAY(u32, counts, COUNT_SPACE);
@@ -184,7 +187,7 @@ INLINE bool scale_part(Bindings in, u32 row, Record record, u32 part, THREAD_PTR
     return finite;
 }
 
-// What is drawn for this thread's tokens of a part; nothing where the best is asked for.
+// The Gumbel noise of this thread's tokens of a part; zeros for greedy sampling.
 struct Draws {
     f32 v[EACH];
 };
@@ -200,7 +203,7 @@ INLINE Draws draws_of(Record record, u32 part, Place at) {
     return draws;
 }
 
-// This thread's tokens of a part, as steps of stairs may be.
+// This thread's tokens of a part as candidates for stairs.
 INLINE void score_part(Record record, u32 part, const THREAD_PTR f32* x, Draws draws, THREAD_PTR Stair* own, Place at) {
     const bool greedy = is_greedy(record.settings);
     UNROLL for (u32 i = 0; i < EACH; i++) {
@@ -210,14 +213,14 @@ INLINE void score_part(Record record, u32 part, const THREAD_PTR f32* x, Draws d
     }
 }
 
-// The stairs among what threads hold, `N` each, as long as scores reach `least`. Gives how many were written.
+// Writes the stairs among the candidates of all threads (`N` each) with a score of at least `least`. Returns how many.
 template <u32 N>
 INLINE u32 descend(const THREAD_PTR Stair* own, u32 least, u32 most, DEVICE Stair* out, Place at) {
     TG_ARRAY(Stair, space, SPACE);
     u32 bar = NOTHING, count = 0;
     for (; count < most; count++) {
         Stair best = {0, 0, 0};
-        // Metal has no choice between a value and what has an address.
+        // Metal does not accept ?: between an rvalue and an lvalue with an address space.
         UNROLL for (u32 i = 0; i < N; i++) best = own[i].key > bar ? better(best, own[i]) : Stair(best);
         best = group_best(best, space + count % 2 * 32, at);
         if (best.score < least) break;
@@ -227,12 +230,13 @@ INLINE u32 descend(const THREAD_PTR Stair* own, u32 least, u32 most, DEVICE Stai
     return count;
 }
 
-// What the parts found, put together.
+// Merges the stairs of all parts.
 INLINE void merge(DEVICE u8* scratch, u32 row, Place at) {
     TG_ARRAY(u32, space, SPACE);
     const DEVICE Part* parts = parts_of(scratch, row);
     DEVICE Merged* merged = (DEVICE Merged*)row_of(scratch, row);
-    // A part that had more stairs than it kept has them below its last.
+    // If a part had more stairs than it kept, the dropped ones score below its last; stairs below that bound are
+    // unreliable.
     u32 best_key = 0, least = 1;
     Stair own[HELD];
     UNROLL for (u32 i = 0; i < HELD; i++) {
@@ -254,7 +258,8 @@ INLINE void merge(DEVICE u8* scratch, u32 row, Place at) {
 
 BODY(sample_stairs) {
     const u32 live = live_rows(pass, true), row = at.group_y, part = at.group_x;
-    // Draws depend on a token's place alone, so they are there before its logit is.
+    // The noise depends only on the token's id, so it is computed before the wait, while logits are still being
+    // written.
     const Record record = record_of(in, row < live ? row : 0, pass->step);
     const Draws draws = draws_of(record, part, at);
     WAIT_FOR_INPUT();
@@ -278,7 +283,7 @@ BODY(sample_stairs) {
     if (last_to_finish(scratch, row, PARTS, at)) merge(scratch, row, at);
 }
 
-// Counts and weighs what of a part is better than each stair, and weighs all of it.
+// For one part: the number and weight of tokens above each stair's key, and the total weight.
 INLINE void rank_part(DEVICE u8* scratch, u32 row, u32 part, const THREAD_PTR f32* x, Place at) {
     const DEVICE Merged* merged = (const DEVICE Merged*)row_of(scratch, row);
     const u32 count = merged->count;
@@ -290,10 +295,10 @@ INLINE void rank_part(DEVICE u8* scratch, u32 row, u32 part, const THREAD_PTR f3
     }
     TG_ARRAY(Rank, ranks, RANK_SPACE);
     TG_ARRAY(u32, bars, SPACE);
-    // All keys at once. The last bar is below all tokens.
+    // Stage all keys. The last bound, 0, is below every token's key.
     if (at.in_group <= count) bars[at.in_group] = at.in_group < count ? merged->stairs[at.in_group].key : 0;
     BARRIER();
-    // Four at a time, as each waits for lanes to meet.
+    // Four at a time, to overlap the latency of the SIMD reductions.
     for (u32 first = 0; first <= count; first += 4) {
         UNROLL for (u32 k = 0; k < 4; k++) {
             const u32 r = first + k, bar = bars[r];
@@ -318,7 +323,7 @@ INLINE void rank_part(DEVICE u8* scratch, u32 row, u32 part, const THREAD_PTR f3
     }
 }
 
-// Over all parts, into threadgroup memory.
+// Sums the ranks over all parts, into threadgroup memory.
 INLINE void sum_ranks(const DEVICE Rank* ranks, u32 count, THREADGROUP Rank* sums, Place at) {
     for (u32 r = SIMD; r <= count; r += SIMDS) {
         u32 number = 0;
@@ -333,8 +338,8 @@ INLINE void sum_ranks(const DEVICE Rank* ranks, u32 count, THREADGROUP Rank* sum
     BARRIER();
 }
 
-// One stair after the other from key `bar` on, by one group over the whole row.
-INLINE u32 walk(Bindings in, u32 row, Record record, u32 bar, u32 best_key, u64 total, Place at) {
+// Searches the whole row for one stair after the other, from key `bar` on, with one threadgroup.
+INLINE u32 search_row(Bindings in, u32 row, Record record, u32 bar, u32 best_key, u64 total, Place at) {
     TG_ARRAY(Stair, space, SPACE);
     TG_ARRAY(Rank, ranks, RANK_SPACE);
     const f32 best = unordered(best_key);
@@ -371,11 +376,11 @@ INLINE u32 walk(Bindings in, u32 row, Record record, u32 bar, u32 best_key, u64 
     }
 }
 
-// The first stair that limits leave in, once all parts are ranked.
+// The first stair that the limits keep, once all parts have been ranked.
 INLINE u32 first_kept(Bindings in, DEVICE u8* scratch, u32 row, Record record, Place at) {
     const DEVICE Merged* merged = (const DEVICE Merged*)row_of(scratch, row);
     const u32 count = merged->count, best_key = merged->best_key;
-    // A lane has one.
+    // One stair per lane.
     Stair stair = {0, 0, 0};
     if (LANE < count) stair = merged->stairs[LANE];
     TG_ARRAY(Rank, sums, SUM_SPACE);
@@ -384,13 +389,13 @@ INLINE u32 first_kept(Bindings in, DEVICE u8* scratch, u32 row, Record record, P
     const bool left_in = LANE < count && keeps(record.settings, stair.key, best_key, sums[LANE], total);
     const u32 first = SIMD_MAX_U32(left_in ? MERGED - LANE : 0);
     if (first > 0) return SIMD_MAX_U32(LANE == MERGED - first ? ~stair.id : 0);
-    return walk(in, row, record, merged->stairs[count - 1].key, best_key, total, at);
+    return search_row(in, row, record, merged->stairs[count - 1].key, best_key, total, at);
 }
 
 BODY(sample_pick) {
     const u32 live = live_rows(pass, true), row = at.group_y, step = pass->step, stop = stop_of(pass, LANE);
     const bool advance = params.sample.advance == 1;
-    Asking asking = asking_row(in, SIMD < live ? SIMD : 0);
+    RequestedRow requested = requested_row(in, SIMD < live ? SIMD : 0);
     const Record record = record_of(in, row < live ? row : 0, step);
     f32 x[EACH];
     if (is_limited(record.settings)) scale_part(in, row < live ? row : 0, record, at.group_x, x, at);
@@ -400,7 +405,7 @@ BODY(sample_pick) {
     const DEVICE Merged* merged = (const DEVICE Merged*)row_of(scratch, row);
     const u32 count = merged->count;
     const Stair first = merged->stairs[0];
-    // No limit leaves out what is best, and without limits the first is the one.
+    // The token with the highest logit passes every limit, and without limits the first stair wins.
     const bool ranked = count > 0 && first.key < merged->best_key && is_limited(record.settings);
     if (!ranked && at.group_x > 0) return;
     u32 token = count == 0 || first.score == 0xffffffffu ? NO_TOKEN : ~first.id;
@@ -420,8 +425,8 @@ BODY(sample_pick) {
     if (at.in_group == 0) *stops = 0;
     BARRIER();
     for (u32 j = SIMD; j < live; j += SIMDS) {
-        if (j >= SIMDS) asking = asking_row(in, j);
-        settle(in, step, j, asking, stop, live > 1 ? published(&tokens[j]) : token, advance, stops, LANE);
+        if (j >= SIMDS) requested = requested_row(in, j);
+        settle(in, step, j, requested, stop, live > 1 ? published(&tokens[j]) : token, advance, stops, LANE);
     }
     end_step(pass, step, advance, stops, at);
 }

@@ -1,8 +1,8 @@
-// What models of whole texts do to rows. A thread an element.
+// Row operations of encoder models. One thread per element.
 
 #if defined(POSITIONS)
-// x, plus the embedding of the row's position, plus that of its token's kind: KIND_TABLE is 0 for none, 1 for the first kind, 2 for
-// each row's own.
+// x + position embedding + token type embedding. KIND_TABLE is 0 for no types, 1 for type 0 in all rows, 2 for each
+// row's own type.
 BODY(add_positions) {
     const u32 col = at.group_x * THREADS + at.in_group, row = at.group_y, live = live_rows(pass, false);
     WAIT_FOR_INPUT();
@@ -23,7 +23,7 @@ BODY(add_positions) {
 #endif
 
 #if defined(MEAN)
-// Of each row that asks: itself, or the mean of its text up to it, in the order that the CPU sums in.
+// For each row that requests an output: the row itself, or the mean of its text up to it, summed in the CPU's order.
 BODY(pool) {
     const u32 col = at.group_x * THREADS + at.in_group, row = at.group_y, live = live_rows(pass, true);
     WAIT_FOR_INPUT();

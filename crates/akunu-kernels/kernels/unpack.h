@@ -1,7 +1,7 @@
-// A matrix's weights rounded to f16, row after row. A thread has a block.
+// Dequantises a matrix to row-major f16. One thread per block.
 
 #ifdef BITS
-// A block is four pieces of 16 bytes; with room for one more between blocks, eight lanes reach different banks.
+// A block is four pieces of 16 bytes. With one piece of padding between blocks, eight lanes hit different banks.
 #define PIECES 4
 #define APART (PIECES + 1)
 
@@ -29,7 +29,8 @@ BODY(unpack) {
     LAUNCH_NEXT();
     const Block block = decode(raw);
 #ifdef BITS
-    // A SIMD group's blocks meet, so that neighbours write neighbours.
+    // The blocks of a SIMD group are transposed through threadgroup memory, so that adjacent lanes write adjacent
+    // addresses.
     TG_ARRAY(u32x4, together, 0);
     THREADGROUP u32x4* const met = together + SIMD * (32 * APART);
     UNROLL for (u32 p = 0; p < PIECES; p++) met[LANE * APART + p] = piece_of(&block, p);

@@ -1,10 +1,10 @@
-//! Which functions stand for all of their kind, where to compile each one takes long.
+//! Selects representative functions where compiling every one would take too long.
 
 use std::collections::HashSet;
 
 use crate::{Function, emulated_text};
 
-/// Numbers of a variant that are one thing together: how weights are read.
+/// The preprocessor constants that together describe a weight type.
 const TYPE: [&str; 12] = [
     "WEIGHT_TYPE",
     "BITS",
@@ -20,13 +20,14 @@ const TYPE: [&str; 12] = [
     "PLANE_4",
 ];
 
-/// Takes functions one by one, and those that have nothing new in them it leaves out. New is a number of a variant, a weight type or a
-/// list of arguments that its kernel had not before; and, where pairs count, two of these that it had not together.
+/// Offered functions one by one, it skips those that cover nothing new. New is a variant value, a weight type or an
+/// argument list that the kernel has not had before; with pair coverage also two of these that have not occurred
+/// together.
 #[derive(Debug, Default)]
 pub struct Cover {
     pairs: bool,
     seen: HashSet<(&'static str, String)>,
-    /// What was taken, as texts.
+    /// The texts of the functions that were taken.
     taken: HashSet<String>,
 }
 
@@ -39,7 +40,8 @@ impl Cover {
         Cover { pairs: true, ..Cover::default() }
     }
 
-    /// Whether these, which come together, are worth their compiling: something is new, or all have been compiled before.
+    /// Whether these functions, which belong to one case, are worth compiling: one covers something new, or all have
+    /// been compiled already.
     pub fn takes(&mut self, functions: &[&Function]) -> bool {
         let new: Vec<_> = functions.iter().flat_map(|f| self.new_in(f)).collect();
         let texts = || functions.iter().map(|function| emulated_text(function));
@@ -90,7 +92,7 @@ mod tests {
         let all = [(4, 1, 0), (4, 1, 1), (5, 1, 1), (5, 1, 0), (4, 2, 0), (4, 2, 1), (5, 2, 1), (5, 2, 0)];
         for (mut cover, expected) in [
             (Cover::of_numbers(), [true, true, true, false, true, false, false, false]),
-            // Of three numbers with two values each, four texts have all pairs, and this order takes five.
+            // For three binary values, four texts cover all pairs; this order takes five.
             (Cover::of_pairs(), [true, true, true, true, true, true, true, false]),
         ] {
             for _ in 0..2 {

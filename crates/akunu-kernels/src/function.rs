@@ -1,15 +1,15 @@
-//! A function to compile, and its whole text for each compiler.
+//! A kernel function, and its complete source for each compiler.
 
 use std::fmt::Write;
 
-/// A file of `kernels/`.
+/// A source file of `kernels/`.
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub struct Source {
     pub name: &'static str,
     pub text: &'static str,
 }
 
-/// The file of that name.
+/// The source file of that name.
 macro_rules! source {
     ($name:literal) => {
         $crate::Source {
@@ -20,23 +20,23 @@ macro_rules! source {
 }
 pub(crate) use source;
 
-/// Every function's text begins with them.
+/// The sources that precede those of every function.
 static FIRST: [Source; 3] = [source!("dialect.h"), source!("shared.h"), source!("common.h")];
 
-/// Two equal ones are compiled once.
+/// A kernel function. Equal functions are compiled once.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Function {
-    /// For people, caches and profilers: `gemv_q4_0_2048x8192`. It is the symbol to look up in what was compiled.
+    /// For people, caches and profilers: `gemv_q4_0_2048x8192`. Also the symbol in the compiled module.
     pub name: String,
-    /// The inline function in the sources that does the work.
+    /// The inline function in the sources (`BODY`) that does the work.
     pub entry: &'static str,
-    /// In order; the dialect and what is common to all come before them.
+    /// In order, after the dialect and the common sources.
     pub sources: Vec<&'static Source>,
-    /// What the text branches on, or sizes registers with: always a `#define`.
+    /// Preprocessor constants: what `#if` tests or what sizes register arrays.
     pub variant: Vec<(&'static str, u32)>,
-    /// Shapes, which a compiler may know (CUDA: `#define`s) or be told at launch (the emulator).
+    /// Shapes: compile-time `#define`s on CUDA, function constants on Metal, launch arguments in the emulator.
     pub constants: Vec<(&'static str, u32)>,
-    /// Names of the arguments before the pass.
+    /// The names of the buffer arguments, which precede the pass.
     pub arguments: Vec<&'static str>,
 }
 
@@ -54,7 +54,7 @@ impl Function {
         }
     }
 
-    /// Puts the arguments, which `source` names, where the sources look for them.
+    /// Assigns the arguments, as named by `source`, to the `Bindings` struct.
     fn bind(&self, text: &mut String, source: impl Fn(usize) -> String) {
         text.push_str("    Bindings in = {};\n");
         for (i, name) in self.arguments.iter().enumerate() {
@@ -63,8 +63,8 @@ impl Function {
     }
 }
 
-/// All that NVRTC needs, without a header or an option. Arguments of `name`: a pointer for each of `arguments`, a pointer to the
-/// [`crate::Pass`], one to scratch memory, and the command's 64 bytes of parameters by value.
+/// The complete source for NVRTC, without headers or options. Arguments of `name`: a pointer for each of `arguments`,
+/// a pointer to the [`crate::Pass`], one to scratch memory, and the command's 64 bytes of parameters by value.
 pub fn cuda_text(function: &Function) -> String {
     let mut text = format!("// {}\n", function.name);
     function.defines(&mut text);
@@ -84,17 +84,18 @@ pub fn cuda_text(function: &Function) -> String {
     text
 }
 
-/// The name of every function in its [`metal_text`]: texts that differ in shapes alone are the same.
+/// The entry name in every [`metal_text`], so that functions that differ only in shapes have the same text.
 pub const METAL_ENTRY: &str = "launched";
 
-/// All that Metal's compiler needs. Buffers are [`cuda_text`]'s arguments in their order, the parameters last; threadgroup memory is
-/// number 0. Constants are function constants, numbered in their order, so functions that differ in nothing else share one text.
+/// The complete source for Metal's compiler. Buffers are [`cuda_text`]'s arguments in the same order, the parameters
+/// last; threadgroup memory is index 0. Shapes are function constants, numbered in order, so functions that differ
+/// only in shapes share one text.
 pub fn metal_text(function: &Function) -> String {
     let mut text = String::new();
     function.defines(&mut text);
     for (i, (name, _)) in function.constants.iter().enumerate() {
         let _ = writeln!(text, "constant unsigned int {name} [[function_constant({i})]];");
-        // Sources ask whether it is defined.
+        // Sources test it with `#ifdef`.
         let _ = writeln!(text, "#define {name} {name}");
     }
     function.sources(&mut text);
@@ -115,8 +116,8 @@ pub fn metal_text(function: &Function) -> String {
     text
 }
 
-/// What a C++ compiler needs beside the emulator's own header. Constants are told at launch, in their order, so functions that
-/// differ in nothing else share one text.
+/// The source for a C++ compiler, after the emulator's header. Shapes are passed at launch, in order, so functions
+/// that differ only in shapes share one text.
 pub fn emulated_text(function: &Function) -> String {
     let mut text = String::new();
     function.defines(&mut text);

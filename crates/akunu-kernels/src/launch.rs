@@ -1,4 +1,4 @@
-//! What each command is on a GPU.
+//! The launches of each command.
 
 use akunu_plan::ops;
 use akunu_plan::{DispatchCommand, DispatchTable};
@@ -12,28 +12,29 @@ mod rows;
 mod sample;
 mod texts;
 
-/// What launches are shaped for.
+/// The properties of a GPU that launches depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Chip {
     /// Streaming multiprocessors, or GPU cores.
     pub units: u32,
-    /// Of threadgroup memory that a group may ask for.
+    /// Threadgroup memory that a threadgroup may request.
     pub shared_bytes: u32,
     /// Whether kernels for tensor cores run: CUDA from compute capability 8.0 on.
     pub tensor_cores: bool,
-    /// Whether a thread's copies to threadgroup memory go on by themselves: CUDA from compute capability 8.0 on.
+    /// Whether asynchronous copies to threadgroup memory (cp.async) are available: CUDA from compute capability 8.0
+    /// on.
     pub copies: bool,
-    /// Whether SIMD groups multiply tiles of 8 × 8 (`simdgroup_matrix`): Metal from family Apple7 on.
+    /// Whether simdgroup matrices of 8 × 8 are available: Metal from family Apple7 on.
     pub tiles: bool,
-    /// Whether tiles may be of bf16, too: Metal 3.1, where the GPU knows bf16 by itself.
+    /// Whether simdgroup matrices may be bf16: Metal 3.1 with native bf16.
     pub bf16_tiles: bool,
-    /// The most outputs that a SIMD group of a matrix-vector product computes, 1 or 2. Two outputs share what is read of
+    /// The most outputs that a SIMD group of a matrix-vector product computes, 1 or 2. Two outputs share the loads of
     /// the input.
     pub gemv_outputs: u32,
 }
 
 impl Chip {
-    /// A chip with nothing that others lack.
+    /// A chip without optional features.
     pub const fn plain(units: u32, shared_bytes: u32) -> Chip {
         Chip {
             units,
@@ -47,30 +48,30 @@ impl Chip {
     }
 }
 
-/// Bytes of scratch memory that every function may use. A device allocates and zeroes it once: some of it are counters, which
-/// kernels leave at zero.
+/// Bytes of scratch memory that every function may use. A device allocates and zeroes it once: it begins with
+/// counters, which kernels leave at zero.
 pub const SCRATCH_BYTES: u64 = 16 << 20;
 
-/// As `COUNTER_BYTES` in the dialect.
+/// `COUNTER_BYTES` in common.h.
 const COUNTER_BYTES: u64 = 64 << 10;
 
 /// One launch of a function.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Launch {
     pub function: Function,
-    /// For the table's most rows; groups past the live rows return at once.
+    /// For the table's maximum number of rows; threadgroups past the live rows exit at once.
     pub groups: [u32; 3],
-    /// Of a group, a multiple of 32.
+    /// Threads per threadgroup, a multiple of 32.
     pub threads: u32,
-    /// Of threadgroup memory, dynamic.
+    /// Bytes of dynamic threadgroup memory.
     pub shared_bytes: u32,
 }
 
-/// `out = x · Wᵀ (+ residual)` over f16 rows of `inputs` and as many `rows` as the table's most, live or not; sums are f32. What a
-/// library of the device's does.
+/// `out = x · Wᵀ (+ residual)` over f16 rows of `inputs` numbers, always for the table's maximum number of `rows`;
+/// sums are f32. Done by the device's library (cuBLAS).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HalfProduct {
-    /// Which of the command's bindings.
+    /// Indices of the command's bindings.
     pub x: usize,
     pub weight: usize,
     pub out: usize,
@@ -78,7 +79,7 @@ pub struct HalfProduct {
     pub rows: u32,
     pub inputs: u32,
     pub outputs: u32,
-    /// Of `out` and `residual`, in f32.
+    /// The row stride of `out` and `residual`, in f32.
     pub out_stride: u32,
 }
 
@@ -86,7 +87,7 @@ pub struct HalfProduct {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Work {
     Launch(Launch),
-    /// Only where the device asked for products of f16.
+    /// Only if the device asked for f16 products.
     Product(HalfProduct),
 }
 
@@ -106,7 +107,7 @@ pub struct MissingKernel {
     pub why: String,
 }
 
-/// What a command is on a GPU: one launch, or a few parts in order.
+/// The work of a command: one launch, or several parts in order.
 pub fn launches(
     command: &DispatchCommand,
     table: &DispatchTable,
@@ -117,11 +118,11 @@ pub fn launches(
     Shape { command, rows, logit_rows, context, chip }.launches()
 }
 
-/// A command with what its launches follow from.
+/// A command and what its launches depend on.
 #[derive(Clone, Copy)]
 struct Shape<'a> {
     command: &'a DispatchCommand,
-    /// The table's most.
+    /// The table's maximum numbers of rows.
     rows: u32,
     logit_rows: u32,
     /// Positions of the longest sequence.
@@ -171,8 +172,8 @@ impl Shape<'_> {
         Ok(vec![Work::Launch(launch)])
     }
 
-    /// Of kernels that do not see whole rows, and so cannot scale them.
-    fn not_f16(&self, out: akunu_plan::NormOut) -> Result<(), MissingKernel> {
+    /// Refuses f16 output of kernels that do not see whole rows, and so cannot compute a row's scale.
+    fn not_f16(&self, out: akunu_plan::OutputForms) -> Result<(), MissingKernel> {
         if out.f16() { Err(self.missing("it does not round to f16".into())) } else { Ok(()) }
     }
 

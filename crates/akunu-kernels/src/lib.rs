@@ -1,8 +1,7 @@
-//! GPU kernels as text: what a device compiles and launches for each command of a table.
+//! GPU kernels as source text: what a device compiles and launches for each command of a table.
 //!
-//! [`launches`] turns a command into launches of [`Function`]s; [`cuda_text`] and [`metal_text`] are the whole text of one, ready
-//! to compile.
-//! docs/kernels.md describes the dialect.
+//! [`launches`] maps a command to launches of [`Function`]s; [`cuda_text`] and [`metal_text`] give the complete source
+//! of one, ready to compile. docs/kernels.md describes the dialect.
 
 mod cover;
 mod function;

@@ -1,20 +1,21 @@
-//! What a pass's kernels share, in device memory.
+//! The state that the kernels of a pass share in device memory.
 
 use akunu_plan::ops::{self, ArgmaxParams, SampleParams};
 use akunu_plan::{DispatchTable, Kernel, Submission};
 use bytemuck::{Pod, Zeroable};
 
-/// Written by the host before a submission; `argmax` moves it on in a chain. Kernels know it by the same name.
+/// Written by the host before a submission; `argmax` and `sample` advance it in a chain of steps. `shared.h` has the
+/// same struct.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 pub struct Pass {
-    /// Live entries: at most the table's.
+    /// Live rows: at most the table's.
     pub rows: u32,
-    /// Live rows that ask for logits.
+    /// Live rows that request logits.
     pub logit_rows: u32,
-    /// Steps of the chain that are done.
+    /// Completed steps of the chain.
     pub step: u32,
-    /// 1 once a row found one of `stop`, or a NaN: later steps do nothing.
+    /// 1 once a row has produced a token of `stop`, or NaN logits: later steps do nothing.
     pub stopped: u32,
     pub stop_count: u32,
     pub stop: [u32; Pass::MAX_STOPS],
@@ -24,7 +25,8 @@ impl Pass {
     pub const BYTES: usize = size_of::<Pass>();
     pub const MAX_STOPS: usize = 27;
 
-    /// Before the first step. Tokens to stop at that there is no room for end a chain late: whoever asked looks at every token.
+    /// The state before the first step. Stop tokens that do not fit in `stop` are not seen by the kernels: the chain
+    /// then ends late, and the caller finds the stop when it looks at the tokens.
     pub fn new(submission: &Submission<'_>) -> Pass {
         let stop = &submission.stop[..submission.stop.len().min(Pass::MAX_STOPS)];
         let mut pass = Pass {
@@ -37,13 +39,13 @@ impl Pass {
         pass
     }
 
-    /// How many of so many steps of a table wrote their tokens. `advances`: as of the table.
+    /// How many of `steps` steps of a table wrote their tokens. `advances`: whether the table advances its rows.
     pub fn steps_done(&self, steps: usize, advances: bool) -> usize {
         if advances { steps.min(self.step as usize) } else { steps }
     }
 }
 
-/// Whether each step of a table moves its rows on and counts itself in the pass.
+/// Whether each step of a table advances its rows and the pass's step counter.
 pub fn advances(table: &DispatchTable) -> bool {
     table.commands.iter().any(|command| match command.kernel {
         Kernel::Argmax(ops::Argmax) => command.params::<ArgmaxParams>().advance == 1,

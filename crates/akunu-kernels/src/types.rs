@@ -1,4 +1,4 @@
-//! How the kernels see each weight type: data, from which `quants.h`, `floats.h` and `repack.h` are specialised.
+//! How the kernels decode each weight type: the data that specialises `quants.h`, `floats.h` and `repack.h`.
 
 use akunu_plan::DType;
 
@@ -7,7 +7,7 @@ use crate::function::source;
 
 type Define = (&'static str, u32);
 
-/// As `quants.h` numbers them.
+/// The scale formats, as numbered in `quants.h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 enum Scales {
@@ -22,12 +22,12 @@ enum Scales {
     Affine,
 }
 
-/// What int8 a code stands for.
+/// The int8 value that a code stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Meaning {
-    /// The code less this.
+    /// The code minus this.
     Less(u32),
-    /// As `quants.h` numbers the tables.
+    /// An entry of a table, as numbered in `quants.h`.
     Table(u32),
 }
 
@@ -38,7 +38,7 @@ struct Quants {
     scales: Scales,
 }
 
-/// A weight type's part of a function: sources, and what they branch on.
+/// The part of a function that depends on the weight type: sources and variants.
 #[derive(Clone, Debug)]
 pub(crate) struct TypeSources {
     pub sources: Vec<&'static Source>,
@@ -50,11 +50,11 @@ pub(crate) struct TypeSources {
     pub raw_words: u32,
     pub block_words: u32,
     pub input_words: u32,
-    /// Bytes of eight blocks in each plane, in order; none where weights are numbers as they stand.
+    /// Bytes of eight blocks in each plane, in order; empty for unquantised types.
     pub planes: Vec<u32>,
 }
 
-/// As `codes.h` takes them.
+/// Their names in `codes.h`.
 const PLANE_NAMES: [&str; 5] = ["PLANE_0", "PLANE_1", "PLANE_2", "PLANE_3", "PLANE_4"];
 
 fn plane_defines(planes: &[u32]) -> impl Iterator<Item = Define> + '_ {
@@ -88,7 +88,7 @@ fn quants(dtype: DType) -> Option<Quants> {
     Some(Quants { bits, meaning, scales })
 }
 
-/// `cols`: the row's elements. `wide`: a thread may take more than one number at a time where numbers are not quantised.
+/// `cols`: elements per row. `wide`: a thread may take more than one number at a time if the type is not quantised.
 pub(crate) fn type_sources(dtype: DType, cols: u32, wide: bool) -> TypeSources {
     match quants(dtype) {
         Some(quants) => quantised(dtype, quants),
@@ -171,13 +171,13 @@ fn planes(dtype: DType, quants: Quants) -> Vec<u32> {
     [codes, scales].concat()
 }
 
-/// What `repack.h` has to know of a type beyond its quants; `None`: its bytes stay where they are.
+/// What `repack.h` needs to know of a type beyond its quants; `None`: the type is not repacked.
 pub(crate) fn repack_variant(dtype: DType) -> Option<Vec<Define>> {
     let quants = quants(dtype)?;
     if matches!(dtype, DType::Affine(affine) if affine.bits() == 8) {
         return None;
     }
-    // (file's order of codes, bytes of a file's block, where in it: codes, what is above them, scales, the first f16)
+    // (order of codes in the file, bytes of a file block, offsets in it: low codes, high codes, scales, first f16)
     let [order, bytes, low, high, scales, d] = match dtype {
         DType::F32 | DType::F16 | DType::BF16 => return None,
         DType::Q4_0 | DType::IQ4NL => [0, 18, 2, 0, 0, 0],

@@ -1,4 +1,4 @@
-//! Which weights a command binds, and how they are laid out anew.
+//! The weight matrices that a command binds, and their repacking.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ static REPACK: Source = source!("repack.h");
 /// A matrix that a command binds: `rows` rows of `cols` elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Weight {
-    /// Of the quants, where the type has planes of its own.
+    /// The binding of the quants if the type has separate planes.
     pub binding: usize,
     pub dtype: DType,
     pub rows: u32,
@@ -22,30 +22,30 @@ pub struct Weight {
 }
 
 impl Weight {
-    /// Bytes at the binding, before and after they are laid out anew.
+    /// Bytes at the binding; the same before and after repacking.
     pub fn bytes(&self) -> Option<u64> {
         let row = self.dtype.plane_bytes(self.cols as usize)?[0];
         (row as u64).checked_mul(u64::from(self.rows))
     }
 
-    /// Wherever it is bound.
+    /// The same matrix, whatever the binding.
     fn is_same_matrix(&self, other: &Weight) -> bool {
         (self.dtype, self.rows, self.cols) == (other.dtype, other.rows, other.cols)
     }
 }
 
-/// A device's buffer, as far as weights go.
+/// A device buffer, as far as repacking is concerned.
 #[derive(Clone, Copy, Debug)]
 pub struct Held {
-    /// Among the device's.
+    /// The index among the device's buffers.
     pub index: usize,
     pub bytes: u64,
-    /// The matrix whose planes it holds now, if it was laid out anew.
+    /// The matrix whose planes it holds, if it has been repacked.
     pub planes: Option<Weight>,
 }
 
-/// By buffer: the matrices of a table that do not lie in planes yet and have to, and the launches that lay them out. `held`: what stands for a
-/// table's buffer.
+/// The matrices of a table that still have to be repacked, by buffer, and the launches that do it. `held`: the state
+/// of each of the table's buffers.
 pub fn unlaid(
     device: &'static str,
     table: &DispatchTable,
@@ -77,7 +77,7 @@ pub fn unlaid(
     Ok(unlaid)
 }
 
-/// The matrices of a command. Those with a [`repack`] launch have to be laid out anew, once, before its first run.
+/// The matrices of a command. Those with a [`repack`] launch have to be repacked once before the command's first run.
 pub fn weights(command: &DispatchCommand) -> Vec<Weight> {
     let (dtype, cols, rows) = match command.kernel {
         Kernel::Embed(ops::Embed { weight }) => {
@@ -107,7 +107,8 @@ pub fn weights(command: &DispatchCommand) -> Vec<Weight> {
     places.zip(rows).map(|(binding, rows)| Weight { binding, dtype, rows, cols }).collect()
 }
 
-/// The launch that lays a matrix out in planes: from argument 0, the file's bytes, to argument 1, as many. `None`: it stays.
+/// The launch that repacks a matrix to planes: from argument 0, the file's bytes, to argument 1, of the same size.
+/// `None`: the type is used as stored.
 pub fn repack(weight: &Weight) -> Option<Launch> {
     const THREADS: u32 = 128;
     let variant = repack_variant(weight.dtype)?;

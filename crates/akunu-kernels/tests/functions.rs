@@ -1,11 +1,11 @@
-//! What `launches` says, without compiling any of it.
+//! Tests of `launches`, without compiling anything.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use akunu_kernels::{Chip, Launch, cuda_text, launches, metal_text};
 use akunu_plan::ops::{self, AttentionParams, MatmulParams, NormParams};
 use akunu_plan::{
-    BufferId, DType, DispatchCommand, DispatchTable, Kernel, KvType, MatmulForm, NormKind, NormOut, Rope,
+    BufferId, DType, DispatchCommand, DispatchTable, Kernel, KvType, MatmulForm, NormKind, OutputForms, Rope,
     RopeStyle, RowBounds, RowSet, TableIo,
 };
 
@@ -33,12 +33,12 @@ fn table(kernel: Kernel, params: impl bytemuck::NoUninit, rows: usize) -> Dispat
 }
 
 const NORM: ops::Norm =
-    ops::Norm { kind: NormKind::Rms, bias: false, out: NormOut::Q8, rows: RowSet::All, pick: false };
+    ops::Norm { kind: NormKind::Rms, bias: false, out: OutputForms::Q8, rows: RowSet::All, pick: false };
 
-/// As Apple's chips are.
+/// An Apple chip.
 const TILED: Chip = Chip { tiles: true, ..Chip::plain(10, 32 << 10) };
 
-/// Of a table's one command.
+/// The launch of a table's only command.
 fn launch(table: &DispatchTable) -> Launch {
     let works = launches(&table.commands[0], table, &CHIP).unwrap();
     works[0].launch().unwrap().clone()
@@ -109,21 +109,21 @@ fn a_product_that_begins_a_norm_has_a_block_of_outputs_a_group_and_is_for_few_ro
         launches(&table.commands[0], &table, &CHIP)
     };
     for rows in [1, 2, 9, 16] {
-        let works = of(rows, Some(NormOut::Q8)).unwrap();
+        let works = of(rows, Some(OutputForms::Q8)).unwrap();
         let launch = works[0].launch().unwrap();
         assert_eq!(launch.groups, [64, 1, 1], "{rows} rows");
-        // A row of a block is finished by a SIMD group.
+        // Each row of a block is stored by one SIMD group.
         assert!(launch.threads / 32 >= rows as u32);
     }
     assert!(of(17, None).is_ok());
-    assert!(of(17, Some(NormOut::Q8)).unwrap_err().to_string().contains("no part in norms"));
+    assert!(of(17, Some(OutputForms::Q8)).unwrap_err().to_string().contains("no part in norms"));
 }
 
 #[test]
-fn attention_turns_heads_for_one_row_only() {
+fn attention_rotates_heads_for_one_row_only() {
     let rope = Some(Rope { style: RopeStyle::HalfSplit, qk_norm: true });
     let kernel =
-        Kernel::Attention(ops::Attention { rope, ..ops::Attention::plain(KvType::F16, NormOut::Q8) });
+        Kernel::Attention(ops::Attention { rope, ..ops::Attention::plain(KvType::F16, OutputForms::Q8) });
     let params = AttentionParams {
         heads: 8,
         kv_heads: 2,
@@ -158,7 +158,7 @@ fn tiles_are_for_many_rows_and_fit_the_memory_of_a_group() {
     };
     let params = AttentionParams { heads: 12, kv_heads: 3, positions: 4096, ..AttentionParams::default() };
     let attention = |kv: KvType, head_dim: u32, rows: usize| {
-        let kernel = Kernel::Attention(ops::Attention::plain(kv, NormOut::Q8));
+        let kernel = Kernel::Attention(ops::Attention::plain(kv, OutputForms::Q8));
         table(kernel, AttentionParams { head_dim, ..params }, rows)
     };
     let launch = |table: DispatchTable| {

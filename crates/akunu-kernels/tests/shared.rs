@@ -28,11 +28,11 @@ struct Layout {
     name: &'static str,
     bytes: usize,
     align: usize,
-    /// Name, type in Rust, and where it begins.
+    /// Name, type in Rust, and offset.
     fields: Vec<(&'static str, &'static str, usize)>,
 }
 
-/// Layouts of structs. What is listed has to be all that a struct has, with its types, or this does not compile.
+/// The layouts of structs. The list must name all fields with their types, or this does not compile.
 macro_rules! layouts {
     ($($name:ident { $($field:ident: $type:ty),* $(,)? })*) => {
         vec![$({
@@ -84,7 +84,7 @@ fn params() -> Vec<Layout> {
     }
 }
 
-/// `[u32; 2]` of `seed` is `u32 seed[2]`.
+/// `seed: [u32; 2]` becomes `u32 seed[2]`.
 fn declared(field: &str, of: &str) -> String {
     match of.strip_prefix('[').and_then(|of| of.strip_suffix(']')).and_then(|of| of.split_once("; ")) {
         Some((of, count)) => format!("{of} {field}[{count}]"),

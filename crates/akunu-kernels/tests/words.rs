@@ -1,11 +1,11 @@
-//! What a compiler that is not Metal's does not see: words that Metal has for itself, and pointers that do not say what they point to.
+//! Finds what only Metal's compiler would reject: reserved words, and pointers without an address space.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// Words that no name may be, and words of C++ that Metal does not have.
+/// Words that are reserved in Metal, and C++ words that Metal lacks.
 const RESERVED: &str = "
     access array bfloat constant depth2d depth2d_array depthcube device double dynamic_cast explicit fragment
     function_constant goto half imageblock kernel mesh namespace new noexcept object_data patch_control_point ptrdiff_t
@@ -18,7 +18,8 @@ const RESERVED: &str = "
     packed_char4 packed_half2 packed_half4 packed_float2 packed_float3 packed_float4 packed_uint2 packed_uint4
     half2x2 half3x3 half4x4 float2x2 float3x3 float4x4 simdgroup_matrix simdgroup_float8x8 simdgroup_half8x8";
 
-/// What `using namespace metal` brings: no function, struct or macro of the dialect may have these names; a variable may.
+/// Names from `using namespace metal`: no function, struct or macro of the dialect may have these names; a variable
+/// may.
 const LIBRARY: &str = "
     abs absdiff acos acosh addsat all any as_type asin asinh atan atan2 atanh ceil clamp clz copysign cos cosh cospi cross ctz
     degrees determinant dfdx dfdy discard_fragment distance distance_squared divide dot exp exp10 exp2 extract_bits fabs
@@ -39,7 +40,7 @@ fn words(list: &'static str) -> BTreeSet<&'static str> {
     list.split_whitespace().collect()
 }
 
-/// A text's names, numbers and single signs, without its comments.
+/// The tokens of a text (names, numbers and single characters), without its comments.
 fn tokens(text: &str) -> Vec<&str> {
     let is_name = |c: char| c.is_alphanumeric() || c == '_';
     let lines = text.lines().map(|line| line.split("//").next().unwrap_or_default());
@@ -55,7 +56,7 @@ fn tokens(text: &str) -> Vec<&str> {
     tokens
 }
 
-/// Names that are there for all that follows: `struct NAME`, `#define NAME`, `INLINE TYPE NAME(`, `BODY(NAME)`.
+/// Names with file scope: `struct NAME`, `#define NAME`, `INLINE TYPE NAME(`, `BODY(NAME)`.
 fn names<'a>(tokens: &[&'a str]) -> Vec<&'a str> {
     let mut names = Vec::new();
     for (i, pair) in tokens.windows(2).enumerate() {
@@ -72,7 +73,7 @@ fn names<'a>(tokens: &[&'a str]) -> Vec<&'a str> {
     names
 }
 
-/// What is wrong with a text whose structs, or those of the texts before it, are `structs`.
+/// The complaints about a text; `structs` are those of this text and the ones before it.
 fn complaints(text: &str, structs: &BTreeSet<&str>) -> Vec<String> {
     let (tokens, reserved, library) = (tokens(text), words(RESERVED), words(LIBRARY));
     let mut complaints = Vec::new();
@@ -109,14 +110,14 @@ fn kernels_use_no_word_of_metals_and_every_pointer_names_its_space() {
     let list = |folder: &Path| std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     let mut texts: Vec<_> = list(&folder)
         .chain(list(&folder.join("metal")))
-        // Words themselves are Metal's own.
+        // tiles.h wraps Metal's own types.
         .filter(|path| path.is_file() && !path.ends_with("metal/tiles.h"))
         .map(|path| (path.display().to_string(), std::fs::read_to_string(path).unwrap()))
         .collect();
     assert!(texts.len() > 20, "{} files", texts.len());
     for (name, text) in &mut texts {
         if name.ends_with("dialect.h") {
-            // What comes before is each compiler's own.
+            // The part before is specific to each compiler.
             let common = text.find("\nINLINE f32 bf16_to_f32").expect("the dialect's common part");
             *text = text.split_off(common);
         }

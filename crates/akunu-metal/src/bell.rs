@@ -1,4 +1,4 @@
-//! Who waits for the GPU is woken when it is done, and looks up after a time even if it never is.
+//! A condition variable that wakes the thread that waits for the GPU, with a timeout in case it never finishes.
 
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
@@ -10,14 +10,14 @@ pub(crate) struct Bell {
 }
 
 impl Bell {
-    /// After something became done.
+    /// To be called after something was completed.
     pub(crate) fn ring(&self) {
-        // Who waits has the lock from asking until it sleeps, so it cannot miss this.
+        // A waiting thread holds the lock between its check and its sleep, so it cannot miss this.
         drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner));
         self.rung.notify_all();
     }
 
-    /// Waits until it is done, but no longer than `limit`, and tells whether it is.
+    /// Waits until it is done, at most `limit`; returns whether it is.
     pub(crate) fn wait(&self, limit: Duration, is_done: impl Fn() -> bool) -> bool {
         let lock = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
         let waited = self.rung.wait_timeout_while(lock, limit, |()| !is_done());

@@ -1,4 +1,4 @@
-//! How tables are run on each Apple GPU: what follows from its family, and one row of numbers for each size of chip.
+//! How tables are executed on each Apple GPU: what follows from its family, and one row of numbers per size of chip.
 //!
 //! **No number in [`APPLE7`], [`APPLE8`] and [`APPLE9`] was measured on a Mac.** Each comes from a published
 //! specification or from the reasoning beside its field; docs/metal.md says how to measure on a Mac.
@@ -9,18 +9,18 @@ use akunu_plan::{Capabilities, InPlace, KeyOrder};
 
 pub(crate) const NAME: &str = "metal";
 
-/// Bytes of threadgroup memory that a group may have: 32 KiB in every family, by Metal's feature table.
+/// Bytes of threadgroup memory per threadgroup: 32 KiB in every family, by Metal's feature table.
 const SHARED_BYTES: u32 = 32 << 10;
 
-/// Steps of a command buffer at most. A chain that ends early or is cancelled runs on for less than two command
-/// buffers. Beginning one costs the GPU tens of microseconds, and a step takes milliseconds. Not measured on a Mac.
+/// The most steps per command buffer. A chain that ends early or is cancelled runs on for less than two command
+/// buffers. Starting one costs the GPU tens of microseconds, and a step takes milliseconds. Not measured on a Mac.
 const PART: usize = 8;
 
 /// Tables are also prepared for these numbers of rows. Products of up to 16 rows have kernels for few rows; a table of
 /// up to 64 rows has one tile of rows instead of many of which all but one are idle. Not measured on a Mac.
 const ROW_COUNTS: &[usize] = &[16, 64];
 
-/// As Metal numbers the families of Apple's GPUs, the oldest first.
+/// The families of Apple GPUs, the oldest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Family {
     /// None of the others, such as the GPU of a virtual machine.
@@ -51,19 +51,19 @@ impl Family {
         self >= Family::Apple7
     }
 
-    /// Whether tiles of `simdgroup_matrix` are of bf16 where weights are. GPUs before Apple9 have no bf16 arithmetic,
-    /// so they would convert such a tile to f32 every time it is used instead of once.
+    /// Whether bf16 weights are multiplied as bf16 tiles of `simdgroup_matrix`. GPUs before Apple9 have no bf16
+    /// arithmetic, so they would convert such a tile to f32 on every use instead of once.
     fn has_bf16_tiles(self) -> bool {
         self >= Family::Apple9
     }
 
-    /// Whether pipelines that indirect command buffers name have to be set on the encoder that runs them, too. Others
-    /// saw this on GPUs before Apple9.
+    /// Whether pipelines used by indirect command buffers must also be set on the encoder that executes them. Others
+    /// have reported this for GPUs before Apple9.
     pub fn sets_pipelines(self) -> bool {
         self < Family::Apple9
     }
 
-    /// A family that is not in the table has the numbers of the nearest one that is.
+    /// Families that are not in the table use the numbers of the nearest one.
     fn rows(self) -> &'static [ChipRow; 4] {
         match self {
             Family::Other | Family::Apple7 => &APPLE7,
@@ -101,11 +101,12 @@ impl Size {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChipRow {
     pub size: Size,
-    /// GPU cores where the system does not tell: the fewest that a Mac of this row has. Too many threadgroups a core
-    /// cost less than idle cores.
+    /// GPU cores if the system does not report them: the fewest that a Mac of this row has. Too many threadgroups per
+    /// core cost less than idle cores.
     pub cores: u32,
-    /// Bytes of the system-level cache, which the GPU shares with the CPU: the least of the row's chips, as others
-    /// published them. Metal tells nothing of it. `akunu doctor` shows it, so that a benchmark can use more memory.
+    /// Bytes of the system-level cache, which the GPU shares with the CPU: the smallest of the row's chips, as
+    /// published by others, because Metal does not report it. `akunu doctor` shows it, so that a benchmark can use
+    /// more memory.
     pub cache_bytes: u64,
     /// Steps of a chain at most. The engine bounds the duration of a chain; this bounds the length of its command
     /// buffers. A GPU with more bandwidth needs more steps to be busy for as long: 64 for less than 100 GB/s, 96 for
@@ -115,8 +116,8 @@ pub struct ChipRow {
     /// than 10 for each of 40 cores. Max and Ultra have twice as many rows, so that the last threadgroups leave fewer
     /// cores idle. Scratch memory grows with the rows.
     pub prefill_rows: usize,
-    /// Most outputs that a SIMD group of a matrix-vector product computes ([`Chip::gemv_outputs`]). Two outputs share
-    /// what is read of the input, one output leaves more SIMD groups to spread over the cores of a large chip.
+    /// The most outputs that a SIMD group of a matrix-vector product computes ([`Chip::gemv_outputs`]). Two outputs
+    /// share the loads of the input; one output leaves more SIMD groups to spread over the cores of a large chip.
     pub gemv_outputs: u32,
 }
 
@@ -156,16 +157,16 @@ const APPLE9: [ChipRow; 4] = [
     row((Size::Ultra, 60), 96, 128, 1024, 1), // M3 Ultra: 819 GB/s. Not measured.
 ];
 
-/// A GPU, as far as tables depend on it.
+/// The properties of a GPU that tables depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MetalChip {
     pub family: Family,
-    /// GPU cores; `None` where the system does not tell, as on iOS.
+    /// GPU cores; `None` if the system does not report them, as on iOS.
     pub cores: Option<u32>,
 }
 
 /// The chips of Macs by name, each with the fewest GPU cores that it is sold with. Tables can be planned for them
-/// without a Mac; the first stands for Metal where no chip is named.
+/// without a Mac; the first is used if no chip is named.
 pub const CHIPS: [(&str, MetalChip); 15] = [
     ("m1", MetalChip::new(Family::Apple7, 7)),
     ("m1-pro", MetalChip::new(Family::Apple7, 14)),
@@ -232,7 +233,7 @@ impl MetalChip {
         }
     }
 
-    /// For people: family, size and cores.
+    /// A description for people: family, size and cores.
     pub fn describe(self) -> String {
         let row = self.row();
         let cores = self.cores.map_or_else(String::new, |cores| format!(", {cores} cores"));

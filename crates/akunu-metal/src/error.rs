@@ -1,4 +1,4 @@
-//! What can go wrong between this process and a GPU of Apple's, in words that say what to do next.
+//! Errors of the Metal device, with messages that say what to do next.
 
 use akunu_plan::DeviceError;
 
@@ -32,12 +32,12 @@ pub enum MetalError {
         "the GPU is not done after {seconds} seconds and is not used any more: start again; AKUNU_METAL=checked names the command"
     )]
     Stuck { seconds: u64 },
-    /// A command buffer did not come to its end.
+    /// A command buffer did not complete.
     #[error("{}{}: {message}", failure.0, failure.1)]
     Commands { failure: (&'static str, &'static str), message: String },
 }
 
-/// `MTLCommandBufferError`'s numbers, what they mean, and what to do.
+/// The codes of `MTLCommandBufferError`, what they mean, and what to do.
 const FAILURES: [(isize, &str, &str); 9] = [
     (1, "the GPU failed", "; AKUNU_METAL=checked names the command"),
     (2, "the system stopped the GPU, which took too long", "; try smaller chunks of the prompt (--chunk)"),
@@ -59,7 +59,7 @@ const FAILURES: [(isize, &str, &str); 9] = [
 ];
 
 impl MetalError {
-    /// Nobody would expect Metal here.
+    /// Metal is simply absent on this machine.
     pub fn is_absence(&self) -> bool {
         *self == MetalError::NoDevice
     }

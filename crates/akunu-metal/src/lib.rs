@@ -1,7 +1,7 @@
 //! The Metal device: tables as command buffers.
 //!
-//! All but the calls to Metal is in `akunu-gpu`, against its traits `Gpu` and `Encoder`, and runs anywhere: on the emulator of `akunu-emulated`
-//! whole models run through it. docs/metal.md says what that proves.
+//! Everything but the calls to Metal is in `akunu-gpu`, written against its traits `Gpu` and `Encoder`, and runs
+//! anywhere: on the emulator of `akunu-emulated` it executes whole models. docs/metal.md says what that proves.
 
 #[cfg(target_vendor = "apple")]
 mod apple;

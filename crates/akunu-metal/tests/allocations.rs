@@ -1,4 +1,4 @@
-//! A replay allocates nothing on the heap, on the host's side of what Metal does itself.
+//! A replay does not allocate on the heap, apart from what Metal itself does.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -19,7 +19,7 @@ use akunu_testing::{CountingAllocator, allocations};
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
 
-/// A GPU that counts what it is told.
+/// A GPU that counts the calls it receives.
 #[derive(Debug)]
 struct Tally {
     capabilities: Capabilities,

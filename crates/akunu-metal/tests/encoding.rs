@@ -1,4 +1,5 @@
-//! What is encoded for a model of every architecture, word for word, on a GPU of paper: it writes down and runs nothing.
+//! What is encoded for a model of every architecture, operation by operation, with a mock GPU that records and runs
+//! nothing.
 #![allow(clippy::unwrap_used)]
 
 mod paper;
@@ -18,7 +19,7 @@ use paper::{Paper, Recorded, Then, Words, render};
 const CONTEXT: usize = 64;
 const CHAIN: usize = 8;
 
-/// A model on paper.
+/// A model on the mock GPU.
 struct Drawn {
     device: TableDevice<Paper>,
     plan: ModelPlan,
@@ -71,7 +72,7 @@ impl Drawn {
     }
 }
 
-/// One of each architecture, and weights in planes: of k-quants, and of MLX's.
+/// One of each architecture, and types with repacked weights: k-quants, and MLX's.
 const MODELS: [(&str, &str); 9] = [
     ("llama", "models/llama-hd64-gqa2"),
     ("qwen2", "models/qwen2-hd64-bias"),
@@ -103,13 +104,14 @@ fn a_chain_is_its_first_step_again_wherever_it_begins_and_ends() {
         let step = drawn.chain(0, 1).words;
         let commands = drawn.plan.tables.decode().commands.len();
         assert!(step.len() >= commands);
-        // From the first token; over windows (the models' are of 3 to 24 positions) and the first stretches; to the cache's last position.
+        // From the first token; across windows (those of the models have 3 to 24 positions) and the first splits; to
+        // the cache's last position.
         for first in [0, 1, 13, 20, 30, CONTEXT - CHAIN] {
             let chain = drawn.chain(first, CHAIN);
             let steps: Vec<_> = chain.words.chunks(step.len()).collect();
             assert_eq!(steps.len(), CHAIN, "{name}");
             assert!(steps.iter().all(|words| *words == step), "{name} from {first}");
-            // All that is told apart is the 16 bytes of the row.
+            // Only the 16 bytes of the row differ.
             let row = Row::causal(5, first as u32, 0);
             assert_eq!(chain.written("decode.rows").unwrap(), bytemuck::bytes_of(&row));
         }
@@ -143,7 +145,8 @@ fn the_next_chain_is_encoded_while_one_runs() {
         let begun = drawn.device.gpu().begun;
         let chain = drawn.chain(0, steps);
         lengths.push(chain.words.len());
-        // Half of the last chain's steps were encoded before; if they are too many, none are used. Each wait encodes for the next.
+        // Half of the last chain's steps were encoded ahead; if they are too many, none are used. Each wait encodes
+        // for the next chain.
         let ahead = Some(before.div_ceil(2)).filter(|&ahead| ahead <= steps).unwrap_or(0);
         assert_eq!(drawn.device.gpu().begun - begun, 1 + usize::from(ahead < steps), "{steps}");
         before = steps;
@@ -178,12 +181,12 @@ fn a_chain_that_finds_a_stop_or_is_cancelled_is_submitted_no_further() {
             };
             drawn.device.replay(*drawn.loaded.replays.decode(), submission).unwrap();
             drawn.device.wait().unwrap();
-            // A stop is seen when a part is waited for, which is while the next one runs; that one is on its way.
+            // A stop is seen when a part is waited for, while the next one is already running.
             let submitted = if stops { after.max(2) } else { after };
             assert_eq!(drawn.device.gpu().submitted, submitted, "{stops} {after}");
             let steps = parts[..submitted].iter().sum();
             assert!(drawn.device.gpu_mut().take().words == words(steps), "{stops} {after}");
-            // What was encoded for the rest does no harm.
+            // What was encoded ahead for the rest does no harm.
             assert!(drawn.chain(0, 2).words == words(2), "{stops} {after}");
         }
     }
@@ -252,7 +255,7 @@ fn commands_are_run_and_timed_one_by_one() {
         apart.extend(drawn.device.gpu_mut().take().words);
     }
     assert_eq!(apart, step);
-    // With the rows that are there.
+    // With the rows that are already in memory.
     let again = Submission { entries: Entries::Rows(&[]), ..submission };
     drawn.device.run_range(*drawn.loaded.replays.decode(), again, 0, count).unwrap();
     let again = drawn.device.gpu_mut().take();
@@ -263,7 +266,7 @@ fn commands_are_run_and_timed_one_by_one() {
     let mut ns = vec![0; count];
     drawn.device.time_commands(*drawn.loaded.replays.decode(), submission, &mut ns).unwrap();
     assert_eq!(drawn.device.gpu_mut().take().words, step);
-    // Paper's clock.
+    // The mock GPU's clock.
     assert_eq!(ns, (1..=count as u64).map(|n| n * 10).collect::<Vec<_>>());
     assert!(drawn.device.run_range(*drawn.loaded.replays.decode(), submission, count, 1).is_err());
 }
@@ -290,14 +293,14 @@ fn a_command_buffer_that_fails_is_told_and_the_next_one_runs() {
     drawn.device.gpu_mut().forget();
     assert_eq!(drawn.chain(0, 2).words, words);
 
-    // Of a chain's parts the first, while others are on their way.
+    // The first part of a chain fails while others are pending.
     let mut in_parts = Drawn::tuned(MODELS[0].1, |tuning| tuning.part = 2);
     in_parts.device.gpu_mut().fails = true;
     assert!(in_parts.replay(*in_parts.loaded.replays.decode(), &row, CHAIN).is_err());
     in_parts.device.gpu_mut().forget();
     assert_eq!(in_parts.chain(0, CHAIN).words.len(), CHAIN / 2 * words.len());
 
-    // Command by command it is told which.
+    // Executed command by command, the error names the command.
     drawn.device.gpu_mut().fails = true;
     let submission =
         Submission { entries: Entries::Rows(&row), logit_rows: &[0], steps: 1, stop: &[], cancel: None };
@@ -306,7 +309,7 @@ fn a_command_buffer_that_fails_is_told_and_the_next_one_runs() {
     assert_eq!(failed, "paper: running layer.0.attention: torn");
 }
 
-/// Which have a place there that is theirs alone nobody says.
+/// Checks which tensors have a place of their own in the file mapping.
 #[test]
 fn launches_beside_each_other_use_no_scratch_memory() {
     let mut beside = 0;

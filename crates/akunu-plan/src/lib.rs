@@ -46,5 +46,5 @@ pub use plan::{
 pub use row::Row;
 pub use table::{Binding, DispatchCommand, DispatchTable, TableIo, extents};
 pub use text_pass::TextPass;
-pub use variants::{KvType, MatmulForm, NormOut, Rope};
+pub use variants::{KvType, MatmulForm, OutputForms, Rope};
 pub(crate) use variants::{activation_name, lower_name, norm_name};

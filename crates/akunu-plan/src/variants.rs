@@ -67,51 +67,51 @@ impl MatmulForm {
     }
 }
 
-/// The forms in which a kernel writes its activations: what its consumers' weights want.
+/// The set of forms in which an op writes its output: those that its consumers' weights need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum NormOut {
+pub enum OutputForms {
     F32,
     Q8,
     Both,
-    /// [`crate::halves`], and the scales in a binding of their own.
+    /// f16 rows as of [`crate::halves`], with the scales in a binding of their own.
     F16,
     F32AndF16,
 }
 
-impl NormOut {
+impl OutputForms {
     pub fn f32(self) -> bool {
-        matches!(self, NormOut::F32 | NormOut::Both | NormOut::F32AndF16)
+        matches!(self, OutputForms::F32 | OutputForms::Both | OutputForms::F32AndF16)
     }
 
     pub fn q8(self) -> bool {
-        matches!(self, NormOut::Q8 | NormOut::Both)
+        matches!(self, OutputForms::Q8 | OutputForms::Both)
     }
 
     pub fn f16(self) -> bool {
-        matches!(self, NormOut::F16 | NormOut::F32AndF16)
+        matches!(self, OutputForms::F16 | OutputForms::F32AndF16)
     }
 
-    /// How many bindings the outputs take.
+    /// The number of bindings that the outputs take.
     pub fn bindings(self) -> usize {
         usize::from(self.f32()) + usize::from(self.q8()) + 2 * usize::from(self.f16())
     }
 
     pub(crate) fn suffix(self) -> &'static str {
         match self {
-            NormOut::F32 => "",
-            NormOut::Q8 => "_q8",
-            NormOut::Both => "_f32_q8",
-            NormOut::F16 => "_f16",
-            NormOut::F32AndF16 => "_f32_f16",
+            OutputForms::F32 => "",
+            OutputForms::Q8 => "_q8",
+            OutputForms::Both => "_f32_q8",
+            OutputForms::F16 => "_f16",
+            OutputForms::F32AndF16 => "_f32_f16",
         }
     }
 }
 
-/// How Q and K turn.
+/// How Q and K are rotated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Rope {
     pub style: RopeStyle,
-    /// Each head is normed before.
+    /// Each head is normalised before.
     pub qk_norm: bool,
 }
 

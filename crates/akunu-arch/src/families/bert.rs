@@ -1,11 +1,11 @@
 //! BERT and its kin with the same blocks: RoBERTa, XLM-RoBERTa, CamemBERT. Rows see the whole text; learned positions and
 //! token types; a norm after each part and its residual. Cross-encoders have a classifier of the first token's state.
 
-use crate::{Activation, Pooling, RopeScaling, Shape};
 use crate::card::{Card, HfKind};
 use crate::facts::{Fact, LAYER_NORM, LLAMA_FACTS};
 use crate::tensors::{Dim, Kind, Naming, QKV_STACK, TensorRule, layer, model};
 use crate::tower::{FeedKind, NormKind, add_then_norm};
+use crate::{Activation, Pooling, RopeScaling, Shape};
 
 pub static CARD: Card = Card {
     names: &["bert", "roberta", "xlm-roberta", "camembert"],

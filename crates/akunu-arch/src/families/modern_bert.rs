@@ -1,11 +1,11 @@
 //! ModernBERT: rows see the whole text, or a window in two layers of three, with another RoPE base there; gated
 //! feed-forward parts; norms without biases before each part, but for the first.
 
-use crate::{Activation, Pooling, RopeScaling, Shape};
 use crate::card::{ACTIVATIONS, Card, DefaultWindow, HfKind, Sliding};
 use crate::facts::{Fact, FactRule, LLAMA_FACTS, fact};
 use crate::tensors::{Dim, Kind, Naming, StackLayout, StackRule, TensorRule, gguf_layer, layer, model};
 use crate::tower::{Layer, NormKind, State};
+use crate::{Activation, Pooling, RopeScaling, Shape};
 
 pub static CARD: Card = Card {
     names: &["modern-bert", "modernbert"],

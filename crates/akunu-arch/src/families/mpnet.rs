@@ -1,10 +1,10 @@
 //! MPNet: BERT whose scores have a bias that depends on how far a key is from its query.
 
-use crate::{Activation, Pooling, RopeScaling, Shape};
 use crate::card::{Card, HfKind};
 use crate::facts::{Fact, LAYER_NORM, LLAMA_FACTS};
 use crate::tensors::{Dim, Kind, Naming, TensorRule, layer, model};
 use crate::tower::{FeedKind, NormKind, add_then_norm};
+use crate::{Activation, Pooling, RopeScaling, Shape};
 
 pub static CARD: Card = Card {
     names: &["mpnet"],

@@ -1,10 +1,10 @@
 //! Nomic BERT: BERT with rotary positions, gated feed-forward parts and no biases of matrices.
 
-use crate::{Activation, Pooling, RopeScaling, Shape};
 use crate::card::{ACTIVATIONS, Card, HfKind};
 use crate::facts::{Fact, FactRule, LAYER_NORM, LLAMA_FACTS, fact};
 use crate::tensors::{Dim, Kind, Naming, StackLayout, StackRule, TensorRule, gguf_layer, layer, model};
 use crate::tower::{NormKind, add_then_norm};
+use crate::{Activation, Pooling, RopeScaling, Shape};
 
 pub static CARD: Card = Card {
     names: &["nomic-bert", "nomic_bert"],

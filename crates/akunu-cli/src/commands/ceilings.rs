@@ -10,7 +10,7 @@ use crate::failure::Failure;
 pub const ROUNDS: usize = 3;
 
 #[derive(Clone, Debug, Serialize)]
-pub struct Report {
+pub struct CeilingsReport {
     pub isa: &'static str,
     pub threads: usize,
     /// Bytes that were read from.
@@ -20,9 +20,9 @@ pub struct Report {
     pub f32_gop_s: f64,
 }
 
-impl Report {
-    pub fn new(ceilings: &Ceilings) -> Report {
-        Report {
+impl CeilingsReport {
+    pub fn new(ceilings: &Ceilings) -> CeilingsReport {
+        CeilingsReport {
             isa: ceilings.isa().name(),
             threads: ceilings.threads(),
             working_set: ceilings.working_set(),
@@ -33,7 +33,7 @@ impl Report {
     }
 
     pub fn line(&self) -> String {
-        let Report { isa, threads, read_gb_s, int8_gop_s, f32_gop_s, .. } = self;
+        let CeilingsReport { isa, threads, read_gb_s, int8_gop_s, f32_gop_s, .. } = self;
         let plural = if *threads == 1 { "" } else { "s" };
         format!(
             "ceilings ({isa}, {threads} thread{plural}): {read_gb_s:.1} GB/s of {}, {int8_gop_s:.0} int8 and \

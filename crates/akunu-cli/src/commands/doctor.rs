@@ -23,7 +23,7 @@ pub struct DoctorArgs {
 }
 
 #[derive(Debug, Serialize)]
-struct Report {
+struct DoctorReport {
     version: &'static str,
     os: &'static str,
     arch: &'static str,
@@ -86,9 +86,9 @@ pub fn run(args: &DoctorArgs, out: &mut Output) -> Result<(), Failure> {
     Ok(())
 }
 
-fn report(backends: &BackendOptions) -> Report {
+fn report(backends: &BackendOptions) -> DoctorReport {
     let devices = DeviceChoice::ALL.iter().copied().filter(|&choice| choice != DeviceChoice::Auto);
-    Report {
+    DoctorReport {
         version: env!("CARGO_PKG_VERSION"),
         os: std::env::consts::OS,
         arch: std::env::consts::ARCH,
@@ -114,7 +114,7 @@ fn device(choice: DeviceChoice, backends: &BackendOptions) -> DeviceReport {
     DeviceReport { name: choice.name(), detail, default: DeviceChoice::Auto.resolve(backends) == choice }
 }
 
-fn lines(report: &Report) -> Vec<(&'static str, String)> {
+fn lines(report: &DoctorReport) -> Vec<(&'static str, String)> {
     let unknown = || "unknown".to_string();
     let mut lines = vec![
         ("akunu", report.version.to_string()),

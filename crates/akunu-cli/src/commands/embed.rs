@@ -58,7 +58,7 @@ pub struct EmbedArgs {
 }
 
 #[derive(Serialize)]
-struct Report<T> {
+struct EmbedReport<T> {
     embeddings: Vec<T>,
 }
 
@@ -87,8 +87,8 @@ pub fn run(args: &EmbedArgs, out: &mut Output) -> Result<(), Failure> {
         let every_token =
             matches!(embedder.plan().options.output, akunu::EncodeOutput::Vectors(Pooling::None));
         return match every_token {
-            true => out.compact_json(&Report { embeddings: vectors }),
-            false => out.compact_json(&Report { embeddings: vectors.into_iter().flatten().collect() }),
+            true => out.compact_json(&EmbedReport { embeddings: vectors }),
+            false => out.compact_json(&EmbedReport { embeddings: vectors.into_iter().flatten().collect() }),
         };
     }
     if args.out.is_none() {

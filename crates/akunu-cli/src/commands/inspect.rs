@@ -31,7 +31,7 @@ pub struct InspectArgs {
 }
 
 #[derive(Debug, Serialize)]
-struct Report<'a> {
+struct InspectReport<'a> {
     model: &'a str,
     format: &'static str,
     name: Option<&'a str>,
@@ -135,7 +135,7 @@ pub fn run(args: &InspectArgs, out: &mut Output) -> Result<(), Failure> {
     Ok(())
 }
 
-fn report(model: &Model) -> Report<'_> {
+fn report(model: &Model) -> InspectReport<'_> {
     let config = model.config();
     let tensors = model.weights().tensors();
     let parameters: u64 = tensors.iter().map(elements).sum();
@@ -147,7 +147,7 @@ fn report(model: &Model) -> Report<'_> {
         share.bytes += tensor.stored_bytes() as u64;
     }
     let text = |key: &str| model.metadata().and_then(|m| m.str(key).ok().flatten());
-    Report {
+    InspectReport {
         model: model.name(),
         format: match config.source {
             Source::Gguf => "GGUF",
@@ -237,7 +237,7 @@ fn rope_scaling(config: &ModelConfig, frequency_factors: bool) -> String {
     }
 }
 
-fn lines(report: &Report<'_>, config: &ModelConfig) -> Vec<(&'static str, String)> {
+fn lines(report: &InspectReport<'_>, config: &ModelConfig) -> Vec<(&'static str, String)> {
     let dtypes: Vec<String> = report
         .dtypes
         .iter()
@@ -306,7 +306,7 @@ fn text_lines(texts: &Texts<'_>) -> Vec<(&'static str, String)> {
     lines
 }
 
-fn generation_lines(report: &Report<'_>) -> Vec<(&'static str, String)> {
+fn generation_lines(report: &InspectReport<'_>) -> Vec<(&'static str, String)> {
     let tied = if report.tied_embeddings { "tied to the embedding" } else { "a matrix of its own" };
     let mut lines = vec![("output", tied.to_string())];
     lines.extend(report.bos_id.map(|id| ("begin of text", id.to_string())));
@@ -320,7 +320,7 @@ fn generation_lines(report: &Report<'_>) -> Vec<(&'static str, String)> {
     lines
 }
 
-fn vocabulary(report: &Report<'_>) -> String {
+fn vocabulary(report: &InspectReport<'_>) -> String {
     match (&report.vocabulary, report.format) {
         (Some(kind), _) => kind.clone(),
         (None, "GGUF") => "no tokens in the file".to_string(),
@@ -328,7 +328,7 @@ fn vocabulary(report: &Report<'_>) -> String {
     }
 }
 
-fn rope(report: &Report<'_>) -> String {
+fn rope(report: &InspectReport<'_>) -> String {
     let mut text = format!("base {}", report.rope_base);
     if let Some(local) = report.rope_local_base {
         text.push_str(&format!(", {local} in sliding layers"));

@@ -43,7 +43,7 @@ pub struct LogitsArgs {
 }
 
 #[derive(Serialize)]
-struct Report<'a> {
+struct LogitsReport<'a> {
     logits: Vec<&'a [f32]>,
 }
 
@@ -69,7 +69,7 @@ pub fn run(args: &LogitsArgs, out: &mut Output) -> Result<(), Failure> {
     }
     if args.json {
         let rows = logits.chunks(vocab).collect();
-        return out.compact_json(&Report { logits: rows });
+        return out.compact_json(&LogitsReport { logits: rows });
     }
     if args.out.is_none() {
         for (i, row) in logits.chunks(vocab).enumerate() {

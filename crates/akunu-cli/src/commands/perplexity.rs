@@ -40,7 +40,7 @@ pub struct PerplexityArgs {
 }
 
 #[derive(Debug, Serialize)]
-struct Report {
+struct PerplexityReport {
     perplexity: f64,
     mean_nll: f64,
     tokens: usize,
@@ -84,7 +84,7 @@ pub fn run(args: &PerplexityArgs, out: &mut Output) -> Result<(), Failure> {
     drop(progress);
     if args.json {
         let (perplexity, mean_nll, tokens) = (found.perplexity(), found.mean_nll, found.tokens);
-        return out.json(&Report { perplexity, mean_nll, tokens, window, stride });
+        return out.json(&PerplexityReport { perplexity, mean_nll, tokens, window, stride });
     }
     out.line(&format!(
         "perplexity {:.4} over {} tokens (mean −ln p {:.5}; windows of {window}, stride {stride})",

@@ -24,7 +24,7 @@ pub struct PlanArgs {
 }
 
 #[derive(Debug, Serialize)]
-struct Report<'a> {
+struct PlanReport<'a> {
     model: &'a str,
     device: &'a str,
     /// What the device said of itself, or which chip this is for.
@@ -112,7 +112,7 @@ pub fn run(args: &PlanArgs, out: &mut Output) -> Result<(), Failure> {
         Some(_) => None,
         None => capabilities.available_bytes.or_else(akunu::available_memory),
     };
-    let report = Report {
+    let report = PlanReport {
         model: model.name(),
         device: capabilities.name,
         detail: &capabilities.detail,
@@ -177,7 +177,7 @@ pub fn run(args: &PlanArgs, out: &mut Output) -> Result<(), Failure> {
     }
 }
 
-fn verdict(report: &Report<'_>) -> String {
+fn verdict(report: &PlanReport<'_>) -> String {
     let Some(available) = report.available else {
         return "This system does not say how much memory is available.".to_string();
     };

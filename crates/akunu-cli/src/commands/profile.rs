@@ -91,7 +91,7 @@ pub fn run(args: &ProfileArgs, out: &mut Output) -> Result<(), Failure> {
         write_trace(path, model.name(), &timings)?;
     }
     let lines = lines(&timings, ceilings.as_ref(), args.each);
-    let report = ceilings.as_ref().map(ceilings::Report::new);
+    let report = ceilings.as_ref().map(ceilings::CeilingsReport::new);
     if args.json {
         return out.json(&json(&lines, report));
     }
@@ -208,7 +208,7 @@ fn without_layer(label: &str) -> String {
     parts.collect::<Vec<_>>().join(".")
 }
 
-fn json(lines: &[Line], ceilings: Option<ceilings::Report>) -> serde_json::Value {
+fn json(lines: &[Line], ceilings: Option<ceilings::CeilingsReport>) -> serde_json::Value {
     let total = sum(lines);
     let each = lines.iter().map(|l| {
         json!({

@@ -48,7 +48,7 @@ pub struct RerankArgs {
 }
 
 #[derive(Serialize)]
-struct Report {
+struct RerankReport {
     scores: Vec<f32>,
 }
 
@@ -75,7 +75,7 @@ pub fn run(args: &RerankArgs, out: &mut Output) -> Result<(), Failure> {
     let texts = super::cut(&embedder, texts, args.truncate)?;
     let scores = embedder.scores(&texts)?;
     if args.json {
-        return out.compact_json(&Report { scores });
+        return out.compact_json(&RerankReport { scores });
     }
     for (index, score) in scores.iter().enumerate() {
         match documents.get(index) {

@@ -298,7 +298,7 @@ impl Printer<'_> {
 
 /// What `--stats json` prints.
 #[derive(Debug, Serialize)]
-struct Report<'a> {
+struct RunReport<'a> {
     model: &'a str,
     device: &'a str,
     prompt_tokens: usize,
@@ -320,7 +320,7 @@ fn report(stats: Stats, engine: &Engine, generated: &Generated, options: &Genera
     let fed = timings.prompt_tokens - timings.reused_tokens.min(timings.prompt_tokens);
     // The first token comes with the prompt's logits.
     let steps = timings.generated_tokens.saturating_sub(1);
-    let report = Report {
+    let report = RunReport {
         model: engine.model().name(),
         device: engine.device().capabilities().name,
         prompt_tokens: timings.prompt_tokens,

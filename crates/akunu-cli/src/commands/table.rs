@@ -33,7 +33,7 @@ pub struct TableArgs {
 }
 
 #[derive(Debug, Serialize)]
-struct Report<'a> {
+struct TableReport<'a> {
     model: &'a str,
     device: &'a str,
     /// What the device said of itself, or which chip this is for.
@@ -85,7 +85,7 @@ pub fn run(args: &TableArgs, out: &mut Output) -> Result<(), Failure> {
         }
     };
     if args.json {
-        let report = Report {
+        let report = TableReport {
             model: model.name(),
             device: capabilities.name,
             detail: &capabilities.detail,

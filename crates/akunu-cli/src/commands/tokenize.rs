@@ -45,7 +45,7 @@ pub struct TokenizeArgs {
 }
 
 #[derive(Debug, Serialize)]
-struct Report<'a> {
+struct TokenizeReport<'a> {
     ids: &'a [u32],
     /// The text of each id alone; bytes that are no whole character show as U+FFFD.
     pieces: Vec<String>,
@@ -57,8 +57,10 @@ pub fn run(args: TokenizeArgs, out: &mut Output) -> Result<(), Failure> {
     let options = EncodeOptions { add_special: !args.no_special, parse_special: !args.no_parse_special };
     let ids = tokenizer.encode(&text, options).map_err(akunu::Error::from)?;
     if args.json {
-        return out
-            .json(&Report { ids: &ids, pieces: ids.iter().map(|&id| piece(&*tokenizer, id)).collect() });
+        return out.json(&TokenizeReport {
+            ids: &ids,
+            pieces: ids.iter().map(|&id| piece(&*tokenizer, id)).collect(),
+        });
     }
     if args.list {
         for &id in &ids {

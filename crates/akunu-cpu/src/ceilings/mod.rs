@@ -1,8 +1,8 @@
-//! How fast this machine reads and multiplies, whatever the kernels do: what their speed is held against.
+//! The measured limits of this machine for reading and multiplying, to which the kernels' speed is compared.
 //!
 //! A pass cannot be faster than its bytes over [`Ceilings::read`] or its operations over [`Ceilings::int8`] and
-//! [`Ceilings::f32`]. Machines are shared and drift, so rounds are measured before and after what they are compared
-//! with, and their median counts.
+//! [`Ceilings::f32`]. Machines are shared and their speed drifts, so rounds are measured before and after what they
+//! are compared with, and the median counts.
 
 mod multiply;
 mod read;
@@ -18,10 +18,10 @@ use read::Reader;
 
 pub use read::PATTERNS;
 
-/// A working set that no cache holds.
+/// A working set larger than any cache.
 pub const DRAM_BYTES: u64 = 1 << 30;
 
-/// Of several rounds. Bytes or operations a second; a multiplication and an addition are two.
+/// The rate over several rounds, in bytes or operations per second; a multiply-add counts as two operations.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Rate {
     pub median: f64,
@@ -49,20 +49,20 @@ pub enum CeilingsError {
     Memory(u64),
 }
 
-/// Rates of some threads over one working set, on one instruction set.
+/// The rates of a number of threads over one working set, with one instruction set.
 #[derive(Debug)]
 pub struct Ceilings {
     isa: Isa,
     threads: usize,
     reader: Reader,
-    /// For each of [`PATTERNS`].
+    /// One per pattern of [`PATTERNS`].
     reads: [Vec<f64>; PATTERNS.len()],
     int8: Vec<f64>,
     f32: Vec<f64>,
 }
 
 impl Ceilings {
-    /// Allocates and writes `working_set` bytes; measures nothing yet.
+    /// Allocates and writes `working_set` bytes, without measuring.
     pub fn new(isa: Isa, threads: usize, working_set: u64) -> Result<Ceilings, CeilingsError> {
         Ok(Ceilings {
             isa: isa.checked()?,
@@ -74,13 +74,13 @@ impl Ceilings {
         })
     }
 
-    /// The same working set with another number of threads; what was measured is forgotten.
+    /// The same working set with another number of threads; earlier measurements are dropped.
     pub fn with_threads(self, threads: usize) -> Ceilings {
         let (threads, reads, int8, f32) = (threads.max(1), Default::default(), vec![], vec![]);
         Ceilings { threads, reads, int8, f32, ..self }
     }
 
-    /// Measures a few rounds more, about a tenth of a second each.
+    /// Measures additional rounds of about a tenth of a second each.
     pub fn measure(&mut self, rounds: usize) {
         for _ in 0..rounds {
             self.int8.push(Multiply::Int8.rate(self.isa, self.threads));
@@ -103,31 +103,31 @@ impl Ceilings {
         self.reader.bytes()
     }
 
-    /// Seconds below which nothing that costs this can be done: the larger of what its bytes and its operations take.
+    /// The lower bound, in seconds, of the time for a cost: the larger of the times for its bytes and its operations.
     pub fn floor(&self, cost: Cost) -> f64 {
         let reading = cost.bytes() as f64 / self.read().median;
         let multiplying = cost.int8_ops as f64 / self.int8().median + cost.f32_ops as f64 / self.f32().median;
         reading.max(multiplying)
     }
 
-    /// Bytes a second, with the pattern whose median is the best.
+    /// Bytes per second, with the pattern whose median is the best.
     pub fn read(&self) -> Rate {
         let rates = self.reads.iter().map(|samples| Rate::of(samples));
         rates.max_by(|a, b| a.median.total_cmp(&b.median)).unwrap_or_default()
     }
 
-    /// Operations on 8-bit integers a second, from the first-level cache, by the widest instruction that there is.
+    /// 8-bit integer operations per second, from L1, with the widest available instruction.
     pub fn int8(&self) -> Rate {
         Rate::of(&self.int8)
     }
 
-    /// Operations on f32 a second, from the first-level cache.
+    /// f32 operations per second, from L1.
     pub fn f32(&self) -> Rate {
         Rate::of(&self.f32)
     }
 }
 
-/// A working set that is well inside the last-level cache, where the system says how large that is.
+/// A working set well within the last-level cache, if the system says how large that is.
 pub fn cache_bytes() -> Option<u64> {
     const MOST: u64 = 96 << 20;
     let size = |index: usize| {
@@ -139,7 +139,7 @@ pub fn cache_bytes() -> Option<u64> {
     Some(MOST.min(last / 4 * 3))
 }
 
-/// Runs `work(thread)` on all threads at once: seconds from the first one's start to the last one's end.
+/// Runs `work(thread)` on all threads at once; returns the seconds from the first start to the last end.
 fn together(threads: usize, work: impl Fn(usize) + Sync) -> f64 {
     let gate = Barrier::new(threads);
     let span: Mutex<Option<(Instant, Instant)>> = Mutex::new(None);

@@ -1,4 +1,4 @@
-//! Multiplying as fast as it goes: operands in registers and the first-level cache, as many sums as hide the latency.
+//! The peak multiplication rate: operands in registers and L1, enough independent sums to hide the latency.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -6,19 +6,19 @@ use std::time::{Duration, Instant};
 use super::together;
 use crate::isa::Isa;
 
-/// Operands from memory: half of a small first-level cache.
+/// Bytes of operands: half of a small L1.
 const BYTES: usize = 16 << 10;
 
-/// Of one measurement.
+/// The duration of one measurement.
 const LASTS: Duration = Duration::from_millis(5);
 
-/// Passes over the operands between two looks at the clock.
+/// Passes over the operands between two readings of the clock.
 const PASSES: u64 = 16;
 
 #[repr(align(64))]
 struct Operands([u8; BYTES]);
 
-/// What is multiplied.
+/// The type of operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Multiply {
     Int8,
@@ -26,11 +26,11 @@ pub(super) enum Multiply {
 }
 
 impl Multiply {
-    /// Operations a second of all threads together.
+    /// Operations per second of all threads together.
     pub(super) fn rate(self, isa: Isa, threads: usize) -> f64 {
         let done = AtomicU64::new(0);
         let seconds = together(threads, |_| {
-            // Ones as floats, small numbers as integers.
+            // The bytes are ones as f32 and small numbers as integers.
             let mut operands = Operands([0; BYTES]);
             operands.0.as_chunks_mut().0.fill(1.0f32.to_le_bytes());
             let end = Instant::now() + LASTS;
@@ -45,10 +45,10 @@ impl Multiply {
         done.into_inner() as f64 / seconds
     }
 
-    /// Once over the operands: how many operations that were.
+    /// One pass over the operands; returns the number of operations.
     fn pass(self, isa: Isa, operands: &Operands) -> u64 {
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: an instruction set is only ever taken where the processor has it.
+        // SAFETY: the device uses an instruction set only after checking that the processor has it.
         unsafe {
             match (self, isa) {
                 (Multiply::Int8, Isa::Amx | Isa::AmxBf16) => return x86::int8_amx(operands),
@@ -63,7 +63,7 @@ impl Multiply {
         }
         #[cfg(target_arch = "aarch64")]
         if self == Multiply::Int8 && matches!(isa, Isa::NeonDotProd | Isa::NeonI8mm) {
-            // SAFETY: as above.
+            // SAFETY: the processor has FEAT_DotProd, which the instruction set includes.
             return unsafe { arm::int8_dotprod(operands) };
         }
         let _ = isa;
@@ -74,7 +74,7 @@ impl Multiply {
     }
 }
 
-/// What the compiler makes of a loop.
+/// A plain loop, vectorised by the compiler.
 fn int8_plain(operands: &Operands) -> u64 {
     let mut sums = [0i32; 64];
     let w = std::hint::black_box([3i8; 64]);
@@ -93,7 +93,7 @@ fn f32_plain(operands: &Operands) -> u64 {
     for x in operands.0.as_chunks::<4>().0.as_chunks::<32>().0 {
         for ((sum, &x), &w) in sums.iter_mut().zip(x).zip(&w) {
             let x = f32::from_le_bytes(x);
-            // Fused where that is one instruction, and no call.
+            // Fused where that is a single instruction, not a library call.
             *sum = if cfg!(target_arch = "aarch64") { w.mul_add(x, *sum) } else { w * x + *sum };
         }
     }
@@ -116,7 +116,7 @@ mod arm {
         let mut sums = [vdupq_n_s32(0); 8];
         for at in (0..BYTES).step_by(8 * 16) {
             for (i, sum) in sums.iter_mut().enumerate() {
-                // SAFETY: within the operands, whose size is a multiple.
+                // SAFETY: the load is within the operands, whose size is a multiple of the step.
                 unsafe {
                     let x = vld1q_s8(operands.0.as_ptr().add(at + i * 16).cast());
                     asm!(
@@ -150,7 +150,7 @@ mod x86 {
             for at in (0..BYTES).step_by(8 * $bytes) {
                 for (i, sum) in sums.iter_mut().enumerate() {
                     let $sum = *sum;
-                    // SAFETY: within the operands, whose size is a multiple.
+                    // SAFETY: the load is within the operands, whose size is a multiple of the step.
                     let $x = unsafe { $load(start.add(at + i * $bytes).cast()) };
                     *sum = $step;
                 }
@@ -159,7 +159,7 @@ mod x86 {
         }};
     }
 
-    /// Products summed in 16 bits, as narrow quants allow: the most that AVX2 does.
+    /// Products summed in 16 bits, as narrow quants allow: the highest rate of AVX2.
     #[target_feature(enable = "avx2")]
     pub(super) fn int8_avx2(operands: &Operands) -> u64 {
         let w = std::hint::black_box(_mm256_set1_epi8(3));
@@ -194,15 +194,16 @@ mod x86 {
 
     static TILES: amx::Config = amx::Config::new([64; 8], [16; 8]);
 
-    /// Four products of each two tiles of either side, all tiles loaded from the operands.
+    /// Four products of two tiles of each side, all loaded from the operands.
     ///
     /// # Safety
-    /// The process may use AMX.
+    /// The process has permission to use AMX.
     pub(super) unsafe fn int8_amx(operands: &Operands) -> u64 {
         const GROUP: usize = 4 << 10;
-        // Setting tiles up and releasing them is not to count.
+        // Repeated, so that configuring and releasing tiles does not count.
         const TIMES: usize = 16;
-        // SAFETY: every group of four tiles lies within the operands; the tiles are released.
+        // SAFETY: the process may use AMX (the caller's promise); every group of four tiles lies within the operands;
+        // the tiles are configured before and released after.
         unsafe {
             amx::configure(&TILES);
             for group in (0..BYTES / GROUP).cycle().take(TIMES * (BYTES / GROUP)) {

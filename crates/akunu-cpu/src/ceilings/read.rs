@@ -1,19 +1,19 @@
-//! Reading memory as fast as it goes.
+//! The peak memory read rate.
 
 use super::together;
 
-/// (streams of a thread, bytes that are asked for ahead of each; 0: none). Which is best depends on the chip.
+/// (streams per thread, prefetch distance of each in bytes; 0: no prefetch). Which is best depends on the chip.
 pub const PATTERNS: [(usize, usize); 7] =
     [(1, 0), (1, 2048), (1, 8192), (2, 1024), (4, 1024), (4, 2048), (8, 512)];
 
 /// Two cache lines.
 const STEP: usize = 128;
 
-/// Bytes that one measurement reads, at least: a part of a larger working set, several rounds of a smaller one.
+/// The fewest bytes per measurement: a part of a large working set, several passes over a small one.
 const READ: usize = 256 << 20;
 
-/// A working set, and where in it the next measurement starts: going on from there, what is read is what has not been for
-/// the longest time.
+/// A working set, and where the next measurement starts: each continues where the last one ended, so that it reads
+/// what has not been read for the longest time.
 pub(super) struct Reader {
     words: Vec<u64>,
     next: usize,
@@ -31,7 +31,7 @@ impl Reader {
         let mut words: Vec<u64> = Vec::new();
         words.try_reserve_exact(count).ok()?;
         ask_for_huge_pages(words.as_mut_ptr().cast(), count * 8);
-        // Written, so that every page is there.
+        // Writing allocates every page.
         words.extend(0..count as u64);
         Some(Reader { words, next: 0 })
     }
@@ -40,7 +40,7 @@ impl Reader {
         self.words.len() as u64 * 8
     }
 
-    /// Bytes a second.
+    /// Bytes per second.
     pub(super) fn rate(&mut self, pattern: (usize, usize), threads: usize) -> f64 {
         let all = self.words.len();
         let piece = all.min(READ / 8);
@@ -64,13 +64,13 @@ impl Reader {
 fn read(words: &[u64], (streams, ahead): (usize, usize)) -> u64 {
     #[cfg(target_arch = "x86_64")]
     if is_x86_feature_detected!("avx2") {
-        // SAFETY: the processor has it.
+        // SAFETY: AVX2 was detected on this processor.
         return unsafe { avx2(words, streams, ahead) };
     }
     plain(words, streams, ahead)
 }
 
-/// Without asking ahead: the streams alone.
+/// Streams without prefetching.
 fn plain(words: &[u64], streams: usize, _ahead: usize) -> u64 {
     let part = words.len() / streams / (STEP / 8) * (STEP / 8);
     let mut sums = [0u64; STEP / 8];
@@ -100,7 +100,7 @@ fn avx2(words: &[u64], streams: usize, ahead: usize) -> u64 {
                 _mm_prefetch::<_MM_HINT_T0>(line.wrapping_add(ahead + 64).cast());
             }
             for (i, sum) in sums.iter_mut().enumerate() {
-                // SAFETY: within the stream's part of the words.
+                // SAFETY: the load is within the stream's part of the words.
                 *sum = unsafe { _mm256_xor_si256(*sum, _mm256_loadu_si256(line.add(32 * i).cast())) };
             }
         }
@@ -118,7 +118,7 @@ fn ask_for_huge_pages(start: *mut u8, bytes: usize) {
     const PAGE: usize = 4096;
     let skip = start.align_offset(PAGE);
     if bytes > skip + PAGE {
-        // SAFETY: whole pages inside an allocation; what they hold is not changed. Where it is refused, nothing is lost.
+        // SAFETY: whole pages inside an allocation, whose contents stay unchanged; a failure is harmless.
         unsafe { libc::madvise(start.add(skip).cast(), (bytes - skip) / PAGE * PAGE, libc::MADV_HUGEPAGE) };
     }
 }
@@ -130,7 +130,7 @@ fn ask_for_huge_pages(_start: *mut u8, _bytes: usize) {}
 mod tests {
     use super::*;
 
-    /// All words are read, whatever the pattern: their exclusive or says so.
+    /// All words are read with every pattern, which their exclusive or shows.
     #[test]
     fn every_pattern_reads_every_word() {
         let words: Vec<u64> = (0..8192u64).map(|i| i.wrapping_mul(0x9e37_79b9_7f4a_7c15)).collect();

@@ -17,8 +17,9 @@ pub(crate) struct Avx2(pub(crate) __m256, pub(crate) __m256);
 
 macro_rules! simd {
     ($e:expr) => {
-        // SAFETY: values of this type live only behind wrappers with AVX2, FMA and F16C enabled, which the device
-        // picks after asking the processor; pointers are as the method's caller promises.
+        // SAFETY: functions that use this macro are only reached through wrappers with AVX2, FMA and F16C enabled,
+        // which the device selects after checking the processor. Pointers are valid by the `# Safety` section of the
+        // enclosing function or of the trait method it implements.
         unsafe { $e }
     };
 }
@@ -57,13 +58,13 @@ pub(crate) fn max8(v: __m256) -> f32 {
     })
 }
 
-/// Both halves of `a` added, then both of `b`.
+/// Adds the two halves of `a`, and those of `b`.
 #[inline(always)]
 fn fold(a: __m256, b: __m256) -> __m256 {
     simd!(_mm256_add_ps(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31)))
 }
 
-/// Lanes 0 and 1 of each four plus 2 and 3: `[a a b b | a a b b]`.
+/// In each group of four, lanes 0 and 1 plus lanes 2 and 3: `[a a b b | a a b b]`.
 #[inline(always)]
 fn halve(a: __m256, b: __m256) -> __m256 {
     simd!(_mm256_add_ps(_mm256_shuffle_ps(a, b, 0b01_00_01_00), _mm256_shuffle_ps(a, b, 0b11_10_11_10)))
@@ -80,13 +81,13 @@ pub(crate) fn sums_of_eight(v: [__m256; 8]) -> __m256 {
     })
 }
 
-/// Without the sign bit.
+/// Clears the sign bit.
 #[inline(always)]
 fn magnitude(v: __m256) -> __m256i {
     simd!(_mm256_and_si256(_mm256_castps_si256(v), _mm256_set1_epi32(0x7fff_ffff)))
 }
 
-/// The float whose bits are the largest of eight integers.
+/// The largest of eight integers, reinterpreted as f32.
 #[inline(always)]
 pub(crate) fn largest_of_eight(m: __m256i) -> f32 {
     simd!({
@@ -113,7 +114,7 @@ pub(crate) fn integer_sum_of_eight(sum: __m256i) -> i32 {
 /// 32 bytes can be written at `quants`.
 #[inline(always)]
 unsafe fn quantise_32(v: [__m256; 4], quants: *mut i8) -> (f32, i32) {
-    // SAFETY: 32 bytes, as the caller promises; the instruction set as in `simd!`.
+    // SAFETY: 32 bytes can be written, as the caller promises; the target features are present as in `simd!`.
     unsafe {
         let m = _mm256_max_epi32(
             _mm256_max_epi32(magnitude(v[0]), magnitude(v[1])),
@@ -172,7 +173,7 @@ const ROUND: i32 = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
 #[inline(always)]
 fn apart8(a: __m256, b: __m256) -> [__m256; 2] {
     simd!({
-        // Halves of both side by side, so that what is taken of each is in order.
+        // Reorder the halves, so that the shuffles below give elements in order.
         let (low, high) = (_mm256_permute2f128_ps::<0x20>(a, b), _mm256_permute2f128_ps::<0x31>(a, b));
         [_mm256_shuffle_ps::<0b10_00_10_00>(low, high), _mm256_shuffle_ps::<0b11_01_11_01>(low, high)]
     })
@@ -329,14 +330,14 @@ impl Lanes for Avx2 {
     }
 
     #[inline(always)]
-    fn apart(a: Avx2, b: Avx2) -> [Avx2; 2] {
+    fn deinterleave(a: Avx2, b: Avx2) -> [Avx2; 2] {
         let [even0, odd0] = apart8(a.0, a.1);
         let [even1, odd1] = apart8(b.0, b.1);
         [Avx2(even0, even1), Avx2(odd0, odd1)]
     }
 
     #[inline(always)]
-    fn together(even: Avx2, odd: Avx2) -> [Avx2; 2] {
+    fn interleave(even: Avx2, odd: Avx2) -> [Avx2; 2] {
         let [a0, a1] = together8(even.0, odd.0);
         let [b0, b1] = together8(even.1, odd.1);
         [Avx2(a0, a1), Avx2(b0, b1)]
@@ -395,7 +396,7 @@ impl Lanes for Avx2 {
     }
 }
 
-/// Products of 32 quants with 32 activations, summed in pairs: at most 2 · 127 · 128, which fits i16.
+/// Products of 32 quants and 32 activations, summed in pairs: at most 2 · 127 · 128, which fits in i16.
 #[inline(always)]
 pub(crate) fn pairs<Q: QuantX86>(q: __m256i, x: __m256i) -> __m256i {
     simd!(if Q::SIGNED {
@@ -419,7 +420,7 @@ impl<Q: QuantX86> Dot<Q> for Avx2 {
 
     #[inline(always)]
     unsafe fn rows(t: &Tile) {
-        // SAFETY: passed on.
+        // SAFETY: the same tile, with the same contract.
         unsafe { tile::rows_or_panels::<Self, Q>(t) }
     }
 }
@@ -437,7 +438,7 @@ impl<Q: QuantX86> Panels<Q> for Avx2 {
         x: [Chunk; R],
         acc: [*mut f32; R],
     ) {
-        // SAFETY: an unpacked panel of the caller's.
+        // SAFETY: a valid, unpacked panel, as the caller promises.
         let panel = unsafe { &*panel };
         for b in 0..blocks {
             simd!(multiply_block::<Q, R>(panel, b, &x, &acc));
@@ -450,7 +451,7 @@ fn to_float(v: [__m256i; 2]) -> Avx2 {
     simd!(Avx2(_mm256_cvtepi32_ps(v[0]), _mm256_cvtepi32_ps(v[1])))
 }
 
-/// Four-element steps whose pair sums stay within i16.
+/// The number of four-element steps whose accumulated pair sums fit in i16.
 const fn steps<Q: QuantX86>() -> usize {
     let room = 32767 / (2 * 127 * Q::MAX);
     let most = if matches!(Q::SUB, Sub::Half) { 4 } else { 8 };
@@ -464,6 +465,9 @@ const fn steps<Q: QuantX86>() -> usize {
 }
 
 /// Integer sums of steps `from..to` for sixteen outputs by R rows.
+///
+/// # Safety
+/// Block `b` can be read in each chunk.
 #[inline(always)]
 unsafe fn integer_steps<Q: QuantX86, const R: usize>(
     panel: &Panel,
@@ -500,6 +504,10 @@ unsafe fn integer_steps<Q: QuantX86, const R: usize>(
     })
 }
 
+/// Adds the products of block `b` and R rows to the rows' accumulators.
+///
+/// # Safety
+/// Block `b` can be read in each chunk, and its sixteen accumulators read and written in each of `acc`.
 #[inline(always)]
 unsafe fn multiply_block<Q: QuantX86, const R: usize>(
     panel: &Panel,
@@ -542,14 +550,17 @@ unsafe fn multiply_block<Q: QuantX86, const R: usize>(
 
 #[inline(always)]
 pub(crate) fn load<V: Lanes>(v: &[f32; 16]) -> V {
-    // SAFETY: sixteen elements.
+    // SAFETY: `v` has sixteen elements.
     unsafe { V::load(v.as_ptr()) }
 }
 
-/// Σ x of block `b`, or Σ min · x where halves have their own, exactly, for sixteen outputs.
+/// Σ x of block `b`, or Σ min · x if halves have their own mins, exactly, for sixteen outputs.
+///
+/// # Safety
+/// Block `b` of the chunk can be read; the processor has AVX2.
 #[inline(always)]
 pub(crate) unsafe fn mins<V: Lanes, Q: QuantX86>(panel: &Panel, b: usize, x: &Chunk) -> V {
-    // SAFETY: block b of the chunk, as the caller promises; the instruction set as in `simd!`.
+    // SAFETY: block `b` of the chunk can be read, as the caller promises.
     unsafe {
         let sum = *x.sums.add(b);
         match Q::MIN {
@@ -564,6 +575,9 @@ pub(crate) unsafe fn mins<V: Lanes, Q: QuantX86>(panel: &Panel, b: usize, x: &Ch
 }
 
 /// The sum of sixteen activations.
+///
+/// # Safety
+/// Sixteen bytes can be read at `x`.
 #[inline(always)]
 unsafe fn sum16(x: *const i8) -> i32 {
     simd!({

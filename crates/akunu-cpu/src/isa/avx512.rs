@@ -1,4 +1,4 @@
-//! AVX-512 with VNNI: sixteen lanes in one register, bytes multiplied and summed by fours.
+//! AVX-512 with VNNI: sixteen lanes in one register; bytes are multiplied and summed in fours.
 
 use std::arch::x86_64::*;
 
@@ -24,13 +24,13 @@ pub(crate) fn first_mask(n: usize) -> __mmask16 {
 
 const ROUND: i32 = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
 
-/// The two halves of a register, which the first step of the fixed tree adds.
+/// The two halves of a register, which the first step of the canonical reduction tree adds.
 #[inline(always)]
 fn halves(v: __m512) -> (__m256, __m256) {
     simd!((_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1)))
 }
 
-/// Without the sign bit.
+/// Clears the sign bit.
 #[inline(always)]
 fn magnitude(v: __m512) -> __m512i {
     simd!(_mm512_and_si512(_mm512_castps_si512(v), _mm512_set1_epi32(0x7fff_ffff)))
@@ -48,7 +48,7 @@ fn integer_halves(v: __m512i) -> (__m256i, __m256i) {
 /// 32 bytes can be written at `quants`.
 #[inline(always)]
 unsafe fn quantise_32(v: [__m512; 2], quants: *mut i8) -> (f32, i32) {
-    // SAFETY: 32 bytes, as the caller promises; the instruction set as in `simd!`.
+    // SAFETY: 32 bytes can be written, as the caller promises; the target features are present as in `simd!`.
     unsafe {
         let (low, high) = integer_halves(_mm512_max_epi32(magnitude(v[0]), magnitude(v[1])));
         let largest = largest_of_eight(_mm256_max_epi32(low, high));
@@ -196,7 +196,7 @@ impl Lanes for Avx512 {
     }
 
     #[inline(always)]
-    fn apart(a: Avx512, b: Avx512) -> [Avx512; 2] {
+    fn deinterleave(a: Avx512, b: Avx512) -> [Avx512; 2] {
         simd!({
             let even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
             let odd = _mm512_add_epi32(even, _mm512_set1_epi32(1));
@@ -205,7 +205,7 @@ impl Lanes for Avx512 {
     }
 
     #[inline(always)]
-    fn together(even: Avx512, odd: Avx512) -> [Avx512; 2] {
+    fn interleave(even: Avx512, odd: Avx512) -> [Avx512; 2] {
         simd!({
             let first = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
             let second = _mm512_add_epi32(first, _mm512_set1_epi32(8));
@@ -264,8 +264,8 @@ impl Lanes for Avx512 {
 impl<Q: QuantX86> Dot<Q> for Avx512 {
     #[inline(always)]
     unsafe fn terms(w: *const u8, x: *const i8, sums: *const i32, blocks: usize) -> Terms<Avx512> {
-        // A copy for each number of blocks that is worth one: whole rounds, half ones of super-blocks, and the two that rows
-        // of 576 end in.
+        // Specialised for the frequent numbers of blocks: whole rounds, half rounds of super-blocks, and the two with
+        // which rows of 576 end.
         simd!(match blocks {
             16 => x86_dots::terms::<Q>(w, x, sums, 16),
             8 if Q::BLOCKS == 8 => x86_dots::terms::<Q>(w, x, sums, 8),
@@ -296,7 +296,7 @@ mod tests {
 
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
     fn by_avx512(x: &[f32; 16], to: &mut [f32; 16]) {
-        // SAFETY: sixteen lanes each.
+        // SAFETY: both arrays have sixteen elements, and the processor has AVX-512 (checked by the caller).
         unsafe { exp(Avx512::load(x.as_ptr())).store(to.as_mut_ptr()) };
     }
 
@@ -309,7 +309,7 @@ mod tests {
         let (mut expected, mut found) = ([0.0; 16], [0.0; 16]);
         for first in (0..u32::MAX).step_by(16 * 61) {
             let x = std::array::from_fn(|l| f32::from_bits(first.wrapping_add(61 * l as u32)));
-            // SAFETY: sixteen lanes; the features are there.
+            // SAFETY: the array has sixteen elements; the features were detected.
             unsafe {
                 exp(Scalar(x)).store(expected.as_mut_ptr());
                 by_avx512(&x, &mut found);

@@ -1,7 +1,7 @@
-//! Instruction sets: which there are, and the sixteen lanes that all of them compute on.
+//! Instruction sets, and the sixteen lanes on which all of them compute.
 //!
-//! One file per instruction set, the same functions in each. Everything above is written once, generic over
-//! [`Lanes`], and instantiated for each set behind a `target_feature` wrapper (see `table.rs`).
+//! One file per instruction set, with the same functions in each. All other code is written once, generic over
+//! [`Lanes`], and instantiated for each instruction set behind a `target_feature` wrapper (see `table.rs`).
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod amx;
@@ -39,21 +39,21 @@ use akunu_plan::{DeviceError, q8};
 
 use crate::panel::F16x;
 
-/// An instruction set that kernels are written for.
+/// An instruction set for which kernels exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Isa {
-    /// Plain Rust: the definition of every kernel, and what runs where nothing better does.
+    /// Plain Rust: the definition of every kernel, and the fallback.
     Scalar,
     /// AVX2 with FMA and F16C.
     Avx2,
     /// AVX-512 F, BW, VL, DQ and VNNI.
     Avx512,
-    /// AVX-512, and integer matrix products of many rows on AMX's tiles.
+    /// AVX-512, with integer matrix products of many rows on AMX tiles.
     Amx,
-    /// AVX-512 with products of several rows and float weights in bfloat16, which gives other bits than all the others: only where
-    /// it is asked for.
+    /// AVX-512 with products of several rows and of float weights in bfloat16. Its results are not those of the
+    /// canonical arithmetic, so it is used on request only.
     Avx512Bf16,
-    /// AMX with products of several rows in bfloat16, likewise.
+    /// AMX with products of several rows in bfloat16; on request only, likewise.
     AmxBf16,
     /// NEON, which every 64-bit ARM processor has.
     Neon,
@@ -63,7 +63,7 @@ pub enum Isa {
     NeonI8mm,
 }
 
-/// Why an instruction set cannot be had.
+/// Why an instruction set is not available.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IsaError {
     #[error("{0} is not an instruction set; AKUNU_ISA takes one of {names}", names = names())]
@@ -73,7 +73,7 @@ pub enum IsaError {
 }
 
 impl Isa {
-    /// Worst first, as far as one processor can have them.
+    /// In ascending order of preference, among those that one processor can have.
     pub const ALL: [Isa; 9] = [
         Isa::Scalar,
         Isa::Avx2,
@@ -133,22 +133,22 @@ impl Isa {
             Isa::NeonI8mm => {
                 Isa::NeonDotProd.is_available() && std::arch::is_aarch64_feature_detected!("i8mm")
             }
-            // Other processors'.
+            // Instruction sets of other architectures.
             _ => false,
         }
     }
 
-    /// Whether its arithmetic is the canonical one, the same bits as every other's.
+    /// Whether its arithmetic is the canonical one, with the same bits as every other canonical instruction set.
     pub fn is_canonical(self) -> bool {
         !matches!(self, Isa::Avx512Bf16 | Isa::AmxBf16)
     }
 
-    /// Whether products of several rows read activations that were packed before them ([`crate::groups`]).
+    /// Whether products of several rows use packed activations ([`crate::groups`]).
     pub(crate) fn packs_activations(self) -> bool {
         matches!(self, Isa::Avx512 | Isa::Amx | Isa::Avx512Bf16 | Isa::AmxBf16)
     }
 
-    /// Those that this processor has and that are canonical, worst first.
+    /// The canonical ones that this processor has, in ascending order of preference.
     pub fn available() -> Vec<Isa> {
         Isa::ALL.into_iter().filter(|isa| isa.is_available() && isa.is_canonical()).collect()
     }
@@ -192,11 +192,12 @@ fn has_avx2() -> bool {
 
 /// Sixteen f32 lanes. Every method gives the same bits in every implementation (NaN payloads excepted).
 ///
-/// The methods of a SIMD implementation may only be reached from its instruction set's wrappers: no value of such a
-/// type may be made elsewhere. That is why they are not `unsafe` each; [`table`] is the one place that picks. No value
-/// goes through a closure either: a closure is not compiled for the features of the function around it.
+/// The safe methods of a SIMD implementation execute instructions of its set, so they must only be reached from
+/// functions compiled for that set: values of such a type must not be created elsewhere. [`table`] is the only place
+/// that selects an implementation, after the processor has been checked. Values must not be passed through closures: a
+/// closure is not compiled with the target features of the enclosing function.
 pub(crate) trait Lanes: Copy {
-    /// Sixteens that registers hold.
+    /// The number of `Self` values that fit in the vector registers.
     const REGISTERS: usize;
 
     fn splat(x: f32) -> Self;
@@ -204,6 +205,7 @@ pub(crate) trait Lanes: Copy {
     /// Sixteen elements can be read at `p`, which need not be aligned.
     unsafe fn load(p: *const f32) -> Self;
     /// The first `n` ≤ 16 elements; the other lanes are 0.
+    ///
     /// # Safety
     /// `n` elements can be read at `p`.
     unsafe fn load_n(p: *const f32, n: usize) -> Self;
@@ -226,7 +228,7 @@ pub(crate) trait Lanes: Copy {
     /// # Safety
     /// Sixteen bytes can be read at `p`.
     unsafe fn load_i8(p: *const i8) -> Self;
-    /// One half, exactly.
+    /// Converts one f16, exactly.
     fn f16(bits: u16) -> f32;
 
     fn add(self, b: Self) -> Self;
@@ -241,30 +243,32 @@ pub(crate) trait Lanes: Copy {
     fn min(self, b: Self) -> Self;
     fn abs(self) -> Self;
     fn copysign(self, sign: Self) -> Self;
-    /// To the nearest integer, ties to even.
+    /// Rounds to the nearest integer, ties to even.
     fn round(self) -> Self;
-    /// `self · 2^n` for integral n in −250 ..= 250, rounded once, wherever the result lies (two products do that).
+    /// `self · 2^n` for integral n in −250 ..= 250, rounded once, also if the result is subnormal or overflows (two
+    /// multiplications by powers of two).
     fn scale2(self, n: Self) -> Self;
     /// `a < b ? x : y`
     fn select_lt(a: Self, b: Self, x: Self, y: Self) -> Self;
-    /// The fixed tree: l += l+8, l += l+4, l += l+2, l += l+1.
+    /// The canonical reduction tree: l += l+8, l += l+4, l += l+2, l += l+1.
     fn sum(self) -> f32;
     /// The largest lane, by [`Lanes::max`] in the same tree.
     fn max_lane(self) -> f32;
     /// Bit l is set where lane l equals `b`'s.
     fn eq_mask(self, b: Self) -> u32;
 
-    /// The even and the odd ones of both's 32 numbers.
-    fn apart(a: Self, b: Self) -> [Self; 2];
-    /// What [`Lanes::apart`] was given.
-    fn together(even: Self, odd: Self) -> [Self; 2];
+    /// Deinterleaves the 32 numbers of both: the even and the odd ones.
+    fn deinterleave(a: Self, b: Self) -> [Self; 2];
+    /// The inverse of [`Lanes::deinterleave`].
+    fn interleave(even: Self, odd: Self) -> [Self; 2];
 
     #[inline(always)]
     fn zero() -> Self {
         Self::splat(0.0)
     }
 
-    /// `sum` of each of eight.
+    /// `sum` of each of eight values.
+    ///
     /// # Safety
     /// Eight elements can be written at `out`.
     #[inline(always)]
@@ -275,13 +279,14 @@ pub(crate) trait Lanes: Copy {
         }
     }
 
-    /// [`q8::quantise_block`] of both's 32 numbers: (scale, sum of quants).
+    /// [`q8::quantise_block`] of the 32 numbers of both: (scale, sum of quants).
+    ///
     /// # Safety
     /// 32 bytes can be written at `quants`.
     #[inline(always)]
     unsafe fn quantise_lanes(v: [Self; 2], quants: *mut i8) -> (f32, i32) {
         let mut x = [0.0_f32; q8::BLOCK];
-        // SAFETY: 32 elements; and 32 bytes, as the caller promises.
+        // SAFETY: `x` has 32 elements; 32 bytes can be written at `quants`, as the caller promises.
         let quants = unsafe {
             v[0].store(x.as_mut_ptr());
             v[1].store(x.as_mut_ptr().add(16));
@@ -290,7 +295,8 @@ pub(crate) trait Lanes: Copy {
         q8::quantise_block(&x, quants)
     }
 
-    /// The same of the numbers at `x`.
+    /// The same for the 32 numbers at `x`.
+    ///
     /// # Safety
     /// 32 elements can be read at `x`, 32 bytes written at `quants`.
     #[inline(always)]
@@ -299,8 +305,9 @@ pub(crate) trait Lanes: Copy {
         unsafe { Self::quantise_lanes([Self::load(x), Self::load(x.add(16))], quants) }
     }
 
-    /// `count` ≤ 16 numbers, each the same in `blocks` lanes, as floats; the other lanes are 0. `blocks` (1, 2 or 4) divides
-    /// `count`.
+    /// Loads `count / blocks` numbers as f32 and repeats each in `blocks` (1, 2 or 4, a divisor of `count`)
+    /// consecutive lanes; lanes from `count` on are 0.
+    ///
     /// # Safety
     /// `count / blocks` numbers can be read at `p`.
     #[inline(always)]
@@ -308,7 +315,7 @@ pub(crate) trait Lanes: Copy {
         let mut lanes = [0.0_f32; 16];
         for (l, lane) in lanes.iter_mut().enumerate().take(count) {
             let at = p.wrapping_add(l / blocks * kind.bytes());
-            // SAFETY: one of the numbers that the caller promises.
+            // SAFETY: the index is below `count / blocks`.
             *lane = unsafe {
                 match kind {
                     ScaleType::F16 => Self::f16(at.cast::<u16>().read_unaligned()),
@@ -317,11 +324,11 @@ pub(crate) trait Lanes: Copy {
                 }
             };
         }
-        // SAFETY: sixteen elements.
+        // SAFETY: `lanes` has sixteen elements.
         unsafe { Self::load(lanes.as_ptr()) }
     }
 
-    /// Rows to columns.
+    /// Transposes rows and columns.
     #[inline(always)]
     fn transpose(from: &[F16x; 16], to: &mut [F16x; 16]) {
         for (i, to) in to.iter_mut().enumerate() {
@@ -331,6 +338,6 @@ pub(crate) trait Lanes: Copy {
         }
     }
 
-    /// A hint that the line at `p` is wanted soon; any address will do.
+    /// Prefetches the cache line at `p`; any address is allowed.
     fn prefetch(_p: *const u8) {}
 }

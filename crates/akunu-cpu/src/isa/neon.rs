@@ -1,4 +1,4 @@
-//! NEON: sixteen lanes in four registers. Every 64-bit ARM processor has it; what the newer ones add is how they multiply
+//! NEON: sixteen lanes in four registers. Every 64-bit ARM processor has it; newer extensions add ways to multiply
 //! bytes (`neon_dots`).
 
 use std::arch::aarch64::*;
@@ -11,7 +11,7 @@ use super::Lanes;
 use super::neon_dots::Bytes;
 use crate::panel::F16x;
 
-/// Lanes 0..4, 4..8, 8..12 and 12..16. `M` multiplies bytes.
+/// Lanes 0..4, 4..8, 8..12 and 12..16. `M` is the way to multiply bytes.
 #[derive(Clone, Copy)]
 pub(crate) struct Neon<M>(pub(crate) [float32x4_t; 4], PhantomData<M>);
 
@@ -24,9 +24,10 @@ impl<M> Neon<M> {
 
 macro_rules! simd {
     ($e:expr) => {
-        // SAFETY: every processor that this is compiled for has NEON, and values of `Neon<M>` live only behind wrappers
-        // with the features of `M` enabled, which the device picks after asking the processor; pointers are as the
-        // method's caller promises.
+        // SAFETY: every processor that this is compiled for has NEON. The features of `M` are present because
+        // functions generic over `M` are only reached through wrappers that the device selects after checking the
+        // processor. Pointers are valid by the `# Safety` section of the enclosing function or of the trait method it
+        // implements.
         unsafe { $e }
     };
 }
@@ -38,7 +39,10 @@ macro_rules! each {
     };
 }
 
-/// The first `n` elements, at most four; the other lanes are 0.
+/// The first `n` ≤ 4 elements; the other lanes are 0.
+///
+/// # Safety
+/// `n` elements can be read at `p`.
 #[inline(always)]
 unsafe fn load_part(p: *const f32, n: usize) -> float32x4_t {
     simd!({
@@ -95,7 +99,7 @@ fn times_power(x: float32x4_t, n: float32x4_t) -> float32x4_t {
     })
 }
 
-/// `a > b ? a : b`, which the processor's own maximum is not for NaNs and zeros.
+/// `a > b ? a : b`. The maximum instruction differs for NaN and signed zeros.
 #[inline(always)]
 fn larger(a: float32x4_t, b: float32x4_t) -> float32x4_t {
     simd!(vbslq_f32(vcgtq_f32(a, b), a, b))
@@ -116,13 +120,13 @@ fn select_less(a: float32x4_t, b: float32x4_t, x: float32x4_t, y: float32x4_t) -
     simd!(vbslq_f32(vcltq_f32(a, b), x, y))
 }
 
-/// The first two steps of the fixed tree.
+/// The first two steps of the canonical reduction tree.
 #[inline(always)]
 fn fold(v: [float32x4_t; 4]) -> float32x4_t {
     simd!(vaddq_f32(vaddq_f32(v[0], v[2]), vaddq_f32(v[1], v[3])))
 }
 
-/// Its third step of two at once: `[a a b b]`.
+/// Its third step, for two values at once: `[a a b b]`.
 #[inline(always)]
 fn halve(a: float32x4_t, b: float32x4_t) -> float32x4_t {
     simd!({
@@ -132,7 +136,7 @@ fn halve(a: float32x4_t, b: float32x4_t) -> float32x4_t {
     })
 }
 
-/// Columns of four rows.
+/// Transposes four rows.
 #[inline(always)]
 pub(crate) fn transpose4(v: [uint32x4_t; 4]) -> [uint32x4_t; 4] {
     simd!({
@@ -149,7 +153,10 @@ pub(crate) fn transpose4(v: [uint32x4_t; 4]) -> [uint32x4_t; 4] {
     })
 }
 
-/// Four numbers.
+/// Four numbers as f32.
+///
+/// # Safety
+/// Four numbers of the type can be read at `p`.
 #[inline(always)]
 unsafe fn four(p: *const u8, kind: ScaleType) -> float32x4_t {
     simd!(match kind {
@@ -331,7 +338,7 @@ impl<M: Bytes> Lanes for Neon<M> {
     }
 
     #[inline(always)]
-    fn apart(a: Self, b: Self) -> [Self; 2] {
+    fn deinterleave(a: Self, b: Self) -> [Self; 2] {
         simd!({
             let (a, b) = (a.0, b.0);
             [
@@ -352,7 +359,7 @@ impl<M: Bytes> Lanes for Neon<M> {
     }
 
     #[inline(always)]
-    fn together(even: Self, odd: Self) -> [Self; 2] {
+    fn interleave(even: Self, odd: Self) -> [Self; 2] {
         simd!({
             let (x, y) = (even.0, odd.0);
             [
@@ -470,7 +477,7 @@ impl<M: Bytes> Lanes for Neon<M> {
     }
 }
 
-/// Stores columns of four rows as `[column][first + row]`.
+/// Stores the columns of four rows as `[column][first + row]`.
 #[inline(always)]
 pub(crate) fn put_columns(to: &mut [F16x], first: usize, rows: [uint32x4_t; 4]) {
     for (column, to) in transpose4(rows).into_iter().zip(to) {

@@ -1,4 +1,4 @@
-//! How NEON multiplies quantised weights: bytes in pairs, by fours (FEAT_DotProd), or two rows by two outputs at once
+//! How NEON multiplies quantised weights: bytes in pairs, in fours (FEAT_DotProd), or two rows by two outputs at once
 //! (FEAT_I8MM).
 
 use std::arch::aarch64::*;
@@ -11,26 +11,26 @@ use crate::panel::{Chunk, Panel};
 use crate::quants::{Min, Quant, Sub};
 use crate::tile::{self, Dot, Panels, Terms, Tile};
 
-/// Sums of G times four outputs by R rows.
+/// The sums of 4 · G outputs by R rows.
 type Sums<const G: usize, const R: usize> = [[int32x4_t; G]; R];
 
 /// # Safety
-/// Only reached with the features of `Self`.
+/// The methods must only be called on a processor with the features of `Self`.
 pub(crate) trait Bytes: Copy + 'static {
-    /// Registers are enough for sixteen outputs by four rows.
+    /// Whether the accumulators of sixteen outputs by four rows fit in registers.
     const WIDE: bool;
 
-    /// Σ q · x of sixteen bytes, in four sums.
+    /// Σ q · x of sixteen bytes, in four partial sums.
     unsafe fn half_block(q: int8x16_t, x: int8x16_t) -> int32x4_t;
 
-    /// The same of 32.
+    /// The same for 32 bytes.
     #[inline(always)]
     unsafe fn block<Q: Quant>(q: [int8x16_t; 2], x: [int8x16_t; 2]) -> int32x4_t {
-        // SAFETY: passed on.
+        // SAFETY: the same contract, passed on unchanged.
         unsafe { vaddq_s32(Self::half_block(q[0], x[0]), Self::half_block(q[1], x[1])) }
     }
 
-    /// Puts a block of four outputs, from `4 · quarter` on, where [`Bytes::sums`] wants it.
+    /// Stores a block of four outputs, from `4 · quarter` on, in the layout that [`Bytes::sums`] reads.
     #[inline(always)]
     unsafe fn place(to: &mut [[i8; 64]; 8], quarter: usize, v: [[int8x16_t; 2]; 4]) {
         for half in 0..2 {
@@ -45,7 +45,7 @@ pub(crate) trait Bytes: Copy + 'static {
         }
     }
 
-    /// The integer sums of some halves of block `b`, of quarters of the outputs from `first` on.
+    /// The integer sums of some halves of block `b`, for quarters of the outputs from `first` on.
     ///
     /// # Safety
     /// Block `b` can be read in each chunk.
@@ -63,11 +63,11 @@ fn no_sums<const G: usize, const R: usize>() -> Sums<G, R> {
     [[simd!(vdupq_n_s32(0)); G]; R]
 }
 
-/// NEON as every processor has it.
+/// Baseline NEON.
 #[derive(Clone, Copy)]
 pub(crate) struct Plain;
 
-/// Products of a quant and an activation that fit 16 bits together.
+/// The number of products of a quant and an activation whose sum fits in 16 bits.
 const fn room<Q: Quant>() -> usize {
     match 32767 / (127 * Q::MAX) {
         8.. => 8,
@@ -76,7 +76,7 @@ const fn room<Q: Quant>() -> usize {
     }
 }
 
-/// Products of bytes, two to each sum.
+/// Products of bytes, summed in pairs.
 #[inline(always)]
 fn pairs(q: int8x16_t, x: int8x16_t) -> int16x8_t {
     simd!(vmlal_high_s8(vmull_s8(vget_low_s8(q), vget_low_s8(x)), q, x))
@@ -110,7 +110,7 @@ impl Bytes for Plain {
     ) -> Sums<G, R> {
         let mut sums = no_sums::<G, R>();
         simd!({
-            // Two sums for each output.
+            // Two partial sums per output.
             let mut wide = [[[vdupq_n_s32(0); 2]; G]; R];
             let (mut step, end) = (halves.start * 4, halves.end * 4);
             while step < end {
@@ -218,7 +218,7 @@ impl Bytes for DotProd {
     }
 }
 
-/// FEAT_I8MM, with FEAT_DotProd: panels lie as `[8 elements][output][element]`.
+/// FEAT_I8MM, with FEAT_DotProd; the layout of panels is `[8 elements][output][element]`.
 #[derive(Clone, Copy)]
 pub(crate) struct I8mm;
 
@@ -284,7 +284,7 @@ impl Bytes for I8mm {
         let pairs = R.div_ceil(2);
         let mut sums = no_sums::<G, R>();
         simd!({
-            // Of two rows by two times two outputs.
+            // Sums of two rows by two outputs, for two pairs of outputs.
             let mut squares = [[[vdupq_n_s32(0); 2]; G]; 2];
             for half in halves {
                 let mut xs = [[vdupq_n_s8(0); 2]; 2];
@@ -345,7 +345,7 @@ impl<M: Bytes, Q: QuantNeon> Dot<Q> for Neon<M> {
 
     #[inline(always)]
     unsafe fn rows(t: &Tile) {
-        // SAFETY: passed on.
+        // SAFETY: the same contract, passed on unchanged.
         unsafe { tile::rows_or_panels::<Self, Q>(t) }
     }
 }
@@ -363,7 +363,7 @@ impl<M: Bytes, Q: QuantNeon> Panels<Q> for Neon<M> {
         x: [Chunk; R],
         acc: [*mut f32; R],
     ) {
-        // SAFETY: an unpacked panel of the caller's.
+        // SAFETY: a valid, unpacked panel, as the caller promises.
         let panel = unsafe { &*panel };
         for b in 0..blocks {
             simd!(if M::WIDE && Q::SUB != Sub::Half {
@@ -380,7 +380,10 @@ fn join<M>(low: [float32x4_t; 2], high: [float32x4_t; 2]) -> Neon<M> {
     Neon::of([low[0], low[1], high[0], high[1]])
 }
 
-/// G quarters of the outputs at a time.
+/// Adds the products of block `b`, G quarters of the outputs at a time.
+///
+/// # Safety
+/// Block `b` can be read in each chunk, and its sixteen accumulators read and written in each of `acc`.
 #[inline(always)]
 unsafe fn multiply_block<M: Bytes, Q: QuantNeon, const G: usize, const R: usize>(
     panel: &Panel,
@@ -419,7 +422,10 @@ unsafe fn multiply_block<M: Bytes, Q: QuantNeon, const G: usize, const R: usize>
     });
 }
 
-/// Σ x of block `b`, or of its halves where they have mins of their own.
+/// Σ x of block `b`, or of its halves if they have their own mins.
+///
+/// # Safety
+/// Block `b` of the chunk can be read.
 #[inline(always)]
 unsafe fn sums_of_halves<Q: Quant>(x: &Chunk, b: usize) -> [f32; 2] {
     simd!({
@@ -432,7 +438,10 @@ unsafe fn sums_of_halves<Q: Quant>(x: &Chunk, b: usize) -> [f32; 2] {
     })
 }
 
-/// Σ quant · x of block `b`, exactly, with the halves' sub-scales.
+/// Σ quant · x of block `b`, exactly, including the sub-scales of halves.
+///
+/// # Safety
+/// Block `b` can be read in each chunk.
 #[inline(always)]
 unsafe fn scaled_sums<M: Bytes, Q: QuantNeon, const G: usize, const R: usize>(
     panel: &Panel,
@@ -461,7 +470,7 @@ unsafe fn scaled_sums<M: Bytes, Q: QuantNeon, const G: usize, const R: usize>(
             for g in 0..G {
                 let mut sum = sums[r][g];
                 if Q::SIGNED && Q::OFFSET != 0 {
-                    // Not taken off in the panel, where it would not fit a byte.
+                    // The offset was not subtracted in the panel, as the result would not fit in a byte.
                     sum = vsubq_s32(sum, vdupq_n_s32(Q::OFFSET * *x[r].sums.add(b)));
                 }
                 scaled[r][g] = vcvtq_f32_s32(sum);

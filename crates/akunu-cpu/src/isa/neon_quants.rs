@@ -1,4 +1,4 @@
-//! How NEON reads quantised blocks: 32 quants in two registers.
+//! How NEON decodes quantised blocks: 32 quants in two registers.
 
 use std::arch::aarch64::*;
 
@@ -17,13 +17,13 @@ use crate::tile::Terms;
 /// Eight lanes.
 pub(crate) type Eight = [float32x4_t; 2];
 
-/// Scales of an octet, as its type has them; what a type does not have is zero.
+/// The scales of an octet; unused fields of a type are zero.
 #[derive(Clone, Copy)]
 pub(crate) struct Scales {
-    /// With the sub-scales and mins of whole blocks.
+    /// Including the sub-scales and mins of whole blocks.
     d: Eight,
     m: Eight,
-    /// Of halves, one a byte.
+    /// Of halves, one per byte.
     half_sub: int8x16_t,
     half_min: int8x16_t,
 }
@@ -81,7 +81,7 @@ fn where_bit(v: [uint8x16_t; 2], bit: usize, value: u8) -> [uint8x16_t; 2] {
     and(simd!([vtstq_u8(v[0], mask), vtstq_u8(v[1], mask)]), value)
 }
 
-/// Low nibbles of sixteen bytes, then high ones.
+/// The low nibbles of sixteen bytes, then the high ones.
 #[inline(always)]
 fn nibbles16(p: *const u8) -> [uint8x16_t; 2] {
     simd!({
@@ -90,7 +90,7 @@ fn nibbles16(p: *const u8) -> [uint8x16_t; 2] {
     })
 }
 
-/// 16 in byte i where bit i of the word at `p` is set.
+/// 16 in byte i if bit i of the word at `p` is set.
 #[inline(always)]
 fn fifth_bits(p: *const u8) -> [uint8x16_t; 2] {
     simd!({
@@ -102,7 +102,7 @@ fn fifth_bits(p: *const u8) -> [uint8x16_t; 2] {
     })
 }
 
-/// What sixteen bytes' nibbles stand for.
+/// Looks up the nibbles of sixteen bytes in a table.
 #[inline(always)]
 fn looked_up(table: &[i8; 16], p: *const u8) -> [int8x16_t; 2] {
     simd!({
@@ -111,7 +111,7 @@ fn looked_up(table: &[i8; 16], p: *const u8) -> [int8x16_t; 2] {
     })
 }
 
-/// Eight halves, `stride` bytes apart.
+/// Eight f16, `stride` bytes apart.
 #[inline(always)]
 fn halves(p: *const u8, stride: usize) -> Eight {
     let mut bits = [0_u16; 8];
@@ -127,7 +127,7 @@ fn half_everywhere(bits: u16) -> float32x4_t {
     simd!(vcvt_f32_f16(vreinterpret_f16_u16(vdup_n_u16(bits))))
 }
 
-/// `d` times eight whole numbers.
+/// `d` times eight integers.
 #[inline(always)]
 fn times(d: float32x4_t, numbers: int16x8_t) -> Eight {
     simd!([
@@ -238,7 +238,7 @@ k_quant!(Iq4Xs, |w, b| looked_up(&IQ4, w.add(8 + b * 16)), scales {
     Scales { d: times(half_everywhere(u16_at(w, 0)), vsubq_s16(sub, vdupq_n_s16(32))), ..no_scales() }
 });
 
-/// 2^(e − 128), as `exponent_scale` has it: the two smallest are subnormal.
+/// 2^(e − 128), as in `exponent_scale`: the two smallest are subnormal.
 #[inline(always)]
 fn exponent_scales(e: uint16x4_t) -> float32x4_t {
     simd!({
@@ -278,14 +278,14 @@ impl<const BITS: usize> QuantNeon for Affine<BITS> {
     }
 }
 
-/// How half a block of MLX's quants comes apart: eight words of two quants.
+/// How half a block of MLX's quants is unpacked: eight words of two quants.
 struct Apart<const BITS: usize, const HALF: usize>;
 
 impl<const BITS: usize, const HALF: usize> Apart<BITS, HALF> {
-    /// Bytes that are read: the block's first or its last.
+    /// The bytes that are read: the block's first or last ones.
     const READ: usize = if BITS > 4 { 16 } else { 8 };
     const FROM: usize = HALF * (4 * BITS - Self::READ);
-    /// The two bytes that hold each word's quants.
+    /// The two bytes that contain each word's quants.
     const PLACES: [u8; 16] = {
         let mut places = [0; 16];
         let mut word = 0;
@@ -297,7 +297,7 @@ impl<const BITS: usize, const HALF: usize> Apart<BITS, HALF> {
         }
         places
     };
-    /// What brings them to the bottom of the word.
+    /// The shifts that align them to the bottom of the word.
     const SHIFTS: [i16; 8] = {
         let mut shifts = [0; 8];
         let mut word = 0;
@@ -309,7 +309,10 @@ impl<const BITS: usize, const HALF: usize> Apart<BITS, HALF> {
     };
 }
 
-/// Reads the block's bytes and no others.
+/// Unpacks half a block; reads no bytes outside the block.
+///
+/// # Safety
+/// A block can be read at `w`.
 #[inline(always)]
 unsafe fn apart<const BITS: usize, const HALF: usize>(w: *const u8) -> uint8x16_t {
     simd!({
@@ -324,13 +327,13 @@ unsafe fn apart<const BITS: usize, const HALF: usize>(w: *const u8) -> uint8x16_
     })
 }
 
-/// Sums of four registers, in order.
+/// The sums of four registers, in order.
 #[inline(always)]
 fn reduce4(v: [int32x4_t; 4]) -> int32x4_t {
     simd!(vpaddq_s32(vpaddq_s32(v[0], v[1]), vpaddq_s32(v[2], v[3])))
 }
 
-/// Four times four bytes as integers.
+/// Sixteen bytes as four registers of integers.
 #[inline(always)]
 fn integers(v: int8x16_t) -> [int32x4_t; 4] {
     simd!({
@@ -344,7 +347,7 @@ fn integers(v: int8x16_t) -> [int32x4_t; 4] {
     })
 }
 
-/// Sixteen halves' sums, each times its number, added to eight.
+/// The sums of sixteen halves, each times its factor, added in pairs to eight.
 #[inline(always)]
 fn weighted(sums: [int32x4_t; 4], numbers: int8x16_t) -> [int32x4_t; 2] {
     let numbers = integers(numbers);
@@ -355,13 +358,19 @@ fn weighted(sums: [int32x4_t; 4], numbers: int8x16_t) -> [int32x4_t; 2] {
     simd!([vpaddq_s32(v[0], v[1]), vpaddq_s32(v[2], v[3])])
 }
 
-/// Products of block `b` of an octet, in four sums.
+/// The products of block `b` of an octet, in four partial sums.
+///
+/// # Safety
+/// Block `b` can be read at `w` and `x`.
 #[inline(always)]
 unsafe fn block<M: Bytes, Q: QuantNeon>(w: *const u8, x: *const i8, b: usize) -> int32x4_t {
     simd!(M::block::<Q>(Q::load(w, b), [vld1q_s8(x.add(b * 32)), vld1q_s8(x.add(b * 32 + 16))]))
 }
 
 /// Those of four blocks from `b` on, summed.
+///
+/// # Safety
+/// The four blocks can be read at `w` and `x`.
 #[inline(always)]
 unsafe fn four_blocks<M: Bytes, Q: QuantNeon>(w: *const u8, x: *const i8, b: usize) -> int32x4_t {
     simd!(reduce4([
@@ -372,7 +381,10 @@ unsafe fn four_blocks<M: Bytes, Q: QuantNeon>(w: *const u8, x: *const i8, b: usi
     ]))
 }
 
-/// Those of two blocks from `b` on, each half apart.
+/// Those of two blocks from `b` on, with each half separate.
+///
+/// # Safety
+/// The two blocks can be read at `w` and `x`.
 #[inline(always)]
 unsafe fn two_blocks<M: Bytes, Q: QuantNeon>(w: *const u8, x: *const i8, b: usize) -> int32x4_t {
     simd!({
@@ -382,6 +394,9 @@ unsafe fn two_blocks<M: Bytes, Q: QuantNeon>(w: *const u8, x: *const i8, b: usiz
 }
 
 /// Σ q · x of four half blocks.
+///
+/// # Safety
+/// 64 activations can be read at `x`.
 #[inline(always)]
 unsafe fn four_halves<M: Bytes>(q: [int8x16_t; 4], x: *const i8) -> int32x4_t {
     simd!(reduce4([
@@ -392,11 +407,11 @@ unsafe fn four_halves<M: Bytes>(q: [int8x16_t; 4], x: *const i8) -> int32x4_t {
     ]))
 }
 
-/// The first half of [`crate::tile::Dot::terms`], or the second. Written out where loops would stay loops, with registers
-/// in memory.
+/// The first or the second eight lanes of [`crate::tile::Dot::terms`]. Written out, because in loops the arrays of
+/// registers would be kept in memory.
 ///
 /// # Safety
-/// A whole octet can be read at each pointer; reached with the features of `M`.
+/// A whole octet can be read at each pointer; the processor has the features of `M`.
 #[inline(always)]
 pub(crate) unsafe fn terms_octet<M: Bytes, Q: QuantNeon>(
     w: *const u8,
@@ -432,7 +447,10 @@ pub(crate) unsafe fn terms_octet<M: Bytes, Q: QuantNeon>(
     })
 }
 
-/// Terms of `blocks` < 8 blocks of the older types, of which nothing past the last may be read.
+/// The terms of `blocks` < 8 blocks of the older types; nothing past the last block is read.
+///
+/// # Safety
+/// `blocks` blocks can be read at each pointer.
 #[inline(always)]
 pub(crate) unsafe fn terms_part<M: Bytes, Q: QuantNeon>(
     w: *const u8,
@@ -443,7 +461,7 @@ pub(crate) unsafe fn terms_part<M: Bytes, Q: QuantNeon>(
     simd!({
         let zero = [vdupq_n_s32(0); 4];
         let (mut v, mut d, mut m, mut mins) = ([zero; 2], [0.0_f32; 8], [0.0_f32; 8], [0_i32; 8]);
-        // A super-block is never cut.
+        // Super-blocks are always whole octets.
         for b in 0..if Q::BLOCKS == 1 { blocks } else { 0 } {
             v[b / 4][b % 4] = block::<M, Q>(w, x, b);
             (d[b], m[b]) = Q::block_scales::<Neon<M>>(w, b);
@@ -458,7 +476,7 @@ pub(crate) unsafe fn terms_part<M: Bytes, Q: QuantNeon>(
     })
 }
 
-/// From eight blocks' products and sums of activations (those of the halves with their mins) to their terms.
+/// Computes the terms from eight blocks' products and sums of activations (those of the halves with their mins).
 #[inline(always)]
 fn finish_terms<Q: QuantNeon>(v: [int32x4_t; 2], mins: [int32x4_t; 2], scales: &Scales) -> Terms<Eight> {
     let zero = simd!(vdupq_n_f32(0.0));
@@ -474,7 +492,7 @@ fn finish_terms<Q: QuantNeon>(v: [int32x4_t; 2], mins: [int32x4_t; 2], scales: &
     Terms { sum, d: scales.d, min_sum, m: scales.m }
 }
 
-/// [`crate::tile::Dot::unpack`]. The offset is taken off each quant that is a byte without it.
+/// [`crate::tile::Panels::unpack`]. The offset is subtracted from each quant if the result fits in a byte.
 ///
 /// # Safety
 /// `blocks` blocks can be read at each row.
@@ -492,7 +510,8 @@ pub(crate) unsafe fn unpack_panel<M: Bytes, Q: QuantNeon>(
                 for o in 0..4 {
                     let row = rows[quarter * 4 + o].add(b / 8 * Q::OCTET_BYTES);
                     v[o] = Q::load(row, b % 8);
-                    // The same blocks of the next panel: two octets on, about a line for every other block.
+                    // Prefetch the same blocks of the next panel, two octets further: about a cache line for every
+                    // other block.
                     let next = row.wrapping_add(2 * Q::OCTET_BYTES + b % 8 * (Q::OCTET_BYTES / 8));
                     Neon::<M>::prefetch(next);
                     if !Q::SIGNED && Q::OFFSET != 0 {
@@ -512,7 +531,7 @@ pub(crate) unsafe fn unpack_panel<M: Bytes, Q: QuantNeon>(
                 octet_scales::<Q>(panel, rows, octet, quarter);
             }
         }
-        // Past the last whole octet nothing more may be read than its blocks.
+        // After the last whole octet only its blocks may be read.
         for (o, row) in rows.iter().enumerate() {
             for b in blocks / 8 * 8..blocks {
                 panel.set_scales::<Neon<M>, Q>(o, b, row.add(b / 8 * Q::OCTET_BYTES));
@@ -521,7 +540,7 @@ pub(crate) unsafe fn unpack_panel<M: Bytes, Q: QuantNeon>(
     });
 }
 
-/// Scales of a whole octet of four outputs.
+/// Stores the scales of a whole octet of four outputs.
 ///
 /// # Safety
 /// The octet can be read at each row.
@@ -552,7 +571,7 @@ unsafe fn octet_scales<Q: QuantNeon>(
             }
         }
         for i in 0..4 {
-            // Two for each block.
+            // Two per block.
             let first = octet * 16 + i * 4;
             let (mut sub, mut min) = (zero, zero);
             for o in 0..4 {

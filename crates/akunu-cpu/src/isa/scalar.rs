@@ -1,4 +1,4 @@
-//! The scalar twin: the definition that every other instruction set is tested against, bit for bit.
+//! The scalar implementation: the definition that every other instruction set is tested against, bit for bit.
 
 use std::array::from_fn;
 
@@ -13,12 +13,12 @@ use crate::tile::{self, Dot, Panels, Terms, Tile};
 pub(crate) struct Scalar(pub(crate) [f32; 16]);
 
 fn bits16(p: *const u8, i: usize) -> u16 {
-    // SAFETY: callers read inside what they were promised.
+    // SAFETY: callers pass indices within the sixteen elements that can be read at `p`.
     unsafe { p.cast::<u16>().add(i).read_unaligned() }
 }
 
 impl Lanes for Scalar {
-    /// None that the compiler could be told of: one at a time keeps its code small.
+    /// The compiler is not asked to keep several values in registers: one at a time keeps the code small.
     const REGISTERS: usize = 1;
 
     #[inline(always)]
@@ -28,26 +28,26 @@ impl Lanes for Scalar {
 
     #[inline(always)]
     unsafe fn load(p: *const f32) -> Scalar {
-        // SAFETY: sixteen elements, as the caller promises.
+        // SAFETY: sixteen elements are accessible at `p`, as the caller promises.
         Scalar(unsafe { p.cast::<[f32; 16]>().read_unaligned() })
     }
 
     #[inline(always)]
     unsafe fn load_n(p: *const f32, n: usize) -> Scalar {
-        // SAFETY: only the first n elements are read.
+        // SAFETY: only the first `n` elements are read.
         Scalar(from_fn(|l| if l < n { unsafe { p.add(l).read_unaligned() } } else { 0.0 }))
     }
 
     #[inline(always)]
     unsafe fn store(self, p: *mut f32) {
-        // SAFETY: sixteen elements, as the caller promises.
+        // SAFETY: sixteen elements are accessible at `p`, as the caller promises.
         unsafe { p.cast::<[f32; 16]>().write_unaligned(self.0) };
     }
 
     #[inline(always)]
     unsafe fn store_n(self, p: *mut f32, n: usize) {
         for (l, x) in self.0.into_iter().enumerate().take(n) {
-            // SAFETY: n elements, as the caller promises.
+            // SAFETY: `l` < `n`, and `n` elements can be written at `p`, as the caller promises.
             unsafe { p.add(l).write_unaligned(x) };
         }
     }
@@ -65,14 +65,14 @@ impl Lanes for Scalar {
     #[inline(always)]
     unsafe fn store_f16(self, p: *mut u8) {
         for (l, x) in self.0.into_iter().enumerate() {
-            // SAFETY: sixteen halves, as the caller promises.
+            // SAFETY: `l` < 16, and sixteen f16 can be written at `p`, as the caller promises.
             unsafe { p.cast::<u16>().add(l).write_unaligned(f16::from_f32(x).to_bits()) };
         }
     }
 
     #[inline(always)]
     unsafe fn load_i8(p: *const i8) -> Scalar {
-        // SAFETY: sixteen bytes, as the caller promises.
+        // SAFETY: `l` < 16, and sixteen bytes can be read at `p`, as the caller promises.
         Scalar(from_fn(|l| f32::from(unsafe { *p.add(l) })))
     }
 
@@ -158,13 +158,13 @@ impl Lanes for Scalar {
     }
 
     #[inline(always)]
-    fn apart(a: Scalar, b: Scalar) -> [Scalar; 2] {
+    fn deinterleave(a: Scalar, b: Scalar) -> [Scalar; 2] {
         let both = |i: usize| if i < 16 { a.0[i] } else { b.0[i - 16] };
         [0, 1].map(|odd| Scalar(std::array::from_fn(|i| both(2 * i + odd))))
     }
 
     #[inline(always)]
-    fn together(even: Scalar, odd: Scalar) -> [Scalar; 2] {
+    fn interleave(even: Scalar, odd: Scalar) -> [Scalar; 2] {
         let at = |i: usize| if i.is_multiple_of(2) { even.0[i / 2] } else { odd.0[i / 2] };
         [0, 16].map(|start| Scalar(std::array::from_fn(|i| at(start + i))))
     }
@@ -186,9 +186,12 @@ impl Lanes for Scalar {
     }
 }
 
-/// The two integers of one block, and no float yet: Σ quant · x and Σ x, with what the halves have of their own.
+/// The exact integers of one block: Σ quant · x and Σ x, including the sub-scales and mins of halves.
+///
+/// # Safety
+/// Block `b` can be read at `w`, and 32 activations at `x`.
 unsafe fn integers<Q: Quant>(w: *const u8, b: usize, x: *const i8) -> (i32, i32) {
-    // SAFETY: the caller gives a whole block of weights and 32 activations.
+    // SAFETY: a whole block of weights and 32 activations, as the caller promises.
     unsafe {
         let quants = Q::quants(w, b);
         let sub = if Q::SUB == Sub::Half { Q::sub(w, b) } else { [1, 1] };
@@ -213,7 +216,7 @@ impl<Q: Quant> Dot<Q> for Scalar {
     unsafe fn terms(w: *const u8, x: *const i8, _sums: *const i32, blocks: usize) -> Terms<Scalar> {
         let mut t = Terms { sum: [0.0; 16], d: [0.0; 16], min_sum: [0.0; 16], m: [0.0; 16] };
         for l in 0..blocks {
-            // SAFETY: the caller gives that many blocks of both.
+            // SAFETY: `l` < `blocks`, and `blocks` blocks of both can be read, as the caller promises.
             unsafe {
                 let (w, b) = (w.add(l / 8 * Q::OCTET_BYTES), l % 8);
                 let (sum, mins) = integers::<Q>(w, b, x.add(l * 32));
@@ -226,7 +229,7 @@ impl<Q: Quant> Dot<Q> for Scalar {
 
     #[inline(always)]
     unsafe fn rows(t: &Tile) {
-        // SAFETY: passed on.
+        // SAFETY: the same tile, with the same contract.
         unsafe { tile::rows_or_panels::<Self, Q>(t) }
     }
 }
@@ -234,11 +237,11 @@ impl<Q: Quant> Dot<Q> for Scalar {
 impl<Q: Quant> Panels<Q> for Scalar {
     #[inline(always)]
     unsafe fn unpack(panel: *mut Panel, rows: &[*const u8; 16], blocks: usize) {
-        // SAFETY: the caller gives `blocks` blocks at each row, and a panel of its own.
+        // SAFETY: the panel is valid and not aliased, as the caller promises.
         let panel = unsafe { &mut *panel };
         for (o, &row) in rows.iter().enumerate() {
             for b in 0..blocks {
-                // SAFETY: as above.
+                // SAFETY: `b` < `blocks`, and `blocks` blocks can be read at each row, as the caller promises.
                 unsafe {
                     let w = row.add(b / 8 * Q::OCTET_BYTES);
                     panel.set_scales::<Scalar, Q>(o, b, w);
@@ -257,19 +260,24 @@ impl<Q: Quant> Panels<Q> for Scalar {
         x: [Chunk; R],
         acc: [*mut f32; R],
     ) {
-        // SAFETY: an unpacked panel of the caller's.
+        // SAFETY: a valid, unpacked panel, as the caller promises.
         let panel = unsafe { &*panel };
         for b in 0..blocks {
             for r in 0..R {
-                // SAFETY: `blocks` blocks of activations and 16 × 16 accumulators, as the caller promises.
+                // SAFETY: `b` < `blocks`; `blocks` blocks of activations can be read and 16 × 16 accumulators written,
+                // as the caller promises.
                 unsafe { multiply_block::<Q>(panel, b, &x[r], acc[r].add(b * 16)) };
             }
         }
     }
 }
 
+/// Adds the products of block `b` to the accumulators of sixteen outputs.
+///
+/// # Safety
+/// Block `b` of the chunk can be read, and sixteen accumulators read and written.
 unsafe fn multiply_block<Q: Quant>(panel: &Panel, b: usize, x: &Chunk, acc: *mut f32) {
-    // SAFETY: the caller promises block b of the activations and sixteen accumulators.
+    // SAFETY: block `b` of the chunk and sixteen accumulators, as the caller promises.
     unsafe {
         let dx = Scalar::splat(*x.scales.add(b));
         let x: [i32; 32] = from_fn(|i| i32::from(*x.quants.add(b * 32 + i)));

@@ -1,6 +1,6 @@
-//! The one place where generic kernels meet instruction sets: each is instantiated behind a wrapper that enables the
-//! set's features, so that everything below it, being `inline(always)`, is compiled for them. Nothing is instantiated twice:
-//! instruction sets that differ in some products share the rest.
+//! The only place where generic kernels are instantiated for instruction sets: each behind a wrapper that enables the
+//! target features, so that everything below it, being `inline(always)`, is compiled with them. Instruction sets that
+//! differ only in some products share the other instantiations.
 
 use akunu_format::Affine;
 use akunu_plan::ops;
@@ -23,17 +23,17 @@ use crate::{floats, kernels, quants};
 #[cfg(target_arch = "x86_64")]
 use crate::{groups::Group, tile::Packed};
 
-/// Every kernel of one instruction set.
+/// All kernels of one instruction set.
 #[derive(Clone, Copy)]
 pub(crate) struct Kernels {
     lanes: &'static LaneKernels,
     quantised: &'static Quantised<TileKernel>,
     pub(crate) packed: Option<&'static Quantised<PackedKernel>>,
-    /// Where floats are packed too.
+    /// The kernels of packed rows with float weights, if there are any.
     packed_floats: Option<&'static [PackedKernel; FLOATS]>,
 }
 
-/// What needs nothing but lanes.
+/// Kernels that only need [`Lanes`].
 struct LaneKernels {
     embed: Run,
     add_positions: Run,
@@ -60,7 +60,7 @@ struct LaneKernels {
 /// Float types come first in `DType::ALL`.
 const FLOATS: usize = 3;
 
-/// One for each quantised type.
+/// One per quantised type.
 pub(crate) struct Quantised<K> {
     /// In the order of `DType::ALL`.
     blocks: [K; 13],
@@ -68,13 +68,13 @@ pub(crate) struct Quantised<K> {
     affine: [K; 6],
 }
 
-/// A function with features.
+/// A function with target features.
 macro_rules! wrapped {
     (($($feature:literal)?) $name:ident($($argument:ident: $type:ty),+) $body:expr) => {{
         $(#[target_feature(enable = $feature)])?
         unsafe fn $name($($argument: $type),+) {
-            // SAFETY: commands are checked when they are prepared, and their rows when they are submitted; kernels stay within
-            // their commands' buffers.
+            // SAFETY: this function has the contract of `Run` or of the product kernels, which its body shares. The
+            // target features are present, because `Kernels::of` is called only for available instruction sets.
             unsafe { $body }
         }
         $name
@@ -262,7 +262,8 @@ mod x86 {
     lanes!(AVX512, Avx512, ("avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni"));
     products!(AVX512_PRODUCTS, Avx512, ("avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni"));
     packed!(VNNI, Vnni; ("avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni"));
-    // Two scales a block: its sums would leave the tiles twice, and VNNI is faster (docs/cpu.md).
+    // Q6_K has two scales per block, so its sums would have to be read from the tiles twice; VNNI is faster
+    // (docs/cpu.md).
     packed!(TILES, Tiles but quants::Q6K by Vnni; ("avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni"));
     packed!(TILE_BF16, TileBf16; ("avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512bf16"));
     packed_floats!(TILE_BF16_FLOATS, TileBf16Floats; ("avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512bf16"));
@@ -280,7 +281,7 @@ mod arm {
 }
 
 impl Kernels {
-    /// The caller has seen that this processor has it.
+    /// The caller must have checked that this processor has the instruction set.
     pub(crate) fn of(isa: Isa) -> Kernels {
         let (lanes, quantised, packed, packed_floats) = match isa {
             #[cfg(target_arch = "x86_64")]
@@ -289,7 +290,7 @@ impl Kernels {
             Isa::Avx512 => (&x86::AVX512, &x86::AVX512_PRODUCTS, Some(&x86::VNNI), None),
             #[cfg(target_arch = "x86_64")]
             Isa::Amx => (&x86::AVX512, &x86::AVX512_PRODUCTS, Some(&x86::TILES), None),
-            // VNNI multiplies quants twice as fast as pairs of bfloat16 are.
+            // VNNI multiplies quants at twice the rate of bfloat16 pairs.
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512Bf16 => {
                 (&x86::AVX512, &x86::AVX512_PRODUCTS, Some(&x86::VNNI), Some(&x86::PAIR_FLOATS))
@@ -309,7 +310,7 @@ impl Kernels {
         Kernels { lanes, quantised, packed, packed_floats }
     }
 
-    /// `None`: the CPU has no such kernel.
+    /// `None`: the CPU does not have this kernel.
     pub(crate) fn run(&self, kernel: Kernel) -> Option<Run> {
         let lanes = self.lanes;
         Some(match kernel {
@@ -327,7 +328,7 @@ impl Kernels {
             Kernel::Glu(_) => lanes.glu,
             Kernel::Activate(_) => lanes.activate,
             Kernel::Round(ops::Round { out }) if out.q8() => lanes.quantise,
-            // `limits` refuses them.
+            // Refused by `limits`.
             Kernel::Round(_) | Kernel::Unpack(_) | Kernel::HalfMatmul(_) => nothing,
             Kernel::RopeKv(_) => lanes.rope_kv,
             Kernel::Attention(_) => lanes.attention,
@@ -345,7 +346,7 @@ impl Kernels {
         }
     }
 
-    /// `None`: rows of such weights' products stay as they are.
+    /// `None`: products with such weights do not pack rows.
     pub(crate) fn packed(&self, weight: DType) -> Option<PackedKernel> {
         match self.packed?.of(weight) {
             Ok(kernel) => Some(kernel),
@@ -355,7 +356,7 @@ impl Kernels {
 }
 
 impl<K: Copy> Quantised<K> {
-    /// That of a type, else which of the floats it is.
+    /// The entry of a quantised type, or the index of a float type.
     fn of(&self, weight: DType) -> Result<K, usize> {
         let place = match weight {
             DType::Affine(affine) => return Ok(self.affine[place(&Affine::BITS, &affine.bits())]),

@@ -1,4 +1,4 @@
-//! MLX's types on x86: quants of any width from one stream of bits, and scales from planes of their own.
+//! MLX's types on x86: quants of any width in a bit stream, and scales in separate planes.
 
 use std::arch::x86_64::*;
 
@@ -45,14 +45,14 @@ impl<const BITS: usize> QuantX86 for Affine<BITS> {
     }
 }
 
-/// How the quants of a block come apart: sixteen words of two quants, each lane from its own sixteen bytes.
+/// How the quants of a block are unpacked: sixteen words of two quants, each 128-bit lane from its own sixteen bytes.
 struct Apart<const BITS: usize>;
 
 impl<const BITS: usize> Apart<BITS> {
-    /// Bytes that are read for each lane: a block's first and its last.
+    /// The bytes that are read for each 128-bit lane: the block's first and last ones.
     const READ: usize = if BITS > 4 { 16 } else { 8 };
     const BYTES: usize = 4 * BITS;
-    /// The two bytes that hold each word's quants.
+    /// The two bytes that contain each word's quants.
     const PLACES: [u8; 32] = {
         let mut places = [0; 32];
         let mut word = 0;
@@ -65,7 +65,7 @@ impl<const BITS: usize> Apart<BITS> {
         }
         places
     };
-    /// What brings them to the top of the word.
+    /// The factors (powers of two) that shift them to the top of the word.
     const FACTORS: [u16; 16] = {
         let mut factors = [0; 16];
         let mut word = 0;
@@ -82,7 +82,10 @@ fn shift_words(bits: usize) -> __m128i {
     simd!(_mm_cvtsi32_si128(bits as i32))
 }
 
-/// Reads the block's bytes and no others.
+/// Unpacks a block; reads no bytes outside the block.
+///
+/// # Safety
+/// A block can be read at `w`.
 #[inline(always)]
 unsafe fn unpacked<const BITS: usize>(w: *const u8) -> __m256i {
     simd!({
@@ -98,7 +101,7 @@ unsafe fn unpacked<const BITS: usize>(w: *const u8) -> __m256i {
         let second = _mm256_sll_epi16(v, shift_words(8 - BITS));
         let mask = (1_i16 << BITS) - 1;
         if BITS <= 4 {
-            // Neither quant reaches into the other's bits.
+            // The two quants do not overlap.
             and(_mm256_or_si256(v, second), mask as i8)
         } else {
             let first = _mm256_and_si256(v, _mm256_set1_epi16(mask));
@@ -107,7 +110,10 @@ unsafe fn unpacked<const BITS: usize>(w: *const u8) -> __m256i {
     })
 }
 
-/// Eight numbers.
+/// Eight numbers as f32.
+///
+/// # Safety
+/// Eight numbers of the type can be read at `p`.
 #[inline(always)]
 unsafe fn eight(p: *const u8, kind: ScaleType) -> __m256 {
     simd!(match kind {
@@ -120,7 +126,10 @@ unsafe fn eight(p: *const u8, kind: ScaleType) -> __m256 {
     })
 }
 
-/// Four numbers; the upper lanes are of no meaning.
+/// Four numbers as f32; the upper lanes are unspecified.
+///
+/// # Safety
+/// Four numbers of the type can be read at `p`.
 #[inline(always)]
 unsafe fn four(p: *const u8, kind: ScaleType) -> __m256 {
     simd!(_mm256_castps128_ps256(match kind {

@@ -1,8 +1,9 @@
-//! Products of several rows in bfloat16, for those who ask for them: `AKUNU_ISA=amx-bf16` or `avx512-bf16`.
+//! Products of several rows in bfloat16, on request: `AKUNU_ISA=amx-bf16` or `avx512-bf16`.
 //!
-//! Weights and activations are rounded to eight bits and summed up in f32 along the whole row, in the processor's own order. So
-//! a scale for every 32 weights no longer makes the sums leave AMX's tiles, and AVX-512 multiplies two floats where it had one.
-//! What a row gives does not depend on the rows beside it, but it is not what one row by itself gives: that stays canonical.
+//! Weights and activations are rounded to eight bits of precision and accumulated in f32 along the whole row, in the
+//! processor's own order. So the scales of blocks of 32 do not force AMX to read its tiles for every block, and
+//! AVX-512 multiplies two numbers per lane instead of one. The result of a row does not depend on the other rows of
+//! the batch, but differs from that of a single row, which stays canonical.
 
 use std::arch::x86_64::*;
 
@@ -20,10 +21,10 @@ use crate::panel::{BF16_BLOCKS, BF16_OUTPUTS, F16x};
 use crate::quants::{Min, Sub};
 use crate::tile::{Packed, Tile};
 
-/// A block of 32 of sixteen rows, as pairs: `[two elements][row]`. Blocks of a group are in order.
+/// A block of 32 inputs of sixteen rows, as pairs: `[two elements][row]`. Blocks of a group are in order.
 pub(super) type Block = [F16x; SIDE];
 
-/// Products of weights `W`, multiplied by `M`.
+/// Products with weights `W`, multiplied by `M`.
 pub(crate) struct Products<W, M>(W, M);
 
 impl<W: Weights, M: Multiply> Packed for Products<W, M> {
@@ -32,21 +33,21 @@ impl<W: Weights, M: Multiply> Packed for Products<W, M> {
 
     #[inline(always)]
     unsafe fn pack(group: &Group) {
-        // SAFETY: passed on.
+        // SAFETY: the same contract, passed on unchanged.
         unsafe { pack::<W::Rows>(group) }
     }
 
     #[inline(always)]
     unsafe fn products(t: &Tile) {
-        // SAFETY: passed on.
+        // SAFETY: the same contract, passed on unchanged.
         unsafe { products::<W, M>(t) }
     }
 }
 
-/// How a row of activations is read.
+/// How a row of activations is loaded.
 pub(crate) trait Rows {
     /// # Safety
-    /// A row of `inputs` elements; block `block` of it.
+    /// `row` points to a row of `inputs` elements of this type, and `block` is one of its blocks.
     unsafe fn load(row: *const u8, inputs: usize, block: usize) -> [Avx512; 2];
 }
 
@@ -56,7 +57,7 @@ pub(crate) struct F32Rows;
 impl Rows for Q8Rows {
     #[inline(always)]
     unsafe fn load(row: *const u8, inputs: usize, block: usize) -> [Avx512; 2] {
-        // SAFETY: as the trait asks.
+        // SAFETY: within the row or square that the trait method's contract describes.
         unsafe {
             let x = row.add(block * q8::BLOCK).cast::<i8>();
             let dx = Avx512::splat(*row.add(q8::scales_offset(inputs)).cast::<f32>().add(block));
@@ -68,7 +69,7 @@ impl Rows for Q8Rows {
 impl Rows for F32Rows {
     #[inline(always)]
     unsafe fn load(row: *const u8, _inputs: usize, block: usize) -> [Avx512; 2] {
-        // SAFETY: as the trait asks.
+        // SAFETY: within the row or square that the trait method's contract describes.
         unsafe {
             let x = row.cast::<f32>().add(block * q8::BLOCK);
             [Avx512::load(x), Avx512::load(x.add(16))]
@@ -76,10 +77,10 @@ impl Rows for F32Rows {
     }
 }
 
-/// Rounds 32 elements, in order.
+/// Rounds 32 elements to bfloat16, in order.
 #[inline(always)]
 fn rounded(v: [Avx512; 2]) -> __m512i {
-    // SAFETY: 64 bytes either way.
+    // SAFETY: both types are 64 bytes of plain data.
     simd!(std::mem::transmute::<__m512bh, __m512i>(_mm512_cvtne2ps_pbh(v[1].0, v[0].0)))
 }
 
@@ -94,20 +95,21 @@ unsafe fn pack<R: Rows>(group: &Group) {
                 _mm512_store_si512(rows[r].0.as_mut_ptr().cast(), rounded(x));
             });
         }
-        // SAFETY: a block for every 32 inputs.
+        // SAFETY: `group.to` has room for a block for every 32 inputs, as `Packed::pack` requires.
         Avx512::transpose(&rows, unsafe { &mut *to.add(block) });
     }
 }
 
-/// How weights become bfloat16.
+/// How weights are converted to bfloat16.
 pub(crate) trait Weights {
-    /// The activations that they meet.
+    /// The activations that they are multiplied with.
     type Rows: Rows;
 
-    /// Blocks `first .. first + count` of output `o`, each [`SIDE`] places after the last.
+    /// Converts blocks `first .. first + count` of output `o`, each stored [`SIDE`] places after the previous one.
     ///
     /// # Safety
-    /// An output of the tile and its blocks, at most [`BF16_BLOCKS`]; `first` is a multiple of that.
+    /// `o` is an output of the tile, the blocks are within its row, there are at most [`BF16_BLOCKS`], and `first` is
+    /// a multiple of that.
     unsafe fn unpack(t: &Tile, o: usize, first: usize, count: usize, to: *mut F16x);
 }
 
@@ -159,7 +161,8 @@ impl<Q: QuantX86> Weights for Quantised<Q> {
     }
 }
 
-/// What makes weights of quants: `quant · scale + offset`, for each half of sixteen blocks where halves differ.
+/// The scales that turn quants into weights: `quant · scale + offset`, for each half of sixteen blocks if halves
+/// differ.
 struct Scales {
     scale: [F16x; 2],
     offset: [F16x; 2],
@@ -217,24 +220,26 @@ impl Scales {
 }
 
 /// # Safety
-/// Everything that the tile points to is there, rows packed; reached with AVX-512 BF16 and what `M` needs.
+/// All of the tile's pointers are valid for its extents, `packed` included; the processor has AVX-512 BF16 and what
+/// `M` needs.
 #[inline(always)]
 unsafe fn products<W: Weights, M: Multiply>(t: &Tile) {
     let blocks = t.inputs / q8::BLOCK;
     let (sides, groups) = (t.outputs.div_ceil(SIDE), t.rows.div_ceil(SIDE));
-    // SAFETY: the scratch is this worker's own, with room for the most outputs, rows and blocks of a chunk.
+    // SAFETY: the scratch is used by this worker only and has room for the largest number of outputs, rows and blocks
+    // of a chunk; outputs, rows and blocks stay within the tile.
     unsafe {
         let panel = (&raw mut (*t.scratch).bf16).cast::<F16x>();
         let sums = (&raw mut (*t.scratch).bf16_sums).cast::<F16x>();
         let next = t.outputs * t.stride;
-        let turns = blocks.div_ceil(BF16_BLOCKS) * groups.div_ceil(2) * sides.div_ceil(2);
-        let mut ahead = Ahead::new(t.weights.wrapping_add(next), next, turns);
+        let iterations = blocks.div_ceil(BF16_BLOCKS) * groups.div_ceil(2) * sides.div_ceil(2);
+        let mut ahead = Ahead::new(t.weights.wrapping_add(next), next, iterations);
         M::begin();
         for first in (0..blocks).step_by(BF16_BLOCKS) {
             let count = BF16_BLOCKS.min(blocks - first);
             for s in (0..sides).step_by(2) {
                 for o in s * SIDE..(s + 2).min(sides) * SIDE {
-                    // Outputs past the last repeat it; nobody reads their sums.
+                    // Outputs past the last repeat it; their sums are discarded.
                     let to = panel.add(o / SIDE % 2 * BF16_BLOCKS * SIDE + o % SIDE);
                     W::unpack(t, o.min(t.outputs - 1), first, count, to);
                 }
@@ -272,21 +277,21 @@ unsafe fn products<W: Weights, M: Multiply>(t: &Tile) {
     }
 }
 
-/// Two times sixteen outputs by two groups of rows, or fewer, along a chunk of their blocks.
+/// Up to two times sixteen outputs by up to two groups of rows, over a chunk of their blocks.
 pub(crate) struct Square {
-    /// `[block][output]`, of each sixteen outputs.
+    /// `[block][output]`, of each group of sixteen outputs.
     pub(super) w: [*const F16x; 2],
-    /// Each group's.
+    /// The rows of each group.
     pub(super) x: [*const Block; 2],
     /// `[group][output][row]`
     sums: *mut F16x,
     pub(super) count: usize,
-    /// Sums begin with zero.
+    /// The accumulators start at zero.
     pub(super) begins: bool,
 }
 
 impl Square {
-    /// The sums of sixteen outputs by a group.
+    /// The sums of sixteen outputs and one group of rows.
     #[inline(always)]
     pub(super) fn sums(&self, side: usize, group: usize) -> *mut F16x {
         self.sums.wrapping_add(group * BF16_OUTPUTS + side * SIDE)
@@ -295,10 +300,10 @@ impl Square {
 
 /// How squares are multiplied.
 pub(crate) trait Multiply {
-    /// Before and after some squares.
+    /// Called before a sequence of squares; [`Multiply::end`] is called after it.
     ///
     /// # Safety
-    /// The instruction set is there.
+    /// The processor has the instruction set of `Self`.
     #[inline(always)]
     unsafe fn begin() {}
     /// # Safety
@@ -306,17 +311,17 @@ pub(crate) trait Multiply {
     #[inline(always)]
     unsafe fn end() {}
 
-    /// Adds the products of S sides by G groups to their sums.
+    /// Adds the products of S groups of outputs and G groups of rows to their sums.
     ///
     /// # Safety
-    /// All that the square points to is there; after `begin`.
+    /// All pointers of the square are valid for S groups of outputs and G groups of rows; `begin` has been called.
     unsafe fn square<const S: usize, const G: usize>(square: &Square);
 }
 
-/// By AVX-512's products of pairs.
+/// With AVX-512's bfloat16 dot products of pairs.
 pub(crate) struct Pairs;
 
-/// Outputs whose sums by two groups stay in registers.
+/// Outputs whose sums with two groups of rows fit in registers.
 const TOGETHER: usize = 8;
 
 impl Multiply for Pairs {
@@ -324,7 +329,7 @@ impl Multiply for Pairs {
     unsafe fn square<const S: usize, const G: usize>(square: &Square) {
         for side in 0..S {
             for first in (0..SIDE).step_by(TOGETHER) {
-                // SAFETY: as the trait asks.
+                // SAFETY: within the row or square that the trait method's contract describes.
                 unsafe { pairs::<G>(square, side, first) };
             }
         }
@@ -367,7 +372,7 @@ unsafe fn pairs<const G: usize>(square: &Square, side: usize, first: usize) {
 
 #[inline(always)]
 fn dot(acc: __m512, a: __m512i, b: __m512i) -> __m512 {
-    // SAFETY: 64 bytes either way.
+    // SAFETY: both types are 64 bytes of plain data.
     simd!({
         let (a, b) =
             (std::mem::transmute::<__m512i, __m512bh>(a), std::mem::transmute::<__m512i, __m512bh>(b));

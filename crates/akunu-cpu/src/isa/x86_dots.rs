@@ -1,4 +1,4 @@
-//! One row's integer sums by AVX-512: sixteen blocks of an output at a time, weights as they stand.
+//! Integer sums of one row with AVX-512: sixteen blocks of an output at a time, weights in their stored layout.
 
 use std::arch::x86_64::*;
 
@@ -14,8 +14,8 @@ use crate::tile::Terms;
 /// [`crate::tile::Dot::terms`]
 ///
 /// # Safety
-/// `blocks` ≤ 16 blocks can be read at each pointer, activations as [`arrange`] leaves them where quants are nibbles, their sums as
-/// [`sum_halves`] does where halves have scales; reached with AVX-512 VNNI.
+/// `blocks` ≤ 16 blocks can be read at each pointer. Activations must be as [`arrange`] leaves them if quants are
+/// nibbles, and their sums as [`sum_halves`] leaves them if halves have scales. The processor has AVX-512 VNNI.
 #[inline(always)]
 pub(crate) unsafe fn terms<Q: QuantX86>(
     w: *const u8,
@@ -63,7 +63,7 @@ pub(crate) unsafe fn terms<Q: QuantX86>(
     })
 }
 
-/// What unsigned quants add to the sums taken off.
+/// Subtracts from the sums what the offset of unsigned quants adds.
 #[inline(always)]
 fn less_offset<Q: QuantX86>(sum: __m512i, x_sums: __m512i) -> __m512i {
     if offset::<Q>() == 0 {
@@ -72,7 +72,7 @@ fn less_offset<Q: QuantX86>(sum: __m512i, x_sums: __m512i) -> __m512i {
     simd!(_mm512_sub_epi32(sum, times(x_sums, offset::<Q>())))
 }
 
-/// A shift where it can be one: products of 32 bits are slow.
+/// A shift if possible: 32-bit multiplication is slow.
 #[inline(always)]
 fn times(v: __m512i, n: i32) -> __m512i {
     simd!(if n > 0 && n.unsigned_abs().is_power_of_two() {
@@ -82,7 +82,10 @@ fn times(v: __m512i, n: i32) -> __m512i {
     })
 }
 
-/// Σ quant · x of each block, quants unsigned.
+/// Σ quant · x of each block, with unsigned quants.
+///
+/// # Safety
+/// `blocks` blocks can be read at `w` and `x`.
 #[inline(always)]
 unsafe fn sums_of_blocks<Q: QuantX86>(w: *const u8, x: *const i8, blocks: usize) -> __m512i {
     simd!({
@@ -121,7 +124,7 @@ fn reduce16(v: [__m512i; 8]) -> __m512i {
             let (a, b) = (twos[0], twos[1]);
             fours[i] = _mm512_add_epi32(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b));
         }
-        // Quarters 0 and 1 of each are even blocks, 2 and 3 odd ones.
+        // Quarters 0 and 1 of each register are even blocks, 2 and 3 odd ones.
         let first = _mm512_shuffle_i32x4(fours[0], fours[1], 0b10_00_10_00);
         let second = _mm512_shuffle_i32x4(fours[0], fours[1], 0b11_01_11_01);
         let order = _mm512_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15);
@@ -129,7 +132,7 @@ fn reduce16(v: [__m512i; 8]) -> __m512i {
     })
 }
 
-/// Where the pair sums of blocks 2i and 2i + 1 find the scales of their halves.
+/// The indices of the scales that belong to the pair sums of blocks 2i and 2i + 1.
 const fn places_of_halves(i: usize) -> [u16; 32] {
     let (mut places, mut pair) = ([0; 32], 0);
     while pair < 32 {
@@ -139,14 +142,17 @@ const fn places_of_halves(i: usize) -> [u16; 32] {
     places
 }
 
-/// The scales or mins of all halves, as words.
+/// The scales or mins of all halves, as 16-bit words.
 #[inline(always)]
 fn words_of_halves(low: __m128i, high: __m128i) -> __m512i {
     simd!(_mm512_cvtepi8_epi16(_mm256_set_m128i(high, low)))
 }
 
-/// Σ sub · quant · x and Σ min · x of each block, of types whose halves have scales of their own. `x_sums` are as [`sum_halves`]
-/// leaves them.
+/// Σ sub · quant · x and Σ min · x of each block, for types whose halves have their own scales. `x_sums` are as
+/// [`sum_halves`] leaves them.
+///
+/// # Safety
+/// `blocks` blocks can be read at `w` and `x`.
 #[inline(always)]
 unsafe fn sums_of_halves<Q: QuantX86>(
     w: *const u8,
@@ -171,7 +177,7 @@ unsafe fn sums_of_halves<Q: QuantX86>(
             if b >= blocks {
                 continue;
             }
-            // At most 2 · 63 · 127 in 16 bits.
+            // At most 2 · 63 · 127, which fits in 16 bits.
             let q = Q::raised_two(w.add(b / 8 * Q::OCTET_BYTES), b % 8);
             let pairs = _mm512_maddubs_epi16(q, load64(x.add(b * 32).cast()));
             let places = _mm512_loadu_si512(PLACES[i].as_ptr().cast());
@@ -186,10 +192,10 @@ unsafe fn sums_of_halves<Q: QuantX86>(
     })
 }
 
-/// The sums of each block's halves, two words a block, for [`sums_of_halves`].
+/// The sums of each block's halves, two 16-bit words per block, for [`sums_of_halves`].
 ///
 /// # Safety
-/// `blocks`, an even number of them, can be read, and as many dwords written.
+/// `blocks`, an even number of them, can be read, and as many 32-bit words written.
 #[inline(always)]
 pub(crate) unsafe fn sum_halves(x: *const i8, blocks: usize, to: *mut i32) {
     simd!({
@@ -198,7 +204,7 @@ pub(crate) unsafe fn sum_halves(x: *const i8, blocks: usize, to: *mut i32) {
             let fours = _mm512_dpbusd_epi32(_mm512_setzero_si512(), _mm512_set1_epi8(1), x);
             let twos = _mm512_add_epi32(fours, _mm512_shuffle_epi32(fours, 0b10_11_00_01));
             let halves = _mm512_add_epi32(twos, _mm512_shuffle_epi32(twos, 0b01_00_11_10));
-            // Of quarters 0 and 1, then of 2 and 3.
+            // Indices for quarters 0 and 1, then for 2 and 3.
             let first = _mm512_setr_epi32(0, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
             let low = _mm512_permutexvar_epi32(first, halves);
             let high = _mm512_permutexvar_epi32(_mm512_add_epi32(first, _mm512_set1_epi32(4)), halves);
@@ -209,7 +215,7 @@ pub(crate) unsafe fn sum_halves(x: *const i8, blocks: usize, to: *mut i32) {
     });
 }
 
-/// The i-th quarters of four registers, side by side.
+/// The i-th quarters of four registers, concatenated.
 #[inline(always)]
 fn quarters(v: [__m512i; 4]) -> [__m512i; 4] {
     simd!({
@@ -226,11 +232,12 @@ fn quarters(v: [__m512i; 4]) -> [__m512i; 4] {
     })
 }
 
-/// Activations for [`sums_of_nibbles`]: of each four blocks (every second one of eight for [`Nibbles::Blocks`]) what meets low nibbles and
-/// what meets high ones, or the first halves and the second ones; zeros after the last block.
+/// Rearranges activations for [`sums_of_nibbles`]: of each four blocks (every second one of eight for
+/// [`Nibbles::Blocks`]) those that are multiplied with low nibbles and those with high ones, or the first halves and
+/// the second ones; zeros after the last block.
 ///
 /// # Safety
-/// `blocks` blocks can be read, and whole fours of them written.
+/// `blocks` blocks can be read, and written rounded up to a multiple of four.
 #[inline(always)]
 pub(crate) unsafe fn arrange(nibbles: Nibbles, x: *const i8, blocks: usize, to: *mut i8) {
     simd!(match nibbles {
@@ -276,7 +283,10 @@ pub(crate) unsafe fn arrange(nibbles: Nibbles, x: *const i8, blocks: usize, to: 
     });
 }
 
-/// The first 64 bytes of each four blocks: their scales are among them, and blocks of sixteen bytes are all there.
+/// The first 64 bytes of each four blocks: they include the scales, and whole blocks if these are sixteen bytes.
+///
+/// # Safety
+/// `blocks` blocks can be read at `w`.
 #[inline(always)]
 unsafe fn words_of_fours<Q: QuantX86>(w: *const u8, blocks: usize) -> [__m512i; 4] {
     simd!({
@@ -296,7 +306,7 @@ unsafe fn words_of_fours<Q: QuantX86>(w: *const u8, blocks: usize) -> [__m512i; 
     })
 }
 
-/// Sixteen bytes of each four blocks, from byte `at` of a block on.
+/// Sixteen bytes of each of four blocks, from byte `at` of a block on.
 #[inline(always)]
 unsafe fn bytes_of_fours<Q: QuantX86>(
     words: &[__m512i; 4],
@@ -308,7 +318,7 @@ unsafe fn bytes_of_fours<Q: QuantX86>(
         let stride = Q::BLOCK.bytes;
         let mut places = [0_u16; 32];
         for i in 0..32 {
-            // The last block's are not all among the first 64 bytes.
+            // Those of the last block are not all among the first 64 bytes.
             places[i] = ((i / 8 * stride + at) / 2 + i % 8).min(31) as u16;
         }
         let places = _mm512_loadu_si512(places.as_ptr().cast());
@@ -344,8 +354,11 @@ fn scales_of_fours<Q: QuantX86>(words: &[__m512i; 4]) -> (__m512, __m512) {
     })
 }
 
-/// The first halves of every second block of an octet, from its first one on, and the second halves; low nibbles are those, high ones
-/// the blocks after them.
+/// The bytes of an octet's blocks: the first halves of every second block from the first one on, and the second
+/// halves. Low nibbles belong to those blocks, high ones to the blocks after them.
+///
+/// # Safety
+/// `blocks` blocks can be read at `w`.
 #[inline(always)]
 unsafe fn bytes_of_octets<Q: QuantX86>(w: *const u8, blocks: usize) -> [__m512i; 4] {
     simd!({
@@ -378,15 +391,18 @@ fn high_nibbles(v: __m512i) -> __m512i {
     and_wide(simd!(_mm512_srli_epi16(v, 4)), 15)
 }
 
-/// Σ quant · x of each block, of types whose quants are nibbles as they are. A block has a quarter of a register, whose four sums are
-/// added up in 16 bits: at most 2 · 4 · 15 · 127 before the first addition, and twice that before the second.
+/// Σ quant · x of each block, for types whose quants are nibbles. A block has a quarter of a register, whose four sums
+/// are added in 16 bits: at most 2 · 4 · 15 · 127 before the first addition, and twice that before the second.
+///
+/// # Safety
+/// `blocks` blocks, as [`arrange`] leaves them, can be read at `x`.
 #[inline(always)]
 unsafe fn sums_of_nibbles(nibbles: Nibbles, bytes: [__m512i; 4], x: *const i8, blocks: usize) -> __m512i {
     simd!({
         let zero = _mm512_setzero_si512();
         let mut v = [zero; 4];
         for i in 0..4 {
-            // The registers of the first halves' and of the second halves' nibbles.
+            // The nibbles of the first and of the second halves.
             let (first, second) = match nibbles {
                 Nibbles::Halves(_) | Nibbles::Pairs => (low_nibbles(bytes[i]), high_nibbles(bytes[i])),
                 Nibbles::Blocks(_) if i % 2 == 0 => (low_nibbles(bytes[i]), low_nibbles(bytes[i + 1])),
@@ -404,7 +420,7 @@ unsafe fn sums_of_nibbles(nibbles: Nibbles, bytes: [__m512i; 4], x: *const i8, b
         } else {
             halved(halved(v[0], v[1]), zero)
         };
-        // In quarter j stand the sums of quarter j of each register.
+        // Quarter j contains the sums of quarter j of each register.
         let order = match nibbles {
             Nibbles::Halves(_) | Nibbles::Pairs => {
                 _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15)

@@ -1,9 +1,10 @@
-//! Sixteen outputs by sixteen rows, rows side by side in a register: how AVX-512 multiplies many rows.
+//! Sixteen outputs by sixteen rows, one row per 32-bit lane: how AVX-512 multiplies many rows.
 //!
-//! Four activations of each row meet four weights of one output, which every lane reads alike: so weights need not be
-//! transposed, and an output's integer sums of sixteen rows are one register. Weights are made unsigned; what that adds to a
-//! sum is taken off where it begins ([`Block::starts`]). A lane of the canonical arithmetic is done at once: its sums stay in
-//! registers while its blocks are scaled, and are added to those of the lanes before when it is over.
+//! Four activations of each row are multiplied with four weights of one output, which are broadcast to all lanes: so
+//! weights need not be transposed, and an output's integer sums of sixteen rows are one register. Weights are made
+//! unsigned; what that adds to a sum is subtracted in its initial value ([`Block::starts`]). A lane of the canonical
+//! arithmetic is completed at once: its sums stay in registers while its blocks are scaled, and are then added to
+//! those of the lanes before it.
 
 use std::arch::x86_64::*;
 
@@ -19,7 +20,7 @@ use crate::panel::{F16x, PANEL_BLOCKS, Panel, Scratch};
 use crate::quants::{Min, Sub};
 use crate::tile::{self, Packed, Tile};
 
-/// Products of a quantised type, with integer sums from `S`.
+/// Products of a quantised type, with integer sums by `S`.
 pub(crate) struct Integers<Q, S>(Q, S);
 
 impl<Q: QuantX86, S: Sums> Packed for Integers<Q, S> {
@@ -27,30 +28,30 @@ impl<Q: QuantX86, S: Sums> Packed for Integers<Q, S> {
 
     #[inline(always)]
     unsafe fn pack(group: &Group) {
-        // SAFETY: passed on.
+        // SAFETY: the same contract, passed on unchanged.
         unsafe { pack::<Q>(group) }
     }
 
     #[inline(always)]
     unsafe fn products(t: &Tile) {
-        // SAFETY: passed on.
+        // SAFETY: the same contract, passed on unchanged.
         unsafe { products::<Q, S>(t) }
     }
 }
 
-/// Groups of rows that are multiplied together, where there are so many: weights are read once for both, and reading them is what one
-/// alone waits for.
+/// Groups of rows that are multiplied together if there are enough: weights are read once for both, and that read is
+/// what limits a single group.
 pub(crate) const GROUPS: usize = 2;
 
 /// How the blocks of a lane are multiplied.
 pub(crate) trait Sums: 'static {
-    /// Weights are wanted signed, less their offset, where that fits a byte; else unsigned.
+    /// Whether weights are expected signed, minus their offset, if that fits in a byte; else unsigned.
     const SIGNED: bool = false;
 
-    /// Before and after some lanes of a type.
+    /// Called before a sequence of lanes of a type; [`Sums::end`] is called after it.
     ///
     /// # Safety
-    /// The instruction set is there.
+    /// The processor has the instruction set of `Self`.
     #[inline(always)]
     unsafe fn begin<Q: QuantX86>() {}
     /// # Safety
@@ -58,32 +59,33 @@ pub(crate) trait Sums: 'static {
     #[inline(always)]
     unsafe fn end() {}
 
-    /// Adds up a lane of sixteen outputs by G groups and ends it.
+    /// Computes a lane of sixteen outputs by G groups and adds it to the levels of the reduction.
     ///
     /// # Safety
-    /// Everything that the lane points to is there, and the instruction set is too.
+    /// All pointers of the lane are valid for G groups; `begin` has been called, and the processor has the instruction
+    /// set.
     unsafe fn lane<Q: QuantX86, const G: usize>(lane: &Lane, ahead: &mut Ahead, levels: &mut [Levels; G]);
 }
 
 /// A lane of sixteen outputs and some groups of rows.
 pub(crate) struct Lane {
-    /// Its number, and its place in [`LANES`].
+    /// Its number, and its position in [`LANES`].
     pub(crate) lane: usize,
     pub(crate) place: usize,
-    /// Its blocks, one of each panel.
+    /// Its blocks, one in each panel.
     pub(crate) panels: *const Panel,
     pub(crate) rounds: usize,
     /// It has no block in the last round, which adds a zero.
     pub(crate) padded: bool,
-    /// The same blocks of the first group, and blocks from one group to the next.
+    /// The same blocks of the first group of rows, and the number of blocks from one group to the next.
     pub(crate) x: *const Block,
     pub(crate) group: usize,
-    /// This worker's own.
+    /// The worker's scratch.
     pub(crate) scratch: *mut Scratch,
 }
 
 /// # Safety
-/// The rows can be read, and a block written for every 32 inputs; reached with AVX-512 VNNI.
+/// The rows can be read, and a block written for every 32 inputs; the processor has AVX-512 VNNI.
 #[inline(always)]
 unsafe fn pack<Q: QuantX86>(group: &Group) {
     let blocks = group.inputs / q8::BLOCK;
@@ -113,7 +115,10 @@ unsafe fn pack<Q: QuantX86>(group: &Group) {
     })
 }
 
-/// Everything of a block but its quants, which are there.
+/// Computes all fields of a block but its quants, which are already stored.
+///
+/// # Safety
+/// Block `block` of the group's rows can be read.
 #[inline(always)]
 unsafe fn pack_scales<Q: QuantX86>(group: &Group, block: usize, to: &mut Block) {
     simd!({
@@ -142,11 +147,12 @@ unsafe fn pack_scales<Q: QuantX86>(group: &Group, block: usize, to: &mut Block) 
 }
 
 /// # Safety
-/// Everything that the tile points to is there, rows packed; reached with AVX-512 VNNI.
+/// All of the tile's pointers are valid for its extents, `packed` included; the processor has AVX-512 VNNI.
 #[inline(always)]
 unsafe fn products<Q: QuantX86, S: Sums>(t: &Tile) {
     let blocks = t.inputs / q8::BLOCK;
-    // SAFETY: the scratch is this worker's own; panels and groups have room for the widest input.
+    // SAFETY: the scratch is used by this worker only; its panels have room for the widest input, and outputs, rows
+    // and blocks stay within the tile.
     unsafe {
         let panels = (&raw mut (*t.scratch).rounds).cast::<Panel>();
         for first in (0..blocks).step_by(PANEL_BLOCKS) {
@@ -172,12 +178,12 @@ unsafe fn products<Q: QuantX86, S: Sums>(t: &Tile) {
     }
 }
 
-/// The weights after a tile's, which are likely to be this worker's next: asked for little by little, for the processor
-/// waits where too many lines are under way.
+/// The weights after a tile's, which are probably the worker's next: prefetched gradually, because the processor
+/// stalls if too many cache lines are in flight.
 pub(crate) struct Ahead {
     at: *const u8,
     end: *const u8,
-    /// Bytes for each block that is multiplied.
+    /// Bytes to prefetch per block that is multiplied.
     step: usize,
 }
 
@@ -190,18 +196,21 @@ impl Ahead {
     pub(crate) fn step(&mut self) {
         let until = self.at.wrapping_add(self.step).min(self.end);
         while self.at < until {
-            // To the second cache.
+            // To L2.
             simd!(_mm_prefetch::<_MM_HINT_T1>(self.at.cast()));
             self.at = self.at.wrapping_add(64);
         }
     }
 }
 
-/// Sums of lanes that wait for their neighbours, of 1, 2, 4 and 8 lanes, and of all: `[level][output][row]`
+/// Partial sums of 1, 2, 4 and 8 lanes that wait for their neighbours, and of all lanes: `[level][output][row]`
 pub(crate) type Levels = [[F16x; SIDE]; LEVELS];
 const LEVELS: usize = 5;
 
-/// G groups of rows, from row `row` on.
+/// Computes G groups of rows, from row `row` on.
+///
+/// # Safety
+/// As for [`products`]; the panels of the tile's outputs have been unpacked, and the groups are within its rows.
 #[inline(always)]
 unsafe fn groups<Q: QuantX86, S: Sums, const G: usize>(
     t: &Tile,
@@ -210,16 +219,17 @@ unsafe fn groups<Q: QuantX86, S: Sums, const G: usize>(
     ahead: &mut Ahead,
 ) {
     let blocks = t.inputs / q8::BLOCK;
-    // Lanes below have a block in the last round.
+    // Lanes below this have a block in the last round.
     let last = if blocks.is_multiple_of(SIDE) { SIDE } else { blocks % SIDE };
-    // SAFETY: this worker's own; each level is written before it is read.
+    // SAFETY: the scratch is used by this worker only, and plain numbers are valid for any bits; each level is written
+    // before it is read.
     let levels = unsafe { &mut *(&raw mut (*t.scratch).levels).cast::<[Levels; G]>() };
     let mut x = t.packed.cast::<Block>().wrapping_add(row / SIDE * blocks);
     for (place, lane) in LANES.into_iter().enumerate() {
         let rounds = blocks_of_lane(blocks, lane);
         let padded = lane >= last;
         let lane = Lane { lane, place, panels, rounds, padded, x, group: blocks, scratch: t.scratch };
-        // SAFETY: a panel for each round, and blocks of the groups.
+        // SAFETY: there is a panel for each round, and the groups' blocks can be read.
         unsafe { S::lane::<Q, G>(&lane, ahead, levels) };
         x = x.wrapping_add(rounds);
     }
@@ -227,7 +237,7 @@ unsafe fn groups<Q: QuantX86, S: Sums, const G: usize>(
         let mut rows = [F16x([0.0; SIDE]); SIDE];
         Avx512::transpose(&levels[LEVELS - 1], &mut rows);
         for (r, values) in rows.iter().enumerate() {
-            // SAFETY: whole groups of rows, of sixteen outputs.
+            // SAFETY: `out` has room for whole groups of rows by sixteen outputs.
             unsafe {
                 load::<Avx512>(&values.0).store(t.out.add((row + g * SIDE + r) * t.out_stride));
             }
@@ -236,11 +246,12 @@ unsafe fn groups<Q: QuantX86, S: Sums, const G: usize>(
 }
 
 impl Lane {
-    /// Adds the lane, which is over, to those before it: the canonical tree, as a sum that grows. Of outputs `first` and on.
+    /// Adds a completed lane of outputs from `first` on to those before it, as the canonical reduction tree in
+    /// bit-reversed order.
     #[inline(always)]
     pub(crate) fn end<const O: usize>(&self, levels: &mut Levels, first: usize, mut acc: [Avx512; O]) {
         if self.padded {
-            // It turns −0 into +0.
+            // Adding the padding's zero turns −0 into +0.
             for acc in &mut acc {
                 *acc = acc.add(Avx512::zero());
             }
@@ -252,13 +263,17 @@ impl Lane {
             }
         }
         for o in 0..O {
-            // SAFETY: sixteen rows.
+            // SAFETY: the destination has sixteen elements.
             unsafe { acc[o].store(levels[level][first + o].0.as_mut_ptr()) };
         }
     }
 }
 
-/// Adds a block of output `o`, its integer sums (of each half where those have sub-scales) scaled, to sixteen rows' lanes.
+/// Adds a block of output `o` to sixteen rows' lanes: its scaled integer sums, those of each half if these have
+/// sub-scales.
+///
+/// # Safety
+/// The processor has AVX-512 VNNI, and `b` is a block of the panel.
 #[inline(always)]
 pub(crate) unsafe fn add_scaled<Q: QuantX86>(
     panel: &Panel,
@@ -290,22 +305,22 @@ pub(crate) unsafe fn add_scaled<Q: QuantX86>(
     })
 }
 
-/// What each half of a block has of its own.
+/// Whether halves of a block have their own scales or mins.
 #[inline(always)]
 fn of_halves(values: &[F16x], block: usize, o: usize) -> [Avx512; 2] {
     [Avx512::splat(values[block * 2].0[o]), Avx512::splat(values[block * 2 + 1].0[o])]
 }
 
-/// Sums by VNNI.
+/// Sums with VNNI.
 pub(crate) struct Vnni;
 
-/// Outputs times groups whose lanes stay in registers, beside a block's activations.
+/// Outputs times groups whose accumulators fit in registers beside a block's activations.
 const TOGETHER: usize = 8;
 
 impl Sums for Vnni {
     #[inline(always)]
     unsafe fn lane<Q: QuantX86, const G: usize>(lane: &Lane, ahead: &mut Ahead, levels: &mut [Levels; G]) {
-        // SAFETY: as the caller promises.
+        // SAFETY: all blocks are within the lane's panels and groups, which are valid as the caller promises.
         unsafe {
             if G == 1 {
                 outputs::<Q, G, TOGETHER>(lane, ahead, levels);
@@ -316,7 +331,10 @@ impl Sums for Vnni {
     }
 }
 
-/// All outputs of a lane, O at a time.
+/// Computes all outputs of a lane, O at a time.
+///
+/// # Safety
+/// As for [`Sums::lane`].
 #[inline(always)]
 unsafe fn outputs<Q: QuantX86, const G: usize, const O: usize>(
     lane: &Lane,
@@ -326,7 +344,7 @@ unsafe fn outputs<Q: QuantX86, const G: usize, const O: usize>(
     for first in (0..SIDE).step_by(O) {
         let mut acc = [[Avx512::zero(); O]; G];
         for b in 0..lane.rounds {
-            // SAFETY: as the caller promises.
+            // SAFETY: all blocks are within the lane's panels and groups, which are valid as the caller promises.
             unsafe {
                 if first == 0 {
                     for _ in 0..G {
@@ -342,7 +360,10 @@ unsafe fn outputs<Q: QuantX86, const G: usize, const O: usize>(
     }
 }
 
-/// One block of O outputs by G groups of rows.
+/// Adds one block of O outputs by G groups of rows.
+///
+/// # Safety
+/// As for [`Sums::lane`]; the outputs are below sixteen.
 #[inline(always)]
 unsafe fn add_block<Q: QuantX86, const G: usize, const O: usize>(
     lane: &Lane,

@@ -1,5 +1,5 @@
-//! How x86 reads quantised blocks: 32 quants in a 256-bit register, or 64 in a 512-bit one. Shared by AVX2 and AVX-512,
-//! which differ in how they multiply.
+//! How x86 decodes quantised blocks: 32 quants in a 256-bit register, or 64 in a 512-bit one. Shared by AVX2 and
+//! AVX-512, which differ in how they multiply.
 
 use std::arch::x86_64::*;
 
@@ -18,58 +18,67 @@ use crate::quants::{
 };
 use crate::tile::Terms;
 
-/// Scales of an octet, as its type has them; what a type does not have is zero.
+/// The scales of an octet; unused fields of a type are zero.
 pub(crate) struct Scales {
-    /// With the sub-scales and mins of whole blocks.
+    /// Including the sub-scales and mins of whole blocks.
     pub(crate) d: __m256,
     pub(crate) m: __m256,
-    /// Of halves, one a byte.
+    /// Of halves, one per byte.
     pub(crate) half_sub: __m128i,
     pub(crate) half_min: __m128i,
 }
 
-/// What share bytes as low and high nibbles that are quants as they are.
+/// Which quants share bytes as low and high nibbles, for types whose nibbles are the quants.
 #[derive(Clone, Copy)]
 pub(crate) enum Nibbles {
-    /// The halves of a block, whose sixteen bytes begin at this one of it.
+    /// The halves of a block, whose sixteen bytes begin at this offset in the block.
     Halves(usize),
-    /// Two blocks, whose 32 bytes follow each other from this byte of an octet on.
+    /// Two blocks, whose 32 bytes are consecutive from this offset in an octet on.
     Blocks(usize),
-    /// Two neighbours; a block is nothing else.
+    /// Two adjacent quants; a block has no other bytes.
     Pairs,
 }
 
 /// # Safety
-/// `w` is the start of an octet. Only reached with AVX2, FMA and F16C.
+/// `w` is the start of an octet, of which the blocks in question can be read; the processor has AVX2, FMA and F16C.
 pub(crate) trait QuantX86: Quant {
-    /// A block begins with d as a half, and with m as another if it has one.
+    /// A block begins with d as f16, and with m as another f16 if the type has one.
     const LEADING_HALVES: bool = false;
 
-    /// Nibbles of which more than two blocks are read at once.
+    /// The layout of nibbles, if more than two blocks of them can be decoded at once.
     const NIBBLES: Option<Nibbles> = None;
 
-    /// How much larger than quants those of [`QuantX86::raised_two`] are.
+    /// The offset of the quants that [`QuantX86::raised_two`] returns.
     const RAISED: i32 = 0;
 
     /// [`Quant::quants`]
     unsafe fn load(w: *const u8, b: usize) -> __m256i;
     unsafe fn scales(w: *const u8) -> Scales;
 
-    /// Those of blocks `b`, which is even, and `b + 1`. Only reached with AVX-512.
+    /// The quants of blocks `b` (even) and `b + 1`.
+    ///
+    /// # Safety
+    /// As for the trait; the processor has AVX-512.
     #[inline(always)]
     unsafe fn load_two(w: *const u8, b: usize) -> __m512i {
-        // SAFETY: as the trait asks.
+        // SAFETY: blocks `b` and `b + 1` of the octet can be read, as the caller promises.
         unsafe { join_integers(Self::load(w, b), Self::load(w, b + 1)) }
     }
 
-    /// The same, none of them below zero, where halves have scales of their own.
+    /// The same, shifted to be non-negative, for types whose halves have scales.
+    ///
+    /// # Safety
+    /// As for [`QuantX86::load_two`].
     #[inline(always)]
     unsafe fn raised_two(w: *const u8, b: usize) -> __m512i {
-        // SAFETY: as above.
+        // SAFETY: the same contract.
         unsafe { Self::load_two(w, b) }
     }
 
-    /// d and m of two octets, whose scales are those. Only reached with AVX-512.
+    /// d and m of two octets with these scales.
+    ///
+    /// # Safety
+    /// As for the trait; the processor has AVX-512.
     #[inline(always)]
     unsafe fn scales_of_two(_w: *const u8, octets: &[Scales; 2]) -> (__m512, __m512) {
         (join(octets[0].d, octets[1].d), join(octets[0].m, octets[1].m))
@@ -96,7 +105,7 @@ pub(crate) fn and(v: __m256i, mask: i8) -> __m256i {
     simd!(_mm256_and_si256(v, _mm256_set1_epi8(mask)))
 }
 
-/// Shifts bytes right; the bits that come in from the byte above have to be masked off.
+/// Shifts bytes right; the bits shifted in from the byte above must be masked off.
 #[inline(always)]
 fn shift(v: __m256i, bits: usize) -> __m256i {
     simd!(_mm256_srl_epi16(v, _mm_cvtsi32_si128(bits as i32)))
@@ -109,7 +118,7 @@ fn where_bit(v: __m256i, bit: usize, value: i8) -> __m256i {
     simd!(and(_mm256_cmpeq_epi8(and(v, mask), _mm256_set1_epi8(mask)), value))
 }
 
-/// Low nibbles of sixteen bytes, then high ones.
+/// The low nibbles of sixteen bytes, then the high ones.
 #[inline(always)]
 fn nibbles16(p: *const u8) -> __m256i {
     simd!({
@@ -118,7 +127,7 @@ fn nibbles16(p: *const u8) -> __m256i {
     })
 }
 
-/// 16 in byte i where bit i of the word at `p` is set.
+/// 16 in byte i if bit i of the word at `p` is set.
 #[inline(always)]
 fn fifth_bits(p: *const u8) -> __m256i {
     simd!({
@@ -130,7 +139,7 @@ fn fifth_bits(p: *const u8) -> __m256i {
     })
 }
 
-/// Eight halves, `stride` bytes apart.
+/// Eight f16, `stride` bytes apart.
 #[inline(always)]
 fn halves(p: *const u8, stride: usize) -> __m256 {
     macro_rules! half {
@@ -158,7 +167,7 @@ fn bytes_to_floats(bytes: u64) -> __m256 {
     simd!(_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_cvtsi64_si128(bytes as i64))))
 }
 
-/// What sixteen bytes' nibbles stand for.
+/// Looks up the nibbles of sixteen bytes in a table.
 #[inline(always)]
 fn looked_up(table: &[i8; 16], p: *const u8) -> __m256i {
     simd!({
@@ -312,7 +321,7 @@ two looked_up_wide(&FP4_RAISED, nibbles_of_two(w.add(b * 17 + 1), w.add(b * 17 +
         exponents |= u64::from(*w.add(b * 17)) << (b * 8);
     }
     let e = _mm256_cvtepu8_epi32(_mm_cvtsi64_si128(exponents as i64));
-    // As `exponent_scale` has it: the two smallest are subnormal.
+    // As in `exponent_scale`: the two smallest are subnormal.
     let normal = _mm256_slli_epi32(_mm256_sub_epi32(e, _mm256_set1_epi32(1)), 23);
     let least = _mm256_sllv_epi32(_mm256_set1_epi32(0x0020_0000), e);
     let small = _mm256_cmpgt_epi32(_mm256_set1_epi32(2), e);
@@ -331,7 +340,7 @@ two and_wide(both_shifted(w.add(16 + b / 4 * 32), b % 4 * 2, b % 4 * 2 + 2), 3),
     }
 });
 
-/// Each lane's sum, in order.
+/// The sum of each register, in order.
 #[inline(always)]
 pub(crate) fn reduce8(v: [__m256i; 8]) -> __m256i {
     simd!({
@@ -341,7 +350,7 @@ pub(crate) fn reduce8(v: [__m256i; 8]) -> __m256i {
     })
 }
 
-/// Scales 2b and 2b + 1 of halves, for pair sums of block b.
+/// Scales 2b and 2b + 1 of halves, for the pair sums of block b.
 #[inline(always)]
 fn of_block(halves: __m128i, b: usize) -> __m256i {
     let both = 0x0101_0101_0101_0101 * (2 * b as i64);
@@ -352,7 +361,7 @@ fn of_block(halves: __m128i, b: usize) -> __m256i {
 /// [`crate::tile::Dot::terms`] in two halves.
 ///
 /// # Safety
-/// `blocks` blocks can be read at each pointer; reached with AVX2.
+/// `blocks` blocks can be read at each pointer; the processor has AVX2.
 #[inline(always)]
 pub(crate) unsafe fn terms_16<Q: QuantX86>(
     w: *const u8,
@@ -367,7 +376,7 @@ pub(crate) unsafe fn terms_16<Q: QuantX86>(
             return (terms_octet::<Q>(w, x, sums), terms_octet::<Q>(high_w, high_x, high_sums));
         }
         if Q::BLOCKS == 8 {
-            // Super-blocks are whole octets, so a last round that is not sixteen is eight.
+            // Super-blocks are whole octets, so a partial last round has eight blocks.
             return (terms_octet::<Q>(w, x, sums), no_terms());
         }
         if blocks >= 8 {
@@ -384,7 +393,10 @@ fn no_terms() -> Terms<__m256> {
     Terms { sum: zero, d: zero, min_sum: zero, m: zero }
 }
 
-/// Products of one block, summed to eight lanes.
+/// The products of one block, summed to eight lanes.
+///
+/// # Safety
+/// 32 activations can be read at `x`.
 #[inline(always)]
 unsafe fn block_sums<Q: QuantX86>(q: __m256i, x: *const i8, sub: __m128i, b: usize) -> __m256i {
     simd!({
@@ -417,7 +429,10 @@ unsafe fn terms_octet<Q: QuantX86>(w: *const u8, x: *const i8, sums: *const i32)
     })
 }
 
-/// Terms of `blocks` < 8 blocks of the older types, of which nothing past the last may be read.
+/// The terms of `blocks` < 8 blocks of the older types; nothing past the last block is read.
+///
+/// # Safety
+/// `blocks` blocks can be read at each pointer.
 #[inline(always)]
 unsafe fn terms_part<Q: QuantX86>(
     w: *const u8,
@@ -438,7 +453,10 @@ unsafe fn terms_part<Q: QuantX86>(
     })
 }
 
-/// From eight blocks' products and sums of activations to their terms.
+/// Computes the terms from eight blocks' products and sums of activations.
+///
+/// # Safety
+/// Eight blocks can be read at each pointer.
 #[inline(always)]
 unsafe fn finish_terms<Q: QuantX86>(
     v: [__m256i; 8],
@@ -461,7 +479,7 @@ unsafe fn finish_terms<Q: QuantX86>(
     })
 }
 
-/// Rows of eight dwords to columns.
+/// Transposes eight rows of eight 32-bit words.
 #[inline(always)]
 fn transpose8(v: [__m256i; 8]) -> [__m256i; 8] {
     simd!({
@@ -506,7 +524,8 @@ pub(crate) unsafe fn unpack_panel<Q: QuantX86>(panel: *mut Panel, rows: &[*const
                 for o in 0..8 {
                     let row = rows[group * 8 + o].add(at);
                     v[o] = Q::load(row, b % 8);
-                    // The same blocks of the next panel: two octets on, about a line for every other block.
+                    // Prefetch the same blocks of the next panel, two octets further: about a cache line for every
+                    // other block.
                     Avx2::prefetch(row.wrapping_add(2 * Q::OCTET_BYTES + b % 8 * (Q::OCTET_BYTES / 8)));
                 }
                 for (step, v) in transpose8(v).into_iter().enumerate() {
@@ -535,7 +554,7 @@ pub(crate) unsafe fn unpack_scales<V: Lanes, Q: QuantX86>(
                 octet_scales::<Q>(panel, rows, octet, group);
             }
         }
-        // Past the last whole octet nothing more may be read than its blocks.
+        // After the last whole octet only its blocks may be read.
         for (o, row) in rows.iter().enumerate() {
             for b in blocks / 8 * 8..blocks {
                 panel.set_scales::<V, Q>(o, b, row.add(b / 8 * Q::OCTET_BYTES));
@@ -544,7 +563,7 @@ pub(crate) unsafe fn unpack_scales<V: Lanes, Q: QuantX86>(
     });
 }
 
-/// Stores columns of eight rows as `[column][group of eight outputs]`.
+/// Stores the columns of eight rows as `[column][group of eight outputs]`.
 #[inline(always)]
 pub(crate) fn put_columns(to: &mut [F16x], group: usize, rows: [__m256; 8]) {
     let mut v = [simd!(_mm256_setzero_si256()); 8];
@@ -557,7 +576,7 @@ pub(crate) fn put_columns(to: &mut [F16x], group: usize, rows: [__m256; 8]) {
     }
 }
 
-/// Scales of a whole octet of eight outputs.
+/// Stores the scales of a whole octet of eight outputs.
 ///
 /// # Safety
 /// The octet can be read at each row.
@@ -580,7 +599,7 @@ unsafe fn octet_scales<Q: QuantX86>(panel: &mut Panel, rows: &[*const u8; 16], o
         if Q::MIN != Min::None {
             put_columns(&mut panel.m[first..first + 8], group, m);
         }
-        // Two for each block.
+        // Two per block.
         let at = first * 2;
         if Q::SUB == Sub::Half {
             put_columns(&mut panel.sub[at..at + 8], group, sub);

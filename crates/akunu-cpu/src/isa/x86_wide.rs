@@ -1,4 +1,4 @@
-//! Two blocks in a 512-bit register: how AVX-512 reads them, and unpacks a panel of them for many rows.
+//! Two blocks in a 512-bit register: how AVX-512 decodes them, and unpacks a panel of them for many rows.
 
 use std::arch::x86_64::*;
 
@@ -29,7 +29,7 @@ pub(crate) fn and_wide(v: __m512i, mask: i8) -> __m512i {
     simd!(_mm512_and_si512(v, _mm512_set1_epi8(mask)))
 }
 
-/// Shifts the bytes of each half right by its own count; bits that come in from the byte above have to be masked off.
+/// Shifts the bytes of each half right by its own count; the bits shifted in from the byte above must be masked off.
 #[inline(always)]
 fn shift_halves(v: __m512i, low: usize, high: usize) -> __m512i {
     simd!({
@@ -38,13 +38,16 @@ fn shift_halves(v: __m512i, low: usize, high: usize) -> __m512i {
     })
 }
 
-/// The same 32 bytes in both halves, as quants of two blocks come from them.
+/// The same 32 bytes in both halves, from which the quants of two blocks are extracted.
 #[inline(always)]
 pub(crate) fn both_shifted(p: *const u8, low: usize, high: usize) -> __m512i {
     simd!(shift_halves(_mm512_broadcast_i64x4(_mm256_loadu_si256(p.cast())), low, high))
 }
 
 /// Q6_K's quants of two blocks, 32 too large.
+///
+/// # Safety
+/// Blocks `b` and `b + 1` of the octet can be read at `w`; the processor has AVX-512.
 #[inline(always)]
 pub(crate) unsafe fn q6k_raised(w: *const u8, b: usize) -> __m512i {
     let (half, quarter) = (b / 4, b % 4);
@@ -57,12 +60,15 @@ pub(crate) unsafe fn q6k_raised(w: *const u8, b: usize) -> __m512i {
         } else {
             (_mm512_srli_epi16(low, 4), shift_halves(high, 0, 2))
         };
-        // The low four bits of one, the rest of the other.
+        // Combines the low four bits of one with the upper bits of the other.
         _mm512_ternarylogic_epi32(low, and_wide(high, 0x30), _mm512_set1_epi8(15), 0xe4)
     })
 }
 
 /// Q3_K's quants of two blocks, 4 too large.
+///
+/// # Safety
+/// Blocks `b` and `b + 1` of the octet can be read at `w`; the processor has AVX-512.
 #[inline(always)]
 pub(crate) unsafe fn q3k_raised(w: *const u8, b: usize) -> __m512i {
     let shift = b % 4 * 2;
@@ -73,6 +79,9 @@ pub(crate) unsafe fn q3k_raised(w: *const u8, b: usize) -> __m512i {
 }
 
 /// d and m of two octets, `bytes` apart, of Q4_K or Q5_K.
+///
+/// # Safety
+/// Both octets can be read; the processor has AVX-512.
 #[inline(always)]
 pub(crate) unsafe fn k4_of_two(w: *const u8, bytes: usize) -> (__m512, __m512) {
     simd!({
@@ -80,7 +89,7 @@ pub(crate) unsafe fn k4_of_two(w: *const u8, bytes: usize) -> (__m512, __m512) {
         let (sub, min) = k4_scales(w);
         let (other_sub, other_min) = k4_scales(other);
         let halves = _mm_set_epi32(0, 0, u32_at(other, 0) as i32, u32_at(w, 0) as i32);
-        // d and −m of the first, then of the other.
+        // d and −m of the first octet, then of the other.
         let signed = _mm_xor_ps(_mm_cvtph_ps(halves), _mm_setr_ps(0.0, -0.0, 0.0, -0.0));
         let signed = _mm512_castps128_ps512(signed);
         let places = join_integers(_mm256_setzero_si256(), _mm256_set1_epi32(2));
@@ -95,7 +104,7 @@ fn sixteen_bytes(low: u64, high: u64) -> __m512 {
     simd!(_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_set_epi64x(high as i64, low as i64))))
 }
 
-/// `value` in each byte of the first half whose bit `bit` is set, and of the second whose next one is.
+/// `value` in each byte of the first half whose bit `bit` is set, and of the second half whose bit `bit + 1` is set.
 #[inline(always)]
 pub(crate) fn where_bits(p: *const u8, bit: usize, value: i8) -> __m512i {
     simd!({
@@ -106,7 +115,7 @@ pub(crate) fn where_bits(p: *const u8, bit: usize, value: i8) -> __m512i {
     })
 }
 
-/// Low nibbles of sixteen bytes, then high ones, of two blocks.
+/// The low nibbles of sixteen bytes, then the high ones, of two blocks.
 #[inline(always)]
 pub(crate) fn nibbles_of_two(first: *const u8, second: *const u8) -> __m512i {
     simd!({
@@ -126,7 +135,7 @@ pub(crate) fn nibbles_of_two(first: *const u8, second: *const u8) -> __m512i {
     })
 }
 
-/// What nibbles stand for.
+/// Looks up nibbles in a table.
 #[inline(always)]
 pub(crate) fn looked_up_wide(table: &[i8; 16], nibbles: __m512i) -> __m512i {
     simd!({
@@ -135,13 +144,13 @@ pub(crate) fn looked_up_wide(table: &[i8; 16], nibbles: __m512i) -> __m512i {
     })
 }
 
-/// What unsigned quants are too large by.
+/// The offset of quants that are loaded as unsigned.
 pub(crate) const fn offset<Q: QuantX86>() -> i32 {
     if Q::SIGNED { Q::OFFSET + 128 } else { Q::OFFSET }
 }
 
-/// Which words of blocks of `stride` bytes are their first halves, and their second ones: in 32 words at a time, and of
-/// which 32 words.
+/// The indices of the 16-bit words that are the first and the second halves (f16) of blocks of `stride` bytes, in
+/// windows of 32 words, and the start of each window.
 const fn places(stride: usize) -> ([u16; 32], [u32; 9]) {
     let (mut places, mut chunks) = ([0; 32], [0; 9]);
     let mut lane = 0;
@@ -154,13 +163,16 @@ const fn places(stride: usize) -> ([u16; 32], [u32; 9]) {
     (places, chunks)
 }
 
-/// Sixteen halves, and sixteen more.
+/// Two times sixteen f16.
 #[inline(always)]
 pub(crate) fn floats_of_halves(v: __m512i) -> (__m512, __m512) {
     simd!((_mm512_cvtph_ps(_mm512_castsi512_si256(v)), _mm512_cvtph_ps(_mm512_extracti64x4_epi64(v, 1))))
 }
 
-/// The two halves that begin each of `blocks` ≤ 16 blocks; the other lanes are 0.
+/// The two f16 at the start of each of `blocks` ≤ 16 blocks; the other lanes are 0.
+///
+/// # Safety
+/// `blocks` blocks can be read at `w`.
 #[inline(always)]
 unsafe fn leading_halves<Q: QuantX86>(w: *const u8, blocks: usize) -> (__m512, __m512) {
     let (places, chunks) = const { &places(if Q::LEADING_HALVES { Q::BLOCK.bytes } else { 0 }) };
@@ -185,7 +197,10 @@ unsafe fn leading_halves<Q: QuantX86>(w: *const u8, blocks: usize) -> (__m512, _
     })
 }
 
-/// Scales of each octet, of which only whole ones are read.
+/// The scales of each octet; only whole octets are read.
+///
+/// # Safety
+/// `blocks` blocks can be read at `w`.
 #[inline(always)]
 pub(crate) unsafe fn octets<Q: QuantX86>(w: *const u8, blocks: usize) -> [Scales; 2] {
     simd!([
@@ -194,7 +209,7 @@ pub(crate) unsafe fn octets<Q: QuantX86>(w: *const u8, blocks: usize) -> [Scales
     ])
 }
 
-/// Scales of the first halves and of the second ones of sixteen blocks, or their mins.
+/// The scales of the first and of the second halves of sixteen blocks, or their mins.
 #[inline(always)]
 pub(crate) fn of_halves(octets: &[Scales; 2], mins: bool) -> [Avx512; 2] {
     let bytes = |octet: &Scales| if mins { octet.half_min } else { octet.half_sub };
@@ -208,6 +223,9 @@ pub(crate) fn of_halves(octets: &[Scales; 2], mins: bool) -> [Avx512; 2] {
 }
 
 /// d and m of sixteen blocks.
+///
+/// # Safety
+/// `blocks` blocks can be read at `w`.
 #[inline(always)]
 pub(crate) unsafe fn block_scales<Q: QuantX86>(
     w: *const u8,
@@ -235,7 +253,7 @@ pub(crate) unsafe fn block_scales<Q: QuantX86>(
     })
 }
 
-/// Sixteen rows of two blocks to their panel's lines: `[4 elements][output · 4 + element]`, of each block eight.
+/// Transposes two blocks of sixteen rows to the panel's layout: `[4 elements][output · 4 + element]`, eight per block.
 #[inline(always)]
 pub(crate) fn lines_of_two(v: [__m512i; 16]) -> [__m512i; 16] {
     simd!({
@@ -268,12 +286,12 @@ pub(crate) fn lines_of_two(v: [__m512i; 16]) -> [__m512i; 16] {
     })
 }
 
-/// Whether quants less their offset fit a signed byte.
+/// Whether quants minus their offset fit in a signed byte.
 pub(crate) const fn is_signed<Q: QuantX86>() -> bool {
     !Q::SIGNED || Q::OFFSET == 0
 }
 
-/// Quants as bytes: less their offset if `signed` is asked for and they fit, else unsigned.
+/// Quants as bytes: minus their offset if `signed` is requested and they fit, else unsigned.
 #[inline(always)]
 pub(crate) fn bytes<Q: QuantX86>(v: __m512i, signed: bool) -> __m512i {
     simd!(match (signed && is_signed::<Q>(), Q::SIGNED) {
@@ -283,7 +301,8 @@ pub(crate) fn bytes<Q: QuantX86>(v: __m512i, signed: bool) -> __m512i {
     })
 }
 
-/// Sixteen blocks of sixteen outputs: quants as [`bytes`], `[block][output][32]`, and scales `[block][output]`.
+/// Unpacks sixteen blocks of sixteen outputs: quants as [`bytes`], `[block][output][32]`, and scales
+/// `[block][output]`.
 ///
 /// # Safety
 /// `blocks` ≤ 16 blocks can be read at each row.
@@ -301,7 +320,7 @@ pub(crate) unsafe fn unpack<Q: QuantX86>(
             let at = b / 8 * Q::OCTET_BYTES;
             for o in 0..16 {
                 let row = rows[o].add(at);
-                // The same blocks of the next panel.
+                // Prefetch the same blocks of the next panel.
                 Avx512::prefetch(row.wrapping_add(2 * Q::OCTET_BYTES + b % 8 * (Q::OCTET_BYTES / 8)));
                 let to = quants.add((b * 16 + o) * 32);
                 let both = b + 1 < blocks;
@@ -322,7 +341,7 @@ pub(crate) unsafe fn unpack<Q: QuantX86>(
         }
         let mut scales = [[F16x([0.0; 16]); 16]; 2];
         for o in 0..16 {
-            // Without a test for each piece of a whole panel.
+            // Whole panels need no test per piece.
             let (d, m) = if blocks == 16 {
                 leading_halves::<Q>(rows[o], 16)
             } else {

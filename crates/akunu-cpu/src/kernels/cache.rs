@@ -1,4 +1,4 @@
-//! One layer's cache: values lie `[kv head][position][head dim]`, keys as `keys.rs` has it.
+//! One layer's KV cache: values are `[KV head][position][head dim]`, keys are laid out as `keys.rs` describes.
 
 use akunu_plan::ops::KvMoveParams;
 use akunu_plan::{Kernel, KvType, RopeStyle};
@@ -9,18 +9,18 @@ use crate::isa::Lanes;
 use crate::math;
 use crate::panel::MAX_HEAD;
 
-/// Bytes of Q8_0's scale, and of it and its quants.
+/// Bytes of a Q8_0 scale, and of a whole block.
 pub(super) const SCALE: usize = 2;
 pub(super) const BLOCK: usize = 34;
 
-/// Byte places in one layer's keys or values.
+/// Byte offsets in one layer's keys or values.
 #[derive(Clone, Copy)]
 pub(crate) struct Cache {
     pub(crate) kv: KvType,
     pub(crate) head_dim: usize,
     /// Bytes of one head at one position.
     pub(crate) row: usize,
-    /// All positions that it has.
+    /// The number of positions.
     positions: usize,
 }
 
@@ -32,14 +32,14 @@ impl Cache {
         Cache { kv, head_dim, row, positions: positions as usize }
     }
 
-    /// Elements of a head in whole sixteens.
+    /// Elements of a head, padded to a multiple of sixteen.
     #[inline(always)]
     pub(crate) fn padded(&self) -> usize {
         self.head_dim.next_multiple_of(16)
     }
 
-    /// Where the values of position `position` of the sequence that begins at `start` are; or the keys of a group of 16
-    /// positions, of which it is the first.
+    /// The offset of the values of position `position` of the sequence that begins at `start`; or of the keys of the
+    /// group of 16 positions that begins there.
     #[inline(always)]
     pub(crate) fn offset(&self, start: u32, head: usize, position: usize) -> usize {
         (head * self.positions + start as usize + position) * self.row
@@ -125,14 +125,14 @@ impl Cache {
     }
 }
 
-/// Positions go down in order, so that none is written before it is read.
+/// Moves positions to lower ones, in ascending order, so that none is overwritten before it is read.
 #[inline(always)]
 pub(crate) unsafe fn kv_shift<V: Lanes>(command: &Command, context: &Context) {
     let p: KvMoveParams = command.params();
     let Kernel::KvShift(op) = command.kernel else { return };
     let o = command.operands(op);
     let cache = Cache::new(op.kv, p.head_dim, p.positions);
-    // SAFETY: both ranges of positions are within the cache; heads are dealt out whole.
+    // SAFETY: both ranges of positions were checked against the cache; each head is handled by one worker.
     unsafe {
         for moved in context.moves(o.moves) {
             let (from, to, len) = (moved.from as usize, moved.to as usize, moved.len as usize);
@@ -143,7 +143,7 @@ pub(crate) unsafe fn kv_shift<V: Lanes>(command: &Command, context: &Context) {
                 let (key, held) = (&raw mut (*context.scratch).head, &raw mut (*context.scratch).held);
                 for i in 0..len {
                     cache.load_key::<V>(keys, from + i, held.cast(), key.cast());
-                    turn::<V>(key.cast(), op.style, p.rope_dims as usize, &angles);
+                    rotate_key::<V>(key.cast(), op.style, p.rope_dims as usize, &angles);
                     cache.store_key::<V>(key.cast(), held.cast(), keys, to + i);
                 }
                 v.add(from * cache.row).copy_to(v.add(to * cache.row), len * cache.row);
@@ -154,11 +154,14 @@ pub(crate) unsafe fn kv_shift<V: Lanes>(command: &Command, context: &Context) {
 
 type Angles = [f32; MAX_HEAD];
 
-/// cos and sin of each pair's turn back by `back` positions.
+/// cos and sin of each pair for a rotation back by `back` positions.
+///
+/// # Safety
+/// `frequencies` has one frequency for each pair.
 unsafe fn shift_angles(frequencies: *const f32, p: &KvMoveParams, back: usize) -> Angles {
     let mut angles = [0.0; MAX_HEAD];
     for (i, pair) in angles.chunks_exact_mut(2).enumerate().take(p.rope_dims as usize / 2) {
-        // SAFETY: a frequency for each pair.
+        // SAFETY: `i` is below the number of pairs.
         let frequency = unsafe { *frequencies.add(i) };
         let (sin, cos) = math::sin_cos(back as f64 * f64::from(frequency));
         (pair[0], pair[1]) = (cos as f32, -sin as f32);
@@ -167,8 +170,8 @@ unsafe fn shift_angles(frequencies: *const f32, p: &KvMoveParams, back: usize) -
 }
 
 #[inline(always)]
-unsafe fn turn<V: Lanes>(key: *mut f32, style: RopeStyle, dims: usize, angles: &Angles) {
-    // SAFETY: the head has at least `dims` elements, and an angle for each pair.
+unsafe fn rotate_key<V: Lanes>(key: *mut f32, style: RopeStyle, dims: usize, angles: &Angles) {
+    // SAFETY: the head has at least `dims` elements, and `angles` a cos and sin for each pair.
     unsafe { rotate::<V>(key, style, dims, angles.as_ptr()) };
 }
 
@@ -178,7 +181,8 @@ pub(crate) unsafe fn kv_copy(command: &Command, context: &Context) {
     let Kernel::KvCopy(op) = command.kernel else { return };
     let o = command.operands(op);
     let cache = Cache::new(op.kv, p.head_dim, p.positions);
-    // SAFETY: both ranges of positions are within the cache, and have none in common.
+    // SAFETY: both ranges of positions were checked against the cache and do not overlap; each head is handled by one
+    // worker.
     unsafe {
         for moved in context.moves(o.moves) {
             let (from, to, len) = (moved.from as usize, moved.to as usize, moved.len as usize);

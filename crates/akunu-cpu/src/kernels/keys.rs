@@ -1,4 +1,5 @@
-//! Keys in the cache, in [`akunu_plan::KeyOrder::Sixteens`]: an element of sixteen positions is one load, whose lanes are positions.
+//! Keys in the cache, in [`akunu_plan::KeyOrder::Sixteens`]: the same element of sixteen positions is contiguous, so
+//! one load gives a lane per position.
 
 use akunu_plan::KvType;
 use akunu_plan::keys::TOGETHER;
@@ -6,17 +7,20 @@ use akunu_plan::keys::TOGETHER;
 use super::cache::{BLOCK, Cache, SCALE};
 use crate::isa::Lanes;
 
-/// Which way a head goes.
+/// The direction of a copy.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
     In,
     Out,
 }
 
-/// All `keys` here are those of one kv head, of a sequence or of all of the cache, and `row` is room for a head as values are held.
+/// `keys` is one KV head's keys, of a sequence or of the whole cache; `row` is a buffer for one head in the cache's
+/// type.
 impl Cache {
+    /// Stores one head as the key of a position.
+    ///
     /// # Safety
-    /// A head can be read at `from`, and the keys have the position.
+    /// A head can be read at `from`, `row` has room for one, and `keys` has the position.
     #[inline(always)]
     pub(crate) unsafe fn store_key<V: Lanes>(
         &self,
@@ -32,10 +36,10 @@ impl Cache {
         }
     }
 
-    /// Padded with zeros to whole sixteens.
+    /// Loads the key of a position, padded with zeros to a multiple of sixteen.
     ///
     /// # Safety
-    /// The keys have the position; a padded head can be written at `to`.
+    /// `keys` has the position, `row` has room for a head, and a padded head can be written at `to`.
     #[inline(always)]
     pub(crate) unsafe fn load_key<V: Lanes>(
         &self,
@@ -51,10 +55,10 @@ impl Cache {
         }
     }
 
-    /// Copies `count` positions: whole groups as they lie, where both begin with one.
+    /// Copies `count` positions: whole groups as they are if both ranges begin on a group boundary.
     ///
     /// # Safety
-    /// The keys have all these positions, and no position is copied onto another that is copied.
+    /// `keys` has all these positions, source and target do not overlap, and `row` has room for a head.
     #[inline(always)]
     pub(crate) unsafe fn copy_keys(&self, keys: *mut u8, row: *mut u8, [from, to]: [usize; 2], count: usize) {
         let aligned = from.is_multiple_of(TOGETHER) && to.is_multiple_of(TOGETHER);
@@ -70,10 +74,10 @@ impl Cache {
         }
     }
 
-    /// Element `e` of a sixteen.
+    /// Element `e` of a group of sixteen positions, one position per lane.
     ///
     /// # Safety
-    /// The sixteen can be read.
+    /// The group can be read.
     #[inline(always)]
     pub(crate) unsafe fn key_lanes<V: Lanes>(&self, sixteen: *const u8, e: usize) -> V {
         // SAFETY: as the caller promises.
@@ -90,7 +94,10 @@ impl Cache {
         }
     }
 
-    /// One head between its row and its places among the keys.
+    /// Copies one head between a row and its interleaved place among the keys.
+    ///
+    /// # Safety
+    /// `row` is a buffer for one head, and `keys` has the position.
     #[inline(always)]
     unsafe fn carry(&self, way: Way, row: *mut u8, keys: *mut u8, position: usize) {
         let sixteen = keys.wrapping_add(position / TOGETHER * TOGETHER * self.row);
@@ -113,7 +120,10 @@ impl Cache {
     }
 }
 
-/// `count` fields of `SIZE` bytes, side by side in a row.
+/// Copies `count` fields of `SIZE` bytes between a contiguous row and lane `lane` of a group of sixteen positions.
+///
+/// # Safety
+/// The row has `count` fields, and the group `count` fields of all lanes.
 #[inline(always)]
 unsafe fn fields<const SIZE: usize>(way: Way, count: usize, row: *mut u8, sixteen: *mut u8, lane: usize) {
     for i in 0..count {

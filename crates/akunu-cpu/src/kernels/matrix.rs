@@ -1,4 +1,4 @@
-//! Matrix products with their epilogues. Outputs are dealt out in groups that one worker computes for all rows.
+//! Matrix products with their epilogues. Work is divided by outputs: a worker computes its outputs for all rows.
 
 use std::ops::Range;
 
@@ -12,36 +12,36 @@ use crate::kernels::put_q8;
 use crate::math;
 use crate::panel::{BF16_OUTPUTS, TILE_ROWS, TILE_SUMS};
 use crate::planes::Planes;
-use crate::reading::{MOST_PLACES, Reading};
+use crate::read_pattern::{MOST_PLACES, ReadPattern};
 use crate::tile::{PackedKernel, Tile, TileKernel};
 
-/// Outputs of one tile.
+/// Outputs per tile.
 const GROUP: usize = 16;
-/// Rows of what the epilogue adds to and writes that are asked for ahead.
+/// The prefetch distance, in rows, of what the epilogue reads and writes.
 const ROWS_AHEAD: usize = 8;
-/// Weights that one row meets at once: few enough for the strips that a worker reads in turn to lie close together, enough for each to
-/// be long.
+/// Bytes of weights that a worker takes at once for one row: few enough for the streams that it reads alternately to
+/// be close together, enough for each to be long.
 const WINDOW_BYTES: usize = 160 << 10;
-/// Outputs of one row that a worker takes at once, at most.
+/// The most outputs that a worker takes at once for one row.
 const WINDOW: usize = 512;
-/// Of several rows, and from one row's sums to the next before the epilogue.
+/// Outputs that a worker takes at once for several rows; also the row stride of the sums before the epilogue.
 const SUMS: usize = BF16_OUTPUTS;
-// Gates and ups are rounded in whole blocks.
+// The outputs of gate and up are quantised in whole blocks.
 const _: () =
     assert!(WINDOW.is_multiple_of(q8::BLOCK) && SUMS.is_multiple_of(q8::BLOCK) && WINDOW <= TILE_SUMS);
 
-/// The input of a product and where its sums go before the epilogue.
+/// The input of a product and the destination of its sums before the epilogue.
 #[derive(Clone, Copy)]
 struct Product {
     tile: TileKernel,
     x: *const u8,
     x_stride: usize,
-    /// Rows are packed, and where.
+    /// The packed rows and their kernel, if rows are packed.
     packed: Option<(PackedKernel, *const u8)>,
     inputs: usize,
     weight_stride: usize,
     planes: Planes,
-    reading: Reading,
+    read_pattern: ReadPattern,
 }
 
 impl Product {
@@ -64,24 +64,25 @@ impl Product {
             inputs,
             weight_stride: weight.plane_bytes(inputs).map_or(0, |planes| planes[0]),
             planes: Planes::of(weight, inputs),
-            reading: context.reading,
+            read_pattern: context.read_pattern,
         }
     }
 
-    /// Outputs that are multiplied at once.
+    /// Outputs per tile.
     #[inline(always)]
     fn group(&self) -> usize {
         self.packed.map_or(GROUP, |(kernel, _)| kernel.outputs)
     }
 
-    /// `rows` in tiles: (first, count). Those of packed rows are whole groups.
+    /// `rows` in tiles: (first, count). Tiles of packed rows are whole groups.
     #[inline(always)]
     fn row_tiles(&self, rows: usize) -> impl Iterator<Item = (usize, usize)> + use<> {
         let most = if self.packed.is_some() { MOST_ROWS } else { TILE_ROWS };
         (0..rows).step_by(most).map(move |first| (first, most.min(rows - first)))
     }
 
-    /// Outputs `first .. first + outputs` of `rows` rows from `row` on, to `out` ([`SUMS`] apart).
+    /// The tile of outputs `first .. first + outputs` and `rows` rows from `row` on, with sums to `out` ([`SUMS`]
+    /// apart).
     #[inline(always)]
     fn tile(
         &self,
@@ -94,7 +95,7 @@ impl Product {
         let packed = self.packed.map_or(std::ptr::null(), |(kernel, start)| {
             start.wrapping_add(row / SIDE * group_bytes(self.inputs, &kernel))
         });
-        // The kernel of a type without planes looks at neither.
+        // Kernels of types without planes use neither.
         let [scales, offsets] = weight.scales_offsets.unwrap_or([std::ptr::null_mut(); 2]);
         Tile {
             weights: weight.quants.wrapping_add(first * self.weight_stride),
@@ -109,7 +110,7 @@ impl Product {
             scratch: context.scratch,
             out,
             out_stride: SUMS,
-            ahead: self.reading.ahead,
+            ahead: self.read_pattern.ahead,
             skip: 0,
         }
     }
@@ -123,10 +124,12 @@ impl Product {
         }
     }
 
-    /// Sums of W weights, `outputs` of each from `first` on, to each of `out`: `[row][SUMS]`, or all outputs of the only row.
+    /// Computes the sums of W matrices, `outputs` of each from `first` on, to each of `out`: `[row][SUMS]`, or all
+    /// outputs of a single row.
     ///
     /// # Safety
-    /// All of them are within the command's buffers, and at most [`Product::at_once`].
+    /// Outputs and rows are within the command's buffers; there are at most [`Product::at_once`] outputs, and `out`
+    /// has room for all sums.
     #[inline(always)]
     unsafe fn sums<const W: usize>(
         &self,
@@ -137,23 +140,23 @@ impl Product {
         out: [*mut f32; W],
     ) {
         let is_alone = rows.1 == 1 && self.packed.is_none();
-        if is_alone && self.reading.places == 1 {
+        if is_alone && self.read_pattern.places == 1 {
             let tiles: [Tile; W] =
                 std::array::from_fn(|w| self.tile(context, weights[w], (first, outputs), rows, out[w]));
             let bytes = outputs * self.weight_stride;
             for w in 0..W {
-                // The next matrix, or the first one's next window.
+                // Reading continues at the next matrix, or at the first one's next window.
                 let on = tiles.get(w + 1).map_or(tiles[0].weights.addr() + bytes, |next| next.weights.addr());
                 let skip = on.wrapping_sub(tiles[w].weights.addr() + bytes);
-                // SAFETY: as the caller promises.
+                // SAFETY: the tiles are within the outputs and rows that the caller promises to be valid.
                 unsafe { (self.tile.rows)(&Tile { skip, ..tiles[w] }) };
             }
             return;
         }
         let mut done = 0;
         if is_alone {
-            // Strips of the outputs, so that they are read at several places at once.
-            let places = self.reading.places;
+            // Divide the outputs into strips that are read alternately.
+            let places = self.read_pattern.places;
             let strips = places / W;
             let at_once = MOST_PLACES / places;
             let strip = outputs / strips / at_once * at_once;
@@ -164,7 +167,7 @@ impl Product {
                     let to = out[w].wrapping_add(at);
                     Tile { skip, ..self.tile(context, weights[w], (first + at, strip), rows, to) }
                 });
-                // SAFETY: as the caller promises.
+                // SAFETY: the tiles are within the outputs and rows that the caller promises to be valid.
                 unsafe { (self.tile.streams)(&tiles[..places]) };
                 done = strip * strips;
             }
@@ -174,7 +177,7 @@ impl Product {
             for w in 0..W {
                 let to = out[w].wrapping_add(done);
                 let tile = self.tile(context, weights[w], (first + done, count), rows, to);
-                // SAFETY: as the caller promises.
+                // SAFETY: the tiles are within the outputs and rows that the caller promises to be valid.
                 unsafe { self.packed.map_or(self.tile.rows, |(kernel, _)| kernel.run)(&tile) };
             }
             done += count;
@@ -182,20 +185,20 @@ impl Product {
     }
 }
 
-/// The outputs of some units of `unit` each: the first, and how many.
+/// The outputs of a range of units of `unit` outputs: (first, count).
 #[inline(always)]
 fn outputs_of(units: &Range<usize>, unit: usize, outputs: usize) -> (usize, usize) {
     let first = units.start * unit;
     (first, (units.end * unit).min(outputs).saturating_sub(first))
 }
 
-/// Bytes of sixteen packed rows.
+/// Bytes of a group of sixteen packed rows.
 #[inline(always)]
 fn group_bytes(inputs: usize, kernel: &PackedKernel) -> usize {
     inputs / q8::BLOCK * kernel.block_bytes
 }
 
-/// Sixteen outputs of a row at a time: (row, first, count).
+/// The sums of all rows, sixteen outputs at a time: (row, first, count).
 #[inline(always)]
 fn pieces(rows: usize, outputs: usize) -> impl Iterator<Item = (usize, usize, usize)> {
     (0..rows).flat_map(move |r| {
@@ -203,7 +206,10 @@ fn pieces(rows: usize, outputs: usize) -> impl Iterator<Item = (usize, usize, us
     })
 }
 
-/// Packs the rows of a product's input, before its command.
+/// Packs the rows of a product's input, before the product's command runs.
+///
+/// # Safety
+/// As for [`Run`](crate::command::Run).
 #[inline(always)]
 pub(crate) unsafe fn pack(command: &Command, context: &Context) {
     let (Some(kernel), Some((x, inputs, x_stride, rows))) = (command.packed, command.matrix_input()) else {
@@ -214,7 +220,8 @@ pub(crate) unsafe fn pack(command: &Command, context: &Context) {
         return;
     }
     for group in context.units(rows.div_ceil(SIDE)) {
-        // SAFETY: rows of the command's input; the device's groups have room for all rows that are packed.
+        // SAFETY: the rows are within the command's input; the device reserved groups for all rows that are packed,
+        // and each group is written by one worker.
         unsafe {
             (kernel.pack)(&Group {
                 x: x.add(group * SIDE * x_stride),
@@ -236,7 +243,8 @@ pub(crate) unsafe fn matmul<V: Lanes>(command: &Command, context: &Context) {
     let (outputs, stride) = (p.outputs as usize, p.out_stride as usize);
     let product = Product::new((command, context), o.x, op.weight, p.inputs as usize, total);
     let (out, bias, residual) = (f32s(o.out), o.bias.map(f32s), o.residual.map(f32s));
-    // SAFETY: the scratch is this worker's; groups stay within the outputs, rows within the table's.
+    // SAFETY: the scratch is used by this worker only; outputs are within the command's, rows within the table's, and
+    // each output is written by one worker.
     unsafe {
         let sums = (&raw mut (*context.scratch).tile).cast::<f32>();
         for units in context.pieces(outputs.div_ceil(GROUP), product.at_once(total) / GROUP) {
@@ -279,7 +287,8 @@ pub(crate) unsafe fn qkv<V: Lanes>(command: &Command, context: &Context) {
     let weights = [o.q_weight, o.k_weight, o.v_weight];
     let biases = [o.q_bias, o.k_bias, o.v_bias].map(|bias| bias.map(f32s));
     let out = f32s(o.out);
-    // SAFETY: as in `matmul`.
+    // SAFETY: the scratch is used by this worker only; outputs are within Q, K or V, rows within the table's, and each
+    // output is written by one worker.
     unsafe {
         let sums = (&raw mut (*context.scratch).tile).cast::<f32>();
         for units in context.pieces(starts[3], product.at_once(context.rows) / GROUP) {
@@ -316,7 +325,9 @@ pub(crate) unsafe fn glu_matmul<V: Lanes>(command: &Command, context: &Context) 
     let o = command.operands(op);
     let outputs = p.outputs as usize;
     let product = Product::new((command, context), o.x, op.weight, p.inputs as usize, context.rows);
-    // SAFETY: as in `matmul`; where q8 is written, outputs are whole blocks of 32, and a worker has whole blocks.
+    // SAFETY: the scratch is used by this worker only; outputs are within the command's, rows within the table's, and
+    // each output is written by one worker. If q8 is written, outputs are whole blocks of 32, and a worker has whole
+    // blocks.
     unsafe {
         let gate = (&raw mut (*context.scratch).tile).cast::<f32>();
         let up = (&raw mut (*context.scratch).tile_up).cast::<f32>();

@@ -1,4 +1,4 @@
-//! Every kernel, once, generic over its lanes. Each works on the part that is dealt to its worker.
+//! All kernels, generic over the lanes. Each works on the part of the command that is dealt to its worker.
 
 pub(crate) mod attention;
 pub(crate) mod cache;
@@ -17,8 +17,8 @@ use akunu_plan::q8;
 use crate::command::f32s;
 use crate::isa::Lanes;
 
-/// `body` for every sixteen of `n` elements, with offset and count. A macro, because a closure would not be compiled
-/// for the instruction set of the kernel around it.
+/// Runs `body` for each group of up to sixteen of `n` elements, with offset and count. A macro, because a closure
+/// would not be compiled with the target features of the enclosing kernel.
 macro_rules! for_lanes {
     ($n:expr, |$at:ident, $count:ident| $body:expr) => {{
         let mut $at = 0;
@@ -31,20 +31,20 @@ macro_rules! for_lanes {
 }
 pub(crate) use for_lanes;
 
-/// Rounds the 32 elements at `x` into block `block` of a q8 row of `cols` elements.
+/// Quantises the 32 elements at `x` to block `block` of a q8 row of `cols` elements.
 ///
 /// # Safety
-/// The row is whole, and 32 elements can be read at `x`.
+/// `row` has room for a q8 row of `cols` elements, `block` is one of its blocks, and 32 elements can be read at `x`.
 #[inline(always)]
 pub(crate) unsafe fn put_q8<V: Lanes>(row: *mut u8, cols: usize, block: usize, x: *const f32) {
     // SAFETY: as the caller promises.
     unsafe { put_q8_lanes([V::load(x), V::load(x.add(16))], row, cols, block) };
 }
 
-/// The same of the 32 numbers of `v`.
+/// The same for the 32 numbers of `v`.
 ///
 /// # Safety
-/// The row is whole.
+/// `row` has room for a q8 row of `cols` elements, and `block` is one of its blocks.
 #[inline(always)]
 pub(crate) unsafe fn put_q8_lanes<V: Lanes>(v: [V; 2], row: *mut u8, cols: usize, block: usize) {
     // SAFETY: as the caller promises.
@@ -55,32 +55,32 @@ pub(crate) unsafe fn put_q8_lanes<V: Lanes>(v: [V; 2], row: *mut u8, cols: usize
     }
 }
 
-/// Rounds a whole row.
+/// Quantises a whole row.
 ///
 /// # Safety
 /// `cols` elements (whole blocks) can be read at `x`, and a q8 row of them written.
 #[inline(always)]
 pub(crate) unsafe fn put_q8_row<V: Lanes>(row: *mut u8, cols: usize, x: *const f32) {
     for block in 0..cols / q8::BLOCK {
-        // SAFETY: within the row.
+        // SAFETY: `block` is below the row's number of blocks.
         unsafe { put_q8::<V>(row, cols, block, x.add(block * q8::BLOCK)) };
     }
 }
 
-/// `n` ≤ 16 elements; the other lanes are 0.
+/// Loads `n` ≤ 16 elements; the other lanes are 0.
 ///
 /// # Safety
-/// They can be read at `p`.
+/// `n` elements can be read at `p`.
 #[inline(always)]
 pub(crate) unsafe fn load<V: Lanes>(p: *const f32, n: usize) -> V {
     // SAFETY: as the caller promises.
     unsafe { if n == 16 { V::load(p) } else { V::load_n(p, n) } }
 }
 
-/// The first `n` ≤ 16 lanes.
+/// Stores the first `n` ≤ 16 lanes.
 ///
 /// # Safety
-/// They can be written at `p`.
+/// `n` elements can be written at `p`.
 #[inline(always)]
 pub(crate) unsafe fn store<V: Lanes>(v: V, p: *mut f32, n: usize) {
     // SAFETY: as the caller promises.
@@ -89,17 +89,17 @@ pub(crate) unsafe fn store<V: Lanes>(v: V, p: *mut f32, n: usize) {
 
 /// A row that a kernel computes sixteen elements at a time.
 pub(crate) trait RowValues {
-    /// The `n` ≤ 16 elements from `at` on; the other lanes hold anything.
+    /// The `n` ≤ 16 elements from `at` on; the other lanes are unspecified.
     ///
     /// # Safety
-    /// They are elements of the row.
+    /// `at .. at + n` are elements of the row.
     unsafe fn at<V: Lanes>(&self, at: usize, n: usize) -> V;
 }
 
-/// Writes elements `part` of row `r` in the forms asked for; rows have `cols` elements.
+/// Writes elements `part` of row `r` in the requested forms; rows have `cols` elements.
 ///
 /// # Safety
-/// The part can be written to the row in each form; where q8 is asked for, it is whole blocks.
+/// Row `r` has room in each requested form, and `part` is within it; for q8, `part` is whole blocks.
 #[inline(always)]
 pub(crate) unsafe fn write_forms<V: Lanes>(
     row: &impl RowValues,

@@ -7,14 +7,14 @@ use super::{RowValues, for_lanes, load, store, write_forms};
 use crate::command::{Command, Context, f32s, u32s};
 use crate::isa::Lanes;
 
-/// `1 / √(mean of squares + ε)`, in the lanes of canonical arithmetic.
+/// `1 / √(mean of squares + ε)`, summed over the lanes of canonical arithmetic.
 ///
 /// # Safety
 /// `n` elements can be read at `x`.
 #[inline(always)]
 pub(crate) unsafe fn inverse_rms<V: Lanes>(x: *const f32, n: usize, epsilon: f32) -> f32 {
     let mut acc = V::zero();
-    // SAFETY: within the row.
+    // SAFETY: all elements are below `n`.
     unsafe {
         let mut at = 0;
         while at + 16 <= n {
@@ -30,7 +30,7 @@ pub(crate) unsafe fn inverse_rms<V: Lanes>(x: *const f32, n: usize, epsilon: f32
     1.0 / (acc.sum() / n as f32 + epsilon).sqrt()
 }
 
-/// The mean, and `1 / √(variance + ε)`: two sums in the lanes of canonical arithmetic, one after the other.
+/// The mean, and `1 / √(variance + ε)`: two reductions over the lanes of canonical arithmetic, one after the other.
 ///
 /// # Safety
 /// `n` elements can be read at `x`.
@@ -38,7 +38,7 @@ pub(crate) unsafe fn inverse_rms<V: Lanes>(x: *const f32, n: usize, epsilon: f32
 unsafe fn mean_and_inverse_deviation<V: Lanes>(x: *const f32, n: usize, epsilon: f32) -> (f32, f32) {
     let whole = n / 16 * 16;
     let mut acc = V::zero();
-    // SAFETY: within the row.
+    // SAFETY: all elements are below `n`.
     unsafe {
         for at in (0..whole).step_by(16) {
             acc = acc.add(V::load(x.add(at)));
@@ -49,14 +49,14 @@ unsafe fn mean_and_inverse_deviation<V: Lanes>(x: *const f32, n: usize, epsilon:
     }
     let mean = acc.sum() / n as f32;
     let mut acc = V::zero();
-    // SAFETY: within the row.
+    // SAFETY: all elements are below `n`.
     unsafe {
         for at in (0..whole).step_by(16) {
             let v = V::load(x.add(at)).sub(V::splat(mean));
             acc = v.fma(v, acc);
         }
         if whole < n {
-            // Lanes past the end of the row have to stay 0: there is no mean to subtract.
+            // Lanes past the end of the row must stay 0, so the mean is not subtracted from them.
             let (means, count) = ([mean; 16], n - whole);
             let v = V::load_n(x.add(whole), count).sub(V::load_n(means.as_ptr(), count));
             acc = v.fma(v, acc);
@@ -75,20 +75,20 @@ pub(crate) unsafe fn normed<V: Lanes>(x: *const f32, weight: *const f32, scale: 
     unsafe { load::<V>(x, n).mul(V::splat(scale)).mul(load::<V>(weight, n)) }
 }
 
-/// What takes a row's elements to their norm. The options are types, so that loops over a row do not look at them.
+/// Normalises the elements of a row. The options are const generics, so that loops over a row do not test them.
 struct Norming<const LAYER: bool, const BIAS: bool> {
     x: *const f32,
     weight: *const f32,
-    /// Of no meaning without BIAS.
+    /// Unused without BIAS.
     bias: *const f32,
-    /// Of no meaning without LAYER.
+    /// Unused without LAYER.
     mean: f32,
     scale: f32,
 }
 
 impl<const LAYER: bool, const BIAS: bool> Norming<LAYER, BIAS> {
     /// # Safety
-    /// `cols` elements can be read at `x`.
+    /// `cols` elements can be read at `x`, `weight` and (with BIAS) `bias` as long as the value is used.
     #[inline(always)]
     unsafe fn new<V: Lanes>(
         x: *const f32,
@@ -108,7 +108,7 @@ impl<const LAYER: bool, const BIAS: bool> Norming<LAYER, BIAS> {
 }
 
 impl<const LAYER: bool, const BIAS: bool> RowValues for Norming<LAYER, BIAS> {
-    /// `(x − mean) · scale · weight`, where a bias is added with the last product, rounded once.
+    /// `(x − mean) · scale · weight`; a bias is added by a fused multiply-add.
     #[inline(always)]
     unsafe fn at<V: Lanes>(&self, at: usize, n: usize) -> V {
         // SAFETY: as the caller promises.
@@ -121,7 +121,7 @@ impl<const LAYER: bool, const BIAS: bool> RowValues for Norming<LAYER, BIAS> {
     }
 }
 
-/// Calls a function with the kind of norm and whether it has a bias as types.
+/// Calls a function with the kind of norm and the presence of a bias as const generics.
 macro_rules! of_kind {
     ($op:ident, $function:ident::<$lanes:ident>($($argument:expr),*)) => {
         match ($op.kind, $op.bias) {
@@ -133,7 +133,7 @@ macro_rules! of_kind {
     };
 }
 
-/// An operand that may be missing.
+/// An optional operand; null if it is absent.
 #[inline(always)]
 fn bias_of(bias: Option<F32<*mut u8>>) -> *const f32 {
     bias.map_or(std::ptr::null(), |bias| f32s(bias).cast_const())
@@ -157,7 +157,8 @@ unsafe fn norm_rows<V: Lanes, const LAYER: bool, const BIAS: bool>(
     let cols = p.cols as usize;
     let total = if op.rows == RowSet::Logits { context.logit_rows } else { context.rows };
     let weights = [f32s(o.weight).cast_const(), bias_of(o.bias)];
-    // SAFETY: rows and their picks are within the table's; q8 rows are whole blocks.
+    // SAFETY: rows and the rows that `logit_rows` names are within the table's; q8 rows are whole blocks; each row is
+    // written by one worker.
     unsafe {
         for r in context.units(total) {
             let source = match o.logit_rows {
@@ -187,7 +188,7 @@ unsafe fn norm_heads<V: Lanes, const LAYER: bool, const BIAS: bool>(
     let p: HeadNormParams = command.params();
     let o = command.operands(op);
     let (heads, dim) = (p.heads as usize, p.head_dim as usize);
-    // SAFETY: rows are within the table's, heads within their rows.
+    // SAFETY: rows are within the table's, heads within their rows, and each head is written by one worker.
     unsafe {
         for unit in context.units(context.rows * heads) {
             let (r, head) = (unit / heads, unit % heads);
@@ -206,7 +207,7 @@ pub(crate) unsafe fn norm_add<V: Lanes>(command: &Command, context: &Context) {
     let p: NormParams = command.params();
     let o = command.operands(ops::NormAdd);
     let cols = p.cols as usize;
-    // SAFETY: rows are within the table's.
+    // SAFETY: rows are within the table's, and each is written by one worker.
     unsafe {
         for r in context.units(context.rows) {
             let x = f32s(o.x).add(r * cols);

@@ -1,4 +1,4 @@
-//! Rotary positions: the angles of a pass, and the kernel that turns Q and K and writes the cache.
+//! Rotary position embeddings: the angles of a pass, and the kernel that rotates Q and K and writes the cache.
 
 use akunu_plan::keys::TOGETHER;
 use akunu_plan::ops;
@@ -11,13 +11,13 @@ use crate::command::{Command, Context, f32s};
 use crate::isa::Lanes;
 use crate::math;
 
-/// In f64 from our own polynomials, so that every machine has the same angles.
+/// Computed in f64 with our own polynomials, so that every machine has the same angles.
 #[inline(always)]
 pub(crate) unsafe fn rope_angles(command: &Command, context: &Context) {
     let p: AnglesParams = command.params();
     let o = command.operands(ops::RopeAngles);
     let (pairs, magnitude) = (p.pairs as usize, f64::from(p.magnitude));
-    // SAFETY: rows are within the table's.
+    // SAFETY: rows are within the table's, each has room for its angles, and is written by one worker.
     unsafe {
         let rows = context.rows(o.rows);
         for unit in context.units(context.rows * pairs) {
@@ -31,10 +31,11 @@ pub(crate) unsafe fn rope_angles(command: &Command, context: &Context) {
     }
 }
 
-/// Turns the first `dims` elements by the angles `[pair][cos, sin]`. Products and sums are rounded one by one.
+/// Rotates the first `dims` elements by the angles `[pair][cos, sin]`. Products and sums are rounded separately (no
+/// fma).
 ///
 /// # Safety
-/// `dims` elements at `head` and as many at `angles`.
+/// `dims` elements can be read and written at `head`, and read at `angles`.
 #[inline(always)]
 pub(crate) unsafe fn rotate<V: Lanes>(head: *mut f32, style: RopeStyle, dims: usize, angles: *const f32) {
     let mut pair = 0;
@@ -45,14 +46,14 @@ pub(crate) unsafe fn rotate<V: Lanes>(head: *mut f32, style: RopeStyle, dims: us
             match (style, count) {
                 (RopeStyle::Interleaved, 16) => {
                     let at = head.add(pair * 2);
-                    let [x, y] = turned::<V>(apart::<V>(at), apart::<V>(angles));
-                    let [x, y] = V::together(x, y);
+                    let [x, y] = rotated::<V>(deinterleaved::<V>(at), deinterleaved::<V>(angles));
+                    let [x, y] = V::interleave(x, y);
                     x.store(at);
                     y.store(at.add(16));
                 }
                 (RopeStyle::HalfSplit, 16) => {
                     let (a, b) = (head.add(pair), head.add(pair + dims / 2));
-                    let [x, y] = turned::<V>([V::load(a), V::load(b)], apart::<V>(angles));
+                    let [x, y] = rotated::<V>([V::load(a), V::load(b)], deinterleaved::<V>(angles));
                     x.store(a);
                     y.store(b);
                 }
@@ -74,15 +75,18 @@ pub(crate) unsafe fn rotate<V: Lanes>(head: *mut f32, style: RopeStyle, dims: us
     }
 }
 
-/// Even and odd ones of 32 numbers.
+/// The even and the odd ones of 32 numbers.
+///
+/// # Safety
+/// 32 elements can be read at `from`.
 #[inline(always)]
-unsafe fn apart<V: Lanes>(from: *const f32) -> [V; 2] {
+unsafe fn deinterleaved<V: Lanes>(from: *const f32) -> [V; 2] {
     // SAFETY: 32 elements, as the caller promises.
-    unsafe { V::apart(V::load(from), V::load(from.add(16))) }
+    unsafe { V::deinterleave(V::load(from), V::load(from.add(16))) }
 }
 
 #[inline(always)]
-fn turned<V: Lanes>([x, y]: [V; 2], [cos, sin]: [V; 2]) -> [V; 2] {
+fn rotated<V: Lanes>([x, y]: [V; 2], [cos, sin]: [V; 2]) -> [V; 2] {
     [x.mul(cos).sub(y.mul(sin)), x.mul(sin).add(y.mul(cos))]
 }
 
@@ -92,12 +96,14 @@ pub(crate) unsafe fn rope_kv<V: Lanes>(command: &Command, context: &Context) {
     let Kernel::RopeKv(op) = command.kernel else { return };
     let o = command.operands(op);
     let (heads, kv_heads) = (p.heads as usize, p.kv_heads as usize);
-    // SAFETY: rows are within the table's, their sequences within the cache.
+    // SAFETY: rows are within the table's and their positions within the cache, as checked at submission; each head of
+    // a row is handled by one worker.
     unsafe {
         let rows = context.rows(o.rows);
         let per_row = heads + 2 * kv_heads;
         for unit in context.units(context.rows * per_row) {
-            // Keys of positions that follow each other share their lines: a head of sixteen rows, then the next one's.
+            // Keys of consecutive positions share cache lines, so one worker handles a head of sixteen rows before the
+            // next head.
             let several = per_row * TOGETHER;
             let (first, place) = (unit / several * TOGETHER, unit % several);
             let count = TOGETHER.min(context.rows - first);
@@ -107,7 +113,7 @@ pub(crate) unsafe fn rope_kv<V: Lanes>(command: &Command, context: &Context) {
     }
 }
 
-/// Heads of a row come as Q's, K's and V's.
+/// The heads of a row are those of Q, K and V in this order.
 #[inline(always)]
 unsafe fn one_head<V: Lanes>(
     (op, o, p): (ops::RopeKv, &ops::RopeKvOperands<*mut u8>, &RopeKvParams),
@@ -119,7 +125,7 @@ unsafe fn one_head<V: Lanes>(
     let (heads, kv_heads, dim) = (p.heads as usize, p.kv_heads as usize, p.head_dim as usize);
     let dims = p.rope_dims as usize;
     let cache = Cache::new(op.kv, p.head_dim, p.positions);
-    // SAFETY: as in `rope_kv`.
+    // SAFETY: the row and its position were checked at submission; this worker handles this head alone.
     unsafe {
         let x = f32s(o.qkv).add((r * (heads + 2 * kv_heads) + head) * dim);
         let angles = f32s(o.angles).add(r * dims);

@@ -1,13 +1,13 @@
-//! Commands with a norm's halves in them, or the rotation.
+//! Commands with parts of a deferred norm, or with the rotation.
 
 use akunu_plan::ops;
 use akunu_plan::ops::*;
-use akunu_plan::{Activation, DType, Kernel, KvType, MatmulForm, NormOut, Rope, RopeStyle, Row, RowSet};
+use akunu_plan::{Activation, DType, Kernel, KvType, MatmulForm, OutputForms, Rope, RopeStyle, Row, RowSet};
 
 use super::specs::{HEADS, cache, input, kv_types, outputs, query_factors, spec};
 use super::*;
 
-/// Sums of squares as a row of `cols` may have them, for each block of 32.
+/// Plausible sums of squares of a row of `cols`, one for each block of 32.
 fn squares(seed: u64, rows: usize, cols: usize) -> Vec<u8> {
     let squares: Vec<f32> = values(seed, rows * cols / 32).iter().map(|v| v * v * 32.0 + 0.5).collect();
     f32s(&squares)
@@ -38,8 +38,8 @@ impl Product {
     }
 }
 
-/// A product that begins the norm of its output, and may end that of its input.
-fn matmul(p: Product, bias: bool, scaled: bool, norm: Option<NormOut>) -> Spec {
+/// A product that may start the deferred norm of its output and may finish that of its input.
+fn matmul(p: Product, bias: bool, scaled: bool, norm: Option<OutputForms>) -> Spec {
     let name = p.name(&format!("matmul scaled {scaled} norm {norm:?} bias {bias}"));
     spec(name, p.rows, move |_| {
         let Product { dtype: weight, rows, inputs, outs } = p;
@@ -81,7 +81,7 @@ fn qkv(p: Product, bias: bool) -> Spec {
     })
 }
 
-fn glu(p: Product, activation: Activation, out: NormOut) -> Spec {
+fn glu(p: Product, activation: Activation, out: OutputForms) -> Spec {
     spec(p.name(&format!("glu scaled {out:?}")), p.rows, move |_| {
         let (weight, q8, scaled) = (p.dtype, p.dtype.is_quantised(), true);
         let kernel =
@@ -95,10 +95,10 @@ fn glu(p: Product, activation: Activation, out: NormOut) -> Spec {
     })
 }
 
-/// Products of up to 16 rows with a part in norms: all of them for a few types, of the other types one each, for what becomes of a sum is
-/// the same for all. A lane has one of a row's squares, or two.
+/// Products of up to 16 rows with a part in deferred norms: all combinations for a few types, one each for the other
+/// types, because the epilogue is the same for all. A lane has one of a row's sums of squares, or two.
 pub fn matrices() -> Vec<Spec> {
-    let outs = [NormOut::F32, NormOut::Q8, NormOut::Both];
+    let outs = [OutputForms::F32, OutputForms::Q8, OutputForms::Both];
     let mut specs = vec![];
     for (i, dtype) in dtypes().into_iter().enumerate() {
         let small = match dtype.block_len() {
@@ -117,7 +117,7 @@ pub fn matrices() -> Vec<Spec> {
             of_type.push(matmul(product(37), true, true, None));
             of_type.push(qkv(product(80), j % 2 == 0));
             of_type.push(glu(product(64), Activation::Silu, form));
-            of_type.push(glu(product(41), Activation::GeluTanh, NormOut::F32));
+            of_type.push(glu(product(41), Activation::GeluTanh, OutputForms::F32));
         }
         if ![DType::Q4_0, DType::Q6K, DType::F16].contains(&dtype) {
             of_type = vec![of_type.swap_remove(i % of_type.len())];
@@ -127,23 +127,24 @@ pub fn matrices() -> Vec<Spec> {
     specs
 }
 
-/// Products of one row with a part in norms, of a few turns of 32 blocks and a part of one.
+/// Products of one row with a part in deferred norms, of a few iterations of 32 blocks and a partial one.
 pub fn long_rows() -> Vec<Spec> {
     let mut specs = vec![];
     let types = [(DType::Q4_0, 4160), (DType::Q6K, 4352), (DType::F16, 1056), (DType::F32, 544)];
     for (dtype, inputs) in types {
         let product = |outs| Product { dtype, rows: 1, inputs, outs };
-        specs.push(matmul(product(96), true, false, Some(NormOut::Both)));
-        specs.push(matmul(product(32), false, true, Some(NormOut::Q8)));
+        specs.push(matmul(product(96), true, false, Some(OutputForms::Both)));
+        specs.push(matmul(product(32), false, true, Some(OutputForms::Q8)));
         specs.push(matmul(product(37), true, true, None));
         specs.push(qkv(product(80), true));
-        specs.push(glu(product(64), Activation::Silu, NormOut::Q8));
-        specs.push(glu(product(41), Activation::GeluTanh, NormOut::F32));
+        specs.push(glu(product(64), Activation::Silu, OutputForms::Q8));
+        specs.push(glu(product(41), Activation::GeluTanh, OutputForms::F32));
     }
     specs
 }
 
-/// The row, and the window. The own position is the last, or not; alone in its stretch of the positions, or the only one.
+/// The row, and the window. The own position is the last one, or not; alone in its split of the positions, or the only
+/// one.
 const SEEN: [(Row, u32); 6] = [
     (Row { token: 0, position: 0, kv_len: 1, start: 4 }, 0),
     (Row { token: 0, position: 40, kv_len: 41, start: 0 }, 0),
@@ -164,8 +165,8 @@ pub fn attention() -> Vec<Spec> {
                 let style = [RopeStyle::HalfSplit, RopeStyle::Interleaved][(i + k) % 2];
                 let rope = Rope { style, qk_norm: (i + j) % 2 == 0 };
                 let whole = (heads / kv_heads * dim).is_multiple_of(32);
-                let all = [NormOut::Q8, NormOut::F32, NormOut::Both];
-                let out = if whole { all[(i + j + k) % 3] } else { NormOut::F32 };
+                let all = [OutputForms::Q8, OutputForms::F32, OutputForms::Both];
+                let out = if whole { all[(i + j + k) % 3] } else { OutputForms::F32 };
                 specs.push(attend((heads, kv_heads, dim), (kv, rope, out), seen));
             }
         }
@@ -175,7 +176,7 @@ pub fn attention() -> Vec<Spec> {
 
 fn attend(
     (heads, kv_heads, dim): (u32, u32, u32),
-    (kv, rope, out): (KvType, Rope, NormOut),
+    (kv, rope, out): (KvType, Rope, OutputForms),
     (row, window): (Row, u32),
 ) -> Spec {
     let name = format!("{rope:?} attention {heads}/{kv_heads}x{dim} {kv:?} at {} {out:?}", row.position);

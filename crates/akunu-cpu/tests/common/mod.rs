@@ -19,22 +19,22 @@ use akunu_plan::{
 
 pub const POISON: u8 = 0xff;
 
-/// One command with everything that it binds.
+/// One command with all its buffers.
 #[derive(Clone)]
 pub struct Case {
     pub kernel: Kernel,
     pub table: Arc<DispatchTable>,
-    /// Initial bytes of every buffer; the first four are the table's own.
+    /// The initial bytes of every buffer; the first four are those that every table has.
     pub buffers: Vec<Vec<u8>>,
     pub work: Work,
     pub asked: Vec<u32>,
-    /// (buffer, what it holds) of each written binding.
+    /// (buffer, type of contents) of each written binding.
     pub written: Vec<(usize, Content)>,
-    /// The buffer of keys, in order of positions, their type and the size of a head.
+    /// The buffer of keys, in order of positions, with its type and head size.
     pub keys: Option<(usize, KvType, usize)>,
 }
 
-/// What a pass works on.
+/// The rows or moves of a pass.
 #[derive(Clone)]
 pub enum Work {
     Rows(Vec<Row>),
@@ -65,7 +65,8 @@ impl Shape {
         }
     }
 
-    /// Rows of sequences of at most `context` positions, which begin at multiples of `alignment` of a cache of `positions`.
+    /// Rows of sequences of at most `context` positions, which begin at multiples of `alignment` in a cache of
+    /// `positions`.
     pub fn sequences(rows: Vec<Row>, context: u32, positions: u32, alignment: u32) -> Shape {
         let bounds = RowBounds { vocab: 1, positions, context, alignment };
         Shape { work: Work::Rows(rows), asked: vec![], bounds: bounds.into() }
@@ -77,7 +78,7 @@ impl Shape {
         Shape { work: Work::Move(moved), asked: vec![], bounds: bounds.into() }
     }
 
-    /// Rows of no consequence.
+    /// Rows whose contents do not matter.
     pub fn rows(n: usize) -> Shape {
         Shape::tokens((0..n).map(|i| Row::causal(0, i as u32, 0)).collect(), 1, n as u32)
     }
@@ -89,7 +90,7 @@ impl Shape {
 }
 
 impl Case {
-    /// `data` are the bindings in order, without rows, asking rows and tokens.
+    /// `data` are the bindings in order, without rows, logit rows and tokens.
     pub fn new<P: bytemuck::NoUninit>(kernel: Kernel, params: P, shape: Shape, data: Vec<Vec<u8>>) -> Case {
         let (rows, asked) = (shape.work.entries().len(), shape.asked.len().max(1));
         let poison = |n| vec![POISON; n];
@@ -139,12 +140,12 @@ impl Case {
         Case { kernel, table: Arc::new(table), buffers, work: shape.work, asked: shape.asked, written, keys }
     }
 
-    /// Its buffers on a device, keys in that one's order.
+    /// Uploads its buffers to a device, with keys in the device's order.
     pub fn load(&self, device: &mut dyn Device) -> Vec<DeviceBuffer> {
         let keys = device.capabilities().keys;
         let mut load = |(i, bytes): (usize, &Vec<u8>)| {
             let bytes = match self.keys {
-                // Where there are no whole sixteens, the table will be refused.
+                // If there is a partial group of sixteen, the table will be refused.
                 Some((buffer, kv, dim)) if buffer == i => {
                     keys.from_positions(kv, dim, bytes).unwrap_or_else(|| bytes.clone())
                 }
@@ -157,7 +158,7 @@ impl Case {
         self.buffers.iter().enumerate().map(&mut load).collect()
     }
 
-    /// Runs on a device; gives every written buffer, whole.
+    /// Runs on a device; returns every written buffer completely.
     pub fn run(&self, device: &mut dyn Device) -> Vec<Vec<u8>> {
         let ids = self.load(device);
         let replay = device.prepare(&self.table, &ids).unwrap();
@@ -239,7 +240,7 @@ pub fn q8_row(x: &[f32]) -> Vec<u8> {
         .concat()
 }
 
-/// GGUF's types, and MLX's: every number of bits with every group size, the types of scales in turn.
+/// GGUF's types, and MLX's: every number of bits with every group size, cycling through the types of scales.
 pub fn dtypes() -> Vec<DType> {
     let affine = Affine::all().filter(|a| {
         let place = |all: &[usize], n| all.iter().position(|m| *m == n).unwrap();
@@ -263,7 +264,7 @@ pub fn weights(dtype: DType, seed: u64, rows: usize, cols: usize) -> Vec<Vec<u8>
     planes
 }
 
-/// The same tensor's rows, each in one piece.
+/// The same tensor's rows, each contiguous.
 pub fn weight_rows(dtype: DType, seed: u64, rows: usize, cols: usize) -> Vec<u8> {
     let mut bytes = vec![0; rows * dtype.row_bytes(cols).unwrap()];
     let mut rng = Rng::new(seed);
@@ -273,7 +274,7 @@ pub fn weight_rows(dtype: DType, seed: u64, rows: usize, cols: usize) -> Vec<u8>
     bytes
 }
 
-/// Rows `part` of bytes that hold `rows` equal rows.
+/// Rows `part` of bytes that hold `rows` rows of equal size.
 pub fn pick(bytes: &[u8], rows: usize, part: &Range<usize>) -> Vec<u8> {
     let row = bytes.len() / rows;
     bytes[part.start * row..part.end * row].to_vec()

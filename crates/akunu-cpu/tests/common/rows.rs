@@ -1,8 +1,8 @@
-//! Kernels that work along rows: norms, elementwise ones, embeddings, angles.
+//! Row kernels: norms, elementwise ones, embeddings, angles.
 
 use akunu_plan::ops;
 use akunu_plan::ops::*;
-use akunu_plan::{Activation, Kernel, NormKind, NormOut, Row, RowSet, q8};
+use akunu_plan::{Activation, Kernel, NormKind, OutputForms, Row, RowSet, q8};
 
 use super::specs::{ACTIVATIONS, OUTS, outputs, spec};
 use super::*;
@@ -11,7 +11,7 @@ use super::*;
 pub const NORMS: [(NormKind, bool); 4] =
     [(NormKind::Rms, false), (NormKind::Layer, true), (NormKind::Layer, false), (NormKind::Rms, true)];
 
-/// Rows that are small, large, constant, and far from zero beside how much they vary.
+/// Rows that are small, large, constant, and with a mean that is large compared with the variance.
 fn varied(seed: u64, rows: usize, cols: usize) -> Vec<f32> {
     let mut x = values(seed, rows * cols);
     for (row, x) in x.chunks_mut(cols).enumerate() {
@@ -24,7 +24,7 @@ fn varied(seed: u64, rows: usize, cols: usize) -> Vec<f32> {
 pub fn norm(
     (kind, bias): (NormKind, bool),
     (rows, cols): (usize, usize),
-    out: NormOut,
+    out: OutputForms,
     weights: f32,
 ) -> Spec {
     spec(format!("{kind:?} norm bias {bias} {rows}x{cols} {out:?}"), rows, move |part| {
@@ -38,7 +38,7 @@ pub fn norm(
     })
 }
 
-/// Everything that works along rows, on all of them.
+/// All row kernels, on all rows.
 pub fn along_rows() -> Vec<Spec> {
     let mut specs = vec![];
     for (rows, cols) in [(1, 32), (3, 576), (7, 96), (2, 1056)] {
@@ -66,7 +66,7 @@ pub fn along_rows() -> Vec<Spec> {
             x[rows * cols - 3] = f32::NAN;
             let data = vec![pick(&f32s(&x), rows, &part), poison(part.len() * q8::row_bytes(cols))];
             Case::new(
-                Kernel::Round(ops::Round { out: NormOut::Q8 }),
+                Kernel::Round(ops::Round { out: OutputForms::Q8 }),
                 ElementParams { cols: cols as u32 },
                 Shape::rows(part.len()),
                 data,
@@ -84,8 +84,8 @@ pub fn along_rows() -> Vec<Spec> {
                 data,
             )
         }));
-        specs.extend(NORMS.map(|kind| norm(kind, (rows, cols), NormOut::F32, 1.0)));
-        specs.extend(ACTIVATIONS.map(|activation| activate(activation, (rows, cols + 3), NormOut::F32)));
+        specs.extend(NORMS.map(|kind| norm(kind, (rows, cols), OutputForms::F32, 1.0)));
+        specs.extend(ACTIVATIONS.map(|activation| activate(activation, (rows, cols + 3), OutputForms::F32)));
         for scale in [1.0, -0.22] {
             specs.push(add((rows, cols), scale));
         }
@@ -141,7 +141,7 @@ fn head_norm((kind, bias): (NormKind, bool), rows: usize, (heads, dim): (usize, 
     })
 }
 
-fn activate(activation: Activation, (rows, cols): (usize, usize), out: NormOut) -> Spec {
+fn activate(activation: Activation, (rows, cols): (usize, usize), out: OutputForms) -> Spec {
     spec(format!("{activation:?} {rows}x{cols} {out:?}"), rows, move |part| {
         let kernel = Kernel::Activate(ops::Activate { activation, out, rows: RowSet::All });
         let mut x: Vec<f32> = values(38, rows * cols).iter().map(|v| v * 6.0).collect();
@@ -169,7 +169,7 @@ fn add((rows, cols): (usize, usize), scale: f32) -> Spec {
     })
 }
 
-/// What writes rows of f16, which a whole row has to be seen for.
+/// Kernels that write f16 rows, for which a whole row must be seen.
 pub fn in_halves() -> Vec<Spec> {
     let mut specs = vec![];
     for (rows, cols) in [(5, 32), (7, 96), (6, 1064), (4, 4200), (3, 14344)] {
@@ -187,10 +187,15 @@ pub fn in_halves() -> Vec<Spec> {
         let params = ElementParams { cols: cols as u32 };
         specs.push(spec(format!("halve {rows}x{cols}"), rows, move |part| {
             let mut data = vec![pick(&x(65, 1.0), rows, &part)];
-            data.extend(outputs(NormOut::F16, part.len(), cols));
-            Case::new(Kernel::Round(ops::Round { out: NormOut::F16 }), params, Shape::rows(part.len()), data)
+            data.extend(outputs(OutputForms::F16, part.len(), cols));
+            Case::new(
+                Kernel::Round(ops::Round { out: OutputForms::F16 }),
+                params,
+                Shape::rows(part.len()),
+                data,
+            )
         }));
-        for out in [NormOut::F16, NormOut::F32AndF16] {
+        for out in [OutputForms::F16, OutputForms::F32AndF16] {
             specs.push(spec(format!("glu {rows}x{cols} {out:?}"), rows, move |part| {
                 let kernel = Kernel::Glu(ops::Glu { activation: ACTIVATIONS[rows % 5], out });
                 let mut data = vec![pick(&x(66, 2.0), rows, &part), pick(&x(67, 1.0), rows, &part)];
@@ -208,19 +213,19 @@ pub fn in_halves() -> Vec<Spec> {
         }
     }
     for kind in NORMS {
-        for out in [NormOut::F16, NormOut::F32AndF16] {
+        for out in [OutputForms::F16, OutputForms::F32AndF16] {
             specs.push(spec(format!("{kind:?} of asking rows {out:?}"), 1, move |_| {
                 norm_of_asking(kind, out)
             }));
         }
     }
     specs.push(spec("activation of asking rows in halves".into(), 1, |_| {
-        activate_asking(Activation::Tanh, NormOut::F32AndF16)
+        activate_asking(Activation::Tanh, OutputForms::F32AndF16)
     }));
     specs
 }
 
-fn norm_of_asking((kind, bias): (NormKind, bool), out: NormOut) -> Case {
+fn norm_of_asking((kind, bias): (NormKind, bool), out: OutputForms) -> Case {
     let kernel = Kernel::Norm(ops::Norm { kind, bias, out, rows: RowSet::Logits, pick: true });
     let mut data = vec![f32s(&varied(31, 7, 64)), f32s(&values(32, 64))];
     data.extend(bias.then(|| f32s(&values(30, 64))));
@@ -228,8 +233,8 @@ fn norm_of_asking((kind, bias): (NormKind, bool), out: NormOut) -> Case {
     Case::new(kernel, NormParams { cols: 64, epsilon: 1e-5 }, Shape::rows(7).asking(vec![1, 2, 6]), data)
 }
 
-/// Of rows that were packed before.
-fn norm_of_packed((kind, bias): (NormKind, bool), out: NormOut) -> Case {
+/// On rows that were gathered before.
+fn norm_of_packed((kind, bias): (NormKind, bool), out: OutputForms) -> Case {
     let kernel = Kernel::Norm(ops::Norm { kind, bias, out, rows: RowSet::Logits, pick: false });
     let mut data = vec![f32s(&varied(33, 3, 64)), f32s(&values(32, 64))];
     data.extend(bias.then(|| f32s(&values(30, 64))));
@@ -237,15 +242,15 @@ fn norm_of_packed((kind, bias): (NormKind, bool), out: NormOut) -> Case {
     Case::new(kernel, NormParams { cols: 64, epsilon: 1e-5 }, Shape::rows(7).asking(vec![1, 2, 6]), data)
 }
 
-/// Of rows that were packed before.
-fn activate_asking(activation: Activation, out: NormOut) -> Case {
+/// On rows that were gathered before.
+fn activate_asking(activation: Activation, out: OutputForms) -> Case {
     let kernel = Kernel::Activate(ops::Activate { activation, out, rows: RowSet::Logits });
     let mut data = vec![f32s(&values(39, 3 * 64))];
     data.extend(outputs(out, 3, 64));
     Case::new(kernel, ElementParams { cols: 64 }, Shape::rows(7).asking(vec![1, 2, 6]), data)
 }
 
-/// On rows that ask for logits.
+/// On rows that request logits.
 pub fn asking() -> Vec<Case> {
     let mut cases: Vec<Case> =
         NORMS.into_iter().flat_map(|kind| OUTS.map(|out| norm_of_asking(kind, out))).collect();

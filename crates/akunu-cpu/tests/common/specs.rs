@@ -1,24 +1,24 @@
-//! Every kernel over types and odd shapes.
+//! Every kernel over all types and odd shapes.
 
 use akunu_plan::ops;
 use akunu_plan::ops::*;
 use akunu_plan::{
-    Activation, DType, Kernel, KvType, MatmulForm, Move, MoveKind, NormOut, RopeStyle, Row, RowSet, halves,
-    q8,
+    Activation, DType, Kernel, KvType, MatmulForm, Move, MoveKind, OutputForms, RopeStyle, Row, RowSet,
+    halves, q8,
 };
 
 use super::*;
 
 pub(super) const ACTIVATIONS: [Activation; 5] =
     [Activation::Silu, Activation::GeluTanh, Activation::GeluErf, Activation::Tanh, Activation::Relu];
-pub(super) const OUTS: [NormOut; 3] = [NormOut::F32, NormOut::Q8, NormOut::Both];
+pub(super) const OUTS: [OutputForms; 3] = [OutputForms::F32, OutputForms::Q8, OutputForms::Both];
 
 pub(super) fn spec(name: String, rows: usize, build: impl Fn(Range<usize>) -> Case + 'static) -> Spec {
     Spec { name, rows, build: Box::new(build) }
 }
 
-/// Poisoned outputs in the forms asked for.
-pub(super) fn outputs(out: NormOut, rows: usize, cols: usize) -> Vec<Vec<u8>> {
+/// Poisoned outputs in the requested forms.
+pub(super) fn outputs(out: OutputForms, rows: usize, cols: usize) -> Vec<Vec<u8>> {
     let mut data = vec![];
     if out.f32() {
         data.push(poison(rows * cols * 4));
@@ -106,7 +106,7 @@ pub fn glu_matmul(
     inputs: usize,
     outs: usize,
     activation: Activation,
-    out: NormOut,
+    out: OutputForms,
 ) -> Spec {
     spec(format!("glu_matmul {dtype} {rows}x{inputs}x{outs} {activation:?} {out:?}"), rows, move |part| {
         let form = MatmulForm::for_rows(part.len());
@@ -143,28 +143,28 @@ pub fn matrices() -> Vec<Spec> {
             specs.push(qkv(dtype, rows, inputs, rows == 3));
             specs.push(glu_matmul(dtype, rows, inputs, 96, ACTIVATIONS[rows % 3], OUTS[rows / 3 % 3]));
         }
-        specs.push(glu_matmul(dtype, 5, inputs, 41, Activation::Silu, NormOut::F32));
+        specs.push(glu_matmul(dtype, 5, inputs, 41, Activation::Silu, OutputForms::F32));
     }
-    // More of both than any instruction set's panels hold at once.
+    // More of both than any instruction set's panels hold.
     for dtype in [DType::Q4_0, DType::Q4_1, DType::Q2K, DType::Q4K, DType::Q6K] {
         specs.push(matmul(dtype, 50, (2816, 20), false, false));
         specs.push(matmul(dtype, 291, (512, 20), true, true));
     }
     specs.push(matmul(DType::Q4_0, 130, (64, 20), true, true));
     specs.push(matmul(DType::F16, 130, (40, 20), true, true));
-    // More rows than share unpacked weights.
+    // More rows than share one unpacking of the weights.
     specs.push(matmul(DType::Q4_0, 530, (64, 20), true, true));
     specs
 }
 
-/// Products of one row with more inputs than registers hold, and more outputs than a chip's groups have at once.
+/// Products of one row with more inputs than fit in registers, and more outputs than all threadgroups compute at once.
 pub fn long_rows() -> Vec<Spec> {
     let mut specs = vec![];
     for dtype in dtypes() {
         specs.push(matmul(dtype, 1, (8192, 72), true, true));
         specs.push(glu_matmul(dtype, 1, 4096, 352, Activation::Silu, OUTS[1 + specs.len() % 2]));
         specs.push(qkv(dtype, 1, 1024, true));
-        // A few turns of 32 blocks, and a part of one.
+        // A few iterations of 32 blocks, and a partial one.
         let inputs = if dtype.block_len() == 1 { 1048 } else { 4096 + dtype.block_len().max(64) };
         specs.push(matmul(dtype, 1, (inputs, 20), true, false));
     }
@@ -173,12 +173,12 @@ pub fn long_rows() -> Vec<Spec> {
         specs.extend(
             [(4096, 128), (14336, 32), (2048, 1000)].map(|shape| matmul(dtype, 1, shape, false, true)),
         );
-        specs.push(glu_matmul(dtype, 1, 11008, 96, Activation::Silu, NormOut::F32));
+        specs.push(glu_matmul(dtype, 1, 11008, 96, Activation::Silu, OutputForms::F32));
     }
     specs
 }
 
-/// Products of many rows and outputs, for kernels that cut both into large tiles.
+/// Products of many rows and outputs, for kernels that divide both into large tiles.
 pub fn large_matrices() -> Vec<Spec> {
     let mut specs = vec![];
     for dtype in [DType::Q4_0, DType::Q4_1, DType::Q8_0, DType::IQ4NL] {
@@ -191,24 +191,24 @@ pub fn large_matrices() -> Vec<Spec> {
         specs.push(matmul(dtype, 150, (104, 260), true, true));
         specs.push(matmul(dtype, 21, (576, 20), true, false));
         specs.push(qkv(dtype, 70, 64, true));
-        specs.push(glu_matmul(dtype, 70, 72, 75, Activation::Silu, NormOut::F32));
+        specs.push(glu_matmul(dtype, 70, 72, 75, Activation::Silu, OutputForms::F32));
     }
-    // Of few rows, with more outputs than tiles for few are narrow.
+    // With few rows, and enough outputs for the wide tiles of kernels for few rows.
     specs.push(matmul(DType::Q4_0, 5, (288, 600), true, true));
     specs.push(matmul(DType::Q6K, 37, (512, 520), false, true));
     for (rows, outs) in [(18, 160), (70, 352), (300, 544)] {
-        specs.push(glu_matmul(DType::Q4_0, rows, 96, outs, Activation::Silu, NormOut::Both));
-        specs.push(glu_matmul(DType::Q2K, rows, 256, outs, Activation::GeluTanh, NormOut::Q8));
+        specs.push(glu_matmul(DType::Q4_0, rows, 96, outs, Activation::Silu, OutputForms::Both));
+        specs.push(glu_matmul(DType::Q2K, rows, 256, outs, Activation::GeluTanh, OutputForms::Q8));
     }
     for dtype in dtypes().into_iter().filter(|dtype| dtype.is_quantised()) {
         let inputs = if dtype.block_len() == 32 { 160 } else { 256 };
         specs.push(qkv(dtype, 40, inputs, dtype == DType::Q4_0));
-        specs.push(glu_matmul(dtype, 33, inputs, 41, Activation::Silu, NormOut::F32));
+        specs.push(glu_matmul(dtype, 33, inputs, 41, Activation::Silu, OutputForms::F32));
     }
     specs
 }
 
-/// f16 rows of ordinary values, with every kind of scale among them; and the scales.
+/// f16 rows of ordinary values, with scales of every kind, and the scales.
 fn half_rows(seed: u64, rows: usize, cols: usize) -> [Vec<u8>; 2] {
     let mut numbers = vec![0; rows * cols * 2];
     for (row, to) in values(seed, rows * cols).chunks(cols).zip(numbers.chunks_mut(cols * 2)) {
@@ -258,7 +258,7 @@ fn half_matmul(rows: usize, inputs: usize, outs: usize, bias: bool, residual: bo
 /// Rows of f16, with scales and without; weights of f16; their products.
 pub fn halves() -> Vec<Spec> {
     let mut specs = vec![];
-    for (shape, out) in [((4, 2, 40), NormOut::F16), ((3, 1, 80), NormOut::F32AndF16)] {
+    for (shape, out) in [((4, 2, 40), OutputForms::F16), ((3, 1, 80), OutputForms::F32AndF16)] {
         let seen = Seen { rows: 5, first: 20, window: 0, soft_cap: 0.0, factor_step: 0 };
         specs.push(attend(shape, KvType::F16, seen, out));
     }
@@ -276,7 +276,7 @@ pub fn halves() -> Vec<Spec> {
     specs
 }
 
-/// Kernels over rows that ask for logits.
+/// Kernels over rows that request logits.
 pub fn asking() -> Vec<Case> {
     let mut cases = super::rows::asking();
     let kernel = Kernel::Matmul(ops::Matmul {
@@ -294,7 +294,7 @@ pub fn asking() -> Vec<Case> {
     cases.push(Case::new(kernel, params, Shape::rows(7).asking(vec![0, 3, 5]), data));
     for (vocab, advance) in [(5, 0), (16, 1), (1003, 1)] {
         let mut logits = values(35, 4 * vocab);
-        // A tie, a largest value at the very end, and a NaN.
+        // A tie, a maximum at the very end, and a NaN.
         logits[1] = 9.0;
         logits[3] = 9.0;
         logits[2 * vocab - 1] = 9.0;
@@ -407,11 +407,11 @@ pub struct Seen {
     pub first: u32,
     pub window: u32,
     pub soft_cap: f32,
-    /// Positions that share a factor of queries; 0 for no factors.
+    /// Positions that share a query factor; 0 for no factors.
     pub factor_step: u32,
 }
 
-/// One row and many, within a segment and across several, at their edges, windows that begin in the middle.
+/// One row and many, within a segment and across several, at their boundaries, with windows that begin in the middle.
 const SEEN: [Seen; 8] = [
     Seen { rows: 1, first: 0, window: 0, soft_cap: 0.0, factor_step: 0 },
     Seen { rows: 1, first: 255, window: 0, soft_cap: 0.0, factor_step: 100 },
@@ -433,7 +433,7 @@ pub fn attention() -> Vec<Spec> {
                     continue;
                 }
                 let whole = (heads / kv_heads * dim).is_multiple_of(32);
-                let out = if whole { OUTS[(i + seen.rows) % 3] } else { NormOut::F32 };
+                let out = if whole { OUTS[(i + seen.rows) % 3] } else { OutputForms::F32 };
                 specs.push(attend((heads, kv_heads, dim), kv, seen, out));
             }
         }
@@ -441,12 +441,12 @@ pub fn attention() -> Vec<Spec> {
     specs
 }
 
-/// From 1 on, as those of models.
+/// Starting at 1, like those of models.
 pub fn query_factors(count: u32) -> Vec<u8> {
     f32s(&(0..count).map(|n| 1.0 + 0.1 * (1.0 + n as f32).ln()).collect::<Vec<_>>())
 }
 
-pub fn attend((heads, kv_heads, dim): (u32, u32, u32), kv: KvType, seen: Seen, out: NormOut) -> Spec {
+pub fn attend((heads, kv_heads, dim): (u32, u32, u32), kv: KvType, seen: Seen, out: OutputForms) -> Spec {
     let Seen { rows, first, window, soft_cap, factor_step } = seen;
     let name = format!("attention {heads}/{kv_heads}x{dim} {kv:?} rows {rows} at {first} window {window}");
     spec(name, rows, move |part| {
@@ -479,8 +479,8 @@ pub fn attend((heads, kv_heads, dim): (u32, u32, u32), kv: KvType, seen: Seen, o
     })
 }
 
-/// Rows that see the whole of their text, or a window around them; texts of different lengths lie one behind the other in
-/// one cache, the later ones at other positions of it than of the pass.
+/// Rows to which their whole text is visible, or a window around them; texts of different lengths are adjacent in one
+/// cache, the later ones at other positions of it than of the pass.
 pub fn whole_texts() -> Vec<Spec> {
     const LENGTHS: [u32; 5] = [5, 33, 1, 16, 70];
     let mut specs = vec![];
@@ -490,13 +490,13 @@ pub fn whole_texts() -> Vec<Spec> {
                 [(0, 0, 0), (9, 8, 0), (40, 0, 0), (1, 30, 0), (0, 0, 20), (0, 0, 128)]
             {
                 let whole = (heads / kv_heads * dim).is_multiple_of(32);
-                let out = if whole { OUTS[(i + j) % 3] } else { NormOut::F32 };
+                let out = if whole { OUTS[(i + j) % 3] } else { OutputForms::F32 };
                 specs.push(texts((heads, kv_heads, dim), kv, &LENGTHS, [window, ahead, reach], out));
             }
         }
     }
-    // A bias over several segments.
-    specs.push(texts((4, 2, 64), KvType::F16, &[3, 600], [0, 0, 128], NormOut::F32));
+    // A bias across several segments.
+    specs.push(texts((4, 2, 64), KvType::F16, &[3, 600], [0, 0, 128], OutputForms::F32));
     specs
 }
 
@@ -505,7 +505,7 @@ pub fn texts(
     kv: KvType,
     lengths: &[u32],
     [window, ahead, reach]: [u32; 3],
-    out: NormOut,
+    out: OutputForms,
 ) -> Spec {
     let mut all = vec![];
     let mut start = 0u32;
@@ -558,12 +558,12 @@ pub fn cache_moves() -> Vec<Case> {
                 let mut data = caches();
                 let frequencies: Vec<f32> = (0..dim / 2).map(|i| 0.7_f32.powi(i as i32)).collect();
                 data.push(f32s(&frequencies));
-                // Of a sequence that begins at 32, the first 3 positions stay and the next 5 go.
+                // In a sequence that begins at 32, the first 3 positions stay and the next 5 are removed.
                 let moved = Move { from: 40, to: 35, len: 19 };
                 let kernel = Kernel::KvShift(ops::KvShift { style, kv });
                 cases.push(Case::new(kernel, params, Shape::moves(moved, MoveKind::Shift, positions), data));
             }
-            // Groups of keys as they are, and from the middle of one to the middle of another.
+            // Whole groups of keys, and from the middle of one group to the middle of another.
             for moved in [Move { from: 64, to: 0, len: 29 }, Move { from: 3, to: 40, len: 34 }] {
                 let shape = Shape::moves(moved, MoveKind::Copy, positions);
                 cases.push(Case::new(Kernel::KvCopy(ops::KvCopy { kv }), params, shape, caches()));

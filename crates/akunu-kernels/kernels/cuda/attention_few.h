@@ -1,13 +1,16 @@
-// Attention of a row over a cache of f16, on tensor cores: the query heads that share a KV head, eight at most, are the lines of one product.
-// A SIMD group takes 16 positions at a time, straight from the cache: keys of the next ones are on their way as soon as it has the scores, values
-// as soon as it has added these. With g = lane / 4 and t = lane % 4, a lane has head g's scores and sums, keys of positions g and g + 8, and values
-// of positions 2t, 2t + 1, 2t + 8 and 2t + 9.
+// Attention of one row over an f16 cache, on tensor cores: the query heads that share a KV head, at most eight, are
+// the rows of one matrix product. A SIMD group takes 16 positions per iteration directly from the cache: the next keys
+// are loaded as soon as the scores are computed, the next values as soon as the current ones are accumulated. With g =
+// lane / 4 and t = lane % 4, a lane has the scores and accumulators of head g, the keys of positions g and g + 8, and
+// the values of positions 2t, 2t + 1, 2t + 8 and 2t + 9.
 //
-// Products take numbers in any order that both sides share, so lanes load neighbours: of a key, 8 numbers of each 32 (t says which); of a
-// value, VALUE_PIECE numbers of each 8 · VALUE_PIECE (g says which).
+// The reduction order of a product is free as long as both operands agree, so each lane loads consecutive numbers: of
+// a key, 8 numbers of each 32 (selected by t); of a value, VALUE_PIECE numbers of each 8 · VALUE_PIECE (selected by
+// g).
 //
-// Keys and values are f16 already. Queries and weights are split in two, q = f16(q) + f16(q − f16(q)): lines 0 … 7 are the halves and lines
-// 8 … 15 what is left of them, so nothing is lost and nothing is added to the work.
+// Keys and values are f16 already. Queries and weights are split in two f16, q = f16(q) + f16(q − f16(q)): rows 0 … 7
+// of the product hold the high parts and rows 8 … 15 the remainders. This keeps f32 accuracy, and uses rows that would
+// otherwise be padding.
 
 #define RUN 16
 #define STEPS (HEAD_DIM / 16)
@@ -29,13 +32,14 @@ struct Values {
     u32 v[VALUE_LOADS][4][VALUE_WORDS];
 };
 
-// Of head g: of numbers 8 · VALUE_PIECE · i + VALUE_PIECE · (2t + e) + j, word e of sums[i][j], and in word e + 2 what the rest of the weights add.
+// The partial result of head g. Words e and e + 2 of sums[i][j] belong to element 8 · VALUE_PIECE · i + VALUE_PIECE ·
+// (2t + e) + j: word e from the high parts of the weights, word e + 2 from the remainders.
 struct Part {
     f32 most, total;
     Floats sums[VALUE_LOADS][VALUE_PIECE];
 };
 
-// Two numbers' halves, and what is left of them, go to lines g and g + 8.
+// High parts of the numbers go to row g, remainders to row g + 8.
 INLINE Quad split_in_two(f32 a, f32 b, f32 c, f32 d) {
     Quad q;
     q.v[0] = two_halves(a, b);
@@ -45,12 +49,12 @@ INLINE Quad split_in_two(f32 a, f32 b, f32 c, f32 d) {
     return q;
 }
 
-INLINE Query load_query(Bindings in, Params params, Task task, const THREADGROUP f32* turned, Place at) {
+INLINE Query load_query(Bindings in, Params params, Task task, const THREADGROUP f32* rotated, Place at) {
     Query q = {};
     const u32 head = LANE / 4;
     if (head >= task.heads) return q;
 #if ROPE
-    const THREADGROUP f32* from = turned + head * HEAD_DIM;
+    const THREADGROUP f32* from = rotated + head * HEAD_DIM;
     const f32 factor = 1.0f;
 #else
     const DEVICE f32* from = (const DEVICE f32*)in.q + ((u64)task.row * HEADS + task.first_head + head) * HEAD_DIM;
@@ -100,7 +104,7 @@ INLINE Values load_values(const DEVICE u8* v, u32 base, Span span, Place at) {
 }
 
 #if ROPE
-// The own position's key and value, which `own` has, one after the other.
+// Inserts the own position's key and value, which `own` has, one after the other.
 INLINE void put_own(THREAD_PTR Keys* keys, THREAD_PTR Values* values, const THREADGROUP f32* own, u32 base, Span span, Place at) {
     UNROLL for (u32 n = 0; n < 2; n++) {
         if (base + 8 * n + LANE / 4 != span.own) continue;
@@ -119,7 +123,7 @@ INLINE void put_own(THREAD_PTR Keys* keys, THREAD_PTR Values* values, const THRE
 }
 #endif
 
-// Of head g, positions 2t, 2t + 1, 2t + 8 and 2t + 9 from `base` on.
+// The scores of head g for positions 2t, 2t + 1, 2t + 8 and 2t + 9 from `base` on.
 INLINE Floats scores_of(const THREAD_PTR Query* q, const THREAD_PTR Keys* keys) {
     Floats both[2] = {};
     UNROLL for (u32 s = 0; s < STEPS; s++) {
@@ -132,8 +136,8 @@ INLINE Floats scores_of(const THREAD_PTR Query* q, const THREAD_PTR Keys* keys) 
     return scores;
 }
 
-// Scores become weights; what was summed before keeps its share.
-INLINE Floats weigh(THREAD_PTR Part* part, Floats scores, u32 base, Span span, f32 cap, Place at) {
+// Turns scores into softmax weights, updates the running maximum and sum, and rescales what was accumulated before.
+INLINE Floats online_softmax(THREAD_PTR Part* part, Floats scores, u32 base, Span span, f32 cap, Place at) {
     f32 most = part->most;
     UNROLL for (u32 e = 0; e < 4; e++) {
         if (CAPPED) scores.v[e] = cap * TANH(scores.v[e] / cap);
@@ -161,7 +165,7 @@ INLINE void add_values(THREAD_PTR Part* part, Floats weights, const THREAD_PTR V
     const Quad split = split_in_two(weights.v[0], weights.v[1], weights.v[2], weights.v[3]);
     UNROLL for (u32 i = 0; i < VALUE_LOADS; i++) {
         UNROLL for (u32 j = 0; j < VALUE_PIECE; j++) {
-            // Number j of both positions' pieces, side by side.
+            // Element j of two positions' values, packed in a word.
             const u32 w = j / 2, pick = j % 2 == 0 ? 0x5410u : 0x7632u;
             const u32 first = byte_perm(values->v[i][0][w], values->v[i][1][w], pick);
             const u32 second = byte_perm(values->v[i][2][w], values->v[i][3][w], pick);
@@ -174,9 +178,9 @@ BODY(attention_few) {
     const Task task = task_of(in, pass, params, at);
     const Span span = task.span;
     u32 base = span.from + SIMD * RUN;
-    TG_ARRAY(f32, turned, 0);
+    TG_ARRAY(f32, rotated, 0);
     if (!task.live) {
-        stand_aside(task);
+        leave_early(task);
         return;
     }
 #if ROPE
@@ -186,28 +190,28 @@ BODY(attention_few) {
     WAIT_FOR_INPUT();
     LAUNCH_NEXT();
 #if ROPE
-    turn_heads(in, params, task, turned, at);
+    rotate_heads(in, params, task, rotated, at);
     BARRIER();
 #else
     Keys keys = load_keys(task.k, base, span, at);
     Values values = load_values(task.v, base, span, at);
 #endif
-    const Query q = load_query(in, params, task, turned, at);
+    const Query q = load_query(in, params, task, rotated, at);
     Part part = {};
     part.most = LOWEST;
     for (; base < span.end; base += SIMDS * RUN) {
 #if ROPE
-        if (base <= span.own && span.own < base + RUN) put_own(&keys, &values, turned + HEAD_TILE * HEAD_DIM, base, span, at);
+        if (base <= span.own && span.own < base + RUN) put_own(&keys, &values, rotated + HEAD_TILE * HEAD_DIM, base, span, at);
 #endif
         const Floats scores = scores_of(&q, &keys);
         keys = load_keys(task.k, base + SIMDS * RUN, span, at);
-        add_values(&part, weigh(&part, scores, base, span, params.attention.soft_cap, at), &values);
+        add_values(&part, online_softmax(&part, scores, base, span, params.attention.soft_cap, at), &values);
         values = load_values(task.v, base + SIMDS * RUN, span, at);
     }
     part.total += SIMD_XOR(part.total, 1);
     part.total += SIMD_XOR(part.total, 2);
 
-    TG_ARRAY(f32, parts, TURNED_FLOATS * 4);
+    TG_ARRAY(f32, parts, ROTATED_FLOATS * 4);
     if (LANE / 4 < task.heads) {
         THREADGROUP f32* mine = parts + SIMD * TILE_FLOATS + LANE / 4 * PART;
         UNROLL for (u32 i = 0; i < VALUE_LOADS; i++) {

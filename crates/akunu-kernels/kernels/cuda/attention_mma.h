@@ -1,14 +1,16 @@
-// Attention of many rows over a cache of f16, on tensor cores. A group has LINES lines, a row's head each; a SIMD group has 16 of them. SPAN
-// positions are weighed while the next ones come. Lanes hold their parts of queries and sums as multiply_halves has them.
+// Attention of many rows over an f16 cache, on tensor cores. A threadgroup has LINES query lines (a line is one head
+// of one row), a SIMD group 16 of them. Keys and values of the next SPAN positions are copied while the current ones
+// are used. Queries and accumulators are distributed over the lanes as multiply_halves expects.
 //
-// Keys and values are f16 already. With SPLIT queries and weights are split in two halves, q = f16(q) + f16(q − f16(q)), so that nothing
-// is lost but f32's own roundings; without, they are rounded to f16, as what comes out is.
+// Keys and values are f16 already. With SPLIT, queries and weights are split in two f16, q = f16(q) + f16(q − f16(q)),
+// so that accuracy is that of f32. Without, they are rounded to f16, as the output is.
 
 #define LINES 64
 #define WORKERS 128
-// Bytes of a position in threadgroup memory: eight neighbours lie in eight places that memory reads at once.
+// Bytes of a position in threadgroup memory: 16 bytes of padding, so that eight consecutive positions are read without
+// bank conflicts.
 #define POSITION (HEAD_DIM * 2 + 16)
-#define TURN_BYTES (2 * SPAN * POSITION)
+#define STAGE_BYTES (2 * SPAN * POSITION)
 #define STEPS (HEAD_DIM / 16)
 #define LOWEST -1e30f
 #define LOG2_E 1.44269504f
@@ -19,15 +21,15 @@
 #define EACH_HALF 1
 #endif
 
-// The halves, and what is left of them.
+// The query rounded to f16 and, with SPLIT, the remainder.
 struct Query {
     Quad part[EACH_HALF][STEPS];
 };
 
-// What a lane has of its two lines (g and g + 8 of the SIMD group's).
+// The online softmax state of a lane's two lines (g and g + 8 of the SIMD group's).
 struct Line {
     u32 row, head;
-    // Positions that it sees: none where it is nobody's.
+    // The visible positions; empty for padding lines.
     u32 from, end;
     f32 most, total;
 };
@@ -36,17 +38,17 @@ struct Output {
     Floats sums[HEAD_DIM / 8];
 };
 
-// Two numbers' halves in a word, and what is left of them.
+// The remainders of two numbers after rounding to f16 (`high`), as two f16 in a word.
 INLINE u32 left_of(f32 a, f32 b, u32 high) {
     return two_halves(a - f16_to_f32((u16)high), b - f16_to_f32((u16)(high >> 16)));
 }
 
-INLINE void copy_span(const DEVICE u8* k, const DEVICE u8* v, u32 base, u32 end, THREADGROUP u8* turn, Place at) {
+INLINE void copy_span(const DEVICE u8* k, const DEVICE u8* v, u32 base, u32 end, THREADGROUP u8* stage, Place at) {
     UNROLL for (u32 i = at.in_group; i < SPAN * (HEAD_DIM / 8); i += WORKERS) {
         const u32 position = i / (HEAD_DIM / 8), chunk = i % (HEAD_DIM / 8);
         const bool there = base + position < end;
         const u64 from = (there ? base + position : base) * KV_ROW_BYTES + chunk * 16;
-        THREADGROUP u8* to = turn + position * POSITION + chunk * 16;
+        THREADGROUP u8* to = stage + position * POSITION + chunk * 16;
         copy16(to, k + from, there);
         copy16(to + SPAN * POSITION, v + from, there);
     }
@@ -91,8 +93,9 @@ INLINE Scores score(const THREAD_PTR Query* q, const THREADGROUP u8* keys, Place
     return scores;
 }
 
-// Scores become weights; what was summed before keeps its share. `whole`: every line sees all of the span.
-INLINE void weigh(THREAD_PTR Scores* scores, THREAD_PTR Line* lines, THREAD_PTR Output* out, u32 base, bool whole, f32 cap, Place at) {
+// Turns scores into softmax weights, updates the running maximum and sum, and rescales what was accumulated before.
+// `whole`: all positions of the span are visible to all lines, so no mask is needed.
+INLINE void online_softmax(THREAD_PTR Scores* scores, THREAD_PTR Line* lines, THREAD_PTR Output* out, u32 base, bool whole, f32 cap, Place at) {
     if (cap != 0) {
         UNROLL for (u32 n = 0; n < SPAN / 8; n++) {
             UNROLL for (u32 e = 0; e < 4; e++) scores->v[n].v[e] = cap * TANH(scores->v[n].v[e] / cap);
@@ -140,7 +143,7 @@ INLINE void add_values(THREAD_PTR Output* out, const THREAD_PTR Scores* weights,
             if (SPLIT) part[EACH_HALF - 1].v[w] = left_of(a, b, part[0].v[w]);
         }
         UNROLL for (u32 d = 0; d < HEAD_DIM / 8; d += 2) {
-            const Quad v = load_lines_aside(values + (p * 16 + LANE % 16) * POSITION + (d + LANE / 16) * 16);
+            const Quad v = load_lines_transposed(values + (p * 16 + LANE % 16) * POSITION + (d + LANE / 16) * 16);
             UNROLL for (u32 h = 0; h < EACH_HALF; h++) {
                 out->sums[d] = multiply_halves(part[h], v.v[0], v.v[1], out->sums[d]);
                 out->sums[d + 1] = multiply_halves(part[h], v.v[2], v.v[3], out->sums[d + 1]);
@@ -149,7 +152,7 @@ INLINE void add_values(THREAD_PTR Output* out, const THREAD_PTR Scores* weights,
     }
 }
 
-// A SIMD group's lines meet in its own part of threadgroup memory and are written 32 neighbours at a time.
+// The lines of a SIMD group go through its own part of threadgroup memory, so that it writes 32 consecutive elements.
 INLINE void store_lines(Bindings in, THREAD_PTR Line* lines, const THREAD_PTR Output* out, u32 first_head, u32 start, u32 end, Place at) {
     TG_ARRAY(f32, together, 0);
     THREADGROUP f32* const mine = together + SIMD * 16 * HEAD_DIM;
@@ -195,13 +198,13 @@ INLINE void attend_run(Bindings in, Params params, u32 first_head, u32 start, u3
         lines[r].from = lines[r].end = 0;
         if (lines[r].row < end && line < TILE_ROWS * HEADS_HERE && lines[r].head / GROUP == kv_head) {
             const Row row = rows[lines[r].row];
-            lines[r].from = first_seen(row, window);
-            lines[r].end = seen_end(row, window, ahead);
+            lines[r].from = first_visible(row, window);
+            lines[r].end = visible_end(row, window, ahead);
         }
     }
-    const Sight sight = seen_by_any(rows, start, end, window, ahead, at);
-    const u32 from = sight.from, until = sight.until;
-    // What any of this SIMD group's lines sees, and what all of them do.
+    const VisibleRange range = visible_to_any(rows, start, end, window, ahead, at);
+    const u32 from = range.from, until = range.until;
+    // The range of positions visible to any line of this SIMD group (mine_*), and that visible to all of them (all_*).
     const u32 mine_until = SIMD_MAX_U32(lines[0].end > lines[1].end ? lines[0].end : lines[1].end);
     const u32 all_until = ~SIMD_MAX_U32(~(lines[0].end < lines[1].end ? lines[0].end : lines[1].end));
     const u32 all_from = SIMD_MAX_U32(lines[0].from > lines[1].from ? lines[0].from : lines[1].from);
@@ -212,22 +215,22 @@ INLINE void attend_run(Bindings in, Params params, u32 first_head, u32 start, u3
     const DEVICE u8* k = kv_row(in.k_cache, sequence, kv_head, 0);
     const DEVICE u8* v = kv_row(in.v_cache, sequence, kv_head, 0);
     Output out = {};
-    THREADGROUP u8* turn = at.shared;
-    THREADGROUP u8* other = at.shared + TURN_BYTES;
-    copy_span(k, v, from, until, turn, at);
+    THREADGROUP u8* stage = at.shared;
+    THREADGROUP u8* other = at.shared + STAGE_BYTES;
+    copy_span(k, v, from, until, stage, at);
     COPIES_DONE();
     BARRIER();
     for (u32 base = from; base < until; base += SPAN) {
         if (base + SPAN < until) copy_span(k, v, base + SPAN, until, other, at);
         if (base < mine_until && base + SPAN > mine_from) {
-            Scores scores = score(&q, turn, at);
-            weigh(&scores, lines, &out, base, base >= all_from && base + SPAN <= all_until, params.attention.soft_cap, at);
-            add_values(&out, &scores, turn + SPAN * POSITION, at);
+            Scores scores = score(&q, stage, at);
+            online_softmax(&scores, lines, &out, base, base >= all_from && base + SPAN <= all_until, params.attention.soft_cap, at);
+            add_values(&out, &scores, stage + SPAN * POSITION, at);
         }
         COPIES_DONE();
         BARRIER();
-        THREADGROUP u8* const done = turn;
-        turn = other;
+        THREADGROUP u8* const done = stage;
+        stage = other;
         other = done;
     }
     store_lines(in, lines, &out, first_head, start, end, at);

@@ -1,21 +1,23 @@
-// Few rows of q8 on tensor cores, all of them in one tile: weights are the lines of a product, rows its columns. Codes come to threadgroup
-// memory as they stand, and the lane that multiplies a code decodes it, so it is decoded once; only scales are decoded on the way.
+// Product of a few q8 rows on tensor cores, all rows in one tile: weights are the rows ("lines") of the matrix
+// product, q8 rows its columns. Codes are staged in threadgroup memory as stored, and decoded by the lane that
+// multiplies them, so each code is decoded once; only scales are decoded before staging.
 //
-// A SIMD group has OUT_TILES tiles of 16 lines. A line is an output; with gate and up every second tile is the other's. ACROSS SIMD groups
-// lie beside each other, and SLICES of them share lines and have a part of the inputs each: of a turn's DEEP blocks, every SLICES-th.
+// A SIMD group has OUT_TILES tiles of 16 lines. A line is an output; with gate and up, tiles alternate between the
+// two. ACROSS SIMD groups cover different lines. SLICES SIMD groups share the same lines and split the inputs
+// (split-K): of the DEEP blocks of an iteration, each takes every SLICES-th.
 //
-// How a block's exact sum of products is scaled is told in products.h.
+// products.h explains how a block's exact sum of products is scaled.
 
 #define SLICE (SIMD / ACROSS)
 #define WORKERS (32 * ACROSS * SLICES)
 #define ROWS (8 * ROW_TILES)
 #define LINES (16 * OUT_TILES * ACROSS)
 #define OUTS (LINES / STREAMS)
-// Blocks of weights that a thread brings for a turn.
+// Blocks of weights that a thread loads per iteration.
 #define OWN (LINES * DEEP / WORKERS)
 
-// A turn in threadgroup memory. Rows: DEEP blocks each. All else by block, then by line or row, with room between blocks so that
-// neighbours in either direction are in different banks.
+// The layout of a stage (one iteration's data) in threadgroup memory. Rows: DEEP blocks each. All else by block, then
+// by line or row, with padding between blocks, so that neither adjacent blocks nor adjacent lines conflict in banks.
 #define ROW_BYTES (DEEP * 32)
 #define SCALE_STRIDE (LINES + 8)
 #define ROW_STRIDE (ROWS + 4)
@@ -26,23 +28,24 @@
 #define AT_SCALES (AT_HIGH + DEEP * (LINES + 1) * HIGH_WORDS * 4)
 #define AT_OFFSETS (AT_SCALES + DEEP * HALVES * SCALE_STRIDE * 4)
 #define AT_ROW_SCALES (AT_OFFSETS + DEEP * HALVES * SCALE_STRIDE * 4 * OFFSETS)
-#define TURN_BYTES ((AT_ROW_SCALES + DEEP * ROW_STRIDE * 4 + 15) / 16 * 16)
+#define STAGE_BYTES ((AT_ROW_SCALES + DEEP * ROW_STRIDE * 4 + 15) / 16 * 16)
 
-// Chunks of eight rows in a line are in eight places of 16 bytes that memory reads at once.
+// XOR swizzle: the same chunk of eight consecutive rows is in eight different groups of banks.
 INLINE u32 chunk_at(u32 row, u32 chunk) { return row * ROW_BYTES + (chunk ^ row % 8) * 16; }
 
 INLINE u32 code_at(u32 depth, u32 line) { return depth * (LINES + 1) + line; }
 
-// Lines g and g + 8 of a tile are neighbours.
+// Lines g and g + 8 of a tile are adjacent.
 INLINE u32 scale_at(u32 depth, u32 half, u32 line) {
     return (depth * HALVES + half) * SCALE_STRIDE + line / 16 * 16 + line % 8 * 2 + line / 8 % 2;
 }
 
-// Rows that a thread's copies of chunks, and of scales, are apart. Of chunks whole eights, so that chunks of a thread lie alike.
+// The distance in rows between a thread's copies of chunks, and of scales. For chunks it is a multiple of eight, so
+// that all chunks of a thread have the same swizzle.
 #define CHUNK_STEP (WORKERS / (DEEP * 2))
 #define SCALE_STEP (WORKERS / DEEP)
 
-// Where a thread's next copies are from: the first of its chunks and scales of rows, and the blocks of its lines.
+// The sources of a thread's next copies: the first of its chunks and scales of rows, and the blocks of its lines.
 struct Sources {
     const DEVICE u8 *chunk, *row_scale;
     Planes planes[OWN];
@@ -55,7 +58,7 @@ INLINE Sources first_sources(Bindings in, Place at, u32 first_out) {
     from.row_scale = in.x + at.in_group / DEEP * INPUT_ROW_BYTES + INPUTS + at.in_group % DEEP * 4;
     UNROLL for (u32 i = 0; i < OWN; i++) {
         const u32 line = (at.in_group + i * WORKERS) / DEEP, o = first_out + (STREAMS == 2 ? line / 32 * 16 + line % 16 : line);
-        // Past the last output, the last one again.
+        // Past the last output, use the last one again.
         u32 row = o < OUTPUTS ? o : OUTPUTS - 1;
         from.planes[i] = planes_of(matrix_of(in, STREAMS == 2 ? line / 16 % 2 : 0, &row));
         from.block[i] = row * BLOCKS + at.in_group % DEEP;
@@ -63,26 +66,27 @@ INLINE Sources first_sources(Bindings in, Place at, u32 first_out) {
     return from;
 }
 
-INLINE void go_on(THREAD_PTR Sources* from) {
+INLINE void advance(THREAD_PTR Sources* from) {
     from->chunk += DEEP * 32;
     from->row_scale += DEEP * 4;
     UNROLL for (u32 i = 0; i < OWN; i++) from->block[i] += DEEP;
 }
 
-// `first` is the turn's first block. Rows that are not live stay what they are: they are columns that nobody stores.
-INLINE void copy_rows(const THREAD_PTR Sources* from, Place at, u32 live, u32 first, THREADGROUP u8* turn) {
+// `first` is the iteration's first block. Rows that are not live are not written: their columns of the product are
+// never stored.
+INLINE void copy_rows(const THREAD_PTR Sources* from, Place at, u32 live, u32 first, THREADGROUP u8* stage) {
     const u32 chunk = at.in_group % (DEEP * 2), chunk_row = at.in_group / (DEEP * 2);
     UNROLL for (u32 i = 0; i < ROWS; i += CHUNK_STEP) {
         if (chunk_row + i < live) {
             const bool there = BLOCKS % DEEP == 0 || first + chunk / 2 < BLOCKS;
             const DEVICE u8* source = there ? from->chunk + i * INPUT_ROW_BYTES : from->chunk;
-            copy_chunk(turn + chunk_at(chunk_row, chunk) + i * ROW_BYTES, source, there);
+            copy_chunk(stage + chunk_at(chunk_row, chunk) + i * ROW_BYTES, source, there);
         }
     }
     const u32 depth = at.in_group % DEEP, row = at.in_group / DEEP;
     UNROLL for (u32 i = 0; i < ROWS; i += SCALE_STEP) {
         const bool there = BLOCKS % DEEP == 0 || first + depth < BLOCKS;
-        if (row + i < live) copy4(turn + AT_ROW_SCALES + (depth * ROW_STRIDE + row + i) * 4, from->row_scale + i * INPUT_ROW_BYTES, there);
+        if (row + i < live) copy4(stage + AT_ROW_SCALES + (depth * ROW_STRIDE + row + i) * 4, from->row_scale + i * INPUT_ROW_BYTES, there);
     }
 }
 
@@ -91,51 +95,51 @@ INLINE void load_weights(const THREAD_PTR Sources* from, Place at, u32 first, TH
     UNROLL for (u32 i = 0; i < OWN; i++) raw[i] = load_block(from->planes[i], from->block[i] - past);
 }
 
-INLINE void put_codes(Codes codes, u32 place, THREADGROUP u8* turn) {
+INLINE void put_codes(Codes codes, u32 place, THREADGROUP u8* stage) {
 #if LOW_WORDS == 2
     const u32x2 low = {codes.low[0], codes.low[1]};
-    *(THREADGROUP u32x2*)(turn + AT_LOW + place * LOW_PIECE) = low;
+    *(THREADGROUP u32x2*)(stage + AT_LOW + place * LOW_PIECE) = low;
 #else
     UNROLL for (u32 k = 0; k < LOW_PIECES; k++) {
         const u32x4 low = {codes.low[4 * k], codes.low[4 * k + 1], codes.low[4 * k + 2], codes.low[4 * k + 3]};
-        *(THREADGROUP u32x4*)(turn + AT_LOW + (place + k * DEEP * (LINES + 1)) * LOW_PIECE) = low;
+        *(THREADGROUP u32x4*)(stage + AT_LOW + (place + k * DEEP * (LINES + 1)) * LOW_PIECE) = low;
     }
 #endif
 #if HIGH_WORDS
-    UNROLL for (u32 k = 0; k < HIGH_WORDS; k++) ((THREADGROUP u32*)(turn + AT_HIGH))[place * HIGH_WORDS + k] = codes.high[k];
+    UNROLL for (u32 k = 0; k < HIGH_WORDS; k++) ((THREADGROUP u32*)(stage + AT_HIGH))[place * HIGH_WORDS + k] = codes.high[k];
 #endif
 }
 
-INLINE void put_weights(Place at, u32 first, const THREAD_PTR Raw* raw, THREADGROUP u8* turn) {
+INLINE void put_weights(Place at, u32 first, const THREAD_PTR Raw* raw, THREADGROUP u8* stage) {
     UNROLL for (u32 i = 0; i < OWN; i++) {
         const u32 line = (at.in_group + i * WORKERS) / DEEP, depth = (at.in_group + i * WORKERS) % DEEP;
-        put_codes(raw[i].codes, code_at(depth, line), turn);
+        put_codes(raw[i].codes, code_at(depth, line), stage);
         const Block block = decode(raw[i]);
         const bool there = BLOCKS % DEEP == 0 || first + depth < BLOCKS;
         UNROLL for (u32 h = 0; h < HALVES; h++) {
             const u32 place = scale_at(depth, h, line);
             const f32 scale = short_scale(block.scale[h]) / (ZERO != 0 ? (f32)(1 << (8 - BITS)) : 1.0f);
-            ((THREADGROUP f32*)(turn + AT_SCALES))[place] = there ? scale : 0.0f;
-            if (OFFSETS) ((THREADGROUP f32*)(turn + AT_OFFSETS))[place] = there ? block.offset[h] : 0.0f;
+            ((THREADGROUP f32*)(stage + AT_SCALES))[place] = there ? scale : 0.0f;
+            if (OFFSETS) ((THREADGROUP f32*)(stage + AT_OFFSETS))[place] = there ? block.offset[h] : 0.0f;
         }
     }
 }
 
-// Words t and t + 4 of a line's block as int8, t being LANE % 4. Where something is taken off codes it is half of what there is, so that
-// codes moved to the top of their bytes have only a sign to turn.
-INLINE u32x2 int8_pair(const THREADGROUP u8* turn, u32 place, Place at) {
+// Words t and t + 4 of a line's block as int8, where t = LANE % 4. Where ZERO is subtracted from codes it is half
+// their range, so after a shift to the top of their bytes only the sign bit has to be flipped.
+INLINE u32x2 int8_pair(const THREADGROUP u8* stage, u32 place, Place at) {
     const u32 t = LANE % 4;
     u32x2 low = {0, 0}, high = {0, 0};
 #if LOW_WORDS == 2
-    low = *(const THREADGROUP u32x2*)(turn + AT_LOW + place * LOW_PIECE);
+    low = *(const THREADGROUP u32x2*)(stage + AT_LOW + place * LOW_PIECE);
 #else
-    low.x = *(const THREADGROUP u32*)(turn + AT_LOW + place * 16 + t * 4);
-    if (LOW_PIECES == 2) low.y = *(const THREADGROUP u32*)(turn + AT_LOW + (place + DEEP * (LINES + 1)) * 16 + t * 4);
+    low.x = *(const THREADGROUP u32*)(stage + AT_LOW + place * 16 + t * 4);
+    if (LOW_PIECES == 2) low.y = *(const THREADGROUP u32*)(stage + AT_LOW + (place + DEEP * (LINES + 1)) * 16 + t * 4);
 #endif
 #if HIGH_WORDS == 2
-    high = *(const THREADGROUP u32x2*)(turn + AT_HIGH + place * 8);
+    high = *(const THREADGROUP u32x2*)(stage + AT_HIGH + place * 8);
 #elif HIGH_WORDS == 1
-    high.x = *(const THREADGROUP u32*)(turn + AT_HIGH + place * 4);
+    high.x = *(const THREADGROUP u32*)(stage + AT_HIGH + place * 4);
 #endif
 #if TABLE_OF
     u32x2 pair;
@@ -154,27 +158,27 @@ INLINE u32x2 int8_pair(const THREADGROUP u8* turn, u32 place, Place at) {
     return pair;
 }
 
-// A block of a SIMD group's lines. Scales are of lines g and g + 8 of each tile, g being LANE / 4.
+// A block of the SIMD group's lines. Scales are of lines g and g + 8 of each tile, where g = LANE / 4.
 struct Tiles {
     Quad quants[OUT_TILES];
     f32 scale[OUT_TILES][HALVES][2];
     f32 offset[OUT_TILES][HALVES][2];
 };
 
-INLINE Tiles load_tiles(Place at, const THREADGROUP u8* turn, u32 depth) {
+INLINE Tiles load_tiles(Place at, const THREADGROUP u8* stage, u32 depth) {
     Tiles tiles;
     UNROLL for (u32 m = 0; m < OUT_TILES; m++) {
         const u32 line = (SIMD % ACROSS * OUT_TILES + m) * 16 + LANE / 4;
         UNROLL for (u32 r = 0; r < 2; r++) {
-            const u32x2 pair = int8_pair(turn, code_at(depth, line + 8 * r), at);
+            const u32x2 pair = int8_pair(stage, code_at(depth, line + 8 * r), at);
             tiles.quants[m].v[r] = pair.x;
             tiles.quants[m].v[2 + r] = pair.y;
         }
         UNROLL for (u32 h = 0; h < HALVES; h++) {
             const u32 place = scale_at(depth, h, line);
             UNROLL for (u32 r = 0; r < 2; r++) {
-                tiles.scale[m][h][r] = ((const THREADGROUP f32*)(turn + AT_SCALES))[place + r];
-                tiles.offset[m][h][r] = OFFSETS ? ((const THREADGROUP f32*)(turn + AT_OFFSETS))[place + r] : 0.0f;
+                tiles.scale[m][h][r] = ((const THREADGROUP f32*)(stage + AT_SCALES))[place + r];
+                tiles.offset[m][h][r] = OFFSETS ? ((const THREADGROUP f32*)(stage + AT_OFFSETS))[place + r] : 0.0f;
             }
         }
     }
@@ -185,10 +189,10 @@ struct Sums {
     Floats v[OUT_TILES][ROW_TILES];
 };
 
-// Adds the products with eight rows from 8n on.
-INLINE void multiply_rows(THREAD_PTR Sums* sums, const THREAD_PTR Tiles* tiles, u32 n, u32 b0, u32 b1, const THREADGROUP u8* turn, u32 depth,
+// Accumulates the products with eight rows from 8n on.
+INLINE void multiply_rows(THREAD_PTR Sums* sums, const THREAD_PTR Tiles* tiles, u32 n, u32 b0, u32 b1, const THREADGROUP u8* stage, u32 depth,
                           Place at) {
-    const THREADGROUP f32* const row_scales = (const THREADGROUP f32*)(turn + AT_ROW_SCALES) + depth * ROW_STRIDE + n * 8 + LANE % 4 * 2;
+    const THREADGROUP f32* const row_scales = (const THREADGROUP f32*)(stage + AT_ROW_SCALES) + depth * ROW_STRIDE + n * 8 + LANE % 4 * 2;
     const f32 row_scale[2] = {row_scales[0], row_scales[1]};
     UNROLL for (u32 h = 0; h < HALVES; h++) {
         f32 row_sum[2] = {0, 0};
@@ -210,27 +214,27 @@ INLINE void multiply_rows(THREAD_PTR Sums* sums, const THREAD_PTR Tiles* tiles, 
     }
 }
 
-// With many rows there are no registers for two blocks at a time.
+// With many rows, unrolling would need registers for two blocks at a time.
 #if ROW_TILES < 8
 #define EACH_DEPTH UNROLL
 #else
 #define EACH_DEPTH ROLLED
 #endif
 
-INLINE void multiply_turn(THREAD_PTR Sums* sums, Place at, u32 live, const THREADGROUP u8* turn) {
+INLINE void multiply_stage(THREAD_PTR Sums* sums, Place at, u32 live, const THREADGROUP u8* stage) {
     EACH_DEPTH for (u32 depth = SLICE; depth < DEEP; depth += SLICES) {
-        const Tiles tiles = load_tiles(at, turn, depth);
+        const Tiles tiles = load_tiles(at, stage, depth);
         UNROLL for (u32 n = 0; n < ROW_TILES; n += 2) {
             if (n > 0 && n * 8 >= live) break;
             const u32 row = (n + (ROW_TILES > 1 ? LANE / 16 : 0)) * 8 + LANE % 8;
-            const Quad b = load_lines(turn + chunk_at(row, depth * 2 + LANE / 8 % 2));
-            multiply_rows(sums, &tiles, n, b.v[0], b.v[1], turn, depth, at);
-            if (ROW_TILES > 1) multiply_rows(sums, &tiles, n + 1, b.v[2], b.v[3], turn, depth, at);
+            const Quad b = load_lines(stage + chunk_at(row, depth * 2 + LANE / 8 % 2));
+            multiply_rows(sums, &tiles, n, b.v[0], b.v[1], stage, depth, at);
+            if (ROW_TILES > 1) multiply_rows(sums, &tiles, n + 1, b.v[2], b.v[3], stage, depth, at);
         }
     }
 }
 
-// Sums meet in threadgroup memory, row after row, each slice's apart.
+// Accumulators go to threadgroup memory, row by row, one area per slice.
 #define SUM_STRIDE (LINES + 4)
 #define SUM_AREA (ROWS * SUM_STRIDE)
 
@@ -251,7 +255,7 @@ INLINE f32 sum_of(const THREADGROUP f32* slices) {
     return sum;
 }
 
-// A SIMD group finishes 32 neighbours of a row at a time.
+// Adds the slices up; a SIMD group stores 32 consecutive outputs of a row at a time.
 INLINE void store_sums(Bindings in, Params params, Place at, const THREADGROUP f32* areas, u32 first_out, u32 live) {
     for (u32 i = SIMD; i < live * (OUTS / 32); i += SIMDS) {
         const u32 row = i / (OUTS / 32), beside = i % (OUTS / 32) * 32 + LANE, o = first_out + beside;
@@ -274,27 +278,27 @@ BODY(gemm_few) {
     LAUNCH_NEXT();
     if (live == 0) return;
     Sums sums = {};
-    THREADGROUP u8* turn = at.shared;
-    THREADGROUP u8* other = at.shared + TURN_BYTES;
-    copy_rows(&from, at, live, 0, turn);
-    put_weights(at, 0, raw, turn);
+    THREADGROUP u8* stage = at.shared;
+    THREADGROUP u8* other = at.shared + STAGE_BYTES;
+    copy_rows(&from, at, live, 0, stage);
+    put_weights(at, 0, raw, stage);
     COPIES_DONE();
     BARRIER();
     for (u32 first = 0; first < BLOCKS; first += DEEP) {
         const u32 next = first + DEEP;
         if (next < BLOCKS) {
-            go_on(&from);
+            advance(&from);
             copy_rows(&from, at, live, next, other);
             load_weights(&from, at, next, raw);
         }
-        multiply_turn(&sums, at, live, turn);
+        multiply_stage(&sums, at, live, stage);
         if (next < BLOCKS) {
             put_weights(at, next, raw, other);
             COPIES_DONE();
         }
         BARRIER();
-        THREADGROUP u8* const done = turn;
-        turn = other;
+        THREADGROUP u8* const done = stage;
+        stage = other;
         other = done;
     }
     TG_ARRAY(f32, areas, 0);

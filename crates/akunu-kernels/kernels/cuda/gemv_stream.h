@@ -1,39 +1,42 @@
-// One row of q8: weights come through threadgroup memory. Each SIMD group has SLOTS places there of its own, which fill before the input is
-// there and while the kernel before this one still runs; as soon as it has read one, the next piece is on its way to it.
+// Product of one q8 row whose weights stream through threadgroup memory. Each SIMD group has a ring of SLOTS slots
+// there, filled by asynchronous copies that start before the input is available, while the previous kernel still runs.
+// As soon as a slot has been read, the copy of the next piece into it is issued.
 //
-// Loops that run a few times stay loops: code that is not in the chip's caches costs more than a branch.
+// Short loops are not unrolled: an instruction cache miss costs more than a branch.
 //
-// A group has UNIT neighbouring outputs, then those GROUPS · UNIT further on; a SIMD group has OWN of them, and so LINES lines of weights. A
-// piece is CHUNK blocks of each line. Inputs lie in threadgroup memory too.
+// A threadgroup computes UNIT consecutive outputs, then the UNIT that lie GROUPS · UNIT further on, and so on. A SIMD
+// group has OWN of them, and so LINES lines (rows of a weight matrix). A piece is CHUNK blocks of each line. The input
+// is staged in threadgroup memory as well.
 
 #define LINES (OWN * STREAMS)
-#define TURNS (CHUNK / 32)
+#define ITERATIONS (CHUNK / 32)
 #define CHUNKS ((BLOCKS + CHUNK - 1) / CHUNK)
 #define UNITS ((OUTPUTS + UNIT - 1) / UNIT)
 
-// Of a plane: bytes of a line's part of a piece, copies of 16 bytes for all lines' parts, and turns of 32 lanes that make them.
+// For plane k: the bytes of a line's part of a piece, the 16-byte copies for all lines' parts, and the number of
+// iterations in which 32 lanes issue them.
 #define PART_BYTES(k) (CHUNK * plane_bytes(k) / 8)
 #define PARTS_16(k) (LINES * PART_BYTES(k) / 16)
-#define COPY_TURNS(k) ((PARTS_16(k) + 31) / 32)
+#define COPY_ITERATIONS(k) ((PARTS_16(k) + 31) / 32)
 
 #define UNIT_SUMS (UNIT * STREAMS)
 #define AT_INPUT (2 * UNIT_SUMS * 4)
 #define AT_SLOTS (AT_INPUT + INPUT_ROW_BYTES)
 
-// The next piece to send for: where each of a lane's copies is from.
+// The next piece to copy, and the source address of each of the lane's copies.
 struct Next {
     u32 unit, chunk, left;
-    const DEVICE u8* from[PLANES][MOST_TURNS];
+    const DEVICE u8* from[PLANES][MAX_COPY_ITERATIONS];
 };
 
 INLINE u32 first_output(u32 unit, Place at) { return (at.group_x + unit * GROUPS) * UNIT + SIMD * OWN; }
 
-// A unit's first piece; `left` stays.
+// Moves to a unit's first piece; `left` is unchanged.
 INLINE Next next_unit(Bindings in, Next next, u32 unit, Place at) {
     next.unit = unit;
     next.chunk = 0;
     UNROLL for (u32 k = 0; k < PLANES; k++) {
-        UNROLL for (u32 i = 0; i < MOST_TURNS; i++) {
+        UNROLL for (u32 i = 0; i < MAX_COPY_ITERATIONS; i++) {
             const u32 p = i * 32 + LANE < PARTS_16(k) ? i * 32 + LANE : 0, line = p / (PART_BYTES(k) / 16);
             const u32 o = first_output(unit, at) + line % OWN;
             u32 row = o < OUTPUTS ? o : 0;
@@ -44,15 +47,15 @@ INLINE Next next_unit(Bindings in, Next next, u32 unit, Place at) {
     return next;
 }
 
-// Sends for a piece, if there is one, and goes to the next.
+// Issues the copies of a piece, if one is left, and advances to the next.
 INLINE Next fetch(Bindings in, Next next, THREADGROUP u8* slot, Place at) {
     if (next.left > 0) {
         const bool last = next.chunk == CHUNKS - 1;
         slot += LANE * 16;
         UNROLL for (u32 k = 0; k < PLANES; k++) {
-            UNROLL for (u32 i = 0; i < MOST_TURNS; i++) {
+            UNROLL for (u32 i = 0; i < MAX_COPY_ITERATIONS; i++) {
                 const u32 p = i * 32 + LANE;
-                bool there = (i + 1) * 32 <= PARTS_16(k) || (i < COPY_TURNS(k) && p < PARTS_16(k));
+                bool there = (i + 1) * 32 <= PARTS_16(k) || (i < COPY_ITERATIONS(k) && p < PARTS_16(k));
                 if (BLOCKS % CHUNK != 0) there = there && (!last || p % (PART_BYTES(k) / 16) * 16 < BLOCKS % CHUNK * plane_bytes(k) / 8);
                 if (there) copy16(slot + i * 512, next.from[k][i], true);
             }
@@ -65,7 +68,7 @@ INLINE Next fetch(Bindings in, Next next, THREADGROUP u8* slot, Place at) {
         } else {
             UNROLL for (u32 k = 0; k < PLANES; k++) {
                 const u64 further = ((u64)GROUPS * UNIT * BLOCKS - (CHUNKS - 1) * CHUNK) * plane_bytes(k) / 8;
-                UNROLL for (u32 i = 0; i < MOST_TURNS; i++) next.from[k][i] += last ? further : PART_BYTES(k);
+                UNROLL for (u32 i = 0; i < MAX_COPY_ITERATIONS; i++) next.from[k][i] += last ? further : PART_BYTES(k);
             }
             next.chunk = last ? 0 : next.chunk;
         }
@@ -78,12 +81,12 @@ struct Sums {
     f32 v[LINES];
 };
 
-// Adds a piece's products.
+// Accumulates the products of a piece.
 INLINE Sums add_piece(Sums sums, u32 chunk, const THREADGROUP u8* slot, const THREADGROUP u8* input, Place at) {
-    UNROLL for (u32 t = 0; t < TURNS; t++) {
+    UNROLL for (u32 t = 0; t < ITERATIONS; t++) {
         const u32 b = t * 32 + LANE;
         if (BLOCKS % CHUNK != 0 && chunk * CHUNK + b >= BLOCKS) break;
-        // All loads before any arithmetic.
+        // All loads are issued before any arithmetic.
         const Input x = load_input(input, 0, chunk * CHUNK + b);
         Raw raw[LINES];
         UNROLL for (u32 line = 0; line < LINES; line++) {
@@ -119,13 +122,13 @@ BODY(gemv_stream) {
     const Squares squares = load_squares(in, 0, LANE);
 #endif
     THREADGROUP u8* const input = at.shared + AT_INPUT;
-    bring_input(in.x, input, at);
+    stage_input(in.x, input, at);
     THREADGROUP u8* slot = slots;
     ROLLED for (u32 unit = 0; unit < units; unit++) {
         const u32 first = (at.group_x + unit * GROUPS) * UNIT;
         TG_ARRAY(f32, both, 0);
         THREADGROUP f32* const unit_sums = both + unit % 2 * UNIT_SUMS;
-        // SIMD groups take turns to finish a unit, an output a lane.
+        // SIMD groups store units in round-robin order, one output per lane.
         const u32 o = first + LANE;
         const bool mine = unit % SIMDS == SIMD, holds = mine && LANE < UNIT && o < OUTPUTS;
         const f32 added = holds ? addend(in, 0, o) : 0.0f, weight = holds ? norm_weight(in, o) : 0.0f;

@@ -1,16 +1,17 @@
-// Exact products of q8 blocks on tensor cores, and what scales them.
+// Exact int8 products of blocks on tensor cores, and how they are scaled.
 //
-// A block's sum of products is exact. It lies on top of START in the bits of a float, so it is there as a float at once: less than
-// 2^20 in magnitude, it moves 9 · 2^20 by whole steps. Then fma(sum, scale, −9 · 2^20 · scale) is sum · scale, rounded once: no scale
-// has more than 20 bits, so that 9 · scale is exact. Two fma for each element of a tile are all that its scales cost.
+// A block's int32 sum of products is exact. The accumulator starts at START, the bits of the float 9 · 2^20, so that
+// the result read as a float is 9 · 2^20 + sum: sums are less than 2^20 in magnitude, and floats in that range have
+// whole steps. No conversion is needed: fma(value, scale, −9 · 2^20 · scale) is sum · scale, rounded once. Scales are
+// truncated to 20 significant bits so that 9 · scale is exact. So scaling costs two fma per element of a tile.
 
 #define START 0x4b100000u
 #define START_VALUE 9437184.0f
 
-// A scale's first 20 bits.
+// A scale truncated to 20 significant bits.
 INLINE f32 short_scale(f32 scale) { return as_f32(as_u32(scale) & 0xfffffff0u); }
 
-// The products of a tile's half block (HALVES == 2), or of a whole one.
+// The products of half a block (HALVES == 2), or of a whole one.
 INLINE Quad products(Quad a, u32 b0, u32 b1, u32 half, u32 start) {
 #if HALVES == 2
     return multiply_16(a.v[half * 2], a.v[half * 2 + 1], half == 0 ? b0 : b1, start);
@@ -19,7 +20,7 @@ INLINE Quad products(Quad a, u32 b0, u32 b1, u32 half, u32 start) {
 #endif
 }
 
-// 16 bytes of a row's quants, which lie on 16 bytes where blocks are even.
+// Copies 16 bytes of a row's quants, which are aligned to 16 bytes if the number of blocks is even, otherwise to 8.
 INLINE void copy_chunk(THREADGROUP u8* to, const DEVICE u8* from, bool there) {
     if (BLOCKS % 2 == 0) {
         copy16(to, from, there);

@@ -1,12 +1,12 @@
-// What a group of a tensor-core product has: ROWS rows × COLUMNS columns, a SIMD group 16 ROW_TILES × 8 COLUMN_TILES of them. A column is
-// an output, or with gate and up every second tile of 8 is the other's. How
-// sums become outputs.
+// The tile of a tensor-core product and its epilogue. A threadgroup computes ROWS rows × COLUMNS columns, a SIMD group
+// 16 ROW_TILES × 8 COLUMN_TILES of it. A column is an output; with gate and up, tiles of 8 columns alternate between
+// the two.
 
 #define WORKERS (32 * DOWN * ACROSS)
 #define ROWS (16 * ROW_TILES * DOWN)
 #define COLUMNS (8 * COLUMN_TILES * ACROSS)
 #define OUTS (COLUMNS / STREAMS)
-// The first of a SIMD group's rows and columns.
+// The SIMD group's first row and column in the tile.
 #define BELOW (SIMD / ACROSS)
 #define TOP (BELOW * (16 * ROW_TILES))
 #define LEFT (SIMD % ACROSS * (8 * COLUMN_TILES))
@@ -20,7 +20,7 @@ struct Column {
     u32 row;
 };
 
-// Where a column's weights are; past the last one, the last one again.
+// The matrix and row of a column; past the last output, the last one again.
 INLINE Column column_of(Bindings in, u32 first_out, u32 column) {
     const u32 o = first_out + (STREAMS == 2 ? column / 16 * 8 + column % 8 : column);
     Column found;
@@ -29,11 +29,11 @@ INLINE Column column_of(Bindings in, u32 first_out, u32 column) {
     return found;
 }
 
-// Of the rows that a tile of each SIMD group has, 16 at a time meet in threadgroup memory, so that a SIMD group writes 32 neighbours
-// of a row. STRIDE keeps the lanes' pairs apart there.
+// Accumulators go through threadgroup memory, 16 rows of each SIMD group at a time, so that a SIMD group writes 32
+// consecutive outputs of a row. The padding in STRIDE avoids bank conflicts.
 #define STRIDE (COLUMNS + 8)
 #define PARTS (16 * DOWN * (OUTS / 32))
-// Of these, a SIMD group reads what is added to so many at once.
+// Parts whose bias and residual a SIMD group loads at once.
 #define BATCH 4
 
 INLINE void put_sums(Place at, const THREAD_PTR Sums* sums, u32 m, THREADGROUP f32* together) {

@@ -1,8 +1,10 @@
-// Attention of many rows by tiles of 8 × 8, whatever the cache's type. A group has LINES lines, a row's head each; a SIMD group has 8 of
-// them. SPAN positions at a time are brought to threadgroup memory and weighed.
+// Attention of many rows with simdgroup matrices of 8 × 8, for every cache type. A threadgroup has LINES query lines
+// (a line is one head of one row), a SIMD group 8 of them. Per iteration SPAN positions of keys and values are staged
+// in threadgroup memory.
 //
-// Nothing is rounded: keys and values of f16 are there as they stand, all else is f32. Nobody knows which lane has what of a tile, so scores
-// pass through threadgroup memory, where four lanes have a line; and lines are scaled by a product with a diagonal.
+// Nothing is rounded: f16 keys and values stay f16, all else is f32. Which lane holds which element of a simdgroup
+// matrix is not specified, so scores go through threadgroup memory, where four lanes process a line, and the
+// accumulated lines are rescaled by multiplying with a diagonal matrix.
 
 #define WORKERS (4 * LINES)
 #define LOWEST -1e30f
@@ -17,19 +19,19 @@ typedef Tile CacheTile;
 typedef f32 Number;
 #endif
 
-// Numbers from a line, a position, or a line's scores to the next: 16 bytes more keep what is read together in other banks.
+// Row strides of queries, cached rows and scores. 16 bytes of padding avoid bank conflicts.
 #define LINE_STRIDE (HEAD_DIM + 4)
 #define CACHE_STRIDE (HEAD_DIM + (KV_TYPE == 1 ? 8 : 4))
 #define SCORE_STRIDE (SPAN + 4)
-// Bytes of threadgroup memory: queries, later what comes of them; keys and values; for each SIMD group scores and a diagonal.
+// Offsets in threadgroup memory: queries (later the output); keys; values; scores and a diagonal for each SIMD group.
 #define AT_KEYS (LINES * LINE_STRIDE * 4)
 #define AT_VALUES (AT_KEYS + SPAN * CACHE_STRIDE * (KV_TYPE == 1 ? 2 : 4))
 #define AT_SCORES (AT_VALUES + SPAN * CACHE_STRIDE * (KV_TYPE == 1 ? 2 : 4))
 #define SCORE_FLOATS (8 * SCORE_STRIDE + 64)
 
-// A line, of which four lanes have every fourth score each.
+// The online softmax state of a line. Four lanes share a line, each with every fourth score.
 struct Line {
-    // Positions that it sees: none where it is nobody's.
+    // The visible positions; empty for padding lines.
     u32 from, end;
     f32 most, total;
 };
@@ -38,7 +40,7 @@ struct Output {
     Tile sums[DIM_TILES];
 };
 
-// Where a line's row and head are.
+// The row and head of a line; `there` is false for padding lines.
 struct Source {
     u32 row, head;
     bool there;
@@ -52,7 +54,7 @@ INLINE Source source_of(u32 line, u32 first_head, u32 start, u32 end) {
     return source;
 }
 
-INLINE void bring_queries(Bindings in, Params params, u32 first_head, u32 start, u32 end, THREADGROUP f32* queries, Place at) {
+INLINE void stage_queries(Bindings in, Params params, u32 first_head, u32 start, u32 end, THREADGROUP f32* queries, Place at) {
     UNROLL for (u32 i = at.in_group; i < LINES * (HEAD_DIM / 4); i += WORKERS) {
         const u32 line = i / (HEAD_DIM / 4), d = i % (HEAD_DIM / 4) * 4;
         const Source source = source_of(line, first_head, start, end);
@@ -70,7 +72,7 @@ INLINE void bring_queries(Bindings in, Params params, u32 first_head, u32 start,
     }
 }
 
-// Eight numbers of a row of the cache, from a multiple of 8 on.
+// Eight consecutive numbers of a cached row, the first at a multiple of 8.
 struct Eight {
     Number v[8];
 };
@@ -97,8 +99,9 @@ INLINE Eight load_eight(const DEVICE u8* row, u32 first) {
     return eight;
 }
 
-// Positions from `base` on, zeros for those beyond the end: whatever is there, it is to weigh nothing.
-INLINE void bring_span(const DEVICE u8* cache, u32 base, u32 end, THREADGROUP Number* span, Place at) {
+// Stages SPAN positions from `base` on. Positions past the end become zeros: their weight is 0, and 0 · garbage may be
+// NaN.
+INLINE void stage_span(const DEVICE u8* cache, u32 base, u32 end, THREADGROUP Number* span, Place at) {
     UNROLL for (u32 i = at.in_group; i < SPAN * DIM_TILES; i += WORKERS) {
         const u32 position = i / DIM_TILES, first = i % DIM_TILES * 8;
         Eight eight = {};
@@ -116,14 +119,14 @@ INLINE void score(const THREADGROUP f32* queries, const THREADGROUP Number* keys
         load_tile(&query, queries + d * 8, LINE_STRIDE);
         UNROLL for (u32 n = 0; n < SPAN / 8; n++) {
             CacheTile key;
-            load_tile_aside(&key, keys + n * 8 * CACHE_STRIDE + d * 8, CACHE_STRIDE);
+            load_tile_transposed(&key, keys + n * 8 * CACHE_STRIDE + d * 8, CACHE_STRIDE);
             multiply_tiles(&sums[n], &query, &key);
         }
     }
     UNROLL for (u32 n = 0; n < SPAN / 8; n++) store_tile(&sums[n], scores + n * 8, SCORE_STRIDE);
 }
 
-// Each line times its number of the diagonal, which has zeros beside it.
+// Multiplies each line by its element of the diagonal matrix.
 INLINE void scale_lines(THREAD_PTR Output* out, const THREADGROUP f32* diagonal) {
     Tile factors;
     load_tile(&factors, diagonal, 8);
@@ -134,8 +137,8 @@ INLINE void scale_lines(THREAD_PTR Output* out, const THREADGROUP f32* diagonal)
     }
 }
 
-// Scores become weights; what was summed before keeps its share.
-INLINE void weigh(THREADGROUP f32* scores, THREADGROUP f32* diagonal, THREAD_PTR Line* line, THREAD_PTR Output* out, u32 base, f32 cap, Place at) {
+// Turns scores into softmax weights, updates the running maximum and sum, and rescales what was accumulated before.
+INLINE void online_softmax(THREADGROUP f32* scores, THREADGROUP f32* diagonal, THREAD_PTR Line* line, THREAD_PTR Output* out, u32 base, f32 cap, Place at) {
     THREADGROUP f32* mine = scores + LANE / 4 * SCORE_STRIDE + LANE % 4;
     f32 values[SPAN / 4], most = line->most;
     UNROLL for (u32 i = 0; i < SPAN / 4; i++) {
@@ -157,7 +160,7 @@ INLINE void weigh(THREADGROUP f32* scores, THREADGROUP f32* diagonal, THREAD_PTR
     }
     if (LANE % 4 == 0) diagonal[LANE / 4 * 9] = keep;
     SIMD_SYNC();
-    // Later on, the largest score changes seldom.
+    // The running maximum rarely changes after the first few iterations.
     if (SIMD_MAX_U32(keep != 1.0f ? 1 : 0) != 0) scale_lines(out, diagonal);
 }
 
@@ -173,7 +176,8 @@ INLINE void add_values(THREAD_PTR Output* out, const THREADGROUP f32* weights, c
     }
 }
 
-// Sums meet where queries were, and a SIMD group writes 32 neighbours of a row at a time.
+// The accumulators go to threadgroup memory in place of the queries; then a SIMD group writes 32 consecutive elements
+// of a row at a time.
 INLINE void store_lines(Bindings in, Line line, THREAD_PTR Output* out, THREADGROUP f32* lines, THREADGROUP f32* diagonal, u32 first_head,
                         u32 start, u32 end, Place at) {
     f32 total = line.total;
@@ -184,7 +188,7 @@ INLINE void store_lines(Bindings in, Line line, THREAD_PTR Output* out, THREADGR
     scale_lines(out, diagonal);
     UNROLL for (u32 d = 0; d < DIM_TILES; d++) store_tile(&out->sums[d], lines + SIMD * 8 * LINE_STRIDE + d * 8, LINE_STRIDE);
     BARRIER();
-    // The last group of a KV head's may have fewer heads.
+    // The last threadgroup of a KV head may have fewer heads.
     const u32 done = first_head % GROUP, heads = GROUP - done < HEADS_HERE ? GROUP - done : HEADS_HERE;
     const u32 cols = HEADS * HEAD_DIM, parts = (heads * HEAD_DIM + 31) / 32;
     for (u32 i = SIMD; i < (end - start) * parts; i += SIMDS) {
@@ -205,8 +209,8 @@ INLINE Line first_line(const DEVICE Row* rows, u32 window, u32 ahead, u32 first_
     Line line = {0, 0, LOWEST, 0};
     if (source.there) {
         const Row row = rows[source.row];
-        line.from = first_seen(row, window);
-        line.end = seen_end(row, window, ahead);
+        line.from = first_visible(row, window);
+        line.end = visible_end(row, window, ahead);
     }
     return line;
 }
@@ -215,8 +219,8 @@ INLINE void attend_run(Bindings in, Params params, u32 first_head, u32 start, u3
     const DEVICE Row* rows = (const DEVICE Row*)in.rows;
     const u32 window = params.attention.window, ahead = params.attention.ahead, sequence = rows[start].start, kv_head = first_head / GROUP;
     Line line = first_line(rows, window, ahead, first_head, start, end, at);
-    const Sight sight = seen_by_any(rows, start, end, window, ahead, at);
-    // What any of this SIMD group's lines sees.
+    const VisibleRange range = visible_to_any(rows, start, end, window, ahead, at);
+    // The range of positions visible to any line of this SIMD group.
     const u32 mine_from = ~SIMD_MAX_U32(line.end == 0 ? 0 : ~line.from), mine_until = SIMD_MAX_U32(line.end);
     TG_ARRAY(f32, lines, 0);
     TG_ARRAY(Number, keys, AT_KEYS);
@@ -225,19 +229,19 @@ INLINE void attend_run(Bindings in, Params params, u32 first_head, u32 start, u3
     THREADGROUP f32* const scores = all_scores + SIMD * SCORE_FLOATS;
     THREADGROUP f32* const diagonal = scores + 8 * SCORE_STRIDE;
     diagonal[LANE] = diagonal[32 + LANE] = 0;
-    bring_queries(in, params, first_head, start, end, lines, at);
+    stage_queries(in, params, first_head, start, end, lines, at);
     const DEVICE u8* k = kv_row(in.k_cache, sequence, kv_head, 0);
     const DEVICE u8* v = kv_row(in.v_cache, sequence, kv_head, 0);
     Output out;
     UNROLL for (u32 d = 0; d < DIM_TILES; d++) out.sums[d] = filled_tile(0);
-    for (u32 base = sight.from; base < sight.until; base += SPAN) {
-        bring_span(k, base, sight.until, keys, at);
-        bring_span(v, base, sight.until, values, at);
+    for (u32 base = range.from; base < range.until; base += SPAN) {
+        stage_span(k, base, range.until, keys, at);
+        stage_span(v, base, range.until, values, at);
         BARRIER();
         if (base < mine_until && base + SPAN > mine_from) {
             score(lines + SIMD * 8 * LINE_STRIDE, keys, scores);
             SIMD_SYNC();
-            weigh(scores, diagonal, &line, &out, base, params.attention.soft_cap, at);
+            online_softmax(scores, diagonal, &line, &out, base, params.attention.soft_cap, at);
             add_values(&out, scores, values);
         }
         BARRIER();

@@ -1,16 +1,17 @@
-// Many rows by tiles of 8 × 8: a group has ROWS rows × COLUMNS columns, a SIMD group 8 ROW_TILES × 8 COLUMN_TILES of them. A column is an
-// output; with gate and up the second half of the columns is the other's. DEEP numbers of rows and columns are brought to threadgroup
-// memory and multiplied from there, the next weights on their way.
+// Product of many rows with simdgroup matrices of 8 × 8. A threadgroup computes a tile of ROWS rows × COLUMNS columns,
+// a SIMD group 8 ROW_TILES × 8 COLUMN_TILES of it. A column is an output; with gate and up, the second half of the
+// columns are the up outputs. Per iteration DEEP inputs of rows and columns are staged in threadgroup memory while the
+// next weights are loaded to registers.
 //
-// Numbers are f32 there, whatever they were: a code times its scale has more bits than f16 holds. WEIGHT_TILES says where weights stay
-// as they are: 1 f16, 2 bf16. Sums are f32, in any order.
+// Both sides are staged as f32, because a code times its scale has more bits than f16 holds. WEIGHT_TILES says where
+// weights stay in their own type: 1 f16, 2 bf16. Sums are f32, in no particular order.
 
 #define DEEP 32
 #define WORKERS (32 * DOWN * ACROSS)
 #define ROWS (8 * ROW_TILES * DOWN)
 #define COLUMNS (8 * COLUMN_TILES * ACROSS)
 #define OUTS (COLUMNS / STREAMS)
-// The first of a SIMD group's rows and columns.
+// The SIMD group's first row and column in the tile.
 #define TOP (SIMD / ACROSS * (8 * ROW_TILES))
 #define LEFT (SIMD % ACROSS * (8 * COLUMN_TILES))
 
@@ -25,13 +26,13 @@ typedef Tile WeightTile;
 typedef f32 Number;
 #endif
 
-// Rows lie one after the other, of weights the same number of all columns. 16 bytes more keep what is read together in other banks.
+// Inputs are stored row by row, weights input by input (transposed). 16 bytes of padding avoid bank conflicts.
 #define INPUT_STRIDE (DEEP + 4)
 #define WEIGHT_STRIDE (COLUMNS + 16 / (WEIGHT_TILES ? 2 : 4))
 #define AT_WEIGHTS (ROWS * INPUT_STRIDE * 4)
 #define SUM_STRIDE (COLUMNS + 4)
 
-// A thread's weights of a turn: PIECES times PIECE numbers of a column, one block's or a half of one's.
+// A thread's weights of one iteration: PIECES times PIECE consecutive inputs of a column, a block or half of one.
 #ifdef BITS
 #define PIECE 16
 #else
@@ -60,7 +61,7 @@ INLINE void load_weights(Bindings in, Place at, u32 first_out, u32 from, THREAD_
 }
 
 #ifdef BITS
-// Number `i` of a half of a block.
+// Dequantises number `i` of a half block.
 INLINE Number number_of(const THREAD_PTR Block* block, u32 half_of, u32 i) {
     const u32 word = half_of == 0 ? block->quants[i / 4] : block->quants[4 + i / 4];
     const f32 quant = (f32)((i32)(i8)(word >> (i % 4 * 8) & 255) - (i32)ZERO);
@@ -87,7 +88,7 @@ INLINE void put_weights(Place at, u32 first_out, u32 from, const THREAD_PTR Raw*
     }
 }
 
-// A thread's inputs of a turn: numbers that lie side by side.
+// The number of consecutive inputs that a thread loads at once.
 #ifdef BITS
 #define INPUT_PIECE 8
 #else
@@ -126,7 +127,7 @@ struct Sums {
     Tile v[ROW_TILES][COLUMN_TILES];
 };
 
-INLINE void multiply_turn(THREAD_PTR Sums* sums, Place at, const THREADGROUP f32* inputs, const THREADGROUP Number* weights) {
+INLINE void multiply_stage(THREAD_PTR Sums* sums, Place at, const THREADGROUP f32* inputs, const THREADGROUP Number* weights) {
     UNROLL for (u32 k = 0; k < DEEP; k += 8) {
         Tile rows[ROW_TILES];
         UNROLL for (u32 m = 0; m < ROW_TILES; m++) load_tile(&rows[m], inputs + (TOP + 8 * m) * INPUT_STRIDE + k, INPUT_STRIDE);
@@ -138,7 +139,7 @@ INLINE void multiply_turn(THREAD_PTR Sums* sums, Place at, const THREADGROUP f32
     }
 }
 
-// Sums meet in threadgroup memory, and a SIMD group finishes 32 neighbours of a row at a time.
+// Accumulators go through threadgroup memory; then a SIMD group stores 32 consecutive outputs of a row at a time.
 INLINE void store_sums(Bindings in, Params params, Place at, THREAD_PTR Sums* sums, u32 first_row, u32 first_out, u32 live) {
     TG_ARRAY(f32, together, 0);
     UNROLL for (u32 m = 0; m < ROW_TILES; m++) {
@@ -162,14 +163,14 @@ INLINE void store_sums(Bindings in, Params params, Place at, THREAD_PTR Sums* su
     }
 }
 
-// Groups of the same outputs are neighbours, so that weights come from far memory once.
+// Threadgroups with the same outputs are adjacent in launch order, so weights are read from device memory once.
 BODY(gemm_tiles) {
     const u32 first_row = at.group_x * ROWS, first_out = at.group_y * OUTS;
     const u32 live = live_rows(pass, LOGITS);
     WAIT_FOR_INPUT();
     LAUNCH_NEXT();
     if (first_row >= live) return;
-    // A SIMD group may have no row.
+    // A SIMD group may have no live row.
     const bool holds = first_row + TOP < live;
     Sums sums;
     UNROLL for (u32 m = 0; m < ROW_TILES; m++) {
@@ -184,7 +185,7 @@ BODY(gemm_tiles) {
         put_weights(at, first_out, from, raw, weights);
         BARRIER();
         if (from + DEEP < INPUTS) load_weights(in, at, first_out, from + DEEP, raw);
-        if (holds) multiply_turn(&sums, at, inputs, weights);
+        if (holds) multiply_stage(&sums, at, inputs, weights);
         BARRIER();
     }
     store_sums(in, params, at, &sums, first_row, first_out, live);

@@ -1,10 +1,10 @@
-// Words for tiles of 8 × 8 numbers that a SIMD group holds between its lanes, nobody but the chip knows how: Metal from family Apple7
-// on. All 32 lanes have to come, with the same pointer. The emulator has its own.
+// Simdgroup matrices of 8 × 8, distributed over the lanes of a SIMD group in an unspecified layout: Metal from family
+// Apple7 on. Must be reached by all 32 lanes, with the same pointer. The emulator has its own implementation.
 //
-// Tiles of f32, f16 or bf16 are multiplied in any mixture; sums are f32.
+// Tiles of f32, f16 or bf16 can be mixed in a product; sums are f32.
 
 #if defined(__METAL_VERSION__)
-// Two to a power.
+// 2^x
 #define EXP2 precise::exp2
 
 typedef simdgroup_matrix<f32, 8, 8> Tile;
@@ -12,16 +12,16 @@ typedef simdgroup_matrix<half, 8, 8> HalfTile;
 
 INLINE Tile filled_tile(f32 value) { return make_filled_simdgroup_matrix<f32, 8, 8>(value); }
 
-// A tile's rows, `stride` numbers apart.
+// Loads a tile whose rows are `stride` numbers apart.
 INLINE void load_tile(THREAD_PTR Tile* tile, const THREADGROUP f32* from, u32 stride) { simdgroup_load(*tile, from, stride); }
 INLINE void load_tile(THREAD_PTR HalfTile* tile, const THREADGROUP u16* from, u32 stride) {
     simdgroup_load(*tile, (const THREADGROUP half*)from, stride);
 }
-// Its columns.
-INLINE void load_tile_aside(THREAD_PTR Tile* tile, const THREADGROUP f32* from, u32 stride) {
+// Loads a tile transposed.
+INLINE void load_tile_transposed(THREAD_PTR Tile* tile, const THREADGROUP f32* from, u32 stride) {
     simdgroup_load(*tile, from, stride, ulong2(0), true);
 }
-INLINE void load_tile_aside(THREAD_PTR HalfTile* tile, const THREADGROUP u16* from, u32 stride) {
+INLINE void load_tile_transposed(THREAD_PTR HalfTile* tile, const THREADGROUP u16* from, u32 stride) {
     simdgroup_load(*tile, (const THREADGROUP half*)from, stride, ulong2(0), true);
 }
 INLINE void store_tile(THREAD_PTR Tile* tile, THREADGROUP f32* to, u32 stride) { simdgroup_store(*tile, to, stride); }

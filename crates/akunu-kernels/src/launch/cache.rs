@@ -1,7 +1,7 @@
-//! Kernels that know the cache, and argmax.
+//! Kernels that access the KV cache, and argmax.
 
 use akunu_plan::ops::{ArgmaxParams, Attention, AttentionParams, KvMoveParams, RopeKvParams};
-use akunu_plan::{KvType, NormOut, Rope, RopeStyle};
+use akunu_plan::{KvType, OutputForms, Rope, RopeStyle};
 
 use crate::function::source;
 use crate::{Launch, MissingKernel, Source};
@@ -15,7 +15,7 @@ mod tiles;
 static KV: Source = source!("kv.h");
 static ROPE: Source = source!("rope.h");
 static ROPE_KV: Source = source!("rope_kv.h");
-static TURNS: Source = source!("turns.h");
+static RANGE_REDUCTION: Source = source!("range_reduction.h");
 static KV_SHIFT: Source = source!("kv_shift.h");
 static KV_COPY: Source = source!("kv_copy.h");
 static RUNS: Source = source!("runs.h");
@@ -24,12 +24,12 @@ static ATTENTION: Source = source!("attention.h");
 static CHAIN: Source = source!("chain.h");
 static ARGMAX: Source = source!("argmax.h");
 
-/// Lanes that put stretches or parts together: one each. As `MOST_SPLITS` in the kernel.
+/// The most splits or parts that are combined, one per lane.
 const MOST_PARTS: u32 = 32;
-/// Threads of attention's group.
+/// Threads of an attention threadgroup.
 const THREADS: u32 = 256;
 
-/// As the kernels number them.
+/// The kernels' KV_TYPE.
 fn kv_number(kv: KvType) -> u32 {
     match kv {
         KvType::F32 => 0,
@@ -39,7 +39,7 @@ fn kv_number(kv: KvType) -> u32 {
 }
 
 impl LaunchBuilder {
-    /// With what `put_turned` asks for.
+    /// The constants of `put_rotated`.
     fn rope(self, rope: Rope, dims: u32) -> LaunchBuilder {
         self.variant([("QK_NORM", u32::from(rope.qk_norm))])
             .constants([("ROPE_DIMS", dims)])
@@ -56,33 +56,33 @@ fn group_of(p: &AttentionParams) -> Option<u32> {
     (p.kv_heads > 0 && p.heads > 0 && p.heads.is_multiple_of(p.kv_heads)).then(|| p.heads / p.kv_heads)
 }
 
-/// Of threadgroup memory, as `heads.h` has it: a part for each SIMD group; later, weights of stretches. With `turns` the tile's heads, a key
-/// and a value stay while parts are put together.
-fn heads_bytes([tile, dim, simds]: [u32; 3], turns: bool) -> u32 {
-    let turned = if turns { (tile + 2) * dim * 4 } else { 0 };
-    turned + (simds * tile * (dim + 2) * 4).max(16 + tile * MOST_PARTS * 4)
+/// Bytes of threadgroup memory, as laid out in `heads.h`: the partial results of each SIMD group, later the weights of
+/// the splits. With `rotates`, the rotated query heads, the own key and the own value precede them.
+fn heads_bytes([tile, dim, simds]: [u32; 3], rotates: bool) -> u32 {
+    let rotated = if rotates { (tile + 2) * dim * 4 } else { 0 };
+    rotated + (simds * tile * (dim + 2) * 4).max(16 + tile * MOST_PARTS * 4)
 }
 
-/// How a group of attention shares its work.
+/// How an attention threadgroup divides its work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct AttentionShape {
-    /// Numbers of a position's row that one lane has, and lanes that have a row.
+    /// Numbers of a cached row per lane, and lanes per row.
     piece: u32,
     lanes: u32,
-    /// Query heads of a group, and groups that share a KV head's.
+    /// Query heads per threadgroup, and threadgroups per KV head.
     head_tile: u32,
     tiles: u32,
-    /// Stretches of positions, and the fewest positions worth one.
+    /// Splits of the positions, and the fewest positions worth a split.
     splits: u32,
     span: u32,
     shared_bytes: u32,
 }
 
 impl AttentionShape {
-    /// `turns`: whether a group turns heads itself.
+    /// `rotates`: whether each threadgroup rotates its heads itself.
     fn new(
         p: &AttentionParams,
-        (kv, out, turns): (KvType, NormOut, bool),
+        (kv, out, rotates): (KvType, OutputForms, bool),
         of: &Shape<'_>,
     ) -> Result<Self, String> {
         let dim = p.head_dim;
@@ -91,7 +91,7 @@ impl AttentionShape {
         let pieces: &[u32] = if kv == KvType::Q8_0 { &[8, 16] } else { &[8, 16, 4, 2] };
         let piece = pieces.iter().copied().find(|piece| dim > 0 && fits(*piece));
         let piece = piece.ok_or_else(|| format!("heads of {dim}"))?;
-        let shared = |tile: u32| heads_bytes([tile, dim, THREADS / 32], turns);
+        let shared = |tile: u32| heads_bytes([tile, dim, THREADS / 32], rotates);
         let whole = |tile: u32| !out.q8() || (tile * dim).is_multiple_of(32);
         let most = if piece > 8 { 4 } else { 64 / piece };
         let tiles =
@@ -99,7 +99,7 @@ impl AttentionShape {
         let head_tile = tiles.ok_or_else(|| format!("{group} heads of {dim} for one of keys, rounded"))?;
         let tiles = group.div_ceil(head_tile);
         let lanes = (dim / piece).next_power_of_two();
-        // Two turns of every lane group; below that, more groups only wait for each other.
+        // Two iterations of every lane group; with fewer, additional threadgroups only add waiting.
         let span = THREADS / lanes * 8;
         let splits = of.stretches(p, [tiles, head_tile], span, 2 * of.chip.units);
         Ok(AttentionShape { piece, lanes, head_tile, tiles, splits, span, shared_bytes: shared(head_tile) })
@@ -107,7 +107,7 @@ impl AttentionShape {
 }
 
 impl Shape<'_> {
-    /// Into how many stretches of `span` positions or more a row's are cut, so that there are about `wanted` groups in all.
+    /// The number of splits, of at least `span` positions each, that gives about `wanted` threadgroups in all.
     fn stretches(&self, p: &AttentionParams, [tiles, head_tile]: [u32; 2], span: u32, wanted: u32) -> u32 {
         let groups = u64::from(p.kv_heads * tiles) * u64::from(self.rows);
         if groups > COUNTER_BYTES / 4 {
@@ -129,7 +129,7 @@ impl Shape<'_> {
                 .or_else(|| self.attention_tiles(&p, op))
                 .or_else(|| self.attention_few(&p, op))
         };
-        // Of the kernels here, the last knows biases.
+        // Only the generic kernel supports position biases.
         let special = if position_bias { None } else { special() };
         if let Some(launch) = special {
             return Ok(launch);
@@ -148,7 +148,7 @@ impl Shape<'_> {
         Ok(launch.over([p.kv_heads * shape.tiles * shape.splits, self.rows, 1], THREADS))
     }
 
-    /// What `heads.h` and its users know of a command.
+    /// The constants of `heads.h` and the kernels that use it.
     fn heads(
         &self,
         entry: &'static str,
@@ -198,7 +198,7 @@ impl Shape<'_> {
     pub(super) fn kv_shift(&self, style: RopeStyle, kv: KvType) -> Launch {
         const SIMDS: u32 = 8;
         let p: KvMoveParams = self.command.params();
-        self.kv_move("kv_shift", vec![&TURNS, &KV, &ROPE, &KV_SHIFT], kv)
+        self.kv_move("kv_shift", vec![&RANGE_REDUCTION, &KV, &ROPE, &KV_SHIFT], kv)
             .style(style)
             .shared(SIMDS * p.head_dim * 4)
             .over([p.kv_heads, 2, 1], SIMDS * 32)

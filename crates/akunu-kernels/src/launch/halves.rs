@@ -1,7 +1,7 @@
 //! Rows of f16, weights unpacked to f16, and their products.
 
 use akunu_plan::ops::{Activate, ElementParams, Glu, MatmulParams, Norm, NormParams, UnpackParams};
-use akunu_plan::{Activation, DType, NormOut, RowSet};
+use akunu_plan::{Activation, DType, OutputForms, RowSet};
 
 use crate::function::source;
 use crate::types::type_sources;
@@ -14,16 +14,16 @@ static HALVES: Source = source!("halves.h");
 static HALF_FINISH: Source = source!("half_finish.h");
 static UNPACK: Source = source!("unpack.h");
 
-/// Of a group that unpacks or finishes.
+/// Threads of a threadgroup that unpacks weights or finishes a product.
 const THREADS: u32 = 256;
-/// Fours of a row's elements that one thread has, where the row is not too long for that; and the most.
+/// Groups of four elements per thread: preferred, and at most.
 const FOURS: u32 = 4;
 const MOST_FOURS: u32 = 8;
-/// Of threadgroup memory, for values of 32 SIMD groups each: squares, magnitudes, and what a mean is made from.
+/// Reductions with their own threadgroup memory of 32 values: squares, magnitudes, mean.
 const SPACES: u32 = 3;
 
 impl Shape<'_> {
-    /// A group a row, of `rows`.
+    /// One threadgroup per row of `rows`.
     fn along_row(
         &self,
         entry: &'static str,
@@ -63,7 +63,7 @@ impl Shape<'_> {
         &self,
         entry: &'static str,
         activation: Activation,
-        out: NormOut,
+        out: OutputForms,
         set: RowSet,
     ) -> Result<Launch, MissingKernel> {
         let cols = self.command.params::<ElementParams>().cols;
@@ -74,7 +74,7 @@ impl Shape<'_> {
 
     pub(super) fn halve(&self) -> Result<Launch, MissingKernel> {
         let cols = self.command.params::<ElementParams>().cols;
-        self.along_row("halve", vec![&HALVES], [self.rows, cols], |builder| builder.out(NormOut::F16))
+        self.along_row("halve", vec![&HALVES], [self.rows, cols], |builder| builder.out(OutputForms::F16))
     }
 
     pub(super) fn unpack(&self, weight: DType) -> Result<Launch, MissingKernel> {
@@ -94,7 +94,7 @@ impl Shape<'_> {
             .over([(blocks as u32).div_ceil(THREADS), 1, 1], THREADS))
     }
 
-    /// The product, then what it leaves to do.
+    /// The library's product, then what it leaves to do.
     pub(super) fn half_matmul(&self, bias: bool, residual: bool) -> Vec<Work> {
         let p: MatmulParams = self.command.params();
         let product = HalfProduct {

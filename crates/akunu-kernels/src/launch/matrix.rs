@@ -1,7 +1,7 @@
-//! Products with weights, and the embedding.
+//! Matrix products with weights, and the embedding.
 
 use akunu_plan::ops::{EmbedParams, GluMatmulParams, MatmulParams, QkvParams};
-use akunu_plan::{Activation, DType, MatmulForm, NormOut, RowSet};
+use akunu_plan::{Activation, DType, MatmulForm, OutputForms, RowSet};
 
 use crate::function::source;
 use crate::types::{TypeSources, type_sources};
@@ -23,15 +23,16 @@ static GEMV: Source = source!("gemv.h");
 static GEMM: Source = source!("gemm.h");
 static EMBED: Source = source!("embed.h");
 
-/// Words of a turn's block from which on a lane has the more to wait for.
+/// From this many words of a raw block on, loads dominate the time of a lane's iteration.
 const WIDE_WORDS: u32 = 10;
-/// Fewest turns of a row that are worth bringing: where a group finishes outputs together, which it waits for anyway, and elsewhere.
-const SHARED_TURNS: [u32; 2] = [2, 4];
+/// The fewest iterations per row for which staging the input in threadgroup memory pays: if the threadgroup
+/// synchronises to store its outputs anyway, and otherwise.
+const SHARED_ITERATIONS: [u32; 2] = [2, 4];
 
-/// SIMD groups of a threadgroup of a matrix-vector product whose outputs are finished one by one.
+/// SIMD groups of a matrix-vector product's threadgroup if outputs are stored one by one.
 const GEMV_SIMDS: u32 = 8;
 
-/// As `matrix.h` numbers them.
+/// KIND in `matrix.h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Alone,
@@ -39,7 +40,7 @@ enum Kind {
     Glu,
 }
 
-/// A product: which weights, and what becomes of it.
+/// A product: its weights and its epilogue.
 struct Product {
     kind: Kind,
     weight: DType,
@@ -47,33 +48,33 @@ struct Product {
     inputs: u32,
     outputs: u32,
     rows: RowSet,
-    out: NormOut,
-    /// The norm of its input is left to it.
+    out: OutputForms,
+    /// Its input's norm is deferred to it.
     scaled: bool,
-    /// It begins the norm of its output.
-    norm: Option<NormOut>,
+    /// It starts the deferred norm of its output.
+    norm: Option<OutputForms>,
     constants: Vec<(&'static str, u32)>,
     /// Outputs of each matrix.
     splits: Vec<u32>,
 }
 
 impl Product {
-    /// Whether it begins or ends a norm.
+    /// Whether it takes part in a deferred norm.
     fn in_norms(&self) -> bool {
         self.scaled || self.norm.is_some()
     }
 
-    /// Whether outputs are finished in blocks of 32.
+    /// Whether outputs are stored in blocks of 32.
     fn in_blocks(&self) -> bool {
         self.out.q8() || self.norm.is_some()
     }
 
-    /// Of a row.
+    /// Bytes of an input row.
     fn input_bytes(&self) -> u32 {
         if self.weight.is_quantised() { self.inputs / 4 * 5 } else { self.inputs * 4 }
     }
 
-    /// Sums for each output.
+    /// Sums per output.
     fn streams(&self) -> u32 {
         if self.kind == Kind::Glu { 2 } else { 1 }
     }
@@ -86,15 +87,15 @@ impl LaunchBuilder {
         self
     }
 
-    /// A product's part in norms.
+    /// The variants of a product's part in deferred norms.
     fn norm(self, product: &Product) -> LaunchBuilder {
-        let is = |form: fn(NormOut) -> bool| u32::from(product.norm.is_some_and(form));
-        // Squares that a lane adds up.
+        let is = |form: fn(OutputForms) -> bool| u32::from(product.norm.is_some_and(form));
+        // Sums of squares per lane.
         let squares = if product.scaled { product.inputs.div_ceil(32 * 32) } else { 0 };
         self.variant([("SQUARES", squares)]).constants([
             ("NORM", is(|_| true)),
-            ("NORM_F32", is(NormOut::f32)),
-            ("NORM_Q8", is(NormOut::q8)),
+            ("NORM_F32", is(OutputForms::f32)),
+            ("NORM_Q8", is(OutputForms::q8)),
         ])
     }
 }
@@ -115,14 +116,14 @@ impl Shape<'_> {
         &self,
         (weight, form, q8): (DType, MatmulForm, bool),
         [bias, residual, scaled]: [bool; 3],
-        norm: Option<NormOut>,
+        norm: Option<OutputForms>,
         rows: RowSet,
     ) -> Result<Launch, MissingKernel> {
         let p: MatmulParams = self.command.params();
-        self.not_f16(norm.unwrap_or(NormOut::F32))?;
+        self.not_f16(norm.unwrap_or(OutputForms::F32))?;
         let constants =
             vec![("OUT_STRIDE", p.out_stride), ("BIAS", u32::from(bias)), ("RESIDUAL", u32::from(residual))];
-        let (kind, out, inputs, outputs) = (Kind::Alone, NormOut::F32, p.inputs, p.outputs);
+        let (kind, out, inputs, outputs) = (Kind::Alone, OutputForms::F32, p.inputs, p.outputs);
         let splits = vec![outputs];
         self.product(
             q8,
@@ -145,7 +146,7 @@ impl Shape<'_> {
             ("K_OUTPUTS", p.k),
             ("V_OUTPUTS", p.v),
         ];
-        let (kind, out, rows, inputs, norm) = (Kind::Qkv, NormOut::F32, RowSet::All, p.inputs, None);
+        let (kind, out, rows, inputs, norm) = (Kind::Qkv, OutputForms::F32, RowSet::All, p.inputs, None);
         let splits = vec![p.q, p.k, p.v];
         self.product(
             q8,
@@ -157,7 +158,7 @@ impl Shape<'_> {
         &self,
         (weight, form, q8): (DType, MatmulForm, bool),
         activation: Activation,
-        out: NormOut,
+        out: OutputForms,
         scaled: bool,
     ) -> Result<Launch, MissingKernel> {
         let p: GluMatmulParams = self.command.params();
@@ -178,7 +179,7 @@ impl Shape<'_> {
         if product.form == MatmulForm::Gemm && product.in_norms() {
             return Err(self.missing("products of many rows have no part in norms".into()));
         }
-        // A table of more rows may still ask for the logits of few, and the other way round.
+        // The table may have more rows than request logits, and vice versa.
         let rows = self.count(product.rows);
         let special = match rows {
             1 => self.gemv_stream(&product),
@@ -218,18 +219,18 @@ impl Shape<'_> {
         builder
     }
 
-    /// Whether a group of one row's product shares its input in threadgroup memory.
+    /// Whether the threadgroups of a one-row product stage their input in threadgroup memory.
     fn shares_input(&self, product: &Product, of: &TypeSources) -> bool {
         let bytes = product.input_bytes();
-        // Two groups, of a kernel and of the next one, lie beside each other.
+        // Leaves room for a threadgroup of the next kernel on the same SM.
         let fits = bytes <= self.chip.shared_bytes / 2;
         let early = product.in_blocks() && of.raw_words < WIDE_WORDS;
-        let turns = SHARED_TURNS[usize::from(!early)];
-        fits && bytes.is_multiple_of(16) && product.inputs / of.block >= turns * 32
+        let iterations = SHARED_ITERATIONS[usize::from(!early)];
+        fits && bytes.is_multiple_of(16) && product.inputs / of.block >= iterations * 32
     }
 
-    /// Outputs of a SIMD group where one row meets one matrix: as many as the chip is to have, unless that leaves less
-    /// than two threadgroups for each of its units.
+    /// Outputs per SIMD group of a one-row product with one matrix: as many as the chip prefers, unless that leaves
+    /// fewer than two threadgroups per SM.
     fn gemv_outputs(&self, product: &Product) -> u32 {
         let most = self.chip.gemv_outputs;
         let groups = product.outputs.div_ceil(GEMV_SIMDS * most);
@@ -240,7 +241,7 @@ impl Shape<'_> {
         let tile = rows.next_power_of_two().min(16);
         let streams = product.streams();
         let of = type_sources(product.weight, product.inputs, true);
-        // Several outputs share what is read of the input.
+        // Several outputs share the loads of the input.
         let wanted = match tile {
             1 if product.kind == Kind::Alone => self.gemv_outputs(product),
             1 if product.kind == Kind::Glu && !product.weight.is_quantised() => 1,
@@ -251,15 +252,15 @@ impl Shape<'_> {
         let mut outs = 1 << wanted.ilog2();
         let mut simds = GEMV_SIMDS;
         if product.in_blocks() {
-            // A group has one block of outputs, and at least as many SIMD groups as rows. Where there is about one for each unit, it is as large as
-            // groups are; so it is where there are fewer and each lane's blocks are wide.
+            // A threadgroup has one block of 32 outputs and at least as many SIMD groups as rows. It gets the largest
+            // size if there is about one threadgroup per SM, or if there are fewer and each lane's blocks are wide.
             let fewest = if of.raw_words < WIDE_WORDS { self.chip.units * 7 / 8 } else { 0 };
             let one_each = (fewest..=self.chip.units).contains(&product.outputs.div_ceil(32));
             outs = if tile == 16 || one_each { 1 } else { outs.max(2) };
             simds = 32 / outs;
         }
         let width = simds * outs;
-        // Registers for what is loaded ahead, so that enough groups are at work beside each other.
+        // Registers for prefetched blocks, limited so that enough threadgroups are resident.
         let room = if tile == 1 && !product.out.q8() { 48 } else { 24 };
         let depth = (room / (outs * streams * of.raw_words)).clamp(1, 4);
         let sums = if product.in_blocks() { tile * width * streams * 4 } else { 0 };

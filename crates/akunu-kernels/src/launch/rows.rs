@@ -1,9 +1,9 @@
-//! Norms, activations, rounding, angles.
+//! Norms, activations, quantisation, RoPE angles.
 
 use akunu_plan::ops::{
     Activate, AddParams, AnglesParams, ElementParams, Glu, HeadNorm, HeadNormParams, Norm, NormParams,
 };
-use akunu_plan::{Activation, NormKind, NormOut, RowSet};
+use akunu_plan::{Activation, NormKind, OutputForms, RowSet};
 
 use crate::Source;
 use crate::function::source;
@@ -12,15 +12,15 @@ use super::{Launch, LaunchBuilder, MissingKernel, Shape};
 
 static ROWS: Source = source!("rows.h");
 static ACTIVATION: Source = source!("activation.h");
-static TURNS: Source = source!("turns.h");
+static RANGE_REDUCTION: Source = source!("range_reduction.h");
 static ANGLES: Source = source!("angles.h");
 
-/// Threads of an elementwise kernel's group.
+/// Threads of an elementwise kernel's threadgroup.
 const WIDE: u32 = 256;
 /// Elements of a row that one thread of a norm may hold in registers.
 const MOST_PER_THREAD: u32 = 32;
 
-/// As `activate` in activation.h numbers them.
+/// ACTIVATION in activation.h.
 pub(super) fn activation_number(activation: Activation) -> u32 {
     match activation {
         Activation::Silu => 0,
@@ -31,18 +31,18 @@ pub(super) fn activation_number(activation: Activation) -> u32 {
     }
 }
 
-/// A layer norm's mean needs one beside that of the squares.
+/// The reductions of a norm: a layer norm needs a second one for the mean.
 fn sums_of(kind: NormKind) -> u32 {
     if kind == NormKind::Layer { 2 } else { 1 }
 }
 
 impl LaunchBuilder {
-    pub(super) fn out(self, out: NormOut) -> LaunchBuilder {
+    pub(super) fn out(self, out: OutputForms) -> LaunchBuilder {
         let [f32, q8, f16] = [out.f32(), out.q8(), out.f16()].map(u32::from);
         self.constants([("OUT_F32", f32), ("OUT_Q8", q8), ("OUT_F16", f16)])
     }
 
-    /// What the bodies of activations branch on.
+    /// The variants of the activation kernels.
     pub(super) fn of_activation(self, activation: Activation, set: RowSet) -> LaunchBuilder {
         self.constants([
             ("ACTIVATION", activation_number(activation)),
@@ -50,7 +50,7 @@ impl LaunchBuilder {
         ])
     }
 
-    /// What the bodies of norms branch on.
+    /// The variants of the norm kernels.
     pub(super) fn of_norm(self, op: Norm) -> LaunchBuilder {
         self.variant([("LAYER", u32::from(op.kind == NormKind::Layer))])
             .constants([("BIAS", u32::from(op.bias)), ("LOGITS", u32::from(op.rows == RowSet::Logits))])
@@ -67,7 +67,7 @@ impl Shape<'_> {
     pub(super) fn rope_angles(&self) -> Launch {
         let p: AnglesParams = self.command.params();
         let threads = p.pairs.next_multiple_of(32).clamp(32, 128);
-        self.launch("rope_angles", vec![&TURNS, &ANGLES], &format!("_{}", p.pairs))
+        self.launch("rope_angles", vec![&RANGE_REDUCTION, &ANGLES], &format!("_{}", p.pairs))
             .constants([("PAIRS", p.pairs)])
             .over([p.pairs.div_ceil(threads).max(1), self.rows, 1], threads)
     }
@@ -80,17 +80,17 @@ impl Shape<'_> {
 
     pub(super) fn norm_add(&self) -> Result<Launch, MissingKernel> {
         let cols = self.command.params::<NormParams>().cols;
-        self.in_registers("norm_add", [1, self.rows], cols, 1, |builder| builder.out(NormOut::F32))
+        self.in_registers("norm_add", [1, self.rows], cols, 1, |builder| builder.out(OutputForms::F32))
     }
 
     pub(super) fn head_norm(&self, HeadNorm { kind, bias }: HeadNorm) -> Result<Launch, MissingKernel> {
         let p: HeadNormParams = self.command.params();
-        let head = Norm { kind, bias, out: NormOut::F32, rows: RowSet::All, pick: false };
+        let head = Norm { kind, bias, out: OutputForms::F32, rows: RowSet::All, pick: false };
         let groups = [p.heads, self.rows];
         self.in_registers("head_norm", groups, p.head_dim, sums_of(kind), |builder| builder.of_norm(head))
     }
 
-    /// A group for `cols` elements; a thread holds its own in registers. `sums`: over all, each in memory of its own.
+    /// A threadgroup per `cols` elements, held in registers. `sums`: reductions, each with its own threadgroup memory.
     fn in_registers(
         &self,
         entry: &'static str,
@@ -119,7 +119,13 @@ impl Shape<'_> {
         self.activated("activate_rows", activation, out, rows)
     }
 
-    fn activated(&self, entry: &'static str, activation: Activation, out: NormOut, set: RowSet) -> Launch {
+    fn activated(
+        &self,
+        entry: &'static str,
+        activation: Activation,
+        out: OutputForms,
+        set: RowSet,
+    ) -> Launch {
         let cols = self.command.params::<ElementParams>().cols;
         self.elementwise(entry, &[&ACTIVATION, &ROWS], [self.count(set), cols], |builder| {
             builder.of_activation(activation, set).out(out)
@@ -128,15 +134,15 @@ impl Shape<'_> {
 
     pub(super) fn quantise(&self) -> Launch {
         let cols = self.command.params::<ElementParams>().cols;
-        self.elementwise("quantise", &[&ROWS], [self.rows, cols], |builder| builder.out(NormOut::Q8))
+        self.elementwise("quantise", &[&ROWS], [self.rows, cols], |builder| builder.out(OutputForms::Q8))
     }
 
     pub(super) fn add(&self) -> Launch {
         let cols = self.command.params::<AddParams>().cols;
-        self.elementwise("add_rows", &[&ROWS], [self.rows, cols], |builder| builder.out(NormOut::F32))
+        self.elementwise("add_rows", &[&ROWS], [self.rows, cols], |builder| builder.out(OutputForms::F32))
     }
 
-    /// A thread an element, of `rows`.
+    /// One thread per element of `rows`.
     fn elementwise(
         &self,
         entry: &'static str,

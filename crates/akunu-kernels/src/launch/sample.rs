@@ -1,4 +1,4 @@
-//! Picking tokens.
+//! Sampling.
 
 use akunu_plan::ops::SampleParams;
 use akunu_plan::sample::{BIASES, WINDOW};
@@ -13,19 +13,19 @@ static RANDOM: Source = source!("random.h");
 static SAMPLE: Source = source!("sample.h");
 
 const THREADS: u32 = 256;
-/// Tokens of a thread; a part of the vocabulary is one for each thread of a group.
+/// Tokens per thread; a part of the vocabulary is one threadgroup's.
 const EACH: u32 = 8;
-/// That a part keeps of its stairs, and a row of what its parts keep.
+/// Stairs that are kept per part, and per row after merging.
 const STAIRS: u32 = 16;
 const MERGED: u32 = 32;
-/// Of Stair, Part, Merged and Rank in sample.h.
+/// Sizes of Stair, Part, Merged and Rank in sample.h.
 const STAIR: u32 = 12;
 const PART: u32 = 8 + STAIRS * STAIR;
 const WHOLE: u32 = 8 + MERGED * STAIR;
 const RANKS: u32 = (MERGED + 1) * 16;
 
 impl Shape<'_> {
-    /// What limits may leave of each part of the vocabulary, then which of it they leave.
+    /// sample_stairs finds the candidates, sample_pick selects one.
     pub(super) fn sample(&self) -> Result<Vec<Launch>, MissingKernel> {
         let p: SampleParams = self.command.params();
         let parts = p.vocab.div_ceil(EACH * THREADS);

@@ -11,7 +11,7 @@ use crate::function::source;
 
 static TEXTS: Source = source!("texts.h");
 
-/// Threads of a group.
+/// Threads of a threadgroup.
 const WIDE: u32 = 256;
 
 impl Shape<'_> {

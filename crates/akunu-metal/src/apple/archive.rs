@@ -1,6 +1,6 @@
-//! Compiled pipelines on disk: one archive for each GPU and system, for another would not take them.
+//! Compiled pipelines on disk: one binary archive per GPU and system version, as others would reject it.
 //!
-//! Nothing depends on it. What is missing, unreadable or cannot be written only means that pipelines are compiled again.
+//! It is only a cache. If it is missing, unreadable or cannot be written, pipelines are compiled again.
 
 use std::path::{Path, PathBuf};
 
@@ -14,7 +14,7 @@ use sha2::{Digest, Sha256};
 pub(super) struct Archive {
     archive: Option<Retained<ProtocolObject<dyn MTLBinaryArchive>>>,
     file: Option<PathBuf>,
-    /// It holds more than the file.
+    /// It has pipelines that the file does not have.
     grew: bool,
 }
 
@@ -48,7 +48,7 @@ impl Archive {
         }
     }
 
-    /// Writes what it has more than the file. Readers see all of a file or none of it.
+    /// Writes it to disk if it has new pipelines. Readers see a complete file or none.
     pub(super) fn keep(&mut self) {
         let (Some(archive), Some(file), true) = (&self.archive, &self.file, self.grew) else { return };
         self.grew = false;
@@ -57,7 +57,7 @@ impl Archive {
         let written =
             std::fs::create_dir_all(folder).is_ok() && archive.serializeToURL_error(&url(&part)).is_ok();
         if !written || std::fs::rename(&part, file).is_err() {
-            // It may not be there.
+            // The file may not exist.
             let _ = std::fs::remove_file(&part);
         }
     }

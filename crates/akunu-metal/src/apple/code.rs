@@ -1,4 +1,4 @@
-//! Functions compiled: a library for each text, a pipeline for each function, each once.
+//! Compiled functions: one library per text, one pipeline per function, each compiled once.
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
@@ -29,11 +29,11 @@ pub(super) struct Code {
     libraries: HashMap<String, Library>,
     pipelines: HashMap<Function, Pipeline>,
     archive: Archive,
-    /// Pipelines are for indirect command buffers, too.
+    /// Pipelines must support indirect command buffers.
     indirect: bool,
 }
 
-/// A function that is not compiled yet.
+/// A function that has not been compiled yet.
 struct Missing<'a> {
     function: &'a Function,
     text: String,
@@ -45,7 +45,7 @@ impl Code {
         Code { device: device.clone(), libraries, pipelines, archive: Archive::open(device, kept), indirect }
     }
 
-    /// One for each function, in their order.
+    /// One pipeline per function, in order.
     pub(super) fn pipelines(&mut self, functions: &[&Function]) -> Result<Vec<Pipeline>, MetalError> {
         let mut seen = HashSet::new();
         let mut missing = Vec::new();
@@ -72,7 +72,7 @@ impl Code {
         Ok(functions.iter().map(|function| self.pipelines[*function].clone()).collect())
     }
 
-    /// Lets go of pipelines that the GPU may still be using, but does not free them.
+    /// Leaks the pipelines, which the GPU may still be using.
     pub(super) fn abandon(&mut self) {
         std::mem::forget(std::mem::take(&mut self.pipelines));
     }
@@ -83,7 +83,7 @@ impl Code {
         Ok(())
     }
 
-    /// Compiles the texts that are new, on all cores.
+    /// Compiles the new texts, on all cores.
     fn compile_libraries(&mut self, missing: &[Missing<'_>]) -> Result<(), MetalError> {
         let mut seen = HashSet::new();
         let new = missing.iter().filter(|m| !self.libraries.contains_key(&m.text) && seen.insert(&m.text));
@@ -107,7 +107,7 @@ impl Code {
         })
     }
 
-    /// The pipeline that was kept on disk.
+    /// The pipeline in the archive.
     fn archived(&self, descriptor: &MTLComputePipelineDescriptor) -> Option<Pipeline> {
         let archive = self.archive.archive()?;
         descriptor.setBinaryArchives(Some(&NSArray::from_retained_slice(std::slice::from_ref(archive))));
@@ -118,7 +118,7 @@ impl Code {
     }
 }
 
-/// As many threads as there are cores, each with a share of the work.
+/// Runs `run` on as many threads as there are cores, each with a share of the work.
 fn on_all_cores<T: Sync, R: Send>(work: &[T], run: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let threads = thread::available_parallelism().map_or(1, usize::from);
     let share = work.len().div_ceil(threads).max(1);
@@ -141,11 +141,11 @@ fn log(function: &Function, error: &NSError) -> MetalError {
 
 fn compile(device: &Device, missing: &Missing<'_>) -> Result<Library, MetalError> {
     let options = MTLCompileOptions::new();
-    // The first has bfloat; the second orders what groups of a launch publish to each other.
+    // The first has bfloat; the second has the fence that orders writes between the threadgroups of a launch.
     let has_fences = available!(macos = 15.0, ios = 18.0);
     let version = if has_fences { MTLLanguageVersion::Version3_2 } else { MTLLanguageVersion::Version3_1 };
     options.setLanguageVersion(version);
-    // The kernels say themselves where operations may be fused. `mathMode` is newer than macOS 14.
+    // The kernels call fma explicitly where operations may be fused. `mathMode` is newer than macOS 14.
     #[allow(deprecated, reason = "what replaces it is newer than the oldest system that is supported")]
     options.setFastMathEnabled(false);
     device
@@ -160,7 +160,7 @@ fn descriptor(
 ) -> Result<Retained<MTLComputePipelineDescriptor>, MetalError> {
     let values = MTLFunctionConstantValues::new();
     for (index, (_, value)) in function.constants.iter().enumerate() {
-        // SAFETY: 32 bits are read; the text numbers its constants in this order.
+        // SAFETY: the call reads 32 bits from the pointer; the text numbers its function constants in this order.
         unsafe {
             values.setConstantValue_type_atIndex(NonNull::from(value).cast(), MTLDataType::UInt, index);
         }
@@ -172,13 +172,13 @@ fn descriptor(
     let descriptor = MTLComputePipelineDescriptor::new();
     descriptor.setLabel(Some(&NSString::from_str(&function.name)));
     descriptor.setComputeFunction(Some(&entry));
-    // The compiler spares registers for as many.
+    // The compiler limits registers for this number of threads.
     descriptor.setMaxTotalThreadsPerThreadgroup(threads(function) as usize);
     descriptor.setSupportIndirectCommandBuffers(indirect);
     Ok(descriptor)
 }
 
-/// Of a group.
+/// Threads of a threadgroup.
 fn threads(function: &Function) -> u32 {
     function.constants.iter().find(|(name, _)| *name == "THREADS").map_or(0, |(_, threads)| *threads)
 }

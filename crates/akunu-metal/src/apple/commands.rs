@@ -1,4 +1,4 @@
-//! A command buffer that is being written.
+//! A command buffer that is being encoded.
 
 use std::ops::Range;
 use std::ptr::NonNull;
@@ -17,24 +17,24 @@ use super::indirect::MetalIndirect;
 pub(super) type Buffer = Retained<ProtocolObject<dyn MTLBuffer>>;
 pub(super) type Pipeline = Retained<ProtocolObject<dyn MTLComputePipelineState>>;
 
-/// What an indirect command buffer needs of the encoder that runs it.
+/// What the encoder that executes an indirect command buffer has to set for it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Needs {
-    /// Its buffers, named: where no residency set has them.
+    /// `useResource` for its buffers, if there is no residency set with them.
     pub(super) buffers: bool,
-    /// Its pipelines, set once.
+    /// Its pipelines, set once on the encoder.
     pub(super) pipelines: bool,
 }
 
-/// One encoder, whose launches may run at the same time.
+/// A compute encoder whose launches may run concurrently.
 #[derive(Debug)]
 pub struct MetalCommands {
     pub(super) buffer: Retained<ProtocolObject<dyn MTLCommandBuffer>>,
     pub(super) encoder: Retained<ProtocolObject<dyn MTLComputeCommandEncoder>>,
-    /// What the shared event will count to when it is done.
+    /// The value of the shared event once it is done.
     pub(super) number: u64,
     needs: Needs,
-    /// The indirect command buffer that was run last, for which that was done: it is only compared.
+    /// The indirect command buffer that was prepared last; the pointer is only compared, never dereferenced.
     ready: *const ProtocolObject<dyn MTLIndirectCommandBuffer>,
     ended: bool,
 }
@@ -69,14 +69,14 @@ impl MetalCommands {
         let pipelines = indirect.pipelines.iter().filter(|_| self.needs.pipelines);
         for pipeline in pipelines {
             self.encoder.setComputePipelineState(pipeline);
-            // Of nothing.
+            // An empty dispatch.
             self.encoder.dispatchThreadgroups_threadsPerThreadgroup(size([0; 3]), size([0; 3]));
         }
     }
 }
 
 impl Drop for MetalCommands {
-    /// Metal stops a program that lets go of an encoder which was not ended.
+    /// Metal aborts the process if an encoder is released before it has been ended.
     fn drop(&mut self) {
         self.end();
     }
@@ -99,13 +99,14 @@ impl Encoder for MetalCommands {
         // A `Retained` is a pointer to its object.
         let objects = NonNull::from(buffers).cast::<*const ProtocolObject<dyn MTLBuffer>>();
         let offsets = NonNull::from(offsets).cast::<usize>();
-        // SAFETY: as many objects and offsets are read as there are. Numbers are below Metal's 31, for a command has 16 bindings at most;
-        // offsets were checked against buffers' lengths when they were bound, and a program keeps its buffers alive.
+        // SAFETY: `count` objects and offsets are read from arrays of that length. Indices are below Metal's limit of
+        // 31, because a command has at most 16 bindings; offsets were checked against the buffers' lengths when they
+        // were bound, and a program keeps its buffers alive.
         unsafe { self.encoder.setBuffers_offsets_withRange(objects, offsets, NSRange::new(0, count)) };
     }
 
     fn threadgroup(&mut self, bytes: u32) {
-        // SAFETY: every function has threadgroup memory number 0.
+        // SAFETY: every function declares threadgroup memory with index 0.
         unsafe { self.encoder.setThreadgroupMemoryLength_atIndex(bytes as usize, 0) };
     }
 
@@ -125,7 +126,8 @@ impl Commands for MetalCommands {
         assert!(dispatches.end <= indirect.commands.size());
         self.make_ready(indirect);
         let range = NSRange::new(dispatches.start, dispatches.len());
-        // SAFETY: the commands are there, and were all encoded when the table was prepared; the prepared table keeps them, and what they use.
+        // SAFETY: the range is within the commands, which were all encoded when the table was prepared; the prepared
+        // table keeps them, and the buffers and pipelines that they use, alive.
         unsafe { self.encoder.executeCommandsInBuffer_withRange(&indirect.commands, range) };
     }
 }

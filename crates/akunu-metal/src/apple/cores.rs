@@ -1,6 +1,6 @@
-//! How many cores the GPU has: the registry of devices knows, Metal does not say.
+//! The number of GPU cores, from the I/O Registry, because Metal does not report it.
 
-/// `None`: the system does not tell, as iOS.
+/// `None`: the system does not report it, as on iOS.
 #[cfg(target_os = "macos")]
 pub(super) fn gpu_cores() -> Option<u32> {
     use std::ffi::{CStr, c_char, c_void};
@@ -36,8 +36,9 @@ pub(super) fn gpu_cores() -> Option<u32> {
         fn CFRelease(object: *const c_void);
     }
 
-    // SAFETY: the names end with zeros. Matching consumes its dictionary, which may be null; objects that were created here are released
-    // once, and none is used after that. A number is asked for only of a number, and 32 bits are written for SINT32.
+    // SAFETY: the names are NUL-terminated. IOServiceGetMatchingService consumes the dictionary, which may be null;
+    // objects created here are released once and not used after that. CFNumberGetValue is called only for a CFNumber,
+    // with room for the 32 bits of SINT32.
     unsafe {
         let service = IOServiceGetMatchingService(0, IOServiceMatching(CLASS.as_ptr()));
         if service == 0 {

@@ -33,32 +33,32 @@ use crate::{Family, MetalChip};
 
 pub(super) type MetalObject = Retained<ProtocolObject<dyn MTLDevice>>;
 
-/// The host and the GPU share it; what may run when is said by barriers and by the event, so Metal need not keep track.
+/// Shared by host and GPU; hazards are tracked by our own barriers and the event, so Metal need not track them.
 const OPTIONS: MTLResourceOptions =
     MTLResourceOptions::StorageModeShared.union(MTLResourceOptions::HazardTrackingModeUntracked);
 
-/// For a command buffer. A few steps of a chain, or a chunk of a prompt, take seconds where they take long, and the system stops what keeps a
-/// GPU for too long before this: what takes longer is not going to end.
+/// The timeout of a command buffer. The few steps of a chain, or a chunk of a prompt, take seconds in the worst case,
+/// and the system aborts work that occupies a GPU for too long before this: what takes longer will not finish.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 type Handler = RcBlock<dyn Fn(NonNull<ProtocolObject<dyn MTLCommandBuffer>>)>;
 
-/// For looking at what is not known yet: the plain way is meant for everybody.
+/// Settings for debugging; the defaults are meant for everybody.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MetalOptions {
-    /// Commands run one by one, each waited for, so that an error names the one that failed.
+    /// Commands run one at a time, with a wait after each, so that an error names the command that failed.
     pub checked: bool,
-    /// A GPU of an older family, or of none, as virtual machines have: treated as the oldest one known.
+    /// Accept a GPU of an older family, or of none (as in virtual machines), and treat it as the oldest known one.
     pub any_family: bool,
     /// Tables are encoded once, as indirect command buffers.
     pub indirect: bool,
-    /// The folder that holds compiled pipelines. With `None`, every start compiles them.
+    /// The cache folder of compiled pipelines. With `None`, every start compiles them.
     pub pipelines: Option<PathBuf>,
 }
 
 impl MetalOptions {
-    /// Options from a list of words with commas between them: `checked` runs commands one by one, `any` takes a GPU of any family,
-    /// `icb` encodes tables once.
+    /// Options from a comma-separated list of words: `checked` runs commands one by one, `any` accepts a GPU of any
+    /// family, `icb` encodes tables once.
     pub fn from_words(words: &str) -> MetalOptions {
         let has = |word: &str| words.split(',').any(|part| part.trim() == word);
         MetalOptions {
@@ -70,22 +70,22 @@ impl MetalOptions {
     }
 }
 
-// Fields are dropped in this order; the device that has this waits for the GPU before.
+// Fields are dropped in this order; the device that owns this waits for the GPU before.
 #[derive(Debug)]
 pub struct MetalGpu {
     code: Code,
     queue: Retained<ProtocolObject<dyn MTLCommandQueue>>,
-    /// Counts command buffers that are done: each waits for the one before it.
+    /// Counts completed command buffers: each waits for the previous one.
     event: Retained<ProtocolObject<dyn MTLSharedEvent>>,
     submitted: u64,
-    /// Rung by `handler` whenever a command buffer is done, well or not: on a thread of Metal's.
+    /// Rung by `handler` whenever a command buffer is completed, successfully or not, on a thread of Metal's.
     done: Arc<Bell>,
     handler: Handler,
-    /// A command buffer was not done in time, and may still be running.
+    /// A command buffer timed out, and may still be running.
     stuck: bool,
-    /// What the GPU keeps in memory between command buffers: macOS 15 and iOS 18 have them.
+    /// The memory that stays resident between command buffers (macOS 15 and iOS 18).
     resident: Option<Retained<ProtocolObject<dyn MTLResidencySet>>>,
-    /// `resident` was added to, or taken from.
+    /// `resident` has changes that are not committed.
     changed: bool,
     in_use: InUse,
     page: usize,
@@ -95,17 +95,17 @@ pub struct MetalGpu {
     device: MetalObject,
 }
 
-/// What the GPU may be using, which command buffers do not keep.
+/// Objects that the GPU may use and that command buffers do not retain.
 #[derive(Debug, Default)]
 struct InUse {
     buffers: Vec<Buffer>,
     indirect: Vec<Retained<ProtocolObject<dyn MTLIndirectCommandBuffer>>>,
-    /// Files whose pages buffers are made of.
+    /// The file mappings that buffers refer to.
     regions: Vec<Region>,
 }
 
 impl Drop for MetalGpu {
-    /// Memory that is still being used is nobody's to free.
+    /// Memory that the GPU may still use must not be freed.
     fn drop(&mut self) {
         if self.stuck {
             std::mem::forget((std::mem::take(&mut self.in_use), self.event.clone(), self.resident.clone()));
@@ -114,7 +114,7 @@ impl Drop for MetalGpu {
     }
 }
 
-/// The system's default GPU, if it is one of Apple's.
+/// The system's default GPU, if it is an Apple GPU.
 pub(super) fn find(options: &MetalOptions) -> Result<(MetalObject, MetalChip), MetalError> {
     let device = MTLCreateSystemDefaultDevice().ok_or(MetalError::NoDevice)?;
     let has = |family: MTLGPUFamily| device.supportsFamily(family);
@@ -132,7 +132,7 @@ pub(super) fn find(options: &MetalOptions) -> Result<(MetalObject, MetalChip), M
     Ok((device, MetalChip { family, cores: gpu_cores() }))
 }
 
-/// For people.
+/// A description for people.
 pub(super) fn describe(device: &MetalObject, chip: MetalChip) -> String {
     format!("{}, {}", device.name(), chip.describe())
 }
@@ -154,11 +154,11 @@ impl MetalGpu {
         let detail =
             describe(&device, chip) + if options.indirect { ", indirect command buffers" } else { "" };
         let capabilities = Capabilities {
-            // The workspace counts as allocated already where this is asked for.
+            // The workspace counts as allocated when the caller looks at this.
             available_bytes: Some(free.saturating_sub(WORKSPACE_BYTES)),
             ..chip.capabilities(detail)
         };
-        // SAFETY: it takes a number and gives one.
+        // SAFETY: `sysconf` takes a number, returns one, and has no preconditions.
         let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
         let done = Arc::new(Bell::default());
         let ringing = Arc::clone(&done);
@@ -233,7 +233,7 @@ impl Gpu for MetalGpu {
             return Err(error.into());
         }
         let out_of_memory = || DeviceError::OutOfMemory { device: NAME, what: what.into(), bytes };
-        // Metal clears it.
+        // Metal zeroes new buffers.
         let buffer = self.device.newBufferWithLength_options(bytes.max(16) as usize, OPTIONS);
         let buffer = buffer.ok_or_else(out_of_memory)?;
         buffer.setLabel(Some(&NSString::from_str(what)));
@@ -241,7 +241,7 @@ impl Gpu for MetalGpu {
         Ok(buffer)
     }
 
-    /// Whole pages are a buffer; neighbours may share one.
+    /// A buffer consists of whole pages; adjacent parts may share one.
     fn map(
         &mut self,
         region: &Region,
@@ -257,8 +257,9 @@ impl Gpu for MetalGpu {
             return Err(error.into());
         }
         let start = NonNull::from(&region.bytes()[first..]).cast::<c_void>();
-        // SAFETY: a mapping begins with a page and is mapped to the end of its last one; the region is kept as long as the buffer. Kernels do
-        // not write weights: `TableDevice` binds imported memory only where tables read.
+        // SAFETY: a mapping begins at a page boundary and extends to the end of its last page; the region is kept
+        // alive as long as the buffer. Kernels do not write weights: `TableDevice` binds imported memory only where
+        // tables read.
         let buffer = unsafe {
             self.device.newBufferWithBytesNoCopy_length_options_deallocator(start, length, OPTIONS, None)
         };
@@ -281,7 +282,7 @@ impl Gpu for MetalGpu {
 
     fn write(&mut self, buffer: &Buffer, offset: usize, bytes: &[u8]) -> Result<(), DeviceError> {
         assert!(offset.checked_add(bytes.len()).is_some_and(|end| end <= buffer.length()));
-        // SAFETY: the bytes are inside the buffer, which the GPU does not use now, and are the host's to write.
+        // SAFETY: the bytes are inside the buffer; the GPU does not use them now, so the host may write them.
         unsafe {
             let to = buffer.contents().cast::<u8>().add(offset);
             to.copy_from_nonoverlapping(NonNull::from(bytes).cast(), bytes.len());
@@ -292,12 +293,12 @@ impl Gpu for MetalGpu {
     fn read(&mut self, buffer: &Buffer, offset: usize, bytes: &mut [u8]) -> Result<(), DeviceError> {
         assert!(offset.checked_add(bytes.len()).is_some_and(|end| end <= buffer.length()));
         let to = NonNull::from(&mut *bytes).cast::<u8>();
-        // SAFETY: as above.
+        // SAFETY: the bytes are inside the buffer, and the GPU does not write them now.
         unsafe { buffer.contents().cast::<u8>().add(offset).copy_to_nonoverlapping(to, bytes.len()) };
         Ok(())
     }
 
-    /// The host's copy: what was submitted has ended wherever the device asks for one.
+    /// The host copies: all submissions are over whenever the device calls this.
     fn copy(&mut self, from: &Buffer, to: &Buffer, bytes: u64) -> Result<(), DeviceError> {
         let mut between = vec![0; bytes as usize];
         self.read(from, 0, &mut between)?;
@@ -319,7 +320,7 @@ impl Gpu for MetalGpu {
             if self.stuck {
                 return Err(stuck());
             }
-            // Programs and the device keep all that is bound.
+            // Programs and the device keep everything that is bound alive.
             let buffer = self.queue.commandBufferWithUnretainedReferences();
             let buffer = buffer.ok_or(MetalError::Refused { what: "command buffer" })?;
             let event: &ProtocolObject<dyn MTLEvent> = ProtocolObject::from_ref(&*self.event);
@@ -343,7 +344,7 @@ impl Gpu for MetalGpu {
                 set.requestResidency();
                 self.changed = false;
             }
-            // SAFETY: Metal keeps the block until it has called it.
+            // SAFETY: Metal retains the block until it has been called.
             unsafe { commands.buffer.addCompletedHandler(RcBlock::as_ptr(&self.handler)) };
             commands.buffer.commit();
             self.submitted = commands.number;
@@ -356,14 +357,14 @@ impl Gpu for MetalGpu {
             let has_ended = || {
                 matches!(pending.status(), MTLCommandBufferStatus::Completed | MTLCommandBufferStatus::Error)
             };
-            // What was submitted after one that is stuck is not waited for as long.
+            // There is no point in waiting for submissions after one that is stuck.
             let patience = if self.stuck { Duration::ZERO } else { PATIENCE };
             if !self.done.wait(patience, has_ended) {
                 self.stuck = true;
                 return Err(stuck());
             }
             if pending.status() == MTLCommandBufferStatus::Error {
-                // What waits for it has to go on: it may not have come to its signal.
+                // It may have failed before its signal, for which later command buffers wait.
                 self.event.setSignaledValue(self.submitted);
                 let error = pending.error();
                 let message =

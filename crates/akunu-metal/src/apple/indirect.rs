@@ -11,13 +11,13 @@ use objc2_metal::{
 use super::commands::{Buffer, Pipeline, size};
 use crate::error::MetalError;
 
-/// It holds buffers and pipelines by itself, for Metal's own does not.
+/// It retains buffers and pipelines itself, because Metal's object does not.
 #[derive(Debug)]
 pub struct MetalIndirect {
     pub(super) commands: Retained<ProtocolObject<dyn MTLIndirectCommandBuffer>>,
-    /// The command that is being encoded.
+    /// The index of the command that is being encoded.
     index: usize,
-    /// What commands use, each once.
+    /// The buffers that commands use, without duplicates.
     pub(super) buffers: Vec<Buffer>,
     pub(super) pipelines: Vec<Pipeline>,
 }
@@ -33,10 +33,10 @@ impl MetalIndirect {
         descriptor.setInheritPipelineState(false);
         descriptor.setInheritBuffers(false);
         descriptor.setMaxKernelBufferBindCount(buffers);
-        // SAFETY: 1 of the 31 that Metal allows.
+        // SAFETY: 1 is below Metal's limit of 31.
         unsafe { descriptor.setMaxKernelThreadgroupMemoryBindCount(1) };
         let options = MTLResourceOptions::StorageModeShared;
-        // SAFETY: the GPUs that are taken have no limit of commands; a table has hundreds.
+        // SAFETY: the supported GPUs have no limit on the number of commands that a table (of hundreds) could reach.
         let commands = unsafe {
             device.newIndirectCommandBufferWithDescriptor_maxCommandCount_options(
                 &descriptor,
@@ -50,7 +50,7 @@ impl MetalIndirect {
 
     fn command(&self) -> Retained<ProtocolObject<dyn MTLIndirectComputeCommand>> {
         assert!(self.index < self.commands.size());
-        // SAFETY: there are more.
+        // SAFETY: the index is below the number of commands for which it was created.
         unsafe { self.commands.indirectComputeCommandAtIndex(self.index) }
     }
 }
@@ -74,14 +74,15 @@ impl Encoder for MetalIndirect {
     fn buffers(&mut self, buffers: &[Buffer], offsets: &[usize]) {
         let command = self.command();
         for (index, (buffer, offset)) in buffers.iter().zip(offsets).enumerate() {
-            // SAFETY: numbers are below the count that the descriptor has; offsets were checked against buffers' lengths when they were bound.
+            // SAFETY: indices are below the descriptor's count; offsets were checked against the buffers' lengths when
+            // they were bound.
             unsafe { command.setKernelBuffer_offset_atIndex(buffer, *offset, index) };
             push_new(&mut self.buffers, buffer);
         }
     }
 
     fn threadgroup(&mut self, bytes: u32) {
-        // SAFETY: every function has threadgroup memory number 0.
+        // SAFETY: every function declares threadgroup memory with index 0.
         unsafe { self.command().setThreadgroupMemoryLength_atIndex(bytes as usize, 0) };
     }
 

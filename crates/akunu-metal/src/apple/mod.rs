@@ -1,4 +1,4 @@
-//! Metal itself, through objc2-metal. What is decided about tables is decided elsewhere: here are only calls.
+//! The calls to Metal, through objc2-metal. Everything else is in other modules and crates.
 
 #![allow(
     unsafe_code,
@@ -22,12 +22,12 @@ pub use report::{probe, report};
 /// The Metal device.
 pub type MetalDevice = TableDevice<MetalGpu>;
 
-/// Takes the system's default GPU.
+/// Uses the system's default GPU.
 pub fn open(options: MetalOptions) -> Result<MetalDevice, DeviceError> {
     TableDevice::on(MetalGpu::new(options)?)
 }
 
-// Metal gives out no device to command-line programs that do not link it.
+// Metal returns no device to command-line programs that do not link CoreGraphics.
 #[cfg(target_os = "macos")]
 #[link(name = "CoreGraphics", kind = "framework")]
 unsafe extern "C" {}

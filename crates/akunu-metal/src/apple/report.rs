@@ -1,4 +1,4 @@
-//! What `akunu doctor` tells of Metal.
+//! What `akunu doctor` reports about Metal.
 
 use objc2::rc::autoreleasepool;
 use objc2_metal::MTLDevice;
@@ -6,7 +6,7 @@ use objc2_metal::MTLDevice;
 use super::gpu::{MetalOptions, describe, find};
 use crate::error::MetalError;
 
-/// Whether there is a GPU that tables run on.
+/// Whether there is a supported GPU.
 pub fn probe(options: &MetalOptions) -> Result<(), MetalError> {
     autoreleasepool(|_| find(options).map(drop))
 }

@@ -1,4 +1,4 @@
-//! A GPU of paper.
+//! A mock GPU that records what it is asked to do.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -33,7 +33,7 @@ impl PartialEq for Sheet {
 
 pub type Recorded = Word<Rc<Function>, Rc<Sheet>>;
 
-/// What was written to memory and submitted since one last asked.
+/// What was written to memory and submitted since the last look.
 #[derive(Debug, Default)]
 pub struct Words {
     writes: Vec<(Rc<Sheet>, usize, Vec<u8>)>,
@@ -48,18 +48,18 @@ pub struct Paper {
     tensors: BTreeMap<(usize, usize), String>,
     planes: usize,
     seen: Words,
-    /// Command buffers.
+    /// The number of command buffers that were begun.
     pub begun: usize,
     pub submitted: usize,
     clock: u64,
-    /// The next command buffer to be waited for does not come to its end.
+    /// The next command buffer that is waited for fails.
     pub fails: bool,
     pass: Option<Rc<Sheet>>,
-    /// After so many more submissions.
+    /// An action after a number of further submissions.
     pub later: Option<(usize, Then)>,
 }
 
-/// What the GPU or somebody else does while a chain runs.
+/// An action of the GPU or of another thread while a chain runs.
 #[derive(Debug)]
 pub enum Then {
     FindsAStop,
@@ -96,12 +96,12 @@ impl Paper {
         std::mem::take(&mut self.seen)
     }
 
-    /// What came before.
+    /// Forgets what was recorded before.
     pub fn forget(&mut self) {
         (self.seen, self.begun, self.submitted, self.clock) = (Words::default(), 0, 0, 0);
     }
 
-    /// For what is prepared or submitted from now on.
+    /// The tuning for what is prepared or submitted from now on.
     pub fn tuning_mut(&mut self) -> &mut Tuning {
         &mut self.tuning
     }
@@ -153,7 +153,7 @@ impl Gpu for Paper {
         }
         let start = region.bytes().as_ptr().addr();
         let name = self.tensors[&(start, offset)].clone();
-        // As if a page began 8 bytes before.
+        // As if a page began 8 bytes earlier.
         let mut page = vec![0; 8];
         page.extend(&region.bytes()[offset..offset + bytes]);
         Ok(Some((self.sheet(name, page), 8)))
@@ -221,7 +221,7 @@ impl Words {
         write.map(|(_, _, bytes)| &bytes[..])
     }
 
-    /// A line for each write and each launch.
+    /// Renders one line per write and launch.
     pub fn render(&self) -> String {
         let mut text = String::new();
         for (sheet, offset, bytes) in &self.writes {
@@ -231,7 +231,7 @@ impl Words {
     }
 }
 
-/// A line for each launch.
+/// Renders one line per launch.
 pub fn render(words: &[Recorded]) -> String {
     let mut text = String::new();
     let launches = words.chunk_by(|word, _| !matches!(word, Word::Dispatch { .. } | Word::Run(_)));
@@ -243,18 +243,18 @@ fn place(sheet: &Sheet, offset: usize) -> String {
     if offset == 0 { sheet.name.clone() } else { format!("{}+{offset}", sheet.name) }
 }
 
-/// In hexadecimal, without zeros at the end.
+/// In hexadecimal, without trailing zeros.
 fn words(bytes: &[u8]) -> String {
     let words = bytes.chunks_exact(4).map(|b| u32::from_le_bytes(b.try_into().unwrap()));
     let words: Vec<String> = words.map(|word| format!("{word:x}")).collect();
     let end = words.iter().rposition(|word| word != "0").map_or(0, |last| last + 1);
-    // Rows of a chunk are all alike.
+    // The rows of a chunk are similar, so a few suffice.
     let most = if words[..end].len() > 24 { 8 } else { end };
     let rest = if most < end { format!(" … ({} bytes)", bytes.len()) } else { String::new() };
     format!("[{}]{rest}", words[..most].join(" "))
 }
 
-/// `|` is a barrier, `#` the number of an argument.
+/// `|` is a barrier, `#` the index of an argument.
 fn render_launch(text: &mut String, words_of: &[Recorded]) {
     let (mut function, mut shared) = (None, 0);
     for word in words_of {

@@ -19,7 +19,7 @@ use crate::ops::{
     U32, Unpack, UnpackOperands, UnpackParams, Weight,
 };
 use crate::table::Binding;
-use crate::{BufferId, DispatchCommand, MatmulForm, NormOut, Rope, TableIo};
+use crate::{BufferId, DispatchCommand, MatmulForm, OutputForms, Rope, TableIo};
 
 pub(super) struct Emitter<'a> {
     pub shape: Shape<'a>,
@@ -424,8 +424,8 @@ impl Emitter<'_> {
         let prefix = label.rsplit_once('.').map_or(String::new(), |(prefix, _)| format!("{prefix}."));
         let role = &self.graph.values[value.0].role;
         for (missing, form, name) in [
-            (wanted.q8() && !written.q8(), NormOut::Q8, "quantise"),
-            (wanted.f16() && !written.f16(), NormOut::F16, "halve"),
+            (wanted.q8() && !written.q8(), OutputForms::Q8, "quantise"),
+            (wanted.f16() && !written.f16(), OutputForms::F16, "halve"),
         ] {
             if missing {
                 let operands = RoundOperands { x: self.f32s(value), out: self.bind_forms(form, value) };
@@ -490,7 +490,7 @@ impl Emitter<'_> {
     }
 
     /// The bindings of these forms.
-    fn bind_forms(&self, forms: NormOut, value: Value) -> Forms<Binding> {
+    fn bind_forms(&self, forms: OutputForms, value: Value) -> Forms<Binding> {
         let Placed { f32, q8, f16 } = self.places[&value];
         Forms {
             f32: forms.f32().then(|| F32(need(f32, "f32", value).into())),

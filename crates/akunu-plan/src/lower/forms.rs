@@ -3,7 +3,7 @@
 use super::Context;
 use super::graph::{Action, Form, Graph, Heads, Value};
 use crate::ops::RowSet;
-use crate::{DType, KvType, NormOut, halves, q8};
+use crate::{DType, KvType, OutputForms, halves, q8};
 
 /// What a table's commands are made for.
 #[derive(Clone, Copy, Debug)]
@@ -27,7 +27,7 @@ impl Shape<'_> {
     }
 
     /// The forms that an operation writes, of those that are wanted.
-    fn writes(&self, action: &Action, value: Value, wanted: NormOut) -> NormOut {
+    fn writes(&self, action: &Action, value: Value, wanted: OutputForms) -> OutputForms {
         match action {
             Action::Norm { .. }
             | Action::Activate { .. }
@@ -35,13 +35,13 @@ impl Shape<'_> {
             | Action::GluProduct { .. } => wanted,
             Action::Product(product) if product.defers.is_some_and(|defers| defers.normed == value) => wanted,
             Action::Attend(attend) if self.attention_writes(attend.heads, wanted) => wanted,
-            _ => NormOut::F32,
+            _ => OutputForms::F32,
         }
     }
 
     /// Attention is dealt out by KV head, so it sees no whole row. It can round its own output to int8 where that gives
     /// whole blocks, and to halves where its values are halves already, so that no row needs a scale.
-    fn attention_writes(&self, heads: Heads, forms: NormOut) -> bool {
+    fn attention_writes(&self, heads: Heads, forms: OutputForms) -> bool {
         let whole = (heads.count / heads.kv * heads.dim).is_multiple_of(q8::BLOCK);
         (!forms.q8() || whole) && (!forms.f16() || self.context.options.kv == KvType::F16)
     }
@@ -51,9 +51,9 @@ impl Shape<'_> {
 #[derive(Debug)]
 pub(super) struct ValueForms {
     /// Those in which they are read.
-    pub wanted: Vec<NormOut>,
+    pub wanted: Vec<OutputForms>,
     /// Those that their writers give them. What is wanted beyond them is rounded from f32.
-    pub written: Vec<NormOut>,
+    pub written: Vec<OutputForms>,
 }
 
 impl ValueForms {
@@ -62,8 +62,8 @@ impl ValueForms {
         for (value, weights) in graph.steps.iter().flat_map(|step| step.action.reads()) {
             read[value.0].push(weights.map_or(Form::F32, |(dtype, rows)| shape.form_of(dtype, rows)));
         }
-        let wanted: Vec<NormOut> = read.into_iter().map(union).collect();
-        let mut written = vec![NormOut::F32; graph.values.len()];
+        let wanted: Vec<OutputForms> = read.into_iter().map(union).collect();
+        let mut written = vec![OutputForms::F32; graph.values.len()];
         for step in &graph.steps {
             for value in step.action.writes() {
                 written[value.0] = shape.writes(&step.action, value, wanted[value.0]);
@@ -72,26 +72,29 @@ impl ValueForms {
         ValueForms { wanted, written }
     }
 
-    pub fn wanted(&self, value: Value) -> NormOut {
+    pub fn wanted(&self, value: Value) -> OutputForms {
         self.wanted[value.0]
     }
 
-    pub fn written(&self, value: Value) -> NormOut {
+    pub fn written(&self, value: Value) -> OutputForms {
         self.written[value.0]
     }
 
     /// All forms in which a value has a buffer.
-    pub fn stored(&self, value: Value) -> NormOut {
+    pub fn stored(&self, value: Value) -> OutputForms {
         let of = [self.wanted(value), self.written(value)];
-        let has = |form: fn(NormOut) -> bool| of.into_iter().any(form);
-        let forms =
-            [(has(NormOut::f32), Form::F32), (has(NormOut::q8), Form::Q8), (has(NormOut::f16), Form::F16)];
+        let has = |form: fn(OutputForms) -> bool| of.into_iter().any(form);
+        let forms = [
+            (has(OutputForms::f32), Form::F32),
+            (has(OutputForms::q8), Form::Q8),
+            (has(OutputForms::f16), Form::F16),
+        ];
         union(forms.into_iter().filter(|(stored, _)| *stored).map(|(_, form)| form))
     }
 }
 
 /// All of some forms, as an op's option has them.
-fn union(forms: impl IntoIterator<Item = Form>) -> NormOut {
+fn union(forms: impl IntoIterator<Item = Form>) -> OutputForms {
     let (mut f32, mut q8, mut f16) = (false, false, false);
     for form in forms {
         match form {
@@ -101,11 +104,11 @@ fn union(forms: impl IntoIterator<Item = Form>) -> NormOut {
         }
     }
     match (f32, q8, f16) {
-        (true, true, _) => NormOut::Both,
-        (false, true, _) => NormOut::Q8,
-        (true, _, true) => NormOut::F32AndF16,
-        (false, _, true) => NormOut::F16,
-        _ => NormOut::F32,
+        (true, true, _) => OutputForms::Both,
+        (false, true, _) => OutputForms::Q8,
+        (true, _, true) => OutputForms::F32AndF16,
+        (false, _, true) => OutputForms::F16,
+        _ => OutputForms::F32,
     }
 }
 

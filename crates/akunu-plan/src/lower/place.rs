@@ -8,7 +8,7 @@ use super::graph::{Graph, Value};
 use super::{Buffers, size};
 use crate::ops::RowSet;
 use crate::plan::PlanError;
-use crate::{BufferId, BufferKind, NormOut, q8};
+use crate::{BufferId, BufferKind, OutputForms, q8};
 
 /// The buffers of one value.
 #[derive(Clone, Copy, Debug, Default)]
@@ -99,7 +99,7 @@ fn last_reads(graph: &Graph) -> HashMap<Value, usize> {
 fn kinds(
     graph: &Graph,
     shape: &Shape<'_>,
-    forms: NormOut,
+    forms: OutputForms,
     value: Value,
 ) -> Result<Vec<(&'static str, u64)>, PlanError> {
     let info = &graph.values[value.0];

@@ -6,12 +6,12 @@ use super::extent::{Counts, Extent, f32s, forms};
 use super::norm::OUT;
 use super::{ElementParams, F32, Forms, Op, RowSet, operands};
 use crate::reference::{Bound, activate};
-use crate::{Activation, NormOut, activation_name};
+use crate::{Activation, OutputForms, activation_name};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Activate {
     pub activation: Activation,
-    pub out: NormOut,
+    pub out: OutputForms,
     pub rows: RowSet,
 }
 

@@ -11,12 +11,12 @@ use super::{
 };
 use crate::reference::{Bound, Cache, kv_load, soft_cap};
 use crate::table::Binding;
-use crate::{Cost, KvType, NormOut, Rope, Row, position_bytes};
+use crate::{Cost, KvType, OutputForms, Rope, Row, position_bytes};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Attention {
     pub kv: KvType,
-    pub out: NormOut,
+    pub out: OutputForms,
     pub rope: Option<Rope>,
     /// Whether a score has something added to it that depends on how far its key is from its query.
     pub position_bias: bool,
@@ -120,7 +120,7 @@ impl<T: Copy> Operand<T> for Queries<T> {
 
 impl Attention {
     /// Attention of prepared heads, and nothing else.
-    pub fn plain(kv: KvType, out: NormOut) -> Attention {
+    pub fn plain(kv: KvType, out: OutputForms) -> Attention {
         Attention { kv, out, rope: None, position_bias: false, query_factors: false }
     }
 

@@ -2,7 +2,7 @@
 //! can go through pointers.
 
 use super::{F16, F32, Forms, Input, Keys, Moves, Q8, RowSet, Rows, U32, Values, Weight};
-use crate::{DType, EntryBounds, KvType, Move, NormOut, Row, halves, q8};
+use crate::{DType, EntryBounds, KvType, Move, OutputForms, Row, halves, q8};
 
 /// What a command touches of one binding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,7 +64,7 @@ pub(super) fn q8s(rows: usize, cols: u64) -> Result<Q8<Extent>, String> {
     Ok(Q8(Extent { bytes: product(&[rows as u64, row]), cols }))
 }
 
-pub(super) fn forms(out: NormOut, rows: usize, cols: impl Into<u64>) -> Result<Forms<Extent>, String> {
+pub(super) fn forms(out: OutputForms, rows: usize, cols: impl Into<u64>) -> Result<Forms<Extent>, String> {
     let cols = cols.into();
     Ok(Forms {
         f32: out.f32().then(|| f32s(rows, cols)),

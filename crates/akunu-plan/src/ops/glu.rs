@@ -4,12 +4,12 @@ use super::extent::{Counts, Extent, f32s, forms};
 use super::norm::OUT;
 use super::{F32, Forms, Op, operands, params};
 use crate::reference::{Bound, activate};
-use crate::{Activation, NormOut, activation_name};
+use crate::{Activation, OutputForms, activation_name};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Glu {
     pub activation: Activation,
-    pub out: NormOut,
+    pub out: OutputForms,
 }
 
 params! {

@@ -5,7 +5,7 @@ use super::matmul::product_name;
 use super::norm::OUT;
 use super::{F32, Forms, Input, Op, PlaneNames, Weight, operands, params};
 use crate::reference::{Bound, activate};
-use crate::{Activation, Cost, DType, MatmulForm, NormOut, Row, activation_name};
+use crate::{Activation, Cost, DType, MatmulForm, OutputForms, Row, activation_name};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct GluMatmul {
@@ -14,8 +14,8 @@ pub struct GluMatmul {
     /// Whether the input is in int8 blocks.
     pub q8: bool,
     pub activation: Activation,
-    pub out: NormOut,
-    /// Whether the input's norm has only begun; see [`super::Matmul`].
+    pub out: OutputForms,
+    /// Whether the input's norm is deferred to this product; see [`super::Matmul`].
     pub scaled: bool,
 }
 

@@ -1,15 +1,15 @@
 //! `x · Wᵀ (+ bias) (+ residual)`.
 //!
-//! With `norm` it also begins the norm of its output `y`: `normed` is `y · norm_weight`, not yet divided by rms(y), and
-//! `out_squares` is the sum of `y² + epsilon` over each block of 32 outputs, `[row][outputs / 32]`. A product whose input
-//! is such a row is `scaled`: it binds these sums as `squares`, and `x · Wᵀ` is multiplied by `1 / √(mean of squares)`; so
-//! are Q, K and V, gate and up. What is rounded to q8 is the row as it stands, not yet divided.
+//! With `norm` it also starts the norm of its output `y`, which is deferred: `normed` is `y · norm_weight`, not yet
+//! divided by rms(y), and `out_squares` is the sum of `y² + epsilon` over each block of 32 outputs, `[row][outputs /
+//! 32]`. A product whose input is such a row is `scaled`: it binds these sums as `squares`, and multiplies `x · Wᵀ` by
+//! `1 / √(mean of squares)`; so do Q, K and V, gate and up. What is quantised to q8 is the row before this division.
 
 use super::extent::{Counts, Extent, f32s, forms, input, squares, strided, weight};
 use super::{F32, FormNames, Forms, Input, Op, PlaneNames, RowSet, Weight, operands, params};
 use crate::reference::{Bound, soft_cap};
 use crate::table::Binding;
-use crate::{Cost, DType, MatmulForm, NormOut, Row, lower_name, q8};
+use crate::{Cost, DType, MatmulForm, OutputForms, Row, lower_name, q8};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Matmul {
@@ -21,7 +21,7 @@ pub struct Matmul {
     pub residual: bool,
     pub rows: RowSet,
     pub scaled: bool,
-    pub norm: Option<NormOut>,
+    pub norm: Option<OutputForms>,
 }
 
 params! {
@@ -32,7 +32,7 @@ params! {
         out_stride: u32,
         /// `cap · tanh(y / cap)`; 0 means none.
         soft_cap: f32,
-        /// Of the norm that it begins; else 0.
+        /// The epsilon of the deferred norm of its output; 0 if there is none.
         epsilon: f32,
     }
 }
@@ -49,7 +49,7 @@ operands! {
         residual: read F32 if op.residual,
         squares: read F32 if op.scaled,
         norm_weight: read F32 if op.norm.is_some(),
-        normed: write Forms(op.norm.unwrap_or(NormOut::F32), NORMED) if op.norm.is_some(),
+        normed: write Forms(op.norm.unwrap_or(OutputForms::F32), NORMED) if op.norm.is_some(),
         out_squares: write F32 if op.norm.is_some(),
     }
 }
@@ -111,13 +111,13 @@ impl Op for Matmul {
             }
         });
         if let (Some(weight), Some(normed), Some(squares)) = (o.norm_weight, o.normed, o.out_squares) {
-            begin_norm(&mut bound, (weight, normed, squares), &y, p.epsilon);
+            defer_norm(&mut bound, (weight, normed, squares), &y, p.epsilon);
         }
     }
 }
 
 /// `y · weight` in the forms asked for, and `y² + epsilon` summed over each block.
-fn begin_norm(
+fn defer_norm(
     bound: &mut Bound<'_>,
     (weight, normed, squares): (F32<Binding>, Forms<Binding>, F32<Binding>),
     y: &[Vec<f32>],

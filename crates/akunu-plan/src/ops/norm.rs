@@ -5,13 +5,13 @@
 use super::extent::{Counts, Extent, f32s, forms, u32s};
 use super::{F32, FormNames, Forms, Op, RowSet, U32, operands, params};
 use crate::reference::{Bound, normalise};
-use crate::{NormKind, NormOut, norm_name};
+use crate::{NormKind, OutputForms, norm_name};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Norm {
     pub kind: NormKind,
     pub bias: bool,
-    pub out: NormOut,
+    pub out: OutputForms,
     pub rows: RowSet,
     /// With [`RowSet::Logits`]: whether `x` has all rows. Else it has those that ask for logits already.
     pub pick: bool,

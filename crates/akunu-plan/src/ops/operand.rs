@@ -1,6 +1,6 @@
 //! The types of operands. Each holds a `T`: where it is bound, how far it reaches, or the pointer to it.
 
-use crate::{DType, KvType, MoveKind, NormOut};
+use crate::{DType, KvType, MoveKind, OutputForms};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
@@ -238,7 +238,7 @@ pub struct Forms<T> {
 }
 
 impl<T: Copy> Operand<T> for Forms<T> {
-    type Spec = (NormOut, FormNames);
+    type Spec = (OutputForms, FormNames);
 
     fn slots(_: &'static str, access: Access, (out, names): Self::Spec, to: &mut Vec<Slot>) {
         let [f32, q8, f16, scales] = names;

@@ -13,7 +13,7 @@ pub struct Qkv {
     /// Whether the input is in int8 blocks.
     pub q8: bool,
     pub bias: bool,
-    /// Whether the input's norm has only begun; see [`super::Matmul`].
+    /// Whether the input's norm is deferred to this product; see [`super::Matmul`].
     pub scaled: bool,
 }
 

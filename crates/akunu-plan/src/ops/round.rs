@@ -3,13 +3,13 @@
 use super::extent::{Counts, Extent, f32s, forms};
 use super::norm::OUT;
 use super::{ElementParams, F32, Forms, Op, operands};
-use crate::NormOut;
+use crate::OutputForms;
 use crate::reference::Bound;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Round {
-    /// What the rows are rounded to: [`NormOut::Q8`] or [`NormOut::F16`].
-    pub out: NormOut,
+    /// What the rows are rounded to: [`OutputForms::Q8`] or [`OutputForms::F16`].
+    pub out: OutputForms,
 }
 
 operands! {

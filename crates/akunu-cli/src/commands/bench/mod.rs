@@ -108,7 +108,7 @@ struct Row {
     memory: Option<Memory>,
     /// What the plan says is allocated, weights in place not counted.
     planned_memory: u64,
-    ceilings: Option<ceilings::Report>,
+    ceilings: Option<ceilings::CeilingsReport>,
     of_ceiling: Option<f64>,
     runs: Vec<f64>,
 }
@@ -264,7 +264,7 @@ impl Row {
             load_s: 0.0,
             memory: memory(),
             planned_memory: engine.plan().memory.allocated(),
-            ceilings: ceilings.map(ceilings::Report::new),
+            ceilings: ceilings.map(ceilings::CeilingsReport::new),
             of_ceiling: ceilings.map(|ceilings| ceilings.floor(cost) * tok_s / tokens),
             runs,
         }

@@ -44,7 +44,7 @@ struct Row {
     #[serde(flatten)]
     memory: Option<Memory>,
     planned_memory: u64,
-    ceilings: Option<ceilings::Report>,
+    ceilings: Option<ceilings::CeilingsReport>,
     of_ceiling: Option<f64>,
     /// Tokens a second of each run.
     runs: Vec<f64>,
@@ -164,7 +164,7 @@ fn measure(
         load_s: 0.0,
         memory: memory(),
         planned_memory: embedder.plan().memory.allocated(),
-        ceilings: beside.as_ref().map(ceilings::Report::new),
+        ceilings: beside.as_ref().map(ceilings::CeilingsReport::new),
         of_ceiling: beside.as_ref().map(|ceilings| ceilings.floor(cost) * tok_s / tokens),
         runs,
     })

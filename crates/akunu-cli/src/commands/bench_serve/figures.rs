@@ -79,7 +79,7 @@ impl Tally {
         }
     }
 
-    pub fn report(self, seconds: f64) -> Report {
+    pub fn report(self, seconds: f64) -> BenchServeReport {
         let done = &self.outcomes;
         let sum = |of: fn(&Outcome) -> u64| done.iter().map(of).sum::<u64>();
         let millis = |time: Duration| time.as_secs_f64() * 1e3;
@@ -88,7 +88,7 @@ impl Tally {
         for outcome in done {
             *finish.entry(outcome.finish.clone()).or_default() += 1;
         }
-        Report {
+        BenchServeReport {
             completed: done.len(),
             failed: self.errors.values().sum(),
             errors: self.errors,
@@ -112,7 +112,7 @@ impl Tally {
 }
 
 #[derive(Debug, Serialize)]
-pub struct Report {
+pub struct BenchServeReport {
     pub completed: usize,
     pub failed: usize,
     /// By kind.

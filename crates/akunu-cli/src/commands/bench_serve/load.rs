@@ -9,7 +9,7 @@ use akunu_format::blocks::Rng;
 use serde_json::{Value as Json, json};
 
 use super::client::{Server, Trouble};
-use super::figures::{Outcome, Report, Tally};
+use super::figures::{BenchServeReport, Outcome, Tally};
 use crate::failure::Failure;
 
 /// Words of a token or so in most vocabularies.
@@ -82,7 +82,7 @@ impl Load {
         self.ask(&body, Instant::now()).map(drop)
     }
 
-    pub fn run(&self, cancel: &AtomicBool) -> Result<Report, Failure> {
+    pub fn run(&self, cancel: &AtomicBool) -> Result<BenchServeReport, Failure> {
         let connections = match self.arrivals {
             Arrivals::Poisson { connections, .. } => connections,
             Arrivals::Streams(streams) => streams,

@@ -10,7 +10,7 @@ use clap::Args;
 use serde::Serialize;
 
 use self::client::{Server, Trouble};
-use self::figures::Report;
+use self::figures::BenchServeReport;
 use self::load::{Arrivals, Lengths, Load};
 use crate::args;
 use crate::failure::Failure;
@@ -82,7 +82,7 @@ struct Shown<'a> {
     rate: Option<f64>,
     streams: Option<usize>,
     #[serde(flatten)]
-    report: &'a Report,
+    report: &'a BenchServeReport,
 }
 
 pub fn run(args: &BenchServeArgs, out: &mut Output) -> Result<(), Failure> {
@@ -137,7 +137,7 @@ fn first_model(server: &Server) -> Result<String, Trouble> {
     first.map(str::to_string).ok_or_else(|| Trouble::new("malformed", "the server lists no model"))
 }
 
-fn print(load: &Load, url: &str, report: &Report, out: &mut Output) -> Result<(), Failure> {
+fn print(load: &Load, url: &str, report: &BenchServeReport, out: &mut Output) -> Result<(), Failure> {
     let arrivals = match load.arrivals {
         Arrivals::Poisson { rate, .. } => format!("{rate} requests/s at random"),
         Arrivals::Streams(streams) => format!("{streams} at once"),

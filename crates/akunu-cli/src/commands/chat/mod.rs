@@ -23,7 +23,7 @@ use crate::output::{self, Output};
 use input::{Input, Turn};
 use orders::{HELP, Order};
 use screen::{Screen, Style};
-use stats::Report;
+use stats::ChatReport;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -173,7 +173,7 @@ struct Talk<'a> {
     style: Style,
     stats: Stats,
     quiet: bool,
-    last: Option<Report>,
+    last: Option<ChatReport>,
     out: &'a mut Output,
     /// A person is there, who can say it otherwise.
     interactive: bool,
@@ -230,7 +230,8 @@ impl Talk<'_> {
             screen.end()?;
         }
         let turn = turn.map_err(full)?;
-        let report = Report::new(&self.engine, &turn, options.sampling.seed, options.sampling.temperature);
+        let report =
+            ChatReport::new(&self.engine, &turn, options.sampling.seed, options.sampling.temperature);
         report.give(self.stats);
         self.last = Some(report);
         if turn.finish == FinishReason::Cancelled && !self.interactive {

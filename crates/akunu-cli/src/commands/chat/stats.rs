@@ -8,7 +8,7 @@ use super::super::run::{Stats, finish, rate};
 use crate::output;
 
 #[derive(Clone, Debug, Serialize)]
-pub struct Report {
+pub struct ChatReport {
     model: String,
     device: &'static str,
     /// Tokens of the conversation up to the answer: those that stood in the cache, and those that went through the model.
@@ -31,8 +31,8 @@ pub struct Report {
     end: &'static str,
 }
 
-impl Report {
-    pub fn new(engine: &Engine, turn: &Turn, seed: u64, temperature: f32) -> Report {
+impl ChatReport {
+    pub fn new(engine: &Engine, turn: &Turn, seed: u64, temperature: f32) -> ChatReport {
         let timings = &turn.timings;
         let processed = timings.prompt_tokens - timings.reused_tokens;
         // The first token comes with the prompt's logits.
@@ -43,7 +43,7 @@ impl Report {
             FinishReason::Cancelled => ("cancelled", "interrupted; what is there stays in the conversation"),
             other => finish(other),
         };
-        Report {
+        ChatReport {
             model: engine.model().name().to_string(),
             device: engine.device().capabilities().name,
             prompt_tokens: timings.prompt_tokens,

@@ -1,4 +1,4 @@
-//! One run of rows of one sequence against one kv head.
+//! Attention of a run of rows of one sequence over one KV head.
 
 use std::ops::Range;
 
@@ -17,7 +17,7 @@ use crate::panel::{F16x, KV_TILE, SCORES, SEGMENT, Scratch, Softmax};
 
 const EMPTY: Softmax = Softmax { m: f32::NEG_INFINITY, l: 0.0 };
 
-/// (row, head) pairs are its states, row by row.
+/// One unit of attention work. Its (row, head) pairs are called states, in row-major order.
 pub(super) struct Job<'a> {
     pub(super) operands: AttentionOperands<*mut u8>,
     pub(super) products: Products,
@@ -36,10 +36,13 @@ impl Job<'_> {
         self.rows.len() * self.heads.len()
     }
 
-    /// Everything of these rows.
+    /// Computes the rows completely.
+    ///
+    /// # Safety
+    /// The rows were checked against the cache and the command's operands; `segments` are those visible to the rows.
     #[inline(always)]
     pub(super) unsafe fn run<V: Lanes>(&self, scratch: &mut Scratch, segments: Range<usize>) {
-        // SAFETY: all of this stays within the rows' own positions and this worker's scratch.
+        // SAFETY: rows and their visible positions were checked against the buffers; the states fit in the scratch.
         unsafe {
             self.begin::<V>(scratch);
             let from = (&raw const scratch.segment).cast::<f32>();
@@ -54,11 +57,14 @@ impl Job<'_> {
         }
     }
 
-    /// One segment, to be merged with the others by whoever comes last.
+    /// Computes the partial result of one segment, which is merged with the others by the worker that finishes last.
+    ///
+    /// # Safety
+    /// As for [`Job::run`]; `to` has room for the head, `m` and `l` of every state.
     #[inline(always)]
     pub(super) unsafe fn partial<V: Lanes>(&self, scratch: &mut Scratch, segment: usize, to: *mut f32) {
         let (states, padded) = (self.states(), self.cache.padded());
-        // SAFETY: as in `run`; the place has room for every state's head, m and l.
+        // SAFETY: as in `run`; `to` has room for every state's head and softmax state, as the caller promises.
         unsafe {
             self.begin::<V>(scratch);
             self.segment::<V>(scratch, segment);
@@ -68,7 +74,10 @@ impl Job<'_> {
         }
     }
 
-    /// The end of `count` partial results, `stride` elements apart.
+    /// Merges `count` partial results, `stride` numbers apart, and writes the output.
+    ///
+    /// # Safety
+    /// As for [`Job::run`]; [`Job::partial`] has written `count` results at `partials`.
     #[inline(always)]
     pub(super) unsafe fn join<V: Lanes>(
         &self,
@@ -78,7 +87,7 @@ impl Job<'_> {
         count: usize,
     ) {
         let (states, padded) = (self.states(), self.cache.padded());
-        // SAFETY: the partial results are all there, as in `partial`.
+        // SAFETY: all partial results have been written in the layout of `partial`.
         unsafe {
             scratch.total_softmax[..states].fill(EMPTY);
             for i in 0..count {
@@ -92,7 +101,10 @@ impl Job<'_> {
         }
     }
 
-    /// Queries into the scratch, scaled and padded; totals empty.
+    /// Copies the queries to the scratch, scaled and padded, and resets the softmax states.
+    ///
+    /// # Safety
+    /// As for [`Job::run`].
     #[inline(always)]
     unsafe fn begin<V: Lanes>(&self, scratch: &mut Scratch) {
         let (dim, padded) = (self.cache.head_dim, self.cache.padded());
@@ -102,7 +114,8 @@ impl Job<'_> {
             for (h, head) in self.heads.clone().enumerate() {
                 let state = i * self.heads.len() + h;
                 for at in (0..dim).step_by(16) {
-                    // SAFETY: within the row's heads; states have room for their padded heads.
+                    // SAFETY: the head is one of the row's, and the scratch has room for the padded heads of all
+                    // states.
                     unsafe {
                         let from =
                             f32s(self.operands.q.0).add((row * self.p.heads as usize + head) * dim + at);
@@ -117,13 +130,18 @@ impl Job<'_> {
 
     fn query_factor(&self, row: &Row) -> f32 {
         match self.operands.query_factors {
-            // SAFETY: `factor` gives one of those that there are.
+            // SAFETY: `factor` returns an index below the number of factors, which was checked against the operand's
+            // extent.
             Some(factors) => unsafe { *f32s(factors).add(self.p.factor(row.position) as usize) },
             None => 1.0,
         }
     }
 
-    /// Adds a state's position bias to its scores of sixteens `first..last` of the segment that begins at `start`.
+    /// Adds a state's position bias to its scores `sixteens` (in whole groups of sixteen) of the segment that begins
+    /// at `start`.
+    ///
+    /// # Safety
+    /// `bias` has `bias_cols` columns for every query head.
     #[inline(always)]
     unsafe fn add_bias<V: Lanes>(
         &self,
@@ -136,7 +154,7 @@ impl Job<'_> {
         for at in sixteens.step_by(16) {
             let key = (start + at) as u32;
             let col = |lane: u32| self.p.bias_col(row.position, key + lane) as usize;
-            // SAFETY: columns of this head, of which `bias_col` gives no other; a whole sixteen of scores.
+            // SAFETY: `bias_col` returns columns of this head only; the scores are a whole group of sixteen.
             unsafe {
                 let from = f32s(bias).add(head * self.p.bias_cols() as usize);
                 let added = match col(15) - col(0) {
@@ -152,7 +170,10 @@ impl Job<'_> {
         }
     }
 
-    /// Every state's `m`, `l` and `acc` of one segment.
+    /// Computes every state's `m`, `l` and `acc` of one segment.
+    ///
+    /// # Safety
+    /// As for [`Job::run`]; `begin` has been called.
     #[inline(always)]
     unsafe fn segment<V: Lanes>(&self, scratch: &mut Scratch, segment: usize) {
         let start = segment * SEGMENT;
@@ -166,7 +187,7 @@ impl Job<'_> {
             scratch.seen[states].fill(part);
         }
         let tiles = first / KV_TILE..end.div_ceil(KV_TILE);
-        // SAFETY: only positions that some row sees are read.
+        // SAFETY: only positions that are visible to some row are read, and these are within the cache.
         unsafe {
             for pass in [Pass::Keys, Pass::Values] {
                 match pass {
@@ -196,14 +217,16 @@ impl Job<'_> {
         }
     }
 
-    /// Few states are bound by reading: what is in halves is then multiplied as it is loaded.
+    /// With few states, memory bandwidth is the limit: f16 keys and values are then converted as they are loaded, not
+    /// staged.
     #[inline(always)]
     fn is_lean<V: Lanes>(&self) -> bool {
         let whole = self.cache.kv == KvType::F16 && self.cache.head_dim == self.cache.padded();
         whole && self.states() <= product::most_rows::<V>()
     }
 
-    /// Where a position's values or a sixteen's keys are; they need not be in the cache.
+    /// The address of a position's values, or of the keys of a group of sixteen. May be past the cache if used for
+    /// prefetching.
     fn place(&self, pass: Pass, position: usize) -> *const u8 {
         let start = self.all[self.rows.start].start;
         let offset = self.cache.offset(start, self.kv_head, position);
@@ -214,7 +237,10 @@ impl Job<'_> {
         cache.wrapping_add(offset)
     }
 
-    /// Keys or values of positions `part` of a segment, all in one tile, as f32.
+    /// Converts keys or values of positions `part` of a segment, all in one tile, to f32.
+    ///
+    /// # Safety
+    /// The positions are within the cache of this sequence.
     #[inline(always)]
     unsafe fn load<V: Lanes>(&self, scratch: &mut Scratch, pass: Pass, tile: &Tile, part: Range<usize>) {
         // SAFETY: positions are below the rows' kv_len, and so within the cache.
@@ -240,7 +266,10 @@ impl Job<'_> {
         }
     }
 
-    /// Sixteen positions' keys; those that nobody sees are of no meaning.
+    /// Converts the keys of sixteen positions; those of invisible positions are unspecified.
+    ///
+    /// # Safety
+    /// The group of sixteen positions is within the cache.
     #[inline(always)]
     unsafe fn keys<V: Lanes>(&self, scratch: &mut Scratch, tile: &Tile, sixteen: usize) {
         let (dim, bytes) = (self.cache.head_dim, TOGETHER * self.cache.row);
@@ -249,12 +278,15 @@ impl Job<'_> {
         let step = bytes / dim;
         for (e, to) in scratch.k[place * dim..][..dim].iter_mut().enumerate() {
             V::prefetch(next.wrapping_add(e * step));
-            // SAFETY: the sixteen is in the cache.
+            // SAFETY: the group is within the cache; the scratch has room for a tile of keys.
             unsafe { self.cache.key_lanes::<V>(from, e).store(to.0.as_mut_ptr()) };
         }
     }
 
-    /// Scores of positions `part` of the segment with all states, from keys where they lie.
+    /// Scores of positions `part` of the segment for all states, from keys in the cache without staging.
+    ///
+    /// # Safety
+    /// The positions are within the cache, and `begin` has been called.
     #[inline(always)]
     unsafe fn lean_scores(&self, scratch: &mut Scratch, start: usize, part: Range<usize>) {
         let (dim, padded) = (self.cache.head_dim, self.cache.padded());
@@ -267,18 +299,22 @@ impl Job<'_> {
             n: dim,
         };
         let sixteens = part.end.saturating_sub(first).div_ceil(TOGETHER);
-        // SAFETY: whole sixteens of positions that some row sees; every state's query and scores have their places.
+        // SAFETY: whole groups of sixteen positions within the cache; the scratch has room for every state's query and
+        // scores.
         unsafe { (self.products.lean_scores)(operands, self.states(), sixteens) };
     }
 
-    /// A tile's products with every state that sees any of it.
+    /// Multiplies a tile with every state to which any of it is visible.
+    ///
+    /// # Safety
+    /// The tile's keys or values have been staged, and for values the scores turned into weights.
     #[inline(always)]
     unsafe fn tile<V: Lanes>(&self, scratch: &mut Scratch, pass: Pass, tile: &Tile) {
         let states = self.states();
         let mut first = 0;
         while first < states {
             let left = states - first;
-            // Blocks of about the same size.
+            // Divide the states evenly.
             let count = left.div_ceil(left.div_ceil(product::most_rows::<V>()));
             let (mut union, mut common) = ((SEGMENT, 0), (0, SEGMENT));
             for (start, end) in &scratch.seen[first..first + count] {
@@ -288,7 +324,8 @@ impl Job<'_> {
             let clip = |(start, end): (usize, usize)| (start.max(tile.first), end.min(tile.end()));
             let (union, common) = (clip(union), clip(common));
             if union.0 < union.1 {
-                // SAFETY: states have their places, and the tile what they see.
+                // SAFETY: the states are below `self.states()`, and the tile has been staged for what is visible to
+                // them.
                 unsafe {
                     match pass {
                         Pass::Keys => self.scores(scratch, first, count, tile.first, union),
@@ -300,7 +337,10 @@ impl Job<'_> {
         }
     }
 
-    /// Scores of positions `part`, in whole sixteens: what a state does not see there is of no meaning.
+    /// Scores of positions `part`, in whole groups of sixteen; scores of invisible positions are unspecified.
+    ///
+    /// # Safety
+    /// The keys of these groups have been staged; the states are below `self.states()`.
     #[inline(always)]
     unsafe fn scores(
         &self,
@@ -313,7 +353,7 @@ impl Job<'_> {
         let padded = self.cache.padded();
         let sixteen = (part.0 - at) / 16;
         let sixteens = (part.1 - at).div_ceil(16) - sixteen;
-        // SAFETY: as the caller promises.
+        // SAFETY: queries, staged keys and scores of the states, which the scratch has room for.
         unsafe {
             let operands = Operands {
                 a: (&raw const scratch.q).cast::<f32>().add(first * padded),
@@ -326,8 +366,13 @@ impl Job<'_> {
         }
     }
 
-    /// Values by weights: those that all of the states see together, what only some see (a row's heads together) before and after
-    /// it. A weight of 0 would not do, since a value may be infinite.
+    /// Accumulates weights · values: in one product for the positions that are visible to all of the states, and row
+    /// by row (a row's heads together) for those before and after that are visible to some only. A weight of 0 for the
+    /// others would be wrong, since a value may be infinite.
+    ///
+    /// # Safety
+    /// The values of the tile have been staged (or are read from the cache), and the scores are weights; the states
+    /// are below `self.states()`.
     #[inline(always)]
     unsafe fn add_values<V: Lanes>(
         &self,
@@ -350,7 +395,8 @@ impl Job<'_> {
                 let others = &scratch.seen[state + 1..first + count];
                 let states = 1 + others.iter().take_while(|seen| part_of(**seen) == part).count();
                 if part.0 < part.1 {
-                    // SAFETY: as the caller promises.
+                    // SAFETY: positions `part` are visible to these states, so their values are in the tile; weights
+                    // and accumulators of all states are in the scratch.
                     unsafe {
                         let position = part.0 - tile.first;
                         let loaded =
@@ -370,7 +416,11 @@ impl Job<'_> {
         }
     }
 
-    /// Scores of the segment that begins at `segment_start` to weights, for every state; sums begin at 0.
+    /// Turns the scores of the segment that begins at `segment_start` into weights, for every state, and clears the
+    /// accumulators.
+    ///
+    /// # Safety
+    /// The scores of all visible positions of the segment have been computed.
     #[inline(always)]
     unsafe fn weigh<V: Lanes>(&self, scratch: &mut Scratch, segment_start: usize) {
         let padded = self.cache.padded();
@@ -385,17 +435,19 @@ impl Job<'_> {
             if self.p.soft_cap != 0.0 {
                 for at in (first..last).step_by(16) {
                     let at = scores[at..].as_mut_ptr();
-                    // SAFETY: a whole sixteen of this state's scores.
+                    // SAFETY: `at .. at + 16` are scores of this state.
                     unsafe { soft_cap(self.p.soft_cap, V::load(at)).store(at) };
                 }
             }
             if let Some(bias) = self.operands.position_bias {
-                // SAFETY: as above.
+                // SAFETY: `first .. last` are whole groups of sixteen scores of this state, and the state has an
+                // accumulator.
                 unsafe { self.add_bias::<V>((bias, state, segment_start), scores, first..last) };
             }
             scores[first..start].fill(f32::NEG_INFINITY);
             scores[end..last].fill(f32::NEG_INFINITY);
-            // SAFETY: as above.
+            // SAFETY: `first .. last` are whole groups of sixteen scores of this state, and the state has an
+            // accumulator.
             unsafe {
                 let scores = scores.as_mut_ptr();
                 let mut most = V::splat(f32::NEG_INFINITY);
@@ -418,14 +470,17 @@ impl Job<'_> {
         }
     }
 
-    /// Adds one state's next segment to its total.
+    /// Merges the next segment's result of one state into its total.
+    ///
+    /// # Safety
+    /// `state` is below `self.states()`, and a padded head can be read at `from`.
     #[inline(always)]
     unsafe fn merge<V: Lanes>(&self, scratch: &mut Scratch, state: usize, s: Softmax, from: *const f32) {
         let (t, padded) = (scratch.total_softmax[state], self.cache.padded());
         if !s.is_used() {
             return;
         }
-        // SAFETY: the state's place, and a padded head at `from`.
+        // SAFETY: the state has a padded head in `total`, and one can be read at `from`.
         unsafe {
             let to = (&raw mut scratch.total).cast::<f32>().add(state * padded);
             if !t.is_used() {
@@ -444,15 +499,19 @@ impl Job<'_> {
         }
     }
 
-    /// Divides by the sums and writes the forms that are asked for.
+    /// Divides by the softmax sums and writes the output in the requested forms.
+    ///
+    /// # Safety
+    /// As for [`Job::run`]; all segments have been merged.
     #[inline(always)]
     unsafe fn finish<V: Lanes>(&self, scratch: &mut Scratch) {
         let (dim, padded) = (self.cache.head_dim, self.cache.padded());
         let cols = self.p.heads as usize * dim;
-        // SAFETY: rows are within the table's; a group of heads is whole q8 blocks where those are asked for.
+        // SAFETY: rows are within the table's; if q8 is written, a group of heads is whole q8 blocks; each (row, group
+        // of heads) is written by one worker.
         unsafe {
             for (i, row) in self.rows.clone().enumerate() {
-                // Queries are done with: their place takes the heads side by side.
+                // The queries are no longer needed: their buffer takes the heads side by side.
                 let out = (&raw mut scratch.q).cast::<f32>();
                 for h in 0..self.heads.len() {
                     let state = i * self.heads.len() + h;
@@ -487,9 +546,9 @@ enum Pass {
 /// Keys or values of [`KV_TILE`] positions in the cache.
 struct Tile {
     from: *const u8,
-    /// What will be read next, to be on its way while this is multiplied.
+    /// What will be read next, for prefetching.
     next: *const u8,
-    /// Its first position in the segment.
+    /// Its first position, counted from the segment's start.
     first: usize,
 }
 

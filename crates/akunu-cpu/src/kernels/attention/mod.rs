@@ -1,15 +1,16 @@
 //! Grouped-query attention.
 //!
 //! # Canonical arithmetic
-//! The query is multiplied by the scale (times its position's factor, where there are any). A score is `Σ query · key`, one
-//! fused multiply-add after the other in the order of the head's elements, then soft-capped; a position bias is added. Positions come in segments of [`SEGMENT`] counted from the sequence's position 0. Within
-//! a segment `m` is the largest score, `p = exp(score − m)`, `l = Σ p` (sixteen lanes, lane `position mod 16`, then the
-//! fixed tree), and `acc = Σ p · value`, one fused multiply-add after the other in the order of positions. Segments are
-//! merged in order. A window's start only masks: where segments lie never depends on the row, so a row's output does
-//! not depend on which rows came with it.
+//! The query is multiplied by the scale (times its position's factor, if there are factors). A score is the sum of
+//! query · key, one fused multiply-add after the other in the order of the head's elements, then soft-capped; then a
+//! position bias is added. Positions are processed in segments of [`SEGMENT`] counted from the sequence's position 0.
+//! Within a segment `m` is the maximum score, `p = exp(score − m)`, `l = Σ p` (sixteen lanes, lane `position mod 16`,
+//! then the canonical reduction tree), and `acc = Σ p · value`, one fused multiply-add after the other in the order of
+//! positions. Segments are merged in order. A window's start only masks: segment boundaries never depend on the row,
+//! so a row's output does not depend on the other rows of the batch.
 //!
-//! An element of sixteen positions' keys lies in one place, so that a lane is a position: both products are then the same small
-//! loop over many rows and heads at once (`product.rs`).
+//! The keys of sixteen positions are interleaved by element, so that a lane is a position: both products are then the
+//! same small loop over many rows and heads at once (`product.rs`).
 
 mod job;
 pub(crate) mod product;
@@ -27,14 +28,14 @@ use crate::panel::{MAX_SPLIT, MAX_STATES, PARTIAL_FLOATS, SEGMENT, STATE_FLOATS}
 use job::Job;
 use product::Products;
 
-/// Parts of the work for each worker that are enough to even out.
+/// The parts of work per worker that suffice for load balancing.
 const FINE: usize = 8;
 
 #[inline(always)]
 pub(crate) unsafe fn attention<V: Lanes>(command: &Command, context: &Context, products: Products) {
     let Kernel::Attention(op) = command.kernel else { return };
     let operands = command.operands(op);
-    // SAFETY: the row buffer of the table.
+    // SAFETY: `operands.rows` is the row buffer of the table.
     let all = unsafe { context.rows(operands.rows) };
     let Some(deal) = Deal::new((op, operands, command.params()), context, products, all) else { return };
     let mut run = deal.first_run();
@@ -48,14 +49,16 @@ pub(crate) unsafe fn attention<V: Lanes>(command: &Command, context: &Context, p
         let place = unit - run.unit;
         if !deal.split {
             let job = deal.job(&run, place);
-            // SAFETY: rows were checked against the cache; the scratch is this worker's.
+            // SAFETY: the rows were checked against the cache when they were submitted; the scratch is used by this
+            // worker only.
             unsafe { job.run::<V>(&mut *context.scratch, run.segments.clone()) };
             continue;
         }
         let segments = run.segments.len();
         let (part, segment) = (place / segments, place % segments);
         let job = deal.job(&run, part);
-        // SAFETY: as above; the partial is this segment's alone, and whoever is last sees all of them.
+        // SAFETY: as above; each segment writes its own partial result, and the acquire-release counter makes all of
+        // them visible to the worker that finishes last.
         unsafe {
             let partial = deal.partial(context, unit);
             job.partial::<V>(&mut *context.scratch, run.segments.start + segment, partial);
@@ -69,35 +72,35 @@ pub(crate) unsafe fn attention<V: Lanes>(command: &Command, context: &Context, p
     }
 }
 
-/// How a command's work is cut: by runs of rows of one sequence, by kv heads (and parts of their query heads, where there are
-/// very many), and where that is too coarse by segments.
+/// How a command's work is divided: by runs of rows of one sequence, by KV heads (and parts of their query heads, if
+/// there are very many), and if that is too coarse by segments.
 struct Deal<'a> {
     operands: AttentionOperands<*mut u8>,
     products: Products,
     all: &'a [Row],
     p: AttentionParams,
     cache: Cache,
-    /// Query heads of a kv head.
+    /// Query heads per KV head.
     group: usize,
-    /// Of them in one job.
+    /// Query heads per job.
     heads: usize,
     /// Jobs of one run of rows.
     head_parts: usize,
-    /// Most rows of a run.
+    /// The most rows of a run.
     rows: usize,
-    /// Whether segments are jobs of their own.
+    /// Whether segments are separate units.
     split: bool,
-    /// Jobs, or where these are split their segments.
+    /// The number of jobs, or of their segments if jobs are split.
     units: usize,
-    /// Elements of one job's partial results.
+    /// Numbers of one partial result.
     stride: usize,
 }
 
-/// Rows of one sequence that follow each other, and what they see.
+/// Consecutive rows of one sequence, and the segments visible to them.
 struct Run {
     rows: Range<usize>,
     segments: Range<usize>,
-    /// Its first unit and job.
+    /// The indices of its first unit and job.
     unit: usize,
     job: usize,
 }
@@ -146,12 +149,13 @@ impl<'a> Deal<'a> {
         Some(deal)
     }
 
-    /// Runs come backwards, since later rows of a prompt see more, and the largest parts are best dealt first.
+    /// Runs are enumerated backwards: later rows of a prompt see more positions, and the largest units should be dealt
+    /// first.
     fn first_run(&self) -> Run {
         self.run_before(self.all.len(), 0, 0)
     }
 
-    /// The run that ends there.
+    /// The run of rows that ends before row `end`.
     fn run_before(&self, end: usize, unit: usize, job: usize) -> Run {
         let rows = self.rows_before(end);
         Run { segments: self.segments(&rows), rows, unit, job }
@@ -165,7 +169,7 @@ impl<'a> Deal<'a> {
         self.head_parts * if self.split { run.segments.len() } else { 1 }
     }
 
-    /// The run of rows that ends there.
+    /// The rows of the run that ends before row `end`.
     fn rows_before(&self, end: usize) -> Range<usize> {
         let start = self.all[end - 1].start;
         let rows = self.all[..end].iter().rev().take(self.rows);
@@ -173,7 +177,7 @@ impl<'a> Deal<'a> {
         end - count..end
     }
 
-    /// The segments that any of the rows sees.
+    /// The segments that are visible to any of the rows.
     fn segments(&self, rows: &Range<usize>) -> Range<usize> {
         let seen = rows.clone().map(|row| seen(&self.p, &self.all[row]));
         let (start, end) = seen.fold((usize::MAX, 0), |(a, b), seen| (a.min(seen.start), b.max(seen.end)));
@@ -198,13 +202,13 @@ impl<'a> Deal<'a> {
     }
 
     fn partial(&self, context: &Context, unit: usize) -> *mut f32 {
-        // SAFETY: only the place is taken.
+        // SAFETY: only the address is taken, nothing is read.
         let all = unsafe { &raw mut (*context.shared).partials };
         all.cast::<f32>().wrapping_add(unit * self.stride)
     }
 }
 
-/// The positions that a row sees.
+/// The positions visible to a row.
 #[inline(always)]
 fn seen(p: &AttentionParams, row: &Row) -> Range<usize> {
     let seen = p.seen(row);

@@ -1,46 +1,50 @@
-//! The one loop of attention: a few rows of numbers times sixteens of columns.
+//! The inner loop of attention: a few rows of numbers times groups of sixteen columns.
 
 use crate::floats::FloatWeight;
 use crate::isa::Lanes;
 use crate::panel::SCORES;
 
-/// How far ahead of its use halves are asked for, in bytes: they come straight from the cache.
+/// The prefetch distance in bytes for f16 values, which are read directly from the cache.
 const PREFETCH: usize = 4096;
-/// The same of keys, which are read at several places in turn, of all places together.
+/// The prefetch distance for keys, over all streams that are read alternately.
 const KEYS_AHEAD: usize = 16 << 10;
 
-/// `to[r] = Σ a[r][i] · b[i]`, i in order, for sixteens of columns; values are added to what is there.
+/// `to[r] = Σ a[r][i] · b[i]`, i in order, for groups of sixteen columns; for values `to` is accumulated on.
 #[derive(Clone, Copy)]
 struct Product {
     a: *const f32,
-    /// Elements from a row to the next.
+    /// Row stride in elements.
     a_stride: usize,
-    /// Floats, or halves.
+    /// f32 or f16.
     b: *const u8,
-    /// Elements from an i to the next.
+    /// Stride of i in elements.
     b_stride: usize,
-    /// Elements from a sixteen of columns to the next.
+    /// Stride of groups of sixteen columns in elements.
     b_apart: usize,
     n: usize,
     to: *mut f32,
     to_stride: usize,
 }
 
-/// What differs from one product to the next; a kind does not look at what it knows.
+/// The operands that differ between products; each kind of product uses some of them.
 #[derive(Clone, Copy)]
 pub(crate) struct Operands {
     pub(super) a: *const f32,
     pub(super) b: *const u8,
     pub(super) to: *mut f32,
-    /// Elements of a head, in whole sixteens.
+    /// Elements of a head, padded to a multiple of sixteen.
     pub(super) padded: usize,
     pub(super) n: usize,
 }
 
-/// Rows and sixteens of columns; as for [`multiply`](Product::multiply).
+/// A product of (operands, rows, groups of sixteen columns).
+///
+/// # Safety
+/// All elements of the operands for these rows and columns can be read, and the results written; `rows` is at most
+/// `most_rows` of the instruction set.
 pub(crate) type Multiply = unsafe fn(Operands, usize, usize);
 
-/// The kinds of products. They are large, so each is compiled by itself, and once.
+/// The kinds of products. They are large, so each is compiled once, as a separate function.
 #[derive(Clone, Copy)]
 pub(crate) struct Products {
     pub(crate) lean_scores: Multiply,
@@ -49,26 +53,32 @@ pub(crate) struct Products {
     pub(crate) lean_values: Multiply,
 }
 
-/// Scores, from keys in sixteens of positions.
+/// Scores from interleaved keys.
+///
+/// # Safety
+/// As for [`Multiply`].
 #[inline(always)]
 pub(crate) unsafe fn scores<V: Lanes, B: FloatWeight>(o: Operands, rows: usize, sixteens: usize) {
     let Operands { a, b, to, padded, n } = o;
     let b_apart = n * 16;
     let product = Product { a, a_stride: padded, b, b_stride: 16, b_apart, n, to, to_stride: SCORES };
-    // SAFETY: passed on.
+    // SAFETY: the strides are those of the operands, which are valid as the caller promises.
     unsafe { product.multiply::<V, B, true>(rows, sixteens) }
 }
 
-/// Values by weights, added.
+/// Adds weights · values.
+///
+/// # Safety
+/// As for [`Multiply`].
 #[inline(always)]
 pub(crate) unsafe fn values<V: Lanes, B: FloatWeight>(o: Operands, rows: usize, sixteens: usize) {
     let Operands { a, b, to, padded, n } = o;
     let product = Product { a, a_stride: SCORES, b, b_stride: padded, b_apart: 16, n, to, to_stride: padded };
-    // SAFETY: passed on.
+    // SAFETY: the strides are those of the operands, which are valid as the caller promises.
     unsafe { product.multiply::<V, B, false>(rows, sixteens) }
 }
 
-/// Most rows at once: as many as leave room for the columns in an instruction set's registers.
+/// The most rows at once: as many accumulators as leave registers for the columns.
 #[inline(always)]
 pub(super) fn most_rows<V: Lanes>() -> usize {
     match V::REGISTERS {
@@ -79,7 +89,8 @@ pub(super) fn most_rows<V: Lanes>() -> usize {
 }
 
 impl Product {
-    /// Most sixteens of columns at once: so many that sums hide each other's latency and yet stay in registers.
+    /// The most groups of sixteen columns at once: enough independent sums to hide the latency of fma, few enough for
+    /// registers.
     #[inline(always)]
     const fn most_columns<V: Lanes>(rows: usize) -> usize {
         match (V::REGISTERS, rows) {
@@ -92,10 +103,11 @@ impl Product {
     }
 
     /// # Safety
-    /// Everything that the fields say can be read and written; at most `most_rows` rows.
+    /// All elements for these rows and columns can be read at `a` and `b`, and the results read and written
+    /// at `to`; at most `most_rows` rows.
     #[inline(always)]
     unsafe fn multiply<V: Lanes, B: FloatWeight, const KEYS: bool>(mut self, rows: usize, sixteens: usize) {
-        /// Those that there are; the rest compiles to nothing.
+        /// Only the combinations that fit the registers are compiled.
         macro_rules! blocks {
             ($columns:expr; $($c:literal: $($r:literal)+),+) => {
                 match ($columns, rows) {
@@ -107,7 +119,7 @@ impl Product {
         let mut left = sixteens;
         while left > 0 {
             let columns = Self::most_columns::<V>(rows).min(1 << left.ilog2());
-            // SAFETY: as the caller promises.
+            // SAFETY: within the rows and columns that the caller promises to be valid.
             unsafe {
                 blocks!(columns; 1: 1 2 3 4 5 6 7 8, 2: 1 2 3 4 5 6 7 8, 4: 1 2 3 4, 8: 1 2);
                 self.b = self.b.add(columns * self.b_apart * B::BYTES);
@@ -117,10 +129,12 @@ impl Product {
         }
     }
 
+    /// # Safety
+    /// As for [`Product::multiply`], for R rows and C groups of columns.
     #[inline(always)]
     unsafe fn block<V: Lanes, B: FloatWeight, const KEYS: bool, const R: usize, const C: usize>(&self) {
         let mut acc = [[V::zero(); C]; R];
-        // SAFETY: as the caller promises.
+        // SAFETY: within the rows and columns that the caller promises to be valid.
         unsafe {
             if !KEYS {
                 for r in 0..R {
@@ -135,7 +149,7 @@ impl Product {
                 let mut b = [V::zero(); C];
                 let mut ahead = near;
                 if i * 16 * B::BYTES + near >= sixteen {
-                    // Past the end of a sixteen, that after those that are read beside it.
+                    // At the end of a group, skip to the group after those that are read alternately.
                     ahead += (C - 1) * sixteen;
                 }
                 for c in 0..C {

@@ -1,4 +1,4 @@
-//! Attention of a row or a few, on tensor cores.
+//! Attention of one or a few rows on tensor cores (flash decoding).
 
 use akunu_plan::KvType;
 use akunu_plan::ops::{Attention, AttentionParams};
@@ -13,14 +13,14 @@ use super::{group_of, heads_bytes, kv_number};
 static ATTENTION_FEW: Source = source!("cuda/attention_few.h");
 
 const SIMDS: u32 = 8;
-/// Query heads that are lines of one product; their halves' rests are as many.
+/// Query heads per product; the other 8 of its 16 rows hold the remainders of their f16 split.
 const MOST_HEADS: u32 = 8;
-/// Positions of a group's turn, and the fewest that are worth a group of their own.
-const TURN: u32 = SIMDS * 16;
-const SPAN: u32 = 2 * TURN;
+/// Positions that a threadgroup handles per iteration, and the fewest that are worth a threadgroup of their own.
+const ITERATION: u32 = SIMDS * 16;
+const SPAN: u32 = 2 * ITERATION;
 
 impl Shape<'_> {
-    /// `None`: not for this chip, cache or shape.
+    /// `None`: this chip, cache type or shape is not supported.
     pub(super) fn attention_few(&self, p: &AttentionParams, op: Attention) -> Option<Launch> {
         let Attention { kv, out, rope, .. } = op;
         let dim = p.head_dim;
@@ -31,7 +31,7 @@ impl Shape<'_> {
         let group = group_of(p)?;
         let tiles = group.div_ceil(MOST_HEADS);
         let head_tile = group.div_ceil(tiles);
-        // Registers are for one group a unit.
+        // Register use allows one threadgroup per SM.
         let splits = self.stretches(p, [tiles, head_tile], SPAN, self.chip.units);
         let shared = heads_bytes([head_tile, dim, SIMDS], rope.is_some());
         let launch = self

@@ -12,18 +12,18 @@ pub(super) static COPIES: Source = source!("cuda/copies.h");
 pub(super) static TENSOR: Source = source!("cuda/tensor.h");
 static ATTENTION_MMA: Source = source!("cuda/attention_mma.h");
 
-/// As the kernel has them.
+/// Query lines of a threadgroup, as in the kernel.
 const LINES: u32 = 64;
 const THREADS: u32 = 128;
-/// Rows of a table that are worth a tile.
+/// The fewest rows of a table for which tiles are faster.
 pub(super) const FEW_ROWS: u32 = 16;
-/// Of keys, numbers that a group has at once.
+/// Numbers of keys (positions × head dim) that a threadgroup stages at once.
 const SPAN_NUMBERS: u32 = 4096;
-/// Groups that share a tile's runs of rows, where it has more than one.
+/// Threadgroups that share the runs of a tile, if it can have more than one.
 pub(super) const SHARERS: u32 = 4;
 
 impl Shape<'_> {
-    /// `None`: not for this chip, cache or shape.
+    /// `None`: this chip, cache type or shape is not supported.
     pub(super) fn attention_mma(&self, p: &AttentionParams, op: Attention) -> Option<Launch> {
         let Attention { kv, out, query_factors, .. } = op;
         let suits = self.chip.tensor_cores && kv == KvType::F16 && self.rows > FEW_ROWS;
@@ -36,7 +36,7 @@ impl Shape<'_> {
         let (tiles, tile_rows) = (group.div_ceil(heads_here), LINES / heads_here);
         let down = self.rows.div_ceil(tile_rows);
         let span = (SPAN_NUMBERS / dim).min(64) / 16 * 16;
-        let turn = 2 * span * (dim * 2 + 16);
+        let stage = 2 * span * (dim * 2 + 16);
         let suffix = format!("_{}_{}x{dim}_{}_mma", p.heads, p.kv_heads, self.rows);
         Some(
             self.launch("attention_mma", vec![&KV, &RUNS, &COPIES, &TENSOR, &ATTENTION_MMA], &suffix)
@@ -47,7 +47,7 @@ impl Shape<'_> {
                 .constants([("GROUP", group), ("HEADS_HERE", heads_here), ("TILES", tiles)])
                 .constants([("TILE_ROWS", tile_rows), ("TILES_DOWN", down), ("SHARERS", SHARERS)])
                 .out(out)
-                .shared((2 * turn).max(LINES * dim * 4))
+                .shared((2 * stage).max(LINES * dim * 4))
                 .over([p.kv_heads * tiles, down, SHARERS], THREADS),
         )
     }

@@ -1,4 +1,4 @@
-//! Attention of many rows by tiles of 8 × 8 that SIMD groups multiply.
+//! Attention of many rows with simdgroup matrices of 8 × 8.
 
 use akunu_plan::KvType;
 use akunu_plan::ops::{Attention, AttentionParams};
@@ -12,18 +12,20 @@ use super::{KV, RUNS, Shape, group_of, kv_number};
 
 static ATTENTION_TILES: Source = source!("metal/attention_tiles.h");
 
-/// Lines of a group, and positions that it has at once: the first that fit its memory.
+/// (query lines of a threadgroup, positions per iteration), in order of preference: the first that fits threadgroup
+/// memory.
 const SIZES: [[u32; 2]; 9] =
     [[32, 32], [32, 16], [32, 8], [16, 32], [16, 16], [16, 8], [8, 32], [8, 16], [8, 8]];
 
-/// Of threadgroup memory, as the kernel lays it out: lines; keys and values; scores and a diagonal for each SIMD group.
+/// Bytes of threadgroup memory, as the kernel lays it out: query lines; keys and values; scores and a diagonal for
+/// each SIMD group.
 fn shared_bytes([lines, span]: [u32; 2], dim: u32, kv: KvType) -> u32 {
     let position = if kv == KvType::F16 { dim * 2 + 16 } else { dim * 4 + 16 };
     lines * (dim + 4) * 4 + 2 * span * position + lines / 8 * (8 * (span + 4) + 64) * 4
 }
 
 impl Shape<'_> {
-    /// `None`: not for this chip or shape.
+    /// `None`: this chip or shape is not supported.
     pub(super) fn attention_tiles(&self, p: &AttentionParams, op: Attention) -> Option<Launch> {
         let Attention { kv, out, query_factors, .. } = op;
         let dim = p.head_dim;
@@ -33,7 +35,7 @@ impl Shape<'_> {
         let group = group_of(p)?;
         let fits = |size: &[u32; 2]| shared_bytes(*size, dim, kv) <= self.chip.shared_bytes;
         let [lines, span] = SIZES.into_iter().find(fits)?;
-        // Whole blocks of q8 are of one group.
+        // A q8 block must not be split between threadgroups.
         let whole = |heads: u32| !out.q8() || (heads * dim).is_multiple_of(32);
         let heads_here = (1..=group.min(lines)).rev().find(|heads| whole(*heads)).filter(|_| whole(group))?;
         let (tiles, tile_rows) = (group.div_ceil(heads_here), lines / heads_here);

@@ -1,4 +1,4 @@
-//! Products of few rows of q8 on tensor cores.
+//! Products of a few q8 rows on tensor cores.
 
 use std::ops::RangeInclusive;
 
@@ -13,36 +13,36 @@ static COPIES: Source = source!("cuda/copies.h");
 static TENSOR: Source = source!("cuda/tensor.h");
 static GEMM_FEW: Source = source!("cuda/gemm_few.h");
 
-/// Rows that tensor cores are worth.
+/// The numbers of rows for which this kernel is the fastest.
 const ROWS: RangeInclusive<u32> = 3..=64;
 
-/// What a group has, as the kernel has it.
+/// The tile of a threadgroup, as the kernel defines it.
 #[derive(Clone, Copy, Debug)]
 struct Few {
     /// Tiles of 8 rows.
     row_tiles: u32,
-    /// Tiles of 16 lines that a SIMD group has: of gate and up, one each.
+    /// Tiles of 16 lines per SIMD group; with gate and up, one of each.
     out_tiles: u32,
-    /// SIMD groups that lie beside each other.
+    /// SIMD groups that cover different lines.
     across: u32,
-    /// SIMD groups that share lines, and have a part of the inputs each.
+    /// SIMD groups that share lines and split the inputs (split-K).
     slices: u32,
-    /// Blocks of both sides that are multiplied at a time.
+    /// Blocks along the inputs per iteration.
     deep: u32,
 }
 
 impl Few {
-    /// Where lines are few, a group has few of them and many SIMD groups: all of the chip is to be at work.
+    /// With few lines, a threadgroup gets few lines and many SIMD groups, so that the whole GPU is busy.
     fn new(product: &Product, rows: u32, units: u32) -> Few {
         let row_tiles = rows.div_ceil(8).next_power_of_two();
         let lines = product.outputs * product.streams();
         let [out_tiles, across, slices, deep] = match lines / units {
-            // 32 outputs are finished together.
+            // 32 outputs are stored together.
             ..128 if product.streams() == 2 => [2, 2, 8, 16],
-            // Sums of many rows leave no registers for two tiles.
+            // The accumulators of many rows leave no registers for two tiles.
             ..128 if row_tiles == 8 => [1, 2, 8, 16],
             ..128 => [2, 1, 16, 32],
-            // More rows are to be read for more lines.
+            // With more rows, each threadgroup covers more lines, so that the rows are read less often.
             256.. if row_tiles == 8 => [2, 4, 2, 8],
             _ => [2, 2, 4, 8],
         };
@@ -57,17 +57,17 @@ impl Few {
         let (lines, rows) = (self.lines(), 8 * self.row_tiles);
         let (codes, scales) = ((of.raw_words - 2) * 4, (of.block_words - 8) * 4);
         let block = rows * 32 + (lines + 1) * codes + (lines + 8) * scales + (rows + 4) * 4;
-        let turn = (self.deep * block).next_multiple_of(16);
+        let stage = (self.deep * block).next_multiple_of(16);
         let sums = self.slices * rows * (lines + 4) * 4;
-        (2 * turn).max(sums)
+        (2 * stage).max(sums)
     }
 }
 
 impl Shape<'_> {
-    /// `None`: not for this chip, type or number of rows.
+    /// `None`: this chip, type or number of rows is not supported.
     pub(super) fn gemm_few(&self, product: &Product, rows: u32) -> Option<Launch> {
         let of = type_sources(product.weight, product.inputs, true);
-        // Blocks of a matrix are counted in 32 bits.
+        // The kernel counts the blocks of a matrix in 32 bits.
         let countable = product.outputs.checked_mul(product.inputs / of.block).is_some();
         let suits = product.weight.is_quantised() && ROWS.contains(&rows) && !product.in_norms();
         if !self.chip.tensor_cores || !suits || !countable {

@@ -15,21 +15,21 @@ static TILE: Source = source!("cuda/tile.h");
 static GEMM_TF32: Source = source!("cuda/gemm_tf32.h");
 static GEMM_MMA: Source = source!("cuda/gemm_mma.h");
 
-/// Blocks of both sides that are multiplied at a time.
+/// Blocks along the inputs per iteration.
 const DEEP: u32 = 2;
-/// Numbers, where weights are not quantised, as the kernel has it.
+/// Inputs per iteration for unquantised weights, as in the kernel.
 const DEEP_NUMBERS: u32 = 16;
 
-/// What a group has.
+/// The tile of a threadgroup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Tile {
-    /// Tiles of 16 rows, and of 8 columns, that a SIMD group has.
+    /// Tiles of 16 rows, and of 8 columns, per SIMD group.
     row_tiles: u32,
     column_tiles: u32,
-    /// SIMD groups below and beside each other.
+    /// SIMD groups along the rows and along the columns.
     down: u32,
     across: u32,
-    /// Work of a group, in a measure of its own: smaller tiles bring more for each product.
+    /// The relative cost of a threadgroup; smaller tiles load more per product.
     work: u32,
 }
 
@@ -53,13 +53,14 @@ impl Tile {
         8 * self.column_tiles * self.across
     }
 
-    /// Row tiles vary first, so that groups of the same weights run beside each other.
+    /// Row tiles vary fastest, so that threadgroups with the same weights run at the same time.
     fn groups(self, product: &Product, rows: u32) -> [u32; 3] {
         let columns = product.outputs * product.streams();
         [rows.div_ceil(self.rows()), columns.div_ceil(self.columns()), 1]
     }
 
-    /// Of the unit with the most groups. One alone has nothing else to do while it waits, so it takes longer than half of two.
+    /// The estimated time of the SM with the most threadgroups. A single one cannot overlap its latency with another,
+    /// so it takes longer than half of two.
     fn time(self, product: &Product, rows: u32, units: u32) -> u32 {
         let [down, across, _] = self.groups(product, rows);
         let groups = (down * across).div_ceil(units);
@@ -68,40 +69,40 @@ impl Tile {
 }
 
 impl LaunchBuilder {
-    /// `turn`: bytes of both sides that are multiplied at a time; as many are on their way.
-    fn tile(self, tile: Tile, product: &Product, rows: u32, turn: u32) -> Launch {
-        // Where sums meet on their way out.
+    /// `stage`: bytes of one pipeline stage; threadgroup memory holds two.
+    fn tile(self, tile: Tile, product: &Product, rows: u32, stage: u32) -> Launch {
+        // The accumulators go through threadgroup memory in the epilogue.
         let together = 16 * tile.down * (tile.columns() + 8) * 4;
         self.variant([("ROW_TILES", tile.row_tiles), ("COLUMN_TILES", tile.column_tiles)])
             .variant([("DOWN", tile.down), ("ACROSS", tile.across)])
-            .shared((2 * turn).max(together))
+            .shared((2 * stage).max(together))
             .over(tile.groups(product, rows), tile.down * tile.across * 32)
     }
 }
 
 impl Shape<'_> {
-    /// `None`: not for this chip, type or number of rows.
+    /// `None`: this chip, type or number of rows is not supported.
     pub(super) fn gemm_tensor(&self, product: &Product, rows: u32) -> Option<Launch> {
         if !self.chip.tensor_cores || product.form != MatmulForm::Gemm {
             return None;
         }
         let of = type_sources(product.weight, product.inputs, true);
         if product.weight.is_quantised() {
-            // Quants and a scale of both, and of weights a second number for each scale; offsets.
+            // Quants and a scale of both sides, a second number for each scale of the weights, and offsets.
             let halves = (of.block_words - 8) / 2;
             let tile = Tile::of(product, rows, self.chip.units);
-            let turn = DEEP * (tile.rows() * (32 + 4) + tile.columns() * (32 + 8 * halves + 4 * halves));
+            let stage = DEEP * (tile.rows() * (32 + 4) + tile.columns() * (32 + 8 * halves + 4 * halves));
             let sources = [&COPIES, &TENSOR, &PRODUCTS, &TILE, &GEMM_MMA];
             let launch = self.product_launch("gemm_mma", &sources, product, of);
-            return Some(launch.variant([("DEEP", DEEP)]).tile(tile, product, rows, turn));
+            return Some(launch.variant([("DEEP", DEEP)]).tile(tile, product, rows, stage));
         }
         let halves = matches!(product.weight, DType::F16 | DType::BF16);
         if !halves || !product.inputs.is_multiple_of(8) {
             return None;
         }
         let tile = Tile::of(product, rows, self.chip.units);
-        let turn = tile.rows() * (DEEP_NUMBERS * 4 + 32) + tile.columns() * (DEEP_NUMBERS * 2 + 16);
+        let stage = tile.rows() * (DEEP_NUMBERS * 4 + 32) + tile.columns() * (DEEP_NUMBERS * 2 + 16);
         let launch = self.product_launch("gemm_tf32", &[&COPIES, &TENSOR, &TILE, &GEMM_TF32], product, of);
-        Some(launch.tile(tile, product, rows, turn))
+        Some(launch.tile(tile, product, rows, stage))
     }
 }

@@ -1,4 +1,4 @@
-//! Products of many rows by tiles of 8 × 8 that SIMD groups multiply.
+//! Products of many rows with simdgroup matrices of 8 × 8.
 
 use akunu_plan::{DType, MatmulForm};
 
@@ -11,25 +11,25 @@ use super::{Product, Shape};
 pub(crate) static TILES: Source = source!("metal/tiles.h");
 static GEMM_TILES: Source = source!("metal/gemm_tiles.h");
 
-/// From which on tiles are worth more than a product of each row.
+/// From this many rows on, tiles are faster than matrix-vector products.
 const FEWEST_ROWS: u32 = 9;
-/// Columns of a group: outputs, or half as many of gate and up each.
+/// Columns of a threadgroup: outputs, or half as many of gate and of up.
 const COLUMNS: u32 = 64;
-/// Numbers of both sides that are multiplied at a time.
+/// Inputs per iteration.
 const DEEP: u32 = 32;
 const THREADS: u32 = 128;
 
-/// What a group has: four SIMD groups below and beside each other.
+/// The tile of a threadgroup of four SIMD groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Group {
-    /// Tiles of 8 rows, and of 8 columns, that a SIMD group has.
+    /// Tiles of 8 rows, and of 8 columns, per SIMD group.
     row_tiles: u32,
     column_tiles: u32,
     down: u32,
     across: u32,
 }
 
-/// The smallest first.
+/// In increasing size.
 const GROUPS: [Group; 3] = [
     Group { row_tiles: 2, column_tiles: 2, down: 1, across: 4 },
     Group { row_tiles: 2, column_tiles: 4, down: 2, across: 2 },
@@ -37,7 +37,7 @@ const GROUPS: [Group; 3] = [
 ];
 
 impl Group {
-    /// Which holds all rows, or the largest.
+    /// The smallest that holds all rows, or the largest.
     fn of(rows: u32) -> Group {
         let holds = |group: &Group| rows <= group.rows();
         GROUPS.into_iter().find(holds).unwrap_or(GROUPS[GROUPS.len() - 1])
@@ -47,14 +47,14 @@ impl Group {
         8 * self.row_tiles * self.down
     }
 
-    /// As the kernel lays it out: rows and columns, later their sums.
+    /// Bytes of threadgroup memory: inputs and weights, later the accumulators.
     fn shared_bytes(self, weight_bytes: u32) -> u32 {
-        let turn = self.rows() * (DEEP + 4) * 4 + DEEP * (COLUMNS * weight_bytes + 16);
-        turn.max(self.rows() * (COLUMNS + 4) * 4)
+        let stage = self.rows() * (DEEP + 4) * 4 + DEEP * (COLUMNS * weight_bytes + 16);
+        stage.max(self.rows() * (COLUMNS + 4) * 4)
     }
 }
 
-/// Which weights are multiplied as they are, as the kernel numbers them.
+/// WEIGHT_TILES of the kernel: weights that stay in their own type.
 fn weight_tiles(weight: DType, inputs_in_blocks: bool, chip: &Chip) -> u32 {
     match weight {
         DType::F16 if inputs_in_blocks => 1,
@@ -64,7 +64,7 @@ fn weight_tiles(weight: DType, inputs_in_blocks: bool, chip: &Chip) -> u32 {
 }
 
 impl Shape<'_> {
-    /// `None`: not for this chip or number of rows.
+    /// `None`: this chip or number of rows is not supported.
     pub(super) fn gemm_tiles(&self, product: &Product, rows: u32) -> Option<Launch> {
         let many = product.form == MatmulForm::Gemm || rows >= FEWEST_ROWS;
         if !self.chip.tiles || !many {

@@ -1,4 +1,4 @@
-//! One submission: the prepared commands, step by step, each a stage that all workers share.
+//! The execution of one submission: the prepared commands, step by step, each as a stage that all workers share.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -11,19 +11,19 @@ use crate::command::{Command, Context};
 use crate::kernels;
 use crate::memory::Owned;
 use crate::panel::{Scratch, Shared};
-use crate::reading::Reading;
+use crate::read_pattern::ReadPattern;
 
-pub(crate) struct Walk<'a> {
+pub(crate) struct Execution<'a> {
     /// At least one.
     pub(crate) commands: &'a [Command],
-    /// One of each worker's own.
+    /// One per worker.
     pub(crate) scratch: &'a [Owned],
-    /// Theirs together.
+    /// Shared by all workers.
     pub(crate) packed: *mut u8,
     pub(crate) shared: *mut Shared,
-    /// All empty.
+    /// Its ranges are empty between stages.
     pub(crate) queue: &'a WorkQueue,
-    pub(crate) reading: Reading,
+    pub(crate) read_pattern: ReadPattern,
     pub(crate) rows: usize,
     pub(crate) logit_rows: usize,
     pub(crate) steps: usize,
@@ -34,24 +34,24 @@ pub(crate) struct Walk<'a> {
     pub(crate) state: State,
 }
 
-/// Written between stages (except `panicked`), read inside them.
+/// Written between stages (except `panicked`), read during stages.
 #[derive(Debug, Default)]
 pub(crate) struct State {
-    /// The command at hand.
+    /// The index of the current command.
     index: AtomicUsize,
-    /// Its rows are packed.
+    /// The rows of the current command are packed.
     is_packed: AtomicBool,
-    /// Steps that are done.
+    /// Completed steps.
     pub(crate) steps: AtomicUsize,
     /// One more than the index of a command that panicked; 0 while none has.
     pub(crate) panicked: AtomicUsize,
 }
 
-// SAFETY: `tokens` is read between stages, when nobody writes it; of `packed` and `shared` each part
-// writes its own.
-unsafe impl Sync for Walk<'_> {}
+// SAFETY: the raw pointers are what keeps it from being `Sync`. `tokens` is read only between stages, when no kernel
+// writes it; of `packed` and `shared`, concurrent parts write disjoint parts.
+unsafe impl Sync for Execution<'_> {}
 
-impl Work for Walk<'_> {
+impl Work for Execution<'_> {
     fn run(&self, worker: usize, part: usize) {
         let index = self.state.index.load(Ordering::Relaxed);
         let command = &self.commands[index];
@@ -65,13 +65,14 @@ impl Work for Walk<'_> {
             packed: self.packed,
             shared: self.shared,
             queue: self.queue,
-            reading: self.reading,
+            read_pattern: self.read_pattern,
         };
         let is_packing = command.packed.is_some() && !self.state.is_packed.load(Ordering::Relaxed);
         let run = if is_packing { kernels::matrix::pack } else { command.run };
         let run = || {
-            // SAFETY: the command was checked when its table was prepared, the rows when they were submitted;
-            // stages keep commands apart, and a worker runs one part at a time.
+            // SAFETY: the contract of `Run`: the command was checked when its table was prepared and the rows when
+            // they were submitted; the pool separates stages by barriers, gives each part to one worker, and a worker
+            // (so also its scratch) runs one part at a time.
             unsafe { run(command, &context) };
         };
         if catch_unwind(AssertUnwindSafe(run)).is_err() {
@@ -99,14 +100,15 @@ impl Work for Walk<'_> {
     }
 }
 
-impl Walk<'_> {
-    /// Whether a row found a stop id, or a NaN.
+impl Execution<'_> {
+    /// Whether a row produced a stop token, or NaN logits.
     fn stopped(&self, step: usize) -> bool {
         if self.commands.last().is_none_or(|last| last.kernel != Kernel::Argmax(ops::Argmax)) {
             return false;
         }
         (0..self.logit_rows).any(|j| {
-            // SAFETY: the tokens buffer has a place for every step and asking row.
+            // SAFETY: the tokens buffer has `logit_capacity` entries for the entries before the first step and for
+            // each step, and `j < logit_rows <= logit_capacity`.
             let token = unsafe { *self.tokens.add((step + 1) * self.logit_capacity + j) };
             token == u32::MAX || self.stop.contains(&token)
         })
@@ -139,7 +141,7 @@ mod tests {
     }
 
     unsafe fn count(command: &Command, _: &Context) {
-        // SAFETY: the test's counter.
+        // SAFETY: binding 0 points to the test's `AtomicU32`, which outlives the execution.
         unsafe { AtomicU32::from_ptr(command.bindings[0].cast()) }.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -149,19 +151,19 @@ mod tests {
         }
     }
 
-    /// (which command panicked, counts of a counting command) of a few steps.
-    fn walk(pool: &mut Pool, runs: &[Run]) -> (usize, u32) {
+    /// (index of the command that panicked, runs of the counting command) over a few steps.
+    fn execute(pool: &mut Pool, runs: &[Run]) -> (usize, u32) {
         let counter = AtomicU32::new(0);
         let commands: Vec<_> = runs.iter().map(|run| command(*run, &counter)).collect();
         let queue = WorkQueue::new(pool.workers());
         let scratch: Vec<_> = (0..pool.workers()).filter_map(|_| Owned::zeroed(64)).collect();
-        let walk = Walk {
+        let execution = Execution {
             commands: &commands,
             scratch: &scratch,
             packed: std::ptr::null_mut(),
             shared: std::ptr::null_mut(),
             queue: &queue,
-            reading: Reading::STRIPS,
+            read_pattern: ReadPattern::STRIPS,
             rows: 1,
             logit_rows: 0,
             steps: 3,
@@ -171,17 +173,17 @@ mod tests {
             logit_capacity: 1,
             state: State::default(),
         };
-        pool.run(&walk);
-        (walk.state.panicked.load(Ordering::Relaxed), counter.load(Ordering::Relaxed))
+        pool.run(&execution);
+        (execution.state.panicked.load(Ordering::Relaxed), counter.load(Ordering::Relaxed))
     }
 
     #[test]
-    fn a_panic_on_any_worker_ends_the_walk_and_leaves_the_pool_whole() {
+    fn a_panic_on_any_worker_ends_the_execution_and_leaves_the_pool_whole() {
         for workers in [1, 2, 4, 9] {
             let mut pool = Pool::new(workers).unwrap();
             for _ in 0..20 {
-                assert_eq!(walk(&mut pool, &[count, panic_on_last, count]), (2, workers as u32));
-                assert_eq!(walk(&mut pool, &[count, count]), (0, 6 * workers as u32));
+                assert_eq!(execute(&mut pool, &[count, panic_on_last, count]), (2, workers as u32));
+                assert_eq!(execute(&mut pool, &[count, count]), (0, 6 * workers as u32));
             }
         }
     }
