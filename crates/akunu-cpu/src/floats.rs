@@ -138,7 +138,8 @@ unsafe fn float_panels<V: Lanes, W: FloatWeight>(t: &Tile) {
                 if !in_place {
                     unpack_floats::<V, W>(t, first, from, n, panel);
                 }
-                let chunk = FloatChunk { weights, stride, first, from, n };
+                let next = stored.wrapping_add(FLOAT_OUTPUTS * t.stride);
+                let chunk = FloatChunk { weights, stride, first, from, n, next, bytes: W::BYTES };
                 if V::REGISTERS >= 32 {
                     float_rows::<V, 8, 3>(t, &chunk);
                 } else {
@@ -158,6 +159,9 @@ struct FloatChunk {
     first: usize,
     from: usize,
     n: usize,
+    /// The same inputs of the next outputs as they are stored, and the bytes of one.
+    next: *const u8,
+    bytes: usize,
 }
 
 /// Unpacks inputs `from .. from + n` of [`FLOAT_OUTPUTS`] outputs, padded with zeros to a multiple of sixteen.
@@ -181,7 +185,6 @@ unsafe fn unpack_floats<V: Lanes, W: FloatWeight>(
             let to = panel.add(o * FLOAT_CHUNK);
             let mut i = 0;
             while i + 16 <= n {
-                V::prefetch(w.wrapping_add(FLOAT_OUTPUTS * t.stride + i * W::BYTES));
                 W::load::<V>(w.add(i * W::BYTES)).store(to.add(i));
                 i += 16;
             }
@@ -254,8 +257,16 @@ unsafe fn float_block<V: Lanes, const O: usize, const R: usize>(
             }
         }
         // Whole vectors in a loop of their own: one loop for both cases would need more registers.
+        // While the first blocks of a chunk are multiplied, each asks for two of the next outputs: rows may be too short for
+        // hardware prefetching, and many lines asked for at once would hold up the loads of this chunk.
+        let block = r / R * (FLOAT_OUTPUTS / O) + o / O;
+        let asks = if 2 * block < FLOAT_OUTPUTS { 2 * block } else { 0 };
+        let next = chunk.next.wrapping_add(asks * t.stride);
+        let after = next.wrapping_add(t.stride);
         let mut i = 0;
         while i + 16 <= n {
+            V::prefetch(next.wrapping_add(i * chunk.bytes));
+            V::prefetch(after.wrapping_add(i * chunk.bytes));
             let mut xs = [V::zero(); R];
             for r in 0..R {
                 xs[r] = V::load(x.add(r * stride + i));
