@@ -11,9 +11,10 @@ use akunu_arch::{WeightProvider, open_model};
 use akunu_emulated::{EmulatedDevice, Emulator, skipped};
 use akunu_metal::{Family, MetalChip};
 use akunu_plan::reference::ReferenceDevice;
-use akunu_plan::verify::verify;
+use akunu_plan::verify::{verify, verify_encoder};
 use akunu_plan::{
-    Device, Entries, KvType, Loaded, ModelPlan, Outcome, PlanOptions, ReplayId, Row, Submission, load, plan,
+    Device, EncodeOptions, EncodeOutput, Entries, KvType, Loaded, ModelPlan, Outcome, PlanOptions, ReplayId,
+    Row, Submission, TextPass, load, plan, plan_encoder,
 };
 
 fn root() -> PathBuf {
@@ -387,5 +388,40 @@ fn a_chain_finds_what_the_reference_finds_and_ends_where_it_should() {
             assert_eq!(running.chain(row, 8, &[u32::MAX - 1, stop]), found, "parts of {part}");
         }
         assert_eq!(running.chain(row, 8, &[]), expected);
+    }
+}
+
+/// Every encoder that is checked in, on a Metal GPU and on a CUDA GPU (there also with products in f16): texts of several
+/// lengths in one pass.
+#[test]
+fn every_encoder_verifies() {
+    if skipped() {
+        return;
+    }
+    for (i, path) in testdata("encoders").into_iter().enumerate() {
+        let model = open_model(&path).unwrap();
+        let config = model.config();
+        let output = match (model.tensor("cls.output.weight"), config.embedding.pooling) {
+            (Some(_), _) => EncodeOutput::Scores,
+            (None, Some(pooling)) => EncodeOutput::Vectors(pooling),
+            (None, None) => EncodeOutput::Logits,
+        };
+        let metal = Emulator::apple(MetalChip { family: Family::Apple7, cores: None });
+        let cuda = if i % 2 == 0 { Emulator::cuda().with_half_products(16) } else { Emulator::cuda() };
+        for emulator in [metal, cuda] {
+            let mut device = emulator.device().unwrap();
+            let options =
+                EncodeOptions { longest: 20, rows: 40, texts: 5, kv: KvType::F16, output, fuse: true };
+            let plan = plan_encoder(&*model, device.capabilities(), &options).unwrap();
+            let mut texts = TextPass::default();
+            for (text, len) in [(0, 7), (1, 20), (2, 1), (3, 12)] {
+                let id = |t: u32| (t * 7 + text * 3 + 3) % config.vocab_size as u32;
+                assert!(texts.add(&(0..len).map(id).collect::<Vec<_>>(), &[], &plan));
+            }
+            let report = verify_encoder(&plan, &*model, &mut device, &texts, &mut |_, _| {}).unwrap();
+            assert!(report.first_bad().is_none(), "{}: {:?}", path.display(), report.first_bad());
+            assert!(report.differences.len() > 10);
+            assert_eq!(device.allocated_bytes(), plan.memory.allocated(), "{}", path.display());
+        }
     }
 }
