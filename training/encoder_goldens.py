@@ -227,6 +227,9 @@ ENCODERS = {
             **prompts(query="Instruct: Given a web search query, retrieve relevant passages that answer the query\n"
                             "Query:", document="")}),
     "qwen3-reranker": Encoder(QWEN3, "Qwen3ForCausalLM"),
+    "qwen3-classifier": Encoder(
+        {**QWEN3, "architectures": ["Qwen3ForSequenceClassification"], "pad_token_id": 0, **ONE_LABEL},
+        "Qwen3ForSequenceClassification"),
 }
 
 

@@ -11,7 +11,7 @@ use crate::{built_akunu, built_example, built_test, root, run};
 
 const RUNNER: &str = "xtask/gpu/run.sh";
 /// Folders of models, and single files, under testdata.
-const MODELS: [&str; 3] = ["gguf", "mlx", "models"];
+const MODELS: [&str; 4] = ["encoders", "gguf", "mlx", "models"];
 
 pub(crate) fn bundle() -> Result<()> {
     let akunu = built_akunu()?;

@@ -199,6 +199,9 @@ pub const EMBEDDING: &[TensorRule] = &[
     model("token_embd", "model.embed_tokens", Kind::Matrix, &[Dim::Vocab, Dim::Hidden]),
 ];
 
+/// The classifier of a decoder's last state, in files of rerankers.
+pub const SCORE: &[TensorRule] = &[model("cls.output", "score", Kind::Matrix, &[Dim::Labels, Dim::Hidden])];
+
 /// Q, K and V.
 pub const QKV_MATRICES: &[TensorRule] = &[
     layer("attn_q", "self_attn.q_proj", Kind::Rotated, &[Dim::Query, Dim::Hidden]),

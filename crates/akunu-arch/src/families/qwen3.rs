@@ -2,14 +2,14 @@
 
 use crate::card::{Card, HfKind, RerankPrompt, Sliding};
 use crate::facts::Fact;
-use crate::tensors::{ATTN_OUTPUT, EMBEDDING, FFN_NORM, GATED_FFN, OUTPUT, QK_NORMS, QKV};
+use crate::tensors::{ATTN_OUTPUT, EMBEDDING, FFN_NORM, GATED_FFN, OUTPUT, QK_NORMS, QKV, SCORE};
 use crate::tower::QkNorm;
 use crate::{Pooling, RopeScaling, Shape};
 
 pub static CARD: Card = Card {
     names: &["qwen3"],
     hf: &[QWEN3],
-    tensors: &[EMBEDDING, QKV, QK_NORMS, ATTN_OUTPUT, FFN_NORM, GATED_FFN, OUTPUT],
+    tensors: &[EMBEDDING, QKV, QK_NORMS, ATTN_OUTPUT, FFN_NORM, GATED_FFN, OUTPUT, SCORE],
     qk_norm: Some(QkNorm::Head),
     rerank: Some(RERANK),
     shapes: &[QWEN3_0_6B, QWEN3_4B, QWEN3_8B, QWEN3_EMBEDDING_0_6B],

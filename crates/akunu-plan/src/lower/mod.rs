@@ -101,6 +101,10 @@ pub(crate) fn plan(
         let reason = "the model sees whole texts: it makes vectors or scores (embed, rerank), and no tokens";
         return Err(PlanError::Unsupported(reason.into()));
     }
+    if provider.tensor("cls.output.weight").is_some() {
+        let reason = "the model has a classifier: it makes scores of texts (rerank), and no tokens";
+        return Err(PlanError::Unsupported(reason.into()));
+    }
     check(config, options)?;
 
     let mut buffers = Buffers::default();
