@@ -4,12 +4,16 @@ import functools
 import json
 import os
 import time
+import urllib.error
 import urllib.request
 from pathlib import Path
 
 URL = os.environ["AKUNU_URL"]
 # Takes KEY only; one request at a time, and none may wait.
 LOCKED_URL = os.environ["AKUNU_LOCKED_URL"]
+# Has small models with random weights that know a few words: one that makes vectors, and one that ranks documents.
+TEXTS_URL = os.environ["AKUNU_TEXTS_URL"]
+WORDS, JUDGE = "words", "judge"
 KEY = os.environ["AKUNU_KEY"]
 MODEL = os.environ["AKUNU_MODEL"]
 STORY = [{"role": "user", "content": "tell me a story about a fox"}]
@@ -22,11 +26,38 @@ def get(path):
         return json.load(response)
 
 
-def post(path, body):
+def post(path, body, url=URL):
     """The answer as it was sent."""
-    request = urllib.request.Request(URL + path, json.dumps(body).encode(), {"Content-Type": "application/json"})
+    body = body if isinstance(body, bytes) else json.dumps(body).encode()
+    request = urllib.request.Request(url + path, body, {"Content-Type": "application/json"})
     with urllib.request.urlopen(request, timeout=600) as response:
         return response.read().decode()
+
+
+def fails(test, path, body, words, url=URL, status=400):
+    """Holds an error to have a status, the form of the path's API, and words that tell what is wrong."""
+    what = f"{path} {str(body)[:200]}"
+    with test.assertRaises(urllib.error.HTTPError, msg=what) as caught:
+        post(path, body, url)
+    with caught.exception as error:
+        text = error.read().decode()
+        test.assertEqual((error.code, error.headers["Content-Type"]), (status, "application/json"), f"{what}: {text}")
+    found = json.loads(text)
+    match path:
+        case "/v1/rerank" | "/v2/rerank":
+            message = found["message"]
+            test.assertEqual(found, {"message": message, "detail": message}, what)
+        case "/" | "/embed" | "/rerank":
+            message = found["error"]
+            test.assertEqual(found, {"error": message, "error_type": "validation"}, what)
+        case _ if path.startswith("/api/"):
+            message = found["error"]
+            test.assertEqual(found, {"error": message}, what)
+        case _:
+            message = found["error"]["message"]
+            test.assertEqual(found["error"]["type"], "invalid_request_error", what)
+    for word in words:
+        test.assertIn(word, message, what)
 
 
 def answers():

@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import OpenAI from "openai";
 
-const { AKUNU_URL, AKUNU_LOCKED_URL, AKUNU_KEY, AKUNU_MODEL: model } = process.env;
+const { AKUNU_URL, AKUNU_LOCKED_URL, AKUNU_TEXTS_URL, AKUNU_KEY, AKUNU_MODEL: model } = process.env;
 const client = (url = AKUNU_URL, apiKey = "none") => new OpenAI({ baseURL: `${url}/v1`, apiKey, maxRetries: 0 });
 const messages = [{ role: "user", content: "tell me a story about a fox" }];
 const greedy = { model, messages, max_tokens: 24, temperature: 0 };
@@ -45,6 +45,26 @@ test("completions and models", async () => {
   const names = [];
   for await (const { id } of client().models.list()) names.push(id);
   assert.ok(names.includes(model));
+});
+
+test("vectors of texts and of ids, with the bits of floats", async () => {
+  const embed = async (input, more) => {
+    const answer = await client(AKUNU_TEXTS_URL).embeddings.create({ model: "words", input, ...more });
+    return answer.data.map(({ embedding }) => Array.from(Float32Array.from(embedding)));
+  };
+  const floats = await embed(["a fox", "The sky is blue!"], { encoding_format: "float" });
+  // [CLS] a fox [SEP]: the client asks for base64, and decodes it.
+  assert.deepEqual(await embed(["a fox", "The sky is blue!"]), floats);
+  assert.deepEqual(await embed([[1, 4, 31, 2]]), floats.slice(0, 1));
+  assert.deepEqual(await embed([1, 4, 31, 2]), floats.slice(0, 1));
+  assert.deepEqual((await embed("a fox", { dimensions: 8 })).map((vector) => vector.length), [8]);
+  for (const input of ["", [], [64], "fox ".repeat(100), Array(10_000).fill("a fox")]) {
+    await assert.rejects(embed(input), OpenAI.BadRequestError);
+  }
+  await assert.rejects(embed("a fox", { dimensions: 0 }), OpenAI.BadRequestError);
+  await assert.rejects(embed("a fox", { dimensions: 49 }), /49.*48/);
+  await assert.rejects(embed("a fox", { model: "none" }), OpenAI.NotFoundError);
+  await assert.rejects(embed("a fox", { model: "judge" }), /\/v1\/rerank/);
 });
 
 test("errors are the client's own", async () => {

@@ -1,4 +1,4 @@
-//! What the official clients of three APIs make of `akunu serve`.
+//! What the official clients of the APIs that `akunu serve` speaks make of it.
 //!
 //! They are installed under the target folder; what cannot be had is left out, loudly.
 
@@ -14,11 +14,16 @@ use anyhow::{Context, Result, bail};
 use crate::{cargo, root, run, skipped, succeeds, target};
 
 const SCRIPTS: &str = "xtask/clients";
-const PYTHON: [&str; 3] = ["openai_test.py", "anthropic_test.py", "ollama_test.py"];
+const PYTHON: [&str; 5] =
+    ["openai_test.py", "anthropic_test.py", "ollama_test.py", "embeddings_test.py", "rerank_test.py"];
 const NODE: &str = "openai.test.mjs";
 const KEY: &str = "sesame";
 /// What the model inside the binary is called.
 const MODEL: &str = "akunu-tales";
+/// Models that take texts: what the scripts call them, and whose weights they have.
+const TEXT_MODELS: [(&str, &str); 2] = [("words", "bert-mean"), ("judge", "bert-cross-encoder")];
+/// The vocabulary of both, which they come without.
+const VOCABULARY: &str = "words.json";
 
 pub(crate) fn clients() -> Result<()> {
     let python = python();
@@ -31,11 +36,23 @@ pub(crate) fn clients() -> Result<()> {
     run(&mut cargo(&["test", "--workspace", "--locked", "--no-run"]))?;
     let akunu = target().join("debug").join(format!("akunu{}", env::consts::EXE_SUFFIX));
     let open = Server::start(Command::new(&akunu).env_remove("AKUNU_API_KEY"), &[])?;
-    let one_at_a_time = ["--parallel", "1", "--queue", "1"];
+    let one_at_a_time = ["--parallel", "1", "--queue", "1"].map(PathBuf::from);
     let locked = Server::start(Command::new(&akunu).env("AKUNU_API_KEY", KEY), &one_at_a_time)?;
+    let mut models = text_models()?;
+    let words = models[0].clone();
+    let minilm = root().join("../shared/data/minilm");
+    match minilm.is_dir() {
+        true => models.push(minilm.clone()),
+        false => skipped("vectors of real text", "../shared/data/minilm is not there"),
+    }
+    let texts = Server::start(Command::new(&akunu).env_remove("AKUNU_API_KEY"), &models)?;
     let test = |command: &mut Command| {
         command.env("AKUNU_URL", &open.url).env("AKUNU_LOCKED_URL", &locked.url);
+        command.env("AKUNU_TEXTS_URL", &texts.url).env("AKUNU", &akunu).env("AKUNU_WORDS", &words);
         command.env("AKUNU_KEY", KEY).env("AKUNU_MODEL", MODEL);
+        if minilm.is_dir() {
+            command.env("AKUNU_MINILM", minilm.join("minilm_embeddings_hf_f64.json"));
+        }
         // Clients would send what is for this machine elsewhere.
         command.env("NO_PROXY", "*").env("no_proxy", "*");
         let description = root().join("../shared/data/openai/openapi.json");
@@ -68,14 +85,30 @@ pub(crate) fn clients() -> Result<()> {
     Ok(())
 }
 
-/// An `akunu serve` with the model inside the binary, until it is dropped.
+/// The folders of small models that take texts.
+fn text_models() -> Result<Vec<PathBuf>> {
+    let folder = |(name, weights): &(&str, &str)| {
+        let (from, to) =
+            (root().join("testdata/encoders").join(weights), target().join("clients").join(name));
+        fs::create_dir_all(&to)?;
+        for part in ["config.json", "model.safetensors"] {
+            fs::copy(from.join(part), to.join(part))?;
+        }
+        fs::copy(root().join(SCRIPTS).join(VOCABULARY), to.join("tokenizer.json"))?;
+        Ok(to)
+    };
+    TEXT_MODELS.iter().map(folder).collect()
+}
+
+/// An `akunu serve`, until it is dropped.
 struct Server {
     child: Child,
     url: String,
 }
 
 impl Server {
-    fn start(akunu: &mut Command, args: &[&str]) -> Result<Server> {
+    /// Without models among its arguments, it serves the one inside the binary.
+    fn start(akunu: &mut Command, args: &[PathBuf]) -> Result<Server> {
         let command = akunu.args(["serve", "--port", "0"]).args(args).stderr(Stdio::piped());
         let child = command.spawn().context("akunu does not start")?;
         let mut server = Server { child, url: String::new() };

@@ -34,7 +34,7 @@ cargo xtask TASK
   licences   fail on a dependency that is not permissive, or that comes in two versions
   loom       model-check the thread pool's barrier
   cross      lint for macOS and Windows, run the CPU's tests as ARM in an emulator
-  clients    official clients of three APIs against akunu serve
+  clients    official clients against akunu serve
   page       the chat page in headless Chromium
   kernels [every]  compile GPU kernels through NVRTC, for three generations of GPUs, and check them as Metal with clang
   gpu        bundle what is tried on a machine with a card: the binary, test models, a script

@@ -14,7 +14,8 @@ use axum::response::{IntoResponse, Response};
 use crate::app::{App, Caller};
 use crate::refusal::{Reason, Refusal};
 
-/// Paths that anybody may ask for: they tell nothing. Whoever watches over a server has no key, and the page asks for one.
+/// Paths that anybody may look at: they tell nothing. Whoever watches over a server has no key, and the page asks for one.
+/// What is posted to them is work, and wants a key.
 const OPEN: [&str; 3] = ["/", "/health", "/ready"];
 
 pub(crate) async fn admit(State(app): State<App>, mut request: Request, next: Next) -> Response {
@@ -25,7 +26,9 @@ pub(crate) async fn admit(State(app): State<App>, mut request: Request, next: Ne
 }
 
 fn admitted(app: &App, request: &mut Request) -> Result<(), Refusal> {
-    let is_open = OPEN.contains(&request.uri().path());
+    // Whoever watches over the server is still told how it is.
+    let begins_work = request.method() == Method::POST;
+    let is_open = OPEN.contains(&request.uri().path()) && !begins_work;
     if !app.keys().is_empty() && !is_open {
         let caller = app.keys().find(request.headers()).ok_or_else(|| {
             Refusal::new(Reason::Unauthorized, "this server wants an API key: Authorization: Bearer KEY")
@@ -33,8 +36,6 @@ fn admitted(app: &App, request: &mut Request) -> Result<(), Refusal> {
         })?;
         request.extensions_mut().insert(caller);
     }
-    // Whoever watches over the server is still told how it is.
-    let begins_work = request.method() == Method::POST;
     if app.is_draining() && begins_work {
         return Err(Refusal::new(Reason::Unavailable, "the server is shutting down").retry_after(5));
     }

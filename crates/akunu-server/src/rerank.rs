@@ -37,6 +37,7 @@ async fn rerank(State(app): State<App>, JsonBody(body): JsonBody) -> Result<Resp
         model: model.clone(),
         query: query.to_string(),
         documents: documents.clone(),
+        field: "documents",
         truncate: fields.flag("truncate")?.unwrap_or(false),
         document_tokens: fields.count("max_tokens_per_doc", 1..=usize::MAX)?,
     };

@@ -1,4 +1,5 @@
-//! The API of Hugging Face's Text Embeddings Inference: `/embed` and `/rerank`.
+//! The API of Hugging Face's Text Embeddings Inference: `/embed` and `/rerank`, and both at `/`, where Hugging Face's
+//! own client sends what it has for a server that it knows the address of.
 
 use axum::extract::State;
 use axum::http::header::{CONTENT_TYPE, HeaderValue};
@@ -14,10 +15,11 @@ use crate::protocol::Protocol;
 use crate::refusal::{Reason, Refusal};
 use crate::texts::{self, EmbedJob, RankJob, exact, write_vectors};
 
-pub const PROTOCOL: Protocol = Protocol { routes, owns: |path| matches!(path, "/embed" | "/rerank"), error };
+pub const PROTOCOL: Protocol =
+    Protocol { routes, owns: |path| matches!(path, "/" | "/embed" | "/rerank"), error };
 
 fn routes() -> Vec<(&'static str, MethodRouter<App>)> {
-    vec![("/embed", post(embed)), ("/rerank", post(rerank))]
+    vec![("/", post(root)), ("/embed", post(embed)), ("/rerank", post(rerank))]
 }
 
 fn error(refusal: &Refusal) -> Json {
@@ -38,11 +40,20 @@ fn truncate(fields: &Fields<'_>) -> Result<bool, Refusal> {
     }
 }
 
+/// What the fields are those of.
+async fn root(state: State<App>, JsonBody(body): JsonBody) -> Result<Response, Refusal> {
+    match body.get("texts") {
+        Some(_) => rerank(state, JsonBody(body)).await,
+        None => embed(state, JsonBody(body)).await,
+    }
+}
+
 async fn embed(State(app): State<App>, JsonBody(body): JsonBody) -> Result<Response, Refusal> {
     let fields = Fields::new(&body)?;
     let job = EmbedJob {
         model: fields.text("model")?.map(str::to_string),
         inputs: texts::inputs(&fields, "inputs")?,
+        field: "inputs",
         prompt_name: fields.text("prompt_name")?.map(str::to_string),
         truncate: truncate(&fields)?,
         normalise: fields.flag("normalize")?.unwrap_or(true),
@@ -64,6 +75,7 @@ async fn rerank(State(app): State<App>, JsonBody(body): JsonBody) -> Result<Resp
         model: fields.text("model")?.map(str::to_string),
         query: query.to_string(),
         documents: documents.clone(),
+        field: "texts",
         truncate: truncate(&fields)?,
         document_tokens: None,
     };

@@ -29,6 +29,8 @@ pub struct EmbedJob {
     /// A model's name or alias; `None`: the first.
     pub model: Option<String>,
     pub inputs: Vec<TextInput>,
+    /// What errors call the inputs: the request's field.
+    pub field: &'static str,
     /// The prompt before each text, by its name in the model's files.
     pub prompt_name: Option<String>,
     /// Cuts texts that are too long, instead of refusing them.
@@ -54,6 +56,8 @@ pub struct RankJob {
     pub model: Option<String>,
     pub query: String,
     pub documents: Vec<String>,
+    /// What errors call the documents: the request's field.
+    pub field: &'static str,
     /// Cuts documents that are too long, instead of refusing them.
     pub truncate: bool,
     /// Cuts each document to so many tokens.
@@ -96,8 +100,8 @@ struct Encoded {
 impl App {
     /// Has texts made into vectors.
     pub async fn embed(&self, job: EmbedJob) -> Result<Embedded, Refusal> {
-        self.check_count("input", job.inputs.len())?;
-        let EmbedJob { model, inputs, prompt_name, truncate, normalise: normalised, dimensions } = job;
+        self.check_count(job.field, job.inputs.len())?;
+        let EmbedJob { model, inputs, prompt_name, truncate, normalise: normalised, dimensions, .. } = job;
         let read = move |lease: &Lease| {
             if let (Some(dimensions), Some(queue)) = (dimensions, lease.texts())
                 && dimensions > queue.width()
@@ -134,11 +138,11 @@ impl App {
 
     /// Has documents scored.
     pub async fn rank(&self, job: RankJob) -> Result<Ranked, Refusal> {
-        self.check_count("documents", job.documents.len())?;
+        self.check_count(job.field, job.documents.len())?;
         if job.query.is_empty() {
             return Err(Refusal::invalid("'query' has to be a text that is not empty").param("query"));
         }
-        let RankJob { model, query, documents, truncate, document_tokens } = job;
+        let RankJob { model, query, documents, truncate, document_tokens, .. } = job;
         let read = move |lease: &Lease| {
             let pair = |(index, document): (usize, &String)| match document.is_empty() {
                 true => Err(Error::EmptyText { index }.into()),

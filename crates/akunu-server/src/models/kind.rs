@@ -15,12 +15,13 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// A classifier scores. Encoders, models whose files name a pooling, and all models of a server with a pooling make
+    /// A classifier scores, and so do models that answer yes or no where the server was told so. Encoders, models whose files name a pooling, and all models of a server with a pooling make
     /// vectors. The rest generates text.
     pub fn of(model: &Model, options: &ModelsOptions) -> Kind {
         let config = model.config();
         let of_files = config.embedding.pooling.filter(|pooling| *pooling != Pooling::None);
-        let is_reranker = options.rerank && !config.bidirectional && of_files.is_none();
+        let answers = || !config.bidirectional && of_files.is_none() && model.answers().is_some();
+        let is_reranker = options.rerank && answers();
         if model.weights().tensor("cls.output.weight").is_some() || is_reranker {
             return Kind::Scores;
         }

@@ -156,10 +156,12 @@ impl TextWorker {
 
     /// Refuses texts that no pass can take, so that they fail no other request.
     fn accept(&mut self, request: TextRequest) {
-        let check = |(index, text): (usize, &TextIds)| self.embedder.check(text, index);
+        let check = |(index, text): (usize, &TextIds)| {
+            self.embedder.check(text, index).map_err(|error| refusal(error, index))
+        };
         match request.left.iter().enumerate().try_for_each(check) {
             Ok(()) => self.waiting.push_back(request),
-            Err(error) => drop(request.answer.send(Err(error.into()))),
+            Err(refusal) => drop(request.answer.send(Err(refusal))),
         }
     }
 
@@ -216,5 +218,19 @@ impl TextWorker {
                 Ok(scores.into_iter().map(|score| vec![score]).collect())
             }
         }
+    }
+}
+
+/// An error with the text that it is about.
+fn refusal(error: Error, index: usize) -> Refusal {
+    match error {
+        // Clients that count with another model's vocabulary send such ids unasked.
+        Error::TokenOutsideVocabulary { id, vocab, .. } => Refusal::invalid(format!(
+            "text number {} has the token id {id}, and this model's vocabulary has {vocab}, from 0 on; send ids of this \
+             vocabulary, or the text itself",
+            index + 1
+        ))
+        .code("invalid_value"),
+        error => error.into(),
     }
 }

@@ -50,10 +50,11 @@ pub(super) async fn embeddings(
     Ok(respond(text))
 }
 
-fn job(fields: &Fields<'_>, model: &str, input: &str) -> Result<EmbedJob, Refusal> {
+fn job(fields: &Fields<'_>, model: &str, input: &'static str) -> Result<EmbedJob, Refusal> {
     Ok(EmbedJob {
         model: Some(model.to_string()),
         inputs: texts::inputs(fields, input)?,
+        field: input,
         prompt_name: None,
         // As Ollama has it.
         truncate: fields.flag("truncate")?.unwrap_or(true),

@@ -25,6 +25,7 @@ pub(super) async fn embeddings(
     let job = EmbedJob {
         model: fields.text("model")?.map(str::to_string),
         inputs: texts::inputs(&fields, "input")?,
+        field: "input",
         prompt_name: fields.text("prompt_name")?.map(str::to_string),
         truncate: fields.flag("truncate")?.unwrap_or(false),
         normalise: true,

@@ -150,6 +150,8 @@ fn all_apis_give_the_same_vectors() {
     assert_eq!(numbers(&older["embedding"]), expected[0]);
     let tei = server.ok("/embed", &json!({ "inputs": texts }));
     assert_eq!(all(&tei), expected);
+    // Where Hugging Face's client sends it, if it knows no more than the server's address.
+    assert_eq!(server.ok("/", &json!({ "inputs": texts })), tei);
     let raw = all(&server.ok("/embed", &json!({ "inputs": texts, "normalize": false })));
     for (raw, scaled) in raw.iter().zip(&expected) {
         assert!((length(raw) - 1.0).abs() > 1e-3 && cosine(raw, scaled) > 1.0 - 1e-6);
@@ -197,19 +199,24 @@ fn a_request_of_a_client_that_has_gone_ends() {
 #[test]
 fn bad_input_is_refused_with_the_field_or_the_numbers() {
     let server = serve();
-    for input in [json!(""), json!([]), json!([[]]), json!(["a", ""]), json!([1, "a"]), json!([-1]), json!(3)]
-    {
-        for (path, name) in [(EMBEDDINGS, "input"), ("/api/embed", "input"), ("/embed", "inputs")] {
+    let inputs =
+        [json!(""), json!([]), json!([[]]), json!(["a", ""]), json!([1, "a"]), json!([-1]), json!(3)];
+    for input in inputs.into_iter().chain([json!(vec!["a"; 10_000])]) {
+        for (path, name) in
+            [(EMBEDDINGS, "input"), ("/api/embed", "input"), ("/embed", "inputs"), ("/", "inputs")]
+        {
             let message = refused(&server, path, &json!({ "model": "bert-mean", name: input }));
-            assert!(message.contains(name), "{path} {input}: {message}");
+            assert!(message.contains(&format!("'{name}'")), "{path} {input}: {message}");
         }
     }
     let missing = refused(&server, EMBEDDINGS, &json!({ "model": "bert-mean" }));
     assert!(missing.contains("'input' is missing"), "{missing}");
     let many = refused(&server, EMBEDDINGS, &json!({ "input": vec!["a"; 10_000] }));
     assert!(many.contains("10000") && many.contains("2048"), "{many}");
-    let outside = refused(&server, EMBEDDINGS, &json!({ "input": [1, 64, 2] }));
-    assert!(outside.contains("64") && outside.contains("vocabulary"), "{outside}");
+    let outside = refused(&server, EMBEDDINGS, &json!({ "input": [[1, 2], [1, 70, 2]] }));
+    for word in ["number 2", "id 70", "vocabulary has 64", "the text itself"] {
+        assert!(outside.contains(word), "{outside}");
+    }
     let long = refused(&server, EMBEDDINGS, &json!({ "input": [[1, 2], vec![1; 100]] }));
     assert!(long.contains("number 2") && long.contains("100 tokens") && long.contains("at most"), "{long}");
     let text = refused(&server, EMBEDDINGS, &json!({ "input": "no vocabulary" }));
@@ -250,10 +257,11 @@ fn a_model_that_cannot_says_what_it_can_do() {
         let body = |model: &str| json!({ "model": model, "query": "q", name: ["a"] });
         assert!(refused(&server, path, &body(TALES)).contains("--rerank"));
         assert!(refused(&server, path, &body("bert-mean")).contains("/v1/embeddings"));
-        for (more, word) in [(json!([]), name), (json!([""]), "empty"), (json!([1]), name)] {
+        let many = json!(vec!["a"; 10_000]);
+        for (more, word) in [(json!([]), name), (json!([""]), "empty"), (json!([1]), name), (many, name)] {
             let body = json!({ "model": "bert-cross-encoder", "query": "q", name: more });
             let message = refused(&server, path, &body);
-            assert!(message.contains(word) || message.contains("documents"), "{path} {body}: {message}");
+            assert!(message.contains(word), "{path}: {message}");
         }
     }
 }
@@ -289,6 +297,17 @@ fn a_generative_model_makes_vectors_where_a_pooling_is_asked_for() {
     assert!(cosine(&found[0], &found[2]) < 0.9999);
     let body = json!({ "prompt": "Once" });
     assert!(refused(&server, "/v1/completions", &body).contains("makes vectors"));
+}
+
+/// One server may have rerankers beside models that cannot be asked for a yes.
+#[test]
+fn a_model_that_answers_neither_yes_nor_no_generates_text_where_rerankers_are_asked_for() {
+    let server = serve_with(|options| options.models.rerank = true);
+    let model = &server.get("/v1/models").json()["data"][0];
+    assert_eq!(model["capabilities"], json!(["completion"]));
+    server.ok("/v1/completions", &json!({ "prompt": "Once", "max_tokens": 1 }));
+    let body = json!({ "query": "q", "documents": ["a"] });
+    assert!(refused(&server, "/v1/rerank", &body).contains("generates text"));
 }
 
 fn minilm() -> Option<PathBuf> {

@@ -27,6 +27,14 @@ fn a_server_with_keys_wants_one() {
     }
     assert_eq!(server.get("/health").status, 200);
     assert_eq!(server.get("/metrics").status, 401);
+    // The page is for everybody, and what is posted to its path is not.
+    let embed = |headers: &[(&str, &str)]| {
+        let answer = send(server.address(), &request("POST", "/", headers, b"{\"inputs\": \"a\"}"));
+        (answer.status, answer.json()["error"].as_str().unwrap().to_string())
+    };
+    assert_eq!(embed(&[]).0, 401);
+    let (status, message) = embed(&[("x-api-key", "secret")]);
+    assert_eq!((status, message.contains("generates text")), (400, true), "{message}");
 }
 
 #[test]

@@ -137,6 +137,7 @@ fn teis_results_are_a_list_raw_where_that_is_asked_for() {
     for is_raw in [false, true] {
         let body = json!({ "query": QUERY, "texts": DOCUMENTS, "raw_scores": is_raw, "return_text": is_raw });
         let answer = server.ok("/rerank", &body);
+        assert_eq!(server.ok("/", &body), answer);
         for (result, index) in answer.as_array().unwrap().iter().zip(order(&scores)) {
             let score = if is_raw { scores[index] } else { sigmoid(scores[index]) };
             assert_eq!((&result["index"], result["score"].as_f64().unwrap() as f32), (&json!(index), score));
