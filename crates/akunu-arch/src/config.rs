@@ -110,7 +110,12 @@ pub struct EmbeddingFacts {
     pub labels: Vec<String>,
     /// Tokens of the longest text that vectors were meant for.
     pub most_tokens: Option<usize>,
+    /// Texts are made lower case before the vocabulary sees them.
+    pub lower_case: bool,
 }
+
+/// Modules after a model's own: a matrix's canonical name has its module's number, up to this one.
+pub const MOST_MODULES: usize = 9;
 
 /// How the states of a text's tokens become one vector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -18,8 +18,8 @@ pub mod tower;
 
 pub use card::{ACTIVATIONS, Card, DefaultWindow, HfKind, RerankPrompt, RopeStyle, Sliding};
 pub use config::{
-    Activation, EmbeddingFacts, ModelConfig, Pooling, QueryGrowth, Rope, RopeFactors, RopeScaling, Source,
-    SuggestedSampling, Window, WindowPattern,
+    Activation, EmbeddingFacts, MOST_MODULES, ModelConfig, Pooling, QueryGrowth, Rope, RopeFactors,
+    RopeScaling, Source, SuggestedSampling, Window, WindowPattern,
 };
 pub use families::CARDS;
 pub use gguf::GgufModel;

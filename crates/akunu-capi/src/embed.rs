@@ -72,10 +72,7 @@ impl Loaded {
 
     fn encode(&self, mut texts: Vec<TextIds>) -> Result<Vec<f32>, Failure> {
         for text in texts.iter_mut().filter(|text| self.truncates && text.ids.len() > self.longest) {
-            match self.model.tokenizer() {
-                Ok(_) => self.model.cut(text, self.longest)?,
-                Err(_) => text.ids.truncate(self.longest),
-            }
+            self.model.cut(text, self.longest);
         }
         let (tell, told) = channel();
         let task: Task = Box::new(move |embedder| {

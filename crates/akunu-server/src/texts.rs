@@ -121,7 +121,7 @@ impl App {
             };
             let mut texts = inputs.iter().enumerate().map(ids).collect::<Result<Vec<TextIds>, Refusal>>()?;
             if truncate {
-                texts.iter_mut().try_for_each(|text| cut(model, text, lease.context()))?;
+                texts.iter_mut().for_each(|text| model.cut(text, lease.context()));
             }
             Ok(texts)
         };
@@ -148,7 +148,8 @@ impl App {
                 true => Err(Error::EmptyText { index }.into()),
                 false => {
                     let document = shorten(lease.model(), document, document_tokens)?;
-                    pair(lease.model(), &query, &document, truncate.then(|| lease.context()))
+                    let most = truncate.then(|| lease.context());
+                    Ok(lease.model().pair_ids(&query, &document, None, most)?)
                 }
             };
             documents.iter().enumerate().map(pair).collect()
@@ -222,21 +223,6 @@ impl App {
     }
 }
 
-/// Cuts a text to what the model takes.
-fn cut(model: &Model, text: &mut TextIds, longest: usize) -> Result<(), Refusal> {
-    if text.ids.len() <= longest {
-        return Ok(());
-    }
-    match model.tokenizer() {
-        Ok(_) => Ok(model.cut(text, longest)?),
-        // Nobody knows which of the ids should stay last.
-        Err(_) => {
-            text.ids.truncate(longest);
-            Ok(())
-        }
-    }
-}
-
 /// The first tokens of a document, as a text.
 fn shorten<'a>(model: &Model, document: &'a str, most: Option<usize>) -> Result<Cow<'a, str>, Refusal> {
     let Some(most) = most else { return Ok(document.into()) };
@@ -247,24 +233,6 @@ fn shorten<'a>(model: &Model, document: &'a str, most: Option<usize>) -> Result<
 fn plain_ids(model: &Model, text: &str) -> Result<Vec<u32>, Refusal> {
     let plain = EncodeOptions { add_special: false, parse_special: false };
     Ok(model.tokenizer()?.encode(text, plain).map_err(Error::from)?)
-}
-
-/// A query with a document; with a `longest` the document is cut so that both have as many tokens.
-fn pair(model: &Model, query: &str, document: &str, longest: Option<usize>) -> Result<TextIds, Refusal> {
-    let mut ids = model.pair_ids(query, document, None)?;
-    let Some(longest) = longest.filter(|longest| ids.ids.len() > *longest) else { return Ok(ids) };
-    if model.config().bidirectional {
-        model.cut(&mut ids, longest)?;
-        return Ok(ids);
-    }
-    // The end of a generative reranker's prompt has to stay: the document becomes shorter until all of it fits.
-    let all = plain_ids(model, document)?;
-    let mut kept = all.len();
-    while ids.ids.len() > longest && kept > 0 {
-        kept = kept.saturating_sub(ids.ids.len() - longest);
-        ids = model.pair_ids(query, &model.decode(&all[..kept])?, None)?;
-    }
-    Ok(ids)
 }
 
 /// A text, ids, or a list of either.

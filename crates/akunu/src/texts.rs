@@ -1,5 +1,8 @@
 //! From texts to the tokens of an encoder: prompts before them, what the model wants around them, pairs to be scored.
 
+use std::borrow::Cow;
+
+use akunu_arch::RerankPrompt;
 use akunu_tokenizer::EncodeOptions;
 
 use crate::{EmbedTask, Error, Model, TextIds};
@@ -39,29 +42,57 @@ impl Model {
     /// the text that they are.
     pub fn text_ids(&self, text: &str, prompt: &str) -> Result<TextIds, Error> {
         let tokenizer = self.tokenizer()?;
-        Ok(match prompt {
-            "" => tokenizer.encode(text, PLAIN)?.into(),
-            prompt => tokenizer.encode(&format!("{prompt}{text}"), PLAIN)?.into(),
-        })
+        let whole =
+            if prompt.is_empty() { Cow::Borrowed(text) } else { Cow::Owned(format!("{prompt}{text}")) };
+        Ok(tokenizer.encode(&self.cased(&whole), PLAIN)?.into())
     }
 
-    /// The tokens by which the model scores how well a document answers a query.
-    pub fn pair_ids(&self, query: &str, document: &str, instruction: Option<&str>) -> Result<TextIds, Error> {
+    /// A text as the model's makers pass it on to its vocabulary.
+    fn cased<'a>(&self, text: &'a str) -> Cow<'a, str> {
+        if self.config().embedding.lower_case { text.to_lowercase().into() } else { text.into() }
+    }
+
+    /// The tokens by which the model scores how well a document answers a query. Beyond `most`, tokens are cut: of a pair the
+    /// last ones of the longer text first, in a prompt those of the document. What stands around the texts stays.
+    pub fn pair_ids(
+        &self,
+        query: &str,
+        document: &str,
+        instruction: Option<&str>,
+        most: Option<usize>,
+    ) -> Result<TextIds, Error> {
         let tokenizer = self.tokenizer()?;
+        let (query, document) = (self.cased(query), self.cased(document));
         let card = akunu_arch::Card::find(&self.config().architecture);
         let prompt = card.and_then(|card| card.rerank).filter(|_| !self.config().bidirectional);
         let Some(prompt) = prompt else {
-            let pair = tokenizer.encode_pair(query, document, PLAIN)?;
-            return Ok(TextIds { ids: pair.ids, segments: pair.segments });
+            let mut pair = tokenizer.encode_pair(&query, &document, PLAIN)?;
+            let is_cut = most.is_some_and(|most| pair.truncate(most));
+            return Ok(TextIds { ids: pair.ids, segments: pair.segments, is_cut });
         };
+        let instruction = instruction.unwrap_or(prompt.instruction);
+        let mut text = self.prompted(&prompt, [instruction, &query, &document])?;
+        let Some(most) = most.filter(|most| text.ids.len() > *most) else { return Ok(text) };
+        let all = tokenizer.encode(&document, EncodeOptions { add_special: false, parse_special: false })?;
+        let mut kept = all.len();
+        while text.ids.len() > most && kept > 0 {
+            kept = kept.saturating_sub(text.ids.len() - most);
+            text = self.prompted(&prompt, [instruction, &query, &self.decode(&all[..kept])?])?;
+        }
+        Ok(TextIds { is_cut: true, ..text })
+    }
+
+    fn prompted(
+        &self,
+        prompt: &RerankPrompt,
+        [instruction, query, document]: [&str; 3],
+    ) -> Result<TextIds, Error> {
+        let tokenizer = self.tokenizer()?;
         let parsed = EncodeOptions { add_special: false, parse_special: true };
         let mut ids = tokenizer.encode(prompt.head, parsed)?;
         let middle = format!(
-            "{}{}{}{query}{}{document}",
-            prompt.before_instruction,
-            instruction.unwrap_or(prompt.instruction),
-            prompt.before_query,
-            prompt.before_document,
+            "{}{instruction}{}{query}{}{document}",
+            prompt.before_instruction, prompt.before_query, prompt.before_document,
         );
         let text = EncodeOptions { add_special: false, parse_special: false };
         tokenizer.encode_into(&middle, text, &mut ids)?;
@@ -69,14 +100,16 @@ impl Model {
         Ok(ids.into())
     }
 
-    /// Cuts a text to `most` tokens, and keeps what the model wants at its end.
-    pub fn cut(&self, text: &mut TextIds, most: usize) -> Result<(), Error> {
-        let tokenizer = self.tokenizer()?;
+    /// Cuts a text to `most` tokens, and keeps what the model wants at its end, as far as a vocabulary says what that is.
+    pub fn cut(&self, text: &mut TextIds, most: usize) {
         if text.ids.len() <= most || most == 0 {
-            return Ok(());
+            return;
         }
-        tokenizer.truncate(&mut text.ids, most);
+        if let Ok(tokenizer) = self.tokenizer() {
+            tokenizer.truncate(&mut text.ids, most);
+        }
+        text.ids.truncate(most);
         text.segments.truncate(text.ids.len());
-        Ok(())
+        text.is_cut = true;
     }
 }

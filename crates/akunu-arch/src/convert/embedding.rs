@@ -6,7 +6,7 @@ use super::metadata::Keys;
 use crate::WeightProvider;
 use crate::facts::Fact;
 use crate::gguf::embedding::{
-    DEFAULT_PROMPT, LABELS, MOST_TOKENS, POOLING, PROMPT_NAMES, PROMPT_TEXTS, RANK,
+    DEFAULT_PROMPT, LABELS, LOWER_CASE, MOST_TOKENS, POOLING, PROMPT_NAMES, PROMPT_TEXTS, RANK,
 };
 
 /// llama.cpp's key, although it is about the model.
@@ -40,6 +40,9 @@ pub(super) fn describe(weights: &dyn WeightProvider, keys: &mut Keys<'_>) -> Res
     }
     if let Some(name) = &facts.default_prompt {
         keys.out.insert(DEFAULT_PROMPT, Value::String(name.clone()));
+    }
+    if facts.lower_case {
+        keys.out.insert(LOWER_CASE, Value::Bool(true));
     }
     if let Some(most) = facts.most_tokens.and_then(|most| u32::try_from(most).ok()) {
         keys.out.insert(MOST_TOKENS, Value::U32(most));

@@ -23,6 +23,7 @@ const LLAMA: HfKind = HfKind {
         (Fact::NormEpsilon, 1e-6),
         (Fact::RopeBase, 10_000.0),
     ],
+    refused: &[("is_causal", false)],
     ..HfKind::PLAIN
 };
 

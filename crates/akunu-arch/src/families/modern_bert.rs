@@ -104,6 +104,7 @@ const MODERNBERT: HfKind = HfKind {
     sliding: Sliding::Pattern(3),
     activation_fields: &["hidden_activation"],
     activation_names: &[ACTIVATIONS],
+    expected: &[("classifier_activation", "gelu")],
     ..HfKind::PLAIN
 };
 

@@ -19,5 +19,6 @@ const QWEN2: HfKind = HfKind {
         (Fact::WindowSize, 4096.0),
     ],
     sliding: Sliding::OnRequest,
+    refused: &[("is_causal", false)],
     ..HfKind::PLAIN
 };

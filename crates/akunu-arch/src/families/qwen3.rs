@@ -44,6 +44,7 @@ const QWEN3: HfKind = HfKind {
         (Fact::WindowSize, 4096.0),
     ],
     sliding: Sliding::OnRequest,
+    refused: &[("is_causal", false)],
     ..HfKind::PLAIN
 };
 

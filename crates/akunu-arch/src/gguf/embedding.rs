@@ -8,6 +8,7 @@ use crate::{EmbeddingFacts, Pooling};
 
 /// How vectors and scores are made. Prompts and lengths have no keys in llama.cpp; these are this engine's.
 pub(crate) const MOST_TOKENS: &str = "sentence_transformers.max_seq_length";
+pub(crate) const LOWER_CASE: &str = "sentence_transformers.do_lower_case";
 pub(crate) const PROMPT_NAMES: &str = "sentence_transformers.prompt_names";
 pub(crate) const PROMPT_TEXTS: &str = "sentence_transformers.prompt_texts";
 pub(crate) const DEFAULT_PROMPT: &str = "sentence_transformers.default_prompt_name";
@@ -41,6 +42,7 @@ pub(super) fn facts_of_vectors(
         default_prompt: metadata.str(DEFAULT_PROMPT)?.map(str::to_string),
         classifier_pooling: if scores { classifier_pooling(keys)? } else { None },
         labels: if scores { strings(&keys.name(LABELS))? } else { Vec::new() },
+        lower_case: metadata.bool(LOWER_CASE)?.unwrap_or(false),
         most_tokens: metadata.u32(MOST_TOKENS)?.map(|most| most as usize).filter(|&most| most > 0),
     })
 }

@@ -36,7 +36,11 @@ impl SafeTensorsModel {
         let generation = checkpoint.generation()?;
         let model = SafeTensorsModel::assemble(&root, generation.as_ref(), checkpoint.name(), weights)
             .map_err(|error| error.in_file(checkpoint.path()))?;
-        if path.is_dir() { model.with_sentence_modules(path) } else { Ok(model) }
+        // What a folder says of its model holds for the file in it as well, as `config.json` does.
+        match if path.is_dir() { Some(path) } else { path.parent() } {
+            Some(folder) => model.with_sentence_modules(folder),
+            None => Ok(model),
+        }
     }
 
     /// From bytes: a whole SafeTensors file, and the text of its `config.json`.

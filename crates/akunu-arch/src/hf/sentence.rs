@@ -1,70 +1,114 @@
 //! What sentence-transformers keeps beside a model: how its states become a vector, the matrices that follow, and the
 //! prompts that texts begin with.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use akunu_format::hf::{Document, Json, Weights};
 use akunu_format::{FormatError, index_names, printable};
 
 use super::SafeTensorsModel;
-use crate::Pooling;
+use crate::{MOST_MODULES, Pooling};
 
 const MODULES: &str = "modules.json";
 const PROMPTS: &str = "config_sentence_transformers.json";
-const LENGTHS: &str = "sentence_bert_config.json";
+/// sentence-transformers' names for the settings of its first module; it takes the first that there is.
+const TRANSFORMERS: [&str; 7] = [
+    "sentence_bert_config.json",
+    "sentence_roberta_config.json",
+    "sentence_distilbert_config.json",
+    "sentence_camembert_config.json",
+    "sentence_albert_config.json",
+    "sentence_xlm-roberta_config.json",
+    "sentence_xlnet_config.json",
+];
+const TOKENIZER: &str = "tokenizer_config.json";
+
+/// Kinds of modules in the order in which they have to follow each other. All but the first may be missing, and there may be
+/// several matrices.
+const ORDER: [&str; 4] = ["Transformer", "Pooling", "Dense", "Normalize"];
 
 impl SafeTensorsModel {
     /// The model with what its folder says about vectors.
     pub(super) fn with_sentence_modules(mut self, folder: &Path) -> Result<SafeTensorsModel, FormatError> {
-        let modules = folder.join(MODULES);
-        if modules.is_file() {
-            for module in Document::read_list(&modules)? {
-                self.add_module(folder, &module.root()).map_err(|error| error.in_file(&modules))?;
-            }
-        }
         let prompts = folder.join(PROMPTS);
         if prompts.is_file() {
             self.read_prompts(&Document::read(&prompts)?.root()).map_err(|error| error.in_file(&prompts))?;
         }
-        let lengths = folder.join(LENGTHS);
-        if lengths.is_file() {
-            self.config.embedding.most_tokens = Document::read(&lengths)?
-                .root()
-                .usize("max_seq_length")
-                .map_err(|error| error.in_file(&lengths))?
-                .filter(|&most| most > 0);
+        if let Some(path) = TRANSFORMERS.map(|name| folder.join(name)).into_iter().find(|path| path.is_file())
+        {
+            self.read_transformer(&Document::read(&path)?.root()).map_err(|error| error.in_file(&path))?;
+        }
+        let modules = folder.join(MODULES);
+        if modules.is_file() {
+            self.read_modules(folder, &modules)?;
+            self.read_longest(&folder.join(TOKENIZER))?;
         }
         Ok(self)
     }
 
-    fn add_module(&mut self, folder: &Path, module: &Json<'_>) -> Result<(), FormatError> {
-        let kind = module.str("type")?.unwrap_or_default();
-        let path = module.str("path")?.unwrap_or_default();
-        // Only folders of this very folder: a list must not lead anywhere else.
-        if !path.is_empty() && Path::new(path).file_name().is_none_or(|name| name != path) {
-            return Err(module.unsupported("path", format!("is {}", printable(path))));
-        }
-        let folder = folder.join(path);
-        match kind.rsplit('.').next().unwrap_or_default() {
-            "Transformer" | "Normalize" => Ok(()),
-            "Pooling" => {
-                let document = Document::read(&folder.join("config.json"))?;
-                self.config.embedding.pooling = Some(pooling(&document.root())?);
-                Ok(())
+    fn read_modules(&mut self, folder: &Path, list: &Path) -> Result<(), FormatError> {
+        let mut last = None;
+        for (number, module) in Document::read_list(list)?.iter().enumerate() {
+            let module = module.root();
+            let (kind, own) = module_of(folder, &module).map_err(|error| error.in_file(list))?;
+            let name = ORDER[kind];
+            let follows = match last {
+                None => kind == 0 && own == folder,
+                Some(last) => kind > last || name == "Dense" && kind == last,
+            };
+            if !follows || number > MOST_MODULES {
+                let problem = format!("is {name} as module {} of the list", number + 1);
+                return Err(module.unsupported("type", problem).in_file(list));
             }
-            "Dense" => self.add_dense(&folder, module.usize("idx")?.unwrap_or(0)),
-            _ => Err(module.unsupported("type", format!("is {}", printable(kind)))),
+            last = Some(kind);
+            let config = own.join("config.json");
+            match name {
+                "Pooling" => self.read_pooling(&config)?,
+                "Dense" => self.add_dense(&own, &config, number)?,
+                _ => {}
+            }
         }
+        Ok(())
+    }
+
+    fn read_pooling(&mut self, path: &Path) -> Result<(), FormatError> {
+        let document = Document::read(path)?;
+        let root = document.root();
+        let read = || {
+            if root.bool("include_prompt")? == Some(false) && !self.config.embedding.prompts.is_empty() {
+                return Err(root.unsupported("include_prompt", "is false, and the model has prompts"));
+            }
+            pooling(&root)
+        };
+        let pooling = read().map_err(|error| error.in_file(path))?;
+        self.config.embedding.pooling = Some(pooling);
+        Ok(())
+    }
+
+    fn read_transformer(&mut self, root: &Json<'_>) -> Result<(), FormatError> {
+        let facts = &mut self.config.embedding;
+        facts.most_tokens = root.usize("max_seq_length")?.filter(|&most| most > 0);
+        facts.lower_case = root.bool("do_lower_case")?.unwrap_or(false);
+        Ok(())
+    }
+
+    /// Where the first module does not say which text is the longest, the vocabulary's settings do.
+    fn read_longest(&mut self, path: &Path) -> Result<(), FormatError> {
+        if self.config.embedding.most_tokens.is_some() || !path.is_file() {
+            return Ok(());
+        }
+        let document = Document::read(path)?;
+        // Numbers beyond all lengths stand for none.
+        let most = document.root().f64("model_max_length").map_err(|error| error.in_file(path))?;
+        let most = most.filter(|most| *most >= 1.0 && *most < self.config.context_length as f64);
+        self.config.embedding.most_tokens = most.map(|most| most as usize);
+        Ok(())
     }
 
     /// A matrix that vectors are multiplied by; its canonical name has the module's number.
-    fn add_dense(&mut self, folder: &Path, number: usize) -> Result<(), FormatError> {
-        let document = Document::read(&folder.join("config.json"))?;
-        let config = document.root();
-        let activation = config.str("activation_function")?.unwrap_or_default();
-        if !activation.is_empty() && !activation.ends_with(".Identity") {
-            return Err(config.unsupported("activation_function", format!("is {}", printable(activation))));
-        }
+    fn add_dense(&mut self, folder: &Path, config: &Path, number: usize) -> Result<(), FormatError> {
+        let document = Document::read(config)?;
+        refuse_activation(&document.root()).map_err(|error| error.in_file(config))?;
         let (tensors, regions) = Weights::open(&folder.join("model.safetensors"))?.join(None)?;
         let first = self.regions.len();
         for mut tensor in tensors {
@@ -91,7 +135,36 @@ impl SafeTensorsModel {
             }
         }
         facts.default_prompt = root.str("default_prompt_name")?.map(str::to_string);
-        Ok(())
+        match &facts.default_prompt {
+            Some(name) if facts.prompts.iter().all(|(known, _)| known != name) => {
+                let problem = format!("is {}, and there is no such prompt", printable(name));
+                Err(root.unsupported("default_prompt_name", problem))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Which kind of module it is, by its place in [`ORDER`], and its folder.
+fn module_of(folder: &Path, module: &Json<'_>) -> Result<(usize, PathBuf), FormatError> {
+    let kind = module.str("type")?.unwrap_or_default();
+    let path = module.str("path")?.unwrap_or_default();
+    // Only folders of this very folder: a list must not lead anywhere else.
+    if !path.is_empty() && Path::new(path).file_name().is_none_or(|name| name != path) {
+        return Err(module.unsupported("path", format!("is {}", printable(path))));
+    }
+    let name = kind.rsplit('.').next().unwrap_or_default();
+    match ORDER.iter().position(|known| *known == name) {
+        Some(place) => Ok((place, if path.is_empty() { folder.to_path_buf() } else { folder.join(path) })),
+        None => Err(module.unsupported("type", format!("is {}", printable(kind)))),
+    }
+}
+
+fn refuse_activation(config: &Json<'_>) -> Result<(), FormatError> {
+    let activation = config.str("activation_function")?.unwrap_or_default();
+    match activation.is_empty() || activation.ends_with(".Identity") {
+        true => Ok(()),
+        false => Err(config.unsupported("activation_function", format!("is {}", printable(activation)))),
     }
 }
 

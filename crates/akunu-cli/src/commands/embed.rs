@@ -71,7 +71,7 @@ pub fn run(args: &EmbedArgs, out: &mut Output) -> Result<(), Failure> {
     }
     let options = EmbedOptions { task: EmbedTask::Vectors(args.pooling), ..args.engine.options() };
     let mut embedder = super::embedder(&model, &options)?;
-    let texts = super::cut(&embedder, texts, args.truncate)?;
+    let texts = super::cut(&embedder, texts, args.truncate);
     let width = args.dimensions.unwrap_or(embedder.width());
     if width > embedder.width() {
         let problem = format!("--dimensions is {width}, and the model's vectors have {}", embedder.width());

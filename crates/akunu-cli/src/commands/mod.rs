@@ -121,19 +121,17 @@ fn embedder(model: &Arc<Model>, options: &EmbedOptions) -> Result<Embedder, Fail
 }
 
 /// Cuts texts that are too long, if that was asked for; else they are refused when they are encoded.
-fn cut(embedder: &Embedder, mut texts: Vec<TextIds>, wanted: bool) -> Result<Vec<TextIds>, Failure> {
+fn cut(embedder: &Embedder, mut texts: Vec<TextIds>, wanted: bool) -> Vec<TextIds> {
     let longest = embedder.longest();
-    let too_long = texts.iter_mut().filter(|text| wanted && text.ids.len() > longest);
-    let mut count = 0;
-    for text in too_long {
-        embedder.model().cut(text, longest)?;
-        count += 1;
+    if wanted {
+        texts.iter_mut().for_each(|text| embedder.model().cut(text, longest));
     }
+    let count = texts.iter().filter(|text| text.is_cut).count();
     if count > 0 {
         let texts = if count == 1 { "text was" } else { "texts were" };
         output::note(&format!("note: {count} {texts} cut to {longest} tokens"));
     }
-    Ok(texts)
+    texts
 }
 
 /// What texts become, in words.

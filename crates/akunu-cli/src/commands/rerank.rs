@@ -58,21 +58,22 @@ pub fn run(args: &RerankArgs, out: &mut Output) -> Result<(), Failure> {
         Some(file) => prompt::read_text(file)?.lines().map(str::to_string).collect(),
         None => args.documents.clone(),
     };
-    let texts: Vec<TextIds> = match &args.query {
-        None => pairs_of_ids(args)?,
-        Some(query) => {
-            let pair = |document: &String| model.pair_ids(query, document, args.instruction.as_deref());
-            documents.iter().map(pair).collect::<Result<_, _>>()?
-        }
-    };
-    if texts.is_empty() {
+    if documents.is_empty() && args.ids.is_empty() {
         return Err(Failure::usage("there is no document").hint(
             "akunu rerank MODEL \"a query\" \"a document\" \"another\", or -f FILE with one in each line",
         ));
     }
     let options = EmbedOptions { task: EmbedTask::Scores, ..args.engine.options() };
     let mut embedder = super::embedder(&model, &options)?;
-    let texts = super::cut(&embedder, texts, args.truncate)?;
+    let most = args.truncate.then(|| embedder.longest());
+    let texts: Vec<TextIds> = match &args.query {
+        None => pairs_of_ids(args)?,
+        Some(query) => {
+            let pair = |document: &String| model.pair_ids(query, document, args.instruction.as_deref(), most);
+            documents.iter().map(pair).collect::<Result<_, _>>()?
+        }
+    };
+    let texts = super::cut(&embedder, texts, args.truncate);
     let scores = embedder.scores(&texts)?;
     if args.json {
         return out.compact_json(&RerankReport { scores });
@@ -98,7 +99,7 @@ fn pairs_of_ids(args: &RerankArgs) -> Result<Vec<TextIds>, Failure> {
         if segments.iter().any(|&kind| kind > 1) {
             return Err(Failure::usage("the numbers of --segments have to be 0 or 1"));
         }
-        Ok(TextIds { ids: ids.clone(), segments })
+        Ok(TextIds { ids: ids.clone(), segments, is_cut: false })
     };
     args.ids.iter().enumerate().map(pair).collect()
 }

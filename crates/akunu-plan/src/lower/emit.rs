@@ -6,6 +6,7 @@ use super::forms::{Shape, ValueForms};
 use super::graph::{
     Action, Attend, Columns, Form, Graph, HeadRotation, Heads, Part, Product, TokenTypes, Value,
 };
+use super::pass::needs_unpacking;
 use super::place::{Placed, Places};
 use super::weights::{Matrix, Norm, RopeTable};
 use crate::ops::{
@@ -298,25 +299,18 @@ impl Emitter<'_> {
 
     /// Weights are unpacked side by side, then multiplied.
     fn half_product(&mut self, label: &str, product: &Product) {
-        let unpacked = self.unpacked();
-        let inputs = self.cols(product.x);
-        let mut outputs = 0;
-        for part in &product.parts {
-            let offset = u64::from(outputs) * u64::from(inputs) * 2;
-            let out_f16 = F16(Binding { buffer: unpacked, offset });
-            let operands = UnpackOperands { weight: (&part.matrix).into(), out_f16 };
-            let params = UnpackParams { inputs, outputs: part.matrix.rows as u32 };
-            let command = Unpack { weight: part.matrix.dtype }.command(operands, params);
-            self.push(format!("{label}.unpack"), command);
-            outputs += part.matrix.rows as u32;
-        }
+        let outputs = product.parts.iter().map(|part| part.matrix.rows as u32).sum();
+        let weight = match &product.parts[..] {
+            [part] if !needs_unpacking(product) => part.matrix.buffer,
+            parts => self.unpack(label, product.x, parts),
+        };
         let bias = product.parts[0].bias;
         let op = HalfMatmul { bias: bias.is_some(), residual: product.residual.is_some() };
         let [numbers, scales] = need(self.places[&product.x].f16, "f16", product.x);
         let operands = HalfMatmulOperands {
             x: F16(numbers.into()),
             x_scales: F32(scales.into()),
-            weight: F16(unpacked.into()),
+            weight: F16(weight.into()),
             out: self.columns(product.out),
             bias: bias.map(|bias| F32(bias.into())),
             residual: product.residual.map(|residual| self.f32s(residual)),
@@ -325,7 +319,23 @@ impl Emitter<'_> {
         self.push(label, op.command(operands, params));
     }
 
-    /// There where any product multiplies halves.
+    /// Weights of a product as f16, one matrix after the other.
+    fn unpack(&mut self, label: &str, x: Value, parts: &[Part]) -> BufferId {
+        let (unpacked, inputs) = (self.unpacked(), self.cols(x));
+        let mut first = 0;
+        for part in parts {
+            let offset = first * u64::from(inputs) * 2;
+            let out_f16 = F16(Binding { buffer: unpacked, offset });
+            let operands = UnpackOperands { weight: (&part.matrix).into(), out_f16 };
+            let params = UnpackParams { inputs, outputs: part.matrix.rows as u32 };
+            let command = Unpack { weight: part.matrix.dtype }.command(operands, params);
+            self.push(format!("{label}.unpack"), command);
+            first += part.matrix.rows as u64;
+        }
+        unpacked
+    }
+
+    /// There where any product unpacks its weights.
     fn unpacked(&self) -> BufferId {
         self.unpacked.unwrap_or_else(|| panic!("{} has no buffer for unpacked weights", self.shape.name))
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use akunu_arch::{Activation, ModelConfig, Pooling, WeightProvider};
+use akunu_arch::{Activation, MOST_MODULES, ModelConfig, Pooling, WeightProvider};
 
 use super::graph::{Action, Graph, Part, Product, Value};
 use super::pass::{Logits, Model, Spec, build};
@@ -140,7 +140,7 @@ impl End {
         match output {
             EncodeOutput::Vectors(pooling) => {
                 let (mut matrices, mut width): (Vec<Part>, usize) = (vec![], hidden);
-                for number in 1..MOST_MODULES {
+                for number in 1..=MOST_MODULES {
                     if let Some(matrix) = part(tensors, &format!("dense_{number}"), width)? {
                         width = matrix.matrix.rows;
                         matrices.push(matrix);
@@ -198,9 +198,6 @@ impl End {
         }
     }
 }
-
-/// sentence-transformers numbers the modules of a model; none has so many.
-const MOST_MODULES: usize = 10;
 
 /// One row a text, after the model's last norm.
 fn pool(graph: &mut Graph, states: Value, norm: Option<&Norm>, pooling: Pooling) -> Value {

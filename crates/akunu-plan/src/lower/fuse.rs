@@ -62,7 +62,9 @@ fn joins(products: [&Product; 3], rules: Rules) -> bool {
     let parts = || products.iter().flat_map(|product| &product.parts);
     let same = |of: &dyn Fn(&super::graph::Part) -> bool| parts().all(of) || !parts().any(of);
     if rules.halves {
-        return side_by_side && parts().all(|part| part.matrix.dtype != DType::F32 && part.bias.is_none());
+        // What is f16 already is multiplied where it lies, and only what is unpacked can be put together.
+        let unpacked = |dtype: DType| !matches!(dtype, DType::F32 | DType::F16);
+        return side_by_side && parts().all(|part| unpacked(part.matrix.dtype) && part.bias.is_none());
     }
     let first = products[0].parts[0].matrix.dtype;
     let alike = parts().all(|part| part.matrix.dtype == first) && same(&|part| part.bias.is_some());

@@ -145,8 +145,8 @@ pub(crate) fn plan(
         cache_moves::kv_copy(&context, &mut buffers)?,
     );
     let prefill = tables.prefill();
-    let unpacks = prefill.commands.iter().any(|command| matches!(command.kernel, Kernel::Unpack(_)));
-    if let Some(rows) = capabilities.half_products.filter(|_| unpacks) {
+    let in_halves = prefill.commands.iter().any(|command| matches!(command.kernel, Kernel::HalfMatmul(_)));
+    if let Some(rows) = capabilities.half_products.filter(|_| in_halves) {
         let (kind, io) = (PassKind::SmallPrefill, Some(prefill.io));
         let small = pass::Spec { name: kind.name(), rows, logit_rows: prefill.logit_rows, steps: 1, io };
         tables.push(kind, pass::build(&context, generating(), &model.ropes, &small, &mut buffers)?);

@@ -15,7 +15,7 @@ use super::weights::{Matrix, Norm, RopeTable, Tensors, rope_tables};
 use super::{Buffers, Context, size, table_io};
 use crate::ops::RowSet;
 use crate::plan::PlanError;
-use crate::{BufferId, BufferKind, Card, DispatchTable, TableIo};
+use crate::{BufferId, BufferKind, Card, DType, DispatchTable, TableIo};
 
 /// A model's graph up to its last states, before any table is made of it.
 #[derive(Debug)]
@@ -137,10 +137,8 @@ pub(super) fn build(
     let places = place(&graph, &shape, &forms, &outputs, buffers)?;
     let mut scratch =
         |name: &str, bytes: u64, kind: BufferKind| buffers.add(format!("{}.{name}", spec.name), bytes, kind);
-    let unpacked = match halves {
-        true => Some(scratch("unpacked", unpacked_bytes(&graph)?, BufferKind::Scratch)),
-        false => None,
-    };
+    let unpacked_bytes = if halves { unpacked_bytes(&graph)? } else { None };
+    let unpacked = unpacked_bytes.map(|bytes| scratch("unpacked", bytes, BufferKind::Scratch));
     let segments = match graph.reads_segments() {
         true => Some(scratch("segments", size(&[spec.rows, 4])?, BufferKind::Io)),
         false => None,
@@ -171,10 +169,15 @@ pub(super) fn build(
     })
 }
 
-/// Halves of the weights of one product: the largest.
-fn unpacked_bytes(graph: &Graph) -> Result<u64, PlanError> {
+/// Whether a product in f16 has to convert its weights first: one matrix that is f16 already is multiplied where it lies.
+pub(super) fn needs_unpacking(product: &Product) -> bool {
+    !matches!(&product.parts[..], [part] if part.matrix.dtype == DType::F16)
+}
+
+/// The weights of one product in f16: the largest of those that are unpacked. `None` where none is.
+fn unpacked_bytes(graph: &Graph) -> Result<Option<u64>, PlanError> {
     let weights =
         |product: &Product| product.parts.iter().map(|part| part.matrix.rows * part.matrix.cols).sum();
-    let all = graph.products().filter(|product| product.rows == RowSet::All);
-    size(&[all.map(weights).max().unwrap_or(0), 2])
+    let all = graph.products().filter(|product| product.rows == RowSet::All && needs_unpacking(product));
+    all.map(weights).max().map(|most| size(&[most, 2])).transpose()
 }

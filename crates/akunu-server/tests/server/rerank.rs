@@ -80,7 +80,7 @@ fn scores(folder: &Path) -> Vec<f32> {
         ids.extend(document.split(' ').map(id));
         ids.push(2);
         segments.resize(ids.len(), 1);
-        TextIds { ids, segments }
+        TextIds { ids, segments, is_cut: false }
     };
     let pairs: Vec<TextIds> = DOCUMENTS.iter().map(pair).collect();
     Embedder::new(model, &options).unwrap().scores(&pairs).unwrap()
