@@ -47,7 +47,33 @@ const COMPANIONS: &[&str] = &[
     "chat_template.jinja",
     "chat_template.json",
     "preprocessor_config.json",
+    "modules.json",
+    "config_sentence_transformers.json",
+    "sentence_bert_config.json",
+    "sentence_roberta_config.json",
+    "sentence_distilbert_config.json",
+    "sentence_camembert_config.json",
+    "sentence_albert_config.json",
+    "sentence_xlm-roberta_config.json",
+    "sentence_xlnet_config.json",
 ];
+
+/// In the folders of sentence-transformers' modules (`1_Pooling`, `2_Dense`, …): what makes vectors of a model's states.
+const OF_MODULES: &[&str] = &["config.json", "model.safetensors"];
+
+/// Whether a file belongs to a SafeTensors model in `folder` (empty, or ending in a slash) beside its weights.
+fn is_companion(path: &str, folder: &str) -> bool {
+    let Some(name) = path.strip_prefix(folder) else { return false };
+    match name.split_once('/') {
+        None => COMPANIONS.contains(&name),
+        Some((module, file)) => {
+            let numbered = module.split_once('_').is_some_and(|(number, kind)| {
+                number.bytes().all(|b| b.is_ascii_digit()) && !number.is_empty() && !kind.is_empty()
+            });
+            numbered && OF_MODULES.contains(&file)
+        }
+    }
+}
 
 /// Lines of a listing in an error.
 const MOST_LINES: usize = 40;
@@ -204,8 +230,7 @@ fn one_file(repo: &Repo, files: &[Listed], wanted: &str) -> Result<Choice> {
     let mut chosen = vec![wanted.to_string()];
     if strip_ending(wanted, ".safetensors").is_some() {
         let folder = wanted.rfind('/').map_or("", |at| &wanted[..=at]);
-        let companions = COMPANIONS.iter().map(|name| format!("{folder}{name}"));
-        chosen.extend(companions.filter(|path| files.iter().any(|f| f.path == *path)));
+        chosen.extend(files.iter().map(|f| &f.path).filter(|path| is_companion(path, folder)).cloned());
     }
     Ok(Choice { files: chosen, open })
 }
@@ -246,7 +271,7 @@ fn folder(repo: &Repo, files: &[Listed]) -> Result<Choice> {
         let reason = "there are several SafeTensors files and no index".to_string();
         return Err(choice(repo, reason, "ask for one by its file's name", lines));
     }
-    chosen.extend(COMPANIONS.iter().filter(|name| has(name)).map(|name| name.to_string()));
+    chosen.extend(files.iter().map(|f| &f.path).filter(|path| is_companion(path, "")).cloned());
     Ok(Choice { files: chosen, open: Open::Folder })
 }
 
@@ -338,6 +363,23 @@ mod tests {
         assert!(refused(&paths[1..], None).contains("no config.json"));
         assert!(refused(&paths, Some("Q4_0")).contains("no GGUF files at all"));
         assert!(refused(&["pytorch_model.bin"], None).contains("no SafeTensors weights"));
+    }
+
+    #[test]
+    fn the_modules_of_sentence_transformers_come_along() {
+        let paths = [
+            "model.safetensors",
+            "config.json",
+            "modules.json",
+            "1_Pooling/config.json",
+            "2_Dense/config.json",
+            "2_Dense/model.safetensors",
+            "config_sentence_transformers.json",
+            "sentence_bert_config.json",
+        ];
+        let beside =
+            ["onnx/model.onnx", "openvino/config.json", "2_Dense/pytorch_model.bin", "_x/config.json"];
+        assert_eq!(chosen(&[&paths[..], &beside].concat(), None), paths);
     }
 
     #[test]
