@@ -254,11 +254,12 @@ fn bench_counts_texts_and_their_tokens() {
         let (tokens, texts) = (row["tok_s"].as_f64().unwrap(), row["texts_s"].as_f64().unwrap());
         assert!((tokens / texts - row["length"].as_f64().unwrap()).abs() < 1e-6, "{row}");
     }
-    let table = ok(&["bench", model, "-r", "1"]);
-    assert!(table.contains("texts/s") && table.contains("32x16"), "{table}");
+    let usual = run(&["bench", model, "-r", "1"]);
+    assert!(usual.stdout.contains("texts/s") && usual.stdout.contains("32x16"), "{}", usual.stdout);
+    assert!(usual.stderr.contains("texts of 128 tokens are left out"), "{}", usual.stderr);
     refuses(&["bench", model, "-n", "4"], 2, &["--generate", "--length"]);
     refuses(&["bench", "--length", "4"], 2, &["--length", "--pooling"]);
-    refuses(&["bench", model, "--length", "49"], 1, &["the longest text is 49"]);
+    refuses(&["bench", model, "--length", "4,49"], 2, &["--length is 49", "has 48 tokens"]);
 }
 
 #[test]
