@@ -48,7 +48,7 @@ struct LogitsReport<'a> {
 }
 
 pub fn run(args: &LogitsArgs, out: &mut Output) -> Result<(), Failure> {
-    let model = super::open(args.model.model.as_deref())?;
+    let model = super::open_generating(args.model.model.as_deref())?;
     let Ids(ids) = &args.ids;
     let mut options = args.engine.options();
     if options.context.is_none() && !ids.is_empty() {

@@ -28,7 +28,9 @@ pub mod verify;
 use std::path::Path;
 use std::sync::Arc;
 
-use akunu::{EmbedOptions, Embedder, EncodeOutput, Engine, EngineOptions, Model, Pooling, TextIds};
+use akunu::{
+    EmbedOptions, EmbedTask, Embedder, EncodeOutput, Engine, EngineOptions, Model, Pooling, TextIds,
+};
 use akunu_format::Gguf;
 use akunu_tokenizer::Tokenizer;
 
@@ -82,6 +84,22 @@ fn open(model: Option<&Path>) -> Result<Arc<Model>, Failure> {
     Ok(Arc::new(model))
 }
 
+/// A model that generates text. Others are refused with what they can do.
+fn open_generating(model: Option<&Path>) -> Result<Arc<Model>, Failure> {
+    let model = open(model)?;
+    match model.text_task() {
+        Some(EmbedTask::Scores) => {
+            Err(Failure::new("this model scores how well documents answer a query, and generates no text")
+                .hint("akunu rerank MODEL takes it, and so does /v1/rerank of akunu serve"))
+        }
+        Some(EmbedTask::Vectors(_)) if model.config().bidirectional => {
+            Err(Failure::new("this model makes vectors of texts, and generates none")
+                .hint("akunu embed MODEL takes it, and so does /v1/embeddings of akunu serve"))
+        }
+        _ => Ok(model),
+    }
+}
+
 /// The tokenizer of a model, or of a GGUF file that holds a vocabulary only.
 fn open_tokenizer(model: Option<&Path>) -> Result<Arc<dyn Tokenizer>, Failure> {
     let model = model.map(hub::resolve).transpose()?;
@@ -106,6 +124,11 @@ fn engine(model: &Arc<Model>, options: &EngineOptions, quiet: bool) -> Result<En
     if !quiet {
         for note in engine.notes() {
             output::note(&format!("note: {note}"));
+        }
+        if model.text_task().is_some() {
+            output::note(
+                "note: this model was made for vectors of texts (akunu embed), and not to generate text",
+            );
         }
     }
     Ok(engine)

@@ -196,13 +196,39 @@ fn models_that_generate_text_make_vectors_only_when_told_how() {
 
 #[test]
 fn models_that_generate_nothing_say_what_they_are_for() {
-    let folder = small("bert-mean");
-    for args in [
-        &["run", path(&folder), "--prompt-ids", "1,2", "--ids"][..],
-        &["logits", path(&folder), "--ids", "1,2"],
+    let dir = tempfile::tempdir().unwrap();
+    let text = dir.path().join("text.txt");
+    fs::write(&text, "Once upon a time").unwrap();
+    for (name, can, cannot) in [
+        ("bert-mean", ["akunu embed MODEL", "/v1/embeddings"], "rerank"),
+        ("bert-cross-encoder", ["akunu rerank MODEL", "/v1/rerank"], "embed"),
+        ("qwen3-classifier", ["akunu rerank MODEL", "/v1/rerank"], "embed"),
     ] {
-        refuses(args, 1, &["akunu embed", "akunu rerank"]);
+        let folder = small(name);
+        let model = path(&folder);
+        for args in [
+            &["run", model, "--prompt-ids", "1,2", "--ids"][..],
+            // Neither has a vocabulary, and nothing would be won with one.
+            &["run", model, "hello"],
+            &["chat", model, "-p", "hello"],
+            &["perplexity", model, path(&text)],
+            &["logits", model, "--ids", "1,2"],
+        ] {
+            let done = refuses(args, 1, &can);
+            assert!(!done.stderr.contains(cannot) && !done.stderr.contains("token ids"), "{}", done.stderr);
+        }
     }
+}
+
+#[test]
+fn a_generative_model_that_was_made_for_vectors_says_so_when_it_writes() {
+    let folder = small("qwen3-embedding");
+    let args = ["run", path(&folder), "--prompt-ids", "1,2", "--ids", "-n", "2"];
+    let note = "note: this model was made for vectors";
+    let done = run(&args);
+    assert!(done.code == 0 && done.stderr.contains(note), "{}", done.stderr);
+    let quiet = run(&[&args[..], &["-q"]].concat());
+    assert!(quiet.code == 0 && !quiet.stderr.contains(note), "{}", quiet.stderr);
 }
 
 #[test]
@@ -266,7 +292,7 @@ fn bench_counts_texts_and_their_tokens() {
 fn nobody_chats_with_an_encoder() {
     let Some((folder, _)) = minilm("nobody_chats_with_an_encoder") else { return };
     for command in ["chat", "run"] {
-        refuses(&[command, path(&folder), "-p", "hello"], 1, &["akunu embed", "akunu rerank"]);
+        refuses(&[command, path(&folder), "-p", "hello"], 1, &["akunu embed MODEL", "/v1/embeddings"]);
     }
 }
 
