@@ -41,7 +41,8 @@ use crate::output::{self, Output};
 
 pub fn run(command: Command) -> Result<(), Failure> {
     let mut out = Output::new();
-    match command {
+    let advice = without_vocabulary(&command);
+    let done = match command {
         Command::Run(args) => run::run(args, &mut out),
         Command::Chat(args) => chat::run(args, &mut out),
         Command::Serve(args) => serve::run(&args),
@@ -65,9 +66,28 @@ pub fn run(command: Command) -> Result<(), Failure> {
         Command::Synth(args) => synth::run(&args, &mut out),
         Command::Doctor(args) => doctor::run(&args, &mut out),
         Command::Markdown => markdown::run(&mut out),
-    }?;
+    };
+    done.map_err(|failure| failure.without_vocabulary(advice))?;
     out.flush()
 }
+
+/// What can be done with a model that has no vocabulary: the command's own way to take ids, or another command that has
+/// one.
+fn without_vocabulary(command: &Command) -> Option<&'static str> {
+    match command {
+        Command::Run(_) | Command::Chat(_) => {
+            Some("akunu run MODEL --prompt-ids 1,2,3 --ids works without a vocabulary")
+        }
+        Command::Perplexity(_) => Some("akunu logits MODEL --ids 1,2,3 works without a vocabulary"),
+        Command::Embed(args) => Some(args.without_vocabulary()),
+        Command::Rerank(args) => Some(args.without_vocabulary()),
+        _ => None,
+    }
+}
+
+/// Of texts that were given as ids.
+const NO_CUT: &str =
+    "which token ends a text is known to the vocabulary only: leave --truncate out, and give fewer ids";
 
 fn open(model: Option<&Path>) -> Result<Arc<Model>, Failure> {
     let model = match model {

@@ -93,7 +93,11 @@ fn a_model_without_a_vocabulary_asks_for_ids() {
     let file = dir.path().join("tiny.gguf");
     assert_eq!(run(&["synth", "tiny", path(&file)]).code, 0);
     refuses(&["run", path(&file), "Once"], 1, &["token ids only", "--prompt-ids"]);
-    refuses(&["tokenize", path(&file), "Once"], 1, &["token ids only"]);
+    let done = refuses(&["tokenize", path(&file), "Once"], 1, &["token ids only"]);
+    assert!(!done.stderr.contains("hint: "), "no command turns text into ids without one: {}", done.stderr);
+    let text = dir.path().join("text.txt");
+    fs::write(&text, "Once upon a time").unwrap();
+    refuses(&["perplexity", path(&file), path(&text)], 1, &["token ids only", "akunu logits MODEL --ids"]);
 }
 
 #[test]
