@@ -11,6 +11,7 @@ mod interrupt;
 mod output;
 mod progress;
 mod prompt;
+mod tensor_file;
 
 use std::process::ExitCode;
 

@@ -1,12 +1,10 @@
 //! `akunu embed`: vectors of texts.
 
-use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use akunu::embed::normalise;
 use akunu::{EmbedOptions, EmbedTask, Embedder, Model, Pooling, TextIds};
 use clap::Args;
-use safetensors::tensor::{Dtype, TensorView};
 use serde::Serialize;
 
 use crate::args::{self, TextArgs};
@@ -14,6 +12,7 @@ use crate::failure::Failure;
 use crate::ids::{self, Ids};
 use crate::output::Output;
 use crate::prompt;
+use crate::tensor_file::TensorFile;
 
 /// Makes vectors of texts
 ///
@@ -79,6 +78,7 @@ pub fn run(args: &EmbedArgs, out: &mut Output) -> Result<(), Failure> {
         return Err(Failure::usage("there is no text")
             .hint("akunu embed MODEL \"some text\" \"another\", or -f FILE with a text in each line"));
     }
+    let file = args.out.as_deref().map(TensorFile::open).transpose()?;
     let options = EmbedOptions { task: EmbedTask::Vectors(args.pooling), ..args.engine.options() };
     let mut embedder = super::embedder(&model, &options)?;
     let texts = super::cut(&embedder, texts, args.truncate)?;
@@ -90,8 +90,8 @@ pub fn run(args: &EmbedArgs, out: &mut Output) -> Result<(), Failure> {
     let found = embedder.encode(&texts)?;
     let vectors: Vec<Vec<Vec<f32>>> =
         found.iter().map(|text| finish(text, &embedder, width, !args.no_normalize)).collect();
-    if let Some(path) = &args.out {
-        write_tensor(path, vectors.iter().flatten(), width)?;
+    if let Some(file) = file {
+        file.write("embeddings", width, vectors.iter().flatten().flatten().copied())?;
     }
     if args.json {
         let every_token =
@@ -135,18 +135,4 @@ fn texts(args: &EmbedArgs, model: &Model) -> Result<Vec<TextIds>, Failure> {
         return Err(akunu::Error::EmptyText { index }.into());
     }
     lines.iter().map(|text| Ok(model.text_ids(text, prompt)?)).collect()
-}
-
-fn write_tensor<'a>(
-    path: &Path,
-    vectors: impl Iterator<Item = &'a Vec<f32>>,
-    width: usize,
-) -> Result<(), Failure> {
-    let bytes: Vec<u8> = vectors.flatten().flat_map(|v| v.to_le_bytes()).collect();
-    let failed =
-        |error: &dyn std::fmt::Display| Failure::new(format!("cannot write {}: {error}", path.display()));
-    let shape = vec![bytes.len() / 4 / width, width];
-    let view = TensorView::new(Dtype::F32, shape, &bytes).map_err(|e| failed(&e))?;
-    let about: Option<HashMap<String, String>> = None;
-    safetensors::serialize_to_file([("embeddings", view)], about, path).map_err(|e| failed(&e))
 }

@@ -166,6 +166,81 @@ fn input_that_no_vector_can_be_made_of() {
     refuses(&["embed", model, "--ids", &long, "-c", "10", "--truncate"], 1, &["token ids only"]);
 }
 
+/// A device behind a link, so that what replaces the link harms nobody.
+#[cfg(target_os = "linux")]
+#[test]
+fn tensors_are_written_to_what_stands_at_the_path() {
+    use std::os::unix::fs::{FileTypeExt, PermissionsExt, symlink};
+
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    let embedder = small("bert-mean");
+    let tiny = at("tiny.gguf");
+    assert_eq!(run(&["synth", "tiny", path(&tiny), "--layers", "1"]).code, 0);
+    let (full, null, fifo) = (at("full"), at("null"), at("fifo"));
+    symlink("/dev/full", &full).unwrap();
+    symlink("/dev/null", &null).unwrap();
+    let made = std::process::Command::new("mkfifo").arg(&fifo).status().unwrap();
+    assert!(made.success());
+    for (command, model) in [("embed", &embedder), ("logits", &tiny)] {
+        let to = |out: &Path| run(&[command, path(model), "--ids", "1,2", "--out", path(out)]);
+        let file = at("file.safetensors");
+        fs::write(&file, vec![b'x'; 1 << 20]).unwrap();
+        fs::set_permissions(&file, PermissionsExt::from_mode(0o640)).unwrap();
+        let link = at("link");
+        let _ = fs::remove_file(&link);
+        symlink(&file, &link).unwrap();
+        assert_eq!(to(&link).code, 0);
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink(), "{command}");
+        assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o640, "{command}");
+        let bytes = fs::read(&file).unwrap();
+        assert!(
+            safetensors::SafeTensors::deserialize(&bytes).is_ok(),
+            "{command}: nothing of the old file stays"
+        );
+
+        let ahead = at("ahead");
+        let _ = fs::remove_file(&ahead);
+        symlink(at(command), &ahead).unwrap();
+        assert_eq!(to(&ahead).code, 0);
+        assert_eq!(fs::read(at(command)).unwrap(), bytes, "a link to a file that was not there yet");
+
+        assert_eq!(to(&null).code, 0);
+        let done = to(&full);
+        assert_eq!(done.code, 1, "{}", done.stderr);
+        assert!(done.stderr.contains(&format!("error: cannot write {}: ", path(&full))), "{}", done.stderr);
+        for device in [&full, &null] {
+            assert!(fs::symlink_metadata(device).unwrap().is_symlink(), "{command}");
+        }
+
+        let reader = std::thread::spawn({
+            let fifo = fifo.clone();
+            move || fs::read(fifo).unwrap()
+        });
+        assert_eq!(to(&fifo).code, 0);
+        assert_eq!(reader.join().unwrap(), bytes, "{command}");
+        assert!(fs::metadata(&fifo).unwrap().file_type().is_fifo(), "{command}");
+    }
+}
+
+#[test]
+fn a_path_that_cannot_be_written_is_told_before_anything_is_computed() {
+    let dir = tempfile::tempdir().unwrap();
+    let (folder, absent) = (small("bert-mean"), dir.path().join("no/such/vectors.safetensors"));
+    for out in [absent.as_path(), dir.path()] {
+        // What is wrong with the text would be told when it is computed.
+        let args = ["embed", path(&folder), "--ids", "64", "--out", path(out)];
+        let done = refuses(&args, 1, &[&format!("error: cannot write {}: ", path(out))]);
+        assert!(!done.stderr.contains("tmp."), "{}", done.stderr);
+    }
+    let new = dir.path().join("new.safetensors");
+    refuses(&["embed", path(&folder), "--ids", "64", "--out", path(&new)], 1, &["token id 64"]);
+    assert!(!new.exists(), "a command that fails leaves no empty file");
+    fs::write(&new, "of before").unwrap();
+    refuses(&["embed", path(&folder), "--ids", "64", "--out", path(&new)], 1, &["token id 64"]);
+    assert_eq!(fs::read(&new).unwrap(), b"of before");
+}
+
 #[test]
 fn pairs_that_cannot_be_scored() {
     let folder = small("bert-cross-encoder");
