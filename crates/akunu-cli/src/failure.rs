@@ -93,7 +93,8 @@ impl From<akunu::Error> for Failure {
                     .hint(format!("shorten the prompt, or ask for a larger context: -c {}", prompt + 1))
             }
             Error::TokenOutsideVocabulary { id, index, vocab, place } => Failure::new(format!(
-                "token id {id} (number {index} of the {place}) is outside the vocabulary of {vocab} ids"
+                "token id {id} (number {} of the {place}) is outside the vocabulary of {vocab} ids",
+                index + 1
             ))
             .hint(format!("ids go from 0 to {}", vocab.saturating_sub(1))),
             Error::Chat(error) => error.into(),

@@ -30,7 +30,7 @@ fn an_id_outside_the_vocabulary() {
     refuses(
         &["run", "--prompt-ids", "1,99999", "-n", "1"],
         1,
-        &["token id 99999", "number 1", "ids go from 0 to"],
+        &["token id 99999 (number 2 of the prompt)", "ids go from 0 to"],
     );
     refuses(&["logits", "--ids", "4000000000"], 1, &["token id 4000000000", "outside the vocabulary"]);
     refuses(&["detokenize", "99999"], 1, &["token id 99999"]);
