@@ -12,6 +12,7 @@ mod output;
 mod progress;
 mod prompt;
 mod tensor_file;
+mod texts;
 
 use std::process::ExitCode;
 

@@ -11,8 +11,8 @@ use crate::args::{self, TextArgs};
 use crate::failure::Failure;
 use crate::ids::{self, Ids};
 use crate::output::Output;
-use crate::prompt;
 use crate::tensor_file::TensorFile;
+use crate::texts::Source;
 
 /// Makes vectors of texts
 ///
@@ -73,7 +73,8 @@ struct EmbedReport<T> {
 
 pub fn run(args: &EmbedArgs, out: &mut Output) -> Result<(), Failure> {
     let model = super::open(Some(&args.model))?;
-    let texts = texts(args, &model)?;
+    let source = Source::of_texts(args.file.as_deref());
+    let texts = texts(args, &model, &source)?;
     if texts.is_empty() {
         return Err(Failure::usage("there is no text")
             .hint("akunu embed MODEL \"some text\" \"another\", or -f FILE with a text in each line"));
@@ -82,6 +83,7 @@ pub fn run(args: &EmbedArgs, out: &mut Output) -> Result<(), Failure> {
     let options = EmbedOptions { task: EmbedTask::Vectors(args.pooling), ..args.engine.options() };
     let mut embedder = super::embedder(&model, &options)?;
     let texts = super::cut(&embedder, texts, args.truncate)?;
+    source.check(&embedder, &texts)?;
     let width = args.dimensions.unwrap_or(embedder.width());
     if width > embedder.width() {
         let problem = format!("--dimensions is {width}, and the model's vectors have {}", embedder.width());
@@ -122,17 +124,11 @@ fn finish(text: &[f32], embedder: &Embedder, width: usize, normalised: bool) -> 
     text.chunks(embedder.width()).map(vector).collect()
 }
 
-fn texts(args: &EmbedArgs, model: &Model) -> Result<Vec<TextIds>, Failure> {
+fn texts(args: &EmbedArgs, model: &Model, source: &Source) -> Result<Vec<TextIds>, Failure> {
     if !args.ids.is_empty() {
         return Ok(args.ids.iter().map(|Ids(ids)| ids.clone().into()).collect());
     }
     let prompt = model.embedding_prompt(args.prompt.as_deref())?;
-    let lines = match &args.file {
-        Some(file) => prompt::read_text(file)?.lines().map(str::to_string).collect(),
-        None => args.texts.clone(),
-    };
-    if let Some(index) = lines.iter().position(String::is_empty) {
-        return Err(akunu::Error::EmptyText { index }.into());
-    }
-    lines.iter().map(|text| Ok(model.text_ids(text, prompt)?)).collect()
+    let texts = source.read(&args.texts, args.file.as_deref())?;
+    texts.iter().map(|text| Ok(model.text_ids(text, prompt)?)).collect()
 }

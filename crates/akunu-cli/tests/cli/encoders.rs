@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::common::{json, ok, path, refuses, run, with_stdin};
 
@@ -150,8 +150,10 @@ fn input_that_no_vector_can_be_made_of() {
     let model = path(&folder);
     refuses(&["embed", model], 2, &["there is no text", "hint: "]);
     refuses(&["embed", model, "--ids", ""], 1, &["text number 1 is empty"]);
-    refuses(&["embed", model, "a text"], 1, &["token ids only", "--ids"]);
-    refuses(&["embed", model, "--ids", "1,2,64"], 1, &["token id 64", "number 2 of the text", "0 to 63"]);
+    let done = refuses(&["embed", model, "a text"], 1, &["token ids only", "hint: akunu embed MODEL --ids"]);
+    assert!(!done.stderr.contains("akunu run"), "{}", done.stderr);
+    let ids = ["embed", model, "--ids", "1", "--ids", "1,2,64"];
+    refuses(&ids, 1, &["token id 64 (number 3 of text number 2)", "0 to 63"]);
     let long = vec!["5"; 49].join(",");
     refuses(&["embed", model, "--ids", &long, "-c", "10"], 1, &["49 tokens", "has 10", "--truncate"]);
     refuses(&["embed", model, "--ids", "1", "-c", "49"], 1, &["the longest text is 49"]);
@@ -163,7 +165,27 @@ fn input_that_no_vector_can_be_made_of() {
     let nomic = small("nomic-bert-mean");
     refuses(&["embed", path(&nomic), "x", "--prompt", "q"], 1, &["search_document", "search_query"]);
     // Which token ends a text is known to the vocabulary only.
-    refuses(&["embed", model, "--ids", &long, "-c", "10", "--truncate"], 1, &["token ids only"]);
+    let cut = ["embed", model, "--ids", &long, "-c", "10", "--truncate"];
+    refuses(&cut, 1, &["token ids only", "hint: ", "leave --truncate out"]);
+    // The longest text needs no passes of so many tokens.
+    let done = refuses(&["embed", model, "--ids", "1,2", "--chunk", "99999999"], 1, &["hint: ", "--chunk"]);
+    assert!(!done.stderr.contains("-c)"), "{}", done.stderr);
+}
+
+#[test]
+fn empty_texts_are_told_by_their_number_or_their_line() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("texts.txt");
+    fs::write(&file, "one\n\nthree\n").unwrap();
+    let line = format!("line 2 of {} is empty", path(&file));
+    let (embedder, ranker) = (small("bert-mean"), small("bert-cross-encoder"));
+    refuses(&["embed", path(&embedder), "one", ""], 1, &["text number 2 is empty"]);
+    refuses(&["embed", path(&embedder), "-f", path(&file)], 1, &[&line, "hint: "]);
+    refuses(&["rerank", path(&ranker), "", ""], 1, &["the query is empty"]);
+    refuses(&["rerank", path(&ranker), "a query", "one", ""], 1, &["document number 2 is empty"]);
+    refuses(&["rerank", path(&ranker), "a query", "-f", path(&file)], 1, &[&line, "hint: "]);
+    let done = with_stdin(&["embed", path(&embedder), "-f", "-"], b"\n");
+    assert!(done.code == 1 && done.stderr.contains("line 1 of stdin is empty"), "{}", done.stderr);
 }
 
 /// A device behind a link, so that what replaces the link harms nobody.
@@ -250,10 +272,65 @@ fn pairs_that_cannot_be_scored() {
     refuses(&["rerank", model, "--ids", "1,2", "--segments", "0"], 2, &["as many numbers"]);
     refuses(&["rerank", model, "--ids", "1,2", "--segments", "0,2"], 2, &["0 or 1"]);
     refuses(&["rerank", model, "--ids", "1", "--ids", "2", "--segments", "0"], 2, &["as often as --ids"]);
+    refuses(&["rerank", model, "a query", "a document"], 1, &["hint: akunu rerank MODEL --ids"]);
+    let long = vec!["5"; 49].join(",");
+    let words = ["document number 2 has 49 tokens together with its query", "has 48", "--truncate"];
+    refuses(&["rerank", model, "--ids", "1", "--ids", &long], 1, &words);
+    refuses(&["rerank", model, "a query", "x", "--instruction", "judge"], 2, &["--instruction"]);
+    for name in ["xlm-roberta-reranker", "modernbert-reranker", "qwen3-classifier"] {
+        let folder = small(name);
+        let args = ["rerank", path(&folder), "--ids", "1,2", "--segments", "0,1"];
+        refuses(&args, 2, &["--segments", "kinds"]);
+    }
     for name in ["bert-mean", "qwen3-reranker"] {
         refuses(&["rerank", path(&small(name)), "--ids", "1,2"], 1, &["no classifier"]);
     }
     refuses(&["rerank", "embedded", "--ids", "1,2"], 1, &["no file embedded"]);
+}
+
+/// The cross-encoder with a vocabulary of letters.
+fn reads_letters(folder: &Path) {
+    let mut tokens: Vec<String> = ["[PAD]", "[CLS]", "[SEP]", "[UNK]"].map(String::from).to_vec();
+    tokens.extend(('a'..='z').map(String::from));
+    tokens.extend(('a'..='z').map(|letter| format!("##{letter}")));
+    let special = |id: usize| {
+        json!({"id": id, "content": tokens[id], "special": true, "single_word": false, "lstrip": false,
+            "rstrip": false, "normalized": false})
+    };
+    let vocab: serde_json::Map<String, Value> = tokens.iter().cloned().zip((0..).map(Value::from)).collect();
+    let tokenizer = json!({
+        "version": "1.0", "truncation": null, "padding": null,
+        "added_tokens": [special(0), special(1), special(2), special(3)],
+        "normalizer": {"type": "BertNormalizer", "clean_text": true, "handle_chinese_chars": true,
+            "strip_accents": null, "lowercase": true},
+        "pre_tokenizer": {"type": "BertPreTokenizer"},
+        "post_processor": {"type": "BertProcessing", "sep": ["[SEP]", 2], "cls": ["[CLS]", 1]},
+        "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": true},
+        "model": {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##",
+            "max_input_chars_per_word": 100, "vocab": vocab},
+    });
+    fs::write(folder.join("tokenizer.json"), tokenizer.to_string()).unwrap();
+    for name in ["config.json", "model.safetensors"] {
+        fs::copy(small("bert-cross-encoder").join(name), folder.join(name)).unwrap();
+    }
+}
+
+#[test]
+fn documents_are_shown_on_one_line_each_and_named_by_their_line() {
+    let dir = tempfile::tempdir().unwrap();
+    reads_letters(dir.path());
+    let model = path(dir.path());
+    let printed = ok(&["rerank", model, "cat", "a cat's \"nap\"", "one\ntwo\u{1b}[2J\u{7}"]);
+    let documents: Vec<&str> =
+        printed.lines().map(|line| line.trim_start().split_once("  ").unwrap().1).collect();
+    assert_eq!(documents, ["a cat's \"nap\"", "one\\ntwo\\u{1b}[2J\\u{7}"]);
+
+    let file = dir.path().join("documents.txt");
+    fs::write(&file, format!("short\n{}\n", "word ".repeat(12))).unwrap();
+    let line = format!("line 2 of {} has 54 tokens together with its query", path(&file));
+    refuses(&["rerank", model, "cat", "-f", path(&file)], 1, &[&line, "has 48", "--truncate"]);
+    let cut = run(&["rerank", model, "cat", "-f", path(&file), "--truncate"]);
+    assert_eq!((cut.code, cut.stdout.lines().count()), (0, 2), "{}", cut.stderr);
 }
 
 #[test]
@@ -416,8 +493,10 @@ fn texts_that_are_empty_or_too_long_are_told_by_their_number() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("texts.txt");
     fs::write(&file, "one\n\nthree\n").unwrap();
-    refuses(&["embed", model, "-f", path(&file)], 1, &["text number 2 is empty"]);
+    refuses(&["embed", model, "-f", path(&file)], 1, &["line 2 of ", "texts.txt is empty"]);
     let long = "word ".repeat(300);
+    fs::write(&file, format!("one\n{long}\n")).unwrap();
+    refuses(&["embed", model, "-f", path(&file)], 1, &["line 2 of ", "texts.txt has 302 tokens", "has 256"]);
     refuses(&["embed", model, "one", &long], 1, &["text number 2 has 302 tokens", "has 256", "--truncate"]);
     let done = run(&["embed", model, "--json", "--truncate", &long]);
     assert!(done.stderr.contains("1 text was cut to 256 tokens"), "{}", done.stderr);
