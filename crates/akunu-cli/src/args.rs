@@ -128,11 +128,24 @@ pub struct PlannedArgs {
     /// for an M1. BACKEND:CHIP names another one, such as metal:m3-max; an unknown name lists them all.
     #[arg(long = "for", value_name = "BACKEND[:CHIP]", conflicts_with = "device", help_heading = "Engine")]
     pub chip: Option<ChipChoice>,
+    /// Positions of the context, or tokens of the longest text [default: what the model was trained for, at most 4096;
+    /// of texts what the model's files say, at most 8192]
+    #[arg(short, long, value_parser = count, allow_negative_numbers = true, help_heading = "Engine")]
+    pub context: Option<usize>,
     #[command(flatten)]
-    pub engine: EngineArgs,
+    pub engine: EitherArgs,
 }
 
 impl PlannedArgs {
+    pub fn options(&self) -> EngineOptions {
+        self.engine.options(self.context)
+    }
+
+    /// The same for a model that makes vectors or scores of texts.
+    pub fn text_options(&self, task: EmbedTask) -> EmbedOptions {
+        self.engine.text_options(task, self.context)
+    }
+
     /// What plans need to know of the chip, or of the device, which is opened for that.
     pub fn capabilities(&self) -> Result<Capabilities, akunu::Error> {
         let DeviceArgs { threads, device } = self.engine.device;
@@ -148,29 +161,66 @@ impl PlannedArgs {
 
 impl EngineArgs {
     pub fn options(&self) -> EngineOptions {
-        EngineOptions {
-            device: self.device.device,
-            threads: self.device.threads,
-            backends: environment::backends(),
-            context: self.context,
-            kv: self.kv_type.unwrap_or(EngineOptions::default().kv),
-            chunk: self.chunk,
-            ..EngineOptions::default()
-        }
+        engine_options(&self.device, self.context, self.kv_type, self.chunk)
+    }
+}
+
+fn engine_options(
+    device: &DeviceArgs,
+    context: Option<usize>,
+    kv: Option<KvType>,
+    chunk: Option<usize>,
+) -> EngineOptions {
+    EngineOptions {
+        device: device.device,
+        threads: device.threads,
+        backends: environment::backends(),
+        context,
+        kv: kv.unwrap_or(EngineOptions::default().kv),
+        chunk,
+        ..EngineOptions::default()
+    }
+}
+
+fn text_options(
+    device: &DeviceArgs,
+    longest: Option<usize>,
+    kv: Option<KvType>,
+    rows: Option<usize>,
+) -> EmbedOptions {
+    EmbedOptions {
+        device: device.device,
+        threads: device.threads,
+        backends: environment::backends(),
+        longest,
+        kv,
+        rows,
+        ..EmbedOptions::default()
+    }
+}
+
+/// The engine of a command that takes models of both kinds. How long a context or a text is without `-c` differs from
+/// command to command, so each has that option itself.
+#[derive(Debug, Args)]
+pub struct EitherArgs {
+    /// How keys and values are stored [default: f16; of texts f32 on a CPU, f16 on a GPU]
+    #[arg(long, value_parser = kv_type(), help_heading = "Engine")]
+    pub kv_type: Option<KvType>,
+    /// Most tokens in one pass [default: what suits the device; of texts at least the longest one]
+    #[arg(long, value_parser = count, allow_negative_numbers = true, help_heading = "Engine")]
+    pub chunk: Option<usize>,
+    #[command(flatten)]
+    pub device: DeviceArgs,
+}
+
+impl EitherArgs {
+    pub fn options(&self, context: Option<usize>) -> EngineOptions {
+        engine_options(&self.device, context, self.kv_type, self.chunk)
     }
 
     /// The same for a model that makes vectors or scores of texts.
-    pub fn text_options(&self, task: EmbedTask) -> EmbedOptions {
-        EmbedOptions {
-            device: self.device.device,
-            threads: self.device.threads,
-            backends: environment::backends(),
-            task,
-            longest: self.context,
-            kv: self.kv_type,
-            rows: self.chunk,
-            ..EmbedOptions::default()
-        }
+    pub fn text_options(&self, task: EmbedTask, longest: Option<usize>) -> EmbedOptions {
+        EmbedOptions { task, ..text_options(&self.device, longest, self.kv_type, self.chunk) }
     }
 }
 
@@ -211,15 +261,7 @@ pub struct TextArgs {
 
 impl TextArgs {
     pub fn options(&self) -> EmbedOptions {
-        EmbedOptions {
-            device: self.device.device,
-            threads: self.device.threads,
-            backends: environment::backends(),
-            longest: self.context,
-            kv: self.kv_type,
-            rows: self.chunk,
-            ..EmbedOptions::default()
-        }
+        text_options(&self.device, self.context, self.kv_type, self.chunk)
     }
 }
 

@@ -15,6 +15,9 @@ pub enum Failure {
     Failed(Message),
     /// The command line makes no sense. Exit code 2, as clap's own complaints.
     Usage(Message),
+    /// The model has no vocabulary that can be used. Each command has its own way to take ids instead
+    /// ([`Failure::without_vocabulary`]). Exit code 1.
+    NoVocabulary { reason: String },
     /// Exit code 1, and everything was said already.
     Reported,
     /// Whoever read stdout has gone. They have what they wanted: exit code 0, and not a word.
@@ -45,13 +48,23 @@ impl Failure {
         self
     }
 
+    /// Says what to do in place of what needs a vocabulary.
+    pub fn without_vocabulary(self, advice: Option<&str>) -> Failure {
+        let Failure::NoVocabulary { reason } = self else { return self };
+        let failure = Failure::new(format!("this model takes and gives token ids only: {reason}"));
+        match advice {
+            Some(advice) => failure.hint(advice),
+            None => failure,
+        }
+    }
+
     pub fn io(action: &str, path: &Path, error: &std::io::Error) -> Failure {
         Failure::new(format!("cannot {action} {}: {error}", path.display()))
     }
 
     pub fn exit_code(&self) -> ExitCode {
         match self {
-            Failure::Failed(_) | Failure::Reported => ExitCode::from(1),
+            Failure::Failed(_) | Failure::NoVocabulary { .. } | Failure::Reported => ExitCode::from(1),
             Failure::Usage(_) => ExitCode::from(2),
             Failure::ClosedPipe => ExitCode::SUCCESS,
             Failure::Interrupted => ExitCode::from(130),
@@ -80,14 +93,12 @@ impl From<akunu::Error> for Failure {
                     .hint(format!("shorten the prompt, or ask for a larger context: -c {}", prompt + 1))
             }
             Error::TokenOutsideVocabulary { id, index, vocab, place } => Failure::new(format!(
-                "token id {id} (number {index} of the {place}) is outside the vocabulary of {vocab} ids"
+                "token id {id} (number {} of the {place}) is outside the vocabulary of {vocab} ids",
+                index + 1
             ))
             .hint(format!("ids go from 0 to {}", vocab.saturating_sub(1))),
             Error::Chat(error) => error.into(),
-            Error::NoTokenizer { reason } => {
-                Failure::new(format!("this model takes and gives token ids only: {reason}"))
-                    .hint("akunu run MODEL --prompt-ids 1,2,3 --ids works without a vocabulary")
-            }
+            Error::NoTokenizer { reason } => Failure::NoVocabulary { reason },
             // Its advice has a semicolon of its own.
             Error::NotGenerative => {
                 Failure::new("this model makes vectors or scores of texts and generates none")

@@ -11,6 +11,8 @@ mod interrupt;
 mod output;
 mod progress;
 mod prompt;
+mod tensor_file;
+mod texts;
 
 use std::process::ExitCode;
 

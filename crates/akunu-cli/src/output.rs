@@ -64,6 +64,17 @@ pub fn note(line: &str) {
     let _ = writeln!(io::stderr().lock(), "{line}");
 }
 
+/// Text of others as a part of a line: what would break the line or steer the terminal is escaped, and so are signs
+/// that change the direction of what follows.
+pub fn printable(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        let turns = matches!(c, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+        if c.is_control() || turns { shown.extend(c.escape_default()) } else { shown.push(c) }
+    }
+    shown
+}
+
 /// Columns that tables may take: the terminal's, or `COLUMNS`. `None` (as wide as they like) where stdout is a file or pipe.
 pub fn width() -> Option<usize> {
     if let Some(columns) = crate::environment::columns() {
@@ -73,4 +84,19 @@ pub fn width() -> Option<usize> {
         return None;
     }
     terminal_size::terminal_size().map(|(width, _)| usize::from(width.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_steers_a_terminal_is_escaped_and_letters_of_all_scripts_stay() {
+        assert_eq!(printable("a\nb\tc\r\u{1b}[2J\u{7}\u{9b}"), "a\\nb\\tc\\r\\u{1b}[2J\\u{7}\\u{9b}");
+        assert_eq!(printable("\u{202e}gnp\u{2028}"), "\\u{202e}gnp\\u{2028}");
+        for text in ["it's \"so\" C:\\new", "日本　語", "हिन्दी", "می\u{200c}خواهم", "e\u{301}"]
+        {
+            assert_eq!(printable(text), text);
+        }
+    }
 }

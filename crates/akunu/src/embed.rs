@@ -178,7 +178,8 @@ impl Embedder {
         let began = Instant::now();
         let capabilities = device.capabilities();
         let (plan, note) = plan_texts(&model, capabilities, options)?;
-        check_memory(&plan.memory, plan.options.longest, available(capabilities))?;
+        check_memory(&plan.memory, plan.options.longest, available(capabilities))
+            .map_err(|error| about_rows(error, options, plan.options.longest))?;
         let mut notes = Vec::new();
         if options.device == DeviceChoice::Auto {
             notes.push(Note::AutoDevice { device: capabilities.name, detail: capabilities.detail.clone() });
@@ -315,6 +316,20 @@ impl Embedder {
             rest = others;
         }
         Ok(())
+    }
+}
+
+/// Where more rows were asked for than the longest text needs, fewer of them are the first thing to try.
+fn about_rows(error: Error, options: &EmbedOptions, longest: usize) -> Error {
+    match error {
+        Error::DoesNotFit { plan, context, available, .. }
+            if options.rows.is_some_and(|rows| rows > longest) =>
+        {
+            let advice =
+                "take fewer tokens in one pass (--chunk), a smaller model or a machine with more memory";
+            Error::DoesNotFit { plan, context, available, advice: advice.into() }
+        }
+        error => error,
     }
 }
 

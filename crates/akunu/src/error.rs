@@ -41,8 +41,10 @@ pub enum Error {
     EmptyPrompt,
 
     #[error(
-        "token id {id} (number {index} of the {place}) is outside the vocabulary of {vocab} ids: use 0 to {}", vocab - 1
+        "token id {id} (number {} of the {place}) is outside the vocabulary of {vocab} ids: use 0 to {}",
+        index + 1, vocab - 1
     )]
+    /// `index` counts from 0, and the message from 1.
     TokenOutsideVocabulary { id: u32, index: usize, vocab: usize, place: &'static str },
 
     #[error(

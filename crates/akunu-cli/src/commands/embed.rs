@@ -1,19 +1,18 @@
 //! `akunu embed`: vectors of texts.
 
-use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use akunu::embed::normalise;
 use akunu::{EmbedOptions, EmbedTask, Embedder, Model, Pooling, TextIds};
 use clap::Args;
-use safetensors::tensor::{Dtype, TensorView};
 use serde::Serialize;
 
 use crate::args::{self, TextArgs};
 use crate::failure::Failure;
 use crate::ids::{self, Ids};
 use crate::output::Output;
-use crate::prompt;
+use crate::tensor_file::TensorFile;
+use crate::texts::Source;
 
 /// Makes vectors of texts
 ///
@@ -57,6 +56,16 @@ pub struct EmbedArgs {
     engine: TextArgs,
 }
 
+impl EmbedArgs {
+    /// What to do where the model has no vocabulary.
+    pub fn without_vocabulary(&self) -> &'static str {
+        match self.ids.is_empty() {
+            true => "akunu embed MODEL --ids 1,2,3 works without a vocabulary",
+            false => super::NO_CUT,
+        }
+    }
+}
+
 #[derive(Serialize)]
 struct EmbedReport<T> {
     embeddings: Vec<T>,
@@ -64,14 +73,17 @@ struct EmbedReport<T> {
 
 pub fn run(args: &EmbedArgs, out: &mut Output) -> Result<(), Failure> {
     let model = super::open(Some(&args.model))?;
-    let texts = texts(args, &model)?;
+    let source = Source::of_texts(args.file.as_deref());
+    let texts = texts(args, &model, &source)?;
     if texts.is_empty() {
         return Err(Failure::usage("there is no text")
             .hint("akunu embed MODEL \"some text\" \"another\", or -f FILE with a text in each line"));
     }
+    let file = args.out.as_deref().map(TensorFile::open).transpose()?;
     let options = EmbedOptions { task: EmbedTask::Vectors(args.pooling), ..args.engine.options() };
     let mut embedder = super::embedder(&model, &options)?;
     let texts = super::cut(&embedder, texts, args.truncate);
+    source.check(&embedder, &texts)?;
     let width = args.dimensions.unwrap_or(embedder.width());
     if width > embedder.width() {
         let problem = format!("--dimensions is {width}, and the model's vectors have {}", embedder.width());
@@ -80,8 +92,8 @@ pub fn run(args: &EmbedArgs, out: &mut Output) -> Result<(), Failure> {
     let found = embedder.encode(&texts)?;
     let vectors: Vec<Vec<Vec<f32>>> =
         found.iter().map(|text| finish(text, &embedder, width, !args.no_normalize)).collect();
-    if let Some(path) = &args.out {
-        write_tensor(path, vectors.iter().flatten(), width)?;
+    if let Some(file) = file {
+        file.write("embeddings", width, vectors.iter().flatten().flatten().copied())?;
     }
     if args.json {
         let every_token =
@@ -112,31 +124,11 @@ fn finish(text: &[f32], embedder: &Embedder, width: usize, normalised: bool) -> 
     text.chunks(embedder.width()).map(vector).collect()
 }
 
-fn texts(args: &EmbedArgs, model: &Model) -> Result<Vec<TextIds>, Failure> {
+fn texts(args: &EmbedArgs, model: &Model, source: &Source) -> Result<Vec<TextIds>, Failure> {
     if !args.ids.is_empty() {
         return Ok(args.ids.iter().map(|Ids(ids)| ids.clone().into()).collect());
     }
     let prompt = model.embedding_prompt(args.prompt.as_deref())?;
-    let lines = match &args.file {
-        Some(file) => prompt::read_text(file)?.lines().map(str::to_string).collect(),
-        None => args.texts.clone(),
-    };
-    if let Some(index) = lines.iter().position(String::is_empty) {
-        return Err(akunu::Error::EmptyText { index }.into());
-    }
-    lines.iter().map(|text| Ok(model.text_ids(text, prompt)?)).collect()
-}
-
-fn write_tensor<'a>(
-    path: &Path,
-    vectors: impl Iterator<Item = &'a Vec<f32>>,
-    width: usize,
-) -> Result<(), Failure> {
-    let bytes: Vec<u8> = vectors.flatten().flat_map(|v| v.to_le_bytes()).collect();
-    let failed =
-        |error: &dyn std::fmt::Display| Failure::new(format!("cannot write {}: {error}", path.display()));
-    let shape = vec![bytes.len() / 4 / width, width];
-    let view = TensorView::new(Dtype::F32, shape, &bytes).map_err(|e| failed(&e))?;
-    let about: Option<HashMap<String, String>> = None;
-    safetensors::serialize_to_file([("embeddings", view)], about, path).map_err(|e| failed(&e))
+    let texts = source.read(&args.texts, args.file.as_deref())?;
+    texts.iter().map(|text| Ok(model.text_ids(text, prompt)?)).collect()
 }

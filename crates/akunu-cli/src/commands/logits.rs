@@ -1,11 +1,9 @@
 //! `akunu logits`: how outsiders check the engine.
 
-use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use akunu::Model;
 use clap::Args;
-use safetensors::tensor::{Dtype, TensorView};
 use serde::Serialize;
 
 use crate::args::{EngineArgs, ModelArg};
@@ -13,6 +11,7 @@ use crate::failure::Failure;
 use crate::grid::Grid;
 use crate::ids::{self, Ids};
 use crate::output::{self, Output};
+use crate::tensor_file::TensorFile;
 
 /// Rows of logits that one pass gives where every position's are asked for.
 const LOGIT_ROWS: usize = 64;
@@ -48,7 +47,8 @@ struct LogitsReport<'a> {
 }
 
 pub fn run(args: &LogitsArgs, out: &mut Output) -> Result<(), Failure> {
-    let model = super::open(args.model.model.as_deref())?;
+    let model = super::open_generating(args.model.model.as_deref())?;
+    let file = args.out.as_deref().map(TensorFile::open).transpose()?;
     let Ids(ids) = &args.ids;
     let mut options = args.engine.options();
     if options.context.is_none() && !ids.is_empty() {
@@ -60,8 +60,8 @@ pub fn run(args: &LogitsArgs, out: &mut Output) -> Result<(), Failure> {
     let mut engine = super::engine(&model, &options, true)?;
     let logits = engine.logits(ids, args.all, args.engine.chunk)?;
     let vocab = engine.vocab_size();
-    if let Some(path) = &args.out {
-        write_tensor(path, &logits, vocab)?;
+    if let Some(file) = file {
+        file.write("logits", vocab, logits.iter().copied())?;
     }
     let first = if args.all { 0 } else { ids.len() - 1 };
     if let Some(at) = logits.iter().position(|l| !l.is_finite()) {
@@ -89,14 +89,4 @@ fn best(model: &Model, row: &[f32]) -> Grid {
         grid.row([id.to_string(), row[id].to_string(), text]);
     }
     grid
-}
-
-fn write_tensor(path: &Path, logits: &[f32], vocab: usize) -> Result<(), Failure> {
-    let bytes: Vec<u8> = logits.iter().flat_map(|v| v.to_le_bytes()).collect();
-    let failed =
-        |error: &dyn std::fmt::Display| Failure::new(format!("cannot write {}: {error}", path.display()));
-    let view =
-        TensorView::new(Dtype::F32, vec![logits.len() / vocab, vocab], &bytes).map_err(|e| failed(&e))?;
-    let about: Option<HashMap<String, String>> = None;
-    safetensors::serialize_to_file([("logits", view)], about, path).map_err(|e| failed(&e))
 }

@@ -28,7 +28,9 @@ pub mod verify;
 use std::path::Path;
 use std::sync::Arc;
 
-use akunu::{EmbedOptions, Embedder, EncodeOutput, Engine, EngineOptions, Model, Pooling, TextIds};
+use akunu::{
+    EmbedOptions, EmbedTask, Embedder, EncodeOutput, Engine, EngineOptions, Model, Pooling, TextIds,
+};
 use akunu_format::Gguf;
 use akunu_tokenizer::Tokenizer;
 
@@ -39,7 +41,8 @@ use crate::output::{self, Output};
 
 pub fn run(command: Command) -> Result<(), Failure> {
     let mut out = Output::new();
-    match command {
+    let advice = without_vocabulary(&command);
+    let done = match command {
         Command::Run(args) => run::run(args, &mut out),
         Command::Chat(args) => chat::run(args, &mut out),
         Command::Serve(args) => serve::run(&args),
@@ -63,9 +66,28 @@ pub fn run(command: Command) -> Result<(), Failure> {
         Command::Synth(args) => synth::run(&args, &mut out),
         Command::Doctor(args) => doctor::run(&args, &mut out),
         Command::Markdown => markdown::run(&mut out),
-    }?;
+    };
+    done.map_err(|failure| failure.without_vocabulary(advice))?;
     out.flush()
 }
+
+/// What can be done with a model that has no vocabulary: the command's own way to take ids, or another command that has
+/// one.
+fn without_vocabulary(command: &Command) -> Option<&'static str> {
+    match command {
+        Command::Run(_) | Command::Chat(_) => {
+            Some("akunu run MODEL --prompt-ids 1,2,3 --ids works without a vocabulary")
+        }
+        Command::Perplexity(_) => Some("akunu logits MODEL --ids 1,2,3 works without a vocabulary"),
+        Command::Embed(args) => Some(args.without_vocabulary()),
+        Command::Rerank(args) => Some(args.without_vocabulary()),
+        _ => None,
+    }
+}
+
+/// Of texts that were given as ids.
+const NO_CUT: &str =
+    "which token ends a text is known to the vocabulary only: leave --truncate out, and give fewer ids";
 
 fn open(model: Option<&Path>) -> Result<Arc<Model>, Failure> {
     let model = match model {
@@ -80,6 +102,22 @@ fn open(model: Option<&Path>) -> Result<Arc<Model>, Failure> {
         None => Model::embedded()?,
     };
     Ok(Arc::new(model))
+}
+
+/// A model that generates text. Others are refused with what they can do.
+fn open_generating(model: Option<&Path>) -> Result<Arc<Model>, Failure> {
+    let model = open(model)?;
+    match model.text_task() {
+        Some(EmbedTask::Scores) => {
+            Err(Failure::new("this model scores how well documents answer a query, and generates no text")
+                .hint("akunu rerank MODEL takes it, and so does /v1/rerank of akunu serve"))
+        }
+        Some(EmbedTask::Vectors(_)) if model.config().bidirectional => {
+            Err(Failure::new("this model makes vectors of texts, and generates none")
+                .hint("akunu embed MODEL takes it, and so does /v1/embeddings of akunu serve"))
+        }
+        _ => Ok(model),
+    }
 }
 
 /// The tokenizer of a model, or of a GGUF file that holds a vocabulary only.
@@ -106,6 +144,11 @@ fn engine(model: &Arc<Model>, options: &EngineOptions, quiet: bool) -> Result<En
     if !quiet {
         for note in engine.notes() {
             output::note(&format!("note: {note}"));
+        }
+        if model.text_task().is_some() {
+            output::note(
+                "note: this model was made for vectors of texts (akunu embed), and not to generate text",
+            );
         }
     }
     Ok(engine)

@@ -61,7 +61,7 @@ pub fn run(args: &PerplexityArgs, out: &mut Output) -> Result<(), Failure> {
             .hint("take a stride of at most the window (-c)"));
     }
     let text = prompt::read_text(file)?;
-    let model = super::open(path)?;
+    let model = super::open_generating(path)?;
     let ids = model.encode(&text)?;
     if ids.len() < 2 {
         return Err(Failure::new(format!("{} has {} tokens; 2 are the least", file.display(), ids.len())));

@@ -90,14 +90,14 @@ pub fn run(args: &PlanArgs, out: &mut Output) -> Result<(), Failure> {
     let capabilities = args.planned.capabilities()?;
     let (pass, memory) = match args.task.task(&model) {
         None => {
-            let options = args.planned.engine.options();
+            let options = args.planned.options();
             let plan = akunu::plan(&model, &capabilities, &options)?;
             let (context, prefill_rows) = (plan.options.context, plan.options.prefill_rows);
             let (kv_type, chain) = (options.kv.name(), plan.options.chain);
             (Pass::Generates { context, kv_type, prefill_rows, chain }, plan.memory)
         }
         Some(task) => {
-            let options = args.planned.engine.text_options(task);
+            let options = args.planned.text_options(task);
             let (plan, note) = akunu::plan_texts(&model, &capabilities, &options)?;
             if let Some(note) = note {
                 output::note(&format!("note: {note}"));

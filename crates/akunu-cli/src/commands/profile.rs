@@ -11,7 +11,7 @@ use serde_json::json;
 
 use super::ceilings;
 
-use crate::args::{self, EngineArgs, ModelArg, TaskArgs};
+use crate::args::{self, EitherArgs, ModelArg, TaskArgs};
 use crate::failure::Failure;
 use crate::grid::Grid;
 use crate::output::{self, Output};
@@ -45,8 +45,11 @@ pub struct ProfileArgs {
     json: bool,
     #[command(flatten)]
     task: TaskArgs,
+    /// Positions of the context, or tokens of the longest text [default: as many as -d and -p take]
+    #[arg(short, long, value_parser = args::count, allow_negative_numbers = true, help_heading = "Engine")]
+    context: Option<usize>,
     #[command(flatten)]
-    engine: EngineArgs,
+    engine: EitherArgs,
 }
 
 /// Tokens of a text where nobody says.
@@ -109,7 +112,7 @@ pub fn run(args: &ProfileArgs, out: &mut Output) -> Result<(), Failure> {
 type Measured = (Vec<LabelTiming>, Option<Ceilings>);
 
 fn generating(args: &ProfileArgs, model: &Arc<Model>) -> Result<Measured, Failure> {
-    let mut options = args.engine.options();
+    let mut options = args.engine.options(args.context);
     let rows = args.prompt.unwrap_or(1);
     options.context.get_or_insert(args.depth + rows);
     let mut engine = super::engine(model, &options, true)?;
@@ -124,14 +127,14 @@ fn encoding(args: &ProfileArgs, model: &Arc<Model>, task: EmbedTask) -> Result<M
         return Err(Failure::usage("--depth is for models that generate text"));
     }
     let tokens = args.prompt.unwrap_or(TEXT_TOKENS.min(model.config().context_length));
-    let mut options = args.engine.text_options(task);
+    let mut options = args.engine.text_options(task, args.context);
     options.longest.get_or_insert(tokens);
     options.rows.get_or_insert(tokens);
     let mut embedder = Embedder::new(model.clone(), &options)?;
     let text = [TextIds::from(super::random_ids(tokens, model.config().vocab_size, 1))];
     let row = [Row::causal(0, 0, 0)];
     let bytes = embedder.plan().table.cost(Entries::Rows(&row), 1).bytes();
-    beside_ceilings(&args.engine.options(), bytes, || Ok(embedder.profile(&text, args.passes)?))
+    beside_ceilings(&args.engine.options(args.context), bytes, || Ok(embedder.profile(&text, args.passes)?))
 }
 
 /// Ceilings are measured before and after what is timed.

@@ -2,19 +2,21 @@
 
 use std::path::PathBuf;
 
-use akunu::{EmbedOptions, EmbedTask, TextIds};
+use akunu::{EmbedOptions, EmbedTask, Model, TextIds};
+use akunu_arch::Card;
 use clap::Args;
 use serde::Serialize;
 
 use crate::args::TextArgs;
 use crate::failure::Failure;
 use crate::ids::{self, Ids};
-use crate::output::Output;
-use crate::prompt;
+use crate::output::{Output, printable};
+use crate::texts::Source;
 
 /// Scores how well documents answer a query
 ///
-/// Prints a line for each document: the score that the model's classifier gives, as it gives it, and the document.
+/// Prints a line for each document: the score that the model's classifier gives, as it gives it, and the document, with
+/// line breaks and other control characters escaped.
 #[derive(Debug, Args)]
 pub struct RerankArgs {
     /// The model
@@ -47,6 +49,16 @@ pub struct RerankArgs {
     engine: TextArgs,
 }
 
+impl RerankArgs {
+    /// What to do where the model has no vocabulary.
+    pub fn without_vocabulary(&self) -> &'static str {
+        match self.ids.is_empty() {
+            true => "akunu rerank MODEL --ids 1,2,3 works without a vocabulary",
+            false => super::NO_CUT,
+        }
+    }
+}
+
 #[derive(Serialize)]
 struct RerankReport {
     scores: Vec<f32>,
@@ -54,10 +66,12 @@ struct RerankReport {
 
 pub fn run(args: &RerankArgs, out: &mut Output) -> Result<(), Failure> {
     let model = super::open(Some(&args.model))?;
-    let documents: Vec<String> = match &args.file {
-        Some(file) => prompt::read_text(file)?.lines().map(str::to_string).collect(),
-        None => args.documents.clone(),
-    };
+    refuse_idle(args, &model)?;
+    if args.query.as_ref().is_some_and(String::is_empty) {
+        return Err(Failure::new("the query is empty").hint("say what the documents are to answer"));
+    }
+    let source = Source::of_documents(args.file.as_deref());
+    let documents = source.read(&args.documents, args.file.as_deref())?;
     if documents.is_empty() && args.ids.is_empty() {
         return Err(Failure::usage("there is no document").hint(
             "akunu rerank MODEL \"a query\" \"a document\" \"another\", or -f FILE with one in each line",
@@ -74,15 +88,35 @@ pub fn run(args: &RerankArgs, out: &mut Output) -> Result<(), Failure> {
         }
     };
     let texts = super::cut(&embedder, texts, args.truncate);
+    source.check(&embedder, &texts)?;
     let scores = embedder.scores(&texts)?;
     if args.json {
         return out.compact_json(&RerankReport { scores });
     }
     for (index, score) in scores.iter().enumerate() {
         match documents.get(index) {
-            Some(document) => out.line(&format!("{score:>12.6}  {document}"))?,
+            Some(document) => out.line(&format!("{score:>12.6}  {}", printable(document)))?,
             None => out.line(&score.to_string())?,
         }
+    }
+    Ok(())
+}
+
+/// Refuses options that would change nothing with this model.
+fn refuse_idle(args: &RerankArgs, model: &Model) -> Result<(), Failure> {
+    let config = model.config();
+    let card = Card::find(&config.architecture);
+    let is_told = card.is_some_and(|card| card.rerank.is_some()) && !config.bidirectional;
+    if args.instruction.is_some() && !is_told {
+        return Err(Failure::usage(
+            "--instruction is for models that are told their task, and this one reads the query and the document only",
+        ));
+    }
+    let has_kinds = model.weights().tensor("token_types.weight").is_some_and(|kinds| kinds.rows() > 1);
+    if !args.segments.is_empty() && !has_kinds {
+        return Err(Failure::usage(
+            "--segments is for models that tell kinds of tokens apart, and this one does not",
+        ));
     }
     Ok(())
 }

@@ -157,7 +157,7 @@ pub fn run(args: RunArgs, out: &mut Output) -> Result<(), Failure> {
     let RunArgs { prompt, max_tokens, stop, stop_ids, ignore_eos, context_shift, sampling, .. } = args;
     let quiet = args.quiet;
     let (path, prompt) = prompt.resolve()?;
-    let model = super::open(path.as_deref())?;
+    let model = super::open_generating(path.as_deref())?;
     let ids = prompt.ids(&model)?;
     let mut engine = super::engine(&model, &args.engine.options(), quiet)?;
     akunu::check_prompt(&ids, engine.vocab_size(), engine.context())?;

@@ -63,7 +63,7 @@ pub fn run(args: &TableArgs, out: &mut Output) -> Result<(), Failure> {
     let capabilities = args.planned.capabilities()?;
     let (table, buffers, layers) = match args.task.task(&model) {
         None => {
-            let mut options = args.planned.engine.options();
+            let mut options = args.planned.options();
             options.fuse = !args.unfused;
             let rows = args.rows.unwrap_or(1);
             if rows > 1 {
@@ -74,7 +74,7 @@ pub fn run(args: &TableArgs, out: &mut Output) -> Result<(), Failure> {
             (table.clone(), plan.buffers, plan.config.layer_count)
         }
         Some(task) => {
-            let mut options = args.planned.engine.text_options(task);
+            let mut options = args.planned.text_options(task);
             options.fuse = !args.unfused;
             if let Some(rows) = args.rows {
                 options.rows = Some(rows);

@@ -5,7 +5,7 @@ use akunu_plan::verify::{Difference, Report, verify};
 use clap::Args;
 use serde_json::json;
 
-use crate::args::{self, EngineArgs, ModelArg, TaskArgs};
+use crate::args::{self, EitherArgs, ModelArg, TaskArgs};
 use crate::failure::Failure;
 use crate::grid::Grid;
 use crate::output::{self, Output};
@@ -30,13 +30,16 @@ pub struct VerifyArgs {
     json: bool,
     #[command(flatten)]
     task: TaskArgs,
+    /// Positions of the context, or tokens of the longest text [default: as many as the tokens take]
+    #[arg(short, long, value_parser = args::count, allow_negative_numbers = true, help_heading = "Engine")]
+    context: Option<usize>,
     #[command(flatten)]
-    engine: EngineArgs,
+    engine: EitherArgs,
 }
 
 pub fn run(args: &VerifyArgs, out: &mut Output) -> Result<(), Failure> {
     let model = super::open(args.model.model.as_deref())?;
-    let mut options = args.engine.options();
+    let mut options = args.engine.options(args.context);
     let mut device = akunu::open_device(options.device, options.threads, &options.backends)?;
     if options.device == DeviceChoice::Reference {
         output::note("note: this compares the reference with itself");
@@ -56,7 +59,7 @@ pub fn run(args: &VerifyArgs, out: &mut Output) -> Result<(), Failure> {
             verify(&plan, model.weights(), &mut *device, &tokens, &mut told).map_err(akunu::Error::from)?
         }
         Some(task) => {
-            let mut options = args.engine.text_options(task);
+            let mut options = args.engine.text_options(task, args.context);
             let texts = texts(&model, args.tokens);
             options.longest.get_or_insert(args.tokens);
             options.rows.get_or_insert(texts.iter().map(|text| text.ids.len()).sum());

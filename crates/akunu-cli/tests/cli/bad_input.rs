@@ -30,7 +30,7 @@ fn an_id_outside_the_vocabulary() {
     refuses(
         &["run", "--prompt-ids", "1,99999", "-n", "1"],
         1,
-        &["token id 99999", "number 1", "ids go from 0 to"],
+        &["token id 99999 (number 2 of the prompt)", "ids go from 0 to"],
     );
     refuses(&["logits", "--ids", "4000000000"], 1, &["token id 4000000000", "outside the vocabulary"]);
     refuses(&["detokenize", "99999"], 1, &["token id 99999"]);
@@ -93,7 +93,11 @@ fn a_model_without_a_vocabulary_asks_for_ids() {
     let file = dir.path().join("tiny.gguf");
     assert_eq!(run(&["synth", "tiny", path(&file)]).code, 0);
     refuses(&["run", path(&file), "Once"], 1, &["token ids only", "--prompt-ids"]);
-    refuses(&["tokenize", path(&file), "Once"], 1, &["token ids only"]);
+    let done = refuses(&["tokenize", path(&file), "Once"], 1, &["token ids only"]);
+    assert!(!done.stderr.contains("hint: "), "no command turns text into ids without one: {}", done.stderr);
+    let text = dir.path().join("text.txt");
+    fs::write(&text, "Once upon a time").unwrap();
+    refuses(&["perplexity", path(&file), path(&text)], 1, &["token ids only", "akunu logits MODEL --ids"]);
 }
 
 #[test]

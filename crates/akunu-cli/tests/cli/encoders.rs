@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::common::{json, ok, path, refuses, run, with_stdin};
 
@@ -150,8 +150,10 @@ fn input_that_no_vector_can_be_made_of() {
     let model = path(&folder);
     refuses(&["embed", model], 2, &["there is no text", "hint: "]);
     refuses(&["embed", model, "--ids", ""], 1, &["text number 1 is empty"]);
-    refuses(&["embed", model, "a text"], 1, &["token ids only", "--ids"]);
-    refuses(&["embed", model, "--ids", "1,2,64"], 1, &["token id 64", "number 2 of the text", "0 to 63"]);
+    let done = refuses(&["embed", model, "a text"], 1, &["token ids only", "hint: akunu embed MODEL --ids"]);
+    assert!(!done.stderr.contains("akunu run"), "{}", done.stderr);
+    let ids = ["embed", model, "--ids", "1", "--ids", "1,2,64"];
+    refuses(&ids, 1, &["token id 64 (number 3 of text number 2)", "0 to 63"]);
     let long = vec!["5"; 49].join(",");
     refuses(&["embed", model, "--ids", &long, "-c", "10"], 1, &["49 tokens", "has 10", "--truncate"]);
     refuses(&["embed", model, "--ids", "1", "-c", "49"], 1, &["the longest text is 49"]);
@@ -163,7 +165,102 @@ fn input_that_no_vector_can_be_made_of() {
     let nomic = small("nomic-bert-mean");
     refuses(&["embed", path(&nomic), "x", "--prompt", "q"], 1, &["search_document", "search_query"]);
     // Which token ends a text is known to the vocabulary only.
-    refuses(&["embed", model, "--ids", &long, "-c", "10", "--truncate"], 1, &["token ids only"]);
+    let cut = ["embed", model, "--ids", &long, "-c", "10", "--truncate"];
+    refuses(&cut, 1, &["token ids only", "hint: ", "leave --truncate out"]);
+    // The longest text needs no passes of so many tokens.
+    let done = refuses(&["embed", model, "--ids", "1,2", "--chunk", "99999999"], 1, &["hint: ", "--chunk"]);
+    assert!(!done.stderr.contains("-c)"), "{}", done.stderr);
+}
+
+#[test]
+fn empty_texts_are_told_by_their_number_or_their_line() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("texts.txt");
+    fs::write(&file, "one\n\nthree\n").unwrap();
+    let line = format!("line 2 of {} is empty", path(&file));
+    let (embedder, ranker) = (small("bert-mean"), small("bert-cross-encoder"));
+    refuses(&["embed", path(&embedder), "one", ""], 1, &["text number 2 is empty"]);
+    refuses(&["embed", path(&embedder), "-f", path(&file)], 1, &[&line, "hint: "]);
+    refuses(&["rerank", path(&ranker), "", ""], 1, &["the query is empty"]);
+    refuses(&["rerank", path(&ranker), "a query", "one", ""], 1, &["document number 2 is empty"]);
+    refuses(&["rerank", path(&ranker), "a query", "-f", path(&file)], 1, &[&line, "hint: "]);
+    let done = with_stdin(&["embed", path(&embedder), "-f", "-"], b"\n");
+    assert!(done.code == 1 && done.stderr.contains("line 1 of stdin is empty"), "{}", done.stderr);
+}
+
+/// A device behind a link, so that what replaces the link harms nobody.
+#[cfg(target_os = "linux")]
+#[test]
+fn tensors_are_written_to_what_stands_at_the_path() {
+    use std::os::unix::fs::{FileTypeExt, PermissionsExt, symlink};
+
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    let embedder = small("bert-mean");
+    let tiny = at("tiny.gguf");
+    assert_eq!(run(&["synth", "tiny", path(&tiny), "--layers", "1"]).code, 0);
+    let (full, null, fifo) = (at("full"), at("null"), at("fifo"));
+    symlink("/dev/full", &full).unwrap();
+    symlink("/dev/null", &null).unwrap();
+    let made = std::process::Command::new("mkfifo").arg(&fifo).status().unwrap();
+    assert!(made.success());
+    for (command, model) in [("embed", &embedder), ("logits", &tiny)] {
+        let to = |out: &Path| run(&[command, path(model), "--ids", "1,2", "--out", path(out)]);
+        let file = at("file.safetensors");
+        fs::write(&file, vec![b'x'; 1 << 20]).unwrap();
+        fs::set_permissions(&file, PermissionsExt::from_mode(0o640)).unwrap();
+        let link = at("link");
+        let _ = fs::remove_file(&link);
+        symlink(&file, &link).unwrap();
+        assert_eq!(to(&link).code, 0);
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink(), "{command}");
+        assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o640, "{command}");
+        let bytes = fs::read(&file).unwrap();
+        assert!(
+            safetensors::SafeTensors::deserialize(&bytes).is_ok(),
+            "{command}: nothing of the old file stays"
+        );
+
+        let ahead = at("ahead");
+        let _ = fs::remove_file(&ahead);
+        symlink(at(command), &ahead).unwrap();
+        assert_eq!(to(&ahead).code, 0);
+        assert_eq!(fs::read(at(command)).unwrap(), bytes, "a link to a file that was not there yet");
+
+        assert_eq!(to(&null).code, 0);
+        let done = to(&full);
+        assert_eq!(done.code, 1, "{}", done.stderr);
+        assert!(done.stderr.contains(&format!("error: cannot write {}: ", path(&full))), "{}", done.stderr);
+        for device in [&full, &null] {
+            assert!(fs::symlink_metadata(device).unwrap().is_symlink(), "{command}");
+        }
+
+        let reader = std::thread::spawn({
+            let fifo = fifo.clone();
+            move || fs::read(fifo).unwrap()
+        });
+        assert_eq!(to(&fifo).code, 0);
+        assert_eq!(reader.join().unwrap(), bytes, "{command}");
+        assert!(fs::metadata(&fifo).unwrap().file_type().is_fifo(), "{command}");
+    }
+}
+
+#[test]
+fn a_path_that_cannot_be_written_is_told_before_anything_is_computed() {
+    let dir = tempfile::tempdir().unwrap();
+    let (folder, absent) = (small("bert-mean"), dir.path().join("no/such/vectors.safetensors"));
+    for out in [absent.as_path(), dir.path()] {
+        // What is wrong with the text would be told when it is computed.
+        let args = ["embed", path(&folder), "--ids", "64", "--out", path(out)];
+        let done = refuses(&args, 1, &[&format!("error: cannot write {}: ", path(out))]);
+        assert!(!done.stderr.contains("tmp."), "{}", done.stderr);
+    }
+    let new = dir.path().join("new.safetensors");
+    refuses(&["embed", path(&folder), "--ids", "64", "--out", path(&new)], 1, &["token id 64"]);
+    assert!(!new.exists(), "a command that fails leaves no empty file");
+    fs::write(&new, "of before").unwrap();
+    refuses(&["embed", path(&folder), "--ids", "64", "--out", path(&new)], 1, &["token id 64"]);
+    assert_eq!(fs::read(&new).unwrap(), b"of before");
 }
 
 #[test]
@@ -175,10 +272,65 @@ fn pairs_that_cannot_be_scored() {
     refuses(&["rerank", model, "--ids", "1,2", "--segments", "0"], 2, &["as many numbers"]);
     refuses(&["rerank", model, "--ids", "1,2", "--segments", "0,2"], 2, &["0 or 1"]);
     refuses(&["rerank", model, "--ids", "1", "--ids", "2", "--segments", "0"], 2, &["as often as --ids"]);
+    refuses(&["rerank", model, "a query", "a document"], 1, &["hint: akunu rerank MODEL --ids"]);
+    let long = vec!["5"; 49].join(",");
+    let words = ["document number 2 has 49 tokens together with its query", "has 48", "--truncate"];
+    refuses(&["rerank", model, "--ids", "1", "--ids", &long], 1, &words);
+    refuses(&["rerank", model, "a query", "x", "--instruction", "judge"], 2, &["--instruction"]);
+    for name in ["xlm-roberta-reranker", "modernbert-reranker", "qwen3-classifier"] {
+        let folder = small(name);
+        let args = ["rerank", path(&folder), "--ids", "1,2", "--segments", "0,1"];
+        refuses(&args, 2, &["--segments", "kinds"]);
+    }
     for name in ["bert-mean", "qwen3-reranker"] {
         refuses(&["rerank", path(&small(name)), "--ids", "1,2"], 1, &["no classifier"]);
     }
     refuses(&["rerank", "embedded", "--ids", "1,2"], 1, &["no file embedded"]);
+}
+
+/// The cross-encoder with a vocabulary of letters.
+fn reads_letters(folder: &Path) {
+    let mut tokens: Vec<String> = ["[PAD]", "[CLS]", "[SEP]", "[UNK]"].map(String::from).to_vec();
+    tokens.extend(('a'..='z').map(String::from));
+    tokens.extend(('a'..='z').map(|letter| format!("##{letter}")));
+    let special = |id: usize| {
+        json!({"id": id, "content": tokens[id], "special": true, "single_word": false, "lstrip": false,
+            "rstrip": false, "normalized": false})
+    };
+    let vocab: serde_json::Map<String, Value> = tokens.iter().cloned().zip((0..).map(Value::from)).collect();
+    let tokenizer = json!({
+        "version": "1.0", "truncation": null, "padding": null,
+        "added_tokens": [special(0), special(1), special(2), special(3)],
+        "normalizer": {"type": "BertNormalizer", "clean_text": true, "handle_chinese_chars": true,
+            "strip_accents": null, "lowercase": true},
+        "pre_tokenizer": {"type": "BertPreTokenizer"},
+        "post_processor": {"type": "BertProcessing", "sep": ["[SEP]", 2], "cls": ["[CLS]", 1]},
+        "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": true},
+        "model": {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##",
+            "max_input_chars_per_word": 100, "vocab": vocab},
+    });
+    fs::write(folder.join("tokenizer.json"), tokenizer.to_string()).unwrap();
+    for name in ["config.json", "model.safetensors"] {
+        fs::copy(small("bert-cross-encoder").join(name), folder.join(name)).unwrap();
+    }
+}
+
+#[test]
+fn documents_are_shown_on_one_line_each_and_named_by_their_line() {
+    let dir = tempfile::tempdir().unwrap();
+    reads_letters(dir.path());
+    let model = path(dir.path());
+    let printed = ok(&["rerank", model, "cat", "a cat's \"nap\"", "one\ntwo\u{1b}[2J\u{7}"]);
+    let documents: Vec<&str> =
+        printed.lines().map(|line| line.trim_start().split_once("  ").unwrap().1).collect();
+    assert_eq!(documents, ["a cat's \"nap\"", "one\\ntwo\\u{1b}[2J\\u{7}"]);
+
+    let file = dir.path().join("documents.txt");
+    fs::write(&file, format!("short\n{}\n", "word ".repeat(12))).unwrap();
+    let line = format!("line 2 of {} has 54 tokens together with its query", path(&file));
+    refuses(&["rerank", model, "cat", "-f", path(&file)], 1, &[&line, "has 48", "--truncate"]);
+    let cut = run(&["rerank", model, "cat", "-f", path(&file), "--truncate"]);
+    assert_eq!((cut.code, cut.stdout.lines().count()), (0, 2), "{}", cut.stderr);
 }
 
 #[test]
@@ -196,13 +348,39 @@ fn models_that_generate_text_make_vectors_only_when_told_how() {
 
 #[test]
 fn models_that_generate_nothing_say_what_they_are_for() {
-    let folder = small("bert-mean");
-    for args in [
-        &["run", path(&folder), "--prompt-ids", "1,2", "--ids"][..],
-        &["logits", path(&folder), "--ids", "1,2"],
+    let dir = tempfile::tempdir().unwrap();
+    let text = dir.path().join("text.txt");
+    fs::write(&text, "Once upon a time").unwrap();
+    for (name, can, cannot) in [
+        ("bert-mean", ["akunu embed MODEL", "/v1/embeddings"], "rerank"),
+        ("bert-cross-encoder", ["akunu rerank MODEL", "/v1/rerank"], "embed"),
+        ("qwen3-classifier", ["akunu rerank MODEL", "/v1/rerank"], "embed"),
     ] {
-        refuses(args, 1, &["akunu embed", "akunu rerank"]);
+        let folder = small(name);
+        let model = path(&folder);
+        for args in [
+            &["run", model, "--prompt-ids", "1,2", "--ids"][..],
+            // Neither has a vocabulary, and nothing would be won with one.
+            &["run", model, "hello"],
+            &["chat", model, "-p", "hello"],
+            &["perplexity", model, path(&text)],
+            &["logits", model, "--ids", "1,2"],
+        ] {
+            let done = refuses(args, 1, &can);
+            assert!(!done.stderr.contains(cannot) && !done.stderr.contains("token ids"), "{}", done.stderr);
+        }
     }
+}
+
+#[test]
+fn a_generative_model_that_was_made_for_vectors_says_so_when_it_writes() {
+    let folder = small("qwen3-embedding");
+    let args = ["run", path(&folder), "--prompt-ids", "1,2", "--ids", "-n", "2"];
+    let note = "note: this model was made for vectors";
+    let done = run(&args);
+    assert!(done.code == 0 && done.stderr.contains(note), "{}", done.stderr);
+    let quiet = run(&[&args[..], &["-q"]].concat());
+    assert!(quiet.code == 0 && !quiet.stderr.contains(note), "{}", quiet.stderr);
 }
 
 #[test]
@@ -254,18 +432,19 @@ fn bench_counts_texts_and_their_tokens() {
         let (tokens, texts) = (row["tok_s"].as_f64().unwrap(), row["texts_s"].as_f64().unwrap());
         assert!((tokens / texts - row["length"].as_f64().unwrap()).abs() < 1e-6, "{row}");
     }
-    let table = ok(&["bench", model, "-r", "1"]);
-    assert!(table.contains("texts/s") && table.contains("32x16"), "{table}");
+    let usual = run(&["bench", model, "-r", "1"]);
+    assert!(usual.stdout.contains("texts/s") && usual.stdout.contains("32x16"), "{}", usual.stdout);
+    assert!(usual.stderr.contains("texts of 128 tokens are left out"), "{}", usual.stderr);
     refuses(&["bench", model, "-n", "4"], 2, &["--generate", "--length"]);
     refuses(&["bench", "--length", "4"], 2, &["--length", "--pooling"]);
-    refuses(&["bench", model, "--length", "49"], 1, &["the longest text is 49"]);
+    refuses(&["bench", model, "--length", "4,49"], 2, &["--length is 49", "has 48 tokens"]);
 }
 
 #[test]
 fn nobody_chats_with_an_encoder() {
     let Some((folder, _)) = minilm("nobody_chats_with_an_encoder") else { return };
     for command in ["chat", "run"] {
-        refuses(&[command, path(&folder), "-p", "hello"], 1, &["akunu embed", "akunu rerank"]);
+        refuses(&[command, path(&folder), "-p", "hello"], 1, &["akunu embed MODEL", "/v1/embeddings"]);
     }
 }
 
@@ -314,8 +493,10 @@ fn texts_that_are_empty_or_too_long_are_told_by_their_number() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("texts.txt");
     fs::write(&file, "one\n\nthree\n").unwrap();
-    refuses(&["embed", model, "-f", path(&file)], 1, &["text number 2 is empty"]);
+    refuses(&["embed", model, "-f", path(&file)], 1, &["line 2 of ", "texts.txt is empty"]);
     let long = "word ".repeat(300);
+    fs::write(&file, format!("one\n{long}\n")).unwrap();
+    refuses(&["embed", model, "-f", path(&file)], 1, &["line 2 of ", "texts.txt has 302 tokens", "has 256"]);
     refuses(&["embed", model, "one", &long], 1, &["text number 2 has 302 tokens", "has 256", "--truncate"]);
     let done = run(&["embed", model, "--json", "--truncate", &long]);
     assert!(done.stderr.contains("1 text was cut to 256 tokens"), "{}", done.stderr);

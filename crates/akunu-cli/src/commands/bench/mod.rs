@@ -59,7 +59,7 @@ pub struct BenchArgs {
     /// CPU threads [default: one for each core]
     #[arg(short, long, value_name = "LIST", value_delimiter = ',', value_parser = args::threads)]
     threads: Vec<usize>,
-    /// How keys and values are stored [default: f16]
+    /// How keys and values are stored [default: f16; of texts f32 on a CPU, f16 on a GPU]
     #[arg(long, value_parser = args::kv_type())]
     kv_type: Option<KvType>,
     /// Most prompt tokens in one pass [default: what suits the device]

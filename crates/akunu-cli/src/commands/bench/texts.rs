@@ -69,6 +69,29 @@ fn refuse_settings(args: &BenchArgs) -> Result<(), Failure> {
     }
 }
 
+/// Tokens of the texts: those asked for, or those usual lengths that the model takes.
+fn lengths(asked: &[usize], longest: usize) -> Result<Vec<usize>, Failure> {
+    const USUAL: [usize; 2] = [16, 128];
+    if let Some(length) = asked.iter().find(|&&length| length > longest) {
+        let problem =
+            format!("--length is {length}, and the longest text of this model has {longest} tokens");
+        return Err(Failure::usage(problem));
+    }
+    if !asked.is_empty() {
+        return Ok(asked.to_vec());
+    }
+    let (fitting, left_out): (Vec<usize>, Vec<usize>) =
+        USUAL.into_iter().partition(|&length| length <= longest);
+    if !left_out.is_empty() {
+        let left_out: Vec<String> = left_out.iter().map(usize::to_string).collect();
+        output::note(&format!(
+            "note: texts of {} tokens are left out: the longest of this model has {longest}",
+            left_out.join(" and of ")
+        ));
+    }
+    Ok(if fitting.is_empty() { vec![longest] } else { fitting })
+}
+
 pub fn run(
     args: &BenchArgs,
     model: &Arc<Model>,
@@ -77,12 +100,8 @@ pub fn run(
     out: &mut Output,
 ) -> Result<(), Failure> {
     refuse_settings(args)?;
-    let or = |list: &[usize], usual: [usize; 2]| if list.is_empty() { usual.to_vec() } else { list.to_vec() };
-    let (batches, mut lengths) = (or(&args.batch, [1, 32]), or(&args.length, [16, 128]));
-    if args.length.is_empty() {
-        let longest = model.config().context_length;
-        lengths.retain(|&length| length <= longest);
-    }
+    let batches = if args.batch.is_empty() { vec![1, 32] } else { args.batch.clone() };
+    let lengths = lengths(&args.length, model.config().context_length)?;
     let test = |batch| lengths.iter().map(move |&length| Test { batch, length });
     let tests: Vec<Test> = batches.into_iter().flat_map(test).collect();
     let threads: Vec<Option<usize>> =

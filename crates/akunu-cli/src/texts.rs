@@ -1,0 +1,86 @@
+//! The texts that `embed` and `rerank` read: where they come from, and how messages name each of them.
+
+use std::path::Path;
+
+use akunu::{Embedder, Error, TextIds};
+
+use crate::failure::Failure;
+use crate::prompt;
+
+/// Where a command's texts come from.
+#[derive(Debug)]
+pub struct Source {
+    /// What the command calls a text.
+    noun: &'static str,
+    /// The file that has one in each line, or stdin.
+    file: Option<String>,
+    /// What stands beside each text in the same pass, for messages that count its tokens.
+    beside: &'static str,
+}
+
+impl Source {
+    pub fn of_texts(file: Option<&Path>) -> Source {
+        Source { noun: "text", file: file.map(shown), beside: "" }
+    }
+
+    /// Documents, each of which is read together with a query.
+    pub fn of_documents(file: Option<&Path>) -> Source {
+        Source { noun: "document", file: file.map(shown), beside: " together with its query" }
+    }
+
+    /// The lines of the file, or else what was given. No text may be empty.
+    pub fn read(&self, given: &[String], file: Option<&Path>) -> Result<Vec<String>, Failure> {
+        let texts: Vec<String> = match file {
+            Some(file) => prompt::read_text(file)?.lines().map(str::to_string).collect(),
+            None => given.to_vec(),
+        };
+        match texts.iter().position(String::is_empty) {
+            Some(index) => Err(self.empty(index)),
+            None => Ok(texts),
+        }
+    }
+
+    /// Refuses texts that no pass could take, by their names.
+    pub fn check(&self, embedder: &Embedder, texts: &[TextIds]) -> Result<(), Failure> {
+        let check = |(index, text)| embedder.check(text, index).map_err(|error| self.failure(error, index));
+        texts.iter().enumerate().try_for_each(check)
+    }
+
+    /// `text number 2`, `line 2 of texts.txt`.
+    fn name(&self, index: usize) -> String {
+        match &self.file {
+            Some(file) => format!("line {} of {file}", index + 1),
+            None => format!("{} number {}", self.noun, index + 1),
+        }
+    }
+
+    fn empty(&self, index: usize) -> Failure {
+        let failure = Failure::new(format!("{} is empty", self.name(index)));
+        match self.file {
+            Some(_) => failure.hint(format!("each line has to hold a {}: take empty ones out", self.noun)),
+            None => failure.hint(format!("each {} has to have at least one token", self.noun)),
+        }
+    }
+
+    fn failure(&self, error: Error, text: usize) -> Failure {
+        let name = self.name(text);
+        match error {
+            Error::EmptyText { .. } => self.empty(text),
+            Error::TokenOutsideVocabulary { id, index, vocab, .. } => Failure::new(format!(
+                "token id {id} (number {} of {name}) is outside the vocabulary of {vocab} ids",
+                index + 1
+            ))
+            .hint(format!("ids go from 0 to {}", vocab.saturating_sub(1))),
+            Error::TextTooLong { tokens, longest, .. } => Failure::new(format!(
+                "{name} has {tokens} tokens{}, and the longest that is taken here has {longest}",
+                self.beside
+            ))
+            .hint("shorten it, or have it cut (--truncate)"),
+            error => error.into(),
+        }
+    }
+}
+
+fn shown(file: &Path) -> String {
+    if file == Path::new("-") { "stdin".to_string() } else { file.display().to_string() }
+}
