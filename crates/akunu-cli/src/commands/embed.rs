@@ -56,16 +56,6 @@ pub struct EmbedArgs {
     engine: TextArgs,
 }
 
-impl EmbedArgs {
-    /// What to do where the model has no vocabulary.
-    pub fn without_vocabulary(&self) -> &'static str {
-        match self.ids.is_empty() {
-            true => "akunu embed MODEL --ids 1,2,3 works without a vocabulary",
-            false => super::NO_CUT,
-        }
-    }
-}
-
 #[derive(Serialize)]
 struct EmbedReport<T> {
     embeddings: Vec<T>,

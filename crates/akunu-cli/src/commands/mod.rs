@@ -79,15 +79,11 @@ fn without_vocabulary(command: &Command) -> Option<&'static str> {
             Some("akunu run MODEL --prompt-ids 1,2,3 --ids works without a vocabulary")
         }
         Command::Perplexity(_) => Some("akunu logits MODEL --ids 1,2,3 works without a vocabulary"),
-        Command::Embed(args) => Some(args.without_vocabulary()),
-        Command::Rerank(args) => Some(args.without_vocabulary()),
+        Command::Embed(_) => Some("akunu embed MODEL --ids 1,2,3 works without a vocabulary"),
+        Command::Rerank(_) => Some("akunu rerank MODEL --ids 1,2,3 works without a vocabulary"),
         _ => None,
     }
 }
-
-/// Of texts that were given as ids.
-const NO_CUT: &str =
-    "which token ends a text is known to the vocabulary only: leave --truncate out, and give fewer ids";
 
 fn open(model: Option<&Path>) -> Result<Arc<Model>, Failure> {
     let model = match model {

@@ -49,16 +49,6 @@ pub struct RerankArgs {
     engine: TextArgs,
 }
 
-impl RerankArgs {
-    /// What to do where the model has no vocabulary.
-    pub fn without_vocabulary(&self) -> &'static str {
-        match self.ids.is_empty() {
-            true => "akunu rerank MODEL --ids 1,2,3 works without a vocabulary",
-            false => super::NO_CUT,
-        }
-    }
-}
-
 #[derive(Serialize)]
 struct RerankReport {
     scores: Vec<f32>,
