@@ -138,7 +138,7 @@ impl EncodePlan {
     }
 }
 
-/// Plans a model that makes vectors or scores of texts. Reads no weights but the RoPE frequency factors.
+/// Plans a model that makes vectors or scores of texts. Reads no weights but RoPE frequency factors and position biases.
 pub fn plan_encoder(
     weights: &dyn WeightProvider,
     capabilities: &Capabilities,
