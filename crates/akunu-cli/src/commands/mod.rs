@@ -168,7 +168,8 @@ fn cut(embedder: &Embedder, mut texts: Vec<TextIds>, wanted: bool) -> Vec<TextId
     let count = texts.iter().filter(|text| text.is_cut).count();
     if count > 0 {
         let texts = if count == 1 { "text was" } else { "texts were" };
-        output::note(&format!("note: {count} {texts} cut to {longest} tokens"));
+        let tokens = if longest == 1 { "token" } else { "tokens" };
+        output::note(&format!("note: {count} {texts} cut to {longest} {tokens}"));
     }
     texts
 }
