@@ -30,7 +30,7 @@ fn folder() -> TempDir {
         })
     };
     let around = |id: u32, token: &str| json!({ "id": token, "ids": [id], "tokens": [token] });
-    let part = |token: &str| json!({ "SpecialToken": { "id": token, "type_id": 0 } });
+    let part = |token: &str, kind: u32| json!({ "SpecialToken": { "id": token, "type_id": kind } });
     let text = |id: &str, kind: u32| json!({ "Sequence": { "id": id, "type_id": kind } });
     let tokenizer = json!({
         "version": "1.0", "truncation": null, "padding": null,
@@ -42,8 +42,8 @@ fn folder() -> TempDir {
         "pre_tokenizer": { "type": "BertPreTokenizer" },
         "post_processor": {
             "type": "TemplateProcessing",
-            "single": [part("[CLS]"), text("A", 0), part("[SEP]")],
-            "pair": [part("[CLS]"), text("A", 0), part("[SEP]"), text("B", 1), part("[SEP]")],
+            "single": [part("[CLS]", 0), text("A", 0), part("[SEP]", 0)],
+            "pair": [part("[CLS]", 0), text("A", 0), part("[SEP]", 0), text("B", 1), part("[SEP]", 1)],
             "special_tokens": { "[CLS]": around(1, "[CLS]"), "[SEP]": around(2, "[SEP]") },
         },
         "decoder": { "type": "WordPiece", "prefix": "##", "cleanup": true },
