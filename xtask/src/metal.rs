@@ -27,7 +27,7 @@ const RIGHT: &str = "
     store_q8(in.x, 32, 0, group_sum(params.matmul.soft_cap, (THREADGROUP f32*)at.shared, at), LANE);
     Tile sums = filled_tile(0), tile;
     HalfTile halves;
-    load_tile_aside(&tile, (const THREADGROUP f32*)at.shared, 8);
+    load_tile_transposed(&tile, (const THREADGROUP f32*)at.shared, 8);
     load_tile(&halves, (const THREADGROUP u16*)at.shared, 8);
     multiply_tiles(&sums, &tile, &halves);
     store_tile(&sums, (THREADGROUP f32*)at.shared, 8);";
