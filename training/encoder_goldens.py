@@ -7,7 +7,6 @@ its tensors, the modules of sentence-transformers. `oracle` names the class of
 transformers that computes it.
 """
 
-import argparse
 import json
 import math
 from collections.abc import Callable
@@ -314,16 +313,5 @@ def make(name: str, encoder: Encoder, seed: int, out: Path) -> None:
     goldens.write_json(folder / "golden.json", golden(made, encoder, dense, seed))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("out", type=Path)
-    parser.add_argument("name", nargs="*")
-    args = parser.parse_args()
-    float64.everywhere()
-    for seed, (name, encoder) in enumerate(ENCODERS.items(), start=200):
-        if not args.name or name in args.name:
-            make(name, encoder, seed, args.out)
-
-
 if __name__ == "__main__":
-    main()
+    goldens.command(__doc__, ENCODERS, 200, make)

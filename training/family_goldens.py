@@ -8,7 +8,6 @@ included. Where transformers has no such class, or the file wraps the text model
 weights the published names and layout.
 """
 
-import argparse
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +16,6 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-import float64
 import goldens
 from goldens import DTYPES, VOCAB, size, wide
 
@@ -295,16 +293,5 @@ def make(name: str, family: Family, seed: int, out: Path) -> None:
     goldens.write_json(folder / "golden.json", goldens.golden(made, seed, by="family_goldens.py"))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("out", type=Path)
-    parser.add_argument("name", nargs="*")
-    args = parser.parse_args()
-    float64.everywhere()
-    for seed, (name, family) in enumerate(FAMILIES.items(), start=100):
-        if not args.name or name in args.name:
-            make(name, family, seed, args.out)
-
-
 if __name__ == "__main__":
-    main()
+    goldens.command(__doc__, FAMILIES, 100, make)

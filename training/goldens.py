@@ -14,6 +14,7 @@ rounded to the stored dtype first, so that the goldens belong to the file.
 import argparse
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -283,6 +284,18 @@ def make_tales(folder: Path, out: Path) -> None:
     tokens = [{"text": text, "ids": tokenizer.encode(text).ids} for text in TEXTS]
     write_json(out, {"made_by": f"training/goldens.py, transformers {transformers.__version__}, float64, weights as Q8_0 holds them",
                      "prompts": prompts, "tokenizer": tokens})
+
+
+def command(doc: str, rows: dict, first_seed: int, make: Callable) -> None:
+    """The command line of a script that makes a folder of each of its rows. A row's seed is its place."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("name", nargs="*")
+    args = parser.parse_args()
+    float64.everywhere()
+    for seed, (name, row) in enumerate(rows.items(), start=first_seed):
+        if not args.name or name in args.name:
+            make(name, row, seed, args.out)
 
 
 def main() -> None:

@@ -236,10 +236,7 @@ impl Embedder {
         let mut results = Vec::with_capacity(texts.len());
         let mut rest = texts;
         while !rest.is_empty() {
-            self.pass.clear();
-            let add = |text: &&TextIds| self.pass.add(&text.ids, &text.segments, &self.plan);
-            let fitting = rest.iter().take_while(add).count();
-            let (now, later) = rest.split_at(fitting);
+            let (now, later) = rest.split_at(fill_from(&mut self.pass, rest, &self.plan));
             self.run(now, &mut results)?;
             rest = later;
         }
@@ -270,9 +267,7 @@ impl Embedder {
         let mut pass = TextPass::default();
         let mut rest = texts;
         while !rest.is_empty() {
-            pass.clear();
-            let add = |text: &&TextIds| pass.add(&text.ids, &text.segments, &self.plan);
-            rest = &rest[rest.iter().take_while(add).count()..];
+            rest = &rest[fill_from(&mut pass, rest, &self.plan)..];
             cost = cost + self.plan.table.cost(Entries::Rows(&pass.rows), pass.asking.len());
         }
         Ok(cost)
@@ -348,11 +343,16 @@ fn check(plan: &EncodePlan, text: &TextIds, index: usize) -> Result<(), Error> {
     Ok(())
 }
 
+/// Makes a pass of as many texts as fit, from the first on, and says how many these are.
+fn fill_from(pass: &mut TextPass, texts: &[TextIds], plan: &EncodePlan) -> usize {
+    pass.clear();
+    texts.iter().take_while(|text| pass.add(&text.ids, &text.segments, plan)).count()
+}
+
 /// Makes one pass of all the texts, or says why it cannot.
 pub(crate) fn fill(pass: &mut TextPass, texts: &[TextIds], plan: &EncodePlan) -> Result<(), Error> {
     texts.iter().enumerate().try_for_each(|(index, text)| check(plan, text, index))?;
-    pass.clear();
-    if texts.iter().all(|text| pass.add(&text.ids, &text.segments, plan)) {
+    if fill_from(pass, texts, plan) == texts.len() {
         return Ok(());
     }
     Err(Error::Setting {

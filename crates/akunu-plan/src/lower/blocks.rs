@@ -146,16 +146,7 @@ impl<'a, 'w> Blocks<'a, 'w> {
     /// One matrix, into columns of a value.
     fn product(&mut self, x: Value, part: Part, out: Columns) {
         let label = part.label.clone();
-        let product = Product {
-            x,
-            parts: vec![part],
-            out,
-            residual: None,
-            rows: RowSet::All,
-            soft_cap: 0.0,
-            deferred: None,
-            defers: None,
-        };
+        let product = Product { out, ..Product::plain(x, part, out.of) };
         self.graph.push(label, Action::Product(product));
     }
 

@@ -227,8 +227,7 @@ fn pool(graph: &mut Graph, states: Value, norm: Option<&Norm>, pooling: Pooling)
 
 fn product(graph: &mut Graph, x: Value, part: &Part) -> Value {
     let out = graph.value(part.label.clone(), part.matrix.rows, RowSet::Logits);
-    let weights = (part.matrix, part.bias);
-    let product = Product { rows: RowSet::Logits, ..Product::plain(&part.label, x, weights, out) };
+    let product = Product { rows: RowSet::Logits, ..Product::plain(x, part.clone(), out) };
     graph.push(part.label.clone(), Action::Product(product));
     out
 }

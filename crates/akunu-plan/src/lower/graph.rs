@@ -69,10 +69,10 @@ pub(super) struct Product {
 
 impl Product {
     /// Of one matrix and of all rows, into a value of its own.
-    pub fn plain(label: &str, x: Value, (matrix, bias): (Matrix, Option<BufferId>), out: Value) -> Product {
+    pub fn plain(x: Value, part: Part, out: Value) -> Product {
         Product {
             x,
-            parts: vec![Part { label: label.into(), matrix, bias }],
+            parts: vec![part],
             out: Columns { of: out, first: 0 },
             residual: None,
             rows: RowSet::All,

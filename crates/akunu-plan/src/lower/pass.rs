@@ -9,7 +9,7 @@ use super::blocks::Blocks;
 use super::emit::Emitter;
 use super::forms::{Shape, ValueForms, fits_halves};
 use super::fuse::{Rules, fuse};
-use super::graph::{Action, Graph, Product, Value};
+use super::graph::{Action, Graph, Part, Product, Value};
 use super::place::place;
 use super::weights::{Matrix, Norm, RopeTable, Tensors, rope_tables};
 use super::{Buffers, Context, size, table_io};
@@ -94,7 +94,11 @@ impl Logits {
         let product = Product {
             rows,
             soft_cap: config.logit_soft_cap.unwrap_or(0.0),
-            ..Product::plain("logits", picked, (self.output, self.bias), logits)
+            ..Product::plain(
+                picked,
+                Part { label: "logits".into(), matrix: self.output, bias: self.bias },
+                logits,
+            )
         };
         graph.push("logits", Action::Product(product));
         logits

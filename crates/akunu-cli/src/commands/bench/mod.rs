@@ -312,6 +312,21 @@ fn compared(rows: &[Row]) -> Vec<(&str, Speed, Speed)> {
     pairs.map(|(direct, indirect)| (direct.test.as_str(), speed(direct), speed(indirect))).collect()
 }
 
+/// What stands below a table of either kind of model, from its last row.
+fn print_machine(
+    ceilings: Option<&ceilings::CeilingsReport>,
+    load_s: f64,
+    memory: Option<Memory>,
+    out: &mut Output,
+) -> Result<(), Failure> {
+    out.text("\n")?;
+    if let Some(ceilings) = ceilings {
+        out.line(&ceilings.line())?;
+    }
+    let peak = memory.map(|m| format!(", peak memory {}", akunu::human(m.peak_memory)));
+    out.line(&format!("load {load_s:.3} s{}", peak.unwrap_or_default()))
+}
+
 fn print(rows: &[Row], out: &mut Output) -> Result<(), Failure> {
     let mut grid = Grid::new().text("model").spare("device").number("threads").word("test").number("tok/s");
     grid = grid.number("min").number("max").number("GB/s").number("GOP/s").number("of ceiling");
@@ -331,12 +346,7 @@ fn print(rows: &[Row], out: &mut Output) -> Result<(), Failure> {
     }
     out.text(&grid.render(output::width()))?;
     if let Some(last) = rows.last() {
-        out.text("\n")?;
-        if let Some(ceilings) = &last.ceilings {
-            out.line(&ceilings.line())?;
-        }
-        let peak = last.memory.map(|m| format!(", peak memory {}", akunu::human(m.peak_memory)));
-        out.line(&format!("load {:.3} s{}", last.load_s, peak.unwrap_or_default()))?;
+        print_machine(last.ceilings.as_ref(), last.load_s, last.memory, out)?;
     }
     let compared = compared(rows);
     if !compared.is_empty() {

@@ -210,12 +210,7 @@ fn print(rows: &[Row], out: &mut Output) -> Result<(), Failure> {
     }
     out.text(&grid.render(output::width()))?;
     if let Some(last) = rows.last() {
-        out.text("\n")?;
-        if let Some(ceilings) = &last.ceilings {
-            out.line(&ceilings.line())?;
-        }
-        let peak = last.memory.map(|m| format!(", peak memory {}", akunu::human(m.peak_memory)));
-        out.line(&format!("load {:.3} s{}", last.load_s, peak.unwrap_or_default()))?;
+        super::print_machine(last.ceilings.as_ref(), last.load_s, last.memory, out)?;
     }
     Ok(())
 }
