@@ -188,14 +188,14 @@ typedef uint32_t akunu_pooling;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
+// A model that makes vectors of texts, on a device. An opaque handle.
+typedef struct akunu_embedder akunu_embedder;
+
 // A model that stands on a device. An opaque handle.
 typedef struct akunu_model akunu_model;
 
 // A text in a model's cache, and how it goes on. An opaque handle.
 typedef struct akunu_session akunu_session;
-
-// A model that makes vectors of texts, on a device. An opaque handle.
-typedef struct akunu_embedder akunu_embedder;
 
 // How a model is loaded. All zeros but for `size`: as Akunu thinks best.
 typedef struct akunu_load_options {
@@ -581,7 +581,9 @@ akunu_status akunu_free_embedder(struct akunu_embedder *embedder);
 
 // How many numbers a vector has to `width`, and the tokens of the longest text to `longest`, either of which may
 // be null.
-akunu_status akunu_embedding_width(const struct akunu_embedder *embedder, uint32_t *width, uint32_t *longest);
+akunu_status akunu_embedding_width(const struct akunu_embedder *embedder,
+                                   uint32_t *width,
+                                   uint32_t *longest);
 
 // The vectors of `count` UTF-8 texts, each up to its null character: one after the other, `width` numbers each, of
 // length 1 unless the options keep theirs. None of the texts may be empty. Texts share passes, and each gets the
