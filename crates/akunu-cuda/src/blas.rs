@@ -58,7 +58,11 @@ const COMPUTE_32F: c_int = 68;
 const TYPE_F32: c_int = 0;
 const TYPE_F16: c_int = 2;
 const PRODUCT_TRANSPOSE_A: c_int = 3;
+const PRODUCT_EPILOGUE: c_int = 7;
+const PRODUCT_BIAS: c_int = 8;
 const TRANSPOSED: c_int = 1;
+/// Adds to each output the bias of its column of weights, of the output's type.
+const EPILOGUE_BIAS: c_int = 4;
 const PREFERENCE_WORKSPACE: c_int = 1;
 /// For A; those of B, C and D follow.
 const PREFERENCE_ALIGNMENT: c_int = 5;
@@ -158,45 +162,61 @@ struct Shape {
     inputs: u32,
     outputs: u32,
     out_stride: u32,
+    bias: bool,
     alignments: [u32; 4],
 }
 
-/// The descriptors of a product and its matrices.
+/// A product's descriptor. The address of its bias is a part of it.
+fn describe(functions: &Functions, bias: Option<Address>) -> Result<Owned, CudaError> {
+    let product = Owned::new("cublasLtMatmulDescCreate", functions.destroy_product, |to| {
+        // SAFETY: `to` is a place for the handle that the function writes.
+        unsafe { (functions.create_product)(to, COMPUTE_32F, TYPE_F32) }
+    })?;
+    let set = |attribute: c_int, value: *const c_void, bytes: usize| {
+        // SAFETY: the handle is valid, and the attribute's value has the given size.
+        let set = unsafe { (functions.set_product)(product.handle, attribute, value, bytes) };
+        check("cublasLtMatmulDescSetAttribute", set)
+    };
+    set(PRODUCT_TRANSPOSE_A, std::ptr::from_ref(&TRANSPOSED).cast(), size_of::<c_int>())?;
+    if let Some(bias) = bias {
+        set(PRODUCT_EPILOGUE, std::ptr::from_ref(&EPILOGUE_BIAS).cast(), size_of::<c_int>())?;
+        set(PRODUCT_BIAS, std::ptr::from_ref(&bias).cast(), size_of::<Address>())?;
+    }
+    Ok(product)
+}
+
+/// The descriptors of a product's matrices.
 #[derive(Debug)]
-struct Described {
-    product: Owned,
+struct Layouts {
     weight: Owned,
     x: Owned,
     out: Owned,
 }
 
-impl Described {
-    fn new(functions: &Functions, shape: &Shape) -> Result<Described, CudaError> {
+impl Layouts {
+    fn new(functions: &Functions, shape: &Shape) -> Result<Layouts, CudaError> {
         let Shape { rows, inputs, outputs, out_stride, .. } = *shape;
-        let product = Owned::new("cublasLtMatmulDescCreate", functions.destroy_product, |to| {
-            // SAFETY: `to` is a place for the handle that the function writes.
-            unsafe { (functions.create_product)(to, COMPUTE_32F, TYPE_F32) }
-        })?;
-        let transposed = std::ptr::from_ref(&TRANSPOSED).cast();
-        // SAFETY: the handle is valid, and the attribute's value has the given size.
-        let set = unsafe { (functions.set_product)(product.handle, PRODUCT_TRANSPOSE_A, transposed, 4) };
-        check("cublasLtMatmulDescSetAttribute", set)?;
         let layout = |kind, down: u32, across: u32, stride: u32| {
             Owned::new("cublasLtMatrixLayoutCreate", functions.destroy_layout, |to| {
                 // SAFETY: `to` is a place for the handle that the function writes.
                 unsafe { (functions.create_layout)(to, kind, down.into(), across.into(), stride.into()) }
             })
         };
-        Ok(Described {
-            product,
+        Ok(Layouts {
             weight: layout(TYPE_F16, inputs, outputs, inputs)?,
             x: layout(TYPE_F16, inputs, rows, inputs)?,
             out: layout(TYPE_F32, outputs, rows, out_stride)?,
         })
     }
 
-    /// Algorithms for it, in the library's order of preference.
-    fn ways(&self, functions: &Functions, handle: Handle, shape: &Shape) -> Result<Vec<Found>, CudaError> {
+    /// Algorithms for a product of them, in the library's order of preference.
+    fn algorithms(
+        &self,
+        functions: &Functions,
+        handle: Handle,
+        product: &Owned,
+        shape: &Shape,
+    ) -> Result<Vec<Found>, CudaError> {
         let preference = Owned::new("cublasLtMatmulPreferenceCreate", functions.destroy_preference, |to| {
             // SAFETY: `to` is a place for the handle that the function writes.
             unsafe { (functions.create_preference)(to) }
@@ -216,7 +236,7 @@ impl Described {
         let asked = unsafe {
             (functions.heuristic)(
                 handle,
-                self.product.handle,
+                product.handle,
                 self.weight.handle,
                 self.x.handle,
                 self.out.handle,
@@ -229,7 +249,7 @@ impl Described {
         };
         check("cublasLtMatmulAlgoGetHeuristic", asked)?;
         let count = usize::try_from(count).unwrap_or(0).min(CANDIDATES);
-        let usable = |way: &&Found| way.state == 0 && way.workspace as u64 <= WORKSPACE_BYTES;
+        let usable = |found: &&Found| found.state == 0 && found.workspace as u64 <= WORKSPACE_BYTES;
         Ok(found[..count].iter().filter(usable).copied().collect())
     }
 }
@@ -242,17 +262,18 @@ struct Shared {
     workspace: Memory,
 }
 
-/// A product of a shape, and the chosen algorithm.
+/// What products of a shape share: the layouts and the chosen algorithm.
 #[derive(Clone, Debug)]
 struct Chosen {
-    described: Rc<Described>,
-    way: Found,
+    layouts: Rc<Layouts>,
+    algorithm: Found,
 }
 
 /// A product with its addresses.
 #[derive(Debug)]
 pub(crate) struct BoundProduct {
     shared: Rc<Shared>,
+    product: Owned,
     chosen: Chosen,
     x: Address,
     weight: Address,
@@ -262,29 +283,29 @@ pub(crate) struct BoundProduct {
 
 impl BoundProduct {
     pub(crate) fn launch(&self, stream: &Stream) -> Result<(), CudaError> {
-        self.launch_as(stream, &self.chosen.way)
+        self.launch_with(stream, &self.chosen.algorithm)
     }
 
-    fn launch_as(&self, stream: &Stream, way: &Found) -> Result<(), CudaError> {
-        let (functions, described) = (&self.shared.library.functions, &self.chosen.described);
+    fn launch_with(&self, stream: &Stream, found: &Found) -> Result<(), CudaError> {
+        let (functions, layouts) = (&self.shared.library.functions, &self.chosen.layouts);
         let (one, share) = (1.0f32, if self.residual.is_some() { 1.0f32 } else { 0.0 });
         // SAFETY: all handles are valid; the addresses and extents were checked against the table when it was
         // prepared, for the rows of the layouts; the scalar factors are read before the call returns.
         let launched = unsafe {
             (functions.matmul)(
                 self.shared.handle.handle,
-                described.product.handle,
+                self.product.handle,
                 &one,
                 self.weight,
-                described.weight.handle,
+                layouts.weight.handle,
                 self.x,
-                described.x.handle,
+                layouts.x.handle,
                 &share,
                 self.residual.unwrap_or(self.out),
-                described.out.handle,
+                layouts.out.handle,
                 self.out,
-                described.out.handle,
-                &way.algorithm,
+                layouts.out.handle,
+                &found.algorithm,
                 self.shared.workspace.address,
                 self.shared.workspace.bytes as usize,
                 stream.handle(),
@@ -329,53 +350,62 @@ impl Blas {
         let place = |binding: usize| bindings.get(binding).copied().unwrap_or(0);
         let (x, weight, out) = (place(product.x), place(product.weight), place(product.out));
         let residual = product.residual.map(place);
+        let bias = product.bias.map(place);
         let alignment = |address: Address| 1 << address.trailing_zeros().min(MOST_ALIGNMENT.ilog2());
         let shape = Shape {
             rows: product.rows,
             inputs: product.inputs,
             outputs: product.outputs,
             out_stride: product.out_stride,
+            bias: bias.is_some(),
             alignments: [weight, x, residual.unwrap_or(out), out].map(alignment),
         };
+        let functions = &self.shared.library.functions;
+        let product = describe(functions, bias)?;
         if let Some(chosen) = self.chosen.get(&shape) {
             let (shared, chosen) = (Rc::clone(&self.shared), chosen.clone());
-            return Ok(BoundProduct { shared, chosen, x, weight, out, residual });
+            return Ok(BoundProduct { shared, product, chosen, x, weight, out, residual });
         }
-        let functions = &self.shared.library.functions;
-        let described = Described::new(functions, &shape)?;
-        let ways = described.ways(functions, self.shared.handle.handle, &shape)?;
-        let Some(&first) = ways.first() else {
+        let layouts = Layouts::new(functions, &shape)?;
+        let algorithms = layouts.algorithms(functions, self.shared.handle.handle, &product, &shape)?;
+        let Some(&first) = algorithms.first() else {
             let (rows, inputs, outputs) = (shape.rows, shape.inputs, shape.outputs);
             return Err(CudaError::NoProduct { rows, inputs, outputs });
         };
-        let chosen = Chosen { described: Rc::new(described), way: first };
-        let mut bound = BoundProduct { shared: Rc::clone(&self.shared), chosen, x, weight, out, residual };
+        let chosen = Chosen { layouts: Rc::new(layouts), algorithm: first };
+        let shared = Rc::clone(&self.shared);
+        let mut bound = BoundProduct { shared, product, chosen, x, weight, out, residual };
         bound.launch(stream)?;
         stream.synchronise()?;
         if self.timed {
-            bound.chosen.way = self.fastest(&bound, &ways, stream)?;
+            bound.chosen.algorithm = self.fastest(&bound, &algorithms, stream)?;
         }
         self.chosen.insert(shape, bound.chosen.clone());
         Ok(bound)
     }
 
-    fn fastest(&self, bound: &BoundProduct, ways: &[Found], stream: &Stream) -> Result<Found, CudaError> {
+    fn fastest(
+        &self,
+        bound: &BoundProduct,
+        algorithms: &[Found],
+        stream: &Stream,
+    ) -> Result<Found, CudaError> {
         let events = [Event::timed(&self.context)?, Event::timed(&self.context)?];
-        let mut best = (u64::MAX, bound.chosen.way);
-        for way in ways {
+        let mut best = (u64::MAX, bound.chosen.algorithm);
+        for algorithm in algorithms {
             // A first launch loads it; algorithms that fail are skipped.
-            if bound.launch_as(stream, way).is_err() {
+            if bound.launch_with(stream, algorithm).is_err() {
                 continue;
             }
             stream.record(&events[0])?;
             for _ in 0..ROUNDS {
-                bound.launch_as(stream, way)?;
+                bound.launch_with(stream, algorithm)?;
             }
             stream.record(&events[1])?;
             events[1].synchronise()?;
             let ns = events[1].since(&events[0])?;
             if ns < best.0 {
-                best = (ns, *way);
+                best = (ns, *algorithm);
             }
         }
         Ok(best.1)
@@ -401,15 +431,25 @@ mod tests {
     fn products_are_described_in_values_that_the_library_takes() {
         let Some(library) = installed() else { return };
         assert!(library.version[0] >= 12, "{:?}", library.version);
-        let shape =
-            Shape { rows: 77, inputs: 576, outputs: 1536, out_stride: 1540, alignments: [256, 16, 4, 4] };
-        let described = Described::new(&library.functions, &shape).unwrap();
-        // Without a library context no algorithm can be chosen, which is a specific error.
-        let none = described.ways(&library.functions, std::ptr::null_mut(), &shape);
-        assert!(
-            matches!(none, Err(CudaError::Blas { call: "cublasLtMatmulAlgoGetHeuristic", .. })),
-            "{none:?}"
-        );
+        let alignments = [256, 16, 4, 4];
+        for bias in [None, Some(0x1000)] {
+            let shape = Shape {
+                rows: 77,
+                inputs: 576,
+                outputs: 1536,
+                out_stride: 1540,
+                bias: bias.is_some(),
+                alignments,
+            };
+            let product = describe(&library.functions, bias).unwrap();
+            let layouts = Layouts::new(&library.functions, &shape).unwrap();
+            // Without a library context no algorithm can be chosen, which is a specific error.
+            let none = layouts.algorithms(&library.functions, std::ptr::null_mut(), &product, &shape);
+            assert!(
+                matches!(none, Err(CudaError::Blas { call: "cublasLtMatmulAlgoGetHeuristic", .. })),
+                "{none:?}"
+            );
+        }
     }
 
     #[test]

@@ -67,7 +67,7 @@ pub struct Launch {
     pub shared_bytes: u32,
 }
 
-/// `out = x · Wᵀ (+ residual)` over f16 rows of `inputs` numbers, always for the table's maximum number of `rows`;
+/// `out = x · Wᵀ (+ bias) (+ residual)` over f16 rows of `inputs` numbers, always for the table's maximum number of `rows`;
 /// sums are f32. Done by the device's library (cuBLAS).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HalfProduct {
@@ -75,6 +75,7 @@ pub struct HalfProduct {
     pub x: usize,
     pub weight: usize,
     pub out: usize,
+    pub bias: Option<usize>,
     pub residual: Option<usize>,
     pub rows: u32,
     pub inputs: u32,

@@ -94,13 +94,14 @@ impl Shape<'_> {
             .over([(blocks as u32).div_ceil(THREADS), 1, 1], THREADS))
     }
 
-    /// The library's product, then what it leaves to do.
+    /// The library's product, then the scales of the rows.
     pub(super) fn half_matmul(&self, bias: bool, residual: bool) -> Vec<Work> {
         let p: MatmulParams = self.command.params();
         let product = HalfProduct {
             x: 0,
             weight: 2,
             out: 3,
+            bias: bias.then_some(4),
             residual: residual.then_some(4 + usize::from(bias)),
             rows: self.rows,
             inputs: p.inputs,
