@@ -1,14 +1,12 @@
 // Attention of many rows over an f16 cache, on tensor cores. A threadgroup has LINES query lines (a line is one head
-// of one row), a SIMD group LINE_TILES tiles of 16: with two tiles, what it reads of keys and values from threadgroup
-// memory serves twice as many lines. Keys and values of the next SPAN positions are copied while the current ones are
-// used. Queries and accumulators are distributed over the lanes as multiply_halves expects.
+// of one row), a SIMD group 16 of them. Keys and values of the next SPAN positions are copied while the current ones
+// are used. Queries and accumulators are distributed over the lanes as multiply_halves expects.
 //
 // Keys and values are f16 already. With SPLIT, queries and weights are split in two f16, q = f16(q) + f16(q − f16(q)),
 // so that accuracy is that of f32. Without, they are rounded to f16, as the output is.
 
+#define LINES 64
 #define WORKERS 128
-#define SIMD_LINES (16 * LINE_TILES)
-#define LINES (WORKERS / 32 * SIMD_LINES)
 // Bytes of a position in threadgroup memory: 16 bytes of padding, so that eight consecutive positions are read without
 // bank conflicts.
 #define POSITION (HEAD_DIM * 2 + 16)
@@ -25,10 +23,10 @@
 
 // The query rounded to f16 and, with SPLIT, the remainder.
 struct Query {
-    Quad part[EACH_HALF][LINE_TILES][STEPS];
+    Quad part[EACH_HALF][STEPS];
 };
 
-// The online softmax state of one of a lane's lines: with g = lane / 4, lines g and g + 8 of each of its tiles.
+// The online softmax state of a lane's two lines (g and g + 8 of the SIMD group's).
 struct Line {
     u32 row, head;
     // The visible positions; empty for padding lines.
@@ -37,7 +35,7 @@ struct Line {
 };
 
 struct Output {
-    Floats sums[LINE_TILES][HEAD_DIM / 8];
+    Floats sums[HEAD_DIM / 8];
 };
 
 // The remainders of two numbers after rounding to f16 (`high`), as two f16 in a word.
@@ -58,26 +56,26 @@ INLINE void copy_span(const DEVICE u8* k, const DEVICE u8* v, u32 base, u32 end,
 
 INLINE Query load_query(Bindings in, Params params, const THREAD_PTR Line* lines, Place at) {
     Query q;
-    UNROLL for (u32 r = 0; r < 2 * LINE_TILES; r++) {
-        const Line line = lines[r];
-        const bool there = line.from < line.end;
-        const f32 scale = there ? QUERY_SCALE(in, params, ((const DEVICE Row*)in.rows)[line.row]) : 0.0f;
-        const DEVICE u8* from = in.q + (((u64)(there ? line.row : 0) * HEADS + (there ? line.head : 0)) * HEAD_DIM + LANE % 4 * 2) * 4;
-        UNROLL for (u32 s = 0; s < STEPS; s++) {
-            UNROLL for (u32 half = 0; half < 2; half++) {
-                const u32x2 two = read8(from + (s * 16 + half * 8) * 4);
-                const f32 a = there ? as_f32(two.x) * scale : 0.0f, b = there ? as_f32(two.y) * scale : 0.0f;
-                const u32 w = half * 2 + r % 2, rounded = two_halves(a, b);
-                q.part[0][r / 2][s].v[w] = rounded;
-                if (SPLIT) q.part[EACH_HALF - 1][r / 2][s].v[w] = left_of(a, b, rounded);
+    UNROLL for (u32 s = 0; s < STEPS; s++) {
+        UNROLL for (u32 w = 0; w < 4; w++) {
+            const Line line = lines[w % 2];
+            f32 a = 0, b = 0;
+            if (line.from < line.end) {
+                const u32 d = s * 16 + w / 2 * 8 + LANE % 4 * 2;
+                const u32x2 two = read8(in.q + (((u64)line.row * HEADS + line.head) * HEAD_DIM + d) * 4);
+                const f32 scale = QUERY_SCALE(in, params, ((const DEVICE Row*)in.rows)[line.row]);
+                a = as_f32(two.x) * scale;
+                b = as_f32(two.y) * scale;
             }
+            q.part[0][s].v[w] = two_halves(a, b);
+            if (SPLIT) q.part[EACH_HALF - 1][s].v[w] = left_of(a, b, q.part[0][s].v[w]);
         }
     }
     return q;
 }
 
 struct Scores {
-    Floats v[LINE_TILES][SPAN / 8];
+    Floats v[SPAN / 8];
 };
 
 INLINE Scores score(const THREAD_PTR Query* q, const THREADGROUP u8* keys, Place at) {
@@ -86,11 +84,9 @@ INLINE Scores score(const THREAD_PTR Query* q, const THREADGROUP u8* keys, Place
         UNROLL for (u32 n = 0; n < SPAN / 8; n += 2) {
             const u32 position = n * 8 + LANE / 16 * 8 + LANE % 8;
             const Quad k = load_lines(keys + position * POSITION + (s * 2 + LANE / 8 % 2) * 16);
-            UNROLL for (u32 t = 0; t < LINE_TILES; t++) {
-                UNROLL for (u32 h = 0; h < EACH_HALF; h++) {
-                    scores.v[t][n] = multiply_halves(q->part[h][t][s], k.v[0], k.v[1], scores.v[t][n]);
-                    scores.v[t][n + 1] = multiply_halves(q->part[h][t][s], k.v[2], k.v[3], scores.v[t][n + 1]);
-                }
+            UNROLL for (u32 h = 0; h < EACH_HALF; h++) {
+                scores.v[n] = multiply_halves(q->part[h][s], k.v[0], k.v[1], scores.v[n]);
+                scores.v[n + 1] = multiply_halves(q->part[h][s], k.v[2], k.v[3], scores.v[n + 1]);
             }
         }
     }
@@ -100,53 +96,57 @@ INLINE Scores score(const THREAD_PTR Query* q, const THREADGROUP u8* keys, Place
 // Turns scores into softmax weights, updates the running maximum and sum, and rescales what was accumulated before.
 // `whole`: all positions of the span are visible to all lines, so no mask is needed.
 INLINE void online_softmax(THREAD_PTR Scores* scores, THREAD_PTR Line* lines, THREAD_PTR Output* out, u32 base, bool whole, f32 cap, Place at) {
-    UNROLL for (u32 r = 0; r < 2 * LINE_TILES; r++) {
-        THREAD_PTR Line* const line = lines + r;
-        f32 most = line->most;
+    if (cap != 0) {
         UNROLL for (u32 n = 0; n < SPAN / 8; n++) {
-            UNROLL for (u32 e = 0; e < 2; e++) {
-                THREAD_PTR f32* const score = &scores->v[r / 2][n].v[r % 2 * 2 + e];
-                if (cap != 0) *score = cap * TANH(*score / cap);
-                const u32 position = base + n * 8 + LANE % 4 * 2 + e;
-                if (!whole && (position < line->from || position >= line->end)) *score = 2 * LOWEST;
-                most = MAX_F32(most, *score);
+            UNROLL for (u32 e = 0; e < 4; e++) scores->v[n].v[e] = cap * TANH(scores->v[n].v[e] / cap);
+        }
+    }
+    if (!whole) {
+        UNROLL for (u32 n = 0; n < SPAN / 8; n++) {
+            UNROLL for (u32 e = 0; e < 4; e++) {
+                const u32 position = base + n * 8 + LANE % 4 * 2 + e % 2;
+                if (position < lines[e / 2].from || position >= lines[e / 2].end) scores->v[n].v[e] = 2 * LOWEST;
             }
+        }
+    }
+    f32 keep[2];
+    UNROLL for (u32 r = 0; r < 2; r++) {
+        f32 most = lines[r].most;
+        UNROLL for (u32 n = 0; n < SPAN / 8; n++) {
+            UNROLL for (u32 e = 0; e < 2; e++) most = MAX_F32(most, scores->v[n].v[r * 2 + e]);
         }
         most = MAX_F32(most, SIMD_XOR(most, 1));
         most = MAX_F32(most, SIMD_XOR(most, 2));
-        const f32 keep = EXP2((line->most - most) * LOG2_E);
-        line->most = most;
-        line->total *= keep;
+        keep[r] = EXP2((lines[r].most - most) * LOG2_E);
+        lines[r].most = most;
+        lines[r].total *= keep[r];
         UNROLL for (u32 n = 0; n < SPAN / 8; n++) {
             UNROLL for (u32 e = 0; e < 2; e++) {
-                THREAD_PTR f32* const score = &scores->v[r / 2][n].v[r % 2 * 2 + e];
-                *score = EXP2(fused(*score, LOG2_E, -most * LOG2_E));
-                line->total += *score;
+                const f32 weight = EXP2(fused(scores->v[n].v[r * 2 + e], LOG2_E, -most * LOG2_E));
+                scores->v[n].v[r * 2 + e] = weight;
+                lines[r].total += weight;
             }
         }
-        UNROLL for (u32 d = 0; d < HEAD_DIM / 8; d++) {
-            UNROLL for (u32 e = 0; e < 2; e++) out->sums[r / 2][d].v[r % 2 * 2 + e] *= keep;
-        }
+    }
+    UNROLL for (u32 d = 0; d < HEAD_DIM / 8; d++) {
+        UNROLL for (u32 e = 0; e < 4; e++) out->sums[d].v[e] *= keep[e / 2];
     }
 }
 
 INLINE void add_values(THREAD_PTR Output* out, const THREAD_PTR Scores* weights, const THREADGROUP u8* values, Place at) {
     UNROLL for (u32 p = 0; p < SPAN / 16; p++) {
-        Quad part[EACH_HALF][LINE_TILES];
-        UNROLL for (u32 i = 0; i < 4 * LINE_TILES; i++) {
-            const u32 t = i / 4, w = i % 4;
-            const Floats four = weights->v[t][2 * p + w / 2];
+        Quad part[EACH_HALF];
+        UNROLL for (u32 w = 0; w < 4; w++) {
+            const Floats four = weights->v[2 * p + w / 2];
             const f32 a = four.v[w % 2 * 2], b = four.v[w % 2 * 2 + 1];
-            part[0][t].v[w] = two_halves(a, b);
-            if (SPLIT) part[EACH_HALF - 1][t].v[w] = left_of(a, b, part[0][t].v[w]);
+            part[0].v[w] = two_halves(a, b);
+            if (SPLIT) part[EACH_HALF - 1].v[w] = left_of(a, b, part[0].v[w]);
         }
         UNROLL for (u32 d = 0; d < HEAD_DIM / 8; d += 2) {
             const Quad v = load_lines_transposed(values + (p * 16 + LANE % 16) * POSITION + (d + LANE / 16) * 16);
-            UNROLL for (u32 t = 0; t < LINE_TILES; t++) {
-                UNROLL for (u32 h = 0; h < EACH_HALF; h++) {
-                    out->sums[t][d] = multiply_halves(part[h][t], v.v[0], v.v[1], out->sums[t][d]);
-                    out->sums[t][d + 1] = multiply_halves(part[h][t], v.v[2], v.v[3], out->sums[t][d + 1]);
-                }
+            UNROLL for (u32 h = 0; h < EACH_HALF; h++) {
+                out->sums[d] = multiply_halves(part[h], v.v[0], v.v[1], out->sums[d]);
+                out->sums[d + 1] = multiply_halves(part[h], v.v[2], v.v[3], out->sums[d + 1]);
             }
         }
     }
@@ -155,22 +155,22 @@ INLINE void add_values(THREAD_PTR Output* out, const THREAD_PTR Scores* weights,
 // The lines of a SIMD group go through its own part of threadgroup memory, so that it writes 32 consecutive elements.
 INLINE void store_lines(Bindings in, THREAD_PTR Line* lines, const THREAD_PTR Output* out, u32 first_head, u32 start, u32 end, Place at) {
     TG_ARRAY(f32, together, 0);
-    THREADGROUP f32* const mine = together + SIMD * SIMD_LINES * HEAD_DIM;
-    UNROLL for (u32 r = 0; r < 2 * LINE_TILES; r++) {
+    THREADGROUP f32* const mine = together + SIMD * 16 * HEAD_DIM;
+    UNROLL for (u32 r = 0; r < 2; r++) {
         f32 total = lines[r].total;
         total += SIMD_XOR(total, 1);
         total += SIMD_XOR(total, 2);
         const f32 inverse = 1.0f / total;
         UNROLL for (u32 d = 0; d < HEAD_DIM / 8; d++) {
             UNROLL for (u32 e = 0; e < 2; e++) {
-                mine[(r * 8 + LANE / 4) * HEAD_DIM + d * 8 + LANE % 4 * 2 + e] = out->sums[r / 2][d].v[r % 2 * 2 + e] * inverse;
+                mine[(r * 8 + LANE / 4) * HEAD_DIM + d * 8 + LANE % 4 * 2 + e] = out->sums[d].v[r * 2 + e] * inverse;
             }
         }
     }
     SIMD_SYNC();
     const u32 cols = HEADS * HEAD_DIM;
-    for (u32 i = 0; i < SIMD_LINES; i++) {
-        const u32 line = SIMD * SIMD_LINES + i, row = start + line / HEADS_HERE, head = first_head + line % HEADS_HERE;
+    for (u32 i = 0; i < 16; i++) {
+        const u32 line = SIMD * 16 + i, row = start + line / HEADS_HERE, head = first_head + line % HEADS_HERE;
         if (row >= end || line >= TILE_ROWS * HEADS_HERE || head / GROUP != first_head / GROUP) continue;
         for (u32 d = LANE; d < HEAD_DIM; d += 32) {
             const f32 value = mine[i * HEAD_DIM + d];
@@ -188,9 +188,9 @@ INLINE void store_lines(Bindings in, THREAD_PTR Line* lines, const THREAD_PTR Ou
 INLINE void attend_run(Bindings in, Params params, u32 first_head, u32 start, u32 end, Place at) {
     const DEVICE Row* rows = (const DEVICE Row*)in.rows;
     const u32 window = params.attention.window, ahead = params.attention.ahead, sequence = rows[start].start, kv_head = first_head / GROUP;
-    Line lines[2 * LINE_TILES];
-    UNROLL for (u32 r = 0; r < 2 * LINE_TILES; r++) {
-        const u32 line = SIMD * SIMD_LINES + r * 8 + LANE / 4;
+    Line lines[2];
+    UNROLL for (u32 r = 0; r < 2; r++) {
+        const u32 line = SIMD * 16 + r * 8 + LANE / 4;
         lines[r].row = start + line / HEADS_HERE;
         lines[r].head = first_head + line % HEADS_HERE;
         lines[r].most = LOWEST;
@@ -205,18 +205,11 @@ INLINE void attend_run(Bindings in, Params params, u32 first_head, u32 start, u3
     const VisibleRange range = visible_to_any(rows, start, end, window, ahead, at);
     const u32 from = range.from, until = range.until;
     // The range of positions visible to any line of this SIMD group (mine_*), and that visible to all of them (all_*).
-    u32 mine_from = 0xffffffffu, mine_until = 0, all_from = 0, all_until = 0xffffffffu;
-    UNROLL for (u32 r = 0; r < 2 * LINE_TILES; r++) {
-        const Line line = lines[r];
-        if (line.end != 0) mine_from = line.from < mine_from ? line.from : mine_from;
-        mine_until = line.end > mine_until ? line.end : mine_until;
-        all_from = line.from > all_from ? line.from : all_from;
-        all_until = line.end < all_until ? line.end : all_until;
-    }
-    mine_from = ~SIMD_MAX_U32(~mine_from);
-    mine_until = SIMD_MAX_U32(mine_until);
-    all_from = SIMD_MAX_U32(all_from);
-    all_until = ~SIMD_MAX_U32(~all_until);
+    const u32 mine_until = SIMD_MAX_U32(lines[0].end > lines[1].end ? lines[0].end : lines[1].end);
+    const u32 all_until = ~SIMD_MAX_U32(~(lines[0].end < lines[1].end ? lines[0].end : lines[1].end));
+    const u32 all_from = SIMD_MAX_U32(lines[0].from > lines[1].from ? lines[0].from : lines[1].from);
+    const u32 first = lines[0].end == 0 ? 0xffffffffu : lines[0].from, second = lines[1].end == 0 ? 0xffffffffu : lines[1].from;
+    const u32 mine_from = ~SIMD_MAX_U32(~(first < second ? first : second));
 
     const Query q = load_query(in, params, lines, at);
     const DEVICE u8* k = kv_row(in.k_cache, sequence, kv_head, 0);

@@ -12,13 +12,9 @@ pub(super) static COPIES: Source = source!("cuda/copies.h");
 pub(super) static TENSOR: Source = source!("cuda/tensor.h");
 static ATTENTION_MMA: Source = source!("cuda/attention_mma.h");
 
-/// Query lines of a threadgroup with one tile per SIMD group, as in the kernel.
+/// Query lines of a threadgroup, as in the kernel.
 const LINES: u32 = 64;
 const THREADS: u32 = 128;
-/// The longest heads of which registers hold two tiles.
-const TWO_TILES_DIM: u32 = 64;
-/// Threadgroups per unit that a launch with two tiles must still have.
-const BUSY: u32 = 4;
 /// The fewest rows of a table for which tiles are faster.
 pub(super) const FEW_ROWS: u32 = 16;
 /// Numbers of keys (positions × head dim) that a threadgroup stages at once.
@@ -37,12 +33,7 @@ impl Shape<'_> {
         }
         let group = group_of(p)?;
         let heads_here = group.clamp(1, 16);
-        let tiles = group.div_ceil(heads_here);
-        let split = out.f32() || out.q8();
-        let groups = |lines: u32| p.kv_heads * tiles * self.rows.div_ceil(lines / heads_here);
-        let two = dim <= TWO_TILES_DIM && !split && groups(2 * LINES) >= BUSY * self.chip.units;
-        let line_tiles = if two { 2 } else { 1 };
-        let tile_rows = line_tiles * LINES / heads_here;
+        let (tiles, tile_rows) = (group.div_ceil(heads_here), LINES / heads_here);
         let down = self.rows.div_ceil(tile_rows);
         let span = (SPAN_NUMBERS / dim).min(64) / 16 * 16;
         let stage = 2 * span * (dim * 2 + 16);
@@ -50,13 +41,13 @@ impl Shape<'_> {
         Some(
             self.launch("attention_mma", vec![&KV, &RUNS, &COPIES, &TENSOR, &ATTENTION_MMA], &suffix)
                 .variant([("KV_TYPE", kv_number(kv)), ("HEAD_DIM", dim), ("SPAN", span)])
-                .variant([("SPLIT", u32::from(split)), ("LINE_TILES", line_tiles)])
+                .variant([("SPLIT", u32::from(out.f32() || out.q8()))])
                 .variant([("FACTORS", u32::from(query_factors))])
                 .constants([("HEADS", p.heads), ("POSITIONS", p.positions)])
                 .constants([("GROUP", group), ("HEADS_HERE", heads_here), ("TILES", tiles)])
                 .constants([("TILE_ROWS", tile_rows), ("TILES_DOWN", down), ("SHARERS", SHARERS)])
                 .out(out)
-                .shared((2 * stage).max(line_tiles * LINES * dim * 4))
+                .shared((2 * stage).max(LINES * dim * 4))
                 .over([p.kv_heads * tiles, down, SHARERS], THREADS),
         )
     }
