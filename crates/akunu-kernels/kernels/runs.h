@@ -27,12 +27,12 @@ INLINE VisibleRange visible_to_any(const DEVICE Row* rows, u32 start, u32 end, u
 // The end of the run of rows of one sequence that begins at `start`.
 INLINE u32 run_end(const DEVICE Row* rows, u32 start, u32 last, Place at) {
     const u32 sequence = rows[start].start;
-    for (u32 base = start; base < last; base += 32) {
-        const u32 row = base + LANE;
-        const u32 differs = SIMD_MAX_U32(row < last && rows[row].start != sequence ? 32 - LANE : 0);
-        if (differs != 0) return base + 32 - differs;
+    u32 end = last;
+    UNROLL for (u32 i = 0; i < TILE_ROWS; i += 32) {
+        const u32 row = start + i + LANE;
+        if (row < end && rows[row].start != sequence) end = row;
     }
-    return last;
+    return ~SIMD_MAX_U32(~end);
 }
 
 // The last rows see the most positions, so their threadgroups are launched first. Threadgroups along z share the runs

@@ -29,6 +29,9 @@ pub struct ProfileArgs {
     /// many [default there: 128]
     #[arg(short, long, value_name = "N", value_parser = args::count)]
     prompt: Option<usize>,
+    /// Texts in the pass, of a model that makes vectors or scores
+    #[arg(short = 'b', long, value_name = "N", default_value = "1", value_parser = args::count)]
+    texts: usize,
     /// Positions that stand in the cache before
     #[arg(short, long, default_value = "0", value_parser = args::count_or_zero)]
     depth: usize,
@@ -112,6 +115,9 @@ pub fn run(args: &ProfileArgs, out: &mut Output) -> Result<(), Failure> {
 type Measured = (Vec<LabelTiming>, Option<Ceilings>);
 
 fn generating(args: &ProfileArgs, model: &Arc<Model>) -> Result<Measured, Failure> {
+    if args.texts > 1 {
+        return Err(Failure::usage("--texts is for models that make vectors or scores"));
+    }
     let mut options = args.engine.options(args.context);
     let rows = args.prompt.unwrap_or(1);
     options.context.get_or_insert(args.depth + rows);
@@ -129,12 +135,13 @@ fn encoding(args: &ProfileArgs, model: &Arc<Model>, task: EmbedTask) -> Result<M
     let tokens = args.prompt.unwrap_or(TEXT_TOKENS.min(model.config().context_length));
     let mut options = args.engine.text_options(task, args.context);
     options.longest.get_or_insert(tokens);
-    options.rows.get_or_insert(tokens);
+    options.rows.get_or_insert(tokens.saturating_mul(args.texts));
     let mut embedder = Embedder::new(model.clone(), &options)?;
-    let text = [TextIds::from(super::random_ids(tokens, model.config().vocab_size, 1))];
+    let ids = |seed| TextIds::from(super::random_ids(tokens, model.config().vocab_size, seed));
+    let texts: Vec<TextIds> = (0..args.texts as u64).map(ids).collect();
     let row = [Row::causal(0, 0, 0)];
     let bytes = embedder.plan().table.cost(Entries::Rows(&row), 1).bytes();
-    beside_ceilings(&args.engine.options(args.context), bytes, || Ok(embedder.profile(&text, args.passes)?))
+    beside_ceilings(&args.engine.options(args.context), bytes, || Ok(embedder.profile(&texts, args.passes)?))
 }
 
 /// Ceilings are measured before and after what is timed.

@@ -352,14 +352,21 @@ pub fn rope() -> Vec<Spec> {
     let mut specs = vec![];
     for (i, (heads, kv_heads, dim)) in HEADS.into_iter().enumerate() {
         for kv in kv_types(dim) {
-            for (style, qk_norm) in [(RopeStyle::HalfSplit, i % 2 == 0), (RopeStyle::Interleaved, i % 2 == 1)]
-            {
+            for (style, qk_norm, rotates) in [
+                (RopeStyle::HalfSplit, i % 2 == 0, true),
+                (RopeStyle::Interleaved, i % 2 == 1, true),
+                (RopeStyle::HalfSplit, false, false),
+            ] {
                 let rows = [1, 5][i % 2];
                 specs.push(spec(
-                    format!("rope {heads}/{kv_heads}x{dim} {kv:?} {style:?}"),
+                    format!("rope {heads}/{kv_heads}x{dim} {kv:?} {style:?} rotates {rotates}"),
                     rows,
                     move |part| {
-                        let dims = if dim >= 80 { dim / 2 } else { dim };
+                        let dims = match rotates {
+                            true if dim >= 80 => dim / 2,
+                            true => dim,
+                            false => 0,
+                        };
                         let (context, positions) = (16, 32);
                         let params = RopeKvParams {
                             heads,

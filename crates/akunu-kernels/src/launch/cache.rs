@@ -15,6 +15,7 @@ mod tiles;
 static KV: Source = source!("kv.h");
 static ROPE: Source = source!("rope.h");
 static ROPE_KV: Source = source!("rope_kv.h");
+static KV_WRITE: Source = source!("kv_write.h");
 static RANGE_REDUCTION: Source = source!("range_reduction.h");
 static KV_SHIFT: Source = source!("kv_shift.h");
 static KV_COPY: Source = source!("kv_copy.h");
@@ -175,6 +176,10 @@ impl Shape<'_> {
     pub(super) fn rope_kv(&self, style: RopeStyle, qk_norm: bool, kv: KvType) -> Launch {
         const SIMDS: u32 = 4;
         let p: RopeKvParams = self.command.params();
+        let as_is = p.rope_dims == 0 && !qk_norm && kv != KvType::Q8_0 && p.head_dim.is_multiple_of(4);
+        if as_is {
+            return self.kv_write(&p, kv);
+        }
         self.launch(
             "rope_kv",
             vec![&KV, &ROPE, &ROPE_KV],
@@ -186,6 +191,17 @@ impl Shape<'_> {
         .rope(Rope { style, qk_norm }, p.rope_dims)
         .shared(SIMDS * p.head_dim * 4)
         .over([(p.heads + 2 * p.kv_heads).div_ceil(SIMDS), self.rows, 1], SIMDS * 32)
+    }
+
+    fn kv_write(&self, p: &RopeKvParams, kv: KvType) -> Launch {
+        const ROWS_EACH: u32 = 4;
+        let fours = (p.heads + 2 * p.kv_heads) * p.head_dim / 4;
+        let suffix = format!("_{}_{}x{}", p.heads, p.kv_heads, p.head_dim);
+        self.launch("kv_write", vec![&KV, &KV_WRITE], &suffix)
+            .variant([("KV_TYPE", kv_number(kv)), ("ROWS_EACH", ROWS_EACH)])
+            .constants([("HEADS", p.heads), ("KV_HEADS", p.kv_heads), ("HEAD_DIM", p.head_dim)])
+            .constants([("POSITIONS", p.positions)])
+            .over([fours.div_ceil(THREADS), self.rows.div_ceil(ROWS_EACH), 1], THREADS)
     }
 
     fn kv_move(&self, entry: &'static str, sources: Vec<&'static Source>, kv: KvType) -> LaunchBuilder {

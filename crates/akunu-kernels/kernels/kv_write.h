@@ -1,0 +1,38 @@
+// Writes Q to `q` and K and V to the cache, as they are: for models without rotation. A thread takes four consecutive
+// numbers of ROWS_EACH rows, whose loads are all in flight at once.
+
+#define NUMBERS ((HEADS + 2 * KV_HEADS) * HEAD_DIM)
+
+INLINE void store_four(DEVICE u8* to, u32x4 four) {
+#if KV_TYPE == 0
+    *(DEVICE u32x4*)to = four;
+#else
+    const u32x2 halves = {two_halves(as_f32(four.x), as_f32(four.y)), two_halves(as_f32(four.z), as_f32(four.w))};
+    *(DEVICE u32x2*)to = halves;
+#endif
+}
+
+BODY(kv_write) {
+    const u32 n = (at.group_x * THREADS + at.in_group) * 4, first = at.group_y * ROWS_EACH, live = live_rows(pass, false);
+    WAIT_FOR_INPUT();
+    LAUNCH_NEXT();
+    if (first >= live || n >= NUMBERS) return;
+    u32x4 fours[ROWS_EACH];
+    Row places[ROWS_EACH];
+    UNROLL for (u32 r = 0; r < ROWS_EACH; r++) {
+        const u32 row = first + r < live ? first + r : first;
+        fours[r] = read16(in.qkv + ((u64)row * NUMBERS + n) * 4);
+        places[r] = ((const DEVICE Row*)in.rows)[row];
+    }
+    const u32 h = n / HEAD_DIM, i = n % HEAD_DIM;
+    const bool key = h < HEADS + KV_HEADS;
+    UNROLL for (u32 r = 0; r < ROWS_EACH; r++) {
+        if (first + r >= live) break;
+        if (h < HEADS) {
+            *(DEVICE u32x4*)(in.q + (((u64)(first + r) * HEADS + h) * HEAD_DIM + i) * 4) = fours[r];
+        } else {
+            DEVICE u8* to = kv_row(key ? in.k_cache : in.v_cache, places[r].start, h - HEADS - (key ? 0 : KV_HEADS), places[r].position);
+            store_four(to + (u64)i * KV_ROW_BYTES / HEAD_DIM, fours[r]);
+        }
+    }
+}
