@@ -9,20 +9,20 @@ use std::arch::x86_64::*;
 
 use akunu_plan::q8;
 
-use super::Lanes;
-use super::avx2::{load, simd};
-use super::avx512::Avx512;
-use super::x86_packed::Ahead;
-use super::x86_quants::QuantX86;
-use super::x86_wide;
-use crate::floats::FloatWeight;
+use super::lanes::Avx512;
+use super::packed::Ahead;
+use super::quants::{QuantAvx512, block_scales, octets, of_halves};
+use crate::formats::floats::FloatWeight;
+use crate::formats::{Min, Sub};
 use crate::groups::{Group, SIDE};
+use crate::isa::Lanes;
+use crate::isa::avx2::panels::load;
+use crate::isa::avx2::simd;
 use crate::panel::{BF16_BLOCKS, BF16_OUTPUTS, F16x};
-use crate::quants::{Min, Sub};
 use crate::tile::{Packed, Tile};
 
 /// A block of 32 inputs of sixteen rows, as pairs: `[two elements][row]`. Blocks of a group are in order.
-pub(super) type Block = [F16x; SIDE];
+pub(crate) type Block = [F16x; SIDE];
 
 /// Products with weights `W`, multiplied by `M`.
 pub(crate) struct Products<W, M>(W, M);
@@ -52,6 +52,7 @@ pub(crate) trait Rows {
 }
 
 pub(crate) struct Q8Rows;
+
 pub(crate) struct F32Rows;
 
 impl Rows for Q8Rows {
@@ -114,6 +115,7 @@ pub(crate) trait Weights {
 }
 
 pub(crate) struct Quantised<Q>(Q);
+
 pub(crate) struct Float<W>(W);
 
 impl<W: FloatWeight> Weights for Float<W> {
@@ -133,7 +135,7 @@ impl<W: FloatWeight> Weights for Float<W> {
     }
 }
 
-impl<Q: QuantX86> Weights for Quantised<Q> {
+impl<Q: QuantAvx512> Weights for Quantised<Q> {
     type Rows = Q8Rows;
 
     #[inline(always)]
@@ -170,17 +172,17 @@ struct Scales {
 
 impl Scales {
     #[inline(always)]
-    unsafe fn new<Q: QuantX86>(t: &Tile, o: usize, first: usize, count: usize, w: *const u8) -> Scales {
+    unsafe fn new<Q: QuantAvx512>(t: &Tile, o: usize, first: usize, count: usize, w: *const u8) -> Scales {
         let mut scales = Scales { scale: [F16x([0.0; 16]); 2], offset: [F16x([0.0; 16]); 2] };
         simd!({
-            let octets = x86_wide::octets::<Q>(w, count);
+            let octets = octets::<Q>(w, count);
             let (d, m): (Avx512, Avx512) = if Q::PLANES {
                 t.planes.lanes(o, first, count)
             } else {
-                let (d, m) = x86_wide::block_scales::<Q>(w, &octets, count);
+                let (d, m) = block_scales::<Q>(w, &octets, count);
                 (Avx512(d), Avx512(m))
             };
-            let (sub, min) = (x86_wide::of_halves(&octets, false), x86_wide::of_halves(&octets, true));
+            let (sub, min) = (of_halves(&octets, false), of_halves(&octets, true));
             for half in 0..if Q::SUB == Sub::Half { 2 } else { 1 } {
                 let scale = if Q::SUB == Sub::Half { d.mul(sub[half]) } else { d };
                 let m = match Q::MIN {
@@ -198,7 +200,7 @@ impl Scales {
 
     /// The weights of block `b`.
     #[inline(always)]
-    fn weights<Q: QuantX86>(&self, b: usize, quants: __m256i) -> __m512i {
+    fn weights<Q: QuantAvx512>(&self, b: usize, quants: __m256i) -> __m512i {
         let quarters = simd!([_mm256_castsi256_si128(quants), _mm256_extracti128_si256(quants, 1)]);
         let mut v = [Avx512::zero(); 2];
         for half in 0..2 {
@@ -280,20 +282,20 @@ unsafe fn products<W: Weights, M: Multiply>(t: &Tile) {
 /// Up to two times sixteen outputs by up to two groups of rows, over a chunk of their blocks.
 pub(crate) struct Square {
     /// `[block][output]`, of each group of sixteen outputs.
-    pub(super) w: [*const F16x; 2],
+    pub(crate) w: [*const F16x; 2],
     /// The rows of each group.
-    pub(super) x: [*const Block; 2],
+    pub(crate) x: [*const Block; 2],
     /// `[group][output][row]`
     sums: *mut F16x,
-    pub(super) count: usize,
+    pub(crate) count: usize,
     /// The accumulators start at zero.
-    pub(super) begins: bool,
+    pub(crate) begins: bool,
 }
 
 impl Square {
     /// The sums of sixteen outputs and one group of rows.
     #[inline(always)]
-    pub(super) fn sums(&self, side: usize, group: usize) -> *mut F16x {
+    pub(crate) fn sums(&self, side: usize, group: usize) -> *mut F16x {
         self.sums.wrapping_add(group * BF16_OUTPUTS + side * SIDE)
     }
 }

@@ -1,13 +1,10 @@
-//! The scalar implementation: the definition that every other instruction set is tested against, bit for bit.
+//! Sixteen lanes as an array.
 
 use std::array::from_fn;
 
 use half::{bf16, f16};
 
-use super::Lanes;
-use crate::panel::{Chunk, Panel};
-use crate::quants::{Min, Quant, Sub};
-use crate::tile::{self, Dot, Panels, Terms, Tile};
+use crate::isa::Lanes;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Scalar(pub(crate) [f32; 16]);
@@ -183,123 +180,5 @@ impl Lanes for Scalar {
     #[inline(always)]
     fn eq_mask(self, b: Scalar) -> u32 {
         (0..16).map(|l| u32::from(self.0[l] == b.0[l]) << l).sum()
-    }
-}
-
-/// The exact integers of one block: Σ quant · x and Σ x, including the sub-scales and mins of halves.
-///
-/// # Safety
-/// Block `b` can be read at `w`, and 32 activations at `x`.
-unsafe fn integers<Q: Quant>(w: *const u8, b: usize, x: *const i8) -> (i32, i32) {
-    // SAFETY: a whole block of weights and 32 activations, as the caller promises.
-    unsafe {
-        let quants = Q::quants(w, b);
-        let sub = if Q::SUB == Sub::Half { Q::sub(w, b) } else { [1, 1] };
-        let min = if Q::MIN == Min::Half { Q::min(w, b) } else { [1, 1] };
-        let (mut sum, mut mins) = (0, 0);
-        for half in 0..2 {
-            let (mut dot, mut xs) = (0, 0);
-            for i in half * 16..half * 16 + 16 {
-                let x = i32::from(*x.add(i));
-                dot += (i32::from(quants[i]) - Q::OFFSET) * x;
-                xs += x;
-            }
-            sum += dot * sub[half];
-            mins += xs * min[half];
-        }
-        (sum, mins)
-    }
-}
-
-impl<Q: Quant> Dot<Q> for Scalar {
-    #[inline(always)]
-    unsafe fn terms(w: *const u8, x: *const i8, _sums: *const i32, blocks: usize) -> Terms<Scalar> {
-        let mut t = Terms { sum: [0.0; 16], d: [0.0; 16], min_sum: [0.0; 16], m: [0.0; 16] };
-        for l in 0..blocks {
-            // SAFETY: `l` < `blocks`, and `blocks` blocks of both can be read, as the caller promises.
-            unsafe {
-                let (w, b) = (w.add(l / 8 * Q::OCTET_BYTES), l % 8);
-                let (sum, mins) = integers::<Q>(w, b, x.add(l * 32));
-                (t.sum[l], t.min_sum[l]) = (sum as f32, mins as f32);
-                (t.d[l], t.m[l]) = Q::block_scales::<Scalar>(w, b);
-            }
-        }
-        Terms { sum: Scalar(t.sum), d: Scalar(t.d), min_sum: Scalar(t.min_sum), m: Scalar(t.m) }
-    }
-
-    #[inline(always)]
-    unsafe fn rows(t: &Tile) {
-        // SAFETY: the same tile, with the same contract.
-        unsafe { tile::rows_or_panels::<Self, Q>(t) }
-    }
-}
-
-impl<Q: Quant> Panels<Q> for Scalar {
-    #[inline(always)]
-    unsafe fn unpack(panel: *mut Panel, rows: &[*const u8; 16], blocks: usize) {
-        // SAFETY: the panel is valid and not aliased, as the caller promises.
-        let panel = unsafe { &mut *panel };
-        for (o, &row) in rows.iter().enumerate() {
-            for b in 0..blocks {
-                // SAFETY: `b` < `blocks`, and `blocks` blocks can be read at each row, as the caller promises.
-                unsafe {
-                    let w = row.add(b / 8 * Q::OCTET_BYTES);
-                    panel.set_scales::<Scalar, Q>(o, b, w);
-                    for (i, q) in Q::quants(w, b % 8).into_iter().enumerate() {
-                        panel.quants[b][i / 4][o * 4 + i % 4] = q;
-                    }
-                }
-            }
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn multiply<const R: usize>(
-        panel: *const Panel,
-        blocks: usize,
-        x: [Chunk; R],
-        acc: [*mut f32; R],
-    ) {
-        // SAFETY: a valid, unpacked panel, as the caller promises.
-        let panel = unsafe { &*panel };
-        for b in 0..blocks {
-            for r in 0..R {
-                // SAFETY: `b` < `blocks`; `blocks` blocks of activations can be read and 16 × 16 accumulators written,
-                // as the caller promises.
-                unsafe { multiply_block::<Q>(panel, b, &x[r], acc[r].add(b * 16)) };
-            }
-        }
-    }
-}
-
-/// Adds the products of block `b` to the accumulators of sixteen outputs.
-///
-/// # Safety
-/// Block `b` of the chunk can be read, and sixteen accumulators read and written.
-unsafe fn multiply_block<Q: Quant>(panel: &Panel, b: usize, x: &Chunk, acc: *mut f32) {
-    // SAFETY: block `b` of the chunk and sixteen accumulators, as the caller promises.
-    unsafe {
-        let dx = Scalar::splat(*x.scales.add(b));
-        let x: [i32; 32] = from_fn(|i| i32::from(*x.quants.add(b * 32 + i)));
-        let half = |h: usize, o: usize| -> i32 {
-            let i = h * 16..h * 16 + 16;
-            i.map(|i| (i32::from(panel.quants[b][i / 4][o * 4 + i % 4]) - Q::OFFSET) * x[i]).sum()
-        };
-        let sum = Scalar(from_fn(|o| match Q::SUB {
-            Sub::None | Sub::Block => (half(0, o) + half(1, o)) as f32,
-            Sub::Half => {
-                half(0, o) as f32 * panel.sub[b * 2].0[o] + half(1, o) as f32 * panel.sub[b * 2 + 1].0[o]
-            }
-        }));
-        let mut lanes = sum.fma(Scalar(panel.d[b].0).mul(dx), Scalar::load(acc));
-        if Q::MIN != Min::None {
-            let (x0, x1) = (x[..16].iter().sum::<i32>(), x[16..].iter().sum::<i32>());
-            let mins = Scalar(from_fn(|o| match Q::MIN {
-                Min::Half => x0 as f32 * panel.min[b * 2].0[o] + x1 as f32 * panel.min[b * 2 + 1].0[o],
-                _ => (x0 + x1) as f32,
-            }));
-            lanes = Scalar(panel.m[b].0).fma(mins.mul(dx), lanes);
-        }
-        lanes.store(acc);
     }
 }

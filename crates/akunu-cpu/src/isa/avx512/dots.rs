@@ -1,15 +1,42 @@
-//! Integer sums of one row with AVX-512: sixteen blocks of an output at a time, weights in their stored layout.
+//! Products of one row: the integer sums of sixteen blocks of an output at a time, weights in their stored layout.
 
 use std::arch::x86_64::*;
 
-use super::avx2::simd;
-use super::avx512::{Avx512, first_mask};
-use super::x86_quants::{Nibbles, QuantX86, Scales, no_scales};
-use super::x86_wide::{
-    and_wide, block_scales, bytes, floats_of_halves, join_integers, load64, octets, offset,
-};
-use crate::quants::Sub;
-use crate::tile::Terms;
+use super::lanes::Avx512;
+use super::quants::{Nibbles, QuantAvx512, block_scales, bytes, octets, offset};
+use super::registers::{and_wide, first_mask, floats_of_halves, join_integers, load64, quarters, reduce16};
+use crate::formats::Sub;
+use crate::isa::avx2::quants::{Scales, no_scales};
+use crate::isa::avx2::simd;
+use crate::panel::Chunk;
+use crate::tile::{Dot, Terms};
+
+impl<Q: QuantAvx512> Dot<Q> for Avx512 {
+    #[inline(always)]
+    unsafe fn terms(w: *const u8, x: *const i8, sums: *const i32, blocks: usize) -> Terms<Avx512> {
+        // Specialised for the frequent numbers of blocks: whole rounds, half rounds of super-blocks, and the two with
+        // which rows of 576 end.
+        simd!(match blocks {
+            16 => terms::<Q>(w, x, sums, 16),
+            8 if Q::BLOCKS == 8 => terms::<Q>(w, x, sums, 8),
+            2 if Q::BLOCKS == 1 => terms::<Q>(w, x, sums, 2),
+            _ => terms::<Q>(w, x, sums, blocks),
+        })
+    }
+
+    #[inline(always)]
+    unsafe fn arranged(x: Chunk, blocks: usize, to: *mut i8) -> Chunk {
+        if let Some(nibbles) = Q::NIBBLES {
+            simd!(arrange(nibbles, x.quants, blocks, to));
+            return Chunk { quants: to, ..x };
+        }
+        if Q::SUB == Sub::Half {
+            simd!(sum_halves(x.quants, blocks, to.cast()));
+            return Chunk { sums: to.cast(), ..x };
+        }
+        x
+    }
+}
 
 /// [`crate::tile::Dot::terms`]
 ///
@@ -17,7 +44,7 @@ use crate::tile::Terms;
 /// `blocks` ≤ 16 blocks can be read at each pointer. Activations must be as [`arrange`] leaves them if quants are
 /// nibbles, and their sums as [`sum_halves`] leaves them if halves have scales. The processor has AVX-512 VNNI.
 #[inline(always)]
-pub(crate) unsafe fn terms<Q: QuantX86>(
+pub(crate) unsafe fn terms<Q: QuantAvx512>(
     w: *const u8,
     x: *const i8,
     sums: *const i32,
@@ -65,7 +92,7 @@ pub(crate) unsafe fn terms<Q: QuantX86>(
 
 /// Subtracts from the sums what the offset of unsigned quants adds.
 #[inline(always)]
-fn less_offset<Q: QuantX86>(sum: __m512i, x_sums: __m512i) -> __m512i {
+fn less_offset<Q: QuantAvx512>(sum: __m512i, x_sums: __m512i) -> __m512i {
     if offset::<Q>() == 0 {
         return sum;
     }
@@ -87,7 +114,7 @@ fn times(v: __m512i, n: i32) -> __m512i {
 /// # Safety
 /// `blocks` blocks can be read at `w` and `x`.
 #[inline(always)]
-unsafe fn sums_of_blocks<Q: QuantX86>(w: *const u8, x: *const i8, blocks: usize) -> __m512i {
+unsafe fn sums_of_blocks<Q: QuantAvx512>(w: *const u8, x: *const i8, blocks: usize) -> __m512i {
     simd!({
         let zero = _mm512_setzero_si512();
         let mut v = [zero; 8];
@@ -106,29 +133,6 @@ unsafe fn sums_of_blocks<Q: QuantX86>(w: *const u8, x: *const i8, blocks: usize)
             v[i] = _mm512_dpbusd_epi32(zero, bytes::<Q>(q, false), x);
         }
         reduce16(v)
-    })
-}
-
-/// The sums of each half of eight registers: sixteen blocks in order.
-#[inline(always)]
-fn reduce16(v: [__m512i; 8]) -> __m512i {
-    simd!({
-        let mut fours = [_mm512_setzero_si512(); 2];
-        for i in 0..2 {
-            let at = i * 4;
-            let mut twos = [_mm512_setzero_si512(); 2];
-            for j in 0..2 {
-                let (a, b) = (v[at + j * 2], v[at + j * 2 + 1]);
-                twos[j] = _mm512_add_epi32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
-            }
-            let (a, b) = (twos[0], twos[1]);
-            fours[i] = _mm512_add_epi32(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b));
-        }
-        // Quarters 0 and 1 of each register are even blocks, 2 and 3 odd ones.
-        let first = _mm512_shuffle_i32x4(fours[0], fours[1], 0b10_00_10_00);
-        let second = _mm512_shuffle_i32x4(fours[0], fours[1], 0b11_01_11_01);
-        let order = _mm512_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15);
-        _mm512_permutexvar_epi32(order, _mm512_add_epi32(first, second))
     })
 }
 
@@ -154,7 +158,7 @@ fn words_of_halves(low: __m128i, high: __m128i) -> __m512i {
 /// # Safety
 /// `blocks` blocks can be read at `w` and `x`.
 #[inline(always)]
-unsafe fn sums_of_halves<Q: QuantX86>(
+unsafe fn sums_of_halves<Q: QuantAvx512>(
     w: *const u8,
     x: *const i8,
     x_sums: __m512i,
@@ -215,23 +219,6 @@ pub(crate) unsafe fn sum_halves(x: *const i8, blocks: usize, to: *mut i32) {
     });
 }
 
-/// The i-th quarters of four registers, concatenated.
-#[inline(always)]
-fn quarters(v: [__m512i; 4]) -> [__m512i; 4] {
-    simd!({
-        let low = _mm512_shuffle_i32x4(v[0], v[1], 0b01_00_01_00);
-        let high = _mm512_shuffle_i32x4(v[0], v[1], 0b11_10_11_10);
-        let other_low = _mm512_shuffle_i32x4(v[2], v[3], 0b01_00_01_00);
-        let other_high = _mm512_shuffle_i32x4(v[2], v[3], 0b11_10_11_10);
-        [
-            _mm512_shuffle_i32x4(low, other_low, 0b10_00_10_00),
-            _mm512_shuffle_i32x4(low, other_low, 0b11_01_11_01),
-            _mm512_shuffle_i32x4(high, other_high, 0b10_00_10_00),
-            _mm512_shuffle_i32x4(high, other_high, 0b11_01_11_01),
-        ]
-    })
-}
-
 /// Rearranges activations for [`sums_of_nibbles`]: of each four blocks (every second one of eight for
 /// [`Nibbles::Blocks`]) those that are multiplied with low nibbles and those with high ones, or the first halves and
 /// the second ones; zeros after the last block.
@@ -288,7 +275,7 @@ pub(crate) unsafe fn arrange(nibbles: Nibbles, x: *const i8, blocks: usize, to: 
 /// # Safety
 /// `blocks` blocks can be read at `w`.
 #[inline(always)]
-unsafe fn words_of_fours<Q: QuantX86>(w: *const u8, blocks: usize) -> [__m512i; 4] {
+unsafe fn words_of_fours<Q: QuantAvx512>(w: *const u8, blocks: usize) -> [__m512i; 4] {
     simd!({
         let mut words = [_mm512_setzero_si512(); 4];
         for i in 0..4 {
@@ -308,7 +295,7 @@ unsafe fn words_of_fours<Q: QuantX86>(w: *const u8, blocks: usize) -> [__m512i; 
 
 /// Sixteen bytes of each of four blocks, from byte `at` of a block on.
 #[inline(always)]
-unsafe fn bytes_of_fours<Q: QuantX86>(
+unsafe fn bytes_of_fours<Q: QuantAvx512>(
     words: &[__m512i; 4],
     w: *const u8,
     at: usize,
@@ -339,7 +326,7 @@ unsafe fn bytes_of_fours<Q: QuantX86>(
 
 /// d and m of sixteen blocks.
 #[inline(always)]
-fn scales_of_fours<Q: QuantX86>(words: &[__m512i; 4]) -> (__m512, __m512) {
+fn scales_of_fours<Q: QuantAvx512>(words: &[__m512i; 4]) -> (__m512, __m512) {
     simd!({
         let mut places = [0_u16; 32];
         for i in 0..32 {
@@ -360,7 +347,7 @@ fn scales_of_fours<Q: QuantX86>(words: &[__m512i; 4]) -> (__m512, __m512) {
 /// # Safety
 /// `blocks` blocks can be read at `w`.
 #[inline(always)]
-unsafe fn bytes_of_octets<Q: QuantX86>(w: *const u8, blocks: usize) -> [__m512i; 4] {
+unsafe fn bytes_of_octets<Q: QuantAvx512>(w: *const u8, blocks: usize) -> [__m512i; 4] {
     simd!({
         let mut bytes = [_mm512_setzero_si512(); 4];
         for i in 0..2 {

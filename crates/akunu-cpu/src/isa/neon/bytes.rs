@@ -1,18 +1,16 @@
-//! How NEON multiplies quantised weights: bytes in pairs, in fours (FEAT_DotProd), or two rows by two outputs at once
-//! (FEAT_I8MM).
+//! How bytes are multiplied: in pairs, in fours (FEAT_DotProd), or two rows by two outputs at once (FEAT_I8MM).
 
 use std::arch::aarch64::*;
 use std::arch::asm;
 use std::ops::Range;
 
-use super::neon::{Neon, simd, transpose4};
-use super::neon_quants::{QuantNeon, terms_octet, terms_part, unpack_panel};
+use super::registers::transpose4;
+use super::simd;
+use crate::formats::Quant;
 use crate::panel::{Chunk, Panel};
-use crate::quants::{Min, Quant, Sub};
-use crate::tile::{self, Dot, Panels, Terms, Tile};
 
 /// The sums of 4 · G outputs by R rows.
-type Sums<const G: usize, const R: usize> = [[int32x4_t; G]; R];
+pub(crate) type Sums<const G: usize, const R: usize> = [[int32x4_t; G]; R];
 
 /// # Safety
 /// The methods must only be called on a processor with the features of `Self`.
@@ -149,37 +147,17 @@ impl Bytes for Plain {
 #[derive(Clone, Copy)]
 pub(crate) struct DotProd;
 
-macro_rules! sdot {
-    ($sum:expr, $a:expr, $b:expr, $form:literal) => {
-        asm!(
-            concat!("sdot {sum:v}.4s, {a:v}.16b, {b:v}.", $form),
-            sum = inlateout(vreg) $sum,
-            a = in(vreg) $a,
-            b = in(vreg) $b,
-            options(pure, nomem, nostack, preserves_flags),
-        )
-    };
-}
-
 impl Bytes for DotProd {
     const WIDE: bool = true;
 
     #[inline(always)]
     unsafe fn half_block(q: int8x16_t, x: int8x16_t) -> int32x4_t {
-        simd!({
-            let mut sum = vdupq_n_s32(0);
-            sdot!(sum, q, x, "16b");
-            sum
-        })
+        simd!(sdot(vdupq_n_s32(0), q, x))
     }
 
     #[inline(always)]
     unsafe fn block<Q: Quant>(q: [int8x16_t; 2], x: [int8x16_t; 2]) -> int32x4_t {
-        simd!({
-            let mut sum = Self::half_block(q[0], x[0]);
-            sdot!(sum, q[1], x[1], "16b");
-            sum
-        })
+        simd!(sdot(Self::half_block(q[0], x[0]), q[1], x[1]))
     }
 
     #[inline(always)]
@@ -197,24 +175,68 @@ impl Bytes for DotProd {
                 for r in 0..R {
                     xs[r] = vld1q_s8(x[r].quants.add(b * 32 + half * 16));
                 }
-                macro_rules! step {
-                    ($step:literal, $form:literal) => {
-                        for g in 0..G {
-                            let w = panel.quants[b][half * 4 + $step].as_ptr();
-                            let w = vld1q_s8(w.add((first + g) * 16));
-                            for r in 0..R {
-                                sdot!(sums[r][g], w, xs[r], $form);
-                            }
-                        }
-                    };
-                }
-                step!(0, "4b[0]");
-                step!(1, "4b[1]");
-                step!(2, "4b[2]");
-                step!(3, "4b[3]");
+                let steps = &panel.quants[b][half * 4..half * 4 + 4];
+                add_step::<0, G, R>(&mut sums, &steps[0], first, &xs);
+                add_step::<1, G, R>(&mut sums, &steps[1], first, &xs);
+                add_step::<2, G, R>(&mut sums, &steps[2], first, &xs);
+                add_step::<3, G, R>(&mut sums, &steps[3], first, &xs);
             });
         }
         sums
+    }
+}
+
+/// `sum[i] += Σ a[4 · i ..] · b[4 · i ..]`, of four bytes each.
+///
+/// # Safety
+/// The processor has FEAT_DotProd.
+#[inline(always)]
+unsafe fn sdot(sum: int32x4_t, a: int8x16_t, b: int8x16_t) -> int32x4_t {
+    let mut sum = sum;
+    simd!(asm!(
+        "sdot {sum:v}.4s, {a:v}.16b, {b:v}.16b",
+        sum = inlateout(vreg) sum,
+        a = in(vreg) a,
+        b = in(vreg) b,
+        options(pure, nomem, nostack, preserves_flags),
+    ));
+    sum
+}
+
+/// `sum[i] += Σ a[4 · i ..] · b[4 · STEP ..]`
+///
+/// # Safety
+/// The processor has FEAT_DotProd.
+#[inline(always)]
+unsafe fn sdot_step<const STEP: u8>(sum: int32x4_t, a: int8x16_t, b: int8x16_t) -> int32x4_t {
+    let mut sum = sum;
+    simd!(asm!(
+        "sdot {sum:v}.4s, {a:v}.16b, {b:v}.4b[{step}]",
+        sum = inlateout(vreg) sum,
+        a = in(vreg) a,
+        b = in(vreg) b,
+        step = const STEP,
+        options(pure, nomem, nostack, preserves_flags),
+    ));
+    sum
+}
+
+/// Adds four elements of 4 · G outputs by R rows: elements `4 · STEP ..` of half a block of each row.
+///
+/// # Safety
+/// The processor has FEAT_DotProd; `first + G` is at most four.
+#[inline(always)]
+unsafe fn add_step<const STEP: u8, const G: usize, const R: usize>(
+    sums: &mut Sums<G, R>,
+    weights: &[i8; 64],
+    first: usize,
+    xs: &[int8x16_t; R],
+) {
+    for g in 0..G {
+        let w = simd!(vld1q_s8(weights.as_ptr().add((first + g) * 16)));
+        for r in 0..R {
+            sums[r][g] = simd!(sdot_step::<STEP>(sums[r][g], w, xs[r]));
+        }
     }
 }
 
@@ -316,166 +338,4 @@ impl Bytes for I8mm {
         });
         sums
     }
-}
-
-impl<M: Bytes, Q: QuantNeon> Dot<Q> for Neon<M> {
-    #[inline(always)]
-    unsafe fn terms(w: *const u8, x: *const i8, sums: *const i32, blocks: usize) -> Terms<Self> {
-        simd!({
-            let (high_w, high_x) = (w.wrapping_add(Q::OCTET_BYTES), x.wrapping_add(256));
-            let high_sums = sums.wrapping_add(8);
-            let low = if blocks >= 8 {
-                terms_octet::<M, Q>(w, x, sums)
-            } else {
-                terms_part::<M, Q>(w, x, sums, blocks)
-            };
-            let high = if blocks == 16 {
-                terms_octet::<M, Q>(high_w, high_x, high_sums)
-            } else {
-                terms_part::<M, Q>(high_w, high_x, high_sums, blocks.saturating_sub(8))
-            };
-            Terms {
-                sum: join(low.sum, high.sum),
-                d: join(low.d, high.d),
-                min_sum: join(low.min_sum, high.min_sum),
-                m: join(low.m, high.m),
-            }
-        })
-    }
-
-    #[inline(always)]
-    unsafe fn rows(t: &Tile) {
-        // SAFETY: the same contract, passed on unchanged.
-        unsafe { tile::rows_or_panels::<Self, Q>(t) }
-    }
-}
-
-impl<M: Bytes, Q: QuantNeon> Panels<Q> for Neon<M> {
-    #[inline(always)]
-    unsafe fn unpack(panel: *mut Panel, rows: &[*const u8; 16], blocks: usize) {
-        simd!(unpack_panel::<M, Q>(panel, rows, blocks));
-    }
-
-    #[inline(always)]
-    unsafe fn multiply<const R: usize>(
-        panel: *const Panel,
-        blocks: usize,
-        x: [Chunk; R],
-        acc: [*mut f32; R],
-    ) {
-        // SAFETY: a valid, unpacked panel, as the caller promises.
-        let panel = unsafe { &*panel };
-        for b in 0..blocks {
-            simd!(if M::WIDE && Q::SUB != Sub::Half {
-                multiply_block::<M, Q, 4, R>(panel, b, &x, &acc);
-            } else {
-                multiply_block::<M, Q, 2, R>(panel, b, &x, &acc);
-            });
-        }
-    }
-}
-
-#[inline(always)]
-fn join<M>(low: [float32x4_t; 2], high: [float32x4_t; 2]) -> Neon<M> {
-    Neon::of([low[0], low[1], high[0], high[1]])
-}
-
-/// Adds the products of block `b`, G quarters of the outputs at a time.
-///
-/// # Safety
-/// Block `b` can be read in each chunk, and its sixteen accumulators read and written in each of `acc`.
-#[inline(always)]
-unsafe fn multiply_block<M: Bytes, Q: QuantNeon, const G: usize, const R: usize>(
-    panel: &Panel,
-    b: usize,
-    x: &[Chunk; R],
-    acc: &[*mut f32; R],
-) {
-    simd!({
-        let mut mins = [[0.0; 2]; R];
-        if Q::MIN != Min::None {
-            for r in 0..R {
-                mins[r] = sums_of_halves::<Q>(&x[r], b);
-            }
-        }
-        for first in (0..4).step_by(G) {
-            let sums = scaled_sums::<M, Q, G, R>(panel, b, first, x);
-            for r in 0..R {
-                let dx = *x[r].scales.add(b);
-                for g in 0..G {
-                    let o = (first + g) * 4;
-                    let at = acc[r].add(b * 16 + o);
-                    let d = vmulq_n_f32(vld1q_f32(panel.d[b].0[o..].as_ptr()), dx);
-                    let mut lanes = vfmaq_f32(vld1q_f32(at), sums[r][g], d);
-                    if Q::MIN == Min::Half {
-                        let low = vmulq_n_f32(vld1q_f32(panel.min[b * 2].0[o..].as_ptr()), mins[r][0]);
-                        let high = vld1q_f32(panel.min[b * 2 + 1].0[o..].as_ptr());
-                        let min = vmulq_n_f32(vfmaq_n_f32(low, high, mins[r][1]), dx);
-                        lanes = vfmaq_f32(lanes, vld1q_f32(panel.m[b].0[o..].as_ptr()), min);
-                    } else if Q::MIN != Min::None {
-                        lanes = vfmaq_n_f32(lanes, vld1q_f32(panel.m[b].0[o..].as_ptr()), mins[r][0] * dx);
-                    }
-                    vst1q_f32(at, lanes);
-                }
-            }
-        }
-    });
-}
-
-/// Σ x of block `b`, or of its halves if they have their own mins.
-///
-/// # Safety
-/// Block `b` of the chunk can be read.
-#[inline(always)]
-unsafe fn sums_of_halves<Q: Quant>(x: &Chunk, b: usize) -> [f32; 2] {
-    simd!({
-        let sum = *x.sums.add(b);
-        if Q::MIN != Min::Half {
-            return [sum as f32, 0.0];
-        }
-        let first = i32::from(vaddlvq_s8(vld1q_s8(x.quants.add(b * 32))));
-        [first as f32, (sum - first) as f32]
-    })
-}
-
-/// Σ quant · x of block `b`, exactly, including the sub-scales of halves.
-///
-/// # Safety
-/// Block `b` can be read in each chunk.
-#[inline(always)]
-unsafe fn scaled_sums<M: Bytes, Q: QuantNeon, const G: usize, const R: usize>(
-    panel: &Panel,
-    b: usize,
-    first: usize,
-    x: &[Chunk; R],
-) -> [[float32x4_t; G]; R] {
-    simd!({
-        let mut scaled = [[vdupq_n_f32(0.0); G]; R];
-        if Q::SUB == Sub::Half {
-            let low = M::sums::<Q, G, R>(panel, b, 0..1, first, x);
-            let high = M::sums::<Q, G, R>(panel, b, 1..2, first, x);
-            for g in 0..G {
-                let o = (first + g) * 4;
-                let sub = vld1q_f32(panel.sub[b * 2].0[o..].as_ptr());
-                let sub_high = vld1q_f32(panel.sub[b * 2 + 1].0[o..].as_ptr());
-                for r in 0..R {
-                    let low = vmulq_f32(vcvtq_f32_s32(low[r][g]), sub);
-                    scaled[r][g] = vfmaq_f32(low, vcvtq_f32_s32(high[r][g]), sub_high);
-                }
-            }
-            return scaled;
-        }
-        let sums = M::sums::<Q, G, R>(panel, b, 0..2, first, x);
-        for r in 0..R {
-            for g in 0..G {
-                let mut sum = sums[r][g];
-                if Q::SIGNED && Q::OFFSET != 0 {
-                    // The offset was not subtracted in the panel, as the result would not fit in a byte.
-                    sum = vsubq_s32(sum, vdupq_n_s32(Q::OFFSET * *x[r].sums.add(b)));
-                }
-                scaled[r][g] = vcvtq_f32_s32(sum);
-            }
-        }
-        scaled
-    })
 }

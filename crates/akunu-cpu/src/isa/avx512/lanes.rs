@@ -1,71 +1,22 @@
-//! AVX-512 with VNNI: sixteen lanes in one register; bytes are multiplied and summed in fours.
+//! Sixteen lanes in one register.
 
 use std::arch::x86_64::*;
 
 use akunu_format::ScaleType;
 
-use super::Lanes;
-use super::avx2::{integer_sum_of_eight, largest_of_eight, max8, simd, sum8, sums_of_eight};
-use super::x86_affine::{spread, transpose16};
-use super::x86_dots;
-use super::x86_quants::QuantX86;
-use super::x86_wide;
-use crate::panel::{Chunk, F16x};
-use crate::quants::Sub;
-use crate::tile::{Dot, Terms};
+use super::registers::{first_mask, halves, integer_halves, join};
+use crate::isa::Lanes;
+use crate::isa::avx2::lanes::spread;
+use crate::isa::avx2::registers::{
+    integer_sum_of_eight, largest_of_eight, max8, sum8, sums_of_eight, transpose16,
+};
+use crate::isa::avx2::simd;
+use crate::panel::F16x;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Avx512(pub(crate) __m512);
 
-#[inline(always)]
-pub(crate) fn first_mask(n: usize) -> __mmask16 {
-    ((1_u32 << n.min(16)) - 1) as __mmask16
-}
-
 const ROUND: i32 = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
-
-/// The two halves of a register, which the first step of the canonical reduction tree adds.
-#[inline(always)]
-fn halves(v: __m512) -> (__m256, __m256) {
-    simd!((_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1)))
-}
-
-/// Clears the sign bit.
-#[inline(always)]
-fn magnitude(v: __m512) -> __m512i {
-    simd!(_mm512_and_si512(_mm512_castps_si512(v), _mm512_set1_epi32(0x7fff_ffff)))
-}
-
-/// The lower and the upper eight integers.
-#[inline(always)]
-fn integer_halves(v: __m512i) -> (__m256i, __m256i) {
-    simd!((_mm512_castsi512_si256(v), _mm512_extracti64x4_epi64(v, 1)))
-}
-
-/// [`akunu_plan::q8::quantise_block`] of 32 elements.
-///
-/// # Safety
-/// 32 bytes can be written at `quants`.
-#[inline(always)]
-unsafe fn quantise_32(v: [__m512; 2], quants: *mut i8) -> (f32, i32) {
-    // SAFETY: 32 bytes can be written, as the caller promises; the target features are present as in `simd!`.
-    unsafe {
-        let (low, high) = integer_halves(_mm512_max_epi32(magnitude(v[0]), magnitude(v[1])));
-        let largest = largest_of_eight(_mm256_max_epi32(low, high));
-        let inverse = 127.0 / largest;
-        if !largest.is_finite() || !inverse.is_finite() {
-            _mm256_storeu_si256(quants.cast(), _mm256_setzero_si256());
-            return (if largest.is_finite() { 0.0 } else { f32::NAN }, 0);
-        }
-        let scale = _mm512_set1_ps(inverse);
-        let a = _mm512_cvtps_epi32(_mm512_mul_ps(v[0], scale));
-        let b = _mm512_cvtps_epi32(_mm512_mul_ps(v[1], scale));
-        _mm_storeu_si128(quants.cast(), _mm512_cvtepi32_epi8(a));
-        _mm_storeu_si128(quants.add(16).cast(), _mm512_cvtepi32_epi8(b));
-        let (low, high) = integer_halves(_mm512_add_epi32(a, b));
-        (largest / 127.0, integer_sum_of_eight(_mm256_add_epi32(low, high)))
-    }
-}
 
 impl Lanes for Avx512 {
     const REGISTERS: usize = 32;
@@ -247,7 +198,7 @@ impl Lanes for Avx512 {
     #[inline(always)]
     unsafe fn spread(p: *const u8, kind: ScaleType, blocks: usize, count: usize) -> Avx512 {
         let (low, high) = simd!(spread(p, kind, blocks, count));
-        Avx512(x86_wide::join(low, high))
+        Avx512(join(low, high))
     }
 
     #[inline(always)]
@@ -261,37 +212,42 @@ impl Lanes for Avx512 {
     }
 }
 
-impl<Q: QuantX86> Dot<Q> for Avx512 {
-    #[inline(always)]
-    unsafe fn terms(w: *const u8, x: *const i8, sums: *const i32, blocks: usize) -> Terms<Avx512> {
-        // Specialised for the frequent numbers of blocks: whole rounds, half rounds of super-blocks, and the two with
-        // which rows of 576 end.
-        simd!(match blocks {
-            16 => x86_dots::terms::<Q>(w, x, sums, 16),
-            8 if Q::BLOCKS == 8 => x86_dots::terms::<Q>(w, x, sums, 8),
-            2 if Q::BLOCKS == 1 => x86_dots::terms::<Q>(w, x, sums, 2),
-            _ => x86_dots::terms::<Q>(w, x, sums, blocks),
-        })
-    }
+/// Clears the sign bit.
+#[inline(always)]
+fn magnitude(v: __m512) -> __m512i {
+    simd!(_mm512_and_si512(_mm512_castps_si512(v), _mm512_set1_epi32(0x7fff_ffff)))
+}
 
-    #[inline(always)]
-    unsafe fn arranged(x: Chunk, blocks: usize, to: *mut i8) -> Chunk {
-        if let Some(nibbles) = Q::NIBBLES {
-            simd!(x86_dots::arrange(nibbles, x.quants, blocks, to));
-            return Chunk { quants: to, ..x };
+/// [`akunu_plan::q8::quantise_block`] of 32 elements.
+///
+/// # Safety
+/// 32 bytes can be written at `quants`.
+#[inline(always)]
+unsafe fn quantise_32(v: [__m512; 2], quants: *mut i8) -> (f32, i32) {
+    // SAFETY: 32 bytes can be written, as the caller promises; the target features are present as in `simd!`.
+    unsafe {
+        let (low, high) = integer_halves(_mm512_max_epi32(magnitude(v[0]), magnitude(v[1])));
+        let largest = largest_of_eight(_mm256_max_epi32(low, high));
+        let inverse = 127.0 / largest;
+        if !largest.is_finite() || !inverse.is_finite() {
+            _mm256_storeu_si256(quants.cast(), _mm256_setzero_si256());
+            return (if largest.is_finite() { 0.0 } else { f32::NAN }, 0);
         }
-        if Q::SUB == Sub::Half {
-            simd!(x86_dots::sum_halves(x.quants, blocks, to.cast()));
-            return Chunk { sums: to.cast(), ..x };
-        }
-        x
+        let scale = _mm512_set1_ps(inverse);
+        let a = _mm512_cvtps_epi32(_mm512_mul_ps(v[0], scale));
+        let b = _mm512_cvtps_epi32(_mm512_mul_ps(v[1], scale));
+        _mm_storeu_si128(quants.cast(), _mm512_cvtepi32_epi8(a));
+        _mm_storeu_si128(quants.add(16).cast(), _mm512_cvtepi32_epi8(b));
+        let (low, high) = integer_halves(_mm512_add_epi32(a, b));
+        (largest / 127.0, integer_sum_of_eight(_mm256_add_epi32(low, high)))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::isa::{Isa, scalar::Scalar};
+    use crate::isa::Isa;
+    use crate::isa::scalar::lanes::Scalar;
     use crate::math::exp;
 
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]

@@ -1,5 +1,4 @@
-//! NEON: sixteen lanes in four registers. Every 64-bit ARM processor has it; newer extensions add ways to multiply
-//! bytes (`neon_dots`).
+//! Sixteen lanes in four registers.
 
 use std::arch::aarch64::*;
 use std::arch::asm;
@@ -7,8 +6,10 @@ use std::marker::PhantomData;
 
 use akunu_format::ScaleType;
 
-use super::Lanes;
-use super::neon_dots::Bytes;
+use super::bytes::Bytes;
+use super::registers::{fold, four, halve, load_part, put_columns, store_part, widen_bf16, widen_f16};
+use super::simd;
+use crate::isa::Lanes;
 use crate::panel::F16x;
 
 /// Lanes 0..4, 4..8, 8..12 and 12..16. `M` is the way to multiply bytes.
@@ -22,179 +23,11 @@ impl<M> Neon<M> {
     }
 }
 
-macro_rules! simd {
-    ($e:expr) => {
-        // SAFETY: every processor that this is compiled for has NEON. The features of `M` are present because
-        // functions generic over `M` are only reached through wrappers that the device selects after checking the
-        // processor. Pointers are valid by the `# Safety` section of the enclosing function or of the trait method it
-        // implements.
-        unsafe { $e }
-    };
-}
-pub(crate) use simd;
-
+/// An operation on all four registers. A macro, because intrinsics cannot be passed as functions without a call.
 macro_rules! each {
     ($op:ident, $($v:expr),+) => {
         Neon::of([$op($($v.0[0]),+), $op($($v.0[1]),+), $op($($v.0[2]),+), $op($($v.0[3]),+)])
     };
-}
-
-/// The first `n` ≤ 4 elements; the other lanes are 0.
-///
-/// # Safety
-/// `n` elements can be read at `p`.
-#[inline(always)]
-unsafe fn load_part(p: *const f32, n: usize) -> float32x4_t {
-    simd!({
-        let zero = vdupq_n_f32(0.0);
-        match n {
-            0 => zero,
-            1 => vsetq_lane_f32::<0>(p.read_unaligned(), zero),
-            2 => vcombine_f32(vld1_f32(p), vget_low_f32(zero)),
-            3 => {
-                let two = vcombine_f32(vld1_f32(p), vget_low_f32(zero));
-                vsetq_lane_f32::<2>(p.add(2).read_unaligned(), two)
-            }
-            _ => vld1q_f32(p),
-        }
-    })
-}
-
-#[inline(always)]
-unsafe fn store_part(v: float32x4_t, p: *mut f32, n: usize) {
-    simd!(match n {
-        0 => {}
-        1 => p.write_unaligned(vgetq_lane_f32::<0>(v)),
-        2 => vst1_f32(p, vget_low_f32(v)),
-        3 => {
-            vst1_f32(p, vget_low_f32(v));
-            p.add(2).write_unaligned(vgetq_lane_f32::<2>(v));
-        }
-        _ => vst1q_f32(p, v),
-    });
-}
-
-#[inline(always)]
-pub(crate) unsafe fn widen_f16(p: *const u8) -> float32x4_t {
-    simd!(vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(p))))
-}
-
-#[inline(always)]
-unsafe fn widen_bf16(p: *const u8) -> float32x4_t {
-    simd!(vreinterpretq_f32_u32(vshll_n_u16::<16>(vreinterpret_u16_u8(vld1_u8(p)))))
-}
-
-/// 2^e
-#[inline(always)]
-fn power(e: int32x4_t) -> float32x4_t {
-    simd!(vreinterpretq_f32_s32(vshlq_n_s32::<23>(vaddq_s32(e, vdupq_n_s32(127)))))
-}
-
-#[inline(always)]
-fn times_power(x: float32x4_t, n: float32x4_t) -> float32x4_t {
-    simd!({
-        let n = vcvtnq_s32_f32(n);
-        let half = vshrq_n_s32::<1>(n);
-        vmulq_f32(vmulq_f32(x, power(half)), power(vsubq_s32(n, half)))
-    })
-}
-
-/// `a > b ? a : b`. The maximum instruction differs for NaN and signed zeros.
-#[inline(always)]
-fn larger(a: float32x4_t, b: float32x4_t) -> float32x4_t {
-    simd!(vbslq_f32(vcgtq_f32(a, b), a, b))
-}
-
-#[inline(always)]
-fn smaller(a: float32x4_t, b: float32x4_t) -> float32x4_t {
-    simd!(vbslq_f32(vcltq_f32(a, b), a, b))
-}
-
-#[inline(always)]
-fn with_sign(magnitude: float32x4_t, sign: float32x4_t) -> float32x4_t {
-    simd!(vbslq_f32(vdupq_n_u32(0x8000_0000), sign, magnitude))
-}
-
-#[inline(always)]
-fn select_less(a: float32x4_t, b: float32x4_t, x: float32x4_t, y: float32x4_t) -> float32x4_t {
-    simd!(vbslq_f32(vcltq_f32(a, b), x, y))
-}
-
-/// The first two steps of the canonical reduction tree.
-#[inline(always)]
-fn fold(v: [float32x4_t; 4]) -> float32x4_t {
-    simd!(vaddq_f32(vaddq_f32(v[0], v[2]), vaddq_f32(v[1], v[3])))
-}
-
-/// Its third step, for two values at once: `[a a b b]`.
-#[inline(always)]
-fn halve(a: float32x4_t, b: float32x4_t) -> float32x4_t {
-    simd!({
-        let (a, b) = (vreinterpretq_f64_f32(a), vreinterpretq_f64_f32(b));
-        let (low, high) = (vzip1q_f64(a, b), vzip2q_f64(a, b));
-        vaddq_f32(vreinterpretq_f32_f64(low), vreinterpretq_f32_f64(high))
-    })
-}
-
-/// Transposes four rows.
-#[inline(always)]
-pub(crate) fn transpose4(v: [uint32x4_t; 4]) -> [uint32x4_t; 4] {
-    simd!({
-        let (a, b) = (vtrn1q_u32(v[0], v[1]), vtrn2q_u32(v[0], v[1]));
-        let (c, d) = (vtrn1q_u32(v[2], v[3]), vtrn2q_u32(v[2], v[3]));
-        let (a, b) = (vreinterpretq_u64_u32(a), vreinterpretq_u64_u32(b));
-        let (c, d) = (vreinterpretq_u64_u32(c), vreinterpretq_u64_u32(d));
-        [
-            vreinterpretq_u32_u64(vtrn1q_u64(a, c)),
-            vreinterpretq_u32_u64(vtrn1q_u64(b, d)),
-            vreinterpretq_u32_u64(vtrn2q_u64(a, c)),
-            vreinterpretq_u32_u64(vtrn2q_u64(b, d)),
-        ]
-    })
-}
-
-/// Four numbers as f32.
-///
-/// # Safety
-/// Four numbers of the type can be read at `p`.
-#[inline(always)]
-unsafe fn four(p: *const u8, kind: ScaleType) -> float32x4_t {
-    simd!(match kind {
-        ScaleType::F16 => widen_f16(p),
-        ScaleType::BF16 => widen_bf16(p),
-        ScaleType::F32 => vld1q_f32(p.cast()),
-    })
-}
-
-/// [`akunu_plan::q8::quantise_block`] of 32 elements.
-///
-/// # Safety
-/// 32 bytes can be written at `quants`.
-#[inline(always)]
-unsafe fn quantise_32(v: [float32x4_t; 8], quants: *mut i8) -> (f32, i32) {
-    simd!({
-        let mut most = vdupq_n_u32(0);
-        for v in v {
-            most = vmaxq_u32(most, vreinterpretq_u32_f32(vabsq_f32(v)));
-        }
-        let largest = f32::from_bits(vmaxvq_u32(most));
-        let inverse = 127.0 / largest;
-        if !largest.is_finite() || !inverse.is_finite() {
-            vst1q_s8(quants, vdupq_n_s8(0));
-            vst1q_s8(quants.add(16), vdupq_n_s8(0));
-            return (if largest.is_finite() { 0.0 } else { f32::NAN }, 0);
-        }
-        let mut words = [vdupq_n_s16(0); 4];
-        for i in 0..4 {
-            let low = vcvtnq_s32_f32(vmulq_n_f32(v[i * 2], inverse));
-            let high = vcvtnq_s32_f32(vmulq_n_f32(v[i * 2 + 1], inverse));
-            words[i] = vmovn_high_s32(vmovn_s32(low), high);
-        }
-        vst1q_s8(quants, vmovn_high_s16(vmovn_s16(words[0]), words[1]));
-        vst1q_s8(quants.add(16), vmovn_high_s16(vmovn_s16(words[2]), words[3]));
-        let sum = vaddq_s16(vaddq_s16(words[0], words[1]), vaddq_s16(words[2], words[3]));
-        (largest / 127.0, i32::from(vaddvq_s16(sum)))
-    })
 }
 
 impl<M: Bytes> Lanes for Neon<M> {
@@ -477,11 +310,69 @@ impl<M: Bytes> Lanes for Neon<M> {
     }
 }
 
-/// Stores the columns of four rows as `[column][first + row]`.
+/// 2^e
 #[inline(always)]
-pub(crate) fn put_columns(to: &mut [F16x], first: usize, rows: [uint32x4_t; 4]) {
-    for (column, to) in transpose4(rows).into_iter().zip(to) {
-        let to = to.0[first..first + 4].as_mut_ptr();
-        simd!(vst1q_u32(to.cast(), column));
-    }
+fn power(e: int32x4_t) -> float32x4_t {
+    simd!(vreinterpretq_f32_s32(vshlq_n_s32::<23>(vaddq_s32(e, vdupq_n_s32(127)))))
+}
+
+#[inline(always)]
+fn times_power(x: float32x4_t, n: float32x4_t) -> float32x4_t {
+    simd!({
+        let n = vcvtnq_s32_f32(n);
+        let half = vshrq_n_s32::<1>(n);
+        vmulq_f32(vmulq_f32(x, power(half)), power(vsubq_s32(n, half)))
+    })
+}
+
+/// `a > b ? a : b`. The maximum instruction differs for NaN and signed zeros.
+#[inline(always)]
+fn larger(a: float32x4_t, b: float32x4_t) -> float32x4_t {
+    simd!(vbslq_f32(vcgtq_f32(a, b), a, b))
+}
+
+#[inline(always)]
+fn smaller(a: float32x4_t, b: float32x4_t) -> float32x4_t {
+    simd!(vbslq_f32(vcltq_f32(a, b), a, b))
+}
+
+#[inline(always)]
+fn with_sign(magnitude: float32x4_t, sign: float32x4_t) -> float32x4_t {
+    simd!(vbslq_f32(vdupq_n_u32(0x8000_0000), sign, magnitude))
+}
+
+#[inline(always)]
+fn select_less(a: float32x4_t, b: float32x4_t, x: float32x4_t, y: float32x4_t) -> float32x4_t {
+    simd!(vbslq_f32(vcltq_f32(a, b), x, y))
+}
+
+/// [`akunu_plan::q8::quantise_block`] of 32 elements.
+///
+/// # Safety
+/// 32 bytes can be written at `quants`.
+#[inline(always)]
+unsafe fn quantise_32(v: [float32x4_t; 8], quants: *mut i8) -> (f32, i32) {
+    simd!({
+        let mut most = vdupq_n_u32(0);
+        for v in v {
+            most = vmaxq_u32(most, vreinterpretq_u32_f32(vabsq_f32(v)));
+        }
+        let largest = f32::from_bits(vmaxvq_u32(most));
+        let inverse = 127.0 / largest;
+        if !largest.is_finite() || !inverse.is_finite() {
+            vst1q_s8(quants, vdupq_n_s8(0));
+            vst1q_s8(quants.add(16), vdupq_n_s8(0));
+            return (if largest.is_finite() { 0.0 } else { f32::NAN }, 0);
+        }
+        let mut words = [vdupq_n_s16(0); 4];
+        for i in 0..4 {
+            let low = vcvtnq_s32_f32(vmulq_n_f32(v[i * 2], inverse));
+            let high = vcvtnq_s32_f32(vmulq_n_f32(v[i * 2 + 1], inverse));
+            words[i] = vmovn_high_s32(vmovn_s32(low), high);
+        }
+        vst1q_s8(quants, vmovn_high_s16(vmovn_s16(words[0]), words[1]));
+        vst1q_s8(quants.add(16), vmovn_high_s16(vmovn_s16(words[2]), words[3]));
+        let sum = vaddq_s16(vaddq_s16(words[0], words[1]), vaddq_s16(words[2], words[3]));
+        (largest / 127.0, i32::from(vaddvq_s16(sum)))
+    })
 }

@@ -1,46 +1,187 @@
-//! Two blocks in a 512-bit register: how AVX-512 decodes them, and unpacks a panel of them for many rows.
+//! How quantised blocks are decoded: two blocks in a register.
 
 use std::arch::x86_64::*;
 
-use super::Lanes;
-use super::avx2::simd;
-use super::avx512::Avx512;
-use super::x86_quants::{QuantX86, Scales, no_scales, unpack_scales};
-use crate::panel::{F16x, Panel};
-use crate::quants::{Min, k4_scales, u32_at};
+use akunu_format::blocks::IQ4;
 
-#[inline(always)]
-pub(crate) fn join_integers(low: __m256i, high: __m256i) -> __m512i {
-    simd!(_mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1))
+use super::lanes::Avx512;
+use super::registers::{and_wide, floats_of_halves, join, join_integers, load64, shift_halves};
+use crate::formats::iq::{Iq4Nl, Iq4Xs};
+use crate::formats::k_quants::{Q2K, Q3K, Q4K, Q5K, Q6K, k4_scales};
+use crate::formats::legacy::{Q40, Q41, Q50, Q51, Q80};
+use crate::formats::mxfp4::{FP4_RAISED, Mxfp4};
+use crate::formats::{Min, Quant, u32_at};
+use crate::isa::avx2::quants::{QuantAvx2, Scales, no_scales};
+use crate::isa::avx2::simd;
+
+/// A type whose blocks AVX-512 decodes, two at a time where AVX2 decodes one.
+///
+/// # Safety
+/// As for [`QuantAvx2`]; the processor has AVX-512.
+pub(crate) trait QuantAvx512: QuantAvx2 {
+    /// A block of 32 begins with d as f16, and with m as another f16 if the type has one.
+    const LEADING_HALVES: bool = false;
+
+    /// The layout of nibbles, if more than two blocks of them can be decoded at once.
+    const NIBBLES: Option<Nibbles> = None;
+
+    /// The offset of the quants that [`QuantAvx512::raised_two`] returns.
+    const RAISED: i32 = 0;
+
+    /// The quants of blocks `b` (even) and `b + 1`.
+    #[inline(always)]
+    unsafe fn load_two(w: *const u8, b: usize) -> __m512i {
+        // SAFETY: blocks `b` and `b + 1` of the octet can be read, as the caller promises.
+        unsafe { join_integers(Self::load(w, b), Self::load(w, b + 1)) }
+    }
+
+    /// The same, shifted to be non-negative, for types whose halves have scales.
+    #[inline(always)]
+    unsafe fn raised_two(w: *const u8, b: usize) -> __m512i {
+        // SAFETY: the same contract.
+        unsafe { Self::load_two(w, b) }
+    }
+
+    /// d and m of two octets with these scales.
+    #[inline(always)]
+    unsafe fn scales_of_two(_w: *const u8, octets: &[Scales; 2]) -> (__m512, __m512) {
+        (join(octets[0].d, octets[1].d), join(octets[0].m, octets[1].m))
+    }
 }
 
-#[inline(always)]
-pub(crate) fn join(low: __m256, high: __m256) -> __m512 {
-    simd!(_mm512_insertf32x8(_mm512_castps256_ps512(low), high, 1))
+/// Which quants share bytes as low and high nibbles, for types whose nibbles are the quants.
+#[derive(Clone, Copy)]
+pub(crate) enum Nibbles {
+    /// The halves of a block, whose sixteen bytes begin at this offset in the block.
+    Halves(usize),
+    /// Two blocks, whose 32 bytes are consecutive from this offset in an octet on.
+    Blocks(usize),
+    /// Two adjacent quants; a block has no other bytes.
+    Pairs,
 }
 
-#[inline(always)]
-pub(crate) fn load64(p: *const u8) -> __m512i {
-    simd!(_mm512_loadu_si512(p.cast()))
+impl QuantAvx512 for Q40 {
+    const LEADING_HALVES: bool = true;
+    const NIBBLES: Option<Nibbles> = Some(Nibbles::Halves(2));
+
+    #[inline(always)]
+    unsafe fn load_two(w: *const u8, b: usize) -> __m512i {
+        simd!(nibbles_of_two(w.add(b * 18 + 2), w.add(b * 18 + 20)))
+    }
 }
 
-#[inline(always)]
-pub(crate) fn and_wide(v: __m512i, mask: i8) -> __m512i {
-    simd!(_mm512_and_si512(v, _mm512_set1_epi8(mask)))
+impl QuantAvx512 for Q41 {
+    const LEADING_HALVES: bool = true;
+    const NIBBLES: Option<Nibbles> = Some(Nibbles::Halves(4));
+
+    #[inline(always)]
+    unsafe fn load_two(w: *const u8, b: usize) -> __m512i {
+        simd!(nibbles_of_two(w.add(b * 20 + 4), w.add(b * 20 + 24)))
+    }
 }
 
-/// Shifts the bytes of each half right by its own count; the bits shifted in from the byte above must be masked off.
-#[inline(always)]
-fn shift_halves(v: __m512i, low: usize, high: usize) -> __m512i {
-    simd!({
-        let counts = join_integers(_mm256_set1_epi16(low as i16), _mm256_set1_epi16(high as i16));
-        _mm512_srlv_epi16(v, counts)
-    })
+impl QuantAvx512 for Q50 {
+    const LEADING_HALVES: bool = true;
+}
+
+impl QuantAvx512 for Q51 {
+    const LEADING_HALVES: bool = true;
+}
+
+impl QuantAvx512 for Q80 {
+    const LEADING_HALVES: bool = true;
+}
+
+impl QuantAvx512 for Iq4Nl {
+    const LEADING_HALVES: bool = true;
+
+    #[inline(always)]
+    unsafe fn load_two(w: *const u8, b: usize) -> __m512i {
+        simd!(looked_up(&IQ4, nibbles_of_two(w.add(b * 18 + 2), w.add(b * 18 + 20))))
+    }
+}
+
+impl QuantAvx512 for Q2K {
+    #[inline(always)]
+    unsafe fn load_two(w: *const u8, b: usize) -> __m512i {
+        simd!(and_wide(both_shifted(w.add(16 + b / 4 * 32), b % 4 * 2, b % 4 * 2 + 2), 3))
+    }
+}
+
+impl QuantAvx512 for Q3K {
+    const RAISED: i32 = 4;
+
+    #[inline(always)]
+    unsafe fn load_two(w: *const u8, b: usize) -> __m512i {
+        simd!(_mm512_sub_epi8(q3k_raised(w, b), _mm512_set1_epi8(Self::RAISED as i8)))
+    }
+
+    #[inline(always)]
+    unsafe fn raised_two(w: *const u8, b: usize) -> __m512i {
+        simd!(q3k_raised(w, b))
+    }
+}
+
+impl QuantAvx512 for Q4K {
+    const NIBBLES: Option<Nibbles> = Some(Nibbles::Blocks(16));
+
+    #[inline(always)]
+    unsafe fn load_two(w: *const u8, b: usize) -> __m512i {
+        simd!(and_wide(both_shifted(w.add(16 + b / 2 * 32), 0, 4), 15))
+    }
+
+    #[inline(always)]
+    unsafe fn scales_of_two(w: *const u8, _octets: &[Scales; 2]) -> (__m512, __m512) {
+        simd!(k4_of_two(w, Self::OCTET_BYTES))
+    }
+}
+
+impl QuantAvx512 for Q5K {
+    #[inline(always)]
+    unsafe fn load_two(w: *const u8, b: usize) -> __m512i {
+        simd!({
+            let low = and_wide(both_shifted(w.add(48 + b / 2 * 32), 0, 4), 15);
+            _mm512_or_si512(low, where_bits(w.add(16), b, 16))
+        })
+    }
+
+    #[inline(always)]
+    unsafe fn scales_of_two(w: *const u8, _octets: &[Scales; 2]) -> (__m512, __m512) {
+        simd!(k4_of_two(w, Self::OCTET_BYTES))
+    }
+}
+
+impl QuantAvx512 for Q6K {
+    const RAISED: i32 = 32;
+
+    #[inline(always)]
+    unsafe fn load_two(w: *const u8, b: usize) -> __m512i {
+        simd!(_mm512_sub_epi8(q6k_raised(w, b), _mm512_set1_epi8(Self::RAISED as i8)))
+    }
+
+    #[inline(always)]
+    unsafe fn raised_two(w: *const u8, b: usize) -> __m512i {
+        simd!(q6k_raised(w, b))
+    }
+}
+
+impl QuantAvx512 for Iq4Xs {
+    #[inline(always)]
+    unsafe fn load_two(w: *const u8, b: usize) -> __m512i {
+        simd!(looked_up(&IQ4, nibbles_of_two(w.add(8 + b * 16), w.add(24 + b * 16))))
+    }
+}
+
+impl QuantAvx512 for Mxfp4 {
+    #[inline(always)]
+    unsafe fn load_two(w: *const u8, b: usize) -> __m512i {
+        simd!(looked_up(&FP4_RAISED, nibbles_of_two(w.add(b * 17 + 1), w.add(b * 17 + 18))))
+    }
 }
 
 /// The same 32 bytes in both halves, from which the quants of two blocks are extracted.
 #[inline(always)]
-pub(crate) fn both_shifted(p: *const u8, low: usize, high: usize) -> __m512i {
+fn both_shifted(p: *const u8, low: usize, high: usize) -> __m512i {
     simd!(shift_halves(_mm512_broadcast_i64x4(_mm256_loadu_si256(p.cast())), low, high))
 }
 
@@ -49,7 +190,7 @@ pub(crate) fn both_shifted(p: *const u8, low: usize, high: usize) -> __m512i {
 /// # Safety
 /// Blocks `b` and `b + 1` of the octet can be read at `w`; the processor has AVX-512.
 #[inline(always)]
-pub(crate) unsafe fn q6k_raised(w: *const u8, b: usize) -> __m512i {
+unsafe fn q6k_raised(w: *const u8, b: usize) -> __m512i {
     let (half, quarter) = (b / 4, b % 4);
     simd!({
         let low = load64(w.add(half * 64));
@@ -70,7 +211,7 @@ pub(crate) unsafe fn q6k_raised(w: *const u8, b: usize) -> __m512i {
 /// # Safety
 /// Blocks `b` and `b + 1` of the octet can be read at `w`; the processor has AVX-512.
 #[inline(always)]
-pub(crate) unsafe fn q3k_raised(w: *const u8, b: usize) -> __m512i {
+unsafe fn q3k_raised(w: *const u8, b: usize) -> __m512i {
     let shift = b % 4 * 2;
     simd!({
         let low = and_wide(both_shifted(w.add(32 + b / 4 * 32), shift, shift + 2), 3);
@@ -83,7 +224,7 @@ pub(crate) unsafe fn q3k_raised(w: *const u8, b: usize) -> __m512i {
 /// # Safety
 /// Both octets can be read; the processor has AVX-512.
 #[inline(always)]
-pub(crate) unsafe fn k4_of_two(w: *const u8, bytes: usize) -> (__m512, __m512) {
+unsafe fn k4_of_two(w: *const u8, bytes: usize) -> (__m512, __m512) {
     simd!({
         let other = w.add(bytes);
         let (sub, min) = k4_scales(w);
@@ -106,7 +247,7 @@ fn sixteen_bytes(low: u64, high: u64) -> __m512 {
 
 /// `value` in each byte of the first half whose bit `bit` is set, and of the second half whose bit `bit + 1` is set.
 #[inline(always)]
-pub(crate) fn where_bits(p: *const u8, bit: usize, value: i8) -> __m512i {
+fn where_bits(p: *const u8, bit: usize, value: i8) -> __m512i {
     simd!({
         let v = _mm512_broadcast_i64x4(_mm256_loadu_si256(p.cast()));
         let mask = |bit: usize| (1_u8 << bit) as i8;
@@ -117,7 +258,7 @@ pub(crate) fn where_bits(p: *const u8, bit: usize, value: i8) -> __m512i {
 
 /// The low nibbles of sixteen bytes, then the high ones, of two blocks.
 #[inline(always)]
-pub(crate) fn nibbles_of_two(first: *const u8, second: *const u8) -> __m512i {
+fn nibbles_of_two(first: *const u8, second: *const u8) -> __m512i {
     simd!({
         let v = _mm512_broadcast_i32x4(_mm_loadu_si128(first.cast()));
         let v = _mm512_mask_broadcast_i32x4(v, 0xff00, _mm_loadu_si128(second.cast()));
@@ -137,7 +278,7 @@ pub(crate) fn nibbles_of_two(first: *const u8, second: *const u8) -> __m512i {
 
 /// Looks up nibbles in a table.
 #[inline(always)]
-pub(crate) fn looked_up_wide(table: &[i8; 16], nibbles: __m512i) -> __m512i {
+fn looked_up(table: &[i8; 16], nibbles: __m512i) -> __m512i {
     simd!({
         let table = _mm512_broadcast_i32x4(_mm_loadu_si128(table.as_ptr().cast()));
         _mm512_shuffle_epi8(table, nibbles)
@@ -145,8 +286,23 @@ pub(crate) fn looked_up_wide(table: &[i8; 16], nibbles: __m512i) -> __m512i {
 }
 
 /// The offset of quants that are loaded as unsigned.
-pub(crate) const fn offset<Q: QuantX86>() -> i32 {
+pub(crate) const fn offset<Q: QuantAvx512>() -> i32 {
     if Q::SIGNED { Q::OFFSET + 128 } else { Q::OFFSET }
+}
+
+/// Whether quants minus their offset fit in a signed byte.
+pub(crate) const fn is_signed<Q: QuantAvx512>() -> bool {
+    !Q::SIGNED || Q::OFFSET == 0
+}
+
+/// Quants as bytes: minus their offset if `signed` is requested and they fit, else unsigned.
+#[inline(always)]
+pub(crate) fn bytes<Q: QuantAvx512>(v: __m512i, signed: bool) -> __m512i {
+    simd!(match (signed && is_signed::<Q>(), Q::SIGNED) {
+        (true, true) | (false, false) => v,
+        (true, false) => _mm512_sub_epi8(v, _mm512_set1_epi8(Q::OFFSET as i8)),
+        (false, true) => _mm512_xor_si512(v, _mm512_set1_epi8(-128)),
+    })
 }
 
 /// The indices of the 16-bit words that are the first and the second halves (f16) of blocks of `stride` bytes, in
@@ -163,18 +319,12 @@ const fn places(stride: usize) -> ([u16; 32], [u32; 9]) {
     (places, chunks)
 }
 
-/// Two times sixteen f16.
-#[inline(always)]
-pub(crate) fn floats_of_halves(v: __m512i) -> (__m512, __m512) {
-    simd!((_mm512_cvtph_ps(_mm512_castsi512_si256(v)), _mm512_cvtph_ps(_mm512_extracti64x4_epi64(v, 1))))
-}
-
 /// The two f16 at the start of each of `blocks` ≤ 16 blocks; the other lanes are 0.
 ///
 /// # Safety
 /// `blocks` blocks can be read at `w`.
 #[inline(always)]
-unsafe fn leading_halves<Q: QuantX86>(w: *const u8, blocks: usize) -> (__m512, __m512) {
+pub(crate) unsafe fn leading_halves<Q: QuantAvx512>(w: *const u8, blocks: usize) -> (__m512, __m512) {
     let (places, chunks) = const { &places(if Q::LEADING_HALVES { Q::BLOCK.bytes } else { 0 }) };
     simd!({
         let bytes = blocks * Q::BLOCK.bytes;
@@ -202,7 +352,7 @@ unsafe fn leading_halves<Q: QuantX86>(w: *const u8, blocks: usize) -> (__m512, _
 /// # Safety
 /// `blocks` blocks can be read at `w`.
 #[inline(always)]
-pub(crate) unsafe fn octets<Q: QuantX86>(w: *const u8, blocks: usize) -> [Scales; 2] {
+pub(crate) unsafe fn octets<Q: QuantAvx512>(w: *const u8, blocks: usize) -> [Scales; 2] {
     simd!([
         if blocks >= 8 { Q::scales(w) } else { no_scales() },
         if blocks == 16 { Q::scales(w.add(Q::OCTET_BYTES)) } else { no_scales() },
@@ -227,7 +377,7 @@ pub(crate) fn of_halves(octets: &[Scales; 2], mins: bool) -> [Avx512; 2] {
 /// # Safety
 /// `blocks` blocks can be read at `w`.
 #[inline(always)]
-pub(crate) unsafe fn block_scales<Q: QuantX86>(
+pub(crate) unsafe fn block_scales<Q: QuantAvx512>(
     w: *const u8,
     octets: &[Scales; 2],
     blocks: usize,
@@ -250,109 +400,5 @@ pub(crate) unsafe fn block_scales<Q: QuantX86>(
             (d[b], m[b]) = Q::block_scales::<Avx512>(w.add(b / 8 * Q::OCTET_BYTES), b % 8);
         }
         (_mm512_loadu_ps(d.as_ptr()), _mm512_loadu_ps(m.as_ptr()))
-    })
-}
-
-/// Transposes two blocks of sixteen rows to the panel's layout: `[4 elements][output · 4 + element]`, eight per block.
-#[inline(always)]
-pub(crate) fn lines_of_two(v: [__m512i; 16]) -> [__m512i; 16] {
-    simd!({
-        let zero = _mm512_setzero_si512();
-        // Columns of four rows: quarters 0 and 1 are columns i and i + 4 of the first block, 2 and 3 of the second.
-        let mut columns = [[zero; 4]; 4];
-        for four in 0..4 {
-            let at = four * 4;
-            let (a0, a1) = (_mm512_unpacklo_epi32(v[at], v[at + 1]), _mm512_unpackhi_epi32(v[at], v[at + 1]));
-            let (b0, b1) =
-                (_mm512_unpacklo_epi32(v[at + 2], v[at + 3]), _mm512_unpackhi_epi32(v[at + 2], v[at + 3]));
-            columns[0][four] = _mm512_unpacklo_epi64(a0, b0);
-            columns[1][four] = _mm512_unpackhi_epi64(a0, b0);
-            columns[2][four] = _mm512_unpacklo_epi64(a1, b1);
-            columns[3][four] = _mm512_unpackhi_epi64(a1, b1);
-        }
-        let mut lines = [zero; 16];
-        for i in 0..4 {
-            let [a, b, c, d] = columns[i];
-            let (ab, cd) =
-                (_mm512_shuffle_i32x4(a, b, 0b01_00_01_00), _mm512_shuffle_i32x4(c, d, 0b01_00_01_00));
-            let (ef, gh) =
-                (_mm512_shuffle_i32x4(a, b, 0b11_10_11_10), _mm512_shuffle_i32x4(c, d, 0b11_10_11_10));
-            lines[i] = _mm512_shuffle_i32x4(ab, cd, 0b10_00_10_00);
-            lines[i + 4] = _mm512_shuffle_i32x4(ab, cd, 0b11_01_11_01);
-            lines[i + 8] = _mm512_shuffle_i32x4(ef, gh, 0b10_00_10_00);
-            lines[i + 12] = _mm512_shuffle_i32x4(ef, gh, 0b11_01_11_01);
-        }
-        lines
-    })
-}
-
-/// Whether quants minus their offset fit in a signed byte.
-pub(crate) const fn is_signed<Q: QuantX86>() -> bool {
-    !Q::SIGNED || Q::OFFSET == 0
-}
-
-/// Quants as bytes: minus their offset if `signed` is requested and they fit, else unsigned.
-#[inline(always)]
-pub(crate) fn bytes<Q: QuantX86>(v: __m512i, signed: bool) -> __m512i {
-    simd!(match (signed && is_signed::<Q>(), Q::SIGNED) {
-        (true, true) | (false, false) => v,
-        (true, false) => _mm512_sub_epi8(v, _mm512_set1_epi8(Q::OFFSET as i8)),
-        (false, true) => _mm512_xor_si512(v, _mm512_set1_epi8(-128)),
-    })
-}
-
-/// Unpacks sixteen blocks of sixteen outputs: quants as [`bytes`], `[block][output][32]`, and scales
-/// `[block][output]`.
-///
-/// # Safety
-/// `blocks` ≤ 16 blocks can be read at each row.
-#[inline(always)]
-pub(crate) unsafe fn unpack<Q: QuantX86>(
-    panel: *mut Panel,
-    rows: &[*const u8; 16],
-    blocks: usize,
-    signed: bool,
-) {
-    simd!({
-        let panel = &mut *panel;
-        let quants = (&raw mut panel.quants).cast::<u8>();
-        for b in (0..blocks).step_by(2) {
-            let at = b / 8 * Q::OCTET_BYTES;
-            for o in 0..16 {
-                let row = rows[o].add(at);
-                // Prefetch the same blocks of the next panel.
-                Avx512::prefetch(row.wrapping_add(2 * Q::OCTET_BYTES + b % 8 * (Q::OCTET_BYTES / 8)));
-                let to = quants.add((b * 16 + o) * 32);
-                let both = b + 1 < blocks;
-                let v =
-                    if both { Q::load_two(row, b % 8) } else { _mm512_zextsi256_si512(Q::load(row, b % 8)) };
-                let v = bytes::<Q>(v, signed);
-                _mm256_store_si256(to.cast(), _mm512_castsi512_si256(v));
-                if both {
-                    _mm256_store_si256(to.add(16 * 32).cast(), _mm512_extracti64x4_epi64(v, 1));
-                }
-            }
-        }
-        if Q::PLANES {
-            return;
-        }
-        if !Q::LEADING_HALVES {
-            return unpack_scales::<Avx512, Q>(panel, rows, blocks);
-        }
-        let mut scales = [[F16x([0.0; 16]); 16]; 2];
-        for o in 0..16 {
-            // Whole panels need no test per piece.
-            let (d, m) = if blocks == 16 {
-                leading_halves::<Q>(rows[o], 16)
-            } else {
-                leading_halves::<Q>(rows[o], blocks)
-            };
-            Avx512(d).store(scales[0][o].0.as_mut_ptr());
-            Avx512(m).store(scales[1][o].0.as_mut_ptr());
-        }
-        Avx512::transpose(&scales[0], &mut panel.d);
-        if Q::MIN != Min::None {
-            Avx512::transpose(&scales[1], &mut panel.m);
-        }
     })
 }

@@ -10,20 +10,22 @@ use std::arch::x86_64::*;
 
 use akunu_plan::q8;
 
-use super::Lanes;
-use super::avx2::{load, simd};
-use super::avx512::Avx512;
-use super::x86_quants::QuantX86;
-use super::x86_wide;
+use super::lanes::Avx512;
+use super::panels::unpack;
+use super::quants::{QuantAvx512, offset};
+use super::registers::lines_of_two;
+use crate::formats::{Min, Sub};
 use crate::groups::{Block, Group, LANES, Places, SIDE, blocks_of_lane};
+use crate::isa::Lanes;
+use crate::isa::avx2::panels::load;
+use crate::isa::avx2::simd;
 use crate::panel::{F16x, PANEL_BLOCKS, Panel, Scratch};
-use crate::quants::{Min, Sub};
 use crate::tile::{self, Packed, Tile};
 
 /// Products of a quantised type, with integer sums by `S`.
 pub(crate) struct Integers<Q, S>(Q, S);
 
-impl<Q: QuantX86, S: Sums> Packed for Integers<Q, S> {
+impl<Q: QuantAvx512, S: Sums> Packed for Integers<Q, S> {
     const BLOCK_BYTES: usize = size_of::<Block>();
 
     #[inline(always)]
@@ -53,7 +55,7 @@ pub(crate) trait Sums: 'static {
     /// # Safety
     /// The processor has the instruction set of `Self`.
     #[inline(always)]
-    unsafe fn begin<Q: QuantX86>() {}
+    unsafe fn begin<Q: QuantAvx512>() {}
     /// # Safety
     /// As for [`Sums::begin`].
     #[inline(always)]
@@ -64,7 +66,7 @@ pub(crate) trait Sums: 'static {
     /// # Safety
     /// All pointers of the lane are valid for G groups; `begin` has been called, and the processor has the instruction
     /// set.
-    unsafe fn lane<Q: QuantX86, const G: usize>(lane: &Lane, ahead: &mut Ahead, levels: &mut [Levels; G]);
+    unsafe fn lane<Q: QuantAvx512, const G: usize>(lane: &Lane, ahead: &mut Ahead, levels: &mut [Levels; G]);
 }
 
 /// A lane of sixteen outputs and some groups of rows.
@@ -87,7 +89,7 @@ pub(crate) struct Lane {
 /// # Safety
 /// The rows can be read, and a block written for every 32 inputs; the processor has AVX-512 VNNI.
 #[inline(always)]
-unsafe fn pack<Q: QuantX86>(group: &Group) {
+unsafe fn pack<Q: QuantAvx512>(group: &Group) {
     let blocks = group.inputs / q8::BLOCK;
     let places = Places::new(blocks);
     simd!({
@@ -101,7 +103,7 @@ unsafe fn pack<Q: QuantX86>(group: &Group) {
                     _mm512_zextsi256_si512(_mm256_loadu_si256(x.cast()))
                 };
             }
-            let lines = x86_wide::lines_of_two(v);
+            let lines = lines_of_two(v);
             for i in 0..2 {
                 if b + i < blocks {
                     let to = &mut *group.to.cast::<Block>().add(places.of(b + i));
@@ -120,7 +122,7 @@ unsafe fn pack<Q: QuantX86>(group: &Group) {
 /// # Safety
 /// Block `block` of the group's rows can be read.
 #[inline(always)]
-unsafe fn pack_scales<Q: QuantX86>(group: &Group, block: usize, to: &mut Block) {
+unsafe fn pack_scales<Q: QuantAvx512>(group: &Group, block: usize, to: &mut Block) {
     simd!({
         let mut sums = [_mm512_setzero_si512(); 2];
         for step in 0..8 {
@@ -130,7 +132,7 @@ unsafe fn pack_scales<Q: QuantX86>(group: &Group, block: usize, to: &mut Block) 
         let all = _mm512_add_epi32(sums[0], sums[1]);
         let starts = if Q::SUB == Sub::Half { sums } else { [all; 2] };
         for half in 0..2 {
-            let start = _mm512_mullo_epi32(starts[half], _mm512_set1_epi32(-x86_wide::offset::<Q>()));
+            let start = _mm512_mullo_epi32(starts[half], _mm512_set1_epi32(-offset::<Q>()));
             _mm512_store_si512(to.starts[half].as_mut_ptr().cast(), start);
             if Q::MIN == Min::Half {
                 _mm512_store_ps(to.half_sums[half].as_mut_ptr(), _mm512_cvtepi32_ps(sums[half]));
@@ -149,7 +151,7 @@ unsafe fn pack_scales<Q: QuantX86>(group: &Group, block: usize, to: &mut Block) 
 /// # Safety
 /// All of the tile's pointers are valid for its extents, `packed` included; the processor has AVX-512 VNNI.
 #[inline(always)]
-unsafe fn products<Q: QuantX86, S: Sums>(t: &Tile) {
+unsafe fn products<Q: QuantAvx512, S: Sums>(t: &Tile) {
     let blocks = t.inputs / q8::BLOCK;
     // SAFETY: the scratch is used by this worker only; its panels have room for the widest input, and outputs, rows
     // and blocks stay within the tile.
@@ -158,7 +160,7 @@ unsafe fn products<Q: QuantX86, S: Sums>(t: &Tile) {
         for first in (0..blocks).step_by(PANEL_BLOCKS) {
             let panel = panels.add(first / PANEL_BLOCKS);
             let count = PANEL_BLOCKS.min(blocks - first);
-            x86_wide::unpack::<Q>(panel, &tile::panel_rows::<Q>(t, first), count, S::SIGNED);
+            unpack::<Q>(panel, &tile::panel_rows::<Q>(t, first), count, S::SIGNED);
             if Q::PLANES {
                 t.planes.unpack::<Avx512>(panel, t.outputs, first, count);
             }
@@ -205,6 +207,7 @@ impl Ahead {
 
 /// Partial sums of 1, 2, 4 and 8 lanes that wait for their neighbours, and of all lanes: `[level][output][row]`
 pub(crate) type Levels = [[F16x; SIDE]; LEVELS];
+
 const LEVELS: usize = 5;
 
 /// Computes G groups of rows, from row `row` on.
@@ -212,7 +215,7 @@ const LEVELS: usize = 5;
 /// # Safety
 /// As for [`products`]; the panels of the tile's outputs have been unpacked, and the groups are within its rows.
 #[inline(always)]
-unsafe fn groups<Q: QuantX86, S: Sums, const G: usize>(
+unsafe fn groups<Q: QuantAvx512, S: Sums, const G: usize>(
     t: &Tile,
     panels: *const Panel,
     row: usize,
@@ -275,7 +278,7 @@ impl Lane {
 /// # Safety
 /// The processor has AVX-512 VNNI, and `b` is a block of the panel.
 #[inline(always)]
-pub(crate) unsafe fn add_scaled<Q: QuantX86>(
+pub(crate) unsafe fn add_scaled<Q: QuantAvx512>(
     panel: &Panel,
     lane: usize,
     o: usize,
@@ -319,7 +322,7 @@ const TOGETHER: usize = 8;
 
 impl Sums for Vnni {
     #[inline(always)]
-    unsafe fn lane<Q: QuantX86, const G: usize>(lane: &Lane, ahead: &mut Ahead, levels: &mut [Levels; G]) {
+    unsafe fn lane<Q: QuantAvx512, const G: usize>(lane: &Lane, ahead: &mut Ahead, levels: &mut [Levels; G]) {
         // SAFETY: all blocks are within the lane's panels and groups, which are valid as the caller promises.
         unsafe {
             if G == 1 {
@@ -336,7 +339,7 @@ impl Sums for Vnni {
 /// # Safety
 /// As for [`Sums::lane`].
 #[inline(always)]
-unsafe fn outputs<Q: QuantX86, const G: usize, const O: usize>(
+unsafe fn outputs<Q: QuantAvx512, const G: usize, const O: usize>(
     lane: &Lane,
     ahead: &mut Ahead,
     levels: &mut [Levels; G],
@@ -365,7 +368,7 @@ unsafe fn outputs<Q: QuantX86, const G: usize, const O: usize>(
 /// # Safety
 /// As for [`Sums::lane`]; the outputs are below sixteen.
 #[inline(always)]
-unsafe fn add_block<Q: QuantX86, const G: usize, const O: usize>(
+unsafe fn add_block<Q: QuantAvx512, const G: usize, const O: usize>(
     lane: &Lane,
     block: usize,
     first: usize,
