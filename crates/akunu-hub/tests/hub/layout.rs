@@ -5,8 +5,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use akunu_hub::{Cache, Error, Repo, Silent};
+use akunu_hub_testing::{COMMIT, FakeHub, REPO, git_oid, sha256};
 
-use crate::server::{COMMIT, FakeHub, REPO, git_oid, sha256};
 use crate::{Notes, bytes, hub, reference, settings};
 
 fn repo() -> Repo {

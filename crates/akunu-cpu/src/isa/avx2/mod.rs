@@ -11,9 +11,9 @@ pub(crate) mod registers;
 /// the `target_feature` wrappers. A macro gives the reason once; a closure would not have the features.
 macro_rules! simd {
     ($e:expr) => {
-        // SAFETY: functions that use this macro are only reached through wrappers with the features of the
-        // instruction set enabled, which the device selects after checking the processor. Pointers are valid by the `# Safety` section of the
-        // enclosing function or of the trait method it implements.
+        // SAFETY: functions that use this macro are only reached through wrappers with the features of the instruction
+        // set enabled, which the device selects after checking the processor. Pointers are valid by the `# Safety`
+        // section of the enclosing function or of the trait method it implements.
         unsafe { $e }
     };
 }

@@ -4,8 +4,9 @@ use akunu_plan::ops;
 use akunu_plan::ops::*;
 use akunu_plan::{Activation, DType, Kernel, KvType, MatmulForm, OutputForms, Rope, RopeStyle, Row, RowSet};
 
-use super::specs::{HEADS, cache, input, kv_types, outputs, query_factors, spec};
-use super::*;
+use crate::attention::{HEADS, cache, kv_types, query_factors};
+use crate::case::{Case, Shape, Spec, spec};
+use crate::data::{dtypes, f32s, input, outputs, poison, values, weights};
 
 /// Plausible sums of squares of a row of `cols`, one for each block of 32.
 fn squares(seed: u64, rows: usize, cols: usize) -> Vec<u8> {
@@ -57,7 +58,7 @@ fn matmul(p: Product, bias: bool, scaled: bool, norm: Option<OutputForms>) -> Sp
         data.extend(scaled.then(|| p.squares()));
         if let Some(out) = norm {
             data.push(f32s(&values(6, outs)));
-            data.extend(super::specs::outputs(out, rows, outs));
+            data.extend(crate::data::outputs(out, rows, outs));
             data.push(poison(rows * outs / 32 * 4));
         }
         Case::new(kernel, params, Shape::rows(rows), data)

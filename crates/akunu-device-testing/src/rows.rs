@@ -1,11 +1,16 @@
-//! Row kernels: norms, elementwise ones, embeddings, angles.
+//! Ops along rows: norms, elementwise ones, embeddings, angles, and the search for the best token.
 
 use akunu_plan::ops;
 use akunu_plan::ops::*;
 use akunu_plan::{Activation, Kernel, NormKind, OutputForms, Row, RowSet, q8};
 
-use super::specs::{ACTIVATIONS, OUTS, outputs, spec};
-use super::*;
+use crate::case::{Case, Shape, Spec, spec};
+use crate::data::{dtypes, f32s, outputs, pick, poison, values, weights};
+
+pub(crate) const ACTIVATIONS: [Activation; 5] =
+    [Activation::Silu, Activation::GeluTanh, Activation::GeluErf, Activation::Tanh, Activation::Relu];
+
+pub(crate) const OUTS: [OutputForms; 3] = [OutputForms::F32, OutputForms::Q8, OutputForms::Both];
 
 /// Every kind of norm.
 pub const NORMS: [(NormKind, bool); 4] =
@@ -256,5 +261,30 @@ pub fn asking() -> Vec<Case> {
         NORMS.into_iter().flat_map(|kind| OUTS.map(|out| norm_of_asking(kind, out))).collect();
     cases.extend(OUTS.map(|out| activate_asking(Activation::Tanh, out)));
     cases.extend(NORMS.into_iter().flat_map(|kind| OUTS.map(|out| norm_of_packed(kind, out))));
+    cases.extend(argmax());
+    cases
+}
+
+/// The search for the best token of rows that request logits.
+fn argmax() -> Vec<Case> {
+    let mut cases = vec![];
+    for (vocab, advance) in [(5, 0), (16, 1), (1003, 1)] {
+        let mut logits = values(35, 4 * vocab);
+        // A tie, a maximum at the very end, and a NaN.
+        logits[1] = 9.0;
+        logits[3] = 9.0;
+        logits[2 * vocab - 1] = 9.0;
+        logits[2 * vocab + 2] = f32::NAN;
+        let shape = Shape::tokens((0..6).map(|i| Row::causal(0, i, 0)).collect(), vocab as u32, 9);
+        let shape = shape.asking(vec![0, 2, 3, 5]);
+        let params = ArgmaxParams { vocab: vocab as u32, advance };
+        cases.push(Case::new(Kernel::Argmax(ops::Argmax), params, shape, vec![f32s(&logits)]));
+        // One row, which several workers share.
+        for row in 0..4 {
+            let one = f32s(&logits[row * vocab..(row + 1) * vocab]);
+            let shape = Shape::tokens(vec![Row::causal(0, 7, 0)], vocab as u32, 9).asking(vec![0]);
+            cases.push(Case::new(Kernel::Argmax(ops::Argmax), params, shape, vec![one]));
+        }
+    }
     cases
 }

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use akunu::{Capabilities, Device, DispatchTable};
 use akunu_format::Region;
-use akunu_plan::{DeviceBuffer, DeviceError, Outcome, ReplayId, Submission};
+use akunu_plan::{
+    Capabilities, Device, DeviceBuffer, DeviceError, DispatchTable, Outcome, ReplayId, Submission,
+};
 
 /// As the device in it, but that the next submission fails, once, where `failing` is set, and panics where `panicking` is.
 #[derive(Debug)]
