@@ -188,8 +188,8 @@ unsafe fn float_outputs<V: Lanes, const O: usize, const R: usize>(t: &Tile, chun
     }
 }
 
-/// Multiplies a chunk's outputs from `o` on by rows from `r` on. Lanes that are not done wait in the scratch's accumulators,
-/// `[output][TILE_ROWS][lane]`, for the next chunk.
+/// Multiplies a chunk's outputs from `o` on by rows from `r` on. Lanes that are not done wait in the scratch's
+/// accumulators, `[output][TILE_ROWS][lane]`, for the next chunk.
 ///
 /// # Safety
 /// As for [`float_outputs`].
@@ -215,9 +215,9 @@ unsafe fn float_block<V: Lanes, const O: usize, const R: usize>(
                 }
             }
         }
-        // Whole vectors in a loop of their own: one loop for both cases would need more registers.
-        // While the first blocks of a chunk are multiplied, each asks for two of the next outputs: rows may be too short for
-        // hardware prefetching, and many lines asked for at once would hold up the loads of this chunk.
+        // Whole vectors in a loop of their own: one loop for both cases would need more registers. While the first
+        // blocks of a chunk are multiplied, each asks for two of the next outputs: rows may be too short for hardware
+        // prefetching, and many lines asked for at once would hold up the loads of this chunk.
         let block = r / R * (FLOAT_OUTPUTS / O) + o / O;
         let asks = if 2 * block < FLOAT_OUTPUTS { 2 * block } else { 0 };
         let next = chunk.next.wrapping_add(asks * t.stride);

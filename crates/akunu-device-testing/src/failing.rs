@@ -8,7 +8,8 @@ use akunu_plan::{
     Capabilities, Device, DeviceBuffer, DeviceError, DispatchTable, Outcome, ReplayId, Submission,
 };
 
-/// As the device in it, but that the next submission fails, once, where `failing` is set, and panics where `panicking` is.
+/// As the device in it, but that the next submission fails, once, where `failing` is set, and panics where `panicking`
+/// is.
 #[derive(Debug)]
 pub struct FailingDevice<D> {
     inner: D,

@@ -1,9 +1,9 @@
-//! What tests of devices share: each op in the shapes in which it is tested, on the CPU and in the emulator alike, and a
-//! device that fails. It is a dev-dependency only.
+//! What tests of devices share: each op in the shapes in which it is tested, on the CPU and in the emulator alike, and
+//! a device that fails. It is a dev-dependency only.
 //!
 //! The shapes of an op are in the module of its kind, in a list that [`specs`] or [`cases`] has.
 #![allow(clippy::unwrap_used, reason = "a test fails where one of its cases cannot be made")]
-#![allow(missing_debug_implementations, reason = "a case says its name")]
+#![allow(missing_debug_implementations, reason = "nothing prints a case")]
 
 pub mod attention;
 pub mod cache;

@@ -14,8 +14,8 @@ pub const CHATML: &str = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.
 const WIDTH: usize = 288;
 const CONTROLS: [&str; 6] = ["<s>", "</s>", "<|im_start|>", "<|im_end|>", "<think>", "</think>"];
 
-/// Writes a model that follows `chain`, from each of its tokens to the next; behind all others the turn ends. Newline is
-/// the token that a generation prompt ends with.
+/// Writes a model that follows `chain`, from each of its tokens to the next; behind all others the turn ends. Newline
+/// is the token that a generation prompt ends with.
 pub fn write(path: &Path, template: Option<&str>, chain: &[&str]) {
     // Kinds: 1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6 byte.
     let mut tokens: Vec<(String, i32)> = vec![("<unk>".into(), 2), ("▁".into(), 1)];

@@ -1,4 +1,5 @@
-//! A hub on loopback: a few repositories, and the ways in which a real one lets its users down. It is a dev-dependency only.
+//! A hub on loopback: a few repositories, and the ways in which a real one lets its users down. It is a dev-dependency
+//! only.
 #![allow(clippy::unwrap_used, reason = "a test fails where its hub does")]
 
 use std::collections::BTreeMap;

@@ -8,9 +8,9 @@ use crate::panel::F16x;
 /// Sixteen f32 lanes. Every method gives the same bits in every implementation (NaN payloads excepted).
 ///
 /// The safe methods of a SIMD implementation execute instructions of its set, so they must only be reached from
-/// functions compiled for that set: values of such a type must not be created elsewhere. [`table`](super::table) is the only place
-/// that selects an implementation, after the processor has been checked. Values must not be passed through closures: a
-/// closure is not compiled with the target features of the enclosing function.
+/// functions compiled for that set: values of such a type must not be created elsewhere. [`table`](super::table) is the
+/// only place that selects an implementation, after the processor has been checked. Values must not be passed through
+/// closures: a closure is not compiled with the target features of the enclosing function.
 pub(crate) trait Lanes: Copy {
     /// The number of `Self` values that fit in the vector registers.
     const REGISTERS: usize;

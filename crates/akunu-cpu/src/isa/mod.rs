@@ -30,13 +30,16 @@ use akunu_plan::DeviceError;
 
 pub(crate) use lanes::Lanes;
 
-#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-pub(crate) use crate::formats::Quant as Decoded;
-/// A quantised type that all instruction sets of this architecture decode.
+// `Decoded`: a quantised type that all instruction sets of this architecture decode.
+
 #[cfg(target_arch = "x86_64")]
 pub(crate) use avx512::quants::QuantAvx512 as Decoded;
+
 #[cfg(target_arch = "aarch64")]
 pub(crate) use neon::quants::QuantNeon as Decoded;
+
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+pub(crate) use crate::formats::Quant as Decoded;
 
 /// An instruction set for which kernels exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

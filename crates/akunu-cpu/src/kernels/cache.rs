@@ -186,8 +186,8 @@ impl OpKernel for ops::KvCopy {
         let Kernel::KvCopy(op) = command.kernel else { return };
         let o = command.operands(op);
         let cache = Cache::new(op.kv, p.head_dim, p.positions);
-        // SAFETY: both ranges of positions were checked against the cache and do not overlap; each head is handled by one
-        // worker.
+        // SAFETY: both ranges of positions were checked against the cache and do not overlap; each head is handled by
+        // one worker.
         unsafe {
             for moved in context.moves(o.moves) {
                 let (from, to, len) = (moved.from as usize, moved.to as usize, moved.len as usize);

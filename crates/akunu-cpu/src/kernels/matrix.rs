@@ -244,8 +244,8 @@ impl OpKernel for ops::Matmul {
         let (outputs, stride) = (p.outputs as usize, p.out_stride as usize);
         let product = Product::new((command, context), o.x, op.weight, p.inputs as usize, total);
         let (out, bias, residual) = (f32s(o.out), o.bias.map(f32s), o.residual.map(f32s));
-        // SAFETY: the scratch is used by this worker only; outputs are within the command's, rows within the table's, and
-        // each output is written by one worker.
+        // SAFETY: the scratch is used by this worker only; outputs are within the command's, rows within the table's,
+        // and each output is written by one worker.
         unsafe {
             let sums = (&raw mut (*context.scratch).tile).cast::<f32>();
             for units in context.pieces(outputs.div_ceil(GROUP), product.at_once(total) / GROUP) {
@@ -290,8 +290,8 @@ impl OpKernel for ops::Qkv {
         let weights = [o.q_weight, o.k_weight, o.v_weight];
         let biases = [o.q_bias, o.k_bias, o.v_bias].map(|bias| bias.map(f32s));
         let out = f32s(o.out);
-        // SAFETY: the scratch is used by this worker only; outputs are within Q, K or V, rows within the table's, and each
-        // output is written by one worker.
+        // SAFETY: the scratch is used by this worker only; outputs are within Q, K or V, rows within the table's, and
+        // each output is written by one worker.
         unsafe {
             let sums = (&raw mut (*context.scratch).tile).cast::<f32>();
             for units in context.pieces(starts[3], product.at_once(context.rows) / GROUP) {
@@ -330,9 +330,9 @@ impl OpKernel for ops::GluMatmul {
         let o = command.operands(op);
         let outputs = p.outputs as usize;
         let product = Product::new((command, context), o.x, op.weight, p.inputs as usize, context.rows);
-        // SAFETY: the scratch is used by this worker only; outputs are within the command's, rows within the table's, and
-        // each output is written by one worker. If q8 is written, outputs are whole blocks of 32, and a worker has whole
-        // blocks.
+        // SAFETY: the scratch is used by this worker only; outputs are within the command's, rows within the table's,
+        // and each output is written by one worker. If q8 is written, outputs are whole blocks of 32, and a worker has
+        // whole blocks.
         unsafe {
             let gate = (&raw mut (*context.scratch).tile).cast::<f32>();
             let up = (&raw mut (*context.scratch).tile_up).cast::<f32>();

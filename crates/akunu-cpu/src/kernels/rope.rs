@@ -100,14 +100,14 @@ impl OpKernel for ops::RopeKv {
         let Kernel::RopeKv(op) = command.kernel else { return };
         let o = command.operands(op);
         let (heads, kv_heads) = (p.heads as usize, p.kv_heads as usize);
-        // SAFETY: rows are within the table's and their positions within the cache, as checked at submission; each head of
-        // a row is handled by one worker.
+        // SAFETY: rows are within the table's and their positions within the cache, as checked at submission; each head
+        // of a row is handled by one worker.
         unsafe {
             let rows = context.rows(o.rows);
             let per_row = heads + 2 * kv_heads;
             for unit in context.units(context.rows * per_row) {
-                // Keys of consecutive positions share cache lines, so one worker handles a head of sixteen rows before the
-                // next head.
+                // Keys of consecutive positions share cache lines, so one worker handles a head of sixteen rows before
+                // the next head.
                 let several = per_row * TOGETHER;
                 let (first, place) = (unit / several * TOGETHER, unit % several);
                 let count = TOGETHER.min(context.rows - first);

@@ -15,8 +15,8 @@ impl OpKernel for ops::AddPositions {
         let Kernel::AddPositions(op) = command.kernel else { return };
         let o = command.operands(op);
         let cols = p.cols as usize;
-        // SAFETY: positions are below the table's, which has as many embeddings, and kinds are kept below theirs; rows are
-        // within the table's.
+        // SAFETY: positions are below the table's, which has as many embeddings, and kinds are kept below theirs; rows
+        // are within the table's.
         unsafe {
             let rows = context.rows(o.rows);
             for r in context.units(context.rows) {
@@ -47,7 +47,8 @@ impl OpKernel for ops::Pool {
         let Kernel::Pool(op) = command.kernel else { return };
         let o = command.operands(op);
         let cols = p.cols as usize;
-        // SAFETY: rows that ask are rows of the pass, and a text's rows begin as far before them as their position says.
+        // SAFETY: rows that ask are rows of the pass, and a text's rows begin as far before them as their position
+        // says.
         unsafe {
             for r in context.units(context.logit_rows) {
                 let last = *u32s(o.logit_rows).add(r) as usize;

@@ -15,7 +15,8 @@ use crate::panel::F16x;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Avx2(pub(crate) __m256, pub(crate) __m256);
 
-/// An operation on both registers. A macro, because intrinsics cannot be passed as functions without a call.
+/// An operation on both registers. A macro, because an intrinsic that is passed as a function
+/// would be called instead of inlined.
 macro_rules! both {
     ($op:ident, $a:expr, $b:expr) => {
         Avx2($op($a.0, $b.0), $op($a.1, $b.1))

@@ -23,7 +23,8 @@ impl<M> Neon<M> {
     }
 }
 
-/// An operation on all four registers. A macro, because intrinsics cannot be passed as functions without a call.
+/// An operation on all four registers. A macro, because an intrinsic that is passed as a function
+/// would be called instead of inlined.
 macro_rules! each {
     ($op:ident, $($v:expr),+) => {
         Neon::of([$op($($v.0[0]),+), $op($($v.0[1]),+), $op($($v.0[2]),+), $op($($v.0[3]),+)])

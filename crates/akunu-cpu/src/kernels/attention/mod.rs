@@ -66,8 +66,8 @@ impl OpKernel for Attention {
             let segments = run.segments.len();
             let (part, segment) = (place / segments, place % segments);
             let job = deal.job(&run, part);
-            // SAFETY: as above; each segment writes its own partial result, and the acquire-release counter makes all of
-            // them visible to the worker that finishes last.
+            // SAFETY: as above; each segment writes its own partial result, and the acquire-release counter makes all
+            // of them visible to the worker that finishes last.
             unsafe {
                 let partial = deal.partial(context, unit);
                 job.partial::<V>(&mut *context.scratch, run.segments.start + segment, partial);
