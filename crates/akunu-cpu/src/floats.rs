@@ -1,50 +1,9 @@
 //! Products with unquantised weights, in the canonical arithmetic of [`crate::tile`].
 
+use crate::formats::floats::FloatWeight;
 use crate::isa::Lanes;
 use crate::panel::{FLOAT_CHUNK, FLOAT_OUTPUTS, TILE_ROWS};
 use crate::tile::Tile;
-
-/// How unquantised weights are loaded.
-pub(crate) trait FloatWeight: 'static {
-    const BYTES: usize;
-    const IS_F32: bool = Self::BYTES == 4;
-    /// # Safety
-    /// Sixteen weights can be read at `p`.
-    unsafe fn load<V: Lanes>(p: *const u8) -> V;
-
-    /// The first `n` ≤ 16 weights; the other lanes are 0.
-    ///
-    /// # Safety
-    /// `n` weights can be read at `p`.
-    #[inline(always)]
-    unsafe fn load_n<V: Lanes>(p: *const u8, n: usize) -> V {
-        let mut bytes = [0_u8; 64];
-        // SAFETY: `n` weights can be read at `p` (the caller's promise), and 16 weights of at most 4 bytes fit in
-        // `bytes`.
-        unsafe {
-            p.copy_to_nonoverlapping(bytes.as_mut_ptr(), n * Self::BYTES);
-            Self::load(bytes.as_ptr())
-        }
-    }
-}
-
-macro_rules! float_weight {
-    ($name:ident, $bytes:expr, |$p:ident| $load:expr) => {
-        pub(crate) struct $name;
-        impl FloatWeight for $name {
-            const BYTES: usize = $bytes;
-            #[inline(always)]
-            unsafe fn load<V: Lanes>($p: *const u8) -> V {
-                // SAFETY: sixteen weights can be read at the pointer, as `FloatWeight::load` requires.
-                unsafe { $load }
-            }
-        }
-    };
-}
-
-float_weight!(F32W, 4, |p| V::load(p.cast()));
-float_weight!(F16W, 2, |p| V::load_f16(p));
-float_weight!(BF16W, 2, |p| V::load_bf16(p));
 
 /// # Safety
 /// All of the tile's pointers are valid for its extents, and the processor has the instruction set of `V`.
@@ -229,8 +188,8 @@ unsafe fn float_outputs<V: Lanes, const O: usize, const R: usize>(t: &Tile, chun
     }
 }
 
-/// Multiplies a chunk's outputs from `o` on by rows from `r` on. Lanes that are not done wait in the scratch's accumulators,
-/// `[output][TILE_ROWS][lane]`, for the next chunk.
+/// Multiplies a chunk's outputs from `o` on by rows from `r` on. Lanes that are not done wait in the scratch's
+/// accumulators, `[output][TILE_ROWS][lane]`, for the next chunk.
 ///
 /// # Safety
 /// As for [`float_outputs`].
@@ -256,9 +215,9 @@ unsafe fn float_block<V: Lanes, const O: usize, const R: usize>(
                 }
             }
         }
-        // Whole vectors in a loop of their own: one loop for both cases would need more registers.
-        // While the first blocks of a chunk are multiplied, each asks for two of the next outputs: rows may be too short for
-        // hardware prefetching, and many lines asked for at once would hold up the loads of this chunk.
+        // Whole vectors in a loop of their own: one loop for both cases would need more registers. While the first
+        // blocks of a chunk are multiplied, each asks for two of the next outputs: rows may be too short for hardware
+        // prefetching, and many lines asked for at once would hold up the loads of this chunk.
         let block = r / R * (FLOAT_OUTPUTS / O) + o / O;
         let asks = if 2 * block < FLOAT_OUTPUTS { 2 * block } else { 0 };
         let next = chunk.next.wrapping_add(asks * t.stride);

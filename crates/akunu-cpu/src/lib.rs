@@ -22,6 +22,7 @@ mod command;
 mod device;
 mod execution;
 mod floats;
+mod formats;
 mod groups;
 mod host;
 mod isa;
@@ -32,7 +33,6 @@ mod memory;
 mod panel;
 mod planes;
 mod prepare;
-mod quants;
 mod read_pattern;
 mod tile;
 

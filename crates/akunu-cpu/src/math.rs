@@ -149,7 +149,7 @@ pub(crate) fn sin_cos(x: f64) -> (f64, f64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::isa::scalar::Scalar;
+    use crate::isa::scalar::lanes::Scalar;
 
     fn of(f: fn(Scalar) -> Scalar, x: f32) -> f32 {
         f(Scalar::splat(x)).0[0]

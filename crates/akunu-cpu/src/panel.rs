@@ -3,9 +3,9 @@
 
 use std::sync::atomic::AtomicUsize;
 
+use crate::formats::{Min, Quant, Sub};
 use crate::groups::{MAX_INPUTS, MOST_ROWS};
 use crate::isa::Lanes;
-use crate::quants::{Min, Quant, Sub};
 
 /// Rows that share one unpacking of a panel.
 pub(crate) const TILE_ROWS: usize = 64;

@@ -15,15 +15,15 @@
 //!
 //! One row (or a few) multiplies weights in their stored layout, with the lanes of one output in one register. More
 //! rows unpack sixteen outputs by sixteen blocks to a [`Panel`] and keep each lane of sixteen outputs in one register;
-//! AVX-512 has sixteen rows per register instead (`isa/x86_packed.rs`). Float weights are in `floats.rs`.
+//! AVX-512 has sixteen rows per register instead (`isa/avx512/packed.rs`). Float weights are in `floats.rs`.
 
 use akunu_plan::q8;
 
+use crate::formats::{Min, Quant};
 use crate::groups::Group;
 use crate::isa::Lanes;
 use crate::panel::{Chunk, PANEL_BLOCKS, Panel, Scratch};
 use crate::planes::Planes;
-use crate::quants::{Min, Quant};
 use crate::read_pattern::MOST_PLACES;
 
 /// One product, as pointers.

@@ -5,9 +5,10 @@
 mod common;
 
 use akunu_cpu::Isa;
+use akunu_device_testing::{cases, specs};
 use akunu_plan::{Device, Submission};
 use akunu_testing::{CountingAllocator, allocations};
-use common::{cpu, rows, specs};
+use common::cpu;
 
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
@@ -15,9 +16,7 @@ static ALLOCATOR: CountingAllocator = CountingAllocator;
 /// A separate program, because a test harness allocates when a test takes long.
 fn main() {
     let mut device = cpu(*Isa::available().last().unwrap(), 2);
-    let specs = [specs::matrices(), rows::along_rows(), specs::rope(), specs::attention()];
-    let cases = specs.iter().flatten().map(|spec| spec.whole());
-    for case in cases.chain(specs::asking()).chain(specs::cache_moves()) {
+    for case in specs().iter().map(|spec| spec.whole()).chain(cases()) {
         let mut ids = vec![];
         for bytes in &case.buffers {
             let id = device.allocate("test", bytes.len() as u64).unwrap();

@@ -6,9 +6,10 @@
 mod common;
 
 use akunu_cpu::Isa;
+use akunu_device_testing::{Spec, matrices, to_f32s};
 use akunu_plan::reference::ReferenceDevice;
 use akunu_plan::{Content, q8};
-use common::{Spec, cpu, specs, to_f32s};
+use common::cpu;
 
 /// Fewer rows use canonical arithmetic.
 const LEAST_ROWS: usize = 6;
@@ -24,8 +25,8 @@ fn each(test: impl Fn(Isa)) {
 }
 
 fn products() -> Vec<Spec> {
-    let mut all = specs::matrices();
-    all.extend(specs::large_matrices());
+    let mut all = matrices::matrices();
+    all.extend(matrices::large_matrices());
     all
 }
 
@@ -80,7 +81,7 @@ fn few_rows_are_canonical() {
         let mut device = cpu(isa, 1);
         for spec in products().into_iter().filter(|spec| spec.rows < LEAST_ROWS) {
             let case = spec.whole();
-            assert!(case.run(&mut device) == case.run_cpu(Isa::Avx512, 1), "{}", spec.name);
+            assert!(case.run(&mut device) == case.run(&mut cpu(Isa::Avx512, 1)), "{}", spec.name);
         }
     });
 }

@@ -9,12 +9,13 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use akunu_cpu::{CpuDevice, CpuOptions, Isa};
+use akunu_device_testing::f32s;
 use akunu_plan::ops::{self, ArgmaxParams, EmbedParams, MatmulParams};
 use akunu_plan::{
     BufferId, DType, Device, DeviceBuffer, DeviceError, DispatchCommand, DispatchTable, Entries, Kernel,
     MatmulForm, Outcome, ReplayId, Row, RowBounds, RowSet, Submission, TableIo,
 };
-use common::{cpu, f32s};
+use common::cpu;
 
 const VOCAB: usize = 40;
 const STEPS: usize = 32;

@@ -5,11 +5,12 @@
 mod common;
 
 use akunu_cpu::Isa;
+use akunu_device_testing::{Case, Shape, matrices, poison, q8_row, to_f32s, values, weight_rows};
 use akunu_format::blocks::dequantize_row;
 use akunu_format::{Affine, ScaleType};
 use akunu_plan::ops::{self, MatmulParams};
 use akunu_plan::{DType, Kernel, MatmulForm, RowSet, q8};
-use common::{Case, Shape, cpu, poison, q8_row, specs, to_f32s, values, weight_rows};
+use common::cpu;
 
 const ROWS: usize = 9;
 const OUTPUTS: usize = 24;
@@ -21,7 +22,7 @@ fn exact(weights: &[f32], x: &[f64]) -> (f64, f64) {
 }
 
 fn check(dtype: DType, inputs: usize) {
-    let spec = specs::matmul(dtype, ROWS, (inputs, OUTPUTS), false, false);
+    let spec = matrices::matmul(dtype, ROWS, (inputs, OUTPUTS), false, false);
     let found = to_f32s(&spec.whole().run(&mut cpu(*Isa::available().last().unwrap(), 2))[0]);
     let bytes = weight_rows(dtype, 2, OUTPUTS, inputs);
     let x = values(1, ROWS * inputs);
@@ -103,7 +104,7 @@ fn products_of_mlx_weights_are_those_that_mlx_gives() {
             let data = [vec![q8_row(&x).repeat(rows)], planes.to_vec(), vec![poison(rows * 8)]].concat();
             let case = Case::new(kernel, params, Shape::rows(rows), data);
             for isa in Isa::available() {
-                for found in to_f32s(&case.run_cpu(isa, 1)[0]).chunks_exact(2) {
+                for found in to_f32s(&case.run(&mut cpu(isa, 1))[0]).chunks_exact(2) {
                     for (row, found) in found.iter().enumerate() {
                         let golden = expected["products"][row].as_f64().unwrap();
                         // Quantised activations are off by up to half a step of a block's largest, about 1 % of a

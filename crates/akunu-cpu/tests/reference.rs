@@ -5,10 +5,11 @@
 mod common;
 
 use akunu_cpu::Isa;
+use akunu_device_testing::{Case, Shape, cases, folded, specs, to_f32s};
 use akunu_plan::ops::{self, AttentionParams};
 use akunu_plan::reference::ReferenceDevice;
 use akunu_plan::{Content, Device, DeviceError, Kernel, KvType, OutputForms, Row, q8};
-use common::{Case, Shape, cpu, folded, rows, specs, to_f32s};
+use common::cpu;
 
 /// The largest difference relative to the largest magnitude.
 fn relative(expected: &[f32], found: &[f32]) -> f64 {
@@ -61,11 +62,10 @@ fn kv_values(kv: KvType, bytes: &[u8]) -> Vec<f32> {
 #[test]
 fn every_kernel_is_near_the_reference() {
     let mut device = cpu(*Isa::available().last().unwrap(), 2);
-    let specs = specs::matrices().into_iter().chain(rows::along_rows());
-    for spec in specs.chain(specs::rope()).chain(specs::attention()).chain(specs::whole_texts()) {
+    for spec in specs() {
         check(&spec.name, &spec.whole(), &mut device);
     }
-    for case in specs::asking().into_iter().chain(specs::cache_moves()) {
+    for case in cases() {
         let name = case.kernel.name();
         check(&name, &case, &mut device);
     }

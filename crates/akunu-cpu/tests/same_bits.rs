@@ -5,24 +5,17 @@
 mod common;
 
 use akunu_cpu::{CpuDevice, CpuOptions, Isa, ReadPattern};
+use akunu_device_testing::attention::{Seen, attend};
+use akunu_device_testing::{
+    Case, POISON, Shape, cases, matrices, poison, specs, to_f32s, values, weight_rows,
+};
 use akunu_plan::ops::{self, AttentionParams};
 use akunu_plan::{Activation, Content, DType, Device, KvType, OutputForms, Row};
-use common::{Case, Shape, Spec, cpu, rows, specs};
+use common::cpu;
 
-fn all_specs() -> Vec<Spec> {
-    let mut all = specs::matrices();
-    all.extend(rows::along_rows());
-    all.extend(specs::rope());
-    all.extend(specs::attention());
-    all.extend(specs::whole_texts());
-    all
-}
-
-fn cases() -> Vec<(String, Case)> {
-    let mut cases: Vec<_> = all_specs().iter().map(|s| (s.name.clone(), s.whole())).collect();
-    let others = specs::asking().into_iter().chain(specs::cache_moves());
-    cases.extend(others.map(|c| (c.kernel.name(), c)));
-    cases
+fn named_cases() -> Vec<(String, Case)> {
+    let whole = specs().into_iter().map(|spec| (spec.name.clone(), spec.whole()));
+    whole.chain(cases().into_iter().map(|case| (case.kernel.name(), case))).collect()
 }
 
 /// NaNs may differ in their payload; nothing else may.
@@ -33,7 +26,7 @@ fn assert_same(name: &str, case: &Case, expected: &[Vec<u8>], found: &[Vec<u8>])
         }
         let at = a.iter().zip(b).position(|(a, b)| a != b).unwrap_or(0) / 4 * 4;
         if *content == Content::F32 {
-            let (a, b) = (common::to_f32s(a), common::to_f32s(b));
+            let (a, b) = (to_f32s(a), to_f32s(b));
             let differs = |(a, b): (&f32, &f32)| a.to_bits() != b.to_bits() && !(a.is_nan() && b.is_nan());
             let Some(i) = a.iter().zip(&b).position(differs) else { continue };
             panic!("{name}: element {i} is {} and not {}", b[i], a[i]);
@@ -45,7 +38,7 @@ fn assert_same(name: &str, case: &Case, expected: &[Vec<u8>], found: &[Vec<u8>])
 #[test]
 fn every_instruction_set_gives_the_scalar_bits() {
     let mut devices: Vec<_> = Isa::available().into_iter().map(|isa| (isa, cpu(isa, 1))).collect();
-    for (name, case) in cases() {
+    for (name, case) in named_cases() {
         let expected = case.run(&mut devices[0].1);
         for (isa, device) in &mut devices[1..] {
             let found = case.run(device);
@@ -61,7 +54,7 @@ fn read_pattern(isa: Isa, threads: usize, read_pattern: ReadPattern) -> CpuDevic
 
 #[test]
 fn every_way_of_reading_one_rows_weights_gives_the_same_bits() {
-    let matrices = specs::matrices();
+    let matrices = matrices::matrices();
     for isa in Isa::available() {
         let mut straight = read_pattern(isa, 2, ReadPattern::STRAIGHT);
         let mut others = [ReadPattern::STRIPS, ReadPattern::MANY_STRIPS].map(|way| read_pattern(isa, 2, way));
@@ -80,7 +73,7 @@ fn every_way_of_reading_one_rows_weights_gives_the_same_bits() {
 fn any_number_of_threads_gives_the_same_bits() {
     let isa = *Isa::available().last().unwrap();
     let mut devices: Vec<_> = [1, 2, 3, 5].into_iter().map(|threads| cpu(isa, threads)).collect();
-    for (name, case) in cases() {
+    for (name, case) in named_cases() {
         let expected = case.run(&mut devices[0]);
         for device in &mut devices[1..] {
             let found = case.run(device);
@@ -93,7 +86,7 @@ fn any_number_of_threads_gives_the_same_bits() {
 /// sixteen.
 #[test]
 fn outputs_left_behind_the_strips_touch_no_others() {
-    let spec = specs::glu_matmul(DType::Q8_0, 1, 32, (1 << 15) - 2, Activation::Silu, OutputForms::F32);
+    let spec = matrices::glu_matmul(DType::Q8_0, 1, 32, (1 << 15) - 2, Activation::Silu, OutputForms::F32);
     let case = spec.whole();
     for isa in Isa::available() {
         for way in [ReadPattern::STRIPS, ReadPattern::MANY_STRIPS] {
@@ -106,7 +99,7 @@ fn outputs_left_behind_the_strips_touch_no_others() {
 #[test]
 fn rows_together_give_the_bits_of_rows_alone() {
     let mut device = cpu(*Isa::available().last().unwrap(), 2);
-    for spec in all_specs().iter().filter(|s| s.rows > 1) {
+    for spec in specs().iter().filter(|s| s.rows > 1) {
         let whole = spec.whole();
         let together = whole.run(&mut device);
         for row in 0..spec.rows {
@@ -136,8 +129,8 @@ fn rows_together_give_the_bits_of_rows_alone() {
 /// An infinite value times a weight of 0 would be NaN.
 #[test]
 fn rows_are_not_touched_by_values_that_only_later_ones_see() {
-    let seen = specs::Seen { rows: 12, first: 250, window: 9, soft_cap: 0.0, factor_step: 0 };
-    let spec = specs::attend((3, 1, 16), KvType::F32, seen, OutputForms::F32);
+    let seen = Seen { rows: 12, first: 250, window: 9, soft_cap: 0.0, factor_step: 0 };
+    let spec = attend((3, 1, 16), KvType::F32, seen, OutputForms::F32);
     // The second sequence has the rows from the eighth on, the first one those from position 250.
     let infinite = |mut case: Case| {
         for (start, position) in [(0, 255), (272, 259)] {
@@ -147,8 +140,8 @@ fn rows_are_not_touched_by_values_that_only_later_ones_see() {
         case
     };
     for isa in Isa::available() {
-        let found = infinite(spec.whole()).run_cpu(isa, 2);
-        for (row, out) in common::to_f32s(&found[0]).chunks(48).enumerate() {
+        let found = infinite(spec.whole()).run(&mut cpu(isa, 2));
+        for (row, out) in to_f32s(&found[0]).chunks(48).enumerate() {
             let sees = (5..8).contains(&row) || row >= 9;
             assert_eq!(out.iter().all(|v| v.is_finite()), !sees, "{} row {row}", isa.name());
         }
@@ -160,9 +153,8 @@ fn sequence_at(kv: KvType, start: u32) -> Case {
     let (heads, kv_heads, head_dim, context, positions) = (4, 2, 32, 320, 640);
     let row = kv.row_bytes(head_dim as usize).unwrap();
     let cache = |seed| {
-        let sequence =
-            common::weight_rows(kv.dtype(), seed, (kv_heads * context) as usize, head_dim as usize);
-        let mut all = vec![common::POISON; (kv_heads * positions) as usize * row];
+        let sequence = weight_rows(kv.dtype(), seed, (kv_heads * context) as usize, head_dim as usize);
+        let mut all = vec![POISON; (kv_heads * positions) as usize * row];
         for (all, own) in
             all.chunks_mut(positions as usize * row).zip(sequence.chunks(context as usize * row))
         {
@@ -181,8 +173,8 @@ fn sequence_at(kv: KvType, start: u32) -> Case {
     };
     let cols = (heads * head_dim) as usize;
     let rows: Vec<Row> = [0, 7, 255, 256, 300].map(|position| Row::causal(0, position, start)).to_vec();
-    let queries: Vec<u8> = bytemuck::cast_slice(&common::values(70, rows.len() * cols)).to_vec();
-    let data = vec![queries, cache(71), cache(72), common::poison(rows.len() * cols * 4)];
+    let queries: Vec<u8> = bytemuck::cast_slice(&values(70, rows.len() * cols)).to_vec();
+    let data = vec![queries, cache(71), cache(72), poison(rows.len() * cols * 4)];
     let op = ops::Attention::plain(kv, OutputForms::F32);
     Case::new(op.into(), params, Shape::sequences(rows, context, positions, 16), data)
 }
@@ -191,11 +183,11 @@ fn sequence_at(kv: KvType, start: u32) -> Case {
 fn where_a_sequence_begins_changes_no_bit() {
     for isa in Isa::available() {
         for kv in [KvType::F32, KvType::F16, KvType::Q8_0] {
-            let expected = sequence_at(kv, 0).run_cpu(isa, 2);
+            let expected = sequence_at(kv, 0).run(&mut cpu(isa, 2));
             for start in [16, 208, 320] {
                 let case = sequence_at(kv, start);
                 let name = format!("{} {kv:?} from {start} on", isa.name());
-                assert_same(&name, &case, &expected, &case.run_cpu(isa, 2));
+                assert_same(&name, &case, &expected, &case.run(&mut cpu(isa, 2)));
             }
         }
     }
@@ -207,14 +199,14 @@ fn every_scale_of_mxfp4_gives_the_same_bits() {
     for rows in [1, 5] {
         // Whole octets of blocks, and a partial one.
         for (inputs, outputs) in [(256, 32), (32, 256)] {
-            let mut case = specs::matmul(DType::MXFP4, rows, (inputs, outputs), false, false).whole();
+            let mut case = matrices::matmul(DType::MXFP4, rows, (inputs, outputs), false, false).whole();
             for (block, exponent) in case.buffers[5].chunks_mut(17).zip(0..=255) {
                 block[0] = exponent;
             }
-            let expected = case.run_cpu(Isa::Scalar, 1);
+            let expected = case.run(&mut cpu(Isa::Scalar, 1));
             for isa in Isa::available() {
                 let name = format!("{} {rows}x{inputs}", isa.name());
-                assert_same(&name, &case, &expected, &case.run_cpu(isa, 2));
+                assert_same(&name, &case, &expected, &case.run(&mut cpu(isa, 2)));
             }
         }
     }

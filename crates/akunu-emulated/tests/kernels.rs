@@ -8,17 +8,14 @@
 #![cfg(all(unix, any(target_arch = "x86_64", target_arch = "aarch64")))]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-#[path = "../../akunu-cpu/tests/common/mod.rs"]
-mod common;
-
+use akunu_device_testing::attention::{self, Seen};
+use akunu_device_testing::{Case, Spec, asking, cache, folded, halves, matrices, rows};
 use akunu_emulated::{Emulator, skipped};
 use akunu_kernels::{Cover, Function, Work, launches, repack, weights};
 use akunu_plan::ops;
 use akunu_plan::reference::ReferenceDevice;
 use akunu_plan::verify::compare;
 use akunu_plan::{Access, DType, Kernel, KvType, MatmulForm, OutputForms};
-use common::specs::{self, Seen};
-use common::{Case, Spec, folded, rows};
 
 fn check_all(specs: impl IntoIterator<Item = Spec>) {
     check_cases(specs.into_iter().map(|spec| (spec.name.clone(), spec.whole())));
@@ -95,12 +92,12 @@ fn kernels_along_rows_are_near_the_reference() {
 
 #[test]
 fn rows_weights_and_products_of_halves_are_near_the_reference() {
-    check_all(specs::halves());
+    check_all(halves());
 }
 
 /// Half of the specs; the two halves have different types, so they compile different kernels.
 fn matrices(half: usize) {
-    let mut first = specs::matrices();
+    let mut first = matrices::matrices();
     let second = first.split_off(first.len() / 2);
     let specs = if half == 0 { first } else { second };
     let cases = specs.into_iter().map(|spec| (spec.name.clone(), spec.whole()));
@@ -161,7 +158,8 @@ fn matrices_of_many_rows_are_near_the_reference_on_tensor_cores() {
     if skipped() {
         return;
     }
-    let cases = specs::matrices().into_iter().chain(specs::large_matrices()).map(|spec| (spec.whole(), spec));
+    let cases =
+        matrices::matrices().into_iter().chain(matrices::large_matrices()).map(|spec| (spec.whole(), spec));
     let mut few = Few::new(|| Emulator::default().with_tensor_cores());
     for (case, spec) in cases.filter(|(case, _)| is_for_tensor_cores(case.kernel)) {
         few.check(&spec.name, &case);
@@ -174,7 +172,8 @@ fn matrices_of_many_rows_are_near_the_reference_by_tiles() {
     if skipped() {
         return;
     }
-    let specs = || specs::matrices().into_iter().chain(specs::large_matrices()).chain(folded::matrices());
+    let specs =
+        || matrices::matrices().into_iter().chain(matrices::large_matrices()).chain(folded::matrices());
     let tiled = |case: &Case, f: &Function| f.entry == "gemm_tiles" && is_worth_compiling(case);
     let emulator = |bf16| move || Emulator::default().with_tiles(bf16);
     let count = check_those(emulator(false), specs(), tiled);
@@ -199,7 +198,7 @@ fn products_of_one_row_are_near_the_reference_where_weights_stream() {
     if skipped() {
         return;
     }
-    let specs = specs::matrices().into_iter().chain(specs::long_rows()).chain(folded::matrices());
+    let specs = matrices::matrices().into_iter().chain(matrices::long_rows()).chain(folded::matrices());
     let emulator = || Emulator::default().with_copies();
     let streams = |case: &Case, f: &Function| is_of_one_row(case) && f.entry == "gemv_stream";
     let streamed = check_those(emulator, specs, streams);
@@ -212,7 +211,7 @@ fn products_of_one_row_are_near_the_reference_where_a_group_shares_its_input() {
         return;
     }
     let emulator = Emulator::default;
-    let specs = specs::long_rows().into_iter().chain(folded::long_rows());
+    let specs = matrices::long_rows().into_iter().chain(folded::long_rows());
     let shared = check_those(emulator, specs, |case, f| {
         let shares = f.variant.iter().any(|(name, pieces)| *name == "INPUT_PIECES" && *pieces > 0);
         shares && is_of_one_row(case)
@@ -226,7 +225,7 @@ fn products_of_one_row_are_near_the_reference_where_simd_groups_have_two_outputs
         return;
     }
     let emulator = || Emulator::default().with_two_gemv_outputs();
-    let specs = specs::matrices().into_iter().chain(folded::matrices());
+    let specs = matrices::matrices().into_iter().chain(folded::matrices());
     let checked = check_those(emulator, specs, |case, f| {
         let alone = matches!(case.kernel, Kernel::Matmul(_)) && is_of_one_row(case);
         alone && f.entry == "gemv" && f.variant.contains(&("OUTS", 2))
@@ -246,14 +245,14 @@ fn attention_that_rotates_its_heads_is_near_the_reference() {
 
 #[test]
 fn rope_and_the_cache_are_near_the_reference() {
-    check_all(specs::rope());
-    check_cases(specs::cache_moves().into_iter().map(|case| (case.kernel.name(), case)));
+    check_all(cache::rope());
+    check_cases(cache::moves().into_iter().map(|case| (case.kernel.name(), case)));
 }
 
 #[test]
 fn attention_is_near_the_reference() {
-    check_all(specs::attention());
-    check_all(specs::whole_texts());
+    check_all(attention::attention());
+    check_all(attention::whole_texts());
 }
 
 /// With heads rotated by this kernel or before it, from one query head per KV head to more than a product has rows,
@@ -266,9 +265,9 @@ fn attention_of_few_rows_is_near_the_reference_on_tensor_cores() {
     let emulator = || Emulator::default().with_tensor_cores();
     let several = [(0, 0.0), (1500, 0.0), (1500, 5.0)].map(|(first, soft_cap)| {
         let seen = Seen { rows: 1, first, window: 0, soft_cap, factor_step: 0 };
-        specs::attend((17, 1, 64), KvType::F16, seen, OutputForms::Both)
+        attention::attend((17, 1, 64), KvType::F16, seen, OutputForms::Both)
     });
-    let specs = specs::attention().into_iter().chain(folded::attention()).chain(several);
+    let specs = attention::attention().into_iter().chain(folded::attention()).chain(several);
     let count = check_those(emulator, specs, |_, f| f.entry == "attention_few");
     assert!(count > 20, "{count}");
 }
@@ -287,7 +286,7 @@ fn attention_of_many_rows_is_near_the_reference_on_tensor_cores() {
         for (rows, first, window, soft_cap) in seen {
             let own = [OutputForms::F32, OutputForms::Q8, OutputForms::Both][(i + rows) % 3];
             for out in [own, OutputForms::F16] {
-                let spec = specs::attend(
+                let spec = attention::attend(
                     shape,
                     KvType::F16,
                     Seen { rows, first, window, soft_cap, factor_step: window },
@@ -320,7 +319,7 @@ fn attention_of_many_rows_is_near_the_reference_by_tiles() {
                     _ => [OutputForms::F32, OutputForms::Q8, OutputForms::Both, OutputForms::F16]
                         [(i + j + turn) % 4],
                 };
-                specs.push(specs::attend(
+                specs.push(attention::attend(
                     shape,
                     kv,
                     Seen { rows, first, window, soft_cap, factor_step: window },
@@ -330,12 +329,12 @@ fn attention_of_many_rows_is_near_the_reference_by_tiles() {
         }
     }
     let emulator = || Emulator::default().with_tiles(false);
-    let all = specs.into_iter().chain(specs::attention());
+    let all = specs.into_iter().chain(attention::attention());
     let count = check_those(emulator, all, |_, f| f.entry == "attention_tiles");
     assert!(count > 60, "{count}");
 }
 
 #[test]
 fn what_asking_rows_run_is_near_the_reference() {
-    check_cases(specs::asking().into_iter().map(|case| (case.kernel.name(), case)));
+    check_cases(asking().into_iter().map(|case| (case.kernel.name(), case)));
 }

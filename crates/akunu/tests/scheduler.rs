@@ -12,8 +12,8 @@ use akunu::schedule::{
     Event, Finished, Handle, OnEvent, Refused, Request, Scheduler, SchedulerOptions, TokenLogprob,
 };
 use akunu::{DeviceChoice, Engine, EngineOptions, FinishReason, GenerateOptions, Overflow, Sampling};
+use akunu_device_testing::FailingDevice;
 use akunu_plan::reference::ReferenceDevice;
-use common::failing::FailingDevice;
 use common::{generate, options, tales, tales_engine};
 
 /// What everybody heard, in order.

@@ -5,10 +5,10 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Stdio;
 
+use akunu_fixtures::scripted::{self, CHATML};
 use serde_json::{Value as Json, json};
 
 use crate::common::{Done, akunu, path, refuses, run, with_stdin};
-use crate::scripted::{self, CHATML};
 
 pub const GREETING: [&str; 4] = ["\n", "Hello", " there", "!"];
 const THINKING: [&str; 5] = ["\n", "<think>", "Hmm.", "</think>", "Yes."];

@@ -2,15 +2,12 @@
 #![allow(clippy::unwrap_used)] // helpers of tests; the lint knows only functions marked as tests
 #![cfg_attr(not(unix), allow(unused_imports))] // what only tests of Unix need
 
-#[allow(dead_code)]
-#[path = "../../../akunu-hub/tests/hub/server.rs"]
-mod server;
-
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use self::server::{COMMIT, FakeHub, Fault, sha256};
+use akunu_hub_testing::{COMMIT, FakeHub, Fault, sha256};
+
 use crate::common::{Done, akunu, finish, path};
 #[cfg(unix)]
 use crate::terminal::Terminal;

@@ -14,7 +14,6 @@ mod mlx;
 mod models;
 mod quantize;
 mod run;
-mod scripted;
 mod serve;
 mod signals;
 mod terminal;

@@ -7,8 +7,9 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use akunu_fixtures::scripted;
+
 use crate::common::akunu;
-use crate::scripted;
 
 /// A story without an end.
 fn endless(more: &[&str]) -> Child {

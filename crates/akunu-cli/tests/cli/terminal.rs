@@ -11,12 +11,12 @@ use std::process::{Child, Command};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use akunu_fixtures::scripted::{self, CHATML};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
 
 use crate::chat::{ENDLESS, GREETING};
 use crate::common::{akunu, path};
-use crate::scripted::{self, CHATML};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const DIM: &str = "\x1b[2m";

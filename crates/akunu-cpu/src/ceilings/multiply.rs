@@ -140,7 +140,7 @@ mod x86 {
     use std::arch::x86_64::*;
 
     use super::{BYTES, Operands};
-    use crate::isa::amx;
+    use crate::isa::amx::tiles;
 
     /// A loop over the operands with eight sums: `$step(sum, operand)`, `$bytes` a load.
     macro_rules! pass {
@@ -192,7 +192,7 @@ mod x86 {
         2 * (BYTES / 4) as u64
     }
 
-    static TILES: amx::Config = amx::Config::new([64; 8], [16; 8]);
+    static TILES: tiles::Config = tiles::Config::new([64; 8], [16; 8]);
 
     /// Four products of two tiles of each side, all loaded from the operands.
     ///
@@ -205,7 +205,7 @@ mod x86 {
         // SAFETY: the process may use AMX (the caller's promise); every group of four tiles lies within the operands;
         // the tiles are configured before and released after.
         unsafe {
-            amx::configure(&TILES);
+            tiles::configure(&TILES);
             for group in (0..BYTES / GROUP).cycle().take(TIMES * (BYTES / GROUP)) {
                 asm!(
                     "tileloadd tmm4, [{x} + {stride}]",
@@ -221,7 +221,7 @@ mod x86 {
                     options(nostack, readonly),
                 );
             }
-            amx::release();
+            tiles::release();
         }
         (TIMES * (BYTES / GROUP) * 4 * 2 * 16 * 16 * 64) as u64
     }

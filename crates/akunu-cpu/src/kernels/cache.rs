@@ -1,11 +1,13 @@
 //! One layer's KV cache: values are `[KV head][position][head dim]`, keys are laid out as `keys.rs` describes.
 
-use akunu_plan::ops::KvMoveParams;
+use akunu_plan::ops::{self, KvMoveParams};
 use akunu_plan::{Kernel, KvType, RopeStyle};
 
+use super::OpKernel;
 use super::rope::rotate;
 use crate::command::{Command, Context, f32s};
 use crate::isa::Lanes;
+use crate::isa::target::Target;
 use crate::math;
 use crate::panel::MAX_HEAD;
 
@@ -126,27 +128,29 @@ impl Cache {
 }
 
 /// Moves positions to lower ones, in ascending order, so that none is overwritten before it is read.
-#[inline(always)]
-pub(crate) unsafe fn kv_shift<V: Lanes>(command: &Command, context: &Context) {
-    let p: KvMoveParams = command.params();
-    let Kernel::KvShift(op) = command.kernel else { return };
-    let o = command.operands(op);
-    let cache = Cache::new(op.kv, p.head_dim, p.positions);
-    // SAFETY: both ranges of positions were checked against the cache; each head is handled by one worker.
-    unsafe {
-        for moved in context.moves(o.moves) {
-            let (from, to, len) = (moved.from as usize, moved.to as usize, moved.len as usize);
-            let angles = shift_angles(f32s(o.frequencies), &p, from - to);
-            for head in context.share(p.kv_heads as usize) {
-                let offset = cache.offset(0, head, 0);
-                let (keys, v) = (o.k_cache.0.add(offset), o.v_cache.0.add(offset));
-                let (key, held) = (&raw mut (*context.scratch).head, &raw mut (*context.scratch).held);
-                for i in 0..len {
-                    cache.load_key::<V>(keys, from + i, held.cast(), key.cast());
-                    rotate_key::<V>(key.cast(), op.style, p.rope_dims as usize, &angles);
-                    cache.store_key::<V>(key.cast(), held.cast(), keys, to + i);
+impl OpKernel for ops::KvShift {
+    #[inline(always)]
+    unsafe fn run<V: Target>(command: &Command, context: &Context) {
+        let p: KvMoveParams = command.params();
+        let Kernel::KvShift(op) = command.kernel else { return };
+        let o = command.operands(op);
+        let cache = Cache::new(op.kv, p.head_dim, p.positions);
+        // SAFETY: both ranges of positions were checked against the cache; each head is handled by one worker.
+        unsafe {
+            for moved in context.moves(o.moves) {
+                let (from, to, len) = (moved.from as usize, moved.to as usize, moved.len as usize);
+                let angles = shift_angles(f32s(o.frequencies), &p, from - to);
+                for head in context.share(p.kv_heads as usize) {
+                    let offset = cache.offset(0, head, 0);
+                    let (keys, v) = (o.k_cache.0.add(offset), o.v_cache.0.add(offset));
+                    let (key, held) = (&raw mut (*context.scratch).head, &raw mut (*context.scratch).held);
+                    for i in 0..len {
+                        cache.load_key::<V>(keys, from + i, held.cast(), key.cast());
+                        rotate_key::<V>(key.cast(), op.style, p.rope_dims as usize, &angles);
+                        cache.store_key::<V>(key.cast(), held.cast(), keys, to + i);
+                    }
+                    v.add(from * cache.row).copy_to(v.add(to * cache.row), len * cache.row);
                 }
-                v.add(from * cache.row).copy_to(v.add(to * cache.row), len * cache.row);
             }
         }
     }
@@ -175,24 +179,26 @@ unsafe fn rotate_key<V: Lanes>(key: *mut f32, style: RopeStyle, dims: usize, ang
     unsafe { rotate::<V>(key, style, dims, angles.as_ptr()) };
 }
 
-#[inline(always)]
-pub(crate) unsafe fn kv_copy(command: &Command, context: &Context) {
-    let p: KvMoveParams = command.params();
-    let Kernel::KvCopy(op) = command.kernel else { return };
-    let o = command.operands(op);
-    let cache = Cache::new(op.kv, p.head_dim, p.positions);
-    // SAFETY: both ranges of positions were checked against the cache and do not overlap; each head is handled by one
-    // worker.
-    unsafe {
-        for moved in context.moves(o.moves) {
-            let (from, to, len) = (moved.from as usize, moved.to as usize, moved.len as usize);
-            for head in context.share(p.kv_heads as usize) {
-                let offset = cache.offset(0, head, 0);
-                let (keys, v) = (o.k_cache.0.add(offset), o.v_cache.0.add(offset));
-                let held = &raw mut (*context.scratch).held;
-                cache.copy_keys(keys, held.cast(), [from, to], len);
-                let (source, target) = (v.add(from * cache.row), v.add(to * cache.row));
-                source.copy_to_nonoverlapping(target, len * cache.row);
+impl OpKernel for ops::KvCopy {
+    #[inline(always)]
+    unsafe fn run<V: Target>(command: &Command, context: &Context) {
+        let p: KvMoveParams = command.params();
+        let Kernel::KvCopy(op) = command.kernel else { return };
+        let o = command.operands(op);
+        let cache = Cache::new(op.kv, p.head_dim, p.positions);
+        // SAFETY: both ranges of positions were checked against the cache and do not overlap; each head is handled by
+        // one worker.
+        unsafe {
+            for moved in context.moves(o.moves) {
+                let (from, to, len) = (moved.from as usize, moved.to as usize, moved.len as usize);
+                for head in context.share(p.kv_heads as usize) {
+                    let offset = cache.offset(0, head, 0);
+                    let (keys, v) = (o.k_cache.0.add(offset), o.v_cache.0.add(offset));
+                    let held = &raw mut (*context.scratch).held;
+                    cache.copy_keys(keys, held.cast(), [from, to], len);
+                    let (source, target) = (v.add(from * cache.row), v.add(to * cache.row));
+                    source.copy_to_nonoverlapping(target, len * cache.row);
+                }
             }
         }
     }

@@ -2,13 +2,13 @@
 
 use std::ops::Range;
 
-use akunu_plan::ops::{GluMatmulParams, Input, MatmulParams, QkvParams, Weight};
+use akunu_plan::ops::{self, GluMatmulParams, Input, MatmulParams, QkvParams, Weight};
 use akunu_plan::{DType, Kernel, RowSet, q8};
 
 use crate::command::{Command, Context, f32s, row_bytes};
 use crate::groups::{Group, LEAST_ROWS, MOST_ROWS, SIDE};
-use crate::isa::Lanes;
-use crate::kernels::put_q8;
+use crate::isa::target::Target;
+use crate::kernels::{OpKernel, put_q8};
 use crate::math;
 use crate::panel::{BF16_OUTPUTS, TILE_ROWS, TILE_SUMS};
 use crate::planes::Planes;
@@ -234,82 +234,40 @@ pub(crate) unsafe fn pack(command: &Command, context: &Context) {
     }
 }
 
-#[inline(always)]
-pub(crate) unsafe fn matmul<V: Lanes>(command: &Command, context: &Context) {
-    let p: MatmulParams = command.params();
-    let Kernel::Matmul(op) = command.kernel else { return };
-    let o = command.operands(op);
-    let total = if op.rows == RowSet::Logits { context.logit_rows } else { context.rows };
-    let (outputs, stride) = (p.outputs as usize, p.out_stride as usize);
-    let product = Product::new((command, context), o.x, op.weight, p.inputs as usize, total);
-    let (out, bias, residual) = (f32s(o.out), o.bias.map(f32s), o.residual.map(f32s));
-    // SAFETY: the scratch is used by this worker only; outputs are within the command's, rows within the table's, and
-    // each output is written by one worker.
-    unsafe {
-        let sums = (&raw mut (*context.scratch).tile).cast::<f32>();
-        for units in context.pieces(outputs.div_ceil(GROUP), product.at_once(total) / GROUP) {
-            let (first, n) = outputs_of(&units, GROUP, outputs);
-            for (row, count) in product.row_tiles(total) {
-                product.sums(context, [o.weight], (first, n), (row, count), [sums]);
-                for (r, half, n) in pieces(count, n) {
-                    let first = first + half;
-                    let mut v = V::load(sums.add(r * SUMS + half));
-                    if let Some(bias) = bias {
-                        v = v.add(V::load_n(bias.add(first), n));
-                    }
-                    let at = (row + r) * stride + first;
-                    let next = at + ROWS_AHEAD * stride;
-                    V::prefetch(out.wrapping_add(next).cast());
-                    if let Some(residual) = residual {
-                        V::prefetch(residual.wrapping_add(next).cast());
-                        v = v.add(V::load_n(residual.add(at), n));
-                    }
-                    if p.soft_cap != 0.0 {
-                        v = math::soft_cap(p.soft_cap, v);
-                    }
-                    v.store_n(out.add(at), n);
-                }
-            }
-        }
-    }
-}
-
-#[inline(always)]
-pub(crate) unsafe fn qkv<V: Lanes>(command: &Command, context: &Context) {
-    let p: QkvParams = command.params();
-    let Kernel::Qkv(op) = command.kernel else { return };
-    let o = command.operands(op);
-    let parts = [p.q as usize, p.k as usize, p.v as usize];
-    let stride = parts[0] + parts[1] + parts[2];
-    let product = Product::new((command, context), o.x, op.weight, p.inputs as usize, context.rows);
-    let groups = parts.map(|n| n.div_ceil(GROUP));
-    let starts = [0, groups[0], groups[0] + groups[1], groups[0] + groups[1] + groups[2]];
-    let weights = [o.q_weight, o.k_weight, o.v_weight];
-    let biases = [o.q_bias, o.k_bias, o.v_bias].map(|bias| bias.map(f32s));
-    let out = f32s(o.out);
-    // SAFETY: the scratch is used by this worker only; outputs are within Q, K or V, rows within the table's, and each
-    // output is written by one worker.
-    unsafe {
-        let sums = (&raw mut (*context.scratch).tile).cast::<f32>();
-        for units in context.pieces(starts[3], product.at_once(context.rows) / GROUP) {
-            for part in 0..3 {
-                let (before, start) = (starts[part], parts[..part].iter().sum::<usize>());
-                let [from, to] =
-                    [units.start, units.end].map(|unit| unit.clamp(before, starts[part + 1]) - before);
-                let (first, n) = outputs_of(&(from..to), GROUP, parts[part]);
-                if n == 0 {
-                    continue;
-                }
-                for (row, count) in product.row_tiles(context.rows) {
-                    product.sums(context, [weights[part]], (first, n), (row, count), [sums]);
+impl OpKernel for ops::Matmul {
+    #[inline(always)]
+    unsafe fn run<V: Target>(command: &Command, context: &Context) {
+        let p: MatmulParams = command.params();
+        let Kernel::Matmul(op) = command.kernel else { return };
+        let o = command.operands(op);
+        let total = if op.rows == RowSet::Logits { context.logit_rows } else { context.rows };
+        let (outputs, stride) = (p.outputs as usize, p.out_stride as usize);
+        let product = Product::new((command, context), o.x, op.weight, p.inputs as usize, total);
+        let (out, bias, residual) = (f32s(o.out), o.bias.map(f32s), o.residual.map(f32s));
+        // SAFETY: the scratch is used by this worker only; outputs are within the command's, rows within the table's,
+        // and each output is written by one worker.
+        unsafe {
+            let sums = (&raw mut (*context.scratch).tile).cast::<f32>();
+            for units in context.pieces(outputs.div_ceil(GROUP), product.at_once(total) / GROUP) {
+                let (first, n) = outputs_of(&units, GROUP, outputs);
+                for (row, count) in product.row_tiles(total) {
+                    product.sums(context, [o.weight], (first, n), (row, count), [sums]);
                     for (r, half, n) in pieces(count, n) {
                         let first = first + half;
                         let mut v = V::load(sums.add(r * SUMS + half));
-                        if let Some(bias) = biases[part] {
+                        if let Some(bias) = bias {
                             v = v.add(V::load_n(bias.add(first), n));
                         }
-                        let at = (row + r) * stride + start + first;
-                        V::prefetch(out.wrapping_add(at + ROWS_AHEAD * stride).cast());
+                        let at = (row + r) * stride + first;
+                        let next = at + ROWS_AHEAD * stride;
+                        V::prefetch(out.wrapping_add(next).cast());
+                        if let Some(residual) = residual {
+                            V::prefetch(residual.wrapping_add(next).cast());
+                            v = v.add(V::load_n(residual.add(at), n));
+                        }
+                        if p.soft_cap != 0.0 {
+                            v = math::soft_cap(p.soft_cap, v);
+                        }
                         v.store_n(out.add(at), n);
                     }
                 }
@@ -318,39 +276,88 @@ pub(crate) unsafe fn qkv<V: Lanes>(command: &Command, context: &Context) {
     }
 }
 
-#[inline(always)]
-pub(crate) unsafe fn glu_matmul<V: Lanes>(command: &Command, context: &Context) {
-    let p: GluMatmulParams = command.params();
-    let Kernel::GluMatmul(op) = command.kernel else { return };
-    let o = command.operands(op);
-    let outputs = p.outputs as usize;
-    let product = Product::new((command, context), o.x, op.weight, p.inputs as usize, context.rows);
-    // SAFETY: the scratch is used by this worker only; outputs are within the command's, rows within the table's, and
-    // each output is written by one worker. If q8 is written, outputs are whole blocks of 32, and a worker has whole
-    // blocks.
-    unsafe {
-        let gate = (&raw mut (*context.scratch).tile).cast::<f32>();
-        let up = (&raw mut (*context.scratch).tile_up).cast::<f32>();
-        let piece = product.at_once(context.rows) / q8::BLOCK;
-        for units in context.pieces(outputs.div_ceil(q8::BLOCK), piece) {
-            let (first, n) = outputs_of(&units, q8::BLOCK, outputs);
-            for (row, count) in product.row_tiles(context.rows) {
-                let weights = [o.gate_weight, o.up_weight];
-                product.sums(context, weights, (first, n), (row, count), [gate, up]);
-                for (r, half, n) in pieces(count, n) {
-                    let at = r * SUMS + half;
-                    let v = math::activation(op.activation, V::load(gate.add(at))).mul(V::load(up.add(at)));
-                    v.store(gate.add(at));
-                    if let Some(out) = o.out.f32 {
-                        v.store_n(f32s(out).add((row + r) * outputs + first + half), n);
+impl OpKernel for ops::Qkv {
+    #[inline(always)]
+    unsafe fn run<V: Target>(command: &Command, context: &Context) {
+        let p: QkvParams = command.params();
+        let Kernel::Qkv(op) = command.kernel else { return };
+        let o = command.operands(op);
+        let parts = [p.q as usize, p.k as usize, p.v as usize];
+        let stride = parts[0] + parts[1] + parts[2];
+        let product = Product::new((command, context), o.x, op.weight, p.inputs as usize, context.rows);
+        let groups = parts.map(|n| n.div_ceil(GROUP));
+        let starts = [0, groups[0], groups[0] + groups[1], groups[0] + groups[1] + groups[2]];
+        let weights = [o.q_weight, o.k_weight, o.v_weight];
+        let biases = [o.q_bias, o.k_bias, o.v_bias].map(|bias| bias.map(f32s));
+        let out = f32s(o.out);
+        // SAFETY: the scratch is used by this worker only; outputs are within Q, K or V, rows within the table's, and
+        // each output is written by one worker.
+        unsafe {
+            let sums = (&raw mut (*context.scratch).tile).cast::<f32>();
+            for units in context.pieces(starts[3], product.at_once(context.rows) / GROUP) {
+                for part in 0..3 {
+                    let (before, start) = (starts[part], parts[..part].iter().sum::<usize>());
+                    let [from, to] =
+                        [units.start, units.end].map(|unit| unit.clamp(before, starts[part + 1]) - before);
+                    let (first, n) = outputs_of(&(from..to), GROUP, parts[part]);
+                    if n == 0 {
+                        continue;
+                    }
+                    for (row, count) in product.row_tiles(context.rows) {
+                        product.sums(context, [weights[part]], (first, n), (row, count), [sums]);
+                        for (r, half, n) in pieces(count, n) {
+                            let first = first + half;
+                            let mut v = V::load(sums.add(r * SUMS + half));
+                            if let Some(bias) = biases[part] {
+                                v = v.add(V::load_n(bias.add(first), n));
+                            }
+                            let at = (row + r) * stride + start + first;
+                            V::prefetch(out.wrapping_add(at + ROWS_AHEAD * stride).cast());
+                            v.store_n(out.add(at), n);
+                        }
                     }
                 }
-                if let Some(out) = o.out.q8 {
-                    for r in 0..count {
-                        let to = out.0.add((row + r) * q8::row_bytes(outputs));
-                        for block in 0..n / q8::BLOCK {
-                            let from = gate.add(r * SUMS + block * q8::BLOCK);
-                            put_q8::<V>(to, outputs, first / q8::BLOCK + block, from);
+            }
+        }
+    }
+}
+
+impl OpKernel for ops::GluMatmul {
+    #[inline(always)]
+    unsafe fn run<V: Target>(command: &Command, context: &Context) {
+        let p: GluMatmulParams = command.params();
+        let Kernel::GluMatmul(op) = command.kernel else { return };
+        let o = command.operands(op);
+        let outputs = p.outputs as usize;
+        let product = Product::new((command, context), o.x, op.weight, p.inputs as usize, context.rows);
+        // SAFETY: the scratch is used by this worker only; outputs are within the command's, rows within the table's,
+        // and each output is written by one worker. If q8 is written, outputs are whole blocks of 32, and a worker has
+        // whole blocks.
+        unsafe {
+            let gate = (&raw mut (*context.scratch).tile).cast::<f32>();
+            let up = (&raw mut (*context.scratch).tile_up).cast::<f32>();
+            let piece = product.at_once(context.rows) / q8::BLOCK;
+            for units in context.pieces(outputs.div_ceil(q8::BLOCK), piece) {
+                let (first, n) = outputs_of(&units, q8::BLOCK, outputs);
+                for (row, count) in product.row_tiles(context.rows) {
+                    let weights = [o.gate_weight, o.up_weight];
+                    product.sums(context, weights, (first, n), (row, count), [gate, up]);
+                    for (r, half, n) in pieces(count, n) {
+                        let at = r * SUMS + half;
+                        let v =
+                            math::activation(op.activation, V::load(gate.add(at))).mul(V::load(up.add(at)));
+                        v.store(gate.add(at));
+                        if let Some(out) = o.out.f32 {
+                            v.store_n(f32s(out).add((row + r) * outputs + first + half), n);
+                        }
+                    }
+                    if let Some(out) = o.out.q8 {
+                        for r in 0..count {
+                            let to = out.0.add((row + r) * q8::row_bytes(outputs));
+                            for block in 0..n / q8::BLOCK {
+                                let from = gate.add(r * SUMS + block * q8::BLOCK);
+                                put_q8::<V>(to, outputs, first / q8::BLOCK + block, from);
+                            }
                         }
                     }
                 }

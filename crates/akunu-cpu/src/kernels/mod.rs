@@ -14,8 +14,16 @@ use std::ops::Range;
 use akunu_plan::ops::Forms;
 use akunu_plan::q8;
 
-use crate::command::f32s;
+use crate::command::{Command, Context, f32s};
 use crate::isa::Lanes;
+use crate::isa::target::Target;
+
+/// The kernel of an op.
+pub(crate) trait OpKernel {
+    /// # Safety
+    /// As for [`Run`](crate::command::Run); the processor has the instruction set of `V`.
+    unsafe fn run<V: Target>(command: &Command, context: &Context);
+}
 
 /// Runs `body` for each group of up to sixteen of `n` elements, with offset and count. A macro, because a closure
 /// would not be compiled with the target features of the enclosing kernel.

@@ -3,9 +3,10 @@
 use akunu_plan::ops::{self, F32, HeadNormParams, NormParams};
 use akunu_plan::{Kernel, NormKind, RowSet};
 
-use super::{RowValues, for_lanes, load, store, write_forms};
+use super::{OpKernel, RowValues, for_lanes, load, store, write_forms};
 use crate::command::{Command, Context, f32s, u32s};
 use crate::isa::Lanes;
+use crate::isa::target::Target;
 
 /// `1 / √(mean of squares + ε)`, summed over the lanes of canonical arithmetic.
 ///
@@ -139,11 +140,13 @@ fn bias_of(bias: Option<F32<*mut u8>>) -> *const f32 {
     bias.map_or(std::ptr::null(), |bias| f32s(bias).cast_const())
 }
 
-#[inline(always)]
-pub(crate) unsafe fn norm<V: Lanes>(command: &Command, context: &Context) {
-    let Kernel::Norm(op) = command.kernel else { return };
-    // SAFETY: as the caller promises.
-    unsafe { of_kind!(op, norm_rows::<V>(op, command, context)) }
+impl OpKernel for ops::Norm {
+    #[inline(always)]
+    unsafe fn run<V: Target>(command: &Command, context: &Context) {
+        let Kernel::Norm(op) = command.kernel else { return };
+        // SAFETY: as the caller promises.
+        unsafe { of_kind!(op, norm_rows::<V>(op, command, context)) }
+    }
 }
 
 #[inline(always)]
@@ -172,11 +175,13 @@ unsafe fn norm_rows<V: Lanes, const LAYER: bool, const BIAS: bool>(
     }
 }
 
-#[inline(always)]
-pub(crate) unsafe fn head_norm<V: Lanes>(command: &Command, context: &Context) {
-    let Kernel::HeadNorm(op) = command.kernel else { return };
-    // SAFETY: as the caller promises.
-    unsafe { of_kind!(op, norm_heads::<V>(op, command, context)) }
+impl OpKernel for ops::HeadNorm {
+    #[inline(always)]
+    unsafe fn run<V: Target>(command: &Command, context: &Context) {
+        let Kernel::HeadNorm(op) = command.kernel else { return };
+        // SAFETY: as the caller promises.
+        unsafe { of_kind!(op, norm_heads::<V>(op, command, context)) }
+    }
 }
 
 #[inline(always)]
@@ -202,22 +207,24 @@ unsafe fn norm_heads<V: Lanes, const LAYER: bool, const BIAS: bool>(
     }
 }
 
-#[inline(always)]
-pub(crate) unsafe fn norm_add<V: Lanes>(command: &Command, context: &Context) {
-    let p: NormParams = command.params();
-    let o = command.operands(ops::NormAdd);
-    let cols = p.cols as usize;
-    // SAFETY: rows are within the table's, and each is written by one worker.
-    unsafe {
-        for r in context.units(context.rows) {
-            let x = f32s(o.x).add(r * cols);
-            let (weight, residual) = (f32s(o.weight), f32s(o.residual).add(r * cols));
-            let to = f32s(o.out).add(r * cols);
-            let scale = inverse_rms::<V>(x, cols, p.epsilon);
-            for_lanes!(cols, |at, n| {
-                let v = normed::<V>(x.add(at), weight.add(at), scale, n);
-                V::load_n(residual.add(at), n).add(v).store_n(to.add(at), n);
-            });
+impl OpKernel for ops::NormAdd {
+    #[inline(always)]
+    unsafe fn run<V: Target>(command: &Command, context: &Context) {
+        let p: NormParams = command.params();
+        let o = command.operands(ops::NormAdd);
+        let cols = p.cols as usize;
+        // SAFETY: rows are within the table's, and each is written by one worker.
+        unsafe {
+            for r in context.units(context.rows) {
+                let x = f32s(o.x).add(r * cols);
+                let (weight, residual) = (f32s(o.weight), f32s(o.residual).add(r * cols));
+                let to = f32s(o.out).add(r * cols);
+                let scale = inverse_rms::<V>(x, cols, p.epsilon);
+                for_lanes!(cols, |at, n| {
+                    let v = normed::<V>(x.add(at), weight.add(at), scale, n);
+                    V::load_n(residual.add(at), n).add(v).store_n(to.add(at), n);
+                });
+            }
         }
     }
 }

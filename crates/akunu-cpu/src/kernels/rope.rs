@@ -1,32 +1,35 @@
 //! Rotary position embeddings: the angles of a pass, and the kernel that rotates Q and K and writes the cache.
 
 use akunu_plan::keys::TOGETHER;
-use akunu_plan::ops;
-use akunu_plan::ops::{AnglesParams, RopeKvParams};
+use akunu_plan::ops::{self, AnglesParams, RopeKvParams};
 use akunu_plan::{Kernel, RopeStyle, Row};
 
+use super::OpKernel;
 use super::cache::Cache;
 use super::norm::{inverse_rms, normed};
 use crate::command::{Command, Context, f32s};
 use crate::isa::Lanes;
+use crate::isa::target::Target;
 use crate::math;
 
 /// Computed in f64 with our own polynomials, so that every machine has the same angles.
-#[inline(always)]
-pub(crate) unsafe fn rope_angles(command: &Command, context: &Context) {
-    let p: AnglesParams = command.params();
-    let o = command.operands(ops::RopeAngles);
-    let (pairs, magnitude) = (p.pairs as usize, f64::from(p.magnitude));
-    // SAFETY: rows are within the table's, each has room for its angles, and is written by one worker.
-    unsafe {
-        let rows = context.rows(o.rows);
-        for unit in context.units(context.rows * pairs) {
-            let (r, pair) = (unit / pairs, unit % pairs);
-            let angle = f64::from(rows[r].position) * f64::from(*f32s(o.frequencies).add(pair));
-            let (sin, cos) = math::sin_cos(angle);
-            let to = f32s(o.angles).add(unit * 2);
-            *to = (cos * magnitude) as f32;
-            *to.add(1) = (sin * magnitude) as f32;
+impl OpKernel for ops::RopeAngles {
+    #[inline(always)]
+    unsafe fn run<V: Target>(command: &Command, context: &Context) {
+        let p: AnglesParams = command.params();
+        let o = command.operands(ops::RopeAngles);
+        let (pairs, magnitude) = (p.pairs as usize, f64::from(p.magnitude));
+        // SAFETY: rows are within the table's, each has room for its angles, and is written by one worker.
+        unsafe {
+            let rows = context.rows(o.rows);
+            for unit in context.units(context.rows * pairs) {
+                let (r, pair) = (unit / pairs, unit % pairs);
+                let angle = f64::from(rows[r].position) * f64::from(*f32s(o.frequencies).add(pair));
+                let (sin, cos) = math::sin_cos(angle);
+                let to = f32s(o.angles).add(unit * 2);
+                *to = (cos * magnitude) as f32;
+                *to.add(1) = (sin * magnitude) as f32;
+            }
         }
     }
 }
@@ -90,25 +93,27 @@ fn rotated<V: Lanes>([x, y]: [V; 2], [cos, sin]: [V; 2]) -> [V; 2] {
     [x.mul(cos).sub(y.mul(sin)), x.mul(sin).add(y.mul(cos))]
 }
 
-#[inline(always)]
-pub(crate) unsafe fn rope_kv<V: Lanes>(command: &Command, context: &Context) {
-    let p: RopeKvParams = command.params();
-    let Kernel::RopeKv(op) = command.kernel else { return };
-    let o = command.operands(op);
-    let (heads, kv_heads) = (p.heads as usize, p.kv_heads as usize);
-    // SAFETY: rows are within the table's and their positions within the cache, as checked at submission; each head of
-    // a row is handled by one worker.
-    unsafe {
-        let rows = context.rows(o.rows);
-        let per_row = heads + 2 * kv_heads;
-        for unit in context.units(context.rows * per_row) {
-            // Keys of consecutive positions share cache lines, so one worker handles a head of sixteen rows before the
-            // next head.
-            let several = per_row * TOGETHER;
-            let (first, place) = (unit / several * TOGETHER, unit % several);
-            let count = TOGETHER.min(context.rows - first);
-            let (head, r) = (place / count, first + place % count);
-            one_head::<V>((op, &o, &p), context, r, head, &rows[r]);
+impl OpKernel for ops::RopeKv {
+    #[inline(always)]
+    unsafe fn run<V: Target>(command: &Command, context: &Context) {
+        let p: RopeKvParams = command.params();
+        let Kernel::RopeKv(op) = command.kernel else { return };
+        let o = command.operands(op);
+        let (heads, kv_heads) = (p.heads as usize, p.kv_heads as usize);
+        // SAFETY: rows are within the table's and their positions within the cache, as checked at submission; each head
+        // of a row is handled by one worker.
+        unsafe {
+            let rows = context.rows(o.rows);
+            let per_row = heads + 2 * kv_heads;
+            for unit in context.units(context.rows * per_row) {
+                // Keys of consecutive positions share cache lines, so one worker handles a head of sixteen rows before
+                // the next head.
+                let several = per_row * TOGETHER;
+                let (first, place) = (unit / several * TOGETHER, unit % several);
+                let count = TOGETHER.min(context.rows - first);
+                let (head, r) = (place / count, first + place % count);
+                one_head::<V>((op, &o, &p), context, r, head, &rows[r]);
+            }
         }
     }
 }

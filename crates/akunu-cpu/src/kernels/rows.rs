@@ -6,29 +6,32 @@ use std::sync::atomic::Ordering;
 use akunu_plan::ops::{self, AddParams, ArgmaxParams, ElementParams, EmbedParams, Weight};
 use akunu_plan::{Activation, DType, Kernel, Row, RowSet, q8};
 
-use super::{RowValues, for_lanes, load, put_q8, put_q8_row, store, write_forms};
+use super::{OpKernel, RowValues, for_lanes, load, put_q8, put_q8_row, store, write_forms};
 use crate::command::{Command, Context, f32s, u32s};
 use crate::isa::Lanes;
+use crate::isa::target::Target;
 use crate::math;
 use crate::panel::PARTIAL_FLOATS;
 
-#[inline(always)]
-pub(crate) unsafe fn embed<V: Lanes>(command: &Command, context: &Context) {
-    let p: EmbedParams = command.params();
-    let Kernel::Embed(op) = command.kernel else { return };
-    let o = command.operands(op);
-    let cols = p.cols as usize;
-    // SAFETY: tokens are below the vocabulary, and rows below the table's.
-    unsafe {
-        let rows = context.rows(o.rows);
-        for r in context.units(context.rows) {
-            let out = f32s(o.out).add(r * cols);
-            let values = std::slice::from_raw_parts_mut(out, cols);
-            embed_row(op.weight, o.embedding, rows[r].token as usize, values);
-            if p.scale != 1.0 {
-                for_lanes!(cols, |at, n| {
-                    V::load_n(out.add(at), n).mul(V::splat(p.scale)).store_n(out.add(at), n)
-                });
+impl OpKernel for ops::Embed {
+    #[inline(always)]
+    unsafe fn run<V: Target>(command: &Command, context: &Context) {
+        let p: EmbedParams = command.params();
+        let Kernel::Embed(op) = command.kernel else { return };
+        let o = command.operands(op);
+        let cols = p.cols as usize;
+        // SAFETY: tokens are below the vocabulary, and rows below the table's.
+        unsafe {
+            let rows = context.rows(o.rows);
+            for r in context.units(context.rows) {
+                let out = f32s(o.out).add(r * cols);
+                let values = std::slice::from_raw_parts_mut(out, cols);
+                embed_row(op.weight, o.embedding, rows[r].token as usize, values);
+                if p.scale != 1.0 {
+                    for_lanes!(cols, |at, n| {
+                        V::load_n(out.add(at), n).mul(V::splat(p.scale)).store_n(out.add(at), n)
+                    });
+                }
             }
         }
     }
@@ -82,18 +85,20 @@ impl RowValues for Gated {
     }
 }
 
-#[inline(always)]
-pub(crate) unsafe fn glu<V: Lanes>(command: &Command, context: &Context) {
-    let p: ElementParams = command.params();
-    let Kernel::Glu(op) = command.kernel else { return };
-    let o = command.operands(op);
-    let cols = p.cols as usize;
-    // SAFETY: rows are within the table's; q8 rows are whole blocks.
-    unsafe {
-        for (r, part) in parts_of_rows(context, context.rows, cols) {
-            let (gate, up) = (f32s(o.gate).add(r * cols), f32s(o.up).add(r * cols));
-            let row = Gated { activation: op.activation, gate, up };
-            write_forms::<V>(&row, &o.out, (r, cols), part);
+impl OpKernel for ops::Glu {
+    #[inline(always)]
+    unsafe fn run<V: Target>(command: &Command, context: &Context) {
+        let p: ElementParams = command.params();
+        let Kernel::Glu(op) = command.kernel else { return };
+        let o = command.operands(op);
+        let cols = p.cols as usize;
+        // SAFETY: rows are within the table's; q8 rows are whole blocks.
+        unsafe {
+            for (r, part) in parts_of_rows(context, context.rows, cols) {
+                let (gate, up) = (f32s(o.gate).add(r * cols), f32s(o.up).add(r * cols));
+                let row = Gated { activation: op.activation, gate, up };
+                write_forms::<V>(&row, &o.out, (r, cols), part);
+            }
         }
     }
 }
@@ -112,99 +117,107 @@ impl RowValues for Activated {
     }
 }
 
-#[inline(always)]
-pub(crate) unsafe fn activate<V: Lanes>(command: &Command, context: &Context) {
-    let p: ElementParams = command.params();
-    let Kernel::Activate(op) = command.kernel else { return };
-    let o = command.operands(op);
-    let cols = p.cols as usize;
-    let total = if op.rows == RowSet::Logits { context.logit_rows } else { context.rows };
-    // SAFETY: rows are within the table's; q8 rows are whole blocks.
-    unsafe {
-        for (r, part) in parts_of_rows(context, total, cols) {
-            let row = Activated { activation: op.activation, x: f32s(o.x).add(r * cols) };
-            write_forms::<V>(&row, &o.out, (r, cols), part);
+impl OpKernel for ops::Activate {
+    #[inline(always)]
+    unsafe fn run<V: Target>(command: &Command, context: &Context) {
+        let p: ElementParams = command.params();
+        let Kernel::Activate(op) = command.kernel else { return };
+        let o = command.operands(op);
+        let cols = p.cols as usize;
+        let total = if op.rows == RowSet::Logits { context.logit_rows } else { context.rows };
+        // SAFETY: rows are within the table's; q8 rows are whole blocks.
+        unsafe {
+            for (r, part) in parts_of_rows(context, total, cols) {
+                let row = Activated { activation: op.activation, x: f32s(o.x).add(r * cols) };
+                write_forms::<V>(&row, &o.out, (r, cols), part);
+            }
         }
     }
 }
 
 /// `residual + scale · x`, rounded once.
-#[inline(always)]
-pub(crate) unsafe fn add<V: Lanes>(command: &Command, context: &Context) {
-    let p: AddParams = command.params();
-    let o = command.operands(ops::Add);
-    let cols = p.cols as usize;
-    // SAFETY: rows are within the table's.
-    unsafe {
-        for (r, part) in parts_of_rows(context, context.rows, cols) {
-            let first = r * cols + part.start;
-            let (x, residual) = (f32s(o.x).add(first), f32s(o.residual).add(first));
-            let to = f32s(o.out).add(first);
-            for_lanes!(part.len(), |at, n| {
-                let sum = V::splat(p.scale).fma(load(x.add(at), n), load(residual.add(at), n));
-                store(sum, to.add(at), n);
-            });
+impl OpKernel for ops::Add {
+    #[inline(always)]
+    unsafe fn run<V: Target>(command: &Command, context: &Context) {
+        let p: AddParams = command.params();
+        let o = command.operands(ops::Add);
+        let cols = p.cols as usize;
+        // SAFETY: rows are within the table's.
+        unsafe {
+            for (r, part) in parts_of_rows(context, context.rows, cols) {
+                let first = r * cols + part.start;
+                let (x, residual) = (f32s(o.x).add(first), f32s(o.residual).add(first));
+                let to = f32s(o.out).add(first);
+                for_lanes!(part.len(), |at, n| {
+                    let sum = V::splat(p.scale).fma(load(x.add(at), n), load(residual.add(at), n));
+                    store(sum, to.add(at), n);
+                });
+            }
         }
     }
 }
 
-#[inline(always)]
-pub(crate) unsafe fn quantise<V: Lanes>(command: &Command, context: &Context) {
-    let p: ElementParams = command.params();
-    let Kernel::Round(op) = command.kernel else { return };
-    let o = command.operands(op);
-    let Some(out) = o.out.q8 else { return };
-    let cols = p.cols as usize;
-    // SAFETY: rows are within the table's, and whole blocks.
-    unsafe {
-        if context.rows >= context.parts {
-            for r in context.units(context.rows) {
-                put_q8_row::<V>(out.0.add(r * q8::row_bytes(cols)), cols, f32s(o.x).add(r * cols));
+impl OpKernel for ops::Round {
+    #[inline(always)]
+    unsafe fn run<V: Target>(command: &Command, context: &Context) {
+        let p: ElementParams = command.params();
+        let Kernel::Round(op) = command.kernel else { return };
+        let o = command.operands(op);
+        let Some(out) = o.out.q8 else { return };
+        let cols = p.cols as usize;
+        // SAFETY: rows are within the table's, and whole blocks.
+        unsafe {
+            if context.rows >= context.parts {
+                for r in context.units(context.rows) {
+                    put_q8_row::<V>(out.0.add(r * q8::row_bytes(cols)), cols, f32s(o.x).add(r * cols));
+                }
+                return;
             }
-            return;
-        }
-        let blocks = cols / q8::BLOCK;
-        for unit in context.units(context.rows * blocks) {
-            let (r, block) = (unit / blocks, unit % blocks);
-            let row = out.0.add(r * q8::row_bytes(cols));
-            put_q8::<V>(row, cols, block, f32s(o.x).add(r * cols + block * q8::BLOCK));
+            let blocks = cols / q8::BLOCK;
+            for unit in context.units(context.rows * blocks) {
+                let (r, block) = (unit / blocks, unit % blocks);
+                let row = out.0.add(r * q8::row_bytes(cols));
+                put_q8::<V>(row, cols, block, f32s(o.x).add(r * cols + block * q8::BLOCK));
+            }
         }
     }
 }
 
-#[inline(always)]
-pub(crate) unsafe fn argmax<V: Lanes>(command: &Command, context: &Context) {
-    let p: ArgmaxParams = command.params();
-    let (vocab, asked, parts) = (p.vocab as usize, context.logit_rows, context.parts);
-    // SAFETY: asking rows are within the table's, and no two are the same. Each part has its own places among the
-    // partial results; whoever is last sees all of them, and alone writes tokens and rows.
-    unsafe {
-        let logits = f32s(command.operands(ops::Argmax).logits);
-        if asked >= parts || asked * parts * size_of::<Best>() > PARTIAL_FLOATS * size_of::<f32>() {
-            for j in context.units(asked) {
-                found(command, context, p, j, best::<V>(logits.add(j * vocab), 0, vocab));
+impl OpKernel for ops::Argmax {
+    #[inline(always)]
+    unsafe fn run<V: Target>(command: &Command, context: &Context) {
+        let p: ArgmaxParams = command.params();
+        let (vocab, asked, parts) = (p.vocab as usize, context.logit_rows, context.parts);
+        // SAFETY: asking rows are within the table's, and no two are the same. Each part has its own places among the
+        // partial results; whoever is last sees all of them, and alone writes tokens and rows.
+        unsafe {
+            let logits = f32s(command.operands(ops::Argmax).logits);
+            if asked >= parts || asked * parts * size_of::<Best>() > PARTIAL_FLOATS * size_of::<f32>() {
+                for j in context.units(asked) {
+                    found(command, context, p, j, best::<V>(logits.add(j * vocab), 0, vocab));
+                }
+                return;
             }
-            return;
-        }
-        // Few rows: each is shared, in whole sixteens.
-        let share = context.share(vocab.div_ceil(16));
-        let (first, end) = (vocab.min(share.start * 16), vocab.min(share.end * 16));
-        let partials = (&raw mut (*context.shared).partials).cast::<Best>();
-        for j in 0..asked {
-            *partials.add(j * parts + context.part) =
-                best::<V>(logits.add(j * vocab + first), first, end - first);
-        }
-        let done = &(*context.shared).done[0];
-        if done.fetch_add(1, Ordering::AcqRel) + 1 < parts {
-            return;
-        }
-        done.store(0, Ordering::Relaxed);
-        for j in 0..asked {
-            let mut most = *partials.add(j * parts);
-            for part in 1..parts {
-                most = most.or(*partials.add(j * parts + part));
+            // Few rows: each is shared, in whole sixteens.
+            let share = context.share(vocab.div_ceil(16));
+            let (first, end) = (vocab.min(share.start * 16), vocab.min(share.end * 16));
+            let partials = (&raw mut (*context.shared).partials).cast::<Best>();
+            for j in 0..asked {
+                *partials.add(j * parts + context.part) =
+                    best::<V>(logits.add(j * vocab + first), first, end - first);
             }
-            found(command, context, p, j, most);
+            let done = &(*context.shared).done[0];
+            if done.fetch_add(1, Ordering::AcqRel) + 1 < parts {
+                return;
+            }
+            done.store(0, Ordering::Relaxed);
+            for j in 0..asked {
+                let mut most = *partials.add(j * parts);
+                for part in 1..parts {
+                    most = most.or(*partials.add(j * parts + part));
+                }
+                found(command, context, p, j, most);
+            }
         }
     }
 }

@@ -5,8 +5,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use akunu_hub::{Cache, Error, Repo, Silent};
+use akunu_hub_testing::{COMMIT, FakeHub, REPO, git_oid, sha256};
 
-use crate::server::{COMMIT, FakeHub, REPO, git_oid, sha256};
 use crate::{Notes, bytes, hub, reference, settings};
 
 fn repo() -> Repo {
@@ -217,7 +217,8 @@ fn a_cache_that_can_only_be_read_is_good_enough() {
     let fake = FakeHub::new(&[("m.gguf", &weights)]);
     let hub = hub(&fake.url, cache.path());
     hub.pull(&reference("hf:tiny/model-GGUF"), &mut Silent).unwrap();
-    // As other tools leave it: neither this program's locks nor its listings. Nor can a file take the place of a folder.
+    // As other tools leave it: neither this program's locks nor its listings. Nor can a file take the place of a
+    // folder.
     fs::remove_dir_all(cache.path().join(".locks")).unwrap();
     fs::write(cache.path().join(".locks"), "").unwrap();
     let listings = cache.path().join("models--tiny--model-GGUF/.listings");

@@ -2,7 +2,6 @@
 #![allow(clippy::unwrap_used)] // helpers of tests; the lint knows only functions marked as tests
 
 mod layout;
-mod server;
 mod trouble;
 
 use std::path::Path;

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use akunu_hub::{Cache, Disk, Error, Hub, Silent, SystemDisk, Token, Watch};
+use akunu_hub_testing::{COMMIT, FakeHub, Fault, sha256};
 
-use crate::server::{COMMIT, FakeHub, Fault, sha256};
 use crate::{Notes, bytes, hub, reference, settings};
 
 const MODEL: &str = "hf:tiny/model-GGUF";

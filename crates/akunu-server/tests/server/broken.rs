@@ -5,16 +5,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use akunu::{Device, EngineOptions, Error};
+use akunu_device_testing::FailingDevice;
 use akunu_plan::reference::ReferenceDevice;
 use serde_json::{Value as Json, json};
 
-use self::failing::FailingDevice;
 use crate::http::{Answer, answer, connect, request};
 use crate::serve::{ENDLESS, Served, serve_endless};
-
-#[path = "../../../akunu/tests/common/failing.rs"]
-#[allow(dead_code)] // each test uses what it needs
-mod failing;
 
 #[derive(Default)]
 struct Faults {

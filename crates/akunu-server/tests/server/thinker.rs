@@ -1,10 +1,8 @@
 //! Models that say always the same.
 
+use akunu_fixtures::scripted;
 use akunu_server::ModelSpec;
 use tempfile::TempDir;
-
-#[path = "../../../akunu-cli/tests/cli/scripted.rs"]
-mod scripted;
 
 pub const THINKER: &str = "thinker";
 

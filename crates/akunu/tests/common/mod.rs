@@ -1,7 +1,6 @@
 //! What the engine's tests share.
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::print_stdout)]
 
-pub mod failing;
 pub mod rounding;
 
 use std::ops::ControlFlow;

@@ -21,9 +21,11 @@ use std::sync::atomic::Ordering;
 use akunu_plan::ops::{Attention, AttentionOperands, AttentionParams};
 use akunu_plan::{Kernel, Row};
 
+use super::OpKernel;
 use super::cache::Cache;
 use crate::command::{Command, Context};
-use crate::isa::Lanes;
+use crate::formats::floats::{F16W, F32W};
+use crate::isa::target::Target;
 use crate::panel::{MAX_SPLIT, MAX_STATES, PARTIAL_FLOATS, SEGMENT, STATE_FLOATS};
 use job::Job;
 use product::Products;
@@ -31,42 +33,50 @@ use product::Products;
 /// The parts of work per worker that suffice for load balancing.
 const FINE: usize = 8;
 
-#[inline(always)]
-pub(crate) unsafe fn attention<V: Lanes>(command: &Command, context: &Context, products: Products) {
-    let Kernel::Attention(op) = command.kernel else { return };
-    let operands = command.operands(op);
-    // SAFETY: `operands.rows` is the row buffer of the table.
-    let all = unsafe { context.rows(operands.rows) };
-    let Some(deal) = Deal::new((op, operands, command.params()), context, products, all) else { return };
-    let mut run = deal.first_run();
-    for unit in context.pieces(deal.units, 1).flatten() {
-        if unit < run.unit {
-            run = deal.first_run();
-        }
-        while unit >= run.unit + deal.units_of(&run) {
-            run = deal.run_after(&run);
-        }
-        let place = unit - run.unit;
-        if !deal.split {
-            let job = deal.job(&run, place);
-            // SAFETY: the rows were checked against the cache when they were submitted; the scratch is used by this
-            // worker only.
-            unsafe { job.run::<V>(&mut *context.scratch, run.segments.clone()) };
-            continue;
-        }
-        let segments = run.segments.len();
-        let (part, segment) = (place / segments, place % segments);
-        let job = deal.job(&run, part);
-        // SAFETY: as above; each segment writes its own partial result, and the acquire-release counter makes all of
-        // them visible to the worker that finishes last.
-        unsafe {
-            let partial = deal.partial(context, unit);
-            job.partial::<V>(&mut *context.scratch, run.segments.start + segment, partial);
-            let done = &(*context.shared).done[run.job + part];
-            if done.fetch_add(1, Ordering::AcqRel) + 1 == segments {
-                done.store(0, Ordering::Relaxed);
-                let partials = deal.partial(context, unit - segment);
-                job.join::<V>(&mut *context.scratch, partials, deal.stride, segments);
+impl OpKernel for Attention {
+    #[inline(always)]
+    unsafe fn run<V: Target>(command: &Command, context: &Context) {
+        let products = Products {
+            lean_scores: V::scores::<F16W>,
+            scores: V::scores::<F32W>,
+            values: V::values::<F32W>,
+            lean_values: V::values::<F16W>,
+        };
+        let Kernel::Attention(op) = command.kernel else { return };
+        let operands = command.operands(op);
+        // SAFETY: `operands.rows` is the row buffer of the table.
+        let all = unsafe { context.rows(operands.rows) };
+        let Some(deal) = Deal::new((op, operands, command.params()), context, products, all) else { return };
+        let mut run = deal.first_run();
+        for unit in context.pieces(deal.units, 1).flatten() {
+            if unit < run.unit {
+                run = deal.first_run();
+            }
+            while unit >= run.unit + deal.units_of(&run) {
+                run = deal.run_after(&run);
+            }
+            let place = unit - run.unit;
+            if !deal.split {
+                let job = deal.job(&run, place);
+                // SAFETY: the rows were checked against the cache when they were submitted; the scratch is used by this
+                // worker only.
+                unsafe { job.run::<V>(&mut *context.scratch, run.segments.clone()) };
+                continue;
+            }
+            let segments = run.segments.len();
+            let (part, segment) = (place / segments, place % segments);
+            let job = deal.job(&run, part);
+            // SAFETY: as above; each segment writes its own partial result, and the acquire-release counter makes all
+            // of them visible to the worker that finishes last.
+            unsafe {
+                let partial = deal.partial(context, unit);
+                job.partial::<V>(&mut *context.scratch, run.segments.start + segment, partial);
+                let done = &(*context.shared).done[run.job + part];
+                if done.fetch_add(1, Ordering::AcqRel) + 1 == segments {
+                    done.store(0, Ordering::Relaxed);
+                    let partials = deal.partial(context, unit - segment);
+                    job.join::<V>(&mut *context.scratch, partials, deal.stride, segments);
+                }
             }
         }
     }

@@ -1,6 +1,6 @@
 //! The inner loop of attention: a few rows of numbers times groups of sixteen columns.
 
-use crate::floats::FloatWeight;
+use crate::formats::floats::FloatWeight;
 use crate::isa::Lanes;
 use crate::panel::SCORES;
 

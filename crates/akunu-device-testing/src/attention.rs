@@ -1,0 +1,196 @@
+//! Attention.
+
+use akunu_plan::ops::{self, AttentionParams};
+use akunu_plan::{Kernel, KvType, OutputForms, Row};
+
+use crate::case::{Case, Shape, Spec, spec};
+use crate::data::{f32s, outputs, pick, values, weight_rows};
+use crate::rows::OUTS;
+
+/// (heads, kv heads, head dim)
+pub(crate) const HEADS: [(u32, u32, u32); 13] = [
+    (5, 1, 48),
+    (6, 1, 64),
+    (14, 2, 40),
+    (4, 4, 4),
+    (2, 1, 6),
+    (4, 2, 8),
+    (4, 1, 64),
+    (3, 1, 80),
+    (8, 1, 96),
+    (2, 2, 128),
+    (2, 1, 256),
+    (8, 2, 32),
+    (40, 1, 16),
+];
+
+pub(crate) fn kv_types(head_dim: u32) -> Vec<KvType> {
+    [KvType::F32, KvType::F16, KvType::Q8_0]
+        .into_iter()
+        .filter(|kv| kv.row_bytes(head_dim as usize).is_some())
+        .collect()
+}
+
+/// A cache with random values in every position.
+pub(crate) fn cache(kv: KvType, seed: u64, kv_heads: u32, positions: u32, dim: u32) -> Vec<u8> {
+    weight_rows(kv.dtype(), seed, (kv_heads * positions) as usize, dim as usize)
+}
+
+/// Rows of two sequences of `context` positions each; `first` is the position of the first row.
+pub(crate) fn mixed_rows(n: usize, first: u32, context: u32) -> Vec<Row> {
+    let start_of = |i: usize| if i >= n * 2 / 3 { context } else { 0 };
+    (0..n).map(|i| Row::causal(0, first + i as u32, start_of(i))).collect()
+}
+
+/// Rows of two sequences from position `first` on.
+#[derive(Clone, Copy)]
+pub struct Seen {
+    pub rows: usize,
+    pub first: u32,
+    pub window: u32,
+    pub soft_cap: f32,
+    /// Positions that share a query factor; 0 for no factors.
+    pub factor_step: u32,
+}
+
+/// One row and many, within a segment and across several, at their boundaries, with windows that begin in the middle.
+const SEEN: [Seen; 8] = [
+    Seen { rows: 1, first: 0, window: 0, soft_cap: 0.0, factor_step: 0 },
+    Seen { rows: 1, first: 255, window: 0, soft_cap: 0.0, factor_step: 100 },
+    Seen { rows: 1, first: 1100, window: 0, soft_cap: 0.0, factor_step: 0 },
+    Seen { rows: 1, first: 700, window: 100, soft_cap: 20.0, factor_step: 0 },
+    Seen { rows: 19, first: 40, window: 0, soft_cap: 0.0, factor_step: 8 },
+    Seen { rows: 11, first: 505, window: 33, soft_cap: 5.0, factor_step: 3 },
+    Seen { rows: 5, first: 254, window: 0, soft_cap: 7.0, factor_step: 0 },
+    Seen { rows: 70, first: 210, window: 120, soft_cap: 0.0, factor_step: 0 },
+];
+
+pub fn attention() -> Vec<Spec> {
+    let mut specs = vec![];
+    for (i, (heads, kv_heads, dim)) in HEADS.into_iter().enumerate() {
+        for (j, kv) in kv_types(dim).into_iter().enumerate() {
+            for (k, seen) in SEEN.into_iter().enumerate() {
+                // The longer ones for every other shape.
+                if (seen.first > 1000 || seen.rows > 50) && (i + j + k) % 2 == 0 {
+                    continue;
+                }
+                // Factors are kernels of their own, which the emulator compiles for each shape.
+                let factor_step = if (i + j) % 3 == 0 { seen.factor_step } else { 0 };
+                let seen = Seen { factor_step, ..seen };
+                let whole = (heads / kv_heads * dim).is_multiple_of(32);
+                let out = if whole { OUTS[(i + seen.rows) % 3] } else { OutputForms::F32 };
+                specs.push(attend((heads, kv_heads, dim), kv, seen, out));
+            }
+        }
+    }
+    specs
+}
+
+/// Starting at 1, like those of models.
+pub fn query_factors(count: u32) -> Vec<u8> {
+    f32s(&(0..count).map(|n| 1.0 + 0.1 * (1.0 + n as f32).ln()).collect::<Vec<_>>())
+}
+
+pub fn attend((heads, kv_heads, dim): (u32, u32, u32), kv: KvType, seen: Seen, out: OutputForms) -> Spec {
+    let Seen { rows, first, window, soft_cap, factor_step } = seen;
+    let name = format!("attention {heads}/{kv_heads}x{dim} {kv:?} rows {rows} at {first} window {window}");
+    spec(name, rows, move |part| {
+        let context = (first + rows as u32 + 5).next_multiple_of(16);
+        let positions = 2 * context;
+        let scale = 3.0 / (dim as f32).sqrt();
+        let params = AttentionParams {
+            heads,
+            kv_heads,
+            head_dim: dim,
+            positions,
+            scale,
+            soft_cap,
+            window,
+            factor_step,
+            factors: if factor_step > 0 { context.div_ceil(factor_step) } else { 0 },
+            ..AttentionParams::default()
+        };
+        let cols = (heads * dim) as usize;
+        let mut data = vec![
+            pick(&f32s(&values(44, rows * cols)), rows, &part),
+            cache(kv, 45, kv_heads, positions, dim),
+            cache(kv, 46, kv_heads, positions, dim),
+        ];
+        data.extend(outputs(out, part.len(), cols));
+        data.extend((factor_step > 0).then(|| query_factors(params.factors)));
+        let shape = Shape::sequences(mixed_rows(rows, first, context)[part].to_vec(), context, positions, 16);
+        let op = ops::Attention { query_factors: factor_step > 0, ..ops::Attention::plain(kv, out) };
+        Case::new(Kernel::Attention(op), params, shape, data)
+    })
+}
+
+/// Rows to which their whole text is visible, or a window around them; texts of different lengths are adjacent in one
+/// cache, the later ones at other positions of it than of the pass.
+pub fn whole_texts() -> Vec<Spec> {
+    const LENGTHS: [u32; 5] = [5, 33, 1, 16, 70];
+    let mut specs = vec![];
+    for (i, (heads, kv_heads, dim)) in HEADS.into_iter().enumerate() {
+        for (j, kv) in kv_types(dim).into_iter().enumerate() {
+            for (window, ahead, reach) in
+                [(0, 0, 0), (9, 8, 0), (40, 0, 0), (1, 30, 0), (0, 0, 20), (0, 0, 128)]
+            {
+                // A bias is a kernel of its own, which the emulator compiles for each shape.
+                if reach > 0 && (i + j) % 3 != 0 {
+                    continue;
+                }
+                let whole = (heads / kv_heads * dim).is_multiple_of(32);
+                let out = if whole { OUTS[(i + j) % 3] } else { OutputForms::F32 };
+                specs.push(texts((heads, kv_heads, dim), kv, &LENGTHS, [window, ahead, reach], out));
+            }
+        }
+    }
+    // A bias across several segments.
+    specs.push(texts((4, 2, 64), KvType::F16, &[3, 600], [0, 0, 128], OutputForms::F32));
+    specs
+}
+
+pub fn texts(
+    (heads, kv_heads, dim): (u32, u32, u32),
+    kv: KvType,
+    lengths: &[u32],
+    [window, ahead, reach]: [u32; 3],
+    out: OutputForms,
+) -> Spec {
+    let mut all = vec![];
+    let mut start = 0u32;
+    for len in lengths {
+        start = start.next_multiple_of(16);
+        all.extend((0..*len).map(|position| Row { token: 0, position, kv_len: *len, start }));
+        start += len;
+    }
+    let rows = all.len();
+    let longest = lengths.iter().max().copied().unwrap_or(1);
+    let name = format!(
+        "attention of texts {heads}/{kv_heads}x{dim} {kv:?} window {window} ahead {ahead} reach {reach}"
+    );
+    spec(name, rows, move |part| {
+        let positions = start.next_multiple_of(16);
+        let params = AttentionParams {
+            heads,
+            kv_heads,
+            head_dim: dim,
+            positions,
+            scale: 3.0 / (dim as f32).sqrt(),
+            window,
+            ahead,
+            reach,
+            ..AttentionParams::default()
+        };
+        let cols = (heads * dim) as usize;
+        let mut data = vec![
+            pick(&f32s(&values(44, rows * cols)), rows, &part),
+            cache(kv, 45, kv_heads, positions, dim),
+            cache(kv, 46, kv_heads, positions, dim),
+        ];
+        data.extend(outputs(out, part.len(), cols));
+        data.extend((reach > 0).then(|| f32s(&values(43, (heads * params.bias_cols()) as usize))));
+        let shape = Shape::sequences(all[part].to_vec(), longest, positions, 16);
+        let op = ops::Attention { position_bias: reach > 0, ..ops::Attention::plain(kv, out) };
+        Case::new(Kernel::Attention(op), params, shape, data)
+    })
+}

@@ -1,0 +1,88 @@
+//! A device that fails or panics when it is told to.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use akunu_format::Region;
+use akunu_plan::{
+    Capabilities, Device, DeviceBuffer, DeviceError, DispatchTable, Outcome, ReplayId, Submission,
+};
+
+/// As the device in it, but that the next submission fails, once, where `failing` is set, and panics where `panicking`
+/// is.
+#[derive(Debug)]
+pub struct FailingDevice<D> {
+    inner: D,
+    failing: Arc<AtomicBool>,
+    panicking: Arc<AtomicBool>,
+}
+
+impl<D: Device> FailingDevice<D> {
+    pub fn new(inner: D) -> FailingDevice<D> {
+        FailingDevice { inner, failing: Arc::default(), panicking: Arc::default() }
+    }
+
+    pub fn failing(&self) -> Arc<AtomicBool> {
+        self.failing.clone()
+    }
+
+    pub fn panicking(&self) -> Arc<AtomicBool> {
+        self.panicking.clone()
+    }
+}
+
+impl<D: Device> Device for FailingDevice<D> {
+    fn capabilities(&self) -> &Capabilities {
+        self.inner.capabilities()
+    }
+
+    fn allocate(&mut self, what: &str, bytes: u64) -> Result<DeviceBuffer, DeviceError> {
+        self.inner.allocate(what, bytes)
+    }
+
+    fn import(&mut self, region: &Region, offset: usize, bytes: usize) -> Result<DeviceBuffer, DeviceError> {
+        self.inner.import(region, offset, bytes)
+    }
+
+    fn upload(&mut self, buffer: DeviceBuffer, offset: u64, bytes: &[u8]) -> Result<(), DeviceError> {
+        self.inner.upload(buffer, offset, bytes)
+    }
+
+    fn download(&mut self, buffer: DeviceBuffer, offset: u64, bytes: &mut [u8]) -> Result<(), DeviceError> {
+        self.inner.download(buffer, offset, bytes)
+    }
+
+    fn prepare(
+        &mut self,
+        table: &Arc<DispatchTable>,
+        buffers: &[DeviceBuffer],
+    ) -> Result<ReplayId, DeviceError> {
+        self.inner.prepare(table, buffers)
+    }
+
+    fn replay(&mut self, replay: ReplayId, submission: Submission<'_>) -> Result<(), DeviceError> {
+        if self.failing.swap(false, Ordering::Relaxed) {
+            return Err(DeviceError::Failed { device: "reference", message: "it failed on purpose".into() });
+        }
+        assert!(!self.panicking.swap(false, Ordering::Relaxed), "on purpose");
+        self.inner.replay(replay, submission)
+    }
+
+    fn wait(&mut self) -> Result<Outcome, DeviceError> {
+        self.inner.wait()
+    }
+
+    fn run_range(
+        &mut self,
+        replay: ReplayId,
+        submission: Submission<'_>,
+        first: usize,
+        count: usize,
+    ) -> Result<(), DeviceError> {
+        self.inner.run_range(replay, submission, first, count)
+    }
+
+    fn allocated_bytes(&self) -> u64 {
+        self.inner.allocated_bytes()
+    }
+}

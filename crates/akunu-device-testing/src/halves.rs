@@ -1,0 +1,77 @@
+//! Rows of f16, with scales and without; weights of f16; their products.
+
+use akunu_plan::ops::{self, MatmulParams, UnpackParams};
+use akunu_plan::{DType, Kernel, KvType, OutputForms, halves};
+
+use crate::attention::{Seen, attend};
+use crate::case::{Case, Shape, Spec, spec};
+use crate::data::{dtypes, f32s, pick, poison, values, weights};
+use crate::matrices::shapes;
+use crate::rows;
+
+/// f16 rows of ordinary values, with scales of every kind, and the scales.
+fn half_rows(seed: u64, rows: usize, cols: usize) -> [Vec<u8>; 2] {
+    let mut numbers = vec![0; rows * cols * 2];
+    for (row, to) in values(seed, rows * cols).chunks(cols).zip(numbers.chunks_mut(cols * 2)) {
+        halves::store(row, 1.0, to);
+    }
+    let scales: Vec<f32> = (0..rows).map(|row| [1.0, 1.0, 64.0, 0.001_953_125][row % 4]).collect();
+    [numbers, f32s(&scales)]
+}
+
+fn unpack(weight: DType, inputs: usize, outs: usize) -> Spec {
+    spec(format!("unpack {weight} {outs}x{inputs}"), 1, move |_| {
+        let mut data = weights(weight, 60, outs, inputs);
+        data.push(poison(outs * inputs * 2));
+        let params = UnpackParams { inputs: inputs as u32, outputs: outs as u32 };
+        Case::new(Kernel::Unpack(ops::Unpack { weight }), params, Shape::rows(1), data)
+    })
+}
+
+fn half_matmul(rows: usize, inputs: usize, outs: usize, bias: bool, residual: bool) -> Spec {
+    spec(format!("half_matmul {rows}x{inputs}x{outs} bias {bias} residual {residual}"), rows, move |part| {
+        let stride = outs + usize::from(outs == 20) * 3;
+        let params = MatmulParams {
+            inputs: inputs as u32,
+            outputs: outs as u32,
+            out_stride: stride as u32,
+            ..MatmulParams::default()
+        };
+        let [numbers, scales] = half_rows(61, rows, inputs);
+        let [weights, _] = half_rows(62, outs, inputs);
+        let mut data = vec![pick(&numbers, rows, &part), pick(&scales, rows, &part), weights];
+        data.push(poison(part.len() * stride * 4));
+        if bias {
+            data.push(f32s(&values(63, outs)));
+        }
+        if residual {
+            data.push(pick(&f32s(&values(64, rows * stride)), rows, &part));
+        }
+        Case::new(
+            Kernel::HalfMatmul(ops::HalfMatmul { bias, residual }),
+            params,
+            Shape::rows(part.len()),
+            data,
+        )
+    })
+}
+
+pub fn halves() -> Vec<Spec> {
+    let mut specs = vec![];
+    for (shape, out) in [((4, 2, 40), OutputForms::F16), ((3, 1, 80), OutputForms::F32AndF16)] {
+        let seen = Seen { rows: 5, first: 20, window: 0, soft_cap: 0.0, factor_step: 0 };
+        specs.push(attend(shape, KvType::F16, seen, out));
+    }
+    specs.extend(rows::in_halves());
+    for dtype in dtypes().into_iter().filter(|dtype| *dtype != DType::F32) {
+        for (inputs, outs) in shapes(dtype).into_iter().filter(|(inputs, _)| inputs.is_multiple_of(8)) {
+            specs.push(unpack(dtype, inputs, outs));
+        }
+    }
+    for (i, (rows, inputs, outs)) in [(17, 64, 33), (40, 96, 20), (19, 8, 5)].into_iter().enumerate() {
+        for turn in 0..4 {
+            specs.push(half_matmul(rows, inputs, outs, (turn + i) % 2 == 0, turn >= 2));
+        }
+    }
+    specs
+}

@@ -1,0 +1,45 @@
+//! What tests of devices share: each op in the shapes in which it is tested, on the CPU and in the emulator alike, and
+//! a device that fails. It is a dev-dependency only.
+//!
+//! The shapes of an op are in the module of its kind, in a list that [`specs`] or [`cases`] has.
+#![allow(clippy::unwrap_used, reason = "a test fails where one of its cases cannot be made")]
+#![allow(missing_debug_implementations, reason = "nothing prints a case")]
+
+pub mod attention;
+pub mod cache;
+mod case;
+mod data;
+mod failing;
+pub mod folded;
+mod halves;
+pub mod matrices;
+pub mod rows;
+
+pub use case::{Case, POISON, Shape, Spec, Work};
+pub use data::{f32s, poison, q8_row, to_f32s, values, weight_rows};
+pub use failing::FailingDevice;
+pub use halves::halves;
+
+/// Every op of all devices that works on rows, for any part of them.
+pub fn specs() -> Vec<Spec> {
+    let mut all = matrices::matrices();
+    all.extend(rows::along_rows());
+    all.extend(cache::rope());
+    all.extend(attention::attention());
+    all.extend(attention::whole_texts());
+    all
+}
+
+/// Ops over rows that request logits, and moves in the cache.
+pub fn cases() -> Vec<Case> {
+    let mut all = asking();
+    all.extend(cache::moves());
+    all
+}
+
+/// Ops over rows that request logits.
+pub fn asking() -> Vec<Case> {
+    let mut all = rows::asking();
+    all.push(matrices::asking());
+    all
+}
