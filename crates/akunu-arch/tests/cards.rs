@@ -1,4 +1,4 @@
-//! Cards are whole, and the only place that knows a family by its name.
+//! Cards are complete, and no other code names a family.
 #![allow(clippy::unwrap_used)] // in helpers of tests
 
 use std::collections::HashSet;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use akunu_arch::facts::Fact;
 use akunu_arch::{CARDS, Card};
 
-/// Folders of `crates/` that may name families, and why.
+/// Folders of `crates/` that may name families, and the reason.
 const EXCEPTIONS: [(&str, &str); 2] = [
     ("akunu-arch/src/families", "the cards"),
     (
@@ -31,7 +31,7 @@ fn sources(folder: &Path, out: &mut Vec<PathBuf>) {
     }
 }
 
-/// The lines of a file that are neither comments nor of its tests, which stand last.
+/// The lines of a file without comments and without its tests, which come last.
 fn code(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let lines = text.lines().enumerate().take_while(|(_, line)| !line.starts_with("#[cfg(test)]"));
     lines.filter(|(_, line)| !line.trim_start().starts_with("//"))
@@ -102,7 +102,7 @@ fn every_default_is_of_a_fact_that_files_can_state() {
                 kind.model_type
             );
         }
-        // As transformers, which has a default for each of these.
+        // Facts for which transformers has a default.
         for fact in [
             Fact::ContextLength,
             Fact::HiddenSize,

@@ -1,4 +1,4 @@
-//! No damage to a good file makes a reader panic, be it of the container or of the configuration.
+//! Damaged files never make a reader panic, neither in the container nor in the configuration.
 #![allow(clippy::unwrap_used)] // in helpers of tests
 
 use akunu_arch::{GgufModel, SafeTensorsModel, WeightProvider};
@@ -16,7 +16,7 @@ fn data_of(spec: &TensorSpec, seed: u64) -> Vec<u8> {
 fn write(metadata: &Metadata, specs: &[TensorSpec]) -> Vec<u8> {
     let mut writer = GgufWriter::new(Vec::new(), metadata, specs.to_vec()).unwrap();
     for (i, spec) in specs.iter().enumerate() {
-        // In pieces, as a large file would come.
+        // In pieces, as data of a large file is written.
         writer
             .tensor(|out| data_of(spec, i as u64).chunks(7).try_for_each(|piece| out.write_all(piece)))
             .unwrap();
@@ -53,7 +53,7 @@ fn tiny_model() -> Vec<u8> {
     write(&metadata, &specs)
 }
 
-/// Everything that a caller can do with a container that opened.
+/// Calls everything that can be called on a container that opened.
 fn exercise(bytes: Vec<u8>) {
     let Ok(gguf) = Gguf::from_region(Region::from_vec(bytes)) else { return };
     for tensor in gguf.tensors() {

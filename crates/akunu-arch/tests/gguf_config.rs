@@ -1,4 +1,4 @@
-//! What GGUF metadata says about a model, and what of it is refused.
+//! Which configuration is read from GGUF metadata, and what is rejected.
 #![allow(clippy::unwrap_used)] // in helpers of tests
 
 use akunu_arch::{
@@ -9,7 +9,7 @@ use akunu_format::{Array, DType, FormatError, Gguf, GgufWriter, Metadata, Region
 
 const LAYERS: u32 = 4;
 
-/// A file of four layers; keys given without the architecture's name.
+/// A file of four layers; keys are given without the architecture's name.
 struct File {
     architecture: &'static str,
     metadata: Metadata,
@@ -361,7 +361,7 @@ fn stacked_matrices_are_ranges_of_rows() {
     assert!(model.stored().iter().any(|tensor| tensor.name == "blk.1.attn_qkv.weight"));
     stacked(96)
         .refused("tensor blk.1.attn_qkv.weight: 96 rows, and attn_q, attn_k, attn_v stacked in it make 64");
-    // With a gate beside it, it is what its name says.
+    // With a gate beside it, `ffn_up` is not fused.
     let mut apart = file("llama");
     apart.tensors.push(TensorSpec::new("blk.2.ffn_up.weight", DType::F32, [64, 32]));
     apart.tensors.push(TensorSpec::new("blk.2.ffn_gate.weight", DType::F32, [64, 32]));
@@ -381,7 +381,7 @@ fn long_rope_is_told_by_its_factors() {
         file.tensors.push(TensorSpec::new("rope_factors_long.weight", DType::F32, [pairs]));
         file
     };
-    // Zeros, as all tensors here are.
+    // The factors are zeros, like all tensors here.
     both(4).refused("RoPE factors in the GGUF metadata: 0 is out of range");
     both(5).refused("RoPE factors in the GGUF metadata: 5 short ones for 4 pairs");
     both(4)
@@ -411,7 +411,7 @@ fn vectors_and_scores() {
     scores("modern-bert")
         .with("classifier.pooling_type", Value::U32(7))
         .refused("`modern-bert.classifier.pooling_type` is 7, which is not supported");
-    // Without a classifier there is nothing to name.
+    // Without a classifier there are no labels.
     let none = file("bert").layer_norm().with("classifier.output_labels", labels()).config();
     assert_eq!(none.embedding, EmbeddingFacts::default());
 }

@@ -1,4 +1,4 @@
-//! What `config.json` says about a model, and what of it is refused.
+//! Which configuration is read from `config.json`, and what is rejected.
 #![allow(clippy::unwrap_used)] // in helpers of tests
 
 use akunu_arch::{
@@ -40,7 +40,7 @@ fn open(config: &Value) -> Result<SafeTensorsModel, FormatError> {
     SafeTensorsModel::from_region(Region::from_vec(safetensors(&LAYERS)), &config.to_string())
 }
 
-/// A small model of a kind, with changes; `null` stays in as null.
+/// A small model of a kind, with changed fields; `null` is kept as null.
 fn with(kind: &str, changes: Value) -> Value {
     let mut config = json!({
         "model_type": kind, "hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 4,
@@ -265,7 +265,7 @@ fn a_classifier_has_labels_and_a_pooling() {
     assert!(mean.config().embedding.labels.is_empty(), "one label for two scores");
     let error = open(&tensors, json!({"classifier_pooling": "max"})).unwrap_err().to_string();
     assert_eq!(error, "`classifier_pooling` is max, which is not supported");
-    // What training leaves over is no classifier.
+    // A leftover of training is not a classifier.
     let without = open(&tensors[..3], labels).unwrap();
     assert_eq!(without.config().embedding, EmbeddingFacts::default());
     assert!(without.tensor("cls.weight").is_none());

@@ -1,4 +1,4 @@
-//! MLX folders: blocks against MLX's own dequantisation, and what is refused.
+//! MLX folders: blocks compared with MLX's own dequantisation, and what is rejected.
 #![allow(clippy::unwrap_used)] // in helpers of tests
 
 use std::path::{Path, PathBuf};
@@ -84,7 +84,7 @@ fn weights_stay_where_the_mapping_put_them() {
         assert_eq!(model.regions().len(), 1);
         let region = model.regions()[0].bytes();
         assert_eq!(region.len(), file);
-        // Every byte of the file behind its header belongs to one tensor.
+        // Every byte after the header belongs to one tensor.
         let header = 8 + u64::from_le_bytes(region[..8].try_into().unwrap()) as usize;
         let stored: usize = model.tensors().iter().map(|tensor| tensor.stored_bytes()).sum();
         assert_eq!(header + stored, file);
@@ -104,14 +104,14 @@ fn weights_stay_where_the_mapping_put_them() {
 
 #[test]
 fn data_at_odd_addresses_opens() {
-    // MLX does not pad headers; ours is made as odd as it can be.
+    // MLX does not pad headers; this one gets every possible alignment.
     for padding in 0..4 {
         let (bytes, config) = Fake::default().file(padding);
         assert!(SafeTensorsModel::from_region(Region::from_vec(bytes), &config).is_ok());
     }
 }
 
-/// A model of one matrix, the embedding, 4 rows of 128 weights of 4 bits in groups of 64.
+/// A model with a single matrix, the embedding: 4 rows of 128 weights of 4 bits in groups of 64.
 struct Fake {
     tensors: Vec<(&'static str, &'static str, Vec<usize>)>,
     quantization: Value,
@@ -268,7 +268,7 @@ fn planes_that_are_missing_or_disagree_are_refused_by_the_tensor() {
             "{TENSOR}the shape of its biases is [8], and [4, 2] follows from rows of 16 words at 4 bits in groups of 64"
         ),
     );
-    // Fewer bits make longer rows, which the configuration's own sizes contradict.
+    // Fewer bits make longer rows, which contradict the sizes in the configuration.
     refused(
         |fake| fake.quantization["bits"] = json!(2),
         &format!(
@@ -298,7 +298,7 @@ fn quantisation_by_others_is_refused_by_its_name() {
         open(&config).unwrap_err(),
         "`quantization_config.quant_method` is gptq (take the original, or a GGUF file), which is not supported"
     );
-    // MLX writes the same twice, under the name that the hub looks for too: either will do.
+    // MLX writes the same twice, also under Hugging Face's name: either is accepted.
     config["quantization_config"] = json!({"bits": 4, "group_size": 64});
     assert!(open(&config).is_ok());
 }

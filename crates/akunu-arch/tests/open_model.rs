@@ -1,4 +1,4 @@
-//! Paths that lead to something else than a model: what it is, and what to do.
+//! Paths that are not models: what they are recognised as, and the advice given.
 #![allow(clippy::unwrap_used)] // in helpers of tests
 
 use std::path::Path;
@@ -52,7 +52,7 @@ fn files_that_are_no_models_are_recognised() {
             "the file ends inside the header: 4 bytes needed, 0 left. It is cut short or damaged: download it again",
         ),
     ] {
-        // The name lies on purpose: content decides.
+        // The name is wrong on purpose: the content decides.
         let path = folder.path().join("model.gguf");
         std::fs::write(&path, bytes).unwrap();
         assert_eq!(refused(&path), format!("{}: {expected}", path.display()));
@@ -111,10 +111,10 @@ fn safetensors_needs_its_configuration() {
     std::fs::write(&path, bytes).unwrap();
     let error = refused(&path);
     assert!(error.ends_with("this is a SafeTensors file without config.json, not a model that can be run. Put the config.json and the tokenizer.json that were published with it into its folder."), "{error}");
-    // Refused from the configuration alone.
+    // Rejected from the configuration alone.
     std::fs::write(folder.path().join("config.json"), r#"{"model_type": "mamba"}"#).unwrap();
     assert!(refused(&path).contains("`model_type` is mamba"));
-    // A file's own configuration comes before the folder's.
+    // The configuration of a single file takes precedence over the folder's.
     std::fs::write(folder.path().join("model_config.json"), r#"{"model_type": "rwkv"}"#).unwrap();
     assert!(refused(&path).contains("`model_type` is rwkv"));
 }
@@ -165,7 +165,7 @@ fn shards_are_put_together_and_missing_ones_named() {
     let model = open_model(folder.path()).unwrap();
     assert_eq!(model.tensors().len(), 2);
     assert_eq!(model.config().eos_ids, [1, 0]);
-    // transformers' default of the temperature goes with `do_sample`.
+    // transformers' default temperature applies only with `do_sample`.
     let suggested = SuggestedSampling {
         temperature: Some(1.0),
         top_k: Some(20),
@@ -189,7 +189,7 @@ fn shards_are_put_together_and_missing_ones_named() {
     generation("{}");
     assert_eq!(model.tensor_bytes(model.tensor("output_norm.weight").unwrap()).len(), 16);
     write("b.safetensors", "model.embed_tokens.weight", "[2,4]", 32);
-    // Nobody needs this one, so its absence is no lie.
+    // This tensor is not needed, so it may be absent.
     let map = r#"{"weight_map": {"model.embed_tokens.weight": "a.safetensors",
         "model.layers.0.self_attn.rotary_emb.inv_freq": "b.safetensors"}}"#;
     std::fs::write(folder.path().join("model.safetensors.index.json"), map).unwrap();

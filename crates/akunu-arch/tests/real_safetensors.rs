@@ -1,4 +1,4 @@
-//! Every SafeTensors model of the shared test data opens with the right configuration, or says why not.
+//! Every SafeTensors model of the shared test data opens with the right configuration, or is rejected with the reason.
 
 use akunu_arch::{
     Activation, Pooling, RopeScaling, SafeTensorsModel, Source, Window, WindowPattern, open_model,
@@ -72,7 +72,7 @@ fn kinds_of_models_that_have_no_card_are_refused_by_name() {
     assert!(error.to_string().contains("`model_type` is whisper"), "{error}");
 }
 
-/// With the sentence-transformers files beside it, and a table of position ids that carries nothing.
+/// With sentence-transformers files, and a table of position ids that carries no information.
 #[test]
 fn an_encoder_opens_with_what_its_folder_says_of_vectors() {
     const TEST: &str = "an_encoder_opens_with_what_its_folder_says_of_vectors";

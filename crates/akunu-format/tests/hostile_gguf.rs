@@ -1,9 +1,9 @@
-//! GGUF files that were damaged or made to do harm: each is refused, in words that name the place.
+//! Damaged and malicious GGUF files: each is rejected with an error that names the position.
 #![allow(clippy::unwrap_used)] // in helpers of tests
 
 use akunu_format::{FormatError, Gguf, Region};
 
-/// Writes a GGUF file byte by byte, right or wrong as the test wants it.
+/// Builds a GGUF file byte by byte, valid or invalid as a test requires.
 #[derive(Clone)]
 struct Raw {
     version: u32,
@@ -26,7 +26,7 @@ fn array(kind: u32, count: u64, elements: &[u8]) -> Vec<u8> {
     [&kind.to_le_bytes()[..], &count.to_le_bytes(), elements].concat()
 }
 
-/// `dims` innermost first, as the file has them.
+/// `dims` innermost first, as in the file.
 fn tensor(name: &str, dims: &[u64], kind: u32, offset: u64) -> Vec<u8> {
     let mut out = text(name.as_bytes());
     out.extend((dims.len() as u32).to_le_bytes());
@@ -155,7 +155,7 @@ fn arrays_nested_too_deep() {
     assert!(Raw::new().with_key(key("k", 9, &nested)).open().is_ok());
     let nested = array(9, 1, &nested);
     Raw::new().with_key(key("k", 9, &nested)).refused("metadata key `k`: arrays are nested more than 8 deep");
-    // A bomb: as deep as the file is long.
+    // Nested as deeply as the file is long.
     let bomb: Vec<u8> = std::iter::repeat_n(array(9, 1, &[]), 100_000).flatten().collect();
     Raw::new().with_key(key("k", 9, &bomb)).refused("metadata key `k`: arrays are nested more than 8 deep");
 }
@@ -173,7 +173,7 @@ fn alignments() {
     Raw::new()
         .with_tensor(f32s("blk.0.x", 1, 4), 64)
         .refused("tensor blk.0.x: its offset 4 is not a multiple of the alignment 32");
-    // The largest alignment there is, in a file of some bytes.
+    // The largest alignment, in a small file.
     Raw::new()
         .with_key(key("general.alignment", 4, &(1u32 << 31).to_le_bytes()))
         .with_tensor(f32s("x", 1, 0), 64)

@@ -1,4 +1,4 @@
-//! What the writer writes, the reader reads. What damage to a file does is tested in `akunu-arch`, through both crates.
+//! The reader reads what the writer writes. Damaged files are tested in `akunu-arch`, through both crates.
 #![allow(clippy::unwrap_used)] // in helpers of tests
 
 use akunu_format::blocks::{Rng, random_row};
@@ -82,7 +82,7 @@ fn data_of(spec: &TensorSpec, seed: u64) -> Vec<u8> {
 fn write(metadata: &Metadata, specs: &[TensorSpec]) -> Vec<u8> {
     let mut writer = GgufWriter::new(Vec::new(), metadata, specs.to_vec()).unwrap();
     for (i, spec) in specs.iter().enumerate() {
-        // In pieces, as a large file would come.
+        // In pieces, as data of a large file is written.
         writer
             .tensor(|out| data_of(spec, i as u64).chunks(7).try_for_each(|piece| out.write_all(piece)))
             .unwrap();
@@ -96,7 +96,7 @@ proptest! {
     #[test]
     fn gguf_comes_back_as_it_was_written(metadata in metadata(), specs in specs()) {
         let gguf = Gguf::from_region(Region::from_vec(write(&metadata, &specs))).unwrap();
-        // By their text, which tells NaN from numbers and counts it equal to itself.
+        // Compared as text, in which NaN equals itself.
         let show = |metadata: &Metadata| {
             metadata.iter().map(|(key, value)| format!("{key}={value:?}")).collect::<Vec<_>>()
         };

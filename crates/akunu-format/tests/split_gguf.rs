@@ -1,11 +1,11 @@
-//! Models in several files.
+//! Models split over several files.
 #![allow(clippy::unwrap_used)] // in helpers of tests
 
 use std::path::{Path, PathBuf};
 
 use akunu_format::{DType, Gguf, GgufWriter, Metadata, Region, TensorSpec, Value};
 
-/// Writes part `number` (from 1) with one tensor of two numbers in it.
+/// Writes part `number` (from 1) with one tensor of two numbers.
 fn part(folder: &Path, number: u16, count: u16, change: impl FnOnce(&mut Metadata)) -> PathBuf {
     let mut metadata = Metadata::default();
     if number == 1 {

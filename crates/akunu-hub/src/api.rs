@@ -1,4 +1,4 @@
-//! What the hub says: the commit of a revision, and the files of a commit.
+//! The hub's API: the commit of a revision, and the files of a commit.
 
 use serde::Deserialize;
 use ureq::http::Uri;
@@ -10,7 +10,7 @@ use crate::hub::Watch;
 use crate::reference::{Repo, is_commit, is_safe_path};
 use crate::{Error, Result};
 
-/// Pages of a listing; the hub gives a thousand files a page.
+/// Maximum number of pages of a file listing; the hub returns a thousand files per page.
 const MOST_PAGES: usize = 1000;
 
 /// A file of a commit.
@@ -98,7 +98,7 @@ fn remote_file(http: &Http, repo: &Repo, entry: Entry) -> Result<RemoteFile> {
     Ok(RemoteFile { path: entry.path, size, sum })
 }
 
-/// The address in `<ADDRESS>; rel="next"`.
+/// The URL in `<URL>; rel="next"`.
 fn next_page(link: &str) -> Option<&str> {
     link.split(',').find_map(|part| {
         let (address, rest) = part.trim().strip_prefix('<')?.split_once('>')?;

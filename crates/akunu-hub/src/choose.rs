@@ -1,10 +1,10 @@
-//! Which files of a repository make up the model that was asked for.
+//! Selects the files of a repository that make up the requested model.
 
 use crate::disk::human;
 use crate::reference::Repo;
 use crate::{Error, Result};
 
-/// A file of a repository, as far as choosing goes.
+/// A file of a repository, as far as it matters for the selection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Listed {
     pub path: String,
@@ -17,7 +17,7 @@ pub(crate) struct Choice {
     pub open: Open,
 }
 
-/// What the loader is given.
+/// The path that the loader is given.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Open {
     File(String),
@@ -25,14 +25,14 @@ pub(crate) enum Open {
     Folder,
 }
 
-/// What is taken where nothing is asked for, the first that is there: first what is small and good, then what is larger,
-/// then what is smaller and worse.
+/// Preferred quantisations if none is requested; the first one available is used. First those that are small and
+/// accurate, then larger ones, then smaller and less accurate ones.
 const ORDER: &[&str] = &[
     "Q4_K_M", "Q4_0", "Q8_0", "Q5_K_M", "Q4_K_S", "Q5_K_S", "Q6_K", "Q5_0", "Q5_1", "Q4_1", "IQ4_NL",
     "IQ4_XS", "MXFP4", "Q3_K_L", "Q3_K_M", "Q3_K_S", "Q2_K", "BF16", "F16", "F32",
 ];
 
-/// What belongs to a SafeTensors model beside its weights.
+/// Files that belong to a SafeTensors model in addition to its weights.
 const COMPANIONS: &[&str] = &[
     "config.json",
     "generation_config.json",
@@ -58,10 +58,10 @@ const COMPANIONS: &[&str] = &[
     "sentence_xlnet_config.json",
 ];
 
-/// In the folders of sentence-transformers' modules (`1_Pooling`, `2_Dense`, …): what makes vectors of a model's states.
+/// Files in the module folders of sentence-transformers (`1_Pooling`, `2_Dense`, …) that are needed for embeddings.
 const OF_MODULES: &[&str] = &["config.json", "model.safetensors"];
 
-/// Whether a file belongs to a SafeTensors model in `folder` (empty, or ending in a slash) beside its weights.
+/// Whether a file belongs to a SafeTensors model in `folder` (empty, or ending in a slash) in addition to its weights.
 fn is_companion(path: &str, folder: &str) -> bool {
     let Some(name) = path.strip_prefix(folder) else { return false };
     match name.split_once('/') {
@@ -75,7 +75,7 @@ fn is_companion(path: &str, folder: &str) -> bool {
     }
 }
 
-/// Lines of a listing in an error.
+/// Maximum number of lines of a listing in an error.
 const MOST_LINES: usize = 40;
 
 pub(crate) fn choose(repo: &Repo, files: &[Listed], wanted: Option<&str>) -> Result<Choice> {
@@ -104,7 +104,7 @@ struct Gguf {
     /// The path without `-00001-of-00003` and `.gguf`.
     name: String,
     parts: Vec<Listed>,
-    /// Parts that a whole one has.
+    /// Number of parts of a complete model.
     count: usize,
 }
 
@@ -125,7 +125,7 @@ impl Gguf {
     }
 }
 
-/// The models among the files, in order of name. Projectors and importance matrices are GGUF too, but no models.
+/// The models among the files, sorted by name. Projectors and importance matrices are GGUF files too, but not models.
 fn ggufs(files: &[Listed]) -> Vec<Gguf> {
     let mut models: Vec<Gguf> = Vec::new();
     let mut sorted: Vec<&Listed> = files.iter().collect();
@@ -168,7 +168,8 @@ fn looks_like_a_file(wanted: &str) -> bool {
     wanted.contains('/') || endings.iter().any(|ending| strip_ending(wanted, ending).is_some())
 }
 
-/// Whether a name says that it is of this quantisation: `Q4_K` is not in `model-Q4_K_M`, nor `F16` in `model-BF16`.
+/// Whether a file name contains this quantisation: `Q4_K` is not contained in `model-Q4_K_M`, nor `F16` in
+/// `model-BF16`.
 fn has_tag(name: &str, tag: &str) -> bool {
     let (name, tag) = (name.to_ascii_uppercase(), tag.to_ascii_uppercase());
     let apart = |c: char| matches!(c, '-' | '.' | '/');
@@ -235,7 +236,7 @@ fn one_file(repo: &Repo, files: &[Listed], wanted: &str) -> Result<Choice> {
     Ok(Choice { files: chosen, open })
 }
 
-/// A SafeTensors model: its configuration, its weights, its vocabulary.
+/// A SafeTensors model: its configuration, weights and vocabulary.
 fn folder(repo: &Repo, files: &[Listed]) -> Result<Choice> {
     let has = |name: &str| files.iter().any(|f| f.path == name);
     let top: Vec<&str> = files.iter().map(|f| f.path.as_str()).filter(|p| !p.contains('/')).collect();
@@ -279,7 +280,7 @@ fn choice(repo: &Repo, reason: String, advice: &'static str, listing: String) ->
     Error::Choice { repo: repo.clone(), reason, advice, listing }
 }
 
-/// Lines for below an error: name and size.
+/// Lines of name and size, appended to an error.
 pub(crate) fn listing<'a>(files: impl Iterator<Item = (&'a str, u64)>) -> String {
     let files: Vec<(&str, u64)> = files.collect();
     let mut text = String::new();

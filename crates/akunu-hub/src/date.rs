@@ -1,13 +1,12 @@
-//! Dates in headers, in the three forms that whoever reads them has to take (RFC 9110, section 5.6.7).
+//! Dates in HTTP headers, in the three formats that recipients must accept (RFC 9110, section 5.6.7).
 
 const MONTHS: [&str; 12] =
     ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
-/// Days of a common year before each month.
+/// Days before each month in a common year.
 const BEFORE: [u64; 13] = [0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334, 365];
 const SECONDS_OF_A_YEAR: u64 = 31_556_952;
 
-/// Seconds since 1970. `now` are too: of the years that two digits may mean, it is the last that is not more than fifty
-/// years ahead.
+/// Seconds since 1970, as is `now`. A two-digit year is the latest one that is at most fifty years after `now`.
 pub(crate) fn seconds(text: &str, now: u64) -> Option<u64> {
     let words: Vec<&str> = text.split([' ', ',', '-']).filter(|word| !word.is_empty()).collect();
     let (day, month, year, time) = match words[..] {
@@ -64,7 +63,7 @@ mod tests {
         }
     }
 
-    /// The seconds are what GNU date makes of them.
+    /// The expected seconds come from GNU date.
     #[test]
     fn dates_are_what_other_calendars_say() {
         for (text, expected) in [

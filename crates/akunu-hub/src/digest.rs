@@ -5,11 +5,11 @@ use sha2::{Digest as _, Sha256};
 
 use crate::reference::is_hex;
 
-/// What a file's bytes have to add up to; also the name of its blob in the cache.
+/// The expected checksum of a file; also the name of its blob in the cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Sum {
     Sha256(String),
-    /// The SHA-1 of `blob SIZE\0` and the bytes.
+    /// The SHA-1 of `blob SIZE\0` and the contents.
     Git(String),
 }
 
@@ -29,7 +29,7 @@ impl Sum {
         }
     }
 
-    /// Ready for the bytes of a file of this size.
+    /// A hasher for a file of this size.
     pub fn summer(&self, size: u64) -> Summer {
         match self {
             Sum::Sha256(_) => Summer::Sha256(Sha256::new()),

@@ -1,12 +1,12 @@
-//! The disk, behind a trait so that a test can fill it.
+//! Disk access, behind a trait so that tests can simulate a full disk.
 
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
 
-/// What the downloader asks of a disk.
+/// The disk operations of a download.
 pub trait Disk: std::fmt::Debug + Send + Sync {
-    /// Bytes that this user may still write in a folder; `None` where nobody knows.
+    /// Free space for this user in the file system of a folder, in bytes; `None` if unknown.
     fn free(&self, folder: &Path) -> Option<u64>;
 
     fn write(&self, file: &mut File, bytes: &[u8]) -> io::Result<()>;

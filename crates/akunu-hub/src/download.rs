@@ -1,4 +1,4 @@
-//! One file from the hub into the cache: resumed, checked, and by one process at a time.
+//! Downloads one file from the hub into the cache: resumable, verified, and by one process at a time.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom};
@@ -19,7 +19,7 @@ use crate::{Error, Result};
 
 const BUFFER: usize = 256 << 10;
 
-/// What all files of one pull have in common.
+/// The common state of all files of a pull.
 #[derive(Debug)]
 pub(crate) struct Download<'a> {
     pub http: &'a Http,
@@ -29,16 +29,16 @@ pub(crate) struct Download<'a> {
     pub commit: &'a str,
 }
 
-/// How far a whole pull is, for whoever watches.
+/// Progress of a whole pull.
 pub(crate) struct Tally<'a> {
     pub watch: &'a mut dyn Watch,
-    /// Bytes of files that are done.
+    /// Bytes of completed files.
     pub before: u64,
-    /// Bytes that came over the network.
+    /// Bytes received over the network.
     pub received: u64,
 }
 
-/// A file that is on its way.
+/// A file being downloaded.
 struct Part {
     file: File,
     summer: Summer,
@@ -46,18 +46,18 @@ struct Part {
 }
 
 impl Download<'_> {
-    /// Whether a file's blob is there.
+    /// Whether the blob of a file is in the cache.
     pub fn has(&self, file: &RemoteFile) -> bool {
         let about = fs::metadata(self.cache.blob(self.repo, file.sum.hex()));
         about.is_ok_and(|about| about.is_file() && about.len() == file.size)
     }
 
-    /// Whether a file is where it belongs, bytes and link.
+    /// Whether a file is complete in the cache: its blob and its link.
     pub fn is_in_place(&self, file: &RemoteFile) -> bool {
         self.has(file) && self.cache.is_linked(self.repo, self.commit, &file.path, file.sum.hex())
     }
 
-    /// Bytes of a file that still have to come.
+    /// Number of bytes of a file that are still missing.
     pub fn missing(&self, file: &RemoteFile) -> u64 {
         if self.has(file) {
             return 0;
@@ -66,11 +66,11 @@ impl Download<'_> {
         file.size - part.map_or(0, |about| about.len()).min(file.size)
     }
 
-    /// Sees to it that a file's blob is there.
+    /// Downloads the blob of a file, unless it is in the cache already.
     pub fn fetch(&self, file: &RemoteFile, tally: &mut Tally<'_>) -> Result<()> {
         if !self.has(file) {
             let _lock = self.lock(file, tally)?;
-            // Whoever had the lock may have brought it.
+            // The process that held the lock may have downloaded it.
             if !self.has(file) {
                 self.fetch_locked(file, tally)?;
             }
@@ -112,7 +112,7 @@ impl Download<'_> {
         }
     }
 
-    /// What is there of a file, summed up.
+    /// Opens the incomplete file and hashes what it contains so far.
     fn open_part(&self, path: &Path, file: &RemoteFile, tally: &mut Tally<'_>) -> Result<Part> {
         let opened = OpenOptions::new().create(true).truncate(false).read(true).write(true).open(path);
         let opened = opened.map_err(|error| Error::io("open", path, error))?;
@@ -144,7 +144,7 @@ impl Download<'_> {
         Ok(())
     }
 
-    /// Asks until all bytes are there. An attempt that brought some does not count against the patience.
+    /// Requests until all bytes have arrived. An attempt that brought some bytes does not count as a failed one.
     fn complete(&self, part: &mut Part, path: &Path, file: &RemoteFile, tally: &mut Tally<'_>) -> Result<()> {
         let mut attempts = Attempts::default();
         while part.length < file.size {
@@ -172,7 +172,7 @@ impl Download<'_> {
         let response = self.http.get(&url, from, Asked::File { repo, file: &file.path })?;
         match response.status().as_u16() {
             206 => self.check_range(&response, part.length, file)?,
-            // The range was ignored, or there is no such range any more: from the beginning.
+            // The server ignored the range or no longer has it: start from the beginning.
             status => {
                 self.restart(part, path, file)?;
                 if status == 416 {
@@ -184,7 +184,7 @@ impl Download<'_> {
         self.receive(response.into_body(), part, path, file, tally)
     }
 
-    /// Reads a body to its end, or as far as it goes: what came is kept either way.
+    /// Reads a response body to its end or to an error: received bytes are kept either way.
     fn receive(
         &self,
         body: Body,
@@ -223,7 +223,7 @@ impl Download<'_> {
         }
     }
 
-    /// `Content-Range: bytes 5-9/10` has to be what was asked for.
+    /// `Content-Range: bytes 5-9/10` must match the request.
     fn check_range(&self, response: &Response<Body>, from: u64, file: &RemoteFile) -> Result<()> {
         let text = header(response.headers(), "content-range").unwrap_or_default();
         let range = text.strip_prefix("bytes ").and_then(|rest| rest.split_once('/'));

@@ -1,4 +1,4 @@
-//! What can go wrong. Advice stands after the last semicolon of the first line; listings follow on lines of their own.
+//! Errors. The remedy follows the last semicolon of the first line; listings follow on separate lines.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ pub enum Error {
     #[error("there is no home folder to keep the cache in; set HF_HUB_CACHE or HF_HOME to a folder")]
     NoHome,
 
-    /// 401 or 403 where the owner of the repository decides who gets it.
+    /// Status 401 or 403 of a repository whose owner controls access.
     #[error(
         "{repo} is gated: its terms have to be accepted once, at {page}; {}",
         if *.token { "then try again: the token of that account is needed in HF_TOKEN" }
@@ -28,7 +28,7 @@ pub enum Error {
     )]
     Gated { repo: Repo, page: String, token: bool },
 
-    /// 401: the hub also says so of repositories that are not there, to whoever has no token.
+    /// Status 401. Without a token, the hub also returns it for repositories that do not exist.
     #[error(
         "the hub does not let {} see {repo}: it is private, or there is no such repository; {}",
         if *.token { "this token" } else { "strangers" },

@@ -1,4 +1,4 @@
-//! Requests: redirects that do not carry the token away, retries, and what a status means for what was asked.
+//! HTTP requests: redirects that do not forward the token, retries, and the meaning of status codes for each request.
 
 use std::io::Read;
 use std::sync::Arc;
@@ -17,13 +17,13 @@ use crate::settings::{Patience, Settings, Token};
 use crate::{Error, Result};
 
 const MOST_REDIRECTS: usize = 10;
-/// Bytes of an answer that is not a file.
+/// Maximum size in bytes of a response that is not a file.
 const LONGEST_JSON: u64 = 64 << 20;
-/// Attempts where nobody even answers.
+/// Attempts if the host does not respond at all.
 const UNANSWERED_ATTEMPTS: u32 = 3;
 const SLICE: Duration = Duration::from_millis(50);
 
-/// What a request is for: what a refusal means depends on it.
+/// The resource that a request is for, which determines the meaning of a status code.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Asked<'a> {
     Revision { repo: &'a Repo, revision: &'a str },
@@ -47,7 +47,7 @@ impl Asked<'_> {
     }
 }
 
-/// An error, and whether asking again may help.
+/// An error, and whether a retry may help.
 #[derive(Debug)]
 pub(crate) struct Trouble {
     error: Box<Error>,
@@ -63,9 +63,9 @@ impl Trouble {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Again {
     Never,
-    /// Nobody answered.
+    /// The host did not respond.
     Unanswered,
-    /// After this long, where the hub says how long.
+    /// Retry after this time, if the hub states one.
     Later(Option<Duration>),
 }
 
@@ -75,7 +75,7 @@ impl From<Error> for Trouble {
     }
 }
 
-/// Counts attempts that brought nothing.
+/// Counts consecutive attempts without any received data.
 #[derive(Debug, Default)]
 pub(crate) struct Attempts(u32);
 
@@ -146,7 +146,7 @@ impl Http {
         host(&self.endpoint)
     }
 
-    /// To be called from another thread when the flag is set: whoever waits for bytes stops waiting.
+    /// Called from another thread when the cancel flag is set, to interrupt blocking reads.
     pub fn agent(&self) -> Agent {
         self.agent.clone()
     }
@@ -155,7 +155,7 @@ impl Http {
         if self.cancel.load(Ordering::Relaxed) { Err(Error::Interrupted) } else { Ok(()) }
     }
 
-    /// A JSON answer and its headers; asks again where that may help.
+    /// A JSON response and its headers; retries if that may help.
     pub fn json<T: DeserializeOwned>(
         &self,
         url: &str,
@@ -189,7 +189,8 @@ impl Http {
         Ok((value, parts.headers))
     }
 
-    /// One attempt; redirects are followed. With `from`, the bytes from there on are asked for, and 416 comes back as it is.
+    /// One attempt; redirects are followed. With `from`, requests the bytes from there on, and returns a status of 416
+    /// to the caller.
     pub fn get(&self, url: &str, from: Option<u64>, asked: Asked<'_>) -> Result<Response<Body>, Trouble> {
         let mut url = url.to_string();
         for _ in 0..=MOST_REDIRECTS {
@@ -222,7 +223,7 @@ impl Http {
         Err(self.redirect(format!("more than {MOST_REDIRECTS} times")).into())
     }
 
-    /// Waits before the next attempt, or gives up.
+    /// Waits before the next attempt, or returns the error.
     pub fn wait(&self, trouble: Trouble, attempts: &mut Attempts, watch: &mut dyn Watch) -> Result<()> {
         self.check()?;
         attempts.0 += 1;
@@ -282,7 +283,7 @@ impl Http {
         let page = format!("{}/{}", self.endpoint_text, asked.repo());
         let (error, again) = match (status, code, asked) {
             (401 | 403, "GatedRepo", _) => (Error::Gated { repo: repo(), page, token }, Again::Never),
-            // Storage that the hub sends us to has nothing to do with the token.
+            // The storage host that the hub redirects to does not receive the token.
             (401 | 403, _, _) if !same_place(uri, &self.endpoint) => {
                 (Error::Server { host: host(uri), status, what: asked.what() }, Again::Never)
             }
@@ -307,7 +308,7 @@ impl Http {
     }
 }
 
-/// An error without its advice and its listing.
+/// An error text without its remedy and its listing.
 pub(crate) fn headline(error: &Error) -> String {
     let text = error.to_string();
     let first = text.lines().next().unwrap_or_default();
@@ -318,8 +319,8 @@ pub(crate) fn header<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> 
     headers.get(name)?.to_str().ok()
 }
 
-/// Seconds that an answer asks to wait, said as a number or as a date. The date is by the clock of who answers, where that
-/// is told. `None` where the time has come already: then our own pauses are right.
+/// The `Retry-After` of a response in seconds, from a number or a date. A date is relative to the server's clock, if
+/// the response states it. `None` if the time has passed: then the default pauses are used.
 fn retry_after(headers: &HeaderMap) -> Option<u64> {
     let text = header(headers, "retry-after")?.trim();
     let seconds = text.parse().ok().or_else(|| {
@@ -342,14 +343,14 @@ fn is_loopback(host: &str) -> bool {
     host == "localhost" || host == "[::1]" || host.starts_with("127.")
 }
 
-/// Scheme, host and port: where the token may go.
+/// Whether scheme, host and port are equal: the token is sent only then.
 fn same_place(a: &Uri, b: &Uri) -> bool {
     let port = |uri: &Uri| uri.port_u16().unwrap_or(if uri.scheme_str() == Some("https") { 443 } else { 80 });
     let host = |uri: &Uri| uri.host().map(str::to_ascii_lowercase);
     a.scheme_str() == b.scheme_str() && host(a) == host(b) && host(a).is_some() && port(a) == port(b)
 }
 
-/// Where a `Location` or a `Link` leads from an address.
+/// Resolves a `Location` or `Link` relative to a URL.
 pub(crate) fn join(base: &Uri, place: &str) -> Option<String> {
     if place.starts_with("http://") || place.starts_with("https://") {
         return Some(place.to_string());
@@ -366,7 +367,7 @@ pub(crate) fn join(base: &Uri, place: &str) -> Option<String> {
     (!place.is_empty() && !place.contains(':')).then(|| format!("{root}{folder}/{place}"))
 }
 
-/// As it has to stand in an address; slashes stay.
+/// Percent-encodes a path for a URL; slashes are kept.
 pub(crate) fn encode(path: &str) -> String {
     let mut text = String::with_capacity(path.len());
     for byte in path.bytes() {

@@ -1,4 +1,4 @@
-//! A reference becomes a path.
+//! Resolves a reference to a path in the cache.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -20,37 +20,37 @@ use crate::reference::{Reference, Repo, is_commit};
 use crate::settings::Settings;
 use crate::{Error, Result};
 
-/// How long an interrupt may go unheard while nothing arrives.
+/// Maximum delay before an interrupt is noticed while no data arrives.
 const TICK: Duration = Duration::from_millis(100);
 
-/// Whoever shows how a download goes.
+/// Receives the progress of a download.
 pub trait Watch {
-    /// Bytes of all files, before the first is asked for; not called where nothing is missing.
+    /// Total size of all files, before the first request; not called if nothing has to be downloaded.
     fn begin(&mut self, _total: u64) {}
 
-    /// Bytes that are there, of all files. It goes back where something has to be downloaded again.
+    /// Number of bytes available so far, of all files. It decreases if something must be downloaded again.
     fn progress(&mut self, _done: u64) {}
 
-    /// Something worth a line: a wait, another attempt.
+    /// A message for the user, such as a wait or another attempt.
     fn note(&mut self, _text: &str) {}
 }
 
-/// Nobody watches.
+/// Ignores all progress.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Silent;
 
 impl Watch for Silent {}
 
-/// A model that is in the cache.
+/// A model in the cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pulled {
-    /// What to open: a file (the first part of a split one), or the folder of a SafeTensors model.
+    /// The path to open: a file (the first part of a split model), or the folder of a SafeTensors model.
     pub path: PathBuf,
     pub commit: String,
-    /// The files that belong to it, in the snapshot.
+    /// The files of the model, in the snapshot.
     pub files: Vec<PathBuf>,
     pub bytes: u64,
-    /// Of those, what came over the network now.
+    /// Number of bytes that were downloaded by this call.
     pub downloaded: u64,
 }
 
@@ -68,7 +68,7 @@ impl Hub {
         Hub { settings, cache, disk: Box::new(SystemDisk), cancel: Arc::default() }
     }
 
-    /// With a flag that stops whatever goes on; what has arrived is kept, to go on from later.
+    /// Sets a flag that cancels all operations; received data is kept for a later resume.
     pub fn with_cancel(self, cancel: Arc<AtomicBool>) -> Hub {
         Hub { cancel, ..self }
     }
@@ -81,8 +81,8 @@ impl Hub {
         &self.cache
     }
 
-    /// Sees to it that a model is in the cache. Where the hub cannot be reached, what the cache has of that name is taken,
-    /// and a note says so; offline, only the cache is looked at.
+    /// Makes sure that a model is in the cache. If the hub cannot be reached, an existing cached version is used and a
+    /// note is given; in offline mode, only the cache is used.
     pub fn pull(&self, reference: &Reference, watch: &mut dyn Watch) -> Result<Pulled> {
         if self.settings.offline {
             return self.cached(reference);
@@ -99,7 +99,7 @@ impl Hub {
         }
     }
 
-    /// What the cache alone has.
+    /// Looks up a model in the cache only.
     pub fn cached(&self, reference: &Reference) -> Result<Pulled> {
         let repo = &reference.repo;
         let missing = |listing| Error::Offline { what: reference.to_string(), listing };
@@ -126,7 +126,7 @@ impl Hub {
 
         let download = Download { http: &http, cache: &self.cache, disk: &*self.disk, repo, commit: &commit };
         let total = chosen.iter().map(|f| f.size).sum();
-        // Where nothing changes, nothing is locked: a cache that can only be read is good enough.
+        // If nothing changes, no lock is taken: a read-only cache is sufficient.
         let lock = if chosen.iter().all(|file| download.is_in_place(file)) {
             None
         } else {
@@ -142,7 +142,7 @@ impl Hub {
             download.fetch(file, &mut tally)?;
             self.cache.link(repo, &commit, &file.path, file.sum.hex())?;
         }
-        // Only now: until here, offline use finds the model as it was before.
+        // Updated last, so that offline use finds the previous version until all files are complete.
         self.cache.remember(repo, reference.revision(), &commit)?;
         if is_new {
             self.cache.keep_listing(repo, &commit, &files);
@@ -151,8 +151,8 @@ impl Hub {
         Ok(self.pulled(repo, commit, &choice, total, tally.received))
     }
 
-    /// The commit of a reference, its files, and whether the hub had to say which. Of a commit that was listed before,
-    /// nothing is asked.
+    /// The commit of a reference, its files, and whether the hub was asked for them. If the cache has a listing of the
+    /// commit, the hub is not asked.
     fn listed(
         &self,
         http: &Http,
@@ -172,7 +172,7 @@ impl Hub {
         Ok((commit, files, true))
     }
 
-    /// Keeps removals away.
+    /// Prevents concurrent removals.
     fn lock(&self, http: &Http, repo: &Repo, watch: &mut dyn Watch) -> Result<Lock> {
         let lock = Lock::open(self.cache.pull_lock(repo))?;
         let who = || format!("another process is removing what there is of {repo}");
@@ -206,7 +206,7 @@ impl Hub {
     }
 }
 
-/// Cuts the connections when the flag is set: whoever waits for bytes hears of it at once.
+/// Closes connections when the cancel flag is set, which interrupts blocking reads.
 struct Listener {
     thread: Option<(Sender<()>, JoinHandle<()>)>,
 }

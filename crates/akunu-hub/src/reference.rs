@@ -5,12 +5,12 @@ use std::str::FromStr;
 
 use crate::Error;
 
-/// What a model's name begins with where it is not a path.
+/// Prefix of a model name that is not a path.
 pub const PREFIX: &str = "hf:";
 
 const LONGEST: usize = 96;
 
-/// A repository of models: its owner and its name, both checked.
+/// A model repository: its owner and name, both validated.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Repo {
     owner: String,
@@ -18,7 +18,7 @@ pub struct Repo {
 }
 
 impl Repo {
-    /// `None` where the hub could have no such repository.
+    /// `None` if the hub could not have such a repository.
     pub fn new(owner: &str, name: &str) -> Option<Repo> {
         (is_name(owner) && is_name(name)).then(|| Repo { owner: owner.into(), name: name.into() })
     }
@@ -38,11 +38,11 @@ impl fmt::Display for Repo {
     }
 }
 
-/// A model on the hub, or a part of it.
+/// A model on the hub, or some of its files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reference {
     pub repo: Repo,
-    /// A branch, a tag or a commit; `main` where none is given.
+    /// A branch, a tag or a commit; the default is `main`.
     pub revision: Option<String>,
     /// A file, or a quantisation such as `Q4_K_M`.
     pub wanted: Option<String>,
@@ -55,7 +55,7 @@ impl Reference {
         self.revision.as_deref().unwrap_or(Reference::DEFAULT_REVISION)
     }
 
-    /// Whether an argument is meant as a reference, well-formed or not.
+    /// Whether an argument is intended as a reference, well-formed or not.
     pub fn is_meant(text: &str) -> bool {
         text.starts_with(PREFIX)
     }
@@ -107,7 +107,7 @@ impl FromStr for Reference {
     }
 }
 
-/// As the hub has it. `--` would make the folder's name in the cache ambiguous, and the hub forbids it too.
+/// The rules of the hub. `--` would make the folder name in the cache ambiguous, and the hub forbids it too.
 fn is_name(text: &str) -> bool {
     let inside = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     let ends = |c: char| matches!(c, '-' | '.');
@@ -125,19 +125,19 @@ pub(crate) fn is_revision(text: &str) -> bool {
     text.len() <= 255 && text.chars().all(inside) && is_safe_path(text)
 }
 
-/// A relative path that stays where it is put, on any system.
+/// Whether this is a relative path that cannot leave its folder, on any system.
 pub(crate) fn is_safe_path(path: &str) -> bool {
     let part = |part: &str| !part.is_empty() && part != "." && part != "..";
     let refused = |c: char| c.is_control() || c == '\\' || (cfg!(windows) && c == ':');
     path.len() <= 1024 && !path.contains(refused) && path.split('/').all(part)
 }
 
-/// A Git object id or a SHA-256: safe as the name of a file.
+/// Whether this is a Git object id or a SHA-256, and therefore safe as a file name.
 pub(crate) fn is_hex(text: &str, digits: usize) -> bool {
     text.len() == digits && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-/// A commit, as snapshots are named.
+/// Whether this is a full commit id, as used for snapshot names.
 pub(crate) fn is_commit(text: &str) -> bool {
     is_hex(text, 40)
 }

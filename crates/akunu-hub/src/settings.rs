@@ -1,4 +1,4 @@
-//! Where the hub and the cache are, from the environment variables that every Hugging Face tool reads.
+//! Locations of the hub and the cache, from the environment variables of Hugging Face tools.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -10,12 +10,12 @@ use crate::{Error, Result};
 
 const ENDPOINT: &str = "https://huggingface.co";
 
-/// An access token. It does not show in logs.
+/// An access token. It is not shown in logs.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token(String);
 
 impl Token {
-    /// `None` for what could not stand in a header, or is empty.
+    /// `None` if the text is empty or not valid in a header.
     pub fn new(text: &str) -> Option<Token> {
         let text = text.trim();
         (!text.is_empty() && text.bytes().all(|b| b.is_ascii_graphic())).then(|| Token(text.to_string()))
@@ -32,17 +32,17 @@ impl fmt::Debug for Token {
     }
 }
 
-/// How long to wait for what.
+/// Timeouts and retries.
 #[derive(Clone, Copy, Debug)]
 pub struct Patience {
     pub connect: Duration,
-    /// For the next bytes, when some are due.
+    /// Timeout for the next bytes of a response.
     pub idle: Duration,
-    /// Requests for the same thing that bring nothing before it is given up.
+    /// Maximum number of consecutive attempts without received data.
     pub attempts: u32,
-    /// Before the second attempt; doubles with each.
+    /// Wait before the second attempt; doubles with each further one.
     pub backoff: Duration,
-    /// Longest wait that a hub may ask for with `Retry-After`; a longer one is an error that says so.
+    /// Maximum `Retry-After` that is accepted; a longer one is an error.
     pub longest: Duration,
 }
 
@@ -60,12 +60,12 @@ impl Default for Patience {
 
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Without a slash at its end.
+    /// Without a trailing slash.
     pub endpoint: String,
-    /// The folder with `models--OWNER--NAME` in it.
+    /// The folder that contains `models--OWNER--NAME`.
     pub cache: PathBuf,
     pub token: Option<Token>,
-    /// Only the cache; nothing is sent anywhere.
+    /// Use only the cache, without any network access.
     pub offline: bool,
     pub patience: Patience,
 }
@@ -81,8 +81,8 @@ impl Settings {
         })
     }
 
-    /// The settings that `HF_HOME`, `HF_HUB_CACHE`, `HF_ENDPOINT`, `HF_TOKEN`, `HF_HUB_OFFLINE` and their older names make. The
-    /// caller looks the variables up; an empty one counts as one that is not set.
+    /// The settings from `HF_HOME`, `HF_HUB_CACHE`, `HF_ENDPOINT`, `HF_TOKEN`, `HF_HUB_OFFLINE` and their older names.
+    /// `variable` looks a variable up; an empty one counts as unset.
     pub fn from_variables(variable: impl Fn(&str) -> Option<String>) -> Result<Settings> {
         let get = |name: &str| variable(name).filter(|value| !value.is_empty());
         let home = get("HF_HOME").map(PathBuf::from).or_else(|| {

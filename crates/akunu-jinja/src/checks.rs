@@ -1,4 +1,4 @@
-//! What stands after `is`.
+//! Jinja tests, the names after `is`.
 
 use super::ast::CompareOp;
 use super::eval::Interpreter;

@@ -1,4 +1,4 @@
-//! Statements at work: output, scopes, loops and macros.
+//! Evaluation of statements: output, scopes, loops and macros.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,15 +12,15 @@ use super::time::Moment;
 use super::value::{Heap, Id, Loop, Macro, Value};
 use super::{JinjaError, JinjaResult, Output, Variable, input, python};
 
-/// Variables of one stretch of a template.
+/// The variables of a scope.
 #[derive(Debug)]
 struct Scope {
-    /// The scope around it; its own number for the outermost.
+    /// Index of the enclosing scope; the outermost scope has its own index.
     parent: usize,
     variables: Vec<(Symbol, Value)>,
 }
 
-/// One rendering.
+/// The state of one rendering.
 #[derive(Debug)]
 pub(super) struct Interpreter<'t> {
     pub(super) heap: Heap<'t>,
@@ -30,13 +30,13 @@ pub(super) struct Interpreter<'t> {
     pub(super) now: Moment,
     scopes: Vec<Scope>,
     scope: usize,
-    /// What is written; a macro's or block's text on top of what is outside it.
+    /// Output buffers: that of the current macro or block is on top.
     outputs: Vec<TextBuffer>,
-    /// Recursive loops by number.
+    /// Recursive loops, by index.
     recursive: Vec<&'t ForLoop>,
 }
 
-/// How a statement ends.
+/// The control flow after a statement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Flow {
     Next,
@@ -110,7 +110,8 @@ impl<'t> Interpreter<'t> {
         Ok(())
     }
 
-    /// Runs `inside` in a new scope within `parent`. Scopes that no macro can have kept are freed.
+    /// Runs `inside` in a new scope within `parent`. The scope is freed afterwards, unless a macro was defined that may
+    /// refer to it.
     fn scoped<T>(
         &mut self,
         parent: usize,
@@ -142,7 +143,7 @@ impl<'t> Interpreter<'t> {
         Ok(())
     }
 
-    /// What `inside` writes.
+    /// Captures the output of `inside`.
     fn captured(&mut self, inside: impl FnOnce(&mut Self) -> JinjaResult<()>) -> JinjaResult<Text> {
         self.outputs.push(TextBuffer::default());
         let done = inside(self);
@@ -437,7 +438,7 @@ impl<'t> Interpreter<'t> {
         Ok(Value::Str(text))
     }
 
-    /// `caller`, `varargs` and `kwargs`.
+    /// The values of `caller`, `varargs` and `kwargs`.
     fn leftovers(
         &mut self,
         name: &str,

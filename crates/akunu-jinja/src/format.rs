@@ -6,13 +6,13 @@ use super::text::{Text, TextBuffer};
 use super::value::{Key, Value};
 use super::{JinjaError, JinjaResult, python};
 
-/// The widest that a value may be filled up to.
+/// Maximum width of padding.
 const MAX_WIDTH: usize = 1 << 12;
 
-/// How a value is to be written.
+/// A format specification.
 #[derive(Debug, Default)]
 struct Spec {
-    /// `<`, `>`, `^`; as the value's type wants it if none.
+    /// `<`, `>` or `^`; the default depends on the type of the value.
     align: Option<char>,
     fill: Option<char>,
     plus: Option<char>,
@@ -148,7 +148,7 @@ impl Interpreter<'_> {
             '<' => (0, missing),
             '^' => (missing / 2, missing - missing / 2),
             '=' => {
-                // Zeros come between the sign and the digits.
+                // Zero padding goes between the sign and the digits.
                 out.push_text(&text.slice(0..usize::from(negative)));
                 out.push_own(&sign);
                 out.push_own(&fill.repeat(missing));
@@ -164,7 +164,7 @@ impl Interpreter<'_> {
         Ok(out.finish())
     }
 
-    /// `format.format(…)`. Attributes of values are not looked at, only values.
+    /// `format.format(…)`. Fields refer to arguments only, without attribute access.
     pub(super) fn brace_format(&mut self, format: &Text, arguments: Arguments) -> JinjaResult<Text> {
         let string = format.as_str();
         let mut out = TextBuffer::default();
@@ -214,12 +214,12 @@ fn width(text: &str) -> JinjaResult<usize> {
     if number > MAX_WIDTH { Err(JinjaError::Limit("formats a value too wide")) } else { Ok(number) }
 }
 
-/// Digits at the beginning, and how many there are.
+/// Leading digits.
 fn digits(text: &str) -> &str {
     &text[..text.bytes().take_while(u8::is_ascii_digit).count()]
 }
 
-/// What follows `%` or `%(name)`, and its length.
+/// Parses the specification after `%` or `%(name)`; also returns its length.
 fn percent_spec(text: &str) -> JinjaResult<(Spec, usize)> {
     let mut spec = Spec::default();
     let flags = text.bytes().take_while(|b| b"-+ #0".contains(b)).count();

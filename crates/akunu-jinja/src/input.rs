@@ -1,4 +1,4 @@
-//! JSON to values, once before rendering.
+//! Converts JSON input to values, once before rendering.
 
 use super::JinjaResult;
 use super::eval::Interpreter;
@@ -32,7 +32,7 @@ pub(super) fn value(
         Json::Object(entries) => {
             interpreter.limits.enter()?;
             let entries = entries.iter().map(|(key, item)| {
-                // The names of a message's own fields are for the template, not from a stranger; so is a plain role.
+                // Keys of messages and plain roles are trusted; all other strings of untrusted input are not.
                 let item_outside = outside && !(key == "role" && is_word(item));
                 Ok((text(key), value(interpreter, item, item_outside)?))
             });
@@ -43,7 +43,7 @@ pub(super) fn value(
     })
 }
 
-/// `user`: a template may make `<|user|>` of it.
+/// Whether this is a plain word such as `user`: a template may turn it into `<|user|>`.
 fn is_word(json: &serde_json::Value) -> bool {
     let letters = |text: &str| text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-');
     json.as_str().is_some_and(letters)

@@ -1,4 +1,4 @@
-//! `tojson`: what transformers has in its place, which is Python's `json.dumps`.
+//! `tojson`, as transformers overrides it: Python's `json.dumps`.
 
 use super::functions::Arguments;
 use super::limits::Limits;
@@ -189,7 +189,7 @@ fn escaped(text: &str, ascii: bool) -> String {
     out
 }
 
-/// `from_json`, which some templates were written for: text to values.
+/// `from_json`, which some templates use: parses JSON text.
 pub(super) fn parse(text: &str) -> JinjaResult<serde_json::Value> {
     serde_json::from_str(text).map_err(|error| JinjaError::type_error(format!("from_json: {error}")))
 }

@@ -1,4 +1,5 @@
-//! Template text to tokens, with whitespace trimmed the way transformers sets it: `trim_blocks` and `lstrip_blocks`.
+//! Splits a template into tokens. Whitespace is trimmed as with transformers' settings `trim_blocks` and
+//! `lstrip_blocks`.
 
 use super::{JinjaError, JinjaResult};
 
@@ -33,12 +34,12 @@ pub(super) struct Lexer<'s> {
     source: &'s str,
     at: usize,
     line: usize,
-    /// Whether the last thing taken ended a line.
+    /// Whether the position is at the start of a line.
     line_start: bool,
     tokens: Vec<(Token, usize)>,
 }
 
-/// Tokens with their lines, `End` last.
+/// Tokens with their line numbers; the last one is `End`.
 pub(super) fn tokenize(source: &str) -> JinjaResult<Vec<(Token, usize)>> {
     let mut lexer = Lexer { source, at: 0, line: 1, line_start: true, tokens: Vec::new() };
     while lexer.at < source.len() {
@@ -82,7 +83,7 @@ impl<'s> Lexer<'s> {
         Err(JinjaError::Syntax { line: self.line, message: message.into() })
     }
 
-    /// Text up to the next tag, and that tag.
+    /// Text up to the next tag, and the beginning of that tag.
     fn data(&mut self) -> JinjaResult<()> {
         let rest = self.rest();
         let mut search = 0;
@@ -142,7 +143,7 @@ impl<'s> Lexer<'s> {
         }
     }
 
-    /// After a tag's last character: the newline that `trim_blocks` drops, or all the space that `-` does.
+    /// Skips whitespace after a tag: a newline for `trim_blocks`, or all whitespace for `-`.
     fn trim_after(&mut self, sign: Option<u8>, block: bool) {
         let rest = self.rest();
         let drop = match sign {
@@ -162,7 +163,7 @@ impl<'s> Lexer<'s> {
         Ok(())
     }
 
-    /// The length of `{% raw %}`, if that is what begins here.
+    /// The length of `{% raw %}`, if it begins here.
     fn raw_begin(&self, opening: usize) -> Option<usize> {
         tag_of(&self.rest()[opening..], "raw").map(|len| opening + len)
     }
@@ -345,7 +346,7 @@ impl<'s> Lexer<'s> {
     }
 }
 
-/// The length of ` name %}`, also with `-` or `+` before its end.
+/// The length of ` name %}`, optionally with `-` or `+` before its end.
 fn tag_of(text: &str, name: &str) -> Option<usize> {
     let rest = text.trim_start_matches(is_space).strip_prefix(name)?.trim_start_matches(is_space);
     let rest = rest.strip_prefix(['-', '+']).unwrap_or(rest).strip_prefix("%}")?;

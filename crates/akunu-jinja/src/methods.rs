@@ -56,7 +56,7 @@ const OF_LIST: [&str; 11] =
 const OF_TUPLE: [&str; 2] = ["count", "index"];
 const OF_LOOP: [&str; 2] = ["changed", "cycle"];
 
-/// The method of a value, if it has one of that name.
+/// The method of a value, if it has one of this name.
 pub(super) fn find(value: &Value, name: &str) -> Option<&'static str> {
     let known: &[&'static str] = match value {
         Value::Str(_) => &OF_STR,
@@ -217,7 +217,7 @@ impl Interpreter<'_> {
     }
 
     fn str_method(&mut self, text: &Text, name: &str, arguments: Arguments) -> JinjaResult<Value> {
-        // Most methods write something as long as the string; those that write more count it themselves.
+        // The result of most methods is about as long as the string; methods with longer results count them separately.
         self.limits.bytes(16 + 2 * text.len())?;
         let string = text.as_str();
         let all = |test: fn(char) -> bool| Ok(Value::Bool(!string.is_empty() && string.chars().all(test)));
@@ -376,7 +376,7 @@ impl Interpreter<'_> {
         }
     }
 
-    /// `separator.join(items)`, each as `str` has it.
+    /// `separator.join(items)`, with each item converted by `str`.
     pub(super) fn join(&mut self, items: &[Value], separator: &Text) -> JinjaResult<Text> {
         let mut out = TextBuffer::default();
         for (index, item) in items.iter().enumerate() {
@@ -401,7 +401,7 @@ impl Interpreter<'_> {
         self.limits.bytes(missing * fill.len())?;
         let (left, right) = match name {
             "ljust" => (0, missing),
-            // Python puts the odd one to the right, unless the width is odd too.
+            // Python puts the extra space on the right, unless the width is odd.
             "center" => (missing / 2 + (missing & width & 1), missing - missing / 2 - (missing & width & 1)),
             _ => (missing, 0),
         };
@@ -431,7 +431,7 @@ fn expect_str(function: &str, value: Option<&Value>) -> JinjaResult<Text> {
     }
 }
 
-/// `strip`, `lstrip` or `rstrip` of these characters, or of space.
+/// `strip`, `lstrip` or `rstrip` of the given characters, or of whitespace.
 pub(super) fn stripped(text: &Text, name: &str, chars: Option<&Value>) -> JinjaResult<Text> {
     let set: Option<Vec<char>> = match chars {
         None | Some(Value::None) => None,
@@ -455,7 +455,7 @@ fn search(text: &Text, name: &str, part: &Text) -> JinjaResult<Value> {
     }
 }
 
-/// Runs without space; what follows the last split stays whole.
+/// Splits at runs of whitespace; the rest after the last split is kept whole.
 fn words(string: &str, most: usize, from_end: bool) -> Vec<std::ops::Range<usize>> {
     let mut found = Vec::new();
     let (mut start, mut end) = (0, string.len());
@@ -493,7 +493,7 @@ fn words(string: &str, most: usize, from_end: bool) -> Vec<std::ops::Range<usize
     found
 }
 
-/// Python's lines: more kinds of line ends than one would think.
+/// Python's `splitlines`, which knows more line separators than `\n` and `\r`.
 pub(super) fn lines(string: &str, keep: bool) -> Vec<std::ops::Range<usize>> {
     let ends = |c: char| {
         matches!(c, '\n' | '\r' | '\x0b' | '\x0c' | '\x1c'..='\x1e' | '\u{85}' | '\u{2028}' | '\u{2029}')
@@ -527,7 +527,7 @@ pub(super) fn capitalized(string: &str) -> String {
     }
 }
 
-/// `str.title`: what follows a letter is small.
+/// `str.title`: letters after a letter become lower case.
 fn titled(string: &str) -> String {
     let mut inside = false;
     let mut out = String::with_capacity(string.len());

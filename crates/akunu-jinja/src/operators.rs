@@ -1,4 +1,4 @@
-//! Arithmetic and comparison, as Python does them.
+//! Arithmetic and comparison with Python's semantics.
 
 use std::cmp::Ordering;
 
@@ -8,10 +8,10 @@ use super::text::{Text, TextBuffer};
 use super::value::Value;
 use super::{JinjaError, JinjaResult};
 
-/// The longest string or list that `*` may make.
+/// Maximum length of a string or list made by `*`.
 const MAX_REPEATED: usize = 16 << 20;
 
-/// What MarkupSafe makes of a string.
+/// Escapes a string as MarkupSafe does.
 pub(super) fn html_escaped(text: &Text) -> Text {
     let escape = |run: &str| {
         let run = run.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
@@ -111,7 +111,7 @@ impl Interpreter<'_> {
         })
     }
 
-    /// Which comes first; `None` where a number is no number.
+    /// The order of two values; `None` if one of them is NaN.
     pub(super) fn order(&mut self, a: &Value, b: &Value) -> JinjaResult<Option<Ordering>> {
         self.limits.enter()?;
         let order = match (a, b) {
@@ -225,7 +225,7 @@ fn arithmetic(op: MathOp, a: &Value, b: &Value) -> JinjaResult<Value> {
     }
 }
 
-/// Towards minus infinity.
+/// Division rounded towards minus infinity.
 fn floor_div(x: i128, y: i128) -> i128 {
     let quotient = x / y;
     if x % y != 0 && (x < 0) != (y < 0) { quotient - 1 } else { quotient }

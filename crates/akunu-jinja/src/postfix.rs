@@ -1,4 +1,4 @@
-//! Expressions at work.
+//! Evaluation of expressions.
 
 use std::sync::Arc;
 
@@ -66,7 +66,7 @@ impl<'t> Interpreter<'t> {
         self.make_dict(entries)
     }
 
-    /// `and`, or `or` if `until`: the first operand that is (not) true, or the last.
+    /// `and`, or `or` if `until`: the first operand that decides the result, or the last one.
     fn junction(&mut self, parts: &'t [Expr], until: bool) -> JinjaResult<Value> {
         let mut value = Value::None;
         for part in parts {
@@ -111,7 +111,7 @@ impl<'t> Interpreter<'t> {
         Ok(Value::Bool(true))
     }
 
-    /// A value and what is asked of it, link by link.
+    /// Evaluates a value and the postfix operators after it.
     pub(super) fn chain(&mut self, base: &'t Expr, chain: &'t [Postfix]) -> JinjaResult<Value> {
         let mut value = self.eval(base)?;
         for link in chain {
@@ -178,7 +178,7 @@ impl<'t> Interpreter<'t> {
     pub(super) fn item(&mut self, value: &Value, index: &Value) -> JinjaResult<Value> {
         let found = match value {
             Value::Dict(id) => {
-                // What cannot be a key is not there.
+                // A value that cannot be a key is not in the dictionary.
                 let unhashable = matches!(index, Value::List(_) | Value::Dict(_) | Value::Namespace(_));
                 let key = if unhashable { Key::Undefined } else { self.heap.key(index, &mut self.limits)? };
                 self.heap.entries(*id).get(&key).cloned()
@@ -209,7 +209,7 @@ impl<'t> Interpreter<'t> {
         }
     }
 
-    /// `loop.index` and the like; `None` for what it does not have.
+    /// `loop.index` and other attributes; `None` if there is no such attribute.
     fn loop_attribute(&mut self, id: usize, name: &str) -> JinjaResult<Option<Value>> {
         let about = self.heap.a_loop(id);
         let (index, len) = (about.index, about.items.len());
@@ -235,7 +235,7 @@ impl<'t> Interpreter<'t> {
     }
 }
 
-/// Where an index that may count from the end points to.
+/// Converts an index that may be negative to a position.
 pub(super) fn place(index: i128, len: usize) -> Option<usize> {
     let index = if index < 0 { index + len as i128 } else { index };
     usize::try_from(index).ok().filter(|&at| at < len)

@@ -1,4 +1,4 @@
-//! How Python writes values: `str`, `repr`, and its idea of space.
+//! Python's text forms of values: `str`, `repr`, and its definition of whitespace.
 
 use super::JinjaResult;
 use super::limits::Limits;
@@ -10,7 +10,7 @@ pub(super) fn is_space(c: char) -> bool {
     c.is_whitespace() || ('\x1c'..='\x1f').contains(&c)
 }
 
-/// `repr` of a float: the shortest digits that give it back.
+/// `repr` of a float: the shortest digits that round-trip.
 pub(super) fn float(value: f64) -> String {
     if value.is_nan() {
         return "nan".into();
@@ -29,7 +29,7 @@ pub(super) fn float(value: f64) -> String {
     format!("{digits}e{sign}{:02}", exponent.abs())
 }
 
-/// `str(value)` into a buffer. Strings keep their marks.
+/// Appends `str(value)` to a buffer. Strings keep their untrusted ranges.
 pub(super) fn write(
     heap: &Heap<'_>,
     value: &Value,
@@ -48,7 +48,7 @@ pub(super) fn write(
     }
 }
 
-/// `repr(value)` into a buffer.
+/// Appends `repr(value)` to a buffer.
 pub(super) fn write_repr(
     heap: &Heap<'_>,
     value: &Value,
@@ -143,7 +143,7 @@ fn escaped(text: &str, quote: char) -> String {
     out
 }
 
-/// `str.isprintable`, but for characters that Unicode has not given out.
+/// `str.isprintable`, except for unassigned code points.
 fn is_printable(c: char) -> bool {
     let format = matches!(c as u32,
         0xad | 0x600..=0x605 | 0x61c | 0x6dd | 0x70f | 0x180e | 0x200b..=0x200f | 0x202a..=0x202e

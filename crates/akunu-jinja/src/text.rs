@@ -1,7 +1,7 @@
-//! Strings that remember which of their bytes came from outside the template.
+//! Strings that track which of their bytes are untrusted, i.e. come from a message and not from the template.
 //!
-//! `'<|im_start|>' + message.role` is the template's own word up to `>`, and somebody else's from there on. Whoever
-//! tokenizes the result can tell the two apart: a special token is one only where the template wrote it.
+//! In `'<|im_start|>' + message.role`, the bytes up to `>` come from the template, and the rest is untrusted. The
+//! tokenizer uses this to recognise special tokens only in text that the template wrote.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -10,9 +10,9 @@ use std::sync::Arc;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Text {
     text: Arc<str>,
-    /// Bytes that came from outside, in order, apart from each other. `None`: none.
+    /// Untrusted byte ranges, sorted and disjoint. `None` if there are none.
     outside: Option<Arc<[Range<usize>]>>,
-    /// A `Markup` of MarkupSafe: what `|safe` makes, and what escapes a string that is added to it.
+    /// A `Markup` string of MarkupSafe: made by `|safe`; strings that are added to it are escaped.
     pub(super) safe: bool,
 }
 
@@ -29,7 +29,7 @@ impl From<String> for Text {
 }
 
 impl Text {
-    /// A string that is not the template's.
+    /// A string from untrusted input.
     pub(super) fn from_outside(text: &str) -> Text {
         let mut buffer = TextBuffer::default();
         buffer.push(text, true);
@@ -56,7 +56,7 @@ impl Text {
         self.outside.is_some()
     }
 
-    /// Some bytes of it. They have to begin and end between characters.
+    /// A substring. The range must be at character boundaries.
     pub(super) fn slice(&self, range: Range<usize>) -> Text {
         if range == (0..self.len()) {
             return self.clone();
@@ -72,7 +72,7 @@ impl Text {
         Text { text: text.into(), outside: (!cut.is_empty()).then_some(cut), safe: self.safe }
     }
 
-    /// Runs of bytes from the template and of bytes from outside.
+    /// Consecutive runs of trusted and untrusted bytes.
     pub(super) fn runs(&self) -> impl Iterator<Item = (&str, bool)> {
         let mut at = 0;
         let mut ends = Vec::with_capacity(2 * self.outside().len() + 1);
@@ -85,14 +85,14 @@ impl Text {
         ends.into_iter().filter(|(r, _)| !r.is_empty()).map(|(range, outside)| (&self.text[range], outside))
     }
 
-    /// The result of a change of letters after which no byte can be traced: from outside if any of it was.
+    /// The result of a transformation that does not preserve byte positions: untrusted if any part of the input was.
     pub(super) fn like(&self, text: String) -> Text {
         let mut buffer = TextBuffer::default();
         buffer.push(&text, self.has_outside());
         buffer.finish()
     }
 
-    /// Each run changed for itself.
+    /// Transforms each run separately.
     pub(super) fn map_runs(&self, mut change: impl FnMut(&str) -> String) -> Text {
         let mut buffer = TextBuffer::default();
         for (run, outside) in self.runs() {
@@ -117,7 +117,7 @@ impl Text {
     }
 }
 
-/// Makes a [`Text`].
+/// Builds a [`Text`].
 #[derive(Debug, Default)]
 pub(super) struct TextBuffer {
     text: String,

@@ -1,6 +1,6 @@
-//! The date that a template writes down.
+//! Date and time for templates (`strftime_now`).
 
-/// A moment on somebody's clock.
+/// A local date and time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moment {
     year: i64,
@@ -28,7 +28,7 @@ const MONTHS: [&str; 12] = [
 const WEEKDAYS: [&str; 7] = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"];
 
 impl Moment {
-    /// Seconds since 1970-01-01 00:00 on the clock that is meant.
+    /// Seconds since 1970-01-01 00:00 in local time.
     pub fn from_seconds(seconds: i64) -> Moment {
         let days = seconds.div_euclid(86_400);
         // Howard Hinnant's civil_from_days: years begin in March, so that leap days come last.
@@ -50,7 +50,7 @@ impl Moment {
         BEFORE[self.month - 1] + self.day + i64::from(leap && self.month > 2)
     }
 
-    /// `strftime` in the C locale. An unknown directive stays as it is.
+    /// `strftime` in the C locale. An unknown directive is kept unchanged.
     pub(crate) fn format(&self, format: &str) -> String {
         let mut out = String::with_capacity(format.len() + 16);
         let mut chars = format.chars();

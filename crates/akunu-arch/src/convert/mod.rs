@@ -1,4 +1,5 @@
-//! A model as a GGUF file in other types: planned at once, then written tensor by tensor.
+//! Converts a model to a GGUF file, possibly with other tensor types: first planned as a whole, then written tensor by
+//! tensor.
 
 mod embedding;
 mod metadata;
@@ -14,24 +15,24 @@ use metadata::{added, card, llama3_factors, metadata, swaps_rows};
 use crate::WeightProvider;
 use crate::gguf::ROPE_FACTORS as LONG_ROPE_FACTORS;
 
-/// Elements that one thread converts at a time, about.
+/// Approximate number of elements that a thread converts at a time.
 const PART: usize = 1 << 20;
 
-/// What is asked for.
+/// Options of a conversion.
 #[derive(Clone, Copy, Debug)]
 pub struct Recipe<'a> {
     pub mix: Mix,
-    /// The type itself wherever rows allow it.
+    /// Use the base type for every matrix whose row size allows it.
     pub pure: bool,
-    /// Whose vocabulary the file gets; `None`: the model's own, if it comes with one.
+    /// Where the vocabulary comes from; `None`: from the model itself, if it has one.
     pub vocabulary: Option<&'a Metadata>,
 }
 
-/// A model about to be written. Nothing of its weights has been read yet.
+/// A planned conversion. No weights have been read yet.
 #[derive(Debug)]
 pub struct Conversion<'a> {
     weights: &'a dyn WeightProvider,
-    /// What is converted: the model's tensors, or the stacks of them that its kind of GGUF file has.
+    /// The tensors to convert: the model's own, or fused ones if GGUF files of the family have them.
     sources: &'a [TensorInfo],
     metadata: Metadata,
     tensors: Vec<Planned>,
@@ -48,9 +49,9 @@ pub struct Planned {
 enum Data {
     Values(Vec<f32>),
     Tensor {
-        /// Index into the sources.
+        /// Index into `sources`.
         index: usize,
-        /// Rows of each head that go from halves to neighbours, and rows of a head.
+        /// Row permutation of Q and K, if the RoPE layouts differ.
         swap: Option<Swap>,
         add: f32,
     },
@@ -63,7 +64,7 @@ struct Swap {
 }
 
 impl Swap {
-    /// Where row `row` of the new tensor comes from.
+    /// The source row of row `row` of the new tensor.
     fn source(self, row: usize) -> usize {
         let (head, at) = (row / self.head_dim, row % self.head_dim);
         let from = if at < self.dims { at % 2 * (self.dims / 2) + at / 2 } else { at };
@@ -115,12 +116,12 @@ impl<'a> Conversion<'a> {
         Ok(Conversion { weights, sources, metadata, tensors })
     }
 
-    /// In the file's order.
+    /// In file order.
     pub fn tensors(&self) -> &[Planned] {
         &self.tensors
     }
 
-    /// What a tensor was before; `None` for one that is new.
+    /// The source of a tensor; `None` if the tensor is new.
     pub fn source(&self, planned: &Planned) -> Option<&'a TensorInfo> {
         match planned.data {
             Data::Values(_) => None,
@@ -128,13 +129,13 @@ impl<'a> Conversion<'a> {
         }
     }
 
-    /// Bytes of all tensors.
+    /// Size of all tensors in bytes.
     pub fn bytes(&self) -> u64 {
         self.tensors.iter().map(|planned| planned.spec.bytes().unwrap_or(0) as u64).sum()
     }
 
-    /// Writes the file. `progress` is told how many of [`Conversion::bytes`] are done; an error comes soon after `cancel`
-    /// is set. The memory that is taken is a few megabytes a thread.
+    /// Writes the file. `progress` receives the number of bytes done, out of [`Conversion::bytes`]; after `cancel` is
+    /// set, an error follows soon. Memory use is a few megabytes per thread.
     pub fn write<W: Write>(
         &self,
         out: W,
@@ -146,7 +147,7 @@ impl<'a> Conversion<'a> {
         let mut writer = GgufWriter::new(out, &self.metadata, specs)?;
         let mut done = 0;
         for planned in &self.tensors {
-            // An error of the conversion itself would lose its words on its way through the writer.
+            // Kept here, because `io::Error` would lose the type of a conversion error.
             let mut failure = None;
             let written = writer.tensor(|out| {
                 let mut put = |bytes: &[u8]| {
@@ -192,7 +193,7 @@ impl<'a> Conversion<'a> {
             let bytes = self.weights.tensor_bytes(source);
             return Ok(bytes.chunks(4 * PART).try_for_each(put)?);
         }
-        // A vector whose elements change places is a column.
+        // A vector whose elements are permuted is treated as a column.
         let (rows, cols) = match swap {
             Some(_) if source.shape.len() == 1 => (source.cols(), 1),
             _ => (source.rows(), source.cols()),
@@ -218,7 +219,7 @@ impl<'a> Conversion<'a> {
 
 const ROPE_FACTORS: &str = "rope_freqs.weight";
 
-/// What can go wrong while a tensor is written: on this side of the writer, or on the other.
+/// An error while writing a tensor: from the conversion, or from the writer.
 enum Problem {
     Io(io::Error),
     Format(FormatError),
@@ -245,7 +246,7 @@ impl From<FormatError> for Problem {
     }
 }
 
-/// A tensor's conversion, for threads to share.
+/// The conversion of one tensor, shared by threads.
 struct Job<'a> {
     source: &'a TensorInfo,
     planes: [&'a [u8]; 3],
@@ -275,7 +276,7 @@ impl Job<'_> {
         Ok(out)
     }
 
-    /// One such number would spoil its whole block, and nobody would know.
+    /// A single value that is not finite would corrupt its whole block silently.
     fn check(&self, values: &[f32], row: usize) -> Result<(), FormatError> {
         let most = match self.dtype {
             DType::F32 | DType::BF16 => f32::MAX,

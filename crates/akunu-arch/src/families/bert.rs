@@ -1,5 +1,6 @@
-//! BERT and its kin with the same blocks: RoBERTa, XLM-RoBERTa, CamemBERT. Rows see the whole text; learned positions and
-//! token types; a norm after each part and its residual. Cross-encoders have a classifier of the first token's state.
+//! BERT and models with the same blocks: RoBERTa, XLM-RoBERTa, CamemBERT. Bidirectional attention, learned positions
+//! and token types, post-norms after each residual addition. Cross-encoders have a classifier on the first token's
+//! hidden state.
 
 use crate::card::{Card, HfKind};
 use crate::facts::{Fact, LAYER_NORM, LLAMA_FACTS};
@@ -53,7 +54,7 @@ const LAYER: &[TensorRule] = &[
     layer("layer_output_norm", "output.LayerNorm", Kind::Norm, &[Dim::Hidden]),
 ];
 
-/// BERT's pooler is the first matrix of its classifier, RoBERTa's classifier has both.
+/// BERT's pooler is the first matrix of its classifier; RoBERTa's classifier contains both matrices.
 const HEAD: &[TensorRule] = &[
     model("cls", "pooler.dense", Kind::Matrix, &[Dim::Hidden, Dim::Hidden]),
     model("cls", "classifier.dense", Kind::Matrix, &[Dim::Hidden, Dim::Hidden]),

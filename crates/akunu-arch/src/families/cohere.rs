@@ -1,5 +1,5 @@
-//! Command R: both parts of a layer read its input through one norm without bias; logits are scaled. The largest models
-//! norm the heads of Q and K, each with weights of its own.
+//! Command R: parallel residual with one norm without bias; logits are scaled. The largest models have Q/K norms with
+//! separate weights for each head.
 
 use crate::card::{Card, DefaultWindow, HfKind, RopeStyle, Sliding};
 use crate::facts::{Fact, FactRule, LAYER_NORM, LLAMA_FACTS, fact};
@@ -20,7 +20,8 @@ pub static CARD: Card = Card {
     ..Card::PLAIN
 };
 
-/// Command R7B and A: three layers with a window to one without, and that one does not rotate.
+/// Command R7B and A: of every four layers, three have a sliding window with RoPE and one has full attention without
+/// RoPE.
 pub static COHERE2: Card = Card {
     names: &["cohere2"],
     facts: &[LLAMA_FACTS, LAYER_NORM, LOGIT_SCALE, CONTEXT, ROTATION],
@@ -55,7 +56,7 @@ const COHERE2_KIND: HfKind = HfKind {
     ..HfKind::PLAIN
 };
 
-/// Where both are stated, the second is what the model was trained for before its context was made longer.
+/// If both are present, the second one is the context length before it was extended.
 const CONTEXT: &[FactRule] =
     &[fact(Fact::ContextLength, &["context_length"], &["model_max_length", "max_position_embeddings"])];
 

@@ -1,4 +1,4 @@
-//! Falcon: both parts of a layer read its input, through one norm or through one each; a feed-forward part without a gate.
+//! Falcon: parallel residual with one norm or two; a feed-forward part without a gate.
 
 use crate::Activation;
 use crate::card::{Card, HfKind};
@@ -28,7 +28,7 @@ pub static CARD: Card = Card {
     ..Card::PLAIN
 };
 
-/// Where there are two norms, the second one is that of attention.
+/// If there are two norms, the second one is that of attention.
 fn side_by_side(layer: &mut Layer<'_>, x: State) -> State {
     let normed = layer.norm("attn_norm", x);
     let for_attention = if layer.has("attn_norm_2.weight") { layer.norm("attn_norm_2", x) } else { normed };

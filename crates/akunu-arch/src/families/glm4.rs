@@ -1,5 +1,5 @@
-//! GLM 4 (0414) and the older GLM 4 9B. The newer one has norms on both sides of each part; in
-//! both, half of each head rotates, neighbours together.
+//! GLM 4 (0414) and the older GLM 4 9B. The newer one has norms before and after each part; in both, RoPE rotates half
+//! of each head in the interleaved layout.
 
 use crate::card::{Card, HfKind, RopeStyle};
 use crate::facts::Fact;

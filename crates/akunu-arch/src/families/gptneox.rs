@@ -1,5 +1,5 @@
-//! GPT-NeoX and Pythia: norms that subtract the mean, biases everywhere, a part of each head rotates, a feed-forward part
-//! without a gate; the parts of a layer stand side by side or one after the other.
+//! GPT-NeoX and Pythia: LayerNorm, biases everywhere, partial RoPE, a feed-forward part without a gate; parallel or
+//! sequential residual.
 
 use crate::Activation;
 use crate::card::{Card, HfKind};

@@ -1,4 +1,4 @@
-//! InternLM 2: LLaMA under other names, with Q, K and V in one matrix in Hugging Face's files.
+//! InternLM 2: LLaMA with other tensor names, and fused Q, K and V in Hugging Face files.
 
 use crate::card::{Card, HfKind, RopeStyle};
 use crate::facts::Fact;

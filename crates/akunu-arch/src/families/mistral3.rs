@@ -1,5 +1,5 @@
-//! Ministral: Mistral with windows in some layers. Ministral 3: queries that grow with their position's multiple of the
-//! context that rotation was trained for.
+//! Ministral: Mistral with sliding windows in some layers. Ministral 3: queries are scaled up with their position, in
+//! steps of the original context length.
 
 use crate::card::{Card, HfKind, RopeStyle, Sliding};
 use crate::facts::{Fact, FactRule, LLAMA_FACTS, fact};

@@ -1,4 +1,4 @@
-//! MPNet: BERT whose scores have a bias that depends on how far a key is from its query.
+//! MPNet: BERT with relative position biases in the attention scores.
 
 use crate::card::{Card, HfKind};
 use crate::facts::{Fact, LAYER_NORM, LLAMA_FACTS};

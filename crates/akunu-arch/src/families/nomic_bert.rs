@@ -1,4 +1,4 @@
-//! Nomic BERT: BERT with rotary positions, gated feed-forward parts and no biases of matrices.
+//! Nomic BERT: BERT with RoPE, gated feed-forward parts and matrices without biases.
 
 use crate::card::{ACTIVATIONS, Card, HfKind};
 use crate::facts::{Fact, FactRule, LAYER_NORM, LLAMA_FACTS, fact};
@@ -30,7 +30,7 @@ pub static CARD: Card = Card {
 };
 
 const FACTS: &[FactRule] = &[
-    // Beyond the first, frequencies change with the length of a text.
+    // Beyond the first one, RoPE frequencies depend on the length of the text.
     fact(
         Fact::ContextLength,
         &["context_length"],

@@ -1,5 +1,4 @@
-//! Phi 1, 1.5 and 2: both parts of a layer read its input through one norm; biases everywhere, also of the output; a part
-//! of each head rotates.
+//! Phi 1, 1.5 and 2: parallel residual with one norm; biases everywhere, including the output matrix; partial RoPE.
 
 use crate::Activation;
 use crate::card::{Card, HfKind};

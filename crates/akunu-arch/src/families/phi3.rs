@@ -1,4 +1,4 @@
-//! Phi 3 and 4: Q, K and V in one matrix, gate and up in another, in both kinds of files.
+//! Phi 3 and 4: fused Q, K and V, and fused gate and up, in both kinds of files.
 
 use crate::card::{Card, HfKind, Sliding};
 use crate::facts::Fact;

@@ -1,5 +1,5 @@
-//! StableLM 2: norms that subtract the mean, a part of each head rotates. The largest model's parts stand side by side,
-//! and its heads of Q and K are normed each with weights of its own.
+//! StableLM 2: LayerNorm and partial RoPE. The largest model has a parallel residual, and Q/K norms with separate
+//! weights for each head.
 
 use crate::card::{Card, HfKind};
 use crate::facts::{Fact, LAYER_NORM, LLAMA_FACTS, PARALLEL};
@@ -22,8 +22,7 @@ pub static CARD: Card = Card {
     ..Card::PLAIN
 };
 
-/// Files state it in several ways, or not at all; what they all have in common is that a layer whose parts stand side by
-/// side has one norm.
+/// Files state this in several ways or not at all, but a layer with parallel residual always has only one norm.
 fn either(layer: &mut Layer<'_>, x: State) -> State {
     if layer.has("ffn_norm.weight") { pre_norm(layer, x) } else { parallel(layer, x) }
 }

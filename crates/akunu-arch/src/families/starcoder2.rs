@@ -1,4 +1,4 @@
-//! StarCoder 2: norms that subtract the mean, biases everywhere, a feed-forward part without a gate.
+//! StarCoder 2: LayerNorm, biases everywhere, a feed-forward part without a gate.
 
 use crate::Activation;
 use crate::card::{Card, HfKind, Sliding};

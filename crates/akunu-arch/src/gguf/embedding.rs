@@ -1,4 +1,4 @@
-//! What GGUF metadata says about vectors and scores of texts.
+//! GGUF metadata of embedding models and rerankers.
 
 use akunu_format::{FormatError, TensorInfo};
 
@@ -6,7 +6,7 @@ use super::config::Keys;
 use crate::facts::Fact;
 use crate::{EmbeddingFacts, Pooling};
 
-/// How vectors and scores are made. Prompts and lengths have no keys in llama.cpp; these are this engine's.
+/// llama.cpp has no keys for prompts and text lengths; these are specific to this engine.
 pub(crate) const MOST_TOKENS: &str = "sentence_transformers.max_seq_length";
 pub(crate) const LOWER_CASE: &str = "sentence_transformers.do_lower_case";
 pub(crate) const PROMPT_NAMES: &str = "sentence_transformers.prompt_names";
@@ -15,7 +15,7 @@ pub(crate) const DEFAULT_PROMPT: &str = "sentence_transformers.default_prompt_na
 
 pub(crate) const POOLING: &str = "pooling_type";
 pub(crate) const LABELS: &str = "classifier.output_labels";
-/// The file is for ranking: its classifier, or the token that follows, says how.
+/// Pooling type of rerankers. How the score is computed depends on the classifier or on the next token's logits.
 pub(crate) const RANK: u32 = 4;
 
 pub(super) fn facts_of_vectors(

@@ -1,4 +1,4 @@
-//! A Hugging Face or MLX checkpoint understood as a model.
+//! A Hugging Face or MLX checkpoint interpreted as a model.
 
 mod classifier;
 mod config;
@@ -15,7 +15,7 @@ use akunu_format::{FormatError, Place, Region, TensorInfo, index_names};
 
 use crate::{ModelConfig, WeightProvider, names};
 
-/// A model in SafeTensors with its configuration beside it. Tensor names are canonical.
+/// A SafeTensors model with its configuration. Tensor names are canonical.
 #[derive(Debug)]
 pub struct SafeTensorsModel {
     config: ModelConfig,
@@ -30,20 +30,20 @@ impl SafeTensorsModel {
     pub fn open(path: &Path) -> Result<SafeTensorsModel, FormatError> {
         let checkpoint = Checkpoint::open(path)?;
         let root = checkpoint.config();
-        // Before weights are looked at: what cannot run should say so at once.
+        // Before reading weights, so that unsupported models are rejected quickly.
         config::refuse_unsupported(&root).map_err(|error| error.in_file(checkpoint.config_path()))?;
         let weights = checkpoint.weights(names::is_ignorable)?;
         let generation = checkpoint.generation()?;
         let model = SafeTensorsModel::assemble(&root, generation.as_ref(), checkpoint.name(), weights)
             .map_err(|error| error.in_file(checkpoint.path()))?;
-        // What a folder says of its model holds for the file in it as well, as `config.json` does.
+        // The files of the folder apply to a single file in it as well, as `config.json` does.
         match if path.is_dir() { Some(path) } else { path.parent() } {
             Some(folder) => model.with_sentence_modules(folder),
             None => Ok(model),
         }
     }
 
-    /// From bytes: a whole SafeTensors file, and the text of its `config.json`.
+    /// From memory: the bytes of a SafeTensors file, and the text of its `config.json`.
     pub fn from_region(region: Region, config: &str) -> Result<SafeTensorsModel, FormatError> {
         let document = Document::parse(config)?;
         let root = document.root();
@@ -76,7 +76,7 @@ impl SafeTensorsModel {
     }
 }
 
-/// Texts do not use the rows of the table of positions that stand for padding.
+/// Removes the rows for padding from the table of learned positions: texts do not use them.
 fn cut_padding(tensors: &mut [TensorInfo], padding: usize) -> Result<(), FormatError> {
     let positions = tensors.iter_mut().find(|tensor| tensor.name == "position_embd.weight");
     let Some(tensor) = positions.filter(|_| padding > 0) else { return Ok(()) };

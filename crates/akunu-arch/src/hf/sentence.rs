@@ -1,5 +1,4 @@
-//! What sentence-transformers keeps beside a model: how its states become a vector, the matrices that follow, and the
-//! prompts that texts begin with.
+//! sentence-transformers files beside a model: pooling, dense layers and prompts.
 
 use std::path::{Path, PathBuf};
 
@@ -11,7 +10,7 @@ use crate::{MOST_MODULES, Pooling};
 
 const MODULES: &str = "modules.json";
 const PROMPTS: &str = "config_sentence_transformers.json";
-/// sentence-transformers' names for the settings of its first module; it takes the first that there is.
+/// File names of the first module's settings in sentence-transformers; the first one present is used.
 const TRANSFORMERS: [&str; 7] = [
     "sentence_bert_config.json",
     "sentence_roberta_config.json",
@@ -23,12 +22,11 @@ const TRANSFORMERS: [&str; 7] = [
 ];
 const TOKENIZER: &str = "tokenizer_config.json";
 
-/// Kinds of modules in the order in which they have to follow each other. All but the first may be missing, and there may be
-/// several matrices.
+/// Module types in the required order. All but the first are optional, and there may be several dense modules.
 const ORDER: [&str; 4] = ["Transformer", "Pooling", "Dense", "Normalize"];
 
 impl SafeTensorsModel {
-    /// The model with what its folder says about vectors.
+    /// Adds the embedding settings of the folder to the model.
     pub(super) fn with_sentence_modules(mut self, folder: &Path) -> Result<SafeTensorsModel, FormatError> {
         let prompts = folder.join(PROMPTS);
         if prompts.is_file() {
@@ -92,20 +90,20 @@ impl SafeTensorsModel {
         Ok(())
     }
 
-    /// Where the first module does not say which text is the longest, the vocabulary's settings do.
+    /// Used if the first module does not state the maximum length.
     fn read_longest(&mut self, path: &Path) -> Result<(), FormatError> {
         if self.config.embedding.most_tokens.is_some() || !path.is_file() {
             return Ok(());
         }
         let document = Document::read(path)?;
-        // Numbers beyond all lengths stand for none.
+        // Placeholder values beyond any length mean "no limit".
         let most = document.root().f64("model_max_length").map_err(|error| error.in_file(path))?;
         let most = most.filter(|most| *most >= 1.0 && *most < self.config.context_length as f64);
         self.config.embedding.most_tokens = most.map(|most| most as usize);
         Ok(())
     }
 
-    /// A matrix that vectors are multiplied by; its canonical name has the module's number.
+    /// A dense module; the canonical name of its matrix contains the module's number.
     fn add_dense(&mut self, folder: &Path, config: &Path, number: usize) -> Result<(), FormatError> {
         let document = Document::read(config)?;
         refuse_activation(&document.root()).map_err(|error| error.in_file(config))?;
@@ -145,11 +143,11 @@ impl SafeTensorsModel {
     }
 }
 
-/// Which kind of module it is, by its place in [`ORDER`], and its folder.
+/// The type of a module, as an index into [`ORDER`], and its folder.
 fn module_of(folder: &Path, module: &Json<'_>) -> Result<(usize, PathBuf), FormatError> {
     let kind = module.str("type")?.unwrap_or_default();
     let path = module.str("path")?.unwrap_or_default();
-    // Only folders of this very folder: a list must not lead anywhere else.
+    // Only direct subfolders, so that a list cannot refer to any other path.
     if !path.is_empty() && Path::new(path).file_name().is_none_or(|name| name != path) {
         return Err(module.unsupported("path", format!("is {}", printable(path))));
     }
@@ -168,7 +166,7 @@ fn refuse_activation(config: &Json<'_>) -> Result<(), FormatError> {
     }
 }
 
-/// Older files have a flag for each mode, newer ones a name.
+/// Older files have one flag per mode, newer ones a name.
 fn pooling(config: &Json<'_>) -> Result<Pooling, FormatError> {
     const MODE: &str = "pooling_mode";
     const FLAGS: [(&str, Option<Pooling>); 6] = [
@@ -189,7 +187,7 @@ fn pooling(config: &Json<'_>) -> Result<Pooling, FormatError> {
         if config.bool(flag)? != Some(true) {
             continue;
         }
-        // Several modes at once are put side by side.
+        // Several modes at once would be concatenated.
         if pooling.is_none() || chosen.is_some() {
             return Err(
                 config.unsupported(flag, "asks for a pooling that is not one of cls, mean, last token")

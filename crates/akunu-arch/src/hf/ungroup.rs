@@ -1,11 +1,11 @@
-//! Stacks of Q, K and V that Hugging Face's files have head by head: rows are copied into the order of their parts.
+//! Reorders fused Q, K and V that Hugging Face files store grouped by KV head.
 
 use akunu_format::{FormatError, Place, Region, TensorInfo};
 
 use crate::tensors::StackLayout;
 use crate::{Card, ModelConfig};
 
-/// Gives each such stack a region of its own, with all rows of Q, then those of K, then those of V.
+/// Copies each such tensor into a region of its own, with all rows of Q, then K, then V.
 pub(super) fn ungroup(
     tensors: &mut [TensorInfo],
     regions: &mut Vec<Region>,
@@ -18,7 +18,7 @@ pub(super) fn ungroup(
         card.stacks.iter().any(|rule| rule.layout == StackLayout::KvHeads && Some(rule.name) == stack)
     };
     let (groups, head_dim) = (config.kv_head_count, config.head_dim);
-    // With one KV head the parts follow each other already.
+    // With one KV head, the order is the same already.
     if groups < 2 {
         return Ok(());
     }
@@ -43,7 +43,7 @@ pub(super) fn ungroup(
     Ok(())
 }
 
-/// Heads of `head_bytes`, from `[group][queries…, key, value]` to all queries, all keys, all values.
+/// Reorders heads of `head_bytes` each from `[group][queries…, key, value]` to all queries, all keys, all values.
 fn reorder(from: &[u8], head_bytes: usize, groups: usize, queries: usize) -> Vec<u8> {
     let head = |group: usize, at: usize| &from[(group * (queries + 2) + at) * head_bytes..][..head_bytes];
     let q = (0..groups).flat_map(|group| (0..queries).map(move |at| (group, at)));

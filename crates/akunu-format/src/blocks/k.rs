@@ -49,8 +49,8 @@ pub(super) fn q2_k(block: &[u8; 84], out: &mut [f32; LEN]) {
     }
 }
 
-/// x = d·scale·q; q −4 … 3: two bits as in Q2_K, and a third that is bit i / 32 of byte i % 32; where that is
-/// clear, 4 is taken off.
+/// x = d·scale·q; q −4 … 3: two bits as in Q2_K, and a third that is bit i / 32 of byte i % 32; if that bit is clear, 4
+/// is subtracted.
 pub(super) fn q3_k(block: &[u8; 110], out: &mut [f32; LEN]) {
     let (thirds, codes) = (&block[..32], &block[32..96]);
     let scales = unpack_scales_q3(&twelve(block, 96));

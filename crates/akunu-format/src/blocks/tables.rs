@@ -1,11 +1,11 @@
-//! The types whose four-bit codes look their values up in a table.
+//! The types whose four-bit codes are indices into a table of values.
 
 use super::half_at;
 
-/// What the codes of IQ4_NL and IQ4_XS stand for: closer together near zero, where most weights are.
+/// Values of the IQ4_NL and IQ4_XS codes: denser near zero, where most weights are.
 pub const IQ4: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
 
-/// Twice what the codes of MXFP4 stand for: floats of one sign, two exponent bits and one fraction bit.
+/// Twice the values of the MXFP4 codes: floats with a sign, two exponent bits and one fraction bit.
 pub const FP4: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 
 /// Half of 2^(exponent − 127), since [`FP4`] is doubled: 2⁻¹²⁸ (subnormal) to 2¹²⁷.
@@ -30,7 +30,7 @@ pub(super) fn mxfp4(block: &[u8; 17], out: &mut [f32; 32]) {
     looked_up(&FP4, &block[1..], exponent_scale(block[0]), out);
 }
 
-/// x = d·scale·IQ4\[code\]. Sub-blocks of 32, each as in IQ4_NL; scales are 6 bits, less 32.
+/// x = d·scale·IQ4\[code\]. Sub-blocks of 32, each as in IQ4_NL; scales have 6 bits and are stored plus 32.
 pub(super) fn iq4_xs(block: &[u8; 136], out: &mut [f32; 256]) {
     let d = half_at(block, 0);
     let upper = u16::from_le_bytes([block[2], block[3]]);

@@ -19,27 +19,27 @@ pub(crate) const MAGIC: [u8; 4] = *b"GGUF";
 pub(crate) const DEFAULT_ALIGNMENT: u32 = 32;
 pub(crate) const ALIGNMENT_KEY: &str = "general.alignment";
 pub(crate) const MAX_DIMS: usize = 4;
-/// Arrays in arrays in arrays: no known file goes deeper than one, and a hostile one must not exhaust the stack.
+/// Maximum nesting of arrays. Known files use one level; a hostile one must not exhaust the stack.
 pub(crate) const MAX_DEPTH: usize = 8;
 
-/// Far above any model; a header of more would take many times its own size in memory.
+/// Far above any model; a header with more would take many times its own size in memory.
 const MOST_PAIRS: usize = 1 << 16;
 const MOST_TENSORS: u64 = 1 << 20;
 
-/// Least bytes that a key-value pair, a tensor entry, a string and an array can take.
+/// Minimum size in bytes of a key-value pair, a tensor entry, a string and an array.
 const LEAST_PAIR: usize = 8 + 4 + 1;
 const LEAST_TENSOR: usize = 8 + 4 + 4 + 8;
 const LEAST_STRING: usize = 8;
 const LEAST_ARRAY: usize = 4 + 8;
 
-/// What one file holds; a split model has several.
+/// The contents of one file; a split model has several.
 #[derive(Debug)]
 pub(crate) struct Part {
     pub(crate) metadata: Metadata,
     pub(crate) tensors: Vec<TensorInfo>,
 }
 
-/// Reads the header. The tensors' `region` is set to `region_index`.
+/// Reads the header. The `region` of the tensors is set to `region_index`.
 pub(crate) fn read_part(region: &Region, region_index: usize) -> Result<Part, FormatError> {
     let bytes = region.bytes();
     let mut cursor = Cursor::new(bytes);
@@ -50,7 +50,7 @@ pub(crate) fn read_part(region: &Region, region_index: usize) -> Result<Part, Fo
     }
     match cursor.u32().map_err(in_header)? {
         2 | 3 => {}
-        // A version's low half is never zero, unless its bytes are the other way round.
+        // The low half of a version is never zero, unless the byte order is reversed.
         version if version & 0xffff == 0 && version != 0 => return Err(FormatError::BigEndian),
         version => return Err(FormatError::Version { version }),
     }
@@ -175,11 +175,11 @@ fn read_array(cursor: &mut Cursor<'_>, region: &Region, depth: usize) -> Result<
     })
 }
 
-/// Where the strings of an array start, each found to be UTF-8.
+/// The start offsets of an array's strings, which are checked to be UTF-8.
 ///
-/// Vocabularies are hundreds of thousands of short strings, and to check them one by one takes most of the time
-/// of opening. So runs are checked as one text, lengths included: a length below 128 is eight characters when
-/// read as text, and the run is UTF-8 exactly if every string in it is.
+/// Vocabularies have hundreds of thousands of short strings, and checking them one by one would take most of the time
+/// of opening. So runs of strings are checked as one text, including their lengths: a length below 128 is eight ASCII
+/// characters when read as text, so the run is valid UTF-8 exactly if every string in it is.
 fn string_starts(cursor: &mut Cursor<'_>) -> Result<Vec<usize>, Fault> {
     let count = cursor.count(LEAST_STRING)?;
     let mut starts = Vec::with_capacity(count);
@@ -207,8 +207,8 @@ fn utf8(bytes: &[u8]) -> Result<(), Fault> {
     std::str::from_utf8(bytes).map(drop).map_err(|_| Fault::Utf8)
 }
 
-/// Is this UTF-8 of characters below U+0800 only? Byte-level vocabularies are, and this loop has no branches, so
-/// that it runs on vectors: several times faster than the standard library's on text that is nearly ASCII.
+/// Whether this is UTF-8 with only characters below U+0800, as in byte-level vocabularies. The loop has no branches, so
+/// it is vectorised: several times faster than the standard library on text that is nearly ASCII.
 fn one_or_two_byte_chars(bytes: &[u8]) -> bool {
     let starts_two = |byte: u8| byte & 0xe0 == 0xc0;
     let wrong = |previous: u8, byte: u8| {
@@ -227,7 +227,7 @@ fn numbers<T, const N: usize>(cursor: &mut Cursor<'_>, from: fn([u8; N]) -> T) -
     Ok(bytes.as_chunks::<N>().0.iter().map(|chunk| from(*chunk)).collect())
 }
 
-/// A tensor as the header states it: sizes sound, place not yet checked.
+/// A tensor as stated in the header: its sizes are checked, its position is not yet.
 struct Entry {
     name: String,
     dtype: DType,
@@ -288,7 +288,7 @@ fn unsupported_type(name: &str, type_id: u32) -> FormatError {
     FormatError::TensorType { name: printable(name), type_name, supported: super::SUPPORTED }
 }
 
-/// Shape in `usize` and bytes, or what is wrong with them.
+/// The shape in `usize` and the size in bytes, or the reason why they are invalid.
 pub(super) fn measure(dtype: DType, shape: &[u64]) -> Result<(Vec<usize>, usize), String> {
     if shape.contains(&0) {
         return Err(format!("a dimension of {shape:?} is zero"));
@@ -300,7 +300,7 @@ pub(super) fn measure(dtype: DType, shape: &[u64]) -> Result<(Vec<usize>, usize)
     if !cols.is_multiple_of(dtype.block_len()) {
         return Err(format!("rows of {cols} elements are not whole {dtype} blocks of {}", dtype.block_len()));
     }
-    // Elements, and not only bytes, have to fit: they are multiplied freely later on.
+    // The number of elements must fit too, not only the bytes: later code multiplies sizes without checks.
     let rows = rows.iter().try_fold(1usize, |all, &n| all.checked_mul(n)).ok_or_else(too_large)?;
     rows.checked_mul(*cols).and_then(|n| n.checked_mul(4)).ok_or_else(too_large)?;
     let bytes = dtype.row_bytes(*cols).and_then(|row| row.checked_mul(rows)).ok_or_else(too_large)?;
@@ -335,7 +335,7 @@ fn place_tensors(
             dtype: entry.dtype,
             shape: entry.shape,
             region,
-            // Fits: the end of the tensor lies within the file.
+            // Cannot overflow: the end of the tensor lies within the file.
             offset: data_start + entry.offset as usize,
             bytes: entry.bytes,
             scales_offsets: None,

@@ -1,4 +1,4 @@
-//! What lands where, which files are chosen, and what the cache lists and removes.
+//! The cache layout, the selection of files, and the listing and removal of cached models.
 #![cfg_attr(not(unix), allow(unused_imports))] // what only tests of Unix need
 
 use std::fs;
@@ -14,7 +14,7 @@ fn repo() -> Repo {
     Repo::new(owner, name).unwrap()
 }
 
-/// Every file below a folder, with a link's target after it.
+/// Every file below a folder, with the target of each link.
 fn tree(root: &Path) -> Vec<String> {
     fn visit(folder: &Path, root: &Path, out: &mut Vec<String>) {
         for entry in fs::read_dir(folder).unwrap().flatten() {
@@ -143,7 +143,7 @@ fn the_list_and_the_removal_count_shared_bytes_once() {
         fs::metadata(path).unwrap().len()
     };
     let (first_listing, second_listing) = (listing(COMMIT), listing(&second));
-    // The blobs, the name of a commit in refs, and what is known of both commits.
+    // The blobs, the commit id in refs, and the listings of both commits.
     assert_eq!(listed[0].bytes, 1000 + 500 + 700 + 40 + first_listing + second_listing);
 
     assert!(matches!(cache.remove(&repo(), Some("other")), Err(Error::NotCached { .. })));
@@ -174,12 +174,12 @@ fn a_commit_that_is_cached_needs_no_hub() {
     }
     assert_eq!(fake.requests("").len(), asked);
 
-    // The commit's first choice is another file than the one that is here: known without asking, and brought.
+    // The preferred file of the commit differs from the cached one: selected from the cached listing, then downloaded.
     let pulled = online.pull(&pinned(""), &mut Silent).unwrap();
     assert_eq!(fs::read(pulled.path).unwrap(), small);
     assert_eq!(fake.requests("/api/").len(), asked - 1);
 
-    // Nobody there at all, and nothing to say about it.
+    // No server at all, and no message about it.
     let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let mut notes = Notes::default();
     hub(&format!("http://{closed}"), cache.path()).pull(&pinned(""), &mut notes).unwrap();
@@ -217,7 +217,7 @@ fn a_cache_that_can_only_be_read_is_good_enough() {
     let fake = FakeHub::new(&[("m.gguf", &weights)]);
     let hub = hub(&fake.url, cache.path());
     hub.pull(&reference("hf:tiny/model-GGUF"), &mut Silent).unwrap();
-    // As other tools leave it: neither this program's locks nor its listings. Nor can a file take the place of a folder.
+    // As other tools leave it, without locks and listings. A file in place of a folder makes it read-only.
     fs::remove_dir_all(cache.path().join(".locks")).unwrap();
     fs::write(cache.path().join(".locks"), "").unwrap();
     let listings = cache.path().join("models--tiny--model-GGUF/.listings");
@@ -279,7 +279,7 @@ fn a_hub_out_of_reach_is_no_reason_not_to_use_the_cache() {
     let cache = tempfile::tempdir().unwrap();
     let fake = FakeHub::new(&[("m.gguf", &bytes(10, 1))]);
     hub(&fake.url, cache.path()).pull(&reference("hf:tiny/model-GGUF"), &mut Silent).unwrap();
-    // Nothing listens on a port that was just given back.
+    // Nothing listens on a port that was just released.
     let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let away = hub(&format!("http://{closed}"), cache.path());
     let mut notes = Notes::default();

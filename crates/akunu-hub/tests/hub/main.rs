@@ -1,4 +1,4 @@
-//! The hub's client against a hub on loopback.
+//! Tests of the hub client with a fake hub on loopback.
 #![allow(clippy::unwrap_used)] // helpers of tests; the lint knows only functions marked as tests
 
 mod layout;
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use akunu_hub::{Hub, Patience, Reference, Settings, Watch};
 
-/// Bytes that look like nothing in particular, more than one buffer of them.
+/// Pseudorandom bytes, more than one buffer of them.
 pub fn bytes(count: usize, seed: u32) -> Vec<u8> {
     let mut state = seed.wrapping_mul(2654435761).max(1);
     let mut next = || {
@@ -42,7 +42,7 @@ pub fn reference(text: &str) -> Reference {
     text.parse().unwrap()
 }
 
-/// Remembers what it was told.
+/// Records all progress calls.
 #[derive(Debug, Default)]
 pub struct Notes {
     pub total: u64,

@@ -1,4 +1,4 @@
-//! Every way in which a download goes wrong.
+//! Failures of downloads.
 
 use std::fs;
 use std::io;
@@ -14,7 +14,7 @@ use crate::server::{COMMIT, FakeHub, Fault, sha256};
 use crate::{Notes, bytes, hub, reference, settings};
 
 const MODEL: &str = "hf:tiny/model-GGUF";
-/// More than the buffers on the way.
+/// More than the buffers between server and client.
 const SIZE: usize = 3 << 20;
 
 fn blobs(cache: &Path) -> Vec<String> {
@@ -40,7 +40,7 @@ fn ranges(fake: &FakeHub) -> Vec<Option<String>> {
 fn a_cut_connection_is_resumed_where_it_was_cut() {
     let (cache, weights) = (tempfile::tempdir().unwrap(), bytes(SIZE, 1));
     let fake = FakeHub::new(&[("m.gguf", &weights)]);
-    // More cuts than attempts: each brings something, so none counts.
+    // More interruptions than allowed attempts: each attempt brings data, so none counts as failed.
     fake.fault("/resolve/", Fault::Cut(400_000), 5);
     let pulled = hub(&fake.url, cache.path()).pull(&reference(MODEL), &mut Silent).unwrap();
     assert_eq!(fs::read(&pulled.path).unwrap(), weights);
@@ -199,7 +199,7 @@ fn retry_after_may_be_a_date_by_the_servers_clock() {
 
     const NEAR: &[(&str, &str)] = &[DATE, ("retry-after", "Sunday, 06-Nov-94 08:49:38 GMT")];
     fake.fault("/revision/", Fault::Status(503, NEAR), 1);
-    // Without the server's clock it is ours, by which this is over: our own pause it is.
+    // Without the server's clock, the local one decides, by which the date has passed: the default pause is used.
     fake.fault("/resolve/", Fault::Status(429, &[("retry-after", "Sun Nov  6 08:59:37 1994")]), 1);
     let (started, mut notes) = (Instant::now(), Notes::default());
     pull(&mut notes).unwrap();
@@ -228,7 +228,7 @@ fn a_redirect_to_another_host_goes_without_the_token() {
     let (cache, weights) = (tempfile::tempdir().unwrap(), bytes(10, 1));
     let fake = FakeHub::new(&[("m.gguf", &weights)]);
     fake.fault("/resolve/", Fault::Redirect(fake.other_host()), 1);
-    // A repository that was renamed: the same host, so the token goes along.
+    // A renamed repository: the same host, so the token is sent again.
     fake.fault("/revision/", Fault::Redirect(String::new()), 1);
     let mut settings = settings(&fake.url, cache.path());
     settings.token = Token::new("hf_secret");
@@ -273,7 +273,7 @@ fn an_answer_that_is_no_hubs_is_an_error() {
     assert!(matches!(error, Error::Protocol { .. }), "{error}");
 }
 
-/// A disk with so much room.
+/// A disk with limited space.
 #[derive(Debug)]
 struct SmallDisk {
     told: Option<u64>,
@@ -356,7 +356,7 @@ fn what_is_being_downloaded_is_not_removed() {
     let fake = FakeHub::new(&[("m.gguf", &weights)]);
     let repo = akunu_hub::Repo::new("tiny", "model-GGUF").unwrap();
     let cache = Cache::new(cache_folder.path());
-    // An older commit is there whole.
+    // An older commit is complete in the cache.
     hub(&fake.url, cache_folder.path()).pull(&reference(MODEL), &mut Silent).unwrap();
     let newer = bytes(SIZE, 2);
     fake.commit(&"f".repeat(40), &[("m.gguf", &newer)]);
@@ -387,7 +387,7 @@ fn what_another_tool_downloads_is_not_removed() {
     hub(&fake.url, cache_folder.path()).pull(&reference(MODEL), &mut Silent).unwrap();
     let (cache, repo) =
         (Cache::new(cache_folder.path()), akunu_hub::Repo::new("tiny", "model-GGUF").unwrap());
-    // It locks the blob, and knows of nothing else.
+    // Other tools lock only the blob.
     let path = cache_folder.path().join(".locks/models--tiny--model-GGUF/other.lock");
     let lock = fs::File::create(path).unwrap();
     lock.lock().unwrap();
@@ -423,7 +423,7 @@ impl Watch for Told {
     }
 }
 
-/// What the next test starts, twice.
+/// Started twice by the next test.
 #[test]
 #[ignore = "a part of two_processes_share_one_download"]
 fn pull_in_a_process_of_its_own() {
