@@ -1,5 +1,5 @@
-//! BPE of characters: those of a word merge in the order of a list of pairs, as in byte-level BPE. What SentencePiece's
-//! BPE becomes in a `tokenizer.json`.
+//! Character-level BPE: the characters of a word are merged in the order of a list of merges, as in byte-level BPE.
+//! This is the form of SentencePiece's BPE in a `tokenizer.json`.
 
 use crate::bytelevel::{Merges, merges};
 use crate::bytes::byte_of_hex;
@@ -12,20 +12,20 @@ use crate::{TokenKind, TokenizerError, Vocabulary};
 
 #[derive(Debug)]
 pub(crate) struct CharLevel {
-    /// Tokens of one character.
+    /// Tokens of single characters.
     chars: PieceIndex,
     merges: PairMap,
-    /// The tokens of bytes, which spell characters that have none; all 256 of them.
+    /// The 256 byte tokens for characters that have no token.
     byte_ids: Option<Box<[u32; 256]>>,
     unknown: Option<u32>,
-    /// A stretch of unknown text is one token, not one for each character.
+    /// Consecutive unknown characters become one unknown token.
     fuse_unknown: bool,
     neighbours: Neighbours,
 }
 
 impl CharLevel {
-    /// `pieces` are the texts of tokens as the vocabulary writes them. Refused is what merges otherwise than it reads:
-    /// merges of tokens for bytes or unknown text, and of one pair twice.
+    /// `pieces` are the texts of tokens as in the vocabulary file. Rejects vocabularies whose merges would give a
+    /// different result here: merges of byte tokens or of the unknown token, and duplicate merges.
     pub(crate) fn new(
         vocabulary: &Vocabulary,
         kinds: &[TokenKind],
@@ -69,7 +69,7 @@ impl CharLevel {
         Ok(CharLevel { chars, merges: map, byte_ids, unknown, fuse_unknown, neighbours })
     }
 
-    /// Is there a token for every byte, so that no text is unknown?
+    /// Whether there is a token for every byte, so that no text is unknown.
     pub(crate) fn spells_bytes(&self) -> bool {
         self.byte_ids.is_some()
     }
@@ -87,7 +87,7 @@ impl CharLevel {
         })
     }
 
-    /// `false` if some of it has no token.
+    /// Returns `false` if some characters have no token.
     fn encode_part(
         &self,
         text: &str,

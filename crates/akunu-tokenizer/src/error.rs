@@ -1,4 +1,4 @@
-//! Everything that can be wrong with a vocabulary, or with a text for it.
+//! Errors of vocabularies and of tokenization.
 
 use akunu_format::FormatError;
 
@@ -61,7 +61,7 @@ pub enum TokenizerError {
     TextTooLong { len: usize, max: usize },
 }
 
-/// A piece of someone's file as an error shows it: short, and with nothing in it that upsets a terminal.
+/// Text from an untrusted file for use in an error: truncated, with control characters escaped.
 pub(crate) fn printable(text: &str) -> String {
     const SHOWN: usize = 60;
     let mut out: String = text.escape_debug().take(SHOWN).collect();

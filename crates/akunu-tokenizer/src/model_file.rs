@@ -1,4 +1,4 @@
-//! `tokenizer.model`: a vocabulary as SentencePiece writes it, a protocol buffer.
+//! `tokenizer.model`: a SentencePiece vocabulary, as a protocol buffer.
 
 use crate::files;
 use crate::hf::Sidecar;
@@ -8,13 +8,13 @@ use crate::{Model, NativeTokenizer, SpecialTokens, TokenKind, TokenizerError, Vo
 const UNIGRAM: u64 = 1;
 const BPE: u64 = 2;
 
-/// The tokenizer of a `tokenizer.model`. What `tokenizer_config.json` and its neighbours say about begin- and
-/// end-of-text tokens counts.
+/// The tokenizer of a `tokenizer.model`. Settings of begin- and end-of-text tokens are read from
+/// `tokenizer_config.json` and similar files.
 pub fn from_model_file(path: impl AsRef<std::path::Path>) -> Result<NativeTokenizer, TokenizerError> {
     NativeTokenizer::new(read(path.as_ref())?)
 }
 
-/// The vocabulary of a `tokenizer.model`, with what stands beside it.
+/// The vocabulary of a `tokenizer.model`, with the settings of the files beside it.
 pub(crate) fn read(path: &std::path::Path) -> Result<Vocabulary, TokenizerError> {
     let bytes = files::read(path)?;
     let mut vocabulary = Vocabulary::from_sentencepiece(&bytes)?;
@@ -99,11 +99,11 @@ fn piece_of(message: &[u8]) -> Result<(String, f32, TokenKind), TokenizerError> 
     Ok((text, score, kind))
 }
 
-/// How the vocabulary was made; the defaults are the format's.
+/// The settings of the trainer, with the format's defaults.
 struct Trainer {
     model: u64,
     suffix: bool,
-    /// −1 where there is none.
+    /// −1 if there is none.
     unknown: i64,
     bos: i64,
     eos: i64,
@@ -144,7 +144,8 @@ impl Trainer {
         Ok(())
     }
 
-    /// An id counts if a token of that kind is there: ids are also written where nothing stands behind them.
+    /// An id is used only if the token at it has the right kind: files contain default ids even for tokens that do not
+    /// exist.
     fn special(&self, vocabulary: &Vocabulary) -> SpecialTokens {
         let id = |id: i64, kind: TokenKind| {
             let id = usize::try_from(id).ok()?;
@@ -156,14 +157,14 @@ impl Trainer {
             eos: id(self.eos, TokenKind::Control),
             unknown: id(self.unknown, TokenKind::Unknown),
             padding: id(self.padding, TokenKind::Control),
-            // LLaMA and its kind begin with one; T5, without one, ends with the end of text.
+            // LLaMA-like models add a begin-of-text token; T5, which has none, adds an end-of-text token.
             add_bos: bos.is_some() && vocabulary.model == Model::SentencePiece,
             ..SpecialTokens::default()
         }
     }
 }
 
-/// What is done to text first.
+/// The normalization settings.
 struct Rules {
     charsmap: Vec<u8>,
     add_space: bool,

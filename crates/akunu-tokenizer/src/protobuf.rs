@@ -1,12 +1,12 @@
-//! As much of protocol buffers as `tokenizer.model` needs: fields in order, and no byte past the end.
+//! A minimal protocol buffer reader for `tokenizer.model`: fields in order, with all bounds checked.
 
-/// What a field holds.
+/// The value of a field.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Field<'b> {
     Number(u64),
-    /// Text, bytes, or a message.
+    /// A string, bytes, or a message.
     Bytes(&'b [u8]),
-    /// Four bytes: a float, or an integer of fixed size.
+    /// A 32-bit value: a float or a fixed-size integer.
     Four([u8; 4]),
     Eight,
 }

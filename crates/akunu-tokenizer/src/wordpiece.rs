@@ -1,17 +1,17 @@
-//! WordPiece, as BERT has it: text is cleaned, split at spaces and signs, and each word becomes the longest
-//! token that fits, then the longest that fits what is left. A word for which that fails is one unknown token.
+//! WordPiece as in BERT: text is cleaned and split at whitespace and punctuation. Each word is split into the longest
+//! token that matches, then the longest that matches the rest. A word for which this fails is one unknown token.
 
 use crate::hash::{PieceIndex, Pieces};
 use crate::scratch::Scratch;
 use crate::unicode::{Class, without_marks};
 use crate::{TokenKind, TokenizerError, Vocabulary};
 
-/// Longer words, in characters, are not tried.
+/// Maximum length of a word in characters; longer words are unknown.
 pub(crate) const LONGEST_WORD: usize = 100;
 
 #[derive(Debug)]
 pub(crate) struct WordPiece {
-    /// Tokens that begin a word do so with a space.
+    /// Tokens that begin a word start with a space.
     index: PieceIndex,
     unknown: Option<u32>,
     lowercase: bool,
@@ -116,7 +116,7 @@ impl WordPiece {
         Ok(())
     }
 
-    /// Appends the tokens of a word; `false`, with some of them, where one cannot be found.
+    /// Appends the tokens of a word; returns `false`, after some of them, if the rest has no token.
     fn spell(&self, word: &str, pieces: &Pieces, ids: &mut Vec<u32>) -> bool {
         let spaced = format!(" {word}");
         let mut start = 0;
@@ -134,7 +134,7 @@ impl WordPiece {
     }
 }
 
-/// Chinese characters, each of which is a word. The ranges are BERT's.
+/// Whether this is a CJK character, each of which is a word. The ranges are those of BERT.
 fn stands_alone(c: char) -> bool {
     matches!(c,
         '\u{4e00}'..='\u{9fff}' | '\u{3400}'..='\u{4dbf}' | '\u{20000}'..='\u{2a6df}' | '\u{2a700}'..='\u{2b73f}'

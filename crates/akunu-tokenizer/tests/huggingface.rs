@@ -1,4 +1,4 @@
-//! `tokenizer.json` and `tokenizer.model` files against what the libraries that define them give.
+//! `tokenizer.json` and `tokenizer.model` files compared with the libraries that define the formats.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
@@ -34,7 +34,7 @@ fn every_tiny_family_encodes_and_decodes_as_its_library_does() {
     let (mut passed, mut wrong) = (0, Vec::new());
     for (name, family) in json.as_object().unwrap() {
         let file = cases.with_file_name(family["tokenizer"].as_str().unwrap());
-        // SentencePiece's own library takes control tokens for text.
+        // SentencePiece's own library treats control tokens as text.
         let parse_special = file.extension().is_some_and(|end| end == "json");
         let tokenizer = open(&file).unwrap_or_else(|error| panic!("{name}: {error}"));
         for case in family["cases"].as_array().unwrap() {
@@ -58,8 +58,7 @@ fn every_tiny_family_encodes_and_decodes_as_its_library_does() {
     assert!(wrong.is_empty(), "{} wrong, {passed} right:\n{}", wrong.len(), wrong.join("\n"));
 }
 
-/// Texts in many scripts, cut and joined in ways that nobody chose: the same for everyone, because nothing but a
-/// counter makes them.
+/// Texts in many scripts, cut and joined pseudorandomly, but identically on every machine.
 fn corpus() -> Vec<String> {
     const PARTS: [&str; 38] = [
         "The quick brown fox",
@@ -118,7 +117,7 @@ fn corpus() -> Vec<String> {
     texts
 }
 
-/// Our own tokenizer of a GGUF vocabulary, and the `tokenizers` crate's of the same vocabulary's JSON.
+/// Our tokenizer of a GGUF vocabulary, and the `tokenizers` crate with the same vocabulary as JSON.
 fn real_vocabularies_agree(gguf: &str, json: &str) {
     let test = format!("{gguf} and {json} agree");
     let Some(gguf) = akunu_testing::data(&test, &format!("vocab/{gguf}.gguf")) else { return };

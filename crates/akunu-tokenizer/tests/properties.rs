@@ -1,4 +1,4 @@
-//! What holds for every vocabulary and every text, hostile ones included.
+//! Properties of all vocabularies and texts, including malicious ones.
 
 #![allow(clippy::unwrap_used)]
 
@@ -17,7 +17,7 @@ const OPTIONS: [EncodeOptions; 4] = [
     EncodeOptions { add_special: true, parse_special: true },
 ];
 
-/// Texts in which the tokens below occur, and others.
+/// Texts that contain the tokens below, and others.
 fn text() -> impl Strategy<Value = String> {
     let bit = prop_oneof![
         Just(" "),
@@ -97,7 +97,7 @@ prop_compose! {
         let mut merges: Vec<String> = Vec::new();
         for (left, right) in picks.iter().filter(|_| !tokens.is_empty()) {
             let (left, right) = (&left.get(&tokens).0, &right.get(&tokens).0);
-            // Most merges make a token, or nearly every vocabulary would be refused.
+            // Most merges produce a token, otherwise nearly every vocabulary would be rejected.
             let made = tokens.iter().any(|token| token.0 == format!("{left}{right}"));
             if !left.is_empty() && !right.is_empty() && (made || break_merges) {
                 merges.push(format!("{left} {right}"));
@@ -154,7 +154,7 @@ proptest! {
     }
 }
 
-/// As `src/bytes.rs` has it, but written from the definition: bytes that print are themselves.
+/// As in `src/bytes.rs`, but written from the definition: printable bytes are unchanged.
 fn written(byte: u8) -> char {
     let prints = |byte: &u8| matches!(byte, 33..=126 | 161..=172 | 174..=255);
     if prints(&byte) {
@@ -289,7 +289,7 @@ fn the_space_in_front_is_not_shown_at_the_start_and_only_there() {
 
 #[test]
 fn a_megabyte_of_one_character_is_merged_in_good_time() {
-    // No clock: if this were quadratic, it would not end.
+    // Not timed: with quadratic run time this test would not finish.
     for unit in [" ", "a", "ab", "é", "="] {
         let text = unit.repeat((1 << 20) / unit.len());
         for tokenizer in [byte_level("gpt-2"), sentence_piece()] {

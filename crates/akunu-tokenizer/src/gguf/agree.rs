@@ -1,9 +1,10 @@
-//! Do two tokenizers give the same ids? Asked before a file is written: a wrong vocabulary looks like a bad model.
+//! Checks that two tokenizers give the same ids, before a file is written: a wrong vocabulary would look like a bad
+//! model.
 
 use crate::error::printable;
 use crate::{EncodeOptions, Tokenizer};
 
-/// Tokens of the vocabulary that are tried, about.
+/// Approximate number of vocabulary tokens that are compared.
 const TRIED: usize = 3000;
 
 const TEXTS: [&str; 12] = [
@@ -21,18 +22,18 @@ const TEXTS: [&str; 12] = [
     "\u{a0}\u{3000}\u{200b}…—“quoted”",
 ];
 
-/// What is held to.
+/// What is compared.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Terms {
-    /// Only text that is composed (NFC) already.
+    /// Compare only texts that are composed (NFC) already.
     pub(super) composed: bool,
-    /// Ids show the same text, too. GGUF's WordPiece leaves the spaces in front of signs.
+    /// Compare decoded text too. GGUF's WordPiece keeps the spaces before punctuation.
     pub(super) shown: bool,
-    /// Two texts, with what goes around them.
+    /// Compare pairs of texts, with their special tokens.
     pub(super) pairs: bool,
 }
 
-/// What differs first, if something does.
+/// Returns the first difference, if any.
 pub(super) fn check(original: &dyn Tokenizer, read_back: &dyn Tokenizer, terms: Terms) -> Result<(), String> {
     let count = original.vocab_size();
     let step = count.div_ceil(TRIED).max(1);
@@ -49,7 +50,7 @@ pub(super) fn check(original: &dyn Tokenizer, read_back: &dyn Tokenizer, terms: 
         let id = id as u32;
         let text = original.decode(&[id, any(), any()]);
         same(original, read_back, &text, terms)?;
-        // Runs of a short token, where ties are broken.
+        // Repetitions of a short token, where ties between merges matter.
         let short = original.decode(&[id]);
         if (1..=2).contains(&short.chars().count()) {
             let most = if id < 512 { 67 } else { 9 };
@@ -79,7 +80,7 @@ fn same(original: &dyn Tokenizer, read_back: &dyn Tokenizer, text: &str, terms: 
         let options = EncodeOptions { add_special, parse_special };
         let ids = original.encode(text, options).map_err(|error| error.to_string())?;
         let again = read_back.encode(text, options).map_err(|error| error.to_string())?;
-        // What unknown text looks like is SentencePiece's own affair.
+        // The decoded form of unknown text is specific to SentencePiece.
         let shown = terms.shown && !ids.iter().any(|&id| original.special().unknown == Some(id));
         if ids != again || shown && original.decode(&ids) != read_back.decode(&ids) {
             return Err(format!("another way with text: `{}` would get other tokens", printable(text)));

@@ -1,5 +1,5 @@
-//! A folder's vocabulary as the keys of a GGUF file: those that llama.cpp's converter writes, and only where what is
-//! read back from them gives the same ids.
+//! Writes the vocabulary of a folder as GGUF keys: the same keys as llama.cpp's converter, and only if reading them
+//! back gives the same ids.
 
 mod agree;
 mod scores;
@@ -15,11 +15,11 @@ use crate::{
     Model, NativeTokenizer, SpecialTokens, TokenKind, Tokenizer, TokenizerError, Vocabulary, from_gguf,
 };
 
-/// The keys, and what a GGUF file cannot say of this vocabulary.
+/// The keys, and notes on what a GGUF file cannot represent of this vocabulary.
 #[derive(Debug)]
 pub struct GgufVocabulary {
     pub metadata: Metadata,
-    /// Sentences for whoever wanted the file.
+    /// Messages for the user.
     pub notes: Vec<String>,
 }
 
@@ -48,13 +48,13 @@ pub fn gguf_vocabulary(folder: &Path, rows: usize) -> Result<GgufVocabulary, Tok
     Ok(GgufVocabulary { metadata, notes: found.notes })
 }
 
-/// A vocabulary as GGUF has them, and the tokenizer that it is of.
+/// A vocabulary in GGUF's form, and the tokenizer that it was made from.
 struct Found {
     vocabulary: Vocabulary,
     tokenizer: Box<dyn Tokenizer>,
-    /// Text is composed (NFC) first, which GGUF does not know.
+    /// Text is composed (NFC) first, which GGUF cannot represent.
     composed: bool,
-    /// The keys say what goes around two texts.
+    /// The keys state the special tokens of text pairs.
     pairs: bool,
     notes: Vec<String>,
 }
@@ -133,8 +133,8 @@ fn sentence_piece_scores(model: &Path, vocabulary: &Vocabulary) -> Result<Option
     }))
 }
 
-/// The roles of tokens, such that what goes around a text comes from them, as llama.cpp's converter gives them. Also
-/// whether what goes around two texts does.
+/// The special tokens and flags that llama.cpp's converter would write, from which the tokens around a text follow.
+/// Also whether those around two texts follow from them.
 fn special(tokenizer: &HfTokenizer, model: Model) -> Result<(SpecialTokens, bool), TokenizerError> {
     let template = tokenizer.template();
     let (before, after) = (template.before().collect::<Vec<u32>>(), template.after().collect::<Vec<u32>>());
@@ -154,7 +154,7 @@ fn special(tokenizer: &HfTokenizer, model: Model) -> Result<(SpecialTokens, bool
     if model == Model::WordPiece && special.add_eos {
         special.separator = special.eos;
     }
-    // Between two texts stands what ends the first, and one more token at most.
+    // Between two texts: the tokens that end the first one, and at most one more token.
     let between = template.between();
     let pairs = match between.as_deref().and_then(|between| between.strip_prefix(&after[..])) {
         Some([]) => true,
@@ -197,7 +197,7 @@ fn keys(found: &Found, rows: usize) -> Metadata {
     put("tokens", Value::Array(Array::Strings(tokens)));
     let mut kinds: Vec<i32> = vocabulary.kinds.iter().map(|&kind| kind as i32).collect();
     kinds.resize(count, TokenKind::Normal as i32);
-    // An id that no token has.
+    // Unused ids get a placeholder.
     for (kind, text) in kinds.iter_mut().zip(vocabulary.tokens.iter()) {
         *kind = if text.is_empty() { TokenKind::Unused as i32 } else { *kind };
     }
@@ -240,7 +240,7 @@ fn special_keys(special: &SpecialTokens, model: Model, put: &mut impl FnMut(&str
     for (name, id) in ids {
         match id {
             Some(id) => put(&format!("{name}_token_id"), Value::U32(id)),
-            // Silence would mean the usual id; the largest, as converters have it from −1, means none.
+            // Without the key, readers would assume the default id; u32::MAX (−1 in converters) means none.
             None if model != Model::ByteLevel && name != "cls" => {
                 put(&format!("{name}_token_id"), Value::U32(u32::MAX));
             }
@@ -254,7 +254,7 @@ fn special_keys(special: &SpecialTokens, model: Model, put: &mut impl FnMut(&str
     }
 }
 
-/// All that end a generation, as far as there are keys: readers know well-known texts by themselves.
+/// All end-of-generation ids for which there are keys: readers know the well-known texts by themselves.
 fn end_ids(
     original: &dyn Tokenizer,
     read_back: &dyn Tokenizer,

@@ -1,5 +1,5 @@
-//! A `tokenizer.json` that was recognised, on our own tokenizers: the same ids as from the `tokenizers` crate, at
-//! another speed.
+//! A supported `tokenizer.json` on this crate's own tokenizers: the same ids as with the `tokenizers` crate, but
+//! faster.
 
 use std::collections::HashSet;
 
@@ -26,12 +26,12 @@ use crate::{Model, TokenKind, TokenizerError, Vocabulary};
 
 #[derive(Debug)]
 pub(super) struct Native {
-    /// Looked for in the text as it stands; in the normalised text.
+    /// Tokens matched in the original text, and in the normalized text.
     raw: Added,
     normalized: Added,
     normalizer: Normalizer,
     model: Words,
-    /// By id, what the model's tokens are found by.
+    /// By id: the texts that the model matches.
     pieces: Pieces,
     scratch: Pool,
 }
@@ -44,17 +44,17 @@ enum Words {
     WordPiece(WordPiece),
 }
 
-/// A file that was recognised.
+/// A supported file.
 #[derive(Debug)]
 pub(super) struct Recognised {
     pub(super) native: Native,
     pub(super) vocabulary: Vocabulary,
-    /// Text that decoding goes by, where it is not the token's own.
+    /// Text to use in decoding, if it differs from the token's own.
     pub(super) surfaces: Vec<(u32, String)>,
     pub(super) template: Template,
 }
 
-/// Kinds as a reader of the whole vocabulary sees them are in `vocabulary`; the model knows all its tokens as text.
+/// The kinds in `vocabulary` are those of the whole vocabulary; to the model, all its tokens are normal.
 pub(super) fn build(file: &File<'_>) -> Result<Recognised, Unknown> {
     let normalizer = Normalizer::of(&file.normalizer)?;
     let method = recognise::method(file, &normalizer)?;
@@ -96,13 +96,13 @@ pub(super) fn build(file: &File<'_>) -> Result<Recognised, Unknown> {
     Ok(Recognised { native, vocabulary, surfaces, template })
 }
 
-/// The tokens of the file by id, and what kinds they are. Ids that no token has are unused, and empty.
+/// The tokens of the file by id, and their kinds. Ids without a token are unused and empty.
 fn vocabulary(file: &File<'_>, model: Model) -> Result<Vocabulary, Unknown> {
     let (count, last) = match &file.model.vocab {
         Vocab::Ids(tokens) => (tokens.len(), tokens.iter().map(|token| token.1).max()),
         Vocab::Scores(tokens) => (tokens.len(), (tokens.len() as u32).checked_sub(1)),
     };
-    // What has holes gives added tokens ids that others have.
+    // With gaps, added tokens could get ids that are in use.
     if last.is_none_or(|last| last as usize + 1 != count) {
         return Err("ids that are not consecutive".into());
     }
@@ -169,7 +169,7 @@ fn words(file: &File<'_>, method: Method, vocabulary: &mut Vocabulary) -> Result
     let unknown = unknown.and_then(|text| vocabulary.tokens.iter().position(|token| token == text));
     let unknown = unknown.or(file.model.unk_id).filter(|&id| id < count);
     vocabulary.special.unknown = unknown.map(|id| id as u32);
-    // To the model its tokens are text, and those that were only added are none.
+    // To the model its own tokens are text, and added tokens do not exist.
     let kind_of = |wanted: &dyn Fn(usize, &str) -> TokenKind| -> Vec<TokenKind> {
         let kind = |(id, text)| if id < count { wanted(id, text) } else { TokenKind::Control };
         vocabulary.tokens.iter().enumerate().map(kind).collect()
@@ -178,7 +178,7 @@ fn words(file: &File<'_>, method: Method, vocabulary: &mut Vocabulary) -> Result
         Method::ByteLevel { pre, prefix_space, ignore_merges } => {
             let mut pieces = Pieces::default();
             vocabulary.tokens.iter().for_each(|text| pieces.push_with(|out| append_bytes(text, out)));
-            // What is not written in bytes cannot come about.
+            // A token that is not written in bytes can never be produced.
             let kinds = kind_of(&|_, text| {
                 if is_written_in_bytes(text) { TokenKind::Normal } else { TokenKind::Control }
             });
@@ -232,7 +232,7 @@ fn words(file: &File<'_>, method: Method, vocabulary: &mut Vocabulary) -> Result
     }
 }
 
-/// WordPiece finds what begins a word with a space in front.
+/// WordPiece matches tokens that begin a word with a space in front.
 fn word_pieces(tokens: &Strings) -> Pieces {
     let mut pieces = Pieces::default();
     for text in tokens.iter() {
@@ -247,7 +247,8 @@ fn word_pieces(tokens: &Strings) -> Pieces {
     pieces
 }
 
-/// Where special tokens are to be text, none may come of it; a model whose merges spell one would make it.
+/// If special tokens are to be treated as text, the model must not produce one: rejects models whose merges spell a
+/// special token.
 fn no_special_from_text(file: &File<'_>, pre: &PreTokenizer, ignore_merges: bool) -> Result<(), Unknown> {
     let special: HashSet<&str> =
         file.added_tokens.iter().filter(|token| token.special).map(|token| token.content.as_str()).collect();
@@ -272,18 +273,18 @@ fn no_special_from_text(file: &File<'_>, pre: &PreTokenizer, ignore_merges: bool
     Ok(())
 }
 
-/// What GGUF cannot say, or says elsewhere.
+/// Properties that GGUF cannot represent, or represents elsewhere.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Export {
     pub(crate) unknown: Option<u32>,
     /// Text is composed (NFC) first.
     pub(crate) composed: bool,
-    /// Added tokens that take spaces around them.
+    /// Number of added tokens that consume whitespace around them.
     pub(crate) stripping: usize,
 }
 
 impl Native {
-    /// Sets in `vocabulary` what GGUF says of the way text is cut; refused is what it cannot say.
+    /// Sets the GGUF pre-tokenizer settings in `vocabulary`; returns an error for what GGUF cannot represent.
     pub(super) fn export(&self, vocabulary: &mut Vocabulary) -> Result<Export, String> {
         match (&self.model, &self.normalizer) {
             (Words::ByteLevel { prefix_space: true, .. }, _) => {
@@ -313,7 +314,7 @@ impl Native {
         Ok(Export { unknown: vocabulary.special.unknown, composed, stripping: 0 })
     }
 
-    /// What stands behind it, in words.
+    /// The name of the model.
     pub(super) fn describe(&self) -> &'static str {
         match &self.model {
             Words::ByteLevel { .. } => "byte-level BPE",
@@ -323,7 +324,7 @@ impl Native {
         }
     }
 
-    /// Appends the tokens of a text and nothing around them. With `plain`, special tokens are text.
+    /// Appends the tokens of a text without any around it. With `plain`, special tokens are treated as text.
     pub(super) fn encode(&self, text: &str, plain: bool, ids: &mut Vec<u32>) -> Result<(), TokenizerError> {
         self.scratch.with(|scratch| {
             self.raw.split(text, plain, |part| match part {
@@ -418,7 +419,7 @@ impl Cut {
     }
 }
 
-/// Words between spaces, and signs by themselves.
+/// Splits at whitespace, with punctuation as separate words.
 fn bert_words<E>(text: &str, mut emit: impl FnMut(&str) -> Result<(), E>) -> Result<(), E> {
     for word in text.split(char::is_whitespace) {
         let mut start = 0;

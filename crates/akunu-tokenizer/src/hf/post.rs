@@ -1,4 +1,4 @@
-//! What a post-processor puts around a text and around two, as a [`Template`].
+//! The tokens that a post-processor adds around one text and around two, as a [`Template`].
 
 use serde_json::Value;
 
@@ -7,7 +7,7 @@ use crate::template::{Piece, Template};
 
 /// The template of a file's `post_processor`.
 pub(super) fn template(post: &Value) -> Result<Template, Unknown> {
-    // This one is about offsets alone.
+    // This one affects offsets only.
     let parts = sequence(post, "processors").into_iter().filter(|part| part["type"] != "ByteLevel");
     match parts.collect::<Vec<&Value>>()[..] {
         [] => Ok(Template::bare(1)),

@@ -1,5 +1,5 @@
-//! Is a `tokenizer.json` one that our own tokenizers can stand for? Everything in it has to be known, down to the text
-//! of regular expressions; the answer to any doubt is no, and why.
+//! Decides whether this crate's own tokenizers support a `tokenizer.json`. Every component must be known, including the
+//! exact text of regular expressions; otherwise the result is the reason for using the library.
 
 use serde_json::Value;
 
@@ -7,13 +7,13 @@ use super::file::File;
 use super::normalize::Normalizer;
 use crate::pretokenizer::{PreTokenizer, Step};
 
-/// Why a file is left to the `tokenizers` crate.
+/// The reason why a file needs the `tokenizers` crate.
 pub(super) type Unknown = String;
 
-/// How text is cut into words and what is done to each.
+/// Pre-tokenization, and the model applied to each word.
 #[derive(Debug)]
 pub(super) enum Method {
-    /// `prefix_space`: text that does not begin with a space gets one.
+    /// `prefix_space`: a space is added to text that does not begin with one.
     ByteLevel {
         pre: PreTokenizer,
         prefix_space: bool,
@@ -31,25 +31,25 @@ pub(super) enum Method {
     WordPiece,
 }
 
-/// Where words end in vocabularies that write a space as `▁`.
+/// Word boundaries in vocabularies that write a space as `▁`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cut {
-    /// Nowhere.
+    /// No boundaries.
     Whole,
     Metaspace {
         prepend: Prepend,
         /// Each `▁` begins a word.
         split: bool,
-        /// White space goes, and words are what lies between.
+        /// Splits at whitespace first.
         whitespace_first: bool,
     },
 }
 
-/// Which texts get a `▁` in front, if they do not begin with one.
+/// When a `▁` is added to text that does not begin with one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Prepend {
     Always,
-    /// At the start only, not after an added token.
+    /// At the start of the text only, not after an added token.
     First,
     Never,
 }
@@ -132,7 +132,7 @@ fn split(part: &Value) -> Result<Step, Unknown> {
     let step = step.ok_or_else(|| format!("the expression {}", short(&part["pattern"])))?;
     match (part["behavior"].as_str(), part["invert"].as_bool()) {
         (Some("Isolated"), Some(false)) => Ok(step),
-        // What lies between matches is thrown away; here there is nothing.
+        // The text between matches is removed; here the matches cover the whole text.
         (Some("Removed"), Some(true)) if step.is_total() => Ok(step),
         _ => Err("a split that throws text away".into()),
     }
@@ -145,7 +145,7 @@ fn cut(parts: &[&Value], normalizer: &Normalizer) -> Result<Cut, Unknown> {
     };
     match rest {
         [] => Ok(Cut::Whole),
-        // Where spaces have become marks there is nothing to split.
+        // After spaces have become space marks, there is nothing to split.
         [part]
             if matches!(normalizer, Normalizer::Marks { .. })
                 && is(part, "Split", &["pattern", "behavior", "invert"])
@@ -176,7 +176,7 @@ fn cut(parts: &[&Value], normalizer: &Normalizer) -> Result<Cut, Unknown> {
     }
 }
 
-/// The parts of a sequence, those of sequences within it included; one part alone is a sequence of one.
+/// The flattened parts of a sequence; a single part is a sequence of one.
 pub(super) fn sequence<'v>(value: &'v Value, key: &str) -> Vec<&'v Value> {
     match value {
         Value::Null => Vec::new(),
@@ -187,7 +187,7 @@ pub(super) fn sequence<'v>(value: &'v Value, key: &str) -> Vec<&'v Value> {
     }
 }
 
-/// Is it an object of that type, with no other fields than these?
+/// Whether the value is an object of this type, without unknown fields.
 pub(super) fn is(value: &Value, kind: &str, known: &[&str]) -> bool {
     value["type"] == kind && fields(value, known)
 }

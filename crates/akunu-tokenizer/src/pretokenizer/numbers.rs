@@ -1,4 +1,4 @@
-//! Numbers in threes, counted from their ends, as they are written: 1 234 567.
+//! Groups of three digits, counted from the end of a number: 1 234 567.
 
 use super::{sets, within};
 use crate::unicode::{Class, Reader};
@@ -7,9 +7,9 @@ use crate::unicode::{Class, Reader};
 pub(crate) enum Threes {
     /// `\p{N}{1,3}(?=(?:\p{N}{3})*(?!\p{N}))`: all numbers.
     Numbers,
-    /// `\d{1,3}(?=(?:\d{3})*\b)`: digits that no letter follows.
+    /// `\d{1,3}(?=(?:\d{3})*\b)`: digits that are not followed by a letter.
     BeforeBoundary,
-    /// `(?=(\d{3})+(?!\d))`, which matches between characters: cuts before each three.
+    /// `(?=(\d{3})+(?!\d))`, which matches the empty string: splits before each group.
     Cuts,
 }
 
@@ -29,7 +29,7 @@ fn is_word(c: char) -> bool {
 }
 
 impl Threes {
-    /// Hands the parts of `text` to `emit`, each as a range. One pass: a run is measured once.
+    /// Passes the parts of `text` to `emit` as ranges. One pass: the length of each run is determined once.
     pub(super) fn split<E>(
         self,
         text: Reader<'_>,
@@ -46,7 +46,7 @@ impl Threes {
                 (end, count) = (next, count + 1);
             }
             let wanted = self != Threes::BeforeBoundary || text.char(end).is_none_or(|(c, _)| !is_word(c));
-            // What is in front of the first digit is a part of its own, unless a match is only a place.
+            // The text before the first digit is a separate part, except for patterns that match the empty string.
             let mut cut = |done: &mut usize, at: usize| {
                 let start = std::mem::replace(done, at);
                 if start < at { emit(start, at) } else { Ok(()) }

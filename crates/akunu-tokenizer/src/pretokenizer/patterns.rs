@@ -1,4 +1,4 @@
-//! The regular expressions of `tokenizer.json` files, by their text, and the scanners that do the same.
+//! The regular expressions of `tokenizer.json` files, and the equivalent scanners.
 
 use super::numbers::Threes;
 use super::words::{Cased, Chameleon, Cl100k};
@@ -15,7 +15,7 @@ const fn cased(contractions: bool, digits: usize) -> Step {
 
 const UNLIMITED: usize = usize::MAX;
 
-/// Text that does not read exactly so is not known.
+/// Only expressions with exactly this text are known.
 #[rustfmt::skip]
 pub(super) const PATTERNS: &[(&str, Step)] = &[
     (r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+", Step::Gpt2),
@@ -23,7 +23,7 @@ pub(super) const PATTERNS: &[(&str, Step)] = &[
     // Llama 3
     (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
         cl100k(true, Class::LETTER, 3, true)),
-    // GPT-4 and what is made of its vocabulary
+    // GPT-4 and derived vocabularies
     (r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+",
         cl100k(true, Class::LETTER, 3, true)),
     // Qwen 2 and 3
@@ -57,15 +57,15 @@ pub(super) const PATTERNS: &[(&str, Step)] = &[
     // Jais 2
     (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s{512}(?!\S)|\s{256}(?!\S)|\s{128}(?!\S)|\s{64}(?!\S)|\s{32}(?!\S)|\s{16}(?!\S)|\s{8}(?!\S)|\s{4}(?!\S)|\s{1,2}(?!\S)|\s{1}",
         Step::Cl100k(Cl100k { contractions: true, letters: Class::LETTER, digits: 3, line_ends: true, cascade: true })),
-    // EXAONE's mixture
+    // EXAONE MoE
     (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+",
         Step::ExaoneMoe),
-    // Youtu: characters in their own scripts, then words
+    // Youtu: characters by script, then words
     ("[가-힣ㄱ-ㆎ]+|[！…“”‘’—：；，、-〿︰-﹏]+|[ㄅ-ㄯ]+|[一-龥\u{3040}-ゟ゠-ヿ]+",
         Step::Sets(&[sets::KOREAN, sets::CHINESE_SIGNS, sets::BOPOMOFO, sets::CHINESE_AND_JAPANESE])),
     (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
         cased(true, 1)),
-    // Numbers in threes: Tiny Aya, SuperBPE, AFMoE
+    // Groups of three digits: Tiny Aya, SuperBPE, AFMoE
     (r"\d{1,3}(?=(?:\d{3})*\b)", Step::Threes(Threes::BeforeBoundary)),
     (r"(?=(\d{3})+(?!\d))", Step::Threes(Threes::Cuts)),
     (r"\p{N}{1,3}(?=(?:\p{N}{3})*(?!\p{N}))", Step::Threes(Threes::Numbers)),
@@ -79,7 +79,7 @@ pub(super) const PATTERNS: &[(&str, Step)] = &[
     // Spark 2.5
     ("[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+|[\r\n]|\\s+(?!\\S)|\\s+",
         Step::DeepSeekV3 { line_ends: false }),
-    // DeepSeek V3, three in a row
+    // DeepSeek V3, three consecutive expressions
     (r"\p{N}{1,3}", Step::Numbers(3)),
     ("[一-龥\u{3040}-ゟ゠-ヿ]+", Step::Set(sets::CHINESE_AND_JAPANESE)),
     ("[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+",
@@ -149,7 +149,7 @@ mod tests {
         ]
     }
 
-    /// Is it a character in both tables? Ours are of a later Unicode.
+    /// Whether a character is in both tables. Ours are of a later Unicode version.
     fn known(c: char) -> bool {
         static UNASSIGNED: std::sync::LazyLock<SysRegex> =
             std::sync::LazyLock::new(|| SysRegex::new(r"\p{Cn}").unwrap());
@@ -180,13 +180,13 @@ mod tests {
                 }
             }
         }
-        // A small letter to the crate's tables, and one without case since.
+        // Lower case in the crate's tables, without case in later Unicode versions.
         assert_eq!(changed.into_iter().collect::<String>(), "ʕ");
-        // What `Digits` asks.
+        // The condition of the `Digits` pre-tokenizer.
         assert!(all.chars().all(|c| c.is_numeric() == Class::of(c).is(Class::NUMBER)));
     }
 
-    /// Families of several expressions, one after the other.
+    /// Families with several consecutive expressions.
     #[test]
     fn families_cut_as_their_expressions_one_after_the_other() {
         let find = |step: Step| PATTERNS.iter().find(|(_, known)| *known == step).unwrap().0;
