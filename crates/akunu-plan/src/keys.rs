@@ -1,17 +1,17 @@
-//! How keys lie in a layer's cache. Values lie `[kv head][position][head dim]` everywhere.
+//! The layout of keys in a layer's KV cache. Values are always `[kv head][position][head dim]`.
 
 use crate::KvType;
 
-/// Positions that lie together in [`KeyOrder::Sixteens`].
+/// Number of positions in a group of the transposed layout.
 pub const TOGETHER: usize = 16;
 
-/// A device's order of keys. The reference's is [`KeyOrder::Positions`].
+/// The layout of a device's keys. The reference device uses position-major order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyOrder {
     /// As values: `[kv head][position][head dim]`
     Positions,
-    /// `[kv head][group of 16 positions][head dim][position within the group]`, for devices whose lanes are positions. In
-    /// [`KvType::Q8_0`] each block has 16 scales, then its quants.
+    /// `[kv head][group of 16 positions][head dim][position within the group]`, for devices that process one position
+    /// per SIMD lane. In [`KvType::Q8_0`] each block has 16 scales, then its quants.
     Sixteens,
 }
 
@@ -24,22 +24,23 @@ impl KeyOrder {
         }
     }
 
-    /// How many positions of the cache a sequence of up to `context` takes.
+    /// Number of positions of the cache that a sequence of up to `context` tokens occupies.
     pub fn positions(self, context: usize) -> usize {
         context.next_multiple_of(self.alignment())
     }
 
-    /// Keys as a device of this order has them, from those in order of positions. `None` where they are no whole sixteens of heads.
+    /// Converts keys from position-major order to this order. `None` if they are not whole groups of 16 positions.
     pub fn from_positions(self, kv: KvType, head_dim: usize, bytes: &[u8]) -> Option<Vec<u8>> {
         self.reorder(kv, head_dim, bytes, |to, from| (to, from))
     }
 
-    /// The way back.
+    /// The inverse of [`KeyOrder::from_positions`].
     pub fn to_positions(self, kv: KvType, head_dim: usize, bytes: &[u8]) -> Option<Vec<u8>> {
         self.reorder(kv, head_dim, bytes, |to, from| (from, to))
     }
 
-    /// `places` says where a field comes to lie and where it is, of its place in a sixteen and its place in order of positions.
+    /// `places` returns the destination and source offset of a field, given its index in the transposed and in
+    /// position-major order.
     fn reorder(
         self,
         kv: KvType,
@@ -69,7 +70,7 @@ impl KeyOrder {
     }
 }
 
-/// Bytes of the scale or element that begins at byte `at` of a head.
+/// Size of the field (scale or element) at byte offset `at` of a head.
 fn field_bytes(kv: KvType, at: usize) -> usize {
     match kv {
         KvType::F32 => 4,

@@ -1,4 +1,4 @@
-//! What a plan promises: exact bytes, and refusals that name what is wrong.
+//! Guarantees of a plan: exact memory sizes, and errors that name the cause.
 
 #![allow(clippy::unwrap_used)]
 
@@ -58,13 +58,13 @@ fn affine_weights_take_their_packed_bytes_and_no_more() {
         let of = |vectors: bool| model.tensors.iter().filter(move |t| (t.shape.len() == 1) == vectors);
         let packed: u64 = of(false).map(|t| t.stored_bytes() as u64).sum();
         let weights: u64 = of(false).map(|t| (t.rows() * t.cols()) as u64).sum();
-        // 4 bits, and an f16 scale and offset for each 64: 4.5 bits a weight.
+        // 4 bits, and an f16 scale and offset per 64: 4.5 bits per weight.
         assert_eq!(packed * 16, weights * 9);
         let vectors: u64 = of(true).map(|t| t.cols() as u64 * 4).sum();
         let memory = plan.memory;
         let expected = if in_place == InPlace::All { (packed, vectors) } else { (0, packed + vectors) };
         assert_eq!((memory.weights_in_place, memory.weights_copied), expected);
-        // One import for each plane, of that plane's very bytes.
+        // One import for each plane, with exactly its bytes.
         let imported: u64 = device
             .calls
             .iter()

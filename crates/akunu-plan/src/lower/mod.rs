@@ -1,5 +1,5 @@
-//! From a tower to tables: `blocks` lowers blocks to plain operations, `fuse` rewrites these for a device, `forms` and
-//! `place` give values their buffers, and `emit` writes commands. None of it knows an architecture by name.
+//! Lowers a tower to tables: `blocks` lowers blocks to plain operations, `fuse` rewrites these for a device, `forms`
+//! and `place` assign buffers to values, and `emit` writes commands. No part of it knows an architecture by name.
 
 mod blocks;
 mod cache_moves;
@@ -29,7 +29,7 @@ use crate::{
     Passes, RowBounds, TableIo,
 };
 
-/// The buffers of a plan as they come into being.
+/// The buffers of a plan under construction.
 #[derive(Debug, Default)]
 struct Buffers(Vec<BufferSpec>);
 
@@ -45,7 +45,7 @@ impl Buffers {
     }
 }
 
-/// What every table of one model shares.
+/// Data shared by all tables of a model.
 #[derive(Debug)]
 struct Context<'a> {
     config: &'a ModelConfig,
@@ -68,25 +68,26 @@ impl Context<'_> {
 }
 
 impl KvLayout {
-    /// The cache of one layer.
+    /// The KV cache of one layer.
     fn layer(&self, layer: usize) -> (Keys<Binding>, Values<Binding>) {
         let offset = self.layer_bytes * layer as u64;
         (Keys(Binding { buffer: self.k, offset }), Values(Binding { buffer: self.v, offset }))
     }
 }
 
-/// The cache: `[layer][kv head][position][head dim]`, keys and values apart, keys in the device's own order.
+/// The KV cache: `[layer][kv head][position][head dim]`, keys and values in separate buffers, keys in the device's
+/// order.
 #[derive(Clone, Copy, Debug)]
 struct KvLayout {
     k: BufferId,
     v: BufferId,
-    /// Of all slots.
+    /// Positions of all slots.
     positions: u32,
-    /// Of one: the context's, or a few more.
+    /// Positions of one slot: the context, rounded up to the alignment.
     slot_positions: u32,
-    /// Slots begin at its multiples.
+    /// Slots begin at multiples of this.
     alignment: u32,
-    /// Bytes of one layer in either.
+    /// Bytes of one layer in each of the two buffers.
     layer_bytes: u64,
 }
 
@@ -178,7 +179,7 @@ fn card_of(config: &ModelConfig) -> Result<&'static Card, PlanError> {
     })
 }
 
-/// Refuses what no table could be built for, before a weight is looked at.
+/// Rejects configurations for which no table can be built, before any weight is read.
 fn check(config: &ModelConfig, options: &PlanOptions) -> Result<(), PlanError> {
     let unsupported = |reason: String| Err(PlanError::Unsupported(reason));
     let shape = [
@@ -283,7 +284,7 @@ fn memory<'a>(
     memory
 }
 
-/// The host's side of a table.
+/// The buffers of a table that the host accesses.
 fn table_io(
     buffers: &mut Buffers,
     name: &str,
@@ -300,7 +301,7 @@ fn table_io(
     })
 }
 
-/// A product of sizes, as bytes that could exist.
+/// A product of sizes in bytes, or an error if it overflows.
 fn size(factors: &[usize]) -> Result<u64, PlanError> {
     factors
         .iter()

@@ -1,11 +1,11 @@
-//! Tables that pick their tokens by [`crate::sample`]: those that are there, with another last command.
+//! Tables that sample tokens on the device ([`crate::sample`]): existing tables with another last command.
 
 use super::{Buffers, size};
 use crate::ops::{F32, Op, Rows, Sample, SampleOperands, SampleParams, Sampling, U32};
 use crate::plan::PlanError;
 use crate::{BufferKind, DispatchTable, PassKind, sample};
 
-/// Rows that may be picked for at once: their records take memory, whether they are used or not.
+/// Maximum number of rows sampled at once: their records take memory even if unused.
 const MOST_PICKED: usize = 64;
 
 pub(super) fn decode(
@@ -29,7 +29,7 @@ pub(super) fn pick(
     ended(nothing, vocab, buffers)
 }
 
-/// A table with a sample as its last command.
+/// A table with `sample` as its last command.
 fn ended(mut table: DispatchTable, vocab: usize, buffers: &mut Buffers) -> Result<DispatchTable, PlanError> {
     let stride = sample::record_words(table.steps);
     let bytes = size(&[table.logit_rows, stride, 4])?;
