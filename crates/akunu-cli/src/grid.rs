@@ -1,6 +1,6 @@
-//! Tables of text that stay readable in a narrow terminal.
+//! Text tables that fit narrow terminals.
 
-/// Narrowest that a column is cut to before the table turns into one block a row.
+/// Minimum width of a truncated column; below it, each row becomes a separate block.
 const LEAST: usize = 8;
 const GAP: &str = "  ";
 
@@ -17,13 +17,13 @@ struct Column {
     room: Room,
 }
 
-/// What may be done to a column where there is no room for all.
+/// What happens to a column if the terminal is too narrow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Room {
     Whole,
-    /// Cut in the middle: both ends of a tensor's name matter.
+    /// Truncated in the middle, since both ends of a tensor's name matter.
     Cut,
-    /// Left out.
+    /// Omitted.
     Spare,
 }
 
@@ -38,17 +38,17 @@ impl Grid {
         Grid::default()
     }
 
-    /// A column of text, cut where there is no room for it.
+    /// A column of text that may be truncated.
     pub fn text(self, title: &'static str) -> Grid {
         self.column(title, Align::Left, Room::Cut)
     }
 
-    /// A column of text that can be done without in a narrow terminal.
+    /// A column of text that may be omitted.
     pub fn spare(self, title: &'static str) -> Grid {
         self.column(title, Align::Left, Room::Spare)
     }
 
-    /// A column of short words, never cut.
+    /// A column of short words, never truncated.
     pub fn word(self, title: &'static str) -> Grid {
         self.column(title, Align::Left, Room::Whole)
     }
@@ -67,7 +67,7 @@ impl Grid {
         self.rows.push(cells.into());
     }
 
-    /// The table with its titles, a newline after each line; `width`: columns of the terminal.
+    /// The table with its titles, with a newline after each line; `width`: columns of the terminal.
     pub fn render(&self, width: Option<usize>) -> String {
         let Some(widths) = self.widths(width) else { return self.stacked(width.unwrap_or(usize::MAX)) };
         let titles = self.columns.iter().map(|c| c.title.to_string()).collect();
@@ -80,7 +80,7 @@ impl Grid {
         text
     }
 
-    /// The columns that there is room for and their widths; `None` where a table would be unreadable.
+    /// The columns to show and their widths; `None` if the table would be unreadable.
     fn widths(&self, room: Option<usize>) -> Option<Vec<(usize, usize)>> {
         let mut widths: Vec<(usize, usize)> = (0..self.columns.len()).map(|i| (i, self.natural(i))).collect();
         let room = room.unwrap_or(usize::MAX);
@@ -109,7 +109,7 @@ impl Grid {
         }
     }
 
-    /// One block a row, for terminals too narrow for a table.
+    /// One block per row, for terminals too narrow for a table.
     fn stacked(&self, width: usize) -> String {
         let titles = self.columns.iter().map(|c| c.title.chars().count()).max().unwrap_or(0);
         let room = width.saturating_sub(titles + 1).max(LEAST);
@@ -139,7 +139,7 @@ fn cut_middle(text: &str, width: usize) -> String {
     text.chars().take(head).chain(['…']).chain(text.chars().skip(count - tail)).collect()
 }
 
-/// Names and values under each other: `name   value`. Long values go on in their own column.
+/// Names and values, one pair per line: `name   value`. Long values are wrapped in their column.
 pub fn facts(facts: &[(&str, String)], width: Option<usize>) -> String {
     let names = facts.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0) + GAP.len();
     let room = width.map_or(usize::MAX, |width| width.saturating_sub(names).max(2 * LEAST));
@@ -154,7 +154,7 @@ pub fn facts(facts: &[(&str, String)], width: Option<usize>) -> String {
     text
 }
 
-/// Breaks text between words; a word longer than a line stays whole.
+/// Wraps text between words; a word longer than a line is not split.
 fn wrap(text: &str, room: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split(' ') {

@@ -1,4 +1,5 @@
-//! Where a prompt comes from: an argument, a file, stdin or a list of ids; and which argument is the model.
+//! Sources of prompts: an argument, a file, stdin or a list of ids; and the distinction between prompt and model
+//! arguments.
 
 use std::ffi::OsString;
 use std::io::{IsTerminal, Read};
@@ -13,16 +14,16 @@ use crate::ids::{self, Ids};
 
 #[derive(Debug, Args)]
 pub struct PromptArgs {
-    /// The model [default: the one inside the binary]
+    /// The model [default: the embedded model]
     #[arg(value_name = "MODEL")]
     first: Option<OsString>,
-    /// The text to begin with; alone, it is for the model inside the binary
+    /// The text to continue; if it is the only argument, the embedded model is used
     #[arg(value_name = "PROMPT")]
     second: Option<OsString>,
-    /// The prompt, whatever it looks like
+    /// The prompt, even if it could be a file name or an option
     #[arg(short = 'p', long = "prompt", value_name = "PROMPT", group = "source", allow_hyphen_values = true)]
     prompt: Option<String>,
-    /// A file with the prompt (- is stdin); a newline at its end is dropped
+    /// File with the prompt (- is stdin); a newline at its end is dropped
     #[arg(short, long, group = "source")]
     file: Option<PathBuf>,
     /// The prompt as token ids: 1,2,3
@@ -37,7 +38,7 @@ pub enum Prompt {
 }
 
 impl PromptArgs {
-    /// The model, if one is named, and the prompt.
+    /// The model, if one is given, and the prompt.
     pub fn resolve(self) -> Result<(Option<PathBuf>, Prompt), Failure> {
         let explicit = match (self.prompt, self.file, self.prompt_ids) {
             (Some(text), _, _) => Some(Prompt::Text(text)),
@@ -75,7 +76,7 @@ impl Prompt {
     }
 }
 
-/// One argument alone is a prompt, unless it is a model.
+/// A single argument is a prompt, unless it is a model.
 fn alone(only: OsString) -> Result<String, Failure> {
     let path = Path::new(&only);
     if path.exists() {
@@ -133,7 +134,7 @@ pub fn read_text(path: &Path) -> Result<String, Failure> {
     })
 }
 
-/// Stdin, where something else than a person at a terminal is on the other end.
+/// The contents of stdin, unless it is a terminal.
 pub fn piped_stdin() -> Result<Option<String>, Failure> {
     if std::io::stdin().is_terminal() { Ok(None) } else { read_text(Path::new("-")).map(Some) }
 }

@@ -11,13 +11,13 @@ use crate::ids;
 use crate::output::Output;
 use crate::prompt;
 
-/// Turns token ids into text
+/// Converts token ids to text
 ///
-/// Ids stand behind the model or come from stdin, with commas or spaces between them.
+/// Ids are given after the model or on stdin, separated by commas or spaces.
 #[derive(Debug, Args)]
 #[command(override_usage = "akunu detokenize [OPTIONS] [MODEL] [IDS]...")]
 pub struct DetokenizeArgs {
-    /// 1,2,3 or 1 2 3; before them, the model [default: the one inside the binary]
+    /// Token ids: 1,2,3 or 1 2 3; optionally preceded by the model [default: the embedded model]
     #[arg(value_name = "IDS")]
     args: Vec<OsString>,
     #[arg(long, help = "Prints JSON")]

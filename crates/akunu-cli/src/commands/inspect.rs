@@ -1,4 +1,4 @@
-//! `akunu inspect`: what a model file holds.
+//! `akunu inspect`: the contents of a model file.
 
 use std::collections::BTreeMap;
 
@@ -15,15 +15,15 @@ use crate::failure::Failure;
 use crate::grid::{Grid, facts, grouped};
 use crate::output::{self, Output};
 
-/// Shows what a model file holds
+/// Shows the configuration, vocabulary and tensor types of a model
 #[derive(Debug, Args)]
 pub struct InspectArgs {
     #[command(flatten)]
     model: ModelArg,
-    /// Lists every tensor
+    /// Lists all tensors
     #[arg(long)]
     tensors: bool,
-    /// Lists every metadata key (GGUF only); long arrays by their length
+    /// Lists all metadata keys (GGUF only); long arrays with their length
     #[arg(long)]
     metadata: bool,
     #[arg(long, help = "Prints JSON")]
@@ -55,13 +55,13 @@ struct InspectReport<'a> {
     rope_local_base: Option<f64>,
     rope_dims: usize,
     rope_scaling: String,
-    /// What the files hold beside the part of the model that is run.
+    /// Parts of the file that are not run, such as a vision encoder.
     left_out: Option<&'static str>,
     window: Option<usize>,
     tied_embeddings: bool,
     bos_id: Option<u32>,
     eos_ids: Vec<u32>,
-    /// Of models that make vectors or scores of texts.
+    /// Only for embedding models and rerankers.
     #[serde(skip_serializing_if = "Option::is_none")]
     texts: Option<Texts<'a>>,
     #[serde(skip_serializing_if = "serde_json::Map::is_empty")]
@@ -74,13 +74,13 @@ struct InspectReport<'a> {
 
 #[derive(Debug, Serialize)]
 struct Texts<'a> {
-    /// How the states of a text's tokens become a vector; `None` where the files do not say.
+    /// Pooling type; `None` if the files do not state one.
     pooling: Option<&'static str>,
-    /// Whether rows see what stands after them, too.
+    /// Whether attention is bidirectional.
     sees_whole_text: bool,
-    /// Tokens of the longest text where nobody asks for another.
+    /// Default maximum text length in tokens.
     longest: usize,
-    /// Scores that the classifier gives.
+    /// Number of scores of the classifier.
     classifier: Option<usize>,
     prompts: BTreeMap<&'a str, &'a str>,
     default_prompt: Option<&'a str>,
@@ -282,7 +282,7 @@ fn lines(report: &InspectReport<'_>, config: &ModelConfig) -> Vec<(&'static str,
     lines
 }
 
-/// What a model that makes vectors or scores does with a text.
+/// Lines for an embedding model or reranker.
 fn text_lines(texts: &Texts<'_>) -> Vec<(&'static str, String)> {
     let mut lines = vec![match texts.sees_whole_text {
         true => ("attention", "each token sees the whole text".to_string()),

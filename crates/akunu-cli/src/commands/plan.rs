@@ -1,4 +1,4 @@
-//! `akunu plan`: the memory that a model will take, before anything is loaded.
+//! `akunu plan`: the memory of a model, before it is loaded.
 
 use akunu::{MemoryPlan, human};
 use akunu_plan::EncodeOptions;
@@ -10,7 +10,7 @@ use crate::failure::Failure;
 use crate::grid::{Grid, grouped};
 use crate::output::{self, Output};
 
-/// Shows the memory that a model takes, to the byte, and whether it fits
+/// Shows exactly how much memory a model needs, and whether it fits
 #[derive(Debug, Args)]
 pub struct PlanArgs {
     #[command(flatten)]
@@ -27,14 +27,14 @@ pub struct PlanArgs {
 struct PlanReport<'a> {
     model: &'a str,
     device: &'a str,
-    /// What the device said of itself, or which chip this is for.
+    /// Description by the device, or the name of the chip.
     detail: &'a str,
     #[serde(flatten)]
     pass: Pass,
     memory: Parts,
-    /// What the device allocates.
+    /// Memory that the device allocates.
     allocated: u64,
-    /// With the weights that stay in the file's mapping.
+    /// Including weights in the mapped file.
     total: u64,
     available: Option<u64>,
     fits: Option<bool>,
@@ -50,16 +50,16 @@ enum Pass {
         chain: usize,
     },
     Encodes {
-        /// What texts become.
+        /// The result for a text.
         output: String,
-        /// Numbers of one vector.
+        /// Dimensions of an embedding.
         width: usize,
-        /// Tokens of the longest text.
+        /// Maximum text length in tokens.
         longest: usize,
         kv_type: &'static str,
-        /// Tokens of a pass.
+        /// Maximum tokens of a pass.
         rows: usize,
-        /// Vectors or scores of a pass.
+        /// Maximum embeddings or scores of a pass.
         texts: usize,
     },
 }
@@ -107,7 +107,7 @@ pub fn run(args: &PlanArgs, out: &mut Output) -> Result<(), Failure> {
             (Pass::Encodes { output, width, longest, kv_type, rows, texts }, plan.memory)
         }
     };
-    // What is available on a chip that need not be there is not known; this machine's own memory says nothing of it.
+    // The available memory of another chip is unknown; this machine's memory is irrelevant for it.
     let available = match args.planned.chip {
         Some(_) => None,
         None => capabilities.available_bytes.or_else(akunu::available_memory),

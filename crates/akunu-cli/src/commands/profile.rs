@@ -1,4 +1,4 @@
-//! `akunu profile`: where a pass spends its time.
+//! `akunu profile`: the time of each command of a pass.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,26 +16,27 @@ use crate::failure::Failure;
 use crate::grid::Grid;
 use crate::output::{self, Output};
 
-/// Times each command of a pass, and says how near it comes to what the machine can do
+/// Measures the time of each command of a pass, relative to the machine's limits
 ///
-/// Ceilings are measured before and after: reading as many bytes as the pass does, and multiplying. A command cannot take
-/// less than its bytes or its operations do; 100% is that time. Commands are run one at a time, so their sum is a little
-/// more than a pass takes. Layers are added up; --each lists every command.
+/// Ceilings are measured before and after: memory bandwidth for as many bytes as the pass reads, and multiplication
+/// throughput. A command at 100% takes the time that its bytes or its operations need at the ceiling. Commands are run
+/// one at a time, so their sum is slightly more than the time of a pass. Times are summed over layers; --each lists
+/// every command.
 #[derive(Debug, Args)]
 pub struct ProfileArgs {
     #[command(flatten)]
     model: ModelArg,
-    /// A prompt of this many tokens instead of a decode step; of a model that makes vectors or scores, a text of as
-    /// many [default there: 128]
+    /// Processes a prompt of this many tokens instead of a decode step; for embedding models and rerankers, a text of
+    /// this length [their default: 128]
     #[arg(short, long, value_name = "N", value_parser = args::count)]
     prompt: Option<usize>,
-    /// Positions that stand in the cache before
+    /// Cached tokens before the pass
     #[arg(short, long, default_value = "0", value_parser = args::count_or_zero)]
     depth: usize,
-    /// Passes, of which the median counts
+    /// Number of passes; the median is reported
     #[arg(short = 'r', long, default_value = "10", value_parser = args::count)]
     passes: usize,
-    /// Every command instead of the sum over layers
+    /// Lists every command instead of sums over layers
     #[arg(long)]
     each: bool,
     /// Writes a trace for chrome://tracing or ui.perfetto.dev
@@ -45,14 +46,14 @@ pub struct ProfileArgs {
     json: bool,
     #[command(flatten)]
     task: TaskArgs,
-    /// Positions of the context, or tokens of the longest text [default: as many as -d and -p take]
+    /// Context length in tokens, or maximum text length for embedding models [default: as needed for -d and -p]
     #[arg(short, long, value_parser = args::count, allow_negative_numbers = true, help_heading = "Engine")]
     context: Option<usize>,
     #[command(flatten)]
     engine: EitherArgs,
 }
 
-/// Tokens of a text where nobody says.
+/// Default length of a text in tokens.
 const TEXT_TOKENS: usize = 128;
 
 /// One line of the listing.
@@ -63,7 +64,7 @@ struct Line {
     calls: usize,
     ns: u64,
     cost: Cost,
-    /// Nanoseconds below which it cannot be; 0 where no ceilings are known.
+    /// Minimum nanoseconds according to the ceilings; 0 if these are unknown.
     floor: f64,
 }
 
@@ -137,7 +138,7 @@ fn encoding(args: &ProfileArgs, model: &Arc<Model>, task: EmbedTask) -> Result<M
     beside_ceilings(&args.engine.options(args.context), bytes, || Ok(embedder.profile(&text, args.passes)?))
 }
 
-/// Ceilings are measured before and after what is timed.
+/// Ceilings are measured before and after the timed passes.
 fn beside_ceilings(
     options: &EngineOptions,
     bytes: u64,
@@ -175,7 +176,7 @@ fn listing(lines: &[Line]) -> Grid {
     grid
 }
 
-/// Sums over layers, the slowest first; or every command in its order.
+/// Sums over layers, the slowest first; or all commands in order.
 fn lines(timings: &[LabelTiming], ceilings: Option<&Ceilings>, each: bool) -> Vec<Line> {
     let mut lines: Vec<Line> = Vec::new();
     for t in timings {
@@ -228,7 +229,7 @@ fn json(lines: &[Line], ceilings: Option<ceilings::CeilingsReport>) -> serde_jso
     })
 }
 
-/// The commands one after the other, as complete events of Chrome's trace format (times in microseconds).
+/// The commands as consecutive complete events in Chrome's trace format (times in microseconds).
 fn write_trace(path: &Path, model: &str, timings: &[LabelTiming]) -> Result<(), Failure> {
     let mut at = 0;
     let mut events = Vec::with_capacity(timings.len());

@@ -1,4 +1,4 @@
-//! `akunu rerank`: how well documents answer a query.
+//! `akunu rerank`: scores documents for a query.
 
 use std::path::PathBuf;
 
@@ -15,8 +15,8 @@ use crate::texts::Source;
 
 /// Scores how well documents answer a query
 ///
-/// Prints a line for each document: the score that the model's classifier gives, as it gives it, and the document, with
-/// line breaks and other control characters escaped.
+/// Prints one line per document: the unmodified score of the model's classifier, and the document, with line breaks and
+/// other control characters escaped.
 #[derive(Debug, Args)]
 pub struct RerankArgs {
     /// The model
@@ -27,22 +27,22 @@ pub struct RerankArgs {
     /// The documents
     #[arg(value_name = "DOCUMENT")]
     documents: Vec<String>,
-    /// A file with a document in each line (- is stdin)
+    /// File with one document per line (- is stdin)
     #[arg(short, long, conflicts_with_all = ["documents", "ids"])]
     file: Option<PathBuf>,
-    /// What is asked of a document, for models that take an instruction
+    /// Instruction that defines relevance, for models that support one
     #[arg(long, value_name = "TEXT", conflicts_with = "ids")]
     instruction: Option<String>,
-    /// A query with its document as token ids, as the model is to see them: 1,2,3 (may be repeated)
+    /// A query and its document as token ids, including special tokens: 1,2,3 (may be repeated)
     #[arg(long, value_name = "IDS", conflicts_with_all = ["query", "documents"], value_parser = ids::parse)]
     ids: Vec<Ids>,
-    /// The kinds of those tokens, 0 for the query's and 1 for the document's (repeated as often as --ids)
+    /// The token types of these ids, 0 for the query and 1 for the document (repeated as often as --ids)
     #[arg(long, value_name = "KINDS", requires = "ids", value_parser = ids::parse)]
     segments: Vec<Ids>,
-    /// Cuts pairs that are longer than the model takes, and says so
+    /// Truncates pairs that are longer than the model supports, with a note
     #[arg(long)]
     truncate: bool,
-    /// Prints {"scores": […]}, exact as f32
+    /// Prints {"scores": […]}, exact in f32
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -92,7 +92,7 @@ pub fn run(args: &RerankArgs, out: &mut Output) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Refuses options that would change nothing with this model.
+/// Rejects options that have no effect with this model.
 fn refuse_idle(args: &RerankArgs, model: &Model) -> Result<(), Failure> {
     let config = model.config();
     let card = Card::find(&config.architecture);

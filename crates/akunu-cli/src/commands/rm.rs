@@ -1,4 +1,4 @@
-//! `akunu rm`: a model out of the cache.
+//! `akunu rm`: removes a model from the cache.
 
 use std::io::{BufRead, IsTerminal};
 
@@ -9,15 +9,16 @@ use crate::failure::Failure;
 use crate::hub;
 use crate::output::{self, Output};
 
-/// Removes a model from the cache of the hub
+/// Removes a model from the Hugging Face cache
 ///
-/// What another revision of it needs stays. Other tools that use the same cache download it again when they need it.
+/// Files that other revisions need are kept. Other tools that share the cache download the model again when they need
+/// it.
 #[derive(Debug, Args)]
 pub struct RmArgs {
     /// hf:OWNER/NAME, or hf:OWNER/NAME@REVISION for one revision
     #[arg(value_name = "NAME")]
     name: String,
-    /// Does not ask
+    /// Does not ask for confirmation
     #[arg(short, long)]
     yes: bool,
 }

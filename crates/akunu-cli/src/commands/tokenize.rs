@@ -13,28 +13,28 @@ use crate::ids;
 use crate::output::Output;
 use crate::prompt;
 
-/// Turns text into token ids
+/// Converts text to token ids
 ///
-/// The text is an argument, a file (-f) or stdin. Begin- and end-of-text tokens are added as the model wants them.
+/// The text is an argument, a file (-f) or stdin. Begin- and end-of-text tokens are added as the vocabulary states.
 #[derive(Debug, Args)]
 #[command(override_usage = "akunu tokenize [OPTIONS] [MODEL] [TEXT]")]
 pub struct TokenizeArgs {
-    /// The model [default: the one inside the binary]
+    /// The model [default: the embedded model]
     #[arg(value_name = "MODEL")]
     first: Option<OsString>,
-    /// The text; alone, it is for the model inside the binary [default: stdin]
+    /// The text; if it is the only argument, the embedded model is used [default: stdin]
     #[arg(value_name = "TEXT")]
     second: Option<OsString>,
-    /// The text, whatever it looks like
+    /// The text, even if it could be a file name or an option
     #[arg(short = 'p', long = "prompt", value_name = "TEXT", group = "source", allow_hyphen_values = true)]
     prompt: Option<String>,
-    /// A file with the text (- is stdin), taken as it is
+    /// File with the text (- is stdin), used unchanged
     #[arg(short, long, group = "source")]
     file: Option<PathBuf>,
-    /// Without the begin- and end-of-text tokens that the model wants around a text
+    /// Adds no begin- and end-of-text tokens
     #[arg(long)]
     no_special: bool,
-    /// Takes <|im_end|> and the like as the text they are, not as the tokens they name
+    /// Treats <|im_end|> and similar text as plain text, not as special tokens
     #[arg(long)]
     no_parse_special: bool,
     /// Prints a line for each token: id and text
@@ -71,7 +71,7 @@ pub fn run(args: TokenizeArgs, out: &mut Output) -> Result<(), Failure> {
     out.line(&ids::listed(&ids))
 }
 
-/// The text that a token adds; a control token, which adds none, by its name.
+/// The text that a token adds; for a control token, which adds none, its name.
 fn piece(tokenizer: &dyn Tokenizer, id: u32) -> String {
     match tokenizer.token_bytes(id) {
         Some(bytes) if !bytes.is_empty() => String::from_utf8_lossy(bytes).into_owned(),

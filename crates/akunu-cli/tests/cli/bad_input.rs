@@ -1,4 +1,4 @@
-//! Each kind of bad input has its line and its exit code: 1 for what fails, 2 for a command line without sense.
+//! Invalid input: each kind has an error line and an exit code, 1 for failures and 2 for invalid command lines.
 
 use std::fs;
 

@@ -1,4 +1,4 @@
-//! What is given as a MODEL and is none, or a damaged one: one line says what is wrong, and what to do next.
+//! MODEL arguments that are not models, or damaged ones: the error says what is wrong and what to do.
 #![allow(clippy::unwrap_used, clippy::print_stdout)] // in helpers of tests
 
 use std::fs;
@@ -19,7 +19,7 @@ fn one_line(args: &[&str], words: &[&str]) {
     assert!(lines.all(|line| line.starts_with("hint: ")), "{}", done.stderr);
 }
 
-/// Whatever a command wants of the model, it is refused in the same words.
+/// Every command rejects the file with the same words.
 #[track_caller]
 fn no_model(model: &Path, words: &[&str]) {
     one_line(&["inspect", path(model)], words);
@@ -35,7 +35,7 @@ fn little_endian(fields: &[u32]) -> Vec<u8> {
 fn files_of_other_kinds_are_recognised_by_their_content() {
     const AS_SAFETENSORS: &str = "hint: Save the model as SafeTensors";
     const GGML: u32 = 0x6767_6d6c;
-    // whisper.cpp's tiny model, and LLaMA from before GGUF: vocabulary, width, multiple, heads, layers, rotation, type.
+    // whisper.cpp's tiny model, and LLaMA from before GGUF: vocabulary, width, multiple, heads, layers, RoPE, type.
     let whisper = little_endian(&[GGML, 51865, 1500, 384, 6, 4, 448, 384, 6, 4, 80, 1, 80, 201]);
     let llama = little_endian(&[GGML, 32000, 4096, 256, 32, 32, 128, 2, 1, 1, 1, 1, 1, 1]);
     let cases: [(&str, &[u8], [&str; 2]); 10] = [
@@ -69,7 +69,7 @@ fn a_real_whisper_file_is_recognised() {
     no_model(&file, &["a Whisper model in whisper.cpp's GGML format"]);
 }
 
-/// A Hugging Face folder of one layer with 16 embeddings, all zeros, to be broken.
+/// A Hugging Face folder with one layer and 16 embeddings, all zeros, to be damaged by tests.
 struct Folder {
     dir: tempfile::TempDir,
     config: Value,
@@ -103,7 +103,7 @@ impl Folder {
         folder
     }
 
-    /// An index of the shards that promises the second one to hold `more`.
+    /// An index of the shards that also lists `more` in the second one.
     fn index(more: &[&str]) -> Value {
         let tensors = Folder::tensors();
         let (first, second) = tensors.split_at(6);
@@ -142,7 +142,7 @@ impl Folder {
         fs::write(self.file(name), bytes).unwrap();
     }
 
-    /// With another value under a key of its configuration, or without the key.
+    /// With another value of a key in its configuration, or without the key.
     fn with(self, key: &str, value: Option<Value>) -> Folder {
         let mut config = self.config.clone();
         match value {
@@ -185,7 +185,7 @@ fn safetensors(tensors: &[(String, Vec<usize>)]) -> Vec<u8> {
     bytes
 }
 
-/// A model's table, less the line that names the model.
+/// A model's table without the line that names the model.
 fn commands(model: &Path) -> String {
     let table = ok(&["table", path(model)]);
     table.split_once('\n').unwrap().1.to_string()
@@ -198,7 +198,7 @@ fn folders_without_weights_or_configuration_say_what_belongs_there() {
 
     let folder = Folder::new();
     let weights = folder.file("model.safetensors");
-    // Beside its configuration, a file is as good as the folder.
+    // A weights file beside its configuration is equivalent to the folder.
     assert_eq!(commands(&weights), commands(folder.dir.path()));
     fs::rename(&weights, folder.file("aside")).unwrap();
     no_model(folder.dir.path(), &["without SafeTensors weights", "hint: It needs model.safetensors"]);
@@ -260,7 +260,7 @@ fn a_vocabulary_that_does_not_fit_says_why_where_text_is_wanted() {
     let check = |model: &Path, words: &[&str]| {
         one_line(&["run", path(model), "Once"], words);
         one_line(&["chat", path(model), "-p", "Hi"], words);
-        // Ids go without it.
+        // Token ids work without a vocabulary.
         ok(&["run", path(model), "--prompt-ids", "1", "--ids", "-n", "1", "-q"]);
     };
     let folder = |tokens, pre| Folder::new().with_vocabulary(tokens, pre);

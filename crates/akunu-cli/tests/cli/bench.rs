@@ -1,4 +1,4 @@
-//! Speed and memory commands: their JSON is what others build upon.
+//! The commands that measure speed and memory, mainly their JSON output.
 
 use std::fs;
 
@@ -18,7 +18,7 @@ fn bench_gives_an_object_for_each_test() {
         assert!(row["min"].as_f64() <= row["tok_s"].as_f64() && row["tok_s"].as_f64() <= row["max"].as_f64());
         assert!(row["model"].is_string() && row["device"].is_string() && row["threads"].is_u64(), "{row}");
     }
-    // A generated token reads all the weights; a prompt's tokens share one reading.
+    // A generated token reads all weights; the tokens of a prompt share one pass over the weights.
     assert!(rows[2]["bytes_per_token"].as_f64() > rows[1]["bytes_per_token"].as_f64());
     assert!(rows[5]["bytes_per_token"].as_f64() > rows[2]["bytes_per_token"].as_f64());
 }

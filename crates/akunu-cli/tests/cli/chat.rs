@@ -14,7 +14,7 @@ pub const GREETING: [&str; 4] = ["\n", "Hello", " there", "!"];
 const THINKING: [&str; 5] = ["\n", "<think>", "Hmm.", "</think>", "Yes."];
 pub const ENDLESS: [&str; 4] = ["\n", "tick ", "tock ", "tick "];
 
-/// A folder with a model in it.
+/// A folder that contains a model.
 struct Scene {
     dir: tempfile::TempDir,
     model: PathBuf,
@@ -32,7 +32,7 @@ impl Scene {
         self.dir.path().join(name)
     }
 
-    /// Both streams, with the folder's name out of them.
+    /// Runs `chat` without notes; the folder's name is replaced in both streams.
     fn chat(&self, more: &[&str], stdin: &str) -> Done {
         let args = [&["chat", path(&self.model), "--temp", "0", "-q"], more].concat();
         let mut done = with_stdin(&args, stdin.as_bytes());
@@ -41,7 +41,7 @@ impl Scene {
         done
     }
 
-    /// As [`Scene::chat`], with notes.
+    /// Like [`Scene::chat`], with notes.
     fn aloud(&self, more: &[&str], stdin: &str) -> Done {
         let args = [&["chat", path(&self.model), "--temp", "0", "--device", "cpu"], more].concat();
         let mut done = with_stdin(&args, stdin.as_bytes());
@@ -69,7 +69,7 @@ fn each_line_is_a_turn_and_only_what_is_new_is_processed() {
     // Each byte is a token: `<|im_start|>user\n`, the message, `<|im_end|>\n<|im_start|>assistant\n`.
     let turn = |message: &str| (1 + 5) + message.len() as u64 + (1 + 1) + (1 + 10);
     assert_eq!((of(0, "prompt_tokens"), of(0, "reused_tokens")), (turn("Hi"), 0));
-    // The answer's three tokens stand there too; its end and a newline do not.
+    // The answer's three tokens are cached too; its end token and a newline are not.
     let known = turn("Hi") + 3;
     assert_eq!((of(1, "reused_tokens"), of(1, "processed_tokens")), (known, 2 + turn("Again")));
     let known = known + 2 + turn("Again") + 3;
@@ -121,7 +121,7 @@ fn a_conversation_is_saved_and_gone_on_with() {
     let saved = || serde_json::from_str::<Json>(&fs::read_to_string(&talk).unwrap()).unwrap();
     assert_eq!(saved(), json!({ "messages": messages }));
 
-    // A saved conversation is written over, and nothing else.
+    // Only a saved conversation may be overwritten.
     fs::write(&other, "precious").unwrap();
     let lines = format!("/load {0}\nMore\n/save {0}\n/save {1}\n", path(&talk), path(&other));
     let done = scene.chat(&[], &lines);
@@ -151,7 +151,7 @@ fn files_that_are_no_conversations_get_one_line_each() {
     ] {
         fs::write(&bad, bytes).unwrap();
         let done = scene.chat(&[], &format!("Hi\n/load {}\nAgain\n/history\n", path(&bad)));
-        // The conversation goes on as if nothing had been asked.
+        // The conversation continues as if the command had not been given.
         assert_eq!((done.code, done.stdout.as_str()), (1, "Hello there!\nHello there!\n"));
         let first = done.stderr.lines().next().unwrap();
         assert!(first.starts_with("error: DIR/bad.json: this is no conversation: "), "{first}");
@@ -295,7 +295,7 @@ fn the_model_inside_the_binary_converses() {
     let stats = stats(&done);
     assert_eq!((stats[0]["finish"].as_str(), stats[1]["finish"].as_str()), (Some("eos"), Some("eos")));
     let of = |turn: usize, key: &str| stats[turn][key].as_u64().unwrap();
-    // At least the whole first turn but its end stands there, if its last token was fed or not.
+    // At least the whole first turn except its end is cached; the last token may not have been processed.
     let first = of(0, "prompt_tokens") + of(0, "generated_tokens");
     assert!(of(1, "reused_tokens") + 1 >= first && of(1, "reused_tokens") <= first, "{stats:?}");
 }

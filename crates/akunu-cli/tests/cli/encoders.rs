@@ -1,4 +1,4 @@
-//! Vectors and scores of texts, and what the other commands say of models that make them.
+//! Embedding models and rerankers, also with commands that are meant for other models.
 #![allow(clippy::unwrap_used)] // helpers of tests; the lint knows only functions marked as tests
 
 use std::fs;
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::common::{json, ok, path, refuses, run, with_stdin};
 
-/// A small model of `testdata/encoders`, which has no vocabulary.
+/// A small model of `testdata/encoders`, without a vocabulary.
 fn small(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/encoders").join(name)
 }
@@ -39,7 +39,7 @@ fn assert_near(found: &[f64], expected: &[f64], what: &str) {
     }
 }
 
-/// `--ids` for each text of a golden, and what goes before and after.
+/// The command with `--ids` for each text of a golden, and further options.
 fn with_ids(command: &str, name: &str, texts: &[Value], options: &[&str]) -> Vec<String> {
     let mut args = vec![command.to_string(), path(&small(name)).to_string()];
     args.extend(texts.iter().flat_map(|text| ["--ids".to_string(), listed(&text["ids"])]));
@@ -167,7 +167,7 @@ fn input_that_no_vector_can_be_made_of() {
     let cut = run(&["embed", model, "--ids", &long, "-c", "10", "--truncate"]);
     assert_eq!((cut.code, cut.stdout.lines().count()), (0, 1), "{}", cut.stderr);
     assert!(cut.stderr.contains("1 text was cut to 10 tokens"), "{}", cut.stderr);
-    // The longest text needs no passes of so many tokens.
+    // A pass need not have this many tokens for the longest text.
     let done = refuses(&["embed", model, "--ids", "1,2", "--chunk", "99999999"], 1, &["hint: ", "--chunk"]);
     assert!(!done.stderr.contains("-c)"), "{}", done.stderr);
 }
@@ -188,7 +188,7 @@ fn empty_texts_are_told_by_their_number_or_their_line() {
     assert!(done.code == 1 && done.stderr.contains("line 1 of stdin is empty"), "{}", done.stderr);
 }
 
-/// A device behind a link, so that what replaces the link harms nobody.
+/// A device behind a link, so that replacing the link does no harm.
 #[cfg(target_os = "linux")]
 #[test]
 fn tensors_are_written_to_what_stands_at_the_path() {
@@ -250,7 +250,7 @@ fn a_path_that_cannot_be_written_is_told_before_anything_is_computed() {
     let dir = tempfile::tempdir().unwrap();
     let (folder, absent) = (small("bert-mean"), dir.path().join("no/such/vectors.safetensors"));
     for out in [absent.as_path(), dir.path()] {
-        // What is wrong with the text would be told when it is computed.
+        // The invalid id would be reported during the computation.
         let args = ["embed", path(&folder), "--ids", "64", "--out", path(out)];
         let done = refuses(&args, 1, &[&format!("error: cannot write {}: ", path(out))]);
         assert!(!done.stderr.contains("tmp."), "{}", done.stderr);
@@ -288,7 +288,7 @@ fn pairs_that_cannot_be_scored() {
     refuses(&["rerank", "embedded", "--ids", "1,2"], 1, &["no file embedded"]);
 }
 
-/// The cross-encoder with a vocabulary of letters.
+/// Adds a vocabulary of letters to the cross-encoder.
 fn reads_letters(folder: &Path) {
     let mut tokens: Vec<String> = ["[PAD]", "[CLS]", "[SEP]", "[UNK]"].map(String::from).to_vec();
     tokens.extend(('a'..='z').map(String::from));
@@ -360,7 +360,7 @@ fn models_that_generate_nothing_say_what_they_are_for() {
         let model = path(&folder);
         for args in [
             &["run", model, "--prompt-ids", "1,2", "--ids"][..],
-            // Neither has a vocabulary, and nothing would be won with one.
+            // Neither model has a vocabulary; the hint must not suggest token ids.
             &["run", model, "hello"],
             &["chat", model, "-p", "hello"],
             &["perplexity", model, path(&text)],
@@ -448,7 +448,7 @@ fn nobody_chats_with_an_encoder() {
     }
 }
 
-/// The folder of all-MiniLM-L6-v2, and what transformers makes of texts.
+/// The folder of all-MiniLM-L6-v2, and the results of transformers.
 fn minilm(test: &str) -> Option<(PathBuf, Value)> {
     let folder = akunu_testing::data(test, "minilm")?;
     let golden = fs::read(folder.join("minilm_embeddings_hf_f64.json")).unwrap();

@@ -1,8 +1,8 @@
-//! Help of every command, as it stands.
+//! Help texts of all commands.
 
 use crate::common::{ok, run};
 
-/// What a command prints, with the GPU's device named as where the files were made.
+/// The output of a command, with the GPU device named as on the platform of the snapshots.
 fn told(arguments: &[&str]) -> String {
     ok(arguments).replace("auto, cpu, metal, reference", "auto, cpu, cuda, reference")
 }

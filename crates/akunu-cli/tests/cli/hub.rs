@@ -1,4 +1,4 @@
-//! Models of the hub: named wherever a MODEL is, pulled, listed, removed; against a hub on loopback.
+//! Models on the hub: as MODEL arguments, pulled, listed and removed, with a fake hub on loopback.
 #![allow(clippy::unwrap_used)] // helpers of tests; the lint knows only functions marked as tests
 #![cfg_attr(not(unix), allow(unused_imports))] // what only tests of Unix need
 
@@ -148,7 +148,7 @@ fn safetensors_are_called_by_the_repositorys_name_and_not_by_the_commits() {
     assert_eq!(called(&format!("{NAME}:model.safetensors")), "tiny/model-GGUF");
     let folder = cache.path().join("models--tiny--model-GGUF/snapshots").join(COMMIT);
     assert_eq!(called(path(&folder)), "tiny/model-GGUF");
-    // Anywhere else a folder's name is its own.
+    // A folder outside the cache has its own name.
     assert_eq!(called(path(model)), "llama-hd64-gqa2");
     let table = run(&fake, cache.path(), &["table", NAME, "--offline", "--json"]);
     assert_eq!(table.code, 0, "{}", table.stderr);
@@ -202,7 +202,7 @@ fn on_a_terminal_rm_asks_and_only_yes_is_yes() {
         terminal.type_keys(keys);
         terminal.end()
     };
-    // No, return alone, another word, the end of the input.
+    // No, an empty line, another word, and the end of the input.
     for no in ["n\r", "\r", "yellow\r", "\x04"] {
         let (code, shown) = answer(no);
         assert_eq!(code, Some(0), "{shown}");

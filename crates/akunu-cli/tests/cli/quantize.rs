@@ -1,4 +1,4 @@
-//! `quantize`: files that can be run, and what is refused before anything is written.
+//! `quantize`: the files can be run, and invalid options are rejected before anything is written.
 #![allow(clippy::unwrap_used)] // in helpers of tests
 
 use std::fs;
@@ -92,7 +92,7 @@ fn a_folder_becomes_a_file_with_another_files_vocabulary_or_none() {
     refuses(&["run", path(&file), "Once"], 1, &["token ids only"]);
 }
 
-/// A vocabulary of letters that fits a model with 64 embeddings, and a config that names its end.
+/// Writes a vocabulary of letters for a model with 64 embeddings, and a config with its end token.
 fn write_vocabulary(folder: &Path) {
     let mut texts: Vec<String> = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "the", "##at"].map(String::from).into();
     texts.extend(('a'..='z').flat_map(|c| [c.to_string(), format!("##{c}")]));

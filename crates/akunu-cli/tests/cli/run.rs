@@ -1,4 +1,4 @@
-//! `run`: stories on stdout, everything else on stderr.
+//! `run`: text on stdout, everything else on stderr.
 
 use crate::common::{ok, run, with_stdin};
 
@@ -113,7 +113,7 @@ fn the_models_suggestion_holds_until_a_flag_says_otherwise() {
     let greedy = temperature(&["--temp", "0"]);
     suggest(r#"{"do_sample": false}"#);
     assert_eq!(temperature(&[]), greedy);
-    // A temperature so high that only top-k keeps the text what it is.
+    // At this temperature only top-k keeps the text deterministic.
     suggest(r#"{"do_sample": true, "temperature": 64, "top_k": 1}"#);
     assert_eq!(temperature(&[]), (64.0, greedy.1.clone()));
     assert_eq!(temperature(&["--temp", "0.5"]), (0.5, greedy.1.clone()));

@@ -143,7 +143,7 @@ impl<'a, 'w> Blocks<'a, 'w> {
         })
     }
 
-    /// One matrix, into columns of a value.
+    /// The product with one matrix, written to columns of a value.
     fn product(&mut self, x: Value, part: Part, out: Columns) {
         let label = part.label.clone();
         let product = Product { out, ..Product::plain(x, part, out.of) };

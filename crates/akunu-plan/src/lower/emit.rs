@@ -46,7 +46,6 @@ impl From<&Matrix> for Weight<Binding> {
     }
 }
 
-/// The KV cache of one layer is bound by `KvLayout::layer`.
 impl Emitter<'_> {
     pub fn emit(&mut self) {
         let graph = self.graph;

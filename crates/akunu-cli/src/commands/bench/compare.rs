@@ -1,6 +1,6 @@
-//! Two ways to run the same tests, and whether one of them is faster.
+//! Compares two ways of running the same tests.
 
-/// Tokens per second of a test's runs: the median, the least and the most.
+/// Tokens per second over the runs of a test: median, minimum and maximum.
 #[derive(Clone, Copy, Debug)]
 pub struct Speed {
     pub median: f64,
@@ -8,7 +8,8 @@ pub struct Speed {
     pub max: f64,
 }
 
-/// Indirect command buffers beside tables that are encoded for every pass. Faster is what was so in every run.
+/// Indirect command buffers compared with tables that are encoded for every pass. A way is faster if it was so in every
+/// run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     Faster,
@@ -26,7 +27,7 @@ impl Verdict {
     }
 }
 
-/// A line for each test, and what to do.
+/// One line per test, and a recommendation.
 pub fn report(tests: &[(&str, Speed, Speed)]) -> Vec<String> {
     let mut lines = Vec::new();
     for (test, direct, indirect) in tests {

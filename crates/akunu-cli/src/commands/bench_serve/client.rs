@@ -1,4 +1,4 @@
-//! As much of HTTP/1.1 as streamed completions need, over TCP without TLS.
+//! A minimal HTTP/1.1 client for streamed completions, over TCP without TLS.
 
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::Value as Json;
 
-/// Bytes of a line or of a body that is not streamed.
+/// Maximum size in bytes of a line, or of a body that is not streamed.
 const LONGEST: u64 = 16 << 20;
 const MOST_HEADERS: usize = 256;
 
@@ -15,17 +15,17 @@ const MOST_HEADERS: usize = 256;
 pub struct Server {
     /// `host:port`
     authority: String,
-    /// What stands before `/v1`.
+    /// The path before `/v1`.
     prefix: String,
     key: Option<String>,
-    /// Without a byte.
+    /// Timeout without any received byte.
     patience: Duration,
 }
 
-/// Why a request brought nothing.
+/// The reason why a request failed.
 #[derive(Debug)]
 pub struct Trouble {
-    /// What such errors are counted by: `connect`, `timeout`, `status 429`, `cut off`, `malformed`, `reported`.
+    /// The category for counting errors: `connect`, `timeout`, `status 429`, `cut off`, `malformed`, `reported`.
     pub kind: String,
     pub detail: String,
 }
@@ -79,7 +79,8 @@ impl Server {
         serde_json::from_reader(body.take(LONGEST)).map_err(|error| Trouble::malformed(error.to_string()))
     }
 
-    /// Posts, and hears each event of the stream that comes back. One that ends without `[DONE]` was cut off.
+    /// Sends a POST request and calls the handler for each event of the streamed response. A stream that ends without
+    /// `[DONE]` is incomplete.
     pub fn stream(
         &self,
         path: &str,
@@ -102,7 +103,7 @@ impl Server {
         Err(Trouble::new("cut off", "the stream ended without [DONE]"))
     }
 
-    /// The body of an answer that is 200.
+    /// The body of a response with status 200.
     fn ask(&self, method: &str, path: &str, body: Option<&Json>) -> Result<Box<dyn BufRead>, Trouble> {
         let mut stream = self.connect().map_err(|error| Trouble::new("connect", error.to_string()))?;
         let body = body.map(Json::to_string).unwrap_or_default();
@@ -142,12 +143,12 @@ impl Server {
     }
 }
 
-/// The message of OpenAI's error object, or the object.
+/// The message in an OpenAI error object, or the whole object.
 fn said(error: &Json) -> String {
     error["message"].as_str().map_or_else(|| error.to_string(), str::to_string)
 }
 
-/// The status, and the body freed of its framing.
+/// Parses the status and decodes the body.
 fn answer(mut from: impl BufRead + 'static) -> Result<(u16, Box<dyn BufRead>), Trouble> {
     let first = line(&mut from)?.unwrap_or_default();
     let status = first.strip_prefix("HTTP/1.").and_then(|rest| rest.get(2..5)?.parse().ok());
@@ -173,7 +174,7 @@ fn answer(mut from: impl BufRead + 'static) -> Result<(u16, Box<dyn BufRead>), T
     Err(Trouble::malformed("too many headers"))
 }
 
-/// Without its end. `None`: there is no more.
+/// A line without its end. `None` at the end of the stream.
 fn line(from: &mut impl BufRead) -> io::Result<Option<String>> {
     let mut bytes = Vec::new();
     from.take(LONGEST).read_until(b'\n', &mut bytes)?;
@@ -186,7 +187,7 @@ fn line(from: &mut impl BufRead) -> io::Result<Option<String>> {
     String::from_utf8(bytes).map(Some).map_err(|_| ErrorKind::InvalidData.into())
 }
 
-/// A body in chunks, each after its length in hexadecimal.
+/// A body with chunked transfer encoding.
 struct Chunked<R> {
     from: R,
     left: u64,

@@ -1,4 +1,4 @@
-//! What a load showed.
+//! Statistics of a load test.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,12 +7,12 @@ use serde::Serialize;
 
 use super::client::Trouble;
 
-/// What became of one request. Times count from when it was due.
+/// The result of a request. Times count from when it was due.
 #[derive(Debug, Default)]
 pub struct Outcome {
-    /// To the first piece of text.
+    /// Time to the first piece of text.
     pub first: Option<Duration>,
-    /// Between pieces of text.
+    /// Times between pieces of text.
     pub gaps: Vec<Duration>,
     pub total: Duration,
     pub prompt_tokens: u64,
@@ -31,7 +31,8 @@ pub struct Percentiles {
 }
 
 impl Percentiles {
-    /// By nearest rank: at least so many of the values are not above. All 0 without values.
+    /// By nearest rank: the smallest value such that at least this share of the values is not above it. All 0 if there
+    /// are no values.
     pub fn of(mut values: Vec<f64>) -> Percentiles {
         values.sort_by(f64::total_cmp);
         let Some(&max) = values.last() else { return Percentiles::default() };
@@ -46,7 +47,7 @@ impl Percentiles {
     }
 }
 
-/// Collects outcomes.
+/// Collects results.
 #[derive(Debug, Default)]
 pub struct Tally {
     outcomes: Vec<Outcome>,
@@ -58,7 +59,7 @@ pub struct Tally {
     late: usize,
 }
 
-/// A request that waited this long for one of the connections was late.
+/// Requests that waited longer than this for a connection count as late.
 const LATE: Duration = Duration::from_millis(10);
 
 impl Tally {
@@ -117,11 +118,12 @@ pub struct BenchServeReport {
     pub failed: usize,
     /// By kind.
     pub errors: BTreeMap<String, usize>,
-    /// The first of each kind in its own words.
+    /// The first message of each kind.
     pub examples: BTreeMap<String, String>,
     /// By reason.
     pub finish: BTreeMap<String, usize>,
-    /// Began more than 10 ms after they were due, for want of a connection or of time on this machine. Their times count from when they were due.
+    /// Requests that began more than 10 ms after they were due, because no connection or no CPU time was available.
+    /// Their times count from when they were due.
     pub late: usize,
     pub most_at_once: usize,
     pub seconds: f64,
@@ -131,7 +133,7 @@ pub struct BenchServeReport {
     pub output_tok_s: f64,
     pub requests_s: f64,
     pub first_token_ms: Percentiles,
-    /// Between pieces of text: a piece is a token, unless the server hands on more at once.
+    /// Times between pieces of text: a piece is a token, unless the server sends several at once.
     pub between_tokens_ms: Percentiles,
     pub total_ms: Percentiles,
 }

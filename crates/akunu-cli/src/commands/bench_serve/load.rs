@@ -1,4 +1,4 @@
-//! Requests that arrive at random, or follow each other in a number of streams.
+//! Generates requests: random arrivals, or a fixed number of concurrent streams.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -12,18 +12,18 @@ use super::client::{Server, Trouble};
 use super::figures::{BenchServeReport, Outcome, Tally};
 use crate::failure::Failure;
 
-/// Words of a token or so in most vocabularies.
+/// Words of about one token each in most vocabularies.
 const WORDS: [&str; 32] = [
     "the", "dog", "ran", "up", "a", "hill", "and", "saw", "big", "red", "ball", "she", "was", "so", "happy",
     "to", "play", "with", "her", "friend", "in", "park", "they", "had", "fun", "all", "day", "then", "he",
     "went", "home", "sun",
 ];
-/// A thread here only waits and reads.
+/// Stack size: these threads only wait and read.
 const STACK: usize = 256 << 10;
-/// Between looks at whether Ctrl-C was pressed.
+/// Interval at which Ctrl-C is checked.
 const SLICE: Duration = Duration::from_millis(50);
 
-/// From the least to the most, both included, with as many between 10 and 20 as between 100 and 200.
+/// Lengths between two inclusive bounds, uniform on a logarithmic scale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lengths {
     pub least: usize,
@@ -40,9 +40,9 @@ impl Lengths {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Arrivals {
-    /// So many a second, each independent of the others, over at most so many connections.
+    /// A Poisson process with this rate per second, over a limited number of connections.
     Poisson { rate: f64, connections: usize },
-    /// Each stream asks anew when it has its answer.
+    /// Each stream sends the next request when it has received a response.
     Streams(usize),
 }
 
@@ -61,12 +61,12 @@ pub struct Load {
     pub seed: u64,
 }
 
-/// The requests to come, the same for the same seed.
+/// The sequence of requests, which is the same for the same seed.
 struct Schedule<'a> {
     load: &'a Load,
     rng: Rng,
     made: usize,
-    /// When the next one is due, from the start on.
+    /// When the next request is due, relative to the start.
     due: Duration,
 }
 
@@ -76,7 +76,7 @@ struct Planned {
 }
 
 impl Load {
-    /// One request before the others, so that the model is loaded, and what does not work at all is told at once.
+    /// Sends one request before the measurement, so that the model is loaded and fatal errors are reported immediately.
     pub fn warm(&self) -> Result<(), Trouble> {
         let body = self.body("Once upon a time", 1, 0);
         self.ask(&body, Instant::now()).map(drop)
@@ -106,7 +106,8 @@ impl Load {
         Ok(tally.report(started.elapsed().as_secs_f64()))
     }
 
-    /// One thread's part. Whoever has the schedule waits for the next arrival; the others wait for the schedule.
+    /// The work of one thread. The thread that holds the schedule waits for the next arrival; the others wait for the
+    /// schedule.
     fn work(
         &self,
         schedule: &Mutex<Schedule<'_>>,
@@ -183,7 +184,7 @@ impl Load {
     }
 }
 
-/// Whether an event brings text.
+/// Whether an event contains text.
 fn text(choice: &Json) -> bool {
     let delta = &choice["delta"];
     [&choice["text"], &delta["content"], &delta["reasoning_content"], &delta["reasoning"]]
@@ -191,7 +192,7 @@ fn text(choice: &Json) -> bool {
         .any(|value| value.as_str().is_some_and(|text| !text.is_empty()))
 }
 
-/// False where the user wants no more.
+/// Returns false if cancelled.
 fn sleep_until(due: Instant, cancel: &AtomicBool) -> bool {
     loop {
         if cancel.load(Ordering::Relaxed) {
@@ -211,7 +212,7 @@ impl Schedule<'_> {
             return None;
         }
         match load.arrivals {
-            // The first gap is drawn too: the first request comes no more surely at 0 than at any other time.
+            // The gap before the first request is random too.
             Arrivals::Poisson { rate, .. } => {
                 let gap = -f64::from(1.0 - self.rng.uniform()).ln() / rate;
                 self.due += Duration::try_from_secs_f64(gap).unwrap_or(Duration::MAX / 4);
@@ -262,7 +263,8 @@ mod tests {
         let gaps: Vec<f64> = due.windows(2).map(|pair| pair[1] - pair[0]).collect();
         let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;
         let variance = gaps.iter().map(|gap| (gap - mean).powi(2)).sum::<f64>() / gaps.len() as f64;
-        // Of 4000 exponential gaps: the mean within 5 standard errors, the deviation about as large as it.
+        // For 4000 exponential gaps: the mean is within 5 standard errors, and the standard deviation is about equal to
+        // it.
         assert!((mean * 50.0 - 1.0).abs() < 5.0 / 4000f64.sqrt(), "{mean}");
         assert!((variance.sqrt() / mean - 1.0).abs() < 0.1, "{variance}");
     }

@@ -1,4 +1,4 @@
-//! `akunu bench-serve`: how a server does under load.
+//! `akunu bench-serve`: load tests of a server.
 
 mod client;
 mod figures;
@@ -18,55 +18,56 @@ use crate::grid::{Grid, grouped};
 use crate::interrupt;
 use crate::output::{self, Output};
 
-/// Puts a server under load: time to the first token, between tokens, tokens per second
+/// Measures a server under load: time to first token, time between tokens, tokens per second
 ///
-/// Takes any server that speaks OpenAI's protocol over plain HTTP. Requests arrive at random (--rate: a Poisson process, whether or
-/// not the server keeps up), or each of --streams asks again when it has its answer. Times count from when a request was due,
-/// so one that found no connection free has waited. One request goes before and is not counted. Exits with 1 if one failed.
+/// Works with any server that implements OpenAI's protocol over plain HTTP. Requests arrive at random (--rate: a
+/// Poisson process, regardless of the server's speed), or each of --streams sends its next request after a response.
+/// Times count from when a request was due, including the wait for a free connection. One uncounted request is sent
+/// first. Exits with 1 if a request failed.
 #[derive(Debug, Args)]
 pub struct BenchServeArgs {
-    /// Where it listens: http://127.0.0.1:8080
+    /// Server URL: http://127.0.0.1:8080
     url: String,
-    /// Which model [default: the first that the server lists]
+    /// Model name [default: the first that the server lists]
     #[arg(short, long, value_name = "NAME")]
     model: Option<String>,
-    /// Requests a second, on average
+    /// Average requests per second
     #[arg(short, long, value_name = "N", default_value = "1", value_parser = positive, conflicts_with = "streams")]
     rate: f64,
-    /// Requests under way at any time, instead of a rate
+    /// Concurrent requests, instead of a rate
     #[arg(short, long, value_name = "N", value_parser = connections)]
     streams: Option<usize>,
-    /// Connections that --rate may use; requests beyond wait
+    /// Maximum connections for --rate; further requests wait
     #[arg(long, value_name = "N", default_value = "256", value_parser = connections, conflicts_with = "streams")]
     concurrency: usize,
-    /// Ends after so many requests [default: 100, unless --seconds is given]
+    /// Number of requests [default: 100, unless --seconds is given]
     #[arg(short = 'n', long, value_name = "N", value_parser = args::count)]
     requests: Option<usize>,
-    /// Ends after this time; what is under way is waited for
+    /// Duration; running requests are completed
     #[arg(long, value_name = "S", value_parser = positive)]
     seconds: Option<f64>,
-    /// Words of a prompt: a number, or LEAST..MOST, drawn anew for each
+    /// Words per prompt: a number, or MIN..MAX for random lengths
     #[arg(short, long, value_name = "WORDS", default_value = "16..128", value_parser = lengths)]
     prompt: Lengths,
-    /// Most tokens of an answer, likewise
+    /// Maximum tokens per answer: a number, or MIN..MAX
     #[arg(short, long, value_name = "TOKENS", default_value = "16..128", value_parser = lengths)]
     output: Lengths,
-    /// Asks for chat completions
+    /// Requests chat completions
     #[arg(long)]
     chat: bool,
-    /// Asks for answers as long as they may be, of servers that know `ignore_eos`
+    /// Requests answers of maximum length, from servers that support `ignore_eos`
     #[arg(long)]
     ignore_eos: bool,
     /// Temperature
     #[arg(long, value_name = "T", default_value = "0.8", value_parser = temperature)]
     temp: f64,
-    /// Another seed, other arrivals, prompts and lengths
+    /// Seed of the random arrivals, prompts and lengths
     #[arg(long, default_value = "0")]
     seed: u64,
-    /// The server's key [default: what AKUNU_API_KEY says]
+    /// API key of the server [default: $AKUNU_API_KEY]
     #[arg(long, value_name = "KEY")]
     api_key: Option<String>,
-    /// Gives a request up that brings nothing for so long
+    /// Timeout of a request without received data, in seconds
     #[arg(long, value_name = "S", default_value = "600", value_parser = positive)]
     timeout: f64,
     /// Prints a JSON object
@@ -78,7 +79,7 @@ pub struct BenchServeArgs {
 struct Shown<'a> {
     url: &'a str,
     model: &'a str,
-    /// A second, where requests arrive at random.
+    /// Requests per second, for random arrivals.
     rate: Option<f64>,
     streams: Option<usize>,
     #[serde(flatten)]

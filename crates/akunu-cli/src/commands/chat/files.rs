@@ -1,4 +1,4 @@
-//! Conversations in files.
+//! Saved conversations.
 
 use std::io::{ErrorKind, Read};
 use std::path::Path;
@@ -8,7 +8,7 @@ use serde_json::Value as Json;
 
 use crate::failure::Failure;
 
-/// The longest file that is read, in bytes.
+/// Maximum size of a file in bytes.
 const MOST: u64 = 256 << 20;
 
 pub fn load(path: &Path) -> Result<Vec<Json>, Failure> {
@@ -25,7 +25,7 @@ pub fn load(path: &Path) -> Result<Vec<Json>, Failure> {
     conversation::parse(&text).map_err(|error| Failure::new(format!("{}: {error}", path.display())))
 }
 
-/// Writes a conversation over nothing but a conversation.
+/// Saves a conversation. An existing file is overwritten only if it contains a conversation.
 pub fn save(path: &Path, messages: &[Json]) -> Result<(), Failure> {
     match std::fs::symlink_metadata(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => {}
@@ -37,7 +37,7 @@ pub fn save(path: &Path, messages: &[Json]) -> Result<(), Failure> {
         }
     }
     let failure = |error: std::io::Error| Failure::io("write", path, &error);
-    // All of it or nothing: a full disk takes no earlier conversation away.
+    // Written to a temporary file first, so that a full disk does not destroy an earlier conversation.
     let mut part = path.as_os_str().to_owned();
     part.push(".part");
     let written =

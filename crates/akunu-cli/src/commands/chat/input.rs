@@ -1,4 +1,4 @@
-//! Where messages come from: a person at a terminal, with line editing and a history, or the lines of a pipe.
+//! Sources of messages: a terminal with line editing and history, or lines from a pipe.
 
 use std::cell::Cell;
 use std::io::{BufRead, IsTerminal};
@@ -20,7 +20,7 @@ use crate::output;
 pub enum Turn {
     Message(String),
     Order(Order),
-    /// A line with `/` that is no order.
+    /// An unknown command.
     Wrong(Failure),
     End,
 }
@@ -32,23 +32,23 @@ pub struct Input(Source);
 enum Source {
     Terminal(Box<Editor<Line, FileHistory>>, Option<PathBuf>),
     Pipe,
-    /// One message.
+    /// A single message.
     Given(Option<String>),
 }
 
 const PROMPT: &str = "> ";
 const FENCE: &str = "\"\"\"";
 
-/// Entries of the history that are kept.
+/// Maximum number of history entries.
 const HISTORY: usize = 1000;
 
 impl Input {
-    /// `given`: that, and nothing else.
+    /// `given`: use only this message.
     pub fn open(given: Option<String>, keep_history: bool) -> Result<Input, Failure> {
         if given.is_some() || !std::io::stdin().is_terminal() {
             return Ok(Input(given.map_or(Source::Pipe, |text| Source::Given(Some(text)))));
         }
-        // Where only stdout is elsewhere, what is typed shows on the terminal, and not there.
+        // If only stdout is redirected, the line editor uses the terminal, so that input is not echoed to stdout.
         let behavior = if std::io::stdout().is_terminal() { Behavior::Stdio } else { Behavior::PreferTerm };
         let failure = |error: ReadlineError| Failure::new(format!("the terminal cannot be read: {error}"));
         let config = Config::builder().behavior(behavior).max_history_size(HISTORY).map_err(failure)?;
@@ -56,7 +56,7 @@ impl Input {
         editor.set_helper(Some(Line::default()));
         let history = keep_history.then(history_file).flatten();
         if let Some(path) = &history {
-            // There is none the first time.
+            // The file does not exist the first time.
             let _ = editor.load_history(path);
         }
         Ok(Input(Source::Terminal(Box::new(editor), history)))
@@ -87,7 +87,7 @@ impl Input {
     }
 }
 
-/// What is typed, whole; `None` at its end.
+/// A complete input; `None` at the end.
 fn from_terminal(
     editor: &mut Editor<Line, FileHistory>,
     history: &mut Option<PathBuf>,
@@ -117,7 +117,7 @@ fn from_terminal(
     }
 }
 
-/// Adds the last entry to the file; others may have added theirs.
+/// Appends the last entry to the history file, which other processes may write too.
 fn keep(editor: &mut Editor<Line, FileHistory>, history: &mut Option<PathBuf>) {
     let Some(path) = history else { return };
     let folder = path.parent().map_or(Ok(()), std::fs::create_dir_all);
@@ -128,7 +128,7 @@ fn keep(editor: &mut Editor<Line, FileHistory>, history: &mut Option<PathBuf>) {
     }
 }
 
-/// Lines until a message is whole; `None` at the end.
+/// Reads lines until a message is complete; `None` at the end.
 fn from_pipe() -> Result<Option<String>, Failure> {
     let mut stdin = std::io::stdin().lock();
     let mut bytes = Vec::new();
@@ -148,7 +148,7 @@ fn from_pipe() -> Result<Option<String>, Failure> {
     }
 }
 
-/// Whether more lines belong to a message: it ends with a backslash, or began with """ that has not been closed.
+/// Whether a message continues on the next line: it ends with a backslash, or begins with """ that is not closed.
 fn is_open(text: &str) -> bool {
     match text.trim_start().strip_prefix(FENCE) {
         Some(block) => !block.trim_end().ends_with(FENCE),
@@ -156,7 +156,7 @@ fn is_open(text: &str) -> bool {
     }
 }
 
-/// The message without what kept its lines together.
+/// The message without backslashes and fences.
 fn unfolded(text: &str) -> String {
     match text.trim_start().strip_prefix(FENCE) {
         Some(block) => {
@@ -171,15 +171,15 @@ fn unfolded(text: &str) -> String {
     }
 }
 
-/// Where the lines that the user typed are kept.
+/// The path of the history file.
 fn history_file() -> Option<PathBuf> {
     Some(crate::environment::state_folder()?.join("akunu").join("chat-history"))
 }
 
-/// What the editor asks about the line that is being typed.
+/// State of the line editor's callbacks.
 #[derive(Debug, Default)]
 struct Line {
-    /// Whether the line was empty when it last changed: Ctrl-C does not say.
+    /// Whether the line was empty when it last changed, since Ctrl-C does not tell.
     is_empty: Cell<bool>,
 }
 
@@ -207,7 +207,7 @@ impl Validator for Line {
 impl Completer for Line {
     type Candidate = String;
 
-    /// Orders; nothing else can be known.
+    /// Completes command names only.
     fn complete(&self, line: &str, end: usize, _: &Context<'_>) -> rustyline::Result<(usize, Vec<String>)> {
         let typed = &line[..end];
         let fits = |name: &&&str| typed.starts_with('/') && name.starts_with(typed);

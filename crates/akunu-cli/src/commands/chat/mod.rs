@@ -40,53 +40,53 @@ What was typed is kept in $XDG_STATE_HOME/akunu/chat-history (~/.local/state).";
 
 /// Holds a conversation
 ///
-/// Each line is a message, and the model answers; its chat template says how the two are written for it. Only what is new
-/// goes through the model: the rest stands in its cache. Reasoning is dimmed on a terminal.
+/// Each line is a message that the model answers; its chat template defines how messages are written in the prompt.
+/// Only new tokens are processed, the rest is in the KV cache. Reasoning is dimmed on a terminal.
 ///
-/// Where stdin is not a terminal, each of its lines is a turn. A turn that fails is told on stderr, the conversation goes
-/// on, and the exit code is 1 in the end.
+/// If stdin is not a terminal, each line of it is a turn. If a turn fails, the error is written to stderr, the
+/// conversation continues, and the final exit code is 1.
 #[derive(Debug, Args)]
 #[command(after_long_help = format!("{EXAMPLES}\n\n{HELP}\n\n{TYPING}"))]
 pub struct ChatArgs {
-    /// The model [default: the one inside the binary]
+    /// The model [default: the embedded model]
     model: Option<PathBuf>,
-    /// Answer this message, and end
+    /// Answer this message and exit
     #[arg(short, long, value_name = "TEXT", allow_hyphen_values = true)]
     prompt: Option<String>,
-    /// What the model is told before the conversation
+    /// System message before the conversation
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     system: Option<String>,
-    /// Go on with a saved conversation
+    /// Continue a saved conversation
     #[arg(long, value_name = "FILE")]
     load: Option<PathBuf>,
-    /// Most tokens of an answer [default: until it ends or the context is full]
+    /// Maximum tokens per answer [default: until it ends or the context is full]
     #[arg(short = 'n', long, value_name = "N", value_parser = args::count, allow_negative_numbers = true)]
     max_tokens: Option<usize>,
-    /// End an answer where this would begin; may be given several times
+    /// End an answer before this text; may be repeated
     #[arg(long, value_name = "TEXT")]
     stop: Vec<String>,
-    /// When the conversation no longer fits, forget its oldest messages and say so
+    /// When the context is full, drop the oldest messages, with a note
     #[arg(long)]
     context_shift: bool,
-    /// A chat template in place of the model's: a .jinja file, or JSON with one
+    /// Chat template instead of the model's: a .jinja file, or JSON with `chat_template`
     #[arg(long, value_name = "FILE")]
     chat_template: Option<PathBuf>,
-    /// Which of the model's chat templates, where it has several
+    /// Which of the model's chat templates to use, if it has several
     #[arg(long, value_name = "NAME")]
     template_name: Option<String>,
-    /// Sets a variable of the chat template, to JSON or else to text; may be given several times
+    /// Sets a variable of the chat template, to a JSON value or else a string; may be repeated
     #[arg(long, value_name = "NAME=VALUE", value_parser = variable)]
     set: Vec<(String, Json)>,
     /// Does not show reasoning
     #[arg(long)]
     hide_reasoning: bool,
-    /// How statistics are given after each answer, on stderr [default: none]
+    /// Format of statistics on stderr after each answer [default: none]
     #[arg(long, value_enum)]
     stats: Option<Stats>,
-    /// Neither reads nor keeps a history of what was typed
+    /// Does not read or write the input history
     #[arg(long)]
     no_history: bool,
-    /// No notes
+    /// No notes on stderr
     #[arg(short, long)]
     quiet: bool,
     #[command(flatten)]
@@ -129,7 +129,7 @@ pub fn run(args: ChatArgs, out: &mut Output) -> Result<(), Failure> {
     if input.is_terminal() && !args.quiet {
         output::note(&format!("{}: /help tells what can be done, Ctrl-D ends", model.name()));
     }
-    // Between an answer and the next line nobody else would hear Ctrl-C, and it would end the conversation.
+    // While the program waits for a line, Ctrl-C must not end the process, so keep a handler installed.
     let _listening = input.is_terminal().then(interrupt::listen);
     let stats = args.stats.unwrap_or(Stats::None);
     let style = Style::new(args.hide_reasoning);
@@ -162,7 +162,7 @@ fn template(args: &ChatArgs, model: &Model, path: Option<&Path>) -> Result<ChatT
     Ok(templates.and_then(|found| found.template(args.template_name.as_deref(), &**tokenizer))?)
 }
 
-/// A conversation on its way.
+/// A running conversation.
 struct Talk<'a> {
     engine: Engine,
     chat: Chat,
@@ -172,7 +172,7 @@ struct Talk<'a> {
     quiet: bool,
     last: Option<ChatReport>,
     out: &'a mut Output,
-    /// A person is there, who can say it otherwise.
+    /// The input is a terminal, so errors do not change the exit code.
     interactive: bool,
 }
 
@@ -214,7 +214,7 @@ impl Talk<'_> {
         let turn = match text {
             Some(text) => self.chat.ask(&mut self.engine, text, &options, &mut on_event),
             None => {
-                // The same seed would give the same answer.
+                // With the same seed the answer would be the same.
                 self.options.sampling.seed = self.options.sampling.seed.wrapping_add(1);
                 options.sampling.seed = self.options.sampling.seed;
                 self.chat.regenerate(&mut self.engine, &options, &mut on_event)
@@ -222,7 +222,7 @@ impl Talk<'_> {
         };
         drop(listening);
         cancel.store(false, Ordering::SeqCst);
-        // Nothing was printed before most errors; what was stays.
+        // Most errors occur before any output; otherwise the partial line must be ended.
         if turn.is_ok() || screen.has_printed() {
             screen.end()?;
         }
@@ -240,7 +240,7 @@ impl Talk<'_> {
         Ok(())
     }
 
-    /// What has to be known about an answer that did not simply end.
+    /// Notes about an answer that did not end normally.
     fn remark(&self, turn: &akunu::chat::Turn) {
         if turn.forgotten > 0 {
             output::note(&format!(
@@ -323,7 +323,7 @@ fn count(messages: &[Json]) -> String {
     if messages.len() == 1 { "1 message".to_string() } else { format!("{} messages", messages.len()) }
 }
 
-/// What can be done in a conversation that does not fit.
+/// Advice for a conversation that does not fit into the context.
 fn full(error: akunu::Error) -> Failure {
     match error {
         akunu::Error::PromptTooLong { prompt, context } => Failure::new(format!(

@@ -1,4 +1,4 @@
-//! Lines that begin with `/`.
+//! Slash commands: lines that begin with `/`.
 
 use std::path::PathBuf;
 
@@ -9,9 +9,9 @@ pub enum Order {
     Help,
     Exit,
     Reset,
-    /// Shows what the system says.
+    /// Shows the system message.
     ShowSystem,
-    /// `None`: nothing any more.
+    /// Sets the system message; `None` removes it.
     System(Option<String>),
     Save(PathBuf),
     Load(PathBuf),

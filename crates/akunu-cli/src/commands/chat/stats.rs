@@ -1,4 +1,4 @@
-//! What there is to tell about an answer.
+//! Statistics of an answer.
 
 use akunu::chat::Turn;
 use akunu::{Engine, FinishReason};
@@ -11,7 +11,7 @@ use crate::output;
 pub struct ChatReport {
     model: String,
     device: &'static str,
-    /// Tokens of the conversation up to the answer: those that stood in the cache, and those that went through the model.
+    /// Prompt tokens of the conversation up to the answer: those reused from the cache, and those processed.
     prompt_tokens: usize,
     reused_tokens: usize,
     processed_tokens: usize,
@@ -35,7 +35,7 @@ impl ChatReport {
     pub fn new(engine: &Engine, turn: &Turn, seed: u64, temperature: f32) -> ChatReport {
         let timings = &turn.timings;
         let processed = timings.prompt_tokens - timings.reused_tokens;
-        // The first token comes with the prompt's logits.
+        // The first token is computed together with the prompt.
         let steps = timings.generated_tokens.saturating_sub(1);
         let (finish, end) = match &turn.finish {
             FinishReason::Eos(_) | FinishReason::StopId(_) => ("eos", "the model ended its turn"),
@@ -56,7 +56,7 @@ impl ChatReport {
             generate_tok_s: rate(steps, timings.generate_s),
             first_token_s: timings.ttft_s,
             context: engine.context(),
-            // A full context has no place for the last token.
+            // If the context is full, the last token has no position in it.
             context_used: (timings.prompt_tokens + timings.generated_tokens).min(engine.context()),
             forgotten_messages: turn.forgotten,
             finish,
