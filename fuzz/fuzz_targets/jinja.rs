@@ -1,4 +1,4 @@
-//! Any text as a template. Whatever it does, it ends, and marks whole characters as text from outside.
+//! Arbitrary text as a template: rendering terminates, and untrusted byte ranges end at character boundaries.
 #![no_main]
 
 use akunu_jinja::{Moment, Template, Variable};

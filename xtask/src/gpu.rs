@@ -1,5 +1,5 @@
-//! What is tried on a machine with a card and without Rust: akunu, what counts memory and what times a chain's end, the small test models
-//! and a script, in one folder and one file.
+//! Bundles what is tested on a machine with a GPU and without Rust: akunu, the tests of allocations and of chain ends,
+//! the small test models and a script, in one folder and one archive.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ pub(crate) fn bundle() -> Result<()> {
     fs::create_dir_all(folder.join("models"))?;
     let (counts, times) = (built_test("akunu", "zero_alloc")?, built_example("akunu", "chain_end")?);
     for (program, name) in [(akunu, "akunu"), (counts, "zero_alloc"), (times, "chain_end")] {
-        // Half the file is for debuggers.
+        // Half of the file is debug information.
         run(Command::new("strip").arg("-o").arg(folder.join(name)).arg(program))?;
     }
     fs::copy(root().join(RUNNER), folder.join("run.sh"))?;
@@ -38,7 +38,7 @@ pub(crate) fn bundle() -> Result<()> {
     Ok(())
 }
 
-/// A GGUF file, or the two files of a folder that make it a model; nothing for what is neither.
+/// Copies a GGUF file, or the two files of a model folder; nothing for other paths.
 fn copy_model(from: &Path, models: &Path) -> Result<()> {
     let name = from.file_name().context("a model has a name")?;
     if from.extension().is_some_and(|extension| extension == "gguf") {

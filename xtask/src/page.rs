@@ -1,4 +1,4 @@
-//! The chat page in headless Chromium, which is installed where `CI` is set.
+//! Tests the chat page in headless Chromium, which is installed if `CI` is set.
 
 use std::process::Command;
 

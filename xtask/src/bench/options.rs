@@ -1,4 +1,4 @@
-//! What `bench cpu` is asked for.
+//! Options of `bench cpu`.
 
 use std::path::{Path, PathBuf};
 
@@ -22,14 +22,14 @@ cargo xtask bench cpu [OPTIONS]      (or target/release/xtask bench cpu, beside 
 AKUNU names another akunu, LLAMA_BENCH a llama-bench to run in turn, AKUNU_ISA an instruction set.";
 
 pub(super) const MODELS: &[&str] = &["smollm2-135m", "qwen3-0.6b", "tinyllama-1.1b"];
-/// MLX4: MLX's folders of 4 bits, which llama.cpp does not read.
+/// MLX4: MLX folders with 4 bits, which llama.cpp does not support.
 pub(super) const TYPES: &[&str] = &["Q4_0", "Q4_K_M", "Q6_K", "Q8_0", "F16", MLX];
 pub(super) const MLX: &str = "MLX4";
-/// The shape that folders are made of.
+/// The shape of the MLX folders.
 pub(super) const MLX_MODEL: &str = "qwen3-0.6b";
 pub(super) const TESTS: &[&str] = &["speed", "depth", "batch", "threads", "shared", "load"];
 
-/// The type that tests other than speed are done with.
+/// The type for all tests except speed.
 pub(super) const MAIN_TYPE: &str = "Q4_0";
 
 #[derive(Debug, PartialEq)]
@@ -44,7 +44,7 @@ pub(super) struct Options {
     pub(super) baselines: PathBuf,
     pub(super) write_baseline: bool,
     pub(super) check: bool,
-    /// 0.1: ten per cent.
+    /// 0.1 means 10 %.
     pub(super) margin: f64,
     pub(super) commit: Option<String>,
 }
