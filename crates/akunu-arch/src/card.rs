@@ -3,8 +3,8 @@
 
 use crate::facts::{Fact, FactRule, LLAMA_FACTS};
 use crate::shape::Shape;
-use crate::tensors::{LLAMA_NAMING, LLAMA_STACKS, LLAMA_TENSORS, Naming, StackRule, TensorRule};
-use crate::tower::{FeedKind, LayerFn, NormKind, QkNorm, pre_norm};
+use crate::tensors::{LLAMA_NAMING, LLAMA_FUSED, LLAMA_TENSORS, Naming, FusedRule, TensorRule};
+use crate::tower::{FeedForwardKind, LayerFn, NormKind, QkNorm, pre_norm};
 use crate::{Activation, ModelConfig, Source, WindowPattern, families, names};
 
 /// Everything that the engine knows about a family of models.
@@ -27,9 +27,9 @@ pub struct Card {
     /// Tensor rules, in the order in which converted files have the tensors.
     pub tensors: &'static [&'static [TensorRule]],
     /// Matrices that a file may store fused into one.
-    pub stacks: &'static [StackRule],
+    pub fused: &'static [FusedRule],
     /// GGUF files of this family keep matrices fused.
-    pub stacked_in_gguf: bool,
+    pub fused_in_gguf: bool,
     /// Prefixes of Hugging Face tensor names.
     pub naming: Naming,
     /// Lists of per-head vectors in Hugging Face files, each with the name of the tensor that combines the list.
@@ -53,7 +53,7 @@ pub struct Card {
     pub qk_norm: Option<QkNorm>,
     /// Whether some models of the family have no Q/K norms.
     pub optional_qk_norm: bool,
-    pub feed: FeedKind,
+    pub feed: FeedForwardKind,
     /// Embeddings are multiplied by √hidden_size.
     pub scaled_embeddings: bool,
     pub default_window: DefaultWindow,
@@ -189,8 +189,8 @@ impl Card {
         hf: &[],
         hidden_scale_depths: &[],
         tensors: LLAMA_TENSORS,
-        stacks: LLAMA_STACKS,
-        stacked_in_gguf: false,
+        fused: LLAMA_FUSED,
+        fused_in_gguf: false,
         naming: LLAMA_NAMING,
         head_lists: &[],
         ignored: &[],
@@ -203,7 +203,7 @@ impl Card {
         norm: NormKind::Rms,
         qk_norm: None,
         optional_qk_norm: false,
-        feed: FeedKind::Gated,
+        feed: FeedForwardKind::Gated,
         scaled_embeddings: false,
         default_window: DefaultWindow::Everywhere,
         full_first: false,

@@ -78,14 +78,14 @@ pub struct Rope {
     pub local_base: Option<f64>,
     pub scaling: RopeScaling,
     /// Queries are scaled up with their position.
-    pub query_growth: Option<QueryGrowth>,
+    pub query_scaling: Option<QueryScaling>,
     /// Present exactly if the scaling is [`RopeScaling::LongRope`].
     pub factors: Option<RopeFactors>,
 }
 
 /// A query at position p is multiplied by 1 + rate · ln(1 + ⌊p / step⌋).
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct QueryGrowth {
+pub struct QueryScaling {
     pub rate: f64,
     pub step: usize,
 }
@@ -111,14 +111,14 @@ pub struct EmbeddingFacts {
     /// Names of the classifier's scores, one per score, if the files state them.
     pub labels: Vec<String>,
     /// Maximum number of tokens of a text.
-    pub most_tokens: Option<usize>,
+    pub max_text_tokens: Option<usize>,
     /// Texts are converted to lower case before tokenization.
     pub lower_case: bool,
 }
 
 /// Maximum number of sentence-transformers modules. The canonical name of a dense matrix contains the number of its
 /// module.
-pub const MOST_MODULES: usize = 9;
+pub const MAX_MODULES: usize = 9;
 
 /// How the hidden states of a text are reduced to one vector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -272,7 +272,7 @@ impl ModelConfig {
     /// checked when the plan is made.
     pub(crate) fn check(&self, place: &'static str, tensors: &[TensorInfo]) -> Result<(), FormatError> {
         /// Far above any real model, and far below where the product of two overflows.
-        const MOST: usize = 1 << 28;
+        const MAX: usize = 1 << 28;
         let wrong =
             |key: &str, problem: String| Err(FormatError::Config { key: key.to_string(), place, problem });
         for (key, value) in [
@@ -284,7 +284,7 @@ impl ModelConfig {
             ("key-value head count", self.kv_head_count),
             ("head size", self.head_dim),
         ] {
-            if value == 0 || value > MOST {
+            if value == 0 || value > MAX {
                 return wrong(key, format!("{value} is out of range"));
             }
         }
@@ -321,7 +321,7 @@ impl ModelConfig {
                 }
             }
         }
-        if let Some(growth) = self.rope.query_growth
+        if let Some(growth) = self.rope.query_scaling
             && (growth.step == 0 || !(growth.rate.is_finite() && growth.rate > 0.0))
         {
             return wrong("query growth", format!("{} every {} positions", growth.rate, growth.step));

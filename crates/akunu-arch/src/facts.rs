@@ -17,7 +17,7 @@ pub enum Fact {
     /// Dimensions of each head that RoPE rotates.
     RopeDims,
     /// The same as a fraction of the head size.
-    RopePart,
+    PartialRotaryFactor,
     RopeBase,
     /// RoPE base of sliding-window layers. If a family has a default for it, all its models have such a base.
     LocalRopeBase,
@@ -38,7 +38,7 @@ pub enum Fact {
     UnrotatedEvery,
     /// The rate by which queries are scaled: a query is multiplied by 1 + rate · ln(1 + ⌊position / original context
     /// length⌋).
-    QueryGrowth,
+    QueryScaling,
     /// Divides the attention factor of YaRN, as an argument of YaRN's own formula.
     YarnLogMultiplier,
     /// Which hidden state a classifier reads, as GGUF's pooling number. `config.json` has its name.
@@ -105,7 +105,7 @@ pub const LLAMA_FACTS: &[FactRule] = &[
     fact(Fact::ValueHeadDim, &["attention.value_length"], &[]),
     fact(Fact::NormEpsilon, &["attention.layer_norm_rms_epsilon"], &["rms_norm_eps"]),
     fact(Fact::RopeDims, &["rope.dimension_count"], &[]),
-    fact(Fact::RopePart, &[], &["partial_rotary_factor"]),
+    fact(Fact::PartialRotaryFactor, &[], &["partial_rotary_factor"]),
     fact(Fact::RopeBase, &["rope.freq_base"], &["rope_theta"]),
     fact(Fact::LocalRopeBase, &["rope.freq_base_swa"], &["rope_local_base_freq"]),
     fact(Fact::AttentionScale, &["attention.scale"], &[]),

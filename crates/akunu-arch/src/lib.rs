@@ -18,7 +18,7 @@ pub mod tower;
 
 pub use card::{ACTIVATIONS, Card, DefaultWindow, HfKind, RerankPrompt, RopeStyle, Sliding};
 pub use config::{
-    Activation, EmbeddingFacts, MOST_MODULES, ModelConfig, Pooling, QueryGrowth, Rope, RopeFactors,
+    Activation, EmbeddingFacts, MAX_MODULES, ModelConfig, Pooling, QueryScaling, Rope, RopeFactors,
     RopeScaling, Source, SuggestedSampling, Window, WindowPattern,
 };
 pub use families::CARDS;

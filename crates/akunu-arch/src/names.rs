@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use akunu_format::{FormatError, Place, TensorInfo, printable};
 
 use crate::families::CARDS;
-use crate::tensors::{Part, Sizes, StackRule};
+use crate::tensors::{Part, Sizes, FusedRule};
 use crate::{Card, ModelConfig};
 
 /// Suffixes of tensors that carry no information: buffers that every loader computes itself.
@@ -52,7 +52,7 @@ pub(crate) fn canonical(name: &str, card: &Card) -> Option<String> {
     if !matches!(kind, "weight" | "bias") {
         return None;
     }
-    let stacked = || card.stacks.iter().find(|stack| stack.hf == part).map(|stack| stack.name);
+    let stacked = || card.fused.iter().find(|stack| stack.hf == part).map(|stack| stack.name);
     let ours = find(Part::Layer, part).or_else(stacked)?;
     Some(format!("blk.{layer}.{ours}.{kind}"))
 }
@@ -74,7 +74,7 @@ pub(crate) fn hugging_face(name: &str, card: &Card) -> Option<String> {
 }
 
 /// Whether a Hugging Face tensor belongs to a vision encoder.
-pub(crate) fn is_for_images(name: &str) -> bool {
+pub(crate) fn is_vision(name: &str) -> bool {
     ["vision_tower.", "multi_modal_projector."].iter().any(|part| name.contains(part))
 }
 
@@ -143,7 +143,7 @@ pub(crate) fn split_fused(
     let there: HashSet<&str> = stored.iter().map(|tensor| tensor.name.as_str()).collect();
     let mut tensors = Vec::with_capacity(stored.len());
     for tensor in stored {
-        let Some((stack, names)) = stack_of(&tensor.name, card, &there) else {
+        let Some((stack, names)) = fused_rule(&tensor.name, card, &there) else {
             tensors.push(tensor.clone());
             continue;
         };
@@ -165,17 +165,17 @@ pub(crate) fn split_fused(
 }
 
 /// The rule of a fused tensor, and the names of its parts; `None` if the tensor is not fused.
-fn stack_of<'c>(name: &str, card: &'c Card, there: &HashSet<&str>) -> Option<(&'c StackRule, Vec<String>)> {
+fn fused_rule<'c>(name: &str, card: &'c Card, there: &HashSet<&str>) -> Option<(&'c FusedRule, Vec<String>)> {
     let (layer, rest) = name.strip_prefix("blk.")?.split_once('.')?;
     let (part, kind) = rest.rsplit_once('.')?;
-    let stack = card.stacks.iter().find(|stack| stack.name == part)?;
+    let stack = card.fused.iter().find(|stack| stack.name == part)?;
     let names: Vec<String> = stack.parts.iter().map(|part| format!("blk.{layer}.{part}.{kind}")).collect();
     let apart = stack.parts.contains(&part) && there.contains(names.first()?.as_str());
     (matches!(kind, "weight" | "bias") && !apart).then_some((stack, names))
 }
 
 /// Number of rows of each part of a fused tensor.
-fn part_rows(stack: &StackRule, card: &Card, config: &ModelConfig) -> Vec<usize> {
+fn part_rows(stack: &FusedRule, card: &Card, config: &ModelConfig) -> Vec<usize> {
     let sizes = Sizes::from(config);
     let rows = |part: &&str| {
         let rule = card.tensor_rules().find(|rule| rule.part == Part::Layer && rule.name == *part);

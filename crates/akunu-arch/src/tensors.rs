@@ -133,14 +133,14 @@ pub struct TensorRule {
 
 impl TensorRule {
     /// Whether it belongs to a classifier, which only some models of a family have.
-    pub fn is_of_classifier(&self) -> bool {
+    pub fn is_classifier(&self) -> bool {
         self.name == "cls" || self.name.starts_with("cls.")
     }
 }
 
 /// Tensors that a file may store fused into one, concatenated by rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StackRule {
+pub struct FusedRule {
     /// Canonical name. If it is also the name of the first part, the tensor is fused if there is no second part beside
     /// it.
     pub name: &'static str,
@@ -148,12 +148,12 @@ pub struct StackRule {
     /// Canonical names of the parts, in order.
     pub parts: &'static [&'static str],
     /// Layout in Hugging Face files; in GGUF files the parts are concatenated.
-    pub layout: StackLayout,
+    pub layout: FusedLayout,
 }
 
 /// The row order of a fused tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StackLayout {
+pub enum FusedLayout {
     /// All rows of a part, then all rows of the next one.
     Parts,
     /// Grouped by KV head: its query heads, its key, its value; then the next KV head.
@@ -226,7 +226,7 @@ pub const QK_ROW_NORMS: &[TensorRule] = &[
 ];
 
 /// Norms over each head of Q and K, with separate weights for each head.
-pub const QK_EACH_HEAD_NORMS: &[TensorRule] = &[
+pub const QK_PER_HEAD_NORMS: &[TensorRule] = &[
     layer("attn_q_norm", "self_attn.q_norm", Kind::Norm, &[Dim::Heads, Dim::Head]),
     layer("attn_k_norm", "self_attn.k_norm", Kind::Norm, &[Dim::KvHeads, Dim::Head]),
 ];
@@ -267,20 +267,20 @@ pub const OUTPUT: &[TensorRule] = &[
 pub const LLAMA_TENSORS: &[&[TensorRule]] = &[EMBEDDING, QKV, ATTN_OUTPUT, FFN_NORM, GATED_FFN, OUTPUT];
 
 /// Fused Q, K and V.
-pub const QKV_STACK: StackRule = StackRule {
+pub const FUSED_QKV: FusedRule = FusedRule {
     name: "attn_qkv",
     hf: "self_attn.qkv_proj",
     parts: &["attn_q", "attn_k", "attn_v"],
-    layout: StackLayout::Parts,
+    layout: FusedLayout::Parts,
 };
 
 /// Fused gate and up. GGUF has no name for it: an `ffn_up` without an `ffn_gate` contains both.
-pub const GATE_UP_STACK: StackRule = StackRule {
+pub const FUSED_GATE_UP: FusedRule = FusedRule {
     name: "ffn_up",
     hf: "mlp.gate_up_proj",
     parts: &["ffn_gate", "ffn_up"],
-    layout: StackLayout::Parts,
+    layout: FusedLayout::Parts,
 };
 
 /// Phi 3's fused tensors. Checkpoints of other families that were saved in this form open as well.
-pub const LLAMA_STACKS: &[StackRule] = &[QKV_STACK, GATE_UP_STACK];
+pub const LLAMA_FUSED: &[FusedRule] = &[FUSED_QKV, FUSED_GATE_UP];

@@ -36,7 +36,7 @@ pub enum BlockKind {
     /// Attention and its output projection.
     Attend { x: State, attention: Attention },
     /// The feed-forward part.
-    Feed { x: State, kind: FeedKind },
+    Feed { x: State, kind: FeedForwardKind },
     /// `residual + scale · x`.
     Add { residual: State, x: State, scale: f32 },
 }
@@ -56,7 +56,7 @@ pub enum QkNorm {
     /// Each head separately, with weights shared by all heads.
     Head,
     /// Each head separately, with separate weights for each head.
-    EachHead,
+    PerHeadWeights,
     /// All heads together.
     Row,
 }
@@ -90,7 +90,7 @@ pub enum Rotation {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum FeedKind {
+pub enum FeedForwardKind {
     /// `down(activation(gate(x)) · up(x))`.
     Gated,
     /// `down(activation(up(x)))`.

@@ -121,7 +121,7 @@ fn every_default_is_of_a_fact_that_files_can_state() {
 #[test]
 fn the_parts_of_stacks_have_rules_of_their_own() {
     for card in CARDS {
-        for part in card.stacks.iter().flat_map(|stack| stack.parts) {
+        for part in card.fused.iter().flat_map(|stack| stack.parts) {
             assert!(card.tensor_rules().any(|rule| rule.name == *part), "{}: {part}", card.gguf_name());
         }
     }

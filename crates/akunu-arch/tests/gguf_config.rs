@@ -430,7 +430,7 @@ fn prompts_and_lengths_of_embedding_models() {
     let found = with(&["query", "document"], &["query: ", ""]).config().embedding;
     let expected = [("query", "query: "), ("document", "")].map(|(name, text)| (name.into(), text.into()));
     assert_eq!(found.prompts, expected);
-    assert_eq!((found.default_prompt.as_deref(), found.most_tokens), (Some("query"), Some(256)));
+    assert_eq!((found.default_prompt.as_deref(), found.max_text_tokens), (Some("query"), Some(256)));
     with(&["query"], &[]).refused(
         "metadata key `sentence_transformers.prompt_names`: it has 1 entries, and \
          `sentence_transformers.prompt_texts` has 0",

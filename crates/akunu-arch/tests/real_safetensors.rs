@@ -82,7 +82,7 @@ fn an_encoder_opens_with_what_its_folder_says_of_vectors() {
     assert!(config.bidirectional);
     assert_eq!((config.context_length, config.hidden_size, config.layer_count), (512, 384, 6));
     let facts = &config.embedding;
-    assert_eq!((facts.pooling, facts.most_tokens), (Some(Pooling::Mean), Some(256)));
+    assert_eq!((facts.pooling, facts.max_text_tokens), (Some(Pooling::Mean), Some(256)));
     assert!(model.tensor("cls.weight").is_none() && model.tensor("position_embd.weight").is_some());
 }
 

@@ -4,10 +4,10 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
-use akunu_arch::convert::{Conversion, Recipe};
+use akunu_arch::convert::{Conversion, ConvertOptions};
 use akunu_arch::tensors::{Kind, Part};
 use akunu_arch::{
-    Card, GgufModel, ModelConfig, QueryGrowth, Rope, RopeFactors, RopeScaling, RopeStyle, Source,
+    Card, GgufModel, ModelConfig, QueryScaling, Rope, RopeFactors, RopeScaling, RopeStyle, Source,
     WeightProvider, Window, WindowPattern, open_model,
 };
 use akunu_format::blocks::dequantize_row;
@@ -29,7 +29,7 @@ fn folders() -> Vec<(String, PathBuf)> {
 }
 
 fn convert(model: &dyn WeightProvider, vocabulary: Option<&Metadata>) -> GgufModel {
-    let recipe = Recipe { mix: Mix::find("F32").unwrap(), pure: false, vocabulary };
+    let recipe = ConvertOptions { mix: Mix::find("F32").unwrap(), pure: false, vocabulary };
     let conversion = Conversion::new(model, &recipe).unwrap();
     let bytes = conversion.write(Vec::new(), 2, &AtomicBool::new(false), &mut |_| {}).unwrap();
     GgufModel::from_gguf(Gguf::from_region(Region::from_vec(bytes)).unwrap()).unwrap()
@@ -67,9 +67,9 @@ fn narrow_rope(rope: &Rope) -> Rope {
         base: narrow(rope.base),
         local_base: rope.local_base.map(narrow),
         scaling: narrow_scaling(rope.scaling),
-        query_growth: rope
-            .query_growth
-            .map(|QueryGrowth { rate, step }| QueryGrowth { rate: narrow(rate), step }),
+        query_scaling: rope
+            .query_scaling
+            .map(|QueryScaling { rate, step }| QueryScaling { rate: narrow(rate), step }),
         factors: rope
             .factors
             .as_ref()

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use akunu::Model;
 use akunu_arch::Source;
-use akunu_hub::{Cache, Error, Hub, Pulled, Reference, Settings, Watch};
+use akunu_hub::{Cache, Error, Hub, Pulled, Reference, Settings, Observer};
 
 use crate::environment;
 use crate::failure::Failure;
@@ -29,13 +29,13 @@ pub fn settings() -> Result<Settings, Failure> {
 }
 
 /// Whether an argument is intended as a hub model, well-formed or not.
-pub fn is_meant(path: &Path) -> bool {
-    path.to_str().is_some_and(Reference::is_meant)
+pub fn is_reference(path: &Path) -> bool {
+    path.to_str().is_some_and(Reference::is_reference)
 }
 
 /// The path of a model, local or on the hub.
 pub fn resolve(model: &Path) -> Result<Cow<'_, Path>, Failure> {
-    if !is_meant(model) {
+    if !is_reference(model) {
         return Ok(Cow::Borrowed(model));
     }
     let reference: Reference = model.to_string_lossy().parse()?;
@@ -68,7 +68,7 @@ pub fn pull(reference: &Reference) -> Result<Pulled, Failure> {
 #[derive(Debug, Default)]
 struct Bar(Option<Progress>);
 
-impl Watch for Bar {
+impl Observer for Bar {
     fn begin(&mut self, total: u64) {
         self.0 = Some(Progress::bytes("downloading", total));
     }

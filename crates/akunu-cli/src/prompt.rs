@@ -86,7 +86,7 @@ fn alone(only: OsString) -> Result<String, Failure> {
         ))
         .hint(format!("akunu run {shown} \"Once upon a time\", or -p if {shown} is the prompt itself")));
     }
-    if hub::is_meant(path) {
+    if hub::is_reference(path) {
         let shown = path.display();
         return Err(Failure::usage(format!("{shown} is a model of the hub, and a prompt is missing"))
             .hint(format!("akunu run {shown} \"Once upon a time\", or -p if {shown} is the prompt itself")));

@@ -34,12 +34,12 @@ impl Container {
     }
 }
 
-const LOOKED_AT: usize = 64;
+const PREFIX_LEN: usize = 64;
 
 fn first_bytes(path: &Path) -> Result<Vec<u8>, FormatError> {
     let file = File::open(path).map_err(|error| FormatError::io("open it", error, path))?;
-    let mut bytes = Vec::with_capacity(LOOKED_AT);
-    file.take(LOOKED_AT as u64)
+    let mut bytes = Vec::with_capacity(PREFIX_LEN);
+    file.take(PREFIX_LEN as u64)
         .read_to_end(&mut bytes)
         .map_err(|error| FormatError::io("read it", error, path))?;
     Ok(bytes)
@@ -50,7 +50,7 @@ fn not_a_model(found: &str, advice: &str) -> FormatError {
 }
 
 /// Files that users confuse with models: (first bytes, description, advice).
-const OTHERS: [(&[u8], &str, &str); 12] = [
+const OTHER_FILES: [(&[u8], &str, &str); 12] = [
     (b"PK\x03\x04", "a zip archive, as PyTorch writes weights", SAVE_AS_SAFETENSORS),
     (b"\x80\x02", "a Python pickle, as PyTorch writes weights", SAVE_AS_SAFETENSORS),
     (b"\x80\x03", "a Python pickle, as PyTorch writes weights", SAVE_AS_SAFETENSORS),
@@ -93,7 +93,7 @@ fn recognise(first: &[u8], len: u64) -> Result<Container, FormatError> {
             "Only language models can be run so far: give a GGUF file or a Hugging Face folder of one.";
         return Err(not_a_model(found, advice));
     }
-    for (beginning, found, advice) in OTHERS {
+    for (beginning, found, advice) in OTHER_FILES {
         if first.starts_with(beginning) {
             return Err(not_a_model(found, advice));
         }

@@ -38,7 +38,7 @@ pub enum FormatError {
     #[error("key `{key}` should be {wanted}, but is {found}")]
     WrongType { key: String, wanted: &'static str, found: String },
 
-    #[error("`{key}` is missing from the {place}: {}", instead_of(place))]
+    #[error("`{key}` is missing from the {place}: {}", remedy(place))]
     MissingKey { key: String, place: &'static str },
 
     #[error("tensor {name}: {problem}")]
@@ -108,7 +108,7 @@ impl FormatError {
 }
 
 /// The remedy for a file that lacks something.
-fn instead_of(place: &str) -> String {
+fn remedy(place: &str) -> String {
     match place.ends_with(".json") {
         true => format!("take the {place} that was published with the weights"),
         false => "this file cannot be run, convert the original model again".to_string(),
@@ -117,9 +117,9 @@ fn instead_of(place: &str) -> String {
 
 /// A name from an untrusted file, truncated and escaped for display on a terminal.
 pub fn printable(name: &str) -> String {
-    const MOST: usize = 120;
-    let mut out: String = name.chars().take(MOST).flat_map(char::escape_debug).collect();
-    if name.chars().nth(MOST).is_some() {
+    const MAX: usize = 120;
+    let mut out: String = name.chars().take(MAX).flat_map(char::escape_debug).collect();
+    if name.chars().nth(MAX).is_some() {
         out.push('…');
     }
     out

@@ -3,27 +3,27 @@
 use serde::Deserialize;
 use ureq::http::Uri;
 
-use crate::choose::Listed;
-use crate::digest::Sum;
-use crate::http::{Asked, Http, encode, header, join};
-use crate::hub::Watch;
+use crate::choose::RepoFile;
+use crate::digest::Checksum;
+use crate::http::{Resource, Http, encode, header, join};
+use crate::hub::Observer;
 use crate::reference::{Repo, is_commit, is_safe_path};
 use crate::{Error, Result};
 
 /// Maximum number of pages of a file listing; the hub returns a thousand files per page.
-const MOST_PAGES: usize = 1000;
+const MAX_PAGES: usize = 1000;
 
 /// A file of a commit.
 #[derive(Clone, Debug)]
 pub(crate) struct RemoteFile {
     pub path: String,
     pub size: u64,
-    pub sum: Sum,
+    pub sum: Checksum,
 }
 
 impl RemoteFile {
-    pub fn listed(&self) -> Listed {
-        Listed { path: self.path.clone(), size: self.size }
+    pub fn listed(&self) -> RepoFile {
+        RepoFile { path: self.path.clone(), size: self.size }
     }
 }
 
@@ -50,10 +50,10 @@ struct Lfs {
     size: u64,
 }
 
-pub(crate) fn commit(http: &Http, repo: &Repo, revision: &str, watch: &mut dyn Watch) -> Result<String> {
+pub(crate) fn commit(http: &Http, repo: &Repo, revision: &str, observer: &mut dyn Observer) -> Result<String> {
     let name = encode(revision).replace('/', "%2F");
     let url = format!("{}/api/models/{repo}/revision/{name}", http.endpoint());
-    let (answer, _) = http.json::<RevisionAnswer>(&url, Asked::Revision { repo, revision }, watch)?;
+    let (answer, _) = http.json::<RevisionAnswer>(&url, Resource::Revision { repo, revision }, observer)?;
     if !is_commit(&answer.sha) {
         return Err(Error::Protocol { host: http.host(), reason: "a commit's id is no such id".to_string() });
     }
@@ -64,12 +64,12 @@ pub(crate) fn files(
     http: &Http,
     repo: &Repo,
     commit: &str,
-    watch: &mut dyn Watch,
+    observer: &mut dyn Observer,
 ) -> Result<Vec<RemoteFile>> {
     let mut url = format!("{}/api/models/{repo}/tree/{commit}?recursive=1", http.endpoint());
     let mut files = Vec::new();
-    for _ in 0..MOST_PAGES {
-        let (page, headers) = http.json::<Vec<Entry>>(&url, Asked::Listing { repo }, watch)?;
+    for _ in 0..MAX_PAGES {
+        let (page, headers) = http.json::<Vec<Entry>>(&url, Resource::Listing { repo }, observer)?;
         for entry in page.into_iter().filter(|entry| entry.kind == "file") {
             files.push(remote_file(http, repo, entry)?);
         }
@@ -88,8 +88,8 @@ fn remote_file(http: &Http, repo: &Repo, entry: Entry) -> Result<RemoteFile> {
         return Err(Error::UnsafePath { repo: repo.clone(), path: entry.path });
     }
     let (sum, size) = match &entry.lfs {
-        Some(lfs) => (Sum::sha256(&lfs.oid), lfs.size),
-        None => (Sum::git(&entry.oid), entry.size),
+        Some(lfs) => (Checksum::sha256(&lfs.oid), lfs.size),
+        None => (Checksum::git(&entry.oid), entry.size),
     };
     let sum = sum.ok_or_else(|| Error::Protocol {
         host: http.host(),

@@ -15,7 +15,7 @@ use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
-use crate::choose::Listed;
+use crate::choose::RepoFile;
 use crate::lock::Lock;
 use crate::reference::{Repo, is_commit, is_safe_path};
 use crate::{Error, Result};
@@ -114,7 +114,7 @@ impl Cache {
         for path in std::iter::once(self.pull_lock(repo)).chain(blobs.filter(|p| *p != self.pull_lock(repo)))
         {
             let lock = Lock::open(path)?;
-            if !lock.try_alone()? {
+            if !lock.try_exclusive()? {
                 return Err(Error::Busy { repo: repo.clone() });
             }
             held.push(lock);
@@ -147,7 +147,7 @@ impl Cache {
         is_commit(commit).then(|| commit.to_string())
     }
 
-    pub(crate) fn remember(&self, repo: &Repo, revision: &str, commit: &str) -> Result<()> {
+    pub(crate) fn write_ref(&self, repo: &Repo, revision: &str, commit: &str) -> Result<()> {
         if revision == commit || self.commit(repo, revision).as_deref() == Some(commit) {
             return Ok(());
         }
@@ -181,12 +181,12 @@ impl Cache {
     }
 
     /// The complete files of a snapshot, with their sizes.
-    pub(crate) fn files(&self, repo: &Repo, commit: &str) -> Vec<Listed> {
+    pub(crate) fn files(&self, repo: &Repo, commit: &str) -> Vec<RepoFile> {
         let mut files = Vec::new();
         walk(&self.snapshot(repo, commit), "", &mut |path, full| {
             // Follows the link: a dangling link is not a complete file.
             if let Some(about) = fs::metadata(full).ok().filter(fs::Metadata::is_file) {
-                files.push(Listed { path: path.to_string(), size: about.len() });
+                files.push(RepoFile { path: path.to_string(), size: about.len() });
             }
         });
         files.sort_by(|a, b| a.path.cmp(&b.path));

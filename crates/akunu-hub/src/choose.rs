@@ -1,12 +1,12 @@
 //! Selects the files of a repository that make up the requested model.
 
-use crate::disk::human;
+use crate::disk::human_size;
 use crate::reference::Repo;
 use crate::{Error, Result};
 
 /// A file of a repository, as far as it matters for the selection.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Listed {
+pub(crate) struct RepoFile {
     pub path: String,
     pub size: u64,
 }
@@ -27,13 +27,13 @@ pub(crate) enum Open {
 
 /// Preferred quantisations if none is requested; the first one available is used. First those that are small and
 /// accurate, then larger ones, then smaller and less accurate ones.
-const ORDER: &[&str] = &[
+const PREFERRED: &[&str] = &[
     "Q4_K_M", "Q4_0", "Q8_0", "Q5_K_M", "Q4_K_S", "Q5_K_S", "Q6_K", "Q5_0", "Q5_1", "Q4_1", "IQ4_NL",
     "IQ4_XS", "MXFP4", "Q3_K_L", "Q3_K_M", "Q3_K_S", "Q2_K", "BF16", "F16", "F32",
 ];
 
 /// Files that belong to a SafeTensors model in addition to its weights.
-const COMPANIONS: &[&str] = &[
+const AUXILIARY_FILES: &[&str] = &[
     "config.json",
     "generation_config.json",
     "tokenizer.json",
@@ -59,32 +59,32 @@ const COMPANIONS: &[&str] = &[
 ];
 
 /// Files in the module folders of sentence-transformers (`1_Pooling`, `2_Dense`, …) that are needed for embeddings.
-const OF_MODULES: &[&str] = &["config.json", "model.safetensors"];
+const MODULE_FILES: &[&str] = &["config.json", "model.safetensors"];
 
 /// Whether a file belongs to a SafeTensors model in `folder` (empty, or ending in a slash) in addition to its weights.
-fn is_companion(path: &str, folder: &str) -> bool {
+fn is_auxiliary(path: &str, folder: &str) -> bool {
     let Some(name) = path.strip_prefix(folder) else { return false };
     match name.split_once('/') {
-        None => COMPANIONS.contains(&name),
+        None => AUXILIARY_FILES.contains(&name),
         Some((module, file)) => {
             let numbered = module.split_once('_').is_some_and(|(number, kind)| {
                 number.bytes().all(|b| b.is_ascii_digit()) && !number.is_empty() && !kind.is_empty()
             });
-            numbered && OF_MODULES.contains(&file)
+            numbered && MODULE_FILES.contains(&file)
         }
     }
 }
 
 /// Maximum number of lines of a listing in an error.
-const MOST_LINES: usize = 40;
+const MAX_LINES: usize = 40;
 
-pub(crate) fn choose(repo: &Repo, files: &[Listed], wanted: Option<&str>) -> Result<Choice> {
+pub(crate) fn choose(repo: &Repo, files: &[RepoFile], selector: Option<&str>) -> Result<Choice> {
     let models = ggufs(files);
-    match wanted {
-        Some(wanted) if files.iter().any(|f| f.path == wanted) => one_file(repo, files, wanted),
-        Some(wanted) if looks_like_a_file(wanted) => Err(Error::NoFile {
+    match selector {
+        Some(selector) if files.iter().any(|f| f.path == selector) => one_file(repo, files, selector),
+        Some(selector) if looks_like_a_file(selector) => Err(Error::NoFile {
             repo: repo.clone(),
-            file: wanted.to_string(),
+            file: selector.to_string(),
             listing: listing(files.iter().map(|f| (f.path.as_str(), f.size))),
         }),
         Some(tag) => {
@@ -103,7 +103,7 @@ pub(crate) fn choose(repo: &Repo, files: &[Listed], wanted: Option<&str>) -> Res
 struct Gguf {
     /// The path without `-00001-of-00003` and `.gguf`.
     name: String,
-    parts: Vec<Listed>,
+    parts: Vec<RepoFile>,
     /// Number of parts of a complete model.
     count: usize,
 }
@@ -126,9 +126,9 @@ impl Gguf {
 }
 
 /// The models among the files, sorted by name. Projectors and importance matrices are GGUF files too, but not models.
-fn ggufs(files: &[Listed]) -> Vec<Gguf> {
+fn ggufs(files: &[RepoFile]) -> Vec<Gguf> {
     let mut models: Vec<Gguf> = Vec::new();
-    let mut sorted: Vec<&Listed> = files.iter().collect();
+    let mut sorted: Vec<&RepoFile> = files.iter().collect();
     sorted.sort_by(|a, b| a.path.cmp(&b.path));
     for file in sorted {
         let Some(stem) = strip_ending(&file.path, ".gguf") else { continue };
@@ -163,9 +163,9 @@ fn strip_ending<'a>(path: &'a str, ending: &str) -> Option<&'a str> {
     found.eq_ignore_ascii_case(ending).then_some(stem)
 }
 
-fn looks_like_a_file(wanted: &str) -> bool {
+fn looks_like_a_file(selector: &str) -> bool {
     let endings = [".gguf", ".safetensors", ".json", ".txt", ".model", ".jinja", ".md", ".bin"];
-    wanted.contains('/') || endings.iter().any(|ending| strip_ending(wanted, ending).is_some())
+    selector.contains('/') || endings.iter().any(|ending| strip_ending(selector, ending).is_some())
 }
 
 /// Whether a file name contains this quantisation: `Q4_K` is not contained in `model-Q4_K_M`, nor `F16` in
@@ -210,7 +210,7 @@ fn default_gguf(repo: &Repo, models: &[Gguf]) -> Result<Choice> {
     if let [only] = models {
         return only.choice(repo);
     }
-    for tag in ORDER {
+    for tag in PREFERRED {
         let found: Vec<&Gguf> = models.iter().filter(|m| has_tag(&m.name, tag)).collect();
         if !found.is_empty() {
             return pick(repo, &found, models, &format!("several models there are {tag}"), String::new);
@@ -220,24 +220,24 @@ fn default_gguf(repo: &Repo, models: &[Gguf]) -> Result<Choice> {
     pick(repo, &all, models, "there are several models, and none is of a usual quantisation", String::new)
 }
 
-fn one_file(repo: &Repo, files: &[Listed], wanted: &str) -> Result<Choice> {
-    let open = Open::File(wanted.to_string());
-    if let Some((name, _, count)) = strip_ending(wanted, ".gguf").and_then(split_part) {
+fn one_file(repo: &Repo, files: &[RepoFile], selector: &str) -> Result<Choice> {
+    let open = Open::File(selector.to_string());
+    if let Some((name, _, count)) = strip_ending(selector, ".gguf").and_then(split_part) {
         let models = ggufs(files);
         if let Some(model) = models.iter().find(|m| m.name == name && m.count == count) {
             return model.choice(repo);
         }
     }
-    let mut chosen = vec![wanted.to_string()];
-    if strip_ending(wanted, ".safetensors").is_some() {
-        let folder = wanted.rfind('/').map_or("", |at| &wanted[..=at]);
-        chosen.extend(files.iter().map(|f| &f.path).filter(|path| is_companion(path, folder)).cloned());
+    let mut chosen = vec![selector.to_string()];
+    if strip_ending(selector, ".safetensors").is_some() {
+        let folder = selector.rfind('/').map_or("", |at| &selector[..=at]);
+        chosen.extend(files.iter().map(|f| &f.path).filter(|path| is_auxiliary(path, folder)).cloned());
     }
     Ok(Choice { files: chosen, open })
 }
 
 /// A SafeTensors model: its configuration, weights and vocabulary.
-fn folder(repo: &Repo, files: &[Listed]) -> Result<Choice> {
+fn folder(repo: &Repo, files: &[RepoFile]) -> Result<Choice> {
     let has = |name: &str| files.iter().any(|f| f.path == name);
     let top: Vec<&str> = files.iter().map(|f| f.path.as_str()).filter(|p| !p.contains('/')).collect();
     let weights: Vec<&str> =
@@ -272,7 +272,7 @@ fn folder(repo: &Repo, files: &[Listed]) -> Result<Choice> {
         let reason = "there are several SafeTensors files and no index".to_string();
         return Err(choice(repo, reason, "ask for one by its file's name", lines));
     }
-    chosen.extend(files.iter().map(|f| &f.path).filter(|path| is_companion(path, "")).cloned());
+    chosen.extend(files.iter().map(|f| &f.path).filter(|path| is_auxiliary(path, "")).cloned());
     Ok(Choice { files: chosen, open: Open::Folder })
 }
 
@@ -284,12 +284,12 @@ fn choice(repo: &Repo, reason: String, advice: &'static str, listing: String) ->
 pub(crate) fn listing<'a>(files: impl Iterator<Item = (&'a str, u64)>) -> String {
     let files: Vec<(&str, u64)> = files.collect();
     let mut text = String::new();
-    let width = files.iter().take(MOST_LINES).map(|(path, _)| path.chars().count()).max().unwrap_or(0);
-    for (path, size) in files.iter().take(MOST_LINES) {
-        text.push_str(&format!("\n  {path:<width$}  {}", human(*size)));
+    let width = files.iter().take(MAX_LINES).map(|(path, _)| path.chars().count()).max().unwrap_or(0);
+    for (path, size) in files.iter().take(MAX_LINES) {
+        text.push_str(&format!("\n  {path:<width$}  {}", human_size(*size)));
     }
-    if files.len() > MOST_LINES {
-        text.push_str(&format!("\n  … and {} more", files.len() - MOST_LINES));
+    if files.len() > MAX_LINES {
+        text.push_str(&format!("\n  … and {} more", files.len() - MAX_LINES));
     }
     text
 }
@@ -302,16 +302,16 @@ mod tests {
         Repo::new("o", "n").unwrap()
     }
 
-    fn files(paths: &[&str]) -> Vec<Listed> {
-        paths.iter().map(|p| Listed { path: p.to_string(), size: 1 << 20 }).collect()
+    fn files(paths: &[&str]) -> Vec<RepoFile> {
+        paths.iter().map(|p| RepoFile { path: p.to_string(), size: 1 << 20 }).collect()
     }
 
-    fn chosen(paths: &[&str], wanted: Option<&str>) -> Vec<String> {
-        choose(&repo(), &files(paths), wanted).unwrap().files
+    fn chosen(paths: &[&str], selector: Option<&str>) -> Vec<String> {
+        choose(&repo(), &files(paths), selector).unwrap().files
     }
 
-    fn refused(paths: &[&str], wanted: Option<&str>) -> String {
-        choose(&repo(), &files(paths), wanted).unwrap_err().to_string()
+    fn refused(paths: &[&str], selector: Option<&str>) -> String {
+        choose(&repo(), &files(paths), selector).unwrap_err().to_string()
     }
 
     const QUANTS: &[&str] =
@@ -342,8 +342,8 @@ mod tests {
     fn all_parts_of_a_split_model_come_and_the_first_is_opened() {
         let parts = ["m-Q4_0-00001-of-00002.gguf", "m-Q4_0-00002-of-00002.gguf"];
         let all = [&parts[..], &["m-Q8_0.gguf"]].concat();
-        for wanted in ["Q4_0", parts[1]] {
-            let choice = choose(&repo(), &files(&all), Some(wanted)).unwrap();
+        for selector in ["Q4_0", parts[1]] {
+            let choice = choose(&repo(), &files(&all), Some(selector)).unwrap();
             assert_eq!(
                 (choice.files, choice.open),
                 (parts.map(String::from).to_vec(), Open::File(parts[0].into()))

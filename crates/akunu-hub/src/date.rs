@@ -3,7 +3,7 @@
 const MONTHS: [&str; 12] =
     ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
 /// Days before each month in a common year.
-const BEFORE: [u64; 13] = [0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334, 365];
+const DAYS_BEFORE_MONTH: [u64; 13] = [0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334, 365];
 const SECONDS_OF_A_YEAR: u64 = 31_556_952;
 
 /// Seconds since 1970, as is `now`. A two-digit year is the latest one that is at most fifty years after `now`.
@@ -27,13 +27,13 @@ pub(crate) fn seconds(text: &str, now: u64) -> Option<u64> {
     };
     let leap = (year.is_multiple_of(4) && !year.is_multiple_of(100)) || year.is_multiple_of(400);
     let long = u64::from(leap && month == 1);
-    let day = number(day).filter(|day| (1..=BEFORE[month + 1] - BEFORE[month] + long).contains(day))?;
+    let day = number(day).filter(|day| (1..=DAYS_BEFORE_MONTH[month + 1] - DAYS_BEFORE_MONTH[month] + long).contains(day))?;
 
     let times: Vec<u64> = time.split(':').map(number).collect::<Option<_>>()?;
     let [hour @ 0..24, minute @ 0..60, second @ 0..=60] = times[..] else { return None };
     let leap_days = |year: u64| year / 4 - year / 100 + year / 400;
     let days = 365 * (year - 1970) + leap_days(year - 1) - leap_days(1969)
-        + BEFORE[month]
+        + DAYS_BEFORE_MONTH[month]
         + u64::from(leap && month > 1)
         + day
         - 1;

@@ -33,7 +33,7 @@ impl Disk for SystemDisk {
 }
 
 /// `1536` as `1.5 KiB`.
-pub(crate) fn human(bytes: u64) -> String {
+pub(crate) fn human_size(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
     let mut value = bytes as f64;
     let mut unit = 0;
@@ -50,7 +50,7 @@ mod tests {
 
     #[test]
     fn sizes_are_readable() {
-        assert_eq!([0, 1023, 1536, 5 << 30].map(human), ["0 B", "1023 B", "1.5 KiB", "5.0 GiB"]);
+        assert_eq!([0, 1023, 1536, 5 << 30].map(human_size), ["0 B", "1023 B", "1.5 KiB", "5.0 GiB"]);
     }
 
     #[cfg(unix)]

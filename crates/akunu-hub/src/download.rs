@@ -9,10 +9,10 @@ use ureq::http::Response;
 
 use crate::api::RemoteFile;
 use crate::cache::{Cache, make_parent};
-use crate::digest::Summer;
+use crate::digest::Hasher;
 use crate::disk::Disk;
-use crate::http::{Again, Asked, Attempts, Http, Trouble, encode, header};
-use crate::hub::Watch;
+use crate::http::{Retry, Resource, Attempts, Http, RequestError, encode, header};
+use crate::hub::Observer;
 use crate::lock::{self, Lock};
 use crate::reference::Repo;
 use crate::{Error, Result};
@@ -30,8 +30,8 @@ pub(crate) struct Download<'a> {
 }
 
 /// Progress of a whole pull.
-pub(crate) struct Tally<'a> {
-    pub watch: &'a mut dyn Watch,
+pub(crate) struct PullProgress<'a> {
+    pub observer: &'a mut dyn Observer,
     /// Bytes of completed files.
     pub before: u64,
     /// Bytes received over the network.
@@ -41,7 +41,7 @@ pub(crate) struct Tally<'a> {
 /// A file being downloaded.
 struct Part {
     file: File,
-    summer: Summer,
+    hasher: Hasher,
     length: u64,
 }
 
@@ -53,7 +53,7 @@ impl Download<'_> {
     }
 
     /// Whether a file is complete in the cache: its blob and its link.
-    pub fn is_in_place(&self, file: &RemoteFile) -> bool {
+    pub fn is_complete(&self, file: &RemoteFile) -> bool {
         self.has(file) && self.cache.is_linked(self.repo, self.commit, &file.path, file.sum.hex())
     }
 
@@ -67,34 +67,34 @@ impl Download<'_> {
     }
 
     /// Downloads the blob of a file, unless it is in the cache already.
-    pub fn fetch(&self, file: &RemoteFile, tally: &mut Tally<'_>) -> Result<()> {
+    pub fn fetch(&self, file: &RemoteFile, progress: &mut PullProgress<'_>) -> Result<()> {
         if !self.has(file) {
-            let _lock = self.lock(file, tally)?;
+            let _lock = self.lock(file, progress)?;
             // The process that held the lock may have downloaded it.
             if !self.has(file) {
-                self.fetch_locked(file, tally)?;
+                self.fetch_locked(file, progress)?;
             }
         }
-        tally.before += file.size;
-        tally.watch.progress(tally.before);
+        progress.before += file.size;
+        progress.observer.progress(progress.before);
         Ok(())
     }
 
-    fn lock(&self, file: &RemoteFile, tally: &mut Tally<'_>) -> Result<Lock> {
+    fn lock(&self, file: &RemoteFile, progress: &mut PullProgress<'_>) -> Result<Lock> {
         let lock = Lock::open(self.cache.lock(self.repo, file.sum.hex()))?;
         let who = || format!("another process is downloading {}", file.path);
-        lock::wait(self.http, tally.watch, who, || lock.try_alone())?;
+        lock::wait(self.http, progress.observer, who, || lock.try_exclusive())?;
         Ok(lock)
     }
 
-    fn fetch_locked(&self, file: &RemoteFile, tally: &mut Tally<'_>) -> Result<()> {
+    fn fetch_locked(&self, file: &RemoteFile, progress: &mut PullProgress<'_>) -> Result<()> {
         let path = self.cache.incomplete(self.repo, file.sum.hex());
         make_parent(&path)?;
         let mut damaged = false;
         loop {
-            let mut part = self.open_part(&path, file, tally)?;
-            self.complete(&mut part, &path, file, tally)?;
-            let found = part.summer.hex();
+            let mut part = self.open_part(&path, file, progress)?;
+            self.complete(&mut part, &path, file, progress)?;
+            let found = part.hasher.hex();
             if found == file.sum.hex() {
                 part.file.sync_all().map_err(|error| Error::io("write", &path, error))?;
                 drop(part.file);
@@ -107,16 +107,16 @@ impl Download<'_> {
                 let expected = file.sum.hex().to_string();
                 return Err(Error::Checksum { file: file.path.clone(), expected, found });
             }
-            tally.watch.note(&format!("{} arrived damaged: downloading it again", file.path));
+            progress.observer.note(&format!("{} arrived damaged: downloading it again", file.path));
             damaged = true;
         }
     }
 
     /// Opens the incomplete file and hashes what it contains so far.
-    fn open_part(&self, path: &Path, file: &RemoteFile, tally: &mut Tally<'_>) -> Result<Part> {
+    fn open_part(&self, path: &Path, file: &RemoteFile, progress: &mut PullProgress<'_>) -> Result<Part> {
         let opened = OpenOptions::new().create(true).truncate(false).read(true).write(true).open(path);
         let opened = opened.map_err(|error| Error::io("open", path, error))?;
-        let mut part = Part { file: opened, summer: file.sum.summer(file.size), length: 0 };
+        let mut part = Part { file: opened, hasher: file.sum.hasher(file.size), length: 0 };
         let length = part.file.metadata().map_err(|error| Error::io("read", path, error))?.len();
         if length > file.size {
             self.restart(&mut part, path, file)?;
@@ -128,9 +128,9 @@ impl Download<'_> {
             match part.file.read(&mut buffer).map_err(|error| Error::io("read", path, error))? {
                 0 => return Ok(part),
                 count => {
-                    part.summer.update(&buffer[..count]);
+                    part.hasher.update(&buffer[..count]);
                     part.length += count as u64;
-                    tally.watch.progress(tally.before + part.length);
+                    progress.observer.progress(progress.before + part.length);
                 }
             }
         }
@@ -139,21 +139,21 @@ impl Download<'_> {
     fn restart(&self, part: &mut Part, path: &Path, file: &RemoteFile) -> Result<()> {
         part.file.set_len(0).map_err(|error| Error::io("write", path, error))?;
         part.file.seek(SeekFrom::Start(0)).map_err(|error| Error::io("write", path, error))?;
-        part.summer = file.sum.summer(file.size);
+        part.hasher = file.sum.hasher(file.size);
         part.length = 0;
         Ok(())
     }
 
     /// Requests until all bytes have arrived. An attempt that brought some bytes does not count as a failed one.
-    fn complete(&self, part: &mut Part, path: &Path, file: &RemoteFile, tally: &mut Tally<'_>) -> Result<()> {
+    fn complete(&self, part: &mut Part, path: &Path, file: &RemoteFile, progress: &mut PullProgress<'_>) -> Result<()> {
         let mut attempts = Attempts::default();
         while part.length < file.size {
             let before = part.length;
-            if let Err(trouble) = self.attempt(part, path, file, tally) {
+            if let Err(failure) = self.attempt(part, path, file, progress) {
                 if part.length > before {
                     attempts.reset();
                 }
-                self.http.wait(trouble, &mut attempts, tally.watch)?;
+                self.http.wait(failure, &mut attempts, progress.observer)?;
             }
         }
         Ok(())
@@ -164,12 +164,12 @@ impl Download<'_> {
         part: &mut Part,
         path: &Path,
         file: &RemoteFile,
-        tally: &mut Tally<'_>,
-    ) -> Result<(), Trouble> {
+        progress: &mut PullProgress<'_>,
+    ) -> Result<(), RequestError> {
         let (endpoint, repo, commit) = (self.http.endpoint(), self.repo, self.commit);
         let url = format!("{endpoint}/{repo}/resolve/{commit}/{}", encode(&file.path));
         let from = (part.length > 0).then_some(part.length);
-        let response = self.http.get(&url, from, Asked::File { repo, file: &file.path })?;
+        let response = self.http.get(&url, from, Resource::File { repo, file: &file.path })?;
         match response.status().as_u16() {
             206 => self.check_range(&response, part.length, file)?,
             // The server ignored the range or no longer has it: start from the beginning.
@@ -177,11 +177,11 @@ impl Download<'_> {
                 self.restart(part, path, file)?;
                 if status == 416 {
                     let error = Error::Server { host: self.http.host(), status, what: file.path.clone() };
-                    return Err(Trouble::new(error, Again::Later(None)));
+                    return Err(RequestError::new(error, Retry::Later(None)));
                 }
             }
         }
-        self.receive(response.into_body(), part, path, file, tally)
+        self.receive(response.into_body(), part, path, file, progress)
     }
 
     /// Reads a response body to its end or to an error: received bytes are kept either way.
@@ -191,13 +191,13 @@ impl Download<'_> {
         part: &mut Part,
         path: &Path,
         file: &RemoteFile,
-        tally: &mut Tally<'_>,
-    ) -> Result<(), Trouble> {
+        progress: &mut PullProgress<'_>,
+    ) -> Result<(), RequestError> {
         let mut reader = body.into_reader();
         let mut buffer = vec![0; BUFFER];
         let cut = |received, reason: &str| {
             let (file, size, reason) = (file.path.clone(), file.size, reason.to_string());
-            Trouble::new(Error::Cut { file, received, size, reason }, Again::Later(None))
+            RequestError::new(Error::Cut { file, received, size, reason }, Retry::Later(None))
         };
         loop {
             self.http.check()?;
@@ -216,10 +216,10 @@ impl Download<'_> {
             }
             let written = self.disk.write(&mut part.file, &buffer[..count]);
             written.map_err(|error| Error::io("write", path, error))?;
-            part.summer.update(&buffer[..count]);
+            part.hasher.update(&buffer[..count]);
             part.length += count as u64;
-            tally.received += count as u64;
-            tally.watch.progress(tally.before + part.length);
+            progress.received += count as u64;
+            progress.observer.progress(progress.before + part.length);
         }
     }
 

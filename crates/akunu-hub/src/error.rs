@@ -93,7 +93,7 @@ pub enum Error {
         .path.display(),
         match (.needed, .free) {
             (Some(needed), Some(free)) => {
-                format!(" has {} left and {} are needed", crate::disk::human(*free), crate::disk::human(*needed))
+                format!(" has {} left and {} are needed", crate::disk::human_size(*free), crate::disk::human_size(*needed))
             }
             _ => " could not be written further, and what is there is kept".to_string(),
         }

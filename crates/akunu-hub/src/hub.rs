@@ -11,9 +11,9 @@ use ureq::Agent;
 
 use crate::api::{self, RemoteFile};
 use crate::cache::Cache;
-use crate::choose::{Choice, Listed, Open, choose, listing};
+use crate::choose::{Choice, RepoFile, Open, choose, listing};
 use crate::disk::{Disk, SystemDisk};
-use crate::download::{Download, Tally};
+use crate::download::{Download, PullProgress};
 use crate::http::{Http, headline};
 use crate::lock::{self, Lock};
 use crate::reference::{Reference, Repo, is_commit};
@@ -21,10 +21,10 @@ use crate::settings::Settings;
 use crate::{Error, Result};
 
 /// Maximum delay before an interrupt is noticed while no data arrives.
-const TICK: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Receives the progress of a download.
-pub trait Watch {
+pub trait Observer {
     /// Total size of all files, before the first request; not called if nothing has to be downloaded.
     fn begin(&mut self, _total: u64) {}
 
@@ -39,7 +39,7 @@ pub trait Watch {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Silent;
 
-impl Watch for Silent {}
+impl Observer for Silent {}
 
 /// A model in the cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -83,14 +83,14 @@ impl Hub {
 
     /// Makes sure that a model is in the cache. If the hub cannot be reached, an existing cached version is used and a
     /// note is given; in offline mode, only the cache is used.
-    pub fn pull(&self, reference: &Reference, watch: &mut dyn Watch) -> Result<Pulled> {
+    pub fn pull(&self, reference: &Reference, observer: &mut dyn Observer) -> Result<Pulled> {
         if self.settings.offline {
             return self.cached(reference);
         }
-        match self.download(reference, watch) {
+        match self.download(reference, observer) {
             Err(error @ Error::Unreachable { .. }) => match self.cached(reference) {
                 Ok(pulled) => {
-                    watch.note(&format!("{}: using what is in the cache", headline(&error)));
+                    observer.note(&format!("{}: using what is in the cache", headline(&error)));
                     Ok(pulled)
                 }
                 Err(_) => Err(error),
@@ -105,7 +105,7 @@ impl Hub {
         let missing = |listing| Error::Offline { what: reference.to_string(), listing };
         let commit = self.cache.commit(repo, reference.revision()).ok_or_else(|| missing(String::new()))?;
         let files = self.cache.files(repo, &commit);
-        let choice = choose(repo, &files, reference.wanted.as_deref()).map_err(|_| {
+        let choice = choose(repo, &files, reference.selector.as_deref()).map_err(|_| {
             let lines = listing(files.iter().map(|f| (f.path.as_str(), f.size)));
             missing(if lines.is_empty() { lines } else { format!("\nof it, the cache has:{lines}") })
         })?;
@@ -114,41 +114,41 @@ impl Hub {
         Ok(self.pulled(repo, commit, &choice, bytes, 0))
     }
 
-    fn download(&self, reference: &Reference, watch: &mut dyn Watch) -> Result<Pulled> {
+    fn download(&self, reference: &Reference, observer: &mut dyn Observer) -> Result<Pulled> {
         let repo = &reference.repo;
         let http = Http::new(&self.settings, self.cancel.clone())?;
-        let _listener = Listener::new(self.cancel.clone(), http.agent());
-        let (commit, files, is_new) = self.listed(&http, reference, watch)?;
-        let listed: Vec<Listed> = files.iter().map(RemoteFile::listed).collect();
-        let choice = choose(repo, &listed, reference.wanted.as_deref())?;
+        let _watcher = CancelWatcher::new(self.cancel.clone(), http.agent());
+        let (commit, files, is_new) = self.listed(&http, reference, observer)?;
+        let listed: Vec<RepoFile> = files.iter().map(RemoteFile::listed).collect();
+        let choice = choose(repo, &listed, reference.selector.as_deref())?;
         let chosen: Vec<&RemoteFile> =
             choice.files.iter().filter_map(|path| files.iter().find(|f| f.path == *path)).collect();
 
         let download = Download { http: &http, cache: &self.cache, disk: &*self.disk, repo, commit: &commit };
         let total = chosen.iter().map(|f| f.size).sum();
         // If nothing changes, no lock is taken: a read-only cache is sufficient.
-        let lock = if chosen.iter().all(|file| download.is_in_place(file)) {
+        let lock = if chosen.iter().all(|file| download.is_complete(file)) {
             None
         } else {
-            Some(self.lock(&http, repo, watch)?)
+            Some(self.lock(&http, repo, observer)?)
         };
         let missing: u64 = chosen.iter().map(|f| download.missing(f)).sum();
-        self.check_room(repo, missing)?;
+        self.check_free_space(repo, missing)?;
         if missing > 0 {
-            watch.begin(total);
+            observer.begin(total);
         }
-        let mut tally = Tally { watch, before: 0, received: 0 };
+        let mut progress = PullProgress { observer, before: 0, received: 0 };
         for file in &chosen {
-            download.fetch(file, &mut tally)?;
+            download.fetch(file, &mut progress)?;
             self.cache.link(repo, &commit, &file.path, file.sum.hex())?;
         }
         // Updated last, so that offline use finds the previous version until all files are complete.
-        self.cache.remember(repo, reference.revision(), &commit)?;
+        self.cache.write_ref(repo, reference.revision(), &commit)?;
         if is_new {
-            self.cache.keep_listing(repo, &commit, &files);
+            self.cache.store_listing(repo, &commit, &files);
         }
         drop(lock);
-        Ok(self.pulled(repo, commit, &choice, total, tally.received))
+        Ok(self.pulled(repo, commit, &choice, total, progress.received))
     }
 
     /// The commit of a reference, its files, and whether the hub was asked for them. If the cache has a listing of the
@@ -157,30 +157,30 @@ impl Hub {
         &self,
         http: &Http,
         reference: &Reference,
-        watch: &mut dyn Watch,
+        observer: &mut dyn Observer,
     ) -> Result<(String, Vec<RemoteFile>, bool)> {
         let (repo, revision) = (&reference.repo, reference.revision());
         let known = |commit: &str| is_commit(commit).then(|| self.cache.listing(repo, commit)).flatten();
         if let Some(files) = known(revision) {
             return Ok((revision.to_string(), files, false));
         }
-        let commit = api::commit(http, repo, revision, watch)?;
+        let commit = api::commit(http, repo, revision, observer)?;
         if let Some(files) = known(&commit) {
             return Ok((commit, files, false));
         }
-        let files = api::files(http, repo, &commit, watch)?;
+        let files = api::files(http, repo, &commit, observer)?;
         Ok((commit, files, true))
     }
 
     /// Prevents concurrent removals.
-    fn lock(&self, http: &Http, repo: &Repo, watch: &mut dyn Watch) -> Result<Lock> {
+    fn lock(&self, http: &Http, repo: &Repo, observer: &mut dyn Observer) -> Result<Lock> {
         let lock = Lock::open(self.cache.pull_lock(repo))?;
         let who = || format!("another process is removing what there is of {repo}");
-        lock::wait(http, watch, who, || lock.try_shared())?;
+        lock::wait(http, observer, who, || lock.try_shared())?;
         Ok(lock)
     }
 
-    fn check_room(&self, repo: &Repo, needed: u64) -> Result<()> {
+    fn check_free_space(&self, repo: &Repo, needed: u64) -> Result<()> {
         if needed == 0 {
             return Ok(());
         }
@@ -207,26 +207,26 @@ impl Hub {
 }
 
 /// Closes connections when the cancel flag is set, which interrupts blocking reads.
-struct Listener {
+struct CancelWatcher {
     thread: Option<(Sender<()>, JoinHandle<()>)>,
 }
 
-impl Listener {
-    fn new(cancel: Arc<AtomicBool>, agent: Agent) -> Listener {
+impl CancelWatcher {
+    fn new(cancel: Arc<AtomicBool>, agent: Agent) -> CancelWatcher {
         let (sender, called_off) = channel();
         let thread = std::thread::spawn(move || {
-            while called_off.recv_timeout(TICK) == Err(RecvTimeoutError::Timeout) {
+            while called_off.recv_timeout(POLL_INTERVAL) == Err(RecvTimeoutError::Timeout) {
                 if cancel.load(Ordering::Relaxed) {
                     agent.shutdown();
                     return;
                 }
             }
         });
-        Listener { thread: Some((sender, thread)) }
+        CancelWatcher { thread: Some((sender, thread)) }
     }
 }
 
-impl Drop for Listener {
+impl Drop for CancelWatcher {
     fn drop(&mut self) {
         if let Some((sender, thread)) = self.thread.take() {
             drop(sender);

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::api::RemoteFile;
 use crate::cache::{Cache, make_parent};
-use crate::digest::Sum;
+use crate::digest::Checksum;
 use crate::reference::{Repo, is_safe_path};
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -28,14 +28,14 @@ impl Cache {
         let text = fs::read(self.listing_path(repo, commit)).ok()?;
         let entries: Vec<Entry> = serde_json::from_slice(&text).ok()?;
         let file = |entry: Entry| {
-            let sum = Sum::sha256(&entry.sum).or_else(|| Sum::git(&entry.sum))?;
+            let sum = Checksum::sha256(&entry.sum).or_else(|| Checksum::git(&entry.sum))?;
             is_safe_path(&entry.path).then_some(RemoteFile { path: entry.path, size: entry.size, sum })
         };
         entries.into_iter().map(file).collect()
     }
 
     /// A failure to store a listing is not an error: it will be requested again.
-    pub(crate) fn keep_listing(&self, repo: &Repo, commit: &str, files: &[RemoteFile]) {
+    pub(crate) fn store_listing(&self, repo: &Repo, commit: &str, files: &[RemoteFile]) {
         let path = self.listing_path(repo, commit);
         let part = path.with_file_name(format!(".{}.part", std::process::id()));
         let entry = |file: &RemoteFile| Entry {

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use crate::cache::make_parent;
 use crate::http::Http;
-use crate::hub::Watch;
+use crate::hub::Observer;
 use crate::{Error, Result};
 
-const TICK: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 #[derive(Debug)]
 pub(crate) struct Lock {
@@ -27,7 +27,7 @@ impl Lock {
     }
 
     /// Tries to take the lock exclusively.
-    pub fn try_alone(&self) -> Result<bool> {
+    pub fn try_exclusive(&self) -> Result<bool> {
         self.taken(self.file.try_lock())
     }
 
@@ -48,17 +48,17 @@ impl Lock {
 /// Retries until the lock is taken; the holder is reported once. An interrupt ends the wait.
 pub(crate) fn wait(
     http: &Http,
-    watch: &mut dyn Watch,
+    observer: &mut dyn Observer,
     who: impl FnOnce() -> String,
     mut attempt: impl FnMut() -> Result<bool>,
 ) -> Result<()> {
     let mut who = Some(who);
     while !attempt()? {
         if let Some(who) = who.take() {
-            watch.note(&format!("{}: waiting for it", who()));
+            observer.note(&format!("{}: waiting for it", who()));
         }
         http.check()?;
-        std::thread::sleep(TICK);
+        std::thread::sleep(POLL_INTERVAL);
     }
     Ok(())
 }

@@ -8,7 +8,7 @@ use crate::Error;
 /// Prefix of a model name that is not a path.
 pub const PREFIX: &str = "hf:";
 
-const LONGEST: usize = 96;
+const MAX_NAME: usize = 96;
 
 /// A model repository: its owner and name, both validated.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -45,7 +45,7 @@ pub struct Reference {
     /// A branch, a tag or a commit; the default is `main`.
     pub revision: Option<String>,
     /// A file, or a quantisation such as `Q4_K_M`.
-    pub wanted: Option<String>,
+    pub selector: Option<String>,
 }
 
 impl Reference {
@@ -56,7 +56,7 @@ impl Reference {
     }
 
     /// Whether an argument is intended as a reference, well-formed or not.
-    pub fn is_meant(text: &str) -> bool {
+    pub fn is_reference(text: &str) -> bool {
         text.starts_with(PREFIX)
     }
 }
@@ -67,8 +67,8 @@ impl fmt::Display for Reference {
         if let Some(revision) = &self.revision {
             write!(f, "@{revision}")?;
         }
-        match &self.wanted {
-            Some(wanted) => write!(f, ":{wanted}"),
+        match &self.selector {
+            Some(selector) => write!(f, ":{selector}"),
             None => Ok(()),
         }
     }
@@ -80,8 +80,8 @@ impl FromStr for Reference {
     fn from_str(text: &str) -> Result<Reference, Error> {
         let wrong = |reason| Error::Name { text: text.to_string(), reason };
         let rest = text.strip_prefix(PREFIX).ok_or_else(|| wrong("it does not begin with hf:"))?;
-        let (place, wanted) = match rest.split_once(':') {
-            Some((place, wanted)) => (place, Some(wanted)),
+        let (place, selector) = match rest.split_once(':') {
+            Some((place, selector)) => (place, Some(selector)),
             None => (rest, None),
         };
         let (repo, revision) = match place.split_once('@') {
@@ -100,10 +100,10 @@ impl FromStr for Reference {
         if revision.is_some_and(|revision| !is_revision(revision)) {
             return Err(wrong("the revision is empty, or no branch, tag or commit could be called that"));
         }
-        if wanted.is_some_and(|wanted| !is_safe_path(wanted)) {
+        if selector.is_some_and(|selector| !is_safe_path(selector)) {
             return Err(wrong("what comes after the colon is no file of a repository and no quantisation"));
         }
-        Ok(Reference { repo, revision: revision.map(str::to_string), wanted: wanted.map(str::to_string) })
+        Ok(Reference { repo, revision: revision.map(str::to_string), selector: selector.map(str::to_string) })
     }
 }
 
@@ -112,7 +112,7 @@ fn is_name(text: &str) -> bool {
     let inside = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     let ends = |c: char| matches!(c, '-' | '.');
     !text.is_empty()
-        && text.len() <= LONGEST
+        && text.len() <= MAX_NAME
         && text.chars().all(inside)
         && !text.starts_with(ends)
         && !text.ends_with(ends)
@@ -157,10 +157,10 @@ mod tests {
         let found = parse("hf:some-owner/Some_Model.v1-GGUF@refs/pr/3:dir/model-Q4_K_M.gguf").unwrap();
         assert_eq!(found.repo, Repo::new("some-owner", "Some_Model.v1-GGUF").unwrap());
         assert_eq!(found.revision(), "refs/pr/3");
-        assert_eq!(found.wanted.as_deref(), Some("dir/model-Q4_K_M.gguf"));
+        assert_eq!(found.selector.as_deref(), Some("dir/model-Q4_K_M.gguf"));
         let plain = parse("hf:a/b").unwrap();
-        assert_eq!((plain.revision(), plain.wanted.as_deref()), ("main", None));
-        assert_eq!(parse("hf:a/b:q8_0").unwrap().wanted.as_deref(), Some("q8_0"));
+        assert_eq!((plain.revision(), plain.selector.as_deref()), ("main", None));
+        assert_eq!(parse("hf:a/b:q8_0").unwrap().selector.as_deref(), Some("q8_0"));
     }
 
     #[test]

@@ -34,7 +34,7 @@ impl fmt::Debug for Token {
 
 /// Timeouts and retries.
 #[derive(Clone, Copy, Debug)]
-pub struct Patience {
+pub struct RetryPolicy {
     pub connect: Duration,
     /// Timeout for the next bytes of a response.
     pub idle: Duration,
@@ -43,17 +43,17 @@ pub struct Patience {
     /// Wait before the second attempt; doubles with each further one.
     pub backoff: Duration,
     /// Maximum `Retry-After` that is accepted; a longer one is an error.
-    pub longest: Duration,
+    pub max_retry_after: Duration,
 }
 
-impl Default for Patience {
-    fn default() -> Patience {
-        Patience {
+impl Default for RetryPolicy {
+    fn default() -> RetryPolicy {
+        RetryPolicy {
             connect: Duration::from_secs(10),
             idle: Duration::from_secs(30),
             attempts: 5,
             backoff: Duration::from_millis(500),
-            longest: Duration::from_secs(120),
+            max_retry_after: Duration::from_secs(120),
         }
     }
 }
@@ -67,7 +67,7 @@ pub struct Settings {
     pub token: Option<Token>,
     /// Use only the cache, without any network access.
     pub offline: bool,
-    pub patience: Patience,
+    pub retry_policy: RetryPolicy,
 }
 
 impl Settings {
@@ -77,7 +77,7 @@ impl Settings {
             cache: cache.into(),
             token: None,
             offline: false,
-            patience: Patience::default(),
+            retry_policy: RetryPolicy::default(),
         })
     }
 

@@ -8,7 +8,7 @@ use super::functions::Arguments;
 use super::limits::{Limits, OUTPUT};
 use super::parser::Parsed;
 use super::text::{Text, TextBuffer};
-use super::time::Moment;
+use super::time::LocalTime;
 use super::value::{Heap, Id, Loop, Macro, Value};
 use super::{JinjaError, JinjaResult, Output, Variable, input, python};
 
@@ -27,7 +27,7 @@ pub(super) struct Interpreter<'t> {
     pub(super) limits: Limits,
     pub(super) names: &'t [String],
     symbols: HashMap<&'t str, Symbol>,
-    pub(super) now: Moment,
+    pub(super) now: LocalTime,
     scopes: Vec<Scope>,
     scope: usize,
     /// Output buffers: that of the current macro or block is on top.
@@ -44,7 +44,7 @@ enum Flow {
     Continue,
 }
 
-pub(super) fn render(parsed: &Parsed, variables: &[Variable<'_>], now: Moment) -> JinjaResult<Output> {
+pub(super) fn render(parsed: &Parsed, variables: &[Variable<'_>], now: LocalTime) -> JinjaResult<Output> {
     let mut interpreter = Interpreter {
         heap: Heap::default(),
         limits: Limits::default(),
@@ -58,13 +58,13 @@ pub(super) fn render(parsed: &Parsed, variables: &[Variable<'_>], now: Moment) -
     };
     for variable in variables {
         if let Some(symbol) = interpreter.symbol(variable.name) {
-            let value = input::value(&mut interpreter, variable.value, variable.outside)?;
+            let value = input::value(&mut interpreter, variable.value, variable.untrusted)?;
             interpreter.store(symbol, value)?;
         }
     }
     interpreter.run(&parsed.body)?;
-    let (text, outside) = interpreter.outputs.pop().unwrap_or_default().into_parts();
-    Ok(Output { text, outside })
+    let (text, untrusted) = interpreter.outputs.pop().unwrap_or_default().into_parts();
+    Ok(Output { text, untrusted })
 }
 
 impl<'t> Interpreter<'t> {
@@ -323,7 +323,7 @@ impl<'t> Interpreter<'t> {
         let id = self.heap.add_loop(Loop { items: items.clone(), index: 0, depth, changed: None, recursive });
         let name = self.symbol("loop");
         for (index, item) in items.iter().enumerate() {
-            self.heap.a_loop_mut(id).index = index;
+            self.heap.get_loop_mut(id).index = index;
             let flow = self.scoped(parent, |me| {
                 if let Some(name) = name {
                     me.store(name, Value::Loop(id))?;
@@ -340,7 +340,7 @@ impl<'t> Interpreter<'t> {
 
     /// `loop(items)` in a recursive loop.
     pub(super) fn recurse(&mut self, id: Id, items: &Value) -> JinjaResult<Value> {
-        let about = self.heap.a_loop(id);
+        let about = self.heap.get_loop(id);
         let (depth, Some((number, scope))) = (about.depth, about.recursive) else {
             return Err(JinjaError::type_error("the loop must have the 'recursive' marker to be called"));
         };
@@ -406,7 +406,7 @@ impl<'t> Interpreter<'t> {
 
     /// Calls a macro.
     pub(super) fn call_macro(&mut self, id: Id, arguments: Arguments) -> JinjaResult<Value> {
-        let about = self.heap.a_macro(id);
+        let about = self.heap.get_macro(id);
         let (definition, parent) = (about.definition, about.scope);
         let name =
             if about.is_caller { "caller" } else { definition.name.map_or("", |name| self.name(name)) };
@@ -431,7 +431,7 @@ impl<'t> Interpreter<'t> {
                     };
                     me.store(*parameter, value)?;
                 }
-                me.leftovers(name, rest.collect(), named)?;
+                me.extra_arguments(name, rest.collect(), named)?;
                 me.run_all(&definition.body)
             })
         })?;
@@ -439,7 +439,7 @@ impl<'t> Interpreter<'t> {
     }
 
     /// The values of `caller`, `varargs` and `kwargs`.
-    fn leftovers(
+    fn extra_arguments(
         &mut self,
         name: &str,
         positional: Vec<Value>,

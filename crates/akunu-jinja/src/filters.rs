@@ -69,7 +69,7 @@ impl<'t> Interpreter<'t> {
                 let text = self.text_of(&value)?;
                 self.limits.bytes(4 * text.len())?;
                 let parsed = json::parse(text.as_str())?;
-                input::value(self, &parsed, !text.outside().is_empty())
+                input::value(self, &parsed, !text.untrusted().is_empty())
             }
             _ => self.text_filter(name, &value, arguments),
         }
@@ -146,7 +146,7 @@ impl<'t> Interpreter<'t> {
         let with_newline = format!("{}\n", text.as_str());
         for (index, line) in lines(&with_newline, false).into_iter().enumerate() {
             self.limits.bytes(indent.len() + 1)?;
-            out.push_own(if index > 0 { "\n" } else { "" });
+            out.push_trusted(if index > 0 { "\n" } else { "" });
             if if index == 0 { first } else { blank || !line.is_empty() } {
                 out.push_text(&indent);
             }

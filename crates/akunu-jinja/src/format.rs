@@ -48,7 +48,7 @@ impl Interpreter<'_> {
             let (spec, len) = percent_spec(&string[at..])?;
             at += len;
             if spec.kind == '%' {
-                out.push_own("%");
+                out.push_trusted("%");
                 continue;
             }
             let value = match (key, values) {
@@ -150,17 +150,17 @@ impl Interpreter<'_> {
             '=' => {
                 // Zero padding goes between the sign and the digits.
                 out.push_text(&text.slice(0..usize::from(negative)));
-                out.push_own(&sign);
-                out.push_own(&fill.repeat(missing));
+                out.push_trusted(&sign);
+                out.push_trusted(&fill.repeat(missing));
                 out.push_text(&text.slice(usize::from(negative)..text.len()));
                 return Ok(out.finish());
             }
             _ => (missing, 0),
         };
-        out.push_own(&fill.repeat(left));
-        out.push_own(&sign);
+        out.push_trusted(&fill.repeat(left));
+        out.push_trusted(&sign);
         out.push_text(&text);
-        out.push_own(&fill.repeat(right));
+        out.push_trusted(&fill.repeat(right));
         Ok(out.finish())
     }
 

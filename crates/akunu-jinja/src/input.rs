@@ -8,10 +8,10 @@ use super::value::Value;
 pub(super) fn value(
     interpreter: &mut Interpreter<'_>,
     json: &serde_json::Value,
-    outside: bool,
+    untrusted: bool,
 ) -> JinjaResult<Value> {
     use serde_json::Value as Json;
-    let text = |text: &str| Value::Str(if outside { Text::from_outside(text) } else { text.into() });
+    let text = |text: &str| Value::Str(if untrusted { Text::from_untrusted(text) } else { text.into() });
     Ok(match json {
         Json::Null => Value::None,
         Json::Bool(b) => Value::Bool(*b),
@@ -24,7 +24,7 @@ pub(super) fn value(
         Json::String(s) => text(s),
         Json::Array(items) => {
             interpreter.limits.enter()?;
-            let items = items.iter().map(|item| value(interpreter, item, outside));
+            let items = items.iter().map(|item| value(interpreter, item, untrusted));
             let items = items.collect::<JinjaResult<_>>()?;
             interpreter.limits.leave();
             interpreter.heap.list(items, &mut interpreter.limits)?
@@ -33,8 +33,8 @@ pub(super) fn value(
             interpreter.limits.enter()?;
             let entries = entries.iter().map(|(key, item)| {
                 // Keys of messages and plain roles are trusted; all other strings of untrusted input are not.
-                let item_outside = outside && !(key == "role" && is_word(item));
-                Ok((text(key), value(interpreter, item, item_outside)?))
+                let item_untrusted = untrusted && !(key == "role" && is_word(item));
+                Ok((text(key), value(interpreter, item, item_untrusted)?))
             });
             let entries = entries.collect::<JinjaResult<_>>()?;
             interpreter.limits.leave();

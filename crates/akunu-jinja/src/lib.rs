@@ -31,7 +31,7 @@ mod value;
 
 use std::ops::Range;
 
-pub use time::Moment;
+pub use time::LocalTime;
 
 pub type JinjaResult<T> = Result<T, JinjaError>;
 
@@ -74,14 +74,14 @@ pub struct Variable<'v> {
     pub name: &'v str,
     pub value: &'v serde_json::Value,
     /// Its strings are untrusted: special tokens in them are not recognised.
-    pub outside: bool,
+    pub untrusted: bool,
 }
 
 /// The rendered text, and the byte ranges that come from untrusted variables.
 #[derive(Debug)]
 pub struct Output {
     pub text: String,
-    pub outside: Vec<Range<usize>>,
+    pub untrusted: Vec<Range<usize>>,
 }
 
 impl Template {
@@ -94,7 +94,7 @@ impl Template {
         self.parsed.names.iter().any(|known| known == name)
     }
 
-    pub fn render(&self, variables: &[Variable<'_>], now: Moment) -> JinjaResult<Output> {
+    pub fn render(&self, variables: &[Variable<'_>], now: LocalTime) -> JinjaResult<Output> {
         eval::render(&self.parsed, variables, now)
     }
 }

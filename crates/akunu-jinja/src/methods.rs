@@ -7,7 +7,7 @@ use super::text::{Text, TextBuffer};
 use super::value::{Id, Value};
 use super::{JinjaError, JinjaResult};
 
-const OF_STR: [&str; 41] = [
+const STR_METHODS: [&str; 41] = [
     "capitalize",
     "casefold",
     "center",
@@ -50,20 +50,20 @@ const OF_STR: [&str; 41] = [
     "upper",
     "zfill",
 ];
-const OF_DICT: [&str; 9] = ["clear", "copy", "get", "items", "keys", "pop", "setdefault", "update", "values"];
-const OF_LIST: [&str; 11] =
+const DICT_METHODS: [&str; 9] = ["clear", "copy", "get", "items", "keys", "pop", "setdefault", "update", "values"];
+const LIST_METHODS: [&str; 11] =
     ["append", "clear", "copy", "count", "extend", "index", "insert", "pop", "remove", "reverse", "sort"];
-const OF_TUPLE: [&str; 2] = ["count", "index"];
-const OF_LOOP: [&str; 2] = ["changed", "cycle"];
+const TUPLE_METHODS: [&str; 2] = ["count", "index"];
+const LOOP_METHODS: [&str; 2] = ["changed", "cycle"];
 
 /// The method of a value, if it has one of this name.
 pub(super) fn find(value: &Value, name: &str) -> Option<&'static str> {
     let known: &[&'static str] = match value {
-        Value::Str(_) => &OF_STR,
-        Value::Dict(_) => &OF_DICT,
-        Value::List(_) => &OF_LIST,
-        Value::Tuple(_) => &OF_TUPLE,
-        Value::Loop(_) => &OF_LOOP,
+        Value::Str(_) => &STR_METHODS,
+        Value::Dict(_) => &DICT_METHODS,
+        Value::List(_) => &LIST_METHODS,
+        Value::Tuple(_) => &TUPLE_METHODS,
+        Value::Loop(_) => &LOOP_METHODS,
         _ => &[],
     };
     known.iter().find(|known| **known == name).copied()
@@ -83,11 +83,11 @@ impl Interpreter<'_> {
     fn loop_method(&mut self, id: Id, name: &str, arguments: Arguments) -> JinjaResult<Value> {
         let values = arguments.positional;
         if name == "cycle" {
-            let index = self.heap.a_loop(id).index;
+            let index = self.heap.get_loop(id).index;
             let chosen = index.checked_rem(values.len()).map(|at| values[at].clone());
             return chosen.ok_or_else(|| JinjaError::type_error("no items for cycling given"));
         }
-        let before = self.heap.a_loop_mut(id).changed.replace(values.clone());
+        let before = self.heap.get_loop_mut(id).changed.replace(values.clone());
         let Some(before) = before.filter(|before| before.len() == values.len()) else {
             return Ok(Value::Bool(true));
         };
@@ -408,9 +408,9 @@ impl Interpreter<'_> {
         let sign = usize::from(name == "zfill" && text.as_str().starts_with(['-', '+']));
         let mut out = TextBuffer::default();
         out.push_text(&text.slice(0..sign));
-        out.push_own(&fill.repeat(left));
+        out.push_trusted(&fill.repeat(left));
         out.push_text(&text.slice(sign..text.len()));
-        out.push_own(&fill.repeat(right));
+        out.push_trusted(&fill.repeat(right));
         Ok(out.finish())
     }
 }

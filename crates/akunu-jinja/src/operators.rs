@@ -67,7 +67,7 @@ impl Interpreter<'_> {
             Value::Str(text) => {
                 let len = fits(text.len())?;
                 self.limits.bytes(len)?;
-                if text.outside().is_empty() {
+                if text.untrusted().is_empty() {
                     return Ok(Value::Str(text.as_str().repeat(times).into()));
                 }
                 self.limits.spend(times)?;

@@ -34,8 +34,8 @@ impl<'t> Interpreter<'t> {
                 let value = self.eval(inner)?;
                 self.negate(&value, 1)
             }
-            Expr::And(parts) => self.junction(parts, false),
-            Expr::Or(parts) => self.junction(parts, true),
+            Expr::And(parts) => self.bool_op(parts, false),
+            Expr::Or(parts) => self.bool_op(parts, true),
             Expr::Math(first, rest) => {
                 let mut value = self.eval(first)?;
                 for (op, expr) in rest {
@@ -67,7 +67,7 @@ impl<'t> Interpreter<'t> {
     }
 
     /// `and`, or `or` if `until`: the first operand that decides the result, or the last one.
-    fn junction(&mut self, parts: &'t [Expr], until: bool) -> JinjaResult<Value> {
+    fn bool_op(&mut self, parts: &'t [Expr], until: bool) -> JinjaResult<Value> {
         let mut value = Value::None;
         for part in parts {
             value = self.eval(part)?;
@@ -211,7 +211,7 @@ impl<'t> Interpreter<'t> {
 
     /// `loop.index` and other attributes; `None` if there is no such attribute.
     fn loop_attribute(&mut self, id: usize, name: &str) -> JinjaResult<Option<Value>> {
-        let about = self.heap.a_loop(id);
+        let about = self.heap.get_loop(id);
         let (index, len) = (about.index, about.items.len());
         let number = |n: usize| Some(Value::Int(n as i128));
         let neighbour = |at: Option<usize>, what: &str| {

@@ -215,7 +215,7 @@ impl<'t> Heap<'t> {
         Value::Macro(self.macros.len() - 1)
     }
 
-    pub(super) fn a_macro(&self, id: Id) -> &Macro<'t> {
+    pub(super) fn get_macro(&self, id: Id) -> &Macro<'t> {
         &self.macros[id]
     }
 
@@ -228,11 +228,11 @@ impl<'t> Heap<'t> {
         self.loops.len() - 1
     }
 
-    pub(super) fn a_loop(&self, id: Id) -> &Loop {
+    pub(super) fn get_loop(&self, id: Id) -> &Loop {
         &self.loops[id]
     }
 
-    pub(super) fn a_loop_mut(&mut self, id: Id) -> &mut Loop {
+    pub(super) fn get_loop_mut(&mut self, id: Id) -> &mut Loop {
         &mut self.loops[id]
     }
 

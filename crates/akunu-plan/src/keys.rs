@@ -9,18 +9,18 @@ pub const TOGETHER: usize = 16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyOrder {
     /// As values: `[kv head][position][head dim]`
-    Positions,
+    PositionMajor,
     /// `[kv head][group of 16 positions][head dim][position within the group]`, for devices that process one position
     /// per SIMD lane. In [`KvType::Q8_0`] each block has 16 scales, then its quants.
-    Sixteens,
+    GroupsOf16,
 }
 
 impl KeyOrder {
     /// Sequences begin at multiples of this many positions of the cache.
     pub fn alignment(self) -> usize {
         match self {
-            KeyOrder::Positions => 1,
-            KeyOrder::Sixteens => TOGETHER,
+            KeyOrder::PositionMajor => 1,
+            KeyOrder::GroupsOf16 => TOGETHER,
         }
     }
 
@@ -48,7 +48,7 @@ impl KeyOrder {
         bytes: &[u8],
         places: impl Fn(usize, usize) -> (usize, usize),
     ) -> Option<Vec<u8>> {
-        if self == KeyOrder::Positions {
+        if self == KeyOrder::PositionMajor {
             return Some(bytes.to_vec());
         }
         let row =
@@ -90,7 +90,7 @@ mod tests {
     fn elements_of_sixteen_positions_lie_together() {
         let heads: Vec<u8> =
             (0..32_u16).flat_map(|p| [p * 2, p * 2 + 1]).flat_map(u16::to_le_bytes).collect();
-        let found = KeyOrder::Sixteens.from_positions(KvType::F16, 2, &heads).unwrap();
+        let found = KeyOrder::GroupsOf16.from_positions(KvType::F16, 2, &heads).unwrap();
         let found: Vec<u16> = found.chunks(2).map(|b| u16::from_le_bytes([b[0], b[1]])).collect();
         let sixteen = |first: u16, element: u16| (first..first + 16).map(move |p| p * 2 + element);
         let expected: Vec<u16> = [0, 16]
@@ -104,24 +104,24 @@ mod tests {
     fn a_block_has_sixteen_scales_before_its_quants() {
         let block = |p: u8| [vec![p, 100 + p], vec![p; 32]].concat();
         let heads: Vec<u8> = (0..16).flat_map(|p| [block(p), block(p + 16)].concat()).collect();
-        let found = KeyOrder::Sixteens.from_positions(KvType::Q8_0, 64, &heads).unwrap();
+        let found = KeyOrder::GroupsOf16.from_positions(KvType::Q8_0, 64, &heads).unwrap();
         let scales: Vec<u8> = (16..32).flat_map(|p| [p, 100 + p]).collect();
         assert_eq!(found[34 * 16..35 * 16 + 16], scales);
         assert_eq!(found[36 * 16..37 * 16], (16..32).collect::<Vec<u8>>());
-        assert_eq!(KeyOrder::Sixteens.to_positions(KvType::Q8_0, 64, &found).unwrap(), heads);
+        assert_eq!(KeyOrder::GroupsOf16.to_positions(KvType::Q8_0, 64, &found).unwrap(), heads);
     }
 
     #[test]
     fn broken_sixteens_have_no_order() {
-        assert_eq!(KeyOrder::Sixteens.from_positions(KvType::F32, 2, &[0; 8 * 15]), None);
-        assert_eq!(KeyOrder::Sixteens.to_positions(KvType::Q8_0, 31, &[0; 34 * 16]), None);
-        assert_eq!(KeyOrder::Sixteens.from_positions(KvType::F32, 0, &[]), None);
-        assert_eq!(KeyOrder::Positions.to_positions(KvType::F32, 2, &[7; 3]).unwrap(), [7; 3]);
+        assert_eq!(KeyOrder::GroupsOf16.from_positions(KvType::F32, 2, &[0; 8 * 15]), None);
+        assert_eq!(KeyOrder::GroupsOf16.to_positions(KvType::Q8_0, 31, &[0; 34 * 16]), None);
+        assert_eq!(KeyOrder::GroupsOf16.from_positions(KvType::F32, 0, &[]), None);
+        assert_eq!(KeyOrder::PositionMajor.to_positions(KvType::F32, 2, &[7; 3]).unwrap(), [7; 3]);
     }
 
     #[test]
     fn a_sequence_takes_whole_groups() {
-        assert_eq!([1, 16, 17].map(|n| KeyOrder::Sixteens.positions(n)), [16, 16, 32]);
-        assert_eq!(KeyOrder::Positions.positions(17), 17);
+        assert_eq!([1, 16, 17].map(|n| KeyOrder::GroupsOf16.positions(n)), [16, 16, 32]);
+        assert_eq!(KeyOrder::PositionMajor.positions(17), 17);
     }
 }

@@ -7,7 +7,7 @@ use crate::error::printable;
 use crate::hash::{PairMap, PieceIndex, Pieces, pair};
 use crate::merge::NONE;
 use crate::scratch::Scratch;
-use crate::sentencepiece::Neighbours;
+use crate::sentencepiece::AdjacentBytes;
 use crate::{TokenKind, TokenizerError, Vocabulary};
 
 #[derive(Debug)]
@@ -20,7 +20,7 @@ pub(crate) struct CharLevel {
     unknown: Option<u32>,
     /// Consecutive unknown characters become one unknown token.
     fuse_unknown: bool,
-    neighbours: Neighbours,
+    adjacent: AdjacentBytes,
 }
 
 impl CharLevel {
@@ -35,14 +35,14 @@ impl CharLevel {
         let refused = |what: &str| TokenizerError::Unsupported { what: what.into() };
         let (mut index, mut chars) =
             (PieceIndex::with_capacity(kinds.len()), PieceIndex::with_capacity(4096));
-        let (mut byte_ids, mut neighbours) = (Box::new([NONE; 256]), Neighbours::new());
+        let (mut byte_ids, mut adjacent) = (Box::new([NONE; 256]), AdjacentBytes::new());
         let mut single = Vec::new();
         for ((id, text), kind) in (0u32..).zip(vocabulary.tokens.iter()).zip(kinds) {
             match (kind, byte_of_hex(text)) {
                 (TokenKind::Byte, Some(byte)) => byte_ids[byte as usize] = id,
                 (TokenKind::Normal, _) => {
                     index.insert(pieces, id);
-                    neighbours.add(text.as_bytes());
+                    adjacent.add(text.as_bytes());
                     let mut rest = text.chars();
                     if rest.next().is_some() && rest.next().is_none() {
                         single.push(id);
@@ -66,7 +66,7 @@ impl CharLevel {
         if byte_ids.is_none() && unknown.is_none() {
             return Err(refused("characters without a token to be left out"));
         }
-        Ok(CharLevel { chars, merges: map, byte_ids, unknown, fuse_unknown, neighbours })
+        Ok(CharLevel { chars, merges: map, byte_ids, unknown, fuse_unknown, adjacent })
     }
 
     /// Whether there is a token for every byte, so that no text is unknown.
@@ -82,7 +82,7 @@ impl CharLevel {
         scratch: &mut Scratch,
         ids: &mut Vec<u32>,
     ) -> Result<(), TokenizerError> {
-        self.neighbours.each_part(word, scratch, ids, |part, scratch, after_unknown, ids| {
+        self.adjacent.each_part(word, scratch, ids, |part, scratch, after_unknown, ids| {
             self.encode_part(part, pieces, scratch, after_unknown, ids)
         })
     }

@@ -65,7 +65,7 @@ pub(crate) struct Candidate<'v> {
 }
 
 /// Whether this text is a well-known special token, regardless of the kind stated in the file.
-pub(crate) fn looks_final(text: &str) -> bool {
+pub(crate) fn is_end_text(text: &str) -> bool {
     TEXTS.contains(&text) || FILE_ENDS.contains(&text)
 }
 

@@ -202,7 +202,7 @@ mod tests {
     use proptest::prelude::*;
 
     /// A direct implementation of the definition, without optimisations.
-    fn plainly(mut ids: Vec<u32>, find: impl Fn(u32, u32) -> Option<Merge>) -> Vec<u32> {
+    fn by_definition(mut ids: Vec<u32>, find: impl Fn(u32, u32) -> Option<Merge>) -> Vec<u32> {
         loop {
             let best = (1..ids.len())
                 .filter_map(|at| find(ids[at - 1], ids[at]).map(|merge| (merge.rank, at, merge.id)))
@@ -220,7 +220,7 @@ mod tests {
             merges in proptest::collection::hash_map((0u32..12, 0u32..12), (0u32..6, 4u32..12), 0..60),
         ) {
             let find = |l: u32, r: u32| merges.get(&(l, r)).map(|&(rank, id)| Merge { rank, id });
-            let expected = plainly(word.clone(), find);
+            let expected = by_definition(word.clone(), find);
             let mut merger = Merger::default();
             for long in [false, true] {
                 merger.clear();

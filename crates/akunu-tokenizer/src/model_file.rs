@@ -28,7 +28,7 @@ impl Vocabulary {
     /// The vocabulary of a `tokenizer.model`.
     pub fn from_sentencepiece(bytes: &[u8]) -> Result<Vocabulary, TokenizerError> {
         let mut vocabulary = Vocabulary::new(Model::Unigram, "");
-        let (mut texts, mut trainer, mut rules) = (Vec::new(), Trainer::default(), Rules::default());
+        let (mut texts, mut trainer, mut rules) = (Vec::new(), Trainer::default(), NormalizerSpec::default());
         for field in Fields::of(bytes) {
             match field.map_err(|_| damaged())? {
                 (1, Field::Bytes(piece)) => {
@@ -165,20 +165,20 @@ impl Trainer {
 }
 
 /// The normalization settings.
-struct Rules {
+struct NormalizerSpec {
     charsmap: Vec<u8>,
     add_space: bool,
     remove_extra_spaces: bool,
     has_table: bool,
 }
 
-impl Default for Rules {
-    fn default() -> Rules {
-        Rules { charsmap: Vec::new(), add_space: true, remove_extra_spaces: true, has_table: false }
+impl Default for NormalizerSpec {
+    fn default() -> NormalizerSpec {
+        NormalizerSpec { charsmap: Vec::new(), add_space: true, remove_extra_spaces: true, has_table: false }
     }
 }
 
-impl Rules {
+impl NormalizerSpec {
     fn read(&mut self, message: &[u8]) -> Result<(), TokenizerError> {
         for field in Fields::of(message) {
             match field.map_err(|_| damaged())? {

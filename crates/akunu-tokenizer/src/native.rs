@@ -44,7 +44,7 @@ impl NativeTokenizer {
         check(&vocabulary)?;
         let mut kinds = vocabulary.kinds.clone();
         kinds.resize(vocabulary.tokens.len(), TokenKind::Normal);
-        name_control_tokens(&vocabulary, &mut kinds);
+        mark_control_tokens(&vocabulary, &mut kinds);
         let pieces = pieces(&vocabulary, &kinds);
         let model = match vocabulary.model {
             Model::SentencePiece | Model::Unigram => {
@@ -59,7 +59,7 @@ impl NativeTokenizer {
         let with_ids = || (0u32..).zip(vocabulary.tokens.iter()).zip(&kinds);
         let special_texts = SpecialTexts::new(with_ids().map(|((id, text), &kind)| (id, text, kind)));
         let candidates: Vec<Candidate<'_>> = with_ids()
-            .filter(|((_, text), kind)| is_special(**kind) && eog::looks_final(text))
+            .filter(|((_, text), kind)| is_special(**kind) && eog::is_end_text(text))
             .map(|((id, text), _)| Candidate { id, text })
             .collect();
         let (end_of_generation, eot) = eog::collect(&vocabulary.special, &candidates);
@@ -68,7 +68,7 @@ impl NativeTokenizer {
             pieces,
             special_texts,
             special: SpecialTokens { eot, ..vocabulary.special },
-            template: Template::of_flags(&vocabulary.special, vocabulary.model),
+            template: Template::from_flags(&vocabulary.special, vocabulary.model),
             end_of_generation,
             add_space_prefix: vocabulary.add_space_prefix,
             texts: vocabulary.tokens,
@@ -222,12 +222,12 @@ fn check(vocabulary: &Vocabulary) -> Result<(), TokenizerError> {
 
 /// Some files mark `<|im_end|>` and similar tokens as normal. If merges produce such a token, it stays text; if it is a
 /// well-known end-of-generation token that cannot be produced otherwise, it becomes a control token.
-fn name_control_tokens(vocabulary: &Vocabulary, kinds: &mut [TokenKind]) {
+fn mark_control_tokens(vocabulary: &Vocabulary, kinds: &mut [TokenKind]) {
     let mut suspects: Vec<(usize, &str)> = vocabulary
         .tokens
         .iter()
         .enumerate()
-        .filter(|&(id, text)| kinds[id] == TokenKind::Normal && eog::looks_final(text))
+        .filter(|&(id, text)| kinds[id] == TokenKind::Normal && eog::is_end_text(text))
         .collect();
     if suspects.is_empty() {
         return;

@@ -4,14 +4,14 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::cache::WordCache;
 use crate::merge::Merger;
-use crate::unigram::Way;
+use crate::unigram::BestPath;
 
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
     pub(crate) cache: WordCache,
     pub(crate) merger: Merger,
     pub(crate) text: String,
-    pub(crate) ways: Vec<Way>,
+    pub(crate) paths: Vec<BestPath>,
 }
 
 /// Maximum number of buffers in the pool.
@@ -30,8 +30,8 @@ impl Pool {
         let mut scratch = kept.unwrap_or_default();
         let result = work(&mut scratch);
         scratch.merger.release_excess();
-        scratch.ways.clear();
-        scratch.ways.shrink_to(1 << 14);
+        scratch.paths.clear();
+        scratch.paths.shrink_to(1 << 14);
         scratch.text.clear();
         scratch.text.shrink_to(KEPT_TEXT);
         let mut pool = pool();

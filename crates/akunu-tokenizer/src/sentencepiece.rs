@@ -20,7 +20,7 @@ pub(crate) struct SentencePiece {
     /// `<0x00>` and so on, or [`NONE`].
     byte_ids: [u32; 256],
     unknown: Option<u32>,
-    neighbours: Neighbours,
+    adjacent: AdjacentBytes,
 }
 
 #[derive(Debug)]
@@ -39,9 +39,9 @@ enum Rule {
 /// vocabulary, and its parts can be merged separately with the same result. In most vocabularies such a position
 /// precedes every space.
 #[derive(Debug)]
-pub(crate) struct Neighbours(Vec<u64>);
+pub(crate) struct AdjacentBytes(Vec<u64>);
 
-impl Neighbours {
+impl AdjacentBytes {
     fn bit(left: u8, right: u8) -> (usize, u64) {
         let pair = (left as usize) << 8 | right as usize;
         (pair / 64, 1 << (pair % 64))
@@ -75,13 +75,13 @@ impl Neighbours {
     }
 
     /// An empty set.
-    pub(crate) fn new() -> Neighbours {
-        Neighbours(vec![0; 1024])
+    pub(crate) fn new() -> AdjacentBytes {
+        AdjacentBytes(vec![0; 1024])
     }
 
     pub(crate) fn add(&mut self, token: &[u8]) {
         for pair in token.windows(2) {
-            let (word, bit) = Neighbours::bit(pair[0], pair[1]);
+            let (word, bit) = AdjacentBytes::bit(pair[0], pair[1]);
             self.0[word] |= bit;
         }
     }
@@ -91,7 +91,7 @@ impl Neighbours {
     pub(crate) fn cut(&self, text: &[u8], start: usize) -> usize {
         let mut at = start + 1;
         while at < text.len() {
-            let (word, bit) = Neighbours::bit(text[at - 1], text[at]);
+            let (word, bit) = AdjacentBytes::bit(text[at - 1], text[at]);
             // The second condition: not inside a character, which is merged or encoded as a whole.
             if self.0[word] & bit == 0 && text[at] & 0xc0 != 0x80 {
                 break;
@@ -110,7 +110,7 @@ impl SentencePiece {
     ) -> Result<SentencePiece, TokenizerError> {
         let mut index = PieceIndex::with_capacity(kinds.len());
         let mut unigram = Some(Unigram::new()).filter(|_| vocabulary.model == Model::Unigram);
-        let (mut byte_ids, mut neighbours) = ([NONE; 256], Neighbours::new());
+        let (mut byte_ids, mut adjacent) = ([NONE; 256], AdjacentBytes::new());
         for (id, kind) in kinds.iter().enumerate() {
             let bytes = pieces.get(id as u32).unwrap_or_default();
             match kind {
@@ -124,7 +124,7 @@ impl SentencePiece {
                             index.insert(pieces, id as u32);
                         }
                     }
-                    neighbours.add(bytes);
+                    adjacent.add(bytes);
                 }
                 TokenKind::Byte => {
                     if let [byte] = bytes
@@ -145,7 +145,7 @@ impl SentencePiece {
             remove_extra_spaces: vocabulary.remove_extra_spaces,
         };
         let unknown = vocabulary.special.unknown;
-        Ok(SentencePiece { rule, normalizer, byte_ids, unknown, neighbours })
+        Ok(SentencePiece { rule, normalizer, byte_ids, unknown, adjacent })
     }
 
     pub(crate) fn encode(
@@ -171,7 +171,7 @@ impl SentencePiece {
         scratch: &mut Scratch,
         ids: &mut Vec<u32>,
     ) -> Result<(), TokenizerError> {
-        self.neighbours.each_part(text, scratch, ids, |part, scratch, after_unknown, ids| {
+        self.adjacent.each_part(text, scratch, ids, |part, scratch, after_unknown, ids| {
             self.encode_part(part, pieces, scratch, after_unknown, ids)
         })
     }
@@ -187,7 +187,7 @@ impl SentencePiece {
     fn cut(&self, text: &str, pieces: &Pieces, scratch: &mut Scratch) {
         let (bytes, merger) = (text.as_bytes(), &mut scratch.merger);
         match &self.rule {
-            Rule::Unigram(unigram) => unigram.cut(text, &mut scratch.ways, merger),
+            Rule::Unigram(unigram) => unigram.cut(text, &mut scratch.paths, merger),
             Rule::Merges { index, ranks } => {
                 merger.clear();
                 for (at, c) in text.char_indices() {
@@ -262,7 +262,7 @@ mod tests {
     use proptest::prelude::*;
 
     /// A direct implementation of the definition, on the whole text at once.
-    fn plainly(text: &str, tokens: &[String], scores: &[f32]) -> Vec<u32> {
+    fn by_definition(text: &str, tokens: &[String], scores: &[f32]) -> Vec<u32> {
         let find = |piece: &str| tokens.iter().position(|token| token == piece);
         let mut pieces: Vec<String> = text.chars().map(String::from).collect();
         loop {
@@ -292,7 +292,7 @@ mod tests {
         ) {
             let tokens: Vec<String> = ["<unk>".to_string()].into_iter().chain(tokens).collect();
             let scores: Vec<f32> = scores.iter().take(tokens.len()).map(|&score| score.into()).collect();
-            let expected = plainly(&text, &tokens, &scores);
+            let expected = by_definition(&text, &tokens, &scores);
             let mut vocabulary = Vocabulary::new(crate::Model::SentencePiece, "");
             vocabulary.kinds = vec![TokenKind::Normal; tokens.len()];
             vocabulary.kinds[0] = TokenKind::Unknown;

@@ -90,14 +90,14 @@ impl Template {
     }
 
     /// No special tokens. `second`: the segment of the second text of a pair.
-    pub(crate) fn bare(second: u32) -> Template {
+    pub(crate) fn empty(second: u32) -> Template {
         let [a, b] = [Piece::Text { place: 0, segment: 0 }, Piece::Text { place: 1, segment: second }];
         Template { single: vec![a], pair: Some(vec![a, b]) }
     }
 
     /// The same tokens around one text and around two, with `between` between two, and one segment for each text with
     /// its end.
-    pub(crate) fn of_ids(before: &[u32], between: &[u32], after: &[u32], second: u32) -> Template {
+    pub(crate) fn from_ids(before: &[u32], between: &[u32], after: &[u32], second: u32) -> Template {
         let tokens = |ids: &[u32], segment: u32| -> Vec<Piece> {
             ids.iter().map(|&id| Piece::Token { id, segment }).collect()
         };
@@ -111,7 +111,7 @@ impl Template {
     /// The template given by the flags of a GGUF file. For pairs llama.cpp's convention is begin, text, end, separator,
     /// text, end, with each token only if its flag is set. In WordPiece vocabularies the separator ends every text, and
     /// a second text has its own segment.
-    pub(crate) fn of_flags(special: &SpecialTokens, model: Model) -> Template {
+    pub(crate) fn from_flags(special: &SpecialTokens, model: Model) -> Template {
         let wanted = |flag: bool, id: Option<u32>| id.filter(|_| flag);
         let begin = wanted(special.add_bos, special.bos);
         let separator = wanted(special.add_separator, special.separator);
@@ -125,7 +125,7 @@ impl Template {
         };
         let between: Vec<u32> = end.into_iter().chain(between).collect();
         let segments = model == Model::WordPiece && between.len() < 2;
-        Template::of_ids(begin.as_slice(), &between, end.as_slice(), segments.into())
+        Template::from_ids(begin.as_slice(), &between, end.as_slice(), segments.into())
     }
 
     /// Tokens before one text.
@@ -253,12 +253,12 @@ mod tests {
     }
 
     fn pair_of(special: &SpecialTokens, model: Model) -> (Vec<u32>, Vec<u32>) {
-        let pair = Template::of_flags(special, model).pair([&[10, 11], &[20]], true).unwrap();
+        let pair = Template::from_flags(special, model).pair([&[10, 11], &[20]], true).unwrap();
         (pair.ids, pair.segments)
     }
 
     fn single_of(special: &SpecialTokens, model: Model) -> Vec<u32> {
-        Template::of_flags(special, model).single(&[10], true).ids
+        Template::from_flags(special, model).single(&[10], true).ids
     }
 
     #[test]
@@ -291,7 +291,7 @@ mod tests {
 
     #[test]
     fn the_longer_text_is_shortened_first() {
-        let template = Template::of_ids(&[CLS], &[SEP], &[SEP], 1);
+        let template = Template::from_ids(&[CLS], &[SEP], &[SEP], 1);
         let cut = |a: usize, b: usize, most: usize| {
             let (a, b): (Vec<u32>, Vec<u32>) = ((1..=a as u32).collect(), (201..=200 + b as u32).collect());
             let mut pair = template.pair([&a, &b], true).unwrap();
@@ -318,7 +318,7 @@ mod tests {
 
     #[test]
     fn one_text_keeps_its_end() {
-        let template = Template::of_ids(&[CLS], &[SEP], &[SEP, 7], 1);
+        let template = Template::from_ids(&[CLS], &[SEP], &[SEP, 7], 1);
         for (most, expected) in [
             (6, vec![CLS, 1, 2, 3, SEP, 7]),
             (5, vec![CLS, 1, 2, SEP, 7]),
@@ -340,7 +340,7 @@ mod tests {
 
     #[test]
     fn a_flag_that_overrules_makes_a_pair_of_two_single_texts() {
-        let mut template = Template::of_ids(&[1], &[], &[], 1);
+        let mut template = Template::from_ids(&[1], &[], &[], 1);
         let before = template.clone();
         template.set_first(1, true);
         template.set_last(2, false);

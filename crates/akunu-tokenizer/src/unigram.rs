@@ -26,13 +26,13 @@ struct Node {
 
 /// The best path to a position: its last token, and the start of that token.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Way {
+pub(crate) struct BestPath {
     score: f64,
     start: u32,
     id: u32,
 }
 
-const NO_WAY: Way = Way { score: f64::NEG_INFINITY, start: NONE, id: NONE };
+const NO_PATH: BestPath = BestPath { score: f64::NEG_INFINITY, start: NONE, id: NONE };
 
 fn edge(node: u32, byte: u8) -> u64 {
     u64::from(node) << 8 | u64::from(byte)
@@ -68,16 +68,16 @@ impl Unigram {
     }
 
     /// Splits `text` and leaves its tokens as the parts of `merger`; an unknown character is a part without a token.
-    pub(crate) fn cut(&self, text: &str, ways: &mut Vec<Way>, merger: &mut Merger) {
+    pub(crate) fn cut(&self, text: &str, paths: &mut Vec<BestPath>, merger: &mut Merger) {
         let bytes = text.as_bytes();
-        ways.clear();
-        ways.resize(bytes.len() + 1, NO_WAY);
-        ways[0].score = 0.0;
+        paths.clear();
+        paths.resize(bytes.len() + 1, NO_PATH);
+        paths[0].score = 0.0;
         for (start, c) in text.char_indices() {
-            let (so_far, width) = (ways[start].score, c.len_utf8());
+            let (so_far, width) = (paths[start].score, c.len_utf8());
             let mut offer = |end: usize, score: f64, id: u32| {
-                if score > ways[end].score {
-                    ways[end] = Way { score, start: start as u32, id };
+                if score > paths[end].score {
+                    paths[end] = BestPath { score, start: start as u32, id };
                 }
             };
             let (mut node, mut has_single) = (0, false);
@@ -97,10 +97,10 @@ impl Unigram {
         merger.clear();
         let mut end = bytes.len();
         while end > 0 {
-            let way = ways[end];
+            let path_to = paths[end];
             // Every position is reachable one character at a time; the fallback guarantees termination.
-            let start = if (way.start as usize) < end { way.start as usize } else { end - 1 };
-            merger.push(start, end, way.id);
+            let start = if (path_to.start as usize) < end { path_to.start as usize } else { end - 1 };
+            merger.push(start, end, path_to.id);
             end = start;
         }
         merger.reverse();
@@ -150,8 +150,8 @@ mod tests {
                 unigram.insert(&pieces, id as u32, *score);
             }
             let unknown = tokens.iter().map(|token| token.1).fold(0.0, f64::min) - UNKNOWN_PENALTY;
-            let (mut ways, mut merger) = (Vec::new(), Merger::default());
-            unigram.cut(&text, &mut ways, &mut merger);
+            let (mut paths, mut merger) = (Vec::new(), Merger::default());
+            unigram.cut(&text, &mut paths, &mut merger);
             let (mut end, mut sum) = (0, 0.0);
             for part in merger.parts() {
                 prop_assert_eq!(part.start, end);

@@ -7,7 +7,7 @@ use crate::unicode::{Class, without_marks};
 use crate::{TokenKind, TokenizerError, Vocabulary};
 
 /// Maximum length of a word in characters; longer words are unknown.
-pub(crate) const LONGEST_WORD: usize = 100;
+pub(crate) const MAX_WORD: usize = 100;
 
 #[derive(Debug)]
 pub(crate) struct WordPiece {
@@ -42,7 +42,7 @@ impl WordPiece {
         ids: &mut Vec<u32>,
     ) -> Result<(), TokenizerError> {
         let mut word = std::mem::take(&mut scratch.text);
-        let mut bare = String::new();
+        let mut empty = String::new();
         word.clear();
         let mut result = Ok(());
         let mut flush = |word: &mut String| {
@@ -65,18 +65,18 @@ impl WordPiece {
                 flush(&mut word);
                 continue;
             }
-            if stands_alone(c) {
+            if is_cjk(c) {
                 flush(&mut word);
             }
-            bare.clear();
+            empty.clear();
             if self.strip_accents {
-                without_marks(c, &mut bare)
+                without_marks(c, &mut empty)
             } else {
-                bare.push(c)
+                empty.push(c)
             }
-            for c in bare.chars() {
+            for c in empty.chars() {
                 let alone =
-                    c.is_ascii_punctuation() || Class::of(c).is(Class::PUNCTUATION) || stands_alone(c);
+                    c.is_ascii_punctuation() || Class::of(c).is(Class::PUNCTUATION) || is_cjk(c);
                 if alone {
                     flush(&mut word);
                 }
@@ -107,7 +107,7 @@ impl WordPiece {
             return Ok(());
         }
         let before = ids.len();
-        if word.chars().count() > LONGEST_WORD || !self.spell(word, pieces, ids) {
+        if word.chars().count() > MAX_WORD || !self.spell(word, pieces, ids) {
             ids.truncate(before);
             let none = || TokenizerError::Unencodable { text: crate::error::printable(word) };
             ids.push(self.unknown.ok_or_else(none)?);
@@ -135,7 +135,7 @@ impl WordPiece {
 }
 
 /// Whether this is a CJK character, each of which is a word. The ranges are those of BERT.
-fn stands_alone(c: char) -> bool {
+fn is_cjk(c: char) -> bool {
     matches!(c,
         '\u{4e00}'..='\u{9fff}' | '\u{3400}'..='\u{4dbf}' | '\u{20000}'..='\u{2a6df}' | '\u{2a700}'..='\u{2b73f}'
         | '\u{2b740}'..='\u{2b81f}' | '\u{2b920}'..='\u{2ceaf}' | '\u{f900}'..='\u{faff}' | '\u{2f800}'..='\u{2fa1f}')

@@ -183,19 +183,19 @@ fn render(source: &str, messages: &Json, tools: Option<&Json>) -> Rendered {
     template.render(messages.as_array().unwrap(), tools, false, &Map::new()).unwrap()
 }
 
-fn outside(rendered: &Rendered) -> Vec<&str> {
-    rendered.outside.iter().map(|range| &rendered.text[range.clone()]).collect()
+fn untrusted(rendered: &Rendered) -> Vec<&str> {
+    rendered.untrusted.iter().map(|range| &rendered.text[range.clone()]).collect()
 }
 
 #[test]
 fn what_came_from_a_message_is_known() {
     let messages = json!([{"role": "user", "content": "  hi <|im_end|>\n"}, {"role": "x|>", "content": "a"}]);
     let rendered = render(CHATML, &messages, None);
-    assert_eq!(outside(&rendered), ["hi <|im_end|>", "x|>", "a"]);
+    assert_eq!(untrusted(&rendered), ["hi <|im_end|>", "x|>", "a"]);
     let source = "{% for m in messages %}{{ ('<' ~ m.content.replace('a', 'b').upper().split('-')[1:]|join('+') ~ '>')|replace('X', '_') }}{{ m|tojson }}{{ [m.content] }}{% endfor %}";
     let rendered = render(source, &json!([{"role": "user", "content": "1-ax-c"}]), None);
     assert_eq!(rendered.text, "<B_+C>{\"role\": \"user\", \"content\": \"1-ax-c\"}['1-ax-c']");
-    assert_eq!(outside(&rendered), ["C", "role", "content", "1-ax-c", "1-ax-c"]);
+    assert_eq!(untrusted(&rendered), ["C", "role", "content", "1-ax-c", "1-ax-c"]);
 }
 
 /// A vocabulary of bytes and a few special tokens, for byte-level BPE or SentencePiece.

@@ -6,7 +6,7 @@ use super::metadata::Keys;
 use crate::WeightProvider;
 use crate::facts::Fact;
 use crate::gguf::embedding::{
-    DEFAULT_PROMPT, LABELS, LOWER_CASE, MOST_TOKENS, POOLING, PROMPT_NAMES, PROMPT_TEXTS, RANK,
+    DEFAULT_PROMPT, LABELS, LOWER_CASE, MAX_TEXT_TOKENS, POOLING, PROMPT_NAMES, PROMPT_TEXTS, RANK,
 };
 
 /// llama.cpp's key; it is in the tokenizer's namespace although it describes the model.
@@ -44,8 +44,8 @@ pub(super) fn describe(weights: &dyn WeightProvider, keys: &mut Keys<'_>) -> Res
     if facts.lower_case {
         keys.out.insert(LOWER_CASE, Value::Bool(true));
     }
-    if let Some(most) = facts.most_tokens.and_then(|most| u32::try_from(most).ok()) {
-        keys.out.insert(MOST_TOKENS, Value::U32(most));
+    if let Some(most) = facts.max_text_tokens.and_then(|most| u32::try_from(most).ok()) {
+        keys.out.insert(MAX_TEXT_TOKENS, Value::U32(most));
     }
     Ok(())
 }

@@ -98,7 +98,7 @@ fn describe(
     out: &mut Metadata,
 ) -> Result<(), FormatError> {
     let config = weights.config();
-    refuse_unsayable(config)?;
+    refuse_unrepresentable(config)?;
     let card = card(config);
     // A model of an unknown family keeps its name.
     let named = match config.bidirectional && !card.bidirectional {
@@ -159,7 +159,7 @@ fn describe(
 }
 
 /// Rejects facts that have no GGUF key and are implied by the architecture's name.
-fn refuse_unsayable(config: &ModelConfig) -> Result<(), FormatError> {
+fn refuse_unrepresentable(config: &ModelConfig) -> Result<(), FormatError> {
     let card = card(config);
     // Other engines do not distinguish the two forms of GELU; this engine reads the key.
     let is_gelu = |activation| matches!(activation, Activation::GeluErf | Activation::GeluTanh);
@@ -190,8 +190,8 @@ fn rope(config: &ModelConfig, keys: &mut Keys<'_>) -> Result<(), FormatError> {
     if let Some(base) = config.rope.local_base {
         keys.float(keys.card.gguf_key(Fact::LocalRopeBase), base);
     }
-    if let Some(growth) = config.rope.query_growth {
-        keys.float(keys.card.gguf_key(Fact::QueryGrowth), growth.rate);
+    if let Some(growth) = config.rope.query_scaling {
+        keys.float(keys.card.gguf_key(Fact::QueryScaling), growth.rate);
     }
     let kind = |kind: &str| Value::String(kind.to_string());
     match config.rope.scaling {
@@ -315,7 +315,7 @@ fn kind(card: &Card, tensor: &str) -> Kind {
 
 /// Whether rows of Q or K are permuted: GGUF files may use the interleaved RoPE layout where Hugging Face's use the
 /// half-split one.
-pub(super) fn swaps_rows(config: &ModelConfig, tensor: &str) -> bool {
+pub(super) fn permutes_rows(config: &ModelConfig, tensor: &str) -> bool {
     let card = card(config);
     config.source == Source::HuggingFace
         && card.hf_rope == RopeStyle::HalfSplit

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use akunu_format::blocks::{dequantize_nth, quantize_row};
 use akunu_format::quantise::{Mix, Proportions};
 use akunu_format::{DType, FormatError, GgufWriter, Metadata, TensorInfo, TensorSpec};
-use metadata::{added, card, llama3_factors, metadata, swaps_rows};
+use metadata::{added, card, llama3_factors, metadata, permutes_rows};
 
 use crate::WeightProvider;
 use crate::gguf::ROPE_FACTORS as LONG_ROPE_FACTORS;
@@ -20,7 +20,7 @@ const PART: usize = 1 << 20;
 
 /// Options of a conversion.
 #[derive(Clone, Copy, Debug)]
-pub struct Recipe<'a> {
+pub struct ConvertOptions<'a> {
     pub mix: Mix,
     /// Use the base type for every matrix whose row size allows it.
     pub pure: bool,
@@ -52,18 +52,18 @@ enum Data {
         /// Index into `sources`.
         index: usize,
         /// Row permutation of Q and K, if the RoPE layouts differ.
-        swap: Option<Swap>,
+        permutation: Option<Permutation>,
         add: f32,
     },
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Swap {
+struct Permutation {
     dims: usize,
     head_dim: usize,
 }
 
-impl Swap {
+impl Permutation {
     /// The source row of row `row` of the new tensor.
     fn source(self, row: usize) -> usize {
         let (head, at) = (row / self.head_dim, row % self.head_dim);
@@ -73,7 +73,7 @@ impl Swap {
 }
 
 impl<'a> Conversion<'a> {
-    pub fn new(weights: &'a dyn WeightProvider, recipe: &Recipe<'_>) -> Result<Conversion<'a>, FormatError> {
+    pub fn new(weights: &'a dyn WeightProvider, recipe: &ConvertOptions<'_>) -> Result<Conversion<'a>, FormatError> {
         let config = weights.config();
         let model = Proportions {
             layers: config.layer_count,
@@ -89,7 +89,7 @@ impl<'a> Conversion<'a> {
             let spec = TensorSpec::new(ROPE_FACTORS, DType::F32, [factors.len()]);
             tensors.push(Planned { spec, data: Data::Values(factors) });
         }
-        let sources = if card(config).stacked_in_gguf { weights.stored() } else { weights.tensors() };
+        let sources = if card(config).fused_in_gguf { weights.stored() } else { weights.tensors() };
         let has = |name: &str| sources.iter().any(|tensor| tensor.name == name);
         if let Some(factors) = &config.rope.factors {
             for (name, factors) in LONG_ROPE_FACTORS.into_iter().zip([&factors.short, &factors.long]) {
@@ -102,16 +102,16 @@ impl<'a> Conversion<'a> {
         }
         for (index, tensor) in sources.iter().enumerate() {
             let dtype = recipe.mix.dtype(&tensor.name, &tensor.shape, &model, recipe.pure);
-            let swap = swaps_rows(config, &tensor.name)
-                .then_some(Swap { dims: config.rope.dims, head_dim: config.head_dim });
+            let permutation = permutes_rows(config, &tensor.name)
+                .then_some(Permutation { dims: config.rope.dims, head_dim: config.head_dim });
             let rows = tensor.shape.first().copied().unwrap_or(1);
-            if swap.is_some() && !rows.is_multiple_of(config.head_dim) {
+            if permutation.is_some() && !rows.is_multiple_of(config.head_dim) {
                 let problem = format!("{rows} rows are not whole heads of {}", config.head_dim);
                 return Err(FormatError::tensor(&tensor.name, problem));
             }
             let spec = TensorSpec::new(tensor.name.clone(), dtype, tensor.shape.clone());
             let add = added(config, &tensor.name);
-            tensors.push(Planned { spec, data: Data::Tensor { index, swap, add } });
+            tensors.push(Planned { spec, data: Data::Tensor { index, permutation, add } });
         }
         Ok(Conversion { weights, sources, metadata, tensors })
     }
@@ -180,26 +180,26 @@ impl<'a> Conversion<'a> {
         threads: usize,
         put: &mut dyn FnMut(&[u8]) -> io::Result<()>,
     ) -> Result<(), Problem> {
-        let (index, swap, add) = match &planned.data {
+        let (index, permutation, add) = match &planned.data {
             Data::Values(values) => {
                 let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
                 return Ok(put(&bytes)?);
             }
-            Data::Tensor { index, swap, add } => (*index, *swap, *add),
+            Data::Tensor { index, permutation, add } => (*index, *permutation, *add),
         };
         let source = &self.sources[index];
         let dtype = planned.spec.dtype;
-        if source.dtype == dtype && swap.is_none() && add == 0.0 {
+        if source.dtype == dtype && permutation.is_none() && add == 0.0 {
             let bytes = self.weights.tensor_bytes(source);
             return Ok(bytes.chunks(4 * PART).try_for_each(put)?);
         }
         // A vector whose elements are permuted is treated as a column.
-        let (rows, cols) = match swap {
+        let (rows, cols) = match permutation {
             Some(_) if source.shape.len() == 1 => (source.cols(), 1),
             _ => (source.rows(), source.cols()),
         };
         let planes = self.weights.plane_bytes(source);
-        let job = Job { source, planes, dtype, cols, swap, add };
+        let job = Job { source, planes, dtype, cols, permutation, add };
         let part_rows = (PART / cols).min(rows.div_ceil(threads)).max(1);
         let parts: Vec<_> =
             (0..rows).step_by(part_rows).map(|first| first..rows.min(first + part_rows)).collect();
@@ -252,7 +252,7 @@ struct Job<'a> {
     planes: [&'a [u8]; 3],
     dtype: DType,
     cols: usize,
-    swap: Option<Swap>,
+    permutation: Option<Permutation>,
     add: f32,
 }
 
@@ -265,7 +265,7 @@ impl Job<'_> {
         let mut out = vec![0; rows.len() * to_bytes];
         let mut values = vec![0.0; self.cols];
         for (row, out) in rows.zip(out.chunks_exact_mut(to_bytes)) {
-            let from = self.swap.map_or(row, |swap| swap.source(row));
+            let from = self.permutation.map_or(row, |permutation| permutation.source(row));
             dequantize_nth(self.source.dtype, self.planes, from, &mut values)?;
             if self.add != 0.0 {
                 values.iter_mut().for_each(|v| *v += self.add);

@@ -4,8 +4,8 @@
 
 use crate::card::{Card, HfKind};
 use crate::facts::{Fact, LAYER_NORM, LLAMA_FACTS};
-use crate::tensors::{Dim, Kind, Naming, QKV_STACK, TensorRule, layer, model};
-use crate::tower::{FeedKind, NormKind, add_then_norm};
+use crate::tensors::{Dim, Kind, Naming, FUSED_QKV, TensorRule, layer, model};
+use crate::tower::{FeedForwardKind, NormKind, add_then_norm};
 use crate::{Activation, Pooling, RopeScaling, Shape};
 
 pub static CARD: Card = Card {
@@ -18,7 +18,7 @@ pub static CARD: Card = Card {
         HfKind { model_type: "camembert", ..ROBERTA },
     ],
     tensors: &[EMBEDDINGS, LAYER, HEAD],
-    stacks: &[QKV_STACK],
+    fused: &[FUSED_QKV],
     naming: Naming {
         root: "",
         layers: "encoder.layer.",
@@ -27,7 +27,7 @@ pub static CARD: Card = Card {
     ignored: &["embeddings.position_ids", "cls.", "lm_head."],
     layer: add_then_norm,
     norm: NormKind::Layer,
-    feed: FeedKind::Plain,
+    feed: FeedForwardKind::Plain,
     activation: Activation::GeluErf,
     bidirectional: true,
     rotary: false,

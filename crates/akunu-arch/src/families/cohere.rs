@@ -3,19 +3,19 @@
 
 use crate::card::{Card, DefaultWindow, HfKind, RopeStyle, Sliding};
 use crate::facts::{Fact, FactRule, LAYER_NORM, LLAMA_FACTS, fact};
-use crate::tensors::{ATTN_OUTPUT, EMBEDDING, GATED_FFN, OUTPUT, QK_EACH_HEAD_NORMS, QKV};
+use crate::tensors::{ATTN_OUTPUT, EMBEDDING, GATED_FFN, OUTPUT, QK_PER_HEAD_NORMS, QKV};
 use crate::tower::{NormKind, QkNorm, parallel};
 
 pub static CARD: Card = Card {
     names: &["command-r", "cohere"],
     facts: &[LLAMA_FACTS, LAYER_NORM, LOGIT_SCALE, CONTEXT],
     hf: &[COHERE],
-    tensors: &[EMBEDDING, QKV, QK_EACH_HEAD_NORMS, ATTN_OUTPUT, GATED_FFN, OUTPUT],
+    tensors: &[EMBEDDING, QKV, QK_PER_HEAD_NORMS, ATTN_OUTPUT, GATED_FFN, OUTPUT],
     gguf_rope: RopeStyle::Interleaved,
     hf_rope: RopeStyle::Interleaved,
     layer: parallel,
     norm: NormKind::Layer,
-    qk_norm: Some(QkNorm::EachHead),
+    qk_norm: Some(QkNorm::PerHeadWeights),
     optional_qk_norm: true,
     ..Card::PLAIN
 };
@@ -36,7 +36,7 @@ pub static COHERE2: Card = Card {
     ..Card::PLAIN
 };
 
-const ROTATION: &[FactRule] = &[fact(Fact::RopePart, &[], &["rotary_pct", "partial_rotary_factor"])];
+const ROTATION: &[FactRule] = &[fact(Fact::PartialRotaryFactor, &[], &["rotary_pct", "partial_rotary_factor"])];
 
 const COHERE2_KIND: HfKind = HfKind {
     model_type: "cohere2",

@@ -9,7 +9,7 @@ pub static CARD: Card = Card {
     facts: &[LLAMA_FACTS, FACTS],
     hf: &[EXAONE],
     tensors: &[TENSORS],
-    stacks: &[],
+    fused: &[],
     naming: Naming { root: "transformer.", layers: "transformer.h.", prefixes: PREFIXES },
     ..Card::PLAIN
 };

@@ -4,26 +4,26 @@ use crate::Activation;
 use crate::card::{Card, HfKind};
 use crate::facts::{Fact, FactRule, LAYER_NORM, LLAMA_FACTS, fact};
 use crate::tensors::{
-    Dim, Kind, Naming, PREFIXES, StackLayout, StackRule, TensorRule, gguf_layer, layer, model,
+    Dim, Kind, Naming, PREFIXES, FusedLayout, FusedRule, TensorRule, gguf_layer, layer, model,
 };
-use crate::tower::{FeedKind, Layer, NormKind, State};
+use crate::tower::{FeedForwardKind, Layer, NormKind, State};
 
 pub static CARD: Card = Card {
     names: &["falcon"],
     facts: &[LLAMA_FACTS, LAYER_NORM, FACTS],
     hf: &[FALCON],
     tensors: &[TENSORS],
-    stacks: &[StackRule {
+    fused: &[FusedRule {
         name: "attn_qkv",
         hf: "self_attention.query_key_value",
         parts: &["attn_q", "attn_k", "attn_v"],
-        layout: StackLayout::KvHeads,
+        layout: FusedLayout::KvHeads,
     }],
-    stacked_in_gguf: true,
+    fused_in_gguf: true,
     naming: Naming { root: "transformer.", layers: "transformer.h.", prefixes: PREFIXES },
     layer: side_by_side,
     norm: NormKind::Layer,
-    feed: FeedKind::Plain,
+    feed: FeedForwardKind::Plain,
     activation: Activation::GeluErf,
     ..Card::PLAIN
 };

@@ -13,7 +13,7 @@ pub static CARD: Card = Card {
 };
 
 const FACTS: &[FactRule] = &[
-    fact(Fact::QueryGrowth, &["attention.temperature_scale"], &["llama_4_scaling_beta"]),
+    fact(Fact::QueryScaling, &["attention.temperature_scale"], &["llama_4_scaling_beta"]),
     fact(Fact::YarnLogMultiplier, &["rope.scaling.yarn_log_multiplier"], &[]),
 ];
 

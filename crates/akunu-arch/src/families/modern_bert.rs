@@ -3,7 +3,7 @@
 
 use crate::card::{ACTIVATIONS, Card, DefaultWindow, HfKind, Sliding};
 use crate::facts::{Fact, FactRule, LLAMA_FACTS, fact};
-use crate::tensors::{Dim, Kind, Naming, StackLayout, StackRule, TensorRule, gguf_layer, layer, model};
+use crate::tensors::{Dim, Kind, Naming, FusedLayout, FusedRule, TensorRule, gguf_layer, layer, model};
 use crate::tower::{Layer, NormKind, State};
 use crate::{Activation, Pooling, RopeScaling, Shape};
 
@@ -14,21 +14,21 @@ pub static CARD: Card = Card {
     gguf_defaults: &[(Fact::LocalRopeBase, 10_000.0), (Fact::ClassifierPooling, 1.0)],
     hf: &[MODERNBERT],
     tensors: &[TENSORS, HEAD],
-    stacks: &[
-        StackRule {
+    fused: &[
+        FusedRule {
             name: "attn_qkv",
             hf: "attn.Wqkv",
             parts: &["attn_q", "attn_k", "attn_v"],
-            layout: StackLayout::Parts,
+            layout: FusedLayout::Parts,
         },
-        StackRule {
+        FusedRule {
             name: "ffn_up",
             hf: "mlp.Wi",
             parts: &["ffn_gate", "ffn_up"],
-            layout: StackLayout::Parts,
+            layout: FusedLayout::Parts,
         },
     ],
-    stacked_in_gguf: true,
+    fused_in_gguf: true,
     naming: Naming { root: "", layers: "layers.", prefixes: &["model.", ""] },
     ignored: &["decoder."],
     classifier: Activation::GeluErf,

@@ -3,7 +3,7 @@
 use crate::card::{Card, HfKind};
 use crate::facts::{Fact, LAYER_NORM, LLAMA_FACTS};
 use crate::tensors::{Dim, Kind, Naming, TensorRule, layer, model};
-use crate::tower::{FeedKind, NormKind, add_then_norm};
+use crate::tower::{FeedForwardKind, NormKind, add_then_norm};
 use crate::{Activation, Pooling, RopeScaling, Shape};
 
 pub static CARD: Card = Card {
@@ -11,12 +11,12 @@ pub static CARD: Card = Card {
     facts: &[LLAMA_FACTS, LAYER_NORM],
     hf: &[MPNET],
     tensors: &[super::bert::EMBEDDINGS, TENSORS],
-    stacks: &[],
+    fused: &[],
     naming: Naming { root: "", layers: "encoder.layer.", prefixes: &["mpnet.", ""] },
     ignored: &["embeddings.position_ids", "lm_head.", "pooler."],
     layer: add_then_norm,
     norm: NormKind::Layer,
-    feed: FeedKind::Plain,
+    feed: FeedForwardKind::Plain,
     activation: Activation::GeluErf,
     bidirectional: true,
     rotary: false,

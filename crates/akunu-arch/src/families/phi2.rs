@@ -3,8 +3,8 @@
 use crate::Activation;
 use crate::card::{Card, HfKind};
 use crate::facts::{Fact, LAYER_NORM, LLAMA_FACTS};
-use crate::tensors::{Dim, EMBEDDING, Kind, QKV, QKV_STACK, TensorRule, layer, model};
-use crate::tower::{FeedKind, NormKind, parallel};
+use crate::tensors::{Dim, EMBEDDING, Kind, QKV, FUSED_QKV, TensorRule, layer, model};
+use crate::tower::{FeedForwardKind, NormKind, parallel};
 
 pub static CARD: Card = Card {
     names: &["phi2", "phi"],
@@ -12,9 +12,9 @@ pub static CARD: Card = Card {
     hf: &[PHI],
     tensors: &[EMBEDDING, QKV, REST],
     layer: parallel,
-    stacks: &[QKV_STACK],
+    fused: &[FUSED_QKV],
     norm: NormKind::Layer,
-    feed: FeedKind::Plain,
+    feed: FeedForwardKind::Plain,
     activation: Activation::GeluTanh,
     ..Card::PLAIN
 };
@@ -37,7 +37,7 @@ const PHI: HfKind = HfKind {
         (Fact::HeadCount, 32.0),
         (Fact::NormEpsilon, 1e-5),
         (Fact::RopeBase, 10_000.0),
-        (Fact::RopePart, 0.5),
+        (Fact::PartialRotaryFactor, 0.5),
     ],
     refused: &[("qk_layernorm", true)],
     ..HfKind::PLAIN

@@ -3,7 +3,7 @@
 use crate::card::{Card, HfKind, Sliding};
 use crate::facts::Fact;
 
-pub static CARD: Card = Card { names: &["phi3"], hf: &[PHI3], stacked_in_gguf: true, ..Card::PLAIN };
+pub static CARD: Card = Card { names: &["phi3"], hf: &[PHI3], fused_in_gguf: true, ..Card::PLAIN };
 
 const PHI3: HfKind = HfKind {
     model_type: "phi3",

@@ -2,10 +2,10 @@
 
 use akunu_format::{Array, FormatError, Metadata, TensorInfo, Value, printable};
 
-use super::embedding::facts_of_vectors;
+use super::embedding::embedding_facts;
 use crate::facts::Fact;
 use crate::{
-    ACTIVATIONS, Activation, Card, ModelConfig, QueryGrowth, Rope, RopeFactors, RopeScaling, Source,
+    ACTIVATIONS, Activation, Card, ModelConfig, QueryScaling, Rope, RopeFactors, RopeScaling, Source,
     SuggestedSampling, Window, WindowPattern,
 };
 
@@ -202,7 +202,7 @@ fn read(
         logit_soft_cap: keys.nonzero_fact(Fact::LogitSoftCap)?,
         activation: activation(keys)?,
         bidirectional: bidirectional(keys)?,
-        embedding: facts_of_vectors(keys, tensors)?,
+        embedding: embedding_facts(keys, tensors)?,
         left_out: None,
         sampling: sampling(keys.metadata)?,
         eos_ids: eos_ids(keys.metadata)?,
@@ -260,8 +260,8 @@ fn rope(
         base,
         local_base: local.filter(|&local| local != base || always_local),
         scaling: rope_scaling(keys, context_length, factors.is_some())?,
-        query_growth: match keys.nonzero_fact(Fact::QueryGrowth)? {
-            Some(rate) => Some(QueryGrowth {
+        query_scaling: match keys.nonzero_fact(Fact::QueryScaling)? {
+            Some(rate) => Some(QueryScaling {
                 rate: f64::from(rate),
                 step: keys.usize("rope.scaling.original_context_length")?.unwrap_or(context_length),
             }),

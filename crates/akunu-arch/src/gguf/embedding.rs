@@ -7,7 +7,7 @@ use crate::facts::Fact;
 use crate::{EmbeddingFacts, Pooling};
 
 /// llama.cpp has no keys for prompts and text lengths; these are specific to this engine.
-pub(crate) const MOST_TOKENS: &str = "sentence_transformers.max_seq_length";
+pub(crate) const MAX_TEXT_TOKENS: &str = "sentence_transformers.max_seq_length";
 pub(crate) const LOWER_CASE: &str = "sentence_transformers.do_lower_case";
 pub(crate) const PROMPT_NAMES: &str = "sentence_transformers.prompt_names";
 pub(crate) const PROMPT_TEXTS: &str = "sentence_transformers.prompt_texts";
@@ -18,7 +18,7 @@ pub(crate) const LABELS: &str = "classifier.output_labels";
 /// Pooling type of rerankers. How the score is computed depends on the classifier or on the next token's logits.
 pub(crate) const RANK: u32 = 4;
 
-pub(super) fn facts_of_vectors(
+pub(super) fn embedding_facts(
     keys: &Keys<'_>,
     tensors: &[TensorInfo],
 ) -> Result<EmbeddingFacts, FormatError> {
@@ -43,7 +43,7 @@ pub(super) fn facts_of_vectors(
         classifier_pooling: if scores { classifier_pooling(keys)? } else { None },
         labels: if scores { strings(&keys.name(LABELS))? } else { Vec::new() },
         lower_case: metadata.bool(LOWER_CASE)?.unwrap_or(false),
-        most_tokens: metadata.u32(MOST_TOKENS)?.map(|most| most as usize).filter(|&most| most > 0),
+        max_text_tokens: metadata.u32(MAX_TEXT_TOKENS)?.map(|most| most as usize).filter(|&most| most > 0),
     })
 }
 

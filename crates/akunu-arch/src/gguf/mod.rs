@@ -83,10 +83,10 @@ pub(crate) const ROPE_FACTORS: [&str; 2] = ["rope_factors_short.weight", "rope_f
 
 fn rope_factors(gguf: &Gguf) -> Result<Option<RopeFactors>, FormatError> {
     // More factors than any head size needs.
-    const MOST: usize = 1 << 16;
+    const MAX: usize = 1 << 16;
     let [short, long] = ROPE_FACTORS.map(|name| {
         let Some(tensor) = gguf.tensor(name) else { return Ok(None) };
-        if tensor.shape.len() != 1 || tensor.cols() > MOST {
+        if tensor.shape.len() != 1 || tensor.cols() > MAX {
             return Err(FormatError::tensor(name, format!("{:?} is not a list of factors", tensor.shape)));
         }
         let mut values = vec![0.0; tensor.cols()];

@@ -7,7 +7,7 @@ use crate::facts::Fact;
 use crate::{EmbeddingFacts, Pooling};
 
 /// Empty unless the weights contain a classifier: configurations of other models have such fields too.
-pub(super) fn facts_of_scores(
+pub(super) fn classifier_facts(
     fields: &Fields<'_>,
     tensors: &[TensorInfo],
 ) -> Result<EmbeddingFacts, FormatError> {

@@ -88,7 +88,7 @@ impl<'a> Fields<'a> {
 
     /// If the weights contradict a default size, the configuration lacks a field. Reports the missing field instead of
     /// a wrong shape.
-    fn refuse_lost(&self, facts: &[Fact], size: usize, found: Option<usize>) -> Result<(), FormatError> {
+    fn refuse_missing_field(&self, facts: &[Fact], size: usize, found: Option<usize>) -> Result<(), FormatError> {
         let lost = facts.iter().map(|fact| self.key(*fact)).find(|key| !self.text.mentions(key));
         match (lost, found) {
             (Some(key), Some(found)) if found != size => {
@@ -157,8 +157,8 @@ pub(super) fn model_config(
     let hidden_size = fields.required(Fact::HiddenSize)?;
     let layer_count = fields.required(Fact::LayerCount)?;
     let head_count = fields.required(Fact::HeadCount)?;
-    fields.refuse_lost(&[Fact::HiddenSize], hidden_size, cols(tensors, "token_embd.weight"))?;
-    fields.refuse_lost(&[Fact::LayerCount], layer_count, layers(tensors))?;
+    fields.refuse_missing_field(&[Fact::HiddenSize], hidden_size, cols(tensors, "token_embd.weight"))?;
+    fields.refuse_missing_field(&[Fact::LayerCount], layer_count, layers(tensors))?;
     // Per-layer lists are allocated below, so limit them by what the file can contain.
     if layer_count > tensors.len() {
         let problem = format!("{layer_count} layers in a file of {} tensors", tensors.len());
@@ -196,18 +196,18 @@ pub(super) fn model_config(
         logit_soft_cap: fields.number_unless_null(Fact::LogitSoftCap)?.map(|cap| cap as f32),
         activation: Some(activation(&fields)?),
         bidirectional: fields.card.bidirectional || text.bool(BIDIRECTIONAL)? == Some(true),
-        embedding: super::classifier::facts_of_scores(&fields, tensors)?,
+        embedding: super::classifier::classifier_facts(&fields, tensors)?,
         left_out: None,
         sampling: generation.map_or(Ok(SuggestedSampling::default()), sampling)?,
         eos_ids: eos_ids(&[Some(text), Some(root), generation])?,
         bos_id: text.ids("bos_token_id")?.first().or(root.ids("bos_token_id")?.first()).copied(),
     };
     config.check(CONFIG, tensors)?;
-    fields.refuse_lost(&[Fact::FfnSize], config.ffn_size, cols(tensors, "blk.0.ffn_down.weight"))?;
+    fields.refuse_missing_field(&[Fact::FfnSize], config.ffn_size, cols(tensors, "blk.0.ffn_down.weight"))?;
     // Absent sizes are derived from present ones, so only one of these can be wrong because it is absent.
     let (q, kv) = (config.head_count * config.head_dim, config.kv_head_count * config.head_dim);
-    fields.refuse_lost(&[Fact::HeadCount, Fact::HeadDim], q, cols(tensors, "blk.0.attn_output.weight"))?;
-    fields.refuse_lost(&[Fact::HeadCount, Fact::KvHeadCount], kv, rows(tensors, "blk.0.attn_k.weight"))?;
+    fields.refuse_missing_field(&[Fact::HeadCount, Fact::HeadDim], q, cols(tensors, "blk.0.attn_output.weight"))?;
+    fields.refuse_missing_field(&[Fact::HeadCount, Fact::KvHeadCount], kv, rows(tensors, "blk.0.attn_k.weight"))?;
     Ok(config)
 }
 

@@ -58,8 +58,8 @@ impl SafeTensorsModel {
         mut weights: Weights,
     ) -> Result<SafeTensorsModel, FormatError> {
         let card = config::Fields::of(root)?.card;
-        let reads_images = weights.names().any(names::is_for_images);
-        weights.retain(|name| !names::is_ignored(name, card) && !names::is_for_images(name));
+        let reads_images = weights.names().any(names::is_vision);
+        weights.retain(|name| !names::is_ignored(name, card) && !names::is_vision(name));
         let (mut joined, mut regions) = weights.join(Quantisation::of(root)?.as_ref())?;
         gather::gather_heads(&mut joined, &mut regions, card)?;
         let mut stored = names::rename(joined, card, root.str("model_type")?.unwrap_or_default())?;

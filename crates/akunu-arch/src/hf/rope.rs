@@ -6,7 +6,7 @@ use akunu_format::{FormatError, printable};
 
 use super::config::Fields;
 use crate::facts::Fact;
-use crate::{QueryGrowth, Rope, RopeFactors, RopeScaling};
+use crate::{QueryScaling, Rope, RopeFactors, RopeScaling};
 
 pub(super) fn rope(fields: &Fields<'_>, head_dim: usize, context: usize) -> Result<Rope, FormatError> {
     let text = &fields.text;
@@ -28,9 +28,9 @@ pub(super) fn rope(fields: &Fields<'_>, head_dim: usize, context: usize) -> Resu
         None if two_bases => fields.number(Fact::LocalRopeBase)?,
         None => None,
     };
-    let part_key = fields.key(Fact::RopePart);
+    let part_key = fields.key(Fact::PartialRotaryFactor);
     let part = match flat.as_ref().map_or(Ok(None), |one| one.f64("partial_rotary_factor"))? {
-        None => fields.number(Fact::RopePart)?.unwrap_or(1.0),
+        None => fields.number(Fact::PartialRotaryFactor)?.unwrap_or(1.0),
         Some(part) => part,
     };
     if !(0.0..=1.0).contains(&part) {
@@ -40,14 +40,14 @@ pub(super) fn rope(fields: &Fields<'_>, head_dim: usize, context: usize) -> Resu
         (RopeScaling::LongRope { .. }, Some(one)) => Some(factors(one)?),
         _ => None,
     };
-    let growth_key = fields.key(Fact::QueryGrowth);
+    let growth_key = fields.key(Fact::QueryScaling);
     let rate = flat.as_ref().map_or(Ok(None), |one| one.f64(growth_key))?.filter(|&rate| rate != 0.0);
-    let query_growth = match (rate, &flat) {
-        (Some(rate), Some(one)) => Some(QueryGrowth { rate, step: original_context(one, text, context)? }),
+    let query_scaling = match (rate, &flat) {
+        (Some(rate), Some(one)) => Some(QueryScaling { rate, step: original_context(one, text, context)? }),
         _ => None,
     };
     let dims = (head_dim as f64 * part) as usize;
-    Ok(Rope { dims, base, local_base, scaling, query_growth, factors })
+    Ok(Rope { dims, base, local_base, scaling, query_scaling, factors })
 }
 
 /// RoPE base if neither the file nor the card states one.

@@ -6,7 +6,7 @@ use akunu_format::hf::{Document, Json, Weights};
 use akunu_format::{FormatError, index_names, printable};
 
 use super::SafeTensorsModel;
-use crate::{MOST_MODULES, Pooling};
+use crate::{MAX_MODULES, Pooling};
 
 const MODULES: &str = "modules.json";
 const PROMPTS: &str = "config_sentence_transformers.json";
@@ -39,7 +39,7 @@ impl SafeTensorsModel {
         let modules = folder.join(MODULES);
         if modules.is_file() {
             self.read_modules(folder, &modules)?;
-            self.read_longest(&folder.join(TOKENIZER))?;
+            self.read_max_tokens(&folder.join(TOKENIZER))?;
         }
         Ok(self)
     }
@@ -54,7 +54,7 @@ impl SafeTensorsModel {
                 None => kind == 0 && own == folder,
                 Some(last) => kind > last || name == "Dense" && kind == last,
             };
-            if !follows || number > MOST_MODULES {
+            if !follows || number > MAX_MODULES {
                 let problem = format!("is {name} as module {} of the list", number + 1);
                 return Err(module.unsupported("type", problem).in_file(list));
             }
@@ -85,21 +85,21 @@ impl SafeTensorsModel {
 
     fn read_transformer(&mut self, root: &Json<'_>) -> Result<(), FormatError> {
         let facts = &mut self.config.embedding;
-        facts.most_tokens = root.usize("max_seq_length")?.filter(|&most| most > 0);
+        facts.max_text_tokens = root.usize("max_seq_length")?.filter(|&most| most > 0);
         facts.lower_case = root.bool("do_lower_case")?.unwrap_or(false);
         Ok(())
     }
 
     /// Used if the first module does not state the maximum length.
-    fn read_longest(&mut self, path: &Path) -> Result<(), FormatError> {
-        if self.config.embedding.most_tokens.is_some() || !path.is_file() {
+    fn read_max_tokens(&mut self, path: &Path) -> Result<(), FormatError> {
+        if self.config.embedding.max_text_tokens.is_some() || !path.is_file() {
             return Ok(());
         }
         let document = Document::read(path)?;
         // Placeholder values beyond any length mean "no limit".
         let most = document.root().f64("model_max_length").map_err(|error| error.in_file(path))?;
         let most = most.filter(|most| *most >= 1.0 && *most < self.config.context_length as f64);
-        self.config.embedding.most_tokens = most.map(|most| most as usize);
+        self.config.embedding.max_text_tokens = most.map(|most| most as usize);
         Ok(())
     }
 

@@ -2,7 +2,7 @@
 
 use akunu_format::{FormatError, Place, Region, TensorInfo};
 
-use crate::tensors::StackLayout;
+use crate::tensors::FusedLayout;
 use crate::{Card, ModelConfig};
 
 /// Copies each such tensor into a region of its own, with all rows of Q, then K, then V.
@@ -15,7 +15,7 @@ pub(super) fn ungroup(
     let grouped = |name: &str| {
         let part = name.strip_prefix("blk.").and_then(|rest| rest.split_once('.')).map(|(_, part)| part);
         let stack = part.and_then(|part| part.rsplit_once('.')).map(|(stack, _)| stack);
-        card.stacks.iter().any(|rule| rule.layout == StackLayout::KvHeads && Some(rule.name) == stack)
+        card.fused.iter().any(|rule| rule.layout == FusedLayout::KvHeads && Some(rule.name) == stack)
     };
     let (groups, head_dim) = (config.kv_head_count, config.head_dim);
     // With one KV head, the order is the same already.

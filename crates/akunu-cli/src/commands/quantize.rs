@@ -5,7 +5,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use akunu_arch::convert::{Conversion, Planned, Recipe};
+use akunu_arch::convert::{Conversion, Planned, ConvertOptions};
 use akunu_arch::{WeightProvider, open_model};
 use akunu_format::quantise::{MIXES, Mix};
 use akunu_format::{DType, FormatError, Gguf, Metadata};
@@ -76,7 +76,7 @@ pub fn run(args: &QuantizeArgs, out: &mut Output) -> Result<(), Failure> {
     let weights = open_model(&path)?;
     let vocabulary = vocabulary(args, &path, weights.as_ref())?;
     let recipe =
-        Recipe { mix: args.mix, pure: args.pure, vocabulary: vocabulary.as_ref().map(Vocabulary::metadata) };
+        ConvertOptions { mix: args.mix, pure: args.pure, vocabulary: vocabulary.as_ref().map(Vocabulary::metadata) };
     let conversion = Conversion::new(weights.as_ref(), &recipe)?;
     if args.dry_run {
         return list(&conversion, out);

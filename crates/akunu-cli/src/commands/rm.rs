@@ -25,7 +25,7 @@ pub struct RmArgs {
 
 pub fn run(args: &RmArgs, out: &mut Output) -> Result<(), Failure> {
     let reference: Reference = args.name.parse()?;
-    if let Some(wanted) = &reference.wanted {
+    if let Some(selector) = &reference.selector {
         return Err(Failure::usage(format!("{wanted} cannot be removed alone: revisions are removed whole"))
             .hint(format!("akunu rm hf:{}", reference.repo)));
     }

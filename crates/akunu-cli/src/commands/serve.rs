@@ -182,7 +182,7 @@ fn specs(args: &ServeArgs) -> Result<Vec<ModelSpec>, Failure> {
         let path = hub::resolve(model)?.into_owned();
         // Open all models now, so that errors are reported at the start and not at the first request.
         akunu::Model::open(&path)?;
-        let name = if hub::is_meant(model) { model.display().to_string() } else { stem(&path) };
+        let name = if hub::is_reference(model) { model.display().to_string() } else { stem(&path) };
         specs.push(ModelSpec { name, path: Some(path), aliases: Vec::new() });
     }
     if specs.is_empty() {

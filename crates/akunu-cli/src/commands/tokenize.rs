@@ -94,7 +94,7 @@ fn resolve(args: &TokenizeArgs) -> Result<(Option<PathBuf>, String), Failure> {
         (None, Some(model), Some(text)) => Ok((Some(model.into()), as_text(text)?)),
         (None, Some(only), None) => {
             let path = Path::new(only);
-            if path.exists() || hub::is_meant(path) || prompt::looks_like_a_model(path) {
+            if path.exists() || hub::is_reference(path) || prompt::looks_like_a_model(path) {
                 Ok((Some(path.to_path_buf()), from_stdin()?))
             } else {
                 Ok((None, as_text(only)?))

@@ -90,7 +90,7 @@ pub(super) fn quantize(affine: Affine, values: &[f32], out: &mut [u8]) {
 }
 
 /// Sets scales and offsets in a row of random quants, so that values have mean 0 and standard deviation `std`.
-pub(super) fn fix_scales(affine: Affine, stds: &mut dyn FnMut() -> f32, row: &mut [u8]) {
+pub(super) fn set_scales(affine: Affine, stds: &mut dyn FnMut() -> f32, row: &mut [u8]) {
     let quants = split(affine, row)[0].len();
     let (_, rest) = row.split_at_mut(quants);
     let half = rest.len() / 2;

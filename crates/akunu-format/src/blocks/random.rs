@@ -57,13 +57,13 @@ pub fn random_row(dtype: DType, rng: &mut Rng, std: f32, out: &mut [u8]) -> Resu
     let varied = |rng: &mut Rng| std * (0.75 + 0.5 * rng.uniform()) / 1.0104;
     if let DType::Affine(affine) = dtype {
         rng.fill(out);
-        super::affine::fix_scales(affine, &mut || varied(rng), out);
+        super::affine::set_scales(affine, &mut || varied(rng), out);
         return Ok(());
     }
     for block in out.chunks_exact_mut(dtype.block_bytes()) {
         rng.fill(block);
         let std = varied(rng);
-        fix_scales(dtype, rng, std, block);
+        set_scales(dtype, rng, std, block);
     }
     Ok(())
 }
@@ -88,7 +88,7 @@ fn put_scale(block: &mut [u8], at: usize, value: f32) {
 
 /// Overwrites the scales in a block of random bytes. The divisors are the root mean squares of the codes (and integer
 /// scales) with `d` = 1: for codes uniform in −n … n − 1, √((4n² − 1)/12 + ¼).
-fn fix_scales(dtype: DType, rng: &mut Rng, std: f32, block: &mut [u8]) {
+fn set_scales(dtype: DType, rng: &mut Rng, std: f32, block: &mut [u8]) {
     // Codes that are not symmetric about zero need a random sign to have mean 0.
     let sign = if rng.next_u64() & 1 == 0 { 1.0 } else { -1.0 };
     match dtype {
@@ -104,7 +104,7 @@ fn fix_scales(dtype: DType, rng: &mut Rng, std: f32, block: &mut [u8]) {
         DType::Q2K => {
             for byte in &mut block[..16] {
                 let scale = 1 + rng.below(15) as u8;
-                *byte = scale | near(rng, scale, 15) << 4;
+                *byte = scale | random_near(rng, scale, 15) << 4;
             }
             put_scale(block, 80, std / 10.24);
             put_scale(block, 82, 1.5 * std / 10.24);
@@ -113,7 +113,7 @@ fn fix_scales(dtype: DType, rng: &mut Rng, std: f32, block: &mut [u8]) {
         DType::Q4K | DType::Q5K => {
             let (middle, divisor) = if dtype == DType::Q4K { (7.5, 169.8) } else { (15.5, 340.1) };
             let scales: [u8; 8] = std::array::from_fn(|_| 1 + rng.below(63) as u8);
-            let offsets = scales.map(|scale| near(rng, scale, 63));
+            let offsets = scales.map(|scale| random_near(rng, scale, 63));
             block[4..16].copy_from_slice(&pack_scales_offsets(&scales, &offsets));
             put_scale(block, 0, std / divisor);
             put_scale(block, 2, middle * std / divisor);
@@ -144,7 +144,7 @@ fn put_scale_and_offset(block: &mut [u8], d: f32, middle: f32) {
 }
 
 /// One of the three numbers next to `scale`: an offset that roughly centres the codes but differs from the scale.
-fn near(rng: &mut Rng, scale: u8, most: u8) -> u8 {
+fn random_near(rng: &mut Rng, scale: u8, most: u8) -> u8 {
     (scale + rng.below(3) as u8 - 1).min(most)
 }
 

@@ -68,7 +68,7 @@ fn extreme(values: &[f32; LEN]) -> f32 {
     values.iter().fold(0.0, |most: f32, &v| if v.abs() > most.abs() { v } else { most })
 }
 
-fn least_and_most(values: &[f32; LEN]) -> (f32, f32) {
+fn min_and_max(values: &[f32; LEN]) -> (f32, f32) {
     values.iter().fold((f32::INFINITY, f32::NEG_INFINITY), |(least, most), &v| (least.min(v), most.max(v)))
 }
 
@@ -84,7 +84,7 @@ pub(super) fn to_q4_0(values: &[f32; LEN], block: &mut [u8; 18]) {
 }
 
 pub(super) fn to_q4_1(values: &[f32; LEN], block: &mut [u8; 20]) {
-    let (least, most) = least_and_most(values);
+    let (least, most) = min_and_max(values);
     let d = (most - least) / 15.0;
     let id = inverse(d);
     put_half(block, 0, d);
@@ -114,7 +114,7 @@ pub(super) fn to_q5_0(values: &[f32; LEN], block: &mut [u8; 22]) {
 }
 
 pub(super) fn to_q5_1(values: &[f32; LEN], block: &mut [u8; 24]) {
-    let (least, most) = least_and_most(values);
+    let (least, most) = min_and_max(values);
     let d = (most - least) / 31.0;
     let id = inverse(d);
     put_half(block, 0, d);

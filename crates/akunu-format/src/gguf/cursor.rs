@@ -16,7 +16,7 @@ pub(crate) enum Fault {
     Utf8,
     Bool(u8),
     Type(u32),
-    Deep,
+    Depth,
 }
 
 #[derive(Clone, Debug)]

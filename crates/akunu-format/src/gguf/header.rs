@@ -23,14 +23,14 @@ pub(crate) const MAX_DIMS: usize = 4;
 pub(crate) const MAX_DEPTH: usize = 8;
 
 /// Far above any model; a header with more would take many times its own size in memory.
-const MOST_PAIRS: usize = 1 << 16;
-const MOST_TENSORS: u64 = 1 << 20;
+const MAX_PAIRS: usize = 1 << 16;
+const MAX_TENSORS: u64 = 1 << 20;
 
 /// Minimum size in bytes of a key-value pair, a tensor entry, a string and an array.
-const LEAST_PAIR: usize = 8 + 4 + 1;
-const LEAST_TENSOR: usize = 8 + 4 + 4 + 8;
-const LEAST_STRING: usize = 8;
-const LEAST_ARRAY: usize = 4 + 8;
+const MIN_PAIR: usize = 8 + 4 + 1;
+const MIN_TENSOR: usize = 8 + 4 + 4 + 8;
+const MIN_STRING: usize = 8;
+const MIN_ARRAY: usize = 4 + 8;
 
 /// The contents of one file; a split model has several.
 #[derive(Debug)]
@@ -55,9 +55,9 @@ pub(crate) fn read_part(region: &Region, region_index: usize) -> Result<Part, Fo
         version => return Err(FormatError::Version { version }),
     }
     let tensor_count = cursor.u64().map_err(in_header)?;
-    let pair_count = cursor.count(LEAST_PAIR).map_err(in_header)?;
+    let pair_count = cursor.count(MIN_PAIR).map_err(in_header)?;
 
-    if pair_count > MOST_PAIRS || tensor_count > MOST_TENSORS {
+    if pair_count > MAX_PAIRS || tensor_count > MAX_TENSORS {
         let problem =
             format!("{pair_count} metadata keys and {tensor_count} tensors are more than any model has");
         return Err(FormatError::header(problem));
@@ -77,7 +77,7 @@ fn from_fault(fault: Fault, what: &str, wrong: impl Fn(String) -> FormatError) -
         Fault::Utf8 => wrong("the text is not UTF-8".to_string()),
         Fault::Bool(byte) => wrong(format!("{byte} is not a bool")),
         Fault::Type(id) => wrong(format!("unknown value type {id}")),
-        Fault::Deep => wrong(format!("arrays are nested more than {MAX_DEPTH} deep")),
+        Fault::Depth => wrong(format!("arrays are nested more than {MAX_DEPTH} deep")),
     }
 }
 
@@ -141,7 +141,7 @@ fn to_bool(byte: u8) -> Result<bool, Fault> {
 
 fn read_array(cursor: &mut Cursor<'_>, region: &Region, depth: usize) -> Result<Array, Fault> {
     if depth > MAX_DEPTH {
-        return Err(Fault::Deep);
+        return Err(Fault::Depth);
     }
     Ok(match cursor.u32()? {
         0 => Array::U8(numbers(cursor, u8::from_le_bytes)?),
@@ -161,7 +161,7 @@ fn read_array(cursor: &mut Cursor<'_>, region: &Region, depth: usize) -> Result<
         }
         9 => {
             // Not reserved up front: an `Array` takes more memory than the 12 bytes of an empty one in the file.
-            let count = cursor.count(LEAST_ARRAY)?;
+            let count = cursor.count(MIN_ARRAY)?;
             let mut arrays = Vec::new();
             for _ in 0..count {
                 arrays.push(read_array(cursor, region, depth + 1)?);
@@ -181,7 +181,7 @@ fn read_array(cursor: &mut Cursor<'_>, region: &Region, depth: usize) -> Result<
 /// of opening. So runs of strings are checked as one text, including their lengths: a length below 128 is eight ASCII
 /// characters when read as text, so the run is valid UTF-8 exactly if every string in it is.
 fn string_starts(cursor: &mut Cursor<'_>) -> Result<Vec<usize>, Fault> {
-    let count = cursor.count(LEAST_STRING)?;
+    let count = cursor.count(MIN_STRING)?;
     let mut starts = Vec::with_capacity(count);
     let mut run = cursor.clone();
     for _ in 0..count {
@@ -238,7 +238,7 @@ struct Entry {
 
 fn read_tensor_entries(cursor: &mut Cursor<'_>, count: u64) -> Result<Vec<Entry>, FormatError> {
     let have = cursor.left() as u64;
-    if count > have / LEAST_TENSOR as u64 {
+    if count > have / MIN_TENSOR as u64 {
         return Err(FormatError::header(format!("it claims {count} tensors with {have} bytes left")));
     }
     let mut entries = Vec::new();

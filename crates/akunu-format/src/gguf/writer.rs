@@ -81,7 +81,7 @@ impl<W: Write> GgufWriter<W> {
             return Err(FormatError::header("more tensors were written than announced"));
         };
         let bytes = spec.bytes()?;
-        let mut exact = Exact { out: &mut self.out, left: bytes };
+        let mut exact = ExactWriter { out: &mut self.out, left: bytes };
         data(&mut exact).map_err(failed)?;
         if exact.left > 0 {
             let problem = format!("{} of its {bytes} bytes were not written", exact.left);
@@ -113,12 +113,12 @@ fn failed(error: io::Error) -> FormatError {
 }
 
 /// Forwards at most the declared number of bytes.
-struct Exact<'a, W: Write> {
+struct ExactWriter<'a, W: Write> {
     out: &'a mut W,
     left: usize,
 }
 
-impl<W: Write> Write for Exact<'_, W> {
+impl<W: Write> Write for ExactWriter<'_, W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if bytes.len() > self.left {
             return Err(io::Error::other("a tensor has more data than its type and shape take"));

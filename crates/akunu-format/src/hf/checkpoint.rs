@@ -65,7 +65,7 @@ impl Checkpoint {
     }
 
     /// Maps the files. `is_ignorable` tells which tensors an index may list although the file does not contain them.
-    pub fn weights(&self, carries_nothing: impl Fn(&str) -> bool) -> Result<Weights, FormatError> {
+    pub fn weights(&self, is_ignorable: impl Fn(&str) -> bool) -> Result<Weights, FormatError> {
         let files = match &self.file {
             Some(file) => BTreeMap::from([(file.clone(), Vec::new())]),
             None => weight_files(&self.path)?,
@@ -74,7 +74,7 @@ impl Checkpoint {
         for (file, promised) in &files {
             let region = crate::map::map_file(file)?;
             let found = tensors::read(&region, weights.regions.len())
-                .and_then(|found| refuse_absent(promised, &found, &carries_nothing).map(|()| found))
+                .and_then(|found| refuse_absent(promised, &found, &is_ignorable).map(|()| found))
                 .map_err(|error| error.in_file(file))?;
             weights.stored.extend(found);
             weights.regions.push(region);
@@ -214,10 +214,10 @@ fn shards(index: &Json<'_>, folder: &Path) -> Result<Files, FormatError> {
 fn refuse_absent(
     promised: &[String],
     found: &[Stored],
-    carries_nothing: impl Fn(&str) -> bool,
+    is_ignorable: impl Fn(&str) -> bool,
 ) -> Result<(), FormatError> {
     let found: HashSet<&str> = found.iter().map(|tensor| tensor.name.as_str()).collect();
-    let absent = |name: &&String| !found.contains(name.as_str()) && !carries_nothing(name);
+    let absent = |name: &&String| !found.contains(name.as_str()) && !is_ignorable(name);
     match promised.iter().find(absent) {
         None => Ok(()),
         Some(name) => {

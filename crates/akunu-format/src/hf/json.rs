@@ -10,7 +10,7 @@ use crate::FormatError;
 use crate::error::printable;
 
 /// Configurations have kilobytes and indexes a few megabytes; larger files are something else.
-const MOST_BYTES: u64 = 64 << 20;
+const MAX_BYTES: u64 = 64 << 20;
 
 /// A JSON file whose root is an object.
 #[derive(Debug)]
@@ -47,8 +47,8 @@ impl Document {
 
 fn text(path: &Path) -> Result<String, FormatError> {
     let about = std::fs::metadata(path).map_err(|error| FormatError::io("open it", error, path))?;
-    if !about.is_file() || about.len() > MOST_BYTES {
-        let problem = format!("a configuration file has at most {} MiB", MOST_BYTES >> 20);
+    if !about.is_file() || about.len() > MAX_BYTES {
+        let problem = format!("a configuration file has at most {} MiB", MAX_BYTES >> 20);
         return Err(wrong("the text", problem).in_file(path));
     }
     let bytes = std::fs::read(path).map_err(|error| FormatError::io("read it", error, path))?;

@@ -71,7 +71,7 @@ impl<'a> Quantisation<'a> {
     }
 
     /// Whether the configuration states explicitly that this module is quantised.
-    fn insists(&self, path: &str) -> bool {
+    fn states_quantised(&self, path: &str) -> bool {
         !matches!(self.json.get(path), None | Some(Value::Bool(false)))
     }
 }
@@ -111,7 +111,7 @@ pub(super) fn join(
             continue;
         };
         let [scales, biases] = ["scales", "biases"].map(|plane| find(format!("{path}.{plane}")));
-        if tensor.dtype != Dtype::U32 && scales.or(biases).is_none() && !quantisation.insists(path) {
+        if tensor.dtype != Dtype::U32 && scales.or(biases).is_none() && !quantisation.states_quantised(path) {
             tensors.push(plain(tensor)?);
             continue;
         }

@@ -1,6 +1,6 @@
 //! Quantisation to k-quants: packs the results of [`super::search`] in the layout that `blocks::k` unpacks.
 
-use super::search::{Even, LEN, affine_block, symmetric_block};
+use super::search::{Integers, LEN, affine_block, symmetric_block};
 use crate::blocks::{pack_scales_offsets, put_half};
 
 /// Two-bit codes: each half of 128 elements is 32 bytes, its quarters at bits 0, 2, 4 and 6.
@@ -39,7 +39,7 @@ pub(crate) fn to_q2_k(values: &[f32; LEN], block: &mut [u8; 84]) {
 }
 
 pub(crate) fn to_q3_k(values: &[f32; LEN], block: &mut [u8; 110]) {
-    let found = symmetric_block::<_, 16, 16>(values, Even { half: 4.0 }, 31.0);
+    let found = symmetric_block::<_, 16, 16>(values, Integers { half: 4.0 }, 31.0);
     let codes = found.levels.map(|level| (level + 4).cast_unsigned());
     put_bits(block, &codes, 2);
     put_pairs(&mut block[32..96], &codes);
@@ -74,7 +74,7 @@ pub(crate) fn to_q5_k(values: &[f32; LEN], block: &mut [u8; 176]) {
 }
 
 pub(crate) fn to_q6_k(values: &[f32; LEN], block: &mut [u8; 210]) {
-    let found = symmetric_block::<_, 16, 16>(values, Even { half: 32.0 }, 127.0);
+    let found = symmetric_block::<_, 16, 16>(values, Integers { half: 32.0 }, 127.0);
     let codes = found.levels.map(|level| (level + 32).cast_unsigned());
     for half in 0..2 {
         let codes = &codes[128 * half..][..128];

@@ -62,7 +62,7 @@ pub const MIXES: &[Mix] = &[
 ];
 
 /// Matrices that stay F32: those that are added to hidden states or scores, and those that produce only a few scores.
-const FLOATS: &[&str] = &["position_embd", "token_types", "attn_rel_b", "cls.output"];
+const ALWAYS_F32: &[&str] = &["position_embd", "token_types", "attn_rel_b", "cls.output"];
 
 /// The layers or models to which a rule of [`MORE_BITS`] applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -156,13 +156,13 @@ impl Mix {
     /// The type of a tensor, by its canonical name. `pure`: the base type wherever the row size allows it.
     pub fn dtype(&self, tensor: &str, shape: &[usize], model: &Proportions, pure: bool) -> DType {
         let Some(part) = tensor.strip_suffix(".weight") else { return DType::F32 };
-        if shape.len() < 2 || part.ends_with("_norm") || FLOATS.contains(&part) {
+        if shape.len() < 2 || part.ends_with("_norm") || ALWAYS_F32.contains(&part) {
             return DType::F32;
         }
         let cols = shape.last().copied().unwrap_or(1);
         let wanted =
             if pure || !self.base.is_quantised() { self.base } else { self.wanted(part, cols, model) };
-        fitting(wanted, cols)
+        fallback(wanted, cols)
     }
 
     fn wanted(&self, part: &str, cols: usize, model: &Proportions) -> DType {
@@ -185,7 +185,7 @@ impl Mix {
     }
 }
 
-fn fitting(wanted: DType, cols: usize) -> DType {
+fn fallback(wanted: DType, cols: usize) -> DType {
     if cols.is_multiple_of(wanted.block_len()) {
         return wanted;
     }

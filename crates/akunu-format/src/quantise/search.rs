@@ -2,7 +2,7 @@
 //!
 //! The scale of a sub-block determines its codes, and the codes determine which scale fits best. So a few scales are
 //! tried, each is fitted to its own codes by least squares, and the best one is refined in a few rounds of coding and
-//! fitting. The scales of a block are then rounded to small multiples of a common factor: the multiples next to each
+//! fallback. The scales of a block are then rounded to small multiples of a common factor: the multiples next to each
 //! fitted scale are tried with the codes that they give, and the factor is fitted to all 256 codes.
 //!
 //! Codes are stored as floats, so that the compiler can vectorise the loops.
@@ -15,10 +15,10 @@ pub(super) const LEN: usize = 256;
 /// Number of independent lanes of a sum, which compilers vectorise.
 const LANES: usize = 8;
 
-/// Rounds of coding and fitting after the best of the tried scales is known.
-const FITS: usize = 2;
+/// Rounds of coding and fallback after the best of the tried scales is known.
+const REFINEMENTS: usize = 2;
 
-/// Rounds of choosing multiples and fitting their common factor.
+/// Rounds of choosing multiples and fallback their common factor.
 const ROUNDS: usize = 2;
 
 /// The nearest integer, for magnitudes up to 2²²: adding 1.5 · 2²³ leaves no room for a fraction. Larger numbers remain
@@ -119,7 +119,7 @@ fn affine<const N: usize>(x: &[f32; N], most: f32) -> Affine {
             (best, explained) = (found, gain);
         }
     }
-    for _ in 0..FITS {
+    for _ in 0..REFINEMENTS {
         let inverse = inverse(best.scale);
         let sums = sums(x, |x| affine_code(x, inverse, best.offset, most));
         match fit_affine::<N>(&sums, sum_x) {
@@ -249,28 +249,28 @@ pub(super) trait Levels: Copy {
     /// The level nearest to `v`.
     fn nearest(self, v: f32) -> f32;
     /// Candidate levels for the extreme value of a sub-block; the first one is preferred if all errors are equal.
-    fn reaches(self) -> impl Iterator<Item = f32>;
+    fn extreme_levels(self) -> impl Iterator<Item = f32>;
 }
 
 /// The integers −half … half − 1.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Even {
+pub(super) struct Integers {
     pub(super) half: f32,
 }
 
-impl Levels for Even {
+impl Levels for Integers {
     fn nearest(self, v: f32) -> f32 {
         nearest(v).clamp(-self.half, self.half - 1.0)
     }
 
-    fn reaches(self) -> impl Iterator<Item = f32> {
+    fn extreme_levels(self) -> impl Iterator<Item = f32> {
         // With few codes, also try the shorter side for the extreme value: half as many tries for each.
         let few = self.half <= 4.0;
         let steps = [0i8, -4, -8, 4, 8, -2, -6, 2, 6, -1, -3, -5, -7, 1, 3, 5, 7];
         let far = steps.into_iter().take(if few { 9 } else { 17 });
         let far = far.map(move |step| -self.half - 0.12 * f32::from(step));
-        let near = far.clone().filter(move |_| few).map(|reach| (-1.0 - reach).max(1.0));
-        far.chain(near)
+        let random_near = far.clone().filter(move |_| few).map(|reach| (-1.0 - reach).max(1.0));
+        far.chain(random_near)
     }
 }
 
@@ -281,12 +281,12 @@ pub(super) fn symmetric<L: Levels, const N: usize>(x: &[f32; N], levels: L) -> f
         return 0.0;
     }
     let mut best: Option<(f32, f32)> = None;
-    for reach in levels.reaches() {
+    for reach in levels.extreme_levels() {
         let best = best.get_or_insert((extreme / reach, f32::NEG_INFINITY));
         *best = better(*best, x, reach / extreme, levels);
     }
     let mut best = best.unwrap_or_default();
-    for _ in 0..FITS {
+    for _ in 0..REFINEMENTS {
         best = better(best, x, inverse(best.0), levels);
     }
     best.0

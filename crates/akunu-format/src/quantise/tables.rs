@@ -17,10 +17,10 @@ impl Levels for Iq4 {
         level
     }
 
-    fn reaches(self) -> impl Iterator<Item = f32> {
+    fn extreme_levels(self) -> impl Iterator<Item = f32> {
         let far = (-8i8..=8).map(|step| -127.0 - 2.0 * f32::from(step));
-        let near = (-8i8..=8).map(|step| 113.0 + 2.0 * f32::from(step));
-        std::iter::once(-127.0).chain(far).chain(near)
+        let random_near = (-8i8..=8).map(|step| 113.0 + 2.0 * f32::from(step));
+        std::iter::once(-127.0).chain(far).chain(random_near)
     }
 }
 

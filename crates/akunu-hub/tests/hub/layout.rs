@@ -165,19 +165,19 @@ fn a_commit_that_is_cached_needs_no_hub() {
     let pinned = |rest: &str| reference(&format!("hf:tiny/model-GGUF@{COMMIT}{rest}"));
     let online = hub(&fake.url, cache.path());
     online.pull(&reference("hf:tiny/model-GGUF:Q8_0"), &mut Silent).unwrap();
-    let asked = fake.requests("").len();
-    for wanted in [":Q8_0", ":m-Q8_0.gguf"] {
+    let resource = fake.requests("").len();
+    for selector in [":Q8_0", ":m-Q8_0.gguf"] {
         let mut notes = Notes::default();
-        let pulled = online.pull(&pinned(wanted), &mut notes).unwrap();
+        let pulled = online.pull(&pinned(selector), &mut notes).unwrap();
         assert_eq!((fs::read(pulled.path).unwrap(), pulled.downloaded), (large.clone(), 0));
         assert_eq!((notes.total, notes.notes.len()), (0, 0), "{notes:?}");
     }
-    assert_eq!(fake.requests("").len(), asked);
+    assert_eq!(fake.requests("").len(), resource);
 
     // The preferred file of the commit differs from the cached one: selected from the cached listing, then downloaded.
     let pulled = online.pull(&pinned(""), &mut Silent).unwrap();
     assert_eq!(fs::read(pulled.path).unwrap(), small);
-    assert_eq!(fake.requests("/api/").len(), asked - 1);
+    assert_eq!(fake.requests("/api/").len(), resource - 1);
 
     // No server at all, and no message about it.
     let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
@@ -257,7 +257,7 @@ fn offline_only_the_cache_is_asked() {
     let cache = tempfile::tempdir().unwrap();
     let fake = FakeHub::new(&[("m-Q4_0.gguf", &bytes(10, 1)), ("m-Q8_0.gguf", &bytes(20, 2))]);
     hub(&fake.url, cache.path()).pull(&reference("hf:tiny/model-GGUF:Q8_0"), &mut Silent).unwrap();
-    let asked = fake.requests("").len();
+    let resource = fake.requests("").len();
 
     let mut offline = settings(&fake.url, cache.path());
     offline.offline = true;
@@ -271,7 +271,7 @@ fn offline_only_the_cache_is_asked() {
         assert!(matches!(error, Error::Offline { .. }), "{error}");
         assert!(error.to_string().contains("HF_HUB_OFFLINE"), "{error}");
     }
-    assert_eq!(fake.requests("").len(), asked);
+    assert_eq!(fake.requests("").len(), resource);
 }
 
 #[test]

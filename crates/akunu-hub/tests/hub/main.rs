@@ -3,12 +3,12 @@
 
 mod layout;
 mod server;
-mod trouble;
+mod failure;
 
 use std::path::Path;
 use std::time::Duration;
 
-use akunu_hub::{Hub, Patience, Reference, Settings, Watch};
+use akunu_hub::{Hub, RetryPolicy, Reference, Settings, Observer};
 
 /// Pseudorandom bytes, more than one buffer of them.
 pub fn bytes(count: usize, seed: u32) -> Vec<u8> {
@@ -24,12 +24,12 @@ pub fn bytes(count: usize, seed: u32) -> Vec<u8> {
 
 pub fn settings(url: &str, cache: &Path) -> Settings {
     let mut settings = Settings::new(url, cache).unwrap();
-    settings.patience = Patience {
+    settings.retry_policy = RetryPolicy {
         connect: Duration::from_secs(10),
         idle: Duration::from_secs(10),
         attempts: 3,
         backoff: Duration::from_millis(1),
-        longest: Duration::from_secs(5),
+        max_retry_after: Duration::from_secs(5),
     };
     settings
 }
@@ -50,7 +50,7 @@ pub struct Notes {
     pub notes: Vec<String>,
 }
 
-impl Watch for Notes {
+impl Observer for Notes {
     fn begin(&mut self, total: u64) {
         self.total = total;
     }

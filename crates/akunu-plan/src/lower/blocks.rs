@@ -1,7 +1,7 @@
 //! Lowers blocks to plain operations: the first pass of the lowering. It does not depend on the device or on the number
 //! of rows.
 
-use akunu_arch::tower::{Attention, BlockKind, FeedKind, QkNorm, Rotation, State, Tower};
+use akunu_arch::tower::{Attention, BlockKind, FeedForwardKind, QkNorm, Rotation, State, Tower};
 use akunu_arch::{ModelConfig, RopeStyle};
 
 use super::graph::{
@@ -161,7 +161,7 @@ impl<'a, 'w> Blocks<'a, 'w> {
             let part = self.part(layer, &format!("attn_{name}"), name, [outputs, inputs])?;
             let to = Columns { of: qkv, first };
             match attention.qk_norm {
-                Some(QkNorm::EachHead) => {
+                Some(QkNorm::PerHeadWeights) => {
                     self.normed_product(layer, name, (x, part, to), [count, heads.dim])?
                 }
                 Some(QkNorm::Row) => self.normed_product(layer, name, (x, part, to), [1, outputs])?,
@@ -249,7 +249,7 @@ impl<'a, 'w> Blocks<'a, 'w> {
         self.card.rope_style(self.config)
     }
 
-    fn feed(&mut self, layer: usize, x: Value, kind: FeedKind) -> Result<Value, PlanError> {
+    fn feed(&mut self, layer: usize, x: Value, kind: FeedForwardKind) -> Result<Value, PlanError> {
         let config = self.config;
         let activation = config.activation.unwrap_or(self.card.activation);
         let (inputs, ffn) = (self.graph.cols(x), config.ffn_size);
@@ -260,14 +260,14 @@ impl<'a, 'w> Blocks<'a, 'w> {
             Ok::<_, PlanError>(out)
         };
         let out = match kind {
-            FeedKind::Gated => {
+            FeedForwardKind::Gated => {
                 let (gate, up) = (half("gate")?, half("up")?);
                 let out = self.graph.value("act", ffn, RowSet::All);
                 let glu = Action::Glu { activation, gate, up, out };
                 self.graph.push(format!("layer.{layer}.ffn_act"), glu);
                 out
             }
-            FeedKind::Plain => {
+            FeedForwardKind::Plain => {
                 let up = half("up")?;
                 let out = self.graph.value("act", ffn, RowSet::All);
                 let activate = Action::Activate { activation, x: up, rows: RowSet::All, out };

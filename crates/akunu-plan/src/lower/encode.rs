@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use akunu_arch::{Activation, MOST_MODULES, ModelConfig, Pooling, WeightProvider};
+use akunu_arch::{Activation, MAX_MODULES, ModelConfig, Pooling, WeightProvider};
 
 use super::graph::{Action, Graph, Part, Product, Value};
 use super::pass::{Logits, Model, Spec, build};
@@ -42,7 +42,7 @@ pub(crate) fn plan_encoder(
         "cls.output.weight",
         "cls.output.bias",
     ] {
-        tensors.leave_out(unread);
+        tensors.ignore(unread);
     }
     tensors.refuse_unused()?;
     let mut graph = model.graph.clone();
@@ -140,7 +140,7 @@ impl End {
         match output {
             EncodeOutput::Vectors(pooling) => {
                 let (mut matrices, mut width): (Vec<Part>, usize) = (vec![], hidden);
-                for number in 1..=MOST_MODULES {
+                for number in 1..=MAX_MODULES {
                     if let Some(matrix) = part(tensors, &format!("dense_{number}"), width)? {
                         width = matrix.matrix.rows;
                         matrices.push(matrix);

@@ -6,7 +6,7 @@ use crate::plan::PlanError;
 use crate::{BufferKind, DispatchTable, PassKind, sample};
 
 /// Maximum number of rows sampled at once: their records take memory even if unused.
-const MOST_PICKED: usize = 64;
+const MAX_SAMPLED_ROWS: usize = 64;
 
 pub(super) fn decode(
     decode: &DispatchTable,
@@ -16,7 +16,7 @@ pub(super) fn decode(
     let mut table = DispatchTable { name: PassKind::SampledDecode.name(), ..decode.clone() };
     table.commands.pop();
     table.labels.pop();
-    ended(table, vocab, buffers)
+    with_sample(table, vocab, buffers)
 }
 
 pub(super) fn pick(
@@ -24,13 +24,13 @@ pub(super) fn pick(
     vocab: usize,
     buffers: &mut Buffers,
 ) -> Result<DispatchTable, PlanError> {
-    let (name, logit_rows) = (PassKind::Pick.name(), prefill.logit_rows.min(MOST_PICKED));
+    let (name, logit_rows) = (PassKind::Pick.name(), prefill.logit_rows.min(MAX_SAMPLED_ROWS));
     let nothing = DispatchTable { name, commands: vec![], labels: vec![], logit_rows, ..prefill.clone() };
-    ended(nothing, vocab, buffers)
+    with_sample(nothing, vocab, buffers)
 }
 
 /// A table with `sample` as its last command.
-fn ended(mut table: DispatchTable, vocab: usize, buffers: &mut Buffers) -> Result<DispatchTable, PlanError> {
+fn with_sample(mut table: DispatchTable, vocab: usize, buffers: &mut Buffers) -> Result<DispatchTable, PlanError> {
     let stride = sample::record_words(table.steps);
     let bytes = size(&[table.logit_rows, stride, 4])?;
     let records = buffers.add(format!("{}.records", table.name), bytes, BufferKind::Io);

@@ -1,6 +1,6 @@
 //! Finds a model's tensors by their canonical names, checks their shapes, and assigns buffers.
 
-use akunu_arch::{ModelConfig, NormKind, QueryGrowth, RopeScaling, WeightProvider};
+use akunu_arch::{ModelConfig, NormKind, QueryScaling, RopeScaling, WeightProvider};
 use akunu_format::TensorInfo;
 
 use super::Buffers;
@@ -70,7 +70,7 @@ pub(super) fn query_factors(
     context: usize,
     buffers: &mut Buffers,
 ) -> Option<QueryFactors> {
-    let QueryGrowth { rate, step } = config.rope.query_growth?;
+    let QueryScaling { rate, step } = config.rope.query_scaling?;
     let count = context.div_ceil(step);
     let factors: Vec<f32> = (0..count).map(|n| (1.0 + rate * (1.0 + n as f64).ln()) as f32).collect();
     Some(QueryFactors { buffer: buffers.constant("attention.query_factors", &factors), step, count })
@@ -156,7 +156,7 @@ impl<'a> Tensors<'a> {
     }
 
     /// Marks a tensor, if present, as intentionally unused.
-    pub fn leave_out(&mut self, name: &str) {
+    pub fn ignore(&mut self, name: &str) {
         self.find(name);
     }
 

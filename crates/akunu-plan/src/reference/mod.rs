@@ -62,7 +62,7 @@ impl ReferenceDevice {
             detail: "scalar loops, f64 accumulators".into(),
             folds: false,
             half_products: None,
-            keys: KeyOrder::Positions,
+            keys: KeyOrder::PositionMajor,
             in_place: InPlace::All,
             samples: true,
             chain: 8,
@@ -78,7 +78,7 @@ impl ReferenceDevice {
             capabilities: Capabilities {
                 name: NAME,
                 detail: "scalar loops, f64 accumulators".into(),
-                keys: KeyOrder::Positions,
+                keys: KeyOrder::PositionMajor,
                 in_place: InPlace::All,
                 workspace_bytes: 0,
                 available_bytes: None,

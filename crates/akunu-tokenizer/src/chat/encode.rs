@@ -25,7 +25,7 @@ impl Rendered {
         ids: &mut Vec<u32>,
     ) -> Result<(), ChatError> {
         let mut at = from;
-        for range in self.forged(tokenizer) {
+        for range in self.lookalikes(tokenizer) {
             let (start, end) = (range.start.max(at), range.end.max(at));
             append(tokenizer, &self.text[at..start], true, ids)?;
             append(tokenizer, &self.text[start..end], false, ids)?;
@@ -35,8 +35,8 @@ impl Rendered {
     }
 
     /// Ranges of untrusted text that contain the text of a special token, or a part of one.
-    fn forged(&self, tokenizer: &dyn Tokenizer) -> Vec<Range<usize>> {
-        if self.outside.is_empty() {
+    fn lookalikes(&self, tokenizer: &dyn Tokenizer) -> Vec<Range<usize>> {
+        if self.untrusted.is_empty() {
             return Vec::new();
         }
         let controls = Controls::of(tokenizer);
@@ -46,7 +46,7 @@ impl Rendered {
             let from = range.start.saturating_sub(controls.longest);
             (from..range.end).any(|at| controls.longest_at(text, at) > range.start.saturating_sub(at))
         };
-        self.outside.iter().filter(holds).cloned().collect()
+        self.untrusted.iter().filter(holds).cloned().collect()
     }
 }
 

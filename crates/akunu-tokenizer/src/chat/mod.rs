@@ -16,7 +16,7 @@ use std::time::SystemTime;
 use serde_json::{Map, Value as Json};
 
 use crate::TokenizerError;
-use akunu_jinja::{JinjaError, Moment, Template, Variable};
+use akunu_jinja::{JinjaError, LocalTime, Template, Variable};
 pub use source::ChatTemplates;
 
 /// Maximum size of a template in bytes.
@@ -78,7 +78,7 @@ pub struct Rendered {
     pub text: String,
     /// Sorted byte ranges of the text that come from messages, tools and other variables. Special tokens in them are
     /// not recognised by [`Rendered::encode`].
-    pub outside: Vec<Range<usize>>,
+    pub untrusted: Vec<Range<usize>>,
 }
 
 impl ChatTemplate {
@@ -124,17 +124,17 @@ impl ChatTemplate {
         let special = |token: &Option<String>| token.clone().map(Json::String);
         let (bos, eos) = (special(&self.bos), special(&self.eos));
         let mut variables = vec![
-            Variable { name: "messages", value: &messages, outside: true },
-            Variable { name: "tools", value: &tools, outside: true },
-            Variable { name: "documents", value: &Json::Null, outside: true },
-            Variable { name: "add_generation_prompt", value: &prompt, outside: false },
+            Variable { name: "messages", value: &messages, untrusted: true },
+            Variable { name: "tools", value: &tools, untrusted: true },
+            Variable { name: "documents", value: &Json::Null, untrusted: true },
+            Variable { name: "add_generation_prompt", value: &prompt, untrusted: false },
         ];
         for (name, token) in [("bos_token", &bos), ("eos_token", &eos)] {
-            variables.extend(token.iter().map(|value| Variable { name, value, outside: false }));
+            variables.extend(token.iter().map(|value| Variable { name, value, untrusted: false }));
         }
-        variables.extend(extra.iter().map(|(name, value)| Variable { name, value, outside: true }));
-        let output = self.template.render(&variables, Moment::from_seconds(self.seconds()))?;
-        Ok(Rendered { text: output.text, outside: output.outside })
+        variables.extend(extra.iter().map(|(name, value)| Variable { name, value, untrusted: true }));
+        let output = self.template.render(&variables, LocalTime::from_seconds(self.seconds()))?;
+        Ok(Rendered { text: output.text, untrusted: output.untrusted })
     }
 
     fn seconds(&self) -> i64 {

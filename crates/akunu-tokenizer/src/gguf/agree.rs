@@ -24,7 +24,7 @@ const TEXTS: [&str; 12] = [
 
 /// What is compared.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Terms {
+pub(super) struct Checks {
     /// Compare only texts that are composed (NFC) already.
     pub(super) composed: bool,
     /// Compare decoded text too. GGUF's WordPiece keeps the spaces before punctuation.
@@ -34,7 +34,7 @@ pub(super) struct Terms {
 }
 
 /// Returns the first difference, if any.
-pub(super) fn check(original: &dyn Tokenizer, read_back: &dyn Tokenizer, terms: Terms) -> Result<(), String> {
+pub(super) fn check(original: &dyn Tokenizer, read_back: &dyn Tokenizer, checks: Checks) -> Result<(), String> {
     let count = original.vocab_size();
     let step = count.div_ceil(TRIED).max(1);
     let mut state = 1u64;
@@ -42,24 +42,24 @@ pub(super) fn check(original: &dyn Tokenizer, read_back: &dyn Tokenizer, terms: 
         state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
         ((state >> 33) as usize % count.max(1)) as u32
     };
-    TEXTS.iter().try_for_each(|text| same(original, read_back, text, terms))?;
-    if terms.pairs {
+    TEXTS.iter().try_for_each(|text| same(original, read_back, text, checks))?;
+    if checks.pairs {
         same_pair(original, read_back)?;
     }
     for id in (0..count).step_by(step) {
         let id = id as u32;
         let text = original.decode(&[id, any(), any()]);
-        same(original, read_back, &text, terms)?;
+        same(original, read_back, &text, checks)?;
         // Repetitions of a short token, where ties between merges matter.
         let short = original.decode(&[id]);
         if (1..=2).contains(&short.chars().count()) {
             let most = if id < 512 { 67 } else { 9 };
             for count in 2..most {
-                same(original, read_back, &short.repeat(count), terms)?;
+                same(original, read_back, &short.repeat(count), checks)?;
             }
         }
     }
-    (1..200).try_for_each(|count| same(original, read_back, &" ".repeat(count), terms))
+    (1..200).try_for_each(|count| same(original, read_back, &" ".repeat(count), checks))
 }
 
 fn same_pair(original: &dyn Tokenizer, read_back: &dyn Tokenizer) -> Result<(), String> {
@@ -72,8 +72,8 @@ fn same_pair(original: &dyn Tokenizer, read_back: &dyn Tokenizer) -> Result<(), 
     if same { Ok(()) } else { Err("another way with two texts".to_string()) }
 }
 
-fn same(original: &dyn Tokenizer, read_back: &dyn Tokenizer, text: &str, terms: Terms) -> Result<(), String> {
-    if terms.composed && !crate::hf::is_composed(text) {
+fn same(original: &dyn Tokenizer, read_back: &dyn Tokenizer, text: &str, checks: Checks) -> Result<(), String> {
+    if checks.composed && !crate::hf::is_composed(text) {
         return Ok(());
     }
     for [add_special, parse_special] in [[true, true], [false, false]] {
@@ -81,7 +81,7 @@ fn same(original: &dyn Tokenizer, read_back: &dyn Tokenizer, text: &str, terms: 
         let ids = original.encode(text, options).map_err(|error| error.to_string())?;
         let again = read_back.encode(text, options).map_err(|error| error.to_string())?;
         // The decoded form of unknown text is specific to SentencePiece.
-        let shown = terms.shown && !ids.iter().any(|&id| original.special().unknown == Some(id));
+        let shown = checks.shown && !ids.iter().any(|&id| original.special().unknown == Some(id));
         if ids != again || shown && original.decode(&ids) != read_back.decode(&ids) {
             return Err(format!("another way with text: `{}` would get other tokens", printable(text)));
         }

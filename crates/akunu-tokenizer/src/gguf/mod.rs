@@ -42,8 +42,8 @@ pub fn gguf_vocabulary(folder: &Path, rows: usize) -> Result<GgufVocabulary, Tok
     templates.write_gguf(&mut metadata);
     let read_back = from_gguf(&metadata)?;
     let shown = found.vocabulary.model != Model::WordPiece;
-    let terms = agree::Terms { composed: found.composed, shown, pairs: found.pairs };
-    agree::check(&*found.tokenizer, &read_back, terms).map_err(refused)?;
+    let checks = agree::Checks { composed: found.composed, shown, pairs: found.pairs };
+    agree::check(&*found.tokenizer, &read_back, checks).map_err(refused)?;
     end_ids(&*found.tokenizer, &read_back, &mut metadata, &mut found.notes);
     Ok(GgufVocabulary { metadata, notes: found.notes })
 }

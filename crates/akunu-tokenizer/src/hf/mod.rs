@@ -217,7 +217,7 @@ impl HfTokenizer {
         let candidates: Vec<Candidate<'_>> = (0u32..)
             .zip(self.texts.iter())
             .zip(&self.kinds)
-            .filter(|((_, text), kind)| is_added(**kind) && eog::looks_final(text))
+            .filter(|((_, text), kind)| is_added(**kind) && eog::is_end_text(text))
             .map(|((id, text), _)| Candidate { id, text })
             .collect();
         // Without other files, the first well-known end-of-text token in the vocabulary is used.

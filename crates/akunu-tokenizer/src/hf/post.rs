@@ -10,15 +10,15 @@ pub(super) fn template(post: &Value) -> Result<Template, Unknown> {
     // This one affects offsets only.
     let parts = sequence(post, "processors").into_iter().filter(|part| part["type"] != "ByteLevel");
     match parts.collect::<Vec<&Value>>()[..] {
-        [] => Ok(Template::bare(1)),
+        [] => Ok(Template::empty(1)),
         [part] => match part["type"].as_str() {
             Some("BertProcessing") => {
                 let (cls, sep) = (id(&part["cls"][1])?, id(&part["sep"][1])?);
-                Ok(Template::of_ids(&[cls], &[sep], &[sep], 1))
+                Ok(Template::from_ids(&[cls], &[sep], &[sep], 1))
             }
             Some("RobertaProcessing") => {
                 let (cls, sep) = (id(&part["cls"][1])?, id(&part["sep"][1])?);
-                Ok(Template::of_ids(&[cls], &[sep, sep], &[sep], 0))
+                Ok(Template::from_ids(&[cls], &[sep, sep], &[sep], 0))
             }
             Some("TemplateProcessing") => {
                 let single = pieces(part, "single")?;

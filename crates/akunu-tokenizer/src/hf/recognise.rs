@@ -88,7 +88,7 @@ pub(super) fn method(file: &File<'_>, normalizer: &Normalizer) -> Result<Method,
         }
         "WordPiece" => {
             let usual = model.continuing_subword_prefix.as_deref() == Some("##")
-                && model.max_input_chars_per_word == Some(crate::wordpiece::LONGEST_WORD);
+                && model.max_input_chars_per_word == Some(crate::wordpiece::MAX_WORD);
             let bert = parts.len() == 1 && is(parts[0], "BertPreTokenizer", &[]);
             if usual && bert { Ok(Method::WordPiece) } else { Err("WordPiece that is not BERT's".into()) }
         }

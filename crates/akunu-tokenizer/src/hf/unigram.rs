@@ -87,7 +87,7 @@ impl UnigramWords {
     }
 
     fn encode_anew(&self, word: &str, pieces: &Pieces, scratch: &mut Scratch, ids: &mut Vec<u32>) {
-        self.unigram.cut(word, &mut scratch.ways, &mut scratch.merger);
+        self.unigram.cut(word, &mut scratch.paths, &mut scratch.merger);
         let is_unknown = |id: u32| id == NONE || id == self.unknown;
         let mut parts = scratch.merger.parts().iter().peekable();
         while let Some(part) = parts.next() {

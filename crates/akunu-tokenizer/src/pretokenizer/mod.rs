@@ -12,7 +12,7 @@ use std::borrow::Cow;
 use crate::TokenizerError;
 use crate::error::printable;
 use crate::unicode::{Class, Reader};
-use numbers::Threes;
+use numbers::DigitGroups;
 use words::{Cased, Chameleon, Cl100k};
 
 /// A pattern. Each match becomes a piece, and so does the text between two matches.
@@ -49,7 +49,7 @@ pub(crate) enum Step {
     /// `[a]+|[b]+|…`
     Sets(&'static [Set]),
     /// Groups of three digits, counted from the end of a number.
-    Threes(Threes),
+    DigitGroups(DigitGroups),
     Chameleon(Chameleon),
 }
 
@@ -61,7 +61,7 @@ const fn cl100k(digits: usize) -> Step {
 }
 
 const fn cased(contractions: bool, digits: usize) -> Step {
-    Step::Cased(Cased { contractions, digits, han_apart: false })
+    Step::Cased(Cased { contractions, digits, separate_han: false })
 }
 
 const CL100K: Cl100k =
@@ -82,14 +82,14 @@ const SPARK: &[Step] = &[
     Step::Numbers(1),
 ];
 const YOUTU: &[Step] = &[
-    Step::Sets(&[sets::KOREAN, sets::CHINESE_SIGNS, sets::BOPOMOFO, sets::CHINESE_AND_JAPANESE]),
+    Step::Sets(&[sets::KOREAN, sets::CHINESE_PUNCTUATION, sets::BOPOMOFO, sets::CHINESE_AND_JAPANESE]),
     cased(true, 1),
 ];
-const KIMI_K2: &[Step] = &[Step::Cased(Cased { contractions: true, digits: 3, han_apart: true })];
-const TINY_AYA: &[Step] = &[Step::Threes(Threes::BeforeBoundary), cased(true, 3)];
+const KIMI_K2: &[Step] = &[Step::Cased(Cased { contractions: true, digits: 3, separate_han: true })];
+const TINY_AYA: &[Step] = &[Step::DigitGroups(DigitGroups::BeforeBoundary), cased(true, 3)];
 const AFMOE: &[Step] =
-    &[Step::Threes(Threes::Numbers), Step::Set(sets::ASIAN), Step::DeepSeekV3 { line_ends: true }];
-const SUPERBPE: &[Step] = &[Step::Numbers(UNLIMITED), Step::Threes(Threes::Cuts)];
+    &[Step::DigitGroups(DigitGroups::Numbers), Step::Set(sets::ASIAN), Step::DeepSeekV3 { line_ends: true }];
+const SUPERBPE: &[Step] = &[Step::Numbers(UNLIMITED), Step::DigitGroups(DigitGroups::Cuts)];
 const CHAMELEON: &[Step] = &[
     Step::Chameleon(Chameleon::Sentinel),
     Step::Chameleon(Chameleon::Image),
@@ -101,7 +101,7 @@ const CHAMELEON: &[Step] = &[
 const DEEPSEEK_LLM: &[Step] = &[
     Step::LineEnd,
     Step::SpacedSet(sets::CASED_LETTERS),
-    Step::SpacedSet(sets::WESTERN_AND_WIDE_SIGNS),
+    Step::SpacedSet(sets::ASCII_AND_FULLWIDTH_PUNCTUATION),
     Step::TrailingSpace,
     Step::Set(sets::CHINESE_AND_KOREAN),
     Step::Numbers(UNLIMITED),
@@ -282,7 +282,7 @@ impl PreTokenizer {
 fn split<E>(steps: &[Step], text: &str, emit: &mut impl FnMut(&str) -> Result<(), E>) -> Result<(), E> {
     let Some((step, later)) = steps.split_first() else { return emit(text) };
     let reader = Reader::new(text);
-    if let Step::Threes(rule) = step {
+    if let Step::DigitGroups(rule) = step {
         return rule.split(reader, &mut |start, end| split(later, &text[start..end], emit));
     }
     let mut done = 0;
@@ -340,7 +340,7 @@ impl Step {
             }
             Step::Chameleon(rule) => rule.end(text, at),
             // Handled separately in `split`.
-            Step::Threes(_) => at,
+            Step::DigitGroups(_) => at,
             Step::Numbers(max) => words::numbers(text, at, max),
             Step::ThreeDigits => {
                 let three = (0..3).all(|i| text.byte(at + i).is_ascii_digit());

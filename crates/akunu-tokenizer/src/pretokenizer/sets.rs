@@ -16,7 +16,7 @@ pub(super) const CHINESE_AND_KOREAN: Set = &[
 
 /// `!-/:-~！-／：-～‘-‟　-。`. It contains letters, but these have been split off before.
 #[rustfmt::skip]
-pub(super) const WESTERN_AND_WIDE_SIGNS: Set = &[
+pub(super) const ASCII_AND_FULLWIDTH_PUNCTUATION: Set = &[
     ('\u{21}', '\u{2f}'), ('\u{3a}', '\u{7e}'), ('\u{2018}', '\u{201f}'), ('\u{3000}', '\u{3002}'),
     ('\u{ff01}', '\u{ff0f}'), ('\u{ff1a}', '\u{ff5e}'),
 ];
@@ -105,7 +105,7 @@ pub(super) const KOREAN: Set = &[
 
 /// `！…“”‘’—：；，、-〿︰-﹏`
 #[rustfmt::skip]
-pub(super) const CHINESE_SIGNS: Set = &[
+pub(super) const CHINESE_PUNCTUATION: Set = &[
     ('\u{2014}', '\u{2014}'), ('\u{2018}', '\u{2019}'), ('\u{201c}', '\u{201d}'), ('\u{2026}', '\u{2026}'),
     ('\u{3001}', '\u{303f}'), ('\u{fe30}', '\u{fe4f}'), ('\u{ff01}', '\u{ff01}'), ('\u{ff0c}', '\u{ff0c}'),
     ('\u{ff1a}', '\u{ff1b}'),

@@ -62,7 +62,7 @@ impl Cl100k {
             return numbers(text, at, self.digits);
         }
         let signs = SPACE.or(self.letters).or(NUMBER).not();
-        let end = signs_after_space(text, at, signs);
+        let end = punctuation_after_space(text, at, signs);
         if end > at {
             return if self.line_ends { skip(text, end, b"\r\n") } else { end };
         }
@@ -78,7 +78,7 @@ pub(crate) struct Cased {
     pub(super) digits: usize,
     /// Han characters are separate words, `[\p{Han}]+`, and not letters of other words; punctuation does not include a
     /// trailing `/`.
-    pub(super) han_apart: bool,
+    pub(super) separate_han: bool,
 }
 
 impl Cased {
@@ -89,7 +89,7 @@ impl Cased {
     /// ```
     pub(super) fn word(self, text: Reader<'_>, at: usize) -> usize {
         let (class, next) = text.class(at);
-        if self.han_apart && is_han(text, at) {
+        if self.separate_han && is_han(text, at) {
             let mut end = next;
             while is_han(text, end) {
                 end = text.class(end).1;
@@ -99,10 +99,10 @@ impl Cased {
         let leads = may_lead(text, at, class);
         let mut end = None;
         if leads {
-            end = self.capitals_then_small(text, next);
+            end = self.upper_then_lower(text, next);
         }
         // A mark may be the leading character or part of the word; the former is tried first.
-        end = end.or_else(|| self.capitals_then_small(text, at));
+        end = end.or_else(|| self.upper_then_lower(text, at));
         if end.is_none() {
             let start = if leads && self.letter(text, next).0.is(CAPITAL) { next } else { at };
             end = Some(self.run(text, start, CAPITAL)).filter(|&end| end > start);
@@ -113,9 +113,9 @@ impl Cased {
         if class.is(NUMBER) {
             return numbers(text, at, self.digits);
         }
-        let end = signs_after_space(text, at, SPACE.or(LETTER).or(NUMBER).not());
+        let end = punctuation_after_space(text, at, SPACE.or(LETTER).or(NUMBER).not());
         if end > at {
-            return skip(text, end, if self.han_apart { b"\r\n" } else { b"\r\n/" });
+            return skip(text, end, if self.separate_han { b"\r\n" } else { b"\r\n/" });
         }
         spaces(text, at, true)
     }
@@ -124,11 +124,11 @@ impl Cased {
     #[inline]
     fn letter(self, text: Reader<'_>, at: usize) -> (Class, usize) {
         let (class, next) = text.class(at);
-        if self.han_apart && is_han(text, at) { (Class::END, next) } else { (class, next) }
+        if self.separate_han && is_han(text, at) { (Class::END, next) } else { (class, next) }
     }
 
     fn run(self, text: Reader<'_>, mut at: usize, set: Class) -> usize {
-        if !self.han_apart {
+        if !self.separate_han {
             return text.run(at, set);
         }
         loop {
@@ -144,7 +144,7 @@ impl Cased {
     ///
     /// Letters without case are in both sets. The first set is greedy; if no lower-case letter follows, it backtracks
     /// as little as possible, to the last letter without case.
-    fn capitals_then_small(self, text: Reader<'_>, start: usize) -> Option<usize> {
+    fn upper_then_lower(self, text: Reader<'_>, start: usize) -> Option<usize> {
         let (mut at, mut after_either) = (start, None);
         loop {
             let (class, next) = self.letter(text, at);
@@ -196,7 +196,7 @@ pub(super) fn deepseek_v3(text: Reader<'_>, at: usize, line_ends: bool) -> usize
     if class.is(WORD) {
         return text.run(at, WORD);
     }
-    let end = signs_after_space(text, at, SIGN);
+    let end = punctuation_after_space(text, at, SIGN);
     if end > at {
         return if line_ends { skip(text, end, b"\r\n") } else { end };
     }
@@ -232,7 +232,7 @@ pub(super) fn exaone_moe(text: Reader<'_>, at: usize) -> usize {
     if class.is(NUMBER) {
         return next;
     }
-    let end = signs_after_space(text, at, SPACE.or(LETTER).or(NUMBER).not());
+    let end = punctuation_after_space(text, at, SPACE.or(LETTER).or(NUMBER).not());
     if end > at {
         return end + matches!(text.byte(end), b'\r' | b'\n' | b'/') as usize;
     }
@@ -286,10 +286,10 @@ impl Chameleon {
 
 /// `\s*[\r\n]+|\s{512}(?!\S)|\s{256}(?!\S)|…|\s{4}(?!\S)|\s{1,2}(?!\S)|\s{1}`
 fn cascade(text: Reader<'_>, start: usize) -> usize {
-    const MOST: usize = 512;
+    const MAX: usize = 512;
     let (mut at, mut count, mut after_line_end) = (start, 0, None);
     // The end of each character that a word may have to end at; beyond that only newlines matter.
-    let mut ends = [start; MOST + 1];
+    let mut ends = [start; MAX + 1];
     loop {
         let (class, next) = text.class(at);
         if !class.is(SPACE) {
@@ -299,7 +299,7 @@ fn cascade(text: Reader<'_>, start: usize) -> usize {
             after_line_end = Some(next);
         }
         (at, count) = (next, count + 1);
-        if count <= MOST {
+        if count <= MAX {
             ends[count] = at;
         }
     }
@@ -345,7 +345,7 @@ pub(super) fn numbers(text: Reader<'_>, mut at: usize, max: usize) -> usize {
 
 /// ` ?[signs]+`
 #[inline]
-fn signs_after_space(text: Reader<'_>, at: usize, signs: Class) -> usize {
+fn punctuation_after_space(text: Reader<'_>, at: usize, signs: Class) -> usize {
     let start = if text.byte(at) == b' ' { at + 1 } else { at };
     let end = text.run(start, signs);
     if end > start { end } else { at }

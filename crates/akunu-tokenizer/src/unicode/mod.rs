@@ -214,12 +214,12 @@ mod tests {
 
     #[test]
     fn marks_are_taken_off() {
-        let bare = |text: &str| {
+        let empty = |text: &str| {
             let mut out = String::new();
             text.chars().for_each(|c| without_marks(c, &mut out));
             out
         };
-        assert_eq!(bare("Führer ậ e\u{301} ½"), "Fuhrer a e ½");
-        assert_eq!(bare("한글").chars().count(), 6);
+        assert_eq!(empty("Führer ậ e\u{301} ½"), "Fuhrer a e ½");
+        assert_eq!(empty("한글").chars().count(), 6);
     }
 }

@@ -81,7 +81,7 @@ impl Preset {
     /// Whether this shape has such a tensor.
     fn has(&self, rule: &TensorRule) -> bool {
         match rule.kind {
-            _ if rule.is_of_classifier() => false,
+            _ if rule.is_classifier() => false,
             Kind::RopeFactors => matches!(self.shape.rope_scaling, RopeScaling::Llama3 { .. }),
             Kind::Output => !self.shape.tied,
             _ => true,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use akunu_hub::{Cache, Disk, Error, Hub, Silent, SystemDisk, Token, Watch};
+use akunu_hub::{Cache, Disk, Error, Hub, Silent, SystemDisk, Token, Observer};
 
 use crate::server::{COMMIT, FakeHub, Fault, sha256};
 use crate::{Notes, bytes, hub, reference, settings};
@@ -345,7 +345,7 @@ fn a_server_that_falls_silent_is_asked_again() {
     let fake = FakeHub::new(&[("m.gguf", &weights)]);
     fake.fault("/resolve/", Fault::Stall(700_000, Duration::from_secs(60)), 1);
     let mut settings = settings(&fake.url, cache.path());
-    settings.patience.idle = Duration::from_millis(500);
+    settings.retry_policy.idle = Duration::from_millis(500);
     let pulled = Hub::new(settings).pull(&reference(MODEL), &mut Silent).unwrap();
     assert_eq!(fs::read(&pulled.path).unwrap(), weights);
 }
@@ -406,7 +406,7 @@ fn a_pull_waits_for_a_removal_and_says_so() {
     removal.lock().unwrap();
     let (sender, told) = std::sync::mpsc::channel();
     let hub = hub(&fake.url, cache.path());
-    let pull = std::thread::spawn(move || hub.pull(&reference(MODEL), &mut Told(sender)));
+    let pull = std::thread::spawn(move || hub.pull(&reference(MODEL), &mut ChannelObserver(sender)));
     let note = told.recv_timeout(Duration::from_secs(60)).unwrap();
     assert!(note.contains("is removing") && note.contains("waiting"), "{note}");
     assert!(fake.requests("/resolve/").is_empty());
@@ -415,9 +415,9 @@ fn a_pull_waits_for_a_removal_and_says_so() {
 }
 
 #[derive(Debug)]
-struct Told(std::sync::mpsc::Sender<String>);
+struct ChannelObserver(std::sync::mpsc::Sender<String>);
 
-impl Watch for Told {
+impl Observer for ChannelObserver {
     fn note(&mut self, text: &str) {
         self.0.send(text.to_string()).unwrap();
     }
