@@ -3,7 +3,7 @@
 
 use crate::facts::{Fact, FactRule, LLAMA_FACTS};
 use crate::shape::Shape;
-use crate::tensors::{LLAMA_NAMING, LLAMA_FUSED, LLAMA_TENSORS, Naming, FusedRule, TensorRule};
+use crate::tensors::{FusedRule, LLAMA_FUSED, LLAMA_NAMING, LLAMA_TENSORS, Naming, TensorRule};
 use crate::tower::{FeedForwardKind, LayerFn, NormKind, QkNorm, pre_norm};
 use crate::{Activation, ModelConfig, Source, WindowPattern, families, names};
 

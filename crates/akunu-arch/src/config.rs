@@ -188,7 +188,7 @@ impl SuggestedSampling {
             ("repetition penalty", self.repeat_penalty, f32::MIN_POSITIVE..=f32::MAX),
         ] {
             if let Some(value) = value.filter(|value| !range.contains(value)) {
-                let problem = format!("a sampling suggestion of {value} makes no sense");
+                let problem = format!("the suggested value {value} is out of range");
                 return Err(FormatError::Config { key: key.to_string(), place, problem });
             }
         }
@@ -292,28 +292,29 @@ impl ModelConfig {
             let (heads, kv_heads) = (self.head_count, self.kv_head_count);
             return wrong(
                 "head count",
-                format!("{heads} query heads cannot share {kv_heads} key-value heads evenly"),
+                format!("{heads} query heads are not a multiple of {kv_heads} key-value heads"),
             );
         }
         if self.layer_count > tensors.len() {
-            let problem = format!("{} layers in a file of {} tensors", self.layer_count, tensors.len());
+            let problem =
+                format!("{} layers, but the file has only {} tensors", self.layer_count, tensors.len());
             return wrong("layer count", problem);
         }
         let width = embedding(tensors)?.cols();
         if width != self.hidden_size {
-            let problem = format!("{}, and token_embd.weight is {width} wide", self.hidden_size);
+            let problem = format!("it is {}, but token_embd.weight has {width} columns", self.hidden_size);
             return wrong("hidden size", problem);
         }
         let dims = self.rope.dims;
         if dims > self.head_dim || !dims.is_multiple_of(2) {
-            let problem =
-                format!("{dims} dimensions cannot rotate in pairs within heads of {}", self.head_dim);
+            let problem = format!("{dims} is not an even number up to the head size {}", self.head_dim);
             return wrong("RoPE dimensions", problem);
         }
         if let Some(factors) = &self.rope.factors {
             for (which, factors) in [("short", &factors.short), ("long", &factors.long)] {
                 if factors.len() != dims / 2 {
-                    let problem = format!("{} {which} ones for {} pairs", factors.len(), dims / 2);
+                    let problem =
+                        format!("{} {which} factors for {} pairs of dimensions", factors.len(), dims / 2);
                     return wrong("RoPE factors", problem);
                 }
                 if let Some(factor) = factors.iter().find(|f| !(f.is_finite() && **f > 0.0)) {

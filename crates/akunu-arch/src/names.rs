@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use akunu_format::{FormatError, Place, TensorInfo, printable};
 
 use crate::families::CARDS;
-use crate::tensors::{Part, Sizes, FusedRule};
+use crate::tensors::{FusedRule, Part, Sizes};
 use crate::{Card, ModelConfig};
 
 /// Suffixes of tensors that carry no information: buffers that every loader computes itself.
@@ -156,7 +156,7 @@ pub(crate) fn split_fused(
                 return Err(unknown(&tensor.name, &config.architecture));
             }
             let parts = stack.parts.join(", ");
-            let problem = format!("{found} rows, and {parts} stacked in it make {wanted}");
+            let problem = format!("it has {found} rows, but {parts} fused in it need {wanted}");
             return Err(FormatError::tensor(&tensor.name, problem));
         }
         split(tensor, names.into_iter().zip(rows), &mut tensors);

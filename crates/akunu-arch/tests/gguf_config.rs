@@ -120,9 +120,12 @@ fn layers_that_differ_are_refused() {
     file("llama")
         .with("feed_forward_length", Value::Array(Array::I32(vec![64; 3])))
         .refused("metadata key `llama.feed_forward_length`: it has 3 entries for 4 layers");
-    file("llama").with("attention.key_length", Value::U32(16)).with("attention.value_length", Value::U32(8)).refused(
-        "`llama.attention.value_length` makes value heads 8 wide, and key heads are 16 wide, which is not supported",
-    );
+    file("llama")
+        .with("attention.key_length", Value::U32(16))
+        .with("attention.value_length", Value::U32(8))
+        .refused(
+            "`llama.attention.value_length` is 8, but the size of key heads is 16, which is not supported",
+        );
 }
 
 #[test]
@@ -194,7 +197,7 @@ fn gemmas_windows_scales_and_bases() {
     assert_eq!(pattern(Value::Array(Array::Bool(layers.clone()))), Ok(WindowPattern::Layers(layers.clone())));
     assert_eq!(pattern(Value::Array(Array::I32(vec![1, 1, 0, 1, 0]))), Ok(WindowPattern::Layers(layers)));
     let key = "metadata key `gemma3.attention.sliding_window_pattern`";
-    assert_eq!(pattern(Value::U32(0)), Err(format!("{key}: 0 says nothing about any layer")));
+    assert_eq!(pattern(Value::U32(0)), Err(format!("{key}: 0 is not a valid interval of layers")));
     let short = Value::Array(Array::Bool(vec![true]));
     assert_eq!(pattern(short), Err(format!("{key}: it has 1 entries for 4 layers")));
 }
@@ -233,10 +236,10 @@ fn other_kinds_of_model_are_refused_by_key() {
     );
     file("llama").without("attention.layer_norm_rms_epsilon").refused("`llama.attention.layer_norm_rms_epsilon` is missing from the GGUF metadata: this file cannot be run, convert the original model again");
     file("plamo").tensor("blk.0.attn_qkv.weight").refused(
-        "tensor blk.0.attn_qkv.weight has no place in a plamo model: this kind of model is not supported yet",
+        "tensor blk.0.attn_qkv.weight is not part of the plamo architecture: this variant is not supported yet",
     );
     file("llama").tensor("blk.4.attn_norm.weight").refused(
-        "tensor blk.4.attn_norm.weight has no place in a llama model: this kind of model is not supported yet",
+        "tensor blk.4.attn_norm.weight is not part of the llama architecture: this variant is not supported yet",
     );
 }
 
@@ -254,7 +257,7 @@ fn numbers_that_no_model_has_are_refused() {
     let place = "in the GGUF metadata";
     file("llama")
         .with("attention.head_count_kv", Value::U32(3))
-        .refused(&format!("head count {place}: 4 query heads cannot share 3 key-value heads evenly"));
+        .refused(&format!("head count {place}: 4 query heads are not a multiple of 3 key-value heads"));
     file("llama")
         .with("attention.head_count", Value::U32(0))
         .refused("metadata key `llama.attention.head_count`: a model without attention heads cannot be run");
@@ -263,13 +266,13 @@ fn numbers_that_no_model_has_are_refused() {
         .refused(&format!("layer count {place}: 4294967295 is out of range"));
     file("llama")
         .with("block_count", Value::U32(1_000_000))
-        .refused(&format!("layer count {place}: 1000000 layers in a file of 5 tensors"));
+        .refused(&format!("layer count {place}: 1000000 layers, but the file has only 5 tensors"));
     file("llama")
         .with("embedding_length", Value::U32(64))
-        .refused(&format!("hidden size {place}: 64, and token_embd.weight is 32 wide"));
+        .refused(&format!("hidden size {place}: it is 64, but token_embd.weight has 32 columns"));
     file("llama")
         .with("rope.dimension_count", Value::U32(10))
-        .refused(&format!("RoPE dimensions {place}: 10 dimensions cannot rotate in pairs within heads of 8"));
+        .refused(&format!("RoPE dimensions {place}: 10 is not an even number up to the head size 8"));
     file("llama")
         .with("attention.layer_norm_rms_epsilon", Value::F32(f32::NAN))
         .refused(&format!("norm epsilon {place}: NaN is out of range"));
@@ -333,7 +336,7 @@ fn suggested_sampling_comes_from_the_general_keys() {
     };
     assert_eq!(all.config().sampling, expected);
     with(&[("temp", Value::F32(-1.0))])
-        .refused("temperature in the GGUF metadata: a sampling suggestion of -1 makes no sense");
+        .refused("temperature in the GGUF metadata: the suggested value -1 is out of range");
 }
 
 #[test]
@@ -359,8 +362,9 @@ fn stacked_matrices_are_ranges_of_rows() {
     assert_eq!(place("blk.2.ffn_up.weight"), (vec![64, 32], start + 64 * 18, 64 * 18));
     assert!(model.tensor("blk.1.attn_qkv.weight").is_none());
     assert!(model.stored().iter().any(|tensor| tensor.name == "blk.1.attn_qkv.weight"));
-    stacked(96)
-        .refused("tensor blk.1.attn_qkv.weight: 96 rows, and attn_q, attn_k, attn_v stacked in it make 64");
+    stacked(96).refused(
+        "tensor blk.1.attn_qkv.weight: it has 96 rows, but attn_q, attn_k, attn_v fused in it need 64",
+    );
     // With a gate beside it, `ffn_up` is not fused.
     let mut apart = file("llama");
     apart.tensors.push(TensorSpec::new("blk.2.ffn_up.weight", DType::F32, [64, 32]));
@@ -375,7 +379,7 @@ fn long_rope_is_told_by_its_factors() {
         file.tensors.push(TensorSpec::new("rope_factors_short.weight", DType::F32, [pairs]));
         file.with("rope.scaling.original_context_length", Value::U32(32))
     };
-    short(4).refused("tensor rope_factors_short.weight: it is there without the long factors");
+    short(4).refused("tensor rope_factors_short.weight: the long factors are missing");
     let both = |pairs: usize| {
         let mut file = short(pairs);
         file.tensors.push(TensorSpec::new("rope_factors_long.weight", DType::F32, [pairs]));
@@ -383,10 +387,10 @@ fn long_rope_is_told_by_its_factors() {
     };
     // The factors are zeros, like all tensors here.
     both(4).refused("RoPE factors in the GGUF metadata: 0 is out of range");
-    both(5).refused("RoPE factors in the GGUF metadata: 5 short ones for 4 pairs");
-    both(4)
-        .with("rope.scaling.type", text("yarn"))
-        .refused("`phi3.rope.scaling.type` is yarn beside LongRoPE's factors, which is not supported");
+    both(5).refused("RoPE factors in the GGUF metadata: 5 short factors for 4 pairs of dimensions");
+    both(4).with("rope.scaling.type", text("yarn")).refused(
+        "`phi3.rope.scaling.type` is yarn, but the file has LongRoPE factors, which is not supported",
+    );
 }
 
 #[test]

@@ -199,7 +199,7 @@ fn rope_parameters_per_kind_of_layer() {
     refused(
         "gemma3_text",
         json!({"rope_parameters": odd}),
-        "`rope_parameters.sliding_attention.rope_type` asks for scaling of its own in sliding layers, which is not supported",
+        "`rope_parameters.sliding_attention.rope_type` asks for separate scaling in sliding-window layers, which is not supported",
     );
     let old = config(
         "gemma3_text",
@@ -281,7 +281,7 @@ fn what_cannot_run_is_refused_by_key() {
     refused(
         "llama",
         json!({"compression_config": {"quant_method": "compressed-tensors"}}),
-        "`compression_config` says that this is a quantised checkpoint (take the original, or a GGUF file), which is not supported",
+        "`compression_config` shows that this is a quantised checkpoint (take the original, or a GGUF file), which is not supported",
     );
     refused(
         "llama",
@@ -315,12 +315,12 @@ fn what_cannot_run_is_refused_by_key() {
     refused(
         "llama",
         json!({"num_hidden_layers": 1u64 << 40}),
-        "num_hidden_layers in the config.json: 1099511627776 layers in a file of 5 tensors",
+        "num_hidden_layers in the config.json: 1099511627776 layers, but the file has only 5 tensors",
     );
     refused(
         "llama",
         json!({"num_hidden_layers": 3}),
-        "tensor blk.3.attn_norm.weight has no place in a llama model: this kind of model is not supported yet",
+        "tensor blk.3.attn_norm.weight is not part of the llama architecture: this variant is not supported yet",
     );
 }
 
@@ -334,7 +334,7 @@ fn unknown_tensors_and_types_are_refused_by_name() {
     let error = open(safetensors(&[embedding, ("model.layers.0.mlp.router.weight", &[2])]));
     assert_eq!(
         error,
-        "tensor model.layers.0.mlp.router.weight has no place in a llama model: this kind of model is not supported yet"
+        "tensor model.layers.0.mlp.router.weight is not part of the llama architecture: this variant is not supported yet"
     );
     let mut bytes = safetensors(&[embedding]);
     let at = bytes.windows(4).position(|window| window == b"BF16").unwrap();
@@ -372,6 +372,6 @@ fn long_rope_has_two_lists_of_factors() {
     refused(
         "phi3",
         phi3(json!({"partial_rotary_factor": 0.5})),
-        "RoPE factors in the config.json: 4 short ones for 2 pairs",
+        "RoPE factors in the config.json: 4 short factors for 2 pairs of dimensions",
     );
 }

@@ -179,7 +179,7 @@ fn other_modes_bits_and_groups_are_refused_by_the_tensor() {
         refused(
             |fake| fake.quantization["mode"] = json!(mode),
             &format!(
-                "{TENSOR}it is quantised as {mode}, and of MLX's modes only affine can be run: take a GGUF file of the model"
+                "{TENSOR}it is quantised in the mode {mode}, but only affine is supported: take a GGUF file of the model"
             ),
         );
     }
@@ -187,7 +187,7 @@ fn other_modes_bits_and_groups_are_refused_by_the_tensor() {
         refused(
             |fake| fake.quantization = json!({"bits": bits, "group_size": group}),
             &format!(
-                "{TENSOR}{bits} bits in groups of {group}: 2, 3, 4, 5, 6 and 8 bits in groups of 32, 64 and 128 can be run"
+                "{TENSOR}{bits} bits in groups of {group}: only 2, 3, 4, 5, 6 and 8 bits in groups of 32, 64 and 128 are supported"
             ),
         );
     }
@@ -195,18 +195,18 @@ fn other_modes_bits_and_groups_are_refused_by_the_tensor() {
     refused(
         own(json!({"bits": 9})),
         &format!(
-            "{TENSOR}9 bits in groups of 64: 2, 3, 4, 5, 6 and 8 bits in groups of 32, 64 and 128 can be run"
+            "{TENSOR}9 bits in groups of 64: only 2, 3, 4, 5, 6 and 8 bits in groups of 32, 64 and 128 are supported"
         ),
     );
     refused(
         own(json!({"mode": "mxfp4"})),
         &format!(
-            "{TENSOR}it is quantised as mxfp4, and of MLX's modes only affine can be run: take a GGUF file of the model"
+            "{TENSOR}it is quantised in the mode mxfp4, but only affine is supported: take a GGUF file of the model"
         ),
     );
     refused(
         own(json!(false)),
-        &format!("{TENSOR}it is stored as quantised, and config.json says that it is not"),
+        &format!("{TENSOR}it is stored as quantised, but config.json says that it is not"),
     );
     refused(own(json!(3)), "key `quantization.model.embed_tokens` should be an object, but is 3");
     refused(
@@ -219,17 +219,15 @@ fn other_modes_bits_and_groups_are_refused_by_the_tensor() {
     );
     refused(
         |fake| fake.quantization = Value::Null,
-        &format!(
-            "{TENSOR}it is packed (U32), and config.json does not say how: its `quantization` is missing"
-        ),
+        &format!("{TENSOR}it is packed (U32), but config.json has no `quantization`"),
     );
 }
 
 #[test]
 fn planes_that_are_missing_or_disagree_are_refused_by_the_tensor() {
     let without = |i: usize| move |fake: &mut Fake| drop(fake.tensors.remove(i));
-    refused(without(1), &format!("{TENSOR}it is quantised, and its scales are missing"));
-    refused(without(2), &format!("{TENSOR}it is quantised, and its biases are missing"));
+    refused(without(1), &format!("{TENSOR}it is quantised, but its scales are missing"));
+    refused(without(2), &format!("{TENSOR}it is quantised, but its biases are missing"));
     refused(
         without(0),
         "tensor model.embed_tokens.weight is missing: this file cannot be run, convert the original model again",
@@ -240,14 +238,14 @@ fn planes_that_are_missing_or_disagree_are_refused_by_the_tensor() {
             fake.tensors[0].1 = "F16";
             fake.quantization["model.embed_tokens"] = json!({"bits": 4, "group_size": 64});
         },
-        &format!("{TENSOR}it is quantised, and its scales are missing"),
+        &format!("{TENSOR}it is quantised, but its scales are missing"),
     );
     let dtype = |i: usize, dtype: &'static str| move |fake: &mut Fake| fake.tensors[i].1 = dtype;
     refused(
         dtype(0, "F16"),
         &format!("{TENSOR}it has scales and biases, but is F16: packed weights are U32"),
     );
-    refused(dtype(1, "U8"), &format!("{TENSOR}its scales are U8: F16, BF16 and F32 can be run"));
+    refused(dtype(1, "U8"), &format!("{TENSOR}its scales are U8: only F16, BF16 and F32 are supported"));
     refused(dtype(2, "F32"), &format!("{TENSOR}its scales are F16 and its biases F32"));
     let shape = |i: usize, shape: &'static [usize]| move |fake: &mut Fake| fake.tensors[i].2 = shape.to_vec();
     refused(shape(0, &[64]), &format!("{TENSOR}it should be a matrix, and its shape is [64]"));
@@ -259,20 +257,20 @@ fn planes_that_are_missing_or_disagree_are_refused_by_the_tensor() {
     refused(
         shape(1, &[4, 3]),
         &format!(
-            "{TENSOR}the shape of its scales is [4, 3], and [4, 2] follows from rows of 16 words at 4 bits in groups of 64"
+            "{TENSOR}the shape of its scales is [4, 3], but should be [4, 2] for rows of 16 words at 4 bits in groups of 64"
         ),
     );
     refused(
         shape(2, &[8]),
         &format!(
-            "{TENSOR}the shape of its biases is [8], and [4, 2] follows from rows of 16 words at 4 bits in groups of 64"
+            "{TENSOR}the shape of its biases is [8], but should be [4, 2] for rows of 16 words at 4 bits in groups of 64"
         ),
     );
     // Fewer bits make longer rows, which contradict the sizes in the configuration.
     refused(
         |fake| fake.quantization["bits"] = json!(2),
         &format!(
-            "{TENSOR}the shape of its scales is [4, 2], and [4, 4] follows from rows of 16 words at 2 bits in groups of 64"
+            "{TENSOR}the shape of its scales is [4, 2], but should be [4, 4] for rows of 16 words at 2 bits in groups of 64"
         ),
     );
     refused(
@@ -280,7 +278,7 @@ fn planes_that_are_missing_or_disagree_are_refused_by_the_tensor() {
             fake.quantization["bits"] = json!(2);
             (fake.tensors[1].2, fake.tensors[2].2) = (vec![4, 4], vec![4, 4]);
         },
-        "hidden size in the config.json: 128, and token_embd.weight is 256 wide",
+        "hidden size in the config.json: it is 128, but token_embd.weight has 256 columns",
     );
 }
 

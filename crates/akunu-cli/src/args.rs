@@ -15,13 +15,13 @@ use crate::environment;
 
 const AFTER_HELP: &str = "\
 MODEL is a GGUF file (any part of a split one), a SafeTensors file, a folder with config.json, or \
-hf:OWNER/NAME on the Hugging Face hub (akunu pull --help); --offline keeps to what is downloaded. Without one, the \
-small story-teller inside the binary is used: akunu run \"Once upon a time\"
+hf:OWNER/NAME on the Hugging Face hub (akunu pull --help); --offline uses cached models only. Without MODEL, the \
+small embedded model is used: akunu run \"Once upon a time\"
 
 Text goes to stdout; statistics, notes and progress go to stderr.
-Exit codes: 0 done, 1 failed, 2 the command line makes no sense, 130 stopped by Ctrl-C.";
+Exit codes: 0 success, 1 failure, 2 invalid command line, 130 interrupted by Ctrl-C.";
 
-/// Runs transformer models: a file in, text out, on the machine at hand
+/// Runs transformer models on the local machine
 #[derive(Debug, Parser)]
 #[command(name = "akunu", version, after_help = AFTER_HELP, arg_required_else_help = true)]
 #[command(disable_help_subcommand = true, max_term_width = 100)]
@@ -281,7 +281,7 @@ pub fn count_or_zero(text: &str) -> Result<usize, String> {
 fn within(text: &str, most: usize) -> Result<usize, String> {
     match text.parse() {
         Ok(number) if (1..=most).contains(&number) => Ok(number),
-        _ => Err(format!("it has to be a whole number from 1 to {most}")),
+        _ => Err(format!("it must be an integer from 1 to {most}")),
     }
 }
 
@@ -292,12 +292,12 @@ pub fn device() -> impl TypedValueParser<Value = DeviceChoice> {
 
 pub fn pooling() -> impl TypedValueParser<Value = Pooling> {
     PossibleValuesParser::new(["mean", "cls", "last", "none"])
-        .try_map(|name| Pooling::from_name(&name).ok_or("it is none of mean, cls, last and none"))
+        .try_map(|name| Pooling::from_name(&name).ok_or("it must be mean, cls, last or none"))
 }
 
 pub fn kv_type() -> impl TypedValueParser<Value = KvType> {
     PossibleValuesParser::new([KvType::F32, KvType::F16, KvType::Q8_0].map(KvType::name))
-        .try_map(|name| KvType::from_name(&name).ok_or("it is none of f32, f16 and q8_0"))
+        .try_map(|name| KvType::from_name(&name).ok_or("it must be f32, f16 or q8_0"))
 }
 
 #[cfg(test)]

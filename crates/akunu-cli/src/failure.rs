@@ -51,7 +51,7 @@ impl Failure {
     /// Converts a missing vocabulary to an error with advice.
     pub fn without_vocabulary(self, advice: Option<&str>) -> Failure {
         let Failure::NoVocabulary { reason } = self else { return self };
-        let failure = Failure::new(format!("this model takes and gives token ids only: {reason}"));
+        let failure = Failure::new(format!("this model can be used with token ids only: {reason}"));
         match advice {
             Some(advice) => failure.hint(advice),
             None => failure,
@@ -87,27 +87,29 @@ impl From<akunu::Error> for Failure {
         match error {
             Error::Format(error) => error.into(),
             Error::EmptyPrompt => Failure::new("the prompt is empty")
-                .hint("give at least one word: akunu run \"Once upon a time\""),
+                .hint("give at least one word, as in akunu run \"Once upon a time\""),
             Error::PromptTooLong { prompt, context } => {
-                Failure::new(format!("the prompt has {prompt} tokens and the context {context} positions"))
-                    .hint(format!("shorten the prompt, or ask for a larger context: -c {}", prompt + 1))
+                Failure::new(format!("the prompt has {prompt} tokens, but the context only {context}"))
+                    .hint(format!("shorten the prompt, or set a larger context: -c {}", prompt + 1))
             }
             Error::TokenOutsideVocabulary { id, index, vocab, place } => Failure::new(format!(
                 "token id {id} (number {} of the {place}) is outside the vocabulary of {vocab} ids",
                 index + 1
             ))
-            .hint(format!("ids go from 0 to {}", vocab.saturating_sub(1))),
+            .hint(format!("valid ids are 0 to {}", vocab.saturating_sub(1))),
             Error::Chat(error) => error.into(),
             Error::NoTokenizer { reason } => Failure::NoVocabulary { reason },
             // The text of this error contains another semicolon before its advice.
             Error::NotGenerative => {
-                Failure::new("this model makes vectors or scores of texts and generates none")
-                    .hint("akunu embed and akunu rerank take it, and so do /v1/embeddings and /v1/rerank")
+                Failure::new("this is an embedding model or reranker, which does not generate text")
+                    .hint("use akunu embed or akunu rerank, or /v1/embeddings or /v1/rerank")
             }
             Error::ContextFull { context } => Failure::new(format!(
-                "all {context} positions of the context are full"
+                "all {context} tokens of the context are used"
             ))
-            .hint("ask for a larger context (-c), or drop the oldest tokens as you go (--context-shift 0)"),
+            .hint(
+                "set a larger context (-c), or drop the oldest tokens during generation (--context-shift=0)",
+            ),
             // The texts of other errors contain the advice.
             other => from_text(&other.to_string()),
         }

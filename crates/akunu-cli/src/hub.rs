@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use akunu::Model;
 use akunu_arch::Source;
-use akunu_hub::{Cache, Error, Hub, Pulled, Reference, Settings, Observer};
+use akunu_hub::{Cache, Error, Hub, Observer, Pulled, Reference, Settings};
 
 use crate::environment;
 use crate::failure::Failure;
@@ -58,7 +58,7 @@ pub fn pull(reference: &Reference) -> Result<Pulled, Failure> {
     drop(bar);
     match outcome {
         Err(Error::Interrupted) => {
-            output::note("stopped; what has arrived is kept, and the next download goes on from there");
+            output::note("stopped; received data is kept, and the next download resumes");
             Err(Failure::Interrupted)
         }
         outcome => Ok(outcome?),

@@ -49,13 +49,13 @@ impl PromptArgs {
         let (model, prompt) = match (explicit, self.first, self.second) {
             (Some(_), _, Some(second)) => {
                 let extra = second.display();
-                return Err(Failure::usage(format!("there are two prompts: \"{extra}\" is one too many")));
+                return Err(Failure::usage(format!("two prompts were given: \"{extra}\" is the second")));
             }
             (Some(prompt), model, None) => (model.map(PathBuf::from), prompt),
             (None, Some(model), Some(text)) => (Some(model.into()), Prompt::Text(utf8(text)?)),
             (None, Some(only), None) => (None, Prompt::Text(alone(only)?)),
             (None, None, _) => {
-                return Err(Failure::usage("there is no prompt")
+                return Err(Failure::usage("no prompt was given")
                     .hint("akunu run \"Once upon a time\", or -f FILE, or -f - for stdin"));
             }
         };
@@ -82,18 +82,19 @@ fn alone(only: OsString) -> Result<String, Failure> {
     if path.exists() {
         let shown = path.display();
         return Err(Failure::usage(format!(
-            "there is a file {shown}, so it is taken for the model, and a prompt is missing"
+            "{shown} is a file, so it is used as the model, but a prompt is missing"
         ))
-        .hint(format!("akunu run {shown} \"Once upon a time\", or -p if {shown} is the prompt itself")));
+        .hint(format!("akunu run {shown} \"Once upon a time\", or use -p if {shown} is the prompt")));
     }
     if hub::is_reference(path) {
         let shown = path.display();
-        return Err(Failure::usage(format!("{shown} is a model of the hub, and a prompt is missing"))
-            .hint(format!("akunu run {shown} \"Once upon a time\", or -p if {shown} is the prompt itself")));
+        return Err(Failure::usage(format!("{shown} is a model on the hub, but a prompt is missing"))
+            .hint(format!("akunu run {shown} \"Once upon a time\", or use -p if {shown} is the prompt")));
     }
     if looks_like_a_model(path) {
-        return Err(Failure::new(format!("there is no file {}", path.display()))
-            .hint("if it is meant as a prompt, say so with -p"));
+        return Err(
+            Failure::new(format!("there is no file {}", path.display())).hint("use -p if it is the prompt")
+        );
     }
     utf8(only)
 }

@@ -57,8 +57,8 @@ impl Source {
     fn empty(&self, index: usize) -> Failure {
         let failure = Failure::new(format!("{} is empty", self.name(index)));
         match self.file {
-            Some(_) => failure.hint(format!("each line has to hold a {}: take empty ones out", self.noun)),
-            None => failure.hint(format!("each {} has to have at least one token", self.noun)),
+            Some(_) => failure.hint(format!("each line must contain a {}: remove empty ones", self.noun)),
+            None => failure.hint(format!("each {} must have at least one token", self.noun)),
         }
     }
 
@@ -70,12 +70,12 @@ impl Source {
                 "token id {id} (number {} of {name}) is outside the vocabulary of {vocab} ids",
                 index + 1
             ))
-            .hint(format!("ids go from 0 to {}", vocab.saturating_sub(1))),
+            .hint(format!("valid ids are 0 to {}", vocab.saturating_sub(1))),
             Error::TextTooLong { tokens, longest, .. } => Failure::new(format!(
-                "{name} has {tokens} tokens{}, and the longest that is taken here has {longest}",
+                "{name} has {tokens} tokens{}, but the maximum is {longest}",
                 self.beside
             ))
-            .hint("shorten it, or have it cut (--truncate)"),
+            .hint("shorten it, or truncate it (--truncate)"),
             error => error.into(),
         }
     }

@@ -60,12 +60,8 @@ const OTHER_FILES: [(&[u8], &str, &str); 12] = [
     (b"fmgg", "a GGMF file, from before GGUF", TAKE_GGUF),
     (b"tjgg", "a GGJT file, from before GGUF", TAKE_GGUF),
     (b"algg", "a GGLA adapter, from before GGUF", TAKE_GGUF),
-    (
-        b"version https://git-lfs",
-        "a Git LFS pointer",
-        "Run `git lfs pull` to get the file that it stands for.",
-    ),
-    (b"{", "a JSON file", "Give the folder that it lies in, or the weights' file."),
+    (b"version https://git-lfs", "a Git LFS pointer", "Run `git lfs pull` to get the file itself."),
+    (b"{", "a JSON file", "Give its folder, or the file with the weights."),
     (b"<", "a web page", "The download went wrong: download the file again."),
 ];
 

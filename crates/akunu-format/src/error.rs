@@ -48,7 +48,9 @@ pub enum FormatError {
     #[error("tensor {name} is {type_name}, which is not supported: take a file in {supported}")]
     TensorType { name: String, type_name: String, supported: &'static str },
 
-    #[error("tensor {name} has no place in a {architecture} model: this kind of model is not supported yet")]
+    #[error(
+        "tensor {name} is not part of the {architecture} architecture: this variant is not supported yet"
+    )]
     UnknownTensor { name: String, architecture: String },
 
     #[error("tensor {name} is missing: this file cannot be run, convert the original model again")]

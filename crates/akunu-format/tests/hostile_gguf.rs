@@ -185,24 +185,28 @@ fn tensor_shapes() {
     let refused = |dims: &[u64], kind: u32, expected: &str| {
         Raw::new().with_tensor(tensor("blk.0.x", dims, kind, 0), 64).refused(expected);
     };
-    refused(&[], 0, "tensor blk.0.x: it has 0 dimensions, and 1 to 4 are possible");
-    refused(&[1; 5], 0, "tensor blk.0.x: it has 5 dimensions, and 1 to 4 are possible");
+    refused(&[], 0, "tensor blk.0.x: it has 0 dimensions, but 1 to 4 are allowed");
+    refused(&[1; 5], 0, "tensor blk.0.x: it has 5 dimensions, but 1 to 4 are allowed");
     refused(&[4, 0], 0, "tensor blk.0.x: a dimension of [0, 4] is zero");
-    refused(&[1 << 32, 1 << 32], 0, "tensor blk.0.x: [4294967296, 4294967296] is too large for any memory");
+    refused(
+        &[1 << 32, 1 << 32],
+        0,
+        "tensor blk.0.x: [4294967296, 4294967296] is too large: its size overflows",
+    );
     refused(
         &[1 << 40, 1 << 10, 1 << 14, 1],
         0,
-        "tensor blk.0.x: [1, 16384, 1024, 1099511627776] is too large for any memory",
+        "tensor blk.0.x: [1, 16384, 1024, 1099511627776] is too large: its size overflows",
     );
     refused(
         &[u64::MAX],
         2,
-        "tensor blk.0.x: rows of 18446744073709551615 elements are not whole Q4_0 blocks of 32",
+        "tensor blk.0.x: rows of 18446744073709551615 elements are not a multiple of the Q4_0 block size 32",
     );
-    refused(&[100], 12, "tensor blk.0.x: rows of 100 elements are not whole Q4_K blocks of 256");
+    refused(&[100], 12, "tensor blk.0.x: rows of 100 elements are not a multiple of the Q4_K block size 256");
     let mut raw = Raw::new().with_tensor(tensor("blk.0.x", &[1], 0, 0), 64);
     raw.tensors[0][15..19].copy_from_slice(&u32::MAX.to_le_bytes());
-    raw.refused("tensor blk.0.x: it has 4294967295 dimensions, and 1 to 4 are possible");
+    raw.refused("tensor blk.0.x: it has 4294967295 dimensions, but 1 to 4 are allowed");
 }
 
 #[test]

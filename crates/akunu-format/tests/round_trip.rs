@@ -117,9 +117,12 @@ fn the_writer_refuses_what_the_reader_would() {
     let message = |specs| new(specs).unwrap_err().to_string();
     let x = |shape: &[usize]| TensorSpec::new("x", DType::Q4_0, shape);
     assert_eq!(message(vec![x(&[32]), x(&[32])]), "tensor x: it occurs twice");
-    assert_eq!(message(vec![x(&[33])]), "tensor x: rows of 33 elements are not whole Q4_0 blocks of 32");
+    assert_eq!(
+        message(vec![x(&[33])]),
+        "tensor x: rows of 33 elements are not a multiple of the Q4_0 block size 32"
+    );
     assert_eq!(message(vec![x(&[0, 32])]), "tensor x: a dimension of [0, 32] is zero");
-    assert_eq!(message(vec![x(&[])]), "tensor x: it has 0 dimensions, and 1 to 4 are possible");
+    assert_eq!(message(vec![x(&[])]), "tensor x: it has 0 dimensions, but 1 to 4 are allowed");
 
     let mut writer = new(vec![x(&[32])]).unwrap();
     let error = writer.tensor(|out| out.write_all(&[0; 17])).unwrap_err();
@@ -128,7 +131,7 @@ fn the_writer_refuses_what_the_reader_would() {
     let error = writer.tensor(|out| out.write_all(&[0; 19])).unwrap_err().to_string();
     assert_eq!(error, "cannot write the file: a tensor has more data than its type and shape take");
     let error = new(vec![x(&[32])]).unwrap().finish().unwrap_err().to_string();
-    assert_eq!(error, "tensor x: it was announced and not written");
+    assert_eq!(error, "tensor x: it was declared but not written");
     let error = new(vec![]).unwrap().tensor(|_| Ok(())).unwrap_err().to_string();
-    assert_eq!(error, "damaged header: more tensors were written than announced");
+    assert_eq!(error, "damaged header: more tensors were written than declared");
 }

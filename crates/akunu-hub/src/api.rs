@@ -5,7 +5,7 @@ use ureq::http::Uri;
 
 use crate::choose::RepoFile;
 use crate::digest::Checksum;
-use crate::http::{Resource, Http, encode, header, join};
+use crate::http::{Http, Resource, encode, header, join};
 use crate::hub::Observer;
 use crate::reference::{Repo, is_commit, is_safe_path};
 use crate::{Error, Result};
@@ -50,12 +50,17 @@ struct Lfs {
     size: u64,
 }
 
-pub(crate) fn commit(http: &Http, repo: &Repo, revision: &str, observer: &mut dyn Observer) -> Result<String> {
+pub(crate) fn commit(
+    http: &Http,
+    repo: &Repo,
+    revision: &str,
+    observer: &mut dyn Observer,
+) -> Result<String> {
     let name = encode(revision).replace('/', "%2F");
     let url = format!("{}/api/models/{repo}/revision/{name}", http.endpoint());
     let (answer, _) = http.json::<RevisionAnswer>(&url, Resource::Revision { repo, revision }, observer)?;
     if !is_commit(&answer.sha) {
-        return Err(Error::Protocol { host: http.host(), reason: "a commit's id is no such id".to_string() });
+        return Err(Error::Protocol { host: http.host(), reason: "the commit id is invalid".to_string() });
     }
     Ok(answer.sha)
 }
@@ -77,10 +82,10 @@ pub(crate) fn files(
         let base: Option<Uri> = url.parse().ok();
         url = base.and_then(|base| join(&base, next)).ok_or_else(|| Error::Protocol {
             host: http.host(),
-            reason: format!("the next page of the listing is at {next:?}"),
+            reason: format!("the URL of the listing's next page is invalid: {next:?}"),
         })?;
     }
-    Err(Error::Protocol { host: http.host(), reason: "the listing has no end".to_string() })
+    Err(Error::Protocol { host: http.host(), reason: "the listing has too many pages".to_string() })
 }
 
 fn remote_file(http: &Http, repo: &Repo, entry: Entry) -> Result<RemoteFile> {
@@ -93,7 +98,7 @@ fn remote_file(http: &Http, repo: &Repo, entry: Entry) -> Result<RemoteFile> {
     };
     let sum = sum.ok_or_else(|| Error::Protocol {
         host: http.host(),
-        reason: format!("the checksum of {} is no checksum", entry.path),
+        reason: format!("the checksum of {} is invalid", entry.path),
     })?;
     Ok(RemoteFile { path: entry.path, size, sum })
 }

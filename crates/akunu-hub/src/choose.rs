@@ -89,8 +89,8 @@ pub(crate) fn choose(repo: &Repo, files: &[RepoFile], selector: Option<&str>) ->
         }),
         Some(tag) => {
             let found: Vec<&Gguf> = models.iter().filter(|m| has_tag(&m.name, tag)).collect();
-            pick(repo, &found, &models, &format!("several models there are {}", tag.to_uppercase()), || {
-                format!("nothing there is called {tag}")
+            pick(repo, &found, &models, &format!("several models match {}", tag.to_uppercase()), || {
+                format!("no GGUF file has the quantisation {tag}")
             })
         }
         None if !models.is_empty() => default_gguf(repo, &models),
@@ -116,9 +116,9 @@ impl Gguf {
     fn choice(&self, repo: &Repo) -> Result<Choice> {
         if self.parts.len() != self.count {
             let reason =
-                format!("{} of the {} parts of {} are there", self.parts.len(), self.count, self.name);
+                format!("only {} of the {} parts of {} exist", self.parts.len(), self.count, self.name);
             let listing = listing(self.parts.iter().map(|p| (p.path.as_str(), p.size)));
-            return Err(choice(repo, reason, "ask for another file", listing));
+            return Err(choice(repo, reason, "choose another file", listing));
         }
         let files: Vec<String> = self.parts.iter().map(|p| p.path.clone()).collect();
         Ok(Choice { open: Open::File(files[0].clone()), files })
@@ -193,15 +193,15 @@ fn pick(
         [] if all.is_empty() => Err(choice(
             repo,
             none() + ", and there are no GGUF files at all",
-            "leave what comes after the colon away",
+            "remove the part after the colon",
             String::new(),
         )),
         [] => {
             let all: Vec<&Gguf> = all.iter().collect();
-            Err(choice(repo, none(), "ask for one of these", lines(&all)))
+            Err(choice(repo, none(), "choose one of these", lines(&all)))
         }
         several_found => {
-            Err(choice(repo, several.to_string(), "ask for one by its file's name", lines(several_found)))
+            Err(choice(repo, several.to_string(), "choose one by its file name", lines(several_found)))
         }
     }
 }
@@ -213,11 +213,11 @@ fn default_gguf(repo: &Repo, models: &[Gguf]) -> Result<Choice> {
     for tag in PREFERRED {
         let found: Vec<&Gguf> = models.iter().filter(|m| has_tag(&m.name, tag)).collect();
         if !found.is_empty() {
-            return pick(repo, &found, models, &format!("several models there are {tag}"), String::new);
+            return pick(repo, &found, models, &format!("several models match {tag}"), String::new);
         }
     }
     let all: Vec<&Gguf> = models.iter().collect();
-    pick(repo, &all, models, "there are several models, and none is of a usual quantisation", String::new)
+    pick(repo, &all, models, "there are several models, none with a preferred quantisation", String::new)
 }
 
 fn one_file(repo: &Repo, files: &[RepoFile], selector: &str) -> Result<Choice> {
@@ -245,12 +245,12 @@ fn folder(repo: &Repo, files: &[RepoFile]) -> Result<Choice> {
     let everything = || listing(files.iter().map(|f| (f.path.as_str(), f.size)));
     if weights.is_empty() {
         let reason = "there are no GGUF and no SafeTensors weights in this repository".to_string();
-        return Err(choice(repo, reason, "look for a conversion of it", everything()));
+        return Err(choice(repo, reason, "choose a repository with GGUF or SafeTensors files", everything()));
     }
     if !has("config.json") {
         let reason =
             "there are SafeTensors weights but no config.json: an adapter, or a part of a model".to_string();
-        return Err(choice(repo, reason, "look for the whole model", everything()));
+        return Err(choice(repo, reason, "choose a repository with the complete model", everything()));
     }
     let index = "model.safetensors.index.json";
     let mut chosen: Vec<String> = Vec::new();
@@ -258,8 +258,8 @@ fn folder(repo: &Repo, files: &[RepoFile]) -> Result<Choice> {
         let shards: Vec<&str> = weights.into_iter().filter(|p| p.starts_with("model-")).collect();
         let count = shards.iter().find_map(|p| split_part(strip_ending(p, ".safetensors")?)).map(|s| s.2);
         if shards.is_empty() || count.is_some_and(|count| count != shards.len()) {
-            let reason = format!("{} of the {} shards are there", shards.len(), count.unwrap_or(0));
-            return Err(choice(repo, reason, "ask for another revision", everything()));
+            let reason = format!("only {} of the {} shards exist", shards.len(), count.unwrap_or(0));
+            return Err(choice(repo, reason, "choose another revision", everything()));
         }
         chosen.push(index.to_string());
         chosen.extend(shards.iter().map(|p| p.to_string()));
@@ -270,7 +270,7 @@ fn folder(repo: &Repo, files: &[RepoFile]) -> Result<Choice> {
     } else {
         let lines = listing(files.iter().filter(|f| weights.contains(&&*f.path)).map(|f| (&*f.path, f.size)));
         let reason = "there are several SafeTensors files and no index".to_string();
-        return Err(choice(repo, reason, "ask for one by its file's name", lines));
+        return Err(choice(repo, reason, "choose one by its file name", lines));
     }
     chosen.extend(files.iter().map(|f| &f.path).filter(|path| is_auxiliary(path, "")).cloned());
     Ok(Choice { files: chosen, open: Open::Folder })

@@ -27,7 +27,8 @@ pub(crate) fn seconds(text: &str, now: u64) -> Option<u64> {
     };
     let leap = (year.is_multiple_of(4) && !year.is_multiple_of(100)) || year.is_multiple_of(400);
     let long = u64::from(leap && month == 1);
-    let day = number(day).filter(|day| (1..=DAYS_BEFORE_MONTH[month + 1] - DAYS_BEFORE_MONTH[month] + long).contains(day))?;
+    let day = number(day)
+        .filter(|day| (1..=DAYS_BEFORE_MONTH[month + 1] - DAYS_BEFORE_MONTH[month] + long).contains(day))?;
 
     let times: Vec<u64> = time.split(':').map(number).collect::<Option<_>>()?;
     let [hour @ 0..24, minute @ 0..60, second @ 0..=60] = times[..] else { return None };

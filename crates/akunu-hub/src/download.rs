@@ -11,7 +11,7 @@ use crate::api::RemoteFile;
 use crate::cache::{Cache, make_parent};
 use crate::digest::Hasher;
 use crate::disk::Disk;
-use crate::http::{Retry, Resource, Attempts, Http, RequestError, encode, header};
+use crate::http::{Attempts, Http, RequestError, Resource, Retry, encode, header};
 use crate::hub::Observer;
 use crate::lock::{self, Lock};
 use crate::reference::Repo;
@@ -66,7 +66,7 @@ impl Download<'_> {
         file.size - part.map_or(0, |about| about.len()).min(file.size)
     }
 
-    /// Downloads the blob of a file, unless it is in the cache already.
+    /// Downloads the blob of a file, unless it is already cached.
     pub fn fetch(&self, file: &RemoteFile, progress: &mut PullProgress<'_>) -> Result<()> {
         if !self.has(file) {
             let _lock = self.lock(file, progress)?;
@@ -107,7 +107,9 @@ impl Download<'_> {
                 let expected = file.sum.hex().to_string();
                 return Err(Error::Checksum { file: file.path.clone(), expected, found });
             }
-            progress.observer.note(&format!("{} arrived damaged: downloading it again", file.path));
+            progress
+                .observer
+                .note(&format!("{} was damaged during the download: downloading it again", file.path));
             damaged = true;
         }
     }
@@ -145,7 +147,13 @@ impl Download<'_> {
     }
 
     /// Requests until all bytes have arrived. An attempt that brought some bytes does not count as a failed one.
-    fn complete(&self, part: &mut Part, path: &Path, file: &RemoteFile, progress: &mut PullProgress<'_>) -> Result<()> {
+    fn complete(
+        &self,
+        part: &mut Part,
+        path: &Path,
+        file: &RemoteFile,
+        progress: &mut PullProgress<'_>,
+    ) -> Result<()> {
         let mut attempts = Attempts::default();
         while part.length < file.size {
             let before = part.length;
@@ -202,7 +210,7 @@ impl Download<'_> {
         loop {
             self.http.check()?;
             let count = match reader.read(&mut buffer) {
-                Ok(0) if part.length < file.size => return Err(cut(part.length, "it ended too early")),
+                Ok(0) if part.length < file.size => return Err(cut(part.length, "the response ended early")),
                 Ok(0) => return Ok(()),
                 Ok(count) => count,
                 Err(error) => {
@@ -232,7 +240,7 @@ impl Download<'_> {
         if start == Some(from) && (total == "*" || total.parse() == Ok(file.size)) {
             return Ok(());
         }
-        let reason = format!("asked for the bytes of {} from {from}, it sends {text:?}", file.path);
+        let reason = format!("requested the bytes of {} from {from}, but received {text:?}", file.path);
         Err(Error::Protocol { host: self.http.host(), reason })
     }
 }

@@ -34,7 +34,9 @@ pub(crate) enum Resource<'a> {
 impl Resource<'_> {
     fn repo(&self) -> &Repo {
         match self {
-            Resource::Revision { repo, .. } | Resource::Listing { repo } | Resource::File { repo, .. } => repo,
+            Resource::Revision { repo, .. } | Resource::Listing { repo } | Resource::File { repo, .. } => {
+                repo
+            }
         }
     }
 
@@ -101,7 +103,7 @@ impl Http {
         let endpoint: Uri = settings.endpoint.parse().map_err(|_| Error::Setting {
             variable: "HF_ENDPOINT",
             value: settings.endpoint.clone(),
-            reason: "no address",
+            reason: "not a URL",
         })?;
         let retry_policy = settings.retry_policy;
         let roots: Vec<Certificate<'static>> = rustls_native_certs::load_native_certs()
@@ -171,14 +173,18 @@ impl Http {
         }
     }
 
-    fn json_once<T: DeserializeOwned>(&self, url: &str, resource: Resource<'_>) -> Result<(T, HeaderMap), RequestError> {
+    fn json_once<T: DeserializeOwned>(
+        &self,
+        url: &str,
+        resource: Resource<'_>,
+    ) -> Result<(T, HeaderMap), RequestError> {
         let response = self.get(url, None, resource)?;
         let (parts, body) = response.into_parts();
         let mut bytes = Vec::new();
         let read = body.into_reader().take(MAX_JSON + 1).read_to_end(&mut bytes);
         read.map_err(|error| self.transport(&self.endpoint, &ureq::Error::from(error)))?;
         let value = if bytes.len() as u64 > MAX_JSON {
-            Err("it is too long".to_string())
+            Err("it is too large".to_string())
         } else {
             serde_json::from_slice(&bytes).map_err(|error| error.to_string())
         };
@@ -191,12 +197,17 @@ impl Http {
 
     /// One attempt; redirects are followed. With `from`, requests the bytes from there on, and returns a status of 416
     /// to the caller.
-    pub fn get(&self, url: &str, from: Option<u64>, resource: Resource<'_>) -> Result<Response<Body>, RequestError> {
+    pub fn get(
+        &self,
+        url: &str,
+        from: Option<u64>,
+        resource: Resource<'_>,
+    ) -> Result<Response<Body>, RequestError> {
         let mut url = url.to_string();
         for _ in 0..=MAX_REDIRECTS {
             self.check()?;
             let uri: Uri =
-                url.parse().map_err(|_| self.redirect(format!("to {url:?}, which is no address")))?;
+                url.parse().map_err(|_| self.redirect(format!("to {url:?}, which is not a URL")))?;
             let mut request = self.agent.get(&uri).header("accept-encoding", "identity");
             if let Some(from) = from {
                 request = request.header("range", format!("bytes={from}-"));
@@ -208,9 +219,9 @@ impl Http {
             match response.status().as_u16() {
                 301 | 302 | 303 | 307 | 308 => {
                     let place = header(response.headers(), "location");
-                    let place = place.ok_or_else(|| self.redirect("without saying where to".to_string()))?;
+                    let place = place.ok_or_else(|| self.redirect("without a location".to_string()))?;
                     url = join(&uri, place)
-                        .ok_or_else(|| self.redirect(format!("to {place:?}, no address")))?;
+                        .ok_or_else(|| self.redirect(format!("to {place:?}, which is not a URL")))?;
                     if uri.scheme_str() == Some("https") && !url.starts_with("https:") {
                         return Err(self.redirect(format!("to {url}, which is not encrypted")).into());
                     }
@@ -224,7 +235,12 @@ impl Http {
     }
 
     /// Waits before the next attempt, or returns the error.
-    pub fn wait(&self, failure: RequestError, attempts: &mut Attempts, observer: &mut dyn Observer) -> Result<()> {
+    pub fn wait(
+        &self,
+        failure: RequestError,
+        attempts: &mut Attempts,
+        observer: &mut dyn Observer,
+    ) -> Result<()> {
         self.check()?;
         attempts.0 += 1;
         let backoff = self.retry_policy.backoff * 2u32.saturating_pow(attempts.0 - 1);
@@ -256,15 +272,15 @@ impl Http {
             return error.into();
         }
         let mut reason = match error {
-            ureq::Error::HostNotFound => "there is no host of that name, or no network".to_string(),
-            ureq::Error::Timeout(_) => "it does not answer in time".to_string(),
+            ureq::Error::HostNotFound => "host not found, or no network".to_string(),
+            ureq::Error::Timeout(_) => "timeout".to_string(),
             ureq::Error::Io(error) => error.to_string(),
             other => other.to_string(),
         };
         let tls =
             reason.contains("certificate") || matches!(error, ureq::Error::Rustls(_) | ureq::Error::Tls(_));
         if tls && self.no_roots {
-            reason.push_str(" (this system has no root certificates: SSL_CERT_FILE may name some)");
+            reason.push_str(" (no root certificates were found: set SSL_CERT_FILE)");
         }
         let retry = if tls || matches!(error, ureq::Error::BadUri(_) | ureq::Error::InvalidProxyUrl) {
             Retry::Never

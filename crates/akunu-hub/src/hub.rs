@@ -11,7 +11,7 @@ use ureq::Agent;
 
 use crate::api::{self, RemoteFile};
 use crate::cache::Cache;
-use crate::choose::{Choice, RepoFile, Open, choose, listing};
+use crate::choose::{Choice, Open, RepoFile, choose, listing};
 use crate::disk::{Disk, SystemDisk};
 use crate::download::{Download, PullProgress};
 use crate::http::{Http, headline};
@@ -90,7 +90,7 @@ impl Hub {
         match self.download(reference, observer) {
             Err(error @ Error::Unreachable { .. }) => match self.cached(reference) {
                 Ok(pulled) => {
-                    observer.note(&format!("{}: using what is in the cache", headline(&error)));
+                    observer.note(&format!("{}: using the cached version", headline(&error)));
                     Ok(pulled)
                 }
                 Err(_) => Err(error),
@@ -107,7 +107,7 @@ impl Hub {
         let files = self.cache.files(repo, &commit);
         let choice = choose(repo, &files, reference.selector.as_deref()).map_err(|_| {
             let lines = listing(files.iter().map(|f| (f.path.as_str(), f.size)));
-            missing(if lines.is_empty() { lines } else { format!("\nof it, the cache has:{lines}") })
+            missing(if lines.is_empty() { lines } else { format!("\ncached files:{lines}") })
         })?;
         let size = |path: &String| files.iter().find(|f| f.path == *path).map_or(0, |f| f.size);
         let bytes = choice.files.iter().map(size).sum();
@@ -175,7 +175,7 @@ impl Hub {
     /// Prevents concurrent removals.
     fn lock(&self, http: &Http, repo: &Repo, observer: &mut dyn Observer) -> Result<Lock> {
         let lock = Lock::open(self.cache.pull_lock(repo))?;
-        let who = || format!("another process is removing what there is of {repo}");
+        let who = || format!("another process is removing {repo}");
         lock::wait(http, observer, who, || lock.try_shared())?;
         Ok(lock)
     }

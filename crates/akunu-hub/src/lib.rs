@@ -29,7 +29,7 @@ mod settings;
 pub use cache::{Cache, CachedFile, CachedRepo, CachedRevision, Removed};
 pub use disk::{Disk, SystemDisk};
 pub use error::Error;
-pub use hub::{Hub, Pulled, Silent, Observer};
+pub use hub::{Hub, Observer, Pulled, Silent};
 pub use reference::{PREFIX, Reference, Repo};
 pub use settings::{RetryPolicy, Settings, Token};
 

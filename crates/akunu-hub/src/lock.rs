@@ -55,7 +55,7 @@ pub(crate) fn wait(
     let mut who = Some(who);
     while !attempt()? {
         if let Some(who) = who.take() {
-            observer.note(&format!("{}: waiting for it", who()));
+            observer.note(&format!("{}: waiting", who()));
         }
         http.check()?;
         std::thread::sleep(POLL_INTERVAL);

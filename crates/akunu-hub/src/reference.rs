@@ -88,20 +88,18 @@ impl FromStr for Reference {
             Some((repo, revision)) => (repo, Some(revision)),
             None => (place, None),
         };
-        let (owner, name) = repo
-            .split_once('/')
-            .ok_or_else(|| wrong("an owner and a name are needed, with / between them"))?;
+        let (owner, name) = repo.split_once('/').ok_or_else(|| wrong("it must be OWNER/NAME"))?;
         if name.contains('/') {
-            return Err(wrong("a file comes after a colon"));
+            return Err(wrong("a file name must follow a colon"));
         }
         let repo = Repo::new(owner, name).ok_or_else(|| {
-            wrong("owner and name are letters, digits, '-', '_' and '.', and neither begin nor end with '-' or '.'")
+            wrong("owner and name may contain letters, digits, '-', '_' and '.', and must not begin or end with '-' or '.'")
         })?;
         if revision.is_some_and(|revision| !is_revision(revision)) {
-            return Err(wrong("the revision is empty, or no branch, tag or commit could be called that"));
+            return Err(wrong("the revision is not a valid branch, tag or commit"));
         }
         if selector.is_some_and(|selector| !is_safe_path(selector)) {
-            return Err(wrong("what comes after the colon is no file of a repository and no quantisation"));
+            return Err(wrong("the part after the colon is neither a file path nor a quantisation"));
         }
         Ok(Reference { repo, revision: revision.map(str::to_string), selector: selector.map(str::to_string) })
     }

@@ -100,7 +100,7 @@ impl Settings {
             Some(value) => Some(Token::new(&value).ok_or(Error::Setting {
                 variable: "HF_TOKEN",
                 value: "…".to_string(),
-                reason: "no token: there are characters in it that no token has",
+                reason: "not a valid token: it contains invalid characters",
             })?),
             None => {
                 let file = get("HF_TOKEN_PATH").map(PathBuf::from).or_else(|| Some(home?.join("token")));
@@ -118,10 +118,10 @@ fn is_true(value: &str) -> bool {
 fn check_endpoint(text: &str) -> Result<String> {
     let wrong = |reason| Error::Setting { variable: "HF_ENDPOINT", value: text.to_string(), reason };
     let trimmed = text.trim_end_matches('/');
-    let uri: Uri = trimmed.parse().map_err(|_| wrong("no address; https://huggingface.co is one"))?;
+    let uri: Uri = trimmed.parse().map_err(|_| wrong("not a URL; an example is https://huggingface.co"))?;
     match (uri.scheme_str(), uri.host()) {
         (Some("http" | "https"), Some(_)) if uri.query().is_none() => Ok(trimmed.to_string()),
-        _ => Err(wrong("no address of a hub; https://huggingface.co is one")),
+        _ => Err(wrong("not the URL of a hub; an example is https://huggingface.co")),
     }
 }
 

@@ -361,10 +361,10 @@ impl<'t> Interpreter<'t> {
     fn call_block(&mut self, definition: &'t MacroDef, call: &'t Expr) -> JinjaResult<()> {
         let caller = self.add_macro(definition, true)?;
         let Expr::Postfix(base, chain) = call else {
-            return Err(JinjaError::type_error("a call block needs a call"));
+            return Err(JinjaError::type_error("a call block must contain a call"));
         };
         let Some((super::ast::Postfix::Call(args), before)) = chain.split_last() else {
-            return Err(JinjaError::type_error("a call block needs a call"));
+            return Err(JinjaError::type_error("a call block must contain a call"));
         };
         let callee = self.chain(base, before)?;
         let mut arguments = self.arguments(args)?;
@@ -419,7 +419,8 @@ impl<'t> Interpreter<'t> {
                     let by_name = named.iter().position(|(name, _)| &**name == wanted);
                     let value = match (rest.next(), by_name) {
                         (Some(_), Some(_)) => {
-                            let message = format!("macro '{name}' got two values for '{wanted}'");
+                            let message =
+                                format!("macro '{name}' got multiple values for argument '{wanted}'");
                             return Err(JinjaError::type_error(message));
                         }
                         (Some(value), None) => value,

@@ -350,7 +350,7 @@ impl Parser {
                 args.named.push((name, self.expression()?));
             } else {
                 if !args.named.is_empty() {
-                    return self.error("a positional argument after a named one");
+                    return self.error("positional argument after a keyword argument");
                 }
                 args.positional.push(self.expression()?);
             }

@@ -96,7 +96,7 @@ impl<'t> Interpreter<'t> {
                 let count = count.filter(|count| !matches!(count, Value::None));
                 let mut as_text = |value: Option<Value>| match value {
                     Some(value) => self.text_of(&value).map(Value::Str),
-                    None => Err(JinjaError::type_error("replace misses an argument")),
+                    None => Err(JinjaError::type_error("replace(): missing argument")),
                 };
                 let (old, new) = (as_text(old)?, as_text(new)?);
                 self.replace(&text, Some(&old), Some(&new), count.as_ref())?

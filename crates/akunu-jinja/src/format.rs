@@ -191,7 +191,7 @@ impl Interpreter<'_> {
                 arguments.named.iter().find(|(name, _)| &**name == field).map(|(_, value)| value.clone())
             };
             let Some(value) = value else {
-                return Err(JinjaError::type_error(format!("format() has nothing for '{{{field}}}'")));
+                return Err(JinjaError::type_error(format!("format(): no argument for '{{{field}}}'")));
             };
             let mut spec = brace_spec(spec)?;
             if conversion == "r" {
@@ -211,7 +211,7 @@ fn incomplete() -> JinjaError {
 
 fn width(text: &str) -> JinjaResult<usize> {
     let number = text.parse().unwrap_or(if text.is_empty() { 0 } else { usize::MAX });
-    if number > MAX_WIDTH { Err(JinjaError::Limit("formats a value too wide")) } else { Ok(number) }
+    if number > MAX_WIDTH { Err(JinjaError::Limit("uses a too large width in a format")) } else { Ok(number) }
 }
 
 /// Leading digits.

@@ -136,7 +136,7 @@ impl Interpreter<'_> {
             Some([start, stop, step]) if *step != 0 => (*start, *stop, *step),
             _ => {
                 return Err(JinjaError::type_error(
-                    "range() takes one to three whole numbers, and no step of 0",
+                    "range() takes one to three integers, and the step must not be 0",
                 ));
             }
         };

@@ -29,7 +29,7 @@ impl Interpreter<'_> {
             Some(Value::Str(text)) => Some(text.as_str().to_string()),
             Some(other) => match other.as_int() {
                 Some(width) => Some(" ".repeat(width.clamp(0, 64) as usize)),
-                None => return Err(JinjaError::type_error("tojson: indent has to be a number or a string")),
+                None => return Err(JinjaError::type_error("tojson: indent must be a number or a string")),
             },
         };
         let (mut comma, mut colon) =
@@ -40,7 +40,7 @@ impl Interpreter<'_> {
                     comma = a.as_str().to_string();
                     colon = b.as_str().to_string();
                 }
-                _ => return Err(JinjaError::type_error("tojson: separators have to be two strings")),
+                _ => return Err(JinjaError::type_error("tojson: separators must be two strings")),
             }
         }
         let mut writer = Writer {

@@ -156,7 +156,7 @@ impl<'s> Lexer<'s> {
     }
 
     fn comment(&mut self) -> JinjaResult<()> {
-        let Some(end) = self.rest()[2..].find("#}") else { return self.error("a comment does not end") };
+        let Some(end) = self.rest()[2..].find("#}") else { return self.error("unterminated comment") };
         let sign = self.rest()[2..2 + end].bytes().last();
         self.advance(2 + end + 2);
         self.trim_after(sign, true);
@@ -191,7 +191,7 @@ impl<'s> Lexer<'s> {
             }
             search = at + 2;
         }
-        self.error("a raw block does not end")
+        self.error("unterminated raw block")
     }
 
     /// The tokens of a tag up to its end.
@@ -202,7 +202,7 @@ impl<'s> Lexer<'s> {
             let trimmed = rest.trim_start_matches(is_space);
             self.advance(rest.len() - trimmed.len());
             let rest = self.rest();
-            let Some(first) = rest.chars().next() else { return self.error("a tag does not end") };
+            let Some(first) = rest.chars().next() else { return self.error("unterminated tag") };
             if open.is_empty() {
                 let sign =
                     rest.as_bytes().first().copied().filter(|&b| b == b'-' || (b == b'+' && end == "%}"));
@@ -283,7 +283,7 @@ impl<'s> Lexer<'s> {
             true => text.parse().ok().map(Token::Float),
             false => i128::from_str_radix(&text, radix).ok().map(Token::Int),
         };
-        let Some(token) = token else { return self.error(format!("{} is no number", &rest[..len])) };
+        let Some(token) = token else { return self.error(format!("{} is not a number", &rest[..len])) };
         self.push(token);
         self.advance(len);
         Ok(())
@@ -331,7 +331,7 @@ impl<'s> Lexer<'s> {
                 let code = rest.get(at + skip..at + skip + digits);
                 let code = code.and_then(|code| u32::from_str_radix(code, radix).ok());
                 let Some(c) = code.and_then(char::from_u32) else {
-                    return self.error("an escape in a string is no character");
+                    return self.error("invalid escape sequence in a string");
                 };
                 out.push(c);
                 for _ in 0..digits + skip - 1 {
@@ -342,7 +342,7 @@ impl<'s> Lexer<'s> {
                 out.push(escaped);
             }
         }
-        self.error("a string does not end")
+        self.error("unterminated string")
     }
 }
 

@@ -50,7 +50,8 @@ const STR_METHODS: [&str; 41] = [
     "upper",
     "zfill",
 ];
-const DICT_METHODS: [&str; 9] = ["clear", "copy", "get", "items", "keys", "pop", "setdefault", "update", "values"];
+const DICT_METHODS: [&str; 9] =
+    ["clear", "copy", "get", "items", "keys", "pop", "setdefault", "update", "values"];
 const LIST_METHODS: [&str; 11] =
     ["append", "clear", "copy", "count", "extend", "index", "insert", "pop", "remove", "reverse", "sort"];
 const TUPLE_METHODS: [&str; 2] = ["count", "index"];
@@ -165,9 +166,7 @@ impl Interpreter<'_> {
         let [first, second] = arguments.take(name, ["", " "])?;
         let index = |value: &Option<Value>, default: i128| match value {
             None => Ok(default),
-            Some(value) => {
-                value.as_int().ok_or_else(|| JinjaError::type_error("an index has to be a number"))
-            }
+            Some(value) => value.as_int().ok_or_else(|| JinjaError::type_error("an index must be a number")),
         };
         match name {
             "append" => self.heap.items_mut(id).push(first.ok_or_else(|| missing(name))?),
@@ -416,7 +415,7 @@ impl Interpreter<'_> {
 }
 
 fn missing(name: &str) -> JinjaError {
-    JinjaError::type_error(format!("{name}() misses an argument"))
+    JinjaError::type_error(format!("{name}(): missing argument"))
 }
 
 fn expect_str(function: &str, value: Option<&Value>) -> JinjaResult<Text> {

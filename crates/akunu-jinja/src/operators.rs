@@ -60,7 +60,7 @@ impl Interpreter<'_> {
 
     fn repeat(&mut self, value: &Value, times: &Value) -> JinjaResult<Value> {
         let times = times.as_int().unwrap_or(0).clamp(0, 1 + MAX_REPEATED as i128) as usize;
-        let too_long = || JinjaError::Limit("repeats something too often");
+        let too_long = || JinjaError::Limit("creates a too long string or list");
         let fits =
             |len: usize| len.checked_mul(times).filter(|&len| len <= MAX_REPEATED).ok_or_else(too_long);
         match value {
@@ -183,7 +183,7 @@ impl Interpreter<'_> {
 }
 
 fn overflow() -> JinjaError {
-    JinjaError::type_error("a whole number grows beyond 128 bits")
+    JinjaError::type_error("integer overflow: integers are limited to 128 bits")
 }
 
 fn arithmetic(op: MathOp, a: &Value, b: &Value) -> JinjaResult<Value> {

@@ -166,8 +166,10 @@ impl Parser {
                 }
                 Token::End if ends.is_empty() => return Ok((body, "")),
                 Token::End => {
-                    return self
-                        .error(format!("the template ends where '{}' should come", ends[ends.len() - 1]));
+                    return self.error(format!(
+                        "unexpected end of the template, expected '{}'",
+                        ends[ends.len() - 1]
+                    ));
                 }
                 _ => return self.unexpected("text or a tag"),
             };
@@ -295,7 +297,7 @@ impl Parser {
         let body = self.body_to("endset")?;
         match targets.pop() {
             Some(target) if targets.is_empty() => Ok(StmtKind::SetBlock(target, filters, body)),
-            _ => self.error("a block can be set to one name only"),
+            _ => self.error("a set block takes exactly one name"),
         }
     }
 

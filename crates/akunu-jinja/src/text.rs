@@ -82,7 +82,9 @@ impl Text {
             at = range.end;
         }
         ends.push((at..self.len(), false));
-        ends.into_iter().filter(|(r, _)| !r.is_empty()).map(|(range, untrusted)| (&self.text[range], untrusted))
+        ends.into_iter()
+            .filter(|(r, _)| !r.is_empty())
+            .map(|(range, untrusted)| (&self.text[range], untrusted))
     }
 
     /// The result of a transformation that does not preserve byte positions: untrusted if any part of the input was.

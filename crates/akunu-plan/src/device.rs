@@ -118,7 +118,7 @@ pub enum DeviceError {
     )]
     BadRow { device: &'static str, row: usize, token: u32, position: u32, start: u32 },
     #[error(
-        "{device}: move {index}, of {len} positions from {from} on to {to}, is not one that table {table} can make"
+        "{device}: move {index}, of {len} positions from {from} on to {to}, is not valid for table {table}"
     )]
     BadMove { device: &'static str, table: &'static str, index: usize, from: u32, to: u32, len: u32 },
     #[error("{device}: table {table} takes {expected}")]
@@ -205,7 +205,7 @@ pub fn buffer_in<'b, B>(
     buffers: &'b [B],
     buffer: DeviceBuffer,
 ) -> Result<&'b B, DeviceError> {
-    let message = "that buffer is not this device's";
+    let message = "the buffer does not belong to this device";
     buffers.get(buffer.0 as usize).ok_or_else(|| DeviceError::Failed { device, message: message.into() })
 }
 
@@ -218,7 +218,7 @@ pub fn index_of(
 ) -> Result<usize, DeviceError> {
     let index = ids.get(id.index()).map(|buffer| buffer.0 as usize);
     index.filter(|&index| index < count).ok_or_else(|| {
-        let message = format!("buffer {} of a table is not this device's", id.0);
+        let message = format!("buffer {} of a table does not belong to this device", id.0);
         DeviceError::Failed { device, message }
     })
 }
@@ -313,7 +313,7 @@ mod tests {
         assert_eq!(index_of("d", &ids, 3, BufferId(1)).unwrap(), 2);
         for (count, id) in [(2, 1), (9, 2)] {
             let refused = index_of("d", &ids, count, BufferId(id)).unwrap_err().to_string();
-            assert_eq!(refused, format!("d: buffer {id} of a table is not this device's"));
+            assert_eq!(refused, format!("d: buffer {id} of a table does not belong to this device"));
         }
     }
 }

@@ -77,13 +77,13 @@ impl MemoryPlan {
 pub enum PlanError {
     #[error("architecture \"{0}\" is not supported; supported are {1}")]
     UnknownArchitecture(String, String),
-    #[error("tensor {0} is missing: the file is incomplete or not a model that runs")]
+    #[error("tensor {0} is missing: the file is incomplete, or the model is not supported")]
     MissingTensor(String),
-    #[error("tensor {name} has shape {found:?}; {expected:?} was expected from the file's own configuration")]
+    #[error("tensor {name} has shape {found:?}; the file's configuration requires {expected:?}")]
     Shape { name: String, found: Vec<usize>, expected: Vec<usize> },
-    #[error("tensor {name} is {found}, which cannot serve as {role}")]
+    #[error("tensor {name} is {found}, which is not supported for {role}")]
     TensorType { name: String, found: &'static str, role: &'static str },
-    #[error("tensor {name} is in the file, but architecture \"{architecture}\" has no place for it")]
+    #[error("tensor {name} is in the file, but is not part of architecture \"{architecture}\"")]
     UnusedTensor { name: String, architecture: String },
     #[error("{0}")]
     Unsupported(String),

@@ -103,7 +103,7 @@ fn a_table_takes_entries_of_its_own_kind_and_within_its_bounds() {
         (
             *loaded.replays.kv_shift(),
             Entries::Moves(&[copy]),
-            "move 0, of 32 positions from 0 on to 32, is not one that table kv_shift can make",
+            "move 0, of 32 positions from 0 on to 32, is not valid for table kv_shift",
         ),
         (
             *loaded.replays.prefill(),
@@ -182,7 +182,10 @@ fn shapes_that_no_table_fits_are_refused() {
         change(&mut m.config);
         m
     };
-    assert!(refusal(&with(&|c| c.head_count = 3), &options()).contains("3 heads cannot share 2 KV heads"));
+    assert!(
+        refusal(&with(&|c| c.head_count = 3), &options())
+            .contains("3 heads are not a multiple of 2 KV heads")
+    );
     assert!(refusal(&with(&|c| c.kv_head_count = 0), &options()).contains("KV head count is 0"));
     assert!(refusal(&with(&|c| c.rope.dims = 66), &options()).contains("RoPE over 66 dimensions"));
     assert!(refusal(&with(&|c| c.rope.dims = 7), &options()).contains("RoPE over 7 dimensions"));
@@ -191,7 +194,7 @@ fn shapes_that_no_table_fits_are_refused() {
     let huge = PlanOptions { context: usize::MAX, ..options() };
     assert!(refusal(&with(&|_| {}), &huge).contains("context must be from 1"));
     let many = PlanOptions { context: i32::MAX as usize, slots: 3, ..options() };
-    assert!(refusal(&with(&|_| {}), &many).contains("more than 4294967295 positions of the cache"));
+    assert!(refusal(&with(&|_| {}), &many).contains("more than 4294967295 cache positions"));
 }
 
 #[test]

@@ -59,12 +59,12 @@ impl CharLevel {
         });
         let Merges { map, dropped, repeated } = merges(vocabulary, kinds, pieces, &index)?;
         if dropped || repeated {
-            return Err(refused("merges of special tokens, or the same merge twice"));
+            return Err(refused("merges of special tokens, or duplicate merges"));
         }
         let byte_ids = Some(byte_ids).filter(|ids| !ids.contains(&NONE));
         let unknown = vocabulary.special.unknown;
         if byte_ids.is_none() && unknown.is_none() {
-            return Err(refused("characters without a token to be left out"));
+            return Err(refused("characters without a token that are skipped"));
         }
         Ok(CharLevel { chars, merges: map, byte_ids, unknown, fuse_unknown, adjacent })
     }

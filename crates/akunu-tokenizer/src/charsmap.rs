@@ -27,7 +27,7 @@ impl CharsMap {
             return Err(broken("has a trie of the wrong size"));
         }
         if std::str::from_utf8(replacements).is_err() {
-            return Err(broken("replaces text with what is not UTF-8"));
+            return Err(broken("contains replacements that are not UTF-8"));
         }
         let units = units.iter().map(|unit| u32::from_le_bytes(*unit)).collect();
         Ok(CharsMap { units, replacements: replacements.to_vec() })

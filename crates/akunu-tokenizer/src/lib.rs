@@ -111,7 +111,7 @@ pub trait Tokenizer: Debug + Send + Sync {
         let texts = [self.encode(first, plain)?, self.encode(second, plain)?];
         let pair = self.template().pair([&texts[0], &texts[1]], options.add_special);
         let unknown = || TokenizerError::Unsupported {
-            what: "a post-processor that does not take each text of a pair once".into(),
+            what: "a post-processor that does not contain each text of a pair once".into(),
         };
         pair.ok_or_else(unknown)
     }

@@ -43,29 +43,25 @@ impl Vocabulary {
             }
         }
         if texts.is_empty() {
-            return Err(TokenizerError::NotSentencePiece { what: "it holds no tokens" });
+            return Err(TokenizerError::NotSentencePiece { what: "it contains no tokens" });
         }
         vocabulary.tokens = texts.into_iter().collect();
         vocabulary.model = match trainer.model {
             UNIGRAM => Model::Unigram,
             BPE => Model::SentencePiece,
             3 => {
-                return Err(TokenizerError::Unsupported {
-                    what: "SentencePiece's model of whole words".into(),
-                });
+                return Err(TokenizerError::Unsupported { what: "SentencePiece's word model".into() });
             }
             _ => {
-                return Err(TokenizerError::Unsupported {
-                    what: "SentencePiece's model of characters".into(),
-                });
+                return Err(TokenizerError::Unsupported { what: "SentencePiece's character model".into() });
             }
         };
         if rules.has_table {
-            let what = "SentencePiece's normalisation from a list that was not compiled".into();
+            let what = "SentencePiece's normalization rules in uncompiled form".into();
             return Err(TokenizerError::Unsupported { what });
         }
         if trainer.suffix {
-            let what = "SentencePiece's spaces at the ends of words (treat_whitespace_as_suffix)".into();
+            let what = "SentencePiece's treat_whitespace_as_suffix".into();
             return Err(TokenizerError::Unsupported { what });
         }
         vocabulary.special = trainer.special(&vocabulary);
@@ -78,7 +74,7 @@ impl Vocabulary {
 }
 
 fn damaged() -> TokenizerError {
-    TokenizerError::NotSentencePiece { what: "a field in it is broken, or it ends too soon" }
+    TokenizerError::NotSentencePiece { what: "it contains an invalid field, or is truncated" }
 }
 
 fn piece_of(message: &[u8]) -> Result<(String, f32, TokenKind), TokenizerError> {

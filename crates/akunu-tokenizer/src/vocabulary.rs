@@ -313,21 +313,21 @@ mod tests {
     fn wrong_lengths_ids_and_merges_are_named() {
         let mut metadata = file("llama", &["a", "b", "c"]);
         metadata.insert("tokenizer.ggml.scores", Value::Array(Array::F32(vec![0.0; 2])));
-        assert!(error(&metadata).contains("3 tokens, and `tokenizer.ggml.scores` has 2"));
+        assert!(error(&metadata).contains("3 tokens, but `tokenizer.ggml.scores` has 2"));
         metadata.insert("tokenizer.ggml.scores", Value::Array(Array::I32(vec![0; 3])));
         metadata.insert("tokenizer.ggml.eos_token_id", Value::U32(3));
         assert!(error(&metadata).contains("`tokenizer.ggml.eos_token_id` is 3"));
         metadata.insert("tokenizer.ggml.eos_token_id", Value::I32(-1));
         assert_eq!(from_gguf(&metadata).unwrap().eos(), None);
         metadata.insert("tokenizer.ggml.add_eos_token", Value::Bool(true));
-        assert!(error(&metadata).contains("asks for `tokenizer.ggml.eos_token_id`"));
+        assert!(error(&metadata).contains("asks for the token `tokenizer.ggml.eos_token_id`"));
 
         let mut metadata = file("gpt2", &["a", "b", "ab", "<s>", "<", "s>"]);
         let merges = |metadata: &mut Metadata, merge: &str| {
             metadata.insert("tokenizer.ggml.merges", strings(&["a b", merge]));
         };
         for (merge, message) in [
-            ("ab a", "merge 1, `ab a`, names `aba`"),
+            ("ab a", "merge 1, `ab a`, contains `aba`"),
             ("a x", "names `x`"),
             ("ab", "not two tokens"),
             ("", "not two tokens"),

@@ -75,8 +75,7 @@ impl WordPiece {
                 empty.push(c)
             }
             for c in empty.chars() {
-                let alone =
-                    c.is_ascii_punctuation() || Class::of(c).is(Class::PUNCTUATION) || is_cjk(c);
+                let alone = c.is_ascii_punctuation() || Class::of(c).is(Class::PUNCTUATION) || is_cjk(c);
                 if alone {
                     flush(&mut word);
                 }

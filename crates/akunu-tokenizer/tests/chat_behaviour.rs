@@ -156,8 +156,8 @@ fn faults_say_where_and_what() {
     assert!(raised.to_string().contains("roles must alternate"));
     let cases = [
         ("\n{% if %}", "line 2: expected an expression"),
-        ("{% for x in y %}", "the template ends where 'endfor' should come"),
-        ("{{ 'a }}", "a string does not end"),
+        ("{% for x in y %}", "unexpected end of the template, expected 'endfor'"),
+        ("{{ 'a }}", "unterminated string"),
         ("{% include 'x' %}", "unknown tag 'include'"),
         ("\n\n{{ missing.name }}", "line 3: 'missing' is undefined"),
         ("{{ {}.a.b }}", "'dict object' has no attribute 'a'"),

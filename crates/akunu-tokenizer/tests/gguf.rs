@@ -210,14 +210,14 @@ fn what_gguf_cannot_say_is_refused_in_words() {
     let bytes = std::fs::read(json).unwrap();
     let folder = Folder::new("refused", &[("tokenizer.json", &bytes)]);
     let error = gguf_vocabulary(&folder.0, 100).unwrap_err().to_string();
-    assert!(error.contains("380 tokens, and the model has 100"), "{error}");
+    assert!(error.contains("380 tokens, but the model has 100"), "{error}");
     std::fs::write(
         folder.0.join("tokenizer.json"),
         String::from_utf8(bytes).unwrap().replace("\"use_regex\": true", "\"use_regex\": false"),
     )
     .unwrap();
     let error = gguf_vocabulary(&folder.0, 400).unwrap_err().to_string();
-    assert!(error.contains("no name for the way in which text is cut"), "{error}");
+    assert!(error.contains("no name for this pre-tokenizer"), "{error}");
     let empty = Folder::new("empty", &[]);
     assert!(matches!(gguf_vocabulary(&empty.0, 400), Err(TokenizerError::NoVocabulary { .. })));
 }

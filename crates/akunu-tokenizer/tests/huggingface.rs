@@ -213,7 +213,7 @@ fn files_that_are_no_tokenizers_are_refused_in_words() {
     let model = r#""model":{"type":"BPE","vocab":{"a":0,"b":1},"merges":[]}"#;
     for (json, message) in [
         ("", "not JSON"),
-        ("[1,2]", "not JSON of the right form"),
+        ("[1,2]", "not valid JSON of the expected form"),
         ("{\"model\":", "not JSON"),
         ("{}", "no `model`"),
         (r#"{"model":{"type":"BPE","merges":[]}}"#, "no `model.vocab`"),

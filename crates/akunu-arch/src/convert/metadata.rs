@@ -63,8 +63,10 @@ fn check_vocabulary(vocabulary: &Metadata, config: &ModelConfig) -> Result<(), F
     if tokens == config.vocab_size {
         return Ok(());
     }
-    let problem =
-        format!("it has {tokens} tokens, and the model {}: it is another model's", config.vocab_size);
+    let problem = format!(
+        "it has {tokens} tokens, but the model has {}: it belongs to another model",
+        config.vocab_size
+    );
     Err(FormatError::Config { key: TOKENS.to_string(), place, problem })
 }
 
@@ -169,7 +171,7 @@ fn refuse_unrepresentable(config: &ModelConfig) -> Result<(), FormatError> {
         return Err(FormatError::unsupported("hidden_act", asks));
     }
     if card.gguf_default(Fact::LocalRopeBase).is_some() && config.rope.local_base.is_none() {
-        let asks = "are the same in sliding layers, which a GGUF file of this architecture cannot say";
+        let asks = "are the same in sliding-window layers, which a GGUF file of this architecture cannot say";
         return Err(FormatError::unsupported("rope_parameters", asks));
     }
     Ok(())

@@ -73,7 +73,10 @@ impl Permutation {
 }
 
 impl<'a> Conversion<'a> {
-    pub fn new(weights: &'a dyn WeightProvider, recipe: &ConvertOptions<'_>) -> Result<Conversion<'a>, FormatError> {
+    pub fn new(
+        weights: &'a dyn WeightProvider,
+        recipe: &ConvertOptions<'_>,
+    ) -> Result<Conversion<'a>, FormatError> {
         let config = weights.config();
         let model = Proportions {
             layers: config.layer_count,
@@ -106,7 +109,7 @@ impl<'a> Conversion<'a> {
                 .then_some(Permutation { dims: config.rope.dims, head_dim: config.head_dim });
             let rows = tensor.shape.first().copied().unwrap_or(1);
             if permutation.is_some() && !rows.is_multiple_of(config.head_dim) {
-                let problem = format!("{rows} rows are not whole heads of {}", config.head_dim);
+                let problem = format!("{rows} rows are not a multiple of the head size {}", config.head_dim);
                 return Err(FormatError::tensor(&tensor.name, problem));
             }
             let spec = TensorSpec::new(tensor.name.clone(), dtype, tensor.shape.clone());

@@ -4,7 +4,7 @@
 
 use crate::card::{Card, HfKind};
 use crate::facts::{Fact, LAYER_NORM, LLAMA_FACTS};
-use crate::tensors::{Dim, Kind, Naming, FUSED_QKV, TensorRule, layer, model};
+use crate::tensors::{Dim, FUSED_QKV, Kind, Naming, TensorRule, layer, model};
 use crate::tower::{FeedForwardKind, NormKind, add_then_norm};
 use crate::{Activation, Pooling, RopeScaling, Shape};
 

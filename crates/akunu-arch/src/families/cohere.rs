@@ -36,7 +36,8 @@ pub static COHERE2: Card = Card {
     ..Card::PLAIN
 };
 
-const ROTATION: &[FactRule] = &[fact(Fact::PartialRotaryFactor, &[], &["rotary_pct", "partial_rotary_factor"])];
+const ROTATION: &[FactRule] =
+    &[fact(Fact::PartialRotaryFactor, &[], &["rotary_pct", "partial_rotary_factor"])];
 
 const COHERE2_KIND: HfKind = HfKind {
     model_type: "cohere2",

@@ -4,7 +4,7 @@ use crate::Activation;
 use crate::card::{Card, HfKind};
 use crate::facts::{Fact, FactRule, LAYER_NORM, LLAMA_FACTS, fact};
 use crate::tensors::{
-    Dim, Kind, Naming, PREFIXES, FusedLayout, FusedRule, TensorRule, gguf_layer, layer, model,
+    Dim, FusedLayout, FusedRule, Kind, Naming, PREFIXES, TensorRule, gguf_layer, layer, model,
 };
 use crate::tower::{FeedForwardKind, Layer, NormKind, State};
 

@@ -2,7 +2,7 @@
 
 use crate::card::{Card, HfKind, RopeStyle};
 use crate::facts::Fact;
-use crate::tensors::{Dim, Kind, LLAMA_NAMING, FusedLayout, FusedRule, TensorRule, gguf_layer, layer, model};
+use crate::tensors::{Dim, FusedLayout, FusedRule, Kind, LLAMA_NAMING, TensorRule, gguf_layer, layer, model};
 
 pub static CARD: Card = Card {
     names: &["internlm2"],

@@ -3,7 +3,7 @@
 
 use crate::card::{ACTIVATIONS, Card, DefaultWindow, HfKind, Sliding};
 use crate::facts::{Fact, FactRule, LLAMA_FACTS, fact};
-use crate::tensors::{Dim, Kind, Naming, FusedLayout, FusedRule, TensorRule, gguf_layer, layer, model};
+use crate::tensors::{Dim, FusedLayout, FusedRule, Kind, Naming, TensorRule, gguf_layer, layer, model};
 use crate::tower::{Layer, NormKind, State};
 use crate::{Activation, Pooling, RopeScaling, Shape};
 

@@ -2,7 +2,7 @@
 
 use crate::card::{ACTIVATIONS, Card, HfKind};
 use crate::facts::{Fact, FactRule, LAYER_NORM, LLAMA_FACTS, fact};
-use crate::tensors::{Dim, Kind, Naming, FusedLayout, FusedRule, TensorRule, gguf_layer, layer, model};
+use crate::tensors::{Dim, FusedLayout, FusedRule, Kind, Naming, TensorRule, gguf_layer, layer, model};
 use crate::tower::{NormKind, add_then_norm};
 use crate::{Activation, Pooling, RopeScaling, Shape};
 

@@ -3,7 +3,7 @@
 use crate::Activation;
 use crate::card::{Card, HfKind};
 use crate::facts::{Fact, LAYER_NORM, LLAMA_FACTS};
-use crate::tensors::{Dim, EMBEDDING, Kind, QKV, FUSED_QKV, TensorRule, layer, model};
+use crate::tensors::{Dim, EMBEDDING, FUSED_QKV, Kind, QKV, TensorRule, layer, model};
 use crate::tower::{FeedForwardKind, NormKind, parallel};
 
 pub static CARD: Card = Card {

@@ -4,7 +4,7 @@ use crate::Activation;
 use crate::card::{Card, HfKind, Sliding};
 use crate::facts::{Fact, LAYER_NORM, LLAMA_FACTS};
 use crate::tensors::{
-    ATTN_OUTPUT, Dim, EMBEDDING, FFN_NORM, Kind, OUTPUT, QKV, FUSED_QKV, TensorRule, layer,
+    ATTN_OUTPUT, Dim, EMBEDDING, FFN_NORM, FUSED_QKV, Kind, OUTPUT, QKV, TensorRule, layer,
 };
 use crate::tower::{FeedForwardKind, NormKind};
 

@@ -240,7 +240,7 @@ fn head_dim(keys: &Keys<'_>, hidden_size: usize, head_count: usize) -> Result<us
     let key = keys.count(Fact::HeadDim)?.map_or_else(even_share, Ok)?;
     let value = keys.count(Fact::ValueHeadDim)?.unwrap_or(key);
     if key != value {
-        let asks = format!("makes value heads {value} wide, and key heads are {key} wide");
+        let asks = format!("is {value}, but the size of key heads is {key}");
         return Err(keys.unsupported(keys.of(Fact::ValueHeadDim), asks));
     }
     Ok(key)
@@ -289,7 +289,9 @@ fn rope_scaling(
     if has_factors {
         // There is no key for it: like llama.cpp, detect it by the tensors.
         if !(matches!(kind, "longrope" | "none") || kind == "linear" && factor == 1.0) {
-            return Err(keys.unsupported(TYPE, format!("is {} beside LongRoPE's factors", printable(kind))));
+            return Err(
+                keys.unsupported(TYPE, format!("is {}, but the file has LongRoPE factors", printable(kind)))
+            );
         }
         let original = keys.usize("rope.scaling.original_context_length")?;
         return Ok(RopeScaling::LongRope {
@@ -368,7 +370,7 @@ fn window(keys: &Keys<'_>, layer_count: usize) -> Result<Option<Window>, FormatE
             WindowPattern::Layers(slides)
         }
         Some(_) => match keys.usize("attention.sliding_window_pattern")? {
-            Some(0) => return Err(FormatError::key(&name, "0 says nothing about any layer")),
+            Some(0) => return Err(FormatError::key(&name, "0 is not a valid interval of layers")),
             Some(every) => WindowPattern::FullEvery(every),
             None => WindowPattern::Unstated,
         },

@@ -33,7 +33,7 @@ pub(super) fn embedding_facts(
     };
     let (names, texts) = (strings(PROMPT_NAMES)?, strings(PROMPT_TEXTS)?);
     if names.len() != texts.len() {
-        let problem = format!("it has {} entries, and `{PROMPT_TEXTS}` has {}", names.len(), texts.len());
+        let problem = format!("it has {} entries, but `{PROMPT_TEXTS}` has {}", names.len(), texts.len());
         return Err(FormatError::key(PROMPT_NAMES, problem));
     }
     Ok(EmbeddingFacts {

@@ -96,7 +96,7 @@ fn rope_factors(gguf: &Gguf) -> Result<Option<RopeFactors>, FormatError> {
     match (short?, long?) {
         (Some(short), Some(long)) => Ok(Some(RopeFactors { short, long })),
         (None, None) => Ok(None),
-        (Some(_), None) => Err(FormatError::tensor(ROPE_FACTORS[0], "it is there without the long factors")),
-        (None, Some(_)) => Err(FormatError::tensor(ROPE_FACTORS[1], "it is there without the short factors")),
+        (Some(_), None) => Err(FormatError::tensor(ROPE_FACTORS[0], "the long factors are missing")),
+        (None, Some(_)) => Err(FormatError::tensor(ROPE_FACTORS[1], "the short factors are missing")),
     }
 }

@@ -88,7 +88,12 @@ impl<'a> Fields<'a> {
 
     /// If the weights contradict a default size, the configuration lacks a field. Reports the missing field instead of
     /// a wrong shape.
-    fn refuse_missing_field(&self, facts: &[Fact], size: usize, found: Option<usize>) -> Result<(), FormatError> {
+    fn refuse_missing_field(
+        &self,
+        facts: &[Fact],
+        size: usize,
+        found: Option<usize>,
+    ) -> Result<(), FormatError> {
         let lost = facts.iter().map(|fact| self.key(*fact)).find(|key| !self.text.mentions(key));
         match (lost, found) {
             (Some(key), Some(found)) if found != size => {
@@ -113,7 +118,7 @@ fn unknown_kind(root: &Json<'_>, model_type: &str) -> FormatError {
 pub(super) fn refuse_unsupported(root: &Json<'_>) -> Result<(), FormatError> {
     Quantisation::of(root)?;
     if root.get("compression_config").is_some() {
-        let asks = "says that this is a quantised checkpoint (take the original, or a GGUF file)";
+        let asks = "shows that this is a quantised checkpoint (take the original, or a GGUF file)";
         return Err(root.unsupported("compression_config", asks));
     }
     let text = Fields::of(root)?.text;
@@ -161,7 +166,7 @@ pub(super) fn model_config(
     fields.refuse_missing_field(&[Fact::LayerCount], layer_count, layers(tensors))?;
     // Per-layer lists are allocated below, so limit them by what the file can contain.
     if layer_count > tensors.len() {
-        let problem = format!("{layer_count} layers in a file of {} tensors", tensors.len());
+        let problem = format!("{layer_count} layers, but the file has only {} tensors", tensors.len());
         return Err(wrong(fields.key(Fact::LayerCount), problem));
     }
     let context_length = fields.required(Fact::ContextLength)?.saturating_sub(padding_positions(&fields)?);
@@ -206,8 +211,16 @@ pub(super) fn model_config(
     fields.refuse_missing_field(&[Fact::FfnSize], config.ffn_size, cols(tensors, "blk.0.ffn_down.weight"))?;
     // Absent sizes are derived from present ones, so only one of these can be wrong because it is absent.
     let (q, kv) = (config.head_count * config.head_dim, config.kv_head_count * config.head_dim);
-    fields.refuse_missing_field(&[Fact::HeadCount, Fact::HeadDim], q, cols(tensors, "blk.0.attn_output.weight"))?;
-    fields.refuse_missing_field(&[Fact::HeadCount, Fact::KvHeadCount], kv, rows(tensors, "blk.0.attn_k.weight"))?;
+    fields.refuse_missing_field(
+        &[Fact::HeadCount, Fact::HeadDim],
+        q,
+        cols(tensors, "blk.0.attn_output.weight"),
+    )?;
+    fields.refuse_missing_field(
+        &[Fact::HeadCount, Fact::KvHeadCount],
+        kv,
+        rows(tensors, "blk.0.attn_k.weight"),
+    )?;
     Ok(config)
 }
 
@@ -286,7 +299,7 @@ fn window(fields: &Fields<'_>, layer_count: usize) -> Result<Option<Window>, For
         Sliding::All if listed.is_some() => {
             return Err(text.unsupported(
                 "layer_types",
-                format!("asks some layers of a {} to slide", fields.kind.model_type),
+                format!("asks for sliding windows in some layers of a {}", fields.kind.model_type),
             ));
         }
         Sliding::All => WindowPattern::Layers(vec![true; layer_count]),
@@ -303,7 +316,10 @@ fn window(fields: &Fields<'_>, layer_count: usize) -> Result<Option<Window>, For
         },
     };
     if size == 0 {
-        return Err(wrong(fields.key(Fact::WindowSize), "a window of 0 positions sees nothing".to_string()));
+        return Err(wrong(
+            fields.key(Fact::WindowSize),
+            "a window must have at least 1 position".to_string(),
+        ));
     }
     let anywhere = !matches!(&pattern, WindowPattern::Layers(slides) if !slides.contains(&true));
     Ok(anywhere.then_some(Window { size, pattern }))
@@ -331,7 +347,7 @@ fn unrotated(fields: &Fields<'_>, layer_count: usize) -> Result<Vec<bool>, Forma
 fn pattern(text: &Json<'_>) -> Result<Option<usize>, FormatError> {
     for key in ["sliding_window_pattern", "_sliding_window_pattern", "global_attn_every_n_layers"] {
         match text.usize(key)? {
-            Some(0) => return Err(wrong(key, "0 says nothing about any layer".to_string())),
+            Some(0) => return Err(wrong(key, "0 is not a valid interval of layers".to_string())),
             None => {}
             stated => return Ok(stated),
         }

@@ -32,7 +32,7 @@ pub(super) fn gather_heads(
         if !alike || !complete {
             return Err(FormatError::tensor(
                 &name,
-                "its heads are not all there, or differ in shape or type",
+                "some of its heads are missing, or differ in shape or type",
             ));
         }
         let bytes: Vec<u8> = rows

@@ -82,7 +82,7 @@ fn cut_padding(tensors: &mut [TensorInfo], padding: usize) -> Result<(), FormatE
     let Some(tensor) = positions.filter(|_| padding > 0) else { return Ok(()) };
     let rows = tensor.shape.first().copied().unwrap_or(0);
     if rows <= padding {
-        let problem = format!("{rows} rows, and {padding} of them stand for padding");
+        let problem = format!("it has {rows} rows, of which {padding} are for padding");
         return Err(FormatError::tensor(&tensor.name, problem));
     }
     let part = |place: Place| place.rows(padding, rows - padding, rows);

@@ -75,7 +75,7 @@ fn local_base(
         RopeScaling::None if full_scaling == RopeScaling::None && local == base && !two_bases => Ok(None),
         RopeScaling::None => Ok(Some(local)),
         same if same == full_scaling && local == base => Ok(None),
-        _ => Err(sliding.unsupported("rope_type", "asks for scaling of its own in sliding layers")),
+        _ => Err(sliding.unsupported("rope_type", "asks for separate scaling in sliding-window layers")),
     }
 }
 

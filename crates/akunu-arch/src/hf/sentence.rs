@@ -74,7 +74,7 @@ impl SafeTensorsModel {
         let root = document.root();
         let read = || {
             if root.bool("include_prompt")? == Some(false) && !self.config.embedding.prompts.is_empty() {
-                return Err(root.unsupported("include_prompt", "is false, and the model has prompts"));
+                return Err(root.unsupported("include_prompt", "is false, but the model has prompts"));
             }
             pooling(&root)
         };
@@ -135,7 +135,7 @@ impl SafeTensorsModel {
         facts.default_prompt = root.str("default_prompt_name")?.map(str::to_string);
         match &facts.default_prompt {
             Some(name) if facts.prompts.iter().all(|(known, _)| known != name) => {
-                let problem = format!("is {}, and there is no such prompt", printable(name));
+                let problem = format!("is {}, but there is no such prompt", printable(name));
                 Err(root.unsupported("default_prompt_name", problem))
             }
             _ => Ok(()),

@@ -27,7 +27,8 @@ pub(super) fn ungroup(
         let rows = tensor.shape.first().copied().unwrap_or(0);
         let wanted = groups * (queries + 2) * head_dim;
         if rows != wanted || tensor.shape.len() == 1 && tensor.dtype.is_quantised() {
-            let problem = format!("{rows} rows, and {groups} groups of {queries} query heads make {wanted}");
+            let problem =
+                format!("it has {rows} rows, but {groups} groups of {queries} query heads need {wanted}");
             return Err(FormatError::tensor(&tensor.name, problem));
         }
         let mut copy = |place: Place| {

@@ -31,7 +31,7 @@ pub fn run(args: &DetokenizeArgs, out: &mut Output) -> Result<(), Failure> {
     };
     let text = match words {
         [] => prompt::piped_stdin()?.ok_or_else(|| {
-            Failure::usage("there are no ids").hint("akunu detokenize [MODEL] 1,2,3, or pipe them in")
+            Failure::usage("no token ids were given").hint("akunu detokenize [MODEL] 1,2,3, or pipe them in")
         })?,
         words => words.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" "),
     };

@@ -109,7 +109,7 @@ fn report(backends: &BackendOptions) -> DoctorReport {
 fn device(choice: DeviceChoice, backends: &BackendOptions) -> DeviceReport {
     let detail = match akunu::open_device(choice, None, backends) {
         Ok(device) => device.capabilities().detail.clone(),
-        Err(error) => format!("cannot be used: {error}"),
+        Err(error) => format!("not available: {error}"),
     };
     DeviceReport { name: choice.name(), detail, default: DeviceChoice::Auto.resolve(backends) == choice }
 }
@@ -133,7 +133,7 @@ fn lines(report: &DoctorReport) -> Vec<(&'static str, String)> {
     ];
     lines.extend(report.gpu.iter().map(|fact| (fact.name, fact.value.clone())));
     for device in &report.devices {
-        let default = if device.default { " (the one used unless --device says otherwise)" } else { "" };
+        let default = if device.default { " (default)" } else { "" };
         lines.push(("device", format!("{}: {}{default}", device.name, device.detail)));
     }
     lines
@@ -250,9 +250,9 @@ fn print(measured: &[Measured], width: Option<usize>) -> String {
     let Some(first) = measured.first() else { return String::new() };
     let cache = first
         .cache
-        .map_or(String::new(), |read| format!("; cache: of {} in the last-level cache", human(read.bytes)));
+        .map_or(String::new(), |read| format!("; cache: {} in the last-level cache", human(read.bytes)));
     let mut text = format!(
-        "\nmemory: GB/s read of {}{cache}; int8 and f32: GOP/s, a multiplication and an addition being two\n\n",
+        "\nmemory: GB/s read of {}{cache}; int8 and f32: GOP/s, with multiplication and addition as two operations\n\n",
         human(first.memory.bytes)
     );
     let mut grid =

@@ -66,8 +66,8 @@ pub fn run(args: &EmbedArgs, out: &mut Output) -> Result<(), Failure> {
     let source = Source::of_texts(args.file.as_deref());
     let texts = texts(args, &model, &source)?;
     if texts.is_empty() {
-        return Err(Failure::usage("there is no text")
-            .hint("akunu embed MODEL \"some text\" \"another\", or -f FILE with a text in each line"));
+        return Err(Failure::usage("no text was given")
+            .hint("akunu embed MODEL \"some text\" \"another\", or -f FILE with one text per line"));
     }
     let file = args.out.as_deref().map(TensorFile::open).transpose()?;
     let options = EmbedOptions { task: EmbedTask::Vectors(args.pooling), ..args.engine.options() };
@@ -76,7 +76,8 @@ pub fn run(args: &EmbedArgs, out: &mut Output) -> Result<(), Failure> {
     source.check(&embedder, &texts)?;
     let width = args.dimensions.unwrap_or(embedder.width());
     if width > embedder.width() {
-        let problem = format!("--dimensions is {width}, and the model's vectors have {}", embedder.width());
+        let problem =
+            format!("--dimensions is {width}, but the model's embeddings have {}", embedder.width());
         return Err(Failure::usage(problem));
     }
     let found = embedder.encode(&texts)?;

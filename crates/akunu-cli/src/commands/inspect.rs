@@ -232,7 +232,7 @@ fn rope_scaling(config: &ModelConfig, frequency_factors: bool) -> String {
             format!("YaRN, ×{factor} beyond {original_context}")
         }
         RopeScaling::LongRope { original_context, .. } => {
-            format!("LongRoPE, other factors beyond {original_context}")
+            format!("LongRoPE, different factors beyond {original_context}")
         }
     }
 }
@@ -285,29 +285,27 @@ fn lines(report: &InspectReport<'_>, config: &ModelConfig) -> Vec<(&'static str,
 /// Lines for an embedding model or reranker.
 fn text_lines(texts: &Texts<'_>) -> Vec<(&'static str, String)> {
     let mut lines = vec![match texts.sees_whole_text {
-        true => ("attention", "each token sees the whole text".to_string()),
-        false => ("attention", "each token sees those before it".to_string()),
+        true => ("attention", "bidirectional".to_string()),
+        false => ("attention", "causal".to_string()),
     }];
     match texts.classifier {
         Some(1) => lines.push(("classifier", "one score for a query and a document (akunu rerank)".into())),
         Some(labels) => lines.push(("classifier", format!("{labels} scores"))),
-        None => {
-            lines.push(("pooling", texts.pooling.unwrap_or("not said by the files; mean is taken").into()))
-        }
+        None => lines.push((
+            "pooling",
+            texts.pooling.unwrap_or("not stated by the model's files; mean is used").into(),
+        )),
     }
-    lines.push((
-        "longest text",
-        format!("{} tokens, unless -c says otherwise", grouped(texts.longest as u64)),
-    ));
+    lines.push(("longest text", format!("{} tokens by default (-c)", grouped(texts.longest as u64))));
     for (name, prompt) in &texts.prompts {
-        let usual = if texts.default_prompt == Some(name) { " (put before texts)" } else { "" };
+        let usual = if texts.default_prompt == Some(name) { " (added to texts by default)" } else { "" };
         lines.push(("prompt", format!("{name}{usual}: {prompt:?}")));
     }
     lines
 }
 
 fn generation_lines(report: &InspectReport<'_>) -> Vec<(&'static str, String)> {
-    let tied = if report.tied_embeddings { "tied to the embedding" } else { "a matrix of its own" };
+    let tied = if report.tied_embeddings { "tied to the embedding" } else { "a separate matrix" };
     let mut lines = vec![("output", tied.to_string())];
     lines.extend(report.bos_id.map(|id| ("begin of text", id.to_string())));
     if !report.eos_ids.is_empty() {
@@ -323,7 +321,7 @@ fn generation_lines(report: &InspectReport<'_>) -> Vec<(&'static str, String)> {
 fn vocabulary(report: &InspectReport<'_>) -> String {
     match (&report.vocabulary, report.format) {
         (Some(kind), _) => kind.clone(),
-        (None, "GGUF") => "no tokens in the file".to_string(),
+        (None, "GGUF") => "none in the file".to_string(),
         (None, _) => "no vocabulary".to_string(),
     }
 }
@@ -331,7 +329,7 @@ fn vocabulary(report: &InspectReport<'_>) -> String {
 fn rope(report: &InspectReport<'_>) -> String {
     let mut text = format!("base {}", report.rope_base);
     if let Some(local) = report.rope_local_base {
-        text.push_str(&format!(", {local} in sliding layers"));
+        text.push_str(&format!(", {local} in sliding-window layers"));
     }
     if report.rope_dims != report.head_dim {
         text.push_str(&format!(", {} of {} dimensions", report.rope_dims, report.head_dim));
@@ -345,7 +343,7 @@ fn rope(report: &InspectReport<'_>) -> String {
 fn window_layers(config: &ModelConfig) -> String {
     let Some(arch) = akunu_plan::Card::find(&config.architecture) else {
         return match config.window.as_ref().map(|w| &w.pattern) {
-            Some(WindowPattern::FullEvery(n)) => format!("all but every {n}th layer"),
+            Some(WindowPattern::FullEvery(n)) => format!("all layers except every {n}th"),
             _ => "some layers".to_string(),
         };
     };

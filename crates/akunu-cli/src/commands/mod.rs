@@ -103,13 +103,11 @@ fn open(model: Option<&Path>) -> Result<Arc<Model>, Failure> {
 fn open_generating(model: Option<&Path>) -> Result<Arc<Model>, Failure> {
     let model = open(model)?;
     match model.text_task() {
-        Some(EmbedTask::Scores) => {
-            Err(Failure::new("this model scores how well documents answer a query, and generates no text")
-                .hint("akunu rerank MODEL takes it, and so does /v1/rerank of akunu serve"))
-        }
+        Some(EmbedTask::Scores) => Err(Failure::new("this model is a reranker and does not generate text")
+            .hint("use akunu rerank MODEL, or /v1/rerank of akunu serve")),
         Some(EmbedTask::Vectors(_)) if model.config().bidirectional => {
-            Err(Failure::new("this model makes vectors of texts, and generates none")
-                .hint("akunu embed MODEL takes it, and so does /v1/embeddings of akunu serve"))
+            Err(Failure::new("this model computes embeddings and does not generate text")
+                .hint("use akunu embed MODEL, or /v1/embeddings of akunu serve"))
         }
         _ => Ok(model),
     }
@@ -133,7 +131,7 @@ fn open_tokenizer(model: Option<&Path>) -> Result<Arc<dyn Tokenizer>, Failure> {
 fn engine(model: &Arc<Model>, options: &EngineOptions, quiet: bool) -> Result<Engine, Failure> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     if let Some(threads) = options.threads.filter(|&threads| threads > cores && !quiet) {
-        output::note(&format!("note: {threads} threads on {cores} cores get in each other's way"));
+        output::note(&format!("note: {threads} threads on {cores} cores slow each other down"));
     }
     let engine = Engine::new(model.clone(), options)?;
     if !quiet {
@@ -141,9 +139,7 @@ fn engine(model: &Arc<Model>, options: &EngineOptions, quiet: bool) -> Result<En
             output::note(&format!("note: {note}"));
         }
         if model.text_task().is_some() {
-            output::note(
-                "note: this model was made for vectors of texts (akunu embed), and not to generate text",
-            );
+            output::note("note: this is an embedding model (akunu embed), not a generative one");
         }
     }
     Ok(engine)
@@ -168,7 +164,7 @@ fn cut(embedder: &Embedder, mut texts: Vec<TextIds>, wanted: bool) -> Vec<TextId
     if count > 0 {
         let texts = if count == 1 { "text was" } else { "texts were" };
         let tokens = if longest == 1 { "token" } else { "tokens" };
-        output::note(&format!("note: {count} {texts} cut to {longest} {tokens}"));
+        output::note(&format!("note: {count} {texts} truncated to {longest} {tokens}"));
     }
     texts
 }
@@ -176,7 +172,7 @@ fn cut(embedder: &Embedder, mut texts: Vec<TextIds>, wanted: bool) -> Vec<TextId
 /// A description of the output for texts.
 fn describe(output: EncodeOutput) -> String {
     match output {
-        EncodeOutput::Vectors(Pooling::None) => "vectors of all tokens".into(),
+        EncodeOutput::Vectors(Pooling::None) => "embeddings of all tokens".into(),
         EncodeOutput::Vectors(pooling) => format!("vectors (pooling {})", pooling.name()),
         EncodeOutput::Scores => "scores of a classifier".into(),
         EncodeOutput::Logits => "logits of the next token".into(),

@@ -30,7 +30,7 @@ pub fn run(args: &ModelsArgs, out: &mut Output) -> Result<(), Failure> {
         return out.json(&json!({ "cache": cache.root(), "models": models }));
     }
     if repos.is_empty() {
-        output::note(&format!("there are no models in {}", cache.root().display()));
+        output::note(&format!("the cache {} contains no models", cache.root().display()));
         return Ok(());
     }
     let mut grid = Grid::new().text("model").word("revision").word("commit").number("size");

@@ -52,19 +52,25 @@ pub fn run(args: &PerplexityArgs, out: &mut Output) -> Result<(), Failure> {
     let (path, file) = match &args.paths[..] {
         [model, file] => (Some(model.as_path()), file),
         [file] => (None, file),
-        _ => return Err(Failure::usage("a text is missing")),
+        _ => return Err(Failure::usage("no text file was given")),
     };
     let window = args.context;
     let stride = args.stride.unwrap_or(window);
     if stride > window {
-        return Err(Failure::usage(format!("a stride of {stride} skips tokens between windows of {window}"))
-            .hint("take a stride of at most the window (-c)"));
+        return Err(Failure::usage(format!(
+            "a stride of {stride} would skip tokens between windows of {window}"
+        ))
+        .hint("use a stride of at most the window length (-c)"));
     }
     let text = prompt::read_text(file)?;
     let model = super::open_generating(path)?;
     let ids = model.encode(&text)?;
     if ids.len() < 2 {
-        return Err(Failure::new(format!("{} has {} tokens; 2 are the least", file.display(), ids.len())));
+        return Err(Failure::new(format!(
+            "{} has {} tokens, but at least 2 are needed",
+            file.display(),
+            ids.len()
+        )));
     }
     // A short text is a single window.
     let window = window.min(ids.len());

@@ -136,20 +136,20 @@ pub fn run(args: &PlanArgs, out: &mut Output) -> Result<(), Failure> {
         (
             "weights in place",
             m.weights_in_place,
-            "used where the file is mapped; the system may drop and re-read them",
+            "used in the mapped file; the system may drop pages and read them again",
         ),
         (
             "weights copied",
             m.weights_copied,
-            "norms and biases as f32, or all on a device with its own memory",
+            "norms and biases as f32, or all weights on a device with its own memory",
         ),
         ("constants", m.constants, "RoPE frequencies"),
         ("KV cache", m.kv, "keys and values of the context"),
         ("scratch", m.scratch, scratch),
-        ("rows and logits", m.io, "what host and device hand each other"),
-        ("workspace", m.workspace, "the device's own"),
+        ("rows and logits", m.io, "data exchanged between host and device"),
+        ("workspace", m.workspace, "for the device's internal use"),
         ("tables", m.tables, "the commands"),
-        ("allocated", report.allocated, "all but the weights in place and the tables"),
+        ("allocated", report.allocated, "everything except the weights in place and the tables"),
         ("total", report.total, ""),
     ];
     for (name, bytes, what) in parts.into_iter().filter(|part| !encodes || part.0 != "KV cache") {
@@ -172,27 +172,29 @@ pub fn run(args: &PlanArgs, out: &mut Output) -> Result<(), Failure> {
     out.text(&grid.render(output::width()))?;
     out.text("\n")?;
     match args.planned.chip {
-        Some(_) => out.line(&format!("Planned for this chip: {}", report.detail)),
+        Some(_) => out.line(&format!("Planned for chip: {}", report.detail)),
         None => out.line(&verdict(&report)),
     }
 }
 
 fn verdict(report: &PlanReport<'_>) -> String {
     let Some(available) = report.available else {
-        return "This system does not say how much memory is available.".to_string();
+        return "The available memory of this system is unknown.".to_string();
     };
     let free = human(available);
     if report.allocated > available {
         format!(
-            "Does not fit: {} to allocate, {free} available. {} (-c) takes less.",
+            "Does not fit: {} to allocate, {free} available. {} (-c) needs less.",
             human(report.allocated),
             match report.pass {
                 Pass::Generates { .. } => "A smaller context",
-                Pass::Encodes { .. } => "A shorter longest text",
+                Pass::Encodes { .. } => "A smaller maximum text length",
             }
         )
     } else if report.total > available {
-        format!("Fits, but slowly: {free} are available, so weights will be read from disk again and again.")
+        format!(
+            "Fits, but will be slow: only {free} are available, so weights must be read from disk repeatedly."
+        )
     } else {
         format!("Fits: {free} are available.")
     }

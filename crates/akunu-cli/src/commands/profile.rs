@@ -125,7 +125,7 @@ fn generating(args: &ProfileArgs, model: &Arc<Model>) -> Result<Measured, Failur
 
 fn encoding(args: &ProfileArgs, model: &Arc<Model>, task: EmbedTask) -> Result<Measured, Failure> {
     if args.depth > 0 {
-        return Err(Failure::usage("--depth is for models that generate text"));
+        return Err(Failure::usage("--depth is for generative models"));
     }
     let tokens = args.prompt.unwrap_or(TEXT_TOKENS.min(model.config().context_length));
     let mut options = args.engine.text_options(task, args.context);

@@ -48,7 +48,7 @@ pub fn run(args: &PullArgs, out: &mut Output) -> Result<(), Failure> {
     if !args.quiet {
         let (files, size) = (pulled.files.len(), akunu::human(pulled.bytes));
         let files = if files == 1 { "1 file".to_string() } else { format!("{files} files") };
-        let how = if pulled.downloaded == 0 { "in the cache already" } else { "downloaded and checked" };
+        let how = if pulled.downloaded == 0 { "already cached" } else { "downloaded and verified" };
         output::note(&format!("{files}, {size}, {how}"));
     }
     out.line(&pulled.path.display().to_string())

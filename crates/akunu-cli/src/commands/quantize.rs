@@ -5,7 +5,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use akunu_arch::convert::{Conversion, Planned, ConvertOptions};
+use akunu_arch::convert::{Conversion, ConvertOptions, Planned};
 use akunu_arch::{WeightProvider, open_model};
 use akunu_format::quantise::{MIXES, Mix};
 use akunu_format::{DType, FormatError, Gguf, Metadata};
@@ -58,7 +58,7 @@ pub struct QuantizeArgs {
 /// The names of all mixes.
 pub(super) fn mix() -> impl TypedValueParser<Value = Mix> {
     PossibleValuesParser::new(MIXES.iter().map(|m| m.name))
-        .try_map(|name| Mix::find(&name).ok_or("there is no such type"))
+        .try_map(|name| Mix::find(&name).ok_or("unknown type"))
 }
 
 /// Name of a file until it is complete.
@@ -75,8 +75,11 @@ pub fn run(args: &QuantizeArgs, out: &mut Output) -> Result<(), Failure> {
     let path = hub::resolve(&args.model)?;
     let weights = open_model(&path)?;
     let vocabulary = vocabulary(args, &path, weights.as_ref())?;
-    let recipe =
-        ConvertOptions { mix: args.mix, pure: args.pure, vocabulary: vocabulary.as_ref().map(Vocabulary::metadata) };
+    let recipe = ConvertOptions {
+        mix: args.mix,
+        pure: args.pure,
+        vocabulary: vocabulary.as_ref().map(Vocabulary::metadata),
+    };
     let conversion = Conversion::new(weights.as_ref(), &recipe)?;
     if args.dry_run {
         return list(&conversion, out);
@@ -112,13 +115,11 @@ fn refuse_places(args: &QuantizeArgs) -> Result<(), Failure> {
     };
     let shown = args.out.display();
     if same {
-        return Err(Failure::new(format!("{shown} would be written over itself"))
-            .hint("give the new file another name: what is rounded away cannot be had back"));
+        return Err(Failure::new(format!("{shown} is both input and output"))
+            .hint("choose another output file: quantisation cannot be undone"));
     }
     if args.out.is_dir() {
-        return Err(
-            Failure::new(format!("{shown} is a folder")).hint("give a file's name, such as model.gguf")
-        );
+        return Err(Failure::new(format!("{shown} is a folder")).hint("give a file name, such as model.gguf"));
     }
     if args.out.exists() && !args.force {
         return Err(Failure::new(format!("{shown} exists")).hint("--force overwrites it"));
@@ -160,8 +161,8 @@ fn vocabulary(
             Ok(Some(Vocabulary::Folder(found.metadata)))
         }
         Err(error) => Err(Failure::new(error.to_string())
-            .hint("--vocab FILE.gguf takes it from a GGUF file of the same model")
-            .hint("--no-vocab leaves it out: the file then takes and gives token ids only")),
+            .hint("--vocab FILE.gguf takes the vocabulary from a GGUF file of the same model")
+            .hint("--no-vocab writes none: the file can then be used with token ids only")),
     }
 }
 
@@ -192,7 +193,7 @@ fn notes(args: &QuantizeArgs, conversion: &Conversion<'_>) {
     };
     if conversion.tensors().iter().any(|planned| again(&planned)) {
         output::note(&format!(
-            "note: the model is quantised already ({}): quantising the original loses less",
+            "note: the model is quantised already ({}): quantise the original model for a smaller error",
             types(rounded.into_iter())
         ));
     }
@@ -204,7 +205,7 @@ fn notes(args: &QuantizeArgs, conversion: &Conversion<'_>) {
     let odd: Vec<DType> = odd.map(|planned| planned.spec.dtype).collect();
     if !odd.is_empty() {
         output::note(&format!(
-            "note: rows of {} tensors are not whole blocks of {block}; they become {}",
+            "note: rows of {} tensors are not a multiple of {block}; they become {}",
             odd.len(),
             types(odd.into_iter())
         ));

@@ -58,13 +58,15 @@ pub fn run(args: &RerankArgs, out: &mut Output) -> Result<(), Failure> {
     let model = super::open(Some(&args.model))?;
     refuse_idle(args, &model)?;
     if args.query.as_ref().is_some_and(String::is_empty) {
-        return Err(Failure::new("the query is empty").hint("say what the documents are to answer"));
+        return Err(
+            Failure::new("the query is empty").hint("give the question that the documents should answer")
+        );
     }
     let source = Source::of_documents(args.file.as_deref());
     let documents = source.read(&args.documents, args.file.as_deref())?;
     if documents.is_empty() && args.ids.is_empty() {
-        return Err(Failure::usage("there is no document").hint(
-            "akunu rerank MODEL \"a query\" \"a document\" \"another\", or -f FILE with one in each line",
+        return Err(Failure::usage("no document was given").hint(
+            "akunu rerank MODEL \"a query\" \"a document\" \"another\", or -f FILE with one document per line",
         ));
     }
     let options = EmbedOptions { task: EmbedTask::Scores, ..args.engine.options() };
@@ -99,29 +101,27 @@ fn refuse_idle(args: &RerankArgs, model: &Model) -> Result<(), Failure> {
     let is_told = card.is_some_and(|card| card.rerank.is_some()) && !config.bidirectional;
     if args.instruction.is_some() && !is_told {
         return Err(Failure::usage(
-            "--instruction is for models that are told their task, and this one reads the query and the document only",
+            "--instruction is for models with an instruction in the prompt, but this model has only query and document",
         ));
     }
     let has_kinds = model.weights().tensor("token_types.weight").is_some_and(|kinds| kinds.rows() > 1);
     if !args.segments.is_empty() && !has_kinds {
-        return Err(Failure::usage(
-            "--segments is for models that tell kinds of tokens apart, and this one does not",
-        ));
+        return Err(Failure::usage("--segments is for models with token types, but this model has none"));
     }
     Ok(())
 }
 
 fn pairs_of_ids(args: &RerankArgs) -> Result<Vec<TextIds>, Failure> {
     if !args.segments.is_empty() && args.segments.len() != args.ids.len() {
-        return Err(Failure::usage("--segments has to be given as often as --ids, or not at all"));
+        return Err(Failure::usage("--segments must be given as often as --ids, or not at all"));
     }
     let pair = |(index, Ids(ids)): (usize, &Ids)| {
         let segments = args.segments.get(index).map_or(vec![], |Ids(segments)| segments.clone());
         if !segments.is_empty() && segments.len() != ids.len() {
-            return Err(Failure::usage("--segments has to have as many numbers as its --ids"));
+            return Err(Failure::usage("--segments must have as many numbers as its --ids"));
         }
         if segments.iter().any(|&kind| kind > 1) {
-            return Err(Failure::usage("the numbers of --segments have to be 0 or 1"));
+            return Err(Failure::usage("the numbers of --segments must be 0 or 1"));
         }
         Ok(TextIds { ids: ids.clone(), segments, is_cut: false })
     };

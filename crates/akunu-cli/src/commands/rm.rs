@@ -26,8 +26,10 @@ pub struct RmArgs {
 pub fn run(args: &RmArgs, out: &mut Output) -> Result<(), Failure> {
     let reference: Reference = args.name.parse()?;
     if let Some(selector) = &reference.selector {
-        return Err(Failure::usage(format!("{wanted} cannot be removed alone: revisions are removed whole"))
-            .hint(format!("akunu rm hf:{}", reference.repo)));
+        return Err(Failure::usage(format!(
+            "{selector} cannot be removed alone: only whole revisions can be removed"
+        ))
+        .hint(format!("akunu rm hf:{}", reference.repo)));
     }
     let cache = Cache::new(hub::settings()?.cache);
     let revision = reference.revision.as_deref();
@@ -43,10 +45,11 @@ pub fn run(args: &RmArgs, out: &mut Output) -> Result<(), Failure> {
 fn confirmed(name: &str, revisions: usize) -> Result<bool, Failure> {
     let stdin = std::io::stdin();
     if !stdin.is_terminal() {
-        return Err(Failure::usage("there is nobody to ask whether to remove it").hint("say so with --yes"));
+        return Err(Failure::usage("stdin is not a terminal, so the removal cannot be confirmed")
+            .hint("use --yes to remove without confirmation"));
     }
     let what = match revisions {
-        0 => "a download that was stopped".to_string(),
+        0 => "an incomplete download".to_string(),
         1 => "1 revision".to_string(),
         _ => format!("{revisions} revisions"),
     };

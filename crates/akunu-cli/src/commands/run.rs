@@ -120,7 +120,7 @@ pub struct SamplingArgs {
 }
 
 fn logit_bias(text: &str) -> Result<(u32, f32), String> {
-    let wanted = || "it has to be a token id, = and a number, such as 13=-2.5 or 2=-inf".to_string();
+    let wanted = || "it must be a token id, = and a number, such as 13=-2.5 or 2=-inf".to_string();
     let (id, bias) = text.split_once('=').ok_or_else(wanted)?;
     Ok((id.trim().parse().map_err(|_| wanted())?, bias.trim().parse().map_err(|_| wanted())?))
 }
@@ -374,11 +374,11 @@ pub fn finish(reason: &FinishReason) -> (&'static str, &'static str) {
         FinishReason::StopId(_) => ("stop_id", "stopped at --stop-ids"),
         FinishReason::MaxTokens => ("max_tokens", "stopped at -n"),
         FinishReason::ContextFull => {
-            ("context_full", "the context is full: -c makes it larger, --context-shift goes on")
+            ("context_full", "the context is full: -c sets a larger one, --context-shift continues")
         }
         FinishReason::Cancelled => ("cancelled", "interrupted"),
-        FinishReason::Complete => ("complete", "what it was to be is whole"),
-        FinishReason::Callback => ("closed", "nobody reads on"),
+        FinishReason::Complete => ("complete", "the requested value is complete"),
+        FinishReason::Callback => ("closed", "the reader closed the stream"),
     }
 }
 

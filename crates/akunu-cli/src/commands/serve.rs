@@ -100,7 +100,7 @@ pub struct ServeArgs {
 /// One vector per text: no API has a format for one vector per token.
 fn pooling() -> impl TypedValueParser<Value = Pooling> {
     PossibleValuesParser::new(["mean", "cls", "last"])
-        .try_map(|name| Pooling::from_name(&name).ok_or("it is none of mean, cls and last"))
+        .try_map(|name| Pooling::from_name(&name).ok_or("it must be mean, cls or last"))
 }
 
 pub fn run(args: &ServeArgs) -> Result<(), Failure> {
@@ -116,12 +116,12 @@ pub fn run(args: &ServeArgs) -> Result<(), Failure> {
     }
     if is_open && !server.address().ip().is_loopback() && !args.quiet {
         output::note(
-            "note: whoever reaches this address may use it: --api-keys lets in only those who have one",
+            "note: anyone who can reach this address can use the server: use --api-keys to require a key",
         );
     }
     server.wait_for_signal()?;
     if !args.quiet {
-        output::note("stopping: what is running may finish; Ctrl-C again ends at once");
+        output::note("stopping: running requests are completed; press Ctrl-C again to end immediately");
     }
     server.stop();
     Ok(())
@@ -218,8 +218,8 @@ fn check_names(specs: &[ModelSpec]) -> Result<(), Failure> {
     for spec in specs {
         for name in std::iter::once(&spec.name).chain(&spec.aliases) {
             if names.contains(&name.as_str()) {
-                return Err(Failure::usage(format!("two models are called \"{name}\""))
-                    .hint("rename a file, or give another --alias"));
+                return Err(Failure::usage(format!("two models have the name \"{name}\""))
+                    .hint("rename a file, or use another --alias"));
             }
             names.push(name);
         }

@@ -109,7 +109,7 @@ pub fn run(args: &TableArgs, out: &mut Output) -> Result<(), Failure> {
         layers
     ))?;
     if args.planned.chip.is_some() {
-        out.line(&format!("planned for this chip: {}", capabilities.detail))?;
+        out.line(&format!("planned for chip: {}", capabilities.detail))?;
     }
     out.text("\n")?;
     let mut grid = Grid::new()

@@ -89,7 +89,7 @@ fn resolve(args: &TokenizeArgs) -> Result<(Option<PathBuf>, String), Failure> {
         text.to_str().map(str::to_string).ok_or_else(|| Failure::usage("the text is not UTF-8"))
     };
     match (explicit, &args.first, &args.second) {
-        (Some(_), _, Some(_)) => Err(Failure::usage("there are two texts: give one")),
+        (Some(_), _, Some(_)) => Err(Failure::usage("two texts were given")),
         (Some(text), model, None) => Ok((model.clone().map(PathBuf::from), text)),
         (None, Some(model), Some(text)) => Ok((Some(model.into()), as_text(text)?)),
         (None, Some(only), None) => {
@@ -106,7 +106,7 @@ fn resolve(args: &TokenizeArgs) -> Result<(Option<PathBuf>, String), Failure> {
 
 fn from_stdin() -> Result<String, Failure> {
     prompt::piped_stdin()?.ok_or_else(|| {
-        Failure::usage("there is no text")
+        Failure::usage("no text was given")
             .hint("akunu tokenize [MODEL] \"some text\", -f FILE, or pipe it in")
     })
 }

@@ -110,7 +110,7 @@ fn print(device: &str, report: &Report, out: &mut Output) -> Result<(), Failure>
     out.text("\n")?;
     if report.first_bad().is_none() {
         let count = report.differences.len();
-        out.line(&format!("{device} agrees with the reference on all {count} outputs."))?;
+        out.line(&format!("{device} agrees with the reference in all {count} outputs."))?;
     }
     out.flush()
 }

@@ -52,7 +52,7 @@ fn files_of_other_kinds_are_recognised_by_their_content() {
             ["a text file", "hint: Give a GGUF file, or a Hugging Face"],
         ),
         ("noise.gguf", b"\x01\x02\x03\xff\xfe", ["a file of an unknown kind", "hint: Give a GGUF file"]),
-        ("config.json", b"{}", ["a JSON file", "hint: Give the folder that it lies in"]),
+        ("config.json", b"{}", ["a JSON file", "hint: Give its folder"]),
     ];
     let dir = tempfile::tempdir().unwrap();
     for (name, bytes, [what, next]) in cases {
@@ -203,7 +203,7 @@ fn folders_without_weights_or_configuration_say_what_belongs_there() {
     fs::rename(&weights, folder.file("aside")).unwrap();
     no_model(folder.dir.path(), &["without SafeTensors weights", "hint: It needs model.safetensors"]);
     folder.write("pytorch_model.bin", b"PK\x03\x04");
-    let pytorch = "hint: Its weights are in PyTorch's format: save them as SafeTensors";
+    let pytorch = "hint: Its weights are in PyTorch's format: convert them to SafeTensors";
     no_model(folder.dir.path(), &["without SafeTensors weights", pytorch]);
     fs::remove_file(folder.file("config.json")).unwrap();
     no_model(folder.dir.path(), &["without config.json", pytorch]);

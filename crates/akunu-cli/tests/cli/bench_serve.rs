@@ -227,7 +227,11 @@ fn a_table_says_it_to_people() {
 #[test]
 fn what_cannot_work_at_all_is_said_before_the_load() {
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    refuses(&["bench-serve", &format!("http://{free}")], 1, &["connect", "hint: is the server up"]);
+    refuses(
+        &["bench-serve", &format!("http://{free}")],
+        1,
+        &["connect", "hint: check that the server is running"],
+    );
     refuses(&["bench-serve", "https://localhost"], 2, &["no TLS"]);
     for args in [["--rate", "0"], ["--streams", "0"], ["--prompt", "9..3"], ["--temp", "-1"]] {
         assert_eq!(run(&[&["bench-serve", "http://localhost"], &args[..]].concat()).code, 2, "{args:?}");

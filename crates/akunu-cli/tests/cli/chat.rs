@@ -126,7 +126,7 @@ fn a_conversation_is_saved_and_gone_on_with() {
     let lines = format!("/load {0}\nMore\n/save {0}\n/save {1}\n", path(&talk), path(&other));
     let done = scene.chat(&[], &lines);
     assert_eq!((done.code, done.stdout.as_str()), (1, "Hello there!\n"));
-    assert!(done.stderr.starts_with("error: DIR/precious.txt exists and is no saved"), "{}", done.stderr);
+    assert!(done.stderr.starts_with("error: DIR/precious.txt exists and is not a saved"), "{}", done.stderr);
     assert_eq!(fs::read_to_string(&other).unwrap(), "precious");
     assert_eq!(saved()["messages"].as_array().unwrap().len(), 5);
     assert_eq!(saved()["messages"].as_array().unwrap()[..3], messages);
@@ -154,7 +154,7 @@ fn files_that_are_no_conversations_get_one_line_each() {
         // The conversation continues as if the command had not been given.
         assert_eq!((done.code, done.stdout.as_str()), (1, "Hello there!\nHello there!\n"));
         let first = done.stderr.lines().next().unwrap();
-        assert!(first.starts_with("error: DIR/bad.json: this is no conversation: "), "{first}");
+        assert!(first.starts_with("error: DIR/bad.json: this is not a saved conversation: "), "{first}");
         assert!(first.contains(words), "{first}");
         assert_eq!(done.stderr.lines().count(), 1 + 4, "{}", done.stderr);
         refuses(&["chat", path(&scene.model), "--load", path(&bad)], 1, &[words]);
@@ -242,7 +242,7 @@ fn a_full_context_is_never_silent() {
         scene.aloud(&["-c", "128", "-n", "20", "--context-shift"], "One\nTwo\nThree\nFour\n/history\n");
     assert_eq!(done.code, 0, "{}", done.stderr);
     assert_eq!(done.stdout.lines().count(), 4);
-    assert!(done.stderr.contains("the 2 oldest messages are forgotten"), "{}", done.stderr);
+    assert!(done.stderr.contains("the 2 oldest messages were dropped"), "{}", done.stderr);
     assert!(!done.stderr.contains("user: One\n") && done.stderr.contains("user: Four\n"), "{}", done.stderr);
 }
 

@@ -148,7 +148,7 @@ fn scores_are_those_of_transformers_with_the_kinds_of_tokens() {
 fn input_that_no_vector_can_be_made_of() {
     let folder = small("bert-mean");
     let model = path(&folder);
-    refuses(&["embed", model], 2, &["there is no text", "hint: "]);
+    refuses(&["embed", model], 2, &["no text was given", "hint: "]);
     refuses(&["embed", model, "--ids", ""], 1, &["text number 1 is empty"]);
     let done = refuses(&["embed", model, "a text"], 1, &["token ids only", "hint: akunu embed MODEL --ids"]);
     assert!(!done.stderr.contains("akunu run"), "{}", done.stderr);
@@ -166,7 +166,7 @@ fn input_that_no_vector_can_be_made_of() {
     refuses(&["embed", path(&nomic), "x", "--prompt", "q"], 1, &["search_document", "search_query"]);
     let cut = run(&["embed", model, "--ids", &long, "-c", "10", "--truncate"]);
     assert_eq!((cut.code, cut.stdout.lines().count()), (0, 1), "{}", cut.stderr);
-    assert!(cut.stderr.contains("1 text was cut to 10 tokens"), "{}", cut.stderr);
+    assert!(cut.stderr.contains("1 text was truncated to 10 tokens"), "{}", cut.stderr);
     // A pass need not have this many tokens for the longest text.
     let done = refuses(&["embed", model, "--ids", "1,2", "--chunk", "99999999"], 1, &["hint: ", "--chunk"]);
     assert!(!done.stderr.contains("-c)"), "{}", done.stderr);
@@ -268,7 +268,7 @@ fn pairs_that_cannot_be_scored() {
     let folder = small("bert-cross-encoder");
     let model = path(&folder);
     refuses(&["rerank", model], 2, &["QUERY"]);
-    refuses(&["rerank", model, "a query"], 2, &["there is no document", "hint: "]);
+    refuses(&["rerank", model, "a query"], 2, &["no document was given", "hint: "]);
     refuses(&["rerank", model, "--ids", "1,2", "--segments", "0"], 2, &["as many numbers"]);
     refuses(&["rerank", model, "--ids", "1,2", "--segments", "0,2"], 2, &["0 or 1"]);
     refuses(&["rerank", model, "--ids", "1", "--ids", "2", "--segments", "0"], 2, &["as often as --ids"]);
@@ -376,7 +376,7 @@ fn models_that_generate_nothing_say_what_they_are_for() {
 fn a_generative_model_that_was_made_for_vectors_says_so_when_it_writes() {
     let folder = small("qwen3-embedding");
     let args = ["run", path(&folder), "--prompt-ids", "1,2", "--ids", "-n", "2"];
-    let note = "note: this model was made for vectors";
+    let note = "note: this is an embedding model";
     let done = run(&args);
     assert!(done.code == 0 && done.stderr.contains(note), "{}", done.stderr);
     let quiet = run(&[&args[..], &["-q"]].concat());
@@ -397,7 +397,7 @@ fn plan_table_verify_profile_and_inspect_know_encoders() {
     assert_eq!((&table["table"], &table["rows"]), (&"encode".into(), &8.into()), "{table}");
     let commands = table["commands"].as_array().unwrap();
     assert!(commands.iter().any(|command| command["kernel"] == "pool_mean"), "{table}");
-    assert!(ok(&["table", model, "--for", "cuda"]).contains("planned for this chip"));
+    assert!(ok(&["table", model, "--for", "cuda"]).contains("planned for chip"));
 
     for options in [&[][..], &["--unfused"], &["--pooling", "none"], &["--tokens", "1"]] {
         let found = json(&[&["verify", model, "--json"], options].concat());
@@ -411,7 +411,7 @@ fn plan_table_verify_profile_and_inspect_know_encoders() {
     refuses(&["profile", model, "--depth", "4"], 2, &["--depth"]);
 
     let inspect = ok(&["inspect", model]);
-    for line in ["each token sees the whole text", "pooling       mean", "longest text  48 tokens"] {
+    for line in ["bidirectional", "pooling       mean", "longest text  48 tokens"] {
         assert!(inspect.contains(line), "{line}: {inspect}");
     }
     assert!(!inspect.contains("end of text"), "{inspect}");
@@ -434,7 +434,7 @@ fn bench_counts_texts_and_their_tokens() {
     }
     let usual = run(&["bench", model, "-r", "1"]);
     assert!(usual.stdout.contains("texts/s") && usual.stdout.contains("32x16"), "{}", usual.stdout);
-    assert!(usual.stderr.contains("texts of 128 tokens are left out"), "{}", usual.stderr);
+    assert!(usual.stderr.contains("texts of 128 tokens are skipped"), "{}", usual.stderr);
     refuses(&["bench", model, "-n", "4"], 2, &["--generate", "--length"]);
     refuses(&["bench", "--length", "4"], 2, &["--length", "--pooling"]);
     refuses(&["bench", model, "--length", "4,49"], 2, &["--length is 49", "has 48 tokens"]);
@@ -499,7 +499,7 @@ fn texts_that_are_empty_or_too_long_are_told_by_their_number() {
     refuses(&["embed", model, "-f", path(&file)], 1, &["line 2 of ", "texts.txt has 302 tokens", "has 256"]);
     refuses(&["embed", model, "one", &long], 1, &["text number 2 has 302 tokens", "has 256", "--truncate"]);
     let done = run(&["embed", model, "--json", "--truncate", &long]);
-    assert!(done.stderr.contains("1 text was cut to 256 tokens"), "{}", done.stderr);
+    assert!(done.stderr.contains("1 text was truncated to 256 tokens"), "{}", done.stderr);
     let cut = "word ".repeat(254);
     assert_eq!(done.stdout, ok(&["embed", model, "--json", &cut]), "what stays is the text's beginning");
 }

@@ -55,7 +55,7 @@ fn pull_prints_the_path_and_models_and_rm_know_of_it() {
     let (cache, fake) = (tempfile::tempdir().unwrap(), FakeHub::new(&[("a-Q8_0.gguf", MODEL)]));
     let at = |args: &[&str]| run(&fake, cache.path(), args);
     assert!(at(&["models"]).stderr.contains("no models"));
-    for how in ["downloaded and checked", "in the cache already"] {
+    for how in ["downloaded and verified", "already cached"] {
         let done = at(&["pull", &format!("{NAME}:q8_0")]);
         assert_eq!(done.code, 0, "{}", done.stderr);
         assert!(done.stderr.contains(how), "{}", done.stderr);
@@ -84,13 +84,17 @@ fn pull_prints_the_path_and_models_and_rm_know_of_it() {
 fn refusals_are_one_line_and_a_hint() {
     let (cache, fake) = (tempfile::tempdir().unwrap(), FakeHub::new(&[("a-Q8_0.gguf", MODEL)]));
     for (args, code, words) in [
-        (&["inspect", "hf:nonsense"][..], 2, &["names no model on the hub", "hint: write hf:OWNER/NAME"][..]),
+        (
+            &["inspect", "hf:nonsense"][..],
+            2,
+            &["is not a valid hub model name", "hint: write hf:OWNER/NAME"][..],
+        ),
         (&["pull", "owner/name"], 2, &["does not begin with hf:"]),
         (&["inspect", "hf:tiny/other"], 1, &["no repository tiny/other", "hint: "]),
         (
             &["inspect", "hf:tiny/model-GGUF:Q4_0"],
             1,
-            &["nothing there is called Q4_0", "a-Q8_0.gguf", "hint: "],
+            &["no GGUF file has the quantisation Q4_0", "a-Q8_0.gguf", "hint: "],
         ),
         (&["inspect", NAME, "--offline"], 1, &["not in the cache", "hint: "]),
     ] {
@@ -124,7 +128,7 @@ fn ctrl_c_keeps_what_has_arrived_and_exits_130() {
     let output = child.wait_with_output().unwrap();
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(130), "{stderr}");
-    assert!(stderr.contains("what has arrived is kept"), "{stderr}");
+    assert!(stderr.contains("received data is kept"), "{stderr}");
     let pulled = run(&fake, cache.path(), &["pull", NAME, "--json"]);
     let json: serde_json::Value = serde_json::from_str(&pulled.stdout).unwrap();
     assert_eq!(json["downloaded"], MODEL.len() - 1_000_000);
@@ -228,7 +232,7 @@ fn a_download_shows_a_bar_is_not_removed_meanwhile_and_is_resumed_after_ctrl_c()
     assert!(refused.stderr.starts_with("error: tiny/model-GGUF is being downloaded"), "{}", refused.stderr);
     assert!(refused.stderr.contains("hint: try again"), "{}", refused.stderr);
     terminal.interrupt();
-    terminal.expect("stopped; what has arrived is kept");
+    terminal.expect("stopped; received data is kept");
     assert_eq!(terminal.end().0, Some(130));
     let blobs = cache.path().join("models--tiny--model-GGUF/blobs");
     let part = blobs.join(format!("{}.incomplete", sha256(MODEL)));

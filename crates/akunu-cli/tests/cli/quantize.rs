@@ -158,7 +158,7 @@ fn rows_that_do_not_fit_get_a_type_that_does_and_a_note() {
     let file = dir.path().join("model.gguf");
     let done = run(&["quantize", path(&folder), path(&file), "--type", "Q4_K", "--no-vocab"]);
     assert_eq!(done.code, 0, "{}", done.stderr);
-    assert!(done.stderr.contains("not whole blocks of 256"), "{}", done.stderr);
+    assert!(done.stderr.contains("not a multiple of 256"), "{}", done.stderr);
 }
 
 #[test]

@@ -77,7 +77,7 @@ fn what_cannot_be_served_is_told_at_once() {
     refuses(&["serve", "--port", &port], 1, &["cannot listen on 127.0.0.1", "--port"]);
     refuses(&["serve", "/nowhere/model.gguf"], 1, &["there is no file /nowhere/model.gguf"]);
     refuses(&["serve", "--alias", "fast=other"], 2, &["there is no model \"other\""]);
-    refuses(&["serve", "--alias", "a", "--alias", "a"], 2, &["two models are called \"a\""]);
+    refuses(&["serve", "--alias", "a", "--alias", "a"], 2, &["two models have the name \"a\""]);
     refuses(&["serve", "--tls-cert", "/nowhere"], 2, &["--tls-key"]);
     let folder = tempfile::tempdir().unwrap();
     let keys = folder.path().join("keys");

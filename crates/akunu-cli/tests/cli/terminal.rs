@@ -120,7 +120,7 @@ fn chat(dir: &Path, more: &[&str]) -> Command {
 fn lines_are_edited_and_remembered() {
     let dir = scene(&GREETING);
     let mut first = Terminal::new(chat(dir.path(), &[]), 80);
-    first.expect("/help tells what can be done");
+    first.expect("/help lists commands");
     first.expect("> ");
     // Left, left, and a missing letter.
     first.type_keys("Helo\x1b[D\x1b[Dl\r");
@@ -130,7 +130,7 @@ fn lines_are_edited_and_remembered() {
     first.expect("user: Hello\r\n");
     first.expect("> ");
     first.type_keys("/nonsense\r");
-    first.expect("error: there is no /nonsense");
+    first.expect("error: unknown command /nonsense");
     first.expect("> ");
     first.type_keys("\x04");
     assert_eq!(first.end().0, Some(0));
@@ -188,7 +188,7 @@ fn ctrl_c_ends_the_answer_and_not_the_conversation() {
     terminal.type_keys("Go\r");
     terminal.expect("tick tock tick tock");
     terminal.interrupt();
-    terminal.expect("note: interrupted: what is there stays in the conversation");
+    terminal.expect("note: interrupted: the partial answer is kept");
     terminal.expect("> ");
     terminal.type_keys("/stats\r");
     let shown = terminal.expect("positions");
@@ -216,20 +216,20 @@ fn ctrl_c_clears_the_line_and_twice_on_an_empty_one_it_ends() {
     terminal.expect("> ");
     // The line was not empty, so this must not end the program.
     terminal.type_keys("\x03");
-    terminal.expect("Ctrl-C again ends");
+    terminal.expect("press Ctrl-C again");
     terminal.expect("> ");
     terminal.type_keys("Hi\r");
     terminal.expect("Hello there!");
     terminal.expect("> ");
     terminal.type_keys("\x03");
-    terminal.expect("Ctrl-C again ends");
+    terminal.expect("press Ctrl-C again");
     terminal.expect("> ");
     terminal.type_keys("/history\r");
     let shown = terminal.expect("assistant: Hello there!");
     assert!(!shown.contains("user: never"), "{shown}");
     terminal.expect("> ");
     terminal.type_keys("\x03");
-    terminal.expect("Ctrl-C again ends");
+    terminal.expect("press Ctrl-C again");
     terminal.expect("> ");
     terminal.type_keys("\x03");
     assert_eq!(terminal.end().0, Some(130));

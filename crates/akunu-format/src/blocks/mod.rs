@@ -45,7 +45,7 @@ use crate::quantise::{k as to_k, tables as to_tables};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RowError {
-    #[error("{elements} elements in {bytes} bytes is not whole {dtype} blocks")]
+    #[error("{elements} elements in {bytes} bytes are not whole {dtype} blocks")]
     Length { dtype: DType, elements: usize, bytes: usize },
 }
 
@@ -191,7 +191,7 @@ mod tests {
     fn lengths_that_are_not_whole_blocks_are_refused() {
         let mut out = [0.0; 32];
         let error = dequantize_row(DType::Q4_0, &[0; 17], &mut out).unwrap_err();
-        assert_eq!(error.to_string(), "32 elements in 17 bytes is not whole Q4_0 blocks");
+        assert_eq!(error.to_string(), "32 elements in 17 bytes are not whole Q4_0 blocks");
         assert!(dequantize_row(DType::Q4K, &[0; 144], &mut out).is_err());
         assert!(quantize_row(DType::Q8_0, &out[..31], &mut [0; 34]).is_err());
     }

@@ -265,7 +265,7 @@ fn read_tensor_entry(cursor: &mut Cursor<'_>, name: &str) -> Result<Entry, Forma
     if dims == 0 || dims as usize > MAX_DIMS {
         return Err(FormatError::tensor(
             name,
-            format!("it has {dims} dimensions, and 1 to {MAX_DIMS} are possible"),
+            format!("it has {dims} dimensions, but 1 to {MAX_DIMS} are allowed"),
         ));
     }
     let mut shape = Vec::with_capacity(dims as usize);
@@ -293,12 +293,15 @@ pub(super) fn measure(dtype: DType, shape: &[u64]) -> Result<(Vec<usize>, usize)
     if shape.contains(&0) {
         return Err(format!("a dimension of {shape:?} is zero"));
     }
-    let too_large = || format!("{shape:?} is too large for any memory");
+    let too_large = || format!("{shape:?} is too large: its size overflows");
     let sizes: Vec<usize> =
         shape.iter().map(|&n| usize::try_from(n)).collect::<Result<_, _>>().map_err(|_| too_large())?;
     let (cols, rows) = sizes.split_last().ok_or("it has no dimensions")?;
     if !cols.is_multiple_of(dtype.block_len()) {
-        return Err(format!("rows of {cols} elements are not whole {dtype} blocks of {}", dtype.block_len()));
+        return Err(format!(
+            "rows of {cols} elements are not a multiple of the {dtype} block size {}",
+            dtype.block_len()
+        ));
     }
     // The number of elements must fit too, not only the bytes: later code multiplies sizes without checks.
     let rows = rows.iter().try_fold(1usize, |all, &n| all.checked_mul(n)).ok_or_else(too_large)?;

@@ -57,7 +57,7 @@ fn part_count(metadata: &Metadata) -> Result<u32, FormatError> {
 pub(super) fn refuse_part(metadata: &Metadata) -> Result<(), FormatError> {
     match part_count(metadata)? {
         1 => Ok(()),
-        count => Err(split(format!("these bytes are one part of {count}; merge the parts first"))),
+        count => Err(split(format!("this is one part of a model split into {count}; merge the parts first"))),
     }
 }
 
@@ -72,7 +72,7 @@ pub(super) fn open(path: &Path) -> Result<Gguf, FormatError> {
     let name = PartName::parse(path).filter(|name| name.count == count).ok_or_else(|| {
         let example = format!("NAME-{:0w$}-of-{count:0w$}.gguf", 1, w = DIGITS);
         split(format!(
-            "this is one part of {count}, and the others are found by name: call it {example} again"
+            "this is one part of {count}, and the others are found by name: rename it to {example}"
         ))
         .in_file(path)
     })?;
@@ -103,7 +103,7 @@ fn open_parts(name: &PartName, given: (Region, Part)) -> Result<Gguf, FormatErro
         && stated != tensors.len() as u64
     {
         let found = tensors.len();
-        return Err(split(format!("`{TENSORS}` is {stated}, and the {} parts hold {found}", name.count)));
+        return Err(split(format!("`{TENSORS}` is {stated}, but the {} parts have {found}", name.count)));
     }
     Gguf::assemble(metadata, tensors, regions)
 }
@@ -121,13 +121,13 @@ fn open_part(path: &Path, number: u32, count: u32) -> Result<(Region, Part), For
 fn check_number(metadata: &Metadata, number: u32, count: u32) -> Result<(), FormatError> {
     let stated = part_count(metadata)?;
     if stated != count {
-        return Err(split(format!("`{COUNT}` is {stated}, and the name says {count}")));
+        return Err(split(format!("`{COUNT}` is {stated}, but the file name says {count}")));
     }
     // The metadata counts from 0, the file name from 1.
     match metadata.u32(NUMBER)? {
         Some(stated) if stated == number - 1 => Ok(()),
         Some(stated) => {
-            Err(split(format!("its name says part {number}, and `{NUMBER}` says {}", stated + 1)))
+            Err(split(format!("its file name says part {number}, but `{NUMBER}` says {}", stated + 1)))
         }
         None => Err(split(format!("`{NUMBER}` is missing"))),
     }

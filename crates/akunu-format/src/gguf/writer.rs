@@ -28,7 +28,7 @@ impl TensorSpec {
         let wrong = |problem: String| FormatError::tensor(&self.name, problem);
         if self.shape.is_empty() || self.shape.len() > MAX_DIMS {
             let dims = self.shape.len();
-            return Err(wrong(format!("it has {dims} dimensions, and 1 to {MAX_DIMS} are possible")));
+            return Err(wrong(format!("it has {dims} dimensions, but 1 to {MAX_DIMS} are allowed")));
         }
         let shape: Vec<u64> = self.shape.iter().map(|&n| n as u64).collect();
         measure(self.dtype, &shape).map(|(_, bytes)| bytes).map_err(wrong)
@@ -78,7 +78,7 @@ impl<W: Write> GgufWriter<W> {
     /// Writes the next tensor's data: `data` must write exactly the number of bytes given by type and shape.
     pub fn tensor(&mut self, data: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), FormatError> {
         let Some(spec) = self.specs.get(self.next) else {
-            return Err(FormatError::header("more tensors were written than announced"));
+            return Err(FormatError::header("more tensors were written than declared"));
         };
         let bytes = spec.bytes()?;
         let mut exact = ExactWriter { out: &mut self.out, left: bytes };
@@ -94,7 +94,7 @@ impl<W: Write> GgufWriter<W> {
     /// Flushes, and returns the output. An error if declared tensors were not written.
     pub fn finish(mut self) -> Result<W, FormatError> {
         if let Some(spec) = self.next_spec() {
-            return Err(FormatError::tensor(&spec.name, "it was announced and not written"));
+            return Err(FormatError::tensor(&spec.name, "it was declared but not written"));
         }
         self.out.flush().map_err(failed)?;
         Ok(self.out)
@@ -158,9 +158,10 @@ fn header(metadata: &Metadata, specs: &[TensorSpec], alignment: usize) -> Result
         for &n in spec.shape.iter().rev() {
             out.extend((n as u64).to_le_bytes());
         }
-        let id = spec.dtype.gguf_id().ok_or_else(|| {
-            FormatError::tensor(&spec.name, format!("GGUF has no type like {}", spec.dtype))
-        })?;
+        let id = spec
+            .dtype
+            .gguf_id()
+            .ok_or_else(|| FormatError::tensor(&spec.name, format!("GGUF has no type for {}", spec.dtype)))?;
         out.extend(id.to_le_bytes());
         out.extend((offset as u64).to_le_bytes());
         offset = offset

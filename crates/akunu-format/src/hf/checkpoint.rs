@@ -237,7 +237,7 @@ fn no_weights(folder: &Path) -> FormatError {
 }
 
 pub(crate) const ONLY_PYTORCH: &str =
-    "Its weights are in PyTorch's format: save them as SafeTensors (transformers' save_pretrained does).";
+    "Its weights are in PyTorch's format: convert them to SafeTensors (transformers' save_pretrained does).";
 
 /// Checks names only, since this just improves the advice of an error.
 pub(crate) fn holds_pytorch(folder: &Path) -> bool {

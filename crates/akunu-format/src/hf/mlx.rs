@@ -92,8 +92,7 @@ pub(super) fn join(
     for tensor in &stored {
         let Some(quantisation) = quantisation else {
             if tensor.dtype == Dtype::U32 {
-                let problem =
-                    "it is packed (U32), and config.json does not say how: its `quantization` is missing";
+                let problem = "it is packed (U32), but config.json has no `quantization`";
                 return Err(FormatError::tensor(&tensor.name, problem));
             }
             tensors.push(plain(tensor)?);
@@ -116,7 +115,7 @@ pub(super) fn join(
             continue;
         }
         let scheme = quantisation.module(path)?.ok_or_else(|| {
-            let problem = "it is stored as quantised, and config.json says that it is not";
+            let problem = "it is stored as quantised, but config.json says that it is not";
             FormatError::tensor(&tensor.name, problem)
         })?;
         let joined = affine(tensor, scales, biases, &scheme);
@@ -145,12 +144,12 @@ fn affine(
     let Scheme { mode, bits, group } = scheme;
     if mode != AFFINE {
         return Err(format!(
-            "it is quantised as {}, and of MLX's modes only affine can be run: take a GGUF file of the model",
+            "it is quantised in the mode {}, but only affine is supported: take a GGUF file of the model",
             printable(mode)
         ));
     }
     let [scales, biases] = [(scales, "scales"), (biases, "biases")]
-        .map(|(plane, name)| plane.ok_or_else(|| format!("it is quantised, and its {name} are missing")));
+        .map(|(plane, name)| plane.ok_or_else(|| format!("it is quantised, but its {name} are missing")));
     let (scales, biases) = (scales?, biases?);
     if quants.dtype != Dtype::U32 {
         return Err(format!("it has scales and biases, but is {:?}: packed weights are U32", quants.dtype));
@@ -159,13 +158,13 @@ fn affine(
         Dtype::F16 => ScaleType::F16,
         Dtype::BF16 => ScaleType::BF16,
         Dtype::F32 => ScaleType::F32,
-        other => return Err(format!("its scales are {other:?}: F16, BF16 and F32 can be run")),
+        other => return Err(format!("its scales are {other:?}: only F16, BF16 and F32 are supported")),
     };
     if biases.dtype != scales.dtype {
         return Err(format!("its scales are {:?} and its biases {:?}", scales.dtype, biases.dtype));
     }
     let affine = Affine::new(*bits, *group, kind).ok_or_else(|| {
-        format!("{bits} bits in groups of {group}: 2, 3, 4, 5, 6 and 8 bits in groups of 32, 64 and 128 can be run")
+        format!("{bits} bits in groups of {group}: only 2, 3, 4, 5, 6 and 8 bits in groups of 32, 64 and 128 are supported")
     })?;
     let [rows, words] = quants.shape[..] else {
         return Err(format!("it should be a matrix, and its shape is {:?}", quants.shape));
@@ -179,7 +178,7 @@ fn affine(
     for (name, plane) in [("scales", scales), ("biases", biases)] {
         if plane.shape != expected {
             return Err(format!(
-                "the shape of its {name} is {:?}, and {expected:?} follows from rows of {words} words at {bits} bits in \
+                "the shape of its {name} is {:?}, but should be {expected:?} for rows of {words} words at {bits} bits in \
                  groups of {group}",
                 plane.shape
             ));

@@ -35,7 +35,7 @@ pub(super) fn read(region: &Region, index: usize) -> Result<Vec<Stored>, FormatE
         let bits = info.shape.iter().try_fold(info.dtype.bitsize(), |all, &n| all.checked_mul(n));
         let size = bits.filter(|bits| bits.is_multiple_of(8)).map(|bits| bits / 8);
         if !sound || size != Some(to - from) {
-            return Err(FormatError::tensor(&name, "its place and its shape do not agree"));
+            return Err(FormatError::tensor(&name, "its size does not match its shape"));
         }
         let place = Place { region: index, offset: data_start + from, bytes: to - from };
         tensors.push(Stored { name, dtype: info.dtype, shape: info.shape.clone(), place });

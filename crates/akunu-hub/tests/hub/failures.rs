@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use akunu_hub::{Cache, Disk, Error, Hub, Silent, SystemDisk, Token, Observer};
+use akunu_hub::{Cache, Disk, Error, Hub, Observer, Silent, SystemDisk, Token};
 
 use crate::server::{COMMIT, FakeHub, Fault, sha256};
 use crate::{Notes, bytes, hub, reference, settings};

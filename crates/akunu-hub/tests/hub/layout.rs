@@ -284,7 +284,7 @@ fn a_hub_out_of_reach_is_no_reason_not_to_use_the_cache() {
     let away = hub(&format!("http://{closed}"), cache.path());
     let mut notes = Notes::default();
     away.pull(&reference("hf:tiny/model-GGUF"), &mut notes).unwrap();
-    assert!(notes.notes.iter().any(|n| n.contains("using what is in the cache")), "{notes:?}");
+    assert!(notes.notes.iter().any(|n| n.contains("using the cached version")), "{notes:?}");
     let error = away.pull(&reference("hf:tiny/other"), &mut Silent).unwrap_err();
     assert!(matches!(error, Error::Unreachable { .. }), "{error}");
 }

@@ -1,14 +1,14 @@
 //! Tests of the hub client with a fake hub on loopback.
 #![allow(clippy::unwrap_used)] // helpers of tests; the lint knows only functions marked as tests
 
+mod failures;
 mod layout;
 mod server;
-mod failure;
 
 use std::path::Path;
 use std::time::Duration;
 
-use akunu_hub::{Hub, RetryPolicy, Reference, Settings, Observer};
+use akunu_hub::{Hub, Observer, Reference, RetryPolicy, Settings};
 
 /// Pseudorandom bytes, more than one buffer of them.
 pub fn bytes(count: usize, seed: u32) -> Vec<u8> {

@@ -99,11 +99,11 @@ pub(crate) fn plan(
     let config = provider.config();
     let arch = card_of(config)?;
     if config.bidirectional {
-        let reason = "the model sees whole texts: it makes vectors or scores (embed, rerank), and no tokens";
+        let reason = "the model is an encoder: use it for embeddings or scores (embed, rerank)";
         return Err(PlanError::Unsupported(reason.into()));
     }
     if provider.tensor("cls.output.weight").is_some() {
-        let reason = "the model has a classifier: it makes scores of texts (rerank), and no tokens";
+        let reason = "the model has a classifier: use it for scores of texts (rerank)";
         return Err(PlanError::Unsupported(reason.into()));
     }
     check(config, options)?;
@@ -198,7 +198,7 @@ fn check(config: &ModelConfig, options: &PlanOptions) -> Result<(), PlanError> {
     }
     if !config.head_count.is_multiple_of(config.kv_head_count) {
         return unsupported(format!(
-            "{} heads cannot share {} KV heads evenly",
+            "{} heads are not a multiple of {} KV heads",
             config.head_count, config.kv_head_count
         ));
     }
@@ -208,7 +208,7 @@ fn check(config: &ModelConfig, options: &PlanOptions) -> Result<(), PlanError> {
     }
     if options.kv.row_bytes(config.head_dim).is_none() {
         return unsupported(format!(
-            "a {} KV cache needs heads of a multiple of 32, and this model's are {}; use --kv-type f16",
+            "a {} KV cache needs a head size that is a multiple of 32, but this model's is {}; use --kv-type f16",
             options.kv.name(),
             config.head_dim
         ));
@@ -227,8 +227,7 @@ fn check(config: &ModelConfig, options: &PlanOptions) -> Result<(), PlanError> {
     Ok(())
 }
 
-const TOO_MANY_POSITIONS: &str =
-    "the context and slots asked for take more than 4294967295 positions of the cache";
+const TOO_MANY_POSITIONS: &str = "the requested context and slots need more than 4294967295 cache positions";
 
 fn kv_layout(
     config: &ModelConfig,
@@ -311,5 +310,5 @@ fn size(factors: &[usize]) -> Result<u64, PlanError> {
 }
 
 fn too_large() -> PlanError {
-    PlanError::Unsupported("the context and slots asked for need more bytes than can be counted".into())
+    PlanError::Unsupported("the requested context and slots need too many bytes".into())
 }

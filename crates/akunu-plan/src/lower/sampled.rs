@@ -30,7 +30,11 @@ pub(super) fn pick(
 }
 
 /// A table with `sample` as its last command.
-fn with_sample(mut table: DispatchTable, vocab: usize, buffers: &mut Buffers) -> Result<DispatchTable, PlanError> {
+fn with_sample(
+    mut table: DispatchTable,
+    vocab: usize,
+    buffers: &mut Buffers,
+) -> Result<DispatchTable, PlanError> {
     let stride = sample::record_words(table.steps);
     let bytes = size(&[table.logit_rows, stride, 4])?;
     let records = buffers.add(format!("{}.records", table.name), bytes, BufferKind::Io);

@@ -169,7 +169,7 @@ impl Op for Attention {
         }
         let rows = counts.rows;
         if self.rope.is_some() && rows > 1 {
-            return Err(format!("attention that rotates, for {rows} rows; it can be for one only"));
+            return Err(format!("attention with RoPE for {rows} rows; it supports only one"));
         }
         if self.position_bias != (p.reach > 0) {
             return Err(format!("a position bias that reaches {} positions", p.reach));

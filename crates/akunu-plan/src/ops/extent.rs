@@ -42,7 +42,7 @@ pub(super) fn f32s(rows: usize, cols: impl Into<u64>) -> F32<Extent> {
 /// Rows of f32 at a distance of `stride`; the last one ends after its own elements.
 pub(super) fn strided(rows: usize, cols: u32, stride: u32) -> Result<F32<Extent>, String> {
     if stride < cols {
-        return Err(format!("{cols} outputs are {stride} apart"));
+        return Err(format!("the stride {stride} is too small for {cols} outputs"));
     }
     let elements = product(&[(rows as u64).saturating_sub(1), stride.into()]) + u64::from(cols);
     Ok(F32(Extent { bytes: product(&[elements, 4]), cols: cols.into() }))
@@ -105,7 +105,7 @@ pub(super) fn squares(rows: usize, cols: u32) -> Result<F32<Extent>, String> {
 /// Rejects head sizes that RoPE cannot be applied to.
 pub(super) fn check_head(head_dim: u32, rope_dims: u32) -> Result<(), String> {
     if head_dim == 0 || rope_dims > head_dim || !rope_dims.is_multiple_of(2) {
-        return Err(format!("heads of {head_dim}, {rope_dims} of them turned"));
+        return Err(format!("RoPE over {rope_dims} dimensions of heads of {head_dim}"));
     }
     Ok(())
 }

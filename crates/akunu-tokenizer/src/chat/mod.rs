@@ -42,7 +42,7 @@ pub enum ChatError {
     Raised { message: String },
     #[error("the chat template {what}, so it was stopped")]
     Limit { what: &'static str },
-    #[error("the chat template has {len} bytes, and at most {max} are looked at")]
+    #[error("the chat template has {len} bytes, but at most {max} are allowed")]
     TooLong { len: usize, max: usize },
     #[error("cannot read {path}: {message}")]
     File { path: String, message: String },

@@ -34,7 +34,11 @@ pub(super) struct Checks {
 }
 
 /// Returns the first difference, if any.
-pub(super) fn check(original: &dyn Tokenizer, read_back: &dyn Tokenizer, checks: Checks) -> Result<(), String> {
+pub(super) fn check(
+    original: &dyn Tokenizer,
+    read_back: &dyn Tokenizer,
+    checks: Checks,
+) -> Result<(), String> {
     let count = original.vocab_size();
     let step = count.div_ceil(TRIED).max(1);
     let mut state = 1u64;
@@ -69,10 +73,15 @@ fn same_pair(original: &dyn Tokenizer, read_back: &dyn Tokenizer) -> Result<(), 
         pair.map(|pair| pair.ids).map_err(|error| error.to_string())
     };
     let same = ids(original)? == ids(read_back)?;
-    if same { Ok(()) } else { Err("another way with two texts".to_string()) }
+    if same { Ok(()) } else { Err("different ids for pairs of texts".to_string()) }
 }
 
-fn same(original: &dyn Tokenizer, read_back: &dyn Tokenizer, text: &str, checks: Checks) -> Result<(), String> {
+fn same(
+    original: &dyn Tokenizer,
+    read_back: &dyn Tokenizer,
+    text: &str,
+    checks: Checks,
+) -> Result<(), String> {
     if checks.composed && !crate::hf::is_composed(text) {
         return Ok(());
     }
@@ -83,7 +92,7 @@ fn same(original: &dyn Tokenizer, read_back: &dyn Tokenizer, text: &str, checks:
         // The decoded form of unknown text is specific to SentencePiece.
         let shown = checks.shown && !ids.iter().any(|&id| original.special().unknown == Some(id));
         if ids != again || shown && original.decode(&ids) != read_back.decode(&ids) {
-            return Err(format!("another way with text: `{}` would get other tokens", printable(text)));
+            return Err(format!("different ids for `{}`", printable(text)));
         }
     }
     Ok(())

@@ -35,7 +35,7 @@ pub fn gguf_vocabulary(folder: &Path, rows: usize) -> Result<GgufVocabulary, Tok
     };
     let tokens = found.vocabulary.tokens.len();
     if tokens > rows {
-        return Err(refused(format!("{tokens} tokens, and the model has {rows} embeddings")));
+        return Err(refused(format!("{tokens} tokens, but the model has {rows} embeddings")));
     }
     let mut metadata = keys(&found, rows);
     let templates = ChatTemplates::from_folder(folder).map_err(|error| refused(error.to_string()))?;
@@ -87,7 +87,9 @@ fn from_json(path: &Path, model: &Path) -> Result<Found, TokenizerError> {
             vocabulary.scores = match sentence_piece_scores(model, &vocabulary)? {
                 Some(scores) => scores,
                 None => scores::of_merges(&vocabulary).ok_or_else(|| {
-                    refused("merges in an order that scores cannot give, and there is no tokenizer.model")
+                    refused(
+                        "the order of merges cannot be expressed by scores, and there is no tokenizer.model",
+                    )
                 })?,
             };
             if let Some(unknown) = export.unknown {
@@ -110,7 +112,7 @@ fn from_json(path: &Path, model: &Path) -> Result<Found, TokenizerError> {
     }
     if export.stripping > 0 {
         notes.push(format!(
-            "{} added tokens take the spaces around them in the original; GGUF files cannot ask for that",
+            "{} added tokens consume the spaces around them, which GGUF files cannot represent",
             export.stripping
         ));
     }
@@ -139,7 +141,7 @@ fn special(tokenizer: &HfTokenizer, model: Model) -> Result<(SpecialTokens, bool
     let template = tokenizer.template();
     let (before, after) = (template.before().collect::<Vec<u32>>(), template.after().collect::<Vec<u32>>());
     let mut special = *tokenizer.special();
-    let around = || refused("more than one token in front of a text, or after it");
+    let around = || refused("more than one token before or after a text");
     match before[..] {
         [] => special.add_bos = false,
         [id] => (special.bos, special.add_bos) = (Some(id), true),
@@ -283,7 +285,7 @@ fn end_ids(
             .map(|&id| format!("{id} `{}`", printable(original.token_text(id).unwrap_or_default())))
             .collect();
         notes.push(format!(
-            "GGUF has keys for three tokens that end a text; these do not end one in the new file: {}",
+            "GGUF has keys for only three end-of-generation tokens; these will not end the generation with the new file: {}",
             list.join(", ")
         ));
     }

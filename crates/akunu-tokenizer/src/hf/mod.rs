@@ -247,7 +247,7 @@ impl Library {
         let pair = encode((probes[0], probes[1]).into()).ok();
         let pair = pair.and_then(|pair| pieces_of(&pair, &bodies));
         single.and_then(|single| Template::new(single, pair)).ok_or_else(|| TokenizerError::Unsupported {
-            what: "a post-processor that changes the tokens of the text itself".into(),
+            what: "a post-processor that changes the tokens of the text".into(),
         })
     }
 
@@ -356,7 +356,7 @@ impl Tokenizer for HfTokenizer {
         match &self.engine {
             Engine::Native(native) => native.describe().into(),
             Engine::Library(library) => {
-                format!("the tokenizers library (not known here: {})", library.why)
+                format!("the tokenizers library ({})", library.why)
             }
         }
     }
@@ -368,8 +368,8 @@ impl Tokenizer for HfTokenizer {
 
 /// The file in the form of this crate's own tokenizers, or the reason why it is not supported.
 fn recognise(json: &[u8]) -> Result<(File<'_>, Recognised), String> {
-    let file: File<'_> = serde_json::from_slice(json)
-        .map_err(|error| printable(&format!("what is not known in it: {error}")))?;
+    let file: File<'_> =
+        serde_json::from_slice(json).map_err(|error| printable(&format!("an unknown part: {error}")))?;
     let recognised = native::build(&file)?;
     Ok((file, recognised))
 }
@@ -449,5 +449,5 @@ pub(super) fn library(error: &(dyn std::error::Error + Send + Sync + 'static)) -
 /// The crate may panic on malformed files; this converts panics to errors.
 fn guard<T>(work: impl FnOnce() -> Result<T, TokenizerError>) -> Result<T, TokenizerError> {
     catch_unwind(AssertUnwindSafe(work))
-        .unwrap_or_else(|_| Err(TokenizerError::Library { message: "it cannot work with this file".into() }))
+        .unwrap_or_else(|_| Err(TokenizerError::Library { message: "it failed on this file".into() }))
 }

@@ -68,12 +68,12 @@ pub(super) fn build(file: &File<'_>) -> Result<Recognised, Unknown> {
     let mut vocabulary = vocabulary(file, model)?;
     let known = vocabulary.tokens.len() as u32;
     if template.tokens().any(|id| id >= known) {
-        return Err("a post-processor's token that the vocabulary lacks".into());
+        return Err("a post-processor's token that is not in the vocabulary".into());
     }
     let (mut raw, mut in_normalized, mut surfaces) = (Added::new(), Added::new(), Vec::new());
     for token in &file.added_tokens {
         if token.single_word {
-            return Err("added tokens that are whole words only".into());
+            return Err("added tokens that match whole words only".into());
         }
         let mut text = String::new();
         let fresh = if token.normalized {
@@ -86,7 +86,7 @@ pub(super) fn build(file: &File<'_>) -> Result<Recognised, Unknown> {
             raw.insert(&token.content, token)
         };
         if !fresh {
-            return Err("two added tokens of the same text, or an empty one".into());
+            return Err("duplicate or empty added tokens".into());
         }
     }
     surfaces.sort();
@@ -112,7 +112,7 @@ fn vocabulary(file: &File<'_>, model: Model) -> Result<Vocabulary, Unknown> {
         Vocab::Scores(tokens) => (0..count).for_each(|id| texts[id] = Some(&tokens[id].0)),
     }
     if texts[..count].contains(&None) {
-        return Err("two tokens with one id".into());
+        return Err("duplicate ids".into());
     }
     let in_model: HashSet<&str> = file.added_tokens.iter().map(|token| token.content.as_str()).collect();
     let in_model: HashSet<&str> =
@@ -122,11 +122,11 @@ fn vocabulary(file: &File<'_>, model: Model) -> Result<Vocabulary, Unknown> {
         let id = token.id as usize;
         if in_model.contains(token.content.as_str()) {
             if texts.get(id) != Some(&Some(token.content.as_str())) {
-                return Err("an added token under another id than in the vocabulary".into());
+                return Err("an added token whose id differs from the vocabulary's".into());
             }
         } else {
             if id != next {
-                return Err("added tokens whose ids do not go on from the vocabulary's".into());
+                return Err("added tokens whose ids do not follow those of the vocabulary".into());
             }
             texts[id] = Some(&token.content);
             next += 1;
@@ -186,7 +186,7 @@ fn words(file: &File<'_>, method: Method, vocabulary: &mut Vocabulary) -> Result
             no_special_from_text(file, &pre, ignore_merges)?;
             let model = ByteLevel::new(vocabulary, pre, &kinds, &pieces).map_err(said)?;
             if model.has_repeated_merges() || !model.has_every_byte() {
-                return Err("the same merge twice, or bytes without a token".into());
+                return Err("duplicate merges, or bytes without a token".into());
             }
             vocabulary.pre = model.pre_tokenizer().name(ignore_merges).unwrap_or_default().to_string();
             Ok((Words::ByteLevel { model: Box::new(model), prefix_space }, pieces))
@@ -203,7 +203,7 @@ fn words(file: &File<'_>, method: Method, vocabulary: &mut Vocabulary) -> Result
                 _ => TokenKind::Normal,
             });
             if file.model.unk_token.as_deref().is_some_and(|text| text.chars().nth(1).is_none()) {
-                return Err("a token for unknown text that is one character".into());
+                return Err("an unknown token that is a single character".into());
             }
             no_special_from_text(file, &PreTokenizer::of_steps(Vec::new()), false)?;
             let model = CharLevel::new(vocabulary, &kinds, &pieces, fuse_unknown).map_err(said)?;
@@ -225,7 +225,7 @@ fn words(file: &File<'_>, method: Method, vocabulary: &mut Vocabulary) -> Result
             let kinds =
                 kind_of(&|_, text| if text.contains(' ') { TokenKind::Control } else { TokenKind::Normal });
             if unknown.is_none() {
-                return Err("no token for unknown text".into());
+                return Err("no unknown token".into());
             }
             Ok((Words::WordPiece(WordPiece::new(vocabulary, &kinds, &pieces)), pieces))
         }
@@ -268,7 +268,7 @@ fn no_special_from_text(file: &File<'_>, pre: &PreTokenizer, ignore_merges: bool
         pre.split(text, &mut { count }).is_ok() && words == 1
     };
     if single || merged || ignore_merges && special.iter().any(whole) {
-        return Err("text that becomes a special token".into());
+        return Err("merges that produce a special token from text".into());
     }
     Ok(())
 }
@@ -288,10 +288,10 @@ impl Native {
     pub(super) fn export(&self, vocabulary: &mut Vocabulary) -> Result<Export, String> {
         match (&self.model, &self.normalizer) {
             (Words::ByteLevel { prefix_space: true, .. }, _) => {
-                return Err("text gets a space in front, which byte-level BPE in GGUF does not".into());
+                return Err("text gets a space prefix, which byte-level BPE in GGUF does not support".into());
             }
             (Words::ByteLevel { .. }, _) if vocabulary.pre.is_empty() => {
-                return Err("GGUF has no name for the way in which text is cut into words".into());
+                return Err("GGUF has no name for this pre-tokenizer".into());
             }
             (Words::ByteLevel { .. }, _) => {}
             (Words::CharLevel { model, cut: Cut::Whole }, Normalizer::Marks { prepend })
@@ -302,13 +302,13 @@ impl Native {
             (Words::WordPiece(_), Normalizer::Bert { inner, .. }) => {
                 if let NormalizerWrapper::BertNormalizer(bert) = &**inner {
                     if !bert.handle_chinese_chars {
-                        return Err("Chinese characters are parts of words".into());
+                        return Err("Chinese characters are not split from words".into());
                     }
                     vocabulary.lowercase = bert.lowercase;
                     vocabulary.strip_accents = bert.strip_accents.unwrap_or(bert.lowercase);
                 }
             }
-            _ => return Err(format!("{} of this kind is none of GGUF's", self.describe())),
+            _ => return Err(format!("{} of this kind is not supported by GGUF", self.describe())),
         }
         let composed = matches!(self.normalizer, Normalizer::Nfc);
         Ok(Export { unknown: vocabulary.special.unknown, composed, stripping: 0 })

@@ -82,7 +82,7 @@ impl Steps {
                 (Some(from), Some(to)) if !from.is_empty() => {
                     self.steps.push(Step::Replace(from.to_string(), to));
                 }
-                _ => return Err(refused("that replaces what a regular expression matches")),
+                _ => return Err(refused("with a regular expression")),
             },
             "Strip" => {
                 self.space_prefix |=
@@ -91,7 +91,7 @@ impl Steps {
             "Metaspace" => {
                 let mark = text("replacement").unwrap_or_else(|| "▁".into());
                 if mark.is_empty() {
-                    return Err(refused("whose space mark is empty"));
+                    return Err(refused("with an empty space mark"));
                 }
                 self.steps.push(Step::Replace(mark, " ".into()));
                 let never =

@@ -23,12 +23,12 @@ pub(super) fn template(post: &Value) -> Result<Template, Unknown> {
             Some("TemplateProcessing") => {
                 let single = pieces(part, "single")?;
                 let pair = pieces(part, "pair").ok();
-                let once = "a post-processor that does not take the text once";
+                let once = "a post-processor that does not contain the text once";
                 Template::new(single, pair).ok_or_else(|| once.into())
             }
             _ => Err(format!("the post-processor {}", short(part))),
         },
-        _ => Err("several post-processors that put tokens around a text".into()),
+        _ => Err("several post-processors that add tokens".into()),
     }
 }
 

@@ -27,14 +27,14 @@ impl UnigramWords {
         byte_fallback: bool,
         kinds: &[TokenKind],
     ) -> Result<(UnigramWords, Pieces), Unknown> {
-        let unknown = unknown.filter(|&id| id < tokens.len()).ok_or("no token for unknown text")? as u32;
+        let unknown = unknown.filter(|&id| id < tokens.len()).ok_or("no unknown token")? as u32;
         let (mut pieces, mut index) = (Pieces::default(), PieceIndex::with_capacity(tokens.len()));
         let (mut unigram, mut byte_ids) = (Unigram::new(), Box::new([NONE; 256]));
         let mut special = Vec::new();
         for ((id, (text, score)), kind) in (0u32..).zip(tokens).zip(kinds) {
             pieces.push_with(|out| out.extend_from_slice(text.as_bytes()));
             if !index.insert(&pieces, id) || !score.is_finite() {
-                return Err("two tokens of the same text, an empty one, or one without a score".into());
+                return Err("duplicate or empty tokens, or tokens without a score".into());
             }
             unigram.insert(&pieces, id, *score);
             if let Some(byte) = crate::bytes::byte_of_hex(text)

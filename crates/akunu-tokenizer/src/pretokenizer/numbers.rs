@@ -45,7 +45,8 @@ impl DigitGroups {
             while let Some((_, next)) = text.char(end).filter(|(c, _)| self.counts(*c)) {
                 (end, count) = (next, count + 1);
             }
-            let wanted = self != DigitGroups::BeforeBoundary || text.char(end).is_none_or(|(c, _)| !is_word(c));
+            let wanted =
+                self != DigitGroups::BeforeBoundary || text.char(end).is_none_or(|(c, _)| !is_word(c));
             // The text before the first digit is a separate part, except for patterns that match the empty string.
             let mut cut = |done: &mut usize, at: usize| {
                 let start = std::mem::replace(done, at);

@@ -34,20 +34,20 @@ pub fn report(tests: &[(&str, Speed, Speed)]) -> Vec<String> {
         let what = match Verdict::of(*direct, *indirect) {
             Verdict::Faster => "faster in every run",
             Verdict::Slower => "slower in every run",
-            Verdict::Alike => "no difference beyond that between runs",
+            Verdict::Alike => "no difference beyond the variation between runs",
         };
         let part = indirect.median / direct.median;
-        lines.push(format!("{test}: indirect command buffers are {part:.3} times as fast: {what}"));
+        lines.push(format!("{test}: indirect command buffers run at {part:.3} times the speed: {what}"));
     }
     let verdicts = || tests.iter().map(|(_, direct, indirect)| Verdict::of(*direct, *indirect));
     let [faster, slower] =
         [Verdict::Faster, Verdict::Slower].map(|verdict| verdicts().any(|found| found == verdict));
     lines.push(match (faster, slower) {
-        (true, false) => "AKUNU_METAL=icb makes them the way of every command".into(),
+        (true, false) => "set AKUNU_METAL=icb to use them for every command".into(),
         (true, true) => {
-            "AKUNU_METAL=icb makes them the way of every command, where the faster tests count more".into()
+            "set AKUNU_METAL=icb to use them for every command if the faster tests matter more".into()
         }
-        (false, _) => "the usual way is the one to stay with".into(),
+        (false, _) => "keep the default".into(),
     });
     lines
 }
@@ -68,13 +68,13 @@ mod tests {
         assert_eq!(
             report(&[faster, alike]),
             [
-                "tg128: indirect command buffers are 1.100 times as fast: faster in every run",
-                "tg128: indirect command buffers are 1.010 times as fast: no difference beyond that between runs",
-                "AKUNU_METAL=icb makes them the way of every command",
+                "tg128: indirect command buffers run at 1.100 times the speed: faster in every run",
+                "tg128: indirect command buffers run at 1.010 times the speed: no difference beyond the variation between runs",
+                "set AKUNU_METAL=icb to use them for every command",
             ]
         );
         let last = |tests: &[(&str, Speed, Speed)]| report(tests).pop().unwrap();
-        assert_eq!(last(&[alike, slower]), "the usual way is the one to stay with");
-        assert!(last(&[faster, slower]).contains("where the faster tests count more"));
+        assert_eq!(last(&[alike, slower]), "keep the default");
+        assert!(last(&[faster, slower]).contains("if the faster tests matter more"));
     }
 }

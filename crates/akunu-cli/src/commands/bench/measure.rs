@@ -46,7 +46,7 @@ impl Runner {
         match &self.state {
             State::Alone(engine, _) => Ok(engine),
             State::Together(scheduler, _) => Ok(scheduler.engine()),
-            State::Nothing => Err(Failure::new("there is no engine after a failure")),
+            State::Nothing => Err(Failure::new("the engine was lost in an earlier failure")),
         }
     }
 
@@ -70,7 +70,7 @@ impl Runner {
             state => state,
         };
         let State::Alone(engine, session) = &mut self.state else {
-            return Err(Failure::new("there is no engine after a failure"));
+            return Err(Failure::new("the engine was lost in an earlier failure"));
         };
         let ids = &self.ids[..test.depth];
         if !session.tokens().starts_with(ids) {
@@ -94,7 +94,7 @@ impl Runner {
         };
         match &mut self.state {
             State::Together(scheduler, handle) => Ok((scheduler, handle)),
-            _ => Err(Failure::new("there is no engine after a failure")),
+            _ => Err(Failure::new("the engine was lost in an earlier failure")),
         }
     }
 
@@ -121,7 +121,7 @@ impl Runner {
             let steps = most.min(left).min(engine.chain_limit());
             let found = engine.chain(session, &history, sampler.as_mut(), steps, &[], None)?;
             if found.is_empty() {
-                return Err(Failure::new("the device decoded nothing"));
+                return Err(Failure::new("the device generated no tokens"));
             }
             history.extend_from_slice(found);
         }
@@ -169,7 +169,7 @@ impl Runner {
         for timings in told {
             let timings = timings?;
             if timings.generated_tokens != test.tokens + 1 {
-                return Err(Failure::new("a sequence ended too soon"));
+                return Err(Failure::new("a sequence ended too early"));
             }
             seconds = seconds.max(timings.generate_s);
         }

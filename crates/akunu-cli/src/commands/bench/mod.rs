@@ -129,12 +129,13 @@ pub fn run(args: &BenchArgs, out: &mut Output) -> Result<(), Failure> {
         return texts::run(args, &model, task, open_time, out);
     }
     if !args.length.is_empty() {
-        return Err(Failure::usage("--length is for models that make vectors or scores of texts")
-            .hint("-p and -n say how many tokens are read and generated, and --pooling asks for vectors"));
+        return Err(Failure::usage("--length is for embedding models and rerankers").hint(
+            "use -p and -n for the numbers of prompt and generated tokens, or --pooling for embeddings",
+        ));
     }
     let tests = tests(args);
     if tests.is_empty() {
-        return Err(Failure::usage("there is nothing to measure").hint("give -p or -n a number above 0"));
+        return Err(Failure::usage("no test was selected").hint("set -p or -n to a number above 0"));
     }
     let threads: Vec<Option<usize>> =
         if args.threads.is_empty() { vec![None] } else { args.threads.iter().copied().map(Some).collect() };
@@ -194,8 +195,10 @@ fn measure_all(
     let longest = tests.iter().map(|test| test.depth + test.tokens).max().unwrap_or(1);
     let batch = tests.iter().map(|test| test.batch).max().unwrap_or(1);
     if args.chunk.is_some_and(|chunk| chunk < batch) {
-        return Err(Failure::usage(format!("a chunk holds one row of each of the {batch} sequences"))
-            .hint(format!("--chunk {batch}, or more")));
+        return Err(Failure::usage(format!(
+            "--chunk is smaller than the {batch} sequences, each of which needs a row per pass"
+        ))
+        .hint(format!("--chunk {batch}, or more")));
     }
     let options = akunu::EngineOptions {
         device: args.device,

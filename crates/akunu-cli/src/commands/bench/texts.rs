@@ -62,10 +62,10 @@ fn refuse_settings(args: &BenchArgs) -> Result<(), Failure> {
     ];
     match given.into_iter().find(|(_, given)| *given) {
         None => Ok(()),
-        Some((name, _)) => {
-            Err(Failure::usage(format!("{name} is for models that generate text, and this one reads texts"))
-                .hint("--batch and --length say how many texts it reads at once, and of how many tokens"))
-        }
+        Some((name, _)) => Err(Failure::usage(format!(
+            "{name} is for generative models, but this model is for embeddings or reranking"
+        ))
+        .hint("use --batch and --length for the number of texts at once and their tokens")),
     }
 }
 
@@ -74,7 +74,7 @@ fn lengths(asked: &[usize], longest: usize) -> Result<Vec<usize>, Failure> {
     const USUAL: [usize; 2] = [16, 128];
     if let Some(length) = asked.iter().find(|&&length| length > longest) {
         let problem =
-            format!("--length is {length}, and the longest text of this model has {longest} tokens");
+            format!("--length is {length}, but the maximum text length of this model is {longest} tokens");
         return Err(Failure::usage(problem));
     }
     if !asked.is_empty() {
@@ -85,7 +85,7 @@ fn lengths(asked: &[usize], longest: usize) -> Result<Vec<usize>, Failure> {
     if !left_out.is_empty() {
         let left_out: Vec<String> = left_out.iter().map(usize::to_string).collect();
         output::note(&format!(
-            "note: texts of {} tokens are left out: the longest of this model has {longest}",
+            "note: texts of {} tokens are skipped: the maximum text length of this model is {longest}",
             left_out.join(" and of ")
         ));
     }

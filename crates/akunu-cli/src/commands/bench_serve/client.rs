@@ -56,7 +56,7 @@ impl Server {
     pub fn new(url: &str, key: Option<String>, patience: Duration) -> Result<Server, &'static str> {
         let rest = match url.split_once("://") {
             Some(("http", rest)) => rest,
-            Some(_) => return Err("only http:// is spoken here, no TLS"),
+            Some(_) => return Err("only http:// is supported, without TLS"),
             None => url,
         };
         let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
@@ -64,10 +64,10 @@ impl Server {
         let prefix = prefix.strip_suffix("/v1").unwrap_or(prefix);
         let visible = |text: &str| text.bytes().all(|byte| byte.is_ascii_graphic());
         if authority.is_empty() || authority.contains('@') || !visible(rest) {
-            return Err("it is no address");
+            return Err("it is not a valid URL");
         }
         if !key.as_deref().is_none_or(visible) {
-            return Err("the key cannot be sent: it holds white space or what is not ASCII");
+            return Err("the key cannot be sent: it contains whitespace or non-ASCII characters");
         }
         let port = authority.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
         let authority = if port { authority.to_string() } else { format!("{authority}:80") };
@@ -127,7 +127,7 @@ impl Server {
     }
 
     fn connect(&self) -> io::Result<TcpStream> {
-        let mut last = io::Error::new(ErrorKind::NotFound, "the name has no address");
+        let mut last = io::Error::new(ErrorKind::NotFound, "the host name has no address");
         for address in self.authority.to_socket_addrs()? {
             match TcpStream::connect_timeout(&address, self.patience) {
                 Ok(stream) => {
@@ -155,7 +155,8 @@ fn answer(mut from: impl BufRead + 'static) -> Result<(u16, Box<dyn BufRead>), T
     let status = status.ok_or_else(|| Trouble::malformed(format!("no status line: {first:?}")))?;
     let (mut chunked, mut length) = (false, None);
     for _ in 0..MOST_HEADERS {
-        let header = line(&mut from)?.ok_or_else(|| Trouble::new("cut off", "the head has no end"))?;
+        let header =
+            line(&mut from)?.ok_or_else(|| Trouble::new("cut off", "the response header is incomplete"))?;
         if header.is_empty() {
             let body: Box<dyn BufRead> = match (chunked, length) {
                 (true, _) => Box::new(BufReader::new(Chunked { from, left: 0, state: Chunk::First })),

@@ -97,7 +97,9 @@ impl Load {
                 let named = thread::Builder::new().name(format!("stream {number}")).stack_size(STACK);
                 if let Err(error) = named.spawn_scoped(scope, work) {
                     cancel.store(true, Ordering::Relaxed);
-                    return Err(Failure::new(format!("there is no thread for connection {number}: {error}")));
+                    return Err(Failure::new(format!(
+                        "cannot start a thread for connection {number}: {error}"
+                    )));
                 }
             }
             Ok(())

@@ -91,8 +91,9 @@ pub fn run(args: &BenchServeArgs, out: &mut Output) -> Result<(), Failure> {
     let server = Server::new(&args.url, key, Duration::from_secs_f64(args.timeout))
         .map_err(|reason| Failure::usage(format!("{}: {reason}", args.url)).hint("http://HOST:PORT"))?;
     let refused = |trouble: Trouble| {
-        Failure::new(format!("{}: {}: {}", args.url, trouble.kind, trouble.detail))
-            .hint("is the server up, does it know the model, does it want a key (--api-key)?")
+        Failure::new(format!("{}: {}: {}", args.url, trouble.kind, trouble.detail)).hint(
+            "check that the server is running, that it has the model, and whether it needs a key (--api-key)",
+        )
     };
     let model = match &args.model {
         Some(model) => model.clone(),
@@ -140,14 +141,14 @@ fn first_model(server: &Server) -> Result<String, Trouble> {
 
 fn print(load: &Load, url: &str, report: &BenchServeReport, out: &mut Output) -> Result<(), Failure> {
     let arrivals = match load.arrivals {
-        Arrivals::Poisson { rate, .. } => format!("{rate} requests/s at random"),
+        Arrivals::Poisson { rate, .. } => format!("{rate} requests/s on average"),
         Arrivals::Streams(streams) => format!("{streams} at once"),
     };
     out.line(&format!("{} at {url}, {arrivals}, {:.1} s", load.model, report.seconds))?;
     let ends: Vec<String> = report.finish.iter().map(|(reason, count)| format!("{count} {reason}")).collect();
     let late = if report.late > 0 { format!(", {} late", report.late) } else { String::new() };
     out.line(&format!(
-        "requests: {} completed ({}), {} failed, at most {} at once{late}; {:.2}/s",
+        "requests: {} completed ({}), {} failed, at most {} concurrent{late}; {:.2}/s",
         report.completed,
         ends.join(", "),
         report.failed,
@@ -181,25 +182,25 @@ fn print(load: &Load, url: &str, report: &BenchServeReport, out: &mut Output) ->
 fn positive(text: &str) -> Result<f64, String> {
     const MOST: f64 = 1e6;
     let number = text.parse().ok().filter(|number| (1e-6..=MOST).contains(number));
-    number.ok_or_else(|| format!("it has to be a number above 0, at most {MOST}"))
+    number.ok_or_else(|| format!("it must be a number above 0 and at most {MOST}"))
 }
 
 fn temperature(text: &str) -> Result<f64, String> {
     let number = text.parse().ok().filter(|number| (0.0..=100.0).contains(number));
-    number.ok_or_else(|| "it has to be a number from 0 to 100".to_string())
+    number.ok_or_else(|| "it must be a number from 0 to 100".to_string())
 }
 
 fn connections(text: &str) -> Result<usize, String> {
     const MOST: usize = 4096;
     let number = args::count(text).ok().filter(|&number| number <= MOST);
-    number.ok_or_else(|| format!("it has to be a whole number from 1 to {MOST}"))
+    number.ok_or_else(|| format!("it must be an integer from 1 to {MOST}"))
 }
 
 fn lengths(text: &str) -> Result<Lengths, String> {
     let (least, most) = text.split_once("..").unwrap_or((text, text));
     match (args::count(least), args::count(most)) {
         (Ok(least), Ok(most)) if least <= most && most <= 1 << 24 => Ok(Lengths { least, most }),
-        _ => Err("it has to be a number above 0, or two as in 16..128".to_string()),
+        _ => Err("it must be a positive integer, or a range such as 16..128".to_string()),
     }
 }
 

@@ -17,10 +17,10 @@ pub fn load(path: &Path) -> Result<Vec<Json>, Failure> {
     let mut bytes = Vec::new();
     file.take(MOST + 1).read_to_end(&mut bytes).map_err(|error| failure(&error))?;
     if bytes.len() as u64 > MOST {
-        return Err(Failure::new(format!("{} is longer than any conversation", path.display())));
+        return Err(Failure::new(format!("{} is too large for a saved conversation", path.display())));
     }
     let text = String::from_utf8(bytes).map_err(|_| {
-        Failure::new(format!("{}: this is no conversation: it is not UTF-8 text", path.display()))
+        Failure::new(format!("{}: this is not a saved conversation: it is not UTF-8 text", path.display()))
     })?;
     conversation::parse(&text).map_err(|error| Failure::new(format!("{}: {error}", path.display())))
 }
@@ -32,8 +32,8 @@ pub fn save(path: &Path, messages: &[Json]) -> Result<(), Failure> {
         _ if load(path).is_ok() => {}
         _ => {
             let shown = path.display();
-            return Err(Failure::new(format!("{shown} exists and is no saved conversation"))
-                .hint("it is left alone: save under another name"));
+            return Err(Failure::new(format!("{shown} exists and is not a saved conversation"))
+                .hint("the file was not changed: save under another name"));
         }
     }
     let failure = |error: std::io::Error| Failure::io("write", path, &error);

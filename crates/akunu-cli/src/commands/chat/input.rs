@@ -50,7 +50,7 @@ impl Input {
         }
         // If only stdout is redirected, the line editor uses the terminal, so that input is not echoed to stdout.
         let behavior = if std::io::stdout().is_terminal() { Behavior::Stdio } else { Behavior::PreferTerm };
-        let failure = |error: ReadlineError| Failure::new(format!("the terminal cannot be read: {error}"));
+        let failure = |error: ReadlineError| Failure::new(format!("cannot read the terminal: {error}"));
         let config = Config::builder().behavior(behavior).max_history_size(HISTORY).map_err(failure)?;
         let mut editor = Editor::with_config(config.build()).map_err(failure)?;
         editor.set_helper(Some(Line::default()));
@@ -109,10 +109,10 @@ fn from_terminal(
                 }
                 warned = was_empty;
                 if was_empty {
-                    output::note("Ctrl-C again ends, and so do Ctrl-D and /exit");
+                    output::note("press Ctrl-C again, Ctrl-D or /exit to end");
                 }
             }
-            Err(error) => return Err(Failure::new(format!("the terminal cannot be read: {error}"))),
+            Err(error) => return Err(Failure::new(format!("cannot read the terminal: {error}"))),
         }
     }
 }
@@ -123,7 +123,7 @@ fn keep(editor: &mut Editor<Line, FileHistory>, history: &mut Option<PathBuf>) {
     let folder = path.parent().map_or(Ok(()), std::fs::create_dir_all);
     let kept = folder.map_err(ReadlineError::from).and_then(|()| editor.append_history(path));
     if let Err(error) = kept {
-        output::note(&format!("note: no history is kept: {}: {error}", path.display()));
+        output::note(&format!("note: the history cannot be saved: {}: {error}", path.display()));
         *history = None;
     }
 }

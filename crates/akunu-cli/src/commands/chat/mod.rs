@@ -31,12 +31,12 @@ Examples:
   akunu chat model.gguf --system \"Answer in one sentence.\" --temp 0
   akunu chat model.gguf -p \"Why is the sky blue?\"                        one answer, and the end
   akunu chat hf:OWNER/NAME --set enable_thinking=false
-  printf 'Hello\\nAnd again?\\n' | akunu chat model.gguf --stats json      a turn for each line";
+  printf 'Hello\\nAnd again?\\n' | akunu chat model.gguf --stats json      one turn per line";
 
 const TYPING: &str = "\
-A message goes over several lines between \"\"\" and \"\"\", or with \\ at the end of each line but the last; one that
-begins with / is written with two. Ctrl-C ends an answer, and what is there of it stays in the conversation.
-What was typed is kept in $XDG_STATE_HOME/akunu/chat-history (~/.local/state).";
+A message may have several lines between \"\"\" and \"\"\", or with \\ at the end of each line except the last; one that
+begins with / is written with two. Ctrl-C ends an answer; the partial answer is kept in the conversation.
+The input history is stored in $XDG_STATE_HOME/akunu/chat-history (~/.local/state).";
 
 /// Holds a conversation
 ///
@@ -96,7 +96,7 @@ pub struct ChatArgs {
 }
 
 fn variable(text: &str) -> Result<(String, Json), String> {
-    let (name, value) = text.split_once('=').ok_or("it has to be a name, = and a value")?;
+    let (name, value) = text.split_once('=').ok_or("it must have the form NAME=VALUE")?;
     let value = serde_json::from_str(value).unwrap_or_else(|_| Json::String(value.to_string()));
     Ok((name.trim().to_string(), value))
 }
@@ -127,7 +127,7 @@ pub fn run(args: ChatArgs, out: &mut Output) -> Result<(), Failure> {
     };
     let mut input = Input::open(args.prompt, !args.no_history)?;
     if input.is_terminal() && !args.quiet {
-        output::note(&format!("{}: /help tells what can be done, Ctrl-D ends", model.name()));
+        output::note(&format!("{}: /help lists commands, Ctrl-D ends", model.name()));
     }
     // While the program waits for a line, Ctrl-C must not end the process, so keep a handler installed.
     let _listening = input.is_terminal().then(interrupt::listen);
@@ -152,7 +152,7 @@ fn template(args: &ChatArgs, model: &Model, path: Option<&Path>) -> Result<ChatT
         Some(file) => ChatTemplates::from_file(file).and_then(|found| match found.is_empty() {
             true => Err(ChatError::File {
                 path: file.display().to_string(),
-                message: "there is no \"chat_template\" in it".into(),
+                message: "it has no field \"chat_template\"".into(),
             }),
             false => Ok(found),
         }),
@@ -244,7 +244,7 @@ impl Talk<'_> {
     fn remark(&self, turn: &akunu::chat::Turn) {
         if turn.forgotten > 0 {
             output::note(&format!(
-                "note: the context is full: the {} oldest messages are forgotten",
+                "note: the context is full: the {} oldest messages were dropped",
                 turn.forgotten
             ));
         }
@@ -255,14 +255,12 @@ impl Talk<'_> {
                 self.engine.context()
             )),
             FinishReason::Cancelled if !turn.kept => {
-                output::note("note: interrupted before anything was said: the message is taken back");
+                output::note("note: interrupted before the answer began: the message was removed");
             }
             FinishReason::Cancelled => {
-                output::note(
-                    "note: interrupted: what is there stays in the conversation, /regen answers again",
-                );
+                output::note("note: interrupted: the partial answer is kept, /regen answers again");
             }
-            FinishReason::MaxTokens => output::note("note: the answer was cut off at -n"),
+            FinishReason::MaxTokens => output::note("note: the answer was truncated at -n tokens"),
             _ => {}
         }
     }
@@ -273,11 +271,11 @@ impl Talk<'_> {
             Order::Help => output::note(HELP),
             Order::Reset => {
                 self.chat.reset();
-                self.note("the conversation begins anew");
+                self.note("the conversation was reset");
             }
             Order::ShowSystem => match self.chat.system() {
                 Some(text) => output::note(text),
-                None => output::note("the model is told nothing before the conversation"),
+                None => output::note("there is no system message"),
             },
             Order::System(text) => self.chat.set_system(text.as_deref()),
             Order::Save(path) => {
@@ -288,13 +286,13 @@ impl Talk<'_> {
                 let messages = files::load(path)?;
                 self.note(&format!("{} are here", count(&messages)));
                 if messages.last().is_some_and(|last| last["role"] == "user") {
-                    self.note("the last has no answer yet: /regen answers it");
+                    self.note("the last message has no answer yet: use /regen");
                 }
                 self.chat.set_messages(messages);
             }
             Order::Stats => match &self.last {
                 Some(report) => report.tell(),
-                None => output::note("nothing has been answered yet"),
+                None => output::note("there is no answer yet"),
             },
             Order::History => self.history(),
             Order::Regenerate => self.answer(None)?,
@@ -327,9 +325,9 @@ fn count(messages: &[Json]) -> String {
 fn full(error: akunu::Error) -> Failure {
     match error {
         akunu::Error::PromptTooLong { prompt, context } => Failure::new(format!(
-            "the conversation has {prompt} tokens and the context {context} positions; the message is not sent"
+            "the conversation has {prompt} tokens, but the context only {context}; the message was not sent"
         ))
-        .hint(format!("/reset begins anew, -c {} holds more, --context-shift forgets the oldest", 2 * prompt)),
+        .hint(format!("/reset starts a new conversation, -c {} sets a larger context, --context-shift drops the oldest messages", 2 * prompt)),
         other => other.into(),
     }
 }

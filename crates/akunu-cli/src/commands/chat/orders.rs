@@ -23,15 +23,15 @@ pub enum Order {
 
 pub const HELP: &str = "\
 In the conversation:
-  /system [TEXT]  shows what the model is told before the conversation, or sets it; /system - takes it away
-  /reset          forgets everything but that
+  /system [TEXT]  shows or sets the system message; /system - removes it
+  /reset          drops all messages except the system message
   /regen          answers the last message again
   /history        shows the conversation
   /save FILE      writes the conversation as JSON
-  /load FILE      goes on with a saved one
-  /stats          tells about the last answer and the context
-  /help           tells this
-  /exit           ends, and so does Ctrl-D";
+  /load FILE      continues a saved conversation
+  /stats          shows statistics of the last answer and the context
+  /help           shows this help
+  /exit           ends the program, as does Ctrl-D";
 
 pub const NAMES: [&str; 9] =
     ["/system", "/reset", "/regen", "/history", "/save", "/load", "/stats", "/help", "/exit"];
@@ -41,7 +41,7 @@ impl Order {
         let (name, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
         let rest = rest.trim();
         let file = || match rest {
-            "" => Err(Failure::new(format!("{name} needs a file")).hint(format!("{name} talk.json"))),
+            "" => Err(Failure::new(format!("{name} needs a file name")).hint(format!("{name} talk.json"))),
             path => Ok(PathBuf::from(path)),
         };
         let order = match name {
@@ -61,13 +61,16 @@ impl Order {
             "/regen" => Order::Regenerate,
             "/history" => Order::History,
             _ => {
-                return Err(Failure::new(format!("there is no {name}; there are {}", NAMES.join(", ")))
-                    .hint("a message that begins with / is written with two of them: //"));
+                return Err(Failure::new(format!(
+                    "unknown command {name}; available are {}",
+                    NAMES.join(", ")
+                ))
+                .hint("write // at the beginning of a message that starts with /"));
             }
         };
         match rest {
             "" => Ok(order),
-            _ => Err(Failure::new(format!("{name} takes nothing after it"))),
+            _ => Err(Failure::new(format!("{name} takes no argument"))),
         }
     }
 }

@@ -40,7 +40,7 @@ impl ChatReport {
         let (finish, end) = match &turn.finish {
             FinishReason::Eos(_) | FinishReason::StopId(_) => ("eos", "the model ended its turn"),
             FinishReason::ContextFull => ("context_full", "the context is full"),
-            FinishReason::Cancelled => ("cancelled", "interrupted; what is there stays in the conversation"),
+            FinishReason::Cancelled => ("cancelled", "interrupted; the partial answer is kept"),
             other => finish(other),
         };
         ChatReport {

@@ -28,10 +28,11 @@ pub(super) fn dtypes(tensors: &[Tensor], preset: &Preset, bits: usize) -> Result
     if preset.card.norm_weight_offset != 0.0 {
         // MLX folders store its norm weights minus one.
         return Err(Failure::usage(format!("{} cannot be made as an MLX folder", preset.shape.name))
-            .hint("take a shape of another family, or leave --mlx out"));
+            .hint("choose a shape of another family, or omit --mlx"));
     }
     let affine = Affine::new(bits, GROUP, ScaleType::BF16).map(DType::Affine);
-    let affine = affine.ok_or_else(|| Failure::usage(format!("MLX has no weights of {bits} bits")))?;
+    let affine =
+        affine.ok_or_else(|| Failure::usage(format!("MLX does not support weights of {bits} bits")))?;
     let plain = |tensor: &Tensor| matches!(tensor.kind, Kind::Norm | Kind::RopeFactors);
     Ok(tensors.iter().map(|tensor| if plain(tensor) { DType::F32 } else { affine }).collect())
 }

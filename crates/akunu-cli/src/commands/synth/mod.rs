@@ -61,7 +61,7 @@ pub struct SynthArgs {
 
 fn preset() -> impl TypedValueParser<Value = Preset> {
     PossibleValuesParser::new(presets().into_iter().map(|preset| preset.shape.name))
-        .try_map(|name| Preset::find(&name).ok_or("there is no such preset"))
+        .try_map(|name| Preset::find(&name).ok_or("unknown preset"))
 }
 
 pub fn run(args: &SynthArgs, _out: &mut Output) -> Result<(), Failure> {
