@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_nearly_fit_do_not() {
+    fn similar_names_do_not_match() {
         for name in [
             "",
             "model.layers..input_layernorm.weight",

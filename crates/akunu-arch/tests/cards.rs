@@ -38,7 +38,7 @@ fn code(text: &str) -> impl Iterator<Item = (usize, &str)> {
 }
 
 #[test]
-fn no_file_but_a_card_names_an_architecture() {
+fn only_cards_name_architectures() {
     let crates = crates();
     let mut files = Vec::new();
     for entry in std::fs::read_dir(&crates).unwrap() {
@@ -75,7 +75,7 @@ fn no_two_cards_share_a_name() {
 }
 
 #[test]
-fn a_configuration_of_every_kind_leads_to_its_card() {
+fn every_model_type_finds_its_card() {
     for (card, kind) in Card::kinds() {
         assert_eq!(Card::find(kind.model_type), Some(card), "{}", kind.model_type);
         assert_eq!(Card::find(card.gguf_name()), Some(card));
@@ -86,7 +86,7 @@ fn a_configuration_of_every_kind_leads_to_its_card() {
 }
 
 #[test]
-fn every_default_is_of_a_fact_that_files_can_state() {
+fn every_default_belongs_to_a_fact_with_keys() {
     for (card, kind) in Card::kinds() {
         for (fact, _) in kind.defaults {
             assert!(
@@ -119,7 +119,7 @@ fn every_default_is_of_a_fact_that_files_can_state() {
 }
 
 #[test]
-fn the_parts_of_stacks_have_rules_of_their_own() {
+fn the_parts_of_fused_tensors_have_rules() {
     for card in CARDS {
         for part in card.fused.iter().flat_map(|stack| stack.parts) {
             assert!(card.tensor_rules().any(|rule| rule.name == *part), "{}: {part}", card.gguf_name());

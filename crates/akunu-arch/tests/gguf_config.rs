@@ -93,7 +93,7 @@ fn plain_llama() {
 }
 
 #[test]
-fn numbers_come_in_any_type_that_fits() {
+fn integers_of_any_type_are_accepted() {
     let config = file("llama")
         .with("block_count", Value::U16(4))
         .with("context_length", Value::U64(128))
@@ -113,7 +113,7 @@ fn numbers_come_in_any_type_that_fits() {
 }
 
 #[test]
-fn layers_that_differ_are_refused() {
+fn different_values_per_layer_are_rejected() {
     file("llama")
         .with("attention.head_count_kv", Value::Array(Array::I32(vec![2, 2, 1, 2])))
         .refused("`llama.attention.head_count_kv` differs from layer to layer, which is not supported");
@@ -244,7 +244,7 @@ fn other_kinds_of_model_are_refused_by_key() {
 }
 
 #[test]
-fn tensors_that_carry_nothing_are_left_out() {
+fn ignorable_tensors_are_skipped() {
     let model =
         file("llama").tensor("blk.0.attn_rot_embd.weight").tensor("rope_freqs.weight").open().unwrap();
     assert!(model.tensor("blk.0.attn_rot_embd.weight").is_none());
@@ -253,7 +253,7 @@ fn tensors_that_carry_nothing_are_left_out() {
 }
 
 #[test]
-fn numbers_that_no_model_has_are_refused() {
+fn implausible_numbers_are_rejected() {
     let place = "in the GGUF metadata";
     file("llama")
         .with("attention.head_count_kv", Value::U32(3))
@@ -282,7 +282,7 @@ fn numbers_that_no_model_has_are_refused() {
 }
 
 #[test]
-fn a_vocabulary_without_weights_opens_as_a_container_only() {
+fn a_vocabulary_without_weights_is_not_a_model() {
     let mut metadata = Metadata::default();
     metadata.insert("general.architecture", text("llama"));
     let bytes = GgufWriter::new(Vec::new(), &metadata, vec![]).unwrap().finish().unwrap();
@@ -296,7 +296,7 @@ fn a_vocabulary_without_weights_opens_as_a_container_only() {
 }
 
 #[test]
-fn misplaced_numbers_are_refused() {
+fn misaligned_tensors_are_rejected() {
     let mut odd = file("llama").with("x", Value::U32(0));
     odd.metadata.insert("general.alignment", Value::U32(1));
     odd.tensors.insert(0, TensorSpec::new("blk.0.attn_q.bias", DType::F16, [1]));
@@ -340,7 +340,7 @@ fn suggested_sampling_comes_from_the_general_keys() {
 }
 
 #[test]
-fn stacked_matrices_are_ranges_of_rows() {
+fn fused_matrices_are_split_into_rows() {
     // Heads of 8: Q has 32 rows, K and V 16 each; gate and up 64 each.
     let stacked = |rows: usize| {
         let mut file = file("phi3");
@@ -373,7 +373,7 @@ fn stacked_matrices_are_ranges_of_rows() {
 }
 
 #[test]
-fn long_rope_is_told_by_its_factors() {
+fn long_rope_is_detected_by_its_factors() {
     let short = |pairs: usize| {
         let mut file = file("phi3").with("rope.scaling.attn_factor", Value::F32(1.25));
         file.tensors.push(TensorSpec::new("rope_factors_short.weight", DType::F32, [pairs]));
@@ -442,7 +442,7 @@ fn prompts_and_lengths_of_embedding_models() {
 }
 
 #[test]
-fn some_families_have_more_keys_than_one_for_a_fact() {
+fn a_fact_may_have_several_keys() {
     // As llama.cpp's converter of June 2026 writes it.
     let file = file("exaone").layer_norm().without("attention.layer_norm_rms_epsilon");
     assert_eq!(file.config().norm_epsilon, 1e-12);

@@ -62,7 +62,7 @@ fn refused(kind: &str, changes: Value, expected: &str) {
 }
 
 #[test]
-fn defaults_are_transformers_own() {
+fn absent_fields_have_transformers_defaults() {
     let llama = config("llama", json!({}));
     assert_eq!((llama.head_dim, llama.context_length, llama.norm_epsilon), (8, 2048, 1e-6));
     assert_eq!((llama.rope.base, llama.activation), (10_000.0, Some(Activation::Silu)));
@@ -211,7 +211,7 @@ fn rope_parameters_per_kind_of_layer() {
 }
 
 #[test]
-fn multimodal_gemma_3_runs_where_only_its_text_is_there() {
+fn multimodal_gemma_3_opens_as_its_language_model() {
     let nested = json!({"model_type": "gemma3", "eos_token_id": [1, 106], "vision_config": {}, "text_config": {
         "model_type": "gemma3_text", "hidden_size": 32, "num_hidden_layers": 4, "intermediate_size": 64,
         "rope_scaling": {"rope_type": "linear", "factor": 8.0}, "sliding_window": 1024}});
@@ -234,7 +234,7 @@ fn multimodal_gemma_3_runs_where_only_its_text_is_there() {
 }
 
 #[test]
-fn contexts_that_were_made_longer_and_contexts_that_were_trained() {
+fn extended_and_trained_context_lengths() {
     let cohere = json!({"max_position_embeddings": 8192, "model_max_length": 131_072});
     assert_eq!(config("cohere", cohere).context_length, 131_072);
     assert_eq!(config("cohere", json!({"max_position_embeddings": 8192})).context_length, 8192);
@@ -272,7 +272,7 @@ fn a_classifier_has_labels_and_a_pooling() {
 }
 
 #[test]
-fn what_cannot_run_is_refused_by_key() {
+fn unsupported_settings_are_rejected_by_key() {
     refused(
         "llama",
         json!({"num_local_experts": 8}),

@@ -103,7 +103,7 @@ fn weights_stay_where_the_mapping_put_them() {
 }
 
 #[test]
-fn data_at_odd_addresses_opens() {
+fn unaligned_data_opens() {
     // MLX does not pad headers; this one gets every possible alignment.
     for padding in 0..4 {
         let (bytes, config) = Fake::default().file(padding);
@@ -283,7 +283,7 @@ fn planes_that_are_missing_or_disagree_are_refused_by_the_tensor() {
 }
 
 #[test]
-fn quantisation_by_others_is_refused_by_its_name() {
+fn other_quantisation_methods_are_rejected_by_name() {
     let (bytes, config) = Fake::default().file(0);
     let mut config: Value = serde_json::from_str(&config).unwrap();
     config["quantization"].take();
@@ -303,7 +303,7 @@ fn quantisation_by_others_is_refused_by_its_name() {
 
 proptest! {
     #[test]
-    fn no_shapes_and_no_configuration_bring_it_down(
+    fn arbitrary_shapes_and_configurations_never_panic(
         shapes in prop::collection::vec(prop::collection::vec(prop_oneof![0usize..20, Just(usize::MAX / 7)], 0..4), 4),
         dtypes in prop::collection::vec(prop::sample::select(vec!["U32", "F16", "BF16", "F32", "U8"]), 4),
         bits in prop_oneof![0u64..10, Just(u64::MAX)],

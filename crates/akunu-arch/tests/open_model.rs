@@ -11,7 +11,7 @@ fn refused(path: &Path) -> String {
 }
 
 #[test]
-fn files_that_are_no_models_are_recognised() {
+fn files_that_are_not_models_are_recognised() {
     let folder = tempfile::tempdir().unwrap();
     for (bytes, expected) in [
         (&b""[..], "this is an empty file, not a model that can be run. Download it again."),
@@ -120,7 +120,7 @@ fn safetensors_needs_its_configuration() {
 }
 
 #[test]
-fn shards_are_put_together_and_missing_ones_named() {
+fn shards_are_combined_and_missing_ones_are_named() {
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str, tensor: &str, shape: &str, bytes: usize| {
         let header =

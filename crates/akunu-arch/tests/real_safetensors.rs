@@ -64,8 +64,8 @@ fn a_hugging_face_folder_opens() {
 }
 
 #[test]
-fn kinds_of_models_that_have_no_card_are_refused_by_name() {
-    const TEST: &str = "kinds_of_models_that_have_no_card_are_refused_by_name";
+fn models_without_a_card_are_rejected_by_name() {
+    const TEST: &str = "models_without_a_card_are_rejected_by_name";
     let Some(path) = akunu_testing::data(TEST, "golden/tiny_whisper.safetensors") else { return };
     let error = open_model(&path).unwrap_err();
     assert!(matches!(error.kind(), FormatError::Unsupported { key, .. } if key == "model_type"), "{error}");
@@ -74,8 +74,8 @@ fn kinds_of_models_that_have_no_card_are_refused_by_name() {
 
 /// With sentence-transformers files, and a table of position ids that carries no information.
 #[test]
-fn an_encoder_opens_with_what_its_folder_says_of_vectors() {
-    const TEST: &str = "an_encoder_opens_with_what_its_folder_says_of_vectors";
+fn an_encoder_opens_with_its_embedding_settings() {
+    const TEST: &str = "an_encoder_opens_with_its_embedding_settings";
     let Some(path) = akunu_testing::data(TEST, "minilm") else { return };
     let model = open_model(&path).unwrap();
     let config = model.config();
@@ -87,7 +87,7 @@ fn an_encoder_opens_with_what_its_folder_says_of_vectors() {
 }
 
 #[test]
-fn a_whisper_ggml_file_is_named_for_what_it_is() {
+fn a_whisper_ggml_file_is_recognised() {
     let Some(path) = akunu_testing::data("a_whisper_ggml_file_is_named", "whisper/for-tests-ggml-tiny.bin")
     else {
         return;

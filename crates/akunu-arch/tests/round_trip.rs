@@ -173,7 +173,7 @@ fn converted(name: &str) -> GgufModel {
 
 /// Keys that llama.cpp requires or uses.
 #[test]
-fn other_readers_find_their_keys() {
+fn keys_of_other_readers_are_written() {
     let number = |model: &GgufModel, key: &str| model.gguf().metadata().u32(key).unwrap();
     let bert = converted("xlm-roberta-reranker");
     assert_eq!(number(&bert, "bert.pooling_type"), Some(4));
@@ -203,7 +203,7 @@ fn other_readers_find_their_keys() {
 
 /// The number of token types comes from the model, not from the vocabulary.
 #[test]
-fn a_vocabulary_from_elsewhere_does_not_change_the_model() {
+fn a_vocabulary_from_another_file_does_not_change_the_model() {
     let (_, path) = folders().into_iter().find(|(name, _)| name == "roberta-mean").unwrap();
     let folder = open_model(&path).unwrap();
     let mut vocabulary = Metadata::default();

@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_steers_a_terminal_is_escaped_and_letters_of_all_scripts_stay() {
+    fn control_characters_are_escaped_and_letters_of_all_scripts_stay() {
         assert_eq!(printable("a\nb\tc\r\u{1b}[2J\u{7}\u{9b}"), "a\\nb\\tc\\r\\u{1b}[2J\\u{7}\\u{9b}");
         assert_eq!(printable("\u{202e}gnp\u{2028}"), "\\u{202e}gnp\\u{2028}");
         for text in ["it's \"so\" C:\\new", "日本　語", "हिन्दी", "می\u{200c}خواهم", "e\u{301}"]

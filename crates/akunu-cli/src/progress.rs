@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-const PATIENCE: Duration = Duration::from_secs(1);
+const DELAY: Duration = Duration::from_secs(1);
 const TICK: Duration = Duration::from_millis(250);
 
 #[derive(Debug)]
@@ -35,7 +35,7 @@ impl Progress {
             let (sender, called_off) = channel();
             let bar = bar.clone();
             let thread = std::thread::spawn(move || {
-                if called_off.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
+                if called_off.recv_timeout(DELAY) == Err(RecvTimeoutError::Timeout) {
                     bar.set_draw_target(ProgressDrawTarget::stderr());
                     bar.enable_steady_tick(TICK);
                 }

@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_model_file_is_not_told_as_a_story() {
+    fn a_missing_model_file_is_not_a_prompt() {
         let found = args(Some("no/such/model.gguf"), None, None).resolve();
         assert!(matches!(found, Err(Failure::Failed(message)) if message.error.contains("no file")));
     }

@@ -103,7 +103,7 @@ mod tests {
     use crate::DType;
 
     #[test]
-    fn every_combination_has_a_name_of_its_own_that_says_what_it_is() {
+    fn every_combination_has_a_unique_name() {
         let names: std::collections::BTreeSet<&str> = Affine::all().map(Affine::name).collect();
         assert_eq!(names.len(), 54);
         for affine in Affine::all() {

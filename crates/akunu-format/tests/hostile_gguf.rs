@@ -79,7 +79,7 @@ fn f32s(name: &str, n: u64, offset: u64) -> Vec<u8> {
 }
 
 #[test]
-fn the_builder_makes_good_files() {
+fn the_builder_makes_valid_files() {
     let raw = Raw::new()
         .with_key(key("general.alignment", 4, &32u32.to_le_bytes()))
         .with_tensor(tensor("a", &[3, 2], 0, 0), 64)
@@ -259,7 +259,7 @@ fn tensor_places() {
 }
 
 #[test]
-fn names_are_cut_and_escaped_before_they_reach_a_terminal() {
+fn names_in_errors_are_truncated_and_escaped() {
     let name = format!("\x1b[31m{}", "x".repeat(10_000));
     let error = Raw::new().with_tensor(tensor(&name, &[0], 0, 0), 0).open().unwrap_err().to_string();
     assert!(error.starts_with("tensor \\u{1b}[31mxxx"), "{error}");

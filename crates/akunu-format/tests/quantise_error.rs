@@ -61,7 +61,7 @@ fn error(dtype: DType, values: &[f32]) -> f64 {
 }
 
 #[test]
-fn no_type_loses_more_than_ggmls_quantiser_does() {
+fn quantisation_errors_are_at_most_those_of_ggml() {
     let (normal, heavy) = (normal(), heavy());
     for (dtype, ggml_normal, ggml_heavy, allowed) in GGML {
         for (name, values, ggml) in [("normal", &normal, ggml_normal), ("heavy", &heavy, ggml_heavy)] {
@@ -75,7 +75,7 @@ fn no_type_loses_more_than_ggmls_quantiser_does() {
 }
 
 #[test]
-fn numbers_that_a_block_can_hold_come_back_as_they_were() {
+fn representable_numbers_are_exact() {
     for dtype in DType::ALL {
         for values in [vec![0.0; 256], vec![0.5; 256], vec![-0.5; 256]] {
             let decoded = round_trip(dtype, &values);
@@ -109,7 +109,7 @@ fn each_element_keeps_its_place() {
 }
 
 #[test]
-fn no_numbers_make_the_quantisers_panic() {
+fn the_quantisers_never_panic() {
     let awkward = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::MAX, f32::MIN, 1e-45, -1e-38, 1e30, -0.0];
     for dtype in DType::ALL {
         for first in awkward {

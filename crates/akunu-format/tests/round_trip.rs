@@ -94,7 +94,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn gguf_comes_back_as_it_was_written(metadata in metadata(), specs in specs()) {
+    fn gguf_round_trips(metadata in metadata(), specs in specs()) {
         let gguf = Gguf::from_region(Region::from_vec(write(&metadata, &specs))).unwrap();
         // Compared as text, in which NaN equals itself.
         let show = |metadata: &Metadata| {
@@ -112,7 +112,7 @@ proptest! {
 }
 
 #[test]
-fn the_writer_refuses_what_the_reader_would() {
+fn the_writer_rejects_invalid_files() {
     let new = |specs: Vec<TensorSpec>| GgufWriter::new(Vec::new(), &Metadata::default(), specs);
     let message = |specs| new(specs).unwrap_err().to_string();
     let x = |shape: &[usize]| TensorSpec::new("x", DType::Q4_0, shape);

@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_wish_the_first_of_the_order_is_taken() {
+    fn without_a_selector_the_preferred_quantisation_is_chosen() {
         assert_eq!(chosen(QUANTS, None), ["m-Q4_K_M.gguf"]);
         assert_eq!(chosen(&["m.q8_0.gguf", "m.q4_0.gguf"], None), ["m.q4_0.gguf"]);
         assert_eq!(chosen(&["whatever.gguf"], None), ["whatever.gguf"]);
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn all_parts_of_a_split_model_come_and_the_first_is_opened() {
+    fn all_parts_of_a_split_model_are_chosen() {
         let parts = ["m-Q4_0-00001-of-00002.gguf", "m-Q4_0-00002-of-00002.gguf"];
         let all = [&parts[..], &["m-Q8_0.gguf"]].concat();
         for selector in ["Q4_0", parts[1]] {
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn a_safetensors_repository_is_taken_whole() {
+    fn a_safetensors_repository_is_chosen_completely() {
         let paths =
             ["config.json", "model.safetensors", "tokenizer.json", "README.md", "onnx/model.safetensors"];
         let choice = choose(&repo(), &files(&paths), None).unwrap();
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn the_modules_of_sentence_transformers_come_along() {
+    fn modules_of_sentence_transformers_are_included() {
         let paths = [
             "model.safetensors",
             "config.json",
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn shards_come_with_their_index_and_without_copies_under_another_name() {
+    fn shards_are_chosen_with_their_index_and_without_duplicates() {
         let paths = [
             "config.json",
             "consolidated.safetensors",
@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn a_safetensors_file_by_name_brings_its_folders_configuration() {
+    fn a_safetensors_file_includes_the_configuration_of_its_folder() {
         let paths = ["config.json", "x/config.json", "x/a.safetensors", "x/b.safetensors"];
         assert_eq!(chosen(&paths, Some("x/a.safetensors")), ["x/a.safetensors", "x/config.json"]);
         assert_eq!(chosen(&paths, Some("config.json")), ["config.json"]);

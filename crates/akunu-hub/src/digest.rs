@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_are_what_sha256sum_and_git_say() {
+    fn checksums_match_sha256sum_and_git() {
         let sha256 = Checksum::sha256(&"0".repeat(64)).unwrap();
         let expected = "a948904f2f0f479b8f8197694b30184b0d2ed1c1cd2a1ec0fb85d299a192a447";
         assert_eq!(hex_of(&sha256, b"hello world\n"), expected);
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_sum_is_none() {
+    fn invalid_checksums_are_none() {
         for text in ["", "../../x", &"g".repeat(64), &"0".repeat(63), &"A".repeat(64)] {
             assert!(Checksum::sha256(text).is_none() && Checksum::git(text).is_none(), "{text}");
         }

@@ -55,7 +55,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn a_disk_has_some_room() {
+    fn a_disk_has_free_space() {
         assert!(SystemDisk.free(&std::env::temp_dir()).is_some());
     }
 }

@@ -423,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn redirects_lead_where_they_say() {
+    fn redirects_are_resolved() {
         let base = uri("https://hub.example:8443/a/b/c?d");
         for (place, expected) in [
             ("https://x.example/y", Some("https://x.example/y")),

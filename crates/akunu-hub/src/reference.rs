@@ -195,7 +195,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_is_accepted_reads_back_as_written(text in "hf:[a-zA-Z0-9./_@:-]{0,40}") {
+        fn accepted_references_round_trip(text in "hf:[a-zA-Z0-9./_@:-]{0,40}") {
             if let Ok(found) = parse(&text) {
                 prop_assert_eq!(found.to_string(), text);
             }

@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cache_is_where_other_tools_have_it() {
+    fn the_cache_is_that_of_other_tools() {
         let cache = |variables: &[(&str, &str)]| from(variables).unwrap().cache;
         assert_eq!(cache(&[("HOME", "/h")]), Path::new("/h/.cache/huggingface/hub"));
         assert_eq!(cache(&[("HOME", "/h"), ("XDG_CACHE_HOME", "/x")]), Path::new("/x/huggingface/hub"));
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn the_token_is_the_variables_or_the_files() {
+    fn the_token_comes_from_the_variable_or_the_file() {
         let home = tempfile::tempdir().unwrap();
         std::fs::write(home.path().join("token"), "hf_file\n").unwrap();
         let home = home.path().to_str().unwrap();
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn the_endpoint_is_an_address() {
+    fn the_endpoint_is_a_url() {
         let endpoint = |text: &str| from(&[("HOME", "/h"), ("HF_ENDPOINT", text)]).map(|s| s.endpoint);
         assert_eq!(endpoint("https://hub.example/prefix/").unwrap(), "https://hub.example/prefix");
         for text in ["hub.example", "ftp://hub.example", "https://", "nonsense here"] {
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn offline_is_what_other_tools_take_for_it() {
+    fn offline_values_match_other_tools() {
         for (value, offline) in [("1", true), ("true", true), ("ON", true), ("0", false), ("", false)] {
             assert_eq!(
                 from(&[("HOME", "/h"), ("HF_HUB_OFFLINE", value)]).unwrap().offline,

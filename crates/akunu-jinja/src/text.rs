@@ -174,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slices_keep_what_came_from_outside() {
+    fn slices_keep_untrusted_ranges() {
         let mut buffer = TextBuffer::default();
         buffer.push_trusted("ab");
         buffer.push("cd", true);

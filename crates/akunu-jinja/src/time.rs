@@ -125,7 +125,7 @@ mod tests {
     use super::LocalTime;
 
     #[test]
-    fn dates_are_those_of_the_calendar() {
+    fn dates_match_the_calendar() {
         let moment = LocalTime::from_seconds(1_709_210_096); // 2024-02-29 12:34:56, a Thursday
         assert_eq!(
             moment.format("%Y-%m-%d %H:%M:%S %A %d %b %y day %j"),

@@ -300,7 +300,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_a_devices_own_is_refused() {
+    fn foreign_buffers_are_rejected() {
         assert!(check_bytes("d", 8, 8, 16).is_ok() && check_bytes("d", 16, 0, 16).is_ok());
         let refused = |offset, bytes| check_bytes("d", offset, bytes, 16).unwrap_err().to_string();
         assert_eq!(refused(8, 9), "d: access to bytes 8..17 of a buffer of 16");

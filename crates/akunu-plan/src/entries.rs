@@ -178,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_row_is_admitted_where_its_sequence_lies_within_the_cache_for_all_its_steps() {
+    fn a_row_must_stay_within_the_cache_for_all_steps() {
         let bounds = RowBounds { vocab: 10, positions: 96, context: 40, alignment: 16 };
         let row = |position, start| Row::causal(9, position, start);
         for (row, steps) in [(row(0, 0), 1), (row(39, 48), 1), (row(30, 48), 10), (row(31, 64), 1)] {
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_move_is_admitted_within_the_cache_and_in_its_own_direction() {
+    fn a_move_must_be_within_the_cache_and_in_its_direction() {
         let admits = |kind, from, to, len| MoveBounds { kind, positions: 96 }.admit(&Move { from, to, len });
         let shift = |from, to, len| admits(MoveKind::Shift, from, to, len);
         assert!(shift(8, 5, 88) && shift(5, 5, 3) && shift(96, 0, 0));

@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn ordinary_rows_are_f16_as_they_stand() {
+    fn ordinary_rows_have_scale_1() {
         for row in [[0.004, -1e-6], [1.0, 2.5], [32767.0, 0.1], [0.0, -0.0]] {
             let (scale, found) = round(&row);
             assert_eq!(scale, 1.0);
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_finite_poisons_the_scale() {
+    fn values_that_are_not_finite_make_the_scale_nan() {
         for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
             assert!(scale_of(&[1.0, bad]).is_nan());
             let mut bytes = [1; 4];

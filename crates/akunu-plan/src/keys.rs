@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn elements_of_sixteen_positions_lie_together() {
+    fn elements_of_sixteen_positions_are_adjacent() {
         let heads: Vec<u8> =
             (0..32_u16).flat_map(|p| [p * 2, p * 2 + 1]).flat_map(u16::to_le_bytes).collect();
         let found = KeyOrder::GroupsOf16.from_positions(KvType::F16, 2, &heads).unwrap();
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn broken_sixteens_have_no_order() {
+    fn incomplete_groups_are_rejected() {
         assert_eq!(KeyOrder::GroupsOf16.from_positions(KvType::F32, 2, &[0; 8 * 15]), None);
         assert_eq!(KeyOrder::GroupsOf16.to_positions(KvType::Q8_0, 31, &[0; 34 * 16]), None);
         assert_eq!(KeyOrder::GroupsOf16.from_positions(KvType::F32, 0, &[]), None);

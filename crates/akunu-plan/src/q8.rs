@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_finite_poisons_the_scale() {
+    fn values_that_are_not_finite_make_the_scale_nan() {
         for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
             let (quants, scale, _) = block(&[1.0, bad]);
             assert!(scale.is_nan());

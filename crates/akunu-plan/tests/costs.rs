@@ -68,7 +68,7 @@ fn a_row_multiplies_and_adds_once_for_each_weight() {
 }
 
 #[test]
-fn attention_reads_what_its_rows_see_and_what_they_share_once() {
+fn shared_positions_of_attention_count_once() {
     let c = config("llama");
     let pair = (4 * c.head_count * c.head_dim * c.layer_count) as u64;
     for kv in [KvType::F32, KvType::F16, KvType::Q8_0] {
@@ -87,7 +87,7 @@ fn attention_reads_what_its_rows_see_and_what_they_share_once() {
 }
 
 #[test]
-fn a_window_hides_what_lies_before_it() {
+fn a_window_limits_the_positions_that_are_read() {
     let mut c = family("gemma3");
     c.layer_count = 1;
     let plan = plan(&model(c.clone(), |_| DType::F16), &capabilities(), &options()).unwrap();
@@ -102,7 +102,7 @@ fn a_window_hides_what_lies_before_it() {
 }
 
 #[test]
-fn moving_the_cache_reads_what_is_moved() {
+fn cache_moves_read_the_moved_positions() {
     let plan = planned("llama", DType::F16, &options());
     let c = config("llama");
     let position = (2 * c.kv_head_count * c.layer_count * KvType::F16.row_bytes(c.head_dim).unwrap()) as u64;

@@ -20,7 +20,7 @@ fn refusal(model: &FakeModel, options: &PlanOptions) -> String {
 }
 
 #[test]
-fn a_plan_is_what_the_device_then_allocates() {
+fn the_device_allocates_what_was_planned() {
     for name in ["llama", "gemma3"] {
         for in_place in [InPlace::All, InPlace::Nothing] {
             for kv in [KvType::F32, KvType::F16, KvType::Q8_0] {

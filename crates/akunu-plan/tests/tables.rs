@@ -86,7 +86,7 @@ fn every_golden_has_a_snapshot_and_every_family_a_golden() {
 /// Norms are folded into products and RoPE into attention, except Gemma's norms before the residual, and without
 /// fusion.
 #[test]
-fn devices_that_fold_get_other_tables_of_few_rows() {
+fn devices_with_folding_get_folded_tables_of_few_rows() {
     let folding = Capabilities { folds: true, ..capabilities() };
     for name in FAMILIES {
         let model = model(family(name), |_| DType::Q4_0);
@@ -171,7 +171,7 @@ fn in_halves(family_name: &str, dtype: impl Fn(&str) -> DType) -> ModelPlan {
 }
 
 #[test]
-fn prompts_in_halves_unpack_before_they_multiply_and_leave_f32_weights_and_logits_alone() {
+fn half_precision_prompts_convert_weights_except_f32_and_logits() {
     let dtype = |name: &str| match name {
         n if n.ends_with("attn_v.weight") => DType::Q6K,
         n if n.starts_with("blk.1") && n.ends_with("ffn_up.weight") => DType::F32,
@@ -187,7 +187,7 @@ fn prompts_in_halves_unpack_before_they_multiply_and_leave_f32_weights_and_logit
 }
 
 #[test]
-fn few_rows_have_a_table_that_unpacks_nothing_where_many_rows_unpack() {
+fn few_rows_have_a_table_without_conversion() {
     let of = |half_products, prefill_rows| {
         let capabilities = Capabilities { half_products, ..capabilities() };
         let options = PlanOptions { prefill_rows, prefill_logit_rows: 100, ..options() };
@@ -215,7 +215,7 @@ fn few_rows_have_a_table_that_unpacks_nothing_where_many_rows_unpack() {
 }
 
 #[test]
-fn nothing_is_unpacked_over_weights_that_are_still_to_be_read() {
+fn converted_weights_are_not_overwritten_before_use() {
     let plan = in_halves("gemma2", |_| DType::Q4_0);
     let mut fresh = Vec::new();
     for (command, label) in plan.tables.prefill().commands.iter().zip(&plan.tables.prefill().labels) {
@@ -306,7 +306,7 @@ fn names_of_buffers_are_unique_and_kernel_names_tell_variants_apart() {
 
 /// The table builder is driven by cards: none of its files may name an architecture.
 #[test]
-fn the_builder_names_no_architecture() {
+fn no_source_of_the_builder_names_an_architecture() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/lower");
     let names = ["llama", "qwen", "gemma", "mistral", "smol", "phi", "bert", "whisper"];
     let mut files = 0;

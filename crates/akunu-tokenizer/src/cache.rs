@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn short_words_are_found_again_and_no_others() {
+    fn short_words_are_cached_and_no_others() {
         let mut cache = WordCache::default();
         cache.keep(b"word", &[1, 2]);
         cache.keep(b"a", &[3, 4, 5, 6]);

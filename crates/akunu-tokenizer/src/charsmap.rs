@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_entry_of_the_table_wins() {
+    fn the_longest_entry_of_the_table_matches() {
         let map = CharsMap::read(&table()).unwrap();
         let mut out = String::new();
         map.rewrite("aéabb", &mut out);
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn broken_tables_are_errors_or_change_nothing() {
+    fn invalid_tables_are_errors_or_change_nothing() {
         let whole = table();
         for bytes in [&whole[..3], &whole[..100], &[1, 0, 0, 0, 0][..], &[0, 0, 0, 0]] {
             assert!(CharsMap::read(bytes).is_err());
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn spaces_are_put_in_order_where_asked_for() {
+    fn extra_spaces_are_removed_if_requested() {
         let applied = |remove_extra_spaces, text| {
             let mut out = String::new();
             Normalizer { map: CharsMap::default(), remove_extra_spaces }.apply(text, true, &mut out);

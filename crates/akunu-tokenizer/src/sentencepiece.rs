@@ -286,7 +286,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn text_in_parts_merges_to_what_the_whole_does(
+        fn text_in_parts_merges_as_the_whole(
             tokens in proptest::collection::hash_set("[ab▁é]{1,4}", 1..30), text in "[ab▁éc]{0,40}",
             scores in proptest::collection::vec(-5i8..0, 31),
         ) {

@@ -116,7 +116,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn bytes_in_pieces_give_the_text_of_the_whole(
+        fn bytes_in_pieces_give_the_whole_text(
             bytes in proptest::collection::vec(byte(), 0..40),
             sizes in proptest::collection::vec(0usize..6, 0..40),
         ) {

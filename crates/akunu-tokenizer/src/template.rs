@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_of_gguf_files_mean_what_llama_cpp_takes_them_for() {
+    fn flags_of_gguf_files_match_llama_cpp() {
         for model in [Model::ByteLevel, Model::Unigram, Model::SentencePiece] {
             // RoBERTa and XLM-RoBERTa as converters write them; the separator is used for pairs only.
             assert_eq!(pair_of(&flags(true, true, true), model).0, [1, 10, 11, 2, 3, 20, 2]);
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flag_that_overrules_makes_a_pair_of_two_single_texts() {
+    fn an_overriding_flag_makes_a_pair_of_two_single_texts() {
         let mut template = Template::from_ids(&[1], &[], &[], 1);
         let before = template.clone();
         template.set_first(1, true);

@@ -138,7 +138,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_other_way_to_cut_a_text_has_a_higher_sum(
+        fn no_other_split_has_a_higher_sum(
             tokens in proptest::collection::hash_map("[abé▁]{1,4}", -12i8..3, 1..25), text in "[abé▁c]{1,10}",
         ) {
             // Integer scores, so that sums are exact in any order.

@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_says_little_gets_what_its_kind_means() {
+    fn a_minimal_file_gets_the_defaults_of_its_model() {
         let vocabulary = Vocabulary::from_gguf(&file("llama", &["<unk>", "<s>", "</s>", "▁a"])).unwrap();
         assert_eq!(vocabulary.pre, "default");
         let special = vocabulary.special;
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_of_turn_that_is_called_normal_is_a_control_token_unless_merges_spell_it() {
+    fn a_normal_end_of_turn_is_a_control_token_unless_merges_produce_it() {
         let mut metadata = file("gpt2", &["a", "<|im_end|>", "</", "s>", "</s>"]);
         metadata.insert("tokenizer.ggml.merges", strings(&["</ s>"]));
         let tokenizer = from_gguf(&metadata).unwrap();

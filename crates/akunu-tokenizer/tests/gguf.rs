@@ -110,8 +110,8 @@ fn same_ids(name: &str, original: &dyn Tokenizer, again: &dyn Tokenizer) {
 }
 
 #[test]
-fn vocabularies_of_every_kind_come_back_with_the_same_ids() {
-    let test = "vocabularies_of_every_kind_come_back_with_the_same_ids";
+fn vocabularies_of_every_kind_round_trip() {
+    let test = "vocabularies_of_every_kind_round_trip";
     let mut refused = Vec::new();
     let Some(cases) = akunu_testing::data(test, "tokenizers/tiny/hf_tokenizer_cases.json") else { return };
     let json: serde_json::Value = serde_json::from_slice(&std::fs::read(&cases).unwrap()).unwrap();
@@ -202,8 +202,8 @@ fn config_files_give_roles_ends_and_chat_templates() {
 }
 
 #[test]
-fn what_gguf_cannot_say_is_refused_in_words() {
-    let test = "what_gguf_cannot_say_is_refused_in_words";
+fn unrepresentable_vocabularies_are_rejected_with_the_reason() {
+    let test = "unrepresentable_vocabularies_are_rejected_with_the_reason";
     let Some(json) = akunu_testing::data(test, "tokenizers/tiny/tiny_bpe_bytelevel_tokenizer.json") else {
         return;
     };

@@ -180,8 +180,8 @@ fn special_tokens_of_a_json_are_text_unless_asked_for() {
 }
 
 #[test]
-fn what_goes_around_a_text_comes_from_the_post_processor_and_the_config() {
-    let test = "what_goes_around_a_text_comes_from_the_post_processor_and_the_config";
+fn special_tokens_come_from_the_post_processor_and_the_config() {
+    let test = "special_tokens_come_from_the_post_processor_and_the_config";
     let Some(llama) = akunu_testing::data(test, "tokenizers/llama2.json") else { return };
     let Some(bert) = akunu_testing::data(test, "tokenizers/bert-base-uncased.json") else { return };
     let llama = HfTokenizer::open(&llama).unwrap();
@@ -194,8 +194,8 @@ fn what_goes_around_a_text_comes_from_the_post_processor_and_the_config() {
 }
 
 #[test]
-fn a_megabyte_of_one_character_is_encoded_in_good_time() {
-    let test = "a_megabyte_of_one_character_is_encoded_in_good_time";
+fn a_megabyte_of_one_character_is_encoded_quickly() {
+    let test = "a_megabyte_of_one_character_is_encoded_quickly";
     let Some(path) = akunu_testing::data(test, "tokenizers/gpt2.json") else { return };
     let tokenizer = HfTokenizer::open(&path).unwrap();
     for unit in [" ", "a", "é"] {
@@ -207,7 +207,7 @@ fn a_megabyte_of_one_character_is_encoded_in_good_time() {
 }
 
 #[test]
-fn files_that_are_no_tokenizers_are_refused_in_words() {
+fn files_that_are_not_tokenizers_are_rejected_with_the_reason() {
     let refused =
         |json: &str| HfTokenizer::from_bytes(json.as_bytes(), &Sidecar::default()).unwrap_err().to_string();
     let model = r#""model":{"type":"BPE","vocab":{"a":0,"b":1},"merges":[]}"#;
@@ -239,8 +239,8 @@ fn files_that_are_no_tokenizers_are_refused_in_words() {
 }
 
 #[test]
-fn a_model_file_cut_off_anywhere_is_refused_or_read() {
-    let test = "a_model_file_cut_off_anywhere_is_refused_or_read";
+fn any_truncated_model_file_is_rejected_or_read() {
+    let test = "any_truncated_model_file_is_rejected_or_read";
     for name in ["tiny_spm.model", "tiny_spm_bpe.model", "tiny_spm_bytefallback.model"] {
         let Some(path) = akunu_testing::data(test, &format!("tokenizers/tiny/{name}")) else { return };
         let whole = std::fs::read(path).unwrap();

@@ -58,8 +58,8 @@ fn numbers(list: &Value) -> Vec<u32> {
 }
 
 #[test]
-fn texts_pairs_and_what_is_cut_of_them_are_as_in_transformers() {
-    let test = "texts_pairs_and_what_is_cut_of_them_are_as_in_transformers";
+fn texts_pairs_and_truncation_match_transformers() {
+    let test = "texts_pairs_and_truncation_match_transformers";
     let golden = golden();
     let mut tokenizers: BTreeMap<String, Vec<HfTokenizer>> = BTreeMap::new();
     let mut checked = 0;
@@ -86,7 +86,7 @@ fn texts_pairs_and_what_is_cut_of_them_are_as_in_transformers() {
 
 /// As in transformers' LLaMA tokenizers, the flags in `tokenizer_config.json` override the post-processor.
 #[test]
-fn flags_beside_a_vocabulary_make_a_pair_of_two_texts_with_all_that_goes_around_one() {
+fn flags_in_the_config_make_a_pair_of_two_single_texts() {
     let golden = golden();
     let folder = Folder::new("flags", &file(&golden, "bytes", "llama-3"));
     let config =
@@ -125,7 +125,7 @@ impl Drop for Folder {
 }
 
 #[test]
-fn what_goes_around_two_texts_survives_in_gguf_keys() {
+fn special_tokens_of_pairs_survive_in_gguf_keys() {
     let golden = golden();
     for (model, post, [bos, eos, separator]) in [
         ("wordpiece", "bert", [true, true, false]),
@@ -166,8 +166,8 @@ fn what_goes_around_two_texts_survives_in_gguf_keys() {
 
 /// A GGUF file of a BERT model and the `tokenizer.json` of another one with the same vocabulary.
 #[test]
-fn a_real_gguf_vocabulary_gives_the_pairs_of_its_tokenizer_json() {
-    let test = "a_real_gguf_vocabulary_gives_the_pairs_of_its_tokenizer_json";
+fn a_real_gguf_vocabulary_matches_the_pairs_of_its_tokenizer_json() {
+    let test = "a_real_gguf_vocabulary_matches_the_pairs_of_its_tokenizer_json";
     let Some(gguf) = akunu_testing::data(test, "vocab/bert-bge.gguf") else { return };
     let Some(json) = akunu_testing::data(test, "minilm/tokenizer.json") else { return };
     let gguf = from_gguf(Gguf::open(&gguf).unwrap().metadata()).unwrap();
@@ -187,7 +187,7 @@ fn a_real_gguf_vocabulary_gives_the_pairs_of_its_tokenizer_json() {
 }
 
 #[test]
-fn a_template_that_takes_a_text_twice_is_refused_where_it_is_needed() {
+fn a_template_with_a_text_twice_is_rejected_when_used() {
     let golden = golden();
     let mut twice = file(&golden, "bytes", "modernbert");
     let text = json!({"Sequence": {"id": "A", "type_id": 0}});
@@ -212,7 +212,7 @@ proptest! {
 
     /// Compared with the crate, which defines pairs, segments and truncation.
     #[test]
-    fn pairs_are_the_crates_for_any_text(first in text(), second in text(), most in 5usize..40) {
+    fn pairs_match_the_crate_for_any_text(first in text(), second in text(), most in 5usize..40) {
         let golden = golden();
         for (model, post) in [
             ("wordpiece", "bert"), ("wordpiece", "mpnet"), ("bytes", "llama-3"), ("bytes", "none"),

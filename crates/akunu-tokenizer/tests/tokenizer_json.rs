@@ -226,8 +226,8 @@ fn added_tokens_are_found_as_the_crate_finds_them() {
 }
 
 #[test]
-fn settings_do_what_they_do_in_the_crate() {
-    let test = "settings_do_what_they_do_in_the_crate";
+fn settings_behave_as_in_the_crate() {
+    let test = "settings_behave_as_in_the_crate";
     let Some(bytes) = read(test, "tiny/tiny_bpe_split_cl100k_tokenizer.json") else { return };
     let Some(spaced) = read(test, "tiny/tiny_bpe_metaspace_tokenizer.json") else { return };
     let Some(unigram) = read(test, "tiny/tiny_unigram_tokenizer.json") else { return };
@@ -282,8 +282,8 @@ fn settings_do_what_they_do_in_the_crate() {
 }
 
 #[test]
-fn what_is_not_known_goes_through_the_crate_and_says_why() {
-    let test = "what_is_not_known_goes_through_the_crate_and_says_why";
+fn unknown_files_use_the_crate_and_give_the_reason() {
+    let test = "unknown_files_use_the_crate_and_give_the_reason";
     let Some(json) = read(test, "tiny/tiny_bpe_split_cl100k_tokenizer.json") else { return };
     let vocab = json["model"]["vocab"].as_object().unwrap().len();
     type Change = fn(&mut Value, usize);
@@ -342,8 +342,8 @@ fn what_is_not_known_goes_through_the_crate_and_says_why() {
 
 /// Not timed: with quadratic run time this test would not finish.
 #[test]
-fn a_megabyte_of_anything_is_encoded_in_good_time() {
-    let test = "a_megabyte_of_anything_is_encoded_in_good_time";
+fn a_megabyte_of_any_text_is_encoded_quickly() {
+    let test = "a_megabyte_of_any_text_is_encoded_quickly";
     let mut tokenizers = Vec::new();
     for file in [
         "gpt2.json",

@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_take_known_names_in_either_case() {
+    fn lists_accept_known_names_in_any_case() {
         let options = parse("--models QWEN3-0.6b --types q8_0,F16 --margin 7 --check").unwrap();
         assert_eq!((options.models, options.types), (owned(&["qwen3-0.6b"]), owned(&["Q8_0", "F16"])));
         assert!(options.check && (options.margin - 0.07).abs() < 1e-9);
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_unknown_or_unfinished_gets_the_usage() {
+    fn unknown_or_incomplete_options_print_the_usage() {
         for line in ["--fast", "--json", "--threads"] {
             assert!(parse(line).unwrap_err().to_string().contains("--baselines DIR"), "{line}");
         }

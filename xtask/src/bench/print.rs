@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_tells_the_peer_and_the_change_and_marks_what_fell_behind() {
+    fn a_line_has_peer_and_change_and_marks_slower_rows() {
         let before = row("tg128", Unit::TokensPerSecond, 200.0, Some(0.8));
         let mut now = row("tg128", Unit::TokensPerSecond, 150.0, Some(0.6));
         (now.peer, now.read_gb_s) = (Some(60.0), Some(31.26));

@@ -178,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn llama_benchs_rows_are_named_as_ours_are() {
+    fn rows_of_llama_bench_have_our_names() {
         let json = r#"[
             {"n_prompt": 512, "n_gen": 0, "n_depth": 0, "avg_ts": 2.0, "samples_ts": [1.0, 3.0]},
             {"n_prompt": 0, "n_gen": 128, "n_depth": 4096, "samples_ts": [5.5]},

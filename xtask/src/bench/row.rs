@@ -213,7 +213,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_baseline_keeps_rows_that_were_not_measured_again() {
+    fn a_baseline_keeps_rows_that_were_not_measured() {
         let report = |rows| Report {
             machine: Machine {
                 kind: "k".into(),
@@ -236,7 +236,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn machines_and_days_have_names() {
+    fn names_of_machines_and_dates() {
         assert_eq!(
             kind("Intel(R) Xeon(R) Processor @ 2.10GHz", 2, "amx"),
             "intel-xeon-processor-2-10ghz-2-cores-amx"
@@ -248,7 +248,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_median_stands_in_the_middle() {
+    fn the_median_is_in_the_middle() {
         assert_eq!(median_min_max(&[4.0, 1.0, 3.0]), (3.0, 1.0, 4.0));
         assert_eq!(median_min_max(&[4.0, 1.0, 3.0, 2.0]), (2.5, 1.0, 4.0));
     }

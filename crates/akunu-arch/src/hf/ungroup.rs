@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn heads_go_from_groups_to_parts() {
+    fn grouped_heads_are_reordered() {
         // Two groups of two queries: q0 q1 k0 v0, q2 q3 k1 v1.
         let grouped = [0, 1, 10, 20, 2, 3, 11, 21];
         assert_eq!(reorder(&grouped, 1, 2, 2), [0, 1, 2, 3, 10, 11, 20, 21]);

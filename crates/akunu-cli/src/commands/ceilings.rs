@@ -53,9 +53,9 @@ pub fn of(
 ) -> Result<Option<Ceilings>, Failure> {
     match device.resolve(backends) {
         DeviceChoice::Auto | DeviceChoice::Cpu => {
-            const LEAST: u64 = 64 << 10;
+            const MIN_BYTES: u64 = 64 << 10;
             let isa = backends.cpu_isa().map_err(CeilingsError::from)?;
-            Ok(Some(Ceilings::new(isa, threads, bytes.clamp(LEAST, DRAM_BYTES))?))
+            Ok(Some(Ceilings::new(isa, threads, bytes.clamp(MIN_BYTES, DRAM_BYTES))?))
         }
         _ => Ok(None),
     }

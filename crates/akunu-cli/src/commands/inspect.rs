@@ -51,7 +51,9 @@ struct InspectReport<'a> {
     kv_head_count: usize,
     head_dim: usize,
     norm_epsilon: f32,
-    rope_base: f64,
+    /// Only for models with RoPE.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rope_base: Option<f64>,
     rope_local_base: Option<f64>,
     rope_dims: usize,
     rope_scaling: String,
@@ -174,7 +176,7 @@ fn report(model: &Model) -> InspectReport<'_> {
         kv_head_count: config.kv_head_count,
         head_dim: config.head_dim,
         norm_epsilon: config.norm_epsilon,
-        rope_base: config.rope.base,
+        rope_base: has_rope(config).then_some(config.rope.base),
         rope_local_base: config.rope.local_base,
         rope_dims: config.rope.dims,
         left_out: config.left_out,
@@ -266,9 +268,7 @@ fn lines(report: &InspectReport<'_>, config: &ModelConfig) -> Vec<(&'static str,
             ),
         ),
     ]);
-    if config.rope.dims > 0 {
-        lines.push(("rope", rope(report)));
-    }
+    lines.extend(report.rope_base.map(|base| ("rope", rope(report, base))));
     lines.extend(
         report.window.map(|size| ("window", format!("{size} positions in {}", window_layers(config)))),
     );
@@ -326,8 +326,13 @@ fn vocabulary(report: &InspectReport<'_>) -> String {
     }
 }
 
-fn rope(report: &InspectReport<'_>) -> String {
-    let mut text = format!("base {}", report.rope_base);
+fn has_rope(config: &ModelConfig) -> bool {
+    let card = akunu_plan::Card::find(&config.architecture);
+    config.rope.dims > 0 && card.is_none_or(|card| card.rotary)
+}
+
+fn rope(report: &InspectReport<'_>, base: f64) -> String {
+    let mut text = format!("base {base}");
     if let Some(local) = report.rope_local_base {
         text.push_str(&format!(", {local} in sliding-window layers"));
     }

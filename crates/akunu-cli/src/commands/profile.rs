@@ -120,7 +120,7 @@ fn generating(args: &ProfileArgs, model: &Arc<Model>) -> Result<Measured, Failur
     let row = [Row::causal(0, args.depth as u32, 0)];
     let bytes = engine.plan().tables.decode().cost(Entries::Rows(&row), 1).bytes();
     let wanted = ProfileOptions { passes: args.passes, depth: args.depth, rows };
-    beside_ceilings(&options, bytes, || Ok(engine.profile(wanted)?))
+    with_ceilings(&options, bytes, || Ok(engine.profile(wanted)?))
 }
 
 fn encoding(args: &ProfileArgs, model: &Arc<Model>, task: EmbedTask) -> Result<Measured, Failure> {
@@ -135,11 +135,11 @@ fn encoding(args: &ProfileArgs, model: &Arc<Model>, task: EmbedTask) -> Result<M
     let text = [TextIds::from(super::random_ids(tokens, model.config().vocab_size, 1))];
     let row = [Row::causal(0, 0, 0)];
     let bytes = embedder.plan().table.cost(Entries::Rows(&row), 1).bytes();
-    beside_ceilings(&args.engine.options(args.context), bytes, || Ok(embedder.profile(&text, args.passes)?))
+    with_ceilings(&args.engine.options(args.context), bytes, || Ok(embedder.profile(&text, args.passes)?))
 }
 
 /// Ceilings are measured before and after the timed passes.
-fn beside_ceilings(
+fn with_ceilings(
     options: &EngineOptions,
     bytes: u64,
     time: impl FnOnce() -> Result<Vec<LabelTiming>, Failure>,
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn eighty_columns_are_enough() {
+    fn the_listing_fits_eighty_columns() {
         let (label, kernel) = ("layer.*.attn_output".to_string(), "gemv_q4_0_f32in_bias_add".to_string());
         let cost = Cost { weight_bytes: 1_234_567_890, int8_ops: 98_765_432_100_000, ..Cost::default() };
         let line = Line { label, kernel, calls: 100, ns: 123_456_789, cost, floor: 1e8 };

@@ -56,7 +56,7 @@ struct RerankReport {
 
 pub fn run(args: &RerankArgs, out: &mut Output) -> Result<(), Failure> {
     let model = super::open(Some(&args.model))?;
-    refuse_idle(args, &model)?;
+    refuse_unused_options(args, &model)?;
     if args.query.as_ref().is_some_and(String::is_empty) {
         return Err(
             Failure::new("the query is empty").hint("give the question that the documents should answer")
@@ -95,7 +95,7 @@ pub fn run(args: &RerankArgs, out: &mut Output) -> Result<(), Failure> {
 }
 
 /// Rejects options that have no effect with this model.
-fn refuse_idle(args: &RerankArgs, model: &Model) -> Result<(), Failure> {
+fn refuse_unused_options(args: &RerankArgs, model: &Model) -> Result<(), Failure> {
     let config = model.config();
     let card = Card::find(&config.architecture);
     let is_told = card.is_some_and(|card| card.rerank.is_some()) && !config.bidirectional;

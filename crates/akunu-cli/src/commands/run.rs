@@ -126,7 +126,7 @@ fn logit_bias(text: &str) -> Result<(u32, f32), String> {
 }
 
 /// The sampling settings that the model suggests, with defaults for the others.
-pub fn usual_sampling(model: &Model) -> Sampling {
+pub fn default_sampling(model: &Model) -> Sampling {
     let usual = Sampling { temperature: 0.8, top_k: 40, top_p: 0.95, min_p: 0.05, ..Sampling::default() };
     Sampling::suggested(&model.config().sampling, &usual)
 }
@@ -134,7 +134,7 @@ pub fn usual_sampling(model: &Model) -> Sampling {
 impl SamplingArgs {
     /// Options take precedence over the model's suggestions and the defaults.
     pub fn sampling(&self, model: &Model) -> Sampling {
-        let suggested = usual_sampling(model);
+        let suggested = default_sampling(model);
         Sampling {
             temperature: self.temp.unwrap_or(suggested.temperature),
             top_k: self.top_k.unwrap_or(suggested.top_k),

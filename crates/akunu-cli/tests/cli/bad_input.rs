@@ -120,7 +120,7 @@ fn a_prompt_file_that_is_not_utf8() {
 }
 
 #[test]
-fn numbers_of_nothing_and_far_too_large_ones() {
+fn zero_and_far_too_large_numbers() {
     for args in [
         ["-n", "0"],
         ["-n", "-1"],
@@ -138,7 +138,7 @@ fn numbers_of_nothing_and_far_too_large_ones() {
 }
 
 #[test]
-fn settings_without_sense() {
+fn invalid_settings() {
     for (option, value) in [
         ("--temp", "-1"),
         ("--temp", "nan"),

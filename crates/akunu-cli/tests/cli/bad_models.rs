@@ -192,7 +192,7 @@ fn commands(model: &Path) -> String {
 }
 
 #[test]
-fn folders_without_weights_or_configuration_say_what_belongs_there() {
+fn folders_without_weights_or_configuration() {
     let dir = tempfile::tempdir().unwrap();
     no_model(dir.path(), &["an empty folder", "hint: A Hugging Face folder has config.json"]);
 
@@ -215,7 +215,7 @@ fn folders_without_weights_or_configuration_say_what_belongs_there() {
 }
 
 #[test]
-fn folders_that_are_not_whole_say_which_part_is_wrong() {
+fn incomplete_folders_name_the_missing_part() {
     let whole = Folder::sharded();
     let expected = commands(Folder::new().dir.path());
     assert_eq!(commands(whole.dir.path()), expected);
@@ -256,7 +256,7 @@ fn folders_that_are_not_whole_say_which_part_is_wrong() {
 }
 
 #[test]
-fn a_vocabulary_that_does_not_fit_says_why_where_text_is_wanted() {
+fn an_unusable_vocabulary_is_reported_when_text_is_used() {
     let check = |model: &Path, words: &[&str]| {
         one_line(&["run", path(model), "Once"], words);
         one_line(&["chat", path(model), "-p", "Hi"], words);

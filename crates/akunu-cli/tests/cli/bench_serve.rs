@@ -210,7 +210,7 @@ fn what_fails_is_counted_by_kind() {
 }
 
 #[test]
-fn a_table_says_it_to_people() {
+fn text_output_is_a_table() {
     let fake = Fake::new(obliging);
     let text = ok(&["bench-serve", &fake.url, "-n", "5", "--streams", "2", "--output", "3", "--prompt", "4"]);
     for words in [
@@ -225,7 +225,7 @@ fn a_table_says_it_to_people() {
 }
 
 #[test]
-fn what_cannot_work_at_all_is_said_before_the_load() {
+fn fatal_errors_are_reported_before_the_load() {
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     refuses(
         &["bench-serve", &format!("http://{free}")],

@@ -90,7 +90,7 @@ fn what_looks_like_a_special_token_in_a_message_is_text() {
 }
 
 #[test]
-fn orders_are_obeyed_and_others_get_a_line() {
+fn slash_commands_work_and_unknown_ones_are_errors() {
     let scene = Scene::new(Some(CHATML), &GREETING);
     let lines = "/history\n/stats\n/system Be brief.\nHi\n/history\n/nonsense\n/save\n/regen\n//no order\n/reset\n\
                  /history\n/system -\n/system\n/regen\n/exit\nnever answered\n";
@@ -98,7 +98,7 @@ fn orders_are_obeyed_and_others_get_a_line() {
 }
 
 #[test]
-fn lines_are_held_together_by_a_backslash_and_by_fences() {
+fn backslashes_and_fences_join_lines() {
     let scene = Scene::new(Some(CHATML), &GREETING);
     let done = scene.chat(&[], "one\\\ntwo\n\"\"\"\nthree\n\n  four\n\"\"\"\n/history\n/exit\n");
     assert_eq!(done.code, 0, "{}", done.stderr);
@@ -108,7 +108,7 @@ fn lines_are_held_together_by_a_backslash_and_by_fences() {
 }
 
 #[test]
-fn a_conversation_is_saved_and_gone_on_with() {
+fn a_conversation_is_saved_and_continued() {
     let scene = Scene::new(Some(CHATML), &GREETING);
     let (talk, other) = (scene.file("talk.json"), scene.file("precious.txt"));
     let lines = format!("Hi \"you\" é\n/save {}\n", path(&talk));
@@ -138,7 +138,7 @@ fn a_conversation_is_saved_and_gone_on_with() {
 }
 
 #[test]
-fn files_that_are_no_conversations_get_one_line_each() {
+fn files_that_are_not_conversations_are_errors() {
     let scene = Scene::new(Some(CHATML), &GREETING);
     let bad = scene.file("bad.json");
     for (bytes, words) in [
@@ -170,7 +170,7 @@ fn files_that_are_no_conversations_get_one_line_each() {
 }
 
 #[test]
-fn reasoning_is_told_from_the_answer() {
+fn reasoning_is_separated_from_the_answer() {
     let scene = Scene::new(Some(CHATML), &THINKING);
     assert_eq!(scene.chat(&[], "Well?\n").stdout, "<think>Hmm.</think>Yes.\n");
     assert_eq!(scene.chat(&["--hide-reasoning"], "Well?\n").stdout, "Yes.\n");
@@ -208,7 +208,7 @@ fn a_model_without_a_template_says_what_is_missing() {
 }
 
 #[test]
-fn a_template_that_refuses_is_told_and_the_conversation_goes_on() {
+fn an_exception_of_the_template_is_reported_and_the_conversation_continues() {
     let template = format!(
         "{{% if messages[-1].content == 'bad' %}}{{{{ raise_exception('no; not that') }}}}{{% endif %}}{CHATML}"
     );
@@ -262,7 +262,7 @@ fn one_message_may_be_given_by_option() {
 }
 
 #[test]
-fn nothing_to_say_is_no_failure() {
+fn empty_input_is_not_a_failure() {
     let scene = Scene::new(Some(CHATML), &GREETING);
     let done = scene.chat(&[], "");
     assert_eq!((done.code, done.stdout.as_str(), done.stderr.as_str()), (0, "", ""));
@@ -275,7 +275,7 @@ fn nothing_to_say_is_no_failure() {
 }
 
 #[test]
-fn settings_without_sense_are_refused_before_anything_is_asked() {
+fn invalid_settings_are_rejected_before_the_first_message() {
     let scene = Scene::new(Some(CHATML), &GREETING);
     let model = path(&scene.model);
     assert_eq!(run(&["chat", model, "--temp", "-1"]).code, 1);
@@ -285,7 +285,7 @@ fn settings_without_sense_are_refused_before_anything_is_asked() {
 }
 
 #[test]
-fn the_model_inside_the_binary_converses() {
+fn the_embedded_model_converses() {
     let done = with_stdin(
         &["chat", "--temp", "0", "-q", "--stats", "json"],
         b"Hello\nTell me a story about a fox.\n",

@@ -59,7 +59,7 @@ const EMBEDDERS: [&str; 6] =
     ["bert-cls", "bert-mean", "nomic-bert-mean", "qwen3-embedding", "roberta-mean", "xlm-roberta-cls"];
 
 #[test]
-fn vectors_are_those_of_transformers_and_do_not_depend_on_who_else_is_in_the_call() {
+fn embeddings_match_transformers_and_do_not_depend_on_other_texts() {
     for name in EMBEDDERS {
         let golden = golden(name);
         let texts = texts_of(&golden);
@@ -75,7 +75,7 @@ fn vectors_are_those_of_transformers_and_do_not_depend_on_who_else_is_in_the_cal
 }
 
 #[test]
-fn vectors_have_length_one_unless_asked_otherwise_and_may_be_cut() {
+fn embeddings_are_normalized_by_default_and_can_be_truncated() {
     let golden = golden("bert-mean");
     let texts = texts_of(&golden);
     let whole = json_of(&with_ids("embed", "bert-mean", texts, &["--json"]));
@@ -88,7 +88,7 @@ fn vectors_have_length_one_unless_asked_otherwise_and_may_be_cut() {
 }
 
 #[test]
-fn a_vector_for_each_token_where_nothing_is_pooled() {
+fn without_pooling_there_is_a_vector_per_token() {
     let golden = golden("bert-mean");
     let options = ["--pooling", "none", "--no-normalize", "--json"];
     let found = json_of(&with_ids("embed", "bert-mean", texts_of(&golden), &options));
@@ -102,7 +102,7 @@ fn a_vector_for_each_token_where_nothing_is_pooled() {
 }
 
 #[test]
-fn vectors_are_the_same_as_lines_as_json_and_in_a_file() {
+fn embeddings_are_the_same_as_text_json_and_file() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("vectors.safetensors");
     let golden = golden("bert-mean");
@@ -126,7 +126,7 @@ fn vectors_are_the_same_as_lines_as_json_and_in_a_file() {
 }
 
 #[test]
-fn scores_are_those_of_transformers_with_the_kinds_of_tokens() {
+fn scores_match_transformers_with_token_types() {
     for name in ["bert-cross-encoder", "xlm-roberta-reranker"] {
         let golden = golden(name);
         let texts = texts_of(&golden);
@@ -145,7 +145,7 @@ fn scores_are_those_of_transformers_with_the_kinds_of_tokens() {
 }
 
 #[test]
-fn input_that_no_vector_can_be_made_of() {
+fn invalid_input_of_embed() {
     let folder = small("bert-mean");
     let model = path(&folder);
     refuses(&["embed", model], 2, &["no text was given", "hint: "]);
@@ -173,7 +173,7 @@ fn input_that_no_vector_can_be_made_of() {
 }
 
 #[test]
-fn empty_texts_are_told_by_their_number_or_their_line() {
+fn empty_texts_are_named_by_number_or_line() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("texts.txt");
     fs::write(&file, "one\n\nthree\n").unwrap();
@@ -191,7 +191,7 @@ fn empty_texts_are_told_by_their_number_or_their_line() {
 /// A device behind a link, so that replacing the link does no harm.
 #[cfg(target_os = "linux")]
 #[test]
-fn tensors_are_written_to_what_stands_at_the_path() {
+fn tensors_are_written_through_links_and_to_devices() {
     use std::os::unix::fs::{FileTypeExt, PermissionsExt, symlink};
 
     let dir = tempfile::tempdir().unwrap();
@@ -246,7 +246,7 @@ fn tensors_are_written_to_what_stands_at_the_path() {
 }
 
 #[test]
-fn a_path_that_cannot_be_written_is_told_before_anything_is_computed() {
+fn an_unwritable_path_is_reported_before_the_computation() {
     let dir = tempfile::tempdir().unwrap();
     let (folder, absent) = (small("bert-mean"), dir.path().join("no/such/vectors.safetensors"));
     for out in [absent.as_path(), dir.path()] {
@@ -334,7 +334,7 @@ fn documents_are_shown_on_one_line_each_and_named_by_their_line() {
 }
 
 #[test]
-fn models_that_generate_text_make_vectors_only_when_told_how() {
+fn generative_models_compute_embeddings_only_with_pooling() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("tiny.gguf");
     assert_eq!(run(&["synth", "tiny", path(&file), "--layers", "1"]).code, 0);
@@ -347,7 +347,7 @@ fn models_that_generate_text_make_vectors_only_when_told_how() {
 }
 
 #[test]
-fn models_that_generate_nothing_say_what_they_are_for() {
+fn encoders_are_rejected_by_generating_commands_with_advice() {
     let dir = tempfile::tempdir().unwrap();
     let text = dir.path().join("text.txt");
     fs::write(&text, "Once upon a time").unwrap();
@@ -373,7 +373,7 @@ fn models_that_generate_nothing_say_what_they_are_for() {
 }
 
 #[test]
-fn a_generative_model_that_was_made_for_vectors_says_so_when_it_writes() {
+fn generating_with_an_embedding_model_prints_a_note() {
     let folder = small("qwen3-embedding");
     let args = ["run", path(&folder), "--prompt-ids", "1,2", "--ids", "-n", "2"];
     let note = "note: this is an embedding model";
@@ -441,8 +441,8 @@ fn bench_counts_texts_and_their_tokens() {
 }
 
 #[test]
-fn nobody_chats_with_an_encoder() {
-    let Some((folder, _)) = minilm("nobody_chats_with_an_encoder") else { return };
+fn chat_rejects_encoders() {
+    let Some((folder, _)) = minilm("chat_rejects_encoders") else { return };
     for command in ["chat", "run"] {
         refuses(&[command, path(&folder), "-p", "hello"], 1, &["akunu embed MODEL", "/v1/embeddings"]);
     }
@@ -484,8 +484,8 @@ fn minilm_reads_text_from_arguments_files_and_stdin() {
 }
 
 #[test]
-fn texts_that_are_empty_or_too_long_are_told_by_their_number() {
-    let Some((folder, _)) = minilm("texts_that_are_empty_or_too_long_are_told_by_their_number") else {
+fn empty_and_too_long_texts_are_named_by_number() {
+    let Some((folder, _)) = minilm("empty_and_too_long_texts_are_named_by_number") else {
         return;
     };
     let model = path(&folder);

@@ -32,7 +32,7 @@ fn run(fake: &FakeHub, cache: &Path, args: &[&str]) -> Done {
 }
 
 #[test]
-fn a_model_of_the_hub_runs_and_then_runs_offline() {
+fn a_hub_model_runs_and_then_runs_offline() {
     let (cache, fake) = (tempfile::tempdir().unwrap(), FakeHub::new(&[("tales-Q8_0.gguf", MODEL)]));
     let story = ["run", NAME, "Once", "-n", "4", "--temp", "0", "-q"];
     let first = run(&fake, cache.path(), &story);
@@ -51,7 +51,7 @@ fn a_model_of_the_hub_runs_and_then_runs_offline() {
 }
 
 #[test]
-fn pull_prints_the_path_and_models_and_rm_know_of_it() {
+fn pull_prints_the_path_and_models_lists_it_and_rm_removes_it() {
     let (cache, fake) = (tempfile::tempdir().unwrap(), FakeHub::new(&[("a-Q8_0.gguf", MODEL)]));
     let at = |args: &[&str]| run(&fake, cache.path(), args);
     assert!(at(&["models"]).stderr.contains("no models"));
@@ -81,7 +81,7 @@ fn pull_prints_the_path_and_models_and_rm_know_of_it() {
 }
 
 #[test]
-fn refusals_are_one_line_and_a_hint() {
+fn errors_have_one_line_and_a_hint() {
     let (cache, fake) = (tempfile::tempdir().unwrap(), FakeHub::new(&[("a-Q8_0.gguf", MODEL)]));
     for (args, code, words) in [
         (
@@ -109,7 +109,7 @@ fn refusals_are_one_line_and_a_hint() {
 
 #[cfg(unix)]
 #[test]
-fn ctrl_c_keeps_what_has_arrived_and_exits_130() {
+fn ctrl_c_keeps_received_data_and_exits_130() {
     let (cache, fake) = (tempfile::tempdir().unwrap(), FakeHub::new(&[("a-Q8_0.gguf", MODEL)]));
     fake.fault("/resolve/", Fault::Stall(1_000_000, Duration::from_secs(60)), 1);
     let mut child = command(&fake, cache.path(), &["bench", NAME])
@@ -136,7 +136,7 @@ fn ctrl_c_keeps_what_has_arrived_and_exits_130() {
 }
 
 #[test]
-fn safetensors_are_called_by_the_repositorys_name_and_not_by_the_commits() {
+fn safetensors_models_are_named_after_the_repository() {
     let model = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/models/llama-hd64-gqa2"));
     let read = |name: &str| std::fs::read(model.join(name)).unwrap();
     let (config, weights) = (read("config.json"), read("model.safetensors"));
@@ -160,7 +160,7 @@ fn safetensors_are_called_by_the_repositorys_name_and_not_by_the_commits() {
 }
 
 #[test]
-fn the_variables_of_other_tools_are_heeded() {
+fn environment_variables_of_hugging_face_are_used() {
     let (home, fake) = (tempfile::tempdir().unwrap(), FakeHub::new(&[("a-Q8_0.gguf", MODEL)]));
     let at_home = |args: &[&str], variables: &[(&str, &str)]| {
         let mut command = command(&fake, home.path(), args);
@@ -221,7 +221,7 @@ fn on_a_terminal_rm_asks_and_only_yes_is_yes() {
 
 #[cfg(unix)]
 #[test]
-fn a_download_shows_a_bar_is_not_removed_meanwhile_and_is_resumed_after_ctrl_c() {
+fn a_download_shows_progress_blocks_removal_and_is_resumed_after_ctrl_c() {
     let (cache, fake) = (tempfile::tempdir().unwrap(), FakeHub::new(&[("a-Q8_0.gguf", MODEL)]));
     fake.fault("/resolve/", Fault::Stall(1 << 20, Duration::from_secs(60)), 1);
     let mut terminal = on_terminal(&fake, cache.path(), &["pull", NAME]);

@@ -71,7 +71,7 @@ fn changed(change: impl FnOnce(&mut Value), bytes: Option<usize>) -> tempfile::T
 }
 
 #[test]
-fn broken_folders_say_what_is_wrong_in_one_line() {
+fn damaged_folders_are_one_line_errors() {
     type Change = fn(&mut Value);
     let cases: [(Change, Option<usize>, &[&str]); 8] = [
         (

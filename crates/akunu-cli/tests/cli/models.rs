@@ -48,7 +48,7 @@ fn table_of_the_embedded_model() {
 }
 
 #[test]
-fn tables_and_plans_for_chips_that_are_not_here() {
+fn tables_and_plans_for_other_chips() {
     insta::assert_snapshot!("table_for_cuda", ok(&["table", "--for", "cuda"]));
     insta::assert_snapshot!("table_for_m3_max", ok(&["table", "--for", "metal:m3-max", "--rows", "100"]));
     insta::assert_snapshot!("plan_for_m3_max", ok(&["plan", "--for", "metal:m3-max", "-c", "256"]));
@@ -61,7 +61,7 @@ fn tables_and_plans_for_chips_that_are_not_here() {
 }
 
 #[test]
-fn chips_that_do_not_exist_and_a_device_beside_a_chip_are_refused() {
+fn unknown_chips_and_a_device_with_a_chip_are_rejected() {
     for name in ["rocm", "metal:m9"] {
         let words = ["there is no chip", name, "cuda[:h200|", "m3-max", "reference"];
         refuses(&["table", "--for", name], 2, &words);

@@ -23,7 +23,7 @@ fn names(folder: &Path) -> Vec<String> {
 }
 
 #[test]
-fn a_quantised_story_teller_tells_stories() {
+fn the_quantised_embedded_model_generates_stories() {
     let dir = tempfile::tempdir().unwrap();
     for (quant, alike) in [("Q8_0", true), ("F16", false), ("Q5_1", false), ("Q4_K_M", false)] {
         let file = dir.path().join(format!("{quant}.gguf"));
@@ -162,7 +162,7 @@ fn rows_that_do_not_fit_get_a_type_that_does_and_a_note() {
 }
 
 #[test]
-fn quantising_twice_is_remarked_upon() {
+fn quantising_twice_prints_a_note() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("model.gguf");
     let done = run(&["quantize", path(&embedded()), path(&file), "--type", "Q4_0"]);
@@ -170,7 +170,7 @@ fn quantising_twice_is_remarked_upon() {
 }
 
 #[test]
-fn bad_places_are_refused_before_anything_is_written() {
+fn invalid_output_paths_are_rejected_early() {
     let dir = tempfile::tempdir().unwrap();
     let (model, out) = (dir.path().join("model.gguf"), dir.path().join("out.gguf"));
     fs::copy(embedded(), &model).unwrap();

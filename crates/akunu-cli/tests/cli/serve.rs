@@ -42,7 +42,7 @@ fn signal(child: &Child, name: &str) {
 }
 
 #[test]
-fn sigterm_under_load_lets_all_finish_and_exits_0() {
+fn sigterm_under_load_completes_requests_and_exits_0() {
     let (mut child, address) = serve(&["--drain", "300", "--parallel", "3"]);
     let mut streams: Vec<TcpStream> = (0..8).map(|n| ask(&address, 40 + 10 * n)).collect();
     // The server has accepted a request once its response has begun.
@@ -71,7 +71,7 @@ fn ctrl_c_twice_ends_at_once() {
 }
 
 #[test]
-fn what_cannot_be_served_is_told_at_once() {
+fn startup_errors_are_reported_immediately() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
     refuses(&["serve", "--port", &port], 1, &["cannot listen on 127.0.0.1", "--port"]);

@@ -94,7 +94,7 @@ fn a_closed_pipe_ends_the_story_quietly() {
 }
 
 #[test]
-fn a_pipe_closed_from_the_start_is_no_reason_to_panic() {
+fn a_pipe_closed_from_the_start_does_not_panic() {
     for args in [&["--help"][..], &["inspect", "--tensors"], &["table"], &["logits", "--ids", "1", "--json"]]
     {
         let mut child = akunu(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -116,7 +116,7 @@ fn endless_chat(model: &Path) -> Child {
 }
 
 #[test]
-fn ctrl_c_ends_a_piped_conversation_with_what_was_said() {
+fn ctrl_c_ends_a_piped_conversation_after_the_partial_answer() {
     let dir = tempfile::tempdir().unwrap();
     let mut child = endless_chat(&dir.path().join("model.gguf"));
     let mut said = first_bytes(&mut child, 20);
@@ -128,7 +128,7 @@ fn ctrl_c_ends_a_piped_conversation_with_what_was_said() {
 }
 
 #[test]
-fn a_reader_that_goes_away_ends_a_conversation_quietly() {
+fn a_closed_pipe_ends_a_conversation_quietly() {
     let dir = tempfile::tempdir().unwrap();
     let mut child = endless_chat(&dir.path().join("model.gguf"));
     first_bytes(&mut child, 10);

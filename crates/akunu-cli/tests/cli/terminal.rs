@@ -158,7 +158,7 @@ fn lines_are_edited_and_remembered() {
 }
 
 #[test]
-fn messages_go_over_several_lines() {
+fn messages_may_have_several_lines() {
     let dir = scene(&GREETING);
     let mut terminal = Terminal::new(chat(dir.path(), &["--no-history"]), 80);
     terminal.expect("> ");
@@ -236,7 +236,7 @@ fn ctrl_c_clears_the_line_and_twice_on_an_empty_one_it_ends() {
 }
 
 #[test]
-fn reasoning_is_dimmed_where_colours_are_wanted() {
+fn reasoning_is_dimmed_if_colours_are_enabled() {
     let dir = scene(&["\n", "<think>", "Hmm.", "</think>", "Yes."]);
     let answer = |change: &dyn Fn(&mut Command)| {
         let mut command = chat(dir.path(), &["-q", "-p", "Well?"]);

@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn random_rows_have_the_asked_spread_and_no_mean() {
+    fn random_rows_have_the_requested_deviation_and_mean_0() {
         for affine in Affine::all() {
             let dtype = DType::Affine(affine);
             let mut row = vec![0; dtype.row_bytes(256).unwrap()];

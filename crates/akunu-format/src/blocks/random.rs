@@ -165,7 +165,7 @@ mod tests {
     use crate::blocks::{dequantize_row, unpack_scales_offsets};
 
     #[test]
-    fn random_rows_have_the_asked_spread_and_no_mean() {
+    fn random_rows_have_the_requested_deviation_and_mean_0() {
         for dtype in DType::ALL {
             for std in [0.02f32, 1.0] {
                 let cols = 256;
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn huge_spreads_stay_finite() {
+    fn huge_deviations_stay_finite() {
         for dtype in DType::ALL {
             let mut bytes = vec![0; dtype.row_bytes(256).unwrap()];
             let mut values = vec![0.0; 256];

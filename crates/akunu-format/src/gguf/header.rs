@@ -357,7 +357,7 @@ mod tests {
         #![proptest_config(ProptestConfig { failure_persistence: None, cases: 2000, ..ProptestConfig::default() })]
 
         #[test]
-        fn utf8_is_what_the_standard_library_takes(
+        fn utf8_matches_the_standard_library(
             text in ".{0,40}",
             change in proptest::option::of((any::<proptest::sample::Index>(), any::<u8>())),
             cut in 0usize..4,
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn utf8_agrees_on_every_start_of_a_character() {
+    fn utf8_matches_on_every_first_byte() {
         for first in 0x80..=0xffu8 {
             for second in 0..=0xffu8 {
                 for tail in

@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_matters_more_gets_more_bits() {
+    fn important_tensors_get_more_bits() {
         assert_eq!(of("q4_k_m", "blk.0.attn_v.weight", 256), DType::Q6K);
         assert_eq!(of("q4_k_m", "blk.4.attn_v.weight", 256), DType::Q4K);
         assert_eq!(of("q4_k_m", "blk.6.ffn_down.weight", 256), DType::Q6K);
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn vectors_and_tables_that_are_added_stay_as_they_are() {
+    fn vectors_and_added_tables_stay_f32() {
         for mix in MIXES {
             for name in ["output_norm.weight", "blk.0.attn_q.bias", "rope_freqs.weight"] {
                 assert_eq!(mix.dtype(name, &[256], &MODEL, true), DType::F32, "{}", mix.name);
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn every_type_finds_one_that_fits_every_row() {
+    fn every_type_has_a_fallback_for_every_row() {
         for mix in MIXES {
             for cols in [1, 31, 32, 96, 255, 256, 576] {
                 let dtype = of(mix.name, "blk.1.ffn_up.weight", cols);

@@ -35,7 +35,7 @@ fn tree(root: &Path) -> Vec<String> {
 
 #[cfg(unix)]
 #[test]
-fn the_cache_is_laid_out_as_other_tools_have_it() {
+fn the_cache_layout_is_that_of_hugging_face() {
     let cache = tempfile::tempdir().unwrap();
     let (weights, config) = (bytes(3000, 1), b"{\"a\":1}".as_slice());
     let fake = FakeHub::new(&[
@@ -79,7 +79,7 @@ fn a_file_in_a_folder_is_linked_from_there() {
 }
 
 #[test]
-fn what_is_there_is_not_downloaded_again() {
+fn cached_files_are_not_downloaded_again() {
     let cache = tempfile::tempdir().unwrap();
     let fake = FakeHub::new(&[("m.gguf", &bytes(100, 1))]);
     let hub = hub(&fake.url, cache.path());
@@ -191,7 +191,7 @@ fn a_commit_that_is_cached_needs_no_hub() {
 }
 
 #[test]
-fn a_listing_that_is_damaged_or_leads_away_is_asked_for_again() {
+fn a_damaged_or_unsafe_listing_is_requested_again() {
     let (cache, weights) = (tempfile::tempdir().unwrap(), bytes(10, 1));
     let fake = FakeHub::new(&[("m.gguf", &weights)]);
     let pinned = reference(&format!("hf:tiny/model-GGUF@{COMMIT}"));
@@ -211,7 +211,7 @@ fn a_listing_that_is_damaged_or_leads_away_is_asked_for_again() {
 
 #[cfg(unix)]
 #[test]
-fn a_cache_that_can_only_be_read_is_good_enough() {
+fn a_read_only_cache_is_sufficient() {
     use std::os::unix::fs::PermissionsExt;
     let (cache, weights) = (tempfile::tempdir().unwrap(), bytes(10, 1));
     let fake = FakeHub::new(&[("m.gguf", &weights)]);
@@ -230,7 +230,7 @@ fn a_cache_that_can_only_be_read_is_good_enough() {
 }
 
 #[test]
-fn a_path_in_the_cache_tells_its_repository() {
+fn a_path_in_the_cache_determines_its_repository() {
     for (path, found) in [
         (format!("/c/models--tiny--model-GGUF/snapshots/{COMMIT}"), true),
         (format!("/c/models--tiny--model-GGUF/snapshots/{COMMIT}/a/model.safetensors"), true),
@@ -248,12 +248,12 @@ fn a_path_in_the_cache_tells_its_repository() {
 }
 
 #[test]
-fn a_cache_that_is_not_there_is_empty() {
+fn a_missing_cache_is_empty() {
     assert!(Cache::new("/no/such/folder").list().unwrap().is_empty());
 }
 
 #[test]
-fn offline_only_the_cache_is_asked() {
+fn offline_mode_uses_only_the_cache() {
     let cache = tempfile::tempdir().unwrap();
     let fake = FakeHub::new(&[("m-Q4_0.gguf", &bytes(10, 1)), ("m-Q8_0.gguf", &bytes(20, 2))]);
     hub(&fake.url, cache.path()).pull(&reference("hf:tiny/model-GGUF:Q8_0"), &mut Silent).unwrap();
@@ -275,7 +275,7 @@ fn offline_only_the_cache_is_asked() {
 }
 
 #[test]
-fn a_hub_out_of_reach_is_no_reason_not_to_use_the_cache() {
+fn an_unreachable_hub_falls_back_to_the_cache() {
     let cache = tempfile::tempdir().unwrap();
     let fake = FakeHub::new(&[("m.gguf", &bytes(10, 1))]);
     hub(&fake.url, cache.path()).pull(&reference("hf:tiny/model-GGUF"), &mut Silent).unwrap();

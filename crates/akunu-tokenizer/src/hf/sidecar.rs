@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_file_that_says_something_is_believed() {
+    fn the_first_file_with_a_value_decides() {
         let mut sidecar = Sidecar::default();
         sidecar.add(&serde_json::json!({
             "bos_token": {"content": "<s>", "lstrip": false}, "eos_token": "</s>", "add_bos_token": true, "pad_token": null,

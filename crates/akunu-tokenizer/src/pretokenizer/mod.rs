@@ -418,7 +418,7 @@ mod tests {
 
     /// The cases are described in `tests/golden/pretokenizers.py`.
     #[test]
-    fn every_family_cuts_as_hugging_face_does() {
+    fn every_family_splits_as_hugging_face() {
         let golden = include_str!("../../tests/golden/pretokenizers.json");
         let golden: serde_json::Value = serde_json::from_str(golden).unwrap();
         let texts = golden["texts"].as_array().unwrap();

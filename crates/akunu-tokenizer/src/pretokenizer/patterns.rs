@@ -188,7 +188,7 @@ mod tests {
 
     /// Families with several consecutive expressions.
     #[test]
-    fn families_cut_as_their_expressions_one_after_the_other() {
+    fn families_split_as_their_consecutive_expressions() {
         let find = |step: Step| PATTERNS.iter().find(|(_, known)| *known == step).unwrap().0;
         let numbers = [
             find(Step::DigitGroups(DigitGroups::BeforeBoundary)),
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn every_expression_cuts_as_the_tokenizers_crate_cuts() {
+    fn every_expression_splits_as_the_tokenizers_crate() {
         let splits: Vec<(Split, &str, Step)> = PATTERNS
             .iter()
             .map(|&(regex, step)| {

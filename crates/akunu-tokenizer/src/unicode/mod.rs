@@ -174,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_character_has_one_class_and_ascii_is_as_everyone_knows() {
+    fn every_character_has_one_class() {
         for code in 0..0x110000 {
             if let Some(c) = char::from_u32(code) {
                 assert_eq!(Class::of(c).0.count_ones(), 1, "{code:x}");
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn marks_are_taken_off() {
+    fn marks_are_removed() {
         let empty = |text: &str| {
             let mut out = String::new();
             text.chars().for_each(|c| without_marks(c, &mut out));

@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_faster_was_so_in_every_run() {
+    fn a_way_is_faster_only_if_it_was_so_in_every_run() {
         let around = |median: f64| Speed { median, min: median - 2.0, max: median + 2.0 };
         assert_eq!(Verdict::of(around(100.0), around(104.5)), Verdict::Faster);
         assert_eq!(Verdict::of(around(100.0), around(103.5)), Verdict::Alike);

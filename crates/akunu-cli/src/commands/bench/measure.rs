@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use akunu::schedule::{Event, Handle, Request, Scheduler, SchedulerOptions};
 use akunu::{Engine, GenerateOptions, Sampler, Sampling, Session};
 
-use super::super::run::usual_sampling;
+use super::super::run::default_sampling;
 use super::test::{Kind, Test};
 use crate::failure::Failure;
 
@@ -135,7 +135,7 @@ impl Runner {
         let shared = self.ids[..before].to_vec();
         let (scheduler, handle) = self.together()?;
         let vocab = scheduler.engine().vocab_size();
-        let (tell, told) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         for sequence in 0..test.batch {
             let mut prompt = shared.clone();
             prompt.push((sequence * 7919 % vocab) as u32);
@@ -149,12 +149,12 @@ impl Runner {
                 },
                 ..GenerateOptions::default()
             };
-            let tell = tell.clone();
+            let sender = sender.clone();
             let on_event = move |event: Event<'_>| {
                 // The receiver outlives all senders.
                 let _ = match event {
-                    Event::Finished(finished) => tell.send(Ok(finished.timings)),
-                    Event::Failed(error) => tell.send(Err(error)),
+                    Event::Finished(finished) => sender.send(Ok(finished.timings)),
+                    Event::Failed(error) => sender.send(Err(error)),
                     Event::Started { .. } | Event::Piece { .. } => Ok(()),
                 };
                 ControlFlow::Continue(())
@@ -163,10 +163,10 @@ impl Runner {
             let submitted = handle.submit(request, Box::new(on_event));
             submitted.map_err(|refused| Failure::new(refused.to_string()))?;
         }
-        drop(tell);
+        drop(sender);
         scheduler.drain();
         let mut seconds = 0f64;
-        for timings in told {
+        for timings in receiver {
             let timings = timings?;
             if timings.generated_tokens != test.tokens + 1 {
                 return Err(Failure::new("a sequence ended too early"));
@@ -179,5 +179,5 @@ impl Runner {
 
 /// The default sampling of `run`.
 fn sampling(engine: &Engine, seed: u64) -> Sampling {
-    Sampling { seed, ..usual_sampling(engine.model()) }
+    Sampling { seed, ..default_sampling(engine.model()) }
 }

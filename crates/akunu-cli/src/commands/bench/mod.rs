@@ -147,7 +147,7 @@ pub fn run(args: &BenchArgs, out: &mut Output) -> Result<(), Failure> {
     let mut rows = Vec::new();
     for threads in threads {
         for &metal_icb in ways {
-            let way = Way { threads, metal_icb };
+            let way = RunMode { threads, metal_icb };
             measure_all(args, &model, way, open_time, &tests, &mut progress, &mut rows)?;
         }
     }
@@ -177,7 +177,7 @@ fn tests(args: &BenchArgs) -> Vec<Test> {
 
 /// Options for running tests.
 #[derive(Clone, Copy, Debug)]
-struct Way {
+struct RunMode {
     threads: Option<usize>,
     metal_icb: Option<bool>,
 }
@@ -185,13 +185,13 @@ struct Way {
 fn measure_all(
     args: &BenchArgs,
     model: &Arc<Model>,
-    way: Way,
+    way: RunMode,
     open_time: Duration,
     tests: &[Test],
     progress: &mut Progress,
     rows: &mut Vec<Row>,
 ) -> Result<(), Failure> {
-    let Way { threads, metal_icb } = way;
+    let RunMode { threads, metal_icb } = way;
     let longest = tests.iter().map(|test| test.depth + test.tokens).max().unwrap_or(1);
     let batch = tests.iter().map(|test| test.batch).max().unwrap_or(1);
     if args.chunk.is_some_and(|chunk| chunk < batch) {
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_of_its_own_is_what_no_file_backs() {
+    fn own_memory_excludes_mapped_files() {
         let status = "VmPeak:\t 99 kB\nVmHWM:\t   50 kB\nRssAnon:\t 18 kB\nRssFile:\t      30 kB\n";
         let expected = Memory { peak_memory: 50 << 10, own_memory: 20 << 10 };
         assert_eq!(read_memory(status), Some(expected));

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use akunu_format::blocks::Rng;
 use serde_json::{Value as Json, json};
 
-use super::client::{Server, Trouble};
-use super::figures::{BenchServeReport, Outcome, Tally};
+use super::client::{ClientError, Server};
+use super::statistics::{BenchServeReport, Collector, Outcome};
 use crate::failure::Failure;
 
 /// Words of about one token each in most vocabularies.
@@ -21,7 +21,7 @@ const WORDS: [&str; 32] = [
 /// Stack size: these threads only wait and read.
 const STACK: usize = 256 << 10;
 /// Interval at which Ctrl-C is checked.
-const SLICE: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Lengths between two inclusive bounds, uniform on a logarithmic scale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,7 +77,7 @@ struct Planned {
 
 impl Load {
     /// Sends one request before the measurement, so that the model is loaded and fatal errors are reported immediately.
-    pub fn warm(&self) -> Result<(), Trouble> {
+    pub fn warm_up(&self) -> Result<(), ClientError> {
         let body = self.body("Once upon a time", 1, 0);
         self.ask(&body, Instant::now()).map(drop)
     }
@@ -89,11 +89,11 @@ impl Load {
         };
         let workers = connections.min(self.requests.unwrap_or(usize::MAX));
         let schedule = Schedule { load: self, rng: Rng::new(self.seed), made: 0, due: Duration::ZERO };
-        let (schedule, tally) = (Mutex::new(schedule), Mutex::new(Tally::default()));
+        let (schedule, collector) = (Mutex::new(schedule), Mutex::new(Collector::default()));
         let started = Instant::now();
         thread::scope(|scope| {
             for number in 0..workers {
-                let work = || self.work(&schedule, &tally, started, cancel);
+                let work = || self.work(&schedule, &collector, started, cancel);
                 let named = thread::Builder::new().name(format!("stream {number}")).stack_size(STACK);
                 if let Err(error) = named.spawn_scoped(scope, work) {
                     cancel.store(true, Ordering::Relaxed);
@@ -104,8 +104,8 @@ impl Load {
             }
             Ok(())
         })?;
-        let tally = tally.into_inner().unwrap_or_else(PoisonError::into_inner);
-        Ok(tally.report(started.elapsed().as_secs_f64()))
+        let collector = collector.into_inner().unwrap_or_else(PoisonError::into_inner);
+        Ok(collector.report(started.elapsed().as_secs_f64()))
     }
 
     /// The work of one thread. The thread that holds the schedule waits for the next arrival; the others wait for the
@@ -113,7 +113,7 @@ impl Load {
     fn work(
         &self,
         schedule: &Mutex<Schedule<'_>>,
-        tally: &Mutex<Tally>,
+        collector: &Mutex<Collector>,
         started: Instant,
         cancel: &AtomicBool,
     ) {
@@ -127,12 +127,12 @@ impl Load {
                 planned
             };
             let due = started + planned.due;
-            let tell = |change: &mut dyn FnMut(&mut Tally)| {
-                change(&mut tally.lock().unwrap_or_else(PoisonError::into_inner));
+            let record = |change: &mut dyn FnMut(&mut Collector)| {
+                change(&mut collector.lock().unwrap_or_else(PoisonError::into_inner));
             };
-            tell(&mut |tally| tally.begin(due.elapsed()));
+            record(&mut |collector| collector.begin(due.elapsed()));
             let mut outcome = Some(self.ask(&planned.body, due));
-            tell(&mut |tally| outcome.take().into_iter().for_each(|outcome| tally.end(outcome)));
+            record(&mut |collector| outcome.take().into_iter().for_each(|outcome| collector.end(outcome)));
         }
     }
 
@@ -151,7 +151,7 @@ impl Load {
         body
     }
 
-    fn ask(&self, body: &Json, due: Instant) -> Result<Outcome, Trouble> {
+    fn ask(&self, body: &Json, due: Instant) -> Result<Outcome, ClientError> {
         let path = if self.chat { "/v1/chat/completions" } else { "/v1/completions" };
         let (mut outcome, mut last, mut pieces) = (Outcome::default(), None, 0);
         self.server.stream(path, body, |event| {
@@ -176,7 +176,7 @@ impl Load {
             Ok(())
         })?;
         if outcome.finish.is_empty() {
-            return Err(Trouble::new("malformed", "the stream gives no finish_reason"));
+            return Err(ClientError::new("malformed", "the stream gives no finish_reason"));
         }
         if outcome.output_tokens == 0 {
             outcome.output_tokens = pieces;
@@ -202,7 +202,7 @@ fn sleep_until(due: Instant, cancel: &AtomicBool) -> bool {
         }
         match due.checked_duration_since(Instant::now()) {
             None | Some(Duration::ZERO) => return true,
-            Some(left) => thread::sleep(left.min(SLICE)),
+            Some(left) => thread::sleep(left.min(POLL_INTERVAL)),
         }
     }
 }
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_stay_within_their_bounds_and_favour_no_magnitude() {
+    fn lengths_are_within_bounds_and_log_uniform() {
         let planned = planned(&load(Arrivals::Streams(1)));
         let words = |p: &Planned| p.body["prompt"].as_str().unwrap().split(' ').count();
         assert!(planned.iter().all(|p| (10..=1000).contains(&words(p)) && p.body["max_tokens"] == 7));
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_seed_asks_the_same() {
+    fn the_same_seed_gives_the_same_requests() {
         let (one, mut other) = (load(Arrivals::Streams(1)), load(Arrivals::Streams(9)));
         let bodies = |load: &Load| planned(load).into_iter().map(|p| p.body).collect::<Vec<_>>();
         assert_eq!(bodies(&one), bodies(&other));

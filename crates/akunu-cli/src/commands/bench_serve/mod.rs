@@ -1,17 +1,17 @@
 //! `akunu bench-serve`: load tests of a server.
 
 mod client;
-mod figures;
 mod load;
+mod statistics;
 
 use std::time::Duration;
 
 use clap::Args;
 use serde::Serialize;
 
-use self::client::{Server, Trouble};
-use self::figures::BenchServeReport;
+use self::client::{ClientError, Server};
 use self::load::{Arrivals, Lengths, Load};
+use self::statistics::BenchServeReport;
 use crate::args;
 use crate::failure::Failure;
 use crate::grid::{Grid, grouped};
@@ -90,8 +90,8 @@ pub fn run(args: &BenchServeArgs, out: &mut Output) -> Result<(), Failure> {
     let key = args.api_key.clone().or_else(crate::environment::api_key);
     let server = Server::new(&args.url, key, Duration::from_secs_f64(args.timeout))
         .map_err(|reason| Failure::usage(format!("{}: {reason}", args.url)).hint("http://HOST:PORT"))?;
-    let refused = |trouble: Trouble| {
-        Failure::new(format!("{}: {}: {}", args.url, trouble.kind, trouble.detail)).hint(
+    let refused = |error: ClientError| {
+        Failure::new(format!("{}: {}: {}", args.url, error.kind, error.detail)).hint(
             "check that the server is running, that it has the model, and whether it needs a key (--api-key)",
         )
     };
@@ -100,7 +100,7 @@ pub fn run(args: &BenchServeArgs, out: &mut Output) -> Result<(), Failure> {
         None => first_model(&server).map_err(refused)?,
     };
     let load = args.load(server, model);
-    load.warm().map_err(refused)?;
+    load.warm_up().map_err(refused)?;
     let report = load.run(&interrupt::flag())?;
     if args.json {
         let rate = args.streams.is_none().then_some(args.rate);
@@ -133,10 +133,10 @@ impl BenchServeArgs {
     }
 }
 
-fn first_model(server: &Server) -> Result<String, Trouble> {
+fn first_model(server: &Server) -> Result<String, ClientError> {
     let models = server.get("/v1/models")?;
     let first = models["data"][0]["id"].as_str();
-    first.map(str::to_string).ok_or_else(|| Trouble::new("malformed", "the server lists no model"))
+    first.map(str::to_string).ok_or_else(|| ClientError::new("malformed", "the server lists no model"))
 }
 
 fn print(load: &Load, url: &str, report: &BenchServeReport, out: &mut Output) -> Result<(), Failure> {
@@ -180,9 +180,9 @@ fn print(load: &Load, url: &str, report: &BenchServeReport, out: &mut Output) ->
 }
 
 fn positive(text: &str) -> Result<f64, String> {
-    const MOST: f64 = 1e6;
-    let number = text.parse().ok().filter(|number| (1e-6..=MOST).contains(number));
-    number.ok_or_else(|| format!("it must be a number above 0 and at most {MOST}"))
+    const MAX: f64 = 1e6;
+    let number = text.parse().ok().filter(|number| (1e-6..=MAX).contains(number));
+    number.ok_or_else(|| format!("it must be a number above 0 and at most {MAX}"))
 }
 
 fn temperature(text: &str) -> Result<f64, String> {
@@ -191,9 +191,9 @@ fn temperature(text: &str) -> Result<f64, String> {
 }
 
 fn connections(text: &str) -> Result<usize, String> {
-    const MOST: usize = 4096;
-    let number = args::count(text).ok().filter(|&number| number <= MOST);
-    number.ok_or_else(|| format!("it must be an integer from 1 to {MOST}"))
+    const MAX: usize = 4096;
+    let number = args::count(text).ok().filter(|&number| number <= MAX);
+    number.ok_or_else(|| format!("it must be an integer from 1 to {MAX}"))
 }
 
 fn lengths(text: &str) -> Result<Lengths, String> {

@@ -9,14 +9,14 @@ use serde_json::Value as Json;
 use crate::failure::Failure;
 
 /// Maximum size of a file in bytes.
-const MOST: u64 = 256 << 20;
+const MAX_BYTES: u64 = 256 << 20;
 
 pub fn load(path: &Path) -> Result<Vec<Json>, Failure> {
     let failure = |error: &std::io::Error| Failure::io("read", path, error);
     let file = std::fs::File::open(path).map_err(|error| failure(&error))?;
     let mut bytes = Vec::new();
-    file.take(MOST + 1).read_to_end(&mut bytes).map_err(|error| failure(&error))?;
-    if bytes.len() as u64 > MOST {
+    file.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(|error| failure(&error))?;
+    if bytes.len() as u64 > MAX_BYTES {
         return Err(Failure::new(format!("{} is too large for a saved conversation", path.display())));
     }
     let text = String::from_utf8(bytes).map_err(|_| {

@@ -12,16 +12,16 @@ use rustyline::history::FileHistory;
 use rustyline::validate::{ValidationContext, ValidationResult, Validator};
 use rustyline::{Behavior, Config, Context, Editor, Helper};
 
-use super::orders::{NAMES, Order};
+use super::slash_commands::{NAMES, SlashCommand};
 use crate::failure::Failure;
 use crate::output;
 
 #[derive(Debug)]
 pub enum Turn {
     Message(String),
-    Order(Order),
+    SlashCommand(SlashCommand),
     /// An unknown command.
-    Wrong(Failure),
+    Invalid(Failure),
     End,
 }
 
@@ -81,7 +81,9 @@ impl Input {
             return Ok(match text.strip_prefix('/') {
                 None => Turn::Message(text),
                 Some(message) if message.starts_with('/') => Turn::Message(message.to_string()),
-                Some(_) => Order::parse(text.trim_end()).map_or_else(Turn::Wrong, Turn::Order),
+                Some(_) => {
+                    SlashCommand::parse(text.trim_end()).map_or_else(Turn::Invalid, Turn::SlashCommand)
+                }
             });
         }
     }

@@ -2,8 +2,8 @@
 
 mod files;
 mod input;
-mod orders;
 mod screen;
+mod slash_commands;
 mod stats;
 
 use std::path::{Path, PathBuf};
@@ -21,8 +21,8 @@ use crate::hub;
 use crate::interrupt;
 use crate::output::{self, Output};
 use input::{Input, Turn};
-use orders::{HELP, Order};
 use screen::{Screen, Style};
+use slash_commands::{HELP, SlashCommand};
 use stats::ChatReport;
 
 const EXAMPLES: &str = "\
@@ -133,7 +133,7 @@ pub fn run(args: ChatArgs, out: &mut Output) -> Result<(), Failure> {
     let _listening = input.is_terminal().then(interrupt::listen);
     let stats = args.stats.unwrap_or(Stats::None);
     let style = Style::new(args.hide_reasoning);
-    let mut talk = Talk {
+    let mut conversation = Conversation {
         engine,
         chat,
         options,
@@ -144,7 +144,7 @@ pub fn run(args: ChatArgs, out: &mut Output) -> Result<(), Failure> {
         out,
         interactive: input.is_terminal(),
     };
-    talk.hold(&mut input)
+    conversation.run(&mut input)
 }
 
 fn template(args: &ChatArgs, model: &Model, path: Option<&Path>) -> Result<ChatTemplate, Failure> {
@@ -163,7 +163,7 @@ fn template(args: &ChatArgs, model: &Model, path: Option<&Path>) -> Result<ChatT
 }
 
 /// A running conversation.
-struct Talk<'a> {
+struct Conversation<'a> {
     engine: Engine,
     chat: Chat,
     options: GenerateOptions,
@@ -176,16 +176,16 @@ struct Talk<'a> {
     interactive: bool,
 }
 
-impl Talk<'_> {
-    fn hold(&mut self, input: &mut Input) -> Result<(), Failure> {
+impl Conversation<'_> {
+    fn run(&mut self, input: &mut Input) -> Result<(), Failure> {
         let mut failed = None;
         loop {
             let done = match input.next()? {
                 Turn::End => break,
-                Turn::Order(Order::Exit) => break,
-                Turn::Order(order) => self.obey(&order),
+                Turn::SlashCommand(SlashCommand::Exit) => break,
+                Turn::SlashCommand(command) => self.execute(&command),
                 Turn::Message(text) => self.answer(Some(&text)),
-                Turn::Wrong(failure) => Err(failure),
+                Turn::Invalid(failure) => Err(failure),
             };
             match done {
                 Err(failure @ Failure::Failed(_)) => {
@@ -229,19 +229,19 @@ impl Talk<'_> {
         let turn = turn.map_err(full)?;
         let report =
             ChatReport::new(&self.engine, &turn, options.sampling.seed, options.sampling.temperature);
-        report.give(self.stats);
+        report.print(self.stats);
         self.last = Some(report);
         if turn.finish == FinishReason::Cancelled && !self.interactive {
             return Err(Failure::Interrupted);
         }
         if !self.quiet {
-            self.remark(&turn);
+            self.print_notes(&turn);
         }
         Ok(())
     }
 
     /// Notes about an answer that did not end normally.
-    fn remark(&self, turn: &akunu::chat::Turn) {
+    fn print_notes(&self, turn: &akunu::chat::Turn) {
         if turn.forgotten > 0 {
             output::note(&format!(
                 "note: the context is full: the {} oldest messages were dropped",
@@ -250,8 +250,8 @@ impl Talk<'_> {
         }
         match turn.finish {
             FinishReason::ContextFull => output::note(&format!(
-                "note: the answer ends here: all {} positions of the context are full. /reset begins anew, a larger \
-                 -c holds more, --context-shift forgets the oldest messages",
+                "note: the answer ends here: all {} tokens of the context are used. /reset starts a new conversation, \
+                 -c sets a larger context, --context-shift drops the oldest messages",
                 self.engine.context()
             )),
             FinishReason::Cancelled if !turn.kept => {
@@ -265,37 +265,37 @@ impl Talk<'_> {
         }
     }
 
-    fn obey(&mut self, order: &Order) -> Result<(), Failure> {
-        match order {
-            Order::Exit => {}
-            Order::Help => output::note(HELP),
-            Order::Reset => {
+    fn execute(&mut self, command: &SlashCommand) -> Result<(), Failure> {
+        match command {
+            SlashCommand::Exit => {}
+            SlashCommand::Help => output::note(HELP),
+            SlashCommand::Reset => {
                 self.chat.reset();
                 self.note("the conversation was reset");
             }
-            Order::ShowSystem => match self.chat.system() {
+            SlashCommand::ShowSystem => match self.chat.system() {
                 Some(text) => output::note(text),
                 None => output::note("there is no system message"),
             },
-            Order::System(text) => self.chat.set_system(text.as_deref()),
-            Order::Save(path) => {
+            SlashCommand::System(text) => self.chat.set_system(text.as_deref()),
+            SlashCommand::Save(path) => {
                 files::save(path, self.chat.messages())?;
-                self.note(&format!("{} are in {}", count(self.chat.messages()), path.display()));
+                self.note(&format!("{} saved to {}", count(self.chat.messages()), path.display()));
             }
-            Order::Load(path) => {
+            SlashCommand::Load(path) => {
                 let messages = files::load(path)?;
-                self.note(&format!("{} are here", count(&messages)));
+                self.note(&format!("{} loaded", count(&messages)));
                 if messages.last().is_some_and(|last| last["role"] == "user") {
                     self.note("the last message has no answer yet: use /regen");
                 }
                 self.chat.set_messages(messages);
             }
-            Order::Stats => match &self.last {
-                Some(report) => report.tell(),
+            SlashCommand::Stats => match &self.last {
+                Some(report) => report.print_text(),
                 None => output::note("there is no answer yet"),
             },
-            Order::History => self.history(),
-            Order::Regenerate => self.answer(None)?,
+            SlashCommand::History => self.history(),
+            SlashCommand::Regenerate => self.answer(None)?,
         }
         Ok(())
     }
@@ -327,7 +327,10 @@ fn full(error: akunu::Error) -> Failure {
         akunu::Error::PromptTooLong { prompt, context } => Failure::new(format!(
             "the conversation has {prompt} tokens, but the context only {context}; the message was not sent"
         ))
-        .hint(format!("/reset starts a new conversation, -c {} sets a larger context, --context-shift drops the oldest messages", 2 * prompt)),
+        .hint(format!(
+            "/reset starts a new conversation, -c {} sets a larger context, --context-shift drops the oldest messages",
+            2 * prompt
+        )),
         other => other.into(),
     }
 }

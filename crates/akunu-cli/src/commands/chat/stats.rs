@@ -66,15 +66,15 @@ impl ChatReport {
         }
     }
 
-    pub fn give(&self, stats: Stats) {
+    pub fn print(&self, stats: Stats) {
         match stats {
             Stats::None => {}
             Stats::Json => output::note(&serde_json::to_string(self).unwrap_or_default()),
-            Stats::Text => self.tell(),
+            Stats::Text => self.print_text(),
         }
     }
 
-    pub fn tell(&self) {
+    pub fn print_text(&self) {
         output::note(&format!(
             "prompt    {:>6} tokens {:>9.1} tok/s   ({} reused, {} processed, first token after {:.0} ms)",
             self.prompt_tokens,

@@ -50,7 +50,7 @@ pub(super) fn write(
     if config_file.exists() {
         fs::remove_file(&config_file).map_err(|error| Failure::io("replace", &config_file, &error))?;
     }
-    super::whole(&folder.join("model.safetensors"), |part| {
+    super::write_complete(&folder.join("model.safetensors"), |part| {
         let file = File::create(part).map_err(|error| Failure::io("write", part, &error))?;
         weights(BufWriter::new(file), tensors, dtypes, maker)
             .map_err(|error| Failure::io("write", part, &error))

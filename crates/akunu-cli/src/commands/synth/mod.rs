@@ -103,7 +103,7 @@ pub fn run(args: &SynthArgs, _out: &mut Output) -> Result<(), Failure> {
 }
 
 /// Writes to a temporary name first, so that an incomplete file is never mistaken for a model.
-fn whole(path: &Path, write: impl FnOnce(&Path) -> Result<(), Failure>) -> Result<(), Failure> {
+fn write_complete(path: &Path, write: impl FnOnce(&Path) -> Result<(), Failure>) -> Result<(), Failure> {
     let part = part_name(path);
     let finished = write(&part)
         .and_then(|()| std::fs::rename(&part, path).map_err(|error| Failure::io("write", path, &error)));
@@ -126,7 +126,7 @@ fn write_gguf(
     maker: &mut Maker<'_>,
 ) -> Result<(), Failure> {
     let specs: Vec<TensorSpec> = tensors.iter().zip(dtypes).map(|(t, &dtype)| t.spec(dtype)).collect();
-    whole(path, |part| {
+    write_complete(path, |part| {
         let failed = |error: FormatError| Failure::new(format!("cannot write {}: {error}", path.display()));
         let file = File::create(part).map_err(|error| Failure::io("write", part, &error))?;
         let metadata = maker.preset.metadata(file_type);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::client::Trouble;
+use super::client::ClientError;
 
 /// The result of a request. Times count from when it was due.
 #[derive(Debug, Default)]
@@ -49,7 +49,7 @@ impl Percentiles {
 
 /// Collects results.
 #[derive(Debug, Default)]
-pub struct Tally {
+pub struct Collector {
     outcomes: Vec<Outcome>,
     errors: BTreeMap<String, usize>,
     /// One of each kind.
@@ -62,20 +62,20 @@ pub struct Tally {
 /// Requests that waited longer than this for a connection count as late.
 const LATE: Duration = Duration::from_millis(10);
 
-impl Tally {
+impl Collector {
     pub fn begin(&mut self, waited: Duration) {
         self.running += 1;
         self.most_at_once = self.most_at_once.max(self.running);
         self.late += usize::from(waited > LATE);
     }
 
-    pub fn end(&mut self, outcome: Result<Outcome, Trouble>) {
+    pub fn end(&mut self, outcome: Result<Outcome, ClientError>) {
         self.running -= 1;
         match outcome {
             Ok(outcome) => self.outcomes.push(outcome),
-            Err(trouble) => {
-                *self.errors.entry(trouble.kind.clone()).or_default() += 1;
-                self.examples.entry(trouble.kind).or_insert(trouble.detail);
+            Err(error) => {
+                *self.errors.entry(error.kind.clone()).or_default() += 1;
+                self.examples.entry(error.kind).or_insert(error.detail);
             }
         }
     }
@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn percentiles_are_values_that_were_seen() {
+    fn percentiles_are_observed_values() {
         let hundred = Percentiles::of((1..=100).rev().map(f64::from).collect());
         assert_eq!(hundred, Percentiles { mean: 50.5, p50: 50.0, p90: 90.0, p99: 99.0, max: 100.0 });
         assert_eq!(Percentiles::of(vec![3.0, 1.0]).values(), [2.0, 1.0, 3.0, 3.0, 3.0]);
@@ -151,16 +151,16 @@ mod tests {
     }
 
     #[test]
-    fn what_waited_for_a_connection_was_late() {
-        let mut tally = Tally::default();
+    fn requests_that_waited_for_a_connection_are_late() {
+        let mut collector = Collector::default();
         for waited in [0, 10, 11, 500] {
-            tally.begin(Duration::from_millis(waited));
+            collector.begin(Duration::from_millis(waited));
         }
         let outcome = Outcome { output_tokens: 6, total: Duration::from_secs(1), ..Outcome::default() };
-        tally.end(Ok(outcome));
-        tally.end(Err(Trouble::new("timeout", "first")));
-        tally.end(Err(Trouble::new("timeout", "second")));
-        let report = tally.report(2.0);
+        collector.end(Ok(outcome));
+        collector.end(Err(ClientError::new("timeout", "first")));
+        collector.end(Err(ClientError::new("timeout", "second")));
+        let report = collector.report(2.0);
         assert_eq!((report.late, report.most_at_once, report.completed, report.failed), (2, 4, 1, 2));
         assert_eq!((report.output_tok_s, report.total_ms.p50), (3.0, 1000.0));
         assert_eq!((report.errors["timeout"], report.examples["timeout"].as_str()), (2, "first"));

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use crate::failure::Failure;
 
 #[derive(Debug, PartialEq, Eq)]
-pub enum Order {
+pub enum SlashCommand {
     Help,
     Exit,
     Reset,
@@ -36,30 +36,30 @@ In the conversation:
 pub const NAMES: [&str; 9] =
     ["/system", "/reset", "/regen", "/history", "/save", "/load", "/stats", "/help", "/exit"];
 
-impl Order {
-    pub fn parse(line: &str) -> Result<Order, Failure> {
+impl SlashCommand {
+    pub fn parse(line: &str) -> Result<SlashCommand, Failure> {
         let (name, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
         let rest = rest.trim();
         let file = || match rest {
             "" => Err(Failure::new(format!("{name} needs a file name")).hint(format!("{name} talk.json"))),
             path => Ok(PathBuf::from(path)),
         };
-        let order = match name {
+        let command = match name {
             "/system" => {
                 return Ok(match rest {
-                    "" => Order::ShowSystem,
-                    "-" => Order::System(None),
-                    text => Order::System(Some(text.to_string())),
+                    "" => SlashCommand::ShowSystem,
+                    "-" => SlashCommand::System(None),
+                    text => SlashCommand::System(Some(text.to_string())),
                 });
             }
-            "/save" => return file().map(Order::Save),
-            "/load" => return file().map(Order::Load),
-            "/help" | "/?" => Order::Help,
-            "/exit" | "/quit" | "/bye" => Order::Exit,
-            "/reset" | "/clear" => Order::Reset,
-            "/stats" => Order::Stats,
-            "/regen" => Order::Regenerate,
-            "/history" => Order::History,
+            "/save" => return file().map(SlashCommand::Save),
+            "/load" => return file().map(SlashCommand::Load),
+            "/help" | "/?" => SlashCommand::Help,
+            "/exit" | "/quit" | "/bye" => SlashCommand::Exit,
+            "/reset" | "/clear" => SlashCommand::Reset,
+            "/stats" => SlashCommand::Stats,
+            "/regen" => SlashCommand::Regenerate,
+            "/history" => SlashCommand::History,
             _ => {
                 return Err(Failure::new(format!(
                     "unknown command {name}; available are {}",
@@ -69,7 +69,7 @@ impl Order {
             }
         };
         match rest {
-            "" => Ok(order),
+            "" => Ok(command),
             _ => Err(Failure::new(format!("{name} takes no argument"))),
         }
     }
@@ -80,24 +80,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn orders_are_read_with_what_they_need() {
-        let parse = |line| Order::parse(line).ok();
-        assert_eq!(parse("/system  Be brief. "), Some(Order::System(Some("Be brief.".into()))));
-        assert_eq!(parse("/system two\nlines"), Some(Order::System(Some("two\nlines".into()))));
-        assert_eq!(parse("/system"), Some(Order::ShowSystem));
-        assert_eq!(parse("/system -"), Some(Order::System(None)));
-        assert_eq!(parse("/save a b.json"), Some(Order::Save("a b.json".into())));
-        assert_eq!(parse("/quit"), Some(Order::Exit));
+    fn slash_commands_are_parsed_with_arguments() {
+        let parse = |line| SlashCommand::parse(line).ok();
+        assert_eq!(parse("/system  Be brief. "), Some(SlashCommand::System(Some("Be brief.".into()))));
+        assert_eq!(parse("/system two\nlines"), Some(SlashCommand::System(Some("two\nlines".into()))));
+        assert_eq!(parse("/system"), Some(SlashCommand::ShowSystem));
+        assert_eq!(parse("/system -"), Some(SlashCommand::System(None)));
+        assert_eq!(parse("/save a b.json"), Some(SlashCommand::Save("a b.json".into())));
+        assert_eq!(parse("/quit"), Some(SlashCommand::Exit));
         for wrong in ["/save", "/reset now", "/sing", "/"] {
             assert_eq!(parse(wrong), None, "{wrong}");
         }
     }
 
     #[test]
-    fn all_that_are_listed_exist_and_are_told() {
+    fn all_listed_commands_exist_and_are_in_the_help() {
         for name in NAMES {
             let line = if matches!(name, "/save" | "/load") { format!("{name} x") } else { name.to_string() };
-            assert!(Order::parse(&line).is_ok(), "{name}");
+            assert!(SlashCommand::parse(&line).is_ok(), "{name}");
             assert!(HELP.contains(&format!("  {name} ")), "{name}");
         }
     }
