@@ -18,9 +18,9 @@ const CRATE: &str = "crates/akunu-capi";
 pub(crate) fn check() -> Result<()> {
     let Some(made) = header()? else { return Ok(()) };
     if fs::read_to_string(header_path())? != made {
-        bail!("{CRATE}/include/akunu.h is not what the crate says: `cargo xtask gen` writes it");
+        bail!("{CRATE}/include/akunu.h does not match the crate: run `cargo xtask gen`");
     }
-    say!("akunu.h is what the crate says");
+    say!("akunu.h matches the crate");
     Ok(())
 }
 
@@ -33,13 +33,13 @@ pub(crate) fn write() -> Result<()> {
 
 /// Builds the libraries, and installs them with the header and the pkg-config file under a folder.
 pub(crate) fn install(args: &[String]) -> Result<()> {
-    let [prefix] = args else { bail!("capi where? `cargo xtask capi DIR`") };
+    let [prefix] = args else { bail!("usage: `cargo xtask capi DIR`") };
     run(&mut cargo(&["build", "--release", "--locked", "-p", "akunu-capi"]))?;
     let prefix = std::path::absolute(prefix)?;
     let (include, lib) = (prefix.join("include"), prefix.join("lib"));
     let pkgconfig = lib.join("pkgconfig");
     for folder in [&include, &pkgconfig] {
-        fs::create_dir_all(folder).with_context(|| format!("{} cannot be made", folder.display()))?;
+        fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
     }
     fs::copy(header_path(), include.join("akunu.h"))?;
     let template = fs::read_to_string(root().join(CRATE).join("akunu.pc.in"))?;
@@ -60,7 +60,7 @@ pub(crate) fn install(args: &[String]) -> Result<()> {
     if found == 0 {
         bail!("no library was built");
     }
-    say!("installed under {}: PKG_CONFIG_PATH={} finds it", prefix.display(), pkgconfig.display());
+    say!("installed under {}: set PKG_CONFIG_PATH={}", prefix.display(), pkgconfig.display());
     Ok(())
 }
 

@@ -43,7 +43,7 @@ pub(crate) fn clients() -> Result<()> {
     let minilm = root().join("../shared/data/minilm");
     match minilm.is_dir() {
         true => models.push(minilm.clone()),
-        false => skipped("vectors of real text", "../shared/data/minilm is not there"),
+        false => skipped("embeddings of real text", "../shared/data/minilm is not there"),
     }
     let texts = Server::start(Command::new(&akunu).env_remove("AKUNU_API_KEY"), &models)?;
     let test = |command: &mut Command| {
@@ -58,7 +58,7 @@ pub(crate) fn clients() -> Result<()> {
         let description = root().join("../shared/data/openai/openapi.json");
         match description.is_file() {
             true => drop(command.env("AKUNU_OPENAPI", description)),
-            false => skipped("OpenAI's description of its answers", "../shared/data/openai is not there"),
+            false => skipped("OpenAI's schema of responses", "../shared/data/openai is not there"),
         }
         run(command)
     };
@@ -110,7 +110,7 @@ impl Server {
     /// Without models in its arguments, it serves the embedded model.
     fn start(akunu: &mut Command, args: &[PathBuf]) -> Result<Server> {
         let command = akunu.args(["serve", "--port", "0"]).args(args).stderr(Stdio::piped());
-        let child = command.spawn().context("akunu does not start")?;
+        let child = command.spawn().context("cannot start akunu")?;
         let mut server = Server { child, url: String::new() };
         let Some(stderr) = server.child.stderr.take() else { bail!("no pipe") };
         let mut lines = BufReader::new(stderr).lines();
@@ -122,7 +122,7 @@ impl Server {
             }
         }
         if server.url.is_empty() {
-            bail!("akunu serve does not say where it listens");
+            bail!("akunu serve does not print its address");
         }
         thread::spawn(move || lines.map_while(Result::ok).for_each(|line| say!("akunu serve: {line}")));
         Ok(server)

@@ -15,7 +15,7 @@ const MODELS: [&str; 4] = ["encoders", "gguf", "mlx", "models"];
 
 pub(crate) fn bundle() -> Result<()> {
     let akunu = built_akunu()?;
-    let place = akunu.parent().and_then(Path::parent).context("the build has no folder")?.join("gpu");
+    let place = akunu.parent().and_then(Path::parent).context("the binary has no parent folder")?.join("gpu");
     let folder = place.join("akunu-gpu");
     if folder.exists() {
         fs::remove_dir_all(&folder)?;
@@ -34,13 +34,13 @@ pub(crate) fn bundle() -> Result<()> {
     }
     let file = place.join("akunu-gpu.tar.gz");
     run(Command::new("tar").arg("czf").arg(&file).arg("-C").arg(&place).arg("akunu-gpu"))?;
-    say!("{}\n{}: on a machine with a card: akunu-gpu/run.sh", folder.display(), file.display());
+    say!("{}\n{}: on a machine with a GPU, run akunu-gpu/run.sh", folder.display(), file.display());
     Ok(())
 }
 
 /// Copies a GGUF file, or the two files of a model folder; nothing for other paths.
 fn copy_model(from: &Path, models: &Path) -> Result<()> {
-    let name = from.file_name().context("a model has a name")?;
+    let name = from.file_name().context("a model path has no file name")?;
     if from.extension().is_some_and(|extension| extension == "gguf") {
         fs::copy(from, models.join(name))?;
     }

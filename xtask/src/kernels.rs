@@ -20,7 +20,7 @@ pub(crate) fn kernels(args: &[String]) -> Result<()> {
     let (chosen, order) = match args {
         [] => ("few", "turns"),
         [word] if word == "every" => ("kinds", "every"),
-        _ => bail!("which kernels? `cargo xtask kernels [every]`"),
+        _ => bail!("usage: `cargo xtask kernels [every]`"),
     };
     let folder = target().join("kernels");
     let texts = folder.join("texts");
@@ -36,8 +36,9 @@ pub(crate) fn kernels(args: &[String]) -> Result<()> {
         None => skipped("the kernels' address spaces were not checked", &metal::bring()),
     }
     let Some(library) = library(&folder)? else {
-        let bring =
-            format!("`pip install {PACKAGE}` brings it, and AKUNU_NVRTC says where its libnvrtc.so is");
+        let bring = format!(
+            "install it with `pip install {PACKAGE}`, and set AKUNU_NVRTC to the path of its libnvrtc.so"
+        );
         skipped("GPU kernels were not compiled", &format!("no NVRTC; {bring}"));
         return Ok(());
     };

@@ -47,7 +47,7 @@ pub(crate) fn check() -> Result<()> {
     for package in packages.values() {
         let licence = package["license"].as_str().unwrap_or("none stated");
         if !is_permissive(licence) {
-            problems.push(format!("{} {} is licensed {licence}", package["name"], package["version"]));
+            problems.push(format!("{} {} has the licence {licence}", package["name"], package["version"]));
         }
     }
     let mut versions: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
@@ -58,7 +58,7 @@ pub(crate) fn check() -> Result<()> {
     }
     for (name, versions) in versions.iter().filter(|(_, v)| v.len() > 1) {
         if !DUPLICATES.iter().any(|(allowed, _)| allowed == name) {
-            problems.push(format!("{name} comes in versions {versions:?}"));
+            problems.push(format!("{name} occurs in versions {versions:?}"));
         }
     }
     if !problems.is_empty() {

@@ -29,15 +29,15 @@ const USAGE: &str = "\
 cargo xtask TASK
   ci         what CI runs: format, lints, tests, docs, licences, GPU kernels, the pool's model, other platforms
   gen        write the generated files (docs/cli.md, akunu.h)
-  header     fail if akunu.h is not what akunu-capi says
+  header     fail if akunu.h does not match akunu-capi
   capi DIR   build the C library, and install it with its header and pkg-config file under DIR
-  licences   fail on a dependency that is not permissive, or that comes in two versions
+  licences   fail on a dependency without a permissive licence, or in two versions
   loom       model-check the thread pool's barrier
-  cross      lint for macOS and Windows, run the CPU's tests as ARM in an emulator
-  clients    official clients against akunu serve
-  page       the chat page in headless Chromium
-  kernels [every]  compile GPU kernels through NVRTC, for three generations of GPUs, and check them as Metal with clang
-  gpu        bundle what is tried on a machine with a card: the binary, test models, a script
+  cross      lint for macOS and Windows, run the CPU's tests for ARM in an emulator
+  clients    test akunu serve with official clients
+  page       test the chat page in headless Chromium
+  kernels [every]  compile GPU kernels with NVRTC for three generations of GPUs, and check them as Metal with clang
+  gpu        bundle the tests for a machine with a GPU: the binary, test models, a script
   fuzz NAME  fuzz one target for a minute (needs cargo-fuzz); without a name, list them
   bench kernels ...  the CPU device's kernels against the machine's read bandwidth
   bench cpu ...      models against the machine's ceilings, a peer and a baseline (--help)";
@@ -135,7 +135,7 @@ fn built_test(package: &str, test: &str) -> Result<PathBuf> {
     }
     let messages = serde_json::Deserializer::from_slice(&output.stdout).into_iter::<serde_json::Value>();
     for message in messages {
-        let message = message.context("cargo did not say what it built")?;
+        let message = message.context("cargo did not print what it built")?;
         if let (true, Some(program)) = (message["target"]["name"] == test, message["executable"].as_str()) {
             return Ok(program.into());
         }

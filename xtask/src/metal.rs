@@ -95,7 +95,7 @@ pub(crate) fn clang(folder: &Path) -> Result<Option<Clang>> {
         return if clang.is_there() {
             Ok(Some(clang))
         } else {
-            bail!("AKUNU_CLANG: no clang is there, or one before 14")
+            bail!("AKUNU_CLANG: there is no clang of version 14 or later")
         };
     }
     let package = folder.join("zig");
@@ -112,7 +112,7 @@ pub(crate) fn clang(folder: &Path) -> Result<Option<Clang>> {
 /// Advice if there is none.
 pub(crate) fn bring() -> String {
     format!(
-        "no clang (14 or later); `pip install {PACKAGE}` brings one as `zig clang`, and AKUNU_CLANG says where another is"
+        "no clang (14 or later); install one (`zig clang`) with `pip install {PACKAGE}`, or set AKUNU_CLANG to the path of another"
     )
 }
 
@@ -133,7 +133,7 @@ impl Clang {
     fn complaints(&self, texts: &[PathBuf]) -> Result<Option<String>> {
         let said: Vec<Result<Option<String>>> = thread::scope(|scope| {
             let runs = VERSIONS.map(|version| scope.spawn(move || self.complaints_in(texts, version)));
-            runs.into_iter().map(|run| run.join().unwrap_or_else(|_| bail!("a thread broke down"))).collect()
+            runs.into_iter().map(|run| run.join().unwrap_or_else(|_| bail!("a thread panicked"))).collect()
         });
         let said: Vec<Option<String>> = said.into_iter().collect::<Result<_>>()?;
         Ok(said.into_iter().flatten().next())
@@ -154,7 +154,7 @@ impl Clang {
             .arg(&words)
             .args(texts)
             .output()
-            .context("clang did not start")?;
+            .context("cannot start clang")?;
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         Ok((!output.status.success()).then_some(said))
     }
@@ -173,9 +173,9 @@ pub(crate) fn check(clang: &Clang, folder: &Path) -> Result<()> {
     texts.sort();
     let said = clang.complaints(&texts)?;
     if texts.is_empty() || said.is_some() {
-        bail!("the kernels are not as Metal wants them\n{}", said.unwrap_or_default());
+        bail!("the kernels are not valid for Metal\n{}", said.unwrap_or_default());
     }
-    say!("{} functions as Metal: right; {} mistakes refused", texts.len(), MISTAKES.len());
+    say!("{} functions are valid for Metal; {} mistakes were rejected", texts.len(), MISTAKES.len());
     Ok(())
 }
 
@@ -190,12 +190,12 @@ fn refuses_mistakes(clang: &Clang, folder: &Path) -> Result<()> {
         clang.complaints(std::slice::from_ref(&text))
     };
     if let Some(said) = complaints(RIGHT)? {
-        bail!("a function with no mistake was refused:\n{said}");
+        bail!("a valid function was rejected:\n{said}");
     }
     for (what, lines, words) in MISTAKES {
         match complaints(lines)? {
-            None => bail!("{what}: was not refused"),
-            Some(said) if !said.contains(words) => bail!("{what}: was refused for something else:\n{said}"),
+            None => bail!("{what}: was not rejected"),
+            Some(said) if !said.contains(words) => bail!("{what}: was rejected for another reason:\n{said}"),
             Some(_) => {}
         }
     }

@@ -436,7 +436,7 @@ fn prompts_and_lengths_of_embedding_models() {
     assert_eq!(found.prompts, expected);
     assert_eq!((found.default_prompt.as_deref(), found.max_text_tokens), (Some("query"), Some(256)));
     with(&["query"], &[]).refused(
-        "metadata key `sentence_transformers.prompt_names`: it has 1 entries, and \
+        "metadata key `sentence_transformers.prompt_names`: it has 1 entries, but \
          `sentence_transformers.prompt_texts` has 0",
     );
 }

@@ -328,7 +328,7 @@ mod tests {
         };
         for (merge, message) in [
             ("ab a", "merge 1, `ab a`, contains `aba`"),
-            ("a x", "names `x`"),
+            ("a x", "contains `x`"),
             ("ab", "not two tokens"),
             ("", "not two tokens"),
         ] {

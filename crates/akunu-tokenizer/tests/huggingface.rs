@@ -212,9 +212,9 @@ fn files_that_are_not_tokenizers_are_rejected_with_the_reason() {
         |json: &str| HfTokenizer::from_bytes(json.as_bytes(), &Sidecar::default()).unwrap_err().to_string();
     let model = r#""model":{"type":"BPE","vocab":{"a":0,"b":1},"merges":[]}"#;
     for (json, message) in [
-        ("", "not JSON"),
+        ("", "not valid JSON"),
         ("[1,2]", "not valid JSON of the expected form"),
-        ("{\"model\":", "not JSON"),
+        ("{\"model\":", "not valid JSON"),
         ("{}", "no `model`"),
         (r#"{"model":{"type":"BPE","merges":[]}}"#, "no `model.vocab`"),
         (r#"{"model":{"type":"BPE","vocab":{}}}"#, "no `model.merges`"),
@@ -231,7 +231,7 @@ fn files_that_are_not_tokenizers_are_rejected_with_the_reason() {
             "`normalizer`",
         ),
         (&format!(r#"{{{model},"decoder":{{"type":"CTC"}}}}"#), "`CTC`"),
-        (&"[".repeat(100_000), "not JSON"),
+        (&"[".repeat(100_000), "not valid JSON"),
     ] {
         let error = refused(json);
         assert!(error.contains(message), "{json:.80}: {error}");

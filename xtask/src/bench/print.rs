@@ -34,7 +34,7 @@ pub(super) fn table(report: &Report, before: Option<&Report>, margin: f64) -> St
     );
     match before {
         Some(before) => text += &format!("baseline: {}, commit {}\n", before.date, before.commit),
-        None => text += "no baseline of this kind of machine (--baseline makes one)\n",
+        None => text += "no baseline for this kind of machine (--baseline creates one)\n",
     }
     text += &format!("\n| {} |\n|{}\n", TITLES.join(" | "), "---|".repeat(TITLES.len()));
     for row in &report.rows {

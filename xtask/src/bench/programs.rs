@@ -67,7 +67,7 @@ impl Akunu {
         let beside =
             std::env::current_exe()?.with_file_name(format!("akunu{}", std::env::consts::EXE_SUFFIX));
         if !beside.is_file() {
-            bail!("there is no {}; put akunu there, or say where it is: AKUNU=path", beside.display());
+            bail!("{} does not exist; put akunu there, or set AKUNU to its path", beside.display());
         }
         Ok(Akunu(beside))
     }

@@ -95,7 +95,7 @@ impl Report {
         match fs::read(path) {
             Ok(bytes) => {
                 let report = serde_json::from_slice(&bytes);
-                Ok(Some(report.with_context(|| format!("{} is no report of bench cpu", path.display()))?))
+                Ok(Some(report.with_context(|| format!("{} is not a report of bench cpu", path.display()))?))
             }
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error).with_context(|| format!("reading {}", path.display())),

@@ -241,7 +241,7 @@ fn incomplete_folders_name_the_missing_part() {
     cut.write("model.safetensors", &bytes[..bytes.len() - 1]);
     check(cut, &["model.safetensors", "cut short or damaged"]);
 
-    check(Folder::new().with("hidden_size", Some(json!(64))), &["hidden size", "64", "32 wide"]);
+    check(Folder::new().with("hidden_size", Some(json!(64))), &["hidden size", "64", "32 columns"]);
     check(Folder::new().with("intermediate_size", Some(json!(48))), &["blk.0.ffn_", "48"]);
     check(Folder::new().with("num_key_value_heads", Some(json!(4))), &["blk.0.attn_k.weight", "32"]);
     check(Folder::new().with("num_hidden_layers", Some(json!(2))), &["blk.1.", "missing"]);

@@ -232,7 +232,7 @@ fn fatal_errors_are_reported_before_the_load() {
         1,
         &["connect", "hint: check that the server is running"],
     );
-    refuses(&["bench-serve", "https://localhost"], 2, &["no TLS"]);
+    refuses(&["bench-serve", "https://localhost"], 2, &["without TLS"]);
     for args in [["--rate", "0"], ["--streams", "0"], ["--prompt", "9..3"], ["--temp", "-1"]] {
         assert_eq!(run(&[&["bench-serve", "http://localhost"], &args[..]].concat()).code, 2, "{args:?}");
     }

@@ -203,7 +203,11 @@ fn a_model_without_a_template_says_what_is_missing() {
     refuses(&["chat", path(&scene.model), "--chat-template", path(&file)], 1, &["the chat template, line 1"]);
     let json = scene.file("mine.json");
     fs::write(&json, "{}").unwrap();
-    refuses(&["chat", path(&scene.model), "--chat-template", path(&json)], 1, &["no \"chat_template\""]);
+    refuses(
+        &["chat", path(&scene.model), "--chat-template", path(&json)],
+        1,
+        &["no field \"chat_template\""],
+    );
     refuses(&["chat", path(&scene.model), "--chat-template", "no.jinja"], 1, &["cannot read no.jinja"]);
 }
 
@@ -234,7 +238,7 @@ fn a_full_context_is_never_silent() {
     assert_eq!(done.code, 1, "{}", done.stderr);
     assert_eq!(done.stdout.lines().count(), 2, "{}", done.stdout);
     let notes: Vec<&str> = done.stderr.lines().filter(|line| !line.contains("trained for")).collect();
-    assert!(notes[0].contains("all 64 positions") && notes[0].contains("--context-shift"), "{notes:?}");
+    assert!(notes[0].contains("all 64 tokens") && notes[0].contains("--context-shift"), "{notes:?}");
     assert!(notes[1].starts_with("error: the conversation has 9"), "{notes:?}");
     assert!(notes[2].starts_with("hint: /reset") && notes[2].contains("-c "), "{notes:?}");
 

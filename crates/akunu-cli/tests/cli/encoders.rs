@@ -155,7 +155,7 @@ fn invalid_input_of_embed() {
     let ids = ["embed", model, "--ids", "1", "--ids", "1,2,64"];
     refuses(&ids, 1, &["token id 64 (number 3 of text number 2)", "0 to 63"]);
     let long = vec!["5"; 49].join(",");
-    refuses(&["embed", model, "--ids", &long, "-c", "10"], 1, &["49 tokens", "has 10", "--truncate"]);
+    refuses(&["embed", model, "--ids", &long, "-c", "10"], 1, &["49 tokens", "maximum is 10", "--truncate"]);
     refuses(&["embed", model, "--ids", "1", "-c", "49"], 1, &["the longest text is 49"]);
     refuses(&["embed", model, "--ids", "1,2", "--dimensions", "49"], 2, &["--dimensions is 49", "have 48"]);
     refuses(&["embed", model, "--ids", "1,2", "--dimensions", "0"], 2, &["0"]);
@@ -274,7 +274,7 @@ fn pairs_that_cannot_be_scored() {
     refuses(&["rerank", model, "--ids", "1", "--ids", "2", "--segments", "0"], 2, &["as often as --ids"]);
     refuses(&["rerank", model, "a query", "a document"], 1, &["hint: akunu rerank MODEL --ids"]);
     let long = vec!["5"; 49].join(",");
-    let words = ["document number 2 has 49 tokens together with its query", "has 48", "--truncate"];
+    let words = ["document number 2 has 49 tokens together with its query", "maximum is 48", "--truncate"];
     refuses(&["rerank", model, "--ids", "1", "--ids", &long], 1, &words);
     refuses(&["rerank", model, "a query", "x", "--instruction", "judge"], 2, &["--instruction"]);
     for name in ["xlm-roberta-reranker", "modernbert-reranker", "qwen3-classifier"] {
@@ -328,7 +328,7 @@ fn documents_are_shown_on_one_line_each_and_named_by_their_line() {
     let file = dir.path().join("documents.txt");
     fs::write(&file, format!("short\n{}\n", "word ".repeat(12))).unwrap();
     let line = format!("line 2 of {} has 54 tokens together with its query", path(&file));
-    refuses(&["rerank", model, "cat", "-f", path(&file)], 1, &[&line, "has 48", "--truncate"]);
+    refuses(&["rerank", model, "cat", "-f", path(&file)], 1, &[&line, "maximum is 48", "--truncate"]);
     let cut = run(&["rerank", model, "cat", "-f", path(&file), "--truncate"]);
     assert_eq!((cut.code, cut.stdout.lines().count()), (0, 2), "{}", cut.stderr);
 }
@@ -437,7 +437,7 @@ fn bench_counts_texts_and_their_tokens() {
     assert!(usual.stderr.contains("texts of 128 tokens are skipped"), "{}", usual.stderr);
     refuses(&["bench", model, "-n", "4"], 2, &["--generate", "--length"]);
     refuses(&["bench", "--length", "4"], 2, &["--length", "--pooling"]);
-    refuses(&["bench", model, "--length", "4,49"], 2, &["--length is 49", "has 48 tokens"]);
+    refuses(&["bench", model, "--length", "4,49"], 2, &["--length is 49", "is 48 tokens"]);
 }
 
 #[test]
@@ -496,8 +496,16 @@ fn empty_and_too_long_texts_are_named_by_number() {
     refuses(&["embed", model, "-f", path(&file)], 1, &["line 2 of ", "texts.txt is empty"]);
     let long = "word ".repeat(300);
     fs::write(&file, format!("one\n{long}\n")).unwrap();
-    refuses(&["embed", model, "-f", path(&file)], 1, &["line 2 of ", "texts.txt has 302 tokens", "has 256"]);
-    refuses(&["embed", model, "one", &long], 1, &["text number 2 has 302 tokens", "has 256", "--truncate"]);
+    refuses(
+        &["embed", model, "-f", path(&file)],
+        1,
+        &["line 2 of ", "texts.txt has 302 tokens", "maximum is 256"],
+    );
+    refuses(
+        &["embed", model, "one", &long],
+        1,
+        &["text number 2 has 302 tokens", "maximum is 256", "--truncate"],
+    );
     let done = run(&["embed", model, "--json", "--truncate", &long]);
     assert!(done.stderr.contains("1 text was truncated to 256 tokens"), "{}", done.stderr);
     let cut = "word ".repeat(254);

@@ -440,7 +440,7 @@ fn two_processes_share_one_download() {
     fake.fault("/resolve/", Fault::Slow(SIZE / 20, Duration::from_millis(50)), 1);
     let start = || {
         Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "trouble::pull_in_a_process_of_its_own", "--ignored", "--nocapture"])
+            .args(["--exact", "failures::pull_in_a_process_of_its_own", "--ignored", "--nocapture"])
             .env("TEST_HUB_URL", &fake.url)
             .env("TEST_HUB_CACHE", cache.path())
             .stdout(Stdio::piped())
