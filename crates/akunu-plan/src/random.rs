@@ -5,12 +5,12 @@
 //! processor and any GPU, with one thread per candidate, gets the same bits:
 //!
 //! 1. Philox4x32 with 10 rounds (Salmon et al., 2011), key `(seed low, seed high)`, counter `(id div 4, position low,
-//! position high, 0)`; `x` is word `id mod 4` of the block.
+//!    position high, 0)`; `x` is word `id mod 4` of the block.
 //! 2. `u = (x + ½) / 2³²` is a number in (0, 1); it is never rounded to 0 or 1.
 //! 3. `e = −ln u` ([`exponential`]): from `u` if `x < 2³¹`, otherwise from `1 − u`, so that it is precise at both ends:
-//! small `e` are the draws that win.
+//!    small `e` are the draws that win.
 //! 4. `g = −ln e` ([`gumbel`]). The id with the largest `logit + g` is a sample from the softmax (the Gumbel-max
-//! trick).
+//!    trick).
 
 /// Upper bound of all draws: 33 · ln 2, rounded up.
 pub const GUMBEL_MAX: f32 = 22.88;
