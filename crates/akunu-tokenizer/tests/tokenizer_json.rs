@@ -318,7 +318,7 @@ fn unknown_files_use_the_crate_and_give_the_reason() {
                 let first = json["model"]["merges"][3].clone();
                 json["model"]["merges"].as_array_mut().unwrap().push(first)
             },
-            "twice",
+            "duplicate",
         ),
         (
             |json, _| json["post_processor"] = json!({"type": "TemplateProcessing", "single": ["$A", "$A"], "pair": ["$A", "$B"], "special_tokens": {}}),
