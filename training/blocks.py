@@ -1,7 +1,7 @@
-"""Blocks of every dtype, with PyPI's `gguf` as the oracle that we did not write.
+"""Blocks of every dtype, with PyPI's `gguf` as an independent reference.
 
-It quantises the plain formats and MXFP4; the others it only dequantises, so those
-blocks are random bits under scales that keep the weights in a sane range.
+It quantises the plain formats and MXFP4. It only dequantises the others, so their
+blocks are random bits with scales that keep the weights in a normal range.
 """
 
 from pathlib import Path
@@ -17,10 +17,10 @@ BLOCKS = 8
 PLAIN = [Type.F16, Type.BF16, Type.Q8_0, Type.Q4_0, Type.Q4_1, Type.Q5_0, Type.Q5_1]
 K_QUANTS = [Type.Q2_K, Type.Q3_K, Type.Q4_K, Type.Q5_K, Type.Q6_K]
 TABLES = [Type.IQ4_NL, Type.IQ4_XS, Type.MXFP4]
-# Where a block keeps its f16 scale of the values, and of the minimums: byte offsets.
+# Byte offsets of the f16 scales of values and of minimums in a block.
 SCALES = {Type.Q2_K: (80, 82), Type.Q3_K: (108, None), Type.Q4_K: (0, 2), Type.Q5_K: (0, 2), Type.Q6_K: (208, None),
           Type.IQ4_NL: (0, None), Type.IQ4_XS: (0, None)}
-LEVELS = {Type.Q2_K: 1.5, Type.Q4_K: 7.5, Type.Q5_K: 15.5}  # the middle value, which the minimums have to cancel
+LEVELS = {Type.Q2_K: 1.5, Type.Q4_K: 7.5, Type.Q5_K: 15.5}  # the middle value, which the minimums cancel
 
 CONFIG = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "torch_dtype": "float32", "vocab_size": 64, "hidden_size": 256,
           "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 1, "head_dim": 64, "intermediate_size": 256,
@@ -37,7 +37,7 @@ FILES = {
 
 
 def random_blocks(kind: Type, count: int, std: float, random: np.random.Generator) -> np.ndarray:
-    """`count` blocks as bytes, one a row, whose weights have about the standard deviation `std`."""
+    """`count` blocks as bytes, one per row; the weights have a standard deviation of about `std`."""
     length, width = gguf.GGML_QUANT_SIZES[kind]
     if kind in PLAIN or kind == Type.MXFP4:
         length = max(length, 32)
@@ -62,7 +62,7 @@ def random_blocks(kind: Type, count: int, std: float, random: np.random.Generato
 
 
 def oracle() -> dict:
-    """{dtype: [{"hex", "values"}]}; values are exact float32, so parse them as such."""
+    """{dtype: [{"hex", "values"}]}; values are exact float32 numbers and must be parsed as float32."""
     random = np.random.default_rng(1)
     table = {}
     for kind in PLAIN + K_QUANTS + TABLES:
@@ -73,7 +73,7 @@ def oracle() -> dict:
 
 
 def write_model(path: Path, dtypes: dict[str, Type], seed: int) -> dict[str, np.ndarray]:
-    """Writes a one-layer LLaMA; gives its dequantised weights under Hugging Face names."""
+    """Writes a one-layer LLaMA; returns its dequantised weights with Hugging Face names."""
     random = np.random.default_rng(seed)
     hidden, ffn, head_dim = CONFIG["hidden_size"], CONFIG["intermediate_size"], CONFIG["head_dim"]
     q, kv = CONFIG["num_attention_heads"] * head_dim, CONFIG["num_key_value_heads"] * head_dim
@@ -103,7 +103,7 @@ def write_model(path: Path, dtypes: dict[str, Type], seed: int) -> dict[str, np.
 
 
 def undo(values: np.ndarray, heads: int) -> np.ndarray:
-    """From GGUF's interleaved rows to Hugging Face's half-split ones, as the inverse of what `export` does."""
+    """Converts GGUF's interleaved rows to Hugging Face's half-split ones, the inverse of `export`."""
     order = interleave(np.arange(len(values))[:, None], heads)[:, 0]
     back = np.empty_like(values)
     back[order] = values

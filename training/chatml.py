@@ -1,4 +1,4 @@
-"""How a conversation is written down for the model: ChatML after the beginning token."""
+"""The prompt format of conversations: ChatML after the begin-of-text token."""
 
 END, START, STOP = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 
@@ -9,5 +9,5 @@ TEMPLATE = (
 
 
 def render(messages: list[dict[str, str]]) -> str:
-    """What TEMPLATE makes of messages, without the beginning token."""
+    """TEMPLATE rendered for messages, without the begin-of-text token."""
     return "".join(f"{START}{m['role']}\n{m['content']}{STOP}\n" for m in messages)

@@ -1,12 +1,12 @@
-"""Writes the corpus: one story or conversation a line, deterministic in its seed.
+"""Writes the corpus: one story or conversation per line, deterministic for a seed.
 
     python corpus.py --stories 600000 --chats 300000 --holdout 2000 --out /tmp/tales
 
 writes `train.txt`, `holdout.txt` (stories), `train.jsonl` and `holdout.jsonl`
 (conversations, as lists of messages). Number i of either is made from
-"<seed>/<split>/<i>" alone, so the number of processes does not matter. What is
-held out comes from another split name, and what also occurs in the training
-text is dropped.
+"<seed>/<split>/<i>" alone, so it does not depend on the number of processes. The
+holdout has another split name, and texts that also occur in the training data
+are dropped.
 """
 
 import argparse

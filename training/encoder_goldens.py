@@ -1,10 +1,10 @@
-"""Golden states, vectors and scores of embedding and reranking models in float64, from Hugging Face transformers.
+"""Golden hidden states, embeddings and scores in float64, from Hugging Face transformers.
 
     python encoder_goldens.py ../testdata/encoders [NAME]
 
-A row of `ENCODERS` is a folder as published ones are: `config.json`, the names of
-its tensors, the modules of sentence-transformers. `oracle` names the class of
-transformers that computes it.
+A row of `ENCODERS` is a folder in the form of published ones: `config.json`, names of
+tensors, modules of sentence-transformers. `oracle` is the class of transformers that
+computes the goldens.
 """
 
 import json
@@ -32,7 +32,7 @@ class Encoder:
     config: dict
     oracle: str
     pooling: str = ""
-    twin: dict = field(default_factory=dict)  # fields as the class takes them, where the file's are other names
+    twin: dict = field(default_factory=dict)  # fields of the class, if the file has other names
     store: Callable[[Tensors, dict], Tensors] = lambda stored, config: stored
     files: Files = field(default_factory=dict)
     dense: tuple[int, ...] = ()  # widths of the Dense modules after pooling
@@ -44,12 +44,12 @@ class Encoder:
 
 
 def bert_positions(stored: Tensors, config: dict) -> Tensors:
-    """Files of before 2023 hold the positions 0, 1, 2, …"""
+    """Files from before 2023 contain the positions 0, 1, 2, …"""
     return {**stored, "embeddings.position_ids": torch.arange(config["max_position_embeddings"])[None]}
 
 
 def bert_with_heads(stored: Tensors, config: dict) -> Tensors:
-    """As `bert-base-uncased`: everything under `bert.`, norms' old names, heads of the training's tasks."""
+    """As `bert-base-uncased`: prefix `bert.`, old names of norms, and heads of the training tasks."""
     like, width = stored["pooler.dense.weight"], config["hidden_size"]
     heads = {"cls.predictions.bias": like.new_zeros(VOCAB), "cls.predictions.transform.dense.weight": like.clone(),
              "cls.predictions.transform.dense.bias": like.new_zeros(width),
@@ -99,7 +99,7 @@ def transformer_modules(width: int, pooling: str, dense: tuple[int, ...] = (), n
 
 
 def newer_modules(width: int, pooling: str) -> Files:
-    """As sentence-transformers 6 writes them: other names of classes, and one field for the mode."""
+    """As written by sentence-transformers 6: other class names, and one field for the mode."""
     files = transformer_modules(width, pooling)
     kinds = ["base.modules.transformer.Transformer", "sentence_transformer.modules.pooling.Pooling",
              "base.modules.normalize.Normalize"]
@@ -236,7 +236,7 @@ ENCODERS = {
 
 
 def texts_of(encoder: Encoder, seed: int) -> list[dict]:
-    """Tokens between a first and a last one; for a reranker the second half is another segment."""
+    """Random tokens between the first and the last one; for a reranker the second half is segment 1."""
     random = torch.Generator().manual_seed(seed)
     texts = []
     for length in encoder.lengths:

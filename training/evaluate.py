@@ -1,11 +1,11 @@
-"""Held-out perplexity, sample stories and conversations, from the weights as the GGUF holds them.
+"""Held-out perplexity, sample stories and conversations, with the weights in the GGUF file.
 
     python evaluate.py /tmp/akunu-tales /tmp/tales
 
-The model runs in Hugging Face transformers in float64, on the weights as they
-come back from Q8_0. A story's tokens are predicted after <|endoftext|>, and
-its own <|endoftext|> counts as predicted, too. In a conversation only Akunu's
-side counts.
+The model runs in Hugging Face transformers in float64, with the weights
+dequantised from Q8_0. The tokens of a story are predicted after <|endoftext|>,
+including the <|endoftext|> at its end. In a conversation only the assistant's
+tokens count.
 """
 
 import argparse

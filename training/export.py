@@ -1,9 +1,9 @@
-"""Writes a trained Hugging Face folder as GGUF, matrices in Q8_0.
+"""Writes a trained Hugging Face folder as GGUF, with matrices in Q8_0.
 
     python export.py /tmp/akunu-tales ../crates/akunu/embedded/akunu-tales.gguf
 
-The writer is small enough to read: GGUF v3 is a header, key-value metadata,
-tensor descriptions, and the tensors, each aligned to 32 bytes.
+A GGUF v3 file consists of a header, key-value metadata, tensor descriptions, and
+the tensors, each aligned to 32 bytes.
 """
 
 import argparse

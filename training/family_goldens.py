@@ -1,11 +1,11 @@
-"""Golden logits in float64 of families beside those of goldens.py, from Hugging Face transformers.
+"""Golden logits in float64 of further families, from Hugging Face transformers.
 
     python family_goldens.py ../testdata/models [NAME]
 
-A row of `FAMILIES` is a `config.json` as published files spell it, remote code's
-included. Where transformers has no such class, or the file wraps the text model,
-`twin` is the config of the class that computes the same, and `store` gives its
-weights the published names and layout.
+A row of `FAMILIES` is a `config.json` in the form of published files, including those
+for remote code. If transformers has no such class, or the file wraps the text model,
+`twin` is the config of an equivalent class, and `store` converts its weights to the
+published names and layout.
 """
 
 import json
@@ -201,7 +201,7 @@ EXAONE = without(published(
     rope_scaling=ROPE_LLAMA3, rope_theta=1000000, tie_word_embeddings=True), "num_hidden_layers")
 
 FAMILIES = {
-    "smollm3-nope": Family(published(  # says nothing of tying: tied
+    "smollm3-nope": Family(published(  # tied by default
         "smollm3", "SmolLM3ForCausalLM", "bfloat16", **wide(32, 5, 2, 1, 40), attention_bias=False,
         attention_dropout=0.0, hidden_act="silu", layer_types=["full_attention"] * 5, max_window_layers=28,
         mlp_bias=False, no_rope_layer_interval=4, no_rope_layers=[1, 1, 1, 0, 1], pad_token_id=0, pretraining_tp=2,
@@ -220,7 +220,7 @@ FAMILIES = {
     "stablelm-gqa": Family(stablelm("bfloat16", **wide(64, 2, 4, 2, 56), use_qkv_bias=False)),
     "stablelm-parallel-qk-norm": Family(stablelm(
         "bfloat16", **wide(64, 2, 4, 2, 56), use_qkv_bias=False, qk_layernorm=True, use_parallel_residual=True)),
-    "starcoder2-window": Family(published(  # says nothing of tying: tied
+    "starcoder2-window": Family(published(  # tied by default
         "starcoder2", "Starcoder2ForCausalLM", "bfloat16", **wide(64, 2, 4, 2, 112), attention_dropout=0.1,
         residual_dropout=0.1, embedding_dropout=0.1, hidden_act="gelu_pytorch_tanh", mlp_type="default",
         norm_epsilon=1e-5, norm_type="layer_norm", rope_theta=999999.4420358813, sliding_window=8, use_bias=True)),

@@ -1,9 +1,9 @@
 """Makes Hugging Face transformers compute in float64 throughout.
 
-Its modelling code asks for float32 by name in norms, softmax and rotary
-angles, whatever the weights' dtype. Here those modules see a `torch` whose
-float32 *is* float64, and `Tensor.float()` widens to double. So RoPE's
-frequencies (its scaled forms, too), angles, norms and softmax are all float64.
+Its modelling code uses float32 explicitly in norms, softmax and RoPE, for any
+dtype of the weights. Here these modules get a `torch` whose float32 is float64,
+and `Tensor.float()` converts to double. So RoPE frequencies (including scaled
+ones), angles, norms and softmax are all float64.
 """
 
 import importlib

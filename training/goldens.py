@@ -6,8 +6,8 @@
 
 `models` writes a Hugging Face folder for each row of `MODELS`: real head sizes
 and GQA ratios, everything else small; random norms and biases; sequences longer
-than any window. A row gives the config as real files spell it. Weights are
-rounded to the stored dtype first, so that the goldens belong to the file.
+than any window. A row has the config in the form of published files. Weights are
+rounded to the stored dtype first, so that the goldens match the file.
 `gguf` takes PyPI's `gguf` as the oracle of block formats. More families: family_goldens.py and encoder_goldens.py.
 """
 
@@ -51,7 +51,7 @@ def wide(hidden: int, layers: int, heads: int, kv_heads: int, ffn: int) -> dict:
 
 
 PHI3_LONG = "phi3-hd64-longrope"
-SHORT = [12, 16]  # no longer than its original context
+SHORT = [12, 16]  # within its original context
 MODELS = {
     "llama-hd64-gqa2": model(
         "llama", "bfloat16", **size(64, 2, 4, 2, 64, 104), rope_theta=10000.0, tie_word_embeddings=False),
@@ -70,7 +70,7 @@ MODELS = {
     "qwen2-hd64-bias": model(
         "qwen2", "float16", **size(128, 2, 2, 1, 64, 72), rope_theta=1000000.0, tie_word_embeddings=True,
         use_sliding_window=False, sliding_window=16, max_window_layers=2),
-    "qwen3-hd128-gqa2": model(  # RoPE as transformers 5 spells it
+    "qwen3-hd128-gqa2": model(  # RoPE in the form of transformers 5
         "qwen3", "bfloat16", **size(48, 2, 2, 1, 128, 104), tie_word_embeddings=False, attention_bias=False,
         rope_parameters={"rope_type": "default", "rope_theta": 1000000.0}),
     "gemma-hd256": model(
@@ -82,12 +82,12 @@ MODELS = {
         "gemma3_text", "bfloat16", **size(32, 4, 2, 1, 128, 56), rope_theta=1000000.0, rope_local_base_freq=10000.0,
         rope_scaling={"rope_type": "linear", "factor": 8.0}, tie_word_embeddings=True, sliding_window=6, sliding_window_pattern=3,
         query_pre_attn_scalar=128),
-    "gemma3-hd256-layer-types": model(  # windows and RoPE as transformers 5 spells them
+    "gemma3-hd256-layer-types": model(  # windows and RoPE in the form of transformers 5
         "gemma3_text", "bfloat16", **size(32, 2, 2, 2, 256, 48), tie_word_embeddings=True, sliding_window=5,
         layer_types=["full_attention", "sliding_attention"], query_pre_attn_scalar=256,
         rope_parameters={"full_attention": {"rope_type": "default", "rope_theta": 1000000.0},
                          "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0}}),
-    "phi3-hd96-window": model(  # QKV and gate·up are one matrix each; no head_dim, as in real files
+    "phi3-hd96-window": model(  # fused QKV and gate·up; no head_dim, as in real files
         "phi3", "bfloat16", **wide(192, 1, 2, 1, 104), rope_theta=10000.0, tie_word_embeddings=False, sliding_window=8,
         original_max_position_embeddings=256),
     PHI3_LONG: model(
@@ -121,7 +121,7 @@ def randomize(made: torch.nn.Module, config: dict, seed: int) -> dict[str, torch
         if name.endswith("bias"):
             value = 0.5 * noise
         elif parameter.dim() == 1 or "norm" in name:
-            value = 0.3 * noise + (0.0 if gemma else 1.0)  # Gemma's norms multiply by one plus the weight
+            value = 0.3 * noise + (0.0 if gemma else 1.0)  # Gemma's norm weights are stored minus one
         elif "embed" in name or "lm_head" in name:
             value = noise * 2 / math.sqrt(parameter.shape[1])
         else:
@@ -220,7 +220,7 @@ def make_phi3_gguf(out: Path) -> None:
     context, original = config["max_position_embeddings"], config["original_max_position_embeddings"]
     heads, head_dim = config["num_attention_heads"], config["hidden_size"] // config["num_attention_heads"]
     tokens = ["<unk>", "<s>", "</s>"] + [chr(ord("!") + i) for i in range(VOCAB - 3)]
-    metadata = [  # as llama.cpp's converter writes it: nothing says "longrope"
+    metadata = [  # as written by llama.cpp's converter, without "longrope"
         ("general.architecture", STRING, "phi3"), ("general.name", STRING, PHI3_LONG), ("general.alignment", U32, ALIGNMENT),
         ("phi3.context_length", U32, context), ("phi3.rope.scaling.original_context_length", U32, original),
         ("phi3.embedding_length", U32, config["hidden_size"]), ("phi3.feed_forward_length", U32, config["intermediate_size"]),

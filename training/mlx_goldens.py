@@ -4,9 +4,9 @@
     python mlx_goldens.py ../testdata/mlx
 
 `blocks.safetensors` has two rows of 384 weights for every number of bits, group size and type of scales, quantised by `mx.quantize` and
-saved by MLX; `blocks.json` what they stand for: the hash of the values that `mx.dequantize` gives with its scales widened to float32, and
+saved by MLX; `blocks.json` has their values: the hash of the result of `mx.dequantize` with scales converted to float32, and
 the float64 products with `x`. The folders are random models quantised and saved by mlx-lm, with the logits that mlx-lm computes in
-float64 from the widened weights.
+float64 from these weights.
 """
 
 import argparse
@@ -57,9 +57,9 @@ def blocks(folder: Path) -> None:
 SIZE = {"vocab_size": 32, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 32,
         "rms_norm_eps": 1e-6, "max_position_embeddings": 64, "bos_token_id": 1, "eos_token_id": 2}
 
-# (module of mlx-lm, config, stored type, bits, group, what single modules have)
+# (module of mlx-lm, config, stored type, bits, group, settings of single modules)
 MODELS = {
-    # Every number of bits, every group size that rows of 64 and 128 allow, and modules left alone.
+    # Every number of bits, every group size that rows of 64 and 128 allow, and unquantised modules.
     "llama-mixed": (llama, {"model_type": "llama", **SIZE, "intermediate_size": 128, "rope_theta": 10000.0, "tie_word_embeddings": False},
                     mx.bfloat16, 4, 32, {
         "model.embed_tokens": {"group_size": 64, "bits": 6}, "lm_head": {"group_size": 32, "bits": 8},
@@ -71,7 +71,7 @@ MODELS = {
                                   "rope_local_base_freq": 10000.0, "sliding_window": 6, "sliding_window_pattern": 2,
                                   "query_pre_attn_scalar": 32, "hidden_activation": "gelu_pytorch_tanh", "tie_word_embeddings": True},
                     mx.float16, 5, 64, {}),
-    # Q, K and V stacked, gate and up stacked: all three planes are.
+    # Fused Q, K and V, and fused gate and up, in all three planes.
     "phi3-stacked": (phi3, {"model_type": "phi3", **SIZE, "num_hidden_layers": 1, "intermediate_size": 64, "rope_theta": 10000.0,
                             "original_max_position_embeddings": 64, "tie_word_embeddings": False},
                      mx.float32, 3, 32, {}),
@@ -129,7 +129,7 @@ def models(folder: Path) -> None:
         model = filled(module, config, dtype, seed)
         chosen = lambda path, _: own.get(path, True)  # noqa: E731
         model, written = quantize_model(model, config, group, bits, quant_predicate=chosen)
-        # mlx-lm writes what differs, and tells modules left alone by their having no scales; converters write `false` too.
+        # mlx-lm writes only differing settings, and recognises unquantised modules by missing scales; converters write `false` too.
         written["quantization"] |= {path: value for path, value in own.items() if value is False}
         written["quantization_config"] = written["quantization"]
         place = folder / name

@@ -1,4 +1,4 @@
-"""A LLaMA in a page: the same arithmetic and tensor names as Hugging Face's `LlamaForCausalLM`."""
+"""A minimal LLaMA: the same arithmetic and tensor names as Hugging Face's `LlamaForCausalLM`."""
 
 from dataclasses import asdict, dataclass
 

@@ -3,10 +3,10 @@
     python train.py --corpus /tmp/tales --out /tmp/akunu-tales
 
 writes a Hugging Face folder: config.json, model.safetensors, tokenizer.json.
-Each story or conversation is preceded by <|endoftext|>, which so is both
-beginning and end; a training window starts at one's beginning and runs over
-into the next. Half of the windows start with a story, half with a
-conversation, of which only Akunu's side is learned.
+Each story or conversation is preceded by <|endoftext|>, which therefore marks both
+beginning and end; a training window starts at the beginning of a text and continues
+into the next ones. Half of the windows start with a story, half with a
+conversation, of which only the assistant's tokens contribute to the loss.
 """
 
 import argparse

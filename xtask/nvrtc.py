@@ -1,6 +1,6 @@
-"""Compiles every *.cu of a folder through NVRTC: nvrtc.py LIBRARY FOLDER every|turns ARCHITECTURE...
+"""Compiles every *.cu of a folder with NVRTC: nvrtc.py LIBRARY FOLDER every|turns ARCHITECTURE...
 
-For each architecture (every); or each body for all of them once, and otherwise one file for one of them and the next for another.
+"every": each file for each architecture. "turns": each kernel body once for all architectures, other files for one of them in turn.
 """
 
 import ctypes

@@ -1,4 +1,4 @@
-//! Any bytes as a GGUF file: an error or a container whose every part can be looked at.
+//! Arbitrary bytes as a GGUF file: the result is an error, or a container whose parts can all be read.
 #![no_main]
 
 use akunu_arch::GgufModel;

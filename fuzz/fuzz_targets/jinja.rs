@@ -1,7 +1,7 @@
-//! Any text as a template. Whatever it does, it ends, and marks whole characters as text from outside.
+//! Arbitrary text as a template: rendering terminates, and untrusted byte ranges end at character boundaries.
 #![no_main]
 
-use akunu_jinja::{Moment, Template, Variable};
+use akunu_jinja::{LocalTime, Template, Variable};
 use libfuzzer_sys::fuzz_target;
 use serde_json::json;
 
@@ -14,12 +14,12 @@ fuzz_target!(|data: &[u8]| {
     ]);
     let prompt = json!(true);
     let variables = [
-        Variable { name: "messages", value: &messages, outside: true },
-        Variable { name: "add_generation_prompt", value: &prompt, outside: false },
+        Variable { name: "messages", value: &messages, untrusted: true },
+        Variable { name: "add_generation_prompt", value: &prompt, untrusted: false },
     ];
-    let Ok(output) = template.render(&variables, Moment::from_seconds(1_700_000_000)) else { return };
+    let Ok(output) = template.render(&variables, LocalTime::from_seconds(1_700_000_000)) else { return };
     let mut end = 0;
-    for range in output.outside {
+    for range in output.untrusted {
         assert!(end <= range.start && range.start < range.end);
         assert!(output.text.get(range.clone()).is_some(), "{range:?} of {:?}", output.text);
         end = range.end;

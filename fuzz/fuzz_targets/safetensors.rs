@@ -1,11 +1,11 @@
-//! Any bytes as a configuration and a SafeTensors file (the first two bytes say where one ends).
+//! Arbitrary bytes as a configuration and a SafeTensors file (the first two bytes give the length of the former).
 #![no_main]
 
 use akunu_arch::{SafeTensorsModel, WeightProvider};
 use akunu_format::Region;
 use libfuzzer_sys::fuzz_target;
 
-/// With this, bytes that are only a SafeTensors file get past the configuration.
+/// A valid configuration, for inputs that are only a SafeTensors file.
 const CONFIG: &str =
     r#"{"model_type":"llama","hidden_size":8,"num_hidden_layers":1,"num_attention_heads":2}"#;
 

@@ -1,4 +1,5 @@
-//! Any bytes as a vocabulary (`tokenizer.model`, `tokenizer.json`), and as a text for it and for one that is good.
+//! Arbitrary bytes as a vocabulary (`tokenizer.model`, `tokenizer.json`), and as a text for it and for a valid
+//! vocabulary.
 #![no_main]
 
 use std::sync::LazyLock;
@@ -9,7 +10,7 @@ use akunu_tokenizer::{
 };
 use libfuzzer_sys::fuzz_target;
 
-/// Every byte is a token, and so are some words and an end of turn.
+/// A vocabulary with a token for every byte, some words, and an end of turn.
 static GOOD: LazyLock<NativeTokenizer> = LazyLock::new(|| {
     let mut vocabulary = Vocabulary::new(Model::Unigram, "");
     let bytes = (0..=255u8).map(|byte| (format!("<0x{byte:02X}>"), TokenKind::Byte));

@@ -1,4 +1,4 @@
-"""What the tests of all clients share: where the servers are, and OpenAI's description of its answers."""
+"""Shared by the tests of all clients: server addresses, and OpenAI's schema of responses."""
 
 import functools
 import json
@@ -9,15 +9,15 @@ import urllib.request
 from pathlib import Path
 
 URL = os.environ["AKUNU_URL"]
-# Takes KEY only; one request at a time, and none may wait.
+# Requires KEY; one request at a time, without a queue.
 LOCKED_URL = os.environ["AKUNU_LOCKED_URL"]
-# Has small models with random weights that know a few words: one that makes vectors, and one that ranks documents.
+# Has small models with random weights and a vocabulary of a few words: an embedding model and a reranker.
 TEXTS_URL = os.environ["AKUNU_TEXTS_URL"]
 WORDS, JUDGE = "words", "judge"
 KEY = os.environ["AKUNU_KEY"]
 MODEL = os.environ["AKUNU_MODEL"]
 STORY = [{"role": "user", "content": "tell me a story about a fox"}]
-# Far more than anybody waits for.
+# Far more tokens than the tests wait for.
 LONG = 100_000
 
 
@@ -27,7 +27,7 @@ def get(path):
 
 
 def post(path, body, url=URL):
-    """The answer as it was sent."""
+    """Sends a request and returns the response body."""
     body = body if isinstance(body, bytes) else json.dumps(body).encode()
     request = urllib.request.Request(url + path, body, {"Content-Type": "application/json"})
     with urllib.request.urlopen(request, timeout=600) as response:
@@ -35,7 +35,7 @@ def post(path, body, url=URL):
 
 
 def fails(test, path, body, words, url=URL, status=400):
-    """Holds an error to have a status, the form of the path's API, and words that tell what is wrong."""
+    """Checks the status of an error, its form for the API of the path, and words in its message."""
     what = f"{path} {str(body)[:200]}"
     with test.assertRaises(urllib.error.HTTPError, msg=what) as caught:
         post(path, body, url)
@@ -61,12 +61,12 @@ def fails(test, path, body, words, url=URL, status=400):
 
 
 def answers():
-    """The server is up, and answers within the time that a short answer may take."""
+    """Checks that the server still answers a short request."""
     return json.loads(post("/v1/completions", {"model": MODEL, "prompt": "Once", "max_tokens": 1}))["choices"]
 
 
 def is_free():
-    """Until nothing is running any more."""
+    """Waits until no request is running."""
     end = time.monotonic() + 60
     while time.monotonic() < end:
         try:
@@ -82,7 +82,7 @@ def is_free():
 
 
 def without_nullable(schema):
-    """OpenAPI 3.0's `nullable`, which the description has beside 3.1's types, as JSON Schema says it."""
+    """Converts OpenAPI 3.0's `nullable`, which the schema contains in addition to 3.1's types, to JSON Schema."""
     if isinstance(schema, list):
         return [without_nullable(entry) for entry in schema]
     if not isinstance(schema, dict):
@@ -119,7 +119,7 @@ FOX = {
 
 
 def is_valid(test, schema, text):
-    """Holds a text to be JSON, and a value of its schema, as others see it."""
+    """Checks that a text is JSON and valid for its schema, with an independent validator."""
     from jsonschema import Draft202012Validator
 
     errors = [f"{error.json_path}: {error.message}" for error in Draft202012Validator(schema).iter_errors(json.loads(text))]
@@ -127,7 +127,7 @@ def is_valid(test, schema, text):
 
 
 def random_schema(random, depth=0):
-    """Some schema whose values are not too long."""
+    """A random schema whose values are not too long."""
     kinds = ["integer", "number", "string", "boolean", "null", "enum", "anyOf"] + ["object", "array"] * (depth < 2)
     kind = random.choice(["object"] if depth == 0 else kinds)
     least = random.randint(-50, 50)
@@ -149,7 +149,7 @@ def random_schema(random, depth=0):
 
 
 def conforms(test, name, value):
-    """Holds an answer to its schema; without the description there is nothing to hold it to."""
+    """Validates a response with its schema, if OpenAI's schema is available."""
     if description() is not None:
         errors = [f"{error.json_path}: {error.message}" for error in validator(name).iter_errors(value)]
         test.assertEqual(errors, [], f"{name}: {json.dumps(value)[:2000]}")

@@ -1,4 +1,4 @@
-"""Clients that ask for vectors: OpenAI's, Ollama's, Hugging Face's, and LangChain's of the first two."""
+"""Clients that request embeddings: OpenAI's, Ollama's, Hugging Face's, and LangChain's of the first two."""
 
 import asyncio
 import base64
@@ -22,7 +22,7 @@ from openai import APITimeoutError, AsyncOpenAI, AuthenticationError, BadRequest
 from common import JUDGE, KEY, LOCKED_URL, MODEL, STORY, TEXTS_URL, WORDS, conforms, fails, post
 
 TEXTS = ["a fox", "where do foxes sleep", "The sky is blue!", "an old dog and a young cat"]
-# Tokens of the longest text that the small encoder takes, and of its vocabulary.
+# Maximum text length and vocabulary size of the small encoder.
 LONGEST, VOCABULARY = 48, 64
 LONG = "fox " * 100
 MANY = ["a fox"] * 10_000
@@ -41,7 +41,7 @@ def hugging_face(path="", url=TEXTS_URL, **more):
 
 
 def as_f32(vectors):
-    """Clients differ in whether they read a number as 32 bits."""
+    """Rounds to 32 bits, as some clients do."""
     return [list(struct.unpack(f"{len(vector)}f", struct.pack(f"{len(vector)}f", *vector))) for vector in vectors]
 
 
@@ -100,7 +100,7 @@ class EmbeddingClients(unittest.TestCase):
         self.assertEqual(as_f32(one.embeddings), self.vectors(TEXTS[0], dimensions=8))
         self.assertEqual(as_f32([self.ollama.embeddings(WORDS, TEXTS[0]).embedding]), expected[:1])
         self.assertEqual(self.ollama.show(WORDS).capabilities, ["embedding"])
-        # Ollama cuts what is too long unless it is told otherwise.
+        # Ollama truncates long texts by default.
         cut = self.ollama.embed(WORDS, LONG)
         self.assertEqual((cut.prompt_eval_count, as_f32(cut.embeddings)), (LONGEST, self.vectors(LONG, extra_body={"truncate": True})))
 
@@ -130,7 +130,7 @@ class EmbeddingClients(unittest.TestCase):
             ranks = {letter.encode(): first + rank for rank, letter in enumerate("abc")}
             return tiktoken.Encoding("letters", pat_str=".", mergeable_ranks=ranks, special_tokens={})
 
-        # What it counts with by itself has to be downloaded.
+        # Its default tokenizer would have to be downloaded.
         with mock.patch("tiktoken.get_encoding", lambda name: encoding(20)):
             self.assertEqual(as_f32(lang_chain().embed_documents(["abc", "b"])), self.vectors([[20, 21, 22], [21]]))
         with mock.patch("tiktoken.get_encoding", lambda name: encoding(64_000)), self.assertRaises(BadRequestError) as caught:

@@ -35,7 +35,7 @@ class OllamaClient(unittest.TestCase):
         self.assertEqual((whole.done_reason, whole.eval_count), ("length", 24))
         streamed = "".join(part.response for part in self.client.generate(**raw, stream=True))
         self.assertEqual(streamed, whole.response)
-        # Not raw, it is a message like any other.
+        # Without raw, the prompt is a chat message.
         chat = self.client.chat(MODEL, [{"role": "system", "content": "Be brief."}, *STORY], options=GREEDY)
         asked = self.client.generate(MODEL, STORY[0]["content"], system="Be brief.", options=GREEDY)
         self.assertEqual(asked.response, chat.message.content)

@@ -82,7 +82,7 @@ class OpenAIClient(unittest.TestCase):
             best = [top.logprob for top in token.top_logprobs]
             self.assertEqual((len(best), best), (3, sorted(best, reverse=True)))
             self.assertLessEqual(sum(map(math.exp, best)), 1.0 + 1e-4)
-            # Greedy: what was said is the likeliest.
+            # Greedy: the generated tokens are the most likely ones.
             self.assertAlmostEqual(token.logprob, best[0], places=5)
 
     def test_logit_bias_forbids(self):
@@ -103,7 +103,7 @@ class OpenAIClient(unittest.TestCase):
         for seed in range(40):
             schema = random_schema(random.Random(seed))
             answer = self.client.chat.completions.create(**{**self.greedy, "max_tokens": 400, "temperature": 2.0, "seed": seed}, **held(schema))
-            # Short as these values are, they come to their ends.
+            # These values are short enough to be completed.
             self.assertEqual(answer.choices[0].finish_reason, "stop", answer.choices[0].message.content)
             is_valid(self, schema, answer.choices[0].message.content)
         whole = self.text(max_tokens=100, **held(FOX))
@@ -145,7 +145,7 @@ class OpenAIClient(unittest.TestCase):
             deltas = [chunk.choices[0].delta for chunk in ask(tool_choice=choice, stream=True)]
             [streamed] = [part for delta in deltas for part in delta.tool_calls or []]
             self.assertEqual((streamed.function.name, streamed.function.arguments), (call.function.name, call.function.arguments))
-            # Its result goes back.
+            # Send the result of the tool call.
             messages = [*STORY, answer.choices[0].message, {"role": "tool", "tool_call_id": call.id, "content": "Hello!"}]
             self.assertTrue(ask(messages=messages, tool_choice="none").choices[0].message.content)
 
@@ -180,7 +180,7 @@ class OpenAIClient(unittest.TestCase):
             self.assertTrue(friend.chat.completions.create(**self.greedy).choices)
 
     def test_too_many_are_turned_away_and_hanging_up_makes_room(self):
-        # What is not listened to goes on until its client goes.
+        # A request runs until its client disconnects.
         with client(LOCKED_URL, KEY) as friend:
             endless = {"model": MODEL, "prompt": "Once", "max_tokens": LONG, "stream": True, "extra_body": {"ignore_eos": True}}
             streams, refused = [], None

@@ -1,20 +1,20 @@
 #!/usr/bin/env bash
-# What has to be tried on a machine with a card. Needs this folder, the driver and NVRTC, nothing else.
+# Tests for a machine with an NVIDIA GPU. Requires only this folder, the driver and NVRTC.
 #
 #   ./run.sh                           doctor, verify, chains, allocations, bench
 #   ./run.sh verify                    one of them
-#   ./run.sh bench llama-8b:Q4_K_M     shapes to measure; the files are made anew
-#   ./run.sh ends llama-1b:Q4_0        what a chain costs that stops at its second token
-#   ./run.sh sanitize [NAME...]        compute-sanitizer over every architecture, or over those models; many times slower
+#   ./run.sh bench llama-8b:Q4_K_M     shapes to measure; the files are generated
+#   ./run.sh ends llama-1b:Q4_0        time of a chain that stops at its second token
+#   ./run.sh sanitize [NAME...]        compute-sanitizer with every architecture, or with these models; many times slower
 #
-# DEVICE=cpu tries the script itself on a machine without a card. Logs lie in logs/, models that are made in made/.
+# DEVICE=cpu tests the script itself on a machine without a GPU. Logs are in logs/, generated models in made/.
 set -u
 cd "$(dirname "$0")"
 device=${DEVICE:-cuda}
 passed=0 failed=0
 mkdir -p logs made
 
-# attempt NAME COMMAND...: a line that says how it went; all that it said is in the log, and its end is shown where it failed.
+# attempt NAME COMMAND...: prints the result; the output is in the log, and its end is printed if the command failed.
 attempt() {
   local log="logs/${1// /_}.log"
   if "${@:2}" >"$log" 2>&1; then
@@ -54,8 +54,8 @@ verify() {
   done
 }
 
-# Graphs whose launches overlap have to give what commands give that run one by one. (The CPU's story may differ at a name, where the
-# model's training made a draw.)
+# Graphs with overlapping launches must give the same result as commands that run one by one. (The story on the CPU may differ at a
+# name, where two tokens have nearly the same probability.)
 same_story() { # PROMPT
   local linked alone
   linked=$(./akunu run --device "$device" --temp 0 -n 200 -q "$1") || return 1
@@ -70,13 +70,13 @@ chains() {
     "One day a little girl named Lily went to the park with her dog. The dog saw a big red ball and"
 }
 
-# A program of its own that counts: after a warm-up tokens take no memory, of the host or of the card.
+# A separate program checks that after a warm-up tokens allocate no memory, neither on the host nor on the GPU.
 allocations() {
   attempt "allocations" env AKUNU_TEST_DEVICE="$device" ./zero_alloc
   cat logs/allocations.log
 }
 
-# clean TOOL COMMAND...: the tool has to say itself that it found nothing, for it may not have come to look.
+# clean TOOL COMMAND...: the tool must report that it found no errors, since it may not have run at all.
 clean() {
   local log
   log=$("$sanitizer" --tool "$1" --error-exitcode 9 "${@:2}" 2>&1)
@@ -85,7 +85,7 @@ clean() {
   [ "$code" = 0 ] && grep -q -e 'ERROR SUMMARY: 0 errors' -e 'RACECHECK SUMMARY: 0 hazards' <<<"$log"
 }
 
-# 70 rows multiply in halves, the prompt's 9 in their own types, each token after that alone.
+# Covers products in half precision (70 rows), a prompt of 9 rows, and single rows.
 sanitize() {
   local model name tool run
   sanitizer=$(PATH="$PATH:/usr/local/cuda/bin" command -v compute-sanitizer) || {

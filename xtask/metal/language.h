@@ -1,9 +1,9 @@
-// What Metal's compiler has built in, said to clang in its OpenCL C++ mode, whose rules for address spaces are Metal's: pointers to
-// different ones do not mix, by casts neither, and structs are copied between them. Where Metal wants a space to be named and OpenCL
-// takes the generic one, akunu-kernels' own test of words refuses a pointer without one.
+// Metal's built-in types and words for clang in OpenCL C++ mode, whose rules for address spaces are those of Metal: pointers to
+// different ones cannot be mixed, not even by casts, and structs are copied between them. Metal requires an explicit address space
+// where OpenCL uses the generic one; a test of akunu-kernels rejects pointers without one.
 
 #define device __attribute__((opencl_global_device))
-// Read-only, which this does not show; no pointer to it is one to device memory.
+// Read-only in Metal, which is not checked here. Pointers to it cannot be converted to pointers to device memory.
 #define constant __global
 #define threadgroup __local
 #define thread __private
@@ -15,7 +15,7 @@ typedef unsigned int uint;
 typedef unsigned long ulong;
 typedef __SIZE_TYPE__ size_t;
 
-// Of Metal 3.1 on.
+// Since Metal 3.1.
 struct bfloat {
     ushort bits;
 };

@@ -1,4 +1,4 @@
-//! The C API's header, which cbindgen makes, and what a program needs to be linked with the library.
+//! Generates the C API's header with cbindgen, and installs the library.
 
 use std::env;
 use std::fs;
@@ -9,18 +9,18 @@ use anyhow::{Context, Result, bail};
 
 use crate::{cargo, root, run, skipped, target};
 
-/// The header changes with the program that writes it.
+/// The header depends on the version of cbindgen.
 const CBINDGEN: &str = "0.29.4";
 
 const CRATE: &str = "crates/akunu-capi";
 
-/// Fails if the header is not what the crate says. `cargo xtask gen` writes it.
+/// Fails if the header is out of date. `cargo xtask gen` writes it.
 pub(crate) fn check() -> Result<()> {
     let Some(made) = header()? else { return Ok(()) };
     if fs::read_to_string(header_path())? != made {
-        bail!("{CRATE}/include/akunu.h is not what the crate says: `cargo xtask gen` writes it");
+        bail!("{CRATE}/include/akunu.h does not match the crate: run `cargo xtask gen`");
     }
-    say!("akunu.h is what the crate says");
+    say!("akunu.h matches the crate");
     Ok(())
 }
 
@@ -31,15 +31,15 @@ pub(crate) fn write() -> Result<()> {
     Ok(())
 }
 
-/// Builds the libraries, and puts them, the header and the pkg-config file under a folder.
+/// Builds the libraries, and installs them with the header and the pkg-config file under a folder.
 pub(crate) fn install(args: &[String]) -> Result<()> {
-    let [prefix] = args else { bail!("capi where? `cargo xtask capi DIR`") };
+    let [prefix] = args else { bail!("usage: `cargo xtask capi DIR`") };
     run(&mut cargo(&["build", "--release", "--locked", "-p", "akunu-capi"]))?;
     let prefix = std::path::absolute(prefix)?;
     let (include, lib) = (prefix.join("include"), prefix.join("lib"));
     let pkgconfig = lib.join("pkgconfig");
     for folder in [&include, &pkgconfig] {
-        fs::create_dir_all(folder).with_context(|| format!("{} cannot be made", folder.display()))?;
+        fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
     }
     fs::copy(header_path(), include.join("akunu.h"))?;
     let template = fs::read_to_string(root().join(CRATE).join("akunu.pc.in"))?;
@@ -60,7 +60,7 @@ pub(crate) fn install(args: &[String]) -> Result<()> {
     if found == 0 {
         bail!("no library was built");
     }
-    say!("installed under {}: PKG_CONFIG_PATH={} finds it", prefix.display(), pkgconfig.display());
+    say!("installed under {}: set PKG_CONFIG_PATH={}", prefix.display(), pkgconfig.display());
     Ok(())
 }
 
@@ -68,7 +68,7 @@ fn header_path() -> PathBuf {
     root().join(CRATE).join("include/akunu.h")
 }
 
-/// What the crate says; `None`, loudly, where cbindgen is not there.
+/// The generated header; `None`, with a message, if cbindgen is missing.
 fn header() -> Result<Option<String>> {
     let Some(cbindgen) = cbindgen() else {
         let install = format!("`cargo install cbindgen --version {CBINDGEN} --locked`");
@@ -87,7 +87,7 @@ fn header() -> Result<Option<String>> {
     Ok(Some(String::from_utf8(output.stdout)?))
 }
 
-/// On the path, or in the target folder, where it is brought to if `CI` is set.
+/// On the path, or in the target folder, where it is installed if `CI` is set.
 fn cbindgen() -> Option<PathBuf> {
     let tools = target().join("tools");
     let own = tools.join("bin").join(format!("cbindgen{}", env::consts::EXE_SUFFIX));
@@ -96,7 +96,7 @@ fn cbindgen() -> Option<PathBuf> {
         return Some(found);
     }
     env::var_os("CI")?;
-    // It runs for a second: to optimise it takes longer.
+    // It runs for a second only, so an optimised build would take longer.
     let install = ["install", "cbindgen", "--version", CBINDGEN, "--locked", "--debug", "--root"];
     cargo(&install).arg(tools).status().ok()?;
     there()

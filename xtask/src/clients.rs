@@ -1,6 +1,6 @@
-//! What the official clients of the APIs that `akunu serve` speaks make of it.
+//! Tests `akunu serve` with the official clients of its APIs.
 //!
-//! They are installed under the target folder; what cannot be had is left out, loudly.
+//! They are installed under the target folder; those that are unavailable are skipped with a message.
 
 use std::env;
 use std::fs;
@@ -18,11 +18,11 @@ const PYTHON: [&str; 5] =
     ["openai_test.py", "anthropic_test.py", "ollama_test.py", "embeddings_test.py", "rerank_test.py"];
 const NODE: &str = "openai.test.mjs";
 const KEY: &str = "sesame";
-/// What the model inside the binary is called.
+/// The name of the embedded model.
 const MODEL: &str = "akunu-tales";
-/// Models that take texts: what the scripts call them, and whose weights they have.
+/// Embedding models and rerankers: their names in the scripts, and the source of their weights.
 const TEXT_MODELS: [(&str, &str); 2] = [("words", "bert-mean"), ("judge", "bert-cross-encoder")];
-/// The vocabulary of both, which they come without.
+/// The vocabulary of both, which the source lacks.
 const VOCABULARY: &str = "words.json";
 
 pub(crate) fn clients() -> Result<()> {
@@ -32,7 +32,7 @@ pub(crate) fn clients() -> Result<()> {
         skipped("official clients", &format!("{python}; {node}"));
         return Ok(());
     }
-    // As the tests have it: whoever has run them builds nothing again.
+    // Same arguments as for the tests, so that nothing is built again after these.
     run(&mut cargo(&["test", "--workspace", "--locked", "--no-run"]))?;
     let akunu = target().join("debug").join(format!("akunu{}", env::consts::EXE_SUFFIX));
     let open = Server::start(Command::new(&akunu).env_remove("AKUNU_API_KEY"), &[])?;
@@ -43,7 +43,7 @@ pub(crate) fn clients() -> Result<()> {
     let minilm = root().join("../shared/data/minilm");
     match minilm.is_dir() {
         true => models.push(minilm.clone()),
-        false => skipped("vectors of real text", "../shared/data/minilm is not there"),
+        false => skipped("embeddings of real text", "../shared/data/minilm is not there"),
     }
     let texts = Server::start(Command::new(&akunu).env_remove("AKUNU_API_KEY"), &models)?;
     let test = |command: &mut Command| {
@@ -53,12 +53,12 @@ pub(crate) fn clients() -> Result<()> {
         if minilm.is_dir() {
             command.env("AKUNU_MINILM", minilm.join("minilm_embeddings_hf_f64.json"));
         }
-        // Clients would send what is for this machine elsewhere.
+        // Otherwise clients would send local requests to a proxy.
         command.env("NO_PROXY", "*").env("no_proxy", "*");
         let description = root().join("../shared/data/openai/openapi.json");
         match description.is_file() {
             true => drop(command.env("AKUNU_OPENAPI", description)),
-            false => skipped("OpenAI's description of its answers", "../shared/data/openai is not there"),
+            false => skipped("OpenAI's schema of responses", "../shared/data/openai is not there"),
         }
         run(command)
     };
@@ -85,7 +85,7 @@ pub(crate) fn clients() -> Result<()> {
     Ok(())
 }
 
-/// The folders of small models that take texts.
+/// The folders of the small embedding models and rerankers.
 fn text_models() -> Result<Vec<PathBuf>> {
     let folder = |(name, weights): &(&str, &str)| {
         let (from, to) =
@@ -100,17 +100,17 @@ fn text_models() -> Result<Vec<PathBuf>> {
     TEXT_MODELS.iter().map(folder).collect()
 }
 
-/// An `akunu serve`, until it is dropped.
+/// An `akunu serve` process, which ends when this is dropped.
 struct Server {
     child: Child,
     url: String,
 }
 
 impl Server {
-    /// Without models among its arguments, it serves the one inside the binary.
+    /// Without models in its arguments, it serves the embedded model.
     fn start(akunu: &mut Command, args: &[PathBuf]) -> Result<Server> {
         let command = akunu.args(["serve", "--port", "0"]).args(args).stderr(Stdio::piped());
-        let child = command.spawn().context("akunu does not start")?;
+        let child = command.spawn().context("cannot start akunu")?;
         let mut server = Server { child, url: String::new() };
         let Some(stderr) = server.child.stderr.take() else { bail!("no pipe") };
         let mut lines = BufReader::new(stderr).lines();
@@ -122,7 +122,7 @@ impl Server {
             }
         }
         if server.url.is_empty() {
-            bail!("akunu serve does not say where it listens");
+            bail!("akunu serve does not print its address");
         }
         thread::spawn(move || lines.map_while(Result::ok).for_each(|line| say!("akunu serve: {line}")));
         Ok(server)
@@ -136,7 +136,7 @@ impl Drop for Server {
     }
 }
 
-/// A Python with the clients in `requirements.txt`.
+/// A Python with the packages in `requirements.txt`.
 fn python() -> Result<PathBuf, String> {
     let folder = target().join("clients/python");
     let python = folder.join(if cfg!(windows) { "Scripts/python.exe" } else { "bin/python" });
@@ -164,7 +164,7 @@ fn node() -> Result<PathBuf, String> {
     Ok(folder)
 }
 
-/// Brings what a list wants into a folder, once for each list.
+/// Installs the packages of a list into a folder, once per list.
 fn brought(folder: &Path, wanted: &Path, bring: impl FnOnce() -> bool) -> Result<(), ()> {
     let wanted = fs::read_to_string(wanted).map_err(drop)?;
     let there = folder.join("brought");

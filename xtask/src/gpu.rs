@@ -1,5 +1,5 @@
-//! What is tried on a machine with a card and without Rust: akunu, what counts memory and what times a chain's end, the small test models
-//! and a script, in one folder and one file.
+//! Bundles what is tested on a machine with a GPU and without Rust: akunu, the tests of allocations and of chain ends,
+//! the small test models and a script, in one folder and one archive.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ const MODELS: [&str; 4] = ["encoders", "gguf", "mlx", "models"];
 
 pub(crate) fn bundle() -> Result<()> {
     let akunu = built_akunu()?;
-    let place = akunu.parent().and_then(Path::parent).context("the build has no folder")?.join("gpu");
+    let place = akunu.parent().and_then(Path::parent).context("the binary has no parent folder")?.join("gpu");
     let folder = place.join("akunu-gpu");
     if folder.exists() {
         fs::remove_dir_all(&folder)?;
@@ -23,7 +23,7 @@ pub(crate) fn bundle() -> Result<()> {
     fs::create_dir_all(folder.join("models"))?;
     let (counts, times) = (built_test("akunu", "zero_alloc")?, built_example("akunu", "chain_end")?);
     for (program, name) in [(akunu, "akunu"), (counts, "zero_alloc"), (times, "chain_end")] {
-        // Half the file is for debuggers.
+        // Half of the file is debug information.
         run(Command::new("strip").arg("-o").arg(folder.join(name)).arg(program))?;
     }
     fs::copy(root().join(RUNNER), folder.join("run.sh"))?;
@@ -34,13 +34,13 @@ pub(crate) fn bundle() -> Result<()> {
     }
     let file = place.join("akunu-gpu.tar.gz");
     run(Command::new("tar").arg("czf").arg(&file).arg("-C").arg(&place).arg("akunu-gpu"))?;
-    say!("{}\n{}: on a machine with a card: akunu-gpu/run.sh", folder.display(), file.display());
+    say!("{}\n{}: on a machine with a GPU, run akunu-gpu/run.sh", folder.display(), file.display());
     Ok(())
 }
 
-/// A GGUF file, or the two files of a folder that make it a model; nothing for what is neither.
+/// Copies a GGUF file, or the two files of a model folder; nothing for other paths.
 fn copy_model(from: &Path, models: &Path) -> Result<()> {
-    let name = from.file_name().context("a model has a name")?;
+    let name = from.file_name().context("a model path has no file name")?;
     if from.extension().is_some_and(|extension| extension == "gguf") {
         fs::copy(from, models.join(name))?;
     }

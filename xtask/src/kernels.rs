@@ -1,6 +1,8 @@
-//! The GPU kernels through the compilers of the devices that run them, none of which is needed: NVIDIA's own, and clang for Metal.
+//! Compiles the GPU kernels with the compilers of their devices, all of which are optional: NVIDIA's, and clang for
+//! Metal.
 //!
-//! NVRTC is where `AKUNU_NVRTC` says, or the system's; where `CI` is set it is fetched from PyPI into a temporary folder.
+//! NVRTC is at the path in `AKUNU_NVRTC`, or the system's; if `CI` is set it is downloaded from PyPI into a temporary
+//! folder.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -13,19 +15,19 @@ use crate::{cargo, fetch_package, metal, run, skipped, target};
 const ARCHITECTURES: [&str; 3] = ["sm_80", "sm_90", "sm_100"];
 const PACKAGE: &str = "nvidia-cuda-nvrtc";
 
-/// With `every`, each kind of function for each architecture; else as many as have everything in them that they differ in.
+/// With `every`, each kind of function for each architecture; otherwise enough combinations to cover all differences.
 pub(crate) fn kernels(args: &[String]) -> Result<()> {
     let (chosen, order) = match args {
         [] => ("few", "turns"),
         [word] if word == "every" => ("kinds", "every"),
-        _ => bail!("which kernels? `cargo xtask kernels [every]`"),
+        _ => bail!("usage: `cargo xtask kernels [every]`"),
     };
     let folder = target().join("kernels");
     let texts = folder.join("texts");
     if texts.exists() {
         std::fs::remove_dir_all(&texts)?;
     }
-    // As part of the workspace: whoever has run its tests builds nothing again.
+    // As part of the workspace, so that nothing is built again after its tests.
     run(&mut cargo(&["build", "--quiet", "--workspace", "--locked", "--example", "texts"]))?;
     let writer = target().join("debug/examples").join(format!("texts{}", env::consts::EXE_SUFFIX));
     run(Command::new(writer).arg(&texts))?;
@@ -34,8 +36,9 @@ pub(crate) fn kernels(args: &[String]) -> Result<()> {
         None => skipped("the kernels' address spaces were not checked", &metal::bring()),
     }
     let Some(library) = library(&folder)? else {
-        let bring =
-            format!("`pip install {PACKAGE}` brings it, and AKUNU_NVRTC says where its libnvrtc.so is");
+        let bring = format!(
+            "install it with `pip install {PACKAGE}`, and set AKUNU_NVRTC to the path of its libnvrtc.so"
+        );
         skipped("GPU kernels were not compiled", &format!("no NVRTC; {bring}"));
         return Ok(());
     };
@@ -59,7 +62,7 @@ fn library(folder: &Path) -> Result<Option<PathBuf>> {
     Ok(places.iter().find_map(|place| find(place)))
 }
 
-/// libnvrtc.so in a folder or below, but for the parts that it loads itself.
+/// libnvrtc.so in a folder or below, except the parts that it loads itself.
 fn find(folder: &Path) -> Option<PathBuf> {
     let entries: Vec<PathBuf> = std::fs::read_dir(folder).ok()?.flatten().map(|entry| entry.path()).collect();
     let named =

@@ -1,4 +1,4 @@
-//! Every crate that ships is permissive, and comes in one version.
+//! Checks that every crate that ships has a permissive licence, and occurs in one version only.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,7 +23,7 @@ const PERMISSIVE: &[&str] = &[
     "Zlib",
 ];
 
-/// Crates that may come in two versions, with the reason.
+/// Crates that may occur in two versions, with the reason.
 const DUPLICATES: &[(&str, &str)] = &[
     ("base64", "tokenizers reads SentencePiece's tables with an old one"),
     ("getrandom", "ring, tokenizers and tempfile are each a version apart"),
@@ -47,7 +47,7 @@ pub(crate) fn check() -> Result<()> {
     for package in packages.values() {
         let licence = package["license"].as_str().unwrap_or("none stated");
         if !is_permissive(licence) {
-            problems.push(format!("{} {} is licensed {licence}", package["name"], package["version"]));
+            problems.push(format!("{} {} has the licence {licence}", package["name"], package["version"]));
         }
     }
     let mut versions: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
@@ -58,7 +58,7 @@ pub(crate) fn check() -> Result<()> {
     }
     for (name, versions) in versions.iter().filter(|(_, v)| v.len() > 1) {
         if !DUPLICATES.iter().any(|(allowed, _)| allowed == name) {
-            problems.push(format!("{name} comes in versions {versions:?}"));
+            problems.push(format!("{name} occurs in versions {versions:?}"));
         }
     }
     if !problems.is_empty() {
@@ -72,7 +72,7 @@ fn array(value: &Value) -> impl Iterator<Item = &Value> {
     value.as_array().into_iter().flatten()
 }
 
-/// What the workspace's crates reach without dev-dependencies, on this platform or another.
+/// The dependencies of the workspace's crates without dev-dependencies, on all platforms.
 fn shipped(metadata: &Value) -> Option<BTreeSet<&str>> {
     let nodes: BTreeMap<&str, &Value> =
         array(&metadata["resolve"]["nodes"]).filter_map(|n| Some((n["id"].as_str()?, n))).collect();
@@ -91,12 +91,12 @@ fn shipped(metadata: &Value) -> Option<BTreeSet<&str>> {
     Some(seen)
 }
 
-/// Neither a dev-dependency nor one that only a model-checking build has.
+/// Neither a dev-dependency nor one of model-checking builds.
 fn ships(kind: &Value) -> bool {
     kind["kind"] != "dev" && kind["target"] != "cfg(loom)"
 }
 
-/// One side of every `OR`, all sides of every `AND`.
+/// One alternative of every `OR`, all parts of every `AND`.
 fn is_permissive(licence: &str) -> bool {
     let licence = licence.replace(['(', ')'], "").replace('/', " OR ");
     licence.split(" AND ").all(|part| part.split(" OR ").any(|name| PERMISSIVE.contains(&name.trim())))

@@ -1,8 +1,8 @@
-//! `cargo xtask …`: everything a contributor repeats.
+//! `cargo xtask …`: repeated tasks of contributors.
 
 #![allow(clippy::print_stderr)]
 
-/// A line on stdout. Where nobody reads it any more, the task goes on, for its end still counts.
+/// Prints a line to stdout. A closed pipe is ignored, since the result of the task still matters.
 macro_rules! say {
     ($($text:tt)*) => {{
         use std::io::Write;
@@ -29,15 +29,15 @@ const USAGE: &str = "\
 cargo xtask TASK
   ci         what CI runs: format, lints, tests, docs, licences, GPU kernels, the pool's model, other platforms
   gen        write the generated files (docs/cli.md, akunu.h)
-  header     fail if akunu.h is not what akunu-capi says
+  header     fail if akunu.h does not match akunu-capi
   capi DIR   build the C library, and install it with its header and pkg-config file under DIR
-  licences   fail on a dependency that is not permissive, or that comes in two versions
+  licences   fail on a dependency without a permissive licence, or in two versions
   loom       model-check the thread pool's barrier
-  cross      lint for macOS and Windows, run the CPU's tests as ARM in an emulator
-  clients    official clients against akunu serve
-  page       the chat page in headless Chromium
-  kernels [every]  compile GPU kernels through NVRTC, for three generations of GPUs, and check them as Metal with clang
-  gpu        bundle what is tried on a machine with a card: the binary, test models, a script
+  cross      lint for macOS and Windows, run the CPU's tests for ARM in an emulator
+  clients    test akunu serve with official clients
+  page       test the chat page in headless Chromium
+  kernels [every]  compile GPU kernels with NVRTC for three generations of GPUs, and check them as Metal with clang
+  gpu        bundle the tests for a machine with a GPU: the binary, test models, a script
   fuzz NAME  fuzz one target for a minute (needs cargo-fuzz); without a name, list them
   bench kernels ...  the CPU device's kernels against the machine's read bandwidth
   bench cpu ...      models against the machine's ceilings, a peer and a baseline (--help)";
@@ -73,7 +73,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// What a test in akunu-cli holds to be as the program says it.
+/// Writes the generated files; a test in akunu-cli checks docs/cli.md.
 fn generated() -> Result<()> {
     let output = cargo(&["run", "--quiet", "-p", "akunu-cli", "--", "__markdown"]).output()?;
     if !output.status.success() {
@@ -94,29 +94,29 @@ fn bench(args: &[String]) -> Result<()> {
     }
 }
 
-/// What was left out, and why: it has to be seen.
+/// Reports a skipped part and the reason.
 fn skipped(what: &str, why: &str) {
     say!("SKIPPED: {what}: {why}");
 }
 
-/// Whether what is missing may be installed.
+/// Whether missing programs may be installed.
 fn installs() -> bool {
     std::env::var_os("CI").is_some()
 }
 
-/// Whether a command can be run, and goes well.
+/// Whether a command can be run and succeeds.
 fn succeeds(command: &[&str]) -> bool {
     let status = Command::new(command[0]).args(&command[1..]).stdout(Stdio::null()).status();
     status.is_ok_and(|status| status.success())
 }
 
-/// An optimised akunu, built now.
+/// Builds an optimised akunu.
 fn built_akunu() -> Result<PathBuf> {
     run(&mut cargo(&["build", "--release", "-p", "akunu-cli"]))?;
     Ok(program("akunu"))
 }
 
-/// An optimised example of a package, built now.
+/// Builds an optimised example of a package.
 fn built_example(package: &str, example: &str) -> Result<PathBuf> {
     run(&mut cargo(&["build", "--release", "-p", package, "--example", example]))?;
     Ok(program(&format!("examples/{example}")))
@@ -126,7 +126,7 @@ fn program(name: &str) -> PathBuf {
     target().join("release").join(format!("{name}{}", std::env::consts::EXE_SUFFIX))
 }
 
-/// The optimised program of a package's test, built now.
+/// Builds an optimised test of a package, and returns its program.
 fn built_test(package: &str, test: &str) -> Result<PathBuf> {
     let args = ["test", "--release", "--no-run", "--message-format=json", "-p", package, "--test", test];
     let output = cargo(&args).stderr(Stdio::inherit()).output()?;
@@ -135,7 +135,7 @@ fn built_test(package: &str, test: &str) -> Result<PathBuf> {
     }
     let messages = serde_json::Deserializer::from_slice(&output.stdout).into_iter::<serde_json::Value>();
     for message in messages {
-        let message = message.context("cargo did not say what it built")?;
+        let message = message.context("cargo did not print what it built")?;
         if let (true, Some(program)) = (message["target"]["name"] == test, message["executable"].as_str()) {
             return Ok(program.into());
         }
@@ -145,7 +145,8 @@ fn built_test(package: &str, test: &str) -> Result<PathBuf> {
 
 fn cargo(args: &[&str]) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    // What cargo told this program of itself: some build scripts read the same names, and would run anew in every task.
+    // Remove the variables that cargo set for this program: some build scripts read them, and would run again for every
+    // task.
     for (name, _) in std::env::vars_os() {
         if ["CARGO_PKG_", "CARGO_MANIFEST_"].iter().any(|own| name.to_string_lossy().starts_with(own)) {
             command.env_remove(name);
@@ -155,7 +156,7 @@ fn cargo(args: &[&str]) -> Command {
     command
 }
 
-/// Where builds go.
+/// The target folder.
 fn target() -> PathBuf {
     root().join(std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into()))
 }
@@ -172,7 +173,7 @@ fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// A package of PyPI's, without what it depends on, in a folder of its own.
+/// Downloads a package from PyPI, without its dependencies, into a separate folder.
 fn fetch_package(package: &str, folder: &Path) -> Result<()> {
     let install = ["-m", "pip", "install", "--quiet", "--no-deps", "--target"];
     run(Command::new("python3").args(install).arg(folder).arg(package))
@@ -180,7 +181,7 @@ fn fetch_package(package: &str, folder: &Path) -> Result<()> {
 
 fn loom() -> Result<()> {
     let mut command = cargo(&["test", "--release", "-p", "akunu-pool", "--lib", "loom"]);
-    // A folder of its own: the flag would otherwise rebuild everything twice.
+    // A separate target folder, because the flag would otherwise cause rebuilds.
     run(command.env("RUSTFLAGS", "--cfg loom").env("CARGO_TARGET_DIR", "target/loom"))
 }
 

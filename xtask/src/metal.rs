@@ -1,8 +1,8 @@
-//! The GPU kernels as Metal's compiler would see them, without it: clang has Metal's rules for address spaces (as OpenCL C++), and
-//! `xtask/metal` says Metal's other words to it.
+//! Checks the GPU kernels as Metal sources without Metal's compiler: clang implements the same rules for address spaces
+//! (as OpenCL C++), and `xtask/metal` defines the other words of Metal.
 //!
-//! Clang is where `AKUNU_CLANG` says, or the system's; where `CI` is set and there is none, Zig's is fetched from PyPI into a
-//! temporary folder.
+//! Clang is at the path in `AKUNU_CLANG`, or the system's; if `CI` is set and there is none, Zig's is downloaded from
+//! PyPI into a temporary folder.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -14,11 +14,11 @@ use anyhow::{Context, Result, bail};
 use crate::{fetch_package, root};
 
 const PACKAGE: &str = "ziglang";
-/// Of Metal: macOS 14 has the first, macOS 15 the second.
+/// Versions of Metal: macOS 14 has the first, macOS 15 the second.
 const VERSIONS: [&str; 2] = ["310", "320"];
 const LANGUAGE: [&str; 6] = ["-cc1", "-triple", "spir64-unknown-unknown", "-x", "clcpp", "-cl-std=clc++2021"];
 
-/// A function with nothing wrong, so that the others are refused for what is wrong with them.
+/// A valid function, so that the others are rejected only for their mistakes.
 const RIGHT: &str = "
     Row row = *(const DEVICE Row*)in.rows;
     TG_ARRAY(Row, rows, 0);
@@ -32,7 +32,7 @@ const RIGHT: &str = "
     multiply_tiles(&sums, &tile, &halves);
     store_tile(&sums, (THREADGROUP f32*)at.shared, 8);";
 
-/// What is wrong, a function's lines, and of what clang says.
+/// A description of the mistake, the lines of a function, and a part of clang's error.
 const MISTAKES: [(&str, &str, &str); 13] = [
     (
         "threadgroup memory taken for device memory",
@@ -88,14 +88,14 @@ const MISTAKES: [(&str, &str, &str); 13] = [
 /// Clang, as a program and its first arguments.
 pub(crate) struct Clang(Vec<PathBuf>);
 
-/// Where there is one.
+/// Finds clang, if it is installed.
 pub(crate) fn clang(folder: &Path) -> Result<Option<Clang>> {
     if let Some(path) = env::var_os("AKUNU_CLANG") {
         let clang = Clang(vec![path.into()]);
         return if clang.is_there() {
             Ok(Some(clang))
         } else {
-            bail!("AKUNU_CLANG: no clang is there, or one before 14")
+            bail!("AKUNU_CLANG: there is no clang of version 14 or later")
         };
     }
     let package = folder.join("zig");
@@ -109,10 +109,10 @@ pub(crate) fn clang(folder: &Path) -> Result<Option<Clang>> {
     Ok(places().into_iter().find(Clang::is_there))
 }
 
-/// What to do about there being none.
+/// Advice if there is none.
 pub(crate) fn bring() -> String {
     format!(
-        "no clang (14 or later); `pip install {PACKAGE}` brings one as `zig clang`, and AKUNU_CLANG says where another is"
+        "no clang (14 or later); install one (`zig clang`) with `pip install {PACKAGE}`, or set AKUNU_CLANG to the path of another"
     )
 }
 
@@ -123,17 +123,17 @@ impl Clang {
         command
     }
 
-    /// And whether it has the language, which clang has had since its 14th version.
+    /// Whether it exists and supports the language, as clang has since version 14.
     fn is_there(&self) -> bool {
         let output = self.command().args(LANGUAGE).args(["-fsyntax-only", "-"]).output();
         output.is_ok_and(|output| output.status.success())
     }
 
-    /// What clang has to say against any of the texts, as one version of Metal or another.
+    /// Clang's errors for any of the sources, with one or the other version of Metal.
     fn complaints(&self, texts: &[PathBuf]) -> Result<Option<String>> {
         let said: Vec<Result<Option<String>>> = thread::scope(|scope| {
             let runs = VERSIONS.map(|version| scope.spawn(move || self.complaints_in(texts, version)));
-            runs.into_iter().map(|run| run.join().unwrap_or_else(|_| bail!("a thread broke down"))).collect()
+            runs.into_iter().map(|run| run.join().unwrap_or_else(|_| bail!("a thread panicked"))).collect()
         });
         let said: Vec<Option<String>> = said.into_iter().collect::<Result<_>>()?;
         Ok(said.into_iter().flatten().next())
@@ -154,13 +154,13 @@ impl Clang {
             .arg(&words)
             .args(texts)
             .output()
-            .context("clang did not start")?;
+            .context("cannot start clang")?;
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         Ok((!output.status.success()).then_some(said))
     }
 }
 
-/// Every *.metal of a folder has to be right; before that, what is wrong has to be refused.
+/// Checks every *.metal of a folder, after checking that the mistakes are rejected.
 pub(crate) fn check(clang: &Clang, folder: &Path) -> Result<()> {
     refuses_mistakes(clang, folder)?;
     let mut texts = Vec::new();
@@ -173,9 +173,9 @@ pub(crate) fn check(clang: &Clang, folder: &Path) -> Result<()> {
     texts.sort();
     let said = clang.complaints(&texts)?;
     if texts.is_empty() || said.is_some() {
-        bail!("the kernels are not as Metal wants them\n{}", said.unwrap_or_default());
+        bail!("the kernels are not valid for Metal\n{}", said.unwrap_or_default());
     }
-    say!("{} functions as Metal: right; {} mistakes refused", texts.len(), MISTAKES.len());
+    say!("{} functions are valid for Metal; {} mistakes were rejected", texts.len(), MISTAKES.len());
     Ok(())
 }
 
@@ -190,12 +190,12 @@ fn refuses_mistakes(clang: &Clang, folder: &Path) -> Result<()> {
         clang.complaints(std::slice::from_ref(&text))
     };
     if let Some(said) = complaints(RIGHT)? {
-        bail!("a function with no mistake was refused:\n{said}");
+        bail!("a valid function was rejected:\n{said}");
     }
     for (what, lines, words) in MISTAKES {
         match complaints(lines)? {
-            None => bail!("{what}: was not refused"),
-            Some(said) if !said.contains(words) => bail!("{what}: was refused for something else:\n{said}"),
+            None => bail!("{what}: was not rejected"),
+            Some(said) if !said.contains(words) => bail!("{what}: was rejected for another reason:\n{said}"),
             Some(_) => {}
         }
     }

@@ -1,4 +1,4 @@
-//! The chat page in headless Chromium, which is installed where `CI` is set.
+//! Tests the chat page in headless Chromium, which is installed if `CI` is set.
 
 use std::process::Command;
 
@@ -14,7 +14,10 @@ pub(crate) fn page() -> Result<()> {
     let there = || PROGRAMS.iter().all(|program| succeeds(&[program, "--version"]));
     let add = [["apt-get", "install", "--yes", "--no-install-recommends"].as_slice(), &PACKAGES].concat();
     if !(there() || (installs() && succeeds(&["apt-get", "update"]) && succeeds(&add) && there())) {
-        skipped("the chat page", &format!("{} are not all there: `{}`", PROGRAMS.join(", "), add.join(" ")));
+        skipped(
+            "the chat page",
+            &format!("some of {} are missing; install them with `{}`", PROGRAMS.join(", "), add.join(" ")),
+        );
         return Ok(());
     }
     run(Command::new("python3").args(["-B", TEST]))

@@ -1,147 +1,148 @@
-//! What a card can state. Cards are data: code elsewhere asks a card for a fact, and never for a family's name.
+//! The card of a model family: its properties as data. Other code asks the card for a property and never compares
+//! family names.
 
 use crate::facts::{Fact, FactRule, LLAMA_FACTS};
 use crate::shape::Shape;
-use crate::tensors::{LLAMA_NAMING, LLAMA_STACKS, LLAMA_TENSORS, Naming, StackRule, TensorRule};
-use crate::tower::{FeedKind, LayerFn, NormKind, QkNorm, pre_norm};
+use crate::tensors::{FusedRule, LLAMA_FUSED, LLAMA_NAMING, LLAMA_TENSORS, Naming, TensorRule};
+use crate::tower::{FeedForwardKind, LayerFn, NormKind, QkNorm, pre_norm};
 use crate::{Activation, ModelConfig, Source, WindowPattern, families, names};
 
-/// All that the engine knows about a family of models.
+/// Everything that the engine knows about a family of models.
 #[derive(Clone, Copy, Debug)]
 pub struct Card {
-    /// GGUF's `general.architecture` and Hugging Face's `model_type`, all that the family goes by. GGUF files are
-    /// written under the first.
+    /// All names of the family: GGUF's `general.architecture` and Hugging Face's `model_type`. GGUF files are written
+    /// with the first one.
     pub names: &'static [&'static str],
 
-    /// Which metadata key and which field of `config.json` gives which fact. A later list replaces rules of an earlier one.
+    /// The metadata key and the `config.json` field of each fact. A later list overrides rules of an earlier one.
     pub facts: &'static [&'static [FactRule]],
-    /// What GGUF files of this family mean where they say nothing, as llama.cpp has it.
+    /// Default values for facts that a GGUF file of this family does not state, as in llama.cpp.
     pub gguf_defaults: &'static [(Fact, f64)],
-    /// The kinds of `config.json`.
+    /// The variants of `config.json`.
     pub hf: &'static [HfKind],
-    /// Models of so many layers scale their scores by the hidden size's even share of a head and not by the head's own
-    /// size, which their GGUF files do not say.
+    /// Models with one of these layer counts scale attention scores by `hidden_size / head_count` instead of the head
+    /// size. Their GGUF files do not state this.
     pub hidden_scale_depths: &'static [usize],
 
-    /// Tensors, in the order of converted files.
+    /// Tensor rules, in the order in which converted files have the tensors.
     pub tensors: &'static [&'static [TensorRule]],
-    /// Matrices that a file may have one upon the other.
-    pub stacks: &'static [StackRule],
-    /// GGUF files of this family keep those stacks.
-    pub stacked_in_gguf: bool,
-    /// How Hugging Face's names begin.
+    /// Matrices that a file may store fused into one.
+    pub fused: &'static [FusedRule],
+    /// GGUF files of this family keep matrices fused.
+    pub fused_in_gguf: bool,
+    /// Prefixes of Hugging Face tensor names.
     pub naming: Naming,
-    /// Lists of vectors, one a head, in Hugging Face's files, and what all of a list is called as one tensor.
+    /// Lists of per-head vectors in Hugging Face files, each with the name of the tensor that combines the list.
     pub head_lists: &'static [(&'static str, &'static str)],
-    /// How names begin that Hugging Face's files may have and this engine has no use for.
+    /// Prefixes of Hugging Face tensors that this engine does not need.
     pub ignored: &'static [&'static str],
-    /// Added to norm weights of Hugging Face files, which store them less this; GGUF files store the sum.
+    /// Added to the norm weights of Hugging Face files, which store `weight - offset`; GGUF files store the sum.
     pub norm_weight_offset: f32,
-    /// Which elements of a head rotate together in GGUF files.
+    /// RoPE layout of GGUF files.
     pub gguf_rope: RopeStyle,
-    /// The same in Hugging Face files. Where the two differ, rows of Q and K change places in a conversion.
+    /// RoPE layout of Hugging Face files. If the two differ, a conversion permutes the rows of Q and K.
     pub hf_rope: RopeStyle,
 
-    /// Where neither the file nor its configuration says it.
+    /// Used if neither the file nor its configuration states an activation.
     pub activation: Activation,
-    /// GGUF files of this family state their activation, and other engines read it.
+    /// GGUF files of this family state their activation in a key that other engines read too.
     pub states_activation: bool,
     /// Connects the blocks of a layer.
     pub layer: LayerFn,
     pub norm: NormKind,
     pub qk_norm: Option<QkNorm>,
-    /// Whether there are models of the family without it.
+    /// Whether some models of the family have no Q/K norms.
     pub optional_qk_norm: bool,
-    pub feed: FeedKind,
+    pub feed: FeedForwardKind,
     /// Embeddings are multiplied by √hidden_size.
     pub scaled_embeddings: bool,
     pub default_window: DefaultWindow,
-    /// Of layers with a window and layers without, the first one has none.
+    /// If only some layers have a sliding window, the first layer has none.
     pub full_first: bool,
-    /// Rows see the whole text, also what stands after them.
+    /// Attention is bidirectional.
     pub bidirectional: bool,
-    /// Names of GGUF files whose models see the whole text, where others of the family do not.
+    /// `general.architecture` values of GGUF models with bidirectional attention, in a family that is causal otherwise.
     pub bidirectional_names: &'static [&'static str],
-    /// Q and K rotate.
+    /// RoPE is applied to Q and K.
     pub rotary: bool,
-    /// Only in layers with a window.
+    /// RoPE is applied only in sliding-window layers.
     pub rotates_in_windows: bool,
-    /// A norm follows the last layer.
+    /// There is a norm after the last layer.
     pub final_norm: bool,
 
-    /// What a classifier does between its two matrices.
+    /// Activation between the two matrices of a classifier.
     pub classifier: Activation,
-    /// How a model that generates is asked whether a document answers a query.
+    /// Prompt with which a generative model is asked whether a document answers a query.
     pub rerank: Option<RerankPrompt>,
     /// Shapes of real models, for `akunu synth`.
     pub shapes: &'static [Shape],
 }
 
-/// The texts around an instruction, a query and a document, and the two tokens that a model may go on with.
+/// The texts around the instruction, query and document, and the two tokens whose logits give the score.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RerankPrompt {
-    /// With tokens that are written out; it ends with one.
+    /// May contain special tokens; ends with one.
     pub head: &'static str,
     pub before_instruction: &'static str,
-    /// The instruction where none is given.
+    /// Used if the caller gives no instruction.
     pub instruction: &'static str,
     pub before_query: &'static str,
     pub before_document: &'static str,
-    /// With tokens that are written out; it begins with one.
+    /// May contain special tokens; begins with one.
     pub tail: &'static str,
     pub yes: &'static str,
     pub no: &'static str,
 }
 
-/// A kind of `config.json`. A family may have several: they differ in what is assumed where they say nothing.
+/// A variant of `config.json`. A family may have several, which differ in the defaults of absent fields.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct HfKind {
     pub model_type: &'static str,
-    /// `model_type` of multimodal files that have this kind as their `text_config`.
+    /// `model_type` of multimodal configurations that contain this variant as `text_config`.
     pub nested_in: Option<&'static str>,
-    /// What transformers assumes where a file says nothing, in the fields' own terms. Files from the hub do leave things out: some `text_config`
-    /// has no head count, for one.
+    /// Defaults of transformers for absent fields, in the units of the field. Published files do omit fields: some
+    /// `text_config` has no head count, for example.
     pub defaults: &'static [(Fact, f64)],
     pub sliding: Sliding,
-    /// Fields that name the activation: the first that is there.
+    /// Fields that name the activation; the first one present is used.
     pub activation_fields: &'static [&'static str],
-    /// What activations are called: the first entry of a name.
+    /// Names of activations; the first matching entry is used.
     pub activation_names: &'static [&'static [(&'static str, Activation)]],
-    /// Where no width of the feed-forward part is stated, it is as many times that of the states.
+    /// If the feed-forward size is absent, it is the hidden size times this.
     pub ffn_ratio: Option<usize>,
-    /// Where the first field is true and the second is not, there is one KV head, whatever else is stated.
+    /// If the first field is true and the second is not, there is one KV head, regardless of other fields.
     pub one_kv_head: Option<[&'static str; 2]>,
-    /// Fields that ask for another computation where they have this value.
+    /// Fields that are not supported if they have this value.
     pub refused: &'static [(&'static str, bool)],
-    /// Fields that ask for another computation where they have another value.
+    /// Fields that are not supported if they have any other value.
     pub expected: &'static [(&'static str, &'static str)],
-    /// The table of positions begins with rows for padding, as many as the padding token's id and one.
+    /// The table of learned positions begins with `pad_token_id + 1` rows for padding.
     pub padded_positions: bool,
 }
 
-/// How a kind of `config.json` says which layers slide.
+/// How a `config.json` states which layers use sliding-window attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sliding {
     Never,
-    /// All layers, if a size is given.
+    /// All layers, if a window size is given.
     All,
-    /// Those that `layer_types` lists, or all.
+    /// The layers that `layer_types` lists, or all layers if that is absent.
     Listed,
-    /// If `use_sliding_window` says so, the layers from `max_window_layers` on.
+    /// The layers from `max_window_layers` on, if `use_sliding_window` is true.
     OnRequest,
-    /// All but every n-th.
+    /// All layers except every n-th.
     Pattern(usize),
 }
 
-/// Which layers slide when a file gives a window's size and not its pattern.
+/// Which layers use sliding-window attention if a file gives the window size but no pattern.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DefaultWindow {
     Everywhere,
-    /// Layers n, 2n, … (from 1) see everything, the rest slide.
+    /// Layers n, 2n, … (counted from 1) use full attention, the others a window.
     FullEvery(usize),
 }
 
-/// Which elements of a head rotate together.
+/// Which elements of a head RoPE rotates as a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RopeStyle {
     /// (0, 1), (2, 3), …
@@ -159,7 +160,7 @@ impl RopeStyle {
     }
 }
 
-/// What Hugging Face calls activations.
+/// Hugging Face names of activations.
 pub const ACTIVATIONS: &[(&str, Activation)] = &[
     ("silu", Activation::Silu),
     ("swish", Activation::Silu),
@@ -172,15 +173,15 @@ pub const ACTIVATIONS: &[(&str, Activation)] = &[
 ];
 
 impl PartialEq for Card {
-    /// No two families share a name.
+    /// Cards are equal if their names are: no two families share a name.
     fn eq(&self, other: &Card) -> bool {
         self.names == other.names
     }
 }
 
 impl Card {
-    /// A dense decoder with norms before each part, rotary positions and a gated feed-forward part: what cards start
-    /// from, and how a file of an unknown family is read as far as that goes.
+    /// A dense decoder with pre-norms, RoPE and a gated feed-forward part. Cards start from it, and files of unknown
+    /// families are read with it as far as possible.
     pub const PLAIN: Card = Card {
         names: &[],
         facts: &[LLAMA_FACTS],
@@ -188,8 +189,8 @@ impl Card {
         hf: &[],
         hidden_scale_depths: &[],
         tensors: LLAMA_TENSORS,
-        stacks: LLAMA_STACKS,
-        stacked_in_gguf: false,
+        fused: LLAMA_FUSED,
+        fused_in_gguf: false,
         naming: LLAMA_NAMING,
         head_lists: &[],
         ignored: &[],
@@ -202,7 +203,7 @@ impl Card {
         norm: NormKind::Rms,
         qk_norm: None,
         optional_qk_norm: false,
-        feed: FeedKind::Gated,
+        feed: FeedForwardKind::Gated,
         scaled_embeddings: false,
         default_window: DefaultWindow::Everywhere,
         full_first: false,
@@ -231,17 +232,17 @@ impl Card {
         self.names.first().copied().unwrap_or_default()
     }
 
-    /// The kind of `config.json` that says so of itself, with its card.
+    /// The `config.json` variant with this `model_type`, and its card.
     pub fn find_kind(model_type: &str) -> Option<(&'static Card, &'static HfKind)> {
         Card::kinds().find(|(_, kind)| kind.model_type == model_type)
     }
 
-    /// All kinds of `config.json`.
+    /// All `config.json` variants.
     pub fn kinds() -> impl Iterator<Item = (&'static Card, &'static HfKind)> {
         families::CARDS.iter().flat_map(|card| card.hf.iter().map(|kind| (*card, kind)))
     }
 
-    /// What a GGUF file means where it does not state the fact.
+    /// Default of a fact that a GGUF file does not state.
     pub fn gguf_default(&self, fact: Fact) -> Option<f64> {
         lookup(self.gguf_defaults, fact)
     }
@@ -250,17 +251,17 @@ impl Card {
         self.facts.iter().rev().flat_map(|list| list.iter()).find(|rule| rule.fact == fact)
     }
 
-    /// The GGUF key that a fact is written under, less the architecture's name and a dot.
+    /// The GGUF key of a fact, without the `ARCHITECTURE.` prefix.
     pub fn gguf_key(&self, fact: Fact) -> &'static str {
         self.rule(fact).and_then(|rule| rule.gguf.first()).copied().unwrap_or_default()
     }
 
-    /// The field of `config.json` that a fact is written under.
+    /// The `config.json` field of a fact.
     pub fn hf_key(&self, fact: Fact) -> &'static str {
         self.rule(fact).and_then(|rule| rule.hf.first()).copied().unwrap_or_default()
     }
 
-    /// Hugging Face's name of a tensor by its canonical one, where its files have such a thing.
+    /// The Hugging Face name of a tensor with this canonical name, if there is one.
     pub fn hf_name(&self, canonical: &str) -> Option<String> {
         names::hugging_face(canonical, self)
     }
@@ -276,7 +277,7 @@ impl Card {
         }
     }
 
-    /// Added to the norm weights of a file.
+    /// The offset to add to norm weights of this file.
     pub fn norm_offset(&self, config: &ModelConfig) -> f32 {
         match config.source {
             Source::Gguf => 0.0,
@@ -284,7 +285,7 @@ impl Card {
         }
     }
 
-    /// The window of a layer, or `None` where it sees everything.
+    /// The window of a layer, or `None` for full attention.
     pub fn layer_window(&self, config: &ModelConfig, layer: usize) -> Option<usize> {
         let window = config.window.as_ref()?;
         let number = if self.full_first { layer } else { layer + 1 };
@@ -316,7 +317,7 @@ impl HfKind {
         padded_positions: false,
     };
 
-    /// What transformers assumes where a file does not state the fact.
+    /// Default of transformers for a fact that a file does not state.
     pub fn default(&self, fact: Fact) -> Option<f64> {
         lookup(self.defaults, fact)
     }

@@ -1,12 +1,13 @@
-//! What a model file says about its shape. Facts only: what they mean for the forward pass is for the family's card.
+//! The facts that a model file states about its shape. How they affect the forward pass is up to the card of the
+//! family.
 
 use akunu_format::{FormatError, TensorInfo};
 
-/// Where the weights come from; conventions differ (see [`crate::Card`]).
+/// Where the weights come from; the conventions differ (see [`crate::Card`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
     Gguf,
-    /// Hugging Face names and layouts: Q and K rows unpermuted, Gemma norm weights stored less one.
+    /// Hugging Face names and layouts: Q and K rows not permuted, Gemma norm weights stored minus one.
     HuggingFace,
 }
 
@@ -15,7 +16,7 @@ pub enum Activation {
     Silu,
     /// The tanh approximation of GELU.
     GeluTanh,
-    /// GELU through the error function.
+    /// Exact GELU, with the error function.
     GeluErf,
     Tanh,
     Relu,
@@ -23,12 +24,12 @@ pub enum Activation {
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelConfig {
-    /// As the file names it: GGUF's `general.architecture` or Hugging Face's `model_type`.
+    /// As in the file: GGUF's `general.architecture` or Hugging Face's `model_type`.
     pub architecture: String,
     pub source: Source,
     pub name: Option<String>,
     pub vocab_size: usize,
-    /// Positions that the model was trained for.
+    /// Context length that the model was trained for.
     pub context_length: usize,
     pub hidden_size: usize,
     pub layer_count: usize,
@@ -40,92 +41,94 @@ pub struct ModelConfig {
     pub rope: Rope,
     /// Sliding-window attention, if the file asks for it.
     pub window: Option<Window>,
-    /// Layers whose Q and K do not rotate, one entry a layer; empty where all do.
+    /// One entry per layer: true if RoPE is not applied. Empty if RoPE is applied in all layers.
     pub unrotated: Vec<bool>,
-    /// Embeddings are multiplied by this; `None`: the card knows.
+    /// Embeddings are multiplied by this; `None`: the card decides.
     pub embedding_scale: Option<f32>,
-    /// What attention and the feed-forward part add to the residual is multiplied by this.
+    /// The outputs of attention and feed-forward parts are multiplied by this before the residual addition.
     pub residual_scale: Option<f32>,
-    /// Logits are multiplied by this, before any soft cap.
+    /// Logits are multiplied by this, before soft capping.
     pub logit_scale: Option<f32>,
-    /// Attention and the feed-forward part of a layer both read its input, where the family has models of either kind.
+    /// Attention and feed-forward part both read the layer's input (parallel residual), for families that have models
+    /// of either kind.
     pub parallel: bool,
-    /// Scores are multiplied by this; `None` means 1/√head_dim.
+    /// Attention scores are multiplied by this; `None` means 1/√head_dim.
     pub attention_scale: Option<f32>,
     pub attention_soft_cap: Option<f32>,
     pub logit_soft_cap: Option<f32>,
-    /// `None` where the file does not say: the card's own is used.
+    /// `None` if the file does not state it: the card's activation is used.
     pub activation: Option<Activation>,
-    /// Rows see the whole text, also what stands after them. Such a model makes vectors and no tokens.
+    /// Attention is bidirectional. Such a model produces embeddings, not tokens.
     pub bidirectional: bool,
     pub embedding: EmbeddingFacts,
-    /// What the files hold beside the part of the model that is run here.
+    /// Parts of the file that are not run, such as a vision encoder.
     pub left_out: Option<&'static str>,
     pub sampling: SuggestedSampling,
-    /// End-of-text ids that the configuration names (a vocabulary may name more).
+    /// End-of-text token ids from the configuration (a vocabulary may add more).
     pub eos_ids: Vec<u32>,
     pub bos_id: Option<u32>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rope {
-    /// Dimensions of each head that rotate; the rest pass through.
+    /// Dimensions of each head that RoPE rotates; the rest are unchanged.
     pub dims: usize,
     pub base: f64,
-    /// Base in sliding-window layers where it differs (Gemma 3). Scaling never applies to those.
+    /// RoPE base of sliding-window layers, if different (Gemma 3). Scaling never applies to these layers.
     pub local_base: Option<f64>,
     pub scaling: RopeScaling,
-    /// Queries grow with their position.
-    pub query_growth: Option<QueryGrowth>,
-    /// There with [`RopeScaling::LongRope`], and only then.
+    /// Queries are scaled up with their position.
+    pub query_scaling: Option<QueryScaling>,
+    /// Present exactly if the scaling is [`RopeScaling::LongRope`].
     pub factors: Option<RopeFactors>,
 }
 
 /// A query at position p is multiplied by 1 + rate · ln(1 + ⌊p / step⌋).
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct QueryGrowth {
+pub struct QueryScaling {
     pub rate: f64,
     pub step: usize,
 }
 
-/// What each pair's frequency is divided by; `dims / 2` of either.
+/// Divisors of the RoPE frequencies, `dims / 2` in each list.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RopeFactors {
-    /// In contexts no longer than the original one.
+    /// For contexts up to the original context length.
     pub short: Vec<f64>,
     pub long: Vec<f64>,
 }
 
-/// How the model's makers make vectors of texts, as far as the files say it.
+/// How the model is meant to produce embeddings, as far as its files state it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct EmbeddingFacts {
     pub pooling: Option<Pooling>,
-    /// Texts that are put before others for some purpose, by its name.
+    /// Named prompts that are prepended to texts for a purpose.
     pub prompts: Vec<(String, String)>,
-    /// The prompt that is used where none is named.
+    /// Name of the prompt that is used by default.
     pub default_prompt: Option<String>,
-    /// Which state a classifier reads, where the files say it.
+    /// Which hidden state a classifier reads, if the files state it.
     pub classifier_pooling: Option<Pooling>,
-    /// What a classifier's scores are called, where the files say it: one name for each.
+    /// Names of the classifier's scores, one per score, if the files state them.
     pub labels: Vec<String>,
-    /// Tokens of the longest text that vectors were meant for.
-    pub most_tokens: Option<usize>,
-    /// Texts are made lower case before the vocabulary sees them.
+    /// Maximum number of tokens of a text.
+    pub max_text_tokens: Option<usize>,
+    /// Texts are converted to lower case before tokenization.
     pub lower_case: bool,
 }
 
-/// Modules after a model's own: a matrix's canonical name has its module's number, up to this one.
-pub const MOST_MODULES: usize = 9;
+/// Maximum number of sentence-transformers modules. The canonical name of a dense matrix contains the number of its
+/// module.
+pub const MAX_MODULES: usize = 9;
 
-/// How the states of a text's tokens become one vector.
+/// How the hidden states of a text are reduced to one vector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Pooling {
-    /// They do not: there is a vector for each token.
+    /// No pooling: one vector per token.
     None,
     Mean,
-    /// That of the first token.
+    /// The hidden state of the first token.
     First,
-    /// That of the last token.
+    /// The hidden state of the last token.
     Last,
 }
 
@@ -145,7 +148,7 @@ impl Pooling {
         Pooling::ALL.into_iter().find(|pooling| pooling.name() == name)
     }
 
-    /// In GGUF files.
+    /// The number in GGUF files.
     pub fn number(self) -> u32 {
         match self {
             Pooling::None => 0,
@@ -160,23 +163,23 @@ impl Pooling {
     }
 }
 
-/// How the model's makers suggest to sample; `None` where they say nothing.
+/// Sampling settings that the model's authors suggest; `None` if not stated.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct SuggestedSampling {
-    /// 0: greedy.
+    /// 0 means greedy decoding.
     pub temperature: Option<f32>,
-    /// 0: all.
+    /// 0 means all tokens.
     pub top_k: Option<usize>,
     pub top_p: Option<f32>,
     pub min_p: Option<f32>,
-    /// 1: off.
+    /// 1 means no penalty.
     pub repeat_penalty: Option<f32>,
-    /// How far back the penalty looks.
+    /// Number of recent tokens that the penalty applies to.
     pub repeat_last_n: Option<usize>,
 }
 
 impl SuggestedSampling {
-    /// Itself, unless a number makes no sense.
+    /// Returns the settings unchanged, or an error if one is out of range.
     pub(crate) fn checked(self, place: &'static str) -> Result<SuggestedSampling, FormatError> {
         for (key, value, range) in [
             ("temperature", self.temperature, 0.0..=f32::MAX),
@@ -185,7 +188,7 @@ impl SuggestedSampling {
             ("repetition penalty", self.repeat_penalty, f32::MIN_POSITIVE..=f32::MAX),
         ] {
             if let Some(value) = value.filter(|value| !range.contains(value)) {
-                let problem = format!("a sampling suggestion of {value} makes no sense");
+                let problem = format!("the suggested value {value} is out of range");
                 return Err(FormatError::Config { key: key.to_string(), place, problem });
             }
         }
@@ -199,7 +202,8 @@ pub enum RopeScaling {
     Linear {
         factor: f64,
     },
-    /// Llama 3.1's: long wavelengths are stretched by `factor`, short ones kept, a ramp between.
+    /// Llama 3.1: frequencies of long wavelengths are divided by `factor`, those of short ones kept, with a linear ramp
+    /// between.
     Llama3 {
         factor: f64,
         low_freq_factor: f64,
@@ -214,7 +218,8 @@ pub enum RopeScaling {
         /// Multiplies cos and sin; `None` means 0.1·ln(factor) + 1.
         attention_factor: Option<f64>,
     },
-    /// Phi's: each frequency is divided by a factor of its own, another one in contexts longer than the original.
+    /// Phi 3: each frequency is divided by its own factor; there are separate factors for contexts beyond the original
+    /// length.
     LongRope {
         original_context: usize,
         /// Multiplies cos and sin.
@@ -224,22 +229,22 @@ pub enum RopeScaling {
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Window {
-    /// A row at position p sees positions p − size + 1 ..= p.
+    /// A token at position p attends to positions p − size + 1 ..= p.
     pub size: usize,
     pub pattern: WindowPattern,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum WindowPattern {
-    /// The file gives a size and nothing else: the card knows which layers slide.
+    /// The file states a size only: the card knows which layers use the window.
     Unstated,
-    /// Every n-th layer (n, 2n, … counted from 1) sees everything, the others slide.
+    /// Every n-th layer (n, 2n, … counted from 1) uses full attention, the others a window.
     FullEvery(usize),
-    /// One entry a layer: does it slide?
+    /// One entry per layer: whether it uses the window.
     Layers(Vec<bool>),
 }
 
-/// The embedding's rows are the vocabulary, whatever the metadata says about it.
+/// The vocabulary size is the number of rows of the embedding, whatever the metadata states.
 pub(crate) fn vocab_size(tensors: &[TensorInfo]) -> Result<usize, FormatError> {
     Ok(embedding(tensors)?.rows())
 }
@@ -258,16 +263,16 @@ fn embedding(tensors: &[TensorInfo]) -> Result<&TensorInfo, FormatError> {
 }
 
 impl ModelConfig {
-    /// Whether a layer's Q and K rotate.
+    /// Whether RoPE is applied in a layer.
     pub fn rotates(&self, layer: usize) -> bool {
         self.rope.dims > 0 && !self.unrotated.get(layer).copied().unwrap_or(false)
     }
 
-    /// Refuses numbers that no model has, so that nobody further down divides by zero or overflows.
-    /// Shapes of single tensors are checked where the plan is made, not here.
+    /// Rejects implausible values, so that later code cannot divide by zero or overflow. Shapes of single tensors are
+    /// checked when the plan is made.
     pub(crate) fn check(&self, place: &'static str, tensors: &[TensorInfo]) -> Result<(), FormatError> {
-        /// Far above any model, far below where products of two would overflow.
-        const MOST: usize = 1 << 28;
+        /// Far above any real model, and far below where the product of two overflows.
+        const MAX: usize = 1 << 28;
         let wrong =
             |key: &str, problem: String| Err(FormatError::Config { key: key.to_string(), place, problem });
         for (key, value) in [
@@ -279,7 +284,7 @@ impl ModelConfig {
             ("key-value head count", self.kv_head_count),
             ("head size", self.head_dim),
         ] {
-            if value == 0 || value > MOST {
+            if value == 0 || value > MAX {
                 return wrong(key, format!("{value} is out of range"));
             }
         }
@@ -287,28 +292,29 @@ impl ModelConfig {
             let (heads, kv_heads) = (self.head_count, self.kv_head_count);
             return wrong(
                 "head count",
-                format!("{heads} query heads cannot share {kv_heads} key-value heads evenly"),
+                format!("{heads} query heads are not a multiple of {kv_heads} key-value heads"),
             );
         }
         if self.layer_count > tensors.len() {
-            let problem = format!("{} layers in a file of {} tensors", self.layer_count, tensors.len());
+            let problem =
+                format!("{} layers, but the file has only {} tensors", self.layer_count, tensors.len());
             return wrong("layer count", problem);
         }
         let width = embedding(tensors)?.cols();
         if width != self.hidden_size {
-            let problem = format!("{}, and token_embd.weight is {width} wide", self.hidden_size);
+            let problem = format!("it is {}, but token_embd.weight has {width} columns", self.hidden_size);
             return wrong("hidden size", problem);
         }
         let dims = self.rope.dims;
         if dims > self.head_dim || !dims.is_multiple_of(2) {
-            let problem =
-                format!("{dims} dimensions cannot rotate in pairs within heads of {}", self.head_dim);
+            let problem = format!("{dims} is not an even number up to the head size {}", self.head_dim);
             return wrong("RoPE dimensions", problem);
         }
         if let Some(factors) = &self.rope.factors {
             for (which, factors) in [("short", &factors.short), ("long", &factors.long)] {
                 if factors.len() != dims / 2 {
-                    let problem = format!("{} {which} ones for {} pairs", factors.len(), dims / 2);
+                    let problem =
+                        format!("{} {which} factors for {} pairs of dimensions", factors.len(), dims / 2);
                     return wrong("RoPE factors", problem);
                 }
                 if let Some(factor) = factors.iter().find(|f| !(f.is_finite() && **f > 0.0)) {
@@ -316,7 +322,7 @@ impl ModelConfig {
                 }
             }
         }
-        if let Some(growth) = self.rope.query_growth
+        if let Some(growth) = self.rope.query_scaling
             && (growth.step == 0 || !(growth.rate.is_finite() && growth.rate > 0.0))
         {
             return wrong("query growth", format!("{} every {} positions", growth.rate, growth.step));
@@ -324,7 +330,7 @@ impl ModelConfig {
         self.check_floats().or_else(|(key, value)| wrong(key, format!("{value} is out of range")))
     }
 
-    /// Numbers that have to be above zero and finite; the first that is not.
+    /// Numbers that must be positive and finite; returns the first that is not.
     fn check_floats(&self) -> Result<(), (&'static str, f64)> {
         let mut all = vec![
             ("norm epsilon", Some(f64::from(self.norm_epsilon))),

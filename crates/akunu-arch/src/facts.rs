@@ -1,62 +1,62 @@
-//! Facts of a model and where files state them.
+//! Facts of a model, and the keys and fields that state them.
 
-/// A fact that files state as one number.
+/// A fact that files state as a single number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Fact {
-    /// Positions that the model was trained for.
+    /// Context length that the model was trained for.
     ContextLength,
     HiddenSize,
     LayerCount,
     FfnSize,
     HeadCount,
     KvHeadCount,
-    /// Of keys and queries.
+    /// Size of the heads of keys and queries.
     HeadDim,
     ValueHeadDim,
     NormEpsilon,
-    /// Dimensions of each head that rotate.
+    /// Dimensions of each head that RoPE rotates.
     RopeDims,
-    /// The same as a part of the head's size.
-    RopePart,
+    /// The same as a fraction of the head size.
+    PartialRotaryFactor,
     RopeBase,
-    /// In sliding layers. A family with a default for it has a base of its own there in every model.
+    /// RoPE base of sliding-window layers. If a family has a default for it, all its models have such a base.
     LocalRopeBase,
-    /// Scores are multiplied by this.
+    /// Attention scores are multiplied by this.
     AttentionScale,
     AttentionSoftCap,
     LogitSoftCap,
     WindowSize,
     /// Embeddings are multiplied by this.
     EmbeddingScale,
-    /// What the parts of a layer add to its residual is multiplied by this.
+    /// The output of each part of a layer is multiplied by this before the residual addition.
     ResidualScale,
     /// Logits are multiplied by this.
     LogitScale,
-    /// 1: attention and the feed-forward part of a layer both read its input.
+    /// 1: attention and feed-forward part both read the layer's input (parallel residual).
     Parallel,
-    /// Q and K of layers n, 2n, … (from 1) do not rotate.
+    /// RoPE is not applied in layers n, 2n, … (counted from 1).
     UnrotatedEvery,
-    /// How much queries grow: they are multiplied by 1 + this · ln(1 + their position's whole multiple of the context
-    /// that rotation was trained for).
-    QueryGrowth,
-    /// Divides what YaRN multiplies cos and sin by, in the form of its own formula.
+    /// The rate by which queries are scaled: a query is multiplied by 1 + rate · ln(1 + ⌊position / original context
+    /// length⌋).
+    QueryScaling,
+    /// Divides the attention factor of YaRN, as an argument of YaRN's own formula.
     YarnLogMultiplier,
-    /// Which state a classifier reads, by GGUF's number of the pooling. `config.json` has its name.
+    /// Which hidden state a classifier reads, as GGUF's pooling number. `config.json` has its name.
     ClassifierPooling,
 }
 
-/// How a field's number becomes the fact.
+/// How the number in a file is converted to the fact.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     Plain,
-    /// The fact is 1/√n of what the field says.
+    /// The fact is 1/√n for the number n in the file.
     InverseRoot,
-    /// The fact is 1/n.
+    /// The fact is 1/n for the number n in the file.
     Inverse,
 }
 
 impl Form {
-    /// The fact that a field's number stands for.
+    /// Converts the number in a file to the fact.
     pub fn fact(self, number: f64) -> f64 {
         match self {
             Form::Plain => number,
@@ -65,7 +65,7 @@ impl Form {
         }
     }
 
-    /// The number that a field says a fact by.
+    /// Converts the fact to the number in a file.
     pub fn field(self, fact: f64) -> f64 {
         match self {
             Form::Plain => fact,
@@ -75,17 +75,17 @@ impl Form {
     }
 }
 
-/// Where a fact stands. Reading takes the first key or field that is there; writing uses the first.
+/// The keys of a fact. Reading uses the first key or field that is present; writing uses the first of the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FactRule {
     pub fact: Fact,
-    /// Keys of GGUF metadata, less the architecture's name and a dot.
+    /// Keys of GGUF metadata, without the `ARCHITECTURE.` prefix.
     pub gguf: &'static [&'static str],
     /// Fields of `config.json`.
     pub hf: &'static [&'static str],
-    /// What the key's number is.
+    /// Form of the GGUF key's number.
     pub gguf_form: Form,
-    /// What the field's number is.
+    /// Form of the `config.json` field's number.
     pub hf_form: Form,
 }
 
@@ -93,7 +93,7 @@ pub const fn fact(fact: Fact, gguf: &'static [&'static str], hf: &'static [&'sta
     FactRule { fact, gguf, hf, gguf_form: Form::Plain, hf_form: Form::Plain }
 }
 
-/// Rules of LLaMA, which most families share.
+/// LLaMA's rules, which most families share.
 pub const LLAMA_FACTS: &[FactRule] = &[
     fact(Fact::ContextLength, &["context_length"], &["max_position_embeddings"]),
     fact(Fact::HiddenSize, &["embedding_length"], &["hidden_size"]),
@@ -105,7 +105,7 @@ pub const LLAMA_FACTS: &[FactRule] = &[
     fact(Fact::ValueHeadDim, &["attention.value_length"], &[]),
     fact(Fact::NormEpsilon, &["attention.layer_norm_rms_epsilon"], &["rms_norm_eps"]),
     fact(Fact::RopeDims, &["rope.dimension_count"], &[]),
-    fact(Fact::RopePart, &[], &["partial_rotary_factor"]),
+    fact(Fact::PartialRotaryFactor, &[], &["partial_rotary_factor"]),
     fact(Fact::RopeBase, &["rope.freq_base"], &["rope_theta"]),
     fact(Fact::LocalRopeBase, &["rope.freq_base_swa"], &["rope_local_base_freq"]),
     fact(Fact::AttentionScale, &["attention.scale"], &[]),
@@ -114,7 +114,7 @@ pub const LLAMA_FACTS: &[FactRule] = &[
     fact(Fact::WindowSize, &["attention.sliding_window"], &["sliding_window"]),
 ];
 
-/// Scores are divided by the root of a number that the configuration states.
+/// Attention scores are divided by the root of a number in the configuration.
 pub const SCALED_BY_SCALAR: &[FactRule] = &[FactRule {
     fact: Fact::AttentionScale,
     gguf: &["attention.scale"],
@@ -123,13 +123,13 @@ pub const SCALED_BY_SCALAR: &[FactRule] = &[FactRule {
     hf_form: Form::InverseRoot,
 }];
 
-/// The epsilon of families whose norms subtract the mean.
+/// The epsilon of LayerNorm.
 pub const LAYER_NORM: &[FactRule] = &[fact(
     Fact::NormEpsilon,
     &["attention.layer_norm_epsilon"],
     &["layer_norm_eps", "layer_norm_epsilon", "norm_epsilon"],
 )];
 
-/// Whether the parts of a layer stand side by side.
+/// Whether attention and feed-forward part run in parallel.
 pub const PARALLEL: &[FactRule] =
     &[fact(Fact::Parallel, &["use_parallel_residual"], &["use_parallel_residual"])];

@@ -1,6 +1,6 @@
-//! Architectures: one card a family. A card says by which names a family goes, which metadata key or configuration field
-//! gives which fact, how its tensors are named and laid out, and what its forward pass is made of. This crate reads
-//! those facts from model files ([`open_model`]) and writes them ([`convert`]).
+//! Architectures: one card per family. A card states the family's names, the metadata key or configuration field of
+//! each fact, the names and layouts of its tensors, and the blocks of its forward pass. This crate reads models with
+//! their facts from files ([`open_model`]) and writes them ([`convert`]).
 
 mod card;
 mod config;
@@ -18,7 +18,7 @@ pub mod tower;
 
 pub use card::{ACTIVATIONS, Card, DefaultWindow, HfKind, RerankPrompt, RopeStyle, Sliding};
 pub use config::{
-    Activation, EmbeddingFacts, MOST_MODULES, ModelConfig, Pooling, QueryGrowth, Rope, RopeFactors,
+    Activation, EmbeddingFacts, MAX_MODULES, ModelConfig, Pooling, QueryScaling, Rope, RopeFactors,
     RopeScaling, Source, SuggestedSampling, Window, WindowPattern,
 };
 pub use families::CARDS;

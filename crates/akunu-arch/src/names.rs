@@ -1,14 +1,14 @@
-//! Tensor names. Canonical ones are GGUF's; Hugging Face's map onto them by the rules of a card.
+//! Tensor names. Canonical names are those of GGUF; Hugging Face names are mapped to them by the rules of a card.
 
 use std::collections::HashSet;
 
 use akunu_format::{FormatError, Place, TensorInfo, printable};
 
 use crate::families::CARDS;
-use crate::tensors::{Part, Sizes, StackRule};
+use crate::tensors::{FusedRule, Part, Sizes};
 use crate::{Card, ModelConfig};
 
-/// Endings of tensors that carry nothing: buffers that every loader computes itself.
+/// Suffixes of tensors that carry no information: buffers that every loader computes itself.
 const IGNORABLE: [&str; 7] = [
     "rotary_emb.inv_freq",
     "rotary_emb.cos_cached",
@@ -29,13 +29,13 @@ pub(crate) fn canonical(name: &str, card: &Card) -> Option<String> {
     let naming = &card.naming;
     let plain = naming.prefixes.iter().find_map(|prefix| name.strip_prefix(prefix))?;
     let (module, kind) = plain.rsplit_once('.')?;
-    // What old checkpoints call the weights and biases of norms.
+    // Old checkpoints use other names for the weights and biases of norms.
     let kind = match kind {
         "gamma" => "weight",
         "beta" => "bias",
         other => other,
     };
-    // `model.language_model.layers…` and `language_model.model.layers…` are both about.
+    // Both `model.language_model.layers…` and `language_model.model.layers…` exist.
     let rooted = match module.starts_with(naming.root) {
         true => module.to_string(),
         false => format!("{}{module}", naming.root),
@@ -52,12 +52,12 @@ pub(crate) fn canonical(name: &str, card: &Card) -> Option<String> {
     if !matches!(kind, "weight" | "bias") {
         return None;
     }
-    let stacked = || card.stacks.iter().find(|stack| stack.hf == part).map(|stack| stack.name);
+    let stacked = || card.fused.iter().find(|stack| stack.hf == part).map(|stack| stack.name);
     let ours = find(Part::Layer, part).or_else(stacked)?;
     Some(format!("blk.{layer}.{ours}.{kind}"))
 }
 
-/// The other way round: Hugging Face's name of a tensor by its canonical one.
+/// The inverse: the Hugging Face name of a tensor with this canonical name.
 pub(crate) fn hugging_face(name: &str, card: &Card) -> Option<String> {
     let (module, kind) = name.rsplit_once('.')?;
     let find = |part: Part, name: &str| {
@@ -73,12 +73,12 @@ pub(crate) fn hugging_face(name: &str, card: &Card) -> Option<String> {
     }
 }
 
-/// Whether a Hugging Face tensor belongs to the half of a model that reads images.
-pub(crate) fn is_for_images(name: &str) -> bool {
+/// Whether a Hugging Face tensor belongs to a vision encoder.
+pub(crate) fn is_vision(name: &str) -> bool {
     ["vision_tower.", "multi_modal_projector."].iter().any(|part| name.contains(part))
 }
 
-/// Whether a Hugging Face tensor is one that this engine has no use for.
+/// Whether a Hugging Face tensor is not needed by this engine.
 pub(crate) fn is_ignored(name: &str, card: &Card) -> bool {
     let plain = card.naming.prefixes.iter().find_map(|prefix| name.strip_prefix(prefix)).unwrap_or(name);
     is_ignorable(name) || card.ignored.iter().any(|start| plain.starts_with(start))
@@ -93,20 +93,20 @@ pub(crate) fn rename(
     for tensor in &mut tensors {
         tensor.name = canonical(&tensor.name, card).ok_or_else(|| unknown(&tensor.name, architecture))?;
     }
-    // The first matrix of a classifier, without the rest of it: what its training left over.
+    // The first matrix of a classifier without the second is a leftover of training.
     if !tensors.iter().any(|tensor| tensor.name == "cls.output.weight") {
         tensors.retain(|tensor| !tensor.name.starts_with("cls."));
     }
     Ok(tensors)
 }
 
-/// Plain decimal, so that no two names mean the same layer.
+/// A plain decimal number, so that a layer has only one name.
 fn layer_number(text: &str) -> Option<usize> {
     let plain = text.bytes().all(|b| b.is_ascii_digit()) && (text.len() == 1 || !text.starts_with('0'));
     (plain && !text.is_empty()).then(|| text.parse().ok()).flatten()
 }
 
-/// A name that some family has a place for. Whether this one has, the plan says.
+/// Whether any family has a tensor of this name. Whether this model's family has it is checked by the plan.
 fn is_canonical(name: &str, layer_count: usize) -> bool {
     let known = |part: Part, name: &str| {
         let mut rules = CARDS.iter().flat_map(|card| card.tensor_rules());
@@ -120,20 +120,20 @@ fn is_canonical(name: &str, layer_count: usize) -> bool {
     };
     let in_model = || {
         let (part, kind) = name.rsplit_once('.')?;
-        // Matrices that vectors are multiplied by, after pooling.
+        // Matrices of dense modules, after pooling.
         let dense = part.strip_prefix("dense_").is_some_and(|number| layer_number(number).is_some());
         (matches!(kind, "weight" | "bias") && (dense || known(Part::Model, part))).then_some(())
     };
     in_model().or_else(in_layer).is_some()
 }
 
-/// Layer and part of a tensor in a layer: `blk.3.attn_q.weight` is (3, `attn_q`).
+/// Layer and base name of a tensor: `blk.3.attn_q.weight` is (3, `attn_q`).
 pub(crate) fn layer_and_part(name: &str) -> Option<(&str, &str)> {
     let (layer, rest) = name.strip_prefix("blk.")?.split_once('.')?;
     Some((layer, rest.rsplit_once('.')?.0))
 }
 
-/// The tensors that a model is made of, where a file stacks some of them: each part is a range of the stack's rows.
+/// The tensors of the model, with fused ones split: each part is a range of rows of the fused tensor.
 pub(crate) fn split_fused(
     stored: &[TensorInfo],
     config: &ModelConfig,
@@ -143,20 +143,20 @@ pub(crate) fn split_fused(
     let there: HashSet<&str> = stored.iter().map(|tensor| tensor.name.as_str()).collect();
     let mut tensors = Vec::with_capacity(stored.len());
     for tensor in stored {
-        let Some((stack, names)) = stack_of(&tensor.name, card, &there) else {
+        let Some((stack, names)) = fused_rule(&tensor.name, card, &there) else {
             tensors.push(tensor.clone());
             continue;
         };
         let rows = part_rows(stack, card, config);
         let wanted: usize = rows.iter().sum();
-        // A vector's rows are its elements.
+        // The rows of a vector are its elements.
         let found = tensor.shape.first().copied().unwrap_or(0);
         if found == 0 || found != wanted || tensor.shape.len() == 1 && tensor.dtype.is_quantised() {
             if known.is_none() {
                 return Err(unknown(&tensor.name, &config.architecture));
             }
             let parts = stack.parts.join(", ");
-            let problem = format!("{found} rows, and {parts} stacked in it make {wanted}");
+            let problem = format!("it has {found} rows, but {parts} fused in it need {wanted}");
             return Err(FormatError::tensor(&tensor.name, problem));
         }
         split(tensor, names.into_iter().zip(rows), &mut tensors);
@@ -164,18 +164,18 @@ pub(crate) fn split_fused(
     Ok(tensors)
 }
 
-/// The stack that a tensor is, if it is one, and the names of what is in it.
-fn stack_of<'c>(name: &str, card: &'c Card, there: &HashSet<&str>) -> Option<(&'c StackRule, Vec<String>)> {
+/// The rule of a fused tensor, and the names of its parts; `None` if the tensor is not fused.
+fn fused_rule<'c>(name: &str, card: &'c Card, there: &HashSet<&str>) -> Option<(&'c FusedRule, Vec<String>)> {
     let (layer, rest) = name.strip_prefix("blk.")?.split_once('.')?;
     let (part, kind) = rest.rsplit_once('.')?;
-    let stack = card.stacks.iter().find(|stack| stack.name == part)?;
+    let stack = card.fused.iter().find(|stack| stack.name == part)?;
     let names: Vec<String> = stack.parts.iter().map(|part| format!("blk.{layer}.{part}.{kind}")).collect();
     let apart = stack.parts.contains(&part) && there.contains(names.first()?.as_str());
     (matches!(kind, "weight" | "bias") && !apart).then_some((stack, names))
 }
 
-/// Rows of each part of a stack.
-fn part_rows(stack: &StackRule, card: &Card, config: &ModelConfig) -> Vec<usize> {
+/// Number of rows of each part of a fused tensor.
+fn part_rows(stack: &FusedRule, card: &Card, config: &ModelConfig) -> Vec<usize> {
     let sizes = Sizes::from(config);
     let rows = |part: &&str| {
         let rule = card.tensor_rules().find(|rule| rule.part == Part::Layer && rule.name == *part);
@@ -198,7 +198,7 @@ fn split(stack: &TensorInfo, parts: impl Iterator<Item = (String, usize)>, out: 
     }
 }
 
-/// A tensor without a place would be left out of the computation silently: better to say so.
+/// Rejects unknown tensors, which would otherwise be omitted from the computation silently.
 pub(crate) fn refuse_unknown(tensors: &[TensorInfo], config: &ModelConfig) -> Result<(), FormatError> {
     match tensors.iter().find(|tensor| !is_canonical(&tensor.name, config.layer_count)) {
         None => Ok(()),
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_nearly_fit_do_not() {
+    fn similar_names_do_not_match() {
         for name in [
             "",
             "model.layers..input_layernorm.weight",

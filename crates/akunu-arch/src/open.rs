@@ -1,4 +1,4 @@
-//! One door for every kind of model file.
+//! Opens model files of every kind.
 
 use std::path::Path;
 

@@ -1,14 +1,14 @@
-//! Shapes of models that exist, as their own configurations state them.
+//! Shapes of published models, from their configurations.
 
 use crate::{Pooling, RopeScaling};
 
-/// What `akunu synth` makes a file with random weights from.
+/// The shape of a file with random weights, for `akunu synth`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Shape {
-    /// As it is asked for.
+    /// The name that a user gives.
     pub name: &'static str,
     pub title: &'static str,
-    /// Nobody's model: for tests, and to try a command in no time.
+    /// Not a published model: small, for tests and to try commands quickly.
     pub toy: bool,
     pub vocab: usize,
     pub context: usize,
@@ -22,10 +22,10 @@ pub struct Shape {
     pub rope_scaling: RopeScaling,
     pub window: Option<usize>,
     pub epsilon: f32,
-    /// The embedding is the output too.
+    /// The embedding is also the output matrix.
     pub tied: bool,
-    /// Matrices in layers, and all norms, have biases.
+    /// The matrices of layers and all norms have biases.
     pub biases: bool,
-    /// For models that make vectors of texts.
+    /// For embedding models.
     pub pooling: Option<Pooling>,
 }

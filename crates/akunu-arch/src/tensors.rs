@@ -1,35 +1,35 @@
-//! Rules of tensors: what each is called in both kinds of files, its shape, and what a conversion has to do to it.
+//! Tensor rules: the names of each tensor in GGUF and Hugging Face files, its shape, and how a conversion treats it.
 
 use crate::{ModelConfig, Shape};
 
-/// How many rows or columns a tensor has, by what they stand for.
+/// A dimension of a tensor, by its meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dim {
     Vocab,
     Hidden,
     Ffn,
-    /// All heads' queries.
+    /// Query heads times head size.
     Query,
-    /// All heads' keys, or their values.
+    /// KV heads times head size.
     KeyValue,
-    /// One head.
+    /// Head size.
     Head,
-    /// How many heads queries have.
+    /// Number of query heads.
     Heads,
     KvHeads,
-    /// Positions that have a learned embedding.
+    /// Number of learned positions.
     Positions,
-    /// Kinds of token types.
+    /// Number of token types.
     TokenTypes,
-    /// Scores that a classifier gives.
+    /// Number of classifier scores.
     Labels,
-    /// Ranges of distances that share a bias.
+    /// Number of buckets of relative position biases.
     DistanceBuckets,
-    /// Half of the dimensions that rotate.
+    /// Half the number of rotated dimensions.
     RopePairs,
 }
 
-/// The numbers that dimensions stand for in one model.
+/// The sizes of the dimensions in one model.
 #[derive(Clone, Copy, Debug)]
 pub struct Sizes {
     pub vocab: usize,
@@ -92,37 +92,38 @@ impl From<&Shape> for Sizes {
     }
 }
 
-/// Where a tensor is: once in a model, or once in each layer.
+/// Whether a tensor occurs once in a model, or once in each layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// Its Hugging Face name is whole.
+    /// `hf` is the full Hugging Face name.
     Model,
-    /// Its Hugging Face name is what follows the layer's number.
+    /// `hf` is the part of the Hugging Face name after the layer number.
     Layer,
 }
 
-/// What a tensor is to a conversion.
+/// How a conversion treats a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Matrix,
-    /// A matrix that writes into the residual stream: random ones spread less, so that depth does not matter.
+    /// A matrix that writes into the residual stream: random weights have a smaller spread, so that depth does not
+    /// matter.
     Residual,
-    /// Its rows are heads that rotate: they change places where the two kinds of files rotate differently.
+    /// Its rows are heads with RoPE: permuted if the RoPE layouts of the two kinds of files differ.
     Rotated,
     /// The card's `norm_weight_offset` is added.
     Norm,
-    /// What each pair's frequency is divided by. GGUF files alone have it, and only where they say so.
+    /// Divisors of the RoPE frequencies. Only in GGUF files, and optional.
     RopeFactors,
-    /// The embedding stands for it where it is absent.
+    /// The output matrix; if absent, the embedding is used.
     Output,
 }
 
-/// One tensor, or one in each layer. `name` and `hf` are without `.weight`; in layers `.bias` may be there too.
+/// A tensor, or one in each layer. `name` and `hf` do not contain `.weight`; tensors of layers may also have a `.bias`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TensorRule {
-    /// Canonical: GGUF's, less `blk.N.`.
+    /// Canonical name: GGUF's, without `blk.N.`.
     pub name: &'static str,
-    /// Hugging Face's; `None` where its files have no such thing.
+    /// Hugging Face name; `None` if those files have no such tensor.
     pub hf: Option<&'static str>,
     pub part: Part,
     pub kind: Kind,
@@ -131,41 +132,42 @@ pub struct TensorRule {
 }
 
 impl TensorRule {
-    /// Whether it makes scores of a text's vector, as only some of a family's models do.
-    pub fn is_of_classifier(&self) -> bool {
+    /// Whether it belongs to a classifier, which only some models of a family have.
+    pub fn is_classifier(&self) -> bool {
         self.name == "cls" || self.name.starts_with("cls.")
     }
 }
 
-/// Tensors that a file may have as one, rows on rows.
+/// Tensors that a file may store fused into one, concatenated by rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StackRule {
-    /// Canonical. If it is also the name of one of its parts, it is a stack where the first part is not beside it.
+pub struct FusedRule {
+    /// Canonical name. If it is also the name of the first part, the tensor is fused if there is no second part beside
+    /// it.
     pub name: &'static str,
     pub hf: &'static str,
-    /// Canonical names of what lies there, in order.
+    /// Canonical names of the parts, in order.
     pub parts: &'static [&'static str],
-    /// How Hugging Face's files have them; GGUF files have one part after the other.
-    pub layout: StackLayout,
+    /// Layout in Hugging Face files; in GGUF files the parts are concatenated.
+    pub layout: FusedLayout,
 }
 
-/// How the rows of a stack's parts lie.
+/// The row order of a fused tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StackLayout {
-    /// All rows of a part, then all of the next one.
+pub enum FusedLayout {
+    /// All rows of a part, then all rows of the next one.
     Parts,
-    /// The query heads that share a KV head, that head's keys, and its values; then the next KV head's.
+    /// Grouped by KV head: its query heads, its key, its value; then the next KV head.
     KvHeads,
 }
 
-/// How Hugging Face's names begin.
+/// Prefixes of Hugging Face tensor names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Naming {
-    /// Of the model's own names; some files leave it out.
+    /// Prefix of names outside layers; some files omit it.
     pub root: &'static str,
-    /// Of a layer's, with the root: a number and a dot follow.
+    /// Prefix of names in layers, including the root; followed by the layer number and a dot.
     pub layers: &'static str,
-    /// What larger models put before all of it; the first that fits is taken off.
+    /// Prefixes that larger models put before all names; the first match is removed.
     pub prefixes: &'static [&'static str],
 }
 
@@ -177,17 +179,17 @@ pub const fn model(name: &'static str, hf: &'static str, kind: Kind, shape: &'st
     TensorRule { name, hf: Some(hf), part: Part::Model, kind, shape }
 }
 
-/// In layers of GGUF files, and in stacks of Hugging Face's.
+/// A tensor that is separate in GGUF files, and fused in Hugging Face files.
 pub const fn gguf_layer(name: &'static str, kind: Kind, shape: &'static [Dim]) -> TensorRule {
     TensorRule { name, hf: None, part: Part::Layer, kind, shape }
 }
 
 pub const LLAMA_NAMING: Naming = Naming { root: "model.", layers: "model.layers.", prefixes: PREFIXES };
 
-/// What checkpoints of larger models put before a language model's names.
+/// Prefixes of language model tensors in multimodal checkpoints.
 pub const PREFIXES: &[&str] = &["model.language_model.", "language_model.", ""];
 
-/// The token embedding, and Llama 3's frequency divisors before it.
+/// The token embedding, and Llama 3's RoPE frequency divisors.
 pub const EMBEDDING: &[TensorRule] = &[
     TensorRule {
         name: "rope_freqs",
@@ -199,7 +201,7 @@ pub const EMBEDDING: &[TensorRule] = &[
     model("token_embd", "model.embed_tokens", Kind::Matrix, &[Dim::Vocab, Dim::Hidden]),
 ];
 
-/// The classifier of a decoder's last state, in files of rerankers.
+/// The classifier on a decoder's last hidden state, in rerankers.
 pub const SCORE: &[TensorRule] = &[model("cls.output", "score", Kind::Matrix, &[Dim::Labels, Dim::Hidden])];
 
 /// Q, K and V.
@@ -217,19 +219,19 @@ pub const QKV: &[TensorRule] = &[
     layer("attn_v", "self_attn.v_proj", Kind::Matrix, &[Dim::KeyValue, Dim::Hidden]),
 ];
 
-/// A norm over all heads of Q together, and one over those of K.
+/// One norm over all heads of Q together, and one over those of K.
 pub const QK_ROW_NORMS: &[TensorRule] = &[
     layer("attn_q_norm", "self_attn.q_norm", Kind::Norm, &[Dim::Query]),
     layer("attn_k_norm", "self_attn.k_norm", Kind::Norm, &[Dim::KeyValue]),
 ];
 
-/// Norms over the heads of Q and K, each with weights of its own.
-pub const QK_EACH_HEAD_NORMS: &[TensorRule] = &[
+/// Norms over each head of Q and K, with separate weights for each head.
+pub const QK_PER_HEAD_NORMS: &[TensorRule] = &[
     layer("attn_q_norm", "self_attn.q_norm", Kind::Norm, &[Dim::Heads, Dim::Head]),
     layer("attn_k_norm", "self_attn.k_norm", Kind::Norm, &[Dim::KvHeads, Dim::Head]),
 ];
 
-/// Norms over the heads of Q and K.
+/// Norms over each head of Q and K, with weights shared by all heads.
 pub const QK_NORMS: &[TensorRule] = &[
     layer("attn_q_norm", "self_attn.q_norm", Kind::Norm, &[Dim::Head]),
     layer("attn_k_norm", "self_attn.k_norm", Kind::Norm, &[Dim::Head]),
@@ -242,8 +244,8 @@ pub const ATTN_OUTPUT: &[TensorRule] =
 pub const FFN_NORM: &[TensorRule] =
     &[layer("ffn_norm", "post_attention_layernorm", Kind::Norm, &[Dim::Hidden])];
 
-/// Norms on both sides of attention and of the feed-forward part. `post_attention_layernorm` follows the attention
-/// here, where LLaMA's (of the same name) precedes the feed-forward part.
+/// Norms before and after attention and the feed-forward part. `post_attention_layernorm` follows attention here; in
+/// LLaMA, the tensor of the same name precedes the feed-forward part.
 pub const SANDWICH_NORMS: &[TensorRule] = &[
     layer("post_attention_norm", "post_attention_layernorm", Kind::Norm, &[Dim::Hidden]),
     layer("post_ffw_norm", "post_feedforward_layernorm", Kind::Norm, &[Dim::Hidden]),
@@ -264,21 +266,21 @@ pub const OUTPUT: &[TensorRule] = &[
 
 pub const LLAMA_TENSORS: &[&[TensorRule]] = &[EMBEDDING, QKV, ATTN_OUTPUT, FFN_NORM, GATED_FFN, OUTPUT];
 
-/// Q, K and V in one matrix.
-pub const QKV_STACK: StackRule = StackRule {
+/// Fused Q, K and V.
+pub const FUSED_QKV: FusedRule = FusedRule {
     name: "attn_qkv",
     hf: "self_attn.qkv_proj",
     parts: &["attn_q", "attn_k", "attn_v"],
-    layout: StackLayout::Parts,
+    layout: FusedLayout::Parts,
 };
 
-/// Gate and up in one matrix. GGUF has no name of its own for it: without an `ffn_gate` beside it, this is both.
-pub const GATE_UP_STACK: StackRule = StackRule {
+/// Fused gate and up. GGUF has no name for it: an `ffn_up` without an `ffn_gate` contains both.
+pub const FUSED_GATE_UP: FusedRule = FusedRule {
     name: "ffn_up",
     hf: "mlp.gate_up_proj",
     parts: &["ffn_gate", "ffn_up"],
-    layout: StackLayout::Parts,
+    layout: FusedLayout::Parts,
 };
 
-/// Phi 3's stacks. Checkpoints of other families that were saved so open as well.
-pub const LLAMA_STACKS: &[StackRule] = &[QKV_STACK, GATE_UP_STACK];
+/// Phi 3's fused tensors. Checkpoints of other families that were saved in this form open as well.
+pub const LLAMA_FUSED: &[FusedRule] = &[FUSED_QKV, FUSED_GATE_UP];

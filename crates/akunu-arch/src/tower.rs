@@ -1,105 +1,106 @@
-//! Towers: what a forward pass is made of, as people draw a model. A card makes a tower from a file's facts; the plan
-//! lowers it to ops. A layer is a plain function that connects blocks, so `fn` pointers are all that a card holds.
+//! Towers: a model's forward pass as a sequence of blocks. A card builds a tower from the facts of a file; the plan
+//! lowers it to ops. A layer is a plain function that connects blocks, so a card only needs `fn` pointers.
 
 use crate::{Card, ModelConfig, WeightProvider};
 
-/// The states that a block leaves behind: one row for each token.
+/// The hidden states that a block produces: one row per token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct State(pub usize);
 
-/// Blocks in the order in which they run. Block `i` produces [`State`] `i`.
+/// Blocks in execution order. Block `i` produces [`State`] `i`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Tower {
     pub blocks: Vec<Block>,
 }
 
-/// One part of a model.
+/// A block of a model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Block {
     pub kind: BlockKind,
-    /// The layer that it belongs to; `None` before the first one and after the last.
+    /// The layer that it belongs to; `None` before the first layer and after the last.
     pub layer: Option<usize>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum BlockKind {
-    /// Rows of the token embedding, times a number.
+    /// Rows of the token embedding, multiplied by `scale`.
     Embed { scale: f32 },
-    /// Learned positions and token types, as far as the file has them, added.
+    /// Adds learned positions and token types, as far as the file has them.
     Positions { x: State },
     Norm {
         x: State,
-        /// Canonical name of its weights, without the layer and `.weight`. A bias is added where the file has one and
-        /// the kind of norm takes one.
+        /// Canonical name of its weights, without the layer and `.weight`. A bias is added if the file has one and the
+        /// kind of norm uses one.
         tensor: &'static str,
     },
     /// Attention and its output projection.
     Attend { x: State, attention: Attention },
     /// The feed-forward part.
-    Feed { x: State, kind: FeedKind },
+    Feed { x: State, kind: FeedForwardKind },
     /// `residual + scale · x`.
     Add { residual: State, x: State, scale: f32 },
 }
 
-/// What a norm divides by.
+/// The kind of normalization.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum NormKind {
-    /// The root of the mean of squares.
+    /// RMSNorm: divides by the root mean square.
     Rms,
-    /// The standard deviation, after the mean is subtracted.
+    /// LayerNorm: subtracts the mean and divides by the standard deviation.
     Layer,
 }
 
-/// What is normed of Q and K before they rotate.
+/// How Q and K are normalized before RoPE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum QkNorm {
-    /// Each head, all heads with the same weights.
+    /// Each head separately, with weights shared by all heads.
     Head,
-    /// Each head, with weights of its own.
-    EachHead,
+    /// Each head separately, with separate weights for each head.
+    PerHeadWeights,
     /// All heads together.
     Row,
 }
 
-/// How a layer attends.
+/// The attention settings of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Attention {
     pub qk_norm: Option<QkNorm>,
-    /// Which frequencies Q and K rotate by; `None` where they do not.
+    /// The RoPE frequencies of Q and K; `None` without RoPE.
     pub rotation: Option<Rotation>,
-    /// Which positions a row sees; `None` means all of its text, as far as the row is not causal.
+    /// The positions that a token attends to; `None` means the whole text, or the text up to the token if attention is
+    /// causal.
     pub window: Option<Span>,
 }
 
-/// Positions around a row's own.
+/// A range of positions around a token's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Span {
-    /// Up to its own, which is included.
+    /// Positions up to and including its own.
     pub behind: usize,
-    /// After its own.
+    /// Positions after its own.
     pub ahead: usize,
 }
 
-/// A model has up to two sets of rotation frequencies.
+/// A model has up to two sets of RoPE frequencies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Rotation {
     Global,
-    /// Those of sliding layers, where they differ.
+    /// Those of sliding-window layers, if they differ.
     Local,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum FeedKind {
+pub enum FeedForwardKind {
     /// `down(activation(gate(x)) · up(x))`.
     Gated,
     /// `down(activation(up(x)))`.
     Plain,
 }
 
-/// Connects the blocks of one layer: takes the states that it begins with and returns those that it ends with.
+/// Connects the blocks of one layer: takes the layer's input states and returns its output states.
 pub type LayerFn = fn(&mut Layer<'_>, State) -> State;
 
-/// A layer that is being put together.
+/// A layer under construction.
 #[derive(Debug)]
 pub struct Layer<'a> {
     pub index: usize,
@@ -131,10 +132,10 @@ impl Layer<'_> {
             (true, Some(_)) if self.config.rope.local_base.is_some() => Some(Rotation::Local),
             (true, _) => Some(Rotation::Global),
         };
-        // Some families have models with these norms and models without.
+        // Some families have models with and without these norms.
         let qk_norm =
             self.card.qk_norm.filter(|_| !self.card.optional_qk_norm || self.has("attn_q_norm.weight"));
-        // A window of a model that looks both ways has its row in the middle.
+        // With bidirectional attention, the window is centred on the token.
         let window = window.map(|size| match self.config.bidirectional {
             true => Span { behind: size / 2 + 1, ahead: size / 2 },
             false => Span { behind: size, ahead: 0 },
@@ -146,7 +147,7 @@ impl Layer<'_> {
         self.push(BlockKind::Feed { x, kind: self.card.feed })
     }
 
-    /// Adds what a part of the layer computed to what it began with.
+    /// Adds the output of a part of the layer to the residual.
     pub fn add(&mut self, residual: State, x: State) -> State {
         let scale = self.config.residual_scale.unwrap_or(1.0);
         self.push(BlockKind::Add { residual, x, scale })
@@ -159,7 +160,7 @@ impl Tower {
         State(self.blocks.len() - 1)
     }
 
-    /// The states that its last block leaves behind.
+    /// The output states of the last block.
     pub fn last(&self) -> State {
         State(self.blocks.len().saturating_sub(1))
     }
@@ -190,7 +191,7 @@ impl Card {
     }
 }
 
-/// A norm before each part: LLaMA's layer, and that of most families.
+/// A norm before each part, as in LLaMA and most families.
 pub fn pre_norm(layer: &mut Layer<'_>, x: State) -> State {
     let normed = layer.norm("attn_norm", x);
     let attended = layer.attend(normed);
@@ -200,7 +201,7 @@ pub fn pre_norm(layer: &mut Layer<'_>, x: State) -> State {
     layer.add(x, fed)
 }
 
-/// A norm before each part and one after it, before the residual is added.
+/// A norm before and after each part.
 pub fn sandwich(layer: &mut Layer<'_>, x: State) -> State {
     let normed = layer.norm("attn_norm", x);
     let attended = layer.attend(normed);
@@ -212,7 +213,7 @@ pub fn sandwich(layer: &mut Layer<'_>, x: State) -> State {
     layer.add(x, fed)
 }
 
-/// A norm after each part only, before the residual is added.
+/// A norm after each part only, before the residual addition.
 pub fn post_norm(layer: &mut Layer<'_>, x: State) -> State {
     let attended = layer.attend(x);
     let attended = layer.norm("post_attention_norm", attended);
@@ -222,7 +223,7 @@ pub fn post_norm(layer: &mut Layer<'_>, x: State) -> State {
     layer.add(x, fed)
 }
 
-/// A norm after each part and its residual, as in the first transformers.
+/// A norm after each residual addition, as in the original transformer.
 pub fn add_then_norm(layer: &mut Layer<'_>, x: State) -> State {
     let attended = layer.attend(x);
     let x = layer.add(x, attended);
@@ -232,8 +233,8 @@ pub fn add_then_norm(layer: &mut Layer<'_>, x: State) -> State {
     layer.norm("layer_output_norm", x)
 }
 
-/// Attention and the feed-forward part side by side: both read the layer's input through one norm, or through a norm
-/// each where the file has two.
+/// Parallel residual: attention and feed-forward part both read the layer's input, through one norm, or through a norm
+/// each if the file has two.
 pub fn parallel(layer: &mut Layer<'_>, x: State) -> State {
     let normed = layer.norm("attn_norm", x);
     let for_feed = if layer.has("ffn_norm.weight") { layer.norm("ffn_norm", x) } else { normed };

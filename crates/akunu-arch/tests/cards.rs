@@ -1,4 +1,4 @@
-//! Cards are whole, and the only place that knows a family by its name.
+//! Cards are complete, and no other code names a family.
 #![allow(clippy::unwrap_used)] // in helpers of tests
 
 use std::collections::HashSet;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use akunu_arch::facts::Fact;
 use akunu_arch::{CARDS, Card};
 
-/// Folders of `crates/` that may name families, and why.
+/// Folders of `crates/` that may name families, and the reason.
 const EXCEPTIONS: [(&str, &str); 2] = [
     ("akunu-arch/src/families", "the cards"),
     (
@@ -31,14 +31,14 @@ fn sources(folder: &Path, out: &mut Vec<PathBuf>) {
     }
 }
 
-/// The lines of a file that are neither comments nor of its tests, which stand last.
+/// The lines of a file without comments and without its tests, which come last.
 fn code(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let lines = text.lines().enumerate().take_while(|(_, line)| !line.starts_with("#[cfg(test)]"));
     lines.filter(|(_, line)| !line.trim_start().starts_with("//"))
 }
 
 #[test]
-fn no_file_but_a_card_names_an_architecture() {
+fn only_cards_name_architectures() {
     let crates = crates();
     let mut files = Vec::new();
     for entry in std::fs::read_dir(&crates).unwrap() {
@@ -75,7 +75,7 @@ fn no_two_cards_share_a_name() {
 }
 
 #[test]
-fn a_configuration_of_every_kind_leads_to_its_card() {
+fn every_model_type_finds_its_card() {
     for (card, kind) in Card::kinds() {
         assert_eq!(Card::find(kind.model_type), Some(card), "{}", kind.model_type);
         assert_eq!(Card::find(card.gguf_name()), Some(card));
@@ -86,7 +86,7 @@ fn a_configuration_of_every_kind_leads_to_its_card() {
 }
 
 #[test]
-fn every_default_is_of_a_fact_that_files_can_state() {
+fn every_default_belongs_to_a_fact_with_keys() {
     for (card, kind) in Card::kinds() {
         for (fact, _) in kind.defaults {
             assert!(
@@ -102,7 +102,7 @@ fn every_default_is_of_a_fact_that_files_can_state() {
                 kind.model_type
             );
         }
-        // As transformers, which has a default for each of these.
+        // Facts for which transformers has a default.
         for fact in [
             Fact::ContextLength,
             Fact::HiddenSize,
@@ -119,9 +119,9 @@ fn every_default_is_of_a_fact_that_files_can_state() {
 }
 
 #[test]
-fn the_parts_of_stacks_have_rules_of_their_own() {
+fn the_parts_of_fused_tensors_have_rules() {
     for card in CARDS {
-        for part in card.stacks.iter().flat_map(|stack| stack.parts) {
+        for part in card.fused.iter().flat_map(|stack| stack.parts) {
             assert!(card.tensor_rules().any(|rule| rule.name == *part), "{}: {part}", card.gguf_name());
         }
     }

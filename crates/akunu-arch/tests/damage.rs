@@ -1,4 +1,4 @@
-//! No damage to a good file makes a reader panic, be it of the container or of the configuration.
+//! Damaged files never make a reader panic, neither in the container nor in the configuration.
 #![allow(clippy::unwrap_used)] // in helpers of tests
 
 use akunu_arch::{GgufModel, SafeTensorsModel, WeightProvider};
@@ -16,7 +16,7 @@ fn data_of(spec: &TensorSpec, seed: u64) -> Vec<u8> {
 fn write(metadata: &Metadata, specs: &[TensorSpec]) -> Vec<u8> {
     let mut writer = GgufWriter::new(Vec::new(), metadata, specs.to_vec()).unwrap();
     for (i, spec) in specs.iter().enumerate() {
-        // In pieces, as a large file would come.
+        // In pieces, as data of a large file is written.
         writer
             .tensor(|out| data_of(spec, i as u64).chunks(7).try_for_each(|piece| out.write_all(piece)))
             .unwrap();
@@ -53,7 +53,7 @@ fn tiny_model() -> Vec<u8> {
     write(&metadata, &specs)
 }
 
-/// Everything that a caller can do with a container that opened.
+/// Calls everything that can be called on a container that opened.
 fn exercise(bytes: Vec<u8>) {
     let Ok(gguf) = Gguf::from_region(Region::from_vec(bytes)) else { return };
     for tensor in gguf.tensors() {
@@ -140,7 +140,7 @@ fn tiny_safetensors() -> (Vec<u8>, String) {
 }
 
 #[test]
-fn the_tiny_models_are_good() {
+fn the_tiny_models_are_valid() {
     let bytes = tiny_model();
     GgufModel::from_region(Region::from_vec(bytes)).unwrap();
     let (bytes, config) = tiny_safetensors();
@@ -148,7 +148,7 @@ fn the_tiny_models_are_good() {
 }
 
 #[test]
-fn every_single_byte_of_a_model_may_be_wrong() {
+fn any_changed_byte_never_panics() {
     let good = tiny_model();
     for at in 0..good.len() {
         for value in [0, 1, 0x7f, 0x80, 0xff, good[at] ^ 0x10] {
@@ -160,7 +160,7 @@ fn every_single_byte_of_a_model_may_be_wrong() {
 }
 
 #[test]
-fn a_model_cut_anywhere_is_an_error() {
+fn any_truncated_model_is_an_error() {
     let good = tiny_model();
     let data_end = {
         let gguf = Gguf::from_region(Region::from_vec(good.clone())).unwrap();

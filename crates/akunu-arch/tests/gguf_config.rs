@@ -1,4 +1,4 @@
-//! What GGUF metadata says about a model, and what of it is refused.
+//! Which configuration is read from GGUF metadata, and what is rejected.
 #![allow(clippy::unwrap_used)] // in helpers of tests
 
 use akunu_arch::{
@@ -9,7 +9,7 @@ use akunu_format::{Array, DType, FormatError, Gguf, GgufWriter, Metadata, Region
 
 const LAYERS: u32 = 4;
 
-/// A file of four layers; keys given without the architecture's name.
+/// A file of four layers; keys are given without the architecture's name.
 struct File {
     architecture: &'static str,
     metadata: Metadata,
@@ -93,7 +93,7 @@ fn plain_llama() {
 }
 
 #[test]
-fn numbers_come_in_any_type_that_fits() {
+fn integers_of_any_type_are_accepted() {
     let config = file("llama")
         .with("block_count", Value::U16(4))
         .with("context_length", Value::U64(128))
@@ -113,16 +113,19 @@ fn numbers_come_in_any_type_that_fits() {
 }
 
 #[test]
-fn layers_that_differ_are_refused() {
+fn different_values_per_layer_are_rejected() {
     file("llama")
         .with("attention.head_count_kv", Value::Array(Array::I32(vec![2, 2, 1, 2])))
         .refused("`llama.attention.head_count_kv` differs from layer to layer, which is not supported");
     file("llama")
         .with("feed_forward_length", Value::Array(Array::I32(vec![64; 3])))
         .refused("metadata key `llama.feed_forward_length`: it has 3 entries for 4 layers");
-    file("llama").with("attention.key_length", Value::U32(16)).with("attention.value_length", Value::U32(8)).refused(
-        "`llama.attention.value_length` makes value heads 8 wide, and key heads are 16 wide, which is not supported",
-    );
+    file("llama")
+        .with("attention.key_length", Value::U32(16))
+        .with("attention.value_length", Value::U32(8))
+        .refused(
+            "`llama.attention.value_length` is 8, but the size of key heads is 16, which is not supported",
+        );
 }
 
 #[test]
@@ -194,7 +197,7 @@ fn gemmas_windows_scales_and_bases() {
     assert_eq!(pattern(Value::Array(Array::Bool(layers.clone()))), Ok(WindowPattern::Layers(layers.clone())));
     assert_eq!(pattern(Value::Array(Array::I32(vec![1, 1, 0, 1, 0]))), Ok(WindowPattern::Layers(layers)));
     let key = "metadata key `gemma3.attention.sliding_window_pattern`";
-    assert_eq!(pattern(Value::U32(0)), Err(format!("{key}: 0 says nothing about any layer")));
+    assert_eq!(pattern(Value::U32(0)), Err(format!("{key}: 0 is not a valid interval of layers")));
     let short = Value::Array(Array::Bool(vec![true]));
     assert_eq!(pattern(short), Err(format!("{key}: it has 1 entries for 4 layers")));
 }
@@ -233,15 +236,15 @@ fn other_kinds_of_model_are_refused_by_key() {
     );
     file("llama").without("attention.layer_norm_rms_epsilon").refused("`llama.attention.layer_norm_rms_epsilon` is missing from the GGUF metadata: this file cannot be run, convert the original model again");
     file("plamo").tensor("blk.0.attn_qkv.weight").refused(
-        "tensor blk.0.attn_qkv.weight has no place in a plamo model: this kind of model is not supported yet",
+        "tensor blk.0.attn_qkv.weight is not part of the plamo architecture: this variant is not supported yet",
     );
     file("llama").tensor("blk.4.attn_norm.weight").refused(
-        "tensor blk.4.attn_norm.weight has no place in a llama model: this kind of model is not supported yet",
+        "tensor blk.4.attn_norm.weight is not part of the llama architecture: this variant is not supported yet",
     );
 }
 
 #[test]
-fn tensors_that_carry_nothing_are_left_out() {
+fn ignorable_tensors_are_skipped() {
     let model =
         file("llama").tensor("blk.0.attn_rot_embd.weight").tensor("rope_freqs.weight").open().unwrap();
     assert!(model.tensor("blk.0.attn_rot_embd.weight").is_none());
@@ -250,11 +253,11 @@ fn tensors_that_carry_nothing_are_left_out() {
 }
 
 #[test]
-fn numbers_that_no_model_has_are_refused() {
+fn implausible_numbers_are_rejected() {
     let place = "in the GGUF metadata";
     file("llama")
         .with("attention.head_count_kv", Value::U32(3))
-        .refused(&format!("head count {place}: 4 query heads cannot share 3 key-value heads evenly"));
+        .refused(&format!("head count {place}: 4 query heads are not a multiple of 3 key-value heads"));
     file("llama")
         .with("attention.head_count", Value::U32(0))
         .refused("metadata key `llama.attention.head_count`: a model without attention heads cannot be run");
@@ -263,13 +266,13 @@ fn numbers_that_no_model_has_are_refused() {
         .refused(&format!("layer count {place}: 4294967295 is out of range"));
     file("llama")
         .with("block_count", Value::U32(1_000_000))
-        .refused(&format!("layer count {place}: 1000000 layers in a file of 5 tensors"));
+        .refused(&format!("layer count {place}: 1000000 layers, but the file has only 5 tensors"));
     file("llama")
         .with("embedding_length", Value::U32(64))
-        .refused(&format!("hidden size {place}: 64, and token_embd.weight is 32 wide"));
+        .refused(&format!("hidden size {place}: it is 64, but token_embd.weight has 32 columns"));
     file("llama")
         .with("rope.dimension_count", Value::U32(10))
-        .refused(&format!("RoPE dimensions {place}: 10 dimensions cannot rotate in pairs within heads of 8"));
+        .refused(&format!("RoPE dimensions {place}: 10 is not an even number up to the head size 8"));
     file("llama")
         .with("attention.layer_norm_rms_epsilon", Value::F32(f32::NAN))
         .refused(&format!("norm epsilon {place}: NaN is out of range"));
@@ -279,7 +282,7 @@ fn numbers_that_no_model_has_are_refused() {
 }
 
 #[test]
-fn a_vocabulary_without_weights_opens_as_a_container_only() {
+fn a_vocabulary_without_weights_is_not_a_model() {
     let mut metadata = Metadata::default();
     metadata.insert("general.architecture", text("llama"));
     let bytes = GgufWriter::new(Vec::new(), &metadata, vec![]).unwrap().finish().unwrap();
@@ -293,7 +296,7 @@ fn a_vocabulary_without_weights_opens_as_a_container_only() {
 }
 
 #[test]
-fn misplaced_numbers_are_refused() {
+fn misaligned_tensors_are_rejected() {
     let mut odd = file("llama").with("x", Value::U32(0));
     odd.metadata.insert("general.alignment", Value::U32(1));
     odd.tensors.insert(0, TensorSpec::new("blk.0.attn_q.bias", DType::F16, [1]));
@@ -333,11 +336,11 @@ fn suggested_sampling_comes_from_the_general_keys() {
     };
     assert_eq!(all.config().sampling, expected);
     with(&[("temp", Value::F32(-1.0))])
-        .refused("temperature in the GGUF metadata: a sampling suggestion of -1 makes no sense");
+        .refused("temperature in the GGUF metadata: the suggested value -1 is out of range");
 }
 
 #[test]
-fn stacked_matrices_are_ranges_of_rows() {
+fn fused_matrices_are_split_into_rows() {
     // Heads of 8: Q has 32 rows, K and V 16 each; gate and up 64 each.
     let stacked = |rows: usize| {
         let mut file = file("phi3");
@@ -359,9 +362,10 @@ fn stacked_matrices_are_ranges_of_rows() {
     assert_eq!(place("blk.2.ffn_up.weight"), (vec![64, 32], start + 64 * 18, 64 * 18));
     assert!(model.tensor("blk.1.attn_qkv.weight").is_none());
     assert!(model.stored().iter().any(|tensor| tensor.name == "blk.1.attn_qkv.weight"));
-    stacked(96)
-        .refused("tensor blk.1.attn_qkv.weight: 96 rows, and attn_q, attn_k, attn_v stacked in it make 64");
-    // With a gate beside it, it is what its name says.
+    stacked(96).refused(
+        "tensor blk.1.attn_qkv.weight: it has 96 rows, but attn_q, attn_k, attn_v fused in it need 64",
+    );
+    // With a gate beside it, `ffn_up` is not fused.
     let mut apart = file("llama");
     apart.tensors.push(TensorSpec::new("blk.2.ffn_up.weight", DType::F32, [64, 32]));
     apart.tensors.push(TensorSpec::new("blk.2.ffn_gate.weight", DType::F32, [64, 32]));
@@ -369,24 +373,24 @@ fn stacked_matrices_are_ranges_of_rows() {
 }
 
 #[test]
-fn long_rope_is_told_by_its_factors() {
+fn long_rope_is_detected_by_its_factors() {
     let short = |pairs: usize| {
         let mut file = file("phi3").with("rope.scaling.attn_factor", Value::F32(1.25));
         file.tensors.push(TensorSpec::new("rope_factors_short.weight", DType::F32, [pairs]));
         file.with("rope.scaling.original_context_length", Value::U32(32))
     };
-    short(4).refused("tensor rope_factors_short.weight: it is there without the long factors");
+    short(4).refused("tensor rope_factors_short.weight: the long factors are missing");
     let both = |pairs: usize| {
         let mut file = short(pairs);
         file.tensors.push(TensorSpec::new("rope_factors_long.weight", DType::F32, [pairs]));
         file
     };
-    // Zeros, as all tensors here are.
+    // The factors are zeros, like all tensors here.
     both(4).refused("RoPE factors in the GGUF metadata: 0 is out of range");
-    both(5).refused("RoPE factors in the GGUF metadata: 5 short ones for 4 pairs");
-    both(4)
-        .with("rope.scaling.type", text("yarn"))
-        .refused("`phi3.rope.scaling.type` is yarn beside LongRoPE's factors, which is not supported");
+    both(5).refused("RoPE factors in the GGUF metadata: 5 short factors for 4 pairs of dimensions");
+    both(4).with("rope.scaling.type", text("yarn")).refused(
+        "`phi3.rope.scaling.type` is yarn, but the file has LongRoPE factors, which is not supported",
+    );
 }
 
 #[test]
@@ -411,7 +415,7 @@ fn vectors_and_scores() {
     scores("modern-bert")
         .with("classifier.pooling_type", Value::U32(7))
         .refused("`modern-bert.classifier.pooling_type` is 7, which is not supported");
-    // Without a classifier there is nothing to name.
+    // Without a classifier there are no labels.
     let none = file("bert").layer_norm().with("classifier.output_labels", labels()).config();
     assert_eq!(none.embedding, EmbeddingFacts::default());
 }
@@ -430,15 +434,15 @@ fn prompts_and_lengths_of_embedding_models() {
     let found = with(&["query", "document"], &["query: ", ""]).config().embedding;
     let expected = [("query", "query: "), ("document", "")].map(|(name, text)| (name.into(), text.into()));
     assert_eq!(found.prompts, expected);
-    assert_eq!((found.default_prompt.as_deref(), found.most_tokens), (Some("query"), Some(256)));
+    assert_eq!((found.default_prompt.as_deref(), found.max_text_tokens), (Some("query"), Some(256)));
     with(&["query"], &[]).refused(
-        "metadata key `sentence_transformers.prompt_names`: it has 1 entries, and \
+        "metadata key `sentence_transformers.prompt_names`: it has 1 entries, but \
          `sentence_transformers.prompt_texts` has 0",
     );
 }
 
 #[test]
-fn some_families_have_more_keys_than_one_for_a_fact() {
+fn a_fact_may_have_several_keys() {
     // As llama.cpp's converter of June 2026 writes it.
     let file = file("exaone").layer_norm().without("attention.layer_norm_rms_epsilon");
     assert_eq!(file.config().norm_epsilon, 1e-12);

@@ -1,4 +1,4 @@
-//! What `config.json` says about a model, and what of it is refused.
+//! Which configuration is read from `config.json`, and what is rejected.
 #![allow(clippy::unwrap_used)] // in helpers of tests
 
 use akunu_arch::{
@@ -40,7 +40,7 @@ fn open(config: &Value) -> Result<SafeTensorsModel, FormatError> {
     SafeTensorsModel::from_region(Region::from_vec(safetensors(&LAYERS)), &config.to_string())
 }
 
-/// A small model of a kind, with changes; `null` stays in as null.
+/// A small model of a kind, with changed fields; `null` is kept as null.
 fn with(kind: &str, changes: Value) -> Value {
     let mut config = json!({
         "model_type": kind, "hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 4,
@@ -62,7 +62,7 @@ fn refused(kind: &str, changes: Value, expected: &str) {
 }
 
 #[test]
-fn defaults_are_transformers_own() {
+fn absent_fields_have_transformers_defaults() {
     let llama = config("llama", json!({}));
     assert_eq!((llama.head_dim, llama.context_length, llama.norm_epsilon), (8, 2048, 1e-6));
     assert_eq!((llama.rope.base, llama.activation), (10_000.0, Some(Activation::Silu)));
@@ -199,7 +199,7 @@ fn rope_parameters_per_kind_of_layer() {
     refused(
         "gemma3_text",
         json!({"rope_parameters": odd}),
-        "`rope_parameters.sliding_attention.rope_type` asks for scaling of its own in sliding layers, which is not supported",
+        "`rope_parameters.sliding_attention.rope_type` asks for separate scaling in sliding-window layers, which is not supported",
     );
     let old = config(
         "gemma3_text",
@@ -211,7 +211,7 @@ fn rope_parameters_per_kind_of_layer() {
 }
 
 #[test]
-fn multimodal_gemma_3_runs_where_only_its_text_is_there() {
+fn multimodal_gemma_3_opens_as_its_language_model() {
     let nested = json!({"model_type": "gemma3", "eos_token_id": [1, 106], "vision_config": {}, "text_config": {
         "model_type": "gemma3_text", "hidden_size": 32, "num_hidden_layers": 4, "intermediate_size": 64,
         "rope_scaling": {"rope_type": "linear", "factor": 8.0}, "sliding_window": 1024}});
@@ -234,7 +234,7 @@ fn multimodal_gemma_3_runs_where_only_its_text_is_there() {
 }
 
 #[test]
-fn contexts_that_were_made_longer_and_contexts_that_were_trained() {
+fn extended_and_trained_context_lengths() {
     let cohere = json!({"max_position_embeddings": 8192, "model_max_length": 131_072});
     assert_eq!(config("cohere", cohere).context_length, 131_072);
     assert_eq!(config("cohere", json!({"max_position_embeddings": 8192})).context_length, 8192);
@@ -265,14 +265,14 @@ fn a_classifier_has_labels_and_a_pooling() {
     assert!(mean.config().embedding.labels.is_empty(), "one label for two scores");
     let error = open(&tensors, json!({"classifier_pooling": "max"})).unwrap_err().to_string();
     assert_eq!(error, "`classifier_pooling` is max, which is not supported");
-    // What training leaves over is no classifier.
+    // A leftover of training is not a classifier.
     let without = open(&tensors[..3], labels).unwrap();
     assert_eq!(without.config().embedding, EmbeddingFacts::default());
     assert!(without.tensor("cls.weight").is_none());
 }
 
 #[test]
-fn what_cannot_run_is_refused_by_key() {
+fn unsupported_settings_are_rejected_by_key() {
     refused(
         "llama",
         json!({"num_local_experts": 8}),
@@ -281,7 +281,7 @@ fn what_cannot_run_is_refused_by_key() {
     refused(
         "llama",
         json!({"compression_config": {"quant_method": "compressed-tensors"}}),
-        "`compression_config` says that this is a quantised checkpoint (take the original, or a GGUF file), which is not supported",
+        "`compression_config` shows that this is a quantised checkpoint (take the original, or a GGUF file), which is not supported",
     );
     refused(
         "llama",
@@ -315,12 +315,12 @@ fn what_cannot_run_is_refused_by_key() {
     refused(
         "llama",
         json!({"num_hidden_layers": 1u64 << 40}),
-        "num_hidden_layers in the config.json: 1099511627776 layers in a file of 5 tensors",
+        "num_hidden_layers in the config.json: 1099511627776 layers, but the file has only 5 tensors",
     );
     refused(
         "llama",
         json!({"num_hidden_layers": 3}),
-        "tensor blk.3.attn_norm.weight has no place in a llama model: this kind of model is not supported yet",
+        "tensor blk.3.attn_norm.weight is not part of the llama architecture: this variant is not supported yet",
     );
 }
 
@@ -334,7 +334,7 @@ fn unknown_tensors_and_types_are_refused_by_name() {
     let error = open(safetensors(&[embedding, ("model.layers.0.mlp.router.weight", &[2])]));
     assert_eq!(
         error,
-        "tensor model.layers.0.mlp.router.weight has no place in a llama model: this kind of model is not supported yet"
+        "tensor model.layers.0.mlp.router.weight is not part of the llama architecture: this variant is not supported yet"
     );
     let mut bytes = safetensors(&[embedding]);
     let at = bytes.windows(4).position(|window| window == b"BF16").unwrap();
@@ -372,6 +372,6 @@ fn long_rope_has_two_lists_of_factors() {
     refused(
         "phi3",
         phi3(json!({"partial_rotary_factor": 0.5})),
-        "RoPE factors in the config.json: 4 short ones for 2 pairs",
+        "RoPE factors in the config.json: 4 short factors for 2 pairs of dimensions",
     );
 }

@@ -1,4 +1,4 @@
-//! MLX folders: blocks against MLX's own dequantisation, and what is refused.
+//! MLX folders: blocks compared with MLX's own dequantisation, and what is rejected.
 #![allow(clippy::unwrap_used)] // in helpers of tests
 
 use std::path::{Path, PathBuf};
@@ -84,7 +84,7 @@ fn weights_stay_where_the_mapping_put_them() {
         assert_eq!(model.regions().len(), 1);
         let region = model.regions()[0].bytes();
         assert_eq!(region.len(), file);
-        // Every byte of the file behind its header belongs to one tensor.
+        // Every byte after the header belongs to one tensor.
         let header = 8 + u64::from_le_bytes(region[..8].try_into().unwrap()) as usize;
         let stored: usize = model.tensors().iter().map(|tensor| tensor.stored_bytes()).sum();
         assert_eq!(header + stored, file);
@@ -103,15 +103,15 @@ fn weights_stay_where_the_mapping_put_them() {
 }
 
 #[test]
-fn data_at_odd_addresses_opens() {
-    // MLX does not pad headers; ours is made as odd as it can be.
+fn unaligned_data_opens() {
+    // MLX does not pad headers; this one gets every possible alignment.
     for padding in 0..4 {
         let (bytes, config) = Fake::default().file(padding);
         assert!(SafeTensorsModel::from_region(Region::from_vec(bytes), &config).is_ok());
     }
 }
 
-/// A model of one matrix, the embedding, 4 rows of 128 weights of 4 bits in groups of 64.
+/// A model with a single matrix, the embedding: 4 rows of 128 weights of 4 bits in groups of 64.
 struct Fake {
     tensors: Vec<(&'static str, &'static str, Vec<usize>)>,
     quantization: Value,
@@ -179,7 +179,7 @@ fn other_modes_bits_and_groups_are_refused_by_the_tensor() {
         refused(
             |fake| fake.quantization["mode"] = json!(mode),
             &format!(
-                "{TENSOR}it is quantised as {mode}, and of MLX's modes only affine can be run: take a GGUF file of the model"
+                "{TENSOR}it is quantised in the mode {mode}, but only affine is supported: take a GGUF file of the model"
             ),
         );
     }
@@ -187,7 +187,7 @@ fn other_modes_bits_and_groups_are_refused_by_the_tensor() {
         refused(
             |fake| fake.quantization = json!({"bits": bits, "group_size": group}),
             &format!(
-                "{TENSOR}{bits} bits in groups of {group}: 2, 3, 4, 5, 6 and 8 bits in groups of 32, 64 and 128 can be run"
+                "{TENSOR}{bits} bits in groups of {group}: only 2, 3, 4, 5, 6 and 8 bits in groups of 32, 64 and 128 are supported"
             ),
         );
     }
@@ -195,18 +195,18 @@ fn other_modes_bits_and_groups_are_refused_by_the_tensor() {
     refused(
         own(json!({"bits": 9})),
         &format!(
-            "{TENSOR}9 bits in groups of 64: 2, 3, 4, 5, 6 and 8 bits in groups of 32, 64 and 128 can be run"
+            "{TENSOR}9 bits in groups of 64: only 2, 3, 4, 5, 6 and 8 bits in groups of 32, 64 and 128 are supported"
         ),
     );
     refused(
         own(json!({"mode": "mxfp4"})),
         &format!(
-            "{TENSOR}it is quantised as mxfp4, and of MLX's modes only affine can be run: take a GGUF file of the model"
+            "{TENSOR}it is quantised in the mode mxfp4, but only affine is supported: take a GGUF file of the model"
         ),
     );
     refused(
         own(json!(false)),
-        &format!("{TENSOR}it is stored as quantised, and config.json says that it is not"),
+        &format!("{TENSOR}it is stored as quantised, but config.json says that it is not"),
     );
     refused(own(json!(3)), "key `quantization.model.embed_tokens` should be an object, but is 3");
     refused(
@@ -219,17 +219,15 @@ fn other_modes_bits_and_groups_are_refused_by_the_tensor() {
     );
     refused(
         |fake| fake.quantization = Value::Null,
-        &format!(
-            "{TENSOR}it is packed (U32), and config.json does not say how: its `quantization` is missing"
-        ),
+        &format!("{TENSOR}it is packed (U32), but config.json has no `quantization`"),
     );
 }
 
 #[test]
 fn planes_that_are_missing_or_disagree_are_refused_by_the_tensor() {
     let without = |i: usize| move |fake: &mut Fake| drop(fake.tensors.remove(i));
-    refused(without(1), &format!("{TENSOR}it is quantised, and its scales are missing"));
-    refused(without(2), &format!("{TENSOR}it is quantised, and its biases are missing"));
+    refused(without(1), &format!("{TENSOR}it is quantised, but its scales are missing"));
+    refused(without(2), &format!("{TENSOR}it is quantised, but its biases are missing"));
     refused(
         without(0),
         "tensor model.embed_tokens.weight is missing: this file cannot be run, convert the original model again",
@@ -240,14 +238,14 @@ fn planes_that_are_missing_or_disagree_are_refused_by_the_tensor() {
             fake.tensors[0].1 = "F16";
             fake.quantization["model.embed_tokens"] = json!({"bits": 4, "group_size": 64});
         },
-        &format!("{TENSOR}it is quantised, and its scales are missing"),
+        &format!("{TENSOR}it is quantised, but its scales are missing"),
     );
     let dtype = |i: usize, dtype: &'static str| move |fake: &mut Fake| fake.tensors[i].1 = dtype;
     refused(
         dtype(0, "F16"),
         &format!("{TENSOR}it has scales and biases, but is F16: packed weights are U32"),
     );
-    refused(dtype(1, "U8"), &format!("{TENSOR}its scales are U8: F16, BF16 and F32 can be run"));
+    refused(dtype(1, "U8"), &format!("{TENSOR}its scales are U8: only F16, BF16 and F32 are supported"));
     refused(dtype(2, "F32"), &format!("{TENSOR}its scales are F16 and its biases F32"));
     let shape = |i: usize, shape: &'static [usize]| move |fake: &mut Fake| fake.tensors[i].2 = shape.to_vec();
     refused(shape(0, &[64]), &format!("{TENSOR}it should be a matrix, and its shape is [64]"));
@@ -259,20 +257,20 @@ fn planes_that_are_missing_or_disagree_are_refused_by_the_tensor() {
     refused(
         shape(1, &[4, 3]),
         &format!(
-            "{TENSOR}the shape of its scales is [4, 3], and [4, 2] follows from rows of 16 words at 4 bits in groups of 64"
+            "{TENSOR}the shape of its scales is [4, 3], but should be [4, 2] for rows of 16 words at 4 bits in groups of 64"
         ),
     );
     refused(
         shape(2, &[8]),
         &format!(
-            "{TENSOR}the shape of its biases is [8], and [4, 2] follows from rows of 16 words at 4 bits in groups of 64"
+            "{TENSOR}the shape of its biases is [8], but should be [4, 2] for rows of 16 words at 4 bits in groups of 64"
         ),
     );
-    // Fewer bits make longer rows, which the configuration's own sizes contradict.
+    // Fewer bits make longer rows, which contradict the sizes in the configuration.
     refused(
         |fake| fake.quantization["bits"] = json!(2),
         &format!(
-            "{TENSOR}the shape of its scales is [4, 2], and [4, 4] follows from rows of 16 words at 2 bits in groups of 64"
+            "{TENSOR}the shape of its scales is [4, 2], but should be [4, 4] for rows of 16 words at 2 bits in groups of 64"
         ),
     );
     refused(
@@ -280,12 +278,12 @@ fn planes_that_are_missing_or_disagree_are_refused_by_the_tensor() {
             fake.quantization["bits"] = json!(2);
             (fake.tensors[1].2, fake.tensors[2].2) = (vec![4, 4], vec![4, 4]);
         },
-        "hidden size in the config.json: 128, and token_embd.weight is 256 wide",
+        "hidden size in the config.json: it is 128, but token_embd.weight has 256 columns",
     );
 }
 
 #[test]
-fn quantisation_by_others_is_refused_by_its_name() {
+fn other_quantisation_methods_are_rejected_by_name() {
     let (bytes, config) = Fake::default().file(0);
     let mut config: Value = serde_json::from_str(&config).unwrap();
     config["quantization"].take();
@@ -298,14 +296,14 @@ fn quantisation_by_others_is_refused_by_its_name() {
         open(&config).unwrap_err(),
         "`quantization_config.quant_method` is gptq (take the original, or a GGUF file), which is not supported"
     );
-    // MLX writes the same twice, under the name that the hub looks for too: either will do.
+    // MLX writes the same twice, also under Hugging Face's name: either is accepted.
     config["quantization_config"] = json!({"bits": 4, "group_size": 64});
     assert!(open(&config).is_ok());
 }
 
 proptest! {
     #[test]
-    fn no_shapes_and_no_configuration_bring_it_down(
+    fn arbitrary_shapes_and_configurations_never_panic(
         shapes in prop::collection::vec(prop::collection::vec(prop_oneof![0usize..20, Just(usize::MAX / 7)], 0..4), 4),
         dtypes in prop::collection::vec(prop::sample::select(vec!["U32", "F16", "BF16", "F32", "U8"]), 4),
         bits in prop_oneof![0u64..10, Just(u64::MAX)],

@@ -1,4 +1,4 @@
-//! Paths that lead to something else than a model: what it is, and what to do.
+//! Paths that are not models: what they are recognised as, and the advice given.
 #![allow(clippy::unwrap_used)] // in helpers of tests
 
 use std::path::Path;
@@ -11,7 +11,7 @@ fn refused(path: &Path) -> String {
 }
 
 #[test]
-fn files_that_are_no_models_are_recognised() {
+fn files_that_are_not_models_are_recognised() {
     let folder = tempfile::tempdir().unwrap();
     for (bytes, expected) in [
         (&b""[..], "this is an empty file, not a model that can be run. Download it again."),
@@ -29,7 +29,7 @@ fn files_that_are_no_models_are_recognised() {
         ),
         (
             b"version https://git-lfs.github.com/spec/v1\n",
-            "this is a Git LFS pointer, not a model that can be run. Run `git lfs pull` to get the file that it stands for.",
+            "this is a Git LFS pointer, not a model that can be run. Run `git lfs pull` to get the file itself.",
         ),
         (
             b"<!DOCTYPE html>",
@@ -37,7 +37,7 @@ fn files_that_are_no_models_are_recognised() {
         ),
         (
             b"{\"model_type\": \"llama\"}",
-            "this is a JSON file, not a model that can be run. Give the folder that it lies in, or the weights' file.",
+            "this is a JSON file, not a model that can be run. Give its folder, or the file with the weights.",
         ),
         (
             b"Once upon a time",
@@ -52,7 +52,7 @@ fn files_that_are_no_models_are_recognised() {
             "the file ends inside the header: 4 bytes needed, 0 left. It is cut short or damaged: download it again",
         ),
     ] {
-        // The name lies on purpose: content decides.
+        // The name is wrong on purpose: the content decides.
         let path = folder.path().join("model.gguf");
         std::fs::write(&path, bytes).unwrap();
         assert_eq!(refused(&path), format!("{}: {expected}", path.display()));
@@ -82,7 +82,7 @@ fn folders_without_a_configuration() {
     assert!(error.contains("a folder without SafeTensors weights"), "{error}");
     std::fs::write(folder.path().join("pytorch_model.bin"), "").unwrap();
     let error = refused(folder.path());
-    assert!(error.contains("Its weights are in PyTorch's format: save them as SafeTensors"), "{error}");
+    assert!(error.contains("Its weights are in PyTorch's format: convert them to SafeTensors"), "{error}");
     std::fs::write(&config, "{").unwrap();
     let error = refused(folder.path());
     assert!(error.contains("config.json: the text in the config.json: it is not JSON"), "{error}");
@@ -111,16 +111,16 @@ fn safetensors_needs_its_configuration() {
     std::fs::write(&path, bytes).unwrap();
     let error = refused(&path);
     assert!(error.ends_with("this is a SafeTensors file without config.json, not a model that can be run. Put the config.json and the tokenizer.json that were published with it into its folder."), "{error}");
-    // Refused from the configuration alone.
+    // Rejected from the configuration alone.
     std::fs::write(folder.path().join("config.json"), r#"{"model_type": "mamba"}"#).unwrap();
     assert!(refused(&path).contains("`model_type` is mamba"));
-    // A file's own configuration comes before the folder's.
+    // The configuration of a single file takes precedence over the folder's.
     std::fs::write(folder.path().join("model_config.json"), r#"{"model_type": "rwkv"}"#).unwrap();
     assert!(refused(&path).contains("`model_type` is rwkv"));
 }
 
 #[test]
-fn shards_are_put_together_and_missing_ones_named() {
+fn shards_are_combined_and_missing_ones_are_named() {
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str, tensor: &str, shape: &str, bytes: usize| {
         let header =
@@ -165,7 +165,7 @@ fn shards_are_put_together_and_missing_ones_named() {
     let model = open_model(folder.path()).unwrap();
     assert_eq!(model.tensors().len(), 2);
     assert_eq!(model.config().eos_ids, [1, 0]);
-    // transformers' default of the temperature goes with `do_sample`.
+    // transformers' default temperature applies only with `do_sample`.
     let suggested = SuggestedSampling {
         temperature: Some(1.0),
         top_k: Some(20),
@@ -182,14 +182,12 @@ fn shards_are_put_together_and_missing_ones_named() {
     assert_eq!((greedy.temperature, greedy.top_p), (Some(0.0), None));
     assert_eq!(sampling(r#"{"temperature": 0.5, "min_p": 0.125}"#).unwrap().min_p, Some(0.125));
     assert_eq!(sampling("{}"), Ok(SuggestedSampling::default()));
-    assert!(
-        sampling(r#"{"top_p": 1.5}"#).unwrap_err().contains("a sampling suggestion of 1.5 makes no sense")
-    );
+    assert!(sampling(r#"{"top_p": 1.5}"#).unwrap_err().contains("the suggested value 1.5 is out of range"));
     assert!(sampling(r#"{"temperature": "hot"}"#).unwrap_err().contains("temperature"));
     generation("{}");
     assert_eq!(model.tensor_bytes(model.tensor("output_norm.weight").unwrap()).len(), 16);
     write("b.safetensors", "model.embed_tokens.weight", "[2,4]", 32);
-    // Nobody needs this one, so its absence is no lie.
+    // This tensor is not needed, so it may be absent.
     let map = r#"{"weight_map": {"model.embed_tokens.weight": "a.safetensors",
         "model.layers.0.self_attn.rotary_emb.inv_freq": "b.safetensors"}}"#;
     std::fs::write(folder.path().join("model.safetensors.index.json"), map).unwrap();

@@ -1,4 +1,4 @@
-//! Every GGUF file of the shared test data opens, and says what it should.
+//! Every GGUF file of the shared test data opens with the right configuration.
 
 use std::time::Instant;
 

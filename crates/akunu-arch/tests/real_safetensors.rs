@@ -1,4 +1,4 @@
-//! Every SafeTensors model of the shared test data opens with the right configuration, or says why not.
+//! Every SafeTensors model of the shared test data opens with the right configuration, or is rejected with the reason.
 
 use akunu_arch::{
     Activation, Pooling, RopeScaling, SafeTensorsModel, Source, Window, WindowPattern, open_model,
@@ -64,30 +64,30 @@ fn a_hugging_face_folder_opens() {
 }
 
 #[test]
-fn kinds_of_models_that_have_no_card_are_refused_by_name() {
-    const TEST: &str = "kinds_of_models_that_have_no_card_are_refused_by_name";
+fn models_without_a_card_are_rejected_by_name() {
+    const TEST: &str = "models_without_a_card_are_rejected_by_name";
     let Some(path) = akunu_testing::data(TEST, "golden/tiny_whisper.safetensors") else { return };
     let error = open_model(&path).unwrap_err();
     assert!(matches!(error.kind(), FormatError::Unsupported { key, .. } if key == "model_type"), "{error}");
     assert!(error.to_string().contains("`model_type` is whisper"), "{error}");
 }
 
-/// With the sentence-transformers files beside it, and a table of position ids that carries nothing.
+/// With sentence-transformers files, and a table of position ids that carries no information.
 #[test]
-fn an_encoder_opens_with_what_its_folder_says_of_vectors() {
-    const TEST: &str = "an_encoder_opens_with_what_its_folder_says_of_vectors";
+fn an_encoder_opens_with_its_embedding_settings() {
+    const TEST: &str = "an_encoder_opens_with_its_embedding_settings";
     let Some(path) = akunu_testing::data(TEST, "minilm") else { return };
     let model = open_model(&path).unwrap();
     let config = model.config();
     assert!(config.bidirectional);
     assert_eq!((config.context_length, config.hidden_size, config.layer_count), (512, 384, 6));
     let facts = &config.embedding;
-    assert_eq!((facts.pooling, facts.most_tokens), (Some(Pooling::Mean), Some(256)));
+    assert_eq!((facts.pooling, facts.max_text_tokens), (Some(Pooling::Mean), Some(256)));
     assert!(model.tensor("cls.weight").is_none() && model.tensor("position_embd.weight").is_some());
 }
 
 #[test]
-fn a_whisper_ggml_file_is_named_for_what_it_is() {
+fn a_whisper_ggml_file_is_recognised() {
     let Some(path) = akunu_testing::data("a_whisper_ggml_file_is_named", "whisper/for-tests-ggml-tiny.bin")
     else {
         return;

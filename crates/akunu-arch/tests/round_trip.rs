@@ -1,13 +1,13 @@
-//! Every checked-in folder, written as GGUF and opened again, has the facts and the tensors that it had.
+//! Every folder of the test data has the same facts and tensors after conversion to GGUF.
 #![allow(clippy::unwrap_used)] // in helpers of tests
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
-use akunu_arch::convert::{Conversion, Recipe};
+use akunu_arch::convert::{Conversion, ConvertOptions};
 use akunu_arch::tensors::{Kind, Part};
 use akunu_arch::{
-    Card, GgufModel, ModelConfig, QueryGrowth, Rope, RopeFactors, RopeScaling, RopeStyle, Source,
+    Card, GgufModel, ModelConfig, QueryScaling, Rope, RopeFactors, RopeScaling, RopeStyle, Source,
     WeightProvider, Window, WindowPattern, open_model,
 };
 use akunu_format::blocks::dequantize_row;
@@ -29,7 +29,7 @@ fn folders() -> Vec<(String, PathBuf)> {
 }
 
 fn convert(model: &dyn WeightProvider, vocabulary: Option<&Metadata>) -> GgufModel {
-    let recipe = Recipe { mix: Mix::find("F32").unwrap(), pure: false, vocabulary };
+    let recipe = ConvertOptions { mix: Mix::find("F32").unwrap(), pure: false, vocabulary };
     let conversion = Conversion::new(model, &recipe).unwrap();
     let bytes = conversion.write(Vec::new(), 2, &AtomicBool::new(false), &mut |_| {}).unwrap();
     GgufModel::from_gguf(Gguf::from_region(Region::from_vec(bytes)).unwrap()).unwrap()
@@ -42,7 +42,7 @@ fn narrow(number: f64) -> f64 {
 
 fn narrow_scaling(scaling: RopeScaling) -> RopeScaling {
     match scaling {
-        // It has become a tensor.
+        // It is stored as a tensor.
         RopeScaling::None | RopeScaling::Llama3 { .. } => RopeScaling::None,
         RopeScaling::Linear { factor } => RopeScaling::Linear { factor: narrow(factor) },
         RopeScaling::Yarn { factor, original_context, beta_fast, beta_slow, attention_factor } => {
@@ -67,9 +67,9 @@ fn narrow_rope(rope: &Rope) -> Rope {
         base: narrow(rope.base),
         local_base: rope.local_base.map(narrow),
         scaling: narrow_scaling(rope.scaling),
-        query_growth: rope
-            .query_growth
-            .map(|QueryGrowth { rate, step }| QueryGrowth { rate: narrow(rate), step }),
+        query_scaling: rope
+            .query_scaling
+            .map(|QueryScaling { rate, step }| QueryScaling { rate: narrow(rate), step }),
         factors: rope
             .factors
             .as_ref()
@@ -77,7 +77,7 @@ fn narrow_rope(rope: &Rope) -> Rope {
     }
 }
 
-/// The facts in the one form in which both kinds of files can have them, whatever the file leaves to the card.
+/// The facts in a form that both kinds of files can state, regardless of what is left to the card.
 fn facts(card: &Card, config: &ModelConfig) -> ModelConfig {
     let slides = |layer: usize| card.layer_window(config, layer).is_some();
     let window = config.window.as_ref().map(|window| Window {
@@ -95,7 +95,7 @@ fn facts(card: &Card, config: &ModelConfig) -> ModelConfig {
         },
         unrotated: (0..config.layer_count).map(|layer| !config.rotates(layer)).collect(),
         activation: Some(config.activation.unwrap_or(card.activation)),
-        // Beside the model that a GGUF file holds there is nothing.
+        // GGUF files contain the language model only.
         left_out: None,
         ..config.clone()
     }
@@ -117,7 +117,7 @@ fn kind_of(card: &Card, tensor: &str) -> Kind {
     rule.map_or(Kind::Matrix, |rule| rule.kind)
 }
 
-/// What a GGUF file has in place of a folder's tensor.
+/// The values that a GGUF file should have for a tensor of a folder.
 fn as_gguf(card: &Card, config: &ModelConfig, tensor: &TensorInfo, mut values: Vec<f32>) -> Vec<f32> {
     match kind_of(card, &tensor.name) {
         Kind::Norm if tensor.name.ends_with(".weight") => {
@@ -125,7 +125,7 @@ fn as_gguf(card: &Card, config: &ModelConfig, tensor: &TensorInfo, mut values: V
             values
         }
         Kind::Rotated if (card.hf_rope, card.gguf_rope) == (RopeStyle::HalfSplit, RopeStyle::Interleaved) => {
-            // Row i of a head's first half and row i of its second become neighbours.
+            // Row i of the first half of a head and row i of the second become neighbours.
             let (head, pairs) = (config.head_dim, config.rope.dims / 2);
             assert_eq!(pairs * 2, head, "{}", tensor.name);
             let cols = if tensor.shape.len() == 1 { 1 } else { tensor.cols() };
@@ -171,9 +171,9 @@ fn converted(name: &str) -> GgufModel {
     convert(open_model(&path).unwrap().as_ref(), None)
 }
 
-/// What llama.cpp asks for, or makes use of.
+/// Keys that llama.cpp requires or uses.
 #[test]
-fn other_readers_find_their_keys() {
+fn keys_of_other_readers_are_written() {
     let number = |model: &GgufModel, key: &str| model.gguf().metadata().u32(key).unwrap();
     let bert = converted("xlm-roberta-reranker");
     assert_eq!(number(&bert, "bert.pooling_type"), Some(4));
@@ -201,9 +201,9 @@ fn other_readers_find_their_keys() {
     assert_eq!(flag("stablelm-parallel-qk-norm", "stablelm.use_parallel_residual"), Some(true));
 }
 
-/// The number of token types is the model's, whatever a vocabulary says.
+/// The number of token types comes from the model, not from the vocabulary.
 #[test]
-fn a_vocabulary_from_elsewhere_does_not_change_the_model() {
+fn a_vocabulary_from_another_file_does_not_change_the_model() {
     let (_, path) = folders().into_iter().find(|(name, _)| name == "roberta-mean").unwrap();
     let folder = open_model(&path).unwrap();
     let mut vocabulary = Metadata::default();

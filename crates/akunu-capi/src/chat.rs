@@ -84,7 +84,7 @@ type Beside = (Option<Vec<Json>>, Map<String, Json>);
 
 /// What comes with a conversation's messages.
 fn beside_messages(mut fields: Map<String, Json>) -> Result<Beside, Failure> {
-    let refuse = |what| Failure::new(Status::Template, format!("this is no conversation: {what}"));
+    let refuse = |what| Failure::new(Status::Template, format!("this is not a saved conversation: {what}"));
     let tools = match fields.remove("tools") {
         None | Some(Json::Null) => None,
         Some(Json::Array(tools)) => Some(tools),

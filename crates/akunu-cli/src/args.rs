@@ -1,4 +1,4 @@
-//! The command line's shape, and the options that several commands share.
+//! The structure of the command line, and options shared by several commands.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -15,18 +15,18 @@ use crate::environment;
 
 const AFTER_HELP: &str = "\
 MODEL is a GGUF file (any part of a split one), a SafeTensors file, a folder with config.json, or \
-hf:OWNER/NAME on the Hugging Face hub (akunu pull --help); --offline keeps to what is downloaded. Without one, the \
-small story-teller inside the binary is used: akunu run \"Once upon a time\"
+hf:OWNER/NAME on the Hugging Face hub (akunu pull --help); --offline uses cached models only. Without MODEL, the \
+small embedded model is used: akunu run \"Once upon a time\"
 
 Text goes to stdout; statistics, notes and progress go to stderr.
-Exit codes: 0 done, 1 failed, 2 the command line makes no sense, 130 stopped by Ctrl-C.";
+Exit codes: 0 success, 1 failure, 2 invalid command line, 130 interrupted by Ctrl-C.";
 
-/// Runs transformer models: a file in, text out, on the machine at hand
+/// Runs transformer models on the local machine
 #[derive(Debug, Parser)]
 #[command(name = "akunu", version, after_help = AFTER_HELP, arg_required_else_help = true)]
 #[command(disable_help_subcommand = true, max_term_width = 100)]
 pub struct Cli {
-    /// Takes models of the hub from the cache only. Told of in the overview, not in the help of each command.
+    /// Use only cached models. Described in the overview, not in the help of each command.
     #[arg(long, global = true, hide = true)]
     pub offline: bool,
     #[command(subcommand)]
@@ -57,50 +57,50 @@ pub enum Command {
     Rm(commands::rm::RmArgs),
     Synth(commands::synth::SynthArgs),
     Doctor(commands::doctor::DoctorArgs),
-    /// Prints this reference as Markdown: how docs/cli.md is made
+    /// Prints this reference as Markdown, to generate docs/cli.md
     #[command(name = "__markdown", hide = true)]
     Markdown,
 }
 
-/// The model, for commands that take nothing else by position.
+/// The model, for commands without other positional arguments.
 #[derive(Debug, Args)]
 pub struct ModelArg {
-    /// The model [default: the one inside the binary]
+    /// The model [default: the embedded model]
     pub model: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
 pub struct DeviceArgs {
-    /// CPU threads [default: one for each core]
+    /// CPU threads [default: one per core]
     #[arg(short, long, value_parser = threads, allow_negative_numbers = true, help_heading = "Engine")]
     pub threads: Option<usize>,
-    /// What runs the model
+    /// Device that runs the model
     #[arg(long, default_value = "auto", value_parser = device(), help_heading = "Engine")]
     pub device: DeviceChoice,
 }
 
 #[derive(Debug, Args)]
 pub struct EngineArgs {
-    /// Positions of the context [default: what the model was trained for, at most 4096]
+    /// Context length in tokens [default: the model's training context, at most 4096]
     #[arg(short, long, value_parser = count, allow_negative_numbers = true, help_heading = "Engine")]
     pub context: Option<usize>,
-    /// How keys and values are stored [default: f16]
+    /// Storage type of the KV cache [default: f16]
     #[arg(long, value_parser = kv_type(), help_heading = "Engine")]
     pub kv_type: Option<KvType>,
-    /// Most prompt tokens in one pass [default: what suits the device]
+    /// Maximum prompt tokens per pass [default: depends on the device]
     #[arg(long, value_parser = count, allow_negative_numbers = true, help_heading = "Engine")]
     pub chunk: Option<usize>,
     #[command(flatten)]
     pub device: DeviceArgs,
 }
 
-/// The engine of a command that generates text.
+/// Engine options of a command that generates text.
 #[derive(Debug, Args)]
 pub struct GeneratingArgs {
     #[command(flatten)]
     pub engine: EngineArgs,
-    /// Most milliseconds of a chain: steps that the device decodes without the host. Longer chains are faster, and text
-    /// comes in larger pieces; 0: single steps
+    /// Maximum duration of a chain (decode steps on the device without the host) in milliseconds; longer chains are
+    /// faster, but text arrives in larger pieces; 0: single steps
     #[arg(long, value_name = "MS", default_value_t = default_chain_ms(), value_parser = count_or_zero, help_heading = "Engine")]
     pub chain_ms: usize,
 }
@@ -119,17 +119,17 @@ pub fn milliseconds(ms: usize) -> Duration {
     Duration::from_millis(ms as u64)
 }
 
-/// What a model is planned for: the device that would run it, or a chip that need not be there.
+/// What to plan for: the local device, or any supported chip.
 #[derive(Debug, Args)]
 pub struct PlannedArgs {
-    /// Plan for a chip that this machine need not have, instead of for a device
+    /// Plan for another chip instead of a local device
     ///
-    /// BACKEND stands for a default chip: cpu for AVX2 (8 threads, unless -t says otherwise), cuda for an H200, metal
-    /// for an M1. BACKEND:CHIP names another one, such as metal:m3-max; an unknown name lists them all.
+    /// BACKEND selects a default chip: cpu for AVX2 (8 threads, unless -t is given), cuda for an H200, metal for an M1.
+    /// BACKEND:CHIP selects another one, such as metal:m3-max; an unknown name lists them all.
     #[arg(long = "for", value_name = "BACKEND[:CHIP]", conflicts_with = "device", help_heading = "Engine")]
     pub chip: Option<ChipChoice>,
-    /// Positions of the context, or tokens of the longest text [default: what the model was trained for, at most 4096;
-    /// of texts what the model's files say, at most 8192]
+    /// Context length in tokens, or maximum text length for embedding models [default: the model's training context, at
+    /// most 4096; for texts, the limit in the model's files, at most 8192]
     #[arg(short, long, value_parser = count, allow_negative_numbers = true, help_heading = "Engine")]
     pub context: Option<usize>,
     #[command(flatten)]
@@ -141,12 +141,12 @@ impl PlannedArgs {
         self.engine.options(self.context)
     }
 
-    /// The same for a model that makes vectors or scores of texts.
+    /// The same for embedding models and rerankers.
     pub fn text_options(&self, task: EmbedTask) -> EmbedOptions {
         self.engine.text_options(task, self.context)
     }
 
-    /// What plans need to know of the chip, or of the device, which is opened for that.
+    /// The capabilities of the chip, or of the local device, which is opened for that.
     pub fn capabilities(&self) -> Result<Capabilities, akunu::Error> {
         let DeviceArgs { threads, device } = self.engine.device;
         match self.chip {
@@ -199,14 +199,14 @@ fn text_options(
     }
 }
 
-/// The engine of a command that takes models of both kinds. How long a context or a text is without `-c` differs from
-/// command to command, so each has that option itself.
+/// Engine options of a command that accepts both kinds of models. The default length without `-c` differs between
+/// commands, so each has its own `-c` option.
 #[derive(Debug, Args)]
 pub struct EitherArgs {
-    /// How keys and values are stored [default: f16; of texts f32 on a CPU, f16 on a GPU]
+    /// Storage type of the KV cache [default: f16; for texts f32 on a CPU, f16 on a GPU]
     #[arg(long, value_parser = kv_type(), help_heading = "Engine")]
     pub kv_type: Option<KvType>,
-    /// Most tokens in one pass [default: what suits the device; of texts at least the longest one]
+    /// Maximum tokens per pass [default: depends on the device; for texts at least the maximum length]
     #[arg(long, value_parser = count, allow_negative_numbers = true, help_heading = "Engine")]
     pub chunk: Option<usize>,
     #[command(flatten)]
@@ -218,23 +218,22 @@ impl EitherArgs {
         engine_options(&self.device, context, self.kv_type, self.chunk)
     }
 
-    /// The same for a model that makes vectors or scores of texts.
+    /// The same for embedding models and rerankers.
     pub fn text_options(&self, task: EmbedTask, longest: Option<usize>) -> EmbedOptions {
         EmbedOptions { task, ..text_options(&self.device, longest, self.kv_type, self.chunk) }
     }
 }
 
-/// How a model is taken by commands that know both kinds: models that generate text, and models that make vectors or
-/// scores.
+/// Selects the task, for commands that accept both generative models and embedding models or rerankers.
 #[derive(Debug, Args)]
 pub struct TaskArgs {
-    /// Take the model as one that makes vectors, in this way [default: what the model's files say]
+    /// Use the model for embeddings with this pooling [default: what the model's files state]
     #[arg(long, value_parser = pooling())]
     pub pooling: Option<Pooling>,
 }
 
 impl TaskArgs {
-    /// What the model makes of texts; `None` where it generates.
+    /// The task of a model for texts; `None` if it generates text.
     pub fn task(&self, model: &Model) -> Option<EmbedTask> {
         match self.pooling {
             Some(pooling) => Some(EmbedTask::Vectors(Some(pooling))),
@@ -243,16 +242,16 @@ impl TaskArgs {
     }
 }
 
-/// How a model that makes vectors or scores runs.
+/// Engine options of an embedding model or reranker.
 #[derive(Debug, Args)]
 pub struct TextArgs {
-    /// Tokens of the longest text [default: what the model's files say, at most 8192]
+    /// Maximum text length in tokens [default: the limit in the model's files, at most 8192]
     #[arg(short, long, value_parser = count, allow_negative_numbers = true, help_heading = "Engine")]
     pub context: Option<usize>,
-    /// How keys and values are stored during a pass [default: f32 on a CPU, f16 on a GPU]
+    /// Storage type of keys and values during a pass [default: f32 on a CPU, f16 on a GPU]
     #[arg(long, value_parser = kv_type(), help_heading = "Engine")]
     pub kv_type: Option<KvType>,
-    /// Most tokens in one pass [default: what suits the device, and at least the longest text]
+    /// Maximum tokens per pass [default: depends on the device, and at least the maximum text length]
     #[arg(long, value_parser = count, allow_negative_numbers = true, help_heading = "Engine")]
     pub chunk: Option<usize>,
     #[command(flatten)]
@@ -265,7 +264,7 @@ impl TextArgs {
     }
 }
 
-/// A number of things, of which there has to be at least one.
+/// A positive integer.
 pub fn count(text: &str) -> Result<usize, String> {
     within(text, i32::MAX as usize)
 }
@@ -274,7 +273,7 @@ pub fn threads(text: &str) -> Result<usize, String> {
     within(text, 1024)
 }
 
-/// As [`count`], or none.
+/// A non-negative integer.
 pub fn count_or_zero(text: &str) -> Result<usize, String> {
     if text == "0" { Ok(0) } else { within(text, i32::MAX as usize) }
 }
@@ -282,7 +281,7 @@ pub fn count_or_zero(text: &str) -> Result<usize, String> {
 fn within(text: &str, most: usize) -> Result<usize, String> {
     match text.parse() {
         Ok(number) if (1..=most).contains(&number) => Ok(number),
-        _ => Err(format!("it has to be a whole number from 1 to {most}")),
+        _ => Err(format!("it must be an integer from 1 to {most}")),
     }
 }
 
@@ -293,12 +292,12 @@ pub fn device() -> impl TypedValueParser<Value = DeviceChoice> {
 
 pub fn pooling() -> impl TypedValueParser<Value = Pooling> {
     PossibleValuesParser::new(["mean", "cls", "last", "none"])
-        .try_map(|name| Pooling::from_name(&name).ok_or("it is none of mean, cls, last and none"))
+        .try_map(|name| Pooling::from_name(&name).ok_or("it must be mean, cls, last or none"))
 }
 
 pub fn kv_type() -> impl TypedValueParser<Value = KvType> {
     PossibleValuesParser::new([KvType::F32, KvType::F16, KvType::Q8_0].map(KvType::name))
-        .try_map(|name| KvType::from_name(&name).ok_or("it is none of f32, f16 and q8_0"))
+        .try_map(|name| KvType::from_name(&name).ok_or("it must be f32, f16 or q8_0"))
 }
 
 #[cfg(test)]
@@ -308,7 +307,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_command_line_is_sound() {
+    fn the_command_line_definition_is_valid() {
         Cli::command().debug_assert();
     }
 

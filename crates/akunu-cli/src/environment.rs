@@ -1,4 +1,4 @@
-//! The one place where this program reads environment variables. Everything else takes options.
+//! The only place where this program reads environment variables. All other code takes options.
 
 use std::env;
 use std::ffi::OsString;
@@ -7,37 +7,37 @@ use std::path::PathBuf;
 use akunu::BackendOptions;
 use akunu_hub::Settings;
 
-/// The value of a variable, unless that is empty.
+/// The value of a variable, unless it is empty.
 fn variable(name: &str) -> Option<OsString> {
     env::var_os(name).filter(|value| !value.is_empty())
 }
 
-/// `AKUNU_ISA`, `AKUNU_CUDA`, `AKUNU_METAL`, `AKUNU_CUDA_PATH`, `AKUNU_CACHE`: how devices run.
+/// `AKUNU_ISA`, `AKUNU_CUDA`, `AKUNU_METAL`, `AKUNU_CUDA_PATH`, `AKUNU_CACHE`: options of the devices.
 pub fn backends() -> BackendOptions {
     BackendOptions::from_variables(|name| env::var_os(name))
 }
 
-/// `HF_TOKEN`, `HF_ENDPOINT`, `HF_HOME` and what else every Hugging Face tool reads.
+/// `HF_TOKEN`, `HF_ENDPOINT`, `HF_HOME` and the other variables of Hugging Face tools.
 pub fn hub() -> akunu_hub::Result<Settings> {
     Settings::from_variables(|name| variable(name)?.into_string().ok())
 }
 
-/// `AKUNU_API_KEY`: a server's key, for `serve` and for its clients.
+/// `AKUNU_API_KEY`: a server's API key, for `serve` and for clients.
 pub fn api_key() -> Option<String> {
     env::var("AKUNU_API_KEY").ok()
 }
 
-/// `COLUMNS`: how wide tables may be.
+/// `COLUMNS`: the width of tables.
 pub fn columns() -> Option<usize> {
     env::var("COLUMNS").ok()?.parse().ok()
 }
 
-/// Whether neither `NO_COLOR` nor `TERM` speaks against dimmed text.
+/// Whether `NO_COLOR` and `TERM` allow dimmed text.
 pub fn allows_dimming() -> bool {
     variable("NO_COLOR").is_none() && variable("TERM").is_none_or(|term| term != "dumb")
 }
 
-/// The folder where programs keep what they remember of their user, as the XDG directories have it.
+/// The folder for state files, as specified by the XDG base directories.
 pub fn state_folder() -> Option<PathBuf> {
     let folder = |name: &str| variable(name).map(PathBuf::from);
     let state = folder("XDG_STATE_HOME").filter(|path| path.is_absolute());

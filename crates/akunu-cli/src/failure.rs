@@ -1,4 +1,4 @@
-//! How a command ends when it does not end well: an `error:` line, `hint:` lines and an exit code.
+//! Errors of commands: an `error:` line, `hint:` lines and an exit code.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -13,16 +13,16 @@ use crate::output;
 pub enum Failure {
     /// Exit code 1.
     Failed(Message),
-    /// The command line makes no sense. Exit code 2, as clap's own complaints.
+    /// The command line is invalid. Exit code 2, as for errors reported by clap.
     Usage(Message),
-    /// The model has no vocabulary that can be used. Each command has its own way to take ids instead
-    /// ([`Failure::without_vocabulary`]). Exit code 1.
+    /// The model has no usable vocabulary. The hint depends on the command ([`Failure::without_vocabulary`]). Exit code
+    /// 1.
     NoVocabulary { reason: String },
-    /// Exit code 1, and everything was said already.
+    /// Everything was reported already. Exit code 1.
     Reported,
-    /// Whoever read stdout has gone. They have what they wanted: exit code 0, and not a word.
+    /// The reader of stdout has closed the pipe. Exit code 0, without a message.
     ClosedPipe,
-    /// Ctrl-C. Exit code 130, as a shell gives it.
+    /// Ctrl-C. Exit code 130, as in shells.
     Interrupted,
 }
 
@@ -48,10 +48,10 @@ impl Failure {
         self
     }
 
-    /// Says what to do in place of what needs a vocabulary.
+    /// Converts a missing vocabulary to an error with advice.
     pub fn without_vocabulary(self, advice: Option<&str>) -> Failure {
         let Failure::NoVocabulary { reason } = self else { return self };
-        let failure = Failure::new(format!("this model takes and gives token ids only: {reason}"));
+        let failure = Failure::new(format!("this model can be used with token ids only: {reason}"));
         match advice {
             Some(advice) => failure.hint(advice),
             None => failure,
@@ -87,28 +87,30 @@ impl From<akunu::Error> for Failure {
         match error {
             Error::Format(error) => error.into(),
             Error::EmptyPrompt => Failure::new("the prompt is empty")
-                .hint("give at least one word: akunu run \"Once upon a time\""),
+                .hint("give at least one word, as in akunu run \"Once upon a time\""),
             Error::PromptTooLong { prompt, context } => {
-                Failure::new(format!("the prompt has {prompt} tokens and the context {context} positions"))
-                    .hint(format!("shorten the prompt, or ask for a larger context: -c {}", prompt + 1))
+                Failure::new(format!("the prompt has {prompt} tokens, but the context only {context}"))
+                    .hint(format!("shorten the prompt, or set a larger context: -c {}", prompt + 1))
             }
             Error::TokenOutsideVocabulary { id, index, vocab, place } => Failure::new(format!(
                 "token id {id} (number {} of the {place}) is outside the vocabulary of {vocab} ids",
                 index + 1
             ))
-            .hint(format!("ids go from 0 to {}", vocab.saturating_sub(1))),
+            .hint(format!("valid ids are 0 to {}", vocab.saturating_sub(1))),
             Error::Chat(error) => error.into(),
             Error::NoTokenizer { reason } => Failure::NoVocabulary { reason },
-            // Its advice has a semicolon of its own.
+            // The text of this error contains another semicolon before its advice.
             Error::NotGenerative => {
-                Failure::new("this model makes vectors or scores of texts and generates none")
-                    .hint("akunu embed and akunu rerank take it, and so do /v1/embeddings and /v1/rerank")
+                Failure::new("this is an embedding model or reranker, which does not generate text")
+                    .hint("use akunu embed or akunu rerank, or /v1/embeddings or /v1/rerank")
             }
             Error::ContextFull { context } => Failure::new(format!(
-                "all {context} positions of the context are full"
+                "all {context} tokens of the context are used"
             ))
-            .hint("ask for a larger context (-c), or drop the oldest tokens as you go (--context-shift 0)"),
-            // The rest say what to do in their own words.
+            .hint(
+                "set a larger context (-c), or drop the oldest tokens during generation (--context-shift=0)",
+            ),
+            // The texts of other errors contain the advice.
             other => from_text(&other.to_string()),
         }
     }
@@ -140,7 +142,7 @@ impl From<CeilingsError> for Failure {
 impl From<ChatError> for Failure {
     fn from(error: ChatError) -> Failure {
         match &error {
-            // The template's own words, semicolons and all.
+            // Contains text of the template, which may have semicolons.
             ChatError::Raised { .. } | ChatError::Runtime { .. } => Failure::new(error.to_string()),
             _ => from_text(&error.to_string()),
         }
@@ -169,7 +171,7 @@ impl From<FormatError> for Failure {
     }
 }
 
-/// Splits advice that stands after a semicolon at the end of the message's first line into a hint of its own.
+/// Splits advice after a semicolon at the end of the message's first line into a hint.
 fn from_text(text: &str) -> Failure {
     let (first, rest) = match text.split_once('\n') {
         Some((first, rest)) => (first, Some(rest)),

@@ -1,7 +1,7 @@
-//! Tables of text that stay readable in a narrow terminal.
+//! Text tables that fit narrow terminals.
 
-/// Narrowest that a column is cut to before the table turns into one block a row.
-const LEAST: usize = 8;
+/// Minimum width of a truncated column; below it, each row becomes a separate block.
+const MIN_WIDTH: usize = 8;
 const GAP: &str = "  ";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,17 +14,17 @@ enum Align {
 struct Column {
     title: &'static str,
     align: Align,
-    room: Room,
+    room: Shrink,
 }
 
-/// What may be done to a column where there is no room for all.
+/// What happens to a column if the terminal is too narrow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Room {
+enum Shrink {
     Whole,
-    /// Cut in the middle: both ends of a tensor's name matter.
-    Cut,
-    /// Left out.
-    Spare,
+    /// Truncated in the middle, since both ends of a tensor's name matter.
+    Truncate,
+    /// Omitted.
+    Omit,
 }
 
 #[derive(Debug, Default)]
@@ -38,26 +38,26 @@ impl Grid {
         Grid::default()
     }
 
-    /// A column of text, cut where there is no room for it.
+    /// A column of text that may be truncated.
     pub fn text(self, title: &'static str) -> Grid {
-        self.column(title, Align::Left, Room::Cut)
+        self.column(title, Align::Left, Shrink::Truncate)
     }
 
-    /// A column of text that can be done without in a narrow terminal.
+    /// A column of text that may be omitted.
     pub fn spare(self, title: &'static str) -> Grid {
-        self.column(title, Align::Left, Room::Spare)
+        self.column(title, Align::Left, Shrink::Omit)
     }
 
-    /// A column of short words, never cut.
+    /// A column of short words, never truncated.
     pub fn word(self, title: &'static str) -> Grid {
-        self.column(title, Align::Left, Room::Whole)
+        self.column(title, Align::Left, Shrink::Whole)
     }
 
     pub fn number(self, title: &'static str) -> Grid {
-        self.column(title, Align::Right, Room::Whole)
+        self.column(title, Align::Right, Shrink::Whole)
     }
 
-    fn column(mut self, title: &'static str, align: Align, room: Room) -> Grid {
+    fn column(mut self, title: &'static str, align: Align, room: Shrink) -> Grid {
         self.columns.push(Column { title, align, room });
         self
     }
@@ -67,9 +67,9 @@ impl Grid {
         self.rows.push(cells.into());
     }
 
-    /// The table with its titles, a newline after each line; `width`: columns of the terminal.
+    /// The table with its titles, with a newline after each line; `width`: columns of the terminal.
     pub fn render(&self, width: Option<usize>) -> String {
-        let Some(widths) = self.widths(width) else { return self.stacked(width.unwrap_or(usize::MAX)) };
+        let Some(widths) = self.widths(width) else { return self.as_blocks(width.unwrap_or(usize::MAX)) };
         let titles = self.columns.iter().map(|c| c.title.to_string()).collect();
         let mut text = String::new();
         for row in std::iter::once(&titles).chain(&self.rows) {
@@ -80,17 +80,18 @@ impl Grid {
         text
     }
 
-    /// The columns that there is room for and their widths; `None` where a table would be unreadable.
+    /// The columns to show and their widths; `None` if the table would be unreadable.
     fn widths(&self, room: Option<usize>) -> Option<Vec<(usize, usize)>> {
         let mut widths: Vec<(usize, usize)> = (0..self.columns.len()).map(|i| (i, self.natural(i))).collect();
         let room = room.unwrap_or(usize::MAX);
         if total(&widths) > room {
-            widths.retain(|&(i, _)| self.columns[i].room != Room::Spare);
+            widths.retain(|&(i, _)| self.columns[i].room != Shrink::Omit);
         }
         while total(&widths) > room {
-            let least = |i: usize| LEAST.max(self.columns[i].title.chars().count());
-            let cuttable =
-                widths.iter_mut().filter(|(i, w)| self.columns[*i].room == Room::Cut && *w > least(*i));
+            let least = |i: usize| MIN_WIDTH.max(self.columns[i].title.chars().count());
+            let cuttable = widths
+                .iter_mut()
+                .filter(|(i, w)| self.columns[*i].room == Shrink::Truncate && *w > least(*i));
             cuttable.max_by_key(|(_, width)| *width)?.1 -= 1;
         }
         Some(widths)
@@ -109,14 +110,14 @@ impl Grid {
         }
     }
 
-    /// One block a row, for terminals too narrow for a table.
-    fn stacked(&self, width: usize) -> String {
+    /// One block per row, for terminals too narrow for a table.
+    fn as_blocks(&self, width: usize) -> String {
         let titles = self.columns.iter().map(|c| c.title.chars().count()).max().unwrap_or(0);
-        let room = width.saturating_sub(titles + 1).max(LEAST);
+        let room = width.saturating_sub(titles + 1).max(MIN_WIDTH);
         let mut text = String::new();
         for row in &self.rows {
             let columns = self.columns.iter().zip(row);
-            for (column, cell) in columns.filter(|(c, cell)| c.room != Room::Spare && !cell.is_empty()) {
+            for (column, cell) in columns.filter(|(c, cell)| c.room != Shrink::Omit && !cell.is_empty()) {
                 text.push_str(&format!("{:<titles$} {}\n", column.title, cut_middle(cell, room)));
             }
             text.push('\n');
@@ -139,10 +140,10 @@ fn cut_middle(text: &str, width: usize) -> String {
     text.chars().take(head).chain(['…']).chain(text.chars().skip(count - tail)).collect()
 }
 
-/// Names and values under each other: `name   value`. Long values go on in their own column.
+/// Names and values, one pair per line: `name   value`. Long values are wrapped in their column.
 pub fn facts(facts: &[(&str, String)], width: Option<usize>) -> String {
     let names = facts.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0) + GAP.len();
-    let room = width.map_or(usize::MAX, |width| width.saturating_sub(names).max(2 * LEAST));
+    let room = width.map_or(usize::MAX, |width| width.saturating_sub(names).max(2 * MIN_WIDTH));
     let mut text = String::new();
     for (name, value) in facts {
         for (i, line) in wrap(value, room).iter().enumerate() {
@@ -154,7 +155,7 @@ pub fn facts(facts: &[(&str, String)], width: Option<usize>) -> String {
     text
 }
 
-/// Breaks text between words; a word longer than a line stays whole.
+/// Wraps text between words; a word longer than a line is not split.
 fn wrap(text: &str, room: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split(' ') {
@@ -212,12 +213,12 @@ mod tests {
     }
 
     #[test]
-    fn very_narrow_terminals_get_a_block_for_each_row() {
+    fn very_narrow_terminals_get_a_block_per_row() {
         assert_eq!(grid().render(Some(10)), "label laye…put\nbytes 12\n\nlabel embed\nbytes 123456\n\n");
     }
 
     #[test]
-    fn spare_columns_go_first() {
+    fn optional_columns_are_omitted_first() {
         let mut grid = Grid::new().text("label").spare("what");
         grid.row(["layer.10".into(), "a long explanation".into()]);
         assert!(grid.render(Some(80)).contains("explanation"));
@@ -225,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn long_facts_go_on_below() {
+    fn long_values_are_wrapped() {
         let text = facts(&[("cpu", "one two three four five six".into())], Some(22));
         assert_eq!(text, "cpu  one two three\n     four five six\n");
     }

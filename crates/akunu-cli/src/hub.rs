@@ -1,4 +1,5 @@
-//! Models named `hf:OWNER/NAME[@REVISION][:FILE or QUANT]`: a path in the cache, downloaded where it is not there yet.
+//! Models named `hf:OWNER/NAME[@REVISION][:FILE or QUANT]`: resolved to a path in the cache, and downloaded if
+//! necessary.
 
 use std::borrow::Cow;
 use std::path::Path;
@@ -6,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use akunu::Model;
 use akunu_arch::Source;
-use akunu_hub::{Cache, Error, Hub, Pulled, Reference, Settings, Watch};
+use akunu_hub::{Cache, Error, Hub, Observer, Pulled, Reference, Settings};
 
 use crate::environment;
 use crate::failure::Failure;
@@ -27,28 +28,28 @@ pub fn settings() -> Result<Settings, Failure> {
     Ok(settings)
 }
 
-/// Whether an argument is meant as a model of the hub, well-formed or not.
-pub fn is_meant(path: &Path) -> bool {
-    path.to_str().is_some_and(Reference::is_meant)
+/// Whether an argument is intended as a hub model, well-formed or not.
+pub fn is_reference(path: &Path) -> bool {
+    path.to_str().is_some_and(Reference::is_reference)
 }
 
-/// The path of a model, wherever it is named.
+/// The path of a model, local or on the hub.
 pub fn resolve(model: &Path) -> Result<Cow<'_, Path>, Failure> {
-    if !is_meant(model) {
+    if !is_reference(model) {
         return Ok(Cow::Borrowed(model));
     }
     let reference: Reference = model.to_string_lossy().parse()?;
     Ok(Cow::Owned(pull(&reference)?.path))
 }
 
-/// OWNER/NAME for what the cache has as SafeTensors: its folder is called after a commit, and its files as any model's are.
-/// A GGUF file's own name says more.
+/// OWNER/NAME for a cached SafeTensors model, whose folder is named after a commit. A GGUF file's own name is more
+/// specific.
 pub fn name(path: &Path, model: &Model) -> Option<String> {
     let repo = Cache::repo_of(path).filter(|_| model.config().source == Source::HuggingFace);
     repo.map(|repo| repo.to_string())
 }
 
-/// Sees to it that a model is in the cache, with a bar. Ctrl-C keeps what has arrived.
+/// Downloads a model with a progress bar, unless it is cached. After Ctrl-C, received data is kept.
 pub fn pull(reference: &Reference) -> Result<Pulled, Failure> {
     let listening = interrupt::listen();
     let hub = Hub::new(settings()?).with_cancel(listening.flag());
@@ -57,7 +58,7 @@ pub fn pull(reference: &Reference) -> Result<Pulled, Failure> {
     drop(bar);
     match outcome {
         Err(Error::Interrupted) => {
-            output::note("stopped; what has arrived is kept, and the next download goes on from there");
+            output::note("stopped; received data is kept, and the next download resumes");
             Err(Failure::Interrupted)
         }
         outcome => Ok(outcome?),
@@ -67,7 +68,7 @@ pub fn pull(reference: &Reference) -> Result<Pulled, Failure> {
 #[derive(Debug, Default)]
 struct Bar(Option<Progress>);
 
-impl Watch for Bar {
+impl Observer for Bar {
     fn begin(&mut self, total: u64) {
         self.0 = Some(Progress::bytes("downloading", total));
     }

@@ -5,7 +5,7 @@ use crate::failure::Failure;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ids(pub Vec<u32>);
 
-/// For clap.
+/// A clap value parser.
 pub fn parse(text: &str) -> Result<Ids, String> {
     let mut ids = Vec::new();
     let separator = |c: char| c == ',' || c.is_whitespace() || c == '[' || c == ']';
@@ -18,7 +18,7 @@ pub fn parse(text: &str) -> Result<Ids, String> {
     Ok(Ids(ids))
 }
 
-/// For text that a file or stdin holds.
+/// For text from a file or stdin.
 pub fn from_text(text: &str) -> Result<Vec<u32>, Failure> {
     parse(text).map(|ids| ids.0).map_err(Failure::new)
 }

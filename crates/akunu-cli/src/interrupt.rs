@@ -1,16 +1,16 @@
-//! Ctrl-C: the first asks the command to stop after what it is at, the second ends the process. While nobody listens, the
-//! first ends it too.
+//! Ctrl-C handling: the first one asks the command to stop, the second one ends the process. If no listener is
+//! registered, the first one ends the process too.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// Exit code of a process that Ctrl-C ended, as shells have it: 128 + SIGINT.
+/// Exit code of a process that Ctrl-C ended, as in shells: 128 + SIGINT.
 pub const EXIT_CODE: i32 = 130;
 
 static FLAG: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 static LISTENERS: AtomicUsize = AtomicUsize::new(0);
 
-/// From now on Ctrl-C sets the flag. Where no handler can be had, Ctrl-C just ends the process, as ever.
+/// Installs a handler that sets the flag. If that fails, Ctrl-C ends the process as usual.
 pub fn flag() -> Arc<AtomicBool> {
     LISTENERS.fetch_add(1, Ordering::SeqCst);
     let flag = FLAG.get_or_init(|| {
@@ -26,7 +26,7 @@ pub fn flag() -> Arc<AtomicBool> {
     flag.clone()
 }
 
-/// As [`flag`], until it is dropped.
+/// As [`flag`], until the result is dropped.
 pub fn listen() -> Listening {
     Listening(flag())
 }

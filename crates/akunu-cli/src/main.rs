@@ -22,7 +22,7 @@ fn main() -> ExitCode {
     let cli = match args::Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
-            // Help and version come this way too. A closed pipe is no reason to complain.
+            // Also prints help and version. A closed pipe is not an error.
             let _ = error.print();
             return ExitCode::from(error.exit_code() as u8);
         }

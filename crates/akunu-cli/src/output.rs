@@ -1,4 +1,4 @@
-//! The only places that write to stdout and stderr.
+//! All output to stdout and stderr.
 
 use std::io::{self, BufWriter, ErrorKind, IsTerminal, StdoutLock, Write};
 
@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::failure::Failure;
 
-/// Stdout. Writes are buffered until [`Output::flush`]; a reader that has gone ends the command quietly.
+/// Stdout. Writes are buffered until [`Output::flush`]; if the reader has closed the pipe, the command ends silently.
 #[derive(Debug)]
 pub struct Output {
     out: BufWriter<StdoutLock<'static>>,
@@ -30,14 +30,14 @@ impl Output {
         self.out.flush().map_err(|error| stdout_failure(&error))
     }
 
-    /// Pretty JSON and a newline.
+    /// Pretty-printed JSON and a newline.
     pub fn json(&mut self, value: &impl Serialize) -> Result<(), Failure> {
         serde_json::to_writer_pretty(&mut self.out, value).map_err(|error| json_failure(&error))?;
         self.text("\n")?;
         self.flush()
     }
 
-    /// JSON on one line: for what is long and for machines only.
+    /// JSON on one line, for long output.
     pub fn compact_json(&mut self, value: &impl Serialize) -> Result<(), Failure> {
         serde_json::to_writer(&mut self.out, value).map_err(|error| json_failure(&error))?;
         self.text("\n")?;
@@ -59,13 +59,13 @@ fn stdout_failure(error: &io::Error) -> Failure {
     }
 }
 
-/// One line to stderr. If that is closed, there is nobody left to tell.
+/// Writes a line to stderr. Errors are ignored, since they could not be reported.
 pub fn note(line: &str) {
     let _ = writeln!(io::stderr().lock(), "{line}");
 }
 
-/// Text of others as a part of a line: what would break the line or steer the terminal is escaped, and so are signs
-/// that change the direction of what follows.
+/// Escapes untrusted text for use within a line: control characters, line breaks, and characters that change the text
+/// direction.
 pub fn printable(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for c in text.chars() {
@@ -75,7 +75,7 @@ pub fn printable(text: &str) -> String {
     shown
 }
 
-/// Columns that tables may take: the terminal's, or `COLUMNS`. `None` (as wide as they like) where stdout is a file or pipe.
+/// Width of tables: that of the terminal, or `COLUMNS`. `None` (unlimited) if stdout is a file or a pipe.
 pub fn width() -> Option<usize> {
     if let Some(columns) = crate::environment::columns() {
         return Some(columns);
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_steers_a_terminal_is_escaped_and_letters_of_all_scripts_stay() {
+    fn control_characters_are_escaped_and_letters_of_all_scripts_stay() {
         assert_eq!(printable("a\nb\tc\r\u{1b}[2J\u{7}\u{9b}"), "a\\nb\\tc\\r\\u{1b}[2J\\u{7}\\u{9b}");
         assert_eq!(printable("\u{202e}gnp\u{2028}"), "\\u{202e}gnp\\u{2028}");
         for text in ["it's \"so\" C:\\new", "日本　語", "हिन्दी", "می\u{200c}خواهم", "e\u{301}"]

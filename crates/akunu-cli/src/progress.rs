@@ -1,4 +1,4 @@
-//! A progress bar on stderr for what takes longer than a second, where stderr is a terminal.
+//! A progress bar on stderr for operations that take longer than a second, if stderr is a terminal.
 
 use std::io::IsTerminal;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-const PATIENCE: Duration = Duration::from_secs(1);
+const DELAY: Duration = Duration::from_secs(1);
 const TICK: Duration = Duration::from_millis(250);
 
 #[derive(Debug)]
 pub struct Progress {
     bar: ProgressBar,
-    /// Shows the bar when patience is over, even where nothing has moved yet. Dropping the sender calls it off.
+    /// Shows the bar after a delay, even without progress. Dropping the sender cancels it.
     waiting: Option<(Sender<()>, JoinHandle<()>)>,
 }
 
@@ -35,7 +35,7 @@ impl Progress {
             let (sender, called_off) = channel();
             let bar = bar.clone();
             let thread = std::thread::spawn(move || {
-                if called_off.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
+                if called_off.recv_timeout(DELAY) == Err(RecvTimeoutError::Timeout) {
                     bar.set_draw_target(ProgressDrawTarget::stderr());
                     bar.enable_steady_tick(TICK);
                 }
@@ -49,7 +49,7 @@ impl Progress {
         self.bar.set_length(total);
     }
 
-    /// A line on stderr, above the bar.
+    /// Prints a line on stderr, above the bar.
     pub fn note(&self, line: &str) {
         self.bar.suspend(|| crate::output::note(line));
     }
@@ -67,7 +67,7 @@ impl Drop for Progress {
     fn drop(&mut self) {
         if let Some((sender, thread)) = self.waiting.take() {
             drop(sender);
-            // Only a thread that panicked gives an error, and then there is no bar.
+            // An error means that the thread panicked; then there is no bar to remove.
             let _ = thread.join();
         }
         self.bar.finish_and_clear();

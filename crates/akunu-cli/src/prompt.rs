@@ -1,4 +1,5 @@
-//! Where a prompt comes from: an argument, a file, stdin or a list of ids; and which argument is the model.
+//! Sources of prompts: an argument, a file, stdin or a list of ids; and the distinction between prompt and model
+//! arguments.
 
 use std::ffi::OsString;
 use std::io::{IsTerminal, Read};
@@ -13,16 +14,16 @@ use crate::ids::{self, Ids};
 
 #[derive(Debug, Args)]
 pub struct PromptArgs {
-    /// The model [default: the one inside the binary]
+    /// The model [default: the embedded model]
     #[arg(value_name = "MODEL")]
     first: Option<OsString>,
-    /// The text to begin with; alone, it is for the model inside the binary
+    /// The text to continue; if it is the only argument, the embedded model is used
     #[arg(value_name = "PROMPT")]
     second: Option<OsString>,
-    /// The prompt, whatever it looks like
+    /// The prompt, even if it could be a file name or an option
     #[arg(short = 'p', long = "prompt", value_name = "PROMPT", group = "source", allow_hyphen_values = true)]
     prompt: Option<String>,
-    /// A file with the prompt (- is stdin); a newline at its end is dropped
+    /// File with the prompt (- is stdin); a newline at its end is dropped
     #[arg(short, long, group = "source")]
     file: Option<PathBuf>,
     /// The prompt as token ids: 1,2,3
@@ -37,7 +38,7 @@ pub enum Prompt {
 }
 
 impl PromptArgs {
-    /// The model, if one is named, and the prompt.
+    /// The model, if one is given, and the prompt.
     pub fn resolve(self) -> Result<(Option<PathBuf>, Prompt), Failure> {
         let explicit = match (self.prompt, self.file, self.prompt_ids) {
             (Some(text), _, _) => Some(Prompt::Text(text)),
@@ -48,13 +49,13 @@ impl PromptArgs {
         let (model, prompt) = match (explicit, self.first, self.second) {
             (Some(_), _, Some(second)) => {
                 let extra = second.display();
-                return Err(Failure::usage(format!("there are two prompts: \"{extra}\" is one too many")));
+                return Err(Failure::usage(format!("two prompts were given: \"{extra}\" is the second")));
             }
             (Some(prompt), model, None) => (model.map(PathBuf::from), prompt),
             (None, Some(model), Some(text)) => (Some(model.into()), Prompt::Text(utf8(text)?)),
             (None, Some(only), None) => (None, Prompt::Text(alone(only)?)),
             (None, None, _) => {
-                return Err(Failure::usage("there is no prompt")
+                return Err(Failure::usage("no prompt was given")
                     .hint("akunu run \"Once upon a time\", or -f FILE, or -f - for stdin"));
             }
         };
@@ -75,24 +76,25 @@ impl Prompt {
     }
 }
 
-/// One argument alone is a prompt, unless it is a model.
+/// A single argument is a prompt, unless it is a model.
 fn alone(only: OsString) -> Result<String, Failure> {
     let path = Path::new(&only);
     if path.exists() {
         let shown = path.display();
         return Err(Failure::usage(format!(
-            "there is a file {shown}, so it is taken for the model, and a prompt is missing"
+            "{shown} is a file, so it is used as the model, but a prompt is missing"
         ))
-        .hint(format!("akunu run {shown} \"Once upon a time\", or -p if {shown} is the prompt itself")));
+        .hint(format!("akunu run {shown} \"Once upon a time\", or use -p if {shown} is the prompt")));
     }
-    if hub::is_meant(path) {
+    if hub::is_reference(path) {
         let shown = path.display();
-        return Err(Failure::usage(format!("{shown} is a model of the hub, and a prompt is missing"))
-            .hint(format!("akunu run {shown} \"Once upon a time\", or -p if {shown} is the prompt itself")));
+        return Err(Failure::usage(format!("{shown} is a model on the hub, but a prompt is missing"))
+            .hint(format!("akunu run {shown} \"Once upon a time\", or use -p if {shown} is the prompt")));
     }
     if looks_like_a_model(path) {
-        return Err(Failure::new(format!("there is no file {}", path.display()))
-            .hint("if it is meant as a prompt, say so with -p"));
+        return Err(
+            Failure::new(format!("there is no file {}", path.display())).hint("use -p if it is the prompt")
+        );
     }
     utf8(only)
 }
@@ -133,7 +135,7 @@ pub fn read_text(path: &Path) -> Result<String, Failure> {
     })
 }
 
-/// Stdin, where something else than a person at a terminal is on the other end.
+/// The contents of stdin, unless it is a terminal.
 pub fn piped_stdin() -> Result<Option<String>, Failure> {
     if std::io::stdin().is_terminal() { Ok(None) } else { read_text(Path::new("-")).map(Some) }
 }
@@ -181,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_model_file_is_not_told_as_a_story() {
+    fn a_missing_model_file_is_not_a_prompt() {
         let found = args(Some("no/such/model.gguf"), None, None).resolve();
         assert!(matches!(found, Err(Failure::Failed(message)) if message.error.contains("no file")));
     }

@@ -1,4 +1,4 @@
-//! A tensor that a command leaves in a file.
+//! Writes a tensor to a SafeTensors file.
 
 use std::collections::HashMap;
 use std::fmt::Display;
@@ -10,13 +10,13 @@ use safetensors::tensor::{Dtype, TensorView};
 
 use crate::failure::Failure;
 
-/// Opened before anything is computed, so that a path where nothing can be written is told at once. What stands at the
-/// path stays what it is: a link is followed, and a device or a pipe is written to.
+/// Opened before the computation, so that an unwritable path is reported early. Existing links are followed, and
+/// devices and pipes are written to.
 #[derive(Debug)]
 pub struct TensorFile {
     path: PathBuf,
     file: File,
-    /// It was made here and is not yet written.
+    /// The file was created and is still empty.
     is_new: bool,
 }
 
@@ -25,7 +25,7 @@ impl TensorFile {
         let mut options = OpenOptions::new();
         options.write(true);
         let (file, is_new) = match options.clone().create_new(true).open(path) {
-            // Only the second way follows a link to a file that is not there yet.
+            // Only the second way follows a link to a file that does not exist yet.
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {
                 (options.create(true).truncate(false).open(path), false)
             }
@@ -35,7 +35,7 @@ impl TensorFile {
         Ok(TensorFile { path: path.to_path_buf(), file, is_new })
     }
 
-    /// A tensor of f32 in rows of `width` numbers.
+    /// Writes a tensor of f32 in rows of `width` numbers.
     pub fn write(
         mut self,
         name: &str,
@@ -59,7 +59,7 @@ impl TensorFile {
     }
 }
 
-/// A command that fails leaves no empty file behind.
+/// Removes the empty file if the command fails.
 impl Drop for TensorFile {
     fn drop(&mut self) {
         if self.is_new {

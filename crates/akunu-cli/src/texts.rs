@@ -1,4 +1,4 @@
-//! The texts that `embed` and `rerank` read: where they come from, and how messages name each of them.
+//! The input texts of `embed` and `rerank`, and their names in messages.
 
 use std::path::Path;
 
@@ -7,14 +7,14 @@ use akunu::{Embedder, Error, TextIds};
 use crate::failure::Failure;
 use crate::prompt;
 
-/// Where a command's texts come from.
+/// The source of a command's texts.
 #[derive(Debug)]
 pub struct Source {
-    /// What the command calls a text.
+    /// The noun for a text in messages.
     noun: &'static str,
-    /// The file that has one in each line, or stdin.
+    /// The file with one text per line, or stdin.
     file: Option<String>,
-    /// What stands beside each text in the same pass, for messages that count its tokens.
+    /// Describes the other text in the same pass, for messages with token counts.
     beside: &'static str,
 }
 
@@ -23,12 +23,12 @@ impl Source {
         Source { noun: "text", file: file.map(shown), beside: "" }
     }
 
-    /// Documents, each of which is read together with a query.
+    /// Documents, each of which is processed together with a query.
     pub fn of_documents(file: Option<&Path>) -> Source {
         Source { noun: "document", file: file.map(shown), beside: " together with its query" }
     }
 
-    /// The lines of the file, or else what was given. No text may be empty.
+    /// The lines of the file, or the given texts. Empty texts are rejected.
     pub fn read(&self, given: &[String], file: Option<&Path>) -> Result<Vec<String>, Failure> {
         let texts: Vec<String> = match file {
             Some(file) => prompt::read_text(file)?.lines().map(str::to_string).collect(),
@@ -40,7 +40,7 @@ impl Source {
         }
     }
 
-    /// Refuses texts that no pass could take, by their names.
+    /// Rejects texts that cannot be encoded, with their names.
     pub fn check(&self, embedder: &Embedder, texts: &[TextIds]) -> Result<(), Failure> {
         let check = |(index, text)| embedder.check(text, index).map_err(|error| self.failure(error, index));
         texts.iter().enumerate().try_for_each(check)
@@ -57,8 +57,8 @@ impl Source {
     fn empty(&self, index: usize) -> Failure {
         let failure = Failure::new(format!("{} is empty", self.name(index)));
         match self.file {
-            Some(_) => failure.hint(format!("each line has to hold a {}: take empty ones out", self.noun)),
-            None => failure.hint(format!("each {} has to have at least one token", self.noun)),
+            Some(_) => failure.hint(format!("each line must contain a {}: remove empty ones", self.noun)),
+            None => failure.hint(format!("each {} must have at least one token", self.noun)),
         }
     }
 
@@ -70,12 +70,12 @@ impl Source {
                 "token id {id} (number {} of {name}) is outside the vocabulary of {vocab} ids",
                 index + 1
             ))
-            .hint(format!("ids go from 0 to {}", vocab.saturating_sub(1))),
+            .hint(format!("valid ids are 0 to {}", vocab.saturating_sub(1))),
             Error::TextTooLong { tokens, longest, .. } => Failure::new(format!(
-                "{name} has {tokens} tokens{}, and the longest that is taken here has {longest}",
+                "{name} has {tokens} tokens{}, but the maximum is {longest}",
                 self.beside
             ))
-            .hint("shorten it, or have it cut (--truncate)"),
+            .hint("shorten it, or truncate it (--truncate)"),
             error => error.into(),
         }
     }

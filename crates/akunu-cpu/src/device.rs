@@ -94,7 +94,7 @@ pub fn capabilities(isa: Isa, threads: usize) -> Capabilities {
         detail: format!("{}, {threads} thread{}", isa.name(), if threads == 1 { "" } else { "s" }),
         folds: false,
         half_products: None,
-        keys: KeyOrder::Sixteens,
+        keys: KeyOrder::GroupsOf16,
         in_place: InPlace::All,
         // A step takes long compared with sampling on the host.
         samples: false,

@@ -80,7 +80,7 @@ fn head(head_dim: u32) -> Result<(), String> {
 
 /// Keys are interleaved in groups of 16 positions, and a group must belong to one sequence.
 fn keys(table: &DispatchTable, positions: u32) -> Result<(), String> {
-    let alignment = KeyOrder::Sixteens.alignment() as u32;
+    let alignment = KeyOrder::GroupsOf16.alignment() as u32;
     if !positions.is_multiple_of(alignment) {
         return Err(format!("a cache of {positions} positions; multiples of {alignment} are supported"));
     }

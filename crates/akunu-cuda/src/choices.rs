@@ -58,7 +58,7 @@ pub fn capabilities(detail: String, products: bool) -> Capabilities {
         detail,
         folds: true,
         half_products: products.then_some(FEW_ROWS),
-        keys: KeyOrder::Positions,
+        keys: KeyOrder::PositionMajor,
         in_place: InPlace::Nothing,
         samples: true,
         chain: 64,

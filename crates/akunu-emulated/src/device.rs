@@ -70,7 +70,7 @@ impl Default for Emulator {
                 detail: "fibres on the host".into(),
                 folds: true,
                 half_products: None,
-                keys: KeyOrder::Positions,
+                keys: KeyOrder::PositionMajor,
                 in_place: InPlace::Nothing,
                 samples: true,
                 chain: 8,

@@ -1,6 +1,7 @@
-//! A model that says what a test wants: each token has one successor, whatever came before.
+//! A model with scripted output: the next token depends only on the current one.
 //!
-//! Embeddings are unit vectors, layers add nothing, and row j of the output matrix has ones where the successor is j.
+//! Embeddings are unit vectors, layers add nothing, and row j of the output matrix has ones for all tokens whose
+//! successor is j.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -10,12 +11,12 @@ use akunu_format::{Array, DType, GgufWriter, Metadata, Strings, TensorSpec, Valu
 pub const CHATML: &str = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}\
                           {% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
 
-/// Tokens and width of the model: unit vectors, one for each token.
+/// Vocabulary size and hidden size: one unit vector per token.
 const WIDTH: usize = 288;
 const CONTROLS: [&str; 6] = ["<s>", "</s>", "<|im_start|>", "<|im_end|>", "<think>", "</think>"];
 
-/// Writes a model that follows `chain`, from each of its tokens to the next; behind all others the turn ends. Newline
-/// is the token that a generation prompt ends with.
+/// Writes a model that generates `chain`, each token followed by the next; all other tokens are followed by the end of
+/// turn. The generation prompt ends with a newline.
 pub fn write(path: &Path, template: Option<&str>, chain: &[&str]) {
     // Kinds: 1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6 byte.
     let mut tokens: Vec<(String, i32)> = vec![("<unk>".into(), 2), ("▁".into(), 1)];

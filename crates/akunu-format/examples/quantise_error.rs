@@ -1,6 +1,7 @@
-//! What each type loses and how fast it is made, on one thread: the tables of docs/measurements/{accuracy,quantise}.md.
+//! The error and the quantisation speed of each type, on one thread: the tables of
+//! docs/measurements/{accuracy,quantise}.md.
 //!
-//! `cargo run --release -p akunu-format --example quantise_error -- FILE COLS`: FILE is plain little-endian F32.
+//! `cargo run --release -p akunu-format --example quantise_error -- FILE COLS`: FILE contains plain little-endian F32.
 #![allow(clippy::print_stdout)]
 
 use std::time::Instant;

@@ -1,6 +1,6 @@
-//! MLX's affine types: quants, scales and offsets in three planes, each its own tensor in the file.
+//! MLX's affine types: quants, scales and offsets in three planes, each a separate tensor in the file.
 
-/// What the scales and offsets of an affine weight are stored in.
+/// The storage type of the scales and offsets of an affine weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ScaleType {
     F16,
@@ -19,8 +19,9 @@ impl ScaleType {
     }
 }
 
-/// `w = scale · quant + offset`, with one scale and one offset for `group` weights of a row. Quants are unsigned, `bits` wide,
-/// one after the other from the lowest bit of the row's first byte on. MLX calls offsets `biases`.
+/// `w = scale · quant + offset`, with one scale and one offset for each group of `group` weights of a row. Quants are
+/// unsigned integers of `bits` bits, packed from the lowest bit of the row's first byte. MLX calls the offsets
+/// `biases`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Affine {
     bits: u8,
@@ -32,7 +33,7 @@ impl Affine {
     pub const BITS: [usize; 6] = [2, 3, 4, 5, 6, 8];
     pub const GROUPS: [usize; 3] = [32, 64, 128];
 
-    /// `None` for what MLX does not write.
+    /// `None` for combinations that MLX does not support.
     pub fn new(bits: usize, group: usize, scales: ScaleType) -> Option<Affine> {
         let known = Affine::BITS.contains(&bits) && Affine::GROUPS.contains(&group);
         known.then_some(Affine { bits: bits as u8, group: group as u8, scales })
@@ -51,7 +52,7 @@ impl Affine {
         self.bits as usize
     }
 
-    /// Weights that share a scale and an offset.
+    /// Number of weights that share a scale and an offset.
     pub const fn group(self) -> usize {
         self.group as usize
     }
@@ -60,7 +61,7 @@ impl Affine {
         self.scales
     }
 
-    /// Bytes of one group: quants, scale, offset.
+    /// Bytes of one group in each plane: quants, scale, offset.
     pub const fn group_bytes(self) -> [usize; 3] {
         [self.group() * self.bits() / 8, self.scales.bytes(), self.scales.bytes()]
     }
@@ -102,7 +103,7 @@ mod tests {
     use crate::DType;
 
     #[test]
-    fn every_combination_has_a_name_of_its_own_that_says_what_it_is() {
+    fn every_combination_has_a_unique_name() {
         let names: std::collections::BTreeSet<&str> = Affine::all().map(Affine::name).collect();
         assert_eq!(names.len(), 54);
         for affine in Affine::all() {

@@ -1,4 +1,4 @@
-//! Which container a path leads to. What a file is, its content says, not its name.
+//! Detects the container format of a path, by content and not by file name.
 
 use std::fs::File;
 use std::io::Read;
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::{FormatError, gguf, hf};
 
-/// The containers that models come in.
+/// The supported container formats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Container {
     /// A GGUF file, or any part of a split one.
@@ -16,7 +16,7 @@ pub enum Container {
 }
 
 impl Container {
-    /// What a path leads to. Anything but a model is refused, with what to give instead.
+    /// The format of the model at a path. Anything else is rejected with advice.
     pub fn of(path: &Path) -> Result<Container, FormatError> {
         let about = std::fs::metadata(path).map_err(|error| FormatError::io("open it", error, path))?;
         if about.is_dir() {
@@ -34,12 +34,12 @@ impl Container {
     }
 }
 
-const LOOKED_AT: usize = 64;
+const PREFIX_LEN: usize = 64;
 
 fn first_bytes(path: &Path) -> Result<Vec<u8>, FormatError> {
     let file = File::open(path).map_err(|error| FormatError::io("open it", error, path))?;
-    let mut bytes = Vec::with_capacity(LOOKED_AT);
-    file.take(LOOKED_AT as u64)
+    let mut bytes = Vec::with_capacity(PREFIX_LEN);
+    file.take(PREFIX_LEN as u64)
         .read_to_end(&mut bytes)
         .map_err(|error| FormatError::io("read it", error, path))?;
     Ok(bytes)
@@ -49,8 +49,8 @@ fn not_a_model(found: &str, advice: &str) -> FormatError {
     FormatError::NotAModel { found: found.to_string(), advice: advice.to_string() }
 }
 
-/// What people have instead of a model, by its first bytes: (beginning, what it is, what to do).
-const OTHERS: [(&[u8], &str, &str); 12] = [
+/// Files that users confuse with models: (first bytes, description, advice).
+const OTHER_FILES: [(&[u8], &str, &str); 12] = [
     (b"PK\x03\x04", "a zip archive, as PyTorch writes weights", SAVE_AS_SAFETENSORS),
     (b"\x80\x02", "a Python pickle, as PyTorch writes weights", SAVE_AS_SAFETENSORS),
     (b"\x80\x03", "a Python pickle, as PyTorch writes weights", SAVE_AS_SAFETENSORS),
@@ -60,12 +60,8 @@ const OTHERS: [(&[u8], &str, &str); 12] = [
     (b"fmgg", "a GGMF file, from before GGUF", TAKE_GGUF),
     (b"tjgg", "a GGJT file, from before GGUF", TAKE_GGUF),
     (b"algg", "a GGLA adapter, from before GGUF", TAKE_GGUF),
-    (
-        b"version https://git-lfs",
-        "a Git LFS pointer",
-        "Run `git lfs pull` to get the file that it stands for.",
-    ),
-    (b"{", "a JSON file", "Give the folder that it lies in, or the weights' file."),
+    (b"version https://git-lfs", "a Git LFS pointer", "Run `git lfs pull` to get the file itself."),
+    (b"{", "a JSON file", "Give its folder, or the file with the weights."),
     (b"<", "a web page", "The download went wrong: download the file again."),
 ];
 
@@ -80,7 +76,7 @@ fn recognise(first: &[u8], len: u64) -> Result<Container, FormatError> {
     if first.starts_with(&gguf::MAGIC) {
         return Ok(Container::Gguf);
     }
-    // A header's length, then its opening brace.
+    // The length of a SafeTensors header, then its opening brace.
     if let Some((length, rest)) = first.split_first_chunk::<8>()
         && rest.first() == Some(&b'{')
         && u64::from_le_bytes(*length) <= len
@@ -93,7 +89,7 @@ fn recognise(first: &[u8], len: u64) -> Result<Container, FormatError> {
             "Only language models can be run so far: give a GGUF file or a Hugging Face folder of one.";
         return Err(not_a_model(found, advice));
     }
-    for (beginning, found, advice) in OTHERS {
+    for (beginning, found, advice) in OTHER_FILES {
         if first.starts_with(beginning) {
             return Err(not_a_model(found, advice));
         }
@@ -104,8 +100,8 @@ fn recognise(first: &[u8], len: u64) -> Result<Container, FormatError> {
     Err(not_a_model(&found, advice))
 }
 
-/// After the magic, little-endian: vocabulary, audio context, width, heads and layers, text context, width, heads and
-/// layers, mel bins. Language models have no two contexts of these sizes.
+/// After the magic, little-endian: vocabulary; audio context, width, heads and layers; text context, width, heads and
+/// layers; mel bins. Language models do not have these two context lengths.
 fn is_whisper(first: &[u8]) -> bool {
     let field = |i: usize| Some(u32::from_le_bytes(*first.get(4 * i..)?.first_chunk()?));
     first.starts_with(b"lmgg")
@@ -113,7 +109,7 @@ fn is_whisper(first: &[u8]) -> bool {
         && matches!(field(10), Some(80 | 128))
 }
 
-/// The beginning of a text: it may end within a character.
+/// Whether the bytes are the beginning of a text, which may be cut within a character.
 fn is_text(first: &[u8]) -> bool {
     let text = match std::str::from_utf8(first) {
         Ok(text) => text,
@@ -125,7 +121,7 @@ fn is_text(first: &[u8]) -> bool {
     text.chars().all(|c| !c.is_control() || matches!(c, '\n' | '\r' | '\t'))
 }
 
-/// A folder that is no checkpoint often holds what was meant.
+/// A folder that is not a checkpoint often contains the model file that was meant.
 fn no_config(folder: &Path) -> FormatError {
     let entries = match std::fs::read_dir(folder) {
         Ok(entries) => entries,

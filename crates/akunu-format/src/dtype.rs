@@ -1,8 +1,8 @@
-//! The element types that weights come in, and how many bytes their blocks take.
+//! The element types of weights, and the sizes of their blocks.
 
 use crate::Affine;
 
-/// A weight's storage type. Quantised types come in blocks; a row is always whole blocks.
+/// The storage type of a weight. Quantised types are stored in blocks; a row always consists of whole blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum DType {
     F32,
@@ -21,12 +21,12 @@ pub enum DType {
     IQ4NL,
     IQ4XS,
     MXFP4,
-    /// MLX's: never in a GGUF file.
+    /// MLX's types; never in a GGUF file.
     Affine(Affine),
 }
 
 impl DType {
-    /// GGUF's types.
+    /// The types of GGUF files.
     pub const ALL: [DType; 16] = [
         DType::F32,
         DType::F16,
@@ -46,7 +46,7 @@ impl DType {
         DType::MXFP4,
     ];
 
-    /// (GGUF type id, name, elements in a block, bytes in a block)
+    /// (GGUF type id, name, elements per block, bytes per block)
     const fn facts(self) -> (Option<u32>, &'static str, usize, usize) {
         match self {
             DType::F32 => (Some(0), "F32", 1, 4),
@@ -77,7 +77,7 @@ impl DType {
         self.facts().0
     }
 
-    /// The name as users write it: `Q4_K`, `BF16`.
+    /// The name that users write: `Q4_K`, `BF16`.
     pub const fn name(self) -> &'static str {
         self.facts().1
     }
@@ -98,17 +98,17 @@ impl DType {
         DType::ALL.into_iter().find(|t| t.gguf_id() == Some(id))
     }
 
-    /// Parses what a user writes, in either case: `q4_k`, `Q8_0`.
+    /// Parses a name, ignoring case: `q4_k`, `Q8_0`.
     pub fn from_name(name: &str) -> Option<DType> {
         DType::ALL.into_iter().find(|t| t.name().eq_ignore_ascii_case(name))
     }
 
-    /// Pieces that a tensor of this type lies in: its blocks, or quants, scales and offsets apart.
+    /// Number of separate planes of a tensor: one for blocks; three for quants, scales and offsets.
     pub const fn planes(self) -> usize {
         if matches!(self, DType::Affine(_)) { 3 } else { 1 }
     }
 
-    /// Bytes of a row of `cols` elements in each plane; planes that a type does not have take none.
+    /// Bytes of a row of `cols` elements in each plane; 0 for planes that the type does not have.
     pub const fn plane_bytes(self, cols: usize) -> Option<[usize; 3]> {
         let Some(all) = self.row_bytes(cols) else { return None };
         match self {
@@ -120,7 +120,7 @@ impl DType {
         }
     }
 
-    /// Bytes of a row of `cols` elements, all planes together; `None` where the row is not whole blocks or the product overflows.
+    /// Bytes of a row of `cols` elements in all planes; `None` if the row is not whole blocks or the product overflows.
     pub const fn row_bytes(self, cols: usize) -> Option<usize> {
         if !cols.is_multiple_of(self.block_len()) {
             return None;

@@ -1,19 +1,19 @@
-//! What can be wrong with a model file, in words that say what to do next.
+//! Errors in model files, with a remedy in each message.
 
 use std::path::{Path, PathBuf};
 
-/// Display is the whole story, causes included: print it as it is.
+/// The displayed text is complete and includes the causes.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FormatError {
-    /// Any other error, with the file that it was found in.
+    /// Any other error, with the file in which it was found.
     #[error("{}: {error}", path.display())]
     InFile { path: PathBuf, error: Box<FormatError> },
 
     #[error("cannot {action}: {error}")]
     Io { action: &'static str, error: std::io::Error },
 
-    /// The path leads to something else than a model.
+    /// The path is not a model.
     #[error("this is {found}, not a model that can be run. {advice}")]
     NotAModel { found: String, advice: String },
 
@@ -28,7 +28,7 @@ pub enum FormatError {
     #[error("GGUF version {version} is not supported (2 and 3 are): convert the original model again")]
     Version { version: u32 },
 
-    /// The container itself is wrong, before any key or tensor.
+    /// The container itself is malformed, before any key or tensor.
     #[error("damaged header: {problem}")]
     Header { problem: String },
 
@@ -38,31 +38,33 @@ pub enum FormatError {
     #[error("key `{key}` should be {wanted}, but is {found}")]
     WrongType { key: String, wanted: &'static str, found: String },
 
-    #[error("`{key}` is missing from the {place}: {}", instead_of(place))]
+    #[error("`{key}` is missing from the {place}: {}", remedy(place))]
     MissingKey { key: String, place: &'static str },
 
     #[error("tensor {name}: {problem}")]
     Tensor { name: String, problem: String },
 
-    /// A known or unknown element type that has no kernels here.
+    /// An element type, known or unknown, that has no kernels here.
     #[error("tensor {name} is {type_name}, which is not supported: take a file in {supported}")]
     TensorType { name: String, type_name: String, supported: &'static str },
 
-    #[error("tensor {name} has no place in a {architecture} model: this kind of model is not supported yet")]
+    #[error(
+        "tensor {name} is not part of the {architecture} architecture: this variant is not supported yet"
+    )]
     UnknownTensor { name: String, architecture: String },
 
     #[error("tensor {name} is missing: this file cannot be run, convert the original model again")]
     MissingTensor { name: String },
 
-    /// A part of a split model is missing or belongs to another.
+    /// A part of a split model is missing or belongs to another model.
     #[error("split model: {problem}")]
     Split { problem: String },
 
-    /// The configuration makes no sense.
+    /// A value of the configuration is invalid.
     #[error("{key} in the {place}: {problem}")]
     Config { key: String, place: &'static str, problem: String },
 
-    /// The file is fine, and asks for something that the engine does not do.
+    /// The file is valid but requires something that the engine does not support.
     #[error("`{key}` {asks}, which is not supported")]
     Unsupported { key: String, asks: String },
 
@@ -98,7 +100,7 @@ impl FormatError {
         FormatError::Unsupported { key: printable(key), asks: asks.into() }
     }
 
-    /// The error itself, without the path that it was found at.
+    /// The error itself, without the path of the file.
     pub fn kind(&self) -> &FormatError {
         match self {
             FormatError::InFile { error, .. } => error.kind(),
@@ -107,19 +109,19 @@ impl FormatError {
     }
 }
 
-/// What to do about a file that lacks something.
-fn instead_of(place: &str) -> String {
+/// The remedy for a file that lacks something.
+fn remedy(place: &str) -> String {
     match place.ends_with(".json") {
         true => format!("take the {place} that was published with the weights"),
         false => "this file cannot be run, convert the original model again".to_string(),
     }
 }
 
-/// A name from an untrusted file, cut and escaped so that it can go to a terminal.
+/// A name from an untrusted file, truncated and escaped for display on a terminal.
 pub fn printable(name: &str) -> String {
-    const MOST: usize = 120;
-    let mut out: String = name.chars().take(MOST).flat_map(char::escape_debug).collect();
-    if name.chars().nth(MOST).is_some() {
+    const MAX: usize = 120;
+    let mut out: String = name.chars().take(MAX).flat_map(char::escape_debug).collect();
+    if name.chars().nth(MAX).is_some() {
         out.push('…');
     }
     out

@@ -1,6 +1,6 @@
-//! Model files as bytes: the GGUF and SafeTensors containers, MLX's quantised matrices, the block layout of every dtype,
-//! and the scalar (de)quantisation that the rest of the engine is tested against. What a file means as a model is for
-//! `akunu-arch`: no architecture has a name here.
+//! Model files: the GGUF and SafeTensors containers, MLX's quantised matrices, the block layout of every dtype, and the
+//! scalar quantisation and dequantisation that the kernels are tested against. `akunu-arch` interprets a file as a
+//! model: this crate does not know any architecture.
 
 mod affine;
 pub mod blocks;

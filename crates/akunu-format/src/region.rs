@@ -1,4 +1,4 @@
-//! Bytes that weights live in: a mapped file, bytes inside the binary, or an owned copy.
+//! Memory that contains weights: a mapped file, bytes inside the binary, or an owned copy.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ impl Region {
         Region(Arc::new(Backing::Owned(bytes)))
     }
 
-    /// Whether its bytes are pages of a file, from a page's first byte on.
+    /// Whether it is a mapped file, and therefore page-aligned.
     pub fn is_mapped(&self) -> bool {
         matches!(&*self.0, Backing::Mapped(_))
     }
@@ -50,8 +50,8 @@ impl std::fmt::Debug for Region {
     }
 }
 
-/// A file's bytes inside the binary, as a [`Region`] aligned well enough for weights (plain `include_bytes!`
-/// promises no alignment at all).
+/// Embeds a file in the binary as a [`Region`] that is aligned for weights (`include_bytes!` does not guarantee any
+/// alignment).
 ///
 /// ```
 /// let region = akunu_format::include_region!("../Cargo.toml");

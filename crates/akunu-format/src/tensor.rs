@@ -1,10 +1,10 @@
-//! Where tensors lie in the mappings of a file.
+//! Positions of tensors in the mapped regions of a file.
 
 use std::collections::HashMap;
 
 use crate::{DType, FormatError, Region};
 
-/// Bytes of one of a model's regions; checked against its length when the file was opened.
+/// A range of bytes in one of a model's regions; checked against its length when the file was opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     pub region: usize,
@@ -13,56 +13,56 @@ pub struct Place {
 }
 
 impl Place {
-    /// `count` of its `all` rows, from `first` on.
+    /// `count` rows from row `first` on, of a range that contains `all` rows.
     pub fn rows(self, first: usize, count: usize, all: usize) -> Place {
         let row = self.bytes / all;
         Place { offset: self.offset + first * row, bytes: count * row, ..self }
     }
 }
 
-/// Where a tensor's bytes are. Names are canonical: GGUF's (`blk.3.attn_q.weight`), whatever the file calls them.
+/// A tensor and the position of its bytes. Names are canonical: GGUF's (`blk.3.attn_q.weight`), whatever the file uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorInfo {
     pub name: String,
     pub dtype: DType,
     /// Outermost first: a matrix of `rows` outputs and `cols` inputs is `[rows, cols]`, a vector `[n]`.
     pub shape: Vec<usize>,
-    /// As in [`Place`]. Of an affine type: the quants.
+    /// As in [`Place`]. For an affine type: the position of the quants.
     pub region: usize,
     pub offset: usize,
     pub bytes: usize,
-    /// Scales and offsets of an affine type; `None` of any other.
+    /// Scales and offsets of an affine type; `None` for other types.
     pub scales_offsets: Option<[Place; 2]>,
 }
 
 impl TensorInfo {
-    /// Elements in the innermost dimension.
+    /// Number of elements in the innermost dimension.
     pub fn cols(&self) -> usize {
         self.shape.last().copied().unwrap_or(1)
     }
 
-    /// Product of all but the innermost dimension.
+    /// Product of all dimensions except the innermost.
     pub fn rows(&self) -> usize {
         self.shape.iter().rev().skip(1).product()
     }
 
-    /// Of its first plane.
+    /// The position of its first plane.
     pub fn place(&self) -> Place {
         Place { region: self.region, offset: self.offset, bytes: self.bytes }
     }
 
-    /// All its planes, in order.
+    /// The positions of all planes, in order.
     pub fn places(&self) -> impl Iterator<Item = Place> {
         std::iter::once(self.place()).chain(self.scales_offsets.into_iter().flatten())
     }
 
-    /// Bytes of all planes together.
+    /// Size of all planes in bytes.
     pub fn stored_bytes(&self) -> usize {
         self.places().map(|place| place.bytes).sum()
     }
 }
 
-/// Names to places in the list; a name that occurs twice is an error.
+/// Indices of tensors by name; a duplicate name is an error.
 pub fn index_names(tensors: &[TensorInfo]) -> Result<HashMap<String, usize>, FormatError> {
     let mut by_name = HashMap::with_capacity(tensors.len());
     for (i, tensor) in tensors.iter().enumerate() {
@@ -73,7 +73,7 @@ pub fn index_names(tensors: &[TensorInfo]) -> Result<HashMap<String, usize>, For
     Ok(by_name)
 }
 
-/// Tensors of one region may not share bytes: no sound writer makes such files.
+/// Tensors of one region may not overlap: no correct writer makes such files.
 pub(crate) fn refuse_overlaps<'a>(
     tensors: impl Iterator<Item = (&'a str, Place)>,
 ) -> Result<(), FormatError> {
@@ -89,12 +89,12 @@ pub(crate) fn refuse_overlaps<'a>(
     Ok(())
 }
 
-/// GGUF files whose numbers lie across their natural places are refused here, so that nobody has to wonder later.
+/// Rejects GGUF files with tensors that are not aligned for their type, so that later code can rely on the alignment.
 pub fn refuse_misaligned(tensors: &[TensorInfo], regions: &[Region]) -> Result<(), FormatError> {
     for tensor in tensors {
         let align = match tensor.dtype {
             DType::F32 => 4,
-            // Blocks of 17 bytes.
+            // Blocks have 17 bytes.
             DType::MXFP4 => 1,
             // Other blocks begin with half-precision scales or bytes, and have even sizes.
             _ => 2,

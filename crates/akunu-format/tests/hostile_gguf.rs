@@ -1,9 +1,9 @@
-//! GGUF files that were damaged or made to do harm: each is refused, in words that name the place.
+//! Damaged and malicious GGUF files: each is rejected with an error that names the position.
 #![allow(clippy::unwrap_used)] // in helpers of tests
 
 use akunu_format::{FormatError, Gguf, Region};
 
-/// Writes a GGUF file byte by byte, right or wrong as the test wants it.
+/// Builds a GGUF file byte by byte, valid or invalid as a test requires.
 #[derive(Clone)]
 struct Raw {
     version: u32,
@@ -26,7 +26,7 @@ fn array(kind: u32, count: u64, elements: &[u8]) -> Vec<u8> {
     [&kind.to_le_bytes()[..], &count.to_le_bytes(), elements].concat()
 }
 
-/// `dims` innermost first, as the file has them.
+/// `dims` innermost first, as in the file.
 fn tensor(name: &str, dims: &[u64], kind: u32, offset: u64) -> Vec<u8> {
     let mut out = text(name.as_bytes());
     out.extend((dims.len() as u32).to_le_bytes());
@@ -79,7 +79,7 @@ fn f32s(name: &str, n: u64, offset: u64) -> Vec<u8> {
 }
 
 #[test]
-fn the_builder_makes_good_files() {
+fn the_builder_makes_valid_files() {
     let raw = Raw::new()
         .with_key(key("general.alignment", 4, &32u32.to_le_bytes()))
         .with_tensor(tensor("a", &[3, 2], 0, 0), 64)
@@ -155,7 +155,7 @@ fn arrays_nested_too_deep() {
     assert!(Raw::new().with_key(key("k", 9, &nested)).open().is_ok());
     let nested = array(9, 1, &nested);
     Raw::new().with_key(key("k", 9, &nested)).refused("metadata key `k`: arrays are nested more than 8 deep");
-    // A bomb: as deep as the file is long.
+    // Nested as deeply as the file is long.
     let bomb: Vec<u8> = std::iter::repeat_n(array(9, 1, &[]), 100_000).flatten().collect();
     Raw::new().with_key(key("k", 9, &bomb)).refused("metadata key `k`: arrays are nested more than 8 deep");
 }
@@ -173,7 +173,7 @@ fn alignments() {
     Raw::new()
         .with_tensor(f32s("blk.0.x", 1, 4), 64)
         .refused("tensor blk.0.x: its offset 4 is not a multiple of the alignment 32");
-    // The largest alignment there is, in a file of some bytes.
+    // The largest alignment, in a small file.
     Raw::new()
         .with_key(key("general.alignment", 4, &(1u32 << 31).to_le_bytes()))
         .with_tensor(f32s("x", 1, 0), 64)
@@ -185,24 +185,28 @@ fn tensor_shapes() {
     let refused = |dims: &[u64], kind: u32, expected: &str| {
         Raw::new().with_tensor(tensor("blk.0.x", dims, kind, 0), 64).refused(expected);
     };
-    refused(&[], 0, "tensor blk.0.x: it has 0 dimensions, and 1 to 4 are possible");
-    refused(&[1; 5], 0, "tensor blk.0.x: it has 5 dimensions, and 1 to 4 are possible");
+    refused(&[], 0, "tensor blk.0.x: it has 0 dimensions, but 1 to 4 are allowed");
+    refused(&[1; 5], 0, "tensor blk.0.x: it has 5 dimensions, but 1 to 4 are allowed");
     refused(&[4, 0], 0, "tensor blk.0.x: a dimension of [0, 4] is zero");
-    refused(&[1 << 32, 1 << 32], 0, "tensor blk.0.x: [4294967296, 4294967296] is too large for any memory");
+    refused(
+        &[1 << 32, 1 << 32],
+        0,
+        "tensor blk.0.x: [4294967296, 4294967296] is too large: its size overflows",
+    );
     refused(
         &[1 << 40, 1 << 10, 1 << 14, 1],
         0,
-        "tensor blk.0.x: [1, 16384, 1024, 1099511627776] is too large for any memory",
+        "tensor blk.0.x: [1, 16384, 1024, 1099511627776] is too large: its size overflows",
     );
     refused(
         &[u64::MAX],
         2,
-        "tensor blk.0.x: rows of 18446744073709551615 elements are not whole Q4_0 blocks of 32",
+        "tensor blk.0.x: rows of 18446744073709551615 elements are not a multiple of the Q4_0 block size 32",
     );
-    refused(&[100], 12, "tensor blk.0.x: rows of 100 elements are not whole Q4_K blocks of 256");
+    refused(&[100], 12, "tensor blk.0.x: rows of 100 elements are not a multiple of the Q4_K block size 256");
     let mut raw = Raw::new().with_tensor(tensor("blk.0.x", &[1], 0, 0), 64);
     raw.tensors[0][15..19].copy_from_slice(&u32::MAX.to_le_bytes());
-    raw.refused("tensor blk.0.x: it has 4294967295 dimensions, and 1 to 4 are possible");
+    raw.refused("tensor blk.0.x: it has 4294967295 dimensions, but 1 to 4 are allowed");
 }
 
 #[test]
@@ -255,7 +259,7 @@ fn tensor_places() {
 }
 
 #[test]
-fn names_are_cut_and_escaped_before_they_reach_a_terminal() {
+fn names_in_errors_are_truncated_and_escaped() {
     let name = format!("\x1b[31m{}", "x".repeat(10_000));
     let error = Raw::new().with_tensor(tensor(&name, &[0], 0, 0), 0).open().unwrap_err().to_string();
     assert!(error.starts_with("tensor \\u{1b}[31mxxx"), "{error}");

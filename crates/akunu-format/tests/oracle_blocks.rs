@@ -1,4 +1,4 @@
-//! Conversion both ways, bit for bit as PyPI's `gguf` does it. The hashes come from `oracle/blocks.py`.
+//! Conversion in both directions gives the same bits as PyPI's `gguf`. The hashes come from `oracle/blocks.py`.
 #![allow(clippy::unwrap_used)] // in helpers of tests
 
 use akunu_format::DType;
@@ -6,7 +6,7 @@ use akunu_format::blocks::{dequantize_row, quantize_row};
 
 const BLOCKS: usize = 8;
 
-/// (dtype, where its half-precision numbers are, hash of the values)
+/// (dtype, positions of its half-precision numbers, hash of the values)
 const DEQUANTISED: [(DType, &[usize], u64); 13] = [
     (DType::Q4_0, &[0], 0xf4bc7167c84717fa),
     (DType::Q4_1, &[0, 2], 0xb6c2f4e818bcdcd0),
@@ -23,7 +23,7 @@ const DEQUANTISED: [(DType, &[usize], u64); 13] = [
     (DType::MXFP4, &[], 0x69d28e50213e44f5),
 ];
 
-/// MXFP4's scales: subnormal, ordinary and overflowing ones.
+/// MXFP4 exponents: subnormal, ordinary and overflowing scales.
 const EXPONENTS: [u8; BLOCKS] = [0, 1, 2, 3, 127, 130, 252, 255];
 
 const QUANTISED: [(DType, u64); 7] = [
@@ -42,7 +42,7 @@ fn fnv(bytes: impl IntoIterator<Item = u8>) -> u64 {
     })
 }
 
-/// The script's generator: the top 24 bits of a linear congruence.
+/// The generator of the script: the top 24 bits of a linear congruential generator.
 fn numbers(count: usize) -> Vec<u64> {
     let mut state = 1u64;
     let next = || {
@@ -88,7 +88,7 @@ fn quantisers_write_the_bytes_that_gguf_py_writes() {
 }
 
 #[test]
-fn quantising_survives_any_numbers() {
+fn quantising_any_numbers_never_panics() {
     let odd =
         [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::MAX, f32::MIN, f32::MIN_POSITIVE, -0.0, 1e-45];
     for dtype in [DType::F16, DType::BF16, DType::Q8_0, DType::Q4_0, DType::Q4_1, DType::Q5_0, DType::Q5_1] {

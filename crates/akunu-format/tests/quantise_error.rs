@@ -1,4 +1,4 @@
-//! What each type may lose: bounds are what ggml's quantisers lose on the same numbers.
+//! The quantisation error of each type is bounded by that of ggml's quantisers on the same numbers.
 #![allow(clippy::unwrap_used)]
 
 use akunu_format::DType;
@@ -6,7 +6,7 @@ use akunu_format::blocks::{Rng, dequantize_row, quantize_row};
 
 const COUNT: usize = 32_768;
 
-/// (dtype, ggml's root mean square error on `normal` and on `heavy`, how much more is allowed)
+/// (dtype, ggml's root mean square error on `normal` and on `heavy`, allowed ratio)
 ///
 /// From `ggml_quantize_chunk` without an importance matrix, rows of 256; ggml of llama-cpp-python 0.3.36, 2026-11-21.
 const GGML: [(DType, f64, f64, f64); 13] = [
@@ -25,7 +25,7 @@ const GGML: [(DType, f64, f64, f64); 13] = [
     (DType::MXFP4, 0.002_268_089_38, 0.004_763_456_58, 1.02),
 ];
 
-/// About normal: only operations that round the same way everywhere, so that the numbers can be made anywhere.
+/// Approximately normal, computed only with operations that round identically on every platform.
 fn near_normal(rng: &mut Rng) -> f64 {
     (0..12).map(|_| f64::from(rng.uniform())).sum::<f64>() - 6.0
 }
@@ -35,7 +35,7 @@ fn normal() -> Vec<f32> {
     (0..COUNT).map(|_| (0.02 * near_normal(&mut rng)) as f32).collect()
 }
 
-/// Student's t with three degrees of freedom: outliers forty times the spread.
+/// Student's t with three degrees of freedom: outliers up to forty times the spread.
 fn heavy() -> Vec<f32> {
     let mut rng = Rng::new(12);
     let one = |_| {
@@ -61,32 +61,32 @@ fn error(dtype: DType, values: &[f32]) -> f64 {
 }
 
 #[test]
-fn no_type_loses_more_than_ggmls_quantiser_does() {
+fn quantisation_errors_are_at_most_those_of_ggml() {
     let (normal, heavy) = (normal(), heavy());
     for (dtype, ggml_normal, ggml_heavy, allowed) in GGML {
         for (name, values, ggml) in [("normal", &normal, ggml_normal), ("heavy", &heavy, ggml_heavy)] {
             let found = error(dtype, values);
             println!("{dtype:<5} {name:<7} {found:.6e}, ggml {ggml:.6e}: {:.3}", found / ggml);
             assert!(found <= allowed * ggml, "{dtype} on {name}: {found:e}, ggml's is {ggml:e}");
-            // Far better than the best known would be a mistake in the measure.
+            // An error far below the best known would indicate a mistake in the measurement.
             assert!(found >= 0.7 * ggml, "{dtype} on {name}: {found:e}, ggml's is {ggml:e}");
         }
     }
 }
 
 #[test]
-fn numbers_that_a_block_can_hold_come_back_as_they_were() {
+fn representable_numbers_are_exact() {
     for dtype in DType::ALL {
         for values in [vec![0.0; 256], vec![0.5; 256], vec![-0.5; 256]] {
             let decoded = round_trip(dtype, &values);
             let off = values.iter().zip(&decoded).map(|(x, y)| (x - y).abs()).fold(0.0, f32::max);
             assert!(off < 1e-3, "{dtype}: {off} off {}", values[0]);
         }
-        // One element of each sub-block, of either sign: nothing else may become anything.
+        // One non-zero element in each sub-block, of either sign: all others must stay zero.
         let sparse: Vec<f32> =
             (0..256).map(|i| if i % 16 == 3 { (i as f32 - 128.0) / 256.0 } else { 0.0 }).collect();
         let decoded = round_trip(dtype, &sparse);
-        // FP4's next level from 3 is 4: half of that step here.
+        // The level after 3 in FP4 is 4: the bound is half of that step here.
         let bound = if dtype == DType::MXFP4 { 0.0625 } else { 0.05 };
         for (i, (x, y)) in sparse.iter().zip(&decoded).enumerate() {
             assert!((x - y).abs() < bound, "{dtype}, element {i}: {x} became {y}");
@@ -109,7 +109,7 @@ fn each_element_keeps_its_place() {
 }
 
 #[test]
-fn no_numbers_make_the_quantisers_panic() {
+fn the_quantisers_never_panic() {
     let awkward = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::MAX, f32::MIN, 1e-45, -1e-38, 1e30, -0.0];
     for dtype in DType::ALL {
         for first in awkward {

@@ -1,4 +1,4 @@
-//! Blocks of the shared test data dequantise to the very numbers that gguf-py gets.
+//! Blocks of the shared test data dequantise to exactly the same numbers as with gguf-py.
 
 use akunu_format::blocks::dequantize_row;
 use akunu_format::{DType, Gguf};

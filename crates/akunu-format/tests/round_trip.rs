@@ -1,4 +1,4 @@
-//! What the writer writes, the reader reads. What damage to a file does is tested in `akunu-arch`, through both crates.
+//! The reader reads what the writer writes. Damaged files are tested in `akunu-arch`, through both crates.
 #![allow(clippy::unwrap_used)] // in helpers of tests
 
 use akunu_format::blocks::{Rng, random_row};
@@ -82,7 +82,7 @@ fn data_of(spec: &TensorSpec, seed: u64) -> Vec<u8> {
 fn write(metadata: &Metadata, specs: &[TensorSpec]) -> Vec<u8> {
     let mut writer = GgufWriter::new(Vec::new(), metadata, specs.to_vec()).unwrap();
     for (i, spec) in specs.iter().enumerate() {
-        // In pieces, as a large file would come.
+        // In pieces, as data of a large file is written.
         writer
             .tensor(|out| data_of(spec, i as u64).chunks(7).try_for_each(|piece| out.write_all(piece)))
             .unwrap();
@@ -94,9 +94,9 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn gguf_comes_back_as_it_was_written(metadata in metadata(), specs in specs()) {
+    fn gguf_round_trips(metadata in metadata(), specs in specs()) {
         let gguf = Gguf::from_region(Region::from_vec(write(&metadata, &specs))).unwrap();
-        // By their text, which tells NaN from numbers and counts it equal to itself.
+        // Compared as text, in which NaN equals itself.
         let show = |metadata: &Metadata| {
             metadata.iter().map(|(key, value)| format!("{key}={value:?}")).collect::<Vec<_>>()
         };
@@ -112,14 +112,17 @@ proptest! {
 }
 
 #[test]
-fn the_writer_refuses_what_the_reader_would() {
+fn the_writer_rejects_invalid_files() {
     let new = |specs: Vec<TensorSpec>| GgufWriter::new(Vec::new(), &Metadata::default(), specs);
     let message = |specs| new(specs).unwrap_err().to_string();
     let x = |shape: &[usize]| TensorSpec::new("x", DType::Q4_0, shape);
     assert_eq!(message(vec![x(&[32]), x(&[32])]), "tensor x: it occurs twice");
-    assert_eq!(message(vec![x(&[33])]), "tensor x: rows of 33 elements are not whole Q4_0 blocks of 32");
+    assert_eq!(
+        message(vec![x(&[33])]),
+        "tensor x: rows of 33 elements are not a multiple of the Q4_0 block size 32"
+    );
     assert_eq!(message(vec![x(&[0, 32])]), "tensor x: a dimension of [0, 32] is zero");
-    assert_eq!(message(vec![x(&[])]), "tensor x: it has 0 dimensions, and 1 to 4 are possible");
+    assert_eq!(message(vec![x(&[])]), "tensor x: it has 0 dimensions, but 1 to 4 are allowed");
 
     let mut writer = new(vec![x(&[32])]).unwrap();
     let error = writer.tensor(|out| out.write_all(&[0; 17])).unwrap_err();
@@ -128,7 +131,7 @@ fn the_writer_refuses_what_the_reader_would() {
     let error = writer.tensor(|out| out.write_all(&[0; 19])).unwrap_err().to_string();
     assert_eq!(error, "cannot write the file: a tensor has more data than its type and shape take");
     let error = new(vec![x(&[32])]).unwrap().finish().unwrap_err().to_string();
-    assert_eq!(error, "tensor x: it was announced and not written");
+    assert_eq!(error, "tensor x: it was declared but not written");
     let error = new(vec![]).unwrap().tensor(|_| Ok(())).unwrap_err().to_string();
-    assert_eq!(error, "damaged header: more tensors were written than announced");
+    assert_eq!(error, "damaged header: more tensors were written than declared");
 }

@@ -1,11 +1,11 @@
-//! Models in several files.
+//! Models split over several files.
 #![allow(clippy::unwrap_used)] // in helpers of tests
 
 use std::path::{Path, PathBuf};
 
 use akunu_format::{DType, Gguf, GgufWriter, Metadata, Region, TensorSpec, Value};
 
-/// Writes part `number` (from 1) with one tensor of two numbers in it.
+/// Writes part `number` (from 1) with one tensor of two numbers.
 fn part(folder: &Path, number: u16, count: u16, change: impl FnOnce(&mut Metadata)) -> PathBuf {
     let mut metadata = Metadata::default();
     if number == 1 {
@@ -61,17 +61,20 @@ fn parts_that_do_not_belong_together_are_refused() {
     let second = part(folder.path(), 2, 2, |metadata| {
         metadata.insert("split.no", Value::U16(7));
     });
-    refused(&first, "tiny-00002-of-00002.gguf: split model: its name says part 2, and `split.no` says 8");
+    refused(
+        &first,
+        "tiny-00002-of-00002.gguf: split model: its file name says part 2, but `split.no` says 8",
+    );
     part(folder.path(), 2, 2, |metadata| {
         metadata.insert("split.count", Value::U16(5));
     });
-    refused(&first, "split model: `split.count` is 5, and the name says 2");
-    refused(&second, "call it NAME-00001-of-00005.gguf again");
+    refused(&first, "split model: `split.count` is 5, but the file name says 2");
+    refused(&second, "rename it to NAME-00001-of-00005.gguf");
     part(folder.path(), 2, 2, |_| {});
     let first = part(folder.path(), 1, 2, |metadata| {
         metadata.insert("split.tensors.count", Value::I32(9));
     });
-    refused(&first, "split model: `split.tensors.count` is 9, and the 2 parts hold 2");
+    refused(&first, "split model: `split.tensors.count` is 9, but the 2 parts have 2");
 }
 
 #[test]
@@ -82,11 +85,11 @@ fn a_renamed_part_says_what_it_should_be_called() {
     std::fs::rename(first, &renamed).unwrap();
     refused(
         &renamed,
-        "this is one part of 2, and the others are found by name: call it NAME-00001-of-00002.gguf",
+        "this is one part of 2, and the others are found by name: rename it to NAME-00001-of-00002.gguf",
     );
     let bytes = std::fs::read(&renamed).unwrap();
     let error = Gguf::from_region(Region::from_vec(bytes)).unwrap_err().to_string();
-    assert_eq!(error, "split model: these bytes are one part of 2; merge the parts first");
+    assert_eq!(error, "split model: this is one part of a model split into 2; merge the parts first");
 }
 
 #[test]

@@ -55,7 +55,7 @@ impl Ledger {
                 detail: String::new(),
                 folds: true,
                 half_products: None,
-                keys: KeyOrder::Positions,
+                keys: KeyOrder::PositionMajor,
                 in_place: InPlace::Nothing,
                 samples: true,
                 chain: 64,

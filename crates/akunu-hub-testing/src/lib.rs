@@ -1,5 +1,4 @@
-//! A hub on loopback: a few repositories, and the ways in which a real one lets its users down. It is a dev-dependency
-//! only.
+//! A fake hub on loopback: a few repositories, and the failures of a real one. It is a dev-dependency only.
 #![allow(clippy::unwrap_used, reason = "a test fails where its hub does")]
 
 use std::collections::BTreeMap;
@@ -15,19 +14,19 @@ pub const REPO: &str = "tiny/model-GGUF";
 
 #[derive(Clone, Debug)]
 pub enum Fault {
-    /// Closes the connection after so many bytes of the body.
+    /// Closes the connection after this many bytes of the body.
     Cut(usize),
-    /// Turns a bit of the first byte.
+    /// Flips a bit of the first byte.
     Damage,
-    /// Sends everything, whatever range was asked for.
+    /// Ignores the requested range and sends everything.
     IgnoreRange,
-    /// A status, with headers.
+    /// A status code with headers.
     Status(u16, &'static [(&'static str, &'static str)]),
-    /// The same path at another address.
+    /// Redirects to the same path on another host.
     Redirect(String),
-    /// Announces everything and sends so many bytes, then says nothing for so long.
+    /// Declares the full length, sends this many bytes, then pauses.
     Stall(usize, Duration),
-    /// A pause after every so many bytes.
+    /// Pauses after every this many bytes.
     Slow(usize, Duration),
 }
 
@@ -39,13 +38,13 @@ pub struct Request {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Name, bytes, and whether it is a large file with a SHA-256.
+    /// Name, contents, and whether it is a large file with a SHA-256.
     files: Vec<(String, Vec<u8>, bool)>,
     commit: String,
-    /// For requests whose path has this in it: so many times.
+    /// Applied to requests whose path contains this text, this many times.
     faults: Vec<(String, Fault, usize)>,
     requests: Vec<Request>,
-    /// Files in a page of the listing.
+    /// Files per page of the listing.
     page: usize,
 }
 
@@ -76,7 +75,7 @@ impl FakeHub {
         hub
     }
 
-    /// The same server by another name: another host, as far as tokens go.
+    /// The same server under another host name, which must not get the token.
     pub fn other_host(&self) -> String {
         format!("http://localhost:{}", self.port)
     }
@@ -89,14 +88,14 @@ impl FakeHub {
         self.state.lock().unwrap().page = files;
     }
 
-    /// A new commit, with these files.
+    /// Adds a commit with these files.
     pub fn commit(&self, commit: &str, files: &[(&str, &[u8])]) {
         let mut state = self.state.lock().unwrap();
         state.commit = commit.to_string();
         state.files = files.iter().map(|(n, b)| (n.to_string(), b.to_vec(), n.ends_with(".gguf"))).collect();
     }
 
-    /// Requests so far whose path has this in it.
+    /// Requests so far whose path contains this text.
     pub fn requests(&self, part_of_path: &str) -> Vec<Request> {
         let state = self.state.lock().unwrap();
         state.requests.iter().filter(|r| r.path.contains(part_of_path)).cloned().collect()

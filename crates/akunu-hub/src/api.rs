@@ -1,29 +1,29 @@
-//! What the hub says: the commit of a revision, and the files of a commit.
+//! The hub's API: the commit of a revision, and the files of a commit.
 
 use serde::Deserialize;
 use ureq::http::Uri;
 
-use crate::choose::Listed;
-use crate::digest::Sum;
-use crate::http::{Asked, Http, encode, header, join};
-use crate::hub::Watch;
+use crate::choose::RepoFile;
+use crate::digest::Checksum;
+use crate::http::{Http, Resource, encode, header, join};
+use crate::hub::Observer;
 use crate::reference::{Repo, is_commit, is_safe_path};
 use crate::{Error, Result};
 
-/// Pages of a listing; the hub gives a thousand files a page.
-const MOST_PAGES: usize = 1000;
+/// Maximum number of pages of a file listing; the hub returns a thousand files per page.
+const MAX_PAGES: usize = 1000;
 
 /// A file of a commit.
 #[derive(Clone, Debug)]
 pub(crate) struct RemoteFile {
     pub path: String,
     pub size: u64,
-    pub sum: Sum,
+    pub sum: Checksum,
 }
 
 impl RemoteFile {
-    pub fn listed(&self) -> Listed {
-        Listed { path: self.path.clone(), size: self.size }
+    pub fn listed(&self) -> RepoFile {
+        RepoFile { path: self.path.clone(), size: self.size }
     }
 }
 
@@ -50,12 +50,17 @@ struct Lfs {
     size: u64,
 }
 
-pub(crate) fn commit(http: &Http, repo: &Repo, revision: &str, watch: &mut dyn Watch) -> Result<String> {
+pub(crate) fn commit(
+    http: &Http,
+    repo: &Repo,
+    revision: &str,
+    observer: &mut dyn Observer,
+) -> Result<String> {
     let name = encode(revision).replace('/', "%2F");
     let url = format!("{}/api/models/{repo}/revision/{name}", http.endpoint());
-    let (answer, _) = http.json::<RevisionAnswer>(&url, Asked::Revision { repo, revision }, watch)?;
+    let (answer, _) = http.json::<RevisionAnswer>(&url, Resource::Revision { repo, revision }, observer)?;
     if !is_commit(&answer.sha) {
-        return Err(Error::Protocol { host: http.host(), reason: "a commit's id is no such id".to_string() });
+        return Err(Error::Protocol { host: http.host(), reason: "the commit id is invalid".to_string() });
     }
     Ok(answer.sha)
 }
@@ -64,12 +69,12 @@ pub(crate) fn files(
     http: &Http,
     repo: &Repo,
     commit: &str,
-    watch: &mut dyn Watch,
+    observer: &mut dyn Observer,
 ) -> Result<Vec<RemoteFile>> {
     let mut url = format!("{}/api/models/{repo}/tree/{commit}?recursive=1", http.endpoint());
     let mut files = Vec::new();
-    for _ in 0..MOST_PAGES {
-        let (page, headers) = http.json::<Vec<Entry>>(&url, Asked::Listing { repo }, watch)?;
+    for _ in 0..MAX_PAGES {
+        let (page, headers) = http.json::<Vec<Entry>>(&url, Resource::Listing { repo }, observer)?;
         for entry in page.into_iter().filter(|entry| entry.kind == "file") {
             files.push(remote_file(http, repo, entry)?);
         }
@@ -77,10 +82,10 @@ pub(crate) fn files(
         let base: Option<Uri> = url.parse().ok();
         url = base.and_then(|base| join(&base, next)).ok_or_else(|| Error::Protocol {
             host: http.host(),
-            reason: format!("the next page of the listing is at {next:?}"),
+            reason: format!("the URL of the listing's next page is invalid: {next:?}"),
         })?;
     }
-    Err(Error::Protocol { host: http.host(), reason: "the listing has no end".to_string() })
+    Err(Error::Protocol { host: http.host(), reason: "the listing has too many pages".to_string() })
 }
 
 fn remote_file(http: &Http, repo: &Repo, entry: Entry) -> Result<RemoteFile> {
@@ -88,17 +93,17 @@ fn remote_file(http: &Http, repo: &Repo, entry: Entry) -> Result<RemoteFile> {
         return Err(Error::UnsafePath { repo: repo.clone(), path: entry.path });
     }
     let (sum, size) = match &entry.lfs {
-        Some(lfs) => (Sum::sha256(&lfs.oid), lfs.size),
-        None => (Sum::git(&entry.oid), entry.size),
+        Some(lfs) => (Checksum::sha256(&lfs.oid), lfs.size),
+        None => (Checksum::git(&entry.oid), entry.size),
     };
     let sum = sum.ok_or_else(|| Error::Protocol {
         host: http.host(),
-        reason: format!("the checksum of {} is no checksum", entry.path),
+        reason: format!("the checksum of {} is invalid", entry.path),
     })?;
     Ok(RemoteFile { path: entry.path, size, sum })
 }
 
-/// The address in `<ADDRESS>; rel="next"`.
+/// The URL in `<URL>; rel="next"`.
 fn next_page(link: &str) -> Option<&str> {
     link.split(',').find_map(|part| {
         let (address, rest) = part.trim().strip_prefix('<')?.split_once('>')?;

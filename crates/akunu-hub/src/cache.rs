@@ -15,12 +15,12 @@ use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
-use crate::choose::Listed;
+use crate::choose::RepoFile;
 use crate::lock::Lock;
 use crate::reference::{Repo, is_commit, is_safe_path};
 use crate::{Error, Result};
 
-/// Least characters of a commit's id that stand for it.
+/// Minimum length of an abbreviated commit id.
 const SHORT_COMMIT: usize = 7;
 
 #[derive(Clone, Debug)]
@@ -28,13 +28,13 @@ pub struct Cache {
     root: PathBuf,
 }
 
-/// A repository of which something is in the cache.
+/// A repository with files in the cache.
 #[derive(Clone, Debug)]
 pub struct CachedRepo {
     pub repo: Repo,
-    /// On the disk, with what is incomplete: what several revisions share counts once.
+    /// Size on disk, including incomplete downloads. Blobs shared by several revisions count once.
     pub bytes: u64,
-    /// Of that, what belongs to downloads that have not come to their end.
+    /// The part of `bytes` that belongs to incomplete downloads.
     pub incomplete: u64,
     pub revisions: Vec<CachedRevision>,
 }
@@ -42,7 +42,7 @@ pub struct CachedRepo {
 #[derive(Clone, Debug)]
 pub struct CachedRevision {
     pub commit: String,
-    /// Branches and tags that were at this commit when they were last asked for.
+    /// Branches and tags that pointed to this commit when they were last resolved.
     pub refs: Vec<String>,
     pub files: Vec<CachedFile>,
 }
@@ -55,12 +55,12 @@ impl CachedRevision {
 
 #[derive(Clone, Debug)]
 pub struct CachedFile {
-    /// Within the snapshot, with `/` between folders.
+    /// Relative to the snapshot, with `/` as separator.
     pub path: String,
     pub bytes: u64,
 }
 
-/// What a removal was.
+/// The result of a removal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Removed {
     pub bytes: u64,
@@ -100,12 +100,12 @@ impl Cache {
         self.locks(repo).join(format!("{sum}.lock"))
     }
 
-    /// What pulls of a repository share from their first change of the cache to their last, and a removal has alone.
+    /// Shared by all pulls of a repository while they change the cache; exclusive for a removal.
     pub(crate) fn pull_lock(&self, repo: &Repo) -> PathBuf {
         self.locks(repo).join("pull.lock")
     }
 
-    /// Against this program's pulls, and other tools' downloads: those know only the locks of blobs.
+    /// Locks against pulls of this program, and against downloads of other tools, which use only the blob locks.
     fn lock_all(&self, repo: &Repo) -> Result<Vec<Lock>> {
         let locks = self.locks(repo);
         let blobs =
@@ -114,7 +114,7 @@ impl Cache {
         for path in std::iter::once(self.pull_lock(repo)).chain(blobs.filter(|p| *p != self.pull_lock(repo)))
         {
             let lock = Lock::open(path)?;
-            if !lock.try_alone()? {
+            if !lock.try_exclusive()? {
                 return Err(Error::Busy { repo: repo.clone() });
             }
             held.push(lock);
@@ -122,7 +122,7 @@ impl Cache {
         Ok(held)
     }
 
-    /// The repository that a path in a cache belongs to, whichever cache it is: a snapshot, or something in one.
+    /// The repository that a path belongs to, in any cache: the path of a snapshot, or of something in one.
     pub fn repo_of(path: &Path) -> Option<Repo> {
         path.ancestors().find_map(|snapshot| {
             let commit = snapshot.file_name()?.to_str()?;
@@ -137,7 +137,7 @@ impl Cache {
         self.repo(repo).join("snapshots").join(commit)
     }
 
-    /// The commit of a revision, as far as the cache knows.
+    /// The commit of a revision, if it is in the cache.
     pub(crate) fn commit(&self, repo: &Repo, revision: &str) -> Option<String> {
         if is_commit(revision) {
             return self.snapshot(repo, revision).is_dir().then(|| revision.to_string());
@@ -147,19 +147,19 @@ impl Cache {
         is_commit(commit).then(|| commit.to_string())
     }
 
-    pub(crate) fn remember(&self, repo: &Repo, revision: &str, commit: &str) -> Result<()> {
+    pub(crate) fn write_ref(&self, repo: &Repo, revision: &str, commit: &str) -> Result<()> {
         if revision == commit || self.commit(repo, revision).as_deref() == Some(commit) {
             return Ok(());
         }
         let path = self.repo(repo).join("refs").join(revision);
         make_parent(&path)?;
-        // Whoever reads it meanwhile finds the old commit or the new one.
+        // Atomic for concurrent readers: they see either the old or the new commit.
         let part = path.with_file_name(format!(".{}.part", std::process::id()));
         fs::write(&part, commit).map_err(|error| Error::io("write", &part, error))?;
         fs::rename(&part, &path).map_err(|error| Error::io("write", &path, error))
     }
 
-    /// Puts a blob in its place in a snapshot.
+    /// Links a blob into a snapshot.
     pub(crate) fn link(&self, repo: &Repo, commit: &str, file: &str, sum: &str) -> Result<PathBuf> {
         let place = self.snapshot(repo, commit).join(file);
         if self.is_linked(repo, commit, file, sum) {
@@ -180,20 +180,20 @@ impl Cache {
         found.is_ok_and(|found| found == link_target(file, sum))
     }
 
-    /// The files of a snapshot that are whole, with their sizes.
-    pub(crate) fn files(&self, repo: &Repo, commit: &str) -> Vec<Listed> {
+    /// The complete files of a snapshot, with their sizes.
+    pub(crate) fn files(&self, repo: &Repo, commit: &str) -> Vec<RepoFile> {
         let mut files = Vec::new();
         walk(&self.snapshot(repo, commit), "", &mut |path, full| {
-            // Through the link: a dangling one is no file.
+            // Follows the link: a dangling link is not a complete file.
             if let Some(about) = fs::metadata(full).ok().filter(fs::Metadata::is_file) {
-                files.push(Listed { path: path.to_string(), size: about.len() });
+                files.push(RepoFile { path: path.to_string(), size: about.len() });
             }
         });
         files.sort_by(|a, b| a.path.cmp(&b.path));
         files
     }
 
-    /// Everything in the cache, in order of name. A cache that is not there is empty.
+    /// All repositories in the cache, sorted by name. A missing cache directory is an empty cache.
     pub fn list(&self) -> Result<Vec<CachedRepo>> {
         let entries = match fs::read_dir(&self.root) {
             Ok(entries) => entries,
@@ -227,7 +227,7 @@ impl Cache {
         }
         let (mut bytes, mut incomplete) = (0, 0);
         walk(&self.repo(&repo), "", &mut |path, full| {
-            // Not through links: those are counted where the bytes are.
+            // Does not follow links: the target is counted where it is stored.
             let size = fs::symlink_metadata(full).ok().filter(fs::Metadata::is_file).map_or(0, |m| m.len());
             bytes += size;
             incomplete += if path.ends_with(".incomplete") { size } else { 0 };
@@ -235,7 +235,7 @@ impl Cache {
         CachedRepo { repo, bytes, incomplete, revisions }
     }
 
-    /// What a removal would take away: the revisions' commits and how much room that gives.
+    /// What a removal would delete: the commits of the revisions, and the space that would be freed.
     pub fn find(&self, repo: &Repo, revision: Option<&str>) -> Result<CachedRepo> {
         let missing = |what| Error::NotCached { what };
         if !self.repo(repo).is_dir() {
@@ -255,12 +255,12 @@ impl Cache {
         Ok(cached)
     }
 
-    /// Removes a repository, or one revision of it with what no other revision needs. An error while any process
-    /// downloads something of it.
+    /// Removes a repository, or one revision and the blobs that only it uses. An error if any process is downloading
+    /// files of the repository.
     pub fn remove(&self, repo: &Repo, revision: Option<&str>) -> Result<Removed> {
         self.find(repo, revision)?;
         let _locks = self.lock_all(repo)?;
-        // Another removal may have been faster.
+        // Checked again under the lock, since another process may have removed it.
         let found = self.find(repo, revision)?;
         let all = self.cached(repo.clone());
         let revisions = found.revisions.len();
@@ -283,7 +283,7 @@ impl Cache {
         Ok(Removed { bytes, revisions })
     }
 
-    /// Removes the blobs that no snapshot links to. What is on its way stays.
+    /// Removes the blobs that no snapshot links to. Incomplete downloads stay.
     fn remove_unused(&self, repo: &Repo) -> Result<()> {
         let mut used = BTreeSet::new();
         walk(&self.repo(repo).join("snapshots"), "", &mut |_, full| {
@@ -307,7 +307,7 @@ fn repo_of_folder(name: &str) -> Option<Repo> {
     Repo::new(owner, name)
 }
 
-/// From a file's place in a snapshot to its bytes.
+/// The relative link from a file in a snapshot to its blob.
 fn link_target(file: &str, sum: &str) -> PathBuf {
     let mut target = PathBuf::from("../..");
     target.extend(std::iter::repeat_n("..", file.matches('/').count()));
@@ -322,7 +322,7 @@ pub(crate) fn make_parent(path: &Path) -> Result<()> {
     }
 }
 
-/// Where links need a privilege, as on Windows, the file itself is put in the snapshot, as other tools do.
+/// If symbolic links need a privilege, as on Windows, the file itself is stored in the snapshot, as other tools do.
 fn link_or_copy(target: &Path, blob: &Path, place: &Path) -> io::Result<()> {
     #[cfg(unix)]
     {
@@ -347,7 +347,7 @@ fn names(folder: &Path) -> Vec<String> {
     names
 }
 
-/// Calls for everything below a folder that is not a folder itself, with its path from there and its full path.
+/// Calls `each` for every file below a folder, with its relative and its full path.
 fn walk(folder: &Path, prefix: &str, each: &mut dyn FnMut(&str, &Path)) {
     for name in names(folder) {
         let full = folder.join(&name);

@@ -1,12 +1,12 @@
-//! Which files of a repository make up the model that was asked for.
+//! Selects the files of a repository that make up the requested model.
 
-use crate::disk::human;
+use crate::disk::human_size;
 use crate::reference::Repo;
 use crate::{Error, Result};
 
-/// A file of a repository, as far as choosing goes.
+/// A file of a repository, as far as it matters for the selection.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Listed {
+pub(crate) struct RepoFile {
     pub path: String,
     pub size: u64,
 }
@@ -17,7 +17,7 @@ pub(crate) struct Choice {
     pub open: Open,
 }
 
-/// What the loader is given.
+/// The path that the loader is given.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Open {
     File(String),
@@ -25,15 +25,15 @@ pub(crate) enum Open {
     Folder,
 }
 
-/// What is taken where nothing is asked for, the first that is there: first what is small and good, then what is larger,
-/// then what is smaller and worse.
-const ORDER: &[&str] = &[
+/// Preferred quantisations if none is requested; the first one available is used. First those that are small and
+/// accurate, then larger ones, then smaller and less accurate ones.
+const PREFERRED: &[&str] = &[
     "Q4_K_M", "Q4_0", "Q8_0", "Q5_K_M", "Q4_K_S", "Q5_K_S", "Q6_K", "Q5_0", "Q5_1", "Q4_1", "IQ4_NL",
     "IQ4_XS", "MXFP4", "Q3_K_L", "Q3_K_M", "Q3_K_S", "Q2_K", "BF16", "F16", "F32",
 ];
 
-/// What belongs to a SafeTensors model beside its weights.
-const COMPANIONS: &[&str] = &[
+/// Files that belong to a SafeTensors model in addition to its weights.
+const AUXILIARY_FILES: &[&str] = &[
     "config.json",
     "generation_config.json",
     "tokenizer.json",
@@ -58,39 +58,39 @@ const COMPANIONS: &[&str] = &[
     "sentence_xlnet_config.json",
 ];
 
-/// In the folders of sentence-transformers' modules (`1_Pooling`, `2_Dense`, …): what makes vectors of a model's states.
-const OF_MODULES: &[&str] = &["config.json", "model.safetensors"];
+/// Files in the module folders of sentence-transformers (`1_Pooling`, `2_Dense`, …) that are needed for embeddings.
+const MODULE_FILES: &[&str] = &["config.json", "model.safetensors"];
 
-/// Whether a file belongs to a SafeTensors model in `folder` (empty, or ending in a slash) beside its weights.
-fn is_companion(path: &str, folder: &str) -> bool {
+/// Whether a file belongs to a SafeTensors model in `folder` (empty, or ending in a slash) in addition to its weights.
+fn is_auxiliary(path: &str, folder: &str) -> bool {
     let Some(name) = path.strip_prefix(folder) else { return false };
     match name.split_once('/') {
-        None => COMPANIONS.contains(&name),
+        None => AUXILIARY_FILES.contains(&name),
         Some((module, file)) => {
             let numbered = module.split_once('_').is_some_and(|(number, kind)| {
                 number.bytes().all(|b| b.is_ascii_digit()) && !number.is_empty() && !kind.is_empty()
             });
-            numbered && OF_MODULES.contains(&file)
+            numbered && MODULE_FILES.contains(&file)
         }
     }
 }
 
-/// Lines of a listing in an error.
-const MOST_LINES: usize = 40;
+/// Maximum number of lines of a listing in an error.
+const MAX_LINES: usize = 40;
 
-pub(crate) fn choose(repo: &Repo, files: &[Listed], wanted: Option<&str>) -> Result<Choice> {
+pub(crate) fn choose(repo: &Repo, files: &[RepoFile], selector: Option<&str>) -> Result<Choice> {
     let models = ggufs(files);
-    match wanted {
-        Some(wanted) if files.iter().any(|f| f.path == wanted) => one_file(repo, files, wanted),
-        Some(wanted) if looks_like_a_file(wanted) => Err(Error::NoFile {
+    match selector {
+        Some(selector) if files.iter().any(|f| f.path == selector) => one_file(repo, files, selector),
+        Some(selector) if looks_like_a_file(selector) => Err(Error::NoFile {
             repo: repo.clone(),
-            file: wanted.to_string(),
+            file: selector.to_string(),
             listing: listing(files.iter().map(|f| (f.path.as_str(), f.size))),
         }),
         Some(tag) => {
             let found: Vec<&Gguf> = models.iter().filter(|m| has_tag(&m.name, tag)).collect();
-            pick(repo, &found, &models, &format!("several models there are {}", tag.to_uppercase()), || {
-                format!("nothing there is called {tag}")
+            pick(repo, &found, &models, &format!("several models match {}", tag.to_uppercase()), || {
+                format!("no GGUF file has the quantisation {tag}")
             })
         }
         None if !models.is_empty() => default_gguf(repo, &models),
@@ -103,8 +103,8 @@ pub(crate) fn choose(repo: &Repo, files: &[Listed], wanted: Option<&str>) -> Res
 struct Gguf {
     /// The path without `-00001-of-00003` and `.gguf`.
     name: String,
-    parts: Vec<Listed>,
-    /// Parts that a whole one has.
+    parts: Vec<RepoFile>,
+    /// Number of parts of a complete model.
     count: usize,
 }
 
@@ -116,19 +116,19 @@ impl Gguf {
     fn choice(&self, repo: &Repo) -> Result<Choice> {
         if self.parts.len() != self.count {
             let reason =
-                format!("{} of the {} parts of {} are there", self.parts.len(), self.count, self.name);
+                format!("only {} of the {} parts of {} exist", self.parts.len(), self.count, self.name);
             let listing = listing(self.parts.iter().map(|p| (p.path.as_str(), p.size)));
-            return Err(choice(repo, reason, "ask for another file", listing));
+            return Err(choice(repo, reason, "choose another file", listing));
         }
         let files: Vec<String> = self.parts.iter().map(|p| p.path.clone()).collect();
         Ok(Choice { open: Open::File(files[0].clone()), files })
     }
 }
 
-/// The models among the files, in order of name. Projectors and importance matrices are GGUF too, but no models.
-fn ggufs(files: &[Listed]) -> Vec<Gguf> {
+/// The models among the files, sorted by name. Projectors and importance matrices are GGUF files too, but not models.
+fn ggufs(files: &[RepoFile]) -> Vec<Gguf> {
     let mut models: Vec<Gguf> = Vec::new();
-    let mut sorted: Vec<&Listed> = files.iter().collect();
+    let mut sorted: Vec<&RepoFile> = files.iter().collect();
     sorted.sort_by(|a, b| a.path.cmp(&b.path));
     for file in sorted {
         let Some(stem) = strip_ending(&file.path, ".gguf") else { continue };
@@ -163,12 +163,13 @@ fn strip_ending<'a>(path: &'a str, ending: &str) -> Option<&'a str> {
     found.eq_ignore_ascii_case(ending).then_some(stem)
 }
 
-fn looks_like_a_file(wanted: &str) -> bool {
+fn looks_like_a_file(selector: &str) -> bool {
     let endings = [".gguf", ".safetensors", ".json", ".txt", ".model", ".jinja", ".md", ".bin"];
-    wanted.contains('/') || endings.iter().any(|ending| strip_ending(wanted, ending).is_some())
+    selector.contains('/') || endings.iter().any(|ending| strip_ending(selector, ending).is_some())
 }
 
-/// Whether a name says that it is of this quantisation: `Q4_K` is not in `model-Q4_K_M`, nor `F16` in `model-BF16`.
+/// Whether a file name contains this quantisation: `Q4_K` is not contained in `model-Q4_K_M`, nor `F16` in
+/// `model-BF16`.
 fn has_tag(name: &str, tag: &str) -> bool {
     let (name, tag) = (name.to_ascii_uppercase(), tag.to_ascii_uppercase());
     let apart = |c: char| matches!(c, '-' | '.' | '/');
@@ -192,15 +193,15 @@ fn pick(
         [] if all.is_empty() => Err(choice(
             repo,
             none() + ", and there are no GGUF files at all",
-            "leave what comes after the colon away",
+            "remove the part after the colon",
             String::new(),
         )),
         [] => {
             let all: Vec<&Gguf> = all.iter().collect();
-            Err(choice(repo, none(), "ask for one of these", lines(&all)))
+            Err(choice(repo, none(), "choose one of these", lines(&all)))
         }
         several_found => {
-            Err(choice(repo, several.to_string(), "ask for one by its file's name", lines(several_found)))
+            Err(choice(repo, several.to_string(), "choose one by its file name", lines(several_found)))
         }
     }
 }
@@ -209,34 +210,34 @@ fn default_gguf(repo: &Repo, models: &[Gguf]) -> Result<Choice> {
     if let [only] = models {
         return only.choice(repo);
     }
-    for tag in ORDER {
+    for tag in PREFERRED {
         let found: Vec<&Gguf> = models.iter().filter(|m| has_tag(&m.name, tag)).collect();
         if !found.is_empty() {
-            return pick(repo, &found, models, &format!("several models there are {tag}"), String::new);
+            return pick(repo, &found, models, &format!("several models match {tag}"), String::new);
         }
     }
     let all: Vec<&Gguf> = models.iter().collect();
-    pick(repo, &all, models, "there are several models, and none is of a usual quantisation", String::new)
+    pick(repo, &all, models, "there are several models, none with a preferred quantisation", String::new)
 }
 
-fn one_file(repo: &Repo, files: &[Listed], wanted: &str) -> Result<Choice> {
-    let open = Open::File(wanted.to_string());
-    if let Some((name, _, count)) = strip_ending(wanted, ".gguf").and_then(split_part) {
+fn one_file(repo: &Repo, files: &[RepoFile], selector: &str) -> Result<Choice> {
+    let open = Open::File(selector.to_string());
+    if let Some((name, _, count)) = strip_ending(selector, ".gguf").and_then(split_part) {
         let models = ggufs(files);
         if let Some(model) = models.iter().find(|m| m.name == name && m.count == count) {
             return model.choice(repo);
         }
     }
-    let mut chosen = vec![wanted.to_string()];
-    if strip_ending(wanted, ".safetensors").is_some() {
-        let folder = wanted.rfind('/').map_or("", |at| &wanted[..=at]);
-        chosen.extend(files.iter().map(|f| &f.path).filter(|path| is_companion(path, folder)).cloned());
+    let mut chosen = vec![selector.to_string()];
+    if strip_ending(selector, ".safetensors").is_some() {
+        let folder = selector.rfind('/').map_or("", |at| &selector[..=at]);
+        chosen.extend(files.iter().map(|f| &f.path).filter(|path| is_auxiliary(path, folder)).cloned());
     }
     Ok(Choice { files: chosen, open })
 }
 
-/// A SafeTensors model: its configuration, its weights, its vocabulary.
-fn folder(repo: &Repo, files: &[Listed]) -> Result<Choice> {
+/// A SafeTensors model: its configuration, weights and vocabulary.
+fn folder(repo: &Repo, files: &[RepoFile]) -> Result<Choice> {
     let has = |name: &str| files.iter().any(|f| f.path == name);
     let top: Vec<&str> = files.iter().map(|f| f.path.as_str()).filter(|p| !p.contains('/')).collect();
     let weights: Vec<&str> =
@@ -244,12 +245,12 @@ fn folder(repo: &Repo, files: &[Listed]) -> Result<Choice> {
     let everything = || listing(files.iter().map(|f| (f.path.as_str(), f.size)));
     if weights.is_empty() {
         let reason = "there are no GGUF and no SafeTensors weights in this repository".to_string();
-        return Err(choice(repo, reason, "look for a conversion of it", everything()));
+        return Err(choice(repo, reason, "choose a repository with GGUF or SafeTensors files", everything()));
     }
     if !has("config.json") {
         let reason =
             "there are SafeTensors weights but no config.json: an adapter, or a part of a model".to_string();
-        return Err(choice(repo, reason, "look for the whole model", everything()));
+        return Err(choice(repo, reason, "choose a repository with the complete model", everything()));
     }
     let index = "model.safetensors.index.json";
     let mut chosen: Vec<String> = Vec::new();
@@ -257,8 +258,8 @@ fn folder(repo: &Repo, files: &[Listed]) -> Result<Choice> {
         let shards: Vec<&str> = weights.into_iter().filter(|p| p.starts_with("model-")).collect();
         let count = shards.iter().find_map(|p| split_part(strip_ending(p, ".safetensors")?)).map(|s| s.2);
         if shards.is_empty() || count.is_some_and(|count| count != shards.len()) {
-            let reason = format!("{} of the {} shards are there", shards.len(), count.unwrap_or(0));
-            return Err(choice(repo, reason, "ask for another revision", everything()));
+            let reason = format!("only {} of the {} shards exist", shards.len(), count.unwrap_or(0));
+            return Err(choice(repo, reason, "choose another revision", everything()));
         }
         chosen.push(index.to_string());
         chosen.extend(shards.iter().map(|p| p.to_string()));
@@ -269,9 +270,9 @@ fn folder(repo: &Repo, files: &[Listed]) -> Result<Choice> {
     } else {
         let lines = listing(files.iter().filter(|f| weights.contains(&&*f.path)).map(|f| (&*f.path, f.size)));
         let reason = "there are several SafeTensors files and no index".to_string();
-        return Err(choice(repo, reason, "ask for one by its file's name", lines));
+        return Err(choice(repo, reason, "choose one by its file name", lines));
     }
-    chosen.extend(files.iter().map(|f| &f.path).filter(|path| is_companion(path, "")).cloned());
+    chosen.extend(files.iter().map(|f| &f.path).filter(|path| is_auxiliary(path, "")).cloned());
     Ok(Choice { files: chosen, open: Open::Folder })
 }
 
@@ -279,16 +280,16 @@ fn choice(repo: &Repo, reason: String, advice: &'static str, listing: String) ->
     Error::Choice { repo: repo.clone(), reason, advice, listing }
 }
 
-/// Lines for below an error: name and size.
+/// Lines of name and size, appended to an error.
 pub(crate) fn listing<'a>(files: impl Iterator<Item = (&'a str, u64)>) -> String {
     let files: Vec<(&str, u64)> = files.collect();
     let mut text = String::new();
-    let width = files.iter().take(MOST_LINES).map(|(path, _)| path.chars().count()).max().unwrap_or(0);
-    for (path, size) in files.iter().take(MOST_LINES) {
-        text.push_str(&format!("\n  {path:<width$}  {}", human(*size)));
+    let width = files.iter().take(MAX_LINES).map(|(path, _)| path.chars().count()).max().unwrap_or(0);
+    for (path, size) in files.iter().take(MAX_LINES) {
+        text.push_str(&format!("\n  {path:<width$}  {}", human_size(*size)));
     }
-    if files.len() > MOST_LINES {
-        text.push_str(&format!("\n  … and {} more", files.len() - MOST_LINES));
+    if files.len() > MAX_LINES {
+        text.push_str(&format!("\n  … and {} more", files.len() - MAX_LINES));
     }
     text
 }
@@ -301,16 +302,16 @@ mod tests {
         Repo::new("o", "n").unwrap()
     }
 
-    fn files(paths: &[&str]) -> Vec<Listed> {
-        paths.iter().map(|p| Listed { path: p.to_string(), size: 1 << 20 }).collect()
+    fn files(paths: &[&str]) -> Vec<RepoFile> {
+        paths.iter().map(|p| RepoFile { path: p.to_string(), size: 1 << 20 }).collect()
     }
 
-    fn chosen(paths: &[&str], wanted: Option<&str>) -> Vec<String> {
-        choose(&repo(), &files(paths), wanted).unwrap().files
+    fn chosen(paths: &[&str], selector: Option<&str>) -> Vec<String> {
+        choose(&repo(), &files(paths), selector).unwrap().files
     }
 
-    fn refused(paths: &[&str], wanted: Option<&str>) -> String {
-        choose(&repo(), &files(paths), wanted).unwrap_err().to_string()
+    fn refused(paths: &[&str], selector: Option<&str>) -> String {
+        choose(&repo(), &files(paths), selector).unwrap_err().to_string()
     }
 
     const QUANTS: &[&str] =
@@ -329,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_wish_the_first_of_the_order_is_taken() {
+    fn without_a_selector_the_preferred_quantisation_is_chosen() {
         assert_eq!(chosen(QUANTS, None), ["m-Q4_K_M.gguf"]);
         assert_eq!(chosen(&["m.q8_0.gguf", "m.q4_0.gguf"], None), ["m.q4_0.gguf"]);
         assert_eq!(chosen(&["whatever.gguf"], None), ["whatever.gguf"]);
@@ -338,11 +339,11 @@ mod tests {
     }
 
     #[test]
-    fn all_parts_of_a_split_model_come_and_the_first_is_opened() {
+    fn all_parts_of_a_split_model_are_chosen() {
         let parts = ["m-Q4_0-00001-of-00002.gguf", "m-Q4_0-00002-of-00002.gguf"];
         let all = [&parts[..], &["m-Q8_0.gguf"]].concat();
-        for wanted in ["Q4_0", parts[1]] {
-            let choice = choose(&repo(), &files(&all), Some(wanted)).unwrap();
+        for selector in ["Q4_0", parts[1]] {
+            let choice = choose(&repo(), &files(&all), Some(selector)).unwrap();
             assert_eq!(
                 (choice.files, choice.open),
                 (parts.map(String::from).to_vec(), Open::File(parts[0].into()))
@@ -354,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn a_safetensors_repository_is_taken_whole() {
+    fn a_safetensors_repository_is_chosen_completely() {
         let paths =
             ["config.json", "model.safetensors", "tokenizer.json", "README.md", "onnx/model.safetensors"];
         let choice = choose(&repo(), &files(&paths), None).unwrap();
@@ -366,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn the_modules_of_sentence_transformers_come_along() {
+    fn modules_of_sentence_transformers_are_included() {
         let paths = [
             "model.safetensors",
             "config.json",
@@ -383,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn shards_come_with_their_index_and_without_copies_under_another_name() {
+    fn shards_are_chosen_with_their_index_and_without_duplicates() {
         let paths = [
             "config.json",
             "consolidated.safetensors",
@@ -399,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn a_safetensors_file_by_name_brings_its_folders_configuration() {
+    fn a_safetensors_file_includes_the_configuration_of_its_folder() {
         let paths = ["config.json", "x/config.json", "x/a.safetensors", "x/b.safetensors"];
         assert_eq!(chosen(&paths, Some("x/a.safetensors")), ["x/a.safetensors", "x/config.json"]);
         assert_eq!(chosen(&paths, Some("config.json")), ["config.json"]);

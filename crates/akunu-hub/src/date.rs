@@ -1,13 +1,12 @@
-//! Dates in headers, in the three forms that whoever reads them has to take (RFC 9110, section 5.6.7).
+//! Dates in HTTP headers, in the three formats that recipients must accept (RFC 9110, section 5.6.7).
 
 const MONTHS: [&str; 12] =
     ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
-/// Days of a common year before each month.
-const BEFORE: [u64; 13] = [0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334, 365];
+/// Days before each month in a common year.
+const DAYS_BEFORE_MONTH: [u64; 13] = [0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334, 365];
 const SECONDS_OF_A_YEAR: u64 = 31_556_952;
 
-/// Seconds since 1970. `now` are too: of the years that two digits may mean, it is the last that is not more than fifty
-/// years ahead.
+/// Seconds since 1970, as is `now`. A two-digit year is the latest one that is at most fifty years after `now`.
 pub(crate) fn seconds(text: &str, now: u64) -> Option<u64> {
     let words: Vec<&str> = text.split([' ', ',', '-']).filter(|word| !word.is_empty()).collect();
     let (day, month, year, time) = match words[..] {
@@ -28,13 +27,14 @@ pub(crate) fn seconds(text: &str, now: u64) -> Option<u64> {
     };
     let leap = (year.is_multiple_of(4) && !year.is_multiple_of(100)) || year.is_multiple_of(400);
     let long = u64::from(leap && month == 1);
-    let day = number(day).filter(|day| (1..=BEFORE[month + 1] - BEFORE[month] + long).contains(day))?;
+    let day = number(day)
+        .filter(|day| (1..=DAYS_BEFORE_MONTH[month + 1] - DAYS_BEFORE_MONTH[month] + long).contains(day))?;
 
     let times: Vec<u64> = time.split(':').map(number).collect::<Option<_>>()?;
     let [hour @ 0..24, minute @ 0..60, second @ 0..=60] = times[..] else { return None };
     let leap_days = |year: u64| year / 4 - year / 100 + year / 400;
     let days = 365 * (year - 1970) + leap_days(year - 1) - leap_days(1969)
-        + BEFORE[month]
+        + DAYS_BEFORE_MONTH[month]
         + u64::from(leap && month > 1)
         + day
         - 1;
@@ -56,7 +56,7 @@ mod tests {
     const NOW: u64 = 1_795_219_200;
 
     #[test]
-    fn the_three_forms_of_the_standards_example_are_one_date() {
+    fn the_three_formats_give_the_same_date() {
         for text in
             ["Sun, 06 Nov 1994 08:49:37 GMT", "Sunday, 06-Nov-94 08:49:37 GMT", "Sun Nov  6 08:49:37 1994"]
         {
@@ -64,9 +64,9 @@ mod tests {
         }
     }
 
-    /// The seconds are what GNU date makes of them.
+    /// The expected seconds come from GNU date.
     #[test]
-    fn dates_are_what_other_calendars_say() {
+    fn dates_match_gnu_date() {
         for (text, expected) in [
             ("Thu, 01 Jan 1970 00:00:00 GMT", 0),
             ("Mon, 28 Feb 2000 23:59:59 GMT", 951_782_399),
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn two_digits_are_the_year_that_is_nearest_from_below_fifty_ahead() {
+    fn two_digit_years_are_at_most_fifty_years_ahead() {
         for (short, year) in [("26", "2026"), ("76", "2076"), ("77", "1977"), ("00", "2000"), ("99", "1999")]
         {
             let of_short = seconds(&format!("Monday, 01-Mar-{short} 00:00:00 GMT"), NOW);
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_date_is_none() {
+    fn invalid_dates_are_none() {
         for text in [
             "",
             "120",
@@ -120,7 +120,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_makes_it_panic(text in "[A-Za-z0-9 ,:-]{0,40}|Sun, [0-9]{1,3} (Feb|Dec) [0-9]{1,5} [0-9:]{1,9} GMT", now: u64) {
+        fn dates_never_panic(text in "[A-Za-z0-9 ,:-]{0,40}|Sun, [0-9]{1,3} (Feb|Dec) [0-9]{1,5} [0-9:]{1,9} GMT", now: u64) {
             let _ = seconds(&text, now);
         }
     }

@@ -5,57 +5,57 @@ use sha2::{Digest as _, Sha256};
 
 use crate::reference::is_hex;
 
-/// What a file's bytes have to add up to; also the name of its blob in the cache.
+/// The expected checksum of a file; also the name of its blob in the cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Sum {
+pub(crate) enum Checksum {
     Sha256(String),
-    /// The SHA-1 of `blob SIZE\0` and the bytes.
+    /// The SHA-1 of `blob SIZE\0` and the contents.
     Git(String),
 }
 
-impl Sum {
-    pub fn sha256(hex: &str) -> Option<Sum> {
+impl Checksum {
+    pub fn sha256(hex: &str) -> Option<Checksum> {
         let hex = hex.strip_prefix("sha256:").unwrap_or(hex);
-        is_hex(hex, 64).then(|| Sum::Sha256(hex.to_string()))
+        is_hex(hex, 64).then(|| Checksum::Sha256(hex.to_string()))
     }
 
-    pub fn git(hex: &str) -> Option<Sum> {
-        is_hex(hex, 40).then(|| Sum::Git(hex.to_string()))
+    pub fn git(hex: &str) -> Option<Checksum> {
+        is_hex(hex, 40).then(|| Checksum::Git(hex.to_string()))
     }
 
     pub fn hex(&self) -> &str {
         match self {
-            Sum::Sha256(hex) | Sum::Git(hex) => hex,
+            Checksum::Sha256(hex) | Checksum::Git(hex) => hex,
         }
     }
 
-    /// Ready for the bytes of a file of this size.
-    pub fn summer(&self, size: u64) -> Summer {
+    /// A hasher for a file of this size.
+    pub fn hasher(&self, size: u64) -> Hasher {
         match self {
-            Sum::Sha256(_) => Summer::Sha256(Sha256::new()),
-            Sum::Git(_) => Summer::Git(Sha1::new_with_prefix(format!("blob {size}\0"))),
+            Checksum::Sha256(_) => Hasher::Sha256(Sha256::new()),
+            Checksum::Git(_) => Hasher::Git(Sha1::new_with_prefix(format!("blob {size}\0"))),
         }
     }
 }
 
 #[derive(Debug)]
-pub(crate) enum Summer {
+pub(crate) enum Hasher {
     Sha256(Sha256),
     Git(Sha1),
 }
 
-impl Summer {
+impl Hasher {
     pub fn update(&mut self, bytes: &[u8]) {
         match self {
-            Summer::Sha256(state) => state.update(bytes),
-            Summer::Git(state) => state.update(bytes),
+            Hasher::Sha256(state) => state.update(bytes),
+            Hasher::Git(state) => state.update(bytes),
         }
     }
 
     pub fn hex(self) -> String {
         let bytes = match self {
-            Summer::Sha256(state) => state.finalize().to_vec(),
-            Summer::Git(state) => state.finalize().to_vec(),
+            Hasher::Sha256(state) => state.finalize().to_vec(),
+            Hasher::Git(state) => state.finalize().to_vec(),
         };
         bytes.iter().map(|byte| format!("{byte:02x}")).collect()
     }
@@ -65,25 +65,25 @@ impl Summer {
 mod tests {
     use super::*;
 
-    fn hex_of(sum: &Sum, bytes: &[u8]) -> String {
-        let mut summer = sum.summer(bytes.len() as u64);
-        summer.update(bytes);
-        summer.hex()
+    fn hex_of(sum: &Checksum, bytes: &[u8]) -> String {
+        let mut hasher = sum.hasher(bytes.len() as u64);
+        hasher.update(bytes);
+        hasher.hex()
     }
 
     #[test]
-    fn sums_are_what_sha256sum_and_git_say() {
-        let sha256 = Sum::sha256(&"0".repeat(64)).unwrap();
+    fn checksums_match_sha256sum_and_git() {
+        let sha256 = Checksum::sha256(&"0".repeat(64)).unwrap();
         let expected = "a948904f2f0f479b8f8197694b30184b0d2ed1c1cd2a1ec0fb85d299a192a447";
         assert_eq!(hex_of(&sha256, b"hello world\n"), expected);
-        let git = Sum::git(&"0".repeat(40)).unwrap();
+        let git = Checksum::git(&"0".repeat(40)).unwrap();
         assert_eq!(hex_of(&git, b"hello world\n"), "3b18e512dba79e4c8300dd08aeb37f8e728b8dad");
     }
 
     #[test]
-    fn what_is_no_sum_is_none() {
+    fn invalid_checksums_are_none() {
         for text in ["", "../../x", &"g".repeat(64), &"0".repeat(63), &"A".repeat(64)] {
-            assert!(Sum::sha256(text).is_none() && Sum::git(text).is_none(), "{text}");
+            assert!(Checksum::sha256(text).is_none() && Checksum::git(text).is_none(), "{text}");
         }
     }
 }

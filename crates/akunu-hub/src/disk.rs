@@ -1,12 +1,12 @@
-//! The disk, behind a trait so that a test can fill it.
+//! Disk access, behind a trait so that tests can simulate a full disk.
 
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
 
-/// What the downloader asks of a disk.
+/// The disk operations of a download.
 pub trait Disk: std::fmt::Debug + Send + Sync {
-    /// Bytes that this user may still write in a folder; `None` where nobody knows.
+    /// Free space for this user in the file system of a folder, in bytes; `None` if unknown.
     fn free(&self, folder: &Path) -> Option<u64>;
 
     fn write(&self, file: &mut File, bytes: &[u8]) -> io::Result<()>;
@@ -33,7 +33,7 @@ impl Disk for SystemDisk {
 }
 
 /// `1536` as `1.5 KiB`.
-pub(crate) fn human(bytes: u64) -> String {
+pub(crate) fn human_size(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
     let mut value = bytes as f64;
     let mut unit = 0;
@@ -50,12 +50,12 @@ mod tests {
 
     #[test]
     fn sizes_are_readable() {
-        assert_eq!([0, 1023, 1536, 5 << 30].map(human), ["0 B", "1023 B", "1.5 KiB", "5.0 GiB"]);
+        assert_eq!([0, 1023, 1536, 5 << 30].map(human_size), ["0 B", "1023 B", "1.5 KiB", "5.0 GiB"]);
     }
 
     #[cfg(unix)]
     #[test]
-    fn a_disk_has_some_room() {
+    fn a_disk_has_free_space() {
         assert!(SystemDisk.free(&std::env::temp_dir()).is_some());
     }
 }

@@ -1,4 +1,4 @@
-//! What can go wrong. Advice stands after the last semicolon of the first line; listings follow on lines of their own.
+//! Errors. The remedy follows the last semicolon of the first line; listings follow on separate lines.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -9,8 +9,8 @@ use crate::reference::Repo;
 #[non_exhaustive]
 pub enum Error {
     #[error(
-        "{text:?} names no model on the hub: {reason}; write hf:OWNER/NAME, with @REVISION, :QUANT or :FILE after it \
-         where needed"
+        "{text:?} is not a valid hub model name: {reason}; write hf:OWNER/NAME, optionally followed by @REVISION, \
+         :QUANT or :FILE"
     )]
     Name { text: String, reason: &'static str },
 
@@ -20,26 +20,28 @@ pub enum Error {
     #[error("there is no home folder to keep the cache in; set HF_HUB_CACHE or HF_HOME to a folder")]
     NoHome,
 
-    /// 401 or 403 where the owner of the repository decides who gets it.
+    /// Status 401 or 403 of a repository whose owner controls access.
     #[error(
-        "{repo} is gated: its terms have to be accepted once, at {page}; {}",
-        if *.token { "then try again: the token of that account is needed in HF_TOKEN" }
+        "{repo} is gated: its terms must be accepted at {page}; {}",
+        if *.token { "then try again with a token of that account in HF_TOKEN" }
         else { "then set HF_TOKEN to a token of that account" }
     )]
     Gated { repo: Repo, page: String, token: bool },
 
-    /// 401: the hub also says so of repositories that are not there, to whoever has no token.
+    /// Status 401. Without a token, the hub also returns it for repositories that do not exist.
     #[error(
-        "the hub does not let {} see {repo}: it is private, or there is no such repository; {}",
-        if *.token { "this token" } else { "strangers" },
-        if *.token { "check HF_TOKEN and the name" } else { "check the name, or set HF_TOKEN to a token that may read it" }
+        "access to {repo} was denied {}: it is private, or it does not exist; {}",
+        if *.token { "with this token" } else { "without a token" },
+        if *.token { "check HF_TOKEN and the name" } else { "check the name, or set HF_TOKEN to a token with read access" }
     )]
     Unauthorized { repo: Repo, token: bool },
 
-    #[error("the hub refuses {repo} to this account (403); check what the token in HF_TOKEN may read")]
+    #[error(
+        "access to {repo} is forbidden for this account (403); check the permissions of the token in HF_TOKEN"
+    )]
     Forbidden { repo: Repo },
 
-    #[error("there is no repository {repo} on the hub; check the name: the owner comes first")]
+    #[error("there is no repository {repo} on the hub; check the name OWNER/NAME")]
     NoRepo { repo: Repo },
 
     #[error("{repo} has no revision {revision}; a revision is a branch, a tag or a commit's id")]
@@ -51,41 +53,41 @@ pub enum Error {
     #[error("{repo}: {reason}; {advice}{listing}")]
     Choice { repo: Repo, reason: String, advice: &'static str, listing: String },
 
-    #[error("{repo} lists a file named {path:?}, which would lie outside the cache; nothing was downloaded")]
+    #[error("{repo} lists a file named {path:?}, which would be outside the cache; nothing was downloaded")]
     UnsafePath { repo: Repo, path: String },
 
     #[error(
-        "{host} says that there are too many requests (429); try again {}",
+        "{host} reports too many requests (429); try again {}",
         match .seconds { Some(s) => format!("in {s} s"), None => "later, or with HF_TOKEN set".to_string() }
     )]
     RateLimited { host: String, seconds: Option<u64> },
 
-    #[error("{host} answers {status} for {what}; try again later")]
+    #[error("{host} returned status {status} for {what}; try again later")]
     Server { host: String, status: u16, what: String },
 
     #[error("cannot reach {host}: {reason}; check the connection, or HF_ENDPOINT")]
     Unreachable { host: String, reason: String },
 
     #[error(
-        "the connection was cut at {received} of {size} bytes of {file}: {reason}; run it again to go on from there"
+        "the connection was interrupted at {received} of {size} bytes of {file}: {reason}; run the command again to resume"
     )]
     Cut { file: String, received: u64, size: u64, reason: String },
 
     #[error(
-        "{file} arrived damaged twice: its checksum is {found}, and the hub says {expected}; nothing of it was kept, try \
-         again later"
+        "{file} was damaged in two downloads: its checksum is {found}, but should be {expected}; the data was deleted, \
+         try again later"
     )]
     Checksum { file: String, expected: String, found: String },
 
     #[error(
-        "{file} has more than the {expected} bytes that the hub's listing says; nothing of it was kept, try again later"
+        "{file} is larger than the {expected} bytes in the hub's listing; the data was deleted, try again later"
     )]
     TooLong { file: String, expected: u64 },
 
-    #[error("{host} gave an answer that makes no sense: {reason}; is HF_ENDPOINT a hub?")]
+    #[error("{host} sent an invalid response: {reason}; check that HF_ENDPOINT is a hub")]
     Protocol { host: String, reason: String },
 
-    #[error("{host} redirects {reason}; nothing was sent there")]
+    #[error("{host} redirects {reason}; the redirect was not followed")]
     Redirect { host: String, reason: String },
 
     #[error(
@@ -93,9 +95,9 @@ pub enum Error {
         .path.display(),
         match (.needed, .free) {
             (Some(needed), Some(free)) => {
-                format!(" has {} left and {} are needed", crate::disk::human(*free), crate::disk::human(*needed))
+                format!(" has {} free, but {} are needed", crate::disk::human_size(*free), crate::disk::human_size(*needed))
             }
-            _ => " could not be written further, and what is there is kept".to_string(),
+            _ => " cannot be written; received data is kept".to_string(),
         }
     )]
     DiskFull { path: PathBuf, needed: Option<u64>, free: Option<u64> },
@@ -104,14 +106,14 @@ pub enum Error {
     Io { action: &'static str, path: PathBuf, source: io::Error },
 
     #[error(
-        "{what} is not in the cache and offline mode is on; without --offline and HF_HUB_OFFLINE it is downloaded{listing}"
+        "{what} is not in the cache and offline mode is on; remove --offline and HF_HUB_OFFLINE to download it{listing}"
     )]
     Offline { what: String, listing: String },
 
     #[error("{what} is not in the cache")]
     NotCached { what: String },
 
-    #[error("{repo} is being downloaded, or removed, by another process; try again when that has ended")]
+    #[error("{repo} is being downloaded, or removed, by another process; try again afterwards")]
     Busy { repo: Repo },
 
     #[error("stopped")]

@@ -1,4 +1,4 @@
-//! Requests: redirects that do not carry the token away, retries, and what a status means for what was asked.
+//! HTTP requests: redirects that do not forward the token, retries, and the meaning of status codes for each request.
 
 use std::io::Read;
 use std::sync::Arc;
@@ -11,71 +11,73 @@ use ureq::tls::{Certificate, RootCerts, TlsConfig};
 use ureq::{Agent, Body};
 
 use crate::date;
-use crate::hub::Watch;
+use crate::hub::Observer;
 use crate::reference::Repo;
-use crate::settings::{Patience, Settings, Token};
+use crate::settings::{RetryPolicy, Settings, Token};
 use crate::{Error, Result};
 
-const MOST_REDIRECTS: usize = 10;
-/// Bytes of an answer that is not a file.
-const LONGEST_JSON: u64 = 64 << 20;
-/// Attempts where nobody even answers.
+const MAX_REDIRECTS: usize = 10;
+/// Maximum size in bytes of a response that is not a file.
+const MAX_JSON: u64 = 64 << 20;
+/// Attempts if the host does not respond at all.
 const UNANSWERED_ATTEMPTS: u32 = 3;
-const SLICE: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// What a request is for: what a refusal means depends on it.
+/// The resource that a request is for, which determines the meaning of a status code.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Asked<'a> {
+pub(crate) enum Resource<'a> {
     Revision { repo: &'a Repo, revision: &'a str },
     Listing { repo: &'a Repo },
     File { repo: &'a Repo, file: &'a str },
 }
 
-impl Asked<'_> {
+impl Resource<'_> {
     fn repo(&self) -> &Repo {
         match self {
-            Asked::Revision { repo, .. } | Asked::Listing { repo } | Asked::File { repo, .. } => repo,
+            Resource::Revision { repo, .. } | Resource::Listing { repo } | Resource::File { repo, .. } => {
+                repo
+            }
         }
     }
 
     fn what(&self) -> String {
         match self {
-            Asked::Revision { repo, revision } => format!("revision {revision} of {repo}"),
-            Asked::Listing { repo } => format!("the listing of {repo}"),
-            Asked::File { repo, file } => format!("{file} of {repo}"),
+            Resource::Revision { repo, revision } => format!("revision {revision} of {repo}"),
+            Resource::Listing { repo } => format!("the listing of {repo}"),
+            Resource::File { repo, file } => format!("{file} of {repo}"),
         }
     }
 }
 
-/// An error, and whether asking again may help.
+/// An error, and whether a retry may help.
 #[derive(Debug)]
-pub(crate) struct Trouble {
+pub(crate) struct RequestError {
     error: Box<Error>,
-    again: Again,
+    retry: Retry,
 }
 
-impl Trouble {
-    pub fn new(error: Error, again: Again) -> Trouble {
-        Trouble { error: Box::new(error), again }
+impl RequestError {
+    pub fn new(error: Error, retry: Retry) -> RequestError {
+        RequestError { error: Box::new(error), retry }
     }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Again {
+pub(crate) enum Retry {
     Never,
-    /// Nobody answered.
+    /// The host did not respond.
     Unanswered,
-    /// After this long, where the hub says how long.
+    /// Retry after this time, if the hub states one.
     Later(Option<Duration>),
 }
 
-impl From<Error> for Trouble {
-    fn from(error: Error) -> Trouble {
-        Trouble::new(error, Again::Never)
+impl From<Error> for RequestError {
+    fn from(error: Error) -> RequestError {
+        RequestError::new(error, Retry::Never)
     }
 }
 
-/// Counts attempts that brought nothing.
+/// Counts consecutive attempts without any received data.
 #[derive(Debug, Default)]
 pub(crate) struct Attempts(u32);
 
@@ -91,7 +93,7 @@ pub(crate) struct Http {
     endpoint: Uri,
     endpoint_text: String,
     token: Option<Token>,
-    patience: Patience,
+    retry_policy: RetryPolicy,
     cancel: Arc<AtomicBool>,
     no_roots: bool,
 }
@@ -101,9 +103,9 @@ impl Http {
         let endpoint: Uri = settings.endpoint.parse().map_err(|_| Error::Setting {
             variable: "HF_ENDPOINT",
             value: settings.endpoint.clone(),
-            reason: "no address",
+            reason: "not a URL",
         })?;
-        let patience = settings.patience;
+        let retry_policy = settings.retry_policy;
         let roots: Vec<Certificate<'static>> = rustls_native_certs::load_native_certs()
             .certs
             .iter()
@@ -118,11 +120,11 @@ impl Http {
             .http_status_as_error(false)
             .max_redirects(0)
             .user_agent(concat!("akunu/", env!("CARGO_PKG_VERSION")))
-            .timeout_connect(Some(patience.connect))
-            .timeout_resolve(Some(patience.connect))
-            .timeout_per_read(Some(patience.idle))
-            .timeout_per_write(Some(patience.idle))
-            .timeout_recv_response(Some(patience.idle))
+            .timeout_connect(Some(retry_policy.connect))
+            .timeout_resolve(Some(retry_policy.connect))
+            .timeout_per_read(Some(retry_policy.idle))
+            .timeout_per_write(Some(retry_policy.idle))
+            .timeout_recv_response(Some(retry_policy.idle))
             .tls_config(tls);
         if endpoint.host().is_some_and(is_loopback) {
             config = config.proxy(None);
@@ -132,7 +134,7 @@ impl Http {
             endpoint_text: settings.endpoint.clone(),
             endpoint,
             token: settings.token.clone(),
-            patience,
+            retry_policy,
             cancel,
             no_roots,
         })
@@ -146,7 +148,7 @@ impl Http {
         host(&self.endpoint)
     }
 
-    /// To be called from another thread when the flag is set: whoever waits for bytes stops waiting.
+    /// Called from another thread when the cancel flag is set, to interrupt blocking reads.
     pub fn agent(&self) -> Agent {
         self.agent.clone()
     }
@@ -155,47 +157,57 @@ impl Http {
         if self.cancel.load(Ordering::Relaxed) { Err(Error::Interrupted) } else { Ok(()) }
     }
 
-    /// A JSON answer and its headers; asks again where that may help.
+    /// A JSON response and its headers; retries if that may help.
     pub fn json<T: DeserializeOwned>(
         &self,
         url: &str,
-        asked: Asked<'_>,
-        watch: &mut dyn Watch,
+        resource: Resource<'_>,
+        observer: &mut dyn Observer,
     ) -> Result<(T, HeaderMap)> {
         let mut attempts = Attempts::default();
         loop {
-            match self.json_once(url, asked) {
+            match self.json_once(url, resource) {
                 Ok(done) => return Ok(done),
-                Err(trouble) => self.wait(trouble, &mut attempts, watch)?,
+                Err(failure) => self.wait(failure, &mut attempts, observer)?,
             }
         }
     }
 
-    fn json_once<T: DeserializeOwned>(&self, url: &str, asked: Asked<'_>) -> Result<(T, HeaderMap), Trouble> {
-        let response = self.get(url, None, asked)?;
+    fn json_once<T: DeserializeOwned>(
+        &self,
+        url: &str,
+        resource: Resource<'_>,
+    ) -> Result<(T, HeaderMap), RequestError> {
+        let response = self.get(url, None, resource)?;
         let (parts, body) = response.into_parts();
         let mut bytes = Vec::new();
-        let read = body.into_reader().take(LONGEST_JSON + 1).read_to_end(&mut bytes);
+        let read = body.into_reader().take(MAX_JSON + 1).read_to_end(&mut bytes);
         read.map_err(|error| self.transport(&self.endpoint, &ureq::Error::from(error)))?;
-        let value = if bytes.len() as u64 > LONGEST_JSON {
-            Err("it is too long".to_string())
+        let value = if bytes.len() as u64 > MAX_JSON {
+            Err("it is too large".to_string())
         } else {
             serde_json::from_slice(&bytes).map_err(|error| error.to_string())
         };
         let value = value.map_err(|reason| Error::Protocol {
             host: self.host(),
-            reason: format!("{} is not as expected ({reason})", asked.what()),
+            reason: format!("{} is not as expected ({reason})", resource.what()),
         })?;
         Ok((value, parts.headers))
     }
 
-    /// One attempt; redirects are followed. With `from`, the bytes from there on are asked for, and 416 comes back as it is.
-    pub fn get(&self, url: &str, from: Option<u64>, asked: Asked<'_>) -> Result<Response<Body>, Trouble> {
+    /// One attempt; redirects are followed. With `from`, requests the bytes from there on, and returns a status of 416
+    /// to the caller.
+    pub fn get(
+        &self,
+        url: &str,
+        from: Option<u64>,
+        resource: Resource<'_>,
+    ) -> Result<Response<Body>, RequestError> {
         let mut url = url.to_string();
-        for _ in 0..=MOST_REDIRECTS {
+        for _ in 0..=MAX_REDIRECTS {
             self.check()?;
             let uri: Uri =
-                url.parse().map_err(|_| self.redirect(format!("to {url:?}, which is no address")))?;
+                url.parse().map_err(|_| self.redirect(format!("to {url:?}, which is not a URL")))?;
             let mut request = self.agent.get(&uri).header("accept-encoding", "identity");
             if let Some(from) = from {
                 request = request.header("range", format!("bytes={from}-"));
@@ -207,41 +219,46 @@ impl Http {
             match response.status().as_u16() {
                 301 | 302 | 303 | 307 | 308 => {
                     let place = header(response.headers(), "location");
-                    let place = place.ok_or_else(|| self.redirect("without saying where to".to_string()))?;
+                    let place = place.ok_or_else(|| self.redirect("without a location".to_string()))?;
                     url = join(&uri, place)
-                        .ok_or_else(|| self.redirect(format!("to {place:?}, no address")))?;
+                        .ok_or_else(|| self.redirect(format!("to {place:?}, which is not a URL")))?;
                     if uri.scheme_str() == Some("https") && !url.starts_with("https:") {
                         return Err(self.redirect(format!("to {url}, which is not encrypted")).into());
                     }
                 }
                 200 | 206 => return Ok(response),
                 416 if from.is_some() => return Ok(response),
-                status => return Err(self.refusal(status, response.headers(), &uri, asked)),
+                status => return Err(self.refusal(status, response.headers(), &uri, resource)),
             }
         }
-        Err(self.redirect(format!("more than {MOST_REDIRECTS} times")).into())
+        Err(self.redirect(format!("more than {MAX_REDIRECTS} times")).into())
     }
 
-    /// Waits before the next attempt, or gives up.
-    pub fn wait(&self, trouble: Trouble, attempts: &mut Attempts, watch: &mut dyn Watch) -> Result<()> {
+    /// Waits before the next attempt, or returns the error.
+    pub fn wait(
+        &self,
+        failure: RequestError,
+        attempts: &mut Attempts,
+        observer: &mut dyn Observer,
+    ) -> Result<()> {
         self.check()?;
         attempts.0 += 1;
-        let backoff = self.patience.backoff * 2u32.saturating_pow(attempts.0 - 1);
-        let (most, wait) = match trouble.again {
-            Again::Never => (0, Duration::ZERO),
-            Again::Unanswered => (self.patience.attempts.min(UNANSWERED_ATTEMPTS), backoff),
-            Again::Later(wait) => (self.patience.attempts, wait.unwrap_or(backoff)),
+        let backoff = self.retry_policy.backoff * 2u32.saturating_pow(attempts.0 - 1);
+        let (most, wait) = match failure.retry {
+            Retry::Never => (0, Duration::ZERO),
+            Retry::Unanswered => (self.retry_policy.attempts.min(UNANSWERED_ATTEMPTS), backoff),
+            Retry::Later(wait) => (self.retry_policy.attempts, wait.unwrap_or(backoff)),
         };
-        if attempts.0 >= most || wait > self.patience.longest {
-            return Err(*trouble.error);
+        if attempts.0 >= most || wait > self.retry_policy.max_retry_after {
+            return Err(*failure.error);
         }
         if wait >= Duration::from_secs(1) {
-            watch.note(&format!("{}; trying again in {} s", headline(&trouble.error), wait.as_secs()));
+            observer.note(&format!("{}; trying again in {} s", headline(&failure.error), wait.as_secs()));
         }
         let until = Instant::now() + wait;
         while Instant::now() < until {
             self.check()?;
-            std::thread::sleep(SLICE.min(until.saturating_duration_since(Instant::now())));
+            std::thread::sleep(POLL_INTERVAL.min(until.saturating_duration_since(Instant::now())));
         }
         self.check()
     }
@@ -250,64 +267,64 @@ impl Http {
         Error::Redirect { host: self.host(), reason }
     }
 
-    pub fn transport(&self, uri: &Uri, error: &ureq::Error) -> Trouble {
+    pub fn transport(&self, uri: &Uri, error: &ureq::Error) -> RequestError {
         if let Err(error) = self.check() {
             return error.into();
         }
         let mut reason = match error {
-            ureq::Error::HostNotFound => "there is no host of that name, or no network".to_string(),
-            ureq::Error::Timeout(_) => "it does not answer in time".to_string(),
+            ureq::Error::HostNotFound => "host not found, or no network".to_string(),
+            ureq::Error::Timeout(_) => "timeout".to_string(),
             ureq::Error::Io(error) => error.to_string(),
             other => other.to_string(),
         };
         let tls =
             reason.contains("certificate") || matches!(error, ureq::Error::Rustls(_) | ureq::Error::Tls(_));
         if tls && self.no_roots {
-            reason.push_str(" (this system has no root certificates: SSL_CERT_FILE may name some)");
+            reason.push_str(" (no root certificates were found: set SSL_CERT_FILE)");
         }
-        let again = if tls || matches!(error, ureq::Error::BadUri(_) | ureq::Error::InvalidProxyUrl) {
-            Again::Never
+        let retry = if tls || matches!(error, ureq::Error::BadUri(_) | ureq::Error::InvalidProxyUrl) {
+            Retry::Never
         } else {
-            Again::Unanswered
+            Retry::Unanswered
         };
-        Trouble::new(Error::Unreachable { host: host(uri), reason }, again)
+        RequestError::new(Error::Unreachable { host: host(uri), reason }, retry)
     }
 
-    fn refusal(&self, status: u16, headers: &HeaderMap, uri: &Uri, asked: Asked<'_>) -> Trouble {
-        let repo = || asked.repo().clone();
+    fn refusal(&self, status: u16, headers: &HeaderMap, uri: &Uri, resource: Resource<'_>) -> RequestError {
+        let repo = || resource.repo().clone();
         let token = self.token.is_some();
         let code = header(headers, "x-error-code").unwrap_or_default();
         let wait = retry_after(headers);
-        let later = Again::Later(wait.map(Duration::from_secs));
-        let page = format!("{}/{}", self.endpoint_text, asked.repo());
-        let (error, again) = match (status, code, asked) {
-            (401 | 403, "GatedRepo", _) => (Error::Gated { repo: repo(), page, token }, Again::Never),
-            // Storage that the hub sends us to has nothing to do with the token.
+        let later = Retry::Later(wait.map(Duration::from_secs));
+        let page = format!("{}/{}", self.endpoint_text, resource.repo());
+        let (error, retry) = match (status, code, resource) {
+            (401 | 403, "GatedRepo", _) => (Error::Gated { repo: repo(), page, token }, Retry::Never),
+            // The storage host that the hub redirects to does not receive the token.
             (401 | 403, _, _) if !same_place(uri, &self.endpoint) => {
-                (Error::Server { host: host(uri), status, what: asked.what() }, Again::Never)
+                (Error::Server { host: host(uri), status, what: resource.what() }, Retry::Never)
             }
-            (401, _, _) => (Error::Unauthorized { repo: repo(), token }, Again::Never),
-            (403, _, _) => (Error::Forbidden { repo: repo() }, Again::Never),
-            (404, "RepoNotFound", _) => (Error::NoRepo { repo: repo() }, Again::Never),
-            (404, "RevisionNotFound", Asked::Revision { revision, .. }) => {
-                (Error::NoRevision { repo: repo(), revision: revision.to_string() }, Again::Never)
+            (401, _, _) => (Error::Unauthorized { repo: repo(), token }, Retry::Never),
+            (403, _, _) => (Error::Forbidden { repo: repo() }, Retry::Never),
+            (404, "RepoNotFound", _) => (Error::NoRepo { repo: repo() }, Retry::Never),
+            (404, "RevisionNotFound", Resource::Revision { revision, .. }) => {
+                (Error::NoRevision { repo: repo(), revision: revision.to_string() }, Retry::Never)
             }
-            (404, _, Asked::File { file, .. }) => {
+            (404, _, Resource::File { file, .. }) => {
                 let (file, listing) = (file.to_string(), String::new());
-                (Error::NoFile { repo: repo(), file, listing }, Again::Never)
+                (Error::NoFile { repo: repo(), file, listing }, Retry::Never)
             }
-            (404, _, _) => (Error::NoRepo { repo: repo() }, Again::Never),
+            (404, _, _) => (Error::NoRepo { repo: repo() }, Retry::Never),
             (429, _, _) => (Error::RateLimited { host: host(uri), seconds: wait }, later),
             (408 | 500 | 502 | 503 | 504, _, _) => {
-                (Error::Server { host: host(uri), status, what: asked.what() }, later)
+                (Error::Server { host: host(uri), status, what: resource.what() }, later)
             }
-            _ => (Error::Server { host: host(uri), status, what: asked.what() }, Again::Never),
+            _ => (Error::Server { host: host(uri), status, what: resource.what() }, Retry::Never),
         };
-        Trouble::new(error, again)
+        RequestError::new(error, retry)
     }
 }
 
-/// An error without its advice and its listing.
+/// An error text without its remedy and its listing.
 pub(crate) fn headline(error: &Error) -> String {
     let text = error.to_string();
     let first = text.lines().next().unwrap_or_default();
@@ -318,8 +335,8 @@ pub(crate) fn header<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> 
     headers.get(name)?.to_str().ok()
 }
 
-/// Seconds that an answer asks to wait, said as a number or as a date. The date is by the clock of who answers, where that
-/// is told. `None` where the time has come already: then our own pauses are right.
+/// The `Retry-After` of a response in seconds, from a number or a date. A date is relative to the server's clock, if
+/// the response states it. `None` if the time has passed: then the default pauses are used.
 fn retry_after(headers: &HeaderMap) -> Option<u64> {
     let text = header(headers, "retry-after")?.trim();
     let seconds = text.parse().ok().or_else(|| {
@@ -342,14 +359,14 @@ fn is_loopback(host: &str) -> bool {
     host == "localhost" || host == "[::1]" || host.starts_with("127.")
 }
 
-/// Scheme, host and port: where the token may go.
+/// Whether scheme, host and port are equal: the token is sent only then.
 fn same_place(a: &Uri, b: &Uri) -> bool {
     let port = |uri: &Uri| uri.port_u16().unwrap_or(if uri.scheme_str() == Some("https") { 443 } else { 80 });
     let host = |uri: &Uri| uri.host().map(str::to_ascii_lowercase);
     a.scheme_str() == b.scheme_str() && host(a) == host(b) && host(a).is_some() && port(a) == port(b)
 }
 
-/// Where a `Location` or a `Link` leads from an address.
+/// Resolves a `Location` or `Link` relative to a URL.
 pub(crate) fn join(base: &Uri, place: &str) -> Option<String> {
     if place.starts_with("http://") || place.starts_with("https://") {
         return Some(place.to_string());
@@ -366,7 +383,7 @@ pub(crate) fn join(base: &Uri, place: &str) -> Option<String> {
     (!place.is_empty() && !place.contains(':')).then(|| format!("{root}{folder}/{place}"))
 }
 
-/// As it has to stand in an address; slashes stay.
+/// Percent-encodes a path for a URL; slashes are kept.
 pub(crate) fn encode(path: &str) -> String {
     let mut text = String::with_capacity(path.len());
     for byte in path.bytes() {
@@ -406,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn redirects_lead_where_they_say() {
+    fn redirects_are_resolved() {
         let base = uri("https://hub.example:8443/a/b/c?d");
         for (place, expected) in [
             ("https://x.example/y", Some("https://x.example/y")),

@@ -29,8 +29,8 @@ mod settings;
 pub use cache::{Cache, CachedFile, CachedRepo, CachedRevision, Removed};
 pub use disk::{Disk, SystemDisk};
 pub use error::Error;
-pub use hub::{Hub, Pulled, Silent, Watch};
+pub use hub::{Hub, Observer, Pulled, Silent};
 pub use reference::{PREFIX, Reference, Repo};
-pub use settings::{Patience, Settings, Token};
+pub use settings::{RetryPolicy, Settings, Token};
 
 pub type Result<T, E = Error> = std::result::Result<T, E>;

@@ -1,5 +1,5 @@
-//! The hub's listing of a commit, kept beside its snapshot: a commit never changes, so that nobody has to be asked again
-//! which files there are and what they add up to.
+//! The hub's listing of a commit, cached beside its snapshot. A commit never changes, so its file names and checksums
+//! need to be requested only once.
 
 use std::fs;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::api::RemoteFile;
 use crate::cache::{Cache, make_parent};
-use crate::digest::Sum;
+use crate::digest::Checksum;
 use crate::reference::{Repo, is_safe_path};
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -23,19 +23,19 @@ impl Cache {
         self.repo(repo).join(".listings").join(format!("{commit}.json"))
     }
 
-    /// `None` where none was kept, or it is damaged: then the hub is asked.
+    /// `None` if there is no cached listing or it is damaged: then the hub is asked.
     pub(crate) fn listing(&self, repo: &Repo, commit: &str) -> Option<Vec<RemoteFile>> {
         let text = fs::read(self.listing_path(repo, commit)).ok()?;
         let entries: Vec<Entry> = serde_json::from_slice(&text).ok()?;
         let file = |entry: Entry| {
-            let sum = Sum::sha256(&entry.sum).or_else(|| Sum::git(&entry.sum))?;
+            let sum = Checksum::sha256(&entry.sum).or_else(|| Checksum::git(&entry.sum))?;
             is_safe_path(&entry.path).then_some(RemoteFile { path: entry.path, size: entry.size, sum })
         };
         entries.into_iter().map(file).collect()
     }
 
-    /// A listing that cannot be kept is no error: it is asked for again.
-    pub(crate) fn keep_listing(&self, repo: &Repo, commit: &str, files: &[RemoteFile]) {
+    /// A failure to store a listing is not an error: it will be requested again.
+    pub(crate) fn store_listing(&self, repo: &Repo, commit: &str, files: &[RemoteFile]) {
         let path = self.listing_path(repo, commit);
         let part = path.with_file_name(format!(".{}.part", std::process::id()));
         let entry = |file: &RemoteFile| Entry {

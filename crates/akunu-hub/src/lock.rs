@@ -1,5 +1,5 @@
-//! Locks between processes, held until they are dropped or the process ends in whatever way. Their files are never removed:
-//! whoever waits for one has it open already, and would wait for another than whoever comes next.
+//! Locks between processes, released when dropped or when the process ends. Lock files are never removed: a waiting
+//! process has the file open, and would wait for a different lock than processes that come later.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::path::PathBuf;
@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use crate::cache::make_parent;
 use crate::http::Http;
-use crate::hub::Watch;
+use crate::hub::Observer;
 use crate::{Error, Result};
 
-const TICK: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 #[derive(Debug)]
 pub(crate) struct Lock {
@@ -26,12 +26,12 @@ impl Lock {
         Ok(Lock { file, path })
     }
 
-    /// Whether it is held now, by nobody else.
-    pub fn try_alone(&self) -> Result<bool> {
+    /// Tries to take the lock exclusively.
+    pub fn try_exclusive(&self) -> Result<bool> {
         self.taken(self.file.try_lock())
     }
 
-    /// Whether it is held now, perhaps with others.
+    /// Tries to take the lock shared with other processes.
     pub fn try_shared(&self) -> Result<bool> {
         self.taken(self.file.try_lock_shared())
     }
@@ -45,20 +45,20 @@ impl Lock {
     }
 }
 
-/// Tries until it is held; who has it instead is told once. An interrupt ends the waiting.
+/// Retries until the lock is taken; the holder is reported once. An interrupt ends the wait.
 pub(crate) fn wait(
     http: &Http,
-    watch: &mut dyn Watch,
+    observer: &mut dyn Observer,
     who: impl FnOnce() -> String,
     mut attempt: impl FnMut() -> Result<bool>,
 ) -> Result<()> {
     let mut who = Some(who);
     while !attempt()? {
         if let Some(who) = who.take() {
-            watch.note(&format!("{}: waiting for it", who()));
+            observer.note(&format!("{}: waiting", who()));
         }
         http.check()?;
-        std::thread::sleep(TICK);
+        std::thread::sleep(POLL_INTERVAL);
     }
     Ok(())
 }

@@ -5,12 +5,12 @@ use std::str::FromStr;
 
 use crate::Error;
 
-/// What a model's name begins with where it is not a path.
+/// Prefix of a model name that is not a path.
 pub const PREFIX: &str = "hf:";
 
-const LONGEST: usize = 96;
+const MAX_NAME: usize = 96;
 
-/// A repository of models: its owner and its name, both checked.
+/// A model repository: its owner and name, both validated.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Repo {
     owner: String,
@@ -18,7 +18,7 @@ pub struct Repo {
 }
 
 impl Repo {
-    /// `None` where the hub could have no such repository.
+    /// `None` if the hub could not have such a repository.
     pub fn new(owner: &str, name: &str) -> Option<Repo> {
         (is_name(owner) && is_name(name)).then(|| Repo { owner: owner.into(), name: name.into() })
     }
@@ -38,14 +38,14 @@ impl fmt::Display for Repo {
     }
 }
 
-/// A model on the hub, or a part of it.
+/// A model on the hub, or some of its files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reference {
     pub repo: Repo,
-    /// A branch, a tag or a commit; `main` where none is given.
+    /// A branch, a tag or a commit; the default is `main`.
     pub revision: Option<String>,
     /// A file, or a quantisation such as `Q4_K_M`.
-    pub wanted: Option<String>,
+    pub selector: Option<String>,
 }
 
 impl Reference {
@@ -55,8 +55,8 @@ impl Reference {
         self.revision.as_deref().unwrap_or(Reference::DEFAULT_REVISION)
     }
 
-    /// Whether an argument is meant as a reference, well-formed or not.
-    pub fn is_meant(text: &str) -> bool {
+    /// Whether an argument is intended as a reference, well-formed or not.
+    pub fn is_reference(text: &str) -> bool {
         text.starts_with(PREFIX)
     }
 }
@@ -67,8 +67,8 @@ impl fmt::Display for Reference {
         if let Some(revision) = &self.revision {
             write!(f, "@{revision}")?;
         }
-        match &self.wanted {
-            Some(wanted) => write!(f, ":{wanted}"),
+        match &self.selector {
+            Some(selector) => write!(f, ":{selector}"),
             None => Ok(()),
         }
     }
@@ -80,39 +80,37 @@ impl FromStr for Reference {
     fn from_str(text: &str) -> Result<Reference, Error> {
         let wrong = |reason| Error::Name { text: text.to_string(), reason };
         let rest = text.strip_prefix(PREFIX).ok_or_else(|| wrong("it does not begin with hf:"))?;
-        let (place, wanted) = match rest.split_once(':') {
-            Some((place, wanted)) => (place, Some(wanted)),
+        let (place, selector) = match rest.split_once(':') {
+            Some((place, selector)) => (place, Some(selector)),
             None => (rest, None),
         };
         let (repo, revision) = match place.split_once('@') {
             Some((repo, revision)) => (repo, Some(revision)),
             None => (place, None),
         };
-        let (owner, name) = repo
-            .split_once('/')
-            .ok_or_else(|| wrong("an owner and a name are needed, with / between them"))?;
+        let (owner, name) = repo.split_once('/').ok_or_else(|| wrong("it must be OWNER/NAME"))?;
         if name.contains('/') {
-            return Err(wrong("a file comes after a colon"));
+            return Err(wrong("a file name must follow a colon"));
         }
         let repo = Repo::new(owner, name).ok_or_else(|| {
-            wrong("owner and name are letters, digits, '-', '_' and '.', and neither begin nor end with '-' or '.'")
+            wrong("owner and name may contain letters, digits, '-', '_' and '.', and must not begin or end with '-' or '.'")
         })?;
         if revision.is_some_and(|revision| !is_revision(revision)) {
-            return Err(wrong("the revision is empty, or no branch, tag or commit could be called that"));
+            return Err(wrong("the revision is not a valid branch, tag or commit"));
         }
-        if wanted.is_some_and(|wanted| !is_safe_path(wanted)) {
-            return Err(wrong("what comes after the colon is no file of a repository and no quantisation"));
+        if selector.is_some_and(|selector| !is_safe_path(selector)) {
+            return Err(wrong("the part after the colon is neither a file path nor a quantisation"));
         }
-        Ok(Reference { repo, revision: revision.map(str::to_string), wanted: wanted.map(str::to_string) })
+        Ok(Reference { repo, revision: revision.map(str::to_string), selector: selector.map(str::to_string) })
     }
 }
 
-/// As the hub has it. `--` would make the folder's name in the cache ambiguous, and the hub forbids it too.
+/// The rules of the hub. `--` would make the folder name in the cache ambiguous, and the hub forbids it too.
 fn is_name(text: &str) -> bool {
     let inside = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     let ends = |c: char| matches!(c, '-' | '.');
     !text.is_empty()
-        && text.len() <= LONGEST
+        && text.len() <= MAX_NAME
         && text.chars().all(inside)
         && !text.starts_with(ends)
         && !text.ends_with(ends)
@@ -125,19 +123,19 @@ pub(crate) fn is_revision(text: &str) -> bool {
     text.len() <= 255 && text.chars().all(inside) && is_safe_path(text)
 }
 
-/// A relative path that stays where it is put, on any system.
+/// Whether this is a relative path that cannot leave its folder, on any system.
 pub(crate) fn is_safe_path(path: &str) -> bool {
     let part = |part: &str| !part.is_empty() && part != "." && part != "..";
     let refused = |c: char| c.is_control() || c == '\\' || (cfg!(windows) && c == ':');
     path.len() <= 1024 && !path.contains(refused) && path.split('/').all(part)
 }
 
-/// A Git object id or a SHA-256: safe as the name of a file.
+/// Whether this is a Git object id or a SHA-256, and therefore safe as a file name.
 pub(crate) fn is_hex(text: &str, digits: usize) -> bool {
     text.len() == digits && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-/// A commit, as snapshots are named.
+/// Whether this is a full commit id, as used for snapshot names.
 pub(crate) fn is_commit(text: &str) -> bool {
     is_hex(text, 40)
 }
@@ -157,10 +155,10 @@ mod tests {
         let found = parse("hf:some-owner/Some_Model.v1-GGUF@refs/pr/3:dir/model-Q4_K_M.gguf").unwrap();
         assert_eq!(found.repo, Repo::new("some-owner", "Some_Model.v1-GGUF").unwrap());
         assert_eq!(found.revision(), "refs/pr/3");
-        assert_eq!(found.wanted.as_deref(), Some("dir/model-Q4_K_M.gguf"));
+        assert_eq!(found.selector.as_deref(), Some("dir/model-Q4_K_M.gguf"));
         let plain = parse("hf:a/b").unwrap();
-        assert_eq!((plain.revision(), plain.wanted.as_deref()), ("main", None));
-        assert_eq!(parse("hf:a/b:q8_0").unwrap().wanted.as_deref(), Some("q8_0"));
+        assert_eq!((plain.revision(), plain.selector.as_deref()), ("main", None));
+        assert_eq!(parse("hf:a/b:q8_0").unwrap().selector.as_deref(), Some("q8_0"));
     }
 
     #[test]
@@ -197,7 +195,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_is_accepted_reads_back_as_written(text in "hf:[a-zA-Z0-9./_@:-]{0,40}") {
+        fn accepted_references_round_trip(text in "hf:[a-zA-Z0-9./_@:-]{0,40}") {
             if let Ok(found) = parse(&text) {
                 prop_assert_eq!(found.to_string(), text);
             }

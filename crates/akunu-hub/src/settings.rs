@@ -1,4 +1,4 @@
-//! Where the hub and the cache are, from the environment variables that every Hugging Face tool reads.
+//! Locations of the hub and the cache, from the environment variables of Hugging Face tools.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -10,12 +10,12 @@ use crate::{Error, Result};
 
 const ENDPOINT: &str = "https://huggingface.co";
 
-/// An access token. It does not show in logs.
+/// An access token. It is not shown in logs.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token(String);
 
 impl Token {
-    /// `None` for what could not stand in a header, or is empty.
+    /// `None` if the text is empty or not valid in a header.
     pub fn new(text: &str) -> Option<Token> {
         let text = text.trim();
         (!text.is_empty() && text.bytes().all(|b| b.is_ascii_graphic())).then(|| Token(text.to_string()))
@@ -32,42 +32,42 @@ impl fmt::Debug for Token {
     }
 }
 
-/// How long to wait for what.
+/// Timeouts and retries.
 #[derive(Clone, Copy, Debug)]
-pub struct Patience {
+pub struct RetryPolicy {
     pub connect: Duration,
-    /// For the next bytes, when some are due.
+    /// Timeout for the next bytes of a response.
     pub idle: Duration,
-    /// Requests for the same thing that bring nothing before it is given up.
+    /// Maximum number of consecutive attempts without received data.
     pub attempts: u32,
-    /// Before the second attempt; doubles with each.
+    /// Wait before the second attempt; doubles with each further one.
     pub backoff: Duration,
-    /// Longest wait that a hub may ask for with `Retry-After`; a longer one is an error that says so.
-    pub longest: Duration,
+    /// Maximum `Retry-After` that is accepted; a longer one is an error.
+    pub max_retry_after: Duration,
 }
 
-impl Default for Patience {
-    fn default() -> Patience {
-        Patience {
+impl Default for RetryPolicy {
+    fn default() -> RetryPolicy {
+        RetryPolicy {
             connect: Duration::from_secs(10),
             idle: Duration::from_secs(30),
             attempts: 5,
             backoff: Duration::from_millis(500),
-            longest: Duration::from_secs(120),
+            max_retry_after: Duration::from_secs(120),
         }
     }
 }
 
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Without a slash at its end.
+    /// Without a trailing slash.
     pub endpoint: String,
-    /// The folder with `models--OWNER--NAME` in it.
+    /// The folder that contains `models--OWNER--NAME`.
     pub cache: PathBuf,
     pub token: Option<Token>,
-    /// Only the cache; nothing is sent anywhere.
+    /// Use only the cache, without any network access.
     pub offline: bool,
-    pub patience: Patience,
+    pub retry_policy: RetryPolicy,
 }
 
 impl Settings {
@@ -77,12 +77,12 @@ impl Settings {
             cache: cache.into(),
             token: None,
             offline: false,
-            patience: Patience::default(),
+            retry_policy: RetryPolicy::default(),
         })
     }
 
-    /// The settings that `HF_HOME`, `HF_HUB_CACHE`, `HF_ENDPOINT`, `HF_TOKEN`, `HF_HUB_OFFLINE` and their older names make. The
-    /// caller looks the variables up; an empty one counts as one that is not set.
+    /// The settings from `HF_HOME`, `HF_HUB_CACHE`, `HF_ENDPOINT`, `HF_TOKEN`, `HF_HUB_OFFLINE` and their older names.
+    /// `variable` looks a variable up; an empty one counts as unset.
     pub fn from_variables(variable: impl Fn(&str) -> Option<String>) -> Result<Settings> {
         let get = |name: &str| variable(name).filter(|value| !value.is_empty());
         let home = get("HF_HOME").map(PathBuf::from).or_else(|| {
@@ -100,7 +100,7 @@ impl Settings {
             Some(value) => Some(Token::new(&value).ok_or(Error::Setting {
                 variable: "HF_TOKEN",
                 value: "…".to_string(),
-                reason: "no token: there are characters in it that no token has",
+                reason: "not a valid token: it contains invalid characters",
             })?),
             None => {
                 let file = get("HF_TOKEN_PATH").map(PathBuf::from).or_else(|| Some(home?.join("token")));
@@ -118,10 +118,10 @@ fn is_true(value: &str) -> bool {
 fn check_endpoint(text: &str) -> Result<String> {
     let wrong = |reason| Error::Setting { variable: "HF_ENDPOINT", value: text.to_string(), reason };
     let trimmed = text.trim_end_matches('/');
-    let uri: Uri = trimmed.parse().map_err(|_| wrong("no address; https://huggingface.co is one"))?;
+    let uri: Uri = trimmed.parse().map_err(|_| wrong("not a URL; an example is https://huggingface.co"))?;
     match (uri.scheme_str(), uri.host()) {
         (Some("http" | "https"), Some(_)) if uri.query().is_none() => Ok(trimmed.to_string()),
-        _ => Err(wrong("no address of a hub; https://huggingface.co is one")),
+        _ => Err(wrong("not the URL of a hub; an example is https://huggingface.co")),
     }
 }
 
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cache_is_where_other_tools_have_it() {
+    fn the_cache_is_that_of_other_tools() {
         let cache = |variables: &[(&str, &str)]| from(variables).unwrap().cache;
         assert_eq!(cache(&[("HOME", "/h")]), Path::new("/h/.cache/huggingface/hub"));
         assert_eq!(cache(&[("HOME", "/h"), ("XDG_CACHE_HOME", "/x")]), Path::new("/x/huggingface/hub"));
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn the_token_is_the_variables_or_the_files() {
+    fn the_token_comes_from_the_variable_or_the_file() {
         let home = tempfile::tempdir().unwrap();
         std::fs::write(home.path().join("token"), "hf_file\n").unwrap();
         let home = home.path().to_str().unwrap();
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn the_endpoint_is_an_address() {
+    fn the_endpoint_is_a_url() {
         let endpoint = |text: &str| from(&[("HOME", "/h"), ("HF_ENDPOINT", text)]).map(|s| s.endpoint);
         assert_eq!(endpoint("https://hub.example/prefix/").unwrap(), "https://hub.example/prefix");
         for text in ["hub.example", "ftp://hub.example", "https://", "nonsense here"] {
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn offline_is_what_other_tools_take_for_it() {
+    fn offline_values_match_other_tools() {
         for (value, offline) in [("1", true), ("true", true), ("ON", true), ("0", false), ("", false)] {
             assert_eq!(
                 from(&[("HOME", "/h"), ("HF_HUB_OFFLINE", value)]).unwrap().offline,

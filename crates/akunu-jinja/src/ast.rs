@@ -1,8 +1,8 @@
-//! A template, parsed.
+//! The syntax tree of a template.
 
 use super::text::Text;
 
-/// Number of a name.
+/// Index of an interned name.
 pub(super) type Symbol = u32;
 
 #[derive(Debug)]
@@ -15,11 +15,11 @@ pub(super) struct Stmt {
 pub(super) enum StmtKind {
     Raw(Text),
     Print(Expr),
-    /// Tests and bodies; a body without a test is the `else`.
+    /// Conditions and bodies; the `else` body has no condition.
     If(Vec<(Option<Expr>, Vec<Stmt>)>),
     For(Box<ForLoop>),
     Set(Vec<Target>, bool, Expr),
-    /// `{% set x %}…{% endset %}`, through filters.
+    /// `{% set x %}…{% endset %}`, with filters.
     SetBlock(Target, Vec<Filter>, Vec<Stmt>),
     With(Vec<(Target, Expr)>, Vec<Stmt>),
     /// `{% filter … %}`.
@@ -45,7 +45,7 @@ pub(super) struct ForLoop {
 
 #[derive(Debug)]
 pub(super) struct MacroDef {
-    /// `None`: the body of a call block.
+    /// `None` for the body of a call block.
     pub(super) name: Option<Symbol>,
     pub(super) parameters: Vec<(Symbol, Option<Expr>)>,
     pub(super) body: Vec<Stmt>,
@@ -86,14 +86,15 @@ pub(super) enum Expr {
     List(Vec<Expr>),
     Tuple(Vec<Expr>),
     Dict(Vec<(Expr, Expr)>),
-    /// What follows a primary, in order: chains are flat, so that their length is no depth.
+    /// Attribute accesses, calls, filters etc. after a primary expression, in order. A flat list, so that long chains
+    /// do not nest.
     Postfix(Box<Expr>, Vec<Postfix>),
     Not(Box<Expr>),
     Negate(Box<Expr>),
     Positive(Box<Expr>),
     And(Vec<Expr>),
     Or(Vec<Expr>),
-    /// `a + b - c`: one level of precedence, from the left.
+    /// `a + b - c`: operators of one precedence level, left-associative.
     Math(Box<Expr>, Vec<(MathOp, Expr)>),
     /// `a ~ b ~ c`.
     Concat(Vec<Expr>),

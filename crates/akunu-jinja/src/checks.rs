@@ -1,4 +1,4 @@
-//! What stands after `is`.
+//! Jinja tests, the names after `is`.
 
 use super::ast::CompareOp;
 use super::eval::Interpreter;
@@ -23,7 +23,7 @@ impl Interpreter<'_> {
             return self.compare(op, value, &other.unwrap_or(Value::None));
         }
         let number = |value: &Value| {
-            value.as_int().ok_or_else(|| JinjaError::type_error(format!("'is {name}' needs a whole number")))
+            value.as_int().ok_or_else(|| JinjaError::type_error(format!("'is {name}' needs an integer")))
         };
         Ok(match name {
             "defined" => !value.is_undefined(),

@@ -1,4 +1,4 @@
-//! Statements at work: output, scopes, loops and macros.
+//! Evaluation of statements: output, scopes, loops and macros.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,35 +8,35 @@ use super::functions::Arguments;
 use super::limits::{Limits, OUTPUT};
 use super::parser::Parsed;
 use super::text::{Text, TextBuffer};
-use super::time::Moment;
+use super::time::LocalTime;
 use super::value::{Heap, Id, Loop, Macro, Value};
 use super::{JinjaError, JinjaResult, Output, Variable, input, python};
 
-/// Variables of one stretch of a template.
+/// The variables of a scope.
 #[derive(Debug)]
 struct Scope {
-    /// The scope around it; its own number for the outermost.
+    /// Index of the enclosing scope; the outermost scope has its own index.
     parent: usize,
     variables: Vec<(Symbol, Value)>,
 }
 
-/// One rendering.
+/// The state of one rendering.
 #[derive(Debug)]
 pub(super) struct Interpreter<'t> {
     pub(super) heap: Heap<'t>,
     pub(super) limits: Limits,
     pub(super) names: &'t [String],
     symbols: HashMap<&'t str, Symbol>,
-    pub(super) now: Moment,
+    pub(super) now: LocalTime,
     scopes: Vec<Scope>,
     scope: usize,
-    /// What is written; a macro's or block's text on top of what is outside it.
+    /// Output buffers: that of the current macro or block is on top.
     outputs: Vec<TextBuffer>,
-    /// Recursive loops by number.
+    /// Recursive loops, by index.
     recursive: Vec<&'t ForLoop>,
 }
 
-/// How a statement ends.
+/// The control flow after a statement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Flow {
     Next,
@@ -44,7 +44,7 @@ enum Flow {
     Continue,
 }
 
-pub(super) fn render(parsed: &Parsed, variables: &[Variable<'_>], now: Moment) -> JinjaResult<Output> {
+pub(super) fn render(parsed: &Parsed, variables: &[Variable<'_>], now: LocalTime) -> JinjaResult<Output> {
     let mut interpreter = Interpreter {
         heap: Heap::default(),
         limits: Limits::default(),
@@ -58,13 +58,13 @@ pub(super) fn render(parsed: &Parsed, variables: &[Variable<'_>], now: Moment) -
     };
     for variable in variables {
         if let Some(symbol) = interpreter.symbol(variable.name) {
-            let value = input::value(&mut interpreter, variable.value, variable.outside)?;
+            let value = input::value(&mut interpreter, variable.value, variable.untrusted)?;
             interpreter.store(symbol, value)?;
         }
     }
     interpreter.run(&parsed.body)?;
-    let (text, outside) = interpreter.outputs.pop().unwrap_or_default().into_parts();
-    Ok(Output { text, outside })
+    let (text, untrusted) = interpreter.outputs.pop().unwrap_or_default().into_parts();
+    Ok(Output { text, untrusted })
 }
 
 impl<'t> Interpreter<'t> {
@@ -110,7 +110,8 @@ impl<'t> Interpreter<'t> {
         Ok(())
     }
 
-    /// Runs `inside` in a new scope within `parent`. Scopes that no macro can have kept are freed.
+    /// Runs `inside` in a new scope within `parent`. The scope is freed afterwards, unless a macro was defined that may
+    /// refer to it.
     fn scoped<T>(
         &mut self,
         parent: usize,
@@ -142,7 +143,7 @@ impl<'t> Interpreter<'t> {
         Ok(())
     }
 
-    /// What `inside` writes.
+    /// Captures the output of `inside`.
     fn captured(&mut self, inside: impl FnOnce(&mut Self) -> JinjaResult<()>) -> JinjaResult<Text> {
         self.outputs.push(TextBuffer::default());
         let done = inside(self);
@@ -322,7 +323,7 @@ impl<'t> Interpreter<'t> {
         let id = self.heap.add_loop(Loop { items: items.clone(), index: 0, depth, changed: None, recursive });
         let name = self.symbol("loop");
         for (index, item) in items.iter().enumerate() {
-            self.heap.a_loop_mut(id).index = index;
+            self.heap.get_loop_mut(id).index = index;
             let flow = self.scoped(parent, |me| {
                 if let Some(name) = name {
                     me.store(name, Value::Loop(id))?;
@@ -339,7 +340,7 @@ impl<'t> Interpreter<'t> {
 
     /// `loop(items)` in a recursive loop.
     pub(super) fn recurse(&mut self, id: Id, items: &Value) -> JinjaResult<Value> {
-        let about = self.heap.a_loop(id);
+        let about = self.heap.get_loop(id);
         let (depth, Some((number, scope))) = (about.depth, about.recursive) else {
             return Err(JinjaError::type_error("the loop must have the 'recursive' marker to be called"));
         };
@@ -360,10 +361,10 @@ impl<'t> Interpreter<'t> {
     fn call_block(&mut self, definition: &'t MacroDef, call: &'t Expr) -> JinjaResult<()> {
         let caller = self.add_macro(definition, true)?;
         let Expr::Postfix(base, chain) = call else {
-            return Err(JinjaError::type_error("a call block needs a call"));
+            return Err(JinjaError::type_error("a call block must contain a call"));
         };
         let Some((super::ast::Postfix::Call(args), before)) = chain.split_last() else {
-            return Err(JinjaError::type_error("a call block needs a call"));
+            return Err(JinjaError::type_error("a call block must contain a call"));
         };
         let callee = self.chain(base, before)?;
         let mut arguments = self.arguments(args)?;
@@ -405,7 +406,7 @@ impl<'t> Interpreter<'t> {
 
     /// Calls a macro.
     pub(super) fn call_macro(&mut self, id: Id, arguments: Arguments) -> JinjaResult<Value> {
-        let about = self.heap.a_macro(id);
+        let about = self.heap.get_macro(id);
         let (definition, parent) = (about.definition, about.scope);
         let name =
             if about.is_caller { "caller" } else { definition.name.map_or("", |name| self.name(name)) };
@@ -418,7 +419,8 @@ impl<'t> Interpreter<'t> {
                     let by_name = named.iter().position(|(name, _)| &**name == wanted);
                     let value = match (rest.next(), by_name) {
                         (Some(_), Some(_)) => {
-                            let message = format!("macro '{name}' got two values for '{wanted}'");
+                            let message =
+                                format!("macro '{name}' got multiple values for argument '{wanted}'");
                             return Err(JinjaError::type_error(message));
                         }
                         (Some(value), None) => value,
@@ -430,15 +432,15 @@ impl<'t> Interpreter<'t> {
                     };
                     me.store(*parameter, value)?;
                 }
-                me.leftovers(name, rest.collect(), named)?;
+                me.extra_arguments(name, rest.collect(), named)?;
                 me.run_all(&definition.body)
             })
         })?;
         Ok(Value::Str(text))
     }
 
-    /// `caller`, `varargs` and `kwargs`.
-    fn leftovers(
+    /// The values of `caller`, `varargs` and `kwargs`.
+    fn extra_arguments(
         &mut self,
         name: &str,
         positional: Vec<Value>,

@@ -1,4 +1,4 @@
-//! Expressions: Jinja2's grammar, level by level.
+//! Parses expressions by Jinja2's grammar, one function per precedence level.
 
 use super::JinjaResult;
 use super::ast::{Args, CompareOp, Expr, Filter, MathOp, Postfix};
@@ -10,7 +10,7 @@ impl Parser {
         self.deeper(Parser::conditional)
     }
 
-    /// One expression, or several with commas between, which are a tuple.
+    /// An expression, or a tuple of expressions separated by commas.
     pub(super) fn tuple(&mut self, conditional: bool) -> JinjaResult<Expr> {
         let one = |parser: &mut Parser| match conditional {
             true => parser.expression(),
@@ -221,7 +221,7 @@ impl Parser {
 
     fn postfix(&mut self, node: Expr, filters: bool) -> JinjaResult<Expr> {
         let mut chain = Vec::new();
-        // `is` and `|` end what belongs to the primary itself; calls may follow them.
+        // `is` and `|` end the postfix operators of the primary itself; only calls may follow them.
         let mut filtered = false;
         loop {
             if self.is_op("(") {
@@ -288,7 +288,7 @@ impl Parser {
         }
     }
 
-    /// `a.b` is a name too.
+    /// A dotted name such as `a.b`.
     fn dotted(&mut self) -> JinjaResult<String> {
         let mut name = self.expect_name()?;
         while self.skip_op(".") {
@@ -320,7 +320,7 @@ impl Parser {
         Ok(Postfix::Test { name, args, negated })
     }
 
-    /// `x is divisibleby 3`.
+    /// An argument without parentheses, as in `x is divisibleby 3`.
     fn bare_argument(&mut self) -> JinjaResult<Args> {
         let primary = self.primary()?;
         let argument = self.postfix(primary, false)?;
@@ -350,7 +350,7 @@ impl Parser {
                 args.named.push((name, self.expression()?));
             } else {
                 if !args.named.is_empty() {
-                    return self.error("a positional argument after a named one");
+                    return self.error("positional argument after a keyword argument");
                 }
                 args.positional.push(self.expression()?);
             }

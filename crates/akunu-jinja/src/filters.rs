@@ -69,7 +69,7 @@ impl<'t> Interpreter<'t> {
                 let text = self.text_of(&value)?;
                 self.limits.bytes(4 * text.len())?;
                 let parsed = json::parse(text.as_str())?;
-                input::value(self, &parsed, !text.outside().is_empty())
+                input::value(self, &parsed, !text.untrusted().is_empty())
             }
             _ => self.text_filter(name, &value, arguments),
         }
@@ -96,7 +96,7 @@ impl<'t> Interpreter<'t> {
                 let count = count.filter(|count| !matches!(count, Value::None));
                 let mut as_text = |value: Option<Value>| match value {
                     Some(value) => self.text_of(&value).map(Value::Str),
-                    None => Err(JinjaError::type_error("replace misses an argument")),
+                    None => Err(JinjaError::type_error("replace(): missing argument")),
                 };
                 let (old, new) = (as_text(old)?, as_text(new)?);
                 self.replace(&text, Some(&old), Some(&new), count.as_ref())?
@@ -142,11 +142,11 @@ impl<'t> Interpreter<'t> {
         let is_true = |value: Option<Value>| value.is_some_and(|value| self.heap.truth(&value));
         let (first, blank) = (is_true(first), is_true(blank));
         let mut out = TextBuffer::default();
-        // Jinja2 adds a newline before it takes the lines, so that an empty last line counts.
+        // Jinja2 appends a newline before splitting into lines, so that an empty last line counts.
         let with_newline = format!("{}\n", text.as_str());
         for (index, line) in lines(&with_newline, false).into_iter().enumerate() {
             self.limits.bytes(indent.len() + 1)?;
-            out.push_own(if index > 0 { "\n" } else { "" });
+            out.push_trusted(if index > 0 { "\n" } else { "" });
             if if index == 0 { first } else { blank || !line.is_empty() } {
                 out.push_text(&indent);
             }
@@ -264,7 +264,7 @@ impl<'t> Interpreter<'t> {
         self.heap.list(lists, &mut self.limits)
     }
 
-    /// `a.b.0` of a value.
+    /// Resolves an attribute path such as `a.b.0`.
     pub(super) fn path(&mut self, value: &Value, path: &Value) -> JinjaResult<Value> {
         let Value::Str(path) = path else { return self.item(value, path) };
         let mut value = value.clone();
@@ -293,7 +293,7 @@ impl<'t> Interpreter<'t> {
         Ok(Value::Str(self.join(&items, &separator)?))
     }
 
-    /// The items of a value, none of one that is not true: how `map` and `select` take it.
+    /// The items of a value, or none if it is false, as for `map` and `select`.
     fn items_if_true(&mut self, value: &Value) -> JinjaResult<Arc<[Value]>> {
         if self.heap.truth(value) { self.iterate(value) } else { Ok(Arc::from([])) }
     }
@@ -355,7 +355,7 @@ impl<'t> Interpreter<'t> {
         self.heap.list(kept, &mut self.limits)
     }
 
-    /// Sorted by a key, stably, as `sorted` has it.
+    /// Sorted by a key, stably, as Python's `sorted`.
     pub(super) fn sorted(
         &mut self,
         items: Vec<Value>,
@@ -371,7 +371,7 @@ impl<'t> Interpreter<'t> {
         Ok(keyed.into_iter().map(|(_, item)| item).collect())
     }
 
-    /// The standard library's sort panics where an order is none (NaN, or a comparison that fails halfway).
+    /// The sort of the standard library may panic if there is no total order (NaN, or a comparison that fails).
     fn merge_sort(&mut self, keyed: &mut Vec<(Value, Value)>, len: usize, reverse: bool) -> JinjaResult<()> {
         let mut width = 1;
         while width < len {
@@ -397,7 +397,7 @@ impl<'t> Interpreter<'t> {
         Ok(())
     }
 
-    /// Letters in one case, where that is asked for.
+    /// Lower-cases strings unless the sort is case-sensitive.
     fn folded(&mut self, value: Value, case_sensitive: bool) -> Value {
         match value {
             Value::Str(text) if !case_sensitive => Value::str(&text.as_str().to_lowercase()),
@@ -515,7 +515,7 @@ impl<'t> Interpreter<'t> {
     }
 }
 
-/// The filter's idea of a title: words begin after space, hyphens and opening brackets.
+/// The `title` filter: words begin after whitespace, hyphens and opening brackets.
 fn title(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut begins = true;

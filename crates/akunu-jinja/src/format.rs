@@ -6,13 +6,13 @@ use super::text::{Text, TextBuffer};
 use super::value::{Key, Value};
 use super::{JinjaError, JinjaResult, python};
 
-/// The widest that a value may be filled up to.
+/// Maximum width of padding.
 const MAX_WIDTH: usize = 1 << 12;
 
-/// How a value is to be written.
+/// A format specification.
 #[derive(Debug, Default)]
 struct Spec {
-    /// `<`, `>`, `^`; as the value's type wants it if none.
+    /// `<`, `>` or `^`; the default depends on the type of the value.
     align: Option<char>,
     fill: Option<char>,
     plus: Option<char>,
@@ -48,7 +48,7 @@ impl Interpreter<'_> {
             let (spec, len) = percent_spec(&string[at..])?;
             at += len;
             if spec.kind == '%' {
-                out.push_own("%");
+                out.push_trusted("%");
                 continue;
             }
             let value = match (key, values) {
@@ -148,23 +148,23 @@ impl Interpreter<'_> {
             '<' => (0, missing),
             '^' => (missing / 2, missing - missing / 2),
             '=' => {
-                // Zeros come between the sign and the digits.
+                // Zero padding goes between the sign and the digits.
                 out.push_text(&text.slice(0..usize::from(negative)));
-                out.push_own(&sign);
-                out.push_own(&fill.repeat(missing));
+                out.push_trusted(&sign);
+                out.push_trusted(&fill.repeat(missing));
                 out.push_text(&text.slice(usize::from(negative)..text.len()));
                 return Ok(out.finish());
             }
             _ => (missing, 0),
         };
-        out.push_own(&fill.repeat(left));
-        out.push_own(&sign);
+        out.push_trusted(&fill.repeat(left));
+        out.push_trusted(&sign);
         out.push_text(&text);
-        out.push_own(&fill.repeat(right));
+        out.push_trusted(&fill.repeat(right));
         Ok(out.finish())
     }
 
-    /// `format.format(…)`. Attributes of values are not looked at, only values.
+    /// `format.format(…)`. Fields refer to arguments only, without attribute access.
     pub(super) fn brace_format(&mut self, format: &Text, arguments: Arguments) -> JinjaResult<Text> {
         let string = format.as_str();
         let mut out = TextBuffer::default();
@@ -191,7 +191,7 @@ impl Interpreter<'_> {
                 arguments.named.iter().find(|(name, _)| &**name == field).map(|(_, value)| value.clone())
             };
             let Some(value) = value else {
-                return Err(JinjaError::type_error(format!("format() has nothing for '{{{field}}}'")));
+                return Err(JinjaError::type_error(format!("format(): no argument for '{{{field}}}'")));
             };
             let mut spec = brace_spec(spec)?;
             if conversion == "r" {
@@ -211,15 +211,15 @@ fn incomplete() -> JinjaError {
 
 fn width(text: &str) -> JinjaResult<usize> {
     let number = text.parse().unwrap_or(if text.is_empty() { 0 } else { usize::MAX });
-    if number > MAX_WIDTH { Err(JinjaError::Limit("formats a value too wide")) } else { Ok(number) }
+    if number > MAX_WIDTH { Err(JinjaError::Limit("uses a too large width in a format")) } else { Ok(number) }
 }
 
-/// Digits at the beginning, and how many there are.
+/// Leading digits.
 fn digits(text: &str) -> &str {
     &text[..text.bytes().take_while(u8::is_ascii_digit).count()]
 }
 
-/// What follows `%` or `%(name)`, and its length.
+/// Parses the specification after `%` or `%(name)`; also returns its length.
 fn percent_spec(text: &str) -> JinjaResult<(Spec, usize)> {
     let mut spec = Spec::default();
     let flags = text.bytes().take_while(|b| b"-+ #0".contains(b)).count();

@@ -1,4 +1,4 @@
-//! Global functions, and how arguments are taken.
+//! Global functions, and argument handling.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use super::{JinjaError, JinjaResult};
 
 pub(super) const NAMES: [&str; 5] = ["range", "dict", "namespace", "raise_exception", "strftime_now"];
 
-/// The longest range, as Jinja2's sandbox has it.
+/// The maximum length of a range, as in Jinja2's sandbox.
 const MAX_RANGE: i128 = 100_000;
 
 /// The arguments of a call.
@@ -19,7 +19,7 @@ pub(super) struct Arguments {
 }
 
 impl Arguments {
-    /// Takes the arguments of a function with these parameters, in their order.
+    /// Assigns the arguments to the parameters of a function, in their order.
     pub(super) fn take<const N: usize>(
         self,
         function: &str,
@@ -118,7 +118,7 @@ impl Interpreter<'_> {
         }
         let id = self.heap.namespace(&mut self.limits)?;
         for (key, value) in entries {
-            // A name that the template never writes is one that it cannot ask for.
+            // A name that does not occur in the template cannot be accessed, so it is skipped.
             if let Value::Str(key) = key
                 && let Some(symbol) = self.symbol(key.as_str())
             {
@@ -136,7 +136,7 @@ impl Interpreter<'_> {
             Some([start, stop, step]) if *step != 0 => (*start, *stop, *step),
             _ => {
                 return Err(JinjaError::type_error(
-                    "range() takes one to three whole numbers, and no step of 0",
+                    "range() takes one to three integers, and the step must not be 0",
                 ));
             }
         };

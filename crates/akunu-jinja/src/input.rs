@@ -1,4 +1,4 @@
-//! JSON to values, once before rendering.
+//! Converts JSON input to values, once before rendering.
 
 use super::JinjaResult;
 use super::eval::Interpreter;
@@ -8,10 +8,10 @@ use super::value::Value;
 pub(super) fn value(
     interpreter: &mut Interpreter<'_>,
     json: &serde_json::Value,
-    outside: bool,
+    untrusted: bool,
 ) -> JinjaResult<Value> {
     use serde_json::Value as Json;
-    let text = |text: &str| Value::Str(if outside { Text::from_outside(text) } else { text.into() });
+    let text = |text: &str| Value::Str(if untrusted { Text::from_untrusted(text) } else { text.into() });
     Ok(match json {
         Json::Null => Value::None,
         Json::Bool(b) => Value::Bool(*b),
@@ -24,7 +24,7 @@ pub(super) fn value(
         Json::String(s) => text(s),
         Json::Array(items) => {
             interpreter.limits.enter()?;
-            let items = items.iter().map(|item| value(interpreter, item, outside));
+            let items = items.iter().map(|item| value(interpreter, item, untrusted));
             let items = items.collect::<JinjaResult<_>>()?;
             interpreter.limits.leave();
             interpreter.heap.list(items, &mut interpreter.limits)?
@@ -32,9 +32,9 @@ pub(super) fn value(
         Json::Object(entries) => {
             interpreter.limits.enter()?;
             let entries = entries.iter().map(|(key, item)| {
-                // The names of a message's own fields are for the template, not from a stranger; so is a plain role.
-                let item_outside = outside && !(key == "role" && is_word(item));
-                Ok((text(key), value(interpreter, item, item_outside)?))
+                // Keys of messages and plain roles are trusted; all other strings of untrusted input are not.
+                let item_untrusted = untrusted && !(key == "role" && is_word(item));
+                Ok((text(key), value(interpreter, item, item_untrusted)?))
             });
             let entries = entries.collect::<JinjaResult<_>>()?;
             interpreter.limits.leave();
@@ -43,7 +43,7 @@ pub(super) fn value(
     })
 }
 
-/// `user`: a template may make `<|user|>` of it.
+/// Whether this is a plain word such as `user`: a template may turn it into `<|user|>`.
 fn is_word(json: &serde_json::Value) -> bool {
     let letters = |text: &str| text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-');
     json.as_str().is_some_and(letters)

@@ -1,4 +1,4 @@
-//! `tojson`: what transformers has in its place, which is Python's `json.dumps`.
+//! `tojson`, as transformers overrides it: Python's `json.dumps`.
 
 use super::functions::Arguments;
 use super::limits::Limits;
@@ -29,7 +29,7 @@ impl Interpreter<'_> {
             Some(Value::Str(text)) => Some(text.as_str().to_string()),
             Some(other) => match other.as_int() {
                 Some(width) => Some(" ".repeat(width.clamp(0, 64) as usize)),
-                None => return Err(JinjaError::type_error("tojson: indent has to be a number or a string")),
+                None => return Err(JinjaError::type_error("tojson: indent must be a number or a string")),
             },
         };
         let (mut comma, mut colon) =
@@ -40,7 +40,7 @@ impl Interpreter<'_> {
                     comma = a.as_str().to_string();
                     colon = b.as_str().to_string();
                 }
-                _ => return Err(JinjaError::type_error("tojson: separators have to be two strings")),
+                _ => return Err(JinjaError::type_error("tojson: separators must be two strings")),
             }
         }
         let mut writer = Writer {
@@ -63,18 +63,18 @@ impl Writer<'_, '_> {
     fn value(&mut self, value: &Value) -> JinjaResult<()> {
         self.limits.bytes(16)?;
         match value {
-            Value::None => self.out.push_own("null"),
-            Value::Bool(true) => self.out.push_own("true"),
-            Value::Bool(false) => self.out.push_own("false"),
-            Value::Int(i) => self.out.push_own(&i.to_string()),
-            Value::Float(f) => self.out.push_own(&float(*f)),
+            Value::None => self.out.push_trusted("null"),
+            Value::Bool(true) => self.out.push_trusted("true"),
+            Value::Bool(false) => self.out.push_trusted("false"),
+            Value::Int(i) => self.out.push_trusted(&i.to_string()),
+            Value::Float(f) => self.out.push_trusted(&float(*f)),
             Value::Str(text) => {
                 self.limits.bytes(2 * text.len())?;
-                self.out.push_own("\"");
-                for (run, outside) in text.runs() {
-                    self.out.push(&escaped(run, self.ascii), outside);
+                self.out.push_trusted("\"");
+                for (run, untrusted) in text.runs() {
+                    self.out.push(&escaped(run, self.ascii), untrusted);
                 }
-                self.out.push_own("\"");
+                self.out.push_trusted("\"");
             }
             Value::List(id) | Value::Tuple(id) => {
                 let heap = self.heap;
@@ -93,7 +93,7 @@ impl Writer<'_, '_> {
                 self.bracket('{', &entries, '}', |me, (key, value)| {
                     me.key(key)?;
                     let colon = me.colon.clone();
-                    me.out.push_own(&colon);
+                    me.out.push_trusted(&colon);
                     me.value(value)
                 })?;
             }
@@ -113,13 +113,13 @@ impl Writer<'_, '_> {
         mut one: impl FnMut(&mut Self, &T) -> JinjaResult<()>,
     ) -> JinjaResult<()> {
         self.limits.enter()?;
-        self.out.push_own(open.encode_utf8(&mut [0; 4]));
+        self.out.push_trusted(open.encode_utf8(&mut [0; 4]));
         self.level += 1;
         for (index, item) in items.iter().enumerate() {
             if index > 0 {
                 let comma = self.comma.clone();
                 self.limits.bytes(comma.len())?;
-                self.out.push_own(&comma);
+                self.out.push_trusted(&comma);
             }
             self.new_line()?;
             one(self, item)?;
@@ -128,7 +128,7 @@ impl Writer<'_, '_> {
         if !items.is_empty() {
             self.new_line()?;
         }
-        self.out.push_own(close.encode_utf8(&mut [0; 4]));
+        self.out.push_trusted(close.encode_utf8(&mut [0; 4]));
         self.limits.leave();
         Ok(())
     }
@@ -136,8 +136,8 @@ impl Writer<'_, '_> {
     fn new_line(&mut self) -> JinjaResult<()> {
         if let Some(indent) = &self.indent {
             self.limits.bytes(1 + indent.len() * self.level)?;
-            self.out.push_own("\n");
-            self.out.push_own(&indent.repeat(self.level));
+            self.out.push_trusted("\n");
+            self.out.push_trusted(&indent.repeat(self.level));
         }
         Ok(())
     }
@@ -146,9 +146,9 @@ impl Writer<'_, '_> {
         match key {
             Value::Str(_) => self.value(key),
             Value::None | Value::Bool(_) | Value::Int(_) | Value::Float(_) => {
-                self.out.push_own("\"");
+                self.out.push_trusted("\"");
                 self.value(key)?;
-                self.out.push_own("\"");
+                self.out.push_trusted("\"");
                 Ok(())
             }
             other => {
@@ -189,7 +189,7 @@ fn escaped(text: &str, ascii: bool) -> String {
     out
 }
 
-/// `from_json`, which some templates were written for: text to values.
+/// `from_json`, which some templates use: parses JSON text.
 pub(super) fn parse(text: &str) -> JinjaResult<serde_json::Value> {
     serde_json::from_str(text).map_err(|error| JinjaError::type_error(format!("from_json: {error}")))
 }

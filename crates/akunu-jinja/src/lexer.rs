@@ -1,4 +1,5 @@
-//! Template text to tokens, with whitespace trimmed the way transformers sets it: `trim_blocks` and `lstrip_blocks`.
+//! Splits a template into tokens. Whitespace is trimmed as with transformers' settings `trim_blocks` and
+//! `lstrip_blocks`.
 
 use super::{JinjaError, JinjaResult};
 
@@ -33,12 +34,12 @@ pub(super) struct Lexer<'s> {
     source: &'s str,
     at: usize,
     line: usize,
-    /// Whether the last thing taken ended a line.
+    /// Whether the position is at the start of a line.
     line_start: bool,
     tokens: Vec<(Token, usize)>,
 }
 
-/// Tokens with their lines, `End` last.
+/// Tokens with their line numbers; the last one is `End`.
 pub(super) fn tokenize(source: &str) -> JinjaResult<Vec<(Token, usize)>> {
     let mut lexer = Lexer { source, at: 0, line: 1, line_start: true, tokens: Vec::new() };
     while lexer.at < source.len() {
@@ -82,7 +83,7 @@ impl<'s> Lexer<'s> {
         Err(JinjaError::Syntax { line: self.line, message: message.into() })
     }
 
-    /// Text up to the next tag, and that tag.
+    /// Text up to the next tag, and the beginning of that tag.
     fn data(&mut self) -> JinjaResult<()> {
         let rest = self.rest();
         let mut search = 0;
@@ -142,7 +143,7 @@ impl<'s> Lexer<'s> {
         }
     }
 
-    /// After a tag's last character: the newline that `trim_blocks` drops, or all the space that `-` does.
+    /// Skips whitespace after a tag: a newline for `trim_blocks`, or all whitespace for `-`.
     fn trim_after(&mut self, sign: Option<u8>, block: bool) {
         let rest = self.rest();
         let drop = match sign {
@@ -155,14 +156,14 @@ impl<'s> Lexer<'s> {
     }
 
     fn comment(&mut self) -> JinjaResult<()> {
-        let Some(end) = self.rest()[2..].find("#}") else { return self.error("a comment does not end") };
+        let Some(end) = self.rest()[2..].find("#}") else { return self.error("unterminated comment") };
         let sign = self.rest()[2..2 + end].bytes().last();
         self.advance(2 + end + 2);
         self.trim_after(sign, true);
         Ok(())
     }
 
-    /// The length of `{% raw %}`, if that is what begins here.
+    /// The length of `{% raw %}`, if it begins here.
     fn raw_begin(&self, opening: usize) -> Option<usize> {
         tag_of(&self.rest()[opening..], "raw").map(|len| opening + len)
     }
@@ -190,7 +191,7 @@ impl<'s> Lexer<'s> {
             }
             search = at + 2;
         }
-        self.error("a raw block does not end")
+        self.error("unterminated raw block")
     }
 
     /// The tokens of a tag up to its end.
@@ -201,7 +202,7 @@ impl<'s> Lexer<'s> {
             let trimmed = rest.trim_start_matches(is_space);
             self.advance(rest.len() - trimmed.len());
             let rest = self.rest();
-            let Some(first) = rest.chars().next() else { return self.error("a tag does not end") };
+            let Some(first) = rest.chars().next() else { return self.error("unterminated tag") };
             if open.is_empty() {
                 let sign =
                     rest.as_bytes().first().copied().filter(|&b| b == b'-' || (b == b'+' && end == "%}"));
@@ -282,7 +283,7 @@ impl<'s> Lexer<'s> {
             true => text.parse().ok().map(Token::Float),
             false => i128::from_str_radix(&text, radix).ok().map(Token::Int),
         };
-        let Some(token) = token else { return self.error(format!("{} is no number", &rest[..len])) };
+        let Some(token) = token else { return self.error(format!("{} is not a number", &rest[..len])) };
         self.push(token);
         self.advance(len);
         Ok(())
@@ -330,7 +331,7 @@ impl<'s> Lexer<'s> {
                 let code = rest.get(at + skip..at + skip + digits);
                 let code = code.and_then(|code| u32::from_str_radix(code, radix).ok());
                 let Some(c) = code.and_then(char::from_u32) else {
-                    return self.error("an escape in a string is no character");
+                    return self.error("invalid escape sequence in a string");
                 };
                 out.push(c);
                 for _ in 0..digits + skip - 1 {
@@ -341,11 +342,11 @@ impl<'s> Lexer<'s> {
                 out.push(escaped);
             }
         }
-        self.error("a string does not end")
+        self.error("unterminated string")
     }
 }
 
-/// The length of ` name %}`, also with `-` or `+` before its end.
+/// The length of ` name %}`, optionally with `-` or `+` before its end.
 fn tag_of(text: &str, name: &str) -> Option<usize> {
     let rest = text.trim_start_matches(is_space).strip_prefix(name)?.trim_start_matches(is_space);
     let rest = rest.strip_prefix(['-', '+']).unwrap_or(rest).strip_prefix("%}")?;

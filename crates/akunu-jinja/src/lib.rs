@@ -1,13 +1,12 @@
-//! Jinja2 as chat templates use it, with Python's values, in what transformers sets it to.
+//! Jinja2 for chat templates: Python's values, and the settings of transformers.
 //!
 //! ```text
-//! source ─lexer─▶ tokens ─parser, expressions─▶ ast ─eval─▶ text, and which of its bytes the template did not write
+//! source ─lexer─▶ tokens ─parser, expressions─▶ ast ─eval─▶ text and its untrusted byte ranges
 //! ```
 //!
-//! Templates come with models from strangers. Everything that they can use up is counted (`limits`), nothing
-//! recurses further than a fixed depth, and values that hold each other are numbers on a heap (`value`), so that
-//! none of them can bring the process down. `docs/decisions/0007-own-jinja.md` says why no other implementation is
-//! used.
+//! Templates come with models from untrusted sources. All resources are limited (`limits`), recursion has a fixed
+//! maximum depth, and compound values refer to each other by index on a heap (`value`), so that no template can crash
+//! the process. `docs/decisions/0007-own-jinja.md` explains why no other implementation is used.
 
 mod ast;
 mod checks;
@@ -32,20 +31,20 @@ mod value;
 
 use std::ops::Range;
 
-pub use time::Moment;
+pub use time::LocalTime;
 
 pub type JinjaResult<T> = Result<T, JinjaError>;
 
-/// Why a template gave no text.
+/// The reason why a template could not be parsed or rendered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum JinjaError {
-    /// It is not Jinja2.
+    /// The template is not valid Jinja2.
     Syntax { line: usize, message: String },
-    /// It did something that Python refuses. Line 0 is not known yet.
+    /// An operation that Python rejects. Line 0 means that the line is not known yet.
     Runtime { line: usize, message: String },
     /// `raise_exception(…)`.
     Raised(String),
-    /// It would use up more than it may.
+    /// The template exceeded a resource limit.
     Limit(&'static str),
 }
 
@@ -54,7 +53,7 @@ impl JinjaError {
         JinjaError::Runtime { line: 0, message: message.into() }
     }
 
-    /// Fills in the line of the innermost statement.
+    /// Sets the line of the innermost statement.
     fn at(self, at: usize) -> JinjaError {
         match self {
             JinjaError::Runtime { line: 0, message } => JinjaError::Runtime { line: at, message },
@@ -63,26 +62,26 @@ impl JinjaError {
     }
 }
 
-/// A template, ready to render.
+/// A parsed template.
 #[derive(Debug)]
 pub struct Template {
     parsed: parser::Parsed,
 }
 
-/// A variable that a template sees.
+/// A variable that is passed to a template.
 #[derive(Clone, Copy, Debug)]
 pub struct Variable<'v> {
     pub name: &'v str,
     pub value: &'v serde_json::Value,
-    /// Its strings come from outside: no special token is in them.
-    pub outside: bool,
+    /// Its strings are untrusted: special tokens in them are not recognised.
+    pub untrusted: bool,
 }
 
-/// What came out: the text, and the bytes of it that were in a variable from outside.
+/// The rendered text, and the byte ranges that come from untrusted variables.
 #[derive(Debug)]
 pub struct Output {
     pub text: String,
-    pub outside: Vec<Range<usize>>,
+    pub untrusted: Vec<Range<usize>>,
 }
 
 impl Template {
@@ -90,12 +89,12 @@ impl Template {
         Ok(Template { parsed: parser::parse(source)? })
     }
 
-    /// Whether the template speaks of a name at all.
+    /// Whether a name occurs in the template.
     pub fn mentions(&self, name: &str) -> bool {
         self.parsed.names.iter().any(|known| known == name)
     }
 
-    pub fn render(&self, variables: &[Variable<'_>], now: Moment) -> JinjaResult<Output> {
+    pub fn render(&self, variables: &[Variable<'_>], now: LocalTime) -> JinjaResult<Output> {
         eval::render(&self.parsed, variables, now)
     }
 }

@@ -1,17 +1,17 @@
-//! What a template may use up: it came with a model from a stranger.
+//! Resource limits of a rendering: templates come with models from untrusted sources.
 
 use super::{JinjaError, JinjaResult};
 
-/// Steps of evaluation. About a second.
+/// Evaluation steps; takes about a second.
 const STEPS: u64 = 20_000_000;
 
-/// Bytes of strings and lists made while rendering, all together.
+/// Total bytes of strings and lists created while rendering.
 const BYTES: usize = 512 << 20;
 
-/// How deep evaluation nests: macros that call each other, expressions, data in data. Fits half a megabyte of stack.
+/// Nesting of evaluation: macro calls, expressions, nested data. Fits into half a megabyte of stack.
 const DEPTH: usize = 640;
 
-/// The longest text that may come out.
+/// Maximum size of the output in bytes.
 pub(super) const OUTPUT: usize = 64 << 20;
 
 #[derive(Debug)]
@@ -38,7 +38,7 @@ impl Limits {
         self.spend(bytes / 256)
     }
 
-    /// One level deeper. After an error nobody comes back up.
+    /// Enters a nesting level. An error ends the whole rendering, so the level need not be restored then.
     pub(super) fn enter(&mut self) -> JinjaResult<()> {
         self.depth = self.depth.checked_sub(1).ok_or(JinjaError::Limit("nests too deeply"))?;
         self.spend(1)

@@ -7,7 +7,7 @@ use super::text::{Text, TextBuffer};
 use super::value::{Id, Value};
 use super::{JinjaError, JinjaResult};
 
-const OF_STR: [&str; 41] = [
+const STR_METHODS: [&str; 41] = [
     "capitalize",
     "casefold",
     "center",
@@ -50,20 +50,21 @@ const OF_STR: [&str; 41] = [
     "upper",
     "zfill",
 ];
-const OF_DICT: [&str; 9] = ["clear", "copy", "get", "items", "keys", "pop", "setdefault", "update", "values"];
-const OF_LIST: [&str; 11] =
+const DICT_METHODS: [&str; 9] =
+    ["clear", "copy", "get", "items", "keys", "pop", "setdefault", "update", "values"];
+const LIST_METHODS: [&str; 11] =
     ["append", "clear", "copy", "count", "extend", "index", "insert", "pop", "remove", "reverse", "sort"];
-const OF_TUPLE: [&str; 2] = ["count", "index"];
-const OF_LOOP: [&str; 2] = ["changed", "cycle"];
+const TUPLE_METHODS: [&str; 2] = ["count", "index"];
+const LOOP_METHODS: [&str; 2] = ["changed", "cycle"];
 
-/// The method of a value, if it has one of that name.
+/// The method of a value, if it has one of this name.
 pub(super) fn find(value: &Value, name: &str) -> Option<&'static str> {
     let known: &[&'static str] = match value {
-        Value::Str(_) => &OF_STR,
-        Value::Dict(_) => &OF_DICT,
-        Value::List(_) => &OF_LIST,
-        Value::Tuple(_) => &OF_TUPLE,
-        Value::Loop(_) => &OF_LOOP,
+        Value::Str(_) => &STR_METHODS,
+        Value::Dict(_) => &DICT_METHODS,
+        Value::List(_) => &LIST_METHODS,
+        Value::Tuple(_) => &TUPLE_METHODS,
+        Value::Loop(_) => &LOOP_METHODS,
         _ => &[],
     };
     known.iter().find(|known| **known == name).copied()
@@ -83,11 +84,11 @@ impl Interpreter<'_> {
     fn loop_method(&mut self, id: Id, name: &str, arguments: Arguments) -> JinjaResult<Value> {
         let values = arguments.positional;
         if name == "cycle" {
-            let index = self.heap.a_loop(id).index;
+            let index = self.heap.get_loop(id).index;
             let chosen = index.checked_rem(values.len()).map(|at| values[at].clone());
             return chosen.ok_or_else(|| JinjaError::type_error("no items for cycling given"));
         }
-        let before = self.heap.a_loop_mut(id).changed.replace(values.clone());
+        let before = self.heap.get_loop_mut(id).changed.replace(values.clone());
         let Some(before) = before.filter(|before| before.len() == values.len()) else {
             return Ok(Value::Bool(true));
         };
@@ -165,9 +166,7 @@ impl Interpreter<'_> {
         let [first, second] = arguments.take(name, ["", " "])?;
         let index = |value: &Option<Value>, default: i128| match value {
             None => Ok(default),
-            Some(value) => {
-                value.as_int().ok_or_else(|| JinjaError::type_error("an index has to be a number"))
-            }
+            Some(value) => value.as_int().ok_or_else(|| JinjaError::type_error("an index must be a number")),
         };
         match name {
             "append" => self.heap.items_mut(id).push(first.ok_or_else(|| missing(name))?),
@@ -217,7 +216,7 @@ impl Interpreter<'_> {
     }
 
     fn str_method(&mut self, text: &Text, name: &str, arguments: Arguments) -> JinjaResult<Value> {
-        // Most methods write something as long as the string; those that write more count it themselves.
+        // The result of most methods is about as long as the string; methods with longer results count them separately.
         self.limits.bytes(16 + 2 * text.len())?;
         let string = text.as_str();
         let all = |test: fn(char) -> bool| Ok(Value::Bool(!string.is_empty() && string.chars().all(test)));
@@ -376,7 +375,7 @@ impl Interpreter<'_> {
         }
     }
 
-    /// `separator.join(items)`, each as `str` has it.
+    /// `separator.join(items)`, with each item converted by `str`.
     pub(super) fn join(&mut self, items: &[Value], separator: &Text) -> JinjaResult<Text> {
         let mut out = TextBuffer::default();
         for (index, item) in items.iter().enumerate() {
@@ -401,22 +400,22 @@ impl Interpreter<'_> {
         self.limits.bytes(missing * fill.len())?;
         let (left, right) = match name {
             "ljust" => (0, missing),
-            // Python puts the odd one to the right, unless the width is odd too.
+            // Python puts the extra space on the right, unless the width is odd.
             "center" => (missing / 2 + (missing & width & 1), missing - missing / 2 - (missing & width & 1)),
             _ => (missing, 0),
         };
         let sign = usize::from(name == "zfill" && text.as_str().starts_with(['-', '+']));
         let mut out = TextBuffer::default();
         out.push_text(&text.slice(0..sign));
-        out.push_own(&fill.repeat(left));
+        out.push_trusted(&fill.repeat(left));
         out.push_text(&text.slice(sign..text.len()));
-        out.push_own(&fill.repeat(right));
+        out.push_trusted(&fill.repeat(right));
         Ok(out.finish())
     }
 }
 
 fn missing(name: &str) -> JinjaError {
-    JinjaError::type_error(format!("{name}() misses an argument"))
+    JinjaError::type_error(format!("{name}(): missing argument"))
 }
 
 fn expect_str(function: &str, value: Option<&Value>) -> JinjaResult<Text> {
@@ -431,7 +430,7 @@ fn expect_str(function: &str, value: Option<&Value>) -> JinjaResult<Text> {
     }
 }
 
-/// `strip`, `lstrip` or `rstrip` of these characters, or of space.
+/// `strip`, `lstrip` or `rstrip` of the given characters, or of whitespace.
 pub(super) fn stripped(text: &Text, name: &str, chars: Option<&Value>) -> JinjaResult<Text> {
     let set: Option<Vec<char>> = match chars {
         None | Some(Value::None) => None,
@@ -455,7 +454,7 @@ fn search(text: &Text, name: &str, part: &Text) -> JinjaResult<Value> {
     }
 }
 
-/// Runs without space; what follows the last split stays whole.
+/// Splits at runs of whitespace; the rest after the last split is kept whole.
 fn words(string: &str, most: usize, from_end: bool) -> Vec<std::ops::Range<usize>> {
     let mut found = Vec::new();
     let (mut start, mut end) = (0, string.len());
@@ -493,7 +492,7 @@ fn words(string: &str, most: usize, from_end: bool) -> Vec<std::ops::Range<usize
     found
 }
 
-/// Python's lines: more kinds of line ends than one would think.
+/// Python's `splitlines`, which knows more line separators than `\n` and `\r`.
 pub(super) fn lines(string: &str, keep: bool) -> Vec<std::ops::Range<usize>> {
     let ends = |c: char| {
         matches!(c, '\n' | '\r' | '\x0b' | '\x0c' | '\x1c'..='\x1e' | '\u{85}' | '\u{2028}' | '\u{2029}')
@@ -527,7 +526,7 @@ pub(super) fn capitalized(string: &str) -> String {
     }
 }
 
-/// `str.title`: what follows a letter is small.
+/// `str.title`: letters after a letter become lower case.
 fn titled(string: &str) -> String {
     let mut inside = false;
     let mut out = String::with_capacity(string.len());

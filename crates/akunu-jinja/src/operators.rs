@@ -1,4 +1,4 @@
-//! Arithmetic and comparison, as Python does them.
+//! Arithmetic and comparison with Python's semantics.
 
 use std::cmp::Ordering;
 
@@ -8,10 +8,10 @@ use super::text::{Text, TextBuffer};
 use super::value::Value;
 use super::{JinjaError, JinjaResult};
 
-/// The longest string or list that `*` may make.
+/// Maximum length of a string or list made by `*`.
 const MAX_REPEATED: usize = 16 << 20;
 
-/// What MarkupSafe makes of a string.
+/// Escapes a string as MarkupSafe does.
 pub(super) fn html_escaped(text: &Text) -> Text {
     let escape = |run: &str| {
         let run = run.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
@@ -60,14 +60,14 @@ impl Interpreter<'_> {
 
     fn repeat(&mut self, value: &Value, times: &Value) -> JinjaResult<Value> {
         let times = times.as_int().unwrap_or(0).clamp(0, 1 + MAX_REPEATED as i128) as usize;
-        let too_long = || JinjaError::Limit("repeats something too often");
+        let too_long = || JinjaError::Limit("creates a too long string or list");
         let fits =
             |len: usize| len.checked_mul(times).filter(|&len| len <= MAX_REPEATED).ok_or_else(too_long);
         match value {
             Value::Str(text) => {
                 let len = fits(text.len())?;
                 self.limits.bytes(len)?;
-                if text.outside().is_empty() {
+                if text.untrusted().is_empty() {
                     return Ok(Value::Str(text.as_str().repeat(times).into()));
                 }
                 self.limits.spend(times)?;
@@ -111,7 +111,7 @@ impl Interpreter<'_> {
         })
     }
 
-    /// Which comes first; `None` where a number is no number.
+    /// The order of two values; `None` if one of them is NaN.
     pub(super) fn order(&mut self, a: &Value, b: &Value) -> JinjaResult<Option<Ordering>> {
         self.limits.enter()?;
         let order = match (a, b) {
@@ -183,7 +183,7 @@ impl Interpreter<'_> {
 }
 
 fn overflow() -> JinjaError {
-    JinjaError::type_error("a whole number grows beyond 128 bits")
+    JinjaError::type_error("integer overflow: integers are limited to 128 bits")
 }
 
 fn arithmetic(op: MathOp, a: &Value, b: &Value) -> JinjaResult<Value> {
@@ -225,7 +225,7 @@ fn arithmetic(op: MathOp, a: &Value, b: &Value) -> JinjaResult<Value> {
     }
 }
 
-/// Towards minus infinity.
+/// Division rounded towards minus infinity.
 fn floor_div(x: i128, y: i128) -> i128 {
     let quotient = x / y;
     if x % y != 0 && (x < 0) != (y < 0) { quotient - 1 } else { quotient }

@@ -1,4 +1,4 @@
-//! Statements: tokens to a syntax tree. Expressions are in [`super::expressions`].
+//! Parses statements into a syntax tree. Expressions are in [`super::expressions`].
 
 use std::collections::HashMap;
 
@@ -6,7 +6,7 @@ use super::ast::{Filter, ForLoop, MacroDef, Stmt, StmtKind, Symbol, Target};
 use super::lexer::{Token, tokenize};
 use super::{JinjaError, JinjaResult};
 
-/// Statements in statements, brackets in brackets.
+/// Maximum nesting of statements and brackets.
 const DEPTH: usize = 100;
 
 #[derive(Debug)]
@@ -15,11 +15,11 @@ pub(super) struct Parser {
     at: usize,
     names: HashMap<String, Symbol>,
     depth: usize,
-    /// Loops around this place, inside the innermost macro.
+    /// Number of enclosing loops inside the innermost macro.
     loops: usize,
 }
 
-/// A template and its names by [`Symbol`].
+/// The syntax tree of a template, and its names by [`Symbol`].
 #[derive(Debug)]
 pub(super) struct Parsed {
     pub(super) body: Vec<Stmt>,
@@ -28,7 +28,7 @@ pub(super) struct Parsed {
 
 pub(super) fn parse(source: &str) -> JinjaResult<Parsed> {
     let source = source.replace("\r\n", "\n").replace('\r', "\n");
-    // Jinja2 drops one newline at a template's end.
+    // Jinja2 drops one newline at the end of a template.
     let source = source.strip_suffix('\n').unwrap_or(&source);
     let tokens = tokenize(source)?;
     let mut parser = Parser { tokens, at: 0, names: HashMap::new(), depth: 0, loops: 0 };
@@ -138,7 +138,7 @@ impl Parser {
         parsed
     }
 
-    /// Statements up to a tag with one of these names, which is taken up to its name.
+    /// Statements up to a tag with one of these names; the name of that tag is consumed.
     fn body(&mut self, ends: &[&'static str]) -> JinjaResult<(Vec<Stmt>, &'static str)> {
         self.deeper(|parser| parser.statements(ends))
     }
@@ -166,8 +166,10 @@ impl Parser {
                 }
                 Token::End if ends.is_empty() => return Ok((body, "")),
                 Token::End => {
-                    return self
-                        .error(format!("the template ends where '{}' should come", ends[ends.len() - 1]));
+                    return self.error(format!(
+                        "unexpected end of the template, expected '{}'",
+                        ends[ends.len() - 1]
+                    ));
                 }
                 _ => return self.unexpected("text or a tag"),
             };
@@ -175,7 +177,7 @@ impl Parser {
         }
     }
 
-    /// A body whose end tag has nothing after its name.
+    /// A body whose end tag consists of the name only.
     fn body_to(&mut self, end: &'static str) -> JinjaResult<Vec<Stmt>> {
         let (body, _) = self.body(&[end])?;
         self.expect(&Token::BlockEnd)?;
@@ -195,7 +197,7 @@ impl Parser {
                 self.expect(&Token::BlockEnd)?;
                 StmtKind::Filter(filters, self.body_to("endfilter")?)
             }
-            // transformers marks with it what the assistant said, for training; it has a scope of its own.
+            // A transformers extension that marks assistant output for training; it has its own scope.
             "generation" => {
                 self.expect(&Token::BlockEnd)?;
                 StmtKind::With(Vec::new(), self.body_to("endgeneration")?)
@@ -252,7 +254,8 @@ impl Parser {
         Ok(StmtKind::For(Box::new(made)))
     }
 
-    /// `a`, `a, b`, `(a, b)`, and with `attributes` also `ns.a`. True if there is more than one, or a comma.
+    /// `a`, `a, b` or `(a, b)`, and with `attributes` also `ns.a`. Returns true if there are several targets or a
+    /// trailing comma.
     fn targets(&mut self, attributes: bool) -> JinjaResult<(Vec<Target>, bool)> {
         let mut targets = Vec::new();
         let mut commas = false;
@@ -294,7 +297,7 @@ impl Parser {
         let body = self.body_to("endset")?;
         match targets.pop() {
             Some(target) if targets.is_empty() => Ok(StmtKind::SetBlock(target, filters, body)),
-            _ => self.error("a block can be set to one name only"),
+            _ => self.error("a set block takes exactly one name"),
         }
     }
 
@@ -313,7 +316,7 @@ impl Parser {
         Ok(StmtKind::With(values, self.body_to("endwith")?))
     }
 
-    /// `name`, `name(args)`, then others after `|`.
+    /// `name` or `name(args)`, then further filters after `|`.
     fn filter_chain(&mut self) -> JinjaResult<Vec<Filter>> {
         let mut filters = Vec::new();
         loop {
@@ -351,7 +354,7 @@ impl Parser {
         Ok(StmtKind::Macro(Box::new(MacroDef { name, parameters, body })))
     }
 
-    /// An end tag may repeat the macro's name.
+    /// The end tag may repeat the name of the macro.
     fn macro_body(&mut self, end: &'static str) -> JinjaResult<Vec<Stmt>> {
         let loops = std::mem::take(&mut self.loops);
         let parsed = self.body(&[end]);

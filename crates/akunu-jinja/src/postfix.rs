@@ -1,4 +1,4 @@
-//! Expressions at work.
+//! Evaluation of expressions.
 
 use std::sync::Arc;
 
@@ -34,8 +34,8 @@ impl<'t> Interpreter<'t> {
                 let value = self.eval(inner)?;
                 self.negate(&value, 1)
             }
-            Expr::And(parts) => self.junction(parts, false),
-            Expr::Or(parts) => self.junction(parts, true),
+            Expr::And(parts) => self.bool_op(parts, false),
+            Expr::Or(parts) => self.bool_op(parts, true),
             Expr::Math(first, rest) => {
                 let mut value = self.eval(first)?;
                 for (op, expr) in rest {
@@ -66,8 +66,8 @@ impl<'t> Interpreter<'t> {
         self.make_dict(entries)
     }
 
-    /// `and`, or `or` if `until`: the first operand that is (not) true, or the last.
-    fn junction(&mut self, parts: &'t [Expr], until: bool) -> JinjaResult<Value> {
+    /// `and`, or `or` if `until`: the first operand that decides the result, or the last one.
+    fn bool_op(&mut self, parts: &'t [Expr], until: bool) -> JinjaResult<Value> {
         let mut value = Value::None;
         for part in parts {
             value = self.eval(part)?;
@@ -111,7 +111,7 @@ impl<'t> Interpreter<'t> {
         Ok(Value::Bool(true))
     }
 
-    /// A value and what is asked of it, link by link.
+    /// Evaluates a value and the postfix operators after it.
     pub(super) fn chain(&mut self, base: &'t Expr, chain: &'t [Postfix]) -> JinjaResult<Value> {
         let mut value = self.eval(base)?;
         for link in chain {
@@ -178,7 +178,7 @@ impl<'t> Interpreter<'t> {
     pub(super) fn item(&mut self, value: &Value, index: &Value) -> JinjaResult<Value> {
         let found = match value {
             Value::Dict(id) => {
-                // What cannot be a key is not there.
+                // A value that cannot be a key is not in the dictionary.
                 let unhashable = matches!(index, Value::List(_) | Value::Dict(_) | Value::Namespace(_));
                 let key = if unhashable { Key::Undefined } else { self.heap.key(index, &mut self.limits)? };
                 self.heap.entries(*id).get(&key).cloned()
@@ -209,9 +209,9 @@ impl<'t> Interpreter<'t> {
         }
     }
 
-    /// `loop.index` and the like; `None` for what it does not have.
+    /// `loop.index` and other attributes; `None` if there is no such attribute.
     fn loop_attribute(&mut self, id: usize, name: &str) -> JinjaResult<Option<Value>> {
-        let about = self.heap.a_loop(id);
+        let about = self.heap.get_loop(id);
         let (index, len) = (about.index, about.items.len());
         let number = |n: usize| Some(Value::Int(n as i128));
         let neighbour = |at: Option<usize>, what: &str| {
@@ -235,7 +235,7 @@ impl<'t> Interpreter<'t> {
     }
 }
 
-/// Where an index that may count from the end points to.
+/// Converts an index that may be negative to a position.
 pub(super) fn place(index: i128, len: usize) -> Option<usize> {
     let index = if index < 0 { index + len as i128 } else { index };
     usize::try_from(index).ok().filter(|&at| at < len)

@@ -1,4 +1,4 @@
-//! How Python writes values: `str`, `repr`, and its idea of space.
+//! Python's text forms of values: `str`, `repr`, and its definition of whitespace.
 
 use super::JinjaResult;
 use super::limits::Limits;
@@ -10,7 +10,7 @@ pub(super) fn is_space(c: char) -> bool {
     c.is_whitespace() || ('\x1c'..='\x1f').contains(&c)
 }
 
-/// `repr` of a float: the shortest digits that give it back.
+/// `repr` of a float: the shortest digits that round-trip.
 pub(super) fn float(value: f64) -> String {
     if value.is_nan() {
         return "nan".into();
@@ -29,7 +29,7 @@ pub(super) fn float(value: f64) -> String {
     format!("{digits}e{sign}{:02}", exponent.abs())
 }
 
-/// `str(value)` into a buffer. Strings keep their marks.
+/// Appends `str(value)` to a buffer. Strings keep their untrusted ranges.
 pub(super) fn write(
     heap: &Heap<'_>,
     value: &Value,
@@ -48,7 +48,7 @@ pub(super) fn write(
     }
 }
 
-/// `repr(value)` into a buffer.
+/// Appends `repr(value)` to a buffer.
 pub(super) fn write_repr(
     heap: &Heap<'_>,
     value: &Value,
@@ -58,32 +58,32 @@ pub(super) fn write_repr(
 ) -> JinjaResult<()> {
     limits.bytes(16)?;
     match value {
-        Value::Undefined(_) => out.push_own("Undefined"),
-        Value::None => out.push_own("None"),
-        Value::Bool(true) => out.push_own("True"),
-        Value::Bool(false) => out.push_own("False"),
-        Value::Int(i) => out.push_own(&i.to_string()),
-        Value::Float(f) => out.push_own(&float(*f)),
+        Value::Undefined(_) => out.push_trusted("Undefined"),
+        Value::None => out.push_trusted("None"),
+        Value::Bool(true) => out.push_trusted("True"),
+        Value::Bool(false) => out.push_trusted("False"),
+        Value::Int(i) => out.push_trusted(&i.to_string()),
+        Value::Float(f) => out.push_trusted(&float(*f)),
         Value::Str(text) => {
             limits.bytes(2 * text.len())?;
             let whole = text.as_str();
             let quote = if whole.contains('\'') && !whole.contains('"') { '"' } else { '\'' };
-            out.push_own(quote.encode_utf8(&mut [0; 4]));
-            for (run, outside) in text.runs() {
-                out.push(&escaped(run, quote), outside);
+            out.push_trusted(quote.encode_utf8(&mut [0; 4]));
+            for (run, untrusted) in text.runs() {
+                out.push(&escaped(run, quote), untrusted);
             }
-            out.push_own(quote.encode_utf8(&mut [0; 4]));
+            out.push_trusted(quote.encode_utf8(&mut [0; 4]));
         }
         Value::List(id) | Value::Tuple(id) => {
             limits.enter()?;
             let tuple = matches!(value, Value::Tuple(_));
-            out.push_own(if tuple { "(" } else { "[" });
+            out.push_trusted(if tuple { "(" } else { "[" });
             for (index, item) in heap.items(*id).iter().enumerate() {
-                out.push_own(if index > 0 { ", " } else { "" });
+                out.push_trusted(if index > 0 { ", " } else { "" });
                 write_repr(heap, item, names, out, limits)?;
             }
             let single = tuple && heap.items(*id).len() == 1;
-            out.push_own(if single {
+            out.push_trusted(if single {
                 ",)"
             } else if tuple {
                 ")"
@@ -94,29 +94,29 @@ pub(super) fn write_repr(
         }
         Value::Dict(id) => {
             limits.enter()?;
-            out.push_own("{");
+            out.push_trusted("{");
             for (index, (key, value)) in heap.entries(*id).entries.iter().enumerate() {
-                out.push_own(if index > 0 { ", " } else { "" });
+                out.push_trusted(if index > 0 { ", " } else { "" });
                 write_repr(heap, key, names, out, limits)?;
-                out.push_own(": ");
+                out.push_trusted(": ");
                 write_repr(heap, value, names, out, limits)?;
             }
-            out.push_own("}");
+            out.push_trusted("}");
             limits.leave();
         }
         Value::Namespace(id) => {
             limits.enter()?;
-            out.push_own("<Namespace {");
+            out.push_trusted("<Namespace {");
             for (index, (name, value)) in heap.attributes(*id).iter().enumerate() {
-                out.push_own(if index > 0 { ", " } else { "" });
-                out.push_own(&format!("'{}': ", names.get(*name as usize).map_or("", String::as_str)));
+                out.push_trusted(if index > 0 { ", " } else { "" });
+                out.push_trusted(&format!("'{}': ", names.get(*name as usize).map_or("", String::as_str)));
                 write_repr(heap, value, names, out, limits)?;
             }
-            out.push_own("}>");
+            out.push_trusted("}>");
             limits.leave();
         }
         Value::Macro(_) | Value::Loop(_) | Value::Method(_) | Value::Function(_) => {
-            out.push_own(&format!("<{}>", value.kind()));
+            out.push_trusted(&format!("<{}>", value.kind()));
         }
     }
     Ok(())
@@ -143,7 +143,7 @@ fn escaped(text: &str, quote: char) -> String {
     out
 }
 
-/// `str.isprintable`, but for characters that Unicode has not given out.
+/// `str.isprintable`, except for unassigned code points.
 fn is_printable(c: char) -> bool {
     let format = matches!(c as u32,
         0xad | 0x600..=0x605 | 0x61c | 0x6dd | 0x70f | 0x180e | 0x200b..=0x200f | 0x202a..=0x202e

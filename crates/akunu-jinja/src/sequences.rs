@@ -1,4 +1,4 @@
-//! Items of strings and lists: iterating, counting, slicing.
+//! Sequence operations on strings and lists: iteration, length, slicing.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use super::value::Value;
 use super::{JinjaError, JinjaResult};
 
 impl Interpreter<'_> {
-    /// What a for loop goes through.
+    /// The items that a for loop iterates over.
     pub(super) fn iterate(&mut self, value: &Value) -> JinjaResult<Arc<[Value]>> {
         let items: Arc<[Value]> = match value {
             Value::List(id) | Value::Tuple(id) => self.heap.items(*id).into(),
@@ -89,7 +89,8 @@ impl Interpreter<'_> {
                     _ => self.heap.tuple(chosen, &mut self.limits),
                 }
             }
-            // As Jinja2: what cannot be sliced is undefined, and what is undefined fails.
+            // As in Jinja2: slicing an unsupported value gives an undefined value, and slicing an undefined value is an
+            // error.
             Value::Undefined(what) => Err(JinjaError::type_error(what.to_string())),
             other => {
                 let what = format!("'{} object' cannot be sliced", other.kind());
@@ -127,7 +128,7 @@ impl Interpreter<'_> {
         Ok(out.finish())
     }
 
-    /// Takes an item out of a list, as `list.pop(index)`.
+    /// Removes and returns an item of a list, as `list.pop(index)`.
     pub(super) fn pop(&mut self, id: usize, index: i128) -> JinjaResult<Value> {
         let items = self.heap.items_mut(id);
         self.limits.spend(items.len() / 64)?;
@@ -141,7 +142,7 @@ impl Interpreter<'_> {
 /// The indices of a slice.
 fn chosen(len: usize, start: Option<i128>, stop: Option<i128>, step: i128) -> impl Iterator<Item = usize> {
     let len = len as i128;
-    // Python's clamping: indices count from the end if negative, and stop one outside at most.
+    // Python's clamping: negative indices count from the end, and indices are at most one past either end.
     let (low, high) = if step > 0 { (0, len) } else { (-1, len - 1) };
     let clamp = |bound: Option<i128>, default: i128| match bound {
         None => default,

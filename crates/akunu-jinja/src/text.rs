@@ -1,7 +1,7 @@
-//! Strings that remember which of their bytes came from outside the template.
+//! Strings that track which of their bytes are untrusted, i.e. come from a message and not from the template.
 //!
-//! `'<|im_start|>' + message.role` is the template's own word up to `>`, and somebody else's from there on. Whoever
-//! tokenizes the result can tell the two apart: a special token is one only where the template wrote it.
+//! In `'<|im_start|>' + message.role`, the bytes up to `>` come from the template, and the rest is untrusted. The
+//! tokenizer uses this to recognise special tokens only in text that the template wrote.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -10,27 +10,27 @@ use std::sync::Arc;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Text {
     text: Arc<str>,
-    /// Bytes that came from outside, in order, apart from each other. `None`: none.
-    outside: Option<Arc<[Range<usize>]>>,
-    /// A `Markup` of MarkupSafe: what `|safe` makes, and what escapes a string that is added to it.
+    /// Untrusted byte ranges, sorted and disjoint. `None` if there are none.
+    untrusted: Option<Arc<[Range<usize>]>>,
+    /// A `Markup` string of MarkupSafe: made by `|safe`; strings that are added to it are escaped.
     pub(super) safe: bool,
 }
 
 impl From<&str> for Text {
     fn from(text: &str) -> Text {
-        Text { text: text.into(), outside: None, safe: false }
+        Text { text: text.into(), untrusted: None, safe: false }
     }
 }
 
 impl From<String> for Text {
     fn from(text: String) -> Text {
-        Text { text: text.into(), outside: None, safe: false }
+        Text { text: text.into(), untrusted: None, safe: false }
     }
 }
 
 impl Text {
-    /// A string that is not the template's.
-    pub(super) fn from_outside(text: &str) -> Text {
+    /// A string from untrusted input.
+    pub(super) fn from_untrusted(text: &str) -> Text {
         let mut buffer = TextBuffer::default();
         buffer.push(text, true);
         buffer.finish()
@@ -48,55 +48,57 @@ impl Text {
         self.text.is_empty()
     }
 
-    pub(super) fn outside(&self) -> &[Range<usize>] {
-        self.outside.as_deref().unwrap_or_default()
+    pub(super) fn untrusted(&self) -> &[Range<usize>] {
+        self.untrusted.as_deref().unwrap_or_default()
     }
 
-    fn has_outside(&self) -> bool {
-        self.outside.is_some()
+    fn has_untrusted(&self) -> bool {
+        self.untrusted.is_some()
     }
 
-    /// Some bytes of it. They have to begin and end between characters.
+    /// A substring. The range must be at character boundaries.
     pub(super) fn slice(&self, range: Range<usize>) -> Text {
         if range == (0..self.len()) {
             return self.clone();
         }
         let Some(text) = self.text.get(range.clone()) else { return Text::default() };
-        let Some(outside) = &self.outside else {
-            return Text { text: text.into(), outside: None, safe: self.safe };
+        let Some(untrusted) = &self.untrusted else {
+            return Text { text: text.into(), untrusted: None, safe: self.safe };
         };
-        let first = outside.partition_point(|o| o.end <= range.start);
-        let cut = outside[first..].iter().take_while(|o| o.start < range.end);
+        let first = untrusted.partition_point(|o| o.end <= range.start);
+        let cut = untrusted[first..].iter().take_while(|o| o.start < range.end);
         let cut = cut.map(|o| o.start.max(range.start) - range.start..o.end.min(range.end) - range.start);
         let cut: Arc<[Range<usize>]> = cut.collect();
-        Text { text: text.into(), outside: (!cut.is_empty()).then_some(cut), safe: self.safe }
+        Text { text: text.into(), untrusted: (!cut.is_empty()).then_some(cut), safe: self.safe }
     }
 
-    /// Runs of bytes from the template and of bytes from outside.
+    /// Consecutive runs of trusted and untrusted bytes.
     pub(super) fn runs(&self) -> impl Iterator<Item = (&str, bool)> {
         let mut at = 0;
-        let mut ends = Vec::with_capacity(2 * self.outside().len() + 1);
-        for range in self.outside() {
+        let mut ends = Vec::with_capacity(2 * self.untrusted().len() + 1);
+        for range in self.untrusted() {
             ends.push((at..range.start, false));
             ends.push((range.clone(), true));
             at = range.end;
         }
         ends.push((at..self.len(), false));
-        ends.into_iter().filter(|(r, _)| !r.is_empty()).map(|(range, outside)| (&self.text[range], outside))
+        ends.into_iter()
+            .filter(|(r, _)| !r.is_empty())
+            .map(|(range, untrusted)| (&self.text[range], untrusted))
     }
 
-    /// The result of a change of letters after which no byte can be traced: from outside if any of it was.
+    /// The result of a transformation that does not preserve byte positions: untrusted if any part of the input was.
     pub(super) fn like(&self, text: String) -> Text {
         let mut buffer = TextBuffer::default();
-        buffer.push(&text, self.has_outside());
+        buffer.push(&text, self.has_untrusted());
         buffer.finish()
     }
 
-    /// Each run changed for itself.
+    /// Transforms each run separately.
     pub(super) fn map_runs(&self, mut change: impl FnMut(&str) -> String) -> Text {
         let mut buffer = TextBuffer::default();
-        for (run, outside) in self.runs() {
-            buffer.push(&change(run), outside);
+        for (run, untrusted) in self.runs() {
+            buffer.push(&change(run), untrusted);
         }
         buffer.finish()
     }
@@ -117,11 +119,11 @@ impl Text {
     }
 }
 
-/// Makes a [`Text`].
+/// Builds a [`Text`].
 #[derive(Debug, Default)]
 pub(super) struct TextBuffer {
     text: String,
-    outside: Vec<Range<usize>>,
+    untrusted: Vec<Range<usize>>,
 }
 
 impl TextBuffer {
@@ -129,41 +131,41 @@ impl TextBuffer {
         self.text.len()
     }
 
-    pub(super) fn push(&mut self, text: &str, outside: bool) {
+    pub(super) fn push(&mut self, text: &str, untrusted: bool) {
         let start = self.text.len();
         self.text.push_str(text);
-        if outside {
+        if untrusted {
             self.note(start..self.text.len());
         }
     }
 
     fn note(&mut self, range: Range<usize>) {
-        match self.outside.last_mut() {
+        match self.untrusted.last_mut() {
             _ if range.is_empty() => {}
             Some(last) if last.end == range.start => last.end = range.end,
-            _ => self.outside.push(range),
+            _ => self.untrusted.push(range),
         }
     }
 
-    pub(super) fn push_own(&mut self, text: &str) {
+    pub(super) fn push_trusted(&mut self, text: &str) {
         self.push(text, false);
     }
 
     pub(super) fn push_text(&mut self, text: &Text) {
         let start = self.text.len();
         self.text.push_str(&text.text);
-        for range in text.outside() {
+        for range in text.untrusted() {
             self.note(start + range.start..start + range.end);
         }
     }
 
     pub(super) fn finish(self) -> Text {
-        let outside = (!self.outside.is_empty()).then(|| self.outside.into());
-        Text { text: self.text.into(), outside, safe: false }
+        let untrusted = (!self.untrusted.is_empty()).then(|| self.untrusted.into());
+        Text { text: self.text.into(), untrusted, safe: false }
     }
 
     pub(super) fn into_parts(self) -> (String, Vec<Range<usize>>) {
-        (self.text, self.outside)
+        (self.text, self.untrusted)
     }
 }
 
@@ -172,17 +174,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slices_keep_what_came_from_outside() {
+    fn slices_keep_untrusted_ranges() {
         let mut buffer = TextBuffer::default();
-        buffer.push_own("ab");
+        buffer.push_trusted("ab");
         buffer.push("cd", true);
         buffer.push("ef", true);
-        buffer.push_own("gh");
+        buffer.push_trusted("gh");
         let text = buffer.finish();
-        assert_eq!(text.outside(), std::slice::from_ref(&(2..6)));
-        assert_eq!(text.slice(3..8).outside(), std::slice::from_ref(&(0..3)));
-        assert!(text.slice(0..2).outside().is_empty());
-        assert!(text.slice(6..8).outside().is_empty());
+        assert_eq!(text.untrusted(), std::slice::from_ref(&(2..6)));
+        assert_eq!(text.slice(3..8).untrusted(), std::slice::from_ref(&(0..3)));
+        assert!(text.slice(0..2).untrusted().is_empty());
+        assert!(text.slice(6..8).untrusted().is_empty());
         assert_eq!(text.runs().collect::<Vec<_>>(), [("ab", false), ("cdef", true), ("gh", false)]);
     }
 }

@@ -1,8 +1,8 @@
-//! The date that a template writes down.
+//! Date and time for templates (`strftime_now`).
 
-/// A moment on somebody's clock.
+/// A local date and time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Moment {
+pub struct LocalTime {
     year: i64,
     month: usize,
     day: i64,
@@ -27,9 +27,9 @@ const MONTHS: [&str; 12] = [
 ];
 const WEEKDAYS: [&str; 7] = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"];
 
-impl Moment {
-    /// Seconds since 1970-01-01 00:00 on the clock that is meant.
-    pub fn from_seconds(seconds: i64) -> Moment {
+impl LocalTime {
+    /// Seconds since 1970-01-01 00:00 in local time.
+    pub fn from_seconds(seconds: i64) -> LocalTime {
         let days = seconds.div_euclid(86_400);
         // Howard Hinnant's civil_from_days: years begin in March, so that leap days come last.
         let shifted = days + 719_468;
@@ -41,7 +41,7 @@ impl Moment {
         let day = of_year - (153 * month + 2) / 5 + 1;
         let month = if month < 10 { month + 3 } else { month - 9 };
         let year = year_of_era + era * 400 + i64::from(month <= 2);
-        Moment { year, month: month as usize, day, days, second_of_day: seconds.rem_euclid(86_400) }
+        LocalTime { year, month: month as usize, day, days, second_of_day: seconds.rem_euclid(86_400) }
     }
 
     fn day_of_year(&self) -> i64 {
@@ -50,7 +50,7 @@ impl Moment {
         BEFORE[self.month - 1] + self.day + i64::from(leap && self.month > 2)
     }
 
-    /// `strftime` in the C locale. An unknown directive stays as it is.
+    /// `strftime` in the C locale. An unknown directive is kept unchanged.
     pub(crate) fn format(&self, format: &str) -> String {
         let mut out = String::with_capacity(format.len() + 16);
         let mut chars = format.chars();
@@ -122,17 +122,17 @@ impl Moment {
 
 #[cfg(test)]
 mod tests {
-    use super::Moment;
+    use super::LocalTime;
 
     #[test]
-    fn dates_are_those_of_the_calendar() {
-        let moment = Moment::from_seconds(1_709_210_096); // 2024-02-29 12:34:56, a Thursday
+    fn dates_match_the_calendar() {
+        let moment = LocalTime::from_seconds(1_709_210_096); // 2024-02-29 12:34:56, a Thursday
         assert_eq!(
             moment.format("%Y-%m-%d %H:%M:%S %A %d %b %y day %j"),
             "2024-02-29 12:34:56 Thursday 29 Feb 24 day 060"
         );
         assert_eq!(moment.format("%-m/%-d %I %p %% %Q %"), "2/29 12 PM % %Q %");
-        assert_eq!(Moment::from_seconds(-1).format("%F %T %a"), "1969-12-31 23:59:59 Wed");
-        assert_eq!(Moment::from_seconds(951_868_800).format("%F"), "2000-03-01");
+        assert_eq!(LocalTime::from_seconds(-1).format("%F %T %a"), "1969-12-31 23:59:59 Wed");
+        assert_eq!(LocalTime::from_seconds(951_868_800).format("%F"), "2000-03-01");
     }
 }

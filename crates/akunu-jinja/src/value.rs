@@ -1,4 +1,4 @@
-//! Python values as templates see them, and where the compound ones live.
+//! The Python values of templates, and the heap of compound ones.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,13 +8,13 @@ use super::limits::Limits;
 use super::text::Text;
 use super::{JinjaError, JinjaResult};
 
-/// Number of a compound value on the [`Heap`]. Values that hold each other hold numbers: nothing recurses when they are
-/// dropped, and a cycle is no leak.
+/// Index of a compound value on the [`Heap`]. Compound values refer to each other by index, so dropping them does not
+/// recurse and cycles do not leak.
 pub(super) type Id = usize;
 
 #[derive(Clone, Debug)]
 pub(super) enum Value {
-    /// With what it should have been.
+    /// With the message of the error that its use causes.
     Undefined(Arc<str>),
     None,
     Bool(bool),
@@ -28,7 +28,7 @@ pub(super) enum Value {
     Macro(Id),
     /// The `loop` of a for loop.
     Loop(Id),
-    /// `receiver.name`, not yet called.
+    /// `receiver.name` before it is called.
     Method(Arc<(Value, &'static str)>),
     /// A global function.
     Function(&'static str),
@@ -63,7 +63,7 @@ impl Value {
         }
     }
 
-    /// Numbers and booleans as Python's arithmetic takes them.
+    /// Numbers and booleans as integers, as in Python's arithmetic.
     pub(super) fn as_int(&self) -> Option<i128> {
         match *self {
             Value::Bool(b) => Some(b.into()),
@@ -80,7 +80,7 @@ impl Value {
     }
 }
 
-/// What a dictionary finds its entries by: equal for keys that Python takes to be equal.
+/// The key of a dictionary entry: equal for values that are equal in Python.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Key {
     Undefined,
@@ -91,7 +91,7 @@ pub(super) enum Key {
     Tuple(Vec<Key>),
 }
 
-/// A dictionary in the order of insertion.
+/// A dictionary in insertion order.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Dict {
     pub(super) entries: Vec<(Value, Value)>,
@@ -126,9 +126,9 @@ impl Dict {
 #[derive(Debug)]
 pub(super) struct Macro<'t> {
     pub(super) definition: &'t MacroDef,
-    /// The scope that it was defined in.
+    /// The scope in which it was defined.
     pub(super) scope: usize,
-    /// What `caller` is inside.
+    /// The `caller` inside it.
     pub(super) is_caller: bool,
 }
 
@@ -139,11 +139,11 @@ pub(super) struct Loop {
     pub(super) depth: usize,
     /// The last arguments of `loop.changed(…)`.
     pub(super) changed: Option<Vec<Value>>,
-    /// Of a recursive loop: which, and the scope that it stands in.
+    /// For a recursive loop: its index and the scope that contains it.
     pub(super) recursive: Option<(usize, usize)>,
 }
 
-/// Compound values of one rendering; freed all at once after it.
+/// The compound values of one rendering, freed together afterwards.
 #[derive(Debug, Default)]
 pub(super) struct Heap<'t> {
     sequences: Vec<Vec<Value>>,
@@ -215,7 +215,7 @@ impl<'t> Heap<'t> {
         Value::Macro(self.macros.len() - 1)
     }
 
-    pub(super) fn a_macro(&self, id: Id) -> &Macro<'t> {
+    pub(super) fn get_macro(&self, id: Id) -> &Macro<'t> {
         &self.macros[id]
     }
 
@@ -228,11 +228,11 @@ impl<'t> Heap<'t> {
         self.loops.len() - 1
     }
 
-    pub(super) fn a_loop(&self, id: Id) -> &Loop {
+    pub(super) fn get_loop(&self, id: Id) -> &Loop {
         &self.loops[id]
     }
 
-    pub(super) fn a_loop_mut(&mut self, id: Id) -> &mut Loop {
+    pub(super) fn get_loop_mut(&mut self, id: Id) -> &mut Loop {
         &mut self.loops[id]
     }
 

@@ -223,7 +223,7 @@ impl MetalChip {
             detail,
             folds: true,
             half_products: None,
-            keys: KeyOrder::Positions,
+            keys: KeyOrder::PositionMajor,
             in_place: InPlace::Unpacked,
             samples: true,
             chain: row.chain,

@@ -1,4 +1,4 @@
-//! The buffers that commands bind, by id. Their sizes are known before a device exists.
+//! The buffers that commands bind, by id. Their sizes are known before a device is created.
 
 /// Index into `ModelPlan::buffers`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -12,7 +12,7 @@ impl BufferId {
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct BufferSpec {
-    /// Unique: `blk.0.attn_q.weight`, `kv.k`, `decode.hidden_a`.
+    /// A unique name: `blk.0.attn_q.weight`, `kv.k`, `decode.hidden_a`.
     pub name: String,
     pub bytes: u64,
     pub kind: BufferKind,
@@ -20,8 +20,8 @@ pub struct BufferSpec {
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum BufferKind {
-    /// A matrix in its file's layout (of an affine type: one of its three planes), used where the mapping put it if the
-    /// device shares memory.
+    /// A matrix in the layout of its file (for an affine type, one of its three planes). Used in place in the mapped
+    /// file if the device shares the host's memory.
     Weight {
         tensor: usize,
         plane: usize,
@@ -32,19 +32,19 @@ pub enum BufferKind {
         add: f32,
         scale: f32,
     },
-    /// Small data computed by the plan (RoPE frequencies).
+    /// Small data computed by the plan, such as RoPE frequencies.
     Constant {
         data: Vec<u8>,
     },
     Kv,
-    /// Written before it is read in every pass.
+    /// Written in every pass before it is read.
     Scratch,
-    /// Rows, tokens and logits: what the host writes and reads.
+    /// Rows, tokens and logits: written and read by the host.
     Io,
 }
 
 impl BufferKind {
-    /// Weights and constants never change after loading.
+    /// Whether the buffer never changes after loading: weights and constants.
     pub fn is_read_only(&self) -> bool {
         matches!(self, BufferKind::Weight { .. } | BufferKind::Vector { .. } | BufferKind::Constant { .. })
     }

@@ -1,8 +1,9 @@
-//! What a command reads and computes, from its kernel and parameters alone: the floor under its time.
+//! The memory traffic and the operations of a command, from its kernel and parameters alone. They give a lower bound of
+//! its time.
 //!
-//! Weights and KV cache are counted, each byte once a pass, and the operations of products and attention, a multiplication
-//! and an addition being two. What goes through scratch buffers stays in caches, and norms, rotations and activations are
-//! too little to matter.
+//! Counted are weights and KV cache, each byte once per pass, and the operations of matrix products and attention,
+//! where a multiplication and an addition are two. Scratch buffers stay in caches, and norms, RoPE and activations are
+//! too small to matter.
 
 use std::iter::Sum;
 use std::ops::Add;
@@ -11,13 +12,13 @@ use crate::{DType, DispatchCommand, DispatchTable, Entries, KvType};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
-    /// Of weights, however many rows share them.
+    /// Bytes of weights, independent of the number of rows.
     pub weight_bytes: u64,
-    /// Of the KV cache; positions that several rows of a sequence see are counted once.
+    /// Bytes of the KV cache; positions that several rows of a sequence attend to count once.
     pub kv_bytes: u64,
-    /// On 8-bit integers.
+    /// Operations on 8-bit integers.
     pub int8_ops: u64,
-    /// On floating-point numbers, f16 among them.
+    /// Operations on floating-point numbers, including f16.
     pub f32_ops: u64,
 }
 
@@ -61,25 +62,25 @@ impl Sum for Cost {
 }
 
 impl DispatchTable {
-    /// Of one step over `entries`, of which `logit_rows` ask for logits.
+    /// The cost of one step over `entries`, with `logit_rows` rows of logits.
     pub fn cost(&self, entries: Entries<'_>, logit_rows: usize) -> Cost {
         self.commands.iter().map(|command| command.cost(entries, logit_rows)).sum()
     }
 }
 
 impl DispatchCommand {
-    /// Of one step over `entries`, of which `logit_rows` ask for logits.
+    /// The cost of one step over `entries`, with `logit_rows` rows of logits.
     pub fn cost(&self, entries: Entries<'_>, logit_rows: usize) -> Cost {
         self.kernel.cost(&self.params, entries, logit_rows)
     }
 }
 
-/// K and V of one position of one layer.
+/// Bytes of K and V of one position of one layer.
 pub(crate) fn position_bytes(kv: KvType, kv_heads: u32, head_dim: u32) -> u64 {
     2 * u64::from(kv_heads) * row_bytes(kv.dtype(), head_dim)
 }
 
-/// A planned row is whole blocks.
+/// Bytes of a row. Rows of planned weights are whole blocks.
 pub(crate) fn row_bytes(dtype: DType, cols: u32) -> u64 {
     dtype.row_bytes(cols as usize).unwrap_or(0) as u64
 }

@@ -1,4 +1,4 @@
-//! What a device does for a table. One device belongs to one thread.
+//! The interface of devices. A device is used by one thread only.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -8,56 +8,56 @@ use akunu_format::{DType, Region};
 
 use crate::{BufferId, DispatchTable, Entries, EntryBounds, KeyOrder, Move, Row};
 
-/// A device's own handle to memory; never freed before the device is.
+/// A handle to memory of a device. Memory is freed together with the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct DeviceBuffer(pub u32);
 
-/// A device's own handle to a prepared table.
+/// A handle to a prepared table of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ReplayId(pub u32);
 
-/// What the builder asks of a device before it writes a table.
+/// The properties of a device that the table builder depends on.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Capabilities {
     /// `reference`, `cpu`, …
     pub name: &'static str,
-    /// What this one is, for people: `AVX2, 2 threads`.
+    /// A description for users: `AVX2, 2 threads`.
     pub detail: String,
-    /// Norms are folded into the products around them, and the rotation into attention, where they can be: fewer commands, each
-    /// with more to do. For devices where a command costs more than that.
+    /// Fold norms into the neighbouring matrix products, and RoPE into attention, where possible: fewer commands with
+    /// more work each. For devices on which launching a command costs more than the additional work.
     pub folds: bool,
-    /// Tables of more rows than this multiply in half precision ([`crate::halves`]), whatever the weights but f32. Unpacking them takes as long for
-    /// one row as for many, so fewer go another way.
+    /// Tables with more rows than this multiply in half precision ([`crate::halves`]), for all weights except f32.
+    /// Converting the weights takes the same time for any number of rows, so it does not pay for fewer rows.
     pub half_products: Option<usize>,
-    /// How keys lie in its cache.
+    /// The layout of keys in its KV cache.
     pub keys: KeyOrder,
-    /// Which weights are used where the file's mapping put them.
+    /// Which weights are used in place in the mapped file.
     pub in_place: InPlace,
-    /// Whether it picks tokens by [`crate::sample`] itself, so that sampled decoding chains too.
+    /// Whether it samples tokens itself ([`crate::sample`]), so that sampled decoding runs in chains too.
     pub samples: bool,
-    /// The most steps worth chaining in one submission.
+    /// Maximum useful number of steps in one submission.
     pub chain: usize,
-    /// Rows of a prefill table.
+    /// Number of rows of a prefill table.
     pub prefill_rows: usize,
-    /// Bytes that the device itself allocates when it is made, whatever the model.
+    /// Bytes that the device allocates for itself, for any model.
     pub workspace_bytes: u64,
-    /// Bytes that may still be allocated, where known.
+    /// Bytes that can still be allocated, if known.
     pub available_bytes: Option<u64>,
 }
 
-/// Weights that need no memory of the device's.
+/// Which weights need no memory of the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InPlace {
     All,
-    /// Those of mapped files that stand as they are, floats and scales of their own plane, where wide loads are aligned. The host's memory is the
-    /// device's too, but blocks are laid out anew.
+    /// Unquantised weights in mapped files, and separate planes of scales, if aligned for wide loads. The device shares
+    /// the host's memory, but rearranges quantised blocks.
     Unpacked,
-    /// The device has memory of its own.
+    /// None: the device has its own memory.
     Nothing,
 }
 
 impl InPlace {
-    /// `plane`: of those that the type has.
+    /// Whether a plane of a weight is used in place. `plane`: index among the planes of the type.
     pub fn holds(self, dtype: DType, plane: usize, region: &Region, offset: usize) -> bool {
         match self {
             InPlace::All => true,
@@ -66,40 +66,40 @@ impl InPlace {
         }
     }
 
-    /// Whether a GPU of the same memory can read it: pages of a file, at a multiple of 16 bytes.
+    /// Whether a GPU that shares the host's memory can bind it: mapped, at a multiple of 16 bytes.
     pub fn is_bindable(region: &Region, offset: usize) -> bool {
         region.is_mapped() && offset.is_multiple_of(16)
     }
 }
 
-/// What is asked of a device at once: `steps` replays of a table, each step's rows following from the last one's.
+/// One request to a device: `steps` replays of a table, where the rows of each step follow from the previous step.
 #[derive(Clone, Copy, Debug)]
 pub struct Submission<'a> {
-    /// At most `table.rows`, of the kind that the table takes.
+    /// At most `table.rows` entries, of the kind that the table takes.
     pub entries: Entries<'a>,
-    /// Indices of rows that ask for logits, ascending; at most `table.logit_rows`.
+    /// Indices of the rows whose logits are computed, ascending; at most `table.logit_rows`.
     pub logit_rows: &'a [u32],
-    /// At least 1; more only where the table's last command advances its rows.
+    /// At least 1; more only if the last command of the table advances the rows.
     pub steps: usize,
-    /// A row that finds one of these ends the chain.
+    /// The chain ends when one of these tokens is produced.
     pub stop: &'a [u32],
-    /// Looked at between steps.
+    /// Checked between steps.
     pub cancel: Option<&'a AtomicBool>,
 }
 
-/// How far a submission got.
+/// The result of a submission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// Steps whose tokens were written.
+    /// Number of steps whose tokens were written.
     pub steps: usize,
 }
 
-/// What a device takes through a driver. Replays leave both as they are.
+/// Memory that a device uses through a driver. Replays must not change it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DriverMemory {
-    /// Times that it was asked for memory, the device's or the host's, or for what takes some: graphs, events, loaded code.
+    /// Number of requests that allocate memory of the device or the host, including graphs, events and loaded code.
     pub requests: u64,
-    /// Of the device's memory, as the driver counts them: what libraries and the driver itself take is seen here.
+    /// Free device memory as reported by the driver, which includes what libraries and the driver itself use.
     pub free_bytes: u64,
 }
 
@@ -118,7 +118,7 @@ pub enum DeviceError {
     )]
     BadRow { device: &'static str, row: usize, token: u32, position: u32, start: u32 },
     #[error(
-        "{device}: move {index}, of {len} positions from {from} on to {to}, is not one that table {table} can make"
+        "{device}: move {index}, of {len} positions from {from} on to {to}, is not valid for table {table}"
     )]
     BadMove { device: &'static str, table: &'static str, index: usize, from: u32, to: u32, len: u32 },
     #[error("{device}: table {table} takes {expected}")]
@@ -129,7 +129,7 @@ pub enum DeviceError {
     Failed { device: &'static str, message: String },
 }
 
-/// The checks that every device makes before it touches its memory: counts and entries against the table.
+/// Checks that every device makes before it accesses memory: counts and entries against the bounds of the table.
 pub fn check_submission(
     device: &'static str,
     table: &DispatchTable,
@@ -190,7 +190,7 @@ pub fn check_range(
     }
 }
 
-/// The check before bytes of a buffer are touched: whether so many at an offset are among its `all`.
+/// The check before a buffer is accessed: whether `bytes` at `offset` are within its size `all`.
 pub fn check_bytes(device: &'static str, offset: u64, bytes: u64, all: u64) -> Result<(), DeviceError> {
     let end = offset.saturating_add(bytes);
     if end > all {
@@ -199,17 +199,17 @@ pub fn check_bytes(device: &'static str, offset: u64, bytes: u64, all: u64) -> R
     Ok(())
 }
 
-/// What a device has for a handle that it gave out.
+/// The object of a device for a handle that it returned.
 pub fn buffer_in<'b, B>(
     device: &'static str,
     buffers: &'b [B],
     buffer: DeviceBuffer,
 ) -> Result<&'b B, DeviceError> {
-    let message = "that buffer is not this device's";
+    let message = "the buffer does not belong to this device";
     buffers.get(buffer.0 as usize).ok_or_else(|| DeviceError::Failed { device, message: message.into() })
 }
 
-/// Which of a device's `count` buffers a table's id stands for; `ids`: as of [`Device::prepare`].
+/// The index among a device's `count` buffers for a buffer of the table; `ids` as in [`Device::prepare`].
 pub fn index_of(
     device: &'static str,
     ids: &[DeviceBuffer],
@@ -218,12 +218,12 @@ pub fn index_of(
 ) -> Result<usize, DeviceError> {
     let index = ids.get(id.index()).map(|buffer| buffer.0 as usize);
     index.filter(|&index| index < count).ok_or_else(|| {
-        let message = format!("buffer {} of a table is not this device's", id.0);
+        let message = format!("buffer {} of a table does not belong to this device", id.0);
         DeviceError::Failed { device, message }
     })
 }
 
-/// What is to be imported of a region.
+/// The bytes of a region that are to be imported.
 pub fn part_of<'r>(
     device: &'static str,
     region: &'r Region,
@@ -238,10 +238,10 @@ pub fn part_of<'r>(
 pub trait Device: std::fmt::Debug {
     fn capabilities(&self) -> &Capabilities;
 
-    /// Zeroed memory.
+    /// Allocates zeroed memory.
     fn allocate(&mut self, what: &str, bytes: u64) -> Result<DeviceBuffer, DeviceError>;
 
-    /// Read-only memory that already exists: in place or copied, as [`Capabilities::in_place`] says.
+    /// Read-only memory that already exists: used in place or copied, depending on [`Capabilities::in_place`].
     fn import(&mut self, region: &Region, offset: usize, bytes: usize) -> Result<DeviceBuffer, DeviceError>;
 
     fn upload(&mut self, buffer: DeviceBuffer, offset: u64, bytes: &[u8]) -> Result<(), DeviceError>;
@@ -255,14 +255,14 @@ pub trait Device: std::fmt::Debug {
         buffers: &[DeviceBuffer],
     ) -> Result<ReplayId, DeviceError>;
 
-    /// Submits; may return before it is done. Uploads the rows first.
+    /// Uploads the rows and starts the submission; may return before it is done.
     fn replay(&mut self, replay: ReplayId, submission: Submission<'_>) -> Result<(), DeviceError>;
 
     /// Waits for the last submission.
     fn wait(&mut self) -> Result<Outcome, DeviceError>;
 
-    /// Runs `count` commands from `first` for one step, and waits: for profiling and verifying. With `rows` empty, the
-    /// rows of the last call stay.
+    /// Runs `count` commands from `first` on for one step, and waits: for profiling and verification. If `rows` is
+    /// empty, the rows of the previous call are used.
     fn run_range(
         &mut self,
         replay: ReplayId,
@@ -271,7 +271,7 @@ pub trait Device: std::fmt::Debug {
         count: usize,
     ) -> Result<(), DeviceError>;
 
-    /// Runs one step, and tells how many nanoseconds each command took: as many as `ns` and the table have.
+    /// Runs one step and measures the nanoseconds of each command, up to the length of `ns`.
     fn time_commands(
         &mut self,
         replay: ReplayId,
@@ -286,10 +286,10 @@ pub trait Device: std::fmt::Debug {
         Ok(())
     }
 
-    /// Bytes allocated so far, imports in place not counted.
+    /// Bytes allocated so far, without imports in place.
     fn allocated_bytes(&self) -> u64;
 
-    /// `None`: it has no driver, and the host's allocator sees all that it takes.
+    /// `None`: there is no driver, so the host's allocator accounts for all memory.
     fn driver_memory(&self) -> Result<Option<DriverMemory>, DeviceError> {
         Ok(None)
     }
@@ -300,7 +300,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_a_devices_own_is_refused() {
+    fn foreign_buffers_are_rejected() {
         assert!(check_bytes("d", 8, 8, 16).is_ok() && check_bytes("d", 16, 0, 16).is_ok());
         let refused = |offset, bytes| check_bytes("d", offset, bytes, 16).unwrap_err().to_string();
         assert_eq!(refused(8, 9), "d: access to bytes 8..17 of a buffer of 16");
@@ -313,7 +313,7 @@ mod tests {
         assert_eq!(index_of("d", &ids, 3, BufferId(1)).unwrap(), 2);
         for (count, id) in [(2, 1), (9, 2)] {
             let refused = index_of("d", &ids, count, BufferId(id)).unwrap_err().to_string();
-            assert_eq!(refused, format!("d: buffer {id} of a table is not this device's"));
+            assert_eq!(refused, format!("d: buffer {id} of a table does not belong to this device"));
         }
     }
 }

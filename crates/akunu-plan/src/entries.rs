@@ -1,18 +1,18 @@
-//! What a pass works on: tokens to run ([`Row`]), or positions of the cache to move ([`Move`]).
+//! The input of a pass: tokens to process ([`Row`]), or positions of the KV cache to move ([`Move`]).
 
 use bytemuck::{Pod, Zeroable};
 
 use crate::{DispatchTable, Row};
 
-/// Positions of the cache that go elsewhere in it, those of all layers and heads.
+/// A range of positions of the KV cache that is moved, for all layers and heads.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
 pub struct Move {
-    /// The first position that is moved.
+    /// The first position of the source.
     pub from: u32,
-    /// Where that one goes; the others follow it.
+    /// The first position of the destination.
     pub to: u32,
-    /// How many positions are moved.
+    /// The number of positions.
     pub len: u32,
 }
 
@@ -47,7 +47,7 @@ impl<'a> Entries<'a> {
     }
 }
 
-/// What the entries of a table are, and what they may say without leading a kernel outside its buffers.
+/// The kind of a table's entries, and the limits that keep kernels inside their buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EntryBounds {
     Rows(RowBounds),
@@ -67,7 +67,7 @@ impl From<MoveBounds> for EntryBounds {
 }
 
 impl EntryBounds {
-    /// Of one entry.
+    /// Size of one entry.
     pub fn entry_bytes(&self) -> usize {
         match self {
             EntryBounds::Rows(_) => Row::BYTES,
@@ -75,7 +75,7 @@ impl EntryBounds {
         }
     }
 
-    /// Entries of this kind as they lie in memory. `bytes` are those of whole entries, aligned as [`u32`].
+    /// Interprets memory as entries of this kind. `bytes` must be whole entries, aligned as [`u32`].
     pub fn entries<'a>(&self, bytes: &'a [u8]) -> Entries<'a> {
         match self {
             EntryBounds::Rows(_) => Entries::Rows(bytemuck::cast_slice(bytes)),
@@ -83,7 +83,7 @@ impl EntryBounds {
         }
     }
 
-    /// Tokens that a row may have.
+    /// Vocabulary size: the limit of token ids.
     pub fn vocab(&self) -> u32 {
         match self {
             EntryBounds::Rows(bounds) => bounds.vocab,
@@ -91,7 +91,7 @@ impl EntryBounds {
         }
     }
 
-    /// Positions of the longest sequence.
+    /// Maximum length of a sequence.
     pub fn context(&self) -> u32 {
         match self {
             EntryBounds::Rows(bounds) => bounds.context,
@@ -99,7 +99,7 @@ impl EntryBounds {
         }
     }
 
-    /// All positions of a layer's cache.
+    /// Number of positions in a layer's cache.
     pub fn positions(&self) -> u32 {
         match self {
             EntryBounds::Rows(bounds) => bounds.positions,
@@ -108,25 +108,25 @@ impl EntryBounds {
     }
 }
 
-/// What a row may say.
+/// Limits of the fields of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RowBounds {
     pub vocab: u32,
-    /// All positions of a layer's cache.
+    /// Number of positions in a layer's cache.
     pub positions: u32,
-    /// Positions of the longest sequence.
+    /// Maximum length of a sequence.
     pub context: u32,
-    /// Sequences begin at multiples of it ([`crate::KeyOrder::alignment`]).
+    /// Sequences begin at multiples of this ([`crate::KeyOrder::alignment`]).
     pub alignment: u32,
 }
 
 impl RowBounds {
-    /// Of tokens of one sequence, which has the whole cache.
+    /// Limits for a single sequence, which has the whole cache.
     pub fn one_sequence(vocab: u32, context: u32) -> RowBounds {
         RowBounds { vocab, positions: context, context, alignment: 1 }
     }
 
-    /// Whether the row stays inside for `steps` steps.
+    /// Whether the row stays within the limits for `steps` steps.
     pub fn admit(&self, row: &Row, steps: usize) -> bool {
         let longest = u64::from(row.kv_len) + steps as u64 - 1;
         row.token < self.vocab
@@ -137,20 +137,20 @@ impl RowBounds {
     }
 }
 
-/// What a move may say.
+/// Limits of the fields of a move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MoveBounds {
     pub kind: MoveKind,
-    /// All positions of a layer's cache.
+    /// Number of positions in a layer's cache.
     pub positions: u32,
 }
 
 /// Which positions a table of moves may read and write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MoveKind {
-    /// A sequence's positions go down, if only by a few: [`crate::ops::KvShift`].
+    /// Moves the positions of a sequence down, possibly overlapping: [`crate::ops::KvShift`].
     Shift,
-    /// No position is both read and written: [`crate::ops::KvCopy`].
+    /// Source and destination do not overlap: [`crate::ops::KvCopy`].
     Copy,
 }
 
@@ -167,7 +167,7 @@ impl MoveBounds {
 }
 
 impl DispatchTable {
-    /// Bytes of the buffer that its entries are read from.
+    /// Size in bytes of the buffer for its entries.
     pub fn entry_bytes(&self) -> usize {
         self.rows * self.bounds.entry_bytes()
     }
@@ -178,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_row_is_admitted_where_its_sequence_lies_within_the_cache_for_all_its_steps() {
+    fn a_row_must_stay_within_the_cache_for_all_steps() {
         let bounds = RowBounds { vocab: 10, positions: 96, context: 40, alignment: 16 };
         let row = |position, start| Row::causal(9, position, start);
         for (row, steps) in [(row(0, 0), 1), (row(39, 48), 1), (row(30, 48), 10), (row(31, 64), 1)] {
@@ -187,15 +187,15 @@ mod tests {
         let bidirectional = Row { position: 3, kv_len: 40, ..row(0, 16) };
         assert!(bounds.admit(&bidirectional, 1));
         let refused = [
-            // Longer than a sequence may be, at once or in a chain.
+            // Longer than a sequence may be, immediately or after some steps.
             (row(40, 0), 1),
             (row(30, 48), 11),
-            // Beyond the cache.
+            // Beyond the end of the cache.
             (row(32, 64), 1),
             (row(31, 64), 2),
             (row(0, 96), 1),
             (row(0, u32::MAX - 15), 1),
-            // Between two multiples of the alignment.
+            // Not at a multiple of the alignment.
             (row(0, 8), 1),
             (Row { token: 10, ..row(0, 0) }, 1),
             (Row { kv_len: 3, ..row(3, 0) }, 1),
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_move_is_admitted_within_the_cache_and_in_its_own_direction() {
+    fn a_move_must_be_within_the_cache_and_in_its_direction() {
         let admits = |kind, from, to, len| MoveBounds { kind, positions: 96 }.admit(&Move { from, to, len });
         let shift = |from, to, len| admits(MoveKind::Shift, from, to, len);
         assert!(shift(8, 5, 88) && shift(5, 5, 3) && shift(96, 0, 0));

@@ -1,22 +1,24 @@
-//! Activations rounded to f16, for products of many rows on hardware that multiplies f16 fast.
+//! Activations rounded to f16, for matrix products of many rows on hardware with fast f16 multiplication.
 //!
-//! A row of `n` elements (a multiple of 8) is `[f16; n]`, and has a scale, a power of two that stands in a buffer of its own: an
-//! element is `scale · number`. With `amax` the row's largest magnitude (compared as bit patterns, so NaN wins), the scale is 1 where
-//! `2⁻⁸ ≤ amax < 2¹⁵`, which is nearly always, and where a row is zero; else it brings `amax` into `1 … 2`. So nothing overflows, and
-//! an element is off by at most 2⁻¹¹ of itself or 2⁻¹⁷ of the row's largest. A row with a NaN or an infinity has scale NaN and zeros, so that
-//! it reaches the logits, where it is reported.
+//! A row of `n` elements (a multiple of 8) is `[f16; n]` with a power of two as scale, stored in a separate buffer: an
+//! element is `scale · number`. Let `amax` be the largest magnitude of the row (compared as bit patterns, so NaN is the
+//! largest). The scale is 1 if `2⁻⁸ ≤ amax < 2¹⁵`, which is nearly always the case, or if the row is zero; otherwise it
+//! brings `amax` into the range `1 … 2`. So nothing overflows, and the error of an element is at most 2⁻¹¹ of itself or
+//! 2⁻¹⁷ of the row's largest. A row with a NaN or an infinity gets the scale NaN and zeros, so that the NaN propagates
+//! to the logits, where it is reported.
 //!
-//! Attention over a cache of F16 gives scale 1 always: it weighs numbers that are f16 already, and gives none that is larger.
+//! Attention over an F16 cache always uses scale 1: it computes weighted means of f16 numbers, which cannot be larger
+//! than these.
 //!
-//! Weights are rounded to f16 as they are: those of a model that works are far below 65504, and one beyond becomes an infinity, which
-//! reaches the logits too.
+//! Weights are rounded to f16 without a scale: those of usable models are far below 65504, and a larger one becomes an
+//! infinity, which also propagates to the logits.
 
 use half::f16;
 
-/// Rows are multiples of as many elements: 16 bytes.
+/// Row lengths are multiples of this many elements: 16 bytes.
 pub const WHOLE: usize = 8;
 
-/// Exponents of magnitudes that need no scale, as f32 has them.
+/// Biased exponents of f32 magnitudes that need no scale.
 const PLAIN: std::ops::Range<u32> = 127 - 8..127 + 15;
 
 /// The scale of a row.
@@ -26,12 +28,12 @@ pub fn scale_of(row: &[f32]) -> f32 {
     match exponent {
         255 => f32::NAN,
         _ if amax == 0 || PLAIN.contains(&exponent) => 1.0,
-        // Its inverse has to be a number, and not a subnormal one.
+        // The inverse of the scale must be a normal number.
         _ => f32::from_bits(exponent.clamp(1, 253) << 23),
     }
 }
 
-/// Rounds a row, divided by its scale. `to` has 2 bytes an element.
+/// Rounds a row after dividing it by its scale. `to` has 2 bytes per element.
 pub fn store(row: &[f32], scale: f32, to: &mut [u8]) {
     let inverse = 1.0 / scale;
     for (v, to) in row.iter().zip(to.chunks_exact_mut(2)) {
@@ -49,7 +51,7 @@ pub fn load(bytes: &[u8]) -> Vec<f32> {
 mod tests {
     use super::*;
 
-    /// What a row becomes, scaled back.
+    /// Rounds a row and scales it back.
     fn round(row: &[f32]) -> (f32, Vec<f32>) {
         let (scale, mut bytes) = (scale_of(row), vec![1; row.len() * 2]);
         store(row, scale, &mut bytes);
@@ -57,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn ordinary_rows_are_f16_as_they_stand() {
+    fn ordinary_rows_have_scale_1() {
         for row in [[0.004, -1e-6], [1.0, 2.5], [32767.0, 0.1], [0.0, -0.0]] {
             let (scale, found) = round(&row);
             assert_eq!(scale, 1.0);
@@ -78,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_finite_poisons_the_scale() {
+    fn values_that_are_not_finite_make_the_scale_nan() {
         for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
             assert!(scale_of(&[1.0, bad]).is_nan());
             let mut bytes = [1; 4];

@@ -1,5 +1,5 @@
-//! What to compute: dispatch tables, the architectures they are built from, the memory they need, the
-//! [`Device`] that replays them, and the reference device that every other one is checked against.
+//! Dispatch tables, their construction from architectures, the memory that they need, the [`Device`] that replays them,
+//! and the reference device that all others are tested against.
 
 pub mod buffer;
 mod cost;

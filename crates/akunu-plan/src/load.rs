@@ -1,11 +1,11 @@
-//! Puts a plan's buffers on a device and prepares its tables.
+//! Allocates a plan's buffers on a device and prepares its tables.
 
 use akunu_arch::WeightProvider;
 
 use crate::plan::ModelPlan;
 use crate::{BufferKind, BufferSpec, Device, DeviceBuffer, DeviceError, Passes, ReplayId};
 
-/// A plan that stands on a device.
+/// A plan loaded on a device.
 #[derive(Debug)]
 pub struct Loaded {
     /// Indexed by `BufferId`.
@@ -13,7 +13,7 @@ pub struct Loaded {
     pub replays: Passes<ReplayId>,
 }
 
-/// Puts buffers on a device, those of weights with their contents. The result is indexed by `BufferId`.
+/// Allocates buffers on a device and uploads weights. The result is indexed by `BufferId`.
 pub fn load_buffers(
     specs: &[BufferSpec],
     weights: &dyn WeightProvider,
@@ -24,7 +24,7 @@ pub fn load_buffers(
         let buffer = match &spec.kind {
             BufferKind::Weight { tensor, plane } => {
                 let tensor = &weights.tensors()[*tensor];
-                // The plan counted the planes of this very tensor.
+                // Cannot be absent: the plan counted the planes of this tensor.
                 let place = tensor.places().nth(*plane).unwrap_or(tensor.place());
                 device.import(&weights.regions()[place.region], place.offset, place.bytes)?
             }

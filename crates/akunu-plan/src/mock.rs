@@ -1,4 +1,4 @@
-//! A device that computes nothing and records what it is asked: for testing the builder and what stands on devices.
+//! A device that computes nothing and records all calls, for tests of the table builder and of code that uses devices.
 
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ pub enum Call {
     Prepare {
         table: &'static str,
     },
-    /// Of a table of rows, or of moves.
+    /// With entries of rows or of moves.
     Replay {
         table: &'static str,
         rows: Vec<Row>,

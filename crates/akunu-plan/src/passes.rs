@@ -1,27 +1,27 @@
-//! The passes that a model has, as one list: of tables, or of what a device made of them.
+//! The passes of a model as a list: of tables, or of their prepared forms on a device.
 
 use std::ops::Index;
 use std::sync::Arc;
 
 use crate::DispatchTable;
 
-/// What a pass is for. Each kind has a table of its own.
+/// The purpose of a pass. Each kind has a separate table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PassKind {
-    /// One row; chains.
+    /// One row; may run several steps in a chain.
     Decode,
     /// Rows of a prompt, or of several sequences.
     Prefill,
-    /// As `Prefill`, into the same inputs and outputs, for fewer rows: where `Prefill` unpacks its weights
+    /// Like `Prefill` with the same inputs and outputs, for fewer rows: used if `Prefill` converts its weights
     /// ([`crate::halves`]).
     SmallPrefill,
-    /// As `Decode`, but that a sample ends each step: on devices that pick tokens themselves.
+    /// Like `Decode`, with sampling on the device, if it supports that.
     SampledDecode,
-    /// One command, on the same devices: picks from the logits of the last prefill pass, for the same rows.
+    /// A single command that samples from the logits of the last prefill pass, for the same rows.
     Pick,
     /// One move of cached positions; see `Kernel::KvShift`.
     KvShift,
-    /// As `KvShift`; see `Kernel::KvCopy`.
+    /// One copy of cached positions; see `Kernel::KvCopy`.
     KvCopy,
 }
 
@@ -39,7 +39,7 @@ impl PassKind {
     }
 }
 
-/// Something for each pass that a model has. Decoding, prefill and both moves of the cache are always there.
+/// An item for each pass of a model. Decoding, prefill and both cache moves always exist.
 #[derive(Clone, Debug)]
 pub struct Passes<T>(Vec<(PassKind, T)>);
 
@@ -90,7 +90,7 @@ impl<T> Passes<T> {
     }
 }
 
-/// For kinds that are known to be there; [`Passes::get`] is for the others.
+/// For kinds that always exist; [`Passes::get`] is for the others.
 impl<T> Index<PassKind> for Passes<T> {
     type Output = T;
 
@@ -102,7 +102,7 @@ impl<T> Index<PassKind> for Passes<T> {
 pub type Tables = Passes<Arc<DispatchTable>>;
 
 impl Tables {
-    /// The kind of pass that so many rows of a prompt, or of several sequences, go through.
+    /// The kind of pass for this number of rows of a prompt, or of several sequences.
     pub fn kind_for(&self, rows: usize) -> PassKind {
         match self.get(PassKind::SmallPrefill) {
             _ if rows == 1 => PassKind::Decode,

@@ -1,4 +1,4 @@
-//! From a model file to everything a device needs: buffers, tables and the memory they take.
+//! Plans a model for a device: buffers, tables and their memory.
 
 use std::sync::Arc;
 
@@ -10,20 +10,21 @@ use crate::{BufferSpec, Capabilities, Card, DispatchTable, KvType, Tables};
 pub struct PlanOptions {
     /// KV cache positions of each slot.
     pub context: usize,
-    /// Sequences held at once.
+    /// Maximum number of sequences at once.
     pub slots: usize,
     pub kv: KvType,
     /// Rows of the prefill table.
     pub prefill_rows: usize,
-    /// Rows of a prefill pass that may ask for logits.
+    /// Rows of a prefill pass whose logits may be requested.
     pub prefill_logit_rows: usize,
-    /// Most steps in one decode submission.
+    /// Maximum number of steps in a decode submission.
     pub chain: usize,
-    /// Fuse QKV and gate·up where dtypes agree, and fold what the device asks for. Off only for tests.
+    /// Fuse Q, K and V, and gate and up, if dtypes are equal, and fold operations as the device asks. Disabled only in
+    /// tests.
     pub fuse: bool,
 }
 
-/// Everything that is known before a device allocates anything.
+/// Everything that is known before a device allocates memory.
 #[derive(Clone, Debug)]
 pub struct ModelPlan {
     pub config: ModelConfig,
@@ -32,37 +33,37 @@ pub struct ModelPlan {
     /// Indexed by `BufferId`; shared by all tables.
     pub buffers: Vec<BufferSpec>,
     pub tables: Tables,
-    /// Positions of the cache that a slot has: the context, in whole groups of keys.
+    /// Cache positions of a slot: the context, rounded up to whole groups of keys.
     pub slot_positions: u32,
     pub memory: MemoryPlan,
 }
 
 impl ModelPlan {
-    /// The position of the cache at which a slot's sequence begins: [`crate::Row::start`].
+    /// The cache position at which the sequence of a slot begins: [`crate::Row::start`].
     pub fn slot_start(&self, slot: u32) -> u32 {
         slot * self.slot_positions
     }
 }
 
-/// Bytes by purpose. Their sum, less what is used in place, is what the device allocates.
+/// Bytes by purpose. Their sum without weights in place is what the device allocates.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryPlan {
-    /// Used where the mapping put them; 0 on a device with memory of its own.
+    /// Weights used in the mapped file; 0 on a device with its own memory.
     pub weights_in_place: u64,
-    /// Copied to the device, norm weights and biases converted to f32 included.
+    /// Weights copied to the device, including norm weights and biases converted to f32.
     pub weights_copied: u64,
     pub constants: u64,
     pub kv: u64,
     pub scratch: u64,
     pub io: u64,
-    /// The device's own.
+    /// Memory for the device's own use.
     pub workspace: u64,
     /// The commands themselves, on the host.
     pub tables: u64,
 }
 
 impl MemoryPlan {
-    /// What the device allocates.
+    /// Memory that the device allocates.
     pub fn allocated(&self) -> u64 {
         self.weights_copied + self.constants + self.kv + self.scratch + self.io + self.workspace
     }
@@ -76,45 +77,45 @@ impl MemoryPlan {
 pub enum PlanError {
     #[error("architecture \"{0}\" is not supported; supported are {1}")]
     UnknownArchitecture(String, String),
-    #[error("tensor {0} is missing: the file is incomplete or not a model that runs")]
+    #[error("tensor {0} is missing: the file is incomplete, or the model is not supported")]
     MissingTensor(String),
-    #[error("tensor {name} has shape {found:?}; {expected:?} was expected from the file's own configuration")]
+    #[error("tensor {name} has shape {found:?}; the file's configuration requires {expected:?}")]
     Shape { name: String, found: Vec<usize>, expected: Vec<usize> },
-    #[error("tensor {name} is {found}, which cannot serve as {role}")]
+    #[error("tensor {name} is {found}, which is not supported for {role}")]
     TensorType { name: String, found: &'static str, role: &'static str },
-    #[error("tensor {name} is in the file, but architecture \"{architecture}\" has no place for it")]
+    #[error("tensor {name} is in the file, but is not part of architecture \"{architecture}\"")]
     UnusedTensor { name: String, architecture: String },
     #[error("{0}")]
     Unsupported(String),
 }
 
-/// How a model makes vectors or scores of texts.
+/// Options for computing embeddings or scores of texts.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EncodeOptions {
-    /// Tokens of the longest text.
+    /// Maximum number of tokens of a text.
     pub longest: usize,
     /// Rows of a pass, of one text or of several.
     pub rows: usize,
-    /// Rows of a pass that give a vector: its texts, or all of its rows.
+    /// Maximum number of vectors of a pass: one per text, or one per row.
     pub texts: usize,
-    /// How the keys and values of a pass are stored.
+    /// Storage type of the keys and values of a pass.
     pub kv: KvType,
     pub output: EncodeOutput,
     /// As in [`PlanOptions`].
     pub fuse: bool,
 }
 
-/// What a text becomes.
+/// The result for a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EncodeOutput {
     Vectors(Pooling),
-    /// What the model's classifier gives.
+    /// The scores of the model's classifier.
     Scores,
-    /// The logits of what follows it.
+    /// The logits of the next token.
     Logits,
 }
 
-/// Everything that is known of an encoder before a device allocates anything.
+/// Everything that is known of an encoder before a device allocates memory.
 #[derive(Clone, Debug)]
 pub struct EncodePlan {
     pub config: ModelConfig,
@@ -123,22 +124,23 @@ pub struct EncodePlan {
     /// Indexed by `BufferId`.
     pub buffers: Vec<BufferSpec>,
     pub table: Arc<DispatchTable>,
-    /// Numbers of one vector.
+    /// Elements of one vector.
     pub width: usize,
-    /// Texts begin at its multiples in the pass's cache.
+    /// Texts begin at multiples of this in the cache of the pass.
     pub alignment: usize,
     pub memory: MemoryPlan,
 }
 
 impl EncodePlan {
-    /// Whether a classifier reads the state of a text's first token, and not of its last one or all of them.
+    /// Whether a classifier reads the first token's hidden state, and not the last one or the mean.
     pub fn scores_first(&self) -> bool {
         let stated = self.config.embedding.classifier_pooling.unwrap_or(Pooling::First);
         self.config.bidirectional && stated == Pooling::First
     }
 }
 
-/// Plans a model that makes vectors or scores of texts. Reads no weights but RoPE frequency factors and position biases.
+/// Plans a model for embeddings or scores of texts. The only weights read are RoPE frequency factors and position
+/// biases.
 pub fn plan_encoder(
     weights: &dyn WeightProvider,
     capabilities: &Capabilities,
@@ -147,7 +149,7 @@ pub fn plan_encoder(
     crate::lower::plan_encoder(weights, capabilities, options)
 }
 
-/// Plans a model for a device. Reads no weights but the RoPE frequency factors.
+/// Plans a model for a device. The only weights read are RoPE frequency factors.
 pub fn plan(
     weights: &dyn WeightProvider,
     capabilities: &Capabilities,

@@ -1,4 +1,4 @@
-//! A table as text: what `akunu table` prints and what the snapshot tests hold.
+//! The printed form of a table, for `akunu table` and snapshot tests.
 
 use std::fmt::Write;
 
@@ -6,7 +6,8 @@ use crate::ops::Access;
 use crate::{BufferSpec, DispatchCommand, DispatchTable};
 
 impl DispatchTable {
-    /// One line a command: label, kernel, buffers (`>` marks written ones), parameters, what it follows.
+    /// One line per command: label, kernel, buffers (`>` marks written ones), parameters, and what it depends on in
+    /// each step.
     pub fn render(&self, buffers: &[BufferSpec]) -> String {
         let mut text = format!(
             "{}: {} commands, {} rows, {} logit rows, {} steps\n",

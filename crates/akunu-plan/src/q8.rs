@@ -1,11 +1,11 @@
-//! Activations rounded to int8, as quantised weights meet them.
+//! Activations rounded to int8, for products with quantised weights.
 //!
-//! A row of `n` elements (a multiple of 32) is three planes, one after the other:
-//! `[i8; n]` quants, `[f32; n/32]` scales, `[i32; n/32]` sums of each block's quants.
+//! A row of `n` elements (a multiple of 32) consists of three contiguous planes: `[i8; n]` quants, `[f32; n/32]`
+//! scales, `[i32; n/32]` sums of each block's quants.
 //!
-//! Per block of 32: `amax` is the largest magnitude (compared as bit patterns, so NaN wins), `scale = amax / 127`,
-//! `quant = round_ties_even(x · (127 / amax))`; a zero block has scale 0 and quants 0. A block with a NaN or an
-//! infinity has scale NaN and quants 0, so that it reaches the logits, where it is reported.
+//! Per block of 32: `amax` is the largest magnitude (compared as bit patterns, so NaN is the largest), `scale = amax /
+//! 127`, `quant = round_ties_even(x · (127 / amax))`; a zero block has scale 0 and quants 0. A block with a NaN or an
+//! infinity has scale NaN and quants 0, so that the NaN propagates to the logits, where it is reported.
 
 pub const BLOCK: usize = 32;
 
@@ -24,7 +24,7 @@ pub const fn sums_offset(n: usize) -> usize {
     n + n / BLOCK * 4
 }
 
-/// The definition, one block at a time. Returns (scale, sum of quants).
+/// The definition for one block. Returns (scale, sum of quants).
 pub fn quantise_block(x: &[f32], quants: &mut [i8]) -> (f32, i32) {
     let amax = f32::from_bits(x.iter().map(|v| v.to_bits() & 0x7fff_ffff).max().unwrap_or(0));
     if !amax.is_finite() {
@@ -37,7 +37,7 @@ pub fn quantise_block(x: &[f32], quants: &mut [i8]) -> (f32, i32) {
     }
     let inverse = 127.0 / amax;
     if !inverse.is_finite() {
-        // Subnormal beyond use: the whole block is below 1e-36.
+        // The scale would be subnormal: the whole block is below 1e-36.
         quants.fill(0);
         return (0.0, 0);
     }
@@ -49,13 +49,13 @@ pub fn quantise_block(x: &[f32], quants: &mut [i8]) -> (f32, i32) {
     (amax / 127.0, sum)
 }
 
-/// The scale of the block that element `i` is in, from a row of `n` elements.
+/// The scale of the block that contains element `i`, in a row of `n` elements.
 pub fn scale(row: &[u8], n: usize, i: usize) -> f32 {
     let b = &row[scales_offset(n) + i / BLOCK * 4..];
     f32::from_le_bytes([b[0], b[1], b[2], b[3]])
 }
 
-/// The values that one row of `n` elements stands for.
+/// The dequantised values of one row of `n` elements.
 pub fn dequantise_row(row: &[u8], n: usize) -> Vec<f32> {
     (0..n).map(|i| scale(row, n, i) * f32::from(row[i] as i8)).collect()
 }
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_finite_poisons_the_scale() {
+    fn values_that_are_not_finite_make_the_scale_nan() {
         for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
             let (quants, scale, _) = block(&[1.0, bad]);
             assert!(scale.is_nan());

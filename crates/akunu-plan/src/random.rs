@@ -1,20 +1,21 @@
-//! The counter-based generator behind sampling: no state, so that a draw depends on nothing but its place.
+//! The counter-based random number generator for sampling: it has no state, so a draw depends only on its counter.
 //!
 //! The draw for token `id` at `position` under `seed` is defined in four steps, each of them exact integer arithmetic
-//! or single IEEE f32 operations (`+ − × ÷`, round to nearest even, never contracted into fused ones), so that any
-//! processor and any GPU, one thread a candidate, gets the same bits:
+//! or single IEEE f32 operations (`+ − × ÷`, round to nearest even, never contracted to fused operations), so that any
+//! processor and any GPU, with one thread per candidate, gets the same bits:
 //!
-//! 1. Philox4x32 with 10 rounds (Salmon et al., 2011), key `(seed low, seed high)`, counter
-//!    `(id div 4, position low, position high, 0)`; `x` is word `id mod 4` of the block.
-//! 2. `u = (x + ½) / 2³²` stands for a number in (0, 1); it is never rounded to 0 or 1.
-//! 3. `e = −ln u` ([`exponential`]): from `u` where `x < 2³¹`, from `1 − u` where not, so that it is precise at both
-//!    ends: tiny `e` are the draws that win.
-//! 4. `g = −ln e` ([`gumbel`]). The id with the largest `logit + g` is a draw from the softmax (the Gumbel-max trick).
+//! 1. Philox4x32 with 10 rounds (Salmon et al., 2011), key `(seed low, seed high)`, counter `(id div 4, position low,
+//!    position high, 0)`; `x` is word `id mod 4` of the block.
+//! 2. `u = (x + ½) / 2³²` is a number in (0, 1); it is never rounded to 0 or 1.
+//! 3. `e = −ln u` ([`exponential`]): from `u` if `x < 2³¹`, otherwise from `1 − u`, so that it is precise at both ends:
+//!    small `e` are the draws that win.
+//! 4. `g = −ln e` ([`gumbel`]). The id with the largest `logit + g` is a sample from the softmax (the Gumbel-max
+//!    trick).
 
-/// No draw is larger: 33 · ln 2, rounded up.
+/// Upper bound of all draws: 33 · ln 2, rounded up.
 pub const GUMBEL_MAX: f32 = 22.88;
 
-/// Philox4x32-10: four words for a counter under a key.
+/// Philox4x32-10: four words for a counter and a key.
 pub fn philox(counter: [u32; 4], key: [u32; 2]) -> [u32; 4] {
     let [mut c0, mut c1, mut c2, mut c3] = counter;
     let [mut k0, mut k1] = key;
@@ -28,12 +29,12 @@ pub fn philox(counter: [u32; 4], key: [u32; 2]) -> [u32; 4] {
     [c0, c1, c2, c3]
 }
 
-/// The draws at one position, four ids a block.
+/// The draws at one position, four ids per block.
 #[derive(Clone, Debug)]
 pub struct Draws {
     key: [u32; 2],
     position: [u32; 2],
-    /// The block computed last: ids in ascending order cost a quarter of a block each.
+    /// The last computed block: with ascending ids, each block is computed once for four ids.
     block: [u32; 4],
     block_index: Option<u32>,
 }
@@ -101,8 +102,8 @@ pub fn ln(x: f32) -> f32 {
     e * LN2_HIGH + (2.0 * s + (s * z * series + e * LN2_LOW))
 }
 
-/// 2³¹ · e^x for x ≤ 0, cut to a whole number, so that weights add up to the same sum in any order. Within 2⁻²¹ of its value, and
-/// 0 below 2⁻³³.
+/// 2³¹ · e^x for x ≤ 0, truncated to an integer, so that sums of weights do not depend on their order. Within 2⁻²¹ of
+/// its value, and 0 below 2⁻³³.
 pub fn weight(x: f32) -> u32 {
     const LN2: f32 = std::f32::consts::LN_2;
     const FACTORIALS: [f32; 7] = [1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0];
@@ -110,7 +111,7 @@ pub fn weight(x: f32) -> u32 {
     if t.is_nan() || t < -33.0 {
         return 0;
     }
-    // The nearest whole number; what is left is exact, and at most a half.
+    // The nearest integer; the remainder is exact, and at most a half.
     let n = (t - 0.5) as i32;
     let r = (t - n as f32) * LN2;
     let mut series = 1.0 / 5040.0;
@@ -125,7 +126,7 @@ pub fn weight(x: f32) -> u32 {
 mod tests {
     use super::*;
 
-    /// From the authors' own known-answer file.
+    /// From the known-answer file of the authors.
     #[test]
     fn philox_gives_the_known_answers() {
         assert_eq!(philox([0; 4], [0; 2]), [0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8]);
@@ -174,7 +175,7 @@ mod tests {
         assert_eq!(edges, [1 << 31, 1 << 31, 0, 0, 0, 0]);
     }
 
-    /// The definition is frozen: other devices and other releases have to give these draws.
+    /// The definition is frozen: other devices and other releases must give the same draws.
     #[test]
     fn draws_are_frozen() {
         let mut draws = Draws::new(42, 7);

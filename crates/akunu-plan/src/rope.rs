@@ -1,18 +1,18 @@
-//! Rotation frequencies, computed once when a model is planned.
+//! RoPE frequencies, computed once when a model is planned.
 
 use akunu_arch::RopeScaling;
 
-/// What a RoPE table is made from: pair i turns by `position · frequencies[i]`, and cos and sin are multiplied by
+/// The contents of a RoPE table: pair i is rotated by `position · frequencies[i]`, and cos and sin are multiplied by
 /// `magnitude`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Frequencies {
-    /// `dims / 2` of them, as f32: what every device multiplies.
+    /// `dims / 2` values in f32, as used by all devices.
     pub values: Vec<f32>,
     pub magnitude: f32,
 }
 
-/// `factors` divide the frequencies one by one (GGUF's `rope_freqs` tensor, or the ones of [`Rope::factors`] that suit
-/// the planned context).
+/// `factors` divide the individual frequencies (GGUF's `rope_freqs` tensor, or those of [`Rope::factors`] for the
+/// planned context).
 ///
 /// [`Rope::factors`]: akunu_arch::Rope::factors
 pub fn frequencies(dims: usize, base: f64, scaling: RopeScaling, factors: Option<&[f64]>) -> Frequencies {
@@ -23,7 +23,7 @@ pub fn frequencies(dims: usize, base: f64, scaling: RopeScaling, factors: Option
         RopeScaling::Linear { factor } => values.iter_mut().for_each(|f| *f /= factor),
         RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context } => {
             for f in &mut values {
-                // Turns over the original context: few mean a long wavelength.
+                // Number of turns over the original context: few turns mean a long wavelength.
                 let turns = original_context as f64 * *f / std::f64::consts::TAU;
                 let keep = ((turns - low_freq_factor) / (high_freq_factor - low_freq_factor)).clamp(0.0, 1.0);
                 *f = keep * *f + (1.0 - keep) * *f / factor;
@@ -45,7 +45,7 @@ pub fn frequencies(dims: usize, base: f64, scaling: RopeScaling, factors: Option
     Frequencies { values: values.into_iter().map(|f| f as f32).collect(), magnitude: magnitude as f32 }
 }
 
-/// The pairs between which YaRN goes from keeping a frequency to stretching it: those that make `beta_fast` and
+/// The range of pairs in which YaRN blends between the original and the scaled frequency: from `beta_fast` to
 /// `beta_slow` turns over the original context.
 fn yarn_ramp(dims: usize, base: f64, context: usize, beta_fast: f64, beta_slow: f64) -> (f64, f64) {
     let pair_of = |turns: f64| {

@@ -1,25 +1,26 @@
-//! One token of one sequence: the only thing that changes between replays of a table.
+//! One token of one sequence: the only input that changes between replays of a table.
 
 use bytemuck::{Pod, Zeroable};
 
-/// All rows of a pass write their K and V before any of them attends. The key and value of position p of a row's sequence lie at
+/// All rows of a pass write their K and V before attention. The key and value of position p of a row's sequence are at
 /// position `start + p` of the cache.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
 pub struct Row {
     pub token: u32,
-    /// Where in its sequence the token stands: its RoPE angle and, counted from `start`, its place in the cache.
+    /// Position of the token in its sequence: determines its RoPE angle and, relative to `start`, its cache position.
     pub position: u32,
-    /// How many positions of its sequence the row attends to, its own included: `position + 1` for causal decoding.
+    /// Number of positions of its sequence that the row attends to, including its own: `position + 1` for causal
+    /// decoding.
     pub kv_len: u32,
-    /// The position of the cache at which the sequence begins.
+    /// The cache position at which the sequence begins.
     pub start: u32,
 }
 
 impl Row {
     pub const BYTES: usize = size_of::<Row>();
 
-    /// A causal row: it sees everything up to itself.
+    /// A causal row: it attends to all positions up to its own.
     pub fn causal(token: u32, position: u32, start: u32) -> Row {
         Row { token, position, kv_len: position + 1, start }
     }

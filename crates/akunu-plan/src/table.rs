@@ -5,7 +5,8 @@ use bytemuck::{AnyBitPattern, NoUninit};
 use crate::ops::{Content, Counts, Extent, RowSet};
 use crate::{BufferId, EntryBounds, Kernel};
 
-/// Q, K and V of an affine type with biases: the input, three planes of each weight, the output, three biases; and two to spare.
+/// The maximum is Q, K and V of an affine type with biases: the input, three planes of each weight, the output, three
+/// biases; two are spare.
 pub const MAX_BINDINGS: usize = 16;
 pub const PARAM_BYTES: usize = 64;
 
@@ -17,13 +18,13 @@ pub struct Binding {
 }
 
 impl From<BufferId> for Binding {
-    /// The whole buffer.
+    /// Binds the whole buffer.
     fn from(buffer: BufferId) -> Binding {
         Binding { buffer, offset: 0 }
     }
 }
 
-/// One kernel launch: what runs, over which buffers, with which parameters.
+/// One kernel launch: the kernel, its buffers and its parameters.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DispatchCommand {
     pub kernel: Kernel,
@@ -33,8 +34,8 @@ pub struct DispatchCommand {
 }
 
 impl DispatchCommand {
-    /// A command from its bindings in the order of [`Kernel::bindings`]. Where the op is known, [`crate::ops::Op::command`]
-    /// checks more.
+    /// A command from its bindings in the order of [`Kernel::bindings`]. [`crate::ops::Op::command`] checks more, if
+    /// the op is known.
     pub fn new<B: Into<Binding>>(
         kernel: Kernel,
         bindings: impl IntoIterator<Item = B>,
@@ -65,12 +66,12 @@ impl DispatchCommand {
         bytemuck::pod_read_unaligned(&self.params[..size_of::<P>()])
     }
 
-    /// How much of each binding it may touch, in order; or what is wrong with its parameters.
+    /// The range that it may access in each binding, in order; or an error in its parameters.
     pub fn extents(&self, counts: &Counts) -> Result<Vec<Extent>, String> {
         self.kernel.extents(&self.params, counts)
     }
 
-    /// What the command follows from one step to the next: fields of its entries, or how many rows there are.
+    /// The inputs that the command depends on in each step: fields of its entries, or the number of rows.
     pub fn follows(&self) -> Vec<&'static str> {
         let fields = self.kernel.bindings().into_iter().find_map(|slot| match slot.content {
             Content::Rows(fields) => Some(fields.iter().map(|field| field.name()).collect()),
@@ -86,8 +87,8 @@ impl DispatchCommand {
     }
 }
 
-/// Bytes that a command may touch from each binding on, in order; or what is wrong with its parameters. Devices check
-/// them once, when a table is prepared.
+/// Number of bytes that a command may access from each binding on, in order; or an error in its parameters. Devices
+/// check this once, when a table is prepared.
 pub fn extents(table: &DispatchTable, command: &DispatchCommand) -> Result<Vec<u64>, String> {
     for slot in command.kernel.bindings() {
         let fits = match (slot.content, table.bounds) {
@@ -104,21 +105,20 @@ pub fn extents(table: &DispatchTable, command: &DispatchCommand) -> Result<Vec<u
     Ok(extents.into_iter().map(|extent| extent.bytes).collect())
 }
 
-/// The buffers through which host and table talk.
+/// The buffers through which the host communicates with a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TableIo {
-    /// The entries of a pass: `[Row; rows]`, or `[Move; rows]` where a table moves the cache.
+    /// The entries of a pass: `[Row; rows]`, or `[Move; rows]` for cache moves.
     pub rows: BufferId,
-    /// `[u32; logit_rows]`: which rows ask for logits.
+    /// `[u32; logit_rows]`: the indices of the logit rows.
     pub logit_rows: BufferId,
     /// `[u32; steps + 1][logit_rows]`: the ids found; entry 0 is unused.
     pub tokens: BufferId,
-    /// `[f32; logit_rows][vocab]`; in a table that encodes, `[f32; logit_rows][width]`.
+    /// `[f32; logit_rows][vocab]`; for encoders, `[f32; logit_rows][width]`.
     pub logits: BufferId,
-    /// `[u32; rows]`: the kind of each row's token, where the model asks for it.
+    /// `[u32; rows]`: the token type of each row, if the model has token types.
     pub segments: Option<BufferId>,
-    /// What a table that samples picks by: a record ([`crate::sample`]) for each row that asks for logits. Uploaded
-    /// before a submission.
+    /// The sampling record ([`crate::sample`]) of each logit row, if the table samples. Uploaded before a submission.
     pub records: Option<BufferId>,
 }
 
@@ -127,25 +127,25 @@ pub struct DispatchTable {
     /// `decode`, `prefill`, `kv_shift`, …
     pub name: &'static str,
     pub commands: Vec<DispatchCommand>,
-    /// Parallel to `commands`, cold: `layer.3.attention`.
+    /// Parallel to `commands`, used only for display: `layer.3.attention`.
     pub labels: Vec<String>,
-    /// The most entries that a pass may have.
+    /// Maximum number of entries of a pass.
     pub rows: usize,
-    /// The most rows that may ask for logits.
+    /// Maximum number of logit rows.
     pub logit_rows: usize,
-    /// The most steps that one submission may chain.
+    /// Maximum number of steps of a submission.
     pub steps: usize,
     pub io: TableIo,
     pub bounds: EntryBounds,
 }
 
 impl DispatchTable {
-    /// The sizes that say how far its commands reach.
+    /// The sizes that determine the extents of its commands.
     pub fn counts(&self) -> Counts {
         Counts { rows: self.rows, logit_rows: self.logit_rows, steps: self.steps, bounds: self.bounds }
     }
 
-    /// Bytes of the hot part.
+    /// Size of the commands in bytes.
     pub fn bytes(&self) -> u64 {
         (self.commands.len() * size_of::<DispatchCommand>()) as u64
     }

@@ -1,23 +1,23 @@
-//! One pass of an encoder: the rows of several texts, and which of them give a vector or a score.
+//! One pass of an encoder: the rows of several texts, and the indices of those that produce an embedding or a score.
 
 use akunu_arch::Pooling;
 
 use crate::{EncodeOutput, EncodePlan, Entries, Row, Submission};
 
-/// The host's side of one pass. It is filled again and again without allocating.
+/// The input of one pass on the host. It is reused without allocating.
 #[derive(Clone, Debug, Default)]
 pub struct TextPass {
     pub rows: Vec<Row>,
-    /// Indices of the rows that give a vector or a score.
+    /// Indices of the rows that produce an embedding or a score.
     pub asking: Vec<u32>,
-    /// The kind of each row's token.
+    /// The token type of each row.
     pub segments: Vec<u32>,
     /// Where the next text begins in the cache of the pass.
     start: usize,
 }
 
 impl TextPass {
-    /// Forgets all texts.
+    /// Removes all texts.
     pub fn clear(&mut self) {
         self.rows.clear();
         self.asking.clear();
@@ -25,7 +25,7 @@ impl TextPass {
         self.start = 0;
     }
 
-    /// Adds a text if it fits, and says whether it did. Tokens beyond the end of `segments` are of kind 0.
+    /// Adds a text if it fits, and returns whether it did. Tokens beyond the end of `segments` have type 0.
     pub fn add(&mut self, ids: &[u32], segments: &[u32], plan: &EncodePlan) -> bool {
         let (first, len) = (self.rows.len(), ids.len());
         let asking = match plan.options.output {

@@ -1,14 +1,14 @@
-//! The options of ops: in which form a product runs, how the cache is stored, how heads rotate, what an op writes.
+//! The options of ops: the form of a product, the cache type, RoPE, and the output forms.
 
 use crate::{Activation, DType, NormKind, RopeStyle};
 
-/// How keys and values are stored.
+/// The storage type of keys and values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum KvType {
     F32,
     F16,
-    /// Blocks of 32: an f16 scale and 32 int8, as in GGUF. `scale = amax / 127` rounded to f16 after
-    /// `quant = round_ties_even(x · (127 / amax))`.
+    /// Blocks of 32: an f16 scale and 32 int8, as in GGUF. `scale = amax / 127`, rounded to f16 after `quant =
+    /// round_ties_even(x · (127 / amax))`.
     Q8_0,
 }
 
@@ -33,13 +33,13 @@ impl KvType {
         [KvType::F32, KvType::F16, KvType::Q8_0].into_iter().find(|t| t.name() == name)
     }
 
-    /// Bytes of one head's key or value at one position; `None` where `head_dim` is not whole blocks.
+    /// Bytes of one head's key or value at one position; `None` if `head_dim` is not whole blocks.
     pub fn row_bytes(self, head_dim: usize) -> Option<usize> {
         self.dtype().row_bytes(head_dim)
     }
 }
 
-/// Which way a matrix product goes, chosen from the table's rows when it is built.
+/// The kind of a matrix product, chosen by the number of rows of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum MatmulForm {
     /// One row.
@@ -67,13 +67,13 @@ impl MatmulForm {
     }
 }
 
-/// The set of forms in which an op writes its output: those that its consumers' weights need.
+/// The set of forms in which an op writes its output: those that its consumers need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum OutputForms {
     F32,
     Q8,
     Both,
-    /// f16 rows as of [`crate::halves`], with the scales in a binding of their own.
+    /// f16 rows as in [`crate::halves`], with the scales in a separate binding.
     F16,
     F32AndF16,
 }
@@ -91,7 +91,7 @@ impl OutputForms {
         matches!(self, OutputForms::F16 | OutputForms::F32AndF16)
     }
 
-    /// The number of bindings that the outputs take.
+    /// Number of bindings of the outputs.
     pub fn bindings(self) -> usize {
         usize::from(self.f32()) + usize::from(self.q8()) + 2 * usize::from(self.f16())
     }
@@ -107,11 +107,11 @@ impl OutputForms {
     }
 }
 
-/// How Q and K are rotated.
+/// The RoPE settings of Q and K.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Rope {
     pub style: RopeStyle,
-    /// Each head is normalised before.
+    /// Each head is normalized first.
     pub qk_norm: bool,
 }
 
@@ -129,7 +129,7 @@ pub(crate) fn norm_name(kind: NormKind) -> &'static str {
     }
 }
 
-/// A dtype as kernels' names have it.
+/// A dtype in the names of kernels.
 pub(crate) fn lower_name(dtype: DType) -> String {
     dtype.name().to_ascii_lowercase()
 }

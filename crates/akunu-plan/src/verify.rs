@@ -1,7 +1,7 @@
 //! Runs a device and the reference over the same tables, command by command, and compares every buffer written.
 //!
-//! After each command the reference's outputs are copied to the device, so that a difference is one command's own and
-//! does not grow along the way.
+//! After each command the reference's outputs are copied to the device, so that differences do not accumulate and each
+//! belongs to a single command.
 
 use akunu_arch::WeightProvider;
 
@@ -14,13 +14,13 @@ use crate::{
     Row, RowBounds, Submission, TextPass, halves, q8,
 };
 
-/// How far an f32 may be from the reference's, as a fraction of the largest value in its buffer.
+/// Allowed difference of f32 from the reference, as a fraction of the largest value in the buffer.
 const F32_TOLERANCE: f64 = 1e-4;
-/// Rounded forms may fall to the next code: one step of the largest magnitude's, and a little.
+/// Rounded forms may differ by one code: one step of the largest magnitude, and a margin.
 const Q8_TOLERANCE: f64 = 1.01 / 127.0;
 const F16_TOLERANCE: f64 = 1.5e-3;
 
-/// One written buffer of one command.
+/// A buffer written by a command.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Difference {
     pub table: &'static str,
@@ -28,14 +28,14 @@ pub struct Difference {
     pub label: String,
     pub kernel: String,
     pub output: &'static str,
-    /// Largest difference over the largest magnitude; infinite where one has a NaN that the other lacks.
+    /// Largest difference over the largest magnitude; infinite if only one of the two has a NaN.
     pub relative: f64,
     pub tolerance: f64,
 }
 
 impl Difference {
     pub fn exceeds(&self) -> bool {
-        // A NaN exceeds too.
+        // Also true for NaN.
         self.relative.partial_cmp(&self.tolerance).is_none_or(|order| order.is_gt())
     }
 }
@@ -66,8 +66,8 @@ impl Report {
     }
 }
 
-/// Feeds `tokens` as one prefill pass (and the first of them as a small one, where there is one), then decodes one
-/// more, on both devices. The plan is the device's.
+/// Processes `tokens` as one prefill pass (and the first of them as a small one, if there is such a table), then
+/// decodes one more, on both devices. The plan is the device's.
 pub fn verify(
     plan: &ModelPlan,
     weights: &dyn WeightProvider,
@@ -118,7 +118,7 @@ pub fn verify_encoder(
     Sides { reference: &mut reference, device, ours: &ours, theirs: &theirs }.compare_all(&[pass], progress)
 }
 
-/// A table, prepared on the reference and on the device, and what it is given.
+/// A table, prepared on both devices, and its input.
 struct Pass<'a> {
     table: &'a DispatchTable,
     replays: [ReplayId; 2],
@@ -200,7 +200,7 @@ impl Sides<'_> {
     }
 }
 
-/// A whole buffer with its keys in another order, if it is one of keys.
+/// A buffer with its keys in another order, if it contains keys.
 fn reordered(
     command: &DispatchCommand,
     slot: Slot,
@@ -216,23 +216,23 @@ fn failed(command: &DispatchCommand, message: &str) -> DeviceError {
     DeviceError::Failed { device: "verify", message: format!("{}: {message}", command.kernel.name()) }
 }
 
-/// Elements of a row of what a command binds: of a head, where that is a cache.
+/// Elements in a row of a binding of the command; for a cache, elements of a head.
 fn columns(command: &DispatchCommand, wanted: impl Fn(Slot) -> bool) -> usize {
-    // Columns do not depend on how many rows there are.
+    // The columns do not depend on the number of rows.
     let bounds = RowBounds::one_sequence(0, 0).into();
     let extents = command.extents(&Counts { rows: 1, logit_rows: 1, steps: 1, bounds }).unwrap_or_default();
     let mut bound = command.kernel.bindings().into_iter().zip(extents);
     bound.find(|(slot, _)| wanted(*slot)).map_or(0, |(_, extent)| extent.cols as usize)
 }
 
-/// Elements of a head of the cache, of a command that binds one.
+/// The head size of a command that binds the cache.
 pub fn head_dim(command: &DispatchCommand) -> usize {
     columns(command, |slot| matches!(slot.content, Content::Keys(_)))
 }
 
-/// The bytes of a buffer that are compared: all from the binding on, so that a write outside of the command's part is seen.
-/// `dead` is where rows begin whose contents are not specified. Rounded rows are compared by this command's own width,
-/// which others that use the buffer may not have.
+/// The bytes of a buffer that are compared: everything from the binding on, so that a write beyond the command's part
+/// is detected. `dead` is the offset of rows with unspecified contents. Rounded rows are compared with this command's
+/// row width, which may differ from that of other commands that use the buffer.
 fn compared(
     slot: Slot,
     extent: Extent,
@@ -248,7 +248,8 @@ fn compared(
     offset..bytes.map_or(len, |bytes| (offset + bytes as usize).min(len))
 }
 
-/// How far what a command wrote to a binding is from the reference's (largest difference over largest magnitude), and how far it may be.
+/// The difference between a binding's contents and the reference (largest difference over largest magnitude), and the
+/// allowed difference.
 pub fn compare(command: &DispatchCommand, slot: Slot, expected: &[u8], found: &[u8]) -> (f64, f64) {
     match slot.content {
         Content::Q8 => {

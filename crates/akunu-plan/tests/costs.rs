@@ -1,4 +1,4 @@
-//! What a pass reads and computes, against counts made another way.
+//! The costs of passes, compared with counts made independently.
 
 #![allow(clippy::unwrap_used)]
 
@@ -15,7 +15,7 @@ fn rows(start: u32, positions: std::ops::Range<u32>) -> Vec<Row> {
     positions.map(|position| Row::causal(0, position, start)).collect()
 }
 
-/// Of the commands whose label ends so.
+/// The cost of the commands whose label ends with `label`.
 fn cost(plan: &ModelPlan, label: &str, rows: &[Row]) -> Cost {
     let table = plan.tables.prefill();
     let commands = table.commands.iter().zip(&table.labels).filter(|(_, l)| l.ends_with(label));
@@ -29,7 +29,7 @@ fn a_pass_reads_every_matrix_once_and_of_the_embedding_a_row_for_each_token() {
             for name in ["llama", "gemma3", "phi3"] {
                 let plan = planned(name, dtype, &PlanOptions { fuse, ..options() });
                 let matrices = plan.buffers.iter().filter(|b| matches!(b.kind, BufferKind::Weight { .. }));
-                // The embedding is tied: all of it is read as the output.
+                // The embedding is tied, so it is read completely as the output matrix.
                 let all: u64 = matrices.map(|b| b.bytes).sum();
                 let embedding_row = dtype.row_bytes(config(name).hidden_size).unwrap() as u64;
                 for count in [1, 7] {
@@ -59,7 +59,7 @@ fn a_row_multiplies_and_adds_once_for_each_weight() {
             assert_eq!(without, if q8 { attention.f32_ops } else { 0 });
         }
     }
-    // No row asks for logits: no vocabulary projection.
+    // No logit rows: no vocabulary projection.
     let plan = planned("llama", DType::Q4_0, &options());
     assert_eq!(
         plan.tables.prefill().commands.iter().rev().nth(1).unwrap().cost(Entries::Rows(&rows(0, 0..4)), 0),
@@ -68,7 +68,7 @@ fn a_row_multiplies_and_adds_once_for_each_weight() {
 }
 
 #[test]
-fn attention_reads_what_its_rows_see_and_what_they_share_once() {
+fn shared_positions_of_attention_count_once() {
     let c = config("llama");
     let pair = (4 * c.head_count * c.head_dim * c.layer_count) as u64;
     for kv in [KvType::F32, KvType::F16, KvType::Q8_0] {
@@ -79,15 +79,15 @@ fn attention_reads_what_its_rows_see_and_what_they_share_once() {
             assert_eq!((found.kv_bytes, found.f32_ops), (positions * position, pairs * pair), "{rows:?}");
         };
         check(&rows(0, 9..10), 10, 10);
-        // A prompt's chunk: 5 + 6 + 7 positions seen, 7 of them different.
+        // A chunk of a prompt: 5 + 6 + 7 positions, 7 of them distinct.
         check(&rows(0, 4..7), 7, 18);
-        // Another sequence shares nothing.
+        // Another sequence shares no positions.
         check(&[rows(32, 9..10), rows(0, 4..7)].concat(), 17, 28);
     }
 }
 
 #[test]
-fn a_window_hides_what_lies_before_it() {
+fn a_window_limits_the_positions_that_are_read() {
     let mut c = family("gemma3");
     c.layer_count = 1;
     let plan = plan(&model(c.clone(), |_| DType::F16), &capabilities(), &options()).unwrap();
@@ -97,16 +97,16 @@ fn a_window_hides_what_lies_before_it() {
     assert_eq!(seen(&rows(0, 20..21)), 8);
     // 13..=20 and 14..=21.
     assert_eq!(seen(&rows(0, 20..22)), 9);
-    // Two windows that do not meet.
+    // Two windows that do not overlap.
     assert_eq!(seen(&[rows(0, 8..9), rows(0, 30..31)].concat()), 16);
 }
 
 #[test]
-fn moving_the_cache_reads_what_is_moved() {
+fn cache_moves_read_the_moved_positions() {
     let plan = planned("llama", DType::F16, &options());
     let c = config("llama");
     let position = (2 * c.kv_head_count * c.layer_count * KvType::F16.row_bytes(c.head_dim).unwrap()) as u64;
-    // 20 positions, 4 of them dropped after the first 3.
+    // 20 positions, of which 4 after the first 3 are dropped.
     let shift = Move { from: 7, to: 3, len: 13 };
     assert_eq!(plan.tables.kv_shift().cost(Entries::Moves(&[shift]), 0).kv_bytes, 13 * position);
     let copy = Move { from: 0, to: 32, len: 9 };

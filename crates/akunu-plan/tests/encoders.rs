@@ -1,4 +1,5 @@
-//! Vectors and scores of whole texts on the reference device, against float64 ones from Hugging Face transformers.
+//! Embeddings and scores of whole texts on the reference device, compared with float64 results from Hugging Face
+//! transformers.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
@@ -32,7 +33,7 @@ fn texts(golden: &Value) -> Vec<Text> {
     golden["texts"].as_array().unwrap().iter().map(text).collect()
 }
 
-/// What all texts of one pass become, one after the other.
+/// The results for all texts of one pass, concatenated.
 fn encode(model: &dyn WeightProvider, texts: &[Text], output: EncodeOutput) -> Result<Vec<f32>, String> {
     let mut device = ReferenceDevice::new();
     let rows: usize = texts.iter().map(|text| text.ids.len()).sum();
@@ -124,7 +125,7 @@ fn encoders_match_float64_goldens() {
             ("scores", golden.get("logits").is_none().then_some(EncodeOutput::Scores)),
         ] {
             let (Some(expected), Some(output)) = (golden.get(key), output) else { continue };
-            // States are those before the matrices that follow pooling.
+            // The golden states are those before the dense modules after pooling.
             if key == "states" && model.tensor("dense_2.weight").is_some() {
                 continue;
             }

@@ -1,4 +1,4 @@
-//! The reference device against float64 logits that Hugging Face transformers computed.
+//! The logits of the reference device, compared with float64 logits from Hugging Face transformers.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
@@ -13,10 +13,10 @@ use akunu_plan::reference::ReferenceDevice;
 use akunu_plan::verify::verify;
 use akunu_plan::{Capabilities, Device, Entries, KvType, PlanOptions, Row, Submission, load, plan};
 
-/// Every position's logits of one sequence, fed in chunks.
+/// The logits of every position of one sequence, processed in chunks.
 ///
-/// Weights are dequantised, so that activations are not rounded: the goldens of quantised models do not round them either. Chunks of few rows
-/// have commands folded together.
+/// Weights are dequantised, so that activations are not rounded, as in the goldens of quantised models. Small chunks
+/// use folded commands.
 fn logits(model: &dyn WeightProvider, ids: &[u32], chunk: usize, kv: KvType) -> Vec<Vec<f32>> {
     let model = &Dequantised::of(model);
     let reference = ReferenceDevice::new();
@@ -56,7 +56,7 @@ fn logits(model: &dyn WeightProvider, ids: &[u32], chunk: usize, kv: KvType) -> 
     all
 }
 
-/// The largest difference over the largest logit, or what kept the model from running.
+/// The largest difference over the largest logit, or the reason why the model did not run.
 fn try_worst(folder: &Path, chunk: usize) -> Result<f64, String> {
     let model = open_model(folder).map_err(|error| error.to_string())?;
     let exact = ReferenceDevice::new();
@@ -65,7 +65,7 @@ fn try_worst(folder: &Path, chunk: usize) -> Result<f64, String> {
     Ok(worst(&*model, &folder.join("golden.json"), chunk, KvType::F32))
 }
 
-/// Largest difference over the largest logit.
+/// The largest difference over the largest logit.
 fn worst(model: &dyn WeightProvider, golden: &Path, chunk: usize, kv: KvType) -> f64 {
     let golden: serde_json::Value = serde_json::from_slice(&std::fs::read(golden).unwrap()).unwrap();
     let mut worst = 0.0f64;
@@ -142,7 +142,8 @@ fn all_match(testdata: &str) {
     assert!(tried > 0);
 }
 
-/// transformers takes them while a sequence is no longer than the original context; here the planned context decides.
+/// transformers uses the short factors while a sequence is no longer than the original context; here the planned
+/// context decides.
 #[test]
 fn short_contexts_take_long_ropes_short_factors() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/models/phi3-hd64-longrope");

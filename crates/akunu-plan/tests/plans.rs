@@ -1,4 +1,4 @@
-//! What a plan promises: exact bytes, and refusals that name what is wrong.
+//! Guarantees of a plan: exact memory sizes, and errors that name the cause.
 
 #![allow(clippy::unwrap_used)]
 
@@ -20,7 +20,7 @@ fn refusal(model: &FakeModel, options: &PlanOptions) -> String {
 }
 
 #[test]
-fn a_plan_is_what_the_device_then_allocates() {
+fn the_device_allocates_what_was_planned() {
     for name in ["llama", "gemma3"] {
         for in_place in [InPlace::All, InPlace::Nothing] {
             for kv in [KvType::F32, KvType::F16, KvType::Q8_0] {
@@ -58,13 +58,13 @@ fn affine_weights_take_their_packed_bytes_and_no_more() {
         let of = |vectors: bool| model.tensors.iter().filter(move |t| (t.shape.len() == 1) == vectors);
         let packed: u64 = of(false).map(|t| t.stored_bytes() as u64).sum();
         let weights: u64 = of(false).map(|t| (t.rows() * t.cols()) as u64).sum();
-        // 4 bits, and an f16 scale and offset for each 64: 4.5 bits a weight.
+        // 4 bits, and an f16 scale and offset per 64: 4.5 bits per weight.
         assert_eq!(packed * 16, weights * 9);
         let vectors: u64 = of(true).map(|t| t.cols() as u64 * 4).sum();
         let memory = plan.memory;
         let expected = if in_place == InPlace::All { (packed, vectors) } else { (0, packed + vectors) };
         assert_eq!((memory.weights_in_place, memory.weights_copied), expected);
-        // One import for each plane, of that plane's very bytes.
+        // One import for each plane, with exactly its bytes.
         let imported: u64 = device
             .calls
             .iter()
@@ -103,7 +103,7 @@ fn a_table_takes_entries_of_its_own_kind_and_within_its_bounds() {
         (
             *loaded.replays.kv_shift(),
             Entries::Moves(&[copy]),
-            "move 0, of 32 positions from 0 on to 32, is not one that table kv_shift can make",
+            "move 0, of 32 positions from 0 on to 32, is not valid for table kv_shift",
         ),
         (
             *loaded.replays.prefill(),
@@ -182,7 +182,10 @@ fn shapes_that_no_table_fits_are_refused() {
         change(&mut m.config);
         m
     };
-    assert!(refusal(&with(&|c| c.head_count = 3), &options()).contains("3 heads cannot share 2 KV heads"));
+    assert!(
+        refusal(&with(&|c| c.head_count = 3), &options())
+            .contains("3 heads are not a multiple of 2 KV heads")
+    );
     assert!(refusal(&with(&|c| c.kv_head_count = 0), &options()).contains("KV head count is 0"));
     assert!(refusal(&with(&|c| c.rope.dims = 66), &options()).contains("RoPE over 66 dimensions"));
     assert!(refusal(&with(&|c| c.rope.dims = 7), &options()).contains("RoPE over 7 dimensions"));
@@ -191,7 +194,7 @@ fn shapes_that_no_table_fits_are_refused() {
     let huge = PlanOptions { context: usize::MAX, ..options() };
     assert!(refusal(&with(&|_| {}), &huge).contains("context must be from 1"));
     let many = PlanOptions { context: i32::MAX as usize, slots: 3, ..options() };
-    assert!(refusal(&with(&|_| {}), &many).contains("more than 4294967295 positions of the cache"));
+    assert!(refusal(&with(&|_| {}), &many).contains("more than 4294967295 cache positions"));
 }
 
 #[test]

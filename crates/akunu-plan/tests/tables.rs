@@ -1,4 +1,4 @@
-//! The tables themselves, held as snapshots, and what must be true of every one of them.
+//! Snapshots of tables, and properties of every table.
 
 #![allow(clippy::unwrap_used)]
 
@@ -53,8 +53,8 @@ fn goldens(folder: &str) -> Vec<(String, Box<dyn WeightProvider>)> {
     models
 }
 
-/// Each golden of a family that is not among those above has its decode table as a snapshot, each encoder its one table;
-/// and no family goes without.
+/// Snapshots of the decode table of each golden whose family is not listed above, and of the table of each encoder.
+/// Every family must have one.
 #[test]
 fn every_golden_has_a_snapshot_and_every_family_a_golden() {
     let mut seen: Vec<&str> = FAMILIES.to_vec();
@@ -83,9 +83,10 @@ fn every_golden_has_a_snapshot_and_every_family_a_golden() {
     }
 }
 
-/// Norms in products and the rotation in attention, but for Gemma's norms before the residual, and where fusing is off.
+/// Norms are folded into products and RoPE into attention, except Gemma's norms before the residual, and without
+/// fusion.
 #[test]
-fn devices_that_fold_get_other_tables_of_few_rows() {
+fn devices_with_folding_get_folded_tables_of_few_rows() {
     let folding = Capabilities { folds: true, ..capabilities() };
     for name in FAMILIES {
         let model = model(family(name), |_| DType::Q4_0);
@@ -126,7 +127,7 @@ fn mixed_dtypes_fuse_only_where_they_agree() {
     insta::assert_snapshot!("llama_mixed_decode", plan.tables.decode().render(&plan.buffers));
 }
 
-/// Three bindings a weight; fused where bits, groups and scales agree.
+/// Three bindings per weight; fused if bits, groups and scale types are equal.
 #[test]
 fn affine_weights_bind_their_planes() {
     let dtype = |name: &str| match name {
@@ -162,7 +163,7 @@ fn a_32_layer_llama_takes_at_most_8_commands_a_layer_and_5_folded() {
     }
 }
 
-/// A prompt of more than 16 rows, multiplied in f16.
+/// A plan for a prompt of more than 16 rows, multiplied in half precision.
 fn in_halves(family_name: &str, dtype: impl Fn(&str) -> DType) -> ModelPlan {
     let capabilities = Capabilities { half_products: Some(16), ..capabilities() };
     let options = PlanOptions { prefill_rows: 20, ..options() };
@@ -170,7 +171,7 @@ fn in_halves(family_name: &str, dtype: impl Fn(&str) -> DType) -> ModelPlan {
 }
 
 #[test]
-fn prompts_in_halves_unpack_before_they_multiply_and_leave_f32_weights_and_logits_alone() {
+fn half_precision_prompts_convert_weights_except_f32_and_logits() {
     let dtype = |name: &str| match name {
         n if n.ends_with("attn_v.weight") => DType::Q6K,
         n if n.starts_with("blk.1") && n.ends_with("ffn_up.weight") => DType::F32,
@@ -186,7 +187,7 @@ fn prompts_in_halves_unpack_before_they_multiply_and_leave_f32_weights_and_logit
 }
 
 #[test]
-fn few_rows_have_a_table_that_unpacks_nothing_where_many_rows_unpack() {
+fn few_rows_have_a_table_without_conversion() {
     let of = |half_products, prefill_rows| {
         let capabilities = Capabilities { half_products, ..capabilities() };
         let options = PlanOptions { prefill_rows, prefill_logit_rows: 100, ..options() };
@@ -214,7 +215,7 @@ fn few_rows_have_a_table_that_unpacks_nothing_where_many_rows_unpack() {
 }
 
 #[test]
-fn nothing_is_unpacked_over_weights_that_are_still_to_be_read() {
+fn converted_weights_are_not_overwritten_before_use() {
     let plan = in_halves("gemma2", |_| DType::Q4_0);
     let mut fresh = Vec::new();
     for (command, label) in plan.tables.prefill().commands.iter().zip(&plan.tables.prefill().labels) {
@@ -303,9 +304,9 @@ fn names_of_buffers_are_unique_and_kernel_names_tell_variants_apart() {
     }
 }
 
-/// The builder is driven by descriptors: no file of it may know an architecture.
+/// The table builder is driven by cards: none of its files may name an architecture.
 #[test]
-fn the_builder_names_no_architecture() {
+fn no_source_of_the_builder_names_an_architecture() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/lower");
     let names = ["llama", "qwen", "gemma", "mistral", "smol", "phi", "bert", "whisper"];
     let mut files = 0;

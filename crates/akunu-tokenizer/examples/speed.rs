@@ -1,4 +1,5 @@
-//! How fast is a vocabulary? Encodes a text file over and over on one core, and some texts that are hard to merge.
+//! Measures the speed of a vocabulary: encodes a text file repeatedly on one core, and some texts that are slow to
+//! merge.
 //!
 //!     cargo run --release -p akunu-tokenizer --example speed -- VOCABULARY TEXT.txt
 
@@ -72,7 +73,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Letters, digits and signs without any order, in one line.
+/// Random letters, digits and signs in one line.
 fn base64(len: usize) -> String {
     const SIGNS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut state = 1u64;
@@ -83,7 +84,7 @@ fn base64(len: usize) -> String {
     (0..len).map(|_| next()).collect()
 }
 
-/// Seconds of the fastest of several runs.
+/// Duration of the fastest of several runs, in seconds.
 fn best(
     runs: usize,
     mut run: impl FnMut() -> Result<(), akunu_tokenizer::TokenizerError>,

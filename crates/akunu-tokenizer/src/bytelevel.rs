@@ -1,5 +1,5 @@
-//! Byte-level BPE: a word's bytes merge in the order of a list of pairs. Any text can be encoded, because every
-//! byte is a token.
+//! Byte-level BPE: the bytes of a word are merged in the order of a list of merges. Any text can be encoded, because
+//! every byte is a token.
 
 use std::collections::HashSet;
 
@@ -17,7 +17,7 @@ pub(crate) struct ByteLevel {
     /// The token of each byte, or [`NONE`].
     byte_ids: [u32; 256],
     merges: PairMap,
-    /// Whole words, if words that are tokens stay whole.
+    /// Index of whole words, if words that are tokens are not split (`ignore_merges`).
     words: Option<PieceIndex>,
     unknown: Option<u32>,
     repeated_merges: bool,
@@ -31,7 +31,8 @@ impl ByteLevel {
         pieces: &Pieces,
     ) -> Result<ByteLevel, TokenizerError> {
         let mut index = PieceIndex::with_capacity(kinds.len());
-        // Merges mean the tokens that they made; one that was added later under the same text comes second.
+        // Merges refer to tokens of the base vocabulary; a token with the same text that was added later has lower
+        // priority.
         for wanted in
             [[TokenKind::Normal, TokenKind::Unused], [TokenKind::UserDefined, TokenKind::UserDefined]]
         {
@@ -56,12 +57,12 @@ impl ByteLevel {
         })
     }
 
-    /// Does the list of merges name a pair twice? Others than ourselves then take the later.
+    /// Whether the list of merges contains a pair twice. Other implementations then use the later one.
     pub(crate) fn has_repeated_merges(&self) -> bool {
         self.repeated_merges
     }
 
-    /// Is every byte a token?
+    /// Whether every byte has a token.
     pub(crate) fn has_every_byte(&self) -> bool {
         !self.byte_ids.contains(&NONE)
     }
@@ -117,23 +118,23 @@ impl ByteLevel {
     }
 }
 
-/// A pair of tokens and what they become.
+/// A pair of tokens and the token that they merge to.
 type Found = (u32, u32, u32);
 
-/// Below this many merges another thread costs more than it saves.
+/// Minimum number of merges per thread; below this, another thread costs more than it saves.
 const MERGES_A_THREAD: usize = 16_384;
 
-/// The merges of a vocabulary by pairs of ids; the rank is the place in the list.
+/// The merges of a vocabulary by pairs of ids; the rank is the position in the list.
 #[derive(Debug)]
 pub(crate) struct Merges {
     pub(crate) map: PairMap,
-    /// Some name tokens that text never becomes, and are left out.
+    /// Merges that produce control tokens were dropped, since text never becomes such a token.
     pub(crate) dropped: bool,
-    /// Some name a pair that came before; that one counts.
+    /// A pair occurs more than once; the first occurrence is used.
     pub(crate) repeated: bool,
 }
 
-/// Pairs of ids from pairs of texts.
+/// Converts pairs of texts to pairs of ids.
 pub(crate) fn merges(
     vocabulary: &Vocabulary,
     kinds: &[TokenKind],
@@ -151,7 +152,7 @@ pub(crate) fn merges(
             .map(|start| (start, std::thread::Builder::new().spawn_scoped(scope, move || look_up(start))))
             .collect();
         let first = look_up(0);
-        // Where no thread is to be had, this one does it.
+        // If no thread can be started, the work is done here.
         let join = |(start, thread): (usize, std::io::Result<std::thread::ScopedJoinHandle<'_, _>>)| {
             thread.ok().and_then(|thread| thread.join().ok()).unwrap_or_else(|| look_up(start))
         };
@@ -174,7 +175,7 @@ pub(crate) fn merges(
     Ok(merges)
 }
 
-/// The ids of some merges, in order. A merge that spells a control token has none: text never becomes one.
+/// The ids of some merges, in order. A merge that produces a control token is dropped: text never becomes such a token.
 fn look_up(
     vocabulary: &Vocabulary,
     kinds: &[TokenKind],
@@ -191,7 +192,7 @@ fn look_up(
     };
     for rank in range {
         let merge = vocabulary.merges.get(rank).unwrap_or_default();
-        // A part may begin with a space of its own, in vocabularies that do not write bytes as characters.
+        // The first part may begin with a space itself, in vocabularies that do not encode bytes as characters.
         let first = merge.chars().next().map_or(0, char::len_utf8);
         let gap = merge.as_bytes()[first..].iter().position(|&byte| byte == b' ').map(|at| first + at);
         let (left, right) = match gap.map(|at| (&merge[..at], &merge[at + 1..])) {
@@ -203,7 +204,7 @@ fn look_up(
         let middle = bytes.len();
         append(right, &mut bytes);
         let [left_id, right_id] = [&bytes[..middle], &bytes[middle..]].map(|part| index.get(pieces, part));
-        // Most lists are sorted by what comes of a merge: the same token as before, or the next.
+        // Most lists are sorted by the resulting token: it is the same as before, or the next one.
         let is_normal = |id: &u32| kinds.get(*id as usize) == Some(&TokenKind::Normal);
         let is_it = |id: &u32| pieces.get(*id) == Some(&bytes[..]) && is_normal(id);
         let near = [guess, guess.wrapping_add(1)].into_iter().find(is_it);

@@ -1,12 +1,12 @@
-//! Byte-level BPE writes every byte as a printable character, so that its files hold no control characters or
-//! broken UTF-8: `Ġ` is a space, `Ċ` a line end, and most of ASCII is itself.
+//! The byte-to-character mapping of byte-level BPE. Every byte is written as a printable character, so that vocabulary
+//! files contain no control characters or invalid UTF-8: `Ġ` is a space, `Ċ` a newline, and most of ASCII is unchanged.
 
-/// Bytes that stand for themselves; the others count up from U+0100 in order.
+/// Bytes that are written as themselves; the others are numbered from U+0100 in order.
 const fn is_itself(byte: u8) -> bool {
     matches!(byte, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff)
 }
 
-/// U+0100 and the 67 after it are the bytes that do not stand for themselves.
+/// Number of bytes that are written as characters from U+0100 on.
 const SHIFTED: usize = 256 - (0x7e - 0x21 + 1) - (0xac - 0xa1 + 1) - (0xff - 0xae + 1);
 
 static BYTE_OF_SHIFTED: [u8; SHIFTED] = {
@@ -29,8 +29,8 @@ fn byte_of(c: char) -> Option<u8> {
     }
 }
 
-/// Appends the bytes that `text` writes. Text that is not in this writing (tokens that were added later, by
-/// hand) is taken as it stands.
+/// Appends the bytes that `text` encodes. Text with other characters (tokens that were added manually) is appended
+/// unchanged.
 pub(crate) fn append_bytes(text: &str, out: &mut Vec<u8>) {
     let start = out.len();
     for c in text.chars() {
@@ -45,12 +45,12 @@ pub(crate) fn append_bytes(text: &str, out: &mut Vec<u8>) {
     }
 }
 
-/// Does every character of `text` stand for a byte?
+/// Whether every character of `text` encodes a byte.
 pub(crate) fn is_written_in_bytes(text: &str) -> bool {
     text.chars().all(|c| byte_of(c).is_some())
 }
 
-/// The byte that a SentencePiece token such as `<0x0A>` stands for.
+/// The byte of a SentencePiece byte token such as `<0x0A>`.
 pub(crate) fn byte_of_hex(text: &str) -> Option<u8> {
     let digits = text.strip_prefix("<0x")?.strip_suffix('>')?;
     let plain = digits.len() == 2 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());

@@ -1,23 +1,23 @@
-//! Words that were seen lately, and their tokens. Text repeats itself: most words are found here.
+//! A cache of recent words and their tokens. Most words of a text are found here.
 
 use crate::hash::Seed;
 
-/// A word as a number: its bytes, and its length in the top one. Longer words are not kept.
+/// Maximum length of cached words: a word is stored as a 128-bit number, with its bytes and its length in the top byte.
 const MAX_WORD: usize = 15;
-/// Tokens of a word; words of more are not kept.
+/// Maximum number of tokens of cached words.
 const MAX_TOKENS: usize = 4;
-/// 256 KiB: fits a second-level cache, and holds the words of most texts.
+/// 256 KiB: fits into a second-level cache and holds the words of most texts.
 const SLOTS: usize = 8192;
 const UNUSED: u32 = u32::MAX;
 
 #[derive(Clone, Copy, Debug)]
 struct Slot {
-    /// 0, which is no word, where nothing is kept.
+    /// 0, which is not the key of any word, if the slot is empty.
     word: u128,
     ids: [u32; MAX_TOKENS],
 }
 
-/// Each word has one place where it can be, and drives out what was there before.
+/// A direct-mapped cache: each word has one slot, and replaces its previous content.
 #[derive(Debug)]
 pub(crate) struct WordCache {
     seed: Seed,
@@ -45,7 +45,7 @@ impl WordCache {
         (self.seed.hash_word(key) >> 32) as usize % SLOTS
     }
 
-    /// Appends the word's tokens if they are known.
+    /// Appends the tokens of the word if it is cached.
     #[inline]
     pub(crate) fn append(&self, word: &[u8], ids: &mut Vec<u32>) -> bool {
         let Some(key) = key(word) else { return false };
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn short_words_are_found_again_and_no_others() {
+    fn short_words_are_cached_and_no_others() {
         let mut cache = WordCache::default();
         cache.keep(b"word", &[1, 2]);
         cache.keep(b"a", &[3, 4, 5, 6]);

@@ -1,5 +1,5 @@
-//! BPE of characters: those of a word merge in the order of a list of pairs, as in byte-level BPE. What SentencePiece's
-//! BPE becomes in a `tokenizer.json`.
+//! Character-level BPE: the characters of a word are merged in the order of a list of merges, as in byte-level BPE.
+//! This is the form of SentencePiece's BPE in a `tokenizer.json`.
 
 use crate::bytelevel::{Merges, merges};
 use crate::bytes::byte_of_hex;
@@ -7,25 +7,25 @@ use crate::error::printable;
 use crate::hash::{PairMap, PieceIndex, Pieces, pair};
 use crate::merge::NONE;
 use crate::scratch::Scratch;
-use crate::sentencepiece::Neighbours;
+use crate::sentencepiece::AdjacentBytes;
 use crate::{TokenKind, TokenizerError, Vocabulary};
 
 #[derive(Debug)]
 pub(crate) struct CharLevel {
-    /// Tokens of one character.
+    /// Tokens of single characters.
     chars: PieceIndex,
     merges: PairMap,
-    /// The tokens of bytes, which spell characters that have none; all 256 of them.
+    /// The 256 byte tokens for characters that have no token.
     byte_ids: Option<Box<[u32; 256]>>,
     unknown: Option<u32>,
-    /// A stretch of unknown text is one token, not one for each character.
+    /// Consecutive unknown characters become one unknown token.
     fuse_unknown: bool,
-    neighbours: Neighbours,
+    adjacent: AdjacentBytes,
 }
 
 impl CharLevel {
-    /// `pieces` are the texts of tokens as the vocabulary writes them. Refused is what merges otherwise than it reads:
-    /// merges of tokens for bytes or unknown text, and of one pair twice.
+    /// `pieces` are the texts of tokens as in the vocabulary file. Rejects vocabularies whose merges would give a
+    /// different result here: merges of byte tokens or of the unknown token, and duplicate merges.
     pub(crate) fn new(
         vocabulary: &Vocabulary,
         kinds: &[TokenKind],
@@ -35,14 +35,14 @@ impl CharLevel {
         let refused = |what: &str| TokenizerError::Unsupported { what: what.into() };
         let (mut index, mut chars) =
             (PieceIndex::with_capacity(kinds.len()), PieceIndex::with_capacity(4096));
-        let (mut byte_ids, mut neighbours) = (Box::new([NONE; 256]), Neighbours::new());
+        let (mut byte_ids, mut adjacent) = (Box::new([NONE; 256]), AdjacentBytes::new());
         let mut single = Vec::new();
         for ((id, text), kind) in (0u32..).zip(vocabulary.tokens.iter()).zip(kinds) {
             match (kind, byte_of_hex(text)) {
                 (TokenKind::Byte, Some(byte)) => byte_ids[byte as usize] = id,
                 (TokenKind::Normal, _) => {
                     index.insert(pieces, id);
-                    neighbours.add(text.as_bytes());
+                    adjacent.add(text.as_bytes());
                     let mut rest = text.chars();
                     if rest.next().is_some() && rest.next().is_none() {
                         single.push(id);
@@ -59,17 +59,17 @@ impl CharLevel {
         });
         let Merges { map, dropped, repeated } = merges(vocabulary, kinds, pieces, &index)?;
         if dropped || repeated {
-            return Err(refused("merges of special tokens, or the same merge twice"));
+            return Err(refused("merges of special tokens, or duplicate merges"));
         }
         let byte_ids = Some(byte_ids).filter(|ids| !ids.contains(&NONE));
         let unknown = vocabulary.special.unknown;
         if byte_ids.is_none() && unknown.is_none() {
-            return Err(refused("characters without a token to be left out"));
+            return Err(refused("characters without a token that are skipped"));
         }
-        Ok(CharLevel { chars, merges: map, byte_ids, unknown, fuse_unknown, neighbours })
+        Ok(CharLevel { chars, merges: map, byte_ids, unknown, fuse_unknown, adjacent })
     }
 
-    /// Is there a token for every byte, so that no text is unknown?
+    /// Whether there is a token for every byte, so that no text is unknown.
     pub(crate) fn spells_bytes(&self) -> bool {
         self.byte_ids.is_some()
     }
@@ -82,12 +82,12 @@ impl CharLevel {
         scratch: &mut Scratch,
         ids: &mut Vec<u32>,
     ) -> Result<(), TokenizerError> {
-        self.neighbours.each_part(word, scratch, ids, |part, scratch, after_unknown, ids| {
+        self.adjacent.each_part(word, scratch, ids, |part, scratch, after_unknown, ids| {
             self.encode_part(part, pieces, scratch, after_unknown, ids)
         })
     }
 
-    /// `false` if some of it has no token.
+    /// Returns `false` if some characters have no token.
     fn encode_part(
         &self,
         text: &str,

@@ -1,10 +1,11 @@
-//! SentencePiece's normalisation: text is rewritten by a table that comes with the vocabulary (`nmt_nfkc` and the
-//! like), and spaces are put in order.
+//! SentencePiece normalization: text is rewritten with the vocabulary's `precompiled_charsmap` (`nmt_nfkc` and others),
+//! and extra spaces are removed.
 
 use crate::TokenizerError;
 use crate::sentencepiece::SPACE_MARK;
 
-/// A trie of texts and what each becomes: a "double array", 32 bits a node, and the replacements, each ended by a 0.
+/// A trie of texts and their replacements: a double array with 32 bits per node, and the replacements, each terminated
+/// by a zero byte.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CharsMap {
     units: Vec<u32>,
@@ -12,7 +13,7 @@ pub(crate) struct CharsMap {
 }
 
 impl CharsMap {
-    /// An empty one changes nothing.
+    /// An empty table changes nothing.
     pub(crate) fn read(bytes: &[u8]) -> Result<CharsMap, TokenizerError> {
         if bytes.is_empty() {
             return Ok(CharsMap::default());
@@ -26,7 +27,7 @@ impl CharsMap {
             return Err(broken("has a trie of the wrong size"));
         }
         if std::str::from_utf8(replacements).is_err() {
-            return Err(broken("replaces text with what is not UTF-8"));
+            return Err(broken("contains replacements that are not UTF-8"));
         }
         let units = units.iter().map(|unit| u32::from_le_bytes(*unit)).collect();
         Ok(CharsMap { units, replacements: replacements.to_vec() })
@@ -36,7 +37,7 @@ impl CharsMap {
         self.units.is_empty()
     }
 
-    /// The longest text that `text` begins with and the table knows: its length, and what it becomes.
+    /// The longest prefix of `text` in the table: its length and its replacement.
     pub(crate) fn longest(&self, text: &[u8]) -> Option<(usize, &str)> {
         let (mut node, mut found) = (offset(*self.units.first()?), None);
         for (at, &byte) in text.iter().enumerate() {
@@ -55,7 +56,7 @@ impl CharsMap {
         Some((len, std::str::from_utf8(&rest[..end]).ok()?))
     }
 
-    /// Appends `text`, rewritten.
+    /// Appends the rewritten `text`.
     pub(crate) fn rewrite(&self, text: &str, out: &mut String) {
         if self.is_empty() {
             return out.push_str(text);
@@ -63,7 +64,7 @@ impl CharsMap {
         let mut at = 0;
         while let Some(c) = text[at..].chars().next() {
             match self.longest(&text.as_bytes()[at..]) {
-                // A broken table may name half a character: that is no match.
+                // An invalid table may contain a partial character, which is not a match.
                 Some((len, new)) if len > 0 && text.is_char_boundary(at + len) => {
                     out.push_str(new);
                     at += len;
@@ -77,21 +78,21 @@ impl CharsMap {
     }
 }
 
-/// Where a node's children are, relative to it.
+/// Offset of a node's children, relative to it.
 fn offset(unit: u32) -> u32 {
     (unit >> 10) << ((unit & 0x200) >> 6)
 }
 
-/// What is done to a text before it is cut into tokens.
+/// The normalization of a text before it is tokenized.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Normalizer {
     pub(crate) map: CharsMap,
-    /// No space at either end of a text, and one where there were several.
+    /// Remove leading and trailing spaces, and collapse repeated ones.
     pub(crate) remove_extra_spaces: bool,
 }
 
 impl Normalizer {
-    /// Appends `text` as the model sees it, with real spaces.
+    /// Appends the normalized text, with spaces instead of space marks.
     pub(crate) fn apply(&self, text: &str, add_space: bool, out: &mut String) {
         let rewritten = if self.map.is_empty() {
             None
@@ -116,7 +117,7 @@ impl Normalizer {
     }
 }
 
-/// Tokens are kept with real spaces, and the mark that files use for them means one in a text, too.
+/// Tokens are stored with spaces, so a space mark in a text also becomes a space.
 fn push_marked(text: &str, out: &mut String) {
     for (at, part) in text.split(SPACE_MARK).enumerate() {
         if at > 0 {
@@ -130,7 +131,7 @@ fn push_marked(text: &str, out: &mut String) {
 mod tests {
     use super::*;
 
-    /// A table by hand: `a` becomes `xy`, `ab` nothing.
+    /// A table made by hand: `a` becomes `xy`, `ab` nothing.
     fn table() -> Vec<u8> {
         // The root's children are at 256 ^ byte, those of `a` at 512 ^ byte, of `ab` at 768 ^ byte.
         let mut units = vec![0u32; 1024];
@@ -147,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_entry_of_the_table_wins() {
+    fn the_longest_entry_of_the_table_matches() {
         let map = CharsMap::read(&table()).unwrap();
         let mut out = String::new();
         map.rewrite("aéabb", &mut out);
@@ -155,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn broken_tables_are_errors_or_change_nothing() {
+    fn invalid_tables_are_errors_or_change_nothing() {
         let whole = table();
         for bytes in [&whole[..3], &whole[..100], &[1, 0, 0, 0, 0][..], &[0, 0, 0, 0]] {
             assert!(CharsMap::read(bytes).is_err());
@@ -170,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn spaces_are_put_in_order_where_asked_for() {
+    fn extra_spaces_are_removed_if_requested() {
         let applied = |remove_extra_spaces, text| {
             let mut out = String::new();
             Normalizer { map: CharsMap::default(), remove_extra_spaces }.apply(text, true, &mut out);

@@ -1,9 +1,8 @@
-//! Which tokens end a generation. Files name one or two; models end with more than that, so the texts of the
-//! well-known ones count too.
+//! End-of-generation tokens. Files state one or two; models use more, so tokens with well-known texts are added.
 
 use crate::SpecialTokens;
 
-/// Ends of texts, turns and calls, as the model families write them.
+/// Texts of tokens that end a text, a turn or a call in common model families.
 const TEXTS: [&str; 22] = [
     "<|eot_id|>",
     "<|im_end|>",
@@ -29,7 +28,7 @@ const TEXTS: [&str; 22] = [
     "[e~[",
 ];
 
-/// What stands between files in a fill-in-the-middle prompt: after it another file would begin.
+/// Tokens that separate files in fill-in-the-middle prompts: another file would begin after them.
 const FILE_ENDS: [&str; 10] = [
     "<|fim_pad|>",
     "<fim-pad>",
@@ -43,7 +42,7 @@ const FILE_ENDS: [&str; 10] = [
     "<reponame>",
 ];
 
-/// Of these the first that the vocabulary has ends a turn, if the file does not say.
+/// The first of these that is in the vocabulary ends a turn, if the file does not state one.
 const TURN_ENDS: [&str; 11] = [
     "<|eot_id|>",
     "<|im_end|>",
@@ -58,29 +57,29 @@ const TURN_ENDS: [&str; 11] = [
     "<end_of_utterance>",
 ];
 
-/// A token of the vocabulary that looks special.
+/// A token of the vocabulary that may be special.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Candidate<'v> {
     pub(crate) id: u32,
     pub(crate) text: &'v str,
 }
 
-/// Is this token in the text of a user an accident, whatever kind the file gives it?
-pub(crate) fn looks_final(text: &str) -> bool {
+/// Whether this text is a well-known special token, regardless of the kind stated in the file.
+pub(crate) fn is_end_text(text: &str) -> bool {
     TEXTS.contains(&text) || FILE_ENDS.contains(&text)
 }
 
-/// The sorted ids that end a generation, and the one that ends a turn.
+/// The sorted end-of-generation ids, and the id that ends a turn.
 pub(crate) fn collect(special: &SpecialTokens, candidates: &[Candidate<'_>]) -> (Vec<u32>, Option<u32>) {
     let find = |text: &str| candidates.iter().find(|candidate| candidate.text == text).map(|c| c.id);
     let eot = special.eot.or_else(|| TURN_ENDS.iter().find_map(|text| find(text)));
     let mut ids: Vec<u32> = special.eos.into_iter().chain(eot).collect();
-    // Where a model has tokens that return from and call a tool, `<|end|>` only ends a message before those.
+    // If the model has tokens that return from and call a tool, `<|end|>` ends only a message before them.
     let tool_ends = find("<|return|>").is_some() && find("<|call|>").is_some()
         || find("<|calls|>").is_some() && find("<|flush|>").is_some();
     let kept_text = [
         if tool_ends { find("<|end|>") } else { None },
-        // There `</s>` is a tag that the model may write.
+        // In these vocabularies `</s>` is a tag that the model may write.
         if find("<|tool_response>").is_some() { find("</s>") } else { None },
     ];
     for candidate in candidates {

@@ -1,11 +1,11 @@
-//! Everything that can be wrong with a vocabulary, or with a text for it.
+//! Errors of vocabularies and of tokenization.
 
 use akunu_format::FormatError;
 
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TokenizerError {
-    #[error("the model file has no `{key}`, so it has no vocabulary that text could be tokenized with")]
+    #[error("the model file has no `{key}`, and therefore no vocabulary")]
     MissingKey { key: &'static str },
     #[error(transparent)]
     Metadata(#[from] FormatError),
@@ -21,31 +21,31 @@ pub enum TokenizerError {
     UnknownPreTokenizer { name: String, known: String },
     #[error("the vocabulary has no tokens")]
     Empty,
-    #[error("the vocabulary has {tokens} tokens, and `{key}` has {found} entries")]
+    #[error("the vocabulary has {tokens} tokens, but `{key}` has {found} entries")]
     WrongLength { key: &'static str, found: usize, tokens: usize },
-    #[error("`{key}` is {id}, and the vocabulary has {tokens} tokens")]
+    #[error("`{key}` is {id}, but the vocabulary has only {tokens} tokens")]
     IdOutOfRange { key: &'static str, id: u64, tokens: usize },
-    #[error("the vocabulary asks for `{key}` around every text, but does not say which token that is")]
+    #[error("the vocabulary asks for the token `{key}` around every text, but does not define it")]
     MissingSpecial { key: &'static str },
     #[error("merge {index}, `{merge}`, is not two tokens separated by a space")]
     MalformedMerge { index: usize, merge: String },
-    #[error("merge {index}, `{merge}`, names `{part}`, which is not a token of the vocabulary")]
+    #[error("merge {index}, `{merge}`, contains `{part}`, which is not a token of the vocabulary")]
     MergeOfUnknownToken { index: usize, merge: String, part: String },
     #[error("the vocabulary has neither a token for `{text}` nor one for unknown text")]
     Unencodable { text: String },
-    #[error("the table that text is rewritten by (`precompiled_charsmap`) {what}")]
+    #[error("the normalization table (`precompiled_charsmap`) {what}")]
     Normalization { what: &'static str },
     #[error("`tokenizer.model` is not a SentencePiece file: {what}")]
     NotSentencePiece { what: &'static str },
     #[error(
-        "{folder} has neither a tokenizer.json nor a tokenizer.model; one comes with the model where it was published"
+        "{folder} has neither a tokenizer.json nor a tokenizer.model; take the one that was published with the model"
     )]
     NoVocabulary { folder: String },
     #[error("cannot read {path}: {message}")]
     Io { path: String, message: String },
-    #[error("{path} has {len} bytes, and no vocabulary has more than {max}")]
+    #[error("{path} has {len} bytes, but a vocabulary may have at most {max}")]
     FileTooLarge { path: String, len: u64, max: u64 },
-    #[error("`{file}` is not JSON of the right form: {message}")]
+    #[error("`{file}` is not valid JSON of the expected form: {message}")]
     Json { file: &'static str, message: String },
     #[error("`{file}` has no `{field}`")]
     MissingField { file: &'static str, field: &'static str },
@@ -57,11 +57,11 @@ pub enum TokenizerError {
     NoGguf { what: String },
     #[error("`tokenizer.json` was refused by the `tokenizers` library: {message}")]
     Library { message: String },
-    #[error("the text has {len} bytes, and at most {max} can be tokenized at once")]
+    #[error("the text has {len} bytes, but at most {max} can be tokenized at once")]
     TextTooLong { len: usize, max: usize },
 }
 
-/// A piece of someone's file as an error shows it: short, and with nothing in it that upsets a terminal.
+/// Text from an untrusted file for use in an error: truncated, with control characters escaped.
 pub(crate) fn printable(text: &str) -> String {
     const SHOWN: usize = 60;
     let mut out: String = text.escape_debug().take(SHOWN).collect();

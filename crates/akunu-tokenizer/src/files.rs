@@ -1,11 +1,11 @@
-//! Reading small files, and saying what is wrong with them.
+//! Reads small files, with errors that name them.
 
 use std::path::Path;
 
 use crate::TokenizerError;
 use crate::error::printable;
 
-/// No vocabulary is larger; a file that is was put there by mistake.
+/// Maximum size of a vocabulary file, to reject files of another kind.
 const MAX_FILE: u64 = 256 << 20;
 
 pub(crate) fn read(path: &Path) -> Result<Vec<u8>, TokenizerError> {

@@ -1,13 +1,13 @@
-//! Fast seeded hashing, and the two look-ups that tokenizing consists of: text → token, pair → merge.
+//! Fast seeded hashing, and the two lookups of tokenization: text → token, and pair → merge.
 //!
-//! The seed is random, so that no file can be made whose entries all collide.
+//! The seed is random, so that no file can be crafted whose entries all collide.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
-/// An odd constant with its bits well spread (2⁶⁴ divided by the golden ratio).
+/// An odd constant with well distributed bits (2⁶⁴ divided by the golden ratio).
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Multiplies to 128 bits and folds them: every bit of the input reaches every bit of the result.
+/// Multiplies to 128 bits and folds the result: every input bit affects every output bit.
 #[inline(always)]
 fn fold(a: u64, b: u64) -> u64 {
     let product = a as u128 * b as u128;
@@ -40,28 +40,28 @@ impl Seed {
     }
 }
 
-/// What two neighbours become, and how soon: lower ranks go first.
+/// The result of merging two neighbours, and its rank: lower ranks are merged first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Merge {
     pub(crate) rank: u32,
     pub(crate) id: u32,
 }
 
-/// Finds the merge of a pair: open addressing, everything about an entry in one place.
+/// Maps pairs to merges: open addressing, with all data of an entry in one place.
 ///
-/// Filling the map is most of what loading a large vocabulary takes, and a look-up most of merging: a miss in the
-/// processor's caches each, and no more than that.
+/// Filling the map takes most of the time of loading a large vocabulary, and lookups most of the time of merging: each
+/// causes one cache miss, and not more.
 #[derive(Debug)]
 pub(crate) struct PairMap {
     seed: Seed,
     slots: Vec<(u64, Merge)>,
 }
 
-/// A pair of "no token" with itself, which never merges.
+/// The pair of [`NONE`] with itself, which never merges.
 const NO_PAIR: u64 = u64::MAX;
 
 impl PairMap {
-    /// Room for `count` pairs.
+    /// With space for `count` pairs.
     pub(crate) fn with_capacity(count: usize) -> PairMap {
         let slots = count.saturating_mul(3).div_ceil(2).max(8).next_power_of_two();
         PairMap { seed: Seed::random(), slots: vec![(NO_PAIR, Merge { rank: 0, id: 0 }); slots] }
@@ -77,8 +77,8 @@ impl PairMap {
         at
     }
 
-    /// Of several merges of a pair the first to be inserted is found; for the others this is `false`. There is room
-    /// for as many as were announced.
+    /// If a pair is inserted several times, the first merge is kept, and this returns `false` for the others. No more
+    /// pairs may be inserted than were reserved.
     pub(crate) fn insert(&mut self, pair: u64, merge: Merge) -> bool {
         let at = self.probe(pair);
         let vacant = self.slots[at].0 == NO_PAIR;
@@ -127,7 +127,7 @@ impl Hasher for PairHasher {
     }
 }
 
-/// Finds the id of a byte string among those of a [`Pieces`]: open addressing over (part of the hash, id).
+/// Maps byte strings to their ids in [`Pieces`]: open addressing with (part of the hash, id).
 #[derive(Debug)]
 pub(crate) struct PieceIndex {
     seed: Seed,
@@ -144,7 +144,7 @@ struct Slot {
 
 const VACANT: u32 = u32::MAX;
 
-/// Byte strings by id, end to end in one allocation.
+/// Byte strings by id, concatenated in one allocation.
 #[derive(Debug, Default)]
 pub(crate) struct Pieces {
     bytes: Vec<u8>,
@@ -152,7 +152,7 @@ pub(crate) struct Pieces {
 }
 
 impl Pieces {
-    /// Ends the piece that `write` appends, and gives it the next id.
+    /// Adds a piece, whose bytes `write` appends, with the next id.
     pub(crate) fn push_with(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
         write(&mut self.bytes);
         self.ends.push(self.bytes.len());
@@ -167,18 +167,18 @@ impl Pieces {
 }
 
 impl PieceIndex {
-    /// Room for `count` pieces.
+    /// With space for `count` pieces.
     pub(crate) fn with_capacity(count: usize) -> PieceIndex {
         let slots = (count.saturating_mul(2)).max(8).next_power_of_two();
         PieceIndex { seed: Seed::random(), slots: vec![Slot { tag: 0, id: VACANT }; slots], longest: 0 }
     }
 
-    /// Bytes of the longest piece that was inserted.
+    /// Length in bytes of the longest inserted piece.
     pub(crate) fn longest(&self) -> usize {
         self.longest
     }
 
-    /// Where `bytes` are, or the vacant slot where they would be.
+    /// The position of `bytes`, or the vacant slot where they would be inserted.
     #[inline]
     fn probe(&self, pieces: &Pieces, bytes: &[u8]) -> (usize, u32) {
         let hash = self.seed.hash_bytes(bytes);
@@ -193,8 +193,8 @@ impl PieceIndex {
         }
     }
 
-    /// Of several ids with the same bytes the first to be inserted is found; for the others, and for empty pieces,
-    /// this is `false`.
+    /// If several ids have the same bytes, the first is kept, and this returns `false` for the others. Empty pieces are
+    /// not inserted.
     pub(crate) fn insert(&mut self, pieces: &Pieces, id: u32) -> bool {
         let Some(bytes) = pieces.get(id).filter(|bytes| !bytes.is_empty()) else { return false };
         let (at, tag) = self.probe(pieces, bytes);

@@ -1,12 +1,12 @@
-//! Text to token ids and back.
+//! Converts text to token ids and back.
 //!
 //! ```text
 //! "Hello world<|im_end|>" ─special─▶ ["Hello world", 151645] ─pretokenizer─▶ ["Hello", " world"] ─merge─▶ ids
-//! ids ─token_bytes─▶ bytes ─stream─▶ whole characters
+//! ids ─token_bytes─▶ bytes ─stream─▶ complete characters
 //! ```
 //!
-//! Read `merge` first: it is BPE. `bytelevel` and `sentencepiece` say what merges and how soon, `pretokenizer`
-//! where it may not.
+//! Start with `merge`, the BPE algorithm. `bytelevel` and `sentencepiece` define the ranks of merges, and
+//! `pretokenizer` the word boundaries.
 
 mod bytelevel;
 mod bytes;
@@ -49,7 +49,7 @@ pub use stream::StreamDecoder;
 pub use template::{Encoding, Template};
 pub use vocabulary::{Model, SpecialTokens, TokenKind, Vocabulary};
 
-/// The longest text that can be tokenized at once, in bytes. Positions in it fit 32 bits, spaces added.
+/// Maximum size in bytes of a text that is tokenized at once. Positions in it fit into 32 bits, including added spaces.
 pub const MAX_TEXT: usize = 1 << 30;
 
 /// The tokenizer of a GGUF file.
@@ -71,15 +71,15 @@ pub fn from_folder(folder: &Path) -> Result<Arc<dyn Tokenizer>, TokenizerError> 
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EncodeOptions {
-    /// Add what the model wants around a text: begin- and end-of-text tokens, as its vocabulary says.
+    /// Add the tokens around a text that the vocabulary asks for, such as begin- and end-of-text tokens.
     pub add_special: bool,
-    /// Read `<|im_end|>` and the like as the tokens they name. Without this, such text stays text: nothing that
-    /// a user writes can end a turn.
+    /// Recognise special tokens such as `<|im_end|>` in the text. Otherwise they are treated as plain text, so that
+    /// user input cannot end a turn.
     pub parse_special: bool,
 }
 
 pub trait Tokenizer: Debug + Send + Sync {
-    /// Appends the tokens of `text`. After an error `ids` is as it was.
+    /// Appends the tokens of `text`. After an error `ids` is unchanged.
     fn encode_into(
         &self,
         text: &str,
@@ -99,8 +99,8 @@ pub trait Tokenizer: Debug + Send + Sync {
         Ok(self.template().single(&ids, options.add_special))
     }
 
-    /// Two texts as the model reads them together, such as a query and a document: `[CLS] first [SEP] second [SEP]`.
-    /// Without special tokens it is the tokens of both, one after the other.
+    /// The tokens of two texts that the model reads together, such as a query and a document: `[CLS] first [SEP] second
+    /// [SEP]`. Without special tokens, the two are concatenated.
     fn encode_pair(
         &self,
         first: &str,
@@ -111,46 +111,46 @@ pub trait Tokenizer: Debug + Send + Sync {
         let texts = [self.encode(first, plain)?, self.encode(second, plain)?];
         let pair = self.template().pair([&texts[0], &texts[1]], options.add_special);
         let unknown = || TokenizerError::Unsupported {
-            what: "a post-processor that does not take each text of a pair once".into(),
+            what: "a post-processor that does not contain each text of a pair once".into(),
         };
         pair.ok_or_else(unknown)
     }
 
-    /// Shortens the tokens of one text to `most` of them and says whether that took any. If they end with what the
-    /// model wants after a text, the last of them stay. [`Encoding::truncate`] does it for pairs.
+    /// Truncates the tokens of one text to `most` tokens and returns whether any were removed. Special tokens that end
+    /// the text are kept. [`Encoding::truncate`] does the same for pairs.
     fn truncate(&self, ids: &mut Vec<u32>, most: usize) -> bool {
         template::truncate(ids, most, self.template())
     }
 
-    /// What the model wants around texts.
+    /// The special tokens around texts.
     fn template(&self) -> &Template;
 
     fn vocab_size(&self) -> usize;
 
-    /// The bytes that a token adds to a text: none for a control token, part of a character for some.
-    /// `None` for an id that is not in the vocabulary (models may have more logits than tokens).
+    /// The bytes that a token adds to a text: none for a control token, part of a character for some. `None` for an id
+    /// that is not in the vocabulary (models may have more logits than tokens).
     fn token_bytes(&self, id: u32) -> Option<&[u8]>;
 
-    /// A token as the vocabulary writes it: `▁the`, `Ġthe`, `<|im_end|>`.
+    /// The text of a token in the vocabulary: `▁the`, `Ġthe`, `<|im_end|>`.
     fn token_text(&self, id: u32) -> Option<&str>;
 
     fn token_kind(&self, id: u32) -> Option<TokenKind>;
 
-    /// The token with just this text, control tokens included. Looks through all of them: ask once, not often.
+    /// The token with exactly this text, control tokens included. A linear search: do not call it repeatedly.
     fn find_token(&self, text: &str) -> Option<u32>;
 
     fn special(&self) -> &SpecialTokens;
 
-    /// Every token after which generation stops, sorted.
+    /// All end-of-generation tokens, sorted.
     fn end_of_generation(&self) -> &[u32];
 
-    /// What turns text into ids here, in a few words.
+    /// A short description of the implementation.
     fn describe(&self) -> String;
 
-    /// Does a text begin with a space that encoding put there and decoding takes away?
+    /// Whether encoding adds a space at the beginning of a text, which decoding removes.
     fn has_space_prefix(&self) -> bool;
 
-    /// Is the token one that text never contains: control, or "unknown"?
+    /// Whether this is a control token or the unknown token, which no text contains.
     fn is_control(&self, id: u32) -> bool {
         matches!(self.token_kind(id), Some(TokenKind::Control | TokenKind::Unknown))
     }
@@ -167,8 +167,8 @@ pub trait Tokenizer: Debug + Send + Sync {
         self.special().eos
     }
 
-    /// The text of a whole sequence. Control tokens and ids outside the vocabulary add nothing; bytes that are
-    /// not UTF-8 become U+FFFD.
+    /// The text of a whole sequence. Control tokens and ids outside the vocabulary add nothing; invalid UTF-8 becomes
+    /// U+FFFD.
     fn decode(&self, ids: &[u32]) -> String {
         let mut bytes: Vec<u8> = Vec::new();
         for &id in ids {

@@ -1,21 +1,21 @@
-//! The heart of BPE: neighbours merge, the best pair first, until no two neighbours can.
+//! The BPE algorithm: the neighbours with the best rank are merged until no pair can be merged.
 //!
-//! "Best" is the lowest rank, and the leftmost of equals. Both SentencePiece (ranks from scores) and byte-level
-//! BPE (ranks from the list of merges) are this; they differ in how a pair finds its rank.
+//! The best pair has the lowest rank, and is the leftmost of equals. SentencePiece (ranks from scores) and byte-level
+//! BPE (ranks from the list of merges) differ only in how the rank of a pair is found.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use crate::hash::Merge;
 
-/// No token, no neighbour, no merge.
+/// No token, no neighbour, or no merge.
 pub(crate) const NONE: u32 = u32::MAX;
 
-/// Words of up to this many parts are merged by looking through all of them each time: quadratic, but with
-/// everything in one or two cache lines it is faster than any cleverness.
+/// Maximum number of parts for a linear search in each step: quadratic, but faster than other methods because all data
+/// fits into one or two cache lines.
 const SHORT: usize = 24;
 
-/// A stretch of the word that is one token so far.
+/// A part of the word that is one token so far.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Part {
     /// Byte range within the word.
@@ -23,15 +23,15 @@ pub(crate) struct Part {
     pub(crate) end: u32,
     /// Its token, or [`NONE`].
     pub(crate) id: u32,
-    /// The merge with the part that follows: its rank ([`NONE`] if there is none) and what comes of it.
+    /// The merge with the next part: its rank ([`NONE`] if there is none) and the resulting token.
     rank: u32,
     merged: u32,
-    /// Neighbours, in long words, where parts that are gone stay in the array.
+    /// Links to the neighbours, for long words, where removed parts stay in the array.
     previous: u32,
     next: u32,
 }
 
-/// Working memory, kept from word to word.
+/// Working memory, reused for each word.
 #[derive(Debug, Default)]
 pub(crate) struct Merger {
     parts: Vec<Part>,
@@ -45,12 +45,12 @@ impl Merger {
 
     /// Adds a part to the end of the word.
     pub(crate) fn push(&mut self, start: usize, end: usize, id: u32) {
-        // Texts are bounded well below 4 GiB before they come here.
+        // Callers limit texts to well below 4 GiB.
         let (start, end) = (start as u32, end as u32);
         self.parts.push(Part { start, end, id, rank: NONE, merged: NONE, previous: NONE, next: NONE });
     }
 
-    /// The parts as they are now.
+    /// The current parts.
     pub(crate) fn parts(&self) -> &[Part] {
         &self.parts
     }
@@ -59,7 +59,7 @@ impl Merger {
         self.parts.reverse();
     }
 
-    /// Gives back what an unusually long word needed.
+    /// Releases memory that was needed for an unusually long word.
     pub(crate) fn release_excess(&mut self) {
         const KEPT: usize = 1 << 14;
         self.parts.clear();
@@ -69,7 +69,7 @@ impl Merger {
         self.queue.later.shrink_to(KEPT);
     }
 
-    /// Merges until nothing can, and leaves the finished parts in order.
+    /// Merges until no pair can be merged, and leaves the remaining parts in order.
     pub(crate) fn run(&mut self, find: impl Fn(&Part, &Part) -> Option<Merge>) -> &[Part] {
         if self.parts.len() <= SHORT {
             self.run_short(find)
@@ -84,7 +84,7 @@ impl Merger {
         for at in 1..parts.len() {
             rate(parts, at - 1, Some(at), &find);
         }
-        // `min_by_key` gives the first of equal ranks, which is the leftmost.
+        // `min_by_key` returns the first of equal ranks, which is the leftmost.
         while let Some(at) = (0..parts.len()).min_by_key(|&at| parts[at].rank) {
             if parts[at].rank == NONE {
                 return;
@@ -100,7 +100,7 @@ impl Merger {
         }
     }
 
-    /// A linked list and a queue: n log n, for the megabyte of spaces that someone will send.
+    /// A linked list and a priority queue: O(n log n), for very long words such as a megabyte of spaces.
     fn run_long(&mut self, find: impl Fn(&Part, &Part) -> Option<Merge>) {
         let (parts, queue) = (&mut self.parts, &mut self.queue);
         queue.clear();
@@ -113,8 +113,8 @@ impl Merger {
             }
         }
         while let Some((rank, at)) = queue.pop() {
-            // Entries are not taken out when their pair changes. An entry counts only if the pair that
-            // stands there now has its rank: a part that is gone has none.
+            // Outdated entries stay in the queue: an entry is valid only if the pair at its position still has its
+            // rank. Removed parts have none.
             if parts[at].rank != rank {
                 continue;
             }
@@ -140,14 +140,14 @@ impl Merger {
     }
 }
 
-/// Merges that were possible when they were entered, the best first: the lowest rank, then the leftmost.
+/// Possible merges in order: lowest rank first, then leftmost.
 ///
-/// Nearly every merge is worse than all that were possible before it, because it builds on one of them. So
-/// entries wait unordered in `later` (a heap only in so far as one may have to come early after all) and are
-/// sorted together when those before them are done: several times faster than taking each from a heap.
+/// Nearly every merge has a worse rank than all merges that were possible before it, because it builds on one of them.
+/// So new entries wait in `later` (a heap, in case one must be processed early after all), and are sorted together when
+/// the earlier ones are done: several times faster than a plain heap.
 #[derive(Debug, Default)]
 struct Queue {
-    /// Ascending from `at` on; rank and place in one number each.
+    /// Ascending from `at` on; each entry combines rank and position in one number.
     sorted: Vec<u64>,
     at: usize,
     later: BinaryHeap<Reverse<u64>>,
@@ -189,7 +189,7 @@ impl Queue {
     }
 }
 
-/// Notes at the left part how, if at all, it merges with the right one.
+/// Stores the merge of the left part with the right one, if there is any.
 #[inline(always)]
 fn rate(parts: &mut [Part], left: usize, right: Option<usize>, find: impl Fn(&Part, &Part) -> Option<Merge>) {
     let found = right.and_then(|right| find(&parts[left], &parts[right]));
@@ -201,8 +201,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// What the definition says, without any thought for speed.
-    fn plainly(mut ids: Vec<u32>, find: impl Fn(u32, u32) -> Option<Merge>) -> Vec<u32> {
+    /// A direct implementation of the definition, without optimisations.
+    fn by_definition(mut ids: Vec<u32>, find: impl Fn(u32, u32) -> Option<Merge>) -> Vec<u32> {
         loop {
             let best = (1..ids.len())
                 .filter_map(|at| find(ids[at - 1], ids[at]).map(|merge| (merge.rank, at, merge.id)))
@@ -220,7 +220,7 @@ mod tests {
             merges in proptest::collection::hash_map((0u32..12, 0u32..12), (0u32..6, 4u32..12), 0..60),
         ) {
             let find = |l: u32, r: u32| merges.get(&(l, r)).map(|&(rank, id)| Merge { rank, id });
-            let expected = plainly(word.clone(), find);
+            let expected = by_definition(word.clone(), find);
             let mut merger = Merger::default();
             for long in [false, true] {
                 merger.clear();

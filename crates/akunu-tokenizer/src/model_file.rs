@@ -1,4 +1,4 @@
-//! `tokenizer.model`: a vocabulary as SentencePiece writes it, a protocol buffer.
+//! `tokenizer.model`: a SentencePiece vocabulary, as a protocol buffer.
 
 use crate::files;
 use crate::hf::Sidecar;
@@ -8,13 +8,13 @@ use crate::{Model, NativeTokenizer, SpecialTokens, TokenKind, TokenizerError, Vo
 const UNIGRAM: u64 = 1;
 const BPE: u64 = 2;
 
-/// The tokenizer of a `tokenizer.model`. What `tokenizer_config.json` and its neighbours say about begin- and
-/// end-of-text tokens counts.
+/// The tokenizer of a `tokenizer.model`. Settings of begin- and end-of-text tokens are read from
+/// `tokenizer_config.json` and similar files.
 pub fn from_model_file(path: impl AsRef<std::path::Path>) -> Result<NativeTokenizer, TokenizerError> {
     NativeTokenizer::new(read(path.as_ref())?)
 }
 
-/// The vocabulary of a `tokenizer.model`, with what stands beside it.
+/// The vocabulary of a `tokenizer.model`, with the settings of the files beside it.
 pub(crate) fn read(path: &std::path::Path) -> Result<Vocabulary, TokenizerError> {
     let bytes = files::read(path)?;
     let mut vocabulary = Vocabulary::from_sentencepiece(&bytes)?;
@@ -28,7 +28,7 @@ impl Vocabulary {
     /// The vocabulary of a `tokenizer.model`.
     pub fn from_sentencepiece(bytes: &[u8]) -> Result<Vocabulary, TokenizerError> {
         let mut vocabulary = Vocabulary::new(Model::Unigram, "");
-        let (mut texts, mut trainer, mut rules) = (Vec::new(), Trainer::default(), Rules::default());
+        let (mut texts, mut trainer, mut rules) = (Vec::new(), Trainer::default(), NormalizerSpec::default());
         for field in Fields::of(bytes) {
             match field.map_err(|_| damaged())? {
                 (1, Field::Bytes(piece)) => {
@@ -43,29 +43,25 @@ impl Vocabulary {
             }
         }
         if texts.is_empty() {
-            return Err(TokenizerError::NotSentencePiece { what: "it holds no tokens" });
+            return Err(TokenizerError::NotSentencePiece { what: "it contains no tokens" });
         }
         vocabulary.tokens = texts.into_iter().collect();
         vocabulary.model = match trainer.model {
             UNIGRAM => Model::Unigram,
             BPE => Model::SentencePiece,
             3 => {
-                return Err(TokenizerError::Unsupported {
-                    what: "SentencePiece's model of whole words".into(),
-                });
+                return Err(TokenizerError::Unsupported { what: "SentencePiece's word model".into() });
             }
             _ => {
-                return Err(TokenizerError::Unsupported {
-                    what: "SentencePiece's model of characters".into(),
-                });
+                return Err(TokenizerError::Unsupported { what: "SentencePiece's character model".into() });
             }
         };
         if rules.has_table {
-            let what = "SentencePiece's normalisation from a list that was not compiled".into();
+            let what = "SentencePiece's normalization rules in uncompiled form".into();
             return Err(TokenizerError::Unsupported { what });
         }
         if trainer.suffix {
-            let what = "SentencePiece's spaces at the ends of words (treat_whitespace_as_suffix)".into();
+            let what = "SentencePiece's treat_whitespace_as_suffix".into();
             return Err(TokenizerError::Unsupported { what });
         }
         vocabulary.special = trainer.special(&vocabulary);
@@ -78,7 +74,7 @@ impl Vocabulary {
 }
 
 fn damaged() -> TokenizerError {
-    TokenizerError::NotSentencePiece { what: "a field in it is broken, or it ends too soon" }
+    TokenizerError::NotSentencePiece { what: "it contains an invalid field, or is truncated" }
 }
 
 fn piece_of(message: &[u8]) -> Result<(String, f32, TokenKind), TokenizerError> {
@@ -99,11 +95,11 @@ fn piece_of(message: &[u8]) -> Result<(String, f32, TokenKind), TokenizerError> 
     Ok((text, score, kind))
 }
 
-/// How the vocabulary was made; the defaults are the format's.
+/// The settings of the trainer, with the format's defaults.
 struct Trainer {
     model: u64,
     suffix: bool,
-    /// −1 where there is none.
+    /// −1 if there is none.
     unknown: i64,
     bos: i64,
     eos: i64,
@@ -144,7 +140,8 @@ impl Trainer {
         Ok(())
     }
 
-    /// An id counts if a token of that kind is there: ids are also written where nothing stands behind them.
+    /// An id is used only if the token at it has the right kind: files contain default ids even for tokens that do not
+    /// exist.
     fn special(&self, vocabulary: &Vocabulary) -> SpecialTokens {
         let id = |id: i64, kind: TokenKind| {
             let id = usize::try_from(id).ok()?;
@@ -156,28 +153,28 @@ impl Trainer {
             eos: id(self.eos, TokenKind::Control),
             unknown: id(self.unknown, TokenKind::Unknown),
             padding: id(self.padding, TokenKind::Control),
-            // LLaMA and its kind begin with one; T5, without one, ends with the end of text.
+            // LLaMA-like models add a begin-of-text token; T5, which has none, adds an end-of-text token.
             add_bos: bos.is_some() && vocabulary.model == Model::SentencePiece,
             ..SpecialTokens::default()
         }
     }
 }
 
-/// What is done to text first.
-struct Rules {
+/// The normalization settings.
+struct NormalizerSpec {
     charsmap: Vec<u8>,
     add_space: bool,
     remove_extra_spaces: bool,
     has_table: bool,
 }
 
-impl Default for Rules {
-    fn default() -> Rules {
-        Rules { charsmap: Vec::new(), add_space: true, remove_extra_spaces: true, has_table: false }
+impl Default for NormalizerSpec {
+    fn default() -> NormalizerSpec {
+        NormalizerSpec { charsmap: Vec::new(), add_space: true, remove_extra_spaces: true, has_table: false }
     }
 }
 
-impl Rules {
+impl NormalizerSpec {
     fn read(&mut self, message: &[u8]) -> Result<(), TokenizerError> {
         for field in Fields::of(message) {
             match field.map_err(|_| damaged())? {

@@ -1,4 +1,4 @@
-//! The tokenizers of this crate, behind one type: what all models share stands here.
+//! The tokenizers of this crate behind one type, with everything that all models share.
 
 use akunu_format::Strings;
 
@@ -16,13 +16,13 @@ use crate::{
     EncodeOptions, MAX_TEXT, Model, SpecialTokens, TokenKind, Tokenizer, TokenizerError, Vocabulary,
 };
 
-/// A tokenizer made of a [`Vocabulary`].
+/// A tokenizer made from a [`Vocabulary`].
 #[derive(Debug)]
 pub struct NativeTokenizer {
     model: Encoder,
     texts: Strings,
     kinds: Vec<TokenKind>,
-    /// What each token adds to a text.
+    /// The bytes that each token adds to a text.
     pieces: Pieces,
     special_texts: SpecialTexts,
     special: SpecialTokens,
@@ -44,7 +44,7 @@ impl NativeTokenizer {
         check(&vocabulary)?;
         let mut kinds = vocabulary.kinds.clone();
         kinds.resize(vocabulary.tokens.len(), TokenKind::Normal);
-        name_control_tokens(&vocabulary, &mut kinds);
+        mark_control_tokens(&vocabulary, &mut kinds);
         let pieces = pieces(&vocabulary, &kinds);
         let model = match vocabulary.model {
             Model::SentencePiece | Model::Unigram => {
@@ -59,7 +59,7 @@ impl NativeTokenizer {
         let with_ids = || (0u32..).zip(vocabulary.tokens.iter()).zip(&kinds);
         let special_texts = SpecialTexts::new(with_ids().map(|((id, text), &kind)| (id, text, kind)));
         let candidates: Vec<Candidate<'_>> = with_ids()
-            .filter(|((_, text), kind)| is_special(**kind) && eog::looks_final(text))
+            .filter(|((_, text), kind)| is_special(**kind) && eog::is_end_text(text))
             .map(|((id, text), _)| Candidate { id, text })
             .collect();
         let (end_of_generation, eot) = eog::collect(&vocabulary.special, &candidates);
@@ -68,7 +68,7 @@ impl NativeTokenizer {
             pieces,
             special_texts,
             special: SpecialTokens { eot, ..vocabulary.special },
-            template: Template::of_flags(&vocabulary.special, vocabulary.model),
+            template: Template::from_flags(&vocabulary.special, vocabulary.model),
             end_of_generation,
             add_space_prefix: vocabulary.add_space_prefix,
             texts: vocabulary.tokens,
@@ -87,7 +87,7 @@ impl NativeTokenizer {
         if options.add_special {
             ids.extend(self.template.before());
         }
-        // The first word of a text gets its space, and so does the first after a special token.
+        // A space is added to the first word of a text, and to the first word after a special token.
         let mut add_space = self.add_space_prefix;
         self.special_texts.split(text, options.parse_special, |fragment| match fragment {
             Fragment::Token(id) => {
@@ -170,7 +170,7 @@ impl Tokenizer for NativeTokenizer {
     }
 
     fn has_space_prefix(&self) -> bool {
-        // WordPiece begins every word with a space, the first included.
+        // WordPiece begins every word with a space, including the first.
         self.add_space_prefix || matches!(self.model, Encoder::WordPiece(_))
     }
 }
@@ -179,7 +179,7 @@ fn is_special(kind: TokenKind) -> bool {
     matches!(kind, TokenKind::Control | TokenKind::Unknown | TokenKind::UserDefined)
 }
 
-/// Lengths and ids; what the models need is checked by them.
+/// Checks lengths and ids; the models check what they need themselves.
 fn check(vocabulary: &Vocabulary) -> Result<(), TokenizerError> {
     let tokens = vocabulary.tokens.len();
     if tokens == 0 {
@@ -194,7 +194,7 @@ fn check(vocabulary: &Vocabulary) -> Result<(), TokenizerError> {
             return Err(TokenizerError::WrongLength { key, found, tokens });
         }
     }
-    // The last id, and one below, stand for "none" in the tables.
+    // The last id and the one below mean "none" in the lookup tables.
     if tokens >= u32::MAX as usize {
         return Err(TokenizerError::WrongLength { key: "tokenizer.ggml.tokens", found: tokens, tokens });
     }
@@ -220,14 +220,14 @@ fn check(vocabulary: &Vocabulary) -> Result<(), TokenizerError> {
     Ok(())
 }
 
-/// Some files call `<|im_end|>` and the like normal. Text that merges spell stays text; what only looks like an
-/// end of generation, and can come about in no other way, is a control token.
-fn name_control_tokens(vocabulary: &Vocabulary, kinds: &mut [TokenKind]) {
+/// Some files mark `<|im_end|>` and similar tokens as normal. If merges produce such a token, it stays text; if it is a
+/// well-known end-of-generation token that cannot be produced otherwise, it becomes a control token.
+fn mark_control_tokens(vocabulary: &Vocabulary, kinds: &mut [TokenKind]) {
     let mut suspects: Vec<(usize, &str)> = vocabulary
         .tokens
         .iter()
         .enumerate()
-        .filter(|&(id, text)| kinds[id] == TokenKind::Normal && eog::looks_final(text))
+        .filter(|&(id, text)| kinds[id] == TokenKind::Normal && eog::is_end_text(text))
         .collect();
     if suspects.is_empty() {
         return;
@@ -242,7 +242,7 @@ fn name_control_tokens(vocabulary: &Vocabulary, kinds: &mut [TokenKind]) {
     }
 }
 
-/// What each token adds to a text.
+/// The bytes that each token adds to a text.
 fn pieces(vocabulary: &Vocabulary, kinds: &[TokenKind]) -> Pieces {
     let mut pieces = Pieces::default();
     for (text, kind) in vocabulary.tokens.iter().zip(kinds) {

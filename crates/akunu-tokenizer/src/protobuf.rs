@@ -1,12 +1,12 @@
-//! As much of protocol buffers as `tokenizer.model` needs: fields in order, and no byte past the end.
+//! A minimal protocol buffer reader for `tokenizer.model`: fields in order, with all bounds checked.
 
-/// What a field holds.
+/// The value of a field.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Field<'b> {
     Number(u64),
-    /// Text, bytes, or a message.
+    /// A string, bytes, or a message.
     Bytes(&'b [u8]),
-    /// Four bytes: a float, or an integer of fixed size.
+    /// A 32-bit value: a float or a fixed-size integer.
     Four([u8; 4]),
     Eight,
 }
@@ -16,7 +16,7 @@ pub(crate) enum Field<'b> {
 pub(crate) struct Fields<'b>(&'b [u8]);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Broken;
+pub(crate) struct Malformed;
 
 impl<'b> Fields<'b> {
     pub(crate) fn of(message: &'b [u8]) -> Fields<'b> {
@@ -62,7 +62,7 @@ impl<'b> Fields<'b> {
 }
 
 impl<'b> Iterator for Fields<'b> {
-    type Item = Result<(u32, Field<'b>), Broken>;
+    type Item = Result<(u32, Field<'b>), Malformed>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.0.is_empty() {
@@ -72,7 +72,7 @@ impl<'b> Iterator for Fields<'b> {
         if field.is_none() {
             self.0 = &[];
         }
-        Some(field.ok_or(Broken))
+        Some(field.ok_or(Malformed))
     }
 }
 
@@ -93,7 +93,7 @@ mod tests {
         ];
         assert_eq!(fields, expected);
         for broken in [&message[..2], &message[..5], &message[..9], &message[..15], &[0x0b], &[0xff; 12]] {
-            assert_eq!(Fields::of(broken).last(), Some(Err(Broken)), "{broken:?}");
+            assert_eq!(Fields::of(broken).last(), Some(Err(Malformed)), "{broken:?}");
         }
     }
 }

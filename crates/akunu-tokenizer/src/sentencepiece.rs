@@ -1,5 +1,5 @@
-//! SentencePiece. Its BPE: characters merge into the token with the best score, again and again. Its Unigram: see
-//! [`crate::unigram`]. A character that has no token is spelled in bytes.
+//! SentencePiece. BPE: characters are merged into the token with the highest score, repeatedly. Unigram: see
+//! [`crate::unigram`]. A character without a token is encoded as byte tokens.
 
 use crate::TokenizerError;
 use crate::charsmap::{CharsMap, Normalizer};
@@ -10,7 +10,7 @@ use crate::scratch::Scratch;
 use crate::unigram::Unigram;
 use crate::{Model, TokenKind, Vocabulary};
 
-/// How vocabularies write a space.
+/// The character that represents a space in vocabularies.
 pub(crate) const SPACE_MARK: char = '▁';
 
 #[derive(Debug)]
@@ -20,34 +20,35 @@ pub(crate) struct SentencePiece {
     /// `<0x00>` and so on, or [`NONE`].
     byte_ids: [u32; 256],
     unknown: Option<u32>,
-    neighbours: Neighbours,
+    adjacent: AdjacentBytes,
 }
 
 #[derive(Debug)]
 enum Rule {
     Merges {
         index: PieceIndex,
-        /// By id: how soon a token is merged to. Equal scores have equal ranks.
+        /// The merge rank of each token by id. Equal scores have equal ranks.
         ranks: Vec<u32>,
     },
     Unigram(Unigram),
 }
 
-/// The pairs of bytes that stand side by side in some token: a bit for each.
+/// The set of byte pairs that are adjacent in some token, one bit each.
 ///
-/// Between two others no merge can ever reach, so the text may be cut there, whatever the vocabulary is like, and
-/// its parts merge alone to what they merge to together. In most vocabularies that is in front of every space.
+/// No merge can cross a position between two bytes that are not such a pair. So the text may be split there, for any
+/// vocabulary, and its parts can be merged separately with the same result. In most vocabularies such a position
+/// precedes every space.
 #[derive(Debug)]
-pub(crate) struct Neighbours(Vec<u64>);
+pub(crate) struct AdjacentBytes(Vec<u64>);
 
-impl Neighbours {
+impl AdjacentBytes {
     fn bit(left: u8, right: u8) -> (usize, u64) {
         let pair = (left as usize) << 8 | right as usize;
         (pair / 64, 1 << (pair % 64))
     }
 
-    /// Appends the tokens of a text part by part, cut where no merge reaches across: from the cache, or else from `encode`, which
-    /// says if it had tokens for all of a part, and is told if the text before had none.
+    /// Appends the tokens of a text part by part, split where no merge can cross: from the cache, or else from
+    /// `encode`, which returns whether all of a part had tokens, and is told whether the preceding text had none.
     pub(crate) fn each_part(
         &self,
         text: &str,
@@ -65,7 +66,7 @@ impl Neighbours {
                 continue;
             }
             let before = ids.len();
-            // Unknown text is not kept: what becomes of it depends on what stands in front.
+            // Parts with unknown text are not cached: their tokens depend on the preceding text.
             if encode(part, scratch, &mut after_unknown, ids)? {
                 scratch.cache.keep(part.as_bytes(), &ids[before..]);
             }
@@ -73,14 +74,14 @@ impl Neighbours {
         Ok(())
     }
 
-    /// None yet.
-    pub(crate) fn new() -> Neighbours {
-        Neighbours(vec![0; 1024])
+    /// An empty set.
+    pub(crate) fn new() -> AdjacentBytes {
+        AdjacentBytes(vec![0; 1024])
     }
 
     pub(crate) fn add(&mut self, token: &[u8]) {
         for pair in token.windows(2) {
-            let (word, bit) = Neighbours::bit(pair[0], pair[1]);
+            let (word, bit) = AdjacentBytes::bit(pair[0], pair[1]);
             self.0[word] |= bit;
         }
     }
@@ -90,8 +91,8 @@ impl Neighbours {
     pub(crate) fn cut(&self, text: &[u8], start: usize) -> usize {
         let mut at = start + 1;
         while at < text.len() {
-            let (word, bit) = Neighbours::bit(text[at - 1], text[at]);
-            // The second test: not in the middle of a character, which merges and is spelled as one.
+            let (word, bit) = AdjacentBytes::bit(text[at - 1], text[at]);
+            // The second condition: not inside a character, which is merged or encoded as a whole.
             if self.0[word] & bit == 0 && text[at] & 0xc0 != 0x80 {
                 break;
             }
@@ -109,21 +110,21 @@ impl SentencePiece {
     ) -> Result<SentencePiece, TokenizerError> {
         let mut index = PieceIndex::with_capacity(kinds.len());
         let mut unigram = Some(Unigram::new()).filter(|_| vocabulary.model == Model::Unigram);
-        let (mut byte_ids, mut neighbours) = ([NONE; 256], Neighbours::new());
+        let (mut byte_ids, mut adjacent) = ([NONE; 256], AdjacentBytes::new());
         for (id, kind) in kinds.iter().enumerate() {
             let bytes = pieces.get(id as u32).unwrap_or_default();
             match kind {
                 TokenKind::Normal | TokenKind::Unused => {
                     let score = vocabulary.scores.get(id).copied().unwrap_or(0.0);
                     match &mut unigram {
-                        // Unused tokens keep their id and are no part of any text.
+                        // Unused tokens keep their id and never match.
                         Some(_) if *kind == TokenKind::Unused => {}
                         Some(unigram) => unigram.insert(pieces, id as u32, score.into()),
                         None => {
                             index.insert(pieces, id as u32);
                         }
                     }
-                    neighbours.add(bytes);
+                    adjacent.add(bytes);
                 }
                 TokenKind::Byte => {
                     if let [byte] = bytes
@@ -144,7 +145,7 @@ impl SentencePiece {
             remove_extra_spaces: vocabulary.remove_extra_spaces,
         };
         let unknown = vocabulary.special.unknown;
-        Ok(SentencePiece { rule, normalizer, byte_ids, unknown, neighbours })
+        Ok(SentencePiece { rule, normalizer, byte_ids, unknown, adjacent })
     }
 
     pub(crate) fn encode(
@@ -170,7 +171,7 @@ impl SentencePiece {
         scratch: &mut Scratch,
         ids: &mut Vec<u32>,
     ) -> Result<(), TokenizerError> {
-        self.neighbours.each_part(text, scratch, ids, |part, scratch, after_unknown, ids| {
+        self.adjacent.each_part(text, scratch, ids, |part, scratch, after_unknown, ids| {
             self.encode_part(part, pieces, scratch, after_unknown, ids)
         })
     }
@@ -182,11 +183,11 @@ impl SentencePiece {
         }
     }
 
-    /// Leaves the tokens of `text` as the parts of the merger; those without a token are characters.
+    /// Leaves the tokens of `text` as the parts of the merger; characters without a token are single parts.
     fn cut(&self, text: &str, pieces: &Pieces, scratch: &mut Scratch) {
         let (bytes, merger) = (text.as_bytes(), &mut scratch.merger);
         match &self.rule {
-            Rule::Unigram(unigram) => unigram.cut(text, &mut scratch.ways, merger),
+            Rule::Unigram(unigram) => unigram.cut(text, &mut scratch.paths, merger),
             Rule::Merges { index, ranks } => {
                 merger.clear();
                 for (at, c) in text.char_indices() {
@@ -201,7 +202,7 @@ impl SentencePiece {
         }
     }
 
-    /// `false` if some of it has no token.
+    /// Returns `false` if some of the text has no token.
     fn encode_part(
         &self,
         text: &str,
@@ -223,7 +224,7 @@ impl SentencePiece {
             } else {
                 let none = || TokenizerError::Unencodable { text: printable(&text[start..end]) };
                 let unknown = self.unknown.ok_or_else(none)?;
-                // However long, a stretch of unknown text is one unknown token.
+                // A run of unknown text of any length is one unknown token.
                 if !*after_unknown {
                     ids.push(unknown);
                 }
@@ -236,11 +237,11 @@ impl SentencePiece {
     }
 }
 
-/// Ranks from scores: the highest score is rank 0. What is not a number comes last.
+/// Ranks from scores: the highest score gets rank 0. NaN gets the last rank.
 fn ranks(scores: &[f32], count: usize) -> Vec<u32> {
     let score = |id: usize| {
         let score = scores.get(id).copied().unwrap_or(0.0);
-        // Adding zero makes −0 and 0 the same score.
+        // Adding zero makes −0 and 0 equal.
         if score.is_nan() { f32::NEG_INFINITY } else { score + 0.0 }
     };
     let mut order: Vec<usize> = (0..count).collect();
@@ -260,8 +261,8 @@ mod tests {
     use akunu_format::Strings;
     use proptest::prelude::*;
 
-    /// What the definition says, over the whole text at once.
-    fn plainly(text: &str, tokens: &[String], scores: &[f32]) -> Vec<u32> {
+    /// A direct implementation of the definition, on the whole text at once.
+    fn by_definition(text: &str, tokens: &[String], scores: &[f32]) -> Vec<u32> {
         let find = |piece: &str| tokens.iter().position(|token| token == piece);
         let mut pieces: Vec<String> = text.chars().map(String::from).collect();
         loop {
@@ -285,13 +286,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn text_in_parts_merges_to_what_the_whole_does(
+        fn text_in_parts_merges_as_the_whole(
             tokens in proptest::collection::hash_set("[ab▁é]{1,4}", 1..30), text in "[ab▁éc]{0,40}",
             scores in proptest::collection::vec(-5i8..0, 31),
         ) {
             let tokens: Vec<String> = ["<unk>".to_string()].into_iter().chain(tokens).collect();
             let scores: Vec<f32> = scores.iter().take(tokens.len()).map(|&score| score.into()).collect();
-            let expected = plainly(&text, &tokens, &scores);
+            let expected = by_definition(&text, &tokens, &scores);
             let mut vocabulary = Vocabulary::new(crate::Model::SentencePiece, "");
             vocabulary.kinds = vec![TokenKind::Normal; tokens.len()];
             vocabulary.kinds[0] = TokenKind::Unknown;

@@ -1,5 +1,5 @@
-//! Tokens that are found in a text before the model sees it: control tokens such as `<|im_end|>`, if the caller
-//! wants them, and those that the vocabulary's maker defined (always).
+//! Tokens that are matched before the model sees a text: control tokens such as `<|im_end|>`, if the caller asks for
+//! them, and user-defined tokens (always).
 
 use crate::TokenKind;
 use crate::trie::Trie;
@@ -17,7 +17,7 @@ struct Token {
     user_defined: bool,
 }
 
-/// A part of a text: still text, or a token already.
+/// A part of a text: plain text, or a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fragment<'t> {
     Text(&'t str),
@@ -38,7 +38,7 @@ impl SpecialTexts {
         special
     }
 
-    /// Hands the parts of `text` to `emit` in order: at each place the longest token, and what lies between.
+    /// Passes the parts of `text` to `emit` in order: the longest token at each position, and the text between tokens.
     pub(crate) fn split<'t, E>(
         &self,
         text: &'t str,

@@ -1,19 +1,19 @@
-//! Decoding one token at a time. A token may be part of a character, so bytes wait until theirs is whole.
+//! Incremental decoding. A token may contain part of a character, so bytes are buffered until the character is
+//! complete.
 
 use std::str::from_utf8;
 
 use crate::Tokenizer;
 
-/// Turns tokens into text as they come. What all calls append is what [`Tokenizer::decode`] gives for all the
-/// tokens at once.
+/// Converts tokens to text one at a time. The concatenated output equals that of [`Tokenizer::decode`] for all tokens.
 ///
-/// It holds at most three bytes and allocates nothing; the caller's `String` grows if it has to.
+/// It buffers at most three bytes and allocates nothing; only the caller's `String` may grow.
 #[derive(Clone, Debug)]
 pub struct StreamDecoder {
     /// The beginning of a character.
     pending: [u8; 4],
     len: usize,
-    /// The next byte begins the text: a space there is the tokenizer's own.
+    /// The next byte begins the text: a space there was added by the tokenizer.
     at_start: bool,
 }
 
@@ -23,13 +23,12 @@ impl StreamDecoder {
         StreamDecoder { pending: [0; 4], len: 0, at_start: true }
     }
 
-    /// Decodes what continues a text that is already there, such as an answer to a prompt: a leading space is
-    /// kept.
+    /// Decodes the continuation of a text, such as the answer to a prompt: a leading space is kept.
     pub fn continuing() -> StreamDecoder {
         StreamDecoder { at_start: false, ..StreamDecoder::new() }
     }
 
-    /// Appends the characters that are whole with this token.
+    /// Appends the characters that this token completes.
     pub fn push(&mut self, tokenizer: &dyn Tokenizer, id: u32, out: &mut String) {
         let mut bytes = tokenizer.token_bytes(id).unwrap_or_default();
         if self.at_start && !bytes.is_empty() {
@@ -41,7 +40,7 @@ impl StreamDecoder {
         self.push_bytes(bytes, out);
     }
 
-    /// The same for bytes from elsewhere.
+    /// The same for bytes from another source.
     pub fn push_bytes(&mut self, mut bytes: &[u8], out: &mut String) {
         while self.len > 0 {
             let Some((&byte, rest)) = bytes.split_first() else { return };
@@ -56,7 +55,8 @@ impl StreamDecoder {
                     self.len += 1;
                     bytes = rest;
                 }
-                // The new byte does not continue the character. What waited was broken; the byte may be whole.
+                // The new byte does not continue the buffered character, which is invalid; the byte itself may be
+                // valid.
                 Err(_) => {
                     out.push(char::REPLACEMENT_CHARACTER);
                     self.len = 0;
@@ -84,7 +84,7 @@ impl StreamDecoder {
         }
     }
 
-    /// Ends the text: bytes that still wait for the rest of their character become U+FFFD.
+    /// Ends the text: buffered bytes of an incomplete character become U+FFFD.
     pub fn finish(&mut self, out: &mut String) {
         if self.len > 0 {
             out.push(char::REPLACEMENT_CHARACTER);
@@ -92,7 +92,7 @@ impl StreamDecoder {
         *self = StreamDecoder::new();
     }
 
-    /// Bytes that wait for the rest of their character.
+    /// Buffered bytes of an incomplete character.
     pub fn pending(&self) -> &[u8] {
         &self.pending[..self.len]
     }
@@ -109,14 +109,14 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Bytes that are often part of characters.
+    /// Bytes that are often part of multi-byte characters.
     fn byte() -> impl Strategy<Value = u8> {
         prop_oneof![any::<u8>(), 0x80..=0xbfu8, Just(0xe2), Just(0xf0), Just(0xed), Just(0xf4), Just(b'a')]
     }
 
     proptest! {
         #[test]
-        fn bytes_in_pieces_give_the_text_of_the_whole(
+        fn bytes_in_pieces_give_the_whole_text(
             bytes in proptest::collection::vec(byte(), 0..40),
             sizes in proptest::collection::vec(0usize..6, 0..40),
         ) {

@@ -1,23 +1,23 @@
-//! What goes around texts: the tokens that a model wants in front of a text, after it, and between two of them.
+//! The special tokens that a model expects before a text, after it, and between two texts.
 
 use std::ops::Range;
 
 use crate::{Model, SpecialTokens};
 
-/// The tokens of one text or of two, with what the model wants around them.
+/// The tokens of one text or of two, with the special tokens around them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Encoding {
     pub ids: Vec<u32>,
-    /// The segment of each token (`token_type_ids` in transformers): a model with token types adds an embedding for it.
+    /// The segment of each token (`token_type_ids` in transformers), for models with token types.
     pub segments: Vec<u32>,
-    /// Where each text lies among the tokens; the second range is empty where there is one text.
+    /// The token range of each text; the second range is empty if there is only one text.
     texts: [Range<usize>; 2],
 }
 
 impl Encoding {
-    /// Shortens it to `most` tokens and says whether that took any. As transformers does by default
-    /// (`longest_first`), texts lose tokens at their ends, the longer text first, and what stands around them
-    /// stays, if `most` leaves space for it.
+    /// Truncates to `most` tokens and returns whether any were removed. As transformers does by default
+    /// (`longest_first`), tokens are removed from the end of each text, from the longer text first, and the special
+    /// tokens around them are kept if `most` leaves space for them.
     pub fn truncate(&mut self, most: usize) -> bool {
         if self.ids.len() <= most {
             return false;
@@ -47,37 +47,37 @@ impl Encoding {
     }
 }
 
-/// How many tokens two texts keep that may have `most` together and have more.
+/// How many tokens of each text are kept, if both together may have `most` and have more.
 fn shares([first, second]: [usize; 2], most: usize) -> [usize; 2] {
     let shorter = first.min(second).min(most / 2);
     if first > second { [most - shorter, shorter] } else { [shorter, most - shorter] }
 }
 
-/// A part of a template, with the segment that its tokens are of.
+/// A part of a template, with the segment of its tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Piece {
     Token {
         id: u32,
         segment: u32,
     },
-    /// The first text or the second one.
+    /// The first or the second text.
     Text {
         place: usize,
         segment: u32,
     },
 }
 
-/// What goes around one text, and around two.
+/// The special tokens around one text, and around two.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Template {
-    /// The text occurs once.
+    /// Contains the text once.
     single: Vec<Piece>,
-    /// Each text occurs once; `None` where the vocabulary asks for something else.
+    /// Contains each text once; `None` if the vocabulary requires something that cannot be represented.
     pair: Option<Vec<Piece>>,
 }
 
 impl Template {
-    /// `None` unless the single template takes its text once.
+    /// `None` unless the single template contains its text once.
     pub(crate) fn new(single: Vec<Piece>, pair: Option<Vec<Piece>>) -> Option<Template> {
         let takes = |pieces: &[Piece], wanted: usize| {
             pieces
@@ -89,14 +89,15 @@ impl Template {
         (takes(&single, 0) == 1 && takes(&single, 1) == 0).then_some(Template { single, pair })
     }
 
-    /// Nothing goes around texts. `second`: the segment of the second text of a pair.
-    pub(crate) fn bare(second: u32) -> Template {
+    /// No special tokens. `second`: the segment of the second text of a pair.
+    pub(crate) fn empty(second: u32) -> Template {
         let [a, b] = [Piece::Text { place: 0, segment: 0 }, Piece::Text { place: 1, segment: second }];
         Template { single: vec![a], pair: Some(vec![a, b]) }
     }
 
-    /// The same tokens around one text, `between` two of them, and one segment for each text with its end.
-    pub(crate) fn of_ids(before: &[u32], between: &[u32], after: &[u32], second: u32) -> Template {
+    /// The same tokens around one text and around two, with `between` between two, and one segment for each text with
+    /// its end.
+    pub(crate) fn from_ids(before: &[u32], between: &[u32], after: &[u32], second: u32) -> Template {
         let tokens = |ids: &[u32], segment: u32| -> Vec<Piece> {
             ids.iter().map(|&id| Piece::Token { id, segment }).collect()
         };
@@ -107,10 +108,10 @@ impl Template {
         Template { single, pair: Some(pair) }
     }
 
-    /// What the flags of a GGUF file mean. For pairs llama.cpp has the convention begin, text, end, separator, text, end,
-    /// with each token where its flag asks for it. In WordPiece vocabularies the separator is the end of every text,
-    /// and a second text is a segment of its own.
-    pub(crate) fn of_flags(special: &SpecialTokens, model: Model) -> Template {
+    /// The template given by the flags of a GGUF file. For pairs llama.cpp's convention is begin, text, end, separator,
+    /// text, end, with each token only if its flag is set. In WordPiece vocabularies the separator ends every text, and
+    /// a second text has its own segment.
+    pub(crate) fn from_flags(special: &SpecialTokens, model: Model) -> Template {
         let wanted = |flag: bool, id: Option<u32>| id.filter(|_| flag);
         let begin = wanted(special.add_bos, special.bos);
         let separator = wanted(special.add_separator, special.separator);
@@ -124,22 +125,22 @@ impl Template {
         };
         let between: Vec<u32> = end.into_iter().chain(between).collect();
         let segments = model == Model::WordPiece && between.len() < 2;
-        Template::of_ids(begin.as_slice(), &between, end.as_slice(), segments.into())
+        Template::from_ids(begin.as_slice(), &between, end.as_slice(), segments.into())
     }
 
-    /// In front of one text.
+    /// Tokens before one text.
     pub fn before(&self) -> impl Iterator<Item = u32> {
         self.single.iter().map_while(Piece::token)
     }
 
-    /// After one text.
+    /// Tokens after one text.
     pub fn after(&self) -> impl Iterator<Item = u32> {
         let text = self.single.iter().position(|piece| piece.token().is_none()).unwrap_or(self.single.len());
         self.single[text..].iter().filter_map(Piece::token)
     }
 
-    /// Between two texts; `None` where pairs are not begin, first text, something, second text, end, with what one text
-    /// has in front and after it.
+    /// The tokens between two texts; `None` unless pairs are begin, first text, something, second text, end, with the
+    /// same begin and end as for one text.
     pub(crate) fn between(&self) -> Option<Vec<u32>> {
         let pair = self.pair.as_ref()?;
         let places: Vec<usize> = (0..pair.len()).filter(|&at| pair[at].token().is_none()).collect();
@@ -150,13 +151,13 @@ impl Template {
         (same && in_order).then(|| tokens(&pair[first..second]))
     }
 
-    /// All tokens that it puts around texts.
+    /// All special tokens of the template.
     pub(crate) fn tokens(&self) -> impl Iterator<Item = u32> {
         self.single.iter().chain(self.pair.iter().flatten()).filter_map(Piece::token)
     }
 
-    /// Has `id` in front of every text, or has it there no more. As LLaMA's tokenizers in transformers, pairs are then two
-    /// single texts, one after the other.
+    /// Adds or removes `id` before every text. As in transformers' LLaMA tokenizers, a pair is then the concatenation
+    /// of two single texts.
     pub(crate) fn set_first(&mut self, id: u32, wanted: bool) {
         let after = self.after().collect::<Vec<u32>>();
         let rest = self.before().filter(|&other| other != id);
@@ -185,12 +186,12 @@ impl Template {
         *self = Template { single: one(0).collect(), pair: Some(one(0).chain(one(1)).collect()) };
     }
 
-    /// One text with what goes around it.
+    /// The encoding of one text.
     pub(crate) fn single(&self, text: &[u32], add_special: bool) -> Encoding {
         fill(&self.single, [text, &[]], add_special)
     }
 
-    /// Two texts likewise; `None` where the vocabulary asks for what no template can say.
+    /// The encoding of two texts; `None` if the template cannot represent pairs.
     pub(crate) fn pair(&self, texts: [&[u32]; 2], add_special: bool) -> Option<Encoding> {
         Some(fill(self.pair.as_ref()?, texts, add_special))
     }
@@ -226,7 +227,7 @@ fn fill(pieces: &[Piece], texts: [&[u32]; 2], add_special: bool) -> Encoding {
     out
 }
 
-/// Shortens the tokens of one text: see [`crate::Tokenizer::truncate`].
+/// Truncates the tokens of one text: see [`crate::Tokenizer::truncate`].
 pub(crate) fn truncate(ids: &mut Vec<u32>, most: usize, template: &Template) -> bool {
     if ids.len() <= most {
         return false;
@@ -252,18 +253,18 @@ mod tests {
     }
 
     fn pair_of(special: &SpecialTokens, model: Model) -> (Vec<u32>, Vec<u32>) {
-        let pair = Template::of_flags(special, model).pair([&[10, 11], &[20]], true).unwrap();
+        let pair = Template::from_flags(special, model).pair([&[10, 11], &[20]], true).unwrap();
         (pair.ids, pair.segments)
     }
 
     fn single_of(special: &SpecialTokens, model: Model) -> Vec<u32> {
-        Template::of_flags(special, model).single(&[10], true).ids
+        Template::from_flags(special, model).single(&[10], true).ids
     }
 
     #[test]
-    fn flags_of_gguf_files_mean_what_llama_cpp_takes_them_for() {
+    fn flags_of_gguf_files_match_llama_cpp() {
         for model in [Model::ByteLevel, Model::Unigram, Model::SentencePiece] {
-            // RoBERTa and XLM-RoBERTa as converters write them; the separator is for pairs only.
+            // RoBERTa and XLM-RoBERTa as converters write them; the separator is used for pairs only.
             assert_eq!(pair_of(&flags(true, true, true), model).0, [1, 10, 11, 2, 3, 20, 2]);
             assert_eq!(single_of(&flags(true, true, true), model), [1, 10, 2]);
             assert_eq!(pair_of(&flags(true, true, false), model).0, [1, 10, 11, 2, 20, 2]);
@@ -282,7 +283,7 @@ mod tests {
         }
         let without = SpecialTokens { separator: None, ..flags(true, true, false) };
         assert_eq!(single_of(&without, Model::WordPiece), [1, 10, 2]);
-        // MPNet has RoBERTa's way, and one segment.
+        // MPNet has the same template as RoBERTa, and one segment.
         let mpnet = pair_of(&flags(true, true, true), Model::WordPiece);
         assert_eq!(mpnet, (vec![1, 10, 11, 3, 3, 20, 3], vec![0; 7]));
         assert_eq!(single_of(&flags(false, false, false), Model::WordPiece), [10]);
@@ -290,7 +291,7 @@ mod tests {
 
     #[test]
     fn the_longer_text_is_shortened_first() {
-        let template = Template::of_ids(&[CLS], &[SEP], &[SEP], 1);
+        let template = Template::from_ids(&[CLS], &[SEP], &[SEP], 1);
         let cut = |a: usize, b: usize, most: usize| {
             let (a, b): (Vec<u32>, Vec<u32>) = ((1..=a as u32).collect(), (201..=200 + b as u32).collect());
             let mut pair = template.pair([&a, &b], true).unwrap();
@@ -302,13 +303,13 @@ mod tests {
         assert_eq!(cut(2, 3, 8), (false, vec![CLS, 1, 2, SEP, 201, 202, 203, SEP]));
         assert_eq!(cut(2, 3, 7), (true, vec![CLS, 1, 2, SEP, 201, 202, SEP]));
         assert_eq!(cut(5, 1, 6), (true, vec![CLS, 1, 2, SEP, 201, SEP]));
-        // An odd token goes to the longer text, and to the second of two that are as long.
+        // An odd token goes to the longer text, or to the second of two texts of equal length.
         assert_eq!(cut(3, 2, 6), (true, vec![CLS, 1, 2, SEP, 201, SEP]));
         assert_eq!(cut(3, 3, 6), (true, vec![CLS, 1, SEP, 201, 202, SEP]));
         assert_eq!(cut(9, 9, 3), (true, vec![CLS, SEP, SEP]));
         assert_eq!(cut(9, 9, 2), (true, vec![CLS, SEP]));
         assert_eq!(cut(9, 9, 0), (true, vec![]));
-        // Cut again.
+        // Truncated twice.
         let mut pair = template.pair([&[1, 2, 3, 4], &[201, 202, 203]], true).unwrap();
         assert!(pair.truncate(9) && pair.truncate(7));
         assert_eq!(pair.ids, [CLS, 1, 2, SEP, 201, 202, SEP]);
@@ -317,7 +318,7 @@ mod tests {
 
     #[test]
     fn one_text_keeps_its_end() {
-        let template = Template::of_ids(&[CLS], &[SEP], &[SEP, 7], 1);
+        let template = Template::from_ids(&[CLS], &[SEP], &[SEP, 7], 1);
         for (most, expected) in [
             (6, vec![CLS, 1, 2, 3, SEP, 7]),
             (5, vec![CLS, 1, 2, SEP, 7]),
@@ -331,15 +332,15 @@ mod tests {
             assert_eq!((&whole.ids, &ids), (&expected, &expected));
             assert_eq!(whole.segments, vec![0; expected.len()]);
         }
-        // Without them there is nothing to keep.
+        // Without special tokens there is nothing to keep.
         let mut ids = vec![1, 2, 3];
         assert!(truncate(&mut ids, 2, &template));
         assert_eq!(ids, [1, 2]);
     }
 
     #[test]
-    fn a_flag_that_overrules_makes_a_pair_of_two_single_texts() {
-        let mut template = Template::of_ids(&[1], &[], &[], 1);
+    fn an_overriding_flag_makes_a_pair_of_two_single_texts() {
+        let mut template = Template::from_ids(&[1], &[], &[], 1);
         let before = template.clone();
         template.set_first(1, true);
         template.set_last(2, false);

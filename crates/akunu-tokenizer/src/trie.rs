@@ -1,5 +1,4 @@
-//! A byte trie: which of some texts stands here, and is the longest? Nodes are numbers, and an edge is found by
-//! (node, byte).
+//! A byte trie for longest-prefix matching. Nodes are numbers, and edges are looked up by (node, byte).
 
 use std::collections::HashMap;
 
@@ -8,9 +7,9 @@ use crate::hash::Seed;
 #[derive(Debug)]
 pub(crate) struct Trie {
     edges: HashMap<u64, u32, Seed>,
-    /// By node: what the text that ends there was inserted with, or [`NOTHING`].
+    /// By node: the value of the text that ends there, or [`NOTHING`].
     ends: Vec<u32>,
-    /// Bytes that a text can begin with, to pass over nearly everything at once.
+    /// First bytes of all texts, to skip most positions quickly.
     first: [bool; 256],
 }
 
@@ -25,7 +24,7 @@ impl Trie {
         Trie { edges: HashMap::with_hasher(Seed::random()), ends: vec![NOTHING], first: [false; 256] }
     }
 
-    /// `false` if the text is empty or was there already: then the first stays.
+    /// Returns `false` if the text is empty or was inserted before: then the first value is kept.
     pub(crate) fn insert(&mut self, text: &str, value: u32) -> bool {
         let Some(&first) = text.as_bytes().first() else { return false };
         let mut node = 0u32;
@@ -49,7 +48,7 @@ impl Trie {
         self.ends.len() == 1
     }
 
-    /// The value and the end of the longest text that stands at `at` and that `wanted` accepts.
+    /// The value and the end of the longest text at `at` that `wanted` accepts.
     #[inline]
     pub(crate) fn longest(
         &self,

@@ -1,12 +1,12 @@
-//! Unigram: of all ways to cut a text into tokens the one with the highest sum of scores. Found from left to right:
-//! the best way to any place goes on from the best way to an earlier one.
+//! Unigram: finds the split of a text into tokens with the highest sum of scores (Viterbi), from left to right: the
+//! best path to a position extends the best path to an earlier one.
 
 use std::collections::HashMap;
 
 use crate::hash::{Pieces, Seed};
 use crate::merge::{Merger, NONE};
 
-/// How much worse than the worst token a character is that has none.
+/// The score of a character without a token is the lowest score minus this.
 const UNKNOWN_PENALTY: f64 = 10.0;
 
 #[derive(Debug)]
@@ -16,7 +16,7 @@ pub(crate) struct Unigram {
     unknown_score: f64,
 }
 
-/// A token's beginning, and the token that ends there or [`NONE`].
+/// A trie node, with the token that ends there or [`NONE`].
 #[derive(Clone, Copy, Debug)]
 struct Node {
     next: u32,
@@ -24,15 +24,15 @@ struct Node {
     score: f64,
 }
 
-/// The best way to a place: the last token of it, and where that starts.
+/// The best path to a position: its last token, and the start of that token.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Way {
+pub(crate) struct BestPath {
     score: f64,
     start: u32,
     id: u32,
 }
 
-const NO_WAY: Way = Way { score: f64::NEG_INFINITY, start: NONE, id: NONE };
+const NO_PATH: BestPath = BestPath { score: f64::NEG_INFINITY, start: NONE, id: NONE };
 
 fn edge(node: u32, byte: u8) -> u64 {
     u64::from(node) << 8 | u64::from(byte)
@@ -43,7 +43,7 @@ impl Unigram {
         Unigram { trie: HashMap::with_hasher(Seed::random()), nodes: 1, unknown_score: -UNKNOWN_PENALTY }
     }
 
-    /// Adds a token. What is not a finite score is the worst there is.
+    /// Adds a token. A score that is not finite is replaced by the lowest possible one.
     pub(crate) fn insert(&mut self, pieces: &Pieces, id: u32, score: f64) {
         let bytes = pieces.get(id).unwrap_or_default();
         let Some((&last, start)) = bytes.split_last() else { return };
@@ -67,18 +67,17 @@ impl Unigram {
         })
     }
 
-    /// Cuts `text` and leaves its tokens as the parts of `merger`; a character that has none is a part without a
-    /// token.
-    pub(crate) fn cut(&self, text: &str, ways: &mut Vec<Way>, merger: &mut Merger) {
+    /// Splits `text` and leaves its tokens as the parts of `merger`; an unknown character is a part without a token.
+    pub(crate) fn cut(&self, text: &str, paths: &mut Vec<BestPath>, merger: &mut Merger) {
         let bytes = text.as_bytes();
-        ways.clear();
-        ways.resize(bytes.len() + 1, NO_WAY);
-        ways[0].score = 0.0;
+        paths.clear();
+        paths.resize(bytes.len() + 1, NO_PATH);
+        paths[0].score = 0.0;
         for (start, c) in text.char_indices() {
-            let (so_far, width) = (ways[start].score, c.len_utf8());
+            let (so_far, width) = (paths[start].score, c.len_utf8());
             let mut offer = |end: usize, score: f64, id: u32| {
-                if score > ways[end].score {
-                    ways[end] = Way { score, start: start as u32, id };
+                if score > paths[end].score {
+                    paths[end] = BestPath { score, start: start as u32, id };
                 }
             };
             let (mut node, mut has_single) = (0, false);
@@ -94,14 +93,14 @@ impl Unigram {
                 offer(start + width, so_far + self.unknown_score, NONE);
             }
         }
-        // Back from the end; the parts come out the wrong way round.
+        // Backtracking from the end gives the parts in reverse order.
         merger.clear();
         let mut end = bytes.len();
         while end > 0 {
-            let way = ways[end];
-            // Every place can be reached, one character at a time. Without that this would not end.
-            let start = if (way.start as usize) < end { way.start as usize } else { end - 1 };
-            merger.push(start, end, way.id);
+            let path_to = paths[end];
+            // Every position is reachable one character at a time; the fallback guarantees termination.
+            let start = if (path_to.start as usize) < end { path_to.start as usize } else { end - 1 };
+            merger.push(start, end, path_to.id);
             end = start;
         }
         merger.reverse();
@@ -114,7 +113,7 @@ mod tests {
 
     use super::*;
 
-    /// The highest sum of all ways to cut `text`: every one of them is looked at.
+    /// The highest sum of all splits of `text`, by exhaustive search.
     fn best(text: &str, tokens: &[(String, f64)], unknown: f64) -> f64 {
         let mut highest = f64::NEG_INFINITY;
         let places: Vec<usize> = text.char_indices().map(|(at, _)| at).skip(1).collect();
@@ -124,7 +123,7 @@ mod tests {
             for end in ends.chain([text.len()]) {
                 let part = &text[start..end];
                 let known = tokens.iter().find(|token| token.0 == part).map(|token| token.1);
-                // One character may be unknown, if no token spells it.
+                // A single character may be unknown, if no token spells it.
                 sum += match known {
                     Some(score) => score,
                     None if part.chars().count() == 1 => unknown,
@@ -139,10 +138,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_other_way_to_cut_a_text_has_a_higher_sum(
+        fn no_other_split_has_a_higher_sum(
             tokens in proptest::collection::hash_map("[abé▁]{1,4}", -12i8..3, 1..25), text in "[abé▁c]{1,10}",
         ) {
-            // Whole numbers: sums are exact, in whatever order.
+            // Integer scores, so that sums are exact in any order.
             let tokens: Vec<(String, f64)> =
                 tokens.into_iter().map(|(text, score)| (text, score.into())).collect();
             let (mut unigram, mut pieces) = (Unigram::new(), Pieces::default());
@@ -151,8 +150,8 @@ mod tests {
                 unigram.insert(&pieces, id as u32, *score);
             }
             let unknown = tokens.iter().map(|token| token.1).fold(0.0, f64::min) - UNKNOWN_PENALTY;
-            let (mut ways, mut merger) = (Vec::new(), Merger::default());
-            unigram.cut(&text, &mut ways, &mut merger);
+            let (mut paths, mut merger) = (Vec::new(), Merger::default());
+            unigram.cut(&text, &mut paths, &mut merger);
             let (mut end, mut sum) = (0, 0.0);
             for part in merger.parts() {
                 prop_assert_eq!(part.start, end);

@@ -1,32 +1,32 @@
-//! A vocabulary as files state it: plain data, checked when a tokenizer is made of it.
+//! A vocabulary as stated in files: plain data, validated when a tokenizer is made from it.
 
 use akunu_format::{Array, Metadata, Strings, Value};
 
 use crate::TokenizerError;
 use crate::pretokenizer;
 
-/// How text becomes tokens.
+/// The tokenization algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Model {
-    /// `llama`: SentencePiece's BPE: pieces of text merge in the order of their scores.
+    /// `llama`: SentencePiece's BPE: pieces are merged in the order of their scores.
     SentencePiece,
     /// `t5`: SentencePiece's Unigram: the tokens whose scores have the highest sum.
     Unigram,
-    /// `gpt2`: byte-level BPE: bytes of a word merge in the order of a list of pairs.
+    /// `gpt2`: byte-level BPE: the bytes of a word are merged in the order of a list of merges.
     ByteLevel,
-    /// `bert`: WordPiece: the longest token that fits, from left to right.
+    /// `bert`: WordPiece: the longest matching token, from left to right.
     WordPiece,
 }
 
-/// What a token is for. The numbers are those of `tokenizer.ggml.token_type`.
+/// The kind of a token. The numbers are those of `tokenizer.ggml.token_type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TokenKind {
     Normal = 1,
-    /// Stands for text that has no token.
+    /// The token for text that has no other token.
     Unknown = 2,
-    /// Begins, ends or structures a text. Never part of what a user wrote.
+    /// Begins, ends or structures a text. Never part of user text.
     Control = 3,
-    /// Text that is always one token, whatever the model would have made of it.
+    /// Text that is always one token, regardless of the model.
     UserDefined = 4,
     Unused = 5,
     /// One byte of a character that has no token of its own.
@@ -46,13 +46,13 @@ impl TokenKind {
     }
 }
 
-/// The ids that the model gives a meaning of its own, and which of them go around a text.
+/// The special token ids, and which of them are added to a text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SpecialTokens {
-    /// Begins a text (`[CLS]` in WordPiece vocabularies).
+    /// Begin of text (`[CLS]` in WordPiece vocabularies).
     pub bos: Option<u32>,
     pub eos: Option<u32>,
-    /// Ends a turn of a conversation.
+    /// End of turn.
     pub eot: Option<u32>,
     pub unknown: Option<u32>,
     pub separator: Option<u32>,
@@ -60,41 +60,41 @@ pub struct SpecialTokens {
     pub mask: Option<u32>,
     pub add_bos: bool,
     pub add_eos: bool,
-    /// Puts the separator between two texts. In WordPiece vocabularies it ends every text, too.
+    /// Add the separator between two texts. In WordPiece vocabularies it also ends every text.
     pub add_separator: bool,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Vocabulary {
     pub model: Model,
-    /// The name of the rule that cuts text into words, for byte-level BPE.
+    /// The name of the pre-tokenizer, for byte-level BPE.
     pub pre: String,
-    /// Token texts by id, as files write them: `▁the`, `Ġthe`, `<0x0A>`.
+    /// Token texts by id, as in the file: `▁the`, `Ġthe`, `<0x0A>`.
     pub tokens: Strings,
-    /// One for each token (SentencePiece), or none.
+    /// One per token (SentencePiece), or empty.
     pub scores: Vec<f32>,
-    /// One for each token, or none: then all are normal.
+    /// One per token, or empty: then all are normal.
     pub kinds: Vec<TokenKind>,
-    /// Pairs of token texts separated by a space, the earliest first (byte-level BPE).
+    /// Pairs of token texts separated by a space, by rank (byte-level BPE).
     pub merges: Strings,
     pub special: SpecialTokens,
-    /// Text gets a space in front, so that its first word is the token that it is elsewhere (SentencePiece).
+    /// Add a space before a text, so that its first word is tokenized as elsewhere (SentencePiece).
     pub add_space_prefix: bool,
-    /// SentencePiece's `precompiled_charsmap`: how text is rewritten first; empty, if it is not.
+    /// SentencePiece's `precompiled_charsmap` for normalization; empty if there is none.
     pub charsmap: Vec<u8>,
-    /// What the token for unknown text looks like in a text.
+    /// The decoded text of the unknown token.
     pub unknown_surface: String,
-    /// Spaces at the ends of a text go, and of several one stays (SentencePiece).
+    /// Remove leading and trailing spaces, and collapse repeated ones (SentencePiece).
     pub remove_extra_spaces: bool,
-    /// A word that is a token stays whole, whether merges lead there or not (byte-level BPE).
+    /// A word that is a token is not split, whether merges produce it or not (byte-level BPE).
     pub ignore_merges: bool,
-    /// WordPiece: fold case; take marks off letters.
+    /// WordPiece: lower-case, and strip accents.
     pub lowercase: bool,
     pub strip_accents: bool,
 }
 
 impl Vocabulary {
-    /// A vocabulary with the settings that `model` (and `pre`) bring when nothing else is said, and no tokens.
+    /// A vocabulary without tokens, with the default settings of `model` (and `pre`).
     pub fn new(model: Model, pre: &str) -> Vocabulary {
         let llama_like = model == Model::ByteLevel && pretokenizer::begins_with_bos(pre);
         Vocabulary {
@@ -133,7 +133,7 @@ impl Vocabulary {
             "bert" => Model::WordPiece,
             other => return Err(TokenizerError::UnknownModel { name: crate::error::printable(other) }),
         };
-        // Files from before the key existed have none, and those all mean `default`.
+        // Old files have no such key, which means `default`.
         let pre = metadata.str("tokenizer.ggml.pre")?.unwrap_or("default");
         let mut vocabulary = Vocabulary::new(model, pre);
         vocabulary.tokens =
@@ -154,7 +154,7 @@ impl Vocabulary {
         let tokens = self.tokens.len();
         let known = |id: u32| Some(id).filter(|&id| (id as usize) < tokens);
         let special = &mut self.special;
-        // What files of these kinds mean where they do not say.
+        // Defaults of each model.
         match self.model {
             Model::SentencePiece => {
                 (special.unknown, special.bos, special.eos) = (known(0), known(1), known(2));
@@ -183,7 +183,7 @@ impl Vocabulary {
                 *id = stated;
             }
         }
-        // A rule of thumb asks only for tokens that there are. The file itself may err, and is told so later.
+        // Default ids are used only if such tokens exist. Errors in explicit ids are reported later.
         let flags = [
             ("tokenizer.ggml.add_bos_token", &mut special.add_bos, special.bos),
             ("tokenizer.ggml.add_eos_token", &mut special.add_eos, special.eos),
@@ -192,7 +192,7 @@ impl Vocabulary {
         for (key, flag, id) in flags {
             *flag = metadata.bool(key)?.unwrap_or(*flag && id.is_some());
         }
-        // A WordPiece file that says how texts end needs no second separator between two of them.
+        // A WordPiece file that states how texts end needs no second separator between two of them.
         let states = |key: &str| metadata.get(&format!("tokenizer.ggml.add_{key}_token")).is_some();
         if self.model == Model::WordPiece && special.add_eos && !states("sep") {
             special.add_separator = false;
@@ -204,7 +204,7 @@ impl Vocabulary {
         if let Some(prefix) = metadata.bool("tokenizer.ggml.add_space_prefix")? {
             self.add_space_prefix = prefix && matches!(self.model, Model::SentencePiece | Model::Unigram);
         }
-        // Files of SentencePiece's BPE carry a table, too, that is not meant to be applied.
+        // Files of SentencePiece's BPE contain a table too, which must not be applied.
         if self.model == Model::Unigram {
             const MAP: &str = "tokenizer.ggml.precompiled_charsmap";
             self.charsmap = bytes(metadata, MAP)?;
@@ -221,7 +221,7 @@ impl Vocabulary {
     }
 }
 
-/// `Some(None)`: the file says that there is no such token, as converters do with −1.
+/// `Some(None)`: the file states that there is no such token, as converters do with −1.
 fn special_id(
     metadata: &Metadata,
     key: &'static str,
@@ -240,13 +240,13 @@ fn special_id(
 fn scores(metadata: &Metadata) -> Result<Vec<f32>, TokenizerError> {
     const KEY: &str = "tokenizer.ggml.scores";
     Ok(match metadata.get(KEY) {
-        // Some converters number the pieces instead.
+        // Some converters write ranks instead.
         Some(Value::Array(Array::I32(ranks))) => ranks.iter().map(|&rank| rank as f32).collect(),
         _ => metadata.f32s(KEY)?.map(|scores| scores.to_vec()).unwrap_or_default(),
     })
 }
 
-/// An array of bytes, whichever sign its type has.
+/// An array of bytes, signed or unsigned.
 fn bytes(metadata: &Metadata, key: &str) -> Result<Vec<u8>, TokenizerError> {
     Ok(match metadata.get(key) {
         Some(Value::Array(Array::U8(bytes))) => bytes.to_vec(),
@@ -283,14 +283,14 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_says_little_gets_what_its_kind_means() {
+    fn a_minimal_file_gets_the_defaults_of_its_model() {
         let vocabulary = Vocabulary::from_gguf(&file("llama", &["<unk>", "<s>", "</s>", "▁a"])).unwrap();
         assert_eq!(vocabulary.pre, "default");
         let special = vocabulary.special;
         assert_eq!((special.unknown, special.bos, special.eos), (Some(0), Some(1), Some(2)));
         assert!(special.add_bos && !special.add_eos && vocabulary.add_space_prefix);
 
-        // Too few tokens for the usual ids: nothing is added, and nothing is wrong.
+        // Too few tokens for the default ids: no tokens are added, and there is no error.
         let tokenizer = from_gguf(&file("llama", &["a"])).unwrap();
         assert_eq!((tokenizer.bos(), tokenizer.special().add_bos), (None, false));
     }
@@ -313,36 +313,36 @@ mod tests {
     fn wrong_lengths_ids_and_merges_are_named() {
         let mut metadata = file("llama", &["a", "b", "c"]);
         metadata.insert("tokenizer.ggml.scores", Value::Array(Array::F32(vec![0.0; 2])));
-        assert!(error(&metadata).contains("3 tokens, and `tokenizer.ggml.scores` has 2"));
+        assert!(error(&metadata).contains("3 tokens, but `tokenizer.ggml.scores` has 2"));
         metadata.insert("tokenizer.ggml.scores", Value::Array(Array::I32(vec![0; 3])));
         metadata.insert("tokenizer.ggml.eos_token_id", Value::U32(3));
         assert!(error(&metadata).contains("`tokenizer.ggml.eos_token_id` is 3"));
         metadata.insert("tokenizer.ggml.eos_token_id", Value::I32(-1));
         assert_eq!(from_gguf(&metadata).unwrap().eos(), None);
         metadata.insert("tokenizer.ggml.add_eos_token", Value::Bool(true));
-        assert!(error(&metadata).contains("asks for `tokenizer.ggml.eos_token_id`"));
+        assert!(error(&metadata).contains("asks for the token `tokenizer.ggml.eos_token_id`"));
 
         let mut metadata = file("gpt2", &["a", "b", "ab", "<s>", "<", "s>"]);
         let merges = |metadata: &mut Metadata, merge: &str| {
             metadata.insert("tokenizer.ggml.merges", strings(&["a b", merge]));
         };
         for (merge, message) in [
-            ("ab a", "merge 1, `ab a`, names `aba`"),
-            ("a x", "names `x`"),
+            ("ab a", "merge 1, `ab a`, contains `aba`"),
+            ("a x", "contains `x`"),
             ("ab", "not two tokens"),
             ("", "not two tokens"),
         ] {
             merges(&mut metadata, merge);
             assert!(error(&metadata).contains(message), "{}", error(&metadata));
         }
-        // A control token may be spelled by a merge, but text does not become it.
+        // A merge may spell a control token, but text does not become it.
         merges(&mut metadata, "< s>");
         metadata.insert("tokenizer.ggml.token_type", Value::Array(Array::I32(vec![1, 1, 1, 3, 1, 1])));
         assert!(from_gguf(&metadata).is_ok());
     }
 
     #[test]
-    fn an_end_of_turn_that_is_called_normal_is_a_control_token_unless_merges_spell_it() {
+    fn a_normal_end_of_turn_is_a_control_token_unless_merges_produce_it() {
         let mut metadata = file("gpt2", &["a", "<|im_end|>", "</", "s>", "</s>"]);
         metadata.insert("tokenizer.ggml.merges", strings(&["</ s>"]));
         let tokenizer = from_gguf(&metadata).unwrap();

@@ -1,17 +1,17 @@
-//! WordPiece, as BERT has it: text is cleaned, split at spaces and signs, and each word becomes the longest
-//! token that fits, then the longest that fits what is left. A word for which that fails is one unknown token.
+//! WordPiece as in BERT: text is cleaned and split at whitespace and punctuation. Each word is split into the longest
+//! token that matches, then the longest that matches the rest. A word for which this fails is one unknown token.
 
 use crate::hash::{PieceIndex, Pieces};
 use crate::scratch::Scratch;
 use crate::unicode::{Class, without_marks};
 use crate::{TokenKind, TokenizerError, Vocabulary};
 
-/// Longer words, in characters, are not tried.
-pub(crate) const LONGEST_WORD: usize = 100;
+/// Maximum length of a word in characters; longer words are unknown.
+pub(crate) const MAX_WORD: usize = 100;
 
 #[derive(Debug)]
 pub(crate) struct WordPiece {
-    /// Tokens that begin a word do so with a space.
+    /// Tokens that begin a word start with a space.
     index: PieceIndex,
     unknown: Option<u32>,
     lowercase: bool,
@@ -42,7 +42,7 @@ impl WordPiece {
         ids: &mut Vec<u32>,
     ) -> Result<(), TokenizerError> {
         let mut word = std::mem::take(&mut scratch.text);
-        let mut bare = String::new();
+        let mut empty = String::new();
         word.clear();
         let mut result = Ok(());
         let mut flush = |word: &mut String| {
@@ -65,18 +65,17 @@ impl WordPiece {
                 flush(&mut word);
                 continue;
             }
-            if stands_alone(c) {
+            if is_cjk(c) {
                 flush(&mut word);
             }
-            bare.clear();
+            empty.clear();
             if self.strip_accents {
-                without_marks(c, &mut bare)
+                without_marks(c, &mut empty)
             } else {
-                bare.push(c)
+                empty.push(c)
             }
-            for c in bare.chars() {
-                let alone =
-                    c.is_ascii_punctuation() || Class::of(c).is(Class::PUNCTUATION) || stands_alone(c);
+            for c in empty.chars() {
+                let alone = c.is_ascii_punctuation() || Class::of(c).is(Class::PUNCTUATION) || is_cjk(c);
                 if alone {
                     flush(&mut word);
                 }
@@ -107,7 +106,7 @@ impl WordPiece {
             return Ok(());
         }
         let before = ids.len();
-        if word.chars().count() > LONGEST_WORD || !self.spell(word, pieces, ids) {
+        if word.chars().count() > MAX_WORD || !self.spell(word, pieces, ids) {
             ids.truncate(before);
             let none = || TokenizerError::Unencodable { text: crate::error::printable(word) };
             ids.push(self.unknown.ok_or_else(none)?);
@@ -116,7 +115,7 @@ impl WordPiece {
         Ok(())
     }
 
-    /// Appends the tokens of a word; `false`, with some of them, where one cannot be found.
+    /// Appends the tokens of a word; returns `false`, after some of them, if the rest has no token.
     fn spell(&self, word: &str, pieces: &Pieces, ids: &mut Vec<u32>) -> bool {
         let spaced = format!(" {word}");
         let mut start = 0;
@@ -134,8 +133,8 @@ impl WordPiece {
     }
 }
 
-/// Chinese characters, each of which is a word. The ranges are BERT's.
-fn stands_alone(c: char) -> bool {
+/// Whether this is a CJK character, each of which is a word. The ranges are those of BERT.
+fn is_cjk(c: char) -> bool {
     matches!(c,
         '\u{4e00}'..='\u{9fff}' | '\u{3400}'..='\u{4dbf}' | '\u{20000}'..='\u{2a6df}' | '\u{2a700}'..='\u{2b73f}'
         | '\u{2b740}'..='\u{2b81f}' | '\u{2b920}'..='\u{2ceaf}' | '\u{f900}'..='\u{faff}' | '\u{2f800}'..='\u{2fa1f}')

@@ -1,4 +1,4 @@
-//! Chat templates against Jinja2 and transformers.
+//! Chat templates compared with Jinja2 and transformers.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
@@ -30,7 +30,7 @@ fn render(source: &str, bos: Option<&str>, eos: Option<&str>, case: &Json) -> Re
     Ok(template.render(list(&case["messages"]), tools, prompt, &extra)?.text)
 }
 
-/// Fails after telling what each failed case should have been.
+/// Fails with a list of the failed cases.
 fn verdict(test: &str, passed: usize, skipped: usize, wrong: &[String]) {
     println!("{test}: {passed} passed, {skipped} skipped, {} wrong", wrong.len());
     for case in wrong {
@@ -58,7 +58,7 @@ fn vectors_render_as_jinja2_renders_them() {
     for (name, entry) in vectors.as_object().unwrap() {
         for (index, case) in list(&entry["cases"]).iter().enumerate() {
             if case["reasoning_effort"] == "off" {
-                // Another program's word for `enable_thinking: false`.
+                // `enable_thinking: false` under the name of another program.
                 skipped += 1;
                 continue;
             }
@@ -128,12 +128,12 @@ fn jinja_cases_render_alike() {
     assert_eq!((passed, skipped), (90, 67));
 }
 
-/// What transformers refuses and we do not: the result of `map` and the like is a list here, and `from_json` exists.
+/// Errors of transformers that are not errors here: `map` and similar filters return a list, and `from_json` exists.
 fn more_lenient(error: &str) -> bool {
     error.contains("Object of type generator") || error.contains("No filter named 'from_json'")
 }
 
-/// The templates of a folder and of those in it.
+/// The templates in a folder, recursively.
 fn template_files(folder: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder).unwrap() {
@@ -158,7 +158,7 @@ fn real_templates_render_as_transformers_renders_them() {
     let Some(folder) = akunu_testing::data(test, "chat-templates") else { return };
     let read = |text: &str| -> Json { serde_json::from_str(text).unwrap() };
     let cases = read(include_str!("chat/conversations.json"));
-    // AKUNU_CHAT_GOLDENS: what `render.py --full` wrote, to see texts instead of hashes.
+    // AKUNU_CHAT_GOLDENS: output of `render.py --full`, to compare texts instead of hashes.
     let goldens = match std::env::var_os("AKUNU_CHAT_GOLDENS") {
         Some(path) => read(&std::fs::read_to_string(path).unwrap()),
         None => read(include_str!("chat/goldens.json")),
@@ -205,7 +205,7 @@ fn real_templates_render_as_transformers_renders_them() {
     verdict(test, passed, 0, &wrong);
 }
 
-/// Templates that would use up the machine if they could.
+/// Templates that try to exhaust time, memory or the stack.
 #[test]
 fn hostile_templates_are_stopped() {
     let ns = "{% set ns = namespace(x='ab', l=[1]) %}";
@@ -265,7 +265,7 @@ fn hostile_templates_are_stopped() {
         assert!(result.is_err(), "{name}");
         assert!(start.elapsed().as_secs() < 20, "{name}");
     }
-    // These are long, not deep, and fine.
+    // These are long but not deep, and allowed.
     assert_eq!(render(&wide, None, None, &Json::Null).unwrap(), "150001");
     let nest = format!("{ns}{range}{{% set ns.l = [ns.l] %}}{{% endfor %}}ok");
     assert_eq!(render(&nest, None, None, &Json::Null).unwrap(), "ok");

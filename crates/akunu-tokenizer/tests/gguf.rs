@@ -1,4 +1,4 @@
-//! A folder's vocabulary written as GGUF and read back.
+//! Vocabularies of folders, written as GGUF and read back.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
@@ -13,7 +13,7 @@ use akunu_tokenizer::{
 const WHOLE: EncodeOptions = EncodeOptions { add_special: true, parse_special: true };
 const PLAIN: EncodeOptions = EncodeOptions { add_special: false, parse_special: false };
 
-/// A folder with some files, each from the test data or as it is given.
+/// A folder with some files, from the test data or as given.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -31,7 +31,7 @@ impl Drop for Folder {
     }
 }
 
-/// Through a real file, so that what is read back is what others would read.
+/// Through a real file, as other programs would read it.
 fn read_back(folder: &Path, vocabulary: &GgufVocabulary) -> NativeTokenizer {
     let path = folder.join("vocabulary.gguf");
     let file = std::fs::File::create(&path).unwrap();
@@ -102,7 +102,7 @@ fn same_ids(name: &str, original: &dyn Tokenizer, again: &dyn Tokenizer) {
     }
     let (a, b) = (again.special(), original.special());
     assert_eq!((a.add_bos, a.bos.filter(|_| a.add_bos)), (b.add_bos, b.bos.filter(|_| b.add_bos)), "{name}");
-    // A file for an encoder calls the separator the end of a text.
+    // In encoder files the separator is also the end-of-text token.
     if original.describe() != "WordPiece" {
         assert_eq!(again.end_of_generation(), original.end_of_generation(), "{name}");
         assert_eq!(a.eos, b.eos, "{name}");
@@ -110,8 +110,8 @@ fn same_ids(name: &str, original: &dyn Tokenizer, again: &dyn Tokenizer) {
 }
 
 #[test]
-fn vocabularies_of_every_kind_come_back_with_the_same_ids() {
-    let test = "vocabularies_of_every_kind_come_back_with_the_same_ids";
+fn vocabularies_of_every_kind_round_trip() {
+    let test = "vocabularies_of_every_kind_round_trip";
     let mut refused = Vec::new();
     let Some(cases) = akunu_testing::data(test, "tokenizers/tiny/hf_tokenizer_cases.json") else { return };
     let json: serde_json::Value = serde_json::from_slice(&std::fs::read(&cases).unwrap()).unwrap();
@@ -146,9 +146,9 @@ fn vocabularies_of_every_kind_come_back_with_the_same_ids() {
         }
     }
     refused.sort();
-    // A space in front; `Digits` after bytes; words between marks; scores that the merges do not have; single digits, where
-    // GGUF's DeepSeek has them together; an expression that is nobody's; spaces put in order, which GGUF's `llama` does not;
-    // Unigram without its SentencePiece file.
+    // A space prefix; `Digits` after bytes; word boundaries between marks; scores that do not follow from the merges;
+    // single digits, which GGUF's DeepSeek groups; a regular expression that no GGUF pre-tokenizer has; whitespace
+    // cleanup, which GGUF's `llama` does not do; Unigram without its SentencePiece file.
     assert_eq!(
         refused,
         [
@@ -202,22 +202,22 @@ fn config_files_give_roles_ends_and_chat_templates() {
 }
 
 #[test]
-fn what_gguf_cannot_say_is_refused_in_words() {
-    let test = "what_gguf_cannot_say_is_refused_in_words";
+fn unrepresentable_vocabularies_are_rejected_with_the_reason() {
+    let test = "unrepresentable_vocabularies_are_rejected_with_the_reason";
     let Some(json) = akunu_testing::data(test, "tokenizers/tiny/tiny_bpe_bytelevel_tokenizer.json") else {
         return;
     };
     let bytes = std::fs::read(json).unwrap();
     let folder = Folder::new("refused", &[("tokenizer.json", &bytes)]);
     let error = gguf_vocabulary(&folder.0, 100).unwrap_err().to_string();
-    assert!(error.contains("380 tokens, and the model has 100"), "{error}");
+    assert!(error.contains("380 tokens, but the model has 100"), "{error}");
     std::fs::write(
         folder.0.join("tokenizer.json"),
         String::from_utf8(bytes).unwrap().replace("\"use_regex\": true", "\"use_regex\": false"),
     )
     .unwrap();
     let error = gguf_vocabulary(&folder.0, 400).unwrap_err().to_string();
-    assert!(error.contains("no name for the way in which text is cut"), "{error}");
+    assert!(error.contains("no name for this pre-tokenizer"), "{error}");
     let empty = Folder::new("empty", &[]);
     assert!(matches!(gguf_vocabulary(&empty.0, 400), Err(TokenizerError::NoVocabulary { .. })));
 }

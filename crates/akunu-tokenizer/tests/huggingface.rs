@@ -1,4 +1,4 @@
-//! `tokenizer.json` and `tokenizer.model` files against what the libraries that define them give.
+//! `tokenizer.json` and `tokenizer.model` files compared with the libraries that define the formats.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
@@ -34,7 +34,7 @@ fn every_tiny_family_encodes_and_decodes_as_its_library_does() {
     let (mut passed, mut wrong) = (0, Vec::new());
     for (name, family) in json.as_object().unwrap() {
         let file = cases.with_file_name(family["tokenizer"].as_str().unwrap());
-        // SentencePiece's own library takes control tokens for text.
+        // SentencePiece's own library treats control tokens as text.
         let parse_special = file.extension().is_some_and(|end| end == "json");
         let tokenizer = open(&file).unwrap_or_else(|error| panic!("{name}: {error}"));
         for case in family["cases"].as_array().unwrap() {
@@ -58,8 +58,7 @@ fn every_tiny_family_encodes_and_decodes_as_its_library_does() {
     assert!(wrong.is_empty(), "{} wrong, {passed} right:\n{}", wrong.len(), wrong.join("\n"));
 }
 
-/// Texts in many scripts, cut and joined in ways that nobody chose: the same for everyone, because nothing but a
-/// counter makes them.
+/// Texts in many scripts, cut and joined pseudorandomly, but identically on every machine.
 fn corpus() -> Vec<String> {
     const PARTS: [&str; 38] = [
         "The quick brown fox",
@@ -118,7 +117,7 @@ fn corpus() -> Vec<String> {
     texts
 }
 
-/// Our own tokenizer of a GGUF vocabulary, and the `tokenizers` crate's of the same vocabulary's JSON.
+/// Our tokenizer of a GGUF vocabulary, and the `tokenizers` crate with the same vocabulary as JSON.
 fn real_vocabularies_agree(gguf: &str, json: &str) {
     let test = format!("{gguf} and {json} agree");
     let Some(gguf) = akunu_testing::data(&test, &format!("vocab/{gguf}.gguf")) else { return };
@@ -181,8 +180,8 @@ fn special_tokens_of_a_json_are_text_unless_asked_for() {
 }
 
 #[test]
-fn what_goes_around_a_text_comes_from_the_post_processor_and_the_config() {
-    let test = "what_goes_around_a_text_comes_from_the_post_processor_and_the_config";
+fn special_tokens_come_from_the_post_processor_and_the_config() {
+    let test = "special_tokens_come_from_the_post_processor_and_the_config";
     let Some(llama) = akunu_testing::data(test, "tokenizers/llama2.json") else { return };
     let Some(bert) = akunu_testing::data(test, "tokenizers/bert-base-uncased.json") else { return };
     let llama = HfTokenizer::open(&llama).unwrap();
@@ -195,8 +194,8 @@ fn what_goes_around_a_text_comes_from_the_post_processor_and_the_config() {
 }
 
 #[test]
-fn a_megabyte_of_one_character_is_encoded_in_good_time() {
-    let test = "a_megabyte_of_one_character_is_encoded_in_good_time";
+fn a_megabyte_of_one_character_is_encoded_quickly() {
+    let test = "a_megabyte_of_one_character_is_encoded_quickly";
     let Some(path) = akunu_testing::data(test, "tokenizers/gpt2.json") else { return };
     let tokenizer = HfTokenizer::open(&path).unwrap();
     for unit in [" ", "a", "é"] {
@@ -208,14 +207,14 @@ fn a_megabyte_of_one_character_is_encoded_in_good_time() {
 }
 
 #[test]
-fn files_that_are_no_tokenizers_are_refused_in_words() {
+fn files_that_are_not_tokenizers_are_rejected_with_the_reason() {
     let refused =
         |json: &str| HfTokenizer::from_bytes(json.as_bytes(), &Sidecar::default()).unwrap_err().to_string();
     let model = r#""model":{"type":"BPE","vocab":{"a":0,"b":1},"merges":[]}"#;
     for (json, message) in [
-        ("", "not JSON"),
-        ("[1,2]", "not JSON of the right form"),
-        ("{\"model\":", "not JSON"),
+        ("", "not valid JSON"),
+        ("[1,2]", "not valid JSON of the expected form"),
+        ("{\"model\":", "not valid JSON"),
         ("{}", "no `model`"),
         (r#"{"model":{"type":"BPE","merges":[]}}"#, "no `model.vocab`"),
         (r#"{"model":{"type":"BPE","vocab":{}}}"#, "no `model.merges`"),
@@ -232,7 +231,7 @@ fn files_that_are_no_tokenizers_are_refused_in_words() {
             "`normalizer`",
         ),
         (&format!(r#"{{{model},"decoder":{{"type":"CTC"}}}}"#), "`CTC`"),
-        (&"[".repeat(100_000), "not JSON"),
+        (&"[".repeat(100_000), "not valid JSON"),
     ] {
         let error = refused(json);
         assert!(error.contains(message), "{json:.80}: {error}");
@@ -240,8 +239,8 @@ fn files_that_are_no_tokenizers_are_refused_in_words() {
 }
 
 #[test]
-fn a_model_file_cut_off_anywhere_is_refused_or_read() {
-    let test = "a_model_file_cut_off_anywhere_is_refused_or_read";
+fn any_truncated_model_file_is_rejected_or_read() {
+    let test = "any_truncated_model_file_is_rejected_or_read";
     for name in ["tiny_spm.model", "tiny_spm_bpe.model", "tiny_spm_bytefallback.model"] {
         let Some(path) = akunu_testing::data(test, &format!("tokenizers/tiny/{name}")) else { return };
         let whole = std::fs::read(path).unwrap();

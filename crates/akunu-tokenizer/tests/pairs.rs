@@ -1,5 +1,4 @@
-//! Two texts as a model reads them together, and texts that are too long, as Hugging Face's libraries have them and as
-//! the keys of GGUF files say it.
+//! Text pairs and truncation, compared with Hugging Face's libraries and with GGUF keys.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
@@ -59,8 +58,8 @@ fn numbers(list: &Value) -> Vec<u32> {
 }
 
 #[test]
-fn texts_pairs_and_what_is_cut_of_them_are_as_in_transformers() {
-    let test = "texts_pairs_and_what_is_cut_of_them_are_as_in_transformers";
+fn texts_pairs_and_truncation_match_transformers() {
+    let test = "texts_pairs_and_truncation_match_transformers";
     let golden = golden();
     let mut tokenizers: BTreeMap<String, Vec<HfTokenizer>> = BTreeMap::new();
     let mut checked = 0;
@@ -85,9 +84,9 @@ fn texts_pairs_and_what_is_cut_of_them_are_as_in_transformers() {
     println!("{checked} cases");
 }
 
-/// The flags of a folder's `tokenizer_config.json` overrule its post-processor, as in transformers' LLaMA.
+/// As in transformers' LLaMA tokenizers, the flags in `tokenizer_config.json` override the post-processor.
 #[test]
-fn flags_beside_a_vocabulary_make_a_pair_of_two_texts_with_all_that_goes_around_one() {
+fn flags_in_the_config_make_a_pair_of_two_single_texts() {
     let golden = golden();
     let folder = Folder::new("flags", &file(&golden, "bytes", "llama-3"));
     let config =
@@ -126,7 +125,7 @@ impl Drop for Folder {
 }
 
 #[test]
-fn what_goes_around_two_texts_survives_in_gguf_keys() {
+fn special_tokens_of_pairs_survive_in_gguf_keys() {
     let golden = golden();
     for (model, post, [bos, eos, separator]) in [
         ("wordpiece", "bert", [true, true, false]),
@@ -149,15 +148,15 @@ fn what_goes_around_two_texts_survives_in_gguf_keys() {
                 again.encode_pair(first, second, WHOLE).unwrap(),
             );
             assert_eq!(is.ids, was.ids, "{post}");
-            // Files for other models than BERT's do not say it; those models have one segment, or none.
+            // Files of models other than BERT do not state the segments; those models have only one segment.
             assert_eq!(is.segments == was.segments, post != "modernbert" || was.ids.len() < 3, "{post}");
             assert_eq!(again.encode(first, WHOLE).unwrap(), original.encode(first, WHOLE).unwrap(), "{post}");
         }
     }
-    // This one cannot be said, and nobody misses it: nothing stands after its texts.
+    // This template cannot be represented, which does not matter: no token follows its texts.
     let folder = Folder::new("llama", &file(&golden, "bytes", "llama-3"));
     assert_eq!(gguf_vocabulary(&folder.0, 300).unwrap().notes, [""; 0]);
-    // Here it is said that it cannot be said.
+    // Here a note says that it cannot be represented.
     let mut odd = file(&golden, "bytes", "modernbert");
     odd["post_processor"]["pair"].as_array_mut().unwrap().remove(2);
     let folder = Folder::new("odd", &odd);
@@ -165,10 +164,10 @@ fn what_goes_around_two_texts_survives_in_gguf_keys() {
     assert!(notes[0].starts_with("what stands around two texts"), "{notes:?}");
 }
 
-/// A file of a BERT and the `tokenizer.json` of another with the same vocabulary.
+/// A GGUF file of a BERT model and the `tokenizer.json` of another one with the same vocabulary.
 #[test]
-fn a_real_gguf_vocabulary_gives_the_pairs_of_its_tokenizer_json() {
-    let test = "a_real_gguf_vocabulary_gives_the_pairs_of_its_tokenizer_json";
+fn a_real_gguf_vocabulary_matches_the_pairs_of_its_tokenizer_json() {
+    let test = "a_real_gguf_vocabulary_matches_the_pairs_of_its_tokenizer_json";
     let Some(gguf) = akunu_testing::data(test, "vocab/bert-bge.gguf") else { return };
     let Some(json) = akunu_testing::data(test, "minilm/tokenizer.json") else { return };
     let gguf = from_gguf(Gguf::open(&gguf).unwrap().metadata()).unwrap();
@@ -188,7 +187,7 @@ fn a_real_gguf_vocabulary_gives_the_pairs_of_its_tokenizer_json() {
 }
 
 #[test]
-fn a_template_that_takes_a_text_twice_is_refused_where_it_is_needed() {
+fn a_template_with_a_text_twice_is_rejected_when_used() {
     let golden = golden();
     let mut twice = file(&golden, "bytes", "modernbert");
     let text = json!({"Sequence": {"id": "A", "type_id": 0}});
@@ -211,9 +210,9 @@ fn text() -> impl Strategy<Value = String> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Against the crate, which defines what pairs and their segments are, and how they are shortened.
+    /// Compared with the crate, which defines pairs, segments and truncation.
     #[test]
-    fn pairs_are_the_crates_for_any_text(first in text(), second in text(), most in 5usize..40) {
+    fn pairs_match_the_crate_for_any_text(first in text(), second in text(), most in 5usize..40) {
         let golden = golden();
         for (model, post) in [
             ("wordpiece", "bert"), ("wordpiece", "mpnet"), ("bytes", "llama-3"), ("bytes", "none"),
@@ -238,8 +237,8 @@ proptest! {
                 library.with_truncation(None).unwrap();
                 let mut shorter = found.clone();
                 prop_assert_eq!(shorter.truncate(most), found.ids.len() > most);
-                // From 0.23 on the crate stops reading a text when it has `most` tokens, and so does not see which of two
-                // such texts is the longer one, to which the odd token belongs.
+                // From version 0.23 on the crate stops reading a text after `most` tokens, so it does not know which of
+                // two such texts is the longer one, which gets the odd token.
                 if alone.iter().any(|ids| ids.len() < most) {
                     prop_assert_eq!(&shorter.ids[..], cut.get_ids());
                     prop_assert_eq!(&shorter.segments[..], cut.get_type_ids());

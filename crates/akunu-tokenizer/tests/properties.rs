@@ -1,4 +1,4 @@
-//! What holds for every vocabulary and every text, hostile ones included.
+//! Properties of all vocabularies and texts, including malicious ones.
 
 #![allow(clippy::unwrap_used)]
 
@@ -17,7 +17,7 @@ const OPTIONS: [EncodeOptions; 4] = [
     EncodeOptions { add_special: true, parse_special: true },
 ];
 
-/// Texts in which the tokens below occur, and others.
+/// Texts that contain the tokens below, and others.
 fn text() -> impl Strategy<Value = String> {
     let bit = prop_oneof![
         Just(" "),
@@ -97,7 +97,7 @@ prop_compose! {
         let mut merges: Vec<String> = Vec::new();
         for (left, right) in picks.iter().filter(|_| !tokens.is_empty()) {
             let (left, right) = (&left.get(&tokens).0, &right.get(&tokens).0);
-            // Most merges make a token, or nearly every vocabulary would be refused.
+            // Most merges produce a token, otherwise nearly every vocabulary would be rejected.
             let made = tokens.iter().any(|token| token.0 == format!("{left}{right}"));
             if !left.is_empty() && !right.is_empty() && (made || break_merges) {
                 merges.push(format!("{left} {right}"));
@@ -154,7 +154,7 @@ proptest! {
     }
 }
 
-/// As `src/bytes.rs` has it, but written from the definition: bytes that print are themselves.
+/// As in `src/bytes.rs`, but written from the definition: printable bytes are unchanged.
 fn written(byte: u8) -> char {
     let prints = |byte: &u8| matches!(byte, 33..=126 | 161..=172 | 174..=255);
     if prints(&byte) {
@@ -217,7 +217,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn byte_level_gives_every_text_again(text in text()) {
+    fn byte_level_round_trips_every_text(text in text()) {
         for pre in ["gpt-2", "llama-bpe", "qwen2", "tekken", "smollm", "deepseek-v3", "default"] {
             let tokenizer = byte_level(pre);
             for add_special in [false, true] {
@@ -229,7 +229,7 @@ proptest! {
     }
 
     #[test]
-    fn sentence_piece_gives_every_text_again(text in text()) {
+    fn sentence_piece_round_trips_every_text(text in text()) {
         let tokenizer = sentence_piece();
         let ids = tokenizer.encode(&text, OPTIONS[1]).unwrap();
         prop_assert_eq!(tokenizer.decode(&ids), text.replace('▁', " "));
@@ -237,7 +237,7 @@ proptest! {
     }
 
     #[test]
-    fn streaming_gives_the_text_of_the_whole(ids in vec(0u32..300, 0..60)) {
+    fn streaming_equals_decoding_at_once(ids in vec(0u32..300, 0..60)) {
         let (bytes, pieces) = (byte_level("gpt-2"), sentence_piece());
         prop_assert_eq!(streamed(&bytes, &ids), bytes.decode(&ids));
         prop_assert_eq!(streamed(&pieces, &ids), pieces.decode(&ids));
@@ -277,7 +277,7 @@ fn special_tokens_are_parsed_only_when_asked_for() {
 }
 
 #[test]
-fn the_space_in_front_is_not_shown_at_the_start_and_only_there() {
+fn the_space_prefix_is_removed_only_at_the_start() {
     let tokenizer = sentence_piece();
     let ids = tokenizer.encode("Hello ab", OPTIONS[1]).unwrap();
     assert_eq!(tokenizer.decode(&ids), "Hello ab");
@@ -288,8 +288,8 @@ fn the_space_in_front_is_not_shown_at_the_start_and_only_there() {
 }
 
 #[test]
-fn a_megabyte_of_one_character_is_merged_in_good_time() {
-    // No clock: if this were quadratic, it would not end.
+fn a_megabyte_of_one_character_is_merged_quickly() {
+    // Not timed: with quadratic run time this test would not finish.
     for unit in [" ", "a", "ab", "é", "="] {
         let text = unit.repeat((1 << 20) / unit.len());
         for tokenizer in [byte_level("gpt-2"), sentence_piece()] {
@@ -300,7 +300,7 @@ fn a_megabyte_of_one_character_is_merged_in_good_time() {
 }
 
 #[test]
-fn what_cannot_be_encoded_is_named() {
+fn text_without_tokens_is_an_error() {
     let mut vocabulary = Vocabulary::new(Model::SentencePiece, "");
     vocabulary.tokens = ["a", "b"].into_iter().collect();
     vocabulary.special = SpecialTokens::default();

@@ -1,4 +1,4 @@
-//! Decoding a stream allocates nothing per token, whichever file the vocabulary is from.
+//! Streaming decoding does not allocate per token, for vocabularies from any kind of file.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, unsafe_code)]
 
@@ -14,11 +14,11 @@ thread_local! {
     static COUNT: Cell<usize> = const { Cell::new(0) };
 }
 
-// SAFETY: every call goes to the system's allocator unchanged; counting touches a thread-local number only.
+// SAFETY: every call is forwarded to the system's allocator unchanged; counting accesses a thread-local number only.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let _ = COUNT.try_with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller's promises are the system allocator's conditions.
+        // SAFETY: the caller guarantees the conditions of the system allocator.
         unsafe { System.alloc(layout) }
     }
 
@@ -35,7 +35,7 @@ fn decoding_allocates_nothing(name: &str, tokenizer: &dyn Tokenizer) {
     let text = "Hello world, naïve 中文 🚀 e\u{301} \u{1f1e9}\u{1f1ea} ½\n".repeat(50);
     let options = EncodeOptions { add_special: true, parse_special: false };
     let mut ids = tokenizer.encode(&text, options).unwrap();
-    // Some that are in no text, and some that there are not.
+    // Ids that occur in no text, and ids that do not exist.
     ids.extend((0..3000).map(|id| id * 7));
     ids.push(u32::MAX);
     let mut out = String::with_capacity(1 << 20);

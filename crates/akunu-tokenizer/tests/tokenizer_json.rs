@@ -1,5 +1,5 @@
-//! `tokenizer.json` files on our own tokenizers against the `tokenizers` crate: the same ids for any text, in any
-//! of the settings that files have.
+//! `tokenizer.json` files on this crate's own tokenizers compared with the `tokenizers` crate: the same ids for any
+//! text, with all settings that files use.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
@@ -16,7 +16,8 @@ fn read(test: &str, file: &str) -> Option<Value> {
     Some(serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap())
 }
 
-/// One file, three ways: on our own, through our frame around the crate, and by the crate alone.
+/// A file opened in three ways: natively, through this crate's wrapper of the `tokenizers` crate, and by that crate
+/// alone.
 struct Three {
     name: String,
     ours: HfTokenizer,
@@ -46,7 +47,7 @@ impl Three {
         three
     }
 
-    /// What differs, if something does.
+    /// A description of the difference, if any.
     fn difference(&self, text: &str) -> Option<String> {
         let expected = self.library.encode_fast(text, true).unwrap().get_ids().to_vec();
         let whole = self.ours.encode(text, WHOLE).unwrap();
@@ -83,7 +84,7 @@ impl Three {
     }
 }
 
-/// Characters that some expression, table or rule treats in its own way, and runs of them.
+/// Characters that some expression, table or rule treats specially, and runs of them.
 fn text() -> impl Strategy<Value = String> {
     const BITS: &str = " |  |   |\n|\n\n|\r\n|\t|\u{b}|\u{a0}|\u{3000}|\u{2003}|\u{85}|\u{2028}|\u{1680}|a|b|the| the|The|\
         Hello| world|don't|'S|'ſ|'re|'LL|''|ſ|HTTPServer|camelCase|1|12|123|1234567|½|Ⅷ|٣٤|²|.|,|!|?|...|(|)|-|--|_|/|//|\
@@ -104,7 +105,7 @@ fn text() -> impl Strategy<Value = String> {
     ]
 }
 
-/// Any character that the crate's expressions know: its tables and ours are of different years.
+/// Any character that the crate's regular expressions know: its tables and ours are of different Unicode versions.
 fn assigned() -> impl Strategy<Value = char> {
     static UNASSIGNED: std::sync::LazyLock<SysRegex> =
         std::sync::LazyLock::new(|| SysRegex::new(r"\p{Cn}").unwrap());
@@ -158,7 +159,7 @@ fn tiny_families_give_the_crates_ids_for_any_text_and_all_but_two_are_native() {
         tokenizers.push(three);
     }
     others.sort();
-    // One digits' rule looks at bytes already written as characters; the other's expression is nobody's.
+    // One applies `Digits` after the byte mapping; the other has an unknown regular expression.
     assert_eq!(others, ["tiny_bpe_falcon_seq_tokenizer.json", "tiny_bpe_split_o200k_tokenizer.json"]);
     agree(&tokenizers, 250);
 }
@@ -169,7 +170,7 @@ fn added(id: usize, content: &str, flags: &str) -> Value {
         "lstrip": has("lstrip"), "rstrip": has("rstrip"), "single_word": has("single_word")})
 }
 
-/// More added tokens than a file has, in all ways that they can be.
+/// More added tokens than any file has, with all combinations of settings.
 fn with_added(json: &Value) -> Value {
     let mut json = json.clone();
     let mut next = json["model"]["vocab"]
@@ -225,8 +226,8 @@ fn added_tokens_are_found_as_the_crate_finds_them() {
 }
 
 #[test]
-fn settings_do_what_they_do_in_the_crate() {
-    let test = "settings_do_what_they_do_in_the_crate";
+fn settings_behave_as_in_the_crate() {
+    let test = "settings_behave_as_in_the_crate";
     let Some(bytes) = read(test, "tiny/tiny_bpe_split_cl100k_tokenizer.json") else { return };
     let Some(spaced) = read(test, "tiny/tiny_bpe_metaspace_tokenizer.json") else { return };
     let Some(unigram) = read(test, "tiny/tiny_unigram_tokenizer.json") else { return };
@@ -281,8 +282,8 @@ fn settings_do_what_they_do_in_the_crate() {
 }
 
 #[test]
-fn what_is_not_known_goes_through_the_crate_and_says_why() {
-    let test = "what_is_not_known_goes_through_the_crate_and_says_why";
+fn unknown_files_use_the_crate_and_give_the_reason() {
+    let test = "unknown_files_use_the_crate_and_give_the_reason";
     let Some(json) = read(test, "tiny/tiny_bpe_split_cl100k_tokenizer.json") else { return };
     let vocab = json["model"]["vocab"].as_object().unwrap().len();
     type Change = fn(&mut Value, usize);
@@ -317,7 +318,7 @@ fn what_is_not_known_goes_through_the_crate_and_says_why() {
                 let first = json["model"]["merges"][3].clone();
                 json["model"]["merges"].as_array_mut().unwrap().push(first)
             },
-            "twice",
+            "duplicate",
         ),
         (
             |json, _| json["post_processor"] = json!({"type": "TemplateProcessing", "single": ["$A", "$A"], "pair": ["$A", "$B"], "special_tokens": {}}),
@@ -339,10 +340,10 @@ fn what_is_not_known_goes_through_the_crate_and_says_why() {
     agree(&tokenizers, 60);
 }
 
-/// No clock: what is quadratic does not end.
+/// Not timed: with quadratic run time this test would not finish.
 #[test]
-fn a_megabyte_of_anything_is_encoded_in_good_time() {
-    let test = "a_megabyte_of_anything_is_encoded_in_good_time";
+fn a_megabyte_of_any_text_is_encoded_quickly() {
+    let test = "a_megabyte_of_any_text_is_encoded_quickly";
     let mut tokenizers = Vec::new();
     for file in [
         "gpt2.json",

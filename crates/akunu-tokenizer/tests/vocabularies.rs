@@ -1,4 +1,4 @@
-//! Real vocabularies: the cases that come with them, and the prompts of a trained model.
+//! Real vocabularies: the test cases that come with them, and the prompts of a trained model.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
@@ -18,7 +18,7 @@ fn cases(test: &str, name: &str) -> Option<Vec<(String, Vec<u32>)>> {
     let read = |end| std::fs::read_to_string(akunu_testing::data(test, &format!("vocab/{name}.{end}"))?).ok();
     let (input, output) = (read("inp")?, read("out")?);
     let texts: Vec<&str> = input.split("\n__ggml_vocab_test__\n").collect();
-    // The last text is empty, and so is the line of ids that the file leaves out.
+    // The last text is empty, and the file omits its empty line of ids.
     let lines: Vec<&str> = output.lines().chain([""]).collect();
     assert_eq!((texts.len(), lines.len()), (47, 47), "{name}");
     let ids = |line: &str| line.split_whitespace().map(|id| id.parse().unwrap()).collect();

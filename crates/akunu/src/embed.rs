@@ -106,7 +106,7 @@ fn pooling(model: &Model, asked: Option<Pooling>) -> Result<(Pooling, Option<Not
 /// Tokens of the longest text where nobody asks for another: what the model's files say, at most [`DEFAULT_LONGEST`]
 /// where they say nothing, and no more than the model was trained for.
 pub fn usual_longest(config: &ModelConfig) -> usize {
-    config.embedding.most_tokens.unwrap_or(DEFAULT_LONGEST).min(config.context_length)
+    config.embedding.max_text_tokens.unwrap_or(DEFAULT_LONGEST).min(config.context_length)
 }
 
 /// Rows of a pass where nobody asks for another number. There is no cache that grows with them, so a GPU gets more than in a

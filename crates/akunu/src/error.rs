@@ -54,7 +54,7 @@ pub enum Error {
     PromptTooLong { prompt: usize, context: usize },
 
     #[error(
-        "all {context} positions of the context are full; ask for a larger one (-c), or allow stopping or shifting"
+        "all {context} tokens of the context are used; ask for a larger one (-c), or allow stopping or shifting"
     )]
     ContextFull { context: usize },
 
@@ -80,7 +80,7 @@ pub enum Error {
     EmptyText { index: usize },
 
     #[error(
-        "text number {number} has {tokens} tokens, and the longest that is taken here has {longest}: shorten it, or have \
+        "text number {number} has {tokens} tokens, but the maximum is {longest}: shorten it, or have \
          it cut (--truncate)", number = index + 1
     )]
     TextTooLong { index: usize, tokens: usize, longest: usize },
@@ -111,7 +111,7 @@ pub enum Error {
     #[error("no pass has asked for logits since the engine was made")]
     NoLogits,
 
-    #[error("this is no conversation: {reason}")]
+    #[error("this is not a saved conversation: {reason}")]
     Conversation { reason: String },
 
     #[error("there is nothing to answer yet")]

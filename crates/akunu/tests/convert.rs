@@ -8,14 +8,14 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use akunu::{DeviceChoice, Engine, Model};
-use akunu_arch::convert::{Conversion, Recipe};
+use akunu_arch::convert::{Conversion, ConvertOptions};
 use akunu_arch::{GgufModel, RopeScaling, WeightProvider, open_model};
 use akunu_format::DType;
 use akunu_format::quantise::Mix;
 use common::{DEVICES, checked_in, checked_in_models, exact, ids, json};
 
 fn convert(weights: &dyn WeightProvider, mix: &str, file: &Path) {
-    let recipe = Recipe { mix: Mix::find(mix).unwrap(), pure: false, vocabulary: None };
+    let recipe = ConvertOptions { mix: Mix::find(mix).unwrap(), pure: false, vocabulary: None };
     let conversion = Conversion::new(weights, &recipe).unwrap();
     let (bytes, mut told) = (conversion.bytes(), 0);
     let out = std::fs::File::create(file).unwrap();

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use akunu::{Engine, Model};
-use akunu_arch::convert::{Conversion, Recipe};
+use akunu_arch::convert::{Conversion, ConvertOptions};
 use akunu_format::blocks::{dequantize_row, quantize_row};
 use akunu_format::quantise::Mix;
 use akunu_format::{Affine, DType, ScaleType};
@@ -38,7 +38,7 @@ fn a_gguf_file_made_of_a_folder_computes_the_same() {
     for name in MLX_MODELS {
         let folder = checked_in("mlx").join(name);
         let model = Arc::new(Model::open(&folder).unwrap());
-        let recipe = Recipe { mix: Mix::find("F32").unwrap(), pure: false, vocabulary: None };
+        let recipe = ConvertOptions { mix: Mix::find("F32").unwrap(), pure: false, vocabulary: None };
         let file = dir.path().join(format!("{name}.gguf"));
         let conversion = Conversion::new(model.weights(), &recipe).unwrap();
         let out = std::fs::File::create(&file).unwrap();

@@ -1,4 +1,4 @@
-//! `bench cpu`: models in several shapes and types against this machine's ceilings, a peer, and what was measured before.
+//! `bench cpu`: models in several shapes and types compared with this machine's ceilings, a peer, and a baseline.
 
 mod options;
 mod print;
@@ -15,7 +15,7 @@ use options::{MAIN_TYPE, MLX, MLX_MODEL, Options};
 use programs::{Akunu, Ceilings, Measured, Peer};
 use row::{Machine, Report, Row, Unit, median_min_max};
 
-/// Measures and prints. `build` makes akunu where there is a cargo.
+/// Measures and prints. `build` builds akunu if cargo is available.
 pub(crate) fn cpu(args: &[String], repository: &Path, build: impl Fn() -> Result<PathBuf>) -> Result<()> {
     if args.iter().any(|arg| arg == "--help" || arg == "-h") {
         say!("{}", options::USAGE);
@@ -97,7 +97,7 @@ impl Bench {
             self.speeds(shape, quant, file, &n, &["-p", "512", "-n", "128"])?;
         }
         if wants(self, "threads") {
-            // One; more than there are cores. As many as there are is above.
+            // One thread, and more threads than cores. The number of cores is measured above.
             let n = self.threads;
             for threads in [1, 2 * n].into_iter().filter(|&t| t != n) {
                 self.speeds(shape, quant, file, &threads.to_string(), &["-p", "512", "-n", "128"])?;
@@ -128,7 +128,7 @@ impl Bench {
         self.akunu.bench(file, &args)
     }
 
-    /// Alone, or in turn with the peer: A B A B.
+    /// Alone, or alternating with the peer: A B A B.
     fn speeds(&mut self, shape: &str, quant: &str, file: &Path, threads: &str, test: &[&str]) -> Result<()> {
         let Some(peer) = self.peer.as_ref().filter(|_| quant != MLX) else {
             let rows = self.ours(file, threads, test, self.options.repetitions)?;
@@ -146,7 +146,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Makes a row of all that was measured of one test.
+    /// Adds a row for all measurements of one test.
     fn take(&mut self, shape: &str, quant: &str, measured: Vec<Measured>, peer: &[(String, Vec<f64>)]) {
         let mut left = measured;
         while let Some(first) = left.first().cloned() {
@@ -183,9 +183,9 @@ impl Bench {
         }
     }
 
-    /// Time to a first token, and memory of its own beyond what the plan says.
+    /// Time to first token, and memory of the process in excess of the plan.
     fn load(&mut self, shape: &str, quant: &str, file: &Path, threads: &str) -> Result<()> {
-        // Once to have the file in memory.
+        // Run once, so that the file is in memory.
         self.akunu.first_token(file, threads)?;
         let runs: Result<Vec<f64>> =
             (0..self.options.repetitions).map(|_| self.akunu.first_token(file, threads)).collect();
@@ -219,7 +219,7 @@ impl Bench {
     }
 }
 
-/// While another thread, of this program, takes all that it gets of a core.
+/// Runs `work` while another thread of this program keeps a core busy.
 fn beside_a_busy_thread<T>(work: impl FnOnce() -> T) -> T {
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {

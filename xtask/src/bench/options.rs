@@ -1,4 +1,4 @@
-//! What `bench cpu` is asked for.
+//! Options of `bench cpu`.
 
 use std::path::{Path, PathBuf};
 
@@ -9,27 +9,27 @@ cargo xtask bench cpu [OPTIONS]      (or target/release/xtask bench cpu, beside 
   --models LIST      of smollm2-135m, qwen3-0.6b, tinyllama-1.1b [default: all]
   --types LIST       of Q4_0, Q4_K_M, Q6_K, Q8_0, F16, MLX4 [default: all; MLX4 for qwen3-0.6b only]
   --tests LIST       of speed, depth, batch, threads, shared, load [default: all; all but speed are for Q4_0 only]
-  --threads N        [default: one for each core]
+  --threads N        [default: one per core]
   --repetitions N    runs of each test [default: 5]
   --quick            two models, Q4_0 and Q4_K_M, 3 runs, speed only
-  --cache DIR        where the models are made [default: akunu-bench in the system's temporary folder]
-  --json FILE        writes machine, date, commit and rows
-  --baselines DIR    one file for each kind of machine [default: benches/cpu here, or in the repository]
-  --baseline         takes the rows over into this machine kind's file; rows that were not measured stay
-  --check            fails if a row is slower than the baseline by more than the margin
+  --cache DIR        folder for the models [default: akunu-bench in the system's temporary folder]
+  --json FILE        write machine, date, commit and rows
+  --baselines DIR    folder with one file per kind of machine [default: benches/cpu here, or in the repository]
+  --baseline         update the file of this kind of machine; rows that were not measured are kept
+  --check            fail if a row is slower than the baseline by more than the margin
   --margin PERCENT   [default: 10]
-  --commit ID        [default: what git says]
-AKUNU names another akunu, LLAMA_BENCH a llama-bench to run in turn, AKUNU_ISA an instruction set.";
+  --commit ID        [default: from git]
+Environment: AKUNU (path of akunu), LLAMA_BENCH (path of a llama-bench to compare with), AKUNU_ISA (instruction set).";
 
 pub(super) const MODELS: &[&str] = &["smollm2-135m", "qwen3-0.6b", "tinyllama-1.1b"];
-/// MLX4: MLX's folders of 4 bits, which llama.cpp does not read.
+/// MLX4: MLX folders with 4 bits, which llama.cpp does not support.
 pub(super) const TYPES: &[&str] = &["Q4_0", "Q4_K_M", "Q6_K", "Q8_0", "F16", MLX];
 pub(super) const MLX: &str = "MLX4";
-/// The shape that folders are made of.
+/// The shape of the MLX folders.
 pub(super) const MLX_MODEL: &str = "qwen3-0.6b";
 pub(super) const TESTS: &[&str] = &["speed", "depth", "batch", "threads", "shared", "load"];
 
-/// The type that tests other than speed are done with.
+/// The type for all tests except speed.
 pub(super) const MAIN_TYPE: &str = "Q4_0";
 
 #[derive(Debug, PartialEq)]
@@ -44,7 +44,7 @@ pub(super) struct Options {
     pub(super) baselines: PathBuf,
     pub(super) write_baseline: bool,
     pub(super) check: bool,
-    /// 0.1: ten per cent.
+    /// 0.1 means 10 %.
     pub(super) margin: f64,
     pub(super) commit: Option<String>,
 }
@@ -72,7 +72,7 @@ impl Options {
         let mut options = Options::new(repository);
         let mut args = args.iter();
         while let Some(flag) = args.next() {
-            let mut value = || args.next().with_context(|| format!("{flag} wants a value\n{USAGE}"));
+            let mut value = || args.next().with_context(|| format!("{flag} needs a value\n{USAGE}"));
             match flag.as_str() {
                 "--models" => options.models = list(value()?, MODELS)?,
                 "--types" => options.types = list(value()?, TYPES)?,
@@ -92,7 +92,7 @@ impl Options {
                     options.tests = owned(&TESTS[..1]);
                     options.repetitions = 3;
                 }
-                _ => bail!("bench cpu does not know {flag}\n{USAGE}"),
+                _ => bail!("unknown option {flag}\n{USAGE}"),
             }
         }
         Ok(options)
@@ -110,7 +110,9 @@ fn owned(names: &[&str]) -> Vec<String> {
 fn list(text: &str, known: &[&str]) -> Result<Vec<String>> {
     let find = |name: &str| {
         let found = known.iter().find(|known| known.eq_ignore_ascii_case(name));
-        found.map(|name| name.to_string()).with_context(|| format!("{name} is none of {}", known.join(", ")))
+        found
+            .map(|name| name.to_string())
+            .with_context(|| format!("{name} must be one of {}", known.join(", ")))
     };
     text.split(',').map(find).collect()
 }
@@ -118,7 +120,7 @@ fn list(text: &str, known: &[&str]) -> Result<Vec<String>> {
 fn number(flag: &str, text: &str) -> Result<usize> {
     match text.parse() {
         Ok(number @ 1..=1024) => Ok(number),
-        _ => bail!("{flag} has to be a whole number from 1 to 1024, not {text}"),
+        _ => bail!("{flag} must be an integer from 1 to 1024, not {text}"),
     }
 }
 
@@ -132,16 +134,16 @@ mod tests {
     }
 
     #[test]
-    fn lists_take_known_names_in_either_case() {
+    fn lists_accept_known_names_in_any_case() {
         let options = parse("--models QWEN3-0.6b --types q8_0,F16 --margin 7 --check").unwrap();
         assert_eq!((options.models, options.types), (owned(&["qwen3-0.6b"]), owned(&["Q8_0", "F16"])));
         assert!(options.check && (options.margin - 0.07).abs() < 1e-9);
         let error = parse("--models gpt").unwrap_err().to_string();
-        assert!(error.contains("gpt is none of smollm2-135m"), "{error}");
+        assert!(error.contains("gpt must be one of smollm2-135m"), "{error}");
     }
 
     #[test]
-    fn what_is_unknown_or_unfinished_gets_the_usage() {
+    fn unknown_or_incomplete_options_print_the_usage() {
         for line in ["--fast", "--json", "--threads"] {
             assert!(parse(line).unwrap_err().to_string().contains("--baselines DIR"), "{line}");
         }

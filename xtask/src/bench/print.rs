@@ -1,4 +1,4 @@
-//! The table, and where the slowest rows spend their time.
+//! Prints the table, and profiles of the slowest rows.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use anyhow::Result;
 use super::programs::Akunu;
 use super::row::{Report, Row};
 
-/// Profiles that are printed.
+/// Number of profiles that are printed.
 const WORST: usize = 3;
 
 const TITLES: [&str; 12] = [
@@ -25,7 +25,7 @@ const TITLES: [&str; 12] = [
     "baseline",
 ];
 
-/// Markdown, so that it can stand in docs.
+/// Markdown, for use in docs.
 pub(super) fn table(report: &Report, before: Option<&Report>, margin: f64) -> String {
     let machine = &report.machine;
     let mut text = format!(
@@ -34,7 +34,7 @@ pub(super) fn table(report: &Report, before: Option<&Report>, margin: f64) -> St
     );
     match before {
         Some(before) => text += &format!("baseline: {}, commit {}\n", before.date, before.commit),
-        None => text += "no baseline of this kind of machine (--baseline makes one)\n",
+        None => text += "no baseline for this kind of machine (--baseline creates one)\n",
     }
     text += &format!("\n| {} |\n|{}\n", TITLES.join(" | "), "---|".repeat(TITLES.len()));
     for row in &report.rows {
@@ -68,19 +68,19 @@ fn cells(row: &Row, before: Option<&Row>, margin: f64) -> [String; 12] {
     ]
 }
 
-/// Rows that fell behind the baseline.
+/// Rows that are slower than the baseline.
 pub(super) fn worse<'a>(rows: &'a [Row], before: &'a Report, margin: f64) -> impl Iterator<Item = &'a Row> {
     rows.iter().filter(move |row| before.row(row).is_some_and(|before| row.is_worse(before, margin)))
 }
 
-/// Profiles of the rows that are the farthest from their ceilings.
+/// Profiles of the rows that are farthest from their ceilings.
 pub(super) fn worst(
     akunu: &Akunu,
     rows: &[Row],
     models: &[(String, String, PathBuf)],
     threads: usize,
 ) -> Result<()> {
-    // A profile is of a decode step or a prompt. With another number of threads the same would be seen again.
+    // Profiles exist for a decode step or a prompt. Other thread counts would give similar profiles.
     let profiled = |row: &&Row| row.of_ceiling.is_some() && !row.test.contains('@') && row.threads == threads;
     let mut rows: Vec<&Row> = rows.iter().filter(profiled).collect();
     rows.sort_by(|a, b| a.of_ceiling.unwrap_or(1.0).total_cmp(&b.of_ceiling.unwrap_or(1.0)));
@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_tells_the_peer_and_the_change_and_marks_what_fell_behind() {
+    fn a_line_has_peer_and_change_and_marks_slower_rows() {
         let before = row("tg128", Unit::TokensPerSecond, 200.0, Some(0.8));
         let mut now = row("tg128", Unit::TokensPerSecond, 150.0, Some(0.6));
         (now.peer, now.read_gb_s) = (Some(60.0), Some(31.26));

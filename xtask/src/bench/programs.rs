@@ -1,4 +1,4 @@
-//! The programs that are measured: akunu, and a peer beside it.
+//! The measured programs: akunu, and a peer for comparison.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -13,7 +13,7 @@ use super::options::MLX;
 #[derive(Debug)]
 pub(super) struct Akunu(PathBuf);
 
-/// What `akunu bench --json` says of one test.
+/// The result of `akunu bench --json` for one test.
 #[derive(Clone, Debug, Deserialize)]
 pub(super) struct Measured {
     pub(super) threads: usize,
@@ -48,7 +48,7 @@ struct DoctorDevice {
 }
 
 impl Doctor {
-    /// The CPU device says `avx512, 2 threads`.
+    /// The instruction set in the CPU device's description `avx512, 2 threads`.
     pub(super) fn isa(&self) -> String {
         let cpu = self.devices.iter().find(|device| device.name == "cpu");
         cpu.and_then(|device| device.detail.split(',').next()).unwrap_or("unknown").to_string()
@@ -56,7 +56,7 @@ impl Doctor {
 }
 
 impl Akunu {
-    /// `AKUNU`; or the one beside this program; or, run by cargo, one that is built now.
+    /// `AKUNU`; or the one beside this program; or, when run by cargo, one that is built now.
     pub(super) fn find(build: impl Fn() -> Result<PathBuf>) -> Result<Akunu> {
         if let Some(path) = std::env::var_os("AKUNU") {
             return Ok(Akunu(path.into()));
@@ -67,7 +67,7 @@ impl Akunu {
         let beside =
             std::env::current_exe()?.with_file_name(format!("akunu{}", std::env::consts::EXE_SUFFIX));
         if !beside.is_file() {
-            bail!("there is no {}; put akunu there, or say where it is: AKUNU=path", beside.display());
+            bail!("{} does not exist; put akunu there, or set AKUNU to its path", beside.display());
         }
         Ok(Akunu(beside))
     }
@@ -82,11 +82,11 @@ impl Akunu {
         Ok(serde_json::from_str(&output(&mut self.command(&["doctor", "--json"]))?)?)
     }
 
-    /// A model of that shape and type, made if it is not there.
+    /// A model with this shape and type, generated if it does not exist.
     pub(super) fn synth(&self, shape: &str, quant: &str, folder: &Path) -> Result<PathBuf> {
         let (ending, kind) = if quant == MLX { ("", ["--mlx", "4"]) } else { (".gguf", ["-q", quant]) };
         let path = folder.join(format!("{shape}-{quant}{ending}"));
-        // A folder that is not whole has no configuration.
+        // An incomplete folder has no configuration.
         let whole = if quant == MLX { path.join("config.json") } else { path.clone() };
         if !whole.exists() {
             std::fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display()))?;
@@ -100,7 +100,7 @@ impl Akunu {
         Ok(serde_json::from_str(&text)?)
     }
 
-    /// Milliseconds from starting the program until it has found one token and ended.
+    /// Milliseconds from the start of the program until it has generated one token and exited.
     pub(super) fn first_token(&self, model: &Path, threads: &str) -> Result<f64> {
         let args = [
             "run",
@@ -123,7 +123,7 @@ impl Akunu {
         Ok(started.elapsed().as_secs_f64() * 1e3)
     }
 
-    /// The profile as people read it.
+    /// The profile in text form.
     pub(super) fn profile(&self, model: &Path, args: &[&str]) -> Result<String> {
         output(self.command(&["profile", "--device", "cpu"]).args(args).arg(model).env("COLUMNS", "100"))
     }
@@ -134,12 +134,12 @@ impl Akunu {
 pub(super) struct Peer(PathBuf);
 
 impl Peer {
-    /// What `LLAMA_BENCH` names.
+    /// The program in `LLAMA_BENCH`.
     pub(super) fn find() -> Option<Peer> {
         std::env::var_os("LLAMA_BENCH").map(|path| Peer(path.into()))
     }
 
-    /// Tokens a second of each run, by the name of the test.
+    /// Tokens per second of each run, by test name.
     pub(super) fn bench(&self, model: &Path, args: &[&str]) -> Result<Vec<(String, Vec<f64>)>> {
         let mut command = Command::new(&self.0);
         command.arg("-m").arg(model).args(args).args(["-o", "json"]).stdin(Stdio::null());
@@ -178,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn llama_benchs_rows_are_named_as_ours_are() {
+    fn rows_of_llama_bench_have_our_names() {
         let json = r#"[
             {"n_prompt": 512, "n_gen": 0, "n_depth": 0, "avg_ts": 2.0, "samples_ts": [1.0, 3.0]},
             {"n_prompt": 0, "n_gen": 128, "n_depth": 4096, "samples_ts": [5.5]},

@@ -1,4 +1,4 @@
-//! A measured row, and the file that rows are kept in.
+//! A measured row, and the file that stores rows.
 
 use std::fs;
 use std::path::Path;
@@ -20,12 +20,12 @@ pub(super) struct Row {
     pub(super) value: f64,
     pub(super) min: f64,
     pub(super) max: f64,
-    /// Of the least time that this machine's reading and multiplying allow, measured beside it.
+    /// Fraction of the machine's ceilings for memory bandwidth and multiplication, which are measured in the same run.
     pub(super) of_ceiling: Option<f64>,
     pub(super) read_gb_s: Option<f64>,
     pub(super) int8_gop_s: Option<f64>,
     pub(super) f32_gop_s: Option<f64>,
-    /// llama-bench's median, measured in turn.
+    /// llama-bench's median, measured alternately.
     pub(super) peer: Option<f64>,
 }
 
@@ -55,7 +55,7 @@ impl Row {
         key(self) == key(other)
     }
 
-    /// How many times as good as `other`.
+    /// The ratio by which this is better than `other`.
     pub(super) fn against(&self, other: &Row) -> f64 {
         match self.unit {
             Unit::TokensPerSecond => self.value / other.value,
@@ -63,8 +63,8 @@ impl Row {
         }
     }
 
-    /// Worse than `before` by more than the margin, and not because the machine was: where both say how near they came to
-    /// their ceilings, that has to be worse too.
+    /// Whether this is worse than `before` by more than the margin and not because of a slower machine: if both rows
+    /// have ceilings, their fraction must be worse too.
     pub(super) fn is_worse(&self, before: &Row, margin: f64) -> bool {
         let ceilings = self.of_ceiling.zip(before.of_ceiling).map_or(0.0, |(now, then)| now / then);
         self.against(before).max(ceilings) < 1.0 - margin
@@ -84,7 +84,7 @@ pub(super) struct Machine {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Report {
     pub(super) machine: Machine,
-    /// Of the last rows that were taken over.
+    /// Date of the last update.
     pub(super) date: String,
     pub(super) commit: String,
     pub(super) rows: Vec<Row>,
@@ -95,7 +95,7 @@ impl Report {
         match fs::read(path) {
             Ok(bytes) => {
                 let report = serde_json::from_slice(&bytes);
-                Ok(Some(report.with_context(|| format!("{} is no report of bench cpu", path.display()))?))
+                Ok(Some(report.with_context(|| format!("{} is not a report of bench cpu", path.display()))?))
             }
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error).with_context(|| format!("reading {}", path.display())),
@@ -114,7 +114,7 @@ impl Report {
         self.rows.iter().find(|row| row.is_same_test(like))
     }
 
-    /// Takes over another report's rows in place of its own.
+    /// Replaces rows by those of a newer report.
     pub(super) fn update(&mut self, newer: Report) {
         let mut rows = std::mem::take(&mut self.rows);
         rows.retain(|row| newer.row(row).is_none());
@@ -154,7 +154,7 @@ pub(super) fn today() -> String {
     date(seconds / 86_400)
 }
 
-/// Of a number of days since 1970.
+/// The date of a number of days since 1970.
 fn date(mut days: u64) -> String {
     let leap = |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
     let mut year = 1970;
@@ -213,7 +213,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_baseline_keeps_rows_that_were_not_measured_again() {
+    fn a_baseline_keeps_rows_that_were_not_measured() {
         let report = |rows| Report {
             machine: Machine {
                 kind: "k".into(),
@@ -236,7 +236,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn machines_and_days_have_names() {
+    fn names_of_machines_and_dates() {
         assert_eq!(
             kind("Intel(R) Xeon(R) Processor @ 2.10GHz", 2, "amx"),
             "intel-xeon-processor-2-10ghz-2-cores-amx"
@@ -248,7 +248,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_median_stands_in_the_middle() {
+    fn the_median_is_in_the_middle() {
         assert_eq!(median_min_max(&[4.0, 1.0, 3.0]), (3.0, 1.0, 4.0));
         assert_eq!(median_min_max(&[4.0, 1.0, 3.0, 2.0]), (2.5, 1.0, 4.0));
     }

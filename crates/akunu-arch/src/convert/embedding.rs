@@ -1,4 +1,4 @@
-//! How a model that makes vectors or scores of texts makes them, as keys of a GGUF file.
+//! GGUF metadata of embedding models and rerankers.
 
 use akunu_format::{Array, FormatError, Strings, TensorInfo, Value};
 
@@ -6,10 +6,10 @@ use super::metadata::Keys;
 use crate::WeightProvider;
 use crate::facts::Fact;
 use crate::gguf::embedding::{
-    DEFAULT_PROMPT, LABELS, LOWER_CASE, MOST_TOKENS, POOLING, PROMPT_NAMES, PROMPT_TEXTS, RANK,
+    DEFAULT_PROMPT, LABELS, LOWER_CASE, MAX_TEXT_TOKENS, POOLING, PROMPT_NAMES, PROMPT_TEXTS, RANK,
 };
 
-/// llama.cpp's key, although it is about the model.
+/// llama.cpp's key; it is in the tokenizer's namespace although it describes the model.
 const TOKEN_TYPES: &str = "tokenizer.ggml.token_type_count";
 
 pub(super) fn describe(weights: &dyn WeightProvider, keys: &mut Keys<'_>) -> Result<(), FormatError> {
@@ -44,13 +44,13 @@ pub(super) fn describe(weights: &dyn WeightProvider, keys: &mut Keys<'_>) -> Res
     if facts.lower_case {
         keys.out.insert(LOWER_CASE, Value::Bool(true));
     }
-    if let Some(most) = facts.most_tokens.and_then(|most| u32::try_from(most).ok()) {
-        keys.out.insert(MOST_TOKENS, Value::U32(most));
+    if let Some(most) = facts.max_text_tokens.and_then(|most| u32::try_from(most).ok()) {
+        keys.out.insert(MAX_TEXT_TOKENS, Value::U32(most));
     }
     Ok(())
 }
 
-/// How many kinds of tokens the model knows, if it does.
+/// The number of token types, if the model has any.
 pub(super) fn token_types(weights: &dyn WeightProvider) -> Option<(&'static str, Value)> {
     let rows = weights.tensor("token_types.weight")?.rows();
     Some((TOKEN_TYPES, Value::U32(u32::try_from(rows).ok()?)))

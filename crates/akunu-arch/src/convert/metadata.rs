@@ -1,4 +1,4 @@
-//! What a GGUF file says of a model that was no GGUF file before.
+//! GGUF metadata for a converted model.
 
 use akunu_format::{Array, FormatError, Metadata, Value};
 
@@ -13,16 +13,16 @@ use crate::{
 
 const TOKENIZER: &str = "tokenizer.";
 
-/// Keys that are about a file, and not about the model in it.
+/// Keys that describe the file rather than the model.
 const OF_THE_FILE: [&str; 5] =
     ["general.file_type", "general.quantization_version", "split.no", "split.count", "split.tensors.count"];
 
-/// The card that a model is written by.
+/// The card whose conventions the new file follows.
 pub(super) fn card(config: &ModelConfig) -> &'static Card {
     Card::find(&config.architecture).unwrap_or(&Card::PLAIN)
 }
 
-/// All keys of the new file. `vocabulary`: metadata to take the vocabulary from, for models that come without metadata.
+/// All keys of the new file. `vocabulary`: metadata to take the vocabulary from, for models without GGUF metadata.
 pub(super) fn metadata(
     weights: &dyn WeightProvider,
     file_type: u32,
@@ -63,12 +63,14 @@ fn check_vocabulary(vocabulary: &Metadata, config: &ModelConfig) -> Result<(), F
     if tokens == config.vocab_size {
         return Ok(());
     }
-    let problem =
-        format!("it has {tokens} tokens, and the model {}: it is another model's", config.vocab_size);
+    let problem = format!(
+        "it has {tokens} tokens, but the model has {}: it belongs to another model",
+        config.vocab_size
+    );
     Err(FormatError::Config { key: TOKENS.to_string(), place, problem })
 }
 
-/// Writes keys under the architecture's name.
+/// Writes keys prefixed with the architecture's name.
 pub(super) struct Keys<'a> {
     architecture: &'a str,
     pub(super) card: &'static Card,
@@ -98,9 +100,9 @@ fn describe(
     out: &mut Metadata,
 ) -> Result<(), FormatError> {
     let config = weights.config();
-    refuse_unsayable(config)?;
+    refuse_unrepresentable(config)?;
     let card = card(config);
-    // A model of no known family keeps its name.
+    // A model of an unknown family keeps its name.
     let named = match config.bidirectional && !card.bidirectional {
         true => card.bidirectional_names.first(),
         false => card.names.first(),
@@ -158,10 +160,10 @@ fn describe(
     Ok(())
 }
 
-/// Facts for which GGUF has no key: the architecture's name stands for them.
-fn refuse_unsayable(config: &ModelConfig) -> Result<(), FormatError> {
+/// Rejects facts that have no GGUF key and are implied by the architecture's name.
+fn refuse_unrepresentable(config: &ModelConfig) -> Result<(), FormatError> {
     let card = card(config);
-    // Other engines do not tell the forms of GELU apart; this one reads the key.
+    // Other engines do not distinguish the two forms of GELU; this engine reads the key.
     let is_gelu = |activation| matches!(activation, Activation::GeluErf | Activation::GeluTanh);
     let sayable = |other| other == card.activation || is_gelu(other) && is_gelu(card.activation);
     if let Some(other) = config.activation.filter(|&other| !sayable(other) && !card.states_activation) {
@@ -169,13 +171,13 @@ fn refuse_unsayable(config: &ModelConfig) -> Result<(), FormatError> {
         return Err(FormatError::unsupported("hidden_act", asks));
     }
     if card.gguf_default(Fact::LocalRopeBase).is_some() && config.rope.local_base.is_none() {
-        let asks = "are the same in sliding layers, which a GGUF file of this architecture cannot say";
+        let asks = "are the same in sliding-window layers, which a GGUF file of this architecture cannot say";
         return Err(FormatError::unsupported("rope_parameters", asks));
     }
     Ok(())
 }
 
-/// Where files of the family always state it, or it is not the family's own.
+/// Written if files of the family always state it, or if it differs from the family's default.
 fn activation(config: &ModelConfig, keys: &mut Keys<'_>) {
     let Some(activation) = config.activation else { return };
     if keys.card.states_activation || activation != keys.card.activation {
@@ -190,12 +192,12 @@ fn rope(config: &ModelConfig, keys: &mut Keys<'_>) -> Result<(), FormatError> {
     if let Some(base) = config.rope.local_base {
         keys.float(keys.card.gguf_key(Fact::LocalRopeBase), base);
     }
-    if let Some(growth) = config.rope.query_growth {
-        keys.float(keys.card.gguf_key(Fact::QueryGrowth), growth.rate);
+    if let Some(growth) = config.rope.query_scaling {
+        keys.float(keys.card.gguf_key(Fact::QueryScaling), growth.rate);
     }
     let kind = |kind: &str| Value::String(kind.to_string());
     match config.rope.scaling {
-        // Llama 3's stretching is a tensor: see `llama3_factors`.
+        // Llama 3's scaling is written as a tensor: see `llama3_factors`.
         RopeScaling::None | RopeScaling::Llama3 { .. } => {}
         RopeScaling::Linear { factor } => {
             keys.put("rope.scaling.type", kind("linear"));
@@ -207,16 +209,16 @@ fn rope(config: &ModelConfig, keys: &mut Keys<'_>) -> Result<(), FormatError> {
             keys.number("rope.scaling.original_context_length", original_context)?;
             keys.float("rope.scaling.yarn_beta_fast", beta_fast);
             keys.float("rope.scaling.yarn_beta_slow", beta_slow);
-            // Readers of some families' files divide by what this makes of the factor.
+            // For some families, readers divide by the value that YaRN derives from the factor.
             let divides = keys.card.rule(Fact::YarnLogMultiplier).is_some();
             if divides && attention_factor == Some(1.0) {
                 keys.float(keys.card.gguf_key(Fact::YarnLogMultiplier), 1.0);
             } else if let Some(stated) = attention_factor {
-                // Readers multiply by what YaRN makes of the factor itself.
+                // Readers multiply this by the value that YaRN derives from the factor.
                 keys.float("rope.scaling.attn_factor", stated / (0.1 * factor.ln() + 1.0));
             }
         }
-        // Its factors are tensors.
+        // Its factors are written as tensors.
         RopeScaling::LongRope { original_context, attention_factor } => {
             keys.number("rope.scaling.original_context_length", original_context)?;
             keys.float("rope.scaling.attn_factor", attention_factor);
@@ -225,8 +227,8 @@ fn rope(config: &ModelConfig, keys: &mut Keys<'_>) -> Result<(), FormatError> {
     Ok(())
 }
 
-/// What each pair's frequency is divided by, as GGUF's `rope_freqs.weight` stores it: 1 for short wavelengths, the factor
-/// for long ones, a ramp between.
+/// Divisors of the RoPE frequencies, as in GGUF's `rope_freqs.weight`: 1 for short wavelengths, the factor for long
+/// ones, a ramp between.
 pub(super) fn llama3_factors(config: &ModelConfig) -> Option<Vec<f32>> {
     let RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context } =
         config.rope.scaling
@@ -246,7 +248,7 @@ pub(super) fn llama3_factors(config: &ModelConfig) -> Option<Vec<f32>> {
 fn window(config: &ModelConfig, keys: &mut Keys<'_>) -> Result<(), FormatError> {
     const PATTERN: &str = "attention.sliding_window_pattern";
     let Some(Window { size, pattern }) = &config.window else {
-        // Silence would mean the family's own.
+        // Without the key, readers would use the family's default.
         let has_default = keys.card.gguf_default(Fact::WindowSize).is_some();
         return if has_default { keys.number(keys.card.gguf_key(Fact::WindowSize), 0) } else { Ok(()) };
     };
@@ -262,14 +264,14 @@ fn window(config: &ModelConfig, keys: &mut Keys<'_>) -> Result<(), FormatError> 
     Ok(())
 }
 
-/// The n of "every n-th layer sees everything", where that is what the list says.
+/// Returns n if every n-th layer uses full attention.
 fn full_every(slides: &[bool]) -> Option<usize> {
     let every = slides.iter().position(|slides| !slides)? + 1;
     let regular = slides.iter().enumerate().all(|(i, &slides)| slides != (i + 1).is_multiple_of(every));
     regular.then_some(every)
 }
 
-/// As converters copy it from `generation_config.json`.
+/// Writes the keys that other converters copy from `generation_config.json`.
 fn sampling(config: &ModelConfig, out: &mut Metadata) {
     let of = &config.sampling;
     let numbers = [
@@ -285,14 +287,14 @@ fn sampling(config: &ModelConfig, out: &mut Metadata) {
     }
     for (key, value) in [("top_k", of.top_k), ("penalty_last_n", of.repeat_last_n)] {
         if let Some(value) = value {
-            // −1 stands for all.
+            // −1 means all.
             let value = i32::try_from(value).unwrap_or(-1);
             out.insert(format!("general.sampling.{key}"), Value::I32(value));
         }
     }
 }
 
-/// Which ids begin and end a text, although no vocabulary says what they are.
+/// Ids of the tokens that begin and end a text, for files without a vocabulary.
 fn special_ids(config: &ModelConfig, out: &mut Metadata) {
     out.insert("tokenizer.ggml.model", Value::String("none".to_string()));
     if let Some(id) = config.bos_id {
@@ -303,7 +305,7 @@ fn special_ids(config: &ModelConfig, out: &mut Metadata) {
     }
 }
 
-/// What a tensor is to a conversion, by the card's rules. Stacks are plain matrices.
+/// How a conversion treats a tensor, by the card's rules. Fused matrices are plain matrices.
 fn kind(card: &Card, tensor: &str) -> Kind {
     let (part, name) = match layer_and_part(tensor) {
         Some((_, name)) => (Part::Layer, name),
@@ -313,8 +315,9 @@ fn kind(card: &Card, tensor: &str) -> Kind {
     rule.map_or(Kind::Matrix, |rule| rule.kind)
 }
 
-/// Rows of Q and K that change places: GGUF's files may rotate neighbours where Hugging Face's rotate halves.
-pub(super) fn swaps_rows(config: &ModelConfig, tensor: &str) -> bool {
+/// Whether rows of Q or K are permuted: GGUF files may use the interleaved RoPE layout where Hugging Face's use the
+/// half-split one.
+pub(super) fn permutes_rows(config: &ModelConfig, tensor: &str) -> bool {
     let card = card(config);
     config.source == Source::HuggingFace
         && card.hf_rope == RopeStyle::HalfSplit
@@ -322,7 +325,7 @@ pub(super) fn swaps_rows(config: &ModelConfig, tensor: &str) -> bool {
         && kind(card, tensor) == Kind::Rotated
 }
 
-/// What is added to a tensor: GGUF stores norms as they multiply.
+/// The offset that is added to a tensor: GGUF stores norm weights with the offset included.
 pub(super) fn added(config: &ModelConfig, tensor: &str) -> f32 {
     let card = card(config);
     let is_norm = kind(card, tensor) == Kind::Norm && tensor.ends_with(".weight");

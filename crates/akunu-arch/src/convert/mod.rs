@@ -1,4 +1,5 @@
-//! A model as a GGUF file in other types: planned at once, then written tensor by tensor.
+//! Converts a model to a GGUF file, possibly with other tensor types: first planned as a whole, then written tensor by
+//! tensor.
 
 mod embedding;
 mod metadata;
@@ -9,29 +10,29 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use akunu_format::blocks::{dequantize_nth, quantize_row};
 use akunu_format::quantise::{Mix, Proportions};
 use akunu_format::{DType, FormatError, GgufWriter, Metadata, TensorInfo, TensorSpec};
-use metadata::{added, card, llama3_factors, metadata, swaps_rows};
+use metadata::{added, card, llama3_factors, metadata, permutes_rows};
 
 use crate::WeightProvider;
 use crate::gguf::ROPE_FACTORS as LONG_ROPE_FACTORS;
 
-/// Elements that one thread converts at a time, about.
+/// Approximate number of elements that a thread converts at a time.
 const PART: usize = 1 << 20;
 
-/// What is asked for.
+/// Options of a conversion.
 #[derive(Clone, Copy, Debug)]
-pub struct Recipe<'a> {
+pub struct ConvertOptions<'a> {
     pub mix: Mix,
-    /// The type itself wherever rows allow it.
+    /// Use the base type for every matrix whose row size allows it.
     pub pure: bool,
-    /// Whose vocabulary the file gets; `None`: the model's own, if it comes with one.
+    /// Where the vocabulary comes from; `None`: from the model itself, if it has one.
     pub vocabulary: Option<&'a Metadata>,
 }
 
-/// A model about to be written. Nothing of its weights has been read yet.
+/// A planned conversion. No weights have been read yet.
 #[derive(Debug)]
 pub struct Conversion<'a> {
     weights: &'a dyn WeightProvider,
-    /// What is converted: the model's tensors, or the stacks of them that its kind of GGUF file has.
+    /// The tensors to convert: the model's own, or fused ones if GGUF files of the family have them.
     sources: &'a [TensorInfo],
     metadata: Metadata,
     tensors: Vec<Planned>,
@@ -48,22 +49,22 @@ pub struct Planned {
 enum Data {
     Values(Vec<f32>),
     Tensor {
-        /// Index into the sources.
+        /// Index into `sources`.
         index: usize,
-        /// Rows of each head that go from halves to neighbours, and rows of a head.
-        swap: Option<Swap>,
+        /// Row permutation of Q and K, if the RoPE layouts differ.
+        permutation: Option<Permutation>,
         add: f32,
     },
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Swap {
+struct Permutation {
     dims: usize,
     head_dim: usize,
 }
 
-impl Swap {
-    /// Where row `row` of the new tensor comes from.
+impl Permutation {
+    /// The source row of row `row` of the new tensor.
     fn source(self, row: usize) -> usize {
         let (head, at) = (row / self.head_dim, row % self.head_dim);
         let from = if at < self.dims { at % 2 * (self.dims / 2) + at / 2 } else { at };
@@ -72,7 +73,10 @@ impl Swap {
 }
 
 impl<'a> Conversion<'a> {
-    pub fn new(weights: &'a dyn WeightProvider, recipe: &Recipe<'_>) -> Result<Conversion<'a>, FormatError> {
+    pub fn new(
+        weights: &'a dyn WeightProvider,
+        recipe: &ConvertOptions<'_>,
+    ) -> Result<Conversion<'a>, FormatError> {
         let config = weights.config();
         let model = Proportions {
             layers: config.layer_count,
@@ -88,7 +92,7 @@ impl<'a> Conversion<'a> {
             let spec = TensorSpec::new(ROPE_FACTORS, DType::F32, [factors.len()]);
             tensors.push(Planned { spec, data: Data::Values(factors) });
         }
-        let sources = if card(config).stacked_in_gguf { weights.stored() } else { weights.tensors() };
+        let sources = if card(config).fused_in_gguf { weights.stored() } else { weights.tensors() };
         let has = |name: &str| sources.iter().any(|tensor| tensor.name == name);
         if let Some(factors) = &config.rope.factors {
             for (name, factors) in LONG_ROPE_FACTORS.into_iter().zip([&factors.short, &factors.long]) {
@@ -101,26 +105,26 @@ impl<'a> Conversion<'a> {
         }
         for (index, tensor) in sources.iter().enumerate() {
             let dtype = recipe.mix.dtype(&tensor.name, &tensor.shape, &model, recipe.pure);
-            let swap = swaps_rows(config, &tensor.name)
-                .then_some(Swap { dims: config.rope.dims, head_dim: config.head_dim });
+            let permutation = permutes_rows(config, &tensor.name)
+                .then_some(Permutation { dims: config.rope.dims, head_dim: config.head_dim });
             let rows = tensor.shape.first().copied().unwrap_or(1);
-            if swap.is_some() && !rows.is_multiple_of(config.head_dim) {
-                let problem = format!("{rows} rows are not whole heads of {}", config.head_dim);
+            if permutation.is_some() && !rows.is_multiple_of(config.head_dim) {
+                let problem = format!("{rows} rows are not a multiple of the head size {}", config.head_dim);
                 return Err(FormatError::tensor(&tensor.name, problem));
             }
             let spec = TensorSpec::new(tensor.name.clone(), dtype, tensor.shape.clone());
             let add = added(config, &tensor.name);
-            tensors.push(Planned { spec, data: Data::Tensor { index, swap, add } });
+            tensors.push(Planned { spec, data: Data::Tensor { index, permutation, add } });
         }
         Ok(Conversion { weights, sources, metadata, tensors })
     }
 
-    /// In the file's order.
+    /// In file order.
     pub fn tensors(&self) -> &[Planned] {
         &self.tensors
     }
 
-    /// What a tensor was before; `None` for one that is new.
+    /// The source of a tensor; `None` if the tensor is new.
     pub fn source(&self, planned: &Planned) -> Option<&'a TensorInfo> {
         match planned.data {
             Data::Values(_) => None,
@@ -128,13 +132,13 @@ impl<'a> Conversion<'a> {
         }
     }
 
-    /// Bytes of all tensors.
+    /// Size of all tensors in bytes.
     pub fn bytes(&self) -> u64 {
         self.tensors.iter().map(|planned| planned.spec.bytes().unwrap_or(0) as u64).sum()
     }
 
-    /// Writes the file. `progress` is told how many of [`Conversion::bytes`] are done; an error comes soon after `cancel`
-    /// is set. The memory that is taken is a few megabytes a thread.
+    /// Writes the file. `progress` receives the number of bytes done, out of [`Conversion::bytes`]; after `cancel` is
+    /// set, an error follows soon. Memory use is a few megabytes per thread.
     pub fn write<W: Write>(
         &self,
         out: W,
@@ -146,7 +150,7 @@ impl<'a> Conversion<'a> {
         let mut writer = GgufWriter::new(out, &self.metadata, specs)?;
         let mut done = 0;
         for planned in &self.tensors {
-            // An error of the conversion itself would lose its words on its way through the writer.
+            // Kept here, because `io::Error` would lose the type of a conversion error.
             let mut failure = None;
             let written = writer.tensor(|out| {
                 let mut put = |bytes: &[u8]| {
@@ -179,26 +183,26 @@ impl<'a> Conversion<'a> {
         threads: usize,
         put: &mut dyn FnMut(&[u8]) -> io::Result<()>,
     ) -> Result<(), Problem> {
-        let (index, swap, add) = match &planned.data {
+        let (index, permutation, add) = match &planned.data {
             Data::Values(values) => {
                 let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
                 return Ok(put(&bytes)?);
             }
-            Data::Tensor { index, swap, add } => (*index, *swap, *add),
+            Data::Tensor { index, permutation, add } => (*index, *permutation, *add),
         };
         let source = &self.sources[index];
         let dtype = planned.spec.dtype;
-        if source.dtype == dtype && swap.is_none() && add == 0.0 {
+        if source.dtype == dtype && permutation.is_none() && add == 0.0 {
             let bytes = self.weights.tensor_bytes(source);
             return Ok(bytes.chunks(4 * PART).try_for_each(put)?);
         }
-        // A vector whose elements change places is a column.
-        let (rows, cols) = match swap {
+        // A vector whose elements are permuted is treated as a column.
+        let (rows, cols) = match permutation {
             Some(_) if source.shape.len() == 1 => (source.cols(), 1),
             _ => (source.rows(), source.cols()),
         };
         let planes = self.weights.plane_bytes(source);
-        let job = Job { source, planes, dtype, cols, swap, add };
+        let job = Job { source, planes, dtype, cols, permutation, add };
         let part_rows = (PART / cols).min(rows.div_ceil(threads)).max(1);
         let parts: Vec<_> =
             (0..rows).step_by(part_rows).map(|first| first..rows.min(first + part_rows)).collect();
@@ -218,7 +222,7 @@ impl<'a> Conversion<'a> {
 
 const ROPE_FACTORS: &str = "rope_freqs.weight";
 
-/// What can go wrong while a tensor is written: on this side of the writer, or on the other.
+/// An error while writing a tensor: from the conversion, or from the writer.
 enum Problem {
     Io(io::Error),
     Format(FormatError),
@@ -245,13 +249,13 @@ impl From<FormatError> for Problem {
     }
 }
 
-/// A tensor's conversion, for threads to share.
+/// The conversion of one tensor, shared by threads.
 struct Job<'a> {
     source: &'a TensorInfo,
     planes: [&'a [u8]; 3],
     dtype: DType,
     cols: usize,
-    swap: Option<Swap>,
+    permutation: Option<Permutation>,
     add: f32,
 }
 
@@ -264,7 +268,7 @@ impl Job<'_> {
         let mut out = vec![0; rows.len() * to_bytes];
         let mut values = vec![0.0; self.cols];
         for (row, out) in rows.zip(out.chunks_exact_mut(to_bytes)) {
-            let from = self.swap.map_or(row, |swap| swap.source(row));
+            let from = self.permutation.map_or(row, |permutation| permutation.source(row));
             dequantize_nth(self.source.dtype, self.planes, from, &mut values)?;
             if self.add != 0.0 {
                 values.iter_mut().for_each(|v| *v += self.add);
@@ -275,7 +279,7 @@ impl Job<'_> {
         Ok(out)
     }
 
-    /// One such number would spoil its whole block, and nobody would know.
+    /// A single value that is not finite would corrupt its whole block silently.
     fn check(&self, values: &[f32], row: usize) -> Result<(), FormatError> {
         let most = match self.dtype {
             DType::F32 | DType::BF16 => f32::MAX,

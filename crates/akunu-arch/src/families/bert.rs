@@ -1,10 +1,11 @@
-//! BERT and its kin with the same blocks: RoBERTa, XLM-RoBERTa, CamemBERT. Rows see the whole text; learned positions and
-//! token types; a norm after each part and its residual. Cross-encoders have a classifier of the first token's state.
+//! BERT and models with the same blocks: RoBERTa, XLM-RoBERTa, CamemBERT. Bidirectional attention, learned positions
+//! and token types, post-norms after each residual addition. Cross-encoders have a classifier on the first token's
+//! hidden state.
 
 use crate::card::{Card, HfKind};
 use crate::facts::{Fact, LAYER_NORM, LLAMA_FACTS};
-use crate::tensors::{Dim, Kind, Naming, QKV_STACK, TensorRule, layer, model};
-use crate::tower::{FeedKind, NormKind, add_then_norm};
+use crate::tensors::{Dim, FUSED_QKV, Kind, Naming, TensorRule, layer, model};
+use crate::tower::{FeedForwardKind, NormKind, add_then_norm};
 use crate::{Activation, Pooling, RopeScaling, Shape};
 
 pub static CARD: Card = Card {
@@ -17,7 +18,7 @@ pub static CARD: Card = Card {
         HfKind { model_type: "camembert", ..ROBERTA },
     ],
     tensors: &[EMBEDDINGS, LAYER, HEAD],
-    stacks: &[QKV_STACK],
+    fused: &[FUSED_QKV],
     naming: Naming {
         root: "",
         layers: "encoder.layer.",
@@ -26,7 +27,7 @@ pub static CARD: Card = Card {
     ignored: &["embeddings.position_ids", "cls.", "lm_head."],
     layer: add_then_norm,
     norm: NormKind::Layer,
-    feed: FeedKind::Plain,
+    feed: FeedForwardKind::Plain,
     activation: Activation::GeluErf,
     bidirectional: true,
     rotary: false,
@@ -53,7 +54,7 @@ const LAYER: &[TensorRule] = &[
     layer("layer_output_norm", "output.LayerNorm", Kind::Norm, &[Dim::Hidden]),
 ];
 
-/// BERT's pooler is the first matrix of its classifier, RoBERTa's classifier has both.
+/// BERT's pooler is the first matrix of its classifier; RoBERTa's classifier contains both matrices.
 const HEAD: &[TensorRule] = &[
     model("cls", "pooler.dense", Kind::Matrix, &[Dim::Hidden, Dim::Hidden]),
     model("cls", "classifier.dense", Kind::Matrix, &[Dim::Hidden, Dim::Hidden]),

@@ -1,26 +1,27 @@
-//! Command R: both parts of a layer read its input through one norm without bias; logits are scaled. The largest models
-//! norm the heads of Q and K, each with weights of its own.
+//! Command R: parallel residual with one norm without bias; logits are scaled. The largest models have Q/K norms with
+//! separate weights for each head.
 
 use crate::card::{Card, DefaultWindow, HfKind, RopeStyle, Sliding};
 use crate::facts::{Fact, FactRule, LAYER_NORM, LLAMA_FACTS, fact};
-use crate::tensors::{ATTN_OUTPUT, EMBEDDING, GATED_FFN, OUTPUT, QK_EACH_HEAD_NORMS, QKV};
+use crate::tensors::{ATTN_OUTPUT, EMBEDDING, GATED_FFN, OUTPUT, QK_PER_HEAD_NORMS, QKV};
 use crate::tower::{NormKind, QkNorm, parallel};
 
 pub static CARD: Card = Card {
     names: &["command-r", "cohere"],
     facts: &[LLAMA_FACTS, LAYER_NORM, LOGIT_SCALE, CONTEXT],
     hf: &[COHERE],
-    tensors: &[EMBEDDING, QKV, QK_EACH_HEAD_NORMS, ATTN_OUTPUT, GATED_FFN, OUTPUT],
+    tensors: &[EMBEDDING, QKV, QK_PER_HEAD_NORMS, ATTN_OUTPUT, GATED_FFN, OUTPUT],
     gguf_rope: RopeStyle::Interleaved,
     hf_rope: RopeStyle::Interleaved,
     layer: parallel,
     norm: NormKind::Layer,
-    qk_norm: Some(QkNorm::EachHead),
+    qk_norm: Some(QkNorm::PerHeadWeights),
     optional_qk_norm: true,
     ..Card::PLAIN
 };
 
-/// Command R7B and A: three layers with a window to one without, and that one does not rotate.
+/// Command R7B and A: of every four layers, three have a sliding window with RoPE and one has full attention without
+/// RoPE.
 pub static COHERE2: Card = Card {
     names: &["cohere2"],
     facts: &[LLAMA_FACTS, LAYER_NORM, LOGIT_SCALE, CONTEXT, ROTATION],
@@ -35,7 +36,8 @@ pub static COHERE2: Card = Card {
     ..Card::PLAIN
 };
 
-const ROTATION: &[FactRule] = &[fact(Fact::RopePart, &[], &["rotary_pct", "partial_rotary_factor"])];
+const ROTATION: &[FactRule] =
+    &[fact(Fact::PartialRotaryFactor, &[], &["rotary_pct", "partial_rotary_factor"])];
 
 const COHERE2_KIND: HfKind = HfKind {
     model_type: "cohere2",
@@ -55,7 +57,7 @@ const COHERE2_KIND: HfKind = HfKind {
     ..HfKind::PLAIN
 };
 
-/// Where both are stated, the second is what the model was trained for before its context was made longer.
+/// If both are present, the second one is the context length before it was extended.
 const CONTEXT: &[FactRule] =
     &[fact(Fact::ContextLength, &["context_length"], &["model_max_length", "max_position_embeddings"])];
 

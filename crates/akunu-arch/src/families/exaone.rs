@@ -1,4 +1,4 @@
-//! EXAONE 3 and 3.5: LLaMA under other names.
+//! EXAONE 3 and 3.5: LLaMA with other tensor names.
 
 use crate::card::{Card, HfKind};
 use crate::facts::{Fact, FactRule, LLAMA_FACTS, fact};
@@ -9,14 +9,14 @@ pub static CARD: Card = Card {
     facts: &[LLAMA_FACTS, FACTS],
     hf: &[EXAONE],
     tensors: &[TENSORS],
-    stacks: &[],
+    fused: &[],
     naming: Naming { root: "transformer.", layers: "transformer.h.", prefixes: PREFIXES },
     ..Card::PLAIN
 };
 
 const FACTS: &[FactRule] = &[
     fact(Fact::LayerCount, &["block_count"], &["num_layers", "num_hidden_layers"]),
-    // The second key is what llama.cpp's converter writes by mistake.
+    // llama.cpp's converter writes the second key by mistake.
     fact(
         Fact::NormEpsilon,
         &["attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon"],

@@ -1,34 +1,34 @@
-//! Falcon: both parts of a layer read its input, through one norm or through one each; a feed-forward part without a gate.
+//! Falcon: parallel residual with one norm or two; a feed-forward part without a gate.
 
 use crate::Activation;
 use crate::card::{Card, HfKind};
 use crate::facts::{Fact, FactRule, LAYER_NORM, LLAMA_FACTS, fact};
 use crate::tensors::{
-    Dim, Kind, Naming, PREFIXES, StackLayout, StackRule, TensorRule, gguf_layer, layer, model,
+    Dim, FusedLayout, FusedRule, Kind, Naming, PREFIXES, TensorRule, gguf_layer, layer, model,
 };
-use crate::tower::{FeedKind, Layer, NormKind, State};
+use crate::tower::{FeedForwardKind, Layer, NormKind, State};
 
 pub static CARD: Card = Card {
     names: &["falcon"],
     facts: &[LLAMA_FACTS, LAYER_NORM, FACTS],
     hf: &[FALCON],
     tensors: &[TENSORS],
-    stacks: &[StackRule {
+    fused: &[FusedRule {
         name: "attn_qkv",
         hf: "self_attention.query_key_value",
         parts: &["attn_q", "attn_k", "attn_v"],
-        layout: StackLayout::KvHeads,
+        layout: FusedLayout::KvHeads,
     }],
-    stacked_in_gguf: true,
+    fused_in_gguf: true,
     naming: Naming { root: "transformer.", layers: "transformer.h.", prefixes: PREFIXES },
     layer: side_by_side,
     norm: NormKind::Layer,
-    feed: FeedKind::Plain,
+    feed: FeedForwardKind::Plain,
     activation: Activation::GeluErf,
     ..Card::PLAIN
 };
 
-/// Where there are two norms, the second one is that of attention.
+/// If there are two norms, the second one is that of attention.
 fn side_by_side(layer: &mut Layer<'_>, x: State) -> State {
     let normed = layer.norm("attn_norm", x);
     let for_attention = if layer.has("attn_norm_2.weight") { layer.norm("attn_norm_2", x) } else { normed };

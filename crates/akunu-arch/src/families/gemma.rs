@@ -1,4 +1,4 @@
-//! The first Gemma: GELU, embeddings scaled by √hidden_size, and norms that are stored less one.
+//! The first Gemma: GELU, embeddings scaled by √hidden_size, and norm weights stored minus one.
 
 use crate::Activation;
 use crate::card::{ACTIVATIONS, Card, HfKind};
@@ -27,7 +27,7 @@ const GEMMA: HfKind = HfKind {
         (Fact::RopeBase, 10_000.0),
     ],
     activation_fields: &["hidden_activation", "hidden_act"],
-    // Files say `gelu` and mean its approximation.
+    // Files state `gelu` but mean the tanh approximation.
     activation_names: &[&[("gelu", Activation::GeluTanh)], ACTIVATIONS],
     ..HfKind::PLAIN
 };

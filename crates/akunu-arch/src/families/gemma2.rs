@@ -1,4 +1,4 @@
-//! Gemma 2: norms on both sides of each part, every other layer with a window, soft caps.
+//! Gemma 2: norms before and after each part, a sliding window in every other layer, soft capping.
 
 use crate::Activation;
 use crate::card::{Card, DefaultWindow, HfKind, Sliding};
@@ -9,7 +9,7 @@ use crate::tower::sandwich;
 pub static CARD: Card = Card {
     names: &["gemma2"],
     facts: &[LLAMA_FACTS, SCALED_BY_SCALAR],
-    // Early conversions leave it out.
+    // Early conversions omit it.
     gguf_defaults: &[(Fact::WindowSize, 4096.0)],
     hf: &[GEMMA2],
     // 27B.

@@ -1,5 +1,5 @@
-//! Gemma 3, its language model: as Gemma 2, with norms over the heads of Q and K in place of soft caps, five layers with a
-//! window to one without, and another RoPE base in those. EmbeddingGemma sees the whole text.
+//! The language model of Gemma 3: as Gemma 2, with Q/K norms instead of soft capping, five sliding-window layers to one
+//! with full attention, and a separate RoPE base in the former. EmbeddingGemma has bidirectional attention.
 
 use crate::card::{Card, DefaultWindow, HfKind, Sliding};
 use crate::facts::{Fact, LLAMA_FACTS, SCALED_BY_SCALAR};
@@ -10,7 +10,7 @@ use crate::{Activation, RopeScaling, Shape};
 pub static CARD: Card = Card {
     names: &["gemma3", "gemma3_text", "gemma-embedding"],
     facts: &[LLAMA_FACTS, SCALED_BY_SCALAR],
-    // Converters leave it out.
+    // Converters omit it.
     gguf_defaults: &[(Fact::LocalRopeBase, 10_000.0)],
     hf: &[GEMMA3],
     // 27B.

@@ -1,5 +1,5 @@
-//! GLM 4 (0414) and the older GLM 4 9B. The newer one has norms on both sides of each part; in
-//! both, half of each head rotates, neighbours together.
+//! GLM 4 (0414) and the older GLM 4 9B. The newer one has norms before and after each part; in both, RoPE rotates half
+//! of each head in the interleaved layout.
 
 use crate::card::{Card, HfKind, RopeStyle};
 use crate::facts::Fact;
@@ -12,7 +12,7 @@ pub static CARD: Card = Card {
     names: &["glm4"],
     hf: &[GLM4_KIND],
     tensors: &[EMBEDDING, QKV, ATTN_OUTPUT, NORMS, GATED_FFN, OUTPUT],
-    stacked_in_gguf: true,
+    fused_in_gguf: true,
     gguf_rope: RopeStyle::Interleaved,
     hf_rope: RopeStyle::Interleaved,
     layer: sandwich,
@@ -25,7 +25,7 @@ pub static GLM: Card = Card {
     hf: &[HfKind { model_type: "glm", ..GLM4_KIND }],
     tensors: LLAMA_TENSORS,
     layer: pre_norm,
-    stacked_in_gguf: true,
+    fused_in_gguf: true,
     gguf_rope: RopeStyle::Interleaved,
     hf_rope: RopeStyle::Interleaved,
     ..Card::PLAIN
@@ -49,7 +49,7 @@ const GLM4_KIND: HfKind = HfKind {
         (Fact::HeadDim, 128.0),
         (Fact::NormEpsilon, 1.5625e-7),
         (Fact::RopeBase, 10_000.0),
-        (Fact::RopePart, 0.5),
+        (Fact::PartialRotaryFactor, 0.5),
     ],
     ..HfKind::PLAIN
 };

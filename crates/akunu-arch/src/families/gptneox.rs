@@ -1,13 +1,13 @@
-//! GPT-NeoX and Pythia: norms that subtract the mean, biases everywhere, a part of each head rotates, a feed-forward part
-//! without a gate; the parts of a layer stand side by side or one after the other.
+//! GPT-NeoX and Pythia: LayerNorm, biases everywhere, partial RoPE, a feed-forward part without a gate; parallel or
+//! sequential residual.
 
 use crate::Activation;
 use crate::card::{Card, HfKind};
 use crate::facts::{Fact, FactRule, LAYER_NORM, LLAMA_FACTS, PARALLEL, fact};
 use crate::tensors::{
-    Dim, Kind, Naming, PREFIXES, StackLayout, StackRule, TensorRule, gguf_layer, layer, model,
+    Dim, FusedLayout, FusedRule, Kind, Naming, PREFIXES, TensorRule, gguf_layer, layer, model,
 };
-use crate::tower::{FeedKind, Layer, NormKind, State, parallel, pre_norm};
+use crate::tower::{FeedForwardKind, Layer, NormKind, State, parallel, pre_norm};
 
 pub static CARD: Card = Card {
     names: &["gptneox", "gpt_neox"],
@@ -15,17 +15,17 @@ pub static CARD: Card = Card {
     gguf_defaults: &[(Fact::Parallel, 1.0)],
     hf: &[GPT_NEOX],
     tensors: &[TENSORS],
-    stacks: &[StackRule {
+    fused: &[FusedRule {
         name: "attn_qkv",
         hf: "attention.query_key_value",
         parts: &["attn_q", "attn_k", "attn_v"],
-        layout: StackLayout::KvHeads,
+        layout: FusedLayout::KvHeads,
     }],
-    stacked_in_gguf: true,
+    fused_in_gguf: true,
     naming: Naming { root: "gpt_neox.", layers: "gpt_neox.layers.", prefixes: PREFIXES },
     layer: either,
     norm: NormKind::Layer,
-    feed: FeedKind::Plain,
+    feed: FeedForwardKind::Plain,
     activation: Activation::GeluErf,
     ..Card::PLAIN
 };
@@ -35,7 +35,7 @@ fn either(layer: &mut Layer<'_>, x: State) -> State {
 }
 
 const ROTATION: &[FactRule] = &[
-    fact(Fact::RopePart, &[], &["rotary_pct"]),
+    fact(Fact::PartialRotaryFactor, &[], &["rotary_pct"]),
     fact(Fact::RopeBase, &["rope.freq_base"], &["rotary_emb_base", "rope_theta"]),
 ];
 
@@ -63,7 +63,7 @@ const GPT_NEOX: HfKind = HfKind {
         (Fact::HeadCount, 64.0),
         (Fact::NormEpsilon, 1e-5),
         (Fact::RopeBase, 10_000.0),
-        (Fact::RopePart, 0.25),
+        (Fact::PartialRotaryFactor, 0.25),
         (Fact::Parallel, 1.0),
     ],
     ..HfKind::PLAIN

@@ -1,4 +1,4 @@
-//! Granite 3: LLaMA with four multipliers: of embeddings, scores, residuals and logits.
+//! Granite 3: LLaMA with multipliers of embeddings, attention scores, residuals and logits.
 
 use crate::card::{Card, HfKind, RopeStyle};
 use crate::facts::{Fact, FactRule, Form, LLAMA_FACTS, fact};
@@ -15,7 +15,7 @@ const MULTIPLIERS: &[FactRule] = &[
     fact(Fact::EmbeddingScale, &["embedding_scale"], &["embedding_multiplier"]),
     fact(Fact::ResidualScale, &["residual_scale"], &["residual_multiplier"]),
     fact(Fact::AttentionScale, &["attention.scale"], &["attention_multiplier"]),
-    // Logits are divided by what both kinds of files say.
+    // Both GGUF and Hugging Face files state a divisor.
     FactRule {
         fact: Fact::LogitScale,
         gguf: &["logit_scale"],

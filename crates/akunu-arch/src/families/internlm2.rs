@@ -1,18 +1,18 @@
-//! InternLM 2: LLaMA under other names, with Q, K and V in one matrix in Hugging Face's files.
+//! InternLM 2: LLaMA with other tensor names, and fused Q, K and V in Hugging Face files.
 
 use crate::card::{Card, HfKind, RopeStyle};
 use crate::facts::Fact;
-use crate::tensors::{Dim, Kind, LLAMA_NAMING, StackLayout, StackRule, TensorRule, gguf_layer, layer, model};
+use crate::tensors::{Dim, FusedLayout, FusedRule, Kind, LLAMA_NAMING, TensorRule, gguf_layer, layer, model};
 
 pub static CARD: Card = Card {
     names: &["internlm2"],
     hf: &[INTERNLM2],
     tensors: &[TENSORS],
-    stacks: &[StackRule {
+    fused: &[FusedRule {
         name: "attn_qkv",
         hf: "attention.wqkv",
         parts: &["attn_q", "attn_k", "attn_v"],
-        layout: StackLayout::KvHeads,
+        layout: FusedLayout::KvHeads,
     }],
     naming: LLAMA_NAMING,
     gguf_rope: RopeStyle::Interleaved,

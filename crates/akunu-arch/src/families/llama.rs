@@ -1,4 +1,4 @@
-//! LLaMA, and Mistral, which differs in its configuration alone: GGUF files of both are LLaMA's.
+//! LLaMA, and Mistral, which differs only in its configuration: GGUF files of both have the architecture `llama`.
 
 use crate::card::{Card, HfKind, RopeStyle, Sliding};
 use crate::facts::Fact;
@@ -134,7 +134,7 @@ const TINY: Shape = Shape {
     ..TINYLLAMA
 };
 
-/// Long wavelengths are stretched by this much, as in Llama 3.1 and later.
+/// RoPE scaling as in Llama 3.1 and later.
 const fn llama3(factor: f64) -> RopeScaling {
     RopeScaling::Llama3 { factor, low_freq_factor: 1.0, high_freq_factor: 4.0, original_context: 8192 }
 }

@@ -1,5 +1,5 @@
-//! Ministral: Mistral with windows in some layers. Ministral 3: queries that grow with their position's multiple of the
-//! context that rotation was trained for.
+//! Ministral: Mistral with sliding windows in some layers. Ministral 3: queries are scaled up with their position, in
+//! steps of the original context length.
 
 use crate::card::{Card, HfKind, RopeStyle, Sliding};
 use crate::facts::{Fact, FactRule, LLAMA_FACTS, fact};
@@ -13,7 +13,7 @@ pub static CARD: Card = Card {
 };
 
 const FACTS: &[FactRule] = &[
-    fact(Fact::QueryGrowth, &["attention.temperature_scale"], &["llama_4_scaling_beta"]),
+    fact(Fact::QueryScaling, &["attention.temperature_scale"], &["llama_4_scaling_beta"]),
     fact(Fact::YarnLogMultiplier, &["rope.scaling.yarn_log_multiplier"], &[]),
 ];
 

@@ -1,4 +1,4 @@
-//! One file a family. A new one is listed here, and named nowhere else.
+//! One file per family. A new family is listed here, and named nowhere else.
 
 mod bert;
 mod cohere;

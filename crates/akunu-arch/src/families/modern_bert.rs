@@ -1,34 +1,34 @@
-//! ModernBERT: rows see the whole text, or a window in two layers of three, with another RoPE base there; gated
-//! feed-forward parts; norms without biases before each part, but for the first.
+//! ModernBERT: bidirectional attention, with a window and a separate RoPE base in two layers of three; gated
+//! feed-forward parts; pre-norms without biases, except in the first layer's attention.
 
 use crate::card::{ACTIVATIONS, Card, DefaultWindow, HfKind, Sliding};
 use crate::facts::{Fact, FactRule, LLAMA_FACTS, fact};
-use crate::tensors::{Dim, Kind, Naming, StackLayout, StackRule, TensorRule, gguf_layer, layer, model};
+use crate::tensors::{Dim, FusedLayout, FusedRule, Kind, Naming, TensorRule, gguf_layer, layer, model};
 use crate::tower::{Layer, NormKind, State};
 use crate::{Activation, Pooling, RopeScaling, Shape};
 
 pub static CARD: Card = Card {
     names: &["modern-bert", "modernbert"],
     facts: &[LLAMA_FACTS, FACTS],
-    // As llama.cpp has it: the mean, where transformers' default is the first state.
+    // As in llama.cpp: mean pooling, where the default of transformers is the first hidden state.
     gguf_defaults: &[(Fact::LocalRopeBase, 10_000.0), (Fact::ClassifierPooling, 1.0)],
     hf: &[MODERNBERT],
     tensors: &[TENSORS, HEAD],
-    stacks: &[
-        StackRule {
+    fused: &[
+        FusedRule {
             name: "attn_qkv",
             hf: "attn.Wqkv",
             parts: &["attn_q", "attn_k", "attn_v"],
-            layout: StackLayout::Parts,
+            layout: FusedLayout::Parts,
         },
-        StackRule {
+        FusedRule {
             name: "ffn_up",
             hf: "mlp.Wi",
             parts: &["ffn_gate", "ffn_up"],
-            layout: StackLayout::Parts,
+            layout: FusedLayout::Parts,
         },
     ],
-    stacked_in_gguf: true,
+    fused_in_gguf: true,
     naming: Naming { root: "", layers: "layers.", prefixes: &["model.", ""] },
     ignored: &["decoder."],
     classifier: Activation::GeluErf,
@@ -43,7 +43,7 @@ pub static CARD: Card = Card {
     ..Card::PLAIN
 };
 
-/// The embedding has been normed already.
+/// The embedding has been normalized already.
 fn pre_norm_but_first(layer: &mut Layer<'_>, x: State) -> State {
     let normed = if layer.has("attn_norm.weight") { layer.norm("attn_norm", x) } else { x };
     let attended = layer.attend(normed);
@@ -80,7 +80,7 @@ const TENSORS: &[TensorRule] = &[
     model("output_norm", "final_norm", Kind::Norm, &[Dim::Hidden]),
 ];
 
-/// A classifier. The first two are in files of language models, too, where they are of no use.
+/// A classifier. The first two also occur in files of masked language models, where they are not needed.
 const HEAD: &[TensorRule] = &[
     model("cls", "head.dense", Kind::Matrix, &[Dim::Hidden, Dim::Hidden]),
     model("cls.norm", "head.norm", Kind::Norm, &[Dim::Hidden]),

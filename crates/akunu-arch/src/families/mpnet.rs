@@ -1,9 +1,9 @@
-//! MPNet: BERT whose scores have a bias that depends on how far a key is from its query.
+//! MPNet: BERT with relative position biases in the attention scores.
 
 use crate::card::{Card, HfKind};
 use crate::facts::{Fact, LAYER_NORM, LLAMA_FACTS};
 use crate::tensors::{Dim, Kind, Naming, TensorRule, layer, model};
-use crate::tower::{FeedKind, NormKind, add_then_norm};
+use crate::tower::{FeedForwardKind, NormKind, add_then_norm};
 use crate::{Activation, Pooling, RopeScaling, Shape};
 
 pub static CARD: Card = Card {
@@ -11,12 +11,12 @@ pub static CARD: Card = Card {
     facts: &[LLAMA_FACTS, LAYER_NORM],
     hf: &[MPNET],
     tensors: &[super::bert::EMBEDDINGS, TENSORS],
-    stacks: &[],
+    fused: &[],
     naming: Naming { root: "", layers: "encoder.layer.", prefixes: &["mpnet.", ""] },
     ignored: &["embeddings.position_ids", "lm_head.", "pooler."],
     layer: add_then_norm,
     norm: NormKind::Layer,
-    feed: FeedKind::Plain,
+    feed: FeedForwardKind::Plain,
     activation: Activation::GeluErf,
     bidirectional: true,
     rotary: false,

@@ -1,8 +1,8 @@
-//! Nomic BERT: BERT with rotary positions, gated feed-forward parts and no biases of matrices.
+//! Nomic BERT: BERT with RoPE, gated feed-forward parts and matrices without biases.
 
 use crate::card::{ACTIVATIONS, Card, HfKind};
 use crate::facts::{Fact, FactRule, LAYER_NORM, LLAMA_FACTS, fact};
-use crate::tensors::{Dim, Kind, Naming, StackLayout, StackRule, TensorRule, gguf_layer, layer, model};
+use crate::tensors::{Dim, FusedLayout, FusedRule, Kind, Naming, TensorRule, gguf_layer, layer, model};
 use crate::tower::{NormKind, add_then_norm};
 use crate::{Activation, Pooling, RopeScaling, Shape};
 
@@ -11,13 +11,13 @@ pub static CARD: Card = Card {
     facts: &[LLAMA_FACTS, LAYER_NORM, FACTS],
     hf: &[NOMIC_BERT],
     tensors: &[TENSORS],
-    stacks: &[StackRule {
+    fused: &[FusedRule {
         name: "attn_qkv",
         hf: "attn.Wqkv",
         parts: &["attn_q", "attn_k", "attn_v"],
-        layout: StackLayout::Parts,
+        layout: FusedLayout::Parts,
     }],
-    stacked_in_gguf: true,
+    fused_in_gguf: true,
     naming: Naming { root: "", layers: "encoder.layers.", prefixes: &["bert.", "nomic_bert.", ""] },
     ignored: &["cls.", "pooler."],
     layer: add_then_norm,
@@ -30,7 +30,7 @@ pub static CARD: Card = Card {
 };
 
 const FACTS: &[FactRule] = &[
-    // Beyond the first, frequencies change with the length of a text.
+    // Beyond the first one, RoPE frequencies depend on the length of the text.
     fact(
         Fact::ContextLength,
         &["context_length"],
@@ -41,7 +41,7 @@ const FACTS: &[FactRule] = &[
     fact(Fact::FfnSize, &["feed_forward_length"], &["n_inner", "intermediate_size"]),
     fact(Fact::HeadCount, &["attention.head_count"], &["n_head", "num_attention_heads"]),
     fact(Fact::RopeBase, &["rope.freq_base"], &["rotary_emb_base", "rope_theta"]),
-    fact(Fact::RopePart, &[], &["rotary_emb_fraction", "partial_rotary_factor"]),
+    fact(Fact::PartialRotaryFactor, &[], &["rotary_emb_fraction", "partial_rotary_factor"]),
     fact(Fact::NormEpsilon, &["attention.layer_norm_epsilon"], &["layer_norm_epsilon", "layer_norm_eps"]),
 ];
 
@@ -70,7 +70,7 @@ const NOMIC_BERT: HfKind = HfKind {
         (Fact::HeadCount, 12.0),
         (Fact::NormEpsilon, 1e-12),
         (Fact::RopeBase, 1000.0),
-        (Fact::RopePart, 1.0),
+        (Fact::PartialRotaryFactor, 1.0),
     ],
     activation_fields: &["activation_function", "hidden_act"],
     activation_names: &[&[("swiglu", Activation::Silu)], ACTIVATIONS],

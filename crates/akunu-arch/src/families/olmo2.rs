@@ -1,4 +1,4 @@
-//! OLMo 2: norms after each part and none before; Q and K are normed over all their heads.
+//! OLMo 2: norms only after each part; Q and K are normalized over all heads together.
 
 use crate::card::{Card, HfKind};
 use crate::facts::Fact;

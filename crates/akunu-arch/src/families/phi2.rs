@@ -1,11 +1,10 @@
-//! Phi 1, 1.5 and 2: both parts of a layer read its input through one norm; biases everywhere, also of the output; a part
-//! of each head rotates.
+//! Phi 1, 1.5 and 2: parallel residual with one norm; biases everywhere, including the output matrix; partial RoPE.
 
 use crate::Activation;
 use crate::card::{Card, HfKind};
 use crate::facts::{Fact, LAYER_NORM, LLAMA_FACTS};
-use crate::tensors::{Dim, EMBEDDING, Kind, QKV, QKV_STACK, TensorRule, layer, model};
-use crate::tower::{FeedKind, NormKind, parallel};
+use crate::tensors::{Dim, EMBEDDING, FUSED_QKV, Kind, QKV, TensorRule, layer, model};
+use crate::tower::{FeedForwardKind, NormKind, parallel};
 
 pub static CARD: Card = Card {
     names: &["phi2", "phi"],
@@ -13,9 +12,9 @@ pub static CARD: Card = Card {
     hf: &[PHI],
     tensors: &[EMBEDDING, QKV, REST],
     layer: parallel,
-    stacks: &[QKV_STACK],
+    fused: &[FUSED_QKV],
     norm: NormKind::Layer,
-    feed: FeedKind::Plain,
+    feed: FeedForwardKind::Plain,
     activation: Activation::GeluTanh,
     ..Card::PLAIN
 };
@@ -38,7 +37,7 @@ const PHI: HfKind = HfKind {
         (Fact::HeadCount, 32.0),
         (Fact::NormEpsilon, 1e-5),
         (Fact::RopeBase, 10_000.0),
-        (Fact::RopePart, 0.5),
+        (Fact::PartialRotaryFactor, 0.5),
     ],
     refused: &[("qk_layernorm", true)],
     ..HfKind::PLAIN

@@ -1,9 +1,9 @@
-//! Phi 3 and 4: Q, K and V in one matrix, gate and up in another, in both kinds of files.
+//! Phi 3 and 4: fused Q, K and V, and fused gate and up, in both kinds of files.
 
 use crate::card::{Card, HfKind, Sliding};
 use crate::facts::Fact;
 
-pub static CARD: Card = Card { names: &["phi3"], hf: &[PHI3], stacked_in_gguf: true, ..Card::PLAIN };
+pub static CARD: Card = Card { names: &["phi3"], hf: &[PHI3], fused_in_gguf: true, ..Card::PLAIN };
 
 const PHI3: HfKind = HfKind {
     model_type: "phi3",

@@ -1,4 +1,4 @@
-//! Qwen 2 and 2.5: biases on Q, K and V, which files state by having them.
+//! Qwen 2 and 2.5: biases on Q, K and V, detected by their presence in the file.
 
 use crate::card::{Card, HfKind, Sliding};
 use crate::facts::Fact;

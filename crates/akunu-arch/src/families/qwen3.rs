@@ -1,4 +1,4 @@
-//! Qwen 3: norms over the heads of Q and K.
+//! Qwen 3: norms over each head of Q and K.
 
 use crate::card::{Card, HfKind, RerankPrompt, Sliding};
 use crate::facts::Fact;
@@ -16,7 +16,7 @@ pub static CARD: Card = Card {
     ..Card::PLAIN
 };
 
-/// Qwen3-Reranker's.
+/// The prompt of Qwen3-Reranker.
 const RERANK: RerankPrompt = RerankPrompt {
     head: "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the \
              Instruct provided. Note that the answer can only be \"yes\" or \"no\".<|im_end|>\n<|im_start|>",

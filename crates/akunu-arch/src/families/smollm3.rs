@@ -1,4 +1,4 @@
-//! SmolLM 3: LLaMA, but that every fourth layer does not rotate.
+//! SmolLM 3: LLaMA without RoPE in every fourth layer.
 
 use crate::card::{Card, HfKind, RopeStyle, Sliding};
 use crate::facts::{Fact, FactRule, LLAMA_FACTS, fact};
@@ -12,7 +12,7 @@ pub static CARD: Card = Card {
     ..Card::PLAIN
 };
 
-/// GGUF files do not say it.
+/// GGUF files do not state it.
 const UNROTATED: &[FactRule] =
     &[fact(Fact::UnrotatedEvery, &["no_rope_layer_interval"], &["no_rope_layer_interval"])];
 

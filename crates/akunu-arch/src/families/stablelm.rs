@@ -1,29 +1,28 @@
-//! StableLM 2: norms that subtract the mean, a part of each head rotates. The largest model's parts stand side by side,
-//! and its heads of Q and K are normed each with weights of its own.
+//! StableLM 2: LayerNorm and partial RoPE. The largest model has a parallel residual, and Q/K norms with separate
+//! weights for each head.
 
 use crate::card::{Card, HfKind};
 use crate::facts::{Fact, LAYER_NORM, LLAMA_FACTS, PARALLEL};
-use crate::tensors::{ATTN_OUTPUT, EMBEDDING, FFN_NORM, GATED_FFN, OUTPUT, QK_EACH_HEAD_NORMS, QKV};
+use crate::tensors::{ATTN_OUTPUT, EMBEDDING, FFN_NORM, GATED_FFN, OUTPUT, QK_PER_HEAD_NORMS, QKV};
 use crate::tower::{Layer, NormKind, QkNorm, State, parallel, pre_norm};
 
 pub static CARD: Card = Card {
     names: &["stablelm"],
     facts: &[LLAMA_FACTS, LAYER_NORM, PARALLEL],
     hf: &[STABLELM],
-    tensors: &[EMBEDDING, QKV, QK_EACH_HEAD_NORMS, ATTN_OUTPUT, FFN_NORM, GATED_FFN, OUTPUT],
+    tensors: &[EMBEDDING, QKV, QK_PER_HEAD_NORMS, ATTN_OUTPUT, FFN_NORM, GATED_FFN, OUTPUT],
     head_lists: &[
         ("self_attn.q_layernorm.norms", "self_attn.q_norm"),
         ("self_attn.k_layernorm.norms", "self_attn.k_norm"),
     ],
     layer: either,
     norm: NormKind::Layer,
-    qk_norm: Some(QkNorm::EachHead),
+    qk_norm: Some(QkNorm::PerHeadWeights),
     optional_qk_norm: true,
     ..Card::PLAIN
 };
 
-/// Files state it in several ways, or not at all; what they all have in common is that a layer whose parts stand side by
-/// side has one norm.
+/// Files state this in several ways or not at all, but a layer with parallel residual always has only one norm.
 fn either(layer: &mut Layer<'_>, x: State) -> State {
     if layer.has("ffn_norm.weight") { pre_norm(layer, x) } else { parallel(layer, x) }
 }
@@ -39,7 +38,7 @@ const STABLELM: HfKind = HfKind {
         (Fact::KvHeadCount, 32.0),
         (Fact::NormEpsilon, 1e-5),
         (Fact::RopeBase, 10_000.0),
-        (Fact::RopePart, 0.25),
+        (Fact::PartialRotaryFactor, 0.25),
     ],
     ..HfKind::PLAIN
 };

@@ -1,21 +1,21 @@
-//! StarCoder 2: norms that subtract the mean, biases everywhere, a feed-forward part without a gate.
+//! StarCoder 2: LayerNorm, biases everywhere, a feed-forward part without a gate.
 
 use crate::Activation;
 use crate::card::{Card, HfKind, Sliding};
 use crate::facts::{Fact, LAYER_NORM, LLAMA_FACTS};
 use crate::tensors::{
-    ATTN_OUTPUT, Dim, EMBEDDING, FFN_NORM, Kind, OUTPUT, QKV, QKV_STACK, TensorRule, layer,
+    ATTN_OUTPUT, Dim, EMBEDDING, FFN_NORM, FUSED_QKV, Kind, OUTPUT, QKV, TensorRule, layer,
 };
-use crate::tower::{FeedKind, NormKind};
+use crate::tower::{FeedForwardKind, NormKind};
 
 pub static CARD: Card = Card {
     names: &["starcoder2"],
     facts: &[LLAMA_FACTS, LAYER_NORM],
     hf: &[STARCODER2],
     tensors: &[EMBEDDING, QKV, ATTN_OUTPUT, FFN_NORM, PLAIN_FFN, OUTPUT],
-    stacks: &[QKV_STACK],
+    fused: &[FUSED_QKV],
     norm: NormKind::Layer,
-    feed: FeedKind::Plain,
+    feed: FeedForwardKind::Plain,
     activation: Activation::GeluTanh,
     ..Card::PLAIN
 };

@@ -2,20 +2,20 @@
 
 use akunu_format::{Array, FormatError, Metadata, TensorInfo, Value, printable};
 
-use super::embedding::facts_of_vectors;
+use super::embedding::embedding_facts;
 use crate::facts::Fact;
 use crate::{
-    ACTIVATIONS, Activation, Card, ModelConfig, QueryGrowth, Rope, RopeFactors, RopeScaling, Source,
+    ACTIVATIONS, Activation, Card, ModelConfig, QueryScaling, Rope, RopeFactors, RopeScaling, Source,
     SuggestedSampling, Window, WindowPattern,
 };
 
 const PLACE: &str = "GGUF metadata";
 const ARCHITECTURE: &str = "general.architecture";
 
-/// RoPE's base where neither the file nor the card says it.
+/// RoPE base if neither the file nor the card states one.
 const ROPE_BASE: f64 = 10_000.0;
 
-/// Reading keys under the architecture's name.
+/// Reads keys prefixed with the architecture's name.
 pub(super) struct Keys<'a> {
     pub(super) metadata: &'a Metadata,
     architecture: &'a str,
@@ -27,7 +27,7 @@ impl Keys<'_> {
         format!("{}.{key}", self.architecture)
     }
 
-    /// The key that states a fact; the first one, where none of several is there.
+    /// The key that states a fact; if none is present, the first candidate.
     pub(super) fn of(&self, fact: Fact) -> &'static str {
         let keys = self.card.rule(fact).map_or(&[][..], |rule| rule.gguf);
         let stated = keys.iter().find(|key| self.metadata.get(&self.name(key)).is_some());
@@ -48,7 +48,7 @@ impl Keys<'_> {
     }
 
     pub(super) fn usize(&self, key: &str) -> Result<Option<usize>, FormatError> {
-        // u32 is what the format's own keys are specified as; it fits usize everywhere.
+        // The format specifies its own keys as u32, which fits into usize everywhere.
         Ok(self.metadata.u32(&self.name(key))?.map(|v| v as usize))
     }
 
@@ -73,17 +73,17 @@ impl Keys<'_> {
         Ok(self.f32(key)?.filter(|&v| v != 0.0))
     }
 
-    /// The same of a fact.
+    /// The same for a fact.
     fn nonzero_fact(&self, fact: Fact) -> Result<Option<f32>, FormatError> {
         Ok(self.number(fact)?.filter(|&v| v != 0.0).map(|v| v as f32))
     }
 
-    /// A multiplier; 1 and zero are none.
+    /// A multiplier; 1, zero and absence mean none.
     fn scale(&self, fact: Fact) -> Result<Option<f32>, FormatError> {
         Ok(self.nonzero_fact(fact)?.filter(|&scale| scale != 1.0))
     }
 
-    /// A fact that is true or false.
+    /// A boolean fact.
     fn flag(&self, fact: Fact) -> Result<bool, FormatError> {
         let default = self.card.gguf_default(fact).is_some_and(|number| number != 0.0);
         match self.of(fact) {
@@ -92,7 +92,7 @@ impl Keys<'_> {
         }
     }
 
-    /// Whether some rule of the card reads the key.
+    /// Whether a rule of the card reads the key.
     fn reads(&self, key: &str) -> bool {
         self.card.facts.iter().flat_map(|list| list.iter()).any(|rule| rule.gguf.contains(&key))
     }
@@ -123,7 +123,7 @@ impl Keys<'_> {
     }
 }
 
-/// `factors`: LongRoPE's, which GGUF files keep as tensors.
+/// `factors`: LongRoPE factors, which GGUF files store as tensors.
 pub(super) fn model_config(
     metadata: &Metadata,
     tensors: &[TensorInfo],
@@ -136,7 +136,7 @@ pub(super) fn model_config(
     let keys = Keys { metadata, architecture, card: known.unwrap_or(&Card::PLAIN) };
     refuse_unsupported(&keys)?;
     match read(&keys, tensors, factors) {
-        // The key may be missing because this kind of model has no such thing.
+        // Unknown architecture: the key may be missing because the model has no such property.
         Err(FormatError::MissingKey { key, .. }) if known.is_none() => {
             let asks = format!("is {} (without `{key}`)", printable(architecture));
             Err(FormatError::unsupported(ARCHITECTURE, asks))
@@ -145,7 +145,7 @@ pub(super) fn model_config(
     }
 }
 
-/// What makes a different computation of an otherwise plain model.
+/// Rejects keys that change the computation in a way that is not supported.
 fn refuse_unsupported(keys: &Keys<'_>) -> Result<(), FormatError> {
     if let Some(count) = keys.usize("expert_count")?.filter(|&count| count > 0) {
         return Err(keys.unsupported("expert_count", format!("asks for a mixture of {count} experts")));
@@ -202,7 +202,7 @@ fn read(
         logit_soft_cap: keys.nonzero_fact(Fact::LogitSoftCap)?,
         activation: activation(keys)?,
         bidirectional: bidirectional(keys)?,
-        embedding: facts_of_vectors(keys, tensors)?,
+        embedding: embedding_facts(keys, tensors)?,
         left_out: None,
         sampling: sampling(keys.metadata)?,
         eos_ids: eos_ids(keys.metadata)?,
@@ -212,7 +212,7 @@ fn read(
     Ok(config)
 }
 
-/// Few kinds of files say it.
+/// Only a few families state it.
 fn activation(keys: &Keys<'_>) -> Result<Option<Activation>, FormatError> {
     const KEY: &str = "hidden_activation";
     let Some(name) = keys.metadata.str(&keys.name(KEY))? else { return Ok(None) };
@@ -240,7 +240,7 @@ fn head_dim(keys: &Keys<'_>, hidden_size: usize, head_count: usize) -> Result<us
     let key = keys.count(Fact::HeadDim)?.map_or_else(even_share, Ok)?;
     let value = keys.count(Fact::ValueHeadDim)?.unwrap_or(key);
     if key != value {
-        let asks = format!("makes value heads {value} wide, and key heads are {key} wide");
+        let asks = format!("is {value}, but the size of key heads is {key}");
         return Err(keys.unsupported(keys.of(Fact::ValueHeadDim), asks));
     }
     Ok(key)
@@ -260,8 +260,8 @@ fn rope(
         base,
         local_base: local.filter(|&local| local != base || always_local),
         scaling: rope_scaling(keys, context_length, factors.is_some())?,
-        query_growth: match keys.nonzero_fact(Fact::QueryGrowth)? {
-            Some(rate) => Some(QueryGrowth {
+        query_scaling: match keys.nonzero_fact(Fact::QueryScaling)? {
+            Some(rate) => Some(QueryScaling {
                 rate: f64::from(rate),
                 step: keys.usize("rope.scaling.original_context_length")?.unwrap_or(context_length),
             }),
@@ -283,13 +283,15 @@ fn rope_scaling(
         None => keys.f64("rope.scale_linear")?, // the name before there were other kinds
     };
     let factor = factor.filter(|&factor| factor != 0.0).unwrap_or(1.0);
-    // Multiplies cos and sin, on top of what YaRN makes of the factor itself.
+    // An additional multiplier of cos and sin, besides the one that YaRN derives from the factor.
     let extra = keys.f64("rope.scaling.attn_factor")?.unwrap_or(1.0);
     let kind = keys.metadata.str(&name)?.unwrap_or("linear");
     if has_factors {
-        // No key says so: llama.cpp, too, goes by the tensors.
+        // There is no key for it: like llama.cpp, detect it by the tensors.
         if !(matches!(kind, "longrope" | "none") || kind == "linear" && factor == 1.0) {
-            return Err(keys.unsupported(TYPE, format!("is {} beside LongRoPE's factors", printable(kind))));
+            return Err(
+                keys.unsupported(TYPE, format!("is {}, but the file has LongRoPE factors", printable(kind)))
+            );
         }
         let original = keys.usize("rope.scaling.original_context_length")?;
         return Ok(RopeScaling::LongRope {
@@ -321,7 +323,7 @@ fn rope_scaling(
     Ok(scaling)
 }
 
-/// `None` stands for what YaRN makes of the factor itself.
+/// `None` means the value that YaRN derives from the factor.
 fn yarn_attention_factor(keys: &Keys<'_>, factor: f64, extra: f64) -> Result<Option<f64>, FormatError> {
     let own = 0.1 * factor.ln() + 1.0;
     let divisor = keys.nonzero_fact(Fact::YarnLogMultiplier)?;
@@ -340,7 +342,7 @@ fn refuse_yarn_variants(keys: &Keys<'_>) -> Result<(), FormatError> {
         if keys.reads(key) {
             continue;
         }
-        // A negative number stands for "not set".
+        // A negative number means "not set".
         if let Some(value) = keys.f32(key)?.filter(|&value| value != plain && value >= 0.0) {
             return Err(keys.unsupported(key, format!("is {value}")));
         }
@@ -368,7 +370,7 @@ fn window(keys: &Keys<'_>, layer_count: usize) -> Result<Option<Window>, FormatE
             WindowPattern::Layers(slides)
         }
         Some(_) => match keys.usize("attention.sliding_window_pattern")? {
-            Some(0) => return Err(FormatError::key(&name, "0 says nothing about any layer")),
+            Some(0) => return Err(FormatError::key(&name, "0 is not a valid interval of layers")),
             Some(every) => WindowPattern::FullEvery(every),
             None => WindowPattern::Unstated,
         },
@@ -376,13 +378,13 @@ fn window(keys: &Keys<'_>, layer_count: usize) -> Result<Option<Window>, FormatE
     Ok(Some(Window { size, pattern }))
 }
 
-/// One entry a layer: does it go without rotation? Empty where all rotate.
+/// One entry per layer: true if RoPE is not applied. Empty if RoPE is applied in all layers.
 fn unrotated(keys: &Keys<'_>, layer_count: usize) -> Result<Vec<bool>, FormatError> {
     let every = keys.count(Fact::UnrotatedEvery)?.filter(|&every| every > 0);
     Ok(every.map_or(vec![], |every| (1..=layer_count).map(|n| n.is_multiple_of(every)).collect()))
 }
 
-/// The file seldom says it: some models are told by their depth, as llama.cpp does.
+/// Files rarely state it: some models are recognised by their layer count, as in llama.cpp.
 fn attention_scale(
     keys: &Keys<'_>,
     hidden_size: usize,
@@ -399,7 +401,7 @@ fn attention_scale(
 /// The keys that converters copy from `generation_config.json`.
 fn sampling(metadata: &Metadata) -> Result<SuggestedSampling, FormatError> {
     let number = |key: &str| metadata.f32(&format!("general.sampling.{key}"));
-    // Negative counts stand for "all".
+    // Negative counts mean "all".
     let count = |key: &str| {
         let name = format!("general.sampling.{key}");
         let stated = metadata.get(&name).and_then(Value::to_i128);

@@ -1,4 +1,4 @@
-//! What GGUF metadata says about vectors and scores of texts.
+//! GGUF metadata of embedding models and rerankers.
 
 use akunu_format::{FormatError, TensorInfo};
 
@@ -6,8 +6,8 @@ use super::config::Keys;
 use crate::facts::Fact;
 use crate::{EmbeddingFacts, Pooling};
 
-/// How vectors and scores are made. Prompts and lengths have no keys in llama.cpp; these are this engine's.
-pub(crate) const MOST_TOKENS: &str = "sentence_transformers.max_seq_length";
+/// llama.cpp has no keys for prompts and text lengths; these are specific to this engine.
+pub(crate) const MAX_TEXT_TOKENS: &str = "sentence_transformers.max_seq_length";
 pub(crate) const LOWER_CASE: &str = "sentence_transformers.do_lower_case";
 pub(crate) const PROMPT_NAMES: &str = "sentence_transformers.prompt_names";
 pub(crate) const PROMPT_TEXTS: &str = "sentence_transformers.prompt_texts";
@@ -15,10 +15,10 @@ pub(crate) const DEFAULT_PROMPT: &str = "sentence_transformers.default_prompt_na
 
 pub(crate) const POOLING: &str = "pooling_type";
 pub(crate) const LABELS: &str = "classifier.output_labels";
-/// The file is for ranking: its classifier, or the token that follows, says how.
+/// Pooling type of rerankers. How the score is computed depends on the classifier or on the next token's logits.
 pub(crate) const RANK: u32 = 4;
 
-pub(super) fn facts_of_vectors(
+pub(super) fn embedding_facts(
     keys: &Keys<'_>,
     tensors: &[TensorInfo],
 ) -> Result<EmbeddingFacts, FormatError> {
@@ -33,7 +33,7 @@ pub(super) fn facts_of_vectors(
     };
     let (names, texts) = (strings(PROMPT_NAMES)?, strings(PROMPT_TEXTS)?);
     if names.len() != texts.len() {
-        let problem = format!("it has {} entries, and `{PROMPT_TEXTS}` has {}", names.len(), texts.len());
+        let problem = format!("it has {} entries, but `{PROMPT_TEXTS}` has {}", names.len(), texts.len());
         return Err(FormatError::key(PROMPT_NAMES, problem));
     }
     Ok(EmbeddingFacts {
@@ -43,7 +43,7 @@ pub(super) fn facts_of_vectors(
         classifier_pooling: if scores { classifier_pooling(keys)? } else { None },
         labels: if scores { strings(&keys.name(LABELS))? } else { Vec::new() },
         lower_case: metadata.bool(LOWER_CASE)?.unwrap_or(false),
-        most_tokens: metadata.u32(MOST_TOKENS)?.map(|most| most as usize).filter(|&most| most > 0),
+        max_text_tokens: metadata.u32(MAX_TEXT_TOKENS)?.map(|most| most as usize).filter(|&most| most > 0),
     })
 }
 

@@ -1,4 +1,4 @@
-//! A GGUF container understood as a model.
+//! A GGUF file interpreted as a model.
 
 mod config;
 pub(crate) mod embedding;
@@ -11,7 +11,7 @@ use akunu_format::{FormatError, Gguf, Metadata, Region, TensorInfo, index_names,
 
 use crate::{ModelConfig, RopeFactors, WeightProvider, names};
 
-/// A GGUF file that can be run, as far as the file itself can tell: container plus configuration.
+/// A GGUF container with its configuration: runnable, as far as the file itself can tell.
 #[derive(Debug)]
 pub struct GgufModel {
     gguf: Gguf,
@@ -25,7 +25,7 @@ impl GgufModel {
         GgufModel::from_gguf(Gguf::open(path)?).map_err(|error| error.in_file(path))
     }
 
-    /// A model embedded in the binary, for one.
+    /// For example a model embedded in the binary.
     pub fn from_region(region: Region) -> Result<GgufModel, FormatError> {
         GgufModel::from_gguf(Gguf::from_region(region)?)
     }
@@ -78,15 +78,15 @@ impl WeightProvider for GgufModel {
     }
 }
 
-/// LongRoPE's factors, for short contexts and long ones.
+/// LongRoPE factors for short and for long contexts.
 pub(crate) const ROPE_FACTORS: [&str; 2] = ["rope_factors_short.weight", "rope_factors_long.weight"];
 
 fn rope_factors(gguf: &Gguf) -> Result<Option<RopeFactors>, FormatError> {
-    // No head is so wide that its factors would fill this.
-    const MOST: usize = 1 << 16;
+    // More factors than any head size needs.
+    const MAX: usize = 1 << 16;
     let [short, long] = ROPE_FACTORS.map(|name| {
         let Some(tensor) = gguf.tensor(name) else { return Ok(None) };
-        if tensor.shape.len() != 1 || tensor.cols() > MOST {
+        if tensor.shape.len() != 1 || tensor.cols() > MAX {
             return Err(FormatError::tensor(name, format!("{:?} is not a list of factors", tensor.shape)));
         }
         let mut values = vec![0.0; tensor.cols()];
@@ -96,7 +96,7 @@ fn rope_factors(gguf: &Gguf) -> Result<Option<RopeFactors>, FormatError> {
     match (short?, long?) {
         (Some(short), Some(long)) => Ok(Some(RopeFactors { short, long })),
         (None, None) => Ok(None),
-        (Some(_), None) => Err(FormatError::tensor(ROPE_FACTORS[0], "it is there without the long factors")),
-        (None, Some(_)) => Err(FormatError::tensor(ROPE_FACTORS[1], "it is there without the short factors")),
+        (Some(_), None) => Err(FormatError::tensor(ROPE_FACTORS[0], "the long factors are missing")),
+        (None, Some(_)) => Err(FormatError::tensor(ROPE_FACTORS[1], "the short factors are missing")),
     }
 }

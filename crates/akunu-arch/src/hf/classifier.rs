@@ -1,4 +1,4 @@
-//! What `config.json` says about a classifier.
+//! Classifier settings in `config.json`.
 
 use akunu_format::{FormatError, TensorInfo, printable};
 
@@ -6,8 +6,8 @@ use super::config::Fields;
 use crate::facts::Fact;
 use crate::{EmbeddingFacts, Pooling};
 
-/// Nothing, unless the weights have a classifier: configurations of other models have such fields as well.
-pub(super) fn facts_of_scores(
+/// Empty unless the weights contain a classifier: configurations of other models have such fields too.
+pub(super) fn classifier_facts(
     fields: &Fields<'_>,
     tensors: &[TensorInfo],
 ) -> Result<EmbeddingFacts, FormatError> {
@@ -33,7 +33,7 @@ fn pooling(fields: &Fields<'_>) -> Result<Option<Pooling>, FormatError> {
     known.map(Some).ok_or_else(|| fields.text.unsupported(key, format!("is {}", printable(name))))
 }
 
-/// `id2label`, if it names every score.
+/// `id2label`, if it has a label for every score.
 fn labels(fields: &Fields<'_>, scores: usize) -> Result<Vec<String>, FormatError> {
     let Some(names) = fields.text.object("id2label")? else { return Ok(Vec::new()) };
     let mut labels = Vec::new();

@@ -17,12 +17,13 @@ pub(super) struct Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
-    /// Multimodal files nest the language model's part.
+    /// Multimodal configurations contain the language model's part as a nested object.
     pub(super) fn of(root: &Json<'a>) -> Result<Fields<'a>, FormatError> {
         let model_type = root
             .str("model_type")?
             .ok_or_else(|| FormatError::MissingKey { key: "model_type".to_string(), place: CONFIG })?;
-        // Several kinds may be nested in the same one: the part says which it is, and if it does not, it is the first.
+        // Several variants may be nested in the same kind; if the nested object does not name its own, the first one is
+        // used.
         let nested = || Card::kinds().filter(|(_, kind)| kind.nested_in == Some(model_type));
         if let Some(first) = nested().next() {
             let text = root.object("text_config")?.unwrap_or_else(|| root.clone());
@@ -34,7 +35,7 @@ impl<'a> Fields<'a> {
         Ok(Fields { text: root.clone(), card, kind })
     }
 
-    /// The field that states a fact; the first one, where none of several is there.
+    /// The field that states a fact; if none is present, the first candidate.
     pub(super) fn key(&self, fact: Fact) -> &'static str {
         let keys = self.card.rule(fact).map_or(&[][..], |rule| rule.hf);
         let stated = keys.iter().find(|key| self.text.get(key).is_some());
@@ -42,12 +43,12 @@ impl<'a> Fields<'a> {
         stated.or_else(mentioned).or(keys.first()).copied().unwrap_or_default()
     }
 
-    /// What the field's number is to the fact.
+    /// Converts the field's number to the fact.
     fn formed(&self, fact: Fact, number: f64) -> f64 {
         self.card.rule(fact).map_or(number, |rule| rule.hf_form.fact(number))
     }
 
-    /// What the file itself says.
+    /// The value in the file, without defaults.
     pub(super) fn stated(&self, fact: Fact) -> Result<Option<f64>, FormatError> {
         Ok(self.text.f64(self.key(fact))?.map(|number| self.formed(fact, number)))
     }
@@ -56,12 +57,12 @@ impl<'a> Fields<'a> {
         Ok(self.stated(fact)?.or(self.kind.default(fact).map(|number| self.formed(fact, number))))
     }
 
-    /// The same where `null` means that there is no such thing, and absence the default.
+    /// The same, except that `null` means "none" and only absence means the default.
     fn number_unless_null(&self, fact: Fact) -> Result<Option<f64>, FormatError> {
         if self.text.mentions(self.key(fact)) { self.stated(fact) } else { self.number(fact) }
     }
 
-    /// A fact that is `true` or `false`.
+    /// A boolean fact.
     fn flag(&self, fact: Fact) -> Result<bool, FormatError> {
         let default = self.kind.default(fact).is_some_and(|number| number != 0.0);
         Ok(self.text.bool(self.key(fact))?.unwrap_or(default))
@@ -85,9 +86,14 @@ impl<'a> Fields<'a> {
         FormatError::MissingKey { key: self.text.full(self.key(fact)), place: CONFIG }
     }
 
-    /// Where weights contradict what `size` is by default, the configuration has lost a field: said so, before a shape
-    /// is found wrong that nobody wrote.
-    fn refuse_lost(&self, facts: &[Fact], size: usize, found: Option<usize>) -> Result<(), FormatError> {
+    /// If the weights contradict a default size, the configuration lacks a field. Reports the missing field instead of
+    /// a wrong shape.
+    fn refuse_missing_field(
+        &self,
+        facts: &[Fact],
+        size: usize,
+        found: Option<usize>,
+    ) -> Result<(), FormatError> {
         let lost = facts.iter().map(|fact| self.key(*fact)).find(|key| !self.text.mentions(key));
         match (lost, found) {
             (Some(key), Some(found)) if found != size => {
@@ -108,11 +114,11 @@ fn unknown_kind(root: &Json<'_>, model_type: &str) -> FormatError {
     root.unsupported("model_type", asks)
 }
 
-/// What needs another computation or another way to read the weights, told from the configuration alone.
+/// Rejects models that need another computation or another way to read weights, from the configuration alone.
 pub(super) fn refuse_unsupported(root: &Json<'_>) -> Result<(), FormatError> {
     Quantisation::of(root)?;
     if root.get("compression_config").is_some() {
-        let asks = "says that this is a quantised checkpoint (take the original, or a GGUF file)";
+        let asks = "shows that this is a quantised checkpoint (take the original, or a GGUF file)";
         return Err(root.unsupported("compression_config", asks));
     }
     let text = Fields::of(root)?.text;
@@ -134,7 +140,7 @@ pub(super) fn refuse_unsupported(root: &Json<'_>) -> Result<(), FormatError> {
             return Err(text.unsupported(key, format!("is {refused}")));
         }
     }
-    // Some say "vision": images look both ways, and texts do not.
+    // "vision" means bidirectional attention between image tokens only, which does not affect texts.
     match text.get(BIDIRECTIONAL) {
         None | Some(serde_json::Value::Bool(_)) => Ok(()),
         Some(_) => {
@@ -156,11 +162,11 @@ pub(super) fn model_config(
     let hidden_size = fields.required(Fact::HiddenSize)?;
     let layer_count = fields.required(Fact::LayerCount)?;
     let head_count = fields.required(Fact::HeadCount)?;
-    fields.refuse_lost(&[Fact::HiddenSize], hidden_size, cols(tensors, "token_embd.weight"))?;
-    fields.refuse_lost(&[Fact::LayerCount], layer_count, layers(tensors))?;
-    // Lists of layers are made below: no longer than the file justifies.
+    fields.refuse_missing_field(&[Fact::HiddenSize], hidden_size, cols(tensors, "token_embd.weight"))?;
+    fields.refuse_missing_field(&[Fact::LayerCount], layer_count, layers(tensors))?;
+    // Per-layer lists are allocated below, so limit them by what the file can contain.
     if layer_count > tensors.len() {
-        let problem = format!("{layer_count} layers in a file of {} tensors", tensors.len());
+        let problem = format!("{layer_count} layers, but the file has only {} tensors", tensors.len());
         return Err(wrong(fields.key(Fact::LayerCount), problem));
     }
     let context_length = fields.required(Fact::ContextLength)?.saturating_sub(padding_positions(&fields)?);
@@ -195,18 +201,26 @@ pub(super) fn model_config(
         logit_soft_cap: fields.number_unless_null(Fact::LogitSoftCap)?.map(|cap| cap as f32),
         activation: Some(activation(&fields)?),
         bidirectional: fields.card.bidirectional || text.bool(BIDIRECTIONAL)? == Some(true),
-        embedding: super::classifier::facts_of_scores(&fields, tensors)?,
+        embedding: super::classifier::classifier_facts(&fields, tensors)?,
         left_out: None,
         sampling: generation.map_or(Ok(SuggestedSampling::default()), sampling)?,
         eos_ids: eos_ids(&[Some(text), Some(root), generation])?,
         bos_id: text.ids("bos_token_id")?.first().or(root.ids("bos_token_id")?.first()).copied(),
     };
     config.check(CONFIG, tensors)?;
-    fields.refuse_lost(&[Fact::FfnSize], config.ffn_size, cols(tensors, "blk.0.ffn_down.weight"))?;
-    // What is not stated is derived from what is, so only one of these can be wrong by its absence.
+    fields.refuse_missing_field(&[Fact::FfnSize], config.ffn_size, cols(tensors, "blk.0.ffn_down.weight"))?;
+    // Absent sizes are derived from present ones, so only one of these can be wrong because it is absent.
     let (q, kv) = (config.head_count * config.head_dim, config.kv_head_count * config.head_dim);
-    fields.refuse_lost(&[Fact::HeadCount, Fact::HeadDim], q, cols(tensors, "blk.0.attn_output.weight"))?;
-    fields.refuse_lost(&[Fact::HeadCount, Fact::KvHeadCount], kv, rows(tensors, "blk.0.attn_k.weight"))?;
+    fields.refuse_missing_field(
+        &[Fact::HeadCount, Fact::HeadDim],
+        q,
+        cols(tensors, "blk.0.attn_output.weight"),
+    )?;
+    fields.refuse_missing_field(
+        &[Fact::HeadCount, Fact::KvHeadCount],
+        kv,
+        rows(tensors, "blk.0.attn_k.weight"),
+    )?;
     Ok(config)
 }
 
@@ -240,7 +254,7 @@ fn head_dim(fields: &Fields<'_>, hidden_size: usize, head_count: usize) -> Resul
     }
 }
 
-/// Rows of the table of positions that stand for padding, before those of texts.
+/// Rows for padding at the beginning of the table of learned positions.
 pub(super) fn padding_positions(fields: &Fields<'_>) -> Result<usize, FormatError> {
     Ok(match fields.kind.padded_positions {
         true => fields.text.usize("pad_token_id")?.unwrap_or(1).saturating_add(1),
@@ -285,7 +299,7 @@ fn window(fields: &Fields<'_>, layer_count: usize) -> Result<Option<Window>, For
         Sliding::All if listed.is_some() => {
             return Err(text.unsupported(
                 "layer_types",
-                format!("asks some layers of a {} to slide", fields.kind.model_type),
+                format!("asks for sliding windows in some layers of a {}", fields.kind.model_type),
             ));
         }
         Sliding::All => WindowPattern::Layers(vec![true; layer_count]),
@@ -302,24 +316,27 @@ fn window(fields: &Fields<'_>, layer_count: usize) -> Result<Option<Window>, For
         },
     };
     if size == 0 {
-        return Err(wrong(fields.key(Fact::WindowSize), "a window of 0 positions sees nothing".to_string()));
+        return Err(wrong(
+            fields.key(Fact::WindowSize),
+            "a window must have at least 1 position".to_string(),
+        ));
     }
     let anywhere = !matches!(&pattern, WindowPattern::Layers(slides) if !slides.contains(&true));
     Ok(anywhere.then_some(Window { size, pattern }))
 }
 
-/// A multiplier; 1 is none.
+/// A multiplier; 1 means none.
 fn scale(fields: &Fields<'_>, fact: Fact) -> Result<Option<f32>, FormatError> {
     Ok(fields.number(fact)?.filter(|&scale| scale != 1.0).map(|scale| scale as f32))
 }
 
-/// One entry a layer: does it go without rotation? Empty where all rotate.
+/// One entry per layer: true if RoPE is not applied. Empty if RoPE is applied in all layers.
 fn unrotated(fields: &Fields<'_>, layer_count: usize) -> Result<Vec<bool>, FormatError> {
     const LIST: &str = "no_rope_layers";
     let Some(every) = fields.count(Fact::UnrotatedEvery)?.filter(|&every| every > 0) else {
         return Ok(vec![]);
     };
-    // An entry of the list is 1 where the layer rotates.
+    // An entry of this list is 1 if RoPE is applied.
     match fields.text.ids(LIST)? {
         stated if stated.is_empty() => Ok((1..=layer_count).map(|n| n.is_multiple_of(every)).collect()),
         stated if stated.len() == layer_count => Ok(stated.into_iter().map(|rotates| rotates == 0).collect()),
@@ -330,7 +347,7 @@ fn unrotated(fields: &Fields<'_>, layer_count: usize) -> Result<Vec<bool>, Forma
 fn pattern(text: &Json<'_>) -> Result<Option<usize>, FormatError> {
     for key in ["sliding_window_pattern", "_sliding_window_pattern", "global_attn_every_n_layers"] {
         match text.usize(key)? {
-            Some(0) => return Err(wrong(key, "0 says nothing about any layer".to_string())),
+            Some(0) => return Err(wrong(key, "0 is not a valid interval of layers".to_string())),
             None => {}
             stated => return Ok(stated),
         }
@@ -338,7 +355,7 @@ fn pattern(text: &Json<'_>) -> Result<Option<usize>, FormatError> {
     Ok(None)
 }
 
-/// One entry a layer: does it slide?
+/// One entry per layer: whether it uses a sliding window.
 fn layer_types(text: &Json<'_>, layer_count: usize) -> Result<Option<Vec<bool>>, FormatError> {
     const KEY: &str = "layer_types";
     let Some(names) = text.strings(KEY)? else { return Ok(None) };
@@ -353,7 +370,7 @@ fn layer_types(text: &Json<'_>, layer_count: usize) -> Result<Option<Vec<bool>>,
     slides.collect::<Result<_, _>>().map(Some)
 }
 
-/// `generation_config.json`, as transformers reads it: `do_sample` decides, if it is there.
+/// `generation_config.json`, interpreted as transformers does: if `do_sample` is present, it decides.
 fn sampling(generation: &Json<'_>) -> Result<SuggestedSampling, FormatError> {
     let number = |key: &str| Ok::<_, FormatError>(generation.f64(key)?.map(|value| value as f32));
     let stated = number("temperature")?;
@@ -365,7 +382,7 @@ fn sampling(generation: &Json<'_>) -> Result<SuggestedSampling, FormatError> {
     let repeat_penalty = number("repetition_penalty")?;
     let suggested = SuggestedSampling {
         temperature,
-        // Some write −1 for "all".
+        // Some files use −1 for "all".
         top_k: generation.f64("top_k")?.map(|k| k.max(0.0) as usize),
         top_p: number("top_p")?,
         min_p: number("min_p")?,

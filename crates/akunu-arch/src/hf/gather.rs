@@ -1,4 +1,4 @@
-//! Vectors that Hugging Face's files have one a head, put together to one tensor a layer.
+//! Combines per-head vectors of Hugging Face files into one tensor per layer.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use akunu_format::{FormatError, Region, TensorInfo};
 
 use crate::Card;
 
-/// Replaces `…LIST.0.weight`, `…LIST.1.weight`, … by `…NAME.weight`, a row a head, where the card says so.
+/// Replaces `…LIST.0.weight`, `…LIST.1.weight`, … by `…NAME.weight` with one row per head, for the lists on the card.
 pub(super) fn gather_heads(
     tensors: &mut Vec<TensorInfo>,
     regions: &mut Vec<Region>,
@@ -32,7 +32,7 @@ pub(super) fn gather_heads(
         if !alike || !complete {
             return Err(FormatError::tensor(
                 &name,
-                "its heads are not all there, or differ in shape or type",
+                "some of its heads are missing, or differ in shape or type",
             ));
         }
         let bytes: Vec<u8> = rows

@@ -1,4 +1,4 @@
-//! A Hugging Face or MLX checkpoint understood as a model.
+//! A Hugging Face or MLX checkpoint interpreted as a model.
 
 mod classifier;
 mod config;
@@ -15,7 +15,7 @@ use akunu_format::{FormatError, Place, Region, TensorInfo, index_names};
 
 use crate::{ModelConfig, WeightProvider, names};
 
-/// A model in SafeTensors with its configuration beside it. Tensor names are canonical.
+/// A SafeTensors model with its configuration. Tensor names are canonical.
 #[derive(Debug)]
 pub struct SafeTensorsModel {
     config: ModelConfig,
@@ -30,20 +30,20 @@ impl SafeTensorsModel {
     pub fn open(path: &Path) -> Result<SafeTensorsModel, FormatError> {
         let checkpoint = Checkpoint::open(path)?;
         let root = checkpoint.config();
-        // Before weights are looked at: what cannot run should say so at once.
+        // Before reading weights, so that unsupported models are rejected quickly.
         config::refuse_unsupported(&root).map_err(|error| error.in_file(checkpoint.config_path()))?;
         let weights = checkpoint.weights(names::is_ignorable)?;
         let generation = checkpoint.generation()?;
         let model = SafeTensorsModel::assemble(&root, generation.as_ref(), checkpoint.name(), weights)
             .map_err(|error| error.in_file(checkpoint.path()))?;
-        // What a folder says of its model holds for the file in it as well, as `config.json` does.
+        // The files of the folder apply to a single file in it as well, as `config.json` does.
         match if path.is_dir() { Some(path) } else { path.parent() } {
             Some(folder) => model.with_sentence_modules(folder),
             None => Ok(model),
         }
     }
 
-    /// From bytes: a whole SafeTensors file, and the text of its `config.json`.
+    /// From memory: the bytes of a SafeTensors file, and the text of its `config.json`.
     pub fn from_region(region: Region, config: &str) -> Result<SafeTensorsModel, FormatError> {
         let document = Document::parse(config)?;
         let root = document.root();
@@ -58,8 +58,8 @@ impl SafeTensorsModel {
         mut weights: Weights,
     ) -> Result<SafeTensorsModel, FormatError> {
         let card = config::Fields::of(root)?.card;
-        let reads_images = weights.names().any(names::is_for_images);
-        weights.retain(|name| !names::is_ignored(name, card) && !names::is_for_images(name));
+        let reads_images = weights.names().any(names::is_vision);
+        weights.retain(|name| !names::is_ignored(name, card) && !names::is_vision(name));
         let (mut joined, mut regions) = weights.join(Quantisation::of(root)?.as_ref())?;
         gather::gather_heads(&mut joined, &mut regions, card)?;
         let mut stored = names::rename(joined, card, root.str("model_type")?.unwrap_or_default())?;
@@ -76,13 +76,13 @@ impl SafeTensorsModel {
     }
 }
 
-/// Texts do not use the rows of the table of positions that stand for padding.
+/// Removes the rows for padding from the table of learned positions: texts do not use them.
 fn cut_padding(tensors: &mut [TensorInfo], padding: usize) -> Result<(), FormatError> {
     let positions = tensors.iter_mut().find(|tensor| tensor.name == "position_embd.weight");
     let Some(tensor) = positions.filter(|_| padding > 0) else { return Ok(()) };
     let rows = tensor.shape.first().copied().unwrap_or(0);
     if rows <= padding {
-        let problem = format!("{rows} rows, and {padding} of them stand for padding");
+        let problem = format!("it has {rows} rows, of which {padding} are for padding");
         return Err(FormatError::tensor(&tensor.name, problem));
     }
     let part = |place: Place| place.rows(padding, rows - padding, rows);

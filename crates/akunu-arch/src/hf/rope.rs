@@ -1,16 +1,16 @@
-//! Rotary embedding in `config.json`: `rope_theta` with `rope_scaling`, or transformers 5's `rope_parameters`,
-//! flat or one object per kind of layer.
+//! RoPE settings in `config.json`: `rope_theta` with `rope_scaling`, or transformers 5's `rope_parameters`, either flat
+//! or one object per layer type.
 
 use akunu_format::hf::{CONFIG, Json, wrong};
 use akunu_format::{FormatError, printable};
 
 use super::config::Fields;
 use crate::facts::Fact;
-use crate::{QueryGrowth, Rope, RopeFactors, RopeScaling};
+use crate::{QueryScaling, Rope, RopeFactors, RopeScaling};
 
 pub(super) fn rope(fields: &Fields<'_>, head_dim: usize, context: usize) -> Result<Rope, FormatError> {
     let text = &fields.text;
-    // Sliding layers have a base of their own even where the file does not say so.
+    // Sliding-window layers have a separate base even if the file does not state it.
     let two_bases = fields.kind.default(Fact::LocalRopeBase).is_some();
     let parameters = match text.object("rope_parameters")? {
         Some(parameters) => Some(parameters),
@@ -28,9 +28,9 @@ pub(super) fn rope(fields: &Fields<'_>, head_dim: usize, context: usize) -> Resu
         None if two_bases => fields.number(Fact::LocalRopeBase)?,
         None => None,
     };
-    let part_key = fields.key(Fact::RopePart);
+    let part_key = fields.key(Fact::PartialRotaryFactor);
     let part = match flat.as_ref().map_or(Ok(None), |one| one.f64("partial_rotary_factor"))? {
-        None => fields.number(Fact::RopePart)?.unwrap_or(1.0),
+        None => fields.number(Fact::PartialRotaryFactor)?.unwrap_or(1.0),
         Some(part) => part,
     };
     if !(0.0..=1.0).contains(&part) {
@@ -40,24 +40,24 @@ pub(super) fn rope(fields: &Fields<'_>, head_dim: usize, context: usize) -> Resu
         (RopeScaling::LongRope { .. }, Some(one)) => Some(factors(one)?),
         _ => None,
     };
-    let growth_key = fields.key(Fact::QueryGrowth);
+    let growth_key = fields.key(Fact::QueryScaling);
     let rate = flat.as_ref().map_or(Ok(None), |one| one.f64(growth_key))?.filter(|&rate| rate != 0.0);
-    let query_growth = match (rate, &flat) {
-        (Some(rate), Some(one)) => Some(QueryGrowth { rate, step: original_context(one, text, context)? }),
+    let query_scaling = match (rate, &flat) {
+        (Some(rate), Some(one)) => Some(QueryScaling { rate, step: original_context(one, text, context)? }),
         _ => None,
     };
     let dims = (head_dim as f64 * part) as usize;
-    Ok(Rope { dims, base, local_base, scaling, query_growth, factors })
+    Ok(Rope { dims, base, local_base, scaling, query_scaling, factors })
 }
 
-/// RoPE's base where neither the file nor the card says it.
+/// RoPE base if neither the file nor the card states one.
 const ROPE_BASE: f64 = 10_000.0;
 
 fn theta(parameters: Option<&Json<'_>>) -> Result<Option<f64>, FormatError> {
     parameters.map_or(Ok(None), |one| one.f64("rope_theta"))
 }
 
-/// The sliding layers' base, `None` where those layers rotate as the others do.
+/// The RoPE base of sliding-window layers; `None` if it is the same as in the others.
 fn local_base(
     sliding: &Json<'_>,
     fields: &Fields<'_>,
@@ -75,7 +75,7 @@ fn local_base(
         RopeScaling::None if full_scaling == RopeScaling::None && local == base && !two_bases => Ok(None),
         RopeScaling::None => Ok(Some(local)),
         same if same == full_scaling && local == base => Ok(None),
-        _ => Err(sliding.unsupported("rope_type", "asks for scaling of its own in sliding layers")),
+        _ => Err(sliding.unsupported("rope_type", "asks for separate scaling in sliding-window layers")),
     }
 }
 
@@ -83,7 +83,7 @@ fn scaling(one: &Json<'_>, text: &Json<'_>, context: usize) -> Result<RopeScalin
     let key = if one.get("rope_type").is_some() { "rope_type" } else { "type" };
     let factor = || one.f64("factor")?.ok_or_else(|| missing(one, "factor"));
     match one.str(key)?.unwrap_or("default") {
-        // "dynamic" changes nothing within the context that the model was trained for.
+        // "dynamic" has no effect within the trained context length.
         "default" | "dynamic" => Ok(RopeScaling::None),
         "linear" => Ok(RopeScaling::Linear { factor: factor()? }),
         "llama3" => Ok(RopeScaling::Llama3 {
@@ -93,7 +93,7 @@ fn scaling(one: &Json<'_>, text: &Json<'_>, context: usize) -> Result<RopeScalin
             original_context: original_context(one, text, context)?,
         }),
         "yarn" => yarn(one, text, context),
-        // `su` is what Phi 3 called it first.
+        // `su` is the old name in Phi 3.
         "longrope" | "su" => longrope(one, text, context),
         other => Err(one.unsupported(key, format!("is {}", printable(other)))),
     }
@@ -131,13 +131,13 @@ fn yarn(one: &Json<'_>, text: &Json<'_>, context: usize) -> Result<RopeScaling, 
     }
     let original_context = original_context(one, text, context)?;
     let factor = one.f64("factor")?.unwrap_or(context as f64 / original_context as f64);
-    // Zero stands for "not set", as in transformers.
+    // Zero means "not set", as in transformers.
     let set = |key: &str| one.f64(key).map(|value| value.filter(|&value| value != 0.0));
     let growth = |weight: f64| if factor <= 1.0 { 1.0 } else { 0.1 * weight * factor.ln() + 1.0 };
     let attention_factor = match (one.f64("attention_factor")?, set("mscale")?, set("mscale_all_dim")?) {
         (Some(stated), _, _) => Some(stated),
         (None, Some(mscale), Some(all)) => Some(growth(mscale) / growth(all)),
-        // The formula that `None` stands for would go below 1 here.
+        // The formula that `None` stands for would give less than 1 here.
         _ if factor < 1.0 => Some(1.0),
         _ => None,
     };

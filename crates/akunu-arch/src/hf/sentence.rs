@@ -1,5 +1,4 @@
-//! What sentence-transformers keeps beside a model: how its states become a vector, the matrices that follow, and the
-//! prompts that texts begin with.
+//! sentence-transformers files beside a model: pooling, dense layers and prompts.
 
 use std::path::{Path, PathBuf};
 
@@ -7,11 +6,11 @@ use akunu_format::hf::{Document, Json, Weights};
 use akunu_format::{FormatError, index_names, printable};
 
 use super::SafeTensorsModel;
-use crate::{MOST_MODULES, Pooling};
+use crate::{MAX_MODULES, Pooling};
 
 const MODULES: &str = "modules.json";
 const PROMPTS: &str = "config_sentence_transformers.json";
-/// sentence-transformers' names for the settings of its first module; it takes the first that there is.
+/// File names of the first module's settings in sentence-transformers; the first one present is used.
 const TRANSFORMERS: [&str; 7] = [
     "sentence_bert_config.json",
     "sentence_roberta_config.json",
@@ -23,12 +22,11 @@ const TRANSFORMERS: [&str; 7] = [
 ];
 const TOKENIZER: &str = "tokenizer_config.json";
 
-/// Kinds of modules in the order in which they have to follow each other. All but the first may be missing, and there may be
-/// several matrices.
+/// Module types in the required order. All but the first are optional, and there may be several dense modules.
 const ORDER: [&str; 4] = ["Transformer", "Pooling", "Dense", "Normalize"];
 
 impl SafeTensorsModel {
-    /// The model with what its folder says about vectors.
+    /// Adds the embedding settings of the folder to the model.
     pub(super) fn with_sentence_modules(mut self, folder: &Path) -> Result<SafeTensorsModel, FormatError> {
         let prompts = folder.join(PROMPTS);
         if prompts.is_file() {
@@ -41,7 +39,7 @@ impl SafeTensorsModel {
         let modules = folder.join(MODULES);
         if modules.is_file() {
             self.read_modules(folder, &modules)?;
-            self.read_longest(&folder.join(TOKENIZER))?;
+            self.read_max_tokens(&folder.join(TOKENIZER))?;
         }
         Ok(self)
     }
@@ -56,7 +54,7 @@ impl SafeTensorsModel {
                 None => kind == 0 && own == folder,
                 Some(last) => kind > last || name == "Dense" && kind == last,
             };
-            if !follows || number > MOST_MODULES {
+            if !follows || number > MAX_MODULES {
                 let problem = format!("is {name} as module {} of the list", number + 1);
                 return Err(module.unsupported("type", problem).in_file(list));
             }
@@ -76,7 +74,7 @@ impl SafeTensorsModel {
         let root = document.root();
         let read = || {
             if root.bool("include_prompt")? == Some(false) && !self.config.embedding.prompts.is_empty() {
-                return Err(root.unsupported("include_prompt", "is false, and the model has prompts"));
+                return Err(root.unsupported("include_prompt", "is false, but the model has prompts"));
             }
             pooling(&root)
         };
@@ -87,25 +85,25 @@ impl SafeTensorsModel {
 
     fn read_transformer(&mut self, root: &Json<'_>) -> Result<(), FormatError> {
         let facts = &mut self.config.embedding;
-        facts.most_tokens = root.usize("max_seq_length")?.filter(|&most| most > 0);
+        facts.max_text_tokens = root.usize("max_seq_length")?.filter(|&most| most > 0);
         facts.lower_case = root.bool("do_lower_case")?.unwrap_or(false);
         Ok(())
     }
 
-    /// Where the first module does not say which text is the longest, the vocabulary's settings do.
-    fn read_longest(&mut self, path: &Path) -> Result<(), FormatError> {
-        if self.config.embedding.most_tokens.is_some() || !path.is_file() {
+    /// Used if the first module does not state the maximum length.
+    fn read_max_tokens(&mut self, path: &Path) -> Result<(), FormatError> {
+        if self.config.embedding.max_text_tokens.is_some() || !path.is_file() {
             return Ok(());
         }
         let document = Document::read(path)?;
-        // Numbers beyond all lengths stand for none.
+        // Placeholder values beyond any length mean "no limit".
         let most = document.root().f64("model_max_length").map_err(|error| error.in_file(path))?;
         let most = most.filter(|most| *most >= 1.0 && *most < self.config.context_length as f64);
-        self.config.embedding.most_tokens = most.map(|most| most as usize);
+        self.config.embedding.max_text_tokens = most.map(|most| most as usize);
         Ok(())
     }
 
-    /// A matrix that vectors are multiplied by; its canonical name has the module's number.
+    /// A dense module; the canonical name of its matrix contains the module's number.
     fn add_dense(&mut self, folder: &Path, config: &Path, number: usize) -> Result<(), FormatError> {
         let document = Document::read(config)?;
         refuse_activation(&document.root()).map_err(|error| error.in_file(config))?;
@@ -137,7 +135,7 @@ impl SafeTensorsModel {
         facts.default_prompt = root.str("default_prompt_name")?.map(str::to_string);
         match &facts.default_prompt {
             Some(name) if facts.prompts.iter().all(|(known, _)| known != name) => {
-                let problem = format!("is {}, and there is no such prompt", printable(name));
+                let problem = format!("is {}, but there is no such prompt", printable(name));
                 Err(root.unsupported("default_prompt_name", problem))
             }
             _ => Ok(()),
@@ -145,11 +143,11 @@ impl SafeTensorsModel {
     }
 }
 
-/// Which kind of module it is, by its place in [`ORDER`], and its folder.
+/// The type of a module, as an index into [`ORDER`], and its folder.
 fn module_of(folder: &Path, module: &Json<'_>) -> Result<(usize, PathBuf), FormatError> {
     let kind = module.str("type")?.unwrap_or_default();
     let path = module.str("path")?.unwrap_or_default();
-    // Only folders of this very folder: a list must not lead anywhere else.
+    // Only direct subfolders, so that a list cannot refer to any other path.
     if !path.is_empty() && Path::new(path).file_name().is_none_or(|name| name != path) {
         return Err(module.unsupported("path", format!("is {}", printable(path))));
     }
@@ -168,7 +166,7 @@ fn refuse_activation(config: &Json<'_>) -> Result<(), FormatError> {
     }
 }
 
-/// Older files have a flag for each mode, newer ones a name.
+/// Older files have one flag per mode, newer ones a name.
 fn pooling(config: &Json<'_>) -> Result<Pooling, FormatError> {
     const MODE: &str = "pooling_mode";
     const FLAGS: [(&str, Option<Pooling>); 6] = [
@@ -189,7 +187,7 @@ fn pooling(config: &Json<'_>) -> Result<Pooling, FormatError> {
         if config.bool(flag)? != Some(true) {
             continue;
         }
-        // Several modes at once are put side by side.
+        // Several modes at once would be concatenated.
         if pooling.is_none() || chosen.is_some() {
             return Err(
                 config.unsupported(flag, "asks for a pooling that is not one of cls, mean, last token")

@@ -1,11 +1,11 @@
-//! Stacks of Q, K and V that Hugging Face's files have head by head: rows are copied into the order of their parts.
+//! Reorders fused Q, K and V that Hugging Face files store grouped by KV head.
 
 use akunu_format::{FormatError, Place, Region, TensorInfo};
 
-use crate::tensors::StackLayout;
+use crate::tensors::FusedLayout;
 use crate::{Card, ModelConfig};
 
-/// Gives each such stack a region of its own, with all rows of Q, then those of K, then those of V.
+/// Copies each such tensor into a region of its own, with all rows of Q, then K, then V.
 pub(super) fn ungroup(
     tensors: &mut [TensorInfo],
     regions: &mut Vec<Region>,
@@ -15,10 +15,10 @@ pub(super) fn ungroup(
     let grouped = |name: &str| {
         let part = name.strip_prefix("blk.").and_then(|rest| rest.split_once('.')).map(|(_, part)| part);
         let stack = part.and_then(|part| part.rsplit_once('.')).map(|(stack, _)| stack);
-        card.stacks.iter().any(|rule| rule.layout == StackLayout::KvHeads && Some(rule.name) == stack)
+        card.fused.iter().any(|rule| rule.layout == FusedLayout::KvHeads && Some(rule.name) == stack)
     };
     let (groups, head_dim) = (config.kv_head_count, config.head_dim);
-    // With one KV head the parts follow each other already.
+    // With one KV head, the order is the same already.
     if groups < 2 {
         return Ok(());
     }
@@ -27,7 +27,8 @@ pub(super) fn ungroup(
         let rows = tensor.shape.first().copied().unwrap_or(0);
         let wanted = groups * (queries + 2) * head_dim;
         if rows != wanted || tensor.shape.len() == 1 && tensor.dtype.is_quantised() {
-            let problem = format!("{rows} rows, and {groups} groups of {queries} query heads make {wanted}");
+            let problem =
+                format!("it has {rows} rows, but {groups} groups of {queries} query heads need {wanted}");
             return Err(FormatError::tensor(&tensor.name, problem));
         }
         let mut copy = |place: Place| {
@@ -43,7 +44,7 @@ pub(super) fn ungroup(
     Ok(())
 }
 
-/// Heads of `head_bytes`, from `[group][queries…, key, value]` to all queries, all keys, all values.
+/// Reorders heads of `head_bytes` each from `[group][queries…, key, value]` to all queries, all keys, all values.
 fn reorder(from: &[u8], head_bytes: usize, groups: usize, queries: usize) -> Vec<u8> {
     let head = |group: usize, at: usize| &from[(group * (queries + 2) + at) * head_bytes..][..head_bytes];
     let q = (0..groups).flat_map(|group| (0..queries).map(move |at| (group, at)));
@@ -57,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn heads_go_from_groups_to_parts() {
+    fn grouped_heads_are_reordered() {
         // Two groups of two queries: q0 q1 k0 v0, q2 q3 k1 v1.
         let grouped = [0, 1, 10, 20, 2, 3, 11, 21];
         assert_eq!(reorder(&grouped, 1, 2, 2), [0, 1, 2, 3, 10, 11, 20, 21]);

@@ -1,4 +1,4 @@
-//! What a pass could reach at most, for commands that measure one.
+//! Performance ceilings of a pass, for commands that measure one.
 
 use akunu::devices::ceilings::{Ceilings, CeilingsError, DRAM_BYTES};
 use akunu::{BackendOptions, DeviceChoice};
@@ -6,14 +6,14 @@ use serde::Serialize;
 
 use crate::failure::Failure;
 
-/// Rounds before what is measured, and again after it.
+/// Rounds before the measurement, and again after it.
 pub const ROUNDS: usize = 3;
 
 #[derive(Clone, Debug, Serialize)]
 pub struct CeilingsReport {
     pub isa: &'static str,
     pub threads: usize,
-    /// Bytes that were read from.
+    /// Size of the memory that was read, in bytes.
     pub working_set: u64,
     pub read_gb_s: f64,
     pub int8_gop_s: f64,
@@ -43,8 +43,8 @@ impl CeilingsReport {
     }
 }
 
-/// Those of the CPU, reading as many bytes as a pass does: what fits in a cache is read from there. `None` for a device whose
-/// bounds are not known.
+/// The ceilings of the CPU, measured with as many bytes as a pass reads, so that caches have the same effect. `None`
+/// for devices whose limits are not known.
 pub fn of(
     device: DeviceChoice,
     backends: &BackendOptions,
@@ -53,9 +53,9 @@ pub fn of(
 ) -> Result<Option<Ceilings>, Failure> {
     match device.resolve(backends) {
         DeviceChoice::Auto | DeviceChoice::Cpu => {
-            const LEAST: u64 = 64 << 10;
+            const MIN_BYTES: u64 = 64 << 10;
             let isa = backends.cpu_isa().map_err(CeilingsError::from)?;
-            Ok(Some(Ceilings::new(isa, threads, bytes.clamp(LEAST, DRAM_BYTES))?))
+            Ok(Some(Ceilings::new(isa, threads, bytes.clamp(MIN_BYTES, DRAM_BYTES))?))
         }
         _ => Ok(None),
     }

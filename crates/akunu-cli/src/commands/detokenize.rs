@@ -11,13 +11,13 @@ use crate::ids;
 use crate::output::Output;
 use crate::prompt;
 
-/// Turns token ids into text
+/// Converts token ids to text
 ///
-/// Ids stand behind the model or come from stdin, with commas or spaces between them.
+/// Ids are given after the model or on stdin, separated by commas or spaces.
 #[derive(Debug, Args)]
 #[command(override_usage = "akunu detokenize [OPTIONS] [MODEL] [IDS]...")]
 pub struct DetokenizeArgs {
-    /// 1,2,3 or 1 2 3; before them, the model [default: the one inside the binary]
+    /// Token ids: 1,2,3 or 1 2 3; optionally preceded by the model [default: the embedded model]
     #[arg(value_name = "IDS")]
     args: Vec<OsString>,
     #[arg(long, help = "Prints JSON")]
@@ -31,7 +31,7 @@ pub fn run(args: &DetokenizeArgs, out: &mut Output) -> Result<(), Failure> {
     };
     let text = match words {
         [] => prompt::piped_stdin()?.ok_or_else(|| {
-            Failure::usage("there are no ids").hint("akunu detokenize [MODEL] 1,2,3, or pipe them in")
+            Failure::usage("no token ids were given").hint("akunu detokenize [MODEL] 1,2,3, or pipe them in")
         })?,
         words => words.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" "),
     };

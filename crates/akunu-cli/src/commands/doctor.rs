@@ -1,4 +1,4 @@
-//! `akunu doctor`: what this machine has, and what would be used.
+//! `akunu doctor`: hardware and devices of this machine.
 
 use akunu::devices::ceilings::{self, Ceilings, CeilingsError};
 use akunu::{BackendOptions, DeviceChoice, human};
@@ -11,11 +11,11 @@ use crate::grid::{Grid, facts};
 use crate::output::{self, Output};
 use crate::progress::Progress;
 
-/// Shows what this machine has and which device and instruction set would be used
+/// Shows the hardware of this machine and which device and instruction set are used by default
 #[derive(Debug, Args)]
 pub struct DoctorArgs {
-    /// Measures how fast memory is read and numbers are multiplied, with 1 thread and more: the bounds of generation and
-    /// of prompt processing
+    /// Measures memory bandwidth and multiplication throughput with 1 thread and more: the limits of generation and of
+    /// prompt processing
     #[arg(long)]
     measure: bool,
     #[arg(long, help = "Prints JSON")]
@@ -48,11 +48,11 @@ struct Fact {
 struct DeviceReport {
     name: &'static str,
     detail: String,
-    /// What `--device auto` takes.
+    /// Whether `--device auto` selects it.
     default: bool,
 }
 
-/// Rounds of each measurement, of which the median counts.
+/// Rounds of each measurement; the median is reported.
 const ROUNDS: usize = 5;
 
 #[derive(Debug, Serialize)]
@@ -66,7 +66,7 @@ struct Measured {
 
 #[derive(Clone, Copy, Debug, Serialize)]
 struct Read {
-    /// The working set.
+    /// Size of the working set.
     bytes: u64,
     gb_s: f64,
 }
@@ -109,7 +109,7 @@ fn report(backends: &BackendOptions) -> DoctorReport {
 fn device(choice: DeviceChoice, backends: &BackendOptions) -> DeviceReport {
     let detail = match akunu::open_device(choice, None, backends) {
         Ok(device) => device.capabilities().detail.clone(),
-        Err(error) => format!("cannot be used: {error}"),
+        Err(error) => format!("not available: {error}"),
     };
     DeviceReport { name: choice.name(), detail, default: DeviceChoice::Auto.resolve(backends) == choice }
 }
@@ -133,13 +133,13 @@ fn lines(report: &DoctorReport) -> Vec<(&'static str, String)> {
     ];
     lines.extend(report.gpu.iter().map(|fact| (fact.name, fact.value.clone())));
     for device in &report.devices {
-        let default = if device.default { " (the one used unless --device says otherwise)" } else { "" };
+        let default = if device.default { " (default)" } else { "" };
         lines.push(("device", format!("{}: {}{default}", device.name, device.detail)));
     }
     lines
 }
 
-/// `AMD EPYC (family 26, model 2)`: virtual machines call many generations by one name.
+/// `AMD EPYC (family 26, model 2)`: in virtual machines, many generations have the same name.
 fn processor() -> Option<String> {
     let field = |name| proc_field("/proc/cpuinfo", name);
     let name = field("model name")?;
@@ -160,7 +160,7 @@ fn kib(text: &str) -> Option<u64> {
     Some(text.strip_suffix("kB")?.trim().parse::<u64>().ok()? * 1024)
 }
 
-/// Instruction sets that kernels may care about.
+/// Instruction sets that are relevant for kernels.
 #[cfg(target_arch = "x86_64")]
 fn features() -> Vec<String> {
     macro_rules! detected {
@@ -184,7 +184,7 @@ fn features() -> Vec<String> {
         "avx512fp16"
     );
     let mut found = names(&all);
-    // The standard library does not say on a stable compiler; Linux does.
+    // The standard library does not report these with a stable compiler, but Linux does.
     let flags = proc_field("/proc/cpuinfo", "flags").unwrap_or_default();
     found.extend(flags.split(' ').filter(|flag| flag.starts_with("amx")).map(str::to_string));
     found
@@ -209,7 +209,7 @@ fn names(features: &[(&str, bool)]) -> Vec<String> {
     features.iter().filter(|(_, has)| *has).map(|(name, _)| name.to_string()).collect()
 }
 
-/// With 1 thread, 2, 4 and so on up to all cores: memory and last-level cache, and multiplication.
+/// Measures with 1, 2, 4, … threads up to all cores: main memory, last-level cache, and multiplication.
 fn measure(
     backends: &BackendOptions,
     cores: usize,
@@ -250,9 +250,9 @@ fn print(measured: &[Measured], width: Option<usize>) -> String {
     let Some(first) = measured.first() else { return String::new() };
     let cache = first
         .cache
-        .map_or(String::new(), |read| format!("; cache: of {} in the last-level cache", human(read.bytes)));
+        .map_or(String::new(), |read| format!("; cache: {} in the last-level cache", human(read.bytes)));
     let mut text = format!(
-        "\nmemory: GB/s read of {}{cache}; int8 and f32: GOP/s, a multiplication and an addition being two\n\n",
+        "\nmemory: GB/s read of {}{cache}; int8 and f32: GOP/s, with multiplication and addition as two operations\n\n",
         human(first.memory.bytes)
     );
     let mut grid =

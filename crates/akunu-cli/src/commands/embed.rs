@@ -1,4 +1,4 @@
-//! `akunu embed`: vectors of texts.
+//! `akunu embed`: embeddings of texts.
 
 use std::path::PathBuf;
 
@@ -14,10 +14,10 @@ use crate::output::Output;
 use crate::tensor_file::TensorFile;
 use crate::texts::Source;
 
-/// Makes vectors of texts
+/// Computes embeddings of texts
 ///
-/// Prints a line of numbers for each text. The texts are arguments, lines of a file (-f) or token ids (--ids). Vectors are
-/// scaled to length 1, so that their dot products are cosines.
+/// Prints one line of numbers per text. Texts are arguments, lines of a file (-f) or token ids (--ids). Embeddings are
+/// normalized to length 1, so that their dot products are cosines.
 #[derive(Debug, Args)]
 pub struct EmbedArgs {
     /// The model
@@ -25,31 +25,31 @@ pub struct EmbedArgs {
     /// The texts
     #[arg(value_name = "TEXT")]
     texts: Vec<String>,
-    /// A file with a text in each line (- is stdin)
+    /// File with one text per line (- is stdin)
     #[arg(short, long, group = "source", conflicts_with = "texts")]
     file: Option<PathBuf>,
-    /// A text as token ids, as the model is to see it: 1,2,3 (may be repeated)
+    /// A text as token ids, including special tokens: 1,2,3 (may be repeated)
     #[arg(long, value_name = "IDS", group = "source", conflicts_with = "texts", value_parser = ids::parse)]
     ids: Vec<Ids>,
-    /// How the states of a text's tokens become a vector [default: what the model's files say]
+    /// How the hidden states of a text are reduced to one vector [default: what the model's files state]
     #[arg(long, value_parser = args::pooling())]
     pooling: Option<Pooling>,
-    /// Leaves vectors as long as the model makes them
+    /// Does not normalize embeddings
     #[arg(long)]
     no_normalize: bool,
-    /// The prompt to put before each text, by its name in the model's files
+    /// Name of a prompt in the model's files that is put before each text
     #[arg(long, value_name = "NAME", conflicts_with = "ids")]
     prompt: Option<String>,
-    /// Only the first numbers of each vector, for models that were trained for it
+    /// Truncates embeddings to this many dimensions, for models trained for it
     #[arg(long, value_name = "N", value_parser = args::count, allow_negative_numbers = true)]
     dimensions: Option<usize>,
-    /// Cuts texts that are longer than the model takes, and says so
+    /// Truncates texts that are longer than the model supports, with a note
     #[arg(long)]
     truncate: bool,
-    /// Writes a tensor `embeddings` of [vectors, numbers] as f32
+    /// Writes a tensor `embeddings` of shape [vectors, dimensions] in f32
     #[arg(long, value_name = "FILE.safetensors")]
     out: Option<PathBuf>,
-    /// Prints {"embeddings": [[…], …]}, exact as f32; with --pooling none a list of vectors for each text
+    /// Prints {"embeddings": [[…], …]}, exact in f32; with --pooling none a list of vectors per text
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -66,8 +66,8 @@ pub fn run(args: &EmbedArgs, out: &mut Output) -> Result<(), Failure> {
     let source = Source::of_texts(args.file.as_deref());
     let texts = texts(args, &model, &source)?;
     if texts.is_empty() {
-        return Err(Failure::usage("there is no text")
-            .hint("akunu embed MODEL \"some text\" \"another\", or -f FILE with a text in each line"));
+        return Err(Failure::usage("no text was given")
+            .hint("akunu embed MODEL \"some text\" \"another\", or -f FILE with one text per line"));
     }
     let file = args.out.as_deref().map(TensorFile::open).transpose()?;
     let options = EmbedOptions { task: EmbedTask::Vectors(args.pooling), ..args.engine.options() };
@@ -76,7 +76,8 @@ pub fn run(args: &EmbedArgs, out: &mut Output) -> Result<(), Failure> {
     source.check(&embedder, &texts)?;
     let width = args.dimensions.unwrap_or(embedder.width());
     if width > embedder.width() {
-        let problem = format!("--dimensions is {width}, and the model's vectors have {}", embedder.width());
+        let problem =
+            format!("--dimensions is {width}, but the model's embeddings have {}", embedder.width());
         return Err(Failure::usage(problem));
     }
     let found = embedder.encode(&texts)?;
@@ -102,7 +103,7 @@ pub fn run(args: &EmbedArgs, out: &mut Output) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The vectors of one text: one, or one for each token.
+/// The vectors of one text: one, or one per token.
 fn finish(text: &[f32], embedder: &Embedder, width: usize, normalised: bool) -> Vec<Vec<f32>> {
     let vector = |vector: &[f32]| {
         let mut vector = vector[..width].to_vec();

@@ -1,4 +1,4 @@
-//! `akunu inspect`: what a model file holds.
+//! `akunu inspect`: the contents of a model file.
 
 use std::collections::BTreeMap;
 
@@ -15,15 +15,15 @@ use crate::failure::Failure;
 use crate::grid::{Grid, facts, grouped};
 use crate::output::{self, Output};
 
-/// Shows what a model file holds
+/// Shows the configuration, vocabulary and tensor types of a model
 #[derive(Debug, Args)]
 pub struct InspectArgs {
     #[command(flatten)]
     model: ModelArg,
-    /// Lists every tensor
+    /// Lists all tensors
     #[arg(long)]
     tensors: bool,
-    /// Lists every metadata key (GGUF only); long arrays by their length
+    /// Lists all metadata keys (GGUF only); long arrays with their length
     #[arg(long)]
     metadata: bool,
     #[arg(long, help = "Prints JSON")]
@@ -51,17 +51,19 @@ struct InspectReport<'a> {
     kv_head_count: usize,
     head_dim: usize,
     norm_epsilon: f32,
-    rope_base: f64,
+    /// Only for models with RoPE.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rope_base: Option<f64>,
     rope_local_base: Option<f64>,
     rope_dims: usize,
     rope_scaling: String,
-    /// What the files hold beside the part of the model that is run.
+    /// Parts of the file that are not run, such as a vision encoder.
     left_out: Option<&'static str>,
     window: Option<usize>,
     tied_embeddings: bool,
     bos_id: Option<u32>,
     eos_ids: Vec<u32>,
-    /// Of models that make vectors or scores of texts.
+    /// Only for embedding models and rerankers.
     #[serde(skip_serializing_if = "Option::is_none")]
     texts: Option<Texts<'a>>,
     #[serde(skip_serializing_if = "serde_json::Map::is_empty")]
@@ -74,13 +76,13 @@ struct InspectReport<'a> {
 
 #[derive(Debug, Serialize)]
 struct Texts<'a> {
-    /// How the states of a text's tokens become a vector; `None` where the files do not say.
+    /// Pooling type; `None` if the files do not state one.
     pooling: Option<&'static str>,
-    /// Whether rows see what stands after them, too.
+    /// Whether attention is bidirectional.
     sees_whole_text: bool,
-    /// Tokens of the longest text where nobody asks for another.
+    /// Default maximum text length in tokens.
     longest: usize,
-    /// Scores that the classifier gives.
+    /// Number of scores of the classifier.
     classifier: Option<usize>,
     prompts: BTreeMap<&'a str, &'a str>,
     default_prompt: Option<&'a str>,
@@ -174,7 +176,7 @@ fn report(model: &Model) -> InspectReport<'_> {
         kv_head_count: config.kv_head_count,
         head_dim: config.head_dim,
         norm_epsilon: config.norm_epsilon,
-        rope_base: config.rope.base,
+        rope_base: has_rope(config).then_some(config.rope.base),
         rope_local_base: config.rope.local_base,
         rope_dims: config.rope.dims,
         left_out: config.left_out,
@@ -232,7 +234,7 @@ fn rope_scaling(config: &ModelConfig, frequency_factors: bool) -> String {
             format!("YaRN, ×{factor} beyond {original_context}")
         }
         RopeScaling::LongRope { original_context, .. } => {
-            format!("LongRoPE, other factors beyond {original_context}")
+            format!("LongRoPE, different factors beyond {original_context}")
         }
     }
 }
@@ -266,9 +268,7 @@ fn lines(report: &InspectReport<'_>, config: &ModelConfig) -> Vec<(&'static str,
             ),
         ),
     ]);
-    if config.rope.dims > 0 {
-        lines.push(("rope", rope(report)));
-    }
+    lines.extend(report.rope_base.map(|base| ("rope", rope(report, base))));
     lines.extend(
         report.window.map(|size| ("window", format!("{size} positions in {}", window_layers(config)))),
     );
@@ -282,32 +282,30 @@ fn lines(report: &InspectReport<'_>, config: &ModelConfig) -> Vec<(&'static str,
     lines
 }
 
-/// What a model that makes vectors or scores does with a text.
+/// Lines for an embedding model or reranker.
 fn text_lines(texts: &Texts<'_>) -> Vec<(&'static str, String)> {
     let mut lines = vec![match texts.sees_whole_text {
-        true => ("attention", "each token sees the whole text".to_string()),
-        false => ("attention", "each token sees those before it".to_string()),
+        true => ("attention", "bidirectional".to_string()),
+        false => ("attention", "causal".to_string()),
     }];
     match texts.classifier {
         Some(1) => lines.push(("classifier", "one score for a query and a document (akunu rerank)".into())),
         Some(labels) => lines.push(("classifier", format!("{labels} scores"))),
-        None => {
-            lines.push(("pooling", texts.pooling.unwrap_or("not said by the files; mean is taken").into()))
-        }
+        None => lines.push((
+            "pooling",
+            texts.pooling.unwrap_or("not stated by the model's files; mean is used").into(),
+        )),
     }
-    lines.push((
-        "longest text",
-        format!("{} tokens, unless -c says otherwise", grouped(texts.longest as u64)),
-    ));
+    lines.push(("longest text", format!("{} tokens by default (-c)", grouped(texts.longest as u64))));
     for (name, prompt) in &texts.prompts {
-        let usual = if texts.default_prompt == Some(name) { " (put before texts)" } else { "" };
+        let usual = if texts.default_prompt == Some(name) { " (added to texts by default)" } else { "" };
         lines.push(("prompt", format!("{name}{usual}: {prompt:?}")));
     }
     lines
 }
 
 fn generation_lines(report: &InspectReport<'_>) -> Vec<(&'static str, String)> {
-    let tied = if report.tied_embeddings { "tied to the embedding" } else { "a matrix of its own" };
+    let tied = if report.tied_embeddings { "tied to the embedding" } else { "a separate matrix" };
     let mut lines = vec![("output", tied.to_string())];
     lines.extend(report.bos_id.map(|id| ("begin of text", id.to_string())));
     if !report.eos_ids.is_empty() {
@@ -323,15 +321,20 @@ fn generation_lines(report: &InspectReport<'_>) -> Vec<(&'static str, String)> {
 fn vocabulary(report: &InspectReport<'_>) -> String {
     match (&report.vocabulary, report.format) {
         (Some(kind), _) => kind.clone(),
-        (None, "GGUF") => "no tokens in the file".to_string(),
+        (None, "GGUF") => "none in the file".to_string(),
         (None, _) => "no vocabulary".to_string(),
     }
 }
 
-fn rope(report: &InspectReport<'_>) -> String {
-    let mut text = format!("base {}", report.rope_base);
+fn has_rope(config: &ModelConfig) -> bool {
+    let card = akunu_plan::Card::find(&config.architecture);
+    config.rope.dims > 0 && card.is_none_or(|card| card.rotary)
+}
+
+fn rope(report: &InspectReport<'_>, base: f64) -> String {
+    let mut text = format!("base {base}");
     if let Some(local) = report.rope_local_base {
-        text.push_str(&format!(", {local} in sliding layers"));
+        text.push_str(&format!(", {local} in sliding-window layers"));
     }
     if report.rope_dims != report.head_dim {
         text.push_str(&format!(", {} of {} dimensions", report.rope_dims, report.head_dim));
@@ -345,7 +348,7 @@ fn rope(report: &InspectReport<'_>) -> String {
 fn window_layers(config: &ModelConfig) -> String {
     let Some(arch) = akunu_plan::Card::find(&config.architecture) else {
         return match config.window.as_ref().map(|w| &w.pattern) {
-            Some(WindowPattern::FullEvery(n)) => format!("all but every {n}th layer"),
+            Some(WindowPattern::FullEvery(n)) => format!("all layers except every {n}th"),
             _ => "some layers".to_string(),
         };
     };

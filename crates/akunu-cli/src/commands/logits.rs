@@ -1,4 +1,4 @@
-//! `akunu logits`: how outsiders check the engine.
+//! `akunu logits`: logits, for comparison with other engines.
 
 use std::path::PathBuf;
 
@@ -13,28 +13,28 @@ use crate::ids::{self, Ids};
 use crate::output::{self, Output};
 use crate::tensor_file::TensorFile;
 
-/// Rows of logits that one pass gives where every position's are asked for.
+/// Logit rows per pass if the logits of all positions are requested.
 const LOGIT_ROWS: usize = 64;
-/// Tokens shown where the output is for people.
+/// Number of tokens in the text output.
 const SHOWN: usize = 10;
 
-/// Prints the logits after some tokens
+/// Prints the logits after a sequence of tokens
 ///
-/// Without --json and --out, the ten best tokens of each position.
+/// Without --json and --out, prints the ten most likely tokens of each position.
 #[derive(Debug, Args)]
 pub struct LogitsArgs {
     #[command(flatten)]
     model: ModelArg,
-    /// The tokens: 1,2,3
+    /// Token ids: 1,2,3
     #[arg(long, required = true, value_parser = ids::parse)]
     ids: Ids,
-    /// Every position's logits instead of the last one's
+    /// Logits of all positions instead of the last one
     #[arg(long)]
     all: bool,
-    /// Writes a tensor `logits` of [positions, vocabulary] as f32
+    /// Writes a tensor `logits` of shape [positions, vocabulary] in f32
     #[arg(long, value_name = "FILE.safetensors")]
     out: Option<PathBuf>,
-    /// Prints {"logits": [[…], …]}, a row for each position, exact as f32
+    /// Prints {"logits": [[…], …]}, one row per position, exact in f32
     #[arg(long)]
     json: bool,
     #[command(flatten)]

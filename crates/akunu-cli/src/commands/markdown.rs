@@ -1,4 +1,4 @@
-//! The reference of every command as Markdown, from what clap knows.
+//! The reference of all commands as Markdown, generated from clap's definitions.
 
 use clap::{Command, CommandFactory};
 
@@ -6,7 +6,7 @@ use crate::args::Cli;
 use crate::failure::Failure;
 use crate::output::Output;
 
-/// Lines of the help texts in the reference, whatever terminal made it.
+/// Width of the help texts in the reference, independent of the terminal.
 const WIDTH: usize = 100;
 
 pub fn run(out: &mut Output) -> Result<(), Failure> {

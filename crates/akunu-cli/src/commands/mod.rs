@@ -1,4 +1,4 @@
-//! A file for each command: its arguments, and what it does.
+//! One file per command, with its arguments and its implementation.
 
 pub mod bench;
 pub mod bench_serve;
@@ -71,8 +71,7 @@ pub fn run(command: Command) -> Result<(), Failure> {
     out.flush()
 }
 
-/// What can be done with a model that has no vocabulary: the command's own way to take ids, or another command that has
-/// one.
+/// Advice for models without a usable vocabulary: the command's option for token ids, or another command that has one.
 fn without_vocabulary(command: &Command) -> Option<&'static str> {
     match command {
         Command::Run(_) | Command::Chat(_) => {
@@ -100,23 +99,21 @@ fn open(model: Option<&Path>) -> Result<Arc<Model>, Failure> {
     Ok(Arc::new(model))
 }
 
-/// A model that generates text. Others are refused with what they can do.
+/// Opens a generative model. Other models are rejected, with the commands that support them.
 fn open_generating(model: Option<&Path>) -> Result<Arc<Model>, Failure> {
     let model = open(model)?;
     match model.text_task() {
-        Some(EmbedTask::Scores) => {
-            Err(Failure::new("this model scores how well documents answer a query, and generates no text")
-                .hint("akunu rerank MODEL takes it, and so does /v1/rerank of akunu serve"))
-        }
+        Some(EmbedTask::Scores) => Err(Failure::new("this model is a reranker and does not generate text")
+            .hint("use akunu rerank MODEL, or /v1/rerank of akunu serve")),
         Some(EmbedTask::Vectors(_)) if model.config().bidirectional => {
-            Err(Failure::new("this model makes vectors of texts, and generates none")
-                .hint("akunu embed MODEL takes it, and so does /v1/embeddings of akunu serve"))
+            Err(Failure::new("this model computes embeddings and does not generate text")
+                .hint("use akunu embed MODEL, or /v1/embeddings of akunu serve"))
         }
         _ => Ok(model),
     }
 }
 
-/// The tokenizer of a model, or of a GGUF file that holds a vocabulary only.
+/// The tokenizer of a model, or of a GGUF file that contains only a vocabulary.
 fn open_tokenizer(model: Option<&Path>) -> Result<Arc<dyn Tokenizer>, Failure> {
     let model = model.map(hub::resolve).transpose()?;
     let model = model.as_deref();
@@ -130,11 +127,11 @@ fn open_tokenizer(model: Option<&Path>) -> Result<Arc<dyn Tokenizer>, Failure> {
     Ok(open(model)?.tokenizer()?.clone())
 }
 
-/// Puts a model on its device and says what was decided for the user.
+/// Loads a model on its device, and prints notes about automatic choices.
 fn engine(model: &Arc<Model>, options: &EngineOptions, quiet: bool) -> Result<Engine, Failure> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     if let Some(threads) = options.threads.filter(|&threads| threads > cores && !quiet) {
-        output::note(&format!("note: {threads} threads on {cores} cores get in each other's way"));
+        output::note(&format!("note: {threads} threads on {cores} cores slow each other down"));
     }
     let engine = Engine::new(model.clone(), options)?;
     if !quiet {
@@ -142,15 +139,13 @@ fn engine(model: &Arc<Model>, options: &EngineOptions, quiet: bool) -> Result<En
             output::note(&format!("note: {note}"));
         }
         if model.text_task().is_some() {
-            output::note(
-                "note: this model was made for vectors of texts (akunu embed), and not to generate text",
-            );
+            output::note("note: this is an embedding model (akunu embed), not a generative one");
         }
     }
     Ok(engine)
 }
 
-/// Puts a model that makes vectors or scores on its device, and says what was decided for the user.
+/// Loads an embedding model or reranker on its device, and prints notes about automatic choices.
 fn embedder(model: &Arc<Model>, options: &EmbedOptions) -> Result<Embedder, Failure> {
     let embedder = Embedder::new(model.clone(), options)?;
     for note in embedder.notes() {
@@ -159,7 +154,7 @@ fn embedder(model: &Arc<Model>, options: &EmbedOptions) -> Result<Embedder, Fail
     Ok(embedder)
 }
 
-/// Cuts texts that are too long, if that was asked for; else they are refused when they are encoded.
+/// Truncates texts that are too long, if requested; otherwise they are rejected when they are encoded.
 fn cut(embedder: &Embedder, mut texts: Vec<TextIds>, wanted: bool) -> Vec<TextIds> {
     let longest = embedder.longest();
     if wanted {
@@ -169,27 +164,27 @@ fn cut(embedder: &Embedder, mut texts: Vec<TextIds>, wanted: bool) -> Vec<TextId
     if count > 0 {
         let texts = if count == 1 { "text was" } else { "texts were" };
         let tokens = if longest == 1 { "token" } else { "tokens" };
-        output::note(&format!("note: {count} {texts} cut to {longest} {tokens}"));
+        output::note(&format!("note: {count} {texts} truncated to {longest} {tokens}"));
     }
     texts
 }
 
-/// What texts become, in words.
+/// A description of the output for texts.
 fn describe(output: EncodeOutput) -> String {
     match output {
-        EncodeOutput::Vectors(Pooling::None) => "vectors of all tokens".into(),
+        EncodeOutput::Vectors(Pooling::None) => "embeddings of all tokens".into(),
         EncodeOutput::Vectors(pooling) => format!("vectors (pooling {})", pooling.name()),
         EncodeOutput::Scores => "scores of a classifier".into(),
         EncodeOutput::Logits => "logits of the next token".into(),
     }
 }
 
-/// Threads that a device asked for `threads` uses.
+/// Number of threads that a device uses, given the option.
 fn threads(threads: Option<usize>) -> usize {
     threads.unwrap_or_else(akunu::devices::physical_cores)
 }
 
-/// The same ids for the same seed, anywhere.
+/// Pseudorandom ids that depend only on the seed.
 fn random_ids(count: usize, vocab: usize, seed: u64) -> Vec<u32> {
     let mut rng = akunu_format::blocks::Rng::new(seed);
     (0..count).map(|_| (rng.next_u64() % vocab as u64) as u32).collect()

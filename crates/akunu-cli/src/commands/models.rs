@@ -1,4 +1,4 @@
-//! `akunu models`: what the cache holds.
+//! `akunu models`: lists cached models.
 
 use akunu_hub::{Cache, CachedRepo};
 use clap::Args;
@@ -9,10 +9,10 @@ use crate::grid::Grid;
 use crate::hub;
 use crate::output::{self, Output};
 
-/// Characters of a commit's id that tell it from others.
+/// Displayed length of a commit id.
 const SHORT: usize = 8;
 
-/// Lists the models in the cache of the hub
+/// Lists the models in the Hugging Face cache
 #[derive(Debug, Args)]
 pub struct ModelsArgs {
     /// Lists their files too
@@ -30,7 +30,7 @@ pub fn run(args: &ModelsArgs, out: &mut Output) -> Result<(), Failure> {
         return out.json(&json!({ "cache": cache.root(), "models": models }));
     }
     if repos.is_empty() {
-        output::note(&format!("there are no models in {}", cache.root().display()));
+        output::note(&format!("the cache {} contains no models", cache.root().display()));
         return Ok(());
     }
     let mut grid = Grid::new().text("model").word("revision").word("commit").number("size");

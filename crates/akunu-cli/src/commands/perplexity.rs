@@ -1,4 +1,4 @@
-//! `akunu perplexity`: how well a model knows a text.
+//! `akunu perplexity`: how well a model predicts a text.
 
 use std::path::PathBuf;
 
@@ -11,26 +11,26 @@ use crate::output::Output;
 use crate::progress::Progress;
 use crate::prompt;
 
-/// Rows of logits that one pass gives.
+/// Logit rows per pass.
 const LOGIT_ROWS: usize = 64;
 
 /// Measures how well a model predicts a text
 ///
-/// The text is read in windows of -c tokens that move on by --stride; each token is scored once, in the first window that
-/// has it. A smaller stride gives tokens more to go by and takes longer.
+/// The text is processed in windows of -c tokens that advance by --stride; each token is scored once, in the first
+/// window that contains it. A smaller stride gives tokens more context and takes longer.
 #[derive(Debug, Args)]
 #[command(override_usage = "akunu perplexity [OPTIONS] [MODEL] FILE")]
 pub struct PerplexityArgs {
-    /// A UTF-8 text (- is stdin); before it, the model [default: the one inside the binary]
+    /// UTF-8 text file (- is stdin); optionally preceded by the model [default: the embedded model]
     #[arg(value_name = "FILE", num_args = 1..=2, required = true)]
     paths: Vec<PathBuf>,
-    /// Tokens in a window
+    /// Window length in tokens
     #[arg(short, long, default_value = "512", value_parser = args::count, allow_negative_numbers = true)]
     context: usize,
-    /// Tokens by which windows move on [default: the window]
+    /// Distance between windows in tokens [default: the window length]
     #[arg(long, value_parser = args::count, allow_negative_numbers = true)]
     stride: Option<usize>,
-    /// How keys and values are stored
+    /// Storage type of the KV cache
     #[arg(long, default_value = "f16", value_parser = args::kv_type(), help_heading = "Engine")]
     kv_type: akunu::KvType,
     #[arg(long, help = "Prints JSON")]
@@ -52,21 +52,27 @@ pub fn run(args: &PerplexityArgs, out: &mut Output) -> Result<(), Failure> {
     let (path, file) = match &args.paths[..] {
         [model, file] => (Some(model.as_path()), file),
         [file] => (None, file),
-        _ => return Err(Failure::usage("a text is missing")),
+        _ => return Err(Failure::usage("no text file was given")),
     };
     let window = args.context;
     let stride = args.stride.unwrap_or(window);
     if stride > window {
-        return Err(Failure::usage(format!("a stride of {stride} skips tokens between windows of {window}"))
-            .hint("take a stride of at most the window (-c)"));
+        return Err(Failure::usage(format!(
+            "a stride of {stride} would skip tokens between windows of {window}"
+        ))
+        .hint("use a stride of at most the window length (-c)"));
     }
     let text = prompt::read_text(file)?;
     let model = super::open_generating(path)?;
     let ids = model.encode(&text)?;
     if ids.len() < 2 {
-        return Err(Failure::new(format!("{} has {} tokens; 2 are the least", file.display(), ids.len())));
+        return Err(Failure::new(format!(
+            "{} has {} tokens, but at least 2 are needed",
+            file.display(),
+            ids.len()
+        )));
     }
-    // A short text is one window.
+    // A short text is a single window.
     let window = window.min(ids.len());
     let stride = stride.min(window);
     let options = akunu::EngineOptions {

@@ -1,4 +1,4 @@
-//! `akunu plan`: the memory that a model will take, before anything is loaded.
+//! `akunu plan`: the memory of a model, before it is loaded.
 
 use akunu::{MemoryPlan, human};
 use akunu_plan::EncodeOptions;
@@ -10,7 +10,7 @@ use crate::failure::Failure;
 use crate::grid::{Grid, grouped};
 use crate::output::{self, Output};
 
-/// Shows the memory that a model takes, to the byte, and whether it fits
+/// Shows exactly how much memory a model needs, and whether it fits
 #[derive(Debug, Args)]
 pub struct PlanArgs {
     #[command(flatten)]
@@ -27,14 +27,14 @@ pub struct PlanArgs {
 struct PlanReport<'a> {
     model: &'a str,
     device: &'a str,
-    /// What the device said of itself, or which chip this is for.
+    /// Description by the device, or the name of the chip.
     detail: &'a str,
     #[serde(flatten)]
     pass: Pass,
     memory: Parts,
-    /// What the device allocates.
+    /// Memory that the device allocates.
     allocated: u64,
-    /// With the weights that stay in the file's mapping.
+    /// Including weights in the mapped file.
     total: u64,
     available: Option<u64>,
     fits: Option<bool>,
@@ -50,16 +50,16 @@ enum Pass {
         chain: usize,
     },
     Encodes {
-        /// What texts become.
+        /// The result for a text.
         output: String,
-        /// Numbers of one vector.
+        /// Dimensions of an embedding.
         width: usize,
-        /// Tokens of the longest text.
+        /// Maximum text length in tokens.
         longest: usize,
         kv_type: &'static str,
-        /// Tokens of a pass.
+        /// Maximum tokens of a pass.
         rows: usize,
-        /// Vectors or scores of a pass.
+        /// Maximum embeddings or scores of a pass.
         texts: usize,
     },
 }
@@ -107,7 +107,7 @@ pub fn run(args: &PlanArgs, out: &mut Output) -> Result<(), Failure> {
             (Pass::Encodes { output, width, longest, kv_type, rows, texts }, plan.memory)
         }
     };
-    // What is available on a chip that need not be there is not known; this machine's own memory says nothing of it.
+    // The available memory of another chip is unknown; this machine's memory is irrelevant for it.
     let available = match args.planned.chip {
         Some(_) => None,
         None => capabilities.available_bytes.or_else(akunu::available_memory),
@@ -136,20 +136,20 @@ pub fn run(args: &PlanArgs, out: &mut Output) -> Result<(), Failure> {
         (
             "weights in place",
             m.weights_in_place,
-            "used where the file is mapped; the system may drop and re-read them",
+            "used in the mapped file; the system may drop pages and read them again",
         ),
         (
             "weights copied",
             m.weights_copied,
-            "norms and biases as f32, or all on a device with its own memory",
+            "norms and biases as f32, or all weights on a device with its own memory",
         ),
         ("constants", m.constants, "RoPE frequencies"),
         ("KV cache", m.kv, "keys and values of the context"),
         ("scratch", m.scratch, scratch),
-        ("rows and logits", m.io, "what host and device hand each other"),
-        ("workspace", m.workspace, "the device's own"),
+        ("rows and logits", m.io, "data exchanged between host and device"),
+        ("workspace", m.workspace, "for the device's internal use"),
         ("tables", m.tables, "the commands"),
-        ("allocated", report.allocated, "all but the weights in place and the tables"),
+        ("allocated", report.allocated, "everything except the weights in place and the tables"),
         ("total", report.total, ""),
     ];
     for (name, bytes, what) in parts.into_iter().filter(|part| !encodes || part.0 != "KV cache") {
@@ -172,27 +172,29 @@ pub fn run(args: &PlanArgs, out: &mut Output) -> Result<(), Failure> {
     out.text(&grid.render(output::width()))?;
     out.text("\n")?;
     match args.planned.chip {
-        Some(_) => out.line(&format!("Planned for this chip: {}", report.detail)),
+        Some(_) => out.line(&format!("Planned for chip: {}", report.detail)),
         None => out.line(&verdict(&report)),
     }
 }
 
 fn verdict(report: &PlanReport<'_>) -> String {
     let Some(available) = report.available else {
-        return "This system does not say how much memory is available.".to_string();
+        return "The available memory of this system is unknown.".to_string();
     };
     let free = human(available);
     if report.allocated > available {
         format!(
-            "Does not fit: {} to allocate, {free} available. {} (-c) takes less.",
+            "Does not fit: {} to allocate, {free} available. {} (-c) needs less.",
             human(report.allocated),
             match report.pass {
                 Pass::Generates { .. } => "A smaller context",
-                Pass::Encodes { .. } => "A shorter longest text",
+                Pass::Encodes { .. } => "A smaller maximum text length",
             }
         )
     } else if report.total > available {
-        format!("Fits, but slowly: {free} are available, so weights will be read from disk again and again.")
+        format!(
+            "Fits, but will be slow: only {free} are available, so weights must be read from disk repeatedly."
+        )
     } else {
         format!("Fits: {free} are available.")
     }

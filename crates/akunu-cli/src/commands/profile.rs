@@ -1,4 +1,4 @@
-//! `akunu profile`: where a pass spends its time.
+//! `akunu profile`: the time of each command of a pass.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,29 +16,30 @@ use crate::failure::Failure;
 use crate::grid::Grid;
 use crate::output::{self, Output};
 
-/// Times each command of a pass, and says how near it comes to what the machine can do
+/// Measures the time of each command of a pass, relative to the machine's limits
 ///
-/// Ceilings are measured before and after: reading as many bytes as the pass does, and multiplying. A command cannot take
-/// less than its bytes or its operations do; 100% is that time. Commands are run one at a time, so their sum is a little
-/// more than a pass takes. Layers are added up; --each lists every command.
+/// Ceilings are measured before and after: memory bandwidth for as many bytes as the pass reads, and multiplication
+/// throughput. A command at 100% takes the time that its bytes or its operations need at the ceiling. Commands are run
+/// one at a time, so their sum is slightly more than the time of a pass. Times are summed over layers; --each lists
+/// every command.
 #[derive(Debug, Args)]
 pub struct ProfileArgs {
     #[command(flatten)]
     model: ModelArg,
-    /// A prompt of this many tokens instead of a decode step; of a model that makes vectors or scores, a text of as
-    /// many [default there: 128]
+    /// Processes a prompt of this many tokens instead of a decode step; for embedding models and rerankers, a text of
+    /// this length [their default: 128]
     #[arg(short, long, value_name = "N", value_parser = args::count)]
     prompt: Option<usize>,
-    /// Texts in the pass, of a model that makes vectors or scores
+    /// Number of texts in the pass, for embedding models and rerankers
     #[arg(short = 'b', long, value_name = "N", default_value = "1", value_parser = args::count)]
     texts: usize,
-    /// Positions that stand in the cache before
+    /// Cached tokens before the pass
     #[arg(short, long, default_value = "0", value_parser = args::count_or_zero)]
     depth: usize,
-    /// Passes, of which the median counts
+    /// Number of passes; the median is reported
     #[arg(short = 'r', long, default_value = "10", value_parser = args::count)]
     passes: usize,
-    /// Every command instead of the sum over layers
+    /// Lists every command instead of sums over layers
     #[arg(long)]
     each: bool,
     /// Writes a trace for chrome://tracing or ui.perfetto.dev
@@ -48,14 +49,14 @@ pub struct ProfileArgs {
     json: bool,
     #[command(flatten)]
     task: TaskArgs,
-    /// Positions of the context, or tokens of the longest text [default: as many as -d and -p take]
+    /// Context length in tokens, or maximum text length for embedding models [default: as needed for -d and -p]
     #[arg(short, long, value_parser = args::count, allow_negative_numbers = true, help_heading = "Engine")]
     context: Option<usize>,
     #[command(flatten)]
     engine: EitherArgs,
 }
 
-/// Tokens of a text where nobody says.
+/// Default length of a text in tokens.
 const TEXT_TOKENS: usize = 128;
 
 /// One line of the listing.
@@ -66,7 +67,7 @@ struct Line {
     calls: usize,
     ns: u64,
     cost: Cost,
-    /// Nanoseconds below which it cannot be; 0 where no ceilings are known.
+    /// Minimum nanoseconds according to the ceilings; 0 if these are unknown.
     floor: f64,
 }
 
@@ -116,7 +117,7 @@ type Measured = (Vec<LabelTiming>, Option<Ceilings>);
 
 fn generating(args: &ProfileArgs, model: &Arc<Model>) -> Result<Measured, Failure> {
     if args.texts > 1 {
-        return Err(Failure::usage("--texts is for models that make vectors or scores"));
+        return Err(Failure::usage("--texts is for embedding models and rerankers"));
     }
     let mut options = args.engine.options(args.context);
     let rows = args.prompt.unwrap_or(1);
@@ -125,12 +126,12 @@ fn generating(args: &ProfileArgs, model: &Arc<Model>) -> Result<Measured, Failur
     let row = [Row::causal(0, args.depth as u32, 0)];
     let bytes = engine.plan().tables.decode().cost(Entries::Rows(&row), 1).bytes();
     let wanted = ProfileOptions { passes: args.passes, depth: args.depth, rows };
-    beside_ceilings(&options, bytes, || Ok(engine.profile(wanted)?))
+    with_ceilings(&options, bytes, || Ok(engine.profile(wanted)?))
 }
 
 fn encoding(args: &ProfileArgs, model: &Arc<Model>, task: EmbedTask) -> Result<Measured, Failure> {
     if args.depth > 0 {
-        return Err(Failure::usage("--depth is for models that generate text"));
+        return Err(Failure::usage("--depth is for generative models"));
     }
     let tokens = args.prompt.unwrap_or(TEXT_TOKENS.min(model.config().context_length));
     let mut options = args.engine.text_options(task, args.context);
@@ -141,11 +142,11 @@ fn encoding(args: &ProfileArgs, model: &Arc<Model>, task: EmbedTask) -> Result<M
     let texts: Vec<TextIds> = (0..args.texts as u64).map(ids).collect();
     let row = [Row::causal(0, 0, 0)];
     let bytes = embedder.plan().table.cost(Entries::Rows(&row), 1).bytes();
-    beside_ceilings(&args.engine.options(args.context), bytes, || Ok(embedder.profile(&texts, args.passes)?))
+    with_ceilings(&args.engine.options(args.context), bytes, || Ok(embedder.profile(&texts, args.passes)?))
 }
 
-/// Ceilings are measured before and after what is timed.
-fn beside_ceilings(
+/// Ceilings are measured before and after the timed passes.
+fn with_ceilings(
     options: &EngineOptions,
     bytes: u64,
     time: impl FnOnce() -> Result<Vec<LabelTiming>, Failure>,
@@ -182,7 +183,7 @@ fn listing(lines: &[Line]) -> Grid {
     grid
 }
 
-/// Sums over layers, the slowest first; or every command in its order.
+/// Sums over layers, the slowest first; or all commands in order.
 fn lines(timings: &[LabelTiming], ceilings: Option<&Ceilings>, each: bool) -> Vec<Line> {
     let mut lines: Vec<Line> = Vec::new();
     for t in timings {
@@ -235,7 +236,7 @@ fn json(lines: &[Line], ceilings: Option<ceilings::CeilingsReport>) -> serde_jso
     })
 }
 
-/// The commands one after the other, as complete events of Chrome's trace format (times in microseconds).
+/// The commands as consecutive complete events in Chrome's trace format (times in microseconds).
 fn write_trace(path: &Path, model: &str, timings: &[LabelTiming]) -> Result<(), Failure> {
     let mut at = 0;
     let mut events = Vec::with_capacity(timings.len());
@@ -273,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn eighty_columns_are_enough() {
+    fn the_listing_fits_eighty_columns() {
         let (label, kernel) = ("layer.*.attn_output".to_string(), "gemv_q4_0_f32in_bias_add".to_string());
         let cost = Cost { weight_bytes: 1_234_567_890, int8_ops: 98_765_432_100_000, ..Cost::default() };
         let line = Line { label, kernel, calls: 100, ns: 123_456_789, cost, floor: 1e8 };

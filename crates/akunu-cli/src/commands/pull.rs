@@ -1,4 +1,4 @@
-//! `akunu pull`: a model from the hub into the cache.
+//! `akunu pull`: downloads a model from the hub into the cache.
 
 use akunu_hub::Reference;
 use clap::Args;
@@ -18,17 +18,17 @@ Environment: HF_TOKEN, HF_ENDPOINT, HF_HOME, HF_HUB_CACHE, HF_HUB_OFFLINE, as fo
 
 /// Downloads a model from the Hugging Face hub
 ///
-/// Prints where it is. What is in the cache already is not downloaded again, and a download that was stopped goes on where
-/// it was. Every command that takes a MODEL takes these names too, and downloads what is missing.
+/// Prints its path. Cached files are not downloaded again, and interrupted downloads are resumed. Every command with a
+/// MODEL argument accepts these names too and downloads missing files.
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLES)]
 pub struct PullArgs {
-    /// hf:OWNER/NAME, with @REVISION, :QUANT or :FILE after it
+    /// hf:OWNER/NAME, optionally followed by @REVISION, :QUANT or :FILE
     #[arg(value_name = "NAME")]
     name: String,
     #[arg(long, help = "Prints JSON")]
     json: bool,
-    /// No notes
+    /// No notes on stderr
     #[arg(short, long)]
     quiet: bool,
 }
@@ -48,7 +48,7 @@ pub fn run(args: &PullArgs, out: &mut Output) -> Result<(), Failure> {
     if !args.quiet {
         let (files, size) = (pulled.files.len(), akunu::human(pulled.bytes));
         let files = if files == 1 { "1 file".to_string() } else { format!("{files} files") };
-        let how = if pulled.downloaded == 0 { "in the cache already" } else { "downloaded and checked" };
+        let how = if pulled.downloaded == 0 { "already cached" } else { "downloaded and verified" };
         output::note(&format!("{files}, {size}, {how}"));
     }
     out.line(&pulled.path.display().to_string())

@@ -1,11 +1,11 @@
-//! `akunu quantize`: a model as a GGUF file in other types.
+//! `akunu quantize`: converts a model to a GGUF file with other types.
 
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use akunu_arch::convert::{Conversion, Planned, Recipe};
+use akunu_arch::convert::{Conversion, ConvertOptions, Planned};
 use akunu_arch::{WeightProvider, open_model};
 use akunu_format::quantise::{MIXES, Mix};
 use akunu_format::{DType, FormatError, Gguf, Metadata};
@@ -20,37 +20,37 @@ use crate::interrupt;
 use crate::output::{self, Output};
 use crate::progress::Progress;
 
-/// Writes a model as a GGUF file with smaller weights, or turns a Hugging Face folder into GGUF
+/// Writes a model as a GGUF file with smaller weights, or converts a Hugging Face folder to GGUF
 ///
-/// Types are mixed as llama-quantize mixes them: output or tied embedding in Q6_K, more bits for some tensors in the _S, _M and
-/// _L mixes, and a type in blocks of 32 where rows are not whole blocks of 256; norms and biases stay F32. Q2_K, Q3_K, Q4_K and
-/// Q5_K are short for the M mixes. --dry-run shows which tensor becomes what.
+/// Types are mixed as in llama-quantize: Q6_K for the output or tied embedding, more bits for some tensors in the _S,
+/// _M and _L mixes, and a type with blocks of 32 for rows that are not a multiple of 256; norms and biases stay F32.
+/// Q2_K, Q3_K, Q4_K and Q5_K are aliases of the M mixes. --dry-run shows the type of each tensor.
 #[derive(Debug, Args)]
 pub struct QuantizeArgs {
     /// The model: a GGUF file, a SafeTensors file, or a folder with config.json
     #[arg(value_name = "IN")]
     model: PathBuf,
-    /// The file to write
+    /// Output file
     out: PathBuf,
     /// Type of the weights
     #[arg(short = 'q', long = "type", value_name = "TYPE", value_parser = mix(), ignore_case = true)]
     mix: Mix,
-    /// The type itself for every matrix, output and embedding included
+    /// Use this type for every matrix, including output and embedding
     #[arg(long)]
     pure: bool,
-    /// Take the vocabulary from this GGUF file of the same model [default: the folder's own]
+    /// Take the vocabulary from this GGUF file of the same model [default: from the folder]
     #[arg(long, value_name = "GGUF", conflicts_with = "no_vocab")]
     vocab: Option<PathBuf>,
-    /// A file without a vocabulary, from a model in SafeTensors
+    /// Write no vocabulary, for SafeTensors models
     #[arg(long)]
     no_vocab: bool,
-    /// Overwrite the file if it exists
+    /// Overwrite an existing file
     #[arg(long)]
     force: bool,
-    /// Show which tensor becomes what, and write nothing
+    /// Show the type of each tensor without writing a file
     #[arg(long)]
     dry_run: bool,
-    /// CPU threads [default: one for each core]
+    /// CPU threads [default: one per core]
     #[arg(short, long, value_parser = args::threads, allow_negative_numbers = true)]
     threads: Option<usize>,
 }
@@ -58,10 +58,10 @@ pub struct QuantizeArgs {
 /// The names of all mixes.
 pub(super) fn mix() -> impl TypedValueParser<Value = Mix> {
     PossibleValuesParser::new(MIXES.iter().map(|m| m.name))
-        .try_map(|name| Mix::find(&name).ok_or("there is no such type"))
+        .try_map(|name| Mix::find(&name).ok_or("unknown type"))
 }
 
-/// What a file is called until it is whole.
+/// Name of a file until it is complete.
 pub(super) fn part_name(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_os_string();
     name.push(".part");
@@ -75,8 +75,11 @@ pub fn run(args: &QuantizeArgs, out: &mut Output) -> Result<(), Failure> {
     let path = hub::resolve(&args.model)?;
     let weights = open_model(&path)?;
     let vocabulary = vocabulary(args, &path, weights.as_ref())?;
-    let recipe =
-        Recipe { mix: args.mix, pure: args.pure, vocabulary: vocabulary.as_ref().map(Vocabulary::metadata) };
+    let recipe = ConvertOptions {
+        mix: args.mix,
+        pure: args.pure,
+        vocabulary: vocabulary.as_ref().map(Vocabulary::metadata),
+    };
     let conversion = Conversion::new(weights.as_ref(), &recipe)?;
     if args.dry_run {
         return list(&conversion, out);
@@ -84,7 +87,7 @@ pub fn run(args: &QuantizeArgs, out: &mut Output) -> Result<(), Failure> {
     notes(args, &conversion);
 
     let cancel = interrupt::flag();
-    // Under another name until it is whole: nobody should take half a file for a model.
+    // Written under a temporary name, so that an incomplete file is never mistaken for a model.
     let part = part_name(&args.out);
     let written = write(&part, &conversion, super::threads(args.threads), &cancel).and_then(|()| {
         std::fs::rename(&part, &args.out).map_err(|error| Failure::io("write", &args.out, &error))
@@ -104,7 +107,7 @@ pub fn run(args: &QuantizeArgs, out: &mut Output) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Places that must not be written to.
+/// Rejects output paths that must not be written.
 fn refuse_places(args: &QuantizeArgs) -> Result<(), Failure> {
     let same = match (args.model.canonicalize(), args.out.canonicalize()) {
         (Ok(model), Ok(out)) => model == out,
@@ -112,13 +115,11 @@ fn refuse_places(args: &QuantizeArgs) -> Result<(), Failure> {
     };
     let shown = args.out.display();
     if same {
-        return Err(Failure::new(format!("{shown} would be written over itself"))
-            .hint("give the new file another name: what is rounded away cannot be had back"));
+        return Err(Failure::new(format!("{shown} is both input and output"))
+            .hint("choose another output file: quantisation cannot be undone"));
     }
     if args.out.is_dir() {
-        return Err(
-            Failure::new(format!("{shown} is a folder")).hint("give a file's name, such as model.gguf")
-        );
+        return Err(Failure::new(format!("{shown} is a folder")).hint("give a file name, such as model.gguf"));
     }
     if args.out.exists() && !args.force {
         return Err(Failure::new(format!("{shown} exists")).hint("--force overwrites it"));
@@ -126,7 +127,7 @@ fn refuse_places(args: &QuantizeArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Where the new file's vocabulary is from, if not from the model's own metadata.
+/// The source of the new file's vocabulary, if not the model's own metadata.
 enum Vocabulary {
     File(Gguf),
     Folder(Metadata),
@@ -141,7 +142,7 @@ impl Vocabulary {
     }
 }
 
-/// The file that `--vocab` names, or what lies beside a model in SafeTensors.
+/// The vocabulary of the file given by `--vocab`, or of the files beside a SafeTensors model.
 fn vocabulary(
     args: &QuantizeArgs,
     model: &Path,
@@ -160,8 +161,8 @@ fn vocabulary(
             Ok(Some(Vocabulary::Folder(found.metadata)))
         }
         Err(error) => Err(Failure::new(error.to_string())
-            .hint("--vocab FILE.gguf takes it from a GGUF file of the same model")
-            .hint("--no-vocab leaves it out: the file then takes and gives token ids only")),
+            .hint("--vocab FILE.gguf takes the vocabulary from a GGUF file of the same model")
+            .hint("--no-vocab writes none: the file can then be used with token ids only")),
     }
 }
 
@@ -178,11 +179,11 @@ fn write(
     let file = File::create(path).map_err(|error| Failure::io("write", path, &error))?;
     let mut progress = Progress::bytes("quantising", conversion.bytes());
     let written = conversion.write(file, threads, cancel, &mut |done| progress.set(done));
-    // On the disk before it gets its name, so that no crash leaves an empty file under it.
+    // Flushed to disk before it is renamed, so that a crash cannot leave an incomplete file under the final name.
     written.map_err(failed)?.sync_all().map_err(|error| Failure::io("write", path, &error))
 }
 
-/// What the user may not expect.
+/// Notes on results that a user may not expect.
 fn notes(args: &QuantizeArgs, conversion: &Conversion<'_>) {
     let sources = || conversion.tensors().iter().filter_map(|planned| conversion.source(planned));
     let rounded: Vec<DType> = sources().map(|t| t.dtype).filter(|dtype| dtype.is_quantised()).collect();
@@ -192,7 +193,7 @@ fn notes(args: &QuantizeArgs, conversion: &Conversion<'_>) {
     };
     if conversion.tensors().iter().any(|planned| again(&planned)) {
         output::note(&format!(
-            "note: the model is quantised already ({}): quantising the original loses less",
+            "note: the model is quantised already ({}): quantise the original model for a smaller error",
             types(rounded.into_iter())
         ));
     }
@@ -204,7 +205,7 @@ fn notes(args: &QuantizeArgs, conversion: &Conversion<'_>) {
     let odd: Vec<DType> = odd.map(|planned| planned.spec.dtype).collect();
     if !odd.is_empty() {
         output::note(&format!(
-            "note: rows of {} tensors are not whole blocks of {block}; they become {}",
+            "note: rows of {} tensors are not a multiple of {block}; they become {}",
             odd.len(),
             types(odd.into_iter())
         ));

@@ -1,4 +1,4 @@
-//! `akunu rerank`: how well documents answer a query.
+//! `akunu rerank`: scores documents for a query.
 
 use std::path::PathBuf;
 
@@ -15,8 +15,8 @@ use crate::texts::Source;
 
 /// Scores how well documents answer a query
 ///
-/// Prints a line for each document: the score that the model's classifier gives, as it gives it, and the document, with
-/// line breaks and other control characters escaped.
+/// Prints one line per document: the unmodified score of the model's classifier, and the document, with line breaks and
+/// other control characters escaped.
 #[derive(Debug, Args)]
 pub struct RerankArgs {
     /// The model
@@ -27,22 +27,22 @@ pub struct RerankArgs {
     /// The documents
     #[arg(value_name = "DOCUMENT")]
     documents: Vec<String>,
-    /// A file with a document in each line (- is stdin)
+    /// File with one document per line (- is stdin)
     #[arg(short, long, conflicts_with_all = ["documents", "ids"])]
     file: Option<PathBuf>,
-    /// What is asked of a document, for models that take an instruction
+    /// Instruction that defines relevance, for models that support one
     #[arg(long, value_name = "TEXT", conflicts_with = "ids")]
     instruction: Option<String>,
-    /// A query with its document as token ids, as the model is to see them: 1,2,3 (may be repeated)
+    /// A query and its document as token ids, including special tokens: 1,2,3 (may be repeated)
     #[arg(long, value_name = "IDS", conflicts_with_all = ["query", "documents"], value_parser = ids::parse)]
     ids: Vec<Ids>,
-    /// The kinds of those tokens, 0 for the query's and 1 for the document's (repeated as often as --ids)
+    /// The token types of these ids, 0 for the query and 1 for the document (repeated as often as --ids)
     #[arg(long, value_name = "KINDS", requires = "ids", value_parser = ids::parse)]
     segments: Vec<Ids>,
-    /// Cuts pairs that are longer than the model takes, and says so
+    /// Truncates pairs that are longer than the model supports, with a note
     #[arg(long)]
     truncate: bool,
-    /// Prints {"scores": […]}, exact as f32
+    /// Prints {"scores": […]}, exact in f32
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -56,15 +56,17 @@ struct RerankReport {
 
 pub fn run(args: &RerankArgs, out: &mut Output) -> Result<(), Failure> {
     let model = super::open(Some(&args.model))?;
-    refuse_idle(args, &model)?;
+    refuse_unused_options(args, &model)?;
     if args.query.as_ref().is_some_and(String::is_empty) {
-        return Err(Failure::new("the query is empty").hint("say what the documents are to answer"));
+        return Err(
+            Failure::new("the query is empty").hint("give the question that the documents should answer")
+        );
     }
     let source = Source::of_documents(args.file.as_deref());
     let documents = source.read(&args.documents, args.file.as_deref())?;
     if documents.is_empty() && args.ids.is_empty() {
-        return Err(Failure::usage("there is no document").hint(
-            "akunu rerank MODEL \"a query\" \"a document\" \"another\", or -f FILE with one in each line",
+        return Err(Failure::usage("no document was given").hint(
+            "akunu rerank MODEL \"a query\" \"a document\" \"another\", or -f FILE with one document per line",
         ));
     }
     let options = EmbedOptions { task: EmbedTask::Scores, ..args.engine.options() };
@@ -92,36 +94,34 @@ pub fn run(args: &RerankArgs, out: &mut Output) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Refuses options that would change nothing with this model.
-fn refuse_idle(args: &RerankArgs, model: &Model) -> Result<(), Failure> {
+/// Rejects options that have no effect with this model.
+fn refuse_unused_options(args: &RerankArgs, model: &Model) -> Result<(), Failure> {
     let config = model.config();
     let card = Card::find(&config.architecture);
     let is_told = card.is_some_and(|card| card.rerank.is_some()) && !config.bidirectional;
     if args.instruction.is_some() && !is_told {
         return Err(Failure::usage(
-            "--instruction is for models that are told their task, and this one reads the query and the document only",
+            "--instruction is for models with an instruction in the prompt, but this model has only query and document",
         ));
     }
     let has_kinds = model.weights().tensor("token_types.weight").is_some_and(|kinds| kinds.rows() > 1);
     if !args.segments.is_empty() && !has_kinds {
-        return Err(Failure::usage(
-            "--segments is for models that tell kinds of tokens apart, and this one does not",
-        ));
+        return Err(Failure::usage("--segments is for models with token types, but this model has none"));
     }
     Ok(())
 }
 
 fn pairs_of_ids(args: &RerankArgs) -> Result<Vec<TextIds>, Failure> {
     if !args.segments.is_empty() && args.segments.len() != args.ids.len() {
-        return Err(Failure::usage("--segments has to be given as often as --ids, or not at all"));
+        return Err(Failure::usage("--segments must be given as often as --ids, or not at all"));
     }
     let pair = |(index, Ids(ids)): (usize, &Ids)| {
         let segments = args.segments.get(index).map_or(vec![], |Ids(segments)| segments.clone());
         if !segments.is_empty() && segments.len() != ids.len() {
-            return Err(Failure::usage("--segments has to have as many numbers as its --ids"));
+            return Err(Failure::usage("--segments must have as many numbers as its --ids"));
         }
         if segments.iter().any(|&kind| kind > 1) {
-            return Err(Failure::usage("the numbers of --segments have to be 0 or 1"));
+            return Err(Failure::usage("the numbers of --segments must be 0 or 1"));
         }
         Ok(TextIds { ids: ids.clone(), segments, is_cut: false })
     };

@@ -1,4 +1,4 @@
-//! `akunu rm`: a model out of the cache.
+//! `akunu rm`: removes a model from the cache.
 
 use std::io::{BufRead, IsTerminal};
 
@@ -9,24 +9,27 @@ use crate::failure::Failure;
 use crate::hub;
 use crate::output::{self, Output};
 
-/// Removes a model from the cache of the hub
+/// Removes a model from the Hugging Face cache
 ///
-/// What another revision of it needs stays. Other tools that use the same cache download it again when they need it.
+/// Files that other revisions need are kept. Other tools that share the cache download the model again when they need
+/// it.
 #[derive(Debug, Args)]
 pub struct RmArgs {
     /// hf:OWNER/NAME, or hf:OWNER/NAME@REVISION for one revision
     #[arg(value_name = "NAME")]
     name: String,
-    /// Does not ask
+    /// Does not ask for confirmation
     #[arg(short, long)]
     yes: bool,
 }
 
 pub fn run(args: &RmArgs, out: &mut Output) -> Result<(), Failure> {
     let reference: Reference = args.name.parse()?;
-    if let Some(wanted) = &reference.wanted {
-        return Err(Failure::usage(format!("{wanted} cannot be removed alone: revisions are removed whole"))
-            .hint(format!("akunu rm hf:{}", reference.repo)));
+    if let Some(selector) = &reference.selector {
+        return Err(Failure::usage(format!(
+            "{selector} cannot be removed alone: only whole revisions can be removed"
+        ))
+        .hint(format!("akunu rm hf:{}", reference.repo)));
     }
     let cache = Cache::new(hub::settings()?.cache);
     let revision = reference.revision.as_deref();
@@ -42,10 +45,11 @@ pub fn run(args: &RmArgs, out: &mut Output) -> Result<(), Failure> {
 fn confirmed(name: &str, revisions: usize) -> Result<bool, Failure> {
     let stdin = std::io::stdin();
     if !stdin.is_terminal() {
-        return Err(Failure::usage("there is nobody to ask whether to remove it").hint("say so with --yes"));
+        return Err(Failure::usage("stdin is not a terminal, so the removal cannot be confirmed")
+            .hint("use --yes to remove without confirmation"));
     }
     let what = match revisions {
-        0 => "a download that was stopped".to_string(),
+        0 => "an incomplete download".to_string(),
         1 => "1 revision".to_string(),
         _ => format!("{revisions} revisions"),
     };

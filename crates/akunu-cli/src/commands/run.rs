@@ -28,8 +28,8 @@ Examples:
 
 /// Continues a text
 ///
-/// Prints the prompt and what the model makes of it, as it comes, until the model ends the text, -n tokens are there, or
-/// the context is full. Ctrl-C stops after the token at hand; what is printed stays.
+/// Prints the prompt and its continuation token by token, until the model ends the text, -n tokens are generated, or
+/// the context is full. Ctrl-C stops after the current token; printed text is kept.
 #[derive(Debug, Args)]
 #[command(
     after_long_help = EXAMPLES,
@@ -38,32 +38,32 @@ Examples:
 pub struct RunArgs {
     #[command(flatten)]
     prompt: PromptArgs,
-    /// Most tokens to generate [default: until the text ends or the context is full]
+    /// Maximum tokens to generate [default: until the text ends or the context is full]
     #[arg(short = 'n', long, value_name = "N", value_parser = args::count, allow_negative_numbers = true)]
     max_tokens: Option<usize>,
-    /// End the text where this would begin; may be given several times
+    /// End the text before this string; may be repeated
     #[arg(long, value_name = "TEXT")]
     stop: Vec<String>,
-    /// End the text at these token ids too
+    /// Also end the text at these token ids
     #[arg(long, value_name = "IDS", value_parser = ids::parse)]
     stop_ids: Option<Ids>,
-    /// Go on where the model would end the text
+    /// Continue when the model would end the text
     #[arg(long)]
     ignore_eos: bool,
-    /// When the context is full, keep its first KEEP tokens, forget the older half of the rest and go on
+    /// When the context is full, keep the first KEEP tokens, drop the older half of the rest and continue
     #[arg(long, value_name = "KEEP", num_args = 0..=1, require_equals = true, default_missing_value = "0",
         value_parser = args::count_or_zero)]
     context_shift: Option<usize>,
     /// Print the generated token ids instead of text
     #[arg(long)]
     ids: bool,
-    /// Print only what is generated, without the prompt before it
+    /// Print only the generated text, without the prompt
     #[arg(long)]
     no_echo: bool,
-    /// How statistics are given, on stderr [default: text]
+    /// Format of statistics on stderr [default: text]
     #[arg(long, value_enum)]
     stats: Option<Stats>,
-    /// No notes, and no statistics unless --stats asks for them
+    /// No notes, and no statistics unless --stats is given
     #[arg(short, long)]
     quiet: bool,
     #[command(flatten)]
@@ -78,61 +78,63 @@ pub enum Stats {
     Text,
     /// One line with an object
     Json,
-    /// Not at all
+    /// None
     None,
 }
 
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Sampling")]
 pub struct SamplingArgs {
-    /// 0 always takes the likeliest token; higher is more adventurous [default: as the model suggests, or 0.8]
+    /// Temperature; 0: greedy decoding [default: the model's suggestion, or 0.8]
     #[arg(long, allow_negative_numbers = true)]
     temp: Option<f32>,
-    /// Only the K likeliest tokens; 0: all [default: as the model suggests, or 40]
+    /// Top-k: only the K most likely tokens; 0: all [default: the model's suggestion, or 40]
     #[arg(long, value_name = "K", value_parser = args::count_or_zero)]
     top_k: Option<usize>,
-    /// Only the likeliest tokens that together have this probability; 1: all [default: as the model suggests, or 0.95]
+    /// Top-p: only the most likely tokens with this total probability; 1: all [default: the model's suggestion, or
+    /// 0.95]
     #[arg(long, value_name = "P", allow_negative_numbers = true)]
     top_p: Option<f32>,
-    /// Only tokens at least this times as probable as the likeliest; 0: all [default: as the model suggests, or 0.05]
+    /// Min-p: only tokens with at least this probability relative to the most likely; 0: all [default: the model's
+    /// suggestion, or 0.05]
     #[arg(long, value_name = "P", allow_negative_numbers = true)]
     min_p: Option<f32>,
-    /// Makes recent tokens less likely; 1: off [default: as the model suggests, or 1]
+    /// Repetition penalty of recent tokens; 1: off [default: the model's suggestion, or 1]
     #[arg(long, value_name = "X", allow_negative_numbers = true)]
     repeat_penalty: Option<f32>,
-    /// Makes tokens less likely each time they occur; 0: off
+    /// Frequency penalty: subtracted per occurrence; 0: off
     #[arg(long, value_name = "X", default_value = "0", allow_negative_numbers = true)]
     frequency_penalty: f32,
-    /// Makes tokens that occur at all less likely; 0: off
+    /// Presence penalty: subtracted once for tokens that occur; 0: off
     #[arg(long, value_name = "X", default_value = "0", allow_negative_numbers = true)]
     presence_penalty: f32,
-    /// How far back the penalties look [default: as the model suggests, or 64]
+    /// Number of recent tokens that penalties apply to [default: the model's suggestion, or 64]
     #[arg(long, value_name = "N", value_parser = args::count_or_zero)]
     repeat_last_n: Option<usize>,
-    /// Makes one token more or less likely: ID=X; -inf rules it out; may be given several times
+    /// Adds X to the logit of token ID; -inf excludes it; may be repeated
     #[arg(long, value_name = "ID=X", value_parser = logit_bias)]
     logit_bias: Vec<(u32, f32)>,
-    /// The same seed gives the same text [default: a new one each time]
+    /// Random seed; the same seed gives the same text [default: a new one each time]
     #[arg(long)]
     seed: Option<u64>,
 }
 
 fn logit_bias(text: &str) -> Result<(u32, f32), String> {
-    let wanted = || "it has to be a token id, = and a number, such as 13=-2.5 or 2=-inf".to_string();
+    let wanted = || "it must be a token id, = and a number, such as 13=-2.5 or 2=-inf".to_string();
     let (id, bias) = text.split_once('=').ok_or_else(wanted)?;
     Ok((id.trim().parse().map_err(|_| wanted())?, bias.trim().parse().map_err(|_| wanted())?))
 }
 
-/// What the model's file suggests, and what suits most models where it suggests nothing.
-pub fn usual_sampling(model: &Model) -> Sampling {
+/// The sampling settings that the model suggests, with defaults for the others.
+pub fn default_sampling(model: &Model) -> Sampling {
     let usual = Sampling { temperature: 0.8, top_k: 40, top_p: 0.95, min_p: 0.05, ..Sampling::default() };
     Sampling::suggested(&model.config().sampling, &usual)
 }
 
 impl SamplingArgs {
-    /// Flags first, then what is usual.
+    /// Options take precedence over the model's suggestions and the defaults.
     pub fn sampling(&self, model: &Model) -> Sampling {
-        let suggested = usual_sampling(model);
+        let suggested = default_sampling(model);
         Sampling {
             temperature: self.temp.unwrap_or(suggested.temperature),
             top_k: self.top_k.unwrap_or(suggested.top_k),
@@ -148,7 +150,7 @@ impl SamplingArgs {
     }
 }
 
-/// Short enough to type again.
+/// Short enough to be typed again.
 fn random_seed() -> u64 {
     std::hash::RandomState::new().build_hasher().finish() >> 32
 }
@@ -185,7 +187,7 @@ pub fn run(args: RunArgs, out: &mut Output) -> Result<(), Failure> {
     if outcome.is_ok() {
         printer.begin()?;
     }
-    // What came before an error stays, on a line of its own.
+    // If an error follows printed text, it goes on a separate line.
     printer.end_line()?;
     let generated = outcome?;
     let stats = args.stats.unwrap_or(if quiet { Stats::None } else { Stats::Text });
@@ -217,8 +219,8 @@ fn generate(
     }
 }
 
-/// Feeds all but the last pass of a long prompt, so that a bar can move and Ctrl-C is heard in between. Generation then
-/// finds it in the session.
+/// Processes a long prompt except its last pass, so that the progress bar moves and Ctrl-C is handled in between.
+/// Generation then finds these tokens in the session.
 fn feed_long_prompt(
     engine: &mut Engine,
     session: &mut Session,
@@ -241,13 +243,13 @@ fn feed_long_prompt(
     if cancel.load(Ordering::Relaxed) { Err(Failure::Interrupted) } else { Ok(feed) }
 }
 
-/// Prints pieces as they come. A failure to print ends the generation and is kept for later.
+/// Prints text as it is generated. A write error ends the generation and is returned afterwards.
 #[derive(Debug)]
 struct Printer<'a> {
     out: &'a mut Output,
-    /// Until the first piece is there.
+    /// Present until the first text is printed.
     progress: Option<Progress>,
-    /// The prompt, until it is printed: with the first piece, so that no bar comes between them.
+    /// The prompt, printed together with the first text, so that the progress bar does not come between them.
     echo: String,
     ids: bool,
     at_line_start: bool,
@@ -263,7 +265,7 @@ impl Printer<'_> {
         self.out.flush()
     }
 
-    /// Takes the bar away and prints the prompt, once.
+    /// Removes the progress bar and prints the prompt, once.
     fn begin(&mut self) -> Result<(), Failure> {
         drop(self.progress.take());
         let echo = std::mem::take(&mut self.echo);
@@ -296,7 +298,7 @@ impl Printer<'_> {
     }
 }
 
-/// What `--stats json` prints.
+/// Output of `--stats json`.
 #[derive(Debug, Serialize)]
 struct RunReport<'a> {
     model: &'a str,
@@ -318,7 +320,7 @@ struct RunReport<'a> {
 fn report(stats: Stats, engine: &Engine, generated: &Generated, options: &GenerateOptions) {
     let timings = &generated.timings;
     let fed = timings.prompt_tokens - timings.reused_tokens.min(timings.prompt_tokens);
-    // The first token comes with the prompt's logits.
+    // The first token is computed together with the prompt.
     let steps = timings.generated_tokens.saturating_sub(1);
     let report = RunReport {
         model: engine.model().name(),
@@ -364,7 +366,7 @@ pub fn rate(count: usize, seconds: f64) -> f64 {
     if seconds > 0.0 { count as f64 / seconds } else { 0.0 }
 }
 
-/// Why a text ended: for machines and for people.
+/// The reason why a text ended: for JSON, and for the text output.
 pub fn finish(reason: &FinishReason) -> (&'static str, &'static str) {
     match reason {
         FinishReason::Eos(_) => ("eos", "the model ended the text"),
@@ -372,11 +374,11 @@ pub fn finish(reason: &FinishReason) -> (&'static str, &'static str) {
         FinishReason::StopId(_) => ("stop_id", "stopped at --stop-ids"),
         FinishReason::MaxTokens => ("max_tokens", "stopped at -n"),
         FinishReason::ContextFull => {
-            ("context_full", "the context is full: -c makes it larger, --context-shift goes on")
+            ("context_full", "the context is full: -c sets a larger one, --context-shift continues")
         }
         FinishReason::Cancelled => ("cancelled", "interrupted"),
-        FinishReason::Complete => ("complete", "what it was to be is whole"),
-        FinishReason::Callback => ("closed", "nobody reads on"),
+        FinishReason::Complete => ("complete", "the requested value is complete"),
+        FinishReason::Callback => ("closed", "the reader closed the stream"),
     }
 }
 

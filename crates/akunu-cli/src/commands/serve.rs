@@ -25,83 +25,82 @@ Examples:
 
 /// Serves models over HTTP
 ///
-/// Speaks OpenAI's, Ollama's and Anthropic's APIs, ranks in Cohere's and Jina's form, and has a chat page at /. Encoders
-/// make vectors (/v1/embeddings), models with a classifier rank documents (/v1/rerank), the others generate text. A model is loaded when it is
-/// first asked for. Ctrl-C or SIGTERM lets what is running finish and takes nothing new; Ctrl-C again ends at
-/// once.
+/// Implements the APIs of OpenAI, Ollama and Anthropic and the rerank APIs of Cohere and Jina, and has a chat page at
+/// /. Encoders compute embeddings (/v1/embeddings), models with a classifier rank documents (/v1/rerank), all others
+/// generate text. A model is loaded on its first request. Ctrl-C or SIGTERM completes running requests and rejects new
+/// ones; a second Ctrl-C ends the process immediately.
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLES)]
 pub struct ServeArgs {
-    /// The models; the first answers where nobody names one [default: the one inside the binary]
+    /// The models; the first is used for requests that name none [default: the embedded model]
     #[arg(value_name = "MODEL")]
     models: Vec<PathBuf>,
-    /// Another name for a model: NAME for the first, or NAME=MODEL; may be given several times
+    /// An alias of a model: NAME for the first, or NAME=MODEL; may be repeated
     #[arg(long, value_name = "NAME[=MODEL]")]
     alias: Vec<String>,
-    /// The address to listen at; 0.0.0.0 lets other machines in
+    /// Address to listen on; 0.0.0.0 accepts other machines
     #[arg(long, default_value = "127.0.0.1")]
     host: String,
-    /// The port to listen at; 0: any that is free
+    /// Port to listen on; 0: any free port
     #[arg(long, default_value_t = 8080)]
     port: u16,
-    /// Requests that a model works at together; each has a context of its own
+    /// Maximum concurrent requests per model; each has a full context
     #[arg(long, value_name = "N", default_value_t = PARALLEL, value_parser = args::count)]
     parallel: usize,
-    /// Requests that may wait for each model; more are turned away
+    /// Maximum queued requests per model; further ones are rejected
     #[arg(long, value_name = "N", default_value = "256", value_parser = args::count)]
     queue: usize,
-    /// Puts a model away that nobody asked for this many seconds [default: never]
+    /// Unloads a model after this many seconds without requests [default: never]
     #[arg(long, value_name = "SECONDS", value_parser = args::count)]
     idle_unload: Option<usize>,
-    /// Most memory of all models together, in MiB; one that is idle makes room [default: what the machine has]
+    /// Maximum memory of all models in MiB; idle models are unloaded to make room [default: the machine's memory]
     #[arg(long, value_name = "MIB", value_parser = args::count)]
     max_memory: Option<usize>,
-    /// Makes vectors with every model that has no classifier, pooled this way [default: encoders and models whose files
-    /// name a pooling make vectors, the others generate text]
+    /// Pooling type; all models without a classifier compute embeddings [default: encoders and models whose files state
+    /// a pooling type compute embeddings, the others generate text]
     #[arg(long, value_parser = pooling())]
     pooling: Option<Pooling>,
-    /// Scores documents with generative models, by whether they would answer with yes: for Qwen3-Reranker
+    /// Scores documents with generative models, by the probability of answering yes: for Qwen3-Reranker
     #[arg(long, conflicts_with = "pooling")]
     rerank: bool,
-    /// A file with API keys, a line each: KEY, or KEY PRIORITY; $AKUNU_API_KEY may have more. Without any, everybody is
-    /// let in
+    /// File with API keys, one per line: KEY, or KEY PRIORITY; $AKUNU_API_KEY adds more [default: no key is required]
     #[arg(long, value_name = "FILE", help_heading = "Guards")]
     api_keys: Option<PathBuf>,
-    /// Lets pages of another origin read answers; * lets all; may be given several times
+    /// Allows pages of this origin to read responses (CORS); * allows all; may be repeated
     #[arg(long, value_name = "ORIGIN", help_heading = "Guards")]
     cors: Vec<String>,
-    /// Speaks HTTPS with this certificate chain, a PEM file
+    /// Certificate chain for HTTPS, a PEM file
     #[arg(long, value_name = "FILE", requires = "tls_key", help_heading = "Guards")]
     tls_cert: Option<PathBuf>,
-    /// The certificate's key, a PEM file
+    /// Private key of the certificate, a PEM file
     #[arg(long, value_name = "FILE", requires = "tls_cert", help_heading = "Guards")]
     tls_key: Option<PathBuf>,
-    /// Requests a minute of each key, or of each address where there are no keys [default: any number]
+    /// Maximum requests per minute for each key, or for each address without keys [default: unlimited]
     #[arg(long, value_name = "N", value_parser = args::count, help_heading = "Guards")]
     rate_limit: Option<usize>,
-    /// Seconds that an answer may take [default: as long as it takes]
+    /// Maximum seconds per response [default: unlimited]
     #[arg(long, value_name = "SECONDS", value_parser = args::count, help_heading = "Guards")]
     request_timeout: Option<usize>,
-    /// Connections at once
+    /// Maximum connections
     #[arg(long, value_name = "N", default_value = "1024", value_parser = args::count, help_heading = "Guards")]
     max_connections: usize,
-    /// Most bytes of a request's body
+    /// Maximum size of a request body in bytes
     #[arg(long, value_name = "BYTES", default_value = "33554432", value_parser = args::count, help_heading = "Guards")]
     max_body: usize,
-    /// Seconds that what is running may go on when the server is told to stop
+    /// Seconds that running requests may continue after the server is told to stop
     #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = args::count_or_zero)]
     drain: usize,
-    /// No notes
+    /// No notes on stderr
     #[arg(short, long)]
     quiet: bool,
     #[command(flatten)]
     engine: GeneratingArgs,
 }
 
-/// One vector for each text: no API has a form for one of each token.
+/// One vector per text: no API has a format for one vector per token.
 fn pooling() -> impl TypedValueParser<Value = Pooling> {
     PossibleValuesParser::new(["mean", "cls", "last"])
-        .try_map(|name| Pooling::from_name(&name).ok_or("it is none of mean, cls and last"))
+        .try_map(|name| Pooling::from_name(&name).ok_or("it must be mean, cls or last"))
 }
 
 pub fn run(args: &ServeArgs) -> Result<(), Failure> {
@@ -109,7 +108,7 @@ pub fn run(args: &ServeArgs) -> Result<(), Failure> {
     let names: Vec<String> = options.models.models.iter().map(|spec| spec.name.clone()).collect();
     let is_open = options.keys.is_empty();
     let scheme = if options.tls.is_some() { "https" } else { "http" };
-    // A second Ctrl-C ends the process; the first is the server's.
+    // A second Ctrl-C ends the process; the first one is handled by the server.
     let _listening = interrupt::listen();
     let server = Server::start(options)?;
     if !args.quiet {
@@ -117,12 +116,12 @@ pub fn run(args: &ServeArgs) -> Result<(), Failure> {
     }
     if is_open && !server.address().ip().is_loopback() && !args.quiet {
         output::note(
-            "note: whoever reaches this address may use it: --api-keys lets in only those who have one",
+            "note: anyone who can reach this address can use the server: use --api-keys to require a key",
         );
     }
     server.wait_for_signal()?;
     if !args.quiet {
-        output::note("stopping: what is running may finish; Ctrl-C again ends at once");
+        output::note("stopping: running requests are completed; press Ctrl-C again to end immediately");
     }
     server.stop();
     Ok(())
@@ -181,9 +180,9 @@ fn specs(args: &ServeArgs) -> Result<Vec<ModelSpec>, Failure> {
     let mut specs = Vec::with_capacity(args.models.len());
     for model in &args.models {
         let path = hub::resolve(model)?.into_owned();
-        // What is missing now would be missing later, when nobody looks.
+        // Open all models now, so that errors are reported at the start and not at the first request.
         akunu::Model::open(&path)?;
-        let name = if hub::is_meant(model) { model.display().to_string() } else { stem(&path) };
+        let name = if hub::is_reference(model) { model.display().to_string() } else { stem(&path) };
         specs.push(ModelSpec { name, path: Some(path), aliases: Vec::new() });
     }
     if specs.is_empty() {
@@ -207,7 +206,7 @@ fn specs(args: &ServeArgs) -> Result<Vec<ModelSpec>, Failure> {
     Ok(specs)
 }
 
-/// A file's name without `.gguf`, a folder's name.
+/// A file's name without `.gguf`, or a folder's name.
 fn stem(path: &Path) -> String {
     let name =
         path.file_name().map_or_else(|| path.display().to_string(), |name| name.to_string_lossy().into());
@@ -219,8 +218,8 @@ fn check_names(specs: &[ModelSpec]) -> Result<(), Failure> {
     for spec in specs {
         for name in std::iter::once(&spec.name).chain(&spec.aliases) {
             if names.contains(&name.as_str()) {
-                return Err(Failure::usage(format!("two models are called \"{name}\""))
-                    .hint("rename a file, or give another --alias"));
+                return Err(Failure::usage(format!("two models have the name \"{name}\""))
+                    .hint("rename a file, or use another --alias"));
             }
             names.push(name);
         }

@@ -12,8 +12,8 @@ use crate::output::{self, Output};
 
 /// Prints the dispatch table of a pass: the commands that run, in order
 ///
-/// Written buffers are marked with >. A number of rows above 1 gives the table that feeds a prompt in such chunks. A
-/// model that makes vectors or scores of texts has one table.
+/// Written buffers are marked with >. More than one row gives the table that processes a prompt in chunks of this size.
+/// Embedding models and rerankers have one table.
 #[derive(Debug, Args)]
 pub struct TableArgs {
     #[command(flatten)]
@@ -21,7 +21,7 @@ pub struct TableArgs {
     /// Rows of the pass: 1 is a decode step [default: 1, or those of a pass over texts]
     #[arg(long, value_parser = args::count)]
     rows: Option<usize>,
-    /// Leave QKV and gate·up unfused, and norms and rotations apart
+    /// Without fused QKV and gate·up, and without folded norms and RoPE
     #[arg(long)]
     unfused: bool,
     #[arg(long, help = "Prints JSON")]
@@ -36,7 +36,7 @@ pub struct TableArgs {
 struct TableReport<'a> {
     model: &'a str,
     device: &'a str,
-    /// What the device said of itself, or which chip this is for.
+    /// Description by the device, or the name of the chip.
     detail: &'a str,
     table: &'static str,
     rows: usize,
@@ -52,7 +52,7 @@ struct Command<'a> {
     kernel: String,
     bindings: Vec<String>,
     params: serde_json::Map<String, serde_json::Value>,
-    /// Fields of its rows that it reads, or the counts that it follows.
+    /// Fields of its rows that it reads, or counts that it depends on.
     follows: Vec<&'static str>,
     weight_bytes: u64,
     kv_bytes_per_position: u64,
@@ -109,7 +109,7 @@ pub fn run(args: &TableArgs, out: &mut Output) -> Result<(), Failure> {
         layers
     ))?;
     if args.planned.chip.is_some() {
-        out.line(&format!("planned for this chip: {}", capabilities.detail))?;
+        out.line(&format!("planned for chip: {}", capabilities.detail))?;
     }
     out.text("\n")?;
     let mut grid = Grid::new()
@@ -135,7 +135,7 @@ pub fn run(args: &TableArgs, out: &mut Output) -> Result<(), Failure> {
 }
 
 fn commands<'a>(table: &'a DispatchTable, buffers: &[BufferSpec]) -> Vec<Command<'a>> {
-    // What one row sees of one position.
+    // One row that attends to one position.
     let row = [Row::causal(0, 0, 0)];
     let pairs = table.commands.iter().zip(&table.labels);
     pairs
@@ -155,7 +155,7 @@ fn commands<'a>(table: &'a DispatchTable, buffers: &[BufferSpec]) -> Vec<Command
         .collect()
 }
 
-/// Parameters come as text; in JSON a number is a number.
+/// Parameters are given as text; numbers become JSON numbers.
 fn number(text: &str) -> serde_json::Value {
     serde_json::from_str(text).unwrap_or_else(|_| serde_json::Value::from(text))
 }

@@ -13,28 +13,28 @@ use crate::ids;
 use crate::output::Output;
 use crate::prompt;
 
-/// Turns text into token ids
+/// Converts text to token ids
 ///
-/// The text is an argument, a file (-f) or stdin. Begin- and end-of-text tokens are added as the model wants them.
+/// The text is an argument, a file (-f) or stdin. Begin- and end-of-text tokens are added as the vocabulary states.
 #[derive(Debug, Args)]
 #[command(override_usage = "akunu tokenize [OPTIONS] [MODEL] [TEXT]")]
 pub struct TokenizeArgs {
-    /// The model [default: the one inside the binary]
+    /// The model [default: the embedded model]
     #[arg(value_name = "MODEL")]
     first: Option<OsString>,
-    /// The text; alone, it is for the model inside the binary [default: stdin]
+    /// The text; if it is the only argument, the embedded model is used [default: stdin]
     #[arg(value_name = "TEXT")]
     second: Option<OsString>,
-    /// The text, whatever it looks like
+    /// The text, even if it could be a file name or an option
     #[arg(short = 'p', long = "prompt", value_name = "TEXT", group = "source", allow_hyphen_values = true)]
     prompt: Option<String>,
-    /// A file with the text (- is stdin), taken as it is
+    /// File with the text (- is stdin), used unchanged
     #[arg(short, long, group = "source")]
     file: Option<PathBuf>,
-    /// Without the begin- and end-of-text tokens that the model wants around a text
+    /// Adds no begin- and end-of-text tokens
     #[arg(long)]
     no_special: bool,
-    /// Takes <|im_end|> and the like as the text they are, not as the tokens they name
+    /// Treats <|im_end|> and similar text as plain text, not as special tokens
     #[arg(long)]
     no_parse_special: bool,
     /// Prints a line for each token: id and text
@@ -71,7 +71,7 @@ pub fn run(args: TokenizeArgs, out: &mut Output) -> Result<(), Failure> {
     out.line(&ids::listed(&ids))
 }
 
-/// The text that a token adds; a control token, which adds none, by its name.
+/// The text that a token adds; for a control token, which adds none, its name.
 fn piece(tokenizer: &dyn Tokenizer, id: u32) -> String {
     match tokenizer.token_bytes(id) {
         Some(bytes) if !bytes.is_empty() => String::from_utf8_lossy(bytes).into_owned(),
@@ -89,12 +89,12 @@ fn resolve(args: &TokenizeArgs) -> Result<(Option<PathBuf>, String), Failure> {
         text.to_str().map(str::to_string).ok_or_else(|| Failure::usage("the text is not UTF-8"))
     };
     match (explicit, &args.first, &args.second) {
-        (Some(_), _, Some(_)) => Err(Failure::usage("there are two texts: give one")),
+        (Some(_), _, Some(_)) => Err(Failure::usage("two texts were given")),
         (Some(text), model, None) => Ok((model.clone().map(PathBuf::from), text)),
         (None, Some(model), Some(text)) => Ok((Some(model.into()), as_text(text)?)),
         (None, Some(only), None) => {
             let path = Path::new(only);
-            if path.exists() || hub::is_meant(path) || prompt::looks_like_a_model(path) {
+            if path.exists() || hub::is_reference(path) || prompt::looks_like_a_model(path) {
                 Ok((Some(path.to_path_buf()), from_stdin()?))
             } else {
                 Ok((None, as_text(only)?))
@@ -106,7 +106,7 @@ fn resolve(args: &TokenizeArgs) -> Result<(Option<PathBuf>, String), Failure> {
 
 fn from_stdin() -> Result<String, Failure> {
     prompt::piped_stdin()?.ok_or_else(|| {
-        Failure::usage("there is no text")
+        Failure::usage("no text was given")
             .hint("akunu tokenize [MODEL] \"some text\", -f FILE, or pipe it in")
     })
 }

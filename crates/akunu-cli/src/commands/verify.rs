@@ -1,4 +1,4 @@
-//! `akunu verify`: a device against the reference, command by command.
+//! `akunu verify`: compares a device with the reference, command by command.
 
 use akunu::{DeviceChoice, Model, TextIds};
 use akunu_plan::verify::{Difference, Report, verify};
@@ -13,24 +13,24 @@ use crate::progress::Progress;
 
 /// Compares a device with the reference, command by command
 ///
-/// Both run the same table over the same random tokens: a prefill pass and a decode step, or a pass over texts of
-/// different lengths where the model makes vectors or scores. The first command whose output differs by more than rounding
-/// explains is named, and the exit code is 1.
+/// Both run the same table on the same random tokens: a prefill pass and a decode step, or for embedding models and
+/// rerankers a pass over texts of different lengths. Reports the first command whose output differs by more than
+/// rounding, with exit code 1.
 #[derive(Debug, Args)]
 pub struct VerifyArgs {
     #[command(flatten)]
     model: ModelArg,
-    /// Tokens fed, chosen at random; of the longest text
+    /// Number of random tokens; for texts, of the longest one
     #[arg(long, default_value = "8", value_parser = args::count)]
     tokens: usize,
-    /// Leave QKV and gate·up unfused, and norms and rotations apart
+    /// Without fused QKV and gate·up, and without folded norms and RoPE
     #[arg(long)]
     unfused: bool,
     #[arg(long, help = "Prints JSON")]
     json: bool,
     #[command(flatten)]
     task: TaskArgs,
-    /// Positions of the context, or tokens of the longest text [default: as many as the tokens take]
+    /// Context length in tokens, or maximum text length for embedding models [default: as needed for the tokens]
     #[arg(short, long, value_parser = args::count, allow_negative_numbers = true, help_heading = "Engine")]
     context: Option<usize>,
     #[command(flatten)]
@@ -80,7 +80,7 @@ pub fn run(args: &VerifyArgs, out: &mut Output) -> Result<(), Failure> {
     }
 }
 
-/// Texts of different lengths: of all the tokens, of about half of them, and of one.
+/// Texts of different lengths: all tokens, about half of them, and one.
 fn texts(model: &Model, tokens: usize) -> Vec<TextIds> {
     let lengths = [tokens, tokens.div_ceil(2), 1];
     let ids = |(length, seed)| super::random_ids(length, model.config().vocab_size, seed);
@@ -110,7 +110,7 @@ fn print(device: &str, report: &Report, out: &mut Output) -> Result<(), Failure>
     out.text("\n")?;
     if report.first_bad().is_none() {
         let count = report.differences.len();
-        out.line(&format!("{device} agrees with the reference on all {count} outputs."))?;
+        out.line(&format!("{device} agrees with the reference in all {count} outputs."))?;
     }
     out.flush()
 }

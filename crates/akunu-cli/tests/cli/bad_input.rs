@@ -1,4 +1,4 @@
-//! Each kind of bad input has its line and its exit code: 1 for what fails, 2 for a command line without sense.
+//! Invalid input: each kind has an error line and an exit code, 1 for failures and 2 for invalid command lines.
 
 use std::fs;
 
@@ -14,7 +14,7 @@ fn an_empty_prompt() {
 
 #[test]
 fn no_prompt_at_all() {
-    refuses(&["run"], 2, &["there is no prompt", "hint: "]);
+    refuses(&["run"], 2, &["no prompt was given", "hint: "]);
 }
 
 #[test]
@@ -30,7 +30,7 @@ fn an_id_outside_the_vocabulary() {
     refuses(
         &["run", "--prompt-ids", "1,99999", "-n", "1"],
         1,
-        &["token id 99999 (number 2 of the prompt)", "ids go from 0 to"],
+        &["token id 99999 (number 2 of the prompt)", "valid ids are 0 to"],
     );
     refuses(&["logits", "--ids", "4000000000"], 1, &["token id 4000000000", "outside the vocabulary"]);
     refuses(&["detokenize", "99999"], 1, &["token id 99999"]);
@@ -41,11 +41,15 @@ fn an_id_outside_the_vocabulary() {
 #[test]
 fn a_prompt_longer_than_the_context_gives_both_numbers() {
     let prompt = "Once upon a time there was a little cat who liked to play in the garden all day";
-    let done = refuses(&["run", prompt, "-c", "8"], 1, &["the context 8 positions", "hint: ", "-c "]);
+    let done = refuses(&["run", prompt, "-c", "8"], 1, &["the context only 8", "hint: ", "-c "]);
     assert!(done.stdout.is_empty(), "nothing is printed before it is known to fit: {}", done.stdout);
     let count = done.stderr.split(" tokens").next().and_then(|s| s.rsplit(' ').next()).unwrap();
     assert!(count.parse::<usize>().unwrap() > 8, "{}", done.stderr);
-    refuses(&["logits", "--ids", "1,2,3,4", "-c", "2"], 1, &["the prompt has 4 tokens and the context 2"]);
+    refuses(
+        &["logits", "--ids", "1,2,3,4", "-c", "2"],
+        1,
+        &["the prompt has 4 tokens, but the context only 2"],
+    );
 }
 
 #[test]
@@ -116,7 +120,7 @@ fn a_prompt_file_that_is_not_utf8() {
 }
 
 #[test]
-fn numbers_of_nothing_and_far_too_large_ones() {
+fn zero_and_far_too_large_numbers() {
     for args in [
         ["-n", "0"],
         ["-n", "-1"],
@@ -134,7 +138,7 @@ fn numbers_of_nothing_and_far_too_large_ones() {
 }
 
 #[test]
-fn settings_without_sense() {
+fn invalid_settings() {
     for (option, value) in [
         ("--temp", "-1"),
         ("--temp", "nan"),
@@ -145,7 +149,7 @@ fn settings_without_sense() {
         refuses(&["run", "Once", option, value], 1, &["has to be"]);
     }
     refuses(&["perplexity", "x.txt", "-c", "8", "--stride", "9"], 2, &["stride of 9"]);
-    refuses(&["bench", "-p", "0", "-n", "0"], 2, &["nothing to measure"]);
+    refuses(&["bench", "-p", "0", "-n", "0"], 2, &["no test was selected"]);
     refuses(&["run", "a", "b", "-p", "c"], 2, &["two prompts"]);
     refuses(&["run", "-p", "c", "-f", "x"], 2, &["cannot be used with"]);
 }

@@ -1,4 +1,4 @@
-//! What is given as a MODEL and is none, or a damaged one: one line says what is wrong, and what to do next.
+//! MODEL arguments that are not models, or damaged ones: the error says what is wrong and what to do.
 #![allow(clippy::unwrap_used, clippy::print_stdout)] // in helpers of tests
 
 use std::fs;
@@ -19,7 +19,7 @@ fn one_line(args: &[&str], words: &[&str]) {
     assert!(lines.all(|line| line.starts_with("hint: ")), "{}", done.stderr);
 }
 
-/// Whatever a command wants of the model, it is refused in the same words.
+/// Every command rejects the file with the same words.
 #[track_caller]
 fn no_model(model: &Path, words: &[&str]) {
     one_line(&["inspect", path(model)], words);
@@ -35,7 +35,7 @@ fn little_endian(fields: &[u32]) -> Vec<u8> {
 fn files_of_other_kinds_are_recognised_by_their_content() {
     const AS_SAFETENSORS: &str = "hint: Save the model as SafeTensors";
     const GGML: u32 = 0x6767_6d6c;
-    // whisper.cpp's tiny model, and LLaMA from before GGUF: vocabulary, width, multiple, heads, layers, rotation, type.
+    // whisper.cpp's tiny model, and LLaMA from before GGUF: vocabulary, width, multiple, heads, layers, RoPE, type.
     let whisper = little_endian(&[GGML, 51865, 1500, 384, 6, 4, 448, 384, 6, 4, 80, 1, 80, 201]);
     let llama = little_endian(&[GGML, 32000, 4096, 256, 32, 32, 128, 2, 1, 1, 1, 1, 1, 1]);
     let cases: [(&str, &[u8], [&str; 2]); 10] = [
@@ -52,7 +52,7 @@ fn files_of_other_kinds_are_recognised_by_their_content() {
             ["a text file", "hint: Give a GGUF file, or a Hugging Face"],
         ),
         ("noise.gguf", b"\x01\x02\x03\xff\xfe", ["a file of an unknown kind", "hint: Give a GGUF file"]),
-        ("config.json", b"{}", ["a JSON file", "hint: Give the folder that it lies in"]),
+        ("config.json", b"{}", ["a JSON file", "hint: Give its folder"]),
     ];
     let dir = tempfile::tempdir().unwrap();
     for (name, bytes, [what, next]) in cases {
@@ -69,7 +69,7 @@ fn a_real_whisper_file_is_recognised() {
     no_model(&file, &["a Whisper model in whisper.cpp's GGML format"]);
 }
 
-/// A Hugging Face folder of one layer with 16 embeddings, all zeros, to be broken.
+/// A Hugging Face folder with one layer and 16 embeddings, all zeros, to be damaged by tests.
 struct Folder {
     dir: tempfile::TempDir,
     config: Value,
@@ -103,7 +103,7 @@ impl Folder {
         folder
     }
 
-    /// An index of the shards that promises the second one to hold `more`.
+    /// An index of the shards that also lists `more` in the second one.
     fn index(more: &[&str]) -> Value {
         let tensors = Folder::tensors();
         let (first, second) = tensors.split_at(6);
@@ -142,7 +142,7 @@ impl Folder {
         fs::write(self.file(name), bytes).unwrap();
     }
 
-    /// With another value under a key of its configuration, or without the key.
+    /// With another value of a key in its configuration, or without the key.
     fn with(self, key: &str, value: Option<Value>) -> Folder {
         let mut config = self.config.clone();
         match value {
@@ -185,25 +185,25 @@ fn safetensors(tensors: &[(String, Vec<usize>)]) -> Vec<u8> {
     bytes
 }
 
-/// A model's table, less the line that names the model.
+/// A model's table without the line that names the model.
 fn commands(model: &Path) -> String {
     let table = ok(&["table", path(model)]);
     table.split_once('\n').unwrap().1.to_string()
 }
 
 #[test]
-fn folders_without_weights_or_configuration_say_what_belongs_there() {
+fn folders_without_weights_or_configuration() {
     let dir = tempfile::tempdir().unwrap();
     no_model(dir.path(), &["an empty folder", "hint: A Hugging Face folder has config.json"]);
 
     let folder = Folder::new();
     let weights = folder.file("model.safetensors");
-    // Beside its configuration, a file is as good as the folder.
+    // A weights file beside its configuration is equivalent to the folder.
     assert_eq!(commands(&weights), commands(folder.dir.path()));
     fs::rename(&weights, folder.file("aside")).unwrap();
     no_model(folder.dir.path(), &["without SafeTensors weights", "hint: It needs model.safetensors"]);
     folder.write("pytorch_model.bin", b"PK\x03\x04");
-    let pytorch = "hint: Its weights are in PyTorch's format: save them as SafeTensors";
+    let pytorch = "hint: Its weights are in PyTorch's format: convert them to SafeTensors";
     no_model(folder.dir.path(), &["without SafeTensors weights", pytorch]);
     fs::remove_file(folder.file("config.json")).unwrap();
     no_model(folder.dir.path(), &["without config.json", pytorch]);
@@ -215,7 +215,7 @@ fn folders_without_weights_or_configuration_say_what_belongs_there() {
 }
 
 #[test]
-fn folders_that_are_not_whole_say_which_part_is_wrong() {
+fn incomplete_folders_name_the_missing_part() {
     let whole = Folder::sharded();
     let expected = commands(Folder::new().dir.path());
     assert_eq!(commands(whole.dir.path()), expected);
@@ -241,7 +241,7 @@ fn folders_that_are_not_whole_say_which_part_is_wrong() {
     cut.write("model.safetensors", &bytes[..bytes.len() - 1]);
     check(cut, &["model.safetensors", "cut short or damaged"]);
 
-    check(Folder::new().with("hidden_size", Some(json!(64))), &["hidden size", "64", "32 wide"]);
+    check(Folder::new().with("hidden_size", Some(json!(64))), &["hidden size", "64", "32 columns"]);
     check(Folder::new().with("intermediate_size", Some(json!(48))), &["blk.0.ffn_", "48"]);
     check(Folder::new().with("num_key_value_heads", Some(json!(4))), &["blk.0.attn_k.weight", "32"]);
     check(Folder::new().with("num_hidden_layers", Some(json!(2))), &["blk.1.", "missing"]);
@@ -256,11 +256,11 @@ fn folders_that_are_not_whole_say_which_part_is_wrong() {
 }
 
 #[test]
-fn a_vocabulary_that_does_not_fit_says_why_where_text_is_wanted() {
+fn an_unusable_vocabulary_is_reported_when_text_is_used() {
     let check = |model: &Path, words: &[&str]| {
         one_line(&["run", path(model), "Once"], words);
         one_line(&["chat", path(model), "-p", "Hi"], words);
-        // Ids go without it.
+        // Token ids work without a vocabulary.
         ok(&["run", path(model), "--prompt-ids", "1", "--ids", "-n", "1", "-q"]);
     };
     let folder = |tokens, pre| Folder::new().with_vocabulary(tokens, pre);

@@ -1,4 +1,4 @@
-//! Speed and memory commands: their JSON is what others build upon.
+//! The commands that measure speed and memory, mainly their JSON output.
 
 use std::fs;
 
@@ -18,7 +18,7 @@ fn bench_gives_an_object_for_each_test() {
         assert!(row["min"].as_f64() <= row["tok_s"].as_f64() && row["tok_s"].as_f64() <= row["max"].as_f64());
         assert!(row["model"].is_string() && row["device"].is_string() && row["threads"].is_u64(), "{row}");
     }
-    // A generated token reads all the weights; a prompt's tokens share one reading.
+    // A generated token reads all weights; the tokens of a prompt share one pass over the weights.
     assert!(rows[2]["bytes_per_token"].as_f64() > rows[1]["bytes_per_token"].as_f64());
     assert!(rows[5]["bytes_per_token"].as_f64() > rows[2]["bytes_per_token"].as_f64());
 }
@@ -46,7 +46,7 @@ fn batches_are_measured_between_prompts_and_single_sequences_and_sampled_too() {
 }
 
 #[test]
-fn bench_says_how_near_it_came_to_the_ceilings() {
+fn bench_reports_fractions_of_the_ceilings() {
     let rows = json(&["bench", "-p", "8", "-n", "4", "-r", "1", "-t", "1", "--ceilings", "--json"]);
     for row in rows.as_array().unwrap() {
         assert!(row["of_ceiling"].as_f64().unwrap() > 0.0, "{row}");
@@ -60,7 +60,7 @@ fn bench_says_how_near_it_came_to_the_ceilings() {
 }
 
 #[test]
-fn profile_tells_decoding_from_prompts_and_how_near_to_the_ceilings_both_are() {
+fn profile_reports_fractions_of_the_ceilings_for_decoding_and_prompts() {
     let decode = json(&["profile", "-r", "2", "--json"]);
     let prompt = json(&["profile", "-r", "2", "-p", "20", "--chunk", "8", "--json"]);
     let ops = |found: &serde_json::Value| -> f64 {
@@ -97,7 +97,7 @@ fn profile_shares_add_up_and_the_trace_is_chromes() {
 }
 
 #[test]
-fn verify_finds_a_device_right() {
+fn verify_accepts_a_correct_device() {
     let found = json(&["verify", "--tokens", "3", "--json"]);
     assert_eq!(found["ok"], true, "{found}");
     let text = ok(&["verify", "--tokens", "20", "--unfused"]);

@@ -1,4 +1,4 @@
-//! `bench-serve` against a small server of our own that answers as it is told.
+//! `bench-serve` with a small fake server.
 #![allow(clippy::unwrap_used)] // helpers of tests; the lint knows only functions marked as tests
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -11,13 +11,13 @@ use serde_json::{Value as Json, json};
 
 use crate::common::{json as json_of, ok, refuses, run};
 
-/// What a request gets, by its number.
+/// The response to a request, given its number.
 type Answer = dyn Fn(usize, &Json, &mut TcpStream) + Send + Sync;
 
 struct Fake {
     url: String,
     bodies: Arc<Mutex<Vec<Json>>>,
-    /// At the same time.
+    /// Maximum number of concurrent requests.
     most: Arc<AtomicUsize>,
 }
 
@@ -85,7 +85,7 @@ fn request(stream: &TcpStream) -> Option<(String, Json)> {
     Some((path, serde_json::from_slice(&body).unwrap_or(Json::Null)))
 }
 
-/// Each event in two chunks, cut where it hurts.
+/// Sends each event in two chunks, split in the middle.
 fn events(stream: &mut TcpStream, events: &[String]) {
     let _ = write!(stream, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n");
     for event in events {
@@ -99,7 +99,7 @@ fn events(stream: &mut TcpStream, events: &[String]) {
     let _ = write!(stream, "0\r\n\r\n");
 }
 
-/// As many tokens as were asked for.
+/// Generates as many tokens as requested.
 fn obliging(_: usize, body: &Json, stream: &mut TcpStream) {
     let tokens = body["max_tokens"].as_u64().unwrap();
     let mut all: Vec<String> =
@@ -141,7 +141,8 @@ fn every_token_is_counted_and_the_first_request_is_not() {
     );
 }
 
-/// Answers only when so many ask at the same time; the first request, which goes before the others, at once.
+/// Responds only when this many requests are pending; the first request, which is sent separately, gets a response
+/// immediately.
 fn together(count: usize) -> Fake {
     let barrier = Barrier::new(count);
     Fake::new(move |number, body, stream| {
@@ -194,7 +195,7 @@ fn what_fails_is_counted_by_kind() {
             4 => events(stream, &[text, json!({"error": {"message": "it broke"}}).to_string()]),
             5 => events(stream, &[text, "[DONE]".into()]),
             6 => {}
-            // Until the client hangs up.
+            // Blocks until the client closes the connection.
             7 => drop(stream.read(&mut [0])),
             _ => obliging(number, body, stream),
         }
@@ -209,7 +210,7 @@ fn what_fails_is_counted_by_kind() {
 }
 
 #[test]
-fn a_table_says_it_to_people() {
+fn text_output_is_a_table() {
     let fake = Fake::new(obliging);
     let text = ok(&["bench-serve", &fake.url, "-n", "5", "--streams", "2", "--output", "3", "--prompt", "4"]);
     for words in [
@@ -224,10 +225,14 @@ fn a_table_says_it_to_people() {
 }
 
 #[test]
-fn what_cannot_work_at_all_is_said_before_the_load() {
+fn fatal_errors_are_reported_before_the_load() {
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    refuses(&["bench-serve", &format!("http://{free}")], 1, &["connect", "hint: is the server up"]);
-    refuses(&["bench-serve", "https://localhost"], 2, &["no TLS"]);
+    refuses(
+        &["bench-serve", &format!("http://{free}")],
+        1,
+        &["connect", "hint: check that the server is running"],
+    );
+    refuses(&["bench-serve", "https://localhost"], 2, &["without TLS"]);
     for args in [["--rate", "0"], ["--streams", "0"], ["--prompt", "9..3"], ["--temp", "-1"]] {
         assert_eq!(run(&[&["bench-serve", "http://localhost"], &args[..]].concat()).code, 2, "{args:?}");
     }

@@ -14,7 +14,7 @@ pub const GREETING: [&str; 4] = ["\n", "Hello", " there", "!"];
 const THINKING: [&str; 5] = ["\n", "<think>", "Hmm.", "</think>", "Yes."];
 pub const ENDLESS: [&str; 4] = ["\n", "tick ", "tock ", "tick "];
 
-/// A folder with a model in it.
+/// A folder that contains a model.
 struct Scene {
     dir: tempfile::TempDir,
     model: PathBuf,
@@ -32,7 +32,7 @@ impl Scene {
         self.dir.path().join(name)
     }
 
-    /// Both streams, with the folder's name out of them.
+    /// Runs `chat` without notes; the folder's name is replaced in both streams.
     fn chat(&self, more: &[&str], stdin: &str) -> Done {
         let args = [&["chat", path(&self.model), "--temp", "0", "-q"], more].concat();
         let mut done = with_stdin(&args, stdin.as_bytes());
@@ -41,7 +41,7 @@ impl Scene {
         done
     }
 
-    /// As [`Scene::chat`], with notes.
+    /// Like [`Scene::chat`], with notes.
     fn aloud(&self, more: &[&str], stdin: &str) -> Done {
         let args = [&["chat", path(&self.model), "--temp", "0", "--device", "cpu"], more].concat();
         let mut done = with_stdin(&args, stdin.as_bytes());
@@ -69,7 +69,7 @@ fn each_line_is_a_turn_and_only_what_is_new_is_processed() {
     // Each byte is a token: `<|im_start|>user\n`, the message, `<|im_end|>\n<|im_start|>assistant\n`.
     let turn = |message: &str| (1 + 5) + message.len() as u64 + (1 + 1) + (1 + 10);
     assert_eq!((of(0, "prompt_tokens"), of(0, "reused_tokens")), (turn("Hi"), 0));
-    // The answer's three tokens stand there too; its end and a newline do not.
+    // The answer's three tokens are cached too; its end token and a newline are not.
     let known = turn("Hi") + 3;
     assert_eq!((of(1, "reused_tokens"), of(1, "processed_tokens")), (known, 2 + turn("Again")));
     let known = known + 2 + turn("Again") + 3;
@@ -90,7 +90,7 @@ fn what_looks_like_a_special_token_in_a_message_is_text() {
 }
 
 #[test]
-fn orders_are_obeyed_and_others_get_a_line() {
+fn slash_commands_work_and_unknown_ones_are_errors() {
     let scene = Scene::new(Some(CHATML), &GREETING);
     let lines = "/history\n/stats\n/system Be brief.\nHi\n/history\n/nonsense\n/save\n/regen\n//no order\n/reset\n\
                  /history\n/system -\n/system\n/regen\n/exit\nnever answered\n";
@@ -98,7 +98,7 @@ fn orders_are_obeyed_and_others_get_a_line() {
 }
 
 #[test]
-fn lines_are_held_together_by_a_backslash_and_by_fences() {
+fn backslashes_and_fences_join_lines() {
     let scene = Scene::new(Some(CHATML), &GREETING);
     let done = scene.chat(&[], "one\\\ntwo\n\"\"\"\nthree\n\n  four\n\"\"\"\n/history\n/exit\n");
     assert_eq!(done.code, 0, "{}", done.stderr);
@@ -108,7 +108,7 @@ fn lines_are_held_together_by_a_backslash_and_by_fences() {
 }
 
 #[test]
-fn a_conversation_is_saved_and_gone_on_with() {
+fn a_conversation_is_saved_and_continued() {
     let scene = Scene::new(Some(CHATML), &GREETING);
     let (talk, other) = (scene.file("talk.json"), scene.file("precious.txt"));
     let lines = format!("Hi \"you\" é\n/save {}\n", path(&talk));
@@ -121,12 +121,12 @@ fn a_conversation_is_saved_and_gone_on_with() {
     let saved = || serde_json::from_str::<Json>(&fs::read_to_string(&talk).unwrap()).unwrap();
     assert_eq!(saved(), json!({ "messages": messages }));
 
-    // A saved conversation is written over, and nothing else.
+    // Only a saved conversation may be overwritten.
     fs::write(&other, "precious").unwrap();
     let lines = format!("/load {0}\nMore\n/save {0}\n/save {1}\n", path(&talk), path(&other));
     let done = scene.chat(&[], &lines);
     assert_eq!((done.code, done.stdout.as_str()), (1, "Hello there!\n"));
-    assert!(done.stderr.starts_with("error: DIR/precious.txt exists and is no saved"), "{}", done.stderr);
+    assert!(done.stderr.starts_with("error: DIR/precious.txt exists and is not a saved"), "{}", done.stderr);
     assert_eq!(fs::read_to_string(&other).unwrap(), "precious");
     assert_eq!(saved()["messages"].as_array().unwrap().len(), 5);
     assert_eq!(saved()["messages"].as_array().unwrap()[..3], messages);
@@ -138,7 +138,7 @@ fn a_conversation_is_saved_and_gone_on_with() {
 }
 
 #[test]
-fn files_that_are_no_conversations_get_one_line_each() {
+fn files_that_are_not_conversations_are_errors() {
     let scene = Scene::new(Some(CHATML), &GREETING);
     let bad = scene.file("bad.json");
     for (bytes, words) in [
@@ -151,10 +151,10 @@ fn files_that_are_no_conversations_get_one_line_each() {
     ] {
         fs::write(&bad, bytes).unwrap();
         let done = scene.chat(&[], &format!("Hi\n/load {}\nAgain\n/history\n", path(&bad)));
-        // The conversation goes on as if nothing had been asked.
+        // The conversation continues as if the command had not been given.
         assert_eq!((done.code, done.stdout.as_str()), (1, "Hello there!\nHello there!\n"));
         let first = done.stderr.lines().next().unwrap();
-        assert!(first.starts_with("error: DIR/bad.json: this is no conversation: "), "{first}");
+        assert!(first.starts_with("error: DIR/bad.json: this is not a saved conversation: "), "{first}");
         assert!(first.contains(words), "{first}");
         assert_eq!(done.stderr.lines().count(), 1 + 4, "{}", done.stderr);
         refuses(&["chat", path(&scene.model), "--load", path(&bad)], 1, &[words]);
@@ -170,7 +170,7 @@ fn files_that_are_no_conversations_get_one_line_each() {
 }
 
 #[test]
-fn reasoning_is_told_from_the_answer() {
+fn reasoning_is_separated_from_the_answer() {
     let scene = Scene::new(Some(CHATML), &THINKING);
     assert_eq!(scene.chat(&[], "Well?\n").stdout, "<think>Hmm.</think>Yes.\n");
     assert_eq!(scene.chat(&["--hide-reasoning"], "Well?\n").stdout, "Yes.\n");
@@ -203,12 +203,16 @@ fn a_model_without_a_template_says_what_is_missing() {
     refuses(&["chat", path(&scene.model), "--chat-template", path(&file)], 1, &["the chat template, line 1"]);
     let json = scene.file("mine.json");
     fs::write(&json, "{}").unwrap();
-    refuses(&["chat", path(&scene.model), "--chat-template", path(&json)], 1, &["no \"chat_template\""]);
+    refuses(
+        &["chat", path(&scene.model), "--chat-template", path(&json)],
+        1,
+        &["no field \"chat_template\""],
+    );
     refuses(&["chat", path(&scene.model), "--chat-template", "no.jinja"], 1, &["cannot read no.jinja"]);
 }
 
 #[test]
-fn a_template_that_refuses_is_told_and_the_conversation_goes_on() {
+fn an_exception_of_the_template_is_reported_and_the_conversation_continues() {
     let template = format!(
         "{{% if messages[-1].content == 'bad' %}}{{{{ raise_exception('no; not that') }}}}{{% endif %}}{CHATML}"
     );
@@ -234,7 +238,7 @@ fn a_full_context_is_never_silent() {
     assert_eq!(done.code, 1, "{}", done.stderr);
     assert_eq!(done.stdout.lines().count(), 2, "{}", done.stdout);
     let notes: Vec<&str> = done.stderr.lines().filter(|line| !line.contains("trained for")).collect();
-    assert!(notes[0].contains("all 64 positions") && notes[0].contains("--context-shift"), "{notes:?}");
+    assert!(notes[0].contains("all 64 tokens") && notes[0].contains("--context-shift"), "{notes:?}");
     assert!(notes[1].starts_with("error: the conversation has 9"), "{notes:?}");
     assert!(notes[2].starts_with("hint: /reset") && notes[2].contains("-c "), "{notes:?}");
 
@@ -242,7 +246,7 @@ fn a_full_context_is_never_silent() {
         scene.aloud(&["-c", "128", "-n", "20", "--context-shift"], "One\nTwo\nThree\nFour\n/history\n");
     assert_eq!(done.code, 0, "{}", done.stderr);
     assert_eq!(done.stdout.lines().count(), 4);
-    assert!(done.stderr.contains("the 2 oldest messages are forgotten"), "{}", done.stderr);
+    assert!(done.stderr.contains("the 2 oldest messages were dropped"), "{}", done.stderr);
     assert!(!done.stderr.contains("user: One\n") && done.stderr.contains("user: Four\n"), "{}", done.stderr);
 }
 
@@ -262,7 +266,7 @@ fn one_message_may_be_given_by_option() {
 }
 
 #[test]
-fn nothing_to_say_is_no_failure() {
+fn empty_input_is_not_a_failure() {
     let scene = Scene::new(Some(CHATML), &GREETING);
     let done = scene.chat(&[], "");
     assert_eq!((done.code, done.stdout.as_str(), done.stderr.as_str()), (0, "", ""));
@@ -275,7 +279,7 @@ fn nothing_to_say_is_no_failure() {
 }
 
 #[test]
-fn settings_without_sense_are_refused_before_anything_is_asked() {
+fn invalid_settings_are_rejected_before_the_first_message() {
     let scene = Scene::new(Some(CHATML), &GREETING);
     let model = path(&scene.model);
     assert_eq!(run(&["chat", model, "--temp", "-1"]).code, 1);
@@ -285,7 +289,7 @@ fn settings_without_sense_are_refused_before_anything_is_asked() {
 }
 
 #[test]
-fn the_model_inside_the_binary_converses() {
+fn the_embedded_model_converses() {
     let done = with_stdin(
         &["chat", "--temp", "0", "-q", "--stats", "json"],
         b"Hello\nTell me a story about a fox.\n",
@@ -295,7 +299,7 @@ fn the_model_inside_the_binary_converses() {
     let stats = stats(&done);
     assert_eq!((stats[0]["finish"].as_str(), stats[1]["finish"].as_str()), (Some("eos"), Some("eos")));
     let of = |turn: usize, key: &str| stats[turn][key].as_u64().unwrap();
-    // At least the whole first turn but its end stands there, if its last token was fed or not.
+    // At least the whole first turn except its end is cached; the last token may not have been processed.
     let first = of(0, "prompt_tokens") + of(0, "generated_tokens");
     assert!(of(1, "reused_tokens") + 1 >= first && of(1, "reused_tokens") <= first, "{stats:?}");
 }

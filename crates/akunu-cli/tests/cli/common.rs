@@ -1,4 +1,4 @@
-//! Running the binary, and models made for a test.
+//! Runs the binary, and creates test models.
 #![allow(clippy::unwrap_used)] // helpers of tests; the lint knows only functions marked as tests
 
 use std::io::Write;
@@ -16,7 +16,7 @@ pub struct Done {
 
 pub fn akunu(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_akunu"));
-    // A pipe is as wide as it likes, whatever terminal the tests run in.
+    // Output to a pipe has no width limit, whatever terminal the tests run in.
     command.args(args).env_remove("COLUMNS").stdin(Stdio::null());
     command
 }
@@ -36,7 +36,7 @@ pub fn run(args: &[&str]) -> Done {
     finish(akunu(args))
 }
 
-/// Its stdout, after it went well.
+/// The stdout of a successful run.
 pub fn ok(args: &[&str]) -> String {
     let done = run(args);
     assert_eq!(done.code, 0, "{args:?}: {}", done.stderr);
@@ -64,7 +64,7 @@ pub fn with_stdin(args: &[&str], stdin: &[u8]) -> Done {
     }
 }
 
-/// Fails in this way: the exit code, and these words in stderr; the first line is the error.
+/// Checks a failing run: the exit code, and words in stderr; the first line is the error.
 pub fn refuses(args: &[&str], code: i32, words: &[&str]) -> Done {
     let done = run(args);
     assert_eq!(done.code, code, "{args:?}: {}", done.stderr);
@@ -79,8 +79,8 @@ pub fn path(path: &Path) -> &str {
     path.to_str().expect("a temporary path is UTF-8")
 }
 
-/// A small model of 16 embeddings, without a vocabulary unless `change` adds one; the first weight of the tensor named
-/// `broken` is NaN.
+/// A small model with 16 embeddings, without a vocabulary unless `change` adds one; the first weight of the tensor
+/// named `broken` is NaN.
 pub fn write_small_model(path: &Path, change: impl FnOnce(&mut Metadata), broken: Option<&str>) {
     const HIDDEN: usize = 32;
     let mut metadata = Metadata::default();

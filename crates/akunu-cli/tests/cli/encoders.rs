@@ -1,4 +1,4 @@
-//! Vectors and scores of texts, and what the other commands say of models that make them.
+//! Embedding models and rerankers, also with commands that are meant for other models.
 #![allow(clippy::unwrap_used)] // helpers of tests; the lint knows only functions marked as tests
 
 use std::fs;
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::common::{json, ok, path, refuses, run, with_stdin};
 
-/// A small model of `testdata/encoders`, which has no vocabulary.
+/// A small model of `testdata/encoders`, without a vocabulary.
 fn small(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/encoders").join(name)
 }
@@ -39,7 +39,7 @@ fn assert_near(found: &[f64], expected: &[f64], what: &str) {
     }
 }
 
-/// `--ids` for each text of a golden, and what goes before and after.
+/// The command with `--ids` for each text of a golden, and further options.
 fn with_ids(command: &str, name: &str, texts: &[Value], options: &[&str]) -> Vec<String> {
     let mut args = vec![command.to_string(), path(&small(name)).to_string()];
     args.extend(texts.iter().flat_map(|text| ["--ids".to_string(), listed(&text["ids"])]));
@@ -59,7 +59,7 @@ const EMBEDDERS: [&str; 6] =
     ["bert-cls", "bert-mean", "nomic-bert-mean", "qwen3-embedding", "roberta-mean", "xlm-roberta-cls"];
 
 #[test]
-fn vectors_are_those_of_transformers_and_do_not_depend_on_who_else_is_in_the_call() {
+fn embeddings_match_transformers_and_do_not_depend_on_other_texts() {
     for name in EMBEDDERS {
         let golden = golden(name);
         let texts = texts_of(&golden);
@@ -75,7 +75,7 @@ fn vectors_are_those_of_transformers_and_do_not_depend_on_who_else_is_in_the_cal
 }
 
 #[test]
-fn vectors_have_length_one_unless_asked_otherwise_and_may_be_cut() {
+fn embeddings_are_normalized_by_default_and_can_be_truncated() {
     let golden = golden("bert-mean");
     let texts = texts_of(&golden);
     let whole = json_of(&with_ids("embed", "bert-mean", texts, &["--json"]));
@@ -88,7 +88,7 @@ fn vectors_have_length_one_unless_asked_otherwise_and_may_be_cut() {
 }
 
 #[test]
-fn a_vector_for_each_token_where_nothing_is_pooled() {
+fn without_pooling_there_is_a_vector_per_token() {
     let golden = golden("bert-mean");
     let options = ["--pooling", "none", "--no-normalize", "--json"];
     let found = json_of(&with_ids("embed", "bert-mean", texts_of(&golden), &options));
@@ -102,7 +102,7 @@ fn a_vector_for_each_token_where_nothing_is_pooled() {
 }
 
 #[test]
-fn vectors_are_the_same_as_lines_as_json_and_in_a_file() {
+fn embeddings_are_the_same_as_text_json_and_file() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("vectors.safetensors");
     let golden = golden("bert-mean");
@@ -126,7 +126,7 @@ fn vectors_are_the_same_as_lines_as_json_and_in_a_file() {
 }
 
 #[test]
-fn scores_are_those_of_transformers_with_the_kinds_of_tokens() {
+fn scores_match_transformers_with_token_types() {
     for name in ["bert-cross-encoder", "xlm-roberta-reranker"] {
         let golden = golden(name);
         let texts = texts_of(&golden);
@@ -145,17 +145,17 @@ fn scores_are_those_of_transformers_with_the_kinds_of_tokens() {
 }
 
 #[test]
-fn input_that_no_vector_can_be_made_of() {
+fn invalid_input_of_embed() {
     let folder = small("bert-mean");
     let model = path(&folder);
-    refuses(&["embed", model], 2, &["there is no text", "hint: "]);
+    refuses(&["embed", model], 2, &["no text was given", "hint: "]);
     refuses(&["embed", model, "--ids", ""], 1, &["text number 1 is empty"]);
     let done = refuses(&["embed", model, "a text"], 1, &["token ids only", "hint: akunu embed MODEL --ids"]);
     assert!(!done.stderr.contains("akunu run"), "{}", done.stderr);
     let ids = ["embed", model, "--ids", "1", "--ids", "1,2,64"];
     refuses(&ids, 1, &["token id 64 (number 3 of text number 2)", "0 to 63"]);
     let long = vec!["5"; 49].join(",");
-    refuses(&["embed", model, "--ids", &long, "-c", "10"], 1, &["49 tokens", "has 10", "--truncate"]);
+    refuses(&["embed", model, "--ids", &long, "-c", "10"], 1, &["49 tokens", "maximum is 10", "--truncate"]);
     refuses(&["embed", model, "--ids", "1", "-c", "49"], 1, &["the longest text is 49"]);
     refuses(&["embed", model, "--ids", "1,2", "--dimensions", "49"], 2, &["--dimensions is 49", "have 48"]);
     refuses(&["embed", model, "--ids", "1,2", "--dimensions", "0"], 2, &["0"]);
@@ -166,14 +166,14 @@ fn input_that_no_vector_can_be_made_of() {
     refuses(&["embed", path(&nomic), "x", "--prompt", "q"], 1, &["search_document", "search_query"]);
     let cut = run(&["embed", model, "--ids", &long, "-c", "10", "--truncate"]);
     assert_eq!((cut.code, cut.stdout.lines().count()), (0, 1), "{}", cut.stderr);
-    assert!(cut.stderr.contains("1 text was cut to 10 tokens"), "{}", cut.stderr);
-    // The longest text needs no passes of so many tokens.
+    assert!(cut.stderr.contains("1 text was truncated to 10 tokens"), "{}", cut.stderr);
+    // A pass need not have this many tokens for the longest text.
     let done = refuses(&["embed", model, "--ids", "1,2", "--chunk", "99999999"], 1, &["hint: ", "--chunk"]);
     assert!(!done.stderr.contains("-c)"), "{}", done.stderr);
 }
 
 #[test]
-fn empty_texts_are_told_by_their_number_or_their_line() {
+fn empty_texts_are_named_by_number_or_line() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("texts.txt");
     fs::write(&file, "one\n\nthree\n").unwrap();
@@ -188,10 +188,10 @@ fn empty_texts_are_told_by_their_number_or_their_line() {
     assert!(done.code == 1 && done.stderr.contains("line 1 of stdin is empty"), "{}", done.stderr);
 }
 
-/// A device behind a link, so that what replaces the link harms nobody.
+/// A device behind a link, so that replacing the link does no harm.
 #[cfg(target_os = "linux")]
 #[test]
-fn tensors_are_written_to_what_stands_at_the_path() {
+fn tensors_are_written_through_links_and_to_devices() {
     use std::os::unix::fs::{FileTypeExt, PermissionsExt, symlink};
 
     let dir = tempfile::tempdir().unwrap();
@@ -246,11 +246,11 @@ fn tensors_are_written_to_what_stands_at_the_path() {
 }
 
 #[test]
-fn a_path_that_cannot_be_written_is_told_before_anything_is_computed() {
+fn an_unwritable_path_is_reported_before_the_computation() {
     let dir = tempfile::tempdir().unwrap();
     let (folder, absent) = (small("bert-mean"), dir.path().join("no/such/vectors.safetensors"));
     for out in [absent.as_path(), dir.path()] {
-        // What is wrong with the text would be told when it is computed.
+        // The invalid id would be reported during the computation.
         let args = ["embed", path(&folder), "--ids", "64", "--out", path(out)];
         let done = refuses(&args, 1, &[&format!("error: cannot write {}: ", path(out))]);
         assert!(!done.stderr.contains("tmp."), "{}", done.stderr);
@@ -268,13 +268,13 @@ fn pairs_that_cannot_be_scored() {
     let folder = small("bert-cross-encoder");
     let model = path(&folder);
     refuses(&["rerank", model], 2, &["QUERY"]);
-    refuses(&["rerank", model, "a query"], 2, &["there is no document", "hint: "]);
+    refuses(&["rerank", model, "a query"], 2, &["no document was given", "hint: "]);
     refuses(&["rerank", model, "--ids", "1,2", "--segments", "0"], 2, &["as many numbers"]);
     refuses(&["rerank", model, "--ids", "1,2", "--segments", "0,2"], 2, &["0 or 1"]);
     refuses(&["rerank", model, "--ids", "1", "--ids", "2", "--segments", "0"], 2, &["as often as --ids"]);
     refuses(&["rerank", model, "a query", "a document"], 1, &["hint: akunu rerank MODEL --ids"]);
     let long = vec!["5"; 49].join(",");
-    let words = ["document number 2 has 49 tokens together with its query", "has 48", "--truncate"];
+    let words = ["document number 2 has 49 tokens together with its query", "maximum is 48", "--truncate"];
     refuses(&["rerank", model, "--ids", "1", "--ids", &long], 1, &words);
     refuses(&["rerank", model, "a query", "x", "--instruction", "judge"], 2, &["--instruction"]);
     for name in ["xlm-roberta-reranker", "modernbert-reranker", "qwen3-classifier"] {
@@ -288,7 +288,7 @@ fn pairs_that_cannot_be_scored() {
     refuses(&["rerank", "embedded", "--ids", "1,2"], 1, &["no file embedded"]);
 }
 
-/// The cross-encoder with a vocabulary of letters.
+/// Adds a vocabulary of letters to the cross-encoder.
 fn reads_letters(folder: &Path) {
     let mut tokens: Vec<String> = ["[PAD]", "[CLS]", "[SEP]", "[UNK]"].map(String::from).to_vec();
     tokens.extend(('a'..='z').map(String::from));
@@ -328,13 +328,13 @@ fn documents_are_shown_on_one_line_each_and_named_by_their_line() {
     let file = dir.path().join("documents.txt");
     fs::write(&file, format!("short\n{}\n", "word ".repeat(12))).unwrap();
     let line = format!("line 2 of {} has 54 tokens together with its query", path(&file));
-    refuses(&["rerank", model, "cat", "-f", path(&file)], 1, &[&line, "has 48", "--truncate"]);
+    refuses(&["rerank", model, "cat", "-f", path(&file)], 1, &[&line, "maximum is 48", "--truncate"]);
     let cut = run(&["rerank", model, "cat", "-f", path(&file), "--truncate"]);
     assert_eq!((cut.code, cut.stdout.lines().count()), (0, 2), "{}", cut.stderr);
 }
 
 #[test]
-fn models_that_generate_text_make_vectors_only_when_told_how() {
+fn generative_models_compute_embeddings_only_with_pooling() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("tiny.gguf");
     assert_eq!(run(&["synth", "tiny", path(&file), "--layers", "1"]).code, 0);
@@ -347,7 +347,7 @@ fn models_that_generate_text_make_vectors_only_when_told_how() {
 }
 
 #[test]
-fn models_that_generate_nothing_say_what_they_are_for() {
+fn encoders_are_rejected_by_generating_commands_with_advice() {
     let dir = tempfile::tempdir().unwrap();
     let text = dir.path().join("text.txt");
     fs::write(&text, "Once upon a time").unwrap();
@@ -360,7 +360,7 @@ fn models_that_generate_nothing_say_what_they_are_for() {
         let model = path(&folder);
         for args in [
             &["run", model, "--prompt-ids", "1,2", "--ids"][..],
-            // Neither has a vocabulary, and nothing would be won with one.
+            // Neither model has a vocabulary; the hint must not suggest token ids.
             &["run", model, "hello"],
             &["chat", model, "-p", "hello"],
             &["perplexity", model, path(&text)],
@@ -373,10 +373,10 @@ fn models_that_generate_nothing_say_what_they_are_for() {
 }
 
 #[test]
-fn a_generative_model_that_was_made_for_vectors_says_so_when_it_writes() {
+fn generating_with_an_embedding_model_prints_a_note() {
     let folder = small("qwen3-embedding");
     let args = ["run", path(&folder), "--prompt-ids", "1,2", "--ids", "-n", "2"];
-    let note = "note: this model was made for vectors";
+    let note = "note: this is an embedding model";
     let done = run(&args);
     assert!(done.code == 0 && done.stderr.contains(note), "{}", done.stderr);
     let quiet = run(&[&args[..], &["-q"]].concat());
@@ -397,7 +397,7 @@ fn plan_table_verify_profile_and_inspect_know_encoders() {
     assert_eq!((&table["table"], &table["rows"]), (&"encode".into(), &8.into()), "{table}");
     let commands = table["commands"].as_array().unwrap();
     assert!(commands.iter().any(|command| command["kernel"] == "pool_mean"), "{table}");
-    assert!(ok(&["table", model, "--for", "cuda"]).contains("planned for this chip"));
+    assert!(ok(&["table", model, "--for", "cuda"]).contains("planned for chip"));
 
     for options in [&[][..], &["--unfused"], &["--pooling", "none"], &["--tokens", "1"]] {
         let found = json(&[&["verify", model, "--json"], options].concat());
@@ -411,7 +411,7 @@ fn plan_table_verify_profile_and_inspect_know_encoders() {
     refuses(&["profile", model, "--depth", "4"], 2, &["--depth"]);
 
     let inspect = ok(&["inspect", model]);
-    for line in ["each token sees the whole text", "pooling       mean", "longest text  48 tokens"] {
+    for line in ["bidirectional", "pooling       mean", "longest text  48 tokens"] {
         assert!(inspect.contains(line), "{line}: {inspect}");
     }
     assert!(!inspect.contains("end of text"), "{inspect}");
@@ -434,21 +434,21 @@ fn bench_counts_texts_and_their_tokens() {
     }
     let usual = run(&["bench", model, "-r", "1"]);
     assert!(usual.stdout.contains("texts/s") && usual.stdout.contains("32x16"), "{}", usual.stdout);
-    assert!(usual.stderr.contains("texts of 128 tokens are left out"), "{}", usual.stderr);
+    assert!(usual.stderr.contains("texts of 128 tokens are skipped"), "{}", usual.stderr);
     refuses(&["bench", model, "-n", "4"], 2, &["--generate", "--length"]);
     refuses(&["bench", "--length", "4"], 2, &["--length", "--pooling"]);
-    refuses(&["bench", model, "--length", "4,49"], 2, &["--length is 49", "has 48 tokens"]);
+    refuses(&["bench", model, "--length", "4,49"], 2, &["--length is 49", "is 48 tokens"]);
 }
 
 #[test]
-fn nobody_chats_with_an_encoder() {
-    let Some((folder, _)) = minilm("nobody_chats_with_an_encoder") else { return };
+fn chat_rejects_encoders() {
+    let Some((folder, _)) = minilm("chat_rejects_encoders") else { return };
     for command in ["chat", "run"] {
         refuses(&[command, path(&folder), "-p", "hello"], 1, &["akunu embed MODEL", "/v1/embeddings"]);
     }
 }
 
-/// The folder of all-MiniLM-L6-v2, and what transformers makes of texts.
+/// The folder of all-MiniLM-L6-v2, and the results of transformers.
 fn minilm(test: &str) -> Option<(PathBuf, Value)> {
     let folder = akunu_testing::data(test, "minilm")?;
     let golden = fs::read(folder.join("minilm_embeddings_hf_f64.json")).unwrap();
@@ -484,8 +484,8 @@ fn minilm_reads_text_from_arguments_files_and_stdin() {
 }
 
 #[test]
-fn texts_that_are_empty_or_too_long_are_told_by_their_number() {
-    let Some((folder, _)) = minilm("texts_that_are_empty_or_too_long_are_told_by_their_number") else {
+fn empty_and_too_long_texts_are_named_by_number() {
+    let Some((folder, _)) = minilm("empty_and_too_long_texts_are_named_by_number") else {
         return;
     };
     let model = path(&folder);
@@ -496,10 +496,18 @@ fn texts_that_are_empty_or_too_long_are_told_by_their_number() {
     refuses(&["embed", model, "-f", path(&file)], 1, &["line 2 of ", "texts.txt is empty"]);
     let long = "word ".repeat(300);
     fs::write(&file, format!("one\n{long}\n")).unwrap();
-    refuses(&["embed", model, "-f", path(&file)], 1, &["line 2 of ", "texts.txt has 302 tokens", "has 256"]);
-    refuses(&["embed", model, "one", &long], 1, &["text number 2 has 302 tokens", "has 256", "--truncate"]);
+    refuses(
+        &["embed", model, "-f", path(&file)],
+        1,
+        &["line 2 of ", "texts.txt has 302 tokens", "maximum is 256"],
+    );
+    refuses(
+        &["embed", model, "one", &long],
+        1,
+        &["text number 2 has 302 tokens", "maximum is 256", "--truncate"],
+    );
     let done = run(&["embed", model, "--json", "--truncate", &long]);
-    assert!(done.stderr.contains("1 text was cut to 256 tokens"), "{}", done.stderr);
+    assert!(done.stderr.contains("1 text was truncated to 256 tokens"), "{}", done.stderr);
     let cut = "word ".repeat(254);
     assert_eq!(done.stdout, ok(&["embed", model, "--json", &cut]), "what stays is the text's beginning");
 }

@@ -1,11 +1,11 @@
-//! Who reads environment variables: this program in one file, and libraries not at all.
+//! Environment variables are read in one file of this program, and never by libraries.
 #![allow(clippy::unwrap_used)] // helpers of tests; the lint knows only functions marked as tests
 
 use std::path::{Path, PathBuf};
 
 use crate::common::{akunu, finish};
 
-/// Files of libraries that may read the environment, with the reason.
+/// Library files that may read the environment, with the reason.
 const EXCEPTIONS: &[(&str, &str)] = &[
     ("akunu-capi/src/environment.rs", "the C library is the boundary of a binary, as akunu-cli is"),
     ("akunu-cli/src/environment.rs", "the one place of the binary"),
@@ -13,7 +13,7 @@ const EXCEPTIONS: &[(&str, &str)] = &[
     ("akunu-testing/src/data.rs", "only tests use this crate; variables name their data"),
 ];
 
-/// What reads a variable when the program runs. `env!` reads one when the program is compiled.
+/// Code that reads variables at run time. `env!` reads them at compile time.
 const READS: [&str; 5] = ["env::var", "env::{", "use std::env;", "var_os(", "getenv("];
 
 /// Every Rust file under a folder.
@@ -28,7 +28,7 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The lines of a file that are neither comments nor part of its unit tests, which stand at its end.
+/// The lines of a file without comments and without its unit tests, which are at its end.
 fn code(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let tests =
         text.find("#[cfg(test)]\nmod tests {").or_else(|| text.find("#[cfg(test)]\npub(crate) mod tests {"));
@@ -43,7 +43,7 @@ fn libraries_read_options_and_never_the_environment() {
     for folder in std::fs::read_dir(&crates).unwrap() {
         let mut files = Vec::new();
         sources(&folder.unwrap().path().join("src"), &mut files);
-        // A module of unit tests in a file of its own.
+        // Unit tests in a separate file.
         files.retain(|file| !file.ends_with("tests.rs"));
         for file in files {
             let text = std::fs::read_to_string(&file).unwrap();
@@ -74,5 +74,5 @@ fn akunu_isa_picks_the_cpus_instruction_set() {
     };
     assert!(cpu("scalar").starts_with("scalar, "), "{}", cpu("scalar"));
     let unknown = cpu("sse9");
-    assert!(unknown.starts_with("cannot be used: ") && unknown.contains("sse9"), "{unknown}");
+    assert!(unknown.starts_with("not available: ") && unknown.contains("sse9"), "{unknown}");
 }

@@ -1,8 +1,8 @@
-//! Help of every command, as it stands.
+//! Help texts of all commands.
 
 use crate::common::{ok, run};
 
-/// What a command prints, with the GPU's device named as where the files were made.
+/// The output of a command, with the GPU device named as on the platform of the snapshots.
 fn told(arguments: &[&str]) -> String {
     ok(arguments).replace("auto, cpu, metal, reference", "auto, cpu, cuda, reference")
 }
@@ -42,7 +42,7 @@ fn help_of_every_command() {
 }
 
 #[test]
-fn the_reference_in_docs_is_what_the_program_says() {
+fn docs_cli_md_is_up_to_date() {
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/cli.md");
     let there = std::fs::read_to_string(file).unwrap();
     assert!(
@@ -52,14 +52,14 @@ fn the_reference_in_docs_is_what_the_program_says() {
 }
 
 #[test]
-fn nothing_asked_for_shows_the_help_and_exits_2() {
+fn no_command_shows_the_help_and_exits_2() {
     let done = run(&[]);
     assert_eq!(done.code, 2);
     assert!(done.stdout.is_empty() && done.stderr.contains("Usage: akunu"), "{}", done.stderr);
 }
 
 #[test]
-fn the_version_is_told() {
+fn the_version_is_printed() {
     assert_eq!(ok(&["--version"]), format!("akunu {}\n", env!("CARGO_PKG_VERSION")));
 }
 

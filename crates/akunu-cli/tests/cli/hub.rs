@@ -1,4 +1,4 @@
-//! Models of the hub: named wherever a MODEL is, pulled, listed, removed; against a hub on loopback.
+//! Models on the hub: as MODEL arguments, pulled, listed and removed, with a fake hub on loopback.
 #![allow(clippy::unwrap_used)] // helpers of tests; the lint knows only functions marked as tests
 #![cfg_attr(not(unix), allow(unused_imports))] // what only tests of Unix need
 
@@ -29,7 +29,7 @@ fn run(fake: &FakeHub, cache: &Path, args: &[&str]) -> Done {
 }
 
 #[test]
-fn a_model_of_the_hub_runs_and_then_runs_offline() {
+fn a_hub_model_runs_and_then_runs_offline() {
     let (cache, fake) = (tempfile::tempdir().unwrap(), FakeHub::new(&[("tales-Q8_0.gguf", MODEL)]));
     let story = ["run", NAME, "Once", "-n", "4", "--temp", "0", "-q"];
     let first = run(&fake, cache.path(), &story);
@@ -48,11 +48,11 @@ fn a_model_of_the_hub_runs_and_then_runs_offline() {
 }
 
 #[test]
-fn pull_prints_the_path_and_models_and_rm_know_of_it() {
+fn pull_prints_the_path_and_models_lists_it_and_rm_removes_it() {
     let (cache, fake) = (tempfile::tempdir().unwrap(), FakeHub::new(&[("a-Q8_0.gguf", MODEL)]));
     let at = |args: &[&str]| run(&fake, cache.path(), args);
     assert!(at(&["models"]).stderr.contains("no models"));
-    for how in ["downloaded and checked", "in the cache already"] {
+    for how in ["downloaded and verified", "already cached"] {
         let done = at(&["pull", &format!("{NAME}:q8_0")]);
         assert_eq!(done.code, 0, "{}", done.stderr);
         assert!(done.stderr.contains(how), "{}", done.stderr);
@@ -78,16 +78,20 @@ fn pull_prints_the_path_and_models_and_rm_know_of_it() {
 }
 
 #[test]
-fn refusals_are_one_line_and_a_hint() {
+fn errors_have_one_line_and_a_hint() {
     let (cache, fake) = (tempfile::tempdir().unwrap(), FakeHub::new(&[("a-Q8_0.gguf", MODEL)]));
     for (args, code, words) in [
-        (&["inspect", "hf:nonsense"][..], 2, &["names no model on the hub", "hint: write hf:OWNER/NAME"][..]),
+        (
+            &["inspect", "hf:nonsense"][..],
+            2,
+            &["is not a valid hub model name", "hint: write hf:OWNER/NAME"][..],
+        ),
         (&["pull", "owner/name"], 2, &["does not begin with hf:"]),
         (&["inspect", "hf:tiny/other"], 1, &["no repository tiny/other", "hint: "]),
         (
             &["inspect", "hf:tiny/model-GGUF:Q4_0"],
             1,
-            &["nothing there is called Q4_0", "a-Q8_0.gguf", "hint: "],
+            &["no GGUF file has the quantisation Q4_0", "a-Q8_0.gguf", "hint: "],
         ),
         (&["inspect", NAME, "--offline"], 1, &["not in the cache", "hint: "]),
     ] {
@@ -102,7 +106,7 @@ fn refusals_are_one_line_and_a_hint() {
 
 #[cfg(unix)]
 #[test]
-fn ctrl_c_keeps_what_has_arrived_and_exits_130() {
+fn ctrl_c_keeps_received_data_and_exits_130() {
     let (cache, fake) = (tempfile::tempdir().unwrap(), FakeHub::new(&[("a-Q8_0.gguf", MODEL)]));
     fake.fault("/resolve/", Fault::Stall(1_000_000, Duration::from_secs(60)), 1);
     let mut child = command(&fake, cache.path(), &["bench", NAME])
@@ -121,7 +125,7 @@ fn ctrl_c_keeps_what_has_arrived_and_exits_130() {
     let output = child.wait_with_output().unwrap();
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(130), "{stderr}");
-    assert!(stderr.contains("what has arrived is kept"), "{stderr}");
+    assert!(stderr.contains("received data is kept"), "{stderr}");
     let pulled = run(&fake, cache.path(), &["pull", NAME, "--json"]);
     let json: serde_json::Value = serde_json::from_str(&pulled.stdout).unwrap();
     assert_eq!(json["downloaded"], MODEL.len() - 1_000_000);
@@ -129,7 +133,7 @@ fn ctrl_c_keeps_what_has_arrived_and_exits_130() {
 }
 
 #[test]
-fn safetensors_are_called_by_the_repositorys_name_and_not_by_the_commits() {
+fn safetensors_models_are_named_after_the_repository() {
     let model = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/models/llama-hd64-gqa2"));
     let read = |name: &str| std::fs::read(model.join(name)).unwrap();
     let (config, weights) = (read("config.json"), read("model.safetensors"));
@@ -145,7 +149,7 @@ fn safetensors_are_called_by_the_repositorys_name_and_not_by_the_commits() {
     assert_eq!(called(&format!("{NAME}:model.safetensors")), "tiny/model-GGUF");
     let folder = cache.path().join("models--tiny--model-GGUF/snapshots").join(COMMIT);
     assert_eq!(called(path(&folder)), "tiny/model-GGUF");
-    // Anywhere else a folder's name is its own.
+    // A folder outside the cache has its own name.
     assert_eq!(called(path(model)), "llama-hd64-gqa2");
     let table = run(&fake, cache.path(), &["table", NAME, "--offline", "--json"]);
     assert_eq!(table.code, 0, "{}", table.stderr);
@@ -153,7 +157,7 @@ fn safetensors_are_called_by_the_repositorys_name_and_not_by_the_commits() {
 }
 
 #[test]
-fn the_variables_of_other_tools_are_heeded() {
+fn environment_variables_of_hugging_face_are_used() {
     let (home, fake) = (tempfile::tempdir().unwrap(), FakeHub::new(&[("a-Q8_0.gguf", MODEL)]));
     let at_home = |args: &[&str], variables: &[(&str, &str)]| {
         let mut command = command(&fake, home.path(), args);
@@ -199,7 +203,7 @@ fn on_a_terminal_rm_asks_and_only_yes_is_yes() {
         terminal.type_keys(keys);
         terminal.end()
     };
-    // No, return alone, another word, the end of the input.
+    // No, an empty line, another word, and the end of the input.
     for no in ["n\r", "\r", "yellow\r", "\x04"] {
         let (code, shown) = answer(no);
         assert_eq!(code, Some(0), "{shown}");
@@ -214,7 +218,7 @@ fn on_a_terminal_rm_asks_and_only_yes_is_yes() {
 
 #[cfg(unix)]
 #[test]
-fn a_download_shows_a_bar_is_not_removed_meanwhile_and_is_resumed_after_ctrl_c() {
+fn a_download_shows_progress_blocks_removal_and_is_resumed_after_ctrl_c() {
     let (cache, fake) = (tempfile::tempdir().unwrap(), FakeHub::new(&[("a-Q8_0.gguf", MODEL)]));
     fake.fault("/resolve/", Fault::Stall(1 << 20, Duration::from_secs(60)), 1);
     let mut terminal = on_terminal(&fake, cache.path(), &["pull", NAME]);
@@ -225,7 +229,7 @@ fn a_download_shows_a_bar_is_not_removed_meanwhile_and_is_resumed_after_ctrl_c()
     assert!(refused.stderr.starts_with("error: tiny/model-GGUF is being downloaded"), "{}", refused.stderr);
     assert!(refused.stderr.contains("hint: try again"), "{}", refused.stderr);
     terminal.interrupt();
-    terminal.expect("stopped; what has arrived is kept");
+    terminal.expect("stopped; received data is kept");
     assert_eq!(terminal.end().0, Some(130));
     let blobs = cache.path().join("models--tiny--model-GGUF/blobs");
     let part = blobs.join(format!("{}.incomplete", sha256(MODEL)));

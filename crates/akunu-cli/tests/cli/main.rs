@@ -1,4 +1,4 @@
-//! The binary as its users meet it: what it prints where, and how it exits.
+//! Tests of the binary: its output and its exit codes.
 
 mod bad_input;
 mod bad_models;

@@ -1,4 +1,4 @@
-//! MLX folders on the command line, whole and broken.
+//! MLX folders on the command line, valid and damaged.
 #![allow(clippy::unwrap_used)] // in helpers of tests
 
 use std::fs;
@@ -51,7 +51,7 @@ fn a_synthetic_folder_is_a_model_of_the_shape_that_was_asked_for() {
         assert_eq!((down["dtype"].as_str(), &down["shape"]), (Some(dtype), &json!([1024, 3072])));
         ok(&["verify", path(&folder), "--device", "cpu", "--tokens", "2"]);
     }
-    // It is there already; and Gemma's names are not known.
+    // The folder exists already; and Gemma is not supported.
     refuses(&["synth", "tiny", path(&dir.path().join("4")), "--mlx", "4"], 1, &["exists", "--force"]);
     assert_eq!(run(&["synth", "gemma3-1b", path(&dir.path().join("g")), "--mlx", "4"]).code, 2);
     ok(&["synth", "tiny", path(&dir.path().join("4")), "--mlx", "8", "--force"]);
@@ -59,7 +59,7 @@ fn a_synthetic_folder_is_a_model_of_the_shape_that_was_asked_for() {
     assert_eq!(found["architecture"].as_str(), Some("llama"));
 }
 
-/// A copy of the folder with another configuration, and its file cut off at `bytes`.
+/// A copy of the folder with a changed configuration, and its file truncated to `bytes`.
 fn changed(change: impl FnOnce(&mut Value), bytes: Option<usize>) -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     let mut config: Value = serde_json::from_slice(&fs::read(folder().join("config.json")).unwrap()).unwrap();
@@ -71,7 +71,7 @@ fn changed(change: impl FnOnce(&mut Value), bytes: Option<usize>) -> tempfile::T
 }
 
 #[test]
-fn broken_folders_say_what_is_wrong_in_one_line() {
+fn damaged_folders_are_one_line_errors() {
     type Change = fn(&mut Value);
     let cases: [(Change, Option<usize>, &[&str]); 8] = [
         (

@@ -1,8 +1,8 @@
-//! What the file commands print, for the embedded model and for synthetic ones.
+//! Output of the file commands, for the embedded model and for synthetic ones.
 
 use crate::common::{json, ok, path, refuses, run};
 
-/// Memory that is free differs from run to run.
+/// Replaces the amount of available memory, which differs from run to run.
 fn settled(text: &str) -> String {
     let lines =
         text.lines().map(|line| if line.starts_with("Fits: ") { "Fits: […] are available." } else { line });
@@ -48,7 +48,7 @@ fn table_of_the_embedded_model() {
 }
 
 #[test]
-fn tables_and_plans_for_chips_that_are_not_here() {
+fn tables_and_plans_for_other_chips() {
     insta::assert_snapshot!("table_for_cuda", ok(&["table", "--for", "cuda"]));
     insta::assert_snapshot!("table_for_m3_max", ok(&["table", "--for", "metal:m3-max", "--rows", "100"]));
     insta::assert_snapshot!("plan_for_m3_max", ok(&["plan", "--for", "metal:m3-max", "-c", "256"]));
@@ -61,7 +61,7 @@ fn tables_and_plans_for_chips_that_are_not_here() {
 }
 
 #[test]
-fn chips_that_do_not_exist_and_a_device_beside_a_chip_are_refused() {
+fn unknown_chips_and_a_device_with_a_chip_are_rejected() {
     for name in ["rocm", "metal:m9"] {
         let words = ["there is no chip", name, "cuda[:h200|", "m3-max", "reference"];
         refuses(&["table", "--for", name], 2, &words);
@@ -88,7 +88,7 @@ fn tables_fit_a_narrow_terminal() {
             command.env("COLUMNS", columns.to_string());
             let done = crate::common::finish(command);
             assert_eq!(done.code, 0, "{}", done.stderr);
-            // Sentences wrap by themselves; tables must not.
+            // Only sentences may be longer than the terminal; tables may not.
             let table = done.stdout.lines().filter(|line| line.contains("  "));
             for line in table {
                 assert!(line.chars().count() <= columns, "{columns}: {line}");
@@ -134,7 +134,7 @@ fn a_synthetic_model_is_the_same_for_the_same_seed() {
 #[test]
 fn every_preset_can_be_planned() {
     let dir = tempfile::tempdir().unwrap();
-    // The large ones are left to their parameter counts: a layer of theirs is a gigabyte.
+    // For the large ones only the parameter counts are checked: one layer is a gigabyte.
     for preset in ["smollm2-135m", "qwen3-0.6b"] {
         let file = dir.path().join(preset);
         let made = run(&["synth", preset, path(&file), "-q", "Q4_0", "--layers", "1"]);

@@ -1,4 +1,4 @@
-//! `quantize`: files that can be run, and what is refused before anything is written.
+//! `quantize`: the files can be run, and invalid options are rejected before anything is written.
 #![allow(clippy::unwrap_used)] // in helpers of tests
 
 use std::fs;
@@ -23,7 +23,7 @@ fn names(folder: &Path) -> Vec<String> {
 }
 
 #[test]
-fn a_quantised_story_teller_tells_stories() {
+fn the_quantised_embedded_model_generates_stories() {
     let dir = tempfile::tempdir().unwrap();
     for (quant, alike) in [("Q8_0", true), ("F16", false), ("Q5_1", false), ("Q4_K_M", false)] {
         let file = dir.path().join(format!("{quant}.gguf"));
@@ -84,7 +84,7 @@ fn a_folder_becomes_a_file_with_another_files_vocabulary_or_none() {
     refuses(&base, 1, &["tokenizer.json", "--vocab", "--no-vocab"]);
     let tales = embedded();
     let other = [&base[..], &["--vocab", path(&tales)]].concat();
-    refuses(&other, 1, &["tokens", "another model's"]);
+    refuses(&other, 1, &["tokens", "another model"]);
     assert!(names(dir.path()).is_empty());
     ok(&[&base[..], &["--no-vocab"]].concat());
     let ids = ok(&["run", path(&file), "--prompt-ids", "1,2,3", "-n", "2", "--ids", "-q", "--ignore-eos"]);
@@ -92,7 +92,7 @@ fn a_folder_becomes_a_file_with_another_files_vocabulary_or_none() {
     refuses(&["run", path(&file), "Once"], 1, &["token ids only"]);
 }
 
-/// A vocabulary of letters that fits a model with 64 embeddings, and a config that names its end.
+/// Writes a vocabulary of letters for a model with 64 embeddings, and a config with its end token.
 fn write_vocabulary(folder: &Path) {
     let mut texts: Vec<String> = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "the", "##at"].map(String::from).into();
     texts.extend(('a'..='z').flat_map(|c| [c.to_string(), format!("##{c}")]));
@@ -158,11 +158,11 @@ fn rows_that_do_not_fit_get_a_type_that_does_and_a_note() {
     let file = dir.path().join("model.gguf");
     let done = run(&["quantize", path(&folder), path(&file), "--type", "Q4_K", "--no-vocab"]);
     assert_eq!(done.code, 0, "{}", done.stderr);
-    assert!(done.stderr.contains("not whole blocks of 256"), "{}", done.stderr);
+    assert!(done.stderr.contains("not a multiple of 256"), "{}", done.stderr);
 }
 
 #[test]
-fn quantising_twice_is_remarked_upon() {
+fn quantising_twice_prints_a_note() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("model.gguf");
     let done = run(&["quantize", path(&embedded()), path(&file), "--type", "Q4_0"]);
@@ -170,7 +170,7 @@ fn quantising_twice_is_remarked_upon() {
 }
 
 #[test]
-fn bad_places_are_refused_before_anything_is_written() {
+fn invalid_output_paths_are_rejected_early() {
     let dir = tempfile::tempdir().unwrap();
     let (model, out) = (dir.path().join("model.gguf"), dir.path().join("out.gguf"));
     fs::copy(embedded(), &model).unwrap();
@@ -180,9 +180,9 @@ fn bad_places_are_refused_before_anything_is_written() {
     };
     let missing = dir.path().join("missing.gguf");
     quantize(&missing, &out, &[], 1, &["there is no file", "missing.gguf"]);
-    quantize(&model, &model, &["--force"], 1, &["over itself", "another name"]);
+    quantize(&model, &model, &["--force"], 1, &["both input and output", "another name"]);
     let roundabout = dir.path().join(".").join("model.gguf");
-    quantize(&model, &roundabout, &["--force"], 1, &["over itself"]);
+    quantize(&model, &roundabout, &["--force"], 1, &["both input and output"]);
     quantize(&model, dir.path(), &["--force"], 1, &["is a folder"]);
     quantize(&model, &dir.path().join("no/such/out.gguf"), &[], 1, &["cannot write", "no/such"]);
     fs::write(&out, "precious").unwrap();

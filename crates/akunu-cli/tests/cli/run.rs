@@ -1,9 +1,9 @@
-//! `run`: stories on stdout, everything else on stderr.
+//! `run`: text on stdout, everything else on stderr.
 
 use crate::common::{ok, run, with_stdin};
 
 #[test]
-fn the_readmes_command_tells_a_story_and_its_speed() {
+fn the_command_in_the_readme_works() {
     let done = run(&["run", "Once upon a time", "-n", "24"]);
     assert_eq!(done.code, 0, "{}", done.stderr);
     assert!(done.stdout.starts_with("Once upon a time"), "{}", done.stdout);
@@ -22,7 +22,7 @@ fn greedy_text_is_the_same_each_time_whatever_the_threads_and_chunks() {
 }
 
 #[test]
-fn a_seed_gives_its_story_again() {
+fn the_same_seed_gives_the_same_text() {
     let seeded = |seed: &str| ok(&["run", "The dog", "-n", "40", "--temp", "1", "--seed", seed]);
     assert_eq!(seeded("7"), seeded("7"));
     assert_ne!(seeded("7"), seeded("8"));
@@ -82,7 +82,7 @@ fn a_stop_string_ends_the_text_before_it() {
 }
 
 #[test]
-fn a_full_context_ends_the_text_and_says_so_unless_it_may_shift() {
+fn a_full_context_ends_the_text_unless_it_may_shift() {
     let base = ["run", "Once upon a time", "-c", "24", "--ignore-eos", "--temp", "0"];
     let full = run(&base);
     assert_eq!(full.code, 0, "{}", full.stderr);
@@ -93,7 +93,7 @@ fn a_full_context_ends_the_text_and_says_so_unless_it_may_shift() {
 }
 
 #[test]
-fn the_models_suggestion_holds_until_a_flag_says_otherwise() {
+fn options_override_the_suggested_sampling() {
     let folder = tempfile::tempdir().unwrap();
     let model = concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/models/llama-hd64-gqa2");
     for file in ["config.json", "model.safetensors"] {
@@ -113,7 +113,7 @@ fn the_models_suggestion_holds_until_a_flag_says_otherwise() {
     let greedy = temperature(&["--temp", "0"]);
     suggest(r#"{"do_sample": false}"#);
     assert_eq!(temperature(&[]), greedy);
-    // A temperature so high that only top-k keeps the text what it is.
+    // At this temperature only top-k keeps the text deterministic.
     suggest(r#"{"do_sample": true, "temperature": 64, "top_k": 1}"#);
     assert_eq!(temperature(&[]), (64.0, greedy.1.clone()));
     assert_eq!(temperature(&["--temp", "0.5"]), (0.5, greedy.1.clone()));

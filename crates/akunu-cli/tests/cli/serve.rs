@@ -1,4 +1,4 @@
-//! `akunu serve`: what the server's own tests do not see, which is the process.
+//! `akunu serve`: the process itself, which the tests of the server crate do not cover.
 #![cfg(unix)]
 #![allow(clippy::unwrap_used)] // helpers of tests; the lint knows only functions marked as tests
 
@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 
 use crate::common::{akunu, path, refuses};
 
-/// A server, and where it listens.
+/// Starts a server; also returns its address.
 fn serve(more: &[&str]) -> (Child, String) {
     let args = ["serve", "--port", "0", "--device", "cpu", "-t", "1"];
     let mut child = akunu(&[&args[..], more].concat()).stderr(Stdio::piped()).spawn().unwrap();
@@ -21,7 +21,7 @@ fn serve(more: &[&str]) -> (Child, String) {
             break address.trim().to_string();
         }
     };
-    // What it says later must not find a closed pipe.
+    // Keep reading, so that later output of the server does not fail.
     std::thread::spawn(move || std::io::copy(&mut stderr, &mut std::io::sink()));
     (child, address)
 }
@@ -42,10 +42,10 @@ fn signal(child: &Child, name: &str) {
 }
 
 #[test]
-fn sigterm_under_load_lets_all_finish_and_exits_0() {
+fn sigterm_under_load_completes_requests_and_exits_0() {
     let (mut child, address) = serve(&["--drain", "300", "--parallel", "3"]);
     let mut streams: Vec<TcpStream> = (0..8).map(|n| ask(&address, 40 + 10 * n)).collect();
-    // Every request is the server's once its answer has begun.
+    // The server has accepted a request once its response has begun.
     let mut first = [0; 1];
     streams.iter_mut().for_each(|stream| stream.read_exact(&mut first).unwrap());
     signal(&child, "TERM");
@@ -59,25 +59,25 @@ fn sigterm_under_load_lets_all_finish_and_exits_0() {
 
 #[test]
 fn ctrl_c_twice_ends_at_once() {
-    // An answer that takes longer than anybody waits.
+    // A response that takes very long.
     let (mut child, address) = serve(&["--drain", "300", "--parallel", "1", "-c", "100100"]);
     let mut stream = ask(&address, 100_000);
     stream.read_exact(&mut [0; 1]).unwrap();
     signal(&child, "INT");
-    // The first was heard once nobody new is let in.
+    // The first signal has been handled when new connections are refused.
     while TcpStream::connect(&address).is_ok() {}
     signal(&child, "INT");
     assert_eq!(child.wait().unwrap().code(), Some(130));
 }
 
 #[test]
-fn what_cannot_be_served_is_told_at_once() {
+fn startup_errors_are_reported_immediately() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
     refuses(&["serve", "--port", &port], 1, &["cannot listen on 127.0.0.1", "--port"]);
     refuses(&["serve", "/nowhere/model.gguf"], 1, &["there is no file /nowhere/model.gguf"]);
     refuses(&["serve", "--alias", "fast=other"], 2, &["there is no model \"other\""]);
-    refuses(&["serve", "--alias", "a", "--alias", "a"], 2, &["two models are called \"a\""]);
+    refuses(&["serve", "--alias", "a", "--alias", "a"], 2, &["two models have the name \"a\""]);
     refuses(&["serve", "--tls-cert", "/nowhere"], 2, &["--tls-key"]);
     let folder = tempfile::tempdir().unwrap();
     let keys = folder.path().join("keys");

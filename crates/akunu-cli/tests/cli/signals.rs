@@ -1,4 +1,4 @@
-//! Being stopped in mid-stream: by Ctrl-C, and by a reader that goes away.
+//! Interruptions: by Ctrl-C, and by a closed pipe.
 #![cfg(unix)]
 #![allow(clippy::unwrap_used)] // helpers of tests; the lint knows only functions marked as tests
 
@@ -11,7 +11,7 @@ use akunu_fixtures::scripted;
 
 use crate::common::akunu;
 
-/// A story without an end.
+/// Runs an endless generation.
 fn endless(more: &[&str]) -> Child {
     let args = ["run", "Once upon a time", "--ignore-eos", "--context-shift=4", "--seed", "1"];
     let mut command = akunu(&[&args[..], more].concat());
@@ -50,7 +50,7 @@ fn ctrl_c_leaves_no_half_written_model() {
     let args = ["synth", "llama-8b", file.to_str().unwrap(), "-q", "F32"];
     let mut child =
         akunu(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary starts");
-    // It has a part to throw away when the first bytes are there.
+    // When the first bytes are written there is a temporary file to remove.
     let part = dir.path().join("large.gguf.part");
     while !part.metadata().is_ok_and(|about| about.len() > 0) {
         assert!(child.try_wait().unwrap().is_none(), "it ended too early");
@@ -95,7 +95,7 @@ fn a_closed_pipe_ends_the_story_quietly() {
 }
 
 #[test]
-fn a_pipe_closed_from_the_start_is_no_reason_to_panic() {
+fn a_pipe_closed_from_the_start_does_not_panic() {
     for args in [&["--help"][..], &["inspect", "--tensors"], &["table"], &["logits", "--ids", "1", "--json"]]
     {
         let mut child = akunu(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -106,7 +106,7 @@ fn a_pipe_closed_from_the_start_is_no_reason_to_panic() {
     }
 }
 
-/// A conversation whose first answer does not end.
+/// Starts a conversation whose first answer does not end.
 fn endless_chat(model: &Path) -> Child {
     scripted::write(model, Some(scripted::CHATML), &crate::chat::ENDLESS);
     let mut command = akunu(&["chat", model.to_str().unwrap(), "--temp", "0", "-c", "200000", "-q"]);
@@ -117,7 +117,7 @@ fn endless_chat(model: &Path) -> Child {
 }
 
 #[test]
-fn ctrl_c_ends_a_piped_conversation_with_what_was_said() {
+fn ctrl_c_ends_a_piped_conversation_after_the_partial_answer() {
     let dir = tempfile::tempdir().unwrap();
     let mut child = endless_chat(&dir.path().join("model.gguf"));
     let mut said = first_bytes(&mut child, 20);
@@ -129,7 +129,7 @@ fn ctrl_c_ends_a_piped_conversation_with_what_was_said() {
 }
 
 #[test]
-fn a_reader_that_goes_away_ends_a_conversation_quietly() {
+fn a_closed_pipe_ends_a_conversation_quietly() {
     let dir = tempfile::tempdir().unwrap();
     let mut child = endless_chat(&dir.path().join("model.gguf"));
     first_bytes(&mut child, 10);

@@ -1,4 +1,4 @@
-//! A terminal: keys in, what a screen would show out; and `chat` on it.
+//! A pseudo-terminal for tests, and `chat` on it.
 #![cfg(unix)]
 #![allow(clippy::unwrap_used)] // helpers of tests; the lint knows only functions marked as tests
 
@@ -21,12 +21,12 @@ use crate::common::{akunu, path};
 const PATIENCE: Duration = Duration::from_secs(60);
 const DIM: &str = "\x1b[2m";
 
-/// A program on a pseudo-terminal, and all that it has written there.
+/// A program on a pseudo-terminal, and all its output.
 pub struct Terminal {
     child: Child,
     keys: File,
     screen: Arc<Mutex<Vec<u8>>>,
-    /// How much of the screen has been looked at.
+    /// How much of the output has been checked.
     seen: usize,
 }
 
@@ -47,7 +47,7 @@ impl Terminal {
         let written = screen.clone();
         std::thread::spawn(move || {
             let mut buffer = [0; 4096];
-            // It ends with an error when the last one has closed the other side.
+            // Reading fails when the program has closed its side.
             while let Ok(count @ 1..) = reader.read(&mut buffer) {
                 written.lock().unwrap().extend_from_slice(&buffer[..count]);
             }
@@ -63,7 +63,7 @@ impl Terminal {
         String::from_utf8_lossy(&self.screen.lock().unwrap()[self.seen..]).into_owned()
     }
 
-    /// Waits until this is shown, and gives what was shown up to its end.
+    /// Waits until this text is shown, and returns the output up to its end.
     pub fn expect(&mut self, text: &str) -> String {
         let start = Instant::now();
         loop {
@@ -83,7 +83,7 @@ impl Terminal {
         assert!(kill.unwrap().success());
     }
 
-    /// Waits for the end, and gives the exit code and what was shown since.
+    /// Waits for the program to end; returns the exit code and the remaining output.
     pub fn end(mut self) -> (Option<i32>, String) {
         let start = Instant::now();
         while self.child.try_wait().unwrap().is_none() {
@@ -102,7 +102,7 @@ impl Drop for Terminal {
     }
 }
 
-/// A model in a folder, which is also where the history goes.
+/// A model in a folder, which also contains the history file.
 fn scene(chain: &[&str]) -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     scripted::write(&dir.path().join("model.gguf"), Some(CHATML), chain);
@@ -120,9 +120,9 @@ fn chat(dir: &Path, more: &[&str]) -> Command {
 fn lines_are_edited_and_remembered() {
     let dir = scene(&GREETING);
     let mut first = Terminal::new(chat(dir.path(), &[]), 80);
-    first.expect("/help tells what can be done");
+    first.expect("/help lists commands");
     first.expect("> ");
-    // Left, left, and a letter that was forgotten.
+    // Left, left, and a missing letter.
     first.type_keys("Helo\x1b[D\x1b[Dl\r");
     first.expect("Hello there!");
     first.expect("> ");
@@ -130,14 +130,14 @@ fn lines_are_edited_and_remembered() {
     first.expect("user: Hello\r\n");
     first.expect("> ");
     first.type_keys("/nonsense\r");
-    first.expect("error: there is no /nonsense");
+    first.expect("error: unknown command /nonsense");
     first.expect("> ");
     first.type_keys("\x04");
     assert_eq!(first.end().0, Some(0));
 
     let mut second = Terminal::new(chat(dir.path(), &[]), 80);
     second.expect("> ");
-    // Three times up: over /nonsense and /history to the message.
+    // Three times up: past /nonsense and /history to the message.
     second.type_keys("\x1b[A\x1b[A\x1b[A\r");
     second.expect("Hello there!");
     second.expect("> ");
@@ -158,7 +158,7 @@ fn lines_are_edited_and_remembered() {
 }
 
 #[test]
-fn messages_go_over_several_lines() {
+fn messages_may_have_several_lines() {
     let dir = scene(&GREETING);
     let mut terminal = Terminal::new(chat(dir.path(), &["--no-history"]), 80);
     terminal.expect("> ");
@@ -188,13 +188,13 @@ fn ctrl_c_ends_the_answer_and_not_the_conversation() {
     terminal.type_keys("Go\r");
     terminal.expect("tick tock tick tock");
     terminal.interrupt();
-    terminal.expect("note: interrupted: what is there stays in the conversation");
+    terminal.expect("note: interrupted: the partial answer is kept");
     terminal.expect("> ");
     terminal.type_keys("/stats\r");
     let shown = terminal.expect("positions");
     assert!(shown.contains("interrupted") && shown.contains("0 reused"), "{shown}");
     terminal.expect("> ");
-    // The part that was said is reused in the next turn.
+    // The interrupted answer is reused in the next turn.
     terminal.type_keys("Go on\r");
     terminal.expect("tick tock tick");
     terminal.interrupt();
@@ -214,29 +214,29 @@ fn ctrl_c_clears_the_line_and_twice_on_an_empty_one_it_ends() {
     terminal.type_keys("never sent\x03");
     terminal.expect("\r\n");
     terminal.expect("> ");
-    // The line had something in it: that was no wish to end.
+    // The line was not empty, so this must not end the program.
     terminal.type_keys("\x03");
-    terminal.expect("Ctrl-C again ends");
+    terminal.expect("press Ctrl-C again");
     terminal.expect("> ");
     terminal.type_keys("Hi\r");
     terminal.expect("Hello there!");
     terminal.expect("> ");
     terminal.type_keys("\x03");
-    terminal.expect("Ctrl-C again ends");
+    terminal.expect("press Ctrl-C again");
     terminal.expect("> ");
     terminal.type_keys("/history\r");
     let shown = terminal.expect("assistant: Hello there!");
     assert!(!shown.contains("user: never"), "{shown}");
     terminal.expect("> ");
     terminal.type_keys("\x03");
-    terminal.expect("Ctrl-C again ends");
+    terminal.expect("press Ctrl-C again");
     terminal.expect("> ");
     terminal.type_keys("\x03");
     assert_eq!(terminal.end().0, Some(130));
 }
 
 #[test]
-fn reasoning_is_dimmed_where_colours_are_wanted() {
+fn reasoning_is_dimmed_if_colours_are_enabled() {
     let dir = scene(&["\n", "<think>", "Hmm.", "</think>", "Yes."]);
     let answer = |change: &dyn Fn(&mut Command)| {
         let mut command = chat(dir.path(), &["-q", "-p", "Well?"]);

@@ -7,7 +7,7 @@ use akunu_format::GgufWriter;
 use crate::common::{json, ok, path, with_stdin};
 
 #[test]
-fn tokens_turn_back_into_their_text() {
+fn detokenize_inverts_tokenize() {
     for text in ["Once upon a time", "Zoë's  café – 日本", " two spaces  ", "line\nbreak"] {
         let ids = ok(&["tokenize", "-p", text]);
         assert_eq!(ok(&["detokenize", ids.trim()]), format!("{text}\n"));
@@ -17,7 +17,7 @@ fn tokens_turn_back_into_their_text() {
 }
 
 #[test]
-fn a_file_with_a_vocabulary_only_can_be_tokenized_with() {
+fn a_vocabulary_file_without_weights_can_tokenize() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("vocabulary.gguf");
     let model = akunu::Model::embedded().unwrap();

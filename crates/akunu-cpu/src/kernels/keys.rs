@@ -1,4 +1,4 @@
-//! Keys in the cache, in [`akunu_plan::KeyOrder::Sixteens`]: the same element of sixteen positions is contiguous, so
+//! Keys in the cache, in [`akunu_plan::KeyOrder::GroupsOf16`]: the same element of sixteen positions is contiguous, so
 //! one load gives a lane per position.
 
 use akunu_plan::KvType;

@@ -1,11 +1,11 @@
-//! MLX's affine types, whose rows lie in three planes.
+//! MLX's affine types, whose rows are stored in three planes.
 
 use half::{bf16, f16};
 
 use super::{RowError, check_planes};
 use crate::{Affine, DType, ScaleType};
 
-/// A row from its planes: quants, scales, offsets. `scale · quant + offset`, each operation in f32.
+/// Dequantises a row from its planes: quants, scales, offsets. `scale · quant + offset`, each operation in f32.
 pub fn dequantize_planes(affine: Affine, planes: [&[u8]; 3], out: &mut [f32]) -> Result<(), RowError> {
     check_planes(DType::Affine(affine), out.len(), planes.map(<[u8]>::len))?;
     let [quants, scales, offsets] = planes;
@@ -18,16 +18,16 @@ pub fn dequantize_planes(affine: Affine, planes: [&[u8]; 3], out: &mut [f32]) ->
     Ok(())
 }
 
-/// Quant `i` of a row: `bits` bits from bit `i · bits` on, lowest first.
+/// Quant `i` of a row: `bits` bits starting at bit `i · bits`, lowest first.
 fn quant(bits: usize, row: &[u8], i: usize) -> u8 {
     let (byte, shift) = (i * bits / 8, i * bits % 8);
-    // A quant that ends in its first byte may be the row's last.
+    // A quant that ends in its first byte may be the last of the row.
     let next = if shift + bits > 8 { row[byte + 1] } else { 0 };
     let both = u16::from_le_bytes([row[byte], next]);
     (both >> shift & ((1 << bits) - 1)) as u8
 }
 
-/// The inverse of `quant`, into zeroed bytes.
+/// The inverse of `quant`. The bytes must be zero before.
 pub(super) fn put_quant(bits: usize, row: &mut [u8], i: usize, quant: u8) {
     let (byte, shift) = (i * bits / 8, i * bits % 8);
     let [low, high] = (u16::from(quant) << shift).to_le_bytes();
@@ -55,7 +55,7 @@ fn put_scale(kind: ScaleType, plane: &mut [u8], i: usize, value: f32) {
     }
 }
 
-/// A row in one piece, as [`super::dequantize_row`] takes it, cut into its planes. The length was checked.
+/// Splits a row in contiguous form, as [`super::dequantize_row`] takes it, into its planes. The length was checked.
 pub(super) fn split(affine: Affine, row: &[u8]) -> [&[u8]; 3] {
     let [quants, scale, offset] = affine.group_bytes();
     let groups = row.len() / (quants + scale + offset);
@@ -64,7 +64,8 @@ pub(super) fn split(affine: Affine, row: &[u8]) -> [&[u8]; 3] {
     [quants, scales, offsets]
 }
 
-/// Numbers to a row in one piece: each group's range cut into equal steps, its smallest value the offset.
+/// Quantises a row to contiguous form: the range of each group is divided into equal steps, with the smallest value as
+/// offset.
 pub(super) fn quantize(affine: Affine, values: &[f32], out: &mut [u8]) {
     let (bits, group) = (affine.bits(), affine.group());
     let groups = values.len() / group;
@@ -78,7 +79,7 @@ pub(super) fn quantize(affine: Affine, values: &[f32], out: &mut [u8]) {
         let high = values.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         put_scale(affine.scales(), scales, g, (high - low) / most);
         put_scale(affine.scales(), offsets, g, low);
-        // Quants are for the numbers as they were stored.
+        // Quants are computed with the scale and offset as stored.
         let (d, m) = (scale(affine.scales(), scales, g), scale(affine.scales(), offsets, g));
         let inverse = if d == 0.0 { 0.0 } else { 1.0 / d };
         for (i, value) in values.iter().enumerate() {
@@ -88,13 +89,13 @@ pub(super) fn quantize(affine: Affine, values: &[f32], out: &mut [u8]) {
     }
 }
 
-/// Scales and offsets in a row of random quants, so that values have mean 0 and standard deviation `std`.
-pub(super) fn fix_scales(affine: Affine, stds: &mut dyn FnMut() -> f32, row: &mut [u8]) {
+/// Sets scales and offsets in a row of random quants, so that values have mean 0 and standard deviation `std`.
+pub(super) fn set_scales(affine: Affine, stds: &mut dyn FnMut() -> f32, row: &mut [u8]) {
     let quants = split(affine, row)[0].len();
     let (_, rest) = row.split_at_mut(quants);
     let half = rest.len() / 2;
     let (scales, offsets) = rest.split_at_mut(half);
-    // Codes uniform in 0 ..= n have this standard deviation, in steps.
+    // The standard deviation, in steps, of codes that are uniform in 0 ..= n.
     let most = ((1_u32 << affine.bits()) - 1) as f32;
     let steps = ((most + 1.0).powi(2) - 1.0).sqrt() / 12_f32.sqrt();
     for g in 0..half / affine.scales().bytes() {
@@ -117,7 +118,7 @@ mod tests {
             for (i, code) in codes.iter().enumerate() {
                 put_quant(bits, &mut row, i, *code);
             }
-            // Read back bit by bit, which has nothing to do with bytes' borders.
+            // Read back bit by bit, independently of byte boundaries.
             let bit = |at: usize| row[at / 8] >> (at % 8) & 1;
             for (i, code) in codes.iter().enumerate() {
                 let read = (0..bits).map(|b| bit(i * bits + b) << b).sum::<u8>();
@@ -136,7 +137,7 @@ mod tests {
             quantize_row(dtype, &values, &mut row).unwrap();
             let mut back = vec![0.0; 256];
             dequantize_row(dtype, &row, &mut back).unwrap();
-            // A rounded scale is off by up to 2⁻⁹ of itself, and so is the range's end.
+            // A stored scale has a relative rounding error of up to 2⁻⁹, and so has the end of the range.
             let step = 1.0 / ((1 << affine.bits()) - 1) as f32;
             for (a, b) in values.iter().zip(&back) {
                 assert!((a - b).abs() <= 0.51 * step + 0.006, "{dtype}: {a} became {b}");
@@ -145,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn random_rows_have_the_asked_spread_and_no_mean() {
+    fn random_rows_have_the_requested_deviation_and_mean_0() {
         for affine in Affine::all() {
             let dtype = DType::Affine(affine);
             let mut row = vec![0; dtype.row_bytes(256).unwrap()];

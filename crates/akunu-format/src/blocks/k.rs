@@ -32,7 +32,7 @@ pub fn unpack_scales_q3(packed: &[u8; 12]) -> [i8; 16] {
 }
 
 /// Twelve bytes at `at`.
-fn twelve(block: &[u8], at: usize) -> [u8; 12] {
+fn twelve_bytes(block: &[u8], at: usize) -> [u8; 12] {
     std::array::from_fn(|i| block[at + i])
 }
 
@@ -49,11 +49,11 @@ pub(super) fn q2_k(block: &[u8; 84], out: &mut [f32; LEN]) {
     }
 }
 
-/// x = d·scale·q; q −4 … 3: two bits as in Q2_K, and a third that is bit i / 32 of byte i % 32; where that is
-/// clear, 4 is taken off.
+/// x = d·scale·q; q −4 … 3: two bits as in Q2_K, and a third that is bit i / 32 of byte i % 32; if that bit is clear, 4
+/// is subtracted.
 pub(super) fn q3_k(block: &[u8; 110], out: &mut [f32; LEN]) {
     let (thirds, codes) = (&block[..32], &block[32..96]);
-    let scales = unpack_scales_q3(&twelve(block, 96));
+    let scales = unpack_scales_q3(&twelve_bytes(block, 96));
     let d = half_at(block, 108);
     for (i, out) in out.iter_mut().enumerate() {
         let (half, pass, l) = (i / 128, i / 32 % 4, i % 32);
@@ -73,7 +73,7 @@ fn nibble(nibbles: &[u8], i: usize) -> u8 {
 /// x = d·scale·q − m·offset; q 0 … 15. Sub-blocks of 32.
 pub(super) fn q4_k(block: &[u8; 144], out: &mut [f32; LEN]) {
     let (d, m) = (half_at(block, 0), half_at(block, 2));
-    let (scales, offsets) = unpack_scales_offsets(&twelve(block, 4));
+    let (scales, offsets) = unpack_scales_offsets(&twelve_bytes(block, 4));
     for (i, out) in out.iter_mut().enumerate() {
         let q = nibble(&block[16..], i);
         let sub = i / 32;
@@ -84,7 +84,7 @@ pub(super) fn q4_k(block: &[u8; 144], out: &mut [f32; LEN]) {
 /// As Q4_K, q 0 … 31: the fifth bit of element i is bit i / 32 of byte i % 32.
 pub(super) fn q5_k(block: &[u8; 176], out: &mut [f32; LEN]) {
     let (d, m) = (half_at(block, 0), half_at(block, 2));
-    let (scales, offsets) = unpack_scales_offsets(&twelve(block, 4));
+    let (scales, offsets) = unpack_scales_offsets(&twelve_bytes(block, 4));
     let fifths = &block[16..48];
     for (i, out) in out.iter_mut().enumerate() {
         let sub = i / 32;

@@ -41,11 +41,11 @@ use half::{bf16, f16};
 use crate::DType;
 use crate::quantise::{k as to_k, tables as to_tables};
 
-/// Why a row could not be converted.
+/// The reason why a row could not be converted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RowError {
-    #[error("{elements} elements in {bytes} bytes is not whole {dtype} blocks")]
+    #[error("{elements} elements in {bytes} bytes are not whole {dtype} blocks")]
     Length { dtype: DType, elements: usize, bytes: usize },
 }
 
@@ -63,7 +63,7 @@ fn check_planes(dtype: DType, elements: usize, bytes: [usize; 3]) -> Result<(), 
     Err(RowError::Length { dtype, elements, bytes: bytes.iter().sum() })
 }
 
-/// Bytes to numbers, each operation in f32 in the order that the format's definition has.
+/// Dequantises a row, each operation in f32 and in the order of the format's definition.
 pub fn dequantize_row(dtype: DType, bytes: &[u8], out: &mut [f32]) -> Result<(), RowError> {
     check(dtype, out.len(), bytes.len())?;
     match dtype {
@@ -100,7 +100,7 @@ pub fn dequantize_row(dtype: DType, bytes: &[u8], out: &mut [f32]) -> Result<(),
     Ok(())
 }
 
-/// Row `row` of a tensor, from its planes.
+/// Dequantises row `row` of a tensor, from its planes.
 pub fn dequantize_nth(dtype: DType, planes: [&[u8]; 3], row: usize, out: &mut [f32]) -> Result<(), RowError> {
     let wrong =
         || RowError::Length { dtype, elements: out.len(), bytes: planes.iter().map(|p| p.len()).sum() };
@@ -116,7 +116,8 @@ pub fn dequantize_nth(dtype: DType, planes: [&[u8]; 3], row: usize, out: &mut [f
     }
 }
 
-/// Numbers to bytes: rounded to nearest, k-quants with the scales that a search found best. Infinite or NaN input gives some block, never a panic.
+/// Quantises a row: rounded to nearest, for k-quants with the best scales found by a search. Infinite or NaN input
+/// gives an unspecified block, never a panic.
 pub fn quantize_row(dtype: DType, values: &[f32], out: &mut [u8]) -> Result<(), RowError> {
     check(dtype, values.len(), out.len())?;
     match dtype {
@@ -190,7 +191,7 @@ mod tests {
     fn lengths_that_are_not_whole_blocks_are_refused() {
         let mut out = [0.0; 32];
         let error = dequantize_row(DType::Q4_0, &[0; 17], &mut out).unwrap_err();
-        assert_eq!(error.to_string(), "32 elements in 17 bytes is not whole Q4_0 blocks");
+        assert_eq!(error.to_string(), "32 elements in 17 bytes are not whole Q4_0 blocks");
         assert!(dequantize_row(DType::Q4K, &[0; 144], &mut out).is_err());
         assert!(quantize_row(DType::Q8_0, &out[..31], &mut [0; 34]).is_err());
     }

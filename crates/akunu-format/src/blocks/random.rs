@@ -1,9 +1,9 @@
-//! Random weights of every type, straight as blocks: for synthetic models in a real one's shape, and for tests.
+//! Random weights of every type, generated directly as blocks: for synthetic models and for tests.
 
 use super::{RowError, check, exponent_scale, put_half};
 use crate::DType;
 
-/// A small counter-based generator (SplitMix64): the same seed gives the same weights everywhere.
+/// A small counter-based generator (SplitMix64): the same seed gives the same weights on every platform.
 #[derive(Clone, Debug)]
 pub struct Rng(u64);
 
@@ -25,7 +25,7 @@ impl Rng {
         (self.next_u64() >> 40) as f32 * (1.0 / (1u64 << 24) as f32)
     }
 
-    /// Uniform in `0 .. below`; the bias is far below what weights can show.
+    /// Uniform in `0 .. below`; the bias is negligible for weights.
     fn below(&mut self, below: u32) -> u32 {
         (((self.next_u64() >> 32) * u64::from(below)) >> 32) as u32
     }
@@ -45,31 +45,31 @@ impl Rng {
     }
 }
 
-/// Fills a row with random blocks whose values have mean 0 and standard deviation about `std`; every code
-/// occurs, and no value is infinite or NaN (as long as `std` is neither).
+/// Fills a row with random blocks whose values have mean 0 and standard deviation about `std`. All codes occur, and no
+/// value is infinite or NaN (unless `std` is).
 pub fn random_row(dtype: DType, rng: &mut Rng, std: f32, out: &mut [u8]) -> Result<(), RowError> {
     let elements = out.len() / dtype.block_bytes() * dtype.block_len();
     check(dtype, elements, out.len())?;
     if !dtype.is_quantised() {
         return random_floats(dtype, rng, std, out);
     }
-    // Scales vary from block to block, as in real weights; 1.0104 is this factor's own root mean square.
+    // Scales vary from block to block, as in real weights; 1.0104 is the root mean square of this factor.
     let varied = |rng: &mut Rng| std * (0.75 + 0.5 * rng.uniform()) / 1.0104;
     if let DType::Affine(affine) = dtype {
         rng.fill(out);
-        super::affine::fix_scales(affine, &mut || varied(rng), out);
+        super::affine::set_scales(affine, &mut || varied(rng), out);
         return Ok(());
     }
     for block in out.chunks_exact_mut(dtype.block_bytes()) {
         rng.fill(block);
         let std = varied(rng);
-        fix_scales(dtype, rng, std, block);
+        set_scales(dtype, rng, std, block);
     }
     Ok(())
 }
 
 fn random_floats(dtype: DType, rng: &mut Rng, std: f32, out: &mut [u8]) -> Result<(), RowError> {
-    // Numbers beyond these would round to infinity.
+    // Larger numbers would round to infinity.
     let most = if dtype == DType::F16 { f32::from(half::f16::MAX) } else { f32::from(half::bf16::MAX) };
     let size = dtype.block_bytes();
     for pair in out.chunks_mut(2 * size) {
@@ -80,16 +80,16 @@ fn random_floats(dtype: DType, rng: &mut Rng, std: f32, out: &mut [u8]) -> Resul
     Ok(())
 }
 
-/// Half precision overflows to infinity; weights so large are nobody's, but must not become one.
+/// Limits scales to the finite range of half precision.
 fn put_scale(block: &mut [u8], at: usize, value: f32) {
     let most = f32::from(half::f16::MAX);
     put_half(block, at, value.clamp(-most, most));
 }
 
-/// Overwrites scales in a block of random bytes. The divisors are root mean squares of what the codes (and
-/// integer scales) give with `d` = 1: for codes uniform in −n … n − 1, √((4n² − 1)/12 + ¼).
-fn fix_scales(dtype: DType, rng: &mut Rng, std: f32, block: &mut [u8]) {
-    // Codes that are not centred need a sign to have mean 0.
+/// Overwrites the scales in a block of random bytes. The divisors are the root mean squares of the codes (and integer
+/// scales) with `d` = 1: for codes uniform in −n … n − 1, √((4n² − 1)/12 + ¼).
+fn set_scales(dtype: DType, rng: &mut Rng, std: f32, block: &mut [u8]) {
+    // Codes that are not symmetric about zero need a random sign to have mean 0.
     let sign = if rng.next_u64() & 1 == 0 { 1.0 } else { -1.0 };
     match dtype {
         DType::Q4_0 => put_scale(block, 0, sign * std / 4.637),
@@ -98,13 +98,13 @@ fn fix_scales(dtype: DType, rng: &mut Rng, std: f32, block: &mut [u8]) {
         DType::Q5_1 => put_scale_and_offset(block, std / 9.233, -15.5),
         DType::Q8_0 => {
             put_scale(block, 0, sign * std / 73.61);
-            // No quantiser writes −128, and integer kernels may rely on it.
+            // No quantiser writes −128, and integer kernels may rely on that.
             block[2..].iter_mut().filter(|byte| **byte == 0x80).for_each(|byte| *byte = 0x81);
         }
         DType::Q2K => {
             for byte in &mut block[..16] {
                 let scale = 1 + rng.below(15) as u8;
-                *byte = scale | near(rng, scale, 15) << 4;
+                *byte = scale | random_near(rng, scale, 15) << 4;
             }
             put_scale(block, 80, std / 10.24);
             put_scale(block, 82, 1.5 * std / 10.24);
@@ -113,7 +113,7 @@ fn fix_scales(dtype: DType, rng: &mut Rng, std: f32, block: &mut [u8]) {
         DType::Q4K | DType::Q5K => {
             let (middle, divisor) = if dtype == DType::Q4K { (7.5, 169.8) } else { (15.5, 340.1) };
             let scales: [u8; 8] = std::array::from_fn(|_| 1 + rng.below(63) as u8);
-            let offsets = scales.map(|scale| near(rng, scale, 63));
+            let offsets = scales.map(|scale| random_near(rng, scale, 63));
             block[4..16].copy_from_slice(&pack_scales_offsets(&scales, &offsets));
             put_scale(block, 0, std / divisor);
             put_scale(block, 2, middle * std / divisor);
@@ -129,9 +129,10 @@ fn fix_scales(dtype: DType, rng: &mut Rng, std: f32, block: &mut [u8]) {
     }
 }
 
-/// One of the two powers of two about `scale`, so often that its root mean square is `scale`.
+/// One of the two powers of two next to `scale`, chosen so that the root mean square is `scale`.
 fn random_exponent(rng: &mut Rng, scale: f32) -> u8 {
-    // Of the power below, which is 2^(exponent − 128); the largest code is 12, and has to stay finite.
+    // The exponent field of the power below is that exponent + 128; the largest code is 12, and the product must be
+    // finite.
     let below = (scale.log2().floor() + 128.0).clamp(0.0, 251.0) as u8;
     let above = (scale / exponent_scale(below)).powi(2);
     below + u8::from(3.0 * rng.uniform() < above - 1.0)
@@ -142,8 +143,8 @@ fn put_scale_and_offset(block: &mut [u8], d: f32, middle: f32) {
     put_scale(block, 2, middle * d);
 }
 
-/// One of the three numbers about `scale`: an offset that centres the codes, and yet is not the scale itself.
-fn near(rng: &mut Rng, scale: u8, most: u8) -> u8 {
+/// One of the three numbers next to `scale`: an offset that roughly centres the codes but differs from the scale.
+fn random_near(rng: &mut Rng, scale: u8, most: u8) -> u8 {
     (scale + rng.below(3) as u8 - 1).min(most)
 }
 
@@ -164,7 +165,7 @@ mod tests {
     use crate::blocks::{dequantize_row, unpack_scales_offsets};
 
     #[test]
-    fn random_rows_have_the_asked_spread_and_no_mean() {
+    fn random_rows_have_the_requested_deviation_and_mean_0() {
         for dtype in DType::ALL {
             for std in [0.02f32, 1.0] {
                 let cols = 256;
@@ -190,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn huge_spreads_stay_finite() {
+    fn huge_deviations_stay_finite() {
         for dtype in DType::ALL {
             let mut bytes = vec![0; dtype.row_bytes(256).unwrap()];
             let mut values = vec![0.0; 256];

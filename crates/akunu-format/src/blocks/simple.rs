@@ -1,7 +1,7 @@
-//! The 32-element types, both ways.
+//! The 32-element types, in both directions.
 //!
-//! Quantising divides by the scale in f32 and stores the scale in half precision afterwards; rounding is done
-//! by adding a half and cutting, Q8_0's away from zero. So the bytes are those that other tools write.
+//! Quantising divides by the scale in f32 and then stores the scale in half precision; rounding adds a half and
+//! truncates, for Q8_0 away from zero. This gives the same bytes as other tools.
 
 use super::{half_at, put_half};
 
@@ -68,12 +68,12 @@ fn extreme(values: &[f32; LEN]) -> f32 {
     values.iter().fold(0.0, |most: f32, &v| if v.abs() > most.abs() { v } else { most })
 }
 
-fn least_and_most(values: &[f32; LEN]) -> (f32, f32) {
+fn min_and_max(values: &[f32; LEN]) -> (f32, f32) {
     values.iter().fold((f32::INFINITY, f32::NEG_INFINITY), |(least, most), &v| (least.min(v), most.max(v)))
 }
 
 pub(super) fn to_q4_0(values: &[f32; LEN], block: &mut [u8; 18]) {
-    // The extreme value gets code −8, the side that has one code more.
+    // The extreme value gets code −8, since the negative side has one code more.
     let d = extreme(values) / -8.0;
     let id = inverse(d);
     put_half(block, 0, d);
@@ -84,7 +84,7 @@ pub(super) fn to_q4_0(values: &[f32; LEN], block: &mut [u8; 18]) {
 }
 
 pub(super) fn to_q4_1(values: &[f32; LEN], block: &mut [u8; 20]) {
-    let (least, most) = least_and_most(values);
+    let (least, most) = min_and_max(values);
     let d = (most - least) / 15.0;
     let id = inverse(d);
     put_half(block, 0, d);
@@ -95,7 +95,7 @@ pub(super) fn to_q4_1(values: &[f32; LEN], block: &mut [u8; 20]) {
     }
 }
 
-/// Writes five-bit codes: four bytes of fifth bits, then the nibbles.
+/// Writes five-bit codes: four bytes with the fifth bits, then the nibbles.
 fn put_codes5(out: &mut [u8], values: &[f32; LEN], code: impl Fn(f32) -> u8) {
     let mut bits = 0u32;
     for i in 0..HALF {
@@ -114,7 +114,7 @@ pub(super) fn to_q5_0(values: &[f32; LEN], block: &mut [u8; 22]) {
 }
 
 pub(super) fn to_q5_1(values: &[f32; LEN], block: &mut [u8; 24]) {
-    let (least, most) = least_and_most(values);
+    let (least, most) = min_and_max(values);
     let d = (most - least) / 31.0;
     let id = inverse(d);
     put_half(block, 0, d);

@@ -1,13 +1,14 @@
-//! A reader over untrusted bytes: every step is checked, nothing is allocated.
+//! A reader of untrusted bytes: every step is checked, and nothing is allocated.
 
-/// Why a value could not be read. Turned into a `FormatError` by whoever knows the key's or tensor's name.
+/// The reason why a value could not be read. Callers that know the name of the key or tensor turn it into a
+/// `FormatError`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     Short {
         need: u64,
         have: u64,
     },
-    /// A count that even the smallest elements would not fit.
+    /// A count for which the file is too short, even with the smallest elements.
     Count {
         count: u64,
         have: u64,
@@ -15,7 +16,7 @@ pub(crate) enum Fault {
     Utf8,
     Bool(u8),
     Type(u32),
-    Deep,
+    Depth,
 }
 
 #[derive(Clone, Debug)]
@@ -74,7 +75,7 @@ impl<'a> Cursor<'a> {
         std::str::from_utf8(bytes).map_err(|_| Fault::Utf8)
     }
 
-    /// A count of things that take at least `least` bytes each: refused where the file is too short for them.
+    /// A count of things that take at least `least` bytes each; rejected if the file is too short for them.
     pub(crate) fn count(&mut self, least: usize) -> Result<usize, Fault> {
         let count = self.u64()?;
         let have = self.left() as u64;

@@ -19,27 +19,27 @@ pub(crate) const MAGIC: [u8; 4] = *b"GGUF";
 pub(crate) const DEFAULT_ALIGNMENT: u32 = 32;
 pub(crate) const ALIGNMENT_KEY: &str = "general.alignment";
 pub(crate) const MAX_DIMS: usize = 4;
-/// Arrays in arrays in arrays: no known file goes deeper than one, and a hostile one must not exhaust the stack.
+/// Maximum nesting of arrays. Known files use one level; a hostile one must not exhaust the stack.
 pub(crate) const MAX_DEPTH: usize = 8;
 
-/// Far above any model; a header of more would take many times its own size in memory.
-const MOST_PAIRS: usize = 1 << 16;
-const MOST_TENSORS: u64 = 1 << 20;
+/// Far above any model; a header with more would take many times its own size in memory.
+const MAX_PAIRS: usize = 1 << 16;
+const MAX_TENSORS: u64 = 1 << 20;
 
-/// Least bytes that a key-value pair, a tensor entry, a string and an array can take.
-const LEAST_PAIR: usize = 8 + 4 + 1;
-const LEAST_TENSOR: usize = 8 + 4 + 4 + 8;
-const LEAST_STRING: usize = 8;
-const LEAST_ARRAY: usize = 4 + 8;
+/// Minimum size in bytes of a key-value pair, a tensor entry, a string and an array.
+const MIN_PAIR: usize = 8 + 4 + 1;
+const MIN_TENSOR: usize = 8 + 4 + 4 + 8;
+const MIN_STRING: usize = 8;
+const MIN_ARRAY: usize = 4 + 8;
 
-/// What one file holds; a split model has several.
+/// The contents of one file; a split model has several.
 #[derive(Debug)]
 pub(crate) struct Part {
     pub(crate) metadata: Metadata,
     pub(crate) tensors: Vec<TensorInfo>,
 }
 
-/// Reads the header. The tensors' `region` is set to `region_index`.
+/// Reads the header. The `region` of the tensors is set to `region_index`.
 pub(crate) fn read_part(region: &Region, region_index: usize) -> Result<Part, FormatError> {
     let bytes = region.bytes();
     let mut cursor = Cursor::new(bytes);
@@ -50,14 +50,14 @@ pub(crate) fn read_part(region: &Region, region_index: usize) -> Result<Part, Fo
     }
     match cursor.u32().map_err(in_header)? {
         2 | 3 => {}
-        // A version's low half is never zero, unless its bytes are the other way round.
+        // The low half of a version is never zero, unless the byte order is reversed.
         version if version & 0xffff == 0 && version != 0 => return Err(FormatError::BigEndian),
         version => return Err(FormatError::Version { version }),
     }
     let tensor_count = cursor.u64().map_err(in_header)?;
-    let pair_count = cursor.count(LEAST_PAIR).map_err(in_header)?;
+    let pair_count = cursor.count(MIN_PAIR).map_err(in_header)?;
 
-    if pair_count > MOST_PAIRS || tensor_count > MOST_TENSORS {
+    if pair_count > MAX_PAIRS || tensor_count > MAX_TENSORS {
         let problem =
             format!("{pair_count} metadata keys and {tensor_count} tensors are more than any model has");
         return Err(FormatError::header(problem));
@@ -77,7 +77,7 @@ fn from_fault(fault: Fault, what: &str, wrong: impl Fn(String) -> FormatError) -
         Fault::Utf8 => wrong("the text is not UTF-8".to_string()),
         Fault::Bool(byte) => wrong(format!("{byte} is not a bool")),
         Fault::Type(id) => wrong(format!("unknown value type {id}")),
-        Fault::Deep => wrong(format!("arrays are nested more than {MAX_DEPTH} deep")),
+        Fault::Depth => wrong(format!("arrays are nested more than {MAX_DEPTH} deep")),
     }
 }
 
@@ -141,7 +141,7 @@ fn to_bool(byte: u8) -> Result<bool, Fault> {
 
 fn read_array(cursor: &mut Cursor<'_>, region: &Region, depth: usize) -> Result<Array, Fault> {
     if depth > MAX_DEPTH {
-        return Err(Fault::Deep);
+        return Err(Fault::Depth);
     }
     Ok(match cursor.u32()? {
         0 => Array::U8(numbers(cursor, u8::from_le_bytes)?),
@@ -161,7 +161,7 @@ fn read_array(cursor: &mut Cursor<'_>, region: &Region, depth: usize) -> Result<
         }
         9 => {
             // Not reserved up front: an `Array` takes more memory than the 12 bytes of an empty one in the file.
-            let count = cursor.count(LEAST_ARRAY)?;
+            let count = cursor.count(MIN_ARRAY)?;
             let mut arrays = Vec::new();
             for _ in 0..count {
                 arrays.push(read_array(cursor, region, depth + 1)?);
@@ -175,13 +175,13 @@ fn read_array(cursor: &mut Cursor<'_>, region: &Region, depth: usize) -> Result<
     })
 }
 
-/// Where the strings of an array start, each found to be UTF-8.
+/// The start offsets of an array's strings, which are checked to be UTF-8.
 ///
-/// Vocabularies are hundreds of thousands of short strings, and to check them one by one takes most of the time
-/// of opening. So runs are checked as one text, lengths included: a length below 128 is eight characters when
-/// read as text, and the run is UTF-8 exactly if every string in it is.
+/// Vocabularies have hundreds of thousands of short strings, and checking them one by one would take most of the time
+/// of opening. So runs of strings are checked as one text, including their lengths: a length below 128 is eight ASCII
+/// characters when read as text, so the run is valid UTF-8 exactly if every string in it is.
 fn string_starts(cursor: &mut Cursor<'_>) -> Result<Vec<usize>, Fault> {
-    let count = cursor.count(LEAST_STRING)?;
+    let count = cursor.count(MIN_STRING)?;
     let mut starts = Vec::with_capacity(count);
     let mut run = cursor.clone();
     for _ in 0..count {
@@ -207,8 +207,8 @@ fn utf8(bytes: &[u8]) -> Result<(), Fault> {
     std::str::from_utf8(bytes).map(drop).map_err(|_| Fault::Utf8)
 }
 
-/// Is this UTF-8 of characters below U+0800 only? Byte-level vocabularies are, and this loop has no branches, so
-/// that it runs on vectors: several times faster than the standard library's on text that is nearly ASCII.
+/// Whether this is UTF-8 with only characters below U+0800, as in byte-level vocabularies. The loop has no branches, so
+/// it is vectorised: several times faster than the standard library on text that is nearly ASCII.
 fn one_or_two_byte_chars(bytes: &[u8]) -> bool {
     let starts_two = |byte: u8| byte & 0xe0 == 0xc0;
     let wrong = |previous: u8, byte: u8| {
@@ -227,7 +227,7 @@ fn numbers<T, const N: usize>(cursor: &mut Cursor<'_>, from: fn([u8; N]) -> T) -
     Ok(bytes.as_chunks::<N>().0.iter().map(|chunk| from(*chunk)).collect())
 }
 
-/// A tensor as the header states it: sizes sound, place not yet checked.
+/// A tensor as stated in the header: its sizes are checked, its position is not yet.
 struct Entry {
     name: String,
     dtype: DType,
@@ -238,7 +238,7 @@ struct Entry {
 
 fn read_tensor_entries(cursor: &mut Cursor<'_>, count: u64) -> Result<Vec<Entry>, FormatError> {
     let have = cursor.left() as u64;
-    if count > have / LEAST_TENSOR as u64 {
+    if count > have / MIN_TENSOR as u64 {
         return Err(FormatError::header(format!("it claims {count} tensors with {have} bytes left")));
     }
     let mut entries = Vec::new();
@@ -265,7 +265,7 @@ fn read_tensor_entry(cursor: &mut Cursor<'_>, name: &str) -> Result<Entry, Forma
     if dims == 0 || dims as usize > MAX_DIMS {
         return Err(FormatError::tensor(
             name,
-            format!("it has {dims} dimensions, and 1 to {MAX_DIMS} are possible"),
+            format!("it has {dims} dimensions, but 1 to {MAX_DIMS} are allowed"),
         ));
     }
     let mut shape = Vec::with_capacity(dims as usize);
@@ -288,19 +288,22 @@ fn unsupported_type(name: &str, type_id: u32) -> FormatError {
     FormatError::TensorType { name: printable(name), type_name, supported: super::SUPPORTED }
 }
 
-/// Shape in `usize` and bytes, or what is wrong with them.
+/// The shape in `usize` and the size in bytes, or the reason why they are invalid.
 pub(super) fn measure(dtype: DType, shape: &[u64]) -> Result<(Vec<usize>, usize), String> {
     if shape.contains(&0) {
         return Err(format!("a dimension of {shape:?} is zero"));
     }
-    let too_large = || format!("{shape:?} is too large for any memory");
+    let too_large = || format!("{shape:?} is too large: its size overflows");
     let sizes: Vec<usize> =
         shape.iter().map(|&n| usize::try_from(n)).collect::<Result<_, _>>().map_err(|_| too_large())?;
     let (cols, rows) = sizes.split_last().ok_or("it has no dimensions")?;
     if !cols.is_multiple_of(dtype.block_len()) {
-        return Err(format!("rows of {cols} elements are not whole {dtype} blocks of {}", dtype.block_len()));
+        return Err(format!(
+            "rows of {cols} elements are not a multiple of the {dtype} block size {}",
+            dtype.block_len()
+        ));
     }
-    // Elements, and not only bytes, have to fit: they are multiplied freely later on.
+    // The number of elements must fit too, not only the bytes: later code multiplies sizes without checks.
     let rows = rows.iter().try_fold(1usize, |all, &n| all.checked_mul(n)).ok_or_else(too_large)?;
     rows.checked_mul(*cols).and_then(|n| n.checked_mul(4)).ok_or_else(too_large)?;
     let bytes = dtype.row_bytes(*cols).and_then(|row| row.checked_mul(rows)).ok_or_else(too_large)?;
@@ -335,7 +338,7 @@ fn place_tensors(
             dtype: entry.dtype,
             shape: entry.shape,
             region,
-            // Fits: the end of the tensor lies within the file.
+            // Cannot overflow: the end of the tensor lies within the file.
             offset: data_start + entry.offset as usize,
             bytes: entry.bytes,
             scales_offsets: None,
@@ -354,7 +357,7 @@ mod tests {
         #![proptest_config(ProptestConfig { failure_persistence: None, cases: 2000, ..ProptestConfig::default() })]
 
         #[test]
-        fn utf8_is_what_the_standard_library_takes(
+        fn utf8_matches_the_standard_library(
             text in ".{0,40}",
             change in proptest::option::of((any::<proptest::sample::Index>(), any::<u8>())),
             cut in 0usize..4,
@@ -370,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn utf8_agrees_on_every_start_of_a_character() {
+    fn utf8_matches_on_every_first_byte() {
         for first in 0x80..=0xffu8 {
             for second in 0..=0xffu8 {
                 for tail in

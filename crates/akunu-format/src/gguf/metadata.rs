@@ -24,7 +24,7 @@ pub enum Value {
     Array(Array),
 }
 
-/// An array of one element type. Strings stay in the mapping, see [`Strings`].
+/// An array of one element type. Strings remain in the mapped file, see [`Strings`].
 #[derive(Clone, Debug, PartialEq)]
 pub enum Array {
     U8(Vec<u8>),
@@ -65,7 +65,7 @@ impl Array {
         self.len() == 0
     }
 
-    /// The element type as errors name it: `u32`, `string`, `array`.
+    /// The name of the element type in errors: `u32`, `string`, `array`.
     pub fn element_name(&self) -> &'static str {
         match self {
             Array::U8(_) => "u8",
@@ -84,7 +84,7 @@ impl Array {
         }
     }
 
-    /// The elements as integers, where the array holds integers.
+    /// The elements as integers, if the array contains integers.
     pub fn to_i128s(&self) -> Option<Vec<i128>> {
         fn wide<T: Copy + Into<i128>>(values: &[T]) -> Option<Vec<i128>> {
             Some(values.iter().map(|&v| v.into()).collect())
@@ -105,7 +105,7 @@ impl Array {
 }
 
 impl Value {
-    /// The value as an integer, where it is one.
+    /// The value as an integer, if it is one.
     pub fn to_i128(&self) -> Option<i128> {
         Some(match *self {
             Value::U8(v) => v.into(),
@@ -120,7 +120,7 @@ impl Value {
         })
     }
 
-    /// The type as errors name it: `u32`, `array of string`.
+    /// The name of the type in errors: `u32`, `array of string`.
     pub fn type_name(&self) -> String {
         let scalar = match self {
             Value::U8(_) => "u8",
@@ -141,16 +141,16 @@ impl Value {
     }
 }
 
-/// An array of strings. Read from a file, it keeps 8 bytes a string and leaves the text in the mapping, so
-/// that a vocabulary of hundreds of thousands of entries opens in milliseconds.
+/// An array of strings. When read from a file, it stores 8 bytes per string and leaves the text in the mapping, so that
+/// large vocabularies open in milliseconds.
 #[derive(Clone)]
 pub struct Strings(Repr);
 
 #[derive(Clone)]
 enum Repr {
-    /// End to end, and where each ends.
+    /// The concatenated text, and the end offset of each string.
     Owned { text: String, ends: Vec<usize> },
-    /// Where in the region each string's 8-byte length starts; the text follows it.
+    /// Offset in the region of each string's 8-byte length; the text follows it.
     Mapped { region: Region, starts: Arc<[usize]> },
 }
 
@@ -159,7 +159,7 @@ impl Strings {
         Strings(Repr::Owned { text: String::new(), ends: Vec::new() })
     }
 
-    /// Appends one that is made of `parts`. Those that were read from a file are copied first.
+    /// Appends the concatenation of `parts`. Strings in a mapped file are copied first.
     pub fn push(&mut self, parts: &[&str]) {
         if let Repr::Mapped { .. } = &self.0 {
             *self = self.iter().collect();
@@ -195,8 +195,8 @@ impl Strings {
                 let start = if index == 0 { 0 } else { *ends.get(index - 1)? };
                 text.get(start..*ends.get(index)?)
             }
-            // Checked when the file was opened; looked at again with checks because somebody may have
-            // written to the file since.
+            // Checked when the file was opened, and again here, because another process may have changed the file
+            // since.
             Repr::Mapped { region, starts } => {
                 let tail = region.bytes().get(*starts.get(index)?..)?;
                 let (len, tail) = tail.split_first_chunk::<8>()?;
@@ -275,7 +275,7 @@ impl Metadata {
         self.entries.iter().map(|(key, value)| (key.as_str(), value))
     }
 
-    /// Sets a key and returns the value that it had.
+    /// Sets a key and returns its previous value.
     pub fn insert(&mut self, key: impl Into<String>, value: Value) -> Option<Value> {
         let key = key.into();
         match self.index.get(&key) {
@@ -304,12 +304,12 @@ impl Metadata {
         }
     }
 
-    /// Any integer type whose value fits.
+    /// Accepts any integer type if the value fits.
     pub fn u32(&self, key: &str) -> Result<Option<u32>, FormatError> {
         self.integer(key)
     }
 
-    /// Any integer type whose value fits.
+    /// Accepts any integer type if the value fits.
     pub fn u64(&self, key: &str) -> Result<Option<u64>, FormatError> {
         self.integer(key)
     }
@@ -323,7 +323,7 @@ impl Metadata {
         }
     }
 
-    /// Also from f64, rounded.
+    /// Also accepts f64, rounded.
     pub fn f32(&self, key: &str) -> Result<Option<f32>, FormatError> {
         match self.get(key) {
             None => Ok(None),
@@ -333,7 +333,7 @@ impl Metadata {
         }
     }
 
-    /// An empty array of any type counts as an empty array of strings: some writers give those another type.
+    /// An empty array of any type counts as an empty array of strings: some writers give empty arrays another type.
     pub fn strings(&self, key: &str) -> Result<Option<&Strings>, FormatError> {
         match self.get(key) {
             None => Ok(None),
@@ -353,14 +353,14 @@ impl Metadata {
         }
     }
 
-    /// Any integer array whose values fit.
+    /// Accepts any integer array if the values fit.
     pub fn i32s(&self, key: &str) -> Result<Option<Vec<i32>>, FormatError> {
         let array = match self.get(key) {
             None => return Ok(None),
             Some(Value::Array(array)) => array,
             Some(other) => return Err(wrong_type(key, "an array of integers", other)),
         };
-        // The common case, without the detour through wide integers.
+        // The common case, without a conversion to wide integers.
         if let Array::I32(values) = array {
             return Ok(Some(values.clone()));
         }

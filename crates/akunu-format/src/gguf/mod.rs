@@ -1,4 +1,4 @@
-//! GGUF, versions 2 and 3, little-endian: reading (mapped, split files too) and writing.
+//! GGUF, versions 2 and 3, little-endian: reading (memory-mapped, also split files) and writing.
 
 mod cursor;
 mod header;
@@ -18,11 +18,11 @@ pub(crate) use header::MAGIC;
 
 use crate::{FormatError, Region, TensorInfo};
 
-/// What the refusal of another type recommends.
+/// The types recommended when another type is rejected.
 pub(crate) const SUPPORTED: &str =
     "F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K to Q6_K, IQ4_NL, IQ4_XS or MXFP4";
 
-/// A parsed GGUF container: metadata, and tensors if it has any. What it means is for `akunu-arch`.
+/// A parsed GGUF container: metadata, and tensors if it has any. `akunu-arch` interprets it as a model.
 #[derive(Debug)]
 pub struct Gguf {
     metadata: Metadata,
@@ -32,12 +32,12 @@ pub struct Gguf {
 }
 
 impl Gguf {
-    /// Maps a file, and the other parts if it is one of a split model (any part may be given).
+    /// Maps a file and, if the model is split, the other parts (any part may be given).
     pub fn open(path: &Path) -> Result<Gguf, FormatError> {
         split::open(path)
     }
 
-    /// Reads a container from bytes, such as those embedded in a binary. It has to be whole.
+    /// Reads a container from memory, such as one embedded in a binary. It must be complete.
     pub fn from_region(region: Region) -> Result<Gguf, FormatError> {
         let part = header::read_part(&region, 0)?;
         split::refuse_part(&part.metadata)?;
@@ -53,7 +53,7 @@ impl Gguf {
         Ok(Gguf { metadata, tensors, by_name, regions })
     }
 
-    /// Leaves tensors out of the list.
+    /// Removes tensors that are not wanted from the list.
     pub fn retain(&mut self, wanted: impl Fn(&TensorInfo) -> bool) -> Result<(), FormatError> {
         self.tensors.retain(wanted);
         self.by_name = crate::tensor::index_names(&self.tensors)?;
@@ -64,7 +64,7 @@ impl Gguf {
         &self.metadata
     }
 
-    /// In file order; a split model's parts one after the other.
+    /// In file order; the parts of a split model one after the other.
     pub fn tensors(&self) -> &[TensorInfo] {
         &self.tensors
     }

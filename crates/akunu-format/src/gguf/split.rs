@@ -1,5 +1,5 @@
-//! Models split over several files, `NAME-00001-of-00005.gguf`: any part leads to all of them.
-//! The first part's metadata is the model's; the others carry only `split.*`.
+//! Models split over several files, `NAME-00001-of-00005.gguf`: any part opens all of them. The first part's metadata
+//! is the model's; the others have only `split.*` keys.
 
 use std::path::{Path, PathBuf};
 
@@ -12,21 +12,21 @@ use crate::{FormatError, Region};
 const NUMBER: &str = "split.no";
 const COUNT: &str = "split.count";
 const TENSORS: &str = "split.tensors.count";
-/// Digits in a part's number.
+/// Digits of a part number.
 const DIGITS: usize = 5;
 
-/// Where a part's name says that it stands.
+/// The position of a part, from its file name.
 #[derive(Debug, PartialEq, Eq)]
 struct PartName {
     folder: PathBuf,
     stem: String,
-    /// From 1.
+    /// Counted from 1.
     number: u32,
     count: u32,
 }
 
 impl PartName {
-    /// Reads `STEM-00002-of-00005.gguf`.
+    /// Parses `STEM-00002-of-00005.gguf`.
     fn parse(path: &Path) -> Option<PartName> {
         let rest = path.file_name()?.to_str()?.strip_suffix(".gguf")?;
         let (rest, count) = rest.rsplit_once("-of-")?;
@@ -48,16 +48,16 @@ fn split(problem: impl Into<String>) -> FormatError {
     FormatError::Split { problem: problem.into() }
 }
 
-/// How many parts the metadata speaks of; 1 for an ordinary file.
+/// The number of parts according to the metadata; 1 for an ordinary file.
 fn part_count(metadata: &Metadata) -> Result<u32, FormatError> {
     Ok(metadata.u32(COUNT)?.unwrap_or(1).max(1))
 }
 
-/// Bytes without a name cannot lead to the other parts.
+/// Rejects parts that are in memory: without a file name, the other parts cannot be found.
 pub(super) fn refuse_part(metadata: &Metadata) -> Result<(), FormatError> {
     match part_count(metadata)? {
         1 => Ok(()),
-        count => Err(split(format!("these bytes are one part of {count}; merge the parts first"))),
+        count => Err(split(format!("this is one part of a model split into {count}; merge the parts first"))),
     }
 }
 
@@ -72,14 +72,14 @@ pub(super) fn open(path: &Path) -> Result<Gguf, FormatError> {
     let name = PartName::parse(path).filter(|name| name.count == count).ok_or_else(|| {
         let example = format!("NAME-{:0w$}-of-{count:0w$}.gguf", 1, w = DIGITS);
         split(format!(
-            "this is one part of {count}, and the others are found by name: call it {example} again"
+            "this is one part of {count}, and the others are found by name: rename it to {example}"
         ))
         .in_file(path)
     })?;
     open_parts(&name, (region, given)).map_err(|error| error.in_file(path))
 }
 
-/// Opens the other parts and puts all of them together in order.
+/// Opens the other parts and combines all of them in order.
 fn open_parts(name: &PartName, given: (Region, Part)) -> Result<Gguf, FormatError> {
     let mut given = Some(given);
     let mut regions = Vec::new();
@@ -92,7 +92,7 @@ fn open_parts(name: &PartName, given: (Region, Part)) -> Result<Gguf, FormatErro
             None => open_part(&path, number, name.count)?,
         };
         check_number(&part.metadata, number, name.count).map_err(|error| error.in_file(&path))?;
-        // The part that was given was read as if it were the only one.
+        // The given part was read as if it were the only one.
         let index = regions.len();
         tensors.extend(part.tensors.into_iter().map(|tensor| crate::TensorInfo { region: index, ..tensor }));
         regions.push(region);
@@ -103,7 +103,7 @@ fn open_parts(name: &PartName, given: (Region, Part)) -> Result<Gguf, FormatErro
         && stated != tensors.len() as u64
     {
         let found = tensors.len();
-        return Err(split(format!("`{TENSORS}` is {stated}, and the {} parts hold {found}", name.count)));
+        return Err(split(format!("`{TENSORS}` is {stated}, but the {} parts have {found}", name.count)));
     }
     Gguf::assemble(metadata, tensors, regions)
 }
@@ -121,13 +121,13 @@ fn open_part(path: &Path, number: u32, count: u32) -> Result<(Region, Part), For
 fn check_number(metadata: &Metadata, number: u32, count: u32) -> Result<(), FormatError> {
     let stated = part_count(metadata)?;
     if stated != count {
-        return Err(split(format!("`{COUNT}` is {stated}, and the name says {count}")));
+        return Err(split(format!("`{COUNT}` is {stated}, but the file name says {count}")));
     }
-    // The file counts from 0, the name from 1.
+    // The metadata counts from 0, the file name from 1.
     match metadata.u32(NUMBER)? {
         Some(stated) if stated == number - 1 => Ok(()),
         Some(stated) => {
-            Err(split(format!("its name says part {number}, and `{NUMBER}` says {}", stated + 1)))
+            Err(split(format!("its file name says part {number}, but `{NUMBER}` says {}", stated + 1)))
         }
         None => Err(split(format!("`{NUMBER}` is missing"))),
     }

@@ -1,4 +1,4 @@
-//! Every element type that GGUF files have used, so that a refusal can name it.
+//! All element types that GGUF files have used, so that errors can name them.
 
 use crate::DType;
 

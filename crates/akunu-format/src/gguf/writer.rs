@@ -1,4 +1,4 @@
-//! Writing GGUF version 3. Tensor data is streamed: a file may be larger than memory.
+//! Writes GGUF version 3. Tensor data is streamed: a file may be larger than memory.
 
 use std::collections::HashSet;
 use std::io::{self, Write};
@@ -9,12 +9,12 @@ use crate::{DType, FormatError};
 
 const VERSION: u32 = 3;
 
-/// A tensor to be written: its data follows later.
+/// A tensor to be written; its data follows later.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorSpec {
     pub name: String,
     pub dtype: DType,
-    /// Outermost first, as everywhere but in the file itself.
+    /// Outermost dimension first, as everywhere except in the file itself.
     pub shape: Vec<usize>,
 }
 
@@ -23,12 +23,12 @@ impl TensorSpec {
         TensorSpec { name: name.into(), dtype, shape: shape.into() }
     }
 
-    /// Bytes of data; an error for shapes that no file can hold.
+    /// Size of the data in bytes; an error for shapes that no file can hold.
     pub fn bytes(&self) -> Result<usize, FormatError> {
         let wrong = |problem: String| FormatError::tensor(&self.name, problem);
         if self.shape.is_empty() || self.shape.len() > MAX_DIMS {
             let dims = self.shape.len();
-            return Err(wrong(format!("it has {dims} dimensions, and 1 to {MAX_DIMS} are possible")));
+            return Err(wrong(format!("it has {dims} dimensions, but 1 to {MAX_DIMS} are allowed")));
         }
         let shape: Vec<u64> = self.shape.iter().map(|&n| n as u64).collect();
         measure(self.dtype, &shape).map(|(_, bytes)| bytes).map_err(wrong)
@@ -75,13 +75,13 @@ impl<W: Write> GgufWriter<W> {
         self.specs.get(self.next)
     }
 
-    /// Writes the next tensor's data: `data` has to write exactly the bytes that its type and shape take.
+    /// Writes the next tensor's data: `data` must write exactly the number of bytes given by type and shape.
     pub fn tensor(&mut self, data: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), FormatError> {
         let Some(spec) = self.specs.get(self.next) else {
-            return Err(FormatError::header("more tensors were written than announced"));
+            return Err(FormatError::header("more tensors were written than declared"));
         };
         let bytes = spec.bytes()?;
-        let mut exact = Exact { out: &mut self.out, left: bytes };
+        let mut exact = ExactWriter { out: &mut self.out, left: bytes };
         data(&mut exact).map_err(failed)?;
         if exact.left > 0 {
             let problem = format!("{} of its {bytes} bytes were not written", exact.left);
@@ -91,16 +91,16 @@ impl<W: Write> GgufWriter<W> {
         self.pad(bytes)
     }
 
-    /// Flushes, and gives the output back. An error where announced tensors were not written.
+    /// Flushes, and returns the output. An error if declared tensors were not written.
     pub fn finish(mut self) -> Result<W, FormatError> {
         if let Some(spec) = self.next_spec() {
-            return Err(FormatError::tensor(&spec.name, "it was announced and not written"));
+            return Err(FormatError::tensor(&spec.name, "it was declared but not written"));
         }
         self.out.flush().map_err(failed)?;
         Ok(self.out)
     }
 
-    /// Zeros up to the alignment, after `written` bytes that began on it.
+    /// Writes zeros up to the alignment, after `written` bytes that began aligned.
     fn pad(&mut self, written: usize) -> Result<(), FormatError> {
         let zeros = written.next_multiple_of(self.alignment) - written;
         io::copy(&mut io::Read::take(io::repeat(0), zeros as u64), &mut self.out).map_err(failed)?;
@@ -112,13 +112,13 @@ fn failed(error: io::Error) -> FormatError {
     FormatError::Io { action: "write the file", error }
 }
 
-/// Passes on no more bytes than were agreed.
-struct Exact<'a, W: Write> {
+/// Forwards at most the declared number of bytes.
+struct ExactWriter<'a, W: Write> {
     out: &'a mut W,
     left: usize,
 }
 
-impl<W: Write> Write for Exact<'_, W> {
+impl<W: Write> Write for ExactWriter<'_, W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if bytes.len() > self.left {
             return Err(io::Error::other("a tensor has more data than its type and shape take"));
@@ -158,9 +158,10 @@ fn header(metadata: &Metadata, specs: &[TensorSpec], alignment: usize) -> Result
         for &n in spec.shape.iter().rev() {
             out.extend((n as u64).to_le_bytes());
         }
-        let id = spec.dtype.gguf_id().ok_or_else(|| {
-            FormatError::tensor(&spec.name, format!("GGUF has no type like {}", spec.dtype))
-        })?;
+        let id = spec
+            .dtype
+            .gguf_id()
+            .ok_or_else(|| FormatError::tensor(&spec.name, format!("GGUF has no type for {}", spec.dtype)))?;
         out.extend(id.to_le_bytes());
         out.extend((offset as u64).to_le_bytes());
         offset = offset
@@ -176,7 +177,7 @@ fn put_str(out: &mut Vec<u8>, text: &str) {
     out.extend(text.as_bytes());
 }
 
-/// A value type's id, then the value.
+/// The id of a value's type, then the value.
 fn put_value(out: &mut Vec<u8>, value: &Value) -> Result<(), String> {
     let mut put = |id: u32, bytes: &[u8]| {
         out.extend(id.to_le_bytes());
@@ -206,7 +207,7 @@ fn put_value(out: &mut Vec<u8>, value: &Value) -> Result<(), String> {
     Ok(())
 }
 
-/// The elements' type id, their count, the elements.
+/// The id of the element type, the count, the elements.
 fn put_array(out: &mut Vec<u8>, array: &Array, depth: usize) -> Result<(), String> {
     fn put<T: Copy, const N: usize>(out: &mut Vec<u8>, id: u32, values: &[T], bytes: fn(T) -> [u8; N]) {
         out.extend(id.to_le_bytes());

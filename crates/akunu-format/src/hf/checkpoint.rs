@@ -10,20 +10,20 @@ use super::{CONFIG, INDEX, WEIGHTS};
 use crate::error::printable;
 use crate::{FormatError, Region, TensorInfo};
 
-/// A checkpoint whose configuration has been read, and whose weights have not.
+/// A checkpoint whose configuration has been read, but not its weights.
 #[derive(Debug)]
 pub struct Checkpoint {
     path: PathBuf,
     config_path: PathBuf,
     config: Document,
-    /// The one file that it is about; `None`: the folder's.
+    /// The single file that was opened; `None` for a folder.
     file: Option<PathBuf>,
 }
 
 impl Checkpoint {
-    /// Opens a folder with `config.json` and `model.safetensors` (or the shards that
-    /// `model.safetensors.index.json` lists), or one file whose configuration is `NAME_config.json` or
-    /// `config.json` beside it. A shard stands for its whole folder.
+    /// Opens a folder with `config.json` and `model.safetensors` (or the shards listed in
+    /// `model.safetensors.index.json`), or one file whose configuration is `NAME_config.json` or `config.json` beside
+    /// it. A shard opens its whole folder.
     pub fn open(path: &Path) -> Result<Checkpoint, FormatError> {
         let (config_path, file) = if path.is_dir() {
             (path.join(CONFIG), None)
@@ -38,7 +38,7 @@ impl Checkpoint {
         Ok(Checkpoint { path: path.to_path_buf(), config_path, config, file })
     }
 
-    /// What was opened: the folder, or the file.
+    /// The path that was opened: the folder, or the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -51,21 +51,21 @@ impl Checkpoint {
         self.config.root()
     }
 
-    /// The folder's or the file's name.
+    /// The name of the folder or file.
     pub fn name(&self) -> Option<String> {
         let name = if self.file.is_none() { self.path.file_name() } else { self.path.file_stem() };
         name.and_then(|name| name.to_str()).map(str::to_string)
     }
 
-    /// `generation_config.json`: end-of-text ids, often more than `config.json` names, and how to sample.
+    /// `generation_config.json`: end-of-text ids, often more than in `config.json`, and sampling settings.
     pub fn generation(&self) -> Result<Option<Document>, FormatError> {
         let path = self.config_path.with_file_name("generation_config.json");
         let own_config = self.config_path.file_name().is_some_and(|name| name == CONFIG);
         if own_config && path.is_file() { Document::read(&path).map(Some) } else { Ok(None) }
     }
 
-    /// Maps the files. `carries_nothing` tells the names of tensors that an index may list and a file may lack.
-    pub fn weights(&self, carries_nothing: impl Fn(&str) -> bool) -> Result<Weights, FormatError> {
+    /// Maps the files. `is_ignorable` tells which tensors an index may list although the file does not contain them.
+    pub fn weights(&self, is_ignorable: impl Fn(&str) -> bool) -> Result<Weights, FormatError> {
         let files = match &self.file {
             Some(file) => BTreeMap::from([(file.clone(), Vec::new())]),
             None => weight_files(&self.path)?,
@@ -74,7 +74,7 @@ impl Checkpoint {
         for (file, promised) in &files {
             let region = crate::map::map_file(file)?;
             let found = tensors::read(&region, weights.regions.len())
-                .and_then(|found| refuse_absent(promised, &found, &carries_nothing).map(|()| found))
+                .and_then(|found| refuse_absent(promised, &found, &is_ignorable).map(|()| found))
                 .map_err(|error| error.in_file(file))?;
             weights.stored.extend(found);
             weights.regions.push(region);
@@ -83,7 +83,7 @@ impl Checkpoint {
     }
 }
 
-/// Tensors as the files have them, under the files' own names.
+/// Tensors as stored in the files, under the names in the files.
 #[derive(Debug)]
 pub struct Weights {
     stored: Vec<Stored>,
@@ -91,7 +91,7 @@ pub struct Weights {
 }
 
 impl Weights {
-    /// From bytes: a whole SafeTensors file.
+    /// From memory: a whole SafeTensors file.
     pub fn from_region(region: Region) -> Result<Weights, FormatError> {
         Ok(Weights { stored: tensors::read(&region, 0)?, regions: vec![region] })
     }
@@ -106,12 +106,12 @@ impl Weights {
         self.stored.iter().map(|tensor| tensor.name.as_str())
     }
 
-    /// Leaves out tensors by their names, whatever their types.
+    /// Removes tensors by name, whatever their types.
     pub fn retain(&mut self, wanted: impl Fn(&str) -> bool) {
         self.stored.retain(|tensor| wanted(&tensor.name));
     }
 
-    /// The tensors, those that MLX stores in three planes put together, and the mappings that they lie in.
+    /// The tensors, with the three planes of MLX types combined, and the mapped regions that contain them.
     pub fn join(
         self,
         quantisation: Option<&Quantisation<'_>>,
@@ -120,7 +120,7 @@ impl Weights {
     }
 }
 
-/// `NAME_config.json` before `config.json`, so that several models can share a folder.
+/// `NAME_config.json` takes precedence over `config.json`, so that several models can share a folder.
 pub(crate) fn config_beside(file: &Path) -> Result<PathBuf, FormatError> {
     let own = file.file_stem().map(|stem| {
         let mut name = stem.to_os_string();
@@ -140,7 +140,7 @@ pub(crate) fn config_beside(file: &Path) -> Result<PathBuf, FormatError> {
     })
 }
 
-/// Weights, and the tensors that an index says are in each file: none, where there is no index.
+/// Weight files, and the tensors that an index lists for each; the lists are empty without an index.
 type Files = BTreeMap<PathBuf, Vec<String>>;
 
 fn weight_files(folder: &Path) -> Result<Files, FormatError> {
@@ -156,7 +156,7 @@ fn weight_files(folder: &Path) -> Result<Files, FormatError> {
     shards(&document.root(), folder).map_err(|error| error.in_file(&index))
 }
 
-/// The folder whose index names this file, unless the file has a configuration of its own.
+/// The folder whose index names this file, unless the file has its own configuration.
 fn folder_of_shard<'p>(file: &'p Path, config: &Path) -> Result<Option<&'p Path>, FormatError> {
     let folder = match file.parent() {
         Some(folder) if folder != Path::new("") => folder,
@@ -174,7 +174,7 @@ fn folder_of_shard<'p>(file: &'p Path, config: &Path) -> Result<Option<&'p Path>
     Ok(listed.then_some(folder))
 }
 
-/// The files that the index names, in their order.
+/// The files that the index names.
 fn shards(index: &Json<'_>, folder: &Path) -> Result<Files, FormatError> {
     let map = index
         .object("weight_map")?
@@ -182,7 +182,7 @@ fn shards(index: &Json<'_>, folder: &Path) -> Result<Files, FormatError> {
     let mut files = Files::new();
     for name in map.keys() {
         let file = map.str(name)?.unwrap_or_default();
-        // Only files of this very folder: an index must not lead anywhere else.
+        // Only files of the same folder, so that an index cannot refer to any other path.
         let plain = Path::new(file).file_name().is_some_and(|name| name == file);
         if !plain {
             let problem = format!("{file:?} is not a plain file name");
@@ -210,14 +210,14 @@ fn shards(index: &Json<'_>, folder: &Path) -> Result<Files, FormatError> {
     Err(FormatError::Split { problem })
 }
 
-/// An index is written with its shards: what lacks a tensor is of another model, or damaged.
+/// An index is written together with its shards: if a tensor is absent, the file is damaged or of another model.
 fn refuse_absent(
     promised: &[String],
     found: &[Stored],
-    carries_nothing: impl Fn(&str) -> bool,
+    is_ignorable: impl Fn(&str) -> bool,
 ) -> Result<(), FormatError> {
     let found: HashSet<&str> = found.iter().map(|tensor| tensor.name.as_str()).collect();
-    let absent = |name: &&String| !found.contains(name.as_str()) && !carries_nothing(name);
+    let absent = |name: &&String| !found.contains(name.as_str()) && !is_ignorable(name);
     match promised.iter().find(absent) {
         None => Ok(()),
         Some(name) => {
@@ -237,9 +237,9 @@ fn no_weights(folder: &Path) -> FormatError {
 }
 
 pub(crate) const ONLY_PYTORCH: &str =
-    "Its weights are in PyTorch's format: save them as SafeTensors (transformers' save_pretrained does).";
+    "Its weights are in PyTorch's format: convert them to SafeTensors (transformers' save_pretrained does).";
 
-/// By names alone: all that is wanted is better advice.
+/// Checks names only, since this just improves the advice of an error.
 pub(crate) fn holds_pytorch(folder: &Path) -> bool {
     let named = |path: &Path| {
         let name = path.file_name().unwrap_or_default().to_string_lossy();

@@ -1,5 +1,5 @@
-//! JSON configuration with typed, path-naming access. `null` counts as absent, as it does in transformers,
-//! except where a caller asks for the difference.
+//! JSON configuration with typed access and errors that give the full path of a key. `null` counts as absent, as in
+//! transformers, except where a caller asks for the difference.
 
 use std::path::Path;
 
@@ -9,8 +9,8 @@ use super::CONFIG;
 use crate::FormatError;
 use crate::error::printable;
 
-/// Configurations are kilobytes and indexes a few megabytes; anything larger is something else.
-const MOST_BYTES: u64 = 64 << 20;
+/// Configurations have kilobytes and indexes a few megabytes; larger files are something else.
+const MAX_BYTES: u64 = 64 << 20;
 
 /// A JSON file whose root is an object.
 #[derive(Debug)]
@@ -21,7 +21,7 @@ impl Document {
         Document::parse(&text(path)?).map_err(|error| error.in_file(path))
     }
 
-    /// A JSON file whose root is a list of objects.
+    /// Reads a JSON file whose root is a list of objects.
     pub fn read_list(path: &Path) -> Result<Vec<Document>, FormatError> {
         match serde_json::from_str::<Vec<Map<String, Value>>>(&text(path)?) {
             Ok(all) => Ok(all.into_iter().map(Document).collect()),
@@ -47,20 +47,20 @@ impl Document {
 
 fn text(path: &Path) -> Result<String, FormatError> {
     let about = std::fs::metadata(path).map_err(|error| FormatError::io("open it", error, path))?;
-    if !about.is_file() || about.len() > MOST_BYTES {
-        let problem = format!("a configuration file has at most {} MiB", MOST_BYTES >> 20);
+    if !about.is_file() || about.len() > MAX_BYTES {
+        let problem = format!("a configuration file has at most {} MiB", MAX_BYTES >> 20);
         return Err(wrong("the text", problem).in_file(path));
     }
     let bytes = std::fs::read(path).map_err(|error| FormatError::io("read it", error, path))?;
     String::from_utf8(bytes).map_err(|_| wrong("the text", "the text is not UTF-8".to_string()).in_file(path))
 }
 
-/// A field of the configuration that makes no sense.
+/// An invalid field of the configuration.
 pub fn wrong(key: &str, problem: String) -> FormatError {
     FormatError::Config { key: printable(key), place: CONFIG, problem }
 }
 
-/// An object and where it stands in the document.
+/// An object and its path in the document.
 #[derive(Clone, Debug)]
 pub struct Json<'a> {
     map: &'a Map<String, Value>,
@@ -68,7 +68,7 @@ pub struct Json<'a> {
 }
 
 impl<'a> Json<'a> {
-    /// The key with all that leads to it: `text_config.rope_scaling.factor`.
+    /// The full path of a key: `text_config.rope_scaling.factor`.
     pub fn full(&self, key: &str) -> String {
         if self.path.is_empty() { key.to_string() } else { format!("{}.{key}", self.path) }
     }
@@ -77,7 +77,7 @@ impl<'a> Json<'a> {
         self.map.keys().map(String::as_str)
     }
 
-    /// Is it there, be it `null`?
+    /// Whether the key is present, even as `null`.
     pub fn mentions(&self, key: &str) -> bool {
         self.map.contains_key(key)
     }
@@ -136,7 +136,7 @@ impl<'a> Json<'a> {
         all.map(Some).ok_or_else(|| self.wrong_type(key, "an array of numbers", value))
     }
 
-    /// A number, or several.
+    /// A number, or a list of numbers.
     pub fn ids(&self, key: &str) -> Result<Vec<u32>, FormatError> {
         let Some(value) = self.get(key) else { return Ok(Vec::new()) };
         let id = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok());

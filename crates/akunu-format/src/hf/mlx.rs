@@ -1,5 +1,6 @@
-//! MLX's affine quantisation, as mlx-lm writes it: `X.weight` holds packed quants, `X.scales` and `X.biases` the rest,
-//! and `quantization` in `config.json` says of how many bits and weights a group is, for all or for a module by its path.
+//! MLX's affine quantisation, as written by mlx-lm: `X.weight` contains packed quants, `X.scales` and `X.biases` the
+//! scales and offsets. `quantization` in `config.json` states bits and group size, for all modules or for single ones
+//! by their paths.
 
 use std::collections::HashMap;
 
@@ -11,10 +12,10 @@ use super::tensors::{Stored, float_dtype, unsupported_type};
 use crate::error::printable;
 use crate::{Affine, DType, FormatError, Place, ScaleType, TensorInfo};
 
-/// The only mode that has kernels.
+/// The only supported mode.
 const AFFINE: &str = "affine";
 
-/// How `config.json` says that weights are quantised.
+/// The quantisation settings in `config.json`.
 #[derive(Debug)]
 pub struct Quantisation<'a> {
     json: Json<'a>,
@@ -29,7 +30,7 @@ struct Scheme {
 }
 
 impl<'a> Quantisation<'a> {
-    /// `None` where the configuration does not speak of it. Quantisation by others than MLX is refused.
+    /// `None` if the configuration has no such settings. Quantisation by tools other than MLX is rejected.
     pub fn of(root: &Json<'a>) -> Result<Option<Quantisation<'a>>, FormatError> {
         let json = match root.object("quantization")? {
             Some(json) => json,
@@ -51,7 +52,7 @@ impl<'a> Quantisation<'a> {
         Ok(Some(Quantisation { json, all }))
     }
 
-    /// What the configuration says of one module; `None`: that it is not quantised.
+    /// The settings of one module; `None` if it is not quantised.
     fn module(&self, path: &str) -> Result<Option<Scheme>, FormatError> {
         match self.json.get(path) {
             Some(Value::Bool(false)) => Ok(None),
@@ -59,7 +60,7 @@ impl<'a> Quantisation<'a> {
             Some(_) => {
                 let own = self.json.object(path)?;
                 let Some(own) = own else { return Ok(None) };
-                // MLX's own defaults, whatever stands above.
+                // MLX's own defaults; the global settings do not apply.
                 Ok(Some(Scheme {
                     mode: own.str("mode")?.unwrap_or(AFFINE).to_string(),
                     bits: own.usize("bits")?.unwrap_or(4),
@@ -69,13 +70,13 @@ impl<'a> Quantisation<'a> {
         }
     }
 
-    /// Does the configuration say of this very module that it is quantised?
-    fn insists(&self, path: &str) -> bool {
+    /// Whether the configuration states explicitly that this module is quantised.
+    fn states_quantised(&self, path: &str) -> bool {
         !matches!(self.json.get(path), None | Some(Value::Bool(false)))
     }
 }
 
-/// Puts weights and their planes together. Names are still the file's.
+/// Combines weights with their scales and offsets. Names are still those of the file.
 pub(super) fn join(
     stored: Vec<Stored>,
     quantisation: Option<&Quantisation<'_>>,
@@ -91,8 +92,7 @@ pub(super) fn join(
     for tensor in &stored {
         let Some(quantisation) = quantisation else {
             if tensor.dtype == Dtype::U32 {
-                let problem =
-                    "it is packed (U32), and config.json does not say how: its `quantization` is missing";
+                let problem = "it is packed (U32), but config.json has no `quantization`";
                 return Err(FormatError::tensor(&tensor.name, problem));
             }
             tensors.push(plain(tensor)?);
@@ -100,7 +100,7 @@ pub(super) fn join(
         };
         let plane = tensor.name.strip_suffix(".scales").or(tensor.name.strip_suffix(".biases"));
         if let Some(path) = plane {
-            // Taken with the weight that it belongs to.
+            // Handled together with the weight that it belongs to.
             find(format!("{path}.weight"))
                 .ok_or_else(|| FormatError::MissingTensor { name: format!("{}.weight", printable(path)) })?;
             continue;
@@ -110,12 +110,12 @@ pub(super) fn join(
             continue;
         };
         let [scales, biases] = ["scales", "biases"].map(|plane| find(format!("{path}.{plane}")));
-        if tensor.dtype != Dtype::U32 && scales.or(biases).is_none() && !quantisation.insists(path) {
+        if tensor.dtype != Dtype::U32 && scales.or(biases).is_none() && !quantisation.states_quantised(path) {
             tensors.push(plain(tensor)?);
             continue;
         }
         let scheme = quantisation.module(path)?.ok_or_else(|| {
-            let problem = "it is stored as quantised, and config.json says that it is not";
+            let problem = "it is stored as quantised, but config.json says that it is not";
             FormatError::tensor(&tensor.name, problem)
         })?;
         let joined = affine(tensor, scales, biases, &scheme);
@@ -134,7 +134,7 @@ fn info(stored: &Stored, dtype: DType, shape: Vec<usize>, scales_offsets: Option
     TensorInfo { name: stored.name.clone(), dtype, shape, region, offset, bytes, scales_offsets }
 }
 
-/// One weight of three tensors, or what is wrong with them.
+/// Combines three tensors into one weight, or returns the reason why they are invalid.
 fn affine(
     quants: &Stored,
     scales: Option<&Stored>,
@@ -144,12 +144,12 @@ fn affine(
     let Scheme { mode, bits, group } = scheme;
     if mode != AFFINE {
         return Err(format!(
-            "it is quantised as {}, and of MLX's modes only affine can be run: take a GGUF file of the model",
+            "it is quantised in the mode {}, but only affine is supported: take a GGUF file of the model",
             printable(mode)
         ));
     }
     let [scales, biases] = [(scales, "scales"), (biases, "biases")]
-        .map(|(plane, name)| plane.ok_or_else(|| format!("it is quantised, and its {name} are missing")));
+        .map(|(plane, name)| plane.ok_or_else(|| format!("it is quantised, but its {name} are missing")));
     let (scales, biases) = (scales?, biases?);
     if quants.dtype != Dtype::U32 {
         return Err(format!("it has scales and biases, but is {:?}: packed weights are U32", quants.dtype));
@@ -158,13 +158,13 @@ fn affine(
         Dtype::F16 => ScaleType::F16,
         Dtype::BF16 => ScaleType::BF16,
         Dtype::F32 => ScaleType::F32,
-        other => return Err(format!("its scales are {other:?}: F16, BF16 and F32 can be run")),
+        other => return Err(format!("its scales are {other:?}: only F16, BF16 and F32 are supported")),
     };
     if biases.dtype != scales.dtype {
         return Err(format!("its scales are {:?} and its biases {:?}", scales.dtype, biases.dtype));
     }
     let affine = Affine::new(*bits, *group, kind).ok_or_else(|| {
-        format!("{bits} bits in groups of {group}: 2, 3, 4, 5, 6 and 8 bits in groups of 32, 64 and 128 can be run")
+        format!("{bits} bits in groups of {group}: only 2, 3, 4, 5, 6 and 8 bits in groups of 32, 64 and 128 are supported")
     })?;
     let [rows, words] = quants.shape[..] else {
         return Err(format!("it should be a matrix, and its shape is {:?}", quants.shape));
@@ -178,7 +178,7 @@ fn affine(
     for (name, plane) in [("scales", scales), ("biases", biases)] {
         if plane.shape != expected {
             return Err(format!(
-                "the shape of its {name} is {:?}, and {expected:?} follows from rows of {words} words at {bits} bits in \
+                "the shape of its {name} is {:?}, but should be {expected:?} for rows of {words} words at {bits} bits in \
                  groups of {group}",
                 plane.shape
             ));

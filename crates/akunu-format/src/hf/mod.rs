@@ -14,5 +14,5 @@ pub const CONFIG: &str = "config.json";
 const WEIGHTS: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 
-/// What the refusal of another type recommends.
+/// The types recommended when another type is rejected.
 pub(crate) const SUPPORTED: &str = "F32, F16 or BF16";

@@ -1,4 +1,4 @@
-//! A SafeTensors header: checked places of tensors, by the `safetensors` crate's own parser and ours on top.
+//! A SafeTensors header: parsed by the `safetensors` crate, with additional checks of tensor positions.
 
 use safetensors::SafeTensors;
 use safetensors::tensor::Dtype;
@@ -6,10 +6,10 @@ use safetensors::tensor::Dtype;
 use crate::error::printable;
 use crate::{DType, FormatError, Place, Region, tensor};
 
-/// Bytes of the length before the header.
+/// Bytes of the length field before the header.
 const LENGTH: usize = 8;
 
-/// A tensor as its file has it.
+/// A tensor as stored in its file.
 #[derive(Debug)]
 pub(super) struct Stored {
     pub(super) name: String,
@@ -18,7 +18,7 @@ pub(super) struct Stored {
     pub(super) place: Place,
 }
 
-/// All tensors of one file, in file order, under the file's own names.
+/// All tensors of one file, in file order, under the names in the file.
 pub(super) fn read(region: &Region, index: usize) -> Result<Vec<Stored>, FormatError> {
     let bytes = region.bytes();
     let (header, metadata) = SafeTensors::read_metadata(bytes)
@@ -30,12 +30,12 @@ pub(super) fn read(region: &Region, index: usize) -> Result<Vec<Stored>, FormatE
             return Err(FormatError::tensor(&name, format!("a dimension of {:?} is zero", info.shape)));
         }
         let (from, to) = info.data_offsets;
-        // The parser has checked all this; these bytes are untrusted, and the checks cost nothing.
+        // The parser has checked this already; it is cheap to check untrusted bytes again.
         let sound = from <= to && to <= bytes.len() - data_start;
         let bits = info.shape.iter().try_fold(info.dtype.bitsize(), |all, &n| all.checked_mul(n));
         let size = bits.filter(|bits| bits.is_multiple_of(8)).map(|bits| bits / 8);
         if !sound || size != Some(to - from) {
-            return Err(FormatError::tensor(&name, "its place and its shape do not agree"));
+            return Err(FormatError::tensor(&name, "its size does not match its shape"));
         }
         let place = Place { region: index, offset: data_start + from, bytes: to - from };
         tensors.push(Stored { name, dtype: info.dtype, shape: info.shape.clone(), place });

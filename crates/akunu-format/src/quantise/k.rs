@@ -1,9 +1,9 @@
-//! k-quants from numbers: what [`super::search`] finds, packed as `blocks::k` unpacks it.
+//! Quantisation to k-quants: packs the results of [`super::search`] in the layout that `blocks::k` unpacks.
 
-use super::search::{Even, LEN, affine_block, symmetric_block};
+use super::search::{Integers, LEN, affine_block, symmetric_block};
 use crate::blocks::{pack_scales_offsets, put_half};
 
-/// Two-bit codes: a half of 128 elements is 32 bytes, its quarters at bits 0, 2, 4 and 6.
+/// Two-bit codes: each half of 128 elements is 32 bytes, its quarters at bits 0, 2, 4 and 6.
 fn put_pairs(out: &mut [u8], codes: &[u8; LEN]) {
     for (out, codes) in out.as_chunks_mut::<32>().0.iter_mut().zip(codes.as_chunks::<128>().0) {
         for (i, out) in out.iter_mut().enumerate() {
@@ -12,7 +12,7 @@ fn put_pairs(out: &mut [u8], codes: &[u8; LEN]) {
     }
 }
 
-/// Nibbles: 64 elements are 32 bytes, the first 32 low.
+/// Nibbles: 64 elements are 32 bytes, the first 32 elements in the low nibbles.
 fn put_nibbles(out: &mut [u8], codes: &[u8; LEN]) {
     for (out, codes) in out.as_chunks_mut::<32>().0.iter_mut().zip(codes.as_chunks::<64>().0) {
         for (i, out) in out.iter_mut().enumerate() {
@@ -21,7 +21,7 @@ fn put_nibbles(out: &mut [u8], codes: &[u8; LEN]) {
     }
 }
 
-/// Bit `bit` of element i's code goes to bit i / 32 of byte i % 32.
+/// Bit `bit` of element i's code is stored in bit i / 32 of byte i % 32.
 fn put_bits(out: &mut [u8], codes: &[u8; LEN], bit: u32) {
     for (i, out) in out[..32].iter_mut().enumerate() {
         *out = (0..8).fold(0, |byte, pass| byte | (codes[32 * pass + i] >> bit & 1) << pass);
@@ -39,7 +39,7 @@ pub(crate) fn to_q2_k(values: &[f32; LEN], block: &mut [u8; 84]) {
 }
 
 pub(crate) fn to_q3_k(values: &[f32; LEN], block: &mut [u8; 110]) {
-    let found = symmetric_block::<_, 16, 16>(values, Even { half: 4.0 }, 31.0);
+    let found = symmetric_block::<_, 16, 16>(values, Integers { half: 4.0 }, 31.0);
     let codes = found.levels.map(|level| (level + 4).cast_unsigned());
     put_bits(block, &codes, 2);
     put_pairs(&mut block[32..96], &codes);
@@ -74,7 +74,7 @@ pub(crate) fn to_q5_k(values: &[f32; LEN], block: &mut [u8; 176]) {
 }
 
 pub(crate) fn to_q6_k(values: &[f32; LEN], block: &mut [u8; 210]) {
-    let found = symmetric_block::<_, 16, 16>(values, Even { half: 32.0 }, 127.0);
+    let found = symmetric_block::<_, 16, 16>(values, Integers { half: 32.0 }, 127.0);
     let codes = found.levels.map(|level| (level + 32).cast_unsigned());
     for half in 0..2 {
         let codes = &codes[128 * half..][..128];

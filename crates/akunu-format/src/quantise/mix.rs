@@ -1,18 +1,18 @@
-//! Which type each tensor gets: the mixes of llama-quantize, which is how files in the wild are made.
+//! The type of each tensor: the mixes of llama-quantize, with which published files are made.
 //!
-//! - Norms, biases and RoPE factors stay F32, whatever the type, and so do tables that are added and the rows of a
+//! - Norms, biases and RoPE factors are always F32, and so are tables that are added and the output rows of a
 //!   classifier.
 //! - F32, F16, BF16: every matrix.
-//! - Quantised: the output matrix (or the embedding, where it is the output too) is Q6_K, or Q8_0 if that is the type.
-//!   What [`MORE_BITS`] lists gets what stands there, everything else the type itself.
-//! - Rows that are not whole blocks of 256 get a type in blocks of 32 of about the size or the next larger one; rows
-//!   that are not whole blocks of 32 either, F16.
-//! - `pure` asks for the type itself everywhere that rows allow it.
+//! - Quantised: the output matrix (or the embedding, if it is also the output) is Q6_K, or Q8_0 if that is the base
+//!   type. Tensors listed in [`MORE_BITS`] get the type given there, all others the base type.
+//! - Rows that are not a multiple of 256 get a type with blocks of 32 of about the same size or the next larger one;
+//!   rows that are not a multiple of 32 either get F16.
+//! - `pure` uses the base type wherever the row size allows it.
 
 use crate::DType;
 
-/// A name that users give, and what `general.file_type` says then. `S`, `M`, `L`: how many tensors get more bits than the
-/// name says.
+/// A mix: the name that users give, and its `general.file_type`. `S`, `M` and `L` say how many tensors get more bits
+/// than the base type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mix {
     pub name: &'static str,
@@ -33,7 +33,7 @@ const fn mix(name: &'static str, base: DType, size: Size, file_type: u32) -> Mix
     Mix { name, base, file_type, size }
 }
 
-/// `Q2_K`, `Q3_K`, `Q4_K` and `Q5_K` are short for the M mixes, as in llama-quantize.
+/// `Q2_K`, `Q3_K`, `Q4_K` and `Q5_K` are aliases of the M mixes, as in llama-quantize.
 pub const MIXES: &[Mix] = &[
     mix("F32", DType::F32, Size::One, 0),
     mix("F16", DType::F16, Size::One, 1),
@@ -61,20 +61,20 @@ pub const MIXES: &[Mix] = &[
     mix("MXFP4", DType::MXFP4, Size::One, 38),
 ];
 
-/// Matrices that stay F32: what is added to states or scores, and what gives a handful of scores.
-const FLOATS: &[&str] = &["position_embd", "token_types", "attn_rel_b", "cls.output"];
+/// Matrices that stay F32: those that are added to hidden states or scores, and those that produce only a few scores.
+const ALWAYS_F32: &[&str] = &["position_embd", "token_types", "attn_rel_b", "cls.output"];
 
-/// Layers, or models, in which a rule of [`MORE_BITS`] holds.
+/// The layers or models to which a rule of [`MORE_BITS`] applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum When {
     Always,
-    /// In the first so many layers.
+    /// The first n layers.
     First(usize),
-    /// In the first of so many equal parts of the layers.
+    /// The first n-th part of the layers.
     FirstPart(usize),
-    /// In the first and last eighth of the layers, and in every third between.
+    /// The first and last eighth of the layers, and every third layer between.
     EighthsAndThirds,
-    /// In models of which four query heads or more share a key-value head.
+    /// Models with four or more query heads per key-value head.
     Grouped,
 }
 
@@ -94,7 +94,7 @@ impl When {
     }
 }
 
-/// (base, size, tensor, when, type): the first row that holds decides.
+/// (base, size, tensor, condition, type): the first row that applies decides.
 type Rule = (DType, Size, &'static str, When, DType);
 
 #[rustfmt::skip]
@@ -119,7 +119,7 @@ const MORE_BITS: &[Rule] = &[
     (DType::Q4K, Size::M, "ffn_down",    When::EighthsAndThirds, DType::Q6K),
     (DType::Q5K, Size::M, "attn_v",      When::EighthsAndThirds, DType::Q6K),
     (DType::Q5K, Size::M, "ffn_down",    When::EighthsAndThirds, DType::Q6K),
-    // Where Q, K and V are one.
+    // Fused Q, K and V.
     (DType::Q3K, Size::M, "attn_qkv",    When::Always,           DType::Q4K),
     (DType::Q3K, Size::L, "attn_qkv",    When::Always,           DType::Q4K),
     (DType::Q4K, Size::M, "attn_qkv",    When::Always,           DType::Q5K),
@@ -130,43 +130,43 @@ const MORE_BITS: &[Rule] = &[
     (DType::IQ4XS, Size::One, "ffn_down", When::FirstPart(8),    DType::Q5K),
 ];
 
-/// What of a model decides its mix.
+/// The properties of a model that determine its mix.
 #[derive(Clone, Copy, Debug)]
 pub struct Proportions {
     pub layers: usize,
     pub heads: usize,
     pub kv_heads: usize,
-    /// The embedding is the output matrix too.
+    /// The embedding is also the output matrix.
     pub tied: bool,
 }
 
 impl Proportions {
-    /// Query heads that share a key-value head.
+    /// Query heads per key-value head.
     fn group(&self) -> usize {
         self.heads / self.kv_heads.max(1)
     }
 }
 
 impl Mix {
-    /// By what a user writes, in either case.
+    /// Finds a mix by name, ignoring case.
     pub fn find(name: &str) -> Option<Mix> {
         MIXES.iter().find(|m| m.name.eq_ignore_ascii_case(name)).copied()
     }
 
-    /// The type of a tensor, by its canonical name. `pure`: the base type wherever rows allow it.
+    /// The type of a tensor, by its canonical name. `pure`: the base type wherever the row size allows it.
     pub fn dtype(&self, tensor: &str, shape: &[usize], model: &Proportions, pure: bool) -> DType {
         let Some(part) = tensor.strip_suffix(".weight") else { return DType::F32 };
-        if shape.len() < 2 || part.ends_with("_norm") || FLOATS.contains(&part) {
+        if shape.len() < 2 || part.ends_with("_norm") || ALWAYS_F32.contains(&part) {
             return DType::F32;
         }
         let cols = shape.last().copied().unwrap_or(1);
         let wanted =
             if pure || !self.base.is_quantised() { self.base } else { self.wanted(part, cols, model) };
-        fitting(wanted, cols)
+        fallback(wanted, cols)
     }
 
     fn wanted(&self, part: &str, cols: usize, model: &Proportions) -> DType {
-        // What gives the logits matters most.
+        // The matrix that produces the logits has the largest effect.
         if part == "output" || part == "token_embd" && model.tied {
             let fits = cols.is_multiple_of(DType::Q6K.block_len());
             return if self.base == DType::Q8_0 || !fits { DType::Q8_0 } else { DType::Q6K };
@@ -179,13 +179,13 @@ impl Mix {
             *base == self.base && *size == self.size && *name == part && when.holds(layer, model)
         });
         let wanted = rule.map_or(self.base, |rule| rule.4);
-        // In the largest models eight heads share these: they are small, and worth it.
+        // In the largest models eight query heads share a value head: these matrices are small and worth the bits.
         let large = part == "attn_v" && model.layers >= 80 && model.group() == 8;
         if large && matches!(wanted, DType::Q3K | DType::Q4K) { DType::Q5K } else { wanted }
     }
 }
 
-fn fitting(wanted: DType, cols: usize) -> DType {
+fn fallback(wanted: DType, cols: usize) -> DType {
     if cols.is_multiple_of(wanted.block_len()) {
         return wanted;
     }
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_matters_more_gets_more_bits() {
+    fn important_tensors_get_more_bits() {
         assert_eq!(of("q4_k_m", "blk.0.attn_v.weight", 256), DType::Q6K);
         assert_eq!(of("q4_k_m", "blk.4.attn_v.weight", 256), DType::Q4K);
         assert_eq!(of("q4_k_m", "blk.6.ffn_down.weight", 256), DType::Q6K);
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn vectors_and_tables_that_are_added_stay_as_they_are() {
+    fn vectors_and_added_tables_stay_f32() {
         for mix in MIXES {
             for name in ["output_norm.weight", "blk.0.attn_q.bias", "rope_freqs.weight"] {
                 assert_eq!(mix.dtype(name, &[256], &MODEL, true), DType::F32, "{}", mix.name);
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn every_type_finds_one_that_fits_every_row() {
+    fn every_type_has_a_fallback_for_every_row() {
         for mix in MIXES {
             for cols in [1, 31, 32, 96, 255, 256, 576] {
                 let dtype = of(mix.name, "blk.1.ffn_up.weight", cols);

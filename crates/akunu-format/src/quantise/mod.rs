@@ -1,4 +1,4 @@
-//! Numbers to blocks, and which tensor of a model gets which blocks: docs/quantise.md.
+//! Quantisation of rows to blocks, and the choice of a type for each tensor: docs/quantise.md.
 
 pub(crate) mod k;
 mod mix;

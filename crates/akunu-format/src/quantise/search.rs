@@ -1,34 +1,34 @@
-//! The scales of k-quants' sub-blocks: those that leave the least squared error.
+//! Searches the scales of k-quant sub-blocks that minimise the squared error.
 //!
-//! A sub-block's scale decides its codes, and its codes decide which scale fits best: so a few scales are tried, each is
-//! fitted to its own codes by least squares, and the best goes on through a few rounds of coding and fitting. A
-//! block's scales then have to be small multiples of one number. Multiples next to the fitted scale are tried again,
-//! with the codes that each of them gives, and the number itself is fitted to all 256 codes.
+//! The scale of a sub-block determines its codes, and the codes determine which scale fits best. So a few scales are
+//! tried, each is fitted to its own codes by least squares, and the best one is refined in a few rounds of coding and
+//! fallback. The scales of a block are then rounded to small multiples of a common factor: the multiples next to each
+//! fitted scale are tried with the codes that they give, and the factor is fitted to all 256 codes.
 //!
-//! Codes are floats here, for the sake of vectors.
+//! Codes are stored as floats, so that the compiler can vectorise the loops.
 
 use half::f16;
 
-/// Elements of a k-quant's block.
+/// Elements of a k-quant block.
 pub(super) const LEN: usize = 256;
 
-/// Sums run in so many independent lanes, which compilers turn into vectors.
+/// Number of independent lanes of a sum, which compilers vectorise.
 const LANES: usize = 8;
 
-/// Rounds of coding and fitting after the best of the tried scales is known.
-const FITS: usize = 2;
+/// Rounds of coding and fallback after the best of the tried scales is known.
+const REFINEMENTS: usize = 2;
 
-/// Rounds of choosing multiples and fitting what they are multiples of.
+/// Rounds of choosing multiples and fallback their common factor.
 const ROUNDS: usize = 2;
 
-/// The nearest integer, for numbers up to 2²²: so far above 2²³ floats have no room for fractions. Larger numbers
-/// stay large, which is all that clamping needs.
+/// The nearest integer, for magnitudes up to 2²²: adding 1.5 · 2²³ leaves no room for a fraction. Larger numbers remain
+/// large, which is sufficient for clamping.
 fn nearest(v: f32) -> f32 {
     const SHIFT: f32 = 12_582_912.0; // 1.5 · 2²³
     (v + SHIFT) - SHIFT
 }
 
-/// As a file will hold it: half precision, and finite.
+/// The value as stored in a file: half precision, and finite.
 pub(super) fn stored(v: f32) -> f32 {
     let most = f32::from(f16::MAX);
     f32::from(f16::from_f32(v.clamp(-most, most)))
@@ -80,12 +80,13 @@ struct Affine {
     offset: f32,
 }
 
-/// The code that `x` gets; `inverse` is 1/scale.
+/// The code of `x`; `inverse` is 1/scale.
 fn affine_code(x: f32, inverse: f32, offset: f32, most: f32) -> f32 {
     nearest((x + offset) * inverse).clamp(0.0, most)
 }
 
-/// The best scale and offset for given codes, and how much of Σx² they explain. `None` where codes say nothing.
+/// The best scale and offset for given codes, and how much of Σx² they explain. `None` if the codes do not determine
+/// them.
 fn fit_affine<const N: usize>(sums: &Sums, sum_x: f32) -> Option<(Affine, f32)> {
     let n = N as f32;
     let determinant = n * sums.qq - sums.q * sums.q;
@@ -94,7 +95,7 @@ fn fit_affine<const N: usize>(sums: &Sums, sum_x: f32) -> Option<(Affine, f32)> 
     }
     let scale = (n * sums.xq - sum_x * sums.q) / determinant;
     let least = (sums.qq * sum_x - sums.q * sums.xq) / determinant;
-    // The format takes offsets off, and cannot add them.
+    // The format subtracts offsets, so they cannot be negative.
     let (scale, least) = if least > 0.0 { (sums.xq / sums.qq, 0.0) } else { (scale, least) };
     (scale > 0.0).then(|| (Affine { scale, offset: -least }, scale * sums.xq + least * sum_x))
 }
@@ -108,7 +109,7 @@ fn affine<const N: usize>(x: &[f32; N], most: f32) -> Affine {
     }
     let sum_x = x.iter().sum();
     let (mut best, mut explained) = (Affine { scale: range / most, offset: -least }, f32::NEG_INFINITY);
-    // From a range a little wider than it is to one that cuts outliers off.
+    // From a slightly enlarged range to one that clips outliers.
     for step in 0..=12 {
         let inverse = (most - 0.8 + 0.15 * step as f32) / range;
         let sums = sums(x, |x| affine_code(x, inverse, -least, most));
@@ -118,7 +119,7 @@ fn affine<const N: usize>(x: &[f32; N], most: f32) -> Affine {
             (best, explained) = (found, gain);
         }
     }
-    for _ in 0..FITS {
+    for _ in 0..REFINEMENTS {
         let inverse = inverse(best.scale);
         let sums = sums(x, |x| affine_code(x, inverse, best.offset, most));
         match fit_affine::<N>(&sums, sum_x) {
@@ -162,7 +163,7 @@ pub(super) fn affine_block<const SUBS: usize, const N: usize>(
             *multiples = found;
             error += off;
         }
-        // Not `<`, so that a block of NaN ends up as some block too.
+        // Not `<`, so that a block of NaN gets a result too.
         if best.is_none() || error < least {
             least = error;
             best = Some((d, m, multiples));
@@ -183,7 +184,7 @@ pub(super) fn affine_block<const SUBS: usize, const N: usize>(
     AffineBlock { d, m, scales, offsets, codes }
 }
 
-/// The multiples of `d` and `m` nearest to a fit and about it, of which the best, and their error.
+/// The best multiples of `d` and `m` among those next to a fit, and their error.
 fn affine_multiples<const N: usize>(
     x: &[f32; N],
     fit: Affine,
@@ -212,7 +213,7 @@ fn affine_multiples<const N: usize>(
     (best, least)
 }
 
-/// `d` and `m` by least squares over the whole block, for multiples and the codes that they give.
+/// `d` and `m` by least squares over the whole block, for given multiples and the codes that they give.
 fn fit_affine_block<const SUBS: usize, const N: usize>(
     subs: &[[f32; N]],
     multiples: &[Affine; SUBS],
@@ -243,55 +244,55 @@ fn fit_affine_block<const SUBS: usize, const N: usize>(
     if new_d > 0.0 && new_m >= 0.0 { (stored(new_d as f32), stored(new_m as f32)) } else { (d, m) }
 }
 
-/// The values that a scale multiplies.
+/// The set of values that a scale multiplies.
 pub(super) trait Levels: Copy {
-    /// The one nearest to `v`.
+    /// The level nearest to `v`.
     fn nearest(self, v: f32) -> f32;
-    /// What the extreme value of a sub-block may be made to stand for: the first is what it gets if all are as bad.
-    fn reaches(self) -> impl Iterator<Item = f32>;
+    /// Candidate levels for the extreme value of a sub-block; the first one is preferred if all errors are equal.
+    fn extreme_levels(self) -> impl Iterator<Item = f32>;
 }
 
-/// −half … half − 1
+/// The integers −half … half − 1.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Even {
+pub(super) struct Integers {
     pub(super) half: f32,
 }
 
-impl Levels for Even {
+impl Levels for Integers {
     fn nearest(self, v: f32) -> f32 {
         nearest(v).clamp(-self.half, self.half - 1.0)
     }
 
-    fn reaches(self) -> impl Iterator<Item = f32> {
-        // With few codes it can pay to give the extreme the shorter side: half as many tries for each.
+    fn extreme_levels(self) -> impl Iterator<Item = f32> {
+        // With few codes, also try the shorter side for the extreme value: half as many tries for each.
         let few = self.half <= 4.0;
         let steps = [0i8, -4, -8, 4, 8, -2, -6, 2, 6, -1, -3, -5, -7, 1, 3, 5, 7];
         let far = steps.into_iter().take(if few { 9 } else { 17 });
         let far = far.map(move |step| -self.half - 0.12 * f32::from(step));
-        let near = far.clone().filter(move |_| few).map(|reach| (-1.0 - reach).max(1.0));
-        far.chain(near)
+        let random_near = far.clone().filter(move |_| few).map(|reach| (-1.0 - reach).max(1.0));
+        far.chain(random_near)
     }
 }
 
-/// x ≈ scale·level, of either sign.
+/// x ≈ scale·level, with a scale of either sign.
 pub(super) fn symmetric<L: Levels, const N: usize>(x: &[f32; N], levels: L) -> f32 {
     let extreme = x.iter().copied().fold(0.0, |most: f32, x| if x.abs() > most.abs() { x } else { most });
     if extreme == 0.0 || !extreme.is_finite() {
         return 0.0;
     }
     let mut best: Option<(f32, f32)> = None;
-    for reach in levels.reaches() {
+    for reach in levels.extreme_levels() {
         let best = best.get_or_insert((extreme / reach, f32::NEG_INFINITY));
         *best = better(*best, x, reach / extreme, levels);
     }
     let mut best = best.unwrap_or_default();
-    for _ in 0..FITS {
+    for _ in 0..REFINEMENTS {
         best = better(best, x, inverse(best.0), levels);
     }
     best.0
 }
 
-/// The scale that fits the levels which `inverse` gives, if it explains more of Σx² than the best so far.
+/// The scale fitted to the levels that `inverse` gives, if it explains more of Σx² than the best so far.
 fn better<L: Levels, const N: usize>(best: (f32, f32), x: &[f32; N], inverse: f32, levels: L) -> (f32, f32) {
     let sums = sums(x, |x| levels.nearest(x * inverse));
     let gain = sums.xq * sums.xq / sums.qq;

@@ -1,4 +1,4 @@
-//! The types whose codes look their values up, from numbers.
+//! Quantisation to the types whose codes are indices into a table.
 
 use super::search::{LEN, Levels, inverse, squared_error, stored, symmetric, symmetric_block};
 use crate::blocks::{FP4, IQ4, exponent_scale, put_half};
@@ -8,7 +8,7 @@ struct Iq4;
 
 impl Levels for Iq4 {
     fn nearest(self, v: f32) -> f32 {
-        // A step up at each middle that `v` has passed: what vectors can do.
+        // Adds a step for each midpoint below `v`, without branches, so that it can be vectorised.
         let mut level = f32::from(IQ4[0]);
         for pair in IQ4.windows(2) {
             let (low, high) = (f32::from(pair[0]), f32::from(pair[1]));
@@ -17,14 +17,14 @@ impl Levels for Iq4 {
         level
     }
 
-    fn reaches(self) -> impl Iterator<Item = f32> {
+    fn extreme_levels(self) -> impl Iterator<Item = f32> {
         let far = (-8i8..=8).map(|step| -127.0 - 2.0 * f32::from(step));
-        let near = (-8i8..=8).map(|step| 113.0 + 2.0 * f32::from(step));
-        std::iter::once(-127.0).chain(far).chain(near)
+        let random_near = (-8i8..=8).map(|step| 113.0 + 2.0 * f32::from(step));
+        std::iter::once(-127.0).chain(far).chain(random_near)
     }
 }
 
-/// Codes of 32 elements: the first sixteen in low nibbles.
+/// Codes of 32 elements: the first sixteen in the low nibbles.
 fn put_codes(out: &mut [u8], codes: impl Fn(usize) -> usize) {
     for (i, out) in out.iter_mut().enumerate() {
         *out = (codes(i) | codes(i + 16) << 4) as u8;
@@ -56,13 +56,13 @@ pub(crate) fn to_iq4_xs(values: &[f32; LEN], block: &mut [u8; 136]) {
     }
 }
 
-/// The magnitude of [`FP4`] nearest to a magnitude, and its code. The smaller one of two as near.
+/// The magnitude in [`FP4`] nearest to the given one, and its code. Ties go to the smaller one.
 fn fp4_code(magnitude: f32) -> usize {
     (0..7).filter(|&code| magnitude > f32::from(FP4[code] + FP4[code + 1]) / 2.0).count()
 }
 
-/// Of the two exponents that could hold the largest value, the one that leaves less error: the smaller cuts the
-/// largest values off, if they are above 6 (of 8) at it, and steps finer.
+/// Of the two exponents that suit the largest value, uses the one with the smaller error: the smaller exponent clips
+/// values above 6 (of 8), but has finer steps.
 pub(crate) fn to_mxfp4(values: &[f32; 32], block: &mut [u8; 17]) {
     let largest = values.iter().fold(0.0f32, |most, v| most.max(v.abs()));
     // The largest code, 6, is 1.5 · 2²; and 12 · 2^124 is the largest multiple of 12 that is finite.

@@ -1,4 +1,4 @@
-//! What lands where, which files are chosen, and what the cache lists and removes.
+//! The cache layout, the selection of files, and the listing and removal of cached models.
 #![cfg_attr(not(unix), allow(unused_imports))] // what only tests of Unix need
 
 use std::fs;
@@ -14,7 +14,7 @@ fn repo() -> Repo {
     Repo::new(owner, name).unwrap()
 }
 
-/// Every file below a folder, with a link's target after it.
+/// Every file below a folder, with the target of each link.
 fn tree(root: &Path) -> Vec<String> {
     fn visit(folder: &Path, root: &Path, out: &mut Vec<String>) {
         for entry in fs::read_dir(folder).unwrap().flatten() {
@@ -35,7 +35,7 @@ fn tree(root: &Path) -> Vec<String> {
 
 #[cfg(unix)]
 #[test]
-fn the_cache_is_laid_out_as_other_tools_have_it() {
+fn the_cache_layout_is_that_of_hugging_face() {
     let cache = tempfile::tempdir().unwrap();
     let (weights, config) = (bytes(3000, 1), b"{\"a\":1}".as_slice());
     let fake = FakeHub::new(&[
@@ -79,7 +79,7 @@ fn a_file_in_a_folder_is_linked_from_there() {
 }
 
 #[test]
-fn what_is_there_is_not_downloaded_again() {
+fn cached_files_are_not_downloaded_again() {
     let cache = tempfile::tempdir().unwrap();
     let fake = FakeHub::new(&[("m.gguf", &bytes(100, 1))]);
     let hub = hub(&fake.url, cache.path());
@@ -143,7 +143,7 @@ fn the_list_and_the_removal_count_shared_bytes_once() {
         fs::metadata(path).unwrap().len()
     };
     let (first_listing, second_listing) = (listing(COMMIT), listing(&second));
-    // The blobs, the name of a commit in refs, and what is known of both commits.
+    // The blobs, the commit id in refs, and the listings of both commits.
     assert_eq!(listed[0].bytes, 1000 + 500 + 700 + 40 + first_listing + second_listing);
 
     assert!(matches!(cache.remove(&repo(), Some("other")), Err(Error::NotCached { .. })));
@@ -165,21 +165,21 @@ fn a_commit_that_is_cached_needs_no_hub() {
     let pinned = |rest: &str| reference(&format!("hf:tiny/model-GGUF@{COMMIT}{rest}"));
     let online = hub(&fake.url, cache.path());
     online.pull(&reference("hf:tiny/model-GGUF:Q8_0"), &mut Silent).unwrap();
-    let asked = fake.requests("").len();
-    for wanted in [":Q8_0", ":m-Q8_0.gguf"] {
+    let resource = fake.requests("").len();
+    for selector in [":Q8_0", ":m-Q8_0.gguf"] {
         let mut notes = Notes::default();
-        let pulled = online.pull(&pinned(wanted), &mut notes).unwrap();
+        let pulled = online.pull(&pinned(selector), &mut notes).unwrap();
         assert_eq!((fs::read(pulled.path).unwrap(), pulled.downloaded), (large.clone(), 0));
         assert_eq!((notes.total, notes.notes.len()), (0, 0), "{notes:?}");
     }
-    assert_eq!(fake.requests("").len(), asked);
+    assert_eq!(fake.requests("").len(), resource);
 
-    // The commit's first choice is another file than the one that is here: known without asking, and brought.
+    // The preferred file of the commit differs from the cached one: selected from the cached listing, then downloaded.
     let pulled = online.pull(&pinned(""), &mut Silent).unwrap();
     assert_eq!(fs::read(pulled.path).unwrap(), small);
-    assert_eq!(fake.requests("/api/").len(), asked - 1);
+    assert_eq!(fake.requests("/api/").len(), resource - 1);
 
-    // Nobody there at all, and nothing to say about it.
+    // No server at all, and no message about it.
     let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let mut notes = Notes::default();
     hub(&format!("http://{closed}"), cache.path()).pull(&pinned(""), &mut notes).unwrap();
@@ -191,7 +191,7 @@ fn a_commit_that_is_cached_needs_no_hub() {
 }
 
 #[test]
-fn a_listing_that_is_damaged_or_leads_away_is_asked_for_again() {
+fn a_damaged_or_unsafe_listing_is_requested_again() {
     let (cache, weights) = (tempfile::tempdir().unwrap(), bytes(10, 1));
     let fake = FakeHub::new(&[("m.gguf", &weights)]);
     let pinned = reference(&format!("hf:tiny/model-GGUF@{COMMIT}"));
@@ -211,14 +211,13 @@ fn a_listing_that_is_damaged_or_leads_away_is_asked_for_again() {
 
 #[cfg(unix)]
 #[test]
-fn a_cache_that_can_only_be_read_is_good_enough() {
+fn a_read_only_cache_is_sufficient() {
     use std::os::unix::fs::PermissionsExt;
     let (cache, weights) = (tempfile::tempdir().unwrap(), bytes(10, 1));
     let fake = FakeHub::new(&[("m.gguf", &weights)]);
     let hub = hub(&fake.url, cache.path());
     hub.pull(&reference("hf:tiny/model-GGUF"), &mut Silent).unwrap();
-    // As other tools leave it: neither this program's locks nor its listings. Nor can a file take the place of a
-    // folder.
+    // As other tools leave it, without locks and listings. A file in place of a folder makes it read-only.
     fs::remove_dir_all(cache.path().join(".locks")).unwrap();
     fs::write(cache.path().join(".locks"), "").unwrap();
     let listings = cache.path().join("models--tiny--model-GGUF/.listings");
@@ -231,7 +230,7 @@ fn a_cache_that_can_only_be_read_is_good_enough() {
 }
 
 #[test]
-fn a_path_in_the_cache_tells_its_repository() {
+fn a_path_in_the_cache_determines_its_repository() {
     for (path, found) in [
         (format!("/c/models--tiny--model-GGUF/snapshots/{COMMIT}"), true),
         (format!("/c/models--tiny--model-GGUF/snapshots/{COMMIT}/a/model.safetensors"), true),
@@ -249,16 +248,16 @@ fn a_path_in_the_cache_tells_its_repository() {
 }
 
 #[test]
-fn a_cache_that_is_not_there_is_empty() {
+fn a_missing_cache_is_empty() {
     assert!(Cache::new("/no/such/folder").list().unwrap().is_empty());
 }
 
 #[test]
-fn offline_only_the_cache_is_asked() {
+fn offline_mode_uses_only_the_cache() {
     let cache = tempfile::tempdir().unwrap();
     let fake = FakeHub::new(&[("m-Q4_0.gguf", &bytes(10, 1)), ("m-Q8_0.gguf", &bytes(20, 2))]);
     hub(&fake.url, cache.path()).pull(&reference("hf:tiny/model-GGUF:Q8_0"), &mut Silent).unwrap();
-    let asked = fake.requests("").len();
+    let resource = fake.requests("").len();
 
     let mut offline = settings(&fake.url, cache.path());
     offline.offline = true;
@@ -272,20 +271,20 @@ fn offline_only_the_cache_is_asked() {
         assert!(matches!(error, Error::Offline { .. }), "{error}");
         assert!(error.to_string().contains("HF_HUB_OFFLINE"), "{error}");
     }
-    assert_eq!(fake.requests("").len(), asked);
+    assert_eq!(fake.requests("").len(), resource);
 }
 
 #[test]
-fn a_hub_out_of_reach_is_no_reason_not_to_use_the_cache() {
+fn an_unreachable_hub_falls_back_to_the_cache() {
     let cache = tempfile::tempdir().unwrap();
     let fake = FakeHub::new(&[("m.gguf", &bytes(10, 1))]);
     hub(&fake.url, cache.path()).pull(&reference("hf:tiny/model-GGUF"), &mut Silent).unwrap();
-    // Nothing listens on a port that was just given back.
+    // Nothing listens on a port that was just released.
     let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let away = hub(&format!("http://{closed}"), cache.path());
     let mut notes = Notes::default();
     away.pull(&reference("hf:tiny/model-GGUF"), &mut notes).unwrap();
-    assert!(notes.notes.iter().any(|n| n.contains("using what is in the cache")), "{notes:?}");
+    assert!(notes.notes.iter().any(|n| n.contains("using the cached version")), "{notes:?}");
     let error = away.pull(&reference("hf:tiny/other"), &mut Silent).unwrap_err();
     assert!(matches!(error, Error::Unreachable { .. }), "{error}");
 }

@@ -1,15 +1,15 @@
-//! The hub's client against a hub on loopback.
+//! Tests of the hub client with a fake hub on loopback.
 #![allow(clippy::unwrap_used)] // helpers of tests; the lint knows only functions marked as tests
 
+mod failures;
 mod layout;
-mod trouble;
 
 use std::path::Path;
 use std::time::Duration;
 
-use akunu_hub::{Hub, Patience, Reference, Settings, Watch};
+use akunu_hub::{Hub, Observer, Reference, RetryPolicy, Settings};
 
-/// Bytes that look like nothing in particular, more than one buffer of them.
+/// Pseudorandom bytes, more than one buffer of them.
 pub fn bytes(count: usize, seed: u32) -> Vec<u8> {
     let mut state = seed.wrapping_mul(2654435761).max(1);
     let mut next = || {
@@ -23,12 +23,12 @@ pub fn bytes(count: usize, seed: u32) -> Vec<u8> {
 
 pub fn settings(url: &str, cache: &Path) -> Settings {
     let mut settings = Settings::new(url, cache).unwrap();
-    settings.patience = Patience {
+    settings.retry_policy = RetryPolicy {
         connect: Duration::from_secs(10),
         idle: Duration::from_secs(10),
         attempts: 3,
         backoff: Duration::from_millis(1),
-        longest: Duration::from_secs(5),
+        max_retry_after: Duration::from_secs(5),
     };
     settings
 }
@@ -41,7 +41,7 @@ pub fn reference(text: &str) -> Reference {
     text.parse().unwrap()
 }
 
-/// Remembers what it was told.
+/// Records all progress calls.
 #[derive(Debug, Default)]
 pub struct Notes {
     pub total: u64,
@@ -49,7 +49,7 @@ pub struct Notes {
     pub notes: Vec<String>,
 }
 
-impl Watch for Notes {
+impl Observer for Notes {
     fn begin(&mut self, total: u64) {
         self.total = total;
     }

@@ -1,7 +1,7 @@
-//! Blocks to plain operations: the first pass of the lowering. Nothing here depends on a device or on how many rows a
-//! pass has.
+//! Lowers blocks to plain operations: the first pass of the lowering. It does not depend on the device or on the number
+//! of rows.
 
-use akunu_arch::tower::{Attention, BlockKind, FeedKind, QkNorm, Rotation, State, Tower};
+use akunu_arch::tower::{Attention, BlockKind, FeedForwardKind, QkNorm, Rotation, State, Tower};
 use akunu_arch::{ModelConfig, RopeStyle};
 
 use super::graph::{
@@ -17,16 +17,16 @@ pub(super) struct Blocks<'a, 'w> {
     pub config: &'a ModelConfig,
     pub card: &'static Card,
     pub tensors: &'a mut Tensors<'w>,
-    /// The embedding, which may be the output as well.
+    /// The embedding, which may also be the output matrix.
     pub embedding: Matrix,
     pub ropes: &'a [RopeTable],
-    /// What all layers' attention has.
+    /// Shared by the attention of all layers.
     position_bias: Option<PositionBias>,
     query_factors: Option<QueryFactors>,
     graph: Graph,
-    /// What each block of the tower left behind.
+    /// The output of each block of the tower.
     states: Vec<Value>,
-    /// cos and sin of each set of frequencies.
+    /// cos and sin of each set of RoPE frequencies.
     angles: Vec<Value>,
 }
 
@@ -55,7 +55,7 @@ impl<'a, 'w> Blocks<'a, 'w> {
         })
     }
 
-    /// All of a tower. The value is its last states.
+    /// Lowers the whole tower. The returned value contains its last hidden states.
     pub fn lower(mut self, tower: &Tower) -> Result<(Graph, Value), PlanError> {
         for block in &tower.blocks {
             let prefix = block.layer.map_or(String::new(), |layer| format!("layer.{layer}."));
@@ -127,7 +127,7 @@ impl<'a, 'w> Blocks<'a, 'w> {
         Ok(out)
     }
 
-    /// A matrix with its bias, where the file has one.
+    /// A matrix with its bias, if the file has one.
     fn part(
         &mut self,
         layer: usize,
@@ -143,7 +143,7 @@ impl<'a, 'w> Blocks<'a, 'w> {
         })
     }
 
-    /// One matrix, into columns of a value.
+    /// The product with one matrix, written to columns of a value.
     fn product(&mut self, x: Value, part: Part, out: Columns) {
         let label = part.label.clone();
         let product = Product { out, ..Product::plain(x, part, out.of) };
@@ -161,7 +161,7 @@ impl<'a, 'w> Blocks<'a, 'w> {
             let part = self.part(layer, &format!("attn_{name}"), name, [outputs, inputs])?;
             let to = Columns { of: qkv, first };
             match attention.qk_norm {
-                Some(QkNorm::EachHead) => {
+                Some(QkNorm::PerHeadWeights) => {
                     self.normed_product(layer, name, (x, part, to), [count, heads.dim])?
                 }
                 Some(QkNorm::Row) => self.normed_product(layer, name, (x, part, to), [1, outputs])?,
@@ -198,7 +198,7 @@ impl<'a, 'w> Blocks<'a, 'w> {
         self.project(layer, attended, ["attn_output", "attn_output"], config.hidden_size)
     }
 
-    /// Back to the width of the model's states.
+    /// Projects back to the hidden size.
     fn project(
         &mut self,
         layer: usize,
@@ -212,7 +212,7 @@ impl<'a, 'w> Blocks<'a, 'w> {
         Ok(out)
     }
 
-    /// A product whose output's heads are normed, each with weights of its own.
+    /// A product whose output heads are normalized with separate weights for each head.
     fn normed_product(
         &mut self,
         layer: usize,
@@ -249,7 +249,7 @@ impl<'a, 'w> Blocks<'a, 'w> {
         self.card.rope_style(self.config)
     }
 
-    fn feed(&mut self, layer: usize, x: Value, kind: FeedKind) -> Result<Value, PlanError> {
+    fn feed(&mut self, layer: usize, x: Value, kind: FeedForwardKind) -> Result<Value, PlanError> {
         let config = self.config;
         let activation = config.activation.unwrap_or(self.card.activation);
         let (inputs, ffn) = (self.graph.cols(x), config.ffn_size);
@@ -260,14 +260,14 @@ impl<'a, 'w> Blocks<'a, 'w> {
             Ok::<_, PlanError>(out)
         };
         let out = match kind {
-            FeedKind::Gated => {
+            FeedForwardKind::Gated => {
                 let (gate, up) = (half("gate")?, half("up")?);
                 let out = self.graph.value("act", ffn, RowSet::All);
                 let glu = Action::Glu { activation, gate, up, out };
                 self.graph.push(format!("layer.{layer}.ffn_act"), glu);
                 out
             }
-            FeedKind::Plain => {
+            FeedForwardKind::Plain => {
                 let up = half("up")?;
                 let out = self.graph.value("act", ffn, RowSet::All);
                 let activate = Action::Activate { activation, x: up, rows: RowSet::All, out };

@@ -1,4 +1,4 @@
-//! Tables that move positions of the cache: one command a layer, for one [`crate::Move`].
+//! Tables that move positions of the KV cache: one command per layer, for one [`crate::Move`].
 
 use super::pass::Model;
 use super::{Buffers, Context, table_io};
@@ -14,7 +14,7 @@ pub(super) fn kv_shift(
     let op = KvShift { style: context.arch.rope_style(context.config), kv: context.options.kv };
     build(context, PassKind::KvShift, MoveKind::Shift, buffers, |layer, io| {
         let (k_cache, v_cache) = context.kv.layer(layer);
-        // Where a layer's keys do not rotate, none of them is read.
+        // If a layer has no RoPE, its command reads no frequencies, so any buffer will do.
         let frequencies = model.layer_frequencies(layer).or(model.ropes.first().map(|rope| rope.buffer));
         let rotates = model.layer_frequencies(layer).is_some();
         let frequencies = F32(frequencies.unwrap_or(context.kv.k).into());

@@ -1,4 +1,4 @@
-//! A graph's operations as commands: every operation becomes one, or several where a device lacks the kernel for it.
+//! Emits the operations of a graph as commands: one each, or several if the device lacks a kernel for it.
 
 use akunu_arch::tower::Rotation;
 
@@ -29,7 +29,7 @@ pub(super) struct Emitter<'a> {
     pub places: &'a Places,
     pub ropes: &'a [RopeTable],
     pub io: TableIo,
-    /// Holds the halves of one product's weights, where products multiply halves.
+    /// The f16 weights of one product, for tables that multiply in half precision.
     pub unpacked: Option<BufferId>,
     /// Whether the last command advances the rows.
     pub advances: bool,
@@ -46,7 +46,6 @@ impl From<&Matrix> for Weight<Binding> {
     }
 }
 
-/// Attention over the rows of one layer's cache; see `KvLayout::layer`.
 impl Emitter<'_> {
     pub fn emit(&mut self) {
         let graph = self.graph;
@@ -297,7 +296,7 @@ impl Emitter<'_> {
         self.push(label, op.command(operands, QkvParams { inputs: self.cols(product.x), q, k, v }));
     }
 
-    /// Weights are unpacked side by side, then multiplied.
+    /// Converts the weights to f16 side by side, then multiplies.
     fn half_product(&mut self, label: &str, product: &Product) {
         let outputs = product.parts.iter().map(|part| part.matrix.rows as u32).sum();
         let weight = match &product.parts[..] {
@@ -319,7 +318,7 @@ impl Emitter<'_> {
         self.push(label, op.command(operands, params));
     }
 
-    /// Weights of a product as f16, one matrix after the other.
+    /// The weights of a product as f16, one matrix after the other.
     fn unpack(&mut self, label: &str, x: Value, parts: &[Part]) -> BufferId {
         let (unpacked, inputs) = (self.unpacked(), self.cols(x));
         let mut first = 0;
@@ -335,7 +334,7 @@ impl Emitter<'_> {
         unpacked
     }
 
-    /// There where any product unpacks its weights.
+    /// Present if any product converts its weights.
     fn unpacked(&self) -> BufferId {
         self.unpacked.unwrap_or_else(|| panic!("{} has no buffer for unpacked weights", self.shape.name))
     }
@@ -428,7 +427,7 @@ impl Emitter<'_> {
         self.push(label, op.command(operands, params));
     }
 
-    /// Rounds a value from f32 to the forms in which it is read and its writer did not give it.
+    /// Rounds a value from f32 to the forms that are read but not written by its producer.
     fn round(&mut self, label: &str, value: Value) {
         let (wanted, written) = (self.forms.wanted(value), self.forms.written(value));
         let prefix = label.rsplit_once('.').map_or(String::new(), |(prefix, _)| format!("{prefix}."));
@@ -513,7 +512,7 @@ impl Emitter<'_> {
     }
 }
 
-/// `place` gave every value the forms that it is written and read in.
+/// `place` has allocated every value in the forms that are written and read.
 fn need<T>(buffer: Option<T>, form: &str, value: Value) -> T {
     buffer.unwrap_or_else(|| panic!("{value:?} has no buffer for its {form} form"))
 }

@@ -1,8 +1,8 @@
-//! The table of a model that makes vectors or scores of whole texts: one pass, and no cache that outlives it.
+//! The table of a model that computes embeddings or scores of whole texts: one pass, without a cache that persists.
 
 use std::sync::Arc;
 
-use akunu_arch::{Activation, MOST_MODULES, ModelConfig, Pooling, WeightProvider};
+use akunu_arch::{Activation, MAX_MODULES, ModelConfig, Pooling, WeightProvider};
 
 use super::graph::{Action, Graph, Part, Product, Value};
 use super::pass::{Logits, Model, Spec, build};
@@ -42,14 +42,14 @@ pub(crate) fn plan_encoder(
         "cls.output.weight",
         "cls.output.bias",
     ] {
-        tensors.leave_out(unread);
+        tensors.ignore(unread);
     }
     tensors.refuse_unused()?;
     let mut graph = model.graph.clone();
     let output = end.add(&mut graph, model.states, config);
 
     let alignment = capabilities.keys.alignment();
-    // Texts begin at multiples of the alignment, so each may leave a gap before the next one.
+    // Texts begin at multiples of the alignment, so there may be a gap before each further text.
     let positions = options.rows.saturating_add((alignment - 1).saturating_mul(options.texts));
     let kv = shared_cache(config, &as_plan, capabilities.keys.positions(positions), alignment, &mut buffers)?;
     let context = Context {
@@ -76,7 +76,7 @@ pub(crate) fn plan_encoder(
     })
 }
 
-/// Keys and values of one layer, in one place for all layers: nothing reads them after the layer.
+/// Keys and values of one layer, shared by all layers: they are not read after the layer.
 fn shared_cache(
     config: &ModelConfig,
     options: &PlanOptions,
@@ -97,17 +97,17 @@ fn shared_cache(
     })
 }
 
-/// What follows a model's last states.
+/// The operations after the last hidden states.
 enum End {
-    /// One vector a text, or one a token.
+    /// One embedding per text, or one per token.
     Vectors { norm: Option<Norm>, pooling: Pooling, matrices: Vec<Part> },
-    /// What a classifier makes of one vector a text.
+    /// The scores of a classifier, from one vector per text.
     Scores { norm: Option<Norm>, pooling: Pooling, dense: Option<Dense>, output: Part },
-    /// The scores of all tokens after a text.
+    /// The logits of the token after each text.
     Logits(Logits),
 }
 
-/// What a classifier does with a text's vector before its last matrix.
+/// The operations of a classifier before its last matrix.
 struct Dense {
     matrix: Part,
     activation: Activation,
@@ -140,7 +140,7 @@ impl End {
         match output {
             EncodeOutput::Vectors(pooling) => {
                 let (mut matrices, mut width): (Vec<Part>, usize) = (vec![], hidden);
-                for number in 1..=MOST_MODULES {
+                for number in 1..=MAX_MODULES {
                     if let Some(matrix) = part(tensors, &format!("dense_{number}"), width)? {
                         width = matrix.matrix.rows;
                         matrices.push(matrix);
@@ -171,7 +171,7 @@ impl End {
         }
     }
 
-    /// Adds it to a graph. The value is what the host reads.
+    /// Adds the operations to a graph. The returned value is read by the host.
     fn add(&self, graph: &mut Graph, states: Value, config: &ModelConfig) -> Value {
         let rows = RowSet::Logits;
         match self {
@@ -199,13 +199,13 @@ impl End {
     }
 }
 
-/// One row a text, after the model's last norm.
+/// One row per text, after the final norm.
 fn pool(graph: &mut Graph, states: Value, norm: Option<&Norm>, pooling: Pooling) -> Value {
     let cols = graph.cols(states);
     let mean = pooling == Pooling::Mean;
     let out = |graph: &mut Graph| graph.value("pooled", cols, RowSet::Logits);
     let x = match norm {
-        // The rows that are asked for are picked and normed at once.
+        // The requested rows are selected and normalized in one operation.
         Some(norm) if !mean => {
             let out = out(graph);
             graph.push("output_norm", Action::Norm { norm: *norm, x: states, rows: RowSet::Logits, out });

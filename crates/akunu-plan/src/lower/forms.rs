@@ -1,24 +1,25 @@
-//! In which forms values are written: those in which their readers want them, as far as their writers can.
+//! Determines the forms in which values are written: those that their consumers read, as far as their producers support
+//! them.
 
 use super::Context;
 use super::graph::{Action, Form, Graph, Heads, Value};
 use crate::ops::RowSet;
 use crate::{DType, KvType, OutputForms, halves, q8};
 
-/// What a table's commands are made for.
+/// The properties of a table that its commands depend on.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shape<'a> {
     pub context: &'a Context<'a>,
     pub name: &'static str,
     pub rows: usize,
     pub logit_rows: usize,
-    /// Whether products of all rows multiply halves.
+    /// Whether products of all rows multiply in half precision.
     pub halves: bool,
 }
 
 impl Shape<'_> {
-    /// In which form a product with such weights reads its input. Few rows ask for logits, and the output matrix is large:
-    /// it is not unpacked.
+    /// The form in which a product with these weights reads its input. Only few rows need logits and the output matrix
+    /// is large, so it is not converted to f16.
     pub fn form_of(&self, dtype: DType, rows: RowSet) -> Form {
         if self.halves && rows == RowSet::All && dtype != DType::F32 {
             return Form::F16;
@@ -26,7 +27,7 @@ impl Shape<'_> {
         if dtype.is_quantised() { Form::Q8 } else { Form::F32 }
     }
 
-    /// The forms that an operation writes, of those that are wanted.
+    /// The forms that an operation writes, out of those that are wanted.
     fn writes(&self, action: &Action, value: Value, wanted: OutputForms) -> OutputForms {
         match action {
             Action::Norm { .. }
@@ -39,8 +40,8 @@ impl Shape<'_> {
         }
     }
 
-    /// Attention is dealt out by KV head, so it sees no whole row. It can round its own output to int8 where that gives
-    /// whole blocks, and to halves where its values are halves already, so that no row needs a scale.
+    /// Attention is distributed over KV heads, so no worker has a whole row. It can round its own output to int8 if
+    /// that gives whole blocks, and to f16 if its values are f16 already, so that rows need no scale.
     fn attention_writes(&self, heads: Heads, forms: OutputForms) -> bool {
         let whole = (heads.count / heads.kv * heads.dim).is_multiple_of(q8::BLOCK);
         (!forms.q8() || whole) && (!forms.f16() || self.context.options.kv == KvType::F16)
@@ -50,9 +51,9 @@ impl Shape<'_> {
 /// The forms of a graph's values, by value.
 #[derive(Debug)]
 pub(super) struct ValueForms {
-    /// Those in which they are read.
+    /// The forms in which they are read.
     pub wanted: Vec<OutputForms>,
-    /// Those that their writers give them. What is wanted beyond them is rounded from f32.
+    /// The forms that their producers write. Other wanted forms are rounded from f32.
     pub written: Vec<OutputForms>,
 }
 
@@ -93,7 +94,7 @@ impl ValueForms {
     }
 }
 
-/// All of some forms, as an op's option has them.
+/// The union of some forms, as an option of an op.
 fn union(forms: impl IntoIterator<Item = Form>) -> OutputForms {
     let (mut f32, mut q8, mut f16) = (false, false, false);
     for form in forms {
@@ -112,7 +113,7 @@ fn union(forms: impl IntoIterator<Item = Form>) -> OutputForms {
     }
 }
 
-/// Whether all products of a graph's rows can multiply halves.
+/// Whether all products over the rows of a graph can multiply in half precision.
 pub(super) fn fits_halves(graph: &Graph) -> bool {
     let products = graph.products().filter(|product| product.rows == RowSet::All);
     let glus = graph.steps.iter().filter_map(|step| match &step.action {

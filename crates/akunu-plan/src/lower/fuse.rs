@@ -1,19 +1,19 @@
-//! Rewrites of a graph: fewer operations with more to do, as a device's capabilities ask for. One function a rewrite; each
-//! looks for a pattern of neighbouring steps, so the order of what is left stays as it was.
+//! Rewrites a graph to fewer operations with more work each, depending on the device's capabilities. One function per
+//! rewrite; each looks for a pattern of consecutive steps, so the order of the remaining steps does not change.
 
 use super::graph::{Action, Attend, DeferredNorm, Graph, Product, Step, Value};
 use crate::ops::RowSet;
 use crate::{DType, q8};
 use akunu_arch::NormKind;
 
-/// What decides which rewrites apply to a table.
+/// The conditions of the rewrites.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rules {
-    /// Products of one input are joined where their types agree.
+    /// Products of the same input are joined if their types are equal.
     pub joins: bool,
-    /// Norms move into the products around them, and rotation into attention: for tables of one row.
+    /// Norms are folded into the neighbouring products, and RoPE into attention: for tables of one row.
     pub folds: bool,
-    /// Products multiply halves ([`crate::halves`]).
+    /// Products multiply in half precision ([`crate::halves`]).
     pub halves: bool,
 }
 
@@ -36,7 +36,7 @@ fn replace(graph: &mut Graph, at: usize, count: usize, step: Step) {
     graph.steps.splice(at..at + count, [step]);
 }
 
-/// Products of the same input whose outputs stand side by side become one: Q, K and V.
+/// Joins products of the same input with adjacent outputs: Q, K and V.
 fn join_qkv(graph: &mut Graph, rules: Rules) {
     let mut at = 0;
     while at + 3 <= graph.steps.len() {
@@ -62,7 +62,7 @@ fn joins(products: [&Product; 3], rules: Rules) -> bool {
     let parts = || products.iter().flat_map(|product| &product.parts);
     let same = |of: &dyn Fn(&super::graph::Part) -> bool| parts().all(of) || !parts().any(of);
     if rules.halves {
-        // What is f16 already is multiplied where it lies, and only what is unpacked can be put together.
+        // f16 weights are multiplied in place, and only converted weights can be concatenated.
         let unpacked = |dtype: DType| !matches!(dtype, DType::F32 | DType::F16);
         return side_by_side && parts().all(|part| unpacked(part.matrix.dtype) && part.bias.is_none());
     }
@@ -71,7 +71,7 @@ fn joins(products: [&Product; 3], rules: Rules) -> bool {
     rules.joins && side_by_side && alike
 }
 
-/// A product of one matrix that nothing has been added to yet.
+/// A product of one matrix that has not been combined with anything yet.
 fn plain_product(step: &Step) -> Option<&Product> {
     match &step.action {
         Action::Product(product)
@@ -83,7 +83,7 @@ fn plain_product(step: &Step) -> Option<&Product> {
     }
 }
 
-/// Gate, up and their activation become one product.
+/// Joins gate, up and their activation into one product.
 fn join_gate_and_up(graph: &mut Graph) {
     let mut at = 0;
     while at + 3 <= graph.steps.len() {
@@ -110,7 +110,7 @@ fn join_gate_and_up(graph: &mut Graph) {
     }
 }
 
-/// A norm whose output is only added to the residual.
+/// Combines a norm with the addition of its output to the residual.
 fn norm_then_add(graph: &mut Graph) {
     for at in 0..graph.steps.len().saturating_sub(1) {
         let Some(Step { action: Action::Norm { norm, x, rows: RowSet::All, out: normed }, label }) =
@@ -131,7 +131,7 @@ fn norm_then_add(graph: &mut Graph) {
     }
 }
 
-/// A product whose output is only added to the residual adds it itself.
+/// Combines a product with the addition of its output to the residual.
 fn add_in_product(graph: &mut Graph) {
     for at in 0..graph.steps.len().saturating_sub(1) {
         let Some(Action::Add { residual, x, scale, out }) = graph.steps.get(at + 1).map(|step| &step.action)
@@ -149,8 +149,8 @@ fn add_in_product(graph: &mut Graph) {
     }
 }
 
-/// A norm that follows the product whose output it norms, and that only products read, is deferred: the product
-/// multiplies by the norm's weights and sums squares, and those who read it divide.
+/// Defers a norm that directly follows the product whose output it normalizes, and whose output is read only by
+/// products: the product multiplies by the norm's weights and sums squares, and the consumers divide.
 fn defer_norms(graph: &mut Graph) {
     for at in 0..graph.steps.len().saturating_sub(1) {
         let Some(Action::Norm { norm, x, rows: RowSet::All, out: normed }) =
@@ -181,7 +181,7 @@ fn defer_norms(graph: &mut Graph) {
     }
 }
 
-/// Whether an operation either does not read the value, or reads it as the input of a product and so can divide.
+/// Whether an operation does not read the value, or reads it as the input of a product, which can divide.
 fn may_divide(action: &Action, value: Value) -> bool {
     match action {
         Action::Product(product) => {
@@ -192,7 +192,7 @@ fn may_divide(action: &Action, value: Value) -> bool {
     }
 }
 
-/// Attention over one row prepares its heads itself.
+/// Attention over one row applies RoPE itself.
 fn rotate_in_attention(graph: &mut Graph) {
     for at in 0..graph.steps.len().saturating_sub(1) {
         let Some(Action::RopeKv { rotation, qkv, q, .. }) = graph.steps.get(at).map(|step| &step.action)

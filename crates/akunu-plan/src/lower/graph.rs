@@ -1,5 +1,5 @@
-//! A pass before it has buffers: plain operations over values. `blocks` makes one from a tower, `fuse` rewrites it for a
-//! device, `place` gives its values buffers, and `emit` turns it into commands.
+//! A pass before it has buffers: plain operations over values. `blocks` builds it from a tower, `fuse` rewrites it for
+//! a device, `place` assigns buffers to its values, and `emit` converts it to commands.
 
 use super::weights::{Matrix, Norm};
 use crate::ops::{PoolKind, RowSet};
@@ -10,28 +10,28 @@ use akunu_arch::tower::{Rotation, Span};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Value(pub usize);
 
-/// What is known of a value before it has a buffer.
+/// The properties of a value before it has a buffer.
 #[derive(Clone, Debug)]
 pub(super) struct ValueInfo {
-    /// Names its buffer. Values of one role share buffers as far as they are not needed at the same time.
+    /// Name of its buffer. Values with the same role share buffers if they are not live at the same time.
     pub role: String,
     pub cols: usize,
     pub rows: RowSet,
 }
 
-/// In which form an operation reads a value.
+/// The form in which an operation reads a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
     F32,
     /// Int8 blocks ([`crate::q8`]).
     Q8,
-    /// Halves with a scale a row ([`crate::halves`]).
+    /// f16 with a scale per row ([`crate::halves`]).
     F16,
 }
 
 #[derive(Clone, Debug)]
 pub(super) struct Step {
-    /// As the printed table has it: `layer.3.attention`.
+    /// The label in the printed table: `layer.3.attention`.
     pub label: String,
     pub action: Action,
 }
@@ -43,16 +43,16 @@ pub(super) struct Columns {
     pub first: usize,
 }
 
-/// A matrix that a product multiplies by.
+/// A matrix of a product.
 #[derive(Clone, Debug)]
 pub(super) struct Part {
-    /// The part's own name, for labels of products that stay apart.
+    /// The label of this matrix, used if products are not joined.
     pub label: String,
     pub matrix: Matrix,
     pub bias: Option<BufferId>,
 }
 
-/// `x · Wᵀ (+ bias) (+ residual)` for one matrix or several, whose outputs stand side by side.
+/// `x · Wᵀ (+ bias) (+ residual)` for one or several matrices, whose outputs are adjacent.
 #[derive(Clone, Debug)]
 pub(super) struct Product {
     pub x: Value,
@@ -61,14 +61,14 @@ pub(super) struct Product {
     pub residual: Option<Value>,
     pub rows: RowSet,
     pub soft_cap: f32,
-    /// Sums of squares of `x`, where the norm of `x` has been deferred to its products.
+    /// Sums of squares of `x`, if the norm of `x` is deferred to its consumers.
     pub deferred: Option<Value>,
-    /// The norm that this product prepares for those that read its output.
+    /// The norm of the output that this product defers to the consumers.
     pub defers: Option<DeferredNorm>,
 }
 
 impl Product {
-    /// Of one matrix and of all rows, into a value of its own.
+    /// A product of one matrix and all rows, into a separate value.
     pub fn plain(x: Value, part: Part, out: Value) -> Product {
         Product {
             x,
@@ -83,7 +83,8 @@ impl Product {
     }
 }
 
-/// A norm of a product's output: the product writes `normed`, not yet divided, and the sums of squares to divide by.
+/// A deferred norm of a product's output: the product writes `normed`, not yet divided, and the sums of squares for the
+/// division.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DeferredNorm {
     pub norm: Norm,
@@ -91,7 +92,7 @@ pub(super) struct DeferredNorm {
     pub squares: Value,
 }
 
-/// Heads of an attention layer.
+/// The heads of an attention layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Heads {
     pub count: usize,
@@ -109,14 +110,14 @@ impl Heads {
     }
 }
 
-/// What is added to a score by how far its key is from its query: f32, `[heads][2 · reach − 1]`.
+/// Added to attention scores depending on the distance between key and query: f32, `[heads][2 · reach − 1]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PositionBias {
     pub buffer: BufferId,
     pub reach: usize,
 }
 
-/// What queries are multiplied by: `count` numbers of f32, each for `step` positions.
+/// Multipliers of queries: `count` f32 numbers, each for `step` positions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct QueryFactors {
     pub buffer: BufferId,
@@ -135,9 +136,9 @@ pub(super) struct TokenTypes {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HeadRotation {
     pub style: RopeStyle,
-    /// Which frequencies; `None` where heads do not rotate.
+    /// The RoPE frequencies; `None` without RoPE.
     pub frequencies: Option<Rotation>,
-    /// cos and sin of each row; any value where heads do not rotate.
+    /// cos and sin of each row; unused without RoPE.
     pub angles: Value,
     /// Norms of each head of Q and K.
     pub norms: Option<[BufferId; 2]>,
@@ -148,9 +149,9 @@ pub(super) struct Attend {
     pub layer: usize,
     pub heads: Heads,
     pub window: Option<Span>,
-    /// Q; with `rotation` Q, K and V side by side, as products left them.
+    /// Q; with `rotation`, the adjacent Q, K and V from the products.
     pub q: Value,
-    /// Where attention prepares the heads itself.
+    /// Set if attention prepares the heads itself.
     pub rotation: Option<HeadRotation>,
     pub position_bias: Option<PositionBias>,
     pub query_factors: Option<QueryFactors>,
@@ -164,15 +165,15 @@ pub(super) enum Action {
         scale: f32,
         out: Value,
     },
-    /// Learned positions and token types, as far as there are any, added to `x`.
+    /// Adds learned positions and token types, as far as the model has them, to `x`.
     AddPositions {
         x: Value,
-        /// The table and its rows.
+        /// The table and its number of rows.
         positions: Option<(BufferId, usize)>,
         types: Option<TokenTypes>,
         out: Value,
     },
-    /// Norms each head by itself, with weights of its own.
+    /// Normalizes each head separately, with separate weights.
     HeadNorm {
         norm: Norm,
         heads: usize,
@@ -186,7 +187,7 @@ pub(super) enum Action {
         rows: RowSet,
         out: Value,
     },
-    /// Of each text, one row of its states or their mean.
+    /// One row per text: one of its hidden states, or their mean.
     Pool {
         kind: PoolKind,
         x: Value,
@@ -230,7 +231,7 @@ pub(super) enum Action {
         residual: Value,
         out: Value,
     },
-    /// Prepares the heads of `qkv`, writes K and V to the cache and Q to `q`.
+    /// Prepares the heads of `qkv`, and writes K and V to the cache and Q to `q`.
     RopeKv {
         layer: usize,
         heads: Heads,
@@ -265,12 +266,12 @@ impl Graph {
         self.steps.push(Step { label: label.into(), action });
     }
 
-    /// How many operations read the value.
+    /// Number of operations that read the value.
     pub fn uses(&self, value: Value) -> usize {
         self.steps.iter().filter(|step| step.action.reads().iter().any(|(read, _)| *read == value)).count()
     }
 
-    /// Whether an operation asks for the kind of each row's token.
+    /// Whether an operation reads the token types (segments).
     pub fn reads_segments(&self) -> bool {
         self.steps.iter().any(
             |step| matches!(&step.action, Action::AddPositions { types: Some(types), .. } if types.count > 1),
@@ -286,7 +287,7 @@ impl Graph {
 }
 
 impl Action {
-    /// The values that it reads, and the type of the weights that they meet: it decides in which form they are read.
+    /// The values that it reads, with the type of the weights that they are multiplied by, which determines the form.
     /// Without such a type they are read as f32.
     pub fn reads(&self) -> Vec<(Value, Option<(DType, RowSet)>)> {
         match self {

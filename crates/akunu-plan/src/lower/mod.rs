@@ -1,5 +1,5 @@
-//! From a tower to tables: `blocks` lowers blocks to plain operations, `fuse` rewrites these for a device, `forms` and
-//! `place` give values their buffers, and `emit` writes commands. None of it knows an architecture by name.
+//! Lowers a tower to tables: `blocks` lowers blocks to plain operations, `fuse` rewrites these for a device, `forms`
+//! and `place` assign buffers to values, and `emit` writes commands. No part of it knows an architecture by name.
 
 mod blocks;
 mod cache_moves;
@@ -29,7 +29,7 @@ use crate::{
     Passes, RowBounds, TableIo,
 };
 
-/// The buffers of a plan as they come into being.
+/// The buffers of a plan under construction.
 #[derive(Debug, Default)]
 struct Buffers(Vec<BufferSpec>);
 
@@ -45,7 +45,7 @@ impl Buffers {
     }
 }
 
-/// What every table of one model shares.
+/// Data shared by all tables of a model.
 #[derive(Debug)]
 struct Context<'a> {
     config: &'a ModelConfig,
@@ -68,25 +68,26 @@ impl Context<'_> {
 }
 
 impl KvLayout {
-    /// The cache of one layer.
+    /// The KV cache of one layer.
     fn layer(&self, layer: usize) -> (Keys<Binding>, Values<Binding>) {
         let offset = self.layer_bytes * layer as u64;
         (Keys(Binding { buffer: self.k, offset }), Values(Binding { buffer: self.v, offset }))
     }
 }
 
-/// The cache: `[layer][kv head][position][head dim]`, keys and values apart, keys in the device's own order.
+/// The KV cache: `[layer][kv head][position][head dim]`, keys and values in separate buffers, keys in the device's
+/// order.
 #[derive(Clone, Copy, Debug)]
 struct KvLayout {
     k: BufferId,
     v: BufferId,
-    /// Of all slots.
+    /// Positions of all slots.
     positions: u32,
-    /// Of one: the context's, or a few more.
+    /// Positions of one slot: the context, rounded up to the alignment.
     slot_positions: u32,
-    /// Slots begin at its multiples.
+    /// Slots begin at multiples of this.
     alignment: u32,
-    /// Bytes of one layer in either.
+    /// Bytes of one layer in each of the two buffers.
     layer_bytes: u64,
 }
 
@@ -98,11 +99,11 @@ pub(crate) fn plan(
     let config = provider.config();
     let arch = card_of(config)?;
     if config.bidirectional {
-        let reason = "the model sees whole texts: it makes vectors or scores (embed, rerank), and no tokens";
+        let reason = "the model is an encoder: use it for embeddings or scores (embed, rerank)";
         return Err(PlanError::Unsupported(reason.into()));
     }
     if provider.tensor("cls.output.weight").is_some() {
-        let reason = "the model has a classifier: it makes scores of texts (rerank), and no tokens";
+        let reason = "the model has a classifier: use it for scores of texts (rerank)";
         return Err(PlanError::Unsupported(reason.into()));
     }
     check(config, options)?;
@@ -178,7 +179,7 @@ fn card_of(config: &ModelConfig) -> Result<&'static Card, PlanError> {
     })
 }
 
-/// Refuses what no table could be built for, before a weight is looked at.
+/// Rejects configurations for which no table can be built, before any weight is read.
 fn check(config: &ModelConfig, options: &PlanOptions) -> Result<(), PlanError> {
     let unsupported = |reason: String| Err(PlanError::Unsupported(reason));
     let shape = [
@@ -197,7 +198,7 @@ fn check(config: &ModelConfig, options: &PlanOptions) -> Result<(), PlanError> {
     }
     if !config.head_count.is_multiple_of(config.kv_head_count) {
         return unsupported(format!(
-            "{} heads cannot share {} KV heads evenly",
+            "{} heads are not a multiple of {} KV heads",
             config.head_count, config.kv_head_count
         ));
     }
@@ -207,7 +208,7 @@ fn check(config: &ModelConfig, options: &PlanOptions) -> Result<(), PlanError> {
     }
     if options.kv.row_bytes(config.head_dim).is_none() {
         return unsupported(format!(
-            "a {} KV cache needs heads of a multiple of 32, and this model's are {}; use --kv-type f16",
+            "a {} KV cache needs a head size that is a multiple of 32, but this model's is {}; use --kv-type f16",
             options.kv.name(),
             config.head_dim
         ));
@@ -226,8 +227,7 @@ fn check(config: &ModelConfig, options: &PlanOptions) -> Result<(), PlanError> {
     Ok(())
 }
 
-const TOO_MANY_POSITIONS: &str =
-    "the context and slots asked for take more than 4294967295 positions of the cache";
+const TOO_MANY_POSITIONS: &str = "the requested context and slots need more than 4294967295 cache positions";
 
 fn kv_layout(
     config: &ModelConfig,
@@ -283,7 +283,7 @@ fn memory<'a>(
     memory
 }
 
-/// The host's side of a table.
+/// The buffers of a table that the host accesses.
 fn table_io(
     buffers: &mut Buffers,
     name: &str,
@@ -300,7 +300,7 @@ fn table_io(
     })
 }
 
-/// A product of sizes, as bytes that could exist.
+/// A product of sizes in bytes, or an error if it overflows.
 fn size(factors: &[usize]) -> Result<u64, PlanError> {
     factors
         .iter()
@@ -310,5 +310,5 @@ fn size(factors: &[usize]) -> Result<u64, PlanError> {
 }
 
 fn too_large() -> PlanError {
-    PlanError::Unsupported("the context and slots asked for need more bytes than can be counted".into())
+    PlanError::Unsupported("the requested context and slots need too many bytes".into())
 }

@@ -17,7 +17,7 @@ use crate::ops::RowSet;
 use crate::plan::PlanError;
 use crate::{BufferId, BufferKind, Card, DType, DispatchTable, TableIo};
 
-/// A model's graph up to its last states, before any table is made of it.
+/// The graph of a model up to its last hidden states, before any table is built from it.
 #[derive(Debug)]
 pub(super) struct Model {
     pub tower: Tower,
@@ -46,7 +46,7 @@ impl Model {
         Ok(Model { tower, graph, states, embedding, ropes })
     }
 
-    /// The frequencies that a layer's keys rotate by; `None` where they do not rotate.
+    /// The RoPE frequencies of a layer; `None` without RoPE.
     pub fn layer_frequencies(&self, layer: usize) -> Option<BufferId> {
         let rotation = self.tower.blocks.iter().find_map(|block| match &block.kind {
             BlockKind::Attend { attention, .. } if block.layer == Some(layer) => attention.rotation,
@@ -60,7 +60,7 @@ impl Model {
     }
 }
 
-/// What ends a pass that generates: a norm of the rows that ask for logits, and the scores of the vocabulary.
+/// The end of a generative pass: a norm of the logit rows, and the logits.
 #[derive(Debug)]
 pub(super) struct Logits {
     norm: Norm,
@@ -75,7 +75,7 @@ impl Logits {
         tensors: &mut Tensors<'_>,
     ) -> Result<Logits, PlanError> {
         let (hidden, vocab) = (config.hidden_size, config.vocab_size);
-        // The embedding again where the file has no output of its own.
+        // The embedding is also the output if the file has no output matrix.
         let output = match tensors.has("output.weight") {
             true => tensors.matrix("output.weight", vocab, hidden)?,
             false => embedding,
@@ -85,7 +85,7 @@ impl Logits {
         Ok(Logits { norm: tensors.scaled_norm("output_norm.weight", &[hidden], scale)?, output, bias })
     }
 
-    /// Adds them to a graph. The value is the logits.
+    /// Adds the operations to a graph. The returned value contains the logits.
     pub fn add(&self, graph: &mut Graph, states: Value, config: &ModelConfig) -> Value {
         let rows = RowSet::Logits;
         let picked = graph.value("picked", config.hidden_size, rows);
@@ -110,11 +110,12 @@ pub(super) struct Spec {
     pub rows: usize,
     pub logit_rows: usize,
     pub steps: usize,
-    /// Inputs and outputs of the prefill table, for the small prefill beside it: that one never unpacks weights.
+    /// Inputs and outputs of the prefill table, for the small prefill table, which shares them and never converts
+    /// weights.
     pub io: Option<TableIo>,
 }
 
-/// A table of a graph, whose `output` the host reads.
+/// Builds a table from a graph, whose `output` is read by the host.
 pub(super) fn build(
     context: &Context<'_>,
     (graph, output): (Graph, Value),
@@ -173,12 +174,12 @@ pub(super) fn build(
     })
 }
 
-/// Whether a product in f16 has to convert its weights first: one matrix that is f16 already is multiplied where it lies.
+/// Whether a product in f16 must convert its weights first: a single matrix that is f16 already is multiplied in place.
 pub(super) fn needs_unpacking(product: &Product) -> bool {
     !matches!(&product.parts[..], [part] if part.matrix.dtype == DType::F16)
 }
 
-/// The weights of one product in f16: the largest of those that are unpacked. `None` where none is.
+/// Size of the converted f16 weights of the largest product; `None` if no product converts any.
 fn unpacked_bytes(graph: &Graph) -> Result<Option<u64>, PlanError> {
     let weights =
         |product: &Product| product.parts.iter().map(|part| part.matrix.rows * part.matrix.cols).sum();

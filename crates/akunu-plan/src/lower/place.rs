@@ -1,5 +1,5 @@
-//! Gives every value of a graph its buffers: one for each form in which it is read. A buffer is used again as soon as the
-//! value in it is read no more.
+//! Assigns buffers to the values of a graph: one for each form in which a value is read. A buffer is reused as soon as
+//! its value is no longer live.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -19,15 +19,15 @@ pub(super) struct Placed {
     pub f16: Option<[BufferId; 2]>,
 }
 
-/// Buffers that one kind of a role's values take in turn.
+/// Buffers that are shared by the values of one role and form.
 #[derive(Default)]
 struct Pool {
     bytes: Vec<u64>,
-    /// Those that hold nothing now.
+    /// Those that hold no live value.
     free: Vec<usize>,
 }
 
-/// Where values are, by value.
+/// Buffers by value.
 pub(super) type Places = HashMap<Value, Placed>;
 
 pub(super) fn place(
@@ -89,13 +89,13 @@ fn f32_place(id: BufferId) -> Placed {
     Placed { f32: Some(id), ..Placed::default() }
 }
 
-/// The step after which a value is read no more. One that nothing reads is in its way until the end.
+/// The last step that reads each value. A value that is never read stays live until the end.
 fn last_reads(graph: &Graph) -> HashMap<Value, usize> {
     let reads = graph.steps.iter().enumerate();
     reads.flat_map(|(at, step)| step.action.reads().into_iter().map(move |(value, _)| (value, at))).collect()
 }
 
-/// The buffers that a value needs, as suffixes of their names and bytes.
+/// The buffers that a value needs, as name suffixes and sizes.
 fn kinds(
     graph: &Graph,
     shape: &Shape<'_>,
@@ -118,7 +118,7 @@ fn kinds(
     Ok(kinds)
 }
 
-/// A pool of several buffers calls them a, b, …
+/// The buffers of a pool with several ones are named a, b, …
 fn allocate(
     pools: &BTreeMap<(String, &'static str), Pool>,
     order: &[(String, &'static str)],

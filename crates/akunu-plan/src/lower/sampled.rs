@@ -1,12 +1,12 @@
-//! Tables that pick their tokens by [`crate::sample`]: those that are there, with another last command.
+//! Tables that sample tokens on the device ([`crate::sample`]): existing tables with another last command.
 
 use super::{Buffers, size};
 use crate::ops::{F32, Op, Rows, Sample, SampleOperands, SampleParams, Sampling, U32};
 use crate::plan::PlanError;
 use crate::{BufferKind, DispatchTable, PassKind, sample};
 
-/// Rows that may be picked for at once: their records take memory, whether they are used or not.
-const MOST_PICKED: usize = 64;
+/// Maximum number of rows sampled at once: their records take memory even if unused.
+const MAX_SAMPLED_ROWS: usize = 64;
 
 pub(super) fn decode(
     decode: &DispatchTable,
@@ -16,7 +16,7 @@ pub(super) fn decode(
     let mut table = DispatchTable { name: PassKind::SampledDecode.name(), ..decode.clone() };
     table.commands.pop();
     table.labels.pop();
-    ended(table, vocab, buffers)
+    with_sample(table, vocab, buffers)
 }
 
 pub(super) fn pick(
@@ -24,13 +24,17 @@ pub(super) fn pick(
     vocab: usize,
     buffers: &mut Buffers,
 ) -> Result<DispatchTable, PlanError> {
-    let (name, logit_rows) = (PassKind::Pick.name(), prefill.logit_rows.min(MOST_PICKED));
+    let (name, logit_rows) = (PassKind::Pick.name(), prefill.logit_rows.min(MAX_SAMPLED_ROWS));
     let nothing = DispatchTable { name, commands: vec![], labels: vec![], logit_rows, ..prefill.clone() };
-    ended(nothing, vocab, buffers)
+    with_sample(nothing, vocab, buffers)
 }
 
-/// A table with a sample as its last command.
-fn ended(mut table: DispatchTable, vocab: usize, buffers: &mut Buffers) -> Result<DispatchTable, PlanError> {
+/// A table with `sample` as its last command.
+fn with_sample(
+    mut table: DispatchTable,
+    vocab: usize,
+    buffers: &mut Buffers,
+) -> Result<DispatchTable, PlanError> {
     let stride = sample::record_words(table.steps);
     let bytes = size(&[table.logit_rows, stride, 4])?;
     let records = buffers.add(format!("{}.records", table.name), bytes, BufferKind::Io);

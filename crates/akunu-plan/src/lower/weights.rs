@@ -1,6 +1,6 @@
-//! Finds a model's tensors by their canonical names, checks their shapes, and gives each a buffer.
+//! Finds a model's tensors by their canonical names, checks their shapes, and assigns buffers.
 
-use akunu_arch::{ModelConfig, NormKind, QueryGrowth, RopeScaling, WeightProvider};
+use akunu_arch::{ModelConfig, NormKind, QueryScaling, RopeScaling, WeightProvider};
 use akunu_format::TensorInfo;
 
 use super::Buffers;
@@ -12,7 +12,7 @@ use crate::{BufferId, BufferKind, Card, DType};
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Matrix {
     pub buffer: BufferId,
-    /// Of an affine type.
+    /// Scales and offsets of an affine type.
     pub scales_offsets: Option<[BufferId; 2]>,
     pub dtype: DType,
     pub rows: usize,
@@ -28,14 +28,14 @@ pub(super) struct Norm {
     pub epsilon: f32,
 }
 
-/// One set of rotation frequencies and the buffer that holds it.
+/// A set of RoPE frequencies, and the buffer that contains it.
 #[derive(Debug)]
 pub(super) struct RopeTable {
     pub buffer: BufferId,
     pub frequencies: Frequencies,
 }
 
-/// The model's frequencies, then those of its sliding layers where they have a base of their own.
+/// The model's RoPE frequencies, then those of its sliding-window layers if they have a separate base.
 pub(super) fn rope_tables(
     tensors: &mut Tensors<'_>,
     config: &ModelConfig,
@@ -64,20 +64,20 @@ pub(super) fn rope_tables(
         .collect())
 }
 
-/// 1 + rate · ln(1 + n) for the n-th `step` positions of the context, where queries grow.
+/// 1 + rate · ln(1 + n) for the n-th `step` positions of the context, if queries are scaled.
 pub(super) fn query_factors(
     config: &ModelConfig,
     context: usize,
     buffers: &mut Buffers,
 ) -> Option<QueryFactors> {
-    let QueryGrowth { rate, step } = config.rope.query_growth?;
+    let QueryScaling { rate, step } = config.rope.query_scaling?;
     let count = context.div_ceil(step);
     let factors: Vec<f32> = (0..count).map(|n| (1.0 + rate * (1.0 + n as f64).ln()) as f32).collect();
     Some(QueryFactors { buffer: buffers.constant("attention.query_factors", &factors), step, count })
 }
 
-/// Distances up to which a key's distance from its query has a bucket of its own, at most: T5's way, of which 32 buckets and
-/// 128 positions are a convention that no file states.
+/// Number of positions after which the bucket of a distance no longer changes. In T5, 32 buckets and 128 positions are
+/// a convention that no file states.
 const REACH: usize = 128;
 
 /// The bucket of a key `distance` positions after its query.
@@ -88,12 +88,12 @@ fn distance_bucket(distance: i64, buckets: usize) -> usize {
     if far < exact {
         return before + far;
     }
-    // As HF computes it: in f32.
+    // As Hugging Face computes it: in f32.
     let log = (far as f32 / exact as f32).ln() / (REACH as f32 / exact as f32).ln();
     before + (exact + (log * (side - exact) as f32) as usize).min(side - 1)
 }
 
-/// A model's bias of scores, spread from buckets to distances.
+/// A model's position bias, expanded from buckets to distances.
 pub(super) fn position_bias(
     tensors: &mut Tensors<'_>,
     heads: usize,
@@ -110,14 +110,14 @@ pub(super) fn position_bias(
     Ok(Some(PositionBias { buffer, reach: REACH }))
 }
 
-/// The choice holds for as long as the plan does: a key that has been rotated in the cache stays as it is.
+/// Chosen once for the whole plan, since cached keys cannot be rotated again.
 fn long_rope_factors(config: &ModelConfig, context: usize) -> Option<Vec<f64>> {
     let RopeScaling::LongRope { original_context, .. } = config.rope.scaling else { return None };
     let factors = config.rope.factors.as_ref()?;
     Some(if context > original_context { factors.long.clone() } else { factors.short.clone() })
 }
 
-/// Finds tensors for the lowering, and remembers which ones it has found.
+/// Finds tensors for the lowering, and records which ones are used.
 pub(super) struct Tensors<'a> {
     provider: &'a dyn WeightProvider,
     used: Vec<bool>,
@@ -144,7 +144,7 @@ impl<'a> Tensors<'a> {
         }
     }
 
-    /// A tensor that nothing has asked for would be left out of the computation silently.
+    /// Rejects unused tensors, which would otherwise be omitted from the computation silently.
     pub fn refuse_unused(&self) -> Result<(), PlanError> {
         match self.used.iter().position(|used| !used) {
             None => Ok(()),
@@ -155,8 +155,8 @@ impl<'a> Tensors<'a> {
         }
     }
 
-    /// Marks a tensor, if it is there, as one that nothing asks for.
-    pub fn leave_out(&mut self, name: &str) {
+    /// Marks a tensor, if present, as intentionally unused.
+    pub fn ignore(&mut self, name: &str) {
         self.find(name);
     }
 
@@ -213,12 +213,12 @@ impl<'a> Tensors<'a> {
         Ok(Norm { kind: self.norm_kind, weight, bias, epsilon: self.epsilon })
     }
 
-    /// How many rows a tensor has, if it is there.
+    /// The number of rows of a tensor, if present.
     pub fn rows(&self, name: &str) -> Option<usize> {
         self.provider.tensor(name)?.shape.first().copied()
     }
 
-    /// A bias of `n` elements, where the file has it.
+    /// A bias of `n` elements, if the file has it.
     pub fn bias(&mut self, name: &str, n: usize) -> Result<Option<BufferId>, PlanError> {
         match self.has(name) {
             true => self.vector(name, &[n], 0.0, 1.0).map(Some),
@@ -226,13 +226,13 @@ impl<'a> Tensors<'a> {
         }
     }
 
-    /// Numbers that the plan itself computes with.
+    /// Values that the plan itself uses in computations.
     fn values(&mut self, name: &str, shape: &[usize]) -> Result<Vec<f32>, PlanError> {
         let (_, tensor) = self.plain(name, shape)?;
         Ok(vector_values(tensor.dtype, self.provider.tensor_bytes(tensor), 0.0, 1.0))
     }
 
-    /// A tensor that is not quantised, and its number.
+    /// An unquantised tensor, and its index.
     fn plain(&mut self, name: &str, shape: &[usize]) -> Result<(usize, &'a TensorInfo), PlanError> {
         let index = self.find(name).ok_or_else(|| PlanError::MissingTensor(name.into()))?;
         let tensor = self.checked(index, shape)?;
@@ -244,7 +244,7 @@ impl<'a> Tensors<'a> {
         }
     }
 
-    /// Numbers that are f32 on the device: `(v + add) · scale`.
+    /// Values that are f32 on the device: `(v + add) · scale`.
     pub fn vector(
         &mut self,
         name: &str,
@@ -258,7 +258,7 @@ impl<'a> Tensors<'a> {
     }
 }
 
-/// A vector's values: `(v + add) · scale`. The plan has checked that it is not quantised.
+/// The values of a vector: `(v + add) · scale`. The plan has checked that it is not quantised.
 pub(crate) fn vector_values(dtype: DType, bytes: &[u8], add: f32, scale: f32) -> Vec<f32> {
     let pairs = || bytes.chunks_exact(2).map(|b| [b[0], b[1]]);
     let mut values: Vec<f32> = match dtype {

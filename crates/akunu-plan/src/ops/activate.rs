@@ -1,6 +1,6 @@
 //! `activation(x)`, elementwise.
 //!
-//! With [`RowSet::Logits`] its rows are those that ask for logits, which the op before it has packed.
+//! With [`RowSet::Logits`], its rows are the packed logit rows that the previous op wrote.
 
 use super::extent::{Counts, Extent, f32s, forms};
 use super::norm::OUT;

@@ -1,16 +1,16 @@
-//! Adds a learned embedding of each row's position, and one of the kind of its token, as far as the model has them.
+//! Adds a learned embedding of each row's position, and one of its token type, as far as the model has them.
 
 use super::extent::{Counts, Extent, f32s, u32s};
 use super::{F32, Op, RowField, Rows, U32, operands, params};
 use crate::reference::Bound;
 
-/// Which embedding of token types a row gets.
+/// Which token type embedding is added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TokenTypes {
     None,
-    /// The first one, whatever the row.
+    /// The first one for all rows.
     First,
-    /// That of the row's entry in `segments`.
+    /// The one given by the row's entry in `segments`.
     PerRow,
 }
 

@@ -1,4 +1,4 @@
-//! The best token of each row that asked; the lowest id wins a tie, `u32::MAX` reports a NaN.
+//! The token with the largest logit for each logit row; ties go to the lowest id, and `u32::MAX` reports a NaN.
 
 use super::extent::{Counts, Extent, f32s, u32s};
 use super::{F32, Op, RowField, RowSet, Rows, U32, operands, params};
@@ -10,12 +10,12 @@ pub struct Argmax;
 params! {
     ArgmaxParams {
         vocab: u32,
-        /// 1: rows move on to the token found, so that the next step decodes it.
+        /// 1: advance the rows to the token found, so that the next step decodes it.
         advance: u32,
     }
 }
 
-/// The fields of a row that a step moves on.
+/// The fields of a row that a step advances.
 pub(super) const ADVANCES: &[RowField] = &[RowField::Token, RowField::Position, RowField::KvLen];
 
 operands! {
@@ -59,10 +59,10 @@ impl Op for Argmax {
     }
 }
 
-/// A token found has to be one that the next step can embed.
+/// The token found must be one that the next step can embed.
 pub(super) fn check_vocab(vocab: u32, advance: u32, counts: &Counts) -> Result<(), String> {
     if vocab == 0 || (advance == 1 && vocab > counts.bounds.vocab()) {
-        return Err(format!("{vocab} logits for a vocabulary of {}", counts.bounds.vocab()));
+        return Err(format!("{vocab} logits, but the vocabulary has {}", counts.bounds.vocab()));
     }
     Ok(())
 }

@@ -1,7 +1,7 @@
-//! Grouped-query attention over what the cache has of a row's sequence.
+//! Grouped-query attention over the cached positions of each row's sequence.
 //!
-//! With `rope` it also does what [`super::RopeKv`] does before. It can do that for one row only: of several, one might read
-//! another's key before it is written.
+//! With `rope` it also does the work of [`super::RopeKv`]. This is possible for one row only: with several, a row might
+//! read the key of another before it is written.
 
 use super::extent::{Counts, Extent, check_head, f32s, forms};
 use super::norm::OUT;
@@ -18,9 +18,9 @@ pub struct Attention {
     pub kv: KvType,
     pub out: OutputForms,
     pub rope: Option<Rope>,
-    /// Whether a score has something added to it that depends on how far its key is from its query.
+    /// Whether a bias depending on the distance between key and query is added to the scores.
     pub position_bias: bool,
-    /// Whether queries are multiplied by a number that depends on their position.
+    /// Whether queries are multiplied by a factor that depends on their position.
     pub query_factors: bool,
 }
 
@@ -29,46 +29,45 @@ params! {
         heads: u32,
         kv_heads: u32,
         head_dim: u32,
-        /// All positions of a layer's cache.
+        /// Number of positions in a layer's cache.
         positions: u32,
         scale: f32,
         /// `cap · tanh(score / cap)` after scaling; 0 means none.
         soft_cap: f32,
-        /// A row at position p sees positions p − window + 1 ..= p + ahead, as far as there are any below its `kv_len`;
-        /// window 0 means all of them.
+        /// A row at position p attends to positions p − window + 1 ..= p + ahead, limited by its `kv_len`; window 0
+        /// means all positions.
         window: u32,
         ahead: u32,
-        /// Where it rotates: the first `rope_dims` of a head, `epsilon` for the QK norm; else 0.
+        /// If attention applies RoPE: the first `rope_dims` of a head, and `epsilon` of the Q/K norm; otherwise 0.
         rope_dims: u32,
         epsilon: f32,
-        /// With `position_bias`: what is added for keys that are this far away or further is what is added one position
-        /// nearer; else 0.
+        /// With `position_bias`: keys at this distance or farther get the bias of distance `reach − 1`; otherwise 0.
         reach: u32,
-        /// With `query_factors`: positions that share a factor, and how many factors there are; else 0.
+        /// With `query_factors`: the number of positions that share a factor, and the number of factors; otherwise 0.
         factor_step: u32,
         factors: u32,
     }
 }
 
 impl AttentionParams {
-    /// Columns of a head's position bias: distances of `1 − reach ..= reach − 1`.
+    /// Columns of a head's position bias: distances `1 − reach ..= reach − 1`.
     pub fn bias_cols(&self) -> u32 {
         (2 * self.reach).saturating_sub(1)
     }
 
-    /// The column of a key's distance from its query.
+    /// The column for the distance between a key and its query.
     #[inline(always)]
     pub fn bias_col(&self, query: u32, key: u32) -> u32 {
         (key.saturating_sub(query).min(self.reach - 1) + self.reach - 1) - query.saturating_sub(key).min(self.reach - 1)
     }
 
-    /// Which factor a query at this position is multiplied by.
+    /// Index of the factor of a query at this position.
     #[inline(always)]
     pub fn factor(&self, query: u32) -> u32 {
         (query / self.factor_step).min(self.factors - 1)
     }
 
-    /// The positions of its sequence that a row sees.
+    /// The positions of its sequence that a row attends to.
     #[inline(always)]
     pub fn seen(&self, row: &Row) -> std::ops::Range<u32> {
         if self.window == 0 {
@@ -96,12 +95,12 @@ operands! {
     }
 }
 
-/// Q alone, or `qkv` as the products left it, where attention rotates.
+/// Q alone, or the `qkv` output of the products if attention applies RoPE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Queries<T>(pub F32<T>);
 
 impl<T: Copy> Operand<T> for Queries<T> {
-    /// Whether attention rotates.
+    /// Whether attention applies RoPE.
     type Spec = bool;
 
     fn slots(_: &'static str, access: Access, rotates: bool, to: &mut Vec<Slot>) {
@@ -119,7 +118,7 @@ impl<T: Copy> Operand<T> for Queries<T> {
 }
 
 impl Attention {
-    /// Attention of prepared heads, and nothing else.
+    /// Attention without options.
     pub fn plain(kv: KvType, out: OutputForms) -> Attention {
         Attention { kv, out, rope: None, position_bias: false, query_factors: false }
     }
@@ -132,7 +131,7 @@ impl Attention {
         self.rope.is_some_and(|rope| rope.qk_norm)
     }
 
-    /// Q as attention wants it: bound, or made here, with K and V written to the cache.
+    /// Returns Q ready for attention: as bound, or computed here, with K and V written to the cache.
     fn queries(self, bound: &mut Bound<'_>, p: &AttentionParams, o: &AttentionOperands<Binding>) -> Vec<f32> {
         let AttentionParams { heads, kv_heads, head_dim, rope_dims, positions, epsilon, .. } = *p;
         let Some((Rope { style, .. }, angles)) = self.rope.zip(o.angles) else {
@@ -170,7 +169,7 @@ impl Op for Attention {
         }
         let rows = counts.rows;
         if self.rope.is_some() && rows > 1 {
-            return Err(format!("attention that rotates, for {rows} rows; it can be for one only"));
+            return Err(format!("attention with RoPE for {rows} rows; it supports only one"));
         }
         if self.position_bias != (p.reach > 0) {
             return Err(format!("a position bias that reaches {} positions", p.reach));
@@ -197,10 +196,11 @@ impl Op for Attention {
         })
     }
 
-    /// Scores and sums for each row; keys and values once for all rows of a sequence.
+    /// Scores and weighted sums for each row; keys and values once for all rows of a sequence.
     fn cost(self, p: &AttentionParams, rows: &[Row], _: usize) -> Cost {
         let pairs: u64 = rows.iter().map(|row| p.seen(row).len() as u64).sum();
-        // (start, first position, end): ends are never below firsts, so joining neighbours is enough once they are in order.
+        // (start, first position, end): no end is before its first position, so after sorting it is enough to join
+        // neighbours.
         let seen = |row: &Row| (row.start, p.seen(row).start, p.seen(row).end);
         let mut spans: Vec<(u32, u32, u32)> = rows.iter().map(seen).collect();
         spans.sort_unstable();

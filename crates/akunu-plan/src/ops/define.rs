@@ -1,4 +1,4 @@
-//! The three macros that keep an op's file declarative.
+//! The macros for declarative op definitions.
 
 /// Parameter structs: plain data, the same layout in Rust, CUDA and Metal, at most 64 bytes.
 macro_rules! params {
@@ -16,12 +16,12 @@ macro_rules! params {
     };
 }
 
-/// The operands of an op, in the order of its bindings: `name: access Type(what of the op decides its form) if condition`.
+/// The operands of an op, in the order of its bindings: `name: access Type(option of the op) if condition`.
 macro_rules! operands {
     ($name:ident of $op:ident as $this:ident {
         $($(#[$doc:meta])* $field:ident: $access:tt $kind:ident $(($($spec:expr),+))? $(if $condition:expr)?,)*
     }) => {
-        // Types that a macro makes cannot be derived on.
+        // `derive` cannot be applied to types that a macro makes.
         pub struct $name<T> {
             $($(#[$doc])* pub $field: $crate::ops::define::field_type!($kind<T> $(if $condition)?),)*
         }
@@ -44,7 +44,7 @@ macro_rules! operands {
             type Op = $op;
 
             fn slots($this: $op) -> Vec<$crate::ops::Slot> {
-                // An op without options does not look at itself.
+                // Unused in ops without options.
                 let _ = $this;
                 let mut slots = Vec::with_capacity($crate::table::MAX_BINDINGS);
                 $(
@@ -88,7 +88,7 @@ macro_rules! access {
     (update) => {
         $crate::ops::Access::Update
     };
-    // Where the options decide.
+    // Depends on the options.
     (($access:expr)) => {
         $access
     };
@@ -115,12 +115,12 @@ macro_rules! take {
     };
 }
 
-/// The enum of all ops, and what devices ask of a command without knowing which op it is.
+/// The enum of all ops, and the queries of devices that apply to any op.
 macro_rules! kernels {
     ($($module:ident::$name:ident),* $(,)?) => {
         $(mod $module; pub use $module::*;)*
 
-        /// What a command computes: an op with its options.
+        /// The computation of a command: an op with its options.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum Kernel { $($name($name)),* }
 
@@ -135,17 +135,17 @@ macro_rules! kernels {
                 match self { $(Kernel::$name(op) => op.name()),* }
             }
 
-            /// What each binding is, in order.
+            /// The bindings, in order.
             pub fn bindings(self) -> Vec<Slot> {
                 match self { $(Kernel::$name(op) => op.slots()),* }
             }
 
-            /// Which of a pass's rows it works on.
+            /// Which rows of a pass it works on.
             pub fn row_set(self) -> Option<RowSet> {
                 match self { $(Kernel::$name(op) => op.row_set()),* }
             }
 
-            /// The byte of its output at which rows with unspecified contents begin.
+            /// The byte offset in its output at which rows with unspecified contents begin.
             pub fn dead_rows(self, params: &[u8; PARAM_BYTES], live: usize) -> Option<u64> {
                 match self { $(Kernel::$name(op) => op.dead_rows(&params_of(params), live)),* }
             }
@@ -155,7 +155,7 @@ macro_rules! kernels {
                 match self { $(Kernel::$name(_) => params_of::<<$name as Op>::Params>(params).fields()),* }
             }
 
-            /// How much of each binding a command may touch, in order.
+            /// How many bytes of each binding a command may access, in order.
             pub fn extents(self, params: &[u8; PARAM_BYTES], counts: &Counts) -> Result<Vec<Extent>, String> {
                 let mut extents = Vec::with_capacity(crate::table::MAX_BINDINGS);
                 match self {

@@ -1,4 +1,4 @@
-//! A token's embedding, scaled.
+//! The embeddings of tokens, scaled.
 
 use super::extent::{Counts, Extent, f32s, weight};
 use super::{F32, Op, PlaneNames, RowField, Rows, Weight, operands, params};

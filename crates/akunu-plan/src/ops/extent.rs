@@ -1,19 +1,19 @@
-//! How far a command reaches into each of its operands. Devices check it once, when a table is prepared, so that kernels
-//! can go through pointers.
+//! The range that a command may access in each of its operands. Devices check it once, when a table is prepared, so
+//! that kernels can use raw pointers.
 
 use super::{F16, F32, Forms, Input, Keys, Moves, Q8, RowSet, Rows, U32, Values, Weight};
 use crate::{DType, EntryBounds, KvType, Move, OutputForms, Row, halves, q8};
 
-/// What a command touches of one binding.
+/// The range that a command may access in one binding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
-    /// From the binding's offset on.
+    /// Number of bytes from the binding's offset on.
     pub bytes: u64,
-    /// Elements of one row: a head, where the binding is a cache.
+    /// Elements per row; for a cache, elements per head.
     pub cols: u64,
 }
 
-/// The sizes of a pass on which extents depend.
+/// The sizes of a pass that extents depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Counts {
     pub rows: usize,
@@ -33,16 +33,16 @@ fn whole(cols: u64, block: usize, what: &str) -> Result<(), String> {
     }
 }
 
-/// Rows of f32, one behind the other.
+/// Contiguous rows of f32.
 pub(super) fn f32s(rows: usize, cols: impl Into<u64>) -> F32<Extent> {
     let cols = cols.into();
     F32(Extent { bytes: product(&[rows as u64, cols, 4]), cols })
 }
 
-/// Rows of f32 that are `stride` apart: the last one ends with its own elements.
+/// Rows of f32 at a distance of `stride`; the last one ends after its own elements.
 pub(super) fn strided(rows: usize, cols: u32, stride: u32) -> Result<F32<Extent>, String> {
     if stride < cols {
-        return Err(format!("{cols} outputs are {stride} apart"));
+        return Err(format!("the stride {stride} is too small for {cols} outputs"));
     }
     let elements = product(&[(rows as u64).saturating_sub(1), stride.into()]) + u64::from(cols);
     Ok(F32(Extent { bytes: product(&[elements, 4]), cols: cols.into() }))
@@ -94,7 +94,7 @@ pub(super) fn weight(dtype: DType, inputs: u32, outputs: u32) -> Result<Weight<E
     Ok(Weight { quants: of(0), scales_offsets: (dtype.planes() > 1).then(|| [of(1), of(2)]) })
 }
 
-/// Sums of squares, one for each block of 32 columns.
+/// Sums of squares, one per block of 32 columns.
 pub(super) fn squares(rows: usize, cols: u32) -> Result<F32<Extent>, String> {
     if cols == 0 || !cols.is_multiple_of(q8::BLOCK as u32) {
         return Err(format!("a norm of {cols} elements, not whole blocks, in a product"));
@@ -102,31 +102,31 @@ pub(super) fn squares(rows: usize, cols: u32) -> Result<F32<Extent>, String> {
     Ok(f32s(rows, cols / q8::BLOCK as u32))
 }
 
-/// Refuses heads that cannot rotate.
+/// Rejects head sizes that RoPE cannot be applied to.
 pub(super) fn check_head(head_dim: u32, rope_dims: u32) -> Result<(), String> {
     if head_dim == 0 || rope_dims > head_dim || !rope_dims.is_multiple_of(2) {
-        return Err(format!("heads of {head_dim}, {rope_dims} of them turned"));
+        return Err(format!("RoPE over {rope_dims} dimensions of heads of {head_dim}"));
     }
     Ok(())
 }
 
 impl Counts {
-    /// How many rows an op works on.
+    /// Number of rows that an op works on.
     pub fn of(&self, rows: RowSet) -> usize {
         if rows == RowSet::Logits { self.logit_rows } else { self.rows }
     }
 
-    /// The pass's rows.
+    /// The rows of the pass.
     pub(super) fn rows(&self) -> Rows<Extent> {
         Rows(Extent { bytes: product(&[self.rows as u64, Row::BYTES as u64]), cols: 1 })
     }
 
-    /// The pass's one move.
+    /// The single move of the pass.
     pub(super) fn moves(&self) -> Moves<Extent> {
         Moves(Extent { bytes: Move::BYTES as u64, cols: 1 })
     }
 
-    /// The tokens that every step finds.
+    /// The tokens produced by every step.
     pub(super) fn tokens(&self) -> U32<Extent> {
         U32(Extent { bytes: product(&[self.steps as u64 + 1, self.logit_rows as u64, 4]), cols: 1 })
     }

@@ -13,7 +13,7 @@ pub struct Glu {
 }
 
 params! {
-    /// Elements of one row of an elementwise kernel.
+    /// Number of elements in a row of an elementwise kernel.
     ElementParams { cols: u32 }
 }
 

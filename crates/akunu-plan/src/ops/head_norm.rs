@@ -1,4 +1,4 @@
-//! Norms each head of a row by itself, with weights of its own. One head may be the whole of Q or K.
+//! Normalizes each head of a row separately, with separate weights. A single head may be the whole of Q or K.
 
 use super::extent::{Counts, Extent, f32s, strided};
 use super::{F32, Op, operands, params};
@@ -16,22 +16,22 @@ params! {
         heads: u32,
         head_dim: u32,
         epsilon: f32,
-        /// Distance between rows of `x`, in f32; those of Q are rows of Q, K and V.
+        /// Distance between rows of `x`, in f32 elements; rows of Q are parts of rows of Q, K and V.
         in_stride: u32,
-        /// Distance between rows of `out`, in f32.
+        /// Distance between rows of `out`, in f32 elements.
         out_stride: u32,
     }
 }
 
 operands! {
     HeadNormOperands of HeadNorm as op {
-        /// `[row][head][head_dim]`, rows `in_stride` apart.
+        /// `[row][head][head_dim]`, with rows at a distance of `in_stride`.
         x: read F32,
         /// `[head][head_dim]`
         weight: read F32,
         /// `[head][head_dim]`
         bias: read F32 if op.bias,
-        /// `[row][head][head_dim]`, rows `out_stride` apart.
+        /// `[row][head][head_dim]`, with rows at a distance of `out_stride`.
         out: write F32,
     }
 }

@@ -1,4 +1,4 @@
-//! Copies positions of the cache to others.
+//! Copies positions of the KV cache to others.
 
 use super::extent::{Counts, Extent};
 use super::{Keys, KvMoveParams, Moves, Op, Values, operands};

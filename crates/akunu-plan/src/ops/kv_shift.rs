@@ -1,4 +1,4 @@
-//! Moves positions of a sequence down, which closes a gap in it, and turns their keys back by as many positions.
+//! Moves positions of a sequence down to close a gap, and rotates their keys back accordingly.
 
 use super::extent::{Counts, Extent, check_head, f32s};
 use super::{F32, Keys, Moves, Op, Values, operands, params};
@@ -12,7 +12,7 @@ pub struct KvShift {
 }
 
 params! {
-    /// Of a layer's cache.
+    /// Sizes of a layer's cache.
     KvMoveParams { kv_heads: u32, head_dim: u32, rope_dims: u32, positions: u32 }
 }
 

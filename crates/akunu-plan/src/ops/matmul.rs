@@ -1,9 +1,10 @@
 //! `x · Wᵀ (+ bias) (+ residual)`.
 //!
-//! With `norm` it also starts the norm of its output `y`, which is deferred: `normed` is `y · norm_weight`, not yet
-//! divided by rms(y), and `out_squares` is the sum of `y² + epsilon` over each block of 32 outputs, `[row][outputs /
-//! 32]`. A product whose input is such a row is `scaled`: it binds these sums as `squares`, and multiplies `x · Wᵀ` by
-//! `1 / √(mean of squares)`; so do Q, K and V, gate and up. What is quantised to q8 is the row before this division.
+//! With `norm` it also begins the deferred norm of its output `y`: `normed` is `y · norm_weight`, not yet divided by
+//! rms(y), and `out_squares` is the sum of `y² + epsilon` over each block of 32 outputs, `[row][outputs / 32]`. A
+//! product whose input is such a row is `scaled`: it binds these sums as `squares`, and multiplies `x · Wᵀ` by `1 /
+//! √(mean of squares)`; the products for Q, K and V, and gate and up, do the same. Rows are quantised to q8 before this
+//! division.
 
 use super::extent::{Counts, Extent, f32s, forms, input, squares, strided, weight};
 use super::{F32, FormNames, Forms, Input, Op, PlaneNames, RowSet, Weight, operands, params};
@@ -28,7 +29,7 @@ params! {
     MatmulParams {
         inputs: u32,
         outputs: u32,
-        /// Distance between output rows, in f32.
+        /// Distance between output rows, in f32 elements.
         out_stride: u32,
         /// `cap · tanh(y / cap)`; 0 means none.
         soft_cap: f32,
@@ -116,7 +117,7 @@ impl Op for Matmul {
     }
 }
 
-/// `y · weight` in the forms asked for, and `y² + epsilon` summed over each block.
+/// `y · weight` in the requested forms, and `y² + epsilon` summed over each block.
 fn defer_norm(
     bound: &mut Bound<'_>,
     (weight, normed, squares): (F32<Binding>, Forms<Binding>, F32<Binding>),
@@ -132,7 +133,7 @@ fn defer_norm(
     bound.write_f32s(squares, |_, out| out.iter_mut().zip(sums).for_each(|(o, s)| *o = s));
 }
 
-/// `q4_0_scaled`: what a product's name says of its weights and input.
+/// `q4_0_scaled`: the part of a product's name for its weights and input.
 pub(super) fn product_name(weight: DType, q8: bool, scaled: bool) -> String {
     let input = if weight.is_quantised() && !q8 { "_f32in" } else { "" };
     format!("{}{input}{}", lower_name(weight), if scaled { "_scaled" } else { "" })

@@ -1,6 +1,6 @@
 //! `x / rms(x) · weight (+ bias)`, or layer norm: `(x − mean(x)) / √(variance(x) + ε) · weight (+ bias)`.
 //!
-//! With `pick` it takes the rows that ask for logits from among all rows, and packs them.
+//! With `pick` it selects the logit rows from all rows and packs them.
 
 use super::extent::{Counts, Extent, f32s, forms, u32s};
 use super::{F32, FormNames, Forms, Op, RowSet, U32, operands, params};
@@ -13,7 +13,7 @@ pub struct Norm {
     pub bias: bool,
     pub out: OutputForms,
     pub rows: RowSet,
-    /// With [`RowSet::Logits`]: whether `x` has all rows. Else it has those that ask for logits already.
+    /// With [`RowSet::Logits`]: whether `x` has all rows. Otherwise it contains only the packed logit rows.
     pub pick: bool,
 }
 
@@ -21,7 +21,7 @@ params! {
     NormParams { cols: u32, epsilon: f32 }
 }
 
-/// Names of what an op writes in the forms that its consumers read.
+/// Names of an op's outputs in the different forms.
 pub(super) const OUT: FormNames = ["out", "out_q8", "out_f16", "out_scales"];
 
 operands! {

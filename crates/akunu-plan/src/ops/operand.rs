@@ -1,4 +1,4 @@
-//! The types of operands. Each holds a `T`: where it is bound, how far it reaches, or the pointer to it.
+//! The types of operands. Each contains a `T`: its binding, its extent, or a pointer to it.
 
 use crate::{DType, KvType, MoveKind, OutputForms};
 
@@ -10,7 +10,7 @@ pub enum Access {
     Update,
 }
 
-/// A field of a row that changes what a command computes.
+/// A field of a row that a command depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RowField {
     Token,
@@ -30,7 +30,7 @@ impl RowField {
     }
 }
 
-/// What a binding's bytes are, for checking sizes and comparing devices.
+/// The contents of a binding, for checking sizes and comparing devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content {
     F32,
@@ -40,20 +40,20 @@ pub enum Content {
     U32,
     /// Rows of the pass, with the fields that are read.
     Rows(&'static [RowField]),
-    /// The pass's one move.
+    /// The single move of the pass.
     Moves(MoveKind),
-    /// In the device's [`crate::KeyOrder`].
+    /// Keys in the device's [`crate::KeyOrder`].
     Keys(KvType),
     Values(KvType),
     /// Records of [`crate::sample`].
     Sampling,
-    /// Of an affine type: the quants.
+    /// A weight; for an affine type, its quants.
     Weight(DType),
     /// Scales or offsets of an affine type.
     Scales(DType),
 }
 
-/// One binding of a kernel.
+/// A binding of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slot {
     pub name: &'static str,
@@ -61,7 +61,7 @@ pub struct Slot {
     pub content: Content,
 }
 
-/// Goes through a command's bindings in order.
+/// Iterates over the bindings of a command.
 #[derive(Debug)]
 pub struct Cursor<'a, T> {
     rest: std::slice::Iter<'a, T>,
@@ -73,7 +73,7 @@ impl<'a, T: Copy> Cursor<'a, T> {
         Cursor { rest: bindings.iter() }
     }
 
-    /// Commands are built with as many bindings as their kernel has slots.
+    /// Commands have as many bindings as their kernel has slots.
     #[inline(always)]
     fn next(&mut self) -> T {
         match self.rest.next() {
@@ -83,7 +83,7 @@ impl<'a, T: Copy> Cursor<'a, T> {
     }
 }
 
-/// All operands of one op.
+/// All operands of an op.
 pub trait OperandSet<T: Copy>: Sized {
     type Op;
 
@@ -92,9 +92,9 @@ pub trait OperandSet<T: Copy>: Sized {
     fn take(op: Self::Op, from: &mut Cursor<'_, T>) -> Self;
 }
 
-/// One operand, which may be several bindings.
+/// An operand, which may consist of several bindings.
 pub trait Operand<T: Copy>: Sized {
-    /// What of the op decides how many bindings it takes and what they hold.
+    /// The options that determine the number of bindings and their contents.
     type Spec;
 
     fn slots(name: &'static str, access: Access, spec: Self::Spec, to: &mut Vec<Slot>);
@@ -138,9 +138,9 @@ single! {
     Q8: () => |()| Content::Q8;
     /// `[f16]`
     F16: () => |()| Content::F16;
-    /// The pass's rows; the fields are those that the op reads.
+    /// The rows of the pass, with the fields that the op reads.
     Rows: &'static [RowField] => Content::Rows;
-    /// The pass's one move, of the kind that the op makes.
+    /// The single move of the pass, of the op's kind.
     Moves: MoveKind => Content::Moves;
     /// Keys of one layer's cache.
     Keys: KvType => Content::Keys;
@@ -158,7 +158,7 @@ pub enum Input<T> {
 }
 
 impl<T: Copy> Input<T> {
-    /// The one binding, whatever it holds.
+    /// The binding, whatever its form.
     #[inline(always)]
     pub fn get(self) -> T {
         match self {
@@ -185,19 +185,19 @@ impl<T: Copy> Operand<T> for Input<T> {
     }
 }
 
-/// Names of a weight's planes: the quants (or all of it), scales, offsets.
+/// Names of a weight's planes: quants (or the whole weight), scales, offsets.
 pub type PlaneNames = [&'static str; 3];
 
-/// A matrix in its file's layout: one plane, or three of an affine type.
+/// A matrix in the layout of its file: one plane, or three for an affine type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Weight<T> {
     pub quants: T,
-    /// Of an affine type.
+    /// Present for affine types.
     pub scales_offsets: Option<[T; 2]>,
 }
 
 impl<T: Copy> Weight<T> {
-    /// Those that there are, in order.
+    /// The planes present, in order.
     pub fn planes(self) -> impl Iterator<Item = T> {
         std::iter::once(self.quants).chain(self.scales_offsets.into_iter().flatten())
     }
@@ -233,7 +233,7 @@ pub type FormNames = [&'static str; 4];
 pub struct Forms<T> {
     pub f32: Option<F32<T>>,
     pub q8: Option<Q8<T>>,
-    /// The numbers and the scale of each row ([`crate::halves`]).
+    /// The numbers, and the scale of each row ([`crate::halves`]).
     pub f16: Option<(F16<T>, F32<T>)>,
 }
 

@@ -1,4 +1,4 @@
-//! One vector for each row that asks for one: that row, or the mean of its text.
+//! One vector for each requested row: that row, or the mean of its text.
 
 use super::extent::{Counts, Extent, f32s, u32s};
 use super::{ElementParams, F32, Op, RowField, RowSet, Rows, U32, operands};
@@ -6,15 +6,15 @@ use crate::reference::Bound;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PoolKind {
-    /// The row that asks.
+    /// The requested row.
     Row,
-    /// The mean of the rows of its text up to the one that asks. Rows of a text follow each other, and their positions count
-    /// from 0.
+    /// The mean of the rows of its text up to the requested one. The rows of a text are consecutive, and their
+    /// positions count from 0.
     Mean,
 }
 
-/// Rows that are summed up before their sum is added to those of others: long texts lose no precision, and the order of the
-/// sum does not depend on the device's lanes.
+/// Number of rows that are summed before the sum is added to those of other parts: long texts lose no precision, and
+/// the order of the sum does not depend on the device's lanes.
 pub const POOL_PART: usize = 64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

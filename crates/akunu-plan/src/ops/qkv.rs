@@ -1,4 +1,4 @@
-//! Q, K and V of one dtype in one command, outputs side by side.
+//! Q, K and V of one dtype in one command, with adjacent outputs.
 
 use super::extent::{Counts, Extent, f32s, input, squares, weight};
 use super::matmul::product_name;
@@ -18,7 +18,7 @@ pub struct Qkv {
 }
 
 params! {
-    /// Outputs of one row stand side by side: `[q, k, v]`.
+    /// The outputs of a row are adjacent: `[q, k, v]`.
     QkvParams { inputs: u32, q: u32, k: u32, v: u32 }
 }
 

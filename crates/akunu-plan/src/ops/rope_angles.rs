@@ -1,4 +1,4 @@
-//! cos and sin of every pair's angle, for each row's position: `[row][pair][cos, sin]`.
+//! cos and sin of the angle of every pair, for each row's position: `[row][pair][cos, sin]`.
 
 use super::extent::{Counts, Extent, f32s};
 use super::{F32, Op, RowField, Rows, operands, params};

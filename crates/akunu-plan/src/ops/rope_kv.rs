@@ -1,4 +1,4 @@
-//! Norms each head of Q and K where the model does, rotates Q and K, and writes K and V to the cache.
+//! Normalizes each head of Q and K if the model does, applies RoPE to Q and K, and writes K and V to the cache.
 
 use super::extent::{Counts, Extent, check_head, f32s};
 use super::{F32, Keys, Op, RowField, Rows, Values, operands, params};
@@ -18,11 +18,11 @@ params! {
         heads: u32,
         kv_heads: u32,
         head_dim: u32,
-        /// The first `rope_dims` of a head rotate.
+        /// RoPE is applied to the first `rope_dims` of a head.
         rope_dims: u32,
-        /// All positions of a layer's cache.
+        /// Number of positions in a layer's cache.
         positions: u32,
-        /// For the QK norm.
+        /// Of the Q/K norm.
         epsilon: f32,
     }
 }
@@ -85,14 +85,14 @@ impl Op for RopeKv {
     }
 }
 
-/// What is done to the heads of `qkv` before attention: by [`RopeKv`], or by attention itself.
+/// The preparation of the heads of `qkv` for attention: by [`RopeKv`], or by attention itself.
 pub(super) struct Rotation {
     pub style: RopeStyle,
     pub kv: KvType,
     pub p: RopeKvParams,
     pub qkv: F32<Binding>,
     pub angles: F32<Binding>,
-    /// Of Q and K.
+    /// Norms of Q and K.
     pub norms: Option<[F32<Binding>; 2]>,
 }
 
@@ -103,7 +103,7 @@ impl Rotation {
         &bound.f32s(self.qkv)[row * stride + head * dim..][..dim]
     }
 
-    /// Q (part 0) or K (part 1) of one head, normed and rotated.
+    /// Q (part 0) or K (part 1) of one head, normalized and rotated.
     fn rotated(&self, bound: &Bound<'_>, row: usize, part: usize, head: usize) -> Vec<f32> {
         let x = self.head(bound, row, part * self.p.heads as usize + head);
         let mut x: Vec<f32> = match self.norms {
@@ -120,7 +120,7 @@ impl Rotation {
         x
     }
 
-    /// All of Q, `[row][head]`.
+    /// The complete Q, `[row][head]`.
     pub(super) fn queries(&self, bound: &Bound<'_>, rows: usize) -> Vec<f32> {
         let heads = (0..rows).flat_map(|row| (0..self.p.heads as usize).map(move |head| (row, head)));
         heads.flat_map(|(row, head)| self.rotated(bound, row, 0, head)).collect()

@@ -8,7 +8,7 @@ use crate::reference::Bound;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Round {
-    /// What the rows are rounded to: [`OutputForms::Q8`] or [`OutputForms::F16`].
+    /// The output form: [`OutputForms::Q8`] or [`OutputForms::F16`].
     pub out: OutputForms,
 }
 

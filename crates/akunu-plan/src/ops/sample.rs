@@ -1,5 +1,5 @@
-//! A token for each row that asked, picked as its settings say ([`crate::sample`]); `u32::MAX` reports logits that are
-//! not numbers, and that all tokens are ruled out.
+//! Samples a token for each logit row with its settings ([`crate::sample`]); `u32::MAX` reports logits that are NaN, or
+//! that all tokens are excluded.
 
 use super::argmax::{ADVANCES, check_vocab};
 use super::extent::{Counts, Extent, f32s, u32s};
@@ -12,9 +12,9 @@ pub struct Sample;
 params! {
     SampleParams {
         vocab: u32,
-        /// 1: rows move on to the token found, so that the next step decodes it.
+        /// 1: advance the rows to the token found, so that the next step decodes it.
         advance: u32,
-        /// Words of one row's record.
+        /// Size of one row's record in 32-bit words.
         stride: u32,
     }
 }

@@ -1,4 +1,4 @@
-//! A matrix's weights, rounded to f16: what [`super::HalfMatmul`] reads.
+//! Converts the weights of a matrix to f16, for [`super::HalfMatmul`].
 
 use super::extent::{Counts, Extent, f16s, weight};
 use super::matmul::WEIGHT;
@@ -12,7 +12,7 @@ pub struct Unpack {
 }
 
 params! {
-    /// A matrix's columns and rows.
+    /// Columns and rows of the matrix.
     UnpackParams { inputs: u32, outputs: u32 }
 }
 

@@ -1,4 +1,4 @@
-//! A command on the reference device, and what several ops do with its operands.
+//! A command on the reference device, and common operations on its operands.
 
 use akunu_format::DType;
 
@@ -8,8 +8,8 @@ use crate::ops::{F32, Forms, Input, Moves, Op, RowSet, Rows, U32, Weight};
 use crate::table::Binding;
 use crate::{DeviceBuffer, DispatchCommand, Move, Row, halves, q8};
 
-/// A command with its buffers at hand. An output is taken out of the memory while it is written: no op reads what it
-/// writes.
+/// A command with access to its buffers. An output is taken out of the memory while it is written, since no op reads
+/// what it writes.
 #[derive(Debug)]
 pub struct Bound<'a> {
     command: &'a DispatchCommand,
@@ -39,7 +39,7 @@ impl Bound<'_> {
         op.operands(self.command.bindings())
     }
 
-    /// Rows of the pass that the command works on.
+    /// Number of rows of the pass that the command works on.
     pub(crate) fn live_rows(&self) -> usize {
         match self.command.kernel.row_set() {
             Some(RowSet::Logits) => self.live.logit_rows,
@@ -68,12 +68,12 @@ impl Bound<'_> {
         &bytemuck::cast_slice(self.bytes(operand.0))[..self.live.rows]
     }
 
-    /// The one that the pass makes.
+    /// The single move of the pass.
     pub(crate) fn moved(&self, operand: Moves<Binding>) -> Move {
         bytemuck::pod_read_unaligned(&self.bytes(operand.0)[..Move::BYTES])
     }
 
-    /// Runs `write` on a binding's bytes while the others stay readable.
+    /// Runs `write` on the bytes of a binding while the others stay readable.
     pub(crate) fn write(&mut self, binding: Binding, write: impl FnOnce(&Self, &mut [u8])) {
         let (index, offset) = self.place(binding);
         let mut taken = std::mem::take(&mut self.memory[index]);
@@ -85,7 +85,7 @@ impl Bound<'_> {
         self.write(operand.0, |bound, bytes| write(bound, bytemuck::cast_slice_mut(bytes)));
     }
 
-    /// Writes rows in the forms asked for.
+    /// Writes rows in the requested forms.
     pub(crate) fn write_forms(&mut self, out: Forms<Binding>, rows: &[Vec<f32>]) {
         self.write_forms_scaled(out, rows, halves::scale_of);
     }
@@ -149,7 +149,7 @@ impl Bound<'_> {
         values
     }
 
-    /// What a row's products are multiplied by: 1, or 1 / rms where the norm of the input was left to them.
+    /// The factor of a row's products: 1, or 1 / rms if the norm of the input is deferred to them.
     fn scale(&self, squares: Option<F32<Binding>>, row: usize, inputs: usize) -> f64 {
         let Some(squares) = squares else { return 1.0 };
         let blocks = inputs / q8::BLOCK;
@@ -178,7 +178,7 @@ impl Bound<'_> {
         out
     }
 
-    /// Writes the tokens that a step found, and moves their rows on.
+    /// Writes the tokens of a step, and advances their rows.
     pub(crate) fn write_found(
         &mut self,
         (tokens, rows, logit_rows): (U32<Binding>, Rows<Binding>, U32<Binding>),

@@ -1,8 +1,8 @@
-//! Keys and values of one layer, `[kv head][position][head dim]`, and the rotation of heads.
+//! Keys and values of one layer, `[kv head][position][head dim]`, and RoPE.
 
 use crate::{KvType, RopeStyle};
 
-/// Byte places in one layer's cache.
+/// Byte offsets in one layer's cache.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cache {
     pub(crate) kv_heads: usize,
@@ -19,14 +19,14 @@ impl Cache {
         }
     }
 
-    /// Of position `position` of the sequence that begins at `start`.
+    /// The byte range of position `position` of the sequence that begins at `start`.
     pub(crate) fn row(&self, start: u32, head: usize, position: usize) -> std::ops::Range<usize> {
         let byte = (head * self.positions + start as usize + position) * self.row_bytes;
         byte..byte + self.row_bytes
     }
 }
 
-/// The two elements of pair `i`.
+/// The two elements of RoPE pair `i`.
 fn pair(style: RopeStyle, i: usize, dims: usize) -> (usize, usize) {
     match style {
         RopeStyle::Interleaved => (2 * i, 2 * i + 1),

@@ -13,7 +13,7 @@ pub(crate) fn activate(activation: Activation, x: f64) -> f64 {
         }
         Activation::GeluErf => 0.5 * x * (1.0 + erf(x / std::f64::consts::SQRT_2)),
         Activation::Tanh => x.tanh(),
-        // A NaN stays one.
+        // Preserves NaN.
         Activation::Relu => {
             if x < 0.0 {
                 0.0
@@ -50,7 +50,7 @@ pub(crate) fn soft_cap(x: f64, cap: f32) -> f64 {
     if cap == 0.0 { x } else { f64::from(cap) * (x / f64::from(cap)).tanh() }
 }
 
-/// `(x − mean) / √(variance + ε) · weight (+ bias)`; an RMS norm takes 0 for the mean.
+/// `(x − mean) / √(variance + ε) · weight (+ bias)`; RMSNorm uses 0 as the mean.
 pub(crate) fn normalise(
     kind: NormKind,
     x: &[f32],
@@ -91,7 +91,7 @@ pub(crate) fn kv_store(kv: KvType, values: &[f32], row: &mut [u8]) {
     }
 }
 
-/// The values of whole heads' rows.
+/// The values of the rows of whole heads.
 pub(crate) fn kv_load(kv: KvType, row: &[u8]) -> Vec<f32> {
     let half = |b: &[u8]| f16::from_le_bytes([b[0], b[1]]).to_f32();
     match kv {

@@ -1,4 +1,4 @@
-//! Host memory that f32 views may be taken of: owned words, or bytes used in place.
+//! Host memory that can be viewed as f32: owned words, or bytes used in place.
 
 use akunu_format::Region;
 
@@ -34,7 +34,7 @@ impl Memory {
         }
     }
 
-    /// Imported memory is read-only: it becomes an owned copy when something insists on writing (poisoned test inputs).
+    /// Imported memory is read-only: it is copied if it must be written (for example by tests with poisoned input).
     pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
         if let Memory::Imported { .. } = self {
             let source = self.bytes();

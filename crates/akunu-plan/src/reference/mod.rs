@@ -1,5 +1,5 @@
-//! The reference device: the same table, one command at a time, in plain scalar loops with f64 accumulators.
-//! Slow, obvious, correct: the oracle for every other device.
+//! The reference device: runs a table one command at a time, in scalar loops with f64 accumulators. Slow but simple:
+//! all other devices are tested against it.
 
 mod bound;
 mod cache;
@@ -39,13 +39,13 @@ struct Prepared {
     buffers: Vec<DeviceBuffer>,
 }
 
-/// What a command needs to know beyond its own bindings.
+/// The state of a submission that commands depend on beyond their bindings.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Live {
     pub rows: usize,
     pub logit_rows: usize,
     pub step: usize,
-    /// Entries of one step in the tokens buffer.
+    /// Entries per step in the tokens buffer.
     pub logit_capacity: usize,
 }
 
@@ -62,7 +62,7 @@ impl ReferenceDevice {
             detail: "scalar loops, f64 accumulators".into(),
             folds: false,
             half_products: None,
-            keys: KeyOrder::Positions,
+            keys: KeyOrder::PositionMajor,
             in_place: InPlace::All,
             samples: true,
             chain: 8,
@@ -72,13 +72,13 @@ impl ReferenceDevice {
         })
     }
 
-    /// Plans tables as another device would, so that both run the same one.
+    /// A reference device that plans tables as another device would, so that both run the same table.
     pub fn like(other: &Capabilities) -> ReferenceDevice {
         ReferenceDevice {
             capabilities: Capabilities {
                 name: NAME,
                 detail: "scalar loops, f64 accumulators".into(),
-                keys: KeyOrder::Positions,
+                keys: KeyOrder::PositionMajor,
                 in_place: InPlace::All,
                 workspace_bytes: 0,
                 available_bytes: None,
@@ -128,7 +128,7 @@ impl ReferenceDevice {
         }
     }
 
-    /// The ids that a step found.
+    /// The token ids of a step.
     fn step_tokens(&mut self, replay: ReplayId, live: Live) -> &[u32] {
         let tokens = self.prepared[replay.0 as usize].table.io.tokens;
         let start = (live.step + 1) * live.logit_capacity;

@@ -1,24 +1,24 @@
-//! Picks tokens by the definition, word for word.
+//! Samples tokens by the definition.
 
 use crate::random::Draws;
 use crate::sample::{BIASES, Settings, WINDOW, share};
 
-/// The token that a record picks, or `None`: a logit is not a number, or no token is left.
+/// The token that a record selects; `None` if a logit is NaN or no token is left.
 pub(crate) fn pick(record: &[u32], logits: &[f32], step: usize) -> Option<u32> {
     Record::read(record, step).pick(logits, step)
 }
 
-/// Appends the token found to the tokens that a record's penalties look at.
+/// Appends the token found to the tokens that a record's penalties apply to.
 pub(crate) fn push(record: &mut [u32], token: u32, step: usize) {
     let end = Record::read(record, step).end;
     record[end] = token;
 }
 
-/// One row's record at one step.
+/// The record of one row at one step.
 struct Record {
     settings: Settings,
     biases: Vec<(u32, f32)>,
-    /// The tokens that penalties look at.
+    /// The tokens that penalties apply to.
     window: Vec<u32>,
     /// Where the token found is written.
     end: usize,
@@ -40,7 +40,7 @@ impl Record {
         }
     }
 
-    /// `None`: a logit is not a number, or no token is left.
+    /// `None` if a logit is NaN or no token is left.
     fn pick(&self, logits: &[f32], step: usize) -> Option<u32> {
         let scaled = self.scaled(logits);
         let best = scaled.iter().copied().fold(f32::NEG_INFINITY, f32::max);
@@ -78,7 +78,7 @@ impl Record {
         logits
     }
 
-    /// The tokens that every limit leaves in, best first.
+    /// The tokens that pass every limit, best first.
     fn kept(&self, scaled: &[f32], best: f32) -> Vec<usize> {
         let mut ids: Vec<usize> = (0..scaled.len()).filter(|id| scaled[*id] > f32::NEG_INFINITY).collect();
         if !self.settings.is_limited() {

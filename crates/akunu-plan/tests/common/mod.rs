@@ -1,4 +1,4 @@
-//! Models without files: a configuration and tensors full of deterministic noise.
+//! Models without files: a configuration, and tensors of deterministic noise.
 #![allow(dead_code, clippy::unwrap_used)]
 
 use akunu_arch::{
@@ -52,7 +52,7 @@ pub fn config(architecture: &str) -> ModelConfig {
             base: 10_000.0,
             local_base: None,
             scaling: RopeScaling::None,
-            query_growth: None,
+            query_scaling: None,
             factors: None,
         },
         window: None,
@@ -74,7 +74,7 @@ pub fn config(architecture: &str) -> ModelConfig {
     }
 }
 
-/// A configuration with what is special about each family.
+/// A configuration with the special properties of each family.
 pub fn family(architecture: &str) -> ModelConfig {
     let mut c = config(architecture);
     match architecture {
@@ -95,7 +95,7 @@ pub fn family(architecture: &str) -> ModelConfig {
     c
 }
 
-/// Tensors as the configuration asks for them; `dtype` chooses each matrix's type by its name.
+/// The tensors for a configuration; `dtype` chooses each matrix's type by its name.
 pub fn model(config: ModelConfig, dtype: impl Fn(&str) -> DType) -> FakeModel {
     let mut builder = Builder { tensors: Vec::new(), bytes: Vec::new(), dtype: &dtype, seed: 1 };
     let (hidden, ffn, dim) = (config.hidden_size, config.ffn_size, config.head_dim);
@@ -190,7 +190,7 @@ fn encode(dtype: DType, values: &[f32]) -> Vec<u8> {
             akunu_format::blocks::quantize_row(dtype, values, &mut bytes).unwrap();
             bytes
         }
-        // Q8_0 by hand; the other types are only ever planned here, never run.
+        // Q8_0 by hand; models with other types are only planned here, never run.
         DType::Q8_0 => values
             .chunks(32)
             .flat_map(|block| {
@@ -216,7 +216,7 @@ pub fn capabilities() -> Capabilities {
         detail: String::new(),
         folds: false,
         half_products: None,
-        keys: KeyOrder::Positions,
+        keys: KeyOrder::PositionMajor,
         in_place: InPlace::All,
         samples: false,
         chain: 8,

@@ -1,4 +1,4 @@
-//! A rendered conversation to tokens: special tokens only where the template wrote them.
+//! Tokenizes a rendered conversation: special tokens are recognised only where the template wrote them.
 
 use std::ops::Range;
 
@@ -6,18 +6,18 @@ use super::{ChatError, Rendered};
 use crate::{EncodeOptions, TokenKind, Tokenizer};
 
 impl Rendered {
-    /// The tokens of the conversation, without any that the template did not ask for: it writes its own `<s>`.
+    /// The tokens of the conversation, without a begin-of-text token unless the template contains one, as in `<s>`.
     ///
-    /// What reads like a special token in a message is tokenized as the text it is. The text is cut around such a place,
-    /// and nowhere else.
+    /// Text of a message that looks like a special token is tokenized as plain text. The text is split only at such
+    /// positions.
     pub fn encode(&self, tokenizer: &dyn Tokenizer) -> Result<Vec<u32>, ChatError> {
         let mut ids = Vec::new();
         self.encode_from(0, tokenizer, &mut ids)?;
         Ok(ids)
     }
 
-    /// Appends the tokens of what follows the first `from` bytes, whose tokens `ids` are. A place between two characters
-    /// is wanted.
+    /// Appends the tokens of the text after the first `from` bytes, whose tokens are `ids`. `from` must be a character
+    /// boundary.
     pub fn encode_from(
         &self,
         from: usize,
@@ -25,7 +25,7 @@ impl Rendered {
         ids: &mut Vec<u32>,
     ) -> Result<(), ChatError> {
         let mut at = from;
-        for range in self.forged(tokenizer) {
+        for range in self.lookalikes(tokenizer) {
             let (start, end) = (range.start.max(at), range.end.max(at));
             append(tokenizer, &self.text[at..start], true, ids)?;
             append(tokenizer, &self.text[start..end], false, ids)?;
@@ -34,23 +34,23 @@ impl Rendered {
         append(tokenizer, &self.text[at..], true, ids)
     }
 
-    /// Ranges of the messages' text that hold a special token's text, or a part of one.
-    fn forged(&self, tokenizer: &dyn Tokenizer) -> Vec<Range<usize>> {
-        if self.outside.is_empty() {
+    /// Ranges of untrusted text that contain the text of a special token, or a part of one.
+    fn lookalikes(&self, tokenizer: &dyn Tokenizer) -> Vec<Range<usize>> {
+        if self.untrusted.is_empty() {
             return Vec::new();
         }
         let controls = Controls::of(tokenizer);
         let text = self.text.as_bytes();
         let holds = |range: &&Range<usize>| {
-            // A token may begin before the range and reach into it, or the other way round.
+            // A token may begin before the range and extend into it, or the other way round.
             let from = range.start.saturating_sub(controls.longest);
             (from..range.end).any(|at| controls.longest_at(text, at) > range.start.saturating_sub(at))
         };
-        self.outside.iter().filter(holds).cloned().collect()
+        self.untrusted.iter().filter(holds).cloned().collect()
     }
 }
 
-/// The texts of all tokens that a text must not contain, by their first byte.
+/// The texts of all control tokens, indexed by their first byte.
 #[derive(Debug)]
 struct Controls<'t> {
     texts: Vec<Vec<&'t str>>,
@@ -72,7 +72,7 @@ impl<'t> Controls<'t> {
         controls
     }
 
-    /// The length of the longest one that stands at this place; 0 if there is none.
+    /// The length of the longest control token at this position; 0 if there is none.
     fn longest_at(&self, text: &[u8], at: usize) -> usize {
         let stands = |control: &&&str| text[at..].starts_with(control.as_bytes());
         self.texts[usize::from(text[at])]
@@ -84,7 +84,7 @@ impl<'t> Controls<'t> {
     }
 }
 
-/// Goes on where `ids` end: no space in front that only a text's beginning gets.
+/// Continues after `ids`, without the space prefix that is added only at the beginning of a text.
 fn append(
     tokenizer: &dyn Tokenizer,
     text: &str,
@@ -98,7 +98,7 @@ fn append(
     if ids.is_empty() || !tokenizer.has_space_prefix() {
         return Ok(tokenizer.encode_into(text, options, ids)?);
     }
-    // After a newline, which is its own token, there is no such space.
+    // After a newline, which is a separate token, no space prefix is added.
     let newline = tokenizer.encode("\n", options)?;
     let mut with_newline = tokenizer.encode(&format!("\n{text}"), options)?;
     match with_newline.starts_with(&newline) {

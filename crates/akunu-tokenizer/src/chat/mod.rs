@@ -1,11 +1,11 @@
-//! Chat templates: a conversation to the text that a model was trained on, and on to its tokens.
+//! Chat templates: render a conversation to the text format that a model was trained on, and to tokens.
 //!
 //! ```text
-//! messages ─ChatTemplate::render─▶ Rendered { text, which bytes are not the template's } ─encode─▶ ids
+//! messages ─ChatTemplate::render─▶ Rendered { text, untrusted byte ranges } ─encode─▶ ids
 //! ```
 //!
-//! A template is a Jinja2 program that comes with the model, from whoever made it. It is rendered as transformers
-//! renders it; what it may use up is limited ([`ChatError::Limit`]).
+//! A template is a Jinja2 program that comes with the model and is not trusted. It is rendered as in transformers, with
+//! resource limits ([`ChatError::Limit`]).
 
 mod encode;
 mod source;
@@ -16,13 +16,13 @@ use std::time::SystemTime;
 use serde_json::{Map, Value as Json};
 
 use crate::TokenizerError;
-use akunu_jinja::{JinjaError, Moment, Template, Variable};
+use akunu_jinja::{JinjaError, LocalTime, Template, Variable};
 pub use source::ChatTemplates;
 
-/// The longest template that is looked at, in bytes.
+/// Maximum size of a template in bytes.
 pub const MAX_TEMPLATE: usize = 1 << 20;
 
-/// Why there is no prompt.
+/// The reason why a conversation could not be rendered or tokenized.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ChatError {
@@ -37,12 +37,12 @@ pub enum ChatError {
     Syntax { line: usize, message: String },
     #[error("the chat template failed in line {line}: {message}")]
     Runtime { line: usize, message: String },
-    /// The template itself refuses the conversation.
+    /// The template rejects the conversation by `raise_exception`.
     #[error("the model's chat template refuses this conversation: {message}")]
     Raised { message: String },
     #[error("the chat template {what}, so it was stopped")]
     Limit { what: &'static str },
-    #[error("the chat template has {len} bytes, and at most {max} are looked at")]
+    #[error("the chat template has {len} bytes, but at most {max} are allowed")]
     TooLong { len: usize, max: usize },
     #[error("cannot read {path}: {message}")]
     File { path: String, message: String },
@@ -61,14 +61,14 @@ impl From<JinjaError> for ChatError {
     }
 }
 
-/// What a conversation is rendered with.
+/// A template with its special tokens.
 #[derive(Debug)]
 pub struct ChatTemplate {
     source: String,
     template: Template,
     bos: Option<String>,
     eos: Option<String>,
-    /// Seconds since 1970 that `strftime_now` tells, if not the clock's.
+    /// The time for `strftime_now` in seconds since 1970; `None`: the system clock.
     now: Option<i64>,
 }
 
@@ -76,13 +76,13 @@ pub struct ChatTemplate {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rendered {
     pub text: String,
-    /// Bytes of the text that came from messages, tools and other variables, in order: what looks like a special token
-    /// there is none. [`Rendered::encode`] knows.
-    pub outside: Vec<Range<usize>>,
+    /// Sorted byte ranges of the text that come from messages, tools and other variables. Special tokens in them are
+    /// not recognised by [`Rendered::encode`].
+    pub untrusted: Vec<Range<usize>>,
 }
 
 impl ChatTemplate {
-    /// `bos` and `eos` are the texts of the tokens that a template knows as `bos_token` and `eos_token`.
+    /// `bos` and `eos` are the values of the variables `bos_token` and `eos_token`.
     pub fn new(source: &str, bos: Option<&str>, eos: Option<&str>) -> Result<ChatTemplate, ChatError> {
         if source.len() > MAX_TEMPLATE {
             return Err(ChatError::TooLong { len: source.len(), max: MAX_TEMPLATE });
@@ -92,7 +92,7 @@ impl ChatTemplate {
         Ok(ChatTemplate { source, template, bos: bos.map(Into::into), eos: eos.map(Into::into), now: None })
     }
 
-    /// Stops the clock: seconds since 1970-01-01 on the clock that templates are to see. Otherwise it is UTC's.
+    /// Uses a fixed time, in seconds since 1970-01-01 local time, instead of the system clock in UTC.
     #[must_use]
     pub fn at(mut self, seconds: i64) -> ChatTemplate {
         self.now = Some(seconds);
@@ -103,13 +103,14 @@ impl ChatTemplate {
         &self.source
     }
 
-    /// Whether the template looks at a variable of this name at all: `tools`, `enable_thinking`.
+    /// Whether the template refers to a variable of this name, such as `tools` or `enable_thinking`.
     pub fn mentions(&self, name: &str) -> bool {
         self.template.mentions(name)
     }
 
-    /// Messages and tools are what the OpenAI API takes, but that the arguments of tool calls are objects for most
-    /// templates. `extra` are more variables, such as `enable_thinking`; they go before the usual ones.
+    /// Messages and tools are those of the OpenAI API, except that most templates expect the arguments of tool calls as
+    /// objects. `extra` are additional variables, such as `enable_thinking`; they take precedence over the standard
+    /// ones.
     pub fn render(
         &self,
         messages: &[Json],
@@ -123,17 +124,17 @@ impl ChatTemplate {
         let special = |token: &Option<String>| token.clone().map(Json::String);
         let (bos, eos) = (special(&self.bos), special(&self.eos));
         let mut variables = vec![
-            Variable { name: "messages", value: &messages, outside: true },
-            Variable { name: "tools", value: &tools, outside: true },
-            Variable { name: "documents", value: &Json::Null, outside: true },
-            Variable { name: "add_generation_prompt", value: &prompt, outside: false },
+            Variable { name: "messages", value: &messages, untrusted: true },
+            Variable { name: "tools", value: &tools, untrusted: true },
+            Variable { name: "documents", value: &Json::Null, untrusted: true },
+            Variable { name: "add_generation_prompt", value: &prompt, untrusted: false },
         ];
         for (name, token) in [("bos_token", &bos), ("eos_token", &eos)] {
-            variables.extend(token.iter().map(|value| Variable { name, value, outside: false }));
+            variables.extend(token.iter().map(|value| Variable { name, value, untrusted: false }));
         }
-        variables.extend(extra.iter().map(|(name, value)| Variable { name, value, outside: true }));
-        let output = self.template.render(&variables, Moment::from_seconds(self.seconds()))?;
-        Ok(Rendered { text: output.text, outside: output.outside })
+        variables.extend(extra.iter().map(|(name, value)| Variable { name, value, untrusted: true }));
+        let output = self.template.render(&variables, LocalTime::from_seconds(self.seconds()))?;
+        Ok(Rendered { text: output.text, untrusted: output.untrusted })
     }
 
     fn seconds(&self) -> i64 {
@@ -142,7 +143,7 @@ impl ChatTemplate {
     }
 }
 
-/// A message's reasoning goes by several names; templates find it by each, as with transformers.
+/// Reasoning is provided under all its names, because templates use different ones, as in transformers.
 fn with_reasoning(message: &Json) -> Json {
     let given = |name: &&str| message.get(name).is_some_and(|value| !value.is_null());
     let found = ["reasoning_content", "thinking", "reasoning"].into_iter().find(given);

@@ -1,4 +1,4 @@
-//! Where a model's chat templates come from.
+//! Finds the chat templates of a model.
 
 use std::path::{Path, PathBuf};
 
@@ -8,10 +8,10 @@ use serde_json::Value as Json;
 use super::{ChatError, ChatTemplate, MAX_TEMPLATE};
 use crate::Tokenizer;
 
-/// The name of the template that is meant where nobody says.
+/// The name of the template that is used by default.
 const DEFAULT: &str = "default";
 
-/// The templates that come with a model, by name, and the special tokens that its files name for them.
+/// The chat templates of a model by name, and the special tokens from its files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ChatTemplates {
     templates: Vec<(String, String)>,
@@ -20,7 +20,8 @@ pub struct ChatTemplates {
 }
 
 impl ChatTemplates {
-    /// Those of a GGUF file, or else of the files around a model: its folder, or the folder that it lies in.
+    /// The templates of a GGUF file, or else of the files beside the model: in its folder, or in the folder that
+    /// contains it.
     pub fn find(metadata: Option<&Metadata>, model: Option<&Path>) -> Result<ChatTemplates, ChatError> {
         let found = metadata.map(ChatTemplates::from_gguf).unwrap_or_default();
         match model {
@@ -32,7 +33,7 @@ impl ChatTemplates {
         }
     }
 
-    /// `tokenizer.chat_template`, and the named ones that `tokenizer.chat_templates` lists.
+    /// `tokenizer.chat_template`, and the named templates listed in `tokenizer.chat_templates`.
     pub fn from_gguf(metadata: &Metadata) -> ChatTemplates {
         const KEY: &str = "tokenizer.chat_template";
         let mut found = ChatTemplates::default();
@@ -87,7 +88,7 @@ impl ChatTemplates {
         }
     }
 
-    /// A file that somebody names: a template, or JSON with one as `chat_template`.
+    /// From a file given by the user: a template, or JSON with a `chat_template` field.
     pub fn from_file(path: &Path) -> Result<ChatTemplates, ChatError> {
         let not_there = || failure(path, &std::io::Error::from(std::io::ErrorKind::NotFound));
         let text = read(path)?.ok_or_else(not_there)?;
@@ -107,7 +108,8 @@ impl ChatTemplates {
         }
     }
 
-    /// `chat_template` is a text, or a list of names and texts; a special token is a text, or an object with one.
+    /// `chat_template` is a string, or a list of names and templates; a special token is a string, or an object that
+    /// contains one.
     fn add_json(&mut self, json: &Json) {
         match &json["chat_template"] {
             Json::String(template) => self.add(DEFAULT, template),
@@ -137,14 +139,14 @@ impl ChatTemplates {
         self.templates.iter().map(|(name, _)| name.as_str())
     }
 
-    /// The text of a template; `None` means the usual one.
+    /// The source of a template; `None` means the default one.
     pub fn source(&self, name: Option<&str>) -> Result<&str, ChatError> {
         let wanted = name.unwrap_or(DEFAULT);
         let found = self.templates.iter().find(|(known, _)| known == wanted);
         match (found, self.templates.first(), name) {
             (Some((_, template)), ..) => Ok(template),
             (None, None, _) => Err(ChatError::Missing),
-            // Nobody asked for a certain one: the first will do.
+            // No name was requested and there is no default: use the first template.
             (None, Some((_, template)), None) => Ok(template),
             (None, Some(_), Some(name)) => {
                 let known: Vec<&str> = self.names().collect();
@@ -153,7 +155,7 @@ impl ChatTemplates {
         }
     }
 
-    /// A template, with the special tokens of the model's own files, or else of its vocabulary.
+    /// A template, with the special tokens from the model's files, or else from its vocabulary.
     pub fn template(&self, name: Option<&str>, tokenizer: &dyn Tokenizer) -> Result<ChatTemplate, ChatError> {
         let text = |id: Option<u32>| id.and_then(|id| tokenizer.token_text(id)).map(str::to_string);
         let bos = self.bos.clone().or_else(|| text(tokenizer.bos()));
@@ -166,7 +168,7 @@ fn failure(path: &Path, error: &dyn std::fmt::Display) -> ChatError {
     ChatError::File { path: path.display().to_string(), message: error.to_string() }
 }
 
-/// A file's text, if there is such a file.
+/// The text of a file, or `None` if it does not exist.
 fn read(path: &Path) -> Result<Option<String>, ChatError> {
     use std::io::{ErrorKind, Read};
     let file = match std::fs::File::open(path) {
@@ -174,14 +176,14 @@ fn read(path: &Path) -> Result<Option<String>, ChatError> {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(failure(path, &error)),
     };
-    // Configurations list added tokens, and may be larger than a template.
+    // Configurations also list added tokens, and may be larger than a template.
     let most = 16 * MAX_TEMPLATE as u64;
     let mut text = String::new();
     file.take(most).read_to_string(&mut text).map_err(|error| failure(path, &error))?;
     Ok(Some(text))
 }
 
-/// The `.jinja` files of a folder, by name.
+/// The `.jinja` files of a folder, sorted by name.
 fn listed(folder: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let is_template = |path: &PathBuf| path.extension().is_some_and(|ending| ending == "jinja");

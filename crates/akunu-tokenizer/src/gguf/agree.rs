@@ -1,9 +1,10 @@
-//! Do two tokenizers give the same ids? Asked before a file is written: a wrong vocabulary looks like a bad model.
+//! Checks that two tokenizers give the same ids, before a file is written: a wrong vocabulary would look like a bad
+//! model.
 
 use crate::error::printable;
 use crate::{EncodeOptions, Tokenizer};
 
-/// Tokens of the vocabulary that are tried, about.
+/// Approximate number of vocabulary tokens that are compared.
 const TRIED: usize = 3000;
 
 const TEXTS: [&str; 12] = [
@@ -21,19 +22,23 @@ const TEXTS: [&str; 12] = [
     "\u{a0}\u{3000}\u{200b}…—“quoted”",
 ];
 
-/// What is held to.
+/// What is compared.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Terms {
-    /// Only text that is composed (NFC) already.
+pub(super) struct Checks {
+    /// Compare only texts that are composed (NFC) already.
     pub(super) composed: bool,
-    /// Ids show the same text, too. GGUF's WordPiece leaves the spaces in front of signs.
+    /// Compare decoded text too. GGUF's WordPiece keeps the spaces before punctuation.
     pub(super) shown: bool,
-    /// Two texts, with what goes around them.
+    /// Compare pairs of texts, with their special tokens.
     pub(super) pairs: bool,
 }
 
-/// What differs first, if something does.
-pub(super) fn check(original: &dyn Tokenizer, read_back: &dyn Tokenizer, terms: Terms) -> Result<(), String> {
+/// Returns the first difference, if any.
+pub(super) fn check(
+    original: &dyn Tokenizer,
+    read_back: &dyn Tokenizer,
+    checks: Checks,
+) -> Result<(), String> {
     let count = original.vocab_size();
     let step = count.div_ceil(TRIED).max(1);
     let mut state = 1u64;
@@ -41,24 +46,24 @@ pub(super) fn check(original: &dyn Tokenizer, read_back: &dyn Tokenizer, terms: 
         state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
         ((state >> 33) as usize % count.max(1)) as u32
     };
-    TEXTS.iter().try_for_each(|text| same(original, read_back, text, terms))?;
-    if terms.pairs {
+    TEXTS.iter().try_for_each(|text| same(original, read_back, text, checks))?;
+    if checks.pairs {
         same_pair(original, read_back)?;
     }
     for id in (0..count).step_by(step) {
         let id = id as u32;
         let text = original.decode(&[id, any(), any()]);
-        same(original, read_back, &text, terms)?;
-        // Runs of a short token, where ties are broken.
+        same(original, read_back, &text, checks)?;
+        // Repetitions of a short token, where ties between merges matter.
         let short = original.decode(&[id]);
         if (1..=2).contains(&short.chars().count()) {
             let most = if id < 512 { 67 } else { 9 };
             for count in 2..most {
-                same(original, read_back, &short.repeat(count), terms)?;
+                same(original, read_back, &short.repeat(count), checks)?;
             }
         }
     }
-    (1..200).try_for_each(|count| same(original, read_back, &" ".repeat(count), terms))
+    (1..200).try_for_each(|count| same(original, read_back, &" ".repeat(count), checks))
 }
 
 fn same_pair(original: &dyn Tokenizer, read_back: &dyn Tokenizer) -> Result<(), String> {
@@ -68,21 +73,26 @@ fn same_pair(original: &dyn Tokenizer, read_back: &dyn Tokenizer) -> Result<(), 
         pair.map(|pair| pair.ids).map_err(|error| error.to_string())
     };
     let same = ids(original)? == ids(read_back)?;
-    if same { Ok(()) } else { Err("another way with two texts".to_string()) }
+    if same { Ok(()) } else { Err("different ids for pairs of texts".to_string()) }
 }
 
-fn same(original: &dyn Tokenizer, read_back: &dyn Tokenizer, text: &str, terms: Terms) -> Result<(), String> {
-    if terms.composed && !crate::hf::is_composed(text) {
+fn same(
+    original: &dyn Tokenizer,
+    read_back: &dyn Tokenizer,
+    text: &str,
+    checks: Checks,
+) -> Result<(), String> {
+    if checks.composed && !crate::hf::is_composed(text) {
         return Ok(());
     }
     for [add_special, parse_special] in [[true, true], [false, false]] {
         let options = EncodeOptions { add_special, parse_special };
         let ids = original.encode(text, options).map_err(|error| error.to_string())?;
         let again = read_back.encode(text, options).map_err(|error| error.to_string())?;
-        // What unknown text looks like is SentencePiece's own affair.
-        let shown = terms.shown && !ids.iter().any(|&id| original.special().unknown == Some(id));
+        // The decoded form of unknown text is specific to SentencePiece.
+        let shown = checks.shown && !ids.iter().any(|&id| original.special().unknown == Some(id));
         if ids != again || shown && original.decode(&ids) != read_back.decode(&ids) {
-            return Err(format!("another way with text: `{}` would get other tokens", printable(text)));
+            return Err(format!("different ids for `{}`", printable(text)));
         }
     }
     Ok(())

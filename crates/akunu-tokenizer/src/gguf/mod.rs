@@ -1,5 +1,5 @@
-//! A folder's vocabulary as the keys of a GGUF file: those that llama.cpp's converter writes, and only where what is
-//! read back from them gives the same ids.
+//! Writes the vocabulary of a folder as GGUF keys: the same keys as llama.cpp's converter, and only if reading them
+//! back gives the same ids.
 
 mod agree;
 mod scores;
@@ -15,11 +15,11 @@ use crate::{
     Model, NativeTokenizer, SpecialTokens, TokenKind, Tokenizer, TokenizerError, Vocabulary, from_gguf,
 };
 
-/// The keys, and what a GGUF file cannot say of this vocabulary.
+/// The keys, and notes on what a GGUF file cannot represent of this vocabulary.
 #[derive(Debug)]
 pub struct GgufVocabulary {
     pub metadata: Metadata,
-    /// Sentences for whoever wanted the file.
+    /// Messages for the user.
     pub notes: Vec<String>,
 }
 
@@ -35,26 +35,26 @@ pub fn gguf_vocabulary(folder: &Path, rows: usize) -> Result<GgufVocabulary, Tok
     };
     let tokens = found.vocabulary.tokens.len();
     if tokens > rows {
-        return Err(refused(format!("{tokens} tokens, and the model has {rows} embeddings")));
+        return Err(refused(format!("{tokens} tokens, but the model has {rows} embeddings")));
     }
     let mut metadata = keys(&found, rows);
     let templates = ChatTemplates::from_folder(folder).map_err(|error| refused(error.to_string()))?;
     templates.write_gguf(&mut metadata);
     let read_back = from_gguf(&metadata)?;
     let shown = found.vocabulary.model != Model::WordPiece;
-    let terms = agree::Terms { composed: found.composed, shown, pairs: found.pairs };
-    agree::check(&*found.tokenizer, &read_back, terms).map_err(refused)?;
+    let checks = agree::Checks { composed: found.composed, shown, pairs: found.pairs };
+    agree::check(&*found.tokenizer, &read_back, checks).map_err(refused)?;
     end_ids(&*found.tokenizer, &read_back, &mut metadata, &mut found.notes);
     Ok(GgufVocabulary { metadata, notes: found.notes })
 }
 
-/// A vocabulary as GGUF has them, and the tokenizer that it is of.
+/// A vocabulary in GGUF's form, and the tokenizer that it was made from.
 struct Found {
     vocabulary: Vocabulary,
     tokenizer: Box<dyn Tokenizer>,
-    /// Text is composed (NFC) first, which GGUF does not know.
+    /// Text is composed (NFC) first, which GGUF cannot represent.
     composed: bool,
-    /// The keys say what goes around two texts.
+    /// The keys state the special tokens of text pairs.
     pairs: bool,
     notes: Vec<String>,
 }
@@ -87,7 +87,9 @@ fn from_json(path: &Path, model: &Path) -> Result<Found, TokenizerError> {
             vocabulary.scores = match sentence_piece_scores(model, &vocabulary)? {
                 Some(scores) => scores,
                 None => scores::of_merges(&vocabulary).ok_or_else(|| {
-                    refused("merges in an order that scores cannot give, and there is no tokenizer.model")
+                    refused(
+                        "the order of merges cannot be expressed by scores, and there is no tokenizer.model",
+                    )
                 })?,
             };
             if let Some(unknown) = export.unknown {
@@ -110,7 +112,7 @@ fn from_json(path: &Path, model: &Path) -> Result<Found, TokenizerError> {
     }
     if export.stripping > 0 {
         notes.push(format!(
-            "{} added tokens take the spaces around them in the original; GGUF files cannot ask for that",
+            "{} added tokens consume the spaces around them, which GGUF files cannot represent",
             export.stripping
         ));
     }
@@ -133,13 +135,13 @@ fn sentence_piece_scores(model: &Path, vocabulary: &Vocabulary) -> Result<Option
     }))
 }
 
-/// The roles of tokens, such that what goes around a text comes from them, as llama.cpp's converter gives them. Also
-/// whether what goes around two texts does.
+/// The special tokens and flags that llama.cpp's converter would write, from which the tokens around a text follow.
+/// Also whether those around two texts follow from them.
 fn special(tokenizer: &HfTokenizer, model: Model) -> Result<(SpecialTokens, bool), TokenizerError> {
     let template = tokenizer.template();
     let (before, after) = (template.before().collect::<Vec<u32>>(), template.after().collect::<Vec<u32>>());
     let mut special = *tokenizer.special();
-    let around = || refused("more than one token in front of a text, or after it");
+    let around = || refused("more than one token before or after a text");
     match before[..] {
         [] => special.add_bos = false,
         [id] => (special.bos, special.add_bos) = (Some(id), true),
@@ -154,7 +156,7 @@ fn special(tokenizer: &HfTokenizer, model: Model) -> Result<(SpecialTokens, bool
     if model == Model::WordPiece && special.add_eos {
         special.separator = special.eos;
     }
-    // Between two texts stands what ends the first, and one more token at most.
+    // Between two texts: the tokens that end the first one, and at most one more token.
     let between = template.between();
     let pairs = match between.as_deref().and_then(|between| between.strip_prefix(&after[..])) {
         Some([]) => true,
@@ -197,7 +199,7 @@ fn keys(found: &Found, rows: usize) -> Metadata {
     put("tokens", Value::Array(Array::Strings(tokens)));
     let mut kinds: Vec<i32> = vocabulary.kinds.iter().map(|&kind| kind as i32).collect();
     kinds.resize(count, TokenKind::Normal as i32);
-    // An id that no token has.
+    // Unused ids get a placeholder.
     for (kind, text) in kinds.iter_mut().zip(vocabulary.tokens.iter()) {
         *kind = if text.is_empty() { TokenKind::Unused as i32 } else { *kind };
     }
@@ -240,7 +242,7 @@ fn special_keys(special: &SpecialTokens, model: Model, put: &mut impl FnMut(&str
     for (name, id) in ids {
         match id {
             Some(id) => put(&format!("{name}_token_id"), Value::U32(id)),
-            // Silence would mean the usual id; the largest, as converters have it from −1, means none.
+            // Without the key, readers would assume the default id; u32::MAX (−1 in converters) means none.
             None if model != Model::ByteLevel && name != "cls" => {
                 put(&format!("{name}_token_id"), Value::U32(u32::MAX));
             }
@@ -254,7 +256,7 @@ fn special_keys(special: &SpecialTokens, model: Model, put: &mut impl FnMut(&str
     }
 }
 
-/// All that end a generation, as far as there are keys: readers know well-known texts by themselves.
+/// All end-of-generation ids for which there are keys: readers know the well-known texts by themselves.
 fn end_ids(
     original: &dyn Tokenizer,
     read_back: &dyn Tokenizer,
@@ -283,7 +285,7 @@ fn end_ids(
             .map(|&id| format!("{id} `{}`", printable(original.token_text(id).unwrap_or_default())))
             .collect();
         notes.push(format!(
-            "GGUF has keys for three tokens that end a text; these do not end one in the new file: {}",
+            "GGUF has keys for only three end-of-generation tokens; these will not end the generation with the new file: {}",
             list.join(", ")
         ));
     }

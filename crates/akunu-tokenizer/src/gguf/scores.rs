@@ -1,12 +1,12 @@
-//! Scores for merges. SentencePiece's BPE merges to the token with the best score; a list of merges says for each
-//! pair when its turn is. Where the list came from scores, they can be had back.
+//! Derives scores from merges. SentencePiece's BPE merges to the token with the highest score, whereas a list of merges
+//! gives a rank to each pair. If the list was derived from scores, equivalent scores can be recovered.
 
 use std::collections::{HashMap, HashSet};
 
 use crate::{TokenKind, Vocabulary};
 
-/// One score a token, such that merging by them is merging by the list; `None` where that is not sure: if a token's
-/// merges do not stand together, or some pair that makes a token is not in the list.
+/// One score per token, such that merging by scores is equivalent to the list of merges. `None` if that is not certain:
+/// if the merges of a token are not consecutive, or a pair that forms a token is not in the list.
 pub(super) fn of_merges(vocabulary: &Vocabulary) -> Option<Vec<f32>> {
     let normal = |id: &usize| vocabulary.kinds.get(*id).is_some_and(|kind| *kind == TokenKind::Normal);
     let ids: HashMap<&str, usize> = vocabulary
@@ -16,7 +16,7 @@ pub(super) fn of_merges(vocabulary: &Vocabulary) -> Option<Vec<f32>> {
         .filter(|(id, _)| normal(id))
         .map(|(id, text)| (text, id))
         .collect();
-    // Below all merges: characters, which nothing merges to.
+    // Characters get scores below all merges, since they are never the result of a merge.
     let mut scores = vec![-(vocabulary.merges.len() as f32); vocabulary.tokens.len()];
     let (mut pairs, mut turn, mut last) = (HashSet::with_capacity(vocabulary.merges.len()), 0u32, None);
     let mut made = HashSet::new();

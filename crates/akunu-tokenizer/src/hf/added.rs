@@ -1,10 +1,10 @@
-//! Tokens that were added to a vocabulary: found in a text before the model sees it, first in the text as it stands,
-//! then, those that ask for it, in the normalised text. As `tokenizers` finds them, its corner cases included.
+//! Added tokens: matched before the model sees a text, first in the original text, then (for tokens with `normalized`)
+//! in the normalized text. Behaves like `tokenizers`, including its corner cases.
 
 use super::file::AddedToken;
 use crate::trie::Trie;
 
-/// Some added tokens, all of which are looked for together.
+/// A set of added tokens that are matched together.
 #[derive(Debug)]
 pub(super) struct Added {
     trie: Trie,
@@ -15,7 +15,7 @@ pub(super) struct Added {
 struct Found {
     id: u32,
     special: bool,
-    /// Takes the spaces in front; takes those that follow.
+    /// Also consumes preceding (lstrip) or following (rstrip) whitespace.
     lstrip: bool,
     rstrip: bool,
 }
@@ -32,7 +32,7 @@ impl Added {
         Added { trie: Trie::new(), tokens: Vec::new() }
     }
 
-    /// `false` if the text is empty, or another token's.
+    /// Returns `false` if the text is empty, or already the text of another token.
     pub(super) fn insert(&mut self, text: &str, token: &AddedToken) -> bool {
         let fresh = self.trie.insert(text, self.tokens.len() as u32);
         let AddedToken { id, special, lstrip, rstrip, .. } = *token;
@@ -40,8 +40,8 @@ impl Added {
         fresh
     }
 
-    /// Hands the parts of `text` to `emit` in order. With `plain`, special tokens are text; but they are found, so that
-    /// what is within one is not.
+    /// Passes the parts of `text` to `emit` in order. With `plain`, special tokens are treated as text; they are still
+    /// matched, so that no other token is found inside them.
     pub(super) fn split<E>(
         &self,
         text: &str,
@@ -62,7 +62,7 @@ impl Added {
                 continue;
             }
             if token.lstrip {
-                // What an earlier token took stays with that.
+                // Whitespace that an earlier token consumed stays with that token.
                 start = if done < start { done + text[done..start].trim_end().len() } else { done };
             }
             if token.rstrip {

@@ -1,5 +1,5 @@
-//! Is it a `tokenizer.json`, and does it use only what is known? Asked before the crate reads it, so that what is
-//! wrong is said in words.
+//! Checks that a file is a `tokenizer.json` with known component types, before the `tokenizers` crate reads it, for
+//! better error messages.
 
 use std::borrow::Cow;
 
@@ -46,7 +46,7 @@ const PRE_TOKENIZERS: &[&str] = &[
 const POST_PROCESSORS: &[&str] =
     &["BertProcessing", "ByteLevel", "RobertaProcessing", "Sequence", "TemplateProcessing"];
 
-/// The parts of the file that matter before it is loaded. The vocabulary itself is passed over.
+/// The parts of the file that are checked before it is loaded. The vocabulary itself is skipped.
 #[derive(Debug, Deserialize)]
 pub(super) struct Description<'j> {
     #[serde(borrow)]
@@ -70,7 +70,7 @@ struct Model<'j> {
 }
 
 impl<'j> Description<'j> {
-    /// The token that stands for text without one: its text, or its id.
+    /// The unknown token: its text, or its id.
     pub(super) fn unknown(&self) -> (Option<&str>, Option<u64>) {
         let model = self.model.as_ref();
         (model.and_then(|model| model.unk_token.as_str()), model.and_then(|model| model.unk_id.as_u64()))
@@ -108,7 +108,7 @@ fn each(
     children: &str,
     names: &'static [&'static str],
 ) -> Result<(), TokenizerError> {
-    // Files from before types were written have none; the crate tells those by their fields.
+    // Old files have no types; the crate recognises their components by fields.
     if let Some(kind) = part["type"].as_str() {
         known(key, kind, names)?;
     }

@@ -1,5 +1,5 @@
-//! A `tokenizer.json` as plain data, its texts where the file has them. Fields that are not named here are errors: what
-//! they would do is not known.
+//! A `tokenizer.json` as plain data, with strings borrowed from the file. Unknown fields are errors, since their effect
+//! is unknown.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -74,16 +74,16 @@ pub(super) struct Model<'j> {
 
 #[derive(Debug)]
 pub(super) enum Vocab<'j> {
-    /// Text and id, in no order.
+    /// Texts and ids, in any order.
     Ids(Vec<(Cow<'j, str>, u32)>),
-    /// Text and score; the id is the place.
+    /// Texts and scores; the id is the position.
     Scores(Vec<(Cow<'j, str>, f64)>),
 }
 
 #[derive(Debug)]
 pub(super) struct Merges<'j>(pub(super) Vec<(Cow<'j, str>, Cow<'j, str>)>);
 
-/// A string of the file, borrowed where nothing in it is escaped.
+/// A string of the file, borrowed if it contains no escapes.
 struct Text<'j>(Cow<'j, str>);
 
 impl<'de: 'j, 'j> Deserialize<'de> for Text<'j> {
@@ -105,7 +105,7 @@ impl<'de: 'j, 'j> Deserialize<'de> for Text<'j> {
     }
 }
 
-/// Room for this many entries at first: of a real vocabulary's order, and little beside its file.
+/// Initial capacity: typical for real vocabularies, and small compared with the file.
 const USUAL: usize = 1 << 15;
 
 impl<'de: 'j, 'j> Deserialize<'de> for Vocab<'j> {
@@ -141,7 +141,7 @@ struct Pair<'j>(Cow<'j, str>, Cow<'j, str>);
 impl<'de: 'j, 'j> Deserialize<'de> for Pair<'j> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct OfPair;
-        /// The two parts of a merge in one string. A line of a version, which `tokenizers` passes over, is not one.
+        /// The two parts of a merge in one string. A version line, which `tokenizers` skips, is not a merge.
         fn halves(text: &str) -> Option<(&str, &str)> {
             let (left, right) = text.split_once(' ')?;
             (!right.contains(' ') && !left.starts_with("#version")).then_some((left, right))

@@ -1,6 +1,6 @@
-//! `tokenizer.json`, as Hugging Face folders have it. A file that is known through and through goes on our own
-//! tokenizers (`recognise`, `native`); any other through the `tokenizers` crate, which defines that format. What a token
-//! adds to a text, which tokens are special and what goes around a text is worked out once, when the file is opened
+//! `tokenizer.json` of Hugging Face folders. A file whose components are all supported uses this crate's own tokenizers
+//! (`recognise`, `native`); any other uses the `tokenizers` crate, which defines the format. The bytes of each token,
+//! the special tokens and the tokens around a text are determined once, when the file is opened
 //! (`docs/decisions/0005-tokenizer-json.md`).
 
 mod added;
@@ -33,10 +33,10 @@ pub(crate) use normalize::is_composed;
 use pieces::Steps;
 pub use sidecar::Sidecar;
 
-/// `tokenizers` keeps where every byte came from, at some fifty bytes each, so it gets less text than our own.
+/// `tokenizers` tracks the origin of every byte, at some fifty bytes each, so its limit is lower than ours.
 const MAX_TEXT: usize = 1 << 26;
 
-/// A tokenizer made of a `tokenizer.json`.
+/// A tokenizer made from a `tokenizer.json`.
 pub struct HfTokenizer {
     engine: Engine,
     texts: Strings,
@@ -48,7 +48,7 @@ pub struct HfTokenizer {
     space_prefix: bool,
 }
 
-/// What turns text into ids.
+/// The implementation that converts text to ids.
 enum Engine {
     Native(Box<Native>),
     Library(Box<Library>),
@@ -57,11 +57,11 @@ enum Engine {
 /// The `tokenizers` crate.
 struct Library {
     inner: tokenizers::Tokenizer,
-    /// The added tokens without the special ones: for text in which those are not to be read.
+    /// The added tokens without the special ones: for text in which special tokens must not be recognised.
     plain: AddedVocabulary,
-    /// What text without a token becomes. Special in some files, and yet no sign of a special text.
+    /// The unknown token. It is marked special in some files, but does not indicate a special token in the text.
     unknown: Option<u32>,
-    /// Why it is needed.
+    /// The reason why the library is needed.
     why: String,
 }
 
@@ -76,7 +76,7 @@ impl std::fmt::Debug for HfTokenizer {
 }
 
 impl HfTokenizer {
-    /// Opens a `tokenizer.json`, and beside it what says more about its tokens: `tokenizer_config.json`,
+    /// Opens a `tokenizer.json`, and the files beside it that describe its tokens: `tokenizer_config.json`,
     /// `special_tokens_map.json`, `generation_config.json`, `config.json`.
     pub fn open(path: impl AsRef<Path>) -> Result<HfTokenizer, TokenizerError> {
         let path = path.as_ref();
@@ -92,7 +92,7 @@ impl HfTokenizer {
         }
     }
 
-    /// A file as GGUF could have it: its vocabulary, except scores and the roles of special tokens.
+    /// A file in the form of GGUF: its vocabulary, without scores and roles of special tokens.
     pub(crate) fn exported(
         json: &[u8],
         sidecar: &Sidecar,
@@ -105,7 +105,7 @@ impl HfTokenizer {
         Ok((HfTokenizer::native(&file, recognised, sidecar)?, vocabulary, export))
     }
 
-    /// The same through the `tokenizers` crate, whether the file is known or not.
+    /// Always uses the `tokenizers` crate, even if the file is supported natively.
     pub fn from_bytes_by_library(json: &[u8], sidecar: &Sidecar) -> Result<HfTokenizer, TokenizerError> {
         HfTokenizer::library(json, sidecar, "it was asked for".into())
     }
@@ -142,7 +142,7 @@ impl HfTokenizer {
         let steps = Steps::of(about.decoder.as_ref().unwrap_or(&serde_json::Value::Null))?;
         let mut inner: tokenizers::Tokenizer =
             guard(|| tokenizers::Tokenizer::from_bytes(json).map_err(|error| library(&*error)))?;
-        // A prompt is not to be cut or filled up behind its writer's back.
+        // Never truncate or pad a prompt silently.
         inner.with_truncation(None).map_err(|error| library(&*error))?;
         inner.with_padding(None);
         inner.set_encode_special_tokens(false);
@@ -174,12 +174,12 @@ impl HfTokenizer {
         Ok(tokenizer)
     }
 
-    /// Is it on our own tokenizers?
+    /// Whether it uses this crate's own tokenizers.
     pub fn is_native(&self) -> bool {
         matches!(self.engine, Engine::Native(_))
     }
 
-    /// The roles of the special tokens.
+    /// Determines the roles of the special tokens.
     fn find_special(&mut self, sidecar: &Sidecar) {
         let named = |text: &Option<String>| text.as_deref().and_then(|text| self.find_token(text));
         let known = |id: &Option<u32>| id.filter(|&id| (id as usize) < self.kinds.len());
@@ -199,7 +199,7 @@ impl HfTokenizer {
             add_eos: false,
             add_separator: false,
         };
-        // The flags are how LLaMA-like folders overrule the post-processor.
+        // In LLaMA-like folders, these flags override the post-processor.
         if let (Some(wanted), Some(bos)) = (sidecar.add_bos, special.bos) {
             self.template.set_first(bos, wanted);
         }
@@ -217,10 +217,10 @@ impl HfTokenizer {
         let candidates: Vec<Candidate<'_>> = (0u32..)
             .zip(self.texts.iter())
             .zip(&self.kinds)
-            .filter(|((_, text), kind)| is_added(**kind) && eog::looks_final(text))
+            .filter(|((_, text), kind)| is_added(**kind) && eog::is_end_text(text))
             .map(|((id, text), _)| Candidate { id, text })
             .collect();
-        // A lone file says nothing about roles; its only end of text is one.
+        // Without other files, the first well-known end-of-text token in the vocabulary is used.
         let ends = ["</s>", "<|endoftext|>", "<|end_of_text|>", "<eos>", "<｜end▁of▁sentence｜>"];
         let alone = ends.iter().find_map(|end| candidates.iter().find(|c| c.text == *end)).map(|c| c.id);
         special.eos = special.eos.or(alone);
@@ -234,12 +234,12 @@ impl HfTokenizer {
 }
 
 impl Library {
-    /// What the post-processor puts around a text and around two, seen on texts that have tokens.
+    /// The tokens that the post-processor adds around one text and around two, determined with sample texts.
     fn template(&self, kinds: &[TokenKind]) -> Result<Template, TokenizerError> {
         let probes = ["a", "b"];
         let body = |text: &str| guard(|| self.body(text, kinds, false));
         let bodies = [body(probes[0])?, body(probes[1])?];
-        // Its fast way forgets the segments where no post-processor sets them.
+        // The fast encoding does not set segments unless a post-processor does.
         let encode = |input: tokenizers::EncodeInput<'_>| {
             guard(|| self.inner.encode(input, true).map_err(|error| library(&*error)))
         };
@@ -247,11 +247,11 @@ impl Library {
         let pair = encode((probes[0], probes[1]).into()).ok();
         let pair = pair.and_then(|pair| pieces_of(&pair, &bodies));
         single.and_then(|single| Template::new(single, pair)).ok_or_else(|| TokenizerError::Unsupported {
-            what: "a post-processor that changes the tokens of the text itself".into(),
+            what: "a post-processor that changes the tokens of the text".into(),
         })
     }
 
-    /// The tokens of a text and nothing around them.
+    /// The tokens of a text without any around it.
     fn body(&self, text: &str, kinds: &[TokenKind], parse_special: bool) -> Result<Vec<u32>, TokenizerError> {
         let failed = |error: tokenizers::Error| library(&*error);
         let added = if parse_special { self.inner.get_added_vocabulary() } else { &self.plain };
@@ -270,8 +270,8 @@ impl Library {
                     ids.push(token.id);
                     continue;
                 }
-                // Text that spells a special token, to a model that knows no such thing (Unigram). It stays text,
-                // a character at a time.
+                // The text of a special token, in a model that treats it as an ordinary token (Unigram). It is encoded
+                // as text, one character at a time.
                 for c in token.value.chars() {
                     let spelled = model.tokenize(c.encode_utf8(&mut [0; 4])).map_err(failed)?;
                     ids.extend(spelled.iter().map(|token| token.id));
@@ -351,12 +351,12 @@ impl Tokenizer for HfTokenizer {
         &self.end_of_generation
     }
 
-    /// Which tokenizer this file is on, and, where it is not our own, why.
+    /// Describes the implementation used for this file and, if it is not this crate's own, the reason.
     fn describe(&self) -> String {
         match &self.engine {
             Engine::Native(native) => native.describe().into(),
             Engine::Library(library) => {
-                format!("the tokenizers library (not known here: {})", library.why)
+                format!("the tokenizers library ({})", library.why)
             }
         }
     }
@@ -366,15 +366,16 @@ impl Tokenizer for HfTokenizer {
     }
 }
 
-/// The file as our own tokenizers have it; if they cannot, why.
+/// The file in the form of this crate's own tokenizers, or the reason why it is not supported.
 fn recognise(json: &[u8]) -> Result<(File<'_>, Recognised), String> {
-    let file: File<'_> = serde_json::from_slice(json)
-        .map_err(|error| printable(&format!("what is not known in it: {error}")))?;
+    let file: File<'_> =
+        serde_json::from_slice(json).map_err(|error| printable(&format!("an unknown part: {error}")))?;
     let recognised = native::build(&file)?;
     Ok((file, recognised))
 }
 
-/// The template that made this of two texts with these tokens. `None` if the texts' own tokens are others.
+/// The template that produced this encoding of two texts with these tokens. `None` if the texts themselves were
+/// tokenized differently.
 fn pieces_of(whole: &tokenizers::Encoding, bodies: &[Vec<u32>; 2]) -> Option<Vec<Piece>> {
     let (ids, segments) = (whole.get_ids(), whole.get_type_ids());
     let (texts, added) = (whole.get_sequence_ids(), whole.get_special_tokens_mask());
@@ -382,7 +383,7 @@ fn pieces_of(whole: &tokenizers::Encoding, bodies: &[Vec<u32>; 2]) -> Option<Vec
     while at < ids.len() {
         let segment = segments[at];
         match texts[at] {
-            // A text that occurs again is no text in the list.
+            // A text that occurs a second time is not expected.
             None if added[at] == 0 => return None,
             None => {
                 pieces.push(Piece::Token { id: ids[at], segment });
@@ -404,12 +405,12 @@ fn pieces_of(whole: &tokenizers::Encoding, bodies: &[Vec<u32>; 2]) -> Option<Vec
     Some(pieces)
 }
 
-/// Texts and kinds by id. Ids that no token has are unused, and empty.
+/// Texts and kinds by id. Ids without a token are unused and empty.
 fn tokens(inner: &tokenizers::Tokenizer) -> Result<(Strings, Vec<TokenKind>), TokenizerError> {
     let vocab = inner.get_vocab(true);
     let count = vocab.len();
     let last = vocab.values().copied().max().ok_or(TokenizerError::Empty)?;
-    // Room for some holes, and none for a file that names the four billionth token only.
+    // Allows some gaps, but not a file that contains only a token with a huge id.
     let limit = count.saturating_mul(2) + 4096;
     if last as usize >= limit {
         return Err(TokenizerError::IdOutOfRange { key: "model.vocab", id: last.into(), tokens: count });
@@ -445,8 +446,8 @@ pub(super) fn library(error: &(dyn std::error::Error + Send + Sync + 'static)) -
     TokenizerError::Library { message: printable(&error.to_string()) }
 }
 
-/// The crate promises no freedom from panics on strange files, and we do.
+/// The crate may panic on malformed files; this converts panics to errors.
 fn guard<T>(work: impl FnOnce() -> Result<T, TokenizerError>) -> Result<T, TokenizerError> {
     catch_unwind(AssertUnwindSafe(work))
-        .unwrap_or_else(|_| Err(TokenizerError::Library { message: "it cannot work with this file".into() }))
+        .unwrap_or_else(|_| Err(TokenizerError::Library { message: "it failed on this file".into() }))
 }

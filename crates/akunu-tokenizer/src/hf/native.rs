@@ -1,5 +1,5 @@
-//! A `tokenizer.json` that was recognised, on our own tokenizers: the same ids as from the `tokenizers` crate, at
-//! another speed.
+//! A supported `tokenizer.json` on this crate's own tokenizers: the same ids as with the `tokenizers` crate, but
+//! faster.
 
 use std::collections::HashSet;
 
@@ -26,12 +26,12 @@ use crate::{Model, TokenKind, TokenizerError, Vocabulary};
 
 #[derive(Debug)]
 pub(super) struct Native {
-    /// Looked for in the text as it stands; in the normalised text.
+    /// Tokens matched in the original text, and in the normalized text.
     raw: Added,
     normalized: Added,
     normalizer: Normalizer,
     model: Words,
-    /// By id, what the model's tokens are found by.
+    /// By id: the texts that the model matches.
     pieces: Pieces,
     scratch: Pool,
 }
@@ -44,17 +44,17 @@ enum Words {
     WordPiece(WordPiece),
 }
 
-/// A file that was recognised.
+/// A supported file.
 #[derive(Debug)]
 pub(super) struct Recognised {
     pub(super) native: Native,
     pub(super) vocabulary: Vocabulary,
-    /// Text that decoding goes by, where it is not the token's own.
+    /// Text to use in decoding, if it differs from the token's own.
     pub(super) surfaces: Vec<(u32, String)>,
     pub(super) template: Template,
 }
 
-/// Kinds as a reader of the whole vocabulary sees them are in `vocabulary`; the model knows all its tokens as text.
+/// The kinds in `vocabulary` are those of the whole vocabulary; to the model, all its tokens are normal.
 pub(super) fn build(file: &File<'_>) -> Result<Recognised, Unknown> {
     let normalizer = Normalizer::of(&file.normalizer)?;
     let method = recognise::method(file, &normalizer)?;
@@ -68,12 +68,12 @@ pub(super) fn build(file: &File<'_>) -> Result<Recognised, Unknown> {
     let mut vocabulary = vocabulary(file, model)?;
     let known = vocabulary.tokens.len() as u32;
     if template.tokens().any(|id| id >= known) {
-        return Err("a post-processor's token that the vocabulary lacks".into());
+        return Err("a post-processor's token that is not in the vocabulary".into());
     }
     let (mut raw, mut in_normalized, mut surfaces) = (Added::new(), Added::new(), Vec::new());
     for token in &file.added_tokens {
         if token.single_word {
-            return Err("added tokens that are whole words only".into());
+            return Err("added tokens that match whole words only".into());
         }
         let mut text = String::new();
         let fresh = if token.normalized {
@@ -86,7 +86,7 @@ pub(super) fn build(file: &File<'_>) -> Result<Recognised, Unknown> {
             raw.insert(&token.content, token)
         };
         if !fresh {
-            return Err("two added tokens of the same text, or an empty one".into());
+            return Err("duplicate or empty added tokens".into());
         }
     }
     surfaces.sort();
@@ -96,13 +96,13 @@ pub(super) fn build(file: &File<'_>) -> Result<Recognised, Unknown> {
     Ok(Recognised { native, vocabulary, surfaces, template })
 }
 
-/// The tokens of the file by id, and what kinds they are. Ids that no token has are unused, and empty.
+/// The tokens of the file by id, and their kinds. Ids without a token are unused and empty.
 fn vocabulary(file: &File<'_>, model: Model) -> Result<Vocabulary, Unknown> {
     let (count, last) = match &file.model.vocab {
         Vocab::Ids(tokens) => (tokens.len(), tokens.iter().map(|token| token.1).max()),
         Vocab::Scores(tokens) => (tokens.len(), (tokens.len() as u32).checked_sub(1)),
     };
-    // What has holes gives added tokens ids that others have.
+    // With gaps, added tokens could get ids that are in use.
     if last.is_none_or(|last| last as usize + 1 != count) {
         return Err("ids that are not consecutive".into());
     }
@@ -112,7 +112,7 @@ fn vocabulary(file: &File<'_>, model: Model) -> Result<Vocabulary, Unknown> {
         Vocab::Scores(tokens) => (0..count).for_each(|id| texts[id] = Some(&tokens[id].0)),
     }
     if texts[..count].contains(&None) {
-        return Err("two tokens with one id".into());
+        return Err("duplicate ids".into());
     }
     let in_model: HashSet<&str> = file.added_tokens.iter().map(|token| token.content.as_str()).collect();
     let in_model: HashSet<&str> =
@@ -122,11 +122,11 @@ fn vocabulary(file: &File<'_>, model: Model) -> Result<Vocabulary, Unknown> {
         let id = token.id as usize;
         if in_model.contains(token.content.as_str()) {
             if texts.get(id) != Some(&Some(token.content.as_str())) {
-                return Err("an added token under another id than in the vocabulary".into());
+                return Err("an added token whose id differs from the vocabulary's".into());
             }
         } else {
             if id != next {
-                return Err("added tokens whose ids do not go on from the vocabulary's".into());
+                return Err("added tokens whose ids do not follow those of the vocabulary".into());
             }
             texts[id] = Some(&token.content);
             next += 1;
@@ -169,7 +169,7 @@ fn words(file: &File<'_>, method: Method, vocabulary: &mut Vocabulary) -> Result
     let unknown = unknown.and_then(|text| vocabulary.tokens.iter().position(|token| token == text));
     let unknown = unknown.or(file.model.unk_id).filter(|&id| id < count);
     vocabulary.special.unknown = unknown.map(|id| id as u32);
-    // To the model its tokens are text, and those that were only added are none.
+    // To the model its own tokens are text, and added tokens do not exist.
     let kind_of = |wanted: &dyn Fn(usize, &str) -> TokenKind| -> Vec<TokenKind> {
         let kind = |(id, text)| if id < count { wanted(id, text) } else { TokenKind::Control };
         vocabulary.tokens.iter().enumerate().map(kind).collect()
@@ -178,7 +178,7 @@ fn words(file: &File<'_>, method: Method, vocabulary: &mut Vocabulary) -> Result
         Method::ByteLevel { pre, prefix_space, ignore_merges } => {
             let mut pieces = Pieces::default();
             vocabulary.tokens.iter().for_each(|text| pieces.push_with(|out| append_bytes(text, out)));
-            // What is not written in bytes cannot come about.
+            // A token that is not written in bytes can never be produced.
             let kinds = kind_of(&|_, text| {
                 if is_written_in_bytes(text) { TokenKind::Normal } else { TokenKind::Control }
             });
@@ -186,7 +186,7 @@ fn words(file: &File<'_>, method: Method, vocabulary: &mut Vocabulary) -> Result
             no_special_from_text(file, &pre, ignore_merges)?;
             let model = ByteLevel::new(vocabulary, pre, &kinds, &pieces).map_err(said)?;
             if model.has_repeated_merges() || !model.has_every_byte() {
-                return Err("the same merge twice, or bytes without a token".into());
+                return Err("duplicate merges, or bytes without a token".into());
             }
             vocabulary.pre = model.pre_tokenizer().name(ignore_merges).unwrap_or_default().to_string();
             Ok((Words::ByteLevel { model: Box::new(model), prefix_space }, pieces))
@@ -203,7 +203,7 @@ fn words(file: &File<'_>, method: Method, vocabulary: &mut Vocabulary) -> Result
                 _ => TokenKind::Normal,
             });
             if file.model.unk_token.as_deref().is_some_and(|text| text.chars().nth(1).is_none()) {
-                return Err("a token for unknown text that is one character".into());
+                return Err("an unknown token that is a single character".into());
             }
             no_special_from_text(file, &PreTokenizer::of_steps(Vec::new()), false)?;
             let model = CharLevel::new(vocabulary, &kinds, &pieces, fuse_unknown).map_err(said)?;
@@ -225,14 +225,14 @@ fn words(file: &File<'_>, method: Method, vocabulary: &mut Vocabulary) -> Result
             let kinds =
                 kind_of(&|_, text| if text.contains(' ') { TokenKind::Control } else { TokenKind::Normal });
             if unknown.is_none() {
-                return Err("no token for unknown text".into());
+                return Err("no unknown token".into());
             }
             Ok((Words::WordPiece(WordPiece::new(vocabulary, &kinds, &pieces)), pieces))
         }
     }
 }
 
-/// WordPiece finds what begins a word with a space in front.
+/// WordPiece matches tokens that begin a word with a space in front.
 fn word_pieces(tokens: &Strings) -> Pieces {
     let mut pieces = Pieces::default();
     for text in tokens.iter() {
@@ -247,7 +247,8 @@ fn word_pieces(tokens: &Strings) -> Pieces {
     pieces
 }
 
-/// Where special tokens are to be text, none may come of it; a model whose merges spell one would make it.
+/// If special tokens are to be treated as text, the model must not produce one: rejects models whose merges spell a
+/// special token.
 fn no_special_from_text(file: &File<'_>, pre: &PreTokenizer, ignore_merges: bool) -> Result<(), Unknown> {
     let special: HashSet<&str> =
         file.added_tokens.iter().filter(|token| token.special).map(|token| token.content.as_str()).collect();
@@ -267,30 +268,30 @@ fn no_special_from_text(file: &File<'_>, pre: &PreTokenizer, ignore_merges: bool
         pre.split(text, &mut { count }).is_ok() && words == 1
     };
     if single || merged || ignore_merges && special.iter().any(whole) {
-        return Err("text that becomes a special token".into());
+        return Err("merges that produce a special token from text".into());
     }
     Ok(())
 }
 
-/// What GGUF cannot say, or says elsewhere.
+/// Properties that GGUF cannot represent, or represents elsewhere.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Export {
     pub(crate) unknown: Option<u32>,
     /// Text is composed (NFC) first.
     pub(crate) composed: bool,
-    /// Added tokens that take spaces around them.
+    /// Number of added tokens that consume whitespace around them.
     pub(crate) stripping: usize,
 }
 
 impl Native {
-    /// Sets in `vocabulary` what GGUF says of the way text is cut; refused is what it cannot say.
+    /// Sets the GGUF pre-tokenizer settings in `vocabulary`; returns an error for what GGUF cannot represent.
     pub(super) fn export(&self, vocabulary: &mut Vocabulary) -> Result<Export, String> {
         match (&self.model, &self.normalizer) {
             (Words::ByteLevel { prefix_space: true, .. }, _) => {
-                return Err("text gets a space in front, which byte-level BPE in GGUF does not".into());
+                return Err("text gets a space prefix, which byte-level BPE in GGUF does not support".into());
             }
             (Words::ByteLevel { .. }, _) if vocabulary.pre.is_empty() => {
-                return Err("GGUF has no name for the way in which text is cut into words".into());
+                return Err("GGUF has no name for this pre-tokenizer".into());
             }
             (Words::ByteLevel { .. }, _) => {}
             (Words::CharLevel { model, cut: Cut::Whole }, Normalizer::Marks { prepend })
@@ -301,19 +302,19 @@ impl Native {
             (Words::WordPiece(_), Normalizer::Bert { inner, .. }) => {
                 if let NormalizerWrapper::BertNormalizer(bert) = &**inner {
                     if !bert.handle_chinese_chars {
-                        return Err("Chinese characters are parts of words".into());
+                        return Err("Chinese characters are not split from words".into());
                     }
                     vocabulary.lowercase = bert.lowercase;
                     vocabulary.strip_accents = bert.strip_accents.unwrap_or(bert.lowercase);
                 }
             }
-            _ => return Err(format!("{} of this kind is none of GGUF's", self.describe())),
+            _ => return Err(format!("{} of this kind is not supported by GGUF", self.describe())),
         }
         let composed = matches!(self.normalizer, Normalizer::Nfc);
         Ok(Export { unknown: vocabulary.special.unknown, composed, stripping: 0 })
     }
 
-    /// What stands behind it, in words.
+    /// The name of the model.
     pub(super) fn describe(&self) -> &'static str {
         match &self.model {
             Words::ByteLevel { .. } => "byte-level BPE",
@@ -323,7 +324,7 @@ impl Native {
         }
     }
 
-    /// Appends the tokens of a text and nothing around them. With `plain`, special tokens are text.
+    /// Appends the tokens of a text without any around it. With `plain`, special tokens are treated as text.
     pub(super) fn encode(&self, text: &str, plain: bool, ids: &mut Vec<u32>) -> Result<(), TokenizerError> {
         self.scratch.with(|scratch| {
             self.raw.split(text, plain, |part| match part {
@@ -418,7 +419,7 @@ impl Cut {
     }
 }
 
-/// Words between spaces, and signs by themselves.
+/// Splits at whitespace, with punctuation as separate words.
 fn bert_words<E>(text: &str, mut emit: impl FnMut(&str) -> Result<(), E>) -> Result<(), E> {
     for word in text.split(char::is_whitespace) {
         let mut start = 0;

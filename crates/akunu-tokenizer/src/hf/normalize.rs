@@ -1,5 +1,5 @@
-//! What is done to a text before it is cut into words. The usual ways are written out here; for the others the
-//! `tokenizers` crate's own normalizer is asked.
+//! Normalization of a text before pre-tokenization. Common normalizers are implemented here; for others the normalizer
+//! of the `tokenizers` crate is called.
 
 use serde_json::{Value, json};
 use tokenizers::{NormalizedString, Normalizer as _, NormalizerWrapper};
@@ -11,11 +11,11 @@ use super::recognise::{Unknown, is, sequence};
 pub(super) enum Normalizer {
     None,
     Nfc,
-    /// Spaces become `▁`, and one more goes in front.
+    /// Replaces spaces with `▁` and adds one in front.
     Marks {
         prepend: bool,
     },
-    /// BERT's; of ASCII it removes controls, and folds its case if asked to.
+    /// BERT's normalizer; for ASCII it removes control characters, and lower-cases if requested.
     Bert {
         inner: Box<NormalizerWrapper>,
         lowercase: bool,
@@ -55,7 +55,7 @@ impl Normalizer {
         Ok(Normalizer::Other(inner))
     }
 
-    /// `text` as the model sees it: as it is, or written to `out`, which is empty.
+    /// The normalized text: either `text` itself, or written to `out`, which is empty.
     pub(super) fn apply<'t>(&self, text: &'t str, out: &'t mut String) -> Result<&'t str, tokenizers::Error> {
         match self {
             Normalizer::None => return Ok(text),
@@ -72,7 +72,8 @@ impl Normalizer {
                 push_marked(text, out);
             }
             Normalizer::Bert { inner, lowercase } => {
-                // Each character by itself, but for the order of marks that follow one of them; ASCII has no marks.
+                // Characters are normalized independently, except for the order of following marks; ASCII contains no
+                // marks.
                 for run in text.as_bytes().chunk_by(|a, b| a.is_ascii() == b.is_ascii()) {
                     match std::str::from_utf8(run) {
                         Ok(run) if !run.is_ascii() => ask(inner, run, out)?,
@@ -86,9 +87,9 @@ impl Normalizer {
     }
 }
 
-/// Is it NFC for certain?
+/// Whether the text is certainly in NFC.
 pub(crate) fn is_composed(text: &str) -> bool {
-    // Nothing below U+0300 composes, and its first byte is 0xCC.
+    // No character below U+0300 composes, and the first byte of U+0300 is 0xCC.
     text.bytes().all(|byte| byte < 0xcc) || is_nfc_quick(text.chars()) == IsNormalized::Yes
 }
 
@@ -99,7 +100,7 @@ fn ask(inner: &NormalizerWrapper, text: &str, out: &mut String) -> Result<(), to
     Ok(())
 }
 
-/// Without controls, white space as spaces.
+/// Removes control characters, and converts other whitespace to spaces.
 fn push_clean_ascii(text: &[u8], lowercase: bool, out: &mut String) {
     for &byte in text {
         match byte {
@@ -111,7 +112,7 @@ fn push_clean_ascii(text: &[u8], lowercase: bool, out: &mut String) {
     }
 }
 
-/// Appends `text` with marks for spaces.
+/// Appends `text` with spaces replaced by space marks.
 pub(super) fn push_marked(text: &str, out: &mut String) {
     out.reserve(text.len());
     for (at, part) in text.split(' ').enumerate() {

@@ -1,5 +1,5 @@
-//! What each token adds to a text, from the file's `decoder`: the steps that look at one token at a time are
-//! taken once for each token, and of those that look at a whole text there is one, the space in front.
+//! The bytes that each token adds to a text, from the file's `decoder`. Steps that look at single tokens are applied
+//! once per token; the only step that looks at a whole text is the removal of the space prefix.
 
 use akunu_format::Strings;
 use serde_json::Value;
@@ -11,12 +11,12 @@ use crate::{TokenKind, TokenizerError};
 
 #[derive(Clone, Debug, PartialEq)]
 enum Step {
-    /// Characters stand for bytes.
+    /// Characters encode bytes.
     ByteLevel,
     Replace(String, String),
     /// `<0x0A>` is a byte.
     ByteFallback,
-    /// Continues a word; other tokens begin one, with a space.
+    /// Tokens with the prefix continue a word; others begin one, with a space.
     WordPiece {
         prefix: String,
         cleanup: bool,
@@ -32,7 +32,7 @@ pub(super) struct Steps {
 }
 
 impl Steps {
-    /// What a `decoder` does.
+    /// Parses a `decoder`.
     pub(super) fn of(decoder: &Value) -> Result<Steps, TokenizerError> {
         let mut steps = Steps::default();
         match decoder {
@@ -42,12 +42,12 @@ impl Steps {
         Ok(steps)
     }
 
-    /// Does a text begin with a space that decoding takes away?
+    /// Whether decoding removes a space at the beginning of a text.
     pub(super) fn have_space_prefix(&self) -> bool {
         self.space_prefix
     }
 
-    /// `surface` gives the text of tokens that is not the one in the vocabulary.
+    /// `surface` gives the texts of tokens that differ from those in the vocabulary.
     pub(super) fn pieces<'s>(
         &self,
         texts: &Strings,
@@ -82,7 +82,7 @@ impl Steps {
                 (Some(from), Some(to)) if !from.is_empty() => {
                     self.steps.push(Step::Replace(from.to_string(), to));
                 }
-                _ => return Err(refused("that replaces what a regular expression matches")),
+                _ => return Err(refused("with a regular expression")),
             },
             "Strip" => {
                 self.space_prefix |=
@@ -91,7 +91,7 @@ impl Steps {
             "Metaspace" => {
                 let mark = text("replacement").unwrap_or_else(|| "▁".into());
                 if mark.is_empty() {
-                    return Err(refused("whose space mark is empty"));
+                    return Err(refused("with an empty space mark"));
                 }
                 self.steps.push(Step::Replace(mark, " ".into()));
                 let never =
@@ -117,7 +117,7 @@ impl Steps {
         let mut text = text.to_string();
         for step in &self.steps {
             match step {
-                // Characters end here: bytes need not be any.
+                // The result is bytes, not necessarily UTF-8, so no text step can follow.
                 Step::ByteLevel => return append_bytes(&text, out),
                 Step::ByteFallback => {
                     if let Some(byte) = byte_of_hex(&text) {
@@ -141,7 +141,7 @@ impl Steps {
     }
 }
 
-/// No space in front of signs, as the WordPiece decoder wants it.
+/// Removes spaces before punctuation, as the WordPiece decoder does.
 fn clean_up(text: &str) -> String {
     const PAIRS: [(&str, &str); 11] = [
         (" .", "."),

@@ -1,4 +1,4 @@
-//! What a post-processor puts around a text and around two, as a [`Template`].
+//! The tokens that a post-processor adds around one text and around two, as a [`Template`].
 
 use serde_json::Value;
 
@@ -7,28 +7,28 @@ use crate::template::{Piece, Template};
 
 /// The template of a file's `post_processor`.
 pub(super) fn template(post: &Value) -> Result<Template, Unknown> {
-    // This one is about offsets alone.
+    // This one affects offsets only.
     let parts = sequence(post, "processors").into_iter().filter(|part| part["type"] != "ByteLevel");
     match parts.collect::<Vec<&Value>>()[..] {
-        [] => Ok(Template::bare(1)),
+        [] => Ok(Template::empty(1)),
         [part] => match part["type"].as_str() {
             Some("BertProcessing") => {
                 let (cls, sep) = (id(&part["cls"][1])?, id(&part["sep"][1])?);
-                Ok(Template::of_ids(&[cls], &[sep], &[sep], 1))
+                Ok(Template::from_ids(&[cls], &[sep], &[sep], 1))
             }
             Some("RobertaProcessing") => {
                 let (cls, sep) = (id(&part["cls"][1])?, id(&part["sep"][1])?);
-                Ok(Template::of_ids(&[cls], &[sep, sep], &[sep], 0))
+                Ok(Template::from_ids(&[cls], &[sep, sep], &[sep], 0))
             }
             Some("TemplateProcessing") => {
                 let single = pieces(part, "single")?;
                 let pair = pieces(part, "pair").ok();
-                let once = "a post-processor that does not take the text once";
+                let once = "a post-processor that does not contain the text once";
                 Template::new(single, pair).ok_or_else(|| once.into())
             }
             _ => Err(format!("the post-processor {}", short(part))),
         },
-        _ => Err("several post-processors that put tokens around a text".into()),
+        _ => Err("several post-processors that add tokens".into()),
     }
 }
 

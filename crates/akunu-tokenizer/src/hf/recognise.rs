@@ -1,5 +1,5 @@
-//! Is a `tokenizer.json` one that our own tokenizers can stand for? Everything in it has to be known, down to the text
-//! of regular expressions; the answer to any doubt is no, and why.
+//! Decides whether this crate's own tokenizers support a `tokenizer.json`. Every component must be known, including the
+//! exact text of regular expressions; otherwise the result is the reason for using the library.
 
 use serde_json::Value;
 
@@ -7,13 +7,13 @@ use super::file::File;
 use super::normalize::Normalizer;
 use crate::pretokenizer::{PreTokenizer, Step};
 
-/// Why a file is left to the `tokenizers` crate.
+/// The reason why a file needs the `tokenizers` crate.
 pub(super) type Unknown = String;
 
-/// How text is cut into words and what is done to each.
+/// Pre-tokenization, and the model applied to each word.
 #[derive(Debug)]
 pub(super) enum Method {
-    /// `prefix_space`: text that does not begin with a space gets one.
+    /// `prefix_space`: a space is added to text that does not begin with one.
     ByteLevel {
         pre: PreTokenizer,
         prefix_space: bool,
@@ -31,25 +31,25 @@ pub(super) enum Method {
     WordPiece,
 }
 
-/// Where words end in vocabularies that write a space as `▁`.
+/// Word boundaries in vocabularies that write a space as `▁`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cut {
-    /// Nowhere.
+    /// No boundaries.
     Whole,
     Metaspace {
         prepend: Prepend,
         /// Each `▁` begins a word.
         split: bool,
-        /// White space goes, and words are what lies between.
+        /// Splits at whitespace first.
         whitespace_first: bool,
     },
 }
 
-/// Which texts get a `▁` in front, if they do not begin with one.
+/// When a `▁` is added to text that does not begin with one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Prepend {
     Always,
-    /// At the start only, not after an added token.
+    /// At the start of the text only, not after an added token.
     First,
     Never,
 }
@@ -66,7 +66,7 @@ pub(super) fn method(file: &File<'_>, normalizer: &Normalizer) -> Result<Method,
         "BPE" => {
             let fixes = [&model.continuing_subword_prefix, &model.end_of_word_suffix];
             if model.dropout.is_some_and(|dropout| dropout != 0.0) || fixes.into_iter().any(set) {
-                return Err("BPE with dropout, or with marks on the parts of words".into());
+                return Err("BPE with dropout, or with prefixes or suffixes of subwords".into());
             }
             let ignore_merges = model.ignore_merges.unwrap_or(false);
             if parts.last().is_some_and(|last| last["type"] == "ByteLevel") {
@@ -76,7 +76,7 @@ pub(super) fn method(file: &File<'_>, normalizer: &Normalizer) -> Result<Method,
                 return byte_level(&parts, ignore_merges);
             }
             if ignore_merges {
-                return Err("words that stay whole, in a vocabulary that is not byte-level".into());
+                return Err("ignore_merges in a vocabulary that is not byte-level".into());
             }
             let fuse_unknown = model.fuse_unk.unwrap_or(false);
             let byte_fallback = model.byte_fallback.unwrap_or(false);
@@ -88,9 +88,13 @@ pub(super) fn method(file: &File<'_>, normalizer: &Normalizer) -> Result<Method,
         }
         "WordPiece" => {
             let usual = model.continuing_subword_prefix.as_deref() == Some("##")
-                && model.max_input_chars_per_word == Some(crate::wordpiece::LONGEST_WORD);
+                && model.max_input_chars_per_word == Some(crate::wordpiece::MAX_WORD);
             let bert = parts.len() == 1 && is(parts[0], "BertPreTokenizer", &[]);
-            if usual && bert { Ok(Method::WordPiece) } else { Err("WordPiece that is not BERT's".into()) }
+            if usual && bert {
+                Ok(Method::WordPiece)
+            } else {
+                Err("WordPiece with settings other than BERT's".into())
+            }
         }
         other => Err(format!("a model of the type {}", crate::error::printable(other))),
     }
@@ -105,16 +109,16 @@ fn byte_level(parts: &[&Value], ignore_merges: bool) -> Result<Method, Unknown> 
             "Digits" if fields(part, &["individual_digits"]) => match part["individual_digits"].as_bool() {
                 Some(true) => Some(Step::Numbers(1)),
                 Some(false) => Some(Step::Numbers(usize::MAX)),
-                None => return Err("digits that are cut in an unknown way".into()),
+                None => return Err("Digits with unknown settings".into()),
             },
             "ByteLevel" if last && fields(part, &["add_prefix_space", "trim_offsets", "use_regex"]) => {
                 let flag = |key: &str, default: bool| part.get(key).map_or(Some(default), Value::as_bool);
                 let (Some(prefix), Some(regex)) = (flag("add_prefix_space", true), flag("use_regex", true))
                 else {
-                    return Err("a byte-level part with unknown settings".into());
+                    return Err("ByteLevel with unknown settings".into());
                 };
                 if prefix && parts.len() > 1 {
-                    return Err("a space in front of every part of a text".into());
+                    return Err("add_prefix_space after another split".into());
                 }
                 prefix_space = prefix;
                 regex.then_some(Step::Gpt2)
@@ -132,9 +136,9 @@ fn split(part: &Value) -> Result<Step, Unknown> {
     let step = step.ok_or_else(|| format!("the expression {}", short(&part["pattern"])))?;
     match (part["behavior"].as_str(), part["invert"].as_bool()) {
         (Some("Isolated"), Some(false)) => Ok(step),
-        // What lies between matches is thrown away; here there is nothing.
+        // The text between matches is removed; here the matches cover the whole text.
         (Some("Removed"), Some(true)) if step.is_total() => Ok(step),
-        _ => Err("a split that throws text away".into()),
+        _ => Err("a split that removes text".into()),
     }
 }
 
@@ -145,7 +149,7 @@ fn cut(parts: &[&Value], normalizer: &Normalizer) -> Result<Cut, Unknown> {
     };
     match rest {
         [] => Ok(Cut::Whole),
-        // Where spaces have become marks there is nothing to split.
+        // After spaces have become space marks, there is nothing to split.
         [part]
             if matches!(normalizer, Normalizer::Marks { .. })
                 && is(part, "Split", &["pattern", "behavior", "invert"])
@@ -157,7 +161,7 @@ fn cut(parts: &[&Value], normalizer: &Normalizer) -> Result<Cut, Unknown> {
         }
         [part] if is(part, "Metaspace", &["replacement", "prepend_scheme", "split", "add_prefix_space"]) => {
             if part["replacement"] != "▁" || matches!(normalizer, Normalizer::Marks { .. }) {
-                return Err("another mark for spaces than ▁".into());
+                return Err("a space mark other than ▁".into());
             }
             let prepend = match part["prepend_scheme"].as_str() {
                 Some("always") => Prepend::Always,
@@ -167,7 +171,7 @@ fn cut(parts: &[&Value], normalizer: &Normalizer) -> Result<Cut, Unknown> {
                 _ => return Err(format!("the pre-tokenizer part {}", short(part))),
             };
             if part["add_prefix_space"] == false && prepend != Prepend::Never {
-                return Err("spaces in front that are wanted and not".into());
+                return Err("contradictory space prefixes".into());
             }
             let split = part.get("split").map_or(Some(true), Value::as_bool).ok_or("an unknown split")?;
             Ok(Cut::Metaspace { prepend, split, whitespace_first })
@@ -176,7 +180,7 @@ fn cut(parts: &[&Value], normalizer: &Normalizer) -> Result<Cut, Unknown> {
     }
 }
 
-/// The parts of a sequence, those of sequences within it included; one part alone is a sequence of one.
+/// The flattened parts of a sequence; a single part is a sequence of one.
 pub(super) fn sequence<'v>(value: &'v Value, key: &str) -> Vec<&'v Value> {
     match value {
         Value::Null => Vec::new(),
@@ -187,7 +191,7 @@ pub(super) fn sequence<'v>(value: &'v Value, key: &str) -> Vec<&'v Value> {
     }
 }
 
-/// Is it an object of that type, with no other fields than these?
+/// Whether the value is an object of this type, without unknown fields.
 pub(super) fn is(value: &Value, kind: &str, known: &[&str]) -> bool {
     value["type"] == kind && fields(value, known)
 }

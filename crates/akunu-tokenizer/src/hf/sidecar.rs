@@ -1,4 +1,4 @@
-//! The small files beside a vocabulary that say which tokens are for what.
+//! The small files beside a vocabulary that state the roles of its tokens.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::TokenizerError;
 
-/// What `tokenizer_config.json` and its neighbours say about a vocabulary. All of it may be missing.
+/// The contents of `tokenizer_config.json` and similar files. All values are optional.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sidecar {
     pub(crate) bos: Option<String>,
@@ -23,7 +23,7 @@ pub struct Sidecar {
 }
 
 impl Sidecar {
-    /// Reads what stands in the folder of `file`.
+    /// Reads the files in the folder of `file`.
     pub fn beside(file: &Path) -> Result<Sidecar, TokenizerError> {
         let mut sidecar = Sidecar::default();
         for name in
@@ -40,7 +40,7 @@ impl Sidecar {
         Ok(sidecar)
     }
 
-    /// What is known already stays: the more particular file comes first.
+    /// Keeps existing values: the more specific file is read first.
     fn add(&mut self, json: &Value) {
         let texts = [
             ("bos_token", &mut self.bos),
@@ -68,7 +68,7 @@ impl Sidecar {
     }
 }
 
-/// An id or a list of them.
+/// An id or a list of ids.
 fn ids(json: &Value) -> Vec<u32> {
     let id = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok());
     match json {
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_file_that_says_something_is_believed() {
+    fn the_first_file_with_a_value_decides() {
         let mut sidecar = Sidecar::default();
         sidecar.add(&serde_json::json!({
             "bos_token": {"content": "<s>", "lstrip": false}, "eos_token": "</s>", "add_bos_token": true, "pad_token": null,

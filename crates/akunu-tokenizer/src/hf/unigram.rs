@@ -1,4 +1,4 @@
-//! Unigram as `tokenizers` has it: what no token spells is one unknown token a word's stretch, or its bytes.
+//! Unigram as in `tokenizers`: each unknown run of a word becomes one unknown token, or byte tokens.
 
 use std::borrow::Cow;
 
@@ -14,9 +14,9 @@ pub(super) struct UnigramWords {
     unigram: Unigram,
     index: PieceIndex,
     unknown: u32,
-    /// The tokens of bytes, or [`NONE`].
+    /// The token of each byte, or [`NONE`].
     byte_ids: Option<Box<[u32; 256]>>,
-    /// Special tokens, which the model itself knows as text, in order.
+    /// Special tokens that the model itself treats as ordinary tokens, sorted.
     special: Vec<u32>,
 }
 
@@ -27,14 +27,14 @@ impl UnigramWords {
         byte_fallback: bool,
         kinds: &[TokenKind],
     ) -> Result<(UnigramWords, Pieces), Unknown> {
-        let unknown = unknown.filter(|&id| id < tokens.len()).ok_or("no token for unknown text")? as u32;
+        let unknown = unknown.filter(|&id| id < tokens.len()).ok_or("no unknown token")? as u32;
         let (mut pieces, mut index) = (Pieces::default(), PieceIndex::with_capacity(tokens.len()));
         let (mut unigram, mut byte_ids) = (Unigram::new(), Box::new([NONE; 256]));
         let mut special = Vec::new();
         for ((id, (text, score)), kind) in (0u32..).zip(tokens).zip(kinds) {
             pieces.push_with(|out| out.extend_from_slice(text.as_bytes()));
             if !index.insert(&pieces, id) || !score.is_finite() {
-                return Err("two tokens of the same text, an empty one, or one without a score".into());
+                return Err("duplicate or empty tokens, or tokens without a score".into());
             }
             unigram.insert(&pieces, id, *score);
             if let Some(byte) = crate::bytes::byte_of_hex(text)
@@ -46,7 +46,7 @@ impl UnigramWords {
                 special.push(id);
             }
         }
-        // Ours starts from a penalty of its own, which counts only where every score is positive.
+        // Our implementation initialises the penalty differently, which matters only if every score is positive.
         if tokens.iter().all(|token| token.1 > 0.0) {
             return Err("scores that are all positive".into());
         }
@@ -54,7 +54,7 @@ impl UnigramWords {
         Ok((UnigramWords { unigram, index, unknown, byte_ids, special }, pieces))
     }
 
-    /// Appends the tokens of a word. With `plain`, what would be a special token is spelled by its characters.
+    /// Appends the tokens of a word. With `plain`, special tokens are encoded as their characters.
     pub(super) fn encode(
         &self,
         word: &str,
@@ -68,7 +68,7 @@ impl UnigramWords {
         }
         let before = ids.len();
         self.encode_anew(word, pieces, scratch, ids);
-        // Few words hold one, and the cache knows no modes.
+        // Words with special tokens are rare, and the cache does not distinguish the modes.
         if !ids[before..].iter().any(|id| self.special.binary_search(id).is_ok()) {
             scratch.cache.keep(word.as_bytes(), &ids[before..]);
         } else if plain {
@@ -87,7 +87,7 @@ impl UnigramWords {
     }
 
     fn encode_anew(&self, word: &str, pieces: &Pieces, scratch: &mut Scratch, ids: &mut Vec<u32>) {
-        self.unigram.cut(word, &mut scratch.ways, &mut scratch.merger);
+        self.unigram.cut(word, &mut scratch.paths, &mut scratch.merger);
         let is_unknown = |id: u32| id == NONE || id == self.unknown;
         let mut parts = scratch.merger.parts().iter().peekable();
         while let Some(part) = parts.next() {

@@ -1,6 +1,6 @@
-//! Before BPE, text is cut into words, and merges never reach across a cut. How is the business of each family
-//! of models; `tokenizer.ggml.pre` names it. A name that is not here is an error: cut wrongly, a text still
-//! becomes tokens, only not those that the model was trained on.
+//! Pre-tokenization: before BPE, text is split into words, and merges never cross a word boundary. The rules depend on
+//! the model family and are named by `tokenizer.ggml.pre`. An unknown name is an error, because wrong boundaries would
+//! silently produce tokens that the model was not trained on.
 
 mod numbers;
 mod patterns;
@@ -12,16 +12,16 @@ use std::borrow::Cow;
 use crate::TokenizerError;
 use crate::error::printable;
 use crate::unicode::{Class, Reader};
-use numbers::Threes;
+use numbers::DigitGroups;
 use words::{Cased, Chameleon, Cl100k};
 
-/// A pattern. What it matches becomes a piece, and so does what lies between two matches.
+/// A pattern. Each match becomes a piece, and so does the text between two matches.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Step {
     Gpt2,
     Cl100k(Cl100k),
     Cased(Cased),
-    /// Whether signs take the line ends that follow them.
+    /// Whether punctuation includes following newlines.
     DeepSeekV3 {
         line_ends: bool,
     },
@@ -30,7 +30,7 @@ pub(crate) enum Step {
     Numbers(usize),
     /// `[0-9][0-9][0-9]`
     ThreeDigits,
-    /// `[\p{P}…]+`, with these ASCII characters too.
+    /// `[\p{P}…]+`, including these ASCII characters.
     Punctuation(&'static [u8]),
     /// `\s?[class]+`
     SpacedClass(Class),
@@ -48,12 +48,12 @@ pub(crate) enum Step {
     Bloom,
     /// `[a]+|[b]+|…`
     Sets(&'static [Set]),
-    /// Numbers in threes, counted from their ends.
-    Threes(Threes),
+    /// Groups of three digits, counted from the end of a number.
+    DigitGroups(DigitGroups),
     Chameleon(Chameleon),
 }
 
-/// Sorted ranges, both ends included.
+/// Sorted inclusive ranges.
 type Set = &'static [(char, char)];
 
 const fn cl100k(digits: usize) -> Step {
@@ -61,7 +61,7 @@ const fn cl100k(digits: usize) -> Step {
 }
 
 const fn cased(contractions: bool, digits: usize) -> Step {
-    Step::Cased(Cased { contractions, digits, han_apart: false })
+    Step::Cased(Cased { contractions, digits, separate_han: false })
 }
 
 const CL100K: Cl100k =
@@ -82,14 +82,14 @@ const SPARK: &[Step] = &[
     Step::Numbers(1),
 ];
 const YOUTU: &[Step] = &[
-    Step::Sets(&[sets::KOREAN, sets::CHINESE_SIGNS, sets::BOPOMOFO, sets::CHINESE_AND_JAPANESE]),
+    Step::Sets(&[sets::KOREAN, sets::CHINESE_PUNCTUATION, sets::BOPOMOFO, sets::CHINESE_AND_JAPANESE]),
     cased(true, 1),
 ];
-const KIMI_K2: &[Step] = &[Step::Cased(Cased { contractions: true, digits: 3, han_apart: true })];
-const TINY_AYA: &[Step] = &[Step::Threes(Threes::BeforeBoundary), cased(true, 3)];
+const KIMI_K2: &[Step] = &[Step::Cased(Cased { contractions: true, digits: 3, separate_han: true })];
+const TINY_AYA: &[Step] = &[Step::DigitGroups(DigitGroups::BeforeBoundary), cased(true, 3)];
 const AFMOE: &[Step] =
-    &[Step::Threes(Threes::Numbers), Step::Set(sets::ASIAN), Step::DeepSeekV3 { line_ends: true }];
-const SUPERBPE: &[Step] = &[Step::Numbers(UNLIMITED), Step::Threes(Threes::Cuts)];
+    &[Step::DigitGroups(DigitGroups::Numbers), Step::Set(sets::ASIAN), Step::DeepSeekV3 { line_ends: true }];
+const SUPERBPE: &[Step] = &[Step::Numbers(UNLIMITED), Step::DigitGroups(DigitGroups::Cuts)];
 const CHAMELEON: &[Step] = &[
     Step::Chameleon(Chameleon::Sentinel),
     Step::Chameleon(Chameleon::Image),
@@ -101,7 +101,7 @@ const CHAMELEON: &[Step] = &[
 const DEEPSEEK_LLM: &[Step] = &[
     Step::LineEnd,
     Step::SpacedSet(sets::CASED_LETTERS),
-    Step::SpacedSet(sets::WESTERN_AND_WIDE_SIGNS),
+    Step::SpacedSet(sets::ASCII_AND_FULLWIDTH_PUNCTUATION),
     Step::TrailingSpace,
     Step::Set(sets::CHINESE_AND_KOREAN),
     Step::Numbers(UNLIMITED),
@@ -122,7 +122,7 @@ const FALCON: &[Step] = &[Step::Punctuation(b"$+<=>^~|`"), Step::Gpt2, Step::Thr
 const DEFAULT: &[Step] =
     &[Step::Punctuation(b"$+<=>^~|"), Step::Gpt2, Step::Numbers(UNLIMITED), Step::ThreeDigits];
 
-/// Every known name, by what it does.
+/// Every known name, by its steps.
 const NAMES: &[(&[Step], &[&str])] = &[
     (DEFAULT, &["default"]),
     (
@@ -213,7 +213,7 @@ const NAMES: &[(&[Step], &[&str])] = &[
     (&[Step::ExaoneMoe], &["exaone-moe"]),
 ];
 
-/// Models of these families have whole words in their vocabularies that no merges lead to.
+/// Families whose vocabularies contain whole words that no merges produce.
 pub(crate) fn ignores_merges(pre: &str) -> bool {
     const NAMES: [&str; 15] = [
         "llama-bpe",
@@ -235,13 +235,13 @@ pub(crate) fn ignores_merges(pre: &str) -> bool {
     NAMES.contains(&pre)
 }
 
-/// Texts of these families begin with the begin-of-text token, unless the file says otherwise.
+/// Families that begin texts with the begin-of-text token, unless the file states otherwise.
 pub(crate) fn begins_with_bos(pre: &str) -> bool {
     const OTHERS: [&str; 5] = ["minicpm5", "glm4", "glm5", "youtu", "granite-embed-multi-97m"];
     pre == "chameleon" || ignores_merges(pre) && !OTHERS.contains(&pre)
 }
 
-/// Cuts text into words.
+/// Splits text into words.
 #[derive(Clone, Debug)]
 pub(crate) struct PreTokenizer {
     steps: Cow<'static, [Step]>,
@@ -262,8 +262,8 @@ impl PreTokenizer {
         PreTokenizer { steps: steps.into() }
     }
 
-    /// What GGUF calls this, for a vocabulary that keeps whole words or does not. Several names mean the same; the one
-    /// that brings the fewest other habits comes first in the table.
+    /// The GGUF name of this pre-tokenizer, depending on `ignore_merges`. Several names are equivalent; the one that
+    /// implies the fewest other settings comes first in the table.
     pub(crate) fn name(&self, ignore_merges: bool) -> Option<&'static str> {
         let same = NAMES.iter().filter(|(steps, _)| *steps == &*self.steps);
         same.flat_map(|(_, names)| names.iter().copied()).find(|name| ignores_merges(name) == ignore_merges)
@@ -273,7 +273,7 @@ impl PreTokenizer {
         NAMES.iter().flat_map(|(_, names)| names.iter().copied())
     }
 
-    /// Hands the words of `text` to `emit` in order; together they are the text.
+    /// Passes the words of `text` to `emit` in order; their concatenation is the text.
     pub(crate) fn split<E>(&self, text: &str, emit: &mut impl FnMut(&str) -> Result<(), E>) -> Result<(), E> {
         split(&self.steps, text, emit)
     }
@@ -282,7 +282,7 @@ impl PreTokenizer {
 fn split<E>(steps: &[Step], text: &str, emit: &mut impl FnMut(&str) -> Result<(), E>) -> Result<(), E> {
     let Some((step, later)) = steps.split_first() else { return emit(text) };
     let reader = Reader::new(text);
-    if let Step::Threes(rule) = step {
+    if let Step::DigitGroups(rule) = step {
         return rule.split(reader, &mut |start, end| split(later, &text[start..end], emit));
     }
     let mut done = 0;
@@ -300,19 +300,19 @@ fn split<E>(steps: &[Step], text: &str, emit: &mut impl FnMut(&str) -> Result<()
 }
 
 impl Step {
-    /// What a regular expression in a `tokenizer.json` does, if it is known.
+    /// The step of a regular expression in a `tokenizer.json`, if it is known.
     pub(crate) fn of_pattern(regex: &str) -> Option<Step> {
         patterns::PATTERNS.iter().find(|(text, _)| *text == regex).map(|&(_, step)| step)
     }
 
-    /// Does some match begin at every character, so that nothing lies between matches?
+    /// Whether the matches cover every text completely.
     pub(crate) fn is_total(self) -> bool {
         matches!(self, Step::Gpt2 | Step::Cl100k(_) | Step::Cased(_))
     }
 
     /// The first match at or after `from`.
     fn find(self, text: Reader<'_>, from: usize) -> Option<(usize, usize)> {
-        // Trying this one at each of many spaces would look at all that follow every time.
+        // Trying this pattern at each of many spaces would scan all following ones every time.
         if let Step::TrailingSpace = self {
             return trailing_space(text, from);
         }
@@ -326,7 +326,7 @@ impl Step {
         }
     }
 
-    /// The end of the match that starts at `at`; `at` if none does.
+    /// The end of the match that starts at `at`; `at` if there is none.
     fn end(self, text: Reader<'_>, at: usize) -> usize {
         match self {
             Step::Gpt2 => words::gpt2(text, at),
@@ -339,8 +339,8 @@ impl Step {
                 ends.max().unwrap_or(at)
             }
             Step::Chameleon(rule) => rule.end(text, at),
-            // It cuts by itself.
-            Step::Threes(_) => at,
+            // Handled separately in `split`.
+            Step::DigitGroups(_) => at,
             Step::Numbers(max) => words::numbers(text, at, max),
             Step::ThreeDigits => {
                 let three = (0..3).all(|i| text.byte(at + i).is_ascii_digit());
@@ -377,7 +377,7 @@ fn run(text: Reader<'_>, mut at: usize, belongs: impl Fn(char) -> bool) -> usize
     at
 }
 
-/// `\s?` and then something, or that alone.
+/// An optional whitespace character followed by `rest`, or `rest` alone.
 fn after_space(text: Reader<'_>, at: usize, rest: impl Fn(usize) -> usize) -> usize {
     let (class, next) = text.class(at);
     if class.is(Class::SPACE) {
@@ -386,7 +386,7 @@ fn after_space(text: Reader<'_>, at: usize, rest: impl Fn(usize) -> usize) -> us
             return end;
         }
     }
-    // Also where a space came first: the wide one is a sign to some.
+    // The ideographic space also counts as punctuation in some sets, so try it without skipping it.
     rest(at)
 }
 
@@ -416,9 +416,9 @@ mod tests {
         pieces
     }
 
-    /// `tests/golden/pretokenizers.py` says what these are.
+    /// The cases are described in `tests/golden/pretokenizers.py`.
     #[test]
-    fn every_family_cuts_as_hugging_face_does() {
+    fn every_family_splits_as_hugging_face() {
         let golden = include_str!("../../tests/golden/pretokenizers.json");
         let golden: serde_json::Value = serde_json::from_str(golden).unwrap();
         let texts = golden["texts"].as_array().unwrap();

@@ -1,15 +1,15 @@
-//! Numbers in threes, counted from their ends, as they are written: 1 234 567.
+//! Groups of three digits, counted from the end of a number: 1 234 567.
 
 use super::{sets, within};
 use crate::unicode::{Class, Reader};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Threes {
+pub(crate) enum DigitGroups {
     /// `\p{N}{1,3}(?=(?:\p{N}{3})*(?!\p{N}))`: all numbers.
     Numbers,
-    /// `\d{1,3}(?=(?:\d{3})*\b)`: digits that no letter follows.
+    /// `\d{1,3}(?=(?:\d{3})*\b)`: digits that are not followed by a letter.
     BeforeBoundary,
-    /// `(?=(\d{3})+(?!\d))`, which matches between characters: cuts before each three.
+    /// `(?=(\d{3})+(?!\d))`, which matches the empty string: splits before each group.
     Cuts,
 }
 
@@ -28,8 +28,8 @@ fn is_word(c: char) -> bool {
         || JOINERS.contains(&c)
 }
 
-impl Threes {
-    /// Hands the parts of `text` to `emit`, each as a range. One pass: a run is measured once.
+impl DigitGroups {
+    /// Passes the parts of `text` to `emit` as ranges. One pass: the length of each run is determined once.
     pub(super) fn split<E>(
         self,
         text: Reader<'_>,
@@ -45,8 +45,9 @@ impl Threes {
             while let Some((_, next)) = text.char(end).filter(|(c, _)| self.counts(*c)) {
                 (end, count) = (next, count + 1);
             }
-            let wanted = self != Threes::BeforeBoundary || text.char(end).is_none_or(|(c, _)| !is_word(c));
-            // What is in front of the first digit is a part of its own, unless a match is only a place.
+            let wanted =
+                self != DigitGroups::BeforeBoundary || text.char(end).is_none_or(|(c, _)| !is_word(c));
+            // The text before the first digit is a separate part, except for patterns that match the empty string.
             let mut cut = |done: &mut usize, at: usize| {
                 let start = std::mem::replace(done, at);
                 if start < at { emit(start, at) } else { Ok(()) }
@@ -54,13 +55,13 @@ impl Threes {
             if wanted {
                 let mut left: usize = count;
                 while at < end {
-                    if left.is_multiple_of(3) || left == count && self != Threes::Cuts {
+                    if left.is_multiple_of(3) || left == count && self != DigitGroups::Cuts {
                         cut(&mut done, at)?;
                     }
                     at = text.char(at).map_or(end, |(_, next)| next);
                     left -= 1;
                 }
-                if self != Threes::Cuts {
+                if self != DigitGroups::Cuts {
                     cut(&mut done, end)?;
                 }
             }
@@ -71,8 +72,8 @@ impl Threes {
 
     fn counts(self, c: char) -> bool {
         match self {
-            Threes::Numbers => Class::of(c).is(Class::NUMBER),
-            Threes::BeforeBoundary | Threes::Cuts => is_digit(c),
+            DigitGroups::Numbers => Class::of(c).is(Class::NUMBER),
+            DigitGroups::BeforeBoundary | DigitGroups::Cuts => is_digit(c),
         }
     }
 }

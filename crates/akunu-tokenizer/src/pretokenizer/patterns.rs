@@ -1,6 +1,6 @@
-//! The regular expressions of `tokenizer.json` files, by their text, and the scanners that do the same.
+//! The regular expressions of `tokenizer.json` files, and the equivalent scanners.
 
-use super::numbers::Threes;
+use super::numbers::DigitGroups;
 use super::words::{Cased, Chameleon, Cl100k};
 use super::{Step, sets};
 use crate::unicode::Class;
@@ -10,12 +10,12 @@ const fn cl100k(contractions: bool, letters: Class, digits: usize, line_ends: bo
 }
 
 const fn cased(contractions: bool, digits: usize) -> Step {
-    Step::Cased(Cased { contractions, digits, han_apart: false })
+    Step::Cased(Cased { contractions, digits, separate_han: false })
 }
 
 const UNLIMITED: usize = usize::MAX;
 
-/// Text that does not read exactly so is not known.
+/// Only expressions with exactly this text are known.
 #[rustfmt::skip]
 pub(super) const PATTERNS: &[(&str, Step)] = &[
     (r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+", Step::Gpt2),
@@ -23,7 +23,7 @@ pub(super) const PATTERNS: &[(&str, Step)] = &[
     // Llama 3
     (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
         cl100k(true, Class::LETTER, 3, true)),
-    // GPT-4 and what is made of its vocabulary
+    // GPT-4 and derived vocabularies
     (r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+",
         cl100k(true, Class::LETTER, 3, true)),
     // Qwen 2 and 3
@@ -53,22 +53,22 @@ pub(super) const PATTERNS: &[(&str, Step)] = &[
         cased(false, 1)),
     // Kimi K2
     (r"[\p{Han}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
-        Step::Cased(Cased { contractions: true, digits: 3, han_apart: true })),
+        Step::Cased(Cased { contractions: true, digits: 3, separate_han: true })),
     // Jais 2
     (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s{512}(?!\S)|\s{256}(?!\S)|\s{128}(?!\S)|\s{64}(?!\S)|\s{32}(?!\S)|\s{16}(?!\S)|\s{8}(?!\S)|\s{4}(?!\S)|\s{1,2}(?!\S)|\s{1}",
         Step::Cl100k(Cl100k { contractions: true, letters: Class::LETTER, digits: 3, line_ends: true, cascade: true })),
-    // EXAONE's mixture
+    // EXAONE MoE
     (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+",
         Step::ExaoneMoe),
-    // Youtu: characters in their own scripts, then words
+    // Youtu: characters by script, then words
     ("[가-힣ㄱ-ㆎ]+|[！…“”‘’—：；，、-〿︰-﹏]+|[ㄅ-ㄯ]+|[一-龥\u{3040}-ゟ゠-ヿ]+",
-        Step::Sets(&[sets::KOREAN, sets::CHINESE_SIGNS, sets::BOPOMOFO, sets::CHINESE_AND_JAPANESE])),
+        Step::Sets(&[sets::KOREAN, sets::CHINESE_PUNCTUATION, sets::BOPOMOFO, sets::CHINESE_AND_JAPANESE])),
     (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
         cased(true, 1)),
-    // Numbers in threes: Tiny Aya, SuperBPE, AFMoE
-    (r"\d{1,3}(?=(?:\d{3})*\b)", Step::Threes(Threes::BeforeBoundary)),
-    (r"(?=(\d{3})+(?!\d))", Step::Threes(Threes::Cuts)),
-    (r"\p{N}{1,3}(?=(?:\p{N}{3})*(?!\p{N}))", Step::Threes(Threes::Numbers)),
+    // Groups of three digits: Tiny Aya, SuperBPE, AFMoE
+    (r"\d{1,3}(?=(?:\d{3})*\b)", Step::DigitGroups(DigitGroups::BeforeBoundary)),
+    (r"(?=(\d{3})+(?!\d))", Step::DigitGroups(DigitGroups::Cuts)),
+    (r"\p{N}{1,3}(?=(?:\p{N}{3})*(?!\p{N}))", Step::DigitGroups(DigitGroups::Numbers)),
     ("[一-鿿㐀-䶿\u{8c48}-\u{faff}\u{3040}-ゟ゠-ヿ･-ﾟ⼀-\u{2fdf}\u{e40}-\u{e7f}\u{e80}-\u{eff}ក-\u{17ff}က-႟ꩠ-ꩿꧠ-\u{a9ff}가-\u{d7af}ᄀ-ᇿ]+",
         Step::Set(sets::ASIAN)),
     // Chameleon
@@ -79,7 +79,7 @@ pub(super) const PATTERNS: &[(&str, Step)] = &[
     // Spark 2.5
     ("[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+|[\r\n]|\\s+(?!\\S)|\\s+",
         Step::DeepSeekV3 { line_ends: false }),
-    // DeepSeek V3, three in a row
+    // DeepSeek V3, three consecutive expressions
     (r"\p{N}{1,3}", Step::Numbers(3)),
     ("[一-龥\u{3040}-ゟ゠-ヿ]+", Step::Set(sets::CHINESE_AND_JAPANESE)),
     ("[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+",
@@ -93,7 +93,7 @@ pub(super) const PATTERNS: &[(&str, Step)] = &[
     (r"\s?\p{P}+", Step::SpacedClass(Class::PUNCTUATION)),
     ("\\s?[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-ἕἘ-Ἕἠ-ὅὈ-Ὅὐ-ὗὙὛὝὟ-\u{1f7d}ᾀ-ᾴᾶ-ᾼ\u{1fbe}ῂ-ῄῆ-ῌῐ-\u{1fd3}ῖ-\u{1fdb}ῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤ\u{2126}ℨ\u{212a}-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-𐲲𐳀-𐳲𑢠-𑣟𞤀-𞥃]+",
         Step::SpacedSet(sets::CASED_LETTERS)),
-    ("\\s?[!-/:-~！-／：-～‘-‟\u{3000}-。]+", Step::SpacedSet(sets::WESTERN_AND_WIDE_SIGNS)),
+    ("\\s?[!-/:-~！-／：-～‘-‟\u{3000}-。]+", Step::SpacedSet(sets::ASCII_AND_FULLWIDTH_PUNCTUATION)),
     (r"\s+$", Step::TrailingSpace),
     ("[一-龥ࠀ-一가-\u{d7ff}]+", Step::Set(sets::CHINESE_AND_KOREAN)),
     (r"\p{N}+", Step::Numbers(UNLIMITED)),
@@ -149,7 +149,7 @@ mod tests {
         ]
     }
 
-    /// Is it a character in both tables? Ours are of a later Unicode.
+    /// Whether a character is in both tables. Ours are of a later Unicode version.
     fn known(c: char) -> bool {
         static UNASSIGNED: std::sync::LazyLock<SysRegex> =
             std::sync::LazyLock::new(|| SysRegex::new(r"\p{Cn}").unwrap());
@@ -180,20 +180,20 @@ mod tests {
                 }
             }
         }
-        // A small letter to the crate's tables, and one without case since.
+        // Lower case in the crate's tables, without case in later Unicode versions.
         assert_eq!(changed.into_iter().collect::<String>(), "ʕ");
-        // What `Digits` asks.
+        // The condition of the `Digits` pre-tokenizer.
         assert!(all.chars().all(|c| c.is_numeric() == Class::of(c).is(Class::NUMBER)));
     }
 
-    /// Families of several expressions, one after the other.
+    /// Families with several consecutive expressions.
     #[test]
-    fn families_cut_as_their_expressions_one_after_the_other() {
+    fn families_split_as_their_consecutive_expressions() {
         let find = |step: Step| PATTERNS.iter().find(|(_, known)| *known == step).unwrap().0;
         let numbers = [
-            find(Step::Threes(Threes::BeforeBoundary)),
-            find(Step::Threes(Threes::Cuts)),
-            find(Step::Threes(Threes::Numbers)),
+            find(Step::DigitGroups(DigitGroups::BeforeBoundary)),
+            find(Step::DigitGroups(DigitGroups::Cuts)),
+            find(Step::DigitGroups(DigitGroups::Numbers)),
         ];
         let families: [(&str, Vec<&str>); 6] = [
             ("tiny_aya", vec![numbers[0], find(cased(true, 3))]),
@@ -207,7 +207,7 @@ mod tests {
                 vec![
                     find(Step::Sets(&[
                         sets::KOREAN,
-                        sets::CHINESE_SIGNS,
+                        sets::CHINESE_PUNCTUATION,
                         sets::BOPOMOFO,
                         sets::CHINESE_AND_JAPANESE,
                     ])),
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn every_expression_cuts_as_the_tokenizers_crate_cuts() {
+    fn every_expression_splits_as_the_tokenizers_crate() {
         let splits: Vec<(Split, &str, Step)> = PATTERNS
             .iter()
             .map(|&(regex, step)| {

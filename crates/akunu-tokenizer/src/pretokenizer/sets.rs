@@ -1,4 +1,4 @@
-//! Characters that pre-tokenisers list one by one.
+//! Character sets that pre-tokenizers list explicitly.
 
 use super::Set;
 
@@ -8,20 +8,20 @@ pub(super) const CHINESE_AND_JAPANESE: Set = &[
     ('\u{3040}', '\u{309f}'), ('\u{30a0}', '\u{30ff}'), ('\u{4e00}', '\u{9fa5}'),
 ];
 
-/// `一-龥ࠀ-一가-퟿`, the first two of which run into one: U+0800 to U+9FA5, and Hangul.
+/// `一-龥ࠀ-一가-퟿`, where the first two ranges are combined: U+0800 to U+9FA5, and Hangul.
 #[rustfmt::skip]
 pub(super) const CHINESE_AND_KOREAN: Set = &[
     ('\u{800}', '\u{9fa5}'), ('\u{ac00}', '\u{d7ff}'),
 ];
 
-/// `!-/:-~！-／：-～‘-‟　-。`. Letters are in it, but have been cut out by then.
+/// `!-/:-~！-／：-～‘-‟　-。`. It contains letters, but these have been split off before.
 #[rustfmt::skip]
-pub(super) const WESTERN_AND_WIDE_SIGNS: Set = &[
+pub(super) const ASCII_AND_FULLWIDTH_PUNCTUATION: Set = &[
     ('\u{21}', '\u{2f}'), ('\u{3a}', '\u{7e}'), ('\u{2018}', '\u{201f}'), ('\u{3000}', '\u{3002}'),
     ('\u{ff01}', '\u{ff0f}'), ('\u{ff1a}', '\u{ff5e}'),
 ];
 
-/// DeepSeek's list of letters that have case: not all that Unicode has.
+/// DeepSeek's list of cased letters, which does not contain all of Unicode's.
 #[rustfmt::skip]
 pub(super) const CASED_LETTERS: Set = &[
     ('\u{41}', '\u{5a}'), ('\u{61}', '\u{7a}'), ('\u{b5}', '\u{b5}'), ('\u{c0}', '\u{d6}'),
@@ -48,7 +48,7 @@ pub(super) const CASED_LETTERS: Set = &[
     ('\u{10cc0}', '\u{10cf2}'), ('\u{118a0}', '\u{118df}'), ('\u{1e900}', '\u{1e943}'),
 ];
 
-/// Signs that end a word for Bloom and its relatives.
+/// Punctuation that ends a word in BLOOM and related models.
 pub(super) const BLOOM_ENDS: [char; 14] =
     ['(', '|', '.', ',', '!', '?', '…', '。', '，', '、', '।', '۔', '،', ')'];
 
@@ -105,7 +105,7 @@ pub(super) const KOREAN: Set = &[
 
 /// `！…“”‘’—：；，、-〿︰-﹏`
 #[rustfmt::skip]
-pub(super) const CHINESE_SIGNS: Set = &[
+pub(super) const CHINESE_PUNCTUATION: Set = &[
     ('\u{2014}', '\u{2014}'), ('\u{2018}', '\u{2019}'), ('\u{201c}', '\u{201d}'), ('\u{2026}', '\u{2026}'),
     ('\u{3001}', '\u{303f}'), ('\u{fe30}', '\u{fe4f}'), ('\u{ff01}', '\u{ff01}'), ('\u{ff0c}', '\u{ff0c}'),
     ('\u{ff1a}', '\u{ff1b}'),

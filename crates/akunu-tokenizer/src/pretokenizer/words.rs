@@ -1,9 +1,8 @@
-//! The patterns that cut most of a text into words, each written out as a scanner.
+//! The patterns that split most text into words, each implemented as a scanner.
 //!
-//! Each takes a reader over a piece of text and a position, and gives the end of the word that starts there, or
-//! that position itself where none does. They are regular expressions in the files that models come with; the
-//! expression that a scanner stands for is quoted at it, `\s+(?!\S)` included, which leaves the last of several
-//! spaces to the word that follows.
+//! A scanner takes a reader of a text and a position, and returns the end of the word that starts there, or the
+//! position itself if there is no match. Each scanner quotes the regular expression from the model files that it
+//! implements. `\s+(?!\S)` leaves the last of several spaces to the following word.
 
 use super::{sets, within};
 use crate::unicode::{Class, Reader};
@@ -28,18 +27,18 @@ pub(super) fn gpt2(text: Reader<'_>, at: usize) -> usize {
     spaces(text, at, false)
 }
 
-/// What the many descendants of cl100k differ in.
+/// The differences between the many variants of cl100k.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Cl100k {
-    /// `'s` and the like are words of their own, whatever their case.
+    /// Contractions such as `'s` are separate words, in upper and lower case.
     pub(super) contractions: bool,
-    /// What words are of: letters, with or without marks.
+    /// The characters of words: letters, with or without marks.
     pub(super) letters: Class,
-    /// Digits in a group.
+    /// Maximum number of digits in a group.
     pub(super) digits: usize,
-    /// Signs take the line ends that follow them.
+    /// Punctuation includes following newlines.
     pub(super) line_ends: bool,
-    /// White space comes in powers of two.
+    /// Runs of whitespace are split into powers of two.
     pub(super) cascade: bool,
 }
 
@@ -63,7 +62,7 @@ impl Cl100k {
             return numbers(text, at, self.digits);
         }
         let signs = SPACE.or(self.letters).or(NUMBER).not();
-        let end = signs_after_space(text, at, signs);
+        let end = punctuation_after_space(text, at, signs);
         if end > at {
             return if self.line_ends { skip(text, end, b"\r\n") } else { end };
         }
@@ -71,14 +70,15 @@ impl Cl100k {
     }
 }
 
-/// o200k and tekken, which begin a new word where capitals follow small letters.
+/// o200k and tekken, which begin a new word where an upper-case letter follows a lower-case one.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Cased {
-    /// `'s` and the like end the word before them.
+    /// Contractions such as `'s` are part of the preceding word.
     pub(super) contractions: bool,
     pub(super) digits: usize,
-    /// Chinese characters are words of their own, `[\p{Han}]+`, and no letters of others; and signs take no `/`.
-    pub(super) han_apart: bool,
+    /// Han characters are separate words, `[\p{Han}]+`, and not letters of other words; punctuation does not include a
+    /// trailing `/`.
+    pub(super) separate_han: bool,
 }
 
 impl Cased {
@@ -89,7 +89,7 @@ impl Cased {
     /// ```
     pub(super) fn word(self, text: Reader<'_>, at: usize) -> usize {
         let (class, next) = text.class(at);
-        if self.han_apart && is_han(text, at) {
+        if self.separate_han && is_han(text, at) {
             let mut end = next;
             while is_han(text, end) {
                 end = text.class(end).1;
@@ -99,10 +99,10 @@ impl Cased {
         let leads = may_lead(text, at, class);
         let mut end = None;
         if leads {
-            end = self.capitals_then_small(text, next);
+            end = self.upper_then_lower(text, next);
         }
-        // A mark may lead, and it may be part of the word; leading is tried first.
-        end = end.or_else(|| self.capitals_then_small(text, at));
+        // A mark may be the leading character or part of the word; the former is tried first.
+        end = end.or_else(|| self.upper_then_lower(text, at));
         if end.is_none() {
             let start = if leads && self.letter(text, next).0.is(CAPITAL) { next } else { at };
             end = Some(self.run(text, start, CAPITAL)).filter(|&end| end > start);
@@ -113,22 +113,22 @@ impl Cased {
         if class.is(NUMBER) {
             return numbers(text, at, self.digits);
         }
-        let end = signs_after_space(text, at, SPACE.or(LETTER).or(NUMBER).not());
+        let end = punctuation_after_space(text, at, SPACE.or(LETTER).or(NUMBER).not());
         if end > at {
-            return skip(text, end, if self.han_apart { b"\r\n" } else { b"\r\n/" });
+            return skip(text, end, if self.separate_han { b"\r\n" } else { b"\r\n/" });
         }
         spaces(text, at, true)
     }
 
-    /// The class of the character at `at` in a word: none, where it can be in none.
+    /// The class of the character at `at`, or an empty class if it cannot be part of a word.
     #[inline]
     fn letter(self, text: Reader<'_>, at: usize) -> (Class, usize) {
         let (class, next) = text.class(at);
-        if self.han_apart && is_han(text, at) { (Class::END, next) } else { (class, next) }
+        if self.separate_han && is_han(text, at) { (Class::END, next) } else { (class, next) }
     }
 
     fn run(self, text: Reader<'_>, mut at: usize, set: Class) -> usize {
-        if !self.han_apart {
+        if !self.separate_han {
             return text.run(at, set);
         }
         loop {
@@ -142,9 +142,9 @@ impl Cased {
 
     /// `[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+`
     ///
-    /// Letters without case are in both sets. The first set takes all it can; if no small letter follows, it gives
-    /// back as little as will do: down to the last letter without case.
-    fn capitals_then_small(self, text: Reader<'_>, start: usize) -> Option<usize> {
+    /// Letters without case are in both sets. The first set is greedy; if no lower-case letter follows, it backtracks
+    /// as little as possible, to the last letter without case.
+    fn upper_then_lower(self, text: Reader<'_>, start: usize) -> Option<usize> {
         let (mut at, mut after_either) = (start, None);
         loop {
             let (class, next) = self.letter(text, at);
@@ -162,7 +162,7 @@ impl Cased {
 }
 
 fn is_han(text: Reader<'_>, at: usize) -> bool {
-    // The first of them, U+2E80, begins with this byte.
+    // U+2E80, the first Han character, begins with this byte.
     text.byte(at) >= 0xe2 && text.char(at).is_some_and(|(c, _)| within(sets::HAN, c))
 }
 
@@ -170,13 +170,14 @@ const EITHER: Class = Class::UNCASED.or(Class::MARK);
 const CAPITAL: Class = Class::UPPER.or(Class::TITLE).or(EITHER);
 const SMALL: Class = Class::LOWER.or(EITHER);
 
-/// DeepSeek V3, after numbers and Chinese and Japanese have been cut out:
+/// DeepSeek V3, after numbers and Chinese and Japanese text have been split off:
 /// ```text
 /// [!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+|
 ///  ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+
 /// ```
 ///
-/// Without `line_ends`, signs take none, and one is a word: ` ?[\p{P}\p{S}]+|[\r\n]|\s+(?!\S)|\s+` at the end.
+/// Without `line_ends`, punctuation does not include newlines, and each newline is a word: the expression then ends in
+/// ` ?[\p{P}\p{S}]+|[\r\n]|\s+(?!\S)|\s+`.
 pub(super) fn deepseek_v3(text: Reader<'_>, at: usize, line_ends: bool) -> usize {
     const SIGN: Class = Class::PUNCTUATION.or(Class::SYMBOL);
     const WORD: Class = LETTER.or(Class::MARK);
@@ -195,7 +196,7 @@ pub(super) fn deepseek_v3(text: Reader<'_>, at: usize, line_ends: bool) -> usize
     if class.is(WORD) {
         return text.run(at, WORD);
     }
-    let end = signs_after_space(text, at, SIGN);
+    let end = punctuation_after_space(text, at, SIGN);
     if end > at {
         return if line_ends { skip(text, end, b"\r\n") } else { end };
     }
@@ -205,7 +206,7 @@ pub(super) fn deepseek_v3(text: Reader<'_>, at: usize, line_ends: bool) -> usize
     spaces(text, at, line_ends)
 }
 
-/// EXAONE's mixture, whose words go on over single spaces:
+/// EXAONE MoE, whose words may contain single spaces:
 /// ```text
 /// (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+|\p{N}|
 ///  ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+
@@ -231,14 +232,14 @@ pub(super) fn exaone_moe(text: Reader<'_>, at: usize) -> usize {
     if class.is(NUMBER) {
         return next;
     }
-    let end = signs_after_space(text, at, SPACE.or(LETTER).or(NUMBER).not());
+    let end = punctuation_after_space(text, at, SPACE.or(LETTER).or(NUMBER).not());
     if end > at {
         return end + matches!(text.byte(end), b'\r' | b'\n' | b'/') as usize;
     }
     spaces(text, at, true)
 }
 
-/// What Chameleon cuts out before its words.
+/// The patterns that Chameleon splits off before its words.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Chameleon {
     /// `<sentinel:[0-9]+>`
@@ -252,7 +253,7 @@ pub(crate) enum Chameleon {
 }
 
 impl Chameleon {
-    /// The end of the match at `at`, which is `at` where there is none.
+    /// The end of the match at `at`; `at` if there is none.
     pub(super) fn end(self, text: Reader<'_>, at: usize) -> usize {
         let tail = || text.tail(at).as_bytes();
         let found = match self {
@@ -285,10 +286,10 @@ impl Chameleon {
 
 /// `\s*[\r\n]+|\s{512}(?!\S)|\s{256}(?!\S)|…|\s{4}(?!\S)|\s{1,2}(?!\S)|\s{1}`
 fn cascade(text: Reader<'_>, start: usize) -> usize {
-    const MOST: usize = 512;
+    const MAX: usize = 512;
     let (mut at, mut count, mut after_line_end) = (start, 0, None);
-    // Where each character that may have to end the word does; of the rest only line ends matter.
-    let mut ends = [start; MOST + 1];
+    // The end of each character that a word may have to end at; beyond that only newlines matter.
+    let mut ends = [start; MAX + 1];
     loop {
         let (class, next) = text.class(at);
         if !class.is(SPACE) {
@@ -298,23 +299,23 @@ fn cascade(text: Reader<'_>, start: usize) -> usize {
             after_line_end = Some(next);
         }
         (at, count) = (next, count + 1);
-        if count <= MOST {
+        if count <= MAX {
             ends[count] = at;
         }
     }
-    // The last space stays for the word that follows.
+    // The last space is left to the following word.
     let usable = if at == text.len() { count } else { count.saturating_sub(1) };
     let taken = (2..=9).rev().map(|power| 1 << power).find(|&size| size <= usable);
     after_line_end.unwrap_or_else(|| ends[taken.unwrap_or(usable.clamp(1, 2)).min(count)])
 }
 
-/// `[^\r\n\p{L}\p{N}]`: what may stand in front of a word and belong to it.
+/// `[^\r\n\p{L}\p{N}]`: a character that may precede a word as a part of it.
 #[inline(always)]
 fn may_lead(text: Reader<'_>, at: usize, class: Class) -> bool {
     class.is(LETTER.or(NUMBER).not()) && !matches!(text.byte(at), b'\r' | b'\n')
 }
 
-/// `'s|'t|'re|'ve|'m|'ll|'d`, in any case of letters if asked; `at` where there is none.
+/// `'s|'t|'re|'ve|'m|'ll|'d`, optionally in any case; `at` if there is no match.
 #[inline]
 fn contraction(text: Reader<'_>, at: usize, any_case: bool) -> usize {
     if text.byte(at) != b'\'' {
@@ -324,7 +325,7 @@ fn contraction(text: Reader<'_>, at: usize, any_case: bool) -> usize {
     match (letter(at + 1), letter(at + 2)) {
         (b's' | b't' | b'm' | b'd', _) => at + 2,
         (b'r' | b'v', b'e') | (b'l', b'l') => at + 3,
-        // The long s is an s to a case-insensitive match.
+        // The long s (ſ) equals s in a case-insensitive match.
         _ if any_case && text.char(at + 1).is_some_and(|(c, _)| c == 'ſ') => at + 1 + 'ſ'.len_utf8(),
         _ => at,
     }
@@ -344,7 +345,7 @@ pub(super) fn numbers(text: Reader<'_>, mut at: usize, max: usize) -> usize {
 
 /// ` ?[signs]+`
 #[inline]
-fn signs_after_space(text: Reader<'_>, at: usize, signs: Class) -> usize {
+fn punctuation_after_space(text: Reader<'_>, at: usize, signs: Class) -> usize {
     let start = if text.byte(at) == b' ' { at + 1 } else { at };
     let end = text.run(start, signs);
     if end > start { end } else { at }
@@ -359,7 +360,7 @@ fn skip(text: Reader<'_>, mut at: usize, set: &[u8]) -> usize {
     at
 }
 
-/// `\s*[\r\n]+|\s+(?!\S)|\s+`, the first only where line ends matter.
+/// `\s*[\r\n]+|\s+(?!\S)|\s+`, the first alternative only with `line_ends`.
 fn spaces(text: Reader<'_>, start: usize, line_ends: bool) -> usize {
     let (mut at, mut last, mut after_line_end) = (start, start, None);
     loop {
@@ -375,7 +376,7 @@ fn spaces(text: Reader<'_>, start: usize, line_ends: bool) -> usize {
     }
     match after_line_end {
         Some(end) => end,
-        // All but the last, unless it is the only one or nothing follows.
+        // All but the last character, unless it is the only one or at the end of the text.
         None if at < text.len() && last > start => last,
         None => at,
     }

@@ -1,4 +1,4 @@
-//! What kind of character is it? Tables for all of Unicode, and a reader that walks a text by bytes.
+//! Character classes: tables for all of Unicode, and a reader that classifies the characters of a text.
 
 mod tables;
 
@@ -7,7 +7,7 @@ mod tables;
 pub(crate) struct Class(u16);
 
 impl Class {
-    /// No character: what stands after the end of a text. Part of no set, not even a complement.
+    /// The class of the position after the end of a text. Not contained in any set, not even in a complement.
     pub(crate) const END: Class = Class(0);
     pub(crate) const UPPER: Class = Class(1);
     pub(crate) const LOWER: Class = Class(1 << 1);
@@ -24,7 +24,7 @@ impl Class {
     pub(crate) const SYMBOL: Class = Class(1 << 8);
     /// `\s`.
     pub(crate) const SPACE: Class = Class(1 << 9);
-    /// Controls that are not `\s`, formatting characters, private use.
+    /// Control characters that are not `\s`, formatting characters, private use.
     pub(crate) const CONTROL: Class = Class(1 << 10);
     const UNASSIGNED: Class = Class(1 << 11);
 
@@ -37,12 +37,12 @@ impl Class {
         Class(self.0 | other.0)
     }
 
-    /// Everything else, the end of the text excepted.
+    /// The complement, without the end of the text.
     pub(crate) const fn not(self) -> Class {
         Class(!self.0 & (Class::UNASSIGNED.0 * 2 - 1))
     }
 
-    /// Does this character belong to `set`?
+    /// Whether this character belongs to `set`.
     #[inline(always)]
     pub(crate) const fn is(self, set: Class) -> bool {
         self.0 & set.0 != 0
@@ -55,7 +55,7 @@ impl Class {
     }
 }
 
-/// The runs of the Basic Multilingual Plane written out, so that nearly every text needs one load a character.
+/// The Basic Multilingual Plane as a flat table, so that nearly every character needs only one load.
 const BASIC_LEN: usize = 0x10000;
 static BASIC: [u8; BASIC_LEN] = write_out();
 
@@ -74,18 +74,18 @@ const fn write_out() -> [u8; BASIC_LEN] {
 }
 
 fn search(code: u32) -> u8 {
-    // The first run starts at 0, so one always starts at or before `code`.
+    // The first run starts at 0, so there is always a run that starts at or before `code`.
     let after = tables::RUNS.partition_point(|run| run.0 <= code);
     tables::RUNS[after - 1].1
 }
 
-/// What is left of a character's canonical decomposition without its non-spacing marks: `é` → `e`.
+/// Appends a character's canonical decomposition without non-spacing marks: `é` → `e`.
 pub(crate) fn without_marks(c: char, out: &mut String) {
     let code = c as u32;
     if Class::of(c).is(Class::NON_SPACING_MARK) {
         return;
     }
-    // Hangul syllables decompose by arithmetic: leading consonant, vowel, and a trailing consonant if any.
+    // Hangul syllables are decomposed arithmetically: leading consonant, vowel, and an optional trailing consonant.
     if let Some(index) = code.checked_sub(0xac00).filter(|&index| index < 11172) {
         let parts = [0x1100 + index / 588, 0x1161 + index % 588 / 28, 0x11a7 + index % 28];
         let count = if index.is_multiple_of(28) { 2 } else { 3 };
@@ -99,7 +99,7 @@ pub(crate) fn without_marks(c: char, out: &mut String) {
     }
 }
 
-/// Reads a text's characters at byte positions.
+/// Reads the characters of a text by byte positions.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reader<'t> {
     text: &'t str,
@@ -115,7 +115,7 @@ impl<'t> Reader<'t> {
         self.bytes.len()
     }
 
-    /// What stands from the character at `at` on.
+    /// The text from the character at `at` on.
     pub(crate) fn tail(&self, at: usize) -> &'t str {
         &self.text[at..]
     }
@@ -133,7 +133,7 @@ impl<'t> Reader<'t> {
         if first < 0x80 {
             return Some((first as char, at + 1));
         }
-        // The bytes are a `str`'s: what follows a leading byte is known to be there and well formed.
+        // The bytes come from a `str`, so continuation bytes are present and valid.
         let tail = |n: usize| (self.byte(at + n) & 0x3f) as u32;
         let (code, len) = match first {
             0x80..0xe0 => ((first as u32 & 0x1f) << 6 | tail(1), 2),
@@ -156,7 +156,7 @@ impl<'t> Reader<'t> {
         }
     }
 
-    /// The end of the run of `set` that starts at `at` (which is `at` where there is none).
+    /// The end of the run of `set` that starts at `at`; `at` if there is none.
     #[inline]
     pub(crate) fn run(&self, mut at: usize, set: Class) -> usize {
         loop {
@@ -174,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_character_has_one_class_and_ascii_is_as_everyone_knows() {
+    fn every_character_has_one_class() {
         for code in 0..0x110000 {
             if let Some(c) = char::from_u32(code) {
                 assert_eq!(Class::of(c).0.count_ones(), 1, "{code:x}");
@@ -213,13 +213,13 @@ mod tests {
     }
 
     #[test]
-    fn marks_are_taken_off() {
-        let bare = |text: &str| {
+    fn marks_are_removed() {
+        let empty = |text: &str| {
             let mut out = String::new();
             text.chars().for_each(|c| without_marks(c, &mut out));
             out
         };
-        assert_eq!(bare("Führer ậ e\u{301} ½"), "Fuhrer a e ½");
-        assert_eq!(bare("한글").chars().count(), 6);
+        assert_eq!(empty("Führer ậ e\u{301} ½"), "Fuhrer a e ½");
+        assert_eq!(empty("한글").chars().count(), 6);
     }
 }

@@ -33,7 +33,7 @@ impl TokenizedHistory {
             return Err(error);
         }
         self.text.clone_from(&prompt.text);
-        self.outside.clone_from(&prompt.outside);
+        self.outside.clone_from(&prompt.untrusted);
         self.prompt_len = prompt.text.len();
         self.places.push((self.text.len(), self.ids.len()));
         Ok(&self.ids)
@@ -56,7 +56,7 @@ impl TokenizedHistory {
     fn agrees(&self, text: &Rendered, len: usize) -> bool {
         let end = len.min(self.prompt_len);
         text.text.as_bytes().starts_with(&self.text.as_bytes()[..len])
-            && within(&text.outside, end).eq(within(&self.outside, end))
+            && within(&text.untrusted, end).eq(within(&self.outside, end))
     }
 }
 

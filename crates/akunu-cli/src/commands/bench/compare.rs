@@ -1,6 +1,6 @@
-//! Two ways to run the same tests, and whether one of them is faster.
+//! Compares two ways of running the same tests.
 
-/// Tokens per second of a test's runs: the median, the least and the most.
+/// Tokens per second over the runs of a test: median, minimum and maximum.
 #[derive(Clone, Copy, Debug)]
 pub struct Speed {
     pub median: f64,
@@ -8,7 +8,8 @@ pub struct Speed {
     pub max: f64,
 }
 
-/// Indirect command buffers beside tables that are encoded for every pass. Faster is what was so in every run.
+/// Indirect command buffers compared with tables that are encoded for every pass. A way is faster if it was so in every
+/// run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     Faster,
@@ -26,27 +27,27 @@ impl Verdict {
     }
 }
 
-/// A line for each test, and what to do.
+/// One line per test, and a recommendation.
 pub fn report(tests: &[(&str, Speed, Speed)]) -> Vec<String> {
     let mut lines = Vec::new();
     for (test, direct, indirect) in tests {
         let what = match Verdict::of(*direct, *indirect) {
             Verdict::Faster => "faster in every run",
             Verdict::Slower => "slower in every run",
-            Verdict::Alike => "no difference beyond that between runs",
+            Verdict::Alike => "no difference beyond the variation between runs",
         };
         let part = indirect.median / direct.median;
-        lines.push(format!("{test}: indirect command buffers are {part:.3} times as fast: {what}"));
+        lines.push(format!("{test}: indirect command buffers run at {part:.3} times the speed: {what}"));
     }
     let verdicts = || tests.iter().map(|(_, direct, indirect)| Verdict::of(*direct, *indirect));
     let [faster, slower] =
         [Verdict::Faster, Verdict::Slower].map(|verdict| verdicts().any(|found| found == verdict));
     lines.push(match (faster, slower) {
-        (true, false) => "AKUNU_METAL=icb makes them the way of every command".into(),
+        (true, false) => "set AKUNU_METAL=icb to use them for every command".into(),
         (true, true) => {
-            "AKUNU_METAL=icb makes them the way of every command, where the faster tests count more".into()
+            "set AKUNU_METAL=icb to use them for every command if the faster tests matter more".into()
         }
-        (false, _) => "the usual way is the one to stay with".into(),
+        (false, _) => "keep the default".into(),
     });
     lines
 }
@@ -56,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_faster_was_so_in_every_run() {
+    fn a_way_is_faster_only_if_it_was_so_in_every_run() {
         let around = |median: f64| Speed { median, min: median - 2.0, max: median + 2.0 };
         assert_eq!(Verdict::of(around(100.0), around(104.5)), Verdict::Faster);
         assert_eq!(Verdict::of(around(100.0), around(103.5)), Verdict::Alike);
@@ -67,13 +68,13 @@ mod tests {
         assert_eq!(
             report(&[faster, alike]),
             [
-                "tg128: indirect command buffers are 1.100 times as fast: faster in every run",
-                "tg128: indirect command buffers are 1.010 times as fast: no difference beyond that between runs",
-                "AKUNU_METAL=icb makes them the way of every command",
+                "tg128: indirect command buffers run at 1.100 times the speed: faster in every run",
+                "tg128: indirect command buffers run at 1.010 times the speed: no difference beyond the variation between runs",
+                "set AKUNU_METAL=icb to use them for every command",
             ]
         );
         let last = |tests: &[(&str, Speed, Speed)]| report(tests).pop().unwrap();
-        assert_eq!(last(&[alike, slower]), "the usual way is the one to stay with");
-        assert!(last(&[faster, slower]).contains("where the faster tests count more"));
+        assert_eq!(last(&[alike, slower]), "keep the default");
+        assert!(last(&[faster, slower]).contains("if the faster tests matter more"));
     }
 }

@@ -1,4 +1,4 @@
-//! Runs a test and takes the time.
+//! Runs and times a test.
 
 use std::ops::ControlFlow;
 use std::sync::mpsc;
@@ -7,19 +7,19 @@ use std::time::{Duration, Instant};
 use akunu::schedule::{Event, Handle, Request, Scheduler, SchedulerOptions};
 use akunu::{Engine, GenerateOptions, Sampler, Sampling, Session};
 
-use super::super::run::usual_sampling;
+use super::super::run::default_sampling;
 use super::test::{Kind, Test};
 use crate::failure::Failure;
 
-/// While a test waits for prompts to be read, no stream is there that has to go on meanwhile. With a bound as long as this one all
-/// prompts of a test end in the same pass.
+/// While prompts are processed there are no running streams that could stall. With such a long bound, all prompts of a
+/// test end in the same pass.
 const NO_STALL: Duration = Duration::from_secs(3600);
 
-/// An engine as a test has it, and the ids that all tests take.
+/// An engine in the state that a test needs, and the token ids that all tests use.
 #[derive(Debug)]
 pub struct Runner {
     state: State,
-    /// Sequences of the largest batch.
+    /// Number of sequences of the largest batch.
     batch: usize,
     ids: Vec<u32>,
 }
@@ -30,7 +30,7 @@ enum State {
     Alone(Box<Engine>, Session),
     /// For several sequences at once.
     Together(Box<Scheduler>, Handle),
-    /// Between the two, and after a failure.
+    /// During a change between the two, and after a failure.
     Nothing,
 }
 
@@ -46,7 +46,7 @@ impl Runner {
         match &self.state {
             State::Alone(engine, _) => Ok(engine),
             State::Together(scheduler, _) => Ok(scheduler.engine()),
-            State::Nothing => Err(Failure::new("there is no engine after a failure")),
+            State::Nothing => Err(Failure::new("the engine was lost in an earlier failure")),
         }
     }
 
@@ -58,7 +58,7 @@ impl Runner {
         }
     }
 
-    /// The engine and a session that holds the test's first ids, whatever it held.
+    /// The engine and a session whose cache contains the test's first ids.
     fn alone(&mut self, test: Test) -> Result<(&mut Engine, &mut Session, &[u32]), Failure> {
         self.state = match std::mem::replace(&mut self.state, State::Nothing) {
             State::Together(scheduler, handle) => {
@@ -70,7 +70,7 @@ impl Runner {
             state => state,
         };
         let State::Alone(engine, session) = &mut self.state else {
-            return Err(Failure::new("there is no engine after a failure"));
+            return Err(Failure::new("the engine was lost in an earlier failure"));
         };
         let ids = &self.ids[..test.depth];
         if !session.tokens().starts_with(ids) {
@@ -81,7 +81,7 @@ impl Runner {
         Ok((engine, session, &self.ids))
     }
 
-    /// The scheduler of a batch, and where it is given requests.
+    /// The scheduler of a batch, and the handle for its requests.
     fn together(&mut self) -> Result<(&mut Scheduler, &Handle), Failure> {
         self.state = match std::mem::replace(&mut self.state, State::Nothing) {
             State::Alone(engine, session) => {
@@ -94,7 +94,7 @@ impl Runner {
         };
         match &mut self.state {
             State::Together(scheduler, handle) => Ok((scheduler, handle)),
-            _ => Err(Failure::new("there is no engine after a failure")),
+            _ => Err(Failure::new("the engine was lost in an earlier failure")),
         }
     }
 
@@ -105,7 +105,7 @@ impl Runner {
         Ok(started.elapsed())
     }
 
-    /// Chains of one sequence, as long as the device takes them and as the engine's limit of time allows.
+    /// Generates one sequence in chains, limited by the device and by the engine's time limit.
     fn generate(&mut self, test: Test) -> Result<Duration, Failure> {
         let (engine, session, ids) = self.alone(test)?;
         let most = engine.plan().tables.decode().steps;
@@ -121,26 +121,26 @@ impl Runner {
             let steps = most.min(left).min(engine.chain_limit());
             let found = engine.chain(session, &history, sampler.as_mut(), steps, &[], None)?;
             if found.is_empty() {
-                return Err(Failure::new("the device decoded nothing"));
+                return Err(Failure::new("the device generated no tokens"));
             }
             history.extend_from_slice(found);
         }
         Ok(started.elapsed())
     }
 
-    /// As many requests as the test has sequences, through the scheduler that `serve` has, from the pass that reads the ends of
-    /// their prompts to their last tokens. Each sequence starts with another token, so they go their own ways.
+    /// Runs one request per sequence through the same scheduler as `serve`. Timed from the pass that processes the ends
+    /// of the prompts to the last tokens. Each sequence starts with a different token, so their texts differ.
     fn generate_together(&mut self, test: Test) -> Result<Duration, Failure> {
         let before = test.depth.saturating_sub(1);
         let shared = self.ids[..before].to_vec();
         let (scheduler, handle) = self.together()?;
         let vocab = scheduler.engine().vocab_size();
-        let (tell, told) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         for sequence in 0..test.batch {
             let mut prompt = shared.clone();
             prompt.push((sequence * 7919 % vocab) as u32);
             let options = GenerateOptions {
-                // The first token comes of the prompt.
+                // The first token is computed in the prompt's last pass.
                 max_tokens: Some(test.tokens + 1),
                 ignore_eos: true,
                 sampling: match test.sampled {
@@ -149,12 +149,12 @@ impl Runner {
                 },
                 ..GenerateOptions::default()
             };
-            let tell = tell.clone();
+            let sender = sender.clone();
             let on_event = move |event: Event<'_>| {
-                // The receiver is there until all have ended.
+                // The receiver outlives all senders.
                 let _ = match event {
-                    Event::Finished(finished) => tell.send(Ok(finished.timings)),
-                    Event::Failed(error) => tell.send(Err(error)),
+                    Event::Finished(finished) => sender.send(Ok(finished.timings)),
+                    Event::Failed(error) => sender.send(Err(error)),
                     Event::Started { .. } | Event::Piece { .. } => Ok(()),
                 };
                 ControlFlow::Continue(())
@@ -163,13 +163,13 @@ impl Runner {
             let submitted = handle.submit(request, Box::new(on_event));
             submitted.map_err(|refused| Failure::new(refused.to_string()))?;
         }
-        drop(tell);
+        drop(sender);
         scheduler.drain();
         let mut seconds = 0f64;
-        for timings in told {
+        for timings in receiver {
             let timings = timings?;
             if timings.generated_tokens != test.tokens + 1 {
-                return Err(Failure::new("a sequence ended too soon"));
+                return Err(Failure::new("a sequence ended too early"));
             }
             seconds = seconds.max(timings.generate_s);
         }
@@ -177,7 +177,7 @@ impl Runner {
     }
 }
 
-/// As `run` samples by default.
+/// The default sampling of `run`.
 fn sampling(engine: &Engine, seed: u64) -> Sampling {
-    Sampling { seed, ..usual_sampling(engine.model()) }
+    Sampling { seed, ..default_sampling(engine.model()) }
 }

@@ -1,4 +1,4 @@
-//! `akunu bench`: tokens per second of prompts and of generation.
+//! `akunu bench`: prompt processing and generation speed.
 
 mod compare;
 mod measure;
@@ -24,10 +24,10 @@ use crate::grid::Grid;
 use crate::output::{self, Output};
 use crate::progress::Progress;
 
-/// Measures speed: prompt processing (pp) and generation (tg), or texts a second of models that make vectors or scores
+/// Measures speed: prompt processing (pp) and generation (tg), or texts per second of embedding models and rerankers
 ///
-/// Random token ids, so a vocabulary is not needed. Each test runs once to warm up and -r times for the record; the median
-/// counts. Options that take lists (1,2,4) run every combination.
+/// Random token ids are used, so no vocabulary is needed. Each test has one warm-up run and -r measured runs; the
+/// median is reported. Options that take lists (1,2,4) run every combination.
 #[derive(Debug, Args)]
 pub struct BenchArgs {
     #[command(flatten)]
@@ -38,45 +38,45 @@ pub struct BenchArgs {
     /// Numbers of tokens to generate; 0: none [default: 128]
     #[arg(short = 'n', long, value_name = "LIST", value_delimiter = ',', value_parser = args::count_or_zero)]
     generate: Vec<usize>,
-    /// Positions that stand in the cache before [default: 0]
+    /// Cached tokens before the test starts [default: 0]
     #[arg(short, long, value_name = "LIST", value_delimiter = ',', value_parser = args::count_or_zero)]
     depth: Vec<usize>,
-    /// Sequences that generate at once, or texts that are read at once; their tokens count together [default: 1; of texts
-    /// 1,32]
+    /// Sequences generated at once, or texts processed at once; their tokens are added up [default: 1; for texts 1,32]
     #[arg(short, long, value_name = "LIST", value_delimiter = ',', value_parser = args::count)]
     batch: Vec<usize>,
-    /// Tokens of the texts that a model makes vectors or scores of [default: 16,128]
+    /// Text lengths in tokens, for embedding models and rerankers [default: 16,128]
     #[arg(short, long, value_name = "LIST", value_delimiter = ',', value_parser = args::count)]
     length: Vec<usize>,
     #[command(flatten)]
     task: TaskArgs,
-    /// Draws tokens as `run` does, instead of taking the likeliest
+    /// Samples with the default settings of `run` instead of greedy decoding
     #[arg(long)]
     sampled: bool,
-    /// Runs of each test, after one to warm up
+    /// Measured runs of each test, after one warm-up run
     #[arg(short, long, default_value = "5", value_parser = args::count)]
     repetitions: usize,
-    /// CPU threads [default: one for each core]
+    /// CPU threads [default: one per core]
     #[arg(short, long, value_name = "LIST", value_delimiter = ',', value_parser = args::threads)]
     threads: Vec<usize>,
-    /// How keys and values are stored [default: f16; of texts f32 on a CPU, f16 on a GPU]
+    /// Storage type of the KV cache [default: f16; for texts f32 on a CPU, f16 on a GPU]
     #[arg(long, value_parser = args::kv_type())]
     kv_type: Option<KvType>,
-    /// Most prompt tokens in one pass [default: what suits the device]
+    /// Maximum prompt tokens per pass [default: depends on the device]
     #[arg(long, value_parser = args::count)]
     chunk: Option<usize>,
-    /// Most milliseconds of a chain, as `run` has it; 0: single steps [default: chains as long as the device takes them]
+    /// Maximum duration of a chain in milliseconds, as in `run`; 0: single steps [default: as long as the device
+    /// allows]
     #[arg(long, value_name = "MS", value_parser = args::count_or_zero)]
     chain_ms: Option<usize>,
-    /// What runs the model
+    /// Device that runs the model
     #[arg(long, default_value = "auto", value_parser = args::device())]
     device: DeviceChoice,
-    /// Runs every test twice on the Metal device, its tables encoded for every pass and encoded once as indirect command
-    /// buffers, and says which is faster
+    /// Runs every test twice on the Metal device, with tables encoded for every pass and as indirect command buffers
+    /// encoded once, and reports which is faster
     #[arg(long)]
     metal_icb: bool,
-    /// Measures what the machine can do before and after each test, and says how near it came: a test cannot take less
-    /// than reading its bytes or its multiplications do
+    /// Measures memory bandwidth and compute throughput before and after each test, and reports how close it comes to
+    /// these ceilings
     #[arg(long)]
     ceilings: bool,
     /// Prints a JSON array of objects
@@ -88,9 +88,9 @@ pub struct BenchArgs {
 struct Row {
     model: String,
     device: String,
-    /// What the device says of itself: `avx512, 2 threads`.
+    /// Description by the device: `avx512, 2 threads`.
     detail: String,
-    /// Whether tables were indirect command buffers, where both ways are compared.
+    /// Whether indirect command buffers were used, if both ways are compared.
     #[serde(skip_serializing_if = "Option::is_none")]
     metal_icb: Option<bool>,
     threads: usize,
@@ -106,18 +106,18 @@ struct Row {
     load_s: f64,
     #[serde(flatten)]
     memory: Option<Memory>,
-    /// What the plan says is allocated, weights in place not counted.
+    /// Planned allocations, without weights in place.
     planned_memory: u64,
     ceilings: Option<ceilings::CeilingsReport>,
     of_ceiling: Option<f64>,
     runs: Vec<f64>,
 }
 
-/// Of the process so far, where the system says.
+/// Memory use of the process so far, if the system reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 struct Memory {
     peak_memory: u64,
-    /// Less what is mapped from files. With ceilings, what they read from is in it.
+    /// Without mapped files. With ceilings, it includes the buffers that these read.
     own_memory: u64,
 }
 
@@ -129,12 +129,13 @@ pub fn run(args: &BenchArgs, out: &mut Output) -> Result<(), Failure> {
         return texts::run(args, &model, task, open_time, out);
     }
     if !args.length.is_empty() {
-        return Err(Failure::usage("--length is for models that make vectors or scores of texts")
-            .hint("-p and -n say how many tokens are read and generated, and --pooling asks for vectors"));
+        return Err(Failure::usage("--length is for embedding models and rerankers").hint(
+            "use -p and -n for the numbers of prompt and generated tokens, or --pooling for embeddings",
+        ));
     }
     let tests = tests(args);
     if tests.is_empty() {
-        return Err(Failure::usage("there is nothing to measure").hint("give -p or -n a number above 0"));
+        return Err(Failure::usage("no test was selected").hint("set -p or -n to a number above 0"));
     }
     let threads: Vec<Option<usize>> =
         if args.threads.is_empty() { vec![None] } else { args.threads.iter().copied().map(Some).collect() };
@@ -146,7 +147,7 @@ pub fn run(args: &BenchArgs, out: &mut Output) -> Result<(), Failure> {
     let mut rows = Vec::new();
     for threads in threads {
         for &metal_icb in ways {
-            let way = Way { threads, metal_icb };
+            let way = RunMode { threads, metal_icb };
             measure_all(args, &model, way, open_time, &tests, &mut progress, &mut rows)?;
         }
     }
@@ -174,9 +175,9 @@ fn tests(args: &BenchArgs) -> Vec<Test> {
     tests
 }
 
-/// How tests are run.
+/// Options for running tests.
 #[derive(Clone, Copy, Debug)]
-struct Way {
+struct RunMode {
     threads: Option<usize>,
     metal_icb: Option<bool>,
 }
@@ -184,18 +185,20 @@ struct Way {
 fn measure_all(
     args: &BenchArgs,
     model: &Arc<Model>,
-    way: Way,
+    way: RunMode,
     open_time: Duration,
     tests: &[Test],
     progress: &mut Progress,
     rows: &mut Vec<Row>,
 ) -> Result<(), Failure> {
-    let Way { threads, metal_icb } = way;
+    let RunMode { threads, metal_icb } = way;
     let longest = tests.iter().map(|test| test.depth + test.tokens).max().unwrap_or(1);
     let batch = tests.iter().map(|test| test.batch).max().unwrap_or(1);
     if args.chunk.is_some_and(|chunk| chunk < batch) {
-        return Err(Failure::usage(format!("a chunk holds one row of each of the {batch} sequences"))
-            .hint(format!("--chunk {batch}, or more")));
+        return Err(Failure::usage(format!(
+            "--chunk is smaller than the {batch} sequences, each of which needs a row per pass"
+        ))
+        .hint(format!("--chunk {batch}, or more")));
     }
     let options = akunu::EngineOptions {
         device: args.device,
@@ -312,7 +315,7 @@ fn compared(rows: &[Row]) -> Vec<(&str, Speed, Speed)> {
     pairs.map(|(direct, indirect)| (direct.test.as_str(), speed(direct), speed(indirect))).collect()
 }
 
-/// What stands below a table of either kind of model, from its last row.
+/// Lines below the table, for either kind of model, from its last row.
 fn print_machine(
     ceilings: Option<&ceilings::CeilingsReport>,
     load_s: f64,
@@ -366,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_of_its_own_is_what_no_file_backs() {
+    fn own_memory_excludes_mapped_files() {
         let status = "VmPeak:\t 99 kB\nVmHWM:\t   50 kB\nRssAnon:\t 18 kB\nRssFile:\t      30 kB\n";
         let expected = Memory { peak_memory: 50 << 10, own_memory: 20 << 10 };
         assert_eq!(read_memory(status), Some(expected));

@@ -1,4 +1,4 @@
-//! What is measured: so many tokens, at some depth, of one sequence or several.
+//! A test: a number of tokens, at some depth, of one sequence or several.
 
 use akunu::{Cost, ModelPlan};
 use akunu_plan::{Entries, Row};
@@ -12,18 +12,18 @@ pub enum Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Test {
     pub kind: Kind,
-    /// Of each sequence.
+    /// Per sequence.
     pub tokens: usize,
-    /// Positions that stand in the cache before.
+    /// Number of cached tokens before the test starts.
     pub depth: usize,
-    /// Sequences; 1 for a prompt.
+    /// Number of sequences; 1 for a prompt.
     pub batch: usize,
-    /// Tokens are drawn; otherwise the likeliest are taken.
+    /// Whether tokens are sampled; otherwise decoding is greedy.
     pub sampled: bool,
 }
 
 impl Test {
-    /// As llama-bench has it: `pp512`, `tg128`, `tg128@d4096`; and `tg128@b16` for sixteen sequences at once.
+    /// The name used by llama-bench: `pp512`, `tg128`, `tg128@d4096`; and `tg128@b16` for sixteen sequences at once.
     pub fn name(self) -> String {
         let mut name = match self.kind {
             Kind::Prompt => format!("pp{}", self.tokens),
@@ -45,7 +45,7 @@ impl Test {
         self.tokens * self.batch
     }
 
-    /// What one run reads and computes.
+    /// The memory traffic and operations of one run.
     pub fn cost(self, plan: &ModelPlan) -> Cost {
         let table_for = |rows: usize| &plan.tables[plan.tables.kind_for(rows)];
         let row =

@@ -1,4 +1,4 @@
-//! How many texts a second a model makes vectors or scores of.
+//! Measures texts per second of embedding models and rerankers.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use crate::grid::Grid;
 use crate::output::{self, Output};
 use crate::progress::Progress;
 
-/// So many texts at once, of so many tokens each.
+/// A number of texts at once, with this many tokens each.
 #[derive(Clone, Copy, Debug)]
 struct Test {
     batch: usize,
@@ -26,7 +26,7 @@ struct Row {
     device: String,
     detail: String,
     threads: usize,
-    /// `32x128`: texts at once, and tokens of each.
+    /// `32x128`: number of texts at once, and tokens of each.
     test: String,
     batch: usize,
     length: usize,
@@ -34,7 +34,7 @@ struct Row {
     tok_s: f64,
     min: f64,
     max: f64,
-    /// Texts a second, from the median.
+    /// Texts per second, from the median.
     texts_s: f64,
     bytes_per_token: f64,
     ops_per_token: f64,
@@ -46,11 +46,11 @@ struct Row {
     planned_memory: u64,
     ceilings: Option<ceilings::CeilingsReport>,
     of_ceiling: Option<f64>,
-    /// Tokens a second of each run.
+    /// Tokens per second of each run.
     runs: Vec<f64>,
 }
 
-/// Settings that only models that generate text have.
+/// Rejects options that apply only to generative models.
 fn refuse_settings(args: &BenchArgs) -> Result<(), Failure> {
     let given = [
         ("--prompt", !args.prompt.is_empty()),
@@ -62,19 +62,19 @@ fn refuse_settings(args: &BenchArgs) -> Result<(), Failure> {
     ];
     match given.into_iter().find(|(_, given)| *given) {
         None => Ok(()),
-        Some((name, _)) => {
-            Err(Failure::usage(format!("{name} is for models that generate text, and this one reads texts"))
-                .hint("--batch and --length say how many texts it reads at once, and of how many tokens"))
-        }
+        Some((name, _)) => Err(Failure::usage(format!(
+            "{name} is for generative models, but this model is for embeddings or reranking"
+        ))
+        .hint("use --batch and --length for the number of texts at once and their tokens")),
     }
 }
 
-/// Tokens of the texts: those asked for, or those usual lengths that the model takes.
+/// Text lengths: those requested, or those default lengths that the model supports.
 fn lengths(asked: &[usize], longest: usize) -> Result<Vec<usize>, Failure> {
     const USUAL: [usize; 2] = [16, 128];
     if let Some(length) = asked.iter().find(|&&length| length > longest) {
         let problem =
-            format!("--length is {length}, and the longest text of this model has {longest} tokens");
+            format!("--length is {length}, but the maximum text length of this model is {longest} tokens");
         return Err(Failure::usage(problem));
     }
     if !asked.is_empty() {
@@ -85,7 +85,7 @@ fn lengths(asked: &[usize], longest: usize) -> Result<Vec<usize>, Failure> {
     if !left_out.is_empty() {
         let left_out: Vec<String> = left_out.iter().map(usize::to_string).collect();
         output::note(&format!(
-            "note: texts of {} tokens are left out: the longest of this model has {longest}",
+            "note: texts of {} tokens are skipped: the maximum text length of this model is {longest}",
             left_out.join(" and of ")
         ));
     }

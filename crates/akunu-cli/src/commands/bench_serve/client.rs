@@ -1,4 +1,4 @@
-//! As much of HTTP/1.1 as streamed completions need, over TCP without TLS.
+//! A minimal HTTP/1.1 client for streamed completions, over TCP without TLS.
 
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
@@ -6,57 +6,57 @@ use std::time::Duration;
 
 use serde_json::Value as Json;
 
-/// Bytes of a line or of a body that is not streamed.
-const LONGEST: u64 = 16 << 20;
-const MOST_HEADERS: usize = 256;
+/// Maximum size in bytes of a line, or of a body that is not streamed.
+const MAX_BYTES: u64 = 16 << 20;
+const MAX_HEADERS: usize = 256;
 
 /// An OpenAI-compatible server.
 #[derive(Clone, Debug)]
 pub struct Server {
     /// `host:port`
     authority: String,
-    /// What stands before `/v1`.
+    /// The path before `/v1`.
     prefix: String,
     key: Option<String>,
-    /// Without a byte.
-    patience: Duration,
+    /// Timeout without any received byte.
+    timeout: Duration,
 }
 
-/// Why a request brought nothing.
+/// The reason why a request failed.
 #[derive(Debug)]
-pub struct Trouble {
-    /// What such errors are counted by: `connect`, `timeout`, `status 429`, `cut off`, `malformed`, `reported`.
+pub struct ClientError {
+    /// The category for counting errors: `connect`, `timeout`, `status 429`, `cut off`, `malformed`, `reported`.
     pub kind: String,
     pub detail: String,
 }
 
-impl Trouble {
-    pub fn new(kind: impl Into<String>, detail: impl Into<String>) -> Trouble {
-        Trouble { kind: kind.into(), detail: detail.into() }
+impl ClientError {
+    pub fn new(kind: impl Into<String>, detail: impl Into<String>) -> ClientError {
+        ClientError { kind: kind.into(), detail: detail.into() }
     }
 
-    fn malformed(detail: impl Into<String>) -> Trouble {
-        Trouble::new("malformed", detail)
+    fn malformed(detail: impl Into<String>) -> ClientError {
+        ClientError::new("malformed", detail)
     }
 }
 
-impl From<io::Error> for Trouble {
-    fn from(error: io::Error) -> Trouble {
+impl From<io::Error> for ClientError {
+    fn from(error: io::Error) -> ClientError {
         let kind = match error.kind() {
             ErrorKind::WouldBlock | ErrorKind::TimedOut => "timeout",
             ErrorKind::InvalidData => "malformed",
             _ => "cut off",
         };
-        Trouble::new(kind, error.to_string())
+        ClientError::new(kind, error.to_string())
     }
 }
 
 impl Server {
     /// `http://host[:port][/prefix][/v1]`
-    pub fn new(url: &str, key: Option<String>, patience: Duration) -> Result<Server, &'static str> {
+    pub fn new(url: &str, key: Option<String>, timeout: Duration) -> Result<Server, &'static str> {
         let rest = match url.split_once("://") {
             Some(("http", rest)) => rest,
-            Some(_) => return Err("only http:// is spoken here, no TLS"),
+            Some(_) => return Err("only http:// is supported, without TLS"),
             None => url,
         };
         let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
@@ -64,28 +64,30 @@ impl Server {
         let prefix = prefix.strip_suffix("/v1").unwrap_or(prefix);
         let visible = |text: &str| text.bytes().all(|byte| byte.is_ascii_graphic());
         if authority.is_empty() || authority.contains('@') || !visible(rest) {
-            return Err("it is no address");
+            return Err("it is not a valid URL");
         }
         if !key.as_deref().is_none_or(visible) {
-            return Err("the key cannot be sent: it holds white space or what is not ASCII");
+            return Err("the key cannot be sent: it contains whitespace or non-ASCII characters");
         }
         let port = authority.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
         let authority = if port { authority.to_string() } else { format!("{authority}:80") };
-        Ok(Server { authority, prefix: prefix.to_string(), key, patience })
+        Ok(Server { authority, prefix: prefix.to_string(), key, timeout })
     }
 
-    pub fn get(&self, path: &str) -> Result<Json, Trouble> {
+    pub fn get(&self, path: &str) -> Result<Json, ClientError> {
         let body = self.ask("GET", path, None)?;
-        serde_json::from_reader(body.take(LONGEST)).map_err(|error| Trouble::malformed(error.to_string()))
+        serde_json::from_reader(body.take(MAX_BYTES))
+            .map_err(|error| ClientError::malformed(error.to_string()))
     }
 
-    /// Posts, and hears each event of the stream that comes back. One that ends without `[DONE]` was cut off.
+    /// Sends a POST request and calls the handler for each event of the streamed response. A stream that ends without
+    /// `[DONE]` is incomplete.
     pub fn stream(
         &self,
         path: &str,
         body: &Json,
-        mut on_event: impl FnMut(&Json) -> Result<(), Trouble>,
-    ) -> Result<(), Trouble> {
+        mut on_event: impl FnMut(&Json) -> Result<(), ClientError>,
+    ) -> Result<(), ClientError> {
         let mut lines = self.ask("POST", path, Some(body))?;
         while let Some(line) = line(&mut lines)? {
             let Some(data) = line.strip_prefix("data:") else { continue };
@@ -93,18 +95,18 @@ impl Server {
                 return Ok(());
             }
             let event: Json =
-                serde_json::from_str(data).map_err(|e| Trouble::malformed(format!("{e}: {data}")))?;
+                serde_json::from_str(data).map_err(|e| ClientError::malformed(format!("{e}: {data}")))?;
             if let Some(error) = event.get("error") {
-                return Err(Trouble::new("reported", said(error)));
+                return Err(ClientError::new("reported", error_message(error)));
             }
             on_event(&event)?;
         }
-        Err(Trouble::new("cut off", "the stream ended without [DONE]"))
+        Err(ClientError::new("cut off", "the stream ended without [DONE]"))
     }
 
-    /// The body of an answer that is 200.
-    fn ask(&self, method: &str, path: &str, body: Option<&Json>) -> Result<Box<dyn BufRead>, Trouble> {
-        let mut stream = self.connect().map_err(|error| Trouble::new("connect", error.to_string()))?;
+    /// The body of a response with status 200.
+    fn ask(&self, method: &str, path: &str, body: Option<&Json>) -> Result<Box<dyn BufRead>, ClientError> {
+        let mut stream = self.connect().map_err(|error| ClientError::new("connect", error.to_string()))?;
         let body = body.map(Json::to_string).unwrap_or_default();
         let mut head = format!("{method} {}{path} HTTP/1.1\r\nHost: {}\r\n", self.prefix, self.authority);
         if let Some(key) = &self.key {
@@ -118,21 +120,23 @@ impl Server {
         let (status, mut body) = answer(BufReader::new(stream))?;
         if status != 200 {
             let mut text = String::new();
-            let _ = (&mut body).take(LONGEST).read_to_string(&mut text);
-            let error = serde_json::from_str::<Json>(&text).ok().and_then(|json| json.get("error").map(said));
-            return Err(Trouble::new(format!("status {status}"), error.unwrap_or(text)));
+            let _ = (&mut body).take(MAX_BYTES).read_to_string(&mut text);
+            let error = serde_json::from_str::<Json>(&text)
+                .ok()
+                .and_then(|json| json.get("error").map(error_message));
+            return Err(ClientError::new(format!("status {status}"), error.unwrap_or(text)));
         }
         Ok(body)
     }
 
     fn connect(&self) -> io::Result<TcpStream> {
-        let mut last = io::Error::new(ErrorKind::NotFound, "the name has no address");
+        let mut last = io::Error::new(ErrorKind::NotFound, "the host name has no address");
         for address in self.authority.to_socket_addrs()? {
-            match TcpStream::connect_timeout(&address, self.patience) {
+            match TcpStream::connect_timeout(&address, self.timeout) {
                 Ok(stream) => {
                     stream.set_nodelay(true)?;
-                    stream.set_read_timeout(Some(self.patience))?;
-                    stream.set_write_timeout(Some(self.patience))?;
+                    stream.set_read_timeout(Some(self.timeout))?;
+                    stream.set_write_timeout(Some(self.timeout))?;
                     return Ok(stream);
                 }
                 Err(error) => last = error,
@@ -142,19 +146,20 @@ impl Server {
     }
 }
 
-/// The message of OpenAI's error object, or the object.
-fn said(error: &Json) -> String {
+/// The message in an OpenAI error object, or the whole object.
+fn error_message(error: &Json) -> String {
     error["message"].as_str().map_or_else(|| error.to_string(), str::to_string)
 }
 
-/// The status, and the body freed of its framing.
-fn answer(mut from: impl BufRead + 'static) -> Result<(u16, Box<dyn BufRead>), Trouble> {
+/// Parses the status and decodes the body.
+fn answer(mut from: impl BufRead + 'static) -> Result<(u16, Box<dyn BufRead>), ClientError> {
     let first = line(&mut from)?.unwrap_or_default();
     let status = first.strip_prefix("HTTP/1.").and_then(|rest| rest.get(2..5)?.parse().ok());
-    let status = status.ok_or_else(|| Trouble::malformed(format!("no status line: {first:?}")))?;
+    let status = status.ok_or_else(|| ClientError::malformed(format!("no status line: {first:?}")))?;
     let (mut chunked, mut length) = (false, None);
-    for _ in 0..MOST_HEADERS {
-        let header = line(&mut from)?.ok_or_else(|| Trouble::new("cut off", "the head has no end"))?;
+    for _ in 0..MAX_HEADERS {
+        let header = line(&mut from)?
+            .ok_or_else(|| ClientError::new("cut off", "the response header is incomplete"))?;
         if header.is_empty() {
             let body: Box<dyn BufRead> = match (chunked, length) {
                 (true, _) => Box::new(BufReader::new(Chunked { from, left: 0, state: Chunk::First })),
@@ -170,13 +175,13 @@ fn answer(mut from: impl BufRead + 'static) -> Result<(u16, Box<dyn BufRead>), T
             _ => {}
         }
     }
-    Err(Trouble::malformed("too many headers"))
+    Err(ClientError::malformed("too many headers"))
 }
 
-/// Without its end. `None`: there is no more.
+/// A line without its end. `None` at the end of the stream.
 fn line(from: &mut impl BufRead) -> io::Result<Option<String>> {
     let mut bytes = Vec::new();
-    from.take(LONGEST).read_until(b'\n', &mut bytes)?;
+    from.take(MAX_BYTES).read_until(b'\n', &mut bytes)?;
     if bytes.is_empty() {
         return Ok(None);
     }
@@ -186,7 +191,7 @@ fn line(from: &mut impl BufRead) -> io::Result<Option<String>> {
     String::from_utf8(bytes).map(Some).map_err(|_| ErrorKind::InvalidData.into())
 }
 
-/// A body in chunks, each after its length in hexadecimal.
+/// A body with chunked transfer encoding.
 struct Chunked<R> {
     from: R,
     left: u64,
@@ -254,7 +259,7 @@ mod tests {
         }
     }
 
-    fn body(bytes: &'static [u8]) -> Result<(u16, String), Trouble> {
+    fn body(bytes: &'static [u8]) -> Result<(u16, String), ClientError> {
         let (status, mut body) = answer(bytes)?;
         let mut text = String::new();
         body.read_to_string(&mut text)?;

@@ -1,4 +1,4 @@
-//! Requests that arrive at random, or follow each other in a number of streams.
+//! Generates requests: random arrivals, or a fixed number of concurrent streams.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -8,22 +8,22 @@ use std::time::{Duration, Instant};
 use akunu_format::blocks::Rng;
 use serde_json::{Value as Json, json};
 
-use super::client::{Server, Trouble};
-use super::figures::{BenchServeReport, Outcome, Tally};
+use super::client::{ClientError, Server};
+use super::statistics::{BenchServeReport, Collector, Outcome};
 use crate::failure::Failure;
 
-/// Words of a token or so in most vocabularies.
+/// Words of about one token each in most vocabularies.
 const WORDS: [&str; 32] = [
     "the", "dog", "ran", "up", "a", "hill", "and", "saw", "big", "red", "ball", "she", "was", "so", "happy",
     "to", "play", "with", "her", "friend", "in", "park", "they", "had", "fun", "all", "day", "then", "he",
     "went", "home", "sun",
 ];
-/// A thread here only waits and reads.
+/// Stack size: these threads only wait and read.
 const STACK: usize = 256 << 10;
-/// Between looks at whether Ctrl-C was pressed.
-const SLICE: Duration = Duration::from_millis(50);
+/// Interval at which Ctrl-C is checked.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// From the least to the most, both included, with as many between 10 and 20 as between 100 and 200.
+/// Lengths between two inclusive bounds, uniform on a logarithmic scale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lengths {
     pub least: usize,
@@ -40,9 +40,9 @@ impl Lengths {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Arrivals {
-    /// So many a second, each independent of the others, over at most so many connections.
+    /// A Poisson process with this rate per second, over a limited number of connections.
     Poisson { rate: f64, connections: usize },
-    /// Each stream asks anew when it has its answer.
+    /// Each stream sends the next request when it has received a response.
     Streams(usize),
 }
 
@@ -61,12 +61,12 @@ pub struct Load {
     pub seed: u64,
 }
 
-/// The requests to come, the same for the same seed.
+/// The sequence of requests, which is the same for the same seed.
 struct Schedule<'a> {
     load: &'a Load,
     rng: Rng,
     made: usize,
-    /// When the next one is due, from the start on.
+    /// When the next request is due, relative to the start.
     due: Duration,
 }
 
@@ -76,8 +76,8 @@ struct Planned {
 }
 
 impl Load {
-    /// One request before the others, so that the model is loaded, and what does not work at all is told at once.
-    pub fn warm(&self) -> Result<(), Trouble> {
+    /// Sends one request before the measurement, so that the model is loaded and fatal errors are reported immediately.
+    pub fn warm_up(&self) -> Result<(), ClientError> {
         let body = self.body("Once upon a time", 1, 0);
         self.ask(&body, Instant::now()).map(drop)
     }
@@ -89,28 +89,31 @@ impl Load {
         };
         let workers = connections.min(self.requests.unwrap_or(usize::MAX));
         let schedule = Schedule { load: self, rng: Rng::new(self.seed), made: 0, due: Duration::ZERO };
-        let (schedule, tally) = (Mutex::new(schedule), Mutex::new(Tally::default()));
+        let (schedule, collector) = (Mutex::new(schedule), Mutex::new(Collector::default()));
         let started = Instant::now();
         thread::scope(|scope| {
             for number in 0..workers {
-                let work = || self.work(&schedule, &tally, started, cancel);
+                let work = || self.work(&schedule, &collector, started, cancel);
                 let named = thread::Builder::new().name(format!("stream {number}")).stack_size(STACK);
                 if let Err(error) = named.spawn_scoped(scope, work) {
                     cancel.store(true, Ordering::Relaxed);
-                    return Err(Failure::new(format!("there is no thread for connection {number}: {error}")));
+                    return Err(Failure::new(format!(
+                        "cannot start a thread for connection {number}: {error}"
+                    )));
                 }
             }
             Ok(())
         })?;
-        let tally = tally.into_inner().unwrap_or_else(PoisonError::into_inner);
-        Ok(tally.report(started.elapsed().as_secs_f64()))
+        let collector = collector.into_inner().unwrap_or_else(PoisonError::into_inner);
+        Ok(collector.report(started.elapsed().as_secs_f64()))
     }
 
-    /// One thread's part. Whoever has the schedule waits for the next arrival; the others wait for the schedule.
+    /// The work of one thread. The thread that holds the schedule waits for the next arrival; the others wait for the
+    /// schedule.
     fn work(
         &self,
         schedule: &Mutex<Schedule<'_>>,
-        tally: &Mutex<Tally>,
+        collector: &Mutex<Collector>,
         started: Instant,
         cancel: &AtomicBool,
     ) {
@@ -124,12 +127,12 @@ impl Load {
                 planned
             };
             let due = started + planned.due;
-            let tell = |change: &mut dyn FnMut(&mut Tally)| {
-                change(&mut tally.lock().unwrap_or_else(PoisonError::into_inner));
+            let record = |change: &mut dyn FnMut(&mut Collector)| {
+                change(&mut collector.lock().unwrap_or_else(PoisonError::into_inner));
             };
-            tell(&mut |tally| tally.begin(due.elapsed()));
+            record(&mut |collector| collector.begin(due.elapsed()));
             let mut outcome = Some(self.ask(&planned.body, due));
-            tell(&mut |tally| outcome.take().into_iter().for_each(|outcome| tally.end(outcome)));
+            record(&mut |collector| outcome.take().into_iter().for_each(|outcome| collector.end(outcome)));
         }
     }
 
@@ -148,7 +151,7 @@ impl Load {
         body
     }
 
-    fn ask(&self, body: &Json, due: Instant) -> Result<Outcome, Trouble> {
+    fn ask(&self, body: &Json, due: Instant) -> Result<Outcome, ClientError> {
         let path = if self.chat { "/v1/chat/completions" } else { "/v1/completions" };
         let (mut outcome, mut last, mut pieces) = (Outcome::default(), None, 0);
         self.server.stream(path, body, |event| {
@@ -173,7 +176,7 @@ impl Load {
             Ok(())
         })?;
         if outcome.finish.is_empty() {
-            return Err(Trouble::new("malformed", "the stream gives no finish_reason"));
+            return Err(ClientError::new("malformed", "the stream gives no finish_reason"));
         }
         if outcome.output_tokens == 0 {
             outcome.output_tokens = pieces;
@@ -183,7 +186,7 @@ impl Load {
     }
 }
 
-/// Whether an event brings text.
+/// Whether an event contains text.
 fn text(choice: &Json) -> bool {
     let delta = &choice["delta"];
     [&choice["text"], &delta["content"], &delta["reasoning_content"], &delta["reasoning"]]
@@ -191,7 +194,7 @@ fn text(choice: &Json) -> bool {
         .any(|value| value.as_str().is_some_and(|text| !text.is_empty()))
 }
 
-/// False where the user wants no more.
+/// Returns false if cancelled.
 fn sleep_until(due: Instant, cancel: &AtomicBool) -> bool {
     loop {
         if cancel.load(Ordering::Relaxed) {
@@ -199,7 +202,7 @@ fn sleep_until(due: Instant, cancel: &AtomicBool) -> bool {
         }
         match due.checked_duration_since(Instant::now()) {
             None | Some(Duration::ZERO) => return true,
-            Some(left) => thread::sleep(left.min(SLICE)),
+            Some(left) => thread::sleep(left.min(POLL_INTERVAL)),
         }
     }
 }
@@ -211,7 +214,7 @@ impl Schedule<'_> {
             return None;
         }
         match load.arrivals {
-            // The first gap is drawn too: the first request comes no more surely at 0 than at any other time.
+            // The gap before the first request is random too.
             Arrivals::Poisson { rate, .. } => {
                 let gap = -f64::from(1.0 - self.rng.uniform()).ln() / rate;
                 self.due += Duration::try_from_secs_f64(gap).unwrap_or(Duration::MAX / 4);
@@ -262,13 +265,14 @@ mod tests {
         let gaps: Vec<f64> = due.windows(2).map(|pair| pair[1] - pair[0]).collect();
         let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;
         let variance = gaps.iter().map(|gap| (gap - mean).powi(2)).sum::<f64>() / gaps.len() as f64;
-        // Of 4000 exponential gaps: the mean within 5 standard errors, the deviation about as large as it.
+        // For 4000 exponential gaps: the mean is within 5 standard errors, and the standard deviation is about equal to
+        // it.
         assert!((mean * 50.0 - 1.0).abs() < 5.0 / 4000f64.sqrt(), "{mean}");
         assert!((variance.sqrt() / mean - 1.0).abs() < 0.1, "{variance}");
     }
 
     #[test]
-    fn lengths_stay_within_their_bounds_and_favour_no_magnitude() {
+    fn lengths_are_within_bounds_and_log_uniform() {
         let planned = planned(&load(Arrivals::Streams(1)));
         let words = |p: &Planned| p.body["prompt"].as_str().unwrap().split(' ').count();
         assert!(planned.iter().all(|p| (10..=1000).contains(&words(p)) && p.body["max_tokens"] == 7));
@@ -277,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_seed_asks_the_same() {
+    fn the_same_seed_gives_the_same_requests() {
         let (one, mut other) = (load(Arrivals::Streams(1)), load(Arrivals::Streams(9)));
         let bodies = |load: &Load| planned(load).into_iter().map(|p| p.body).collect::<Vec<_>>();
         assert_eq!(bodies(&one), bodies(&other));

@@ -1,72 +1,73 @@
-//! `akunu bench-serve`: how a server does under load.
+//! `akunu bench-serve`: load tests of a server.
 
 mod client;
-mod figures;
 mod load;
+mod statistics;
 
 use std::time::Duration;
 
 use clap::Args;
 use serde::Serialize;
 
-use self::client::{Server, Trouble};
-use self::figures::BenchServeReport;
+use self::client::{ClientError, Server};
 use self::load::{Arrivals, Lengths, Load};
+use self::statistics::BenchServeReport;
 use crate::args;
 use crate::failure::Failure;
 use crate::grid::{Grid, grouped};
 use crate::interrupt;
 use crate::output::{self, Output};
 
-/// Puts a server under load: time to the first token, between tokens, tokens per second
+/// Measures a server under load: time to first token, time between tokens, tokens per second
 ///
-/// Takes any server that speaks OpenAI's protocol over plain HTTP. Requests arrive at random (--rate: a Poisson process, whether or
-/// not the server keeps up), or each of --streams asks again when it has its answer. Times count from when a request was due,
-/// so one that found no connection free has waited. One request goes before and is not counted. Exits with 1 if one failed.
+/// Works with any server that implements OpenAI's protocol over plain HTTP. Requests arrive at random (--rate: a
+/// Poisson process, regardless of the server's speed), or each of --streams sends its next request after a response.
+/// Times count from when a request was due, including the wait for a free connection. One uncounted request is sent
+/// first. Exits with 1 if a request failed.
 #[derive(Debug, Args)]
 pub struct BenchServeArgs {
-    /// Where it listens: http://127.0.0.1:8080
+    /// Server URL: http://127.0.0.1:8080
     url: String,
-    /// Which model [default: the first that the server lists]
+    /// Model name [default: the first that the server lists]
     #[arg(short, long, value_name = "NAME")]
     model: Option<String>,
-    /// Requests a second, on average
+    /// Average requests per second
     #[arg(short, long, value_name = "N", default_value = "1", value_parser = positive, conflicts_with = "streams")]
     rate: f64,
-    /// Requests under way at any time, instead of a rate
+    /// Concurrent requests, instead of a rate
     #[arg(short, long, value_name = "N", value_parser = connections)]
     streams: Option<usize>,
-    /// Connections that --rate may use; requests beyond wait
+    /// Maximum connections for --rate; further requests wait
     #[arg(long, value_name = "N", default_value = "256", value_parser = connections, conflicts_with = "streams")]
     concurrency: usize,
-    /// Ends after so many requests [default: 100, unless --seconds is given]
+    /// Number of requests [default: 100, unless --seconds is given]
     #[arg(short = 'n', long, value_name = "N", value_parser = args::count)]
     requests: Option<usize>,
-    /// Ends after this time; what is under way is waited for
+    /// Duration; running requests are completed
     #[arg(long, value_name = "S", value_parser = positive)]
     seconds: Option<f64>,
-    /// Words of a prompt: a number, or LEAST..MOST, drawn anew for each
+    /// Words per prompt: a number, or MIN..MAX for random lengths
     #[arg(short, long, value_name = "WORDS", default_value = "16..128", value_parser = lengths)]
     prompt: Lengths,
-    /// Most tokens of an answer, likewise
+    /// Maximum tokens per answer: a number, or MIN..MAX
     #[arg(short, long, value_name = "TOKENS", default_value = "16..128", value_parser = lengths)]
     output: Lengths,
-    /// Asks for chat completions
+    /// Requests chat completions
     #[arg(long)]
     chat: bool,
-    /// Asks for answers as long as they may be, of servers that know `ignore_eos`
+    /// Requests answers of maximum length, from servers that support `ignore_eos`
     #[arg(long)]
     ignore_eos: bool,
     /// Temperature
     #[arg(long, value_name = "T", default_value = "0.8", value_parser = temperature)]
     temp: f64,
-    /// Another seed, other arrivals, prompts and lengths
+    /// Seed of the random arrivals, prompts and lengths
     #[arg(long, default_value = "0")]
     seed: u64,
-    /// The server's key [default: what AKUNU_API_KEY says]
+    /// API key of the server [default: $AKUNU_API_KEY]
     #[arg(long, value_name = "KEY")]
     api_key: Option<String>,
-    /// Gives a request up that brings nothing for so long
+    /// Timeout of a request without received data, in seconds
     #[arg(long, value_name = "S", default_value = "600", value_parser = positive)]
     timeout: f64,
     /// Prints a JSON object
@@ -78,7 +79,7 @@ pub struct BenchServeArgs {
 struct Shown<'a> {
     url: &'a str,
     model: &'a str,
-    /// A second, where requests arrive at random.
+    /// Requests per second, for random arrivals.
     rate: Option<f64>,
     streams: Option<usize>,
     #[serde(flatten)]
@@ -89,16 +90,17 @@ pub fn run(args: &BenchServeArgs, out: &mut Output) -> Result<(), Failure> {
     let key = args.api_key.clone().or_else(crate::environment::api_key);
     let server = Server::new(&args.url, key, Duration::from_secs_f64(args.timeout))
         .map_err(|reason| Failure::usage(format!("{}: {reason}", args.url)).hint("http://HOST:PORT"))?;
-    let refused = |trouble: Trouble| {
-        Failure::new(format!("{}: {}: {}", args.url, trouble.kind, trouble.detail))
-            .hint("is the server up, does it know the model, does it want a key (--api-key)?")
+    let refused = |error: ClientError| {
+        Failure::new(format!("{}: {}: {}", args.url, error.kind, error.detail)).hint(
+            "check that the server is running, that it has the model, and whether it needs a key (--api-key)",
+        )
     };
     let model = match &args.model {
         Some(model) => model.clone(),
         None => first_model(&server).map_err(refused)?,
     };
     let load = args.load(server, model);
-    load.warm().map_err(refused)?;
+    load.warm_up().map_err(refused)?;
     let report = load.run(&interrupt::flag())?;
     if args.json {
         let rate = args.streams.is_none().then_some(args.rate);
@@ -131,22 +133,22 @@ impl BenchServeArgs {
     }
 }
 
-fn first_model(server: &Server) -> Result<String, Trouble> {
+fn first_model(server: &Server) -> Result<String, ClientError> {
     let models = server.get("/v1/models")?;
     let first = models["data"][0]["id"].as_str();
-    first.map(str::to_string).ok_or_else(|| Trouble::new("malformed", "the server lists no model"))
+    first.map(str::to_string).ok_or_else(|| ClientError::new("malformed", "the server lists no model"))
 }
 
 fn print(load: &Load, url: &str, report: &BenchServeReport, out: &mut Output) -> Result<(), Failure> {
     let arrivals = match load.arrivals {
-        Arrivals::Poisson { rate, .. } => format!("{rate} requests/s at random"),
+        Arrivals::Poisson { rate, .. } => format!("{rate} requests/s on average"),
         Arrivals::Streams(streams) => format!("{streams} at once"),
     };
     out.line(&format!("{} at {url}, {arrivals}, {:.1} s", load.model, report.seconds))?;
     let ends: Vec<String> = report.finish.iter().map(|(reason, count)| format!("{count} {reason}")).collect();
     let late = if report.late > 0 { format!(", {} late", report.late) } else { String::new() };
     out.line(&format!(
-        "requests: {} completed ({}), {} failed, at most {} at once{late}; {:.2}/s",
+        "requests: {} completed ({}), {} failed, at most {} concurrent{late}; {:.2}/s",
         report.completed,
         ends.join(", "),
         report.failed,
@@ -178,27 +180,27 @@ fn print(load: &Load, url: &str, report: &BenchServeReport, out: &mut Output) ->
 }
 
 fn positive(text: &str) -> Result<f64, String> {
-    const MOST: f64 = 1e6;
-    let number = text.parse().ok().filter(|number| (1e-6..=MOST).contains(number));
-    number.ok_or_else(|| format!("it has to be a number above 0, at most {MOST}"))
+    const MAX: f64 = 1e6;
+    let number = text.parse().ok().filter(|number| (1e-6..=MAX).contains(number));
+    number.ok_or_else(|| format!("it must be a number above 0 and at most {MAX}"))
 }
 
 fn temperature(text: &str) -> Result<f64, String> {
     let number = text.parse().ok().filter(|number| (0.0..=100.0).contains(number));
-    number.ok_or_else(|| "it has to be a number from 0 to 100".to_string())
+    number.ok_or_else(|| "it must be a number from 0 to 100".to_string())
 }
 
 fn connections(text: &str) -> Result<usize, String> {
-    const MOST: usize = 4096;
-    let number = args::count(text).ok().filter(|&number| number <= MOST);
-    number.ok_or_else(|| format!("it has to be a whole number from 1 to {MOST}"))
+    const MAX: usize = 4096;
+    let number = args::count(text).ok().filter(|&number| number <= MAX);
+    number.ok_or_else(|| format!("it must be an integer from 1 to {MAX}"))
 }
 
 fn lengths(text: &str) -> Result<Lengths, String> {
     let (least, most) = text.split_once("..").unwrap_or((text, text));
     match (args::count(least), args::count(most)) {
         (Ok(least), Ok(most)) if least <= most && most <= 1 << 24 => Ok(Lengths { least, most }),
-        _ => Err("it has to be a number above 0, or two as in 16..128".to_string()),
+        _ => Err("it must be a positive integer, or a range such as 16..128".to_string()),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Conversations in files.
+//! Saved conversations.
 
 use std::io::{ErrorKind, Read};
 use std::path::Path;
@@ -8,36 +8,36 @@ use serde_json::Value as Json;
 
 use crate::failure::Failure;
 
-/// The longest file that is read, in bytes.
-const MOST: u64 = 256 << 20;
+/// Maximum size of a file in bytes.
+const MAX_BYTES: u64 = 256 << 20;
 
 pub fn load(path: &Path) -> Result<Vec<Json>, Failure> {
     let failure = |error: &std::io::Error| Failure::io("read", path, error);
     let file = std::fs::File::open(path).map_err(|error| failure(&error))?;
     let mut bytes = Vec::new();
-    file.take(MOST + 1).read_to_end(&mut bytes).map_err(|error| failure(&error))?;
-    if bytes.len() as u64 > MOST {
-        return Err(Failure::new(format!("{} is longer than any conversation", path.display())));
+    file.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(|error| failure(&error))?;
+    if bytes.len() as u64 > MAX_BYTES {
+        return Err(Failure::new(format!("{} is too large for a saved conversation", path.display())));
     }
     let text = String::from_utf8(bytes).map_err(|_| {
-        Failure::new(format!("{}: this is no conversation: it is not UTF-8 text", path.display()))
+        Failure::new(format!("{}: this is not a saved conversation: it is not UTF-8 text", path.display()))
     })?;
     conversation::parse(&text).map_err(|error| Failure::new(format!("{}: {error}", path.display())))
 }
 
-/// Writes a conversation over nothing but a conversation.
+/// Saves a conversation. An existing file is overwritten only if it contains a conversation.
 pub fn save(path: &Path, messages: &[Json]) -> Result<(), Failure> {
     match std::fs::symlink_metadata(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => {}
         _ if load(path).is_ok() => {}
         _ => {
             let shown = path.display();
-            return Err(Failure::new(format!("{shown} exists and is no saved conversation"))
-                .hint("it is left alone: save under another name"));
+            return Err(Failure::new(format!("{shown} exists and is not a saved conversation"))
+                .hint("the file was not changed: save under another name"));
         }
     }
     let failure = |error: std::io::Error| Failure::io("write", path, &error);
-    // All of it or nothing: a full disk takes no earlier conversation away.
+    // Written to a temporary file first, so that a full disk does not destroy an earlier conversation.
     let mut part = path.as_os_str().to_owned();
     part.push(".part");
     let written =

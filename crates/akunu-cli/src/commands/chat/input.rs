@@ -1,4 +1,4 @@
-//! Where messages come from: a person at a terminal, with line editing and a history, or the lines of a pipe.
+//! Sources of messages: a terminal with line editing and history, or lines from a pipe.
 
 use std::cell::Cell;
 use std::io::{BufRead, IsTerminal};
@@ -12,16 +12,16 @@ use rustyline::history::FileHistory;
 use rustyline::validate::{ValidationContext, ValidationResult, Validator};
 use rustyline::{Behavior, Config, Context, Editor, Helper};
 
-use super::orders::{NAMES, Order};
+use super::slash_commands::{NAMES, SlashCommand};
 use crate::failure::Failure;
 use crate::output;
 
 #[derive(Debug)]
 pub enum Turn {
     Message(String),
-    Order(Order),
-    /// A line with `/` that is no order.
-    Wrong(Failure),
+    SlashCommand(SlashCommand),
+    /// An unknown command.
+    Invalid(Failure),
     End,
 }
 
@@ -32,31 +32,31 @@ pub struct Input(Source);
 enum Source {
     Terminal(Box<Editor<Line, FileHistory>>, Option<PathBuf>),
     Pipe,
-    /// One message.
+    /// A single message.
     Given(Option<String>),
 }
 
 const PROMPT: &str = "> ";
 const FENCE: &str = "\"\"\"";
 
-/// Entries of the history that are kept.
+/// Maximum number of history entries.
 const HISTORY: usize = 1000;
 
 impl Input {
-    /// `given`: that, and nothing else.
+    /// `given`: use only this message.
     pub fn open(given: Option<String>, keep_history: bool) -> Result<Input, Failure> {
         if given.is_some() || !std::io::stdin().is_terminal() {
             return Ok(Input(given.map_or(Source::Pipe, |text| Source::Given(Some(text)))));
         }
-        // Where only stdout is elsewhere, what is typed shows on the terminal, and not there.
+        // If only stdout is redirected, the line editor uses the terminal, so that input is not echoed to stdout.
         let behavior = if std::io::stdout().is_terminal() { Behavior::Stdio } else { Behavior::PreferTerm };
-        let failure = |error: ReadlineError| Failure::new(format!("the terminal cannot be read: {error}"));
+        let failure = |error: ReadlineError| Failure::new(format!("cannot read the terminal: {error}"));
         let config = Config::builder().behavior(behavior).max_history_size(HISTORY).map_err(failure)?;
         let mut editor = Editor::with_config(config.build()).map_err(failure)?;
         editor.set_helper(Some(Line::default()));
         let history = keep_history.then(history_file).flatten();
         if let Some(path) = &history {
-            // There is none the first time.
+            // The file does not exist the first time.
             let _ = editor.load_history(path);
         }
         Ok(Input(Source::Terminal(Box::new(editor), history)))
@@ -81,13 +81,15 @@ impl Input {
             return Ok(match text.strip_prefix('/') {
                 None => Turn::Message(text),
                 Some(message) if message.starts_with('/') => Turn::Message(message.to_string()),
-                Some(_) => Order::parse(text.trim_end()).map_or_else(Turn::Wrong, Turn::Order),
+                Some(_) => {
+                    SlashCommand::parse(text.trim_end()).map_or_else(Turn::Invalid, Turn::SlashCommand)
+                }
             });
         }
     }
 }
 
-/// What is typed, whole; `None` at its end.
+/// A complete input; `None` at the end.
 fn from_terminal(
     editor: &mut Editor<Line, FileHistory>,
     history: &mut Option<PathBuf>,
@@ -109,26 +111,26 @@ fn from_terminal(
                 }
                 warned = was_empty;
                 if was_empty {
-                    output::note("Ctrl-C again ends, and so do Ctrl-D and /exit");
+                    output::note("press Ctrl-C again, Ctrl-D or /exit to end");
                 }
             }
-            Err(error) => return Err(Failure::new(format!("the terminal cannot be read: {error}"))),
+            Err(error) => return Err(Failure::new(format!("cannot read the terminal: {error}"))),
         }
     }
 }
 
-/// Adds the last entry to the file; others may have added theirs.
+/// Appends the last entry to the history file, which other processes may write too.
 fn keep(editor: &mut Editor<Line, FileHistory>, history: &mut Option<PathBuf>) {
     let Some(path) = history else { return };
     let folder = path.parent().map_or(Ok(()), std::fs::create_dir_all);
     let kept = folder.map_err(ReadlineError::from).and_then(|()| editor.append_history(path));
     if let Err(error) = kept {
-        output::note(&format!("note: no history is kept: {}: {error}", path.display()));
+        output::note(&format!("note: the history cannot be saved: {}: {error}", path.display()));
         *history = None;
     }
 }
 
-/// Lines until a message is whole; `None` at the end.
+/// Reads lines until a message is complete; `None` at the end.
 fn from_pipe() -> Result<Option<String>, Failure> {
     let mut stdin = std::io::stdin().lock();
     let mut bytes = Vec::new();
@@ -148,7 +150,7 @@ fn from_pipe() -> Result<Option<String>, Failure> {
     }
 }
 
-/// Whether more lines belong to a message: it ends with a backslash, or began with """ that has not been closed.
+/// Whether a message continues on the next line: it ends with a backslash, or begins with """ that is not closed.
 fn is_open(text: &str) -> bool {
     match text.trim_start().strip_prefix(FENCE) {
         Some(block) => !block.trim_end().ends_with(FENCE),
@@ -156,7 +158,7 @@ fn is_open(text: &str) -> bool {
     }
 }
 
-/// The message without what kept its lines together.
+/// The message without backslashes and fences.
 fn unfolded(text: &str) -> String {
     match text.trim_start().strip_prefix(FENCE) {
         Some(block) => {
@@ -171,15 +173,15 @@ fn unfolded(text: &str) -> String {
     }
 }
 
-/// Where the lines that the user typed are kept.
+/// The path of the history file.
 fn history_file() -> Option<PathBuf> {
     Some(crate::environment::state_folder()?.join("akunu").join("chat-history"))
 }
 
-/// What the editor asks about the line that is being typed.
+/// State of the line editor's callbacks.
 #[derive(Debug, Default)]
 struct Line {
-    /// Whether the line was empty when it last changed: Ctrl-C does not say.
+    /// Whether the line was empty when it last changed, since Ctrl-C does not tell.
     is_empty: Cell<bool>,
 }
 
@@ -207,7 +209,7 @@ impl Validator for Line {
 impl Completer for Line {
     type Candidate = String;
 
-    /// Orders; nothing else can be known.
+    /// Completes command names only.
     fn complete(&self, line: &str, end: usize, _: &Context<'_>) -> rustyline::Result<(usize, Vec<String>)> {
         let typed = &line[..end];
         let fits = |name: &&&str| typed.starts_with('/') && name.starts_with(typed);

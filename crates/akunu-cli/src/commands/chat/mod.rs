@@ -2,8 +2,8 @@
 
 mod files;
 mod input;
-mod orders;
 mod screen;
+mod slash_commands;
 mod stats;
 
 use std::path::{Path, PathBuf};
@@ -21,8 +21,8 @@ use crate::hub;
 use crate::interrupt;
 use crate::output::{self, Output};
 use input::{Input, Turn};
-use orders::{HELP, Order};
 use screen::{Screen, Style};
+use slash_commands::{HELP, SlashCommand};
 use stats::ChatReport;
 
 const EXAMPLES: &str = "\
@@ -31,62 +31,62 @@ Examples:
   akunu chat model.gguf --system \"Answer in one sentence.\" --temp 0
   akunu chat model.gguf -p \"Why is the sky blue?\"                        one answer, and the end
   akunu chat hf:OWNER/NAME --set enable_thinking=false
-  printf 'Hello\\nAnd again?\\n' | akunu chat model.gguf --stats json      a turn for each line";
+  printf 'Hello\\nAnd again?\\n' | akunu chat model.gguf --stats json      one turn per line";
 
 const TYPING: &str = "\
-A message goes over several lines between \"\"\" and \"\"\", or with \\ at the end of each line but the last; one that
-begins with / is written with two. Ctrl-C ends an answer, and what is there of it stays in the conversation.
-What was typed is kept in $XDG_STATE_HOME/akunu/chat-history (~/.local/state).";
+A message may have several lines between \"\"\" and \"\"\", or with \\ at the end of each line except the last; one that
+begins with / is written with two. Ctrl-C ends an answer; the partial answer is kept in the conversation.
+The input history is stored in $XDG_STATE_HOME/akunu/chat-history (~/.local/state).";
 
 /// Holds a conversation
 ///
-/// Each line is a message, and the model answers; its chat template says how the two are written for it. Only what is new
-/// goes through the model: the rest stands in its cache. Reasoning is dimmed on a terminal.
+/// Each line is a message that the model answers; its chat template defines how messages are written in the prompt.
+/// Only new tokens are processed, the rest is in the KV cache. Reasoning is dimmed on a terminal.
 ///
-/// Where stdin is not a terminal, each of its lines is a turn. A turn that fails is told on stderr, the conversation goes
-/// on, and the exit code is 1 in the end.
+/// If stdin is not a terminal, each line of it is a turn. If a turn fails, the error is written to stderr, the
+/// conversation continues, and the final exit code is 1.
 #[derive(Debug, Args)]
 #[command(after_long_help = format!("{EXAMPLES}\n\n{HELP}\n\n{TYPING}"))]
 pub struct ChatArgs {
-    /// The model [default: the one inside the binary]
+    /// The model [default: the embedded model]
     model: Option<PathBuf>,
-    /// Answer this message, and end
+    /// Answer this message and exit
     #[arg(short, long, value_name = "TEXT", allow_hyphen_values = true)]
     prompt: Option<String>,
-    /// What the model is told before the conversation
+    /// System message before the conversation
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     system: Option<String>,
-    /// Go on with a saved conversation
+    /// Continue a saved conversation
     #[arg(long, value_name = "FILE")]
     load: Option<PathBuf>,
-    /// Most tokens of an answer [default: until it ends or the context is full]
+    /// Maximum tokens per answer [default: until it ends or the context is full]
     #[arg(short = 'n', long, value_name = "N", value_parser = args::count, allow_negative_numbers = true)]
     max_tokens: Option<usize>,
-    /// End an answer where this would begin; may be given several times
+    /// End an answer before this text; may be repeated
     #[arg(long, value_name = "TEXT")]
     stop: Vec<String>,
-    /// When the conversation no longer fits, forget its oldest messages and say so
+    /// When the context is full, drop the oldest messages, with a note
     #[arg(long)]
     context_shift: bool,
-    /// A chat template in place of the model's: a .jinja file, or JSON with one
+    /// Chat template instead of the model's: a .jinja file, or JSON with `chat_template`
     #[arg(long, value_name = "FILE")]
     chat_template: Option<PathBuf>,
-    /// Which of the model's chat templates, where it has several
+    /// Which of the model's chat templates to use, if it has several
     #[arg(long, value_name = "NAME")]
     template_name: Option<String>,
-    /// Sets a variable of the chat template, to JSON or else to text; may be given several times
+    /// Sets a variable of the chat template, to a JSON value or else a string; may be repeated
     #[arg(long, value_name = "NAME=VALUE", value_parser = variable)]
     set: Vec<(String, Json)>,
     /// Does not show reasoning
     #[arg(long)]
     hide_reasoning: bool,
-    /// How statistics are given after each answer, on stderr [default: none]
+    /// Format of statistics on stderr after each answer [default: none]
     #[arg(long, value_enum)]
     stats: Option<Stats>,
-    /// Neither reads nor keeps a history of what was typed
+    /// Does not read or write the input history
     #[arg(long)]
     no_history: bool,
-    /// No notes
+    /// No notes on stderr
     #[arg(short, long)]
     quiet: bool,
     #[command(flatten)]
@@ -96,7 +96,7 @@ pub struct ChatArgs {
 }
 
 fn variable(text: &str) -> Result<(String, Json), String> {
-    let (name, value) = text.split_once('=').ok_or("it has to be a name, = and a value")?;
+    let (name, value) = text.split_once('=').ok_or("it must have the form NAME=VALUE")?;
     let value = serde_json::from_str(value).unwrap_or_else(|_| Json::String(value.to_string()));
     Ok((name.trim().to_string(), value))
 }
@@ -127,13 +127,13 @@ pub fn run(args: ChatArgs, out: &mut Output) -> Result<(), Failure> {
     };
     let mut input = Input::open(args.prompt, !args.no_history)?;
     if input.is_terminal() && !args.quiet {
-        output::note(&format!("{}: /help tells what can be done, Ctrl-D ends", model.name()));
+        output::note(&format!("{}: /help lists commands, Ctrl-D ends", model.name()));
     }
-    // Between an answer and the next line nobody else would hear Ctrl-C, and it would end the conversation.
+    // While the program waits for a line, Ctrl-C must not end the process, so keep a handler installed.
     let _listening = input.is_terminal().then(interrupt::listen);
     let stats = args.stats.unwrap_or(Stats::None);
     let style = Style::new(args.hide_reasoning);
-    let mut talk = Talk {
+    let mut conversation = Conversation {
         engine,
         chat,
         options,
@@ -144,7 +144,7 @@ pub fn run(args: ChatArgs, out: &mut Output) -> Result<(), Failure> {
         out,
         interactive: input.is_terminal(),
     };
-    talk.hold(&mut input)
+    conversation.run(&mut input)
 }
 
 fn template(args: &ChatArgs, model: &Model, path: Option<&Path>) -> Result<ChatTemplate, Failure> {
@@ -152,7 +152,7 @@ fn template(args: &ChatArgs, model: &Model, path: Option<&Path>) -> Result<ChatT
         Some(file) => ChatTemplates::from_file(file).and_then(|found| match found.is_empty() {
             true => Err(ChatError::File {
                 path: file.display().to_string(),
-                message: "there is no \"chat_template\" in it".into(),
+                message: "it has no field \"chat_template\"".into(),
             }),
             false => Ok(found),
         }),
@@ -162,8 +162,8 @@ fn template(args: &ChatArgs, model: &Model, path: Option<&Path>) -> Result<ChatT
     Ok(templates.and_then(|found| found.template(args.template_name.as_deref(), &**tokenizer))?)
 }
 
-/// A conversation on its way.
-struct Talk<'a> {
+/// A running conversation.
+struct Conversation<'a> {
     engine: Engine,
     chat: Chat,
     options: GenerateOptions,
@@ -172,20 +172,20 @@ struct Talk<'a> {
     quiet: bool,
     last: Option<ChatReport>,
     out: &'a mut Output,
-    /// A person is there, who can say it otherwise.
+    /// The input is a terminal, so errors do not change the exit code.
     interactive: bool,
 }
 
-impl Talk<'_> {
-    fn hold(&mut self, input: &mut Input) -> Result<(), Failure> {
+impl Conversation<'_> {
+    fn run(&mut self, input: &mut Input) -> Result<(), Failure> {
         let mut failed = None;
         loop {
             let done = match input.next()? {
                 Turn::End => break,
-                Turn::Order(Order::Exit) => break,
-                Turn::Order(order) => self.obey(&order),
+                Turn::SlashCommand(SlashCommand::Exit) => break,
+                Turn::SlashCommand(command) => self.execute(&command),
                 Turn::Message(text) => self.answer(Some(&text)),
-                Turn::Wrong(failure) => Err(failure),
+                Turn::Invalid(failure) => Err(failure),
             };
             match done {
                 Err(failure @ Failure::Failed(_)) => {
@@ -214,7 +214,7 @@ impl Talk<'_> {
         let turn = match text {
             Some(text) => self.chat.ask(&mut self.engine, text, &options, &mut on_event),
             None => {
-                // The same seed would give the same answer.
+                // With the same seed the answer would be the same.
                 self.options.sampling.seed = self.options.sampling.seed.wrapping_add(1);
                 options.sampling.seed = self.options.sampling.seed;
                 self.chat.regenerate(&mut self.engine, &options, &mut on_event)
@@ -222,82 +222,80 @@ impl Talk<'_> {
         };
         drop(listening);
         cancel.store(false, Ordering::SeqCst);
-        // Nothing was printed before most errors; what was stays.
+        // Most errors occur before any output; otherwise the partial line must be ended.
         if turn.is_ok() || screen.has_printed() {
             screen.end()?;
         }
         let turn = turn.map_err(full)?;
         let report =
             ChatReport::new(&self.engine, &turn, options.sampling.seed, options.sampling.temperature);
-        report.give(self.stats);
+        report.print(self.stats);
         self.last = Some(report);
         if turn.finish == FinishReason::Cancelled && !self.interactive {
             return Err(Failure::Interrupted);
         }
         if !self.quiet {
-            self.remark(&turn);
+            self.print_notes(&turn);
         }
         Ok(())
     }
 
-    /// What has to be known about an answer that did not simply end.
-    fn remark(&self, turn: &akunu::chat::Turn) {
+    /// Notes about an answer that did not end normally.
+    fn print_notes(&self, turn: &akunu::chat::Turn) {
         if turn.forgotten > 0 {
             output::note(&format!(
-                "note: the context is full: the {} oldest messages are forgotten",
+                "note: the context is full: the {} oldest messages were dropped",
                 turn.forgotten
             ));
         }
         match turn.finish {
             FinishReason::ContextFull => output::note(&format!(
-                "note: the answer ends here: all {} positions of the context are full. /reset begins anew, a larger \
-                 -c holds more, --context-shift forgets the oldest messages",
+                "note: the answer ends here: all {} tokens of the context are used. /reset starts a new conversation, \
+                 -c sets a larger context, --context-shift drops the oldest messages",
                 self.engine.context()
             )),
             FinishReason::Cancelled if !turn.kept => {
-                output::note("note: interrupted before anything was said: the message is taken back");
+                output::note("note: interrupted before the answer began: the message was removed");
             }
             FinishReason::Cancelled => {
-                output::note(
-                    "note: interrupted: what is there stays in the conversation, /regen answers again",
-                );
+                output::note("note: interrupted: the partial answer is kept, /regen answers again");
             }
-            FinishReason::MaxTokens => output::note("note: the answer was cut off at -n"),
+            FinishReason::MaxTokens => output::note("note: the answer was truncated at -n tokens"),
             _ => {}
         }
     }
 
-    fn obey(&mut self, order: &Order) -> Result<(), Failure> {
-        match order {
-            Order::Exit => {}
-            Order::Help => output::note(HELP),
-            Order::Reset => {
+    fn execute(&mut self, command: &SlashCommand) -> Result<(), Failure> {
+        match command {
+            SlashCommand::Exit => {}
+            SlashCommand::Help => output::note(HELP),
+            SlashCommand::Reset => {
                 self.chat.reset();
-                self.note("the conversation begins anew");
+                self.note("the conversation was reset");
             }
-            Order::ShowSystem => match self.chat.system() {
+            SlashCommand::ShowSystem => match self.chat.system() {
                 Some(text) => output::note(text),
-                None => output::note("the model is told nothing before the conversation"),
+                None => output::note("there is no system message"),
             },
-            Order::System(text) => self.chat.set_system(text.as_deref()),
-            Order::Save(path) => {
+            SlashCommand::System(text) => self.chat.set_system(text.as_deref()),
+            SlashCommand::Save(path) => {
                 files::save(path, self.chat.messages())?;
-                self.note(&format!("{} are in {}", count(self.chat.messages()), path.display()));
+                self.note(&format!("{} saved to {}", count(self.chat.messages()), path.display()));
             }
-            Order::Load(path) => {
+            SlashCommand::Load(path) => {
                 let messages = files::load(path)?;
-                self.note(&format!("{} are here", count(&messages)));
+                self.note(&format!("{} loaded", count(&messages)));
                 if messages.last().is_some_and(|last| last["role"] == "user") {
-                    self.note("the last has no answer yet: /regen answers it");
+                    self.note("the last message has no answer yet: use /regen");
                 }
                 self.chat.set_messages(messages);
             }
-            Order::Stats => match &self.last {
-                Some(report) => report.tell(),
-                None => output::note("nothing has been answered yet"),
+            SlashCommand::Stats => match &self.last {
+                Some(report) => report.print_text(),
+                None => output::note("there is no answer yet"),
             },
-            Order::History => self.history(),
-            Order::Regenerate => self.answer(None)?,
+            SlashCommand::History => self.history(),
+            SlashCommand::Regenerate => self.answer(None)?,
         }
         Ok(())
     }
@@ -323,13 +321,16 @@ fn count(messages: &[Json]) -> String {
     if messages.len() == 1 { "1 message".to_string() } else { format!("{} messages", messages.len()) }
 }
 
-/// What can be done in a conversation that does not fit.
+/// Advice for a conversation that does not fit into the context.
 fn full(error: akunu::Error) -> Failure {
     match error {
         akunu::Error::PromptTooLong { prompt, context } => Failure::new(format!(
-            "the conversation has {prompt} tokens and the context {context} positions; the message is not sent"
+            "the conversation has {prompt} tokens, but the context only {context}; the message was not sent"
         ))
-        .hint(format!("/reset begins anew, -c {} holds more, --context-shift forgets the oldest", 2 * prompt)),
+        .hint(format!(
+            "/reset starts a new conversation, -c {} sets a larger context, --context-shift drops the oldest messages",
+            2 * prompt
+        )),
         other => other.into(),
     }
 }

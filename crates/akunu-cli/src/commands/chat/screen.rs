@@ -1,4 +1,4 @@
-//! Answers as they come: reasoning dimmed where that can be seen.
+//! Prints answers as they arrive; reasoning is dimmed on terminals that support it.
 
 use std::io::IsTerminal;
 use std::ops::ControlFlow;
@@ -12,12 +12,12 @@ use crate::progress::Progress;
 const DIM: &str = "\x1b[2m";
 const PLAIN: &str = "\x1b[22m";
 
-/// How answers are shown.
+/// Output style of answers.
 #[derive(Clone, Copy, Debug)]
 pub struct Style {
     pub dims: bool,
     pub hides_reasoning: bool,
-    /// An empty line after each answer.
+    /// Whether an empty line follows each answer.
     pub spaced: bool,
 }
 
@@ -29,14 +29,14 @@ impl Style {
     }
 }
 
-/// Prints one answer. A failure to print ends it and is kept for later.
+/// Prints one answer. A write error ends the generation and is returned afterwards.
 #[derive(Debug)]
 pub struct Screen<'a> {
     out: &'a mut Output,
     style: Style,
     progress: Option<Progress>,
     dimmed: bool,
-    /// Nothing but white space has come where reasoning is hidden.
+    /// Only whitespace was received so far, with reasoning hidden.
     blank: bool,
     at_line_start: bool,
     failure: Option<Failure>,
@@ -102,7 +102,7 @@ impl Screen<'_> {
         !self.at_line_start || self.failure.is_some()
     }
 
-    /// Ends the line, whatever came.
+    /// Ends the line, if anything was printed.
     pub fn end(mut self) -> Result<(), Failure> {
         self.progress = None;
         if let Some(failure) = self.failure {

@@ -1,4 +1,4 @@
-//! What there is to tell about an answer.
+//! Statistics of an answer.
 
 use akunu::chat::Turn;
 use akunu::{Engine, FinishReason};
@@ -11,7 +11,7 @@ use crate::output;
 pub struct ChatReport {
     model: String,
     device: &'static str,
-    /// Tokens of the conversation up to the answer: those that stood in the cache, and those that went through the model.
+    /// Prompt tokens of the conversation up to the answer: those reused from the cache, and those processed.
     prompt_tokens: usize,
     reused_tokens: usize,
     processed_tokens: usize,
@@ -35,12 +35,12 @@ impl ChatReport {
     pub fn new(engine: &Engine, turn: &Turn, seed: u64, temperature: f32) -> ChatReport {
         let timings = &turn.timings;
         let processed = timings.prompt_tokens - timings.reused_tokens;
-        // The first token comes with the prompt's logits.
+        // The first token is computed together with the prompt.
         let steps = timings.generated_tokens.saturating_sub(1);
         let (finish, end) = match &turn.finish {
             FinishReason::Eos(_) | FinishReason::StopId(_) => ("eos", "the model ended its turn"),
             FinishReason::ContextFull => ("context_full", "the context is full"),
-            FinishReason::Cancelled => ("cancelled", "interrupted; what is there stays in the conversation"),
+            FinishReason::Cancelled => ("cancelled", "interrupted; the partial answer is kept"),
             other => finish(other),
         };
         ChatReport {
@@ -56,7 +56,7 @@ impl ChatReport {
             generate_tok_s: rate(steps, timings.generate_s),
             first_token_s: timings.ttft_s,
             context: engine.context(),
-            // A full context has no place for the last token.
+            // If the context is full, the last token has no position in it.
             context_used: (timings.prompt_tokens + timings.generated_tokens).min(engine.context()),
             forgotten_messages: turn.forgotten,
             finish,
@@ -66,15 +66,15 @@ impl ChatReport {
         }
     }
 
-    pub fn give(&self, stats: Stats) {
+    pub fn print(&self, stats: Stats) {
         match stats {
             Stats::None => {}
             Stats::Json => output::note(&serde_json::to_string(self).unwrap_or_default()),
-            Stats::Text => self.tell(),
+            Stats::Text => self.print_text(),
         }
     }
 
-    pub fn tell(&self) {
+    pub fn print_text(&self) {
         output::note(&format!(
             "prompt    {:>6} tokens {:>9.1} tok/s   ({} reused, {} processed, first token after {:.0} ms)",
             self.prompt_tokens,

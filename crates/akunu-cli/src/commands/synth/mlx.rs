@@ -1,4 +1,4 @@
-//! Synthetic models as MLX folders: `config.json` beside one SafeTensors file of quants, scales and biases.
+//! Synthetic models as MLX folders: `config.json` and one SafeTensors file with quants, scales and biases.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
@@ -15,28 +15,29 @@ use super::Maker;
 use super::presets::{Preset, Tensor};
 use crate::failure::Failure;
 
-/// Weights that share a scale, as mlx-lm has it.
+/// Weights that share a scale, the default of mlx-lm.
 const GROUP: usize = 64;
 
-/// As many bits as MLX writes.
+/// The bit widths that MLX supports.
 pub(super) fn bits() -> impl TypedValueParser<Value = usize> {
     PossibleValuesParser::new(["2", "3", "4", "5", "6", "8"]).try_map(|bits| bits.parse::<usize>())
 }
 
-/// Every matrix the same, norms in f32.
+/// The same type for every matrix; norms in f32.
 pub(super) fn dtypes(tensors: &[Tensor], preset: &Preset, bits: usize) -> Result<Vec<DType>, Failure> {
     if preset.card.norm_weight_offset != 0.0 {
-        // Its norms are stored less one there.
+        // MLX folders store its norm weights minus one.
         return Err(Failure::usage(format!("{} cannot be made as an MLX folder", preset.shape.name))
-            .hint("take a shape of another family, or leave --mlx out"));
+            .hint("choose a shape of another family, or omit --mlx"));
     }
     let affine = Affine::new(bits, GROUP, ScaleType::BF16).map(DType::Affine);
-    let affine = affine.ok_or_else(|| Failure::usage(format!("MLX has no weights of {bits} bits")))?;
+    let affine =
+        affine.ok_or_else(|| Failure::usage(format!("MLX does not support weights of {bits} bits")))?;
     let plain = |tensor: &Tensor| matches!(tensor.kind, Kind::Norm | Kind::RopeFactors);
     Ok(tensors.iter().map(|tensor| if plain(tensor) { DType::F32 } else { affine }).collect())
 }
 
-/// Writes the folder. Its configuration comes last: until then it is no model.
+/// Writes the folder. Its configuration is written last, so that an incomplete folder is not a model.
 pub(super) fn write(
     folder: &Path,
     tensors: &[Tensor],
@@ -49,7 +50,7 @@ pub(super) fn write(
     if config_file.exists() {
         fs::remove_file(&config_file).map_err(|error| Failure::io("replace", &config_file, &error))?;
     }
-    super::whole(&folder.join("model.safetensors"), |part| {
+    super::write_complete(&folder.join("model.safetensors"), |part| {
         let file = File::create(part).map_err(|error| Failure::io("write", part, &error))?;
         weights(BufWriter::new(file), tensors, dtypes, maker)
             .map_err(|error| Failure::io("write", part, &error))
@@ -66,7 +67,7 @@ fn weights(
 ) -> io::Result<()> {
     let stored = || {
         let all = tensors.iter().zip(dtypes).enumerate();
-        // Frequencies are told by the configuration.
+        // RoPE frequencies are stated in the configuration.
         all.filter(|(_, (tensor, _))| tensor.kind != Kind::RopeFactors)
     };
     let card = maker.preset.card;
@@ -89,19 +90,19 @@ fn weights(
     out.flush()
 }
 
-/// The data begin at a multiple of eight.
+/// Pads the header so that the data begins at a multiple of eight.
 fn padded(mut header: String) -> String {
     let spaces = header.len().next_multiple_of(8) - header.len();
     header.extend(std::iter::repeat_n(' ', spaces));
     header
 }
 
-/// Bytes of a row in each plane: one of floats, three of an affine type.
+/// Bytes of a row in each plane: one plane for floats, three for an affine type.
 fn planes(dtype: DType, cols: usize) -> io::Result<[usize; 3]> {
     dtype.plane_bytes(cols).ok_or_else(|| io::Error::other("rows are not whole groups"))
 }
 
-/// What lies where.
+/// The SafeTensors header with the offsets of all tensors.
 fn header<'a>(card: &Card, tensors: impl Iterator<Item = (&'a Tensor, &'a DType)>) -> io::Result<Value> {
     let mut entries = Map::new();
     let mut at = 0;

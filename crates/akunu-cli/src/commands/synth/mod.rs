@@ -1,4 +1,4 @@
-//! `akunu synth`: a model file with random weights in a real model's shape.
+//! `akunu synth`: a model file with random weights and the shape of a published model.
 
 mod mlx;
 mod presets;
@@ -24,44 +24,44 @@ use crate::output::{self, Output};
 use crate::progress::Progress;
 use presets::{Preset, Tensor, presets};
 
-/// Bytes that one thread makes at a time, about.
+/// Approximate number of bytes that a thread generates at a time.
 const PART: usize = 4 << 20;
 
-/// Writes a GGUF with random weights in a real model's shape, to measure speed with
+/// Writes a GGUF with random weights in the shape of a published model, for speed measurements
 ///
-/// Types are mixed as llama-quantize mixes them: output or tied embedding in Q6_K, more bits for some tensors in the _S, _M and
-/// _L mixes, and a type in blocks of 32 where rows are not whole blocks of 256. The file has no vocabulary: bench, logits and
-/// run --prompt-ids work with it. The same seed gives the same file.
+/// Types are mixed as in llama-quantize: Q6_K for the output or tied embedding, more bits for some tensors in the _S,
+/// _M and _L mixes, and a type with blocks of 32 for rows that are not a multiple of 256. The file has no vocabulary:
+/// use it with bench, logits and run --prompt-ids. The same seed gives the same file.
 #[derive(Debug, Args)]
 pub struct SynthArgs {
-    /// Whose shape
+    /// Model whose shape is used
     #[arg(value_parser = preset())]
     preset: Preset,
-    /// The file to write, or the folder
+    /// Output file, or folder for --mlx
     out: PathBuf,
     /// Type of the weights
     #[arg(short, long, value_name = "TYPE", default_value = "Q4_0", value_parser = mix(), ignore_case = true)]
     quant: Mix,
-    /// The type itself for every matrix, output and embedding included
+    /// Use this type for every matrix, including output and embedding
     #[arg(long)]
     pure: bool,
-    /// An MLX folder instead of a GGUF: weights of so many bits in groups of 64
+    /// Writes an MLX folder instead of a GGUF: weights of this many bits in groups of 64
     #[arg(long, value_name = "BITS", conflicts_with_all = ["quant", "pure"], value_parser = mlx::bits())]
     mlx: Option<usize>,
-    /// Only this many layers
+    /// Number of layers [default: all]
     #[arg(long, value_name = "N", value_parser = args::count)]
     layers: Option<usize>,
-    /// Another seed, other weights
+    /// Random seed
     #[arg(long, default_value = "0")]
     seed: u64,
-    /// Overwrite the file if it exists
+    /// Overwrite an existing file
     #[arg(long)]
     force: bool,
 }
 
 fn preset() -> impl TypedValueParser<Value = Preset> {
     PossibleValuesParser::new(presets().into_iter().map(|preset| preset.shape.name))
-        .try_map(|name| Preset::find(&name).ok_or("there is no such preset"))
+        .try_map(|name| Preset::find(&name).ok_or("unknown preset"))
 }
 
 pub fn run(args: &SynthArgs, _out: &mut Output) -> Result<(), Failure> {
@@ -102,8 +102,8 @@ pub fn run(args: &SynthArgs, _out: &mut Output) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Writes under another name until all is there: nobody should take half a file for a model.
-fn whole(path: &Path, write: impl FnOnce(&Path) -> Result<(), Failure>) -> Result<(), Failure> {
+/// Writes to a temporary name first, so that an incomplete file is never mistaken for a model.
+fn write_complete(path: &Path, write: impl FnOnce(&Path) -> Result<(), Failure>) -> Result<(), Failure> {
     let part = part_name(path);
     let finished = write(&part)
         .and_then(|()| std::fs::rename(&part, path).map_err(|error| Failure::io("write", path, &error)));
@@ -126,7 +126,7 @@ fn write_gguf(
     maker: &mut Maker<'_>,
 ) -> Result<(), Failure> {
     let specs: Vec<TensorSpec> = tensors.iter().zip(dtypes).map(|(t, &dtype)| t.spec(dtype)).collect();
-    whole(path, |part| {
+    write_complete(path, |part| {
         let failed = |error: FormatError| Failure::new(format!("cannot write {}: {error}", path.display()));
         let file = File::create(part).map_err(|error| Failure::io("write", part, &error))?;
         let metadata = maker.preset.metadata(file_type);
@@ -139,7 +139,7 @@ fn write_gguf(
     })
 }
 
-/// Makes tensors' bytes, in parts that threads share out. A part's bytes depend on the seed and its place only.
+/// Generates tensor data in parts, shared by threads. The bytes of a part depend only on the seed and its position.
 struct Maker<'a> {
     preset: &'a Preset,
     seed: u64,
@@ -201,7 +201,7 @@ impl Maker<'_> {
         Rng::new(rng.next_u64() ^ place.wrapping_mul(0xd134_2543_de82_ef95))
     }
 
-    /// Keeps activations near 1 from layer to layer, whatever the width and depth.
+    /// Chosen to keep activations near 1 in all layers, for any width and depth.
     fn spread(&self, tensor: &Tensor) -> f32 {
         let std = 1.0 / (tensor.cols() as f32).sqrt();
         match tensor.kind {
@@ -242,7 +242,7 @@ mod tests {
 
     #[test]
     fn a_llama_8b_in_q4_k_m_has_the_published_mix() {
-        // The file on every hub: 193 Q4_K, 33 Q6_K (output, and half of attn_v and ffn_down).
+        // As in published files: 193 Q4_K, 33 Q6_K (output, and half of attn_v and ffn_down).
         assert_eq!(count("llama-8b", "Q4_K_M", false, DType::Q6K), 33);
         assert_eq!(count("llama-8b", "Q4_K_M", false, DType::Q4K), 193);
         assert_eq!(count("llama-8b", "q4_0", false, DType::Q6K), 1);

@@ -1,4 +1,4 @@
-//! The shapes of real models, from the cards of their families, and what a file in such a shape consists of.
+//! Shapes of published models, from the cards of their families, and the tensors of a file with such a shape.
 
 use akunu_arch::facts::Fact;
 use akunu_arch::tensors::{Kind, Part, Sizes, TensorRule};
@@ -6,7 +6,7 @@ use akunu_arch::{CARDS, Card, RopeScaling, Shape};
 use akunu_format::quantise::Proportions;
 use akunu_format::{Array, DType, Metadata, TensorSpec, Value};
 
-/// A shape and the family that it is of.
+/// A shape and its family.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Preset {
     pub(super) card: &'static Card,
@@ -34,7 +34,7 @@ impl Tensor {
     }
 }
 
-/// All presets: real models first.
+/// All presets; published models come first.
 pub(super) fn presets() -> Vec<Preset> {
     let all = CARDS.iter().flat_map(|card| card.shapes.iter().map(|shape| Preset { card, shape: *shape }));
     let mut all: Vec<Preset> = all.collect();
@@ -78,17 +78,17 @@ impl Preset {
         self.shape.biases && (rule.part == Part::Layer || rule.kind == Kind::Norm)
     }
 
-    /// Is there such a tensor in this shape?
+    /// Whether this shape has such a tensor.
     fn has(&self, rule: &TensorRule) -> bool {
         match rule.kind {
-            _ if rule.is_of_classifier() => false,
+            _ if rule.is_classifier() => false,
             Kind::RopeFactors => matches!(self.shape.rope_scaling, RopeScaling::Llama3 { .. }),
             Kind::Output => !self.shape.tied,
             _ => true,
         }
     }
 
-    /// All that a loader asks for but the tokens: these models are for speed, and speak in ids.
+    /// The metadata that a loader needs except the tokens: these models are for speed measurements, with token ids.
     pub(super) fn metadata(&self, file_type: u32) -> Metadata {
         let (card, shape) = (self.card, &self.shape);
         let architecture = card.gguf_name();
@@ -97,7 +97,7 @@ impl Preset {
         metadata.insert("general.architecture", text(architecture));
         metadata.insert("general.name", text(&format!("{} with random weights", shape.title)));
         metadata.insert("general.file_type", Value::U32(file_type));
-        // Other engines want to be told that there is no vocabulary.
+        // Other engines require a statement that there is no vocabulary.
         metadata.insert("tokenizer.ggml.model", text("none"));
         let tags: akunu_format::Strings = ["random-weights"].into_iter().collect();
         metadata.insert("general.tags", Value::Array(Array::Strings(tags)));
@@ -137,7 +137,7 @@ impl Preset {
         Proportions { layers, heads, kv_heads, tied }
     }
 
-    /// What each pair's frequency is divided by: 1 for short wavelengths, the factor for long ones, a ramp between.
+    /// Divisors of the RoPE frequencies: 1 for short wavelengths, the factor for long ones, a ramp between.
     pub(super) fn rope_factors(&self) -> Vec<f32> {
         let RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context } =
             self.shape.rope_scaling
@@ -178,7 +178,7 @@ mod tests {
             ("qwen3-4b", 4_022_468_096),
             ("qwen3-8b", 8_190_735_360),
             ("gemma3-1b", 999_885_952),
-            // Without the pooler, which no vector comes from.
+            // Without the pooler, which is not used for embeddings.
             ("minilm-l6", 22_565_376),
             ("bge-large", 334_092_288),
         ] {

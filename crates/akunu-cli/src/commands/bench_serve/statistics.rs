@@ -1,18 +1,18 @@
-//! What a load showed.
+//! Statistics of a load test.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::Serialize;
 
-use super::client::Trouble;
+use super::client::ClientError;
 
-/// What became of one request. Times count from when it was due.
+/// The result of a request. Times count from when it was due.
 #[derive(Debug, Default)]
 pub struct Outcome {
-    /// To the first piece of text.
+    /// Time to the first piece of text.
     pub first: Option<Duration>,
-    /// Between pieces of text.
+    /// Times between pieces of text.
     pub gaps: Vec<Duration>,
     pub total: Duration,
     pub prompt_tokens: u64,
@@ -31,7 +31,8 @@ pub struct Percentiles {
 }
 
 impl Percentiles {
-    /// By nearest rank: at least so many of the values are not above. All 0 without values.
+    /// By nearest rank: the smallest value such that at least this share of the values is not above it. All 0 if there
+    /// are no values.
     pub fn of(mut values: Vec<f64>) -> Percentiles {
         values.sort_by(f64::total_cmp);
         let Some(&max) = values.last() else { return Percentiles::default() };
@@ -46,9 +47,9 @@ impl Percentiles {
     }
 }
 
-/// Collects outcomes.
+/// Collects results.
 #[derive(Debug, Default)]
-pub struct Tally {
+pub struct Collector {
     outcomes: Vec<Outcome>,
     errors: BTreeMap<String, usize>,
     /// One of each kind.
@@ -58,23 +59,23 @@ pub struct Tally {
     late: usize,
 }
 
-/// A request that waited this long for one of the connections was late.
+/// Requests that waited longer than this for a connection count as late.
 const LATE: Duration = Duration::from_millis(10);
 
-impl Tally {
+impl Collector {
     pub fn begin(&mut self, waited: Duration) {
         self.running += 1;
         self.most_at_once = self.most_at_once.max(self.running);
         self.late += usize::from(waited > LATE);
     }
 
-    pub fn end(&mut self, outcome: Result<Outcome, Trouble>) {
+    pub fn end(&mut self, outcome: Result<Outcome, ClientError>) {
         self.running -= 1;
         match outcome {
             Ok(outcome) => self.outcomes.push(outcome),
-            Err(trouble) => {
-                *self.errors.entry(trouble.kind.clone()).or_default() += 1;
-                self.examples.entry(trouble.kind).or_insert(trouble.detail);
+            Err(error) => {
+                *self.errors.entry(error.kind.clone()).or_default() += 1;
+                self.examples.entry(error.kind).or_insert(error.detail);
             }
         }
     }
@@ -117,11 +118,12 @@ pub struct BenchServeReport {
     pub failed: usize,
     /// By kind.
     pub errors: BTreeMap<String, usize>,
-    /// The first of each kind in its own words.
+    /// The first message of each kind.
     pub examples: BTreeMap<String, String>,
     /// By reason.
     pub finish: BTreeMap<String, usize>,
-    /// Began more than 10 ms after they were due, for want of a connection or of time on this machine. Their times count from when they were due.
+    /// Requests that began more than 10 ms after they were due, because no connection or no CPU time was available.
+    /// Their times count from when they were due.
     pub late: usize,
     pub most_at_once: usize,
     pub seconds: f64,
@@ -131,7 +133,7 @@ pub struct BenchServeReport {
     pub output_tok_s: f64,
     pub requests_s: f64,
     pub first_token_ms: Percentiles,
-    /// Between pieces of text: a piece is a token, unless the server hands on more at once.
+    /// Times between pieces of text: a piece is a token, unless the server sends several at once.
     pub between_tokens_ms: Percentiles,
     pub total_ms: Percentiles,
 }
@@ -141,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn percentiles_are_values_that_were_seen() {
+    fn percentiles_are_observed_values() {
         let hundred = Percentiles::of((1..=100).rev().map(f64::from).collect());
         assert_eq!(hundred, Percentiles { mean: 50.5, p50: 50.0, p90: 90.0, p99: 99.0, max: 100.0 });
         assert_eq!(Percentiles::of(vec![3.0, 1.0]).values(), [2.0, 1.0, 3.0, 3.0, 3.0]);
@@ -149,16 +151,16 @@ mod tests {
     }
 
     #[test]
-    fn what_waited_for_a_connection_was_late() {
-        let mut tally = Tally::default();
+    fn requests_that_waited_for_a_connection_are_late() {
+        let mut collector = Collector::default();
         for waited in [0, 10, 11, 500] {
-            tally.begin(Duration::from_millis(waited));
+            collector.begin(Duration::from_millis(waited));
         }
         let outcome = Outcome { output_tokens: 6, total: Duration::from_secs(1), ..Outcome::default() };
-        tally.end(Ok(outcome));
-        tally.end(Err(Trouble::new("timeout", "first")));
-        tally.end(Err(Trouble::new("timeout", "second")));
-        let report = tally.report(2.0);
+        collector.end(Ok(outcome));
+        collector.end(Err(ClientError::new("timeout", "first")));
+        collector.end(Err(ClientError::new("timeout", "second")));
+        let report = collector.report(2.0);
         assert_eq!((report.late, report.most_at_once, report.completed, report.failed), (2, 4, 1, 2));
         assert_eq!((report.output_tok_s, report.total_ms.p50), (3.0, 1000.0));
         assert_eq!((report.errors["timeout"], report.examples["timeout"].as_str()), (2, "first"));

@@ -1,4 +1,4 @@
-//! Every way in which a download goes wrong.
+//! Failures of downloads.
 
 use std::fs;
 use std::io;
@@ -8,13 +8,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use akunu_hub::{Cache, Disk, Error, Hub, Silent, SystemDisk, Token, Watch};
+use akunu_hub::{Cache, Disk, Error, Hub, Observer, Silent, SystemDisk, Token};
 use akunu_hub_testing::{COMMIT, FakeHub, Fault, sha256};
 
 use crate::{Notes, bytes, hub, reference, settings};
 
 const MODEL: &str = "hf:tiny/model-GGUF";
-/// More than the buffers on the way.
+/// More than the buffers between server and client.
 const SIZE: usize = 3 << 20;
 
 fn blobs(cache: &Path) -> Vec<String> {
@@ -37,10 +37,10 @@ fn ranges(fake: &FakeHub) -> Vec<Option<String>> {
 }
 
 #[test]
-fn a_cut_connection_is_resumed_where_it_was_cut() {
+fn an_interrupted_connection_is_resumed() {
     let (cache, weights) = (tempfile::tempdir().unwrap(), bytes(SIZE, 1));
     let fake = FakeHub::new(&[("m.gguf", &weights)]);
-    // More cuts than attempts: each brings something, so none counts.
+    // More interruptions than allowed attempts: each attempt brings data, so none counts as failed.
     fake.fault("/resolve/", Fault::Cut(400_000), 5);
     let pulled = hub(&fake.url, cache.path()).pull(&reference(MODEL), &mut Silent).unwrap();
     assert_eq!(fs::read(&pulled.path).unwrap(), weights);
@@ -53,7 +53,7 @@ fn a_cut_connection_is_resumed_where_it_was_cut() {
 }
 
 #[test]
-fn a_connection_that_is_cut_for_good_is_an_error_and_the_next_pull_goes_on() {
+fn a_lost_connection_is_an_error_and_the_next_pull_resumes() {
     let (cache, weights) = (tempfile::tempdir().unwrap(), bytes(SIZE, 1));
     let fake = FakeHub::new(&[("m.gguf", &weights)]);
     fake.fault("/resolve/", Fault::Cut(1_000_000), 1);
@@ -71,7 +71,7 @@ fn a_connection_that_is_cut_for_good_is_an_error_and_the_next_pull_goes_on() {
 }
 
 #[test]
-fn a_server_that_ignores_ranges_sends_it_all_again() {
+fn a_server_that_ignores_ranges_sends_everything_again() {
     let (cache, weights) = (tempfile::tempdir().unwrap(), bytes(SIZE, 1));
     let fake = FakeHub::new(&[("m.gguf", &weights)]);
     fake.fault("/resolve/", Fault::Cut(500_000), 1);
@@ -82,7 +82,7 @@ fn a_server_that_ignores_ranges_sends_it_all_again() {
 }
 
 #[test]
-fn a_range_that_the_server_refuses_starts_over() {
+fn a_rejected_range_restarts_the_download() {
     let (cache, weights) = (tempfile::tempdir().unwrap(), bytes(SIZE, 1));
     let fake = FakeHub::new(&[("m.gguf", &weights)]);
     fake.fault("/resolve/", Fault::Cut(500_000), 1);
@@ -92,7 +92,7 @@ fn a_range_that_the_server_refuses_starts_over() {
 }
 
 #[test]
-fn what_is_incomplete_and_wrong_is_downloaded_anew() {
+fn a_damaged_partial_download_is_restarted() {
     let (cache, weights) = (tempfile::tempdir().unwrap(), bytes(SIZE, 1));
     let fake = FakeHub::new(&[("m.gguf", &weights)]);
     for wrong in [bytes(1000, 9), bytes(SIZE, 9), bytes(SIZE + 1, 9)] {
@@ -106,7 +106,7 @@ fn what_is_incomplete_and_wrong_is_downloaded_anew() {
 }
 
 #[test]
-fn a_wrong_checksum_is_tried_once_more_and_then_nothing_is_kept() {
+fn a_wrong_checksum_is_retried_once_and_then_deleted() {
     let (cache, weights) = (tempfile::tempdir().unwrap(), bytes(SIZE, 1));
     let fake = FakeHub::new(&[("m.gguf", &weights)]);
     fake.fault("/resolve/", Fault::Damage, 2);
@@ -121,7 +121,7 @@ fn a_wrong_checksum_is_tried_once_more_and_then_nothing_is_kept() {
 }
 
 #[test]
-fn a_small_file_is_checked_too() {
+fn small_files_are_verified_too() {
     let (cache, weights) = (tempfile::tempdir().unwrap(), bytes(100, 1));
     let fake = FakeHub::new(&[("config.json", b"{}"), ("model.safetensors", &weights)]);
     fake.fault("config.json", Fault::Damage, 2);
@@ -130,7 +130,7 @@ fn a_small_file_is_checked_too() {
 }
 
 #[test]
-fn refusals_say_what_to_do() {
+fn access_errors_contain_a_remedy() {
     let fake = FakeHub::new(&[("m.gguf", &bytes(10, 1))]);
     let refused = |status, headers, token: Option<&str>| {
         let cache = tempfile::tempdir().unwrap();
@@ -170,7 +170,7 @@ fn a_404_says_what_is_missing() {
 }
 
 #[test]
-fn retry_after_is_honoured_and_a_long_one_is_told() {
+fn retry_after_is_honoured_and_a_long_one_is_an_error() {
     let (cache, fake) = (tempfile::tempdir().unwrap(), FakeHub::new(&[("m.gguf", &bytes(10, 1))]));
     let pull = |notes: &mut Notes| hub(&fake.url, cache.path()).pull(&reference(MODEL), notes);
     fake.fault("/revision/", Fault::Status(429, &[("retry-after", "600")]), 1);
@@ -199,7 +199,7 @@ fn retry_after_may_be_a_date_by_the_servers_clock() {
 
     const NEAR: &[(&str, &str)] = &[DATE, ("retry-after", "Sunday, 06-Nov-94 08:49:38 GMT")];
     fake.fault("/revision/", Fault::Status(503, NEAR), 1);
-    // Without the server's clock it is ours, by which this is over: our own pause it is.
+    // Without the server's clock, the local one decides, by which the date has passed: the default pause is used.
     fake.fault("/resolve/", Fault::Status(429, &[("retry-after", "Sun Nov  6 08:59:37 1994")]), 1);
     let (started, mut notes) = (Instant::now(), Notes::default());
     pull(&mut notes).unwrap();
@@ -212,7 +212,7 @@ fn retry_after_may_be_a_date_by_the_servers_clock() {
 }
 
 #[test]
-fn a_server_that_stumbles_is_asked_again() {
+fn temporary_server_errors_are_retried() {
     let (cache, fake) = (tempfile::tempdir().unwrap(), FakeHub::new(&[("m.gguf", &bytes(10, 1))]));
     for part in ["/revision/", "/tree/", "/resolve/"] {
         fake.fault(part, Fault::Status(503, &[]), 2);
@@ -228,7 +228,7 @@ fn a_redirect_to_another_host_goes_without_the_token() {
     let (cache, weights) = (tempfile::tempdir().unwrap(), bytes(10, 1));
     let fake = FakeHub::new(&[("m.gguf", &weights)]);
     fake.fault("/resolve/", Fault::Redirect(fake.other_host()), 1);
-    // A repository that was renamed: the same host, so the token goes along.
+    // A renamed repository: the same host, so the token is sent again.
     fake.fault("/revision/", Fault::Redirect(String::new()), 1);
     let mut settings = settings(&fake.url, cache.path());
     settings.token = Token::new("hf_secret");
@@ -243,7 +243,7 @@ fn a_redirect_to_another_host_goes_without_the_token() {
 }
 
 #[test]
-fn redirects_without_end_are_an_error() {
+fn endless_redirects_are_an_error() {
     let (cache, fake) = (tempfile::tempdir().unwrap(), FakeHub::new(&[("m.gguf", &bytes(10, 1))]));
     fake.fault("/revision/", Fault::Redirect(String::new()), 100);
     let error = hub(&fake.url, cache.path()).pull(&reference(MODEL), &mut Silent).unwrap_err();
@@ -261,7 +261,7 @@ fn names_that_leave_the_cache_are_refused() {
 }
 
 #[test]
-fn an_answer_that_is_no_hubs_is_an_error() {
+fn an_invalid_response_is_an_error() {
     let (cache, fake) = (tempfile::tempdir().unwrap(), FakeHub::new(&[("m.gguf", &bytes(10, 1))]));
     for part in ["/revision/", "/tree/"] {
         fake.fault(part, Fault::Status(200, &[]), 1);
@@ -273,7 +273,7 @@ fn an_answer_that_is_no_hubs_is_an_error() {
     assert!(matches!(error, Error::Protocol { .. }), "{error}");
 }
 
-/// A disk with so much room.
+/// A disk with limited space.
 #[derive(Debug)]
 struct SmallDisk {
     told: Option<u64>,
@@ -295,7 +295,7 @@ impl Disk for SmallDisk {
 }
 
 #[test]
-fn a_disk_without_room_is_told_before_anything_is_downloaded() {
+fn a_full_disk_is_reported_before_the_download() {
     let (cache, fake) = (tempfile::tempdir().unwrap(), FakeHub::new(&[("m.gguf", &bytes(SIZE, 1))]));
     let disk = SmallDisk { told: Some(1000), room: AtomicU64::new(1000) };
     let hub = hub(&fake.url, cache.path()).with_disk(Box::new(disk));
@@ -305,7 +305,7 @@ fn a_disk_without_room_is_told_before_anything_is_downloaded() {
 }
 
 #[test]
-fn a_disk_that_fills_up_keeps_what_is_there_and_the_next_pull_goes_on() {
+fn a_disk_that_fills_up_keeps_received_data_for_the_next_pull() {
     let (cache, weights) = (tempfile::tempdir().unwrap(), bytes(SIZE, 1));
     let fake = FakeHub::new(&[("m.gguf", &weights)]);
     let disk = SmallDisk { told: None, room: AtomicU64::new(1_234_567) };
@@ -319,7 +319,7 @@ fn a_disk_that_fills_up_keeps_what_is_there_and_the_next_pull_goes_on() {
 }
 
 #[test]
-fn an_interrupt_is_heard_while_nothing_arrives_and_keeps_what_did() {
+fn an_interrupt_works_while_no_data_arrives() {
     let (cache, weights) = (tempfile::tempdir().unwrap(), bytes(SIZE, 1));
     let fake = FakeHub::new(&[("m.gguf", &weights)]);
     fake.fault("/resolve/", Fault::Stall(700_000, Duration::from_secs(60)), 1);
@@ -340,23 +340,23 @@ fn an_interrupt_is_heard_while_nothing_arrives_and_keeps_what_did() {
 }
 
 #[test]
-fn a_server_that_falls_silent_is_asked_again() {
+fn a_stalled_server_is_retried() {
     let (cache, weights) = (tempfile::tempdir().unwrap(), bytes(SIZE, 1));
     let fake = FakeHub::new(&[("m.gguf", &weights)]);
     fake.fault("/resolve/", Fault::Stall(700_000, Duration::from_secs(60)), 1);
     let mut settings = settings(&fake.url, cache.path());
-    settings.patience.idle = Duration::from_millis(500);
+    settings.retry_policy.idle = Duration::from_millis(500);
     let pulled = Hub::new(settings).pull(&reference(MODEL), &mut Silent).unwrap();
     assert_eq!(fs::read(&pulled.path).unwrap(), weights);
 }
 
 #[test]
-fn what_is_being_downloaded_is_not_removed() {
+fn running_downloads_block_removal() {
     let (cache_folder, weights) = (tempfile::tempdir().unwrap(), bytes(SIZE, 1));
     let fake = FakeHub::new(&[("m.gguf", &weights)]);
     let repo = akunu_hub::Repo::new("tiny", "model-GGUF").unwrap();
     let cache = Cache::new(cache_folder.path());
-    // An older commit is there whole.
+    // An older commit is complete in the cache.
     hub(&fake.url, cache_folder.path()).pull(&reference(MODEL), &mut Silent).unwrap();
     let newer = bytes(SIZE, 2);
     fake.commit(&"f".repeat(40), &[("m.gguf", &newer)]);
@@ -381,13 +381,13 @@ fn what_is_being_downloaded_is_not_removed() {
 }
 
 #[test]
-fn what_another_tool_downloads_is_not_removed() {
+fn downloads_of_other_tools_block_removal() {
     let (cache_folder, weights) = (tempfile::tempdir().unwrap(), bytes(10, 1));
     let fake = FakeHub::new(&[("m.gguf", &weights)]);
     hub(&fake.url, cache_folder.path()).pull(&reference(MODEL), &mut Silent).unwrap();
     let (cache, repo) =
         (Cache::new(cache_folder.path()), akunu_hub::Repo::new("tiny", "model-GGUF").unwrap());
-    // It locks the blob, and knows of nothing else.
+    // Other tools lock only the blob.
     let path = cache_folder.path().join(".locks/models--tiny--model-GGUF/other.lock");
     let lock = fs::File::create(path).unwrap();
     lock.lock().unwrap();
@@ -397,7 +397,7 @@ fn what_another_tool_downloads_is_not_removed() {
 }
 
 #[test]
-fn a_pull_waits_for_a_removal_and_says_so() {
+fn a_pull_waits_for_a_removal_with_a_note() {
     let (cache, weights) = (tempfile::tempdir().unwrap(), bytes(10, 1));
     let fake = FakeHub::new(&[("m.gguf", &weights)]);
     let path = cache.path().join(".locks/models--tiny--model-GGUF/pull.lock");
@@ -406,7 +406,7 @@ fn a_pull_waits_for_a_removal_and_says_so() {
     removal.lock().unwrap();
     let (sender, told) = std::sync::mpsc::channel();
     let hub = hub(&fake.url, cache.path());
-    let pull = std::thread::spawn(move || hub.pull(&reference(MODEL), &mut Told(sender)));
+    let pull = std::thread::spawn(move || hub.pull(&reference(MODEL), &mut ChannelObserver(sender)));
     let note = told.recv_timeout(Duration::from_secs(60)).unwrap();
     assert!(note.contains("is removing") && note.contains("waiting"), "{note}");
     assert!(fake.requests("/resolve/").is_empty());
@@ -415,15 +415,15 @@ fn a_pull_waits_for_a_removal_and_says_so() {
 }
 
 #[derive(Debug)]
-struct Told(std::sync::mpsc::Sender<String>);
+struct ChannelObserver(std::sync::mpsc::Sender<String>);
 
-impl Watch for Told {
+impl Observer for ChannelObserver {
     fn note(&mut self, text: &str) {
         self.0.send(text.to_string()).unwrap();
     }
 }
 
-/// What the next test starts, twice.
+/// Started twice by the next test.
 #[test]
 #[ignore = "a part of two_processes_share_one_download"]
 fn pull_in_a_process_of_its_own() {
@@ -440,7 +440,7 @@ fn two_processes_share_one_download() {
     fake.fault("/resolve/", Fault::Slow(SIZE / 20, Duration::from_millis(50)), 1);
     let start = || {
         Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "trouble::pull_in_a_process_of_its_own", "--ignored", "--nocapture"])
+            .args(["--exact", "failures::pull_in_a_process_of_its_own", "--ignored", "--nocapture"])
             .env("TEST_HUB_URL", &fake.url)
             .env("TEST_HUB_CACHE", cache.path())
             .stdout(Stdio::piped())
