@@ -1,7 +1,9 @@
-//! The library as other languages see it: programs compiled and run against it, and what must not change.
+//! The library as seen by other languages: programs that are compiled and run against it, and the stability of its ABI.
 
 #![allow(unsafe_code, clippy::unwrap_used, clippy::print_stderr)]
 
 mod abi;
 mod programs;
+#[path = "../../../akunu-cli/tests/cli/scripted.rs"]
+mod scripted;
 mod tools;

@@ -74,9 +74,14 @@ impl ChatForm {
         render(&self.template, messages, tools, true, variables)
     }
 
-    /// The text of a conversation that is not to be answered now.
-    pub fn transcript(&self, messages: &[Json], variables: &Map<String, Json>) -> Result<Rendered, Error> {
-        render(&self.template, messages, None, false, variables)
+    /// Renders a conversation without the prompt for an answer.
+    pub fn transcript(
+        &self,
+        messages: &[Json],
+        tools: Option<&[Json]>,
+        variables: &Map<String, Json>,
+    ) -> Result<Rendered, Error> {
+        render(&self.template, messages, tools, false, variables)
     }
 
     /// Adds what ends an answer in this form, and what of it has to be seen to be told apart.

@@ -53,6 +53,16 @@ pub struct Tool {
     pub parameters: Option<Json>,
 }
 
+impl Tool {
+    /// Reads a tool in the form of the OpenAI API; `None`: it has no name.
+    pub fn from_openai(tool: &Json) -> Option<Tool> {
+        let function = &tool["function"];
+        let name = function["name"].as_str()?.to_string();
+        let parameters = function.get("parameters").filter(|parameters| parameters.is_object()).cloned();
+        Some(Tool { name, parameters })
+    }
+}
+
 /// What a model may write before its answer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reasoning {
