@@ -100,7 +100,7 @@ impl From<Error> for Refusal {
             ))
             .code("context_length_exceeded"),
             Error::TextTooLong { index, tokens, longest } => Refusal::invalid(format!(
-                "text number {} has {tokens} tokens, and the limit of this model is {longest}; shorten it, or set \
+                "text number {} has {tokens} tokens, and this model takes at most {longest}; shorten it, or set \
                  \"truncate\": true",
                 index + 1
             ))

@@ -82,5 +82,5 @@ fn what_cannot_be_served_is_told_at_once() {
     let folder = tempfile::tempdir().unwrap();
     let keys = folder.path().join("keys");
     std::fs::write(&keys, "# none\n").unwrap();
-    refuses(&["serve", "--api-keys", path(&keys)], 1, &["no key"]);
+    refuses(&["serve", "--api-keys", path(&keys)], 1, &["no API keys"]);
 }
