@@ -2,7 +2,7 @@
 
 mod common;
 
-use akunu::chat::{Call, CallMarks, CallReader, ChatTemplate, Spoken};
+use akunu::chat::{Call, CallMarks, CallReader, ChatTemplate, Segment};
 use common::shared;
 use serde_json::{Map, Value as Json, json};
 
@@ -39,14 +39,14 @@ fn written(template: &ChatTemplate) -> Option<String> {
 fn calls_in(marks: &'static CallMarks, text: &str) -> Vec<Call> {
     let mut reader = CallReader::new(marks, tools());
     let mut calls = Vec::new();
-    let mut on_spoken = |spoken: Spoken<'_>| {
-        if let Spoken::Call(call) = spoken {
+    let mut on_segment = |segment: Segment<'_>| {
+        if let Segment::Call(call) = segment {
             calls.push(call);
         }
     };
     // A character at a time.
-    text.chars().for_each(|c| reader.push(c.encode_utf8(&mut [0; 4]), &mut on_spoken));
-    reader.finish(&mut on_spoken);
+    text.chars().for_each(|c| reader.push(c.encode_utf8(&mut [0; 4]), &mut on_segment));
+    reader.finish(&mut on_segment);
     calls
 }
 

@@ -1,7 +1,7 @@
-//! Conversations: messages in, an answer out, and only what is new goes through the model.
+//! Conversations. Only new messages are processed by the model.
 //!
 //! ```text
-//! messages ─template─▶ text ─TokenizedHistory─▶ ids ─generate─▶ pieces ─AnswerReader─▶ reasoning, answer, calls ─▶ one message more
+//! messages ─template─▶ text ─TokenizedHistory─▶ ids ─generate─▶ pieces ─AnswerReader─▶ reasoning, answer, calls ─▶ message
 //! ```
 
 mod answer;
@@ -21,7 +21,7 @@ use crate::constrain::Constraints;
 use crate::{Engine, Error, FinishReason, GenerateOptions, Session, Timings};
 pub use akunu_tokenizer::chat::{ChatError, ChatTemplate, ChatTemplates, Rendered};
 pub use answer::{AnswerDelta, AnswerOptions, AnswerReader, Draft};
-pub use calls::{Call, CallMarks, CallReader, OnSpoken, Spoken};
+pub use calls::{Call, CallMarks, CallReader, OnSegment, Segment};
 use conversation::message;
 pub use form::{ChatForm, render};
 pub use history::TokenizedHistory;
