@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     #[cfg(not(target_vendor = "apple"))]
-    fn akunu_cuda_lists_how_the_device_runs() {
+    fn akunu_cuda_lists_options_of_the_device() {
         use akunu_cuda::CudaOptions;
         let cuda = |words: &str| from(&[("AKUNU_CUDA", words)]).cuda;
         let serial = CudaOptions { linked: false, ..CudaOptions::default() };
@@ -121,7 +121,7 @@ mod tests {
     #[test]
     #[cfg(unix)]
     #[cfg(not(target_vendor = "apple"))]
-    fn folders_of_libraries_come_in_the_order_of_their_variables() {
+    fn library_folders_have_the_order_of_their_variables() {
         let folders =
             from(&[("CUDA_HOME", "/h"), ("CUDA_PATH", "/p"), ("AKUNU_CUDA_PATH", "/a:/b")]).cuda.folders;
         assert_eq!(folders.libraries, [Path::new("/a"), Path::new("/b")]);
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn kernels_are_kept_in_the_users_caches_unless_a_folder_is_named() {
+    fn the_kernel_cache_is_in_the_users_cache_folder_by_default() {
         let folder = |variables: &[(&str, &str)]| {
             let found =
                 |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| value.into());

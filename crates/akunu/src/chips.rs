@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_chip_is_found_by_its_name_and_a_backend_stands_for_its_first_chip() {
+    fn chips_are_found_by_name_and_backends_have_a_default_chip() {
         for chip in ChipChoice::all() {
             assert_eq!(chip.to_string().parse::<ChipChoice>().unwrap(), chip);
         }
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_chip_is_called_is_refused_with_all_names() {
+    fn unknown_chips_are_refused_with_all_names() {
         for name in ["", "rocm", "metal:m9", "cuda:", "reference:x", ":h200", "cpu:avx2 "] {
             let refused = name.parse::<ChipChoice>().unwrap_err().to_string();
             assert!(refused.contains(&format!("\"{name}\"")), "{refused}");

@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_told_in_the_unit_that_fits() {
+    fn sizes_are_formatted_in_a_suitable_unit() {
         let told = [0, 1023, 1024, 1536 << 20, 3 << 50].map(human);
         assert_eq!(told, ["0 B", "1023 B", "1.00 KiB", "1.50 GiB", "3.00 PiB"]);
     }

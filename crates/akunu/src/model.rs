@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_vocabulary_may_lack_rows_that_were_rounded_up_and_no_more() {
+    fn a_vocabulary_may_lack_only_padding_rows() {
         // Qwen 2, Phi 2, Gemma 3.
         for (tokens, rows) in [(151665, 151936), (50295, 51200), (262145, 262208), (512, 512)] {
             assert_eq!(misfit(tokens, rows), None);

@@ -321,7 +321,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_device_is_told_what_it_needs_and_telling_it_takes_no_memory() {
+    fn device_records_are_complete_and_need_no_allocation() {
         let sampling = Sampling {
             temperature: 0.5,
             top_p: 0.25,

@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn a_beginning_that_comes_to_nothing_is_released_at_once() {
+    fn a_prefix_that_fails_is_released_at_once() {
         let stops = strings(&["</end>"]);
         let mut matcher = StopStrings::new(stops, 8);
         matcher.held.push_str("a </en");
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn text_outside_ascii_is_cut_between_characters() {
+    fn text_is_split_between_characters() {
         let stops = strings(&["→é", "ü"]);
         assert_eq!(run(&stops, &["a→", "è→", "é"]), ("a→è".into(), Some(0)));
     }

@@ -1,4 +1,4 @@
-//! Many requests on one engine: each gets what it would get alone, whatever joins or leaves.
+//! Random requests on one engine: each gets the same result as alone, whichever others run.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 mod common;
@@ -15,7 +15,7 @@ use common::{tales, tales_engine};
 use proptest::prelude::*;
 use serde_json::json;
 
-/// What a request's listener heard.
+/// The events of a request.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Heard {
     pieces: Vec<(String, Vec<u32>)>,
@@ -33,13 +33,13 @@ impl Heard {
     }
 }
 
-/// When somebody has had enough.
+/// When a request is ended early.
 #[derive(Clone, Copy, Debug)]
 enum Leaves {
     Never,
-    /// Answers `Break` to this piece.
+    /// Returns `Break` for this piece.
     Breaks(usize),
-    /// Sets its flag at this piece.
+    /// Sets the cancellation flag at this piece.
     Cancels(usize),
 }
 
@@ -47,11 +47,11 @@ enum Leaves {
 struct Visitor {
     request: Request,
     leaves: Leaves,
-    /// Arrives when all together have heard so many pieces, or nobody is there any more.
+    /// Submitted when all requests together have had this many pieces, or when none is left.
     arrives: usize,
 }
 
-/// What it would get alone.
+/// The result of a request alone.
 fn alone(engine: &mut Engine, visitor: &Visitor) -> Heard {
     let mut session = engine.session().unwrap();
     let mut heard = Heard::default();
@@ -67,7 +67,7 @@ fn alone(engine: &mut Engine, visitor: &Visitor) -> Heard {
     heard
 }
 
-/// Visitors on their way: they hear on the engine's thread, and the next ones come in by what is heard.
+/// The running test: events arrive on the engine's thread, and submit further requests.
 struct Visit {
     handle: Handle,
     coming: Vec<(usize, Visitor)>,
@@ -79,7 +79,7 @@ struct Visit {
 
 type Shared = Arc<Mutex<Visit>>;
 
-/// Lets those in whose time has come.
+/// Submits the requests that are due.
 fn let_in(visit: &Shared) {
     loop {
         let mut locked = visit.lock().unwrap();
@@ -87,7 +87,7 @@ fn let_in(visit: &Shared) {
         let due = locked.coming.iter().position(|(_, v)| v.arrives <= pieces);
         let Some(due) = due.or((empty && !locked.coming.is_empty()).then_some(0)) else {
             if locked.coming.is_empty() {
-                // The scheduler ends when it is done.
+                // Dropping the handle ends the scheduler.
                 locked.handle.close();
             }
             return;
@@ -144,7 +144,7 @@ fn hear(
     flow
 }
 
-/// All visitors on an engine of a few slots.
+/// Runs all requests on an engine with few slots.
 fn together(engine: Engine, options: &SchedulerOptions, visitors: &[Visitor]) -> (Visit, Engine) {
     let (scheduler, handle) = Scheduler::new(engine, options).unwrap();
     let visit = Arc::new(Mutex::new(Visit {
@@ -161,7 +161,7 @@ fn together(engine: Engine, options: &SchedulerOptions, visitors: &[Visitor]) ->
 }
 
 fn prompts() -> impl Strategy<Value = Vec<u32>> {
-    // Beginnings of one text that go on in different ways: they share prefixes.
+    // Prefixes of one text with different continuations.
     let text = "Once upon a time there was a little fox who lived near the river. One day the fox found a red ball in";
     let text = tales().encode(text).unwrap();
     assert!(text.len() > 20 && text.len() < 36, "{}", text.len());
@@ -182,7 +182,7 @@ fn samplings() -> impl Strategy<Value = Sampling> {
     prop_oneof![2 => greedy, 1 => drawn, 1 => penalised]
 }
 
-/// What texts are held to, made once.
+/// Constraints, created once.
 fn forms() -> impl Strategy<Value = Arc<Constraint>> {
     static FORMS: OnceLock<Vec<Arc<Constraint>>> = OnceLock::new();
     let schemas = [
@@ -206,7 +206,7 @@ fn visitors() -> impl Strategy<Value = Visitor> {
     let options =
         options.prop_map(|(most, (sampling, constraint), stops, overflow, ignore_eos)| GenerateOptions {
             constraint,
-            // A text that is shifted on and on has no other end.
+            // A text with shifting needs a limit.
             max_tokens: most.or(matches!(overflow, Overflow::Shift { .. }).then_some(70)),
             sampling,
             stop_strings: stops.into_iter().map(String::from).collect(),
@@ -222,7 +222,7 @@ fn visitors() -> impl Strategy<Value = Visitor> {
     ];
     (prompts(), options, leaves, 0..60usize, -1..2i32, 0..3u64).prop_map(
         |(prompt, options, leaves, arrives, priority, owner)| {
-            // A flag of its own for each, also where proptest clones.
+            // Each has its own flag, even if proptest clones it.
             let options = GenerateOptions { cancel: Some(Arc::new(AtomicBool::new(false))), ..options };
             let request = Request { prompt, options, logprobs: None, priority, owner };
             Visitor { request, leaves, arrives }
@@ -230,10 +230,10 @@ fn visitors() -> impl Strategy<Value = Visitor> {
     )
 }
 
-/// What one heard is what it would have heard alone, as far as it stayed.
+/// Compares the events of a request with those alone, up to where it was ended.
 fn check(visitor: &Visitor, heard: &Heard, alone: &Heard) {
     if matches!(visitor.leaves, Leaves::Cancels(_)) && heard.end == Some(Ok(FinishReason::Cancelled)) {
-        // What was held back comes out earlier; the ids and the text are a beginning of the whole.
+        // Text that was held back is released earlier; ids and text are a prefix of the whole.
         assert!(alone.ids().starts_with(&heard.ids()), "{visitor:?}: {heard:?}, alone {alone:?}");
         let text = heard.text();
         let text = text.trim_end_matches(char::REPLACEMENT_CHARACTER);

@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_a_text_stays_one() {
+    fn string_arguments_are_not_parsed() {
         let text =
             "\n<function=f>\n<parameter=text>\n 3 <b>\n\n</parameter>\n<parameter=list>\n[1]\n</parameter>";
         assert_eq!(read(text), Some(json!(["f", { "text": " 3 <b>\n", "list": [1] }])));
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_call_is_none() {
+    fn invalid_calls_are_not_parsed() {
         for text in ["", "f", "<function=>", "<function=two words>", "<function=f><parameter=a>never ends"] {
             assert_eq!(read(text), None, "{text}");
         }

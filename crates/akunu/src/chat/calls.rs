@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_stand_between_marks() {
+    fn calls_between_marks_are_parsed() {
         let call = r#"<tool_call>
 {"name": "add", "arguments": {"b": "}\"</tool_call>", "a": [1]}}
 </tool_call>"#;
@@ -420,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_stand_behind_a_mark() {
+    fn calls_after_a_mark_are_parsed() {
         let list = r#"[TOOL_CALLS] [{"name": "clock", "arguments": {}, "id": "a"}, {"name": "add", "arguments": {"a": 1}}]"#;
         assert_eq!(read(MISTRAL, &[list]), ["clock({})", r#"add({"a":1})"#]);
         let named = r#"[TOOL_CALLS]clock[ARGS]{}[TOOL_CALLS]add[CALL_ID]x9[ARGS]{"a": 1}"#;
@@ -428,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn arguments_stand_between_tags() {
+    fn arguments_between_tags_are_parsed() {
         let coder = "<tool_call>\n<function=add>\n<parameter=a>\n1\n</parameter>\n</function>\n</tool_call>";
         let glm = "<tool_call>add\n<arg_key>a</arg_key>\n<arg_value>1</arg_value>\n</tool_call>";
         for (template, call) in [(CODER, coder), (GLM, glm)] {
@@ -447,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_stand_for_themselves_where_they_begin_the_answer_and_the_tool_is_there() {
+    fn bare_calls_of_known_tools_may_start_the_answer() {
         let two = r#" {"name": "clock", "parameters": {}}; {"type": "function", "name": "add", "parameters": {"a": 1}}"#;
         assert_eq!(read(LLAMA, &[two]), ["clock({})", r#"add({"a":1})"#]);
         assert_eq!(read(LLAMA, &["<|python_tag|>{\"name\": \"other\", \"parameters\": {}}"]), ["other({})"]);
@@ -462,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_call_is_text_to_the_last_byte() {
+    fn text_without_a_call_is_unchanged() {
         for text in [
             "The <tool_call> mark",
             "a \n<tool_call>\n{\"name\": 1}</tool_call> b ",
@@ -482,7 +482,7 @@ mod tests {
     }
 
     #[test]
-    fn templates_tell_how_calls_are_written() {
+    fn templates_identify_the_format_of_calls() {
         let open = |source| CallMarks::of_template(source).map(|marks| marks.open);
         assert_eq!(open("{{ messages }}"), None);
         assert_eq!(open("a <|tool_call|> b"), Some("<|tool_call|>"));

@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn channels_are_headers_and_not_text() {
+    fn channel_headers_are_not_text() {
         let harmony = Tags::of_template("<|channel|>analysis<|message|> and <|end|>");
         assert!(harmony.anywhere);
         let text =
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prompt_may_open_the_reasoning() {
+    fn a_prompt_may_end_with_the_opening_tag() {
         let think = Tags::of_template("");
         assert!(think.opened_by("<|im_start|>assistant\n<think>\n"));
         assert!(!think.opened_by("<|im_start|>assistant\n<think>\n\n</think>\n\n"));

@@ -1,4 +1,4 @@
-//! A JSON Schema made a grammar. What cannot be held to is an error that names it.
+//! Compiles a JSON Schema to a grammar. Unsupported keywords are errors that name them.
 
 use std::collections::HashMap;
 
@@ -9,16 +9,16 @@ use super::node::{ArrayRule, Grammar, Node, NodeId, ObjectRule, Property};
 use super::number::{NumberRule, UNIT, scaled};
 use super::text::TextRule;
 
-/// Why a schema cannot be held to, and where in it.
+/// Why a schema is not supported, and where.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the schema cannot be held to: at {place}: {reason}")]
 pub struct SchemaError {
-    /// `#/properties/name`
+    /// Such as `#/properties/name`.
     pub place: String,
     pub reason: String,
 }
 
-/// Keywords that say nothing about which values are right.
+/// Annotations, which do not restrict values.
 const ANNOTATIONS: [&str; 16] = [
     "$anchor",
     "$comment",
@@ -38,7 +38,7 @@ const ANNOTATIONS: [&str; 16] = [
     "writeOnly",
 ];
 
-/// Keywords of a type; those of other types than a schema's own mean nothing.
+/// Keywords of a type. They are ignored for other types.
 const OF_TYPES: [(&str, &[&str]); 5] = [
     ("object", &["properties", "required", "additionalProperties"]),
     ("array", &["items", "prefixItems", "minItems", "maxItems", "uniqueItems"]),
@@ -49,14 +49,14 @@ const OF_TYPES: [(&str, &[&str]); 5] = [
 
 pub(super) const TYPES: [&str; 7] = ["object", "array", "string", "number", "integer", "boolean", "null"];
 
-/// More than any schema that people write, and few enough to be taken in at once.
+/// Limit on the size of a schema, more than real schemas need and few enough to compile quickly.
 const MOST_NODES: usize = 10_000;
-/// Schemas within schemas, references followed.
+/// Limit on nested schemas, including references.
 const MOST_LEVELS: usize = 100;
 
 pub(super) type Place<'p> = &'p str;
 
-/// Makes nodes of schemas.
+/// Compiles schemas to nodes.
 #[derive(Debug, Default)]
 pub(super) struct Compiler {
     nodes: Vec<Node>,
@@ -69,7 +69,7 @@ impl Compiler {
         Grammar::new(self.nodes, root)
     }
 
-    /// A node, the same for the same.
+    /// Adds a node; equal nodes are shared.
     pub(super) fn node(&mut self, node: Node) -> NodeId {
         let Compiler { nodes, known, .. } = self;
         *known.entry(node).or_insert_with_key(|node| {
@@ -78,7 +78,7 @@ impl Compiler {
         })
     }
 
-    /// A place for what is known later, and may contain itself.
+    /// Reserves a node that is defined later, so that it may contain itself.
     pub(super) fn reserve(&mut self) -> NodeId {
         self.nodes.push(Node::Choice(Vec::new()));
         self.nodes.len() as NodeId - 1
@@ -95,7 +95,7 @@ impl Compiler {
         self.node(Node::Literals(texts))
     }
 
-    /// Any value.
+    /// A node for any value.
     pub(super) fn any(&mut self) -> NodeId {
         if let Some(any) = self.any {
             return any;
@@ -134,14 +134,14 @@ impl Compiler {
         self.node(Node::Object(ObjectRule { properties, more, names }))
     }
 
-    /// A value of a schema.
+    /// A node for the values of a schema.
     pub(super) fn schema(&mut self, root: &Json) -> Result<NodeId, SchemaError> {
         let mut of = OfRoot { compiler: self, root, references: HashMap::new(), level: 0 };
         of.schema(root, "#")
     }
 }
 
-/// What `property` is called in an object's text.
+/// The key of `property` in JSON.
 pub(super) fn key(property: &str) -> Box<[u8]> {
     Json::from(property).to_string().into_bytes().into()
 }
@@ -150,14 +150,14 @@ pub(super) fn fail<T>(place: Place<'_>, reason: impl Into<String>) -> Result<T, 
     Err(SchemaError { place: place.into(), reason: reason.into() })
 }
 
-/// What a reference within a document means.
+/// Resolves a reference within a document.
 pub(super) fn resolve<'a>(root: &'a Json, reference: &str) -> Option<&'a Json> {
     let pointer = reference.strip_prefix('#')?;
-    // As in an address.
+    // Percent-decoded, as in a URL.
     root.pointer(&pointer.replace("%25", "%"))
 }
 
-/// The schemas of one document.
+/// The schemas of a document.
 struct OfRoot<'a, 'c> {
     compiler: &'c mut Compiler,
     root: &'a Json,
@@ -247,7 +247,7 @@ impl<'a> OfRoot<'a, '_> {
         Ok(reserved)
     }
 
-    /// Just these values, as far as they are of the schema's types.
+    /// The listed values, as far as they have one of the schema's types.
     fn values(
         &mut self,
         values: &[Json],
@@ -269,7 +269,7 @@ impl<'a> OfRoot<'a, '_> {
         })
     }
 
-    /// `oneOf` means that a value is of no second one.
+    /// `oneOf`: a value must not satisfy a second alternative.
     fn check_apart(&self, parts: &[Json], place: Place<'_>) -> Result<(), SchemaError> {
         let comparison = Comparison::new(self.root);
         for (at, part) in parts.iter().enumerate() {
@@ -308,7 +308,7 @@ impl<'a> OfRoot<'a, '_> {
         }
     }
 
-    /// Properties that nobody wrote down come where the schema says so, or says nothing of any.
+    /// Properties that are not named are allowed if the schema says so, or if it names none.
     fn object(&mut self, map: &'a Map<String, Json>, place: Place<'_>) -> Result<NodeId, SchemaError> {
         let named = match map.get("properties") {
             None => None,
@@ -328,7 +328,7 @@ impl<'a> OfRoot<'a, '_> {
             properties.push(Property { key: key(name), value, required: required.contains(&name.as_str()) });
         }
         for name in required.into_iter().filter(|name| named.is_none_or(|named| !named.contains_key(*name))) {
-            // What is said of it is what is said of those without a schema of their own.
+            // The keywords for unnamed properties apply.
             let value = match (more, map.get("additionalProperties")) {
                 (Some(more), _) => more,
                 (None, None) => self.compiler.any(),
@@ -369,7 +369,7 @@ impl<'a> OfRoot<'a, '_> {
     }
 }
 
-/// The types that a schema names, or has keywords of; none: it names any.
+/// The types that a schema names or has keywords of; if none, all types.
 pub(super) fn types<'a>(map: &'a Map<String, Json>, place: Place<'_>) -> Result<Vec<&'a str>, SchemaError> {
     let known = |kind: &'a Json| kind.as_str().filter(|kind| TYPES.contains(kind));
     let types = match map.get("type") {
@@ -386,7 +386,7 @@ pub(super) fn types<'a>(map: &'a Map<String, Json>, place: Place<'_>) -> Result<
     types.map_or_else(|| fail(place, expected()), Ok)
 }
 
-/// Refuses keywords that nothing here can hold an answer to.
+/// Refuses unsupported keywords.
 fn check_known(map: &Map<String, Json>, place: Place<'_>) -> Result<(), SchemaError> {
     let is_known = |word: &str| {
         let of_a_type = OF_TYPES.iter().any(|(_, words)| words.contains(&word));
@@ -399,11 +399,11 @@ fn check_known(map: &Map<String, Json>, place: Place<'_>) -> Result<(), SchemaEr
 }
 
 fn is_annotation(word: &str, place: Place<'_>) -> bool {
-    // Further in, an id would change what references mean.
+    // In a nested schema, an id would change the meaning of references.
     ANNOTATIONS.contains(&word) || word.starts_with("x-") || (word == "$id" && place == "#")
 }
 
-/// Refuses what stands beside a keyword that says all by itself.
+/// Refuses keywords next to one that must stand alone.
 fn check_alone(map: &Map<String, Json>, keyword: &str, place: Place<'_>) -> Result<(), SchemaError> {
     let of_values = matches!(keyword, "enum" | "const");
     let may = |word: &str| word == keyword || is_annotation(word, place) || (of_values && word == "type");
@@ -441,11 +441,11 @@ pub(super) fn required<'a>(
     Ok(names)
 }
 
-/// The least and the most of something.
+/// The minimum and maximum of a keyword pair.
 fn counts(map: &Map<String, Json>, names: [&str; 2], place: Place<'_>) -> Result<(u32, u32), SchemaError> {
     let count = |name: &str| match map.get(name) {
         None => Ok(None),
-        // 2.0 is a whole number.
+        // 2.0 is an integer.
         Some(value) => match value.as_f64().filter(|count| count.fract() == 0.0 && *count >= 0.0) {
             Some(count) => Ok(Some(count as u32)),
             None => fail(&format!("{place}/{name}"), "has to be a whole number, at least 0"),
@@ -474,7 +474,7 @@ fn number(whole: bool, map: &Map<String, Json>, place: Place<'_>) -> Result<Numb
         let is_negative = value.as_f64().is_some_and(|value| value < 0.0);
         let Some((at, exact)) = scaled(&value.to_string()).filter(|(at, _)| at.abs() < UNIT * UNIT) else {
             match is_least == is_negative {
-                // Further out than any number here.
+                // Outside of the range of supported numbers.
                 true => continue,
                 false => return fail(&place, "numbers here have at most 15 digits"),
             }
