@@ -17,13 +17,13 @@ use serde_json::json;
 
 /// The events of a request.
 #[derive(Clone, Debug, Default, PartialEq)]
-struct Heard {
+struct Outcome {
     pieces: Vec<(String, Vec<u32>)>,
     /// The reason, or the error's text.
     end: Option<Result<FinishReason, String>>,
 }
 
-impl Heard {
+impl Outcome {
     fn ids(&self) -> Vec<u32> {
         self.pieces.iter().flat_map(|piece| piece.1.clone()).collect()
     }
@@ -35,129 +35,129 @@ impl Heard {
 
 /// When a request is ended early.
 #[derive(Clone, Copy, Debug)]
-enum Leaves {
+enum EarlyEnd {
     Never,
     /// Returns `Break` for this piece.
-    Breaks(usize),
+    Break(usize),
     /// Sets the cancellation flag at this piece.
-    Cancels(usize),
+    Cancel(usize),
 }
 
 #[derive(Clone, Debug)]
-struct Visitor {
+struct TestRequest {
     request: Request,
-    leaves: Leaves,
+    early_end: EarlyEnd,
     /// Submitted when all requests together have had this many pieces, or when none is left.
-    arrives: usize,
+    after_pieces: usize,
 }
 
 /// The result of a request alone.
-fn alone(engine: &mut Engine, visitor: &Visitor) -> Heard {
+fn alone(engine: &mut Engine, test: &TestRequest) -> Outcome {
     let mut session = engine.session().unwrap();
-    let mut heard = Heard::default();
-    let options = GenerateOptions { cancel: None, ..visitor.request.options.clone() };
-    let generated = engine.generate(&mut session, &visitor.request.prompt, &options, &mut |piece| {
-        heard.pieces.push((piece.text.to_string(), piece.ids.to_vec()));
-        match visitor.leaves {
-            Leaves::Breaks(at) if heard.pieces.len() > at => ControlFlow::Break(()),
+    let mut outcome = Outcome::default();
+    let options = GenerateOptions { cancel: None, ..test.request.options.clone() };
+    let generated = engine.generate(&mut session, &test.request.prompt, &options, &mut |piece| {
+        outcome.pieces.push((piece.text.to_string(), piece.ids.to_vec()));
+        match test.early_end {
+            EarlyEnd::Break(at) if outcome.pieces.len() > at => ControlFlow::Break(()),
             _ => ControlFlow::Continue(()),
         }
     });
-    heard.end = Some(generated.map(|generated| generated.finish).map_err(|error| error.to_string()));
-    heard
+    outcome.end = Some(generated.map(|generated| generated.finish).map_err(|error| error.to_string()));
+    outcome
 }
 
 /// The running test: events arrive on the engine's thread, and submit further requests.
-struct Visit {
+struct Run {
     handle: Handle,
-    coming: Vec<(usize, Visitor)>,
-    heard: Vec<Heard>,
+    pending: Vec<(usize, TestRequest)>,
+    outcome: Vec<Outcome>,
     timings: Vec<Timings>,
     pieces: usize,
-    inside: usize,
+    running: usize,
 }
 
-type Shared = Arc<Mutex<Visit>>;
+type Shared = Arc<Mutex<Run>>;
 
 /// Submits the requests that are due.
-fn let_in(visit: &Shared) {
+fn submit_due(run: &Shared) {
     loop {
-        let mut locked = visit.lock().unwrap();
-        let (pieces, empty) = (locked.pieces, locked.inside == 0);
-        let due = locked.coming.iter().position(|(_, v)| v.arrives <= pieces);
-        let Some(due) = due.or((empty && !locked.coming.is_empty()).then_some(0)) else {
-            if locked.coming.is_empty() {
+        let mut locked = run.lock().unwrap();
+        let (pieces, empty) = (locked.pieces, locked.running == 0);
+        let due = locked.pending.iter().position(|(_, v)| v.after_pieces <= pieces);
+        let Some(due) = due.or((empty && !locked.pending.is_empty()).then_some(0)) else {
+            if locked.pending.is_empty() {
                 // Dropping the handle ends the scheduler.
                 locked.handle.close();
             }
             return;
         };
-        let (number, visitor) = locked.coming.remove(due);
-        locked.inside += 1;
+        let (number, test) = locked.pending.remove(due);
+        locked.running += 1;
         let handle = locked.handle.clone();
         drop(locked);
-        let (visit, leaves) = (visit.clone(), visitor.leaves);
-        let cancel = visitor.request.options.cancel.clone();
+        let (run, early_end) = (run.clone(), test.early_end);
+        let cancel = test.request.options.cancel.clone();
         let on_event =
-            Box::new(move |event: Event<'_>| hear(&visit, number, leaves, cancel.as_deref(), event));
-        handle.submit(visitor.request, on_event).unwrap();
+            Box::new(move |event: Event<'_>| handle_event(&run, number, early_end, cancel.as_deref(), event));
+        handle.submit(test.request, on_event).unwrap();
     }
 }
 
-fn hear(
-    visit: &Shared,
+fn handle_event(
+    run: &Shared,
     number: usize,
-    leaves: Leaves,
+    early_end: EarlyEnd,
     cancel: Option<&AtomicBool>,
     event: Event<'_>,
 ) -> ControlFlow<()> {
-    let mut locked = visit.lock().unwrap();
-    let heard = &mut locked.heard[number];
-    assert_eq!(heard.end, None, "nothing comes after the end");
+    let mut locked = run.lock().unwrap();
+    let outcome = &mut locked.outcome[number];
+    assert_eq!(outcome.end, None, "nothing comes after the end");
     let mut flow = ControlFlow::Continue(());
     match event {
         Event::Started { .. } => {}
         Event::Piece { text, ids, logprobs } => {
             assert!(logprobs.is_empty());
-            heard.pieces.push((text.to_string(), ids.to_vec()));
-            match leaves {
-                Leaves::Breaks(at) if heard.pieces.len() > at => flow = ControlFlow::Break(()),
-                Leaves::Cancels(at) => {
-                    cancel.unwrap().store(heard.pieces.len() > at, Ordering::Relaxed);
+            outcome.pieces.push((text.to_string(), ids.to_vec()));
+            match early_end {
+                EarlyEnd::Break(at) if outcome.pieces.len() > at => flow = ControlFlow::Break(()),
+                EarlyEnd::Cancel(at) => {
+                    cancel.unwrap().store(outcome.pieces.len() > at, Ordering::Relaxed);
                 }
                 _ => {}
             }
             locked.pieces += 1;
         }
         Event::Finished(finished) => {
-            heard.end = Some(Ok(finished.finish));
+            outcome.end = Some(Ok(finished.finish));
             locked.timings[number] = finished.timings;
-            locked.inside -= 1;
+            locked.running -= 1;
         }
         Event::Failed(error) => {
-            heard.end = Some(Err(error.to_string()));
-            locked.inside -= 1;
+            outcome.end = Some(Err(error.to_string()));
+            locked.running -= 1;
         }
     }
     drop(locked);
-    let_in(visit);
+    submit_due(run);
     flow
 }
 
 /// Runs all requests on an engine with few slots.
-fn together(engine: Engine, options: &SchedulerOptions, visitors: &[Visitor]) -> (Visit, Engine) {
+fn together(engine: Engine, options: &SchedulerOptions, requests: &[TestRequest]) -> (Run, Engine) {
     let (scheduler, handle) = Scheduler::new(engine, options).unwrap();
-    let visit = Arc::new(Mutex::new(Visit {
+    let run = Arc::new(Mutex::new(Run {
         handle,
-        coming: visitors.iter().cloned().enumerate().collect(),
-        heard: vec![Heard::default(); visitors.len()],
-        timings: vec![Timings::default(); visitors.len()],
+        pending: requests.iter().cloned().enumerate().collect(),
+        outcome: vec![Outcome::default(); requests.len()],
+        timings: vec![Timings::default(); requests.len()],
         pieces: 0,
-        inside: 0,
+        running: 0,
     }));
-    let_in(&visit);
+    submit_due(&run);
     let engine = scheduler.run();
-    (Arc::into_inner(visit).expect("listeners are dropped").into_inner().unwrap(), engine)
+    (Arc::into_inner(run).expect("listeners are dropped").into_inner().unwrap(), engine)
 }
 
 fn prompts() -> impl Strategy<Value = Vec<u32>> {
@@ -183,7 +183,7 @@ fn samplings() -> impl Strategy<Value = Sampling> {
 }
 
 /// Constraints, created once.
-fn forms() -> impl Strategy<Value = Arc<Constraint>> {
+fn constraints() -> impl Strategy<Value = Arc<Constraint>> {
     static FORMS: OnceLock<Vec<Arc<Constraint>>> = OnceLock::new();
     let schemas = [
         json!({ "type": "object", "properties": { "name": { "type": "string" }, "age": { "type": "integer" } }, "required": ["name"] }),
@@ -194,14 +194,14 @@ fn forms() -> impl Strategy<Value = Arc<Constraint>> {
     prop::sample::select(FORMS.get_or_init(|| schemas.map(make).to_vec()).clone())
 }
 
-fn visitors() -> impl Strategy<Value = Visitor> {
+fn requests() -> impl Strategy<Value = TestRequest> {
     let stops = prop::collection::vec(prop_oneof![Just("the "), Just("ing"), Just(". "), Just("zzz")], 0..3);
     let overflow = prop_oneof![
         Just(Overflow::Stop),
         Just(Overflow::Error),
         (0..10usize).prop_map(|keep| Overflow::Shift { keep }),
     ];
-    let common = (samplings(), prop::option::weighted(0.2, forms()));
+    let common = (samplings(), prop::option::weighted(0.2, constraints()));
     let options = (prop::option::weighted(0.8, 0..40usize), common, stops, overflow, any::<bool>());
     let options =
         options.prop_map(|(most, (sampling, constraint), stops, overflow, ignore_eos)| GenerateOptions {
@@ -215,33 +215,33 @@ fn visitors() -> impl Strategy<Value = Visitor> {
             cancel: Some(Arc::new(AtomicBool::new(false))),
             ..Default::default()
         });
-    let leaves = prop_oneof![
-        3 => Just(Leaves::Never),
-        1 => (0..20usize).prop_map(Leaves::Breaks),
-        1 => (0..20usize).prop_map(Leaves::Cancels),
+    let early_end = prop_oneof![
+        3 => Just(EarlyEnd::Never),
+        1 => (0..20usize).prop_map(EarlyEnd::Break),
+        1 => (0..20usize).prop_map(EarlyEnd::Cancel),
     ];
-    (prompts(), options, leaves, 0..60usize, -1..2i32, 0..3u64).prop_map(
-        |(prompt, options, leaves, arrives, priority, owner)| {
+    (prompts(), options, early_end, 0..60usize, -1..2i32, 0..3u64).prop_map(
+        |(prompt, options, early_end, after_pieces, priority, owner)| {
             // Each has its own flag, even if proptest clones it.
             let options = GenerateOptions { cancel: Some(Arc::new(AtomicBool::new(false))), ..options };
             let request = Request { prompt, options, logprobs: None, priority, owner };
-            Visitor { request, leaves, arrives }
+            TestRequest { request, early_end, after_pieces }
         },
     )
 }
 
 /// Compares the events of a request with those alone, up to where it was ended.
-fn check(visitor: &Visitor, heard: &Heard, alone: &Heard) {
-    if matches!(visitor.leaves, Leaves::Cancels(_)) && heard.end == Some(Ok(FinishReason::Cancelled)) {
+fn check(test: &TestRequest, outcome: &Outcome, alone: &Outcome) {
+    if matches!(test.early_end, EarlyEnd::Cancel(_)) && outcome.end == Some(Ok(FinishReason::Cancelled)) {
         // Text that was held back is released earlier; ids and text are a prefix of the whole.
-        assert!(alone.ids().starts_with(&heard.ids()), "{visitor:?}: {heard:?}, alone {alone:?}");
-        let text = heard.text();
+        assert!(alone.ids().starts_with(&outcome.ids()), "{test:?}: {outcome:?}, alone {alone:?}");
+        let text = outcome.text();
         let text = text.trim_end_matches(char::REPLACEMENT_CHARACTER);
-        let whole = tales().decode(&[&visitor.request.prompt[..], &alone.ids()].concat()).unwrap();
-        assert!(whole.contains(text), "{visitor:?}: {heard:?}, alone {alone:?}");
+        let whole = tales().decode(&[&test.request.prompt[..], &alone.ids()].concat()).unwrap();
+        assert!(whole.contains(text), "{test:?}: {outcome:?}, alone {alone:?}");
         return;
     }
-    assert_eq!(heard, alone, "{visitor:?}");
+    assert_eq!(outcome, alone, "{test:?}");
 }
 
 proptest! {
@@ -249,7 +249,7 @@ proptest! {
 
     #[test]
     fn each_gets_what_it_gets_alone_whatever_joins_or_leaves(
-        visitors in prop::collection::vec(visitors(), 1..9),
+        requests in prop::collection::vec(requests(), 1..9),
         slots in 1..5usize,
         chunk in 5..40usize,
         chain in 1..9usize,
@@ -260,18 +260,18 @@ proptest! {
         };
         let engine = tales_engine(|o| { small(o); *o = o.clone().batching(slots) });
         let options = SchedulerOptions { stall: Duration::from_millis(stall), ..Default::default() };
-        let (visit, _) = together(engine, &options, &visitors);
+        let (run, _) = together(engine, &options, &requests);
         let mut engine = tales_engine(small);
         let mut generated = 0;
-        for (visitor, heard) in visitors.iter().zip(&visit.heard) {
-            check(visitor, heard, &alone(&mut engine, visitor));
-            generated += heard.ids().len() as u64;
+        for (test, outcome) in requests.iter().zip(&run.outcome) {
+            check(test, outcome, &alone(&mut engine, test));
+            generated += outcome.ids().len() as u64;
         }
-        let stats = visit.handle.stats();
+        let stats = run.handle.stats();
         prop_assert_eq!((stats.waiting, stats.running, stats.reading), (0, 0, 0));
         prop_assert_eq!(stats.generated_tokens, generated);
-        prop_assert_eq!(stats.finished + stats.failed, visitors.len() as u64);
-        let reused: usize = visit.timings.iter().map(|timings| timings.reused_tokens).sum();
+        prop_assert_eq!(stats.finished + stats.failed, requests.len() as u64);
+        let reused: usize = run.timings.iter().map(|timings| timings.reused_tokens).sum();
         prop_assert!(stats.reused_tokens >= reused as u64);
     }
 }
