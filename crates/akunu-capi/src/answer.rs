@@ -5,7 +5,7 @@ use std::ffi::{c_char, c_void};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use akunu::chat::{AnswerOptions, ChatForm, ChatRequest, ChatTemplates, Event, Responder};
+use akunu::chat::{AnswerOptions, ChatFormat, ChatRequest, ChatTemplates, Event, Responder};
 use akunu::constrain::{Constraints, ResponseFormat, Tool};
 use akunu::{Error, FinishReason, GenerateOptions};
 use serde_json::{Map, Value as Json};
@@ -217,7 +217,7 @@ struct Request {
 
 impl Request {
     fn run(self, worker: &mut Worker, emit: Emit<'_, Delta>) -> Result<Answered, Failure> {
-        let form = self.form(worker)?;
+        let chat_format = self.chat_format(worker)?;
         let constraints = worker.constraints.get_or_insert_with(|| {
             let constraints = Constraints::new(self.model.model.clone());
             Arc::new(constraints)
@@ -226,8 +226,9 @@ impl Request {
         let (engine, state) = worker.session(self.number)?;
         let SessionState { session, pending, responders, message } = state;
         *message = None;
-        let responder =
-            responders.entry(self.template.clone()).or_insert_with(|| Responder::new(form, constraints));
+        let responder = responders
+            .entry(self.template.clone())
+            .or_insert_with(|| Responder::new(chat_format, constraints));
         let request =
             ChatRequest { messages: &self.messages, variables: &self.variables, answer: &self.answer };
         let prompt = responder.prompt(&request)?;
@@ -251,9 +252,9 @@ impl Request {
         Ok(Answered { generated: response.generated, calls, reasoning_tokens })
     }
 
-    fn form(&self, worker: &mut Worker) -> Result<Arc<ChatForm>, Failure> {
-        match worker.forms.entry(self.template.clone()) {
-            Entry::Occupied(form) => Ok(form.get().clone()),
+    fn chat_format(&self, worker: &mut Worker) -> Result<Arc<ChatFormat>, Failure> {
+        match worker.chat_formats.entry(self.template.clone()) {
+            Entry::Occupied(chat_format) => Ok(chat_format.get().clone()),
             Entry::Vacant(place) => {
                 let Model { model, path, .. } = &*self.model;
                 let templates =
@@ -261,7 +262,7 @@ impl Request {
                 let template = templates
                     .template(self.template.as_deref(), self.model.tokenizer()?)
                     .map_err(Error::from)?;
-                Ok(place.insert(Arc::new(ChatForm::new(model, template)?)).clone())
+                Ok(place.insert(Arc::new(ChatFormat::new(model, template)?)).clone())
             }
         }
     }

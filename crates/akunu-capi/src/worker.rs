@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-use akunu::chat::{ChatForm, Responder};
+use akunu::chat::{ChatFormat, Responder};
 use akunu::constrain::Constraints;
 use akunu::{Engine, EngineOptions, Session};
 use serde_json::Value as Json;
@@ -23,7 +23,7 @@ pub(crate) struct Worker {
     /// The session that the engine's latest logits belong to, if it has not changed since.
     pub(crate) fresh: Option<usize>,
     /// By the template's name.
-    pub(crate) forms: BTreeMap<Option<String>, Arc<ChatForm>>,
+    pub(crate) chat_formats: BTreeMap<Option<String>, Arc<ChatFormat>>,
     pub(crate) constraints: Option<Arc<Constraints>>,
 }
 
@@ -41,7 +41,13 @@ pub(crate) struct SessionState {
 
 impl Worker {
     fn new(engine: Engine) -> Worker {
-        Worker { engine, sessions: BTreeMap::new(), fresh: None, forms: BTreeMap::new(), constraints: None }
+        Worker {
+            engine,
+            sessions: BTreeMap::new(),
+            fresh: None,
+            chat_formats: BTreeMap::new(),
+            constraints: None,
+        }
     }
 
     /// The engine and a session to change. The engine's latest logits are no longer the session's afterwards.

@@ -141,14 +141,14 @@ impl Prepared {
         };
         let (ids, reader) = match prompt {
             Prompt::Chat(conversation) => {
-                let form = loaded.form()?;
+                let chat_format = loaded.chat_format()?;
                 let rendered = render(conversation, loaded)?;
                 let tools = conversation.tools.clone();
                 let answer = AnswerOptions { tools, format, one_call: job.one_call };
-                let reader = form
+                let reader = chat_format
                     .answer(&rendered.text, &answer, loaded.constraints(), &mut options)
                     .map_err(refuse)?;
-                (rendered.encode(&**form.tokenizer()).map_err(Error::from)?, reader)
+                (rendered.encode(&**chat_format.tokenizer()).map_err(Error::from)?, reader)
             }
             Prompt::Text(text) => (loaded.model().encode(text)?, plain(format, &mut options)?),
             Prompt::Ids(ids) => (ids.clone(), plain(format, &mut options)?),
@@ -161,9 +161,11 @@ impl Prepared {
 
 /// Renders a conversation with the prompt for an answer.
 pub(crate) fn render(conversation: &Conversation, loaded: &Loaded) -> Result<akunu::chat::Rendered, Refusal> {
-    let form = loaded.form()?;
+    let chat_format = loaded.chat_format()?;
     let Conversation { messages, tools, variables } = conversation;
-    form.prompt(messages, tools.as_deref(), variables).map_err(|error| Refusal::from(error).param("messages"))
+    chat_format
+        .prompt(messages, tools.as_deref(), variables)
+        .map_err(|error| Refusal::from(error).param("messages"))
 }
 
 fn sampling(overrides: &SamplingOverrides, loaded: &Loaded) -> Sampling {

@@ -148,8 +148,8 @@ impl App {
                 true => Err(Error::EmptyText { index }.into()),
                 false => {
                     let document = shorten(lease.model(), document, document_tokens)?;
-                    let most = truncate.then(|| lease.context());
-                    Ok(lease.model().pair_ids(&query, &document, None, most)?)
+                    let limit = truncate.then(|| lease.context());
+                    Ok(lease.model().pair_ids(&query, &document, None, limit)?)
                 }
             };
             documents.iter().enumerate().map(pair).collect()
@@ -167,11 +167,11 @@ impl App {
     }
 
     fn check_count(&self, param: &str, count: usize) -> Result<(), Refusal> {
-        let most = self.limits().texts;
+        let limit = self.limits().texts;
         match count {
             0 => Err(Refusal::invalid(format!("'{param}' is empty: give at least one text")).param(param)),
-            count if count > most => {
-                let message = format!("'{param}' has {count} texts, and the limit is {most}");
+            count if count > limit => {
+                let message = format!("'{param}' has {count} texts, and the limit is {limit}");
                 Err(Refusal::invalid(message).param(param).code("too_many_texts"))
             }
             _ => Ok(()),
@@ -223,11 +223,11 @@ impl App {
     }
 }
 
-/// Truncates a document to `most` tokens.
-fn shorten<'a>(model: &Model, document: &'a str, most: Option<usize>) -> Result<Cow<'a, str>, Refusal> {
-    let Some(most) = most else { return Ok(document.into()) };
+/// Truncates a document to `limit` tokens.
+fn shorten<'a>(model: &Model, document: &'a str, limit: Option<usize>) -> Result<Cow<'a, str>, Refusal> {
+    let Some(limit) = limit else { return Ok(document.into()) };
     let all = plain_ids(model, document)?;
-    Ok(if all.len() <= most { document.into() } else { model.decode(&all[..most])?.into() })
+    Ok(if all.len() <= limit { document.into() } else { model.decode(&all[..limit])?.into() })
 }
 
 fn plain_ids(model: &Model, text: &str) -> Result<Vec<u32>, Refusal> {

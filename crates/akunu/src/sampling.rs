@@ -210,8 +210,8 @@ impl Sampler {
         Some(&self.record)
     }
 
-    /// Samples the token after `history` (the prompt and the tokens generated so far), where the model gave `logits`. The
-    /// draw is the one for the position `history.len()`.
+    /// Samples the token after `history` (the prompt and the tokens generated so far), from `logits`. The
+    /// draw is that of position `history.len()`.
     pub fn pick(&mut self, logits: &[f32], history: &[u32]) -> Result<u32, Error> {
         if logits.iter().any(|l| !l.is_finite()) {
             return Err(Error::NotFinite { position: history.len().saturating_sub(1) });
@@ -245,7 +245,7 @@ impl Sampler {
             self.counts[id as usize] += 1;
         }
         for &id in recent {
-            // Taking the count marks the id as done, and leaves the table zero for the next pick.
+            // Taking the count marks the id as done, and resets the table for the next call.
             let count = std::mem::take(&mut self.counts[id as usize]);
             if count > 0 {
                 let logit = &mut self.scaled[id as usize];
@@ -254,7 +254,7 @@ impl Sampler {
         }
     }
 
-    /// The least scaled logit that top-k and top-p leave in.
+    /// The minimum scaled logit that top-k and top-p keep.
     fn least(&mut self, best: f32) -> f32 {
         let Settings { top_k, top_p, .. } = self.settings;
         let (top_k, mut least, mut sorted) = (top_k as usize, f32::NEG_INFINITY, 0);
@@ -279,12 +279,12 @@ impl Sampler {
         least
     }
 
-    /// The first `sorted` of what is ordered are best first already: all of them, or none.
+    /// The first `sorted` candidates are in descending order already: all of them, or none.
     fn least_of_top_p(&mut self, best: f32, enough: u64, mut sorted: usize) -> f32 {
         let (mut reached, mut kept) = (0, 0);
         while kept < self.ordered.len() && reached < enough {
             if kept == sorted {
-                // Most of the weight is usually in few tokens: sort no more than twice as many as are needed.
+                // Most of the probability is usually in few tokens, so the sorted part is doubled as needed.
                 let more = sorted.max(64).min(self.ordered.len() - sorted);
                 let rest = &mut self.ordered[sorted..];
                 if more < rest.len() {
@@ -303,7 +303,7 @@ impl Sampler {
         let mut draws = Draws::new(self.seed, position);
         let (mut most, mut winner) = (f32::NEG_INFINITY, 0);
         for (&x, id) in self.scaled.iter().zip(0..) {
-            // The second: no draw could lift it over the best so far; rounding is monotone, so skipping changes nothing.
+            // In the second case no draw can exceed the maximum so far. Rounding is monotone, so skipping is exact.
             if x < least || x + GUMBEL_MAX < most || x - best < self.settings.min_p {
                 continue;
             }

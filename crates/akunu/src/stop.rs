@@ -116,7 +116,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against searching the whole text for the end that comes first.
+        /// Compares with a search of the whole text for the first end.
         #[test]
         fn any_split_gives_the_same(
             pieces in prop::collection::vec("[abü→]{0,4}", 0..12),

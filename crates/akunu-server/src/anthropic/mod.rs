@@ -61,7 +61,7 @@ async fn count_tokens(State(app): State<App>, JsonBody(body): JsonBody) -> Resul
     let conversation = messages::conversation(&fields)?;
     let lease = app.models().get(Some(model(&fields)?)).await?;
     let counted = blocking(move || {
-        let ids = render(&conversation, &lease)?.encode(&**lease.form()?.tokenizer());
+        let ids = render(&conversation, &lease)?.encode(&**lease.chat_format()?.tokenizer());
         Ok::<usize, Refusal>(ids.map_err(akunu::Error::from)?.len())
     });
     Ok(json(&json!({ "input_tokens": counted.await?? })))

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use akunu::chat::{ChatError, ChatForm, ChatTemplates};
+use akunu::chat::{ChatError, ChatFormat, ChatTemplates};
 use akunu::constrain::Constraints;
 use akunu::embed::plan_texts;
 use akunu::schedule::{Handle, Scheduler};
@@ -64,7 +64,7 @@ pub struct Loaded {
     name: String,
     model: Arc<Model>,
     /// `Err`: why the model has no usable chat template.
-    form: Result<ChatForm, String>,
+    chat_format: Result<ChatFormat, String>,
     context: usize,
     bytes: u64,
     kind: Kind,
@@ -85,7 +85,7 @@ impl Loaded {
         let model = spec.open()?;
         let model = Arc::new(model.named(&spec.name));
         let kind = Kind::of(&model, &options);
-        let form = form(spec, &model);
+        let chat_format = chat_format(spec, &model);
         let (sender, receiver) = mpsc::channel();
         let on_thread = model.clone();
         let thread = std::thread::Builder::new()
@@ -98,7 +98,7 @@ impl Loaded {
             name: spec.name.clone(),
             constraints: Constraints::new(model.clone()),
             model,
-            form,
+            chat_format,
             context,
             bytes,
             kind,
@@ -142,8 +142,8 @@ impl Loaded {
     }
 
     /// The model's chat template and format.
-    pub fn form(&self) -> Result<&ChatForm, Refusal> {
-        self.form.as_ref().map_err(|reason| {
+    pub fn chat_format(&self) -> Result<&ChatFormat, Refusal> {
+        self.chat_format.as_ref().map_err(|reason| {
             Refusal::invalid(format!(
                 "the model \"{}\" has no usable chat template: {reason}. Use /v1/completions with a prompt instead",
                 self.name
@@ -193,7 +193,7 @@ impl Drop for Loaded {
     }
 }
 
-fn form(spec: &ModelSpec, model: &Model) -> Result<ChatForm, String> {
+fn chat_format(spec: &ModelSpec, model: &Model) -> Result<ChatFormat, String> {
     let missing = |error: ChatError| match error {
         ChatError::Missing => "its files contain none".to_string(),
         error => error.to_string(),
@@ -201,7 +201,7 @@ fn form(spec: &ModelSpec, model: &Model) -> Result<ChatForm, String> {
     let templates = ChatTemplates::find(model.metadata(), spec.path.as_deref()).map_err(missing)?;
     let tokenizer = model.tokenizer().map_err(|error| error.to_string())?;
     let template = templates.template(None, &**tokenizer).map_err(missing)?;
-    ChatForm::new(model, template).map_err(|error| error.to_string())
+    ChatFormat::new(model, template).map_err(|error| error.to_string())
 }
 
 /// What an engine's thread reports once the model is loaded.

@@ -73,7 +73,7 @@ async fn generate(
             // A model without a template gets the text as it is, as in Ollama.
             let lease = app.models().get(Some(model(&fields)?)).await?;
             let system = fields.text("system")?.filter(|system| !system.is_empty());
-            match (lease.form(), system) {
+            match (lease.chat_format(), system) {
                 (Err(_), None) => Some(Prompt::Text(text.to_string())),
                 (_, system) => {
                     let system = system.map(|system| json!({ "role": "system", "content": system }));

@@ -1,6 +1,6 @@
 //! Answers: reasoning, text and tool calls, parsed from generated text as it streams.
 //!
-//! [`ChatForm::answer`] sets up everything about an answer in one place: its stop tokens, the visible control tokens, the parsing of
+//! [`ChatFormat::answer`] sets up everything about an answer in one place: its stop tokens, the visible control tokens, the parsing of
 //! reasoning and tool calls, and the grammar. The CLI, the server and the C API all use it.
 
 use std::ops::ControlFlow;
@@ -8,7 +8,7 @@ use std::ops::ControlFlow;
 use serde_json::{Value as Json, json};
 
 use super::conversation::message;
-use super::{Call, CallReader, ChatForm, Kind, OnPart, Part, Segment, Splitter};
+use super::{Call, CallReader, ChatFormat, Kind, OnPart, Part, Segment, Splitter};
 use crate::constrain::{Constraints, ResponseFormat};
 use crate::{Error, GenerateOptions};
 
@@ -23,7 +23,7 @@ pub struct AnswerOptions {
     pub one_call: bool,
 }
 
-impl ChatForm {
+impl ChatFormat {
     /// Prepares the answer to a rendered prompt: adds stop tokens, visible control tokens and the grammar to `options`, and returns
     /// the reader for the generated text.
     pub fn answer(

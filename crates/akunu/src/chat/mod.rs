@@ -7,8 +7,8 @@
 mod answer;
 mod call_tags;
 mod calls;
+mod chat_format;
 pub mod conversation;
-mod form;
 mod history;
 mod reasoning;
 mod responder;
@@ -22,8 +22,8 @@ use crate::{Engine, Error, FinishReason, GenerateOptions, Session, Timings};
 pub use akunu_tokenizer::chat::{ChatError, ChatTemplate, ChatTemplates, Rendered};
 pub use answer::{AnswerDelta, AnswerOptions, AnswerReader, Draft};
 pub use calls::{Call, CallMarks, CallReader, OnSegment, Segment};
+pub use chat_format::{ChatFormat, render};
 use conversation::message;
-pub use form::{ChatForm, render};
 pub use history::TokenizedHistory;
 pub use reasoning::{Kind, OnPart, Part, Splitter, Tags};
 pub use responder::{ChatPrompt, ChatRequest, Event, OnEvent, Responder, Response};
@@ -57,10 +57,10 @@ pub struct Turn {
 impl Chat {
     /// Takes a free slot of the engine.
     pub fn new(engine: &mut Engine, template: ChatTemplate) -> Result<Chat, Error> {
-        let form = Arc::new(ChatForm::new(engine.model(), template)?);
+        let chat_format = Arc::new(ChatFormat::new(engine.model(), template)?);
         let constraints = Arc::new(Constraints::new(engine.model().clone()));
         Ok(Chat {
-            responder: Responder::new(form, constraints),
+            responder: Responder::new(chat_format, constraints),
             session: engine.session()?,
             variables: Map::new(),
             answer: AnswerOptions::default(),

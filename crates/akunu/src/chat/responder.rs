@@ -8,7 +8,7 @@ use std::time::Instant;
 use akunu_tokenizer::chat::Rendered;
 use serde_json::{Map, Value as Json};
 
-use super::{AnswerDelta, AnswerOptions, ChatForm, Draft, Part, TokenizedHistory};
+use super::{AnswerDelta, AnswerOptions, ChatFormat, Draft, Part, TokenizedHistory};
 use crate::constrain::Constraints;
 use crate::{Engine, Error, FinishReason, GenerateOptions, Generated, Session, Timings};
 
@@ -57,21 +57,21 @@ pub struct Response {
 /// which begins with it is found in the session's KV cache up to the last token.
 #[derive(Clone, Debug)]
 pub struct Responder {
-    form: Arc<ChatForm>,
+    chat_format: Arc<ChatFormat>,
     constraints: Arc<Constraints>,
     history: TokenizedHistory,
 }
 
 impl Responder {
-    pub fn new(form: Arc<ChatForm>, constraints: Arc<Constraints>) -> Responder {
-        Responder { form, constraints, history: TokenizedHistory::default() }
+    pub fn new(chat_format: Arc<ChatFormat>, constraints: Arc<Constraints>) -> Responder {
+        Responder { chat_format, constraints, history: TokenizedHistory::default() }
     }
 
     /// Renders and tokenizes a conversation.
     pub fn prompt(&mut self, request: &ChatRequest<'_>) -> Result<ChatPrompt, Error> {
         let tools = request.answer.tools.as_deref();
-        let rendered = self.form.prompt(request.messages, tools, request.variables)?;
-        let ids = self.history.encode(&rendered, &**self.form.tokenizer())?.to_vec();
+        let rendered = self.chat_format.prompt(request.messages, tools, request.variables)?;
+        let ids = self.history.encode(&rendered, &**self.chat_format.tokenizer())?.to_vec();
         Ok(ChatPrompt { rendered, ids })
     }
 
@@ -88,7 +88,7 @@ impl Responder {
         crate::check_prompt(&prompt.ids, engine.vocab_size(), engine.context())?;
         let mut options = options.clone();
         let text = &prompt.rendered.text;
-        let mut reader = self.form.answer(text, request.answer, &self.constraints, &mut options)?;
+        let mut reader = self.chat_format.answer(text, request.answer, &self.constraints, &mut options)?;
         let feed = prefill(engine, session, &prompt.ids, options.cancel.as_deref(), on_event)?;
 
         let mut generated = engine.generate(session, &prompt.ids, &options, &mut |piece| {
@@ -130,7 +130,7 @@ impl Responder {
             let mut messages = request.messages.to_vec();
             messages.push(draft.message(answer));
             let tools = request.answer.tools.as_deref();
-            let rendered = self.form.transcript(&messages, tools, request.variables);
+            let rendered = self.chat_format.transcript(&messages, tools, request.variables);
             rendered.is_ok_and(|rendered| self.history.begins(&rendered))
         };
         let answer = answers.into_iter().find(renders_the_same).unwrap_or(answers[0]);

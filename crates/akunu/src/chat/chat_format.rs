@@ -13,7 +13,7 @@ use crate::{Error, GenerateOptions, Model};
 
 /// A chat template, and the properties derived from it. It has no conversation, so it can be shared.
 #[derive(Debug)]
-pub struct ChatForm {
+pub struct ChatFormat {
     template: ChatTemplate,
     tokenizer: Arc<dyn Tokenizer>,
     tags: &'static Tags,
@@ -26,8 +26,8 @@ pub struct ChatForm {
     turn_ends: Vec<u32>,
 }
 
-impl ChatForm {
-    pub fn new(model: &Model, template: ChatTemplate) -> Result<ChatForm, Error> {
+impl ChatFormat {
+    pub fn new(model: &Model, template: ChatTemplate) -> Result<ChatFormat, Error> {
         let tokenizer = model.tokenizer()?.clone();
         let tags = Tags::of_template(template.source());
         let marks = CallMarks::of_template(template.source());
@@ -38,10 +38,11 @@ impl ChatForm {
         };
         let visible = controls(&|text| tags.contain(text));
         let marking = controls(&|text| marks.is_some_and(|marks| marks.contain(text)));
-        let mut form = ChatForm { template, tokenizer, tags, visible, marks, marking, turn_ends: Vec::new() };
+        let mut chat_format =
+            ChatFormat { template, tokenizer, tags, visible, marks, marking, turn_ends: Vec::new() };
         let in_range = |id: &u32| (*id as usize) < model.config().vocab_size;
-        form.turn_ends = form.find_turn_end().into_iter().filter(in_range).collect();
-        Ok(form)
+        chat_format.turn_ends = chat_format.find_turn_end().into_iter().filter(in_range).collect();
+        Ok(chat_format)
     }
 
     /// The control token that the template writes after an answer, if any, and if it is not part of a tag.
