@@ -358,8 +358,8 @@ impl Engine {
     pub fn logits(&mut self, ids: &[u32], all: bool, chunk: Option<usize>) -> Result<Vec<f32>, Error> {
         self.check_prompt(ids)?;
         let table = self.plan.tables.prefill();
-        let most = if all { table.logit_rows } else { table.rows };
-        let chunk = chunk.unwrap_or(most).clamp(1, most);
+        let max_rows = if all { table.logit_rows } else { table.rows };
+        let chunk = chunk.unwrap_or(max_rows).clamp(1, max_rows);
         let mut session = self.session()?;
         let mut logits = Vec::with_capacity(self.vocab_size() * if all { ids.len() } else { 1 });
         for (index, part) in ids.chunks(chunk).enumerate() {

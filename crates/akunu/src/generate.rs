@@ -124,7 +124,7 @@ impl Engine {
             return Err(Error::Setting {
                 name: "a stop string",
                 value: "empty".into(),
-                expected: "at least one character",
+                expected: "a non-empty text",
             });
         }
         if options.constraint.as_ref().is_some_and(|constraint| constraint.vocab_size() != vocab) {

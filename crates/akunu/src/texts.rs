@@ -51,14 +51,14 @@ impl Model {
         if self.config().embedding.lower_case { text.to_lowercase().into() } else { text.into() }
     }
 
-    /// Tokenizes a query and a document to be scored. If there are more than `most` tokens, the end of the longer text is
+    /// Tokenizes a query and a document to be scored. If there are more than `max_tokens` tokens, the end of the longer text is
     /// truncated first, or in a generative reranker's prompt the document. Special tokens and the prompt are kept.
     pub fn pair_ids(
         &self,
         query: &str,
         document: &str,
         instruction: Option<&str>,
-        most: Option<usize>,
+        max_tokens: Option<usize>,
     ) -> Result<TextIds, Error> {
         let tokenizer = self.tokenizer()?;
         let (query, document) = (self.cased(query), self.cased(document));
@@ -66,16 +66,18 @@ impl Model {
         let prompt = card.and_then(|card| card.rerank).filter(|_| !self.config().bidirectional);
         let Some(prompt) = prompt else {
             let mut pair = tokenizer.encode_pair(&query, &document, PLAIN)?;
-            let is_cut = most.is_some_and(|most| pair.truncate(most));
+            let is_cut = max_tokens.is_some_and(|max_tokens| pair.truncate(max_tokens));
             return Ok(TextIds { ids: pair.ids, segments: pair.segments, is_cut });
         };
         let instruction = instruction.unwrap_or(prompt.instruction);
         let mut text = self.prompted(&prompt, [instruction, &query, &document])?;
-        let Some(most) = most.filter(|most| text.ids.len() > *most) else { return Ok(text) };
+        let Some(max_tokens) = max_tokens.filter(|max_tokens| text.ids.len() > *max_tokens) else {
+            return Ok(text);
+        };
         let all = tokenizer.encode(&document, EncodeOptions { add_special: false, parse_special: false })?;
         let mut kept = all.len();
-        while text.ids.len() > most && kept > 0 {
-            kept = kept.saturating_sub(text.ids.len() - most);
+        while text.ids.len() > max_tokens && kept > 0 {
+            kept = kept.saturating_sub(text.ids.len() - max_tokens);
             text = self.prompted(&prompt, [instruction, &query, &self.decode(&all[..kept])?])?;
         }
         Ok(TextIds { is_cut: true, ..text })
@@ -99,15 +101,15 @@ impl Model {
         Ok(ids.into())
     }
 
-    /// Truncates a text to `most` tokens, and keeps the special tokens at its end.
-    pub fn cut(&self, text: &mut TextIds, most: usize) {
-        if text.ids.len() <= most || most == 0 {
+    /// Truncates a text to `max_tokens` tokens, and keeps the special tokens at its end.
+    pub fn cut(&self, text: &mut TextIds, max_tokens: usize) {
+        if text.ids.len() <= max_tokens || max_tokens == 0 {
             return;
         }
         if let Ok(tokenizer) = self.tokenizer() {
-            tokenizer.truncate(&mut text.ids, most);
+            tokenizer.truncate(&mut text.ids, max_tokens);
         }
-        text.ids.truncate(most);
+        text.ids.truncate(max_tokens);
         text.segments.truncate(text.ids.len());
         text.is_cut = true;
     }

@@ -34,7 +34,10 @@ fn invalid_prompts_are_errors() {
     let long = error(&mut engine, &[1; 17]);
     assert!(matches!(long, Error::PromptTooLong { prompt: 17, context: 16 }));
     let text = long.to_string();
-    assert!(text.contains("17 tokens") && text.contains("16 positions") && text.contains("-c"), "{text}");
+    assert!(
+        text.contains("17 tokens") && text.contains("context length is 16") && text.contains("-c"),
+        "{text}"
+    );
 
     for result in [engine.logits(&[], true, None), engine.logits(&[1; 17], false, None)] {
         assert!(matches!(result, Err(Error::EmptyPrompt | Error::PromptTooLong { .. })));
@@ -90,7 +93,7 @@ fn settings_of_zero_are_refused() {
 #[test]
 fn an_unknown_device_is_refused_with_the_known_ones() {
     let error = "cuda9".parse::<DeviceChoice>().unwrap_err().to_string();
-    assert!(error.starts_with("there is no device \"cuda9\"; choose one of auto, cpu, "), "{error}");
+    assert!(error.starts_with("unknown device \"cuda9\"; choose one of auto, cpu, "), "{error}");
     for choice in DeviceChoice::ALL {
         assert_eq!(choice.name().parse::<DeviceChoice>().unwrap(), *choice);
     }

@@ -222,7 +222,7 @@ fn invalid_requests_fail_at_once() {
     }
     drop(handle);
     scheduler.run();
-    assert!(log.failed(1).contains("the prompt has 257 tokens and the context 256 positions"));
+    assert!(log.failed(1).contains("the prompt has 257 tokens, and the context length is 256"));
     assert!(log.failed(2).contains("top-p is 2"));
     assert!(log.failed(3).contains("outside the vocabulary"));
     assert!(log.failed(4).contains("the prompt is empty"));
@@ -247,7 +247,7 @@ fn a_panic_ends_only_its_own_request() {
         }
         drop(handle);
         scheduler.run();
-        assert_eq!(log.failed(1), "what handles this request panicked: on purpose");
+        assert_eq!(log.failed(1), "the handler of this request panicked: on purpose");
         assert!([0, 2, 3, 4].iter().all(|number| log.ids(*number) == alone(&prompt(), 8)));
     }
 }

@@ -154,7 +154,7 @@ fn files_that_are_no_conversations_get_one_line_each() {
         // The conversation goes on as if nothing had been asked.
         assert_eq!((done.code, done.stdout.as_str()), (1, "Hello there!\nHello there!\n"));
         let first = done.stderr.lines().next().unwrap();
-        assert!(first.starts_with("error: DIR/bad.json: this is no conversation: "), "{first}");
+        assert!(first.starts_with("error: DIR/bad.json: the conversation is invalid: "), "{first}");
         assert!(first.contains(words), "{first}");
         assert_eq!(done.stderr.lines().count(), 1 + 4, "{}", done.stderr);
         refuses(&["chat", path(&scene.model), "--load", path(&bad)], 1, &[words]);

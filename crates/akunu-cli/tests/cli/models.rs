@@ -63,7 +63,7 @@ fn tables_and_plans_for_chips_that_are_not_here() {
 #[test]
 fn chips_that_do_not_exist_and_a_device_beside_a_chip_are_refused() {
     for name in ["rocm", "metal:m9"] {
-        let words = ["there is no chip", name, "cuda[:h200|", "m3-max", "reference"];
+        let words = ["unknown chip", name, "cuda[:h200|", "m3-max", "reference"];
         refuses(&["table", "--for", name], 2, &words);
     }
     refuses(&["plan", "--for", "cuda", "--device", "cpu"], 2, &["--for", "--device"]);

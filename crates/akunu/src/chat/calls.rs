@@ -134,7 +134,7 @@ enum State {
     /// JSON has started after the mark.
     Json {
         mark: usize,
-        begun: usize,
+        start: usize,
         scan: Scan,
     },
     /// A call between tags, whose end is searched for from this offset.
@@ -173,8 +173,8 @@ impl CallReader {
         match self.state {
             State::Start => match self.held.trim_start() {
                 "" => return false,
-                begun if begun.starts_with('{') => {
-                    self.state = State::Marked { mark: self.held.len() - begun.len() };
+                start if start.starts_with('{') => {
+                    self.state = State::Marked { mark: self.held.len() - start.len() };
                 }
                 _ => self.state = State::Text,
             },
@@ -191,12 +191,12 @@ impl CallReader {
                 }
             },
             State::Marked { mark } => return self.marked(mark, on_segment),
-            State::Json { mark, begun, mut scan } => {
+            State::Json { mark, start, mut scan } => {
                 let Some(end) = scan.end(self.held.as_bytes()) else {
-                    self.state = State::Json { mark, begun, scan };
+                    self.state = State::Json { mark, start, scan };
                     return false;
                 };
-                match self.calls(mark, begun, end) {
+                match self.calls(mark, start, end) {
                     Some(calls) => {
                         self.held.drain(..end);
                         self.state = State::After;
@@ -229,14 +229,14 @@ impl CallReader {
     /// Decides by the text after a mark.
     fn marked(&mut self, mark: usize, on_segment: OnSegment<'_>) -> bool {
         let rest = self.held[mark..].trim_start();
-        let begun = self.held.len() - rest.len();
+        let start = self.held.len() - rest.len();
         let is_json = rest.starts_with(['{', '[']);
         if rest.is_empty() {
             return false;
         }
         if let Some(tags) = self.marks.tags.as_ref().filter(|_| !is_json) {
             match tags.name {
-                name if rest.starts_with(name) => self.state = State::Tags { mark, from: begun },
+                name if rest.starts_with(name) => self.state = State::Tags { mark, from: start },
                 name if name.starts_with(rest) => return false,
                 _ => self.give_up(mark, on_segment),
             }
@@ -248,8 +248,8 @@ impl CallReader {
             _ if header > LONGEST_HEADER => self.give_up(mark, on_segment),
             None => return false,
             Some(b'{' | b'[') => {
-                let begun = begun + header;
-                self.state = State::Json { mark, begun, scan: Scan::from(begun) };
+                let start = start + header;
+                self.state = State::Json { mark, start, scan: Scan::from(start) };
             }
             Some(_) => self.give_up(mark, on_segment),
         }
@@ -294,9 +294,9 @@ impl CallReader {
     }
 
     /// Parses `held` as calls.
-    fn calls(&self, mark: usize, begun: usize, end: usize) -> Option<Vec<Call>> {
-        let json: Json = serde_json::from_str(&self.held[begun..end]).ok()?;
-        let header = self.held[mark..begun].trim();
+    fn calls(&self, mark: usize, start: usize, end: usize) -> Option<Vec<Call>> {
+        let json: Json = serde_json::from_str(&self.held[start..end]).ok()?;
+        let header = self.held[mark..start].trim();
         let calls = match json {
             Json::Object(arguments) if !header.is_empty() => vec![Call { name: name_in(header)?, arguments }],
             Json::Array(list) if header.is_empty() => list.into_iter().map(call).collect::<Option<_>>()?,

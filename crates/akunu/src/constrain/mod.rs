@@ -91,16 +91,16 @@ impl Constraints {
 
     /// As [`Constraint::new`], with a cache.
     pub fn get(&self, format: &ResponseFormat, before: Option<&Reasoning>) -> Result<Arc<Constraint>, Error> {
-        let made_from = format!("{format:?} {before:?}");
+        let key = format!("{format:?} {before:?}");
         let kept = || self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, constraint)) = kept().iter().find(|(other, _)| *other == made_from) {
+        if let Some((_, constraint)) = kept().iter().find(|(other, _)| *other == key) {
             return Ok(constraint.clone());
         }
         // Created without the lock, so that other requests do not wait.
         let constraint = Arc::new(Constraint::new(&self.model, format, before)?);
         let mut kept = kept();
         kept.truncate(KEPT - 1);
-        kept.push_front((made_from, constraint.clone()));
+        kept.push_front((key, constraint.clone()));
         Ok(constraint)
     }
 }
@@ -131,11 +131,7 @@ impl Constraint {
             root = behind(&mut compiler, reasoning, root);
         }
         let Some(machine) = Machine::new(compiler.grammar(root)) else {
-            return Err(SchemaError {
-                place: "#".into(),
-                reason: "no value can be all that it asks for".into(),
-            }
-            .into());
+            return Err(SchemaError { place: "#".into(), reason: "no value satisfies it".into() }.into());
         };
         let text = |id: &u32| Some((*id, tokenizer.token_text(*id)?.as_bytes().into()));
         let marks = before.map_or(&[][..], |reasoning| &reasoning.marks).iter().filter_map(text).collect();

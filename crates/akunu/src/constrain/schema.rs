@@ -11,7 +11,7 @@ use super::text::TextRule;
 
 /// Why a schema is not supported, and where.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the schema cannot be held to: at {place}: {reason}")]
+#[error("the schema is invalid or not supported: at {place}: {reason}")]
 pub struct SchemaError {
     /// Such as `#/properties/name`.
     pub place: String,
@@ -50,9 +50,9 @@ const OF_TYPES: [(&str, &[&str]); 5] = [
 pub(super) const TYPES: [&str; 7] = ["object", "array", "string", "number", "integer", "boolean", "null"];
 
 /// Limit on the size of a schema, more than real schemas need and few enough to compile quickly.
-const MOST_NODES: usize = 10_000;
+const MAX_NODES: usize = 10_000;
 /// Limit on nested schemas, including references.
-const MOST_LEVELS: usize = 100;
+const MAX_DEPTH: usize = 100;
 
 pub(super) type Place<'p> = &'p str;
 
@@ -167,8 +167,8 @@ struct OfRoot<'a, 'c> {
 
 impl<'a> OfRoot<'a, '_> {
     fn schema(&mut self, schema: &'a Json, place: Place<'_>) -> Result<NodeId, SchemaError> {
-        if self.level > MOST_LEVELS {
-            return fail(place, format!("it goes deeper than {MOST_LEVELS} schemas within each other"));
+        if self.level > MAX_DEPTH {
+            return fail(place, format!("it has more than {MAX_DEPTH} nested schemas"));
         }
         self.level += 1;
         let node = self.one(schema, place);
@@ -177,14 +177,14 @@ impl<'a> OfRoot<'a, '_> {
     }
 
     fn one(&mut self, schema: &'a Json, place: Place<'_>) -> Result<NodeId, SchemaError> {
-        if self.compiler.nodes.len() > MOST_NODES {
-            return fail(place, format!("it has more than {MOST_NODES} parts"));
+        if self.compiler.nodes.len() > MAX_NODES {
+            return fail(place, format!("it has more than {MAX_NODES} parts"));
         }
         let map = match schema {
             Json::Bool(true) => return Ok(self.compiler.any()),
             Json::Bool(false) => return Ok(self.compiler.node(Node::Choice(Vec::new()))),
             Json::Object(map) => map,
-            _ => return fail(place, "a schema has to be an object, true or false"),
+            _ => return fail(place, "a schema must be an object, true or false"),
         };
         for combined in ["$ref", "enum", "const", "anyOf", "oneOf", "allOf"] {
             if let Some(value) = map.get(combined) {
@@ -216,7 +216,7 @@ impl<'a> OfRoot<'a, '_> {
             ("allOf", Json::Array(parts)) if parts.len() == 1 => {
                 self.schema(&parts[0], &format!("{place}/0"))
             }
-            ("allOf", Json::Array(_)) => fail(place, "only one schema can be held to at once"),
+            ("allOf", Json::Array(_)) => fail(place, "only one schema is supported"),
             ("anyOf" | "oneOf", Json::Array(parts)) if !parts.is_empty() => {
                 if keyword == "oneOf" {
                     self.check_apart(parts, place)?;
@@ -226,8 +226,8 @@ impl<'a> OfRoot<'a, '_> {
                 let parts = parts.collect::<Result<Vec<_>, _>>()?;
                 Ok(self.compiler.node(Node::Choice(parts)))
             }
-            ("$ref", _) => fail(place, "has to be a text"),
-            _ => fail(place, "has to be a list with something in it"),
+            ("$ref", _) => fail(place, "must be a string"),
+            _ => fail(place, "must be a list that is not empty"),
         }
     }
 
@@ -237,7 +237,7 @@ impl<'a> OfRoot<'a, '_> {
         }
         let Some(schema) = resolve(self.root, reference) else {
             let reason =
-                format!("\"{reference}\" is nothing in this schema; references look like \"#/$defs/name\"");
+                format!("unresolved reference \"{reference}\"; references must be like \"#/$defs/name\"");
             return fail(place, reason);
         };
         let reserved = self.compiler.reserve();
@@ -274,7 +274,7 @@ impl<'a> OfRoot<'a, '_> {
         let comparison = Comparison::new(self.root);
         for (at, part) in parts.iter().enumerate() {
             if let Some(other) = parts[..at].iter().position(|other| !comparison.are_disjoint(other, part)) {
-                let reason = format!("a value may be both number {other} and number {at}; use anyOf");
+                let reason = format!("alternatives {other} and {at} may overlap; use anyOf");
                 return fail(place, reason);
             }
         }
@@ -313,7 +313,7 @@ impl<'a> OfRoot<'a, '_> {
         let named = match map.get("properties") {
             None => None,
             Some(Json::Object(named)) => Some(named),
-            Some(_) => return fail(&format!("{place}/properties"), "has to be an object"),
+            Some(_) => return fail(&format!("{place}/properties"), "must be an object"),
         };
         let required = required(map, place)?;
         let more = match map.get("additionalProperties") {
@@ -343,7 +343,7 @@ impl<'a> OfRoot<'a, '_> {
         let first = match map.get("prefixItems") {
             None => &[][..],
             Some(Json::Array(first)) => first,
-            Some(_) => return fail(&format!("{place}/prefixItems"), "has to be a list"),
+            Some(_) => return fail(&format!("{place}/prefixItems"), "must be a list"),
         };
         let first = first
             .iter()
@@ -356,7 +356,7 @@ impl<'a> OfRoot<'a, '_> {
             Some(Json::Array(_)) => {
                 return fail(
                     &format!("{place}/items"),
-                    "has to be a schema; a list of them is called prefixItems",
+                    "must be a schema; use prefixItems for a list of schemas",
                 );
             }
             Some(items) => Some(self.schema(items, &format!("{place}/items"))?),
@@ -382,7 +382,7 @@ pub(super) fn types<'a>(map: &'a Map<String, Json>, place: Place<'_>) -> Result<
         Some(Json::Array(types)) if !types.is_empty() => types.iter().map(known).collect(),
         Some(kind) => known(kind).map(|kind| vec![kind]),
     };
-    let expected = || format!("\"type\" has to be one of {}, or a list of them", TYPES.join(", "));
+    let expected = || format!("\"type\" must be one of {}, or a list of them", TYPES.join(", "));
     types.map_or_else(|| fail(place, expected()), Ok)
 }
 
@@ -408,7 +408,10 @@ fn check_alone(map: &Map<String, Json>, keyword: &str, place: Place<'_>) -> Resu
     let of_values = matches!(keyword, "enum" | "const");
     let may = |word: &str| word == keyword || is_annotation(word, place) || (of_values && word == "type");
     match map.keys().find(|word| !may(word)) {
-        Some(word) => fail(place, format!("\"{word}\" beside \"{keyword}\" is not supported; say it within")),
+        Some(word) => fail(
+            place,
+            format!("\"{word}\" beside \"{keyword}\" is not supported; move it into the subschemas"),
+        ),
         None => Ok(()),
     }
 }
@@ -435,7 +438,7 @@ pub(super) fn required<'a>(
         Some(_) => None,
     };
     let mut names =
-        texts.map_or_else(|| fail(&format!("{place}/required"), "has to be a list of texts"), Ok)?;
+        texts.map_or_else(|| fail(&format!("{place}/required"), "must be a list of strings"), Ok)?;
     names.sort_unstable();
     names.dedup();
     Ok(names)
@@ -448,13 +451,13 @@ fn counts(map: &Map<String, Json>, names: [&str; 2], place: Place<'_>) -> Result
         // 2.0 is an integer.
         Some(value) => match value.as_f64().filter(|count| count.fract() == 0.0 && *count >= 0.0) {
             Some(count) => Ok(Some(count as u32)),
-            None => fail(&format!("{place}/{name}"), "has to be a whole number, at least 0"),
+            None => fail(&format!("{place}/{name}"), "must be an integer of at least 0"),
         },
     };
     let (min, max) = (count(names[0])?.unwrap_or(0), count(names[1])?.unwrap_or(u32::MAX));
     match min <= max {
         true => Ok((min, max)),
-        false => fail(place, format!("{} is more than {}", names[0], names[1])),
+        false => fail(place, format!("{} exceeds {}", names[0], names[1])),
     }
 }
 
@@ -469,14 +472,14 @@ fn number(whole: bool, map: &Map<String, Json>, place: Place<'_>) -> Result<Numb
         let Some(value) = map.get(name) else { continue };
         let place = format!("{place}/{name}");
         if !value.is_number() {
-            return fail(&place, "has to be a number");
+            return fail(&place, "must be a number");
         }
         let is_negative = value.as_f64().is_some_and(|value| value < 0.0);
         let Some((at, exact)) = scaled(&value.to_string()).filter(|(at, _)| at.abs() < UNIT * UNIT) else {
             match is_least == is_negative {
                 // Outside of the range of supported numbers.
                 true => continue,
-                false => return fail(&place, "numbers here have at most 15 digits"),
+                false => return fail(&place, "numbers with more than 15 digits are not supported"),
             }
         };
         if is_least {

@@ -398,9 +398,9 @@ fn how_long_masks_take() {
             let ids = tokenizer.encode(text, Default::default()).unwrap();
             let (mut stacks, mut next, mut times) = (machine.start(), Vec::new(), Vec::new());
             for id in ids {
-                let begun = Instant::now();
+                let started = Instant::now();
                 let mask = vocabulary.allowed(&machine, &stacks, &[]).unwrap();
-                times.push(begun.elapsed().as_micros());
+                times.push(started.elapsed().as_micros());
                 assert!(mask.contains(id));
                 for byte in tokenizer.token_bytes(id).unwrap() {
                     machine.step(&stacks, *byte, &mut next);

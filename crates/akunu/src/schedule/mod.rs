@@ -69,7 +69,7 @@ impl Scheduler {
             return Err(Error::Setting {
                 name: "the number of logit rows",
                 value: logit_rows.to_string(),
-                expected: "at least the number of slots; the chunk and the context must be as well",
+                expected: "at least the number of slots, and so must the chunk and the context",
             });
         }
         let sessions = (0..slots).map(|_| engine.session()).collect::<Result<_, Error>>()?;
