@@ -27,7 +27,7 @@ pub enum Error {
     UnknownChip { name: String, known: String },
 
     #[error(
-        "indirect command buffers need Metal, and the device is {device}: remove --metal-icb, or use --device metal on a Mac"
+        "indirect command buffers need Metal, and this runs on {device}: remove --metal-icb, or use --device metal on a Mac"
     )]
     NotMetal { device: &'static str },
 
